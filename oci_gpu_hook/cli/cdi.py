@@ -86,7 +86,7 @@ def generate(
     capabilities: str | None,
     entry: str,
     config: str | None,
-    host_root: str,
+    root: HostRoot,
 ) -> None:
     """Write a spec of kind nvidia.com/gpu: devices by index, UUID and MIG name, 'all', and 'none' (the driver's files).
 
@@ -100,7 +100,6 @@ def generate(
     """
     whole.check_name("--output", output)
     settings = read_settings(config, None)
-    root = HostRoot(host_root)
     if flag is not None and kind is not None:
         raise UsageError("--kind is of NVIDIA's devices, which --vendor is not for", "give one of the two")
     if kind in FAMILIES:

@@ -51,7 +51,7 @@ def show_settings(form: str, config: str | None) -> None:
 @click.option("--output", metavar="FILE", help="Write to FILE, whole or not at all.  [default: stdout]")
 @output_format
 @host_root
-def import_nvidias(file: str | None, output: str | None, form: str, host_root: str) -> None:
+def import_nvidias(file: str | None, output: str | None, form: str, root: HostRoot) -> None:
     """Translate NVIDIA's config.toml into our settings, key by key.
 
     Without FILE, the host's /etc/nvidia-container-runtime/config.toml is read.  The output is a file of our settings; a
@@ -60,9 +60,8 @@ def import_nvidias(file: str | None, output: str | None, form: str, host_root: s
     """
     whole.check_name("--output", output)
     name = NVIDIAS if file is None else file
-    root = HostRoot(host_root) if file is None else None
     try:
-        data = named.content(name, _LARGEST, root)
+        data = named.content(name, _LARGEST, root if file is None else None)
     except OSError as err:
         raise ConfigError(f"cannot read {_printable(name)}: {err.strerror}") from err
     try:

@@ -45,7 +45,7 @@ _NAME, _TAKEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}"), re.compile(r"run
 @click.option("--dry-run", "dry", is_flag=True, help="Show the difference, and write nothing.")
 @host_root
 def configure(
-    engine: str, name: str | None, default: bool, cdi: bool, user: bool, removes: bool, dry: bool, host_root: str
+    engine: str, name: str | None, default: bool, cdi: bool, user: bool, removes: bool, dry: bool, root: HostRoot
 ) -> None:
     """Name our runtime, or our hook's folder, in an engine's settings.
 
@@ -62,7 +62,6 @@ def configure(
         raise UsageError(f"{engine} has no {option}", "the manual says what each engine needs")
     if name is not None and (not _NAME.fullmatch(name) or _TAKEN.fullmatch(name)):
         raise UsageError(f"--name is {quoted(name)}, which is no name for our runtime", "such as nvidia")
-    root = HostRoot(host_root)
     program = _LINK if name == "nvidia" and root.real(_LINK) == PROGRAM else PROGRAM
     asked = Asked(RUNTIME if name is None else name, program, HOOKS_FOLDER, default, cdi, name is not None)
     file = enginefile.read(root, _users(users) if user else path, is_users=user)

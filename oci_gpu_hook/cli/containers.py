@@ -39,14 +39,13 @@ _SHORT_ID = 12
 @output_format
 @config_file
 @host_root
-def containers(watch: float | None, form: str, config: str | None, host_root: str) -> None:
+def containers(watch: float | None, form: str, config: str | None, root: HostRoot) -> None:
     """Show which running container holds which GPU, and which GPUs nobody holds; other vendors' devices as well.
 
     It is read from the containers themselves, their device nodes, mounts and cgroups: no engine is asked, nothing is
     remembered, and no GPU is opened.  A container holds a GPU whose node it has and may open, whoever has given it.
     With --watch, what the metrics of GPUs say of their use is shown too, if their timer runs; ^C ends it.
     """
-    root = HostRoot(host_root)
     settings = read_settings(config, None, root.path.rstrip("/"))
     if watch is None:
         held, found, with_others = _look(root, settings.driver_root)

@@ -58,13 +58,12 @@ _STYLES: dict[str, dict[str, Any]] = {
 @json_format
 @config_file
 @host_root
-def doctor(form: str, as_json: bool, word: str | None, config: str | None, host_root: str) -> int:
+def doctor(form: str, as_json: bool, word: str | None, config: str | None, root: HostRoot) -> int:
     """Check every precondition on this host, in order of cause; or one running container.
 
     Each line is a pass, a warning or a failure, with what was seen and the one command that fixes it.  Nothing is
     changed.  The exit code is 1 if anything failed.
     """
-    root = HostRoot(host_root)
     findings = of_host(root, config) if word is None else examine.container(root, word, config)
     show("json" if as_json else form, document(findings), as_text(findings), painted)
     return int(is_failed(findings))

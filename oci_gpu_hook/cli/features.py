@@ -31,7 +31,7 @@ _LAST = "features"
 @nvml_timeout
 @config_file
 @host_root
-def features(write: bool, remove: bool, nvml_timeout: float, config: str | None, host_root: str) -> None:
+def features(write: bool, remove: bool, nvml_timeout: float, config: str | None, root: HostRoot) -> None:
     """Show this node's features, as Node Feature Discovery's local source reads them.
 
     Driver, CUDA, GPUs and MIG devices by the names of gpu-feature-discovery (nvidia.com/...), and as
@@ -39,7 +39,7 @@ def features(write: bool, remove: bool, nvml_timeout: float, config: str | None,
     validation.  What only NVML knows is missing if it does not answer.  Other vendors' devices have labels below the
     domains of their kinds, such as amd.com/oci-gpu-hook.gpu.count.
     """
-    root, settings = HostRoot(host_root), read_settings(config, None)
+    settings = read_settings(config, None)
     if write and remove:
         raise UsageError("--write and --remove exclude one another")
     if remove:

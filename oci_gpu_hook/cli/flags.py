@@ -45,7 +45,7 @@ class _Named(NamedTuple):
 
     gpus: tuple[str, ...]
     config: str | None
-    host_root: str
+    root: HostRoot
 
     def settings(self) -> Settings:
         """The administrator's."""
@@ -66,8 +66,8 @@ class _Named(NamedTuple):
 
     def on_host(self) -> tuple[Request, DriverInventory, Selection]:
         """The request, this host, and what it has of them; UsageError for what it has not."""
-        request, root = self.request(), HostRoot(self.host_root)
-        found = onhost.of_server(root, self.settings().driver_root, selection.families(request))
+        request = self.request()
+        found = onhost.of_server(self.root, self.settings().driver_root, selection.families(request))
         try:
             return request, found, selection.select(request, found)
         except RequestError as err:
@@ -95,13 +95,13 @@ class _Named(NamedTuple):
             tuple([name if name in known else indices.get(name, name) for name in request.devices]),
             tuple([name for name, _ in _each(found, selected)]),
             tuple([node.path for node in nodes]),
-            drivervolume.name(HostRoot(self.host_root), found),
+            drivervolume.name(self.root, found),
         )
 
     def plan(self, request: Request, folder: str) -> Plan:
         """What a container with this root would get."""
-        root, host = rootfs.of_folder(folder), HostRoot(self.host_root)
-        return decide(Bundle(folder, {}), request, self.settings(), host, root, id="", process=None)
+        inside = rootfs.of_folder(folder)
+        return decide(Bundle(folder, {}), request, self.settings(), self.root, inside, id="", process=None)
 
 
 def _gpus(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -111,8 +111,8 @@ def _gpus(command: Callable[..., Any]) -> Callable[..., Any]:
     @config_file
     @host_root
     @functools.wraps(command)
-    def with_devices(gpus: tuple[str, ...], config: str | None, host_root: str, **options: Any) -> Any:
-        return command(_Named(gpus, config, host_root), **options)
+    def with_devices(gpus: tuple[str, ...], config: str | None, root: HostRoot, **options: Any) -> Any:
+        return command(_Named(gpus, config, root), **options)
 
     return with_devices
 

@@ -44,14 +44,14 @@ _SETTLE_SECONDS = 2.0
 @output_format
 @config_file
 @host_root
-def info(form: str, config: str | None, host_root: str) -> None:
+def info(form: str, config: str | None, root: HostRoot) -> None:
     """Show NVIDIA's driver, its GPUs, MIG devices and files, and what there is of other vendors, as it is now.
 
     What only NVML knows comes from the saved inventory, if that is still true.  On a Jetson and in WSL 2, it shows the
     devices and files that containers get there, and what proves the platform.  For another vendor, it shows the devices
     with the names that ask for them, what its file requires and the host has not, and what may be missing and is.
     """
-    root, driver_root = HostRoot(host_root), read_settings(config, None).driver_root
+    driver_root = read_settings(config, None).driver_root
     found = onhost.look(root, driver_root, present.look(root), lambda: survey.current(root, driver_root))
     show(form, onhost.document(found), onhost.text(found))
 
@@ -66,14 +66,15 @@ def inventory() -> None:
 @output_format
 @config_file
 @host_root
-def refresh(nvml_timeout: float, form: str, config: str | None, host_root: str) -> None:
+def refresh(nvml_timeout: float, form: str, config: str | None, root: HostRoot) -> None:
     """Survey the host, ask NVML what only it knows, and save the result for the hooks.
 
     A hook without a saved inventory that is still true surveys the host itself: the result is correct, but that takes
     longer, and NVML is not asked.  The same is done for each vendor's file; one that is wrong is told, and keeps none
     from being saved.  The driver's volume, if there is one, is brought up to date too.
     """
-    root, driver_root = HostRoot(host_root, remember=True), read_settings(config, None).driver_root
+    root.remember = True
+    driver_root = read_settings(config, None).driver_root
     others = _refresh_vendors(root)
     found = onhost.look(root, driver_root, others, lambda: _refresh(root, driver_root, nvml_timeout))
     lines = [*(_summary(root, found.nvidia) if found.nvidia else []), *_other_summaries(found)]
@@ -89,9 +90,9 @@ def refresh(nvml_timeout: float, form: str, config: str | None, host_root: str) 
 @output_format
 @config_file
 @host_root
-def show_saved(form: str, config: str | None, host_root: str) -> None:
+def show_saved(form: str, config: str | None, root: HostRoot) -> None:
     """Show what is saved, of NVIDIA's driver and of other vendors, as far as it is still true."""
-    root, driver_root = HostRoot(host_root), read_settings(config, None).driver_root
+    driver_root = read_settings(config, None).driver_root
 
     def nvidia() -> DriverInventory:
         saved = saved_inventory.read_saved(root, proc.stamp(root, driver_root))
@@ -111,7 +112,7 @@ def show_saved(form: str, config: str | None, host_root: str) -> None:
 @nvml_timeout
 @config_file
 @host_root
-def watch(interval: float, cdi_spec: str | None, nvml_timeout: float, config: str | None, host_root: str) -> None:
+def watch(interval: float, cdi_spec: str | None, nvml_timeout: float, config: str | None, root: HostRoot) -> None:
     """Keep the saved inventory true: refresh it now, and whenever a driver, its devices or a vendor's file change.
 
     Runs until SIGTERM or SIGINT.  If there is no driver yet, or the disk is full, it waits.
@@ -119,7 +120,8 @@ def watch(interval: float, cdi_spec: str | None, nvml_timeout: float, config: st
     whole.check_name("--cdi-spec", cdi_spec)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(0))
-    watching = _Watch(HostRoot(host_root, remember=True), config, nvml_timeout, cdi_spec)
+    root.remember = True
+    watching = _Watch(root, config, nvml_timeout, cdi_spec)
     for event in _moments(interval):
         watching.look(event)
 

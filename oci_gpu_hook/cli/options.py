@@ -11,6 +11,7 @@ import click
 
 from oci_gpu_hook.cli.render import as_json
 from oci_gpu_hook.errors import LONGEST_LIST, plain
+from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.request.settings import SETTINGS
 
 LONGEST_SECONDS = 86400
@@ -40,7 +41,13 @@ output_format = click.option(
 )
 json_format = click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 host_root = click.option(
-    "--host-root", metavar="DIR", default="/", show_default=True, help="Read every path of the host below DIR."
+    "--host-root",
+    "root",
+    metavar="DIR",
+    default="/",
+    show_default=True,
+    callback=lambda context, option, path: HostRoot(path),
+    help="Read every path of the host below DIR.",
 )
 config_file = click.option("--config", metavar="FILE", help=f"The administrator's file.  [default: {SETTINGS}]")
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @output_format
 @config_file
 @host_root
-def plan(bundle: str, pid: int | None, container_id: str, form: str, config: str | None, host_root: str) -> None:
+def plan(bundle: str, pid: int | None, container_id: str, form: str, config: str | None, root: HostRoot) -> None:
     """Show what the hook would do for a bundle, and why.
 
     Nothing is changed.  Without --pid, what depends on the container's process (its namespaces and its cgroup) is taken
@@ -40,7 +40,7 @@ def plan(bundle: str, pid: int | None, container_id: str, form: str, config: str
     found = named.bundle(os.path.abspath(bundle))
     path = found.rootfs()
     known_id = container_id or folder_of(found.path)[1]
-    question = Question(found, known_id, {}, config, host_root, remember=False)
+    question = Question(found, known_id, {}, config, root.path, remember=False)
     # Of several, of which each is a start of its own, the first.
     spec = next(iter(specs(found)), None)
     settings, request, notes = _request(question, spec)
@@ -50,10 +50,9 @@ def plan(bundle: str, pid: int | None, container_id: str, form: str, config: str
         document = shown.no_request_document(container_id, found.path, path, notes)
         show(form, document, lines)
         return
-    host = HostRoot(host_root)
     process = Process(pid) if pid else None
-    root = rootfs.of_process(path, found.tmpfs(), process) if process else rootfs.of_folder(path)
-    made = decide(found, request, settings, host, root, id=container_id, process=process, spec=spec)
+    inside = rootfs.of_process(path, found.tmpfs(), process) if process else rootfs.of_folder(path)
+    made = decide(found, request, settings, root, inside, id=container_id, process=process, spec=spec)
     made = made._replace(notes=(*notes, *made.notes))
     left_out = leftout.sentences(made)
     show(form, shown.plan_document(made, left_out), shown.plan_text(made, left_out))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+from contextlib import suppress
 
 import click
 
@@ -28,24 +29,23 @@ _SECONDS = 60
 @click.command()
 @output_format
 @host_root
-def prepare(form: str, host_root: str) -> None:
+def prepare(form: str, root: HostRoot) -> None:
     """Make the device nodes that a fresh boot lacks: unified memory, mode setting, MIG capabilities.
 
     nvidia-modprobe makes them, if this host has it.  Nodes that are still missing are made from what the driver says
     in /proc.  Existing nodes stay as they are, but a node is replaced if the driver has another number for it since it
     was loaded again.  With --host-root no program is started and no module is loaded.
     """
-    root = HostRoot(host_root)
     missing = absent.missing_nodes(root)
     if root.path == "/":
         _start(programs(root, missing))
         missing = absent.missing_nodes(root)
     for node in missing:
         _make(root, node)
-    if missing and root.path == "/" and libselinux.is_there(root):
-        # A node that a program makes gets the label device_t: udev labels only those that the kernel makes.
-        _start([["restorecon", *[node.path for node in missing]]])
     made = [node.path for node in missing]
+    if made and root.path == "/" and libselinux.is_there(root):
+        # A node that a program makes gets the label device_t: udev labels only those that the kernel makes.
+        _start([["restorecon", *made]])
     lines = [f"made {', '.join(made)}" if made else "no node is lacking"]
     unloaded = absent.unloaded(root)
     lines += [f"not loaded: {', '.join(unloaded)}"] if unloaded else []
@@ -89,15 +89,13 @@ def _make(root: HostRoot, node: Node) -> None:
     """Make one node, with its mode whatever the umask.  If another program makes it first, that node stays."""
     folder, _, name = node.path.rpartition("/")
     try:
-        with closing(_folder(root, folder)) as fd:
+        with suppress(FileExistsError), closing(_folder(root, folder)) as fd:
             if node.stale:
                 os.unlink(name, dir_fd=fd)
             # It has no permissions until it has its owner, so nobody opens it before.
             os.mknod(name, stat.S_IFCHR, os.makedev(node.major, node.minor), dir_fd=fd)
             os.chown(name, node.uid, node.gid, dir_fd=fd, follow_symlinks=False)
             os.chmod(name, node.mode, dir_fd=fd)
-    except FileExistsError:
-        return
     except OSError as err:
         raise ApplyError(f"cannot make {node.path}: {err.strerror}", "run it as root") from err
 
@@ -107,10 +105,7 @@ def _folder(root: HostRoot, path: str) -> int:
     flags = os.O_RDONLY | os.O_DIRECTORY
     parent, _, name = path.rpartition("/")
     if parent and root.stat(path) is None:
-        with closing(root.open(parent, flags)) as fd:
-            try:
-                os.mkdir(name, 0o755, dir_fd=fd)
-                os.chmod(name, 0o755, dir_fd=fd)
-            except FileExistsError:
-                pass
+        with suppress(FileExistsError), closing(root.open(parent, flags)) as fd:
+            os.mkdir(name, 0o755, dir_fd=fd)
+            os.chmod(name, 0o755, dir_fd=fd)
     return root.open(path, flags)

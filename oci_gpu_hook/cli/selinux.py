@@ -63,9 +63,8 @@ def selinux() -> None:
 @selinux.command()
 @output_format
 @host_root
-def status(form: str, host_root: str) -> None:
+def status(form: str, root: HostRoot) -> None:
     """Show the mode, our modules, booleans and labels, and which containers can use GPUs now."""
-    root = HostRoot(host_root)
     library = None
     if libselinux.is_there(root):
         library = libselinux.imported()
@@ -102,7 +101,7 @@ def _status_text(found: libselinux.Status) -> list[str]:
 
 @selinux.command()
 @host_root
-def install(host_root: str) -> None:
+def install(root: HostRoot) -> None:
     """Install both policy modules, and label the files that they name.
 
     They are installed at priority 200, in one transaction: both or none.  A module of the same name that you installed
@@ -116,10 +115,9 @@ def install(host_root: str) -> None:
         raise ApplyError(
             f"the policy module {missing[0]} is missing", "install oci-gpu-hook-selinux, or reinstall this program"
         )
-    root = HostRoot(host_root)
     _semodule(root, [word for file in files for word in ("-i", file)])
     click.echo(f"installed {', '.join(libselinux.MODULES)}")
-    if host_root == "/":
+    if root.path == "/":
         _decide_on_cgroups(root)
     _restore_labels(root)
     _say_who_wins(root)
@@ -127,9 +125,8 @@ def install(host_root: str) -> None:
 
 @selinux.command()
 @host_root
-def remove(host_root: str) -> None:
+def remove(root: HostRoot) -> None:
     """Remove both policy modules, and give their files the labels that they had before."""
-    root = HostRoot(host_root)
     ours = [*libselinux.MODULES]
     # Without access to the store, semodule is run all the same: its error says why there is none.
     if libselinux.is_store_readable(root):

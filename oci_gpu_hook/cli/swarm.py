@@ -53,7 +53,7 @@ def swarm() -> None:
 @config_file
 @host_root
 def resources(
-    shares: int | None, name: str, writes: bool, file: str | None, config: str | None, host_root: str
+    shares: int | None, name: str, writes: bool, file: str | None, config: str | None, root: HostRoot
 ) -> None:
     """Print this host's GPUs as dockerd's node-generic-resources, or write them into its settings.
 
@@ -69,7 +69,7 @@ def resources(
     if file is not None and not writes:
         raise UsageError("FILE is for --write", "without it the resources are printed")
     path = os.path.abspath(file or daemonjson.PATH)
-    root, settings = HostRoot(host_root), read_settings(config, None)
+    settings = read_settings(config, None)
     here = survey.current(root, settings.driver_root)
     ours = [f"{name}={device}" for device in devices(here, shares)]
     told = [f"GPU {index} is not healthy: {why}" for index, why in leased.unhealthy_gpus(root, here).items()]

@@ -33,7 +33,7 @@ def vendors() -> None:
 @vendors.command(name="list")
 @output_format
 @host_root
-def list_vendors(form: str, host_root: str) -> None:
+def list_vendors(form: str, root: HostRoot) -> None:
     """Show every vendor's file of this host, what of its hardware is here, and what is wrong with the broken ones.
 
     DEVICES is how many devices a request can name; 'all' if it can name none and gets what is there; 'none' if hardware
@@ -42,7 +42,6 @@ def list_vendors(form: str, host_root: str) -> None:
     They lie in /etc/oci-gpu-hook/vendors, /usr/local/share/oci-gpu-hook/vendors and /usr/share/oci-gpu-hook/vendors.
     If several have one name, that in the folder named first counts.
     """
-    root = HostRoot(host_root)
     found, errors = folders.load_all(root)
     replaced = folders.replaced(root)
     here = {item.inventory.file: item for item in present.look(root).vendors}
@@ -61,13 +60,12 @@ def list_vendors(form: str, host_root: str) -> None:
 @click.argument("file", metavar="FILE")
 @output_format
 @host_root
-def check(file: str, form: str, host_root: str) -> None:
+def check(file: str, form: str, root: HostRoot) -> None:
     """Say what FILE describes, or which key in it is wrong.
 
     FILE may lie anywhere; one in a folder of vendors' files is read as a container's start reads it.  It is wrong as
     well if another vendor's file has its flag.
     """
-    root = HostRoot(host_root)
     path = os.path.abspath(file)
     notes = []
     if os.path.dirname(path) in folders.FOLDERS:

@@ -25,14 +25,14 @@ def volume() -> None:
 @volume.command()
 @config_file
 @host_root
-def create(config: str | None, host_root: str) -> None:
+def create(config: str | None, root: HostRoot) -> None:
     """Make the volume, or bring it up to date, and print the command that names it to Docker.
 
     The folder /var/lib/oci-gpu-hook/volume has 64-bit libraries in lib64, 32-bit ones in lib and programs in bin.  They
     are copies: nothing that a container could do to them reaches the driver.  'inventory refresh', which the services
     run after an upgrade of the driver, exchanges them; containers that run see the new ones.
     """
-    root, driver_root = HostRoot(host_root), read_settings(config, None).driver_root
+    driver_root = read_settings(config, None).driver_root
     onhost.check_is_server(root)
     found = survey.survey(root, driver_root)
     done = "has the files of" if drivervolume.make(root, found) else "has already the files of"
@@ -42,6 +42,6 @@ def create(config: str | None, host_root: str) -> None:
 
 @volume.command()
 @host_root
-def remove(host_root: str) -> None:
+def remove(root: HostRoot) -> None:
     """Remove the volume's folder: ours alone, and only if it has our mark."""
-    click.echo(f"{'removed' if drivervolume.remove(HostRoot(host_root)) else 'there is no'} {drivervolume.PATH}")
+    click.echo(f"{'removed' if drivervolume.remove(root) else 'there is no'} {drivervolume.PATH}")
