@@ -91,10 +91,8 @@ def _cause(denial: Denial, source: contexts.Context, target: contexts.Context) -
     if source.type not in _CONTAINERS and not source.type.endswith(".process"):
         return _engine(source, target)
     if target.type in _HOOKS_FILES:
-        return (
-            "the container uses the hook's own files, which belong to the host",
-            "take them out of the container's volumes",
-        )
+        cause = "the container uses the hook's own files, which belong to the host"
+        return cause, "take them out of the container's volumes"
     if denial.tclass == "chr_file":
         return _node(denial, source, target)
     return (
@@ -109,10 +107,8 @@ def _cause(denial: Denial, source: contexts.Context, target: contexts.Context) -
 def _of_hook(denial: Denial, target: contexts.Context) -> tuple[str, str]:
     """A denial of the hook: of cgroup v1's device rules, of systemd's (by the kernel or by systemd itself), or else."""
     if (target.type, denial.tclass) == (_CGROUP_TYPE, "file") and "write" in denial.permissions:
-        return (
-            "the hook may not open devices in cgroup v1",
-            "setsebool -P oci_gpu_hook_use_cgroup_v1 on, if this host has cgroup v1: oci-gpu-hook doctor",
-        )
+        remedy = "setsebool -P oci_gpu_hook_use_cgroup_v1 on, if this host has cgroup v1: oci-gpu-hook doctor"
+        return "the hook may not open devices in cgroup v1", remedy
     is_socket = denial.tclass == "sock_file" and _base(denial.name) == "private"
     is_systemds = target.type in _SYSTEMD
     if not is_socket and not (is_systemds and denial.tclass in _SYSTEMD_CLASSES):
@@ -140,12 +136,10 @@ def _runtime(denial: Denial, target: contexts.Context) -> tuple[str, str]:
 
 def _engine(source: contexts.Context, target: contexts.Context) -> tuple[str, str] | None:
     """A denial that keeps an engine from starting the hook, or the runtime in front of the real one."""
-    if target.type in (_RUNTIMES_FILE, _RUNTIME):
-        what = "oci-gpu-runtime"
-    elif target.type in ("oci_gpu_hook_exec_t", *_HOOK):
-        what = "the hook"
-    else:
+    is_hook = target.type in ("oci_gpu_hook_exec_t", *_HOOK)
+    if not is_hook and target.type not in (_RUNTIMES_FILE, _RUNTIME):
         return None
+    what = "the hook" if is_hook else "oci-gpu-runtime"
     return (
         f"{source.type} may not start {what}: by the policy it is no container engine",
         "start the engine by its service, so that it runs in its own domain, and give its program its label back "
@@ -161,14 +155,12 @@ def _ipc(denial: Denial, source: contexts.Context, target: contexts.Context) -> 
     if target.type == _FILE_TYPE:
         return _wrong_level(denial, source, target)
     if target.type in _ENGINE_TMPFS:
-        return (
-            f"{what} has the engine's type {target.type}: it was mounted without the container's label",
-            _RELABEL_IPC,
-        )
+        cause = f"{what} has the engine's type {target.type}: it was mounted without the container's label"
+        return cause, _RELABEL_IPC
     if target.type != _TMPFS_TYPE:
         return None
     if denial.device == "mqueue" and denial.tclass == "file":
-        return (f"a message queue is made as {target.type}: this policy lets {source.type} use none", _AS_GPU_CONTAINER)
+        return f"a message queue is made as {target.type}: this policy lets {source.type} use none", _AS_GPU_CONTAINER
     return (
         f"{what} is the host's own (host IPC, or a bind of it): no confined container may use what the host has there, "
         "and the hook never relabels it",
@@ -184,20 +176,14 @@ def _node(denial: Denial, source: contexts.Context, target: contexts.Context) ->
     if target.type != _NODE_TYPE and not _base(denial.name).startswith("nvidia"):
         return None
     if target.type == _FILE_TYPE:
-        return _wrong_level(denial, source, target) or (
-            f"this policy does not let {source.type} {_words(denial)} {target.type}, the type of its own nodes",
-            _AS_GPU_CONTAINER,
-        )
+        cause = f"this policy does not let {source.type} {_words(denial)} {target.type}, the type of its own nodes"
+        return _wrong_level(denial, source, target) or (cause, _AS_GPU_CONTAINER)
     if target.type != _NODE_TYPE:
-        return (
-            f"the host's node {quoted(denial.name)} is labelled {target.type}, and should be {_NODE_TYPE}",
-            "give it its label back, on the host: restorecon -v /dev/nvidia*",
-        )
+        cause = f"the host's node {quoted(denial.name)} is labelled {target.type}, and should be {_NODE_TYPE}"
+        return cause, "give it its label back, on the host: restorecon -v /dev/nvidia*"
     if source.type == _GPU_CONTAINER:
-        return (
-            f"the loaded policy has another {source.type} than this program's, which may use such nodes",
-            f"{_INSTALL}, then look at: oci-gpu-hook selinux status",
-        )
+        cause = f"the loaded policy has another {source.type} than this program's, which may use such nodes"
+        return cause, f"{_INSTALL}, then look at: oci-gpu-hook selinux status"
     what = quoted(denial.name) if denial.name else "of a GPU"
     return (
         f"the host's own node {what} is bound into a {source.type} container",
@@ -210,31 +196,23 @@ def _agent(denial: Denial, source: contexts.Context, target: contexts.Context) -
     """A denial of what is the node's agents' alone: kubelet's sockets, and features for Node Feature Discovery."""
     is_agent = source.type == _AGENT
     if is_agent and target.type == _AGENT and denial.tclass == "unix_stream_socket":
-        return (
-            f"the agent runs at {source.clearance}, and the one that listens at {target.clearance}",
-            "leave it so; agents that belong together run at one level",
-        )
+        cause = f"the agent runs at {source.clearance}, and the one that listens at {target.clearance}"
+        return cause, "leave it so; agents that belong together run at one level"
     if target.type == _FEATURE_TYPE:
         return _features(denial, source)
     if _base(denial.name) == "features.d" and is_agent:
-        return (
-            f"the folder features.d is labelled {target.type}, and should be {_FEATURE_TYPE}",
-            "give it its label back, on the host: restorecon -R /etc/kubernetes/node-feature-discovery/features.d",
-        )
+        remedy = "give it its label back, on the host: restorecon -R /etc/kubernetes/node-feature-discovery/features.d"
+        return f"the folder features.d is labelled {target.type}, and should be {_FEATURE_TYPE}", remedy
     to_connect = _TO_CONNECT.get(denial.tclass, frozenset())
     if is_agent and target.type in _KUBELET_FILES and to_connect.issuperset(denial.permissions):
-        return (
-            f"a {source.type} container may not reach kubelet's socket in pod-resources, which is {target.type}",
-            "setsebool -P nvidia_agent_use_kubelet on",
-        )
+        cause = f"a {source.type} container may not reach kubelet's socket in pod-resources, which is {target.type}"
+        return cause, "setsebool -P nvidia_agent_use_kubelet on"
     is_kubelets = target.type == _KUBELET or _base(denial.name) == "kubelet.sock"
     if denial.tclass != "unix_stream_socket" or not is_kubelets:
         return None
     which = "kubelet" if target.type == _KUBELET else "engines_kubelet"
-    return (
-        f"a {source.type} container may not connect to kubelet, which is {target.type}",
-        f"setsebool -P nvidia_agent_use_{which} on" if is_agent else _AS_AGENT,
-    )
+    remedy = f"setsebool -P nvidia_agent_use_{which} on" if is_agent else _AS_AGENT
+    return f"a {source.type} container may not connect to kubelet, which is {target.type}", remedy
 
 
 def _features(denial: Denial, source: contexts.Context) -> tuple[str, str]:
@@ -292,13 +270,9 @@ def _wrong_level(denial: Denial, source: contexts.Context, target: contexts.Cont
         return None
     is_ipc = denial.device in _IPC and denial.tclass != "chr_file"
     what = _IPC[denial.device] if is_ipc else quoted(denial.name) if denial.name else "a file"
-    cause = (
-        f"{what} has the level {target.low}, the container runs at {source.clearance}: another "
-        "container's, or left by an older one"
-    )
-    if is_ipc:
-        return cause, _RELABEL_IPC
-    return cause, "leave it so; if both are meant to use a folder, mount it as a volume with :z"
+    whose = "another container's, or left by an older one"
+    remedy = _RELABEL_IPC if is_ipc else "leave it so; if both are meant to use a folder, mount it as a volume with :z"
+    return f"{what} has the level {target.low}, the container runs at {source.clearance}: {whose}", remedy
 
 
 def _words(denial: Denial) -> str:

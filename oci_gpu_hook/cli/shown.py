@@ -6,6 +6,7 @@ Both have all that is in the plan.
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Callable
 
 from oci_gpu_hook.cli.render import section, sentences
@@ -70,8 +71,9 @@ def plan_text(plan: Plan, left_out: Iterable[str] = ()) -> list[str]:
         lines.append("request    none")
     lines += [f"label      {plan.label}"] if plan.label else []
     for operations, by in ((plan.done, ", by the engine"), (plan.operations, "")):
-        for title, rows in _groups(operations):
-            lines += section(f"{title}{by}", rows)
+        # Consecutive ones of one kind are a group under one title.
+        for title, group in groupby(map(rows, operations), lambda found: found[0]):
+            lines += section(f"{title}{by}", [row for _, found in group for row in found])
     return [*lines, *sentences("notes", [*plan.notes, *left_out])]
 
 
@@ -90,26 +92,14 @@ def _requested(request: Request) -> list[str]:
     return [f"{'' if number else 'request':11}{text}" for number, text in enumerate(words)]
 
 
-def _groups(operations: tuple[Operation, ...]) -> list[tuple[str, list[Row]]]:
-    """Operations in the order of execution; consecutive ones of one kind are a group under one title."""
-    groups: list[tuple[str, list[Row]]] = []
-    for operation in operations:
-        title, found = rows(operation)
-        if not operation.required:
-            found = [(*cells, f"{reason} (optional)") for *cells, reason in found]
-        if groups and groups[-1][0] == title:
-            groups[-1][1].extend(found)
-        else:
-            groups.append((title, found))
-    return groups
-
-
 def rows(operation: Operation) -> tuple[str, list[Row]]:
     """The title of an operation's group, and its lines there; the last cell of each is the reason."""
     title, lines = KINDS[type(operation)][1](operation)
     # The loader's entries have the reason once.
     further = "" if isinstance(operation, LdCache) else operation.reason
-    return title, [(*line, further if number else operation.reason) for number, line in enumerate(lines)]
+    optional = "" if operation.required else " (optional)"
+    whys = [operation.reason, *[further] * (len(lines) - 1)]
+    return title, [(*line, f"{why}{optional}") for line, why in zip(lines, whys)]
 
 
 def document(operation: Operation) -> dict[str, Any]:
@@ -125,19 +115,11 @@ def document(operation: Operation) -> dict[str, Any]:
     return {"op": KINDS[type(operation)][0], **fields}
 
 
-def _mount(it: Mount) -> tuple[str, list[Row]]:
+def _mount(it: Mount | Service, options: tuple[str, ...], names: tuple[str, ...] = ()) -> tuple[str, list[Row]]:
     folder, _, name = it.source.rpartition("/")
     origin = name if it.target.startswith(f"{folder}/") else it.source
-    if it.source == it.target:
-        origin = "same path"
-    if it.names:
-        origin = f"{origin}, also {', '.join(it.names)}"
-    return f"mounts, {','.join(it.options)}", [(it.target, origin)]
-
-
-def _service(it: Service) -> tuple[str, list[Row]]:
-    origin = "same path" if it.source == it.target else it.source
-    return f"mounts, {','.join(it.options())}", [(it.target, origin)]
+    origin = "same path" if it.source == it.target else origin
+    return f"mounts, {','.join(options)}", [(it.target, f"{origin}, also {', '.join(names)}" if names else origin)]
 
 
 def _device(it: Device) -> tuple[str, list[Row]]:
@@ -168,8 +150,8 @@ def _relabel(it: Relabel) -> tuple[str, list[Row]]:
 
 # Each with its name in `plan --format json`, and what makes the title and the cells.
 KINDS: dict[type, tuple[str, Callable[[Any], tuple[str, list[Row]]]]] = {
-    Mount: ("mount", _mount),
-    Service: ("service", _service),
+    Mount: ("mount", lambda it: _mount(it, it.options, it.names)),
+    Service: ("service", lambda it: _mount(it, it.options())),
     Device: ("device", _device),
     Symlink: ("symlink", lambda it: ("links", [(it.path, f"-> {it.to}")])),
     Tmpfs: ("tmpfs", _tmpfs),
