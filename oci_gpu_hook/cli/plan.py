@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from oci_gpu_hook.asking import Question, specs
-from oci_gpu_hook.cli import leftout, named, shown
+from oci_gpu_hook.cli import named, shown
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
 from oci_gpu_hook.container import rootfs
 from oci_gpu_hook.container.process import Process
@@ -54,7 +54,7 @@ def plan(bundle: str, pid: int | None, container_id: str, form: str, config: str
     inside = rootfs.of_process(path, found.tmpfs(), process) if process else rootfs.of_folder(path)
     made = decide(found, request, settings, root, inside, id=container_id, process=process, spec=spec)
     made = made._replace(notes=(*notes, *made.notes))
-    left_out = leftout.sentences(made)
+    left_out = shown.missing(made)
     show(form, shown.plan_document(made, left_out), shown.plan_text(made, left_out))
 
 

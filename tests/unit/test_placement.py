@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from oci_gpu_hook.cli import leftout
+from oci_gpu_hook.cli import shown
 from oci_gpu_hook.container.layout import Layout
 from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.planning import plan, provision
@@ -37,7 +37,7 @@ def test_every_file_of_every_request_has_its_capability_as_its_reason() -> None:
 def left_out(request: Request, layout: Layout = LAYOUT, inventory: DriverInventory | None = None) -> tuple[str, ...]:
     """The sentences about all that a container does not get."""
     inventory = inventory or everything()
-    return leftout.sentences(planned(request, inventory, layout)._replace(inventory=inventory))
+    return shown.missing(planned(request, inventory, layout)._replace(inventory=inventory))
 
 
 def test_whoever_asks_for_all_misses_nothing() -> None:
@@ -84,7 +84,7 @@ def test_a_container_with_the_hosts_dev_has_all_its_gpus() -> None:
 
 def test_a_plan_without_a_request_leaves_nothing_out() -> None:
     made = plan.Plan(CONTAINER, LAYOUT, None, "", (), (), inventory=everything())
-    assert leftout.sentences(made) == ()
+    assert shown.missing(made) == ()
 
 
 def test_no_folder_for_a_word_size_is_none_for_its_subfolders() -> None:
