@@ -1,24 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``containers``: which running container holds which GPU or other device, and which of them nobody holds."""
+"""``containers``: which running container holds which GPU or other device, and which of them nobody holds.
+
+With --watch, the devices with how busy they are are shown again and again until ^C: one screen on a terminal, cut to
+its size; else one block for each look.  How busy a GPU is comes from what the unit for GPUs' metrics has written last.
+No GPU is opened here.
+"""
 
 from __future__ import annotations
 
 import datetime
 import os
-from typing import TYPE_CHECKING
+import re
+import shutil
+import sys
+import time
+from typing import TYPE_CHECKING, Callable
 
 import click
 
-from oci_gpu_hook.cli import onhost, watching
+from oci_gpu_hook.cli import named, onhost
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, seconds, show
 from oci_gpu_hook.cli.render import columns
 from oci_gpu_hook.driver import survey
-from oci_gpu_hook.errors import DriverError, UsageError
+from oci_gpu_hook.errors import LONGEST_LIST, DriverError, UsageError, plain
 from oci_gpu_hook.host.leases import has_room
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import holders, listed
 from oci_gpu_hook.node.diagnosis.holders import Other, Share
 from oci_gpu_hook.node.engines import containerdevices
+from oci_gpu_hook.node.exporters.exposition import PREFIX
 from oci_gpu_hook.node.gpus import leased, present
 from oci_gpu_hook.report.entry import printable
 from oci_gpu_hook.request.settings import read_settings
@@ -31,7 +41,10 @@ if TYPE_CHECKING:
 
 _OTHERS = "OTHERS"
 _HEADINGS = ("CONTAINER", "ID", "ENGINE", "RUNTIME", "GPU", _OTHERS, "SINCE")
+_OF_DEVICES = ("DEVICE", "MODEL", "BUSY", "HELD BY")
 _SHORT_ID = 12
+_BUSY = re.compile(rf'^{PREFIX}gpu_utilization_ratio{{uuid="(GPU-[0-9a-f-]+)"}} ([0-9.e-]+)$', re.MULTILINE)
+_LARGEST_METRICS = 4 << 20
 
 
 @click.command()
@@ -58,9 +71,9 @@ def containers(watch: float | None, form: str, config: str | None, root: HostRoo
 
     def table() -> list[str]:
         held, *_ = _look(root, settings.driver_root)
-        return watching.table(held, watching.utilization(settings.gpu_metrics), _name)
+        return devices(held, utilization(settings.gpu_metrics))
 
-    watching.repeat(table, watch)
+    repeat(table, watch)
 
 
 def _look(root: HostRoot, driver_root: str) -> tuple[Holders, Found, bool]:
@@ -221,3 +234,51 @@ def _time(seconds: int) -> str:
 
 def _shown(shares: tuple[Share | Other, ...]) -> str:
     return ", ".join([f"GPU {share.name}" if isinstance(share, Share) else share.name for share in shares])
+
+
+def utilization(path: str) -> dict[str, float]:
+    """How busy each GPU is, 0 to 1 by UUID, as the metrics file at `path` says; nothing without one."""
+    try:
+        text = named.content(path, _LARGEST_METRICS).decode("utf-8", "replace") if path else ""
+        return {uuid: float(value) for uuid, value in _BUSY.findall(text)}
+    except (OSError, ValueError):
+        return {}
+
+
+def devices(held: Holders, busy: dict[str, float]) -> list[str]:
+    """One line for each device, NVIDIA's first."""
+    who: dict[Share | Other, list[str]] = {item: [] for item in (*held.free, *held.open)}
+    for holder in held.holding:
+        for item in holder.held:
+            who.setdefault(item, []).append(_name(holder))
+    rows = [
+        (
+            item.name,
+            item.model if isinstance(item, Share) else "",
+            f"{busy[item.uuid]:.0%}" if isinstance(item, Share) and item.uuid in busy else "-",
+            ", ".join(names) or "nobody",
+        )
+        for item, names in sorted(who.items(), key=lambda pair: _order(pair[0]))
+    ]
+    return columns((_OF_DEVICES, *rows))
+
+
+def _order(item: Share | Other) -> tuple[list[int], str]:
+    """GPU 2 before GPU 10, and behind it its MIG devices."""
+    numbers = [int(word) for word in item.name.split(":")] if isinstance(item, Share) else [sys.maxsize]
+    return numbers, item.name
+
+
+def repeat(look: Callable[[], list[str]], seconds: float) -> None:
+    """Show what `look` gives every so many seconds, until SIGINT."""
+    try:
+        while True:
+            lines = [plain(line, LONGEST_LIST) for line in [_time(int(time.time())), *look()]]
+            if sys.stdout.isatty():
+                width, height = shutil.get_terminal_size()
+                lines = [line[:width] for line in lines[: height - 1]]
+                click.clear()
+            click.echo("\n".join([*lines, ""]))
+            time.sleep(seconds)
+    except KeyboardInterrupt:
+        click.echo()

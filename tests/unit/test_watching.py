@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from oci_gpu_hook.cli import watching
+from oci_gpu_hook.cli import containers
 from oci_gpu_hook.node.diagnosis.holders import Share
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,11 +30,11 @@ oci_gpu_hook_gpu_memory_utilization_ratio{{uuid="{UUIDS[0]}"}} 0.9
 """
 REPEAT = """
 import sys, time
-from oci_gpu_hook.cli import watching
+from oci_gpu_hook.cli import containers
 def interrupted(seconds):
     raise KeyboardInterrupt
 time.sleep = interrupted
-watching.repeat(lambda: ["x" * 50, "\\x1b[31mred"] + [str(n) for n in range(50)], 1)
+containers.repeat(lambda: ["x" * 50, "\\x1b[31mred"] + [str(n) for n in range(50)], 1)
 print("ended")
 """
 
@@ -43,13 +43,14 @@ def share(number: int, mig: str = "") -> Share:
     return Share(f"{number}{mig}", number, bool(mig), UUIDS[number], "H100")
 
 
-def test_each_device_has_a_line_in_its_order(tmp_path: Path) -> None:
+def test_each_device_has_a_line_in_its_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(containers, "_name", lambda holder: holder.who)
     (tmp_path / "gpu.prom").write_text(METRICS)
     holding = [SimpleNamespace(held=(share(10), share(0, ":1")), who="a"), SimpleNamespace(held=(share(10),), who="b")]
     held: Any = SimpleNamespace(free=(share(2), share(0)), open=(), holding=holding)
-    busy = watching.utilization(str(tmp_path / "gpu.prom"))
+    busy = containers.utilization(str(tmp_path / "gpu.prom"))
     assert busy == {UUIDS[2]: 0.35, UUIDS[10]: 1.0}
-    lines = [line.split() for line in watching.table(held, busy, lambda holder: holder.who)]
+    lines = [line.split() for line in containers.devices(held, busy)]
     assert lines == [
         ["DEVICE", "MODEL", "BUSY", "HELD", "BY"],
         ["0", "H100", "-", "nobody"],
@@ -66,7 +67,7 @@ def test_without_metrics_nothing_is_known(tmp_path: Path, plant: str) -> None:
         path.mkdir()
     elif plant != "missing":
         path.symlink_to("/dev/zero")
-    assert watching.utilization(str(path)) == {} == watching.utilization("")
+    assert containers.utilization(str(path)) == {} == containers.utilization("")
 
 
 def test_a_terminal_gets_one_screen_and_no_colours_of_others(tmp_path: Path) -> None:
