@@ -64,8 +64,7 @@ def look(root: HostRoot, folder: str, see: Callable[[str], None]) -> Contents:
 
     see: is called with each folder before that is looked into.
     """
-    top = root.stat("/")
-    roots = (0, top.st_uid if top else 0)
+    roots = root.roots
     mounted = _mounted_below(f"{root.path.rstrip('/')}{folder}")
     folders: list[str] = []
     files: dict[str, Way] = {}

@@ -47,6 +47,11 @@ class HostRoot:
     def __exit__(self, *_: object) -> None:
         posix.close(self.fd)
 
+    @property
+    def roots(self) -> tuple[int, int]:
+        """The users who count as root: in a user namespace the host's root has another number, whose / is."""
+        return 0, posix.fstat(self.fd).st_uid
+
     def open(self, path: str, flags: int = posix.O_PATH) -> int:
         """A descriptor of `path`, links followed inside the root; OSError as open(2)."""
         if self._is_hosts_own:

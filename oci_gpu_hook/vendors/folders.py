@@ -124,11 +124,10 @@ def openness(root: HostRoot, path: str) -> str:
     source = root.source(path)
     if source is not None and source[1]:
         return source[1]
-    status, top = root.stat(path), root.stat("/")
-    # In a user namespace the host's root has another number: whose "/" is.
-    if status is None or top is None or not is_open_to_others(status, top.st_uid):
+    status = root.stat(path)
+    if status is None or not is_open_to_others(status, root.roots[1]):
         return ""
-    is_theirs = status.st_uid not in (0, top.st_uid)
+    is_theirs = status.st_uid not in root.roots
     return f"it is user {status.st_uid}'s" if is_theirs else "others than root may write to it"
 
 

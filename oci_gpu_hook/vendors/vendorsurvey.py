@@ -39,9 +39,6 @@ class Survey:
         """read: the files that `vendor` was read from, as they were before that."""
         self._root = root
         self._vendor = vendor
-        top = root.stat("/")
-        # In a user namespace the host's root has another number: whose "/" is.
-        self._roots = (0, top.st_uid if top else 0)
         self._places = dict(read)
         self._ways: dict[str, Identity] = {}
         self._texts: dict[str, bytes | None] = {}
@@ -133,7 +130,7 @@ class Survey:
             # A link of root's own may lead to what no vendor's file may name.
             fault = (
                 (source[1] if source else "")
-                or contents.fault(path, status, self._roots)
+                or contents.fault(path, status, self._root.roots)
                 or allowed.host_path(self._root.real(path))
             )
             if fault:
