@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 _DIRECTORY = posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC
 _PROGRAM_NAME = "oci_gpu_hook"
-_PROGRAM_LICENSE = "Apache-2.0"
 
 # systemd may replace a program of its own at the same time (daemon-reload); then we look again.
 _ROUNDS = 16
@@ -40,8 +39,7 @@ def allow(levels: list[str], rules: Sequence[DeviceRule], fallback: Sequence[Dev
         if instructions is None or not devicefilter.is_loadable(instructions):
             known = (*fallback, *devicefilter.runtime_defaults())
             instructions = devicefilter.program(known)
-        kind, program = bpf.BPF_PROG_TYPE_CGROUP_DEVICE, prefix + instructions
-        return bpf.prog_load(kind, program, name=_PROGRAM_NAME, license=_PROGRAM_LICENSE)
+        return bpf.prog_load(prefix + instructions, name=_PROGRAM_NAME)
 
     ours: set[int] = set()
     # crun with systemd has one program on the scope and one on its sub-cgroup (crun issue 1738).

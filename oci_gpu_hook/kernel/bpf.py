@@ -25,6 +25,7 @@ BPF_F_QUERY_EFFECTIVE = 1
 _MOST_PROGS = 64
 _INSN_SIZE = 8
 _LOG_SIZE = 1 << 16
+_LICENSE = b"Apache-2.0\0"
 
 
 def prog_query(cgroup_fd: int, *, query_flags: int = 0) -> tuple[int, tuple[int, ...]]:
@@ -79,41 +80,39 @@ def _prog_info(prog_fd: int, size: int, insns: int) -> bytearray:
     return info
 
 
-def prog_load(prog_type: int, insns: bytes, *, name: str, license: str) -> int:
-    """BPF_PROG_LOAD: a descriptor, close-on-exec.  `name` is for bpftool, 15 characters at most.
+def prog_load(insns: bytes, *, name: str) -> int:
+    """BPF_PROG_LOAD: a descriptor of a device program, close-on-exec.  `name` is for bpftool, 15 characters at most.
 
     Needs no RLIMIT_MEMLOCK since Linux 5.11.  If the verifier refuses, the error has the last line of its log.
     """
     # Both must stay in memory until the kernel has read them.
-    program = bytearray(insns)
-    license_text = bytearray(license.encode().ljust(8, b"\0") + b"\0")
+    program, license = bytearray(insns), bytearray(_LICENSE)
 
-    def load(log_size: int, log_address: int) -> int:
+    def load(log: bytearray | None = None) -> int:
         attr = words(
-            prog_type | len(program) // _INSN_SIZE << 32,
+            BPF_PROG_TYPE_CGROUP_DEVICE | len(program) // _INSN_SIZE << 32,
             address_of(program),
-            address_of(license_text),
-            min(log_size, 1) | log_size << 32,  # log_level and log_size
-            log_address,
+            address_of(license),
+            1 | len(log) << 32 if log else 0,  # log_level and log_size
+            address_of(log) if log else 0,
             0,  # kern_version and prog_flags
         )
         prog_name = name.encode().ljust(16, b"\0")
         return bpf(BPF_PROG_LOAD, attr + prog_name, f"BPF_PROG_LOAD {name}")[0]
 
     try:
-        return load(0, 0)
+        return load()
     except SyscallError as err:
         if err.errno not in (EACCES, EINVAL):
             raise
     # The log costs the verifier time: only a program that was refused is loaded again with one.
     log = bytearray(_LOG_SIZE)
     try:
-        return load(len(log), address_of(log))
+        return load(log)
     except SyscallError as err:
         text = log.partition(b"\0")[0].decode("ascii", "replace")
-        lines = [line for line in text.split("\n") if line]
         # The very last line is the verifier's count of its own work.
-        last = [line for line in lines if not line.startswith("processed ")][-1:]
+        last = [line for line in text.split("\n") if line and not line.startswith("processed ")][-1:]
         raise SyscallError(err.errno or 0, "bpf", ": ".join([err.subject, *last])) from None
 
 

@@ -176,8 +176,7 @@ def makes(folder: str | Path, node: Path, kind: int = stat.S_IFCHR) -> int:
 
 
 def loaded(instructions: bytes) -> int:
-    kind = bpf.BPF_PROG_TYPE_CGROUP_DEVICE
-    return bpf.prog_load(kind, instructions, name="", license="MIT")
+    return bpf.prog_load(instructions, name="")
 
 
 def attach(path: str, *programs: bytes, flags: int = bpf.BPF_F_ALLOW_MULTI) -> list[int]:
@@ -413,9 +412,8 @@ def test_undo_leaves_what_others_have_changed_since(container: DeviceCgroup) -> 
 
 def test_what_the_verifier_refuses_is_said_in_its_words() -> None:
     read_of_r2 = bytes.fromhex("bc200000000000009500000000000000")
-    kind = bpf.BPF_PROG_TYPE_CGROUP_DEVICE
     with pytest.raises(syscalls.SyscallError) as caught:
-        bpf.prog_load(kind, read_of_r2, name="oci_gpu_hook", license="MIT")
+        bpf.prog_load(read_of_r2, name="oci_gpu_hook")
     assert str(caught.value) == "bpf BPF_PROG_LOAD oci_gpu_hook: R2 !read_ok: Permission denied"
     assert caught.value.errno == EACCES
 

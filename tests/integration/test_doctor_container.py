@@ -126,7 +126,7 @@ import os, sys
 sys.path.insert(0, "/usr/lib/oci-gpu-hook")
 from oci_gpu_hook.kernel import bpf
 deny = bytes.fromhex("b700000000000000" "9500000000000000")
-program = bpf.prog_load(bpf.BPF_PROG_TYPE_CGROUP_DEVICE, deny, name="deny", license="GPL")
+program = bpf.prog_load(deny, name="deny")
 cgroup = os.open(sys.argv[1], os.O_RDONLY)
 bpf.prog_attach(cgroup, program, attach_flags=bpf.BPF_F_ALLOW_MULTI)
 END

@@ -179,7 +179,7 @@ programs = [1]
 bpf.prog_query = lambda fd, **how: (0, programs[:])
 bpf.prog_get_fd_by_id = bpf.prog_id = lambda number: number
 bpf.prog_insns = lambda fd: None
-bpf.prog_load = lambda kind, program, **how: 2
+bpf.prog_load = lambda program, **how: 2
 bpf.prog_attach = lambda fd, program, **how: programs.__setitem__(0, program)
 
 rules = (DeviceRule("c", 195, 0, "rw"),)
