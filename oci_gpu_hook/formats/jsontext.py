@@ -53,12 +53,12 @@ def _scanner(pairs: Callable[[Pairs], object] | None = None) -> Callable[[str, i
     return scan
 
 
-def loads(data: bytes, pairs: Callable[[Pairs], object] | None = None) -> object:
+def loads(data: bytes, *, unique: bool = False) -> object:
     """The one JSON value in `data` (UTF-8); ValueError, as json's own, if there is none or more than one.
 
-    pairs: makes a value of the members of each object, such as `unique`; None for a plain dict.
+    unique: whether an object with two members of one name is none.
     """
-    text = data.decode("utf-8")
+    text, pairs = data.decode("utf-8"), _unique if unique else None
     try:
         if _make_scanner is not None:
             begin = len(text) - len(text.lstrip(_WHITESPACE))
@@ -76,8 +76,7 @@ def loads(data: bytes, pairs: Callable[[Pairs], object] | None = None) -> object
         raise ValueError("it is nested too deeply") from None
 
 
-def unique(pairs: Pairs) -> dict[str, Any]:
-    """An object whose names are all different; ValueError if one is there twice."""
+def _unique(pairs: Pairs) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:

@@ -57,7 +57,7 @@ def read(data: bytes, path: str) -> Vendor:
     if len(data) > LARGEST_FILE:
         raise ConfigError(f"{path}: it is larger than {LARGEST_FILE >> 20} MiB", "write a pattern for many files")
     try:
-        document = jsontext.loads(data, jsontext.unique)
+        document = jsontext.loads(data, unique=True)
     except ValueError as err:
         # json says the character too, which helps less than the line.
         line, said = getattr(err, "lineno", 0), getattr(err, "msg", "")

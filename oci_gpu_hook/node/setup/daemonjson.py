@@ -28,7 +28,7 @@ def values(file: EngineFile) -> dict[str, Any]:
     """The object in the file, ConfigError if there is none; dockerd takes an empty file for an empty one."""
     shown = quoted(file.path) if not file.path.isprintable() else file.path
     try:
-        found = jsontext.loads(file.text.encode(), jsontext.unique) if file.text.strip(_SPACE) else {}
+        found = jsontext.loads(file.text.encode(), unique=True) if file.text.strip(_SPACE) else {}
     except ValueError as err:
         raise ConfigError(f"{shown} is no JSON: {err}", FIX) from err
     if not isinstance(found, dict):
