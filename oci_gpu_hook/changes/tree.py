@@ -151,7 +151,7 @@ class Tree:
         except (FileExistsError, TargetError):
             there = syscalls.openat2(self.root_fd, target, posix.O_PATH, resolve=BELOW)
             try:
-                tree = syscalls.open_tree(there, "", syscalls.OPEN_TREE_CLONE | syscalls.AT_EMPTY_PATH)
+                tree = syscalls.open_tree(there)
             finally:
                 posix.close(there)
             self.attach(tree, f"{folder}/{name}", folder=False)
@@ -233,13 +233,13 @@ class Tree:
         container has not started, and its runtime waits for the hook.
         """
         try:
-            return syscalls.open_tree(stage, name, syscalls.OPEN_TREE_CLONE)
+            return syscalls.open_tree(stage, name)
         except OSError as err:
             if err.errno != syscalls.EINVAL:
                 raise
         syscalls.move_mount(stage, self.root_fd)
         try:
-            return syscalls.open_tree(stage, name, syscalls.OPEN_TREE_CLONE)
+            return syscalls.open_tree(stage, name)
         finally:
             _detach(stage)
 

@@ -65,7 +65,7 @@ class HostRoot:
         """
         if self._clones_with_attributes:
             try:
-                return syscalls.open_tree_attr(syscalls.AT_FDCWD, path, syscalls.OPEN_TREE_CLONE, mount_attr)
+                return syscalls.open_tree_attr(path, mount_attr)
             except OSError as err:
                 # Linux before 6.15, or a seccomp filter that does not know this call.
                 if err.errno not in (syscalls.ENOSYS, syscalls.EPERM):
@@ -81,9 +81,9 @@ class HostRoot:
 
     def _clone(self, path: str) -> int:
         if self._is_hosts_own:
-            return syscalls.open_tree(syscalls.AT_FDCWD, path, syscalls.OPEN_TREE_CLONE)
+            return syscalls.open_tree(syscalls.AT_FDCWD, path)
         with closing(self.open(path)) as fd:
-            return syscalls.open_tree(fd, "", syscalls.OPEN_TREE_CLONE | syscalls.AT_EMPTY_PATH)
+            return syscalls.open_tree(fd)
 
     def clone_source(self, path: str, owner: int, mount_attr: Callable[[posix.stat_result], bytes]) -> int:
         """The same of what lies at `path`; UntrustedError as `open_source`, which says what `owner` is.
@@ -92,7 +92,7 @@ class HostRoot:
         """
         with closing(open_source(self.fd, path, owner)) as fd:
             attributes = mount_attr(posix.fstat(fd))
-            tree = syscalls.open_tree(fd, "", syscalls.OPEN_TREE_CLONE | syscalls.AT_EMPTY_PATH)
+            tree = syscalls.open_tree(fd)
         syscalls.mount_setattr(tree, attributes)
         return tree
 

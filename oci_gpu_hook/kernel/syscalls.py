@@ -237,13 +237,13 @@ def function_of(library: str, name: str) -> Callable[..., int]:
     return lambda *values: int(function(*[ctypes.c_uint64(value) for value in values]))
 
 
-def openat2_if_there(dirfd: int, path: str, flags: int, *, resolve: int, mode: int = 0) -> int | None:
+def openat2_if_there(dirfd: int, path: str, flags: int, *, resolve: int) -> int | None:
     """openat2(2): a descriptor of `path` below `dirfd`, always close-on-exec; None for ENOENT.
 
     To raise and catch an error takes as long as the call.  With RESOLVE_IN_ROOT the kernel gives EAGAIN if something is
     renamed or mounted anywhere while it walks a "..".  The man page says that the caller should then retry.
     """
-    open_how, name, number = words(flags | posix.O_CLOEXEC, mode, resolve), _encoded(path), 0
+    open_how, name, number = words(flags | posix.O_CLOEXEC, 0, resolve), _encoded(path), 0
     for _ in range(_RETRIES):
         fd = _result("openat2", dirfd, name, open_how, len(open_how))
         if fd >= 0:
@@ -256,22 +256,24 @@ def openat2_if_there(dirfd: int, path: str, flags: int, *, resolve: int, mode: i
     raise SyscallError(number, "openat2", path)
 
 
-def openat2(dirfd: int, path: str, flags: int, *, resolve: int, mode: int = 0) -> int:
+def openat2(dirfd: int, path: str, flags: int, *, resolve: int) -> int:
     """The same; an error for ENOENT, too."""
-    fd = openat2_if_there(dirfd, path, flags, resolve=resolve, mode=mode)
+    fd = openat2_if_there(dirfd, path, flags, resolve=resolve)
     if fd is None:
         raise SyscallError(ENOENT, "openat2", path)
     return fd
 
 
-def open_tree(dirfd: int, path: str, flags: int) -> int:
-    """open_tree(2): with OPEN_TREE_CLONE, a detached copy of the mount at `path`."""
-    return _call("open_tree", path, dirfd, _encoded(path), flags | posix.O_CLOEXEC)
+def open_tree(dirfd: int, path: str = "") -> int:
+    """open_tree(2), OPEN_TREE_CLONE: a detached copy of the mount at `path`, "" for what is open at `dirfd`."""
+    flags = OPEN_TREE_CLONE | posix.O_CLOEXEC | (0 if path else AT_EMPTY_PATH)
+    return _call("open_tree", path, dirfd, _encoded(path), flags)
 
 
-def open_tree_attr(dirfd: int, path: str, flags: int, mount_attr: bytes) -> int:
-    """open_tree_attr(2): open_tree(2) and mount_setattr(2) in one call; ENOSYS before Linux 6.15."""
-    return _call("open_tree_attr", path, dirfd, _encoded(path), flags | posix.O_CLOEXEC, mount_attr, len(mount_attr))
+def open_tree_attr(path: str, mount_attr: bytes) -> int:
+    """open_tree_attr(2): the same with mount_setattr(2) in one call; ENOSYS before Linux 6.15."""
+    flags = OPEN_TREE_CLONE | posix.O_CLOEXEC
+    return _call("open_tree_attr", path, AT_FDCWD, _encoded(path), flags, mount_attr, len(mount_attr))
 
 
 def move_mount(from_fd: int, to_fd: int) -> None:

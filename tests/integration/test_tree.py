@@ -18,7 +18,7 @@ os.makedirs(root + "/opt"); os.makedirs(host + "/folder")
 with open(host + "/file", "w") as file: file.write("ours")
 beside = os.open(host, os.O_PATH)
 def clone(name):
-    return syscalls.open_tree(beside, name, syscalls.OPEN_TREE_CLONE)
+    return syscalls.open_tree(beside, name)
 def below():
     found = [f"{{path}}/{{name}}" for path, *names in os.walk(root) for name in sum(names, [])]
     return sorted(path[len(root):] for path in found)
