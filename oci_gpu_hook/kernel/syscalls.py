@@ -267,7 +267,7 @@ def openat2(dirfd: int, path: str, flags: int, *, resolve: int) -> int:
 def open_tree(dirfd: int, path: str = "") -> int:
     """open_tree(2), OPEN_TREE_CLONE: a detached copy of the mount at `path`, "" for what is open at `dirfd`."""
     flags = OPEN_TREE_CLONE | posix.O_CLOEXEC | (0 if path else AT_EMPTY_PATH)
-    return _call("open_tree", path, dirfd, _encoded(path), flags)
+    return _call("open_tree", path or dirfd, dirfd, _encoded(path), flags)
 
 
 def open_tree_attr(path: str, mount_attr: bytes) -> int:

@@ -94,12 +94,12 @@ def look(root: HostRoot, kind: str, *, everything: bool) -> VendorState:
     known = {"/dev/null", *[node.path for node, _ in found.common]}
     # udev makes /dev/v4l2-nvdec a second /dev/null, for a library that opens it and asks nothing of the kernel.
     null = [
-        (device(root, pattern.path, *allowed.NULL), group)
-        for group, pattern in inventory.patterns
+        (device(root, pattern.path, *allowed.NULL), pattern.group)
+        for pattern in inventory.patterns
         if pattern.path not in known and (status := root.stat(pattern.path)) and allowed.is_null(status.st_rdev)
     ]
     if not found.common and not null:
-        paths = [pattern.path for _, pattern in inventory.patterns]
+        paths = [pattern.path for pattern in inventory.patterns]
         what = f"none of the {len(paths)} devices that {file} names is there, such as {paths[0]}"
         raise DriverError(what, "the administrator must load its kernel modules: modprobe nvgpu")
     # A Jetson's lists name what all boards have: that this one lacks some of it is not worth a sentence.

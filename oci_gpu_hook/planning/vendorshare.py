@@ -120,7 +120,7 @@ def _unknown(name: str, found: VendorState) -> RequestError:
     if devices:
         shown = ", ".join([device.names[-1] for device in devices[:_MOST_SHOWN]])
         here = f"this host has {len(devices)}: {shown}{', ...' if len(devices) > _MOST_SHOWN else ''}"
-    elif any([pattern.each for _, pattern in found.inventory.patterns]):
+    elif any([pattern.each for pattern in found.inventory.patterns]):
         here = "this host has none"
     else:
         here = "its file names none, so that 'all' is what can be asked for"

@@ -102,19 +102,19 @@ def look(root: HostRoot, inventory: VendorInventory) -> VendorState:
     common: dict[tuple[DeviceNode, str], None] = {}
     unmatched: list[str] = []
     absent: list[str] = []
-    for group, pattern in inventory.patterns:
+    for pattern in inventory.patterns:
         matching, refused = _matching(root, pattern, majors)
         if not matching:
             shown = f"{_written(pattern)} (not given: {refused})" if refused else _written(pattern)
             (unmatched if pattern.required else absent).append(shown)
         for node, address in matching:
             if not pattern.each:
-                common[node, group] = None
+                common[node, pattern.group] = None
                 continue
             name = _sysfs_text(root, f"{_BY_NUMBER}/{node.major}:{node.minor}/{pattern.name}") if pattern.name else ""
             names, nodes_of = found.setdefault(_key(node, address, name), ({}, {}))
             names.update(dict.fromkeys([word for word in (address, name, node.path.rpartition("/")[2]) if word]))
-            nodes_of[node, group] = None
+            nodes_of[node, pattern.group] = None
     sockets, faults = _sockets(root, inventory)
     return VendorState(
         inventory,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # Raise the number with a change of the fields of a record below, of Library, DriverFile, DevicePattern or Known, or of
 # what a survey leaves out.
-HEADING = b"oci-gpu-hook vendors 3\n"
+HEADING = b"oci-gpu-hook vendors 4\n"
 PREFIX = "vendor."
 
 # In bytes: the largest file of a vendor that is read.
@@ -40,7 +40,7 @@ class DevicePattern(NamedTuple):
     udev's database.
     each: whether it is one of the devices that a request can name, else every request gets it; name: the file in the
     device's folder in sysfs that has one more name for it, such as ``ibdev``.
-    required: whether a request fails if the host has none.
+    required: whether a request fails if the host has none; group: which of the vendor's has it.
     """
 
     path: str = ""
@@ -50,6 +50,7 @@ class DevicePattern(NamedTuple):
     each: bool = False
     name: str = ""
     required: bool = True
+    group: str = ""
 
 
 class Item(NamedTuple):
@@ -113,7 +114,7 @@ class VendorInventory(NamedTuple):
     """What a host has of one vendor's.
 
     file, flag, kind, environment, kernel, modules, selinux_type, selinux_boolean: see `Vendor`.
-    patterns: of its devices, each with its group; libraries: to be mounted; cached: those in folders that are mounted,
+    patterns: of its devices; libraries: to be mounted; cached: those in folders that are mounted,
     which only need a place in ld.so.cache; lacking: a sentence for each thing that must be there and is not; absent:
     what may be missing and is; faults: a sentence for each thing that is left out as others than root could have made
     it.
@@ -123,7 +124,7 @@ class VendorInventory(NamedTuple):
     flag: str
     kind: str = ""
     version: str = ""
-    patterns: tuple[tuple[str, DevicePattern], ...] = ()
+    patterns: tuple[DevicePattern, ...] = ()
     libraries: tuple[Library, ...] = ()
     cached: tuple[Library, ...] = ()
     files: tuple[DriverFile, ...] = ()
@@ -151,7 +152,7 @@ def identity(root: HostRoot, path: str) -> Identity:
     return None if status is None else (status.st_dev, status.st_ino, status.st_ctime_ns)
 
 
-_INNER = {"libraries": Library, "cached": Library, "files": DriverFile, "links": Link}
+_INNER = {"patterns": DevicePattern, "libraries": Library, "cached": Library, "files": DriverFile, "links": Link}
 
 
 def read_saved(root: HostRoot, name: str, file: str) -> VendorInventory | None:
@@ -165,8 +166,6 @@ def read_saved(root: HostRoot, name: str, file: str) -> VendorInventory | None:
     try:
         (places, ways, texts), row = values
         found = saved.nested(VendorInventory, row, _INNER)
-        groups = [group for group, _ in found.patterns]
-        patterns = saved.records(DevicePattern, [pattern for _, pattern in found.patterns])
     except (ValueError, TypeError):
         return None
     if found.file != file:
@@ -176,4 +175,4 @@ def read_saved(root: HostRoot, name: str, file: str) -> VendorInventory | None:
         and all([way(root, path) == was for path, was in ways])
         and all([root.read(path) == was for path, was in texts])
     )
-    return found._replace(patterns=tuple(zip(groups, patterns))) if is_same else None
+    return found if is_same else None

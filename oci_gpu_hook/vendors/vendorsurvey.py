@@ -79,7 +79,7 @@ class Survey:
         return VendorInventory(
             **{name: getattr(vendor, name) for name in _SAME},
             version=version,
-            patterns=tuple([(group.name, pattern) for group in vendor.groups for pattern in group.devices]),
+            patterns=tuple([it._replace(group=group.name) for group in vendor.groups for it in group.devices]),
             libraries=tuple([it for it in libraries if it not in cached]),
             cached=tuple(cached),
             # What is mounted as a library at the same place is not mounted twice.

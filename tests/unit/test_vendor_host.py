@@ -259,7 +259,7 @@ def pci(tree: Path, address: str, vendor: str, device: str) -> None:
 
 
 def look(tree: Path, *patterns: DevicePattern) -> vendorhost.VendorState:
-    rows = tuple([("compute", pattern) for pattern in patterns])
+    rows = tuple([pattern._replace(group="compute") for pattern in patterns])
     return vendorhost.look(HostRoot(str(tree)), VendorInventory(FILE, "OCI_ACME", patterns=rows))
 
 

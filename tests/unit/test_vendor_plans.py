@@ -35,7 +35,7 @@ def library(name: str = "libacme", folder: str = "", at: str = "/opt/acme/lib") 
 INVENTORY = VendorInventory(
     FILE,
     "OCI_ACME",
-    patterns=(("g", DevicePattern("/dev/acme*", each=True)),),
+    patterns=(DevicePattern("/dev/acme*", each=True, group="g"),),
     libraries=(library(),),
     files=(DriverFile("/opt/acme/bin/tool", "/usr/bin/tool", ("g",)),),
     links=(Link("/usr/lib64/libacme.so", "libacme.so.1"),),

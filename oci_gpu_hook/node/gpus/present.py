@@ -107,7 +107,7 @@ def hardware(root: HostRoot, found: VendorState) -> str:
     # No library: a distribution has some for everybody.
     for node in found.nodes():
         return node.path
-    return _on_pci(root, {pci for _, pattern in found.inventory.patterns for pci in pattern.pci})
+    return _on_pci(root, {pci for pattern in found.inventory.patterns for pci in pattern.pci})
 
 
 def _on_pci(root: HostRoot, wanted: Set[str]) -> str:
