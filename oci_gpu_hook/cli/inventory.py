@@ -187,7 +187,7 @@ class _Watch:
         others = _refresh_vendors(root) if is_old else present.look(root)
         lines = onhost.wrong_lines(others.wrong)
         try:
-            found = onhost.look(root, self._driver_root, others, _no_driver)
+            found = onhost.look(root, self._driver_root, others, None)
             self._are_others_here = bool(found.instead or found.here())
             lines = [*_other_summaries(found), *lines]
         except DriverError:
@@ -208,11 +208,6 @@ class _Watch:
             said = f"cannot write the feature file yet: {err}"
         if said:
             click.echo(said)
-
-
-def _no_driver() -> DriverInventory:
-    """NVIDIA's driver, if only others are looked for."""
-    raise DriverError("NVIDIA's driver is looked at apart")
 
 
 def _moments(interval: float) -> Iterator[str]:

@@ -75,10 +75,11 @@ class Found(NamedTuple):
         return tuple([item for item, hardware in self.vendors if hardware])
 
 
-def look(root: HostRoot, driver_root: str, others: Present, nvidia: Callable[[], DriverInventory]) -> Found:
+def look(root: HostRoot, driver_root: str, others: Present, nvidia: Callable[[], DriverInventory] | None) -> Found:
     """What there is; DriverError if there is nothing at all.
 
-    others: what other vendors have; nvidia: gives the inventory of NVIDIA's driver, to which all nodes are added.
+    others: what other vendors have; nvidia: gives the inventory of NVIDIA's driver, to which all nodes are added; None
+    leaves the driver out.
     """
     vendors = tuple(
         [(item, present.hardware(root, item)) for item in others.vendors if present.has_anything(root, item)]
@@ -86,7 +87,7 @@ def look(root: HostRoot, driver_root: str, others: Present, nvidia: Callable[[],
     found = Found(None, None, platform.prove(root), None, vendors, others.wrong)
     try:
         instead = _of_platform(root)
-        if instead:
+        if instead or not nvidia:
             return found._replace(instead=instead)
         with_nodes = saved_inventory.with_nodes(root, nvidia(), nodes.FAMILIES, driver_root=driver_root)
         return found._replace(nvidia=with_nodes)
