@@ -90,10 +90,8 @@ def _remove(root: HostRoot, settings: Settings, keep: str = "") -> str:
 
 def _remember(root: HostRoot, path: str) -> None:
     """That this file was written last."""
-    try:
+    with whole.explained(f"{saved.FOLDER}/{_LAST}"):
         saved.write(root, _LAST, path.encode("utf-8", "surrogateescape"))
-    except OSError as err:
-        raise whole.failure(f"{saved.FOLDER}/{_LAST}", err) from err
 
 
 def others(root: HostRoot) -> tuple[featurelabels.Other, ...]:

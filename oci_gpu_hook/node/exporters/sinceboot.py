@@ -152,12 +152,10 @@ def _write(root: HostRoot, known: SinceBoot) -> None:
     document = {"boot": root.boot_id(), **known._asdict(), "xids": xids}
     clauses = [(bus, "; ".join(filter(None, whys.values()))) for bus, (_, whys) in known.whys.items()]
     unhealthy = tuple([(bus, why) for bus, why in clauses if why])
-    try:
+    with whole.explained(f"{saved.FOLDER}/{saved.UNHEALTHY}"):
         saved.write(root, _STATE, json.dumps(document).encode() + b"\n")
         if unhealthy:
             saved.save(root, saved.UNHEALTHY, health.HEADING, unhealthy)
             return
         with closing(saved.open_folder(root)) as folder, suppress(FileNotFoundError):
             os.unlink(saved.UNHEALTHY, dir_fd=folder)
-    except OSError as err:
-        raise whole.failure(f"{saved.FOLDER}/{saved.UNHEALTHY}", err) from err

@@ -15,7 +15,7 @@ import fcntl
 import json
 import os
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from oci_gpu_hook.host import saved
@@ -44,10 +44,8 @@ class Totals(NamedTuple):
 @contextmanager
 def lock() -> Iterator[None]:
     """Keep other collectors waiting; hooks do not wait."""
-    try:
+    with whole.explained(_FOLDER):
         fd = saved.open_lock(HostRoot(), "metrics.lock")
-    except OSError as err:
-        raise whole.failure(_FOLDER, err) from err
     with closing(fd):
         fcntl.flock(fd, fcntl.LOCK_EX)
         yield
@@ -64,15 +62,13 @@ def added_up() -> Counter[str]:
 def turn() -> None:
     """Make hooks count, by a spool, and replace a full one.  Needs `lock`."""
     totals = _totals()
-    try:
+    with whole.explained(SPOOL):
         if os.path.lexists(_taken(totals.folded)):
             os.unlink(_taken(totals.folded))
         if not os.path.lexists(SPOOL):
             _put_fresh()
         elif os.stat(SPOOL).st_size > _FULL:
             _take_away(totals)
-    except OSError as err:
-        raise whole.failure(SPOOL, err) from err
 
 
 def _take_away(totals: Totals) -> None:
@@ -91,12 +87,10 @@ def _take_away(totals: Totals) -> None:
 def stop() -> bool:
     """Stop hooks from counting; gives whether they did count.  Needs `lock`."""
     was_counting = os.path.lexists(SPOOL)
-    try:
+    with whole.explained(SPOOL):
         for name in os.listdir(_FOLDER):
             if name == "metrics.json" or name.split(".")[0] == os.path.basename(SPOOL):
                 os.unlink(f"{_FOLDER}/{name}")
-    except OSError as err:
-        raise whole.failure(SPOOL, err) from err
     return was_counting
 
 
@@ -131,10 +125,6 @@ def _totals() -> Totals:
 
 
 def _text(path: str) -> str:
-    try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            return file.read()
-    except FileNotFoundError:
-        return ""
-    except OSError as err:
-        raise whole.failure(path, err) from err
+    with whole.explained(path), suppress(FileNotFoundError), open(path, encoding="ascii", errors="replace") as file:
+        return file.read()
+    return ""

@@ -37,14 +37,14 @@ def write(path: str, text: str) -> None:
     Missing folders are made.  ConfigError if others than root could lead to another folder, ApplyError if it fails.
     """
     above, name = _split(path)
-    with _explained(path), folder(above, trusted) as fd:
+    with explained(path), folder(above, trusted) as fd:
         place(fd, name, text.encode())
 
 
 def remove(path: str) -> bool:
     """Remove a file; gives whether there was one.  Errors as `write`."""
     above, name = _split(path)
-    with _explained(path):
+    with explained(path):
         try:
             with closing(trusted(above)) as fd:
                 os.unlink(name, dir_fd=fd)
@@ -135,7 +135,7 @@ def trusted(path: str) -> int:
 
 
 @contextmanager
-def _explained(path: str) -> Iterator[None]:
+def explained(path: str) -> Iterator[None]:
     """What goes wrong with a file, as an error for people."""
     try:
         yield
