@@ -152,8 +152,6 @@ class _Validation:
         except TimeoutError as err:
             why = f"another validation has not ended within {self._seconds:g} seconds"
             raise HookError(why, "try again, or give a longer --timeout") from err
-        except OSError as err:
-            raise _unwritten(err) from err
 
     def _open_folder(self) -> int:
         """A descriptor of the folder of the files, which is made, as /run is empty after a boot.
@@ -203,8 +201,8 @@ class _Validation:
         ordered = tuple([steps[name] for name in STEPS if name in steps])
         try:
             validated.write(self._root, Validation(int(time.time()), version, ordered))
-        except OSError as err:
-            self.unwritten = self.unwritten or _unwritten(err)
+        except ApplyError as err:
+            self.unwritten = self.unwritten or err
 
     def _run(self, name: str) -> str:
         """Run one step; gives its outcome."""
@@ -296,10 +294,6 @@ class _Validation:
         if self._is_root:
             sinceboot.renew(root, found.gpus, {}, tested=workload.by_gpu(found, computed))
         return [*wrong, *computed]
-
-
-def _unwritten(err: OSError) -> ApplyError:
-    return ApplyError(f"cannot write the record of the validation: {err.strerror}", "see 'oci-gpu-hook doctor'")
 
 
 def _sees_itself() -> bool:

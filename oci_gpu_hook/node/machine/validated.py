@@ -14,12 +14,14 @@ from contextlib import suppress
 
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.machine import whole
 from oci_gpu_hook.record import NamedTuple
 
 STEPS = ("driver", "hook", "workload")
 PASSED, FAILED, SKIPPED = OUTCOMES = ("passed", "failed", "skipped")
 
 _NAME = "validation.json"
+_PATH = f"{saved.FOLDER}/{_NAME}"
 
 
 class StepResult(NamedTuple):
@@ -39,8 +41,9 @@ class Validation(NamedTuple):
 
 
 def lock(root: HostRoot, seconds: float) -> int:
-    """A descriptor; until it is closed no other has one.  TimeoutError if another has it for so long."""
-    fd = saved.open_lock(root, "validation.lock")
+    """A descriptor; until it is closed no other has one.  TimeoutError if another has it for so long; ApplyError."""
+    with whole.explained(_PATH):
+        fd = saved.open_lock(root, "validation.lock")
     deadline = time.monotonic() + seconds
     try:
         while True:
@@ -69,6 +72,7 @@ def read(root: HostRoot) -> Validation | None:
 
 
 def write(root: HostRoot, validation: Validation) -> None:
-    """Write the record in place of the one before; OSError if that fails."""
+    """Write the record in place of the one before; ApplyError if that fails."""
     document = {**validation._asdict(), "steps": [step._asdict() for step in validation.steps]}
-    saved.write(root, _NAME, json.dumps(document).encode() + b"\n")
+    with whole.explained(_PATH):
+        saved.write(root, _NAME, json.dumps(document).encode() + b"\n")
