@@ -164,15 +164,9 @@ def read_saved(root: HostRoot, name: str, file: str) -> VendorInventory | None:
     """
     values = saved.load(root, f"{PREFIX}{name}", HEADING)
     try:
-        (places, ways, texts), row = values
+        seen, row = values
         found = saved.nested(VendorInventory, row, _INNER)
+        facts = [(now, path, was) for now, looked in zip((identity, way, HostRoot.read), seen) for path, was in looked]
     except (ValueError, TypeError):
         return None
-    if found.file != file:
-        return None
-    is_same = (
-        all([identity(root, path) == was for path, was in places])
-        and all([way(root, path) == was for path, was in ways])
-        and all([root.read(path) == was for path, was in texts])
-    )
-    return found if is_same else None
+    return found if found.file == file and all([now(root, path) == was for now, path, was in facts]) else None
