@@ -115,11 +115,9 @@ def _allow_whole(rule: DeviceRule, *others: DeviceRule) -> bytes:
     """Return 1 if the request is within the rule's access; `others` differ from it only in the minor."""
     # One comparison checks two things: the type, and that the request has no access bit beyond those of the rule, not
     # even one that a later kernel may add.
-    mask = (~_access(rule) & _HALF) << 16
-    wanted = 0
+    mask, wanted = (~_access(rule) & _HALF) << 16, 0
     if rule.type != "a":
-        mask |= _HALF
-        wanted = TYPES[rule.type]
+        mask, wanted = mask | _HALF, TYPES[rule.type]
     allowed = _verdict(1)
     body = b"".join([_if_equal(_REQUEST_MINOR, each.minor, allowed) for each in (rule, *others)])
     return _masked_request(mask) + _if_equal(_SCRATCH, wanted, _if_equal(_REQUEST_MAJOR, rule.major, body))

@@ -341,8 +341,8 @@ def capget() -> tuple[int, int, int]:
 
 def capset(effective: int, permitted: int, inheritable: int) -> None:
     """capset(2): set the capabilities of this process."""
-    sets = [value.to_bytes(8, "little") for value in (effective, permitted, inheritable)]
-    data = b"".join([value[:4] for value in sets] + [value[4:] for value in sets])
+    sets = (effective, permitted, inheritable)
+    data = b"".join([(bits >> at & 0xFFFFFFFF).to_bytes(4, "little") for at in (0, 32) for bits in sets])
     _call("capset", "self", _CAPABILITY_HEADER, data)
 
 

@@ -220,21 +220,11 @@ class Survey:
         flags = ldcache.FLAGS.get((identified.machine, identified.bits))
         file, name = real.rpartition("/")[2], path.rpartition("/")[2]
         soname = identified.soname or file
-        if flags != self._flags or not soname.isprintable() or "/" in soname:
+        if flags is None or flags != self._flags or not soname.isprintable():
             return  # of another architecture or word size: its names are not this machine's
-        known = self._libraries.get((real, item.target))
-        names = known.names if known else (file, soname)
-        self._libraries[real, item.target] = Library(
-            path=real,
-            file=file,
-            soname=soname,
-            names=tuple(dict.fromkeys([*names, name])),
-            flags=flags or 0,
-            bits=64,
-            subfolder="",
-            capabilities=known.capabilities if known else (group.name,),
-            folder=item.target,
-        )
+        new = Library(real, file, soname, (file, soname), flags, 64, "", (group.name,), item.target)
+        known = self._libraries.get((real, item.target), new)
+        self._libraries[real, item.target] = known._replace(names=tuple(dict.fromkeys([*known.names, name])))
 
     def _is_within(self, target: str, source: str, mounted: dict[str, str]) -> bool:
         """Whether `source` is at `target` anyway, as a folder above that is mounted holds it there."""
