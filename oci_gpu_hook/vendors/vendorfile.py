@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     # What reads a value, and with which arguments after the value and its place, which is such as
-    # ``.inventory.compute.libraries[3]``.  A reader raises `Wrong` for what is not right.
+    # ``.inventory.compute.libraries[3]``.  A reader raises ConfigError for what is not right.
     Row = tuple[Any, ...]
 
 # Bounds far above what a driver has: ROCm's and NVIDIA's have some hundreds of files.
@@ -41,14 +41,6 @@ _TYPES: dict[type, str] = {
 }
 
 
-class Wrong(Exception):
-    """Something in a valid JSON text is wrong: where, what, and how to fix it."""
-
-    def __init__(self, place: str, what: str, remedy: str) -> None:
-        super().__init__(what)
-        self.place, self.what, self.remedy = place, what, remedy
-
-
 def read(data: bytes, path: str) -> Vendor:
     """What the file at `path` says, which has this content; ConfigError ``PATH: KEY: ...`` if it is wrong.
 
@@ -66,9 +58,8 @@ def read(data: bytes, path: str) -> Vendor:
         raise ConfigError(f"{path}: {fault}", "it must be one JSON object, each name once") from None
     try:
         return _vendor(document, path)
-    except Wrong as err:
-        key = f"{err.place[1:]}: " if err.place else ""
-        raise ConfigError(f"{path}: {key}{err.what}", err.remedy) from None
+    except ConfigError as err:
+        raise ConfigError(f"{path}: {err.message.lstrip('.: ')}", err.hint) from None
 
 
 def _vendor(document: object, path: str) -> Vendor:
@@ -77,7 +68,7 @@ def _vendor(document: object, path: str) -> Vendor:
     versioned = [item.path for it in groups.values() for item in (*it.libraries, *it.files) if _VERSION in item.path]
     if versioned and "version" not in top:
         what = f"{_VERSION} in {quoted(versioned[0])} stands for nothing"
-        raise Wrong(".inventory", what, "write the key version too")
+        raise ConfigError(f".inventory: {what}", "write the key version too")
     if "driver_feature" in top:
         groups = _chosen(top["driver_feature"], groups)
     more = {key: top[key] for key in ("kind", "version", "environment") if key in top}
@@ -93,20 +84,21 @@ def _chosen(names: tuple[str, ...], groups: dict[str, Group]) -> dict[str, Group
         place = f".driver_feature[{number}]"
         if name not in groups:
             known = ", ".join([quoted(group) for group in list(groups)[:_MOST_NAMES]])
-            raise Wrong(place, f"inventory has no {quoted(name)}{_meant(name, groups)}", f"inventory has {known}")
+            what = f"inventory has no {quoted(name)}{_meant(name, groups)}"
+            raise ConfigError(f"{place}: {what}", f"inventory has {known}")
         if name in chosen:
-            raise Wrong(place, f"{quoted(name)} is there twice", "name it once")
+            raise ConfigError(f"{place}: {quoted(name)} is there twice", "name it once")
         chosen[name] = groups[name]
     return chosen
 
 
 def _inventory(value: object, place: str) -> dict[str, Group]:
-    document = _object(value, place)
+    document = _typed(value, place, dict, "an object")
     found = [(key, items) for it in document.values() if isinstance(it, dict) for key, items in it.items()]
     # Before an item is read, which takes far longer than to count it.
     for keys, most, what in ((_LISTS, MOST_ITEMS, "things"), (("devices",), MOST_DEVICES, "devices")):
         if sum([len(items) for key, items in found if key in keys and isinstance(items, list)]) > most:
-            raise Wrong(place, f"it has more than {most} {what}", "write patterns")
+            raise ConfigError(f"{place}: it has more than {most} {what}", "write patterns")
     return {_text(name, f"{place}.{name}"): _group(name, it, f"{place}.{name}") for name, it in document.items()}
 
 
@@ -136,9 +128,9 @@ def _device(value: object, place: str) -> DevicePattern:
         return DevicePattern(_read(value, place, _DEVICE_PATH))
     device = _keys(value, place, _DEVICE_KEYS, wanted="a name, or an object")
     if device.keys().isdisjoint(_DEVICE_SIGNS):
-        raise Wrong(place, "the device is not described", f"write one of {', '.join(_DEVICE_SIGNS)}")
+        raise ConfigError(f"{place}: the device is not described", f"write one of {', '.join(_DEVICE_SIGNS)}")
     if device.get("major") == "misc" and "path" not in device:
-        raise Wrong(f"{place}.major", "'misc' is the driver of many devices", "write path beside it")
+        raise ConfigError(f"{place}.major: 'misc' is the driver of many devices", "write path beside it")
     return DevicePattern(**device)
 
 
@@ -151,7 +143,7 @@ def _version(value: object, place: str) -> Version:
         return Version("text", _read(value, place, _VERSION_TEXT))
     found = _keys(value, place, _VERSION_KEYS, wanted='a string, {"module": NAME} or {"file": PATH}')
     if len(found) != 1:
-        raise Wrong(place, "it has not one source", 'write {"module": NAME} or {"file": PATH}')
+        raise ConfigError(f"{place}: it has not one source", 'write {"module": NAME} or {"file": PATH}')
     return Version(*found.popitem())
 
 
@@ -224,39 +216,38 @@ def _keys(
     value: object, place: str, rows: Mapping[str, Row], needed: tuple[str, ...] = (), wanted: str = "an object"
 ) -> dict[str, Any]:
     """What an object says, by a row for each key."""
-    found = _object(value, place, wanted)
+    found = _typed(value, place, dict, wanted)
     for key in found:
         if key not in rows:
-            raise Wrong(place, f"unknown key {quoted(key)}{_meant(key, rows)}", f"known are {', '.join(rows)}")
+            raise ConfigError(f"{place}: unknown key {quoted(key)}{_meant(key, rows)}", f"known are {', '.join(rows)}")
     for key in needed:
         if key not in found:
-            raise Wrong(place, f"it has no {key}", f"write the key {key}")
+            raise ConfigError(f"{place}: it has no {key}", f"write the key {key}")
     return {key: _read(item, f"{place}.{key}", rows[key]) for key, item in found.items()}
 
 
-def _object(value: object, place: str, wanted: str = "an object") -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise _wrong_type(value, place, wanted)
+def _typed(value: object, place: str, kind: type, wanted: str) -> Any:
+    if not isinstance(value, kind):
+        raise ConfigError(f"{place}: it is {_TYPES.get(type(value), 'null')}, not {wanted}", f"write {wanted}")
     return value
 
 
 def _each(value: object, place: str, *row: Any) -> tuple[Any, ...]:
     """A list, each item by the row."""
-    if not isinstance(value, list):
-        raise _wrong_type(value, place, "a list")
-    return tuple([_read(item, f"{place}[{number}]", row) for number, item in enumerate(value)])
+    items = _typed(value, place, list, "a list")
+    return tuple([_read(item, f"{place}[{number}]", row) for number, item in enumerate(items)])
 
 
 def _some(value: object, place: str, remedy: str, *row: Any) -> Any:
     """A list or an object that must not be empty, by the row."""
     if value in ([], {}):
-        raise Wrong(place, "it is empty", remedy)
+        raise ConfigError(f"{place}: it is empty", remedy)
     return _read(value, place, row)
 
 
 def _pairs(value: object, place: str, least: int, *row: Any) -> tuple[tuple[str, str], ...]:
     """An object of any names that the row takes, with texts of `least` letters."""
-    items = _object(value, place).items()
+    items = _typed(value, place, dict, "an object").items()
     return tuple([(_read(key, f"{place}.{key}", row), _text(text, f"{place}.{key}", least)) for key, text in items])
 
 
@@ -266,7 +257,7 @@ def _checked(
     """A text that `fault` finds right, once `clean` has changed what may be written in more ways than one."""
     text = clean(_text(value, place))
     if why := fault(text):
-        raise Wrong(place, why, remedy)
+        raise ConfigError(f"{place}: {why}", remedy)
     return text
 
 
@@ -274,30 +265,19 @@ def _name(value: object, place: str, signs: str) -> str:
     """A name of a module, a property, a type or a file."""
     text, letters = _text(value, place), _LETTERS | _DIGITS | {*signs}
     if not letters.issuperset(text) or text in (".", ".."):
-        raise Wrong(place, f"{quoted(text)} is no name", f"names have letters, digits and {signs}")
+        raise ConfigError(f"{place}: {quoted(text)} is no name", f"names have letters, digits and {signs}")
     return text
 
 
 def _text(value: object, place: str, least: int = 1) -> str:
     """A string that people can read."""
-    if not isinstance(value, str):
-        raise _wrong_type(value, place, "a string")
-    if not value.isprintable():
-        raise Wrong(place, f"{quoted(value)} has characters that cannot be printed", "leave them out")
-    if not least <= len(value) <= _LONGEST_TEXT:
-        what = f"it is longer than {_LONGEST_TEXT} characters" if value else "it is empty"
-        raise Wrong(place, what, "write it, or leave the key out")
-    return value
-
-
-def _yes_or_no(value: object, place: str) -> bool:
-    if not isinstance(value, bool):
-        raise _wrong_type(value, place, "true or false")
-    return value
-
-
-def _wrong_type(value: object, place: str, wanted: str) -> Wrong:
-    return Wrong(place, f"it is {_TYPES.get(type(value), 'null')}, not {wanted}", f"write {wanted}")
+    text: str = _typed(value, place, str, "a string")
+    if not text.isprintable():
+        raise ConfigError(f"{place}: {quoted(text)} has characters that cannot be printed", "leave them out")
+    if not least <= len(text) <= _LONGEST_TEXT:
+        what = f"it is longer than {_LONGEST_TEXT} characters" if text else "it is empty"
+        raise ConfigError(f"{place}: {what}", "write it, or leave the key out")
+    return text
 
 
 def _meant(name: str, among: Iterable[str]) -> str:
@@ -327,7 +307,7 @@ _VERSION_KEYS = {"module": (_name, "-_"), "file": (_checked, _version_file_fault
 _ITEM_KEYS = {
     "path": _HOST_PATH,
     "target": (_checked, allowed.target, "name a folder, by its path in the container", _without_slash),
-    "required": (_yes_or_no,),
+    "required": (_typed, bool, "true or false"),
 }
 _DEVICE_SIGNS = ("path", "major", "pci", "udev")
 _DEVICE_KEYS = {
@@ -335,9 +315,9 @@ _DEVICE_KEYS = {
     "major": (_checked, allowed.driver, "name the accelerator's own driver in /proc/devices"),
     "pci": (_some, "write 1002 or 1d0f:7064, or leave it out", _pci),
     "udev": (_some, "write a property as 'udevadm info' shows it", _pairs, 1, _name, "-._"),
-    "each": (_yes_or_no,),
+    "each": (_typed, bool, "true or false"),
     "name": (_name, "-._"),
-    "required": (_yes_or_no,),
+    "required": (_typed, bool, "true or false"),
 }
 _ITEM_LISTS = ("libraries", "binaries", "directories", "miscellaneous")
 _LISTS = {
