@@ -38,7 +38,7 @@ def _scanner(pairs: Callable[[Pairs], object] | None = None) -> Callable[[str, i
     if _make_scanner is None:
         import json
 
-        return json.JSONDecoder().raw_decode
+        return json.JSONDecoder(object_pairs_hook=pairs, parse_constant=_refuse_constant).raw_decode
     # What `json.JSONDecoder` passes to the scanner, as a types.SimpleNamespace.  The scanner itself clears the memo.
     context = type(sys.implementation)(  # type: ignore[call-arg]
         strict=True,
@@ -60,11 +60,9 @@ def loads(data: bytes, *, unique: bool = False) -> object:
     """
     text, pairs = data.decode("utf-8"), _unique if unique else None
     try:
-        if _make_scanner is not None:
-            begin = len(text) - len(text.lstrip(_WHITESPACE))
-            value, end = _scanner(pairs)(text, begin)
-            if not text[end:].strip(_WHITESPACE):
-                return value
+        value, end = _scanner(pairs)(text, len(text) - len(text.lstrip(_WHITESPACE)))
+        if not text[end:].strip(_WHITESPACE):
+            return value
     except (StopIteration, ValueError, SystemError, AttributeError, TypeError, RecursionError):
         # json itself raises the right error.  Or it knows what a later Python's scanner needs.
         pass

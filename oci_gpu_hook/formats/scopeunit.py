@@ -38,9 +38,7 @@ _POLICY = "DevicePolicy="
 _ALLOW = "DeviceAllow="
 _RESTRICTING = ("strict", "closed")
 
-
 ERROR = 3  # a message's type
-
 _LITTLE_ENDIAN, _METHOD_CALL, _VERSION = ord("l"), 1, 1
 # The codes of header fields.
 _PATH, _INTERFACE, _MEMBER, _ERROR_NAME, _REPLY_SERIAL, _TO, _SIGNATURE = 1, 2, 3, 4, 5, 6, 8
