@@ -25,15 +25,10 @@ _TO_READ = frozenset(("getattr", "open", "read", "search"))
 _TO_CHANGE = ("create", "rename", "rmdir", "setattr", "unlink", "write")
 _TO_WRITE = frozenset(("add_name", "append", "ioctl", "remove_name", *_TO_CHANGE))
 _NODE_TYPE = "xserver_misc_device_t"
-_RUNTIME_TYPE = "nvidia_runtime_t"
-_MPS_TYPE = "nvidia_mps_t"
-_ENGINE_TMPFS = ("container_engine_tmpfs_t", "container_runtime_tmpfs_t")
-_TMPFS_TYPE = "tmpfs_t"
 _IPC = {"tmpfs": "/dev/shm", "mqueue": "/dev/mqueue"}
 _FILE_TYPE = "container_file_t"
 # The hook, and the script that starts it.
 _HOOK = ("oci_gpu_hook_t", "oci_gpu_hook_entry_t")
-_CGROUP_TYPE = "cgroup_t"
 # The runtime in front of the real one.
 _RUNTIME = "oci_gpu_runtime_t"
 _RUNTIMES_FILE = "oci_gpu_runtime_exec_t"
@@ -106,7 +101,7 @@ def _cause(denial: Denial, source: contexts.Context, target: contexts.Context) -
 
 def _of_hook(denial: Denial, target: contexts.Context) -> tuple[str, str]:
     """A denial of the hook: of cgroup v1's device rules, of systemd's (by the kernel or by systemd itself), or else."""
-    if (target.type, denial.tclass) == (_CGROUP_TYPE, "file") and "write" in denial.permissions:
+    if (target.type, denial.tclass) == ("cgroup_t", "file") and "write" in denial.permissions:
         remedy = "setsebool -P oci_gpu_hook_use_cgroup_v1 on, if this host has cgroup v1: oci-gpu-hook doctor"
         return "the hook may not open devices in cgroup v1", remedy
     is_socket = denial.tclass == "sock_file" and _base(denial.name) == "private"
@@ -154,10 +149,10 @@ def _ipc(denial: Denial, source: contexts.Context, target: contexts.Context) -> 
     what = _IPC[denial.device]
     if target.type == _FILE_TYPE:
         return _wrong_level(denial, source, target)
-    if target.type in _ENGINE_TMPFS:
+    if target.type in ("container_engine_tmpfs_t", "container_runtime_tmpfs_t"):
         cause = f"{what} has the engine's type {target.type}: it was mounted without the container's label"
         return cause, _RELABEL_IPC
-    if target.type != _TMPFS_TYPE:
+    if target.type != "tmpfs_t":
         return None
     if denial.device == "mqueue" and denial.tclass == "file":
         return f"a message queue is made as {target.type}: this policy lets {source.type} use none", _AS_GPU_CONTAINER
@@ -233,11 +228,11 @@ def _service(denial: Denial, source: contexts.Context, target: contexts.Context)
     is_nvidias = "nvidia" in denial.name and denial.tclass in ("sock_file", "unix_stream_socket")
     # A denial has the name of a socket's file but not its folder; both services call the file "socket".
     is_nvidias = is_nvidias or ((denial.name, denial.tclass, target.type) == ("socket", "sock_file", "var_run_t"))
-    if target.type == _MPS_TYPE:
+    if target.type == "nvidia_mps_t":
         boolean = "setsebool -P nvidia_container_use_mps on"
         remedy = boolean if source.type == _GPU_CONTAINER else f"{_AS_GPU_CONTAINER}; then {boolean}"
         return (f"a {source.type} container may not take part in MPS, whose clients share one server", remedy)
-    if target.type != _RUNTIME_TYPE and not is_nvidias:
+    if target.type != "nvidia_runtime_t" and not is_nvidias:
         return None
     if source.type != _GPU_CONTAINER:
         return (

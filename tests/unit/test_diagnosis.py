@@ -329,6 +329,7 @@ def planted(tree: Path, *texts: str) -> tuple[Spec, ...]:
 def test_the_devices_of_a_spec_are_read_from_each_programs_text(tmp_path: Path) -> None:
     ours, theirs, more, windows = planted(tmp_path, OUR_SPEC, THEIR_SPEC, JSON_SPEC, THEIR_SPEC.replace("\n", "\r\n"))
     assert ours.devices() == (("0", ()), ("0:1", (30, 31)))
+    assert planted(tmp_path / "flow", "{kind: nvidia.com/gpu, devices: [{name: 1}]}")[0].devices() == (("1", ()),)
     assert theirs.devices() == windows.devices() == (("mig0:1", (30, 31)), ("all", (1, 30, 31)))
     assert more.devices() == (("MIG-a", (31, 30)),)
     assert {spec.driver for spec in (ours, theirs, more)} == {"580.1"}
@@ -353,6 +354,13 @@ def test_a_text_that_is_no_spec_is_warned_of(tmp_path: Path, text: str) -> None:
     (found,) = speccheck.of_gpus(planted(tmp_path, text), "580.1")
     assert found.seen == "/etc/cdi/0.yaml cannot be read here: it is neither JSON nor YAML"
     assert (found.level, found.remedy) == (WARN, "rm /etc/cdi/0.yaml")
+
+
+def test_aliases_make_no_spec_larger_than_its_text(tmp_path: Path) -> None:
+    bomb = "a0: &a0 x\n" + "".join([f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 40)])
+    text = f"{bomb}kind: *a39\ndevices: [{{name: *a39, containerEdits: {{deviceNodes: [{{path: *a39}}]}}}}]\n"
+    (spec,) = planted(tmp_path, text)
+    assert (spec.kind, spec.devices()) == ("", ())
 
 
 def test_without_pyyaml_other_programs_specs_of_gpus_are_not_read(

@@ -50,14 +50,13 @@ class Spec(NamedTuple):
     def devices(self) -> tuple[Device, ...]:
         """The devices that it names, in its order."""
         found = []
-        for name, edits in [
-            (it.get("name"), it.get("containerEdits")) for it in _objects(self.document.get("devices"))
-        ]:
+        for device in _objects(self.document.get("devices")):
+            edits = device.get("containerEdits")
             nodes = _objects(edits.get("deviceNodes")) if isinstance(edits, dict) else []
-            matches = [_CAPABILITY.fullmatch(str(node.get("path"))) for node in nodes]
-            minors = [int(match.group(1)) for match in matches if match]
-            if isinstance(name, str):
-                found.append(Device(name, tuple(dict.fromkeys(minors))))
+            matches = [_CAPABILITY.fullmatch(_word(node.get("path"))) for node in nodes]
+            minors = [int(match[1]) for match in matches if match]
+            if isinstance(device.get("name"), str):
+                found.append(Device(device["name"], tuple(dict.fromkeys(minors))))
         return tuple(found)
 
 
@@ -71,7 +70,7 @@ def specs(root: HostRoot) -> tuple[Spec, ...]:
 def _spec(path: str, said: str) -> Spec | None:
     document, fault = {}, ""
     try:
-        document = ours(said) if said.lstrip().startswith("{") else _of_yaml(said)
+        document = _read(said)
     except _NoParserError as err:
         if not _OF_GPUS.search(said):
             return None
@@ -80,7 +79,7 @@ def _spec(path: str, said: str) -> Spec | None:
         fault = "it is neither JSON nor YAML"
     library = _LIBRARY.search(said)
     driver = driver_of(document) or (library.group(1) if library else "")
-    return Spec(path, str(document.get("kind", "")), bool(driver_of(document)), driver, document, fault)
+    return Spec(path, _word(document.get("kind")), bool(driver_of(document)), driver, document, fault)
 
 
 def ours(said: str) -> dict[str, Any]:
@@ -91,7 +90,11 @@ def ours(said: str) -> dict[str, Any]:
         raise ValueError("nested too deep") from err
 
 
-def _of_yaml(said: str) -> dict[str, Any]:
+def _read(said: str) -> dict[str, Any]:
+    try:
+        return ours(said)
+    except ValueError:
+        pass
     try:
         import yaml
     except ImportError as err:
@@ -109,18 +112,23 @@ def _object(document: object) -> dict[str, Any]:
     return document
 
 
+def _word(value: object) -> str:
+    """A string; "" for anything else, which YAML's aliases could make too large to print."""
+    return value if isinstance(value, str) else ""
+
+
 def _objects(items: object) -> list[dict[str, Any]]:
     return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
 
 
 def driver_of(document: dict[str, Any]) -> str:
     """The driver version that a spec of ours was made for; "" for any other document."""
-    return _word(document, "--cdi-driver")
+    return _option(document, "--cdi-driver")
 
 
 def vendor_of(document: dict[str, Any]) -> str:
     """The flag of the vendor that a spec of ours is for; "" for NVIDIA's, and for any other document."""
-    return _word(document, "--cdi-vendor")
+    return _option(document, "--cdi-vendor")
 
 
 def kind_of(document: dict[str, Any]) -> str:
@@ -133,12 +141,12 @@ def kind_of(document: dict[str, Any]) -> str:
     return str(kind) if mark == MARK else ""
 
 
-def _word(document: dict[str, Any], option: str) -> str:
+def _option(document: dict[str, Any], option: str) -> str:
     """What an option of the hook's is in a spec of ours; "" if it has none."""
     try:
         (hook,) = document["containerEdits"]["hooks"]
         arguments = hook["args"]
         word = arguments[arguments.index(option) + 1]
-        return str(word) if arguments[0] == PROGRAM else ""
+        return _word(word) if arguments[0] == PROGRAM else ""
     except (AttributeError, KeyError, IndexError, TypeError, ValueError):
         return ""
