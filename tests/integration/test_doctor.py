@@ -201,7 +201,8 @@ PLANTED = {
     "oci-gpu-hook cdi generate --output /etc/cdi/gpu.yaml; sed -i s/580.65.06/570.1.2/ /etc/cdi/gpu.yaml":
         Planted("fail", "CDI", "/etc/cdi/gpu.yaml is for driver 570.1.2, the host has 580.65.06",
             "oci-gpu-hook cdi generate --output /etc/cdi/gpu.yaml", True),
-    "printf 'cdiVersion: 0.5.0\\nkind: nvidia.com/gpu\\n- hostPath: /lib/libcuda.so.580.65.06\\n' "
+    "printf 'cdiVersion: 0.5.0\\nkind: nvidia.com/gpu\\ncontainerEdits:\\n  mounts:\\n"
+    "  - hostPath: /lib/libcuda.so.580.65.06\\n' "
     ">/etc/cdi/nvidia.yaml":
         Planted("warn", "CDI", "/etc/cdi/nvidia.yaml was made by another program", "rm /etc/cdi/nvidia.yaml", True),
     "printf '# ours\\ndevcie-cgroup = on\\n' >/etc/oci-gpu-hook.conf":
