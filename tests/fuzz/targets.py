@@ -16,6 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
+import yaml  # noqa: F401  -- else its import, which compiles patterns, counts as the first step
 from hypothesis import strategies as st
 
 from oci_gpu_hook.container import compat, devicecgroup
