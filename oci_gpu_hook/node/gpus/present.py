@@ -52,10 +52,7 @@ def look(root: HostRoot, *, saved_only: bool = False) -> Present:
 
 def refresh(root: HostRoot) -> Present:
     """What is here, found by a new survey and saved for the next starts; OSError if nothing can be saved."""
-    try:
-        now = folders.files_now(root)
-    except ConfigError:
-        now = ()  # `_look` says it
+    now = _files_now(root)
     before = dict(now)
 
     def inventory(vendor: Vendor) -> VendorInventory:
@@ -71,14 +68,18 @@ def refresh(root: HostRoot) -> Present:
 
 def is_saved(root: HostRoot) -> bool:
     """Whether all that `refresh` has saved is still true."""
-    try:
-        now = folders.files_now(root)
-    except ConfigError:
-        return True
+    now = _files_now(root)
     known = folders.read_known(root, now) if now else ()
     return known is not None and all(
         [vendorinventory.read_saved(root, item.flag, item.file) is not None for item in known if not item.fault]
     )
+
+
+def _files_now(root: HostRoot) -> folders.FilesNow:
+    try:
+        return folders.files_now(root)
+    except ConfigError:
+        return ()  # `_look` says it
 
 
 def _look(root: HostRoot, inventory: Callable[[Vendor], VendorInventory | None]) -> Present:

@@ -82,11 +82,11 @@ def docker(root: HostRoot, file: EngineFile, asked: Asked) -> Change:
 
 def without_docker(root: HostRoot, file: EngineFile, asked: Asked) -> Change:
     """daemon.json without our runtime, by every name if none was given, and without what makes it the default one."""
-    values, text, entry = daemonjson.values(file), file.text, {"path": asked.program}
+    values, text = daemonjson.values(file), file.text
     runtimes, features = _object(file, values, "runtimes"), _object(file, values, "features")
     there = [name for name in runtimes if name == asked.name or not asked.is_named]
     # By a link to our runtime it is written as well.
-    ours = [name for name in there if runtimes[name] == entry or _is_link(root, runtimes[name])]
+    ours = [name for name in there if _is_ours(root, runtimes[name]) and [*runtimes[name]] == ["path"]]
     for name in there:
         # What it has beside its path is somebody else's.
         if name not in ours and (asked.is_named or _is_ours(root, runtimes[name])):
@@ -111,10 +111,6 @@ def _object(file: EngineFile, values: dict[str, Any], key: str) -> dict[str, Any
 def _is_ours(root: HostRoot, entry: object) -> bool:
     path = entry.get("path") if isinstance(entry, dict) else None
     return isinstance(path, str) and installed.is_ours(root, path)
-
-
-def _is_link(root: HostRoot, entry: object) -> bool:
-    return isinstance(entry, dict) and [*entry] == ["path"] and _is_ours(root, entry)
 
 
 def _others(what: str, path: str) -> ConfigError:

@@ -45,7 +45,14 @@ def read(root: HostRoot, path: str, *, is_users: bool = False) -> EngineFile:
     """The file at `path` below `root`; ConfigError if it is no text, or might be somebody else's than root's."""
     shown = quoted(path) if not path.isprintable() else path
     try:
-        fd = _opened(root, path, is_users)
+        with closing(_opened(root, path, is_users)) as named:
+            status = os.fstat(named)
+            if not is_regular(status):
+                raise ConfigError(f"{shown} is no plain file", FIX)
+            top = os.readlink(f"/proc/self/fd/{root.fd}").rstrip("/")
+            real = os.readlink(f"/proc/self/fd/{named}")[len(top) :]
+            with closing(reopened(named)) as fd:
+                data = content(fd, _LARGEST)
     except UntrustedError as err:
         raise ConfigError(f"{shown} is not root's alone: {err}", FIX) from err
     except FileNotFoundError:
@@ -53,15 +60,14 @@ def read(root: HostRoot, path: str, *, is_users: bool = False) -> EngineFile:
             raise ConfigError(f"{shown} is a link that leads nowhere", FIX) from None
         return EngineFile(path, path, "", None, is_users)
     except OSError as err:
-        raise ConfigError(f"cannot read {shown}: {err.strerror}") from err
-    with closing(fd):
-        status = os.fstat(fd)
-        if not is_regular(status):
-            raise ConfigError(f"{shown} is no plain file", FIX)
-        text = _text(fd, shown)
-        top = os.readlink(f"/proc/self/fd/{root.fd}").rstrip("/")
-        real = os.readlink(f"/proc/self/fd/{fd}")[len(top) :]
-    return EngineFile(path, real, text, status, is_users)
+        hint = "run it as root" if err.errno in (errno.EACCES, errno.EPERM) else FIX
+        raise ConfigError(f"cannot read {shown}: {err.strerror}", hint) from err
+    if data is None:
+        raise ConfigError(f"{shown} is larger than {_LARGEST >> 20} MiB", FIX)
+    try:
+        return EngineFile(path, real, data.decode("utf-8"), status, is_users)
+    except UnicodeDecodeError as err:
+        raise ConfigError(f"{shown} is no text in UTF-8", FIX) from err
 
 
 def _opened(root: HostRoot, path: str, is_users: bool) -> int:
@@ -72,20 +78,6 @@ def _opened(root: HostRoot, path: str, is_users: bool) -> int:
     except OSError as err:
         # As the class that its number stands for.
         raise OSError(err.errno, err.strerror) from err
-
-
-def _text(named: int, shown: str) -> str:
-    try:
-        with closing(reopened(named)) as fd:
-            data = content(fd, _LARGEST)
-    except OSError as err:
-        raise ConfigError(f"cannot read {shown}: {err.strerror}", "run it as root") from err
-    if data is None:
-        raise ConfigError(f"{shown} is larger than {_LARGEST >> 20} MiB", FIX)
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as err:
-        raise ConfigError(f"{shown} is no text in UTF-8", FIX) from err
 
 
 def write(root: HostRoot, file: EngineFile, text: str) -> None:
