@@ -22,7 +22,7 @@ import json
 import os
 import shutil
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from oci_gpu_hook.errors import ConfigError, DriverError
 from oci_gpu_hook.host.source import UntrustedError, open_source, read_source
@@ -56,15 +56,8 @@ _DIGITS = frozenset("0123456789.")
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Copies(NamedTuple):
-    """What a volume holds: places and their sources; places of links and their texts."""
-
-    files: dict[str, str]
-    links: dict[str, str]
-
-
-def layout(found: DriverInventory) -> Copies:
-    """Where each file of the driver goes: 64-bit libraries in lib64, 32-bit ones in lib, programs in bin."""
+def layout(found: DriverInventory) -> tuple[dict[str, str], dict[str, str]]:
+    """Places and their sources: 64-bit libraries in lib64, 32-bit in lib, programs in bin; and links and their texts."""
     files: dict[str, str] = {}
     links: dict[str, str] = {}
     for library in found.libraries:
@@ -74,7 +67,7 @@ def layout(found: DriverInventory) -> Copies:
             links.setdefault(f"{folder}/{name}", library.file)
     for program in found.binaries:
         files.setdefault(f"bin/{program.target.rpartition('/')[2]}", program.path)
-    return Copies(files, {place: text for place, text in links.items() if place not in files})
+    return files, {place: text for place, text in links.items() if place not in files}
 
 
 def exists(root: HostRoot) -> bool:
@@ -195,15 +188,15 @@ def _mark(root: HostRoot) -> dict[str, object]:
     return found if isinstance(found, dict) and found.get("format") == _FORMAT else {}
 
 
-def _rows(root: HostRoot, copies: Copies) -> list[list[object]]:
+def _rows(root: HostRoot, files: dict[str, str], links: dict[str, str]) -> list[list[object]]:
     """What each file is a copy of: as long as these are the same, so are the copies."""
     rows: list[list[object]] = []
-    for place, path in copies.files.items():
+    for place, path in files.items():
         with closing(open_source(root.fd, path)) as fd:
             status = os.fstat(fd)
         if is_regular(status):
             rows.append([place, path, status.st_ino, status.st_size, status.st_mtime_ns])
-    return rows + [[place, text, 0, 0, 0] for place, text in copies.links.items()]
+    return rows + [[place, text, 0, 0, 0] for place, text in links.items()]
 
 
 def _make_folder(above: int, name: str) -> int:
@@ -229,8 +222,8 @@ def _fill(root: HostRoot, state: int, volume: int, found: DriverInventory) -> bo
 
     They are made where no container sees them: one that could write to the volume must not lead us elsewhere.
     """
-    copies, mark, before = layout(found), _mark(root), _current(volume)
-    rows = _rows(root, copies)
+    (files, links), mark, before = layout(found), _mark(root), _current(volume)
+    rows = _rows(root, files, links)
     same = mark.get("rows") == rows and mark.get("copies") == before
     if not _link_folders(volume) and same and _is_labelled(root, volume):
         return False
@@ -242,7 +235,7 @@ def _fill(root: HostRoot, state: int, volume: int, found: DriverInventory) -> bo
     staged = f"{_STAGED}copies"
     _drop_others(state, volume, before)
     try:
-        _copy_all(root, copies, state, staged)
+        _copy_all(root, files, links, state, staged)
         os.rename(staged, made, src_dir_fd=state, dst_dir_fd=volume)
         # The first driver's: Docker's volume keeps that name.
         words = {"copies": made, "rows": rows, "named": mark.get("named", found.driver_version)}
@@ -269,16 +262,15 @@ def _current(volume: int) -> str:
     return name if name.startswith(".") and "/" not in name else ""
 
 
-def _copy_all(root: HostRoot, copies: Copies, state: int, staged: str) -> None:
-    places = [*copies.files, *copies.links]
+def _copy_all(root: HostRoot, files: dict[str, str], links: dict[str, str], state: int, staged: str) -> None:
     with closing(_make_folder(state, staged)) as top:
         _label(root, top, ".")
-        for folder in sorted({*_FOLDERS, *[place.rpartition("/")[0] for place in places]}):
+        for folder in sorted({*_FOLDERS, *[place.rpartition("/")[0] for place in (*files, *links)]}):
             os.close(_make_folder(top, folder))
             _label(root, top, folder)
-        for place, path in copies.files.items():
+        for place, path in files.items():
             _copy(root, path, top, place)
-        for place, text in copies.links.items():
+        for place, text in links.items():
             os.symlink(text, place, dir_fd=top)
             _label(root, top, place)
         os.fsync(top)
