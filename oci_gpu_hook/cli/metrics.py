@@ -117,7 +117,7 @@ def exposition(root: HostRoot, settings: Settings, timeout: float, *, remember: 
 def read_gpus(root: HostRoot, found: DriverInventory, timeout: float, without: str = "") -> readings.Readings | None:
     """What NVML reads; None if it gives nothing, and on stderr why; without: what that means for the command."""
     try:
-        return readings.ask(nvml.library(root, found), timeout)
+        return readings.ask(root, found, timeout)
     except nvml.NvmlUnavailable as err:
         click.echo(f"oci-gpu-hook: {err}{without}", err=True)
         return None

@@ -253,7 +253,7 @@ class _Validation:
         """The inventory with what NVML says, and whether NVML answers and agrees with the kernel."""
         if self._facts is None:
             try:
-                self._facts = nvml.facts(nvml.library(self._root, found), self._seconds)
+                self._facts = nvml.facts(self._root, found, self._seconds)
             except nvml.NvmlUnavailable as err:
                 return found, [failed("NVML", str(err), KERNELS_LOG)]
         found = survey.survey(self._root, self._settings.driver_root, self._facts)
@@ -290,7 +290,7 @@ class _Validation:
         wanted, wrong = workload.devices(found, self._facts)
         if not wanted and not is_failed(wrong):
             raise _Skipped("each GPU is in MIG mode and has no MIG device")
-        computed = workload.run(workload.libraries(root, found), pipes, wanted, self._seconds)
+        computed = workload.run(nvml.files(root, found, *workload.LIBRARIES), pipes, wanted, self._seconds)
         if self._is_root:
             sinceboot.renew(root, found.gpus, {}, tested=workload.by_gpu(found, computed))
         return [*wrong, *computed]

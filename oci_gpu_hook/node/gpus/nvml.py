@@ -29,20 +29,22 @@ class NvmlUnavailable(Exception):
     """NVML has not answered; the sentence says why."""
 
 
-def library(root: HostRoot, found: DriverInventory) -> str:
-    """The file of libnvidia-ml; "" if there is none."""
-    for item in found.libraries:
-        if item.bits == 64 and item.file.startswith("libnvidia-ml.so."):
-            return root.path.rstrip("/") + item.path
-    return ""
+def files(root: HostRoot, found: DriverInventory, *names: str) -> str:
+    """The 64-bit files of these libraries of the driver, to preload."""
+    wanted = [item for item in found.libraries if item.bits == 64 and item.file.partition(".so")[0] in names]
+    return ":".join([f"{root.path.rstrip('/')}{item.path}" for item in wanted])
 
 
-def ask(program: str, library: str, seconds: float, *, whole: bool) -> tuple[str, int, int, list[dict[str, Any]]]:
+def ask(
+    program: str, root: HostRoot, found: DriverInventory, seconds: float, *, whole: bool
+) -> tuple[str, int, int, list[dict[str, Any]]]:
     """The driver's version, CUDA's (12040 for 12.4), how many GPUs NVML lists, and what those say that have answered.
 
-    program: Python source that calls `answer`; library: the host's libnvidia-ml, "" for the loader's; whole: whether
-    NVML must come to an end.  NvmlUnavailable if it does not, or has not answered.
+    program: Python source that calls `answer`; whole: whether NVML must come to an end.  NvmlUnavailable if it does
+    not, or has not answered.
     """
+    # Without a file of the driver's it is the loader's.
+    library = files(root, found, "libnvidia-ml")
     try:
         (said,) = apart.python(program, seconds, library)
     except OSError as err:
@@ -128,10 +130,10 @@ def mig_devices(pynvml: Any, gpu: Any, ask_device: Callable[[Any], tuple[Any, ..
     return found
 
 
-def facts(library: str, seconds: float) -> Facts:
+def facts(root: HostRoot, found: DriverInventory, seconds: float) -> Facts:
     """What NVML knows of all GPUs but those that it has lost; NvmlUnavailable if one of them hangs."""
     program = "from oci_gpu_hook.node.gpus import nvml; nvml.answer(nvml.facts_of)"
-    version, cuda, _, rows = ask(program, library, seconds, whole=True)
+    version, cuda, _, rows = ask(program, root, found, seconds, whole=True)
     answered = {row["bus_id"] for row in rows}
     gpus = []
     for row in rows:

@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from oci_gpu_hook.node.gpus import nvml
+
+if TYPE_CHECKING:
+    from oci_gpu_hook.driver.inventory import DriverInventory
+    from oci_gpu_hook.host.root import HostRoot
 
 # The values of a GPU in NVML's units (degrees Celsius, milliwatts, megahertz, bytes, percent), each with the least and
 # the most that a GPU can have: what lies beyond is a mistake of a driver or of a failing board, and counts as not read.
@@ -75,10 +79,10 @@ class Readings(NamedTuple):
     gpus: tuple[GpuReading, ...]
 
 
-def ask(library: str, seconds: float) -> Readings:
+def ask(root: HostRoot, found: DriverInventory, seconds: float) -> Readings:
     """What NVML reads of the GPUs that have answered in time; for the rest see `nvml.ask`."""
     program = "from oci_gpu_hook.node.gpus import nvml, readings; nvml.answer(readings.read)"
-    version, cuda, listed, rows = nvml.ask(program, library, seconds, whole=False)
+    version, cuda, listed, rows = nvml.ask(program, root, found, seconds, whole=False)
     return Readings(version, cuda, listed, tuple(map(_reading, rows)))
 
 

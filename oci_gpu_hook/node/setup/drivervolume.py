@@ -57,7 +57,7 @@ _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def layout(found: DriverInventory) -> tuple[dict[str, str], dict[str, str]]:
-    """Places and their sources: 64-bit libraries in lib64, 32-bit in lib, programs in bin; and links and their texts."""
+    """Places and their sources: 64-bit libraries in lib64, 32-bit in lib, programs in bin; links and their texts."""
     files: dict[str, str] = {}
     links: dict[str, str] = {}
     for library in found.libraries:

@@ -22,10 +22,9 @@ from oci_gpu_hook.node.validation.vectoradd import ELEMENTS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from oci_gpu_hook.host.root import HostRoot
 
 # What libcuda loads beside, which below a driver root no loader of the host finds.
-_LIBRARIES = ("libcuda", "libnvidia-ptxjitcompiler", "libnvidia-nvvm", "libnvidia-nvvm70", "libnvidia-gpucomp")
+LIBRARIES = ("libcuda", "libnvidia-ptxjitcompiler", "libnvidia-nvvm", "libnvidia-nvvm70", "libnvidia-gpucomp")
 _AT_ONCE = 8
 _PROGRAM = "from oci_gpu_hook.node.validation import vectoradd; vectoradd.answer()"
 
@@ -85,12 +84,6 @@ def by_gpu(found: DriverInventory, computed: list[Finding]) -> dict[str, str]:
         bus = buses[item.check.split()[1].partition(":")[0]]
         tested[bus] = tested.get(bus) or (item.seen if item.level == FAIL else "")
     return tested
-
-
-def libraries(root: HostRoot, found: DriverInventory) -> str:
-    """The files of libcuda and of what it loads, to preload."""
-    wanted = [item for item in found.libraries if item.bits == 64 and item.file.partition(".so")[0] in _LIBRARIES]
-    return ":".join([f"{root.path.rstrip('/')}{item.path}" for item in wanted])
 
 
 def run(preload: str, mps_pipe_folder: str, wanted: Sequence[Device], seconds: float) -> list[Finding]:
