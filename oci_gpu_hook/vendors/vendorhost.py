@@ -177,10 +177,8 @@ def pci_ids(root: HostRoot, address: str, *names: str) -> list[str]:
 def _written(pattern: DevicePattern) -> str:
     """A pattern for people."""
     words = [pattern.path or "a device"]
-    if pattern.major:
-        words.append(f"of driver {pattern.major}")
-    if pattern.pci:
-        words.append(f"of PCI {' or '.join(pattern.pci)}")
+    words += [f"of driver {pattern.major}"] if pattern.major else []
+    words += [f"of PCI {' or '.join(pattern.pci)}"] if pattern.pci else []
     words += [f"with {key}={value}" for key, value in pattern.udev]
     return " ".join(words)
 
@@ -224,19 +222,13 @@ def refusal(root: HostRoot, path: str, status: posix.stat_result, majors: dict[s
 
 
 def _paths(root: HostRoot, pattern: DevicePattern, majors: dict[str, int]) -> list[str]:
-    """Paths below /dev that may be meant: by the pattern's own path, else by all numbers that the kernel knows."""
+    """Paths below /dev that may be meant: by the pattern's own path, else what the kernel calls each number."""
     if pattern.path:
         return glob.expanded(pattern.path, root.names, _MOST_NODES)
     major = f"{majors.get(pattern.major, -1)}:" if pattern.major else ""
     numbers = [name for name in root.names(_BY_NUMBER) if name.startswith(major)]
-    return [f"/dev/{name}" for name in [_device_name(root, number) for number in numbers] if name]
-
-
-def _device_name(root: HostRoot, number: str) -> str:
-    """The name below /dev that the kernel gives a device; "" if it says none, or none that is one."""
-    lines = _sysfs_text(root, f"{_BY_NUMBER}/{number}/uevent").split()
-    name = next((line[len("DEVNAME=") :] for line in lines if line.startswith("DEVNAME=")), "")
-    return "" if ".." in name.split("/") else name
+    words = [word for number in numbers for word in _sysfs_text(root, f"{_BY_NUMBER}/{number}/uevent").split()]
+    return [allowed.DEV + word[len("DEVNAME=") :] for word in words if word.startswith("DEVNAME=")]
 
 
 def _fits(root: HostRoot, pattern: DevicePattern, number: str, address: str) -> bool:
