@@ -26,8 +26,10 @@ def look():
 class Look:
     required, reason, seen = True, "a test", {}
     def describe(self): return "look"
-    def prepare(self, host, undo): self.seen["prepare"] = look()
-    def perform(self, tree, prepared): self.seen["change"] = look(); return ""
+    def prepare(self, host, undo):
+        self.seen["prepare"] = look()
+        return self.perform
+    def perform(self, tree): self.seen["change"] = look()
 child = subprocess.Popen(["unshare", "--mount", "sh", "-c", "echo; exec cat"], stdin=-1, stdout=-1)
 child.stdout.readline()
 root = os.open("/", os.O_PATH)
