@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -101,10 +102,10 @@ def generate(
     whole.check_name("--output", output)
     settings = read_settings(config, None)
     if flag is not None and kind is not None:
-        raise UsageError("--kind is of NVIDIA's devices, which --vendor is not for", "give one of the two")
+        raise UsageError("--kind cannot be given with --vendor", "give one of the two")
     if kind in FAMILIES:
         if capabilities is not None:
-            raise UsageError(f"--capabilities is of GPUs' driver, which --kind {kind} is not for", "leave it out")
+            raise UsageError(f"--capabilities does not apply to --kind {kind}", "leave it out")
         document = beside_gpus(root, settings, str(kind))
     elif flag is None:
         hook = hook_of(entry, granted(ALL if capabilities is None else capabilities, settings), config, settings)
@@ -112,7 +113,7 @@ def generate(
         if nameless:
             click.echo(f"{cdispecs.PROGRAM}: {nameless}", err=True)
     elif capabilities is not None:
-        raise UsageError("--capabilities is of NVIDIA's driver, which --vendor is not for", _OWN)
+        raise UsageError("--capabilities does not apply to --vendor", _OWN)
     else:
         document = of_vendor(root, settings, hook_of(entry, (), config, settings, flag))
     if output is None:
@@ -222,10 +223,8 @@ def of_vendor(root: HostRoot, settings: Settings, hook: spec_of.Hook) -> dict[st
         raise UsageError(f"{found.file} names no kind of CDI devices", "add kind to it, such as vendor.com/gpu")
     if ALL not in settings.allowed_vendors and flag not in settings.allowed_vendors:
         raise UsageError(f"{flag} is not allowed", ADMINISTRATOR)
-    inventory = folders.vendor_inventory(root, flag, found.file)
-    folder, _ = layout.library_folder(root.fd)
-    like_host = layout.like_host(folder)
-    return spec_of.of_vendor(on_host.look(root, inventory), like_host, hook)
+    here = on_host.look(root, folders.vendor_inventory(root, flag, found.file))
+    return spec_of.of_vendor(here, layout.like_host(layout.library_folder(root.fd)[0]), hook)
 
 
 def stale(root: HostRoot, document: dict[str, Any]) -> str:
@@ -270,20 +269,17 @@ def write(path: str, document: dict[str, Any]) -> None:
 def _check_ours(path: str, document: dict[str, Any]) -> None:
     """UsageError unless `path` does not exist, or is an empty file or a spec of ours for the same devices."""
     found: dict[str, Any] = {}
-    try:
-        status = os.lstat(path)
+    with whole.explained(path), suppress(ValueError):
+        try:
+            status = os.lstat(path)
+        except FileNotFoundError:
+            return
         if not is_regular(status):
             raise UsageError(f"{path} is there and is no plain file", "give another --output")
         if not status.st_size:
             return
         with open(path, encoding="utf-8") as file:
             found = cdispecs.ours(file.read())
-    except FileNotFoundError:
-        return
-    except OSError as err:
-        raise whole.failure(path, err) from err
-    except ValueError:
-        pass
     vendor, kind = cdispecs.vendor_of(found), cdispecs.kind_of(found)
     if not (vendor or kind or cdispecs.driver_of(found)):
         raise UsageError(f"{path} is there and is no CDI spec of ours", "move it away first")

@@ -236,7 +236,7 @@ def test_a_name_of_two_devices_is_the_firsts_in_the_spec_too() -> None:
         (["--vendor", "OCI_NOBODY"], 2, "no vendor's file of this host has the flag 'OCI_NOBODY'"),
         (["--vendor", ""], 2, "no vendor's file of this host has the flag ''"),
         (["--vendor", "\x1b[2J"], 2, "the flag '\\x1b[2J'"),
-        (["--vendor", FLAG, "--capabilities", "all"], 2, "--capabilities is of NVIDIA's driver"),
+        (["--vendor", FLAG, "--capabilities", "all"], 2, "--capabilities does not apply to --vendor"),
         (["--vendor", FLAG, "--hook", "hook"], 2, "--hook is 'hook', which is no absolute path"),
     ],
 )
