@@ -118,7 +118,7 @@ def text(found: Found) -> list[str]:
     if found.nvidia:
         lines = _inventory_text(found.nvidia)
     elif found.instead:
-        lines = found.instead[1]
+        lines = [*found.instead[1]]
     for item in found.here():
         lines += ["", *_vendor_text(item)]
     unused = [summary(item) for item, hardware in found.vendors if not hardware]
@@ -289,14 +289,11 @@ def _mig_row(device: MigDevice) -> Row:
 
 def _files_of(word: str, inventory: DriverInventory) -> list[Row]:
     """The files that a capability or feature brings; compat32 brings the 32-bit libraries."""
+    libraries, files = inventory.libraries, (*inventory.binaries, *inventory.files)
     if word == COMPAT32:
-        return [(item.path, item.soname) for item in inventory.libraries if item.bits == 32]
-    rows: list[Row] = [
-        (library.path, library.soname)
-        for library in inventory.libraries
-        if word in library.capabilities and library.bits == 64
+        return [(it.path, it.soname) for it in libraries if it.bits == 32]
+    return [
+        *[(it.path, it.soname) for it in libraries if word in it.capabilities and it.bits == 64],
+        *[(it.path,) for it in files if word in it.capabilities],
+        *[(it.source,) for it in inventory.ipc_paths if it.capability == word],
     ]
-    files = (*inventory.binaries, *inventory.files)
-    rows += [(file.path, "") for file in files if word in file.capabilities]
-    rows += [(ipc.source, "") for ipc in inventory.ipc_paths if ipc.capability == word]
-    return rows
