@@ -163,8 +163,8 @@ def _of_gpus(node: Node) -> list[str]:
     lines = metric("gpu_info", "What a GPU is.", GAUGE, [(labels, 1) for labels in infos])
     if node.nvml is not None:
         # Without any answer nothing is known of a single GPU: nvml_up says so.
-        up = dict.fromkeys(node.seen.values(), 0)
-        up = {**up, **{uuid: int(bus_id in answered) for bus_id, uuid in known.items()}}
+        up = {uuid: int(bus_id in answered) for bus_id, uuid in known.items()}
+        up.update({uuid: 0 for uuid in node.seen.values() if uuid not in up})
         help = "Whether a GPU answers; 0 as well for one that is gone since the boot."
         lines += metric("gpu_up", help, GAUGE, [({"uuid": uuid}, value) for uuid, value in up.items()])
     readings = [(known[bus_id], answered[bus_id].values) for bus_id in known if bus_id in answered]
