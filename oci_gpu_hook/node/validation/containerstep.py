@@ -131,12 +131,14 @@ class _Container:
     def remove(self) -> None:
         """Delete it; if the runtime does not, end its processes and remove its cgroups, of either version."""
         self._seconds = min(_ENDING_SECONDS, self._seconds)
-        if self._may_be_there:
-            with suppress(HookError, OSError):
-                self._call("delete", "--force", self.id)
-            for cgroup in (*glob(f"{_CGROUPS}/{self.id}"), *glob(f"{_CGROUPS}/*/{self.id}")):
-                _remove_cgroup(cgroup)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        try:
+            if self._may_be_there:
+                with suppress(HookError, OSError):
+                    self._call("delete", "--force", self.id)
+                for cgroup in (*glob(f"{_CGROUPS}/{self.id}"), *glob(f"{_CGROUPS}/*/{self.id}")):
+                    _remove_cgroup(cgroup)
+        finally:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def _call(self, *words: str, output: str = "stdout") -> None:
         """Call the runtime, whose states are in our folder; ApplyError if it fails or takes too long.
