@@ -38,6 +38,11 @@ def is_same(one: Status, other: Status) -> bool:
     return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 
 
+def stamp(status: stat_result) -> tuple[int, ...]:
+    """What changes with a file's content, owner or mode."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
 def is_open_to_others(status: stat_result, owner: int = 0) -> bool:
     """Whether users other than root own it or may write to it; `owner` counts as root."""
     return status.st_uid not in (0, owner) or bool(status.st_mode & WRITABLE_BY_OTHERS)

@@ -15,7 +15,7 @@ import sys
 
 from oci_gpu_hook.errors import LONGEST_LIST, ApplyError, BundleError, ConfigError, RequestError, plain
 from oci_gpu_hook.formats import jsontext
-from oci_gpu_hook.kernel.filetypes import is_regular
+from oci_gpu_hook.kernel.filetypes import is_regular, stamp
 from oci_gpu_hook.report import sentence
 from oci_gpu_hook.request.state import ENGINE_HINT, ExcessError, object_of, read_bytes
 
@@ -170,7 +170,7 @@ def _replace(config: str, before: posix.stat_result, data: bytes) -> None:
                     data = data[posix.write(fd, data) :]
             finally:
                 posix.close(fd)
-            if _stamp(posix.stat(config)) != _stamp(before):
+            if stamp(posix.stat(config)) != stamp(before):
                 raise BundleError(f"{config} was changed while the hook was added", ENGINE_HINT)
             posix.rename(new, config)
         except BaseException:
@@ -178,10 +178,6 @@ def _replace(config: str, before: posix.stat_result, data: bytes) -> None:
             raise
     except OSError as err:
         raise ApplyError(f"cannot write {new}: {err.strerror}", "the administrator must fix it") from err
-
-
-def _stamp(status: posix.stat_result) -> tuple[int, ...]:
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def tell(log: str, said: str) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from oci_gpu_hook.errors import ApplyError, ConfigError, quoted
 from oci_gpu_hook.host.source import UntrustedError, open_source
 from oci_gpu_hook.kernel.descriptors import closing, content, reopened
-from oci_gpu_hook.kernel.filetypes import is_regular
+from oci_gpu_hook.kernel.filetypes import is_regular, stamp
 from oci_gpu_hook.node.machine import whole
 
 if TYPE_CHECKING:
@@ -116,18 +116,11 @@ def _replace(folder: int, name: str, file: EngineFile, text: str) -> None:
 def _check(folder: int, name: str, file: EngineFile) -> None:
     """ApplyError if the file is no longer as it was read."""
     try:
-        now = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        now = stamp(os.stat(name, dir_fd=folder, follow_symlinks=False))
     except FileNotFoundError:
         now = None
-    if _stamp(now) != _stamp(file.status):
+    if now != (file.status and stamp(file.status)):
         raise ApplyError(f"{file.path} was changed by another program meanwhile", "nothing was written: run it again")
-
-
-def _stamp(status: os.stat_result | None) -> tuple[int, ...]:
-    """What changes with a file's content, owner or mode."""
-    if status is None:
-        return ()
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _give_attributes(folder: int, name: str, old: os.stat_result | None, fd: int) -> None:
