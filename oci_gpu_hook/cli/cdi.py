@@ -128,7 +128,7 @@ def hook_of(
 ) -> spec_of.Hook:
     """How a spec starts the hook; UsageError for a path that no spec can have."""
     if not entry.startswith("/") or not entry.isprintable():
-        raise UsageError(f"--hook is {quoted(entry)}, which is no absolute path")
+        raise UsageError(f"--hook is {quoted(entry)}, which is not an absolute path")
     # The hook must read the same settings as this command.
     file = os.path.abspath(config) if config else ""
     return spec_of.Hook(entry, capabilities, file, flag, settings.device_group == "container")
@@ -275,7 +275,7 @@ def _check_ours(path: str, document: dict[str, Any]) -> None:
         except FileNotFoundError:
             return
         if not is_regular(status):
-            raise UsageError(f"{path} is there and is no plain file", "give another --output")
+            raise UsageError(f"{path} is there and is not a regular file", "give another --output")
         if not status.st_size:
             return
         with open(path, encoding="utf-8") as file:

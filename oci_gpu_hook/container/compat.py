@@ -142,7 +142,7 @@ def _parsed(section: bytes) -> Note:
     except ValueError:
         said = None
     if not isinstance(said, dict):
-        raise _Damaged(f"{_NOTE} is no JSON object")
+        raise _Damaged(f"{_NOTE} is not a JSON object")
     version = said.get("CUDA version", "")
     cuda = version_of(version) if isinstance(version, str) else ()
     note = Note(cuda, _numbers(said.get("driver")), _numbers(said.get("device")))

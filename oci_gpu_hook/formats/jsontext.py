@@ -30,7 +30,7 @@ _WHITESPACE = " \t\n\r"
 
 
 def _refuse_constant(name: str) -> object:
-    raise ValueError(f"{name} is no JSON value")
+    raise ValueError(f"{name} is not a JSON value")
 
 
 def _scanner(pairs: Callable[[Pairs], object] | None = None) -> Callable[[str, int], tuple[Any, int]]:

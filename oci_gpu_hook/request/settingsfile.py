@@ -57,7 +57,7 @@ _STEPS = ("driver", "hook", "workload")
 _LISTED: dict[str, tuple[Callable[[str], bool], str]] = {
     "allowed-capabilities": (lambda word: word in (*CAPABILITIES, ALL), f"allowed are all, {', '.join(CAPABILITIES)}"),
     "allowed-vendors": (lambda word: word == ALL or is_flag(word), "which is no vendor's flag, such as OCI_AMD"),
-    "swarm-resources": (lambda word: _names_variable(*word.rpartition("=")), "which names no variable"),
+    "swarm-resources": (lambda word: _names_variable(*word.rpartition("=")), "which is not a variable's name"),
     "validation-files": (lambda word: _names_step_file(*word.partition("=")), "which is no STEP=NAME"),
 }
 # Numbers: the largest, and what the error says of a value that is none.
@@ -248,7 +248,7 @@ def _value(key: str, value: str, where: str) -> object:
         fits, why = value in _WORDS[key], f"allowed is one of {', '.join(_WORDS[key])}"
         found = _BOOLEANS.get(value, value)
     elif key in _FOLDERS:
-        fits, why = value.startswith("/") and "\0" not in value, "which is no absolute path"
+        fits, why = value.startswith("/") and "\0" not in value, "which is not an absolute path"
         found = value.rstrip("/") or "/"
     elif key in _NUMBERS:
         most, why = _NUMBERS[key]
@@ -257,7 +257,7 @@ def _value(key: str, value: str, where: str) -> object:
     elif key in _FILES:
         end = _FILES[key]
         fits = not value or (value.startswith("/") and value.endswith(end) and value.isprintable())
-        why = f"which is no absolute path{f' that ends in {end}' if end else ''}"
+        why = f"which is not an absolute path{f' that ends in {end}' if end else ''}"
     else:
         return _list(key, tuple(items(value)), where)
     if not fits:
@@ -308,4 +308,4 @@ def _text(name: str) -> str:
     try:
         return text.decode()
     except UnicodeDecodeError as err:
-        raise ConfigError(f"cannot read {name}: it is no UTF-8 text") from err
+        raise ConfigError(f"cannot read {name}: it is not UTF-8 text") from err

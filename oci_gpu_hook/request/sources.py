@@ -263,7 +263,7 @@ def _cdi_annotations(annotations: dict[str, str]) -> dict[str, str]:
         found = own
     # Go writes an empty map as null.
     if found is not None and not isinstance(found, dict):
-        why = f"the annotation {_OWN_ANNOTATIONS} is no JSON object: whose {CDI_ANNOTATIONS}* are is not known"
+        why = f"the annotation {_OWN_ANNOTATIONS} is not a JSON object: whose {CDI_ANNOTATIONS}* are is not known"
         raise RequestError(why, "the container engine must fix it")
     pairs = (found or {}).items()
     return {key: text for key, text in pairs if key.startswith(CDI_ANNOTATIONS) and isinstance(text, str)}

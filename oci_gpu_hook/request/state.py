@@ -78,9 +78,9 @@ def object_of(data: bytes, what: str, largest: int = _LARGEST_CONFIG) -> dict[st
     try:
         document = jsontext.loads(data)
     except ValueError as err:
-        raise BundleError(f"{what} is no JSON: {str(err)[:200]}", ENGINE_HINT) from err
+        raise BundleError(f"{what} is not JSON: {str(err)[:200]}", ENGINE_HINT) from err
     if not isinstance(document, dict):
-        raise BundleError(f"{what} is no JSON object", ENGINE_HINT)
+        raise BundleError(f"{what} is not a JSON object", ENGINE_HINT)
     return document
 
 

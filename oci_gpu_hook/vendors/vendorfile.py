@@ -44,7 +44,7 @@ _TYPES: dict[type, str] = {
 def read(data: bytes, path: str) -> Vendor:
     """What the file at `path` says, which has this content; ConfigError ``PATH: KEY: ...`` if it is wrong.
 
-    KEY is the way to what is wrong, such as ``inventory.compute.libraries[3]``, or the line where the text is no JSON.
+    KEY is the way to what is wrong, such as ``inventory.compute.libraries[3]``, or the line where the text is not JSON.
     """
     if len(data) > LARGEST_FILE:
         raise ConfigError(f"{path}: it is larger than {LARGEST_FILE >> 20} MiB", "write a pattern for many files")
@@ -54,7 +54,7 @@ def read(data: bytes, path: str) -> Vendor:
         # json says the character too, which helps less than the line.
         line, said = getattr(err, "lineno", 0), getattr(err, "msg", "")
         fault = f"line {line}: {said[:1].lower()}{said[1:]}" if line else str(err)
-        fault = "it is no UTF-8 text" if isinstance(err, UnicodeDecodeError) else fault
+        fault = "it is not UTF-8 text" if isinstance(err, UnicodeDecodeError) else fault
         raise ConfigError(f"{path}: {fault}", "it must be one JSON object, each name once") from None
     try:
         return _vendor(document, path)

@@ -77,7 +77,7 @@ def seen(installed: Installed, patterns: dict[str, Path]) -> dict[str, list[str]
 
 SAYS = {
     "broken": "unexpected EOF",
-    "torn": "oci-gpu-runtime: FILE is no JSON: Unterminated string starting at: line 1 column 20 (char 19) "
+    "torn": "oci-gpu-runtime: FILE is not JSON: Unterminated string starting at: line 1 column 20 (char 19) "
     "(the container engine or runtime must fix it)",
     "link": "oci-gpu-runtime: cannot open FILE: Too many levels of symbolic links "
     "(the container engine or runtime must fix it)",

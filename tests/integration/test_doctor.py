@@ -125,7 +125,7 @@ PLANTED = {
         Planted("warn", "Docker", "/usr/local/sbin/nvidia-cdi-hook is there: Docker 29.2 and later then try CDI",
             "apt remove nvidia-container-toolkit-base"),
     "echo '{\"runtimes\": {' >$JSON":
-        Planted("warn", "Docker", "/etc/docker/daemon.json: it is no JSON", "vi /etc/docker/daemon.json"),
+        Planted("warn", "Docker", "/etc/docker/daemon.json: it is not JSON", "vi /etc/docker/daemon.json"),
     "mkdir $JSON":
         Planted("warn", "Docker", "/etc/docker/daemon.json: it is no file", "vi /etc/docker/daemon.json"),
     "truncate -s 2G $JSON":
@@ -159,7 +159,7 @@ PLANTED = {
             "rm /etc/containers/oci/hooks.d/oci-gpu-hook.json", True),
     BOTH_FOLDERS + ": >$ETC/oci-gpu-hook.json":
         Planted("fail", "hook in podman",
-            "/etc/containers/oci/hooks.d/oci-gpu-hook.json stops every container: it is no JSON",
+            "/etc/containers/oci/hooks.d/oci-gpu-hook.json stops every container: it is not JSON",
             "rm /etc/containers/oci/hooks.d/oci-gpu-hook.json", True),
     ": >$HOOKS/other.json":
         Planted("fail", "hook in podman", "/other.json stops every container",

@@ -23,12 +23,12 @@ def test_a_bad_state_or_bundle_is_exit_3(installed: Installed, bundle: Maker) ->
     asks = '"process": {"env": ["NVIDIA_VISIBLE_DEVICES=0"]}'
     root = f'{{{asks}, "root": {{"path": "rootfs"}}}}'
     rows: list[tuple[str | dict[str, Any], str, str]] = [
-        ("no json", "", "is no JSON"),
+        ("no json", "", "is not JSON"),
         (gone, "", "has no 'pid'"),
         ({"pid": 1}, "", "as 'bundle'"),
         ({"pid": 1, **gone}, "", "cannot open /nowhere/config.json"),
         ({"pid": 4194304, **here}, root, "process 4194304 cannot be looked into"),
-        ({"pid": 1, **here}, "{", "is no JSON"),
+        ({"pid": 1, **here}, "{", "is not JSON"),
         ({"pid": -1, **here}, f"{{{asks}}}", "root.path is missing"),
         ({"pid": -1, **here}, root.replace("rootfs", "gone"), "cannot be opened"),
         ({"pid": -1, **here}, root, "nothing is mounted there for the container"),

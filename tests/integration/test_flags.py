@@ -104,15 +104,15 @@ def test_mig_devices_are_resources_of_their_own(installed: Installed) -> None:
 FULL = "mount -t tmpfs -o size=8k none .; cd /etc/docker; head -c 4000 /dev/zero >big; echo '{}' >daemon.json"
 USERS = "mkdir -p /run/user && install -d -o 1000 /run/user/own; echo '{}' >/run/user/own/d.json; "
 REFUSED = {
-    "no JSON": ("echo '{' >daemon.json", "4", "is no JSON"),
-    "no object": ("echo '[]' >daemon.json", "4", "is no JSON object"),
+    "no JSON": ("echo '{' >daemon.json", "4", "is not JSON"),
+    "no object": ("echo '[]' >daemon.json", "4", "is not a JSON object"),
     "a user's folder": (f"{USERS}ln -s /run/user/own/d.json daemon.json", "4", "user 1000's"),
     "a user's link": (
         "mkdir -m 1777 t; echo '{}' >d.json; ln -s ../d.json t/l; chown -h 1000 t/l; ln -s t/l daemon.json",
         "4",
         "'l' is a link",
     ),
-    "a loose link": ("ln -s nothing daemon.json", "4", "leads nowhere"),
+    "a loose link": ("ln -s nothing daemon.json", "4", "dangling symbolic link"),
     "full": (FULL, "7", "No space left on device"),
     "read-only": ("mount -t tmpfs none .; cd /etc/docker; echo '{}' >daemon.json; mount -o remount,ro .", "7", ""),
 }

@@ -126,5 +126,5 @@ cat /run/hook.json /run/json.json /run/full.json
     assert codes.split()[1:] == ["3", "7"] and codes.split()[0] != "0"
     said = "".join([json.loads(line)["msg"] for line in lines.splitlines()])
     assert "oci-gpu-hook: unknown device '77'" in said
-    assert "config.json is no JSON" in said
+    assert "config.json is not JSON" in said
     assert "config.json.oci-gpu-runtime" in said and "No space left on device" in said

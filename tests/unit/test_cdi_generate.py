@@ -180,7 +180,7 @@ def test_a_link_is_not_followed_and_not_replaced(host: Node, tmp_path: Path) -> 
     target.write_text("precious")
     file = tmp_path / "nvidia.yaml"
     file.symlink_to(target)
-    with pytest.raises(UsageError, match="is no plain file"):
+    with pytest.raises(UsageError, match="is not a regular file"):
         command.write(str(file), {})
     assert file.is_symlink()
     assert target.read_text() == "precious"
@@ -198,10 +198,10 @@ def test_an_empty_file_is_anybodys(tmp_path: Path) -> None:
         (["--capabilities", "gpu"], 2, "unknown capability 'gpu' in --capabilities"),
         (["--capabilities", "all,\x1b[2J"], 2, "unknown capability '\\x1b[2J'"),
         (["--capabilities", ""], 2, "--capabilities names none"),
-        (["--hook", "hook"], 2, "--hook is 'hook', which is no absolute path"),
+        (["--hook", "hook"], 2, "--hook is 'hook', which is not an absolute path"),
         (["--hook", "/a\nb"], 2, "--hook is '/a\\nb'"),
         (["--format", "toml"], 2, "invalid value for '--format'"),
-        (["--output", "/"], 2, "no file's name"),
+        (["--output", "/"], 2, "not a file name"),
         (["--output", "/dev/null/x.yaml"], 7, "cannot write /dev/null/x.yaml: Not a directory"),
         (["--output", ""], 2, "--output is empty"),
         (["--config", "/nowhere"], 4, "/nowhere"),

@@ -237,7 +237,7 @@ def test_a_name_of_two_devices_is_the_firsts_in_the_spec_too() -> None:
         (["--vendor", ""], 2, "no vendor's file of this host has the flag ''"),
         (["--vendor", "\x1b[2J"], 2, "the flag '\\x1b[2J'"),
         (["--vendor", FLAG, "--capabilities", "all"], 2, "--capabilities does not apply to --vendor"),
-        (["--vendor", FLAG, "--hook", "hook"], 2, "--hook is 'hook', which is no absolute path"),
+        (["--vendor", FLAG, "--hook", "hook"], 2, "--hook is 'hook', which is not an absolute path"),
     ],
 )
 def test_mistakes_are_one_sentence(program: Program, bare: Node, words: list[str], code: int, sentence: str) -> None:

@@ -113,7 +113,7 @@ def test_a_user_namespace_in_the_config_binds_the_nodes(program: Program, plan: 
     [
         (["plan"], 2, "missing option '--bundle'"),
         (["plan", "--bundle", "/nowhere"], 3, "cannot open /nowhere/config.json"),
-        (["inventory", "watch", "--cdi-spec", "/run/cdi/"], 2, "which is no file's name"),
+        (["inventory", "watch", "--cdi-spec", "/run/cdi/"], 2, "which is not a file name"),
         (["inventory", "watch", "--interval", "inf"], 2, "inf is not in the range"),
         (["inventory", "refresh", "--nvml-timeout", "nan"], 2, "nan is no number of seconds"),
         (["nonsense"], 2, "no such command 'nonsense', 'oci-gpu-hook --help' lists them"),

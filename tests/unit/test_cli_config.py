@@ -217,7 +217,7 @@ def test_import_writes_over_what_it_wrote_and_over_nothing_else(
         # A drop-in that would never be read.
         ("FILE.d/nvidia.conf.bak", 2, "would not be read"),
         ("FILE.d/.nvidia.conf", 2, "would not be read"),
-        ("/run/a\nb", 2, "which is no file's name"),
+        ("/run/a\nb", 2, "which is not a file name"),
         ("/proc/no/hook.conf", 7, "cannot write /proc/no/hook.conf"),
     ],
 )

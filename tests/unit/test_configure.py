@@ -220,16 +220,16 @@ def test_more_than_our_path_is_somebody_elses(program: Program, tree: Path) -> N
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (b'{ // ours\n "a": 1 }', "is no JSON: "),
-        (b'{"a": 1,}', "is no JSON: "),
-        (b"\xef\xbb\xbf{}", "is no JSON: "),
-        (b'{"a": "\xff"}', "is no text in UTF-8"),
-        (b"[]", "is no JSON object"),
+        (b'{ // ours\n "a": 1 }', "is not JSON: "),
+        (b'{"a": 1,}', "is not JSON: "),
+        (b"\xef\xbb\xbf{}", "is not JSON: "),
+        (b'{"a": "\xff"}', "is not UTF-8 text"),
+        (b"[]", "is not a JSON object"),
         (b'{"runtimes": {}, "runtimes": {}}', "has the key 'runtimes' twice"),
         (b'{"runtimes": {"nvidia": {"path": "/a"}, "nvidia": {"path": "/b"}}}', "has the key 'nvidia' twice"),
-        (b'{"runtimes": []}', "runtimes in /etc/docker/daemon.json is no object"),
-        (b'{"features": null}', "features in /etc/docker/daemon.json is no object"),
-        (b"{" + b'"a": {' * 100_000, "is no JSON: "),
+        (b'{"runtimes": []}', "runtimes in /etc/docker/daemon.json is not an object"),
+        (b'{"features": null}', "features in /etc/docker/daemon.json is not an object"),
+        (b"{" + b'"a": {' * 100_000, "is not JSON: "),
         (b"{}" + b" " * (1 << 20), "is larger than 1 MiB"),
     ],
 )
@@ -355,7 +355,7 @@ def test_a_user_has_a_file_of_his_own(program: Program, tree: Path) -> None:
     assert file.is_symlink() and real.read_text() == '{"debug": true}'
     file.unlink()
     file.symlink_to("nowhere")
-    assert "is a link that leads nowhere" in program.mistake(4, *words(tree, "docker", "--user"))
+    assert "is a dangling symbolic link" in program.mistake(4, *words(tree, "docker", "--user"))
     assert not (tree / "etc").exists()
 
 
@@ -527,7 +527,7 @@ def test_which_line_containerd_needs_is_told(program: Program, tree: Path, impor
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (None, f"no /{CONTAINERD} reads drop-ins (make it: containerd config default >"),
+        (None, f"there is no /{CONTAINERD} to read drop-ins (make it: containerd config default >"),
         ("", "has version 1 (bring it up to date: containerd config migrate)"),
         ("version = 5\n", "has version 5"),
         ('version = "3"\n', "has version '3'"),

@@ -130,7 +130,7 @@ def test_a_dockerd_that_runs_tells_its_path_and_its_file(tree: Path) -> None:
     assert found is not None
     began = 1000 + 500 // os.sysconf("SC_CLK_TCK")
     assert found == (("/opt/bin", "/usr/bin"), "/opt/d.json", LINK, ENTRY, pid, began)
-    assert "/opt/d.json: it is no JSON" in findings(tree)[1].seen
+    assert "/opt/d.json: it is not JSON" in findings(tree)[1].seen
     hosts.plant(tree, f"{folder}/cmdline", "dockerd\0--config-file\0/gone\0")
     found = judged.look(HostRoot(str(tree)))
     assert found is not None and found.file == "/gone" and len(findings(tree)) == 1
@@ -139,11 +139,11 @@ def test_a_dockerd_that_runs_tells_its_path_and_its_file(tree: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "fault"),
     [
-        ("", "it is no JSON: "),
-        ("{", "it is no JSON: "),
-        ("\xff", "it is no JSON"),
-        ("[" * 200_000, "it is no JSON"),
-        ("[]", "it is no JSON object"),
+        ("", "it is not JSON: "),
+        ("{", "it is not JSON: "),
+        ("\xff", "it is not JSON"),
+        ("[" * 200_000, "it is not JSON"),
+        ("[]", "it is not a JSON object"),
         (" " * (1 << 20) + "{}", "it is larger than 1 MiB"),
     ],
 )

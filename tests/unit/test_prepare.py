@@ -84,7 +84,7 @@ def test_without_a_driver_there_is_no_node_to_make(tmp_path: Path) -> None:
 
 def test_something_else_in_a_nodes_place_is_named_and_stays(tree: Path) -> None:
     hosts.plant(tree, "/dev/nvidia-uvm", "a file")
-    with pytest.raises(ApplyError, match="/dev/nvidia-uvm: what is there is no character device"):
+    with pytest.raises(ApplyError, match="/dev/nvidia-uvm: it is there and is not a character device"):
         absent.missing_nodes(HostRoot(str(tree)))
     assert (tree / "dev/nvidia-uvm").read_text() == "a file"
 

@@ -96,7 +96,7 @@ def test_a_file_that_cannot_be_read_is_a_config_error(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("#" * ((1 << 20) - 1) + "\n")
     assert read_settings(str(path), Who()) == Settings()
-    for data, why in ((b"\n" * ((1 << 20) + 1), "is larger than 1 MiB"), (b"\xff\xfe", "no UTF-8")):
+    for data, why in ((b"\n" * ((1 << 20) + 1), "is larger than 1 MiB"), (b"\xff\xfe", "not UTF-8")):
         path.write_bytes(data)
         with pytest.raises(ConfigError, match=f"cannot read {path}: .*{why}"):
             read_settings(str(path), Who())
@@ -122,24 +122,24 @@ def test_a_file_that_cannot_be_read_is_a_config_error(tmp_path: Path) -> None:
         ("\ufeffdriver-root = /", r"unknown key '\ufeffdriver-root'"),
         ("device-cgroup = on # yes", "device-cgroup is 'on # yes'"),
         ("accept-volume-mounts = true", "allowed is one of yes, no"),
-        ("driver-root = driver", "'driver', which is no absolute path"),
-        ("mps-pipe-folder = a", "'a', which is no absolute path"),
-        ("runtime = crun", "'crun', which is no absolute path"),
+        ("driver-root = driver", "'driver', which is not an absolute path"),
+        ("mps-pipe-folder = a", "'a', which is not an absolute path"),
+        ("runtime = crun", "'crun', which is not an absolute path"),
         ("mps-pipe-owner = root", "'root', which is no number of a user"),
         ("mps-pipe-owner = -1", "'-1', which is no number of a user"),
-        ("driver-root = /a\0b", r"'/a\x00b', which is no absolute path"),
-        ("gpu-metrics = /a.txt", "'/a.txt', which is no absolute path that ends in .prom"),
-        ("features = a", "'a', which is no absolute path"),
+        ("driver-root = /a\0b", r"'/a\x00b', which is not an absolute path"),
+        ("gpu-metrics = /a.txt", "'/a.txt', which is not an absolute path that ends in .prom"),
+        ("features = a", "'a', which is not an absolute path"),
         ("mig-strategy = all", "allowed is one of none, single, mixed"),
         ("validation-files = cuda=x", "'cuda=x', which is no STEP=NAME"),
         ("validation-files = hook=../x", "'hook=../x', which is no STEP=NAME"),
-        ("metrics = a.prom", "'a.prom', which is no absolute path that ends in .prom"),
-        ("metrics = /a.txt", "'/a.txt', which is no absolute path that ends in .prom"),
-        ("metrics = /a\x1b.prom", r"'/a\x1b.prom', which is no absolute path"),
-        ("swarm-resources = A B", "has 'A B', which names no variable"),
-        ("swarm-resources = A, B=C", "has 'B=C', which names no variable"),
-        ("swarm-resources = A\0", r"has 'A\x00', which names no variable"),
-        ("swarm-resources = OCI_A=", "has 'OCI_A=', which names no variable"),
+        ("metrics = a.prom", "'a.prom', which is not an absolute path that ends in .prom"),
+        ("metrics = /a.txt", "'/a.txt', which is not an absolute path that ends in .prom"),
+        ("metrics = /a\x1b.prom", r"'/a\x1b.prom', which is not an absolute path"),
+        ("swarm-resources = A B", "has 'A B', which is not a variable's name"),
+        ("swarm-resources = A, B=C", "has 'B=C', which is not a variable's name"),
+        ("swarm-resources = A\0", r"has 'A\x00', which is not a variable's name"),
+        ("swarm-resources = OCI_A=", "has 'OCI_A=', which is not a variable's name"),
         ("allowed-vendors = AMD", "has 'AMD', which is no vendor's flag, such as OCI_AMD"),
         ("allowed-vendors = OCI_", "has 'OCI_', which is no vendor's flag"),
         ("allowed-capabilities =", "has empty, allowed are all, utility"),

@@ -237,7 +237,7 @@ def test_of_a_pods_annotations_only_the_containers_own_ask(
 @pytest.mark.parametrize("text", ["", "{", "[]", '"cdi.k8s.io/x"', "[" * 100_000], ids=range(5))
 def test_where_it_cannot_be_told_whose_an_annotation_is_it_is_refused(text: str) -> None:
     broken = {"io.kubernetes.cri-o.Annotations": text}
-    with pytest.raises(RequestError, match=r"cri-o\.Annotations is no JSON object"):
+    with pytest.raises(RequestError, match=r"cri-o\.Annotations is not a JSON object"):
         parse(Inputs({}, annotations={**POD, **broken}), Settings())
     if "cdi" not in text:
         assert parse(Inputs({}, annotations=broken), Settings()) == (None, ())

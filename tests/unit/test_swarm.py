@@ -143,13 +143,13 @@ def test_another_file_and_other_resources(program: Program, tree: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("[]", "is no JSON object"),
-        ('"x"', "is no JSON object"),
-        ("{", "is no JSON: "),
-        ('{"a": 1} x', "is no JSON: "),
-        ('{"a": NaN}', "is no JSON: "),
-        ("\ufeff{}", "is no JSON: "),
-        ('{"a": ' + "[" * 100_000 + "]" * 100_000 + "}", "is no JSON: "),
+        ("[]", "is not a JSON object"),
+        ('"x"', "is not a JSON object"),
+        ("{", "is not JSON: "),
+        ('{"a": 1} x', "is not JSON: "),
+        ('{"a": NaN}', "is not JSON: "),
+        ("\ufeff{}", "is not JSON: "),
+        ('{"a": ' + "[" * 100_000 + "]" * 100_000 + "}", "is not JSON: "),
         ('{"a": 1, "a": 2}', "has the key 'a' twice"),
         ('{"b": [{"a": 1, "a": 2}]}', "has the key 'a' twice"),
         ('{"node-generic-resources": "GPU=1"}', "is no list of strings"),
@@ -165,10 +165,10 @@ def test_what_is_no_daemon_json_is_refused(program: Program, tree: Path, text: s
 
 def test_bytes_that_are_no_text_are_refused(program: Program, tree: Path) -> None:
     hosts.plant(tree, "etc/docker/daemon.json", b'{"a": "\xff"}')
-    assert "no text in UTF-8" in program.mistake(4, *words(tree, "--write"))
+    assert "not UTF-8 text" in program.mistake(4, *words(tree, "--write"))
     os.unlink(tree / "etc/docker/daemon.json")
     os.mkfifo(tree / "etc/docker/daemon.json")
-    assert "is no plain file" in program.mistake(4, *words(tree, "--write"))
+    assert "is not a regular file" in program.mistake(4, *words(tree, "--write"))
 
 
 def test_a_link_counts_where_root_alone_has_made_it(program: Program, tree: Path) -> None:
@@ -191,7 +191,7 @@ def test_a_link_counts_where_root_alone_has_made_it(program: Program, tree: Path
     assert (tree / "srv/real.json").read_text() == written
     (tree / "etc/docker/daemon.json").unlink()
     (tree / "etc/docker/daemon.json").symlink_to("nowhere")
-    assert "leads nowhere" in program.mistake(4, *words(tree, "--write"))
+    assert "is a dangling symbolic link" in program.mistake(4, *words(tree, "--write"))
 
 
 @pytest.mark.parametrize("there", [True, False])

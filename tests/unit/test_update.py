@@ -81,8 +81,8 @@ def test_a_container_that_asks_is_not_updated_where_its_rules_are_not_known(tmp_
     broken.write_text('{"process":{"env":["NVIDIA_VISIBLE_DEVICES=0')
     code, out, err = run(SET, str(broken), "-", str(log))
     assert (code, out) == (3, b"")
-    assert f"{broken} is no JSON" in err
-    assert f"oci-gpu-runtime: {broken} is no JSON" in json.loads(log.read_text())["msg"]
+    assert f"{broken} is not JSON" in err
+    assert f"oci-gpu-runtime: {broken} is not JSON" in json.loads(log.read_text())["msg"]
     kept = config(tmp_path, [NONE])
     code, out, err = run(b"", kept, str(tmp_path / "nothing"), "")
     assert (code, out) == (3, b"") and f"cannot open {tmp_path}/nothing" in err

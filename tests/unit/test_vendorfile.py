@@ -131,9 +131,9 @@ def test_a_library_among_the_programs(name: str, is_library: bool) -> None:
         (b'{\n"a": 1,}', "line 2: "),
         (b'{"a": "\n"}', "line 1: invalid control character"),
         (b"{}\n{}", "line 2: extra data"),
-        (b'{"NaN": 1,\n"a":\nNaN}', "NaN is no JSON value"),
+        (b'{"NaN": 1,\n"a":\nNaN}', "NaN is not a JSON value"),
         (b'{"a": 1,\n"b": [{"c": 1}, {"c": 1,\n"d": "{",\n"c": 2}]}', "it has the key 'c' twice"),
-        (b'{"a":\n"\xff"}', "it is no UTF-8 text"),
+        (b'{"a":\n"\xff"}', "it is not UTF-8 text"),
         (b"[" * 200_000, "it is nested too deeply"),
         (b"\n[]", "it is a list, not an object"),
         (

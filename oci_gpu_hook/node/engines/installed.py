@@ -215,9 +215,9 @@ def of_docker(root: HostRoot, path: str = DOCKERS_SETTINGS, folders: tuple[str, 
     try:
         document = jsontext.loads(data)
     except ValueError as err:
-        raise ValueError(f"it is no JSON: {str(err)[:200]}") from err
+        raise ValueError(f"it is not JSON: {str(err)[:200]}") from err
     if not isinstance(document, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     programs, default = runtimes_in(document)
     return [runtime_of(root, "Docker", path, name, its, default, folders) for name, its in programs]
 

@@ -78,7 +78,7 @@ def _registration(root: HostRoot, path: str) -> Registration:
     try:
         return _read(path, jsontext.loads(data))
     except ValueError as err:
-        return Registration(path, fault=f"it is no JSON: {err}")
+        return Registration(path, fault=f"it is not JSON: {err}")
     except (KeyError, TypeError, AttributeError):
         return Registration(path, fault="it is no hook's registration")
 

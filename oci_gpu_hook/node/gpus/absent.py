@@ -59,7 +59,7 @@ def missing_nodes(root: HostRoot) -> tuple[Node, ...]:
             found.append(node)
         elif not is_character_device(status):
             raise ApplyError(
-                f"cannot make {node.path}: what is there is no character device",
+                f"cannot make {node.path}: it is there and is not a character device",
                 "the administrator must remove that file",
             )
         elif status.st_rdev != posix.makedev(node.major, node.minor):

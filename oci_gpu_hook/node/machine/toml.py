@@ -21,7 +21,7 @@ def parse(data: bytes) -> dict[str, Any]:
     try:
         return dict(_parser().loads(data.decode()))
     except UnicodeDecodeError as err:
-        raise MalformedToml("it is no UTF-8 text") from err
+        raise MalformedToml("it is not UTF-8 text") from err
     except RecursionError as err:
         raise MalformedToml("it is nested too deep") from err
     except ValueError as err:

@@ -28,7 +28,7 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 def check_name(option: str, path: str | None) -> None:
     """UsageError if the value of `option` cannot be a file's name; `path` is None without the option."""
     if path is not None and (not path.rpartition("/")[2] or not path.isprintable()):
-        raise UsageError(f"{option} is {quoted(path) if path else 'empty'}, which is no file's name")
+        raise UsageError(f"{option} is {quoted(path) if path else 'empty'}, which is not a file name")
 
 
 def write(path: str, text: str) -> None:

@@ -104,7 +104,7 @@ def without_docker(root: HostRoot, file: EngineFile, asked: Asked) -> Change:
 def _object(file: EngineFile, values: dict[str, Any], key: str) -> dict[str, Any]:
     found = values.get(key, {})
     if not isinstance(found, dict):
-        raise ConfigError(f"{key} in {file.path} is no object", FIX)
+        raise ConfigError(f"{key} in {file.path} is not an object", FIX)
     return found
 
 
@@ -123,7 +123,7 @@ def containerd(root: HostRoot, file: EngineFile, asked: Asked) -> Change:
     files = [item for item in _settings(root, "containerd", file) if item[0].startswith("/etc/containerd/")]
     main = dict(files).get(_CONFIG)
     if main is None:
-        raise ConfigError(f"no {_CONFIG} reads drop-ins", f"make it: containerd config default >{_CONFIG}")
+        raise ConfigError(f"there is no {_CONFIG} to read drop-ins", f"make it: containerd config default >{_CONFIG}")
     version = main.get("version", 1)
     if version not in [*_PLUGINS]:
         raise ConfigError(f"{_CONFIG} has version {quoted(version)}", "bring it up to date: containerd config migrate")

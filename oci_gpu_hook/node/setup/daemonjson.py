@@ -30,9 +30,9 @@ def values(file: EngineFile) -> dict[str, Any]:
     try:
         found = jsontext.loads(file.text.encode(), unique=True) if file.text.strip(_SPACE) else {}
     except ValueError as err:
-        raise ConfigError(f"{shown} is no JSON: {err}", FIX) from err
+        raise ConfigError(f"{shown} is not JSON: {err}", FIX) from err
     if not isinstance(found, dict):
-        raise ConfigError(f"{shown} is no JSON object", FIX)
+        raise ConfigError(f"{shown} is not a JSON object", FIX)
     return found
 
 

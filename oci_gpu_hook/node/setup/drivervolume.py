@@ -164,7 +164,7 @@ def _open_ours(root: HostRoot) -> int:
         raise _not_ours(str(err.strerror)) from err
     status, why = os.fstat(fd), ""
     if not is_folder(status) or root.link(PATH) is not None:
-        why = "it is no folder"
+        why = "it is not a folder"
     elif is_open_to_others(status, os.geteuid()):
         why = "others than root may write to it"
     elif _mark(root).get("folder") != status.st_ino:
@@ -300,7 +300,7 @@ def _copy(root: HostRoot, path: str, top: int, place: str) -> None:
     with closing(opened) as source:
         status = os.fstat(source)
         if not is_regular(status):
-            raise OSError(errno.EINVAL, "it is no plain file", path)
+            raise OSError(errno.EINVAL, "it is not a regular file", path)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with closing(os.open(place, flags, 0o600, dir_fd=top)) as fd:
             _copy_bytes(source, fd)

@@ -48,7 +48,7 @@ def read(root: HostRoot, path: str, *, is_users: bool = False) -> EngineFile:
         with closing(_opened(root, path, is_users)) as named:
             status = os.fstat(named)
             if not is_regular(status):
-                raise ConfigError(f"{shown} is no plain file", FIX)
+                raise ConfigError(f"{shown} is not a regular file", FIX)
             top = os.readlink(f"/proc/self/fd/{root.fd}").rstrip("/")
             real = os.readlink(f"/proc/self/fd/{named}")[len(top) :]
             with closing(reopened(named)) as fd:
@@ -57,7 +57,7 @@ def read(root: HostRoot, path: str, *, is_users: bool = False) -> EngineFile:
         raise ConfigError(f"{shown} is not root's alone: {err}", FIX) from err
     except FileNotFoundError:
         if root.link(path) is not None:
-            raise ConfigError(f"{shown} is a link that leads nowhere", FIX) from None
+            raise ConfigError(f"{shown} is a dangling symbolic link", FIX) from None
         return EngineFile(path, path, "", None, is_users)
     except OSError as err:
         hint = "run it as root" if err.errno in (errno.EACCES, errno.EPERM) else FIX
@@ -67,7 +67,7 @@ def read(root: HostRoot, path: str, *, is_users: bool = False) -> EngineFile:
     try:
         return EngineFile(path, real, data.decode("utf-8"), status, is_users)
     except UnicodeDecodeError as err:
-        raise ConfigError(f"{shown} is no text in UTF-8", FIX) from err
+        raise ConfigError(f"{shown} is not UTF-8 text", FIX) from err
 
 
 def _opened(root: HostRoot, path: str, is_users: bool) -> int:

@@ -195,13 +195,13 @@ def _ours(setting: str, value: str, where: str) -> str:
         if not value:
             return "/"
         if not value.startswith("/") or not value.isprintable() or value != value.strip():
-            raise ConfigError(f"{where} is {quoted(value)}, which is no absolute path")
+            raise ConfigError(f"{where} is {quoted(value)}, which is not an absolute path")
         return value
     words = dict.fromkeys(items(value))
     if setting == "swarm-resources":
         for word in words:
             if not word.isprintable() or "=" in word or " " in word:
-                raise ConfigError(f"{where} has {quoted(word)}, which names no variable")
+                raise ConfigError(f"{where} has {quoted(word)}, which is not a variable's name")
         return ", ".join(words)
     for word in words:
         if word not in CAPABILITIES and word != ALL:
