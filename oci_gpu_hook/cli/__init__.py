@@ -53,6 +53,6 @@ def main(arguments: list[str]) -> int:
 
 
 def _color() -> bool | None:
-    """False if nobody wants colours (no-color.org) or the terminal has none; else click goes by the terminal."""
+    """False if the user wants no colours (no-color.org) or the terminal has none; else click goes by the terminal."""
     is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return False if is_plain else None

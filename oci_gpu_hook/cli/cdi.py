@@ -158,7 +158,7 @@ def of_host(
     asked = Request("cdi-spec", (ALL,), hook.capabilities)
     if management:
         found = survey.current(root, settings.driver_root)
-        # MIG's management where there is MIG; all IMEX channels bring a sentence where there are none.
+        # MIG's management if there is MIG; all IMEX channels bring a sentence if there are none.
         asked = asked._replace(
             mig_config=found.mig_config_minor is not None,
             mig_monitor=found.mig_monitor_minor is not None,

@@ -118,7 +118,7 @@ def _of_hook(denial: Denial, target: contexts.Context) -> tuple[str, str]:
 
 
 def _runtime(denial: Denial, target: contexts.Context) -> tuple[str, str]:
-    """A denial of oci-gpu-runtime, or of a real runtime that runs in its domain for want of a label of its own."""
+    """A denial of oci-gpu-runtime, or of a real runtime that runs in its domain because it has no label of its own."""
     started = denial.tclass == "file" and "execute" in " ".join(denial.permissions)
     if not started and target.type != _RUNTIME:
         return (f"the domain of oci-gpu-runtime may not {_words(denial)} {target.type}", f"{_BELONGS}; then report it")

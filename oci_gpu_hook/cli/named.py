@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that a command line names: whoever runs the command may be root, and whoever made the file may not.
+"""Files that a command line names: root may run the command, and another user may have made the file.
 
 A device, a FIFO or a file of the kernel's is not opened in their place: a pipe is for standard input.
 Must not be used by the hook: what the engine names is opened by `request`.

@@ -204,7 +204,7 @@ def _other(other: Other) -> dict[str, str]:
 
 
 def _ours(host: Host) -> dict[str, str]:
-    """The hook's version, SELinux, and the last validation, where it was of this driver."""
+    """The hook's version, SELinux, and the last validation, if it was of this driver."""
     values = {"version": host.version, "unhealthy-gpus": str(host.unhealthy or ""), "selinux-mode": host.selinux}
     found = {name: value for name, value in values.items() if value}
     last = host.validation

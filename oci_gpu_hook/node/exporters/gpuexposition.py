@@ -121,9 +121,9 @@ def exposition(node: Node) -> str:
 
 
 def uuids(node: Node) -> dict[str, str]:
-    """The UUID of each GPU of the kernel's list by its PCI address: the kernel's, or NVML's where that is one.
+    """The UUID of each GPU of the kernel's list by its PCI address: the kernel's, or NVML's if that is one.
 
-    A GPU whose UUID nobody knows is left out, and so is each further one with the same.
+    A GPU whose UUID is unknown is left out, and so is each further one with the same.
     """
     told = {item.bus_id: item.uuid for item in node.nvml.gpus} if node.nvml else {}
     found: dict[str, str] = {}

@@ -115,7 +115,7 @@ def _taken(number: int) -> str:
 
 
 def _totals() -> Totals:
-    """The saved totals; zeros where they are missing or damaged, as after a boot: Prometheus handles a reset."""
+    """The saved totals; zeros if they are missing or damaged, as after a boot: Prometheus handles a reset."""
     try:
         document = json.loads(_text(_TOTALS))
         numbers = Counter({str(key): int(value) for key, value in document["numbers"].items()})
