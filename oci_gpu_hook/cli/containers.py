@@ -56,7 +56,7 @@ def containers(watch: float | None, form: str, config: str | None, root: HostRoo
     """Show which running container holds which GPU, and which GPUs nobody holds; other vendors' devices as well.
 
     It is read from the containers themselves, their device nodes, mounts and cgroups: no engine is asked, nothing is
-    remembered, and no GPU is opened.  A container holds a GPU whose node it has and may open, whichever program gave it.
+    remembered, and no GPU is opened.  A container holds a GPU whose node it has and may open, no matter who gave it.
     With --watch, what the metrics of GPUs say of their use is shown too, if their timer runs; ^C ends it.
     """
     settings = read_settings(config, None, root.path.rstrip("/"))

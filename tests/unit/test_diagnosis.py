@@ -336,6 +336,17 @@ def test_the_devices_of_a_spec_are_read_from_each_programs_text(tmp_path: Path) 
     assert [spec.is_ours for spec in (ours, theirs, more)] == [True, False, False]
 
 
+def test_a_broken_spec_is_no_second_one_of_the_gpus(tmp_path: Path) -> None:
+    now = (MigDevice(0, 1, "MIG-a", "", 5, 0, 30, 31),)
+    found = speccheck.of_gpus(planted(tmp_path, "kind: [", OUR_SPEC), "580.1", now)
+    assert [(one.level, one.seen.partition(" ")[0]) for one in found] == [
+        (WARN, "/etc/cdi/0.yaml"),
+        (PASS, "/etc/cdi/1.yaml"),
+    ]
+    theirs = planted(tmp_path / "theirs", "kind: [", THEIR_SPEC)
+    assert "made by another program" in speccheck.of_gpus(theirs, "580.1", now)[1].seen
+
+
 WRONG = (
     "",
     "{",
@@ -352,7 +363,7 @@ WRONG = (
 @pytest.mark.parametrize("text", WRONG)
 def test_a_text_that_is_no_spec_is_warned_of(tmp_path: Path, text: str) -> None:
     (found,) = speccheck.of_gpus(planted(tmp_path, text), "580.1")
-    assert found.seen == "/etc/cdi/0.yaml cannot be read here: it is neither JSON nor YAML"
+    assert found.seen == "/etc/cdi/0.yaml cannot be read: it is neither JSON nor YAML"
     assert (found.level, found.remedy) == (WARN, "rm /etc/cdi/0.yaml")
 
 

@@ -26,12 +26,13 @@ _TYPE = "mig"
 
 
 def of_gpus(specs: tuple[Spec, ...], version: str, mig_devices: tuple[MigDevice, ...] = ()) -> list[Finding]:
-    """The CDI specs of the GPUs: each must be for the driver's version, and one folder must hold only one.
+    """The CDI specs of the GPUs, each for the driver's version, and one in a folder; and specs that cannot be read.
 
     mig_devices: the host's, with the names that NVML has for them now, or none: its spec must not name others.
     """
-    findings = []
-    specs = tuple([spec for spec in specs if spec.kind == GPU or spec.fault])
+    broken = [spec for spec in specs if spec.fault and spec.kind != GPU]
+    findings = [warned("CDI", f"{spec.path} cannot be read: {spec.fault}", "rm", spec.path) for spec in broken]
+    specs = tuple([spec for spec in specs if spec.kind == GPU])
     for spec in specs:
         in_folder = [item for item in specs if item.path.rpartition("/")[0] == spec.path.rpartition("/")[0]]
         other = next((item.path for item in in_folder if item != spec), "")

@@ -68,18 +68,18 @@ def specs(root: HostRoot) -> tuple[Spec, ...]:
 
 
 def _spec(path: str, said: str) -> Spec | None:
-    document, fault = {}, ""
+    document, kind, fault = {}, "", ""
     try:
         document = _read(said)
     except _NoParserError as err:
         if not _OF_GPUS.search(said):
             return None
-        fault = str(err)
+        kind, fault = GPU, str(err)
     except ValueError:
         fault = "it is neither JSON nor YAML"
     library = _LIBRARY.search(said)
     driver = driver_of(document) or (library.group(1) if library else "")
-    return Spec(path, _word(document.get("kind")), bool(driver_of(document)), driver, document, fault)
+    return Spec(path, _word(document.get("kind")) or kind, bool(driver_of(document)), driver, document, fault)
 
 
 def ours(said: str) -> dict[str, Any]:
