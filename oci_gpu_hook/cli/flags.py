@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 import click
 
-from oci_gpu_hook.cli import flaglines, onhost, planlines
+from oci_gpu_hook.cli import flaglines, onhost
 from oci_gpu_hook.cli.flaglines import Asked
 from oci_gpu_hook.cli.group import Group
 from oci_gpu_hook.cli.options import config_file, host_root
@@ -222,7 +222,7 @@ def lxc(named: _Named) -> None:
     'all' if none is named.
     """
     request = named.request()
-    click.echo("\n".join(planlines.lxc(named.plan(request, "/"), request)))
+    click.echo("\n".join(flaglines.lxc(named.plan(request, "/"), request)))
 
 
 @flags.command()
@@ -236,7 +236,7 @@ def nspawn(named: _Named, directory: str, way: str) -> None:
     driver.  What cannot be said so is told on standard error.
     """
     plan = named.plan(named.request(), os.path.abspath(directory))
-    lines, unsaid = planlines.nspawn(plan, is_file=way == "file")
+    lines, unsaid = flaglines.nspawn(plan, is_file=way == "file")
     click.echo("\n".join(lines) if way == "file" else shlex.join(lines))
     for sentence in (*unsaid, *plan.notes):
         click.echo(sentence, err=True)
