@@ -217,10 +217,8 @@ def _uses(library: Any, booleans: dict[str, bool]) -> tuple[Use, ...]:
     found = []
     for kind in ("container_t", "nvidia_container_t", "spc_t"):
         if not knows_type(library, kind):
-            why = "the loaded policy does not know the type"
-            if kind == "nvidia_container_t":
-                why += ": oci-gpu-hook selinux install brings it"
-            found.append(Use(kind, "any", False, why))
+            hint = ": oci-gpu-hook selinux install brings it" if kind == "nvidia_container_t" else ""
+            found.append(Use(kind, "any", False, f"the loaded policy does not know the type{hint}"))
             continue
         for nodes, target in (("made by the hook", _OWN_NODE), ("bound from the host", _HOSTS_NODE)):
             can = _is_allowed(library, f"system_u:system_r:{kind}:s0", target)

@@ -45,18 +45,15 @@ def lock(root: HostRoot, seconds: float) -> int:
     with whole.explained(_PATH):
         fd = saved.open_lock(root, "validation.lock")
     deadline = time.monotonic() + seconds
-    try:
-        while True:
-            with suppress(BlockingIOError, PermissionError):
-                # Not flock(2): a child that a GPU holds in the kernel would keep the lock.
-                fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return fd
-            if time.monotonic() > deadline:
-                raise TimeoutError
-            time.sleep(0.1)
-    except BaseException:
-        os.close(fd)
-        raise
+    while True:
+        with suppress(BlockingIOError, PermissionError):
+            # Not flock(2): a child that a GPU holds in the kernel would keep the lock.
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return fd
+        if time.monotonic() > deadline:
+            os.close(fd)
+            raise TimeoutError
+        time.sleep(0.1)
 
 
 def read(root: HostRoot) -> Validation | None:
