@@ -103,19 +103,18 @@ def generate(
     settings = read_settings(config, None)
     if flag is not None and kind is not None:
         raise UsageError("--kind cannot be given with --vendor", "give one of the two")
+    if capabilities is not None and (flag is not None or kind in FAMILIES):
+        option, hint = (f"--kind {kind}", "leave it out") if flag is None else ("--vendor", _OWN)
+        raise UsageError(f"--capabilities does not apply to {option}", hint)
     if kind in FAMILIES:
-        if capabilities is not None:
-            raise UsageError(f"--capabilities does not apply to --kind {kind}", "leave it out")
         document = beside_gpus(root, settings, str(kind))
-    elif flag is None:
+    elif flag is not None:
+        document = of_vendor(root, settings, hook_of(entry, (), config, settings, flag))
+    else:
         hook = hook_of(entry, granted(ALL if capabilities is None else capabilities, settings), config, settings)
         document, nameless = of_host(root, settings, hook, management=kind == MANAGEMENT)
         if nameless:
             click.echo(f"{cdispecs.PROGRAM}: {nameless}", err=True)
-    elif capabilities is not None:
-        raise UsageError("--capabilities does not apply to --vendor", _OWN)
-    else:
-        document = of_vendor(root, settings, hook_of(entry, (), config, settings, flag))
     if output is None:
         click.echo(spec_of.text(document), nl=False)
         return
