@@ -82,11 +82,13 @@ def labels(host: Host) -> dict[str, str]:
         if host.strategy in (SINGLE, MIXED):
             found["mig.strategy"] = host.strategy
             found.update(_single(host) if host.strategy == SINGLE else _mixed(host))
-    return {
-        **{NVIDIA + _key(name): label_value(value) for name, value in found.items()},
-        **{OURS + _key(name): label_value(value) for name, value in _ours(host).items()},
-        **{name: label_value(value) for other in host.others for name, value in _other(other).items()},
+    spaces = ((NVIDIA, found), (OURS, _ours(host)))
+    named = {
+        space + (label_value(name) or "unknown"): value for space, values in spaces for name, value in values.items()
     }
+    for other in host.others:
+        named.update(_other(other))
+    return {name: label_value(value) for name, value in named.items()}
 
 
 def label_value(words: str) -> str:
@@ -96,11 +98,6 @@ def label_value(words: str) -> str:
     """
     kept = _NOT_ALLOWED.sub("", words)
     return "-".join(kept.split())[:_LONGEST].strip("-_.")
-
-
-def _key(name: str) -> str:
-    """The name of a label, behind its namespace."""
-    return label_value(name) or "unknown"
 
 
 def _versions(inventory: DriverInventory) -> dict[str, str]:
