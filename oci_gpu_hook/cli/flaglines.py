@@ -183,7 +183,10 @@ c.JupyterHub.spawner_class = TellingSpawner
 
 
 def filled(text: str, asked: Asked) -> str:
-    """Words or lines of the tables above for these devices, in whose names and paths nothing needs an escape."""
+    """Words or lines of the tables above for these devices.
+
+    No name in a request and no path of a node has a letter that needs an escape.
+    """
     is_all = asked.names == (ALL,)
     names, listed = ",".join(asked.names), json.dumps(asked.names)
     value = ALL if is_all else f"device={names}"
@@ -199,7 +202,7 @@ def filled(text: str, asked: Asked) -> str:
         volume=asked.volume,
         node_options=" ".join([f"--device={path}" for path in asked.nodes]),
         node_rows="".join([f'        "{path}:{path}:rw",\n' for path in asked.nodes]),
-        user_rows="".join([f'    "user{number}": ["{name}"],\n' for number, name in enumerate(asked.each)]),
+        user_rows="".join([f'    "user{number}": [{json.dumps(name)}],\n' for number, name in enumerate(asked.each)]),
     )
 
 
