@@ -329,7 +329,7 @@ until_told saved 1
 {MADE_ANEW}until_told saved 3
 until grep -q {SECOND_ANEW} /run/gpu.yaml; do sleep 0.1; done
 {start("runc", made)}
-for name in {FIRST} {FIRST_ANEW} {SECOND_ANEW}; do grep -c "name: .$name" /run/gpu.yaml || :; done
+for name in {FIRST} {FIRST_ANEW} {SECOND_ANEW}; do grep -c "name.: .$name" /run/gpu.yaml || :; done
 """
     done = on_node(installed, script, description="h100mig")
     assert done.code == 0, done.out + done.err
