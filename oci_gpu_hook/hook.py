@@ -10,7 +10,7 @@ from __future__ import annotations
 import posix
 
 from oci_gpu_hook import asking
-from oci_gpu_hook.errors import DONE, LONGEST_LIST, BundleError, ConfigError, HookError, RequestError, UsageError, plain
+from oci_gpu_hook.errors import DONE, BundleError, ConfigError, HookError, RequestError, UsageError
 from oci_gpu_hook.kernel import alarm
 from oci_gpu_hook.report import sentence
 from oci_gpu_hook.report.progress import Progress
@@ -63,7 +63,7 @@ def main(stage: str, arguments: list[str]) -> int:
         # At a wrong stage journal and /proc may be the container's own.
         if not isinstance(err, UsageError):
             _tell_runtime(str(err))
-            _record(progress, code, plain(str(err), LONGEST_LIST))
+            _record(progress, code, str(err))
         return code
     if progress.request is not None or progress.notes:
         _record(progress, DONE, "")
@@ -91,7 +91,7 @@ def _tell_runtime(said: str) -> None:
     try:
         from oci_gpu_hook.report import runtimelog
 
-        runtimelog.tell(f"oci-gpu-hook: {plain(said, LONGEST_LIST)}")
+        runtimelog.tell(said)
     except Exception:
         pass
 

@@ -30,7 +30,7 @@ from oci_gpu_hook.node.diagnosis.holders import Other, Share
 from oci_gpu_hook.node.engines import containerdevices
 from oci_gpu_hook.node.exporters.exposition import PREFIX
 from oci_gpu_hook.node.gpus import leased, present
-from oci_gpu_hook.report.entry import printable
+from oci_gpu_hook.report.records import printable
 from oci_gpu_hook.request.settings import read_settings
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import click
 
 from oci_gpu_hook.cli.options import output_format, show
 from oci_gpu_hook.errors import ApplyError, HookError, UsageError
-from oci_gpu_hook.report.entry import MESSAGE_ID, PREFIX, STEPS, printable
+from oci_gpu_hook.report.records import MESSAGE_ID, PREFIX, STEPS, printable
 
 # Fields that a record may have more than once.
 _LISTS = ("device", "relabelled", "note")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import posix
 
+from oci_gpu_hook.errors import LONGEST_LIST, plain
 from oci_gpu_hook.kernel import procfile
 from oci_gpu_hook.kernel.filetypes import is_regular
 from oci_gpu_hook.request import crun
@@ -22,11 +23,12 @@ _LARGEST_LOG = 1 << 16
 _APPEND = posix.O_WRONLY | posix.O_APPEND | posix.O_NONBLOCK | posix.O_NOCTTY | posix.O_CLOEXEC
 
 
-def tell(text: str) -> None:
+def tell(said: str) -> None:
     """Write one sentence to the stderr and to the log of the crun that has started this process, if one has."""
     words = crun.command_line()
     if words[0].rpartition("/")[2] != "crun":
         return
+    text = f"oci-gpu-hook: {plain(said, LONGEST_LIST)}"
     log = crun.option(words, "--log")
     if log.startswith("/") and crun.option(words, "--log-format") == "json":
         end_log(log, as_json(text))

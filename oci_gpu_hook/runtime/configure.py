@@ -49,7 +49,7 @@ def run(call: Call, arguments: list[str]) -> int:
     try:
         _configure(progress, call)
     except Exception as err:
-        code, said = sentence.failure(err), plain(str(err), LONGEST_LIST)
+        code, said = sentence.failure(err), str(err)
         if progress.settings and progress.settings.gpu_holders and not call.pid():
             from oci_gpu_hook.host import leases
 

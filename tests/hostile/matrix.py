@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Callable
 
-from oci_gpu_hook.report.entry import MESSAGE_ID
+from oci_gpu_hook.report.records import MESSAGE_ID
 from tests.hostile.claims import BIND
 from tests.hostile.commands import CONTAINERS, DOCTOR, KINDS, METRICS, USER, Done, Host, children, is_contained, until
 from tests.integration.engines import Bundle

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from oci_gpu_hook.report.entry import MESSAGE_ID
+from oci_gpu_hook.report.records import MESSAGE_ID
 from tests.integration import roots
 from tests.integration.conftest import Maker
 from tests.integration.engines import PODMAN_RUN, Installed, in_turn, on_node, podman, remove_podmans_parents, start

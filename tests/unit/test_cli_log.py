@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from oci_gpu_hook.cli import log as log_command
-from oci_gpu_hook.report.entry import MESSAGE_ID
+from oci_gpu_hook.report.records import MESSAGE_ID
 from tests.unit.program import Program
 
 STARTED: dict[str, object] = {

@@ -14,7 +14,7 @@ import pytest
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.exporters import counters, spool
 from oci_gpu_hook.node.machine import whole
-from oci_gpu_hook.report import journal
+from oci_gpu_hook.report import records
 
 LINE = re.compile(r'oci_gpu_hook_(\w+)(?:\{\w+="([^"]+)"\})? (\d+(?:\.\d+)?)')
 
@@ -84,7 +84,7 @@ def folder(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch
     host = tmp_path_factory.mktemp("host")
     (host / "run").mkdir()
     monkeypatch.setattr(spool, "HostRoot", lambda: HostRoot(str(host)))
-    for module in (journal, spool):
+    for module in (records, spool):
         monkeypatch.setattr(module, "SPOOL", str(tmp_path / "starts"))
     monkeypatch.setattr(spool, "_FOLDER", str(tmp_path))
     monkeypatch.setattr(spool, "_TOTALS", str(tmp_path / "metrics.json"))
@@ -96,10 +96,10 @@ def total() -> int:
 
 
 def test_without_a_spool_nobody_counts(folder: Path) -> None:
-    journal.count(b"\n1 started -\n")
+    records.to_spool(b"\n1 started -\n")
     assert list(folder.iterdir()) == []
     spool.turn()
-    journal.count(b"\n1 started -\n")
+    records.to_spool(b"\n1 started -\n")
     assert total() == 1
 
 
@@ -127,7 +127,7 @@ def test_many_hooks_and_collectors_at_once_lose_no_line(folder: Path, monkeypatc
 
 def _write(lines: int) -> None:
     for _ in range(lines):
-        journal.count(b"\n20000 started -\n")
+        records.to_spool(b"\n20000 started -\n")
         time.sleep(0.002)
 
 
@@ -139,7 +139,7 @@ def test_a_collector_that_dies_anywhere_counts_nothing_twice(folder: Path, monke
     written = 0
     for _ in range(3):
         for owner, name in calls:
-            journal.count(b"\n1 started -\n")
+            records.to_spool(b"\n1 started -\n")
             written += 1
             with monkeypatch.context() as patch:
                 patch.setattr(owner, name, _die)
@@ -161,10 +161,10 @@ def _die(*arguments: object, **named: object) -> None:
 
 
 def test_a_spool_that_nobody_collects_does_not_grow_for_ever(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "_LARGEST", 100)
+    monkeypatch.setattr(records, "_LARGEST_SPOOL", 100)
     spool.turn()
     for _ in range(50):
-        journal.count(b"\n1 started -\n")
+        records.to_spool(b"\n1 started -\n")
     assert (folder / "starts").stat().st_size < 100 + 20
 
 
@@ -178,7 +178,7 @@ def test_what_is_no_spool_is_left_alone(folder: Path, kind: str) -> None:
         os.mkfifo(path)
     else:
         path.symlink_to(target)
-    journal.count(b"\n1 started -\n")
+    records.to_spool(b"\n1 started -\n")
     assert target.read_bytes() == b""
 
 

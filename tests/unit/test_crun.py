@@ -99,7 +99,7 @@ def test_a_bundle_that_is_there_is_believed(tmp_path: Path) -> None:
 # A process by the name of crun, which starts a hook as crun does.
 CRUN = """
 import subprocess, sys
-tell = "from oci_gpu_hook.report import runtimelog; runtimelog.tell('oci-gpu-hook: no GPU')"
+tell = "from oci_gpu_hook.report import runtimelog; runtimelog.tell('no GPU')"
 subprocess.run([{python!r}, "-c", tell], stderr=subprocess.DEVNULL, check=True)
 """
 

@@ -12,7 +12,7 @@ import pytest
 
 from oci_gpu_hook import hook
 from oci_gpu_hook.kernel import alarm
-from oci_gpu_hook.report import journal, records
+from oci_gpu_hook.report import records
 from oci_gpu_hook.report.progress import Progress
 from oci_gpu_hook.request.settings import Settings
 
@@ -25,8 +25,8 @@ class Sent:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, settings: Settings | None = None) -> None:
         self.records: list[bytes] = []
         self.lines: list[bytes] = []
-        monkeypatch.setattr(journal, "send", self.records.append)
-        monkeypatch.setattr(journal, "count", self.lines.append)
+        monkeypatch.setattr(records, "to_journal", self.records.append)
+        monkeypatch.setattr(records, "to_spool", self.lines.append)
         progress = Progress()
         now = monotonic_ns()
         progress.ends = [now - 5_000_000, now - 3_000_000]
@@ -77,8 +77,8 @@ def test_a_start_whose_bundle_cannot_be_read_has_its_image_and_namespace_recorde
 ) -> None:
     """As far as the state tells them."""
     sent: list[bytes] = []
-    monkeypatch.setattr(journal, "send", sent.append)
-    monkeypatch.setattr(journal, "count", lambda line: None)
+    monkeypatch.setattr(records, "to_journal", sent.append)
+    monkeypatch.setattr(records, "to_spool", lambda line: None)
     monkeypatch.setattr(alarm, "begin", lambda error: None)
     named = {
         "io.kubernetes.cri-o.ContainerID": "c",

@@ -20,7 +20,7 @@ from oci_gpu_hook.report import runtimelog
 CRUN = """
 import subprocess, sys
 log = open(sys.argv[sys.argv.index("--log") + 1], "ab")
-tell = "from oci_gpu_hook.report import runtimelog; runtimelog.tell('oci-gpu-hook: no GPU')"
+tell = "from oci_gpu_hook.report import runtimelog; runtimelog.tell('no GPU')"
 subprocess.run([{python!r}, "-c", tell], stderr=subprocess.DEVNULL, check=True)
 log.write(b'{{"msg": "error executing hook", "level": "error"}}\\n')
 """

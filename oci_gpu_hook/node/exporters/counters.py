@@ -10,7 +10,7 @@ import re
 from collections import Counter
 
 from oci_gpu_hook.node.exporters import exposition as text_format
-from oci_gpu_hook.report.entry import OUTCOMES, REFUSALS, STEPS
+from oci_gpu_hook.report.records import OUTCOMES, REFUSALS, STEPS
 
 # The upper bounds of the histogram, in seconds; a start takes some tens of milliseconds.
 BUCKETS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)

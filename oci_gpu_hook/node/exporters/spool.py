@@ -23,7 +23,7 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.node.exporters import counters
 from oci_gpu_hook.node.machine import whole
-from oci_gpu_hook.report.journal import SPOOL
+from oci_gpu_hook.report.records import SPOOL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
