@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import errno
 
+from oci_gpu_hook.errors import BundleError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.machine import untrusted
 from oci_gpu_hook.request.bundle import Bundle, read_bundle
+from oci_gpu_hook.request.state import ENGINE_HINT
 
 
 def content(path: str, largest: int, root: HostRoot | None = None) -> bytes:
@@ -25,4 +27,7 @@ def content(path: str, largest: int, root: HostRoot | None = None) -> bytes:
 
 def bundle(path: str) -> Bundle:
     """The bundle in a folder; BundleError if there is none."""
-    return read_bundle(path, untrusted.regular)
+    try:
+        return read_bundle(path, untrusted.regular)
+    except OSError as err:
+        raise BundleError(f"cannot open {path}/config.json: {err.strerror}", ENGINE_HINT) from err

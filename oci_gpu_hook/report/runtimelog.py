@@ -28,13 +28,12 @@ def tell(said: str) -> None:
     words = crun.command_line()
     if words[0].rpartition("/")[2] != "crun":
         return
-    text = f"oci-gpu-hook: {plain(said, LONGEST_LIST)}"
     log = crun.option(words, "--log")
     if log.startswith("/") and crun.option(words, "--log-format") == "json":
-        end_log(log, as_json(text))
+        end_log(log, as_json("oci-gpu-hook", said))
     stderr = f"/proc/{posix.getppid()}/fd/2"
     if not _is_ours(stderr) and _keeps_what_is_appended(stderr):
-        append(stderr, f"{text}\n")
+        append(stderr, f"oci-gpu-hook: {plain(said, LONGEST_LIST)}\n")
 
 
 def end_log(log: str, line: str) -> None:
@@ -76,13 +75,14 @@ def _content(log: str) -> tuple[bytes, int]:
         posix.close(fd)
 
 
-def as_json(text: str) -> str:
+def as_json(program: str, said: str) -> str:
     """A line as crun writes it."""
     # A start that fails may take its time.
     import json
     from datetime import datetime, timezone
 
     time = datetime.now(timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    text = f"{program}: {plain(said, LONGEST_LIST)}"
     return f"{json.dumps({'msg': text, 'level': 'error', 'time': time})}\n"
 
 

@@ -7,13 +7,11 @@ config-linux.md.  Must not look at the host or at the container's root.
 
 from __future__ import annotations
 
-import posix
-
 from oci_gpu_hook.errors import BundleError
 from oci_gpu_hook.formats.decimal import decimal
 from oci_gpu_hook.formats.devicerule import DeviceRule
 from oci_gpu_hook.record import NamedTuple
-from oci_gpu_hook.request.state import ENGINE_HINT, ExcessError, checked_path, object_of, read_bytes
+from oci_gpu_hook.request.state import ENGINE_HINT, ExcessError, checked_path, open_file, read_object
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -200,18 +198,10 @@ class Bundle(NamedTuple):
         return BundleError(f"{self.path}/config.json is of the wrong shape: {what}", ENGINE_HINT)
 
 
-def read_bundle(path: str, opened: Callable[[str], int] | None = None) -> Bundle:
-    """The bundle at `path`, its config.json parsed; opened: how that file is opened, OSError if it cannot be."""
+def read_bundle(path: str, opened: Callable[[str], int] = open_file) -> Bundle:
+    """The bundle at `path`, its config.json parsed; opened: how that file is opened."""
     name = f"{path}/config.json"
-    try:
-        # O_NONBLOCK: a fifo of that name would otherwise hold the start up.
-        fd = opened(name) if opened else posix.open(name, posix.O_RDONLY | posix.O_NONBLOCK | posix.O_CLOEXEC)
-    except OSError as err:
-        raise BundleError(f"cannot open {name}: {err.strerror}", ENGINE_HINT) from err
-    try:
-        return Bundle(path, object_of(read_bytes(fd, name), name))
-    finally:
-        posix.close(fd)
+    return Bundle(path, read_object(name, opened(name)))
 
 
 def is_gpu(path: str) -> bool:

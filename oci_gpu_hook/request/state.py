@@ -70,6 +70,22 @@ def read_state(fd: int, head: bytes = b"") -> State:
     return State(container_id, pid, checked_path(bundle), annotations)
 
 
+def open_file(name: str, flags: int = posix.O_NONBLOCK) -> int:
+    """A file, to be read; BundleError if it cannot be opened.  O_NONBLOCK: a FIFO must not hold the start up."""
+    try:
+        return posix.open(name, posix.O_RDONLY | posix.O_CLOEXEC | flags)
+    except OSError as err:
+        raise BundleError(f"cannot open {name}: {err.strerror}", ENGINE_HINT) from err
+
+
+def read_object(name: str, fd: int) -> dict[str, object]:
+    """The JSON object in a file, which is closed then."""
+    try:
+        return object_of(read_bytes(fd, name), name)
+    finally:
+        posix.close(fd)
+
+
 def object_of(data: bytes, what: str, largest: int = _LARGEST_CONFIG) -> dict[str, object]:
     """The JSON object that `data` is; BundleError names it as `what`."""
     most = largest // _BYTES_OF_VALUE

@@ -13,18 +13,17 @@ from __future__ import annotations
 import posix
 import sys
 
-from oci_gpu_hook.errors import LONGEST_LIST, ApplyError, BundleError, ConfigError, RequestError, plain
+from oci_gpu_hook.errors import DONE, ApplyError, BundleError, ConfigError, RequestError
 from oci_gpu_hook.formats import jsontext
 from oci_gpu_hook.kernel.filetypes import is_regular, stamp
 from oci_gpu_hook.report import sentence
-from oci_gpu_hook.request.state import ENGINE_HINT, ExcessError, object_of, read_bytes
+from oci_gpu_hook.request.state import ENGINE_HINT, ExcessError, object_of, open_file, read_bytes, read_object
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
 
-_READ = posix.O_RDONLY | posix.O_NONBLOCK | posix.O_NOFOLLOW | posix.O_CLOEXEC
 _NEW = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_CLOEXEC
 _STAGE = "createRuntime"
 # Hooks that do the job, by their names: ours, as dockerd starts it or NVIDIA's, and NVIDIA's own runtime's.
@@ -36,17 +35,29 @@ _STAGES_OF_THE_JOB = ("prestart", _STAGE, "createContainer")
 def main() -> NoReturn:
     """Add the hook, and exit; an error is told where the engine reads it."""
     config, registration, log = sys.argv[1:]
-    code = 0
+    code = DONE
     try:
         add_hook(config, registration)
     except Exception as err:
-        code = sentence.failure(err)
-        if not asks(config):
-            # A container that asks for nothing is never stopped by us.
-            posix._exit(0)
-        tell(log, str(err))
+        code = failure(err, config, log)
     # As a hook stage does: see __main__.
     posix._exit(code)
+
+
+def failure(error: Exception, config: str, log: str) -> int:
+    """Say why nothing is done, in the runtime's log too, as runc would; gives the exit code.
+
+    A container that asks for nothing is never stopped by us.
+    """
+    code = sentence.failure(error)
+    if not _asks(config):
+        return DONE
+    if log.startswith("/"):
+        from oci_gpu_hook.report import runtimelog
+
+        # The log may not be there yet.
+        runtimelog.append(log, runtimelog.as_json("oci-gpu-runtime", str(error)), posix.O_CREAT)
+    return code
 
 
 def add_hook(config: str, registration: str) -> None:
@@ -59,24 +70,20 @@ def add_hook(config: str, registration: str) -> None:
     _replace(config, before, text.encode())
 
 
-def asks(config: str) -> bool:
+def _asks(config: str) -> bool:
     """Whether the container asks for a GPU, as far as that can be told once something has failed."""
     from oci_gpu_hook.asking import Question
     from oci_gpu_hook.request import mentions, settings
     from oci_gpu_hook.request.bundle import Bundle
 
     try:
-        fd = posix.open(config, _READ & ~posix.O_NOFOLLOW)
-        try:
-            bundle = Bundle("", object_of(read_bytes(fd, config), config))
-        finally:
-            posix.close(fd)
+        bundle = Bundle("", read_object(config, open_file(config)))
         question = Question(bundle, "", {}, None, "/", remember=False)
         if question.may_ask():
             return True
     except ExcessError:
         return mentions.are_in_file(config, mentions.words_of(None))
-    except (OSError, BundleError, RequestError):
+    except (BundleError, RequestError):
         return True
     try:
         # Which variables ask beside, the administrator says.
@@ -144,10 +151,7 @@ def _place(text: str, at: int, name: str) -> tuple[int, int] | None:
 
 def _read(name: str) -> tuple[posix.stat_result, bytes]:
     """The status and the content of a regular file."""
-    try:
-        fd = posix.open(name, _READ)
-    except OSError as err:
-        raise BundleError(f"cannot open {name}: {err.strerror}", ENGINE_HINT) from err
+    fd = open_file(name, posix.O_NONBLOCK | posix.O_NOFOLLOW)
     try:
         status = posix.fstat(fd)
         if not is_regular(status):
@@ -178,11 +182,3 @@ def _replace(config: str, before: posix.stat_result, data: bytes) -> None:
             raise
     except OSError as err:
         raise ApplyError(f"cannot write {new}: {err.strerror}", "the administrator must fix it") from err
-
-
-def tell(log: str, said: str) -> None:
-    """Write why nothing was done into the runtime's log, as runc would; it may not be there yet."""
-    from oci_gpu_hook.report import runtimelog
-
-    if log.startswith("/"):
-        runtimelog.append(log, runtimelog.as_json(f"oci-gpu-runtime: {plain(said, LONGEST_LIST)}"), posix.O_CREAT)

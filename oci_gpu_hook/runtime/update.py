@@ -16,11 +16,10 @@ from __future__ import annotations
 import posix
 import sys
 
-from oci_gpu_hook.errors import BundleError
+from oci_gpu_hook.errors import DONE, BundleError
 from oci_gpu_hook.formats import jsontext
-from oci_gpu_hook.report import sentence
 from oci_gpu_hook.request.bundle import Bundle
-from oci_gpu_hook.request.state import ENGINE_HINT, object_of, read_bytes
+from oci_gpu_hook.request.state import object_of, open_file, read_bytes, read_object
 from oci_gpu_hook.runtime import create
 
 TYPE_CHECKING = False
@@ -28,26 +27,23 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 _STDIN, _STDOUT = 0, 1
-_READ = posix.O_RDONLY | posix.O_CLOEXEC
 _DEVICES = "devices"
 
 
 def main() -> NoReturn:
     """Write the resources, and exit; an error is told where the engine reads it."""
     config, resources, log = sys.argv[1:]
-    code, data = 0, b""
+    code, data = DONE, b""
     try:
-        data = _read(resources)
+        # Not without waiting: it may be a pipe.
+        fd, name = (_STDIN, "the update on stdin") if resources == "-" else (open_file(resources, 0), resources)
+        data = read_bytes(fd, name)
         data = without_devices(data, config)
     except Exception as err:
-        code = sentence.failure(err)
-        if create.asks(config):
-            create.tell(log, str(err))
-            posix._exit(code)
-    # What a container without a request is to get is never stopped by us.
-    while data:
+        code = create.failure(err, config, log)
+    while data and code == DONE:
         data = data[posix.write(_STDOUT, data) :]
-    posix._exit(0)
+    posix._exit(code)
 
 
 def without_devices(data: bytes, config: str) -> bytes:
@@ -62,11 +58,7 @@ def without_devices(data: bytes, config: str) -> bytes:
         return data
     if not resources.get(_DEVICES):
         return data
-    fd = posix.open(config, _READ)
-    try:
-        made_with = Bundle(config, object_of(read_bytes(fd, config), config)).device_rules()
-    finally:
-        posix.close(fd)
+    made_with = Bundle(config, read_object(config, open_file(config))).device_rules()
     if wanted != made_with:
         return data
     return _without_member(data.decode(), _DEVICES).encode()
@@ -76,16 +68,3 @@ def _without_member(text: str, name: str) -> str:
     """An object's text without a member; the others stay as they were written."""
     members = jsontext.members(text, text.index("{"))
     return f"{{{','.join([text[at:end] for found, at, _, end in members if found != name])}}}"
-
-
-def _read(resources: str) -> bytes:
-    if resources == "-":
-        return read_bytes(_STDIN, "the update on stdin")
-    try:
-        fd = posix.open(resources, _READ)
-    except OSError as err:
-        raise BundleError(f"cannot open {resources}: {err.strerror}", ENGINE_HINT) from err
-    try:
-        return read_bytes(fd, resources)
-    finally:
-        posix.close(fd)
