@@ -8,6 +8,8 @@ at the container itself.
 
 from __future__ import annotations
 
+import posix
+
 from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request import settings, sources
@@ -77,6 +79,28 @@ def specs(bundle: Bundle) -> list[Spec]:
         except UsageError:
             pass  # another program's
     return [spec for spec in found if spec]
+
+
+def is_served(bundle: Bundle) -> bool:
+    """Whether this very program has been started for prestart, which comes before createRuntime.
+
+    dockerd registers it so for ``--gpus``, whatever a registration or a runtime has added for createRuntime.
+    """
+    earlier = [path for path, words in bundle.hooks("prestart") if words[1:] == ("prestart",)]
+    ours = [path for path, _ in bundle.hooks("createRuntime") if path.endswith("/oci-gpu-hook")]
+    return bool(earlier) and not _inodes(earlier).isdisjoint(_inodes(ours))
+
+
+def _inodes(paths: list[str]) -> set[tuple[int, int]]:
+    """Device and inode number of each of these files that is there."""
+    found = set()
+    for path in paths:
+        try:
+            status = posix.stat(path)
+        except OSError:
+            continue
+        found.add((status.st_dev, status.st_ino))
+    return found
 
 
 class Question:

@@ -22,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, TypeVar
 
-    from oci_gpu_hook.asking import Options, Question
+    from oci_gpu_hook.asking import Options
     from oci_gpu_hook.request.bundle import Bundle
     from oci_gpu_hook.request.parse import Request
     from oci_gpu_hook.request.settings import Settings
@@ -52,7 +52,6 @@ def main(stage: str, arguments: list[str]) -> int:
         options = asking.options(arguments)
         try:
             state = progress.state = _in_time(lambda: read_state(_STDIN, posix.environ.get(_READ_BEFORE, b"")))
-            progress.annotations = state.annotations
             start(progress, state, options, stage)
         except ExcessError as err:
             if options.spec is not None or _may_ask(progress, options, err):
@@ -119,18 +118,19 @@ def start(progress: Progress, state: State, options: Options, stage: str = "") -
             _without_bundle(progress, state, options)
             return
     bundle = read_bundle(state.bundle)
-    if stage == "createRuntime" and options.spec is None and bundle.hooks("prestart"):
-        from oci_gpu_hook.request import prestart
-
-        if prestart.is_served(bundle):
-            return
+    if stage == "createRuntime" and options.spec is None and asking.is_served(bundle):
+        return
     question = asking.Question(bundle, state.id, state.annotations, options.config, options.host_root, remember=True)
-    progress.annotations = question.inputs.annotations
+    progress.state = state._replace(annotations=question.inputs.annotations)
     asks = options.spec is not None or question.may_ask()
     if not asks and not settings.are_there(options.config):
         return
-    allowed = progress.settings = _settings(question, asks)
-    if allowed is None:
+    try:
+        allowed = progress.settings = question.settings()
+    except (ConfigError, RequestError) as err:
+        if asks:
+            raise
+        sentence.say(str(err))
         return
     request, notes = question.request(allowed, options.spec)
     progress.keep(notes)
@@ -155,17 +155,6 @@ def _without_bundle(progress: Progress, state: State, options: Options) -> None:
     progress.keep((note,))
     progress.say()
     _tell_runtime(note)
-
-
-def _settings(question: Question, asks: bool) -> Settings | None:
-    """The settings; None if they cannot be read and the container asks for nothing that we know of."""
-    try:
-        return question.settings()
-    except (ConfigError, RequestError) as err:
-        if asks:
-            raise
-        sentence.say(str(err))
-        return None
 
 
 def _carry_out(

@@ -67,7 +67,6 @@ ROOTS = {
     "crun": ("request.crun", "report.runtimelog"),
     "nodes' groups": ("planning.nodegroups",),
     "requirements": ("planning.requirements",),
-    "prestart": ("request.prestart",),
     "nvidia-container-cli": ("request.containercli", "runtime.configure"),
     "cdi": ("request.bycdi", "planning.carriedout"),
     "labels": ("planning.labels", "changes.contextset"),

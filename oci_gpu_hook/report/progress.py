@@ -26,14 +26,13 @@ _MOST_NOTES = 128
 class Progress:
     """One start.
 
-    ends: the times of its beginning and of the end of each step; annotations: the bundle's and the state's; notes: what
-    is left out, for the record whatever becomes of the start.
+    ends: the times of its beginning and of the end of each step; state: once the bundle is read with its annotations;
+    notes: what is left out, for the record whatever becomes of the start.
     """
 
     def __init__(self) -> None:
         self.ends = [monotonic_ns()]
         self.state: State | None = None
-        self.annotations: dict[str, str] = {}
         self.settings: Settings | None = None
         self.request: Request | None = None
         self.plan: Plan | None = None
