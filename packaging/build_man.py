@@ -92,13 +92,13 @@ class Setting(Directive):
 
     def run(self) -> list[nodes.Node]:
         key = self.arguments[0]
-        if key not in settingsfile._KEYS:
+        if key not in settingsfile.KINDS:
             raise self.error(f"there is no setting {key}")
         self.described.append(key)
         body = nodes.Element()
         self.state.nested_parse(self.content, self.content_offset, body)
         facts = [f"Values: {_values(key)}.", f"Default: {_default(key)}."]
-        if key in settingsfile._HOST_WIDE:
+        if settingsfile.KINDS[key].strictest is None:
             facts.append("For the whole host.")
         content = [*body.children, nodes.paragraph(text="  ".join(facts))]
         return [nodes.definition_list("", _definition([nodes.strong(text=key)], content))]
@@ -160,11 +160,12 @@ def _paragraphs(texts: Iterable[Text]) -> list[nodes.Node]:
 
 
 def _values(key: str) -> str:
-    if key in settingsfile._WORDS:
-        return ", ".join(settingsfile._WORDS[key])
+    kind = settingsfile.KINDS[key]
+    if kind.words:
+        return ", ".join(kind.words)
     if key == "allowed-capabilities":
         return f"a list of {', '.join(CAPABILITIES)}; or all"
-    if key in settingsfile._FOLDERS or key in settingsfile._FILES:
+    if "absolute path" in kind.why:
         return "an absolute path"
     return _LISTS.get(key, "a number")
 
@@ -186,7 +187,7 @@ def page(source: Path) -> str:
     text += f"\n.. |version| replace:: {version['metadata']['version']}\n"
     Setting.described.clear()
     roff = str(publish_string(text, str(source), writer_name="manpage", settings_overrides=_SETTINGS))
-    missing = sorted(set(settingsfile._KEYS).difference(Setting.described))
+    missing = sorted(set(settingsfile.KINDS).difference(Setting.described))
     if Setting.described and missing:
         sys.exit(f"{source}: nothing is said of the setting {', '.join(missing)}")
     # The first lines name the version of docutils: they are cut off.  apropos(1) needs NAME in capitals.  A heading has

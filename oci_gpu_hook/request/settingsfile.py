@@ -29,68 +29,95 @@ _LARGEST = 1 << 20
 _LONGEST_NAME = 4096
 _ENGINE = "the engine or the pod's author must fix it"
 
-_BOOLEANS = {"yes": True, "no": False}
-_WORDS = {
-    "device-cgroup": ("auto", "on", "off"),
-    "device-group": ("container", "host"),
-    "ipc-labels": ("gpu", "all", "off"),
-    "ipc-context-mismatch": ("refuse", "warn"),
-    "accept-environment": ("always", "privileged"),
-    "unaccepted-requests": ("ignore", "refuse"),
-    "unmatched-sections": ("strictest", "refuse"),
-    "accept-volume-mounts": tuple(_BOOLEANS),
-    "disable-requirements": tuple(_BOOLEANS),
-    "ignore-imex-channels": tuple(_BOOLEANS),
-    "cuda-forward-compatibility": tuple(_BOOLEANS),
-    "records": tuple(_BOOLEANS),
-    "mig-strategy": ("none", "single", "mixed"),
-    "count-watchers": tuple(_BOOLEANS),
-    "unhealthy": ("refuse", "leave-out", "give"),
-    "docker-count": ("first", "any"),
-}
-_FOLDERS = ("driver-root", "mps-pipe-folder")
-# Each with what its name must end in.  What is empty names none.
-_FILES = {"metrics": ".prom", "gpu-metrics": ".prom", "features": "", "runtime": "", "validation-folder": ""}
 # The steps of a validation, each of which may have a file.
 _STEPS = ("driver", "hook", "workload")
-# Lists: what each word must be, and what the error says of one that is not.
-_LISTED: dict[str, tuple[Callable[[str], bool], str]] = {
-    "allowed-capabilities": (lambda word: word in (*CAPABILITIES, ALL), f"allowed are all, {', '.join(CAPABILITIES)}"),
-    "allowed-vendors": (lambda word: word == ALL or is_flag(word), "which is no vendor's flag, such as OCI_AMD"),
-    "swarm-resources": (lambda word: _names_variable(*word.rpartition("=")), "which is not a variable's name"),
-    "validation-files": (lambda word: _names_step_file(*word.partition("=")), "which is no STEP=NAME"),
-}
-# Numbers: the largest, and what the error says of a value that is none.
-_NUMBERS = {
-    "mps-pipe-owner": (10**10 - 1, "which is no number of a user"),
-    "gpu-holders": (1000, "allowed is 0 to 1000"),
-}
-_KEYS = (*_WORDS, *_FOLDERS, *_FILES, *_LISTED, *_NUMBERS)
 # For everybody, and the kinds of sections; the later one has precedence.
 SCOPES = ("", "image", "namespace")
-# For each setting that sections may differ in, the strictest of its values; all the others are alike.  Of two, each
-# restricts in its own way and none is the stricter: if both are possible, the container is refused.
-STRICTEST: dict[str, tuple[object, ...]] = {
-    "accept_environment": ("privileged",),
-    "unaccepted_requests": ("refuse",),
-    "accept_volume_mounts": (False,),
-    "disable_requirements": (False,),
-    "ignore_imex_channels": (True,),
-    "ipc_context_mismatch": ("refuse",),
-    "records": (True,),
-    "device_group": ("host",),
+
+
+class Kind(NamedTuple):
+    """The values of one setting.
+
+    read: what a text stands for, or in a list each of its words; None if it is wrong, and `why` says so.
+    strictest: of the values in which sections may differ, or () if none is; None for a setting of the whole host.  Of
+    two, each restricts in its own way and none is the stricter: if both are possible, the container is refused.
+    """
+
+    read: Callable[[str], object]
+    why: str
+    strictest: tuple[object, ...] | None = None
+    words: tuple[str, ...] = ()
+    is_list: bool = False
+
+
+def _one_of(*words: str, strictest: tuple[object, ...] | None = None) -> Kind:
+    values = {word: {"yes": True, "no": False}.get(word, word) for word in words}
+    return Kind(values.get, f"allowed is one of {', '.join(words)}", strictest, words)
+
+
+def _file(end: str = "") -> Kind:
+    """A file whose name has this end; what is empty names none."""
+
+    def path(text: str) -> str | None:
+        fits = not text or (text.startswith("/") and text.endswith(end) and text.isprintable())
+        return text if fits else None
+
+    return Kind(path, f"which is not an absolute path{f' that ends in {end}' if end else ''}")
+
+
+def _list(fits: Callable[[str], bool], why: str, strictest: tuple[object, ...] | None = None) -> Kind:
+    return Kind(lambda word: word if fits(word) else None, why, strictest, is_list=True)
+
+
+def _folder(text: str) -> str | None:
+    return (text.rstrip("/") or "/") if text.startswith("/") and "\0" not in text else None
+
+
+def _names_variable(word: str) -> bool:
+    flag, equals, variable = word.rpartition("=")
+    return len(variable.split()) == 1 and "\0" not in variable and (not equals or is_flag(flag))
+
+
+def _names_step_file(word: str) -> bool:
+    step, _, name = word.partition("=")
+    return step in _STEPS and bool(name) and "/" not in name and name[0] != "."
+
+
+# What says what the host is, or where a request may stand, is for the whole host.
+KINDS = {
     # "off" leaves devices closed, and "on" refuses a container that nothing would close them to.
-    "device_cgroup": ("on", "off"),
-    "count_watchers": (True,),
-    # The smallest number, see `_strictest`.
-    "gpu_holders": (),
+    "device-cgroup": _one_of("auto", "on", "off", strictest=("on", "off")),
+    "device-group": _one_of("container", "host", strictest=("host",)),
+    "ipc-labels": _one_of("gpu", "all", "off"),
+    "ipc-context-mismatch": _one_of("refuse", "warn", strictest=("refuse",)),
+    "accept-environment": _one_of("always", "privileged", strictest=("privileged",)),
+    "unaccepted-requests": _one_of("ignore", "refuse", strictest=("refuse",)),
+    "unmatched-sections": _one_of("strictest", "refuse"),
+    "accept-volume-mounts": _one_of("yes", "no", strictest=(False,)),
+    "disable-requirements": _one_of("yes", "no", strictest=(False,)),
+    "ignore-imex-channels": _one_of("yes", "no", strictest=(True,)),
     # No restriction, either way: what stands outside of such sections holds.
-    "cuda_forward_compatibility": (),
+    "cuda-forward-compatibility": _one_of("yes", "no", strictest=()),
+    "records": _one_of("yes", "no", strictest=(True,)),
+    "mig-strategy": _one_of("none", "single", "mixed"),
+    "count-watchers": _one_of("yes", "no", strictest=(True,)),
+    "unhealthy": _one_of("refuse", "leave-out", "give"),
+    "docker-count": _one_of("first", "any"),
+    "driver-root": Kind(_folder, "which is not an absolute path"),
+    "mps-pipe-folder": Kind(_folder, "which is not an absolute path"),
+    "mps-pipe-owner": Kind(lambda text: decimal(text, 10**10 - 1), "which is no number of a user"),
+    "metrics": _file(".prom"),
+    "gpu-metrics": _file(".prom"),
+    "features": _file(),
+    "runtime": _file(),
+    "validation-folder": _file(),
+    "validation-files": _list(_names_step_file, f"which is no STEP=NAME (steps are {', '.join(_STEPS)})"),
+    "swarm-resources": _list(_names_variable, "which is not a variable's name"),
+    # Of lists, what all of them allow; of numbers, the smallest: see `_strictest`.
+    "allowed-capabilities": _list((*CAPABILITIES, ALL).__contains__, f"allowed are all, {', '.join(CAPABILITIES)}", ()),
+    "allowed-vendors": _list(lambda it: it == ALL or is_flag(it), "which is no vendor's flag, such as OCI_AMD", ()),
+    "gpu-holders": Kind(lambda text: decimal(text, 1000), "allowed is 0 to 1000", ()),
 }
-# A list: what all of them allow.
-LISTS = ("allowed_capabilities", "allowed_vendors")
-# These say what the host is, or where a request may stand: they hold for all containers alike.
-_HOST_WIDE = tuple([key for key in _KEYS if key.replace("-", "_") not in (*STRICTEST, *LISTS)])
 
 
 class Setting(NamedTuple):
@@ -108,11 +135,14 @@ def read(names: Iterable[str]) -> list[Setting]:
     found: list[Setting] = []
     size = 0
     for name in names:
-        text = _text(name)
-        size += len(text)
+        data = _content(name)
+        size += len(data)
         if size > _LARGEST:
             raise ConfigError(f"cannot read {name}: all settings together are larger than {_LARGEST >> 20} MiB")
-        found += parse(text, name)
+        try:
+            found += parse(data.decode(), name)
+        except UnicodeDecodeError as err:
+            raise ConfigError(f"cannot read {name}: it is not UTF-8 text") from err
     return found
 
 
@@ -174,14 +204,15 @@ def _of_unmatched(
 
 def _strictest(field: str, values: list[object]) -> list[object]:
     """The strictest of these values, of which the first is certain; several if none is the strictest."""
-    if field in LISTS:
+    kind = KINDS[field.replace("_", "-")]
+    if kind.is_list:
         # "all" stands for every vendor; of capabilities it stands for a list of all.
         lists = [value for value in values if isinstance(value, tuple) and value != (ALL,)]
         first = lists[0] if lists else (ALL,)
         return [tuple([word for word in first if all([word in other for other in lists])])]
     if field == "gpu_holders":
         return [min([value for value in values if isinstance(value, int) and value], default=0)]
-    return [value for value in STRICTEST[field] if value in values] or values[:1]
+    return [value for value in kind.strictest or () if value in values] or values[:1]
 
 
 def parse(text: str, name: str) -> list[Setting]:
@@ -200,9 +231,9 @@ def parse(text: str, name: str) -> list[Setting]:
         key, value = key.strip(), value.strip()
         if not equals:
             raise ConfigError(f"{where}: {quoted(line)} is no 'key = value' line")
-        if key not in _KEYS:
-            raise ConfigError(f"{where}: unknown key {quoted(key)}{meant(key, _KEYS)}", f"known are {', '.join(_KEYS)}")
-        if scope and key in _HOST_WIDE:
+        if key not in KINDS:
+            raise ConfigError(f"{where}: unknown key {quoted(key)}{meant(key, KINDS)}", f"known are {', '.join(KINDS)}")
+        if scope and KINDS[key].strictest is None:
             raise ConfigError(f"{where}: {key} is for the whole host, not for one {scope}")
         found.append(Setting(where, scope, pattern, key.replace("-", "_"), _value(key, value, where)))
     return found
@@ -242,48 +273,20 @@ def meant(key: str, among: Iterable[str]) -> str:
     return f", did you mean {quoted(near[0])}?" if near else ""
 
 
-def _value(key: str, value: str, where: str) -> object:
-    found: object = value
-    if key in _WORDS:
-        fits, why = value in _WORDS[key], f"allowed is one of {', '.join(_WORDS[key])}"
-        found = _BOOLEANS.get(value, value)
-    elif key in _FOLDERS:
-        fits, why = value.startswith("/") and "\0" not in value, "which is not an absolute path"
-        found = value.rstrip("/") or "/"
-    elif key in _NUMBERS:
-        most, why = _NUMBERS[key]
-        found = decimal(value, most)
-        fits = found is not None
-    elif key in _FILES:
-        end = _FILES[key]
-        fits = not value or (value.startswith("/") and value.endswith(end) and value.isprintable())
-        why = f"which is not an absolute path{f' that ends in {end}' if end else ''}"
-    else:
-        return _list(key, tuple(items(value)), where)
-    if not fits:
-        raise ConfigError(f"{where}: {key} is {quoted(value)}, {why}")
-    return found
-
-
-def _list(key: str, words: tuple[str, ...], where: str) -> tuple[str, ...]:
-    fits, why = _LISTED[key]
+def _value(key: str, text: str, where: str) -> object:
+    kind = KINDS[key]
+    words = items(text) if kind.is_list else [text]
+    values = [kind.read(word) for word in words]
+    if None in values:
+        wrong = quoted(words[values.index(None)])
+        raise ConfigError(f"{where}: {key} {'has' if kind.is_list else 'is'} {wrong}, {kind.why}")
+    if not kind.is_list:
+        return values[0]
     if not words and key == "allowed-capabilities":
-        raise ConfigError(f"{where}: {key} has empty, {why}")
-    wrong = [word for word in words if not fits(word)]
-    if wrong:
-        hint = f"steps are {', '.join(_STEPS)}" if key == "validation-files" else ""
-        raise ConfigError(f"{where}: {key} has {quoted(wrong[0])}, {why}", hint)
+        raise ConfigError(f"{where}: {key} has empty, {kind.why}")
     if ALL in words and key.startswith("allowed-"):
         return CAPABILITIES if key == "allowed-capabilities" else (ALL,)
-    return words
-
-
-def _names_variable(flag: str, equals: str, variable: str) -> bool:
-    return len(variable.split()) == 1 and "\0" not in variable and (not equals or is_flag(flag))
-
-
-def _names_step_file(step: str, _: str, name: str) -> bool:
-    return step in _STEPS and bool(name) and "/" not in name and name[0] != "."
+    return tuple(words)
 
 
 def _heading(line: str, where: str) -> tuple[str, str]:
@@ -294,18 +297,12 @@ def _heading(line: str, where: str) -> tuple[str, str]:
     return scope, pattern.strip()
 
 
-def _text(name: str) -> str:
+def _content(name: str) -> bytes:
     try:
         fd = posix.open(name, posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK)
         try:
-            text = posix.read(fd, _LARGEST + 1)
+            return posix.read(fd, _LARGEST + 1)
         finally:
             posix.close(fd)
     except OSError as err:
         raise ConfigError(f"cannot read {name}: {err.strerror}") from err
-    if len(text) > _LARGEST:
-        raise ConfigError(f"cannot read {name}: it is larger than {_LARGEST >> 20} MiB")
-    try:
-        return text.decode()
-    except UnicodeDecodeError as err:
-        raise ConfigError(f"cannot read {name}: it is not UTF-8 text") from err

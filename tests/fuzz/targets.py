@@ -560,7 +560,7 @@ def _inventory(rows: Any) -> None:
 _SETTINGS = st.lists(
     st.builds(
         "{}{}{}".format,
-        st.sampled_from([*settingsfile._KEYS, "[namespace", "[image", "#", "", "x"]) | st.text(max_size=6),
+        st.sampled_from([*settingsfile.KINDS, "[namespace", "[image", "#", "", "x"]) | st.text(max_size=6),
         st.sampled_from([" = ", "=", " ", ""]),
         st.sampled_from(["yes", "no", "all", "on", "/x", "a*b]", "*]", "utility, compute", "/a.prom"])
         | st.text(max_size=12),

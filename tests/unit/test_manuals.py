@@ -103,7 +103,7 @@ def test_the_manual_has_every_setting_with_its_default() -> None:
             settingsfile.parse(f"{key} = {value}", "page")
         host_wide = re.search(rf"^\.B {key}\n.*?Default: [^\n]*", text(CONF), re.M | re.S)
         assert host_wide is not None
-        assert ("For the whole host" in host_wide[0]) == (key in settingsfile._HOST_WIDE)
+        assert ("For the whole host" in host_wide[0]) == (settingsfile.KINDS[key].strictest is None)
 
 
 def test_a_setting_that_is_not_described_stops_the_build(tmp_path: Path) -> None:

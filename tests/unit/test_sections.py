@@ -128,28 +128,20 @@ def test_what_a_section_grants_beyond_all_others_nobody_gets_unsaid() -> None:
     assert of(text, of_crio("trusted")).accept_environment == "always"
 
 
-def test_every_setting_of_a_section_has_its_place_in_the_table() -> None:
-    ranked = {*settingsfile.STRICTEST, *settingsfile.LISTS}
-    scoped = {key.replace("-", "_") for key in {*settingsfile._KEYS} - {*settingsfile._HOST_WIDE}}
-    assert ranked == scoped
-    for field, strictest in settingsfile.STRICTEST.items():
-        assert len(others(field)) == 1 or not strictest
+ORDERED = [key for key, kind in settingsfile.KINDS.items() if kind.strictest]
 
 
-def others(field: str) -> set[object]:
+def others(key: str) -> set[object]:
     """The values of a setting beside the strictest, which must be among its values."""
-    words = settingsfile._WORDS.get(field.replace("_", "-"), ())
-    known: set[object] = {settingsfile._BOOLEANS.get(word, word) for word in words}
-    assert known.issuperset(settingsfile.STRICTEST[field])
-    return known - {*settingsfile.STRICTEST[field]}
+    kind = settingsfile.KINDS[key]
+    known = {kind.read(word) for word in kind.words}
+    assert kind.strictest and known.issuperset(kind.strictest)
+    return known - {*kind.strictest}
 
 
-ORDERED = [field for field, strictest in settingsfile.STRICTEST.items() if strictest]
-
-
-@pytest.mark.parametrize("field", ORDERED)
-def test_wherever_the_strictest_stands_it_holds(field: str) -> None:
-    key, (strict, *_), (lax,) = field.replace("_", "-"), settingsfile.STRICTEST[field], others(field)
+@pytest.mark.parametrize("key", ORDERED)
+def test_wherever_the_strictest_stands_it_holds(key: str) -> None:
+    field, (strict, *_), (lax,) = key.replace("-", "_"), settingsfile.KINDS[key].strictest or (), others(key)
     words = [settingsfile.written(value) for value in (strict, lax, lax)]
     for first, second, third in itertools.permutations(words):
         text = f"{key} = {first}\n[image a]\n{key} = {second}\n[namespace b]\n{key} = {third}"
