@@ -125,10 +125,7 @@ def test_what_does_not_start_says_why(code: int, steps: tuple[str, ...], outcome
 def test_every_error_has_its_reason() -> None:
     """A class of errors that is added is counted as something."""
     kinds = [kind for kind in errors.HookError.__subclasses__() if kind.__module__ == errors.__name__]
-    refused = {kind.exit_code for kind in kinds} - {
-        errors.UsageError.exit_code,
-        errors.ApplyError.exit_code,
-    }
+    refused = {kind.exit_code for kind in kinds} - {errors.UsageError.exit_code, errors.ApplyError.exit_code}
     assert refused == set(records.REFUSALS)
 
 
