@@ -4,7 +4,7 @@
 Type checkers see the real one.  At run time this module does the same work: to import ``typing`` takes a third of the
 time of the interpreter's start, and its NamedTuple compiles source text for every class, at every container start.
 
-Must not grow: no validation, no conversion, no inheritance between records.
+Must not grow: no validation, no conversion, no inheritance between records, no copies of them, no pickle.
 As with every named tuple, two records of different classes with equal fields compare equal.
 """
 
@@ -50,13 +50,9 @@ else:
         pairs = ", ".join([f"{field}={value!r}" for field, value in zip(self._fields, self)])
         return f"{type(self).__name__}({pairs})"
 
-    def _plain(self):
-        return tuple(self)
-
     _METHODS = {
         "__new__": _new,
         "__repr__": _written,
-        "__getnewargs__": _plain,
         # As in typing.NamedTuple, it does not check the number of values.
         "_make": classmethod(tuple.__new__),
         "_replace": _replaced,
@@ -78,7 +74,7 @@ else:
             if len(fields) > len(_GETTERS):
                 raise TypeError(f"{name} has more than {len(_GETTERS)} fields")
             own = {**_METHODS, **dict(zip(fields, _GETTERS)), **namespace}
-            own["_fields"] = own["__match_args__"] = fields
+            own["_fields"] = fields
             own["_field_defaults"] = defaults
             own["__slots__"] = ()
             # Directly below tuple: in every class between, Python would look up all names that a type may define.
