@@ -70,17 +70,6 @@ def options(words: Iterable[str]) -> Options:
     return Options(given.get("--config"), given.get("--host-root", "/"), spec)
 
 
-def specs(bundle: Bundle) -> list[Spec]:
-    """The CDI specs of ours that start the hook for a bundle."""
-    found = []
-    for _, words in bundle.hooks("createRuntime"):
-        try:
-            found.append(options(words[2:]).spec)
-        except UsageError:
-            pass  # another program's
-    return [spec for spec in found if spec]
-
-
 def is_served(bundle: Bundle) -> bool:
     """Whether this very program has been started for prestart, which comes before createRuntime.
 

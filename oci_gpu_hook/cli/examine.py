@@ -12,7 +12,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from oci_gpu_hook.asking import Question, specs
+from oci_gpu_hook.asking import Question
 from oci_gpu_hook.container import ipc
 from oci_gpu_hook.container.rootfs import Rootfs
 from oci_gpu_hook.driver import proc
@@ -25,7 +25,7 @@ from oci_gpu_hook.node.diagnosis import FAIL, Finding, advice, failed, passed, w
 from oci_gpu_hook.node.diagnosis import containercheck as judged
 from oci_gpu_hook.node.diagnosis.drivercheck import cached_names
 from oci_gpu_hook.node.diagnosis.remedy import DOCTOR, Remedy, in_words
-from oci_gpu_hook.node.engines import containers
+from oci_gpu_hook.node.engines import cdispecs, containers
 from oci_gpu_hook.node.machine import apart, kernelconfig, libselinux, processes
 from oci_gpu_hook.node.machine.untrusted import ContainerRoot
 from oci_gpu_hook.operations import Device, Mount
@@ -154,7 +154,7 @@ def _would_ask(question: Question, settings: Settings) -> bool:
 def _request(question: Question, settings: Settings) -> tuple[Request | None, tuple[str, ...]]:
     """The request, as all starts of the hook for this container read it: CDI specs of ours have started it, too."""
     asked, notes = question.request(settings)
-    for spec in specs(question.bundle):
+    for spec in cdispecs.in_bundle(question.bundle):
         given, said = question.request(settings, spec)
         if not spec.vendor:
             notes = said

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from oci_gpu_hook.asking import Question, specs
+from oci_gpu_hook.asking import Question
 from oci_gpu_hook.cli import named, shown
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
 from oci_gpu_hook.container import rootfs
 from oci_gpu_hook.container.process import Process
 from oci_gpu_hook.errors import ConfigError, RequestError
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.engines import cdispecs
 from oci_gpu_hook.planning.decide import decide
 from oci_gpu_hook.request.annotations import folder_of
 
@@ -42,7 +43,7 @@ def plan(bundle: str, pid: int | None, container_id: str, form: str, config: str
     known_id = container_id or folder_of(found.path)[1]
     question = Question(found, known_id, {}, config, root.path, remember=False)
     # Of several, of which each is a start of its own, the first.
-    spec = next(iter(specs(found)), None)
+    spec = next(iter(cdispecs.in_bundle(found)), None)
     settings, request, notes = _request(question, spec)
     if settings is None or (request is None and settings.ipc_labels != "all"):
         none = "request    none: the hook would leave this container alone"

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from typing import Any, NamedTuple
 
+from oci_gpu_hook import asking
+from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.request.bundle import Bundle
 from oci_gpu_hook.request.words import CDI_FOLDERS
 
 GPU, MANAGEMENT = "nvidia.com/gpu", "management.nvidia.com/gpu"
@@ -150,3 +154,13 @@ def _option(document: dict[str, Any], option: str) -> str:
         return _word(word) if arguments[0] == PROGRAM else ""
     except (AttributeError, KeyError, IndexError, TypeError, ValueError):
         return ""
+
+
+def in_bundle(bundle: Bundle) -> list[asking.Spec]:
+    """The CDI specs of ours that start the hook for a bundle."""
+    found = []
+    for _, words in bundle.hooks("createRuntime"):
+        # Else it is another program's hook.
+        with suppress(UsageError):
+            found.append(asking.options(words[2:]).spec)
+    return [spec for spec in found if spec]
