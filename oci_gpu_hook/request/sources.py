@@ -127,14 +127,13 @@ def named(inputs: Inputs, settings: Settings, notes: list[str]) -> Names:
         # What dockerd has appended: who may say ``--gpus`` to dockerd is root on the host.
         given = inputs.docker_devices
         is_given = given and given == inputs.environment.get(VISIBLE_DEVICES)
-        by_docker = in_variable(inputs, VISIBLE_DEVICES) if is_given else None
+        by_docker = in_variable(inputs, VISIBLE_DEVICES) if is_given else nothing
         if found != by_docker:
             leave_out(f"the request in {found.where} {why}", settings, notes)
-        if by_docker is None or is_void(by_docker.devices):
+        if not by_docker.devices or is_void(by_docker.devices):
             return nothing
         found = by_docker
-    if found.source == "swarm":
-        refuse_counts(found.where, inputs.environment)
+    refuse_counts(found.where, inputs.environment)
     if found.devices == (LIST_FOLDER,):
         # Device plugins set this beside a list in volume mounts.
         sentence = f"{found.where} says that the devices are listed in volume mounts"

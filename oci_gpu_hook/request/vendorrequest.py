@@ -63,8 +63,7 @@ def parse(inputs: Inputs, settings: Settings, known: tuple[Known, ...], notes: l
         if why:
             sources.leave_out(f"the request in {names.where} {why}", settings, notes)
             continue
-        if names.source == "swarm":
-            sources.refuse_counts(names.where, inputs.environment)
+        sources.refuse_counts(names.where, inputs.environment)
         if ALL not in settings.allowed_vendors and flag not in settings.allowed_vendors:
             sources.leave_out(f"{flag} is not allowed", settings, notes)
             continue
