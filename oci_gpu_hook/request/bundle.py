@@ -65,8 +65,8 @@ class Bundle(NamedTuple):
 
     def bindings(self) -> tuple[tuple[str, str], ...]:
         """Source and destination of each of ``mounts``; an item of another shape is ignored."""
-        found = [item for item in _items(self.document, "mounts") if isinstance(item.get("destination"), str)]
-        return tuple([(str(item.get("source", "")), str(item["destination"])) for item in found])
+        found = [(str(item.get("source", "")), item.get("destination")) for item in _items(self.document, "mounts")]
+        return tuple([(source, path) for source, path in found if isinstance(path, str)])
 
     def hooks(self, stage: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
         """Path and words of each hook of a stage, in order; an item of another shape is ignored."""
@@ -96,8 +96,7 @@ class Bundle(NamedTuple):
     def _devices(self) -> list[tuple[str, dict[str, object]]]:
         """The path of each of ``linux.devices`` that has one, and all that is said of it."""
         devices = self._part(self._linux(), "linux.devices", list)
-        found = [(item.get("path"), item) for item in devices if isinstance(item, dict)]
-        return [(path, item) for path, item in found if isinstance(path, str)]
+        return [(it["path"], it) for it in devices if isinstance(it, dict) and isinstance(it.get("path"), str)]
 
     def is_privileged(self) -> bool:
         """Whether CAP_SYS_ADMIN is in the bounding set, as it is for any user of a privileged container."""
@@ -151,7 +150,7 @@ class Bundle(NamedTuple):
         user = self._part(self._process(), "user", dict)
         groups = user.get("additionalGids")
         return User(
-            _id(user.get("uid")), _id(user.get("gid")), tuple(map(_id, groups)) if isinstance(groups, list) else ()
+            _id(user.get("uid")), _id(user.get("gid")), tuple(map(_id, groups if isinstance(groups, list) else ()))
         )
 
     def has_user_namespace(self) -> bool:
