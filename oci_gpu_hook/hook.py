@@ -54,7 +54,11 @@ def main(stage: str, arguments: list[str]) -> int:
             state = progress.state = _in_time(lambda: read_state(_STDIN, posix.environ.get(_READ_BEFORE, b"")))
             start(progress, state, options, stage)
         except ExcessError as err:
-            if options.spec is not None or _may_ask(progress, options, err):
+            from oci_gpu_hook.request import mentions
+
+            # Of a container that may not ask, it does not matter what is beyond the part that is read.
+            inputs = (_STDIN, err, progress.state, options.config)
+            if options.spec is not None or _in_time(lambda: mentions.are_in_start(*inputs)):
                 raise
             return DONE
     except Exception as err:
@@ -76,13 +80,6 @@ def _in_time(read: Callable[[], Read]) -> Read:
         return read()
     finally:
         alarm.end_by_signal()
-
-
-def _may_ask(progress: Progress, options: Options, err: ExcessError) -> bool:
-    """Whether anything in the inputs may ask, one of which has more than is read."""
-    from oci_gpu_hook.request import mentions
-
-    return _in_time(lambda: mentions.are_in_start(_STDIN, err, progress.state, options.config))
 
 
 def _tell_runtime(said: str) -> None:
@@ -123,9 +120,9 @@ def start(progress: Progress, state: State, options: Options, stage: str = "") -
     question = asking.Question(bundle, state.id, state.annotations, options.config, options.host_root, remember=True)
     progress.state = state._replace(annotations=question.inputs.annotations)
     asks = options.spec is not None or question.may_ask()
-    if not asks and not settings.are_there(options.config):
-        return
     try:
+        if not asks and not settings.files(options.config):
+            return
         allowed = progress.settings = question.settings()
     except (ConfigError, RequestError) as err:
         if asks:

@@ -91,17 +91,6 @@ def files(path: str | None, root: str = "") -> list[str]:
     return found + [f"{name}.d/{item}" for item in drop_ins]
 
 
-def are_there(path: str | None) -> bool:
-    """Whether there is a file or a folder of settings, whatever is in it."""
-    for name in (SETTINGS, f"{SETTINGS}.d") if path is None else (path,):
-        try:
-            posix.stat(name)
-        except OSError:
-            continue
-        return True
-    return False
-
-
 def read_settings(path: str | None, who: Who | None, root: str = "") -> Settings:
     """The settings for a container, None for what stands in no section; path, root: see `files`.
 

@@ -76,10 +76,10 @@ def test_the_default_file_and_its_drop_ins_may_be_absent(
     file = tmp_path / name[1:]
     assert read_settings(None, Who(), str(tmp_path)) == Settings()
     monkeypatch.setattr(settings, "SETTINGS", f"{tmp_path}{SETTINGS}")
-    assert not settings.are_there(None)
+    assert not settings.files(None)
     file.parent.mkdir(parents=True)
     file.write_text("# a comment\n\n  device-cgroup =  on \n")
-    assert settings.are_there(None)
+    assert settings.files(None)
     assert read_settings(None, Who()) == Settings(device_cgroup="on")
     monkeypatch.undo()
     assert read_settings(None, Who(), str(tmp_path)) == Settings(device_cgroup="on")
@@ -87,7 +87,6 @@ def test_the_default_file_and_its_drop_ins_may_be_absent(
 
 def test_a_file_that_is_named_must_be_there(tmp_path: Path) -> None:
     path = str(tmp_path / "absent")
-    assert not settings.are_there(path)
     with pytest.raises(ConfigError, match=r"cannot open .*absent: No such file"):
         read_settings(path, Who())
 
