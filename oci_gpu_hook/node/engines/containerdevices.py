@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import posix
 from contextlib import suppress
+from functools import partial
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,8 @@ from oci_gpu_hook.node.machine.untrusted import Budget, ContainerRoot, Mounts
 from oci_gpu_hook.record import NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from oci_gpu_hook.node.engines.containerrecords import Running
     from oci_gpu_hook.node.machine.untrusted import Number
 
@@ -156,41 +159,36 @@ def _first_processes(root: HostRoot, hosts: Mounts) -> tuple[list[tuple[int, int
 def _container(
     root: HostRoot, known: containers.Known, pid: int, began: int, ours: HostsNodes, wanted: Wanted
 ) -> ContainerDevices:
-    rules = _rules(root, processes.device_cgroup(root, pid, known.version), known.version)
+    allows = _verdict(root, processes.device_cgroup(root, pid, known.version), known.version)
     nodes, is_whole = held_nodes(root, pid, ours, wanted)
     return ContainerDevices(
         known.of_process(pid),
         since(root, began),
-        tuple([Node(path, *at, _verdict(rules, *at)) for at, path in sorted(nodes.items())]),
-        frozenset([at for at in wanted.numbers if _verdict(rules, *at)]),
-        bool(_verdict(rules, *_UNUSED_NUMBER)),
+        tuple([Node(path, *at, allows(*at)) for at, path in sorted(nodes.items())]),
+        frozenset([at for at in wanted.numbers if allows(*at)]),
+        bool(allows(*_UNUSED_NUMBER)),
         processes.is_in_our_users(root, pid) and processes.makes_nodes(root, pid),
         is_whole,
     )
 
 
-def _rules(root: HostRoot, cgroup: str, version: str) -> str | list[bytes | None] | None:
-    """The text of v1's rules, or the programs of v2 that are in effect; None if they cannot be read."""
+def _verdict(root: HostRoot, cgroup: str, version: str) -> Callable[[int, int], bool | None]:
+    """What v1's rules, or those programs of v2 that are in effect, answer; None if they cannot be read."""
     if version == "v1" and cgroup:
         data = root.read(f"{cgroup}/devices.list")
-        return None if data is None else data.decode("ascii", "replace")
+        if data is not None:
+            return partial(deviceverdict.by_rules, data.decode("ascii", "replace"))
     if version == "v2" and cgroup and root.path == "/":
         with suppress(OSError), closing(posix.open(cgroup, _DIRECTORY)) as fd:
             ids = bpf.prog_query(fd, query_flags=bpf.BPF_F_QUERY_EFFECTIVE)[1]
-            return [_program(id) for id in ids]
-    return None
+            return partial(deviceverdict.by_programs, [_program(id) for id in ids])
+    return lambda _major, _minor: None
 
 
 def _program(id: int) -> bytes | None:
     with suppress(syscalls.SyscallError), closing(bpf.prog_get_fd_by_id(id)) as fd:
         return bpf.prog_insns(fd)
     return None
-
-
-def _verdict(rules: str | list[bytes | None] | None, major: int, minor: int) -> bool | None:
-    if isinstance(rules, str):
-        return deviceverdict.by_rules(rules, major, minor)
-    return None if rules is None else deviceverdict.by_programs(rules, major, minor)
 
 
 def since(root: HostRoot, began: int) -> int:
