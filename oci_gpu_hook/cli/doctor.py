@@ -167,8 +167,7 @@ def _driver(
     except DriverError as err:
         is_expected = {"nvidia", "nouveau"}.intersection(kernel.modules) or present.expects_nvidia(root)
         if others and not is_expected:
-            seen = "no GPU of NVIDIA's: other vendors' hardware is here"
-            return [passed("driver", seen), *drivercheck.folder(root)]
+            return [passed("driver", "no GPU of NVIDIA's: other vendors' hardware is here"), *drivercheck.folder(root)]
         return [drivercheck.absent(root, driver_root, kernel, err, tool)]
     saved = saved_inventory.read_saved(root, proc.stamp(root, driver_root))
     # By NVML's names where it was asked, and nothing has made a doubt of its answer since.

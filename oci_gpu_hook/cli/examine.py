@@ -110,10 +110,8 @@ def _wanted(
         if request is None:
             if docker.asks_for_none(host, bundle):
                 return [judged.counted_none()], None
-            others = bool(folders.known(host))
-            return [_unasked(found, question, settings, notes, others=others)], None
-        there = Rootfs(inside.fd, (), "/")
-        plan = decide.decide(bundle, request, settings, host, there, id=found.id, process=None)
+            return [_unasked(found, question, settings, notes, others=bool(folders.known(host)))], None
+        plan = decide.decide(bundle, request, settings, host, Rootfs(inside.fd, (), "/"), id=found.id, process=None)
     except HookError as err:
         return [failed("request", err.message, in_words(err.hint) if err.hint else DOCTOR)], None
     findings = [passed("request", _asked(request))]
@@ -173,8 +171,7 @@ def _bundle(host: HostRoot, found: Running) -> Bundle:
             return Bundle(found.bundle, object_of(data or b"", f"{found.bundle}/config.json"))
         except BundleError:
             pass
-    environment = processes.environment(host, found.pid)
-    return Bundle("", {"process": {"env": environment}, "root": {"path": "/"}})
+    return Bundle("", {"process": {"env": processes.environment(host, found.pid)}, "root": {"path": "/"}})
 
 
 def _seen(

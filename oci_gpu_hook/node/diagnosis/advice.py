@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from oci_gpu_hook.node.diagnosis.remedy import NOTHING, Remedy, command, in_words, is_name, then
 from oci_gpu_hook.node.engines.containerrecords import CONTAINERD, CRIO, DOCKER, PODMAN
+from oci_gpu_hook.record import NamedTuple
 
 if TYPE_CHECKING:
     from oci_gpu_hook.node.engines.containerrecords import Running
@@ -23,52 +24,58 @@ _PROGRAMS = {PODMAN: "podman", DOCKER: "docker"}
 _SHORT = 12
 
 
+class _Ways(NamedTuple):
+    """What starts a container again, so that the hook runs again, starts a stopped one, and resumes a paused one."""
+
+    restart: Remedy = NOTHING
+    start: Remedy = NOTHING
+    resume: Remedy = NOTHING
+
+
+def _ways(who: Running) -> _Ways:
+    id, engine, runtime = who.id, who.called.engine, who.runtime
+    if not is_name(id):
+        return _Ways()
+    resume = command(runtime or "runc", "resume", id)
+    if _is_the_kubelets(who):
+        # The kubelet starts a new one in its place.
+        return _Ways(command("crictl", "stop", id[:_SHORT]), command("crictl", "inspect", id[:_SHORT]), resume)
+    if engine in _PROGRAMS:
+        word = who.called.full or who.called.name
+        verbs = ("restart", "start", "unpause")
+        return _Ways(*[command(_PROGRAMS[engine], verb, word if is_name(word) else id) for verb in verbs])
+    if engine == CONTAINERD:
+        start = command(*_ctr(who), "tasks", "start", "--detach", id)
+        delete = command(*_ctr(who), "tasks", "delete", "--force", id)
+        return _Ways(then(delete, start), start, command(*_ctr(who), "tasks", "resume", id))
+    if not runtime:
+        return _Ways(resume=resume)
+    run = command(runtime, "run", "--detach", "--bundle", who.bundle, id)
+    again = then(command(runtime, "delete", "--force", id), run)
+    return _Ways(again, again, resume)
+
+
 def restart(who: Running) -> Remedy:
     """Start it again, so that the hook runs again."""
-    engine = who.called.engine
     if _is_anothers(who):
         return in_words(f"the user {who.owner} must start it again")
-    if is_name(who.id) and _is_the_kubelets(who):
-        # The kubelet starts a new one in its place.
-        return command("crictl", "stop", who.id[:_SHORT])
-    if is_name(who.id) and engine in _PROGRAMS:
-        return command(_PROGRAMS[engine], "restart", _word(who))
-    if is_name(who.id) and engine == CONTAINERD:
-        return then(command(*_ctr(who), "tasks", "delete", "--force", who.id), _start_task(who))
-    if is_name(who.id) and who.runtime:
-        run = command(who.runtime, "run", "--detach", "--bundle", who.bundle, who.id)
-        return then(command(who.runtime, "delete", "--force", who.id), run)
-    return command("kill", str(who.pid)) if who.pid else in_words("start it again")
+    by_hand = command("kill", str(who.pid)) if who.pid else in_words("start it again")
+    return _ways(who).restart or by_hand
 
 
 def start(who: Running) -> Remedy:
     """What to do about one that has stopped: start it, or see why it has."""
-    engine = who.called.engine
     if _is_anothers(who):
         return in_words(f"the user {who.owner} must start it")
-    if not is_name(who.id):
-        return in_words("start it")
-    if _is_the_kubelets(who):
-        return in_words(f"see why: {command('crictl', 'inspect', who.id[:_SHORT])}")
-    if engine in _PROGRAMS:
-        return in_words(f"start it: {command(_PROGRAMS[engine], 'start', _word(who))}")
-    if engine == CONTAINERD:
-        return in_words(f"start it: {_start_task(who)}")
-    return in_words(f"start it: {restart(who)}" if who.runtime else "start it")
+    found = _ways(who).start
+    return in_words(f"{'see why' if _is_the_kubelets(who) else 'start it'}: {found}" if found else "start it")
 
 
 def resume(who: Running) -> Remedy:
     """Let one run on that is paused."""
-    engine = who.called.engine
     if _is_anothers(who):
         return in_words(f"the user {who.owner} must let it run on")
-    if not is_name(who.id):
-        return NOTHING
-    if engine in _PROGRAMS:
-        return command(_PROGRAMS[engine], "unpause", _word(who))
-    if engine == CONTAINERD and not who.called.pod:
-        return command(*_ctr(who), "tasks", "resume", who.id)
-    return command(who.runtime or "runc", "resume", who.id)
+    return _ways(who).resume
 
 
 def ask(who: Running) -> Remedy:
@@ -101,17 +108,7 @@ def _is_the_kubelets(who: Running) -> bool:
     return who.called.engine == CRIO or bool(who.called.pod)
 
 
-def _word(who: Running) -> str:
-    """What engines that have names take: one of these, else the id."""
-    word = who.called.full or who.called.name
-    return word if is_name(word) else who.id
-
-
 def _ctr(who: Running) -> tuple[str, ...]:
     """containerd's namespace: a bundle's folder is FOLDER/NAMESPACE/ID."""
     namespace = who.bundle.rpartition("/")[0].rpartition("/")[2]
     return "ctr", "--namespace", namespace if is_name(namespace) else "default"
-
-
-def _start_task(who: Running) -> Remedy:
-    return command(*_ctr(who), "tasks", "start", "--detach", who.id)

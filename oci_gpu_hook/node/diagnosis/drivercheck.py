@@ -163,8 +163,7 @@ def _loader_cache(root: HostRoot, driver_root: str) -> Finding:
     names = cached_names(root.read(f"{driver_root.rstrip('/')}{proc.LD_SO_CACHE}"))
     if names is not None and "libcuda.so.1" in names:
         return passed("ld.so.cache", "names libcuda.so.1")
-    seen = "there is none" if names is None else "does not name libcuda.so.1"
-    return warned("ld.so.cache", seen, "ldconfig")
+    return warned("ld.so.cache", "there is none" if names is None else "does not name libcuda.so.1", "ldconfig")
 
 
 def cached_names(data: bytes | None) -> frozenset[str] | None:

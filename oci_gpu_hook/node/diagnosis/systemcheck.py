@@ -68,8 +68,7 @@ def settings(root: HostRoot, config: str | None) -> tuple[str, Finding]:
     for place in places:
         with suppress(OSError):
             if is_open_to_others(os.stat(place)):
-                seen = f"others than root may write {place}"
-                return driver_root, failed("settings", seen, roots_alone(place))
+                return driver_root, failed("settings", f"others than root may write {place}", roots_alone(place))
     return driver_root, passed("settings", path if os.path.exists(path) else "none: the defaults hold")
 
 

@@ -103,8 +103,7 @@ class Known:
         if not found.engine and item.bundle:
             found = records.by_config(self._files(item.owner), item.bundle)
         if not found.engine and item.owner != ROOT:
-            home = self._homes.get(item.owner, "")
-            found = records.of_rootless_docker(self._files(item.owner), home, item.bundle)
+            found = records.of_rootless_docker(self._files(item.owner), self._homes.get(item.owner, ""), item.bundle)
         if found.engine and (item.owner == ROOT or not found.pod):
             return found
         cgroup = processes.trusted_cgroup(self._root, item.pid, self.version, item.owner)
