@@ -134,19 +134,13 @@ def _unasked(who: Running, question: Question, settings: Settings, notes: tuple[
         ("accept-environment", settings.accept_environment, settings._replace(accept_environment="always")),
         ("accept-volume-mounts", "no", settings._replace(accept_volume_mounts=True)),
     ):
-        if instead != settings and _would_ask(question, instead):
-            seen = f"it asks for a GPU, which {key} = {was} does not accept: {'; '.join(notes)}"
-            return warned("request", seen, advice.accepted(who))
+        with suppress(HookError):
+            if instead != settings and _request(question, instead)[0] is not None:
+                seen = f"it asks for a GPU, which {key} = {was} does not accept: {'; '.join(notes)}"
+                return warned("request", seen, advice.accepted(who))
     flags = ", and no vendor's flag anything" if others else ""
     seen = f"it asks for no GPU: NVIDIA_VISIBLE_DEVICES names none{flags}"
     return warned("request", "; ".join([seen, *notes]), advice.ask(who))
-
-
-def _would_ask(question: Question, settings: Settings) -> bool:
-    try:
-        return _request(question, settings)[0] is not None
-    except HookError:
-        return False
 
 
 def _request(question: Question, settings: Settings) -> tuple[Request | None, tuple[str, ...]]:
@@ -190,14 +184,18 @@ def _seen(
         paths = [f"/dev/{name}" for name in inside.names("/dev") if name.startswith("nvidia")]
     numbers = {path: inside.numbers(path) for path in paths}
     usable = {path: at for path, at in numbers.items() if at and (at == wanted.get(path) or at[0] in majors)}
-    with_selinux = libselinux.is_there(host)
+    process_label = shm_label = ""
+    if libselinux.is_there(host):
+        process_label = text(host, f"/proc/{pid}/attr/current").strip("\0\n ")
+        with suppress(OSError), closing(inside.open("/dev/shm")) as fd:
+            shm_label = ipc.label_of(fd)
     seen = judged.Seen(
         nodes=numbers,
         opened={},
         files=_filled(inside, [path for item in operations if isinstance(item, Mount) for path in item.paths()]),
         cached=cached_names(inside.read(LD_SO_CACHE, ldcache.LARGEST)),
-        process_label=host.text(f"/proc/{pid}/attr/current").strip("\0\n ") if with_selinux else "",
-        shm_label=_label(inside, "/dev/shm") if with_selinux else "",
+        process_label=process_label,
+        shm_label=shm_label,
     )
     return seen, usable
 
@@ -266,9 +264,3 @@ def _filled(inside: ContainerRoot, wanted: list[str]) -> frozenset[str]:
         others += [path for path in paths if path.startswith(stems) and path not in wanted][:_MOST_OTHERS]
     there = {path: inside.status(path) for path in (*wanted, *others)}
     return frozenset([path for path, status in there.items() if status and status.st_size])
-
-
-def _label(inside: ContainerRoot, path: str) -> str:
-    with suppress(OSError), closing(inside.open(path)) as fd:
-        return ipc.label_of(fd)
-    return ""

@@ -9,6 +9,7 @@ containers, and never for root's.  Reads only.
 from __future__ import annotations
 
 import posix
+import re
 from typing import TYPE_CHECKING
 
 from oci_gpu_hook.errors import UsageError, quoted
@@ -87,8 +88,8 @@ class Known:
             maker = processes.maker(self._root, pid) or ROOT
             names = processes.trusted_cgroup(self._root, pid, self.version, maker)
             # conmon, a container's monitor, has the id in its cgroup's name too, but is in the host's mount namespace.
-            is_meant = owner in (None, maker) and any([_begins_id(name, id) for name in names])
-            if is_meant and _runs_contained(self._root, pid):
+            begin = [name for name in names if re.search(rf"(^|[-:]){re.escape(id)}", name)]
+            if owner in (None, maker) and begin and _runs_contained(self._root, pid):
                 if maker in (ROOT, owner):
                     return pid
                 of_users = of_users or pid
@@ -202,11 +203,6 @@ def _monitored(root: HostRoot, item: Running) -> tuple[Running, str]:
         folder = (root.link(f"/proc/{parent}/cwd") or "").rpartition("/")[0]
         return item._replace(bundle=f"{folder}/{item.id}", runtime="runc"), ""
     return item, ""
-
-
-def _begins_id(cgroup: str, id: str) -> bool:
-    """Whether the id in a cgroup's name begins so."""
-    return cgroup.startswith(id) or f"-{id}" in cgroup or f":{id}" in cgroup
 
 
 def _is_named(cgroup: str, id: str) -> bool:

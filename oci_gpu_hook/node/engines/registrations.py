@@ -48,7 +48,6 @@ class Registration(NamedTuple):
 
     @property
     def folder(self) -> str:
-        """The file's folder."""
         return self.path.rpartition("/")[0]
 
     @property
