@@ -186,7 +186,7 @@ def _seen(
     usable = {path: at for path, at in numbers.items() if at and (at == wanted.get(path) or at[0] in majors)}
     process_label = shm_label = ""
     if libselinux.is_there(host):
-        process_label = text(host, f"/proc/{pid}/attr/current").strip("\0\n ")
+        process_label = host.text(f"/proc/{pid}/attr/current").strip("\0\n ")
         with suppress(OSError), closing(inside.open("/dev/shm")) as fd:
             shm_label = ipc.label_of(fd)
     seen = judged.Seen(

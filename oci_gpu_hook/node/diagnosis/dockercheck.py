@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.node.diagnosis import Finding, failed, passed, warned
-from oci_gpu_hook.node.diagnosis.remedy import command, reinstall, roots_alone, then
+from oci_gpu_hook.node.diagnosis.enginecheck import of_runtimes
+from oci_gpu_hook.node.diagnosis.remedy import command, roots_alone, then
 from oci_gpu_hook.node.engines import containerdevices, containerrecords, installed
-from oci_gpu_hook.node.engines.installed import PATH, RUNTIME, executable
+from oci_gpu_hook.node.engines.installed import PATH, RUNTIME, Runtime, executable
 from oci_gpu_hook.node.machine import processes, untrusted
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.vendors import folders
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from oci_gpu_hook.host.root import HostRoot
-    from oci_gpu_hook.node.engines.installed import Runtime
 
 _CHECK = "Docker"
 # dockerd looks for it in its PATH, once, when it starts.
@@ -53,7 +53,7 @@ class Docker(NamedTuple):
     """Docker on this host.
 
     folders: its PATH; file: of its settings; program: what it finds first of the link's name, "" for nothing; leads_to:
-    that without links; pid, began: of the dockerd that runs, began in seconds since 1970; 0 if none runs, or we may not
+    that without links; pid, began (in seconds since 1970): of the dockerd that runs; pid is 0 if none runs, or we may not
     see it.
     """
 
@@ -67,30 +67,27 @@ class Docker(NamedTuple):
 
 def look(root: HostRoot) -> Docker | None:
     """Docker on this host, by the first dockerd that root runs on the host itself, else by its program; else None."""
-    for pid in processes.numbers(root):
-        if processes.program(root, pid) != "dockerd" or (began := processes.started(root, pid)) is None:
-            continue
+    dockerds = (pid for pid in processes.numbers(root) if processes.program(root, pid) == "dockerd")
+    pid, began = next(((pid, began) for pid in dockerds if (began := processes.started(root, pid)) is not None), (0, 0))
+    if not pid and not executable(root, "dockerd", PATH):
+        return None
+    folders, file = PATH, installed.DOCKERS_SETTINGS
+    if pid:
         variables = dict([item.partition("=")[::2] for item in processes.environment(root, pid)])
-        path = variables.get("PATH", ":".join(PATH))
+        folders = tuple([it for it in variables.get("PATH", ":".join(PATH)).split(":") if it[:1] == "/"])
         words = processes.command_line(root, pid)
         pairs = [(*word.partition("="), after) for word, after in zip(words, [*words[1:], ""])]
         named = [value if equals else after for name, equals, value, after in pairs if name == "--config-file"]
-        folders = tuple([folder for folder in path.split(":") if folder[:1] == "/"])
-        return _docker(
-            root, folders, named[0] if named else installed.DOCKERS_SETTINGS, pid, containerdevices.since(root, began)
-        )
-    return _docker(root, PATH, installed.DOCKERS_SETTINGS) if executable(root, "dockerd", PATH) else None
-
-
-def _docker(root: HostRoot, folders: tuple[str, ...], file: str, pid: int = 0, began: float = 0.0) -> Docker:
+        file = named[0] if named else file
     found = executable(root, _LINK, folders)
-    return Docker(folders, file, found, root.real(found) if found else "", pid, began)
+    leads_to = root.real(found) if found else ""
+    return Docker(folders, file, found, leads_to, pid, containerdevices.since(root, began))
 
 
 def docker(root: HostRoot, found: Docker, entry: str, tool: str) -> list[Finding]:
     """What Docker is served by on this host; entry: the entry script, links resolved."""
     rivals = {name: path for name in _RIVALS if (path := executable(root, name, found.folders))}
-    findings = []
+    findings, runtimes = [], list[Runtime]()
     if found.leads_to == entry:
         findings.append(_ours(root, found))
         for name, path in rivals.items():
@@ -98,21 +95,21 @@ def docker(root: HostRoot, found: Docker, entry: str, tool: str) -> list[Finding
             findings.append(warned(_CHECK, f"{path} {seen}", tool, "remove", package))
     else:
         findings.append(_not_ours(root, found, bool(rivals), tool))
-    runtimes: list[Runtime] = []
     try:
         runtimes = installed.of_docker(root, found.file, found.folders)
-        findings += _opened_to_others(root, found.file)
     except ValueError as err:
         findings.append(warned(_CHECK, f"{found.file}: {err}", "vi", found.file))
-    for runtime in [it for it in (*runtimes, *_of_users(root)) if it.is_ours]:
-        seen = f"{runtime.file} has {runtime.program} as the runtime {runtime.name}"
-        seen += ", the default" if runtime.is_default else ""
-        if runtime.is_there:
-            findings.append(passed(_CHECK, seen))
-        else:
-            seen += ", and it is not there: containers with it do not start"
-            findings.append(failed(_CHECK, seen, reinstall(tool)))
-    return findings
+    else:
+        # Who else than root could decide what dockerd reads could be root.
+        fault = folders.openness(root, found.file)
+        if fault:
+            # What others may have written must not become root's.
+            remedy = command("rm", found.file, note="a link: write a file in its place")
+            if root.link(found.file) is None:
+                remedy = roots_alone(found.file.rpartition("/")[0], found.file)
+            findings.append(warned(_CHECK, f"{found.file}: {fault}, and who writes it is root", remedy))
+    ours = [item for item in (*runtimes, *_of_users(root)) if item.is_ours]
+    return findings + of_runtimes(_CHECK, ours, "containers", tool)
 
 
 def _ours(root: HostRoot, found: Docker) -> Finding:
@@ -121,11 +118,8 @@ def _ours(root: HostRoot, found: Docker) -> Finding:
         # A link's own time, which no package sets.
         placed = os.fstat(fd).st_ctime
     if found.pid and placed > found.began + _SECONDS_UNKNOWN:
-        seen = (
-            f"dockerd (process {found.pid}) is older than {found.program}: it knows --gpus only if "
-            "there was one when it started"
-        )
-        return warned(_CHECK, seen, _RESTART)
+        seen = f"dockerd (process {found.pid}) is older than {found.program}: it knows --gpus only if"
+        return warned(_CHECK, f"{seen} there was one when it started", _RESTART)
     return passed(_CHECK, f"{found.program} leads to our hook, for 'docker run --gpus'")
 
 
@@ -144,16 +138,6 @@ def _not_ours(root: HostRoot, found: Docker, has_rivals: bool, tool: str) -> Fin
             seen = f"{path} leads nowhere: 'docker run --gpus' starts no container"
             return failed(_CHECK, seen, then(command("rm", path), install))
     return warned(_CHECK, f"there is no {_LINK} in dockerd's PATH: 'docker run --gpus' is not served", install)
-
-
-def _opened_to_others(root: HostRoot, path: str) -> list[Finding]:
-    """Whether others than root could decide what dockerd reads, and so could be root."""
-    fault = folders.openness(root, path)
-    # What others may have written must not become root's.
-    remedy = command("rm", path, note="a link: write a file in its place")
-    if root.link(path) is None:
-        remedy = roots_alone(path.rpartition("/")[0], path)
-    return [warned(_CHECK, f"{path}: {fault}, and who writes it is root", remedy)] if fault else []
 
 
 def _of_users(root: HostRoot) -> Iterator[Runtime]:

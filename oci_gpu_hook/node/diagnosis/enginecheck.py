@@ -198,16 +198,23 @@ def callers(root: HostRoot, entry: str, tool: str) -> list[Finding]:
     return [passed("callers", f"{who}, {is_what}")]
 
 
-def containerd(root: HostRoot, tool: str, *, is_alone: bool) -> list[Finding]:
-    """Which of containerd's runtimes are ours, and which are not there; is_alone: whether there is no other engine."""
-    check, findings, runtimes = "containerd", [], of_containerd(root)
+def of_runtimes(check: str, runtimes: list[Runtime], who: str, tool: str) -> list[Finding]:
+    """Which of an engine's runtimes are ours, and which are not there; who: what starts by them."""
+    findings = []
     for item in runtimes:
         seen = f"{item.file} has {item.program} as the runtime {item.name}{', the default' if item.is_default else ''}"
         if not item.is_there:
             remedy = reinstall(tool) if item.is_ours else command("vi", item.file)
-            findings.append(failed(check, f"{seen}, and it is not there: pods with it do not start", remedy))
+            findings.append(failed(check, f"{seen}, and it is not there: {who} with it do not start", remedy))
         elif item.is_ours:
             findings.append(passed(check, seen))
+    return findings
+
+
+def containerd(root: HostRoot, tool: str, *, is_alone: bool) -> list[Finding]:
+    """How containerd's pods get GPUs; is_alone: whether there is no other engine."""
+    check, runtimes = "containerd", of_containerd(root)
+    findings = of_runtimes(check, runtimes, "pods", tool)
     if any([item.is_ours for item in runtimes]):
         return findings
     plugins = [f"/opt/nri/plugins/{name}" for name in root.names("/opt/nri/plugins") if name.endswith("-hook-injector")]

@@ -61,7 +61,7 @@ class Engine(NamedTuple):
 _ENGINES = {"podman": ("podman", "engine", "runtime"), "CRI-O": ("crio", "crio.runtime", "default_runtime")}
 # dockerd's own, and systemd's PATH, where no dockerd runs that could tell another.
 DOCKERS_SETTINGS = "/etc/docker/daemon.json"
-PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin")
+PATH: tuple[str, ...] = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin")
 # In the order in which an engine reads them; ``DIR/*.conf`` for all such files of a folder.
 _FILES = {
     "podman": (
