@@ -53,8 +53,7 @@ class Docker(NamedTuple):
     """Docker on this host.
 
     folders: its PATH; file: of its settings; program: what it finds first of the link's name, "" for nothing; leads_to:
-    that without links; pid, began (in seconds since 1970): of the dockerd that runs; pid is 0 if none runs, or we may not
-    see it.
+    that without links; pid, began: of the dockerd that runs, in seconds since 1970; pid is 0 if none is seen.
     """
 
     folders: tuple[str, ...]

@@ -106,21 +106,17 @@ def find_program(root: HostRoot, name: str) -> str:
 def _engine(root: HostRoot, name: str) -> tuple[Engine, list[Runtime]]:
     """What podman or CRI-O is set to, and those of its runtimes that are NVIDIA's."""
     _, table, default = _ENGINES[name]
-    manager = manager_file = runtime = ""
-    nvidias = {}
-    files = _read(root, name)
-    for file, values in files:
-        if f"{table}.cgroup_manager" in values:
-            manager, manager_file = str(values[f"{table}.cgroup_manager"]), file
-        runtime = str(values.get(f"{table}.{default}", runtime))
-        # For each runtime CRI-O has a table, and podman a list of paths.
-        for key, value in values.items():
-            if key.startswith(f"{table}.runtimes.") and _is_nvidias(root, value):
-                nvidias[key[len(f"{table}.runtimes.") :].partition(".")[0]] = file
-        if _is_nvidias(root, runtime):
-            nvidias[runtime] = file
-    engine = Engine(name, *hook_folders(name, files), manager, manager_file, runtime)
-    return engine, [Runtime(name, file, item, item == runtime) for item, file in nvidias.items()]
+    files, runtimes = _read(root, name), f"{table}.runtimes."
+    merged = {key: (value, file) for file, values in files for key, value in values.items()}
+    manager, manager_file = merged.get(f"{table}.cgroup_manager", ("", ""))
+    runtime, file = merged.get(f"{table}.{default}", ("", ""))
+    # For each runtime CRI-O has a table, and podman a list of paths.
+    of_runtimes = [(key[len(runtimes) :], item) for key, item in merged.items() if key.startswith(runtimes)]
+    nvidias = {key.partition(".")[0]: at for key, (value, at) in of_runtimes if _is_nvidias(root, value)}
+    if _is_nvidias(root, runtime):
+        nvidias[str(runtime)] = file
+    engine = Engine(name, *hook_folders(name, files), str(manager), manager_file, str(runtime))
+    return engine, [Runtime(name, at, item, item == runtime) for item, at in nvidias.items()]
 
 
 def hook_folders(name: str, files: list[tuple[str, dict[str, Any]]]) -> tuple[tuple[str, ...], str]:
