@@ -6,7 +6,7 @@ Changes nothing: each warning and failure names the command that fixes it, and t
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,7 +14,6 @@ from oci_gpu_hook.cli import cdi, examine
 from oci_gpu_hook.cli.options import config_file, host_root, json_format, output_format, show
 from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import proc, survey
-from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import (
     FAIL,
@@ -26,7 +25,6 @@ from oci_gpu_hook.node.diagnosis import (
     enginecheck,
     failed,
     is_failed,
-    passed,
     speccheck,
     systemcheck,
     vendorcheck,
@@ -37,7 +35,10 @@ from oci_gpu_hook.node.engines import installed as host_engines
 from oci_gpu_hook.node.engines.installed import find_program
 from oci_gpu_hook.node.gpus import present
 from oci_gpu_hook.node.machine import kernelconfig
-from oci_gpu_hook.vendors import folders, platform
+from oci_gpu_hook.vendors import folders
+
+if TYPE_CHECKING:
+    from oci_gpu_hook.node.diagnosis.enginecheck import Engines, Registered
 
 # click leaves them out where the output is no terminal.
 _STYLES: dict[str, dict[str, Any]] = {
@@ -82,14 +83,20 @@ def of_host(root: HostRoot, config: str | None) -> list[Finding]:
     known = tuple([engine for engine in installed if engine.name not in unknown])
     hooks = registrations.of_engines(root, installed)
     entry = next((item.program for item in hooks if item.kind == registrations.OURS), "") or registrations.ENTRY
-    our_program = root.real(entry)
     specs = cdispecs.specs(root)
+    of_driver, found = drivercheck.driver(root, driver_root, tool, others=bool(here))
+    if found is not None:
+        saved = saved_inventory.read_saved(root, proc.stamp(root, driver_root))
+        of_driver += drivercheck.rdma(root, kernel) if found.gpus else []
+        of_driver.append(drivercheck.inventory(root, saved))
+        # By NVML's names where it was asked, and nothing has made a doubt of its answer since.
+        of_driver += speccheck.of_gpus(specs, found.driver_version, (saved or found).mig_devices)
     findings = [
         systemcheck.kernel(kernel, tool),
         *enginecheck.installation(root, entry, hooks, tool),
         settings,
         *systemcheck.sections(root, config),
-        *_driver(root, driver_root, kernel, specs, tool, others=bool(here)),
+        *of_driver,
         *vendorcheck.vendors(root, others, here, tool),
         *_our_specs(root, specs),
         systemcheck.cgroups(kernel, known),
@@ -98,23 +105,29 @@ def of_host(root: HostRoot, config: str | None) -> list[Finding]:
     ]
     for engine in known:
         findings.append(enginecheck.seen_by(engine, hooks, tool))
-        if engine.name == "podman":
-            version, has_crun = enginecheck.podmans_version(root), bool(find_program(root, "crun"))
-            findings += enginecheck.images_in_podman(engine, version, has_crun=has_crun)
+        findings += enginecheck.images_in_podman(root, engine) if engine.name == "podman" else []
     findings += enginecheck.unread(unread, tool)
+    findings += _engines(root, installed, hooks, root.real(entry), tool, with_containerd="containerd" not in unknown)
+    return [*findings, systemcheck.rootless(root, kernel, tool)]
+
+
+def _engines(
+    root: HostRoot, installed: Engines, hooks: Registered, entry: str, tool: str, *, with_containerd: bool
+) -> list[Finding]:
+    """What the engines start that read no hooks.d, and what else gives GPUs; entry: the entry script without links."""
+    findings = []
     docker = dockercheck.look(root)
     has_containerd = any([find_program(root, name) for name in enginecheck.CONTAINERDS])
-    if has_containerd and "containerd" not in unknown:
+    if has_containerd and with_containerd:
         findings += enginecheck.containerd(root, tool, is_alone=not installed and docker is None)
     if not installed and docker is None and not has_containerd:
         # runc and crun take hooks only from a bundle.
         seen = "neither podman, CRI-O, Docker nor containerd is installed: a bundle must name the hook itself"
         findings.append(warned("engines", seen, tool, "install", "podman"))
-    by_link = docker is not None and docker.leads_to == our_program
-    findings += dockercheck.docker(root, docker, our_program, tool) if docker else []
+    findings += dockercheck.docker(root, docker, entry, tool) if docker else []
+    by_link = docker is not None and docker.leads_to == entry
     findings += enginecheck.other_hooks(installed, hooks, host_engines.shims(root), by_link)
-    findings += enginecheck.callers(root, our_program, tool)
-    return [*findings, systemcheck.rootless(root, kernel, tool)]
+    return findings + enginecheck.callers(root, entry, tool)
 
 
 def document(findings: list[Finding]) -> dict[str, object]:
@@ -147,37 +160,6 @@ def painted(line: str) -> str:
     """A line of the text, with its first word in colour if that is a finding's level."""
     level, gap, rest = line.partition("  ")
     return f"{click.style(level, **_STYLES[level])}{gap}{rest}" if level in _STYLES else line
-
-
-def _driver(
-    root: HostRoot,
-    driver_root: str,
-    kernel: kernelconfig.Kernel,
-    specs: tuple[cdispecs.Spec, ...],
-    tool: str,
-    *,
-    others: bool,
-) -> list[Finding]:
-    """The findings about NVIDIA's driver; others: whether another vendor's hardware is here."""
-    kind, proof = platform.prove(root)
-    if kind in (platform.TEGRA, platform.WSL):
-        return drivercheck.of_platform(root, kind, proof)
-    try:
-        inventory = survey.survey(root, driver_root)
-    except DriverError as err:
-        is_expected = {"nvidia", "nouveau"}.intersection(kernel.modules) or present.expects_nvidia(root)
-        if others and not is_expected:
-            return [passed("driver", "no GPU of NVIDIA's: other vendors' hardware is here"), *drivercheck.folder(root)]
-        return [drivercheck.absent(root, driver_root, kernel, err, tool)]
-    saved = saved_inventory.read_saved(root, proc.stamp(root, driver_root))
-    # By NVML's names where it was asked, and nothing has made a doubt of its answer since.
-    mig_devices = (saved or inventory).mig_devices
-    return [
-        *drivercheck.loaded(root, driver_root, inventory, tool),
-        *(drivercheck.rdma(root, kernel) if inventory.gpus else ()),
-        drivercheck.inventory(root, saved),
-        *speccheck.of_gpus(specs, inventory.driver_version, mig_devices),
-    ]
 
 
 def _our_specs(root: HostRoot, specs: tuple[cdispecs.Spec, ...]) -> list[Finding]:

@@ -29,7 +29,7 @@ from oci_gpu_hook.node.diagnosis.remedy import KERNELS_LOG, in_words
 from oci_gpu_hook.node.engines import installed
 from oci_gpu_hook.node.exporters import sinceboot
 from oci_gpu_hook.node.gpus import nvml
-from oci_gpu_hook.node.machine import kernelconfig, validated, whole
+from oci_gpu_hook.node.machine import validated, whole
 from oci_gpu_hook.node.machine.validated import FAILED, PASSED, SKIPPED, STEPS, StepResult, Validation
 from oci_gpu_hook.node.validation import containerstep, workload
 from oci_gpu_hook.request.settings import read_settings
@@ -237,17 +237,9 @@ class _Validation:
         return [*lines, "", *ends]
 
     def _driver(self) -> list[Finding]:
-        root, driver_root = self._root, self._settings.driver_root
-        tool = "dnf" if installed.find_program(root, "dnf") else "apt"
-        kind, proof = platform.prove(root)
-        if kind in onhost.PLATFORMS:
-            return drivercheck.of_platform(root, kind, proof)
-        try:
-            found = survey.survey(root, driver_root)
-        except DriverError as err:
-            return [drivercheck.absent(root, driver_root, kernelconfig.look(root), err, tool)]
-        findings = drivercheck.loaded(root, driver_root, found, tool)
-        return [*findings, *self._ask_nvml(found)[1]]
+        tool = "dnf" if installed.find_program(self._root, "dnf") else "apt"
+        findings, found = drivercheck.driver(self._root, self._settings.driver_root, tool)
+        return [*findings, *(self._ask_nvml(found)[1] if found else [])]
 
     def _ask_nvml(self, found: DriverInventory) -> tuple[DriverInventory, list[Finding]]:
         """The inventory with what NVML says, and whether NVML answers and agrees with the kernel."""

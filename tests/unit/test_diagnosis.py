@@ -441,8 +441,7 @@ def test_an_engine_is_installed_by_the_distributions_own_tool(tmp_path: Path, to
 
 
 def test_nouveau_is_named() -> None:
-    kernel = KERNEL._replace(modules=("nouveau",))
-    found = drivercheck.absent(HostRoot(), "/", kernel, DriverError("no driver"), "dnf")
+    found = drivercheck.absent(HostRoot(), "/", ("nouveau",), DriverError("no driver"), "dnf")
     assert "nouveau" in found.seen
     assert found.remedy == "modprobe -r nouveau && modprobe nvidia"
 
@@ -609,10 +608,13 @@ def test_sections_that_an_engine_says_nothing_of(
     ],
 )
 def test_a_podman_that_lets_images_speak_to_crun_is_told(
-    version: str, runtime: str, has_crun: bool, warns: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, runtime: str, has_crun: bool, warns: bool
 ) -> None:
+    monkeypatch.setattr(enginecheck, "podmans_version", lambda root: version)
+    if has_crun:
+        hosts.plant(tmp_path, "usr/bin/crun", "")
     engine = Engine("podman", (), "", "", runtime=runtime)
-    found = enginecheck.images_in_podman(engine, version, has_crun=has_crun)
+    found = enginecheck.images_in_podman(HostRoot(str(tmp_path)), engine)
     assert [item.level for item in found] == [WARN] * warns
     assert not warns or f"podman {version} hands" in found[0].seen
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from oci_gpu_hook.driver import inventory as saved_inventory
-from oci_gpu_hook.driver import nodes, proc
+from oci_gpu_hook.driver import nodes, proc, survey
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.host.saved import FOLDER
@@ -15,6 +15,7 @@ from oci_gpu_hook.node.diagnosis import Finding, failed, listed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import KERNELS_LOG, REBOOT, REFRESH, Remedy, command, roots_alone, then
 from oci_gpu_hook.node.diagnosis.systemcheck import version_numbers
 from oci_gpu_hook.node.gpus import leased, present
+from oci_gpu_hook.node.machine import kernelconfig
 from oci_gpu_hook.node.machine.untrusted import number
 from oci_gpu_hook.planning import platforms
 from oci_gpu_hook.vendors import platform, tegra
@@ -57,14 +58,37 @@ _OF_PLATFORM = {
 }
 
 
-def absent(root: HostRoot, driver_root: str, kernel: Kernel, err: DriverError, tool: str) -> Finding:
+def driver(
+    root: HostRoot, driver_root: str, tool: str, *, others: bool = False
+) -> tuple[list[Finding], DriverInventory | None]:
+    """The platform, or the driver's parts, GPUs and nodes; and what was found of a driver whose module is loaded.
+
+    others: whether another vendor's hardware is here.
+    """
+    kind, proof = platform.prove(root)
+    if kind in (platform.TEGRA, platform.WSL):
+        return of_platform(root, kind, proof), None
+    try:
+        found = survey.survey(root, driver_root)
+    except DriverError as err:
+        modules = kernelconfig.modules(root)
+        if others and not {"nvidia", "nouveau"}.intersection(modules) and not present.expects_nvidia(root):
+            seen = "no GPU of NVIDIA's: other vendors' hardware is here"
+            return [passed("driver", seen), *folder(root)], None
+        return [absent(root, driver_root, modules, err, tool)], None
+    there = saved_inventory.with_nodes(root, found)
+    findings = [*_parts(there, tool), _firmware(root, there, tool), _loader_cache(root, driver_root)]
+    return [*findings, *_gpus(root, there), *_nodes(root, there.devices)], found
+
+
+def absent(root: HostRoot, driver_root: str, modules: tuple[str, ...], err: DriverError, tool: str) -> Finding:
     """The one finding where no driver is loaded: all others would follow from it; err: the survey's."""
-    if "nouveau" in kernel.modules:
+    if "nouveau" in modules:
         why = "the kernel's nouveau drives the GPUs, and NVIDIA's module cannot"
         return failed("driver", why, then(command("modprobe", "-r", "nouveau"), command("modprobe", "nvidia")))
     if root.stat(driver_root) is None:
         return failed("driver", err.message, command("oci-gpu-hook", "config", "show", note="driver-root"))
-    if root.stat(nodes.CONTROL) is not None or "nvidia" in kernel.modules:
+    if root.stat(nodes.CONTROL) is not None or "nvidia" in modules:
         return failed("driver", err.message, "modprobe", "nvidia")
     return failed("driver", err.message, _INSTALL[tool])
 
@@ -84,18 +108,6 @@ def of_platform(root: HostRoot, kind: str, proof: str) -> list[Finding]:
         # Of every board, and more than a container may have: there is nothing to fix.
         seen = left_out[0] + (f", and {len(left_out) - 1} more" if len(left_out) > 1 else "")
     return [found, passed("driver", seen)]
-
-
-def loaded(root: HostRoot, driver_root: str, found: DriverInventory, tool: str) -> list[Finding]:
-    """The parts of a driver whose module is loaded, its GPUs and nodes; found: without nodes."""
-    found = saved_inventory.with_nodes(root, found)
-    return [
-        *_parts(found, tool),
-        _firmware(root, found, tool),
-        _loader_cache(root, driver_root),
-        *_gpus(root, found),
-        *_nodes(root, found.devices),
-    ]
 
 
 def nvml(found: DriverInventory, facts: Facts) -> list[Finding]:

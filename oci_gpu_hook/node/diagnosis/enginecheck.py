@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from oci_gpu_hook.node.engines.installed import Engine, Runtime
     from oci_gpu_hook.node.engines.registrations import Registration
 
+    Engines = tuple[Engine, ...]
     Registered = tuple[Registration, ...]
 
 CONTAINERDS = ("containerd", "k3s", "rke2")
@@ -101,9 +102,7 @@ def _fit(check: str, item: Registration, tool: str) -> Finding:
     return passed(check, f"registered by {item.path}")
 
 
-def other_hooks(
-    engines: tuple[Engine, ...], registered: Registered, shims: list[Runtime], by_link: bool = False
-) -> list[Finding]:
+def other_hooks(engines: Engines, registered: Registered, shims: list[Runtime], by_link: bool = False) -> list[Finding]:
     """Other programs that would also give GPUs to a container; by_link: whether dockerd starts our hook for --gpus."""
     check = "other hooks"
     read = {folder for engine in engines for folder in engine.folders}
@@ -143,13 +142,14 @@ def _without(shim: Runtime) -> Remedy:
     return then(command("rm", shim.file), *restart)
 
 
-def images_in_podman(engine: Engine, version: str, *, has_crun: bool) -> list[Finding]:
+def images_in_podman(root: HostRoot, engine: Engine) -> list[Finding]:
     """A warning if an image can name a file for crun to write to: run.oci.hooks.stderr, for which any hook is enough.
 
-    engine: podman; version: "" if it is not known; has_crun: whether crun is there, which podman takes before runc.
+    Podman takes crun before runc.
     """
+    version = podmans_version(root)
     numbers = version_numbers(version)
-    runtime = engine.runtime.rpartition("/")[2] or ("crun" if has_crun else "")
+    runtime = engine.runtime.rpartition("/")[2] or ("crun" if find_program(root, "crun") else "")
     if len(numbers) < 2 or numbers >= _KEEPS_ANNOTATIONS or runtime != "crun":
         return []
     seen = (

@@ -54,9 +54,14 @@ def look(root: HostRoot) -> Kernel:
         bpf_refusal=_bpf_refusal() if cgroups == "v2" and root.path == "/" else None,
         lockdown=root.text("/sys/kernel/security/lockdown").partition("[")[2].partition("]")[0],
         systemd=root.stat("/run/systemd/system") is not None,
-        modules=tuple([line.split(" ")[0] for line in root.text("/proc/modules").splitlines()]),
+        modules=modules(root),
         sysctls={name: int(value) for name, value in sysctls if value.isdecimal()},
     )
+
+
+def modules(root: HostRoot) -> tuple[str, ...]:
+    """The loaded modules."""
+    return tuple([line.split(" ")[0] for line in root.text("/proc/modules").splitlines()])
 
 
 def cgroup_version(root: HostRoot) -> str:
