@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -14,6 +14,7 @@ from oci_gpu_hook.cli.group import Group
 from oci_gpu_hook.cli.options import config_file, host_root
 from oci_gpu_hook.container import layout
 from oci_gpu_hook.driver import proc, survey
+from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.driver.nodes import of_families
 from oci_gpu_hook.errors import ConfigError, DriverError, HookError, UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
@@ -22,16 +23,12 @@ from oci_gpu_hook.node.engines import cdispecs
 from oci_gpu_hook.node.machine import whole
 from oci_gpu_hook.node.setup import cdispec as spec_of
 from oci_gpu_hook.planning import carriedout, platforms, provision, selection
+from oci_gpu_hook.planning.plan import Provision
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.settings import Settings, read_settings
 from oci_gpu_hook.request.words import ADMINISTRATOR, ALL, CAPABILITIES, FEATURES, NONE, items
 from oci_gpu_hook.vendors import folders, platform
 from oci_gpu_hook.vendors import vendorhost as on_host
-
-if TYPE_CHECKING:
-    from oci_gpu_hook.driver.inventory import DriverInventory
-    from oci_gpu_hook.planning.plan import Provision
-
 
 GPU, MANAGEMENT, IMEX = "gpu", "management", "imex"
 # What is beside GPUs, each by the name of its nodes' family.

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -16,12 +16,10 @@ from oci_gpu_hook.errors import ConfigError, HookError, UsageError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.machine import toml, whole
 from oci_gpu_hook.node.setup import nvidiaconfig
+from oci_gpu_hook.node.setup.nvidiaconfig import Answer
 from oci_gpu_hook.request import settingsfile
 from oci_gpu_hook.request.settings import Settings, files
-
-if TYPE_CHECKING:
-    from oci_gpu_hook.node.setup.nvidiaconfig import Answer
-    from oci_gpu_hook.request.settingsfile import Setting
+from oci_gpu_hook.request.settingsfile import Setting
 
 NVIDIAS = "/etc/nvidia-container-runtime/config.toml"
 _DEFAULT = "default"

@@ -7,7 +7,6 @@ import difflib
 import os
 import re
 import sys
-from typing import TYPE_CHECKING
 
 import click
 
@@ -17,9 +16,7 @@ from oci_gpu_hook.errors import LONGEST_LIST, ConfigError, UsageError, plain, qu
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.setup import configuration, daemonjson, enginefile
 from oci_gpu_hook.node.setup.configuration import Asked, Change
-
-if TYPE_CHECKING:
-    from oci_gpu_hook.node.setup.enginefile import EngineFile
+from oci_gpu_hook.node.setup.enginefile import EngineFile
 
 # Of each engine: its file, a user's below ~/.config, what the file is to be, and the engine's options.
 _ENGINES = {

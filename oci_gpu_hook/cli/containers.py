@@ -14,7 +14,7 @@ import re
 import shutil
 import sys
 import time
-from typing import TYPE_CHECKING, Callable
+from typing import Callable
 
 import click
 
@@ -26,18 +26,14 @@ from oci_gpu_hook.errors import LONGEST_LIST, DriverError, UsageError, plain
 from oci_gpu_hook.host.leases import has_room
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import holders, listed
-from oci_gpu_hook.node.diagnosis.holders import Other, Share
+from oci_gpu_hook.node.diagnosis.holders import Holder, Holders, Other, Share
 from oci_gpu_hook.node.engines import containerdevices
+from oci_gpu_hook.node.engines.containerdevices import ContainerDevices, Found
 from oci_gpu_hook.node.exporters.exposition import PREFIX
 from oci_gpu_hook.node.gpus import leased, present
+from oci_gpu_hook.node.gpus.leased import Counted
 from oci_gpu_hook.report.records import printable
-from oci_gpu_hook.request.settings import read_settings
-
-if TYPE_CHECKING:
-    from oci_gpu_hook.node.diagnosis.holders import Holder, Holders
-    from oci_gpu_hook.node.engines.containerdevices import ContainerDevices, Found
-    from oci_gpu_hook.node.gpus.leased import Counted
-    from oci_gpu_hook.request.settings import Settings
+from oci_gpu_hook.request.settings import Settings, read_settings
 
 _OTHERS = "OTHERS"
 _HEADINGS = ("CONTAINER", "ID", "ENGINE", "RUNTIME", "GPU", _OTHERS, "SINCE")

@@ -6,7 +6,7 @@ Changes nothing: each warning and failure names the command that fixes it, and t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -30,15 +30,13 @@ from oci_gpu_hook.node.diagnosis import (
     vendorcheck,
     warned,
 )
+from oci_gpu_hook.node.diagnosis.enginecheck import Engines, Registered
 from oci_gpu_hook.node.engines import cdispecs, registrations
 from oci_gpu_hook.node.engines import installed as host_engines
 from oci_gpu_hook.node.engines.installed import find_program
 from oci_gpu_hook.node.gpus import present
 from oci_gpu_hook.node.machine import kernelconfig
 from oci_gpu_hook.vendors import folders
-
-if TYPE_CHECKING:
-    from oci_gpu_hook.node.diagnosis.enginecheck import Engines, Registered
 
 # click leaves them out where the output is no terminal.
 _STYLES: dict[str, dict[str, Any]] = {

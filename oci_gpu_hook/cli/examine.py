@@ -9,6 +9,7 @@ container's device cgroup, becomes the container's user, and ends.  Starts no pr
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -20,30 +21,29 @@ from oci_gpu_hook.driver.proc import LD_SO_CACHE
 from oci_gpu_hook.errors import BundleError, HookError, UsageError, quoted
 from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.host import docker
+from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.node.diagnosis import FAIL, Finding, advice, failed, passed, warned
 from oci_gpu_hook.node.diagnosis import containercheck as judged
 from oci_gpu_hook.node.diagnosis.drivercheck import cached_names
 from oci_gpu_hook.node.diagnosis.remedy import DOCTOR, Remedy, in_words
 from oci_gpu_hook.node.engines import cdispecs, containers
+from oci_gpu_hook.node.engines.containerrecords import Running
 from oci_gpu_hook.node.machine import apart, kernelconfig, libselinux, processes
 from oci_gpu_hook.node.machine.untrusted import ContainerRoot
 from oci_gpu_hook.operations import Device, Mount
 from oci_gpu_hook.planning import compatibility, decide
 from oci_gpu_hook.request.bundle import Bundle
+from oci_gpu_hook.request.parse import Request
+from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.state import object_of
 from oci_gpu_hook.vendors import folders
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from oci_gpu_hook.host.root import HostRoot
-    from oci_gpu_hook.node.engines.containerrecords import Running
     from oci_gpu_hook.operations import Operation
-    from oci_gpu_hook.request.parse import Request
-    from oci_gpu_hook.request.settings import Settings
 
-    Number = tuple[int, int]
+Number = tuple[int, int]
+
 
 _SHORT_ID = 12
 _LOOK_SECONDS, _OPEN_SECONDS = 4, 30

@@ -10,15 +10,13 @@ import json
 import shlex
 from string import Template
 from textwrap import indent
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from oci_gpu_hook.cli.cdi import ENTRY
 from oci_gpu_hook.operations import Device, Mount, OpenCgroup, Service
+from oci_gpu_hook.planning.plan import Plan
+from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.words import ALL, VISIBLE_DEVICES
-
-if TYPE_CHECKING:
-    from oci_gpu_hook.planning.plan import Plan
-    from oci_gpu_hook.request.parse import Request
 
 RUNTIME = "oci-gpu-runtime"
 _PREFIX = ENTRY.rpartition("/libexec/")[0]

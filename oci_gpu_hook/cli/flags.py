@@ -6,7 +6,8 @@ from __future__ import annotations
 import functools
 import os
 import shlex
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple
+from collections.abc import Iterable
+from typing import Any, Callable, NamedTuple
 
 import click
 
@@ -15,24 +16,20 @@ from oci_gpu_hook.cli.flaglines import Asked
 from oci_gpu_hook.cli.group import Group
 from oci_gpu_hook.cli.options import config_file, host_root
 from oci_gpu_hook.container import rootfs
+from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.errors import RequestError, UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis.remedy import is_name
 from oci_gpu_hook.node.setup import cdispec, drivervolume
 from oci_gpu_hook.planning import selection
 from oci_gpu_hook.planning.decide import decide
+from oci_gpu_hook.planning.plan import Plan
+from oci_gpu_hook.planning.selection import Selection
 from oci_gpu_hook.request import selectors
 from oci_gpu_hook.request.bundle import Bundle
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.settings import Settings, read_settings
 from oci_gpu_hook.request.words import ALL, DEFAULT_CAPABILITIES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from oci_gpu_hook.driver.inventory import DriverInventory
-    from oci_gpu_hook.planning.plan import Plan
-    from oci_gpu_hook.planning.selection import Selection
 
 _WHERE = "the command line"
 _GPU, _MIG = "nvidia.com/gpu", "nvidia.com/mig-"

@@ -7,35 +7,31 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from errno import EDQUOT, ENOSPC, EROFS
-from typing import TYPE_CHECKING
 
 import click
 
 from oci_gpu_hook.cli import cdi, features, onhost
 from oci_gpu_hook.cli.group import Group
+from oci_gpu_hook.cli.onhost import Found
 from oci_gpu_hook.cli.options import config_file, host_root, nvml_timeout, output_format, seconds, show
 from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import proc, survey
+from oci_gpu_hook.driver.inventory import DriverInventory
+from oci_gpu_hook.driver.proc import Stamp
 from oci_gpu_hook.errors import ApplyError, ConfigError, DriverError, HookError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.host.saved import FOLDER
 from oci_gpu_hook.node.gpus import nvml, present, udev
+from oci_gpu_hook.node.gpus.present import Present
 from oci_gpu_hook.node.machine import whole
 from oci_gpu_hook.node.setup import drivervolume
 from oci_gpu_hook.request.settings import read_settings
 from oci_gpu_hook.request.words import ALL
 from oci_gpu_hook.vendors import platform
 from oci_gpu_hook.vendors.vendorinventory import PREFIX
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from oci_gpu_hook.cli.onhost import Found
-    from oci_gpu_hook.driver.inventory import DriverInventory
-    from oci_gpu_hook.driver.proc import Stamp
-    from oci_gpu_hook.node.gpus.present import Present
 
 _SETTLE_SECONDS = 2.0
 

@@ -7,7 +7,6 @@ With --gpus every GPU is opened, in a process of its own and under a time limit.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 import click
 
@@ -15,6 +14,7 @@ from oci_gpu_hook.cli import onhost
 from oci_gpu_hook.cli.options import config_file, seconds
 from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import proc, survey
+from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.driver.survey import driver_version, list_gpus
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.host.root import HostRoot
@@ -23,11 +23,7 @@ from oci_gpu_hook.node.engines import containerdevices
 from oci_gpu_hook.node.exporters import counters, gpuexposition, sinceboot, spool
 from oci_gpu_hook.node.gpus import kernellog, leased, nvml, readings
 from oci_gpu_hook.node.machine import validated, whole
-from oci_gpu_hook.request.settings import read_settings
-
-if TYPE_CHECKING:
-    from oci_gpu_hook.driver.inventory import DriverInventory
-    from oci_gpu_hook.request.settings import Settings
+from oci_gpu_hook.request.settings import Settings, read_settings
 
 
 @click.command()

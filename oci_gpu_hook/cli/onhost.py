@@ -6,29 +6,23 @@ NVIDIA's driver, or a Jetson or WSL 2 in its place, and other vendors' hardware.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-from oci_gpu_hook.cli.render import aligned, section, sentences
+from oci_gpu_hook.cli.render import Row, aligned, section, sentences
 from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import nodes, survey
-from oci_gpu_hook.driver.inventory import DriverInventory
+from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
+from oci_gpu_hook.driver.nodes import DeviceNode
 from oci_gpu_hook.errors import DriverError
+from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.gpus import present
+from oci_gpu_hook.node.gpus.present import Present, WrongFile
 from oci_gpu_hook.planning import platforms
 from oci_gpu_hook.planning.provision import COMPAT32
 from oci_gpu_hook.request.words import CAPABILITIES, FEATURES
 from oci_gpu_hook.vendors import platform, tegra
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from oci_gpu_hook.cli.render import Row
-    from oci_gpu_hook.driver.inventory import MigDevice
-    from oci_gpu_hook.driver.nodes import DeviceNode
-    from oci_gpu_hook.host.root import HostRoot
-    from oci_gpu_hook.node.gpus.present import Present, WrongFile
-    from oci_gpu_hook.vendors.vendorhost import VendorState
+from oci_gpu_hook.vendors.vendorhost import VendorState
 
 # Those that have a description of their driver in the place of NVIDIA's kernel module.
 PLATFORMS = (platform.TEGRA, platform.WSL)

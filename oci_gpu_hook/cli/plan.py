@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 import click
 
-from oci_gpu_hook.asking import Question
+from oci_gpu_hook.asking import Question, Spec
 from oci_gpu_hook.cli import named, shown
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
 from oci_gpu_hook.container import rootfs
@@ -18,11 +17,8 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.engines import cdispecs
 from oci_gpu_hook.planning.decide import decide
 from oci_gpu_hook.request.annotations import folder_of
-
-if TYPE_CHECKING:
-    from oci_gpu_hook.asking import Spec
-    from oci_gpu_hook.request.parse import Request
-    from oci_gpu_hook.request.settings import Settings
+from oci_gpu_hook.request.parse import Request
+from oci_gpu_hook.request.settings import Settings
 
 
 @click.command()

@@ -6,13 +6,10 @@ Must not decide or leave out anything.  Never on the hook's path.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    # Cells of one line.
-    Row = tuple[str, ...]
+Row = tuple[str, ...]
 
 
 def as_json(value: Any) -> Any:

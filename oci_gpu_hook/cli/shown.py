@@ -7,24 +7,22 @@ container, as the hook itself reports only what was requested and could not be g
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Callable
 
-from oci_gpu_hook.cli.render import section, sentences
+from oci_gpu_hook.cli.render import Row, section, sentences
+from oci_gpu_hook.driver.inventory import DriverInventory, Library
 from oci_gpu_hook.formats import devicerule
 from oci_gpu_hook.node.diagnosis import listed
 from oci_gpu_hook.operations import Device, LdCache, Mount, OpenCgroup, Relabel, Service, Symlink, TellSystemd, Tmpfs
+from oci_gpu_hook.planning.plan import Plan
 from oci_gpu_hook.planning.provision import COMPAT32, brought_by
+from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.words import FEATURES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from oci_gpu_hook.cli.render import Row
-    from oci_gpu_hook.driver.inventory import DriverInventory, Library
     from oci_gpu_hook.operations import Operation
-    from oci_gpu_hook.planning.plan import Plan
-    from oci_gpu_hook.request.parse import Request
 
 
 def plan_document(plan: Plan, left_out: Iterable[str] = ()) -> dict[str, object]:

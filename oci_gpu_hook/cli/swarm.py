@@ -7,7 +7,7 @@ import json
 import os
 import re
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -15,16 +15,13 @@ from oci_gpu_hook.cli.flaglines import RUNTIME, RUNTIMES
 from oci_gpu_hook.cli.group import Group
 from oci_gpu_hook.cli.options import config_file, host_root
 from oci_gpu_hook.driver import survey
+from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.errors import ConfigError, DriverError, UsageError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.gpus import leased
 from oci_gpu_hook.node.setup import daemonjson, enginefile
-from oci_gpu_hook.request.settings import SETTINGS, read_settings
+from oci_gpu_hook.request.settings import SETTINGS, Settings, read_settings
 from oci_gpu_hook.request.sources import SWARM_VARIABLE
-
-if TYPE_CHECKING:
-    from oci_gpu_hook.driver.inventory import DriverInventory
-    from oci_gpu_hook.request.settings import Settings
 
 KEY = "node-generic-resources"
 _MOST_SHARES = 100

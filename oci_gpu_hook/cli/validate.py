@@ -11,13 +11,16 @@ import shlex
 import signal
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, NoReturn
+from types import FrameType
+from typing import NoReturn
 
 import click
 
 from oci_gpu_hook.cli import doctor, examine, onhost
 from oci_gpu_hook.cli.options import config_file, json_format, output_format, seconds, show
 from oci_gpu_hook.driver import survey
+from oci_gpu_hook.driver.facts import Facts
+from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.driver.survey import driver_version
 from oci_gpu_hook.errors import DONE, OUR_BUG, ApplyError, ConfigError, DriverError, HookError, plain
 from oci_gpu_hook.host.root import HostRoot
@@ -32,16 +35,9 @@ from oci_gpu_hook.node.gpus import nvml
 from oci_gpu_hook.node.machine import validated, whole
 from oci_gpu_hook.node.machine.validated import FAILED, PASSED, SKIPPED, STEPS, StepResult, Validation
 from oci_gpu_hook.node.validation import containerstep, workload
-from oci_gpu_hook.request.settings import read_settings
+from oci_gpu_hook.request.settings import Settings, read_settings
 from oci_gpu_hook.request.state import Who
 from oci_gpu_hook.vendors import platform
-
-if TYPE_CHECKING:
-    from types import FrameType
-
-    from oci_gpu_hook.driver.facts import Facts
-    from oci_gpu_hook.driver.inventory import DriverInventory
-    from oci_gpu_hook.request.settings import Settings
 
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 DRIVER, HOOK, WORKLOAD = STEPS

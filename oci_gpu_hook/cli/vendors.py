@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -15,11 +15,8 @@ from oci_gpu_hook.errors import ConfigError, UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.gpus import present
 from oci_gpu_hook.vendors import folders, vendorfile
-from oci_gpu_hook.vendors.vendorinventory import LARGEST_FILE
-
-if TYPE_CHECKING:
-    from oci_gpu_hook.vendors.vendorhost import VendorState
-    from oci_gpu_hook.vendors.vendorinventory import Vendor
+from oci_gpu_hook.vendors.vendorhost import VendorState
+from oci_gpu_hook.vendors.vendorinventory import LARGEST_FILE, Vendor
 
 _HEADINGS: tuple[str, ...] = ("FLAG", "KIND", "DEVICES", "VERSION", "GROUPS", "FILE")
 _VERSIONS = {"module": "of module {}", "file": "in {}", "text": "{}", "": ""}

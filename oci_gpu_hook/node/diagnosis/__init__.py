@@ -7,13 +7,10 @@ must not name a remedy that gives containers more access than the fault needs.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from oci_gpu_hook.node.diagnosis.remedy import NOTHING, Remedy, command
 from oci_gpu_hook.record import NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 PASS, WARN, FAIL = "pass", "warn", "fail"
 

@@ -9,14 +9,10 @@ Must not name a command of another engine.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from oci_gpu_hook.node.diagnosis.remedy import NOTHING, Remedy, command, in_words, is_name, then
-from oci_gpu_hook.node.engines.containerrecords import CONTAINERD, CRIO, DOCKER, PODMAN
+from oci_gpu_hook.node.engines.containerrecords import CONTAINERD, CRIO, DOCKER, PODMAN, Running
 from oci_gpu_hook.record import NamedTuple
-
-if TYPE_CHECKING:
-    from oci_gpu_hook.node.engines.containerrecords import Running
 
 _VARIABLE = "NVIDIA_VISIBLE_DEVICES=all"
 _PROGRAMS = {PODMAN: "podman", DOCKER: "docker"}

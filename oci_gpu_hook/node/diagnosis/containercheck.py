@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from oci_gpu_hook.formats import contexts
 from oci_gpu_hook.node.diagnosis import Finding, advice, failed, listed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import DOCTOR, KERNELS_LOG, Remedy, command, is_name, then
+from oci_gpu_hook.node.engines.containerrecords import Running
 from oci_gpu_hook.operations import Device, LdCache, Mount
 from oci_gpu_hook.record import NamedTuple
 
 if TYPE_CHECKING:
-    from oci_gpu_hook.node.engines.containerrecords import Running
     from oci_gpu_hook.operations import Operation
 
 # Why no open was tried, and what fixes that if it is not to start the container again.

@@ -8,9 +8,10 @@ of asking by our runtime.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
+from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.node.diagnosis import Finding, failed, passed, warned
 from oci_gpu_hook.node.diagnosis.enginecheck import of_runtimes
@@ -20,11 +21,6 @@ from oci_gpu_hook.node.engines.installed import PATH, RUNTIME, Runtime, executab
 from oci_gpu_hook.node.machine import processes, untrusted
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.vendors import folders
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from oci_gpu_hook.host.root import HostRoot
 
 _CHECK = "Docker"
 # dockerd looks for it in its PATH, once, when it starts.

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import nodes, proc, survey
+from oci_gpu_hook.driver.facts import Facts
+from oci_gpu_hook.driver.inventory import DriverInventory
+from oci_gpu_hook.driver.nodes import DeviceNode
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.formats import ldcache
+from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.host.saved import FOLDER
 from oci_gpu_hook.kernel.filetypes import is_folder, is_open_to_others
 from oci_gpu_hook.node.diagnosis import Finding, failed, listed, passed, warned
@@ -16,16 +18,10 @@ from oci_gpu_hook.node.diagnosis.remedy import KERNELS_LOG, REBOOT, REFRESH, Rem
 from oci_gpu_hook.node.diagnosis.systemcheck import version_numbers
 from oci_gpu_hook.node.gpus import leased, present
 from oci_gpu_hook.node.machine import kernelconfig
+from oci_gpu_hook.node.machine.kernelconfig import Kernel
 from oci_gpu_hook.node.machine.untrusted import number
 from oci_gpu_hook.planning import platforms
 from oci_gpu_hook.vendors import platform, tegra
-
-if TYPE_CHECKING:
-    from oci_gpu_hook.driver.facts import Facts
-    from oci_gpu_hook.driver.inventory import DriverInventory
-    from oci_gpu_hook.driver.nodes import DeviceNode
-    from oci_gpu_hook.host.root import HostRoot
-    from oci_gpu_hook.node.machine.kernelconfig import Kernel
 
 _USABLE_BY_ALL = 0o666
 # Which lets adapters reach GPUs' memory: NVIDIA's, and Mellanox's before it.

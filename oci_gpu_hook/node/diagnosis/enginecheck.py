@@ -7,24 +7,19 @@ stops every container of that engine.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_open_to_others
 from oci_gpu_hook.node.diagnosis import Finding, failed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import Remedy, command, reinstall, roots_alone, then
 from oci_gpu_hook.node.diagnosis.systemcheck import python, version_numbers
-from oci_gpu_hook.node.engines.installed import find_program, of_containerd
-from oci_gpu_hook.node.engines.registrations import NVIDIAS, OURS, REGISTRATION
+from oci_gpu_hook.node.engines.installed import Engine, Runtime, find_program, of_containerd
+from oci_gpu_hook.node.engines.registrations import NVIDIAS, OURS, REGISTRATION, Registration
 from oci_gpu_hook.node.machine import apart, toml
 from oci_gpu_hook.vendors import folders
 
-if TYPE_CHECKING:
-    from oci_gpu_hook.host.root import HostRoot
-    from oci_gpu_hook.node.engines.installed import Engine, Runtime
-    from oci_gpu_hook.node.engines.registrations import Registration
+Engines = tuple[Engine, ...]
+Registered = tuple[Registration, ...]
 
-    Engines = tuple[Engine, ...]
-    Registered = tuple[Registration, ...]
 
 CONTAINERDS = ("containerd", "k3s", "rke2")
 _SERVED = ("prestart", "createRuntime")

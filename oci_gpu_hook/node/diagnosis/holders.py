@@ -8,15 +8,10 @@ devices: those whose two capabilities the container has as well.  Another vendor
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from oci_gpu_hook.node.engines.containerdevices import Wanted
+from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
+from oci_gpu_hook.node.engines.containerdevices import ContainerDevices, Wanted
 from oci_gpu_hook.record import NamedTuple
-
-if TYPE_CHECKING:
-    from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
-    from oci_gpu_hook.node.engines.containerdevices import ContainerDevices
-    from oci_gpu_hook.vendors.vendorhost import VendorState
+from oci_gpu_hook.vendors.vendorhost import VendorState
 
 
 class Share(NamedTuple):

@@ -7,16 +7,11 @@ no longer there.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from oci_gpu_hook.driver.inventory import MigDevice
 from oci_gpu_hook.errors import quoted
 from oci_gpu_hook.node.diagnosis import Finding, failed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import REFRESH, command, then
-from oci_gpu_hook.node.engines.cdispecs import GPU
-
-if TYPE_CHECKING:
-    from oci_gpu_hook.driver.inventory import MigDevice
-    from oci_gpu_hook.node.engines.cdispecs import Device, Spec
+from oci_gpu_hook.node.engines.cdispecs import GPU, Device, Spec
 
 _CAPS = "/dev/nvidia-caps/nvidia-cap"
 # The kernel module's first minors are of what is no instance's: the fabric's management, MIG's, and its monitoring.

@@ -6,23 +6,19 @@ from __future__ import annotations
 import os
 import re
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from oci_gpu_hook.errors import ConfigError
+from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_open_to_others
 from oci_gpu_hook.node.diagnosis import Finding, failed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import UPGRADE_KERNEL, command, roots_alone, then
 from oci_gpu_hook.node.engines import containerrecords
-from oci_gpu_hook.node.engines.installed import find_program
+from oci_gpu_hook.node.engines.installed import Engine, find_program
 from oci_gpu_hook.node.machine import libselinux
+from oci_gpu_hook.node.machine.kernelconfig import Kernel
 from oci_gpu_hook.node.machine.libselinux import CGROUP_V1_BOOLEAN, Status
 from oci_gpu_hook.request import settingsfile
 from oci_gpu_hook.request.settings import SETTINGS, files, read_settings
-
-if TYPE_CHECKING:
-    from oci_gpu_hook.host.root import HostRoot
-    from oci_gpu_hook.node.engines.installed import Engine
-    from oci_gpu_hook.node.machine.kernelconfig import Kernel
 
 _OLDEST_KERNEL = (5, 14)
 _OLDEST_PYTHON = (3, 9)

@@ -3,18 +3,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.host.saved import FOLDER
 from oci_gpu_hook.node.diagnosis import Finding, failed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import REFRESH, UPGRADE_KERNEL, command, roots_alone, then
+from oci_gpu_hook.node.gpus.present import Present, WrongFile
 from oci_gpu_hook.node.machine import libselinux
 from oci_gpu_hook.vendors import vendorhost, vendorinventory
-
-if TYPE_CHECKING:
-    from oci_gpu_hook.host.root import HostRoot
-    from oci_gpu_hook.node.gpus.present import Present, WrongFile
-    from oci_gpu_hook.vendors.vendorhost import VendorState
+from oci_gpu_hook.vendors.vendorhost import VendorState
 
 _CHECK = "vendors"
 _LOOK = command("oci-gpu-hook", "info")

@@ -14,10 +14,10 @@ that he could use there are the host's own, and its mounts say where.
 from __future__ import annotations
 
 import posix
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
 
 from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.host.root import HostRoot
@@ -25,18 +25,13 @@ from oci_gpu_hook.kernel import bpf, syscalls
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.kernel.filetypes import is_character_device, is_same
 from oci_gpu_hook.node.engines import containers, deviceverdict
+from oci_gpu_hook.node.engines.containerrecords import Running
 from oci_gpu_hook.node.machine import processes, untrusted
-from oci_gpu_hook.node.machine.untrusted import Budget, ContainerRoot, Mounts
+from oci_gpu_hook.node.machine.untrusted import Budget, ContainerRoot, Mounts, Number
 from oci_gpu_hook.record import NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+Nodes = tuple[dict[Number, str], bool]
 
-    from oci_gpu_hook.node.engines.containerrecords import Running
-    from oci_gpu_hook.node.machine.untrusted import Number
-
-    # The first path in the container of each number that was found, and whether all was looked at.
-    Nodes = tuple[dict[Number, str], bool]
 
 _OURS = "/proc/self/ns/mnt"
 _DIRECTORY = posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC

@@ -12,20 +12,15 @@ Reads only, and starts no engine.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import Any
 
 from oci_gpu_hook.formats import jsontext
+from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.machine import processes, untrusted
-from oci_gpu_hook.node.machine.untrusted import ROOT, Files
+from oci_gpu_hook.node.machine.untrusted import ROOT, Budget, Files, Mounts
 from oci_gpu_hook.record import NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from typing import Any
-
-    from oci_gpu_hook.host.root import HostRoot
-    from oci_gpu_hook.node.machine.untrusted import Budget, Mounts
 
 PODMAN, CRIO, DOCKER, CONTAINERD, LXC = "podman", "CRI-O", "Docker", "containerd", "LXC"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import posix
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from oci_gpu_hook.errors import UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
@@ -18,9 +18,6 @@ from oci_gpu_hook.node.engines import containerrecords as records
 from oci_gpu_hook.node.engines.containerrecords import UNNAMED, ContainerNames, Running
 from oci_gpu_hook.node.machine import kernelconfig, processes, untrusted
 from oci_gpu_hook.node.machine.untrusted import ROOT, Files
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 # Engines show ids shortened to twelve letters, of sixty-four.
 _SHORTEST_ID = 12

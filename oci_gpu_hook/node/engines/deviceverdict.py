@@ -10,12 +10,9 @@ from __future__ import annotations
 
 import operator
 import struct
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from oci_gpu_hook.formats.devicefilter import TYPES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _READ, _WRITE = 2, 4  # BPF_DEVCG_ACC_READ and _WRITE
 _EXIT, _JUMP, _LDDW = 0x95, 0x05, 0x18

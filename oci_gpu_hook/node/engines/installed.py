@@ -6,18 +6,15 @@ containers.conf(5), crio.conf(5), Docker's daemon.json, containerd's config.toml
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import Any
 
 from oci_gpu_hook.formats import jsontext
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_regular
 from oci_gpu_hook.node.machine import toml, untrusted
 from oci_gpu_hook.record import NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
 
 VENDORS_FOLDER = "/usr/share/containers/oci/hooks.d"
 ADMINISTRATORS_FOLDER = "/etc/containers/oci/hooks.d"

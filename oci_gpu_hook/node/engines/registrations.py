@@ -3,18 +3,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from oci_gpu_hook.formats import jsontext
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.engines.installed import ADMINISTRATORS_FOLDER, VENDORS_FOLDER
+from oci_gpu_hook.node.engines.installed import ADMINISTRATORS_FOLDER, VENDORS_FOLDER, Engine
 from oci_gpu_hook.node.machine import untrusted
 from oci_gpu_hook.record import NamedTuple
-
-if TYPE_CHECKING:
-    from typing import Any
-
-    from oci_gpu_hook.node.engines.installed import Engine
 
 ENTRY = "/usr/libexec/oci/hooks.d/oci-gpu-hook"
 REGISTRATION = "oci-gpu-hook.json"

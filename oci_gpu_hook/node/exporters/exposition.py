@@ -6,10 +6,7 @@ Must not know any metric.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from collections.abc import Iterable
 
 # Names are kept: people's rules and dashboards use them.
 PREFIX = "oci_gpu_hook_"

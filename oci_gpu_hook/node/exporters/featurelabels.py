@@ -10,16 +10,12 @@ not look at anything.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
-from oci_gpu_hook.node.machine.validated import FAILED, PASSED, STEPS
+from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
+from oci_gpu_hook.driver.proc import Gpu
+from oci_gpu_hook.node.gpus.readings import GpuReading
+from oci_gpu_hook.node.machine.validated import FAILED, PASSED, STEPS, Validation
 from oci_gpu_hook.record import NamedTuple
-
-if TYPE_CHECKING:
-    from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
-    from oci_gpu_hook.driver.proc import Gpu
-    from oci_gpu_hook.node.gpus.readings import GpuReading
-    from oci_gpu_hook.node.machine.validated import Validation
 
 NVIDIA = "nvidia.com/"
 OURS = "feature.node.kubernetes.io/oci-gpu-hook."

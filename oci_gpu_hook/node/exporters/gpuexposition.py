@@ -9,18 +9,14 @@ from __future__ import annotations
 
 import re
 from itertools import groupby
-from typing import TYPE_CHECKING
 
+from oci_gpu_hook.driver.proc import Gpu
 from oci_gpu_hook.node.exporters.exposition import COUNTER, GAUGE, gauge, metric
 from oci_gpu_hook.node.gpus.kernellog import place
-from oci_gpu_hook.node.machine.validated import PASSED, SKIPPED
+from oci_gpu_hook.node.gpus.leased import Counted
+from oci_gpu_hook.node.gpus.readings import Readings
+from oci_gpu_hook.node.machine.validated import PASSED, SKIPPED, Validation
 from oci_gpu_hook.record import NamedTuple
-
-if TYPE_CHECKING:
-    from oci_gpu_hook.driver.proc import Gpu
-    from oci_gpu_hook.node.gpus.leased import Counted
-    from oci_gpu_hook.node.gpus.readings import Readings
-    from oci_gpu_hook.node.machine.validated import Validation
 
 # nvml.h: nvmlClocksEventReason*.
 CLOCKS_EVENTS = {

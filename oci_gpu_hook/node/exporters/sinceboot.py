@@ -15,19 +15,17 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from oci_gpu_hook.driver.proc import Gpu
 from oci_gpu_hook.host import health, saved
+from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.node.exporters import spool
 from oci_gpu_hook.node.gpus import kernellog
+from oci_gpu_hook.node.gpus.kernellog import Xid
+from oci_gpu_hook.node.gpus.readings import Readings
 from oci_gpu_hook.node.machine import whole
-
-if TYPE_CHECKING:
-    from oci_gpu_hook.driver.proc import Gpu
-    from oci_gpu_hook.host.root import HostRoot
-    from oci_gpu_hook.node.gpus.kernellog import Xid
-    from oci_gpu_hook.node.gpus.readings import Readings
 
 # Of NVIDIA's list of XID errors those after which a GPU computes no more, or wrong, until it is reset.
 FATAL = {

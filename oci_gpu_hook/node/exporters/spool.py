@@ -15,8 +15,9 @@ import fcntl
 import json
 import os
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
@@ -24,9 +25,6 @@ from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.node.exporters import counters
 from oci_gpu_hook.node.machine import whole
 from oci_gpu_hook.report.records import SPOOL
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _FOLDER = os.path.dirname(SPOOL)
 _TOTALS = f"{_FOLDER}/metrics.json"

@@ -6,17 +6,13 @@ Charliecloud copies what ``list`` names into an image's folder.  Must not open a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from oci_gpu_hook.driver import inventory, survey
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.planning import selection
 from oci_gpu_hook.request import parse
+from oci_gpu_hook.request.containercli import Call
 from oci_gpu_hook.request.settings import Settings, read_settings
 from oci_gpu_hook.request.words import ALL, CAPABILITIES, VISIBLE_DEVICES
-
-if TYPE_CHECKING:
-    from oci_gpu_hook.request.containercli import Call
 
 _FILTERS = ("device", "libraries", "binaries", "ipcs", "firmwares")
 _INFO = ("Device Index", "Device Minor", "Model", "Brand", "GPU UUID", "Bus Location", "Architecture")

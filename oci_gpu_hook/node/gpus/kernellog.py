@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import posix
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.selectors import bus_id
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _KMSG = "/dev/kmsg"
 # No record is longer; a shorter read gets none at all.

@@ -6,17 +6,13 @@ Reads only: no lock is taken and nothing is removed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.host import health, leases
+from oci_gpu_hook.host.leases import Lease
+from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.planning.holding import title, why_unhealthy
 from oci_gpu_hook.planning.selection import Selection, holds
 from oci_gpu_hook.record import NamedTuple
-
-if TYPE_CHECKING:
-    from oci_gpu_hook.driver.inventory import DriverInventory
-    from oci_gpu_hook.host.leases import Lease
-    from oci_gpu_hook.host.root import HostRoot
 
 
 class Counted(NamedTuple):

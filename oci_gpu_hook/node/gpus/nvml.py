@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from oci_gpu_hook.driver.facts import Facts, GpuFacts, MigFacts
+from oci_gpu_hook.driver.inventory import DriverInventory
+from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.machine import apart
 from oci_gpu_hook.planning.compatibility import BRANDS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from oci_gpu_hook.driver.inventory import DriverInventory
-    from oci_gpu_hook.host.root import HostRoot
 
 _MOST_MIG_DEVICES = 64
 

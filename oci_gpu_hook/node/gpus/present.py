@@ -6,19 +6,15 @@ A file that is wrong must not hide the others.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Set
 
 from oci_gpu_hook.driver import nodes, proc
 from oci_gpu_hook.errors import ConfigError
+from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.vendors import folders, vendorhost, vendorinventory, vendorsurvey
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Set
-
-    from oci_gpu_hook.host.root import HostRoot
-    from oci_gpu_hook.vendors.vendorhost import VendorState
-    from oci_gpu_hook.vendors.vendorinventory import Vendor, VendorInventory
+from oci_gpu_hook.vendors.vendorhost import VendorState
+from oci_gpu_hook.vendors.vendorinventory import Vendor, VendorInventory
 
 _NVIDIA = "10de"
 # Of classes of PCI functions (pci.ids): displays, co-processors, accelerators.  A vendor has bridges and sensors, too.

@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from oci_gpu_hook.driver.inventory import DriverInventory
+from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.gpus import nvml
-
-if TYPE_CHECKING:
-    from oci_gpu_hook.driver.inventory import DriverInventory
-    from oci_gpu_hook.host.root import HostRoot
 
 # The values of a GPU in NVML's units (degrees Celsius, milliwatts, megahertz, bytes, percent), each with the least and
 # the most that a GPU can have: what lies beyond is a mistake of a driver or of a failing board, and counts as not read.

@@ -6,10 +6,7 @@ They come from pyudev.  Without pyudev or udev there are no events, and the call
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from collections.abc import Iterator
 
 # Of any vendor.
 _OF_DEVICES = ("drm", "accel", "infiniband_verbs")

@@ -14,13 +14,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from oci_gpu_hook import errors
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 _STEP = b"\n"
 _LARGEST_ANSWER, _LARGEST_OUTPUT = 4 << 20, 1 << 20

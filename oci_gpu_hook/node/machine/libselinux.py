@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import posix
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import Any
 
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.kernel.filetypes import S_IFDIR, is_folder
 from oci_gpu_hook.record import NamedTuple
-
-if TYPE_CHECKING:
-    from typing import Any
 
 # Each has a type of its name, which is known only while its rules are loaded.
 MODULES = ("nvidia_container", "oci_gpu_hook")

@@ -11,27 +11,23 @@ The one module that opens such paths.  Must not believe what it reads: its calle
 from __future__ import annotations
 
 import posix
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import Any
 
 from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.formats import jsontext
+from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.host.source import read_source
 from oci_gpu_hook.kernel import procfile, syscalls
 from oci_gpu_hook.kernel.descriptors import closing, content, reopened
 from oci_gpu_hook.kernel.filetypes import is_character_device, is_regular
 from oci_gpu_hook.kernel.mountinfo import parsed
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
+Number = tuple[int, int]
 
-    from oci_gpu_hook.host.root import HostRoot
-
-    # Major and minor.
-    Number = tuple[int, int]
 
 ROOT = 0
 # As large as a config.json that a start reads; a list of 500 containers has some hundred KiB.

@@ -12,23 +12,23 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from oci_gpu_hook.container.layout import Layout
+from oci_gpu_hook.driver.inventory import DriverInventory
+from oci_gpu_hook.driver.nodes import DeviceNode
 from oci_gpu_hook.node.engines.cdispecs import GPU, MARK, PROGRAM
-from oci_gpu_hook.operations import Device
+from oci_gpu_hook.operations import Device, Mount
 from oci_gpu_hook.planning import provision, vendorshare
 from oci_gpu_hook.planning.carriedout import edits_of
 from oci_gpu_hook.planning.plan import Provision
 from oci_gpu_hook.request.vendorrequest import VendorRequest
 from oci_gpu_hook.request.words import ALL, NONE, VISIBLE_DEVICES, VOID
+from oci_gpu_hook.vendors.vendorhost import VendorState
 
 if TYPE_CHECKING:
-    from oci_gpu_hook.container.layout import Layout
-    from oci_gpu_hook.driver.inventory import DriverInventory
-    from oci_gpu_hook.driver.nodes import DeviceNode
-    from oci_gpu_hook.operations import Mount, Operation
-    from oci_gpu_hook.vendors.vendorhost import VendorState
+    from oci_gpu_hook.operations import Operation
 
-    # Lists of containerEdits by name.
-    Edits = dict[str, list[Any]]
+Edits = dict[str, list[Any]]
+
 
 VERSION = "0.5.0"
 # With additionalGids, which podman before 5 does not know.

@@ -11,21 +11,19 @@ import json
 import posixpath
 import re
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from oci_gpu_hook.errors import ConfigError, quoted
+from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.engines import installed
 from oci_gpu_hook.node.machine import toml
 from oci_gpu_hook.node.setup import daemonjson
-from oci_gpu_hook.node.setup.enginefile import FIX
+from oci_gpu_hook.node.setup.enginefile import FIX, EngineFile
 from oci_gpu_hook.request.settings import SETTINGS
 
-if TYPE_CHECKING:
-    from oci_gpu_hook.host.root import HostRoot
-    from oci_gpu_hook.node.setup.enginefile import EngineFile
+Files = list[tuple[str, dict[str, Any]]]
+Table = tuple[str, dict[str, Any]]
 
-    Files = list[tuple[str, dict[str, Any]]]
-    Table = tuple[str, dict[str, Any]]
 
 # Of several drop-ins the last one holds.
 CONTAINERD = "/etc/containerd/conf.d/99-oci-gpu-hook.toml"

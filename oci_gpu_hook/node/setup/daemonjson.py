@@ -8,16 +8,14 @@ again.  Must not know what a value means, nor read or write a file.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from oci_gpu_hook.errors import ConfigError, quoted
 from oci_gpu_hook.formats import jsontext
-from oci_gpu_hook.node.setup.enginefile import FIX
+from oci_gpu_hook.node.setup.enginefile import FIX, EngineFile
 
-if TYPE_CHECKING:
-    from oci_gpu_hook.node.setup.enginefile import EngineFile
+Member = tuple[str, int, int, int]
 
-    Member = tuple[str, int, int, int]
 
 PATH = "/etc/docker/daemon.json"
 _SPACE = " \t\n\r"

@@ -21,20 +21,16 @@ import fcntl
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
 
+from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.errors import ConfigError, DriverError
+from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.host.source import UntrustedError, open_source, read_source
 from oci_gpu_hook.kernel.descriptors import closing, reopened
 from oci_gpu_hook.kernel.filetypes import is_folder, is_open_to_others, is_regular
 from oci_gpu_hook.node.machine import whole
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from oci_gpu_hook.driver.inventory import DriverInventory
-    from oci_gpu_hook.host.root import HostRoot
 
 STATE = "/var/lib/oci-gpu-hook"
 NAME = "volume"

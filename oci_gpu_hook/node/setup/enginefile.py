@@ -10,16 +10,14 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from oci_gpu_hook.errors import ApplyError, ConfigError, quoted
+from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.host.source import UntrustedError, open_source
 from oci_gpu_hook.kernel.descriptors import closing, content, reopened
 from oci_gpu_hook.kernel.filetypes import is_regular, stamp
 from oci_gpu_hook.node.machine import whole
-
-if TYPE_CHECKING:
-    from oci_gpu_hook.host.root import HostRoot
 
 FIX = "fix it first: nothing was changed"
 _LARGEST = 1 << 20

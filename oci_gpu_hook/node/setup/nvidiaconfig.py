@@ -7,16 +7,13 @@ instead.  Must not parse TOML or read a file.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from oci_gpu_hook.errors import ConfigError, quoted
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.settingsfile import matches, meant
 from oci_gpu_hook.request.words import ALL, CAPABILITIES, items
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from typing import Any
 
 # The beginning of an imported file: only such a file may be replaced.
 MARK = "# Written by 'oci-gpu-hook config import'"

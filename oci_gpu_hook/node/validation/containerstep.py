@@ -16,13 +16,15 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from glob import glob
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable
+from typing import Any, Callable
 
 from oci_gpu_hook.driver.survey import list_gpus
 from oci_gpu_hook.errors import ApplyError, ConfigError, HookError
+from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.node.diagnosis import Finding, failed, passed
 from oci_gpu_hook.node.diagnosis.remedy import DOCTOR, NOTHING, in_words
@@ -30,13 +32,8 @@ from oci_gpu_hook.node.engines import installed, registrations
 from oci_gpu_hook.node.engines.containerrecords import Running
 from oci_gpu_hook.node.machine import apart, libselinux
 from oci_gpu_hook.node.machine.untrusted import ContainerRoot
+from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.runtime import create as entry
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from oci_gpu_hook.host.root import HostRoot
-    from oci_gpu_hook.request.settings import Settings
 
 _CHECK = "container"
 _PROGRAM = "/ld.so"

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import signal
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from oci_gpu_hook.driver.facts import Facts
 from oci_gpu_hook.driver.inventory import DriverInventory
@@ -18,10 +19,6 @@ from oci_gpu_hook.node.diagnosis.remedy import DOCTOR, KERNELS_LOG, REBOOT, comm
 from oci_gpu_hook.node.machine import apart
 from oci_gpu_hook.node.machine.apart import Said
 from oci_gpu_hook.node.validation.vectoradd import ELEMENTS
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 # What libcuda loads beside, which below a driver root no loader of the host finds.
 LIBRARIES = ("libcuda", "libnvidia-ptxjitcompiler", "libnvidia-nvvm", "libnvidia-nvvm70", "libnvidia-gpucomp")
