@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -293,7 +294,7 @@ def test_the_table(program: Program, runs: HostRoot, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(
         containerdevices, "held_nodes", lambda *_: ({(195, 1): "/dev/nvidia1", (195, 0): "/dev/x"}, True)
     )
-    monkeypatch.setattr(containerdevices, "_rules", lambda *_: "c 195:1 rw\n")
+    monkeypatch.setattr(containerdevices, "_verdict", lambda *_: partial(deviceverdict.by_rules, "c 195:1 rw\n"))
     text = program("containers", "--host-root", runs.path)
     assert text.splitlines()[0].split() == ["CONTAINER", "ID", "ENGINE", "RUNTIME", "GPU", "SINCE"]
     assert "first  " in text and "runc     0    1970-01-12T" in text
@@ -307,7 +308,7 @@ def test_others_have_a_column_of_their_own(program: Program, runs: HostRoot, mon
     monkeypatch.setattr(present, "look", lambda root: present.Present((amd(),), ()))
     nodes = {(226, 128): "/dev/x", (226, 1): "/dev/card1"}
     monkeypatch.setattr(containerdevices, "held_nodes", lambda *_: (nodes, True))
-    monkeypatch.setattr(containerdevices, "_rules", lambda *_: "c 226:128 rw\n")
+    monkeypatch.setattr(containerdevices, "_verdict", lambda *_: partial(deviceverdict.by_rules, "c 226:128 rw\n"))
     heading, *lines = program("containers", "--host-root", runs.path).splitlines()
     assert heading.split()[4:] == ["GPU", "OTHERS", "SINCE"]
     assert "-    OCI_AMD=0  1970-01-12T" in lines[1]
