@@ -14,6 +14,7 @@ from oci_gpu_hook.driver import catalogue, elf, proc
 from oci_gpu_hook.driver.inventory import DriverFile, Library, Misfit
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.formats import ldcache
+from oci_gpu_hook.formats.decimal import decimals
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_folder, is_same
 from oci_gpu_hook.record import NamedTuple
@@ -68,22 +69,16 @@ def libraries(driver: Driver) -> dict[Library, str]:
 
 def library_folder(present: dict[Library, str]) -> str:
     """The folder in the driver's root that holds most of its native libraries; "" if there are none."""
-    folders = [
-        path.rpartition("/")[0] for library, path in present.items() if library.bits == 64 and not library.subfolder
-    ]
+    paths = [path for library, path in present.items() if library.bits == 64 and not library.subfolder]
+    folders = [path.rpartition("/")[0] for path in paths]
     return max(sorted(set(folders)), key=folders.count, default="")
 
 
 def misfits(driver: Driver, present: Iterable[Library]) -> tuple[Misfit, ...]:
     """The required libraries that `present` lacks, each with the version that is installed instead."""
     files = {library.file for library in present if library.bits == 64}
-    return tuple(
-        [
-            Misfit(name, capability, _other_version(driver, name))
-            for name, capability in catalogue.REQUIRED
-            if f"{name}.so.{driver.version}" not in files
-        ]
-    )
+    missing = [it for it in catalogue.REQUIRED if f"{it[0]}.so.{driver.version}" not in files]
+    return tuple([Misfit(name, capability, _other_version(driver, name)) for name, capability in missing])
 
 
 def binaries(driver: Driver) -> tuple[DriverFile, ...]:
@@ -145,60 +140,51 @@ def firmware(driver: Driver, host: HostRoot) -> tuple[DriverFile, ...]:
 
 
 def _of_word_size(driver: Driver, bits: int, flags: int) -> dict[Library, str]:
+    """For each of the catalogue's libraries the first that is there for this word size, from the first folder.
+
+    It comes once more for each of its entries in `ELSEWHERE`, with the name and the subfolder there.
+    """
     # Of thousands of names in a folder some hundred are of the catalogue's libraries and subfolders.
     listed = [
         (folder, frozenset([name for name in driver.root.names(folder) if name.partition(".so.")[0] in _CATALOGUED]))
         for folder in _library_folders(driver, bits)
     ]
-    found = {}
-    for name, capabilities in catalogue.LIBRARIES:
-        found.update(_one(driver, listed, [f"{name}.so.{driver.version}"], name, capabilities, flags))
-    for name, capabilities in catalogue.OWN_VERSION:
-        files = {own: item for _, names in listed for item in names for own in [_own_version(item, name)] if own}
-        highest_first = [files[own] for own in sorted(files, reverse=True)]
-        found.update(_one(driver, listed, highest_first, name, capabilities, flags))
-    return found
-
-
-def _one(
-    driver: Driver,
-    listed: list[tuple[str, frozenset[str]]],
-    files: list[str],
-    name: str,
-    capabilities: tuple[str, ...],
-    flags: int,
-) -> dict[Library, str]:
-    """The first of `files` that is there for the word size of `flags`, from the first folder that has it, if any.
-
-    It comes once more for each of its entries in `ELSEWHERE`, with the names and the subfolder there.
-    """
-    subfolder = catalogue.SUBFOLDERS.get(name, "")
-    for file, (folder, names) in [(file, place) for file in files for place in listed]:
-        places = [(f"{folder}/{file}", "")] if file in names else []
-        if subfolder in names:
-            places.append((f"{folder}/{subfolder}/{file}", subfolder))
-        for path, below in places:
+    wanted = [(name, capabilities, [f"{name}.so.{driver.version}"]) for name, capabilities in catalogue.LIBRARIES]
+    wanted += [(name, capabilities, _of_own_version(name, listed)) for name, capabilities in catalogue.OWN_VERSION]
+    found: dict[Library, str] = {}
+    for name, capabilities, files in wanted:
+        subfolder = catalogue.SUBFOLDERS.get(name, "")
+        for path, file, below in _places(files, subfolder, listed):
             identity = elf.identity_of(driver.root, path)
             if identity is None or ldcache.FLAGS.get((identity.machine, identity.bits)) != flags:
                 continue
             soname = identity.soname or file
             called = tuple(dict.fromkeys([file, soname, *catalogue.OTHER_NAMES.get(name, ())]))
-            library = Library(driver.source(path), file, soname, called, flags, identity.bits, below, capabilities)
-            elsewhere = [
-                library._replace(names=(other_name,), subfolder=other, capabilities=bringing)
-                for of, other, other_name, bringing in catalogue.ELSEWHERE
-                if of == name
-            ]
-            return dict.fromkeys([library, *elsewhere], path)
-    return {}
+            library = Library(driver.source(path), file, soname, called, flags, bits, below, capabilities)
+            found[library] = path
+            for of, other, other_name, bringing in catalogue.ELSEWHERE:
+                if of == name:
+                    found[library._replace(names=(other_name,), subfolder=other, capabilities=bringing)] = path
+            break
+    return found
 
 
-def _own_version(file: str, name: str) -> tuple[int, ...]:
-    """X, Y and Z of ``NAME.so.X.Y.Z``, or as many numbers as the library has; () for any other name."""
-    parts = file[len(name) + 4 :].split(".") if file.startswith(f"{name}.so.") else []
-    if len(parts) != catalogue.NUMBERS.get(name, 3) or not all([part.isdecimal() and len(part) < 9 for part in parts]):
-        return ()
-    return tuple([int(part) for part in parts])
+def _places(files: list[str], subfolder: str, listed: list[tuple[str, frozenset[str]]]) -> list[tuple[str, str, str]]:
+    """Where a library may be: the path, the file's name, and the subfolder of a library folder that it lies in."""
+    found = []
+    for file, (folder, names) in [(file, place) for file in files for place in listed]:
+        if file in names:
+            found.append((f"{folder}/{file}", file, ""))
+        if subfolder in names:
+            found.append((f"{folder}/{subfolder}/{file}", file, subfolder))
+    return found
+
+
+def _of_own_version(name: str, listed: list[tuple[str, frozenset[str]]]) -> list[str]:
+    """The files ``NAME.so.X.Y.Z``, with as many numbers as the library has, the highest version first."""
+    start = f"{name}.so."
+    files = {decimals(file[len(start) :]): file for _, names in listed for file in names if file.startswith(start)}
+    return [files[own] for own in sorted(files, reverse=True) if len(own) == catalogue.NUMBERS.get(name, 3)]
 
 
 def _library_folders(driver: Driver, bits: int) -> list[str]:
@@ -245,19 +231,13 @@ def _xorg_modules(driver: Driver) -> list[DriverFile]:
 
 
 def _first(root: HostRoot, paths: list[str]) -> list[str]:
-    """The first of `paths` that exists; none where none does."""
-    for path in paths:
-        if root.stat(path) is not None:
-            return [path]
-    return []
+    """The first of `paths` that exists; none if none does."""
+    return next(([path] for path in paths if root.stat(path) is not None), [])
 
 
 def _other_version(driver: Driver, name: str) -> str:
     """The version of the library that is installed; "" if there is none."""
-    prefix = f"{name}.so."
-    for folder in _library_folders(driver, 64):
-        for candidate in driver.root.names(folder):
-            version = candidate[len(prefix) :]
-            if candidate.startswith(prefix) and "." in version:
-                return version
-    return ""
+    start = f"{name}.so."
+    files = [file for folder in _library_folders(driver, 64) for file in driver.root.names(folder)]
+    versions = [file[len(start) :] for file in files if file.startswith(start)]
+    return next((version for version in versions if "." in version), "")
