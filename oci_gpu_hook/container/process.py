@@ -25,17 +25,17 @@ class Process:
     """A process that a container engine has made for a container, and that has not started its program yet."""
 
     def __init__(self, pid: int, *, is_caller: bool = False) -> None:
-        """BundleError where `pid` is gone, or has no mount namespace of its own: then it is no container's."""
+        """BundleError if `pid` is gone, or has no mount namespace of its own: then it is no container's."""
         self.pid = pid
         try:
-            flags = posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC
-            self._fd = posix.open(f"/proc/{pid}", flags)
+            self._fd = posix.open(f"/proc/{pid}", posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)
         except OSError as err:
             raise self._unseen(err) from err
-        # A kernel thread has the namespace of PID 1.
+        # A kernel thread has the namespace of PID 1.  In a user namespace PID 1 may have our caller's.
         mounts = self.namespace("mnt")
         for other, whose in (("self", "this hook's own"), ("1", "the host's")):
-            if mounts == _inode(f"/proc/{other}/ns/mnt") and not (is_caller and self._may_share_with(other)):
+            may_share = is_caller and (other == "self" or self.in_user_namespace())
+            if mounts == _inode(f"/proc/{other}/ns/mnt") and not may_share:
                 raise BundleError(f"the container's process {pid} is in {whose} mount namespace", ENGINE_HINT)
 
     @classmethod
@@ -43,10 +43,6 @@ class Process:
         """This process itself, if it runs in the mount namespace of the container that its caller is making."""
         # In a PID namespace of its own we may have another number than in this procfs.
         return cls(int(posix.readlink("/proc/self")), is_caller=True)
-
-    def _may_share_with(self, other: str) -> bool:
-        """Whether our caller may be in the mount namespace of this process: in a user namespace PID 1 may be its."""
-        return other == "self" or self.in_user_namespace()
 
     def open(self, name: str, flags: int) -> int:
         """A descriptor of a file of its folder in /proc, links such as ``root`` and ``ns/mnt`` followed."""
@@ -57,10 +53,7 @@ class Process:
 
     def read(self, name: str) -> bytes:
         """The whole content of a file of its folder in /proc."""
-        try:
-            return procfile.read(name, self._fd)
-        except OSError as err:
-            raise self._unseen(err) from err
+        return b"".join([*self.pieces(name)])
 
     def pieces(self, name: str) -> Iterator[bytes]:
         """The same, one piece at a time."""
@@ -85,7 +78,7 @@ class Process:
 
 
 def _inode(path: str) -> int:
-    """The inode of a namespace; 0, which none has, where it may not be seen."""
+    """The inode of a namespace; 0, which none has, if it may not be seen."""
     try:
         return posix.stat(path).st_ino
     except OSError:
