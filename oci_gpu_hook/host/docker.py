@@ -21,8 +21,6 @@ from oci_gpu_hook.request.words import ALL, ANY, VISIBLE_DEVICES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable
-
     from oci_gpu_hook.request.bundle import Bundle
     from oci_gpu_hook.request.settings import Settings
     from oci_gpu_hook.request.sources import Inputs
@@ -41,50 +39,33 @@ _CONTAINERD = "/var/lib/containerd"
 
 def with_record(inputs: Inputs, bundle: Bundle, settings: Settings, host_root: str) -> Inputs:
     """`inputs` with what dockerd's record says of this container, as far as the settings make it count."""
-    by_gpus = (settings.docker_count == "any" or not accepts_environment(inputs, settings)) and _has_hook(bundle)
+    by_gpus = settings.docker_count == "any" or not accepts_environment(inputs, settings)
+    by_gpus = by_gpus and _HOOK in [words for _, words in bundle.hooks("prestart")]
     if not by_gpus and not settings.swarm_resources:
         return inputs
     with HostRoot(host_root) as root:
         if by_gpus:
-            record = _record_of(root, bundle, _HOST_CONFIG)[1]
-            inputs = inputs._replace(docker_devices=value(record))
-            if settings.docker_count == "any":
-                inputs = _with_any(inputs, value(record, of_count=f"{ANY}:{{}}".format))
+            requests = requests_of(root, bundle)
+            appended = devices = value(requests)
+            # In place of the first GPUs, if it is dockerd that has named these.
+            if settings.docker_count == "any" and appended and inputs.environment.get(VISIBLE_DEVICES) == appended:
+                devices = value(requests, as_any=True)
+                inputs = inputs._replace(environment={**inputs.environment, VISIBLE_DEVICES: devices})
+            inputs = inputs._replace(docker_devices=devices)
         if settings.swarm_resources:
             inputs = inputs._replace(images=from_image(root, bundle, inputs.environment))
         return inputs
 
 
-def _with_any(inputs: Inputs, asked: str) -> Inputs:
-    """`inputs` with `asked` in place of the first GPUs, if it is dockerd that has named these."""
-    appended = inputs.docker_devices
-    if asked == appended or not appended or inputs.environment.get(VISIBLE_DEVICES) != appended:
-        return inputs
-    return inputs._replace(environment={**inputs.environment, VISIBLE_DEVICES: asked}, docker_devices=asked)
-
-
-def _first(count: int) -> str:
-    return ",".join([str(index) for index in range(count)])
-
-
-def _has_hook(bundle: Bundle) -> bool:
-    return _HOOK in [words for _, words in bundle.hooks("prestart")]
-
-
-def requested(root: HostRoot, bundle: Bundle) -> str:
-    """The value of NVIDIA_VISIBLE_DEVICES that dockerd appends; "" for none, and without a record."""
-    return value(_record_of(root, bundle, _HOST_CONFIG)[1])
+def requests_of(root: HostRoot, bundle: Bundle) -> list[dict[str, object]]:
+    """The device requests of this container, by dockerd's record of it; none without one."""
+    found = _record_of(root, bundle, _HOST_CONFIG)[1].get("DeviceRequests")
+    return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
 
 
 def asks_for_none(root: HostRoot, bundle: Bundle) -> bool:
     """Whether a device request of this container is for no device at all: ``--gpus 0``, or a count that nobody said."""
-    requests = _record_of(root, bundle, _HOST_CONFIG)[1].get("DeviceRequests")
-    return any(
-        [
-            isinstance(item, dict) and item.get("Count") == 0 and not item.get("DeviceIDs")
-            for item in (requests if isinstance(requests, list) else ())
-        ]
-    )
+    return any([item.get("Count") == 0 and not item.get("DeviceIDs") for item in requests_of(root, bundle)])
 
 
 def from_image(root: HostRoot, bundle: Bundle, environment: dict[str, str]) -> frozenset[str] | None:
@@ -105,25 +86,22 @@ def _image_environment(root: HostRoot, folder: str, record: dict[str, object]) -
     """
     manifest = record.get("ImageManifest")
     if isinstance(manifest, dict):
-        paths = []
-        for store in (f"{folder}/containerd/daemon/{_CONTENT}", f"{_CONTAINERD}/{_CONTENT}"):
-            named = _record(root, f"{store}/{_as_path(manifest.get('digest'))}").get("config")
-            if isinstance(named, dict):
-                paths.append(f"{store}/{_as_path(named.get('digest'))}")
+        stores = (f"{folder}/containerd/daemon/{_CONTENT}", f"{_CONTAINERD}/{_CONTENT}")
+        named = [(store, _config(root, store, manifest.get("digest")) or {}) for store in stores]
+        configs = [_config(root, store, config.get("digest")) for store, config in named]
     else:
-        kept = f"{folder}/image/{record.get('Driver')}/imagedb/content"
-        paths = [f"{kept}/{_as_path(record.get('Image'))}"]
-    for path in paths:
-        config = _record(root, path).get("config")
-        entries = config.get("Env") if isinstance(config, dict) else None
-        if isinstance(config, dict) and (entries is None or isinstance(entries, list)):
+        configs = [_config(root, f"{folder}/image/{record.get('Driver')}/imagedb/content", record.get("Image"))]
+    for config in configs:
+        entries = None if config is None else config.get("Env")
+        if config is not None and (entries is None or isinstance(entries, list)):
             return [str(entry) for entry in entries or ()]
     return None
 
 
-def _as_path(digest: object) -> str:
-    """A digest such as ``sha256:0f1e...`` as a path."""
-    return str(digest).replace(":", "/", 1)
+def _config(root: HostRoot, store: str, digest: object) -> dict[str, object] | None:
+    """The member ``config`` of the object that a store has by a digest such as ``sha256:0f1e...``."""
+    found = _record(root, f"{store}/{str(digest).replace(':', '/', 1)}").get("config")
+    return found if isinstance(found, dict) else None
 
 
 def _record_of(root: HostRoot, bundle: Bundle, name: str) -> tuple[str, dict[str, object]]:
@@ -141,17 +119,19 @@ def _record_of(root: HostRoot, bundle: Bundle, name: str) -> tuple[str, dict[str
     return "", {}
 
 
-def value(record: dict[str, object], of_count: Callable[[int], str] = _first) -> str:
-    """The value for the last of DeviceRequests that gives one; "" for none.  of_count: gives that of a number."""
-    requests = record.get("DeviceRequests")
-    for item in reversed(requests) if isinstance(requests, list) else ():
-        if not isinstance(item, dict) or item.get("Driver", "") not in _DRIVERS:
-            continue
+def value(requests: list[dict[str, object]], *, as_any: bool = False) -> str:
+    """What the last request that names devices appends as NVIDIA_VISIBLE_DEVICES; "" for none.
+
+    as_any: whether a number of devices is left to the node; dockerd takes the first.
+    """
+    for item in reversed(requests):
         ids, count = item.get("DeviceIDs"), item.get("Count")
+        if item.get("Driver", "") not in _DRIVERS:
+            continue
         if isinstance(ids, list) and ids:
             return ",".join([str(id) for id in ids])
         if isinstance(count, int) and 0 < count <= _MOST_GPUS:
-            return of_count(count)
+            return f"{ANY}:{count}" if as_any else ",".join(map(str, range(count)))
         if isinstance(count, int) and count < 0:
             return ALL
     return ""

@@ -230,7 +230,7 @@ def _task(data: bytes) -> None:
 
 def _record(data: bytes) -> None:
     hosts.plant(SCRATCH / "docker", "containers/c/hostconfig.json", data)
-    docker.requested(HostRoot(str(SCRATCH / "docker")), _DOCKERS)
+    docker.value(docker.requests_of(HostRoot(str(SCRATCH / "docker")), _DOCKERS))
 
 
 _STORED = st.lists(_object(id=st.sampled_from(["c", "d"]), metadata=_TEXTS | st.just('{"image-name":"a"}')), max_size=3)

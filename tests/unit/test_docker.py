@@ -71,9 +71,10 @@ def inputs(tree: Path, made: Bundle) -> Inputs:
         ([], ""),
     ],
 )
-def test_what_dockerd_appends(requests: list[object], value: str) -> None:
-    assert docker.value({"DeviceRequests": requests}) == value
-    assert docker.value({"DeviceRequests": value}) == ""
+def test_what_dockerd_appends(tmp_path: Path, requests: list[object], value: str) -> None:
+    record(tmp_path, *requests)
+    found = docker.requests_of(HostRoot(str(tmp_path)), bundle(f"{VISIBLE_DEVICES}=all"))
+    assert docker.value(found) == value
 
 
 @pytest.mark.parametrize("files", [ID, OTHER_ID])
@@ -165,4 +166,4 @@ def lead_away(path: Path) -> None:
 def test_a_record_that_cannot_be_believed_says_nothing(tmp_path: Path, spoil: Any) -> None:
     path = record(tmp_path, ALL)
     spoil(path)
-    assert docker.requested(HostRoot(str(tmp_path)), bundle(f"{VISIBLE_DEVICES}=all")) == ""
+    assert docker.requests_of(HostRoot(str(tmp_path)), bundle(f"{VISIBLE_DEVICES}=all")) == []
