@@ -13,7 +13,7 @@ import posix
 from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request import settings, sources
-from oci_gpu_hook.request.state import Who
+from oci_gpu_hook.request.state import State
 from oci_gpu_hook.request.words import CAPABILITIES
 
 TYPE_CHECKING = False
@@ -44,9 +44,9 @@ class Spec(NamedTuple):
 class Options(NamedTuple):
     """The words after the stage: ``--config FILE``, ``--host-root DIR``, and those that our CDI specs give."""
 
-    config: str | None
-    host_root: str
-    spec: Spec | None
+    config: str | None = None
+    host_root: str = "/"
+    spec: Spec | None = None
 
 
 def options(words: Iterable[str]) -> Options:
@@ -95,17 +95,14 @@ def _inodes(paths: list[str]) -> set[tuple[int, int]]:
 class Question:
     """One container's question, asked step by step: each step costs more than the one before.
 
-    config: the file of settings, None for the usual ones; root, remember: see `HostRoot`.
+    state: then with the annotations of config.json too; remember: see `HostRoot`.
     """
 
-    def __init__(
-        self, bundle: Bundle, id: str, annotations: dict[str, str], config: str | None, root: str, *, remember: bool
-    ) -> None:
+    def __init__(self, bundle: Bundle, state: State, options: Options, *, remember: bool = False) -> None:
         self.bundle = bundle
-        self.inputs = sources.inputs_of(bundle, annotations)
-        self._id = id
-        self._config = config
-        self._root = root
+        self.inputs = sources.inputs_of(bundle, state.annotations)
+        self.state = state._replace(bundle=bundle.path, annotations=self.inputs.annotations)
+        self._options = options
         self._remember = remember
         self._known: tuple[Known, ...] | None = None
 
@@ -121,13 +118,12 @@ class Question:
 
     def settings(self) -> Settings:
         """The settings that hold for this container; ConfigError and RequestError as `settings.read_settings`."""
-        who = Who(self.inputs.annotations, self._id, self.bundle.path)
-        found = settings.read_settings(self._config, who)
+        found = settings.read_settings(self._options.config, self.state)
         if "image" not in found.unmatched:
             return found
         from oci_gpu_hook.host import podman
 
-        return podman.settings_of(self._config, who, self._root)
+        return podman.settings_of(self._options.config, self.state, self._options.host_root)
 
     def request(self, allowed: Settings, spec: Spec | None = None) -> tuple[Request | None, tuple[str, ...]]:
         """The request, and a sentence for each thing that is left out; HookError if it cannot be served.
@@ -147,7 +143,7 @@ class Question:
         if allowed.swarm_resources or allowed.docker_count == "any" or not sources.accepts_environment(inputs, allowed):
             from oci_gpu_hook.host import docker
 
-            inputs = docker.with_record(inputs, self.bundle, allowed, self._root)
+            inputs = docker.with_record(inputs, self.bundle, allowed, self._options.host_root)
         known = self._vendors() if sources.may_name_vendor(inputs, allowed) else ()
         return parse.parse(inputs, allowed, known)
 
@@ -157,6 +153,6 @@ class Question:
             from oci_gpu_hook.host.root import HostRoot
             from oci_gpu_hook.vendors import folders
 
-            with HostRoot(self._root, remember=self._remember) as root:
+            with HostRoot(self._options.host_root, remember=self._remember) as root:
                 self._known = folders.for_container(root, self.inputs)
         return self._known

@@ -109,16 +109,15 @@ def start(progress: Progress, state: State, options: Options, stage: str = "") -
     if state.bundle == "/":
         from oci_gpu_hook.request import crun
 
-        if crun.is_lost(state):
-            state = progress.state = state._replace(bundle=crun.find(state))
+        state = progress.state = state._replace(bundle=crun.bundle_of(state))
         if not state.bundle:
             _without_bundle(progress, state, options)
             return
     bundle = read_bundle(state.bundle)
     if stage == "createRuntime" and options.spec is None and asking.is_served(bundle):
         return
-    question = asking.Question(bundle, state.id, state.annotations, options.config, options.host_root, remember=True)
-    progress.state = state._replace(annotations=question.inputs.annotations)
+    question = asking.Question(bundle, state, options, remember=True)
+    progress.state = question.state
     asks = options.spec is not None or question.may_ask()
     try:
         if not asks and not settings.files(options.config):

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from oci_gpu_hook.asking import Question
+from oci_gpu_hook.asking import Options, Question
 from oci_gpu_hook.container import ipc
 from oci_gpu_hook.container.rootfs import Rootfs
 from oci_gpu_hook.driver import proc
@@ -36,7 +36,7 @@ from oci_gpu_hook.planning import compatibility, decide
 from oci_gpu_hook.request.bundle import Bundle
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.settings import Settings
-from oci_gpu_hook.request.state import object_of
+from oci_gpu_hook.request.state import State, object_of
 from oci_gpu_hook.vendors import folders
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def _wanted(
     """The finding about its request, and the operations of its plan; None if there is no plan."""
     try:
         bundle = _bundle(host, found)
-        question = Question(bundle, found.id, {}, config, host.path, remember=False)
+        question = Question(bundle, State(found.id), Options(config, host.path))
         settings = question.settings()
         request, notes = _request(question, settings)
         if request is None:

@@ -7,7 +7,7 @@ import os
 
 import click
 
-from oci_gpu_hook.asking import Question, Spec
+from oci_gpu_hook.asking import Options, Question, Spec
 from oci_gpu_hook.cli import named, shown
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
 from oci_gpu_hook.container import rootfs
@@ -19,6 +19,7 @@ from oci_gpu_hook.planning.decide import decide
 from oci_gpu_hook.request.annotations import folder_of
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.settings import Settings
+from oci_gpu_hook.request.state import State
 
 
 @click.command()
@@ -37,7 +38,7 @@ def plan(bundle: str, pid: int | None, container_id: str, form: str, config: str
     found = named.bundle(os.path.abspath(bundle))
     path = found.rootfs()
     known_id = container_id or folder_of(found.path)[1]
-    question = Question(found, known_id, {}, config, root.path, remember=False)
+    question = Question(found, State(known_id), Options(config, root.path))
     # Of several, of which each is a start of its own, the first.
     spec = next(iter(cdispecs.in_bundle(found)), None)
     settings, request, notes = _request(question, spec)

@@ -36,7 +36,7 @@ from oci_gpu_hook.node.machine import validated, whole
 from oci_gpu_hook.node.machine.validated import FAILED, PASSED, SKIPPED, STEPS, StepResult, Validation
 from oci_gpu_hook.node.validation import containerstep, workload
 from oci_gpu_hook.request.settings import Settings, read_settings
-from oci_gpu_hook.request.state import Who
+from oci_gpu_hook.request.state import State
 from oci_gpu_hook.vendors import platform
 
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -253,7 +253,7 @@ class _Validation:
         if not _sees_itself():
             raise _Skipped("/proc is of another pid namespace: a pod that does this needs hostPID")
         # As for a container that has no annotation.
-        settings = read_settings(self._config, Who())
+        settings = read_settings(self._config, State())
         if settings.unmatched and settings.unmatched_sections == "refuse":
             what = " and ".join(settings.unmatched)
             raise _Skipped(f"unmatched-sections = refuse, and its container has no {what}")

@@ -16,7 +16,7 @@ from oci_gpu_hook.request.annotations import PODMAN, folder_of, keeper_of
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.request.settings import Settings
-    from oci_gpu_hook.request.state import Who
+    from oci_gpu_hook.request.state import State
 
 # Of containers that are gone after a boot there is another.
 _RECORDS = ("containers.json", "volatile-containers.json")
@@ -24,10 +24,10 @@ _RECORDS = ("containers.json", "volatile-containers.json")
 _LARGEST = 8 << 20
 
 
-def settings_of(path: str | None, who: Who, host_root: str) -> Settings:
+def settings_of(path: str | None, state: State, host_root: str) -> Settings:
     """The settings for a container whose image its annotations do not say; path: see `settings.files`."""
     with HostRoot(host_root) as root:
-        return settings.read_settings(path, who._replace(image=image(root, who.bundle, who.id)))
+        return settings.read_settings(path, state._replace(image=image(root, state.bundle, state.id)))
 
 
 def image(root: HostRoot, bundle: str, id: str) -> str:

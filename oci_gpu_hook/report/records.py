@@ -18,7 +18,7 @@ from oci_gpu_hook.kernel.filetypes import is_regular
 from oci_gpu_hook.operations import Device, Mount, Relabel
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.annotations import said
-from oci_gpu_hook.request.state import State, Who
+from oci_gpu_hook.request.state import State
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -83,8 +83,8 @@ class Entry(NamedTuple):
 def send(progress: Progress, exit_code: int, sentence: str) -> None:
     """Send the record of a start; the current step ends here."""
     progress.end_step()
-    state = progress.state or State("", 0, "", {})
-    known = said(Who(state.annotations, state.id, state.bundle))
+    state = progress.state or State()
+    known = said(state)
     entry = Entry(
         container=state.id,
         image=known.image,

@@ -9,10 +9,7 @@ into an annotation, containerd and podman name the bundle's folder after it.
 from __future__ import annotations
 
 from oci_gpu_hook.record import NamedTuple
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from oci_gpu_hook.request.state import Who
+from oci_gpu_hook.request.state import State
 
 CONTAINERD, DOCKER, PODMAN = "containerd", "docker", "podman"
 
@@ -38,17 +35,17 @@ class Said(NamedTuple):
     unsaid: tuple[str, ...]
 
 
-def said(who: Who) -> Said:
+def said(state: State) -> Said:
     """What the container's engine says of it."""
-    image, namespace, has_namespace = who.image, "", True
-    keeper = keeper_of(who.bundle, who.id)
-    if who.id and who.annotations.get(_CRIOS_ID) == who.id:
-        is_sandbox = who.annotations.get(_CRIOS_TYPE) == "sandbox"
+    image, namespace, has_namespace = state.image, "", True
+    keeper = keeper_of(state.bundle, state.id)
+    if state.id and state.annotations.get(_CRIOS_ID) == state.id:
+        is_sandbox = state.annotations.get(_CRIOS_TYPE) == "sandbox"
         key = _CRIOS_NAMESPACE_OF_SANDBOX if is_sandbox else _CRIOS_NAMESPACE
-        image, namespace = who.annotations.get(_CRIOS_IMAGE, ""), who.annotations.get(key, "")
+        image, namespace = state.annotations.get(_CRIOS_IMAGE, ""), state.annotations.get(key, "")
     elif keeper == CONTAINERD:
-        image = who.annotations.get(_CONTAINERDS_IMAGE, "")
-        namespace = who.annotations.get(_CONTAINERDS_NAMESPACE, "")
+        image = state.annotations.get(_CONTAINERDS_IMAGE, "")
+        namespace = state.annotations.get(_CONTAINERDS_NAMESPACE, "")
     elif keeper == PODMAN:
         has_namespace = False
     unsaid = [] if image else ["image"]

@@ -13,32 +13,20 @@ from __future__ import annotations
 import posix
 
 from oci_gpu_hook.kernel import procfile
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from oci_gpu_hook.request.state import State
+from oci_gpu_hook.request.state import State
 
 _STATE_FOLDER = "/run/crun"
 
 
-def is_lost(state: State) -> bool:
-    """Whether the state's bundle is no bundle, but what crun says in place of one."""
-    return state.bundle == "/" and not _has_config("")
+def bundle_of(state: State) -> str:
+    """The bundle of a container whose state says ``/``, or the folder with crun's copy of its config.json; "" for none.
 
-
-def find(state: State) -> str:
-    """The bundle, or the folder in which crun keeps a copy of its config.json; "" if neither is found.
-
-    So it is if another program stands between crun and the hook: its words do not name the container.
+    If another program stands between crun and the hook, its words do not name the container.
     """
-    words = command_line()
-    if state.id not in words:
-        return ""
-    kept = f"{option(words, '--root') or _STATE_FOLDER}/{state.id}"
-    for folder in (option(words, "--bundle", "-b"), kept):
-        if folder.startswith("/") and _has_config(folder):
-            return folder
-    return ""
+    words, folders = command_line(), ["/"]
+    if state.id in words:
+        folders += [option(words, "--bundle", "-b"), f"{option(words, '--root') or _STATE_FOLDER}/{state.id}"]
+    return next((folder for folder in folders if folder.startswith("/") and _has_config(folder)), "")
 
 
 def command_line() -> list[str]:

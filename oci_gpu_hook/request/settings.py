@@ -11,11 +11,8 @@ import posix
 
 from oci_gpu_hook.errors import ConfigError
 from oci_gpu_hook.record import NamedTuple
+from oci_gpu_hook.request.state import State
 from oci_gpu_hook.request.words import ALL, CAPABILITIES
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from oci_gpu_hook.request.state import Who
 
 # The default file: it alone may be absent.
 SETTINGS = "/etc/oci-gpu-hook.conf"
@@ -91,7 +88,7 @@ def files(path: str | None, root: str = "") -> list[str]:
     return found + [f"{name}.d/{item}" for item in drop_ins]
 
 
-def read_settings(path: str | None, who: Who | None, root: str = "") -> Settings:
+def read_settings(path: str | None, state: State | None, root: str = "") -> Settings:
     """The settings for a container, None for what stands in no section; path, root: see `files`.
 
     ConfigError if a file cannot be read or understood; RequestError for an image or a namespace that is none.
@@ -102,4 +99,4 @@ def read_settings(path: str | None, who: Who | None, root: str = "") -> Settings
     from oci_gpu_hook.request import settingsfile
 
     lines = settingsfile.read(names)
-    return Settings(**settingsfile.fields(lines, who, Settings()._asdict()))
+    return Settings(**settingsfile.fields(lines, state, Settings()._asdict()))

@@ -14,14 +14,13 @@ from oci_gpu_hook.errors import ConfigError, RequestError, quoted
 from oci_gpu_hook.formats.decimal import decimal
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.annotations import said
+from oci_gpu_hook.request.state import State
 from oci_gpu_hook.request.words import ALL, CAPABILITIES, is_flag, items
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable
     from typing import Any
-
-    from oci_gpu_hook.request.state import Who
 
 # Of all files together.
 _LARGEST = 1 << 20
@@ -146,13 +145,13 @@ def read(names: Iterable[str]) -> list[Setting]:
     return found
 
 
-def fields(lines: list[Setting], who: Who | None, defaults: dict[str, Any]) -> dict[str, Any]:
+def fields(lines: list[Setting], state: State | None, defaults: dict[str, Any]) -> dict[str, Any]:
     """The fields of `Settings` for a container; None: what stands in no section.
 
     If its engine does not say which sections are its own, any of them could be, or none: a restriction in one of them
     must not fail open, so the strictest values hold.
     """
-    image, namespace, unsaid = said(who) if who is not None else ("", "", ())
+    image, namespace, unsaid = said(state) if state is not None else ("", "", ())
     decided = decisive(lines, image, namespace)
     found = {**defaults, **{field: line.value for field, line in decided.items()}}
     scopes = {line.scope for line in lines}

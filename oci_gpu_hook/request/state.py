@@ -33,20 +33,15 @@ class ExcessError(BundleError):
 
 
 class State(NamedTuple):
-    """The state of one container: `pid` is its first process, `bundle` an absolute path."""
+    """The state of one container: `pid` is its first process, `bundle` an absolute path.
 
-    id: str
-    pid: int
-    bundle: str
-    annotations: dict[str, str]
+    image: not the runtime's word, but that of an engine's own record; "" for none.
+    """
 
-
-class Who(NamedTuple):
-    """What sections of the settings go by, see `annotations`; image: by an engine's own record, not by annotations."""
-
-    annotations: dict[str, str] = {}  # noqa: RUF012  read only
     id: str = ""
+    pid: int = 0
     bundle: str = ""
+    annotations: dict[str, str] = {}  # noqa: RUF012  read only
     image: str = ""
 
 

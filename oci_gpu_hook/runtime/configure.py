@@ -24,7 +24,7 @@ from oci_gpu_hook.report.progress import Progress
 from oci_gpu_hook.request import parse, settings
 from oci_gpu_hook.request.bundle import Bundle
 from oci_gpu_hook.request.containercli import NEEDLESS
-from oci_gpu_hook.request.state import State, Who, checked_path
+from oci_gpu_hook.request.state import State, checked_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,8 +69,8 @@ def _configure(progress: Progress, call: Call) -> None:
     # A container's root lies in its bundle, which its engine names after it.
     folder = path.rstrip("/").rpartition("/")[0]
     id = folder.rpartition("/")[2] if pid else _name(path)
-    progress.state = State(id, process.pid, folder, {})
-    allowed = settings.read_settings(None, Who({}, id, folder))
+    progress.state = State(id, process.pid, folder)
+    allowed = settings.read_settings(None, progress.state)
     # Without --pid the cgroup is the caller's, with others in it.
     leaves_cgroup = call.has("no-cgroups") or not pid
     if leaves_cgroup:

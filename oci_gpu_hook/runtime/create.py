@@ -17,7 +17,7 @@ from oci_gpu_hook.errors import DONE, ApplyError, BundleError, ConfigError, Requ
 from oci_gpu_hook.formats import jsontext
 from oci_gpu_hook.kernel.filetypes import is_regular, stamp
 from oci_gpu_hook.report import sentence
-from oci_gpu_hook.request.state import ENGINE_HINT, ExcessError, object_of, open_file, read_bytes, read_object
+from oci_gpu_hook.request.state import ENGINE_HINT, ExcessError, State, object_of, open_file, read_bytes, read_object
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -72,13 +72,13 @@ def add_hook(config: str, registration: str) -> None:
 
 def _asks(config: str) -> bool:
     """Whether the container asks for a GPU, as far as that can be told once something has failed."""
-    from oci_gpu_hook.asking import Question
+    from oci_gpu_hook.asking import Options, Question
     from oci_gpu_hook.request import mentions, settings
     from oci_gpu_hook.request.bundle import Bundle
 
     try:
         bundle = Bundle("", read_object(config, open_file(config)))
-        question = Question(bundle, "", {}, None, "/", remember=False)
+        question = Question(bundle, State(), Options())
         if question.may_ask():
             return True
     except ExcessError:

@@ -34,7 +34,7 @@ from oci_gpu_hook.request.annotations import said
 from oci_gpu_hook.request.bundle import Bundle, read_bundle
 from oci_gpu_hook.request.parse import parse
 from oci_gpu_hook.request.settings import Settings
-from oci_gpu_hook.request.state import Who, read_state
+from oci_gpu_hook.request.state import State, read_state
 from oci_gpu_hook.runtime import create
 from oci_gpu_hook.vendors import folders, vendorfile
 from tests.unit import hosts, libcudas
@@ -571,10 +571,11 @@ _SETTINGS = st.lists(
 
 def _settings(value: tuple[str, dict[str, str]]) -> None:
     text, named = value
-    who = Who(named, named.get("io.kubernetes.cri-o.ContainerID", ""), "/x-containers/a/userdata")
-    found = settingsfile.fields(settingsfile.parse(text, "/etc/oci-gpu-hook.conf"), who, Settings()._asdict())
+    id = named.get("io.kubernetes.cri-o.ContainerID", "")
+    state = State(id, 1, "/x-containers/a/userdata", named)
+    found = settingsfile.fields(settingsfile.parse(text, "/etc/oci-gpu-hook.conf"), state, Settings()._asdict())
     assert isinstance(Settings(**found), Settings)
-    said(who)
+    said(state)
 
 
 _PIECES = st.sampled_from(

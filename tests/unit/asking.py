@@ -10,7 +10,7 @@ from oci_gpu_hook.request import sources
 from oci_gpu_hook.request.parse import Request, parse
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs
-from oci_gpu_hook.request.state import Who
+from oci_gpu_hook.request.state import State
 
 UUID = "GPU-11111111-2222-3333-4444-5555555555aa"
 OTHER = "GPU-99999999-2222-3333-4444-5555555555aa"
@@ -25,14 +25,14 @@ HARDENED = Settings(accept_environment="privileged")
 ID = "c0a7" * 16
 
 
-def of_crio(image: str = "", namespace: str = "", **more: str) -> Who:
+def of_crio(image: str = "", namespace: str = "", **more: str) -> State:
     """A container of CRI-O's, which says so by the container's id."""
     said = {
         "io.kubernetes.cri-o.ContainerID": ID,
         "io.kubernetes.cri-o.ImageName": image,
         "io.kubernetes.pod.namespace": namespace,
     }
-    return Who({**said, **more}, ID)
+    return State(ID, annotations={**said, **more})
 
 
 def listed(*names: str) -> tuple[tuple[str, str], ...]:

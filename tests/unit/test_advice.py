@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from oci_gpu_hook.asking import Question
+from oci_gpu_hook.asking import Options, Question
 from oci_gpu_hook.cli import examine
 from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.host.root import HostRoot
@@ -19,6 +19,7 @@ from oci_gpu_hook.node.machine import processes
 from oci_gpu_hook.request import sources
 from oci_gpu_hook.request.bundle import Bundle
 from oci_gpu_hook.request.settings import Settings
+from oci_gpu_hook.request.state import State
 from tests.unit import hosts
 
 ID = "ab" * 32
@@ -59,7 +60,7 @@ def test_a_paused_container_is_to_run_on_and_no_one_is_told_to_be_root() -> None
 
 def asks(*env: str, **more: object) -> Question:
     bundle = Bundle("/b", {"process": {"env": list(env)}, **more})
-    return Question(bundle, "", {}, None, "/", remember=False)
+    return Question(bundle, State(), Options())
 
 
 def unasked(engine: str, question: Question, settings: Settings, *notes: str) -> Finding:

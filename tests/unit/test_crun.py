@@ -46,9 +46,9 @@ def test_the_command_line_names_the_bundle(proc: dict[str, bytes], tmp_path: Pat
     (tmp_path / "config.json").touch()
     command = [word.format(tmp_path) for word in line.split()]
     proc[f"/proc/{PARENT}/cmdline"] = "\0".join([*command, ""]).encode()
-    assert crun.find(lost()) == str(tmp_path)
+    assert crun.bundle_of(lost()) == str(tmp_path)
     # Of another container, or of a program between crun and us.
-    assert crun.find(lost()._replace(id="another")) == ""
+    assert crun.bundle_of(lost()._replace(id="another")) == ""
 
 
 def test_a_number_that_another_process_has_got_tells_nothing(
@@ -66,14 +66,14 @@ def test_a_number_that_another_process_has_got_tells_nothing(
         return found
 
     monkeypatch.setattr(procfile, "read", read)
-    assert crun.find(lost()) == ""
+    assert crun.bundle_of(lost()) == ""
 
 
 def test_the_state_folder_has_a_copy(proc: dict[str, bytes], tmp_path: Path) -> None:
     (tmp_path / "c1").mkdir()
     (tmp_path / "c1/config.json").write_text("{}")
     proc[f"/proc/{PARENT}/cmdline"] = f"crun\0--root\0{tmp_path}\0run\0c1\0".encode()
-    assert crun.find(lost()) == f"{tmp_path}/c1"
+    assert crun.bundle_of(lost()) == f"{tmp_path}/c1"
 
 
 def test_where_nobody_tells_only_a_request_stops_the_start(
@@ -90,10 +90,9 @@ def test_where_nobody_tells_only_a_request_stops_the_start(
             hook.start(Progress(), state, asking.options(words))
 
 
-def test_a_bundle_that_is_there_is_believed(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"root": {"path": "rootfs"}}))
-    assert not crun.is_lost(lost()._replace(bundle=str(tmp_path)))
-    assert crun.is_lost(lost())
+def test_a_bundle_that_is_there_is_believed(proc: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crun, "_has_config", lambda folder: True)
+    assert crun.bundle_of(lost()) == "/"
 
 
 # A process by the name of crun, which starts a hook as crun does.

@@ -13,36 +13,37 @@ from oci_gpu_hook.request.bycdi import of_nodes
 from oci_gpu_hook.request.parse import parse
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs
-from oci_gpu_hook.request.state import Who
+from oci_gpu_hook.request.state import State
 from tests import crio
 from tests.unit.asking import ID, VISIBLE, of_crio, refusal
 
 # As the engines hand them.
 FOLDER = "/var/lib/containers/storage/overlay-containers"
 TASKS = "/run/containerd/io.containerd.runtime.v2.task"
-DOCKER = Who({}, ID, f"{TASKS}/moby/{ID}")
-PODMAN = Who({"io.container.manager": "libpod"}, ID, f"{FOLDER}/{ID}/userdata")
-CONTAINERD = Who(
-    {"io.kubernetes.cri.sandbox-namespace": "team", "io.kubernetes.cri.image-name": "cuda:12"},
+DOCKER = State(ID, 1, f"{TASKS}/moby/{ID}")
+PODMAN = State(ID, 1, f"{FOLDER}/{ID}/userdata", {"io.container.manager": "libpod"})
+CONTAINERD = State(
     ID,
+    1,
     f"{TASKS}/k8s.io/{ID}",
+    {"io.kubernetes.cri.sandbox-namespace": "team", "io.kubernetes.cri.image-name": "cuda:12"},
 )
-CRIO = Who(crio.container({}, {}), ID, f"/run/containers/storage/overlay-containers/{ID}/userdata")
+CRIO = State(ID, 1, f"/run/containers/storage/overlay-containers/{ID}/userdata", crio.container({}, {}))
 DEFAULTS = Settings()._asdict()
 ASKS = Inputs({VISIBLE: "0"})
 
 
-def of(text: str, who: Who | None) -> Settings:
-    return Settings(**settingsfile.fields(settingsfile.parse(text, "file"), who, DEFAULTS))
+def of(text: str, state: State | None) -> Settings:
+    return Settings(**settingsfile.fields(settingsfile.parse(text, "file"), state, DEFAULTS))
 
 
-def annotated(who: Who, **more: str) -> Who:
+def annotated(state: State, **more: str) -> State:
     """With annotations that an image or a pod's author has added, or put in the place of what is there."""
-    return who._replace(annotations={**who.annotations, **more})
+    return state._replace(annotations={**state.annotations, **more})
 
 
 @pytest.mark.parametrize(
-    ("who", "expected"),
+    ("state", "expected"),
     [
         (DOCKER, ("image", "namespace")),
         (PODMAN, ("image",)),
@@ -52,7 +53,7 @@ def annotated(who: Who, **more: str) -> Who:
         # Without a name of the image, CRI-O says that it is empty.
         (annotated(CRIO, **{"io.kubernetes.cri-o.ImageName": ""}), ("image",)),
         # Not known to be of any engine.
-        (Who(), ("image", "namespace")),
+        (State(), ("image", "namespace")),
         (CRIO._replace(id="f" * 64), ("image", "namespace")),
         (CONTAINERD._replace(id="f" * 64), ("image", "namespace")),
         (PODMAN._replace(id="f" * 64), ("image", "namespace")),
@@ -62,11 +63,11 @@ def annotated(who: Who, **more: str) -> Who:
         (PODMAN._replace(bundle=f"/srv/bundles/{ID}/userdata"), ("image", "namespace")),
     ],
 )
-def test_what_an_engine_does_not_say(who: Who, expected: tuple[str, ...]) -> None:
-    assert said(who).unsaid == expected
-    found = of("[image x]\nrecords = no\n[namespace x]\nrecords = no", who)
+def test_what_an_engine_does_not_say(state: State, expected: tuple[str, ...]) -> None:
+    assert said(state).unsaid == expected
+    found = of("[image x]\nrecords = no\n[namespace x]\nrecords = no", state)
     assert found.unmatched == expected
-    assert of("records = no", who).unmatched == (), "nothing goes by it"
+    assert of("records = no", state).unmatched == (), "nothing goes by it"
 
 
 # Every annotation that any engine says one of them in, and CRI-O's id as an image could guess it.
@@ -85,8 +86,8 @@ FORGED = {
 }
 
 
-@pytest.mark.parametrize("engine", [DOCKER, PODMAN, Who(id=ID, bundle="/srv/bundle")])
-def test_no_annotation_of_an_image_says_which_sections_are_its_own(engine: Who) -> None:
+@pytest.mark.parametrize("engine", [DOCKER, PODMAN, State(ID, 1, "/srv/bundle")])
+def test_no_annotation_of_an_image_says_which_sections_are_its_own(engine: State) -> None:
     """As podman before 4.6 hands them on."""
     found = said(annotated(engine, **FORGED))
     assert (found.image, found.namespace) == ("", "")
@@ -110,7 +111,7 @@ def test_a_pods_author_changes_nothing_of_what_an_engine_says() -> None:
 
 def test_of_a_pods_sandbox_crio_has_the_namespace_elsewhere() -> None:
     pod = {"io.kubernetes.pod.namespace": "trusted"}
-    found = said(Who(crio.sandbox(pod), crio.SANDBOX))
+    found = said(State(crio.SANDBOX, 1, "", crio.sandbox(pod)))
     assert (found.namespace, found.unsaid) == ("team", ("image",))
 
 
@@ -197,7 +198,7 @@ def test_what_is_known_to_go_before_is_not_made_stricter() -> None:
     assert of(text, of_crio("a")).records is True
 
 
-def test_it_is_told_or_refused_and_only_to_who_asks() -> None:
+def test_it_is_told_or_refused_and_only_to_state_asks() -> None:
     text = "[image a]\ndisable-requirements = yes\n[namespace a]\nrecords = no"
     found, (note,) = parse(ASKS, of(text, DOCKER))
     assert found is not None

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from oci_gpu_hook.errors import ConfigError, RequestError
 from oci_gpu_hook.request import settings, settingsfile
 from oci_gpu_hook.request.settings import SETTINGS, Settings, read_settings
-from oci_gpu_hook.request.state import Who
+from oci_gpu_hook.request.state import State
 from oci_gpu_hook.request.words import CAPABILITIES
 from tests.unit.asking import of_crio
 from tests.unit.linear import is_linear
@@ -59,9 +59,9 @@ DEFAULTS = Settings()._asdict()
 ELSE = {"namespace": "-", "image": "-"}
 
 
-def settings_for(text: str, who: Who | None) -> Settings:
+def settings_for(text: str, state: State | None) -> Settings:
     """What a text means for a container."""
-    return Settings(**settingsfile.fields(settingsfile.parse(text, "file"), who, DEFAULTS))
+    return Settings(**settingsfile.fields(settingsfile.parse(text, "file"), state, DEFAULTS))
 
 
 def effective(text: str, **of: str) -> Settings:
@@ -74,38 +74,38 @@ def test_the_default_file_and_its_drop_ins_may_be_absent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     file = tmp_path / name[1:]
-    assert read_settings(None, Who(), str(tmp_path)) == Settings()
+    assert read_settings(None, State(), str(tmp_path)) == Settings()
     monkeypatch.setattr(settings, "SETTINGS", f"{tmp_path}{SETTINGS}")
     assert not settings.files(None)
     file.parent.mkdir(parents=True)
     file.write_text("# a comment\n\n  device-cgroup =  on \n")
     assert settings.files(None)
-    assert read_settings(None, Who()) == Settings(device_cgroup="on")
+    assert read_settings(None, State()) == Settings(device_cgroup="on")
     monkeypatch.undo()
-    assert read_settings(None, Who(), str(tmp_path)) == Settings(device_cgroup="on")
+    assert read_settings(None, State(), str(tmp_path)) == Settings(device_cgroup="on")
 
 
 def test_a_file_that_is_named_must_be_there(tmp_path: Path) -> None:
     path = str(tmp_path / "absent")
     with pytest.raises(ConfigError, match=r"cannot open .*absent: No such file"):
-        read_settings(path, Who())
+        read_settings(path, State())
 
 
 def test_a_file_that_cannot_be_read_is_a_config_error(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("#" * ((1 << 20) - 1) + "\n")
-    assert read_settings(str(path), Who()) == Settings()
+    assert read_settings(str(path), State()) == Settings()
     for data, why in ((b"\n" * ((1 << 20) + 1), "are larger than 1 MiB"), (b"\xff\xfe", "not UTF-8")):
         path.write_bytes(data)
         with pytest.raises(ConfigError, match=f"cannot read {path}: .*{why}"):
-            read_settings(str(path), Who())
+            read_settings(str(path), State())
     path.unlink()
     path.mkdir()
     with pytest.raises(ConfigError, match=f"cannot read {path}: Is a directory"):
-        read_settings(str(path), Who())
+        read_settings(str(path), State())
     (tmp_path / "file.d").write_text("")
     with pytest.raises(ConfigError, match=f"cannot open {path}.d: Not a directory"):
-        read_settings(str(path), Who())
+        read_settings(str(path), State())
 
 
 @pytest.mark.parametrize(
@@ -247,31 +247,31 @@ def test_drop_ins_are_read_in_the_order_of_their_names_after_the_file(with_drop_
     assert [line.where.removeprefix(str(with_drop_ins)) for line in found] == [
         ":1", ":2", ".d/10.conf:1", ".d/10.conf:2", ".d/9.conf:1",
     ]  # fmt: skip
-    read = read_settings(str(with_drop_ins), Who())
+    read = read_settings(str(with_drop_ins), State())
     assert (read.driver_root, read.device_cgroup) == ("/nine", "off")
 
 
 def test_drop_ins_are_read_where_the_default_file_is_absent(with_drop_ins: Path, tmp_path: Path) -> None:
     drop_in(with_drop_ins, "a.conf", "ipc-labels = off")
     with_drop_ins.unlink()
-    assert read_settings(None, Who(), str(tmp_path)) == Settings(ipc_labels="off")
+    assert read_settings(None, State(), str(tmp_path)) == Settings(ipc_labels="off")
     with pytest.raises(ConfigError, match="cannot open"):
-        read_settings(str(with_drop_ins), Who())
+        read_settings(str(with_drop_ins), State())
 
 
 def test_a_heading_ends_with_its_file_and_a_mistake_names_its_own(with_drop_ins: Path) -> None:
     drop_in(with_drop_ins, "1.conf", "[image x]")
     drop_in(with_drop_ins, "2.conf", "device-cgroup = off")
-    assert read_settings(str(with_drop_ins), Who()).device_cgroup == "off"
+    assert read_settings(str(with_drop_ins), State()).device_cgroup == "off"
     drop_in(with_drop_ins, "3.conf", "\nnonsense")
     with pytest.raises(ConfigError, match=r"hook\.conf\.d/3\.conf:2: 'nonsense'"):
-        read_settings(str(with_drop_ins), Who())
+        read_settings(str(with_drop_ins), State())
 
 
 def test_a_drop_in_that_cannot_be_read_is_not_passed_over(with_drop_ins: Path) -> None:
     Path(f"{with_drop_ins}.d/1.conf").symlink_to("/nowhere")
     with pytest.raises(ConfigError, match=r"cannot read .*1\.conf: "):
-        read_settings(str(with_drop_ins), Who())
+        read_settings(str(with_drop_ins), State())
 
 
 def test_up_to_256_drop_ins_are_read_in_order(with_drop_ins: Path) -> None:
@@ -283,14 +283,14 @@ def test_up_to_256_drop_ins_are_read_in_order(with_drop_ins: Path) -> None:
     assert found == [f"{with_drop_ins}.d/{name}" for name in sorted(names)]
     drop_in(with_drop_ins, "256.conf", "")
     with pytest.raises(ConfigError, match="more than 256 drop-ins"):
-        read_settings(str(with_drop_ins), Who())
+        read_settings(str(with_drop_ins), State())
 
 
 def test_of_ten_thousand_lines_the_last_one_holds() -> None:
     lines = [f"driver-root = /{number}" for number in range(10_000)]
     found = settingsfile.parse("\n".join(lines), "file")
     assert (len(found), found[-1].where) == (10_000, "file:10000")
-    assert settingsfile.fields(found, Who(), {}) == {"driver_root": "/9999"}
+    assert settingsfile.fields(found, State(), {}) == {"driver_root": "/9999"}
 
 
 def test_written_is_what_parse_reads() -> None:
@@ -307,7 +307,7 @@ def test_the_installed_file_has_every_key_once_commented_out_with_its_default() 
     rows = [row[1:] for row in INSTALLED.read_text().splitlines() if row[1:2] not in ("", " ")]
     lines = settingsfile.parse("\n".join(rows), str(INSTALLED))
     assert sorted(line.field for line in lines) == sorted(FIELDS)
-    assert Settings(**settingsfile.fields(lines, Who(), {})) == Settings()
+    assert Settings(**settingsfile.fields(lines, State(), {})) == Settings()
 
 
 _WORDS = st.sampled_from([word for text, _ in ALL_KEYS.values() for word in text.split()])
@@ -345,7 +345,7 @@ def test_all_files_together_have_a_limit(with_drop_ins: Path) -> None:
         drop_in = with_drop_ins.parent / f"{with_drop_ins.name}.d" / f"{number}.conf"
         drop_in.write_text(line * (400_000 // len(line)))
     with pytest.raises(ConfigError, match="all settings together are larger than 1 MiB"):
-        read_settings(str(with_drop_ins), Who())
+        read_settings(str(with_drop_ins), State())
 
 
 def test_a_long_pattern_is_compared_once_and_not_with_a_name_of_any_length() -> None:
