@@ -14,17 +14,12 @@ from time import process_time_ns, time_ns
 
 from oci_gpu_hook.errors import LONGEST_LIST, plain
 from oci_gpu_hook.kernel import syscalls
+from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.kernel.filetypes import is_regular
 from oci_gpu_hook.operations import Device, Mount, Relabel
-from oci_gpu_hook.record import NamedTuple
+from oci_gpu_hook.report.progress import Progress
 from oci_gpu_hook.request.annotations import said
 from oci_gpu_hook.request.state import State
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from oci_gpu_hook.planning.plan import Plan
-    from oci_gpu_hook.report.progress import Progress
-    from oci_gpu_hook.request.parse import Request
 
 SOCKET = "/run/systemd/journal/socket"
 # 'oci-gpu-hook metrics --write' makes it.  Without it, starts are not counted.
@@ -51,55 +46,20 @@ _MOST_NOTES = 8
 _BEGAN = b"OCI_GPU_HOOK_BEGAN"
 
 
-class Entry(NamedTuple):
-    """One start.
-
-    request: None if none was read, or nothing of it is allowed; steps: microseconds of each step that has begun;
-    cpu: CPU time of the whole process, in microseconds; sentence: why the container does not start, "" if it does.
-    """
-
-    container: str
-    image: str
-    namespace: str
-    request: Request | None
-    plan: Plan | None
-    notes: tuple[str, ...]
-    steps: dict[str, int]
-    cpu: int
-    exit_code: int
-    sentence: str
-
-    def outcome(self) -> str:
-        """One of `OUTCOMES`."""
-        if self.exit_code:
-            return "refused" if self.exit_code in REFUSALS else "failed"
-        return "ignored" if self.request is None else "started"
-
-    def why(self) -> str:
-        """The reason of a refusal, the step of a failure, else ""."""
-        return (REFUSALS.get(self.exit_code) or list(self.steps)[-1]) if self.exit_code else ""
-
-
 def send(progress: Progress, exit_code: int, sentence: str) -> None:
     """Send the record of a start; the current step ends here."""
     progress.end_step()
-    state = progress.state or State()
-    known = said(state)
-    entry = Entry(
-        container=state.id,
-        image=known.image,
-        namespace=known.namespace,
-        request=progress.request,
-        plan=progress.plan,
-        notes=tuple(progress.notes),
-        steps=_steps(progress.ends),
-        cpu=process_time_ns() // 1000,
-        exit_code=exit_code,
-        sentence=plain(sentence, LONGEST_LIST),
-    )
+    steps = _steps(progress.ends)
     if progress.settings is None or progress.settings.records:
-        to_journal(datagram(entry))
-    to_spool(counted(entry))
+        to_journal(datagram(progress, steps, exit_code, plain(sentence, LONGEST_LIST)))
+    to_spool(counted(progress, steps, exit_code))
+
+
+def _outcome(progress: Progress, steps: dict[str, int], exit_code: int) -> tuple[str, str]:
+    """One of `OUTCOMES`; and the reason of a refusal, the step of a failure, else ""."""
+    if exit_code:
+        return ("refused", REFUSALS[exit_code]) if exit_code in REFUSALS else ("failed", list(steps)[-1])
+    return "ignored" if progress.request is None else "started", ""
 
 
 def _steps(ends: list[int]) -> dict[str, int]:
@@ -129,43 +89,44 @@ def to_spool(line: bytes) -> None:
     """Append one line to the spool.  With O_APPEND, lines of hooks that write at once do not mix."""
     flags = posix.O_WRONLY | posix.O_APPEND | posix.O_CLOEXEC | posix.O_NOFOLLOW | posix.O_NONBLOCK
     try:
-        fd = posix.open(SPOOL, flags)
-    except OSError:
-        return
-    try:
-        status = posix.fstat(fd)
-        if is_regular(status) and status.st_size < _LARGEST_SPOOL:
-            posix.write(fd, line)
+        with closing(posix.open(SPOOL, flags)) as fd:
+            status = posix.fstat(fd)
+            if is_regular(status) and status.st_size < _LARGEST_SPOOL:
+                posix.write(fd, line)
     except OSError:
         pass
-    finally:
-        posix.close(fd)
 
 
-def counted(entry: Entry) -> bytes:
+def counted(progress: Progress, steps: dict[str, int], exit_code: int) -> bytes:
     """One line for the counters.
 
     It begins with a newline, so that it stays whole after a line that a full disk has cut off.
     """
-    return f"\n{sum(entry.steps.values())} {entry.outcome()} {entry.why() or '-'}\n".encode()
+    result, why = _outcome(progress, steps, exit_code)
+    return f"\n{sum(steps.values())} {result} {why or '-'}\n".encode()
 
 
-def datagram(entry: Entry) -> bytes:
+def datagram(progress: Progress, steps: dict[str, int], exit_code: int, sentence: str) -> bytes:
     """The entry in the journal's native protocol: see `fields`."""
-    return b"".join([_field(name, value) for name, value in fields(entry)])
+    return b"".join([_field(name, value) for name, value in fields(progress, steps, exit_code, sentence)])
 
 
-def fields(entry: Entry) -> list[tuple[str, str]]:
-    """Names and values in order.  A list is one name several times, so that the journal finds it by each value."""
-    result, plan, request, total = entry.outcome(), entry.plan, entry.request, sum(entry.steps.values())
+def fields(progress: Progress, steps: dict[str, int], exit_code: int, sentence: str) -> list[tuple[str, str]]:
+    """Names and values in order.  A list is one name several times, so that the journal finds it by each value.
+
+    steps: microseconds of each that has begun; sentence: why the container does not start, "" if it does.
+    """
+    result, why = _outcome(progress, steps, exit_code)
+    state, plan, request, total = progress.state or State(), progress.plan, progress.request, sum(steps.values())
+    known, asked = said(state), request.asked() if request else ()
     operations = plan.given() if plan else ()
     devices = [operation.path for operation in operations if type(operation) is Device]
     relabelled = [it.path for it in operations if type(it) is Relabel] if plan and plan.label else []
     ours = [
-        ("CONTAINER", entry.container),
-        ("IMAGE", entry.image),
-        ("NAMESPACE", entry.namespace),
-        ("REQUEST", ",".join(request.asked()) if request else ""),
+        ("CONTAINER", state.id),
+        ("IMAGE", known.image),
+        ("NAMESPACE", known.namespace),
+        ("REQUEST", ",".join(asked)),
         ("SOURCE", request.source if request else ""),
         ("CAPABILITIES", ",".join(request.capabilities) if request else ""),
         ("DRIVER", plan.driver_version if plan else ""),
@@ -174,17 +135,23 @@ def fields(entry: Entry) -> list[tuple[str, str]]:
         ("FILES", str([type(operation) for operation in operations].count(Mount)) if plan else ""),
         ("LABEL", plan.label if plan else ""),
         *[("RELABELLED", path) for path in relabelled[:_MOST_NOTES]],
-        *[(f"{step.upper()}_USEC", str(took)) for step, took in entry.steps.items()],
+        *[(f"{step.upper()}_USEC", str(took)) for step, took in steps.items()],
         ("TOTAL_USEC", str(total)),
-        ("CPU_USEC", str(entry.cpu)),
+        ("CPU_USEC", str(process_time_ns() // 1000)),
         ("OUTCOME", result),
-        ("EXIT_CODE", str(entry.exit_code)),
-        ("REASON" if result == "refused" else "STEP", entry.why()),
-        ("SENTENCE", entry.sentence),
-        *[("NOTE", note) for note in entry.notes[:_MOST_NOTES]],
+        ("EXIT_CODE", str(exit_code)),
+        ("REASON" if result == "refused" else "STEP", why),
+        ("SENTENCE", sentence),
+        *[("NOTE", note) for note in progress.notes[:_MOST_NOTES]],
     ]
+    message = {
+        "started": f"got {', '.join(asked)}: {len(devices)} device nodes, in {total / 1000:.1f} ms",
+        "ignored": f"starts without what it asked for: {'; '.join(progress.notes)}",
+    }.get(result, f"does not start: {sentence}")
+    # Engines show twelve characters of their ids; the field CONTAINER has all of them.
+    container = f"container {state.id[:12] if len(state.id) == 64 else state.id}" if state.id else "a container"
     return [
-        ("MESSAGE", _message(entry, result, len(devices), total)),
+        ("MESSAGE", printable(f"{container} {message}"[:_LONGEST])),
         ("MESSAGE_ID", MESSAGE_ID),
         ("PRIORITY", str(OUTCOMES[result])),
         ("SYSLOG_IDENTIFIER", "oci-gpu-hook"),
@@ -193,23 +160,8 @@ def fields(entry: Entry) -> list[tuple[str, str]]:
 
 
 def printable(text: str) -> str:
-    """The text with a question mark for each character that is not printable."""
+    """The text with a question mark for each character that is not printable: of one, journalctl makes "blob data"."""
     return "".join([letter if letter.isprintable() else "?" for letter in text])
-
-
-def _message(entry: Entry, result: str, nodes: int, total: int) -> str:
-    # Engines show twelve characters of their ids; the field CONTAINER has all of them.
-    id = entry.container[:12] if len(entry.container) == 64 else entry.container
-    name = f"container {id}" if id else "a container"
-    if result == "ignored":
-        sentence = f"{name} starts without what it asked for: {'; '.join(entry.notes)}"
-    elif result != "started":
-        sentence = f"{name} does not start: {entry.sentence}"
-    else:
-        devices = ", ".join(entry.request.asked()) if entry.request else ""
-        sentence = f"{name} got {devices}: {nodes} device nodes, in {total / 1000:.1f} ms"
-    # journalctl shows a text with one control character in it as "blob data".
-    return printable(sentence[:_LONGEST])
 
 
 def _field(name: str, value: str) -> bytes:
