@@ -11,8 +11,7 @@ from __future__ import annotations
 import posix
 
 from oci_gpu_hook.changes import namespace
-from oci_gpu_hook.changes.tree import Tree
-from oci_gpu_hook.changes.undo import Undo
+from oci_gpu_hook.changes.tree import Tree, Undo
 from oci_gpu_hook.errors import ApplyError, DriverError
 
 TYPE_CHECKING = False

@@ -17,8 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, Protocol
 
-    from oci_gpu_hook.changes.tree import Tree
-    from oci_gpu_hook.changes.undo import Undo
+    from oci_gpu_hook.changes.tree import Tree, Undo
     from oci_gpu_hook.formats import scopeunit
     from oci_gpu_hook.formats.ldcache import Entry
     from oci_gpu_hook.host.root import HostRoot
@@ -196,13 +195,8 @@ class Tmpfs(NamedTuple):
         return f"cover {self.path}"
 
     def prepare(self, host: HostRoot, undo: Undo) -> Perform:
-        def fill(root: int) -> None:
-            for folder in self.folders:
-                detached.make_folders(root, folder)
-            for name, content, mode in self.files:
-                detached.write_file(root, name, content.encode(), mode)
-
-        return lambda tree: tree.attach_tmpfs(self.path, self.options, fill)
+        files = [(name, content.encode(), mode) for name, content, mode in self.files]
+        return lambda tree: tree.attach_tmpfs(self.path, self.options, self.folders, files)
 
 
 class LdCache(NamedTuple):

@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from oci_gpu_hook.changes.undo import Undo
+    from oci_gpu_hook.changes.tree import Undo
     from oci_gpu_hook.formats.devicerule import DeviceRule
 
 

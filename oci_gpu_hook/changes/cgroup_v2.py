@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from oci_gpu_hook.changes.undo import Undo
+    from oci_gpu_hook.changes.tree import Undo
     from oci_gpu_hook.formats.devicerule import DeviceRule
 
 _DIRECTORY = posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC

@@ -9,10 +9,14 @@ from __future__ import annotations
 import posix
 
 from oci_gpu_hook.kernel import syscalls
+from oci_gpu_hook.kernel.descriptors import closing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable
+    from collections.abc import Iterable
+
+    # Its name below a filesystem's root, its content, the bits of its mode.
+    File = tuple[str, bytes, int]
 
 _FOLDER_MODE = 0o755
 
@@ -37,35 +41,26 @@ def attributes(options: tuple[str, ...]) -> bytes:
     return struct
 
 
-def new_tmpfs(fill: Callable[[int], None], label: str) -> int:
-    """A detached tmpfs of mode 0555, filled by `fill`; all of it bears `label`, "" leaves that to the policy."""
+def new_tmpfs(label: str, folders: Iterable[str], files: Iterable[File]) -> int:
+    """A detached tmpfs of mode 0555 with these in it; all of it bears `label`, "" leaves that to the policy."""
     # As runtimes label a container's tmpfs (mount(8), "context="): nobody can change that label later.
     options = {"source": "oci-gpu-hook", "mode": "0555", **({"context": label} if label else {})}
     tree = syscalls.fsmount("tmpfs", options)
-    try:
-        fill(tree)
-    except BaseException:
-        posix.close(tree)
-        raise
+    for folder in folders:
+        _make_folders(tree, folder)
+    flags = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_CLOEXEC
+    for name, data, mode in files:
+        with closing(posix.open(name, flags, mode, dir_fd=tree)) as fd:
+            while data:
+                data = data[posix.write(fd, data) :]
     return tree
 
 
-def write_file(folder_fd: int, name: str, data: bytes, mode: int) -> None:
-    """A new file with this content in the folder open at `folder_fd`."""
-    flags = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_CLOEXEC
-    fd = posix.open(name, flags, mode, dir_fd=folder_fd)
-    try:
-        while data:
-            data = data[posix.write(fd, data) :]
-    finally:
-        posix.close(fd)
-
-
-def make_folders(folder_fd: int, path: str) -> None:
-    """The relative `path` and its parents in a filesystem of ours."""
+def _make_folders(root: int, path: str) -> None:
+    """The relative `path` and its parents."""
     parts = path.split("/")
     for end in range(1, len(parts) + 1):
         try:
-            posix.mkdir("/".join(parts[:end]), _FOLDER_MODE, dir_fd=folder_fd)
+            posix.mkdir("/".join(parts[:end]), _FOLDER_MODE, dir_fd=root)
         except FileExistsError:
             pass

@@ -14,16 +14,16 @@ from __future__ import annotations
 import posix
 
 from oci_gpu_hook.changes import detached
-from oci_gpu_hook.changes.undo import Undo
 from oci_gpu_hook.errors import plain
 from oci_gpu_hook.kernel import mountinfo, procfile, syscalls
-from oci_gpu_hook.kernel.filetypes import S_IFCHR, S_IFREG, is_character_device, is_folder, is_link
+from oci_gpu_hook.kernel.descriptors import closing
+from oci_gpu_hook.kernel.filetypes import S_IFCHR, S_IFREG, is_character_device, is_folder, is_link, is_same
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable
+    from collections.abc import Callable, Iterable
 
-BELOW = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
+_BELOW = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
 
 _FOLDER_MODE = 0o755
 _EMPTY_FILE = S_IFREG | 0o444
@@ -43,6 +43,36 @@ class TargetError(OSError):
 
     def __str__(self) -> str:
         return str(self.strerror)
+
+
+class Undo:
+    """The steps that take back what has been done so far.
+
+    Descriptors that a step needs stay open until the process ends, which is soon.
+    """
+
+    def __init__(self) -> None:
+        self._steps: list[Callable[[], object]] = []
+
+    def remember(self, function: Callable[..., object], *arguments: object, **named: object) -> None:
+        """Have `function` called to take back a change that has been made."""
+        self._steps.append(lambda: function(*arguments, **named))
+
+    def mark(self) -> int:
+        """This moment, for `take_back`."""
+        return len(self._steps)
+
+    def take_back(self, mark: int = 0) -> None:
+        """Take back every change since `mark`, the last one first.
+
+        What the kernel refuses to take back goes with the container: its mounts with their namespace, its rules with
+        the cgroup.
+        """
+        while len(self._steps) > mark:
+            try:
+                self._steps.pop()()
+            except OSError:
+                pass
 
 
 class Tree:
@@ -66,8 +96,6 @@ class Tree:
         # Folders that are open, by path: all that were looked up, and those in which things may be made.
         self._folders: dict[str, int] = {}
         self._own_folders: dict[str, int] = {}
-        # The paths of folders that were made here.
-        self._made_folders: set[str] = set()
 
     def make_writable(self) -> bool:
         """Whether the root was mounted read-only, and now is not: mount points must be made in it.
@@ -90,12 +118,11 @@ class Tree:
 
     def find(self, path: str) -> int | None:
         """A descriptor of what is at `path`, links followed inside the root; None if there is nothing."""
-        return syscalls.openat2_if_there(self.root_fd, path, posix.O_PATH, resolve=BELOW)
+        return syscalls.openat2_if_there(self.root_fd, path, posix.O_PATH, resolve=_BELOW)
 
-    def find_image(self, path: str) -> int | None:
-        """The same of what the image itself has there; OSError (EXDEV) if anything is mounted on the way."""
-        resolve = BELOW | syscalls.RESOLVE_NO_XDEV
-        return syscalls.openat2_if_there(self.root_fd, path, posix.O_PATH, resolve=resolve)
+    def is_own(self, fd: int) -> bool:
+        """Whether `fd` lies on a mount that exists for this container only."""
+        return syscalls.mount_of(fd)[0] in self._own
 
     def own_folder(self, path: str) -> int:
         """A descriptor of the folder at `path`, made with its parents where it is missing; TargetError in a volume.
@@ -105,7 +132,7 @@ class Tree:
         fd = self._own_folders.get(path)
         if fd is None:
             fd = self._folder(path)
-            if not self._is_own(fd):
+            if not self.is_own(fd):
                 raise TargetError(syscalls.EXDEV, f"{path} lies in a volume of the host, where nothing is made")
             self._own_folders[path] = fd
         return fd
@@ -133,7 +160,7 @@ class Tree:
         point = None if folder else self._new_mount_point(target)
         if point is None:
             found = self.find(target)
-            if found is not None and _same(found, tree):
+            if found is not None and is_same(syscalls.known_of(found), syscalls.known_of(tree)):
                 posix.close(found)
                 return
             point = self._mount_point(found, target, folder=folder)
@@ -149,11 +176,8 @@ class Tree:
         try:
             self.link(f"{folder}/{name}", file)
         except (FileExistsError, TargetError):
-            there = syscalls.openat2(self.root_fd, target, posix.O_PATH, resolve=BELOW)
-            try:
+            with closing(syscalls.openat2(self.root_fd, target, posix.O_PATH, resolve=_BELOW)) as there:
                 tree = syscalls.open_tree(there)
-            finally:
-                posix.close(there)
             self.attach(tree, f"{folder}/{name}", folder=False)
 
     def link(self, path: str, to: str) -> None:
@@ -189,10 +213,8 @@ class Tree:
         fd = self.find(path)
         if fd is None:
             return False
-        try:
+        with closing(fd):
             status = syscalls.known_of(fd)
-        finally:
-            posix.close(fd)
         if not is_character_device(status):
             raise TargetError(syscalls.EEXIST, f"{path} is there and is no character device")
         if status.st_rdev != posix.makedev(major, minor):
@@ -200,9 +222,11 @@ class Tree:
             raise TargetError(syscalls.EEXIST, f"{path} is there as {found}, it must be {major}:{minor}")
         return True
 
-    def attach_tmpfs(self, target: str, options: tuple[str, ...], fill: Callable[[int], None]) -> None:
-        """Attach a new tmpfs at `target`; `fill` gets the descriptor of its root before anyone can see it."""
-        tree = detached.new_tmpfs(fill, self._label)
+    def attach_tmpfs(
+        self, target: str, options: tuple[str, ...], folders: Iterable[str], files: Iterable[detached.File]
+    ) -> None:
+        """Attach a new tmpfs at `target`, which holds these folders and files."""
+        tree = detached.new_tmpfs(self._label, folders, files)
         syscalls.mount_setattr(tree, detached.attributes(options))
         self._move(tree, self._mount_point(self.find(target), target, folder=True))
         self._own.add(syscalls.mount_of(tree)[0])
@@ -210,20 +234,15 @@ class Tree:
     def attach_file(self, target: str, options: tuple[str, ...], data: bytes, mode: int) -> None:
         """Attach a new file at `target`, over what is there: the image's own file stays as it is."""
         point = self._mount_point(self.find(target), target, folder=False)
-        stage = detached.new_tmpfs(lambda fd: detached.write_file(fd, "file", data, mode), self._label)
-        try:
+        with closing(detached.new_tmpfs(self._label, (), [("file", data, mode)])) as stage:
             tree = self._clone_detached(stage, "file")
             syscalls.mount_setattr(tree, detached.attributes(options))
-        finally:
-            posix.close(stage)
         self._move(tree, point)
 
     def _move(self, tree: int, point: int) -> None:
         """Attach `tree` at the mount point, which is closed."""
-        try:
+        with closing(point):
             syscalls.move_mount(tree, point)
-        finally:
-            posix.close(point)
         self.undo.remember(_detach, tree)
 
     def _clone_detached(self, stage: int, name: str) -> int:
@@ -244,17 +263,13 @@ class Tree:
             _detach(stage)
 
     def _mount_point(self, found: int | None, target: str, *, folder: bool) -> int:
-        """A descriptor to mount on: of what was `found` at `target`, which is closed if it cannot be one, else new."""
+        """A descriptor to mount on: of what was `found` at `target`, else new."""
         if found is None:
             return posix.dup(self._folder(target)) if folder else self._make_at(target, self._new_file)
-        try:
-            if self._shows_elsewhere(found):
-                raise TargetError(syscalls.EXDEV, f"{target} lies in a volume that shares its mounts with the host")
-            if is_folder(syscalls.known_of(found)) != folder:
-                raise TargetError(syscalls.EEXIST, f"{target} is there and is {'no' if folder else 'a'} folder")
-        except OSError:
-            posix.close(found)
-            raise
+        if self._shows_elsewhere(found):
+            raise TargetError(syscalls.EXDEV, f"{target} lies in a volume that shares its mounts with the host")
+        if is_folder(syscalls.known_of(found)) != folder:
+            raise TargetError(syscalls.EEXIST, f"{target} is there and is {'no' if folder else 'a'} folder")
         return found
 
     def _new_mount_point(self, target: str) -> int | None:
@@ -272,9 +287,7 @@ class Tree:
         """A descriptor of the folder at `path`, kept open; made with its parents if it is missing."""
         fd = self._folders.get(path)
         if fd is None:
-            # A folder that was made here is empty.
-            if path.rpartition("/")[0] not in self._made_folders:
-                fd = self._find_folder(path)
+            fd = self._find_folder(path)
             if fd is None:
                 fd = self._make_at(path, self._new_folder)
             self._folders[path] = fd
@@ -283,19 +296,15 @@ class Tree:
     def _find_folder(self, path: str) -> int | None:
         flags = posix.O_PATH | posix.O_DIRECTORY
         try:
-            return syscalls.openat2_if_there(self.root_fd, path or "/", flags, resolve=BELOW)
+            return syscalls.openat2_if_there(self.root_fd, path or "/", flags, resolve=_BELOW)
         except OSError as err:
             if err.errno == syscalls.ENOTDIR:
                 raise TargetError(syscalls.EEXIST, f"{path} is there and is no folder") from err
             raise
 
-    def _is_own(self, fd: int) -> bool:
-        """Whether `fd` lies on a mount that exists for this container only."""
-        return syscalls.mount_of(fd)[0] in self._own
-
     def _shows_elsewhere(self, fd: int) -> bool:
         """Whether what is mounted on `fd`'s mount shows elsewhere too (mount_namespaces(7), "shared")."""
-        if self._is_own(fd):
+        if self.is_own(fd):
             return False
         id = syscalls.mount_of(fd)[0]
         if id not in self._propagates:
@@ -322,7 +331,7 @@ class Tree:
         try:
             self.make(posix.mkdir, name, _FOLDER_MODE, folder=parent)
         except FileExistsError:
-            # A folder that was made here may have been reached, and filled, by another path.
+            # What the path leads through may have been made since it was searched: a/b/.. is there with a/b.
             found = self._find_folder(path)
             if found is None:
                 raise
@@ -331,7 +340,6 @@ class Tree:
         fd = posix.open(name, posix.O_DIRECTORY | _NAMED, dir_fd=parent)
         # It lies on the mount of its parent, which is the container's own.
         self._own_folders[path] = fd
-        self._made_folders.add(path)
         return fd
 
     def _new_file(self, name: str, parent: int, path: str) -> int:
@@ -348,7 +356,6 @@ class Tree:
         for known in (self._folders, self._own_folders):
             for known_path in [known_path for known_path, fd in known.items() if fd == gone]:
                 del known[known_path]
-                self._made_folders.discard(known_path)
         if gone is not None:
             posix.close(gone)
 
@@ -360,20 +367,11 @@ def _detach(tree: int) -> None:
 
 def _behind_link(parent: int, parent_path: str, name: str) -> str:
     """Where the link `name` leads; TargetError if it is none, or leads too deep."""
-    fd = posix.open(name, posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC, dir_fd=parent)
-    try:
+    with closing(posix.open(name, _NAMED, dir_fd=parent)) as fd:
         if not is_link(posix.fstat(fd)):
             raise TargetError(syscalls.EEXIST, f"{parent_path}/{name} appeared while it was being made")
         text = posix.readlink("", dir_fd=fd)
-    finally:
-        posix.close(fd)
     found = text if text.startswith("/") else f"{parent_path}/{text}"
     if found.count("/") > _DEEPEST:
         raise TargetError(syscalls.ENAMETOOLONG, f"{parent_path}/{name} leads too deep")
     return found
-
-
-def _same(one: int, other: int) -> bool:
-    """Whether two descriptors are open on the same file."""
-    first, second = syscalls.known_of(one), syscalls.known_of(other)
-    return (first.st_dev, first.st_ino) == (second.st_dev, second.st_ino)

@@ -14,8 +14,7 @@ from typing import Any, Callable
 
 import pytest
 
-from oci_gpu_hook.changes.tree import Tree
-from oci_gpu_hook.changes.undo import Undo
+from oci_gpu_hook.changes.tree import Tree, Undo
 from oci_gpu_hook.kernel import syscalls
 from tests.integration import roots
 from tests.integration.conftest import Maker

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from oci_gpu_hook.changes import cgroup_v1, cgroup_v2
-from oci_gpu_hook.changes.undo import Undo
+from oci_gpu_hook.changes.tree import Undo
 from oci_gpu_hook.container import devicecgroup
 from oci_gpu_hook.container.devicecgroup import DeviceCgroup
 from oci_gpu_hook.formats import devicefilter

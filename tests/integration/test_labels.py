@@ -18,7 +18,7 @@ SETTING = """
 import os
 from oci_gpu_hook.changes import contextset
 from oci_gpu_hook.changes.tree import TargetError, Tree
-from oci_gpu_hook.changes.undo import Undo
+from oci_gpu_hook.changes.tree import Undo
 BEFORE, AFTER = {before!r}, {after!r}
 root = {root!r}
 shm = root + "/dev/shm"

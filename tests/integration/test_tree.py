@@ -12,7 +12,7 @@ SETTING = """
 import os
 from oci_gpu_hook.kernel import syscalls
 from oci_gpu_hook.changes.tree import Tree
-from oci_gpu_hook.changes.undo import Undo
+from oci_gpu_hook.changes.tree import Undo
 root, host = {root!r}, {host!r}
 os.makedirs(root + "/opt"); os.makedirs(host + "/folder")
 with open(host + "/file", "w") as file: file.write("ours")

@@ -25,8 +25,7 @@ from tests.unit import starts
 from tests.unit.containers import CONTAINER, DEBIAN
 
 if TYPE_CHECKING:
-    from oci_gpu_hook.changes.tree import Tree
-    from oci_gpu_hook.changes.undo import Undo
+    from oci_gpu_hook.changes.tree import Tree, Undo
     from oci_gpu_hook.operations import Operation, Perform
 
 NAMESPACE, HOME = 7, 3

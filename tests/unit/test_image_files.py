@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from oci_gpu_hook.changes import loadercache
-from oci_gpu_hook.changes.tree import Tree
-from oci_gpu_hook.changes.undo import Undo
+from oci_gpu_hook.changes.tree import Tree, Undo
 from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.formats.ldcache import Entry
 from oci_gpu_hook.kernel import syscalls
@@ -38,7 +37,7 @@ def merged(root: Path) -> set[Entry]:
     """The entries of the cache that the container of this root gets."""
     fd = os.open(root, os.O_PATH)
     try:
-        tree = Attached(fd, (), Undo())
+        tree = Attached(fd, (syscalls.mount_of(fd)[0],), Undo())
         loadercache.merge(tree, CACHE, (OURS,))
     finally:
         os.close(fd)

@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oci_gpu_hook.changes.tree import TargetError, Tree
-from oci_gpu_hook.changes.undo import Undo
+from oci_gpu_hook.changes.tree import TargetError, Tree, Undo
 from oci_gpu_hook.cli.options import show
 from oci_gpu_hook.errors import LONGEST, LONGEST_LIST, ApplyError, BundleError, HookError, plain
 from oci_gpu_hook.kernel.syscalls import SyscallError
@@ -96,7 +95,7 @@ def test_of_very_many_notes_the_first_are_said(capfd: pytest.CaptureFixture[str]
 class AllVolumes(Tree):
     """A root in which only the top folder is the container's own."""
 
-    def _is_own(self, fd: int) -> bool:
+    def is_own(self, fd: int) -> bool:
         return os.fstat(fd).st_ino == os.fstat(self.root_fd).st_ino
 
 
