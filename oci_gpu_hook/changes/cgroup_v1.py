@@ -8,6 +8,7 @@ import posix
 from oci_gpu_hook.container.devicecgroup import lines
 from oci_gpu_hook.formats import devicerule
 from oci_gpu_hook.kernel import procfile, syscalls
+from oci_gpu_hook.kernel.descriptors import closing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,33 +19,29 @@ if TYPE_CHECKING:
 
 
 def allow(levels: list[str], rules: Sequence[DeviceRule], undo: Undo) -> None:
-    """Open the cgroups `levels`, the highest first, for `rules`.  OSError if a step fails."""
+    """Open the cgroups `levels`, the highest first, for `rules`: the kernel takes one at a time.
+
+    OSError if a step fails.
+    """
     for directory in levels:
-        _add(directory, rules, undo)
-
-
-def _add(directory: str, rules: Sequence[DeviceRule], undo: Undo) -> None:
-    """Add `rules` to a cgroup's list: one write a rule, for the kernel takes one at a time."""
-    listed = [_listed(line) for line in lines(procfile.read(f"{directory}/devices.list"))]
-    for rule in rules:
-        if any([_covers(entry, rule) for entry in listed]):
-            continue
-        _write(f"{directory}/devices.allow", devicerule.written(rule))
-        # The kernel adds to an entry for the same numbers: only what that entry lacked is to be taken back.
-        device = devicerule.written(rule).rpartition(" ")[0]
-        before = "".join([access for other, access in listed if other == device])
-        added = "".join([letter for letter in rule.access if letter not in before])
-        undo.remember(_write, f"{directory}/devices.deny", f"{device} {added}")
+        listed = [_listed(line) for line in lines(procfile.read(f"{directory}/devices.list"))]
+        for rule in rules:
+            if any([_covers(entry, rule) for entry in listed]):
+                continue
+            _write(f"{directory}/devices.allow", devicerule.written(rule))
+            # The kernel adds to an entry for the same numbers: only what that entry lacked is to be taken back.
+            device = devicerule.written(rule).rpartition(" ")[0]
+            before = "".join([access for other, access in listed if other == device])
+            added = "".join([letter for letter in rule.access if letter not in before])
+            undo.remember(_write, f"{directory}/devices.deny", f"{device} {added}")
 
 
 def _write(path: str, line: str) -> None:
-    fd = posix.open(path, posix.O_WRONLY | posix.O_CLOEXEC)
-    try:
-        posix.write(fd, line.encode())
-    except OSError as err:
-        raise syscalls.SyscallError(err.errno or 0, "write", f"'{line}' to {path}") from err
-    finally:
-        posix.close(fd)
+    with closing(posix.open(path, posix.O_WRONLY | posix.O_CLOEXEC)) as fd:
+        try:
+            posix.write(fd, line.encode())
+        except OSError as err:
+            raise syscalls.SyscallError(err.errno or 0, "write", f"'{line}' to {path}") from err
 
 
 def _listed(line: str) -> tuple[str, str]:

@@ -62,25 +62,19 @@ def _replace_all(cgroup_fd: int, directory: str, load: Callable[[int], int], our
         attach_flags, ids = bpf.prog_query(cgroup_fd)
         if ours.issuperset(ids):
             return
-        for prog_id in ids:
-            if prog_id not in ours:
-                _replace(cgroup_fd, attach_flags, prog_id, load, ours, undo)
+        for prog_id in [id for id in ids if id not in ours]:
+            try:
+                old_fd = bpf.prog_get_fd_by_id(prog_id)
+                new_fd = load(old_fd)
+                _put(cgroup_fd, attach_flags, new_fd, old_fd)
+            except syscalls.SyscallError as err:
+                if err.errno != syscalls.ENOENT:
+                    raise
+                # The program went after the query; the next one shows what came.
+                continue
+            undo.remember(_put_back, cgroup_fd, attach_flags, old_fd, new_fd)
+            ours.add(bpf.prog_id(new_fd))
     raise syscalls.SyscallError(syscalls.EBUSY, "bpf", f"BPF_PROG_ATTACH: others change {directory} too")
-
-
-def _replace(
-    cgroup_fd: int, attach_flags: int, prog_id: int, load: Callable[[int], int], ours: set[int], undo: Undo
-) -> None:
-    try:
-        old_fd = bpf.prog_get_fd_by_id(prog_id)
-        new_fd = load(old_fd)
-        _put(cgroup_fd, attach_flags, new_fd, old_fd)
-    except syscalls.SyscallError as err:
-        if err.errno == syscalls.ENOENT:
-            return  # the program went after the query; the next one shows what came
-        raise
-    undo.remember(_put_back, cgroup_fd, attach_flags, old_fd, new_fd)
-    ours.add(bpf.prog_id(new_fd))
 
 
 def _put(cgroup_fd: int, attach_flags: int, new_fd: int, old_fd: int) -> None:

@@ -11,9 +11,10 @@ from __future__ import annotations
 import posix
 
 from oci_gpu_hook.changes.tree import TargetError, Tree
-from oci_gpu_hook.container.ipc import NO_SYMLINKS, XATTR
+from oci_gpu_hook.container.ipc import NO_SYMLINKS, XATTR, label_of
 from oci_gpu_hook.errors import ApplyError
 from oci_gpu_hook.kernel import syscalls
+from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.kernel.filetypes import is_folder, is_link
 
 _CREATE = "/proc/thread-self/attr/fscreate"
@@ -48,8 +49,7 @@ def relabel(tree: Tree, path: str, context: str) -> None:
 
 def _relabel_below(tree: Tree, root: int, path: str, context: str) -> None:
     mount = syscalls.mount_of(root)[0]
-    folders = [root]
-    count = 0
+    folders, count = [root], 0
     while folders:
         folder = folders.pop()
         for name in _names(folder):
@@ -82,16 +82,15 @@ def _refuse_hosts_own(fd: int, path: str) -> None:
 
 def _set(fd: int, context: str) -> str:
     """Set one label; gives the old one, or "" if it was right already."""
-    # fsetxattr refuses an O_PATH descriptor; its link in /proc leads to the very same file.
-    name = f"/proc/self/fd/{fd}"
-    before = posix.getxattr(name, XATTR).rstrip(b"\0").decode()
+    before = label_of(fd)
     if before == context:
         return ""
     try:
-        posix.setxattr(name, XATTR, context.encode())
+        # fsetxattr refuses an O_PATH descriptor; its link in /proc leads to the very same file.
+        posix.setxattr(f"/proc/self/fd/{fd}", XATTR, context.encode())
     except OSError as err:
         raise syscalls.SyscallError(err.errno or 0, "setxattr", XATTR) from err
-    after = posix.getxattr(name, XATTR).rstrip(b"\0").decode()
+    after = label_of(fd)
     if after != context:
         raise TargetError(syscalls.EILSEQ, f"the label was set to {context} and reads {after}")
     return before
@@ -101,20 +100,15 @@ def _restore(folder: int, name: str, context: str) -> None:
     """Put one label back.  The file is opened by its name: a process cannot keep thousands of descriptors."""
     fd = _open(folder, name)
     if fd is not None:
-        try:
+        with closing(fd):
             _set(fd, context)
-        finally:
-            posix.close(fd)
 
 
 def _names(folder: int) -> list[str]:
     """The names in a folder, and no more of them than what is too many."""
-    fd = posix.open(".", posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC, dir_fd=folder)
-    try:
-        with posix.scandir(fd) as entries:
-            return [entry.name for _, entry in zip(range(_MOST_FILES + 1), entries)]
-    finally:
-        posix.close(fd)
+    flags = posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC
+    with closing(posix.open(".", flags, dir_fd=folder)) as fd, posix.scandir(fd) as entries:
+        return [entry.name for _, entry in zip(range(_MOST_FILES + 1), entries)]
 
 
 def _open(folder: int, name: str) -> int | None:

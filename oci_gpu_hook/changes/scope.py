@@ -35,12 +35,8 @@ _TELL, _WITHDRAW = 1, 1 + scopeunit.CALLS
 def tell(unit: str, rules: Iterable[DeviceRule]) -> int:
     """Ask systemd to allow `rules` as well; gives the connection for `wait`.  OSError if there is no systemd."""
     fd = syscalls.connect(_SOCKET, _SECONDS)
-    try:
-        calls = scopeunit.calls(_TELL, unit, scopeunit.entries(rules))
-        _send(fd, scopeunit.authentication(posix.geteuid()) + calls)
-    except BaseException:
-        posix.close(fd)
-        raise
+    calls = scopeunit.calls(_TELL, unit, scopeunit.entries(rules))
+    _send(fd, scopeunit.authentication(posix.geteuid()) + calls)
     return fd
 
 
@@ -62,8 +58,7 @@ def _send(fd: int, data: bytes) -> None:
 
 def _receive(fd: int, serial: int) -> None:
     """Read until the calls from `serial` on are answered.  systemd also sends its signals to every connection."""
-    data = b""
-    refusal = None
+    data, refusal = b"", None
     until = monotonic() + _SECONDS
     while True:
         data += _read(fd)
@@ -93,10 +88,8 @@ def _receive(fd: int, serial: int) -> None:
 def _read(fd: int) -> bytes:
     try:
         data = posix.read(fd, 1 << 16)
-    except OSError as err:
-        if err.errno == syscalls.EAGAIN:
-            raise OSError(_SILENT) from err
-        raise
+    except BlockingIOError as err:
+        raise OSError(_SILENT) from err
     if not data:
         raise OSError("systemd has closed the connection")
     return data
