@@ -73,7 +73,7 @@ class _Named(NamedTuple):
     def asked(self, way: str | None) -> Asked:
         """The devices as this host has them; ``any`` as it stands, which each start chooses."""
         try:
-            chosen = selectors.canonical_any([*self.gpus], _WHERE, self.settings())
+            chosen = selectors.canonical_any(self.gpus, _WHERE, self.settings())
         except RequestError as err:
             raise UsageError(err.message, err.hint) from err
         if chosen and way in _NAMED_ONLY:

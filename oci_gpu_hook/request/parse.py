@@ -12,8 +12,8 @@ from oci_gpu_hook.errors import RequestError, quoted
 from oci_gpu_hook.formats.decimal import decimal
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request import selectors, words
-from oci_gpu_hook.request.sources import is_legacy, leave_out_environment, named
-from oci_gpu_hook.request.words import ADMINISTRATOR, ALL, ANY, AUTHOR, CAPABILITIES, CUDA_VERSION, NONE, VOID, listed
+from oci_gpu_hook.request.sources import is_legacy, is_void, leave_out_environment, named
+from oci_gpu_hook.request.words import ADMINISTRATOR, ALL, AUTHOR, CAPABILITIES, CUDA_VERSION, NONE, listed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -146,19 +146,12 @@ def _devices(names: Names, settings: Settings) -> tuple[str, ...]:
     """
     if names.source == "devices":
         return names.devices
-    lowered = [item.lower() for item in names.devices]
-    if VOID in lowered:
+    if is_void(names.devices):
         return ()
-    for word in lowered:
-        if word in (ALL, NONE):
-            return (word,)
-    if not lowered and (names.imex_channels or names.features):
+    if not names.devices and (names.imex_channels or names.features):
         return (NONE,)
-    if any([word.startswith(ANY) for word in lowered]):
-        chosen = selectors.canonical_any(lowered, names.where, settings)
-        if chosen:
-            return (chosen,)
-    return tuple(dict.fromkeys([selectors.canonical(item, names.where) for item in names.devices]))
+    alone = selectors.alone(names.devices, names.where, settings)
+    return (alone,) if alone else tuple(dict.fromkeys([selectors.canonical(it, names.where) for it in names.devices]))
 
 
 def _capabilities(environment: dict[str, str], settings: Settings, notes: list[str]) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from oci_gpu_hook.errors import RequestError, quoted
 from oci_gpu_hook.formats.decimal import decimal
 from oci_gpu_hook.record import NamedTuple
-from oci_gpu_hook.request.words import ADMINISTRATOR, ANY
+from oci_gpu_hook.request.words import ADMINISTRATOR, ALL, ANY, NONE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,13 +50,19 @@ def any_of(devices: Iterable[str]) -> AnyOf | None:
     return None
 
 
-def canonical_any(items: list[str], where: str, settings: Settings) -> str:
+def alone(items: Iterable[str], where: str, settings: Settings) -> str:
+    """``all``, ``none`` or ``any:...`` if one of them stands for the whole list, else ""."""
+    lowered = [item.lower() for item in items]
+    return next((word for word in lowered if word in (ALL, NONE)), "") or canonical_any(lowered, where, settings)
+
+
+def canonical_any(items: Iterable[str], where: str, settings: Settings) -> str:
     """``any:COUNT`` or ``any:COUNT:PROFILE`` if that is asked for, in lower case; "" if devices are named.
 
-    RequestError for what is no such word, beside other names, and where no device's holders are counted.
+    RequestError for what is no such word, beside other names, and if no device's holders are counted.
     """
-    words = [item.lower().split(":") for item in items]
-    asked = [word for word in words if word[0] == ANY]
+    lowered = [item.lower() for item in items]
+    asked = [word.split(":") for word in lowered if word == ANY or word.startswith(f"{ANY}:")]
     if not asked:
         return ""
     _, *rest = asked[0]
@@ -64,11 +70,11 @@ def canonical_any(items: list[str], where: str, settings: Settings) -> str:
     if not rest or not rest[0].lstrip("-").isdecimal():
         rest = ["1", *rest]
     count, profile = decimal(rest[0], _MOST_OF_ANY), rest[1:]
-    if len(words) > 1 or not count or len(profile) > 1 or not all(map(_is_profile, profile)):
+    if len(lowered) > 1 or not count or len(profile) > 1 or not all(map(_is_profile, profile)):
         hint = (
             "the container's author must ask for any, any:COUNT, any:PROFILE or any:COUNT:PROFILE, and nothing beside"
         )
-        raise RequestError(f"{quoted(','.join(items))} in {where} is no number of devices to choose", hint)
+        raise RequestError(f"{quoted(','.join(lowered))} in {where} is no number of devices to choose", hint)
     if not settings.gpu_holders:
         raise RequestError(
             f"{where} asks for any device, and no holders are counted: gpu-holders is not set", ADMINISTRATOR

@@ -65,6 +65,9 @@ class Names(NamedTuple):
     features: tuple[str, ...] = ()
 
 
+NOTHING = Names("", "", ())
+
+
 def inputs_of(bundle: Bundle, annotations: dict[str, str]) -> Inputs:
     """What of a bundle can ask for something; `annotations` are the state's."""
     environment = bundle.environment()
@@ -96,11 +99,18 @@ def may_name_vendor(inputs: Inputs, settings: Settings | None = None) -> bool:
     )
 
 
-def in_swarm(environment: dict[str, str], settings: Settings, flag: str = "") -> Names | None:
-    """The device names in the administrator's swarm resources for a flag, see `_swarm_variables`; None without any."""
-    there = [name for name in _swarm_variables(settings, flag) if name in environment]
-    found = [item for name in there for item in listed(environment, name)]
-    return Names("swarm", ",".join(there), tuple(found)) if there else None
+def place(inputs: Inputs, cdi: list[str], settings: Settings | None, flag: str = "") -> Names:
+    """The device names of annotations, else of swarm resources (without `settings` of none), else of the variable.
+
+    cdi: those in annotations; flag: the vendor's, "" for NVIDIA.
+    """
+    environment, variable = inputs.environment, flag or VISIBLE_DEVICES
+    # A CDI spec sets the variable to ``void``: the engine has served the annotations.
+    if cdi and not is_void(listed(environment, variable)):
+        return Names("annotations", f"the annotations {CDI_ANNOTATIONS}*", tuple(cdi))
+    swarm = [name for name in _swarm_variables(settings, flag) if name in environment] if settings else []
+    found = [item for name in swarm or [variable] for item in listed(environment, name)]
+    return Names("swarm", ",".join(swarm), tuple(found)) if swarm else Names("env", variable, tuple(found))
 
 
 def _swarm_variables(settings: Settings, flag: str) -> list[str]:
@@ -110,38 +120,42 @@ def _swarm_variables(settings: Settings, flag: str) -> list[str]:
 
 
 def named(inputs: Inputs, settings: Settings, notes: list[str]) -> Names:
-    """The device names of the first place that has any: accepted mounts, then annotations, then the environment."""
+    """The names of NVIDIA's devices in the first place that has any: accepted mounts, then annotations, then variables.
+
+    The devices that its user gave to an old image have precedence over that image's default.
+    """
     if settings.accept_volume_mounts:
         mounted = _in_mounts(inputs.mounts, notes)
         if mounted.devices or mounted.imex_channels or mounted.features:
             return mounted
     elif any([source == "/dev/null" and target.startswith(f"{LIST_FOLDER}/") for source, target in inputs.mounts]):
         leave_out("the device list in volume mounts is not accepted", settings, notes)
-    annotated = [name for name in cdi_names(inputs) if _by_nvidia(name)]
-    found = in_annotations(inputs, VISIBLE_DEVICES, annotated) or _in_environment(inputs, settings)
-    nothing = found._replace(devices=())
-    if is_void(found.devices):
-        return nothing
-    why = refusal(inputs, settings, found.where) if found.devices else ""
-    if why:
-        # What dockerd has appended: who may say ``--gpus`` to dockerd is root on the host.
-        given = inputs.docker_devices
-        is_given = given and given == inputs.environment.get(VISIBLE_DEVICES)
-        by_docker = in_variable(inputs, VISIBLE_DEVICES) if is_given else nothing
-        if found != by_docker:
-            leave_out(f"the request in {found.where} {why}", settings, notes)
-        if not by_docker.devices or is_void(by_docker.devices):
-            return nothing
-        found = by_docker
-    refuse_counts(found.where, inputs.environment)
-    if found.devices == (LIST_FOLDER,):
-        # Device plugins set this beside a list in volume mounts.
-        sentence = f"{found.where} says that the devices are listed in volume mounts"
-        if not settings.accept_volume_mounts:
-            raise RequestError(f"{sentence}, which are not accepted", ADMINISTRATOR)
-        notes.append(f"{sentence}, and none are")
-        return nothing
-    return _without_kinds(found)
+    found = place(inputs, [name for name in cdi_names(inputs) if _by_nvidia(name)], settings)
+    if found.source == "env" and _gets_default(inputs.environment):
+        found = Names("devices" if inputs.given else "env", CUDA_VERSION, inputs.given or (ALL,))
+    places = [found, place(inputs, [], None)] if _is_dockers(inputs) else [found]
+    found = accepted(places, inputs, settings, notes)
+    if found.devices != (LIST_FOLDER,):
+        return _without_kinds(found)
+    # Device plugins set this beside a list in volume mounts.
+    sentence = f"{found.where} says that the devices are listed in volume mounts"
+    if not settings.accept_volume_mounts:
+        raise RequestError(f"{sentence}, which are not accepted", ADMINISTRATOR)
+    notes.append(f"{sentence}, and none are")
+    return NOTHING
+
+
+def accepted(places: list[Names], inputs: Inputs, settings: Settings, notes: list[str], flag: str = "") -> Names:
+    """The first of these places that may ask, with a note for each before it; NOTHING if one asks for nothing."""
+    for names in places:
+        if not names.devices or is_void(names.devices):
+            break
+        why = refusal(inputs, settings, names.where, flag)
+        if not why:
+            _refuse_counts(names.where, inputs.environment)
+            return names
+        leave_out(f"the request in {names.where} {why}", settings, notes)
+    return NOTHING
 
 
 def accepts_environment(inputs: Inputs, settings: Settings) -> bool:
@@ -152,13 +166,19 @@ def accepts_environment(inputs: Inputs, settings: Settings) -> bool:
     return settings.accept_environment == "always" or inputs.privileged
 
 
+def _is_dockers(inputs: Inputs) -> bool:
+    """Whether dockerd has appended the variable: who may say ``--gpus`` to dockerd is root on the host."""
+    return bool(inputs.docker_devices) and inputs.docker_devices == inputs.environment.get(VISIBLE_DEVICES)
+
+
 def refusal(inputs: Inputs, settings: Settings, where: str, flag: str = "") -> str:
     """Why a request in the variables `where` (a comma list) is not accepted; "" if it is.
 
-    flag: of the vendor whose devices are asked for, "" for NVIDIA's.  Who may make services is root on their nodes, so
-    what no image can have written in a task counts as Swarm's own.
+    Who may make services is root on their nodes, so what no image can have written in a task counts as Swarm's own.
     """
     names, images = where.split(","), inputs.images
+    if not flag and where == VISIBLE_DEVICES and _is_dockers(inputs):
+        return ""
     if images is not None:
         from_image = not images.isdisjoint(names)
         if from_image and _swarm_variables(settings, flag):
@@ -198,20 +218,7 @@ def is_void(names: Iterable[str]) -> bool:
     return VOID in [name.lower() for name in names]
 
 
-def _in_environment(inputs: Inputs, settings: Settings) -> Names:
-    """The device names in the environment: the administrator's swarm resources replace NVIDIA_VISIBLE_DEVICES.
-
-    The devices that its user gave to an old image have precedence over that image's default.
-    """
-    swarm = in_swarm(inputs.environment, settings)
-    if swarm:
-        return swarm
-    if _gets_default(inputs.environment):
-        return Names("devices" if inputs.given else "env", CUDA_VERSION, inputs.given or (ALL,))
-    return in_variable(inputs, VISIBLE_DEVICES)
-
-
-def refuse_counts(where: str, environment: dict[str, str]) -> None:
+def _refuse_counts(where: str, environment: dict[str, str]) -> None:
     """RequestError if in one of these variables (a comma list) Swarm gives a number of devices, but not which.
 
     dockerd takes a number for a count, never for a resource's name.  So a number that stands alone is no index.
@@ -275,21 +282,6 @@ def cdi_names(inputs: Inputs) -> list[str]:
         why = f"the annotations {CDI_ANNOTATIONS}* are longer than {words.LONGEST_VALUE >> 10} KiB"
         raise RequestError(why, AUTHOR)
     return [item for value in texts for item in items(value)]
-
-
-def in_annotations(inputs: Inputs, variable: str, names: list[str]) -> Names | None:
-    """These CDI names in annotations; None if there are none.
-
-    And if `variable` is ``void``: a CDI spec sets that, and the engine has served the annotations.
-    """
-    if not names or is_void(listed(inputs.environment, variable)):
-        return None
-    return Names("annotations", f"the annotations {CDI_ANNOTATIONS}*", tuple(names))
-
-
-def in_variable(inputs: Inputs, variable: str) -> Names:
-    """The device names in a variable."""
-    return Names("env", variable, tuple(listed(inputs.environment, variable)))
 
 
 def _by_nvidia(item: str) -> bool:

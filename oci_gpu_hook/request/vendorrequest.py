@@ -10,7 +10,7 @@ from __future__ import annotations
 from oci_gpu_hook.errors import ConfigError, RequestError, quoted
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request import selectors, sources
-from oci_gpu_hook.request.words import ALL, ANY, NONE, VENDOR_PREFIX
+from oci_gpu_hook.request.words import ALL, VENDOR_PREFIX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,16 +54,11 @@ def parse(inputs: Inputs, settings: Settings, known: tuple[Known, ...], notes: l
     RequestError or ConfigError for what can be neither served nor left out.
     """
     found = []
-    for vendor in sorted([vendor for vendor in known if vendor.flag], key=lambda vendor: vendor.flag):
+    for vendor in sorted(known):
         flag = vendor.flag
-        names = sources.in_swarm(inputs.environment, settings, flag) or _named(inputs, vendor)
-        if not names.devices or sources.is_void(names.devices):
+        names = sources.accepted([_named(inputs, vendor, settings)], inputs, settings, notes, flag)
+        if not names.devices:
             continue
-        why = sources.refusal(inputs, settings, names.where, flag)
-        if why:
-            sources.leave_out(f"the request in {names.where} {why}", settings, notes)
-            continue
-        sources.refuse_counts(names.where, inputs.environment)
         if ALL not in settings.allowed_vendors and flag not in settings.allowed_vendors:
             sources.leave_out(f"{flag} is not allowed", settings, notes)
             continue
@@ -72,26 +67,25 @@ def parse(inputs: Inputs, settings: Settings, known: tuple[Known, ...], notes: l
         for word in names.devices:
             if len(word) > _LONGEST_NAME or not _LETTERS.issuperset(word):
                 raise RequestError(f"unknown device {quoted(word)} in {names.where}", _HINT)
-        lowered = [word.lower() for word in names.devices]
-        alone = [word for word in (ALL, NONE) if word in lowered][:1]
-        if not alone and any([word.startswith(ANY) for word in lowered]):
-            alone = [word for word in [selectors.canonical_any(lowered, names.where, settings)] if word]
-        devices = tuple(alone or dict.fromkeys(names.devices))
+        alone = selectors.alone(names.devices, names.where, settings)
+        devices = (alone,) if alone else tuple(dict.fromkeys(names.devices))
         found.append(VendorRequest(flag, vendor.file, names.source, devices))
     return tuple(found)
 
 
 def asks(inputs: Inputs, known: tuple[Known, ...]) -> bool:
     """Whether anything asks for one of these vendors, whatever the administrator accepts; swarm resources apart."""
-    named = [_named(inputs, vendor).devices for vendor in known if vendor.flag]
+    named = [_named(inputs, vendor).devices for vendor in known]
     return any([names and not sources.is_void(names) for names in named])
 
 
-def _named(inputs: Inputs, vendor: Known) -> Names:
-    """Where a container asks for a vendor's devices, swarm resources apart."""
+def _named(inputs: Inputs, vendor: Known, settings: Settings | None = None) -> Names:
+    """Where a container asks for a vendor's devices, see `sources.place`."""
+    if not vendor.flag:
+        return sources.NOTHING
     pairs = [item.partition("=") for item in sources.cdi_names(inputs)]
-    annotated = [name for kind, _, name in pairs if kind and kind == vendor.kind and name]
-    return sources.in_annotations(inputs, vendor.flag, annotated) or sources.in_variable(inputs, vendor.flag)
+    named = [name for kind, _, name in pairs if kind and kind == vendor.kind and name]
+    return sources.place(inputs, named, settings, vendor.flag)
 
 
 def unknown(inputs: Inputs, known: tuple[Known, ...]) -> list[str]:

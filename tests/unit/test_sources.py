@@ -145,7 +145,7 @@ def test_a_number_from_swarm_is_a_count_and_no_index(count: str, beside: dict[st
 
 @pytest.mark.parametrize("words", [["\u0661"], ["x"], ["1", "2"], []])
 def test_what_is_no_number_from_swarm_is_no_count(words: list[str]) -> None:
-    sources.refuse_counts("DOCKER_RESOURCE_GPU,MY_GPUS", {"DOCKER_RESOURCE_GPU": ",".join(words), "MY_GPUS": "1"})
+    sources._refuse_counts("DOCKER_RESOURCE_GPU,MY_GPUS", {"DOCKER_RESOURCE_GPU": ",".join(words), "MY_GPUS": "1"})
 
 
 def test_a_bad_swarm_resource_is_named() -> None:
