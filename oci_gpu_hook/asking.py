@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a container asks for: its inputs, the settings that hold for it, its request, and what is left out.
 
-The hook, `oci-gpu-runtime`, ``plan`` and ``doctor --container`` ask here and nowhere else, so that all find the same
-request.  Imports wait until they are needed, as in `hook`.  Must not decide what the container gets, and must not look
-at the container itself.
+The hook, `oci-gpu-runtime`, ``plan`` and ``doctor --container`` ask here alone, so that all find the same request.
+Imports wait until they are needed, as in `hook`.  Must not decide what the container gets, or look at the container.
 """
 
 from __future__ import annotations
@@ -13,6 +12,8 @@ import posix
 from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request import settings, sources
+from oci_gpu_hook.request.bundle import Bundle
+from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.state import State
 from oci_gpu_hook.request.words import CAPABILITIES
 
@@ -20,11 +21,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from oci_gpu_hook.request.bundle import Bundle
     from oci_gpu_hook.request.parse import Request
-    from oci_gpu_hook.request.settings import Settings
     from oci_gpu_hook.request.vendorrequest import Known
-
 
 _OPTIONS = ("--config", "--host-root", "--cdi", "--cdi-vendor", "--cdi-driver")
 
@@ -32,8 +30,8 @@ _OPTIONS = ("--config", "--host-root", "--cdi", "--cdi-vendor", "--cdi-driver")
 class Spec(NamedTuple):
     """A CDI spec of ours that has started the hook: the engine has done what a spec can say.
 
-    capabilities: those that a spec of GPUs is for; vendor: the flag of another vendor's spec, "" for one of GPUs;
-    driver: the version for which the spec was made, "" for a vendor that has none.
+    capabilities: those that a spec of GPUs is for; vendor: the flag of another vendor's spec, else ""; driver: the
+    version for which the spec was made, "" for a vendor that has none.
     """
 
     capabilities: tuple[str, ...]
@@ -50,7 +48,7 @@ class Options(NamedTuple):
 
 
 def options(words: Iterable[str]) -> Options:
-    """The options in these words; UsageError for any other word, and for a capability that does not exist."""
+    """The options in these words; UsageError for any other word or capability."""
     given: dict[str, str] = {}
     rest = iter(words)
     for word in rest:
@@ -71,17 +69,13 @@ def options(words: Iterable[str]) -> Options:
 
 
 def is_served(bundle: Bundle) -> bool:
-    """Whether this very program has been started for prestart, which comes before createRuntime.
-
-    dockerd registers it so for ``--gpus``, whatever a registration or a runtime has added for createRuntime.
-    """
+    """Whether this very program has been started for prestart, as dockerd registers it for ``--gpus``."""
     earlier = [path for path, words in bundle.hooks("prestart") if words[1:] == ("prestart",)]
     ours = [path for path, _ in bundle.hooks("createRuntime") if path.endswith("/oci-gpu-hook")]
     return bool(earlier) and not _inodes(earlier).isdisjoint(_inodes(ours))
 
 
 def _inodes(paths: list[str]) -> set[tuple[int, int]]:
-    """Device and inode number of each of these files that is there."""
     found = set()
     for path in paths:
         try:
@@ -102,7 +96,7 @@ class Question:
         self.bundle = bundle
         self.inputs = sources.inputs_of(bundle, state.annotations)
         self.state = state._replace(bundle=bundle.path, annotations=self.inputs.annotations)
-        self._options = options
+        self.options = options
         self._remember = remember
         self._known: tuple[Known, ...] | None = None
 
@@ -118,12 +112,12 @@ class Question:
 
     def settings(self) -> Settings:
         """The settings that hold for this container; ConfigError and RequestError as `settings.read_settings`."""
-        found = settings.read_settings(self._options.config, self.state)
+        found = settings.read_settings(self.options.config, self.state)
         if "image" not in found.unmatched:
             return found
         from oci_gpu_hook.host import podman
 
-        return podman.settings_of(self._options.config, self.state, self._options.host_root)
+        return podman.settings_of(self.options.config, self.state, self.options.host_root)
 
     def request(self, allowed: Settings, spec: Spec | None = None) -> tuple[Request | None, tuple[str, ...]]:
         """The request, and a sentence for each thing that is left out; HookError if it cannot be served.
@@ -143,16 +137,16 @@ class Question:
         if allowed.swarm_resources or allowed.docker_count == "any" or not sources.accepts_environment(inputs, allowed):
             from oci_gpu_hook.host import docker
 
-            inputs = docker.with_record(inputs, self.bundle, allowed, self._options.host_root)
+            inputs = docker.with_record(inputs, self.bundle, allowed, self.options.host_root)
         known = self._vendors() if sources.may_name_vendor(inputs, allowed) else ()
         return parse.parse(inputs, allowed, known)
 
     def _vendors(self) -> tuple[Known, ...]:
-        """The vendors' files of this host, as far as they concern the container."""
+        """The vendors' files of this host, as they concern the container."""
         if self._known is None:
             from oci_gpu_hook.host.root import HostRoot
             from oci_gpu_hook.vendors import folders
 
-            with HostRoot(self._options.host_root, remember=self._remember) as root:
+            with HostRoot(self.options.host_root, remember=self._remember) as root:
                 self._known = folders.for_container(root, self.inputs)
         return self._known

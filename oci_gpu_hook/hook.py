@@ -10,23 +10,21 @@ from __future__ import annotations
 import posix
 
 from oci_gpu_hook import asking
+from oci_gpu_hook.asking import Options, Question
 from oci_gpu_hook.errors import DONE, BundleError, ConfigError, HookError, RequestError, UsageError
 from oci_gpu_hook.kernel import alarm
 from oci_gpu_hook.report import sentence
 from oci_gpu_hook.report.progress import Progress
 from oci_gpu_hook.request import settings, sources
 from oci_gpu_hook.request.bundle import read_bundle
-from oci_gpu_hook.request.state import ENGINE_HINT, ExcessError, read_state
+from oci_gpu_hook.request.settings import Settings
+from oci_gpu_hook.request.state import ENGINE_HINT, ExcessError, State, read_state
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, TypeVar
 
-    from oci_gpu_hook.asking import Options
-    from oci_gpu_hook.request.bundle import Bundle
     from oci_gpu_hook.request.parse import Request
-    from oci_gpu_hook.request.settings import Settings
-    from oci_gpu_hook.request.state import State
 
     Read = TypeVar("Read")
 
@@ -83,7 +81,7 @@ def _in_time(read: Callable[[], Read]) -> Read:
 
 
 def _tell_runtime(said: str) -> None:
-    """Tell the readers of a runtime that does not show what its hooks say.  Whatever goes wrong, the code stays."""
+    """Tell the readers of a runtime that does not show what its hooks say."""
     try:
         from oci_gpu_hook.report import runtimelog
 
@@ -93,7 +91,7 @@ def _tell_runtime(said: str) -> None:
 
 
 def _record(progress: Progress, code: int, said: str) -> None:
-    """Record the start in the journal.  Whatever goes wrong with that, the start goes on."""
+    """Record the start in the journal.  Whatever fails there, the start goes on."""
     try:
         from oci_gpu_hook.report import records
 
@@ -116,7 +114,7 @@ def start(progress: Progress, state: State, options: Options, stage: str = "") -
     bundle = read_bundle(state.bundle)
     if stage == "createRuntime" and options.spec is None and asking.is_served(bundle):
         return
-    question = asking.Question(bundle, state, options, remember=True)
+    question = Question(bundle, state, options, remember=True)
     progress.state = question.state
     asks = options.spec is not None or question.may_ask()
     try:
@@ -132,18 +130,15 @@ def start(progress: Progress, state: State, options: Options, stage: str = "") -
     progress.keep(notes)
     if request is not None:
         progress.request = request
-        _carry_out(progress, state, bundle, request, allowed, options)
+        _carry_out(progress, question, request, allowed)
         return
     progress.say()
     if allowed.ipc_labels == "all":
-        _label_only(state, bundle, allowed, options)
+        _label_only(question, allowed)
 
 
 def _without_bundle(progress: Progress, state: State, options: Options) -> None:
-    """A start whose container cannot be looked at: BundleError if there is a sign that it asks for a GPU.
-
-    Else it goes on, for a container that asks for nothing is never stopped by us; but it is told and recorded.
-    """
+    """A start without a config.json: BundleError if there is a sign of a request, else a note and a record."""
     missing = "the runtime says that the bundle is '/', and keeps it nowhere that is known"
     if options.spec is not None or any([key.startswith(sources.CDI_ANNOTATIONS) for key in state.annotations]):
         raise BundleError(missing, ENGINE_HINT)
@@ -153,9 +148,7 @@ def _without_bundle(progress: Progress, state: State, options: Options) -> None:
     _tell_runtime(note)
 
 
-def _carry_out(
-    progress: Progress, state: State, bundle: Bundle, request: Request | None, allowed: Settings, options: Options
-) -> None:
+def _carry_out(progress: Progress, question: Question, request: Request | None, allowed: Settings) -> None:
     from oci_gpu_hook import apply
     from oci_gpu_hook.container import rootfs
     from oci_gpu_hook.container.process import Process
@@ -163,10 +156,10 @@ def _carry_out(
     from oci_gpu_hook.planning.decide import decide
 
     progress.end_step()
-    host = HostRoot(options.host_root, remember=True)
-    process = Process(state.pid)
+    bundle, id, options = question.bundle, question.state.id, question.options
+    host, process = HostRoot(options.host_root, remember=True), Process(question.state.pid)
     root = rootfs.of_process(bundle.rootfs(), bundle.tmpfs(), process)
-    plan = progress.plan = decide(bundle, request, allowed, host, root, id=state.id, process=process, spec=options.spec)
+    plan = progress.plan = decide(bundle, request, allowed, host, root, id=id, process=process, spec=options.spec)
     progress.request = plan.request
     progress.keep(plan.notes)
     progress.end_step()
@@ -174,15 +167,15 @@ def _carry_out(
     progress.say()
 
 
-def _label_only(state: State, bundle: Bundle, allowed: Settings, options: Options) -> None:
+def _label_only(question: Question, allowed: Settings) -> None:
     """Correct the labels of a container that asks for no GPU; it is never stopped by us."""
     from oci_gpu_hook.host.root import HostRoot
     from oci_gpu_hook.planning import decide
 
-    if not decide.has_selinux(HostRoot(options.host_root)):
+    if not decide.has_selinux(HostRoot(question.options.host_root)):
         return
     try:
         # Nothing of this is recorded: the container has asked for nothing.
-        _carry_out(Progress(), state, bundle, None, allowed, options)
+        _carry_out(Progress(), question, None, allowed)
     except HookError as err:
         sentence.say(str(err))

@@ -4,8 +4,8 @@
 hooks.d/oci-gpu-runtime starts this before it becomes the real runtime, with the words CONFIG REGISTRATION LOG: where
 config.json lies, what registers the hook, and the runtime's log, which is "" if none is named.
 
-config.json is spliced, and nothing of it is written anew: what this module does not know of stays as its engine wrote
-it.  Must not decide whether the container gets a GPU: the hook does.
+config.json is spliced: what this module does not know of stays as its engine wrote it.  Must not decide whether the
+container gets a GPU: the hook does.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from oci_gpu_hook.request.state import ENGINE_HINT, ExcessError, State, object_o
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
-
 
 _NEW = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_CLOEXEC
 _STAGE = "createRuntime"
@@ -47,7 +46,7 @@ def main() -> NoReturn:
 def failure(error: Exception, config: str, log: str) -> int:
     """Say why nothing is done, in the runtime's log too, as runc would; gives the exit code.
 
-    A container that asks for nothing is never stopped by us.
+    That is 0 for a container that asks for nothing.
     """
     code = sentence.failure(error)
     if not _asks(config):
@@ -63,10 +62,12 @@ def failure(error: Exception, config: str, log: str) -> int:
 def add_hook(config: str, registration: str) -> None:
     """Add the hook that `registration` has to config.json, unless one that does the job is there."""
     before, data = _read(config)
-    stages = _stages(object_of(data, config), config)
-    if any([_does_the_job(hook) for stage in _STAGES_OF_THE_JOB for hook in stages.get(stage, ())]):
+    hooks = object_of(data, config).get("hooks") or {}
+    if not isinstance(hooks, dict) or not all([it is None or isinstance(it, list) for it in hooks.values()]):
+        raise BundleError(f"{config} is of the wrong shape: hooks has no lists", ENGINE_HINT)
+    if any([_does_the_job(hook) for stage in _STAGES_OF_THE_JOB for hook in hooks.get(stage) or ()]):
         return
-    text = with_hook(data.decode(), _registered(registration), bool(stages.get(_STAGE)))
+    text = with_hook(data.decode(), _registered(registration), bool(hooks.get(_STAGE)))
     _replace(config, before, text.encode())
 
 
@@ -111,16 +112,6 @@ def _with_member(text: str, at: int, name: str, old: tuple[int, int] | None, val
         return f"{text[: old[0]]}{value}{text[old[1] :]}"
     comma = "," if jsontext.members(text, at) else ""
     return f'{text[: at + 1]}"{name}":{value}{comma}{text[at + 1 :]}'
-
-
-def _stages(document: dict[str, object], config: str) -> dict[str, list[object]]:
-    """``hooks``: what is null is left out."""
-    hooks = document.get("hooks") or {}
-    if not isinstance(hooks, dict) or not all(
-        [listed is None or isinstance(listed, list) for listed in hooks.values()]
-    ):
-        raise BundleError(f"{config} is of the wrong shape: hooks has no lists", ENGINE_HINT)
-    return {stage: listed or [] for stage, listed in hooks.items()}
 
 
 def _does_the_job(hook: object) -> bool:
