@@ -233,7 +233,7 @@ def _nearness(devices: list[Candidate]) -> tuple[int, int]:
 
 def _said(asked: AnyOf, chosen: tuple[Candidate, ...], most: int) -> str:
     shown = [f"{title(it.key, it.name)} ({it.holders} of {most or 'any number of'} holders)" for it in chosen]
-    return f"{asked.words()}: {', '.join(shown)}"
+    return f"{asked.name}: {', '.join(shown)}"
 
 
 def _gpus(host: HostRoot, settings: Settings, asked: AnyOf) -> list[Candidate]:

@@ -33,12 +33,9 @@ _HINT = (
 class AnyOf(NamedTuple):
     """``any:2:1g.10gb``: how many devices the node is to choose, and of which MIG profile, "" for whole GPUs."""
 
+    name: str
     number: int
     profile: str
-
-    def words(self) -> str:
-        """As it was asked for."""
-        return ":".join([ANY, str(self.number), *([self.profile] if self.profile else [])])
 
 
 def any_of(devices: Iterable[str]) -> AnyOf | None:
@@ -46,7 +43,7 @@ def any_of(devices: Iterable[str]) -> AnyOf | None:
     for name in devices:
         if name.startswith(f"{ANY}:"):
             _, count, *profile = name.split(":")
-            return AnyOf(int(count), "".join(profile))
+            return AnyOf(name, int(count), "".join(profile))
     return None
 
 
@@ -91,7 +88,7 @@ def canonical(item: str, where: str) -> str:
     """The device name `item` in canonical form, see `Request.devices`; RequestError names `where` it stood."""
     found = ""
     if len(item) <= _LONGEST:
-        found = _index(item) or _gpu(item) or _mig(item) or bus_id(item) or _uuid(item)
+        found = _index(item) or _uuid(item) or _instance(item) or bus_id(item)
     if not found:
         raise RequestError(f"unknown device {quoted(item)} in {where}", _HINT)
     return found
@@ -109,37 +106,25 @@ def _index(item: str) -> str:
     return "" if None in numbers or len(numbers) > 2 else ":".join(map(str, numbers))
 
 
-def _gpu(item: str) -> str:
-    """``GPU-<uuid>``; ``GPU-<uuid>-2``, one of several shares of a GPU, names that GPU."""
-    if item[:4].lower() != "gpu-":
-        return ""
-    groups = item[4:].lower().split("-")
-    if len(groups) == 6 and decimal(groups[5]) is not None:
-        groups.pop()
-    return f"GPU-{'-'.join(groups)}" if _is_uuid(groups) else ""
-
-
 def _uuid(item: str) -> str:
-    """A UUID alone, as a Jetson Orin's is."""
-    return item.lower() if _is_uuid(item.lower().split("-")) else ""
+    """``GPU-<uuid>``, ``MIG-<uuid>``, or a UUID alone, as a Jetson Orin's is.
+
+    ``GPU-<uuid>-2``, one of several shares of a GPU, names that GPU.
+    """
+    kind = item[:4].upper() if item[:4].lower() in ("gpu-", "mig-") else ""
+    groups = item[len(kind) :].lower().split("-")
+    if kind == "GPU-" and len(groups) == 6 and decimal(groups[5]) is not None:
+        groups.pop()
+    is_uuid = [len(group) for group in groups] == _UUID_GROUPS and all([_HEX.issuperset(group) for group in groups])
+    return f"{kind}{'-'.join(groups)}" if is_uuid else ""
 
 
-def _mig(item: str) -> str:
-    """``MIG-<uuid>``; before driver R470, ``MIG-GPU-<uuid>/<gpu instance>/<compute instance>``."""
-    if item[:4].lower() != "mig-":
-        return ""
-    name, *instances = item[4:].split("/")
-    if not instances:
-        groups = name.lower().split("-")
-        return f"MIG-{'-'.join(groups)}" if _is_uuid(groups) else ""
-    gpu, numbers = _gpu(name), [decimal(part) for part in instances]
-    if not gpu or len(numbers) != 2 or None in numbers:
-        return ""
-    return f"MIG-{gpu}/{numbers[0]}/{numbers[1]}"
-
-
-def _is_uuid(groups: list[str]) -> bool:
-    return [len(group) for group in groups] == _UUID_GROUPS and all([_HEX.issuperset(group) for group in groups])
+def _instance(item: str) -> str:
+    """``MIG-GPU-<uuid>/<gpu instance>/<compute instance>``, as before driver R470."""
+    name, *instances = item.split("/")
+    gpu, numbers = _uuid(name[4:]), [decimal(part) for part in instances]
+    is_one = name[:4].lower() == "mig-" and gpu.startswith("GPU-") and len(numbers) == 2 and None not in numbers
+    return f"MIG-{gpu}/{numbers[0]}/{numbers[1]}" if is_one else ""
 
 
 def bus_id(item: str) -> str:

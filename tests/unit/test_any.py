@@ -45,7 +45,7 @@ def asked(value: str, settings: Settings = COUNTED) -> tuple[str, ...]:
 def test_the_words(value: str, canonical: str, number: int, profile: str) -> None:
     assert asked(value) == (canonical,)
     found = selectors.any_of((canonical,))
-    assert found == (number, profile)
+    assert found == (canonical, number, profile)
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_who_holds_a_device_is_told_and_of_many_the_first_three() -> None:
 
 
 def picked(others: list[Lease], unhealthy: dict[str, str] | None = None, number: int = 1, most: int = 1) -> str:
-    asked = selectors.AnyOf(number, "")
+    asked = selectors.AnyOf(f"any:{number}", number, "")
     return "".join([it.name for it in holding._pick(asked, candidates(0, 0, 0), others, most, unhealthy or {})])
 
 
