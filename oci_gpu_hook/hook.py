@@ -83,9 +83,9 @@ def _in_time(read: Callable[[], Read]) -> Read:
 def _tell_runtime(said: str) -> None:
     """Tell the readers of a runtime that does not show what its hooks say."""
     try:
-        from oci_gpu_hook.report import runtimelog
+        from oci_gpu_hook.report import crun
 
-        runtimelog.tell(said)
+        crun.tell(said)
     except Exception:
         pass
 
@@ -105,7 +105,7 @@ def _record(progress: Progress, code: int, said: str) -> None:
 def start(progress: Progress, state: State, options: Options, stage: str = "") -> None:
     """What one container start does."""
     if state.bundle == "/":
-        from oci_gpu_hook.request import crun
+        from oci_gpu_hook.report import crun
 
         state = progress.state = state._replace(bundle=crun.bundle_of(state))
         if not state.bundle:

@@ -64,7 +64,7 @@ ROOTS = {
     "platforms": ("planning.platforms",),
     "platforms' files": ("vendors.tegra", "vendors.wsl"),
     "forward compatibility": ("container.compat", "planning.compatibility"),
-    "crun": ("request.crun", "report.runtimelog"),
+    "crun": ("report.crun",),
     "nodes' groups": ("planning.nodegroups",),
     "requirements": ("planning.requirements",),
     "nvidia-container-cli": ("request.containercli", "runtime.configure"),

@@ -52,10 +52,10 @@ def failure(error: Exception, config: str, log: str) -> int:
     if not _asks(config):
         return DONE
     if log.startswith("/"):
-        from oci_gpu_hook.report import runtimelog
+        from oci_gpu_hook.report import crun
 
         # The log may not be there yet.
-        runtimelog.append(log, runtimelog.as_json("oci-gpu-runtime", str(error)), posix.O_CREAT)
+        crun.append(log, crun.as_json("oci-gpu-runtime", str(error)), posix.O_CREAT)
     return code
 
 

@@ -16,8 +16,8 @@ import pytest
 from oci_gpu_hook import asking, hook
 from oci_gpu_hook.errors import BundleError
 from oci_gpu_hook.kernel import procfile
+from oci_gpu_hook.report import crun
 from oci_gpu_hook.report.progress import Progress
-from oci_gpu_hook.request import crun
 from oci_gpu_hook.request.state import State
 
 PID = 77
@@ -98,7 +98,7 @@ def test_a_bundle_that_is_there_is_believed(proc: dict[str, bytes], monkeypatch:
 # A process by the name of crun, which starts a hook as crun does.
 CRUN = """
 import subprocess, sys
-tell = "from oci_gpu_hook.report import runtimelog; runtimelog.tell('no GPU')"
+tell = "from oci_gpu_hook.report import crun; crun.tell('no GPU')"
 subprocess.run([{python!r}, "-c", tell], stderr=subprocess.DEVNULL, check=True)
 """
 

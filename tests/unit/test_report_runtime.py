@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from oci_gpu_hook.report import runtimelog
+from oci_gpu_hook.report import crun
 
 # A process by the name of crun, which starts a hook as crun does, and says what crun does once that has failed.
 CRUN = """
 import subprocess, sys
 log = open(sys.argv[sys.argv.index("--log") + 1], "ab")
-tell = "from oci_gpu_hook.report import runtimelog; runtimelog.tell('no GPU')"
+tell = "from oci_gpu_hook.report import crun; crun.tell('no GPU')"
 subprocess.run([{python!r}, "-c", tell], stderr=subprocess.DEVNULL, check=True)
 log.write(b'{{"msg": "error executing hook", "level": "error"}}\\n')
 """
@@ -73,7 +73,7 @@ def test_a_log_that_cannot_be_replaced_gets_a_line_more(
         monkeypatch.setattr(posix, "geteuid", lambda: 4711)
     else:
         monkeypatch.setattr(posix, "rename", fails)
-    runtimelog.end_log(str(log), '{"msg": "no GPU"}\n')
+    crun.end_log(str(log), '{"msg": "no GPU"}\n')
     assert said(log) == ["before", "no GPU"]
     assert log.is_symlink() == (kind == "link")
     assert not [path for path in tmp_path.iterdir() if "oci-gpu-hook" in path.name]

@@ -166,7 +166,7 @@ def test_a_node_is_opened_only_if_it_is_the_one(tmp_path: Path) -> None:
 # What users and containers fill, and where the package may name it.
 THEIRS = {
     "/run/user": {"node/engines/containerrecords.py"},
-    "/cmdline": {"node/machine/processes.py", "request/crun.py"},
+    "/cmdline": {"node/machine/processes.py", "report/crun.py"},
     "/environ": {"node/machine/processes.py"},
     "/root": {"node/machine/untrusted.py", "node/engines/containerdevices.py"},
     "/cwd": {"node/engines/containers.py"},

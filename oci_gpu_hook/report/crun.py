@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The crun that has started this process: which bundle it means, and where its readers look for what has failed.
+
+crun enters the host's mount namespace again if a container has a user namespace and devices, and then passes its hooks
+what getcwd(3) gives there as the bundle: ``/`` (seen in 1.8 to 1.29).  The path is in crun's own command line, and a
+copy of config.json in its state folder.
+
+crun leads its hooks' stderr to /dev/null, and says ``error executing hook ... (exit code: 5)`` alone.  So the sentence
+is written where crun writes its own: to its stderr, which conmon hands on to CRI-O and podman, and to the log that the
+engine has named.  Of that, the shim of Docker and containerd shows the last error, and podman a line that stands
+alone.  runc shows a hook's stderr by itself.
+
+Believes crun alone: our parent, which has also written the state.  The container's process need not be its child: under
+``create`` the process that collects orphans has it.  Must not wait, and must not stop anything.
+"""
+
+from __future__ import annotations
+
+import posix
+
+from oci_gpu_hook.errors import LONGEST_LIST, plain
+from oci_gpu_hook.kernel import procfile
+from oci_gpu_hook.kernel.descriptors import closing
+from oci_gpu_hook.kernel.filetypes import is_regular, is_same
+from oci_gpu_hook.request.state import State
+
+_STATE_FOLDER = "/run/crun"
+_READ = posix.O_RDONLY | posix.O_NONBLOCK | posix.O_NOFOLLOW | posix.O_NOCTTY | posix.O_CLOEXEC
+_NEW = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_CLOEXEC
+_APPEND = posix.O_WRONLY | posix.O_APPEND | posix.O_NONBLOCK | posix.O_NOCTTY | posix.O_CLOEXEC
+# A runtime's log is its own for one command, and has some lines.
+_LARGEST_LOG = 1 << 16
+
+
+def bundle_of(state: State) -> str:
+    """The bundle of a container whose state says ``/``, or the folder with crun's copy of its config.json; "" for none.
+
+    If another program stands between crun and the hook, its words do not name the container.
+    """
+    words, folders = _command_line(), ["/"]
+    if state.id in words:
+        folders += [_option(words, "--bundle", "-b"), f"{_option(words, '--root') or _STATE_FOLDER}/{state.id}"]
+    return next((folder for folder in folders if folder.startswith("/") and _has_config(folder)), "")
+
+
+def tell(said: str) -> None:
+    """Write one sentence to the stderr and to the log of the crun that has started this process, if one has."""
+    words = _command_line()
+    if words[0].rpartition("/")[2] != "crun":
+        return
+    log = _option(words, "--log")
+    if log.startswith("/") and _option(words, "--log-format") == "json":
+        end_log(log, as_json("oci-gpu-hook", said))
+    stderr = f"/proc/{posix.getppid()}/fd/2"
+    if not _is_ours(stderr) and _keeps_what_is_appended(stderr):
+        append(stderr, f"oci-gpu-hook: {plain(said, LONGEST_LIST)}\n")
+
+
+def _command_line() -> list[str]:
+    """The command line of this process's parent; one empty word if it is hidden."""
+    try:
+        parent = _parent()
+        data = procfile.read(f"/proc/{parent}/cmdline")
+        # Once it has ended, any process may have its number, and we have another parent.
+        if _parent() != parent:
+            data = b""
+    except (OSError, IndexError):
+        data = b""
+    return data.decode(errors="surrogateescape").split("\0")
+
+
+def _parent() -> str:
+    """The number of our parent, as this procfs has it."""
+    return procfile.read("/proc/self/stat").rpartition(b")")[2].split()[1].decode()
+
+
+def _option(words: list[str], *names: str) -> str:
+    """The value of an option on a command line, "" for none."""
+    for word, following in zip(words, words[1:]):
+        name, equals, value = word.partition("=")
+        if name in names:
+            return value if equals else following
+    return ""
+
+
+def _has_config(folder: str) -> bool:
+    try:
+        posix.stat(f"{folder}/config.json")
+    except OSError:
+        return False
+    return True
+
+
+def end_log(log: str, line: str) -> None:
+    """Put a log that ends with this line in the place of crun's, if that is ours; else write behind what stands there.
+
+    crun has its own open, and says the rest there, where nobody reads it: it would come after the sentence, and says
+    less.
+    """
+    new = f"{log}.oci-gpu-hook-{posix.getpid()}"
+    try:
+        with closing(posix.open(log, _READ)) as fd:
+            status = posix.fstat(fd)
+            if not is_regular(status) or status.st_uid != posix.geteuid():
+                raise OSError
+            data = posix.read(fd, _LARGEST_LOG)
+        if len(data) != status.st_size:
+            raise OSError
+        data += line.encode()
+        with closing(posix.open(new, _NEW, status.st_mode & 0o777)) as fd:
+            try:
+                if posix.write(fd, data) != len(data):
+                    raise OSError
+                posix.rename(new, log)
+            except OSError:
+                posix.unlink(new)
+                raise
+    except OSError:
+        append(log, line)
+
+
+def as_json(program: str, said: str) -> str:
+    """A line as crun writes it."""
+    # A start that fails may take its time.
+    import json
+    from datetime import datetime, timezone
+
+    time = datetime.now(timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    text = f"{program}: {plain(said, LONGEST_LIST)}"
+    return f"{json.dumps({'msg': text, 'level': 'error', 'time': time})}\n"
+
+
+def _is_ours(path: str) -> bool:
+    """Whether it leads to our own stderr: then it has the sentence."""
+    try:
+        return is_same(posix.stat(path), posix.fstat(2))
+    except OSError:
+        return False
+
+
+def _keeps_what_is_appended(path: str) -> bool:
+    """Whether crun does not write over what stands there: in a file without O_APPEND it writes where it was."""
+    try:
+        if not is_regular(posix.stat(path)):
+            return True
+        fdinfo = procfile.read(path.replace("/fd/", "/fdinfo/"))
+    except OSError:
+        return False
+    return bool(int(fdinfo.partition(b"flags:")[2].split()[0], 8) & posix.O_APPEND)
+
+
+def append(path: str, text: str, create: int = 0) -> None:
+    """Write behind what stands in a file; `create` is O_CREAT if it may be missing.  What fails is passed over."""
+    try:
+        with closing(posix.open(path, _APPEND | create, 0o644)) as fd:
+            posix.write(fd, text.encode())
+    except OSError:
+        pass
