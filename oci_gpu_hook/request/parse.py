@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the container asks for: device names and the rest of its environment become one `Request`.  Pure.
 
-The grammar is that of NVIDIA's container stack, so no image, pod or script has to change.  What cannot be served is
-refused or left out, each with a sentence.  What the administrator allows is applied here.  Must not know what the host
-has: `planning.selection` finds which GPU a name means.
+The grammar is that of NVIDIA's container stack.  What cannot be served, and what the administrator does not allow, is
+refused or left out, each with a sentence.  Must not know what the host has: `planning.selection` finds which GPU a name
+means.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ from oci_gpu_hook.errors import RequestError, quoted
 from oci_gpu_hook.formats.decimal import decimal
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request import selectors, words
-from oci_gpu_hook.request.sources import is_legacy, is_void, leave_out_environment, named
+from oci_gpu_hook.request.settings import Settings
+from oci_gpu_hook.request.sources import Inputs, Names, accepts_variable, is_legacy, is_void, named
 from oci_gpu_hook.request.words import ADMINISTRATOR, ALL, AUTHOR, CAPABILITIES, CUDA_VERSION, NONE, listed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from oci_gpu_hook.request.settings import Settings
-    from oci_gpu_hook.request.sources import Inputs, Names
     from oci_gpu_hook.request.vendorrequest import Known, VendorRequest
 
 _REQUIRE = "NVIDIA_REQUIRE_"
@@ -34,16 +33,16 @@ _TRUE = ("1", "t", "T", "true", "TRUE", "True")
 class Request(NamedTuple):
     """One container's request.
 
-    source: ``env``, ``swarm``, ``mounts``, ``annotations``, or ``cli`` for nvidia-container-cli's words.  Of two,
-    `devices` are paths of nodes, see `by_nodes`: ``cdi``, where the engine has injected them by a CDI spec of ours, and
-    ``devices``, which the user of an old image gave to it.
-    devices: in canonical form and in the order given: ``all`` alone; ``none`` alone (driver files, no GPU); a decimal
-    index; ``GPU-<uuid>`` in lower case after the dash; ``00000000:07:00.0``; ``0:1``, ``MIG-<uuid>`` and
+    source: ``env``, ``swarm``, ``mounts``, ``annotations``, ``cli`` for nvidia-container-cli's words; or `devices` are
+    paths of nodes: ``cdi``, if the engine has injected them by a CDI spec of ours, ``devices``, if the user of an old
+    image gave them to it.
+    devices: else in canonical form and in the order given: ``all`` alone; ``none`` alone (driver files, no GPU); a
+    decimal index; ``GPU-<uuid>`` in lower case after the dash; ``00000000:07:00.0``; ``0:1``, ``MIG-<uuid>`` and
     ``MIG-GPU-<uuid>/1/0`` for MIG devices; ``any:2`` or ``any:2:1g.10gb`` alone, which the node replaces.
-    requirements: expressions as `planning.requirements` reads them, all of which must hold.
+    requirements: as `planning.requirements` reads them, all of which must hold.
     imex_channels: ``all`` alone, or decimal numbers; features: names of `FEATURES`.
     jetpack_all: whether a Jetson gives the files of all its CSV files, and not of the base ones alone.
-    vendors: what is asked of other vendors; where that is all, `devices` and `capabilities` are empty.
+    vendors: of other vendors; if that is all, `devices` and `capabilities` are empty.
     """
 
     source: str
@@ -90,9 +89,8 @@ def parse(inputs: Inputs, settings: Settings, known: tuple[Known, ...] = ()) -> 
         check_sections(settings, notes)
     notes += unknown
     if not devices:
-        if not of_vendors:
-            return None, tuple(notes)
-        return Request(of_vendors[0].source, (), (), vendors=of_vendors), tuple(notes)
+        alone = Request(of_vendors[0].source, (), (), vendors=of_vendors) if of_vendors else None
+        return alone, tuple(notes)
     environment = inputs.environment
     mig_config, mig_monitor = [_manages_mig(inputs, variable, devices) for variable in words.MIG_MANAGEMENT]
     request = Request(
@@ -140,10 +138,7 @@ def requirements(environment: dict[str, str], settings: Settings) -> tuple[str, 
 
 
 def _devices(names: Names, settings: Settings) -> tuple[str, ...]:
-    """Canonical device names; empty if nothing is asked for.
-
-    ``void`` anywhere turns everything off; else the first of ``all`` and ``none`` stands for the whole list.
-    """
+    """Canonical device names; empty if nothing is asked for."""
     if names.source == "devices":
         return names.devices
     if is_void(names.devices):
@@ -184,7 +179,7 @@ def _major_minor(version: str) -> str:
 
 
 def _manages_mig(inputs: Inputs, variable: str, devices: tuple[str, ...]) -> bool:
-    """Whether the container may configure, or monitor, MIG: only a privileged one may, and only all of it."""
+    """Whether the container may configure, or monitor, all of MIG: only a privileged one may."""
     value = inputs.environment.get(variable, "").strip()
     if not value:
         return False
@@ -202,25 +197,23 @@ def _imex_channels(inputs: Inputs, names: Names, settings: Settings, notes: list
     variable = words.IMEX_CHANNELS
     channels = [(item, names.where) for item in names.imex_channels]
     in_environment = listed(inputs.environment, variable)
-    if in_environment and not leave_out_environment(inputs, variable, settings, notes):
+    if in_environment and accepts_variable(inputs, variable, settings, notes):
         channels += [(item, variable) for item in in_environment]
     if channels and settings.ignore_imex_channels:
         notes.append(f"IMEX channels are left out: {ADMINISTRATOR}")
         return ()
     if ALL in [item for item, _ in channels]:
         return (ALL,)
-    found = tuple(dict.fromkeys([_imex_channel(item, where) for item, where in channels]))
+    found: dict[str, None] = {}
+    for item, where in channels:
+        number = decimal(item.removeprefix("channel"), _MOST_IMEX_CHANNEL)
+        if number is None:
+            why = f"{quoted(item)} in {where} is no IMEX channel: a number from 0 to {_MOST_IMEX_CHANNEL}"
+            raise RequestError(why, AUTHOR)
+        found[str(number)] = None
     if len(found) > _MOST_IMEX_CHANNELS:
         raise RequestError(f"the container asks for more than {_MOST_IMEX_CHANNELS} single IMEX channels", AUTHOR)
-    return found
-
-
-def _imex_channel(item: str, where: str) -> str:
-    most = _MOST_IMEX_CHANNEL
-    found = decimal(item.removeprefix("channel"), most)
-    if found is None:
-        raise RequestError(f"{quoted(item)} in {where} is no IMEX channel: a number from 0 to {most}", AUTHOR)
-    return str(found)
+    return tuple(found)
 
 
 def _features(inputs: Inputs, names: Names, settings: Settings, notes: list[str]) -> tuple[str, ...]:
@@ -231,7 +224,7 @@ def _features(inputs: Inputs, names: Names, settings: Settings, notes: list[str]
         if feature.name in names.features:
             found.append(feature.name)
         elif value == "enabled":
-            if not leave_out_environment(inputs, feature.variable, settings, notes):
+            if accepts_variable(inputs, feature.variable, settings, notes):
                 found.append(feature.name)
         elif value:
             notes.append(f"{feature.variable} is {quoted(value)}, which asks for nothing: only 'enabled' does")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where a container names its devices: environment, swarm resources, volume mounts, annotations.  Pure.
 
-Decides which of these places are accepted, and which of them has precedence.  A place that is not accepted is not read.
-Must not know what a name means: `parse` makes selectors of them.
+Decides which of these places has precedence, and which are accepted: another is not read.  Must not know what a name
+means: `parse` makes selectors of them.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ from oci_gpu_hook.errors import RequestError, quoted
 from oci_gpu_hook.formats import jsontext
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request import words
+from oci_gpu_hook.request.bundle import Bundle
+from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.words import ADMINISTRATOR, ALL, AUTHOR, CUDA_VERSION, VISIBLE_DEVICES, VOID, items, listed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from oci_gpu_hook.request.bundle import Bundle
-    from oci_gpu_hook.request.settings import Settings
 
 # A device list in volume mounts: each is of /dev/null, at a device's name below this folder.
 LIST_FOLDER = "/var/run/nvidia-container-devices"
@@ -40,10 +39,9 @@ _CDI_VENDORS = ("nvidia.com", "runtime.nvidia.com", "management.nvidia.com")
 class Inputs(NamedTuple):
     """All parts of a container's configuration that can ask for something.
 
-    mounts: source and destination of each; privileged: whether CAP_SYS_ADMIN is in the bounding set; given: see
-    `Bundle.given_gpus`, for an old image.  By dockerd's record, if it has been read: docker_devices: the value of
-    NVIDIA_VISIBLE_DEVICES that dockerd itself has appended (``--gpus``), else ""; images: the variables of a Swarm task
-    that can be its image's own, None for any other container.
+    given: see `Bundle.given_gpus`, for an old image.  By dockerd's record, if it has been read: docker_devices: the
+    value of NVIDIA_VISIBLE_DEVICES that dockerd itself has appended (``--gpus``), else ""; images: the variables of a
+    Swarm task that can be its image's own, None for any other container.
     """
 
     environment: dict[str, str]
@@ -70,9 +68,8 @@ NOTHING = Names("", "", ())
 
 def inputs_of(bundle: Bundle, annotations: dict[str, str]) -> Inputs:
     """What of a bundle can ask for something; `annotations` are the state's."""
-    environment = bundle.environment()
+    environment, every = bundle.environment(), {**annotations, **bundle.annotations()}
     given = bundle.given_gpus() if _gets_default(environment) else ()
-    every = {**annotations, **bundle.annotations()}
     return Inputs(environment, bundle.bindings(), every, bundle.is_privileged(), given)
 
 
@@ -159,10 +156,7 @@ def accepted(places: list[Names], inputs: Inputs, settings: Settings, notes: lis
 
 
 def accepts_environment(inputs: Inputs, settings: Settings) -> bool:
-    """Whether this container's environment and annotations may ask: an image or a pod's author writes both.
-
-    So they do the variables of swarm resources, as an image can have one of any name.
-    """
+    """Whether environment and annotations may ask: an image or a pod's author writes both, swarm resources too."""
     return settings.accept_environment == "always" or inputs.privileged
 
 
@@ -195,16 +189,16 @@ def leave_out(sentence: str, settings: Settings, notes: list[str]) -> None:
     notes.append(f"{sentence}: {ADMINISTRATOR}")
 
 
-def leave_out_environment(inputs: Inputs, variable: str, settings: Settings, notes: list[str]) -> bool:
-    """Whether the request in a variable is left out, with a note, as the environment is not accepted."""
-    if accepts_environment(inputs, settings):
-        return False
-    leave_out(f"the request in {variable} {UNPRIVILEGED}", settings, notes)
-    return True
+def accepts_variable(inputs: Inputs, variable: str, settings: Settings, notes: list[str]) -> bool:
+    """Whether the request in a variable is accepted, with a note if it is not."""
+    accepts = accepts_environment(inputs, settings)
+    if not accepts:
+        leave_out(f"the request in {variable} {UNPRIVILEGED}", settings, notes)
+    return accepts
 
 
 def is_legacy(environment: dict[str, str]) -> bool:
-    """Whether the image is older than NVIDIA_REQUIRE_CUDA: it says its CUDA version, and gets what such images got."""
+    """Whether the image is older than NVIDIA_REQUIRE_CUDA, and says its CUDA version alone."""
     return bool(environment.get(CUDA_VERSION) and not environment.get(words.REQUIRE_CUDA))
 
 
@@ -219,18 +213,16 @@ def is_void(names: Iterable[str]) -> bool:
 
 
 def _refuse_counts(where: str, environment: dict[str, str]) -> None:
-    """RequestError if in one of these variables (a comma list) Swarm gives a number of devices, but not which.
+    """RequestError if Swarm gives a number of devices in one of these variables (a comma list), but not which.
 
     dockerd takes a number for a count, never for a resource's name.  So a number that stands alone is no index.
     """
     for variable in where.split(","):
         names = listed(environment, variable)
         if variable.startswith(SWARM_VARIABLE) and len(names) == 1 and names[0].isascii() and names[0].isdecimal():
-            raise RequestError(
-                f"{variable} is {quoted(names[0])}, a number of devices, which does not say which ones",
-                "the administrator must name them in dockerd's node-generic-resources: "
-                "for GPUs 'oci-gpu-hook swarm resources' prints the names",
-            )
+            why = f"{variable} is {quoted(names[0])}, a number of devices, which does not say which ones"
+            hint = "the administrator must name them in dockerd's node-generic-resources"
+            raise RequestError(why, f"{hint}: for GPUs 'oci-gpu-hook swarm resources' prints the names")
 
 
 def _in_mounts(mounts: Iterable[tuple[str, str]], notes: list[str]) -> Names:
