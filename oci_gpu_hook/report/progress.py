@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The progress of one start, which `hook` keeps up to date for the start's record.
 
-Must not write anything but its notes, to stderr, and must not import what only a container with a request needs.
+Must not write anything but its notes, to stderr.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 from time import monotonic_ns
 
 from oci_gpu_hook.report import sentence
+from oci_gpu_hook.request.settings import Settings
+from oci_gpu_hook.request.state import State
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,8 +18,6 @@ if TYPE_CHECKING:
 
     from oci_gpu_hook.planning.plan import Plan
     from oci_gpu_hook.request.parse import Request
-    from oci_gpu_hook.request.settings import Settings
-    from oci_gpu_hook.request.state import State
 
 # A plan of a hundred steps that may all fail has as many.
 _MOST_NOTES = 128
@@ -26,8 +26,7 @@ _MOST_NOTES = 128
 class Progress:
     """One start.
 
-    ends: the times of its beginning and of the end of each step; state: once the bundle is read with its annotations;
-    notes: what is left out, for the record whatever becomes of the start.
+    ends: the times of its beginning and of the end of each step; state: once config.json is read with its annotations.
     """
 
     def __init__(self) -> None:

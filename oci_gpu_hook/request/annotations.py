@@ -37,21 +37,16 @@ class Said(NamedTuple):
 
 def said(state: State) -> Said:
     """What the container's engine says of it."""
-    image, namespace, has_namespace = state.image, "", True
+    image, namespace, given = state.image, "", state.annotations
     keeper = keeper_of(state.bundle, state.id)
-    if state.id and state.annotations.get(_CRIOS_ID) == state.id:
-        is_sandbox = state.annotations.get(_CRIOS_TYPE) == "sandbox"
-        key = _CRIOS_NAMESPACE_OF_SANDBOX if is_sandbox else _CRIOS_NAMESPACE
-        image, namespace = state.annotations.get(_CRIOS_IMAGE, ""), state.annotations.get(key, "")
+    if state.id and given.get(_CRIOS_ID) == state.id:
+        is_sandbox, keeper = given.get(_CRIOS_TYPE) == "sandbox", ""
+        image = given.get(_CRIOS_IMAGE, "")
+        namespace = given.get(_CRIOS_NAMESPACE_OF_SANDBOX if is_sandbox else _CRIOS_NAMESPACE, "")
     elif keeper == CONTAINERD:
-        image = state.annotations.get(_CONTAINERDS_IMAGE, "")
-        namespace = state.annotations.get(_CONTAINERDS_NAMESPACE, "")
-    elif keeper == PODMAN:
-        has_namespace = False
-    unsaid = [] if image else ["image"]
-    if has_namespace and not namespace:
-        unsaid.append("namespace")
-    return Said(image, namespace, tuple(unsaid))
+        image, namespace = given.get(_CONTAINERDS_IMAGE, ""), given.get(_CONTAINERDS_NAMESPACE, "")
+    known = {"image": image, "namespace": namespace or keeper == PODMAN}
+    return Said(image, namespace, tuple([scope for scope, text in known.items() if not text]))
 
 
 def keeper_of(bundle: str, id: str) -> str:

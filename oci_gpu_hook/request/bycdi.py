@@ -7,34 +7,29 @@ from oci_gpu_hook.errors import ConfigError, quoted
 from oci_gpu_hook.request import words
 from oci_gpu_hook.request.bundle import BESIDE_GPUS, is_gpu
 from oci_gpu_hook.request.parse import Request, check_sections, requirements
+from oci_gpu_hook.request.settings import Settings
+from oci_gpu_hook.request.sources import Inputs
 from oci_gpu_hook.request.words import ADMINISTRATOR, CAPABILITIES, listed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection
 
-    from oci_gpu_hook.request.settings import Settings
-    from oci_gpu_hook.request.sources import Inputs
     from oci_gpu_hook.request.vendorrequest import Known
-
 
 # Nodes that a spec of ours brings for NVIDIA's devices: on a server, on a Jetson, under WSL 2.
 _OURS = ("/dev/nvidia", "/dev/nvhost", "/dev/nvgpu/", "/dev/nvmap", "/dev/dxg")
 
 
 def of_nodes(
-    inputs: Inputs, settings: Settings, nodes: Iterable[str], capabilities: Iterable[str]
+    inputs: Inputs, settings: Settings, nodes: Collection[str], capabilities: Collection[str]
 ) -> tuple[Request | None, tuple[str, ...]]:
-    """The request that the device nodes in config.json stand for, and a sentence for each thing that is left out.
-
-    nodes: the paths of ``linux.devices``; capabilities: those that the spec is for.
-    """
+    """The request that the device nodes in config.json stand for, and a sentence for each thing that is left out."""
     notes: list[str] = []
-    paths = tuple(nodes)
-    if not any([path.startswith(_OURS) for path in paths]):
+    if not any([path.startswith(_OURS) for path in nodes]):
         return None, ()
     # Control nodes stand for no device.
-    given = tuple([path for path in paths if is_gpu(path) or path.startswith(BESIDE_GPUS)])
+    given = tuple([path for path in nodes if is_gpu(path) or path.startswith(BESIDE_GPUS)])
     granted = tuple([name for name in CAPABILITIES if name in capabilities])
     check_sections(settings, notes)
     required = requirements(inputs.environment, settings)
@@ -42,7 +37,7 @@ def of_nodes(
     return Request("cdi", given, granted, required), tuple(notes)
 
 
-def of_vendor(flag: str, known: Iterable[Known], nodes: tuple[str, ...]) -> Request:
+def of_vendor(flag: str, known: Collection[Known], nodes: tuple[str, ...]) -> Request:
     """The same for a spec of the vendor with this flag."""
     from oci_gpu_hook.request.vendorrequest import VendorRequest
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a text may ask for a GPU, however long it is: it is searched piece by piece, and never parsed.
+"""Whether a text may ask for a GPU: it is searched piece by piece, and never parsed.
 
-For a state or a config.json with more than any engine writes: a container that may ask is refused then, and one that
-cannot must start.  A word that asks counts in any place, as for hooks.d/oci-gpu-hook.  Reads only.
+For a state or a config.json with more than any engine writes: a container that may ask is refused then, and another
+must start.  A word that asks counts in any place, as for hooks.d/oci-gpu-hook.  Reads only.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ import posix
 
 from oci_gpu_hook.errors import ConfigError
 from oci_gpu_hook.request import settings
+from oci_gpu_hook.request.state import ExcessError, State
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-
-    from oci_gpu_hook.request.state import ExcessError, State
 
 _WORDS = (b"NVIDIA_", b"CUDA_VERSION", b"cdi.k8s.io", b"nvidia-container-devices", b'"OCI_')
 # An escape could spell a letter of them.  These are how Go writes &, < and >.
@@ -28,9 +27,9 @@ _OPEN = posix.O_RDONLY | posix.O_NONBLOCK | posix.O_CLOEXEC
 
 
 def are_in_start(stdin: int, err: ExcessError, state: State | None, path: str | None) -> bool:
-    """Whether anything may ask in the inputs of a start, one of which has too much.
+    """Whether anything may ask in the inputs of a start: state, None if it is what has too much, and config.json.
 
-    state: None if it is the state; path: of the settings, see `settings.files`.  True if that cannot be told.
+    path: see `settings.files`.  True if that cannot be told.
     """
     words = words_of(path)
     if state is None:

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the administrator allows, as a value: oci-gpu-hook.conf(5) and its drop-ins.
+"""What the administrator allows, as a value: ``/etc/oci-gpu-hook.conf``, then its drop-ins in the order of their names.
 
-``/etc/oci-gpu-hook.conf`` is read first, then ``/etc/oci-gpu-hook.conf.d/*.conf`` in the order of their names; later
-lines win.  Without such a file, nothing but this module is loaded.
+Later lines win.  Without such a file, nothing but this module is loaded.
 """
 
 from __future__ import annotations
@@ -93,10 +92,9 @@ def read_settings(path: str | None, state: State | None, root: str = "") -> Sett
 
     ConfigError if a file cannot be read or understood; RequestError for an image or a namespace that is none.
     """
-    names = files(path, root)
+    names, defaults = files(path, root), Settings()
     if not names:
-        return Settings()
+        return defaults
     from oci_gpu_hook.request import settingsfile
 
-    lines = settingsfile.read(names)
-    return Settings(**settingsfile.fields(lines, state, Settings()._asdict()))
+    return Settings(**settingsfile.fields(settingsfile.read(names), state, defaults._asdict()))

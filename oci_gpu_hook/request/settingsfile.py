@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files of settings: ``key = value`` lines, read and written.
 
-Below a heading, ``[namespace NAME]`` or ``[image PATTERN]``, lines hold for those containers only.  The form is not
-TOML: a container start waits for it, and Python's parser of TOML costs twice as much as the interpreter's own start.
-Must not read any file but those that it is given.
+Below a heading, ``[namespace NAME]`` or ``[image PATTERN]``, lines hold for those containers only.  Not TOML, whose
+parser costs twice as much as the interpreter's own start.  Must not read any file but those that it is given.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ SCOPES = ("", "image", "namespace")
 class Kind(NamedTuple):
     """The values of one setting.
 
-    read: what a text stands for, or in a list each of its words; None if it is wrong, and `why` says so.
-    strictest: of the values in which sections may differ, or () if none is; None for a setting of the whole host.  Of
-    two, each restricts in its own way and none is the stricter: if both are possible, the container is refused.
+    read: what a text, or each word of a list, stands for; None if it is wrong, and `why` says so.
+    strictest: of the values in which sections may differ, or () if none is; None for a setting of the whole host.  If
+    there are two, none is the stricter: if both are possible, the container is refused.
     """
 
     read: Callable[[str], object]
@@ -134,12 +133,18 @@ def read(names: Iterable[str]) -> list[Setting]:
     found: list[Setting] = []
     size = 0
     for name in names:
-        data = _content(name)
-        size += len(data)
-        if size > _LARGEST:
-            raise ConfigError(f"cannot read {name}: all settings together are larger than {_LARGEST >> 20} MiB")
         try:
+            fd = posix.open(name, posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK)
+            try:
+                data = posix.read(fd, _LARGEST + 1)
+            finally:
+                posix.close(fd)
+            size += len(data)
+            if size > _LARGEST:
+                raise ConfigError(f"cannot read {name}: all settings together are larger than {_LARGEST >> 20} MiB")
             found += parse(data.decode(), name)
+        except OSError as err:
+            raise ConfigError(f"cannot read {name}: {err.strerror}") from err
         except UnicodeDecodeError as err:
             raise ConfigError(f"cannot read {name}: it is not UTF-8 text") from err
     return found
@@ -148,8 +153,7 @@ def read(names: Iterable[str]) -> list[Setting]:
 def fields(lines: list[Setting], state: State | None, defaults: dict[str, Any]) -> dict[str, Any]:
     """The fields of `Settings` for a container; None: what stands in no section.
 
-    If its engine does not say which sections are its own, any of them could be, or none: a restriction in one of them
-    must not fail open, so the strictest values hold.
+    If its engine does not say which sections are its own, no restriction may fail open: the strictest values hold.
     """
     image, namespace, unsaid = said(state) if state is not None else ("", "", ())
     decided = decisive(lines, image, namespace)
@@ -163,13 +167,9 @@ def fields(lines: list[Setting], state: State | None, defaults: dict[str, Any]) 
 
 
 def decisive(lines: list[Setting], image: str, namespace: str) -> dict[str, Setting]:
-    """The line that decides each field that the files set, for a container of this image in this namespace.
-
-    Lines for everybody come first, then those for the image, then those for the namespace.
-    """
-    named = {"": "", "image": image, "namespace": namespace}
+    """The line that decides each field that the files set, for a container of this image in this namespace."""
     found = {}
-    for scope, name in named.items():
+    for scope, name in zip(SCOPES, ("", image, namespace)):
         # Each pattern is compared once, however many lines it has.
         patterns = {line.pattern for line in lines if line.scope == scope}
         if patterns and len(name) > _LONGEST_NAME:
@@ -182,7 +182,7 @@ def decisive(lines: list[Setting], image: str, namespace: str) -> dict[str, Sett
 def _of_unmatched(
     lines: list[Setting], unmatched: Container[str], decided: dict[str, Setting], values: dict[str, object]
 ) -> dict[str, object]:
-    """The fields that lines of the `unmatched` scopes could set, each with the strictest value.
+    """The strictest value of each field that lines of the `unmatched` scopes could set.
 
     decided: the lines that decide, of those that are known to be the container's; values: their result.
     """
@@ -224,7 +224,10 @@ def parse(text: str, name: str) -> list[Setting]:
             continue
         where = f"{name}:{number}"
         if line.startswith("["):
-            scope, pattern = _heading(line, where)
+            scope, _, pattern = [part.strip() for part in line[1:-1].strip().partition(" ")]
+            if not line.endswith("]") or scope not in SCOPES[1:] or not pattern:
+                forms = "[namespace NAME] and [image PATTERN]"
+                raise ConfigError(f"{where}: {quoted(line)} is no heading, which are {forms}")
             continue
         key, equals, value = line.partition("=")
         key, value = key.strip(), value.strip()
@@ -286,22 +289,3 @@ def _value(key: str, text: str, where: str) -> object:
     if ALL in words and key.startswith("allowed-"):
         return CAPABILITIES if key == "allowed-capabilities" else (ALL,)
     return tuple(words)
-
-
-def _heading(line: str, where: str) -> tuple[str, str]:
-    """``[namespace NAME]`` or ``[image PATTERN]``."""
-    scope, _, pattern = line[1:-1].strip().partition(" ")
-    if not line.endswith("]") or scope not in SCOPES[1:] or not pattern.strip():
-        raise ConfigError(f"{where}: {quoted(line)} is no heading, which are [namespace NAME] and [image PATTERN]")
-    return scope, pattern.strip()
-
-
-def _content(name: str) -> bytes:
-    try:
-        fd = posix.open(name, posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK)
-        try:
-            return posix.read(fd, _LARGEST + 1)
-        finally:
-            posix.close(fd)
-    except OSError as err:
-        raise ConfigError(f"cannot read {name}: {err.strerror}") from err

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a container asks of other vendors than NVIDIA: ``OCI_AMD=0`` and its like become `VendorRequest`s.  Pure.
 
-A vendor's file says which variable and which kind of CDI devices ask for its hardware.  What the administrator allows
-holds for them as for NVIDIA's.  Must not know what the host has: `planning.vendorshare` finds what a name means.
+A vendor's file says which variable and which kind of CDI devices ask for its hardware.  Must not know what the host
+has: `planning.vendorshare` finds what a name means.
 """
 
 from __future__ import annotations
@@ -10,12 +10,9 @@ from __future__ import annotations
 from oci_gpu_hook.errors import ConfigError, RequestError, quoted
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request import selectors, sources
+from oci_gpu_hook.request.settings import Settings
+from oci_gpu_hook.request.sources import Inputs, Names
 from oci_gpu_hook.request.words import ALL, VENDOR_PREFIX
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from oci_gpu_hook.request.settings import Settings
-    from oci_gpu_hook.request.sources import Inputs, Names
 
 _LONGEST_NAME = 100
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:-")
@@ -37,9 +34,8 @@ class Known(NamedTuple):
 class VendorRequest(NamedTuple):
     """What is asked of one vendor.
 
-    source: ``env``, ``swarm``, ``annotations``, or ``cdi``: the engine has injected the devices by a CDI spec of ours,
-    and `devices` are paths of nodes.  devices: ``all`` alone; ``none`` alone; ``any:2`` alone; else names as
-    they were given.
+    source: ``env``, ``swarm``, ``annotations``, or ``cdi`` if `devices` are paths of nodes: see `Request`.
+    devices: ``all``, ``none`` or ``any:2`` alone, or names as they were given.
     """
 
     flag: str
@@ -49,10 +45,7 @@ class VendorRequest(NamedTuple):
 
 
 def parse(inputs: Inputs, settings: Settings, known: tuple[Known, ...], notes: list[str]) -> tuple[VendorRequest, ...]:
-    """The requests in the order of their flags.
-
-    RequestError or ConfigError for what can be neither served nor left out.
-    """
+    """The requests by flag; RequestError or ConfigError for what can be neither served nor left out."""
     found = []
     for vendor in sorted(known):
         flag = vendor.flag

@@ -2,13 +2,12 @@
 """The resources that an engine sets for a container that runs (``update``), without the devices that it knows of.
 
 containerd writes all of a container's resources into each update, the device rules of config.json among them.  runc
-passes over them.  crun puts them in force anew, and the devices that the hook has allowed are denied from then on.  So
-these rules are left out, as the runtime has put them in force at the container's creation.  Other rules are what
-somebody wants now, and stay.
+passes over them.  crun puts them in force again, and the devices that the hook has allowed are denied from then on.  So
+these rules are left out; others are what somebody wants now.
 
-hooks.d/oci-gpu-runtime starts this before it becomes the real runtime, with the words CONFIG RESOURCES LOG: crun's
-copy of config.json, the file with the resources, ``-`` for stdin, and the runtime's log, "" for none.  What is to be
-set goes to stdout.  Must not change anything else of it.
+hooks.d/oci-gpu-runtime starts this before it becomes the real runtime, with the words CONFIG RESOURCES LOG: crun's copy
+of config.json, the file with the resources, ``-`` for stdin, and the runtime's log, "" for none.  The resources go to
+stdout.  Must not change anything else of them.
 """
 
 from __future__ import annotations
@@ -47,10 +46,7 @@ def main() -> NoReturn:
 
 
 def without_devices(data: bytes, config: str) -> bytes:
-    """The resources without their device rules, if these are the rules of config.json.
-
-    What the real runtime will not understand is left to it.
-    """
+    """The resources without their device rules, if these are config.json's; what is none is the real runtime's."""
     try:
         resources = object_of(data, "the update")
         wanted = Bundle("", {"linux": {"resources": resources}}).device_rules()
@@ -58,13 +54,8 @@ def without_devices(data: bytes, config: str) -> bytes:
         return data
     if not resources.get(_DEVICES):
         return data
-    made_with = Bundle(config, read_object(config, open_file(config))).device_rules()
-    if wanted != made_with:
+    if wanted != Bundle(config, read_object(config, open_file(config))).device_rules():
         return data
-    return _without_member(data.decode(), _DEVICES).encode()
-
-
-def _without_member(text: str, name: str) -> str:
-    """An object's text without a member; the others stay as they were written."""
+    text = data.decode()
     members = jsontext.members(text, text.index("{"))
-    return f"{{{','.join([text[at:end] for found, at, _, end in members if found != name])}}}"
+    return f"{{{','.join([text[at:end] for name, at, _, end in members if name != _DEVICES])}}}".encode()
