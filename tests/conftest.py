@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 import shutil
 import tempfile
 
@@ -18,7 +20,9 @@ def pytest_configure(config: pytest.Config) -> None:
     containers with users of their own could not reach their roots any more.
     """
     if config.option.basetemp is None:
-        folder = tempfile.mkdtemp(prefix="oci-gpu-hook-tests-")
+        # podman names an image by its folder, and takes no name with an underscore beside a dash, which mkdtemp makes.
+        folder = f"{tempfile.gettempdir()}/oci-gpu-hook-tests-{secrets.token_hex(8)}"
+        os.mkdir(folder, 0o700)
         config.option.basetemp = f"{folder}/session"
         config.stash[_FOLDER] = folder
 
