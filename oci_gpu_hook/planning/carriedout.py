@@ -13,12 +13,9 @@ if TYPE_CHECKING:
     from oci_gpu_hook.operations import Operation
     from oci_gpu_hook.planning.plan import Held, Plan
     from oci_gpu_hook.request.bundle import Bundle
-    from oci_gpu_hook.vendors.vendorhost import VendorState
 
     # A list of a CDI spec's containerEdits (deviceNodes, mounts), and one item of it.
     Edit = tuple[str, dict[str, object]]
-
-_OPTIONS = ("rbind", "rprivate")
 
 
 def apart(plan: Plan, holds: Held, spec: Spec, bundle: Bundle) -> Plan:
@@ -33,7 +30,8 @@ def apart(plan: Plan, holds: Held, spec: Spec, bundle: Bundle) -> Plan:
         (asked,), (found,) = request.vendors, plan.vendors
         words = f" --vendor {asked.flag}"
         request = request._replace(vendors=(asked._replace(devices=names or (ALL,)),))
-        fault = _vendors_misfit(spec.driver, found, plan.operations, bundle)
+        # Not every vendor says its driver's version.
+        fault = misfit(spec.driver, found.inventory.version) or _unsaid(plan.operations, bundle)
     elif request is not None and plan.inventory is not None:
         request = request._replace(devices=names)
         fault = misfit(spec.driver, plan.inventory.driver_version)
@@ -52,15 +50,8 @@ def misfit(version: str, driver_version: str) -> str:
     return f"the CDI spec is for driver {version or 'unknown'}, the host has {here}"
 
 
-def _vendors_misfit(version: str, found: VendorState, operations: tuple[Operation, ...], bundle: Bundle) -> str:
-    """Why a spec that an engine has carried out does not fit the host, in a sentence; "" if it does.
-
-    version: of the driver that it was made for.  Not every vendor says its driver's version, so each mount that the
-    spec should have said is looked for.
-    """
-    different = misfit(version, found.inventory.version)
-    if different:
-        return different
+def _unsaid(operations: tuple[Operation, ...], bundle: Bundle) -> str:
+    """The first mount that the spec should have said and has not, in a sentence; "" if there is none."""
     there = {destination for _, destination in bundle.bindings()}
     for operation in operations:
         for key, edit in edits_of(operation) or ():
@@ -72,27 +63,16 @@ def _vendors_misfit(version: str, found: VendorState, operations: tuple[Operatio
 def edits_of(operation: Operation) -> list[Edit] | None:
     """What a spec says of an operation, [] if the engine does it unasked; None if the hook must do it."""
     if isinstance(operation, Device):
-        return [("deviceNodes", _node(operation))]
+        numbers = {"type": operation.type, "major": operation.major, "minor": operation.minor}
+        ids = {"fileMode": operation.mode, "uid": operation.uid, "gid": operation.gid}
+        return [("deviceNodes", {"path": operation.path, **numbers, **ids, "permissions": operation.access})]
     # /proc/driver/nvidia is a filesystem that the hook makes.
     if isinstance(operation, Mount) and not operation.target.startswith("/proc/"):
         # A mount for each name: a spec has no links, and a hook that makes them would be one more program.
-        options = [*operation.options, *_OPTIONS]
+        options = [*operation.options, "rbind", "rprivate"]
         return [
             ("mounts", {"hostPath": operation.source, "containerPath": path, "options": options})
             for path in operation.paths()
         ]
     # The engine opens the cgroup for the device nodes of a spec, and tells systemd of them.
     return [] if isinstance(operation, (OpenCgroup, TellSystemd)) else None
-
-
-def _node(device: Device) -> dict[str, object]:
-    return {
-        "path": device.path,
-        "type": device.type,
-        "major": device.major,
-        "minor": device.minor,
-        "fileMode": device.mode,
-        "uid": device.uid,
-        "gid": device.gid,
-        "permissions": device.access,
-    }

@@ -9,15 +9,15 @@ fails with error 804 (https://docs.nvidia.com/deploy/cuda-compatibility).
 
 from __future__ import annotations
 
-from oci_gpu_hook.container.compat import version_of
+from oci_gpu_hook.container.compat import Compat, version_of
+from oci_gpu_hook.driver.inventory import Library
+from oci_gpu_hook.driver.proc import Gpu
 from oci_gpu_hook.formats.ldcache import Entry
+from oci_gpu_hook.planning.plan import Share
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from oci_gpu_hook.container.compat import Compat, Version
-    from oci_gpu_hook.driver.inventory import Library
-    from oci_gpu_hook.driver.proc import Gpu
-    from oci_gpu_hook.planning.plan import Share
+    from oci_gpu_hook.container.compat import Version
 
 # How each sentence begins.
 TOPIC = "CUDA forward compatibility"
@@ -38,35 +38,28 @@ _LISTED = (1, 2, 7, 8, 9, 10, 11, 12, 13, 14)
 def with_newer(
     share: Share, compat: Compat, versions: tuple[str, str], gpus: tuple[Gpu, ...], libraries: tuple[Library, ...]
 ) -> Share:
-    """The share of a driver with the image's newer CUDA libraries.
+    """The share of a driver with those of the image's libraries that go first in the loader's cache, and a sentence.
 
-    versions: of the host's driver and its CUDA, "" for one that is not known; libraries: those that the driver has.
+    versions: of the host's driver and its CUDA, "" for one that is not known; gpus: those that the container gets;
+    libraries: those that the driver has.
     """
+    driver, cuda = versions
     flags = next((library.flags for library in libraries if library.bits == 64), None)
-    newer, said = decide(compat, *versions, gpus, flags)
-    return share._replace(newer=newer, notes=(*share.notes, said) if said else share.notes)
-
-
-def decide(
-    compat: Compat, driver: str, cuda: str, gpus: tuple[Gpu, ...], flags: int | None
-) -> tuple[tuple[Entry, ...], str]:
-    """The image's libraries that go first in the loader's cache, and a sentence for people, "" if there is none to say.
-
-    driver, cuda: the host's versions; gpus: those that the container gets; flags: of the host's native libraries, None
-    if it has none.
-    """
+    newer: tuple[Entry, ...] = ()
     if compat.fault:
-        return (), f"{TOPIC}: the image's {compat.folder} is left out: {compat.fault}"
-    if flags is None or not _is_newer(compat, version_of(driver), version_of(cuda)):
-        return (), ""
-    reason = _misfit(compat, driver, gpus)
-    if reason:
-        return (), f"{TOPIC}: the image's {compat.library} is not used: {reason}"
-    names = [name for name in compat.names if name.startswith(_CUDA_FAMILY) and _is_soname(name)]
-    entries = tuple([Entry(name.encode(), f"{compat.folder}/{name}".encode(), flags) for name in names])
-    hosts = f"driver {driver}" if driver else f"CUDA {cuda}"
-    said = f"{TOPIC}: the image's {compat.library} is used, newer than the host's {hosts}"
-    return entries, said if entries else ""
+        said = f"{compat.folder} is left out: {compat.fault}"
+    elif flags is None or not _is_newer(compat, version_of(driver), version_of(cuda)):
+        return share
+    elif reason := _misfit(compat, driver, gpus):
+        said = f"{compat.library} is not used: {reason}"
+    else:
+        names = [name for name in compat.names if name.startswith(_CUDA_FAMILY) and _is_soname(name)]
+        newer = tuple([Entry(name.encode(), f"{compat.folder}/{name}".encode(), flags) for name in names])
+        if not newer:
+            return share
+        hosts = f"driver {driver}" if driver else f"CUDA {cuda}"
+        said = f"{compat.library} is used, newer than the host's {hosts}"
+    return share._replace(newer=newer, notes=(*share.notes, f"{TOPIC}: the image's {said}"))
 
 
 def _is_newer(compat: Compat, driver: Version, cuda: Version) -> bool:

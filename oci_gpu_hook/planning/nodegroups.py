@@ -9,12 +9,12 @@ the host's.  In a user namespace the host's own node is bound, whose group is th
 from __future__ import annotations
 
 from oci_gpu_hook.operations import Device
+from oci_gpu_hook.planning.plan import Provision
+from oci_gpu_hook.request.bundle import Bundle, User
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.operations import Operation
-    from oci_gpu_hook.planning.plan import Provision
-    from oci_gpu_hook.request.bundle import Bundle, User
 
 _READ_WRITE = 0o6
 # podman run --group-add keep-groups, for crun (podman-run(1)).
@@ -22,32 +22,25 @@ _KEEPS_GROUPS = "run.oci.keep_original_groups"
 
 
 def opened(provision: Provision, bundle: Bundle, *, may_change: bool) -> Provision:
-    """The provision with nodes that the container's user can open, as far as the administrator lets them change."""
-    keeps_groups = bool(bundle.annotations().get(_KEEPS_GROUPS))
-    operations, notes = for_user(provision.operations, bundle.user(), keeps_groups=keeps_groups, may_change=may_change)
-    return provision._replace(operations=operations, notes=(*provision.notes, *notes))
+    """The provision with nodes that the container's user can open, and a sentence on those that it cannot.
 
-
-def for_user(
-    operations: tuple[Operation, ...], user: User, *, keeps_groups: bool, may_change: bool
-) -> tuple[tuple[Operation, ...], tuple[str, ...]]:
-    """The operations with nodes that the container's `user` can open, and a sentence on those that it cannot.
-
-    keeps_groups: whether it has the groups of the engine's user, by which a rootless engine's nodes are open;
     may_change: whether the administrator lets a node have another group than on the host.
     """
+    user, keeps_groups = bundle.user(), bool(bundle.annotations().get(_KEEPS_GROUPS))
     found: list[Operation] = []
     shut: list[Device] = []
-    for operation in operations:
+    for operation in provision.operations:
         if isinstance(operation, Device) and not _opens(operation, user):
             if operation.source:
+                # A rootless engine's nodes are open by the groups of its user.
                 shut += [] if keeps_groups else [operation]
             elif may_change and operation.mode >> 3 & _READ_WRITE == _READ_WRITE:
                 operation = operation._replace(gid=user.gid)
             else:
                 shut.append(operation)
         found.append(operation)
-    return tuple(found), (_sentence(shut, user),) if shut else ()
+    notes = [_sentence(shut, user)] if shut else []
+    return provision._replace(operations=tuple(found), notes=(*provision.notes, *notes))
 
 
 def _opens(node: Device, user: User) -> bool:

@@ -29,6 +29,7 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel import mountinfo, procfile
 from oci_gpu_hook.node.engines import cdispecs
 from oci_gpu_hook.planning import compatibility, labels, requirements
+from oci_gpu_hook.planning.plan import Share
 from oci_gpu_hook.request import bycdi, containercli, settingsfile, sources
 from oci_gpu_hook.request.annotations import said
 from oci_gpu_hook.request.bundle import Bundle, read_bundle
@@ -41,6 +42,7 @@ from tests.unit import hosts, libcudas
 from tests.unit.bounded import MIB, peak
 from tests.unit.linear import steps
 from tests.unit.test_request_properties import CONFIGS, INPUTS, ITEMS, VALUES
+from tests.vocabulary.host import everything
 
 # Steps for an empty input, and for each byte of one; bytes of memory likewise.
 _STEPS, _STEPS_OF_BYTE = 60_000, 600
@@ -400,7 +402,7 @@ def _libcuda(value: tuple[bytes, int, bytes]) -> None:
     finally:
         os.close(root)
     if found is not None:
-        compatibility.decide(found, "535.1.1", "12.2", (), 0x303)
+        compatibility.with_newer(Share("", (), (), ()), found, ("535.1.1", "12.2"), (), everything().libraries)
 
 
 _NOTES = _object(

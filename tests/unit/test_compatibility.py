@@ -14,8 +14,12 @@ from hypothesis import strategies as st
 from oci_gpu_hook.container import compat as compats
 from oci_gpu_hook.container.compat import Compat, Note
 from oci_gpu_hook.container.layout import COMPAT_FOLDER, MUSL
+from oci_gpu_hook.driver.inventory import Library
+from oci_gpu_hook.driver.proc import Gpu
+from oci_gpu_hook.formats.ldcache import Entry
 from oci_gpu_hook.operations import LdCache
 from oci_gpu_hook.planning import compatibility, provision
+from oci_gpu_hook.planning.plan import Share
 from oci_gpu_hook.planning.selection import select
 from oci_gpu_hook.request.parse import Request
 from tests.unit.libcudas import ORIN, R575, library, note, said
@@ -26,7 +30,7 @@ COMPUTE = Request("env", ("1",), ("utility", "compute"))
 NEWER = "libcuda.so.575.57.08"
 NAMES = ("libcuda.so", "libcuda.so.1", NEWER)
 GPUS = everything().gpus[:2]
-FLAGS = 0x303
+LIBRARIES = everything().libraries
 
 
 def look(tmp_path: Path, data: bytes | None = None, *names: str) -> Compat | None:
@@ -48,10 +52,18 @@ def offered(note: Note | None = None, names: tuple[str, ...] = NAMES) -> Compat:
     return Compat(COMPAT_FOLDER, names, NEWER, (575, 57, 8), note)
 
 
+def newer(
+    compat: Compat, versions: tuple[str, str], gpus: tuple[Gpu, ...], libraries: tuple[Library, ...] = LIBRARIES
+) -> tuple[tuple[Entry, ...], str]:
+    """What a driver's share has more, and what is said."""
+    found = compatibility.with_newer(Share("a driver", (), (), ()), compat, versions, gpus, libraries)
+    return found.newer, "".join(found.notes)
+
+
 def decide(compat: Compat, driver: str = "535.1.1", brand: str = "Tesla", cuda: str = "12.2") -> tuple[list[str], str]:
     """The names that go into the loader's cache, and what is said."""
     gpus = tuple([gpu._replace(brand=brand) for gpu in GPUS])
-    entries, sentence = compatibility.decide(compat, driver, cuda, gpus, FLAGS)
+    entries, sentence = newer(compat, (driver, cuda), gpus)
     for entry in entries:
         assert entry.path == f"{COMPAT_FOLDER}/".encode() + entry.soname
     return [entry.soname.decode() for entry in entries], sentence
@@ -226,12 +238,12 @@ def test_a_note_without_drivers_goes_by_cudas_version(host: str, taken: bool) ->
 def test_one_gpu_that_is_not_listed_is_enough() -> None:
     first, second = GPUS
     gpus = (first._replace(brand="Tesla"), second._replace(brand="GeForce"))
-    entries, sentence = compatibility.decide(offered(), "535.1.1", "12.2", gpus, FLAGS)
+    entries, sentence = newer(offered(), ("535.1.1", "12.2"), gpus)
     assert entries == () and "as GPU 1 is" in sentence
 
 
 def test_a_host_without_native_libraries_gets_none() -> None:
-    assert compatibility.decide(offered(), "535.1.1", "12.2", (), None) == ((), "")
+    assert newer(offered(), ("535.1.1", "12.2"), (), ()) == ((), "")
 
 
 @pytest.mark.parametrize(

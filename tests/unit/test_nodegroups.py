@@ -22,12 +22,21 @@ def node(mode: int = 0o660, uid: int = 0, gid: int = VIDEO, source: str = "", pa
     return Device(path, "c", 226, 0, "rw", mode, uid, gid, source, True, "why")
 
 
-def given_to(
-    device: Device, user: User, *, keeps_groups: bool = False, may_change: bool = True
-) -> tuple[Device, tuple[str, ...]]:
-    (found,), notes = nodegroups.for_user((device,), user, keeps_groups=keeps_groups, may_change=may_change)
-    assert isinstance(found, Device)
-    return found, notes
+def opened(
+    devices: tuple[Device, ...], user: User, *, keeps_groups: bool = False, may_change: bool = True
+) -> Provision:
+    """What is given of these nodes to a container's process with these ids."""
+    ids = {"uid": user.uid, "gid": user.gid, "additionalGids": list(user.groups)}
+    annotations = {"run.oci.keep_original_groups": "1"} if keeps_groups else {}
+    bundle = Bundle("/b", {"process": {"user": ids}, "annotations": annotations})
+    return nodegroups.opened(Provision("580.1", (), devices, ()), bundle, may_change=may_change)
+
+
+def given_to(device: Device, user: User, **options: bool) -> tuple[Device, tuple[str, ...]]:
+    found = opened((device,), user, **options)
+    (given,) = found.operations
+    assert isinstance(given, Device)
+    return given, found.notes
 
 
 @pytest.mark.parametrize(
@@ -71,9 +80,9 @@ def test_in_a_user_namespace_a_sentence_says_what_helps() -> None:
 
 def test_of_several_nodes_there_is_one_sentence() -> None:
     devices = (node(0o600), node(0o600, path="/dev/dri/card1"), node())
-    found, notes = nodegroups.for_user(devices, User(7, 8, ()), keeps_groups=False, may_change=True)
-    assert notes[0].startswith("/dev/dri/card0 and 1 more of mode 0600") and len(notes) == 1
-    assert [it.gid for it in found if isinstance(it, Device)] == [VIDEO, VIDEO, 8]
+    found = opened(devices, User(7, 8, ()))
+    assert found.notes[0].startswith("/dev/dri/card0 and 1 more of mode 0600") and len(found.notes) == 1
+    assert [it.gid for it in found.operations if isinstance(it, Device)] == [VIDEO, VIDEO, 8]
 
 
 @given(
