@@ -11,15 +11,12 @@ from __future__ import annotations
 
 import posix
 
+from oci_gpu_hook.changes.tree import Tree
 from oci_gpu_hook.formats import ldcache
+from oci_gpu_hook.formats.ldcache import Entry
 from oci_gpu_hook.kernel import mountinfo, procfile, syscalls
 from oci_gpu_hook.kernel.descriptors import closing, reopened
 from oci_gpu_hook.kernel.filetypes import is_regular
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from oci_gpu_hook.changes.tree import Tree
-    from oci_gpu_hook.formats.ldcache import Entry
 
 _OPTIONS = ("ro", "nosuid", "nodev", "noexec")
 

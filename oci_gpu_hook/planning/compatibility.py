@@ -15,10 +15,6 @@ from oci_gpu_hook.driver.proc import Gpu
 from oci_gpu_hook.formats.ldcache import Entry
 from oci_gpu_hook.planning.plan import Share
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from oci_gpu_hook.container.compat import Version
-
 # How each sentence begins.
 TOPIC = "CUDA forward compatibility"
 
@@ -62,7 +58,7 @@ def with_newer(
     return share._replace(newer=newer, notes=(*share.notes, f"{TOPIC}: the image's {said}"))
 
 
-def _is_newer(compat: Compat, driver: Version, cuda: Version) -> bool:
+def _is_newer(compat: Compat, driver: tuple[int, ...], cuda: tuple[int, ...]) -> bool:
     """Whether the image's libcuda is newer than the host's driver."""
     note = compat.note
     if note is None:

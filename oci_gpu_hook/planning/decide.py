@@ -7,23 +7,19 @@ some starts need is imported where they need it.  Must not change anything but w
 
 from __future__ import annotations
 
+from oci_gpu_hook.asking import Spec
 from oci_gpu_hook.container import devicecgroup, layout
+from oci_gpu_hook.container.process import Process
+from oci_gpu_hook.container.rootfs import Rootfs
 from oci_gpu_hook.driver import proc
 from oci_gpu_hook.host import saved
+from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.operations import Device
 from oci_gpu_hook.planning import plan
-from oci_gpu_hook.planning.plan import Container, Labels, Plan
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from oci_gpu_hook.asking import Spec
-    from oci_gpu_hook.container.process import Process
-    from oci_gpu_hook.container.rootfs import Rootfs
-    from oci_gpu_hook.host.root import HostRoot
-    from oci_gpu_hook.planning.plan import Provision
-    from oci_gpu_hook.request.bundle import Bundle
-    from oci_gpu_hook.request.parse import Request
-    from oci_gpu_hook.request.settings import Settings
+from oci_gpu_hook.planning.plan import Container, Labels, Plan, Provision
+from oci_gpu_hook.request.bundle import Bundle
+from oci_gpu_hook.request.parse import Request
+from oci_gpu_hook.request.settings import Settings
 
 # selinuxfs is mounted where SELinux runs, and only there (selinux(8)).
 _SELINUX = "/sys/fs/selinux/enforce"

@@ -7,20 +7,16 @@ Must not change anything but what is saved of drivers.
 from __future__ import annotations
 
 from oci_gpu_hook.container import layout
+from oci_gpu_hook.container.layout import Layout
 from oci_gpu_hook.driver import inventory, proc
-from oci_gpu_hook.driver.inventory import with_nodes
+from oci_gpu_hook.driver.inventory import DriverInventory, with_nodes
 from oci_gpu_hook.host import saved
+from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.planning import provision, selection
+from oci_gpu_hook.planning.plan import Provision, Share
+from oci_gpu_hook.request.parse import Request
+from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.vendors import platform
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from oci_gpu_hook.container.layout import Layout
-    from oci_gpu_hook.driver.inventory import DriverInventory
-    from oci_gpu_hook.host.root import HostRoot
-    from oci_gpu_hook.planning.plan import Provision, Share
-    from oci_gpu_hook.request.parse import Request
-    from oci_gpu_hook.request.settings import Settings
 
 
 def provide(host: HostRoot, laid_out: Layout, request: Request, settings: Settings, label: str) -> Provision:

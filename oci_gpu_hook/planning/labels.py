@@ -8,17 +8,14 @@ FileNotFoundError, and with it dask and PyTorch's data loaders.  Must not look a
 from __future__ import annotations
 
 from oci_gpu_hook.container import ipc
+from oci_gpu_hook.container.ipc import IpcMount
 from oci_gpu_hook.errors import BundleError, RequestError, quoted
 from oci_gpu_hook.formats import contexts
 from oci_gpu_hook.formats.contexts import Context
 from oci_gpu_hook.operations import Relabel
 from oci_gpu_hook.planning.plan import Labels
+from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.state import ENGINE_HINT
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from oci_gpu_hook.container.ipc import IpcMount
-    from oci_gpu_hook.request.settings import Settings
 
 _FILE_TYPE = "container_file_t"
 # Whose mounts keep their labels.

@@ -12,10 +12,6 @@ from oci_gpu_hook.operations import Device
 from oci_gpu_hook.planning.plan import Provision
 from oci_gpu_hook.request.bundle import Bundle, User
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from oci_gpu_hook.operations import Operation
-
 _READ_WRITE = 0o6
 # podman run --group-add keep-groups, for crun (podman-run(1)).
 _KEEPS_GROUPS = "run.oci.keep_original_groups"
@@ -27,18 +23,15 @@ def opened(provision: Provision, bundle: Bundle, *, may_change: bool) -> Provisi
     may_change: whether the administrator lets a node have another group than on the host.
     """
     user, keeps_groups = bundle.user(), bool(bundle.annotations().get(_KEEPS_GROUPS))
-    found: list[Operation] = []
-    shut: list[Device] = []
-    for operation in provision.operations:
-        if isinstance(operation, Device) and not _opens(operation, user):
-            if operation.source:
-                # A rootless engine's nodes are open by the groups of its user.
-                shut += [] if keeps_groups else [operation]
-            elif may_change and operation.mode >> 3 & _READ_WRITE == _READ_WRITE:
-                operation = operation._replace(gid=user.gid)
-            else:
-                shut.append(operation)
-        found.append(operation)
+    found, shut = list(provision.operations), []
+    for place, node in enumerate(found):
+        if not isinstance(node, Device) or _opens(node, user):
+            continue
+        if not node.source and may_change and node.mode >> 3 & _READ_WRITE == _READ_WRITE:
+            found[place] = node._replace(gid=user.gid)
+        # A rootless engine's nodes are open by the groups of its user.
+        elif not (node.source and keeps_groups):
+            shut.append(node)
     notes = [_sentence(shut, user)] if shut else []
     return provision._replace(operations=tuple(found), notes=(*provision.notes, *notes))
 

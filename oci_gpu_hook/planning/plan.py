@@ -7,6 +7,8 @@ its device cgroup and its labels.  Nothing is decided after it.
 
 from __future__ import annotations
 
+from oci_gpu_hook.container.devicecgroup import DeviceCgroup
+from oci_gpu_hook.container.layout import Layout
 from oci_gpu_hook.errors import ConfigError
 from oci_gpu_hook.formats.devicerule import DeviceRule
 from oci_gpu_hook.operations import OpenCgroup, TellSystemd
@@ -14,8 +16,6 @@ from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from oci_gpu_hook.container.devicecgroup import DeviceCgroup
-    from oci_gpu_hook.container.layout import Layout
     from oci_gpu_hook.driver.inventory import DriverInventory
     from oci_gpu_hook.driver.nodes import DeviceNode
     from oci_gpu_hook.formats.ldcache import Entry
@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
     # Device nodes, each with its reason.
     Reasoned = tuple[tuple[DeviceNode, str], ...]
-    # Devices that are held: the key of each, by which leases and health know it, and a name that a request can use.
-    Held = tuple[tuple[str, str], ...]
+
+# Devices that are held: the key of each, by which leases and health know it, and a name that a request can use.
+Held = tuple[tuple[str, str], ...]
 
 # Notes, where somebody wants it so.
 LEFT_ALONE = "the device cgroup is left alone: device-cgroup = off"

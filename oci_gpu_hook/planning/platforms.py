@@ -12,27 +12,26 @@ lists do not say: the display of the integrated GPU.  Must not change anything b
 
 from __future__ import annotations
 
-from oci_gpu_hook.container.layout import COMPAT_ORIN_FOLDER
+from oci_gpu_hook.container.layout import COMPAT_ORIN_FOLDER, Layout
 from oci_gpu_hook.driver import proc
-from oci_gpu_hook.driver.inventory import with_nodes
+from oci_gpu_hook.driver.inventory import DriverInventory, Library, with_nodes
 from oci_gpu_hook.driver.nodes import GPU_MAJOR, device
+from oci_gpu_hook.driver.proc import Gpu
 from oci_gpu_hook.errors import DriverError, RequestError, quoted
 from oci_gpu_hook.formats.decimal import decimal
+from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.planning import selection, vendorshare
+from oci_gpu_hook.planning.plan import Share
 from oci_gpu_hook.planning.selection import Selection
+from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.vendorrequest import VendorRequest
 from oci_gpu_hook.request.words import ALL, NONE, VISIBLE_DEVICES
 from oci_gpu_hook.vendors import allowed, platform, vendorhost
+from oci_gpu_hook.vendors.vendorhost import VendorState
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from oci_gpu_hook.container.layout import Layout
-    from oci_gpu_hook.driver.inventory import DriverInventory, Library
-    from oci_gpu_hook.driver.proc import Gpu
-    from oci_gpu_hook.host.root import HostRoot
-    from oci_gpu_hook.planning.plan import Reasoned, Share
-    from oci_gpu_hook.request.parse import Request
-    from oci_gpu_hook.vendors.vendorhost import VendorState
+    from oci_gpu_hook.planning.plan import Reasoned
     from oci_gpu_hook.vendors.vendorinventory import Link, See, Vendor
 
 # The CUDA of each release of Jetson Linux, by NVIDIA's release notes: nothing on the host says it without a program.

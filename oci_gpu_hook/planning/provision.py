@@ -1,36 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a container gets from drivers, as operations: what is done, what is required, and why.  Pure.
 
-What NVIDIA's driver gives is decided here; `selection` says which devices.  Other vendors' shares come from
-`vendorshare`; `join` makes one provision of all.  Containers with the same layout and request get the same; `plan` adds
-what depends on the one container.
-
-A file is mounted if one of its capabilities is requested.  Libraries go to the folder that the container's own loader
-searches, all other files to the path where the libraries look for them.
+What NVIDIA's driver gives is decided here, with the devices of `selection`; `join` makes one provision of it and of
+other vendors' shares.  Containers with the same layout and request get the same.  Libraries go to the folder that the
+container's own loader searches, all other files to the path where the libraries look for them.
 """
 
 from __future__ import annotations
 
-from oci_gpu_hook.container.layout import MUSL
+from oci_gpu_hook.container.layout import MUSL, Layout
+from oci_gpu_hook.driver.inventory import DriverInventory, Library
 from oci_gpu_hook.driver.proc import LD_SO_CACHE
 from oci_gpu_hook.errors import ConfigError, DriverError
 from oci_gpu_hook.formats.ldcache import Entry
 from oci_gpu_hook.operations import Device, LdCache, Mount, Service, Symlink, Tmpfs
 from oci_gpu_hook.planning import selection
 from oci_gpu_hook.planning.plan import Provision, Share
+from oci_gpu_hook.planning.selection import Selection
+from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.words import MIG_MANAGEMENT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from oci_gpu_hook.container.layout import Layout
-    from oci_gpu_hook.driver.inventory import DriverInventory, Library
     from oci_gpu_hook.operations import Operation
     from oci_gpu_hook.planning.plan import Reasoned
-    from oci_gpu_hook.planning.selection import Selection
-    from oci_gpu_hook.request.parse import Request
-
 
 READ_ONLY = ("ro", "nosuid", "nodev")
 READ_ONLY_DATA = ("ro", "nosuid", "nodev", "noexec")
@@ -80,11 +75,12 @@ def join(layout: Layout, version: str, shares: tuple[Share, ...]) -> Provision:
 
     ConfigError if two of them want different things at one path: both are in files that an administrator put there.
     """
-    if len(shares) > 1:
-        shares = _apart(shares)
+    # What is at each path: who gives it, and what it is.
+    taken: dict[str, tuple[str, object]] = {}
     operations: list[Operation] = []
     for share in shares:
-        operations += [*_devices(layout, share.nodes), *share.operations]
+        given = [*_devices(layout, share.nodes), *share.operations]
+        operations += given if len(shares) == 1 else [it for it in given if _is_new(taken, share.giver, _things(it))]
     newer = [entry for share in shares for entry in share.newer]
     operations += ld_cache(layout, newer, [entry for share in shares for entry in share.entries])
     devices = [(node.major, node.minor) for share in shares for node, _ in share.nodes]
@@ -93,24 +89,11 @@ def join(layout: Layout, version: str, shares: tuple[Share, ...]) -> Provision:
     return Provision(version, tuple(dict.fromkeys(devices)), tuple(operations), notes, holds)
 
 
-def _apart(shares: tuple[Share, ...]) -> tuple[Share, ...]:
-    """The shares, each without what an earlier one gives.
+def _is_new(taken: dict[str, tuple[str, object]], giver: str, things: dict[str, object]) -> bool:
+    """Whether any of `things` is at a path that no other giver has taken; takes them.
 
     No driver is preferred to another: ConfigError names the two that want different things at one path.
     """
-    # What is at each path: who gives it, and what it is.
-    taken: dict[str, tuple[str, object]] = {}
-    found = []
-    for share in shares:
-        giver = share.giver
-        nodes = [pair for pair in share.nodes if _is_new(taken, giver, {pair[0].path: (pair[0].major, pair[0].minor)})]
-        operations = [operation for operation in share.operations if _is_new(taken, giver, _things(operation))]
-        found.append(share._replace(nodes=tuple(nodes), operations=tuple(operations)))
-    return tuple(found)
-
-
-def _is_new(taken: dict[str, tuple[str, object]], giver: str, things: dict[str, object]) -> bool:
-    """Whether any of `things` is at a path that is not taken yet; takes them."""
     is_new = not things
     for path, thing in things.items():
         earlier, there = taken.setdefault(path, (giver, thing))
@@ -129,6 +112,8 @@ def _things(operation: Operation) -> dict[str, object]:
         return {operation.target: operation.source}
     if isinstance(operation, Symlink):
         return {operation.path: operation.to}
+    if isinstance(operation, Device):
+        return {operation.path: (operation.major, operation.minor)}
     return {}
 
 
@@ -254,21 +239,22 @@ def _application_profile(request: Request, selected: Selection) -> list[Tmpfs]:
 
 def brought_by(library: Library, request: Request) -> str:
     """The requested capability that brings `library`; "" if none does."""
-    if library.bits == 32 and COMPAT32 not in request.capabilities:
+    requested = request.capabilities
+    if library.bits == 32 and COMPAT32 not in requested:
         return ""
-    return next((name for name in library.capabilities if name in request.capabilities), "")
+    # Of the driver's hundred libraries a request brings some twenty: no generator is made for each.
+    for name in library.capabilities:
+        if name in requested:
+            return name
+    return ""
 
 
 def brought(layout: Layout, request: Request, inventory: DriverInventory) -> list[tuple[Library, str, str]]:
     """The libraries that have a place in this container, each with its folder and the capability that brings it."""
-    # A request brings some twenty of the driver's hundred libraries.  A set finds these faster than `brought_by` does.
-    capabilities = set(request.capabilities)
     return [
         (library, folder, capability)
         for library in inventory.libraries
-        if not capabilities.isdisjoint(library.capabilities)
-        and (capability := brought_by(library, request))
-        and (folder := folder_of(layout, library))
+        if (capability := brought_by(library, request)) and (folder := folder_of(layout, library))
     ]
 
 

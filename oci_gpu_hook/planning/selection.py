@@ -7,18 +7,15 @@ needs, the error is for whoever installed it.  Must not know where anything goes
 
 from __future__ import annotations
 
+from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
+from oci_gpu_hook.driver.nodes import DeviceNode
+from oci_gpu_hook.driver.proc import Gpu
 from oci_gpu_hook.errors import DriverError, RequestError, quoted
+from oci_gpu_hook.planning.plan import Held
 from oci_gpu_hook.record import NamedTuple
+from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.selectors import is_mig
 from oci_gpu_hook.request.words import ALL, FEATURES, MIG_MANAGEMENT, NONE
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
-    from oci_gpu_hook.driver.nodes import DeviceNode
-    from oci_gpu_hook.driver.proc import Gpu
-    from oci_gpu_hook.planning.plan import Held
-    from oci_gpu_hook.request.parse import Request
 
 _LIST_HINT = "the container's author must ask for one that exists; 'oci-gpu-hook info' lists them"
 # A rootless engine's start may not read what root saved, nor ask for a refresh: see the manual, MIG.

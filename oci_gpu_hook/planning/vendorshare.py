@@ -7,19 +7,19 @@ else at the host's own path unless the vendor's file says another.
 
 from __future__ import annotations
 
+from oci_gpu_hook.container.layout import Layout
 from oci_gpu_hook.errors import DriverError, RequestError, quoted
 from oci_gpu_hook.operations import Mount, Service, Symlink
 from oci_gpu_hook.planning import provision
 from oci_gpu_hook.planning.plan import Share
 from oci_gpu_hook.request.selectors import bus_id
+from oci_gpu_hook.request.vendorrequest import VendorRequest
 from oci_gpu_hook.request.words import ALL, NONE
+from oci_gpu_hook.vendors.vendorhost import Device, VendorState
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from oci_gpu_hook.container.layout import Layout
     from oci_gpu_hook.operations import Operation
-    from oci_gpu_hook.request.vendorrequest import VendorRequest
-    from oci_gpu_hook.vendors.vendorhost import Device, VendorState
 
 _MOST_SHOWN = 3
 
