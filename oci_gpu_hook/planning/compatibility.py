@@ -15,7 +15,6 @@ from oci_gpu_hook.driver.proc import Gpu
 from oci_gpu_hook.formats.ldcache import Entry
 from oci_gpu_hook.planning.plan import Share
 
-# How each sentence begins.
 TOPIC = "CUDA forward compatibility"
 
 _CUDA_FAMILY = ("libcuda", "libnvidia-")
@@ -84,6 +83,6 @@ def _misfit(compat: Compat, driver: str, gpus: tuple[Gpu, ...]) -> str:
 
 
 def _is_soname(name: str) -> bool:
-    """Whether a name is a SONAME of letters that are safe to show: it comes from an image, and goes to logs."""
+    """Whether a name is a SONAME, of letters that are safe to show: it comes from an image, and goes to logs."""
     stem, _, number = name.partition(".so.")
     return _NAME.issuperset(stem) and number.isdecimal() and number.isascii()

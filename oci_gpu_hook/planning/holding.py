@@ -11,26 +11,25 @@ from __future__ import annotations
 
 from time import localtime, strftime
 
+from oci_gpu_hook.container.process import Process
 from oci_gpu_hook.errors import DriverError, RequestError, plain, quoted
 from oci_gpu_hook.host import health, leases
-from oci_gpu_hook.host.leases import Leases, has_room, without_void
+from oci_gpu_hook.host.leases import Lease, Leases, has_room, without_void
+from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.planning import drivers, selection
+from oci_gpu_hook.planning.plan import Container, Provision
+from oci_gpu_hook.planning.selection import Selection
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request import selectors
+from oci_gpu_hook.request.parse import Request
+from oci_gpu_hook.request.selectors import AnyOf
+from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.words import ALL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from oci_gpu_hook.container.process import Process
-    from oci_gpu_hook.driver.inventory import DriverInventory
-    from oci_gpu_hook.host.leases import Lease
-    from oci_gpu_hook.host.root import HostRoot
-    from oci_gpu_hook.planning.plan import Container, Provision
-    from oci_gpu_hook.request.parse import Request
-    from oci_gpu_hook.request.selectors import AnyOf
-    from oci_gpu_hook.request.settings import Settings
     from oci_gpu_hook.request.vendorrequest import VendorRequest
 
 _WATCHES = ("utility",)
@@ -43,8 +42,8 @@ _UNHEALTHY = "the administrator must look at it: 'oci-gpu-hook validate' clears 
 class Candidate(NamedTuple):
     """A device that may be chosen.
 
-    key: see `Provision.holds`; name: by which a request asks for it; peers: keys of the devices that
-    it reaches by NVLink; node: its NUMA node, -1 for none.
+    key, name: see `Provision.holds`; peers: keys of the devices that it reaches by NVLink; node: its NUMA node, -1 for
+    none.
     """
 
     key: str
@@ -72,75 +71,72 @@ class Start(NamedTuple):
         most = self.settings.gpu_holders
         if request.capabilities == _WATCHES and not self.settings.count_watchers:
             most = 0
-        chosen: tuple[Candidate, ...] = ()
-        words: tuple[str, ...] = ()
-        if any([selectors.any_of(names) for names in (request.devices, *[it.devices for it in request.vendors])]):
-            request, chosen, words = self._chosen(request, most, unhealthy)
+        request, chosen, words = self._chosen(request, most, unhealthy)
         provision = provide(request)
-        notes = _unhealthy(provision, unhealthy)
+        whys = [(title(*held), why_unhealthy(held[0], unhealthy)) for held in provision.holds]
+        notes = [f"{device} is not healthy: {why}" for device, why in whys if why]
         if notes and self.settings.unhealthy != "give":
-            request, notes = _without(request, provision, notes, unhealthy, self.settings.unhealthy)
+            left = [name for key, name in provision.holds if "=" not in key and not why_unhealthy(key, unhealthy)]
+            if self.settings.unhealthy == "refuse" or not left or request.by_nodes():
+                raise DriverError("; ".join(notes[:_MOST_SHOWN]), _UNHEALTHY)
+            request, notes = request._replace(devices=tuple(left)), [f"left out: {it}" for it in notes]
             provision = provide(request)
-        provision = provision._replace(notes=(*provision.notes, *notes), chosen=words)
-        holds = provision.holds
-        if most and not {it.key for it in chosen}.issuperset([key for key, _ in holds]):
+        if most and not {*chosen}.issuperset(dict(provision.holds)):
             with Leases(self.host, is_written=self.process is not None) as all_leases:
-                own, others = self._apart(all_leases)
-                for key, name in holds:
+                mine, own, others = self._apart(all_leases)
+                for key, name in provision.holds:
                     holders = _holders(key, others, most)
                     if not has_room(holders, most):
                         raise RequestError(f"{_full(title(key, name), holders)}, and gpu-holders is {most}", _WAIT)
-                self._take(own, others, [key for key, _ in holds])
-        return request, provision
+                self._lease(mine, own, others, dict(provision.holds))
+        return request, provision._replace(notes=(*provision.notes, *notes), chosen=words)
 
     def _chosen(
         self, request: Request, most: int, unhealthy: dict[str, str]
-    ) -> tuple[Request, tuple[Candidate, ...], tuple[str, ...]]:
-        """The request with names in place of ``any``, what was chosen and leased, and a sentence for each choice."""
-        asked = selectors.any_of(request.devices)
-        places = [(asked, _gpus(self.host, self.settings, asked))] if asked else []
-        vendors = [(it, selectors.any_of(it.devices)) for it in request.vendors]
-        places += [(wanted, _of_vendor(self.host, it)) for it, wanted in vendors if wanted]
+    ) -> tuple[Request, list[str], tuple[str, ...]]:
+        """The request with names in place of ``any``, the keys of what was leased, and a sentence for each choice."""
+        devices = [request.devices, *[it.devices for it in request.vendors]]
+        asked = [(place, it) for place, names in enumerate(devices) if (it := selectors.any_of(names))]
+        if not asked:
+            return request, [], ()
+        offers = [
+            _of_vendor(self.host, request.vendors[place - 1]) if place else _gpus(self.host, self.settings, it)
+            for place, it in asked
+        ]
+        keys: list[str] = []
+        words = []
         with Leases(self.host, is_written=bool(most and self.process)) as all_leases:
-            own, others = self._apart(all_leases)
+            mine, own, others = self._apart(all_leases)
             # A container that runs and is looked at has what it has.
             held = () if self.process else [key for lease in own if lease.is_valid() for key in lease.devices]
-            picked = [
-                tuple([it for it in devices if it.key in held]) or _pick(wanted, devices, others, most, unhealthy)
-                for wanted, devices in places
-            ]
-            chosen = tuple([it for one in picked for it in one])
+            for (place, it), offer in zip(asked, offers):
+                chosen = [device for device in offer if device.key in held]
+                chosen = chosen or _pick(it, offer, others, most, unhealthy)
+                devices[place] = tuple([device.name for device in chosen])
+                keys += [device.key for device in chosen]
+                words.append(_said(it, chosen, most))
             if most:
-                self._take(own, others, [it.key for it in chosen])
-        words = tuple([_said(wanted, devices, most) for (wanted, _), devices in zip(places, picked)])
-        names = [tuple([it.name for it in devices]) for devices in picked]
-        if asked:
-            request = request._replace(devices=names.pop(0))
-        changed = [it._replace(devices=names.pop(0)) if wanted else it for it, wanted in vendors]
-        return request._replace(vendors=tuple(changed)), chosen, words
+                self._lease(mine, own, others, keys)
+        vendors = [it._replace(devices=names) for it, names in zip(request.vendors, devices[1:])]
+        return request._replace(devices=devices[0], vendors=tuple(vendors)), keys, tuple(words)
 
-    def _apart(self, all_leases: list[Lease]) -> tuple[list[Lease], list[Lease]]:
-        """This container's leases, as another hook of its start makes one, and those of others that are not void.
+    def _apart(self, all_leases: list[Lease]) -> tuple[Lease | None, list[Lease], list[Lease]]:
+        """A lease for this start, without devices; the container's leases; and those of others that are not void.
 
-        Of a container that runs already nothing is known but its id.
+        Another hook of its start has made one, too.  Of a container that runs already nothing is known but its id.
         """
-        mine = self._lease()
-        own = [it for it in all_leases if (it.is_of(mine) if mine else it.id == self.container.id)]
-        return own, without_void([it for it in all_leases if it not in own])
+        process, container, mine = self.process, self.container, None
+        if process is not None:
+            cgroup = container.device_cgroup.top
+            mine = leases.lease_of(container.id, process.pid, process.read("stat"), cgroup, self.settings.gpu_holders)
+        own = [it for it in all_leases if (it.is_of(mine) if mine else it.id == container.id)]
+        return mine, own, without_void([it for it in all_leases if it not in own])
 
-    def _take(self, own: list[Lease], others: list[Lease], keys: list[str]) -> None:
+    def _lease(self, mine: Lease | None, own: list[Lease], others: list[Lease], keys: Iterable[str]) -> None:
         """Lease these devices, beside those that are this container's own."""
-        mine = self._lease()
-        if mine and keys:
-            keys = [*[key for lease in own for key in lease.devices], *keys]
-            leases.write(self.host, [*others, mine._replace(devices=tuple(dict.fromkeys(keys)))])
-
-    def _lease(self) -> Lease | None:
-        """This start's lease, without devices."""
-        process, container, most = self.process, self.container, self.settings.gpu_holders
-        if process is None:
-            return None
-        return leases.lease_of(container.id, process.pid, process.read("stat"), container.device_cgroup.top, most)
+        wanted = dict.fromkeys([*[key for lease in own for key in lease.devices], *keys])
+        if mine and wanted:
+            leases.write(self.host, [*others, mine._replace(devices=tuple(wanted))])
 
 
 def title(key: str, name: str) -> str:
@@ -173,7 +169,7 @@ def _full(name: str, holders: Sequence[Lease]) -> str:
 
 def _pick(
     asked: AnyOf, devices: list[Candidate], others: list[Lease], most: int, unhealthy: dict[str, str]
-) -> tuple[Candidate, ...]:
+) -> list[Candidate]:
     """The chosen devices; RequestError if there are too few with room."""
     what = f"devices of MIG profile {quoted(asked.profile)}" if asked.profile else "devices"
     if len(devices) < asked.number:
@@ -196,10 +192,10 @@ def _pick(
     return choose(room, asked.number)
 
 
-def choose(candidates: Sequence[Candidate], count: int) -> tuple[Candidate, ...]:
+def choose(candidates: list[Candidate], count: int) -> list[Candidate]:
     """`count` of the candidates, which are in the host's order; all of them if there are no more."""
     if count >= len(candidates):
-        return tuple(candidates)
+        return candidates
     most = sorted([it.holders for it in candidates])[count - 1]
     # With fewer holders than the last one that is needed: these are chosen whatever they are near to.
     certain = [it for it in candidates if it.holders < most]
@@ -207,7 +203,7 @@ def choose(candidates: Sequence[Candidate], count: int) -> tuple[Candidate, ...]
     begun = [certain] if certain else [[it] for it in others]
     found = [_grown(chosen, others, count) for chosen in begun]
     best = max(found, key=_nearness)
-    return tuple([it for it in candidates if it in best])
+    return [it for it in candidates if it in best]
 
 
 def _grown(chosen: list[Candidate], others: list[Candidate], count: int) -> list[Candidate]:
@@ -231,7 +227,7 @@ def _nearness(devices: list[Candidate]) -> tuple[int, int]:
     return sum([links for links, _ in pairs]), sum([nodes for _, nodes in pairs])
 
 
-def _said(asked: AnyOf, chosen: tuple[Candidate, ...], most: int) -> str:
+def _said(asked: AnyOf, chosen: Sequence[Candidate], most: int) -> str:
     shown = [f"{title(it.key, it.name)} ({it.holders} of {most or 'any number of'} holders)" for it in chosen]
     return f"{asked.name}: {', '.join(shown)}"
 
@@ -242,24 +238,16 @@ def _gpus(host: HostRoot, settings: Settings, asked: AnyOf) -> list[Candidate]:
     if known is None:
         return [Candidate(ALL, ALL)]  # a Jetson and WSL 2 give all that they have
     if asked.profile:
-        return _mig_devices(known, asked.profile)
+        if known.mig_devices and not any([device.profile for device in known.mig_devices]):
+            hint = "root must run 'oci-gpu-hook inventory refresh' on this host"
+            raise DriverError("the MIG devices' profiles are not known: only NVML knows them", hint)
+        fitting = tuple([(device, "") for device in known.mig_devices if device.profile == asked.profile])
+        return [Candidate(*held) for held in selection.holds(Selection((), fitting), known)]
     divided = {device.gpu for device in known.mig_devices}
     return [
         Candidate(gpu.bus_id, str(gpu.nvml_index), peers=gpu.peers, node=_numa_node(host, gpu.proc, asked.number))
         for gpu in known.gpus
         if gpu.nvml_index not in divided
-    ]
-
-
-def _mig_devices(known: DriverInventory, profile: str) -> list[Candidate]:
-    if known.mig_devices and not any([device.profile for device in known.mig_devices]):
-        hint = "root must run 'oci-gpu-hook inventory refresh' on this host"
-        raise DriverError("the MIG devices' profiles are not known: only NVML knows them", hint)
-    bus_ids = {gpu.nvml_index: gpu.bus_id for gpu in known.gpus}
-    return [
-        Candidate(selection.mig_key(it, bus_ids[it.gpu]), selection.name_of(it, known))
-        for it in known.mig_devices
-        if it.profile == profile
     ]
 
 
@@ -275,19 +263,3 @@ def _of_vendor(host: HostRoot, request: VendorRequest) -> list[Candidate]:
 
     found = vendorhost.look(host, folders.vendor_inventory(host, request.flag, request.file))
     return [Candidate(vendorshare.key(request.flag, it), it.names[0]) for it in found.devices]
-
-
-def _unhealthy(provision: Provision, unhealthy: dict[str, str]) -> list[str]:
-    """A sentence for each GPU of a provision that is not healthy."""
-    told = [(key, name, why_unhealthy(key, unhealthy)) for key, name in provision.holds]
-    return [f"{title(key, name)} is not healthy: {why}" for key, name, why in told if why]
-
-
-def _without(
-    request: Request, provision: Provision, told: list[str], unhealthy: dict[str, str], setting: str
-) -> tuple[Request, list[str]]:
-    """The request without GPUs that are not healthy, and a note for each; DriverError if that is not to be, or none."""
-    left = [name for key, name in provision.holds if "=" not in key and not why_unhealthy(key, unhealthy)]
-    if setting == "refuse" or not left or request.by_nodes():
-        raise DriverError("; ".join(told[:_MOST_SHOWN]), _UNHEALTHY)
-    return request._replace(devices=tuple(left)), [f"left out: {it}" for it in told]

@@ -132,16 +132,9 @@ def holds(selected: Selection, inventory: DriverInventory) -> Held:
     bus_ids = {gpu.nvml_index: gpu.bus_id for gpu in inventory.gpus}
     divided = {device.gpu for device, _ in selected.mig_devices}
     held = [(gpu.bus_id, str(gpu.nvml_index)) for gpu, _ in selected.gpus if gpu.nvml_index not in divided]
-    held += [(mig_key(it, bus_ids[it.gpu]), name_of(it, inventory)) for it, _ in selected.mig_devices]
+    # A MIG device made again with the same numbers has the same nodes: who held the one before can open it.
+    held += [(f"{bus_ids[it.gpu]}/{it.gi}/{it.ci}", name_of(it, inventory)) for it, _ in selected.mig_devices]
     return tuple(held)
-
-
-def mig_key(device: MigDevice, bus_id: str) -> str:
-    """The key of a MIG device of the GPU at `bus_id`.
-
-    Made again with the same numbers it has the same nodes: who held the one before can open it.
-    """
-    return f"{bus_id}/{device.gi}/{device.ci}"
 
 
 def name_of(device: MigDevice, inventory: DriverInventory) -> str:
