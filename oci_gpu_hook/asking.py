@@ -116,8 +116,11 @@ class Question:
         if "image" not in found.unmatched:
             return found
         from oci_gpu_hook.host import podman
+        from oci_gpu_hook.host.root import HostRoot
 
-        return podman.settings_of(self.options.config, self.state, self.options.host_root)
+        with HostRoot(self.options.host_root) as root:
+            image = podman.image(root, self.state.bundle, self.state.id)
+        return settings.read_settings(self.options.config, self.state._replace(image=image))
 
     def request(self, allowed: Settings, spec: Spec | None = None) -> tuple[Request | None, tuple[str, ...]]:
         """The request, and a sentence for each thing that is left out; HookError if it cannot be served.

@@ -108,7 +108,8 @@ def _wanted(
         settings = question.settings()
         request, notes = _request(question, settings)
         if request is None:
-            if docker.asks_for_none(host, bundle):
+            # ``--gpus 0``, or a request without a count.
+            if any(it.get("Count") == 0 and not it.get("DeviceIDs") for it in docker.requests_of(host, bundle)):
                 return [judged.counted_none()], None
             return [_unasked(found, question, settings, notes, others=bool(folders.known(host)))], None
         plan = decide.decide(bundle, request, settings, host, Rootfs(inside.fd, (), "/"), id=found.id, process=None)

@@ -63,11 +63,6 @@ def requests_of(root: HostRoot, bundle: Bundle) -> list[dict[str, object]]:
     return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
 
 
-def asks_for_none(root: HostRoot, bundle: Bundle) -> bool:
-    """Whether a device request of this container is for no device at all: ``--gpus 0``, or a count that nobody said."""
-    return any([item.get("Count") == 0 and not item.get("DeviceIDs") for item in requests_of(root, bundle)])
-
-
 def from_image(root: HostRoot, bundle: Bundle, environment: dict[str, str]) -> frozenset[str] | None:
     """The variables of a Swarm task that can be its image's own; None for any other container."""
     folder, record = _record_of(root, bundle, _CONFIG)

@@ -10,13 +10,7 @@ from __future__ import annotations
 from oci_gpu_hook.formats import jsontext
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.host.source import read_source
-from oci_gpu_hook.request import settings
 from oci_gpu_hook.request.annotations import PODMAN, folder_of, keeper_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from oci_gpu_hook.request.settings import Settings
-    from oci_gpu_hook.request.state import State
 
 # Of containers that are gone after a boot there is another.
 _RECORDS = ("containers.json", "volatile-containers.json")
@@ -24,19 +18,12 @@ _RECORDS = ("containers.json", "volatile-containers.json")
 _LARGEST = 8 << 20
 
 
-def settings_of(path: str | None, state: State, host_root: str) -> Settings:
-    """The settings for a container whose image its annotations do not say; path: see `settings.files`."""
-    with HostRoot(host_root) as root:
-        return settings.read_settings(path, state._replace(image=image(root, state.bundle, state.id)))
-
-
 def image(root: HostRoot, bundle: str, id: str) -> str:
     """The image as podman was told it, such as ``registry.example.com/cuda:12``; "" if podman does not say."""
     if keeper_of(bundle, id) != PODMAN or not id.isalnum():
         return ""
     for name in _RECORDS:
-        data = read_source(root.fd, f"{folder_of(bundle)[0]}/{name}", _LARGEST)
-        found = _named(data or b"", id)
+        found = _named(read_source(root.fd, f"{folder_of(bundle)[0]}/{name}", _LARGEST) or b"", id)
         if found:
             return found
     return ""
