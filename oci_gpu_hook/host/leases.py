@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Leases: which container of this node holds which devices, counted if the setting ``gpu-holders`` says so.
+"""Leases: which container of this node holds which devices; and which of its GPUs are not healthy.
 
-All leases are one file in /run that root alone can write, read and written anew under a lock.  A lease is valid while
-the container's cgroup has a process, or its first process lives: what ends without a word frees its devices, and nobody
-need be told.  Leases that are void are removed by whoever takes one.  Must not decide who gets what.
+All leases are one file in /run that root alone can write, and that is replaced under a lock, if the setting
+``gpu-holders`` says so.  A lease is valid while the container's cgroup has a process, or its first process lives: a
+container that ends frees its devices.  The next start that takes a lease removes void ones.  The health of GPUs is
+found by commands and services.  Must not ask a GPU, or decide who gets what.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
     from oci_gpu_hook.host.root import HostRoot
 
 FILE, _LOCK, _STAGED = "leases", "leases.lock", "leases.new"
-# Whoever changes the fields of `Lease` raises the number.
+# If the fields of `Lease` change, the number is raised.
 HEADING = b"oci-gpu-hook leases 1\n"
+UNHEALTHY_HEADING = b"oci-gpu-hook unhealthy 1\n"
 # Of one start: what it leaves the next ones remove.
 _MOST_REMOVED = 100
 # A container may make cgroups below its own; where there are more, it is taken for alive.
@@ -34,9 +36,9 @@ _STATE, _START = 0, 19
 class Lease(NamedTuple):
     """One container's lease.
 
-    pid, start: its first process, and when that was started, in the kernel's ticks since boot; cgroup, inode: its
-    device cgroup, "" and 0 if it has none of its own; since: seconds since 1970; most: how many holders it lets its
-    devices have, itself among them; devices: see `Provision.holds`.
+    start: when its first process was started, in the kernel's ticks since boot; cgroup, inode: its device cgroup, ""
+    and 0 if it has none of its own; since: seconds since 1970; most: how many holders it lets its devices have, itself
+    among them; devices: see `Provision.holds`.
     """
 
     id: str
@@ -65,7 +67,16 @@ class Leases:
 
     def __init__(self, host: HostRoot, *, is_written: bool) -> None:
         """ConfigError if we may not write, as a rootless engine's start may not."""
-        self._host, self._lock = host, _locked(host) if is_written else -1
+        self._host, self._lock = host, -1
+        try:
+            if is_written:
+                self._lock = saved.open_lock(host, _LOCK)
+                # Not flock(2), which any reader may take.  It goes with our process, and who waits has an alarm.
+                posix.lockf(self._lock, posix.F_LOCK, 0)
+        except OSError as err:
+            why = f"gpu-holders is set, and leases cannot be written: {err.strerror}"
+            hint = "a rootless engine's containers cannot be counted: see oci-gpu-hook.conf(5), gpu-holders"
+            raise ConfigError(why, hint) from err
 
     def __enter__(self) -> list[Lease]:
         """ConfigError if the leases are damaged."""
@@ -76,30 +87,25 @@ class Leases:
             posix.close(self._lock)
 
 
-def _locked(host: HostRoot) -> int:
-    """A descriptor that is the only one of the lock, until it is closed."""
-    try:
-        lock = saved.open_lock(host, _LOCK)
-        # Not flock(2), which any reader may take.  It goes with our process, and who waits has an alarm.
-        posix.lockf(lock, posix.F_LOCK, 0)
-        return lock
-    except OSError as err:
-        why = f"gpu-holders is set, and leases cannot be written: {err.strerror}"
-        hint = "a rootless engine's containers cannot be counted: see oci-gpu-hook.conf(5), gpu-holders"
-        raise ConfigError(why, hint) from err
-
-
 def read(host: HostRoot) -> list[Lease]:
     """All leases, those that are void too; ConfigError if they are damaged."""
-    path = f"{saved.FOLDER}/{FILE}"
-    if host.stat(path) is None:
+    if host.stat(f"{saved.FOLDER}/{FILE}") is None:
         return []
     try:
         boot, rows = saved.load(host, FILE, HEADING)
         return list(saved.records(Lease, rows)) if boot == host.boot_id() else []
     except (ValueError, TypeError):
         hint = "root must remove it, and containers that run now are not counted then"
-        raise ConfigError(f"{path} is damaged, or others than root can write to it", hint) from None
+        raise ConfigError(f"{saved.FOLDER}/{FILE} is damaged, or others than root can write to it", hint) from None
+
+
+def unhealthy(host: HostRoot) -> dict[str, str]:
+    """For each GPU that is not healthy, by its PCI address (`Gpu.bus_id`), a clause that says why."""
+    rows = saved.load(host, saved.UNHEALTHY, UNHEALTHY_HEADING)
+    try:
+        return {str(key): str(why) for key, why in rows or ()}
+    except (ValueError, TypeError):
+        return {}
 
 
 def write(host: HostRoot, leases: list[Lease]) -> None:
@@ -112,7 +118,7 @@ def write(host: HostRoot, leases: list[Lease]) -> None:
 
 
 def has_room(holders: list[Lease], most: int) -> bool:
-    """Whether a device with these holders may have one more, who lets it have so many."""
+    """Whether a device with these holders may have one more, which lets it have so many."""
     return len(holders) < min([most, *[lease.most for lease in holders]])
 
 

@@ -13,7 +13,7 @@ from time import localtime, strftime
 
 from oci_gpu_hook.container.process import Process
 from oci_gpu_hook.errors import DriverError, RequestError, plain, quoted
-from oci_gpu_hook.host import health, leases
+from oci_gpu_hook.host import leases
 from oci_gpu_hook.host.leases import Lease, Leases, has_room, without_void
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.planning import drivers, selection
@@ -67,7 +67,7 @@ class Start(NamedTuple):
         RequestError if a device has no room; DriverError for a GPU that is not healthy, if the settings refuse it;
         ConfigError if no lease can be written.
         """
-        unhealthy = health.read(self.host)
+        unhealthy = leases.unhealthy(self.host)
         most = self.settings.gpu_holders
         if request.capabilities == _WATCHES and not self.settings.count_watchers:
             most = 0

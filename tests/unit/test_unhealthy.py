@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from oci_gpu_hook.driver.proc import Gpu
-from oci_gpu_hook.host import health
+from oci_gpu_hook.host import leases
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.exporters import sinceboot, spool
 from oci_gpu_hook.node.gpus.readings import GpuReading, Readings
@@ -38,17 +38,17 @@ class Node(HostRoot):
 
     def tested(self, why: str) -> dict[str, str]:
         sinceboot.renew(self, GPUS, {}, tested={FIRST: why})
-        return health.read(self)
+        return leases.unhealthy(self)
 
     def reads(self, *answers: int, **values: int) -> dict[str, str]:
         """By NVML, which these GPUs answer; the values are the first one's."""
         said = [GpuReading(GPUS[it].uuid or "", BUSES[it], values if it == 0 else {}, ()) for it in answers]
         sinceboot.renew(self, GPUS, {}, Readings("580.65.06", 13000, 2, tuple(said)))
-        return health.read(self)
+        return leases.unhealthy(self)
 
     def renewed(self) -> dict[str, str]:
         sinceboot.renew(self, GPUS, {})
-        return health.read(self)
+        return leases.unhealthy(self)
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 """What is known of GPUs since the boot: those that were there, their XID errors, and which of them are not healthy.
 
 The kernel's log forgets, and a counter must not go back; a GPU that has fallen off the bus may be in no list any more.
-So all is kept in /run, with the number of the last record that was counted.  Starts learn by `host.health` which GPUs
+So all is kept in /run, with the number of the last record that was counted.  Starts learn by `host.leases` which GPUs
 are not healthy: an XID error stays until a validation passes, or NVML, which has asked for a reset of the GPU, no
 longer does.  A failed validation stays until another passes, a GPU that did not answer until it does, an ECC error
 until NVML's count is 0 again, as after a reset.  All of it goes if the driver is bound to the GPU again.
@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from oci_gpu_hook.driver.proc import Gpu
-from oci_gpu_hook.host import health, saved
+from oci_gpu_hook.host import leases, saved
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.node.exporters import spool
@@ -153,7 +153,7 @@ def _write(root: HostRoot, known: SinceBoot) -> None:
     with whole.explained(f"{saved.FOLDER}/{saved.UNHEALTHY}"):
         saved.write(root, _STATE, json.dumps(document).encode() + b"\n")
         if unhealthy:
-            saved.save(root, saved.UNHEALTHY, health.HEADING, unhealthy)
+            saved.save(root, saved.UNHEALTHY, leases.UNHEALTHY_HEADING, unhealthy)
             return
         with closing(saved.open_folder(root)) as folder, suppress(FileNotFoundError):
             os.unlink(saved.UNHEALTHY, dir_fd=folder)

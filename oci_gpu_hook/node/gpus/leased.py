@@ -7,7 +7,7 @@ Reads only: no lock is taken and nothing is removed.
 from __future__ import annotations
 
 from oci_gpu_hook.driver.inventory import DriverInventory
-from oci_gpu_hook.host import health, leases
+from oci_gpu_hook.host import leases
 from oci_gpu_hook.host.leases import Lease
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.planning.holding import title, why_unhealthy
@@ -36,7 +36,7 @@ def look(root: HostRoot, found: DriverInventory | None, most: int) -> tuple[Coun
         gpus = tuple([(gpu, "") for gpu in found.gpus if gpu.nvml_index not in divided])
         selected = Selection(gpus, tuple([(device, "") for device in found.mig_devices]))
         names = {**dict(holds(selected, found)), **names}
-    unhealthy = health.read(root)
+    unhealthy = leases.unhealthy(root)
     holders = {key: tuple([lease for lease in valid if key in lease.devices]) for key in names}
     rows = [(key, title(key, name), holders[key], why_unhealthy(key, unhealthy)) for key, name in names.items()]
     return tuple([Counted(*row) for row in rows])
@@ -44,5 +44,5 @@ def look(root: HostRoot, found: DriverInventory | None, most: int) -> tuple[Coun
 
 def unhealthy_gpus(root: HostRoot, found: DriverInventory) -> dict[str, str]:
     """Why a GPU is not healthy, by its index."""
-    why = health.read(root)
+    why = leases.unhealthy(root)
     return {str(gpu.nvml_index): why[gpu.bus_id] for gpu in found.gpus if gpu.bus_id in why}
