@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The text files of NVIDIA's kernel module in /proc/driver/nvidia (its README, "Driver Proc Files"), and /proc/devices.
 
-Of them, and of a few more places, is the stamp of what is saved about this host's driver: while it is the same, what
-was saved is still true.  Reading opens no GPU.  An absent file is an absent value.  Reads only.
+Their stamp tells whether what is saved about this host's driver is still true.  Reading opens no GPU.  An absent file
+is an absent value.  Reads only.
 """
 
 from __future__ import annotations
@@ -27,10 +27,9 @@ _BOUND = "/sys/bus/pci/drivers/nvidia"
 class Gpu(NamedTuple):
     """One GPU as the kernel module knows it.
 
-    nvml_index: position in NVML's order, which is the order of PCI addresses; bus_id: the PCI address with an
-    eight-digit domain, as NVML writes it; proc: the name of its folder below /proc/driver/nvidia/gpus; uuid:
-    ``GPU-<uuid>``, None until the GPU is first initialised; compute_capability (``9.0``) and brand: from NVML, "" if
-    NVML was not asked; peers: by their bus_id the GPUs that it reaches by NVLink, as NVML says.
+    nvml_index: position in NVML's order, that of PCI addresses; uuid: None until the GPU is first initialised; bus_id:
+    the PCI address with an eight-digit domain, as NVML writes it; proc: the name of its folder in `GPUS`;
+    compute_capability (``9.0``), brand, and peers, the bus_ids of the GPUs that it reaches by NVLink: NVML's answer.
     """
 
     nvml_index: int
@@ -44,23 +43,19 @@ class Gpu(NamedTuple):
     peers: tuple[str, ...] = ()
 
 
-def mig_instances(root: HostRoot) -> tuple[str, ...]:
-    """The compute instances that exist now, ``gpu0/gi1/ci0``: GPU by its minor, GPU instance, compute instance."""
-    gpus = [name for name in root.names(CAPABILITIES) if name.startswith("gpu")]
-    instances = [(gpu, name) for gpu in gpus for name in root.names(f"{CAPABILITIES}/{gpu}/mig")]
-    return tuple(
-        [
-            f"{gpu}/{instance}/{name}"
-            for gpu, instance in instances
-            if instance.startswith("gi")
-            for name in root.names(f"{CAPABILITIES}/{gpu}/mig/{instance}")
-            if name.startswith("ci")
+def mig_instances(root: HostRoot) -> list[str]:
+    """The folders in `CAPABILITIES` of the compute instances that exist now, such as ``gpu0/mig/gi1/ci0``."""
+    found = [""]
+    for within, start in (("", "gpu"), ("mig/", "gi"), ("", "ci")):
+        folders = [f"{path}{within}" for path in found]
+        found = [
+            f"{at}{name}/" for at in folders for name in root.names(f"{CAPABILITIES}/{at}") if name.startswith(start)
         ]
-    )
+    return [path[:-1] for path in found]
 
 
 def capability_minor(root: HostRoot, path: str) -> int | None:
-    """The minor of the device for a capability, `path` below the capabilities' folder; None if there is none."""
+    """The minor of the device for the capability `path` in `CAPABILITIES`; None if there is none."""
     return decimal(information(root, f"{CAPABILITIES}/{path}").get("DeviceFileMinor", ""))
 
 
@@ -89,16 +84,15 @@ class Stamp(NamedTuple):
 
     The time of a folder in /proc says when it was first shown, not when it changed: its names are compared instead.
 
-    mig: the compute instances with the inode numbers of their folders.  procfs gives a number again only when nobody
-    has the old folder in memory, so an instance that is made anew under the same name gets another one.  The kernel may
-    have dropped the old folder from memory before, and then the number may be the same: see `shown`.
+    bound: the PCI driver's entries with their inode numbers, each of which sysfs uses once while the kernel runs.  GPUs
+    may have other minors after one was bound again, or after the module was loaded again.
 
-    shown: the times of these folders, which are those of their inodes in memory.  Where only they differ, an instance
-    was made again, or the kernel had dropped its folder and shows it once more: that is a doubt (`read_saved`).
-    Each mount of procfs has inodes of its own, with the same numbers and other times: `st_dev` tells which one it is.
+    mig: the compute instances with the inode numbers of their folders.  An instance that is made again has another one,
+    unless the kernel had dropped the old folder from memory: then procfs may use its number again.
 
-    bound: the PCI driver's entries with their inode numbers.  sysfs uses no number twice while the kernel runs.  The
-    same GPUs may have other minors after one was unbound and bound again, or after the module was loaded again.
+    shown: for that case, the times of these folders, which are those of their inodes in memory.  If only they differ,
+    an instance was made again, or its dropped folder is shown once more: a doubt (`read_saved`).  Each mount of procfs
+    has inodes of its own, with the same numbers and other times: `st_dev` tells which one it is.
     """
 
     boot_id: str
@@ -114,9 +108,7 @@ class Stamp(NamedTuple):
 def stamp(root: HostRoot, driver_root: str) -> Stamp:
     """The stamp of now."""
     cache = root.stat(f"{driver_root.rstrip('/')}{LD_SO_CACHE}")
-    # Of gpu0/gi1/ci0 the kernel shows the folder gpu0/mig/gi1/ci0.
-    paths = {name: f"{CAPABILITIES}/{name.replace('/', '/mig/', 1)}" for name in mig_instances(root)}
-    folders = [(name, root.stat(path)) for name, path in paths.items()]
+    folders = [(name, root.stat(f"{CAPABILITIES}/{name}")) for name in mig_instances(root)]
     instances = [(name, folder) for name, folder in folders if folder is not None]
     return Stamp(
         boot_id=root.boot_id(),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The survey: a new inventory of this host's driver, saved for later starts.
 
-``inventory refresh`` makes it with what NVML says.  A start makes it without NVML where no saved inventory is current:
-the result is correct, but the start takes longer.  Opens no GPU.  Writes the saved inventory and nothing else.
+``inventory refresh`` makes it with what NVML says; a start without that, if no saved inventory is current.  Opens no
+GPU.  Writes the saved inventory and nothing else.
 """
 
 from __future__ import annotations
@@ -25,10 +25,7 @@ _REFRESH = "run 'oci-gpu-hook inventory refresh'"
 
 
 def survey_and_save(root: HostRoot, driver_root: str) -> DriverInventory:
-    """A new inventory, without nodes, saved for the next start if that is possible.
-
-    A current inventory that was saved meanwhile stays: that of ``inventory refresh`` has what NVML says.
-    """
+    """A new inventory, saved if that is possible; one that ``inventory refresh`` has saved meanwhile stays."""
     now = proc.stamp(root, driver_root)
     found = survey(root, driver_root)
     try:
@@ -81,20 +78,15 @@ def survey(root: HostRoot, driver_root: str = "/", facts: Facts | None = None) -
 
 
 def save(root: HostRoot, now: Stamp, found: DriverInventory) -> str:
-    """Save the inventory; gives the path.  OSError if it cannot be written.
-
-    The folder is made where it is missing.  Readers see the old inventory or the new one, never a part of it.
-    """
+    """Save the inventory, see `saved.save`; gives the path.  OSError if it cannot be written."""
     values = (now, found._replace(devices=(), links=(), ipc_paths=()))
     saved.save(root, inventory.FILE, inventory.HEADING, values)
     return root.path.rstrip("/") + inventory.SAVED
 
 
 def driver_version(root: HostRoot) -> str | None:
-    """The kernel module's version, such as ``580.65.06``; None if no module is loaded.
-
-    It is the first dotted number in the NVRM line.  The words before it differ between the two flavours of the module.
-    """
+    """The kernel module's version, such as ``580.65.06``; None if no module is loaded."""
+    # The first dotted number in the NVRM line: the words before it differ between the two flavours of the module.
     words = root.text(proc.VERSION).partition("\n")[0].split()
     return next((word for word in words if "." in word and decimals(word)), None)
 
@@ -113,7 +105,7 @@ def list_gpus(root: HostRoot) -> tuple[Gpu, ...]:
 
 
 def mig_devices(root: HostRoot, gpus: tuple[Gpu, ...], facts: Facts | None) -> tuple[MigDevice, ...]:
-    """Every compute instance of `gpus`, in NVML's order of GPUs and the kernel's of instances.
+    """Every compute instance of `gpus`, sorted by GPU, GPU instance and compute instance.
 
     /proc shows the instances and what opens each (NVIDIA's MIG user guide, "Device Nodes and Capabilities"); NVML alone
     knows their UUIDs, and their numbers in names such as ``0:1``.
@@ -121,11 +113,11 @@ def mig_devices(root: HostRoot, gpus: tuple[Gpu, ...], facts: Facts | None) -> t
     parents = {f"gpu{gpu.minor}": gpu for gpu in gpus}
     named = {(gpu.bus_id, mig.gi, mig.ci): mig for gpu in facts.gpus for mig in gpu.mig} if facts else {}
     found = []
-    for name in proc.mig_instances(root):
-        parent, instance, compute = name.split("/")
+    for folder in proc.mig_instances(root):
+        parent, mig, instance, compute = folder.split("/")
         gpu, gi, ci = parents.get(parent), decimal(instance[2:]), decimal(compute[2:])
-        gi_minor = proc.capability_minor(root, f"{parent}/mig/{instance}/access")
-        ci_minor = proc.capability_minor(root, f"{parent}/mig/{instance}/{compute}/access")
+        gi_minor = proc.capability_minor(root, f"{parent}/{mig}/{instance}/access")
+        ci_minor = proc.capability_minor(root, f"{folder}/access")
         if gpu is None or gi is None or ci is None or gi_minor is None or ci_minor is None:
             continue
         device = MigDevice(gpu.nvml_index, None, None, "", gi, ci, gi_minor, ci_minor)
@@ -155,17 +147,14 @@ def _cuda_of(version: str) -> str:
 
 def _unknown(gpus: tuple[Gpu, ...], mig_devices: tuple[MigDevice, ...], facts: Facts | None) -> tuple[str, ...]:
     """A sentence for each fact that only NVML knows and that is missing."""
-    sentences = []
-    unlisted = [gpu for gpu in gpus if not gpu.compute_capability]
-    if facts is None:
-        sentences.append(f"the CUDA version is taken from the driver's branch: {_REFRESH}")
-    if unlisted:
-        numbers = ", ".join([str(gpu.nvml_index) for gpu in unlisted])
-        sentences.append(f"compute capability and brand of GPU {numbers}: {_REFRESH}")
-    unnamed = [device for device in mig_devices if device.uuid is None]
-    if unnamed:
-        sentences.append(f"UUIDs and numbers of {len(unnamed)} MIG devices: {_REFRESH}")
-    return tuple(sentences)
+    unlisted = ", ".join([str(gpu.nvml_index) for gpu in gpus if not gpu.compute_capability])
+    unnamed = len([device for device in mig_devices if device.uuid is None])
+    missing = (
+        (facts is None, "the CUDA version is taken from the driver's branch"),
+        (unlisted, f"compute capability and brand of GPU {unlisted}"),
+        (unnamed, f"UUIDs and numbers of {unnamed} MIG devices"),
+    )
+    return tuple([f"{what}: {_REFRESH}" for is_missing, what in missing if is_missing])
 
 
 def _proc_files(root: HostRoot) -> tuple[tuple[str, str], ...]:
