@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The word size, the machine and the SONAME of an ELF file.
+"""The word size, the machine and the SONAME of an ELF file (System V ABI, chapters 4 and 5; elf(5)).
 
-Source: the System V ABI, chapters 4 and 5; elf(5).  A library may have hundreds of MB: only the header, the program
-headers, the dynamic section and one string are read.  Section headers are not read, because stripping may remove them.
-
-Must not read any other file, whatever this one says, and must not be imported by a start that has a saved inventory.
+A library may have hundreds of MB: only the header, the program headers, the dynamic section and one string are read.
+Section headers are not read, because stripping may remove them.  Must not be imported by a start that has a saved
+inventory.
 """
 
 from __future__ import annotations
@@ -69,16 +68,15 @@ def identify(fd: int) -> Identity:
     """The identity of the file open at `fd`, whose position does not change; ValueError, or OSError as pread(2)."""
     head = posix.pread(fd, _HEADER_SIZE, 0)
     if not head.startswith(_MAGIC) or len(head) <= 5 or head[4] not in _LAYOUTS or head[5] not in _BYTE_ORDERS:
-        raise ValueError("it is no ELF file, or of an unknown class")
+        raise ValueError("no ELF file, or of an unknown class")
     bits, *formats = _LAYOUTS[head[4]]
     header, segment, dynamic = [Struct(_BYTE_ORDERS[head[5]] + text) for text in formats]
     if len(head) < header.size:
-        raise ValueError("the ELF header is cut off")
+        raise ValueError("the file is cut off")
     machine, offset, entry_size, count = header.unpack_from(head)
     if count and (entry_size != segment.size or count > _MOST_SEGMENTS):
-        raise ValueError(f"{count} program headers of {entry_size} bytes make no sense")
-    segments = list(segment.iter_unpack(_read(fd, offset, count * segment.size)))
-    name = _soname(fd, segments, dynamic)
+        raise ValueError("program headers that make no sense")
+    name = _soname(fd, [*segment.iter_unpack(_read(fd, offset, count * segment.size))], dynamic)
     return Identity(bits, machine, name.decode("utf-8", "surrogateescape") or None)
 
 
@@ -90,7 +88,7 @@ def _soname(fd: int, segments: list[tuple[int, int, int, int]], entry: Struct) -
     found: dict[int, int] = {}
     for _, offset, _, size in [segment for segment in segments if segment[0] == _PT_DYNAMIC][-1:]:
         if size > _LARGEST_DYNAMIC:
-            raise ValueError(f"a dynamic section of {size} bytes makes no sense")
+            raise ValueError("a dynamic section that makes no sense")
         # Of several entries of one tag the last counts, as in glibc.
         for tag, value in entry.iter_unpack(_read(fd, offset, size - size % entry.size)):
             if tag == _DT_NULL:
@@ -111,9 +109,7 @@ def _soname(fd: int, segments: list[tuple[int, int, int, int]], entry: Struct) -
 
 def _read(fd: int, offset: int, size: int) -> bytes:
     """Exactly `size` bytes at `offset`."""
-    if offset > _LARGEST_OFFSET:
-        raise ValueError(f"the offset {offset} makes no sense")
-    data = posix.pread(fd, size, offset)
+    data = posix.pread(fd, size, offset) if offset <= _LARGEST_OFFSET else b""
     if len(data) < size:
-        raise ValueError(f"the file ends before the {size} bytes at {offset}")
+        raise ValueError("the file is cut off")
     return data

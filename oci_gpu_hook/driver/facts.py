@@ -17,10 +17,7 @@ class MigFacts(NamedTuple):
 
 
 class GpuFacts(NamedTuple):
-    """One GPU: bus_id with the eight-digit domain, in lower case; in_mig_mode: it computes by its MIG devices only.
-
-    peers: by their bus_id the GPUs that it reaches by NVLink.
-    """
+    """One GPU, see `proc.Gpu`; in_mig_mode: it computes by its MIG devices only."""
 
     uuid: str
     bus_id: str

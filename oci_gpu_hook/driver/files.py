@@ -2,8 +2,7 @@
 """The search for the driver's files below its root, by the tables of `catalogue`.
 
 A library counts only if it has the driver's exact version and is for this machine, by its ELF header and not by the
-folder that it lies in.  64-bit and 32-bit libraries are searched for separately.  Reads only.  Never used by a start
-that has a saved inventory.
+folder that it lies in.  Reads only.  Never used by a start that has a saved inventory.
 """
 
 from __future__ import annotations
@@ -31,8 +30,7 @@ _CATALOGUED = frozenset(
 class Driver(NamedTuple):
     """Where a driver's files lie: its root, that root's path on the host ("" for the host's own root), its version.
 
-    cached: the folders of the driver's libraries, by the ld.so.cache of the root; untrusted: a sentence for each one
-    that others than root could fill, which is left out.
+    cached: the folders of its libraries by the root's ld.so.cache; untrusted: a sentence for each that is left out.
     """
 
     root: HostRoot
@@ -69,8 +67,8 @@ def libraries(driver: Driver) -> dict[Library, str]:
 
 def library_folder(present: dict[Library, str]) -> str:
     """The folder in the driver's root that holds most of its native libraries; "" if there are none."""
-    paths = [path for library, path in present.items() if library.bits == 64 and not library.subfolder]
-    folders = [path.rpartition("/")[0] for path in paths]
+    native = [path for library, path in present.items() if library.bits == 64 and not library.subfolder]
+    folders = [path.rpartition("/")[0] for path in native]
     return max(sorted(set(folders)), key=folders.count, default="")
 
 
@@ -140,10 +138,8 @@ def firmware(driver: Driver, host: HostRoot) -> tuple[DriverFile, ...]:
 
 
 def _of_word_size(driver: Driver, bits: int, flags: int) -> dict[Library, str]:
-    """For each of the catalogue's libraries the first that is there for this word size, from the first folder.
-
-    It comes once more for each of its entries in `ELSEWHERE`, with the name and the subfolder there.
-    """
+    """For each of the catalogue's libraries the first that is there for this word size, and for each of its entries in
+    `ELSEWHERE` the same again."""
     # Of thousands of names in a folder some hundred are of the catalogue's libraries and subfolders.
     listed = [
         (folder, frozenset([name for name in driver.root.names(folder) if name.partition(".so.")[0] in _CATALOGUED]))
@@ -189,15 +185,12 @@ def _of_own_version(name: str, listed: list[tuple[str, frozenset[str]]]) -> list
 
 def _library_folders(driver: Driver, bits: int) -> list[str]:
     """Where the driver's libraries may lie: the folders in the ld.so.cache, then the distributions' usual ones."""
+    usual = ["/usr/lib64", "/usr/lib64/nvidia", "/usr/lib", "/lib64"]
+    debian = f"/usr/lib/{ldcache.MULTIARCH.get(posix.uname().machine, '')}"
     if bits == 32:
-        multiarch = ldcache.MULTIARCH_32
         usual = ["/usr/lib32", "/usr/lib32/nvidia/current", "/usr/lib"]
-    else:
-        multiarch = ldcache.MULTIARCH.get(posix.uname().machine, "")
-        usual = ["/usr/lib64", "/usr/lib64/nvidia", "/usr/lib", "/lib64"]
-    debian = f"/usr/lib/{multiarch}"
-    folders = [*driver.cached, debian, f"{debian}/nvidia/current", *usual]
-    return list(dict.fromkeys(folders))
+        debian = f"/usr/lib/{ldcache.MULTIARCH_32}"
+    return [*dict.fromkeys([*driver.cached, debian, f"{debian}/nvidia/current", *usual])]
 
 
 def _cached_folders(root: HostRoot) -> list[str]:

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DriverInventory: what this host's driver has for containers; and the saved copy of it.
+"""DriverInventory: what this host's driver has for containers, as `survey` has found and saved it.
 
-`survey` makes an inventory from /proc/driver/nvidia and some hundred files, and saves it.  A start loads the saved one
-while its stamp is current (`Stamp`).  Must not open a GPU, ask NVML or write.
+A start loads the saved one while its stamp is current (`Stamp`).  Must not open a GPU, ask NVML or write.
 """
 
 from __future__ import annotations
@@ -18,20 +17,19 @@ TYPE_CHECKING = False
 FILE = saved.INVENTORY
 SAVED = f"{saved.FOLDER}/{FILE}"
 
-# The file holds these bytes, and then the stamp and the inventory, see `saved.save`.  Whoever changes the fields of a
-# record below raises the number: a file of another format is not read.
+# Before the stamp and the inventory, see `saved.save`.  If the fields of a record below change, the number is raised: a
+# file of another format is not read.
 HEADING = b"oci-gpu-hook inventory 8\n"
 
 # In `DriverInventory.unknown`: what NVML said was true when it was asked, and only NVML knows whether it still is.
-MAY_BE_MADE_ANEW = "whether MIG devices were created again since NVML named them: run 'oci-gpu-hook inventory refresh'"
+MAY_BE_MADE_AGAIN = "whether MIG devices were created again since NVML named them: run 'oci-gpu-hook inventory refresh'"
 
 
 class Library(NamedTuple):
     """A library of the driver.
 
-    path: the host's path of the versioned file; names: the file's name in a container, then further names for it;
-    subfolder: the subfolder of the library folder that it belongs in, "" for none; flags: of its entry in ld.so.cache;
-    folder: its folder in a container, "" for the one that the container's loader searches.
+    path: of the versioned file on the host; names: of the file in a container, the first is its own; flags: of its
+    entry in ld.so.cache; subfolder: of the library folder; folder: in a container, "" for its loader's own.
     """
 
     path: str
@@ -46,10 +44,9 @@ class Library(NamedTuple):
 
 
 class DriverFile(NamedTuple):
-    """A program, configuration or firmware file.
+    """A program, configuration or firmware file: its path on the host and in the container.
 
-    path: on the host; target: in the container; capabilities: those that bring it, () for every request; folder:
-    whether it is a folder, which is mounted with its content.
+    capabilities: those that bring it, () for every request; folder: whether it is mounted with its content.
     """
 
     path: str
@@ -59,9 +56,9 @@ class DriverFile(NamedTuple):
 
 
 class Misfit(NamedTuple):
-    """A required library without a file that can be used.
+    """A required library without a file that can be used; found: its version, "" for none.
 
-    found: the version that is installed; "" for none, and the driver's own where the file is damaged.
+    That is the driver's own if the file is damaged.
     """
 
     name: str
@@ -73,8 +70,8 @@ class MigDevice(NamedTuple):
     """A compute instance of a GPU in MIG mode.
 
     gpu: the parent's nvml_index; number: NVML's index on that GPU; gi, ci: GPU and compute instance; the minors are
-    those of /dev/nvidia-caps/nvidia-capN.  Without NVML, number and uuid are None and profile is "".  In doubt the
-    profile is that of before: nobody is given a device by it.
+    those of /dev/nvidia-caps/nvidia-capN.  Without NVML, number and uuid are None and profile is "".  In doubt
+    (`read_saved`) the profile is that of before: no container is given a device by it.
     """
 
     gpu: int
@@ -88,10 +85,9 @@ class MigDevice(NamedTuple):
 
 
 class DriverInventory(NamedTuple):
-    """One host's driver.  The last three fields are not saved: each start looks them up, see `nodes`.
+    """One host's driver.  The last three fields are not saved, see `nodes`.
 
-    unknown: a sentence for each fact that could not be found out; library_folder: the folder in the driver's root that
-    holds most of its native libraries.
+    library_folder: see `files.library_folder`; unknown: a sentence for each fact that could not be found out.
     """
 
     driver_version: str
@@ -142,7 +138,7 @@ def read_saved(root: HostRoot, now: Stamp) -> DriverInventory | None:
     if is_in_doubt and any([device.uuid for device in found.mig_devices]):
         return found._replace(
             mig_devices=tuple([it._replace(number=None, uuid=None) for it in found.mig_devices]),
-            unknown=(MAY_BE_MADE_ANEW, *found.unknown),
+            unknown=(MAY_BE_MADE_AGAIN, *found.unknown),
         )
     return found
 
@@ -158,8 +154,8 @@ def with_nodes(
 ) -> DriverInventory:
     """The inventory with device nodes and sockets as they are now.
 
-    families: those of `nodes.FAMILIES` to look up; channels: the requested IMEX channels; gpus: those whose nodes are
-    needed, None for all; mps: see `nodes.ipc_paths`.
+    families: of `nodes.FAMILIES`; channels: the requested IMEX channels; gpus: those whose nodes are needed, None for
+    all; mps: see `nodes.ipc_paths`.
     """
     gpus = inventory.gpus if gpus is None else gpus
     devices = nodes.devices(root, gpus)

@@ -2,8 +2,7 @@
 """Device nodes, and the sockets of NVIDIA's services: what can change while the driver stays loaded.
 
 They are looked up at every start and never saved: no stamp changes when a service starts or an administrator changes a
-mode.  Nodes that every request needs are always looked up, the other families only for a request that needs them.
-Reads only, and never opens a device: stat does not wake a GPU.
+mode.  Reads only, and never opens a device: stat does not wake a GPU.
 """
 
 from __future__ import annotations
@@ -57,11 +56,11 @@ MPS = ("/tmp/nvidia-mps", 0)
 
 
 class DeviceNode(NamedTuple):
-    """A character device of the host; mode, uid and gid are those of the host's node.
+    """A character device of the host.
 
-    present: whether the host's /dev has the node (after a boot some are missing until a first program makes them);
-    family: one of `FAMILIES`, "" for a node that every request needs; gpu: the nvml_index of the node's GPU, None where
-    the node belongs to no single GPU.
+    mode, uid, gid: of the host's node; present: whether there is one: after a boot some are missing until a first
+    program makes them; family: one of `FAMILIES`, "" for a node that every request needs; gpu: the nvml_index of its
+    GPU, None if it is of no single one.
     """
 
     path: str
@@ -112,8 +111,7 @@ def of_families(
 ) -> tuple[DeviceNode, ...]:
     """The nodes of `families`.
 
-    caps_minors: the minors of the MIG capabilities; channels: IMEX channels to include even where the host's /dev has
-    no node for them.
+    caps_minors: of the MIG capabilities; channels: IMEX channels that are wanted even if the host has no node for them.
     """
     nodes: list[DeviceNode] = []
     for family in families:
@@ -144,7 +142,7 @@ def links(nodes: Iterable[DeviceNode], gpus: tuple[Gpu, ...]) -> tuple[DeviceLin
 
 
 def device(root: HostRoot, path: str, major: int, minor: int, family: str = "", gpu: int | None = None) -> DeviceNode:
-    """One node.  Owner, group and mode are those of the host's node, or defaults where the host has none."""
+    """One node, with the owner, group and mode of the host's, or with defaults."""
     status = root.stat(path)
     if status is None or not is_character_device(status):
         return DeviceNode(path, major, minor, _DEFAULT_MODE, 0, 0, False, family, gpu)
@@ -153,10 +151,7 @@ def device(root: HostRoot, path: str, major: int, minor: int, family: str = "", 
 
 
 def ipc_paths(root: HostRoot, driver_root: str = "/", mps: tuple[str, int] = MPS) -> tuple[IpcPath, ...]:
-    """Those of `IPC_PATHS` that exist now, in the driver container or else on the host.
-
-    mps: the folder of MPS's pipes on the host, and the user beside root whose it may be.
-    """
+    """Those of `IPC_PATHS` that exist now, in the driver container or else on the host; mps: in place of `MPS`."""
     found = _ipc_paths(root, mps)
     prefix = driver_root.rstrip("/")
     if prefix and root.stat(prefix) is not None:
@@ -173,8 +168,7 @@ def _ipc_paths(root: HostRoot, mps: tuple[str, int]) -> dict[str, IpcPath]:
         source, owner = mps if path == MPS[0] else (path, 0)
         seen = root.source(source, owner)
         if seen is not None:
-            is_a_folder, fault = seen
-            found[path] = IpcPath(path, capability, source, is_a_folder, owner, fault)
+            found[path] = IpcPath(path, capability, source, seen[0], owner, seen[1])
     return found
 
 

@@ -272,7 +272,7 @@ def test_a_mig_device_that_is_shown_once_more_is_in_doubt(tmp_path: Path, uuid: 
     found = inventory.read_saved(root, proc.stamp(root, "/"))
     unnamed = device if uuid is None else device._replace(number=None, uuid=None)
     assert found is not None and found.mig_devices == (unnamed,)
-    assert (inventory.MAY_BE_MADE_ANEW in found.unknown) == (uuid is not None)
+    assert (inventory.MAY_BE_MADE_AGAIN in found.unknown) == (uuid is not None)
 
 
 def test_another_mount_of_procfs_makes_no_doubt_of_a_mig_device(tmp_path: Path) -> None:
