@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The image's own CUDA driver library, which CUDA's images have for hosts with an older driver, and its own word on it.
+"""The libcuda that an image of CUDA's has for hosts with an older driver, and which drivers and GPUs it is made for.
 
-NVIDIA's libcuda says in an ELF section which drivers and GPUs it is made for: ``.note.cuda.fwd_compatibility``, a note
-(System V ABI, chapter 5) of the owner ``NVIDIA Corporation``, whose description is a JSON object.  The image is
-hostile: its file is opened by descriptor below the root, never in a volume; only the ELF header, the section table and
-that one section are read, each up to a bound.  Reads only, decides nothing: `planning.compatibility` does.
+The library says it in its ELF section ``.note.cuda.fwd_compatibility``, a note (System V ABI, chapter 5) of the owner
+``NVIDIA Corporation``, whose description is a JSON object.  The image is hostile: the file is opened by descriptor
+below the root, never in a volume; its header, section table and that section are read, each up to a bound.  Reads only,
+decides nothing: `planning.compatibility` does.
 """
 
 from __future__ import annotations
@@ -45,10 +45,7 @@ _MOST_NUMBER = 99_999
 
 
 class Note(NamedTuple):
-    """What a libcuda says of itself: CUDA's version, () for none; branches of drivers; NVML's numbers of brands.
-
-    None for drivers or brands that it does not list.
-    """
+    """What a libcuda says of itself: CUDA's version, () for none; lists of driver branches and of NVML's brands."""
 
     cuda: Version
     drivers: tuple[int, ...] | None
@@ -58,8 +55,8 @@ class Note(NamedTuple):
 class Compat(NamedTuple):
     """What an image has in a folder for forward compatibility.
 
-    names: all names in it; library: libcuda's, such as ``libcuda.so.575.57.08``, and its version; note: None if it has
-    none; fault: why there is no library that can be used, "" if there is one.
+    names: all names in it; library: libcuda's, such as ``libcuda.so.575.57.08``, and its version; note: None for none;
+    fault: why no library can be used, else "".
     """
 
     folder: str

@@ -32,10 +32,9 @@ _TRANSIENT = "/run/systemd/transient"
 class DeviceCgroup(NamedTuple):
     """The device cgroup of a container.
 
-    version: ``v1``, ``v2``, or "" if there is none that may be changed.
-    path: the directory of the cgroup that the container's process is in; "" while there is no process.
-    top: the highest directory that belongs to the container alone: `path` or one above it.
-    reason: why there is no version, in words; else "".
+    version: ``v1``, ``v2``, or "" if there is none that may be changed, and then the reason in words; path: the
+    directory of its process's cgroup, "" without a process; top: the highest directory from `path` up that belongs to
+    the container alone.
     """
 
     version: str = ""
@@ -73,8 +72,8 @@ def locate(process: Process | None, container_id: str) -> DeviceCgroup:
         return DeviceCgroup(reason=f"the container has no cgroup of its own, it is in {path} with others")
     directory = _directory(path, controller, process.pid)
     # The lowest component with that name counts: an id may be short, and a cgroup further up may have the same name.
-    below = components[named[-1] + 1 :] if named else []
-    return DeviceCgroup(version, directory, directory.removesuffix("".join([f"/{name}" for name in below])))
+    below = "".join([f"/{name}" for name in components[named[-1] + 1 :]]) if named else ""
+    return DeviceCgroup(version, directory, directory.removesuffix(below))
 
 
 def scope_of(directory: str) -> ScopeUnit | None:
@@ -91,7 +90,6 @@ def scope_of(directory: str) -> ScopeUnit | None:
 
 
 def _text(path: str) -> str:
-    """The text of a file of systemd's; "" if it cannot be read."""
     try:
         return procfile.read(path).decode(errors="replace")
     except OSError:

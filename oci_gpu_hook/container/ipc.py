@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The container's /dev/shm and /dev/mqueue: who owns them, which labels they have, which containers share them.
 
-Needed only on a host with SELinux.  They are looked up below the descriptor of the container's root, and never through
-/proc/PID/root/dev/shm: before pivot_root that is the host's own /dev/shm, and to relabel it would break the host.
-Reads only.
+Needed only on a host with SELinux.  They are looked up below the descriptor of the container's root: before pivot_root
+/proc/PID/root/dev/shm is the host's own, and to relabel it would break the host.  Reads only.
 """
 
 from __future__ import annotations
@@ -40,9 +39,8 @@ NO_SYMLINKS = syscalls.RESOLVE_BELOW | syscalls.RESOLVE_NO_SYMLINKS
 class IpcMount(NamedTuple):
     """One of `PATHS` as it is now.
 
-    owner: one of the constants above; context: its label, "" if it has none; fixed: whether it was mounted with
-    ``context=``, so that its label cannot be changed, which is asked only where it may have to be; members: process
-    labels of the other containers that share it.
+    owner: one of the constants above; context: its label, "" for none; fixed: whether it has a wrong label which
+    cannot be changed, as it was mounted with ``context=``; members: process labels of the others that share it.
     """
 
     path: str
@@ -106,9 +104,9 @@ def _owner(bundle: Bundle, state_id: str, path: str, fd: int, host: HostRoot) ->
 
 
 def _kept(bundle: str, id: str, source: str) -> str:
-    """The id of the container whose shared memory its engine keeps at `source`; "" if none is kept there.
+    """The id of the container whose shared memory its engine keeps at `source`; "" for none.
 
-    The whole path counts, from the engine's own folder on: any name may be a part of a volume's.
+    The whole path counts: any name may be a part of a volume's.
     """
     keeper, folder = keeper_of(bundle, id), folder_of(bundle)[0]
     before, behind = f"{folder}/", "/userdata/shm"
@@ -125,7 +123,7 @@ def _kept(bundle: str, id: str, source: str) -> str:
 
 
 def _bundles(bundle: str, id: str) -> dict[str, str]:
-    """The bundles of the engine's containers by their ids: an engine keeps each in a folder with its id."""
+    """The bundles of the engine's containers, each in a folder that is named after its id."""
     folder, name = folder_of(bundle)
     if name != id:
         return {}
@@ -151,5 +149,4 @@ def _process_label(bundle: str, source: str, path: str, *, is_owner: bool) -> st
 def _is_fixed(process: Process, fd: int) -> bool:
     """Whether the mount that `fd` is open on has the option ``context=``."""
     mount = mountinfo.mount(process.pieces("mountinfo"), syscalls.mount_of(fd)[0])
-    options = mount.options.split(",") if mount else []
-    return any([option.startswith("context=") for option in options])
+    return mount is not None and any([option.startswith("context=") for option in mount.options.split(",")])

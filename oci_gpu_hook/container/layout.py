@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How a container is laid out: its loader, its library folders, its /dev, its user namespace.
 
-Containers of one layout that ask the same get the same from the driver.  Everything is looked up below the descriptor
-of its root.  Reads only.  The image is not trusted: a file of it that is there
-chooses between folders that we know, and chooses nothing else.
+Everything is looked up below the descriptor of its root.  The image is not trusted: a file of it that is there chooses
+between folders that we know, and nothing else.  Reads only.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ MUSL = "musl"
 class Layout(NamedTuple):
     """How one container is laid out.
 
-    library_folder: where its loader searches by itself; library_folder_32: the same for 32-bit programs, "" if there
-    is no such folder; loader: ``glibc``, or ``musl``, which reads no ld.so.cache; compat: the image's own CUDA
-    libraries, if they were asked for and it has any; user_namespace: whether mknod is refused, or makes nodes that
-    nobody can open; dev_is_hosts: whether its /dev is the host's own filesystem.
+    library_folder: where its loader searches by itself; library_folder_32: the same for 32-bit programs, "" for none;
+    compat: the image's own CUDA libraries, if they were asked for and it has any; loader: `GLIBC`, or `MUSL`, which
+    reads no ld.so.cache; user_namespace: whether mknod is refused, or makes nodes that no process can open;
+    dev_is_hosts: whether a node made in its /dev would be the host's.
     """
 
     library_folder: str
@@ -54,13 +53,19 @@ def look(root_fd: int, process: Process | None, *, user_namespace: bool, compat:
     folder of the image's own CUDA libraries, if they are wanted, else "".
     """
     folder, loader = library_folder(root_fd)
+    found = None
+    # Most images have nothing there, and load nothing for it.
+    if compat and loader != MUSL and (inside := names(root_fd, compat)):
+        from oci_gpu_hook.container.compat import look
+
+        found = look(root_fd, compat, inside)
     return Layout(
         library_folder=folder,
         library_folder_32=library_folder_32(folder, loader),
-        compat=_compat(root_fd, compat) if compat and loader != MUSL else None,
+        compat=found,
         loader=loader,
         user_namespace=process.in_user_namespace() if process else user_namespace,
-        dev_is_hosts=process is not None and dev_is_hosts(root_fd),
+        dev_is_hosts=process is not None and _dev_is_hosts(root_fd),
     )
 
 
@@ -72,9 +77,8 @@ def like_host(folder: str) -> Layout:
 def library_folder(root_fd: int) -> tuple[str, str]:
     """The folder that the container's loader searches by itself, and the loader's kind.
 
-    A loader searches the folder of its own libc: Debian's knows a multiarch folder and not /usr/lib64, others know
-    /usr/lib64.  Without a libc to go by, Debian's own mark decides; else it is /usr/lib64, which our entries in the
-    container's ld.so.cache name.
+    That is the folder of its own libc: Debian's knows a multiarch folder and not /usr/lib64, others know /usr/lib64.
+    Without a libc Debian's own mark decides; else it is /usr/lib64, which our entries in ld.so.cache name.
     """
     machine = posix.uname().machine
     multiarch = MULTIARCH.get(machine, "")
@@ -99,20 +103,10 @@ def library_folder_32(folder: str, loader: str) -> str:
     return "/usr/lib" if folder == "/usr/lib64" else f"/usr/lib/{MULTIARCH_32}"
 
 
-def _compat(root_fd: int, folder: str) -> Compat | None:
-    """What the image has for hosts with an older driver; most have nothing, and load nothing for it."""
-    inside = names(root_fd, folder)
-    if not inside:
-        return None
-    from oci_gpu_hook.container.compat import look
-
-    return look(root_fd, folder, inside)
-
-
 def names(root_fd: int, path: str) -> tuple[str, ...]:
-    """The names in a folder of the image, sorted; none where there is no folder, or more names than any image has.
+    """The names in a folder of the image, sorted; none if there is no folder, or more names than any image has.
 
-    None of a volume's either: nothing of a volume is read, whose server may never answer.
+    None of a volume's either, whose server may never answer.
     """
     resolve = syscalls.RESOLVE_BELOW | syscalls.RESOLVE_NO_XDEV
     fd = _opened(root_fd, path, posix.O_RDONLY | posix.O_DIRECTORY, resolve)
@@ -124,8 +118,7 @@ def names(root_fd: int, path: str) -> tuple[str, ...]:
     return tuple(sorted(found)) if len(found) <= _MOST_NAMES else ()
 
 
-def dev_is_hosts(root_fd: int) -> bool:
-    """Whether the container's /dev is the host's own filesystem: a node made there would be the host's."""
+def _dev_is_hosts(root_fd: int) -> bool:
     fd = _opened(root_fd, "/dev")
     if fd is None:
         return False

@@ -2,7 +2,7 @@
 """The container's first process, looked at through one descriptor of its folder in /proc.
 
 A number may name another process a moment later; the descriptor never does: once the process is gone, every look
-through it fails (ESRCH).  A pidfd would say the same a second time.  Reads only.
+through it fails (ESRCH).  Reads only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ INITIAL_USER_NAMESPACE = 0xEFFFFFFD
 
 
 class Process:
-    """A process that a container engine has made for a container, and that has not started its program yet."""
+    """A process that an engine has made for a container, and that has not started its program yet."""
 
     def __init__(self, pid: int, *, is_caller: bool = False) -> None:
         """BundleError if `pid` is gone, or has no mount namespace of its own: then it is no container's."""
