@@ -14,7 +14,7 @@ from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
 
-FILE = saved.INVENTORY
+FILE = "inventory"
 SAVED = f"{saved.FOLDER}/{FILE}"
 
 # Before the stamp and the inventory, see `saved.save`.  If the fields of a record below change, the number is raised: a

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What lies in a folder of the host that is to be given whole, and what of it is not for everybody or others may write.
 
-A container's root reads in it what the host's root may, unless it is in a user namespace; and there it can make a
-read-only mount writable again, with CAP_SYS_ADMIN.  Reads only, and looks at no file's content.  Never used by a start
-that finds a saved inventory that is still true.
+A container's root reads in it what the host's root may, unless it is in a user namespace; and with CAP_SYS_ADMIN it can
+make a read-only mount writable again.  Reads only, and no file's content.  Never used by a start that finds a saved
+inventory that is still true.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Contents(NamedTuple):
     """All that lies in a folder, by its path.
 
     folders: those that were looked into, the folder itself first; files: the files, and what is neither, each with its
-    user, its group and its mode; links: the links; faults: why a thing cannot be given.
+    user, its group and its mode; faults: why a thing cannot be given.
     """
 
     folders: tuple[str, ...]
@@ -64,8 +64,7 @@ def look(root: HostRoot, folder: str, see: Callable[[str], None]) -> Contents:
 
     see: is called with each folder before that is looked into.
     """
-    roots = root.roots
-    mounted = _mounted_below(f"{root.path.rstrip('/')}{folder}")
+    roots, mounted = root.roots, _mounted_below(f"{root.path.rstrip('/')}{folder}")
     folders: list[str] = []
     files: dict[str, Way] = {}
     links: list[str] = []
@@ -77,10 +76,8 @@ def look(root: HostRoot, folder: str, see: Callable[[str], None]) -> Contents:
         folders.append(path)
         for name, status in _entries(root, path):
             at = f"{path}/{name}"
-            reason = fault(name, status, roots)
-            if at[len(folder) :] in mounted:
-                # A clone has what the mount hides.
-                reason = "something is mounted on it"
+            # A clone has what the mount hides.
+            reason = "something is mounted on it" if at[len(folder) :] in mounted else fault(name, status, roots)
             if reason:
                 faults[at] = reason
             if status is None or is_link(status):

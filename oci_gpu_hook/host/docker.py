@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What dockerd itself asks for, by its own record of the container: ``docker run --gpus``, and Swarm's resources.
 
-For ``--gpus`` dockerd adds a prestart hook to config.json and appends NVIDIA_VISIBLE_DEVICES to process.env.  Where the
-variable stands does not tell who wrote it: for ``--gpus 0`` Docker 20.10 adds the hook alone, and an image's own
-variable can be the last one then.  The record tells: dockerd writes it when the container is created, and no image can.
+For ``--gpus`` dockerd adds a prestart hook to config.json and appends NVIDIA_VISIBLE_DEVICES to process.env.  Its place
+there does not prove that: for ``--gpus 0`` Docker 20.10 adds the hook alone, and an image's own variable can be last.
+The record does: dockerd writes it when the container is created, and no image can.
 
 A Swarm task has its resources in variables behind those of its service; those of its image follow, but for names that
-are taken.  So what stands in the environment and is not the image's own was set by Swarm, or by the service's author.
-Reads only.  On the hook's path only if such a container's environment is not accepted, or Swarm counts devices.
+are taken.  So what is not the image's own was set by Swarm, or by the service's author.  Reads only.
 """
 
 from __future__ import annotations

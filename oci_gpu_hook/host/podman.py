@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The image of podman's container, by podman's own record of it, which containers/storage keeps.
 
-No annotation tells it.  Reads only, and nothing that others than root could have written.  On the hook's path only if
-sections of the settings go by images.
+No annotation tells it.  Reads only, and nothing that others than root could have written.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host's root as one descriptor: every host path is resolved below it.
+"""The host's root as one descriptor: every host path is resolved below it, and no link leads out of it.
 
-So a driver container's root, a test's tree or a mounted image can stand for ``/`` (``--host-root``), and no link in it
-can lead out of it.  Reads only.
+So a driver container's root, a test's tree or a mounted image can stand for ``/`` (``--host-root``).  Reads only.
 """
 
 from __future__ import annotations

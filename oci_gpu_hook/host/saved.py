@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files in /run that are saved for later starts.
 
-A file is read only if nobody else can have written it, and is written whole or not at all.  Must not know what is in a
-file: its reader checks that.
+A file is read only if no other user can have written it, and is written whole or not at all.  Must not know what is in
+a file: its reader checks that.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     Record = TypeVar("Record", bound=NamedTuple)
 
 FOLDER = "/run/oci-gpu-hook"
-INVENTORY = "inventory"
 # There only if a GPU is not healthy.
 UNHEALTHY = "unhealthy"
 # Written by a start that goes by less than NVML knows: oci-gpu-hook-inventory.path watches it and starts a refresh.
@@ -33,11 +32,8 @@ REFRESH_WANTED = "refresh-wanted"
 
 # A refresh that settles nothing, because NVML does not answer, must not follow the restarts of a container.
 REFRESH_INTERVAL = 30
-
-# The inventory of a host with 16 GPUs and a hundred MIG devices has 30 KiB.  A larger file than this is neither read
-# nor written.
+# The inventory of a host with 16 GPUs and a hundred MIG devices has 30 KiB.  A larger file is not read or written.
 LARGEST = 1 << 20
-
 LENGTH_BYTES = 4
 
 
@@ -47,7 +43,13 @@ def open_folder(root: HostRoot, *, make: bool = False) -> int:
     make: whether a missing folder is made, as after an installation nothing else makes it until the next boot.
     """
     if make:
-        _make_folder(f"{root.path.rstrip('/')}{FOLDER}")
+        path = f"{root.path.rstrip('/')}{FOLDER}"
+        try:
+            posix.mkdir(path, 0o755)
+            with closing(posix.open(path, posix.O_DIRECTORY | posix.O_NOFOLLOW | posix.O_CLOEXEC)) as made:
+                posix.fchmod(made, 0o755)  # whatever the engine's umask is
+        except FileExistsError:
+            pass
     fd = root.open(FOLDER, posix.O_PATH | posix.O_DIRECTORY | posix.O_NOFOLLOW)
     if is_open_to_others(posix.fstat(fd), posix.geteuid()):
         posix.close(fd)
@@ -55,17 +57,8 @@ def open_folder(root: HostRoot, *, make: bool = False) -> int:
     return fd
 
 
-def _make_folder(path: str) -> None:
-    try:
-        posix.mkdir(path, 0o755)
-    except FileExistsError:
-        return
-    with closing(posix.open(path, posix.O_RDONLY | posix.O_DIRECTORY | posix.O_NOFOLLOW | posix.O_CLOEXEC)) as fd:
-        posix.fchmod(fd, 0o755)  # whatever the engine's umask is
-
-
 def open_lock(root: HostRoot, name: str) -> int:
-    """A descriptor to lock a file by, which is made if it is missing, as the folder; OSError as `open_folder`."""
+    """A descriptor of a file to lock, made if it or the folder is missing; OSError as `open_folder`."""
     with closing(open_folder(root, make=True)) as folder:
         flags = posix.O_RDWR | posix.O_CREAT | posix.O_NOFOLLOW | posix.O_NONBLOCK | posix.O_CLOEXEC
         return posix.open(name, flags, 0o600, dir_fd=folder)
@@ -85,11 +78,10 @@ def read(root: HostRoot, name: str) -> bytes | None:
 
 
 def write(root: HostRoot, name: str, data: bytes, staged: str = "") -> None:
-    """Write a file, in place of the one that has its name; OSError if that fails, or nobody would read it.
+    """Write a file, in place of the one that has its name; OSError if that fails, or it is too large to be read.
 
-    The file is written under another name and renamed: readers see the old file or the new one, never a part of it.
-
-    staged: that other name, if no two can write at once.
+    It is written under another name and renamed: readers see the old file or the new one, never a part of it.  staged:
+    that other name, if no two can write at once.
     """
     if len(data) > LARGEST:
         raise OSError(syscalls.EFBIG, f"{len(data)} bytes would not be read", f"{FOLDER}/{name}")
@@ -110,10 +102,7 @@ def write(root: HostRoot, name: str, data: bytes, staged: str = "") -> None:
 
 
 def want_refresh(root: HostRoot) -> None:
-    """Ask for a refresh of the inventory, of whoever watches for that; nothing if we may not write.
-
-    Nothing either where somebody has asked within `REFRESH_INTERVAL`: whoever still wants it asks again later.
-    """
+    """Ask for a refresh of the inventory, if we may write, and none was asked for within `REFRESH_INTERVAL`."""
     from time import time
 
     last = root.stat(f"{FOLDER}/{REFRESH_WANTED}")
@@ -129,10 +118,9 @@ def want_refresh(root: HostRoot) -> None:
 def save(root: HostRoot, name: str, heading: bytes, values: tuple[Any, ...], staged: str = "") -> None:
     """Write a file of a heading, the length of the rest, and values; OSError as `write`.
 
-    The hook may run on another Python than ``inventory refresh``, so the values are in marshal's version 2: every
-    Python from 3.9 on reads its tuples, strings, integers, booleans and None alike.  It has no references, which came
-    with version 3, and no short strings and tuples, which came with version 4
-    (https://docs.python.org/3/library/marshal.html; tests/unit/test_saved.py tries each Python of the machine).
+    The hook may run on another Python than ``inventory refresh``: every Python from 3.9 on reads marshal's version 2,
+    which has no references and short forms yet, alike (https://docs.python.org/3/library/marshal.html;
+    tests/unit/test_saved.py tries each Python of the machine).
     """
     content = marshal.dumps(_plain(values), 2)
     write(root, name, heading + len(content).to_bytes(LENGTH_BYTES, "little") + content, staged)
@@ -154,10 +142,8 @@ def load(root: HostRoot, name: str, heading: bytes) -> Any:
 
 
 def records(kind: type[Record], rows: Iterable[tuple[Any, ...]]) -> tuple[Record, ...]:
-    """A record for each row; ValueError if one has other fields.
-
-    An inventory has two hundred: map is faster than a loop.
-    """
+    """A record for each row; ValueError if one has other fields."""
+    # An inventory has two hundred: map is faster than a loop.
     if not {*map(len, rows)} <= {len(kind._fields)}:
         raise ValueError(f"a {kind.__name__} has other fields")
     return tuple(map(kind._make, rows))

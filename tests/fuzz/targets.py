@@ -539,7 +539,7 @@ def _host() -> tuple[HostRoot, proc.Stamp]:
 
 
 _HOST, _NOW = _host()
-_SAVED = (SCRATCH / "host" / saved.FOLDER[1:] / saved.INVENTORY).read_bytes()
+_SAVED = (SCRATCH / "host" / saved.FOLDER[1:] / inventory.FILE).read_bytes()
 _BEGIN = len(inventory.HEADING) + saved.LENGTH_BYTES
 _ROWS = marshal.loads(_SAVED[_BEGIN:])[1]
 
