@@ -51,10 +51,12 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Release:
 
 @pytest.fixture(scope="session")
 def previous(tmp_path_factory: pytest.TempPathFactory) -> Release:
-    """An older one: a folder with a module that is no more, and other words in the settings."""
+    """An older one: a folder with a module that is no more, a start's module that differs, other words in settings."""
     tree = rpms.copy_of_tree(tmp_path_factory.mktemp("tree") / "tree")
     (tree / "oci_gpu_hook/gone").mkdir()
     (tree / "oci_gpu_hook/gone/__init__.py").write_text('"""No more."""\n')
+    with (tree / "oci_gpu_hook/hook.py").open("a") as module:
+        module.write("\n_BEFORE = 0\n")
     with (tree / "packaging/oci-gpu-hook.conf").open("a") as settings:
         settings.write("# as it was before\n")
     return debs.build(tmp_path_factory.mktemp("previous"), "0.0.1", tree)
