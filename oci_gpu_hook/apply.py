@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one loop that carries a plan out.
 
-Decides nothing: each operation says by itself what it does, and whether it is required.  Where a required operation
-fails, everything that was done before it is taken back, and the container is stopped.  An optional operation that fails
-is taken back alone, and noted.
+Decides nothing: each operation says by itself what it does, and whether it is required.  If a required one fails, all
+that was done is taken back, and the container is stopped.  An optional one that fails is taken back alone, and noted.
 """
 
 from __future__ import annotations
@@ -25,9 +24,8 @@ if TYPE_CHECKING:
 def run(plan: Plan, host: HostRoot, root_fd: int, process: Process, *, opens_root: bool = False) -> list[str]:
     """Carry out `plan` in the root open at `root_fd`, in the mount namespace of the container's `process`.
 
-    opens_root: whether a root that is mounted read-only becomes writable meanwhile, see `Tree.make_writable`.  Gives a
-    sentence for each operation that was left undone.  DriverError if a required file of the host is gone, ApplyError
-    if a required operation fails.
+    Gives a sentence for each operation that was left undone.  DriverError if a required file of the host is gone,
+    ApplyError if a required operation fails.  opens_root: see `Tree.make_writable`.
     """
     # An engine's umask may be 077, and modes are meant as they are written.
     posix.umask(0)

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The vocabulary of a plan: each kind of operation, what it prepares on the host and what it does in the container.
 
-An operation is a record: a fact that needs no further decision.  Paths named `source` are the host's; `target` and
-`path` are the container's.  No kind knows of another.
+Paths named `source` are the host's; `target` and `path` are the container's.  No kind knows of another.
 """
 
 from __future__ import annotations
@@ -47,10 +46,7 @@ if TYPE_CHECKING:
 
 
 class Mount(NamedTuple):
-    """The host's `source`, cloned and attached at `target`; options are ``ro``, ``nosuid``, ``nodev``, ``noexec``.
-
-    names: other names of a file, in its folder in the container, such as ``libcuda.so.1``.
-    """
+    """The host's `source`, cloned and attached at `target`; names: others of a file, in its folder in the container."""
 
     source: str
     target: str
@@ -88,11 +84,8 @@ class Service(NamedTuple):
     """The socket `source` of one of the host's services, or its folder of sockets and pipes, attached at `target`.
 
     A socket is not read-only: a container in the container mounts it again, and the kernel forbids to clear a read-only
-    flag in a user namespace (mount_namespaces(7)).  All else is read-only, or things could be left in the host's folder
-    and its sockets be replaced; sockets and pipes serve on such a mount as well.  A CDI spec has none of it: an engine
-    would follow the path to whatever it leads to then.
-
-    owner: see `HostRoot.clone_source`.
+    flag in a user namespace (mount_namespaces(7)).  All else is, or things could be left in the host's folder and its
+    sockets be replaced.  owner: see `HostRoot.clone_source`.
     """
 
     source: str
@@ -103,7 +96,7 @@ class Service(NamedTuple):
     folder: bool = False
 
     def options(self) -> tuple[str, ...]:
-        """Those of the mount; what is neither a folder nor a socket is read-only, too."""
+        """Those of the mount, for people; what is neither a folder nor a socket is read-only, too."""
         return _SERVICE_OPTIONS if self.folder else _SOCKET_OPTIONS
 
     def describe(self) -> str:
@@ -119,10 +112,7 @@ class Service(NamedTuple):
 
 
 class Device(NamedTuple):
-    """The device node `path`.
-
-    source: the host's node, to be bound if the container's user namespace refuses mknod; "" to make the node.
-    """
+    """The device node `path`; source: the host's, which is bound if a user namespace refuses mknod, else ""."""
 
     path: str
     type: str
@@ -178,8 +168,7 @@ class Symlink(NamedTuple):
 
 
 class Tmpfs(NamedTuple):
-    """A small filesystem of ours at `path`, filled before it is attached: so it can be read-only, and nobody sees it
-    half done.
+    """A small filesystem at `path`, filled before it is attached, so that it can be read-only.
 
     folders: relative to its root; files: name below its root, whole content, mode bits.
     """
@@ -219,10 +208,7 @@ class LdCache(NamedTuple):
 
 
 class Relabel(NamedTuple):
-    """The SELinux label `context` for the mount at `path`, /dev/shm or /dev/mqueue, and all that lies in it.
-
-    was: the mount's label before.
-    """
+    """The SELinux label `context` for the mount at `path`, and all that lies in it; was: the mount's label before."""
 
     path: str
     context: str
@@ -243,9 +229,8 @@ class Relabel(NamedTuple):
 class OpenCgroup(NamedTuple):
     """A device cgroup, `rules` added to what it allows; never the ``m`` (mknod) access.
 
-    version: ``v1`` or ``v2``; path, top: see `container.devicecgroup.DeviceCgroup`, "" before the container exists;
-    fallback: linux.resources.devices of config.json, from which a v2 program is made if the kernel does not show its
-    instructions.
+    version, path, top: see `DeviceCgroup`; fallback: linux.resources.devices of config.json, from which a v2 program is
+    made if the kernel does not show its instructions.
     """
 
     version: str
@@ -273,8 +258,8 @@ class OpenCgroup(NamedTuple):
 class TellSystemd(NamedTuple):
     """`rules` added to DeviceAllow= of the scope `unit`, if systemd restricts its devices.
 
-    It puts its own rules in force again and again: without this the container would lose its GPUs at the next
-    daemon-reload.  before: what DeviceAllow= has, path and access.
+    It puts its own rules in force at each daemon-reload, by which the container would lose its GPUs.  before: what
+    DeviceAllow= has, path and access.
     """
 
     unit: str

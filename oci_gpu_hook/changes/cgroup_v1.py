@@ -24,7 +24,9 @@ def allow(levels: list[str], rules: Sequence[DeviceRule], undo: Undo) -> None:
     OSError if a step fails.
     """
     for directory in levels:
-        listed = [_listed(line) for line in lines(procfile.read(f"{directory}/devices.list"))]
+        words = [line.rpartition(" ") for line in lines(procfile.read(f"{directory}/devices.list"))]
+        # Each line as its device, ``TYPE MAJOR:MINOR``, and its access.
+        listed = [(device, access) for device, _, access in words]
         for rule in rules:
             if any([_covers(entry, rule) for entry in listed]):
                 continue
@@ -42,12 +44,6 @@ def _write(path: str, line: str) -> None:
             posix.write(fd, line.encode())
         except OSError as err:
             raise syscalls.SyscallError(err.errno or 0, "write", f"'{line}' to {path}") from err
-
-
-def _listed(line: str) -> tuple[str, str]:
-    """A line of devices.list as its device, ``TYPE MAJOR:MINOR``, and its access."""
-    device, _, access = line.rpartition(" ")
-    return device, access
 
 
 def _covers(entry: tuple[str, str], rule: DeviceRule) -> bool:

@@ -2,8 +2,8 @@
 """Set SELinux labels: of /dev/shm, /dev/mqueue and the files in them, and of everything that the hook creates.
 
 Each label is set by descriptor, read back and compared.  Other containers of the pod may change the files at the same
-time: so no link is followed, and no other mount is entered.  Must not touch the host's own /dev/shm or /dev/mqueue, and
-must not use libselinux, which takes longer to load than the rest of the hook.
+time: no link is followed, and no other mount is entered.  Must not touch the host's own /dev/shm or /dev/mqueue.
+Without libselinux, which takes longer to load than the rest of the hook.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Set DeviceAllow= of the container's scope in systemd.
 
-`tell` sends the calls and `wait` reads the answers, so systemd works while the hook does other things.  The socket is
-the one that systemctl uses as root, and needs no message bus.  Must not change the cgroup itself, and must not decide
-which devices are allowed.
+`tell` sends the calls and `wait` reads the answers, so that systemd works while the hook does other things.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
     from oci_gpu_hook.formats.devicerule import DeviceRule
     from oci_gpu_hook.formats.scopeunit import Entry
 
-# The system's own systemd.
+# The one that systemctl uses as root: it needs no message bus.
 _SOCKET = "/run/systemd/private"
 
 # systemd is usually quick, as it has just made the scope; but a reload with thousands of units can take it seconds.

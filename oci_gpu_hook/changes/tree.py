@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The container's root while it is being changed: trees are attached at targets below it, and all can be taken back.
 
-From check to use there is only a descriptor.  A source is cloned while the hook is in the host's mount namespace, a
-target is resolved below the root's descriptor by the kernel (openat2), and move_mount joins the two.  NVIDIA's toolkit
-had nine CVEs from the other way: a path that is checked, and then used again by name.
+From check to use there is only a descriptor: a source is cloned in the host's mount namespace, a target is resolved
+below the root's descriptor by the kernel (openat2), and move_mount joins the two.  NVIDIA's toolkit had nine CVEs from
+the other way: a path that is checked, and then used again by name.
 
 Must not know what is mounted or why.  Must not follow the image out of the container's own mounts: nothing is made in a
 volume of the host, nor in what was cloned of the host's (CVE-2024-0133 made files on the host in that way).
@@ -125,10 +125,7 @@ class Tree:
         return syscalls.mount_of(fd)[0] in self._own
 
     def own_folder(self, path: str) -> int:
-        """A descriptor of the folder at `path`, made with its parents where it is missing; TargetError in a volume.
-
-        It stays open: the caller must not close it.
-        """
+        """A descriptor, kept open, of the folder at `path`, made if it is missing; TargetError in a volume."""
         fd = self._own_folders.get(path)
         if fd is None:
             fd = self._folder(path)
@@ -273,10 +270,7 @@ class Tree:
         return found
 
     def _new_mount_point(self, target: str) -> int | None:
-        """An empty file at `target`; None if its name is taken, or if none may be made.
-
-        Most targets are missing: to look for each first would cost one system call more.
-        """
+        """An empty file at `target`; None if its name is taken, or if none may be made: most targets are missing."""
         parent_path, _, name = target.rpartition("/")
         try:
             return self._new_file(name, self.own_folder(parent_path), target)
@@ -304,14 +298,11 @@ class Tree:
 
     def _shows_elsewhere(self, fd: int) -> bool:
         """Whether what is mounted on `fd`'s mount shows elsewhere too (mount_namespaces(7), "shared")."""
-        if self.is_own(fd):
-            return False
         id = syscalls.mount_of(fd)[0]
-        if id not in self._propagates:
+        if id not in self._own and id not in self._propagates:
             mount = mountinfo.mount(procfile.pieces("/proc/self/mountinfo"), id)
-            shared = mount is None or any([tag.startswith("shared:") for tag in mount.tags])
-            self._propagates[id] = shared
-        return self._propagates[id]
+            self._propagates[id] = mount is None or any([tag.startswith("shared:") for tag in mount.tags])
+        return self._propagates.get(id, False)
 
     def _make_at(self, path: str, make: Callable[[str, int, str], int]) -> int:
         """What `make` makes at `path`, by name, parent and path: a descriptor.

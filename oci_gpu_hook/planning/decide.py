@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Everything that is read for one container, and the plan that comes of it.
 
-The container and the host are looked at, `drivers` decides what drivers give, and `plan` puts it together.  What only
-some starts need is imported where they need it.  Must not change anything but what is saved of drivers.
+What only some starts need is imported where they need it.  Must not change anything but what is saved of drivers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What drivers give to a container: the host is looked at, and `provision`, `platforms` and `vendorshare` decide.
-
-Must not change anything but what is saved of drivers.
-"""
+"""What drivers give to a container: the host is looked at, and `provision`, `platforms` and `vendorshare` decide."""
 
 from __future__ import annotations
 
@@ -42,13 +39,12 @@ def provide(host: HostRoot, laid_out: Layout, request: Request, settings: Settin
         share, version = platforms.share(host, laid_out, request, known)
         shares = [share]
     on_host = []
-    if request.vendors:
+    for asked in request.vendors:
         from oci_gpu_hook.planning import vendorshare
         from oci_gpu_hook.vendors import folders, vendorhost
 
-        on_host = [vendorhost.look(host, folders.vendor_inventory(host, it.flag, it.file)) for it in request.vendors]
-        process_type = "".join(label.split(":")[2:3])
-        shares += [vendorshare.share(laid_out, *pair, process_type) for pair in zip(request.vendors, on_host)]
+        on_host.append(vendorhost.look(host, folders.vendor_inventory(host, asked.flag, asked.file)))
+        shares.append(vendorshare.share(laid_out, asked, on_host[-1], "".join(label.split(":")[2:3])))
     joined = provision.join(laid_out, version, tuple(shares))
     return joined._replace(inventory=module, vendors=tuple(on_host))
 

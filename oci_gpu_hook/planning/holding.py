@@ -2,9 +2,9 @@
 """What a container gets on a node that counts holders of devices, or that has a GPU that is not healthy.
 
 Devices that a request leaves to the node are chosen, a device without room is refused, and what the container gets is
-leased.  The lock on the leases is held for the choice alone.  Of devices that have room, the ones with the fewest
-holders are chosen; of these, for several, those that reach each other by NVLink, then those of one NUMA node; then the
-lowest numbers.  Must not be loaded by a start on a healthy node without the setting.
+leased.  The lock on the leases is held for the choice alone.  Of devices with room those with the fewest holders are
+chosen; if several are needed, those that reach each other by NVLink, then those of one NUMA node; then the lowest
+numbers.
 """
 
 from __future__ import annotations

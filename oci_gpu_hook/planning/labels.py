@@ -2,7 +2,7 @@
 """Which labels /dev/shm and /dev/mqueue must bear.  Pure.
 
 A level that differs from the container's makes POSIX semaphores fail: Python's multiprocessing dies in SemLock with
-FileNotFoundError, and with it dask and PyTorch's data loaders.  Must not look at the host or at the container.
+FileNotFoundError, and with it dask and PyTorch's data loaders.
 """
 
 from __future__ import annotations

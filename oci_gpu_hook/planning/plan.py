@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plan: an ordered list of operations for one container.  Pure: the same values give the same plan.
 
-`provision` has decided what the container gets from the driver.  This module adds what depends on this one container:
-its device cgroup and its labels.  Nothing is decided after it.
+To what `provision` has decided it adds the container's device cgroup and labels.  Nothing is decided after it.
 """
 
 from __future__ import annotations
@@ -30,16 +29,15 @@ if TYPE_CHECKING:
 # Devices that are held: the key of each, by which leases and health know it, and a name that a request can use.
 Held = tuple[tuple[str, str], ...]
 
-# Notes, where somebody wants it so.
 LEFT_ALONE = "the device cgroup is left alone: device-cgroup = off"
 DEV_IS_HOSTS = "the container's /dev is the host's own: no node is made in it"
 
 
 class Container(NamedTuple):
-    """What no other container shares with this one.
+    """One container.
 
-    rootfs: its root's path, as config.json has it; scope: the systemd unit that it is in, None if systemd does not
-    restrict its devices; own_mounts: the ids of the mounts in which things may be made.
+    rootfs: its root's path, as config.json has it; scope: the systemd unit that it is in, if systemd restricts its
+    devices; own_mounts: the ids of the mounts in which things may be made.
     """
 
     id: str
@@ -53,10 +51,9 @@ class Container(NamedTuple):
 class Provision(NamedTuple):
     """What a container gets from drivers.
 
-    driver_version: of NVIDIA's, "" without it; devices: major and minor of each device that the device cgroup must
-    allow; notes: what is left out, and why; holds: the devices that the container is a holder of; inventory, vendors:
-    what was found of NVIDIA's driver and of other vendors'; chosen: a sentence for each choice that was left to the
-    node.
+    driver_version: of NVIDIA's, "" without it; devices: the numbers that the device cgroup must allow; notes: what is
+    left out, and why; holds: the devices that the container is a holder of; inventory, vendors: what was found of
+    NVIDIA's driver and of other vendors'; chosen: a sentence for each choice that was left to the node.
     """
 
     driver_version: str
@@ -86,11 +83,7 @@ class Share(NamedTuple):
 
 
 class Labels(NamedTuple):
-    """What SELinux needs.  The defaults are for a host without SELinux.
-
-    context: the label of all that is made, "" for none; operations: the mounts to relabel; notes: what is not
-    relabelled, and why.
-    """
+    """What SELinux needs: the label of all that is made, the mounts to relabel, and why others are not relabelled."""
 
     context: str = ""
     operations: tuple[Operation, ...] = ()
@@ -100,9 +93,8 @@ class Labels(NamedTuple):
 class Plan(NamedTuple):
     """What will be done for one container.
 
-    request: None for a container that asks for no GPU, and driver_version is "" then; operations: those of the hook;
-    notes: what is left out, and why; label: the SELinux label of all that is made, "" for none; done: what the engine
-    has done by a CDI spec of ours; inventory, vendors, chosen: see `Provision`.
+    request: None if it asks for no GPU; label: the SELinux label of all that is made, "" for none; done: what the
+    engine has done by a CDI spec of ours; all else: see `Provision`.
     """
 
     container: Container

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a container gets of NVIDIA's on a Jetson or under WSL 2: no kernel module has GPUs below /proc there.
 
-There is one GPU to ask for, or all of them lie behind one device: so whatever a request names it gets all devices, as
-NVIDIA's runtime does it.
+There is one GPU to ask for, or all of them lie behind one device: so a request gets all devices, whatever it names, as
+by NVIDIA's runtime.
 
 Beside a Jetson's own GPU there may be others on PCI, which NVIDIA's module drives: there a request chooses.  The lists
 of JetPack name the nodes of all GPUs that a board may have.  Index 0 is the integrated one, as NVML numbers them: on
-Thor the module drives it, at PCI address 0000:01:00.0; on Orin, which has none, nvgpu does.  What /dev/nvidia2 is the
-lists do not say: the display of the integrated GPU.  Must not change anything but what is saved of the driver.
+Thor the module drives it, at PCI address 0000:01:00.0; on Orin, which has none, nvgpu does.  /dev/nvidia2 is the
+display of the integrated GPU.  Must not change anything but what is saved of the driver.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 """NVIDIA_REQUIRE_*: what an image needs of the driver and the GPU, parsed and evaluated.  Pure.
 
 An expression is alternatives, separated by spaces; an alternative is conditions, separated by commas, all of which
-must hold: ``cuda>=12.4 brand=tesla,driver>=535,driver<536``.  All expressions must hold.  An unknown fact meets no
-condition.  Must not know where a fact comes from.
+must hold: ``cuda>=12.4 brand=tesla,driver>=535,driver<536``.  An unknown fact meets no condition.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ _MOST_SHOWN = 100
 def check(expressions: tuple[str, ...], driver: str, cuda: str, gpus: tuple[tuple[str, str], ...]) -> None:
     """RequestError if an expression is malformed, or none of its alternatives holds for one of the GPUs.
 
-    GPUs are checked one by one: GPUs of two brands may meet two alternatives.  A fact that is "" is unknown.
-    gpus: compute capability (``9.0``) and brand of each selected GPU, MIG devices' parents included.
+    A fact that is "" is unknown.  gpus: compute capability (``9.0``) and brand of each selected GPU, MIG devices'
+    parents included; two of them may meet two alternatives.
     """
     host: Facts = {"cuda": [cuda], "driver": [driver], "arch": [], "brand": []}
     each = [{**host, "arch": [arch], "brand": [brand]} for arch, brand in dict.fromkeys(gpus)] or [host]

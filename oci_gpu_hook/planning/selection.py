@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of the host's devices a request names: GPUs, MIG devices and device nodes.  Pure.
-
-For a name that no device has, the error says which devices the host has.  Where the driver lacks what every request
-needs, the error is for whoever installed it.  Must not know where anything goes in a container.
-"""
+"""Which of the host's devices a request names: GPUs, MIG devices and device nodes.  Pure."""
 
 from __future__ import annotations
 
@@ -25,10 +21,7 @@ _REFRESH_HINT = (
 
 
 class Selection(NamedTuple):
-    """The requested devices in NVML's order, each with the selector that asked for it.
-
-    gpus: whole GPUs, and the parents of all selected MIG devices.
-    """
+    """The requested devices in NVML's order, each with its selector; gpus: those of the MIG devices too."""
 
     gpus: tuple[tuple[Gpu, str], ...]
     mig_devices: tuple[tuple[MigDevice, str], ...]
@@ -59,7 +52,7 @@ def select(request: Request, inventory: DriverInventory) -> Selection:
             tuple([(gpu, ALL) for gpu in inventory.gpus]), tuple([(device, ALL) for device in inventory.mig_devices])
         )
     if request.by_nodes():
-        return of_nodes(request.devices, inventory)
+        return _of_nodes(request.devices, inventory)
     _check_count(request.devices, len(inventory.gpus))
     gpus: dict[int, str] = {}
     mig_devices: dict[MigDevice, str] = {}
@@ -116,7 +109,7 @@ def absent_features(request: Request, inventory: DriverInventory) -> list[str]:
     return absent
 
 
-def of_nodes(paths: tuple[str, ...], inventory: DriverInventory) -> Selection:
+def _of_nodes(paths: tuple[str, ...], inventory: DriverInventory) -> Selection:
     """The devices whose nodes the engine has made; for a MIG device both capability nodes are needed."""
     gpus = [(gpu, f"/dev/nvidia{gpu.minor}") for gpu in inventory.gpus]
     caps = "/dev/nvidia-caps/nvidia-cap"
@@ -214,7 +207,7 @@ def _imex_nodes(request: Request, inventory: DriverInventory) -> list[tuple[str,
 def _dri_nodes(request: Request, selection: Selection, inventory: DriverInventory) -> list[tuple[str, str]]:
     """The DRM nodes of whole GPUs: a MIG device cannot draw, and its parent's nodes would give access to the whole GPU.
 
-    By nodes it is not known whether a GPU is whole: there only the nodes count that the engine has made.
+    A request by nodes does not tell whether a GPU is whole: only those nodes count then that the engine has made.
     """
     whole = {gpu.nvml_index for gpu, selector in selection.gpus if not is_mig(selector)}
     return [

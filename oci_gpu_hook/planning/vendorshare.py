@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a container gets of one vendor's: the requested devices, and the files of its driver.  Pure.
+"""What a container gets of one vendor's: exactly the requested devices, and the files of its driver.  Pure.
 
-As for NVIDIA's driver: exactly the requested devices, libraries in the folder of the container's loader, everything
-else at the host's own path unless the vendor's file says another.
+Libraries go to the folder of the container's loader, all else to the host's own path unless the vendor's file says
+another.
 """
 
 from __future__ import annotations
