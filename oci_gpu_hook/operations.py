@@ -168,10 +168,7 @@ class Symlink(NamedTuple):
 
 
 class Tmpfs(NamedTuple):
-    """A small filesystem at `path`, filled before it is attached, so that it can be read-only.
-
-    folders: relative to its root; files: name below its root, whole content, mode bits.
-    """
+    """A small filesystem at `path`; files: each by its name below it, its content and the bits of its mode."""
 
     path: str
     options: tuple[str, ...]

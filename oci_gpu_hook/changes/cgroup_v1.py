@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 
 
 def allow(levels: list[str], rules: Sequence[DeviceRule], undo: Undo) -> None:
-    """Open the cgroups `levels`, the highest first, for `rules`: the kernel takes one at a time.
-
-    OSError if a step fails.
-    """
+    """Open the cgroups `levels`, the highest first, for `rules`; OSError if a step fails."""
     for directory in levels:
         words = [line.rpartition(" ") for line in lines(procfile.read(f"{directory}/devices.list"))]
         # Each line as its device, ``TYPE MAJOR:MINOR``, and its access.
@@ -30,6 +27,7 @@ def allow(levels: list[str], rules: Sequence[DeviceRule], undo: Undo) -> None:
         for rule in rules:
             if any([_covers(entry, rule) for entry in listed]):
                 continue
+            # The kernel takes one rule a write.
             _write(f"{directory}/devices.allow", devicerule.written(rule))
             # The kernel adds to an entry for the same numbers: only what that entry lacked is to be taken back.
             device = devicerule.written(rule).rpartition(" ")[0]

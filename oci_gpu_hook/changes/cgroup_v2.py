@@ -78,13 +78,11 @@ def _replace_all(cgroup_fd: int, directory: str, load: Callable[[int], int], our
 
 
 def _put(cgroup_fd: int, attach_flags: int, new_fd: int, old_fd: int) -> None:
-    """Attach one program in the place of another, in one step; the flags are those of the old one.
-
-    A cgroup without BPF_F_ALLOW_MULTI holds one program, and attaching another one replaces it.
-    """
+    """Attach one program in the place of another, in one step; the flags are those of the old one."""
     if attach_flags & bpf.BPF_F_ALLOW_MULTI:
         bpf.prog_attach(cgroup_fd, new_fd, attach_flags=attach_flags | bpf.BPF_F_REPLACE, replace_fd=old_fd)
     else:
+        # The cgroup holds one program, which another one replaces.
         bpf.prog_attach(cgroup_fd, new_fd, attach_flags=attach_flags)
 
 

@@ -46,10 +46,7 @@ class TargetError(OSError):
 
 
 class Undo:
-    """The steps that take back what has been done so far.
-
-    Descriptors that a step needs stay open until the process ends, which is soon.
-    """
+    """The steps that take back what has been done; descriptors that they need stay open until the process ends."""
 
     def __init__(self) -> None:
         self._steps: list[Callable[[], object]] = []
@@ -150,10 +147,7 @@ class Tree:
             syscalls.setfsids(posix.geteuid(), posix.getegid())
 
     def attach(self, tree: int, target: str, *, folder: bool) -> None:
-        """Attach a detached tree, a folder or a file, at `target`, making the mount point if it is missing.
-
-        If the container has the very same file at `target` already, it is left.
-        """
+        """Attach a detached tree at `target`, which is made if it is missing, unless the very same file is there."""
         point = None if folder else self._new_mount_point(target)
         if point is None:
             found = self.find(target)

@@ -66,10 +66,7 @@ def _of_gpus(
 
 
 def known_inventory(host: HostRoot, driver_root: str) -> DriverInventory | None:
-    """The saved inventory while it is true, else a new one.
-
-    None on a Jetson and under WSL 2, which have no GPU in it: see `platforms`.
-    """
+    """The saved inventory while it is true, else a new one; None if `platforms` has the GPUs instead."""
     known = inventory.read_saved(host, proc.stamp(host, driver_root))
     if known is not None and known.gpus:
         if host.remember and any([device.uuid is None for device in known.mig_devices]):

@@ -40,11 +40,7 @@ _UNHEALTHY = "the administrator must look at it: 'oci-gpu-hook validate' clears 
 
 
 class Candidate(NamedTuple):
-    """A device that may be chosen.
-
-    key, name: see `Provision.holds`; peers: keys of the devices that it reaches by NVLink; node: its NUMA node, -1 for
-    none.
-    """
+    """A device that may be chosen; peers: the keys of those that it reaches by NVLink; node: its NUMA node, or -1."""
 
     key: str
     name: str

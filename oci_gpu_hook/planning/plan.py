@@ -123,10 +123,7 @@ def make(
     device_cgroup: str,
     fallback: tuple[DeviceRule, ...],
 ) -> Plan:
-    """The plan for a container with `request`, which gets all of `provision`; ConfigError if the settings forbid it.
-
-    device_cgroup: see `Settings`; fallback: see `OpenCgroup`.
-    """
+    """The plan for a container that gets all of `provision`; ConfigError if the setting `device_cgroup` forbids it."""
     cgroup, notes = _open_cgroup(container, device_cgroup, provision.devices, fallback)
     if layout.dev_is_hosts:
         notes += (DEV_IS_HOSTS,)

@@ -75,10 +75,7 @@ def share(
 
 
 def look(root: HostRoot, kind: str, *, everything: bool) -> VendorState:
-    """What this platform's driver has on the host now; DriverError if it has nothing.
-
-    everything: whether all of a Jetson's CSV files count.
-    """
+    """What the platform's driver has, `everything` by all of a Jetson's CSV files; DriverError if it has nothing."""
     file, name = platform.WSL_FOLDER, kind
     if kind == platform.TEGRA:
         file, name = proc.CSV_FOLDER, f"{kind}.all" if everything else kind

@@ -22,8 +22,6 @@ from oci_gpu_hook.request.words import MIG_MANAGEMENT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from oci_gpu_hook.operations import Operation
     from oci_gpu_hook.planning.plan import Reasoned
 
@@ -71,10 +69,7 @@ def of_nvidia(layout: Layout, request: Request, selected: Selection, inventory: 
 
 
 def join(layout: Layout, version: str, shares: tuple[Share, ...]) -> Provision:
-    """One provision of all shares; `version`: of NVIDIA's driver, "" without it.
-
-    ConfigError if two of them want different things at one path: both are in files that an administrator put there.
-    """
+    """One provision of all shares; ConfigError if two of them want different things at one path."""
     # What is at each path: who gives it, and what it is.
     taken: dict[str, tuple[str, object]] = {}
     operations: list[Operation] = []
@@ -82,7 +77,12 @@ def join(layout: Layout, version: str, shares: tuple[Share, ...]) -> Provision:
         given = [*_devices(layout, share.nodes), *share.operations]
         operations += given if len(shares) == 1 else [it for it in given if _is_new(taken, share.giver, _things(it))]
     newer = [entry for share in shares for entry in share.newer]
-    operations += ld_cache(layout, newer, [entry for share in shares for entry in share.entries])
+    ours = [entry for share in shares for entry in share.entries]
+    if ours and layout.loader != MUSL:
+        reason = "the loader and 'ldconfig -p' find the libraries"
+        # The loader prefers the first of one name.
+        reason += "; the image's own CUDA libraries first, as they are newer" if newer else ""
+        operations.append(LdCache(LD_SO_CACHE, tuple(dict.fromkeys([*newer, *ours])), required=True, reason=reason))
     devices = [(node.major, node.minor) for share in shares for node, _ in share.nodes]
     notes = tuple([note for share in shares for note in share.notes])
     holds = tuple([held for share in shares for held in share.holds])
@@ -176,7 +176,7 @@ def _proc_driver(request: Request, selected: Selection, inventory: DriverInvento
         folders["capabilities"] = f"all MIG capabilities: {managed[0]}=all"
     else:
         files = _mig_files(selected)
-    texts = [(name, _masked(name, text), 0o444) for name, text in inventory.proc_files]
+    texts = [(name, _masked(text) if name == "params" else text, 0o444) for name, text in inventory.proc_files]
     cover = Tmpfs(
         path=_PROC_DRIVER,
         options=READ_ONLY_DATA,
@@ -204,10 +204,8 @@ def _mig_files(selected: Selection) -> dict[str, str]:
     return files
 
 
-def _masked(name: str, text: str) -> str:
-    """The text of a file below /proc/driver/nvidia, with ModifyDeviceFiles set to 0."""
-    if name != "params":
-        return text
+def _masked(text: str) -> str:
+    """The text of /proc/driver/nvidia/params, with ModifyDeviceFiles set to 0."""
     masked = f"{_MODIFY_DEVICE_FILES} 0"
     return "\n".join([masked if line.startswith(_MODIFY_DEVICE_FILES) else line for line in text.split("\n")])
 
@@ -288,10 +286,7 @@ def file_mounts(request: Request, inventory: DriverInventory) -> list[Mount]:
 
 
 def _services(request: Request, inventory: DriverInventory) -> tuple[list[Service], list[str]]:
-    """The sockets of NVIDIA's services, at the paths where programs look for them.
-
-    And a sentence for each that is left out because somebody else than root could have made its path.
-    """
+    """The sockets of NVIDIA's services, and a sentence for each whose path others than root could have made."""
     found, notes = [], []
     for ipc in inventory.ipc_paths:
         if ipc.capability not in request.capabilities:
@@ -314,16 +309,6 @@ def cache_entries(placed: list[tuple[Library, str, str]]) -> tuple[Entry, ...]:
         if name == library.soname or name != library.file
     ]
     return tuple(found)
-
-
-def ld_cache(layout: Layout, newer: Sequence[Entry], entries: Sequence[Entry]) -> list[LdCache]:
-    """The operation that adds entries; `newer` come first, so that the loader prefers them to ours of the same name."""
-    if layout.loader == MUSL or not entries:
-        return []
-    reason = "the loader and 'ldconfig -p' find the libraries"
-    if newer:
-        reason += "; the image's own CUDA libraries first, as they are newer"
-    return [LdCache(LD_SO_CACHE, tuple(dict.fromkeys((*newer, *entries))), required=True, reason=reason)]
 
 
 def folder_of(layout: Layout, library: Library) -> str:

@@ -79,10 +79,11 @@ def selected(names: tuple[str, ...], found: VendorState) -> tuple[tuple[Device, 
         return tuple([(device, ALL) for device in devices])
     chosen: dict[Device, str] = {}
     for name in names:
-        device = next((device for device in devices if _is_called(device, name)), None)
-        if device is None:
+        address = bus_id(name)
+        called = [it for it in devices if name in it.names or (address and address in map(bus_id, it.names))]
+        if not called:
             raise _unknown(name, found)
-        chosen.setdefault(device, name)
+        chosen.setdefault(called[0], name)
     return tuple([(device, chosen[device]) for device in devices if device in chosen])
 
 
@@ -108,11 +109,6 @@ def _notes(request: VendorRequest, found: VendorState, process_type: str) -> tup
             f"{quoted(process_type)}: 'oci-gpu-hook selinux explain' shows what was denied"
         )
     return tuple(notes)
-
-
-def _is_called(device: Device, name: str) -> bool:
-    address = bus_id(name)
-    return name in device.names or bool(address and address in [bus_id(called) for called in device.names])
 
 
 def _unknown(name: str, found: VendorState) -> RequestError:
