@@ -5,20 +5,14 @@ from __future__ import annotations
 
 import posix
 
+from oci_gpu_hook.changes.tree import Undo
 from oci_gpu_hook.container.devicecgroup import lines
 from oci_gpu_hook.formats import devicerule
 from oci_gpu_hook.kernel import procfile, syscalls
 from oci_gpu_hook.kernel.descriptors import closing
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
-    from oci_gpu_hook.changes.tree import Undo
-    from oci_gpu_hook.formats.devicerule import DeviceRule
-
-
-def allow(levels: list[str], rules: Sequence[DeviceRule], undo: Undo) -> None:
+def allow(levels: list[str], rules: tuple[devicerule.DeviceRule, ...], undo: Undo) -> None:
     """Open the cgroups `levels`, the highest first, for `rules`; OSError if a step fails."""
     for directory in levels:
         words = [line.rpartition(" ") for line in lines(procfile.read(f"{directory}/devices.list"))]
@@ -44,7 +38,7 @@ def _write(path: str, line: str) -> None:
             raise syscalls.SyscallError(err.errno or 0, "write", f"'{line}' to {path}") from err
 
 
-def _covers(entry: tuple[str, str], rule: DeviceRule) -> bool:
+def _covers(entry: tuple[str, str], rule: devicerule.DeviceRule) -> bool:
     """Whether one entry allows all of the rule: the kernel does not add up different entries."""
     device, access = entry
     kind, _, numbers = device.partition(" ")

@@ -37,10 +37,16 @@ def create_as(context: str) -> None:
 
 
 def relabel(tree: Tree, path: str, context: str) -> None:
-    """Give the mount at `path`, and all files in it, the label `context`."""
+    """Give the mount at `path`, and all files in it, the label `context`; TargetError if it is the host's own."""
     flags = posix.O_PATH | posix.O_DIRECTORY
     root = syscalls.openat2(tree.root_fd, path, flags, resolve=NO_SYMLINKS)
-    _refuse_hosts_own(root, path)
+    here = posix.fstat(root)
+    try:
+        is_hosts = posix.stat(path).st_dev == here.st_dev
+    except OSError:
+        is_hosts = False
+    if is_hosts:
+        raise TargetError(syscalls.EXDEV, f"{path} is the host's own, which is never relabelled")
     before = _set(root, context)
     if before:
         tree.undo.remember(_set, root, before)
@@ -68,16 +74,6 @@ def _relabel_below(tree: Tree, root: int, path: str, context: str) -> None:
                     folders.append(fd)
                     continue
             posix.close(fd)
-
-
-def _refuse_hosts_own(fd: int, path: str) -> None:
-    """TargetError if the mount is the host's own."""
-    try:
-        hosts_own = posix.stat(path)
-    except OSError:
-        return
-    if hosts_own.st_dev == posix.fstat(fd).st_dev:
-        raise TargetError(syscalls.EXDEV, f"{path} is the host's own, which is never relabelled")
 
 
 def _set(fd: int, context: str) -> str:

@@ -13,15 +13,12 @@ import posix
 
 from oci_gpu_hook.changes.tree import Tree
 from oci_gpu_hook.formats import ldcache
-from oci_gpu_hook.formats.ldcache import Entry
 from oci_gpu_hook.kernel import mountinfo, procfile, syscalls
 from oci_gpu_hook.kernel.descriptors import closing, reopened
 from oci_gpu_hook.kernel.filetypes import is_regular
 
-_OPTIONS = ("ro", "nosuid", "nodev", "noexec")
 
-
-def merge(tree: Tree, path: str, ours: tuple[Entry, ...]) -> str:
+def merge(tree: Tree, path: str, ours: tuple[ldcache.Entry, ...]) -> str:
     """Mount a cache over `path` with `ours` and the container's own entries; a note if these are left out."""
     try:
         found = tree.find(path)
@@ -33,7 +30,7 @@ def merge(tree: Tree, path: str, ours: tuple[Entry, ...]) -> str:
         merged = ldcache.merge(data, ours)
     except ldcache.MalformedCache:
         merged = ldcache.merge(None, ours)
-    tree.attach_file(path, _OPTIONS, merged, 0o644)
+    tree.attach_file(path, merged)
     return f"{path} lies in a volume, and what it lists is left out" if is_volumes else ""
 
 

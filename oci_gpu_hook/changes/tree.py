@@ -148,7 +148,14 @@ class Tree:
 
     def attach(self, tree: int, target: str, *, folder: bool) -> None:
         """Attach a detached tree at `target`, which is made if it is missing, unless the very same file is there."""
-        point = None if folder else self._new_mount_point(target)
+        point = None
+        if not folder:
+            # Most targets are missing: to look for each first would cost one system call more.
+            parent_path, _, name = target.rpartition("/")
+            try:
+                point = self._new_file(name, self.own_folder(parent_path), target)
+            except (FileExistsError, TargetError):
+                pass
         if point is None:
             found = self.find(target)
             if found is not None and is_same(syscalls.known_of(found), syscalls.known_of(tree)):
@@ -222,12 +229,12 @@ class Tree:
         self._move(tree, self._mount_point(self.find(target), target, folder=True))
         self._own.add(syscalls.mount_of(tree)[0])
 
-    def attach_file(self, target: str, options: tuple[str, ...], data: bytes, mode: int) -> None:
-        """Attach a new file at `target`, over what is there: the image's own file stays as it is."""
+    def attach_file(self, target: str, data: bytes) -> None:
+        """Attach a new read-only file at `target`, over what is there: the image's own file stays as it is."""
         point = self._mount_point(self.find(target), target, folder=False)
-        with closing(detached.new_tmpfs(self._label, (), [("file", data, mode)])) as stage:
+        with closing(detached.new_tmpfs(self._label, (), [("file", data, 0o644)])) as stage:
             tree = self._clone_detached(stage, "file")
-            syscalls.mount_setattr(tree, detached.attributes(options))
+            syscalls.mount_setattr(tree, detached.attributes(("ro", "nosuid", "nodev", "noexec")))
         self._move(tree, point)
 
     def _move(self, tree: int, point: int) -> None:
@@ -262,14 +269,6 @@ class Tree:
         if is_folder(syscalls.known_of(found)) != folder:
             raise TargetError(syscalls.EEXIST, f"{target} is there and is {'no' if folder else 'a'} folder")
         return found
-
-    def _new_mount_point(self, target: str) -> int | None:
-        """An empty file at `target`; None if its name is taken, or if none may be made: most targets are missing."""
-        parent_path, _, name = target.rpartition("/")
-        try:
-            return self._new_file(name, self.own_folder(parent_path), target)
-        except (FileExistsError, TargetError):
-            return None
 
     def _folder(self, path: str) -> int:
         """A descriptor of the folder at `path`, kept open; made with its parents if it is missing."""

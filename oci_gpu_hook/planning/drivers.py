@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 from oci_gpu_hook.container import layout
-from oci_gpu_hook.container.layout import Layout
 from oci_gpu_hook.driver import inventory, proc
-from oci_gpu_hook.driver.inventory import DriverInventory, with_nodes
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.planning import provision, selection
@@ -16,7 +14,7 @@ from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.vendors import platform
 
 
-def provide(host: HostRoot, laid_out: Layout, request: Request, settings: Settings, label: str) -> Provision:
+def provide(host: HostRoot, laid_out: layout.Layout, request: Request, settings: Settings, label: str) -> Provision:
     """What the container gets; label: of its process, "" without SELinux."""
     known, is_by_lists = None, False
     if request.devices or not request.vendors:
@@ -50,13 +48,13 @@ def provide(host: HostRoot, laid_out: Layout, request: Request, settings: Settin
 
 
 def _of_gpus(
-    host: HostRoot, laid_out: Layout, request: Request, settings: Settings, known: DriverInventory
-) -> tuple[Share, DriverInventory]:
+    host: HostRoot, laid_out: layout.Layout, request: Request, settings: Settings, known: inventory.DriverInventory
+) -> tuple[Share, inventory.DriverInventory]:
     """What NVIDIA's kernel module gives, and its inventory with the nodes that were looked up."""
     selected = selection.select(request, known)
     gpus = tuple([gpu for gpu, _ in selected.gpus])
     families, mps = selection.families(request), (settings.mps_pipe_folder, settings.mps_pipe_owner)
-    found = with_nodes(host, known, families, request.imex_channels, settings.driver_root, gpus, mps)
+    found = inventory.with_nodes(host, known, families, request.imex_channels, settings.driver_root, gpus, mps)
     if request.requirements:
         from oci_gpu_hook.planning import requirements
 
@@ -65,7 +63,7 @@ def _of_gpus(
     return provision.of_nvidia(laid_out, request, selected, found), found
 
 
-def known_inventory(host: HostRoot, driver_root: str) -> DriverInventory | None:
+def known_inventory(host: HostRoot, driver_root: str) -> inventory.DriverInventory | None:
     """The saved inventory while it is true, else a new one; None if `platforms` has the GPUs instead."""
     known = inventory.read_saved(host, proc.stamp(host, driver_root))
     if known is not None and known.gpus:

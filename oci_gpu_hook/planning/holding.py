@@ -18,11 +18,9 @@ from oci_gpu_hook.host.leases import Lease, Leases, has_room, without_void
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.planning import drivers, selection
 from oci_gpu_hook.planning.plan import Container, Provision
-from oci_gpu_hook.planning.selection import Selection
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request import selectors
 from oci_gpu_hook.request.parse import Request
-from oci_gpu_hook.request.selectors import AnyOf
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.words import ALL
 
@@ -164,7 +162,7 @@ def _full(name: str, holders: Sequence[Lease]) -> str:
 
 
 def _pick(
-    asked: AnyOf, devices: list[Candidate], others: list[Lease], most: int, unhealthy: dict[str, str]
+    asked: selectors.AnyOf, devices: list[Candidate], others: list[Lease], most: int, unhealthy: dict[str, str]
 ) -> list[Candidate]:
     """The chosen devices; RequestError if there are too few with room."""
     what = f"devices of MIG profile {quoted(asked.profile)}" if asked.profile else "devices"
@@ -223,12 +221,12 @@ def _nearness(devices: list[Candidate]) -> tuple[int, int]:
     return sum([links for links, _ in pairs]), sum([nodes for _, nodes in pairs])
 
 
-def _said(asked: AnyOf, chosen: Sequence[Candidate], most: int) -> str:
+def _said(asked: selectors.AnyOf, chosen: Sequence[Candidate], most: int) -> str:
     shown = [f"{title(it.key, it.name)} ({it.holders} of {most or 'any number of'} holders)" for it in chosen]
     return f"{asked.name}: {', '.join(shown)}"
 
 
-def _gpus(host: HostRoot, settings: Settings, asked: AnyOf) -> list[Candidate]:
+def _gpus(host: HostRoot, settings: Settings, asked: selectors.AnyOf) -> list[Candidate]:
     """The GPUs that are not in MIG mode, or the MIG devices of the profile that is asked for."""
     known = drivers.known_inventory(host, settings.driver_root)
     if known is None:
@@ -238,7 +236,7 @@ def _gpus(host: HostRoot, settings: Settings, asked: AnyOf) -> list[Candidate]:
             hint = "root must run 'oci-gpu-hook inventory refresh' on this host"
             raise DriverError("the MIG devices' profiles are not known: only NVML knows them", hint)
         fitting = tuple([(device, "") for device in known.mig_devices if device.profile == asked.profile])
-        return [Candidate(*held) for held in selection.holds(Selection((), fitting), known)]
+        return [Candidate(*held) for held in selection.holds(selection.Selection((), fitting), known)]
     divided = {device.gpu for device in known.mig_devices}
     return [
         Candidate(gpu.bus_id, str(gpu.nvml_index), peers=gpu.peers, node=_numa_node(host, gpu.proc, asked.number))

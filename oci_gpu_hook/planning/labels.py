@@ -8,7 +8,6 @@ FileNotFoundError, and with it dask and PyTorch's data loaders.
 from __future__ import annotations
 
 from oci_gpu_hook.container import ipc
-from oci_gpu_hook.container.ipc import IpcMount
 from oci_gpu_hook.errors import BundleError, RequestError, quoted
 from oci_gpu_hook.formats import contexts
 from oci_gpu_hook.formats.contexts import Context
@@ -27,7 +26,7 @@ _LEFT_ALONE = {
 
 
 def decide(
-    mounts: tuple[IpcMount, ...], mount_label: str, process_label: str, settings: Settings, *, required: bool
+    mounts: tuple[ipc.IpcMount, ...], mount_label: str, process_label: str, settings: Settings, *, required: bool
 ) -> Labels:
     """What must be labelled for a container with these labels in config.json; `required`: whether it asks for a GPU."""
     label = wanted(mount_label, process_label)
@@ -62,7 +61,7 @@ def wanted(mount_label: str, process_label: str) -> Context | None:
     return Context("system_u", "object_r", _FILE_TYPE, level, None)
 
 
-def _level(mount: IpcMount, label: Context, process_label: str) -> tuple[contexts.Level | None, str]:
+def _level(mount: ipc.IpcMount, label: Context, process_label: str) -> tuple[contexts.Level | None, str]:
     """The highest level that all containers dominate that share the mount, and the reason for it."""
     if not mount.members or label.low is None:
         return label.low, f"{mount.path} must have the container's own label"
@@ -77,7 +76,7 @@ def _level(mount: IpcMount, label: Context, process_label: str) -> tuple[context
     return level, f"{mount.path} is shared by a pod: the level that all its containers dominate"
 
 
-def _fixed(mount: IpcMount, context: Context, process_label: str, settings: Settings, required: bool) -> list[str]:
+def _fixed(mount: ipc.IpcMount, context: Context, process_label: str, settings: Settings, required: bool) -> list[str]:
     """Check a label that cannot be changed.  Gives a note, or raises BundleError, where the container cannot use it."""
     found = _parsed(mount.context, f"the label of {mount.path}")
     own = _parsed(process_label, "process.selinuxLabel").clearance if process_label else context.low

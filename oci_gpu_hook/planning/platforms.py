@@ -16,18 +16,15 @@ from oci_gpu_hook.container.layout import COMPAT_ORIN_FOLDER, Layout
 from oci_gpu_hook.driver import proc
 from oci_gpu_hook.driver.inventory import DriverInventory, Library, with_nodes
 from oci_gpu_hook.driver.nodes import GPU_MAJOR, device
-from oci_gpu_hook.driver.proc import Gpu
 from oci_gpu_hook.errors import DriverError, RequestError, quoted
 from oci_gpu_hook.formats.decimal import decimal
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.planning import selection, vendorshare
 from oci_gpu_hook.planning.plan import Share
-from oci_gpu_hook.planning.selection import Selection
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.vendorrequest import VendorRequest
 from oci_gpu_hook.request.words import ALL, NONE, VISIBLE_DEVICES
 from oci_gpu_hook.vendors import allowed, platform, vendorhost
-from oci_gpu_hook.vendors.vendorhost import VendorState
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,7 +63,7 @@ def share(
         from oci_gpu_hook.planning import compatibility
 
         # Orin's notes go by CUDA's version alone; its integrated GPU has no brand.
-        gpus: tuple[Gpu, ...] = ()
+        gpus: tuple[proc.Gpu, ...] = ()
         versions = ("", _CUDA.get(".".join(found.inventory.version.split(".")[:2]), ""))
         if inventory is not None and layout.compat.folder != COMPAT_ORIN_FOLDER:
             versions, gpus = (inventory.driver_version, inventory.cuda_version), inventory.gpus
@@ -74,7 +71,7 @@ def share(
     return given._replace(notes=(*given.notes, *_notes(request, kind))), title(kind, found)
 
 
-def look(root: HostRoot, kind: str, *, everything: bool) -> VendorState:
+def look(root: HostRoot, kind: str, *, everything: bool) -> vendorhost.VendorState:
     """What the platform's driver has, `everything` by all of a Jetson's CSV files; DriverError if it has nothing."""
     file, name = platform.WSL_FOLDER, kind
     if kind == platform.TEGRA:
@@ -107,7 +104,7 @@ def look(root: HostRoot, kind: str, *, everything: bool) -> VendorState:
     )
 
 
-def title(kind: str, found: VendorState) -> str:
+def title(kind: str, found: vendorhost.VendorState) -> str:
     """What the driver is: ``Jetson Linux 36.4.3``, or ``WSL 2``."""
     if kind == platform.TEGRA:
         return f"Jetson Linux {found.inventory.version or 'of an unknown release'}"
@@ -170,19 +167,19 @@ def _with_gpus_on_pci(root: HostRoot, request: Request, inventory: DriverInvento
         gpus = tuple([gpu for gpu, _ in chosen])
         looked = with_nodes(root, inventory, selection.families(request), request.imex_channels, gpus=gpus)
         known = {node.path for node in found}
-        wanted = selection.nodes(request, Selection(chosen, ()), looked)
+        wanted = selection.nodes(request, selection.Selection(chosen, ()), looked)
         found.update([(node, reason) for node, reason in wanted if node.path not in known])
     return tuple(found.items())
 
 
 def _chosen(
-    devices: tuple[str, ...], integrated: Gpu | None, others: tuple[Gpu, ...]
-) -> tuple[str, tuple[tuple[Gpu, str], ...]]:
+    devices: tuple[str, ...], integrated: proc.Gpu | None, others: tuple[proc.Gpu, ...]
+) -> tuple[str, tuple[tuple[proc.Gpu, str], ...]]:
     """The selector that asks for the integrated GPU, "" for none, and the others that are asked for, each with its."""
     if devices == (ALL,):
         return ALL, tuple([(gpu, ALL) for gpu in others])
     wants = ""
-    chosen: dict[Gpu, str] = {}
+    chosen: dict[proc.Gpu, str] = {}
     for selector in devices:
         index = decimal(selector)
         is_own = integrated is not None and selector in (integrated.uuid, integrated.bus_id)

@@ -16,7 +16,6 @@ from oci_gpu_hook.formats.ldcache import Entry
 from oci_gpu_hook.operations import Device, LdCache, Mount, Service, Symlink, Tmpfs
 from oci_gpu_hook.planning import selection
 from oci_gpu_hook.planning.plan import Provision, Share
-from oci_gpu_hook.planning.selection import Selection
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.words import MIG_MANAGEMENT
 
@@ -39,7 +38,7 @@ _PROFILE_FOLDER = "/etc/nvidia/nvidia-application-profiles-rc.d"
 _PROFILE_MINORS = 64
 
 
-def of_nvidia(layout: Layout, request: Request, selected: Selection, inventory: DriverInventory) -> Share:
+def of_nvidia(layout: Layout, request: Request, selected: selection.Selection, inventory: DriverInventory) -> Share:
     """The share of NVIDIA's driver, with the `selected` devices; DriverError if it cannot meet the request."""
     _check_driver(request, inventory)
     nodes = selection.nodes(request, selected, inventory)
@@ -134,14 +133,7 @@ def _devices(layout: Layout, nodes: Reasoned) -> list[Device]:
         return []
     return [
         Device(
-            path=node.path,
-            type="c",
-            major=node.major,
-            minor=node.minor,
-            access="rw",
-            mode=node.mode,
-            uid=node.uid,
-            gid=node.gid,
+            *(node.path, "c", node.major, node.minor, "rw", node.mode, node.uid, node.gid),
             source=node.path if layout.user_namespace else "",
             # Display servers need modeset, CUDA does not; on a host without one the node may not exist.
             required=node.family != "modeset",
@@ -163,7 +155,7 @@ def _links(layout: Layout, nodes: Reasoned, inventory: DriverInventory) -> list[
     ]
 
 
-def _proc_driver(request: Request, selected: Selection, inventory: DriverInventory) -> list[Tmpfs | Mount]:
+def _proc_driver(request: Request, selected: selection.Selection, inventory: DriverInventory) -> list[Tmpfs | Mount]:
     """A /proc/driver/nvidia that shows the requested GPUs and MIG devices only.
 
     With ModifyDeviceFiles at 1 the driver's libraries would make nodes for every GPU of the host themselves.
@@ -192,7 +184,7 @@ def _proc_driver(request: Request, selected: Selection, inventory: DriverInvento
     return [cover, *mounts]
 
 
-def _mig_files(selected: Selection) -> dict[str, str]:
+def _mig_files(selected: selection.Selection) -> dict[str, str]:
     """The capability files of the MIG devices, each with its reason."""
     minors = {gpu.nvml_index: gpu.minor for gpu, _ in selected.gpus}
     files: dict[str, str] = {}
@@ -210,7 +202,7 @@ def _masked(text: str) -> str:
     return "\n".join([masked if line.startswith(_MODIFY_DEVICE_FILES) else line for line in text.split("\n")])
 
 
-def _application_profile(request: Request, selected: Selection) -> list[Tmpfs]:
+def _application_profile(request: Request, selected: selection.Selection) -> list[Tmpfs]:
     """A profile that lists the GPUs for EGL: without it, EGL tries the nodes of all GPUs of the host."""
     drawing = "graphics" in request.capabilities or "display" in request.capabilities
     mask = sum({1 << gpu.minor for gpu, _ in selected.gpus if gpu.minor < _PROFILE_MINORS})

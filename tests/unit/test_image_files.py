@@ -29,7 +29,7 @@ class Attached(Tree):
 
     data = b""
 
-    def attach_file(self, target: str, options: tuple[str, ...], data: bytes, mode: int) -> None:
+    def attach_file(self, target: str, data: bytes) -> None:
         self.data = data
 
 
