@@ -18,10 +18,7 @@ from oci_gpu_hook.kernel.descriptors import closing, reopened
 from oci_gpu_hook.kernel.filetypes import is_regular
 from oci_gpu_hook.record import NamedTuple
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    Version = tuple[int, ...]
-
+Version = tuple[int, ...]
 CUDA = "libcuda.so."
 
 _RESOLVE = syscalls.RESOLVE_BELOW | syscalls.RESOLVE_NO_XDEV

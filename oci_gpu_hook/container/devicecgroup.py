@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import posix
 
-from oci_gpu_hook.container.process import INITIAL_USER_NAMESPACE
+from oci_gpu_hook.container.process import INITIAL_USER_NAMESPACE, Process
 from oci_gpu_hook.errors import BundleError
 from oci_gpu_hook.kernel import mountinfo, procfile, syscalls
 from oci_gpu_hook.kernel.descriptors import closing
@@ -19,7 +19,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from oci_gpu_hook.container.process import Process
     from oci_gpu_hook.formats.scopeunit import ScopeUnit
 
 _CGROUP_ROOT = "/sys/fs/cgroup"

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import posix
 
+from oci_gpu_hook.container.process import Process
+from oci_gpu_hook.container.rootfs import Rootfs
 from oci_gpu_hook.errors import BundleError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel import mountinfo, syscalls
@@ -17,11 +19,6 @@ from oci_gpu_hook.kernel.filetypes import is_same
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.annotations import CONTAINERD, DOCKER, PODMAN, TASKS, folder_of, keeper_of
 from oci_gpu_hook.request.bundle import Bundle, read_bundle
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from oci_gpu_hook.container.process import Process
-    from oci_gpu_hook.container.rootfs import Rootfs
 
 PATHS = ("/dev/shm", "/dev/mqueue")
 

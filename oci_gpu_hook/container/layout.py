@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import posix
 
+from oci_gpu_hook.container.process import Process
 from oci_gpu_hook.formats.ldcache import MULTIARCH, MULTIARCH_32
 from oci_gpu_hook.kernel import syscalls
 from oci_gpu_hook.kernel.descriptors import closing
@@ -17,7 +18,6 @@ from oci_gpu_hook.record import NamedTuple
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.container.compat import Compat
-    from oci_gpu_hook.container.process import Process
 
 # No image has more names in one folder.
 _MOST_NAMES = 4096

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import posix
 
-from oci_gpu_hook.container.process import INITIAL_USER_NAMESPACE
+from oci_gpu_hook.container.process import INITIAL_USER_NAMESPACE, Process
 from oci_gpu_hook.errors import BundleError
 from oci_gpu_hook.host.source import open_source
 from oci_gpu_hook.kernel import mountinfo, procfile, syscalls
@@ -19,10 +19,6 @@ from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.kernel.filetypes import is_link, is_same
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.state import ENGINE_HINT
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from oci_gpu_hook.container.process import Process
 
 _FOLDER = posix.O_PATH | posix.O_DIRECTORY
 # Each procfs has this folder, over which ours is mounted in part.  The kernel lets nobody make things in a procfs.

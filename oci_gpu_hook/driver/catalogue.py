@@ -43,7 +43,7 @@ OWN_VERSION = _each(
     (_DRAWING, ("libnvidia-egl-xcb", "libnvidia-egl-xlib")),
     (_UTILITY, ("libibumad", "libibmad")),
 )
-# How many numbers their versions have, where these are not three.
+# How many numbers their versions have, if not three.
 NUMBERS = {"libibumad": 4, "libibmad": 4}
 
 # The subfolder of a library folder in which a library may lie.
@@ -63,6 +63,7 @@ ELSEWHERE = (("libnvidia-allocator", "gbm", "nvidia-drm_gbm.so", _DRAWING),)
 # Library, and the capability that does not work without it: a driver that lacks one of these is half installed.
 REQUIRED = (("libnvidia-ml", "utility"), ("libcuda", "compute"))
 
+# Programs and configuration lie below a container's folder, and come from the first of these folders that has the file.
 BINARIES = _each(
     (_UTILITY, ("nvidia-smi", "nvidia-debugdump", "nvidia-persistenced")),
     (_UTILITY, ("nv-fabricmanager", "nvidia-imex", "nvidia-imex-ctl")),
@@ -72,8 +73,8 @@ BINARIES = _each(
 BINARY_FOLDERS = ("/usr/bin", "/usr/sbin", "/bin", "/sbin", "/usr/local/bin", "/usr/local/sbin")
 BINARY_TARGET = "/usr/bin"
 
-# Paths below one of CONFIGURATION_FOLDERS.  The first folder that has the file
-# counts: a file of the administrator's, in /etc, comes before a package's.
+# A file of the administrator's, in /etc, comes before a package's.
+CONFIGURATION_FOLDERS = ("/etc", "/usr/local/share", "/usr/share")
 SHARED_CONFIGURATION = _each(
     (_DRAWING, ("glvnd/egl_vendor.d/10_nvidia.json", "egl/egl_external_platform.d/15_nvidia_gbm.json")),
     (_DRAWING, ("egl/egl_external_platform.d/10_nvidia_wayland.json",)),
@@ -90,7 +91,6 @@ ETC_CONFIGURATION = _each(
     (_COMPUTE, ("OpenCL/vendors/nvidia.icd",)),
 )
 ETC_TARGET = "/etc"
-CONFIGURATION_FOLDERS = ("/etc", "/usr/local/share", "/usr/share")
 
 # Mounted at the host's own path; "gds" is a feature, which NVIDIA_GDS asks for.
 AS_THEY_ARE = (("/etc/cufile.json", ("gds",)), ("/run/udev", ("gds",)))

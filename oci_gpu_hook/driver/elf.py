@@ -16,12 +16,9 @@ try:
 except ImportError:
     from struct import Struct
 
+from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.record import NamedTuple
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from oci_gpu_hook.host.root import HostRoot
 
 # Real libraries have about ten program headers and a few KiB of dynamic section; a SONAME is a file's name (NAME_MAX).
 _MOST_SEGMENTS = 512

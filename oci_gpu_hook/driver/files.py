@@ -18,10 +18,6 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_folder, is_same
 from oci_gpu_hook.record import NamedTuple
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 _CATALOGUED = frozenset(
     [name for name, _ in (*catalogue.LIBRARIES, *catalogue.OWN_VERSION)] + [*catalogue.SUBFOLDERS.values()]
 )
@@ -72,7 +68,7 @@ def library_folder(present: dict[Library, str]) -> str:
     return max(sorted(set(folders)), key=folders.count, default="")
 
 
-def misfits(driver: Driver, present: Iterable[Library]) -> tuple[Misfit, ...]:
+def misfits(driver: Driver, present: dict[Library, str]) -> tuple[Misfit, ...]:
     """The required libraries that `present` lacks, each with the version that is installed instead."""
     files = {library.file for library in present if library.bits == 64}
     missing = [it for it in catalogue.REQUIRED if f"{it[0]}.so.{driver.version}" not in files]
@@ -86,20 +82,19 @@ def binaries(driver: Driver) -> tuple[DriverFile, ...]:
 
 def configuration(driver: Driver, host: HostRoot) -> tuple[DriverFile, ...]:
     """The configuration files for EGL, Vulkan, OpenCL and X, the X server's modules, and the host's files for gds."""
-    folders, machine = catalogue.CONFIGURATION_FOLDERS, posix.uname().machine
-    etc = [(name.replace("{machine}", machine), capabilities) for name, capabilities in catalogue.ETC_CONFIGURATION]
     return (
-        *_placed(driver, catalogue.SHARED_CONFIGURATION, folders, catalogue.SHARED_TARGET),
-        *_placed(driver, etc, folders, catalogue.ETC_TARGET),
+        *_placed(driver, catalogue.SHARED_CONFIGURATION, catalogue.CONFIGURATION_FOLDERS, catalogue.SHARED_TARGET),
+        *_placed(driver, catalogue.ETC_CONFIGURATION, catalogue.CONFIGURATION_FOLDERS, catalogue.ETC_TARGET),
         *_as_they_are(driver, host),
         *_xorg_modules(driver),
     )
 
 
 def _placed(
-    driver: Driver, names: Iterable[tuple[str, tuple[str, ...]]], folders: tuple[str, ...], target: str
+    driver: Driver, patterns: tuple[tuple[str, tuple[str, ...]], ...], folders: tuple[str, ...], target: str
 ) -> list[DriverFile]:
     """The files of these names and capabilities, each from the first folder that has it."""
+    names = [(pattern.replace("{machine}", posix.uname().machine), brings) for pattern, brings in patterns]
     return [
         DriverFile(driver.source(path), f"{target}/{name}", capabilities)
         for name, capabilities in names

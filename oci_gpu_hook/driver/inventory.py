@@ -12,8 +12,6 @@ from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.record import NamedTuple
 
-TYPE_CHECKING = False
-
 FILE = "inventory"
 SAVED = f"{saved.FOLDER}/{FILE}"
 
@@ -163,7 +161,7 @@ def with_nodes(
         # Of all MIG capabilities that a container can ask for.
         minors = [inventory.mig_config_minor, inventory.mig_monitor_minor]
         minors += [minor for device in inventory.mig_devices for minor in (device.gi_minor, device.ci_minor)]
-        known = dict.fromkeys([minor for minor in minors if minor is not None])
+        known = tuple(dict.fromkeys([minor for minor in minors if minor is not None]))
         devices += nodes.of_families(root, families, gpus, known, channels)
     return inventory._replace(
         devices=devices, links=nodes.links(devices, gpus), ipc_paths=nodes.ipc_paths(root, driver_root, mps)

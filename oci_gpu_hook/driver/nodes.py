@@ -15,10 +15,6 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_character_device
 from oci_gpu_hook.record import NamedTuple
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 CONTROL = "/dev/nvidiactl"
 MODESET = "/dev/nvidia-modeset"
 UVM = "/dev/nvidia-uvm"
@@ -107,7 +103,11 @@ def devices(root: HostRoot, gpus: tuple[Gpu, ...]) -> tuple[DeviceNode, ...]:
 
 
 def of_families(
-    root: HostRoot, families: Iterable[str], gpus: tuple[Gpu, ...], caps_minors: Iterable[int], channels: Iterable[str]
+    root: HostRoot,
+    families: tuple[str, ...],
+    gpus: tuple[Gpu, ...],
+    caps_minors: tuple[int, ...],
+    channels: tuple[str, ...],
 ) -> tuple[DeviceNode, ...]:
     """The nodes of `families`.
 
@@ -121,7 +121,7 @@ def of_families(
             nodes += _numbered(root, "nvidia-caps", f"{CAPS_FOLDER}/nvidia-cap", caps_minors, family)
         elif family == "imex":
             present = [name[len("channel") :] for name in root.names(IMEX_FOLDER)]
-            wanted = sorted({int(text) for text in (*present, *channels) if text.isdecimal()})
+            wanted = tuple(sorted({int(text) for text in (*present, *channels) if text.isdecimal()}))
             nodes += _numbered(root, "nvidia-caps-imex-channels", f"{IMEX_FOLDER}/channel", wanted, family)
         elif family == "dri":
             nodes += [node for gpu in gpus for node in _drm(root, gpu)]
@@ -130,7 +130,7 @@ def of_families(
     return tuple(nodes)
 
 
-def links(nodes: Iterable[DeviceNode], gpus: tuple[Gpu, ...]) -> tuple[DeviceLink, ...]:
+def links(nodes: tuple[DeviceNode, ...], gpus: tuple[Gpu, ...]) -> tuple[DeviceLink, ...]:
     """The names by PCI address that udev gives DRM nodes (its 60-drm.rules)."""
     addresses: dict[int | None, str] = {gpu.nvml_index: gpu.proc for gpu in gpus}
     found = []
@@ -172,7 +172,7 @@ def _ipc_paths(root: HostRoot, mps: tuple[str, int]) -> dict[str, IpcPath]:
     return found
 
 
-def _numbered(root: HostRoot, chardev: str, stem: str, minors: Iterable[int], family: str) -> list[DeviceNode]:
+def _numbered(root: HostRoot, chardev: str, stem: str, minors: tuple[int, ...], family: str) -> list[DeviceNode]:
     """The nodes of a driver that /proc/devices lists as `chardev`; none where it is not loaded."""
     major = proc.character_majors(root).get(chardev)
     if major is None:

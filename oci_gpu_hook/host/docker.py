@@ -14,15 +14,11 @@ from __future__ import annotations
 from oci_gpu_hook.errors import BundleError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.host.source import read_source
-from oci_gpu_hook.request.sources import accepts_environment
+from oci_gpu_hook.request.bundle import Bundle
+from oci_gpu_hook.request.settings import Settings
+from oci_gpu_hook.request.sources import Inputs, accepts_environment
 from oci_gpu_hook.request.state import object_of
 from oci_gpu_hook.request.words import ALL, ANY, VISIBLE_DEVICES
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from oci_gpu_hook.request.bundle import Bundle
-    from oci_gpu_hook.request.settings import Settings
-    from oci_gpu_hook.request.sources import Inputs
 
 _HOOK = ("nvidia-container-runtime-hook", "prestart")
 _HOST_CONFIG, _CONFIG = "hostconfig.json", "config.v2.json"

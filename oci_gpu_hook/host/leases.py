@@ -14,12 +14,9 @@ from time import time
 
 from oci_gpu_hook.errors import ConfigError
 from oci_gpu_hook.host import saved
+from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel import procfile
 from oci_gpu_hook.record import NamedTuple
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from oci_gpu_hook.host.root import HostRoot
 
 FILE, _LOCK, _STAGED = "leases", "leases.lock", "leases.new"
 # If the fields of `Lease` change, the number is raised.

@@ -488,7 +488,7 @@ def _proc_files(value: tuple[str, list[str]]) -> None:
     survey.driver_version(root)
     gpus = survey.list_gpus(root)
     survey.mig_devices(root, gpus, None)
-    found = nodes.devices(root, gpus) + nodes.of_families(root, nodes.FAMILIES, gpus, [1], ("7",))
+    found = nodes.devices(root, gpus) + nodes.of_families(root, nodes.FAMILIES, gpus, (1,), ("7",))
     nodes.links(found, gpus)
     proc.stamp(root, "/")
     proc.capability_minor(root, "mig/config")
