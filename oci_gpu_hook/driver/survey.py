@@ -57,7 +57,7 @@ def survey(root: HostRoot, driver_root: str = "/", facts: Facts | None = None) -
         facts = None  # an NVML of another version knows nothing of this module
     driver = files.driver(root, driver_root, version)
     libraries = files.libraries(driver)
-    gpus = _gpus(list_gpus(root), facts)
+    gpus = list_gpus(root, facts)
     instances = mig_devices(root, gpus, facts)
     return DriverInventory(
         driver_version=version,
@@ -91,16 +91,22 @@ def driver_version(root: HostRoot) -> str | None:
     return next((word for word in words if "." in word and decimals(word)), None)
 
 
-def list_gpus(root: HostRoot) -> tuple[Gpu, ...]:
-    """The GPUs that NVML would list, in its order."""
+def list_gpus(root: HostRoot, facts: Facts | None = None) -> tuple[Gpu, ...]:
+    """The GPUs that NVML would list, in its order, each with what it says of them."""
+    listed = {gpu.bus_id: gpu for gpu in facts.gpus} if facts else {}
     found: list[Gpu] = []
     # Of one length each, addresses sort as numbers do; a name of another shape sorts last.
     for bus, name in sorted([(bus_id(name) or f"~{name}", name) for name in root.names(proc.GPUS)]):
         fields = proc.information(root, f"{proc.GPUS}/{name}/information")
-        # "GPU Excluded: Yes" comes from a module parameter that the administrator sets.  NVML skips such a GPU.
         minor = decimal(fields.get("Device Minor", ""))
-        if fields.get("GPU Excluded") != "Yes" and minor is not None:
-            found.append(Gpu(len(found), proc.uuid_in(fields), fields.get("Model", "unknown"), bus, minor, proc=name))
+        # "GPU Excluded: Yes" comes from a module parameter that the administrator sets.  NVML skips such a GPU.
+        if fields.get("GPU Excluded") == "Yes" or minor is None:
+            continue
+        gpu = Gpu(len(found), proc.uuid_in(fields), fields.get("Model", "unknown"), bus, minor, proc=name)
+        if said := listed.get(bus):
+            gpu = gpu._replace(uuid=gpu.uuid or said.uuid, compute_capability=said.compute_capability)
+            gpu = gpu._replace(brand=said.brand, peers=said.peers)
+        found.append(gpu)
     return tuple(found)
 
 
@@ -124,18 +130,6 @@ def mig_devices(root: HostRoot, gpus: tuple[Gpu, ...], facts: Facts | None) -> t
         said = named.get((gpu.bus_id, gi, ci))
         found.append(device._replace(number=said.number, uuid=said.uuid, profile=said.profile) if said else device)
     return tuple(sorted(found, key=lambda device: (device.gpu, device.gi, device.ci)))
-
-
-def _gpus(found: tuple[Gpu, ...], facts: Facts | None) -> tuple[Gpu, ...]:
-    """The kernel's GPUs, each with what NVML says of it.  A GPU that NVML does not list stays as it is."""
-    listed = {gpu.bus_id: gpu for gpu in facts.gpus} if facts else {}
-    gpus = []
-    for gpu in found:
-        if said := listed.get(gpu.bus_id):
-            gpu = gpu._replace(uuid=gpu.uuid or said.uuid, compute_capability=said.compute_capability)
-            gpu = gpu._replace(brand=said.brand, peers=said.peers)
-        gpus.append(gpu)
-    return tuple(gpus)
 
 
 def _cuda_of(version: str) -> str:
