@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The container's root, and the mounts below it in which things may be made.
+"""The container's root, and the mounts below it in which things may be made: proved, never inferred from a path.
 
-Both are proved, never inferred from a path.  The root is the mount and the inode that ``root.path`` of config.json is,
-found once and held by a descriptor: some runtimes mount a volume over it where a link of the image leads to ``/``, and
-who owns the folder that it lies in can exchange it for another.  Beside it, the container's own are the tmpfs that the
-runtime has made for it alone.  Reads only.
+The root is the mount and the inode that ``root.path`` of config.json is, found once and held by a descriptor: some
+runtimes mount a volume over it where a link of the image leads to ``/``, and the owner of the folder around it can
+exchange it for another.  Beside it, the container's own are the tmpfs that the runtime has made for it alone.  Reads
+only.
 """
 
 from __future__ import annotations
@@ -32,10 +32,9 @@ _KINDS = (syscalls.TMPFS_MAGIC, syscalls.PROC_SUPER_MAGIC)
 
 
 class Rootfs(NamedTuple):
-    """A container's root.
+    """A container's root: an O_PATH descriptor, and the path that its engine names.
 
-    fd: an O_PATH descriptor of it; own: the ids of the mounts in which things may be made, the root's first; path: as
-    its engine names it.
+    own: the ids of the mounts in which things may be made, the root's first.
     """
 
     fd: int
@@ -101,9 +100,8 @@ def _hosts(id: int) -> str:
 
 
 def _session(top: str, hosts: str) -> str:
-    """The folder that the root's mount point `top` lies in, if the caller has made it for the container: a tmpfs.
-
-    Apptainer's is, and a /dev of its own is a folder of the same tmpfs.  "" if it cannot be proved.
+    """The folder around the root's mount point `top`, if it is a tmpfs that the caller has made for the container, as
+    Apptainer's is, of which its own /dev is a folder.  "" if that cannot be proved.
     """
     folder = top.rpartition("/")[0]
     there = _lie_at(posix.open("/", _FOLDER), (folder,)) if folder and hosts else []
@@ -183,8 +181,8 @@ def _is_here_too(fd: int, path: str) -> bool:
         return False
 
 
-def _is_roots(path: str, fd: int, owner: int = 0) -> bool:
-    """Whether `path` leads to the folder open at `fd`, and nobody but root can exchange it for another.
+def _is_roots(path: str, fd: int, owner: int) -> bool:
+    """Whether `path` leads to the folder open at `fd`, and root alone can exchange it for another.
 
     A rootless engine's user counts as root.  owner: see `open_source`.
     """
@@ -202,8 +200,8 @@ def _is_roots(path: str, fd: int, owner: int = 0) -> bool:
 def _is_users_own(root_fd: int) -> bool:
     """Whether the hook runs in a user namespace that its own user has made, on a system that is not that user's.
 
-    There the hook has that user's power, and whoever has a number is that user: who could exchange a folder gains
-    nothing by it (SECURITY.md).  In a namespace with a system of its own, such as LXC's, "/" is its root's.
+    There the hook has that user's power, and all numbers are that user's: to exchange a folder gains nothing
+    (SECURITY.md).  In a namespace with a system of its own, such as LXC's, "/" is its root's.
     """
     with closing(posix.open("/proc/self/ns/user", posix.O_RDONLY | posix.O_CLOEXEC)) as fd:
         return (

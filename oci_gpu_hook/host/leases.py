@@ -57,10 +57,7 @@ class Lease(NamedTuple):
 
 
 class Leases:
-    """The leases of a host, those that are void too, while `with` holds the lock: nobody else changes them then.
-
-    is_written: False for who only looks, and takes no lock.
-    """
+    """The leases of a host, those that are void too, while `with` holds the lock, if they are to be written."""
 
     def __init__(self, host: HostRoot, *, is_written: bool) -> None:
         """ConfigError if we may not write, as a rootless engine's start may not."""
@@ -126,9 +123,9 @@ def lease_of(id: str, pid: int, stat: bytes, cgroup: str, most: int) -> Lease:
 
 
 def without_void(leases: list[Lease]) -> list[Lease]:
-    """The leases without those that are void, of which at most `_MOST_REMOVED` are looked for.
+    """The leases without void ones, of which at most `_MOST_REMOVED` are removed.
 
-    One whose process has a number that is used again stays: `is_valid` tells, and takes ten times as long.
+    One whose process has a number that is used again stays: `is_valid` takes ten times as long to tell.
     """
     found, removed = [], 0
     for lease in leases:
@@ -140,9 +137,9 @@ def without_void(leases: list[Lease]) -> list[Lease]:
 
 
 def give_back(host: HostRoot, pid: int) -> None:
-    """Remove the lease of a caller whose start has failed.  A container's is void with its process, which is killed.
+    """Remove the lease of a caller whose start has failed, and goes on; errors are ignored, the start's own counts.
 
-    Must not be called from a container's mount namespace.  Whatever goes wrong, the start's own error counts.
+    Must not be called from a container's mount namespace.
     """
     try:
         with Leases(host, is_written=True) as leases:

@@ -25,10 +25,7 @@ _LARGEST = 8 << 20
 
 
 class HostRoot:
-    """A directory that stands for the host's ``/``.  Paths are absolute and mean what they would mean in it.
-
-    remember: whether what is found there is saved in /run for later starts.
-    """
+    """A directory that stands for the host's ``/``; remember: whether what is found there is saved in /run."""
 
     def __init__(self, path: str = "/", *, remember: bool = False) -> None:
         self.path = path
@@ -58,10 +55,7 @@ class HostRoot:
         return syscalls.openat2(self.fd, path, flags, resolve=syscalls.RESOLVE_BELOW)
 
     def clone(self, path: str, mount_attr: bytes) -> int:
-        """A detached copy of the mount that `path` lies on, from `path` down; links are followed.
-
-        mount_attr: the attributes of the copy, from `syscalls.mount_attr`.
-        """
+        """A detached copy of the mount that `path` lies on, from `path` down; mount_attr: see `syscalls.mount_attr`."""
         if self._clones_with_attributes:
             try:
                 return syscalls.open_tree_attr(path, mount_attr)
@@ -85,10 +79,7 @@ class HostRoot:
             return syscalls.open_tree(fd)
 
     def clone_source(self, path: str, owner: int, mount_attr: Callable[[posix.stat_result], bytes]) -> int:
-        """The same of what lies at `path`; UntrustedError as `open_source`, which says what `owner` is.
-
-        mount_attr: gives the attributes of the copy, by what it is a copy of.
-        """
+        """The same, with attributes by the status of what lies at `path`; owner, UntrustedError: see `open_source`."""
         with closing(open_source(self.fd, path, owner)) as fd:
             attributes = mount_attr(posix.fstat(fd))
             tree = syscalls.open_tree(fd)
