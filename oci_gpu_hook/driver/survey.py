@@ -59,6 +59,8 @@ def survey(root: HostRoot, driver_root: str = "/", facts: Facts | None = None) -
     libraries = files.libraries(driver)
     gpus = list_gpus(root, facts)
     instances = mig_devices(root, gpus, facts)
+    # Those that libraries read.
+    texts = [(name, root.read(f"{proc.DRIVER}/{name}")) for name in ("params", "version", "registry")]
     return DriverInventory(
         driver_version=version,
         cuda_version=facts.cuda_version if facts else _cuda_of(version),
@@ -72,7 +74,7 @@ def survey(root: HostRoot, driver_root: str = "/", facts: Facts | None = None) -
         binaries=files.binaries(driver),
         files=files.configuration(driver, root),
         firmware=files.firmware(driver, root),
-        proc_files=_proc_files(root),
+        proc_files=tuple([(name, data.decode("utf-8", "replace")) for name, data in texts if data is not None]),
         unknown=(*driver.untrusted, *_unknown(gpus, instances, facts)),
     )
 
@@ -135,8 +137,7 @@ def mig_devices(root: HostRoot, gpus: tuple[Gpu, ...], facts: Facts | None) -> t
 def _cuda_of(version: str) -> str:
     """The CUDA version that a driver of this branch supports at least; "" for a branch older than all in the list."""
     branch = int(version.partition(".")[0])
-    supported = [cuda for first, cuda in catalogue.CUDA_OF_BRANCH if first <= branch]
-    return supported[-1] if supported else ""
+    return next((cuda for first, cuda in reversed(catalogue.CUDA_OF_BRANCH) if first <= branch), "")
 
 
 def _unknown(gpus: tuple[Gpu, ...], mig_devices: tuple[MigDevice, ...], facts: Facts | None) -> tuple[str, ...]:
@@ -149,9 +150,3 @@ def _unknown(gpus: tuple[Gpu, ...], mig_devices: tuple[MigDevice, ...], facts: F
         (unnamed, f"UUIDs and numbers of {unnamed} MIG devices"),
     )
     return tuple([f"{what}: {_REFRESH}" for is_missing, what in missing if is_missing])
-
-
-def _proc_files(root: HostRoot) -> tuple[tuple[str, str], ...]:
-    """Name and text of those files in /proc/driver/nvidia that libraries read."""
-    texts = [(name, root.read(f"{proc.DRIVER}/{name}")) for name in ("params", "version", "registry")]
-    return tuple([(name, data.decode("utf-8", "replace")) for name, data in texts if data is not None])

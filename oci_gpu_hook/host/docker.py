@@ -81,9 +81,9 @@ def _image_environment(root: HostRoot, folder: str, record: dict[str, object]) -
         configs = [_config(root, store, config.get("digest")) for store, config in named]
     else:
         configs = [_config(root, f"{folder}/image/{record.get('Driver')}/imagedb/content", record.get("Image"))]
-    for config in configs:
-        entries = None if config is None else config.get("Env")
-        if config is not None and (entries is None or isinstance(entries, list)):
+    for config in [it for it in configs if it is not None]:
+        entries = config.get("Env")
+        if entries is None or isinstance(entries, list):
             return [str(entry) for entry in entries or ()]
     return None
 

@@ -6,10 +6,11 @@ No annotation tells it.  Reads only, and nothing that others than root could hav
 
 from __future__ import annotations
 
-from oci_gpu_hook.formats import jsontext
+from oci_gpu_hook.errors import BundleError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.host.source import read_source
 from oci_gpu_hook.request.annotations import PODMAN, folder_of, keeper_of
+from oci_gpu_hook.request.state import object_of
 
 # Of containers that are gone after a boot there is another.
 _RECORDS = ("containers.json", "volatile-containers.json")
@@ -37,10 +38,8 @@ def _named(records: bytes, id: str) -> str:
     end = records.find(b'},{"id":"', at)
     text = records[at : end + 1] if end > 0 else records[at:].rstrip().removesuffix(b"]")
     try:
-        record = jsontext.loads(text)
-        metadata = record.get("metadata") if isinstance(record, dict) else None
-        found = jsontext.loads(metadata.encode()) if isinstance(metadata, str) else None
-    except ValueError:
+        metadata = object_of(text, "the record").get("metadata")
+        name = object_of(str(metadata).encode(), "its metadata").get("image-name")
+    except (BundleError, UnicodeEncodeError):
         return ""
-    name = found.get("image-name") if isinstance(found, dict) else None
     return name if isinstance(name, str) else ""
