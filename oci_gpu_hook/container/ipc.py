@@ -22,7 +22,7 @@ from oci_gpu_hook.request.bundle import Bundle, read_bundle
 
 PATHS = ("/dev/shm", "/dev/mqueue")
 
-# The owners of a mount: the container, its pod, the host, a volume of the host; LINK where the image has a link there.
+# The owners of a mount: the container, its pod, the host, a volume of the host; LINK if the image has a link there.
 CONTAINER = "container"
 POD = "pod"
 HOST = "host"

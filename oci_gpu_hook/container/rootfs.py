@@ -21,7 +21,7 @@ from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.state import ENGINE_HINT
 
 _FOLDER = posix.O_PATH | posix.O_DIRECTORY
-# Each procfs has this folder, over which ours is mounted in part.  The kernel lets nobody make things in a procfs.
+# Each procfs has this folder, over which ours is mounted in part.  The kernel lets no process make things in a procfs.
 _DRIVERS = "/proc/driver"
 # As whom a user namespace shows users that it does not know (proc_sys_kernel(5), overflowuid), and all users.
 _NOBODY = 65_534

@@ -200,7 +200,7 @@ def _cached_folders(root: HostRoot) -> list[str]:
 
 
 def _below_usr(root: HostRoot, folder: str) -> str:
-    """/usr/lib64 for /lib64 where the one is a link to the other, as on today's distributions: ldconfig lists both."""
+    """/usr/lib64 for /lib64 if one is a link to the other, as on today's distributions: ldconfig lists both."""
     here, there = root.stat(folder), root.stat(f"/usr{folder}")
     return f"/usr{folder}" if here and there and is_same(here, there) else folder
 

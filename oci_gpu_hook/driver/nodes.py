@@ -47,7 +47,7 @@ IPC_PATHS = (
     ("/tmp/nvidia-mps", "compute"),
 )
 
-# Where programs look for MPS's pipes, which is where its daemon makes them; and the user beside root whose they may be.
+# Where programs look for MPS's pipes and its daemon makes them; and the user beside root whose they may be.
 MPS = ("/tmp/nvidia-mps", 0)
 
 
@@ -93,7 +93,7 @@ class IpcPath(NamedTuple):
 
 
 def devices(root: HostRoot, gpus: tuple[Gpu, ...]) -> tuple[DeviceNode, ...]:
-    """The control device, a node for each of `gpus`, and the unified memory devices where their driver is loaded."""
+    """The control device, a node for each of `gpus`, and the unified memory devices if their driver is loaded."""
     nodes = [device(root, CONTROL, GPU_MAJOR, CONTROL_MINOR)]
     nodes += [device(root, f"/dev/nvidia{gpu.minor}", GPU_MAJOR, gpu.minor, "", gpu.nvml_index) for gpu in gpus]
     uvm = proc.character_majors(root).get("nvidia-uvm")
@@ -173,7 +173,7 @@ def _ipc_paths(root: HostRoot, mps: tuple[str, int]) -> dict[str, IpcPath]:
 
 
 def _numbered(root: HostRoot, chardev: str, stem: str, minors: tuple[int, ...], family: str) -> list[DeviceNode]:
-    """The nodes of a driver that /proc/devices lists as `chardev`; none where it is not loaded."""
+    """The nodes of a driver that /proc/devices lists as `chardev`; none if it is not loaded."""
     major = proc.character_majors(root).get(chardev)
     if major is None:
         return []

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Append to a log that a caller names: a regular file of its own, in a folder that root and the caller alone lead to.
 
-A container's user may own the folder, and leave a link there, or a FIFO that nobody reads: nothing is written then.
+A container's user may own the folder, and leave a link there, or a FIFO that no process reads: nothing is written then.
 """
 
 from __future__ import annotations

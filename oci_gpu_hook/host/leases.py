@@ -24,7 +24,7 @@ HEADING = b"oci-gpu-hook leases 1\n"
 UNHEALTHY_HEADING = b"oci-gpu-hook unhealthy 1\n"
 # Of one start: what it leaves the next ones remove.
 _MOST_REMOVED = 100
-# A container may make cgroups below its own; where there are more, it is taken for alive.
+# A container may make cgroups below its own; if there are more, it counts as alive.
 _MOST_CGROUPS = 1000
 # In stat(5) of /proc/PID, behind the name: the state is the first word, the time of the start the 20th.
 _STATE, _START = 0, 19
@@ -161,7 +161,7 @@ def _start_of(pid: int) -> int:
     """When the process was started, in ticks since boot; -1 if it has ended."""
     try:
         fields = _fields(procfile.read(f"/proc/{pid}/stat"))
-        # A zombie has ended, if nobody has asked how.
+        # A zombie has ended, and its parent has not asked how.
         return -1 if fields[_STATE] in (b"Z", b"X") else int(fields[_START])
     except (OSError, ValueError, IndexError):
         return -1

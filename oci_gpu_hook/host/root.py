@@ -118,11 +118,11 @@ class HostRoot:
         return self.text("/proc/sys/kernel/random/boot_id").strip()
 
     def names(self, path: str) -> list[str]:
-        """The names in a directory, sorted; none where there is no directory."""
+        """The names in a directory, sorted; none if there is no directory."""
         return sorted(self._of(path, posix.O_RDONLY | posix.O_DIRECTORY, posix.listdir) or ())
 
     def inodes(self, path: str) -> list[tuple[str, int]]:
-        """The names in a directory with their inode numbers, sorted; none where there is no directory."""
+        """The names in a directory with their inode numbers, sorted; none if there is no directory."""
         return sorted(self._of(path, posix.O_RDONLY | posix.O_DIRECTORY, _inodes) or ())
 
     def link(self, path: str) -> str | None:
@@ -130,13 +130,13 @@ class HostRoot:
         return self._of(path, posix.O_PATH | posix.O_NOFOLLOW, lambda fd: posix.readlink("", dir_fd=fd))
 
     def real(self, path: str) -> str:
-        """Where `path` leads to, as a path below this root without links; `path` itself where there is nothing."""
+        """Where `path` leads to, as a path below this root without links; `path` itself if there is nothing."""
         found = self._of(path, posix.O_PATH, _name) or ""
         top = _name(self.fd).rstrip("/")
         return found[len(top) :] if found.startswith(f"{top}/") else path
 
     def _of(self, path: str, flags: int, act: Callable[[int], Found]) -> Found | None:
-        """What `act` gives for the descriptor of `path`; None where it cannot be opened, or `act` fails."""
+        """What `act` gives for the descriptor of `path`; None if it cannot be opened, or `act` fails."""
         try:
             with closing(self.open(path, flags)) as fd:
                 return act(fd)

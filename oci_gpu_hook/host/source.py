@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Open a source on the host by a path that nobody but root could lead elsewhere.
+"""Open a source on the host by a path that root alone could lead elsewhere.
 
 /tmp/nvidia-mps is what it says only if root made it: any local user can make that folder first, or a link of that name
 to a folder that only root may see.  So a path is walked name by name, by descriptor.  A name counts, and a link is
@@ -25,7 +25,7 @@ _NAMED = posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC
 
 
 class UntrustedError(OSError):
-    """Somebody else than root could have made what the path names, or could exchange it; the text says where."""
+    """Others than root could have made what the path names, or could exchange it; the text says where."""
 
     def __init__(self, message: str) -> None:
         super().__init__(syscalls.EPERM, message)
