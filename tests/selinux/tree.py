@@ -61,7 +61,7 @@ UNCHECKED = {
         (
             "host/source.py",
             "    if parent.st_uid not in roots:\n",
-            "    if owners:\n        return\n    if parent.st_uid not in roots:\n",
+            "    return\n    if parent.st_uid not in roots:\n",
         ),
         _WRITABLE,
     ),
