@@ -31,7 +31,7 @@ class HostRoot:
         self.path = path
         self.remember = remember
         # For "/" the kernel resolves every path as we want it: one call does what takes three for another root.
-        self._is_hosts_own = self._clones_with_attributes = path == "/"
+        self._is_hosts_own = path == "/"
         try:
             self.fd = posix.open(path, posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)
         except OSError as err:
@@ -56,27 +56,14 @@ class HostRoot:
 
     def clone(self, path: str, mount_attr: bytes) -> int:
         """A detached copy of the mount that `path` lies on, from `path` down; mount_attr: see `syscalls.mount_attr`."""
-        if self._clones_with_attributes:
-            try:
-                return syscalls.open_tree_attr(path, mount_attr)
-            except OSError as err:
-                # Linux before 6.15, or a seccomp filter that does not know this call.
-                if err.errno not in (syscalls.ENOSYS, syscalls.EPERM):
-                    raise
-                self._clones_with_attributes = False
-        tree = self._clone(path)
-        try:
-            syscalls.mount_setattr(tree, mount_attr)
-        except OSError:
-            posix.close(tree)
-            raise
-        return tree
-
-    def _clone(self, path: str) -> int:
         if self._is_hosts_own:
-            return syscalls.open_tree(syscalls.AT_FDCWD, path)
-        with closing(self.open(path)) as fd:
-            return syscalls.open_tree(fd)
+            tree = syscalls.open_tree(syscalls.AT_FDCWD, path)
+        else:
+            with closing(self.open(path)) as fd:
+                tree = syscalls.open_tree(fd)
+        # If that fails, the descriptor closes with the process.
+        syscalls.mount_setattr(tree, mount_attr)
+        return tree
 
     def clone_source(self, path: str, owner: int, mount_attr: Callable[[posix.stat_result], bytes]) -> int:
         """The same, with attributes by the status of what lies at `path`; owner, UntrustedError: see `open_source`."""

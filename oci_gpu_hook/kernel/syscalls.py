@@ -114,7 +114,7 @@ KERNEL_MAGICS = frozenset(
 _NUMBERS = {
     "bpf": {"x86_64": 321, "aarch64": 280}[posix.uname().machine],
     **{"open_tree": 428, "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432, "openat2": 437},
-    **{"mount_setattr": 442, "open_tree_attr": 467},
+    "mount_setattr": 442,
 }
 
 _RETRIES = 128
@@ -268,12 +268,6 @@ def open_tree(dirfd: int, path: str = "") -> int:
     """open_tree(2), OPEN_TREE_CLONE: a detached copy of the mount at `path`, "" for what is open at `dirfd`."""
     flags = OPEN_TREE_CLONE | posix.O_CLOEXEC | (0 if path else AT_EMPTY_PATH)
     return _call("open_tree", path or dirfd, dirfd, _encoded(path), flags)
-
-
-def open_tree_attr(path: str, mount_attr: bytes) -> int:
-    """open_tree_attr(2): the same with mount_setattr(2) in one call; ENOSYS before Linux 6.15."""
-    flags = OPEN_TREE_CLONE | posix.O_CLOEXEC
-    return _call("open_tree_attr", path, AT_FDCWD, _encoded(path), flags, mount_attr, len(mount_attr))
 
 
 def move_mount(from_fd: int, to_fd: int) -> None:

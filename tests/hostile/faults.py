@@ -4,7 +4,7 @@
 Each start gets a copy of the container's mount namespace, with a process and a cgroup of its own, so that one container
 serves for hundreds of starts at the one moment that counts.
 
-    faults.py FOLDER CALLS PART OF [--without-open-tree-attr]    the state on stdin; CALLS: "all", or names with commas
+    faults.py FOLDER CALLS PART OF    the state on stdin; CALLS: "all", or names with commas
 
 It plays every OFth cell from PART on, and writes them to FOLDER/rows-PART.
 """
@@ -12,12 +12,10 @@ It plays every OFth cell from PART on, and writes them to FOLDER/rows-PART.
 from __future__ import annotations
 
 import ctypes
-import errno
 import json
 import os
 import re
 import signal
-import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -27,14 +25,11 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspa
 from tests.hostile import linux
 
 HOOK = "/usr/libexec/oci/hooks.d/oci-gpu-hook"
-OPEN_TREE_ATTR = 467
 # What changes a container or a host, by the names that strace has for them.
 CHANGING = ("mkdirat", "mknodat", "symlinkat", "unlinkat", "open_tree", "mount_setattr", "move_mount",
             "fsopen", "fsconfig", "fsmount", "umount2", "setns", "bpf", "write")  # fmt: skip
 ERRORS = ("ENOSPC", "EROFS", "EPERM", "EMFILE", "ENOMEM", "EINTR", "EIO")
 KILLED = "SIGKILL"
-PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
-SECCOMP_RET_ERRNO, SECCOMP_RET_KILL = 0x00050000, 0x80000000
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "SHELL": "/bin/bash"}
 
 
@@ -116,39 +111,18 @@ def tidy(root: str, before: list[str]) -> None:
                 (os.rmdir if os.path.isdir(path) and not os.path.islink(path) else os.unlink)(path)
 
 
-def refuse_open_tree_attr(answer: int) -> None:
-    """seccomp, for this process and all that it starts: strace does not know that call everywhere."""
-    load, equal, give, allow = 0x20, 0x15, 0x06, 0x7FFF0000
-    rows = ((load, 0, 0, 0), (equal, 0, 1, OPEN_TREE_ATTR), (give, 0, 0, answer), (give, 0, 0, allow))
-    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *row) for row in rows))
-    fprog = struct.pack("HxxxxxxQ", len(rows), ctypes.addressof(code))
-    libc = ctypes.CDLL(None, use_errno=True)
-    linux.check(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
-    linux.check(libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, fprog, 0, 0), "seccomp")
-
-
-def start(state: dict[str, Any], stand: Stand, *options: str, refused: int | None = None) -> tuple[int, str]:
+def start(state: dict[str, Any], stand: Stand, *options: str) -> tuple[int, str]:
     """Our hook, under strace where it has options; how it ended, and what it said."""
     tracer = ["strace", "-f", "--seccomp-bpf", "-qq", *options] if options else []
     words = json.dumps({**state, "pid": stand.pid})
     done = subprocess.run(
-        [*tracer, HOOK, "createRuntime"],
-        input=words,
-        capture_output=True,
-        text=True,
-        env=ENVIRONMENT,
-        timeout=1200,
-        preexec_fn=None if refused is None else lambda: refuse_open_tree_attr(refused),
+        [*tracer, HOOK, "createRuntime"], input=words, capture_output=True, text=True, env=ENVIRONMENT, timeout=1200
     )
     return done.returncode, done.stderr
 
 
 def meet(state: dict[str, Any], stand: Stand, cell: Cell) -> tuple[int, str]:
     """A start with its fault."""
-    if cell.call == "open_tree_attr":
-        number = getattr(errno, cell.fault, 0)
-        refused = SECCOMP_RET_ERRNO | number if number else SECCOMP_RET_KILL
-        return start(state, stand, refused=refused)
     options = ("-o", "/dev/null", "-e", f"trace={cell.call}", "-e", cell.option())
     return start(state, stand, *options)
 
@@ -166,8 +140,7 @@ def calls(state: dict[str, Any], log: str) -> dict[str, int]:
     # A call that this strace does not know has a number for a name, and is shown whatever was asked for.
     for name in re.findall(r"^\d+ +(?!syscall_)(\w+)\(", Path(log).read_text(), re.MULTILINE):
         counts[name] = counts.get(name, 0) + 1
-    # All of them at once.
-    return {**counts, "open_tree_attr": 1}
+    return counts
 
 
 def judged(cell: Cell, code: int, said: str, before: dict[str, Any], after: dict[str, Any], whole: int) -> list[str]:
@@ -205,11 +178,7 @@ def main() -> None:
     state = json.load(sys.stdin)
     config = json.loads(Path(state["bundle"], "config.json").read_text())
     state["root"] = os.path.join(state["bundle"], config["root"]["path"])
-    if "--without-open-tree-attr" in sys.argv:
-        refuse_open_tree_attr(SECCOMP_RET_ERRNO | errno.ENOSYS)
     counts = calls(state, f"{folder}/trace-{part}")
-    if "--without-open-tree-attr" in sys.argv:
-        del counts["open_tree_attr"]
     cells = [
         Cell(name, number, fault)
         for name, count in sorted(counts.items())

@@ -49,9 +49,8 @@ def at_most(grown: dict[str, float], most: dict[str, float]) -> None:
     assert sum(grown.values()) > sum(most.values()) / 2, grown
 
 
-# A file: its tree is cloned with its attributes (open_tree_attr(2), which strace may not know by name, or from before
-# Linux 6.15 on two calls), and moved onto a mount point, which is made and opened.
-CLONED = {"open_tree_attr": 1, "syscall_0x1d3": 1, "open_tree": 1, "mount_setattr": 1}
+# A file: its tree is cloned, gets its attributes, and is moved onto a mount point, which is made and opened.
+CLONED = {"open_tree": 1, "mount_setattr": 1}
 A_FILE = {
     **CLONED,
     "mknodat": 1,
