@@ -53,8 +53,7 @@ def mounts(bundle: Bundle, state_id: str, rootfs: Rootfs, process: Process, host
     found = []
     for path in PATHS:
         try:
-            flags = posix.O_PATH | posix.O_DIRECTORY
-            fd = syscalls.openat2(rootfs.fd, path, flags, resolve=NO_SYMLINKS)
+            fd = syscalls.openat2(rootfs.fd, path, posix.O_PATH | posix.O_DIRECTORY, resolve=NO_SYMLINKS)
         except OSError as err:
             if err.errno in (syscalls.ELOOP, syscalls.ENOTDIR):
                 found.append(IpcMount(path, LINK, "", False, ()))
