@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     # Its name below a filesystem's root, its content, the bits of its mode.
     File = tuple[str, bytes, int]
 
-_FOLDER_MODE = 0o755
-
 _ATTRIBUTES = {
     "ro": syscalls.MOUNT_ATTR_RDONLY,
     "nosuid": syscalls.MOUNT_ATTR_NOSUID,
@@ -61,6 +59,6 @@ def _make_folders(root: int, path: str) -> None:
     parts = path.split("/")
     for end in range(1, len(parts) + 1):
         try:
-            posix.mkdir("/".join(parts[:end]), _FOLDER_MODE, dir_fd=root)
+            posix.mkdir("/".join(parts[:end]), 0o755, dir_fd=root)
         except FileExistsError:
             pass

@@ -2,8 +2,7 @@
 """Enter the container's mount namespace, with few privileges, and leave it again (capabilities(7), prctl(2)).
 
 A tree can be attached only from the mount namespace that it is attached in (move_mount(2)).  Every descriptor of the
-host is open by then: what is left is to attach trees, make folders and nodes, open a cgroup.  The hook starts no
-program, and from now on it could gain nothing by one.
+host is open by then.  The hook starts no program, and from now on it could gain nothing by one.
 """
 
 from __future__ import annotations
@@ -12,8 +11,6 @@ import posix
 
 from oci_gpu_hook.errors import ApplyError
 from oci_gpu_hook.kernel import syscalls
-
-_HINT = "a security policy of the host may forbid setns(2)"
 
 # By number, as in linux/capability.h.
 CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, SETGID, SETUID = 0, 1, 2, 3, 6, 7
@@ -51,4 +48,5 @@ def _set(namespace: int, verb: str) -> None:
     try:
         syscalls.setns(namespace, syscalls.CLONE_NEWNS)
     except OSError as err:
-        raise ApplyError(f"cannot {verb} the container's mount namespace: {err}", _HINT) from err
+        hint = "a security policy of the host may forbid setns(2)"
+        raise ApplyError(f"cannot {verb} the container's mount namespace: {err}", hint) from err

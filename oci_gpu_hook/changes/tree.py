@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 _BELOW = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
 
-_FOLDER_MODE = 0o755
-_EMPTY_FILE = S_IFREG | 0o444
 _NAMED = posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC
 _MOST_LINKS = 40
 # Each missing folder of a link's text would be made, and no driver leaves such a link.
@@ -313,7 +311,7 @@ class Tree:
 
     def _new_folder(self, name: str, parent: int, path: str) -> int:
         try:
-            self.make(posix.mkdir, name, _FOLDER_MODE, folder=parent)
+            self.make(posix.mkdir, name, 0o755, folder=parent)
         except FileExistsError:
             # What the path leads through may have been made since it was searched: a/b/.. is there with a/b.
             found = self._find_folder(path)
@@ -329,7 +327,7 @@ class Tree:
     def _new_file(self, name: str, parent: int, path: str) -> int:
         """An empty file, to mount on."""
         # Not open(2) with O_CREAT: an overlay would open the layer's file too, which takes longer than one call more.
-        self.make(posix.mknod, name, _EMPTY_FILE, folder=parent)
+        self.make(posix.mknod, name, S_IFREG | 0o444, folder=parent)
         self.undo.remember(posix.unlink, name, dir_fd=parent)
         return posix.open(name, _NAMED, dir_fd=parent)
 

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from oci_gpu_hook.request.vendorrequest import VendorRequest
 
-_WATCHES = ("utility",)
 _MOST_SHOWN = 3
 _SHOWN_ID = 12
 _WAIT = "'oci-gpu-hook containers' shows the holders: wait for one to end, or ask for another device"
@@ -63,7 +62,7 @@ class Start(NamedTuple):
         """
         unhealthy = leases.unhealthy(self.host)
         most = self.settings.gpu_holders
-        if request.capabilities == _WATCHES and not self.settings.count_watchers:
+        if request.capabilities == ("utility",) and not self.settings.count_watchers:
             most = 0
         request, chosen, words = self._chosen(request, most, unhealthy)
         provision = provide(request)

@@ -16,7 +16,6 @@ from oci_gpu_hook.planning.plan import Labels
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.state import ENGINE_HINT
 
-_FILE_TYPE = "container_file_t"
 # Whose mounts keep their labels.
 _LEFT_ALONE = {
     ipc.LINK: "the image's {} is a link",
@@ -58,19 +57,15 @@ def wanted(mount_label: str, process_label: str) -> Context | None:
     if not process_label:
         return None
     level = _parsed(process_label, "process.selinuxLabel").low
-    return Context("system_u", "object_r", _FILE_TYPE, level, None)
+    return Context("system_u", "object_r", "container_file_t", level, None)
 
 
 def _level(mount: ipc.IpcMount, label: Context, process_label: str) -> tuple[contexts.Level | None, str]:
     """The highest level that all containers dominate that share the mount, and the reason for it."""
     if not mount.members or label.low is None:
         return label.low, f"{mount.path} must have the container's own label"
-    levels = [label.low]
-    for text in (process_label, *mount.members):
-        clearance = _parsed(text, "a container's label").clearance if text else None
-        if clearance is not None:
-            levels.append(clearance)
-    level = contexts.meet(levels)
+    clearances = [_parsed(text, "a container's label").clearance for text in (process_label, *mount.members) if text]
+    level = contexts.meet([label.low, *[it for it in clearances if it is not None]])
     if level == label.low:
         return level, f"{mount.path} is shared by a pod of one level"
     return level, f"{mount.path} is shared by a pod: the level that all its containers dominate"

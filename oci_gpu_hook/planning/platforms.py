@@ -56,9 +56,8 @@ def share(
     asked = VendorRequest(VISIBLE_DEVICES, found.inventory.file, "env", devices)
     given = vendorshare.share(layout, asked, found)
     if not is_without:
-        given = given._replace(holds=((ALL, ALL),))
-    if inventory is not None and inventory.gpus and not is_without:
-        given = given._replace(nodes=_with_gpus_on_pci(root, request, inventory, given.nodes))
+        nodes = given.nodes if inventory is None else _with_gpus_on_pci(root, request, inventory, given.nodes)
+        given = given._replace(nodes=nodes, holds=((ALL, ALL),))
     if layout.compat and kind == platform.TEGRA:
         from oci_gpu_hook.planning import compatibility
 

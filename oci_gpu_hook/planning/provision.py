@@ -31,9 +31,7 @@ COMPAT32 = "compat32"
 
 _PROC_DRIVER = "/proc/driver/nvidia"
 _MODIFY_DEVICE_FILES = "ModifyDeviceFiles:"
-_INSTALL_HINT = "the administrator must install all parts of one version"
 
-_PROFILE_FOLDER = "/etc/nvidia/nvidia-application-profiles-rc.d"
 # The mask that it carries has 64 bits (NVIDIA's README, "Application Profiles", and EGLVisibleDGPUDevices).
 _PROFILE_MINORS = 64
 
@@ -125,7 +123,7 @@ def _check_driver(request: Request, inventory: DriverInventory) -> None:
                 # A full disk can leave such a file.
                 found = "of that version is cut off or no library"
             why = f"the kernel module is {inventory.driver_version}, but {misfit.name} {found}"
-            raise DriverError(why, _INSTALL_HINT)
+            raise DriverError(why, "the administrator must install all parts of one version")
 
 
 def _devices(layout: Layout, nodes: Reasoned) -> list[Device]:
@@ -213,7 +211,7 @@ def _application_profile(request: Request, selected: selection.Selection) -> lis
         f'{mask:#x}]}}], "rules": [{{"pattern": [], "profile": "_container_"}}]}}\n'
     )
     profile = Tmpfs(
-        path=_PROFILE_FOLDER,
+        path="/etc/nvidia/nvidia-application-profiles-rc.d",
         options=READ_ONLY_DATA,
         folders=(),
         files=(("10-container.conf", text, 0o444),),
