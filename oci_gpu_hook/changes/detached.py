@@ -30,13 +30,9 @@ _STRUCTS: dict[tuple[str, ...], bytes] = {}
 def attributes(options: tuple[str, ...]) -> bytes:
     """The struct mount_attr for mount options by name."""
     # Kept, for a plan has three kinds of options and a hundred mounts.
-    struct = _STRUCTS.get(options)
-    if struct is None:
-        flags = 0
-        for option in options:
-            flags |= _ATTRIBUTES[option]
-        struct = _STRUCTS[options] = syscalls.mount_attr(flags)
-    return struct
+    if options not in _STRUCTS:
+        _STRUCTS[options] = syscalls.mount_attr(sum([_ATTRIBUTES[option] for option in options]))
+    return _STRUCTS[options]
 
 
 def new_tmpfs(label: str, folders: Iterable[str], files: Iterable[File]) -> int:

@@ -14,8 +14,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     # ``cuda>=12.4``: one of `_PROPERTIES`, one of `_OPERATORS`, and a version or, for brand, a word.
     Condition = tuple[str, str, str]
-    # The host's values of each property: one, or none for a property of GPUs without a GPU.
-    Facts = dict[str, list[str]]
+    # The host's value of each property; of GPUs it has none if there is no GPU.
+    Facts = dict[str, str]
 
 _AUTHOR = "the image's author must fix it, or the container set NVIDIA_DISABLE_REQUIRE=1"
 # Each with the comparisons that meet it: -1 is less, 0 equal, 1 more.  Longer ones first: "<=" starts with "<".
@@ -31,8 +31,8 @@ def check(expressions: tuple[str, ...], driver: str, cuda: str, gpus: tuple[tupl
     A fact that is "" is unknown.  gpus: compute capability (``9.0``) and brand of each selected GPU, MIG devices'
     parents included; two of them may meet two alternatives.
     """
-    host: Facts = {"cuda": [cuda], "driver": [driver], "arch": [], "brand": []}
-    each = [{**host, "arch": [arch], "brand": [brand]} for arch, brand in dict.fromkeys(gpus)] or [host]
+    host = {"cuda": cuda, "driver": driver}
+    each = [{**host, "arch": arch, "brand": brand} for arch, brand in dict.fromkeys(gpus)] or [host]
     for expression in expressions:
         alternatives = parse(expression)
         failing = [facts for facts in each if not any([_is_met(it, facts) for it in alternatives])]
@@ -70,11 +70,13 @@ def _version(text: str, factor: str) -> tuple[int, ...]:
 
 
 def _is_met(conditions: tuple[Condition, ...], facts: Facts) -> bool:
-    return all([value and _compares(one, value) for one in conditions for value in facts[one[0]]])
+    return all([_compares(one, facts[one[0]]) for one in conditions if one[0] in facts])
 
 
 def _compares(condition: Condition, value: str) -> bool:
     name, operator, required = condition
+    if not value:
+        return False
     if name == "brand":
         return (value.lower() == required.lower()) == (operator == "=")
     left, right = _version(value, value), _version(required, "".join(condition))
@@ -89,8 +91,8 @@ def _unmet(alternatives: tuple[tuple[Condition, ...], ...], each: list[Facts]) -
     if len(required) > len(shown):
         shown.append(f"{len(required) - len(shown)} more")
     conditions = [condition for alternative in alternatives for condition in alternative]
-    compared = [(condition, value) for condition in conditions for facts in each for value in facts[condition[0]]]
-    failing = dict.fromkeys([(one[0], value) for one, value in compared if not value or not _compares(one, value)])
+    compared = [(one, facts[one[0]]) for one in conditions for facts in each if one[0] in facts]
+    failing = dict.fromkeys([(one[0], value) for one, value in compared if not _compares(one, value)])
     here = ", ".join([f"{name} is {value or 'unknown'}" for name, value in failing])
     sentence = f"the image requires {' or '.join(shown)} (here {here})"
     hint = "use an image for this driver, or have the driver updated"
