@@ -10,42 +10,28 @@ from __future__ import annotations
 
 import posix
 
+from oci_gpu_hook.changes.tree import Undo
 from oci_gpu_hook.formats import devicefilter
+from oci_gpu_hook.formats.devicerule import DeviceRule
 from oci_gpu_hook.kernel import bpf, syscalls
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from oci_gpu_hook.changes.tree import Undo
-    from oci_gpu_hook.formats.devicerule import DeviceRule
-
 _DIRECTORY = posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC
-_PROGRAM_NAME = "oci_gpu_hook"
 
 # systemd may replace a program of its own at the same time (daemon-reload); then we look again.
 _ROUNDS = 16
 
 
-def allow(levels: list[str], rules: Sequence[DeviceRule], fallback: Sequence[DeviceRule], undo: Undo) -> str:
+def allow(levels: list[str], rules: tuple[DeviceRule, ...], fallback: tuple[DeviceRule, ...], undo: Undo) -> str:
     """Open the cgroups `levels`, the highest first, for `rules`; gives "", or a sentence if none was open to it.
 
     fallback: linux.resources.devices of config.json, for a program whose instructions the kernel does not show.
     """
     prefix = devicefilter.prefix(rules)
-
-    def load(old_fd: int) -> int:
-        instructions = bpf.prog_insns(old_fd)
-        if instructions is None or not devicefilter.is_loadable(instructions):
-            known = (*fallback, *devicefilter.runtime_defaults())
-            instructions = devicefilter.program(known)
-        return bpf.prog_load(prefix + instructions, name=_PROGRAM_NAME)
-
     ours: set[int] = set()
     # crun with systemd has one program on the scope and one on its sub-cgroup (crun issue 1738).
     for directory in levels:
         cgroup_fd = posix.open(directory, _DIRECTORY)
-        _replace_all(cgroup_fd, directory, load, ours, undo)
+        _replace_all(cgroup_fd, directory, prefix, fallback, ours, undo)
     if ours:
         return ""
     reason = "the device cgroup is left alone: no device program restricts the container's cgroup"
@@ -56,8 +42,10 @@ def allow(levels: list[str], rules: Sequence[DeviceRule], fallback: Sequence[Dev
     return reason
 
 
-def _replace_all(cgroup_fd: int, directory: str, load: Callable[[int], int], ours: set[int], undo: Undo) -> None:
-    """Replace the cgroup's programs by those that `load` makes of them, until it has `ours` only."""
+def _replace_all(
+    cgroup_fd: int, directory: str, prefix: bytes, fallback: tuple[DeviceRule, ...], ours: set[int], undo: Undo
+) -> None:
+    """Replace each of the cgroup's programs by one with `prefix` in front, until it has `ours` only."""
     for _ in range(_ROUNDS):
         attach_flags, ids = bpf.prog_query(cgroup_fd)
         if ours.issuperset(ids):
@@ -65,14 +53,18 @@ def _replace_all(cgroup_fd: int, directory: str, load: Callable[[int], int], our
         for prog_id in [id for id in ids if id not in ours]:
             try:
                 old_fd = bpf.prog_get_fd_by_id(prog_id)
-                new_fd = load(old_fd)
+                instructions = bpf.prog_insns(old_fd)
+                if instructions is None or not devicefilter.is_loadable(instructions):
+                    instructions = devicefilter.program((*fallback, *devicefilter.runtime_defaults()))
+                new_fd = bpf.prog_load(prefix + instructions, name="oci_gpu_hook")
                 _put(cgroup_fd, attach_flags, new_fd, old_fd)
             except syscalls.SyscallError as err:
                 if err.errno != syscalls.ENOENT:
                     raise
                 # The program went after the query; the next one shows what came.
                 continue
-            undo.remember(_put_back, cgroup_fd, attach_flags, old_fd, new_fd)
+            # If somebody has replaced ours since, or the cgroup is gone, there is nothing to put back.
+            undo.remember(_put, cgroup_fd, attach_flags, old_fd, new_fd)
             ours.add(bpf.prog_id(new_fd))
     raise syscalls.SyscallError(syscalls.EBUSY, "bpf", f"BPF_PROG_ATTACH: others change {directory} too")
 
@@ -84,12 +76,3 @@ def _put(cgroup_fd: int, attach_flags: int, new_fd: int, old_fd: int) -> None:
     else:
         # The cgroup holds one program, which another one replaces.
         bpf.prog_attach(cgroup_fd, new_fd, attach_flags=attach_flags)
-
-
-def _put_back(cgroup_fd: int, attach_flags: int, old_fd: int, new_fd: int) -> None:
-    try:
-        _put(cgroup_fd, attach_flags, old_fd, new_fd)
-    except syscalls.SyscallError as err:
-        # Somebody has replaced our program since, or the cgroup is gone: there is nothing to put back.
-        if err.errno not in (syscalls.ENOENT, syscalls.ENODEV):
-            raise

@@ -11,12 +11,8 @@ import posix
 from oci_gpu_hook.kernel import syscalls
 from oci_gpu_hook.kernel.descriptors import closing
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    # Its name below a filesystem's root, its content, the bits of its mode.
-    File = tuple[str, bytes, int]
+# Its name below a filesystem's root, its content, the bits of its mode.
+File = tuple[str, bytes, int]
 
 _ATTRIBUTES = {
     "ro": syscalls.MOUNT_ATTR_RDONLY,
@@ -35,7 +31,7 @@ def attributes(options: tuple[str, ...]) -> bytes:
     return _STRUCTS[options]
 
 
-def new_tmpfs(label: str, folders: Iterable[str], files: Iterable[File]) -> int:
+def new_tmpfs(label: str, folders: tuple[str, ...], files: list[File]) -> int:
     """A detached tmpfs of mode 0555 with these in it; all of it bears `label`, "" leaves that to the policy."""
     # As runtimes label a container's tmpfs (mount(8), "context="): nobody can change that label later.
     options = {"source": "oci-gpu-hook", "mode": "0555", **({"context": label} if label else {})}

@@ -10,14 +10,8 @@ import posix
 from time import monotonic
 
 from oci_gpu_hook.formats import scopeunit
+from oci_gpu_hook.formats.devicerule import DeviceRule
 from oci_gpu_hook.kernel import syscalls
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from oci_gpu_hook.formats.devicerule import DeviceRule
-    from oci_gpu_hook.formats.scopeunit import Entry
 
 # The one that systemctl uses as root: it needs no message bus.
 _SOCKET = "/run/systemd/private"
@@ -30,7 +24,7 @@ _SILENT = f"systemd has not answered in {_SECONDS} s"
 _TELL, _WITHDRAW = 1, 1 + scopeunit.CALLS
 
 
-def tell(unit: str, rules: Iterable[DeviceRule]) -> int:
+def tell(unit: str, rules: tuple[DeviceRule, ...]) -> int:
     """Ask systemd to allow `rules` as well; gives the connection for `wait`.  OSError if there is no systemd."""
     fd = syscalls.connect(_SOCKET, _SECONDS)
     calls = scopeunit.calls(_TELL, unit, scopeunit.entries(rules))
@@ -43,7 +37,7 @@ def wait(fd: int) -> None:
     _receive(fd, _TELL)
 
 
-def withdraw(fd: int, unit: str, allowed: Iterable[Entry]) -> None:
+def withdraw(fd: int, unit: str, allowed: tuple[tuple[str, str], ...]) -> None:
     """Let the unit allow `allowed` again, as before `tell`, and nothing else."""
     _send(fd, scopeunit.calls(_WITHDRAW, unit, allowed, only=True))
     _receive(fd, _WITHDRAW)

@@ -21,7 +21,7 @@ from oci_gpu_hook.kernel.filetypes import S_IFCHR, S_IFREG, is_character_device,
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
 _BELOW = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
 
@@ -219,7 +219,7 @@ class Tree:
         return True
 
     def attach_tmpfs(
-        self, target: str, options: tuple[str, ...], folders: Iterable[str], files: Iterable[detached.File]
+        self, target: str, options: tuple[str, ...], folders: tuple[str, ...], files: list[detached.File]
     ) -> None:
         """Attach a new tmpfs at `target`, which holds these folders and files."""
         tree = detached.new_tmpfs(self._label, folders, files)
@@ -296,10 +296,7 @@ class Tree:
         return self._propagates.get(id, False)
 
     def _make_at(self, path: str, make: Callable[[str, int, str], int]) -> int:
-        """What `make` makes at `path`, by name, parent and path: a descriptor.
-
-        Another driver may have left a link there that leads nowhere: then it is made where that leads.
-        """
+        """What `make` makes at `path`, or where a link leads that another driver may have left there: a descriptor."""
         for _ in range(_MOST_LINKS):
             parent_path, _, name = path.rpartition("/")
             parent = self.own_folder(parent_path)

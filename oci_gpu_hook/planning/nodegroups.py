@@ -18,10 +18,7 @@ _KEEPS_GROUPS = "run.oci.keep_original_groups"
 
 
 def opened(provision: Provision, bundle: Bundle, *, may_change: bool) -> Provision:
-    """The provision with nodes that the container's user can open, and a sentence on those that it cannot.
-
-    may_change: whether the administrator lets a node have another group than on the host.
-    """
+    """The provision with nodes that the container's user can open, as far as `may_change` lets their group change."""
     user, keeps_groups = bundle.user(), bool(bundle.annotations().get(_KEEPS_GROUPS))
     found, shut = list(provision.operations), []
     for place, node in enumerate(found):

@@ -154,10 +154,7 @@ def _links(layout: Layout, nodes: Reasoned, inventory: DriverInventory) -> list[
 
 
 def _proc_driver(request: Request, selected: selection.Selection, inventory: DriverInventory) -> list[Tmpfs | Mount]:
-    """A /proc/driver/nvidia that shows the requested GPUs and MIG devices only.
-
-    With ModifyDeviceFiles at 1 the driver's libraries would make nodes for every GPU of the host themselves.
-    """
+    """A /proc/driver/nvidia that shows the requested GPUs and MIG devices only."""
     # Paths below it, each with its reason.
     folders = {f"gpus/{gpu.proc}": f"GPU {gpu.nvml_index}: asked for as {selector}" for gpu, selector in selected.gpus}
     files: dict[str, str] = {}
@@ -195,7 +192,7 @@ def _mig_files(selected: selection.Selection) -> dict[str, str]:
 
 
 def _masked(text: str) -> str:
-    """The text of /proc/driver/nvidia/params, with ModifyDeviceFiles set to 0."""
+    """The text of params, with ModifyDeviceFiles at 0: at 1 the driver's libraries would make nodes for all GPUs."""
     masked = f"{_MODIFY_DEVICE_FILES} 0"
     return "\n".join([masked if line.startswith(_MODIFY_DEVICE_FILES) else line for line in text.split("\n")])
 

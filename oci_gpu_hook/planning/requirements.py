@@ -10,12 +10,10 @@ from __future__ import annotations
 from oci_gpu_hook.errors import LONGEST_LIST, RequestError, quoted
 from oci_gpu_hook.formats.decimal import decimal
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    # ``cuda>=12.4``: one of `_PROPERTIES`, one of `_OPERATORS`, and a version or, for brand, a word.
-    Condition = tuple[str, str, str]
-    # The host's value of each property; of GPUs it has none if there is no GPU.
-    Facts = dict[str, str]
+# ``cuda>=12.4``: one of `_PROPERTIES`, one of `_OPERATORS`, and a version or, for brand, a word.
+Condition = tuple[str, str, str]
+# The host's value of each property; of GPUs it has none if there is no GPU.
+Facts = dict[str, str]
 
 _AUTHOR = "the image's author must fix it, or the container set NVIDIA_DISABLE_REQUIRE=1"
 # Each with the comparisons that meet it: -1 is less, 0 equal, 1 more.  Longer ones first: "<=" starts with "<".

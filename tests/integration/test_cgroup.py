@@ -286,11 +286,11 @@ def test_a_scope_and_its_sub_cgroup_are_both_opened(container: DeviceCgroup, nod
 
 def test_no_program_at_all_is_said_and_left_so(container: DeviceCgroup) -> None:
     reason = "the device cgroup is left alone: no device program restricts the container's cgroup"
-    assert cgroup_v2.allow([container.path], [GPU0], SPEC_RULES, Undo()) == reason
+    assert cgroup_v2.allow([container.path], (GPU0,), SPEC_RULES, Undo()) == reason
     assert attached(container.path) == []
     attach(str(Path(container.path).parent), DENY_ALL)
     reason += ", only 1 of the cgroups above, which are not its own"
-    assert cgroup_v2.allow([container.path], [GPU0], SPEC_RULES, Undo()) == reason
+    assert cgroup_v2.allow([container.path], (GPU0,), SPEC_RULES, Undo()) == reason
 
 
 def test_replacing_leaves_no_window(container: DeviceCgroup, nodes: Path) -> None:
@@ -445,7 +445,7 @@ def test_a_program_that_is_not_shown_is_rebuilt_from_the_rules(
     else:
         assert shown is not None and not devicefilter.is_loadable(shown)
     undo = Undo()
-    assert cgroup_v2.allow([path], [GPU0], (*SPEC_RULES, CONTROL), undo) == ""
+    assert cgroup_v2.allow([path], (GPU0,), (*SPEC_RULES, CONTROL), undo) == ""
     assert opens(path, nodes / "gpu0") == opens(path, nodes / "control") == ENXIO
     assert opens(path, nodes / "gpu1") == opens(path, nodes / "kmsg") == EPERM
     assert opens(path, nodes / "null") == 0
