@@ -64,8 +64,7 @@ def _prepared(
         except OSError as err:
             sentence = f"cannot {operation.describe()}: {err}"
             if operation.required:
-                hint = "run 'oci-gpu-hook inventory refresh', or fix the driver"
-                raise DriverError(sentence, hint) from err
+                raise DriverError(sentence, "run 'oci-gpu-hook inventory refresh', or fix the driver") from err
             notes.append(sentence)
     return steps
 

@@ -20,6 +20,7 @@ from oci_gpu_hook.kernel.filetypes import is_folder, is_link
 _CREATE = "/proc/thread-self/attr/fscreate"
 # A pod's /dev/shm holds some hundred files.  A container that makes many more must not delay the start of another.
 _MOST_FILES = 10_000
+_NAMED = posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC
 
 
 def create_as(context: str) -> None:
@@ -62,8 +63,9 @@ def _relabel_below(tree: Tree, root: int, path: str, context: str) -> None:
             count += 1
             if count > _MOST_FILES:
                 raise TargetError(syscalls.E2BIG, f"{path} holds more than {_MOST_FILES} files")
-            fd = _open(folder, name)
-            if fd is None:
+            try:
+                fd = posix.open(name, _NAMED, dir_fd=folder)
+            except FileNotFoundError:
                 continue
             status = posix.fstat(fd)
             if syscalls.mount_of(fd)[0] == mount and not is_link(status):
@@ -94,10 +96,8 @@ def _set(fd: int, context: str) -> str:
 
 def _restore(folder: int, name: str, context: str) -> None:
     """Put one label back.  The file is opened by its name: a process cannot keep thousands of descriptors."""
-    fd = _open(folder, name)
-    if fd is not None:
-        with closing(fd):
-            _set(fd, context)
+    with closing(posix.open(name, _NAMED, dir_fd=folder)) as fd:
+        _set(fd, context)
 
 
 def _names(folder: int) -> list[str]:
@@ -105,12 +105,3 @@ def _names(folder: int) -> list[str]:
     flags = posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC
     with closing(posix.open(".", flags, dir_fd=folder)) as fd, posix.scandir(fd) as entries:
         return [entry.name for _, entry in zip(range(_MOST_FILES + 1), entries)]
-
-
-def _open(folder: int, name: str) -> int | None:
-    """An O_PATH descriptor of the file; None if it has been removed."""
-    flags = posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC
-    try:
-        return posix.open(name, flags, dir_fd=folder)
-    except FileNotFoundError:
-        return None

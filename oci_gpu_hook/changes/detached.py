@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Filesystems that are made detached, and filled before anyone in the container can see them; mount attributes.
-
-Must not know the container's root: `tree` attaches what is made here.
-"""
+"""Filesystems that are made detached, and filled before anyone in the container can see them; mount attributes."""
 
 from __future__ import annotations
 

@@ -60,8 +60,7 @@ class Undo:
     def take_back(self, mark: int = 0) -> None:
         """Take back every change since `mark`, the last one first.
 
-        What the kernel refuses to take back goes with the container: its mounts with their namespace, its rules with
-        the cgroup.
+        What the kernel refuses to take back goes with the container: its mounts, and the rules of its cgroup.
         """
         while len(self._steps) > mark:
             try:
@@ -165,8 +164,7 @@ class Tree:
     def name(self, target: str, name: str) -> None:
         """Give the file at `target` another name in its folder: a link if nothing has that name.
 
-        An image may hold another driver's library of that name, or a link to one.  The file is then mounted over it
-        once more, and what is the image's stays as it is.
+        Over another driver's library of that name, which an image may hold, the file is mounted once more.
         """
         folder, _, file = target.rpartition("/")
         try:
@@ -186,8 +184,8 @@ class Tree:
     def make_node(self, path: str, major: int, minor: int, *, mode: int, uid: int, gid: int) -> None:
         """Make the character device `path`, if it is not there; the process's umask must be 0.
 
-        It bears the container's own label, so an unmodified ``container_t`` may open it under SELinux, without a
-        boolean and with no host label changed.  mknod and stat do not wake a GPU, as open would.
+        It bears the container's own label, so that an unmodified ``container_t`` may open it under SELinux.  mknod and
+        stat do not wake a GPU, as open would.
         """
         folder, _, name = path.rpartition("/")
         # The mode is mknod's, not chmod's: chmod follows links, and whoever shares the root could put a link to a file

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 def apart(plan: Plan, holds: Held, spec: Spec, bundle: Bundle) -> Plan:
     """The plan with what the spec has done apart, and with names of the devices in place of their nodes.
 
-    An engine does not say by which names it was asked, and nodes say little to who reads the record.  DriverError if
-    the spec was made for another driver.  holds: see `Provision`.
+    An engine does not say by which names it was asked.  DriverError if the spec was made for another driver.
     """
     request, fault, words = plan.request, "", ""
     names = tuple([name for _, name in holds])
@@ -46,8 +45,7 @@ def misfit(version: str, driver_version: str) -> str:
     """Why a spec for the driver `version` does not fit the host's, in a sentence; "" if it does."""
     if version == driver_version:
         return ""
-    here = driver_version or "unknown"
-    return f"the CDI spec is for driver {version or 'unknown'}, the host has {here}"
+    return f"the CDI spec is for driver {version or 'unknown'}, the host has {driver_version or 'unknown'}"
 
 
 def _unsaid(operations: tuple[Operation, ...], bundle: Bundle) -> str:

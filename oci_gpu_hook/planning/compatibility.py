@@ -35,8 +35,7 @@ def with_newer(
 ) -> Share:
     """The share of a driver with those of the image's libraries that go first in the loader's cache, and a sentence.
 
-    versions: of the host's driver and its CUDA, "" for one that is not known; gpus: those that the container gets;
-    libraries: those that the driver has.
+    versions: of the host's driver and its CUDA, "" if not known; gpus: the container's; libraries: the driver's.
     """
     driver, cuda = versions
     flags = next((library.flags for library in libraries if library.bits == 64), None)

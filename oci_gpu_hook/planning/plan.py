@@ -34,11 +34,7 @@ DEV_IS_HOSTS = "the container's /dev is the host's own: no node is made in it"
 
 
 class Container(NamedTuple):
-    """One container.
-
-    rootfs: its root's path, as config.json has it; scope: the systemd unit that it is in, if systemd restricts its
-    devices; own_mounts: the ids of the mounts in which things may be made.
-    """
+    """One container; rootfs: as config.json has it; own_mounts: the ids of the mounts in which things may be made."""
 
     id: str
     bundle: str

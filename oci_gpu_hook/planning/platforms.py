@@ -52,8 +52,7 @@ def share(
     found = look(root, kind, everything=request.jetpack_all)
     # Where the engine has made the nodes that somebody chose, only files are lacking.
     is_without = request.devices == (NONE,) or request.by_nodes()
-    devices = (NONE,) if is_without else (ALL,)
-    asked = VendorRequest(VISIBLE_DEVICES, found.inventory.file, "env", devices)
+    asked = VendorRequest(VISIBLE_DEVICES, found.inventory.file, "env", (NONE if is_without else ALL,))
     given = vendorshare.share(layout, asked, found)
     if not is_without:
         nodes = given.nodes if inventory is None else _with_gpus_on_pci(root, request, inventory, given.nodes)

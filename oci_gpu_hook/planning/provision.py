@@ -157,12 +157,10 @@ def _proc_driver(request: Request, selected: selection.Selection, inventory: Dri
     """A /proc/driver/nvidia that shows the requested GPUs and MIG devices only."""
     # Paths below it, each with its reason.
     folders = {f"gpus/{gpu.proc}": f"GPU {gpu.nvml_index}: asked for as {selector}" for gpu, selector in selected.gpus}
-    files: dict[str, str] = {}
     managed = [name for name, asked in zip(MIG_MANAGEMENT, (request.mig_config, request.mig_monitor)) if asked]
+    files = {} if managed else _mig_files(selected)
     if managed:
         folders["capabilities"] = f"all MIG capabilities: {managed[0]}=all"
-    else:
-        files = _mig_files(selected)
     texts = [(name, _masked(text) if name == "params" else text, 0o444) for name, text in inventory.proc_files]
     cover = Tmpfs(
         path=_PROC_DRIVER,
@@ -219,9 +217,6 @@ def _application_profile(request: Request, selected: selection.Selection) -> lis
     return [profile]
 
 
-# Where files go.
-
-
 def brought_by(library: Library, request: Request) -> str:
     """The requested capability that brings `library`; "" if none does."""
     requested = request.capabilities
@@ -275,14 +270,12 @@ def file_mounts(request: Request, inventory: DriverInventory) -> list[Mount]:
 def _services(request: Request, inventory: DriverInventory) -> tuple[list[Service], list[str]]:
     """The sockets of NVIDIA's services, and a sentence for each whose path others than root could have made."""
     found, notes = [], []
-    for ipc in inventory.ipc_paths:
-        if ipc.capability not in request.capabilities:
-            continue
+    for ipc in [it for it in inventory.ipc_paths if it.capability in request.capabilities]:
         if ipc.fault:
             notes.append(f"the host's {ipc.source} is left out: {ipc.fault}")
-            continue
-        reason = f"service of the host: {ipc.capability}"
-        found.append(Service(ipc.source, ipc.path, ipc.owner, required=False, reason=reason, folder=ipc.folder))
+        else:
+            reason = f"service of the host: {ipc.capability}"
+            found.append(Service(ipc.source, ipc.path, ipc.owner, required=False, reason=reason, folder=ipc.folder))
     return found, notes
 
 
