@@ -64,10 +64,6 @@ class Compat(NamedTuple):
     fault: str = ""
 
 
-class _Damaged(ValueError):
-    """What the file says cannot be right."""
-
-
 def look(root_fd: int, folder: str, names: tuple[str, ...]) -> Compat | None:
     """What the image has in `folder`, in which `names` lie; None if no libcuda with a version is among them."""
     found = [name for name in names if name.startswith(CUDA) and "." in name[len(CUDA) :]]
@@ -81,7 +77,7 @@ def look(root_fd: int, folder: str, names: tuple[str, ...]) -> Compat | None:
     try:
         return compat._replace(note=_note_of(root_fd, f"{folder}/{found[0]}"))
     except (OSError, ValueError) as err:
-        reason = err if isinstance(err, _Damaged) else "it cannot be read"
+        reason = "it cannot be read" if isinstance(err, OSError) else err
         return compat._replace(fault=f"{found[0]} cannot be used: {reason}")
 
 
@@ -94,7 +90,7 @@ def _note_of(root_fd: int, path: str) -> Note | None:
     """The note of the library at `path`; None without one.  OSError or ValueError if it cannot be read."""
     with closing(syscalls.openat2(root_fd, path, posix.O_PATH, resolve=_RESOLVE)) as named:
         if not is_regular(syscalls.known_of(named)):
-            raise _Damaged("it is no file")
+            raise ValueError("it is no file")
         opened = reopened(named)
     with closing(opened) as fd:
         section = _section(fd)
@@ -105,11 +101,11 @@ def _section(fd: int) -> bytes | None:
     """The note's section in the ELF file open at `fd`; None if it has none."""
     head = _read(fd, 0, _SIZE)
     if not head.startswith(_ELF):
-        raise _Damaged("it is no library of 64 bits")
+        raise ValueError("it is no library of 64 bits")
     table_at = memoryview(head).cast("Q")[5]
     size, count, names = memoryview(head).cast("H")[29:]
     if count > _MOST_SECTIONS or (count and (size != _SIZE or names >= count)):
-        raise _Damaged("its table of sections makes no sense")
+        raise ValueError("its table of sections makes no sense")
     # Eight words a row: type and name's offset, flags, address, offset, size, and what is not needed here.
     table = memoryview(_read(fd, table_at, count * _SIZE)).cast("Q").tolist()
     rows = [table[at : at + 8] for at in range(0, 8 * count, 8)]
@@ -118,30 +114,30 @@ def _section(fd: int) -> bytes | None:
         if type != _SHT_NOTE or _read(fd, rows[names][3] + name, len(_SECTION_NAME)) != _SECTION_NAME:
             continue
         if flags & _SHF_COMPRESSED:
-            raise _Damaged(f"{_NOTE} is compressed")
+            raise ValueError(f"{_NOTE} is compressed")
         if length > _LARGEST_NOTE:
-            raise _Damaged(f"{_NOTE} has {length} bytes")
+            raise ValueError(f"{_NOTE} has {length} bytes")
         return _read(fd, start, length)
     return None
 
 
 def _parsed(section: bytes) -> Note:
-    """The note in a section; _Damaged if there is none, or its JSON is not of the shape that is known."""
+    """The note in a section; ValueError if there is none, or its JSON is not of the shape that is known."""
     owner_size, size = [int.from_bytes(section[at : at + 4], "little") for at in (0, 4)]
     begin = 12 + (owner_size + 3 & ~3)
     if section[12 : 12 + owner_size].rstrip(b"\0") != _OWNER or begin + size > len(section):
-        raise _Damaged(f"{_NOTE} is cut off, or not NVIDIA's")
+        raise ValueError(f"{_NOTE} is cut off, or not NVIDIA's")
     try:
         said = jsontext.loads(section[begin : begin + size].rstrip(b"\0"))
     except ValueError:
         said = None
     if not isinstance(said, dict):
-        raise _Damaged(f"{_NOTE} is not a JSON object")
+        raise ValueError(f"{_NOTE} is not a JSON object")
     version = said.get("CUDA version", "")
     cuda = version_of(version) if isinstance(version, str) else ()
     note = Note(cuda, _numbers(said.get("driver")), _numbers(said.get("device")))
     if not cuda and note.drivers is None:
-        raise _Damaged(f"{_NOTE} names no driver and no CUDA")
+        raise ValueError(f"{_NOTE} names no driver and no CUDA")
     return note
 
 
@@ -149,9 +145,9 @@ def _numbers(value: object) -> tuple[int, ...] | None:
     if value is None:
         return None
     if not isinstance(value, list) or len(value) > _MOST_NUMBERS:
-        raise _Damaged(f"{_NOTE} has a list that makes no sense")
+        raise ValueError(f"{_NOTE} has a list that makes no sense")
     if not all([type(item) is int and 0 <= item <= _MOST_NUMBER for item in value]):
-        raise _Damaged(f"{_NOTE} lists something other than numbers")
+        raise ValueError(f"{_NOTE} lists something other than numbers")
     return tuple(sorted({*value}))
 
 
@@ -159,5 +155,5 @@ def _read(fd: int, offset: int, size: int) -> bytes:
     """Exactly `size` bytes at `offset`."""
     data = posix.pread(fd, size, offset) if offset <= _LARGEST_OFFSET else b""
     if len(data) < size:
-        raise _Damaged("it is cut off")
+        raise ValueError("it is cut off")
     return data
