@@ -33,8 +33,6 @@ def survey_and_save(root: HostRoot, driver_root: str) -> DriverInventory:
             save(root, now, found)
     except OSError:
         pass  # this start has its inventory either way
-    if found.mig_devices:
-        saved.want_refresh(root)  # NVML alone knows their names
     return found
 
 

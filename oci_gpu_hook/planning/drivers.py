@@ -66,15 +66,14 @@ def _of_gpus(
 def known_inventory(host: HostRoot, driver_root: str) -> inventory.DriverInventory | None:
     """The saved inventory while it is true, else a new one; None if `platforms` has the GPUs instead."""
     known = inventory.read_saved(host, proc.stamp(host, driver_root))
-    if known is not None and known.gpus:
-        if host.remember and any([device.uuid is None for device in known.mig_devices]):
-            saved.want_refresh(host)
-        return known
-    if not host.names(proc.GPUS) and platform.look(host) in (platform.TEGRA, platform.WSL):
+    has_gpus = bool(known and known.gpus) or bool(host.names(proc.GPUS))
+    if not has_gpus and platform.look(host) in (platform.TEGRA, platform.WSL):
         return None
-    if known is not None:
-        return known
-    from oci_gpu_hook.driver import survey
+    if known is None:
+        from oci_gpu_hook.driver import survey
 
-    look = survey.survey_and_save if host.remember else survey.survey
-    return look(host, driver_root)
+        known = survey.survey_and_save(host, driver_root) if host.remember else survey.survey(host, driver_root)
+    # NVML alone knows their names.
+    if host.remember and any([device.uuid is None for device in known.mig_devices]):
+        saved.want_refresh(host)
+    return known

@@ -58,11 +58,7 @@ FAULTS = {
 _WRITABLE = ("operations.py", '_SERVICE_OPTIONS = ("ro", *_SOCKET_OPTIONS)', "_SERVICE_OPTIONS = _SOCKET_OPTIONS")
 UNCHECKED = {
     "sources": (
-        (
-            "host/source.py",
-            "    if parent.st_uid not in roots:\n",
-            "    return\n    if parent.st_uid not in roots:\n",
-        ),
+        ("host/source.py", "    if parent.st_uid not in roots:\n", "    return\n    if parent.st_uid not in roots:\n"),
         _WRITABLE,
     ),
     "mounts": (("changes/tree.py", "return syscalls.mount_of(fd)[0] in self._own\n", "return True\n"), _WRITABLE),

@@ -295,8 +295,10 @@ def test_an_inventory_of_another_driver_root_is_not_used(tmp_path: Path) -> None
     assert inventory.read_saved(root, proc.stamp(root, "/run/nvidia/driver")) is None
 
 
-def test_a_start_wants_nvml_asked_for_as_long_as_a_mig_device_has_no_name(tmp_path: Path) -> None:
-    """Also if what is saved is current: a wish may come to nothing."""
+def test_a_start_wants_nvml_asked_for_as_long_as_a_mig_device_has_no_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether what is saved is current, as a wish may come to nothing, or the start surveys."""
     root = hosts.host(tmp_path)
     root.remember = True
     hosts.plant(tmp_path, "etc/ld.so.cache", "")
@@ -305,7 +307,13 @@ def test_a_start_wants_nvml_asked_for_as_long_as_a_mig_device_has_no_name(tmp_pa
     drivers.known_inventory(root, "/")
     assert not wanted.exists()
     device = inventory.MigDevice(0, None, None, "", 1, 0, 30, 31)
-    survey.save(root, proc.stamp(root, "/"), survey.survey(root)._replace(mig_devices=(device,)))
+    found = survey.survey(root)._replace(mig_devices=(device,))
+    survey.save(root, proc.stamp(root, "/"), found)
+    drivers.known_inventory(root, "/")
+    assert wanted.exists()
+    wanted.unlink()
+    wanted.with_name(inventory.FILE).unlink()
+    monkeypatch.setattr(survey, "survey_and_save", lambda root, driver_root: found)
     drivers.known_inventory(root, "/")
     assert wanted.exists()
 
