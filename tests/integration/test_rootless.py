@@ -59,7 +59,7 @@ sys.path.insert(0, sys.argv[1])
 from oci_gpu_hook.container import rootfs
 for path in sys.argv[2:]:
     try:
-        print(path, rootfs._is_roots(path, posix.open(path, posix.O_PATH)))
+        print(path, rootfs._is_roots(path, posix.open(path, posix.O_PATH), 0))
     except OSError:
         print(path, "is closed")
 """
