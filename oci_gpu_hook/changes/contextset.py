@@ -39,8 +39,7 @@ def create_as(context: str) -> None:
 
 def relabel(tree: Tree, path: str, context: str) -> None:
     """Give the mount at `path`, and all files in it, the label `context`; TargetError if it is the host's own."""
-    flags = posix.O_PATH | posix.O_DIRECTORY
-    root = syscalls.openat2(tree.root_fd, path, flags, resolve=NO_SYMLINKS)
+    root = syscalls.openat2(tree.root_fd, path, posix.O_PATH | posix.O_DIRECTORY, resolve=NO_SYMLINKS)
     here = posix.fstat(root)
     try:
         is_hosts = posix.stat(path).st_dev == here.st_dev

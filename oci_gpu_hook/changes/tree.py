@@ -287,11 +287,13 @@ class Tree:
 
     def _shows_elsewhere(self, fd: int) -> bool:
         """Whether what is mounted on `fd`'s mount shows elsewhere too (mount_namespaces(7), "shared")."""
+        if self.is_own(fd):
+            return False
         id = syscalls.mount_of(fd)[0]
-        if id not in self._own and id not in self._propagates:
+        if id not in self._propagates:
             mount = mountinfo.mount(procfile.pieces("/proc/self/mountinfo"), id)
             self._propagates[id] = mount is None or any([tag.startswith("shared:") for tag in mount.tags])
-        return self._propagates.get(id, False)
+        return self._propagates[id]
 
     def _make_at(self, path: str, make: Callable[[str, int, str], int]) -> int:
         """What `make` makes at `path`, or where a link leads that another driver may have left there: a descriptor."""

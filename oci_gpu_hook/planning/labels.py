@@ -16,7 +16,6 @@ from oci_gpu_hook.planning.plan import Labels
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.state import ENGINE_HINT
 
-# Whose mounts keep their labels.
 _LEFT_ALONE = {
     ipc.LINK: "the image's {} is a link",
     ipc.HOST: "{} is the host's own",
