@@ -31,7 +31,7 @@ from oci_gpu_hook.node.diagnosis import (
     warned,
 )
 from oci_gpu_hook.node.diagnosis.enginecheck import Engines, Registered
-from oci_gpu_hook.node.engines import cdispecs, registrations
+from oci_gpu_hook.node.engines import cdispecs, containers, registrations
 from oci_gpu_hook.node.engines import installed as host_engines
 from oci_gpu_hook.node.engines.installed import find_program
 from oci_gpu_hook.node.gpus import present
@@ -63,7 +63,7 @@ def doctor(form: str, as_json: bool, word: str | None, config: str | None, root:
     Each line is a pass, a warning or a failure, with what was seen and the one command that fixes it.  Nothing is
     changed.  The exit code is 1 if anything failed.
     """
-    findings = of_host(root, config) if word is None else examine.container(root, word, config)
+    findings = of_host(root, config) if word is None else examine.running(root, containers.find(root, word), config)
     show("json" if as_json else form, document(findings), as_text(findings), painted)
     return int(is_failed(findings))
 

@@ -44,16 +44,10 @@ if TYPE_CHECKING:
 
 Number = tuple[int, int]
 
-
 _SHORT_ID = 12
 _LOOK_SECONDS, _OPEN_SECONDS = 4, 30
 # Of another version than the plan's that lie beside a library.
 _MOST_OTHERS = 64
-
-
-def container(host: HostRoot, word: str, config: str | None) -> list[Finding]:
-    """The findings about the container that `word` names."""
-    return running(host, containers.find(host, word), config)
 
 
 def running(host: HostRoot, found: Running, config: str | None) -> list[Finding]:
@@ -77,14 +71,12 @@ def running(host: HostRoot, found: Running, config: str | None) -> list[Finding]
 
 
 def _findings(host: HostRoot, found: Running, config: str | None, looked: Callable[[], None]) -> list[Finding]:
-    """What is to be said of it; `looked` is called before its nodes are opened."""
+    """In a child: the findings about its inside; `looked` is called before its nodes are opened."""
     inside = ContainerRoot(host, found.pid)
     findings, operations = _wanted(host, inside, found, config)
     if operations is None and any([item.level == FAIL for item in findings]):
         return findings
-    seen, usable = _seen(host, inside, found.pid, operations or ())
-    looked()
-    seen = seen._replace(opened=_opened(host, inside, found.pid, usable))
+    seen = _seen(host, inside, found.pid, operations or (), looked)
     if operations is None:
         return [*findings, *judged.judge_without_request(seen, found)]
     return [*findings, *judged.judge(operations, seen, found)]
@@ -170,11 +162,11 @@ def _bundle(host: HostRoot, found: Running) -> Bundle:
 
 
 def _seen(
-    host: HostRoot, inside: ContainerRoot, pid: int, operations: tuple[Operation, ...]
-) -> tuple[judged.Seen, dict[str, Number]]:
+    host: HostRoot, inside: ContainerRoot, pid: int, operations: tuple[Operation, ...], looked: Callable[[], None]
+) -> judged.Seen:
     """What the container has of the things that the operations give, or of all nodes if there are none.
 
-    Beside it the nodes that can be opened: those with the plan's numbers, or with numbers of NVIDIA's driver.
+    Nodes with the plan's numbers, or with numbers of NVIDIA's driver, are opened.
     """
     wanted = {item.path: (item.major, item.minor) for item in operations if isinstance(item, Device)}
     # A container may call any device so: only NVIDIA's are opened.
@@ -190,27 +182,10 @@ def _seen(
         process_label = host.text(f"/proc/{pid}/attr/current").strip("\0\n ")
         with suppress(OSError), closing(inside.open("/dev/shm")) as fd:
             shm_label = ipc.label_of(fd)
-    seen = judged.Seen(
-        nodes=numbers,
-        opened={},
-        files=_filled(inside, [path for item in operations if isinstance(item, Mount) for path in item.paths()]),
-        cached=cached_names(inside.read(LD_SO_CACHE, ldcache.LARGEST)),
-        process_label=process_label,
-        shm_label=shm_label,
-    )
-    return seen, usable
-
-
-def _unopened(host: HostRoot, cgroup: str) -> str:
-    """Why no open can be tried, one of the sentences of `judged`; "" if one can."""
-    if not cgroup:
-        return judged.NO_CGROUP
-    # A process that enters a frozen cgroup is frozen, too.  In version 1 the freezer's has the same path.
-    freezer = cgroup.replace("/sys/fs/cgroup/devices/", "/sys/fs/cgroup/freezer/", 1)
-    of_version_1 = host.text(f"{freezer}/freezer.state").strip()
-    if host.text(f"{cgroup}/cgroup.freeze").strip() == "1" or of_version_1 in ("FROZEN", "FREEZING"):
-        return judged.PAUSED
-    return "" if os.geteuid() == 0 or os.access(f"{cgroup}/cgroup.procs", os.W_OK) else judged.NO_ROOT
+    files = _filled(inside, [path for item in operations if isinstance(item, Mount) for path in item.paths()])
+    cached = cached_names(inside.read(LD_SO_CACHE, ldcache.LARGEST))
+    looked()
+    return judged.Seen(numbers, _opened(host, inside, pid, usable), files, cached, process_label, shm_label)
 
 
 def _opened(host: HostRoot, inside: ContainerRoot, pid: int, nodes: dict[str, Number]) -> dict[str, int] | str:
@@ -218,9 +193,15 @@ def _opened(host: HostRoot, inside: ContainerRoot, pid: int, nodes: dict[str, Nu
     if not nodes:
         return {}
     cgroup = processes.device_cgroup(host, pid, kernelconfig.cgroup_version(host))
-    unopened = _unopened(host, cgroup)
-    if unopened:
-        return unopened
+    if not cgroup:
+        return judged.NO_CGROUP
+    # A process that enters a frozen cgroup is frozen, too.  In version 1 the freezer's has the same path.
+    freezer = cgroup.replace("/sys/fs/cgroup/devices/", "/sys/fs/cgroup/freezer/", 1)
+    of_version_1 = host.text(f"{freezer}/freezer.state").strip()
+    if host.text(f"{cgroup}/cgroup.freeze").strip() == "1" or of_version_1 in ("FROZEN", "FREEZING"):
+        return judged.PAUSED
+    if os.geteuid() != 0 and not os.access(f"{cgroup}/cgroup.procs", os.W_OK):
+        return judged.NO_ROOT
     who = processes.credentials(host, pid)
     try:
         found: dict[str, int] | str = apart.ask(lambda _: _open_all(inside, cgroup, who, nodes), (_OPEN_SECONDS,))

@@ -14,6 +14,7 @@ from oci_gpu_hook.cli import examine
 from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import WARN, Finding, advice, containercheck
+from oci_gpu_hook.node.engines import containers
 from oci_gpu_hook.node.engines.containerrecords import ContainerNames, Running
 from oci_gpu_hook.node.machine import processes
 from oci_gpu_hook.request import sources
@@ -88,7 +89,7 @@ def test_who_asks_for_nothing_is_told_how_to_ask() -> None:
 def test_a_container_that_has_stopped_is_to_be_started_and_not_to_be_root(tmp_path: Path) -> None:
     hosts.plant(tmp_path, f"var/lib/docker/containers/{ID}/config.v2.json", json.dumps({"Name": "/web"}))
     with pytest.raises(UsageError, match=r"web does not run \(start it: docker start web\)"):
-        examine.container(HostRoot(str(tmp_path)), "web", None)
+        examine.running(HostRoot(str(tmp_path)), containers.find(HostRoot(str(tmp_path)), "web"), None)
 
 
 def test_root_is_not_told_to_be_root(monkeypatch: pytest.MonkeyPatch) -> None:
