@@ -114,9 +114,9 @@ def _gpus(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_devices
 
 
-def _ways(names: Iterable[str], text: str, default: str | None = None) -> Callable[..., Any]:
-    """``--way WORD``"""
-    return click.option("--way", type=click.Choice([*names]), default=default, show_default=True, help=text)
+def _choice(option: str, words: Iterable[str], text: str, default: str | None = None) -> Callable[..., Any]:
+    """An option whose value is one of these words."""
+    return click.option(option, type=click.Choice([*words]), default=default, show_default=True, help=text)
 
 
 @click.group(cls=Group)
@@ -125,7 +125,7 @@ def flags() -> None:
 
 
 @flags.command()
-@_ways(flaglines.DOCKER, "Print the words of this way alone, for docker run $(...).")
+@_choice("--way", flaglines.DOCKER, "Print the words of this way alone, for docker run $(...).")
 @_gpus
 def docker(named: _Named, way: str | None) -> None:
     """Options of docker run, in each way that Docker has.
@@ -138,7 +138,7 @@ def docker(named: _Named, way: str | None) -> None:
 
 
 @flags.command()
-@_ways(flaglines.PODMAN, "Print the words of this way alone, for podman run $(...).")
+@_choice("--way", flaglines.PODMAN, "Print the words of this way alone, for podman run $(...).")
 @_gpus
 def podman(named: _Named, way: str | None) -> None:
     """Options of podman run, by the hook and by CDI.
@@ -149,7 +149,7 @@ def podman(named: _Named, way: str | None) -> None:
 
 
 @flags.command()
-@_ways(flaglines.SPAWNER, "How notebooks get them.", "runtime")
+@_choice("--way", flaglines.SPAWNER, "How notebooks get them.", "runtime")
 @_gpus
 def dockerspawner(named: _Named, way: str) -> None:
     """Python lines of jupyterhub_config.py for DockerSpawner.
@@ -162,7 +162,7 @@ def dockerspawner(named: _Named, way: str) -> None:
 
 
 @flags.command()
-@_ways(flaglines.COMPOSE, "How the service gets them.", "reservations")
+@_choice("--way", flaglines.COMPOSE, "How the service gets them.", "reservations")
 @_gpus
 def compose(named: _Named, way: str) -> None:
     """A compose file with one service.
@@ -187,14 +187,10 @@ def swarmspawner(named: _Named, name: str) -> None:
 
 
 @flags.command()
-@click.option(
-    "--mode",
-    type=click.Choice([*flaglines.KUBE_MODES]),
-    default="none",
-    show_default=True,
-    help="How SELinux confines the pod.",
+@_choice("--mode", flaglines.KUBE_MODES, "How SELinux confines the pod.", "none")
+@_choice(
+    "--way", ("everybody", "profile"), "Who gets them: every user, or those who pick a profile with GPUs.", "everybody"
 )
-@_ways(("everybody", "profile"), "Who gets them: every user, or those who pick a profile with GPUs.", "everybody")
 @click.option("--scc", metavar="NAME", help="With --mode selinux on OpenShift: the constraints that set the type.")
 @_gpus
 def kubespawner(named: _Named, mode: str, way: str, scc: str | None) -> None:
@@ -224,7 +220,7 @@ def lxc(named: _Named) -> None:
 
 @flags.command()
 @click.option("--directory", metavar="DIR", required=True, help="The container's root.")
-@click.option("--way", type=click.Choice(["words", "file"]), default="words", show_default=True, help="What to print.")
+@_choice("--way", ("words", "file"), "What to print.", "words")
 @_gpus
 def nspawn(named: _Named, directory: str, way: str) -> None:
     """Words of systemd-nspawn, or its files, for a container with GPUs.
