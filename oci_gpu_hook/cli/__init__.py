@@ -25,8 +25,10 @@ def main(arguments: list[str]) -> int:
         return OUR_BUG
     from oci_gpu_hook.cli.commands import program
 
+    # No colours if the user wants none (no-color.org) or the terminal has none; else click goes by the terminal.
+    color = False if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" else None
     try:
-        result = program.main(arguments, prog_name="oci-gpu-hook", standalone_mode=False, color=_color())
+        result = program.main(arguments, prog_name="oci-gpu-hook", standalone_mode=False, color=color)
         # Buffered output that cannot be written must fail here, and not when the interpreter ends.
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
@@ -50,9 +52,3 @@ def main(arguments: list[str]) -> int:
         with open(os.devnull, "w") as nowhere:
             os.dup2(nowhere.fileno(), 1)
         return ApplyError.exit_code
-
-
-def _color() -> bool | None:
-    """False if the user wants no colours (no-color.org) or the terminal has none; else click goes by the terminal."""
-    is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    return False if is_plain else None

@@ -224,10 +224,7 @@ def of_vendor(root: HostRoot, settings: Settings, hook: spec_of.Hook) -> dict[st
 
 
 def stale(root: HostRoot, document: dict[str, Any]) -> str:
-    """Why a spec of ours for another vendor's devices, or for what is beside GPUs, is out of date, in a sentence.
-
-    "" if it is not.
-    """
+    """Why our spec of another vendor's devices, or of what is beside GPUs, is out of date; "" if it is not."""
     flag, family = cdispecs.vendor_of(document), family_of(document)
     settings = Settings(device_group="container" if "additionalGids" in str(document) else "host")
     try:
@@ -235,21 +232,15 @@ def stale(root: HostRoot, document: dict[str, Any]) -> str:
         now = of_vendor(root, settings, hook) if flag else beside_gpus(root, settings, family)
     except HookError as err:
         return err.message
-    different = carriedout.misfit(cdispecs.driver_of(document), cdispecs.driver_of(now))
-    if different or _without_hooks(document) == _without_hooks(now):
-        return different
-    return "the CDI spec does not say what the host has now"
+    # How a spec starts the hook depends on who wrote it.
+    before, after = [{**it, "containerEdits": {**it["containerEdits"], "hooks": None}} for it in (document, now)]
+    different = "" if before == after else "the CDI spec does not say what the host has now"
+    return carriedout.misfit(cdispecs.driver_of(document), cdispecs.driver_of(now)) or different
 
 
 def family_of(document: dict[str, Any]) -> str:
     """What a spec of ours without a hook is for: ``imex``, ``gds``, ...; "" for any other document."""
     return cdispecs.kind_of(document).rpartition("/")[2].partition("-")[0]
-
-
-def _without_hooks(document: dict[str, Any]) -> dict[str, Any]:
-    """What a spec says of devices and files: how it starts the hook depends on who wrote it."""
-    edits = document["containerEdits"]
-    return {**document, "containerEdits": {key: edits[key] for key in edits if key != "hooks"}}
 
 
 def write(path: str, document: dict[str, Any]) -> None:
