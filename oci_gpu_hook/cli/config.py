@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from typing import Any
 
 import click
@@ -22,7 +23,6 @@ from oci_gpu_hook.request.settings import Settings, files
 from oci_gpu_hook.request.settingsfile import Setting
 
 NVIDIAS = "/etc/nvidia-container-runtime/config.toml"
-_DEFAULT = "default"
 _LARGEST = 1 << 20
 
 
@@ -79,15 +79,10 @@ def import_nvidias(file: str | None, output: str | None, form: str, root: HostRo
 
 def in_force(lines: list[Setting]) -> dict[str, Any]:
     """Each setting for every container, and each line below a heading, with its file and line."""
-    decisive = settingsfile.decisive(lines, "", "")
-    defaults = {field: (default, _DEFAULT) for field, default in Settings()._asdict().items() if field != "unmatched"}
-    found = {**defaults, **{field: (line.value, line.where) for field, line in decisive.items()}}
-    return {
-        "settings": [_row(field, *found[field]) for field in found],
-        "rules": [
-            {line.scope: line.pattern, **_row(line.field, line.value, line.where)} for line in lines if line.scope
-        ],
-    }
+    rows = {key: _row(key, value, "default") for key, value in Settings()._asdict().items() if key != "unmatched"}
+    rows |= {key: _row(key, line.value, line.where) for key, line in settingsfile.decisive(lines, "", "").items()}
+    rules = [{line.scope: line.pattern, **_row(line.field, line.value, line.where)} for line in lines if line.scope]
+    return {"settings": [*rows.values()], "rules": rules}
 
 
 def _row(field: str, value: object, where: str) -> dict[str, Any]:
@@ -116,10 +111,8 @@ def _printable(text: str) -> str:
 
 def _summary(rows: list[Answer], output: str) -> list[str]:
     """What was written, and a line for each refused key."""
-    counts = [
-        f"{sum(row.answer == answer for row in rows)} {answer}"
-        for answer in (nvidiaconfig.SERVED, nvidiaconfig.NEEDLESS, nvidiaconfig.REFUSED)
-    ]
+    numbers = Counter([row.answer for row in rows])
+    counts = [f"{numbers[it]} {it}" for it in (nvidiaconfig.SERVED, nvidiaconfig.NEEDLESS, nvidiaconfig.REFUSED)]
     refused = [f"  refused: {row.key} = {row.value}: {row.means}" for row in rows if row.answer == nvidiaconfig.REFUSED]
     return [f"wrote {_printable(output)}: {', '.join(counts)}", *refused]
 
