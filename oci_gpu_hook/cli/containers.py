@@ -64,12 +64,7 @@ def containers(watch: float | None, form: str, config: str | None, root: HostRoo
         return
     if form != "text":
         raise UsageError("--watch shows lines for people: without it --format json gives one look")
-
-    def table() -> list[str]:
-        held, *_ = _look(root, settings.driver_root)
-        return devices(held, utilization(settings.gpu_metrics))
-
-    repeat(table, watch)
+    repeat(lambda: devices(_look(root, settings.driver_root)[0], utilization(settings.gpu_metrics)), watch)
 
 
 def _look(root: HostRoot, driver_root: str) -> tuple[Holders, Found, bool]:
@@ -110,7 +105,7 @@ def _told(counted: tuple[Counted, ...], most: int) -> list[str]:
     return lines
 
 
-def document(held: Holders, found: Found, counted: tuple[Counted, ...] = (), most: int = 0) -> dict[str, object]:
+def document(held: Holders, found: Found, counted: tuple[Counted, ...], most: int) -> dict[str, object]:
     """The containers, the devices that nobody holds and the leases, for programs."""
     return {
         "containers": [_row(item) for item in held.holding],
@@ -167,7 +162,6 @@ def lines_of(held: Holders, found: Found, *, with_others: bool) -> list[str]:
 
 
 def _notes(item: Holder) -> list[str]:
-    """What must be said of one container."""
     lines = []
     more = f": oci-gpu-hook doctor --container {item.container.running.pid}"
     if item.denied:
@@ -184,7 +178,6 @@ def _list(shares: tuple[Share | Other, ...]) -> str:
 
 
 def _painted(line: str) -> str:
-    """The headings stand out."""
     return click.style(line, bold=True) if line.split()[:4] == list(_HEADINGS[:4]) else line
 
 
@@ -194,10 +187,9 @@ def _called(container: ContainerDevices) -> str:
 
 def _row(item: Holder) -> dict[str, object]:
     running = item.container.running
-    called = running.called
     return {
         "id": running.id,
-        **{name: getattr(called, name) for name in ("name", "pod", "namespace", "engine")},
+        **{name: getattr(running.called, name) for name in ("name", "pod", "namespace", "engine")},
         "runtime": running.runtime,
         "user": running.owner,
         "pid": running.pid,

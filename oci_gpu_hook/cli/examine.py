@@ -154,10 +154,8 @@ def _bundle(host: HostRoot, found: Running) -> Bundle:
     """The bundle that it was started from; without one, a bundle with the environment of its process."""
     if found.bundle:
         data = containers.config(host, found)
-        try:
+        with suppress(BundleError):
             return Bundle(found.bundle, object_of(data or b"", f"{found.bundle}/config.json"))
-        except BundleError:
-            pass
     return Bundle("", {"process": {"env": processes.environment(host, found.pid)}, "root": {"path": "/"}})
 
 
@@ -169,11 +167,10 @@ def _seen(
     Nodes with the plan's numbers, or with numbers of NVIDIA's driver, are opened.
     """
     wanted = {item.path: (item.major, item.minor) for item in operations if isinstance(item, Device)}
-    # A container may call any device so: only NVIDIA's are opened.
-    names = proc.character_majors(host) if not operations else {}
-    majors = {major for name, major in names.items() if name.startswith("nvidia")}
-    paths = list(wanted)
+    paths, majors = list(wanted), set[int]()
     if not operations:
+        # A container may call any device so: only NVIDIA's are opened.
+        majors = {major for name, major in proc.character_majors(host).items() if name.startswith("nvidia")}
         paths = [f"/dev/{name}" for name in inside.names("/dev") if name.startswith("nvidia")]
     numbers = {path: inside.numbers(path) for path in paths}
     usable = {path: at for path, at in numbers.items() if at and (at == wanted.get(path) or at[0] in majors)}

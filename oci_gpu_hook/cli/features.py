@@ -89,20 +89,14 @@ def _remove(root: HostRoot, settings: Settings, keep: str = "") -> str:
 
 
 def _remember(root: HostRoot, path: str) -> None:
-    """That this file was written last."""
     with whole.explained(f"{saved.FOLDER}/{_LAST}"):
         saved.write(root, _LAST, path.encode("utf-8", "surrogateescape"))
 
 
 def others(root: HostRoot) -> tuple[featurelabels.Other, ...]:
     """What other vendors' files name that is here and can be served."""
-    return tuple(
-        [
-            featurelabels.Other(item.inventory.kind, len(item.devices), item.inventory.version)
-            for item in present.look(root).vendors
-            if item.inventory.kind and item.nodes() and not item.lacking()
-        ]
-    )
+    vendors = [it for it in present.look(root).vendors if it.inventory.kind and it.nodes() and not it.lacking()]
+    return tuple([featurelabels.Other(it.inventory.kind, len(it.devices), it.inventory.version) for it in vendors])
 
 
 def _text(root: HostRoot, settings: Settings, seconds: float, beside: tuple[featurelabels.Other, ...]) -> str:
