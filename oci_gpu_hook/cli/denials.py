@@ -143,7 +143,6 @@ def _engine(source: contexts.Context, target: contexts.Context) -> tuple[str, st
 
 
 def _ipc(denial: Denial, source: contexts.Context, target: contexts.Context) -> tuple[str, str] | None:
-    """A denial in /dev/shm or /dev/mqueue."""
     if denial.device not in _IPC or denial.tclass not in ("dir", "file", "lnk_file"):
         return None
     what = _IPC[denial.device]
@@ -164,7 +163,6 @@ def _ipc(denial: Denial, source: contexts.Context, target: contexts.Context) -> 
 
 
 def _node(denial: Denial, source: contexts.Context, target: contexts.Context) -> tuple[str, str] | None:
-    """A denial of a device node."""
     if target.type == "dri_device_t":
         remedy = "setsebool -P nvidia_container_use_dri on" if source.type == _GPU_CONTAINER else _AS_GPU_CONTAINER
         return f"a {source.type} container may not use the host's /dev/dri", remedy
@@ -235,10 +233,8 @@ def _service(denial: Denial, source: contexts.Context, target: contexts.Context)
     if target.type != "nvidia_runtime_t" and not is_nvidias:
         return None
     if source.type != _GPU_CONTAINER:
-        return (
-            f"a {source.type} container speaks to a service of NVIDIA's on the host ({target.type})",
-            _AS_GPU_CONTAINER,
-        )
+        cause = f"a {source.type} container speaks to a service of NVIDIA's on the host ({target.type})"
+        return cause, _AS_GPU_CONTAINER
     return (
         f"a service of NVIDIA's or its socket is {target.type}, which {source.type} may not use",
         "let systemd start the service, and give its folder its label back: restorecon -Rv /run/nvidia-persistenced",
@@ -246,7 +242,6 @@ def _service(denial: Denial, source: contexts.Context, target: contexts.Context)
 
 
 def _driver_file(denial: Denial, target: contexts.Context) -> tuple[str, str] | None:
-    """A denial of one of the driver's files."""
     name = _base(denial.name)
     if not name.startswith(_DRIVER_FILES) or denial.tclass not in ("file", "lnk_file") or target.type == _FILE_TYPE:
         return None

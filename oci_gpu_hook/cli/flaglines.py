@@ -84,10 +84,7 @@ _RESERVED = """\
           devices:
             - capabilities: [gpu]
 """
-_ENVIRONMENT = f"""\
-    environment:
-      {VISIBLE_DEVICES}: "$names"
-"""
+_ENVIRONMENT = f'    environment:\n      {VISIBLE_DEVICES}: "$names"\n'
 COMPOSE = {
     "reservations": (
         "by --gpus: needs the package oci-gpu-hook-docker; podman-compose drops 'deploy'",
@@ -221,9 +218,7 @@ _SHARED_MEMORY = """\
 # What people must know of each GPU mode, and KubeSpawner's settings beside the resources, as Python.
 KUBE_MODES: dict[str, tuple[str, dict[str, str]]] = {
     "none": (
-        """\
-# GPU mode none: the pod stays in container_t. The device plugin picks the GPUs, and the hook puts them in.
-""",
+        "# GPU mode none: the pod stays in container_t. The device plugin picks the GPUs, and the hook puts them in.\n",
         {},
     ),
     # Our type, at the level that Open Data Hub's ConfigMap had.

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import os
 import shlex
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Callable, NamedTuple
 
@@ -201,8 +202,7 @@ def kubespawner(named: _Named, mode: str, way: str, scc: str | None) -> None:
     """
     if scc is not None and (mode != "selinux" or not is_name(scc)):
         raise UsageError("--scc is the name of constraints, for --mode selinux", "such as nvidia-container")
-    kinds = [kind for _, kind in _each(*named.on_host()[1:])] if named.gpus else [_GPU]
-    limits = {kind: kinds.count(kind) for kind in kinds}
+    limits = Counter([kind for _, kind in _each(*named.on_host()[1:])] if named.gpus else [_GPU])
     click.echo(flaglines.kube(mode, limits, scc=scc, is_profile=way == "profile"), nl=False)
 
 
