@@ -138,7 +138,7 @@ def granted(capabilities: str, settings: Settings) -> tuple[str, ...]:
             raise UsageError(f"unknown capability {quoted(word)} in --capabilities", _CHOICE)
     named = [name for name in CAPABILITIES if name in words or ALL in words]
     if not named:
-        raise UsageError("--capabilities names none", _CHOICE)
+        raise UsageError("--capabilities names no capability", _CHOICE)
     granted = tuple([name for name in named if name in settings.allowed_capabilities])
     if not granted:
         raise UsageError(f"none of the capabilities {', '.join(named)} is allowed", ADMINISTRATOR)

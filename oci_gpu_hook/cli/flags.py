@@ -52,7 +52,7 @@ class _Named(NamedTuple):
     def request(self) -> Request:
         """What a container that gets them asks for; UsageError for what is no device's name."""
         if ALL in self.gpus and len(self.gpus) > 1:
-            raise UsageError("'all' stands beside other devices")
+            raise UsageError("'all' cannot be given with other devices")
         names = []
         for item in self.gpus or (ALL,):
             try:

@@ -197,7 +197,7 @@ def test_an_empty_file_is_anybodys(tmp_path: Path) -> None:
     [
         (["--capabilities", "gpu"], 2, "unknown capability 'gpu' in --capabilities"),
         (["--capabilities", "all,\x1b[2J"], 2, "unknown capability '\\x1b[2J'"),
-        (["--capabilities", ""], 2, "--capabilities names none"),
+        (["--capabilities", ""], 2, "--capabilities names no capability"),
         (["--hook", "hook"], 2, "--hook is 'hook', which is not an absolute path"),
         (["--hook", "/a\nb"], 2, "--hook is '/a\\nb'"),
         (["--format", "toml"], 2, "invalid value for '--format'"),

@@ -159,7 +159,7 @@ def test_names_that_only_the_hook_knows_become_others(program: Program, tree: Pa
         (["x"], "'x' is no GPU's name"),
         (["none"], "'none' is no GPU's name"),
         (["0:1"], "MIG"),
-        (["all", "0"], "'all' stands beside other devices"),
+        (["all", "0"], "'all' cannot be given with other devices"),
         (["\x1b[31m"], "is no GPU's name"),
         ([hosts.uuid(9)], "unknown device"),
     ],
