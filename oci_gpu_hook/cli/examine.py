@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from oci_gpu_hook.asking import Options, Question
 from oci_gpu_hook.container import ipc
@@ -33,14 +32,12 @@ from oci_gpu_hook.node.machine import apart, kernelconfig, libselinux, processes
 from oci_gpu_hook.node.machine.untrusted import ContainerRoot
 from oci_gpu_hook.operations import Device, Mount
 from oci_gpu_hook.planning import compatibility, decide
+from oci_gpu_hook.planning.plan import Plan
 from oci_gpu_hook.request.bundle import Bundle
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.state import State, object_of
 from oci_gpu_hook.vendors import folders
-
-if TYPE_CHECKING:
-    from oci_gpu_hook.operations import Operation
 
 Number = tuple[int, int]
 
@@ -73,13 +70,11 @@ def running(host: HostRoot, found: Running, config: str | None) -> list[Finding]
 def _findings(host: HostRoot, found: Running, config: str | None, looked: Callable[[], None]) -> list[Finding]:
     """In a child: the findings about its inside; `looked` is called before its nodes are opened."""
     inside = ContainerRoot(host, found.pid)
-    findings, operations = _wanted(host, inside, found, config)
-    if operations is None and any([item.level == FAIL for item in findings]):
+    findings, plan = _wanted(host, inside, found, config)
+    if plan is None and any([item.level == FAIL for item in findings]):
         return findings
-    seen = _seen(host, inside, found.pid, operations or (), looked)
-    if operations is None:
-        return [*findings, *judged.judge_without_request(seen, found)]
-    return [*findings, *judged.judge(operations, seen, found)]
+    seen = _seen(host, inside, found.pid, plan, looked)
+    return [*findings, *judged.judge(plan, seen, found)]
 
 
 def _by(found: Running) -> str:
@@ -92,8 +87,8 @@ def _by(found: Running) -> str:
 
 def _wanted(
     host: HostRoot, inside: ContainerRoot, found: Running, config: str | None
-) -> tuple[list[Finding], tuple[Operation, ...] | None]:
-    """The finding about its request, and the operations of its plan; None if there is no plan."""
+) -> tuple[list[Finding], Plan | None]:
+    """The findings about its request, and the hook's plan for it, if there is one."""
     try:
         bundle = _bundle(host, found)
         question = Question(bundle, State(found.id), Options(config, host.path))
@@ -109,7 +104,7 @@ def _wanted(
         return [failed("request", err.message, in_words(err.hint) if err.hint else DOCTOR)], None
     findings = [passed("request", _asked(request))]
     findings += [passed("libcuda", note) for note in plan.notes if note.startswith(compatibility.TOPIC)]
-    return findings, plan.operations
+    return findings, plan
 
 
 def _asked(request: Request) -> str:
@@ -160,12 +155,13 @@ def _bundle(host: HostRoot, found: Running) -> Bundle:
 
 
 def _seen(
-    host: HostRoot, inside: ContainerRoot, pid: int, operations: tuple[Operation, ...], looked: Callable[[], None]
+    host: HostRoot, inside: ContainerRoot, pid: int, plan: Plan | None, looked: Callable[[], None]
 ) -> judged.Seen:
-    """What the container has of the things that the operations give, or of all nodes if there are none.
+    """What the container has of the things that its plan gives, or of NVIDIA's nodes without one.
 
     Nodes with the plan's numbers, or with numbers of NVIDIA's driver, are opened.
     """
+    operations = plan.operations if plan else ()
     wanted = {item.path: (item.major, item.minor) for item in operations if isinstance(item, Device)}
     paths, majors = list(wanted), set[int]()
     if not operations:

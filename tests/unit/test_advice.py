@@ -55,7 +55,7 @@ def test_every_advice_is_in_the_engines_own_words(name: str) -> None:
 
 def test_a_paused_container_is_to_run_on_and_no_one_is_told_to_be_root() -> None:
     seen = containercheck.Seen({"/dev/nvidia0": (195, 0)}, containercheck.PAUSED, frozenset(), None, "", "")
-    (_, found) = containercheck.judge_without_request(seen, OF["podman"])
+    (_, found) = containercheck.judge(None, seen, OF["podman"])
     assert (found.level, found.remedy) == (WARN, "podman unpause web")
 
 

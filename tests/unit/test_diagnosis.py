@@ -7,6 +7,7 @@ import errno
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -518,7 +519,7 @@ LIBRARY = Mount("/h/libcuda.so.580.1", "/usr/lib64/libcuda.so.580.1", (), True, 
 LIBRARY = LIBRARY._replace(names=("libcuda.so.1",))
 NAMED = (Entry(b"libcuda.so.1", b"/x", 3),)
 CACHE = LdCache("/etc/ld.so.cache", NAMED, True, "")
-PLANNED = (NODE, GPU, LIBRARY, CACHE)
+PLANNED: Any = SimpleNamespace(operations=(NODE, GPU, LIBRARY, CACHE))
 CONTAINER = Running("a" * 64, 7, "/b", "crun", ContainerNames("podman", "web"), os.geteuid())
 WELL = containercheck.Seen(
     nodes={"/dev/nvidiactl": (195, 255), "/dev/nvidia0": (195, 0)},

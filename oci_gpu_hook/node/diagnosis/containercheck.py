@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import errno as codes
 import os
-from typing import TYPE_CHECKING
 
 from oci_gpu_hook.formats import contexts
 from oci_gpu_hook.node.diagnosis import Finding, advice, failed, listed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import DOCTOR, KERNELS_LOG, Remedy, command, is_name, then
 from oci_gpu_hook.node.engines.containerrecords import Running
 from oci_gpu_hook.operations import Device, LdCache, Mount
+from oci_gpu_hook.planning.plan import Plan
 from oci_gpu_hook.record import NamedTuple
-
-if TYPE_CHECKING:
-    from oci_gpu_hook.operations import Operation
 
 # Why no open was tried, and what fixes that if it is not to start the container again.
 NO_CGROUP, NO_ENTRY = "its device cgroup is not known", "its device cgroup cannot be entered"
@@ -52,21 +49,23 @@ class Seen(NamedTuple):
     shm_label: str
 
 
-def judge(operations: tuple[Operation, ...], seen: Seen, who: Running) -> list[Finding]:
-    """The findings in order of cause: nodes, whether they open, libraries, cache, labels."""
+def judge(plan: Plan | None, seen: Seen, who: Running) -> list[Finding]:
+    """The findings in order of cause: nodes, whether they open, libraries, cache, labels; plan: None if it has none."""
+    if plan is None:
+        return _without_request(seen, who)
     restart = advice.restart(who)
-    devices = [item for item in operations if isinstance(item, Device)]
+    devices = [item for item in plan.operations if isinstance(item, Device)]
     present = [item.path for item in devices if seen.nodes.get(item.path) is not None]
     if devices and not present:
         text = f"none of its {len(devices)} nodes is there: the hook did not run when it started"
         return [failed("nodes", text, then(DOCTOR, restart))]
-    mounts = [item for item in operations if isinstance(item, Mount) and not item.folder]
+    mounts = [item for item in plan.operations if isinstance(item, Mount) and not item.folder]
     libraries = [item for item in mounts if ".so." in _name(item.target) or item.target.endswith(".so")]
     return [
         *_nodes(devices, seen, restart),
         *_opened(present, seen, who),
         _libraries(libraries, seen, restart),
-        _cache([item for item in operations if isinstance(item, LdCache)], seen, restart),
+        _cache([item for item in plan.operations if isinstance(item, LdCache)], seen, restart),
         _labels(seen, restart),
     ]
 
@@ -77,7 +76,7 @@ def counted_none() -> Finding:
     return warned("request", seen, command("vi", "docker-compose.yml", note="count: all, below its devices"))
 
 
-def judge_without_request(seen: Seen, who: Running) -> list[Finding]:
+def _without_request(seen: Seen, who: Running) -> list[Finding]:
     """The findings about a container that asks for nothing: a CDI spec, for example, can have given it nodes."""
     paths = [path for path, numbers in seen.nodes.items() if numbers is not None]
     if not paths:
