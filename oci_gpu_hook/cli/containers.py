@@ -14,6 +14,7 @@ import re
 import shutil
 import sys
 import time
+from contextlib import suppress
 from typing import Callable
 
 import click
@@ -33,7 +34,7 @@ from oci_gpu_hook.node.exporters.exposition import PREFIX
 from oci_gpu_hook.node.gpus import leased, present
 from oci_gpu_hook.node.gpus.leased import Counted
 from oci_gpu_hook.report.records import printable
-from oci_gpu_hook.request.settings import Settings, read_settings
+from oci_gpu_hook.request.settings import read_settings
 
 _OTHERS = "OTHERS"
 _HEADINGS = ("CONTAINER", "ID", "ENGINE", "RUNTIME", "GPU", _OTHERS, "SINCE")
@@ -58,7 +59,10 @@ def containers(watch: float | None, form: str, config: str | None, root: HostRoo
     settings = read_settings(config, None, root.path.rstrip("/"))
     if watch is None:
         held, found, with_others = _look(root, settings.driver_root)
-        counted, most = _counted(root, settings), settings.gpu_holders
+        driver, most = None, settings.gpu_holders
+        with suppress(DriverError):
+            driver = survey.current(root, settings.driver_root)
+        counted = leased.look(root, driver, most)
         lines = [*lines_of(held, found, with_others=with_others), *_told(counted, most)]
         show(form, document(held, found, counted, most), lines, _painted)
         return
@@ -83,15 +87,6 @@ def _look(root: HostRoot, driver_root: str) -> tuple[Holders, Found, bool]:
     nodes = tuple([(node.path, node.major, node.minor) for vendor in vendors for node in vendor.nodes()])
     found = containerdevices.look(root, holders.wanted(tuple(divided), nodes))
     return holders.holders(tuple(divided), found.containers), found, with_others
-
-
-def _counted(root: HostRoot, settings: Settings) -> tuple[Counted, ...]:
-    """The leases and the health of this host's devices."""
-    try:
-        found = survey.current(root, settings.driver_root)
-    except DriverError:
-        found = None
-    return leased.look(root, found, settings.gpu_holders)
 
 
 def _told(counted: tuple[Counted, ...], most: int) -> list[str]:
