@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from oci_gpu_hook.cli import onhost
+from oci_gpu_hook.cli import named, onhost
 from oci_gpu_hook.cli.group import Group
 from oci_gpu_hook.cli.options import config_file, host_root
 from oci_gpu_hook.container import layout
@@ -265,8 +265,8 @@ def _check_ours(path: str, document: dict[str, Any]) -> None:
             raise UsageError(f"{path} is there and is not a regular file", "give another --output")
         if not status.st_size:
             return
-        with open(path, encoding="utf-8") as file:
-            found = cdispecs.ours(file.read())
+        # Not by its name alone: a user's folder may have a FIFO there meanwhile.
+        found = cdispecs.ours(named.content(path).decode())
     vendor, kind = cdispecs.vendor_of(found), cdispecs.kind_of(found)
     if not (vendor or kind or cdispecs.driver_of(found)):
         raise UsageError(f"{path} is there and is no CDI spec of ours", "move it away first")

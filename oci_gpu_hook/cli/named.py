@@ -16,7 +16,7 @@ from oci_gpu_hook.request.bundle import Bundle, read_bundle
 from oci_gpu_hook.request.state import ENGINE_HINT
 
 
-def content(path: str, largest: int, root: HostRoot | None = None) -> bytes:
+def content(path: str, largest: int = untrusted.LARGEST, root: HostRoot | None = None) -> bytes:
     """The whole content of a regular file, below a root if one is given; OSError if it is none, or has more bytes."""
     with open(untrusted.regular(path, root), "rb") as file:
         data = file.read(largest + 1)

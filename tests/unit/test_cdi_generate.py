@@ -17,7 +17,7 @@ import yaml
 from oci_gpu_hook import asking
 from oci_gpu_hook.cli import cdi as command
 from oci_gpu_hook.driver.nodes import DeviceNode
-from oci_gpu_hook.errors import ApplyError, UsageError
+from oci_gpu_hook.errors import ApplyError, HookError, UsageError
 from oci_gpu_hook.node.engines import cdispecs
 from oci_gpu_hook.node.setup import cdispec
 from oci_gpu_hook.operations import Mount
@@ -184,6 +184,18 @@ def test_a_link_is_not_followed_and_not_replaced(host: Node, tmp_path: Path) -> 
         command.write(str(file), {})
     assert file.is_symlink()
     assert target.read_text() == "precious"
+
+
+def test_a_fifo_that_a_user_puts_there_meanwhile_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at the name and the reading: nobody writes to it, so who opens it would wait for ever."""
+    (tmp_path / "before").write_text("{}")
+    regular = os.lstat(tmp_path / "before")
+    os.mkfifo(tmp_path / "nvidia.yaml")
+    monkeypatch.setattr(os, "lstat", lambda *_: regular)
+    with pytest.raises(HookError, match=r"nvidia\.yaml"):
+        command.write(str(tmp_path / "nvidia.yaml"), {})
 
 
 def test_an_empty_file_is_anybodys(tmp_path: Path) -> None:
