@@ -20,7 +20,7 @@ from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import holders
 from oci_gpu_hook.node.engines import containerdevices
-from oci_gpu_hook.node.exporters import counters, gpuexposition, sinceboot, spool
+from oci_gpu_hook.node.exporters import counters, gpuexposition, sinceboot
 from oci_gpu_hook.node.gpus import kernellog, leased, nvml, readings
 from oci_gpu_hook.node.machine import validated, whole
 from oci_gpu_hook.request.settings import Settings, read_settings
@@ -49,15 +49,15 @@ def metrics(write: bool, gpus: bool, timeout: float, config: str | None) -> None
     if gpus:
         _of_gpus(write, timeout, config)
         return
-    with spool.lock():
+    with counters.lock():
         file = read_settings(config, None).metrics if write else ""
         if write and not file:
-            click.echo(f"no setting 'metrics': {'stopped counting' if spool.stop() else 'not counting'}")
+            click.echo(f"no setting 'metrics': {'stopped counting' if counters.stop() else 'not counting'}")
         elif write:
-            spool.turn()
-            whole.write(file, counters.exposition(spool.added_up()))
+            counters.turn()
+            whole.write(file, counters.exposition(counters.added_up()))
         else:
-            click.echo(counters.exposition(spool.added_up()), nl=False)
+            click.echo(counters.exposition(counters.added_up()), nl=False)
 
 
 def _of_gpus(write: bool, timeout: float, config: str | None) -> None:

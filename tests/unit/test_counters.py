@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.exporters import counters, spool
+from oci_gpu_hook.node.exporters import counters
 from oci_gpu_hook.node.machine import whole
 from oci_gpu_hook.report import records
 
@@ -83,40 +83,40 @@ def folder(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch
     """A spool of the test's own."""
     host = tmp_path_factory.mktemp("host")
     (host / "run").mkdir()
-    monkeypatch.setattr(spool, "HostRoot", lambda: HostRoot(str(host)))
-    for module in (records, spool):
+    monkeypatch.setattr(counters, "HostRoot", lambda: HostRoot(str(host)))
+    for module in (records, counters):
         monkeypatch.setattr(module, "SPOOL", str(tmp_path / "starts"))
-    monkeypatch.setattr(spool, "_FOLDER", str(tmp_path))
-    monkeypatch.setattr(spool, "_TOTALS", str(tmp_path / "metrics.json"))
+    monkeypatch.setattr(counters, "_FOLDER", str(tmp_path))
+    monkeypatch.setattr(counters, "_TOTALS", str(tmp_path / "metrics.json"))
     return tmp_path
 
 
 def total() -> int:
-    return sum([value for key, value in spool.added_up().items() if key[0].isalpha() and " " in key])
+    return sum([value for key, value in counters.added_up().items() if key[0].isalpha() and " " in key])
 
 
 def test_without_a_spool_nobody_counts(folder: Path) -> None:
     records.to_spool(b"\n1 started -\n")
     assert list(folder.iterdir()) == []
-    spool.turn()
+    counters.turn()
     records.to_spool(b"\n1 started -\n")
     assert total() == 1
 
 
 def test_many_hooks_and_collectors_at_once_lose_no_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight processes append while the spool is taken away again and again."""
-    monkeypatch.setattr(spool, "_FULL", 2000)
-    spool.turn()
+    monkeypatch.setattr(counters, "_FULL", 2000)
+    counters.turn()
     fork = multiprocessing.get_context("fork")
     writers = [fork.Process(target=_write, args=(500,)) for _ in range(8)]
     for writer in writers:
         writer.start()
     turns = 0
     while any(writer.is_alive() for writer in writers):
-        with spool.lock():
+        with counters.lock():
             # A hook finishes its line in microseconds, a collector comes again after half a minute.
             before = os.stat(folder / "starts").st_ino
-            spool.turn()
+            counters.turn()
             turns += os.stat(folder / "starts").st_ino != before
         writers[0].join(0.2)
     assert [writer.exitcode for writer in writers] == [0] * 8
@@ -133,9 +133,9 @@ def _write(lines: int) -> None:
 
 def test_a_collector_that_dies_anywhere_counts_nothing_twice(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is stopped before each call that changes a file, and the next one goes on."""
-    monkeypatch.setattr(spool, "_FULL", 10)
+    monkeypatch.setattr(counters, "_FULL", 10)
     calls = [(os, "link"), (os, "rename"), (os, "unlink"), (whole, "write")]
-    spool.turn()
+    counters.turn()
     written = 0
     for _ in range(3):
         for owner, name in calls:
@@ -144,11 +144,11 @@ def test_a_collector_that_dies_anywhere_counts_nothing_twice(folder: Path, monke
             with monkeypatch.context() as patch:
                 patch.setattr(owner, name, _die)
                 try:
-                    spool.turn()
+                    counters.turn()
                 except _Died:
                     pass
             assert total() == written, name
-            spool.turn()
+            counters.turn()
             assert total() == written, name
 
 
@@ -162,7 +162,7 @@ def _die(*arguments: object, **named: object) -> None:
 
 def test_a_spool_that_nobody_collects_does_not_grow_for_ever(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "_LARGEST_SPOOL", 100)
-    spool.turn()
+    counters.turn()
     for _ in range(50):
         records.to_spool(b"\n1 started -\n")
     assert (folder / "starts").stat().st_size < 100 + 20
@@ -190,7 +190,7 @@ def test_damaged_totals_begin_anew(folder: Path) -> None:
 
 def test_stopping_takes_away_what_counting_made_and_nothing_else(folder: Path) -> None:
     (folder / "inventory").touch()
-    spool.turn()
-    assert spool.stop()
-    assert not spool.stop()
+    counters.turn()
+    assert counters.stop()
+    assert not counters.stop()
     assert [path.name for path in folder.iterdir()] == ["inventory"]

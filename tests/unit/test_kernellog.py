@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.exporters import sinceboot, spool
+from oci_gpu_hook.node.exporters import counters, sinceboot
 from oci_gpu_hook.node.gpus import kernellog
 from oci_gpu_hook.node.gpus.kernellog import Xid
 
@@ -92,7 +92,7 @@ class Host:
 
 @pytest.fixture
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
-    monkeypatch.setattr(spool, "HostRoot", lambda: HostRoot(str(tmp_path)))
+    monkeypatch.setattr(counters, "HostRoot", lambda: HostRoot(str(tmp_path)))
     return Host(tmp_path)
 
 

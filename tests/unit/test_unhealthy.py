@@ -12,7 +12,7 @@ import pytest
 from oci_gpu_hook.driver.proc import Gpu
 from oci_gpu_hook.host import leases
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.exporters import sinceboot, spool
+from oci_gpu_hook.node.exporters import counters, sinceboot
 from oci_gpu_hook.node.gpus.readings import GpuReading, Readings
 
 BUSES = ("00000000:07:00.0", "00000000:0f:00.0")
@@ -57,7 +57,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     def alone() -> Iterator[None]:
         yield
 
-    monkeypatch.setattr(spool, "lock", alone)
+    monkeypatch.setattr(counters, "lock", alone)
     for folder in ("run", "dev", "proc/sys/kernel/random", "sys/bus/pci/drivers/nvidia"):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "dev/kmsg").write_text("")

@@ -1,16 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counters of starts in Prometheus's text format, from the lines that hooks write.  Pure.
+"""Counters of starts: add up the lines that hooks write, so that none is lost or counted twice, and tell Prometheus.
 
-A line that is incomplete, or that no hook of ours has written, is not counted.  Must not be on the hook's path.
+Hooks append to one file, the spool, and take no lock: a start waits for nobody.  A collector gives a full spool the
+name ``starts.N``, and renames a new one into its place.  A hook that has the old one open still writes to it.  So an
+old spool is added up again at each collection, and goes into the totals only when the next one is full, long after.
+The totals say which N they contain: a collector that dies between two of its steps counts nothing twice.
+
+Must not be used by the hook, nor by two collectors at once: they take `lock`.
 """
 
 from __future__ import annotations
 
+import fcntl
+import json
+import os
 import re
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
+from oci_gpu_hook.host import saved
+from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.node.exporters import exposition as text_format
-from oci_gpu_hook.report.records import OUTCOMES, REFUSALS, STEPS
+from oci_gpu_hook.node.machine import whole
+from oci_gpu_hook.report.records import OUTCOMES, REFUSALS, SPOOL, STEPS
 
 # The upper bounds of the histogram, in seconds; a start takes some tens of milliseconds.
 BUCKETS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
@@ -18,10 +32,104 @@ BUCKETS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _SUM = "microseconds"
 _LINE = re.compile("([0-9]{1,12}) ([a-z]+) ([a-z-]+)")
 _WHY = {"started": ("-",), "ignored": ("-",), "refused": tuple(REFUSALS.values()), "failed": STEPS}
+_FOLDER = os.path.dirname(SPOOL)
+_TOTALS = f"{_FOLDER}/metrics.json"
+# About ten thousand starts: to add them up takes some tens of milliseconds.
+_FULL = 256 << 10
+
+
+@contextmanager
+def lock() -> Iterator[None]:
+    """Keep other collectors waiting; hooks do not wait."""
+    with whole.explained(_FOLDER):
+        fd = saved.open_lock(HostRoot(), "metrics.lock")
+    with closing(fd):
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+
+
+def added_up() -> Counter[str]:
+    """All counters, up to now.  Needs `lock`."""
+    folded, numbers = _totals()
+    taken = _taken(folded + 1)
+    old = "" if _is_spool(taken) else _text(taken)
+    return numbers + count(old) + count(_text(SPOOL))
+
+
+def turn() -> None:
+    """Make hooks count, by a spool, and replace a full one.  Needs `lock`."""
+    folded, numbers = _totals()
+    with whole.explained(SPOOL):
+        if os.path.lexists(_taken(folded)):
+            os.unlink(_taken(folded))
+        if not os.path.lexists(SPOOL):
+            _put_fresh()
+        elif os.stat(SPOOL).st_size > _FULL:
+            _take_away(folded, numbers)
+
+
+def _take_away(folded: int, numbers: Counter[str]) -> None:
+    """Add the spool before to the totals, and replace the full one."""
+    before = _taken(folded + 1)
+    if os.path.lexists(before) and not _is_spool(before):
+        folded += 1
+        whole.write(_TOTALS, json.dumps({"folded": folded, "numbers": numbers + count(_text(before))}) + "\n")
+        os.unlink(before)
+    taken = _taken(folded + 1)
+    if not _is_spool(taken):
+        os.link(SPOOL, taken)
+    _put_fresh()
+
+
+def stop() -> bool:
+    """Stop hooks from counting; gives whether they did count.  Needs `lock`."""
+    was_counting = os.path.lexists(SPOOL)
+    with whole.explained(SPOOL):
+        for name in os.listdir(_FOLDER):
+            if name == "metrics.json" or name.split(".")[0] == os.path.basename(SPOOL):
+                os.unlink(f"{_FOLDER}/{name}")
+    return was_counting
+
+
+def _put_fresh() -> None:
+    """Put an empty spool into place by a rename: there is no moment without one."""
+    fresh = f"{SPOOL}.new"
+    os.close(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600))
+    os.rename(fresh, SPOOL)
+
+
+def _is_spool(path: str) -> bool:
+    """Whether `path` is still the spool: a collector has died before it could put a new one into place."""
+    with suppress(FileNotFoundError):
+        return os.path.samefile(path, SPOOL)
+    return False
+
+
+def _taken(number: int) -> str:
+    return f"{SPOOL}.{number}"
+
+
+def _totals() -> tuple[int, Counter[str]]:
+    """The last N that the saved totals contain, and the totals.
+
+    Zeros if they are missing or damaged, as after a boot: Prometheus takes that for a reset.
+    """
+    try:
+        document = json.loads(_text(_TOTALS))
+        numbers = Counter({str(key): int(value) for key, value in document["numbers"].items()})
+        return int(document["folded"]), numbers
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return 0, Counter()
+
+
+def _text(path: str) -> str:
+    with whole.explained(path), suppress(FileNotFoundError), open(path, encoding="ascii", errors="replace") as file:
+        return file.read()
+    return ""
 
 
 def count(text: str) -> Counter[str]:
-    """The counters of a spool's lines, which `entry.counted` has made."""
+    """The counters of a spool's lines; a line that is cut off, or that no hook of ours has written, is not counted."""
     found: Counter[str] = Counter()
     for line in text.split("\n"):
         match = _LINE.fullmatch(line)
@@ -45,16 +153,11 @@ def exposition(totals: Counter[str]) -> str:
         ("failures_total", "step", failures, "Starts that failed, by the step."),
     ):
         lines += text_format.metric(name, help, text_format.COUNTER, [({label: key}, values[key]) for key in values])
-    return "\n".join([*lines, *_histogram(totals)]) + "\n"
-
-
-def _histogram(totals: Counter[str]) -> list[str]:
-    name = "start_duration_seconds"
-    help = "What the hook takes of a start, its interpreter's start included."
-    lines = text_format.head(name, help, text_format.HISTOGRAM)
+    name, help = "start_duration_seconds", "What the hook takes of a start, its interpreter's start included."
+    lines += text_format.head(name, help, text_format.HISTOGRAM)
     so_far = 0
     for index, bound in enumerate((*BUCKETS, "+Inf")):
         so_far += totals[str(index)]
         lines.append(text_format.sample(f"{name}_bucket", {"le": str(bound)}, so_far))
     name = text_format.PREFIX + name
-    return [*lines, f"{name}_sum {totals[_SUM] / 1e6:.6f}", f"{name}_count {so_far}"]
+    return "\n".join([*lines, f"{name}_sum {totals[_SUM] / 1e6:.6f}", f"{name}_count {so_far}"]) + "\n"

@@ -21,7 +21,7 @@ from oci_gpu_hook.driver.proc import Gpu
 from oci_gpu_hook.host import leases, saved
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.descriptors import closing
-from oci_gpu_hook.node.exporters import spool
+from oci_gpu_hook.node.exporters import counters
 from oci_gpu_hook.node.gpus import kernellog
 from oci_gpu_hook.node.gpus.kernellog import Xid
 from oci_gpu_hook.node.gpus.readings import Readings
@@ -78,7 +78,7 @@ def renew(
     why the validation of a GPU failed, "" if it passed, by bus_id; remember: whether later calls are to know it too.
     """
     inodes = dict(root.inodes(_BOUND))
-    with spool.lock():
+    with counters.lock():
         known = _read(root, {gpu.bus_id: inodes.get(gpu.proc, 0) for gpu in gpus})
         records = kernellog.xids(root)
         new = [xid for xid in records or () if xid.sequence > known.sequence]
