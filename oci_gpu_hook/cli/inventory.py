@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from errno import EDQUOT, ENOSPC, EROFS
 
 import click
@@ -20,7 +21,6 @@ from oci_gpu_hook.cli.options import config_file, host_root, nvml_timeout, outpu
 from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import proc, survey
 from oci_gpu_hook.driver.inventory import DriverInventory
-from oci_gpu_hook.driver.proc import Stamp
 from oci_gpu_hook.errors import ApplyError, ConfigError, DriverError, HookError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.host.saved import FOLDER
@@ -117,24 +117,25 @@ def watch(interval: float, cdi_spec: str | None, nvml_timeout: float, config: st
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(0))
     root.remember = True
-    watching = _Watch(root, config, nvml_timeout, cdi_spec)
+    watching = _Watch(root, config, read_settings(config, None).driver_root, nvml_timeout, cdi_spec)
     for event in _moments(interval):
         watching.look(event)
 
 
+@dataclass
 class _Watch:
     """What `watch` has saved and said last."""
 
-    def __init__(self, root: HostRoot, config: str | None, seconds: float, cdi_spec: str | None) -> None:
-        self._root, self._config, self._seconds, self._cdi_spec = root, config, seconds, cdi_spec
-        self._driver_root = read_settings(config, None).driver_root
-        self._stamp: Stamp | None = None
-        self._saved: DriverInventory | None = None
-        self._is_spec_due = self._are_features_due = False
-        self._trouble = ""
-        self._others_said: list[str] | None = None
-        self._are_others_here = False
-        self._beside: object = None
+    root: HostRoot
+    config: str | None
+    driver_root: str
+    seconds: float
+    cdi_spec: str | None
+    saved: DriverInventory | None = None
+    is_spec_due = are_features_due = are_others_here = False
+    trouble = ""
+    others_said: list[str] | None = None
+    beside: object = None
 
     def look(self, event: str) -> None:
         """Renew what is no longer true, and say so; event: of udev, "" for none."""
@@ -142,64 +143,63 @@ class _Watch:
         try:
             self._renew_others(event)
             # Else there is other hardware, and nothing of NVIDIA's driver to wait for.
-            if not self._are_others_here or present.expects_nvidia(self._root):
+            if not self.are_others_here or present.expects_nvidia(self.root):
                 self._renew_nvidia(event)
         except DriverError as err:
             # Also in the middle of an upgrade: the kernel module is there and its libraries are not yet.
             trouble = f"waiting for the driver: {err.message}"
         except (ApplyError, ConfigError) as err:
             trouble = f"waiting to write: {err}"
-        if trouble and trouble != self._trouble:
+        if trouble and trouble != self.trouble:
             click.echo(trouble)
-            self._are_features_due = True
-        self._trouble = trouble
+            self.are_features_due = True
+        self.trouble = trouble
         self._renew_features()
 
     def _renew_nvidia(self, event: str) -> None:
-        root = self._root
-        now = proc.stamp(root, self._driver_root)
+        root = self.root
         # A hook that finds no saved inventory saves its own, without what NVML says.
-        if not self._saved or now != self._stamp or saved_inventory.read_saved(root, now) != self._saved:
-            self._stamp, self._saved = now, None
-            found = _refresh(root, self._driver_root, self._seconds)
+        if not self.saved or saved_inventory.read_saved(root, proc.stamp(root, self.driver_root)) != self.saved:
+            self.saved = None
+            found = _refresh(root, self.driver_root, self.seconds)
             _refresh_volume(root, found)
-            self._saved = found
+            self.saved = found
             click.echo("\n".join(_summary(root, found)) + (f" ({event})" if event else ""))
-            self._is_spec_due = self._are_features_due = True
-        if self._cdi_spec and self._is_spec_due:
-            settings = read_settings(self._config, None)
-            hook = cdi.hook_of(cdi.ENTRY, cdi.granted(ALL, settings), self._config, settings)
+            self.is_spec_due = self.are_features_due = True
+        if self.cdi_spec and self.is_spec_due:
+            settings = read_settings(self.config, None)
+            hook = cdi.hook_of(cdi.ENTRY, cdi.granted(ALL, settings), self.config, settings)
             document, nameless = cdi.of_host(root, settings, hook)
-            cdi.write(self._cdi_spec, document)
-            click.echo(f"wrote {self._cdi_spec}{f': {nameless}' if nameless else ''}")
-            self._is_spec_due = False
+            cdi.write(self.cdi_spec, document)
+            click.echo(f"wrote {self.cdi_spec}{f': {nameless}' if nameless else ''}")
+            self.is_spec_due = False
 
     def _renew_others(self, event: str) -> None:
         """What other vendors have, and a Jetson or WSL 2; ApplyError if it cannot be saved."""
-        root = self._root
-        is_old = self._others_said is None or not present.is_saved(root)
+        root = self.root
+        is_old = self.others_said is None or not present.is_saved(root)
         if not is_old and platform.look(root) not in onhost.PLATFORMS:
             return
         others = _refresh_vendors(root) if is_old else present.look(root)
         lines = onhost.wrong_lines(others.wrong)
         try:
-            found = onhost.look(root, self._driver_root, others, None)
-            self._are_others_here = bool(found.instead or found.here())
+            found = onhost.look(root, self.driver_root, others, None)
+            self.are_others_here = bool(found.instead or found.here())
             lines = [*_other_summaries(found), *lines]
         except DriverError:
-            self._are_others_here = False
-        if lines != (self._others_said or []):
+            self.are_others_here = False
+        if lines != (self.others_said or []):
             click.echo("\n".join(filter(None, lines)) + (f" ({event})" if event else ""))
-        self._others_said = lines
+        self.others_said = lines
 
     def _renew_features(self) -> None:
         """Write or remove the feature file, if there is a setting for it and something else is to be said."""
-        beside = features.others(self._root)
-        if not self._are_features_due and beside == self._beside:
+        beside = features.others(self.root)
+        if not self.are_features_due and beside == self.beside:
             return
-        self._beside, self._are_features_due = beside, False
+        self.beside, self.are_features_due = beside, False
         try:
-            said = features.renew(self._root, read_settings(self._config, None), self._seconds)
+            said = features.renew(self.root, read_settings(self.config, None), self.seconds)
         except HookError as err:
             said = f"cannot write the feature file yet: {err}"
         if said:
@@ -211,8 +211,8 @@ def _moments(interval: float) -> Iterator[str]:
     yield ""
     try:
         yield from udev.changes(_SETTLE_SECONDS, interval)
-    except (udev.UdevUnavailable, ImportError, OSError) as err:
-        click.echo(f"{err}; looking every {interval:g} seconds")
+    except (ImportError, OSError) as err:
+        click.echo(f"udev cannot be asked: {err}; looking every {interval:g} seconds")
     while True:
         time.sleep(interval)
         yield ""
@@ -265,19 +265,13 @@ def _path(root: HostRoot) -> str:
 
 def _summary(root: HostRoot, found: DriverInventory) -> list[str]:
     """What was saved, on one line, and below it what is not known."""
-    parts = [f"driver {found.driver_version}", _counted(len(found.gpus), "GPU")]
-    if found.mig_devices:
-        parts.append(_counted(len(found.mig_devices), "MIG device"))
-    return [f"saved {_path(root)}: {', '.join(parts)}", *[f"  not known: {sentence}" for sentence in found.unknown]]
+    counted = onhost.counted((len(found.gpus), "GPU", "GPUs"), (len(found.mig_devices), "MIG device", "MIG devices"))
+    saved = f"saved {_path(root)}: driver {found.driver_version}, {counted}"
+    return [saved, *[f"  not known: {sentence}" for sentence in found.unknown]]
 
 
 def _other_summaries(found: Found) -> list[str]:
     """A line for each vendor whose hardware is here, and for a Jetson or WSL 2."""
-    lines = (
-        [f"saved {FOLDER}/{PREFIX}{found.platform[0]}: {found.instead[0]['driver_version']}"] if found.instead else []
-    )
-    return lines + [f"saved {FOLDER}/{PREFIX}{item.inventory.flag}: {onhost.summary(item)}" for item in found.here()]
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+    lines = [f"{found.platform[0]}: {found.instead[0]['driver_version']}"] if found.instead else []
+    lines += [f"{item.inventory.flag}: {onhost.summary(item)}" for item in found.here()]
+    return [f"saved {FOLDER}/{PREFIX}{line}" for line in lines]

@@ -13,21 +13,15 @@ _OF_DEVICES = ("drm", "accel", "infiniband_verbs")
 _SUBSYSTEMS = ("pci", "module", *_OF_DEVICES)
 
 
-class UdevUnavailable(Exception):
-    """udev cannot be asked; the sentence says why."""
-
-
 def changes(settle: float, interval: float) -> Iterator[str]:
     """Yield whenever the caller should look again: the last event, or "" if there was none for `interval` seconds.
 
     Events come in bursts while a driver is loaded: one is yielded only after `settle` seconds without another.
+    ImportError without pyudev, OSError without udev.
     """
-    try:
-        import pyudev
+    import pyudev
 
-        monitor = pyudev.Monitor.from_netlink(pyudev.Context())
-    except (ImportError, OSError) as err:
-        raise UdevUnavailable(f"udev cannot be asked: {err}") from err
+    monitor = pyudev.Monitor.from_netlink(pyudev.Context())
     for subsystem in _SUBSYSTEMS:
         monitor.filter_by(subsystem)
     monitor.start()
