@@ -11,7 +11,7 @@ from oci_gpu_hook.cli import VERSION, metrics, onhost
 from oci_gpu_hook.cli.options import config_file, host_root, nvml_timeout
 from oci_gpu_hook.driver import survey
 from oci_gpu_hook.driver.survey import driver_version
-from oci_gpu_hook.errors import DriverError, UsageError
+from oci_gpu_hook.errors import ApplyError, DriverError, UsageError
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.exporters import featurelabels
@@ -129,12 +129,13 @@ def _text(root: HostRoot, settings: Settings, seconds: float, beside: tuple[feat
 
 def _selinux_mode(root: HostRoot) -> str:
     """The mode of oci_gpu_hook_selinux(8) that containers with GPUs can have here at best."""
-    if not libselinux.is_there(root):
-        return "disabled"
-    library = libselinux.imported()
-    if library is None:
+    try:
+        found = libselinux.status(root)
+    except ApplyError:
         return ""
-    able = {use.type for use in libselinux.status(library, root).uses if use.can}
+    if not found.enabled:
+        return "disabled"
+    able = {use.type for use in found.uses if use.can}
     if "nvidia_container_t" in able:
         return "selinux"
     return "none" if "container_t" in able else "privileged"

@@ -11,6 +11,7 @@ import click
 from oci_gpu_hook.cli import denials, named
 from oci_gpu_hook.cli.group import Group
 from oci_gpu_hook.cli.options import host_root, output_format, show
+from oci_gpu_hook.cli.render import section
 from oci_gpu_hook.errors import ApplyError, UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.machine import apart, avc, kernelconfig, libselinux
@@ -65,15 +66,7 @@ def selinux() -> None:
 @host_root
 def status(form: str, root: HostRoot) -> None:
     """Show the mode, our modules, booleans and labels, and which containers can use GPUs now."""
-    library = None
-    if libselinux.is_there(root):
-        library = libselinux.imported()
-        if library is None:
-            raise ApplyError(
-                "this Python has no package selinux (libselinux)",
-                "install python3-libselinux (dnf) or python3-selinux (apt)",
-            )
-    found = libselinux.status(library, root)
+    found = libselinux.status(root)
     modules = [{**item._asdict(), "state": item.state} for item in found.modules]
     show(form, {**found._asdict(), "modules": modules}, _status_text(found))
 
@@ -82,21 +75,18 @@ def _status_text(found: libselinux.Status) -> list[str]:
     if not found.enabled:
         return ["SELinux is disabled: nothing is labelled, and nothing here is needed"]
     mode = "enforcing" if found.enforcing else "permissive"
-    lines = [f"SELinux  {mode}, policy {found.policy} (version {found.version})", "", "modules"]
-    for item in found.modules:
-        priority = f", priority {item.priorities[0]}" if item.priorities else ""
-        lines.append(f"  {item.name:18}{item.state}{priority}")
-    lines += ["", "booleans"]
-    for name, on in found.booleans.items():
-        why = f"  forbids nothing: {found.void[name]} is on, for all containers" if name in found.void else ""
-        lines.append(f"  {name:40}{'on' if on else 'off'}{why}")
-    lines += ["", "containers that can use GPUs"]
-    lines += [f"  {it.type:20}nodes {it.nodes:22}{'yes' if it.can else 'no':5}{it.why}" for it in found.uses]
-    lines += ["", "labels"]
-    for label in found.labels:
-        wrong = "" if label.is_right else f"  expected {label.expected}"
-        lines.append(f"  {label.path:45}{label.have}{wrong}")
-    return lines
+    priorities = {item.name: f", priority {item.priorities[0]}" for item in found.modules if item.priorities}
+    void = {name: f"forbids nothing: {other} is on, for all containers" for name, other in found.void.items()}
+    booleans = [(name, "on" if on else "off", void.get(name, "")) for name, on in found.booleans.items()]
+    uses = [(it.type, f"nodes {it.nodes}", "yes" if it.can else "no", it.why) for it in found.uses]
+    labels = [(it.path, it.have, "" if it.is_right else f"expected {it.expected}") for it in found.labels]
+    return [
+        f"SELinux  {mode}, policy {found.policy} (version {found.version})",
+        *section("modules", [(it.name, it.state + priorities.get(it.name, "")) for it in found.modules]),
+        *section("booleans", booleans),
+        *section("containers that can use GPUs", uses),
+        *section("labels", labels),
+    ]
 
 
 @selinux.command()

@@ -7,7 +7,7 @@ import os
 import re
 from contextlib import suppress
 
-from oci_gpu_hook.errors import ConfigError
+from oci_gpu_hook.errors import ApplyError, ConfigError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_open_to_others
 from oci_gpu_hook.node.diagnosis import Finding, failed, passed, warned
@@ -149,12 +149,11 @@ def rootless(root: HostRoot, found: Kernel, tool: str) -> Finding:
 
 def selinux(root: HostRoot, cgroups: str, tool: str) -> list[Finding]:
     """Mode, modules, booleans, labels and container types; cgroups: their version, as `Kernel` has it."""
-    if not libselinux.is_there(root):
-        return [passed("SELinux", "disabled: nothing is labelled")]
-    library = libselinux.imported()
-    if library is None:
+    try:
+        status = libselinux.status(root)
+    except ApplyError:
         return [warned("SELinux", "this Python has no libselinux to ask", tool, "install", _LIBSELINUX[tool])]
-    return selinux_status(libselinux.status(library, root), cgroups)
+    return selinux_status(status, cgroups) if status.enabled else [passed("SELinux", "disabled: nothing is labelled")]
 
 
 def selinux_status(status: Status, cgroups: str) -> list[Finding]:

@@ -10,6 +10,7 @@ import posix
 from contextlib import suppress
 from typing import Any
 
+from oci_gpu_hook.errors import ApplyError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.kernel.filetypes import S_IFDIR, is_folder
@@ -149,13 +150,19 @@ def _store_folders(root: HostRoot) -> list[str]:
     return [f"{store}/{policy_name(root)}/active/modules" for store in ("/var/lib/selinux", "/etc/selinux")]
 
 
-def status(library: Any, root: HostRoot) -> Status:
-    """The status of the running policy; `library` is the package ``selinux``, None if SELinux is disabled.
+def status(root: HostRoot) -> Status:
+    """The status of the running policy; ApplyError if this Python has no package ``selinux`` to ask.
 
     Another root than "/" is the host's, seen from a container: the kernel is the same.
     """
-    if library is None:
+    if not is_there(root):
         return Status(False, False, "", 0, (), {}, {}, (), ())
+    library = imported()
+    if library is None:
+        raise ApplyError(
+            "this Python has no package selinux (libselinux)",
+            "install python3-libselinux (dnf) or python3-selinux (apt)",
+        )
     policy = policy_name(root)
     if root.path != "/":
         library.set_selinuxmnt(f"{root.path}{_SELINUXFS}")
