@@ -38,7 +38,7 @@ def _run_container_cli(arguments: list[str]) -> NoReturn:
     from oci_gpu_hook.request import containercli
 
     try:
-        call = containercli.parse(arguments)
+        call = containercli.parse_call(arguments)
         if call.command == "configure":
             from oci_gpu_hook.runtime import configure
 

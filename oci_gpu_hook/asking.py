@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from oci_gpu_hook.request.parse import Request
-    from oci_gpu_hook.request.vendorrequest import Known
+    from oci_gpu_hook.request.vendorrequest import KnownVendor
 
 _OPTIONS = ("--config", "--host-root", "--cdi", "--cdi-vendor", "--cdi-driver")
 
@@ -98,7 +98,7 @@ class Question:
         self.state = state._replace(bundle=bundle.path, annotations=self.inputs.annotations)
         self.options = options
         self._remember = remember
-        self._known: tuple[Known, ...] | None = None
+        self._known: tuple[KnownVendor, ...] | None = None
 
     def may_ask(self) -> bool:
         """Whether anything asks, whatever the administrator accepts; swarm resources apart, which only he names."""
@@ -142,9 +142,9 @@ class Question:
 
             inputs = docker.with_record(inputs, self.bundle, allowed, self.options.host_root)
         known = self._vendors() if sources.may_name_vendor(inputs, allowed) else ()
-        return parse.parse(inputs, allowed, known)
+        return parse.parse_request(inputs, allowed, known)
 
-    def _vendors(self) -> tuple[Known, ...]:
+    def _vendors(self) -> tuple[KnownVendor, ...]:
         """The vendors' files of this host, as they concern the container."""
         if self._known is None:
             from oci_gpu_hook.host.root import HostRoot

@@ -15,7 +15,7 @@ from oci_gpu_hook.kernel.descriptors import closing
 def allow(levels: list[str], rules: tuple[devicerule.DeviceRule, ...], undo: Undo) -> None:
     """Open the cgroups `levels`, the highest first, for `rules`; OSError if a step fails."""
     for directory in levels:
-        words = [line.rpartition(" ") for line in lines(procfile.read(f"{directory}/devices.list"))]
+        words = [line.rpartition(" ") for line in lines(procfile.read_whole(f"{directory}/devices.list"))]
         # Each line as its device, ``TYPE MAJOR:MINOR``, and its access.
         listed = [(device, access) for device, _, access in words]
         for rule in rules:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from oci_gpu_hook.cli import named, onhost
-from oci_gpu_hook.cli.group import Group
+from oci_gpu_hook.cli.group import CommandGroup
 from oci_gpu_hook.cli.options import config_file, host_root
 from oci_gpu_hook.container import layout
 from oci_gpu_hook.driver import proc, survey
@@ -47,7 +47,7 @@ def entry_of(file: str) -> str:
 ENTRY = entry_of(__file__)
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def cdi() -> None:
     """Write a Container Device Interface spec of this host's devices."""
 
@@ -149,7 +149,7 @@ def of_host(
     root: HostRoot, settings: Settings, hook: spec_of.Hook, *, management: bool = False
 ) -> tuple[dict[str, Any], str]:
     """The spec of a host as it is now, and a sentence on the devices without a name, "" for none."""
-    if platform.look(root) in onhost.PLATFORMS:
+    if platform.platform_of(root) in onhost.PLATFORMS:
         return _of_platform(root, settings, hook), ""
     asked = Request("cdi-spec", (ALL,), hook.capabilities)
     if management:
@@ -219,7 +219,7 @@ def of_vendor(root: HostRoot, settings: Settings, hook: spec_of.Hook) -> dict[st
         raise UsageError(f"{found.file} names no kind of CDI devices", "add kind to it, such as vendor.com/gpu")
     if ALL not in settings.allowed_vendors and flag not in settings.allowed_vendors:
         raise UsageError(f"{flag} is not allowed", ADMINISTRATOR)
-    here = on_host.look(root, folders.vendor_inventory(root, flag, found.file))
+    here = on_host.vendor_state(root, folders.vendor_inventory(root, flag, found.file))
     return spec_of.of_vendor(here, layout.like_host(layout.library_folder(root.fd)[0]), hook)
 
 

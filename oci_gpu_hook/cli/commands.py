@@ -25,7 +25,7 @@ from oci_gpu_hook.cli import (
     vendors,
     volume,
 )
-from oci_gpu_hook.cli.group import Group
+from oci_gpu_hook.cli.group import CommandGroup
 
 EXIT_CODES = """\b
 Exit codes:
@@ -40,7 +40,7 @@ Exit codes:
 """
 
 
-@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXIT_CODES)
+@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXIT_CODES)
 @click.version_option(
     VERSION, prog_name="oci-gpu-hook", message="%(prog)s %(version)s", help="Show the version and exit."
 )

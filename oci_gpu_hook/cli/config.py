@@ -10,14 +10,14 @@ from typing import Any
 import click
 
 from oci_gpu_hook.cli import named
-from oci_gpu_hook.cli.group import Group
+from oci_gpu_hook.cli.group import CommandGroup
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
 from oci_gpu_hook.cli.render import columns
 from oci_gpu_hook.errors import ConfigError, HookError, UsageError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.machine import toml, whole
 from oci_gpu_hook.node.setup import nvidiaconfig
-from oci_gpu_hook.node.setup.nvidiaconfig import Answer
+from oci_gpu_hook.node.setup.nvidiaconfig import KeyMeaning
 from oci_gpu_hook.request import settingsfile
 from oci_gpu_hook.request.settings import Settings, files
 from oci_gpu_hook.request.settingsfile import Setting
@@ -26,7 +26,7 @@ NVIDIAS = "/etc/nvidia-container-runtime/config.toml"
 _LARGEST = 1 << 20
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def config() -> None:
     """Show what the administrator has set, and translate what was set for NVIDIA's hook."""
 
@@ -39,7 +39,7 @@ def show_settings(form: str, config: str | None) -> None:
 
     First come those for every container, then those for single namespaces and images.
     """
-    lines = settingsfile.read(files(config))
+    lines = settingsfile.read_files(files(config))
     document = in_force(lines)
     show(form, document, _as_text(document))
 
@@ -63,7 +63,7 @@ def import_nvidias(file: str | None, output: str | None, form: str, root: HostRo
     except OSError as err:
         raise ConfigError(f"cannot read {_printable(name)}: {err.strerror}") from err
     try:
-        document = toml.parse(data)
+        document = toml.parse_toml(data)
     except toml.MalformedToml as err:
         raise ConfigError(f"{_printable(name)} is no TOML: {err}") from err
     except toml.NoParser as err:
@@ -109,7 +109,7 @@ def _printable(text: str) -> str:
     return text if text.isascii() and text.isprintable() else ascii(text)
 
 
-def _summary(rows: list[Answer], output: str) -> list[str]:
+def _summary(rows: list[KeyMeaning], output: str) -> list[str]:
     """What was written, and a line for each refused key."""
     numbers = Counter([row.answer for row in rows])
     counts = [f"{numbers[it]} {it}" for it in (nvidiaconfig.SERVED, nvidiaconfig.NEEDLESS, nvidiaconfig.REFUSED)]

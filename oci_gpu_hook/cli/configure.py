@@ -15,7 +15,7 @@ from oci_gpu_hook.cli.options import host_root
 from oci_gpu_hook.errors import LONGEST_LIST, ConfigError, UsageError, plain, quoted
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.setup import configuration, daemonjson, enginefile
-from oci_gpu_hook.node.setup.configuration import Asked, Change
+from oci_gpu_hook.node.setup.configuration import Change, WantedRuntime
 from oci_gpu_hook.node.setup.enginefile import EngineFile
 
 # Of each engine: its file, a user's below ~/.config, what the file is to be, and the engine's options.
@@ -60,8 +60,8 @@ def configure(
     if name is not None and (not _NAME.fullmatch(name) or _TAKEN.fullmatch(name)):
         raise UsageError(f"--name is {quoted(name)}, which is no name for our runtime", "such as nvidia")
     program = _LINK if name == "nvidia" and root.real(_LINK) == PROGRAM else PROGRAM
-    asked = Asked(RUNTIME if name is None else name, program, HOOKS_FOLDER, default, cdi, name is not None)
-    file = enginefile.read(root, _users(users) if user else path, is_users=user)
+    asked = WantedRuntime(RUNTIME if name is None else name, program, HOOKS_FOLDER, default, cdi, name is not None)
+    file = enginefile.read_settings_file(root, _users(users) if user else path, is_users=user)
     change = (_WITHOUT.get(engine, configuration.without_drop_in) if removes else added)(root, file, asked)
     if change.by_hand:
         click.echo(change.by_hand, nl=False)

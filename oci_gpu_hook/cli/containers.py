@@ -27,9 +27,9 @@ from oci_gpu_hook.errors import LONGEST_LIST, DriverError, UsageError, plain
 from oci_gpu_hook.host.leases import has_room
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import holders, listed
-from oci_gpu_hook.node.diagnosis.holders import Holder, Holders, Other, Share
+from oci_gpu_hook.node.diagnosis.holders import HeldShare, Holder, Holders, OtherDevice
 from oci_gpu_hook.node.engines import containerdevices
-from oci_gpu_hook.node.engines.containerdevices import ContainerDevices, Found
+from oci_gpu_hook.node.engines.containerdevices import AllContainers, ContainerDevices
 from oci_gpu_hook.node.exporters.exposition import PREFIX
 from oci_gpu_hook.node.gpus import leased, present
 from oci_gpu_hook.node.gpus.leased import Counted
@@ -62,7 +62,7 @@ def containers(watch: float | None, form: str, config: str | None, root: HostRoo
         driver, most = None, settings.gpu_holders
         with suppress(DriverError):
             driver = survey.current(root, settings.driver_root)
-        counted = leased.look(root, driver, most)
+        counted = leased.count_holders(root, driver, most)
         lines = [*lines_of(held, found, with_others=with_others), *_told(counted, most)]
         show(form, document(held, found, counted, most), lines, _painted)
         return
@@ -71,12 +71,12 @@ def containers(watch: float | None, form: str, config: str | None, root: HostRoo
     repeat(lambda: devices(_look(root, settings.driver_root)[0], utilization(settings.gpu_metrics)), watch)
 
 
-def _look(root: HostRoot, driver_root: str) -> tuple[Holders, Found, bool]:
+def _look(root: HostRoot, driver_root: str) -> tuple[Holders, AllContainers, bool]:
     """Who holds what, what was looked at, and whether there are other vendors' devices.
 
     DriverError without NVIDIA's driver, unless there is something else to show.
     """
-    vendors = present.look(root).vendors
+    vendors = present.find_vendors(root).vendors
     divided = [item for vendor in vendors for item in holders.of_vendor(vendor)]
     with_others = bool(divided)
     try:
@@ -85,7 +85,7 @@ def _look(root: HostRoot, driver_root: str) -> tuple[Holders, Found, bool]:
         if not with_others:
             raise
     nodes = tuple([(node.path, node.major, node.minor) for vendor in vendors for node in vendor.nodes()])
-    found = containerdevices.look(root, holders.wanted(tuple(divided), nodes))
+    found = containerdevices.find_devices(root, holders.wanted(tuple(divided), nodes))
     return holders.holders(tuple(divided), found.containers), found, with_others
 
 
@@ -100,7 +100,7 @@ def _told(counted: tuple[Counted, ...], most: int) -> list[str]:
     return lines
 
 
-def document(held: Holders, found: Found, counted: tuple[Counted, ...], most: int) -> dict[str, object]:
+def document(held: Holders, found: AllContainers, counted: tuple[Counted, ...], most: int) -> dict[str, object]:
     """The containers, the devices that nobody holds and the leases, for programs."""
     return {
         "containers": [_row(item) for item in held.holding],
@@ -122,15 +122,15 @@ def document(held: Holders, found: Found, counted: tuple[Counted, ...], most: in
     }
 
 
-def _kinds(name: str, others: str, shares: tuple[Share | Other, ...]) -> dict[str, object]:
+def _kinds(name: str, others: str, shares: tuple[HeldShare | OtherDevice, ...]) -> dict[str, object]:
     """NVIDIA's devices under one key, other vendors' under another."""
     return {
-        name: [share for share in shares if isinstance(share, Share)],
-        others: [share for share in shares if isinstance(share, Other)],
+        name: [share for share in shares if isinstance(share, HeldShare)],
+        others: [share for share in shares if isinstance(share, OtherDevice)],
     }
 
 
-def lines_of(held: Holders, found: Found, *, with_others: bool) -> list[str]:
+def lines_of(held: Holders, found: AllContainers, *, with_others: bool) -> list[str]:
     """One line for each container, then the devices that nobody holds, then what must be said of single ones.
 
     with_others: whether there are devices of other vendors, which get a column.
@@ -168,7 +168,7 @@ def _notes(item: Holder) -> list[str]:
     return lines
 
 
-def _list(shares: tuple[Share | Other, ...]) -> str:
+def _list(shares: tuple[HeldShare | OtherDevice, ...]) -> str:
     return ", ".join([share.name for share in shares]) or "none"
 
 
@@ -199,8 +199,8 @@ def _row(item: Holder) -> dict[str, object]:
 def _cells(item: Holder) -> tuple[str, ...]:
     running = item.container.running
     id = running.id[:_SHORT_ID] if running.id != running.shown else ""
-    gpus = ",".join([share.name for share in item.held if isinstance(share, Share)])
-    others = " ".join([share.name for share in item.held if isinstance(share, Other)])
+    gpus = ",".join([share.name for share in item.held if isinstance(share, HeldShare)])
+    others = " ".join([share.name for share in item.held if isinstance(share, OtherDevice)])
     found = (_name(item), id, running.called.engine, running.runtime, gpus, others, _time(item.container.since))
     return tuple([cell or "-" for cell in found])
 
@@ -215,8 +215,8 @@ def _time(seconds: int) -> str:
     return datetime.datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="seconds")
 
 
-def _shown(shares: tuple[Share | Other, ...]) -> str:
-    return ", ".join([f"GPU {share.name}" if isinstance(share, Share) else share.name for share in shares])
+def _shown(shares: tuple[HeldShare | OtherDevice, ...]) -> str:
+    return ", ".join([f"GPU {share.name}" if isinstance(share, HeldShare) else share.name for share in shares])
 
 
 def utilization(path: str) -> dict[str, float]:
@@ -230,15 +230,15 @@ def utilization(path: str) -> dict[str, float]:
 
 def devices(held: Holders, busy: dict[str, float]) -> list[str]:
     """One line for each device, NVIDIA's first."""
-    who: dict[Share | Other, list[str]] = {item: [] for item in (*held.free, *held.open)}
+    who: dict[HeldShare | OtherDevice, list[str]] = {item: [] for item in (*held.free, *held.open)}
     for holder in held.holding:
         for item in holder.held:
             who.setdefault(item, []).append(_name(holder))
     rows = [
         (
             item.name,
-            item.model if isinstance(item, Share) else "",
-            f"{busy[item.uuid]:.0%}" if isinstance(item, Share) and item.uuid in busy else "-",
+            item.model if isinstance(item, HeldShare) else "",
+            f"{busy[item.uuid]:.0%}" if isinstance(item, HeldShare) and item.uuid in busy else "-",
             ", ".join(names) or "nobody",
         )
         for item, names in sorted(who.items(), key=lambda pair: _order(pair[0]))
@@ -246,9 +246,9 @@ def devices(held: Holders, busy: dict[str, float]) -> list[str]:
     return columns((_OF_DEVICES, *rows))
 
 
-def _order(item: Share | Other) -> tuple[list[int], str]:
+def _order(item: HeldShare | OtherDevice) -> tuple[list[int], str]:
     """GPU 2 before GPU 10, and behind it its MIG devices."""
-    numbers = [int(word) for word in item.name.split(":")] if isinstance(item, Share) else [sys.maxsize]
+    numbers = [int(word) for word in item.name.split(":")] if isinstance(item, HeldShare) else [sys.maxsize]
     return numbers, item.name
 
 

@@ -71,9 +71,9 @@ def doctor(form: str, as_json: bool, word: str | None, config: str | None, root:
 def of_host(root: HostRoot, config: str | None) -> list[Finding]:
     """The findings about the host, causes before what follows from them."""
     tool = "dnf" if find_program(root, "dnf") else "apt"
-    kernel = kernelconfig.look(root)
+    kernel = kernelconfig.read_kernel(root)
     driver_root, settings = systemcheck.settings(root, config)
-    others = present.look(root)
+    others = present.find_vendors(root)
     here = [item for item in others.vendors if present.hardware(root, item)]
     installed, unread = host_engines.installed(root), host_engines.unread(root)
     unknown = {engine for engine, *_ in unread}
@@ -114,7 +114,7 @@ def _engines(
 ) -> list[Finding]:
     """What the engines start that read no hooks.d, and what else gives GPUs; entry: the entry script without links."""
     findings = []
-    docker = dockercheck.look(root)
+    docker = dockercheck.find_docker(root)
     has_containerd = any([find_program(root, name) for name in enginecheck.CONTAINERDS])
     if has_containerd and with_containerd:
         findings += enginecheck.containerd(root, tool, is_alone=not installed and docker is None)
@@ -160,7 +160,7 @@ def painted(line: str) -> str:
     return f"{click.style(level, **_STYLES[level])}{gap}{rest}" if level in _STYLES else line
 
 
-def _our_specs(root: HostRoot, specs: tuple[cdispecs.Spec, ...]) -> list[Finding]:
+def _our_specs(root: HostRoot, specs: tuple[cdispecs.SpecFile, ...]) -> list[Finding]:
     """The findings about our CDI specs of other vendors' devices, of management, and of what is beside GPUs."""
     findings = []
     flags = {vendor.flag for vendor in folders.known(root)}

@@ -47,7 +47,7 @@ def features(write: bool, remove: bool, nvml_timeout: float, config: str | None,
     elif write:
         click.echo(renew(root, settings, nvml_timeout) or "no setting 'features': nothing written")
     else:
-        click.echo(_text(root, settings, nvml_timeout, others(root)), nl=False)
+        click.echo(_feature_text(root, settings, nvml_timeout, others(root)), nl=False)
 
 
 def renew(root: HostRoot, settings: Settings, seconds: float) -> str:
@@ -64,7 +64,7 @@ def renew(root: HostRoot, settings: Settings, seconds: float) -> str:
     if driver_version(root) is None and not beside:
         return f"no driver is loaded: {'removed' if whole.remove(path) else 'there is no'} {path}"
     try:
-        found = _text(root, settings, seconds, beside)
+        found = _feature_text(root, settings, seconds, beside)
     except DriverError:
         # What it says of a driver is no longer true.
         whole.remove(path)
@@ -78,7 +78,7 @@ def renew(root: HostRoot, settings: Settings, seconds: float) -> str:
 
 def _remove(root: HostRoot, settings: Settings, keep: str = "") -> str:
     """Remove the file that was written last, and the setting's, unless it is `keep`; gives a sentence, "" for none."""
-    last = (saved.read(root, _LAST) or b"").decode("utf-8", "surrogateescape")
+    last = (saved.read_file(root, _LAST) or b"").decode("utf-8", "surrogateescape")
     paths = [
         root.path.rstrip("/") + name for name in dict.fromkeys([last, settings.features]) if name not in ("", keep)
     ]
@@ -93,13 +93,17 @@ def _remember(root: HostRoot, path: str) -> None:
         saved.write(root, _LAST, path.encode("utf-8", "surrogateescape"))
 
 
-def others(root: HostRoot) -> tuple[featurelabels.Other, ...]:
+def others(root: HostRoot) -> tuple[featurelabels.OtherVendor, ...]:
     """What other vendors' files name that is here and can be served."""
-    vendors = [it for it in present.look(root).vendors if it.inventory.kind and it.nodes() and not it.lacking()]
-    return tuple([featurelabels.Other(it.inventory.kind, len(it.devices), it.inventory.version) for it in vendors])
+    vendors = [it for it in present.find_vendors(root).vendors if it.inventory.kind and it.nodes() and not it.lacking()]
+    return tuple(
+        [featurelabels.OtherVendor(it.inventory.kind, len(it.devices), it.inventory.version) for it in vendors]
+    )
 
 
-def _text(root: HostRoot, settings: Settings, seconds: float, beside: tuple[featurelabels.Other, ...]) -> str:
+def _feature_text(
+    root: HostRoot, settings: Settings, seconds: float, beside: tuple[featurelabels.OtherVendor, ...]
+) -> str:
     """The feature file of a host as it is now; on stderr what NVML did not say.
 
     DriverError if NVIDIA's driver is half installed, or is not there and neither is another vendor's device.
@@ -120,7 +124,7 @@ def _text(root: HostRoot, settings: Settings, seconds: float, beside: tuple[feat
         strategy=settings.mig_strategy,
         selinux=_selinux_mode(root),
         version=VERSION,
-        validation=validated.read(root),
+        validation=validated.read_validation(root),
         unhealthy=len(leased.unhealthy_gpus(root, found)),
         others=beside,
     )

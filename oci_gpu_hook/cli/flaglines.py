@@ -37,7 +37,7 @@ _NOT_BY_NSPAWN = {
 }
 
 
-class Asked(NamedTuple):
+class WantedDevices(NamedTuple):
     """Devices of this host.
 
     names: as they were asked for, `ALL` alone for all; each: a name for every single device; nodes: the paths of their
@@ -177,7 +177,7 @@ c.JupyterHub.spawner_class = TellingSpawner
 """
 
 
-def filled(text: str, asked: Asked) -> str:
+def filled(text: str, asked: WantedDevices) -> str:
     """Words or lines of the tables above for these devices.
 
     No name in a request and no path of a node has a letter that needs an escape.

@@ -13,8 +13,8 @@ from typing import Any, Callable, NamedTuple
 import click
 
 from oci_gpu_hook.cli import flaglines, onhost
-from oci_gpu_hook.cli.flaglines import Asked
-from oci_gpu_hook.cli.group import Group
+from oci_gpu_hook.cli.flaglines import WantedDevices
+from oci_gpu_hook.cli.group import CommandGroup
 from oci_gpu_hook.cli.options import config_file, host_root
 from oci_gpu_hook.container import rootfs
 from oci_gpu_hook.driver.inventory import DriverInventory
@@ -71,7 +71,7 @@ class _Named(NamedTuple):
         except RequestError as err:
             raise UsageError(err.message, "'oci-gpu-hook info' lists them") from err
 
-    def asked(self, way: str | None) -> Asked:
+    def asked(self, way: str | None) -> WantedDevices:
         """The devices as this host has them; ``any`` as it stands, which each start chooses."""
         try:
             chosen = selectors.canonical_any(self.gpus, _WHERE, self.settings())
@@ -80,7 +80,7 @@ class _Named(NamedTuple):
         if chosen and way in _NAMED_ONLY:
             raise UsageError(f"--way {way} needs the names of GPUs", "any is for ways by which the hook chooses")
         if chosen:
-            return Asked((chosen,), (), (), "")
+            return WantedDevices((chosen,), (), (), "")
         request, found, selected = self.on_host()
         nodes = dict.fromkeys([node for node, _ in selection.nodes(request, selected, found)])
         missing = [node.path for node in nodes if not node.present]
@@ -89,7 +89,7 @@ class _Named(NamedTuple):
         # Names by PCI address become indices: every way in, CDI's too, knows these.
         known = cdispec.names(found)
         indices = {gpu.bus_id: str(gpu.nvml_index) for gpu in found.gpus}
-        return Asked(
+        return WantedDevices(
             tuple([name if name in known else indices.get(name, name) for name in request.devices]),
             tuple([name for name, _ in _each(found, selected)]),
             tuple([node.path for node in nodes]),
@@ -120,7 +120,7 @@ def _choice(option: str, words: Iterable[str], text: str, default: str | None = 
     return click.option(option, type=click.Choice([*words]), default=default, show_default=True, help=text)
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def flags() -> None:
     """Print the lines that give GPUs to containers, to paste into a command or a configuration."""
 
@@ -235,7 +235,7 @@ def nspawn(named: _Named, directory: str, way: str) -> None:
         click.echo(sentence, err=True)
 
 
-def _print_words(ways: dict[str, tuple[str, str]], way: str | None, asked: Asked) -> None:
+def _print_words(ways: dict[str, tuple[str, str]], way: str | None, asked: WantedDevices) -> None:
     """One way's words as they are, or all ways, quoted for a shell, each below its comment."""
     if way:
         click.echo(flaglines.filled(ways[way][1], asked))

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 
-class Group(click.Group):
+class CommandGroup(click.Group):
     """click's group, with both."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -15,8 +15,8 @@ from errno import EDQUOT, ENOSPC, EROFS
 import click
 
 from oci_gpu_hook.cli import cdi, features, onhost
-from oci_gpu_hook.cli.group import Group
-from oci_gpu_hook.cli.onhost import Found
+from oci_gpu_hook.cli.group import CommandGroup
+from oci_gpu_hook.cli.onhost import Accelerators
 from oci_gpu_hook.cli.options import config_file, host_root, nvml_timeout, output_format, seconds, show
 from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import proc, survey
@@ -48,11 +48,13 @@ def info(form: str, config: str | None, root: HostRoot) -> None:
     with the names that ask for them, what its file requires and the host has not, and what may be missing and is.
     """
     driver_root = read_settings(config, None).driver_root
-    found = onhost.look(root, driver_root, present.look(root), lambda: survey.current(root, driver_root))
+    found = onhost.find_accelerators(
+        root, driver_root, present.find_vendors(root), lambda: survey.current(root, driver_root)
+    )
     show(form, onhost.document(found), onhost.text(found))
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def inventory() -> None:
     """Prepare, show or keep fresh the saved inventory that hooks load at a container's start."""
 
@@ -72,7 +74,7 @@ def refresh(nvml_timeout: float, form: str, config: str | None, root: HostRoot) 
     root.remember = True
     driver_root = read_settings(config, None).driver_root
     others = _refresh_vendors(root)
-    found = onhost.look(root, driver_root, others, lambda: _refresh(root, driver_root, nvml_timeout))
+    found = onhost.find_accelerators(root, driver_root, others, lambda: _refresh(root, driver_root, nvml_timeout))
     lines = [*(_summary(root, found.nvidia) if found.nvidia else []), *_other_summaries(found)]
     document = {"saved": _path(root) if found.nvidia else "", **onhost.document(found)}
     show(form, document, [*lines, *onhost.wrong_lines(found.wrong)])
@@ -98,7 +100,7 @@ def show_saved(form: str, config: str | None, root: HostRoot) -> None:
             )
         return saved
 
-    found = onhost.look(root, driver_root, present.look(root, saved_only=True), nvidia)
+    found = onhost.find_accelerators(root, driver_root, present.find_vendors(root, saved_only=True), nvidia)
     show(form, onhost.document(found), onhost.text(found))
 
 
@@ -178,12 +180,12 @@ class _Watch:
         """What other vendors have, and a Jetson or WSL 2; ApplyError if it cannot be saved."""
         root = self.root
         is_old = self.others_said is None or not present.is_saved(root)
-        if not is_old and platform.look(root) not in onhost.PLATFORMS:
+        if not is_old and platform.platform_of(root) not in onhost.PLATFORMS:
             return
-        others = _refresh_vendors(root) if is_old else present.look(root)
+        others = _refresh_vendors(root) if is_old else present.find_vendors(root)
         lines = onhost.wrong_lines(others.wrong)
         try:
-            found = onhost.look(root, self.driver_root, others, None)
+            found = onhost.find_accelerators(root, self.driver_root, others, None)
             self.are_others_here = bool(found.instead or found.here())
             lines = [*_other_summaries(found), *lines]
         except DriverError:
@@ -270,7 +272,7 @@ def _summary(root: HostRoot, found: DriverInventory) -> list[str]:
     return [saved, *[f"  not known: {sentence}" for sentence in found.unknown]]
 
 
-def _other_summaries(found: Found) -> list[str]:
+def _other_summaries(found: Accelerators) -> list[str]:
     """A line for each vendor whose hardware is here, and for a Jetson or WSL 2."""
     lines = [f"{found.platform[0]}: {found.instead[0]['driver_version']}"] if found.instead else []
     lines += [f"{item.inventory.flag}: {onhost.summary(item)}" for item in found.here()]

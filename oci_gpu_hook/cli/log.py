@@ -54,16 +54,19 @@ def log(since: str | None, container: str | None, failed: bool, form: str) -> No
 
 def as_record(entry: dict[str, Any]) -> dict[str, Any]:
     """An entry of the journal, with our fields under short names and numbers as such."""
-    record: dict[str, Any] = {"time": _time(entry.get("__REALTIME_TIMESTAMP")), "message": _text(entry.get("MESSAGE"))}
+    record: dict[str, Any] = {
+        "time": _time(entry.get("__REALTIME_TIMESTAMP")),
+        "message": _field_text(entry.get("MESSAGE")),
+    }
     for name, value in entry.items():
         key = name[len(PREFIX) :].lower()
         if not name.startswith(PREFIX) or key in record:
             continue
         if key in _LISTS:
             several = isinstance(value, list) and not isinstance(next(iter(value), 0), int)
-            record[key] = [_text(item) for item in (value if several else [value])]
+            record[key] = [_field_text(item) for item in (value if several else [value])]
         else:
-            text = _text(value)
+            text = _field_text(value)
             is_number = key.endswith("_usec") or key in ("devices", "files", "exit_code")
             # As we write it: anybody can send the journal an entry that looks like ours.
             record[key] = int(text) if is_number and _NUMBER.fullmatch(text) else text
@@ -133,7 +136,7 @@ def _unread(why: str) -> HookError:
     return ApplyError(f"cannot read the journal: {why or 'journalctl failed'}", "run it as root")
 
 
-def _text(value: object) -> str:
+def _field_text(value: object) -> str:
     """The text of a field in journalctl's JSON, where bytes that are no printable text are a list of numbers."""
     if isinstance(value, list):
         numbers = [item for item in value if isinstance(item, int) and 0 <= item < 256]

@@ -89,7 +89,7 @@ def exposition(root: HostRoot, settings: Settings, timeout: float, *, remember: 
             click.echo(f"oci-gpu-hook: {err.message}", err=True)
     # A library of another version knows nothing of this kernel module.
     said = said if said and said.driver_version == version else None
-    node = gpuexposition.Node(
+    node = gpuexposition.NodeReadings(
         driver_version=version,
         gpus=found.gpus if found else list_gpus(root),
         nvml=said,
@@ -97,14 +97,14 @@ def exposition(root: HostRoot, settings: Settings, timeout: float, *, remember: 
         xids=None,
         held=_held(root, settings.driver_root, found) if found else (),
         fresh=saved_inventory.read_saved(root, proc.stamp(root, settings.driver_root)) is not None,
-        validation=validated.read(root),
+        validation=validated.read_validation(root),
         time=time.time(),
         duration=0,
     )
     there = {kernellog.place(bus_id): uuid for bus_id, uuid in gpuexposition.uuids(node).items()}
     known, is_read = sinceboot.renew(root, node.gpus, there, said, remember=remember)
     # Behind what has just been found of the GPUs' health.
-    counted = leased.look(root, found, settings.gpu_holders)
+    counted = leased.count_holders(root, found, settings.gpu_holders)
     xids = known.xids if is_read else None
     took = time.monotonic() - began
     return gpuexposition.exposition(node._replace(seen=known.seen, xids=xids, counted=counted, duration=took))
@@ -113,7 +113,7 @@ def exposition(root: HostRoot, settings: Settings, timeout: float, *, remember: 
 def read_gpus(root: HostRoot, found: DriverInventory, timeout: float, without: str = "") -> readings.Readings | None:
     """What NVML reads; None if it gives nothing, and on stderr why; without: what that means for the command."""
     try:
-        return readings.ask(root, found, timeout)
+        return readings.ask_for_readings(root, found, timeout)
     except nvml.NvmlUnavailable as err:
         click.echo(f"oci-gpu-hook: {err}{without}", err=True)
         return None
@@ -123,7 +123,7 @@ def _held(root: HostRoot, driver_root: str, found: DriverInventory) -> tuple[gpu
     """The GPUs and MIG devices that containers hold; none of a container whose device cgroup cannot be read."""
     with_nodes = saved_inventory.with_nodes(root, found, ("caps",), driver_root=driver_root)
     divided = holders.divisions(with_nodes)
-    seen = containerdevices.look(root, holders.wanted(divided))
+    seen = containerdevices.find_devices(root, holders.wanted(divided))
     rows = []
     for holder in [it for it in holders.holders(divided, seen.containers).holding if it.is_certain]:
         running = holder.container.running
@@ -132,6 +132,6 @@ def _held(root: HostRoot, driver_root: str, found: DriverInventory) -> tuple[gpu
         id = "" if running.of_user else running.id
         who = (id, called.name, called.pod, called.namespace)
         for share in holder.held:
-            if isinstance(share, holders.Share):
+            if isinstance(share, holders.HeldShare):
                 rows.append(gpuexposition.Held(share.gpu, share.uuid if share.mig else "", *who))
     return tuple(rows)

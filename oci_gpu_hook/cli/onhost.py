@@ -32,7 +32,7 @@ NOTHING = DriverInventory("", "", (), (), None, None, (), "", (), (), (), (), ()
 
 def check_is_server(root: HostRoot) -> None:
     """DriverError on a Jetson and under WSL 2, for what only knows GPUs that NVIDIA's module drives."""
-    kind = platform.look(root)
+    kind = platform.platform_of(root)
     if kind in PLATFORMS:
         raise DriverError(
             f"this host is {platform.NAMES[kind]}, and no GPU here is driven by NVIDIA's module",
@@ -49,7 +49,7 @@ def of_server(root: HostRoot, driver_root: str, families: tuple[str, ...]) -> Dr
     return saved_inventory.with_nodes(root, survey.current(root, driver_root), families, driver_root=driver_root)
 
 
-class Found(NamedTuple):
+class Accelerators(NamedTuple):
     """What a host has.
 
     nvidia: what NVIDIA's driver has, None if `error` says why nothing; platform: a word of `vendors.platform`, and
@@ -69,7 +69,9 @@ class Found(NamedTuple):
         return tuple([item for item, hardware in self.vendors if hardware])
 
 
-def look(root: HostRoot, driver_root: str, others: Present, nvidia: Callable[[], DriverInventory] | None) -> Found:
+def find_accelerators(
+    root: HostRoot, driver_root: str, others: Present, nvidia: Callable[[], DriverInventory] | None
+) -> Accelerators:
     """What there is; DriverError if there is nothing at all.
 
     others: what other vendors have; nvidia: gives the inventory of NVIDIA's driver, to which all nodes are added; None
@@ -78,7 +80,7 @@ def look(root: HostRoot, driver_root: str, others: Present, nvidia: Callable[[],
     vendors = tuple(
         [(item, present.hardware(root, item)) for item in others.vendors if present.has_anything(root, item)]
     )
-    found = Found(None, None, platform.prove(root), None, vendors, others.wrong)
+    found = Accelerators(None, None, platform.prove(root), None, vendors, others.wrong)
     try:
         instead = _of_platform(root)
         if instead or not nvidia:
@@ -92,7 +94,7 @@ def look(root: HostRoot, driver_root: str, others: Present, nvidia: Callable[[],
         return found._replace(error=err)
 
 
-def document(found: Found) -> dict[str, Any]:
+def document(found: Accelerators) -> dict[str, Any]:
     """The host for JSON: but for a Jetson and WSL 2, the keys of NVIDIA's inventory are there in any case."""
     kind, proof = found.platform
     unknown = (found.error.message,) if found.error else ()
@@ -106,7 +108,7 @@ def document(found: Found) -> dict[str, Any]:
     }
 
 
-def text(found: Found) -> list[str]:
+def text(found: Accelerators) -> list[str]:
     """The host for people."""
     lines = [f"no driver of NVIDIA's: {found.error.message}"] if found.error else []
     if found.nvidia:
@@ -145,11 +147,11 @@ def _of_platform(root: HostRoot) -> tuple[dict[str, Any], list[str]] | None:
     if kind not in PLATFORMS:
         return None
     left_out: tuple[str, ...] = ()
-    found = platforms.look(root, kind, everything=False)
+    found = platforms.platform_state(root, kind, everything=False)
     if kind == platform.TEGRA:
         _, left_out = tegra.vendor(root, everything=True)
         if root.remember:
-            platforms.look(root, kind, everything=True)
+            platforms.platform_state(root, kind, everything=True)
     title = platforms.title(kind, found)
     said = {"driver_version": title, **_document(found), "left_out": left_out}
     return said, [f"driver {title}, by {proof}", *_platform_text(found), *sentences("left out", left_out)]

@@ -20,7 +20,7 @@ from oci_gpu_hook.errors import ApplyError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.node.gpus import absent
-from oci_gpu_hook.node.gpus.absent import Node
+from oci_gpu_hook.node.gpus.absent import MissingNode
 from oci_gpu_hook.node.machine import apart, libselinux
 
 _SECONDS = 60
@@ -52,7 +52,7 @@ def prepare(form: str, root: HostRoot) -> None:
     show(form, {"made": made, "unloaded": unloaded}, lines)
 
 
-def programs(root: HostRoot, missing: tuple[Node, ...]) -> list[list[str]]:
+def programs(root: HostRoot, missing: tuple[MissingNode, ...]) -> list[list[str]]:
     """The commands that load the modules and make the missing nodes."""
     unloaded = absent.unloaded(root)
     if shutil.which("nvidia-modprobe") is None:
@@ -85,7 +85,7 @@ def _start(commands: list[list[str]]) -> None:
             click.echo(f"{words[0]} failed: {output[-1]}", err=True)
 
 
-def _make(root: HostRoot, node: Node) -> None:
+def _make(root: HostRoot, node: MissingNode) -> None:
     """Make one node, with its mode whatever the umask.  If another program makes it first, that node stays."""
     folder, _, name = node.path.rpartition("/")
     try:

@@ -9,7 +9,7 @@ from contextlib import suppress
 import click
 
 from oci_gpu_hook.cli import denials, named
-from oci_gpu_hook.cli.group import Group
+from oci_gpu_hook.cli.group import CommandGroup
 from oci_gpu_hook.cli.options import host_root, output_format, show
 from oci_gpu_hook.cli.render import section
 from oci_gpu_hook.errors import ApplyError, UsageError, quoted
@@ -53,7 +53,7 @@ Exit codes:
 """
 
 
-@click.group("selinux", cls=Group, epilog=_CODES)
+@click.group("selinux", cls=CommandGroup, epilog=_CODES)
 def selinux() -> None:
     """Show SELinux's state, install the policy modules, explain denials.
 
@@ -137,7 +137,7 @@ def explain(file: str | None, form: str) -> None:
     They are read from FILE ("-" is standard input), else from the audit log, else from the journal.  Denials of a
     wrong level are hidden by default: 'semodule -DB' makes them show, 'semodule -B' hides them again.
     """
-    found = denials.explain(avc.parse(_log() if file is None else _named(file)))
+    found = denials.explain(avc.parse_denials(_log() if file is None else _named(file)))
     document: dict[str, object] = {
         "denials": [{**item.denial._asdict(), "cause": item.cause, "remedy": item.remedy} for item in found]
     }

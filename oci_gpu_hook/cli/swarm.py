@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from oci_gpu_hook.cli.flaglines import RUNTIME, RUNTIMES
-from oci_gpu_hook.cli.group import Group
+from oci_gpu_hook.cli.group import CommandGroup
 from oci_gpu_hook.cli.options import config_file, host_root
 from oci_gpu_hook.driver import survey
 from oci_gpu_hook.driver.inventory import DriverInventory
@@ -30,7 +30,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _REFRESH = "run 'oci-gpu-hook inventory refresh'"
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def swarm() -> None:
     """Give this host's GPUs to Docker Swarm."""
 
@@ -71,7 +71,7 @@ def resources(
     ours = [f"{name}={device}" for device in devices(here, shares)]
     told = [f"GPU {index} is not healthy: {why}" for index, why in leased.unhealthy_gpus(root, here).items()]
     if writes:
-        found = enginefile.read(root, path)
+        found = enginefile.read_settings_file(root, path)
         values = daemonjson.values(found)
         wanted = merged(values, path, name, ours)
         is_new = values.get(KEY) != wanted
@@ -86,7 +86,7 @@ def resources(
         values = {}
         # Printing must not depend on what the file says.
         with suppress(ConfigError):
-            values = daemonjson.values(enginefile.read(root, path))
+            values = daemonjson.values(enginefile.read_settings_file(root, path))
         told += advice(values, settings, name, path)
         if values.get(KEY) != ours:
             told.append(f"put it into {path} (--write does), then restart dockerd: systemctl restart docker")

@@ -190,7 +190,7 @@ class _Validation:
     def _write_record(self, asked: list[str], outcome: str) -> None:
         """Write the record; outcome: of the steps that have none yet.  What other steps had with this driver stays."""
         version = driver_version(self._root) or ""
-        before = validated.read(self._root)
+        before = validated.read_validation(self._root)
         steps = {step.name: step for step in before.steps} if before and before.driver_version == version else {}
         steps.update({name: StepResult(name, outcome, "it did not end") for name in asked})
         steps.update({step.name: step for step, _ in self._steps})
@@ -266,7 +266,7 @@ class _Validation:
     def _workload(self) -> list[Finding]:
         root, driver_root = self._root, self._settings.driver_root
         pipes = self._settings.mps_pipe_folder
-        if platform.look(root) in onhost.PLATFORMS:
+        if platform.platform_of(root) in onhost.PLATFORMS:
             return workload.run("", pipes, workload.FIRST, self._seconds)
         try:
             found = survey.current(root, driver_root)

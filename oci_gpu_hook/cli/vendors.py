@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from oci_gpu_hook.cli import named, onhost, render
-from oci_gpu_hook.cli.group import Group
+from oci_gpu_hook.cli.group import CommandGroup
 from oci_gpu_hook.cli.options import host_root, output_format, show
 from oci_gpu_hook.errors import ConfigError, UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
@@ -22,7 +22,7 @@ _HEADINGS: tuple[str, ...] = ("FLAG", "KIND", "DEVICES", "VERSION", "GROUPS", "F
 _VERSIONS = {"module": "of module {}", "file": "in {}", "text": "{}", "": ""}
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def vendors() -> None:
     """Show the files that describe other accelerators than NVIDIA's, and check one."""
 
@@ -41,7 +41,7 @@ def list_vendors(form: str, root: HostRoot) -> None:
     """
     found, errors = folders.load_all(root)
     replaced = folders.replaced(root)
-    here = {item.inventory.file: item for item in present.look(root).vendors}
+    here = {item.inventory.file: item for item in present.find_vendors(root).vendors}
     document: dict[str, Any] = {
         "vendors": [
             {**_row(vendor, replaced.get(vendor.file, "")), "here": _here(root, here.get(vendor.file))}
@@ -75,7 +75,7 @@ def check(file: str, form: str, root: HostRoot) -> None:
         except OSError as err:
             raise ConfigError(f"cannot read {quoted(file)}: {err.strerror}") from err
         notes = _notes(path)
-    vendor = vendorfile.read(data, file)
+    vendor = vendorfile.parse_vendor(data, file)
     _check_flag(root, vendor)
     lines = [f"{file}: {_summary(vendor)}", *[f"note: {note}" for note in notes]]
     show(form, {**_row(vendor, ""), "notes": notes}, lines)

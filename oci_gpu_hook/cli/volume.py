@@ -6,7 +6,7 @@ from __future__ import annotations
 import click
 
 from oci_gpu_hook.cli import onhost
-from oci_gpu_hook.cli.group import Group
+from oci_gpu_hook.cli.group import CommandGroup
 from oci_gpu_hook.cli.options import config_file, host_root
 from oci_gpu_hook.driver import survey
 from oci_gpu_hook.host.root import HostRoot
@@ -17,7 +17,7 @@ from oci_gpu_hook.request.settings import read_settings
 _OPTIONS = "--opt type=none --opt o=bind,ro"
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def volume() -> None:
     """Keep the driver's volume of nvidia-docker 1's time: copies of its files, for containers without a hook."""
 

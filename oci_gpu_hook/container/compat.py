@@ -64,7 +64,7 @@ class Compat(NamedTuple):
     fault: str = ""
 
 
-def look(root_fd: int, folder: str, names: tuple[str, ...]) -> Compat | None:
+def compat_of(root_fd: int, folder: str, names: tuple[str, ...]) -> Compat | None:
     """What the image has in `folder`, in which `names` lie; None if no libcuda with a version is among them."""
     found = [name for name in names if name.startswith(CUDA) and "." in name[len(CUDA) :]]
     if not found:

@@ -59,7 +59,7 @@ def locate(process: Process | None, container_id: str) -> DeviceCgroup:
     if posix.stat("/proc/self/ns/user").st_ino != INITIAL_USER_NAMESPACE:
         return DeviceCgroup(reason="the kernel lets no process in a user namespace change a device cgroup")
     version, controller = ("v2", "") if is_unified(_CGROUP_ROOT) else ("v1", "devices")
-    path = _cgroup_path(process.read("cgroup") if process else procfile.read(_OUR_CGROUP), controller)
+    path = _cgroup_path(process.read("cgroup") if process else procfile.read_whole(_OUR_CGROUP), controller)
     if path is None:
         return DeviceCgroup(reason="this host has no device cgroups")
     if process is None:
@@ -67,7 +67,7 @@ def locate(process: Process | None, container_id: str) -> DeviceCgroup:
     components = path.split("/")[1:]
     named = [i for i, name in enumerate(components) if _is_named_after(name, container_id)]
     # An engine can leave a container in the cgroup of its runtime, together with other processes.
-    if not named and path in ("/", _cgroup_path(procfile.read(_OUR_CGROUP), controller)):
+    if not named and path in ("/", _cgroup_path(procfile.read_whole(_OUR_CGROUP), controller)):
         return DeviceCgroup(reason=f"the container has no cgroup of its own, it is in {path} with others")
     directory = _directory(path, controller, process.pid)
     # The lowest component with that name counts: an id may be short, and a cgroup further up may have the same name.
@@ -83,14 +83,14 @@ def scope_of(directory: str) -> ScopeUnit | None:
         return None
     from oci_gpu_hook.formats import scopeunit
 
-    texts = [_text(f"{_TRANSIENT}/{name}")]
-    texts += [_text(f"{_TRANSIENT}/{name}.d/{file}") for file in scopeunit.DROP_INS] if texts[0] else []
-    return scopeunit.parse(name, "\n".join(texts))
+    texts = [_unit_text(f"{_TRANSIENT}/{name}")]
+    texts += [_unit_text(f"{_TRANSIENT}/{name}.d/{file}") for file in scopeunit.DROP_INS] if texts[0] else []
+    return scopeunit.parse_scope(name, "\n".join(texts))
 
 
-def _text(path: str) -> str:
+def _unit_text(path: str) -> str:
     try:
-        return procfile.read(path).decode(errors="replace")
+        return procfile.read_whole(path).decode(errors="replace")
     except OSError:
         return ""
 
@@ -155,6 +155,6 @@ def _directory(path: str, controller: str, pid: int) -> str:
 def _holds(directory: str, pid: int) -> bool:
     """Whether the cgroup at `directory` holds the process `pid`: a mount may show but a part of a hierarchy."""
     try:
-        return f"{pid}" in lines(procfile.read(f"{directory}/cgroup.procs"))
+        return f"{pid}" in lines(procfile.read_whole(f"{directory}/cgroup.procs"))
     except OSError:
         return False

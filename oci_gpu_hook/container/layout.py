@@ -46,7 +46,7 @@ class Layout(NamedTuple):
     dev_is_hosts: bool
 
 
-def look(root_fd: int, process: Process | None, *, user_namespace: bool, compat: str) -> Layout:
+def layout_of(root_fd: int, process: Process | None, *, user_namespace: bool, compat: str) -> Layout:
     """The layout of the container whose root is open at `root_fd`.
 
     process: None while there is none, and then `user_namespace` says what config.json asks for; compat: the
@@ -56,9 +56,9 @@ def look(root_fd: int, process: Process | None, *, user_namespace: bool, compat:
     found = None
     # Most images have nothing there, and load nothing for it.
     if compat and loader != MUSL and (inside := names(root_fd, compat)):
-        from oci_gpu_hook.container.compat import look
+        from oci_gpu_hook.container.compat import compat_of
 
-        found = look(root_fd, compat, inside)
+        found = compat_of(root_fd, compat, inside)
     return Layout(
         library_folder=folder,
         library_folder_32=library_folder_32(folder, loader),

@@ -121,7 +121,7 @@ class Entry(NamedTuple):
     osversion: int = 0
 
 
-def read(data: bytes) -> Table:
+def parse_cache(data: bytes) -> Table:
     """Parse a cache in any of glibc's layouts: old, old with the new one inside, new."""
     if len(data) > LARGEST:
         raise MalformedCache(f"{len(data)} bytes are more than any real cache has")
@@ -142,7 +142,7 @@ def read(data: bytes) -> Table:
 
 def paths_of(data: bytes, sonames: Collection[bytes]) -> list[bytes]:
     """The paths of libraries with these names, in the cache's order, at most `_MOST_PATHS`; MalformedCache."""
-    table = read(data)
+    table = parse_cache(data)
     rows = [row for row, name in enumerate(table.names) if name in sonames]
     return [table.path(row) for row in rows[:_MOST_PATHS]]
 
@@ -245,7 +245,7 @@ def merge(data: bytes | None, ours: Iterable[Entry]) -> bytes:
     All rows are sorted, not only ours.  Other programs than ldconfig write caches too, and some sort them by plain
     bytes: the loader's binary search misses names there, and would miss ours.
     """
-    theirs = read(data) if data else Table(b"", 0, b"", [], ())
+    theirs = parse_cache(data) if data else Table(b"", 0, b"", [], ())
     versions: dict[tuple[bytes, bytes, int], int] = {}
     for soname, path, flags, version in ours:
         versions.setdefault((soname, path, flags), version)

@@ -53,7 +53,7 @@ class ScopeUnit(NamedTuple):
     allowed: tuple[Entry, ...]
 
 
-def parse(name: str, text: str) -> ScopeUnit | None:
+def parse_scope(name: str, text: str) -> ScopeUnit | None:
     """The scope that these files describe; None if systemd does not restrict its devices.
 
     A scope that allows all devices has no entry: with a first entry, all other devices are denied (DevicePolicy=auto).
@@ -97,7 +97,7 @@ def calls(serial: int, unit: str, allowed: Iterable[Entry], *, only: bool = Fals
 # --- D-Bus: the part of the protocol that a method call and its answer need
 
 
-class Answer(NamedTuple):
+class BusAnswer(NamedTuple):
     """A received message: its type, the serial of the call that it answers (0 for none), an error's name and text."""
 
     type: int
@@ -155,7 +155,7 @@ def _method_call(serial: int, interface: str, member: str, types: str = "", body
     return _aligned((1, start), _uint32(len(body)), _uint32(serial), *_structs(fields), (8, body))
 
 
-def first_answer(data: bytes) -> tuple[Answer | None, bytes]:
+def first_answer(data: bytes) -> tuple[BusAnswer | None, bytes]:
     """The first message in `data`, None while it is incomplete, and the bytes after it; ValueError if it is none."""
     if len(data) < _FIXED_HEADER:
         return None, data
@@ -174,7 +174,7 @@ def first_answer(data: bytes) -> tuple[Answer | None, bytes]:
         text = _string_at(data, body_at)[0]
     serial = fields.get(_REPLY_SERIAL, 0)
     name = str(fields.get(_ERROR_NAME, ""))
-    return Answer(data[1], serial if isinstance(serial, int) else 0, name, text), data[end:]
+    return BusAnswer(data[1], serial if isinstance(serial, int) else 0, name, text), data[end:]
 
 
 def _fields(data: bytes, end: int) -> dict[int, str | int]:

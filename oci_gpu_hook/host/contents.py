@@ -59,7 +59,7 @@ class TooMuchError(Exception):
     """A folder has more in it than is looked at; the text says what."""
 
 
-def look(root: HostRoot, folder: str, see: Callable[[str], None]) -> Contents:
+def folder_contents(root: HostRoot, folder: str, see: Callable[[str], None]) -> Contents:
     """What lies in the folder at `folder`, a path without links; TooMuchError.
 
     see: is called with each folder before that is looked into.

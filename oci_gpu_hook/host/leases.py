@@ -74,14 +74,14 @@ class Leases:
 
     def __enter__(self) -> list[Lease]:
         """ConfigError if the leases are damaged."""
-        return read(self._host)
+        return read_leases(self._host)
 
     def __exit__(self, *_: object) -> None:
         if self._lock >= 0:
             posix.close(self._lock)
 
 
-def read(host: HostRoot) -> list[Lease]:
+def read_leases(host: HostRoot) -> list[Lease]:
     """All leases, those that are void too; ConfigError if they are damaged."""
     if host.stat(f"{saved.FOLDER}/{FILE}") is None:
         return []
@@ -160,7 +160,7 @@ def _is_used(pid: int) -> bool:
 def _start_of(pid: int) -> int:
     """When the process was started, in ticks since boot; -1 if it has ended."""
     try:
-        fields = _fields(procfile.read(f"/proc/{pid}/stat"))
+        fields = _fields(procfile.read_whole(f"/proc/{pid}/stat"))
         # A zombie has ended, and its parent has not asked how.
         return -1 if fields[_STATE] in (b"Z", b"X") else int(fields[_START])
     except (OSError, ValueError, IndexError):
@@ -176,7 +176,7 @@ def _has_process(cgroup: str, inode: int) -> bool:
     try:
         if posix.stat(cgroup).st_ino != inode:
             return False
-        return b"populated 1" in procfile.read(f"{cgroup}/cgroup.events")
+        return b"populated 1" in procfile.read_whole(f"{cgroup}/cgroup.events")
     except OSError:
         pass  # v1
     folders = [cgroup]
@@ -184,7 +184,7 @@ def _has_process(cgroup: str, inode: int) -> bool:
         if number == _MOST_CGROUPS:
             return True
         try:
-            if procfile.read(f"{folder}/cgroup.procs"):
+            if procfile.read_whole(f"{folder}/cgroup.procs"):
                 return True
             with posix.scandir(folder) as entries:
                 folders += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]

@@ -64,7 +64,7 @@ def open_lock(root: HostRoot, name: str) -> int:
         return posix.open(name, flags, 0o600, dir_fd=folder)
 
 
-def read(root: HostRoot, name: str) -> bytes | None:
+def read_file(root: HostRoot, name: str) -> bytes | None:
     """The bytes of a file; None if it is not a regular file that only root or this user can have written."""
     try:
         with closing(open_folder(root)) as folder:
@@ -128,7 +128,7 @@ def save(root: HostRoot, name: str, heading: bytes, values: tuple[Any, ...], sta
 
 def load(root: HostRoot, name: str, heading: bytes) -> Any:
     """The values of such a file, records as plain tuples; None if there is none that `read` gives and that is whole."""
-    data = read(root, name)
+    data = read_file(root, name)
     begin = len(heading) + LENGTH_BYTES
     if data is None or not data.startswith(heading):
         return None

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from posix import stat_result
     from typing import Union
 
-    from oci_gpu_hook.kernel.syscalls import Known
+    from oci_gpu_hook.kernel.syscalls import FileStatus
 
-    Status = Union[stat_result, Known]
+    Status = Union[stat_result, FileStatus]
 
 S_IFMT = 0o170000
 S_IFLNK = 0o120000

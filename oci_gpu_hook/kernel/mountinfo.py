@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 
-class Mount(NamedTuple):
+class MountLine(NamedTuple):
     """One mount.
 
     device: its filesystem's, ``major:minor``; root: the folder or file of it that the mount shows at `point`; tags: the
@@ -30,7 +30,7 @@ class Mount(NamedTuple):
     options: str
 
 
-def mount(pieces: Iterable[bytes], id: int) -> Mount | None:
+def mount(pieces: Iterable[bytes], id: int) -> MountLine | None:
     """The mount with the number `id`, as statx(2) gives it; None if there is none."""
     # The kernel writes a newline inside a field as \\012, and a space as \\040.
     start = b"%d " % id
@@ -41,7 +41,7 @@ def mount(pieces: Iterable[bytes], id: int) -> Mount | None:
     return None
 
 
-def mounts(pieces: Iterable[bytes]) -> Iterator[Mount]:
+def mounts(pieces: Iterable[bytes]) -> Iterator[MountLine]:
     """All mounts: a start reads them only if something is not where it is on most hosts."""
     for text in pieces:
         yield from filter(None, map(parsed, text.split(b"\n")))
@@ -76,7 +76,7 @@ def _is_of(line: bytes, device: str, but_below: str) -> bool:
     return mount.device == device and not (but_below and f"{mount.point}/".startswith(f"{but_below}/"))
 
 
-def parsed(line: bytes) -> Mount | None:
+def parsed(line: bytes) -> MountLine | None:
     """The mount that a line describes; None for what is no such line."""
     mount, _, filesystem = line.decode("utf-8", "surrogateescape").partition(" - ")
     try:
@@ -84,7 +84,7 @@ def parsed(line: bytes) -> Mount | None:
         type, _, options = filesystem.split(" ", 2)
         # As of a device node that its driver has made again.
         root = _unescaped(root).removesuffix("//deleted")
-        return Mount(int(id), device, root, _unescaped(point), tuple(tags), type, options)
+        return MountLine(int(id), device, root, _unescaped(point), tuple(tags), type, options)
     except ValueError:
         return None
 

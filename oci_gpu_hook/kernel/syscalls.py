@@ -121,7 +121,7 @@ _RETRIES = 128
 _LONGEST_SUBJECT = 300
 
 
-class Known(NamedTuple):
+class FileStatus(NamedTuple):
     """A file's type and mode, its place, and which device it is, as `stat_result` has them."""
 
     st_mode: int
@@ -374,14 +374,14 @@ def mount_of(fd: int) -> tuple[int, bool]:
     return word(_STATX, 18), bool(word(_STATX, 1) & STATX_ATTR_MOUNT_ROOT)
 
 
-def known_of(fd: int) -> Known:
+def known_of(fd: int) -> FileStatus:
     """statx(2): what of the file that `fd` is open on never changes, as the kernel knows it already.
 
     AT_STATX_DONT_SYNC: fstat(2) asks the server of a network filesystem, or of FUSE, which may never answer.
     """
     _call("statx", fd, fd, b"", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE | STATX_INO, _STATX_REFERENCE)
     device, rdev = [posix.makedev(number & 0xFFFFFFFF, number >> 32) for number in (word(_STATX, 17), word(_STATX, 16))]
-    return Known(word(_STATX, 3) >> 32 & 0xFFFF, device, word(_STATX, 4), rdev)
+    return FileStatus(word(_STATX, 3) >> 32 & 0xFFFF, device, word(_STATX, 4), rdev)
 
 
 # struct statx is 256 bytes; stx_attributes lies at offset 8, stx_mode at 28, stx_ino at 32, stx_rdev_major at 128,

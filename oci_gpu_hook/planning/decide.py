@@ -46,7 +46,7 @@ def decide(
     compat = ""
     if settings.cuda_forward_compatibility and request is not None and "compute" in request.capabilities:
         compat = layout.COMPAT_ORIN_FOLDER if proc.is_orin(host) else layout.COMPAT_FOLDER
-    laid_out = layout.look(rootfs.fd, process, user_namespace=bundle.has_user_namespace(), compat=compat)
+    laid_out = layout.layout_of(rootfs.fd, process, user_namespace=bundle.has_user_namespace(), compat=compat)
     labels = Labels()
     if has_selinux(host):
         from oci_gpu_hook.container import ipc

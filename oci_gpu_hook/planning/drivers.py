@@ -20,7 +20,7 @@ def provide(host: HostRoot, laid_out: layout.Layout, request: Request, settings:
     if request.devices or not request.vendors:
         known = known_inventory(host, settings.driver_root)
         # A Jetson's containers get what its lists say, also where NVIDIA's module has GPUs.
-        is_by_lists = known is None or bool(host.stat(proc.CSV_FOLDER) and platform.look(host) == platform.TEGRA)
+        is_by_lists = known is None or bool(host.stat(proc.CSV_FOLDER) and platform.platform_of(host) == platform.TEGRA)
     module = None if is_by_lists else known
     if request.is_by_spec():
         # Made before any container, a CDI spec puts libraries where the host has them.
@@ -41,7 +41,7 @@ def provide(host: HostRoot, laid_out: layout.Layout, request: Request, settings:
         from oci_gpu_hook.planning import vendorshare
         from oci_gpu_hook.vendors import folders, vendorhost
 
-        on_host.append(vendorhost.look(host, folders.vendor_inventory(host, asked.flag, asked.file)))
+        on_host.append(vendorhost.vendor_state(host, folders.vendor_inventory(host, asked.flag, asked.file)))
         shares.append(vendorshare.share(laid_out, asked, on_host[-1], "".join(label.split(":")[2:3])))
     joined = provision.join(laid_out, version, tuple(shares))
     return joined._replace(inventory=module, vendors=tuple(on_host))
@@ -67,7 +67,7 @@ def known_inventory(host: HostRoot, driver_root: str) -> inventory.DriverInvento
     """The saved inventory while it is true, else a new one; None if `platforms` has the GPUs instead."""
     known = inventory.read_saved(host, proc.stamp(host, driver_root))
     has_gpus = bool(known and known.gpus) or bool(host.names(proc.GPUS))
-    if not has_gpus and platform.look(host) in (platform.TEGRA, platform.WSL):
+    if not has_gpus and platform.platform_of(host) in (platform.TEGRA, platform.WSL):
         return None
     if known is None:
         from oci_gpu_hook.driver import survey

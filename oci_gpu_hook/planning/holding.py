@@ -254,5 +254,5 @@ def _of_vendor(host: HostRoot, request: VendorRequest) -> list[Candidate]:
     from oci_gpu_hook.planning import vendorshare
     from oci_gpu_hook.vendors import folders, vendorhost
 
-    found = vendorhost.look(host, folders.vendor_inventory(host, request.flag, request.file))
+    found = vendorhost.vendor_state(host, folders.vendor_inventory(host, request.flag, request.file))
     return [Candidate(vendorshare.key(request.flag, it), it.names[0]) for it in found.devices]

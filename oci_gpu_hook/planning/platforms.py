@@ -48,8 +48,8 @@ def share(
 
     inventory: of NVIDIA's module, if it has GPUs; RequestError for a GPU that is not there then.
     """
-    kind = platform.look(root)
-    found = look(root, kind, everything=request.jetpack_all)
+    kind = platform.platform_of(root)
+    found = platform_state(root, kind, everything=request.jetpack_all)
     # Where the engine has made the nodes that somebody chose, only files are lacking.
     is_without = request.devices == (NONE,) or request.by_nodes()
     asked = VendorRequest(VISIBLE_DEVICES, found.inventory.file, "env", (NONE if is_without else ALL,))
@@ -69,7 +69,7 @@ def share(
     return given._replace(notes=(*given.notes, *_notes(request, kind))), title(kind, found)
 
 
-def look(root: HostRoot, kind: str, *, everything: bool) -> vendorhost.VendorState:
+def platform_state(root: HostRoot, kind: str, *, everything: bool) -> vendorhost.VendorState:
     """What the platform's driver has, `everything` by all of a Jetson's CSV files; DriverError if it has nothing."""
     file, name = platform.WSL_FOLDER, kind
     if kind == platform.TEGRA:
@@ -80,7 +80,7 @@ def look(root: HostRoot, kind: str, *, everything: bool) -> vendorhost.VendorSta
 
         return tegra.vendor(root, everything, see)[0] if kind == platform.TEGRA else wsl.vendor(root, see)
 
-    found = vendorhost.look(root, vendorhost.saved_or_new(root, name, file, describe))
+    found = vendorhost.vendor_state(root, vendorhost.saved_or_new(root, name, file, describe))
     inventory = found.inventory
     known = {"/dev/null", *[node.path for node, _ in found.common]}
     # udev makes /dev/v4l2-nvdec a second /dev/null, for a library that opens it and asks nothing of the kernel.

@@ -32,13 +32,13 @@ def check(expressions: tuple[str, ...], driver: str, cuda: str, gpus: tuple[tupl
     host = {"cuda": cuda, "driver": driver}
     each = [{**host, "arch": arch, "brand": brand} for arch, brand in dict.fromkeys(gpus)] or [host]
     for expression in expressions:
-        alternatives = parse(expression)
+        alternatives = parse_requirement(expression)
         failing = [facts for facts in each if not any([_is_met(it, facts) for it in alternatives])]
         if failing and alternatives:
             raise _unmet(alternatives, failing)
 
 
-def parse(expression: str) -> tuple[tuple[Condition, ...], ...]:
+def parse_requirement(expression: str) -> tuple[tuple[Condition, ...], ...]:
     """Alternatives, each with its conditions; empty ones are dropped."""
     alternatives = [tuple([_condition(factor) for factor in term.split(",") if factor]) for term in expression.split()]
     return tuple([conditions for conditions in alternatives if conditions])

@@ -15,7 +15,7 @@ from oci_gpu_hook.planning.plan import Share
 from oci_gpu_hook.request.selectors import bus_id
 from oci_gpu_hook.request.vendorrequest import VendorRequest
 from oci_gpu_hook.request.words import ALL, NONE
-from oci_gpu_hook.vendors.vendorhost import Device, VendorState
+from oci_gpu_hook.vendors.vendorhost import VendorDevice, VendorState
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -65,19 +65,19 @@ def share(layout: Layout, request: VendorRequest, found: VendorState, process_ty
     return Share(inventory.file, tuple(nodes.items()), operations, entries, notes=notes, holds=holds)
 
 
-def key(flag: str, device: Device) -> str:
+def key(flag: str, device: VendorDevice) -> str:
     """The key of one of the vendor's devices, see `Provision.holds`."""
     return f"{flag}={device.names[0]}"
 
 
-def selected(names: tuple[str, ...], found: VendorState) -> tuple[tuple[Device, str], ...]:
+def selected(names: tuple[str, ...], found: VendorState) -> tuple[tuple[VendorDevice, str], ...]:
     """The devices that these names mean, in the host's order, each with the name that asked for it."""
     devices = found.devices
     if names == (NONE,):
         return ()
     if names == (ALL,):
         return tuple([(device, ALL) for device in devices])
-    chosen: dict[Device, str] = {}
+    chosen: dict[VendorDevice, str] = {}
     for name in names:
         address = bus_id(name)
         called = [it for it in devices if name in it.names or (address and address in map(bus_id, it.names))]
@@ -87,7 +87,7 @@ def selected(names: tuple[str, ...], found: VendorState) -> tuple[tuple[Device, 
     return tuple([(device, chosen[device]) for device in devices if device in chosen])
 
 
-def of_nodes(paths: tuple[str, ...], found: VendorState) -> tuple[tuple[Device, str], ...]:
+def of_nodes(paths: tuple[str, ...], found: VendorState) -> tuple[tuple[VendorDevice, str], ...]:
     """The devices whose nodes the engine has made."""
     devices = [it for it in found.devices if all([node.path in paths for node, _ in it.nodes])]
     return tuple([(device, device.nodes[0][0].path) for device in devices])

@@ -60,7 +60,7 @@ def _command_line() -> list[str]:
     """The command line of this process's parent; one empty word if it is hidden."""
     try:
         parent = _parent()
-        data = procfile.read(f"/proc/{parent}/cmdline")
+        data = procfile.read_whole(f"/proc/{parent}/cmdline")
         # Once it has ended, any process may have its number, and we have another parent.
         if _parent() != parent:
             data = b""
@@ -71,7 +71,7 @@ def _command_line() -> list[str]:
 
 def _parent() -> str:
     """The number of our parent, as this procfs has it."""
-    return procfile.read("/proc/self/stat").rpartition(b")")[2].split()[1].decode()
+    return procfile.read_whole("/proc/self/stat").rpartition(b")")[2].split()[1].decode()
 
 
 def _option(words: list[str], *names: str) -> str:
@@ -143,7 +143,7 @@ def _keeps_what_is_appended(path: str) -> bool:
     try:
         if not is_regular(posix.stat(path)):
             return True
-        fdinfo = procfile.read(path.replace("/fd/", "/fdinfo/"))
+        fdinfo = procfile.read_whole(path.replace("/fd/", "/fdinfo/"))
     except OSError:
         return False
     return bool(int(fdinfo.partition(b"flags:")[2].split()[0], 8) & posix.O_APPEND)

@@ -27,7 +27,7 @@ TASKS = "io.containerd.runtime.v2.task"
 _OF_TASKS = {f"{TASKS}/k8s.io": CONTAINERD, f"{TASKS}/moby": DOCKER}
 
 
-class Said(NamedTuple):
+class EngineSays(NamedTuple):
     """What is known, else ""; unsaid: which of "image" and "namespace" is not.  podman has no namespaces."""
 
     image: str
@@ -35,7 +35,7 @@ class Said(NamedTuple):
     unsaid: tuple[str, ...]
 
 
-def said(state: State) -> Said:
+def said(state: State) -> EngineSays:
     """What the container's engine says of it."""
     image, namespace, given = state.image, "", state.annotations
     keeper = keeper_of(state.bundle, state.id)
@@ -46,7 +46,7 @@ def said(state: State) -> Said:
     elif keeper == CONTAINERD:
         image, namespace = given.get(_CONTAINERDS_IMAGE, ""), given.get(_CONTAINERDS_NAMESPACE, "")
     known = {"image": image, "namespace": namespace or keeper == PODMAN}
-    return Said(image, namespace, tuple([scope for scope, text in known.items() if not text]))
+    return EngineSays(image, namespace, tuple([scope for scope, text in known.items() if not text]))
 
 
 def keeper_of(bundle: str, id: str) -> str:

@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from oci_gpu_hook.request.vendorrequest import Known
+    from oci_gpu_hook.request.vendorrequest import KnownVendor
 
 # Nodes that a spec of ours brings for NVIDIA's devices: on a server, on a Jetson, under WSL 2.
 _OURS = ("/dev/nvidia", "/dev/nvhost", "/dev/nvgpu/", "/dev/nvmap", "/dev/dxg")
@@ -37,7 +37,7 @@ def of_nodes(
     return Request("cdi", given, granted, required), tuple(notes)
 
 
-def of_vendor(flag: str, known: Collection[Known], nodes: tuple[str, ...]) -> Request:
+def of_vendor(flag: str, known: Collection[KnownVendor], nodes: tuple[str, ...]) -> Request:
     """The same for a spec of the vendor with this flag."""
     from oci_gpu_hook.request.vendorrequest import VendorRequest
 

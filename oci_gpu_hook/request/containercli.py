@@ -82,7 +82,7 @@ class Call(NamedTuple):
         return Inputs(environment, privileged=self.has("pid"))
 
 
-def parse(arguments: list[str]) -> Call:
+def parse_call(arguments: list[str]) -> Call:
     """The call with these words; UsageError for words that nvidia-container-cli does not know."""
     # --user may have a value, which getopt cannot say: whom the caller runs as, it is already.
     plain = ["--user" if word.startswith(("--user=", "-u")) else word for word in arguments]

@@ -18,7 +18,7 @@ from oci_gpu_hook.request.words import ADMINISTRATOR, ALL, AUTHOR, CAPABILITIES,
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from oci_gpu_hook.request.vendorrequest import Known, VendorRequest
+    from oci_gpu_hook.request.vendorrequest import KnownVendor, VendorRequest
 
 _REQUIRE = "NVIDIA_REQUIRE_"
 # The value of NVIDIA_REQUIRE_JETPACK that NVIDIA's runtime knows; there is no other.
@@ -70,7 +70,9 @@ class Request(NamedTuple):
         return self.source == "cdi"
 
 
-def parse(inputs: Inputs, settings: Settings, known: tuple[Known, ...] = ()) -> tuple[Request | None, tuple[str, ...]]:
+def parse_request(
+    inputs: Inputs, settings: Settings, known: tuple[KnownVendor, ...] = ()
+) -> tuple[Request | None, tuple[str, ...]]:
     """The request, None if nothing is asked for; and a sentence for each thing that is left out.
 
     known: the vendors' files, () if the container names none.  RequestError for what can be neither served nor omitted.
@@ -83,7 +85,7 @@ def parse(inputs: Inputs, settings: Settings, known: tuple[Known, ...] = ()) -> 
     if known:
         from oci_gpu_hook.request import vendorrequest
 
-        of_vendors = vendorrequest.parse(inputs, settings, known, notes)
+        of_vendors = vendorrequest.parse_vendors(inputs, settings, known, notes)
         unknown = vendorrequest.unknown(inputs, known)
     if devices or of_vendors or notes:
         check_sections(settings, notes)

@@ -97,4 +97,4 @@ def read_settings(path: str | None, state: State | None, root: str = "") -> Sett
         return defaults
     from oci_gpu_hook.request import settingsfile
 
-    return Settings(**settingsfile.fields(settingsfile.read(names), state, defaults._asdict()))
+    return Settings(**settingsfile.fields(settingsfile.read_files(names), state, defaults._asdict()))

@@ -128,7 +128,7 @@ class Setting(NamedTuple):
     value: object
 
 
-def read(names: Iterable[str]) -> list[Setting]:
+def read_files(names: Iterable[str]) -> list[Setting]:
     """Every line of these files, in order; ConfigError if they are too large together."""
     found: list[Setting] = []
     size = 0
@@ -142,7 +142,7 @@ def read(names: Iterable[str]) -> list[Setting]:
             size += len(data)
             if size > _LARGEST:
                 raise ConfigError(f"cannot read {name}: all settings together are larger than {_LARGEST >> 20} MiB")
-            found += parse(data.decode(), name)
+            found += parse_text(data.decode(), name)
         except OSError as err:
             raise ConfigError(f"cannot read {name}: {err.strerror}") from err
         except UnicodeDecodeError as err:
@@ -214,7 +214,7 @@ def _strictest(field: str, values: list[object]) -> list[object]:
     return [value for value in kind.strictest or () if value in values] or values[:1]
 
 
-def parse(text: str, name: str) -> list[Setting]:
+def parse_text(text: str, name: str) -> list[Setting]:
     """The lines of `text`; errors name `name` and the line."""
     found = []
     scope, pattern = "", ""

@@ -19,7 +19,7 @@ _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012345
 _HINT = "the container's author must ask for 'all', 'none', an index, a PCI address or a device's name"
 
 
-class Known(NamedTuple):
+class KnownVendor(NamedTuple):
     """One vendor's file, as far as a request needs it.
 
     flag, kind: see `vendorinventory.Vendor`, "" if the file cannot be understood; fault: why it cannot be served.
@@ -44,7 +44,9 @@ class VendorRequest(NamedTuple):
     devices: tuple[str, ...]
 
 
-def parse(inputs: Inputs, settings: Settings, known: tuple[Known, ...], notes: list[str]) -> tuple[VendorRequest, ...]:
+def parse_vendors(
+    inputs: Inputs, settings: Settings, known: tuple[KnownVendor, ...], notes: list[str]
+) -> tuple[VendorRequest, ...]:
     """The requests by flag; RequestError or ConfigError for what can be neither served nor left out."""
     found = []
     for vendor in sorted(known):
@@ -66,13 +68,13 @@ def parse(inputs: Inputs, settings: Settings, known: tuple[Known, ...], notes: l
     return tuple(found)
 
 
-def asks(inputs: Inputs, known: tuple[Known, ...]) -> bool:
+def asks(inputs: Inputs, known: tuple[KnownVendor, ...]) -> bool:
     """Whether anything asks for one of these vendors, whatever the administrator accepts; swarm resources apart."""
     named = [_named(inputs, vendor).devices for vendor in known]
     return any([names and not sources.is_void(names) for names in named])
 
 
-def _named(inputs: Inputs, vendor: Known, settings: Settings | None = None) -> Names:
+def _named(inputs: Inputs, vendor: KnownVendor, settings: Settings | None = None) -> Names:
     """Where a container asks for a vendor's devices, see `sources.place`."""
     if not vendor.flag:
         return sources.NOTHING
@@ -81,7 +83,7 @@ def _named(inputs: Inputs, vendor: Known, settings: Settings | None = None) -> N
     return sources.place(inputs, named, settings, vendor.flag)
 
 
-def unknown(inputs: Inputs, known: tuple[Known, ...]) -> list[str]:
+def unknown(inputs: Inputs, known: tuple[KnownVendor, ...]) -> list[str]:
     """A sentence if a variable may be that of a file that cannot be understood; it may be another program's too."""
     broken = [vendor.fault for vendor in known if not vendor.flag]
     flags = {vendor.flag for vendor in known}

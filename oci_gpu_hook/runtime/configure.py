@@ -78,7 +78,7 @@ def _configure(progress: Progress, call: Call) -> None:
     if call.last("cuda-compat-mode") == "disabled":
         allowed = allowed._replace(cuda_forward_compatibility=False)
     progress.settings = allowed
-    request, notes = parse.parse(call.inputs(), allowed)
+    request, notes = parse.parse_request(call.inputs(), allowed)
     progress.keep(notes)
     if request is None:
         progress.say()

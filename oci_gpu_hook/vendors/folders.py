@@ -14,7 +14,7 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.host.source import read_source
 from oci_gpu_hook.kernel.filetypes import is_open_to_others, is_regular
 from oci_gpu_hook.request import sources
-from oci_gpu_hook.request.vendorrequest import Known
+from oci_gpu_hook.request.vendorrequest import KnownVendor
 from oci_gpu_hook.request.words import CDI_FOLDERS, is_flag
 from oci_gpu_hook.vendors.vendorinventory import HEADING, LARGEST_FILE, identity, way
 
@@ -64,7 +64,7 @@ def load(root: HostRoot, path: str) -> Vendor:
     # A start that finds everything saved reads no such file.
     from oci_gpu_hook.vendors import vendorfile
 
-    return vendorfile.read(content(root, path), path)
+    return vendorfile.parse_vendor(content(root, path), path)
 
 
 def flag_of(root: HostRoot, path: str) -> str:
@@ -138,29 +138,29 @@ def files_now(root: HostRoot) -> FilesNow:
     return (*files, *ways)
 
 
-def read_known(root: HostRoot, now: FilesNow) -> tuple[Known, ...] | None:
+def read_known(root: HostRoot, now: FilesNow) -> tuple[KnownVendor, ...] | None:
     """What the vendors' files said when they were as `now`; None if that was not saved."""
     values = saved.load(root, _KNOWN, HEADING)
     try:
         files, rows = values
-        return saved.records(Known, rows) if files == now else None
+        return saved.records(KnownVendor, rows) if files == now else None
     except (ValueError, TypeError):
         return None
 
 
-def known(root: HostRoot) -> tuple[Known, ...]:
+def known(root: HostRoot) -> tuple[KnownVendor, ...]:
     """One for each of the vendors' files; what is not saved yet is saved if `root` remembers."""
     try:
         now = files_now(root)
     except ConfigError as err:
-        return (Known("", "", ADMINISTRATORS, str(err)),)
+        return (KnownVendor("", "", ADMINISTRATORS, str(err)),)
     if not now:
         return ()
     found = read_known(root, now)
     return read_all(root, now if root.remember else None) if found is None else found
 
 
-def for_container(root: HostRoot, inputs: Inputs) -> tuple[Known, ...]:
+def for_container(root: HostRoot, inputs: Inputs) -> tuple[KnownVendor, ...]:
     """The same for one container: without the kinds whose CDI names its engine has resolved, or would have.
 
     An engine that knows CDI finds a spec of that kind on the host; AMD's and Intel's own tools write such specs.
@@ -191,14 +191,14 @@ def vendor_inventory(root: HostRoot, flag: str, file: str) -> VendorInventory:
     return vendorhost.saved_or_new(root, flag, file, describe)
 
 
-def read_all(root: HostRoot, now: FilesNow | None) -> tuple[Known, ...]:
+def read_all(root: HostRoot, now: FilesNow | None) -> tuple[KnownVendor, ...]:
     """What the files say, without what was saved of them; now: the files as they are, if the answer is to be saved."""
     vendors, errors = load_all(root)
     faults = collisions(vendors)
     found = (
-        *[Known(item.flag, item.kind, item.file, faults.get(item.flag, "")) for item in vendors],
+        *[KnownVendor(item.flag, item.kind, item.file, faults.get(item.flag, "")) for item in vendors],
         # If not even the flag can be read, each container is told that asks for a flag of no other file.
-        *[Known(flag_of(root, path), "", path, str(err)) for path, err in errors.items()],
+        *[KnownVendor(flag_of(root, path), "", path, str(err)) for path, err in errors.items()],
     )
     if now is not None:
         try:

@@ -32,7 +32,7 @@ WSL_FOLDER = "/usr/lib/wsl"
 DXCORE = f"{WSL_FOLDER}/lib/libdxcore.so"
 
 
-def look(root: HostRoot) -> str:
+def platform_of(root: HostRoot) -> str:
     """``nvidia``, ``tegra``, ``wsl``, or "" for none of them."""
     return prove(root)[0]
 

@@ -68,7 +68,7 @@ def vendor(root: HostRoot, everything: bool, see: See = lambda _: None) -> tuple
         path = f"{CSV_FOLDER}/{name}"
         see(path)
         try:
-            entries, left_out = read(folders.content(root, path), path)
+            entries, left_out = parse_csv(folders.content(root, path), path)
         except ConfigError as err:
             raise DriverError(err.message, _FILE_HINT) from err
         count += len(entries)
@@ -89,7 +89,7 @@ def vendor(root: HostRoot, everything: bool, see: See = lambda _: None) -> tuple
     return found, tuple(sentences)
 
 
-def read(data: bytes, path: str) -> tuple[dict[tuple[str, str], str], list[str]]:
+def parse_csv(data: bytes, path: str) -> tuple[dict[tuple[str, str], str], list[str]]:
     """The types and paths in one file, each with its place, and a sentence for each line that has none.
 
     A comma in a path belongs to it.  Blanks around type and path do not, nor does a carriage return.  DriverError for

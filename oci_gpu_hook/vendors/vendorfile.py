@@ -41,7 +41,7 @@ _TYPES: dict[type, str] = {
 }
 
 
-def read(data: bytes, path: str) -> Vendor:
+def parse_vendor(data: bytes, path: str) -> Vendor:
     """What the file at `path` says, which has this content; ConfigError ``PATH: KEY: ...`` if it is wrong.
 
     KEY is the way to what is wrong, such as ``inventory.compute.libraries[3]``, or the line where the text is not JSON.
@@ -99,7 +99,7 @@ def _inventory(value: object, place: str) -> dict[str, Group]:
     for keys, most, what in ((_LISTS, MOST_ITEMS, "things"), (("devices",), MOST_DEVICES, "devices")):
         if sum([len(items) for key, items in found if key in keys and isinstance(items, list)]) > most:
             raise ConfigError(f"{place}: it has more than {most} {what}", "write patterns")
-    return {_text(name, f"{place}.{name}"): _group(name, it, f"{place}.{name}") for name, it in document.items()}
+    return {_plain_text(name, f"{place}.{name}"): _group(name, it, f"{place}.{name}") for name, it in document.items()}
 
 
 def _group(name: str, value: object, place: str) -> Group:
@@ -248,14 +248,16 @@ def _some(value: object, place: str, remedy: str, *row: Any) -> Any:
 def _pairs(value: object, place: str, least: int, *row: Any) -> tuple[tuple[str, str], ...]:
     """An object of any names that the row takes, with texts of `least` letters."""
     items = _typed(value, place, dict, "an object").items()
-    return tuple([(_read(key, f"{place}.{key}", row), _text(text, f"{place}.{key}", least)) for key, text in items])
+    return tuple(
+        [(_read(key, f"{place}.{key}", row), _plain_text(text, f"{place}.{key}", least)) for key, text in items]
+    )
 
 
 def _checked(
     value: object, place: str, fault: Callable[[str], str], remedy: str, clean: Callable[[str], str] = str
 ) -> str:
     """A text that `fault` finds right, once `clean` has changed what may be written in more ways than one."""
-    text = clean(_text(value, place))
+    text = clean(_plain_text(value, place))
     if why := fault(text):
         raise ConfigError(f"{place}: {why}", remedy)
     return text
@@ -263,13 +265,13 @@ def _checked(
 
 def _name(value: object, place: str, signs: str) -> str:
     """A name of a module, a property, a type or a file."""
-    text, letters = _text(value, place), _LETTERS | _DIGITS | {*signs}
+    text, letters = _plain_text(value, place), _LETTERS | _DIGITS | {*signs}
     if not letters.issuperset(text) or text in (".", ".."):
         raise ConfigError(f"{place}: {quoted(text)} is no name", f"names have letters, digits and {signs}")
     return text
 
 
-def _text(value: object, place: str, least: int = 1) -> str:
+def _plain_text(value: object, place: str, least: int = 1) -> str:
     """A string that people can read."""
     text: str = _typed(value, place, str, "a string")
     if not text.isprintable():
@@ -329,7 +331,7 @@ _FLAG = f"write OCI_ and capitals, digits or underscores, such as OCI_AMD, up to
 _KIND = "write VENDOR/CLASS, such as amd.com/gpu, of letters, digits, '.', '_' and '-'"
 _KEYS: dict[str, Row] = {
     "activation_flag": (_checked, _flag_fault, _FLAG),
-    "driver_feature": (_some, "name groups of inventory, or leave it out", _each, _text),
+    "driver_feature": (_some, "name groups of inventory, or leave it out", _each, _plain_text),
     "inventory": (_some, "write a group, such as compute", _inventory),
     "version": (_version,),
     "kind": (_checked, _kind_fault, _KIND),
@@ -340,5 +342,5 @@ _KEYS: dict[str, Row] = {
     ),
     "selinux": (_keys, {"type": (_name, "_"), "boolean": (_name, "_")}),
     # For editors and people; log_level is oci-decorator's: the settings say what is logged here.
-    **dict.fromkeys(("$schema", "description", "log_level"), (_text,)),
+    **dict.fromkeys(("$schema", "description", "log_level"), (_plain_text,)),
 }

@@ -36,7 +36,7 @@ _MOST_NODES = 4096
 _MOST_DIGITS = 9
 
 
-class Device(NamedTuple):
+class VendorDevice(NamedTuple):
     """One of the devices that a request can name.
 
     names: its index, its PCI address, and whatever else it is called; nodes: each with its group.
@@ -56,7 +56,7 @@ class VendorState(NamedTuple):
     """
 
     inventory: VendorInventory
-    devices: tuple[Device, ...] = ()
+    devices: tuple[VendorDevice, ...] = ()
     common: tuple[tuple[DeviceNode, str], ...] = ()
     sockets: tuple[tuple[str, str], ...] = ()
     unmet: tuple[str, ...] = ()
@@ -94,7 +94,7 @@ def saved_or_new(root: HostRoot, name: str, file: str, describe: Callable[[See],
     return survey.found
 
 
-def look(root: HostRoot, inventory: VendorInventory) -> VendorState:
+def vendor_state(root: HostRoot, inventory: VendorInventory) -> VendorState:
     """What is there now; devices in the order of their PCI addresses, or of their names if they have none."""
     majors = proc.character_majors(root)
     # Names and nodes of each device, used as sets that keep their order.
@@ -118,7 +118,12 @@ def look(root: HostRoot, inventory: VendorInventory) -> VendorState:
     sockets, faults = _sockets(root, inventory)
     return VendorState(
         inventory,
-        tuple([Device((str(index), *found[key][0]), tuple(found[key][1])) for index, key in enumerate(sorted(found))]),
+        tuple(
+            [
+                VendorDevice((str(index), *found[key][0]), tuple(found[key][1]))
+                for index, key in enumerate(sorted(found))
+            ]
+        ),
         tuple(common),
         sockets,
         _unmet(root, inventory),

@@ -184,7 +184,7 @@ class Survey:
     def _add_folder(self, group: Group, folder: str, target: str) -> None:
         """A folder whole, or what of it can be given: see `contents`."""
         try:
-            found = contents.look(self._root, folder, self._see)
+            found = contents.folder_contents(self._root, folder, self._see)
         except contents.TooMuchError as err:
             self._leave_out(folder, str(err))
             return

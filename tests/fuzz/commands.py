@@ -100,7 +100,7 @@ def _host(files: dict[str, bytes | str]) -> HostRoot:
 
 def _runtimes_state(data: bytes) -> None:
     root = _host({"run/runc/a/state.json": data, "run/crun/b/status": data})
-    for item in containers.Known(root).containers:
+    for item in containers.KnownContainers(root).containers:
         _shown(item.shown, item.id, item.bundle)
 
 
@@ -148,7 +148,7 @@ def _process_files(text: str) -> None:
         look(root, 7)
     for version in ("v1", "v2"):
         processes.trusted_cgroup(root, 7, version, 0)
-    containers.Known(root).of_process(7)
+    containers.KnownContainers(root).of_process(7)
 
 
 def _journal(entries: bytes) -> None:
@@ -158,14 +158,14 @@ def _journal(entries: bytes) -> None:
 
 
 def _denied(text: str) -> None:
-    for item in denials.explain(avc.parse(text)):
+    for item in denials.explain(avc.parse_denials(text)):
         assert item.remedy
 
 
 def _settings_of_daemons(data: bytes) -> None:
     root = _host({"etc/docker/daemon.json": data, "usr/bin/dockerd": "", "usr/bin/containerd": "",
                     "etc/containerd/config.toml": data})  # fmt: skip
-    dockercheck.look(root)
+    dockercheck.find_docker(root)
     installed.installed(root)
     installed.shims(root)
     installed.unread(root)

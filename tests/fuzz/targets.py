@@ -33,7 +33,7 @@ from oci_gpu_hook.planning.plan import Share
 from oci_gpu_hook.request import bycdi, containercli, settingsfile, sources
 from oci_gpu_hook.request.annotations import said
 from oci_gpu_hook.request.bundle import Bundle, read_bundle
-from oci_gpu_hook.request.parse import parse
+from oci_gpu_hook.request.parse import parse_request
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.state import State, read_state
 from oci_gpu_hook.runtime import create
@@ -198,7 +198,7 @@ def _runtime(data: bytes) -> None:
 def _request(bundle: Bundle) -> None:
     inputs = sources.inputs_of(bundle, {})
     sources.may_ask(inputs)
-    parse(inputs, Settings(accept_volume_mounts=True))
+    parse_request(inputs, Settings(accept_volume_mounts=True))
     bycdi.of_nodes(inputs, Settings(), bundle.device_paths(), ["compute"])
 
 
@@ -272,7 +272,7 @@ def _requirement(expression: str) -> None:
 
 def _asked(values: tuple[sources.Inputs, Settings]) -> None:
     inputs, allowed = values
-    parse(inputs, allowed)
+    parse_request(inputs, allowed)
 
 
 _WORDS = st.lists(
@@ -299,9 +299,9 @@ _WORDS = st.lists(
 
 
 def _words(words: list[str]) -> None:
-    call = containercli.parse(words)
+    call = containercli.parse_call(words)
     call.pid()
-    parse(call.inputs(), Settings())
+    parse_request(call.inputs(), Settings())
 
 
 def _injected(values: tuple[sources.Inputs, Settings, list[str], list[str], str]) -> None:
@@ -324,7 +324,7 @@ _LISTS = st.lists(
 
 def _device_list(rows: list[tuple[str, str, str]]) -> None:
     mounts = tuple([(source, f"{sources.LIST_FOLDER}/{kind}{name}") for source, name, kind in rows])
-    parse(sources.Inputs({}, mounts), Settings(accept_volume_mounts=True))
+    parse_request(sources.Inputs({}, mounts), Settings(accept_volume_mounts=True))
 
 
 # --- ld.so.cache
@@ -380,7 +380,11 @@ _OURS = [Entry(b"lib%d.so.1" % number, b"/usr/lib64/lib%d.so.1" % number, 0x303)
 
 
 def _ld_so_cache(data: bytes) -> None:
-    for read in (ldcache.read, lambda it: ldcache.merge(it, _OURS), lambda it: paths_of(it, (b"libcuda.so.1", b"lib"))):
+    for read in (
+        ldcache.parse_cache,
+        lambda it: ldcache.merge(it, _OURS),
+        lambda it: paths_of(it, (b"libcuda.so.1", b"lib")),
+    ):
         try:
             read(data)
         except ldcache.MalformedCache:
@@ -398,7 +402,7 @@ def _libcuda(value: tuple[bytes, int, bytes]) -> None:
     (_CUDA / "libcuda.so.999.1").write_bytes(data[:at] + change + data[at + len(change) :])
     root = os.open(_CUDA.parent, os.O_PATH)
     try:
-        found = compat.look(root, "/opt", ("libcuda.so.1", "libcuda.so.999.1"))
+        found = compat.compat_of(root, "/opt", ("libcuda.so.1", "libcuda.so.999.1"))
     finally:
         os.close(root)
     if found is not None:
@@ -492,7 +496,7 @@ def _proc_files(value: tuple[str, list[str]]) -> None:
     nodes.links(found, gpus)
     proc.stamp(root, "/")
     proc.capability_minor(root, "mig/config")
-    scopeunit.parse("a.scope", text)
+    scopeunit.parse_scope("a.scope", text)
     folder = SCRATCH / "proc"
     folder.mkdir(exist_ok=True)
     (folder / "mountinfo").write_bytes(root.data + b"\n")
@@ -575,7 +579,7 @@ def _settings(value: tuple[str, dict[str, str]]) -> None:
     text, named = value
     id = named.get("io.kubernetes.cri-o.ContainerID", "")
     state = State(id, 1, "/x-containers/a/userdata", named)
-    found = settingsfile.fields(settingsfile.parse(text, "/etc/oci-gpu-hook.conf"), state, Settings()._asdict())
+    found = settingsfile.fields(settingsfile.parse_text(text, "/etc/oci-gpu-hook.conf"), state, Settings()._asdict())
     assert isinstance(Settings(**found), Settings)
     said(state)
 
@@ -620,11 +624,11 @@ _VENDORS = _object(
 def _vendor(data: bytes) -> None:
     """A right one means the same once more; what is wrong is said of the file."""
     try:
-        found = vendorfile.read(data, "/x.json")
+        found = vendorfile.parse_vendor(data, "/x.json")
     except HookError as err:
         assert err.message.startswith("/x.json: ") and err.hint
         raise
-    assert found == vendorfile.read(data, "/x.json") and not folders.collisions([found])
+    assert found == vendorfile.parse_vendor(data, "/x.json") and not folders.collisions([found])
 
 
 TARGETS: dict[str, Target] = {

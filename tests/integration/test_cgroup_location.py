@@ -38,7 +38,7 @@ from oci_gpu_hook.container import devicecgroup
 from oci_gpu_hook.kernel import procfile
 class Process:
     def __init__(self, pid): self.pid = pid
-    def read(self, name): return procfile.read(f"/proc/{self.pid}/{name}")
+    def read(self, name): return procfile.read_whole(f"/proc/{self.pid}/{name}")
 for pid in sys.argv[2:]:
     try: print((*devicecgroup.locate(Process(pid), sys.argv[1]), *devicecgroup.locate(None, "")))
     except OSError as err: print([str(err)])

@@ -7,7 +7,7 @@ import pytest
 
 from oci_gpu_hook.errors import RequestError
 from oci_gpu_hook.request import sources
-from oci_gpu_hook.request.parse import Request, parse
+from oci_gpu_hook.request.parse import Request, parse_request
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs
 from oci_gpu_hook.request.state import State
@@ -47,7 +47,7 @@ def env(**variables: str) -> Inputs:
 
 def request_of(inputs: Inputs, settings: Settings = Settings()) -> Request:  # noqa: B008  read only
     """The request that a container makes."""
-    found, _ = parse(inputs, settings)
+    found, _ = parse_request(inputs, settings)
     assert found is not None
     assert sources.may_ask(inputs) or settings.swarm_resources
     return found
@@ -62,7 +62,7 @@ def by_environment(devices: str, capabilities: str = "", **variables: str) -> Re
 def refusal(inputs: Inputs, settings: Settings = Settings()) -> str:  # noqa: B008  read only
     """The sentence with which a request is refused."""
     with pytest.raises(RequestError) as caught:
-        parse(inputs, settings)
+        parse_request(inputs, settings)
     sentence = str(caught.value)
     assert sentence.isascii() and sentence.isprintable() and len(sentence) < 700
     return sentence
@@ -70,6 +70,6 @@ def refusal(inputs: Inputs, settings: Settings = Settings()) -> str:  # noqa: B0
 
 def left_out(inputs: Inputs, settings: Settings) -> str:
     """The only sentence about a container whose request is left out."""
-    found, (note,) = parse(inputs, settings)
+    found, (note,) = parse_request(inputs, settings)
     assert found is None
     return note

@@ -31,7 +31,7 @@ class Cache(NamedTuple):
 
 def parse(data: bytes) -> Cache:
     """All entries of a cache; MalformedCache if `data` is none, or empty."""
-    table = ldcache.read(data)
+    table = ldcache.parse_cache(data)
     paths = [table.path(row) for row in range(len(table.names))]
     rows = zip(table.names, paths, table.column(0), table.column(3), table.hwcaps())
     hwcaps = [table.strings[start - table.base :].partition(b"\0")[0] for start in table.hwcap_names]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from oci_gpu_hook.request.bycdi import of_nodes
-from oci_gpu_hook.request.parse import Request, parse
+from oci_gpu_hook.request.parse import Request, parse_request
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs
 from tests.unit.asking import HARDENED, LIST, MIG, MOUNTS, UUID, VISIBLE, env, left_out, listed, refusal, request_of
@@ -29,7 +29,7 @@ def test_what_is_no_imex_channel_is_refused(value: str) -> None:
 
 
 def test_imex_channels_alone_ask_for_no_gpu() -> None:
-    assert parse(Inputs({"NVIDIA_IMEX_CHANNELS": "0"}), Settings()) == (None, ())
+    assert parse_request(Inputs({"NVIDIA_IMEX_CHANNELS": "0"}), Settings()) == (None, ())
 
 
 def test_channels_of_a_list_and_of_the_variable_are_joined() -> None:
@@ -46,14 +46,14 @@ by_feature = pytest.mark.parametrize(
 @by_feature
 def test_each_feature_is_requested_by_one_word(feature: str, variable: str) -> None:
     assert request_of(env(**{variable: "enabled"})).features == (feature,)
-    assert parse(env(**{variable: ""}), Settings())[1] == ()
+    assert parse_request(env(**{variable: ""}), Settings())[1] == ()
     assert request_of(Inputs({VISIBLE: f"nvidia.com/{feature}=all"})).features == (feature,)
 
 
 @by_feature
 @pytest.mark.parametrize("value", ["Enabled", "enabled ", "1", "all", "\x1b[2J", "é"])
 def test_any_other_word_is_left_out_with_a_sentence(feature: str, variable: str, value: str) -> None:
-    found, (note,) = parse(env(**{variable: value}), Settings())
+    found, (note,) = parse_request(env(**{variable: value}), Settings())
     assert found is not None and found.features == ()
     assert note.startswith(f"{variable} is ") and "only 'enabled' does" in note
     assert note.isascii() and note.isprintable()
@@ -124,8 +124,8 @@ def test_where_the_administrator_says_so_they_are_refused_with_that_sentence(inp
     assert sentence.startswith(f"the request in {where} is not accepted from a container without")
     assert "the administrator decides" in sentence
     # Nothing was asked for, or all of it is accepted.
-    assert parse(Inputs({VISIBLE: "void"}), settings) == (None, ())
-    assert parse(Inputs({VISIBLE: "0"}, privileged=True), settings)[0] is not None
+    assert parse_request(Inputs({VISIBLE: "void"}), settings) == (None, ())
+    assert parse_request(Inputs({VISIBLE: "0"}, privileged=True), settings)[0] is not None
 
 
 @pytest.mark.parametrize(
@@ -148,13 +148,13 @@ def test_where_the_administrator_says_so_they_are_refused_with_that_sentence(inp
 def test_what_is_not_accepted_beside_or_of_a_list_is_refused_too(
     inputs: Inputs, changes: dict[str, Any], words: str
 ) -> None:
-    assert words in parse(inputs, Settings(**changes))[1][0]
+    assert words in parse_request(inputs, Settings(**changes))[1][0]
     assert words in refusal(inputs, Settings(**changes, **REFUSING))
 
 
 def test_who_asks_for_nothing_is_not_reported_as_refused() -> None:
     for value in ("void", " ,"):
-        assert parse(Inputs({VISIBLE: value}), HARDENED) == (None, ())
+        assert parse_request(Inputs({VISIBLE: value}), HARDENED) == (None, ())
 
 
 def test_words_of_a_privileged_container_are_accepted() -> None:
@@ -167,7 +167,7 @@ def test_words_of_a_privileged_container_are_accepted() -> None:
 def test_with_mounts_alone_accepted_the_environment_names_nothing() -> None:
     settings = HARDENED._replace(accept_volume_mounts=True)
     inputs = Inputs({VISIBLE: "all", "NVIDIA_IMEX_CHANNELS": "3"}, listed("1", "imex/7"))
-    found, (note,) = parse(inputs, settings)
+    found, (note,) = parse_request(inputs, settings)
     assert found is not None
     assert (found.devices, found.imex_channels) == (("1",), ("7",))
     assert note.startswith("the request in NVIDIA_IMEX_CHANNELS is not accepted")
@@ -177,7 +177,7 @@ def test_with_mounts_alone_accepted_the_environment_names_nothing() -> None:
 def test_a_device_list_in_mounts_lets_the_environment_ask_for_no_feature(feature: str, variable: str) -> None:
     settings = HARDENED._replace(accept_volume_mounts=True)
     inputs = Inputs({variable: "enabled"}, listed("0"))
-    found, (note,) = parse(inputs, settings)
+    found, (note,) = parse_request(inputs, settings)
     assert found is not None and (found.devices, found.features) == (("0",), ())
     assert note.startswith(f"the request in {variable} is not accepted")
     assert request_of(inputs._replace(privileged=True), settings).features == (feature,)
@@ -189,18 +189,18 @@ def test_a_device_list_in_mounts_lets_the_environment_ask_for_no_feature(feature
     "inputs", [env(NVIDIA_IMEX_CHANNELS="rubbish"), Inputs({VISIBLE: "nvidia.com/gpu=0,nvidia.com/imex-channel=3"})]
 )
 def test_imex_channels_are_left_out_where_the_administrator_says_so(inputs: Inputs) -> None:
-    found, (note,) = parse(inputs, Settings(ignore_imex_channels=True))
+    found, (note,) = parse_request(inputs, Settings(ignore_imex_channels=True))
     assert found is not None and found.imex_channels == ()
     assert note.startswith("IMEX channels are left out")
 
 
 def test_capabilities_that_are_not_allowed() -> None:
     settings = Settings(allowed_capabilities=("utility", "video"))
-    found, notes = parse(env(NVIDIA_DRIVER_CAPABILITIES="utility,compute,ngx"), settings)
+    found, notes = parse_request(env(NVIDIA_DRIVER_CAPABILITIES="utility,compute,ngx"), settings)
     assert found is not None and found.capabilities == ("utility",)
     assert [note.partition(":")[0] for note in notes] == ["capability compute, ngx is not allowed"]
     # "all" means all that is allowed, so nothing is left out of it.
-    found, notes = parse(env(NVIDIA_DRIVER_CAPABILITIES="all"), settings)
+    found, notes = parse_request(env(NVIDIA_DRIVER_CAPABILITIES="all"), settings)
     assert found is not None and (found.capabilities, notes) == (("utility", "video"), ())
     assert "none of the capabilities compute, ngx is allowed" in refusal(
         env(NVIDIA_DRIVER_CAPABILITIES="compute,ngx,compute"), settings
@@ -209,7 +209,7 @@ def test_capabilities_that_are_not_allowed() -> None:
 
 @pytest.mark.parametrize(("value", "everything"), [("csv-mounts=all", True), ("base-only", False)])
 def test_what_a_jetson_goes_by_requires_nothing_of_a_driver(value: str, everything: bool) -> None:
-    found, notes = parse(env(NVIDIA_REQUIRE_JETPACK=value), Settings())
+    found, notes = parse_request(env(NVIDIA_REQUIRE_JETPACK=value), Settings())
     assert found is not None and found.requirements == () and notes == ()
     assert found.jetpack_all is everything
 

@@ -20,13 +20,13 @@ from oci_gpu_hook.planning.holding import Candidate
 from oci_gpu_hook.request import parse, selectors
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs
-from oci_gpu_hook.request.vendorrequest import Known
+from oci_gpu_hook.request.vendorrequest import KnownVendor
 
 COUNTED = Settings(gpu_holders=1)
 
 
 def asked(value: str, settings: Settings = COUNTED) -> tuple[str, ...]:
-    request, _ = parse.parse(Inputs({"NVIDIA_VISIBLE_DEVICES": value}), settings)
+    request, _ = parse.parse_request(Inputs({"NVIDIA_VISIBLE_DEVICES": value}), settings)
     assert request is not None
     return request.devices
 
@@ -77,12 +77,12 @@ def test_without_holders_nothing_is_chosen() -> None:
 
 
 def test_a_vendors_flag_takes_the_same_words() -> None:
-    known = (Known("OCI_AMD", "amd.com/gpu", "amd.conf"),)
-    request, _ = parse.parse(Inputs({"OCI_AMD": "any:2"}), COUNTED, known)
+    known = (KnownVendor("OCI_AMD", "amd.com/gpu", "amd.conf"),)
+    request, _ = parse.parse_request(Inputs({"OCI_AMD": "any:2"}), COUNTED, known)
     assert request is not None
     assert request.vendors[0].devices == ("any:2",)
     with pytest.raises(RequestError, match="OCI_AMD"):
-        parse.parse(Inputs({"OCI_AMD": "any:0"}), COUNTED, known)
+        parse.parse_request(Inputs({"OCI_AMD": "any:0"}), COUNTED, known)
 
 
 def candidates(*holders: int, links: str = "", numa: str = "") -> list[Candidate]:
@@ -143,10 +143,10 @@ def test_leases_are_kept_in_one_file_and_go_with_the_boot(host: HostRoot, tmp_pa
     with Leases(host, is_written=True) as held:
         assert held == []
         leases.write(host, [mine])
-    assert leases.read(host) == [mine]
+    assert leases.read_leases(host) == [mine]
     assert oct((tmp_path / "run/oci-gpu-hook/leases.lock").stat().st_mode)[-3:] == "600"
     (tmp_path / "proc/sys/kernel/random/boot_id").write_text("another\n")
-    assert leases.read(host) == []
+    assert leases.read_leases(host) == []
 
 
 @pytest.mark.parametrize("content", [b"", b"x", leases.HEADING + b"\1\0\0\0N", bytes(2 << 20)])
@@ -163,7 +163,7 @@ def test_what_another_user_could_have_written_is_no_lease(host: HostRoot, tmp_pa
         leases.write(host, [lease_of(os.getpid(), "", "a")])
     (tmp_path / "run/oci-gpu-hook/leases").chmod(0o666)
     with pytest.raises(ConfigError, match="others than root"):
-        leases.read(host)
+        leases.read_leases(host)
 
 
 def test_a_process_holds_until_it_ends_and_no_other_with_its_number_does() -> None:
@@ -203,7 +203,7 @@ def test_a_failed_start_gives_its_lease_back(host: HostRoot) -> None:
     with Leases(host, is_written=True):
         leases.write(host, [mine, other])
     leases.give_back(host, os.getpid())
-    assert leases.read(host) == [other]
+    assert leases.read_leases(host) == [other]
 
 
 def test_who_cannot_write_leases_is_told_so(host: HostRoot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

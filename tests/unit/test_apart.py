@@ -65,13 +65,13 @@ SAY = "import os, time; os.write(1, b'said'); "
     ("program", "status"), [("pass", 0), ("raise SystemExit(3)", 3), ("os.abort()", -6), ("1 / 0", 1)]
 )
 def test_what_it_said_comes_back_with_its_status(program: str, status: int) -> None:
-    assert apart.python(SAY + program, 30) == [apart.Said(b"said", status)]
+    assert apart.python(SAY + program, 30) == [apart.PythonOutput(b"said", status)]
 
 
 @pytest.mark.parametrize("program", ["time.sleep(600)", "os.close(1); time.sleep(600)"])
 def test_one_that_hangs_is_ended_and_what_it_said_is_kept(program: str) -> None:
     begin = time.monotonic()
-    assert apart.python(SAY + program, 3) == [apart.Said(b"said", None)]
+    assert apart.python(SAY + program, 3) == [apart.PythonOutput(b"said", None)]
     assert time.monotonic() - begin < 300
 
 
@@ -79,7 +79,7 @@ def test_it_finds_the_package_and_has_no_variables_but_its_own(monkeypatch: pyte
     monkeypatch.setenv("SECRET", "1")
     program = "import os, oci_gpu_hook.errors; print(sorted(set(os.environ) - {'LC_CTYPE'}))"
     said = apart.python(program, 30, environments=[{"ONE": "1"}])
-    assert said == [apart.Said(b"['ONE', 'PATH']\n", 0)]
+    assert said == [apart.PythonOutput(b"['ONE', 'PATH']\n", 0)]
 
 
 def test_an_endless_answer_is_cut() -> None:
@@ -92,6 +92,6 @@ def test_several_that_hang_take_the_time_of_one_and_none_loses_what_it_said() ->
     program = f"{SAY}time.sleep(60 * (os.environ['HANGS'] == '1'))"
     begin = time.monotonic()
     said = apart.python(program, 4, "", [{"HANGS": word} for word in "1101"])
-    assert said == [apart.Said(b"said", 0 if word == "0" else None) for word in "1101"]
+    assert said == [apart.PythonOutput(b"said", 0 if word == "0" else None) for word in "1101"]
     # One after another they take three times four seconds.
     assert time.monotonic() - begin < 12

@@ -12,7 +12,7 @@ from oci_gpu_hook.changes import contextset
 from oci_gpu_hook.container import devicecgroup, layout
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel import mountinfo, procfile
-from oci_gpu_hook.kernel.mountinfo import Mount
+from oci_gpu_hook.kernel.mountinfo import MountLine
 from tests.unit.bounded import MIB, peak
 
 LINE = "{} 1 0:1 / /a{} rw shared:7 - tmpfs none rw,context=x\n"
@@ -34,7 +34,7 @@ def test_a_mount_is_found_wherever_its_line_is(tmp_path: Path, size: int) -> Non
     for place in (0, 1, 700, len(lines)):
         pieces = cut(file, "".join([*lines[:place], FIRST, *lines[place:]]), size)
         found = mountinfo.mount(pieces, 11)
-        assert found == Mount(11, "0:1", "/", "/a", ("shared:42", "master:1"), "ext4", "rw,a - b")
+        assert found == MountLine(11, "0:1", "/", "/a", ("shared:42", "master:1"), "ext4", "rw,a - b")
         assert mountinfo.mount(pieces, 1) is None
     assert mountinfo.mount(cut(file, FIRST.rstrip("\n"), size), 11) == found
     for short in (b"7 -", b"7", b""):
@@ -56,13 +56,13 @@ def test_a_hundred_thousand_mounts_are_never_held(tmp_path: Path) -> None:
     assert file.stat().st_size > 4 * MIB
     assert peak(lambda: mountinfo.mounted(procfile.pieces(str(file)), ["0:1", "0:2"])) < MIB // 8
     assert peak(lambda: mountinfo.mount(procfile.pieces(str(file)), 99)) < MIB // 8
-    data = procfile.read(str(file))
-    assert peak(lambda: procfile.read(str(file))) < 3 * len(data)
+    data = procfile.read_whole(str(file))
+    assert peak(lambda: procfile.read_whole(str(file))) < 3 * len(data)
     assert peak(lambda: sum([1 for _ in devicecgroup.lines(data)])) < 5 * len(data)
     with file.open("ab") as larger:
         larger.truncate(25 * MIB)
     with pytest.raises(OSError, match="File too large"):
-        procfile.read(str(file))
+        procfile.read_whole(str(file))
 
 
 @pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 65_537, 200_000])

@@ -95,14 +95,14 @@ def _requests_of_rows() -> Iterator[Request]:
     made: list[Request] = []
 
     def noting(inputs: sources.Inputs, allowed: Any) -> Any:
-        found, notes = parse.parse(inputs, allowed)
+        found, notes = parse.parse_request(inputs, allowed)
         if found is not None:
             made.append(found)
         return found, notes
 
     with pytest.MonkeyPatch.context() as patch:
         for module in (asking, vocabulary):
-            patch.setattr(module, "parse", noting)
+            patch.setattr(module, "parse_request", noting)
         for row in ROWS:
             row.holds()
     yield from dict.fromkeys(made)

@@ -17,7 +17,7 @@ from oci_gpu_hook.errors import ConfigError, DriverError
 from oci_gpu_hook.node.setup import cdispec
 from oci_gpu_hook.operations import LdCache, Service
 from oci_gpu_hook.report.progress import Progress
-from oci_gpu_hook.vendors.vendorhost import Device, VendorState
+from oci_gpu_hook.vendors.vendorhost import VendorDevice, VendorState
 from oci_gpu_hook.vendors.vendorinventory import VendorInventory
 from tests.unit import cdi_engine, hosts
 from tests.unit.cdi_engine import Node, by_hook, by_spec
@@ -202,7 +202,7 @@ def test_a_spec_whose_vendors_file_is_gone_is_refused(bare: Node, text: str, sen
 
 def _found(*names: tuple[str, ...]) -> VendorState:
     devices = [
-        Device(names, ((DeviceNode(f"/dev/acme{number}", 240, number, 0o660, 0, 0, True), "all"),))
+        VendorDevice(names, ((DeviceNode(f"/dev/acme{number}", 240, number, 0o660, 0, 0, True), "all"),))
         for number, names in enumerate(names)
     ]
     inventory = VendorInventory(FILE, FLAG, "acme.com/card")

@@ -43,7 +43,7 @@ def look(tmp_path: Path, data: bytes | None = None, *names: str) -> Compat | Non
         (folder / name).touch()
     fd = os.open(tmp_path, os.O_PATH)
     try:
-        return compats.look(fd, COMPAT_FOLDER, tuple(sorted(os.listdir(folder))))
+        return compats.compat_of(fd, COMPAT_FOLDER, tuple(sorted(os.listdir(folder))))
     finally:
         os.close(fd)
 

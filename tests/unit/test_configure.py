@@ -447,7 +447,7 @@ def test_containerd_1_gets_a_drop_in_where_it_loses_nothing_by_it(program: Progr
   runtime_type = "io.containerd.runc.v2"
 """
     )
-    assert toml.parse(containerd(tree).encode())["version"] == 2
+    assert toml.parse_toml(containerd(tree).encode())["version"] == 2
     written = state(tree / configuration.CONTAINERD[1:])
     assert program(*words(tree, "containerd", *EVERYTHING)).startswith("nothing to do")
     assert state(tree / configuration.CONTAINERD[1:]) == written
@@ -466,7 +466,9 @@ def test_containerd_1_with_settings_of_that_plugin_is_the_administrators_to_chan
     assert (
         f"would lose what /{CONTAINERD} has of this plugin by a drop-in: add these lines to its tables" in program.err
     )
-    assert toml.parse(lines.encode())["plugins"]["io.containerd.grpc.v1.cri"]["containerd"]["runtimes"]["nvidia"] == {
+    assert toml.parse_toml(lines.encode())["plugins"]["io.containerd.grpc.v1.cri"]["containerd"]["runtimes"][
+        "nvidia"
+    ] == {
         "runtime_type": "io.containerd.runc.v2",
         "options": {"SystemdCgroup": True, "BinaryName": "/usr/bin/oci-gpu-runtime"},
     }
@@ -586,7 +588,7 @@ HOOKS = "/usr/share/containers/oci/hooks.d"
 
 
 def folders_of(text: str) -> list[str]:
-    found = toml.parse(text.encode())["engine"]
+    found = toml.parse_toml(text.encode())["engine"]
     assert set(found) == {"hooks_dir"}
     return list(found["hooks_dir"])
 

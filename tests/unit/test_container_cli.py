@@ -32,7 +32,7 @@ DEFAULTS = Settings()
 
 
 def request(words: str, settings: Settings = DEFAULTS) -> parse.Request | None:
-    return parse.parse(containercli.parse(words.split()).inputs(), settings)[0]
+    return parse.parse_request(containercli.parse_call(words.split()).inputs(), settings)[0]
 
 
 @pytest.mark.parametrize(
@@ -63,10 +63,10 @@ def test_void_asks_for_nothing() -> None:
 
 def test_options_have_their_place() -> None:
     """-u is --user before the command, and --utility behind it; --user may have a value."""
-    call = containercli.parse(["-u", "--user=1000:1000", "-r", "/", "configure", "-u", "-p", "7", "R"])
+    call = containercli.parse_call(["-u", "--user=1000:1000", "-r", "/", "configure", "-u", "-p", "7", "R"])
     assert (call.has("user"), call.has("utility"), call.pid(), call.root) == (True, True, 7, "R")
-    assert containercli.parse(["info", "--csv"]).has("csv")
-    assert containercli.parse(["list", "--libraries", "--binaries"]).options.keys() == {"libraries", "binaries"}
+    assert containercli.parse_call(["info", "--csv"]).has("csv")
+    assert containercli.parse_call(["list", "--libraries", "--binaries"]).options.keys() == {"libraries", "binaries"}
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_options_have_their_place() -> None:
 )
 def test_unknown_words_are_usage(words: str) -> None:
     with pytest.raises(UsageError):
-        containercli.parse(words.split()).pid()
+        containercli.parse_call(words.split()).pid()
 
 
 def test_words_of_any_length_are_refused() -> None:

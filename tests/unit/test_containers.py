@@ -155,7 +155,7 @@ def test_texts_of_users_are_cut_and_counted(tmp_path: Path, runs: HostRoot) -> N
     long = f"/{'x' * 5000}"
     hosts.plant(tmp_path, f"run/user/{USER}/crun/y/status", f'{{"pid": 9, "bundle": "{long}"}}')
     owned(tmp_path, f"run/user/{USER}")
-    found = [item for item in containers.Known(runs).containers if item.owner == USER]
+    found = [item for item in containers.KnownContainers(runs).containers if item.owner == USER]
     assert 1000 < len(found) < 1100
     assert max([len(item.shown) for item in found]) < 1200
     assert {item.id: item.bundle for item in found}["y"] == ""

@@ -43,7 +43,7 @@ def host(tmp_path: Path) -> Path:
 
 
 def look(host: Path) -> contents.Contents:
-    return contents.look(HostRoot(str(host)), FOLDER, lambda path: None)
+    return contents.folder_contents(HostRoot(str(host)), FOLDER, lambda path: None)
 
 
 def given(host: Path) -> VendorInventory:

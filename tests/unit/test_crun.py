@@ -31,7 +31,7 @@ def proc(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
         f"/proc/{PARENT}/cmdline": b"crun\0create\0--bundle\0/nowhere\0c1\0",
         "/proc/self/stat": b"76 (a) b) S %d 1 1" % PARENT,
     }
-    monkeypatch.setattr(procfile, "read", lambda path: files[path])
+    monkeypatch.setattr(procfile, "read_whole", lambda path: files[path])
     return files
 
 
@@ -65,7 +65,7 @@ def test_a_number_that_another_process_has_got_tells_nothing(
             proc["/proc/self/stat"] = b"76 (a) S 1 1 1"
         return found
 
-    monkeypatch.setattr(procfile, "read", read)
+    monkeypatch.setattr(procfile, "read_whole", read)
     assert crun.bundle_of(lost()) == ""
 
 

@@ -30,7 +30,7 @@ from oci_gpu_hook.node.diagnosis import (
 )
 from oci_gpu_hook.node.engines import cdispecs, containerrecords
 from oci_gpu_hook.node.engines import installed as host_engines
-from oci_gpu_hook.node.engines.cdispecs import Spec
+from oci_gpu_hook.node.engines.cdispecs import SpecFile
 from oci_gpu_hook.node.engines.containerrecords import ContainerNames, Running
 from oci_gpu_hook.node.engines.installed import Engine, Runtime
 from oci_gpu_hook.node.engines.registrations import Registration
@@ -284,7 +284,7 @@ def test_of_two_specs_in_one_folder_the_first_of_ours_stays(
     specs: list[tuple[str, bool]], found: list[tuple[str, str]]
 ) -> None:
     findings = speccheck.of_gpus(
-        tuple([Spec(path, cdispecs.GPU, is_ours, "580.1", {}) for path, is_ours in specs]), "580.1"
+        tuple([SpecFile(path, cdispecs.GPU, is_ours, "580.1", {}) for path, is_ours in specs]), "580.1"
     )
     assert [(one.level, one.remedy) for one in findings] == found
 
@@ -320,7 +320,7 @@ JSON_SPEC = """{"kind": "nvidia.com/gpu", "devices": [{"name": "MIG-a", "contain
 "containerEdits": {"mounts": [{"hostPath": "/usr/lib64/libcuda.so.580.1"}]}}"""
 
 
-def planted(tree: Path, *texts: str) -> tuple[Spec, ...]:
+def planted(tree: Path, *texts: str) -> tuple[SpecFile, ...]:
     """The specs of a host that has files with these texts."""
     for number, text in enumerate(texts):
         hosts.plant(tree, f"etc/cdi/{number}.yaml", text)
@@ -392,7 +392,7 @@ def test_only_nodes_of_instances_tell_a_mig_device() -> None:
     """The kernel module's minors 0 to 2 are the fabric's, MIG's configuration and its monitor."""
     now = (MigDevice(0, 0, "MIG-a", "", 1, 0, 30, 31),)
     for minor, is_stale in ((0, False), (1, False), (2, False), (3, True)):
-        assert bool(speccheck._stale_name((cdispecs.Device("0:0", (minor, 30, 31)),), now)) == is_stale
+        assert bool(speccheck._stale_name((cdispecs.SpecDevice("0:0", (minor, 30, 31)),), now)) == is_stale
 
 
 @pytest.mark.parametrize(

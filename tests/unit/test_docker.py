@@ -15,7 +15,7 @@ import pytest
 from oci_gpu_hook.host import docker
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.request.bundle import Bundle
-from oci_gpu_hook.request.parse import parse
+from oci_gpu_hook.request.parse import parse_request
 from oci_gpu_hook.request.sources import Inputs, inputs_of
 from oci_gpu_hook.request.words import VISIBLE_DEVICES
 from tests.unit import hosts
@@ -99,19 +99,19 @@ def test_an_images_own_variable_is_not_however_it_stands(tmp_path: Path) -> None
     """--gpus 0 of Docker 20.10 brings the hook and no variable: the image's is the last one."""
     record(tmp_path, NONE)
     images = (f"{VISIBLE_DEVICES}=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility")
-    found, (note,) = parse(inputs(tmp_path, bundle(*images)), HARDENED)
+    found, (note,) = parse_request(inputs(tmp_path, bundle(*images)), HARDENED)
     assert found is None
     assert note.startswith(f"the request in {VISIBLE_DEVICES} is not accepted")
     # As newer ones say it.
     void = bundle(*images, f"{VISIBLE_DEVICES}=void")
-    assert parse(inputs(tmp_path, void), HARDENED) == (None, ())
+    assert parse_request(inputs(tmp_path, void), HARDENED) == (None, ())
 
 
 def test_a_container_that_somebody_else_has_registered_the_hook_for_is_not_dockers(tmp_path: Path) -> None:
     asks = f"{VISIBLE_DEVICES}=all"
-    assert parse(inputs(tmp_path, bundle(asks)), HARDENED)[0] is None, "there is no record"
+    assert parse_request(inputs(tmp_path, bundle(asks)), HARDENED)[0] is None, "there is no record"
     record(tmp_path, ALL)
-    assert parse(inputs(tmp_path, bundle(asks)), HARDENED)[0] is not None
+    assert parse_request(inputs(tmp_path, bundle(asks)), HARDENED)[0] is not None
     for other in (
         bundle(asks, hooks={}),
         bundle(asks, hooks={"createRuntime": [HOOK]}),
@@ -122,7 +122,7 @@ def test_a_container_that_somebody_else_has_registered_the_hook_for_is_not_docke
         bundle(asks, mounts=[{"source": f"{CONTAINERS}/{ID}/hosts", "destination": "/data/hosts"}]),
         bundle(asks)._replace(path=f"/run/{OTHER_ID}"),
     ):
-        assert parse(inputs(tmp_path, other), HARDENED)[0] is None
+        assert parse_request(inputs(tmp_path, other), HARDENED)[0] is None
 
 
 def test_only_what_dockerd_appended_is_its_own(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_only_what_dockerd_appended_is_its_own(tmp_path: Path) -> None:
         annotations={"cdi.k8s.io/a": "nvidia.com/gpu=5"},
     )
     settings = HARDENED._replace(swarm_resources=("DOCKER_RESOURCE_GPU",))
-    found, notes = parse(inputs(tmp_path, made), settings)
+    found, notes = parse_request(inputs(tmp_path, made), settings)
     assert found is not None
     assert (found.devices, found.imex_channels, found.source) == (("1",), (), "env")
     assert [note.split(" is not accepted")[0] for note in notes] == [

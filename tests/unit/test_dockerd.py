@@ -38,7 +38,7 @@ def tree(tmp_path: Path) -> Path:
 
 def findings(tree: Path, tool: str = "apt") -> list[Finding]:
     root = HostRoot(str(tree))
-    found = judged.look(root)
+    found = judged.find_docker(root)
     return judged.docker(root, found, ENTRY, tool) if found else []
 
 
@@ -102,7 +102,7 @@ def test_rivals_beside_our_link(tree: Path, name: str, said: str, remedy: str) -
 
 def test_a_dockerd_that_is_older_than_the_link_may_not_know_it(tree: Path) -> None:
     root = HostRoot(str(tree))
-    found = judged.look(root)
+    found = judged.find_docker(root)
     assert found is not None and not found.pid
     placed, levels = (tree / LINK.lstrip("/")).lstat().st_ctime, []
     for seconds in (-10, 0, 10):
@@ -126,13 +126,13 @@ def test_a_dockerd_that_runs_tells_its_path_and_its_file(tree: Path) -> None:
     hosts.plant(tree, "proc/62/stat", "62 (dockerd) S " + "0 " * 18 + "5 0 0\n")
     hosts.plant(tree, "proc/stat", "cpu 1\nbtime 1000\n")
     hosts.plant(tree, "opt/d.json", "nonsense")
-    found = judged.look(HostRoot(str(tree)))
+    found = judged.find_docker(HostRoot(str(tree)))
     assert found is not None
     began = 1000 + 500 // os.sysconf("SC_CLK_TCK")
     assert found == (("/opt/bin", "/usr/bin"), "/opt/d.json", LINK, ENTRY, pid, began)
     assert "/opt/d.json: it is not JSON" in findings(tree)[1].seen
     hosts.plant(tree, f"{folder}/cmdline", "dockerd\0--config-file\0/gone\0")
-    found = judged.look(HostRoot(str(tree)))
+    found = judged.find_docker(HostRoot(str(tree)))
     assert found is not None and found.file == "/gone" and len(findings(tree)) == 1
 
 
@@ -219,5 +219,5 @@ def test_nvidias_runtime_beside_our_link(is_default: bool, by_link: bool, said: 
 
 
 def test_this_host_is_looked_at_without_complaint() -> None:
-    found = judged.look(HostRoot("/"))
+    found = judged.find_docker(HostRoot("/"))
     assert found is None or judged.docker(HostRoot("/"), found, ENTRY, "apt")

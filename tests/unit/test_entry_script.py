@@ -23,14 +23,14 @@ from oci_gpu_hook.errors import HookError
 from oci_gpu_hook.request import sources, vendorrequest
 from oci_gpu_hook.request.bundle import read_bundle
 from oci_gpu_hook.request.state import read_state
-from oci_gpu_hook.request.vendorrequest import Known
+from oci_gpu_hook.request.vendorrequest import KnownVendor
 from tests.unit import starts
 from tests.unit.examples import examples
 
 ASKED = 99
 
 AMD = '{"activation_flag": "OCI_AMD", "inventory": {}}'
-KNOWN = (Known("OCI_AMD", "", "amd.json"),)
+KNOWN = (KnownVendor("OCI_AMD", "", "amd.json"),)
 
 INTERPRETER = f"""#!/bin/sh
 printf %s "$OCI_GPU_HOOK_STATE"

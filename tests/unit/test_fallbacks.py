@@ -127,7 +127,7 @@ print(elf.identify(posix.open(sys.executable, posix.O_RDONLY)))
 entry = ldcache.Entry(flags=ldcache.FLAGS[62, 64], soname=b"liba.so.1", path=b"/liba.so.1")
 merged = ldcache.merge(None, [entry])
 print(merged.hex())
-print(ldcache.read(merged))
+print(ldcache.parse_cache(merged))
 program = devicefilter.program(devicefilter.runtime_defaults())
 print(program.hex())
 """

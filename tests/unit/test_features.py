@@ -180,7 +180,7 @@ def test_a_validation_counts_for_the_driver_that_it_was_of() -> None:
     assert "our validation.hook" not in older
 
 
-ACME = featurelabels.Other("acme.com/card", 2, "2.5 (beta)")
+ACME = featurelabels.OtherVendor("acme.com/card", 2, "2.5 (beta)")
 
 
 def test_other_vendors_devices_are_told_of_below_their_domains() -> None:
@@ -238,13 +238,15 @@ def test_the_file_comes_and_goes_with_any_vendors_devices(
     assert "no NVIDIA driver" in program.mistake(6, *words)
     assert program(*words, "--write") == f"no driver is loaded: there is no {file}\n"
     # A tree can have no device nodes.
-    plain = vendorhost.look
+    plain = vendorhost.vendor_state
     card = DeviceNode("/dev/acme0", 240, 0, 0o666, 0, 0, True, "", None)
 
     def with_card(root: HostRoot, what: VendorInventory) -> vendorhost.VendorState:
-        return plain(root, what)._replace(devices=(vendorhost.Device(("0",), ((card, "compute"),)),), unmatched=())
+        return plain(root, what)._replace(
+            devices=(vendorhost.VendorDevice(("0",), ((card, "compute"),)),), unmatched=()
+        )
 
-    monkeypatch.setattr(vendorhost, "look", with_card)
+    monkeypatch.setattr(vendorhost, "vendor_state", with_card)
     assert program(*words, "--write").startswith(f"wrote {file}: ")
     lines = file.read_text().splitlines()
     assert "acme.com/oci-gpu-hook.card.count=1" in lines and "acme.com/oci-gpu-hook.card.driver-version=2.5" in lines
@@ -273,7 +275,7 @@ def test_kubernetes_takes_every_label(words: list[str], number: int) -> None:
     )
     last = Validation(number, words[0], (StepResult("driver", "passed", words[6]),))
     for strategy in ("none", "single", "mixed"):
-        others = (featurelabels.Other(f"acme.com/{words[5]}", number, words[6]),)
+        others = (featurelabels.OtherVendor(f"acme.com/{words[5]}", number, words[6]),)
         fields = {"machine": words[6], "selinux": words[7], "classes": tuple(words), "others": others}
         made = host(node, DIVIDED[0], strategy=strategy, validation=last, **fields)
         for label, value in featurelabels.labels(made).items():

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from oci_gpu_hook.cli import flaglines
-from oci_gpu_hook.cli.flaglines import Asked
+from oci_gpu_hook.cli.flaglines import WantedDevices
 from oci_gpu_hook.driver import survey
 from tests.unit import hosts, manifests
 from tests.unit.program import Program
@@ -23,8 +23,8 @@ from tests.vocabulary.host import FACTS, MIG_UUID, plant
 
 UUIDS = [hosts.uuid(1), hosts.uuid(0)]
 NODES = ("/dev/nvidiactl", "/dev/nvidia1", "/dev/nvidia-uvm")
-ALL = Asked(("all",), (UUIDS[0], UUIDS[1]), NODES, "nvidia_driver_580.65.06")
-TWO = Asked(("0", UUIDS[1]), (UUIDS[0], UUIDS[1]), NODES, "nvidia_driver_580.65.06")
+ALL = WantedDevices(("all",), (UUIDS[0], UUIDS[1]), NODES, "nvidia_driver_580.65.06")
+TWO = WantedDevices(("0", UUIDS[1]), (UUIDS[0], UUIDS[1]), NODES, "nvidia_driver_580.65.06")
 SPAWNERS = ("runtime", "device-requests", "by-user", "driver-volume")
 
 

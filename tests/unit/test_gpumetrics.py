@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from oci_gpu_hook.driver.proc import Gpu
 from oci_gpu_hook.node.exporters import exposition, gpuexposition
-from oci_gpu_hook.node.exporters.gpuexposition import Held, Node
+from oci_gpu_hook.node.exporters.gpuexposition import Held, NodeReadings
 from oci_gpu_hook.node.gpus import readings
 from oci_gpu_hook.node.gpus.readings import GpuReading, Readings
 from oci_gpu_hook.node.machine.validated import StepResult, Validation
@@ -33,7 +33,7 @@ def reading(number: int, claims: str = "", **values: int) -> GpuReading:
     return GpuReading(claims or uuid(number), gpu(number).bus_id, values, ())
 
 
-def node(*gpus: Gpu, answers: tuple[GpuReading, ...] | None = (), **fields: Any) -> Node:
+def node(*gpus: Gpu, answers: tuple[GpuReading, ...] | None = (), **fields: Any) -> NodeReadings:
     values: dict[str, Any] = {
         "driver_version": "580.65.06",
         "gpus": gpus,
@@ -46,10 +46,10 @@ def node(*gpus: Gpu, answers: tuple[GpuReading, ...] | None = (), **fields: Any)
         "time": 1_700_000_000.25,
         "duration": 0.5,
     }
-    return Node(**{**values, **fields})
+    return NodeReadings(**{**values, **fields})
 
 
-def samples(made: Node) -> dict[str, float]:
+def samples(made: NodeReadings) -> dict[str, float]:
     """What Prometheus reads: names with labels, and values; each series once, each metric in one piece."""
     text = gpuexposition.exposition(made)
     assert text.endswith("\n")

@@ -19,12 +19,12 @@ from oci_gpu_hook.formats.devicerule import DeviceRule
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import holders
 from oci_gpu_hook.node.engines import containerdevices, deviceverdict
-from oci_gpu_hook.node.engines.containerdevices import ContainerDevices, HostsNodes, Node, Wanted
+from oci_gpu_hook.node.engines.containerdevices import ContainerDevices, ContainerNode, HostsNodes, Wanted
 from oci_gpu_hook.node.engines.containerrecords import Running
 from oci_gpu_hook.node.gpus import present
 from oci_gpu_hook.node.machine import processes, untrusted
 from oci_gpu_hook.node.machine.untrusted import Mounts
-from oci_gpu_hook.vendors.vendorhost import Device, VendorState
+from oci_gpu_hook.vendors.vendorhost import VendorDevice, VendorState
 from oci_gpu_hook.vendors.vendorinventory import VendorInventory
 from tests.unit import hosts
 from tests.unit.program import Program
@@ -95,7 +95,7 @@ def surveyed(tmp_path: Path, **more: object) -> DriverInventory:
 
 
 def has(*numbers: tuple[int, int], allowed: bool | None = True) -> ContainerDevices:
-    nodes = [Node("/dev/x", *each, allowed) for each in numbers]
+    nodes = [ContainerNode("/dev/x", *each, allowed) for each in numbers]
     given = frozenset(numbers if allowed else ())
     return ContainerDevices(Running("a" * 64, 7, "", "runc"), 0, tuple(nodes), given)
 
@@ -135,8 +135,8 @@ def amd() -> VendorState:
         return DeviceNode(path, 226, minor, 0o666, 0, 0, True), "compute"
 
     devices = (
-        Device(("0", "0000:23:00.0", "renderD128"), (node("/dev/dri/renderD128", 128),)),
-        Device(("1", "card1"), (node("/dev/dri/card1", 1), node("/dev/acme1", 201))),
+        VendorDevice(("0", "0000:23:00.0", "renderD128"), (node("/dev/dri/renderD128", 128),)),
+        VendorDevice(("1", "card1"), (node("/dev/dri/card1", 1), node("/dev/acme1", 201))),
     )
     return VendorState(VendorInventory("/x.json", "OCI_AMD"), devices, common=(node("/dev/kfd", 7),))
 
@@ -151,7 +151,9 @@ def test_another_vendors_device_is_held_by_any_of_its_nodes() -> None:
     assert [share.name for share in holding[0].denied] == ["OCI_AMD=1"]
     assert [share.name for share in free] == ["OCI_AMD=0", "OCI_AMD=1"]
     # One node that may be opened is enough.
-    mixed = has((226, 1))._replace(nodes=(Node("/dev/x", 226, 1, False), Node("/dev/y", 226, 201, True)))
+    mixed = has((226, 1))._replace(
+        nodes=(ContainerNode("/dev/x", 226, 1, False), ContainerNode("/dev/y", 226, 201, True))
+    )
     ((item,), *_) = holders.holders(divided, (mixed,))
     assert ([share.name for share in item.held], item.denied) == (["OCI_AMD=1"], ())
 
@@ -188,7 +190,7 @@ def runs(tmp_path: Path) -> HostRoot:
 
 
 def test_each_container_once_by_its_first_process_and_no_service(runs: HostRoot) -> None:
-    found, unseen, *_ = containerdevices.look(runs, Wanted((195,), (), ()))
+    found, unseen, *_ = containerdevices.find_devices(runs, Wanted((195,), (), ()))
     assert [(item.running.pid, item.running.id) for item in found] == [(40, ""), (30, "first")]
     ticks = os.sysconf("SC_CLK_TCK")
     assert [item.since for item in found] == [1000000 + 300 // ticks, 1000000 + 500 // ticks]
@@ -205,7 +207,7 @@ def test_a_process_whose_first_thread_has_ended_is_found(
     hosts.plant(tmp_path, "proc/40/stat", stat(40, state="Z", threads=3))
     # No thread is listed.
     monkeypatch.setattr(processes, "numbers", lambda root: [1, 30, 40])
-    found = containerdevices.look(runs, Wanted((195,), (), ())).containers
+    found = containerdevices.find_devices(runs, Wanted((195,), (), ())).containers
     assert [item.running.pid for item in found] == [42, 30]
     hosts.plant(tmp_path, "proc/40/stat", stat(40, state="Z"))
     assert processes.other_thread(runs, 40) == 40
@@ -305,7 +307,7 @@ def test_the_table(program: Program, runs: HostRoot, monkeypatch: pytest.MonkeyP
 def test_others_have_a_column_of_their_own(program: Program, runs: HostRoot, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also on a host without NVIDIA's driver."""
     (Path(runs.path) / "proc/driver/nvidia/version").unlink()
-    monkeypatch.setattr(present, "look", lambda root: present.Present((amd(),), ()))
+    monkeypatch.setattr(present, "find_vendors", lambda root: present.Present((amd(),), ()))
     nodes = {(226, 128): "/dev/x", (226, 1): "/dev/card1"}
     monkeypatch.setattr(containerdevices, "held_nodes", lambda *_: (nodes, True))
     monkeypatch.setattr(containerdevices, "_verdict", lambda *_: partial(deviceverdict.by_rules, "c 226:128 rw\n"))

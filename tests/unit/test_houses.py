@@ -65,3 +65,16 @@ def test_a_modules_name_occurs_once() -> None:
     others = [module for module in SOURCES if top(module) != "cli"]
     names = [module.rpartition(".")[2] for module in others]
     assert sorted({name for name in names if names.count(name) > 1}) == []
+
+
+def test_a_name_tells_what_it_is() -> None:
+    """Two records that mean different things have different names, and a module's functions say what they read."""
+    classes, functions = [], set()
+    for path in SOURCES.values():
+        for node in ast.parse(path.read_bytes()).body:
+            if isinstance(node, ast.ClassDef):
+                classes.append(node.name)
+            elif isinstance(node, ast.FunctionDef):
+                functions.add(node.name)
+    assert sorted({name for name in classes if classes.count(name) > 1}) == []
+    assert functions.isdisjoint({"look", "read", "parse", "_text"})

@@ -49,13 +49,13 @@ def record(sequence: int, message: str = "79, pid=1, GPU has fallen off the bus.
     ],
 )
 def test_only_whole_records_of_the_kernel_count(line: bytes, found: Xid | None) -> None:
-    assert kernellog.parse(line) == found
+    assert kernellog.parse_xid(line) == found
 
 
 @given(st.binary())
 def test_no_line_breaks_the_reader(line: bytes) -> None:
-    kernellog.parse(line)
-    kernellog.parse(b"4,7,1,-;NVRM: Xid (" + line)
+    kernellog.parse_xid(line)
+    kernellog.parse_xid(b"4,7,1,-;NVRM: Xid (" + line)
 
 
 class Host:

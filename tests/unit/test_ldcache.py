@@ -393,4 +393,4 @@ def test_a_cache_in_the_old_layout_has_a_bound_too() -> None:
     rows = ldcache._MOST_ROWS + 1
     data = ldcache._OLD_MAGIC.ljust(12, b"\0") + rows.to_bytes(4, "little") + bytes(ldcache._OLD_ROW_SIZE * rows)
     with pytest.raises(MalformedCache, match="rows do not fit in"):
-        ldcache.read(data)
+        ldcache.parse_cache(data)

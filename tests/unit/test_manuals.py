@@ -97,10 +97,10 @@ def test_the_manual_has_every_setting_with_its_default() -> None:
     assert {key.replace("-", "_") for key in page} | {"unmatched"} == set(Settings._fields)
     for key, (values, default) in page.items():
         said = "" if default == "empty" else default
-        line = settingsfile.parse(f"{key} = {said}", "page")[0]
+        line = settingsfile.parse_text(f"{key} = {said}", "page")[0]
         assert line.value == getattr(Settings(), line.field), key
         for value in values if default in values else ():
-            settingsfile.parse(f"{key} = {value}", "page")
+            settingsfile.parse_text(f"{key} = {value}", "page")
         host_wide = re.search(rf"^\.B {key}\n.*?Default: [^\n]*", text(CONF), re.M | re.S)
         assert host_wide is not None
         assert ("For the whole host" in host_wide[0]) == (settingsfile.KINDS[key].strictest is None)
@@ -128,7 +128,7 @@ def test_the_examples_of_settings_are_settings() -> None:
     blocks = re.findall(r"::\n\n((?:    .*\n|\n)+)", (MAN / "oci-gpu-hook.conf.5.rst").read_text())
     assert len(blocks) == 2
     for block in blocks:
-        assert settingsfile.parse(block, "page")
+        assert settingsfile.parse_text(block, "page")
 
 
 def test_what_the_readme_names_is_there_and_stands_in_a_manual() -> None:
@@ -143,7 +143,7 @@ def test_what_the_readme_names_is_there_and_stands_in_a_manual() -> None:
     options = set(re.findall(r"oci-gpu-hook [a-z]+ (--[a-z-]+)", readme))
     assert all(f".B {option}" in manuals for option in options) and options
     for line in re.findall(r"^    ([a-z-]+ = .*)$", readme, re.M):
-        (setting,) = settingsfile.parse(line, "README")
+        (setting,) = settingsfile.parse_text(line, "README")
         assert setting.value != getattr(Settings(), setting.field), "an example that changes nothing"
     files = re.findall(r"(?<![\w.=])/(?:etc|run|usr)/[\w./-]*\w", readme)
     variables = re.findall(r"NVIDIA_[A-Z_]+", readme)
@@ -172,7 +172,7 @@ def test_the_messages_about_settings_are_those_of_the_program() -> None:
     source = (MAN / "oci-gpu-hook.conf.5.rst").read_text()
     for line, number in (("device-cgoup = on", 3), ("accept-environment = never", 7)):
         with pytest.raises(ConfigError) as raised:
-            settingsfile.parse("\n" * (number - 1) + line, "/etc/oci-gpu-hook.conf")
+            settingsfile.parse_text("\n" * (number - 1) + line, "/etc/oci-gpu-hook.conf")
         where, _, sentence = raised.value.message.partition(": ")
         assert f"| *{where}*: {sentence}\n" in source
 

@@ -32,7 +32,7 @@ def nested(key: str, value: object) -> dict[str, Any]:
     return value
 
 
-def answer(key: str, value: object) -> nvidiaconfig.Answer:
+def answer(key: str, value: object) -> nvidiaconfig.KeyMeaning:
     (row,) = nvidiaconfig.answers(nested(key, value), FILE)
     assert row.key == key
     return row
@@ -40,7 +40,7 @@ def answer(key: str, value: object) -> nvidiaconfig.Answer:
 
 def read_back(document: dict[str, Any]) -> Settings:
     text = nvidiaconfig.as_settings(nvidiaconfig.answers(document, FILE), FILE)
-    return Settings(**settingsfile.fields(settingsfile.parse(text, "imported"), None, {}))
+    return Settings(**settingsfile.fields(settingsfile.parse_text(text, "imported"), None, {}))
 
 
 ITS_DEFAULT = "compat32,compute,display,graphics,ngx,utility,video"
@@ -119,7 +119,7 @@ def test_what_is_served_is_one_setting_of_ours(key: str, field: str, values: lis
     for value, ours in values:
         assert answer(key, value).answer == SERVED
         text = nvidiaconfig.as_settings(nvidiaconfig.answers(nested(key, value), FILE), FILE)
-        (line,) = settingsfile.parse(text, "imported")
+        (line,) = settingsfile.parse_text(text, "imported")
         assert (line.scope, line.field, line.value) == ("", field, ours)
 
 
@@ -248,7 +248,7 @@ def test_any_values_are_one_sentence_or_settings_that_read_back(found: dict[str,
         assert "\n" not in str(err)
         return
     assert {row.key for row in rows} == set(found)
-    lines = settingsfile.parse(nvidiaconfig.as_settings(rows, FILE), "imported")
+    lines = settingsfile.parse_text(nvidiaconfig.as_settings(rows, FILE), "imported")
     served = [row.means.partition(" =") for row in rows if row.answer == SERVED]
     assert [line.field.replace("_", "-") for line in lines] == [key for key, _, _ in served]
     settings = Settings(**settingsfile.fields(lines, None, {}))

@@ -413,14 +413,14 @@ def test_the_two_that_are_most_confined_differ_in_selinuxs_type_alone() -> None:
     ],
 )
 def test_the_hook_understands_what_a_pod_asks_for(name: str, devices: str) -> None:
-    from oci_gpu_hook.request.parse import parse
+    from oci_gpu_hook.request.parse import parse_request
     from oci_gpu_hook.request.settings import Settings
     from oci_gpu_hook.request.sources import Inputs
 
     (pod,) = documents(OPENSHIFT / name)
     spec = pod_of(pod)["spec"]
     environment = {item["name"]: item["value"] for item in spec["containers"][0]["env"]}
-    asked, notes = parse(Inputs(environment=environment), Settings())
+    asked, notes = parse_request(Inputs(environment=environment), Settings())
     assert asked is not None
     assert asked.devices == (devices,)
     assert notes == ()

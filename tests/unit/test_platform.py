@@ -80,18 +80,18 @@ def test_each_proof_of_a_jetson_stands_alone(host: Host, path: str, content: str
 )
 def test_what_is_no_proof_of_a_jetson(host: Host, path: str, content: str | bytes) -> None:
     plant(host, path, content)
-    assert platform.look(host) == ""
+    assert platform.platform_of(host) == ""
 
 
 def test_wsl_is_proved_by_its_device_and_by_the_library_from_windows(host: Host) -> None:
     plant(host, "usr/lib/wsl/lib/libdxcore.so")
-    assert platform.look(host) == ""
+    assert platform.platform_of(host) == ""
     plant(host, "dev/dxg", "no device")
-    assert platform.look(host) == ""
+    assert platform.platform_of(host) == ""
     host.devices = ("/dev/dxg",)
     assert platform.prove(host) == ("wsl", "/dev/dxg")
     os.unlink(f"{host.path}/usr/lib/wsl/lib/libdxcore.so")
-    assert platform.look(host) == ""
+    assert platform.platform_of(host) == ""
 
 
 def test_nvidias_driver_with_a_gpu_goes_first(host: Host) -> None:
@@ -100,16 +100,16 @@ def test_nvidias_driver_with_a_gpu_goes_first(host: Host) -> None:
     plant(host, "etc/nv_tegra_release", RELEASE)
     plant(host, "usr/lib/wsl/lib/libdxcore.so")
     host.devices = ("/dev/dxg",)
-    assert platform.look(host) == "nvidia"
+    assert platform.platform_of(host) == "nvidia"
 
 
 def test_the_module_of_a_jetsons_display_has_no_gpu(host: Host) -> None:
     # As on a Jetson Orin, whose GPU is nvgpu's.
     plant(host, VERSION, "NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  540.4.0\n")
     os.makedirs(f"{host.path}/proc/driver/nvidia/gpus")
-    assert platform.look(host) == "nvidia"
+    assert platform.platform_of(host) == "nvidia"
     plant(host, "etc/nv_tegra_release", RELEASE)
-    assert platform.look(host) == "tegra"
+    assert platform.platform_of(host) == "tegra"
 
 
 def test_every_platform_has_a_name_for_people() -> None:
@@ -146,7 +146,7 @@ LISTS = "etc/nvidia-container-runtime/host-files-for-container.d"
 
 
 def test_doctor_says_which_platform_and_what_of_its_lists_does_not_serve(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(platforms, "look", lambda *_, **__: None)
+    monkeypatch.setattr(platforms, "platform_state", lambda *_, **__: None)
     for left_out, seen in (
         ((), "all that it says of containers' files and devices serves"),
         (("a.csv:1 is left out: x",), "a.csv:1 is left out: x"),

@@ -24,7 +24,7 @@ from tests.unit.program import Program
 
 FOLDER = "/usr/share/oci-gpu-hook/vendors"
 ACME = f"{FOLDER}/acme.json"
-OTHER = featurelabels.Other("acme.com/card", 1, "2.5")
+OTHER = featurelabels.OtherVendor("acme.com/card", 1, "2.5")
 NOTHING = "this host has no NVIDIA driver"
 
 
@@ -62,7 +62,7 @@ def tree(tmp_path: Path) -> Path:
 
 def evidence(tree: Path) -> str:
     root = HostRoot(str(tree))
-    (found,) = present.look(root).vendors
+    (found,) = present.find_vendors(root).vendors
     return present.hardware(root, found)
 
 
@@ -91,7 +91,7 @@ def test_one_wrong_file_hides_no_other(tree: Path) -> None:
     plant(tree, f"{FOLDER}/two.json", described("OCI_SAME"))
     plant(tree, f"{FOLDER}/open.json", described("OCI_OPEN"))
     (tree / FOLDER[1:] / "open.json").chmod(0o666)
-    found = present.look(HostRoot(str(tree)))
+    found = present.find_vendors(HostRoot(str(tree)))
     assert [item.inventory.flag for item in found.vendors] == ["OCI_ACME"]
     assert [(item.file.rpartition("/")[2], item.is_open) for item in found.wrong] == [
         *[("broken.json", False), ("open.json", True)],
@@ -104,7 +104,7 @@ def test_too_many_files_are_one_fault(tree: Path) -> None:
     for number in range(257):
         plant(tree, f"{FOLDER}/{number}.json", described(f"OCI_{number}"))
     root = HostRoot(str(tree))
-    assert ["more than 256" in item.fault for item in present.look(root).wrong] == [True]
+    assert ["more than 256" in item.fault for item in present.find_vendors(root).wrong] == [True]
     present.refresh(root)
     assert present.is_saved(root)
 
@@ -284,7 +284,7 @@ def test_watch_keeps_the_features_of_vendors_without_nvidias_driver(
     plant(tree, "hook.conf", "features = /etc/f\n")
     plant(tree, "etc/f", "of before\n")
     counts: list[bool | str] = []
-    found: list[tuple[featurelabels.Other, ...]] = [(), (OTHER,), (OTHER,), ()]
+    found: list[tuple[featurelabels.OtherVendor, ...]] = [(), (OTHER,), (OTHER,), ()]
 
     def moments(interval: float) -> Any:
         for step in found:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from oci_gpu_hook.request.parse import parse
+from oci_gpu_hook.request.parse import parse_request
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs
 from oci_gpu_hook.request.words import CAPABILITIES
@@ -14,12 +14,12 @@ from tests.unit.asking import MIG, MOUNTS, UUID, VISIBLE, by_environment, listed
 
 @pytest.mark.parametrize("value", ["", " , ,,", "VOID", "0,void", "void,nvidia.com/gpu=0", "void,rubbish"])  # fmt: skip
 def test_an_empty_list_or_void_anywhere_asks_for_nothing(value: str) -> None:
-    assert parse(Inputs({VISIBLE: value}), Settings()) == (None, ())
+    assert parse_request(Inputs({VISIBLE: value}), Settings()) == (None, ())
 
 
 def test_capabilities_alone_ask_for_nothing() -> None:
     inputs = Inputs({"NVIDIA_DRIVER_CAPABILITIES": "all"})
-    assert parse(inputs, Settings()) == (None, ())
+    assert parse_request(inputs, Settings()) == (None, ())
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from oci_gpu_hook.errors import RequestError, UsageError
 from oci_gpu_hook.formats.decimal import decimal
 from oci_gpu_hook.request import selectors, sources, words
 from oci_gpu_hook.request.bycdi import of_nodes
-from oci_gpu_hook.request.parse import parse
+from oci_gpu_hook.request.parse import parse_request
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs
 from oci_gpu_hook.request.words import CAPABILITIES, DRIVER_CAPABILITIES, IMEX_CHANNELS
@@ -80,7 +80,7 @@ def is_one_line(sentence: str) -> bool:
 @given(INPUTS, CONFIGS)
 def test_every_container_has_a_request_or_one_sentence(inputs: Inputs, config: Settings) -> None:
     try:
-        found, notes = parse(inputs, config)
+        found, notes = parse_request(inputs, config)
     except RequestError as err:
         assert is_one_line(str(err))
         return
@@ -106,7 +106,7 @@ def test_who_has_a_request_may_ask(inputs: Inputs, config: Settings) -> None:
     # Under swarm resources the settings are read for every container; what they name may be any variable.
     config = config._replace(swarm_resources=())
     try:
-        found, _ = parse(inputs, config)
+        found, _ = parse_request(inputs, config)
     except RequestError:
         found = None
         assert sources.may_ask(inputs), "refused, and yet it would not even have been read"
@@ -177,7 +177,7 @@ def test_time_grows_with_the_entries_and_no_faster(many: str) -> None:
 
     def act(entries: int) -> None:
         assert sources.may_ask(inputs[entries])
-        assert parse(inputs[entries], MOUNTS)[0] is not None
+        assert parse_request(inputs[entries], MOUNTS)[0] is not None
 
     assert is_linear(act)
 
@@ -206,7 +206,7 @@ def test_what_is_longer_than_a_container_can_have_is_refused_unread(kind: str) -
 
     def act() -> None:
         with pytest.raises(RequestError) as caught:
-            parse(inputs, config)
+            parse_request(inputs, config)
         assert is_one_line(str(caught.value))
 
     assert peak(act) < 4 * MIB
@@ -218,7 +218,7 @@ def test_what_is_as_long_as_the_kernel_takes_is_read() -> None:
         inputs = env(**{name: item * (words.LONGEST_VALUE // len(item))})
 
         def act(inputs: Inputs = inputs) -> None:
-            assert parse(inputs, Settings())[0] is not None
+            assert parse_request(inputs, Settings())[0] is not None
 
         assert peak(act) < 16 * MIB
 
@@ -231,7 +231,7 @@ def test_what_is_as_long_as_the_kernel_takes_is_read() -> None:
 def test_time_grows_with_one_long_entry_and_no_faster(item: str, rest: str) -> None:
     def act(entries: int) -> None:
         with pytest.raises(RequestError) as caught:
-            parse(Inputs({VISIBLE: item + rest * entries * 10}), Settings())
+            parse_request(Inputs({VISIBLE: item + rest * entries * 10}), Settings())
         assert is_one_line(str(caught.value))
 
     assert is_linear(act)

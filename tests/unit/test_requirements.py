@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from oci_gpu_hook.errors import RequestError
 from oci_gpu_hook.planning import requirements
-from oci_gpu_hook.request.parse import parse
+from oci_gpu_hook.request.parse import parse_request
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs
 from tests.unit.asking import env, request_of
@@ -118,12 +118,12 @@ def test_all_expressions_must_hold() -> None:
 
 @pytest.mark.parametrize("expression", ["", " ", " , ,, "])
 def test_an_expression_without_a_condition_requires_nothing(expression: str) -> None:
-    assert requirements.parse(expression) == ()
+    assert requirements.parse_requirement(expression) == ()
     assert refusal(Facts("", "", ()), expression) is None
 
 
 def test_empty_alternatives_and_conditions_are_dropped_and_not_met() -> None:
-    assert len(requirements.parse(" ,, cuda>=99,,driver>=1, , ")) == 1
+    assert len(requirements.parse_requirement(" ,, cuda>=99,,driver>=1, , ")) == 1
     assert not holds(" ,, cuda>=99,,driver>=1, , ")
 
 
@@ -248,7 +248,7 @@ def test_an_expression_holds_or_is_refused_in_one_line(expression: str, cuda: st
     if found is not None:
         assert str(found).isprintable() and str(found).isascii()
     else:
-        conditions = requirements.parse(expression)
+        conditions = requirements.parse_requirement(expression)
         assert not conditions or cuda or any("brand" in str(item) for item in conditions)
 
 
@@ -333,5 +333,5 @@ def test_where_requirements_are_off_none_is_read() -> None:
 
 
 def test_an_empty_cuda_version_is_none() -> None:
-    assert parse(Inputs({"CUDA_VERSION": ""}), Settings()) == (None, ())
+    assert parse_request(Inputs({"CUDA_VERSION": ""}), Settings()) == (None, ())
     assert required({"CUDA_VERSION": ""}) == ()

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from oci_gpu_hook.errors import ApplyError, BundleError, ConfigError
 from oci_gpu_hook.formats import jsontext
-from oci_gpu_hook.request.vendorrequest import Known
+from oci_gpu_hook.request.vendorrequest import KnownVendor
 from oci_gpu_hook.runtime import create
 from oci_gpu_hook.vendors import folders
 from tests.unit.starts import ROOT
@@ -228,7 +228,7 @@ def test_what_fails_stops_only_a_container_that_asks(
     file = config.with_name("settings.conf")
     file.write_text(f"{settings}\n")
     monkeypatch.setattr("oci_gpu_hook.request.settings.SETTINGS", str(file))
-    known = (Known("OCI_ACME", "", "/acme.json"),)
+    known = (KnownVendor("OCI_ACME", "", "/acme.json"),)
     monkeypatch.setattr(folders, "for_container", lambda *_, **__: known)
     real = config.with_name("real.json")
     real.write_text(json.dumps({"process": {"env": env}}))

@@ -39,7 +39,7 @@ def test_a_saved_file_is_one_that_all_may_read(root: HostRoot) -> None:
     umask = os.umask(0o077)
     saved.write(root, "name", b"more data")
     os.umask(umask)
-    assert saved.read(root, "name") == b"more data"
+    assert saved.read_file(root, "name") == b"more data"
     folder = Path(root.path, saved.FOLDER[1:])
     assert [path.name for path in folder.iterdir()] == ["name"]
     assert (folder / "name").stat().st_mode & 0o777 == 0o644
@@ -48,7 +48,7 @@ def test_a_saved_file_is_one_that_all_may_read(root: HostRoot) -> None:
 def test_what_a_killed_one_of_the_same_pid_left_is_replaced(root: HostRoot) -> None:
     hosts.plant(Path(root.path), f"{saved.FOLDER}/name.{os.getpid()}", "half")
     saved.write(root, "name", b"whole")
-    assert saved.read(root, "name") == b"whole"
+    assert saved.read_file(root, "name") == b"whole"
     assert os.listdir(root.path + saved.FOLDER) == ["name"]
 
 
@@ -78,26 +78,26 @@ SPOILT: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("how", SPOILT)
 def test_what_others_may_have_written_is_not_read(root: HostRoot, how: str) -> None:
     SPOILT[how](Path(root.path, saved.FOLDER[1:], "name"))
-    assert saved.read(root, "name") is None
+    assert saved.read_file(root, "name") is None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for chown(2)")
 @pytest.mark.parametrize("path", [saved.FOLDER, f"{saved.FOLDER}/name"])
 def test_what_another_user_owns_is_not_read(root: HostRoot, path: str) -> None:
     os.chown(root.path + path, 65534, -1)
-    assert saved.read(root, "name") is None
+    assert saved.read_file(root, "name") is None
 
 
 def test_a_file_of_the_largest_size_is_read(root: HostRoot) -> None:
     os.truncate(f"{root.path}{saved.FOLDER}/name", saved.LARGEST)
-    assert len(saved.read(root, "name") or b"") == saved.LARGEST
+    assert len(saved.read_file(root, "name") or b"") == saved.LARGEST
 
 
 def test_what_is_too_large_to_be_read_is_not_written(root: HostRoot) -> None:
     saved.write(root, "name", b"x" * saved.LARGEST)
     with pytest.raises(OSError, match="would not be read"):
         saved.write(root, "name", b"x" * (saved.LARGEST + 1))
-    assert len(saved.read(root, "name") or b"") == saved.LARGEST
+    assert len(saved.read_file(root, "name") or b"") == saved.LARGEST
     assert os.listdir(root.path + saved.FOLDER) == ["name"]
 
 

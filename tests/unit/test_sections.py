@@ -10,7 +10,7 @@ import pytest
 from oci_gpu_hook.request import settingsfile
 from oci_gpu_hook.request.annotations import said
 from oci_gpu_hook.request.bycdi import of_nodes
-from oci_gpu_hook.request.parse import parse
+from oci_gpu_hook.request.parse import parse_request
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs
 from oci_gpu_hook.request.state import State
@@ -34,7 +34,7 @@ ASKS = Inputs({VISIBLE: "0"})
 
 
 def of(text: str, state: State | None) -> Settings:
-    return Settings(**settingsfile.fields(settingsfile.parse(text, "file"), state, DEFAULTS))
+    return Settings(**settingsfile.fields(settingsfile.parse_text(text, "file"), state, DEFAULTS))
 
 
 def annotated(state: State, **more: str) -> State:
@@ -120,7 +120,7 @@ def test_a_restriction_in_a_section_does_not_fail_open() -> None:
     assert of(text, DOCKER).accept_environment == "privileged"
     assert of(text, CRIO).accept_environment == of(text, PODMAN).accept_environment == "always"
     assert of(text, None) == Settings(), "of no container"
-    assert "not accepted" in parse(ASKS, of(text, DOCKER))[1][0]
+    assert "not accepted" in parse_request(ASKS, of(text, DOCKER))[1][0]
 
 
 def test_what_a_section_grants_beyond_all_others_nobody_gets_unsaid() -> None:
@@ -200,7 +200,7 @@ def test_what_is_known_to_go_before_is_not_made_stricter() -> None:
 
 def test_it_is_told_or_refused_and_only_to_state_asks() -> None:
     text = "[image a]\ndisable-requirements = yes\n[namespace a]\nrecords = no"
-    found, (note,) = parse(ASKS, of(text, DOCKER))
+    found, (note,) = parse_request(ASKS, of(text, DOCKER))
     assert found is not None
     assert note == (
         "the engine does not say the container's image and namespace, by which settings differ: "
@@ -208,11 +208,11 @@ def test_it_is_told_or_refused_and_only_to_state_asks() -> None:
     )
     refusing = of(f"unmatched-sections = refuse\n{text}", DOCKER)
     assert "image and namespace, by which settings differ (the administ" in refusal(ASKS, refusing)
-    assert parse(Inputs({}), refusing) == (None, ())
-    assert parse(Inputs({VISIBLE: "void"}), refusing) == (None, ())
-    assert parse(ASKS, of(f"unmatched-sections = refuse\n{text}", CRIO))[1] == ()
+    assert parse_request(Inputs({}), refusing) == (None, ())
+    assert parse_request(Inputs({VISIBLE: "void"}), refusing) == (None, ())
+    assert parse_request(ASKS, of(f"unmatched-sections = refuse\n{text}", CRIO))[1] == ()
     hardened = of(f"accept-environment = privileged\n{text}", DOCKER)
-    assert len(parse(ASKS, hardened)[1]) == 2
+    assert len(parse_request(ASKS, hardened)[1]) == 2
 
 
 def test_so_it_is_by_cdi() -> None:

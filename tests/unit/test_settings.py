@@ -61,7 +61,7 @@ ELSE = {"namespace": "-", "image": "-"}
 
 def settings_for(text: str, state: State | None) -> Settings:
     """What a text means for a container."""
-    return Settings(**settingsfile.fields(settingsfile.parse(text, "file"), state, DEFAULTS))
+    return Settings(**settingsfile.fields(settingsfile.parse_text(text, "file"), state, DEFAULTS))
 
 
 def effective(text: str, **of: str) -> Settings:
@@ -158,7 +158,7 @@ def test_a_file_that_cannot_be_read_is_a_config_error(tmp_path: Path) -> None:
 )
 def test_a_mistake_is_named_with_its_line(text: str, words: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        settingsfile.parse(text, "/etc/oci-gpu-hook.conf")
+        settingsfile.parse_text(text, "/etc/oci-gpu-hook.conf")
     assert words in str(caught.value)
     assert str(caught.value).startswith("/etc/oci-gpu-hook.conf:")
     assert str(caught.value).isprintable()
@@ -169,7 +169,7 @@ def test_every_key_sets_its_field() -> None:
     assert [key.replace("-", "_") for key in ALL_KEYS] == FIELDS
     assert UNMATCHED == "unmatched"
     with pytest.raises(ConfigError) as caught:
-        settingsfile.parse("unknown = 1", "file")
+        settingsfile.parse_text("unknown = 1", "file")
     known = caught.value.hint.partition("known are ")[2].split(", ")
     assert sorted(known) == sorted(ALL_KEYS)
     text = "\n".join([f"{key} = {value}" for key, (value, _) in ALL_KEYS.items()])
@@ -243,7 +243,7 @@ def test_drop_ins_are_read_in_the_order_of_their_names_after_the_file(with_drop_
     drop_in(with_drop_ins, "10.conf", "driver-root = /ten\ndevice-cgroup = off")
     for ignored in ("99.conf~", ".99.conf"):
         drop_in(with_drop_ins, ignored, "no settings at all")
-    found = settingsfile.read(settings.files(str(with_drop_ins)))
+    found = settingsfile.read_files(settings.files(str(with_drop_ins)))
     assert [line.where.removeprefix(str(with_drop_ins)) for line in found] == [
         ":1", ":2", ".d/10.conf:1", ".d/10.conf:2", ".d/9.conf:1",
     ]  # fmt: skip
@@ -288,7 +288,7 @@ def test_up_to_256_drop_ins_are_read_in_order(with_drop_ins: Path) -> None:
 
 def test_of_ten_thousand_lines_the_last_one_holds() -> None:
     lines = [f"driver-root = /{number}" for number in range(10_000)]
-    found = settingsfile.parse("\n".join(lines), "file")
+    found = settingsfile.parse_text("\n".join(lines), "file")
     assert (len(found), found[-1].where) == (10_000, "file:10000")
     assert settingsfile.fields(found, State(), {}) == {"driver_root": "/9999"}
 
@@ -296,16 +296,16 @@ def test_of_ten_thousand_lines_the_last_one_holds() -> None:
 def test_written_is_what_parse_reads() -> None:
     for key, (_, value) in ALL_KEYS.items():
         for meant in (value, getattr(Settings(), key.replace("-", "_"))):
-            (line,) = settingsfile.parse(f"{key} = {settingsfile.written(meant)}", "file")
+            (line,) = settingsfile.parse_text(f"{key} = {settingsfile.written(meant)}", "file")
             assert line.value == meant
     assert settingsfile.written(CAPABILITIES) == "all"
 
 
 def test_the_installed_file_has_every_key_once_commented_out_with_its_default() -> None:
-    assert settingsfile.read([str(INSTALLED)]) == []
+    assert settingsfile.read_files([str(INSTALLED)]) == []
     # In a comment "#" is followed by a blank.
     rows = [row[1:] for row in INSTALLED.read_text().splitlines() if row[1:2] not in ("", " ")]
-    lines = settingsfile.parse("\n".join(rows), str(INSTALLED))
+    lines = settingsfile.parse_text("\n".join(rows), str(INSTALLED))
     assert sorted(line.field for line in lines) == sorted(FIELDS)
     assert Settings(**settingsfile.fields(lines, State(), {})) == Settings()
 
@@ -322,7 +322,7 @@ _LINES = st.one_of(
 def test_parse_is_total(text: str, name: str) -> None:
     """Settings or one sentence of printable ASCII; and settings always have an effect that can be told."""
     try:
-        found = settingsfile.parse(text, "file")
+        found = settingsfile.parse_text(text, "file")
     except ConfigError as err:
         assert str(err).isascii()
         assert str(err).isprintable()
@@ -351,11 +351,11 @@ def test_all_files_together_have_a_limit(with_drop_ins: Path) -> None:
 def test_a_long_pattern_is_compared_once_and_not_with_a_name_of_any_length() -> None:
     def act(entries: int) -> None:
         lines = "records = no\n" * entries
-        rows = settingsfile.parse(f"[image {'a*' * entries}]\n{lines}", "file")
+        rows = settingsfile.parse_text(f"[image {'a*' * entries}]\n{lines}", "file")
         assert settingsfile.fields(rows, of_crio("a" * 4096), {}) == {"records": False}
 
     assert is_linear(act)
-    rows = settingsfile.parse("[image a*]\nrecords = no\n", "file")
+    rows = settingsfile.parse_text("[image a*]\nrecords = no\n", "file")
     for name in ("a" * 4097, "a" * 10**6):
         with pytest.raises(RequestError, match="which is too long"):
             settingsfile.fields(rows, of_crio(name), {})

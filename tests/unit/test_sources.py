@@ -14,7 +14,7 @@ import pytest
 from oci_gpu_hook.errors import RequestError
 from oci_gpu_hook.request import sources
 from oci_gpu_hook.request.bundle import Bundle
-from oci_gpu_hook.request.parse import parse
+from oci_gpu_hook.request.parse import parse_request
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs, inputs_of, may_ask
 from oci_gpu_hook.request.words import CAPABILITIES
@@ -73,7 +73,7 @@ def test_only_mounts_of_dev_null_name_a_device(source: str) -> None:
 
 @pytest.mark.parametrize("destination", [LIST, f"{LIST}x/0", "/var/run/nvidia-container-device/0"])
 def test_mounts_elsewhere_name_nothing(destination: str) -> None:
-    assert parse(Inputs({}, (("/dev/null", destination),)), MOUNTS) == (None, ())
+    assert parse_request(Inputs({}, (("/dev/null", destination),)), MOUNTS) == (None, ())
 
 
 def test_accepted_mounts_go_before_annotations_and_those_before_the_environment() -> None:
@@ -127,12 +127,12 @@ def test_swarm_resources(environment: dict[str, str], expected: tuple[str, ...])
 @pytest.mark.parametrize("value", ["", "1,void"])
 def test_a_swarm_resource_replaces_the_variable_also_where_it_is_empty(value: str) -> None:
     inputs = Inputs({"DOCKER_RESOURCE_GPU": value, VISIBLE: "all", "CUDA_VERSION": "12.4"})
-    assert parse(inputs, SWARM) == (None, ())
+    assert parse_request(inputs, SWARM) == (None, ())
 
 
 def test_a_swarm_resource_that_is_not_there_replaces_nothing() -> None:
     assert request_of(Inputs({VISIBLE: "1"}), SWARM).source == "env"
-    assert parse(Inputs({"DOCKER_RESOURCE_GPU": "1"}), Settings()) == (None, ())
+    assert parse_request(Inputs({"DOCKER_RESOURCE_GPU": "1"}), Settings()) == (None, ())
 
 
 @pytest.mark.parametrize("count", ["0", "2", " 2 ", "02", "12345678901234567890"])
@@ -182,7 +182,7 @@ def test_annotations(annotations: dict[str, str], expected: tuple[str, ...]) -> 
     ],
 )
 def test_other_annotations_ask_for_nothing(annotations: dict[str, str]) -> None:
-    assert parse(Inputs({}, annotations=annotations), Settings()) == (None, ())
+    assert parse_request(Inputs({}, annotations=annotations), Settings()) == (None, ())
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_bad_annotations_are_refused(value: str, words: str) -> None:
 
 def test_where_the_engine_has_carried_out_a_spec_its_annotations_are_met() -> None:
     inputs = Inputs({VISIBLE: "void"}, annotations={"cdi.k8s.io/a": "nvidia.com/gpu=0"})
-    assert parse(inputs, Settings()) == (None, ())
+    assert parse_request(inputs, Settings()) == (None, ())
 
 
 POD = {"cdi.k8s.io/pod": "nvidia.com/gpu=all"}
@@ -228,7 +228,7 @@ def test_of_a_pods_annotations_only_the_containers_own_ask(
 ) -> None:
     """CRI-O hands hooks the pod's at each of its containers; who tells nothing apart means the container's."""
     inputs = Inputs({}, annotations=annotations)
-    found, notes = parse(inputs, Settings())
+    found, notes = parse_request(inputs, Settings())
     assert (found.devices if found else (), notes) == (expected, ())
     # Also no mistake in the settings may stop one that does not ask itself.
     assert may_ask(inputs) == bool(expected)
@@ -238,9 +238,9 @@ def test_of_a_pods_annotations_only_the_containers_own_ask(
 def test_where_it_cannot_be_told_whose_an_annotation_is_it_is_refused(text: str) -> None:
     broken = {"io.kubernetes.cri-o.Annotations": text}
     with pytest.raises(RequestError, match=r"cri-o\.Annotations is not a JSON object"):
-        parse(Inputs({}, annotations={**POD, **broken}), Settings())
+        parse_request(Inputs({}, annotations={**POD, **broken}), Settings())
     if "cdi" not in text:
-        assert parse(Inputs({}, annotations=broken), Settings()) == (None, ())
+        assert parse_request(Inputs({}, annotations=broken), Settings()) == (None, ())
 
 
 OLD = {"CUDA_VERSION": "9.0"}
@@ -292,7 +292,7 @@ def test_devices_that_were_given_go_before_an_old_images_default(
 )
 def test_devices_that_were_given_ask_for_nothing_themselves(environment: dict[str, str]) -> None:
     inputs = given(nvidia(1), environment=environment)
-    assert parse(inputs, Settings()) == (None, ())
+    assert parse_request(inputs, Settings()) == (None, ())
     assert inputs.given == () and not may_ask(inputs)
 
 
@@ -305,4 +305,4 @@ def test_of_a_container_that_asks_otherwise_no_device_is_read() -> None:
 def test_void_asks_for_nothing_in_any_case_of_letters(word: str) -> None:
     for value in (word, f"0,{word}"):
         for accepted in ("always", "privileged"):
-            assert parse(Inputs({VISIBLE: value}), Settings(accept_environment=accepted)) == (None, ())
+            assert parse_request(Inputs({VISIBLE: value}), Settings(accept_environment=accepted)) == (None, ())

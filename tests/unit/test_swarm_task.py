@@ -15,10 +15,10 @@ import pytest
 
 from oci_gpu_hook.host import docker
 from oci_gpu_hook.request import sources
-from oci_gpu_hook.request.parse import parse
+from oci_gpu_hook.request.parse import parse_request
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs, inputs_of
-from oci_gpu_hook.request.vendorrequest import Known
+from oci_gpu_hook.request.vendorrequest import KnownVendor
 from tests.unit import hosts
 from tests.unit.asking import UUID, VISIBLE, request_of
 from tests.unit.test_docker import CONTAINERS, ID, OTHER_ID, bundle
@@ -28,7 +28,7 @@ DIGEST, MANIFEST, CONFIG = "a" * 64, "b" * 64, "e" * 64
 NAMES = ("DOCKER_RESOURCE_GPU", "OCI_AMD=DOCKER_RESOURCE_CARD", "MY_GPUS")
 COUNTED = Settings(swarm_resources=NAMES)
 HARDENED = COUNTED._replace(accept_environment="privileged")
-AMD = Known("OCI_AMD", "amd.com/gpu", "/amd.json")
+AMD = KnownVendor("OCI_AMD", "amd.com/gpu", "/amd.json")
 # Where the image's own configuration lies: dockerd's, and containerd's, dockerd's own and the host's.
 STORES = ("graph driver", f"{DOCKER}/containerd/daemon", "/var/lib/containerd")
 MINE, CARD = f"DOCKER_RESOURCE_GPU={UUID}-0", "DOCKER_RESOURCE_CARD=renderD128"
@@ -57,7 +57,7 @@ def inputs(tree: Path, *environment: str, settings: Settings = HARDENED, **how: 
 
 def asked(found: Inputs, settings: Settings = HARDENED) -> list[str]:
     """What is given, NVIDIA's and the other vendor's; a sentence for each thing that is left out."""
-    request, notes = parse(found, settings, (AMD,))
+    request, notes = parse_request(found, settings, (AMD,))
     return [*(request.asked() if request else ()), *[note.partition(":")[0] for note in notes]]
 
 

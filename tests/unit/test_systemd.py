@@ -38,7 +38,7 @@ def test_a_scope_is_restricted_by_its_policy_or_its_first_entry(
     text: str, allowed: tuple[scopeunit.Entry, ...] | None
 ) -> None:
     expected = None if allowed is None else scopeunit.ScopeUnit(UNIT, allowed)
-    assert scopeunit.parse(UNIT, text) == expected
+    assert scopeunit.parse_scope(UNIT, text) == expected
 
 
 def test_entries_name_devices_by_number() -> None:
@@ -109,9 +109,9 @@ def test_answers_are_read_one_after_another() -> None:
             break
         found.append(message)
     assert found == [
-        scopeunit.Answer(METHOD_RETURN, 2, "", ""),
-        scopeunit.Answer(4, 0, "", ""),
-        scopeunit.Answer(scopeunit.ERROR, 2, "a.b.Bad", "not today"),
+        scopeunit.BusAnswer(METHOD_RETURN, 2, "", ""),
+        scopeunit.BusAnswer(4, 0, "", ""),
+        scopeunit.BusAnswer(scopeunit.ERROR, 2, "a.b.Bad", "not today"),
     ]
     assert data == RETURNED[:20]
 

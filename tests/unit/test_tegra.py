@@ -288,7 +288,7 @@ def test_the_sources_are_all_places_where_an_answer_could_change(host: Host) -> 
 @example("dev, /dev/\u2028x\n".encode())
 def test_any_bytes_are_entries_sentences_or_one_error(data: bytes) -> None:
     try:
-        entries, sentences = tegra.read(data, "/a.csv")
+        entries, sentences = tegra.parse_csv(data, "/a.csv")
     except DriverError as err:
         assert err.message.startswith("/a.csv:")
         return
@@ -347,8 +347,10 @@ def test_too_many_lists_or_entries_are_refused(host: Host) -> None:
 def test_a_host_without_any_of_the_devices_is_named_with_the_remedy(host: Host) -> None:
     host.devices = ()
     with pytest.raises(DriverError, match=f"none of the 3 devices that {FOLDER} names is there, such as /dev/nvmap"):
-        platforms.look(host, platform.TEGRA, everything=False)
+        platforms.platform_state(host, platform.TEGRA, everything=False)
     host.devices = ("/dev/nvhost-gpu",)
-    assert [node.path for node in platforms.look(host, platform.TEGRA, everything=False).nodes()] == ["/dev/nvhost-gpu"]
+    assert [node.path for node in platforms.platform_state(host, platform.TEGRA, everything=False).nodes()] == [
+        "/dev/nvhost-gpu"
+    ]
     plant(host, f"{FOLDER}/devices.csv", "")
     assert refused(host) == f"the CSV files in {FOLDER} name no device"

@@ -13,8 +13,8 @@ from oci_gpu_hook.node.machine import toml
 
 
 def test_a_document_is_read() -> None:
-    assert toml.parse("# é\n[a]\nb = [1, 'c']\n".encode()) == {"a": {"b": [1, "c"]}}
-    assert toml.parse(b"") == {}
+    assert toml.parse_toml("# é\n[a]\nb = [1, 'c']\n".encode()) == {"a": {"b": [1, "c"]}}
+    assert toml.parse_toml(b"") == {}
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ def test_a_document_is_read() -> None:
 )  # fmt: skip
 def test_what_is_no_toml_is_one_line(data: bytes) -> None:
     with pytest.raises(toml.MalformedToml) as caught:
-        toml.parse(data)
+        toml.parse_toml(data)
     assert str(caught.value).isascii() and str(caught.value).isprintable()
     assert 0 < len(str(caught.value)) <= 200
 
@@ -32,7 +32,7 @@ def test_what_is_no_toml_is_one_line(data: bytes) -> None:
 @given(st.binary(max_size=80) | st.text(max_size=80).map(str.encode))
 def test_any_bytes_are_a_document_or_malformed(data: bytes) -> None:
     try:
-        assert isinstance(toml.parse(data), dict)
+        assert isinstance(toml.parse_toml(data), dict)
     except toml.MalformedToml:
         pass
 
@@ -41,4 +41,4 @@ def test_a_python_without_a_parser_says_so(monkeypatch: pytest.MonkeyPatch) -> N
     for name in ("tomllib", "tomli"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(toml.NoParser, match="no tomllib, and no tomli"):
-        toml.parse(b"")
+        toml.parse_toml(b"")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.kernel.mountinfo import Mount
+from oci_gpu_hook.kernel.mountinfo import MountLine
 from oci_gpu_hook.node.machine import untrusted
 from oci_gpu_hook.node.machine.untrusted import Budget, ContainerRoot, Files, Mounts
 from tests.unit.test_containers import USER, owned
@@ -105,7 +105,7 @@ def test_what_lies_on_another_mount_than_was_seen_is_not_opened(tree: Path) -> N
 def test_mount_points_with_odd_names() -> None:
     text = b"7 1 0:7 /a\\134b /mnt/a\\040b\\012c rw shared:1 - tmpfs none rw\nnonsense\n\n"
     found = Mounts(text)
-    assert found.points == {"/mnt/a b\nc": Mount(7, "0:7", "/a\\b", "/mnt/a b\nc", ("shared:1",), "tmpfs", "rw")}
+    assert found.points == {"/mnt/a b\nc": MountLine(7, "0:7", "/a\\b", "/mnt/a b\nc", ("shared:1",), "tmpfs", "rw")}
     assert found.way("/mnt/a b\nc/d") == ["/mnt/a b\nc"]
 
 

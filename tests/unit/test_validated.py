@@ -25,9 +25,9 @@ def root(tmp_path: Path) -> HostRoot:
 
 
 def test_what_is_written_is_read(root: HostRoot) -> None:
-    assert validated.read(root) is None
+    assert validated.read_validation(root) is None
     validated.write(root, RECORD)
-    assert validated.read(root) == RECORD
+    assert validated.read_validation(root) == RECORD
 
 
 @pytest.mark.parametrize(
@@ -37,13 +37,13 @@ def test_what_is_written_is_read(root: HostRoot) -> None:
 )  # fmt: skip
 def test_a_damaged_record_is_none(root: HostRoot, data: bytes) -> None:
     saved.write(root, "validation.json", data)
-    assert validated.read(root) is None
+    assert validated.read_validation(root) is None
 
 
 def test_a_record_that_others_can_write_is_none(root: HostRoot) -> None:
     validated.write(root, RECORD)
     os.chmod(f"{root.path}{saved.FOLDER}/validation.json", 0o666)
-    assert validated.read(root) is None
+    assert validated.read_validation(root) is None
 
 
 def test_one_at_a_time_has_the_lock(root: HostRoot) -> None:

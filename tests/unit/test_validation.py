@@ -18,20 +18,20 @@ from oci_gpu_hook.driver.inventory import MigDevice
 from oci_gpu_hook.errors import ConfigError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import FAIL, PASS, WARN, drivercheck
-from oci_gpu_hook.node.machine.apart import Said
+from oci_gpu_hook.node.machine.apart import PythonOutput
 from oci_gpu_hook.node.validation import containerstep, vectoradd, workload
 from oci_gpu_hook.request.settings import Settings
 from tests.unit import hosts
 
 pytestmark = pytest.mark.pythons
 
-GPU = workload.Device("GPU 3", "GPU-12345678-1234-1234-1234-123456789abc")
+GPU = workload.CudaDevice("GPU 3", "GPU-12345678-1234-1234-1234-123456789abc")
 PASSED = {"device": "H100", "uuid": GPU.word[4:], "differs": None}
 
 
-def said(*lines: object, status: int | None = 0) -> Said:
+def said(*lines: object, status: int | None = 0) -> PythonOutput:
     texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
-    return Said("".join(f"{text}\n" for text in texts).encode(), status)
+    return PythonOutput("".join(f"{text}\n" for text in texts).encode(), status)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def said(*lines: object, status: int | None = 0) -> Said:
         ),
     ],
 )  # fmt: skip
-def test_what_a_process_says_is_judged(answer: Said, seen: str) -> None:
+def test_what_a_process_says_is_judged(answer: PythonOutput, seen: str) -> None:
     found = workload.judge(GPU, answer, 5)
     assert (found.check, found.seen) == ("GPU 3", seen)
     assert found.level == (PASS if seen.startswith("Test PASSED") else FAIL)
@@ -135,12 +135,12 @@ def test_a_mig_device_is_computed_on_in_the_place_of_its_gpu(root: HostRoot) -> 
     found = survey.survey(root)
     mig = MigDevice(1, 0, "MIG-1", "1g.10gb", 3, 0, 30, 31)
     wanted, wrong = workload.devices(found._replace(mig_devices=(mig,)), None)
-    assert wanted == [workload.Device("GPU 0", found.gpus[0].uuid or ""), workload.Device("MIG 1:0", "MIG-1")]
+    assert wanted == [workload.CudaDevice("GPU 0", found.gpus[0].uuid or ""), workload.CudaDevice("MIG 1:0", "MIG-1")]
     assert wrong == []
     nameless = found.gpus[0]._replace(uuid=None)
     half = found._replace(gpus=(nameless, found.gpus[1]), mig_devices=(mig._replace(uuid=None),))
     wanted, wrong = workload.devices(half, None)
-    assert wanted == [workload.Device("GPU 0", "0")]
+    assert wanted == [workload.CudaDevice("GPU 0", "0")]
     assert [item.seen for item in wrong] == ["GPU instance 3, compute instance 0 has no UUID without NVML"]
     assert drivercheck.nvml(half, facts_of(root))[-1].seen == "NVML lacks 1 of the kernel's MIG devices"
 

@@ -125,7 +125,7 @@ def test_a_socket_is_a_socket_and_nothing_else(tree: Path) -> None:
     listener.bind(f"/proc/self/fd/{here}/run/real.sock")
     os.close(here)
     paths = tuple([(f"/run/{name}.sock", "g") for name in ("real", "file", "none")])
-    seen = vendorhost.look(HostRoot(str(tree)), VendorInventory(FILE, "OCI_ACME", sockets=paths))
+    seen = vendorhost.vendor_state(HostRoot(str(tree)), VendorInventory(FILE, "OCI_ACME", sockets=paths))
     assert seen.sockets == (("/run/real.sock", "g"),)
     assert seen.faults == ("the host's /run/file.sock is left out: it is no socket",)
 
@@ -260,7 +260,7 @@ def pci(tree: Path, address: str, vendor: str, device: str) -> None:
 
 def look(tree: Path, *patterns: DevicePattern) -> vendorhost.VendorState:
     rows = tuple([pattern._replace(group="compute") for pattern in patterns])
-    return vendorhost.look(HostRoot(str(tree)), VendorInventory(FILE, "OCI_ACME", patterns=rows))
+    return vendorhost.vendor_state(HostRoot(str(tree)), VendorInventory(FILE, "OCI_ACME", patterns=rows))
 
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may make device nodes")
@@ -462,7 +462,7 @@ def test_a_socket_behind_a_link_is_what_it_leads_to(tree: Path, place: str) -> N
     os.close(here)
     (tree / "run/x.sock").symlink_to(place)
     said = VendorInventory(FILE, "OCI_ACME", sockets=(("/run/x.sock", "g"),))
-    seen = vendorhost.look(HostRoot(str(tree)), said)
+    seen = vendorhost.vendor_state(HostRoot(str(tree)), said)
     assert seen.sockets == () and "/run/x.sock is left out" in seen.faults[0]
 
 
@@ -477,7 +477,7 @@ def test_releases_of_kernels_are_compared_by_their_numbers(
     tree: Path, monkeypatch: pytest.MonkeyPatch, release: str, wanted: str, met: bool
 ) -> None:
     monkeypatch.setattr(posix, "uname", lambda: SimpleNamespace(release=release))
-    seen = vendorhost.look(HostRoot(str(tree)), VendorInventory(FILE, "OCI_ACME", kernel=wanted))
+    seen = vendorhost.vendor_state(HostRoot(str(tree)), VendorInventory(FILE, "OCI_ACME", kernel=wanted))
     assert (seen.unmet == ()) is met
 
 

@@ -15,7 +15,7 @@ from oci_gpu_hook.operations import LdCache, Mount, Service, Symlink
 from oci_gpu_hook.planning import provision, vendorshare
 from oci_gpu_hook.planning.plan import Plan, Provision, Share
 from oci_gpu_hook.request.vendorrequest import VendorRequest
-from oci_gpu_hook.vendors.vendorhost import Device, VendorState
+from oci_gpu_hook.vendors.vendorhost import VendorDevice, VendorState
 from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Link, VendorInventory
 
 LAYOUT = Layout("/usr/lib64", "", None, GLIBC, user_namespace=False, dev_is_hosts=False)
@@ -41,8 +41,8 @@ INVENTORY = VendorInventory(
     links=(Link("/usr/lib64/libacme.so", "libacme.so.1"),),
 )
 DEVICES = (
-    Device(("0", "0000:03:00.0", "acme1"), ((node(1), "g"),)),
-    Device(("1", "0000:0a:00.0", "acme0", "x_1"), ((node(0), "g"),)),
+    VendorDevice(("0", "0000:03:00.0", "acme1"), ((node(1), "g"),)),
+    VendorDevice(("1", "0000:0a:00.0", "acme0", "x_1"), ((node(0), "g"),)),
 )
 HOST = VendorState(INVENTORY, DEVICES, ((CONTROL, "g"),), (("/run/acme.sock", "g"),))
 
@@ -82,7 +82,7 @@ def test_where_the_engine_made_the_nodes_they_are_the_request() -> None:
 
 
 def test_a_device_is_asked_for_by_cdi_only_with_all_of_its_nodes() -> None:
-    both = Device(("0",), ((node(0), "g"), (node(1), "g")))
+    both = VendorDevice(("0",), ((node(0), "g"), (node(1), "g")))
     host = HOST._replace(devices=(both,))
     assert vendorshare.of_nodes(("/dev/acme0",), host) == ()
     assert vendorshare.of_nodes(("/dev/acme1", "/dev/acme0"), host) == ((both, "/dev/acme0"),)

@@ -7,20 +7,20 @@ import pytest
 
 from oci_gpu_hook.errors import ConfigError, RequestError
 from oci_gpu_hook.request import bycdi, sources, vendorrequest
-from oci_gpu_hook.request.parse import Request, parse
+from oci_gpu_hook.request.parse import Request, parse_request
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs
-from oci_gpu_hook.request.vendorrequest import Known, VendorRequest
+from oci_gpu_hook.request.vendorrequest import KnownVendor, VendorRequest
 from tests.unit.asking import VISIBLE
 
-AMD = Known("OCI_AMD", "amd.com/gpu", "/v/amd.json")
-RDMA = Known("OCI_RDMA", "openfabrics.org/hca", "/v/rdma.json")
+AMD = KnownVendor("OCI_AMD", "amd.com/gpu", "/v/amd.json")
+RDMA = KnownVendor("OCI_RDMA", "openfabrics.org/hca", "/v/rdma.json")
 KNOWN = (AMD, RDMA)
 DEFAULTS = Settings()
 
 
 def asked(inputs: Inputs, settings: Settings = DEFAULTS) -> tuple[VendorRequest, ...]:
-    found, notes = parse(inputs, settings, KNOWN)
+    found, notes = parse_request(inputs, settings, KNOWN)
     assert notes == ()
     return found.vendors if found else ()
 
@@ -48,25 +48,25 @@ def test_a_flag_asks_for_devices(value: str, devices: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("value", ["", ",", "void", "all,VOID"])
 def test_what_asks_for_nothing(value: str) -> None:
     inputs = Inputs({"OCI_AMD": value})
-    assert parse(inputs, Settings(), KNOWN) == (None, ())
+    assert parse_request(inputs, Settings(), KNOWN) == (None, ())
     assert not vendorrequest.asks(inputs, KNOWN)
 
 
 def test_several_vendors_and_nvidia_in_one_container() -> None:
-    found, notes = parse(Inputs({"OCI_RDMA": "0", "OCI_AMD": "all", VISIBLE: "1"}), Settings(), KNOWN)
+    found, notes = parse_request(Inputs({"OCI_RDMA": "0", "OCI_AMD": "all", VISIBLE: "1"}), Settings(), KNOWN)
     assert found is not None and notes == ()
     assert (found.devices, [item.flag for item in found.vendors]) == (("1",), ["OCI_AMD", "OCI_RDMA"])
 
 
 def test_without_nvidia_nothing_of_nvidias_is_asked() -> None:
-    found, _ = parse(Inputs({"OCI_AMD": "0"}), Settings(), KNOWN)
+    found, _ = parse_request(Inputs({"OCI_AMD": "0"}), Settings(), KNOWN)
     assert found == Request("env", (), (), vendors=(amd("0"),))
 
 
 @pytest.mark.parametrize("value", ["0/1", "a b", "$(id)", "x" * 101, "\x1b[2J", "../kfd"])
 def test_what_no_device_is_called_is_refused(value: str) -> None:
     with pytest.raises(RequestError) as caught:
-        parse(Inputs({"OCI_AMD": value}), Settings(), KNOWN)
+        parse_request(Inputs({"OCI_AMD": value}), Settings(), KNOWN)
     assert str(caught.value).startswith("unknown device")
     assert str(caught.value).isprintable() and "in OCI_AMD" in str(caught.value)
 
@@ -74,7 +74,7 @@ def test_what_no_device_is_called_is_refused(value: str) -> None:
 def test_a_variable_that_no_file_names_is_not_ours() -> None:
     inputs = Inputs({"OCI_CLI_USER": "ocid1.user.oc1..a"})
     assert sources.may_name_vendor(inputs) and not vendorrequest.asks(inputs, KNOWN)
-    assert parse(inputs, Settings(), KNOWN) == (None, ())
+    assert parse_request(inputs, Settings(), KNOWN) == (None, ())
 
 
 def test_a_container_without_such_a_variable_names_none() -> None:
@@ -116,20 +116,20 @@ def test_a_spec_of_ours_names_its_vendor_and_the_engine_the_nodes() -> None:
 def test_an_environment_that_is_not_accepted_asks_for_nothing() -> None:
     settings = Settings(accept_environment="privileged")
     inputs = Inputs({"OCI_AMD": "0"})
-    found, (note,) = parse(inputs, settings, KNOWN)
+    found, (note,) = parse_request(inputs, settings, KNOWN)
     assert found is None and "OCI_AMD is not accepted from a container without CAP_SYS_ADMIN" in note
     assert asked(inputs._replace(privileged=True), settings) == (amd("0"),)
     with pytest.raises(RequestError):
-        parse(inputs, settings._replace(unaccepted_requests="refuse"), KNOWN)
+        parse_request(inputs, settings._replace(unaccepted_requests="refuse"), KNOWN)
 
 
 def test_a_vendor_that_is_not_allowed_is_left_out() -> None:
     settings = Settings(allowed_vendors=("OCI_RDMA",))
-    found, (note,) = parse(Inputs({"OCI_AMD": "0", "OCI_RDMA": "all"}), settings, KNOWN)
+    found, (note,) = parse_request(Inputs({"OCI_AMD": "0", "OCI_RDMA": "all"}), settings, KNOWN)
     assert found is not None and [item.flag for item in found.vendors] == ["OCI_RDMA"]
     assert note.startswith("OCI_AMD is not allowed")
     with pytest.raises(RequestError, match="OCI_AMD is not allowed"):
-        parse(Inputs({"OCI_AMD": "0"}), settings._replace(unaccepted_requests="refuse"), KNOWN)
+        parse_request(Inputs({"OCI_AMD": "0"}), settings._replace(unaccepted_requests="refuse"), KNOWN)
 
 
 SWARM = Settings(swarm_resources=("OCI_AMD=DOCKER_RESOURCE_AMD", "DOCKER_RESOURCE_GPU"))
@@ -145,7 +145,7 @@ def test_a_swarm_resource_of_a_vendor_goes_before_its_flag() -> None:
 
 def test_a_vendors_resource_is_none_of_nvidias() -> None:
     inputs = Inputs({"DOCKER_RESOURCE_GPU": "none", "DOCKER_RESOURCE_AMD": "renderD128"})
-    found, _ = parse(inputs, SWARM, KNOWN)
+    found, _ = parse_request(inputs, SWARM, KNOWN)
     assert found is not None and found.devices == ("none",)
     assert [item.devices for item in found.vendors] == [("renderD128",)]
 
@@ -155,7 +155,7 @@ def test_no_image_gives_itself_what_swarm_gives() -> None:
     settings = SWARM._replace(accept_environment="privileged")
     for value in ("all", "2", "?"):
         inputs = Inputs({"DOCKER_RESOURCE_AMD": value})
-        found, (note,) = parse(inputs, settings, KNOWN)
+        found, (note,) = parse_request(inputs, settings, KNOWN)
         assert found is None
         assert "DOCKER_RESOURCE_AMD is not accepted from a container without CAP_SYS" in note
     accepted = Inputs({"DOCKER_RESOURCE_AMD": "all"}, privileged=True)
@@ -164,7 +164,7 @@ def test_no_image_gives_itself_what_swarm_gives() -> None:
 
 def test_a_count_from_swarm_is_no_index() -> None:
     with pytest.raises(RequestError, match="a number of devices"):
-        parse(Inputs({"DOCKER_RESOURCE_AMD": "2"}), SWARM, KNOWN)
+        parse_request(Inputs({"DOCKER_RESOURCE_AMD": "2"}), SWARM, KNOWN)
 
 
 def test_several_swarm_resources_of_a_vendor_are_all_read() -> None:
@@ -179,29 +179,29 @@ def test_flags_that_collide_stop_who_asks_for_them_and_nobody_else() -> None:
     fault = "OCI_AMD is the flag of /a/x.json and of /b/y.json"
     known = (AMD._replace(fault=fault), RDMA)
     with pytest.raises(ConfigError, match=r"is the flag of /a/x\.json and of /b/y\.json") as caught:
-        parse(Inputs({"OCI_AMD": "0"}), Settings(), known)
+        parse_request(Inputs({"OCI_AMD": "0"}), Settings(), known)
     assert caught.value.exit_code == 4
-    found, notes = parse(Inputs({"OCI_RDMA": "0"}), Settings(), known)
+    found, notes = parse_request(Inputs({"OCI_RDMA": "0"}), Settings(), known)
     assert found is not None and notes == ()
 
 
 def test_a_fault_is_not_read_where_the_request_is_not_accepted() -> None:
     known = (AMD._replace(fault="broken"),)
     for settings in (Settings(accept_environment="privileged"), Settings(allowed_vendors=())):
-        found, (note,) = parse(Inputs({"OCI_AMD": "0"}), settings, known)
+        found, (note,) = parse_request(Inputs({"OCI_AMD": "0"}), settings, known)
         assert found is None and "broken" not in note
 
 
 def test_a_file_that_cannot_be_understood_is_told_to_who_may_have_meant_it() -> None:
-    known = (RDMA, Known("", "", "", "/v/x.json: line 3: no JSON"))
-    found, (note,) = parse(Inputs({"OCI_X": "0", "OCI_RDMA": "0"}), Settings(), known)
+    known = (RDMA, KnownVendor("", "", "", "/v/x.json: line 3: no JSON"))
+    found, (note,) = parse_request(Inputs({"OCI_X": "0", "OCI_RDMA": "0"}), Settings(), known)
     assert found is not None and note == "'OCI_X' brings nothing: /v/x.json: line 3: no JSON"
-    assert parse(Inputs({"OCI_RDMA": "0"}), Settings(), known)[1] == ()
+    assert parse_request(Inputs({"OCI_RDMA": "0"}), Settings(), known)[1] == ()
 
 
 def test_and_stops_nobody_who_did_not() -> None:
     """Oracle's tools have variables of such names too."""
-    known = (Known("", "", "", "/v/x.json: line 3: no JSON"),)
+    known = (KnownVendor("", "", "", "/v/x.json: line 3: no JSON"),)
     strict = Settings(unmatched=("namespace",), unmatched_sections="refuse")
-    found, (note,) = parse(Inputs({"OCI_CLI_USER": "a"}), strict, known)
+    found, (note,) = parse_request(Inputs({"OCI_CLI_USER": "a"}), strict, known)
     assert found is None and note.startswith("'OCI_CLI_USER' brings nothing")

@@ -20,7 +20,7 @@ PUBLISHED = Path(__file__).resolve().parents[1] / "data/vendors"
 
 
 def read(document: dict[str, Any]) -> Vendor:
-    return vendorfile.read(json.dumps(document).encode(), "x.json")
+    return vendorfile.parse_vendor(json.dumps(document).encode(), "x.json")
 
 
 def small(**keys: Any) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def group(**lists: Any) -> Group:
 
 def test_oci_decorators_onload() -> None:
     path = PUBLISHED / "oci-onload.json"
-    vendor = vendorfile.read(path.read_bytes(), str(path))
+    vendor = vendorfile.parse_vendor(path.read_bytes(), str(path))
     assert (vendor.flag, vendor.version) == ("OCI_SOLARFLARE", Version("text", "201805"))
     (onload,) = vendor.groups
     assert onload.name == "onload"
@@ -46,7 +46,7 @@ def test_oci_decorators_onload() -> None:
 
 def test_oci_decorators_nvidia() -> None:
     path = PUBLISHED / "oci-nvidia.json"
-    vendor = vendorfile.read(path.read_bytes(), str(path))
+    vendor = vendorfile.parse_vendor(path.read_bytes(), str(path))
     assert [group.name for group in vendor.groups] == ["compute", "utility"]
     assert vendor.groups[1].devices == (DevicePattern("/dev/nvidia0"), DevicePattern("/dev/nvidiactl"))
 
@@ -149,7 +149,7 @@ def test_a_library_among_the_programs(name: str, is_library: bool) -> None:
 )
 def test_the_key_or_the_line_is_said(text: bytes, says: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        vendorfile.read(text, "x.json")
+        vendorfile.parse_vendor(text, "x.json")
     assert str(caught.value).startswith(f"x.json: {says}") and caught.value.hint
 
 
@@ -161,7 +161,7 @@ def test_bounds() -> None:
     with pytest.raises(ConfigError, match="more than 256 devices"):
         group(devices=["x"] * 257)
     with pytest.raises(ConfigError, match=r"x\.json: it is larger than 1 MiB"):
-        vendorfile.read(b" " * (LARGEST_FILE + 1), "x.json")
+        vendorfile.parse_vendor(b" " * (LARGEST_FILE + 1), "x.json")
 
 
 def test_a_bad_document_says_what_is_bad() -> None:
@@ -257,7 +257,7 @@ def test_a_bad_item_says_what_is_bad() -> None:
 def test_a_hostile_file_takes_no_time(data: bytes) -> None:
     began = time.process_time()
     with pytest.raises(ConfigError):
-        vendorfile.read(data, "x.json")
+        vendorfile.parse_vendor(data, "x.json")
     # What is quadratic takes minutes.
     assert time.process_time() - began < 20
 
@@ -266,7 +266,7 @@ def test_a_good_file_loads_nothing_that_a_start_does_without() -> None:
     script = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from oci_gpu_hook.vendors import folders, vendorfile\n"
-        "vendorfile.read(open(sys.argv[2], 'rb').read(), 'x.json')\n"
+        "vendorfile.parse_vendor(open(sys.argv[2], 'rb').read(), 'x.json')\n"
         "print(*[name for name in ('os', 're', 'json', 'typing', 'fnmatch',\n"
         "    'oci_gpu_hook.request.settingsfile') if name in sys.modules])"
     )

@@ -192,7 +192,7 @@ def test_the_schema_refuses_what_is_wrong(name: str, schema: jsonschema.Draft7Va
 
 def test_the_shipped_files_have_flags_of_their_own() -> None:
     shipped = [path for path in RIGHT if path.parent == SHIPPED]
-    found = [vendorfile.read(path.read_bytes(), path.name) for path in shipped]
+    found = [vendorfile.parse_vendor(path.read_bytes(), path.name) for path in shipped]
     assert folders.collisions(found) == {}
 
 
@@ -224,7 +224,7 @@ def test_the_schema_and_the_program_agree_on_paths(path: str, key: str, schema: 
     version = {"file": path} if key == "version" else "1"
     document = {"activation_flag": "OCI_X", "version": version, "inventory": {"a": items[key]}}
     try:
-        vendorfile.read(json.dumps(document).encode(), "x.json")
+        vendorfile.parse_vendor(json.dumps(document).encode(), "x.json")
         is_right = True
     except ConfigError:
         is_right = False
@@ -240,7 +240,7 @@ def test_the_manuals_example_is_a_right_file() -> None:
     (example,) = [
         block for block in re.findall(r"::\n\n((?:    .*\n|\n)+)", PAGE.read_text()) if block.lstrip().startswith("{")
     ]
-    vendor = vendorfile.read(example.encode(), "example.json")
+    vendor = vendorfile.parse_vendor(example.encode(), "example.json")
     assert vendor.flag == "OCI_XCARD" and len(vendor.groups) == 1
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from oci_gpu_hook.cli import containers
-from oci_gpu_hook.node.diagnosis.holders import Share
+from oci_gpu_hook.node.diagnosis.holders import HeldShare
 
 ROOT = Path(__file__).resolve().parents[2]
 UUIDS = [f"GPU-{number:08x}-0000-0000-0000-000000000000" for number in range(11)]
@@ -39,8 +39,8 @@ print("ended")
 """
 
 
-def share(number: int, mig: str = "") -> Share:
-    return Share(f"{number}{mig}", number, bool(mig), UUIDS[number], "H100")
+def share(number: int, mig: str = "") -> HeldShare:
+    return HeldShare(f"{number}{mig}", number, bool(mig), UUIDS[number], "H100")
 
 
 def test_each_device_has_a_line_in_its_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.operations import Device, LdCache, Mount, Service, Symlink, Tmpfs
 from oci_gpu_hook.planning.plan import Plan
 from oci_gpu_hook.request import sources
-from oci_gpu_hook.request.parse import Request, parse
+from oci_gpu_hook.request.parse import Request, parse_request
 from oci_gpu_hook.request.settings import Settings
 from tests.unit import containers, hosts
 from tests.unit.asking import by_environment
@@ -107,7 +107,7 @@ def _as_found() -> tuple[nodes.DeviceNode, ...]:
 def ask(environment: dict[str, str] | None = None, *, config: Settings = DEFAULTS, **inputs: object) -> Request | None:
     """The request that a container makes."""
     given = sources.Inputs(environment or {}, **inputs)  # type: ignore[arg-type]
-    return parse(given, config)[0]
+    return parse_request(given, config)[0]
 
 
 def devices(value: str) -> tuple[str, ...]:
@@ -130,7 +130,7 @@ def refused(environment: dict[str, str], words: str, **inputs: object) -> bool:
 
 def noted(environment: dict[str, str], words: str, config: Settings = DEFAULTS) -> bool:
     """Whether something is left out with a sentence that has `words`."""
-    _, notes = parse(sources.Inputs(environment), config)
+    _, notes = parse_request(sources.Inputs(environment), config)
     return any(words in note for note in notes)
 
 

@@ -50,7 +50,7 @@ def _meets(expression: str, *, gpus: tuple[tuple[str, str], ...] = (("8.0", "Tes
 def refused_expression(expression: str) -> bool:
     """Whether an expression is malformed."""
     try:
-        requirements.parse(expression)
+        requirements.parse_requirement(expression)
     except RequestError:
         return True
     return False

@@ -12,7 +12,7 @@ CLI, RUNTIME = "nvidia-container-cli", "nvidia-container-runtime"
 
 
 def _settings(text: str) -> Settings:
-    return Settings(**settingsfile.fields(settingsfile.parse(text, "file"), None, {}))
+    return Settings(**settingsfile.fields(settingsfile.parse_text(text, "file"), None, {}))
 
 
 def _is_answered(table: str, keys: dict[str, object]) -> bool:

@@ -60,7 +60,7 @@ class Docker(NamedTuple):
     began: float = 0.0
 
 
-def look(root: HostRoot) -> Docker | None:
+def find_docker(root: HostRoot) -> Docker | None:
     """Docker on this host, by the first dockerd that root runs on the host itself, else by its program; else None."""
     dockerds = (pid for pid in processes.numbers(root) if processes.program(root, pid) == "dockerd")
     pid, began = next(((pid, began) for pid in dockerds if (began := processes.started(root, pid)) is not None), (0, 0))

@@ -96,7 +96,7 @@ def of_platform(root: HostRoot, kind: str, proof: str) -> list[Finding]:
     try:
         if kind == platform.TEGRA:
             _, left_out = tegra.vendor(root, everything=True)
-        platforms.look(root, kind, everything=True)
+        platforms.platform_state(root, kind, everything=True)
     except DriverError as err:
         return [found, failed("driver", err.message, _OF_PLATFORM[kind])]
     seen = "all that it says of containers' files and devices serves"
@@ -177,7 +177,7 @@ def _loader_cache(root: HostRoot, driver_root: str) -> Finding:
 def cached_names(data: bytes | None) -> frozenset[str] | None:
     """The names in an ld.so.cache; None if it cannot be read."""
     try:
-        names = ldcache.read(data or b"").names
+        names = ldcache.parse_cache(data or b"").names
     except ldcache.MalformedCache:
         return None
     return frozenset([name.decode("utf-8", "replace") for name in names])

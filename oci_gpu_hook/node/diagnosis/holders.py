@@ -14,7 +14,7 @@ from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.vendors.vendorhost import VendorState
 
 
-class Share(NamedTuple):
+class HeldShare(NamedTuple):
     """A GPU, or one of its MIG devices.
 
     name: what a request calls it, ``0`` or ``0:1``; mig: whether it is a MIG device; uuid: "" if it is not known.
@@ -27,7 +27,7 @@ class Share(NamedTuple):
     model: str
 
 
-class Other(NamedTuple):
+class OtherDevice(NamedTuple):
     """Another vendor's device, or all that its driver has where a request can name no single device.
 
     name: what asks for it, ``OCI_AMD=0`` or ``OCI_SOLARFLARE``; names: all that a request can call it.
@@ -46,10 +46,10 @@ class Holder(NamedTuple):
     """
 
     container: ContainerDevices
-    held: tuple[Share | Other, ...]
-    denied: tuple[Share | Other, ...]
+    held: tuple[HeldShare | OtherDevice, ...]
+    denied: tuple[HeldShare | OtherDevice, ...]
     is_certain: bool
-    hidden: tuple[Share | Other, ...] = ()
+    hidden: tuple[HeldShare | OtherDevice, ...] = ()
 
 
 class Holders(NamedTuple):
@@ -60,15 +60,15 @@ class Holders(NamedTuple):
     """
 
     holding: tuple[Holder, ...]
-    free: tuple[Share | Other, ...]
+    free: tuple[HeldShare | OtherDevice, ...]
     privileged: tuple[ContainerDevices, ...] = ()
-    open: tuple[Share | Other, ...] = ()
+    open: tuple[HeldShare | OtherDevice, ...] = ()
 
 
 class Division(NamedTuple):
     """Device numbers of a share: all of them are needed."""
 
-    share: Share | Other
+    share: HeldShare | OtherDevice
     numbers: tuple[tuple[int, int], ...]
 
 
@@ -88,7 +88,7 @@ def divisions(inventory: DriverInventory) -> tuple[Division, ...]:
             caps = ((majors[0], part.gi_minor), (majors[0], part.ci_minor))
             found.append(Division(_mig(part, gpu.model), (number, *caps)))
         if not parts or not majors:
-            share = Share(str(gpu.nvml_index), gpu.nvml_index, False, gpu.uuid or "", gpu.model)
+            share = HeldShare(str(gpu.nvml_index), gpu.nvml_index, False, gpu.uuid or "", gpu.model)
             found.append(Division(share, (number,)))
     return tuple(found)
 
@@ -104,9 +104,9 @@ def wanted(divided: tuple[Division, ...], nodes: tuple[tuple[str, int, int], ...
 def of_vendor(found: VendorState) -> tuple[Division, ...]:
     """What can be held of a vendor's: each device, by any of its nodes."""
     flag = found.inventory.flag
-    shares = [(Other(f"{flag}={device.names[0]}", flag, device.names), device.nodes) for device in found.devices]
+    shares = [(OtherDevice(f"{flag}={device.names[0]}", flag, device.names), device.nodes) for device in found.devices]
     # Beside devices these are what every request gets, such as /dev/kfd, and stand for none.
-    shares = shares or [(Other(flag, flag, ()), found.common)]
+    shares = shares or [(OtherDevice(flag, flag, ()), found.common)]
     return tuple([Division(share, ((node.major, node.minor),)) for share, nodes in shares for node, _ in nodes])
 
 
@@ -122,9 +122,9 @@ def holders(divided: tuple[Division, ...], containers: tuple[ContainerDevices, .
 
 def _holder(divided: tuple[Division, ...], container: ContainerDevices) -> Holder:
     there = {(node.major, node.minor): node.allowed for node in container.nodes}
-    held: dict[Share | Other, None] = {}
-    hidden: dict[Share | Other, None] = {}
-    denied: dict[Share | Other, None] = {}
+    held: dict[HeldShare | OtherDevice, None] = {}
+    hidden: dict[HeldShare | OtherDevice, None] = {}
+    denied: dict[HeldShare | OtherDevice, None] = {}
     certain = True
     for share, numbers in divided:
         if all([number in there for number in numbers]):
@@ -142,9 +142,9 @@ def _holder(divided: tuple[Division, ...], container: ContainerDevices) -> Holde
     )
 
 
-def _mig(device: MigDevice, model: str) -> Share:
+def _mig(device: MigDevice, model: str) -> HeldShare:
     name = f"{device.gpu}:{device.number}"
     if device.number is None:
         # Only NVML knows its number: the instances tell it from others.
         name = f"{device.gpu} (instances {device.gi}/{device.ci})"
-    return Share(name, device.gpu, True, device.uuid or "", device.profile or model)
+    return HeldShare(name, device.gpu, True, device.uuid or "", device.profile or model)

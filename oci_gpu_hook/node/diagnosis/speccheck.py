@@ -11,7 +11,7 @@ from oci_gpu_hook.driver.inventory import MigDevice
 from oci_gpu_hook.errors import quoted
 from oci_gpu_hook.node.diagnosis import Finding, failed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import REFRESH, command, then
-from oci_gpu_hook.node.engines.cdispecs import GPU, Device, Spec
+from oci_gpu_hook.node.engines.cdispecs import GPU, SpecDevice, SpecFile
 
 _CAPS = "/dev/nvidia-caps/nvidia-cap"
 # The kernel module's first minors are of what is no instance's: the fabric's management, MIG's, and its monitoring.
@@ -20,7 +20,7 @@ _FIRST_OF_INSTANCES = 3
 _TYPE = "mig"
 
 
-def of_gpus(specs: tuple[Spec, ...], version: str, mig_devices: tuple[MigDevice, ...] = ()) -> list[Finding]:
+def of_gpus(specs: tuple[SpecFile, ...], version: str, mig_devices: tuple[MigDevice, ...] = ()) -> list[Finding]:
     """The CDI specs of the GPUs, each for the driver's version, and one in a folder; and specs that cannot be read.
 
     mig_devices: the host's, with the names that NVML has for them now, or none: its spec must not name others.
@@ -64,7 +64,7 @@ def of_ours(path: str, fault: str, well: str, *words: str) -> Finding:
     return passed("CDI", f"{path} {well}")
 
 
-def _stale_name(named: tuple[Device, ...], mig_devices: tuple[MigDevice, ...]) -> str:
+def _stale_name(named: tuple[SpecDevice, ...], mig_devices: tuple[MigDevice, ...]) -> str:
     """What is wrong with the first name that is stale, in a clause; "" if none is.
 
     Where NVML was not asked the names say nothing, and only the nodes are judged.

@@ -71,7 +71,7 @@ def settings(root: HostRoot, config: str | None) -> tuple[str, Finding]:
 def sections(root: HostRoot, config: str | None) -> list[Finding]:
     """A warning if sections of the settings go by what Docker, if it is here, does not say of its containers."""
     try:
-        scopes = {line.scope for line in settingsfile.read(files(config, root.path.rstrip("/")))}
+        scopes = {line.scope for line in settingsfile.read_files(files(config, root.path.rstrip("/")))}
     except ConfigError:
         return []
     unsaid = [scope for scope in ("image", "namespace") if scope in scopes]

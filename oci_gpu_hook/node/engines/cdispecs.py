@@ -31,14 +31,14 @@ class _NoParserError(ValueError):
     """This Python has no PyYAML."""
 
 
-class Device(NamedTuple):
+class SpecDevice(NamedTuple):
     """A device of a spec; capabilities: the minors of its nodes in /dev/nvidia-caps, in order, each once."""
 
     name: str
     capabilities: tuple[int, ...]
 
 
-class Spec(NamedTuple):
+class SpecFile(NamedTuple):
     """One spec.
 
     driver: the version that it was made for, "" if it does not say; document: {} if it cannot be read; fault: why.
@@ -51,7 +51,7 @@ class Spec(NamedTuple):
     document: dict[str, Any]
     fault: str = ""
 
-    def devices(self) -> tuple[Device, ...]:
+    def devices(self) -> tuple[SpecDevice, ...]:
         """The devices that it names, in its order."""
         found = []
         for device in _objects(self.document.get("devices")):
@@ -60,18 +60,18 @@ class Spec(NamedTuple):
             matches = [_CAPABILITY.fullmatch(_word(node.get("path"))) for node in nodes]
             minors = [int(match[1]) for match in matches if match]
             if isinstance(device.get("name"), str):
-                found.append(Device(device["name"], tuple(dict.fromkeys(minors))))
+                found.append(SpecDevice(device["name"], tuple(dict.fromkeys(minors))))
         return tuple(found)
 
 
-def specs(root: HostRoot) -> tuple[Spec, ...]:
+def specs(root: HostRoot) -> tuple[SpecFile, ...]:
     """Every spec, in the order in which engines read them; without PyYAML those in YAML that are for NVIDIA's GPUs."""
     paths = [f"{folder}/{name}" for folder in CDI_FOLDERS for name in root.names(folder)]
     found = [_spec(path, root.text(path)) for path in paths if path.endswith((".yaml", ".json"))]
     return tuple([spec for spec in found if spec is not None])
 
 
-def _spec(path: str, said: str) -> Spec | None:
+def _spec(path: str, said: str) -> SpecFile | None:
     document, kind, fault = {}, "", ""
     try:
         document = _read(said)
@@ -83,7 +83,7 @@ def _spec(path: str, said: str) -> Spec | None:
         fault = "it is neither JSON nor YAML"
     library = _LIBRARY.search(said)
     driver = driver_of(document) or (library.group(1) if library else "")
-    return Spec(path, _word(document.get("kind")) or kind, bool(driver_of(document)), driver, document, fault)
+    return SpecFile(path, _word(document.get("kind")) or kind, bool(driver_of(document)), driver, document, fault)
 
 
 def ours(said: str) -> dict[str, Any]:

@@ -65,7 +65,7 @@ class Wanted(NamedTuple):
         return tuple(dict.fromkeys([*_FOLDERS, *others]))
 
 
-class Node(NamedTuple):
+class ContainerNode(NamedTuple):
     """A device node of a container; allowed: what its device cgroup says, None if that cannot be read."""
 
     path: str
@@ -84,14 +84,14 @@ class ContainerDevices(NamedTuple):
 
     running: Running
     since: int
-    nodes: tuple[Node, ...]
+    nodes: tuple[ContainerNode, ...]
     allowed: frozenset[Number] = frozenset()
     is_open: bool = False
     makes_nodes: bool = False
     is_whole: bool = True
 
 
-class Found(NamedTuple):
+class AllContainers(NamedTuple):
     """All containers, by the time of their start.
 
     unseen: how many processes we may not look into; unlooked: how many containers there was no time for; all_named:
@@ -104,9 +104,9 @@ class Found(NamedTuple):
     all_named: bool = True
 
 
-def look(root: HostRoot, wanted: Wanted) -> Found:
+def find_devices(root: HostRoot, wanted: Wanted) -> AllContainers:
     """The containers of this host."""
-    known = containers.Known(root)
+    known = containers.KnownContainers(root)
     ours = HostsNodes(root, known.mounts, wanted)
     firsts, unseen = _first_processes(root, known.mounts)
     budget = Budget(_SECONDS)
@@ -117,7 +117,7 @@ def look(root: HostRoot, wanted: Wanted) -> Found:
             break
         found.append((began, _container(root, known, pid, began, ours, wanted)))
     in_order = [item for _, item in sorted(found, key=lambda pair: pair[0])]
-    return Found(tuple(in_order), unseen, len(firsts) - len(found), known.is_whole)
+    return AllContainers(tuple(in_order), unseen, len(firsts) - len(found), known.is_whole)
 
 
 def _first_processes(root: HostRoot, hosts: Mounts) -> tuple[list[tuple[int, int]], int]:
@@ -152,14 +152,14 @@ def _first_processes(root: HostRoot, hosts: Mounts) -> tuple[list[tuple[int, int
 
 
 def _container(
-    root: HostRoot, known: containers.Known, pid: int, began: int, ours: HostsNodes, wanted: Wanted
+    root: HostRoot, known: containers.KnownContainers, pid: int, began: int, ours: HostsNodes, wanted: Wanted
 ) -> ContainerDevices:
     allows = _verdict(root, processes.device_cgroup(root, pid, known.version), known.version)
     nodes, is_whole = held_nodes(root, pid, ours, wanted)
     return ContainerDevices(
         known.of_process(pid),
         since(root, began),
-        tuple([Node(path, *at, allows(*at)) for at, path in sorted(nodes.items())]),
+        tuple([ContainerNode(path, *at, allows(*at)) for at, path in sorted(nodes.items())]),
         frozenset([at for at in wanted.numbers if allows(*at)]),
         bool(allows(*_UNUSED_NUMBER)),
         processes.is_in_our_users(root, pid) and processes.makes_nodes(root, pid),

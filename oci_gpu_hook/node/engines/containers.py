@@ -26,7 +26,7 @@ _MOST_NAMED = 4
 _SECONDS_OF_USERS = 1.0
 
 
-class Known:
+class KnownContainers:
     """All containers that a runtime has a state of, or an engine a name: root's first.
 
     mounts: the host's; version: of cgroups, "" for none.
@@ -126,7 +126,7 @@ def find(root: HostRoot, word: str) -> Running:
 
     A container has the pid 0 if it is known and does not run.
     """
-    known = Known(root)
+    known = KnownContainers(root)
     if word.isdecimal() and int(word) > 0 and processes.started(root, int(word)) is not None:
         return known.of_process(int(word))
     named = _matching(known.containers, word)
@@ -162,7 +162,7 @@ def config(root: HostRoot, item: Running) -> bytes | None:
     """
     path = f"{item.bundle}/config.json"
     if item.owner == ROOT:
-        return untrusted.read(root, path)
+        return untrusted.read_file(root, path)
     return Files(root, item.owner, untrusted.our_mounts()).read(path)
 
 

@@ -172,10 +172,10 @@ def contents(
         names = [name for name in root.names(folder) if name.endswith(ending)] if star else []
         for path in [f"{folder}/{name}" for name in names] if star else [file]:
             # A link may lead to a file of a user's.
-            data = untrusted.read(root, path, _LARGEST)
+            data = untrusted.read_file(root, path, _LARGEST)
             if data is not None:
                 try:
-                    yield path, dict(_flat(toml.parse(data), ""))
+                    yield path, dict(_flat(toml.parse_toml(data), ""))
                 except (toml.MalformedToml, toml.NoParser) as err:
                     yield path, err
 
@@ -202,7 +202,7 @@ def of_docker(root: HostRoot, path: str = DOCKERS_SETTINGS, folders: tuple[str, 
     if status.st_size > _LARGEST:
         raise ValueError(f"it is larger than {_LARGEST >> 20} MiB")
     # Where it is a link, others may have put another thing in its place meanwhile.
-    data = untrusted.read(root, path, _LARGEST)
+    data = untrusted.read_file(root, path, _LARGEST)
     if data is None:
         raise ValueError("it cannot be read")
     try:

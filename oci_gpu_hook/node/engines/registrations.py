@@ -66,7 +66,7 @@ def of_folder(root: HostRoot, folder: str) -> tuple[Registration, ...]:
 
 def _registration(root: HostRoot, path: str) -> Registration:
     # An engine may be told to look in a folder of a user's.
-    data = untrusted.read(root, path)
+    data = untrusted.read_file(root, path)
     if data is None:
         return Registration(path, fault="it cannot be read")
     try:

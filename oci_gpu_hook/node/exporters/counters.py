@@ -52,8 +52,8 @@ def added_up() -> Counter[str]:
     """All counters, up to now.  Needs `lock`."""
     folded, numbers = _totals()
     taken = _taken(folded + 1)
-    old = "" if _is_spool(taken) else _text(taken)
-    return numbers + count(old) + count(_text(SPOOL))
+    old = "" if _is_spool(taken) else _file_text(taken)
+    return numbers + count(old) + count(_file_text(SPOOL))
 
 
 def turn() -> None:
@@ -73,7 +73,7 @@ def _take_away(folded: int, numbers: Counter[str]) -> None:
     before = _taken(folded + 1)
     if os.path.lexists(before) and not _is_spool(before):
         folded += 1
-        whole.write(_TOTALS, json.dumps({"folded": folded, "numbers": numbers + count(_text(before))}) + "\n")
+        whole.write(_TOTALS, json.dumps({"folded": folded, "numbers": numbers + count(_file_text(before))}) + "\n")
         os.unlink(before)
     taken = _taken(folded + 1)
     if not _is_spool(taken):
@@ -115,14 +115,14 @@ def _totals() -> tuple[int, Counter[str]]:
     Zeros if they are missing or damaged, as after a boot: Prometheus takes that for a reset.
     """
     try:
-        document = json.loads(_text(_TOTALS))
+        document = json.loads(_file_text(_TOTALS))
         numbers = Counter({str(key): int(value) for key, value in document["numbers"].items()})
         return int(document["folded"]), numbers
     except (ValueError, TypeError, KeyError, AttributeError):
         return 0, Counter()
 
 
-def _text(path: str) -> str:
+def _file_text(path: str) -> str:
     with whole.explained(path), suppress(FileNotFoundError), open(path, encoding="ascii", errors="replace") as file:
         return file.read()
     return ""

@@ -37,7 +37,7 @@ _SECOND_FAMILIES = {7: (5, "turing"), 8: (9, "ada-lovelace")}
 _MODES = {"0x030000": "graphics", "0x030200": "compute"}
 
 
-class Other(NamedTuple):
+class OtherVendor(NamedTuple):
     """Another vendor's devices.
 
     kind: of the vendor's file, ``amd.com/gpu``; number: how many a request can name; version: the driver's, or "".
@@ -66,7 +66,7 @@ class Host(NamedTuple):
     version: str
     validation: Validation | None
     unhealthy: int = 0
-    others: tuple[Other, ...] = ()
+    others: tuple[OtherVendor, ...] = ()
 
 
 def labels(host: Host) -> dict[str, str]:
@@ -186,7 +186,7 @@ def _mig(host: Host, name: str, devices: tuple[MigDevice, ...]) -> dict[str, str
     return {**_base(name, len(devices), product), **{f"{name}.{key}": str(value) for key, value in attributes.items()}}
 
 
-def _other(other: Other) -> dict[str, str]:
+def _other(other: OtherVendor) -> dict[str, str]:
     """By whole names: that devices are here, how many if a request can tell them apart, and the driver's version."""
     domain, _, name = other.kind.partition("/")
     name = label_value(name)[:_LONGEST_CLASS].strip("-_.")

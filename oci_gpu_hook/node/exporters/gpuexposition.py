@@ -82,7 +82,7 @@ class Held(NamedTuple):
     namespace: str
 
 
-class Node(NamedTuple):
+class NodeReadings(NamedTuple):
     """What is told of a node.
 
     driver_version: of the kernel module, "" if none is loaded; gpus: those of the kernel's list; nvml: what NVML has
@@ -104,7 +104,7 @@ class Node(NamedTuple):
     counted: tuple[Counted, ...] = ()
 
 
-def exposition(node: Node) -> str:
+def exposition(node: NodeReadings) -> str:
     """The whole .prom file."""
     lines = [
         *_of_driver(node),
@@ -116,7 +116,7 @@ def exposition(node: Node) -> str:
     return "\n".join(lines) + "\n"
 
 
-def uuids(node: Node) -> dict[str, str]:
+def uuids(node: NodeReadings) -> dict[str, str]:
     """The UUID of each GPU of the kernel's list by its PCI address: the kernel's, or NVML's if that is one.
 
     A GPU whose UUID is unknown is left out, and so is each further one with the same.
@@ -130,7 +130,7 @@ def uuids(node: Node) -> dict[str, str]:
     return found
 
 
-def _of_driver(node: Node) -> list[str]:
+def _of_driver(node: NodeReadings) -> list[str]:
     lines = gauge("driver_up", "Whether NVIDIA's kernel module is loaded.", int(bool(node.driver_version)))
     if not node.driver_version:
         return lines
@@ -145,7 +145,7 @@ def _of_driver(node: Node) -> list[str]:
     ]
 
 
-def _of_gpus(node: Node) -> list[str]:
+def _of_gpus(node: NodeReadings) -> list[str]:
     known = uuids(node)
     answered = {item.bus_id: item for item in node.nvml.gpus} if node.nvml else {}
     infos = [
@@ -188,7 +188,7 @@ def _of_reads(reads: list[Read], readings: list[tuple[str, dict[str, int]]]) -> 
     return metric(reads[0].metric, reads[0].help, reads[0].kind, samples)
 
 
-def _held(node: Node, known: dict[str, str]) -> list[str]:
+def _held(node: NodeReadings, known: dict[str, str]) -> list[str]:
     """Who holds which GPU, so that a GPU's values can be joined with a pod."""
     by_index = {gpu.nvml_index: known.get(gpu.bus_id, "") for gpu in node.gpus}
     rows = [(by_index.get(item.gpu, ""), *item[1:]) for item in dict.fromkeys(node.held)]
@@ -197,7 +197,7 @@ def _held(node: Node, known: dict[str, str]) -> list[str]:
     return metric("gpu_container_info", "A container that holds a GPU, or a MIG device of it.", GAUGE, samples)
 
 
-def _xids(node: Node, known: dict[str, str]) -> list[str]:
+def _xids(node: NodeReadings, known: dict[str, str]) -> list[str]:
     """The XID errors of GPUs that are there, or were."""
     named = {**node.seen, **{place(bus_id): uuid for bus_id, uuid in known.items()}}
     samples = [
@@ -211,7 +211,7 @@ def _xids(node: Node, known: dict[str, str]) -> list[str]:
     ]
 
 
-def _counted(node: Node) -> list[str]:
+def _counted(node: NodeReadings) -> list[str]:
     """Leases and health, by the names that requests use."""
     leases = [({"device": it.title}, len(it.leases)) for it in node.counted]
     health = [({"device": it.title}, int(not it.unhealthy)) for it in node.counted]
@@ -221,7 +221,7 @@ def _counted(node: Node) -> list[str]:
     ]
 
 
-def _of_validation(node: Node) -> list[str]:
+def _of_validation(node: NodeReadings) -> list[str]:
     """The last validation, if it was of this driver, or of none as there is none."""
     last = node.validation
     if last is None or last.driver_version != node.driver_version:

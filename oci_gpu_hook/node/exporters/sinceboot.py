@@ -135,7 +135,7 @@ def _read(root: HostRoot, bound: dict[str, int]) -> SinceBoot:
     """
     fresh: dict[str, tuple[int, dict[str, str]]] = {bus: (inode, {}) for bus, inode in bound.items()}
     try:
-        document: dict[str, Any] = json.loads(saved.read(root, _STATE) or b"")
+        document: dict[str, Any] = json.loads(saved.read_file(root, _STATE) or b"")
         if document["boot"] != root.boot_id():
             raise ValueError("of another boot")
         kept = {bus: (inode, dict(whys)) for bus, (inode, whys) in document["whys"].items() if bound.get(bus) == inode}

@@ -23,7 +23,7 @@ MODULES = ("nvidia-uvm", "nvidia-modeset")
 _PERMISSIONS = 0o777
 
 
-class Node(NamedTuple):
+class MissingNode(NamedTuple):
     """A node to make.
 
     capability: the file below /proc that describes it, "" for none; stale: whether a node with other numbers is there.
@@ -45,7 +45,7 @@ def unloaded(root: HostRoot) -> tuple[str, ...]:
     return tuple([name for name in MODULES if name not in majors])
 
 
-def missing_nodes(root: HostRoot) -> tuple[Node, ...]:
+def missing_nodes(root: HostRoot) -> tuple[MissingNode, ...]:
     """The nodes to make; DriverError if no driver is loaded, ApplyError if another file has a node's path."""
     if driver_version(root) is None:
         raise DriverError(
@@ -68,7 +68,7 @@ def missing_nodes(root: HostRoot) -> tuple[Node, ...]:
     return tuple(found)
 
 
-def _nodes_of_gpus(root: HostRoot) -> list[Node]:
+def _nodes_of_gpus(root: HostRoot) -> list[MissingNode]:
     """The nodes of the GPUs and of the loaded modules, with the mode and owner from the module's parameters."""
     params = proc.information(root, proc.PARAMS)
     if params.get("ModifyDeviceFiles") == "0":
@@ -77,10 +77,10 @@ def _nodes_of_gpus(root: HostRoot) -> list[Node]:
     uid, gid = _number(params, "DeviceFileUID", 0), _number(params, "DeviceFileGID", 0)
     families = () if "nvidia-modeset" in unloaded(root) else ("modeset",)
     wanted = [*nodes.devices(root, list_gpus(root)), *nodes.of_families(root, families, (), (), ())]
-    return [Node(node.path, node.major, node.minor, mode, uid, gid) for node in wanted]
+    return [MissingNode(node.path, node.major, node.minor, mode, uid, gid) for node in wanted]
 
 
-def _nodes_of_capabilities(root: HostRoot) -> list[Node]:
+def _nodes_of_capabilities(root: HostRoot) -> list[MissingNode]:
     """The nodes of MIG's and the fabric's capabilities.  A file below /proc has the minor and mode of each."""
     major = proc.character_majors(root).get("nvidia-caps")
     if major is None:
@@ -91,7 +91,7 @@ def _nodes_of_capabilities(root: HostRoot) -> list[Node]:
         minor = _number(fields, "DeviceFileMinor", -1)
         if minor >= 0 and fields.get("DeviceFileModify") != "0":
             mode = _number(fields, "DeviceFileMode", 0o400) & _PERMISSIONS
-            found.append(Node(f"{nodes.CAPS_FOLDER}/nvidia-cap{minor}", major, minor, mode, 0, 0, file))
+            found.append(MissingNode(f"{nodes.CAPS_FOLDER}/nvidia-cap{minor}", major, minor, mode, 0, 0, file))
     return found
 
 

@@ -42,7 +42,7 @@ def _devices(root: HostRoot, driver_root: str, found: inventory.DriverInventory,
     inputs = call.inputs()
     if not call.has("device"):
         inputs.environment[VISIBLE_DEVICES] = ALL
-    request = parse.parse(inputs, Settings())[0]
+    request = parse.parse_request(inputs, Settings())[0]
     if request is None:
         return []
     request = request._replace(capabilities=CAPABILITIES)

@@ -41,7 +41,7 @@ def xids(root: HostRoot) -> tuple[Xid, ...] | None:
     except OSError:
         return None
     try:
-        return tuple([found for found in map(parse, _lines(fd)) if found])
+        return tuple([found for found in map(parse_xid, _lines(fd)) if found])
     finally:
         posix.close(fd)
 
@@ -63,7 +63,7 @@ def _lines(fd: int) -> Iterator[bytes]:
         yield from lines
 
 
-def parse(line: bytes) -> Xid | None:
+def parse_xid(line: bytes) -> Xid | None:
     """The XID error of a line of the log; None for any other line, for one that is damaged, and for one of a user."""
     found = _RECORD.match(line)
     pci = place(found[3].decode()) if found else ""

@@ -24,12 +24,12 @@ class Counted(NamedTuple):
     unhealthy: str
 
 
-def look(root: HostRoot, found: DriverInventory | None, most: int) -> tuple[Counted, ...]:
+def count_holders(root: HostRoot, found: DriverInventory | None, most: int) -> tuple[Counted, ...]:
     """The host's GPUs and MIG devices, and what is leased of other vendors'; most: the setting gpu-holders.
 
     ConfigError if the leases are damaged.
     """
-    valid = [lease for lease in leases.read(root) if lease.is_valid()] if most else []
+    valid = [lease for lease in leases.read_leases(root) if lease.is_valid()] if most else []
     names = {key: key.partition("=")[2] for lease in valid for key in lease.devices if "=" in key}
     if found is not None:
         divided = {device.gpu for device in found.mig_devices}

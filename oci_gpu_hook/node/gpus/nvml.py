@@ -32,7 +32,7 @@ def files(root: HostRoot, found: DriverInventory, *names: str) -> str:
     return ":".join([f"{root.path.rstrip('/')}{item.path}" for item in wanted])
 
 
-def ask(
+def ask_nvml(
     program: str, root: HostRoot, found: DriverInventory, seconds: float, *, whole: bool
 ) -> tuple[str, int, int, list[dict[str, Any]]]:
     """The driver's version, CUDA's (12040 for 12.4), how many GPUs NVML lists, and what those say that have answered.
@@ -85,7 +85,7 @@ def answer(ask_gpu: Callable[[Any, Any], dict[str, Any]]) -> None:
     try:
         pynvml.nvmlInit()
         listed = pynvml.nvmlDeviceGetCount()
-        version, cuda = _text(pynvml.nvmlSystemGetDriverVersion()), pynvml.nvmlSystemGetCudaDriverVersion()
+        version, cuda = _decoded(pynvml.nvmlSystemGetDriverVersion()), pynvml.nvmlSystemGetCudaDriverVersion()
     except pynvml.NVMLError as err:
         _say({"error": f"{type(err).__name__}: {err}"})
         return
@@ -102,18 +102,18 @@ def _say(document: dict[str, Any]) -> None:
     os.write(1, json.dumps(document).encode() + b"\n")
 
 
-def _text(value: bytes | str) -> str:
+def _decoded(value: bytes | str) -> str:
     """A string as pynvml gives it: its older versions give bytes."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def _bus_id(pynvml: Any, gpu: Any) -> str:
-    return _text(pynvml.nvmlDeviceGetPciInfo(gpu).busId).lower()
+    return _decoded(pynvml.nvmlDeviceGetPciInfo(gpu).busId).lower()
 
 
 def _uuid(pynvml: Any, device: Any) -> str:
     """The UUID of a GPU or MIG device, in lower case behind its kind."""
-    found = _text(pynvml.nvmlDeviceGetUUID(device))
+    found = _decoded(pynvml.nvmlDeviceGetUUID(device))
     return found[:4] + found[4:].lower()
 
 
@@ -130,7 +130,7 @@ def mig_devices(pynvml: Any, gpu: Any, ask_device: Callable[[Any], tuple[Any, ..
 def facts(root: HostRoot, found: DriverInventory, seconds: float) -> Facts:
     """What NVML knows of all GPUs but those that it has lost; NvmlUnavailable if one of them hangs."""
     program = "from oci_gpu_hook.node.gpus import nvml; nvml.answer(nvml.facts_of)"
-    version, cuda, _, rows = ask(program, root, found, seconds, whole=True)
+    version, cuda, _, rows = ask_nvml(program, root, found, seconds, whole=True)
     answered = {row["bus_id"] for row in rows}
     gpus = []
     for row in rows:
@@ -164,4 +164,4 @@ def facts_of(pynvml: Any, gpu: Any) -> dict[str, Any]:
 def _mig_facts(pynvml: Any, device: Any) -> tuple[int, int, str]:
     """GPU instance, compute instance and profile."""
     gi, ci = pynvml.nvmlDeviceGetGpuInstanceId(device), pynvml.nvmlDeviceGetComputeInstanceId(device)
-    return gi, ci, _text(pynvml.nvmlDeviceGetName(device)).rpartition("MIG ")[2]
+    return gi, ci, _decoded(pynvml.nvmlDeviceGetName(device)).rpartition("MIG ")[2]

@@ -36,7 +36,7 @@ class Present(NamedTuple):
     wrong: tuple[WrongFile, ...]
 
 
-def look(root: HostRoot, *, saved_only: bool = False) -> Present:
+def find_vendors(root: HostRoot, *, saved_only: bool = False) -> Present:
     """What is here now; nothing is saved.  saved_only: only of those whose saved inventory is still true."""
 
     def inventory(vendor: Vendor) -> VendorInventory | None:
@@ -93,7 +93,7 @@ def _look(root: HostRoot, inventory: Callable[[Vendor], VendorInventory | None])
         try:
             its = inventory(vendor)
             if its is not None:
-                found.append(vendorhost.look(root, its))
+                found.append(vendorhost.vendor_state(root, its))
         except ConfigError as err:
             wrong.append(WrongFile(vendor.file, err.message))
     return Present(tuple(found), tuple(wrong))

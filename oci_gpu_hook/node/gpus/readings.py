@@ -77,10 +77,10 @@ class Readings(NamedTuple):
     gpus: tuple[GpuReading, ...]
 
 
-def ask(root: HostRoot, found: DriverInventory, seconds: float) -> Readings:
-    """What NVML reads of the GPUs that have answered in time; for the rest see `nvml.ask`."""
-    program = "from oci_gpu_hook.node.gpus import nvml, readings; nvml.answer(readings.read)"
-    version, cuda, listed, rows = nvml.ask(program, root, found, seconds, whole=False)
+def ask_for_readings(root: HostRoot, found: DriverInventory, seconds: float) -> Readings:
+    """What NVML reads of the GPUs that have answered in time; for the rest see `nvml.ask_nvml`."""
+    program = "from oci_gpu_hook.node.gpus import nvml, readings; nvml.answer(readings.read_gpu)"
+    version, cuda, listed, rows = nvml.ask_nvml(program, root, found, seconds, whole=False)
     return Readings(version, cuda, listed, tuple(map(_reading, rows)))
 
 
@@ -91,7 +91,7 @@ def _reading(row: dict[str, Any]) -> GpuReading:
     return GpuReading(row["uuid"], row["bus_id"], values, tuple([MigReading(*device) for device in row["mig"]]))
 
 
-def read(pynvml: Any, gpu: Any) -> dict[str, Any]:
+def read_gpu(pynvml: Any, gpu: Any) -> dict[str, Any]:
     """In the child: what a GPU answers; NVMLError if it is lost meanwhile."""
     gone = [getattr(pynvml, f"NVML_ERROR_{name}", None) for name in _GONE]
     values = {}

@@ -30,7 +30,7 @@ class Ended(Exception):
     """The child has ended before its answer: somebody has killed it, as the container's user or its limit of memory."""
 
 
-class Said(NamedTuple):
+class PythonOutput(NamedTuple):
     """What a Python has written to standard output, and how it came to an end.
 
     status: the exit status, or minus the signal's number; None if it was killed at the end of its time.
@@ -128,7 +128,7 @@ def _reap(child: int) -> None:
 
 def python(
     program: str, seconds: float, preload: str = "", environments: Sequence[dict[str, str]] = ({},)
-) -> list[Said]:
+) -> list[PythonOutput]:
     """Run Python source that finds this package, at the same time in a process for each environment.
 
     preload: a library, "" for none.  A later dlopen finds it in memory by its SONAME, and needs no link of that name:
@@ -151,7 +151,7 @@ def python(
             end(child)
 
 
-def _outcome(child: subprocess.Popen[bytes], until: float) -> Said:
+def _outcome(child: subprocess.Popen[bytes], until: float) -> PythonOutput:
     """What it says until it ends; what was said in time is read after the end of the time too."""
     assert child.stdout
     output = b""
@@ -159,9 +159,9 @@ def _outcome(child: subprocess.Popen[bytes], until: float) -> Said:
         while piece := _next(child.stdout.fileno(), until):
             output += piece
             if len(output) > _LARGEST_OUTPUT:
-                return Said(output, None)
-        return Said(output, child.wait(_END_SECONDS))
-    return Said(output, None)
+                return PythonOutput(output, None)
+        return PythonOutput(output, child.wait(_END_SECONDS))
+    return PythonOutput(output, None)
 
 
 def program(words: Sequence[str], seconds: float | None = None, environment: dict[str, str] | None = None) -> Ran:

@@ -31,7 +31,7 @@ class Denial(NamedTuple):
     times: int = 1
 
 
-def parse(text: str) -> tuple[Denial, ...]:
+def parse_denials(text: str) -> tuple[Denial, ...]:
     """The denials in a log, equal ones counted together, in the order of their first.  Other lines are skipped."""
     found = Counter([denial for line in text.splitlines() if (denial := _denial(line))])
     return tuple([denial._replace(times=times) for denial, times in found.items()])

@@ -16,7 +16,7 @@ class MalformedToml(ValueError):
     """A text that is no TOML; the message says why, on one line of ASCII."""
 
 
-def parse(data: bytes) -> dict[str, Any]:
+def parse_toml(data: bytes) -> dict[str, Any]:
     """The document in `data`; MalformedToml, or NoParser."""
     try:
         return dict(_parser().loads(data.decode()))

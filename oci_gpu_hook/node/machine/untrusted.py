@@ -166,7 +166,7 @@ class ContainerRoot:
 def our_mounts() -> Mounts:
     """The mounts of our own namespace, by which users' files are opened; without any, none is opened."""
     try:
-        return Mounts(procfile.read("/proc/self/mountinfo"), is_ours=True)
+        return Mounts(procfile.read_whole("/proc/self/mountinfo"), is_ours=True)
     except OSError:
         return Mounts(b"")
 
@@ -203,7 +203,7 @@ def regular(path: str, root: HostRoot | None = None) -> int:
         return _reopened(fd)
 
 
-def read(root: HostRoot, path: str, largest: int = LARGEST) -> bytes | None:
+def read_file(root: HostRoot, path: str, largest: int = LARGEST) -> bytes | None:
     """A regular file that root has named and others may have filled, as a bundle's; None if there is none."""
     with suppress(OSError), closing(root.open(path)) as fd:
         return _content(fd, largest)
@@ -282,7 +282,7 @@ class Files:
 
 def _mount_id(fd: int) -> int:
     """The mount's number from fdinfo: statx(2) may ask a FUSE daemon for its root's attributes."""
-    for line in procfile.read(f"/proc/self/fdinfo/{fd}").split(b"\n"):
+    for line in procfile.read_whole(f"/proc/self/fdinfo/{fd}").split(b"\n"):
         if line.startswith(b"mnt_id:"):
             return int(line[7:])
     return 0

@@ -56,10 +56,10 @@ def lock(root: HostRoot, seconds: float) -> int:
         time.sleep(0.1)
 
 
-def read(root: HostRoot) -> Validation | None:
+def read_validation(root: HostRoot) -> Validation | None:
     """The last validation since the boot; None if there was none, or where others could have written the record."""
     try:
-        document = json.loads(saved.read(root, _NAME) or b"")
+        document = json.loads(saved.read_file(root, _NAME) or b"")
         steps = tuple([StepResult(row["name"], row["outcome"], str(row["why"])) for row in document["steps"]])
         if not all([step.name in STEPS and step.outcome in OUTCOMES for step in steps]):
             return None

@@ -38,7 +38,7 @@ _PLUGINS = {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime", 4
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
-class Asked(NamedTuple):
+class WantedRuntime(NamedTuple):
     """A runtime's name, which the user has given or not, its program, and the folder of our registration; whether it is
     for containers that name none, and whether the engine's own CDI is asked for."""
 
@@ -58,7 +58,7 @@ class Change(NamedTuple):
     by_hand: str = ""
 
 
-def docker(root: HostRoot, file: EngineFile, asked: Asked) -> Change:
+def docker(root: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
     """daemon.json with our runtime, and with what else is asked for."""
     values, text, entry = daemonjson.values(file), file.text, {"path": asked.program}
     runtimes, features = _object(file, values, "runtimes"), _object(file, values, "features")
@@ -78,7 +78,7 @@ def docker(root: HostRoot, file: EngineFile, asked: Asked) -> Change:
     return Change(text)
 
 
-def without_docker(root: HostRoot, file: EngineFile, asked: Asked) -> Change:
+def without_docker(root: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
     """daemon.json without our runtime, by every name if none was given, and without what makes it the default one."""
     values, text = daemonjson.values(file), file.text
     runtimes, features = _object(file, values, "runtimes"), _object(file, values, "features")
@@ -116,7 +116,7 @@ def _others(what: str, path: str) -> ConfigError:
     return ConfigError(f"{quoted(what)} in {path} is not what 'oci-gpu-hook configure' writes, and stays", hint)
 
 
-def containerd(root: HostRoot, file: EngineFile, asked: Asked) -> Change:
+def containerd(root: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
     """Our drop-in for containerd's pods: a runtime like the default one, but by our program."""
     files = [item for item in _settings(root, "containerd", file) if item[0].startswith("/etc/containerd/")]
     main = dict(files).get(_CONFIG)
@@ -163,7 +163,7 @@ def containerd(root: HostRoot, file: EngineFile, asked: Asked) -> Change:
     return Change(f"{_MARK.format('containerd')}version = {version}\n{_toml(tables)}", tuple(told))
 
 
-def crio(root: HostRoot, file: EngineFile, asked: Asked) -> Change:
+def crio(root: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
     """Our drop-in for CRI-O: the folder of our registration if it is not read, and a runtime for pods that name it."""
     files = _settings(root, "CRI-O", file)
     folders, _ = installed.hook_folders("CRI-O", files)
@@ -177,7 +177,7 @@ def crio(root: HostRoot, file: EngineFile, asked: Asked) -> Change:
     return Change(_MARK.format("crio") + _toml(tables))
 
 
-def podman(root: HostRoot, file: EngineFile, asked: Asked) -> Change:
+def podman(root: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
     """Our drop-in for podman: the folder of our registration beside those that it reads.
 
     Without a file that names any, root's podman reads the two default folders, and a user's none.
@@ -194,7 +194,7 @@ def podman(root: HostRoot, file: EngineFile, asked: Asked) -> Change:
     return Change(_MARK.format("podman") + _toml([("engine", {"hooks_dir": [*there, asked.hooks]})]))
 
 
-def without_drop_in(_root: HostRoot, file: EngineFile, _asked: Asked) -> Change:
+def without_drop_in(_root: HostRoot, file: EngineFile, _asked: WantedRuntime) -> Change:
     """No drop-in of ours any more."""
     _check_own(file)
     return Change("")

@@ -39,7 +39,7 @@ class EngineFile(NamedTuple):
     is_users: bool = False
 
 
-def read(root: HostRoot, path: str, *, is_users: bool = False) -> EngineFile:
+def read_settings_file(root: HostRoot, path: str, *, is_users: bool = False) -> EngineFile:
     """The file at `path` below `root`; ConfigError if it is no text, or might be somebody else's than root's."""
     shown = quoted(path) if not path.isprintable() else path
     try:

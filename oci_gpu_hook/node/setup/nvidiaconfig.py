@@ -43,7 +43,7 @@ class Key(NamedTuple):
     more: str = ""
 
 
-class Answer(NamedTuple):
+class KeyMeaning(NamedTuple):
     """What became of one key of a file: `means` is a line of our settings where it is served, else a sentence."""
 
     key: str
@@ -131,13 +131,13 @@ _PATHS = {tuple(key.name.split(".")) for key in KEYS}
 _TABLES = {path[:length] for path in _PATHS for length in range(1, len(path))}
 
 
-def answers(document: Mapping[str, object], file: str) -> list[Answer]:
+def answers(document: Mapping[str, object], file: str) -> list[KeyMeaning]:
     """What each key of a parsed file means, in the order of `KEYS`; ConfigError names `file` and the key."""
     found = dict(_leaves(document, file, ()))
     return [_answer(key, found[key.name], file) for key in KEYS if key.name in found]
 
 
-def as_settings(rows: list[Answer], file: str) -> str:
+def as_settings(rows: list[KeyMeaning], file: str) -> str:
     """Our settings for the same, with a comment on what became of each key."""
     lines = [f"{MARK} from {quoted(file)}."]
     for row in rows:
@@ -162,7 +162,7 @@ def _leaves(table: Mapping[str, object], file: str, above: tuple[str, ...]) -> I
             raise ConfigError(f"{file}: {'.'.join(path)} must be a table, not {_kind(value)}")
 
 
-def _answer(key: Key, value: object, file: str) -> Answer:
+def _answer(key: Key, value: object, file: str) -> KeyMeaning:
     where = f"{file}: {key.name}"
     if _kind(value) != key.kind and not (key.kind == STRINGS and value == []):
         raise ConfigError(f"{where} must be {key.kind}, not {_kind(value)}")
@@ -173,10 +173,10 @@ def _answer(key: Key, value: object, file: str) -> Answer:
     if key.setting:
         ours = key.words[value] if key.words is not None else _ours(key.setting, str(value), where)
         if ours is not None:
-            return Answer(key.name, shown, SERVED, f"{key.setting} = {ours}".rstrip())
+            return KeyMeaning(key.name, shown, SERVED, f"{key.setting} = {ours}".rstrip())
     if key.harmless is not None and not _is_harmless(value, key.harmless):
-        return Answer(key.name, shown, REFUSED, f"{key.why}{key.more}")
-    return Answer(key.name, shown, NEEDLESS, key.why)
+        return KeyMeaning(key.name, shown, REFUSED, f"{key.why}{key.more}")
+    return KeyMeaning(key.name, shown, NEEDLESS, key.why)
 
 
 def _is_harmless(value: object, harmless: tuple[object, ...]) -> bool:

@@ -110,7 +110,7 @@ class _Container:
         """Create it; gives the pid of its process."""
         self._may_be_there = True
         self._call("create", "--bundle", self.folder, "--pid-file", f"{self.folder}/pid", self.id, output="output")
-        return int(_text(f"{self.folder}/pid"))
+        return int(_file_text(f"{self.folder}/pid"))
 
     def start(self, pid: int) -> Finding:
         """Whether its program runs, and says what a dynamic loader says."""
@@ -120,7 +120,7 @@ class _Container:
             poll.register(process, select.POLLIN)
             if not poll.poll(self._seconds * 1000):
                 raise ApplyError(f"its program did not end within {self._seconds:g} seconds")
-        said = _text(f"{self.folder}/output")
+        said = _file_text(f"{self.folder}/output")
         if not said.startswith("ld.so"):
             raise ApplyError(f"its program did not run: {_last_line(said) or 'it printed nothing'}")
         return passed(_CHECK, f"{self._runtime} made it, and its program ran")
@@ -163,7 +163,7 @@ class _Container:
                     raise ApplyError(f"{name} did not end within {self._seconds:g} seconds") from None
                 raise
         if code:
-            why = _last_error(log) or _last_line(_text(errors)) or f"it ended with {code}"
+            why = _last_error(log) or _last_line(_file_text(errors)) or f"it ended with {code}"
             raise ApplyError(f"{name} failed: {why}")
 
 
@@ -281,7 +281,7 @@ def _remove_cgroup(cgroup: str) -> None:
 def _last_error(log: str) -> str:
     """The last error in a runtime's log."""
     try:
-        lines = [json.loads(line) for line in _text(log).splitlines() if line]
+        lines = [json.loads(line) for line in _file_text(log).splitlines() if line]
         said = [str(line["msg"]) for line in lines if line.get("level") in ("error", "fatal")]
     except (OSError, ValueError, KeyError, AttributeError, TypeError):
         return ""
@@ -292,6 +292,6 @@ def _last_line(text: str) -> str:
     return text.strip().rpartition("\n")[2]
 
 
-def _text(path: str) -> str:
+def _file_text(path: str) -> str:
     with open(path, encoding="utf-8", errors="replace") as file:
         return file.read(_LARGEST_TEXT)

@@ -125,7 +125,7 @@ def _said(function: str, code: int) -> str:
         return f"error {code}"
     # One byte less: the last one stays 0.
     syscalls.function_of("libc.so.6", "strncpy")(_address(copy), text[0], _LONGEST_TEXT - 1)
-    return _text(copy)
+    return _c_string(copy)
 
 
 def _address(memory: array[Any]) -> int:
@@ -133,7 +133,7 @@ def _address(memory: array[Any]) -> int:
     return memory.buffer_info()[0]
 
 
-def _text(memory: array[int]) -> str:
+def _c_string(memory: array[int]) -> str:
     return memory.tobytes().partition(b"\0")[0].decode("ascii", "replace")
 
 
@@ -146,7 +146,7 @@ def _added() -> dict[str, Any]:
     _call("cuCtxSetCurrent", context)
     uuid, found = _uuid(device), _sums()
     _call("cuDevicePrimaryCtxRelease_v2", device)
-    return {"device": _text(name), "uuid": uuid, "differs": compare(found)}
+    return {"device": _c_string(name), "uuid": uuid, "differs": compare(found)}
 
 
 def _uuid(device: int) -> str:

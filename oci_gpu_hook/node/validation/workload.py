@@ -17,7 +17,7 @@ from oci_gpu_hook.errors import plain
 from oci_gpu_hook.node.diagnosis import FAIL, Finding, failed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import DOCTOR, KERNELS_LOG, REBOOT, command, then
 from oci_gpu_hook.node.machine import apart
-from oci_gpu_hook.node.machine.apart import Said
+from oci_gpu_hook.node.machine.apart import PythonOutput
 from oci_gpu_hook.node.validation.vectoradd import ELEMENTS
 
 # What libcuda loads beside, which below a driver root no loader of the host finds.
@@ -41,7 +41,7 @@ _REMEDIES = {
 }
 
 
-class Device(NamedTuple):
+class CudaDevice(NamedTuple):
     """What is computed on; check: what people call it; word: CUDA_VISIBLE_DEVICES, "" for CUDA's first device."""
 
     check: str
@@ -49,10 +49,10 @@ class Device(NamedTuple):
 
 
 # On a Jetson and WSL 2, whose devices only CUDA tells.
-FIRST = (Device("GPU", ""),)
+FIRST = (CudaDevice("GPU", ""),)
 
 
-def devices(found: DriverInventory, facts: Facts | None) -> tuple[list[Device], list[Finding]]:
+def devices(found: DriverInventory, facts: Facts | None) -> tuple[list[CudaDevice], list[Finding]]:
     """The GPUs and MIG devices to compute on, and those on which that cannot be: CUDA has a MIG device by UUID only."""
     in_mig_mode = [gpu.bus_id for gpu in facts.gpus if gpu.in_mig_mode] if facts else []
     wanted, wrong = [], []
@@ -62,14 +62,14 @@ def devices(found: DriverInventory, facts: Facts | None) -> tuple[list[Device], 
             seen = "it is in MIG mode and has no MIG device: nothing can compute on it"
             wrong.append(warned(f"GPU {gpu.nvml_index}", seen, _DIVIDE))
         elif not migs:
-            wanted.append(Device(f"GPU {gpu.nvml_index}", gpu.uuid or str(gpu.nvml_index)))
+            wanted.append(CudaDevice(f"GPU {gpu.nvml_index}", gpu.uuid or str(gpu.nvml_index)))
         for mig in migs:
             if mig.uuid is None:
                 check = f"MIG of GPU {gpu.nvml_index}"
                 seen = f"GPU instance {mig.gi}, compute instance {mig.ci} has no UUID without NVML"
                 wrong.append(failed(check, seen, _VALIDATE_DRIVER))
             else:
-                wanted.append(Device(f"MIG {gpu.nvml_index}:{mig.number}", mig.uuid))
+                wanted.append(CudaDevice(f"MIG {gpu.nvml_index}:{mig.number}", mig.uuid))
     return wanted, wrong
 
 
@@ -83,7 +83,7 @@ def by_gpu(found: DriverInventory, computed: list[Finding]) -> dict[str, str]:
     return tested
 
 
-def run(preload: str, mps_pipe_folder: str, wanted: Sequence[Device], seconds: float) -> list[Finding]:
+def run(preload: str, mps_pipe_folder: str, wanted: Sequence[CudaDevice], seconds: float) -> list[Finding]:
     """A finding for each device: some at once, as each may take all its time; preload: see `apart.python`."""
     findings = []
     for begin in range(0, len(wanted), _AT_ONCE):
@@ -98,7 +98,7 @@ def run(preload: str, mps_pipe_folder: str, wanted: Sequence[Device], seconds: f
     return findings
 
 
-def _environment(device: Device, mps_pipe_folder: str) -> dict[str, str]:
+def _environment(device: CudaDevice, mps_pipe_folder: str) -> dict[str, str]:
     return {
         # As NVML numbers them.
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
@@ -109,7 +109,7 @@ def _environment(device: Device, mps_pipe_folder: str) -> dict[str, str]:
     }
 
 
-def judge(device: Device, said: Said, seconds: float) -> Finding:
+def judge(device: CudaDevice, said: PythonOutput, seconds: float) -> Finding:
     """What the process has said, as a finding."""
     *calls, last = said.output.decode("utf-8", "replace").splitlines() or [""]
     try:
@@ -128,7 +128,7 @@ def judge(device: Device, said: Said, seconds: float) -> Finding:
     return failed(device.check, seen, KERNELS_LOG)
 
 
-def _answered(device: Device, document: dict[str, Any]) -> Finding:
+def _answered(device: CudaDevice, document: dict[str, Any]) -> Finding:
     remedy = KERNELS_LOG
     if "missing" in document:
         seen, remedy = f"libcuda cannot be loaded: {document['missing']}", DOCTOR
