@@ -227,7 +227,7 @@ def _refresh(root: HostRoot, driver_root: str, seconds: float) -> DriverInventor
     try:
         if not seconds:
             raise nvml.NvmlUnavailable("NVML was not asked: --nvml-timeout 0")
-        found = survey.survey(root, driver_root, nvml.facts(root, found, seconds))
+        found = nvml.with_facts(found, nvml.facts(root, found, seconds))
     except nvml.NvmlUnavailable as err:
         found = found._replace(unknown=(str(err), *found.unknown))
     with _saving():

@@ -19,7 +19,6 @@ import click
 from oci_gpu_hook.cli import doctor, examine, onhost
 from oci_gpu_hook.cli.options import config_file, json_format, output_format, seconds, show
 from oci_gpu_hook.driver import survey
-from oci_gpu_hook.driver.facts import Facts
 from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.driver.survey import driver_version
 from oci_gpu_hook.errors import DONE, OUR_BUG, ApplyError, ConfigError, DriverError, HookError, plain
@@ -114,7 +113,7 @@ class _Validation:
         self._root, self._settings, self._config = HostRoot(), settings, config
         self._seconds, self._runtime = seconds, runtime
         self._is_root = os.geteuid() == 0
-        self._facts: Facts | None = None
+        self._facts: nvml.Facts | None = None
         self._folder = -1
         self._steps: list[tuple[StepResult, list[Finding]]] = []
         self.code = DONE
@@ -244,7 +243,7 @@ class _Validation:
                 self._facts = nvml.facts(self._root, found, self._seconds)
             except nvml.NvmlUnavailable as err:
                 return found, [failed("NVML", str(err), KERNELS_LOG)]
-        found = survey.survey(self._root, self._settings.driver_root, self._facts)
+        found = nvml.with_facts(found, self._facts)
         return found, drivercheck.nvml(found, self._facts)
 
     def _hook(self) -> list[Finding]:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The survey: a new inventory of this host's driver, saved for later starts.
 
-``inventory refresh`` makes it with what NVML says; a start without that, if no saved inventory is current.  Opens no
-GPU.  Writes the saved inventory and nothing else.
+``inventory refresh`` adds what NVML says (`node.gpus.nvml`); a start makes one without that, if no saved inventory is
+true.  Opens no GPU.  Writes the saved inventory and nothing else.
 """
 
 from __future__ import annotations
@@ -16,12 +16,9 @@ from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.request.selectors import bus_id
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from oci_gpu_hook.driver.facts import Facts
-
 _INSTALL_HINT = "the administrator must install all parts of one version"
 _REFRESH = "run 'oci-gpu-hook inventory refresh'"
+FROM_BRANCH = f"the CUDA version is taken from the driver's branch: {_REFRESH}"
 
 
 def survey_and_save(root: HostRoot, driver_root: str) -> DriverInventory:
@@ -41,8 +38,8 @@ def current(root: HostRoot, driver_root: str) -> DriverInventory:
     return inventory.read_saved(root, proc.stamp(root, driver_root)) or survey(root, driver_root)
 
 
-def survey(root: HostRoot, driver_root: str = "/", facts: Facts | None = None) -> DriverInventory:
-    """A new inventory; DriverError if no kernel module is loaded.  `facts`: NVML's answer, if there is one."""
+def survey(root: HostRoot, driver_root: str = "/") -> DriverInventory:
+    """A new inventory, without what only NVML knows; DriverError if no kernel module is loaded."""
     version = driver_version(root)
     if version is None:
         if root.stat(nodes.CONTROL) is None:
@@ -51,17 +48,15 @@ def survey(root: HostRoot, driver_root: str = "/", facts: Facts | None = None) -
             "NVIDIA device nodes are there, but /proc/driver/nvidia is not: the kernel module is not loaded",
             "the administrator must load it: modprobe nvidia",
         )
-    if facts is not None and facts.driver_version != version:
-        facts = None  # an NVML of another version knows nothing of this module
     driver = files.driver(root, driver_root, version)
     libraries = files.libraries(driver)
-    gpus = list_gpus(root, facts)
-    instances = mig_devices(root, gpus, facts)
+    gpus = list_gpus(root)
+    instances = mig_devices(root, gpus)
     # Those that libraries read.
     texts = [(name, root.read(f"{proc.DRIVER}/{name}")) for name in ("params", "version", "registry")]
     return DriverInventory(
         driver_version=version,
-        cuda_version=facts.cuda_version if facts else _cuda_of(version),
+        cuda_version=_cuda_of(version),
         gpus=gpus,
         mig_devices=instances,
         mig_config_minor=proc.capability_minor(root, "mig/config"),
@@ -73,7 +68,7 @@ def survey(root: HostRoot, driver_root: str = "/", facts: Facts | None = None) -
         files=files.configuration(driver, root),
         firmware=files.firmware(driver, root),
         proc_files=tuple([(name, data.decode("utf-8", "replace")) for name, data in texts if data is not None]),
-        unknown=(*driver.untrusted, *_unknown(gpus, instances, facts)),
+        unknown=(*driver.untrusted, FROM_BRANCH, *missing(gpus, instances)),
     )
 
 
@@ -91,9 +86,8 @@ def driver_version(root: HostRoot) -> str | None:
     return next((word for word in words if "." in word and decimals(word)), None)
 
 
-def list_gpus(root: HostRoot, facts: Facts | None = None) -> tuple[Gpu, ...]:
-    """The GPUs that NVML would list, in its order, each with what it says of them."""
-    listed = {gpu.bus_id: gpu for gpu in facts.gpus} if facts else {}
+def list_gpus(root: HostRoot) -> tuple[Gpu, ...]:
+    """The GPUs that NVML would list, in its order."""
     found: list[Gpu] = []
     # Of one length each, addresses sort as numbers do; a name of another shape sorts last.
     for bus, name in sorted([(bus_id(name) or f"~{name}", name) for name in root.names(proc.GPUS)]):
@@ -102,22 +96,17 @@ def list_gpus(root: HostRoot, facts: Facts | None = None) -> tuple[Gpu, ...]:
         # "GPU Excluded: Yes" comes from a module parameter that the administrator sets.  NVML skips such a GPU.
         if fields.get("GPU Excluded") == "Yes" or minor is None:
             continue
-        gpu = Gpu(len(found), proc.uuid_in(fields), fields.get("Model", "unknown"), bus, minor, proc=name)
-        if said := listed.get(bus):
-            gpu = gpu._replace(uuid=gpu.uuid or said.uuid, compute_capability=said.compute_capability)
-            gpu = gpu._replace(brand=said.brand, peers=said.peers)
-        found.append(gpu)
+        found.append(Gpu(len(found), proc.uuid_in(fields), fields.get("Model", "unknown"), bus, minor, proc=name))
     return tuple(found)
 
 
-def mig_devices(root: HostRoot, gpus: tuple[Gpu, ...], facts: Facts | None) -> tuple[MigDevice, ...]:
+def mig_devices(root: HostRoot, gpus: tuple[Gpu, ...]) -> tuple[MigDevice, ...]:
     """Every compute instance of `gpus`, sorted by GPU, GPU instance and compute instance.
 
     /proc shows the instances and what opens each (NVIDIA's MIG user guide, "Device Nodes and Capabilities"); NVML alone
     knows their UUIDs, and their numbers in names such as ``0:1``.
     """
     parents = {f"gpu{gpu.minor}": gpu for gpu in gpus}
-    named = {(gpu.bus_id, mig.gi, mig.ci): mig for gpu in facts.gpus for mig in gpu.mig} if facts else {}
     found = []
     for folder in proc.mig_instances(root):
         parent, mig, instance, compute = folder.split("/")
@@ -126,9 +115,7 @@ def mig_devices(root: HostRoot, gpus: tuple[Gpu, ...], facts: Facts | None) -> t
         ci_minor = proc.capability_minor(root, f"{folder}/access")
         if gpu is None or gi is None or ci is None or gi_minor is None or ci_minor is None:
             continue
-        device = MigDevice(gpu.nvml_index, None, None, "", gi, ci, gi_minor, ci_minor)
-        said = named.get((gpu.bus_id, gi, ci))
-        found.append(device._replace(number=said.number, uuid=said.uuid, profile=said.profile) if said else device)
+        found.append(MigDevice(gpu.nvml_index, None, None, "", gi, ci, gi_minor, ci_minor))
     return tuple(sorted(found, key=lambda device: (device.gpu, device.gi, device.ci)))
 
 
@@ -138,13 +125,9 @@ def _cuda_of(version: str) -> str:
     return next((cuda for first, cuda in reversed(catalogue.CUDA_OF_BRANCH) if first <= branch), "")
 
 
-def _unknown(gpus: tuple[Gpu, ...], mig_devices: tuple[MigDevice, ...], facts: Facts | None) -> tuple[str, ...]:
-    """A sentence for each fact that only NVML knows and that is missing."""
+def missing(gpus: tuple[Gpu, ...], mig_devices: tuple[MigDevice, ...]) -> tuple[str, ...]:
+    """A sentence for each fact about a GPU or a MIG device that only NVML knows and that is missing."""
     unlisted = ", ".join([str(gpu.nvml_index) for gpu in gpus if not gpu.compute_capability])
     unnamed = len([device for device in mig_devices if device.uuid is None])
-    missing = (
-        (facts is None, "the CUDA version is taken from the driver's branch"),
-        (unlisted, f"compute capability and brand of GPU {unlisted}"),
-        (unnamed, f"UUIDs and numbers of {unnamed} MIG devices"),
-    )
-    return tuple([f"{what}: {_REFRESH}" for is_missing, what in missing if is_missing])
+    of_gpus = (f"compute capability and brand of GPU {unlisted}: {_REFRESH}",) if unlisted else ()
+    return (*of_gpus, f"UUIDs and numbers of {unnamed} MIG devices: {_REFRESH}") if unnamed else of_gpus

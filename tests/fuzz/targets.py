@@ -491,7 +491,7 @@ def _proc_files(value: tuple[str, list[str]]) -> None:
     root = _Proc(text.encode(errors="surrogatepass"), names)
     survey.driver_version(root)
     gpus = survey.list_gpus(root)
-    survey.mig_devices(root, gpus, None)
+    survey.mig_devices(root, gpus)
     found = nodes.devices(root, gpus) + nodes.of_families(root, nodes.FAMILIES, gpus, (1,), ("7",))
     nodes.links(found, gpus)
     proc.stamp(root, "/")

@@ -15,8 +15,9 @@ import pytest
 from oci_gpu_hook import apply, asking, cli, hook
 from oci_gpu_hook.container import process, rootfs
 from oci_gpu_hook.driver import inventory, proc, survey
-from oci_gpu_hook.driver.facts import Facts
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.gpus import nvml
+from oci_gpu_hook.node.gpus.nvml import Facts
 from oci_gpu_hook.operations import Device, Mount, OpenCgroup
 from oci_gpu_hook.planning.plan import Plan
 from oci_gpu_hook.report.progress import Progress
@@ -62,7 +63,8 @@ def node(tree: Path, folder: Path, facts: Facts | None = None, settings: str = "
     driver_root = settings.partition("driver-root = ")[2].strip() or "/"
     root = HostRoot(str(tree))
     (tree / "run").mkdir(exist_ok=True)
-    found = survey.survey(root, driver_root, facts)
+    found = survey.survey(root, driver_root)
+    found = nvml.with_facts(found, facts) if facts else found
     survey.save(root, proc.stamp(root, driver_root), found)
     return made
 

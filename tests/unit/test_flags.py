@@ -17,6 +17,7 @@ import pytest
 from oci_gpu_hook.cli import flaglines
 from oci_gpu_hook.cli.flaglines import WantedDevices
 from oci_gpu_hook.driver import survey
+from oci_gpu_hook.node.gpus import nvml
 from tests.unit import hosts, manifests
 from tests.unit.program import Program
 from tests.vocabulary.host import FACTS, MIG_UUID, plant
@@ -336,7 +337,7 @@ def test_constraints_are_named_for_selinux_alone(program: Program, tree: Path, w
 
 def test_kubespawner_counts_kinds(program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = plant(tmp_path)
-    saved = survey.survey(root, facts=FACTS)
+    saved = nvml.with_facts(survey.survey(root), FACTS)
     profile = next(device.profile for device in saved.mig_devices if device.uuid == MIG_UUID)
     monkeypatch.setattr(survey, "survey", lambda *_: saved)
     found = configured(program(*command(tmp_path, "kubespawner", MIG_UUID)), monkeypatch)

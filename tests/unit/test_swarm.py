@@ -20,6 +20,7 @@ from oci_gpu_hook.cli.swarm import KEY
 from oci_gpu_hook.driver import survey
 from oci_gpu_hook.errors import ApplyError, ConfigError
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.gpus import nvml
 from oci_gpu_hook.node.setup import daemonjson, enginefile
 from oci_gpu_hook.request import selectors
 from oci_gpu_hook.request.settings import Settings
@@ -83,8 +84,8 @@ def test_says_what_else_is_needed(program: Program, tree: Path) -> None:
 
 
 def test_a_divided_gpu_is_named_by_its_mig_devices(tmp_path: Path) -> None:
-    with_facts = plant(tmp_path)
-    found = survey.survey(with_facts, facts=FACTS)
+    root = plant(tmp_path)
+    found = nvml.with_facts(survey.survey(root), FACTS)
     named = swarm.devices(found, 2)
     assert MIG_UUID in named and len(set(named)) == len(named)
     for name in named:

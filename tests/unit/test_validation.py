@@ -13,11 +13,11 @@ import pytest
 
 from oci_gpu_hook.cli import validate
 from oci_gpu_hook.driver import survey
-from oci_gpu_hook.driver.facts import Facts, GpuFacts
 from oci_gpu_hook.driver.inventory import MigDevice
 from oci_gpu_hook.errors import ConfigError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import FAIL, PASS, WARN, drivercheck
+from oci_gpu_hook.node.gpus.nvml import Facts, GpuFacts
 from oci_gpu_hook.node.machine.apart import PythonOutput
 from oci_gpu_hook.node.validation import containerstep, vectoradd, workload
 from oci_gpu_hook.request.settings import Settings

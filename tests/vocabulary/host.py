@@ -13,9 +13,10 @@ from functools import lru_cache
 from pathlib import Path
 
 from oci_gpu_hook.container.layout import Layout
-from oci_gpu_hook.driver import catalogue, facts, inventory, nodes, survey
+from oci_gpu_hook.driver import catalogue, inventory, nodes, survey
 from oci_gpu_hook.errors import RequestError
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.gpus import nvml
 from oci_gpu_hook.operations import Device, LdCache, Mount, Service, Symlink, Tmpfs
 from oci_gpu_hook.planning.plan import Plan
 from oci_gpu_hook.request import sources
@@ -33,12 +34,12 @@ OTHER_VERSION = "535.54.03"
 TWIN = f"/usr/lib/i386-linux-gnu/libcuda.so.{hosts.VERSION}"
 MIG_UUID = "MIG-22222222-3333-4444-5555-666666666666"
 LAYOUT = DEBIAN._replace(library_folder=FOLDER)
-FACTS = facts.Facts(
+FACTS = nvml.Facts(
     hosts.VERSION,
     "13.0",
     (
-        facts.GpuFacts(UUID, "00000000:07:00.0", "9.0", "Tesla", (facts.MigFacts(0, MIG_UUID, 1, 0, "3g.40gb"),)),
-        facts.GpuFacts(hosts.uuid(0), "00000000:08:00.0", "9.0", "Tesla", ()),
+        nvml.GpuFacts(UUID, "00000000:07:00.0", "9.0", "Tesla", (nvml.MigFacts(0, MIG_UUID, 1, 0, "3g.40gb"),)),
+        nvml.GpuFacts(hosts.uuid(0), "00000000:08:00.0", "9.0", "Tesla", ()),
     ),
 )
 DEFAULTS = Settings()
@@ -50,7 +51,7 @@ def everything() -> inventory.DriverInventory:
     """The inventory of a host with two GPUs, the first in MIG mode, and every file of the catalogue."""
     with tempfile.TemporaryDirectory() as folder:
         root = plant(Path(folder))
-        found = survey.survey(root, "/", FACTS)
+        found = nvml.with_facts(survey.survey(root), FACTS)
         found = inventory.with_nodes(root, found, nodes.FAMILIES, ("3", "7"))
     return found._replace(devices=(*found.devices, *_as_found()))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import nodes, proc, survey
-from oci_gpu_hook.driver.facts import Facts
 from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.driver.nodes import DeviceNode
 from oci_gpu_hook.errors import DriverError
@@ -17,6 +16,7 @@ from oci_gpu_hook.node.diagnosis import Finding, failed, listed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import KERNELS_LOG, REBOOT, REFRESH, Remedy, command, roots_alone, then
 from oci_gpu_hook.node.diagnosis.systemcheck import version_numbers
 from oci_gpu_hook.node.gpus import leased, present
+from oci_gpu_hook.node.gpus.nvml import Facts
 from oci_gpu_hook.node.machine import kernelconfig
 from oci_gpu_hook.node.machine.kernelconfig import Kernel
 from oci_gpu_hook.node.machine.untrusted import number
@@ -107,7 +107,7 @@ def of_platform(root: HostRoot, kind: str, proof: str) -> list[Finding]:
 
 
 def nvml(found: DriverInventory, facts: Facts) -> list[Finding]:
-    """Whether NVML says of version, GPUs and MIG devices what the kernel says; found: `survey` with these facts."""
+    """Whether NVML says what the kernel says of version, GPUs and MIG devices; found: the inventory with its facts."""
     if facts.driver_version != found.driver_version:
         seen = f"NVML is of version {facts.driver_version}, the kernel module of {found.driver_version}"
         return [failed("NVML", seen, REBOOT)]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ask NVML, by pynvml (nvidia-ml-py) in a process of its own: what only NVML knows of GPUs and MIG devices.
 
-One thread asks each GPU: one that hangs, or is lost while it is asked, takes no other's answer with it.  `facts` is for
-``inventory refresh`` and ``watch``; `readings` asks for the rest.
+One thread asks each GPU: one that hangs, or is lost while it is asked, takes no other's answer with it.  `facts` are
+for the saved inventory; `readings` asks for the rest.
 """
 
 from __future__ import annotations
@@ -11,15 +11,45 @@ import json
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
-from oci_gpu_hook.driver.facts import Facts, GpuFacts, MigFacts
+from oci_gpu_hook.driver import survey
 from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.machine import apart
 from oci_gpu_hook.planning.compatibility import BRANDS
 
 _MOST_MIG_DEVICES = 64
+
+
+class MigFacts(NamedTuple):
+    """One MIG device: number on its GPU, UUID, GPU instance, compute instance and profile."""
+
+    number: int
+    uuid: str
+    gi: int
+    ci: int
+    profile: str
+
+
+class GpuFacts(NamedTuple):
+    """One GPU, see `proc.Gpu`; in_mig_mode: it computes by its MIG devices only."""
+
+    uuid: str
+    bus_id: str
+    compute_capability: str
+    brand: str
+    mig: tuple[MigFacts, ...]
+    in_mig_mode: bool = False
+    peers: tuple[str, ...] = ()
+
+
+class Facts(NamedTuple):
+    """NVML's whole answer; versions are written as ``12.4``."""
+
+    driver_version: str
+    cuda_version: str
+    gpus: tuple[GpuFacts, ...]
 
 
 class NvmlUnavailable(Exception):
@@ -138,6 +168,29 @@ def facts(root: HostRoot, found: DriverInventory, seconds: float) -> Facts:
         lists = {"mig": tuple([MigFacts(*device) for device in row["mig"]]), "peers": tuple(peers)}
         gpus.append(GpuFacts(**{**row, **lists}))
     return Facts(version, f"{cuda // 1000}.{cuda % 1000 // 10}", tuple(gpus))
+
+
+def with_facts(found: DriverInventory, facts: Facts) -> DriverInventory:
+    """An inventory with what NVML says; as it is if NVML is of another version, and knows nothing of this module."""
+    if facts.driver_version != found.driver_version:
+        return found
+    listed = {gpu.bus_id: gpu for gpu in facts.gpus}
+    named = {(gpu.bus_id, mig.gi, mig.ci): mig for gpu in facts.gpus for mig in gpu.mig}
+    gpus, devices = [], []
+    for gpu in found.gpus:
+        if said := listed.get(gpu.bus_id):
+            gpu = gpu._replace(uuid=gpu.uuid or said.uuid, compute_capability=said.compute_capability)
+            gpu = gpu._replace(brand=said.brand, peers=said.peers)
+        gpus.append(gpu)
+    addresses = {gpu.nvml_index: gpu.bus_id for gpu in gpus}
+    for device in found.mig_devices:
+        if mig := named.get((addresses[device.gpu], device.gi, device.ci)):
+            device = device._replace(number=mig.number, uuid=mig.uuid, profile=mig.profile)
+        devices.append(device)
+    made = found._replace(cuda_version=facts.cuda_version, gpus=tuple(gpus), mig_devices=tuple(devices))
+    before = (survey.FROM_BRANCH, *survey.missing(found.gpus, found.mig_devices))
+    others = [sentence for sentence in found.unknown if sentence not in before]
+    return made._replace(unknown=(*others, *survey.missing(made.gpus, made.mig_devices)))
 
 
 def facts_of(pynvml: Any, gpu: Any) -> dict[str, Any]:

@@ -11,11 +11,11 @@ import signal
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from oci_gpu_hook.driver.facts import Facts
 from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.errors import plain
 from oci_gpu_hook.node.diagnosis import FAIL, Finding, failed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import DOCTOR, KERNELS_LOG, REBOOT, command, then
+from oci_gpu_hook.node.gpus.nvml import Facts
 from oci_gpu_hook.node.machine import apart
 from oci_gpu_hook.node.machine.apart import PythonOutput
 from oci_gpu_hook.node.validation.vectoradd import ELEMENTS
