@@ -87,10 +87,7 @@ def _inodes(paths: list[str]) -> set[tuple[int, int]]:
 
 
 class Question:
-    """One container's question, asked step by step: each step costs more than the one before.
-
-    state: then with the annotations of config.json too; remember: see `HostRoot`.
-    """
+    """One container's question, asked step by step; state: with the annotations of config.json too."""
 
     def __init__(self, bundle: Bundle, state: State, options: Options, *, remember: bool = False) -> None:
         self.bundle = bundle
@@ -123,10 +120,7 @@ class Question:
         return settings.read_settings(self.options.config, self.state._replace(image=image))
 
     def request(self, allowed: Settings, spec: Spec | None = None) -> tuple[Request | None, tuple[str, ...]]:
-        """The request, and a sentence for each thing that is left out; HookError if it cannot be served.
-
-        spec: what has started the hook: then the nodes that the engine has made are the request.
-        """
+        """The request, and a sentence for each thing left out; spec: what has started the hook, by its nodes."""
         if spec is not None:
             from oci_gpu_hook.request import bycdi
 

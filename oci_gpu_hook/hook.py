@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One container start, told from top to bottom.
-
-Imports wait until they are needed: each stage pays for its own, and a container that asks for no GPU pays for almost
-nothing.
-"""
+"""One container start, told from top to bottom.  Imports wait until they are needed: each stage pays its own."""
 
 from __future__ import annotations
 

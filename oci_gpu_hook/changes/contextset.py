@@ -24,10 +24,7 @@ _NAMED = posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC
 
 
 def create_as(context: str) -> None:
-    """Give files that this process creates from now on the label `context`, as setfscreatecon(3); ApplyError.
-
-    On a filesystem that is mounted with ``context=`` files get that label all the same.
-    """
+    """Give files that this process creates the label `context`, but below ``context=``, as setfscreatecon(3)."""
     try:
         fd = posix.open(_CREATE, posix.O_WRONLY | posix.O_CLOEXEC)
         posix.write(fd, context.encode())

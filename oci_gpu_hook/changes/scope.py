@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Set DeviceAllow= of the container's scope in systemd.
-
-`tell` sends the calls and `wait` reads the answers, so that systemd works while the hook does other things.
-"""
+"""Set DeviceAllow= of the container's scope in systemd: `tell` sends the calls, `wait` reads the answers later."""
 
 from __future__ import annotations
 

@@ -58,10 +58,7 @@ class Undo:
         return len(self._steps)
 
     def take_back(self, mark: int = 0) -> None:
-        """Take back every change since `mark`, the last one first.
-
-        What the kernel refuses to take back goes with the container: its mounts, and the rules of its cgroup.
-        """
+        """Take back every change since `mark`, the last one first; what the kernel refuses goes with the container."""
         while len(self._steps) > mark:
             try:
                 self._steps.pop()()

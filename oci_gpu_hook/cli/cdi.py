@@ -13,13 +13,14 @@ from oci_gpu_hook.cli import named, onhost
 from oci_gpu_hook.cli.group import CommandGroup
 from oci_gpu_hook.cli.options import config_file, host_root
 from oci_gpu_hook.container import layout
-from oci_gpu_hook.driver import proc, survey
+from oci_gpu_hook.driver import proc
 from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.driver.nodes import of_families
 from oci_gpu_hook.errors import ConfigError, DriverError, HookError, UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_regular
 from oci_gpu_hook.node.engines import cdispecs
+from oci_gpu_hook.node.gpus import present
 from oci_gpu_hook.node.machine import whole
 from oci_gpu_hook.node.setup import cdispec as spec_of
 from oci_gpu_hook.planning import carriedout, platforms, provision, selection
@@ -153,7 +154,7 @@ def of_host(
         return _of_platform(root, settings, hook), ""
     asked = Request("cdi-spec", (ALL,), hook.capabilities)
     if management:
-        found = survey.current(root, settings.driver_root)
+        found = present.nvidia(root, settings.driver_root)
         # MIG's management if there is MIG; all IMEX channels bring a sentence if there are none.
         asked = asked._replace(
             mig_config=found.mig_config_minor is not None,
@@ -173,8 +174,8 @@ def of_host(
 
 def _of_platform(root: HostRoot, settings: Settings, hook: spec_of.Hook) -> dict[str, Any]:
     """The spec of a Jetson, or of WSL 2: its GPU by index 0 and 'all', and of several each by its index and UUID."""
-    gpus = survey.current(root, settings.driver_root) if root.names(proc.GPUS) else None
-    like_host = layout.like_host(layout.library_folder(root.fd)[0])
+    gpus = present.nvidia(root, settings.driver_root) if root.names(proc.GPUS) else None
+    like_host = spec_of.like_host(layout.library_folder(root.fd)[0])
 
     def provided(selector: str) -> Provision:
         asked = Request("cdi-spec", (selector,), hook.capabilities)
@@ -190,7 +191,7 @@ def _of_platform(root: HostRoot, settings: Settings, hook: spec_of.Hook) -> dict
 def beside_gpus(root: HostRoot, settings: Settings, family: str) -> dict[str, Any]:
     """The spec of what is beside GPUs on a host as it is now; DriverError if it has none of it."""
     onhost.check_is_server(root)
-    found = survey.current(root, settings.driver_root)
+    found = present.nvidia(root, settings.driver_root)
     nodes = [node for node in of_families(root, (family,), (), (), ()) if node.present]
     if not nodes:
         raise DriverError(f"this host has no devices of {family}", "load the driver that makes them first")
@@ -220,7 +221,7 @@ def of_vendor(root: HostRoot, settings: Settings, hook: spec_of.Hook) -> dict[st
     if ALL not in settings.allowed_vendors and flag not in settings.allowed_vendors:
         raise UsageError(f"{flag} is not allowed", ADMINISTRATOR)
     here = on_host.vendor_state(root, folders.vendor_inventory(root, flag, found.file))
-    return spec_of.of_vendor(here, layout.like_host(layout.library_folder(root.fd)[0]), hook)
+    return spec_of.of_vendor(here, spec_of.like_host(layout.library_folder(root.fd)[0]), hook)
 
 
 def stale(root: HostRoot, document: dict[str, Any]) -> str:
@@ -277,6 +278,6 @@ def _check_ours(path: str, document: dict[str, Any]) -> None:
 
 def _provision(found: DriverInventory, request: Request) -> Provision:
     """What a container with the host's layout gets for a request."""
-    like_host = layout.like_host(found.library_folder)
+    like_host = spec_of.like_host(found.library_folder)
     share = provision.of_nvidia(like_host, request, selection.select(request, found), found)
     return provision.join(like_host, found.driver_version, (share,))

@@ -21,6 +21,7 @@ from oci_gpu_hook.node.setup.nvidiaconfig import KeyMeaning
 from oci_gpu_hook.request import settingsfile
 from oci_gpu_hook.request.settings import Settings, files
 from oci_gpu_hook.request.settingsfile import Setting
+from oci_gpu_hook.request.words import ALL, CAPABILITIES
 
 NVIDIAS = "/etc/nvidia-container-runtime/config.toml"
 _LARGEST = 1 << 20
@@ -92,7 +93,7 @@ def _row(field: str, value: object, where: str) -> dict[str, Any]:
 def _as_text(document: dict[str, Any]) -> list[str]:
     """One line for each setting: key, value, file and line; rules below their headings, in the order of the files."""
     rows = document["settings"] + document["rules"]
-    cells = [(row["key"], settingsfile.written(row["value"]), row["from"]) for row in rows]
+    cells = [(row["key"], written(row["value"]), row["from"]) for row in rows]
     lines, heading = [], ""
     for row, text in zip(rows, columns([tuple(map(_printable, row)) for row in cells])):
         scope = next((word for word in ("image", "namespace") if word in row), "")
@@ -132,3 +133,12 @@ def _check_place(path: str) -> None:
         raise UsageError(
             f"{_printable(path)} is there, and 'config import' has not written it", "move it away, or name another"
         )
+
+
+def written(value: object) -> str:
+    """A field's value as a line of a file has it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value == CAPABILITIES:
+        return ALL
+    return ", ".join(value) if isinstance(value, tuple) else str(value)

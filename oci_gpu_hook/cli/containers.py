@@ -22,7 +22,6 @@ import click
 from oci_gpu_hook.cli import named, onhost
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, seconds, show
 from oci_gpu_hook.cli.render import columns
-from oci_gpu_hook.driver import survey
 from oci_gpu_hook.errors import LONGEST_LIST, DriverError, UsageError, plain
 from oci_gpu_hook.host.leases import has_room
 from oci_gpu_hook.host.root import HostRoot
@@ -61,7 +60,7 @@ def containers(watch: float | None, form: str, config: str | None, root: HostRoo
         held, found, with_others = _look(root, settings.driver_root)
         driver, most = None, settings.gpu_holders
         with suppress(DriverError):
-            driver = survey.current(root, settings.driver_root)
+            driver = present.nvidia(root, settings.driver_root)
         counted = leased.count_holders(root, driver, most)
         lines = [*lines_of(held, found, with_others=with_others), *_told(counted, most)]
         show(form, document(held, found, counted, most), lines, _painted)

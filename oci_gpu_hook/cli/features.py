@@ -9,7 +9,6 @@ import click
 
 from oci_gpu_hook.cli import VERSION, metrics, onhost
 from oci_gpu_hook.cli.options import config_file, host_root, nvml_timeout
-from oci_gpu_hook.driver import survey
 from oci_gpu_hook.driver.survey import driver_version
 from oci_gpu_hook.errors import ApplyError, DriverError, UsageError
 from oci_gpu_hook.host import saved
@@ -109,7 +108,7 @@ def _feature_text(
     DriverError if NVIDIA's driver is half installed, or is not there and neither is another vendor's device.
     """
     onhost.check_is_server(root)
-    found = onhost.NOTHING if beside and driver_version(root) is None else survey.current(root, settings.driver_root)
+    found = onhost.NOTHING if beside and driver_version(root) is None else present.nvidia(root, settings.driver_root)
     if found.misfits:
         lacking = ", ".join([misfit.name for misfit in found.misfits])
         raise DriverError(f"the driver {found.driver_version} lacks {lacking}", "install all of it")

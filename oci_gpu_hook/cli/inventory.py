@@ -49,7 +49,7 @@ def info(form: str, config: str | None, root: HostRoot) -> None:
     """
     driver_root = read_settings(config, None).driver_root
     found = onhost.find_accelerators(
-        root, driver_root, present.find_vendors(root), lambda: survey.current(root, driver_root)
+        root, driver_root, present.find_vendors(root), lambda: present.nvidia(root, driver_root)
     )
     show(form, onhost.document(found), onhost.text(found))
 

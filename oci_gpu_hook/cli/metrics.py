@@ -13,7 +13,7 @@ import click
 from oci_gpu_hook.cli import onhost
 from oci_gpu_hook.cli.options import config_file, seconds
 from oci_gpu_hook.driver import inventory as saved_inventory
-from oci_gpu_hook.driver import proc, survey
+from oci_gpu_hook.driver import proc
 from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.driver.survey import driver_version, list_gpus
 from oci_gpu_hook.errors import DriverError
@@ -21,7 +21,7 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import holders
 from oci_gpu_hook.node.engines import containerdevices
 from oci_gpu_hook.node.exporters import counters, gpuexposition, sinceboot
-from oci_gpu_hook.node.gpus import kernellog, leased, nvml, readings
+from oci_gpu_hook.node.gpus import kernellog, leased, nvml, present, readings
 from oci_gpu_hook.node.machine import validated, whole
 from oci_gpu_hook.request.settings import Settings, read_settings
 
@@ -82,7 +82,7 @@ def exposition(root: HostRoot, settings: Settings, timeout: float, *, remember: 
     began = time.monotonic()
     version, found, said = driver_version(root) or "", None, None
     try:
-        found = survey.current(root, settings.driver_root)
+        found = present.nvidia(root, settings.driver_root)
         said = read_gpus(root, found, timeout)
     except DriverError as err:
         if version:

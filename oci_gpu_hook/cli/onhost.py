@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from oci_gpu_hook.cli.render import Row, aligned, section, sentences
 from oci_gpu_hook.driver import inventory as saved_inventory
-from oci_gpu_hook.driver import nodes, survey
+from oci_gpu_hook.driver import nodes
 from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
 from oci_gpu_hook.driver.nodes import DeviceNode
 from oci_gpu_hook.errors import DriverError
@@ -46,7 +46,7 @@ def of_server(root: HostRoot, driver_root: str, families: tuple[str, ...]) -> Dr
     Nothing is saved.  DriverError without a driver, and on a Jetson and WSL 2.
     """
     check_is_server(root)
-    return saved_inventory.with_nodes(root, survey.current(root, driver_root), families, driver_root=driver_root)
+    return saved_inventory.with_nodes(root, present.nvidia(root, driver_root), families, driver_root=driver_root)
 
 
 class Accelerators(NamedTuple):

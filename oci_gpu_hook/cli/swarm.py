@@ -14,11 +14,10 @@ import click
 from oci_gpu_hook.cli.flaglines import RUNTIME, RUNTIMES
 from oci_gpu_hook.cli.group import CommandGroup
 from oci_gpu_hook.cli.options import config_file, host_root
-from oci_gpu_hook.driver import survey
 from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.errors import ConfigError, DriverError, UsageError
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.gpus import leased
+from oci_gpu_hook.node.gpus import leased, present
 from oci_gpu_hook.node.setup import daemonjson, enginefile
 from oci_gpu_hook.request.settings import SETTINGS, Settings, read_settings
 from oci_gpu_hook.request.sources import SWARM_VARIABLE
@@ -67,7 +66,7 @@ def resources(
         raise UsageError("FILE is for --write", "without it the resources are printed")
     path = os.path.abspath(file or daemonjson.PATH)
     settings = read_settings(config, None)
-    here = survey.current(root, settings.driver_root)
+    here = present.nvidia(root, settings.driver_root)
     ours = [f"{name}={device}" for device in devices(here, shares)]
     told = [f"GPU {index} is not healthy: {why}" for index, why in leased.unhealthy_gpus(root, here).items()]
     if writes:

@@ -18,7 +18,6 @@ import click
 
 from oci_gpu_hook.cli import doctor, examine, onhost
 from oci_gpu_hook.cli.options import config_file, json_format, output_format, seconds, show
-from oci_gpu_hook.driver import survey
 from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.driver.survey import driver_version
 from oci_gpu_hook.errors import DONE, OUR_BUG, ApplyError, ConfigError, DriverError, HookError, plain
@@ -30,7 +29,7 @@ from oci_gpu_hook.node.diagnosis import FAIL, Finding, drivercheck, failed, is_f
 from oci_gpu_hook.node.diagnosis.remedy import KERNELS_LOG, in_words
 from oci_gpu_hook.node.engines import installed
 from oci_gpu_hook.node.exporters import sinceboot
-from oci_gpu_hook.node.gpus import nvml
+from oci_gpu_hook.node.gpus import nvml, present
 from oci_gpu_hook.node.machine import validated, whole
 from oci_gpu_hook.node.machine.validated import FAILED, PASSED, SKIPPED, STEPS, StepResult, Validation
 from oci_gpu_hook.node.validation import containerstep, workload
@@ -268,7 +267,7 @@ class _Validation:
         if platform.platform_of(root) in onhost.PLATFORMS:
             return workload.run("", pipes, workload.FIRST, self._seconds)
         try:
-            found = survey.current(root, driver_root)
+            found = present.nvidia(root, driver_root)
         except DriverError as err:
             raise _Skipped(err.message, err.exit_code) from err
         found, _ = self._ask_nvml(found)

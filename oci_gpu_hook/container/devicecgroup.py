@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find the container's device cgroup (cgroups(7)), and the systemd scope that it is in.
-
-Reads only: `changes` opens the one, and sets the devices of the other.
-"""
+"""Find the container's device cgroup (cgroups(7)) and its systemd scope.  Reads only: `changes` opens them."""
 
 from __future__ import annotations
 
@@ -51,10 +48,7 @@ def find(process: Process | None, container_id: str) -> DeviceCgroup:
 
 
 def locate(process: Process | None, container_id: str) -> DeviceCgroup:
-    """The device cgroup that `process` is in; without one, what it will be, as far as that depends on the host.
-
-    OSError if the process is gone or its cgroup cannot be seen.
-    """
+    """The device cgroup of `process`; without one, what it will be.  OSError if the process is gone."""
     # Both versions require capabilities in the initial user namespace.
     if posix.stat("/proc/self/ns/user").st_ino != INITIAL_USER_NAMESPACE:
         return DeviceCgroup(reason="the kernel lets no process in a user namespace change a device cgroup")

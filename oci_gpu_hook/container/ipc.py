@@ -100,10 +100,7 @@ def _owner(bundle: Bundle, state_id: str, path: str, fd: int, host: HostRoot) ->
 
 
 def _kept(bundle: str, id: str, source: str) -> str:
-    """The id of the container whose shared memory its engine keeps at `source`; "" for none.
-
-    The whole path counts: any name may be a part of a volume's.
-    """
+    """The id of the container whose shared memory its engine keeps at `source`, by the whole path; "" for none."""
     keeper, folder = keeper_of(bundle, id), folder_of(bundle)[0]
     before, behind = f"{folder}/", "/userdata/shm"
     if keeper == CONTAINERD:

@@ -69,11 +69,6 @@ def layout_of(root_fd: int, process: Process | None, *, user_namespace: bool, co
     )
 
 
-def like_host(folder: str) -> Layout:
-    """The layout of a container whose libraries lie where the host has them, in `folder`."""
-    return Layout(folder, library_folder_32(folder, GLIBC), None, GLIBC, False, False)
-
-
 def library_folder(root_fd: int) -> tuple[str, str]:
     """The folder that the container's loader searches by itself, and the loader's kind.
 
@@ -104,10 +99,7 @@ def library_folder_32(folder: str, loader: str) -> str:
 
 
 def names(root_fd: int, path: str) -> tuple[str, ...]:
-    """The names in a folder of the image, sorted; none if there is no folder, or more names than any image has.
-
-    None of a volume's either, whose server may never answer.
-    """
+    """The names in a folder of the image, sorted; none for a volume's, which may never answer, or for too many."""
     resolve = syscalls.RESOLVE_BELOW | syscalls.RESOLVE_NO_XDEV
     fd = _opened(root_fd, path, posix.O_RDONLY | posix.O_DIRECTORY, resolve)
     if fd is None:

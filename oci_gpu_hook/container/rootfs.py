@@ -32,10 +32,7 @@ _KINDS = (syscalls.TMPFS_MAGIC, syscalls.PROC_SUPER_MAGIC)
 
 
 class Rootfs(NamedTuple):
-    """A container's root: an O_PATH descriptor, and the path that its engine names.
-
-    own: the ids of the mounts in which things may be made, the root's first.
-    """
+    """A container's root: an O_PATH descriptor, the mounts in which things may be made, and its path for people."""
 
     fd: int
     own: tuple[int, ...]
@@ -48,10 +45,7 @@ def of_folder(path: str) -> Rootfs:
 
 
 def of_process(path: str, tmpfs: tuple[str, ...], process: Process) -> Rootfs:
-    """The root of a container whose process waits for its hooks; BundleError if it cannot be proved.
-
-    tmpfs: where its runtime may have mounted one.
-    """
+    """The root of a container whose process waits for its hooks, proved; tmpfs: where its runtime may have one."""
     fd = _open(path, process)
     id, is_mounted_there = syscalls.mount_of(fd)
     if not is_mounted_there:
@@ -182,10 +176,7 @@ def _is_here_too(fd: int, path: str) -> bool:
 
 
 def _is_roots(path: str, fd: int, owner: int) -> bool:
-    """Whether `path` leads to the folder open at `fd`, and root alone can exchange it for another.
-
-    A rootless engine's user counts as root.  owner: see `open_source`.
-    """
+    """Whether root, or a rootless engine's user, alone can exchange the folder at `path`, which is open at `fd`."""
     try:
         with closing(posix.open("/", _FOLDER | posix.O_CLOEXEC)) as start:
             whose = (posix.geteuid(), _ALL) if _is_users_own(start) else (owner, None)

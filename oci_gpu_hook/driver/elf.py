@@ -36,10 +36,7 @@ _DT_SONAME = 14
 
 
 class Identity(NamedTuple):
-    """Word size in bits (32 or 64), e_machine (62 is x86_64, 183 aarch64), SONAME or None.
-
-    Bytes of the SONAME that are not UTF-8 are surrogates, as from os.fsdecode.
-    """
+    """Word size in bits, e_machine (62 is x86_64, 183 aarch64), and SONAME, as os.fsdecode gives it, or None."""
 
     bits: int
     machine: int

@@ -42,10 +42,7 @@ class Library(NamedTuple):
 
 
 class DriverFile(NamedTuple):
-    """A program, configuration or firmware file: its path on the host and in the container.
-
-    capabilities: those that bring it, () for every request; folder: whether it is mounted with its content.
-    """
+    """A program, configuration or firmware file, or a folder with its content; capabilities: () for every request."""
 
     path: str
     target: str
@@ -54,10 +51,7 @@ class DriverFile(NamedTuple):
 
 
 class Misfit(NamedTuple):
-    """A required library without a file that can be used; found: its version, "" for none.
-
-    That is the driver's own if the file is damaged.
-    """
+    """A required library without a usable file; found: its version, the driver's own if it is damaged, "" for none."""
 
     name: str
     capability: str

@@ -109,10 +109,7 @@ def of_families(
     caps_minors: tuple[int, ...],
     channels: tuple[str, ...],
 ) -> tuple[DeviceNode, ...]:
-    """The nodes of `families`.
-
-    caps_minors: of the MIG capabilities; channels: IMEX channels that are wanted even if the host has no node for them.
-    """
+    """The nodes of `families`; channels: IMEX channels that are wanted even without a node on the host."""
     nodes: list[DeviceNode] = []
     for family in families:
         if family == "modeset":

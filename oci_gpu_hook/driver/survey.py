@@ -33,11 +33,6 @@ def survey_and_save(root: HostRoot, driver_root: str) -> DriverInventory:
     return found
 
 
-def current(root: HostRoot, driver_root: str) -> DriverInventory:
-    """The saved inventory while it is true, as only that has NVML's answer, else a new one; nothing is saved."""
-    return inventory.read_saved(root, proc.stamp(root, driver_root)) or survey(root, driver_root)
-
-
 def survey(root: HostRoot, driver_root: str = "/") -> DriverInventory:
     """A new inventory, without what only NVML knows; DriverError if no kernel module is loaded."""
     version = driver_version(root)

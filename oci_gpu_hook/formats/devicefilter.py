@@ -69,10 +69,7 @@ def prefix(rules: Iterable[DeviceRule]) -> bytes:
 
 
 def is_loadable(instructions: bytes) -> bool:
-    """Whether instructions that the kernel has shown can be loaded again.
-
-    With net.core.bpf_jit_harden the kernel hides constants in R11, a register of its own.
-    """
+    """Whether instructions that the kernel has shown can be loaded again: bpf_jit_harden hides constants in R11."""
     # The second byte of an instruction holds two registers, one hexadecimal digit each.
     return max(instructions[1::8].hex(), default="0") <= _LAST_REGISTER
 

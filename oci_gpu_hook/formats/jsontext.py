@@ -54,10 +54,7 @@ def _scanner(pairs: Callable[[Pairs], object] | None = None) -> Callable[[str, i
 
 
 def loads(data: bytes, *, unique: bool = False) -> object:
-    """The one JSON value in `data` (UTF-8); ValueError, as json's own, if there is none or more than one.
-
-    unique: whether an object with two members of one name is none.
-    """
+    """The one JSON value in `data`; ValueError, as json's own, for none or more; unique: for a name given twice."""
     text, pairs = data.decode("utf-8"), _unique if unique else None
     try:
         value, end = _scanner(pairs)(text, len(text) - len(text.lstrip(_WHITESPACE)))
@@ -84,10 +81,7 @@ def _unique(pairs: Pairs) -> dict[str, Any]:
 
 
 def members(text: str, begin: int) -> list[tuple[str, int, int, int]]:
-    """The members of the object that begins at `begin` in a valid text.
-
-    Each has its name, the place where the name begins, and those where the value begins and ends.
-    """
+    """Each member of the valid object at `begin`: its name, where that begins, where its value begins and ends."""
     scan = _scanner()
     found = []
     at = _behind_space(text, begin + 1)

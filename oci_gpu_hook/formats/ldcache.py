@@ -291,10 +291,7 @@ def _keys(table: Table, *, unsigned: bool) -> list[bytes]:
 
 
 def name_keys(names: list[bytes], *, unsigned: bool) -> list[bytes]:
-    """For each name, bytes that compare as glibc's _dl_cache_libcmp compares names.
-
-    No key is the start of another.
-    """
+    """For each name, bytes that compare as glibc's _dl_cache_libcmp compares names; none is the start of another."""
     found: list[bytes] = []
     first, size = 0, 0
     for number, name in enumerate(names):
@@ -325,10 +322,7 @@ def _keys_of_block(names: list[bytes], *, unsigned: bool) -> list[bytes]:
 
 
 def _wrapped(number: bytes) -> bytes:
-    """A long run of digits as the C int that glibc gets from it by overflow; negative ones sort below the others.
-
-    Only its last 32 digits count, as 2**32 divides 10**32.
-    """
+    """Digits as the C int that glibc gets by overflow; the last 32 decide, as 2**32 divides 10**32."""
     value = int(number[-32:].translate(_FROM_DIGITS)) & 0xFFFFFFFF
     return (_ZERO if value >> 31 else _ONE) + (b"%010d" % value).translate(_TO_DIGITS)
 

@@ -60,10 +60,7 @@ class TooMuchError(Exception):
 
 
 def folder_contents(root: HostRoot, folder: str, see: Callable[[str], None]) -> Contents:
-    """What lies in the folder at `folder`, a path without links; TooMuchError.
-
-    see: is called with each folder before that is looked into.
-    """
+    """What lies in the folder at `folder`, a path without links, each shown to `see` first; TooMuchError."""
     roots, mounted = root.roots, _mounted_below(f"{root.path.rstrip('/')}{folder}")
     folders: list[str] = []
     files: dict[str, Way] = {}

@@ -110,10 +110,7 @@ def _record_of(root: HostRoot, bundle: Bundle, name: str) -> tuple[str, dict[str
 
 
 def value(requests: list[dict[str, object]], *, as_any: bool = False) -> str:
-    """What the last request that names devices appends as NVIDIA_VISIBLE_DEVICES; "" for none.
-
-    as_any: whether a number of devices is left to the node; dockerd takes the first.
-    """
+    """What dockerd appends as NVIDIA_VISIBLE_DEVICES for the last request; as_any: a number is left to the node."""
     for item in reversed(requests):
         ids, count = item.get("DeviceIDs"), item.get("Count")
         if item.get("Driver", "") not in _DRIVERS:

@@ -137,10 +137,7 @@ def without_void(leases: list[Lease]) -> list[Lease]:
 
 
 def give_back(host: HostRoot, pid: int) -> None:
-    """Remove the lease of a caller whose start has failed, and goes on; errors are ignored, the start's own counts.
-
-    Must not be called from a container's mount namespace.
-    """
+    """Remove the lease of a caller whose start has failed, if that is possible; not from a container's namespace."""
     try:
         with Leases(host, is_written=True) as leases:
             write(host, [lease for lease in leases if lease.pid != pid])

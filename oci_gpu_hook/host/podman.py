@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The image of podman's container, by podman's own record of it, which containers/storage keeps.
-
-No annotation tells it.  Reads only, and nothing that others than root could have written.
-"""
+"""The image of podman's container, by podman's own record, if root alone can have written it.  Reads only."""
 
 from __future__ import annotations
 

@@ -78,10 +78,7 @@ def open_source(root_fd: int, path: str, owner: int = 0, roots: Container[int] |
 
 
 def read_source(root_fd: int, path: str, largest: int) -> bytes | None:
-    """The bytes of the regular file at `path` below the host's root; None if others than root could have written it.
-
-    None as well if there is none, or one of more than `largest` bytes.
-    """
+    """A regular file below the host's root; None if others than root could have written it, or it is larger."""
     try:
         with closing(open_source(root_fd, path)) as named:
             status = posix.fstat(named)

@@ -24,10 +24,7 @@ SECONDS = 30
 
 
 def begin(error: Exception | None = None) -> None:
-    """Have the signal end the process in `SECONDS` from now, or raise `error`, unless `end_by_signal` comes first.
-
-    What then tells of the error has as long again.
-    """
+    """Have the signal end the process in `SECONDS`, or raise `error`, unless `end_by_signal` comes first."""
 
     def late(number: int, frame: object) -> None:
         end_by_signal()

@@ -48,10 +48,7 @@ def mounts(pieces: Iterable[bytes]) -> Iterator[MountLine]:
 
 
 def mounted(pieces: Iterable[bytes], devices: Iterable[str], but_below: str = "") -> set[str]:
-    """Those of `devices`, each as ``major:minor``, of which a filesystem is mounted anywhere in the namespace.
-
-    but_below: a path at and below which mounts do not count, "" for none.
-    """
+    """Those of `devices`, ``major:minor``, of which anything is mounted but at or below `but_below`, "" for none."""
     missing = {device: b" %b " % device.encode() for device in devices}
     found: set[str] = set()
     for text in pieces if missing else ():
@@ -66,10 +63,7 @@ def mounted(pieces: Iterable[bytes], devices: Iterable[str], but_below: str = ""
 
 
 def _is_of(line: bytes, device: str, but_below: str) -> bool:
-    """Whether a line that names a device is of a filesystem on it: any user may name a FUSE mount's source like one.
-
-    What cannot be read counts.
-    """
+    """Whether a line that names a device is of a filesystem on it, and not of a FUSE mount with such a source."""
     mount = parsed(line)
     if mount is None:
         return True

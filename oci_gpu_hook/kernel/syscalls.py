@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 # --- asm-generic/errno.h; importing Python's module errno takes as long as twenty system calls
 EPERM = 1
-ENOSYS = 38
 ENOENT = 2
 EINTR = 4
 E2BIG = 7
@@ -32,15 +31,12 @@ EACCES = 13
 EBUSY = 16
 EEXIST = 17
 EXDEV = 18
-ENODEV = 19
 ENOTDIR = 20
 EINVAL = 22
 EFBIG = 27
-ENOSPC = 28
 ENAMETOOLONG = 36
 ELOOP = 40
 EILSEQ = 84
-EDQUOT = 122
 
 # --- openat2(2), Linux 5.6; linux/openat2.h
 RESOLVE_NO_XDEV = 0x01
@@ -350,10 +346,7 @@ def _sockaddr_un(path: str) -> bytes:
 
 
 def connect(path: str, seconds: int) -> int:
-    """socket(2), setsockopt(2) and connect(2): a stream to the Unix socket `path`, close-on-exec.
-
-    A read or write on it that takes longer than `seconds` fails with EAGAIN.
-    """
+    """socket(2), connect(2): a close-on-exec stream to the Unix socket `path`, with a time limit (EAGAIN)."""
     fd = _call("socket", path, AF_UNIX, SOCK_STREAM | posix.O_CLOEXEC, 0)
     try:
         timeval = words(seconds, 0)

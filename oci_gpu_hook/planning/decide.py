@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything that is read for one container, and the plan that comes of it.
-
-What only some starts need is imported where they need it.  Must not change anything but what is saved of drivers.
-"""
+"""What is read for one container, and its plan.  Must not change anything but what is saved of drivers."""
 
 from __future__ import annotations
 

@@ -87,10 +87,7 @@ def join(layout: Layout, version: str, shares: tuple[Share, ...]) -> Provision:
 
 
 def _is_new(taken: dict[str, tuple[str, object]], giver: str, things: dict[str, object]) -> bool:
-    """Whether any of `things` is at a path that no other giver has taken; takes them.
-
-    No driver is preferred to another: ConfigError names the two that want different things at one path.
-    """
+    """Whether any of `things` is at a free path; takes it.  ConfigError if two givers want different things there."""
     is_new = not things
     for path, thing in things.items():
         earlier, there = taken.setdefault(path, (giver, thing))

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The progress of one start, which `hook` keeps up to date for the start's record.
-
-Must not write anything but its notes, to stderr.
-"""
+"""The progress of one start, for its record.  Must not write anything but its notes, to stderr."""
 
 from __future__ import annotations
 
@@ -24,10 +21,7 @@ _MOST_NOTES = 128
 
 
 class Progress:
-    """One start.
-
-    ends: the times of its beginning and of the end of each step; state: once config.json is read with its annotations.
-    """
+    """One start; ends: the times of its beginning and of the end of each step."""
 
     def __init__(self) -> None:
         self.ends = [monotonic_ns()]

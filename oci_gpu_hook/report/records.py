@@ -63,10 +63,7 @@ def _outcome(progress: Progress, steps: dict[str, int], exit_code: int) -> tuple
 
 
 def _steps(ends: list[int]) -> dict[str, int]:
-    """Microseconds of each step.
-
-    The first step is the interpreter's start: the time since the entry script started it, less all other steps.
-    """
+    """Microseconds of each step; the first, the interpreter's start, is what the entry script's time has left."""
     took = [(end - begin) // 1000 for begin, end in zip(ends, ends[1:])]
     try:
         began = int(posix.environ.get(_BEGAN, b"").replace(b".", b""))
@@ -98,10 +95,7 @@ def to_spool(line: bytes) -> None:
 
 
 def counted(progress: Progress, steps: dict[str, int], exit_code: int) -> bytes:
-    """One line for the counters.
-
-    It begins with a newline, so that it stays whole after a line that a full disk has cut off.
-    """
+    """One line for the counters, which begins with a newline: a full disk may have cut off the line before."""
     result, why = _outcome(progress, steps, exit_code)
     return f"\n{sum(steps.values())} {result} {why or '-'}\n".encode()
 

@@ -45,10 +45,7 @@ class User(NamedTuple):
 
 
 class Bundle(NamedTuple):
-    """A bundle: its path, and its config.json as it was parsed.
-
-    Each method raises BundleError if its part is of the wrong shape.
-    """
+    """A bundle: its path, and its config.json as parsed.  Methods raise BundleError for a part of a wrong shape."""
 
     path: str
     document: dict[str, object]
@@ -113,10 +110,7 @@ class Bundle(NamedTuple):
         return checked_path(path if path.startswith("/") else f"{self.path}/{path}")
 
     def tmpfs(self) -> tuple[str, ...]:
-        """The destination of each item of ``mounts`` that is a new tmpfs, in order.
-
-        One with ".." is left out: some runtimes resolve it as text, others by where links lead.
-        """
+        """The destinations of new tmpfs in ``mounts``, in order; none with "..", on which runtimes differ."""
         found = []
         for mount in self._part(self.document, "mounts", list, _MOST_MOUNTS):
             destination = mount.get("destination") if isinstance(mount, dict) else None

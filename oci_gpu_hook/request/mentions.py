@@ -27,10 +27,7 @@ _OPEN = posix.O_RDONLY | posix.O_NONBLOCK | posix.O_CLOEXEC
 
 
 def are_in_start(stdin: int, err: ExcessError, state: State | None, path: str | None) -> bool:
-    """Whether anything may ask in the inputs of a start: state, None if it is what has too much, and config.json.
-
-    path: see `settings.files`.  True if that cannot be told.
-    """
+    """Whether anything may ask in a start's inputs; state: None if it is what has too much.  True in doubt."""
     words = words_of(path)
     if state is None:
         bundle = _working_folder(err.read)

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names of devices in a request, each brought into one canonical form or refused.  Pure.
-
-Must not know which devices the host has.
-"""
+"""The names of devices in a request, each in canonical form or refused.  Pure: knows no host."""
 
 from __future__ import annotations
 
@@ -53,10 +50,7 @@ def alone(items: Iterable[str], where: str, settings: Settings) -> str:
 
 
 def canonical_any(items: Iterable[str], where: str, settings: Settings) -> str:
-    """``any:COUNT`` or ``any:COUNT:PROFILE`` if that is asked for, in lower case; "" if devices are named.
-
-    RequestError for what is no such word, beside other names, and if no device's holders are counted.
-    """
+    """``any:COUNT[:PROFILE]``, "" if devices are named; RequestError if it is wrong, or no holders are counted."""
     lowered = [item.lower() for item in items]
     asked = [word.split(":") for word in lowered if word == ANY or word.startswith(f"{ANY}:")]
     if not asked:
@@ -106,10 +100,7 @@ def _index(item: str) -> str:
 
 
 def _uuid(item: str) -> str:
-    """``GPU-<uuid>``, ``MIG-<uuid>``, or a UUID alone, as a Jetson Orin's is.
-
-    ``GPU-<uuid>-2``, one of several shares of a GPU, names that GPU.
-    """
+    """``GPU-<uuid>``, which ``GPU-<uuid>-2``, a share of it, names too; ``MIG-<uuid>``; or a UUID alone, as Orin's."""
     kind = item[:4].upper() if item[:4].lower() in ("gpu-", "mig-") else ""
     groups = item[len(kind) :].lower().split("-")
     if kind == "GPU-" and len(groups) == 6 and decimal(groups[5]) is not None:

@@ -241,15 +241,6 @@ def parse_text(text: str, name: str) -> list[Setting]:
     return found
 
 
-def written(value: object) -> str:
-    """A field's value as a line of a file has it."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if value == CAPABILITIES:
-        return ALL
-    return ", ".join(value) if isinstance(value, tuple) else str(value)
-
-
 def matches(pattern: str, text: str) -> bool:
     """Whether `text` fits `pattern`, in which ``*`` stands for any text.  Takes time linear in `text`."""
     first, *rest = pattern.split("*")

@@ -33,10 +33,7 @@ class ExcessError(BundleError):
 
 
 class State(NamedTuple):
-    """The state of one container: `pid` is its first process, `bundle` an absolute path.
-
-    image: not the runtime's word, but that of an engine's own record; "" for none.
-    """
+    """The state of one container; image: by an engine's own record, not the runtime's word, "" for none."""
 
     id: str = ""
     pid: int = 0

@@ -20,10 +20,7 @@ _HINT = "the container's author must ask for 'all', 'none', an index, a PCI addr
 
 
 class KnownVendor(NamedTuple):
-    """One vendor's file, as far as a request needs it.
-
-    flag, kind: see `vendorinventory.Vendor`, "" if the file cannot be understood; fault: why it cannot be served.
-    """
+    """One vendor's file; flag, kind: "" if it cannot be understood; fault: why it cannot be served."""
 
     flag: str
     kind: str

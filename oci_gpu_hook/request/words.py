@@ -36,10 +36,7 @@ DEFAULT_CAPABILITIES = ("utility", "compute")
 
 
 class Feature(NamedTuple):
-    """What a container can ask for beside GPUs.
-
-    name: also the class of its CDI names; variable: asks for it by ``enabled``; devices: its nodes, for people.
-    """
+    """What a container can ask for beside GPUs: its CDI class, its variable, and its nodes, for people."""
 
     name: str
     variable: str

@@ -44,10 +44,7 @@ def main() -> NoReturn:
 
 
 def failure(error: Exception, config: str, log: str) -> int:
-    """Say why nothing is done, in the runtime's log too, as runc would; gives the exit code.
-
-    That is 0 for a container that asks for nothing.
-    """
+    """Say why nothing is done, in the runtime's log too; gives the exit code, 0 for a container without a request."""
     code = sentence.failure(error)
     if not _asks(config):
         return DONE

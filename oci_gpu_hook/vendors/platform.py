@@ -8,11 +8,8 @@ those of NVIDIA's toolkit (go-nvlib, HasTegraFiles and HasDXCore), but that no l
 from __future__ import annotations
 
 from oci_gpu_hook.driver import proc
+from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_character_device, is_regular
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from oci_gpu_hook.host.root import HostRoot
 
 NVIDIA, TEGRA, WSL = "nvidia", "tegra", "wsl"
 

@@ -13,6 +13,7 @@ from oci_gpu_hook.driver import proc
 from oci_gpu_hook.driver.proc import CSV_FOLDER
 from oci_gpu_hook.errors import ConfigError, DriverError, quoted
 from oci_gpu_hook.formats import glob
+from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_folder
 from oci_gpu_hook.request.words import VISIBLE_DEVICES
 from oci_gpu_hook.vendors import allowed, folders
@@ -22,7 +23,6 @@ from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Group, Item, Lin
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from oci_gpu_hook.host.root import HostRoot
     from oci_gpu_hook.vendors.vendorinventory import See
 
 KIND = "nvidia.com/gpu"
@@ -180,10 +180,7 @@ class _Listed:
         return ""
 
     def _add_file(self, path: str) -> str:
-        """Add a file or link: each link of the chain by its own text, and what the last one leads to.
-
-        What is not on this host is not added.
-        """
+        """Add a file, and each link of the chain that leads to it by its own text, if it is on this host."""
         chain: list[Link] = []
         end = path
         self._see(end.rpartition("/")[0])

@@ -37,10 +37,7 @@ _MOST_DIGITS = 9
 
 
 class VendorDevice(NamedTuple):
-    """One of the devices that a request can name.
-
-    names: its index, its PCI address, and whatever else it is called; nodes: each with its group.
-    """
+    """A device that a request can name: by its index, its PCI address and further names; each node with its group."""
 
     names: tuple[str, ...]
     nodes: tuple[tuple[DeviceNode, str], ...]
@@ -74,10 +71,7 @@ class VendorState(NamedTuple):
 
 
 def saved_or_new(root: HostRoot, name: str, file: str, describe: Callable[[See], Vendor]) -> VendorInventory:
-    """The inventory that is saved under `name` while it is true, else a new one, which is saved if `root` remembers.
-
-    describe: gives the vendor of `file`, and says of each file and folder that it is about to read it.
-    """
+    """The inventory saved under `name` while it is true, else a new one of the vendor that `describe` gives."""
     found = vendorinventory.read_saved(root, name, file)
     if found is not None:
         return found

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.formats import glob
+from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_regular
 from oci_gpu_hook.request.words import VISIBLE_DEVICES
 from oci_gpu_hook.vendors.platform import DXG, WSL_FOLDER
@@ -18,7 +19,6 @@ from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Group, Item, Ven
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from oci_gpu_hook.host.root import HostRoot
     from oci_gpu_hook.vendors.vendorinventory import See
 
 KIND = "nvidia.com/gpu"

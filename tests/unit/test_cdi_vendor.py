@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from oci_gpu_hook.container import layout
 from oci_gpu_hook.driver.nodes import DeviceNode
 from oci_gpu_hook.errors import ConfigError, DriverError
 from oci_gpu_hook.node.setup import cdispec
@@ -221,7 +220,7 @@ def test_only_names_that_cdi_has_are_in_it_each_once() -> None:
 
 def test_a_name_of_two_devices_is_the_firsts_in_the_spec_too() -> None:
     found = _found(("0", "acme"), ("1", "acme"))
-    spec: Any = cdispec.of_vendor(found, layout.like_host("/usr/lib"), cdispec.Hook("/hook", (), "", FLAG))
+    spec: Any = cdispec.of_vendor(found, cdispec.like_host("/usr/lib"), cdispec.Hook("/hook", (), "", FLAG))
     by_name = {device["name"]: device["containerEdits"] for device in spec["devices"]}
     assert by_name["acme"] == by_name["0"] != by_name["1"]
     assert len(by_name["all"]["deviceNodes"]) == 2

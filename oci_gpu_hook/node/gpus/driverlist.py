@@ -6,8 +6,9 @@ Charliecloud copies what ``list`` names into an image's folder.  Must not open a
 
 from __future__ import annotations
 
-from oci_gpu_hook.driver import inventory, survey
+from oci_gpu_hook.driver import inventory
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.gpus import present
 from oci_gpu_hook.planning import selection
 from oci_gpu_hook.request import parse
 from oci_gpu_hook.request.containercli import Call
@@ -22,7 +23,7 @@ def paths(call: Call) -> list[str]:
     """Absolute paths of what the options name, of everything if they name nothing."""
     wanted = [name for name in _FILTERS if call.has(name)]
     root, driver_root = HostRoot(), read_settings(None, None).driver_root
-    found = survey.current(root, driver_root)
+    found = present.nvidia(root, driver_root)
     lines = []
     if not wanted or "device" in wanted:
         lines += _devices(root, driver_root, found, call)
@@ -54,7 +55,7 @@ def _devices(root: HostRoot, driver_root: str, found: inventory.DriverInventory,
 
 def facts(call: Call) -> list[str]:
     """The driver's versions, then each GPU; with ``--csv`` as two tables."""
-    found = survey.current(HostRoot(), read_settings(None, None).driver_root)
+    found = present.nvidia(HostRoot(), read_settings(None, None).driver_root)
     versions = (("NVRM version", found.driver_version), ("CUDA version", found.cuda_version))
     gpus = [
         (gpu.nvml_index, gpu.minor, gpu.model, gpu.brand, gpu.uuid or "", gpu.bus_id, gpu.compute_capability)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Set
 
-from oci_gpu_hook.driver import nodes, proc
+from oci_gpu_hook.driver import nodes, proc, survey
+from oci_gpu_hook.driver.inventory import DriverInventory, read_saved
 from oci_gpu_hook.errors import ConfigError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.record import NamedTuple
@@ -34,6 +35,11 @@ class Present(NamedTuple):
 
     vendors: tuple[VendorState, ...]
     wrong: tuple[WrongFile, ...]
+
+
+def nvidia(root: HostRoot, driver_root: str) -> DriverInventory:
+    """The saved inventory while it is true, as only that has NVML's answer, else a new one; nothing is saved."""
+    return read_saved(root, proc.stamp(root, driver_root)) or survey.survey(root, driver_root)
 
 
 def find_vendors(root: HostRoot, *, saved_only: bool = False) -> Present:

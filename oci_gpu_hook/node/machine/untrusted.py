@@ -10,6 +10,7 @@ The one module that opens such paths.  Must not believe what it reads: its calle
 
 from __future__ import annotations
 
+import errno
 import posix
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -157,7 +158,7 @@ class ContainerRoot:
         with closing(self.open(path)) as fd:
             status = posix.fstat(fd)
             if not is_character_device(status) or number(status) != numbers:
-                raise OSError(syscalls.ENODEV, "it is another device by now", path)
+                raise OSError(errno.ENODEV, "it is another device by now", path)
             # MIG's capability devices have no write permission: programs open them for reading only.
             access = posix.O_RDWR if status.st_mode & _WRITABLE else posix.O_RDONLY
             posix.close(reopened(fd, access | _NO_WAIT))

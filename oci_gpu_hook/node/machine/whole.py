@@ -8,6 +8,7 @@ wherever the program stops.  Must not know what is written, nor which files may 
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -148,6 +149,6 @@ def failure(path: str, err: OSError) -> ApplyError:
     hint = "nothing was changed"
     if err.errno in (syscalls.EACCES, syscalls.EPERM) and os.geteuid() != 0:
         hint = "run it as root"
-    elif err.errno in (syscalls.ENOSPC, syscalls.EDQUOT):
+    elif err.errno in (errno.ENOSPC, errno.EDQUOT):
         hint = f"make room on the file system of {path.rpartition('/')[0] or '/'}"
     return ApplyError(f"cannot write {path}: {err.strerror}", hint)

@@ -12,7 +12,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from oci_gpu_hook.container.layout import Layout
+from oci_gpu_hook.container.layout import GLIBC, Layout, library_folder_32
 from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.driver.nodes import DeviceNode
 from oci_gpu_hook.node.engines.cdispecs import GPU, MARK, PROGRAM
@@ -165,6 +165,11 @@ def _edits(provision: Provision, hook: Hook) -> Edits:
 
 def _filled(edits: Edits) -> Edits:
     return {key: items for key, items in edits.items() if items}
+
+
+def like_host(folder: str) -> Layout:
+    """The layout of a container whose libraries lie where the host has them, in `folder`."""
+    return Layout(folder, library_folder_32(folder, GLIBC), None, GLIBC, False, False)
 
 
 def vendors_names(found: VendorState) -> tuple[str, ...]:
