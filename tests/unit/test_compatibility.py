@@ -227,6 +227,12 @@ def test_without_a_word_a_later_branch_serves_brands_that_every_note_lists(
     assert bool(decide(offered(), driver, brand)[0]) == taken
 
 
+def test_every_note_lists_the_brands_for_data_centres() -> None:
+    """By nvml.h's numbers: Quadro, Tesla, the virtual ones, and those of the professional series since."""
+    taken = {brand for brand in compatibility.BRANDS if decide(offered(), "570.1.1", brand)[0]}
+    assert compatibility.BRANDS.keys() - taken == {"NVS", "GRID", "GeForce", "TITAN", "GeForceRTX", "TitanRTX"}
+
+
 @pytest.mark.parametrize(
     ("host", "taken"), [("13.1", True), ("13.2", False), ("12.10", True), ("13.10", False), ("", False)]
 )

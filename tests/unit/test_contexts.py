@@ -104,6 +104,13 @@ def test_a_level_that_would_take_long_to_read_is_refused(categories: str) -> Non
         contexts.parse_context(f"u:r:t:s0:{categories}")
 
 
+def test_a_level_is_no_longer_than_the_kernel_takes() -> None:
+    """All name one category: how many they are is no fault."""
+    assert contexts.parse_level(f"s0:{'c1,' * 1364}c1").categories == {1}
+    with pytest.raises(MalformedContext, match="too long"):
+        contexts.parse_level(f"s0:{'c1,' * 1365}c1")
+
+
 def test_a_level_has_so_many_categories_and_no_more() -> None:
     most = contexts._MOST
     assert len(contexts.parse_context(f"u:r:t:s0:c0.c{most - 1}").low.categories) == most  # type: ignore[union-attr]

@@ -203,15 +203,17 @@ def test_an_engines_usual_rules_leave_the_default_devices_and_the_listed_one() -
     listed = [DeviceRule("a", None, None, "rwm", allow=False), DeviceRule("c", 10, 229, "rw")]
     instructions = program([*listed, *runtime_defaults()])
     allowed = [
-        Request(CHAR, 1, 3, READ | WRITE),
+        # null, zero, full, random, urandom, tty, ptmx and the ptys.
+        *[Request(CHAR, 1, minor, READ | WRITE) for minor in (3, 5, 7, 8, 9)],
+        *[Request(CHAR, 5, minor, READ | WRITE) for minor in (0, 2)],
         Request(CHAR, 136, 77, READ | WRITE),
         Request(CHAR, 10, 229, READ),
         Request(CHAR, 195, 0, MKNOD),
         Request(BLOCK, 8, 0, MKNOD),
     ]
     denied = [
-        Request(CHAR, 1, 11, READ),  # kmsg
-        Request(CHAR, 5, 1, READ),  # the host's console
+        *[Request(CHAR, 1, minor, READ) for minor in (1, 2, 4, 6, 10, 11, 12)],  # mem, kmem, port, core, kmsg
+        *[Request(CHAR, 5, minor, READ) for minor in (1, 3)],  # the host's console
         Request(CHAR, 10, 200, READ),  # net/tun
         Request(BLOCK, 8, 0, READ),
         Request(CHAR, 195, 0, READ),

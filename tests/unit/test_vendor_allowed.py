@@ -99,6 +99,24 @@ def test_numbers(major: int, minor: int, is_refused: bool) -> None:
     assert bool(allowed.device_number(major, minor)) == is_refused
 
 
+def test_no_number_for_good_is_given_but_those_of_accelerators() -> None:
+    """video4linux, ALSA, NVIDIA, DRM, InfiniBand, and what devices.txt leaves to local use."""
+    accelerators = {81, 116, 195, 226, 231, *range(60, 64), *range(120, 128)}
+    assert {major for major in range(234) if not allowed.device_number(major, 200)} == accelerators
+
+
+def test_misc_devices_are_given_by_the_minors_that_are_nobodys_for_good() -> None:
+    assert {minor for minor in range(400) if not allowed.device_number(10, minor)} == {
+        *range(16, 128),
+        *range(255, 400),
+    }
+
+
+def test_a_containers_own_devices_are_called_that() -> None:
+    own = [minor for minor in range(20) if "of its own" in allowed.device_number(1, minor)]
+    assert own == [3, 5, 7, 8, 9]
+
+
 @pytest.mark.parametrize(
     "path",
     [

@@ -158,6 +158,7 @@ def test_bounds() -> None:
     assert len(group(miscellaneous=most).files) == len(most)
     with pytest.raises(ConfigError, match="more than 4096 things"):
         group(miscellaneous=most, sockets=["/run/x"])
+    assert len(group(devices=["x"] * 256).devices) == 256
     with pytest.raises(ConfigError, match="more than 256 devices"):
         group(devices=["x"] * 257)
     with pytest.raises(ConfigError, match=r"x\.json: it is larger than 1 MiB"):
