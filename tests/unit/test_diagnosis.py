@@ -361,7 +361,7 @@ WRONG = (
 )
 
 
-@pytest.mark.parametrize("text", WRONG)
+@pytest.mark.parametrize("text", WRONG, ids=lambda text: repr(text[:8]))
 def test_a_text_that_is_no_spec_is_warned_of(tmp_path: Path, text: str) -> None:
     (found,) = speccheck.of_gpus(planted(tmp_path, text), "580.1")
     assert found.seen == "/etc/cdi/0.yaml cannot be read: it is neither JSON nor YAML"

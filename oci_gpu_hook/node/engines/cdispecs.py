@@ -104,8 +104,9 @@ def _read(said: str) -> dict[str, Any]:
     except ImportError as err:
         raise _NoParserError("this Python has no PyYAML (python3-pyyaml, on Debian python3-yaml)") from err
     try:
-        # Each scalar is a string: no word is taken for a date or a number.
-        return _object(yaml.load(said, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader)))
+        # Each scalar is a string: no word is taken for a date or a number.  Not libyaml's parser: a text that is
+        # nested too deep overflows its stack and kills the process.
+        return _object(yaml.load(said, Loader=yaml.BaseLoader))
     except (yaml.YAMLError, RecursionError) as err:
         raise ValueError("no YAML") from err
 
