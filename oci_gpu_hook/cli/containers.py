@@ -141,9 +141,10 @@ def lines_of(held: Holders, found: AllContainers, *, with_others: bool) -> list[
     lines = [f"no container{where} holds a GPU{' or another device' if with_others else ''}"]
     if holding:
         lines = columns([tuple([row[at] for at in shown]) for row in (_HEADINGS, *map(_cells, holding))])
-    lines += ["", f"held by {'no container' + where if is_partial else 'nobody'}: {_list(held.free)}"]
+    lines += ["", f"held by no container{where}: {_list(held.free)}"]
     who = listed([printable(_called(item)) for item in held.privileged])
-    lines += [f"held by nobody, and open to privileged containers ({who}): {_list(held.open)}"] if held.open else []
+    if held.open:
+        lines += [f"held by no container, and open to privileged containers ({who}): {_list(held.open)}"]
     lines += [note for item in holding for note in _notes(item)]
     is_certain = all([item.is_certain for item in holding])
     notes = (

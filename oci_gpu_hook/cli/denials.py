@@ -123,7 +123,7 @@ def _runtime(denial: Denial, target: contexts.Context) -> tuple[str, str]:
     if not started and target.type != _RUNTIME:
         return (f"the domain of oci-gpu-runtime may not {_words(denial)} {target.type}", f"{_BELONGS}; then report it")
     return (
-        "the runtime behind oci-gpu-runtime has not the label of an engine's program, so it has no domain to run in",
+        "the runtime behind oci-gpu-runtime does not have the label of an engine's program, so it gets no domain",
         "give it that label, on the host: restorecon -v for runc and crun; for others semanage fcontext -a -t "
         "container_runtime_exec_t (on Debian container_engine_exec_t) and its path, then restorecon -v",
     )
@@ -233,7 +233,7 @@ def _service(denial: Denial, source: contexts.Context, target: contexts.Context)
     if target.type != "nvidia_runtime_t" and not is_nvidias:
         return None
     if source.type != _GPU_CONTAINER:
-        cause = f"a {source.type} container speaks to a service of NVIDIA's on the host ({target.type})"
+        cause = f"a {source.type} container connects to a service of NVIDIA's on the host ({target.type})"
         return cause, _AS_GPU_CONTAINER
     return (
         f"a service of NVIDIA's or its socket is {target.type}, which {source.type} may not use",

@@ -23,7 +23,7 @@ from oci_gpu_hook.request.state import State
 
 
 @click.command()
-@click.option("--bundle", metavar="DIR", required=True, help="The container's bundle (its config.json lies in it).")
+@click.option("--bundle", metavar="DIR", required=True, help="The container's bundle (the folder of its config.json).")
 @click.option("--pid", metavar="N", type=click.IntRange(min=1), help="The container's process, if it exists already.")
 @click.option("--id", "container_id", metavar="ID", default="", help="The container's id, if it exists already.")
 @output_format

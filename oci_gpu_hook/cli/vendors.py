@@ -143,7 +143,7 @@ def _summary(vendor: Vendor) -> str:
 
 def _notes(path: str) -> list[str]:
     """What is no fault of a file's content."""
-    notes = [f"it is read once it lies in {folders.ADMINISTRATORS}"]
+    notes = [f"it is read only in {folders.ADMINISTRATORS}"]
     fault = (HostRoot().source(os.path.realpath(path)) or (False, ""))[1]
     if fault:
         notes.append(f"it must be root's alone there: now {fault}")

@@ -127,7 +127,7 @@ def save(root: HostRoot, name: str, heading: bytes, values: tuple[Any, ...], sta
 
 
 def load(root: HostRoot, name: str, heading: bytes) -> Any:
-    """The values of such a file, records as plain tuples; None if there is none that `read` gives and that is whole."""
+    """The values of such a file, records as plain tuples; None if `read_file` gives none that is whole."""
     data = read_file(root, name)
     begin = len(heading) + LENGTH_BYTES
     if data is None or not data.startswith(heading):
@@ -135,7 +135,7 @@ def load(root: HostRoot, name: str, heading: bytes) -> Any:
     if len(data) != begin + int.from_bytes(data[len(heading) : begin], "little"):
         return None
     try:
-        # marshal is safe with trusted bytes only, and `read` gives no others.
+        # marshal is safe with trusted bytes only, and `read_file` gives no others.
         return marshal.loads(data[begin:])
     except (EOFError, ValueError, TypeError, MemoryError):
         return None

@@ -41,7 +41,7 @@ class Progress:
             if len(self.notes) > _MOST_NOTES:
                 return
             if len(self.notes) == _MOST_NOTES:
-                note = "more is left out than can be told"
+                note = "more is left out than is listed here"
             self.notes.append(sentence.line(note))
 
     def say(self) -> None:

@@ -287,7 +287,7 @@ def _without_kinds(names: Names) -> Names:
     if not qualified:
         return names
     if len(qualified) != len(names.devices):
-        raise RequestError(f"CDI names such as {quoted(qualified[0])} stand beside others in {names.where}", AUTHOR)
+        raise RequestError(f"CDI names such as {quoted(qualified[0])} are mixed with others in {names.where}", AUTHOR)
     found: dict[str, list[str]] = {"gpu": [], "imex-channel": [], **{feature.name: [] for feature in words.FEATURES}}
     for item in qualified:
         kind, _, name = item.partition("=")

@@ -67,7 +67,7 @@ def _vendor(document: object, path: str) -> Vendor:
     groups: dict[str, Group] = top["inventory"]
     versioned = [item.path for it in groups.values() for item in (*it.libraries, *it.files) if _VERSION in item.path]
     if versioned and "version" not in top:
-        what = f"{_VERSION} in {quoted(versioned[0])} stands for nothing"
+        what = f"{_VERSION} in {quoted(versioned[0])} has no value"
         raise ConfigError(f".inventory: {what}", "write the key version too")
     if "driver_feature" in top:
         groups = _chosen(top["driver_feature"], groups)
@@ -187,7 +187,7 @@ def _variable_fault(text: str) -> str:
 def _host_path_fault(path: str) -> str:
     odd = path.replace(_VERSION, "")
     if "{" in odd or "}" in odd:
-        return f"{quoted(path)} has braces, in which {_VERSION} alone stands"
+        return f"{quoted(path)} has braces, which only {_VERSION} may have"
     return allowed.host_path(path)
 
 

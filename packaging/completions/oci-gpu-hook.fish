@@ -40,7 +40,7 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a metrics -d 'Show counters of 
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a features -d 'Show this node\'s features, as Node Feature Discovery\'s local source reads them'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -l version -d 'Show the version and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -s h -l help -d 'Show help and exit'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at plan' -l bundle -r -f -a '(__fish_complete_directories)' -d 'The container\'s bundle (its config.json lies in it)'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at plan' -l bundle -r -f -a '(__fish_complete_directories)' -d 'The container\'s bundle (the folder of its config.json)'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at plan' -l pid -r -f -d 'The container\'s process, if it exists already'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at plan' -l id -r -f -d 'The container\'s id, if it exists already'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at plan' -l format -r -f -a 'text json' -d 'How to print it'

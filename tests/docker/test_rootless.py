@@ -73,5 +73,5 @@ echo '. /srv/user.sh; oci-gpu-hook configure docker --user --remove; ls -A .conf
     assert opened(found["none"]) == set()
     assert "failed" in found["unknown"] and "unknown device '77'" in "\n".join(found["unknown"])
     text = "\n".join(found["shown"])
-    assert "mine (user 64123's)" in text.partition("held by nobody")[0], text
+    assert "mine (user 64123's)" in text.partition("held by no container")[0], text
     assert "mine" in text and "of Docker, user 64123's" in text, text

@@ -191,7 +191,7 @@ def test_two_at_once(seen: dict[str, list[str]]) -> None:
 def test_commands_know_its_name(seen: dict[str, list[str]]) -> None:
     text = "\n".join(seen["shown"])
     assert "index of LXC, process" in text, text
-    assert "LXC" in text.partition("held by nobody")[0], text
+    assert "LXC" in text.partition("held by no container")[0], text
     assert "pass  callers" in text, text
 
 

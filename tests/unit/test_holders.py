@@ -286,7 +286,7 @@ def test_where_nobody_holds_a_gpu(program: Program, runs: HostRoot, monkeypatch:
     text = program(*words)
     assert "held by no container that you may look into: 0, 1\n1 processes of other" in text
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert program(*words).startswith("no container holds a GPU\n\nheld by nobody: 0, 1\n")
+    assert program(*words).startswith("no container holds a GPU\n\nheld by no container: 0, 1\n")
     document = program.document(*words)
     assert document["containers"] == []
     assert [(item["name"], item["mig"]) for item in document["free"]] == [("0", False), ("1", False)]
@@ -314,7 +314,7 @@ def test_others_have_a_column_of_their_own(program: Program, runs: HostRoot, mon
     heading, *lines = program("containers", "--host-root", runs.path).splitlines()
     assert heading.split()[4:] == ["GPU", "OTHERS", "SINCE"]
     assert "-    OCI_AMD=0  1970-01-12T" in lines[1]
-    assert lines[3] == "held by nobody: OCI_AMD=1"
+    assert lines[3] == "held by no container: OCI_AMD=1"
     assert "first has the node of OCI_AMD=1, and its device cgroup denies it" in lines[5]
     document = program.document("containers", "--host-root", runs.path)
     row = document["containers"][1]

@@ -71,7 +71,7 @@ def test_what_names_no_device_is_refused(value: str) -> None:
     [
         ("nvidia.com/gpu=", "unknown device ''"),
         ("nvidia.com/gpu=0=1", "unknown device '0=1'"),
-        ("nvidia.com/gpu=0,0", "stand beside others"),
+        ("nvidia.com/gpu=0,0", "are mixed with others"),
         ("nvidia.com/tpu=0", "unknown CDI kind"),
         ("example.com/gpu=0", "unknown CDI kind"),
         ("NVIDIA.com/gpu=0", "unknown CDI kind"),

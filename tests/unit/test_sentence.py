@@ -89,7 +89,7 @@ def test_of_very_many_notes_the_first_are_said(capfd: pytest.CaptureFixture[str]
     progress.say()
     said = capfd.readouterr().err.rstrip("\n").split("\n")
     assert len(said) == len(progress.notes) == 129
-    assert said[-1] == "oci-gpu-hook: more is left out than can be told"
+    assert said[-1] == "oci-gpu-hook: more is left out than is listed here"
 
 
 class AllVolumes(Tree):

@@ -191,7 +191,7 @@ def test_other_annotations_ask_for_nothing(annotations: dict[str, str]) -> None:
         ("nvidia.com/gpu=x", "unknown device 'x' in the annotations cdi.k8s.io/*"),
         ("nvidia.com/gpu", "unknown device 'nvidia.com/gpu'"),
         ("nvidia.com/tpu=1", "unknown CDI kind"),
-        ("nvidia.com/gpu=0,nvidia.com/gpu", "stand beside others"),
+        ("nvidia.com/gpu=0,nvidia.com/gpu", "are mixed with others"),
         ("nvidia.com/imex-channel=x", "'x' in the annotations cdi.k8s.io/* is no IMEX channel"),
     ],
 )

@@ -221,7 +221,7 @@ def test_a_bad_item_says_what_is_bad() -> None:
         ("libraries", {"path": "/opt/x", "target": "opt"}, "no absolute path"),
         ("libraries", {"path": "/opt/x", "target": "/opt/*"}, "a pattern"),
         ("libraries", "/opt/{vresion}/x", "braces"),
-        ("libraries", "/opt/{version}/x", "stands for nothing"),
+        ("libraries", "/opt/{version}/x", "has no value"),
         ("libraries", "/srv/x", "outside of"),
         ("directories", "/usr/lib64", "everybody's"),
         ("directories", "/etc", "everybody's"),

@@ -50,7 +50,7 @@ def of_gpus(specs: tuple[SpecFile, ...], version: str, mig_devices: tuple[MigDev
         elif spec.fault:
             findings.append(warned("CDI", f"{spec.path} cannot be read here: {spec.fault}", again))
         elif not spec.is_ours:
-            seen = f"{spec.path} was made by another program, which injects by itself what it names"
+            seen = f"{spec.path} was made by another program: engines use it without the hook"
             findings.append(warned("CDI", seen, remove))
         else:
             findings.append(passed("CDI", f"{spec.path} is for driver {version}"))
