@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``containers``: which running container holds which GPU or other device, and which of them nobody holds.
+"""``containers``: which running container holds which GPU or other device, and which of them no container holds.
 
 With --watch, the devices with how busy they are are shown again and again until ^C: one screen on a terminal, cut to
 its size; else one block for each look.  How busy a GPU is comes from what the unit for GPUs' metrics has written last.
@@ -49,7 +49,7 @@ _LARGEST_METRICS = 4 << 20
 @config_file
 @host_root
 def containers(watch: float | None, form: str, config: str | None, root: HostRoot) -> None:
-    """Show which running container holds which GPU, and which GPUs nobody holds; other vendors' devices as well.
+    """Show which running container holds which GPU, and which GPUs are free; other vendors' devices as well.
 
     It is read from the containers themselves, their device nodes, mounts and cgroups: no engine is asked, nothing is
     remembered, and no GPU is opened.  A container holds a GPU whose node it has and may open, no matter who gave it.
@@ -100,7 +100,7 @@ def _told(counted: tuple[Counted, ...], most: int) -> list[str]:
 
 
 def document(held: Holders, found: AllContainers, counted: tuple[Counted, ...], most: int) -> dict[str, object]:
-    """The containers, the devices that nobody holds and the leases, for programs."""
+    """The containers, the free devices and the leases, for programs."""
     return {
         "containers": [_row(item) for item in held.holding],
         **_kinds("free", "free_others", held.free),
@@ -130,7 +130,7 @@ def _kinds(name: str, others: str, shares: tuple[HeldShare | OtherDevice, ...]) 
 
 
 def lines_of(held: Holders, found: AllContainers, *, with_others: bool) -> list[str]:
-    """One line for each container, then the devices that nobody holds, then what must be said of single ones.
+    """One line for each container, then the free devices, then notes on single ones.
 
     with_others: whether there are devices of other vendors, which get a column.
     """

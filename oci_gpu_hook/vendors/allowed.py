@@ -196,7 +196,7 @@ def driver(name: str) -> str:
 def version(text: str) -> str:
     """Why a driver's version cannot stand for ``{version}`` in a path."""
     if not text or len(text) > _LONGEST_VERSION:
-        return f"the version {quoted(text)} has not 1 to {_LONGEST_VERSION} characters"
+        return f"the version {quoted(text)} must have 1 to {_LONGEST_VERSION} characters"
     odd = [letter for letter in text if not ((letter.isascii() and letter.isalnum()) or letter in "._+~:-")]
     if odd or text.startswith("."):
         return f"the version {quoted(text)} has characters other than letters, digits and ._+~:-"

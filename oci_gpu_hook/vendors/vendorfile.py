@@ -143,7 +143,7 @@ def _version(value: object, place: str) -> Version:
         return Version("text", _read(value, place, _VERSION_TEXT))
     found = _keys(value, place, _VERSION_KEYS, wanted='a string, {"module": NAME} or {"file": PATH}')
     if len(found) != 1:
-        raise ConfigError(f"{place}: it has not one source", 'write {"module": NAME} or {"file": PATH}')
+        raise ConfigError(f"{place}: it must have one source", 'write {"module": NAME} or {"file": PATH}')
     return Version(*found.popitem())
 
 

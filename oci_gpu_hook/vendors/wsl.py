@@ -57,7 +57,7 @@ def vendor(root: HostRoot, see: See = lambda _: None) -> Vendor:
             "wsl",
             devices=(DevicePattern(DXG),),
             libraries=libraries,
-            # WSL's PATH has the folder of the libraries, and a container's has not.
+            # WSL's PATH has the folder of the libraries, and a container's does not.
             files=(Item(f"{LIBRARIES}/{_PROGRAM}", _PROGRAMS),),
         ),
         Group("driver store", files=tuple(stored)),

@@ -29,7 +29,7 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a config -d 'Show what the admi
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a configure -d 'Name our runtime, or our hook\'s folder, in an engine\'s settings'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a doctor -d 'Check every precondition on this host, in order of cause; or one running container'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a validate -d 'Validate driver, hook and GPUs of this host; without STEP all three, in this order'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a containers -d 'Show which running container holds which GPU, and which GPUs nobody holds; other vendors\' devices as well'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a containers -d 'Show which running container holds which GPU, and which GPUs are free; other vendors\' devices as well'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a flags -d 'Print the lines that give GPUs to containers, to paste into a command or a configuration'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a volume -d 'Keep the driver\'s volume of nvidia-docker 1\'s time: copies of its files, for containers without a hook'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a swarm -d 'Give this host\'s GPUs to Docker Swarm'

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which container holds which GPU or other device, and which of them nobody holds: values in, values out.  Pure.
+"""Which container holds which GPU or other device, and which of them are free: values in, values out.  Pure.
 
 A container can move its nodes, or make others elsewhere.  So it holds a GPU that its device cgroup allows, if it has
 the node, or if that cgroup was written for it, as it does not allow every device.  A GPU that is divided is held by MIG
@@ -55,8 +55,8 @@ class Holder(NamedTuple):
 class Holders(NamedTuple):
     """Who has which device.
 
-    free: what nobody holds, and nobody could open; privileged: the containers that may open every device, and can make
-    the nodes; open: what nobody holds, and those could open.
+    free: what no container holds or could open; privileged: the containers that may open every device, and can make
+    the nodes; open: what no container holds, and those could open.
     """
 
     holding: tuple[Holder, ...]

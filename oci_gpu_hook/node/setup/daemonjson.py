@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Docker's daemon.json: one value of it is exchanged, and every other byte stays.
 
-It is the administrator's file.  Its text is cut and joined, never serialised anew, and what was added can be taken away
-again.  Must not know what a value means, nor read or write a file.
+It is the administrator's file.  Its text is cut and joined, never serialised, and what was added can be taken
+away again.  Must not know what a value means, nor read or write a file.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def exists(root: HostRoot) -> bool:
 
 
 def is_ours(root: HostRoot) -> bool:
-    """Whether there is a volume of ours; what else may have its place is nobody's concern."""
+    """Whether there is a volume of ours; what else may have its place does not matter."""
     try:
         return exists(root)
     except ConfigError:
