@@ -51,5 +51,5 @@ for folder in /run/containerd /run/docker/containerd/daemon /run/k3s/containerd;
     done
 done
 [ -z "$running" ] || say "containers run by $runtime, and without it nobody can enter or stop them:$running" \
-    "(stop them, or start them anew once their engine names runc)"
+    "(stop them, or start them again once their engine names runc)"
 exit $found

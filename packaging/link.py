@@ -39,7 +39,7 @@ ROOTS = {
     "runtime": ("runtime.create",),
     # Every container for which the hook starts Python.
     "start": ("hook", "__main__"),
-    # Before crun sets a container's resources anew.
+    # Before crun sets a container's resources again.
     "update": ("runtime.update",),
     # A container with a GPU, or one whose labels are corrected.
     "gpu": ("request.parse", "container.rootfs", "planning.decide", "apply", "report.records"),

@@ -34,4 +34,4 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--update-goldens", action="store_true", help="write the goldens anew, for review")
+    parser.addoption("--update-goldens", action="store_true", help="write the goldens again, for review")

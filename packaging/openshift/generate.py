@@ -175,7 +175,7 @@ def main(arguments: list[str]) -> int:
 def _check(folder: Path, made: dict[str, str]) -> int:
     stale = [name for name, text in made.items() if (folder / name).read_text() != text]
     for name in stale:
-        print(f"generate.py: {folder / name} is not this tree's: make it anew", file=sys.stderr)
+        print(f"generate.py: {folder / name} is not this tree's: make it again", file=sys.stderr)
     return 1 if stale else 0
 
 

@@ -184,7 +184,7 @@ def test_two_runs_make_the_same_bytes_and_check_says_so(made: Path, tmp_path: Pa
         file.write("# edited\n")
     ran = generate(tmp_path / "edited", "--check")
     assert ran.returncode == 1
-    assert "is not this tree's: make it anew" in ran.stderr
+    assert "is not this tree's: make it again" in ran.stderr
     ran = generate(tmp_path / "none", "--check")
     assert (ran.returncode, ran.stderr.count("\n")) == (1, 1)
 
