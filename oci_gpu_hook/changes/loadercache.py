@@ -24,7 +24,7 @@ def merge(tree: Tree, path: str, ours: tuple[ldcache.Entry, ...]) -> str:
         found = tree.find(path)
     except OSError:
         found = None
-    is_volumes = found is not None and not (tree.is_own(found) or _is_in_memory(found))
+    is_volumes = found is not None and not _is_containers(tree, found)
     data = None if found is None or is_volumes else _read(found)
     try:
         merged = ldcache.merge(data, ours)
@@ -34,9 +34,14 @@ def merge(tree: Tree, path: str, ours: tuple[ldcache.Entry, ...]) -> str:
     return f"{path} lies in a volume, and what it lists is left out" if is_volumes else ""
 
 
-def _is_in_memory(found: int) -> bool:
-    """Whether it lies in a tmpfs, as what an earlier hook of ours has mounted does: no server answers for it."""
-    mount = mountinfo.mount(procfile.pieces("/proc/self/mountinfo"), syscalls.mount_of(found)[0])
+def _is_containers(tree: Tree, found: int) -> bool:
+    """Whether it lies on the root itself, or in a tmpfs, as what an earlier hook of ours has mounted: no server, and no
+    driver of the kernel's, as of procfs, answers for it.
+    """
+    id = syscalls.mount_of(found)[0]
+    if id == syscalls.mount_of(tree.root_fd)[0]:
+        return True
+    mount = mountinfo.mount(procfile.pieces("/proc/self/mountinfo"), id)
     return mount is not None and mount.type == "tmpfs"
 
 

@@ -87,7 +87,7 @@ tree.attach(clone("file"), "/opt/a/x", folder=False)
 try: tree.own_folder("/opt/a/x")
 except OSError as err: print(err)
 """
-    assert run(tmp_path, case) == ["/opt/a/x is there and is no folder"]
+    assert run(tmp_path, case) == ["/opt/a/x is there and is not a folder"]
 
 
 def test_a_clone_has_its_attributes(tmp_path: Path) -> None:
@@ -193,3 +193,18 @@ for folder in (False, True):
     except OSError as err: print(err, below())
 """
     assert run(tmp_path, case) == ["/opt/link leads too deep ['/opt', '/opt/link']"] * 2
+
+
+def test_of_an_image_no_file_of_the_kernels_is_read(tmp_path: Path) -> None:
+    """The container's own procfs is no volume, but to read a PCI device's configuration may stop that device."""
+    case = """
+from oci_gpu_hook.changes import loadercache
+os.makedirs(root + "/proc"); os.makedirs(root + "/etc")
+assert os.spawnvp(os.P_WAIT, "mount", ["mount", "-t", "proc", "none", root + "/proc"]) == 0
+kernels = os.open(root + "/proc", os.O_PATH)
+tree = Tree(root_fd, (syscalls.mount_of(root_fd)[0], syscalls.mount_of(kernels)[0]), Undo())
+os.symlink("/proc/version", root + "/etc/ld.so.cache")
+loadercache._read = lambda found: print("read")
+print(loadercache.merge(tree, "/etc/ld.so.cache", ()))
+"""
+    assert run(tmp_path, case) == ["/etc/ld.so.cache lies in a volume, and what it lists is left out"]
