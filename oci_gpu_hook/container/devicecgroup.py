@@ -140,8 +140,9 @@ def _directory(path: str, controller: str, pid: int) -> str:
     for mount in mountinfo.mounts(procfile.pieces(_MOUNTINFO)):
         root = mount.root.rstrip("/")
         directory = mount.point + path[len(root) :]
-        is_there = f"{path}/".startswith(f"{root}/") and posix.access(directory, posix.F_OK)
-        if mount.type == kind and is_there and (not controller or controller in mount.options.split(",")):
+        is_its = mount.type == kind and (not controller or controller in mount.options.split(","))
+        # No other filesystem is asked: its server may never answer.
+        if is_its and f"{path}/".startswith(f"{root}/") and posix.access(directory, posix.F_OK):
             return directory.rstrip("/")
     raise syscalls.SyscallError(syscalls.ENOENT, "open", f"cgroup {path} below the mounts of its hierarchy")
 

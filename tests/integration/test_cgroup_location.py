@@ -100,6 +100,22 @@ def test_a_mount_may_show_a_part_of_a_hierarchy(version: str, cgroup: str, move:
     assert located(version, script) == [(version, path, path, "", version, "", "", "")]
 
 
+def test_no_other_filesystem_is_asked_for_it() -> None:
+    """Mounted before the hierarchy, and its server never answers: dead NFS, or a user's FUSE."""
+    script = f"""
+mkdir {ROOT}/silent; mkfifo {ROOT}/ready
+{sys.executable} tests/hostile/silent.py {ROOT}/silent allow_other >{ROOT}/ready & silent=$!; pids=$silent
+read -r line <{ROOT}/ready
+umount {ROOT}/devices; mkdir {ROOT}/else; mount -t cgroup -o devices none {ROOT}/else; base={ROOT}/else/{BASE}
+in_cgroup {ID}
+kill -USR1 $silent; (sleep 20; kill -KILL $silent) >/dev/null 2>&1 & pids="$pids $!"
+locate {ID} $(cat $base/{ID}/cgroup.procs)
+kill -0 $silent
+"""
+    path = f"{ROOT}/else/{BASE}/{ID}"
+    assert located("v1", script) == [("v1", path, path, "", "v1", "", "", "")]
+
+
 def test_a_host_without_device_cgroups_is_said() -> None:
     script = "mount -t tmpfs none {0}; echo 0::/ >{0}/empty; within=without_devices\n"
     script += 'without_devices() {{ sh -c \'mount --bind $0 /proc/$$/cgroup; exec "$@" $$\' {0}/empty "$@"; }}\n'
