@@ -44,8 +44,7 @@ def relabel(tree: Tree, path: str, context: str) -> None:
         is_hosts = False
     if is_hosts:
         raise TargetError(syscalls.EXDEV, f"{path} is the host's own, which is never relabelled")
-    before = _set(root, context)
-    if before:
+    if before := _set(root, context):
         tree.undo.remember(_set, root, before)
     _relabel_below(tree, root, path, context)
 
@@ -65,8 +64,7 @@ def _relabel_below(tree: Tree, root: int, path: str, context: str) -> None:
                 continue
             status = posix.fstat(fd)
             if syscalls.mount_of(fd)[0] == mount and not is_link(status):
-                before = _set(fd, context)
-                if before:
+                if before := _set(fd, context):
                     tree.undo.remember(_restore, folder, name, before)
                 if is_folder(status):
                     folders.append(fd)
@@ -77,6 +75,8 @@ def _relabel_below(tree: Tree, root: int, path: str, context: str) -> None:
 def _set(fd: int, context: str) -> str:
     """Set one label; gives the old one, or "" if it was right already."""
     before = label_of(fd)
+    if not before:
+        raise TargetError(syscalls.EILSEQ, "its label cannot be read, and so not be put back")
     if before == context:
         return ""
     try:

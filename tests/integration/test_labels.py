@@ -115,3 +115,16 @@ except OSError as err: print(err)
 {EVERYTHING}
 """
     assert run(tmp_path, case) == f"setxattr security.selinux: Read-only file system\n{BEFORE}\n"
+
+
+def test_a_label_that_cannot_be_read_is_left_as_it_is(tmp_path: Path) -> None:
+    """It could not be put back."""
+    case = """
+open(shm + "/sem.bare", "w").close()
+try: relabel()
+except OSError as err: print(err)
+tree.undo.take_back()
+print("security.selinux" in os.listxattr(shm + "/sem.bare"), label(shm), label(shm + "/sem.one"))
+"""
+    said = "its label cannot be read, and so not be put back"
+    assert run(tmp_path, case) == f"{said}\nFalse {BEFORE} {BEFORE}\n"
