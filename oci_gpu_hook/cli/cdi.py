@@ -227,7 +227,9 @@ def of_vendor(root: HostRoot, settings: Settings, hook: spec_of.Hook) -> dict[st
 def stale(root: HostRoot, document: dict[str, Any]) -> str:
     """Why our spec of another vendor's devices, or of what is beside GPUs, is out of date; "" if it is not."""
     flag, family = cdispecs.vendor_of(document), family_of(document)
-    settings = Settings(device_group="container" if "additionalGids" in str(document) else "host")
+    holders = (document, *cdispecs.objects(document.get("devices")))
+    has_groups = any(["additionalGids" in cdispecs.edits(item) for item in holders])
+    settings = Settings(device_group="container" if has_groups else "host")
     try:
         hook = hook_of("/", (), None, settings, flag)
         now = of_vendor(root, settings, hook) if flag else beside_gpus(root, settings, family)
@@ -267,10 +269,10 @@ def _check_ours(path: str, document: dict[str, Any]) -> None:
         if not status.st_size:
             return
         # Not by its name alone: a user's folder may have a FIFO there meanwhile.
-        found = cdispecs.ours(named.content(path).decode())
+        found = cdispecs.parsed(named.content(path).decode())
     vendor, kind = cdispecs.vendor_of(found), cdispecs.kind_of(found)
     if not (vendor or kind or cdispecs.driver_of(found)):
-        raise UsageError(f"{path} is there and is no CDI spec of ours", "move it away first")
+        raise UsageError(f"{path} is there and is not a CDI spec of ours", "move it away first")
     if (vendor, kind) != (cdispecs.vendor_of(document), cdispecs.kind_of(document)):
         whose = kind or (quoted(vendor) if vendor else "NVIDIA's GPUs")
         raise UsageError(f"{path} is there and is the CDI spec of {whose}", "give another --output")

@@ -119,7 +119,7 @@ def test_each_program_reads_the_text_of_a_path_alike(tmp_path: Path) -> None:
     """YAML has no pairs of surrogates, and no control characters."""
     document = {"path": "/\x07\x7f\x85\u2028\ufeffä\U0001f600"}
     text = cdispec.text(document)
-    assert json.loads(text) == yaml.safe_load(text) == cdispecs.ours(text) == document
+    assert json.loads(text) == yaml.safe_load(text) == cdispecs.parsed(text) == document
 
 
 def test_a_spec_is_written_in_its_place(program: Program, host: Node, tmp_path: Path) -> None:
@@ -171,8 +171,17 @@ def test_anothers_file_is_not_written_over(program: Program, host: Node, tmp_pat
     file = tmp_path / "nvidia.yaml"
     file.write_bytes(text.encode("latin-1"))
     said = program.mistake(2, *generate(host, "--output", file))
-    assert f"{file} is there and is no CDI spec of ours" in said
+    assert f"{file} is there and is not a CDI spec of ours" in said
     assert file.read_bytes() == text.encode("latin-1")
+
+
+def test_our_own_spec_is_written_over_in_yaml_too(program: Program, host: Node, tmp_path: Path) -> None:
+    """As an earlier version wrote it, or somebody's YAML tool since: doctor takes it for ours, and says to write it."""
+    file = tmp_path / "nvidia.yaml"
+    before = yaml.safe_dump(host.spec("all"))
+    file.write_text(before)
+    program(*generate(host, "--output", file))
+    assert file.read_text() != before and json.loads(file.read_text()) == yaml.safe_load(before)
 
 
 def test_a_link_is_not_followed_and_not_replaced(host: Node, tmp_path: Path) -> None:
@@ -263,5 +272,5 @@ def test_a_spec_without_a_hook_and_one_with_groups_are_as_the_schema_says(host: 
         spec = cdispec.of_nodes("nvidia.com/imex-channel", nodes, (mount,), groups=groups)
         validator().validate(spec)
         assert cdispecs.kind_of(spec) == "nvidia.com/imex-channel"
-        assert cdispecs.kind_of(cdispecs.ours(cdispec.text(spec))) == "nvidia.com/imex-channel"
+        assert cdispecs.kind_of(cdispecs.parsed(cdispec.text(spec))) == "nvidia.com/imex-channel"
     assert cdispecs.kind_of(host.spec("all")) == cdispecs.kind_of({"containerEdits": {}}) == ""

@@ -354,10 +354,10 @@ WRONG = (
     "[" * 100000,
     "{" * 100000,
     "a: " * 100000,
-    "a: &a [*a]\nb: [",
     "!!python/object:os.system x",
     "7",
     "\0",
+    r'a: "\UFFFFFFFF"',
 )
 
 
@@ -365,14 +365,17 @@ WRONG = (
 def test_a_text_that_is_no_spec_is_warned_of(tmp_path: Path, text: str) -> None:
     (found,) = speccheck.of_gpus(planted(tmp_path, text), "580.1")
     assert found.seen == "/etc/cdi/0.yaml cannot be read: it is neither JSON nor YAML"
-    assert (found.level, found.remedy) == (WARN, "rm /etc/cdi/0.yaml")
+    assert (found.level, found.remedy) == (WARN, "vi /etc/cdi/0.yaml")
 
 
-def test_aliases_make_no_spec_larger_than_its_text(tmp_path: Path) -> None:
+def test_a_spec_with_aliases_is_not_read(tmp_path: Path) -> None:
+    """They make it larger than any memory once it is shown, and longer than any time once it is walked."""
     bomb = "a0: &a0 x\n" + "".join([f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 40)])
     text = f"{bomb}kind: *a39\ndevices: [{{name: *a39, containerEdits: {{deviceNodes: [{{path: *a39}}]}}}}]\n"
     (spec,) = planted(tmp_path, text)
-    assert (spec.kind, spec.devices()) == ("", ())
+    assert (spec.kind, spec.devices(), spec.document) == ("", (), {})
+    (found,) = speccheck.of_gpus((spec,), "580.1")
+    assert found.seen == "/etc/cdi/0.yaml cannot be read: it has aliases of YAML"
 
 
 def test_without_pyyaml_other_programs_specs_of_gpus_are_not_read(

@@ -26,7 +26,7 @@ def of_gpus(specs: tuple[SpecFile, ...], version: str, mig_devices: tuple[MigDev
     mig_devices: the host's, with the names that NVML has for them now, or none: its spec must not name others.
     """
     broken = [spec for spec in specs if spec.fault and spec.kind != GPU]
-    findings = [warned("CDI", f"{spec.path} cannot be read: {spec.fault}", "rm", spec.path) for spec in broken]
+    findings = [warned("CDI", f"{spec.path} cannot be read: {spec.fault}", "vi", spec.path) for spec in broken]
     specs = tuple([spec for spec in specs if spec.kind == GPU])
     for spec in specs:
         in_folder = [item for item in specs if item.path.rpartition("/")[0] == spec.path.rpartition("/")[0]]

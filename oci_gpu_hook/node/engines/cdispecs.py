@@ -24,6 +24,7 @@ MARK = "OCI_GPU_HOOK_CDI"
 
 _LIBRARY = re.compile(r"/lib(?:cuda|nvidia-ml)\.so\.(\d+\.[0-9.]*\d)")
 _CAPABILITY = re.compile(r"/dev/nvidia-caps/nvidia-cap(\d{1,10})")
+_NOTHING = "it is neither JSON nor YAML"
 _OF_GPUS = re.compile(r"kind\W+nvidia\.com/gpu\b")
 
 
@@ -54,9 +55,8 @@ class SpecFile(NamedTuple):
     def devices(self) -> tuple[SpecDevice, ...]:
         """The devices that it names, in its order."""
         found = []
-        for device in _objects(self.document.get("devices")):
-            edits = device.get("containerEdits")
-            nodes = _objects(edits.get("deviceNodes")) if isinstance(edits, dict) else []
+        for device in objects(self.document.get("devices")):
+            nodes = objects(edits(device).get("deviceNodes"))
             matches = [_CAPABILITY.fullmatch(_word(node.get("path"))) for node in nodes]
             minors = [int(match[1]) for match in matches if match]
             if isinstance(device.get("name"), str):
@@ -74,55 +74,60 @@ def specs(root: HostRoot) -> tuple[SpecFile, ...]:
 def _spec(path: str, said: str) -> SpecFile | None:
     document, kind, fault = {}, "", ""
     try:
-        document = _read(said)
+        document = parsed(said)
     except _NoParserError as err:
         if not _OF_GPUS.search(said):
             return None
         kind, fault = GPU, str(err)
-    except ValueError:
-        fault = "it is neither JSON nor YAML"
+    except ValueError as err:
+        fault = str(err)
     library = _LIBRARY.search(said)
     driver = driver_of(document) or (library.group(1) if library else "")
     return SpecFile(path, _word(document.get("kind")) or kind, bool(driver_of(document)), driver, document, fault)
 
 
-def ours(said: str) -> dict[str, Any]:
-    """The document in the text of a spec of ours; ValueError if it is none."""
-    try:
+def parsed(said: str) -> dict[str, Any]:
+    """The document in the text of a spec; ValueError if it is none."""
+    with suppress(ValueError, RecursionError):
         return _object(json.loads(said))
-    except RecursionError as err:
-        raise ValueError("nested too deep") from err
-
-
-def _read(said: str) -> dict[str, Any]:
-    try:
-        return ours(said)
-    except ValueError:
-        pass
     try:
         import yaml
     except ImportError as err:
         raise _NoParserError("this Python has no PyYAML (python3-pyyaml, on Debian python3-yaml)") from err
+
+    # Not libyaml's parser: a text that is nested too deep overflows its stack and kills the process.  Each scalar is a
+    # string: no word is taken for a date or a number.
+    class Loader(yaml.BaseLoader):  # type: ignore[misc]  # PyYAML has no types
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            # A few hundred bytes of aliases make a document that no memory holds once it is shown or walked.
+            if self.check_event(yaml.AliasEvent):
+                raise ValueError("it has aliases of YAML")
+            return super().compose_node(parent, index)
+
     try:
-        # Each scalar is a string: no word is taken for a date or a number.  Not libyaml's parser: a text that is
-        # nested too deep overflows its stack and kills the process.
-        return _object(yaml.load(said, Loader=yaml.BaseLoader))
-    except (yaml.YAMLError, RecursionError) as err:
-        raise ValueError("no YAML") from err
+        return _object(yaml.load(said, Loader=Loader))
+    except (yaml.YAMLError, RecursionError, OverflowError) as err:
+        raise ValueError(_NOTHING) from err
 
 
 def _object(document: object) -> dict[str, Any]:
     if not isinstance(document, dict):
-        raise ValueError("no object")
+        raise ValueError(_NOTHING)
     return document
 
 
 def _word(value: object) -> str:
-    """A string; "" for anything else, which YAML's aliases could make too large to print."""
     return value if isinstance(value, str) else ""
 
 
-def _objects(items: object) -> list[dict[str, Any]]:
+def edits(item: dict[str, Any]) -> dict[str, Any]:
+    """The containerEdits of a spec or of a device in it; {} if there are none."""
+    found = item.get("containerEdits")
+    return found if isinstance(found, dict) else {}
+
+
+def objects(items: object) -> list[dict[str, Any]]:
+    """The objects in a list; none if it is no list."""
     return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
 
 
