@@ -20,6 +20,8 @@ from oci_gpu_hook.node.machine import apart
 from oci_gpu_hook.planning.compatibility import BRANDS
 
 _MOST_MIG_DEVICES = 64
+# What each line of `answer` begins with.
+_OURS = b"nvml: "
 
 
 class MigFacts(NamedTuple):
@@ -77,10 +79,11 @@ def ask_nvml(
     except OSError as err:
         raise NvmlUnavailable(f"NVML cannot be asked: {err.strerror}") from err
     documents: list[dict[str, Any]] = []
-    for line in said.output.split(b"\n"):
-        # The last line may be cut, and a library may write lines of its own.
-        with suppress(ValueError, TypeError):
-            documents.append({**json.loads(line)})
+    # A library may write lines of its own.
+    for line in [line for line in said.output.split(b"\n") if line.startswith(_OURS)]:
+        # The last one may be cut.
+        with suppress(ValueError):
+            documents.append(json.loads(line[len(_OURS) :]))
     first, *gpus = documents or [{}]
     if "error" in first:
         raise NvmlUnavailable(f"NVML cannot be asked: {first['error']}")
@@ -129,7 +132,7 @@ def answer(ask_gpu: Callable[[Any, Any], dict[str, Any]]) -> None:
 
 def _say(document: dict[str, Any]) -> None:
     """One line, written at once: threads do not wait for one another."""
-    os.write(1, json.dumps(document).encode() + b"\n")
+    os.write(1, _OURS + json.dumps(document).encode() + b"\n")
 
 
 def _decoded(value: bytes | str) -> str:
