@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from oci_gpu_hook.errors import ApplyError, ConfigError
+from oci_gpu_hook.errors import ApplyError, ConfigError, UsageError
 from oci_gpu_hook.node.machine import whole
 
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="a folder can only be given away as root")
@@ -81,3 +81,9 @@ def test_what_lies_below_it_may_not(exporters: Path, tmp_path: Path, led: bool) 
     with pytest.raises(ConfigError, match="would lie in a folder of user"):
         whole.write(str(exporters / "new/folders/x.prom"), "new")
     assert not (exporters / "new").exists()
+
+
+def test_more_missing_folders_than_python_has_frames_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="too many folders are missing"):
+        whole.write(f"{tmp_path}{'/a' * 1500}/file", "")
+    assert os.listdir(tmp_path) == []

@@ -140,6 +140,8 @@ def explained(path: str) -> Iterator[None]:
     except UntrustedError as err:
         hint = "the administrator must name a folder to which only root's folders lead"
         raise ConfigError(f"cannot write {path}: {err}", hint) from err
+    except RecursionError:
+        raise UsageError("cannot write the file: too many folders are missing", "give a shorter path") from None
     except OSError as err:
         raise failure(path, err) from err
 
