@@ -36,8 +36,7 @@ def allow(levels: list[str], rules: tuple[DeviceRule, ...], fallback: tuple[Devi
         return ""
     reason = "the device cgroup is left alone: no device program restricts the container's cgroup"
     # The last one opened is the container's.
-    effective = bpf.prog_query(cgroup_fd, query_flags=bpf.BPF_F_QUERY_EFFECTIVE)[1]
-    if effective:
+    if effective := bpf.prog_query(cgroup_fd, query_flags=bpf.BPF_F_QUERY_EFFECTIVE)[1]:
         reason += f", only {len(effective)} of the cgroups above, which are not its own"
     return reason
 

@@ -101,11 +101,10 @@ def _record_of(root: HostRoot, bundle: Bundle, name: str) -> tuple[str, dict[str
     for source, destination in bundle.bindings():
         folder, _, file = source.rpartition("/")
         containers, _, owner = folder.rpartition("/")
-        if destination in _BOUND and destination == f"/etc/{file}" and owner:
-            record = _record(root, f"{containers}/{id}/{name}")
-            if record:
-                return containers.rpartition("/")[0], record
-            # It was the user's own mount, of which dockerd has more.
+        is_bound = destination in _BOUND and destination == f"/etc/{file}" and owner
+        # Without a record it was the user's own mount, of which dockerd has more.
+        if is_bound and (record := _record(root, f"{containers}/{id}/{name}")):
+            return containers.rpartition("/")[0], record
     return "", {}
 
 

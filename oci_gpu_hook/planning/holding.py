@@ -171,8 +171,7 @@ def _pick(
     room, refused = [], []
     for device in devices:
         holders = _holders(device.key, others, most)
-        why = why_unhealthy(device.key, unhealthy)
-        if why:
+        if why := why_unhealthy(device.key, unhealthy):
             refused.append(f"{title(device.key, device.name)} is not healthy: {why}")
         elif most and not has_room(holders, most):
             refused.append(_full(title(device.key, device.name), holders))

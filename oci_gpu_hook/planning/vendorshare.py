@@ -29,8 +29,7 @@ def share(layout: Layout, request: VendorRequest, found: VendorState, process_ty
     inventory, flag = found.inventory, found.inventory.flag
     if request.devices == (NONE,):
         found = found._replace(devices=(), common=(), unmatched=())
-    lacking = found.lacking()
-    if lacking:
+    if lacking := found.lacking():
         more = f", and {len(lacking) - 1} more" if len(lacking) > 1 else ""
         hint = f"the administrator must fix it; 'oci-gpu-hook info' shows what {flag} has here"
         raise DriverError(f"{inventory.file} requires what this host lacks: {lacking[0]}{more}", hint)
