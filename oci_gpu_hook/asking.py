@@ -62,7 +62,7 @@ def options(words: Iterable[str]) -> Options:
     for name in capabilities:
         if name not in CAPABILITIES:
             hint = "write the spec again with 'oci-gpu-hook cdi generate'"
-            raise UsageError(f"--cdi names {name!r}, which is no capability", hint)
+            raise UsageError(f"--cdi names {name!r}, which is not a capability", hint)
     vendor = given.get("--cdi-vendor", "")
     spec = Spec(capabilities, vendor, given.get("--cdi-driver", "")) if capabilities or vendor else None
     return Options(given.get("--config"), given.get("--host-root", "/"), spec)

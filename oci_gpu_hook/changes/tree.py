@@ -207,7 +207,7 @@ class Tree:
         with closing(fd):
             status = syscalls.known_of(fd)
         if not is_character_device(status):
-            raise TargetError(syscalls.EEXIST, f"{path} is there and is no character device")
+            raise TargetError(syscalls.EEXIST, f"{path} is there and is not a character device")
         if status.st_rdev != posix.makedev(major, minor):
             found = f"{posix.major(status.st_rdev)}:{posix.minor(status.st_rdev)}"
             raise TargetError(syscalls.EEXIST, f"{path} is there as {found}, it must be {major}:{minor}")
@@ -279,7 +279,7 @@ class Tree:
             return syscalls.openat2_if_there(self.root_fd, path or "/", flags, resolve=_BELOW)
         except OSError as err:
             if err.errno == syscalls.ENOTDIR:
-                raise TargetError(syscalls.EEXIST, f"{path} is there and is no folder") from err
+                raise TargetError(syscalls.EEXIST, f"{path} is there and is not a folder") from err
             raise
 
     def _shows_elsewhere(self, fd: int) -> bool:

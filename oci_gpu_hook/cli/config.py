@@ -66,7 +66,7 @@ def import_nvidias(file: str | None, output: str | None, form: str, root: HostRo
     try:
         document = toml.parse_toml(data)
     except toml.MalformedToml as err:
-        raise ConfigError(f"{_printable(name)} is no TOML: {err}") from err
+        raise ConfigError(f"{_printable(name)} is not TOML: {err}") from err
     except toml.NoParser as err:
         raise HookError(f"'config import' cannot read TOML: {err}", "install python3-tomli") from err
     rows = nvidiaconfig.answers(document, _printable(name))

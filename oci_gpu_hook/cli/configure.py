@@ -58,7 +58,7 @@ def configure(
     for option in [option for option, is_given in given.items() if is_given and option not in known.split()]:
         raise UsageError(f"{engine} has no {option}", "the manual says what each engine needs")
     if name is not None and (not _NAME.fullmatch(name) or _TAKEN.fullmatch(name)):
-        raise UsageError(f"--name is {quoted(name)}, which is no name for our runtime", "such as nvidia")
+        raise UsageError(f"--name is {quoted(name)}, which cannot name our runtime", "such as nvidia")
     program = _LINK if name == "nvidia" and root.real(_LINK) == PROGRAM else PROGRAM
     asked = WantedRuntime(RUNTIME if name is None else name, program, HOOKS_FOLDER, default, cdi, name is not None)
     file = enginefile.read_settings_file(root, _users(users) if user else path, is_users=user)

@@ -136,7 +136,7 @@ def _engine(source: contexts.Context, target: contexts.Context) -> tuple[str, st
         return None
     what = "the hook" if is_hook else "oci-gpu-runtime"
     return (
-        f"{source.type} may not start {what}: by the policy it is no container engine",
+        f"{source.type} may not start {what}: in the policy it is not a container engine",
         "start the engine by its service, so that it runs in its own domain, and give its program its label back "
         "with restorecon",
     )

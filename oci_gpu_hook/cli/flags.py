@@ -59,7 +59,7 @@ class _Named(NamedTuple):
                 names.append(item if item == ALL else selectors.canonical(item, _WHERE))
             except RequestError as err:
                 hint = "name an index, a GPU-<uuid> or a MIG device, as 'oci-gpu-hook info' lists them"
-                raise UsageError(f"{quoted(item)} is no GPU's name", hint) from err
+                raise UsageError(f"{quoted(item)} is not a GPU's name", hint) from err
         return Request("flags", tuple(dict.fromkeys(names)), DEFAULT_CAPABILITIES)
 
     def on_host(self) -> tuple[Request, DriverInventory, Selection]:

@@ -132,7 +132,7 @@ def _last(lines: IO[bytes]) -> tuple[list[dict[str, Any]], bool]:
 def _unread(why: str) -> HookError:
     """The error for what journalctl has written."""
     if "parse timestamp" in why:
-        return UsageError(f"--since is no time: {why}", "systemd.time(7) has the forms")
+        return UsageError(f"--since is not a time: {why}", "systemd.time(7) has the forms")
     return ApplyError(f"cannot read the journal: {why or 'journalctl failed'}", "run it as root")
 
 

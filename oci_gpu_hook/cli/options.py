@@ -23,7 +23,7 @@ class Seconds(click.FloatRange):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         found = super().convert(value, param, ctx)
         if math.isnan(found):
-            self.fail(f"{value} is no number of seconds", param, ctx)
+            self.fail(f"{value} is not a number of seconds", param, ctx)
         return found
 
 

@@ -61,7 +61,7 @@ def resources(
     done is said on stderr.
     """
     if not _NAME.fullmatch(name):
-        raise UsageError(f"--name is {name!r}, which is no resource's name", "such as GPU")
+        raise UsageError(f"--name is {name!r}, which is not a resource's name", "such as GPU")
     if file is not None and not writes:
         raise UsageError("FILE is for --write", "without it the resources are printed")
     path = os.path.abspath(file or daemonjson.PATH)
@@ -121,7 +121,7 @@ def merged(values: dict[str, Any], path: str, name: str, ours: list[str]) -> lis
     """
     old = values.get(KEY) or []
     if not isinstance(old, list) or not all(isinstance(item, str) for item in old):
-        raise ConfigError(f"{KEY} in {path} is no list of strings", "fix it first")
+        raise ConfigError(f"{KEY} in {path} is not a list of strings", "fix it first")
     kinds = [item.partition("=")[0].strip() for item in old]
     place = kinds.index(name) if name in kinds else len(old)
     kept = [item for item, kind in zip(old[place:], kinds[place:]) if kind != name]

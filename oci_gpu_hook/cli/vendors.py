@@ -69,7 +69,7 @@ def check(file: str, form: str, root: HostRoot) -> None:
         data = folders.content(root, path)
     else:
         if not os.path.isfile(file):
-            raise UsageError(f"{file!r} is no file", "name a vendor's file")
+            raise UsageError(f"{file!r} is not a regular file", "name a vendor's file")
         try:
             data = named.content(file, LARGEST_FILE)
         except OSError as err:

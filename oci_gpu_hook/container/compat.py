@@ -82,7 +82,7 @@ def compat_of(root_fd: int, folder: str, names: tuple[str, ...]) -> Compat | Non
 
 
 def version_of(text: str) -> Version:
-    """``575.57.08`` as numbers; () for what is no version."""
+    """``575.57.08`` as numbers; () for what is not a version."""
     return decimals(text, _MOST_NUMBER)
 
 
@@ -90,7 +90,7 @@ def _note_of(root_fd: int, path: str) -> Note | None:
     """The note of the library at `path`; None without one.  OSError or ValueError if it cannot be read."""
     with closing(syscalls.openat2(root_fd, path, posix.O_PATH, resolve=_RESOLVE)) as named:
         if not is_regular(syscalls.known_of(named)):
-            raise ValueError("it is no file")
+            raise ValueError("it is not a regular file")
         opened = reopened(named)
     with closing(opened) as fd:
         section = _section(fd)
@@ -101,7 +101,7 @@ def _section(fd: int) -> bytes | None:
     """The note's section in the ELF file open at `fd`; None if it has none."""
     head = _read(fd, 0, _SIZE)
     if not head.startswith(_ELF):
-        raise ValueError("it is no library of 64 bits")
+        raise ValueError("it is not a 64-bit library")
     table_at = memoryview(head).cast("Q")[5]
     size, count, names = memoryview(head).cast("H")[29:]
     if count > _MOST_SECTIONS or (count and (size != _SIZE or names >= count)):

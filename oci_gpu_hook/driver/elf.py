@@ -96,7 +96,7 @@ def _soname(fd: int, segments: list[tuple[int, int, int, int]], entry: Struct) -
         if kind == _PT_LOAD and 0 <= within < size:
             name, end, _ = _read(fd, offset + within, min(size - within, _LONGEST_NAME + 1)).partition(b"\0")
             if not end or b"/" in name or name in (b".", b".."):
-                raise ValueError("the SONAME is no file name")
+                raise ValueError("the SONAME is not a file name")
             return name
     raise ValueError("the SONAME lies outside of what is loaded")
 

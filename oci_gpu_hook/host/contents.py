@@ -116,7 +116,7 @@ def fault(name: str, status: posix.stat_result | None, roots: tuple[int, ...]) -
     if is_link(status):
         return ""
     if not (is_folder(status) or is_regular(status)):
-        return "it is no file and no folder"
+        return "it is neither a file nor a folder"
     if status.st_uid not in roots:
         return f"it is user {status.st_uid}'s"
     if status.st_mode & WRITABLE_BY_OTHERS:

@@ -30,7 +30,7 @@ def write(path: str, lines: list[str]) -> None:
 def _opened(path: str) -> int:
     folder, slash, name = path.rpartition("/")
     if not (slash and path.startswith("/")):
-        raise UntrustedError("it is no absolute path")
+        raise UntrustedError("it is not an absolute path")
     top = posix.open("/", posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)
     host, own = posix.fstat(top).st_uid, posix.geteuid()
     parent = open_source(top, folder, host, (0, host, own))
@@ -43,7 +43,7 @@ def _opened(path: str) -> int:
         named = posix.open(name, _NAMED, dir_fd=parent)
         status = posix.fstat(named)
         if not is_regular(status) or status.st_nlink != 1 or status.st_uid != own:
-            raise UntrustedError("it is no file of the caller's own") from None
+            raise UntrustedError("it is not a file of the caller's own") from None
         if syscalls.filesystem_magic(named) in syscalls.KERNEL_MAGICS:
             raise UntrustedError("it is one of the kernel's own") from None
         return reopened(named, _APPEND)

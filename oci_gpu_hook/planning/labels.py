@@ -88,4 +88,4 @@ def _parsed(text: str, where: str) -> Context:
     try:
         return contexts.parse_context(text)
     except contexts.MalformedContext as err:
-        raise BundleError(f"{where} {quoted(text)} is no SELinux context: {err}", ENGINE_HINT) from err
+        raise BundleError(f"{where} {quoted(text)} is not an SELinux context: {err}", ENGINE_HINT) from err

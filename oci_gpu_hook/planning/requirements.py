@@ -54,14 +54,14 @@ def _condition(factor: str) -> Condition:
         elif operator not in ("=", "!=") or not value:
             break
         return name, operator, value
-    raise RequestError(f"{quoted(factor)} is no requirement that can be checked", _AUTHOR)
+    raise RequestError(f"{quoted(factor)} is not a requirement that can be checked", _AUTHOR)
 
 
 def _version(text: str, factor: str) -> tuple[int, ...]:
     """Numbers of a dotted version, without zeros at its end: 12.0 is 12."""
     numbers = [decimal(part) for part in text.split(".")]
     if None in numbers:
-        raise RequestError(f"{quoted(text)} in {quoted(factor)} is no version", _AUTHOR)
+        raise RequestError(f"{quoted(text)} in {quoted(factor)} is not a version", _AUTHOR)
     while numbers and not numbers[-1]:
         numbers.pop()
     return tuple([number or 0 for number in numbers])

@@ -55,7 +55,7 @@ class Bundle(NamedTuple):
         variables = {}
         for entry in self._part(self._process(), "process.env", list, _MOST_VARIABLES):
             if not isinstance(entry, str):
-                raise self._wrong_shape("process.env holds something that is no string")
+                raise self._wrong_shape("process.env holds something that is not a string")
             name, _, value = entry.partition("=")
             variables[name] = value
         return variables
@@ -159,13 +159,13 @@ class Bundle(NamedTuple):
 
     def _device_rule(self, item: object) -> DeviceRule:
         if not isinstance(item, dict):
-            raise self._wrong_shape("linux.resources.devices holds something that is no object")
+            raise self._wrong_shape("linux.resources.devices holds something that is not an object")
         kind, access = item.get("type") or "a", item.get("access") or "rwm"
         numbers = [item.get("major"), item.get("minor")]
         if not isinstance(kind, str) or not isinstance(access, str):
             raise self._wrong_shape("a rule in linux.resources.devices is of the wrong shape")
         if not all([number is None or isinstance(number, int) for number in numbers]):
-            raise self._wrong_shape("a device number in linux.resources.devices is no number")
+            raise self._wrong_shape("a device number in linux.resources.devices is not a number")
         # runc writes -1 for "any"; config-linux.md leaves the number out.
         major, minor = [None if number is None or number < 0 else number for number in numbers]
         return DeviceRule(kind, major, minor, access, allow=item.get("allow") is True)

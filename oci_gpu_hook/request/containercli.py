@@ -65,7 +65,7 @@ class Call(NamedTuple):
             return None
         found = decimal(self.last("pid"), _MOST_PID)
         if not found:
-            raise UsageError(f"--pid is {quoted(self.last('pid'))}, which is no process")
+            raise UsageError(f"--pid is {quoted(self.last('pid'))}, which is not a process")
         return found
 
     def inputs(self) -> Inputs:

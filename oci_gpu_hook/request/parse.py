@@ -176,7 +176,7 @@ def _major_minor(version: str) -> str:
     """``12.4`` of ``12.4.1``."""
     numbers = [decimal(part, 10**6) for part in (*version.strip().split(".", 2), "0")[:2]]
     if None in numbers:
-        raise RequestError(f"{CUDA_VERSION} is {quoted(version)}, which is no version", AUTHOR)
+        raise RequestError(f"{CUDA_VERSION} is {quoted(version)}, which is not a version", AUTHOR)
     return f"{numbers[0]}.{numbers[1]}"
 
 
@@ -210,7 +210,7 @@ def _imex_channels(inputs: Inputs, names: Names, settings: Settings, notes: list
     for item, where in channels:
         number = decimal(item.removeprefix("channel"), _MOST_IMEX_CHANNEL)
         if number is None:
-            why = f"{quoted(item)} in {where} is no IMEX channel: a number from 0 to {_MOST_IMEX_CHANNEL}"
+            why = f"{quoted(item)} in {where} is not an IMEX channel: a number from 0 to {_MOST_IMEX_CHANNEL}"
             raise RequestError(why, AUTHOR)
         found[str(number)] = None
     if len(found) > _MOST_IMEX_CHANNELS:

@@ -64,7 +64,7 @@ def canonical_any(items: Iterable[str], where: str, settings: Settings) -> str:
         hint = (
             "the container's author must ask for any, any:COUNT, any:PROFILE or any:COUNT:PROFILE, and nothing beside"
         )
-        raise RequestError(f"{quoted(','.join(lowered))} in {where} is no number of devices to choose", hint)
+        raise RequestError(f"{quoted(','.join(lowered))} in {where} is not a number of devices to choose", hint)
     if not settings.gpu_holders:
         raise RequestError(
             f"{where} asks for any device, and no holders are counted: gpu-holders is not set", ADMINISTRATOR

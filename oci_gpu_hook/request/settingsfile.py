@@ -103,17 +103,17 @@ KINDS = {
     "docker-count": _one_of("first", "any"),
     "driver-root": Kind(_folder, "which is not an absolute path"),
     "mps-pipe-folder": Kind(_folder, "which is not an absolute path"),
-    "mps-pipe-owner": Kind(lambda text: decimal(text, 10**10 - 1), "which is no number of a user"),
+    "mps-pipe-owner": Kind(lambda text: decimal(text, 10**10 - 1), "which is not a user's number"),
     "metrics": _file(".prom"),
     "gpu-metrics": _file(".prom"),
     "features": _file(),
     "runtime": _file(),
     "validation-folder": _file(),
-    "validation-files": _list(_names_step_file, f"which is no STEP=NAME (steps are {', '.join(_STEPS)})"),
+    "validation-files": _list(_names_step_file, f"which is not STEP=NAME (steps are {', '.join(_STEPS)})"),
     "swarm-resources": _list(_names_variable, "which is not a variable's name"),
     # Of lists, what all of them allow; of numbers, the smallest: see `_strictest`.
     "allowed-capabilities": _list((*CAPABILITIES, ALL).__contains__, f"allowed are all, {', '.join(CAPABILITIES)}", ()),
-    "allowed-vendors": _list(lambda it: it == ALL or is_flag(it), "which is no vendor's flag, such as OCI_AMD", ()),
+    "allowed-vendors": _list(lambda it: it == ALL or is_flag(it), "which is not a vendor's flag, such as OCI_AMD", ()),
     "gpu-holders": Kind(lambda text: decimal(text, 1000), "allowed is 0 to 1000", ()),
 }
 
@@ -227,7 +227,7 @@ def parse_text(text: str, name: str) -> list[Setting]:
             scope, _, pattern = [part.strip() for part in line[1:-1].strip().partition(" ")]
             if not line.endswith("]") or scope not in SCOPES[1:] or not pattern:
                 forms = "[namespace NAME] and [image PATTERN]"
-                raise ConfigError(f"{where}: {quoted(line)} is no heading, which are {forms}")
+                raise ConfigError(f"{where}: {quoted(line)} is not a heading, which are {forms}")
             continue
         key, equals, value = line.partition("=")
         key, value = key.strip(), value.strip()

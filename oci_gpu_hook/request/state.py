@@ -53,12 +53,12 @@ def read_state(fd: int, head: bytes = b"") -> State:
         raise BundleError(f"{what} has no 'pid' above 0", ENGINE_HINT)
     container_id = document.get("id", "")
     if not isinstance(container_id, str):
-        raise BundleError(f"the 'id' in {what} is no string", ENGINE_HINT)
+        raise BundleError(f"the 'id' in {what} is not a string", ENGINE_HINT)
     if len(container_id) > _LONGEST_ID:
         raise BundleError(f"the 'id' in {what} is longer than {_LONGEST_ID} characters", ENGINE_HINT)
     annotations = document.get("annotations") or {}
     if not isinstance(annotations, dict) or not all([isinstance(value, str) for value in annotations.values()]):
-        raise BundleError(f"'annotations' in {what} is no object of strings", ENGINE_HINT)
+        raise BundleError(f"'annotations' in {what} is not an object of strings", ENGINE_HINT)
     return State(container_id, pid, checked_path(bundle), annotations)
 
 

@@ -143,7 +143,7 @@ def _read(name: str) -> tuple[posix.stat_result, bytes]:
     try:
         status = posix.fstat(fd)
         if not is_regular(status):
-            raise BundleError(f"{name} is no regular file", ENGINE_HINT)
+            raise BundleError(f"{name} is not a regular file", ENGINE_HINT)
         return status, read_bytes(fd, name)
     finally:
         posix.close(fd)

@@ -160,7 +160,7 @@ def device_path(path: str) -> str:
     if _is_anything(first):
         return f"{quoted(path)} could mean any device of the host"
     if first in _MOUNTED:
-        return f"{quoted(path)} lies in {DEV}{first}, which is no place for devices of an accelerator"
+        return f"{quoted(path)} lies in {DEV}{first}, where no accelerator has its devices"
     return ""
 
 
@@ -176,7 +176,7 @@ def device_number(major: int, minor: int) -> str:
     if kinds:
         return f"{shown} is {kinds[0].what}"
     if major < _FIRST_DYNAMIC_MAJOR and major not in (MISC, *_ACCELERATORS):
-        return f"{shown} is of a driver that is no accelerator's"
+        return f"{shown} is of a driver that is not an accelerator's"
     return ""
 
 
@@ -204,9 +204,9 @@ def version(text: str) -> str:
 
 
 def written(path: str) -> str:
-    """Why this is no absolute path without doubt of what it means."""
+    """Why this is not an absolute path without doubt of what it means."""
     if not path.startswith("/"):
-        return f"{quoted(path)} is no absolute path"
+        return f"{quoted(path)} is not an absolute path"
     if len(path) > LONGEST_PATH:
         return f"{quoted(path)} is longer than {LONGEST_PATH} characters"
     if not path.isprintable():

@@ -112,7 +112,7 @@ def content(root: HostRoot, path: str) -> bytes:
     elif status is None:
         fault = "there is nothing"
     elif not is_regular(status):
-        fault = "it is no regular file"
+        fault = "it is not a regular file"
     else:
         is_large = status.st_size > LARGEST_FILE
         fault = f"it is larger than {LARGEST_FILE >> 20} MiB" if is_large else "it cannot be opened"

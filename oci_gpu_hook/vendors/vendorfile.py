@@ -153,7 +153,7 @@ def _version(value: object, place: str) -> Version:
 def _kind_fault(kind: str) -> str:
     vendor, slash, name = kind.partition("/")
     if not slash or not _is_cdi_name(vendor) or not _is_cdi_name(name):
-        return f"{quoted(kind)} is no kind of CDI's"
+        return f"{quoted(kind)} is not a CDI kind"
     return f"the devices of {quoted(kind)} are not a vendor file's" if vendor == "nvidia.com" else ""
 
 
@@ -164,24 +164,24 @@ def _is_cdi_name(text: str) -> bool:
 
 
 def _flag_fault(text: str) -> str:
-    return "" if is_flag(text) else f"{quoted(text)} is no flag"
+    return "" if is_flag(text) else f"{quoted(text)} is not a flag"
 
 
 def _release_fault(text: str) -> str:
     parts = text.split(".")
     is_release = len(parts) <= 3 and all([0 < len(part) <= 5 and _DIGITS.issuperset(part) for part in parts])
-    return "" if is_release else f"{quoted(text)} is no release"
+    return "" if is_release else f"{quoted(text)} is not a release"
 
 
 def _pci_fault(text: str) -> str:
     parts = text.split(":")
     is_id = len(parts) <= 2 and all([len(part) == 4 and _HEX.issuperset(part) for part in parts])
-    return "" if is_id else f"{quoted(text)} is no vendor of a PCI device"
+    return "" if is_id else f"{quoted(text)} is not a PCI vendor"
 
 
 def _variable_fault(text: str) -> str:
     is_variable = _WORD.issuperset(text) and text[0] not in _DIGITS
-    return "" if is_variable else f"{quoted(text)} is no variable's name"
+    return "" if is_variable else f"{quoted(text)} is not a variable's name"
 
 
 def _host_path_fault(path: str) -> str:
@@ -267,7 +267,7 @@ def _name(value: object, place: str, signs: str) -> str:
     """A name of a module, a property, a type or a file."""
     text, letters = _plain_text(value, place), _LETTERS | _DIGITS | {*signs}
     if not letters.issuperset(text) or text in (".", ".."):
-        raise ConfigError(f"{place}: {quoted(text)} is no name", f"names have letters, digits and {signs}")
+        raise ConfigError(f"{place}: {quoted(text)} is not a name", f"names have letters, digits and {signs}")
     return text
 
 

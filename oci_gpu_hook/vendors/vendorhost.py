@@ -135,7 +135,7 @@ def _sockets(root: HostRoot, inventory: VendorInventory) -> tuple[tuple[tuple[st
         if found is None or status is None:
             continue
         # A link of root's own may lead to what no vendor's file may name.
-        fault = found[1] or allowed.host_path(root.real(path)) or ("" if is_socket(status) else "it is no socket")
+        fault = found[1] or allowed.host_path(root.real(path)) or ("" if is_socket(status) else "it is not a socket")
         if fault:
             faults.append(f"the host's {path} is left out: {fault}")
         else:
@@ -208,7 +208,7 @@ def refusal(root: HostRoot, path: str, status: posix.stat_result, majors: dict[s
     """Why a node may not be given: by its path, its type, its number, and its driver, as many numbers are dynamic."""
     major, minor = posix.major(status.st_rdev), posix.minor(status.st_rdev)
     if not is_character_device(status):
-        return "it is no character device"
+        return "it is not a character device"
     why = allowed.device_path(path) or allowed.device_number(major, minor)
     if why:
         return why

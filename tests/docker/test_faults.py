@@ -82,7 +82,7 @@ SAYS = {
     "link": "oci-gpu-runtime: cannot open FILE: Too many levels of symbolic links "
     "(the container engine or runtime must fix it)",
     "full": "oci-gpu-runtime: cannot write FILE: No space left on device (the administrator must fix it)",
-    "no such runtime": "oci-gpu-runtime: the setting 'runtime' names /usr/bin/nothing, which is no program "
+    "no such runtime": "oci-gpu-runtime: the setting 'runtime' names /usr/bin/nothing, which is not a program "
     "(the administrator must name one by its absolute path)",
     "itself": "oci-gpu-runtime: the setting 'runtime' names this very script, /usr/bin/oci-gpu-runtime "
     "(the administrator must name the runtime behind it)",

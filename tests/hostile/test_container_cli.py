@@ -207,8 +207,8 @@ PIDS = {
     "itself": Row(3, "this hook's own mount namespace", mounts="PID=$$"),
     "of another root": Row(3, NOT_THE_ROOT, mounts=f"{OWN}", path=VICTIM, after=KILL),
     "of a user, of root's": Row(3, "cannot be looked into", mounts=OWN, prefix=USERS, after=KILL),
-    "no number": Row(2, "which is no process", mounts="PID=self"),
-    "a path": Row(2, "which is no process", mounts="PID=1/../1"),
+    "no number": Row(2, "which is not a process", mounts="PID=self"),
+    "a path": Row(2, "which is not a process", mounts="PID=1/../1"),
     "good": Row(0, mounts=OWN, after=f"nsenter --target $PID --mount {WORKS}; {KILL}", prints=ONE),
 }
 CALLS = {

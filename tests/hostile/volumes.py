@@ -150,7 +150,7 @@ ATTACKS = [
     ],
     *[
         Attack(f"a-hung-volume-{hangs}-at-a-node", "row 14",
-               partial(hung, "/dev/nvidiactl", hangs), codes=(7,), says="is no character device",
+               partial(hung, "/dev/nvidiactl", hangs), codes=(7,), says="is not a character device",
                bites=())
         for hangs in (fuse.OPENING, fuse.ASKED)
     ],

@@ -127,7 +127,7 @@ PLANTED = {
     "echo '{\"runtimes\": {' >$JSON":
         Planted("warn", "Docker", "/etc/docker/daemon.json: it is not JSON", "vi /etc/docker/daemon.json"),
     "mkdir $JSON":
-        Planted("warn", "Docker", "/etc/docker/daemon.json: it is no file", "vi /etc/docker/daemon.json"),
+        Planted("warn", "Docker", "/etc/docker/daemon.json: it is not a regular file", "vi /etc/docker/daemon.json"),
     "truncate -s 2G $JSON":
         Planted("warn", "Docker", "/etc/docker/daemon.json: it is larger than 1 MiB", "vi /etc/docker/daemon.json"),
     "mkdir -m 0777 /etc/docker/theirs; echo '{}' >/etc/docker/theirs/d; ln -s theirs/d $JSON":
@@ -171,7 +171,7 @@ PLANTED = {
         Planted("fail", "hook in podman", "registers it for createContainer", "apt reinstall oci-gpu-hook"),
     """sed -i 's/"oci-gpu-hook", "createRuntime"/"oci-gpu-hook"/' $HOOKS/oci-gpu-hook.json""":
         Planted("fail", "hook in podman",
-            "starts it with oci-gpu-hook, which is no stage that it serves: it stops every container",
+            "starts it with oci-gpu-hook, a stage that it does not serve: it stops every container",
             "apt reinstall oci-gpu-hook"),
     """sed -i 's/"args"/"timeout": 0, "args"/' $HOOKS/oci-gpu-hook.json""":
         Planted("fail", "hook in podman", "gives it 0 seconds: it stops every container", "apt reinstall oci-gpu-hook"),
@@ -251,7 +251,7 @@ PLANTED = {
         Planted("warn", "inventory", "others than root may write /run/oci-gpu-hook: nothing in it is trusted",
             "chmod go-w /run/oci-gpu-hook && oci-gpu-hook inventory refresh", True),
     "rm -r /run/oci-gpu-hook; : >/run/oci-gpu-hook":
-        Planted("warn", "inventory", "/run/oci-gpu-hook is no folder: nothing can be saved",
+        Planted("warn", "inventory", "/run/oci-gpu-hook is not a folder: nothing can be saved",
             "rm /run/oci-gpu-hook && oci-gpu-hook inventory refresh", True),
     # The node has InfiniBand, and so our file of it has something to say.
     "mkdir -p $VENDORS; printf '{\\n\"activation_flag\": 1}' >$VENDORS/x.json":

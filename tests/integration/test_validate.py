@@ -155,8 +155,8 @@ PLANTED = {
         """sed 's/^    with open.path, "w".*/    config["linux"]["devices"] = [{"type": "c", """
         """"path": "\\/dev\\/nvidia9", "major": 195, "minor": 9}]\\n&/' /usr/bin/simulated-runc | """
         "instead /usr/bin/simulated-runc",
-        "GPUs: the container has /dev/nvidia9, which is no GPU's"),
-    "no runtime": hook("", "the runtime /opt/none is no program", "--runtime /opt/none", 4),
+        "GPUs: the container has /dev/nvidia9, which is not a GPU's"),
+    "no runtime": hook("", "the runtime /opt/none is not a program", "--runtime /opt/none", 4),
     "another pid namespace": hook("oci() { unshare --pid --fork oci-gpu-hook \"$@\"; }",
         "/proc is of another pid namespace: a pod that does this needs hostPID"),
     "sections that are refused": hook("printf '%s\\n' 'unmatched-sections = refuse' '[namespace a]' "

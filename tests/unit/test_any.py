@@ -65,7 +65,7 @@ def test_the_words(value: str, canonical: str, number: int, profile: str) -> Non
     ],
 )
 def test_what_is_no_number_of_devices_is_refused(value: str) -> None:
-    with pytest.raises(RequestError, match="is no number of devices to choose"):
+    with pytest.raises(RequestError, match="is not a number of devices to choose"):
         asked(value)
 
 

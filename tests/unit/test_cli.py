@@ -115,7 +115,7 @@ def test_a_user_namespace_in_the_config_binds_the_nodes(program: Program, plan: 
         (["plan", "--bundle", "/nowhere"], 3, "cannot open /nowhere/config.json"),
         (["inventory", "watch", "--cdi-spec", "/run/cdi/"], 2, "which is not a file name"),
         (["inventory", "watch", "--interval", "inf"], 2, "inf is not in the range"),
-        (["inventory", "refresh", "--nvml-timeout", "nan"], 2, "nan is no number of seconds"),
+        (["inventory", "refresh", "--nvml-timeout", "nan"], 2, "nan is not a number of seconds"),
         (["nonsense"], 2, "no such command 'nonsense', 'oci-gpu-hook --help' lists them"),
         (["docter"], 2, "no such command 'docter', did you mean 'doctor'?"),
         (["inventory", "refesh"], 2, "no such command 'refesh', did you mean 'refresh'?"),
@@ -171,7 +171,7 @@ def test_a_fifo_as_the_bundles_configuration_is_not_opened(tmp_path: Path) -> No
     command = [*MAIN, "plan", "--bundle", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 3
-    assert "config.json: it is no regular file" in done.stderr
+    assert "config.json: it is not a regular file" in done.stderr
 
 
 def test_help_names_the_exit_codes(program: Program) -> None:

@@ -65,7 +65,7 @@ def test_show_sends_no_control_characters_to_a_terminal(program: Program, file: 
 def test_show_names_a_mistake_with_its_line(program: Program, file: Path) -> None:
     file.write_text("\n[host x]\n")
     said = program.mistake(4, "config", "show", "--config", file)
-    assert f"{file}:2: '[host x]' is no heading" in said
+    assert f"{file}:2: '[host x]' is not a heading" in said
 
 
 NVIDIAS_OWN = """\
@@ -169,7 +169,7 @@ def test_import_reads_the_hosts_own_file_below_the_host_root(program: Program, n
 @pytest.mark.parametrize(
     ("data", "sentence"),
     [
-        (b"disable-require = yes\n", " is no TOML: "),
+        (b"disable-require = yes\n", " is not TOML: "),
         (b"#" * (1 << 20) + b"\n", "it is larger than 1 MiB"),
         (b"disable-require = 1\n", "disable-require must be a boolean, not a number or a date"),
         (b"".join(b"key-%d = 1\n" % number for number in range(10_000)), "unknown key 'key-0'"),
@@ -193,7 +193,7 @@ def test_import_of_what_is_no_file(program: Program, tmp_path: Path) -> None:
     assert "absent: No such file or directory" in said
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path, tmp_path / "pipe", "/dev/zero", "/proc/self/environ"):
-        assert "it is no regular file" in program.mistake(4, "config", "import", path)
+        assert "it is not a regular file" in program.mistake(4, "config", "import", path)
 
 
 def test_import_writes_over_what_it_wrote_and_over_nothing_else(
@@ -208,7 +208,7 @@ def test_import_writes_over_what_it_wrote_and_over_nothing_else(
     said = program.mistake(2, *words, file)
     assert f"{file} is there, and 'config import' has not written it" in said
     assert file.read_text() == MAIN
-    assert "it is no regular file" in program.mistake(2, *words, tmp_path)
+    assert "it is not a regular file" in program.mistake(2, *words, tmp_path)
 
 
 @pytest.mark.parametrize(

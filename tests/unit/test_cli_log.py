@@ -155,4 +155,4 @@ def test_no_record_and_records_of_others(journal: Journal, program: Program) -> 
 def test_what_journalctl_says_is_passed_on(journal: Journal, program: Program) -> None:
     (journal.folder / "fails").touch()
     said = program.mistake(2, "log", "--since", "x")
-    assert "--since is no time: Failed to parse timestamp: x" in said
+    assert "--since is not a time: Failed to parse timestamp: x" in said

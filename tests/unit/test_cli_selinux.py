@@ -139,8 +139,8 @@ def test_explain_opens_regular_files_alone(program: Program, tmp_path: Path) -> 
     os.truncate(tmp_path / "large", 1 << 30)
     os.mkfifo(tmp_path / "pipe")
     for path, why in (
-        *[(path, "it is no regular file") for path in (tmp_path / "pipe", "/dev/zero")],
-        *[("/proc/kmsg", "it is no regular file"), (tmp_path / "large", "larger than 8 MiB")],
+        *[(path, "it is not a regular file") for path in (tmp_path / "pipe", "/dev/zero")],
+        *[("/proc/kmsg", "it is not a regular file"), (tmp_path / "large", "larger than 8 MiB")],
     ):
         said = program.mistake(2, "selinux", "explain", path)
         assert why in said and "explain -" in said

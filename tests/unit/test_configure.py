@@ -398,10 +398,10 @@ def test_who_is_not_root_is_told_so(tree: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        (("docker", "--name", "runc"), "--name is 'runc', which is no name for our runtime"),
+        (("docker", "--name", "runc"), "--name is 'runc', which cannot name our runtime"),
         (("docker", "--name", ""), "--name is '', which"),
-        (("docker", "--name", 'a"]\n[x'), "which is no name"),
-        (("containerd", "--name", "io.containerd.kata.v2"), "which is no name"),
+        (("docker", "--name", 'a"]\n[x'), "which cannot name our runtime"),
+        (("containerd", "--name", "io.containerd.kata.v2"), "which cannot name our runtime"),
         (("containerd", "--user"), "containerd has no --user"),
         (("crio", "--set-as-default"), "crio has no --set-as-default"),
         (("podman", "--cdi"), "podman has no --cdi"),

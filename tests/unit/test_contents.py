@@ -97,7 +97,7 @@ def test_what_is_no_file_leaves_it(host: Path) -> None:
     os.mkfifo(host / FOLDER[1:] / "two/fifo")
     (host / FOLDER[1:] / "two/\x1b[2J").write_text("")
     assert look(host).faults == {
-        f"{FOLDER}/two/fifo": "it is no file and no folder",
+        f"{FOLDER}/two/fifo": "it is neither a file nor a folder",
         f"{FOLDER}/two/\x1b[2J": "its name cannot be printed",
     }
     assert paths(given(host)) == {f"{FOLDER}/{name}" for name in ("one", "link", "two/b")}

@@ -157,11 +157,11 @@ def test_names_that_only_the_hook_knows_become_others(program: Program, tree: Pa
     ("names", "why"),
     [
         (["7"], "unknown device '7': this host has indices 0 to 1"),
-        (["x"], "'x' is no GPU's name"),
-        (["none"], "'none' is no GPU's name"),
+        (["x"], "'x' is not a GPU's name"),
+        (["none"], "'none' is not a GPU's name"),
         (["0:1"], "MIG"),
         (["all", "0"], "'all' cannot be given with other devices"),
-        (["\x1b[31m"], "is no GPU's name"),
+        (["\x1b[31m"], "is not a GPU's name"),
         ([hosts.uuid(9)], "unknown device"),
     ],
 )

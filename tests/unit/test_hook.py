@@ -38,7 +38,7 @@ def test_an_option_without_its_value_is_wrong_usage(option: str) -> None:
 
 @pytest.mark.parametrize("names", ["utility,gpu", "utility,,compute"])
 def test_a_spec_that_starts_the_hook_for_no_capability_is_wrong_usage(names: str) -> None:
-    with pytest.raises(UsageError, match="which is no capability"):
+    with pytest.raises(UsageError, match="which is not a capability"):
         asking.options(["--cdi", names])
 
 

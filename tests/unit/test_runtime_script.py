@@ -366,9 +366,9 @@ def test_else_it_is_the_first_runc_of_path_that_is_another(script: Script) -> No
     [
         ("SELF", "the setting 'runtime' names this very script, SELF"),
         ("LINK", "the setting 'runtime' names this very script, LINK"),
-        ('/no/"such\\one', "the setting 'runtime' names /no/\"such\\one, which is no program"),
-        ("/", "the setting 'runtime' names /, which is no program"),
-        ("runc", "the setting 'runtime' names runc, which is no program"),
+        ('/no/"such\\one', "the setting 'runtime' names /no/\"such\\one, which is not a program"),
+        ("/", "the setting 'runtime' names /, which is not a program"),
+        ("runc", "the setting 'runtime' names runc, which is not a program"),
         ("", "neither runc nor crun is in PATH"),
     ],
 )

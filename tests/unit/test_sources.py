@@ -56,8 +56,8 @@ def test_a_mount_can_name_imex_channels_and_features() -> None:
         ("cdi/nvidia.com/gpu", "unknown device"),
         ("cdi/nvidia.com/gpu/", "unknown device"),
         ("cdi/nvidia.com/gpu/0/1", "unknown CDI kind"),
-        ("imex/", "no IMEX channel"),
-        ("imex/1048576", f"in the mounts in {LIST} is no IMEX channel"),
+        ("imex/", "not an IMEX channel"),
+        ("imex/1048576", f"in the mounts in {LIST} is not an IMEX channel"),
         ("x" * 4096, "unknown device"),
         ("\n\x1b[2J", "unknown device"),
     ],
@@ -192,7 +192,7 @@ def test_other_annotations_ask_for_nothing(annotations: dict[str, str]) -> None:
         ("nvidia.com/gpu", "unknown device 'nvidia.com/gpu'"),
         ("nvidia.com/tpu=1", "unknown CDI kind"),
         ("nvidia.com/gpu=0,nvidia.com/gpu", "are mixed with others"),
-        ("nvidia.com/imex-channel=x", "'x' in the annotations cdi.k8s.io/* is no IMEX channel"),
+        ("nvidia.com/imex-channel=x", "'x' in the annotations cdi.k8s.io/* is not an IMEX channel"),
     ],
 )
 def test_bad_annotations_are_refused(value: str, words: str) -> None:

@@ -153,8 +153,8 @@ def test_another_file_and_other_resources(program: Program, tree: Path) -> None:
         ('{"a": ' + "[" * 100_000 + "]" * 100_000 + "}", "is not JSON: "),
         ('{"a": 1, "a": 2}', "has the key 'a' twice"),
         ('{"b": [{"a": 1, "a": 2}]}', "has the key 'a' twice"),
-        ('{"node-generic-resources": "GPU=1"}', "is no list of strings"),
-        ('{"node-generic-resources": [1]}', "is no list of strings"),
+        ('{"node-generic-resources": "GPU=1"}', "is not a list of strings"),
+        ('{"node-generic-resources": [1]}', "is not a list of strings"),
     ],
 )
 def test_what_is_no_daemon_json_is_refused(program: Program, tree: Path, text: str, why: str) -> None:
@@ -231,7 +231,7 @@ def test_a_full_disk_leaves_nothing(
 
 def test_only_a_name_is_a_name(program: Program, tree: Path) -> None:
     for name in ("", "a=b", "-x", "a b", "x" * 64):
-        assert "no resource's name" in program.mistake(2, *words(tree, f"--name={name}"))
+        assert "not a resource's name" in program.mistake(2, *words(tree, f"--name={name}"))
     for shares in ("0", "101", "x"):
         program.mistake(2, *words(tree, "--shares", shares))
 

@@ -168,7 +168,7 @@ def test_nobody_looks_where_swarm_counts_nothing(tmp_path: Path) -> None:
 
 
 def test_swarms_variables_vouch_for_no_other_beside_them() -> None:
-    """Two resources of an administrator's, one of which is no name of Swarm's: anyone may have set that one."""
+    """Two resources of an administrator's, one of which is not a name of Swarm's: anyone may have set that one."""
     found = Inputs({}, images=frozenset())
     assert sources.refusal(found, HARDENED, "DOCKER_RESOURCE_GPU,DOCKER_RESOURCE_CARD") == ""
     assert sources.refusal(found, HARDENED, "DOCKER_RESOURCE_GPU,MY_GPUS") == sources.UNPRIVILEGED

@@ -108,8 +108,8 @@ def test_what_is_no_regular_file_or_too_large(host: Path) -> None:
     (host / ETC[1:] / "nowhere.json").symlink_to("nothing")
     for name, says in (
         ("large", "larger than 1 MiB"),
-        ("pipe", "no regular file"),
-        ("folder", "no regular file"),
+        ("pipe", "not a regular file"),
+        ("folder", "not a regular file"),
         ("nowhere", "there is nothing"),
     ):
         with pytest.raises(ConfigError, match=f"{ETC}/{name}.json: .*{says}"):

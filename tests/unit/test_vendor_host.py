@@ -127,7 +127,7 @@ def test_a_socket_is_a_socket_and_nothing_else(tree: Path) -> None:
     paths = tuple([(f"/run/{name}.sock", "g") for name in ("real", "file", "none")])
     seen = vendorhost.vendor_state(HostRoot(str(tree)), VendorInventory(FILE, "OCI_ACME", sockets=paths))
     assert seen.sockets == (("/run/real.sock", "g"),)
-    assert seen.faults == ("the host's /run/file.sock is left out: it is no socket",)
+    assert seen.faults == ("the host's /run/file.sock is left out: it is not a socket",)
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o711])
@@ -358,7 +358,7 @@ def test_a_disk_and_a_node_in_a_folder_of_everybodys_are_none(tree: Path) -> Non
     node(tree, "/dev/shm/acme0", 240, 1)
     seen = look(tree, DevicePattern("/dev/sda"), DevicePattern("/dev/s*/acme0"))
     assert seen.common == ()
-    assert "no character device" in seen.unmatched[0] and "lies in /dev/shm" in seen.unmatched[1]
+    assert "not a character device" in seen.unmatched[0] and "lies in /dev/shm" in seen.unmatched[1]
 
 
 @needs_root
@@ -373,7 +373,7 @@ def test_a_dynamic_number_is_known_by_its_driver(tree: Path) -> None:
 def test_what_is_no_character_device_is_no_device(tree: Path) -> None:
     plant(tree, "/dev/acme0", "")
     seen = look(tree, DevicePattern("/dev/acme0"), DevicePattern("/dev/acme1", required=False))
-    lacking = ("/dev/acme0 (not given: it is no character device)",)
+    lacking = ("/dev/acme0 (not given: it is not a character device)",)
     assert (seen.common, seen.unmatched, seen.absent) == ((), lacking, ("/dev/acme1",))
 
 

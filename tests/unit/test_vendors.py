@@ -116,7 +116,7 @@ def test_a_flag_of_another_file_is_said_with_the_line(host: Path, tmp_path: Path
 def test_what_is_no_file_to_check(tmp_path: Path, program: Program) -> None:
     assert "there is nothing" in program.mistake(4, "vendors", "check", f"{ETC}/absent.json")
     for name in (tmp_path / "absent", tmp_path, "/dev/null", ""):
-        assert "is no file" in program.mistake(2, "vendors", "check", name)
+        assert "is not a regular file" in program.mistake(2, "vendors", "check", name)
     (tmp_path / "x.json").write_bytes(b" " * ((1 << 20) + 1))
     assert "larger than 1 MiB" in program.mistake(4, "vendors", "check", tmp_path / "x.json")
 

@@ -108,7 +108,7 @@ def test_a_file_that_has_the_last_word_is_told_of(tree: Path) -> None:
 def test_faults_end_it_before_anything_is_written(tree: Path) -> None:
     before = files(tree)
     for words, code, why in (
-        (("--write", "--name", "a=b"), 2, "no resource's name"),
+        (("--write", "--name", "a=b"), 2, "not a resource's name"),
         (("--shares",), 2, "--shares takes a word"),
         (("--wirte",), 2, "unknown word '--wirte'"),
     ):

@@ -106,7 +106,7 @@ IN_REQUEST = (
         lambda: _injected_by_the_engine("graphics", "compute").capabilities == ("compute", "graphics")),
     Row("1.1", "`CUDA_VERSION`", SERVED,
         lambda: _gpu(CUDA_VERSION="10.1.243").requirements == ("cuda>=10.1",)
-            and refused({VISIBLE: "0", "CUDA_VERSION": "ten"}, "no version")),
+            and refused({VISIBLE: "0", "CUDA_VERSION": "ten"}, "not a version")),
     Row("1.1", "`NVIDIA_REQUIRE_*`", SERVED,
         lambda: _gpu(NVIDIA_REQUIRE_X="driver>1", NVIDIA_REQUIRE_Y="cuda>1").requirements == ("driver>1", "cuda>1")),
     Row("1.1", "`NVIDIA_REQUIRE_JETPACK`", SERVED,
@@ -121,7 +121,7 @@ IN_REQUEST = (
             and refused({VISIBLE: "0", "NVIDIA_MIG_CONFIG_DEVICES": "all"}, "CAP_SYS_ADMIN")),
     Row("1.1", "`NVIDIA_IMEX_CHANNELS`", SERVED,
         lambda: _gpu(NVIDIA_IMEX_CHANNELS="channel3, 7").imex_channels == ("3", "7")
-            and refused({VISIBLE: "0", "NVIDIA_IMEX_CHANNELS": "1048576"}, "no IMEX channel")),
+            and refused({VISIBLE: "0", "NVIDIA_IMEX_CHANNELS": "1048576"}, "not an IMEX channel")),
     Row("1.1", "`NVIDIA_GDS`, `NVIDIA_MOFED`, `NVIDIA_GDRCOPY`, `NVIDIA_NVSWITCH`", SERVED,
         lambda: _gpu(NVIDIA_GDS="enabled", NVIDIA_NVSWITCH="enabled").features == ("gds", "nvswitch")
             and noted({VISIBLE: "0", "NVIDIA_MOFED": "1"}, "only 'enabled'")),

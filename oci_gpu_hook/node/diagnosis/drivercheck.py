@@ -258,7 +258,7 @@ def folder(root: HostRoot) -> list[Finding]:
     """What is wrong with the folder where inventories are saved."""
     status = root.stat(FOLDER)
     if status is not None and not is_folder(status):
-        seen = f"{FOLDER} is no folder: nothing can be saved"
+        seen = f"{FOLDER} is not a folder: nothing can be saved"
         return [warned("inventory", seen, then(command("rm", FOLDER), REFRESH))]
     if status is not None and is_open_to_others(status):
         seen = f"others than root may write {FOLDER}: nothing in it is trusted"

@@ -85,7 +85,7 @@ def _fit(check: str, item: Registration, tool: str) -> Finding:
         return failed(check, f"{seen} {' and '.join(item.stages)}: it runs twice", fix)
     if item.words[1:2] not in [(stage,) for stage in _SERVED]:
         words = " ".join(item.words) or "nothing"
-        seen = f"{item.path} starts it with {words}, which is no stage that it serves: it stops every container"
+        seen = f"{item.path} starts it with {words}, a stage that it does not serve: it stops every container"
         return failed(check, seen, fix)
     if item.timeout is not None and item.timeout <= 0:
         return failed(check, f"{item.path} gives it {item.timeout} seconds: it stops every container", fix)

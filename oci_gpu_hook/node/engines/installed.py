@@ -198,7 +198,7 @@ def of_docker(root: HostRoot, path: str = DOCKERS_SETTINGS, folders: tuple[str, 
     if status is None:
         return []
     if not is_regular(status):
-        raise ValueError("it is no file")
+        raise ValueError("it is not a regular file")
     if status.st_size > _LARGEST:
         raise ValueError(f"it is larger than {_LARGEST >> 20} MiB")
     # Where it is a link, others may have put another thing in its place meanwhile.

@@ -74,7 +74,7 @@ def _registration(root: HostRoot, path: str) -> Registration:
     except ValueError as err:
         return Registration(path, fault=f"it is not JSON: {err}")
     except (KeyError, TypeError, AttributeError):
-        return Registration(path, fault="it is no hook's registration")
+        return Registration(path, fault="it is not a hook's registration")
 
 
 def _read(path: str, document: Any) -> Registration:

@@ -300,7 +300,7 @@ def _content(fd: int, largest: int) -> bytes | None:
 def _reopened(fd: int) -> int:
     """A descriptor to read the regular file that an O_PATH descriptor names; OSError if it is none."""
     if not is_regular(posix.fstat(fd)) or syscalls.filesystem_magic(fd) in syscalls.KERNEL_MAGICS:
-        raise OSError(syscalls.EINVAL, "it is no regular file")
+        raise OSError(syscalls.EINVAL, "it is not a regular file")
     return reopened(fd, posix.O_RDONLY | _NO_WAIT)
 
 

@@ -53,7 +53,7 @@ def runtime(named: str) -> str:
         if found:
             return os.path.abspath(found)
     if named:
-        raise ConfigError(f"the runtime {named} is no program", "see 'runtime' in the settings")
+        raise ConfigError(f"the runtime {named} is not a program", "see 'runtime' in the settings")
     raise ConfigError("neither runc nor crun is in PATH", "install one, or set 'runtime'")
 
 
@@ -262,7 +262,7 @@ def _gpus(root: HostRoot, pid: int) -> list[Finding]:
     if found == wanted:
         return [passed("GPUs", f"the container has the nodes of all {len(wanted)}")]
     wrong = [f"the container lacks /dev/nvidia{minor}" for minor in sorted(wanted - found)]
-    wrong += [f"the container has /dev/nvidia{minor}, which is no GPU's" for minor in sorted(found - wanted)]
+    wrong += [f"the container has /dev/nvidia{minor}, which is not a GPU's" for minor in sorted(found - wanted)]
     return [failed("GPUs", sentence, DOCTOR) for sentence in wrong]
 
 
