@@ -110,10 +110,10 @@ def test_a_container_keeps_no_lease_by_what_it_makes_of_its_own(installed: Insta
     forged = "mkdir -p /run/oci-gpu-hook; printf 'oci-gpu-hook leases 1\\n\\4\\0\\0\\0aaaa' >/run/oci-gpu-hook/leases"
     scripts = {
         "damaged": f"{forged}\n{start('runc', made)} 2>&1 && exit 1 || :",
-        "mended": f"rm /run/oci-gpu-hook/leases\n{start('runc', made, 'second')}",
+        "fixed": f"rm /run/oci-gpu-hook/leases\n{start('runc', made, 'second')}",
         "link": f"ln -sf /etc/passwd /run/oci-gpu-hook/leases\n{start('runc', made, 'third')} 2>&1 && exit 1 || :",
     }
     found = in_turn(installed, scripts, settings=ONE)
     assert "is damaged, or others than root can write to it" in " ".join(found["damaged"])
-    assert found["mended"] == ["started"]
+    assert found["fixed"] == ["started"]
     assert "is damaged, or others than root can write to it" in " ".join(found["link"])
