@@ -18,7 +18,7 @@ SET_UP = """
 for file in /etc/subuid /etc/subgid; do echo user:100000:65536 >$file; done
 oci-gpu-hook inventory refresh >/dev/null 2>&1 || true
 # Remedies are run: this folder is the machine's own otherwise.
-mount -t tmpfs none /opt
+mkdir -p /opt; mount -t tmpfs none /opt
 HOOKS=/usr/share/containers/oci/hooks.d
 ETC=/etc/containers/oci/hooks.d
 mkdir -p $ETC /etc/containers/containers.conf.d /etc/crio/crio.conf.d /etc/cdi /etc/docker
