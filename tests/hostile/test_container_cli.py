@@ -182,19 +182,19 @@ READ_ONLY_ROOTS = {
     ),
 }
 LOGS = {
-    "link": (f"ln -s {VICTIM}/log {VICTIM}/link", "link", "no file of the caller's own"),
-    "dangling": (f"ln -s {VICTIM}/new {VICTIM}/link", "link", "no file of the caller's own"),
-    "fifo": (f"mkfifo {VICTIM}/fifo", "fifo", "no file of the caller's own"),
-    "hard link": (f"ln {VICTIM}/log {VICTIM}/hard", "hard", "no file of the caller's own"),
-    "another's": (f"echo keep >{VICTIM}/its; chown {OTHER} {VICTIM}/its", "its", "no file of the caller's own"),
-    "folder": ("", "sub", "no file of the caller's own"),
-    "node": (f"mknod {VICTIM}/node c 1 5", "node", "no file of the caller's own"),
+    "link": (f"ln -s {VICTIM}/log {VICTIM}/link", "link", "not a file of the caller's own"),
+    "dangling": (f"ln -s {VICTIM}/new {VICTIM}/link", "link", "not a file of the caller's own"),
+    "fifo": (f"mkfifo {VICTIM}/fifo", "fifo", "not a file of the caller's own"),
+    "hard link": (f"ln {VICTIM}/log {VICTIM}/hard", "hard", "not a file of the caller's own"),
+    "another's": (f"echo keep >{VICTIM}/its; chown {OTHER} {VICTIM}/its", "its", "not a file of the caller's own"),
+    "folder": ("", "sub", "not a file of the caller's own"),
+    "node": (f"mknod {VICTIM}/node c 1 5", "node", "not a file of the caller's own"),
     "everybody's folder": (f"chmod 1777 {VICTIM}/sub", "sub/new", "others may write to its folder"),
     "another's folder on the way": (f"mkdir {VICTIM}/theirs/x", "theirs/x/new", f"in a folder of user {OTHER}'s"),
     "link in another's folder": (
         f"ln -s {VICTIM}/log {VICTIM}/theirs/log",
         "theirs/log",
-        "no file of the caller's own",
+        "not a file of the caller's own",
     ),
     # Of the call itself, whose name it would be.
     "the kernel's": ("", "../../../proc/self/comm", "the kernel's own"),
