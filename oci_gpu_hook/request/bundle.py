@@ -33,7 +33,7 @@ _MOST_RULES = 1 << 12
 # (uid_t)-1, which is nobody's (credentials(7)).
 _INVALID_ID = (1 << 32) - 1
 # A part's type, as an error names it.
-_KINDS: dict[type, str] = {dict: "object", list: "list", str: "string"}
+_KINDS: dict[type, str] = {dict: "an object", list: "a list", str: "a string"}
 
 
 class User(NamedTuple):
@@ -182,7 +182,7 @@ class Bundle(NamedTuple):
         if value is None:
             return kind()
         if not isinstance(value, kind):
-            raise self._wrong_shape(f"{where} is no {_KINDS[kind]}")
+            raise self._wrong_shape(f"{where} is not {_KINDS[kind]}")
         if most is not None and len(value) > most:
             raise ExcessError(f"{self.path}/config.json: {where} has more than {most} items", [])
         return value

@@ -11,7 +11,7 @@ import pytest
 
 from oci_gpu_hook.errors import BundleError
 from oci_gpu_hook.formats.devicerule import DeviceRule
-from oci_gpu_hook.request.bundle import Bundle, read_bundle
+from oci_gpu_hook.request.bundle import Bundle, is_gpu, read_bundle
 
 
 def bundle(document: Any) -> Bundle:
@@ -152,3 +152,10 @@ def test_hooks_of_another_shape_are_passed_over(hooks: object, found: int) -> No
     seen = bundle({"hooks": hooks}).hooks("prestart")
     assert seen == (("/a", ("a", "b")), ("/c", ()))[:found] or seen == (("/a", ()),)
     assert len(seen) == found
+
+
+def test_a_gpus_node_has_one_of_the_numbers_that_the_kernel_gives_to_gpus() -> None:
+    """254 is /dev/nvidia-modeset's, 255 /dev/nvidiactl's (Documentation/admin-guide/devices.txt)."""
+    numbers = [number for number in range(300) if is_gpu(f"/dev/nvidia{number}")]
+    assert numbers == [*range(254)]
+    assert not any(map(is_gpu, ("/dev/nvidia", "/dev/nvidiactl", "/dev/nvidia0/x", "/dev/nvme0")))

@@ -17,7 +17,7 @@ from oci_gpu_hook.request.bundle import Bundle
 from oci_gpu_hook.request.parse import parse_request
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs, inputs_of, may_ask
-from oci_gpu_hook.request.words import CAPABILITIES
+from oci_gpu_hook.request.words import CAPABILITIES, LONGEST_VALUE
 from tests import crio
 from tests.unit.asking import LIST, MIG, MOUNTS, OTHER, SWARM, UUID, VISIBLE, left_out, listed, refusal, request_of
 
@@ -197,6 +197,12 @@ def test_other_annotations_ask_for_nothing(annotations: dict[str, str]) -> None:
 )
 def test_bad_annotations_are_refused(value: str, words: str) -> None:
     assert words in refusal(Inputs({}, annotations={"cdi.k8s.io/a": value}))
+
+
+def test_annotations_are_as_long_as_any_value() -> None:
+    longest = "nvidia.com/gpu=" + "0" * (LONGEST_VALUE - 15)
+    assert "unknown device" in refusal(Inputs({}, annotations={"cdi.k8s.io/a": longest}))
+    assert "longer than 128 KiB" in refusal(Inputs({}, annotations={"cdi.k8s.io/a": longest, "cdi.k8s.io/b": "0"}))
 
 
 def test_where_the_engine_has_carried_out_a_spec_its_annotations_are_met() -> None:
