@@ -7,6 +7,7 @@ import os
 import struct
 from pathlib import Path
 
+import pynvml
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -288,3 +289,9 @@ def test_the_images_own_come_before_the_hosts_of_the_same_name_and_are_not_mount
     assert mounts and not [one for one in mounts if COMPAT_FOLDER in one.source + one.target]
     without = provision.join(layout._replace(loader=MUSL), inventory.driver_version, (share,)).operations
     assert not [operation for operation in without if isinstance(operation, LdCache)]
+
+
+def test_brands_have_nvmls_numbers() -> None:
+    """As pynvml has them, which names them in capitals."""
+    known = {name[11:].replace("_", ""): number for name, number in vars(pynvml).items() if name[:11] == "NVML_BRAND_"}
+    assert {name.upper(): number for name, number in compatibility.BRANDS.items()}.items() <= known.items()

@@ -150,6 +150,7 @@ def cache(rows: list[tuple[int, int]], strings: bytes, extensions: bytes = b"") 
 WHOLE = cache([(5, 0)], b"/lib/liba.so\0")
 HWCAPS = struct.pack("<11I", 0xEAA42174, 2, 0, 0, 132, 3, 1, 0, 128, 4, 85) + b"gen"
 MANY_HWCAPS = struct.pack("<6I", 0xEAA42174, 1, 1, 0, 4076, 8000) + struct.pack("<I", 48) * 2000
+TOO_MANY_HWCAPS = struct.pack("<6I", 0xEAA42174, 1, 1, 0, 76, 2_000_000) + bytes(2_000_000)
 WITH_HWCAPS = cache([(5, 0)], b"/lib/liba.so\0v2\0", HWCAPS)
 
 
@@ -180,6 +181,7 @@ def _patched(offset: int, value: int, data: bytes = WHOLE) -> bytes:
         pytest.param(cache([(0, 0)], b"x" * 4096 + b"\0"), id="a string beyond PATH_MAX"),
         pytest.param(cache([(0, 0)] * 200, b"x" * 4000 + b"\0"), id="strings that overlap much"),
         pytest.param(cache([], b"x" * 4000 + bytes(4), MANY_HWCAPS), id="hwcaps that overlap much"),
+        pytest.param(cache([], b"\0", TOO_MANY_HWCAPS), id="more hwcaps than there are"),
         pytest.param(b"ld.so-1.7.0\0" + b"\xff" * 4, id="old rows beyond the end"),
         pytest.param(b"ld.so-1.7.0", id="old header cut off"),
         pytest.param(b"\0" * 4096, id="zeros"),

@@ -221,3 +221,19 @@ def test_so_it_is_by_cdi() -> None:
     _, (note,) = of_nodes(Inputs({VISIBLE: "void"}), found, ("/dev/nvidia0",), ("utility",))
     assert "the strictest of them hold" in note
     assert of_nodes(Inputs({}), found, (), ("utility",)) == (None, ())
+
+
+def test_the_strictest_value_is_the_one_that_gives_least() -> None:
+    strictest = {key: settingsfile.KINDS[key].strictest for key in ORDERED}
+    assert strictest == {
+        "device-cgroup": ("on", "off"),
+        "device-group": ("host",),
+        "ipc-context-mismatch": ("refuse",),
+        "accept-environment": ("privileged",),
+        "unaccepted-requests": ("refuse",),
+        "accept-volume-mounts": (False,),
+        "disable-requirements": (False,),
+        "ignore-imex-channels": (True,),
+        "count-watchers": (True,),
+        "records": (True,),
+    }

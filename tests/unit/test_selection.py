@@ -268,3 +268,11 @@ def test_an_index_has_nine_digits_at_the_most() -> None:
     assert selectors.canonical("123456789", VISIBLE_DEVICES) == "123456789"
     with pytest.raises(RequestError):
         selectors.canonical("1234567890", VISIBLE_DEVICES)
+
+
+@pytest.mark.parametrize(
+    ("capability", "families"),
+    [("display", {"modeset", "dri"}), ("graphics", {"dri"}), ("compute", set()), ("utility", set())],
+)
+def test_a_screen_and_a_renderer_have_nodes_of_their_own(capability: str, families: set[str]) -> None:
+    assert {*selection.families(by_environment("0", capability))} == families

@@ -66,6 +66,11 @@ def test_a_mount_that_names_nothing_is_refused(name: str, words: str) -> None:
     assert words in refusal(Inputs({}, listed(name)), MOUNTS)
 
 
+def test_other_mounts_stand_before_a_list_and_in_it() -> None:
+    mounts = (("/data", "/data"), *listed("0"), ("/tmp", "/tmp"), *listed("1"))
+    assert request_of(Inputs({}, mounts), MOUNTS).devices == ("0", "1")
+
+
 @pytest.mark.parametrize("source", ["", "/dev/null/", "/dev/../dev/null"])
 def test_only_mounts_of_dev_null_name_a_device(source: str) -> None:
     assert "is not of /dev/null" in left_out(Inputs({}, ((source, f"{LIST}/0"),)), MOUNTS)

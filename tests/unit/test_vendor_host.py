@@ -17,7 +17,7 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.request.sources import Inputs
 from oci_gpu_hook.vendors import folders, vendorhost, vendorinventory, vendorsurvey
 from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Group, Item, Vendor, VendorInventory, Version
-from tests.unit.hosts import plant, plant_library
+from tests.unit.hosts import MACHINES, elf_file, plant, plant_library
 
 FILE = "/usr/share/oci-gpu-hook/vendors/acme.json"
 
@@ -51,6 +51,12 @@ def test_a_library_is_taken_once_by_its_file_with_all_its_names(tree: Path) -> N
     assert library.path == "/usr/lib64/libacme.so.1.2.3"
     assert sorted(library.names) == ["libacme.so", "libacme.so.1", "libacme.so.1.2.3"]
     assert library.names[0] == "libacme.so.1.2.3"
+
+
+def test_a_library_without_a_soname_is_known_by_its_files_name(tree: Path) -> None:
+    plant(tree, "/usr/lib64/libacme.so", elf_file(b"\0", MACHINES[os.uname().machine], tags=()))
+    (library,) = found(tree, vendor("/usr/lib64/libacme.so")).libraries
+    assert (library.soname, library.names) == ("libacme.so", ("libacme.so",))
 
 
 def test_what_is_no_library_is_a_file_and_one_of_another_machine_is_nothing(tree: Path) -> None:
