@@ -134,13 +134,13 @@ install-cli: ## Let LXC, enroot, Apptainer and others find it as nvidia-containe
 uninstall: ## Take away what install put below [DESTDIR=][PREFIX=/usr]
 	@packaging/install.sh uninstall "$(DESTDIR)" "$(PREFIX)"
 
-man: .venv/up-to-date ## Make the manuals in packaging/man again, from their sources and the program itself
+man: .venv/up-to-date ## Make the manuals in packaging/man from their sources and the program itself
 	.venv/bin/python packaging/build_man.py packaging/man
 
-completions: .venv/up-to-date ## Make the completions of bash, zsh and fish again, from the program itself
+completions: .venv/up-to-date ## Make the completions of bash, zsh and fish from the program itself
 	.venv/bin/python packaging/build_completions.py packaging/completions
 
-prometheusrule: ## Make packaging/prometheus/prometheusrule.yaml again, from the alerts beside it
+prometheusrule: ## Make packaging/prometheus/prometheusrule.yaml from the alerts beside it
 	python3 packaging/prometheus/build_rule.py packaging/prometheus
 
 openshift: .venv/up-to-date ## Write OpenShift's MachineConfigs into .build/openshift; [ROLE=gpu]

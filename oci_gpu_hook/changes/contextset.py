@@ -76,7 +76,7 @@ def _set(fd: int, context: str) -> str:
     """Set one label; gives the old one, or "" if it was right already."""
     before = label_of(fd)
     if not before:
-        raise TargetError(syscalls.EILSEQ, "its label cannot be read, and so not be put back")
+        raise TargetError(syscalls.EILSEQ, "its label cannot be read, so it could not be put back")
     if before == context:
         return ""
     try:

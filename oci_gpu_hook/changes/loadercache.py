@@ -4,7 +4,8 @@
 No ldconfig runs: it would be a program that works on the image's folders with our rights (CVE-2024-0136, CVE-2024-0137,
 CVE-2025-23267), and costs more than everything else together.  The image's cache is read as data, and believed only as
 far as `formats.ldcache` has checked it.  One that is damaged is replaced by a cache of our libraries alone: glibc would
-ignore it too.  So is a volume's, whose server may never answer: of a volume only a file in memory is read.
+ignore it too.  So is one in a volume, whose server may never answer, or in procfs, where a read may do something: of
+what is mounted below the root only a file in memory is read.
 """
 
 from __future__ import annotations
@@ -24,20 +25,18 @@ def merge(tree: Tree, path: str, ours: tuple[ldcache.Entry, ...]) -> str:
         found = tree.find(path)
     except OSError:
         found = None
-    is_volumes = found is not None and not _is_containers(tree, found)
-    data = None if found is None or is_volumes else _read(found)
+    is_left_out = found is not None and not _is_readable(tree, found)
+    data = None if found is None or is_left_out else _read(found)
     try:
         merged = ldcache.merge(data, ours)
     except ldcache.MalformedCache:
         merged = ldcache.merge(None, ours)
     tree.attach_file(path, merged)
-    return f"{path} lies in a volume, and what it lists is left out" if is_volumes else ""
+    return f"{path} lies in a volume or in procfs, and what it lists is left out" if is_left_out else ""
 
 
-def _is_containers(tree: Tree, found: int) -> bool:
-    """Whether it lies on the root itself, or in a tmpfs, as what an earlier hook of ours has mounted: no server, and no
-    driver of the kernel's, as of procfs, answers for it.
-    """
+def _is_readable(tree: Tree, found: int) -> bool:
+    """Whether it lies on the root's own mount, or in a tmpfs, where an earlier hook of ours has put a cache."""
     id = syscalls.mount_of(found)[0]
     if id == syscalls.mount_of(tree.root_fd)[0]:
         return True

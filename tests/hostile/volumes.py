@@ -156,7 +156,7 @@ ATTACKS = [
     ],
     Attack("a-hung-volume-with-the-cache", "row 14",
            partial(hung, "/etc", fuse.OPENING, name="ld.so.cache"), "debian", codes=(0,),
-           says="lies in a volume, and what it lists is left out", bites=()),
+           says="lies in a volume or in procfs, and what it lists is left out", bites=()),
     Attack("a-hung-volume-with-cudas-libraries", "row 14",
            partial(hung, "/usr/local/cuda", fuse.ASKED, name="compat"), "debian", codes=(0,), bites=()),
     *[

@@ -126,5 +126,5 @@ except OSError as err: print(err)
 tree.undo.take_back()
 print("security.selinux" in os.listxattr(shm + "/sem.bare"), label(shm), label(shm + "/sem.one"))
 """
-    said = "its label cannot be read, and so not be put back"
+    said = "its label cannot be read, so it could not be put back"
     assert run(tmp_path, case) == f"{said}\nFalse {BEFORE} {BEFORE}\n"

@@ -375,7 +375,7 @@ def test_a_spec_with_aliases_is_not_read(tmp_path: Path) -> None:
     (spec,) = planted(tmp_path, text)
     assert (spec.kind, spec.devices(), spec.document) == ("", (), {})
     (found,) = speccheck.of_gpus((spec,), "580.1")
-    assert found.seen == "/etc/cdi/0.yaml cannot be read: it has aliases of YAML"
+    assert found.seen == "/etc/cdi/0.yaml cannot be read: it has YAML aliases"
 
 
 def test_without_pyyaml_other_programs_specs_of_gpus_are_not_read(

@@ -101,7 +101,7 @@ def parsed(said: str) -> dict[str, Any]:
         def compose_node(self, parent: Any, index: Any) -> Any:
             # A few hundred bytes of aliases make a document that no memory holds once it is shown or walked.
             if self.check_event(yaml.AliasEvent):
-                raise ValueError("it has aliases of YAML")
+                raise ValueError("it has YAML aliases")
             return super().compose_node(parent, index)
 
     try:
