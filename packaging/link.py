@@ -129,7 +129,9 @@ def full_name(module: str) -> str:
 def file_of(folder: str, module: str) -> str:
     """The module's source, as a path below `folder`."""
     path = full_name(module).replace(".", "/")
-    return f"{path}/__init__.py" if os.path.isdir(f"{folder}/{path}") else f"{path}.py"
+    package = f"{path}/__init__.py"
+    # A folder alone is what an older release, or an older commit, has left of a package: its __pycache__.
+    return package if os.path.isfile(f"{folder}/{package}") else f"{path}.py"
 
 
 def linked_module(folder: str, library: str, module: str) -> Module:

@@ -203,7 +203,8 @@ def test_a_start_loads_exactly_this(shared_library: Path, tmp_path: Path, at_sta
 
 def source(name: str) -> ast.Module:
     path = ROOT / name.replace(".", "/")
-    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    package = path / "__init__.py"
+    file = package if package.is_file() else path.with_suffix(".py")
     return ast.parse(file.read_text())
 
 
@@ -216,7 +217,7 @@ def imported(node: ast.AST) -> set[str]:
         for alias in node.names:
             name = f"{node.module}.{alias.name}"
             path = ROOT / name.replace(".", "/")
-            is_module = path.is_dir() or path.with_suffix(".py").exists()
+            is_module = (path / "__init__.py").is_file() or path.with_suffix(".py").exists()
             found.add(name if is_module else str(node.module))
     for child in ast.iter_child_nodes(node):
         found |= imported(child)
@@ -331,3 +332,14 @@ def test_linking_twice_gives_the_same_bytes(tmp_path: Path) -> None:
     library.rename(moved)
     link(library)
     assert (moved / FILE).read_bytes() == (library / FILE).read_bytes()
+
+
+def test_what_an_older_release_has_left_of_a_package_is_no_module(tmp_path: Path) -> None:
+    """Its folder, with what Python has compiled there: a module may have taken its name since."""
+    link(tmp_path / "library")
+    linked = (tmp_path / "library" / FILE).read_bytes()
+    left = tmp_path / "library" / PACKAGE / "operations/__pycache__"
+    left.mkdir(parents=True)
+    (left / "__init__.cpython-39.pyc").write_bytes(b"")
+    link(tmp_path / "library")
+    assert (tmp_path / "library" / FILE).read_bytes() == linked
