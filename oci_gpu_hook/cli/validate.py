@@ -22,6 +22,7 @@ from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.driver.survey import driver_version
 from oci_gpu_hook.errors import DONE, OUR_BUG, ApplyError, ConfigError, DriverError, HookError, plain
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.host.saved import LockedError
 from oci_gpu_hook.host.source import UntrustedError
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.kernel.filetypes import is_open_to_others
@@ -143,7 +144,7 @@ class _Validation:
     def _lock(self) -> int:
         try:
             return validated.lock(self._root, self._seconds)
-        except TimeoutError as err:
+        except LockedError as err:
             why = f"another validation has not ended within {self._seconds:g} seconds"
             raise HookError(why, "try again, or give a longer --timeout") from err
 

@@ -60,13 +60,11 @@ class Leases:
     """The leases of a host, those that are void too, while `with` holds the lock, if they are to be written."""
 
     def __init__(self, host: HostRoot, *, is_written: bool) -> None:
-        """ConfigError if we may not write, as a rootless engine's start may not."""
+        """ConfigError if we may not write, as a rootless engine's start may not; LockedError as `saved.lock`."""
         self._host, self._lock = host, -1
         try:
             if is_written:
-                self._lock = saved.open_lock(host, _LOCK)
-                # Not flock(2), which any reader may take.  It goes with our process, and who waits has an alarm.
-                posix.lockf(self._lock, posix.F_LOCK, 0)
+                self._lock = saved.lock(host, _LOCK)
         except OSError as err:
             why = f"gpu-holders is set, and leases cannot be written: {err.strerror}"
             hint = "a rootless engine's containers cannot be counted: see oci-gpu-hook.conf(5), gpu-holders"

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files in /run that are saved for later starts.
 
-A file is read only if no other user can have written it, and is written whole or not at all.  Must not know what is in
-a file: its reader checks that.
+A file is read only if no other user can have written it, and is written whole or not at all.  `lock` is the one way to
+lock anything of the node's.  Must not know what is in a file: its reader checks that.
 """
 
 from __future__ import annotations
 
 import marshal
 import posix
+from time import monotonic, sleep, time
 
+from oci_gpu_hook.errors import ApplyError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel import syscalls
 from oci_gpu_hook.kernel.descriptors import closing, content
@@ -32,9 +34,16 @@ REFRESH_WANTED = "refresh-wanted"
 
 # A refresh that settles nothing, because NVML does not answer, must not follow the restarts of a container.
 REFRESH_INTERVAL = 30
+# Longer than what any holder does takes on a busy node, and far shorter than the time that a start may take.
+LOCK_SECONDS = 10.0
+_POLL_SECONDS = 0.01
 # The inventory of a host with 16 GPUs and a hundred MIG devices has 30 KiB.  A larger file is not read or written.
 LARGEST = 1 << 20
 LENGTH_BYTES = 4
+
+
+class LockedError(ApplyError):
+    """Another process has held a lock for longer than `lock` waits."""
 
 
 def open_folder(root: HostRoot, *, make: bool = False) -> int:
@@ -57,11 +66,48 @@ def open_folder(root: HostRoot, *, make: bool = False) -> int:
     return fd
 
 
-def open_lock(root: HostRoot, name: str) -> int:
-    """A descriptor of a file to lock, made if it or the folder is missing; OSError as `open_folder`."""
+def lock(root: HostRoot, name: str, seconds: float = LOCK_SECONDS) -> int:
+    """A descriptor; until it is closed no other process has one.  Missing files and folders are made.
+
+    OSError as `open_folder`; LockedError if another process has it for so long.
+    """
     with closing(open_folder(root, make=True)) as folder:
         flags = posix.O_RDWR | posix.O_CREAT | posix.O_NOFOLLOW | posix.O_NONBLOCK | posix.O_CLOEXEC
-        return posix.open(name, flags, 0o600, dir_fd=folder)
+        fd = posix.open(name, flags, 0o600, dir_fd=folder)
+    until = monotonic() + seconds
+    # Not by waiting in the kernel: who holds it may be stopped, and who waits could say nothing then.
+    while not _takes(fd):
+        if monotonic() > until:
+            number = _holder(fd)
+            posix.close(fd)
+            who = f"process {number}" if number else "another process"
+            why = f"{who} holds {FOLDER}/{name} and has not released it within {seconds:g} seconds"
+            raise LockedError(why, f"root can end it: kill -KILL {number}" if number else "try again")
+        sleep(_POLL_SECONDS)
+    return fd
+
+
+def _takes(fd: int) -> bool:
+    """Whether this process has the lock now; it goes with the process."""
+    try:
+        # By fcntl(2), for which the file must be open for writing: flock(2) lets any reader hold it, and any child.
+        posix.lockf(fd, posix.F_TLOCK, 0)
+        return True
+    except OSError as err:
+        if err.errno not in (syscalls.EAGAIN, syscalls.EACCES):
+            raise
+        return False
+
+
+def _holder(fd: int) -> int:
+    """The process that holds the lock; 0 if it has released it, or has no number in our PID namespace."""
+    import fcntl
+
+    # struct flock (fcntl(2)): type, whence, start, length, and the holder's number at 24.
+    asked = fcntl.F_WRLCK.to_bytes(2, "little").ljust(32, b"\0")
+    found = fcntl.fcntl(fd, fcntl.F_GETLK, asked)
+    is_held = found[:2] != fcntl.F_UNLCK.to_bytes(2, "little")
+    return int.from_bytes(found[24:28], "little") if is_held else 0
 
 
 def read_file(root: HostRoot, name: str) -> bytes | None:
@@ -103,8 +149,6 @@ def write(root: HostRoot, name: str, data: bytes, staged: str = "") -> None:
 
 def want_refresh(root: HostRoot) -> None:
     """Ask for a refresh of the inventory, if we may write, and none was asked for within `REFRESH_INTERVAL`."""
-    from time import time
-
     last = root.stat(f"{FOLDER}/{REFRESH_WANTED}")
     # A time in the future is of a clock that was set back since.
     if last is not None and 0 <= time() - last.st_mtime < REFRESH_INTERVAL:

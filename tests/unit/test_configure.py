@@ -32,6 +32,7 @@ EVERYTHING = ("--name", "nvidia", "--set-as-default", "--cdi")
 @pytest.fixture()
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CONFIG_HOME", "/homes/user/.config")
+    (tmp_path / "run").mkdir()
     return tmp_path
 
 
@@ -296,7 +297,7 @@ def test_folders_that_were_made_for_a_file_that_fails_go_again(
 
     monkeypatch.setattr(os, "link", full)
     assert "make room" in program.mistake(7, *words(tree, "podman"))
-    assert os.listdir(tree) == []
+    assert os.listdir(tree) == ["run"]
 
 
 @pytest.mark.parametrize("option", ["--cdi", "--remove"])
@@ -411,7 +412,7 @@ def test_who_is_not_root_is_told_so(tree: Path) -> None:
 )
 def test_wrong_words(program: Program, tree: Path, given: tuple[str, ...], why: str) -> None:
     assert why in program.mistake(2, *words(tree, *given))
-    assert os.listdir(tree) == []
+    assert os.listdir(tree) == ["run"]
 
 
 # Drop-ins.
@@ -560,7 +561,7 @@ CRIO = "etc/crio/crio.conf.d/99-oci-gpu-hook.conf"
 def test_crio_needs_nothing_where_it_looks_for_our_hook(program: Program, tree: Path) -> None:
     assert program(*words(tree, "crio")) == f"nothing to do in /{CRIO}\n"
     assert program.err == "CRI-O looks for hooks in /usr/share/containers/oci/hooks.d\n"
-    assert os.listdir(tree) == []
+    assert os.listdir(tree) == ["run"]
 
 
 def test_crio_gets_our_folder_beside_its_own_and_a_runtime(program: Program, tree: Path) -> None:

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import marshal
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -275,3 +277,51 @@ def test_every_python_of_this_machine_has_it_alike(written: Saved, python: str) 
     words = [python, "-ISB", "-c", PROGRAM]
     done = subprocess.run(words, input=sent, capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("alike\n", "")
+
+
+HOLDER = """
+import sys, time
+from oci_gpu_hook.host import root, saved
+fd = saved.lock(root.HostRoot(sys.argv[1]), "name.lock")
+print("has it", flush=True)
+time.sleep(float(sys.argv[2]))
+"""
+
+
+def holder(root: HostRoot, seconds: float) -> subprocess.Popen[str]:
+    """A process that holds a lock for so long."""
+    words = [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}\n{HOLDER}", root.path, str(seconds)]
+    child = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "has it\n"
+    return child
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_a_lock_is_waited_for_within_a_limit_and_its_holder_is_named(root: HostRoot, is_stopped: bool) -> None:
+    with holder(root, 1000) as child:
+        try:
+            if is_stopped:
+                child.send_signal(signal.SIGSTOP)
+            with pytest.raises(saved.LockedError) as caught:
+                saved.lock(root, "name.lock", 0.2)
+            assert str(caught.value) == (
+                f"process {child.pid} holds /run/oci-gpu-hook/name.lock and has not released it within 0.2 seconds "
+                f"(root can end it: kill -KILL {child.pid})"
+            )
+        finally:
+            child.kill()
+    os.close(saved.lock(root, "name.lock", 0.2))
+
+
+def test_a_lock_is_had_when_its_holder_ends(root: HostRoot) -> None:
+    with holder(root, 0.2):
+        os.close(saved.lock(root, "name.lock", 1000))
+
+
+def test_a_reader_of_its_file_holds_no_lock(root: HostRoot) -> None:
+    """flock(2), which any user may use who may read a file, and a shared lock by fcntl(2)."""
+    os.close(saved.lock(root, "name.lock"))
+    with open(f"{root.path}{saved.FOLDER}/name.lock") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        os.close(saved.lock(root, "name.lock", 0))

@@ -263,7 +263,7 @@ def test_a_saved_inventory_that_may_be_wrong_is_not_used(tmp_path: Path, change:
 def test_a_mig_device_that_is_shown_once_more_is_in_doubt(tmp_path: Path, uuid: str | None) -> None:
     """The kernel may only have dropped its folder from memory; where NVML has named none there is no doubt."""
     root = hosts.host(tmp_path)
-    (tmp_path / "run").mkdir()
+    (tmp_path / "run").mkdir(exist_ok=True)
     hosts.plant(tmp_path, f"{MIG_DEVICE}/access", "")
     device = inventory.MigDevice(0, 0, uuid, "", 5, 0, 30, 31)
     known = survey.survey(root)._replace(mig_devices=(device,))
@@ -321,6 +321,7 @@ def test_a_start_wants_nvml_asked_for_as_long_as_a_mig_device_has_no_name(
 def test_a_start_saves_what_it_had_to_survey_and_makes_the_folder(tmp_path: Path) -> None:
     """After an installation it is not there until the next boot; whatever the engine's umask, all may read it."""
     root = hosts.host(tmp_path)
+    (tmp_path / "run").rmdir()
     survey.survey_and_save(root, "/")
     assert not (tmp_path / "run").exists()
     (tmp_path / "run").mkdir()
@@ -335,6 +336,7 @@ def test_a_start_saves_what_it_had_to_survey_and_makes_the_folder(tmp_path: Path
 
 def test_a_start_that_may_not_make_the_folder_has_its_inventory(tmp_path: Path) -> None:
     root = hosts.host(tmp_path)
+    (tmp_path / "run").rmdir()
     hosts.plant(tmp_path, "run", "a file in the way")
     assert survey.survey_and_save(root, "/").gpus
 
@@ -342,7 +344,7 @@ def test_a_start_that_may_not_make_the_folder_has_its_inventory(tmp_path: Path) 
 def test_a_start_leaves_what_was_saved_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """``inventory refresh`` may end while a start surveys; it has asked NVML, and the start has not."""
     root = hosts.host(tmp_path)
-    (tmp_path / "run").mkdir()
+    (tmp_path / "run").mkdir(exist_ok=True)
     look = survey.survey
     known = look(root)._replace(cuda_version="13.1")
 

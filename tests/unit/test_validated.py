@@ -49,11 +49,11 @@ def test_a_record_that_others_can_write_is_none(root: HostRoot) -> None:
 def test_one_at_a_time_has_the_lock(root: HostRoot) -> None:
     first = validated.lock(root, 0)
     program = f"""
-from oci_gpu_hook.host import root
+from oci_gpu_hook.host import root, saved
 from oci_gpu_hook.node.machine import validated
 try:
     validated.lock(root.HostRoot({root.path!r}), 0.2)
-except TimeoutError:
+except saved.LockedError:
     print("waited")
 else:
     print("had it")

@@ -11,7 +11,6 @@ Must not be used by the hook, nor by two collectors at once: they take `lock`.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -40,11 +39,10 @@ _FULL = 256 << 10
 
 @contextmanager
 def lock() -> Iterator[None]:
-    """Keep other collectors waiting; hooks do not wait."""
+    """Keep other collectors waiting; hooks do not wait.  LockedError as `saved.lock`."""
     with whole.explained(_FOLDER):
-        fd = saved.open_lock(HostRoot(), "metrics.lock")
+        fd = saved.lock(HostRoot(), "metrics.lock")
     with closing(fd):
-        fcntl.flock(fd, fcntl.LOCK_EX)
         yield
 
 

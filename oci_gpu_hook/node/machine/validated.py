@@ -6,11 +6,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import time
-from contextlib import suppress
 
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
@@ -41,19 +37,9 @@ class Validation(NamedTuple):
 
 
 def lock(root: HostRoot, seconds: float) -> int:
-    """A descriptor; until it is closed no other has one.  TimeoutError if another has it for so long; ApplyError."""
+    """A descriptor; until it is closed no other has one.  LockedError if another has it for so long; ApplyError."""
     with whole.explained(_PATH):
-        fd = saved.open_lock(root, "validation.lock")
-    deadline = time.monotonic() + seconds
-    while True:
-        with suppress(BlockingIOError, PermissionError):
-            # Not flock(2): a child that a GPU holds in the kernel would keep the lock.
-            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return fd
-        if time.monotonic() > deadline:
-            os.close(fd)
-            raise TimeoutError
-        time.sleep(0.1)
+        return saved.lock(root, "validation.lock", seconds)
 
 
 def read_validation(root: HostRoot) -> Validation | None:

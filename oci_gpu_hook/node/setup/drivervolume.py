@@ -17,7 +17,6 @@ command line.
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import shutil
@@ -26,6 +25,7 @@ from contextlib import contextmanager, suppress
 
 from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.errors import ConfigError, DriverError
+from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.host.source import UntrustedError, open_source, read_source
 from oci_gpu_hook.kernel.descriptors import closing, reopened
@@ -146,10 +146,14 @@ def _locked(root: HostRoot) -> Iterator[int]:
     It is made if it is missing.  Of two that make the volume at once the second finds it made.
     """
     opened = whole.folder(STATE, lambda path: open_source(root.fd, path), is_for_all=True)
-    with opened as named, closing(reopened(named, os.O_DIRECTORY)) as state:
-        fcntl.flock(state, fcntl.LOCK_EX)
+    with opened as named, closing(reopened(named, os.O_DIRECTORY)) as state, closing(_lock(root)):
         _drop_staged(state)
         yield state
+
+
+def _lock(root: HostRoot) -> int:
+    # To copy a driver takes seconds.
+    return saved.lock(root, "volume.lock", 120.0)
 
 
 def _open_ours(root: HostRoot) -> int:

@@ -8,11 +8,12 @@ is written beside itself and renamed, and not at all if somebody else has change
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 from oci_gpu_hook.errors import ApplyError, ConfigError, quoted
+from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.host.source import UntrustedError, open_source
 from oci_gpu_hook.kernel.descriptors import closing, content, reopened
@@ -87,14 +88,20 @@ def write(root: HostRoot, file: EngineFile, text: str) -> None:
     try:
         # Docker's package makes no folder for its settings, and a user may have no ~/.config.
         opened = whole.folder(path, lambda it: _opened(root, it, file.is_users))
-        with opened as named, closing(reopened(named, os.O_DIRECTORY)) as folder:
-            # One run of ours after another: between its last look and its rename no other one comes.
-            fcntl.flock(folder, fcntl.LOCK_EX)
+        with opened as named, closing(reopened(named, os.O_DIRECTORY)) as folder, _alone(root, file):
             _replace(folder, name, file, text)
     except UntrustedError as err:
         raise ConfigError(f"{file.path} is not root's alone: {err}", FIX) from err
     except OSError as err:
         raise whole.failure(file.path, err) from err
+
+
+def _alone(root: HostRoot, file: EngineFile) -> AbstractContextManager[object]:
+    """One run of root's after another: between its last look and its rename no other one comes.
+
+    A user's runs are that user's to keep apart: what users may lock, other users may hold.
+    """
+    return nullcontext() if file.is_users else closing(saved.lock(root, "configure.lock"))
 
 
 def _replace(folder: int, name: str, file: EngineFile, text: str) -> None:
