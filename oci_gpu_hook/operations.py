@@ -112,7 +112,7 @@ class Service(NamedTuple):
 
 
 class Device(NamedTuple):
-    """The device node `path`; source: the host's, which is bound if a user namespace refuses mknod, else ""."""
+    """The device node `path`; source: the host's, which is bound where a node cannot be made or would stay, else ""."""
 
     path: str
     type: str

@@ -121,7 +121,10 @@ class Tree:
         if fd is None:
             fd = self._folder(path)
             if not self.is_own(fd):
-                raise TargetError(syscalls.EXDEV, f"{path} lies in a volume of the host, where nothing is made")
+                why = "in a volume of the host, where nothing is made"
+                if syscalls.mount_of(fd)[0] == syscalls.mount_of(self.root_fd)[0]:
+                    why = "in a root of the host's, where nothing is made: it needs one of its own, such as an overlay"
+                raise TargetError(syscalls.EXDEV, f"{path or '/'} lies {why}")
             self._own_folders[path] = fd
         return fd
 

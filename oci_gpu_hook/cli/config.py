@@ -38,7 +38,7 @@ def config() -> None:
 def show_settings(form: str, config: str | None) -> None:
     """Show every setting in force, and where it comes from.
 
-    First come those for every container, then those for single namespaces and images.
+    First come those for every container, then those below headings.
     """
     lines = settingsfile.read_files(files(config))
     document = in_force(lines)
@@ -81,7 +81,7 @@ def import_nvidias(file: str | None, output: str | None, form: str, root: HostRo
 def in_force(lines: list[Setting]) -> dict[str, Any]:
     """Each setting for every container, and each line below a heading, with its file and line."""
     rows = {key: _row(key, value, "default") for key, value in Settings()._asdict().items() if key != "unmatched"}
-    rows |= {key: _row(key, line.value, line.where) for key, line in settingsfile.decisive(lines, "", "").items()}
+    rows |= {key: _row(key, line.value, line.where) for key, line in settingsfile.decisive(lines).items()}
     rules = [{line.scope: line.pattern, **_row(line.field, line.value, line.where)} for line in lines if line.scope]
     return {"settings": [*rows.values()], "rules": rules}
 
@@ -96,7 +96,7 @@ def _as_text(document: dict[str, Any]) -> list[str]:
     cells = [(row["key"], written(row["value"]), row["from"]) for row in rows]
     lines, heading = [], ""
     for row, text in zip(rows, columns([tuple(map(_printable, row)) for row in cells])):
-        scope = next((word for word in ("image", "namespace") if word in row), "")
+        scope = next((word for word in settingsfile.SCOPES[1:] if word in row), "")
         under = f"[{scope} {_printable(row[scope])}]" if scope else ""
         if under != heading:
             lines += ["", under]

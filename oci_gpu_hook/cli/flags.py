@@ -28,8 +28,10 @@ from oci_gpu_hook.planning.plan import Plan
 from oci_gpu_hook.planning.selection import Selection
 from oci_gpu_hook.request import selectors
 from oci_gpu_hook.request.bundle import Bundle
+from oci_gpu_hook.request.containercli import CONTAINER_CLI
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.settings import Settings, read_settings
+from oci_gpu_hook.request.state import State
 from oci_gpu_hook.request.words import ALL, DEFAULT_CAPABILITIES
 
 _WHERE = "the command line"
@@ -45,9 +47,9 @@ class _Named(NamedTuple):
     config: str | None
     root: HostRoot
 
-    def settings(self) -> Settings:
-        """The administrator's."""
-        return read_settings(self.config, None)
+    def settings(self, state: State | None = None) -> Settings:
+        """The administrator's, for a container if a state is given."""
+        return read_settings(self.config, state)
 
     def request(self) -> Request:
         """What a container that gets them asks for; UsageError for what is no device's name."""
@@ -216,6 +218,9 @@ def lxc(named: _Named) -> None:
     """
     request = named.request()
     click.echo("\n".join(flaglines.lxc(named.plan(request, "/"), request)))
+    if named.settings(State(caller=CONTAINER_CLI)).gpu_holders:
+        note = "gpu-holders is set, and LXC's containers are not counted: they get no GPU but by a section"
+        click.echo(f"{note} [caller {CONTAINER_CLI}] of the settings", err=True)
 
 
 @flags.command()

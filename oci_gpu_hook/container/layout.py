@@ -35,7 +35,7 @@ class Layout(NamedTuple):
     library_folder: where its loader searches by itself; library_folder_32: the same for 32-bit programs, "" for none;
     compat: the image's own CUDA libraries, if they were asked for and it has any; loader: `GLIBC`, or `MUSL`, which
     reads no ld.so.cache; user_namespace: whether mknod is refused, or makes nodes that no process can open;
-    dev_is_hosts: whether a node made in its /dev would be the host's.
+    dev_is_hosts: whether a node made in its /dev would be the host's; makes_nodes: see `Rootfs`.
     """
 
     library_folder: str
@@ -44,9 +44,12 @@ class Layout(NamedTuple):
     loader: str
     user_namespace: bool
     dev_is_hosts: bool
+    makes_nodes: bool = True
 
 
-def layout_of(root_fd: int, process: Process | None, *, user_namespace: bool, compat: str) -> Layout:
+def layout_of(
+    root_fd: int, process: Process | None, *, user_namespace: bool, makes_nodes: bool, compat: str
+) -> Layout:
     """The layout of the container whose root is open at `root_fd`.
 
     process: None while there is none, and then `user_namespace` says what config.json asks for; compat: the
@@ -66,6 +69,7 @@ def layout_of(root_fd: int, process: Process | None, *, user_namespace: bool, co
         loader=loader,
         user_namespace=process.in_user_namespace() if process else user_namespace,
         dev_is_hosts=process is not None and _dev_is_hosts(root_fd),
+        makes_nodes=makes_nodes,
     )
 
 

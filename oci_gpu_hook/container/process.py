@@ -22,11 +22,14 @@ INITIAL_USER_NAMESPACE = 0xEFFFFFFD
 
 
 class Process:
-    """A process that an engine has made for a container, and that has not started its program yet."""
+    """A process that an engine has made for a container, and that has not started its program yet.
+
+    is_caller: it is this one instead, in the mount namespace of its caller, of whom nothing is known.
+    """
 
     def __init__(self, pid: int, *, is_caller: bool = False) -> None:
-        """BundleError if `pid` is gone, or has no mount namespace of its own: then it is no container's."""
-        self.pid = pid
+        """BundleError if `pid` is gone, or has no mount namespace of its own: then it is not a container's."""
+        self.pid, self.is_caller = pid, is_caller
         try:
             self._fd = posix.open(f"/proc/{pid}", posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)
         except OSError as err:

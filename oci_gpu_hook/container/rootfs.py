@@ -32,11 +32,16 @@ _KINDS = (syscalls.TMPFS_MAGIC, syscalls.PROC_SUPER_MAGIC)
 
 
 class Rootfs(NamedTuple):
-    """A container's root: an O_PATH descriptor, the mounts in which things may be made, and its path for people."""
+    """A container's root: an O_PATH descriptor, the mounts in which things may be made, and its path for people.
+
+    makes_nodes: whether a device node in its /dev goes with the container.  On a disk it would stay, open to any user
+    whose the root is.
+    """
 
     fd: int
     own: tuple[int, ...]
     path: str
+    makes_nodes: bool = True
 
 
 def of_folder(path: str) -> Rootfs:
@@ -55,10 +60,11 @@ def of_process(path: str, tmpfs: tuple[str, ...], process: Process) -> Rootfs:
     return _meant(path, fd, id, _own(fd, tmpfs))
 
 
-def of_caller(path: str) -> Rootfs:
-    """The root of a container in whose mount namespace this process runs already; BundleError likewise.
+def of_caller(path: str, caller: Process) -> Rootfs:
+    """The root of a container in whose mount namespace this process, the `caller`, runs already; BundleError likewise.
 
     Nothing of the host's is mounted below it alone: what PID 1 has mounted, or this namespace elsewhere, is the host's.
+    So is the root's own filesystem, but in a user namespace: what the hook makes there, the caller could make.
     """
     fd = _open(path, None)
     id, is_mounted_there = syscalls.mount_of(fd)
@@ -71,7 +77,10 @@ def of_caller(path: str) -> Rootfs:
     top = posix.readlink(f"/proc/self/fd/{fd}")
     own = _own(fd, USUAL_TMPFS, _session(top, hosts) or top, hosts)
     # A mount point in /tmp, or in a folder like it, may belong to the container's user.
-    return _meant(path, fd, id, own, posix.fstat(fd).st_uid)
+    found = _meant(path, fd, id, own, posix.fstat(fd).st_uid)
+    if not caller.in_user_namespace() and (not hosts or mountinfo.mounted(procfile.pieces(hosts), {mount.device})):
+        found = found._replace(own=(*own,))
+    return found._replace(makes_nodes=_is_in_memory(fd, "/dev", found.own))
 
 
 def _meant(path: str, fd: int, id: int, own: dict[int, str], owner: int = 0) -> Rootfs:
@@ -82,6 +91,16 @@ def _meant(path: str, fd: int, id: int, own: dict[int, str], owner: int = 0) -> 
     if not any([_lies_on(fd, name) for name in own.values()]) and not _is_roots(path, fd, owner):
         raise _not_the_root(path, "others than root can exchange it for another folder")
     return Rootfs(fd, (id, *own), path)
+
+
+def _is_in_memory(fd: int, path: str, own: tuple[int, ...]) -> bool:
+    """Whether `path` lies in a tmpfs, on one of the mounts `own`."""
+    try:
+        with closing(syscalls.openat2(fd, path, posix.O_PATH, resolve=syscalls.RESOLVE_BELOW)) as found:
+            # In this order, see `_own`.
+            return syscalls.mount_of(found)[0] in own and syscalls.filesystem_magic(found) == syscalls.TMPFS_MAGIC
+    except OSError:
+        return False
 
 
 def _hosts(id: int) -> str:
@@ -179,7 +198,9 @@ def _is_roots(path: str, fd: int, owner: int) -> bool:
     """Whether root, or a rootless engine's user, alone can exchange the folder at `path`, which is open at `fd`."""
     try:
         with closing(posix.open("/", _FOLDER | posix.O_CLOEXEC)) as start:
-            whose = (posix.geteuid(), _ALL) if _is_users_own(start) else (owner, None)
+            # In a sticky folder only its owner can exchange a thing (inode(7), S_ISVTX): that user, or one without a
+            # number here, as root is: see SECURITY.md.
+            whose = (None, _ALL) if _is_users_own(start) else (owner, None)
             found = open_source(start, path, *whose)
         with closing(found):
             # Its owner may have exchanged it meanwhile.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Append to a log that a caller names: a regular file of its own, in a folder that root and the caller alone lead to.
+"""Append to a log that a caller names: a regular file of its own, where root or the caller alone can write.
 
-A container's user may own the folder, and leave a link there, or a FIFO that no process reads: nothing is written then.
+Root's caller may be a user's: in a folder of that user's a link, a FIFO or another file could take the log's name.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import posix
 from oci_gpu_hook.host.source import UntrustedError, open_source
 from oci_gpu_hook.kernel import syscalls
 from oci_gpu_hook.kernel.descriptors import reopened
-from oci_gpu_hook.kernel.filetypes import WRITABLE_BY_OTHERS, is_regular
+from oci_gpu_hook.kernel.filetypes import is_open_to_others, is_regular
 
 _APPEND = posix.O_WRONLY | posix.O_APPEND | posix.O_CLOEXEC
 _NAMED = posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC
@@ -34,7 +34,7 @@ def _opened(path: str) -> int:
     top = posix.open("/", posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)
     host, own = posix.fstat(top).st_uid, posix.geteuid()
     parent = open_source(top, folder, host, (0, host, own))
-    if posix.fstat(parent).st_mode & WRITABLE_BY_OTHERS:
+    if is_open_to_others(posix.fstat(parent), own):
         raise UntrustedError("others may write to its folder")
     # The descriptors close with the process, which ends here.
     try:

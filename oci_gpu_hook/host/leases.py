@@ -134,15 +134,6 @@ def without_void(leases: list[Lease]) -> list[Lease]:
     return found
 
 
-def give_back(host: HostRoot, pid: int) -> None:
-    """Remove the lease of a caller whose start has failed, if that is possible; not from a container's namespace."""
-    try:
-        with Leases(host, is_written=True) as leases:
-            write(host, [lease for lease in leases if lease.pid != pid])
-    except Exception:
-        pass
-
-
 def _is_used(pid: int) -> bool:
     """Whether a process has this number, as getpriority(2) tells of any without a file being opened."""
     try:

@@ -34,11 +34,12 @@ class UntrustedError(OSError):
         return str(self.strerror)
 
 
-def open_source(root_fd: int, path: str, owner: int = 0, roots: Container[int] | None = None) -> int:
+def open_source(root_fd: int, path: str, owner: int | None = 0, roots: Container[int] | None = None) -> int:
     """An O_PATH descriptor of `path` below the folder open at `root_fd`, which is the host's root.
 
-    owner: a user whose own things count in a sticky folder beside root's; roots: the users who count as root, if more
-    than root itself do.  UntrustedError if the path cannot be trusted, OSError if it leads nowhere.
+    owner: a user whose own things count in a sticky folder beside root's, None for every user; roots: the users who
+    count as root, if more than root itself do.  UntrustedError if the path cannot be trusted, OSError if it leads
+    nowhere.
     """
     top = posix.fstat(root_fd)
     # In a user namespace the host's root has another number: whose "/" is.
@@ -92,7 +93,12 @@ def read_source(root_fd: int, path: str, largest: int) -> bytes | None:
 
 
 def _check(
-    parent: posix.stat_result, status: posix.stat_result, name: str, is_last: bool, roots: Container[int], owner: int
+    parent: posix.stat_result,
+    status: posix.stat_result,
+    name: str,
+    is_last: bool,
+    roots: Container[int],
+    owner: int | None,
 ) -> None:
     """UntrustedError if others could have put what has this `status` into its folder, or could exchange it."""
     if parent.st_uid not in roots:
@@ -101,6 +107,7 @@ def _check(
     elif parent.st_mode & WRITABLE_BY_OTHERS:
         if not parent.st_mode & _STICKY:
             raise UntrustedError(f"{name!r} lies in a folder that others than root may write to")
-        if status.st_uid not in (0, owner) or is_link(status):
+        is_theirs = owner is not None and status.st_uid not in (0, owner)
+        if is_theirs or is_link(status):
             what = "a link" if is_link(status) else f"user {status.st_uid}'s"
             raise UntrustedError(f"{name!r} is {what}, in a folder that others than root may write to")

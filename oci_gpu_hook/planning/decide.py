@@ -43,7 +43,12 @@ def decide(
     compat = ""
     if settings.cuda_forward_compatibility and request is not None and "compute" in request.capabilities:
         compat = layout.COMPAT_ORIN_FOLDER if proc.is_orin(host) else layout.COMPAT_FOLDER
-    laid_out = layout.layout_of(rootfs.fd, process, user_namespace=bundle.has_user_namespace(), compat=compat)
+    laid_out = layout.layout_of(
+        *(rootfs.fd, process),
+        user_namespace=bundle.has_user_namespace(),
+        makes_nodes=rootfs.makes_nodes,
+        compat=compat,
+    )
     labels = Labels()
     if has_selinux(host):
         from oci_gpu_hook.container import ipc
@@ -64,7 +69,8 @@ def decide(
     if settings.gpu_holders or host.stat(f"{saved.FOLDER}/{saved.UNHEALTHY}"):
         from oci_gpu_hook.planning import holding
 
-        start = holding.Start(host, settings, container, process if host.remember else None)
+        is_start = process is not None and (host.remember or process.is_caller)
+        start = holding.Start(host, settings, container, process if is_start else None)
         request, provision = start.given(request, provide)
     else:
         provision = provide(request)

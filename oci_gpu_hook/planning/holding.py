@@ -12,7 +12,7 @@ from __future__ import annotations
 from time import localtime, strftime
 
 from oci_gpu_hook.container.process import Process
-from oci_gpu_hook.errors import DriverError, RequestError, plain, quoted
+from oci_gpu_hook.errors import ConfigError, DriverError, RequestError, plain, quoted
 from oci_gpu_hook.host import leases
 from oci_gpu_hook.host.leases import Lease, Leases, has_room, without_void
 from oci_gpu_hook.host.root import HostRoot
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 _MOST_SHOWN = 3
 _SHOWN_ID = 12
 _WAIT = "'oci-gpu-hook containers' shows the holders: wait for one to end, or ask for another device"
+_UNCOUNTED = (
+    "the administrator can let such calls in, uncounted: gpu-holders = 0 below [caller nvidia-container-cli] in "
+    "/etc/oci-gpu-hook.conf"
+)
 _UNHEALTHY = "the administrator must look at it: 'oci-gpu-hook validate' clears it if it passes"
 
 
@@ -58,7 +62,7 @@ class Start(NamedTuple):
         """The request with the chosen devices, and what `provide` gives for it; leased.
 
         RequestError if a device has no room; DriverError for a GPU that is not healthy, if the settings refuse it;
-        ConfigError if no lease can be written.
+        ConfigError if no lease can be written; LockedError as `saved.lock`.
         """
         unhealthy = leases.unhealthy(self.host)
         most = self.settings.gpu_holders
@@ -75,7 +79,7 @@ class Start(NamedTuple):
             request, notes = request._replace(devices=tuple(left)), [f"left out: {it}" for it in notes]
             provision = provide(request)
         if most and not {*chosen}.issuperset(dict(provision.holds)):
-            with Leases(self.host, is_written=self.process is not None) as all_leases:
+            with self._leases(most) as all_leases:
                 mine, own, others = self._apart(all_leases)
                 for key, name in provision.holds:
                     holders = _holders(key, others, most)
@@ -98,7 +102,7 @@ class Start(NamedTuple):
         ]
         keys: list[str] = []
         words = []
-        with Leases(self.host, is_written=bool(most and self.process)) as all_leases:
+        with self._leases(most) as all_leases:
             mine, own, others = self._apart(all_leases)
             # A container that runs and is looked at has what it has.
             held = () if self.process else [key for lease in own if lease.is_valid() for key in lease.devices]
@@ -112,6 +116,17 @@ class Start(NamedTuple):
                 self._lease(mine, own, others, keys)
         vendors = [it._replace(devices=names) for it, names in zip(request.vendors, devices[1:])]
         return request._replace(devices=devices[0], vendors=tuple(vendors)), keys, tuple(words)
+
+    def _leases(self, most: int) -> Leases:
+        """The leases, to be written if this start is counted; ConfigError for a caller's, which cannot be.
+
+        Only the kernel's word on a container's process ends a lease; and who calls may be a user, who can stop the call
+        while it has the lock.
+        """
+        if most and self.process and self.process.is_caller:
+            why = "gpu-holders is set, and a call of nvidia-container-cli without --pid cannot be counted"
+            raise ConfigError(why, _UNCOUNTED)
+        return Leases(self.host, is_written=bool(most and self.process))
 
     def _apart(self, all_leases: list[Lease]) -> tuple[Lease | None, list[Lease], list[Lease]]:
         """A lease for this start, without devices; the container's leases; and those of others that are not void.

@@ -129,7 +129,7 @@ def _devices(layout: Layout, nodes: Reasoned) -> list[Device]:
     return [
         Device(
             *(node.path, "c", node.major, node.minor, "rw", node.mode, node.uid, node.gid),
-            source=node.path if layout.user_namespace else "",
+            source=node.path if layout.user_namespace or not layout.makes_nodes else "",
             # Display servers need modeset, CUDA does not; on a host without one the node may not exist.
             required=node.family != "modeset",
             reason=reason,

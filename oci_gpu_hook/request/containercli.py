@@ -16,6 +16,8 @@ from oci_gpu_hook.request import words
 from oci_gpu_hook.request.sources import Inputs
 from oci_gpu_hook.request.words import CAPABILITIES, MIG_MANAGEMENT, NONE
 
+# Also what a section of the settings names.
+CONTAINER_CLI = "nvidia-container-cli"
 USAGE = """\
 usage: nvidia-container-cli [--debug=FILE] [--user] COMMAND
        configure [--pid=PID] [--device=LIST] [--CAPABILITY] [--require=EXPR] [--imex-channel=LIST] [--no-cgroups] ROOTFS

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files of settings: ``key = value`` lines, read and written.
 
-Below a heading, ``[namespace NAME]`` or ``[image PATTERN]``, lines hold for those containers only.  Not TOML, whose
+Below a heading, such as ``[namespace NAME]``, lines hold for those containers only.  Not TOML, whose
 parser costs twice as much as the interpreter's own start.  Must not read any file but those that it is given.
 """
 
@@ -30,7 +30,7 @@ _ENGINE = "the engine or the pod's author must fix it"
 # The steps of a validation, each of which may have a file.
 _STEPS = ("driver", "hook", "workload")
 # For everybody, and the kinds of sections; the later one has precedence.
-SCOPES = ("", "image", "namespace")
+SCOPES = ("", "image", "namespace", "caller")
 
 
 class Kind(NamedTuple):
@@ -156,7 +156,7 @@ def fields(lines: list[Setting], state: State | None, defaults: dict[str, Any]) 
     If its engine does not say which sections are its own, no restriction may fail open: the strictest values hold.
     """
     image, namespace, unsaid = said(state) if state is not None else ("", "", ())
-    decided = decisive(lines, image, namespace)
+    decided = decisive(lines, image, namespace, state.caller if state is not None else "")
     found = {**defaults, **{field: line.value for field, line in decided.items()}}
     scopes = {line.scope for line in lines}
     unmatched = [scope for scope in unsaid if scope in scopes]
@@ -166,10 +166,10 @@ def fields(lines: list[Setting], state: State | None, defaults: dict[str, Any]) 
     return found
 
 
-def decisive(lines: list[Setting], image: str, namespace: str) -> dict[str, Setting]:
-    """The line that decides each field that the files set, for a container of this image in this namespace."""
+def decisive(lines: list[Setting], image: str = "", namespace: str = "", caller: str = "") -> dict[str, Setting]:
+    """The line that decides each field that the files set, for a container of which these are said."""
     found = {}
-    for scope, name in zip(SCOPES, ("", image, namespace)):
+    for scope, name in zip(SCOPES, ("", image, namespace, caller)):
         # Each pattern is compared once, however many lines it has.
         patterns = {line.pattern for line in lines if line.scope == scope}
         if patterns and len(name) > _LONGEST_NAME:
@@ -226,7 +226,7 @@ def parse_text(text: str, name: str) -> list[Setting]:
         if line.startswith("["):
             scope, _, pattern = [part.strip() for part in line[1:-1].strip().partition(" ")]
             if not line.endswith("]") or scope not in SCOPES[1:] or not pattern:
-                forms = "[namespace NAME] and [image PATTERN]"
+                forms = "[namespace NAME], [image PATTERN] and [caller nvidia-container-cli]"
                 raise ConfigError(f"{where}: {quoted(line)} is not a heading, which are {forms}")
             continue
         key, equals, value = line.partition("=")

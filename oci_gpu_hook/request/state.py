@@ -33,13 +33,18 @@ class ExcessError(BundleError):
 
 
 class State(NamedTuple):
-    """The state of one container; image: by an engine's own record, not the runtime's word, "" for none."""
+    """The state of one container.
+
+    image: by an engine's own record, not the runtime's word, "" for none; caller: the name by which the hook was called
+    for a container of which no engine tells a process, "" for any other.
+    """
 
     id: str = ""
     pid: int = 0
     bundle: str = ""
     annotations: dict[str, str] = {}  # noqa: RUF012  read only
     image: str = ""
+    caller: str = ""
 
 
 def read_state(fd: int, head: bytes = b"") -> State:

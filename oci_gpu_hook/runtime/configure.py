@@ -23,7 +23,7 @@ from oci_gpu_hook.report import records, sentence
 from oci_gpu_hook.report.progress import Progress
 from oci_gpu_hook.request import parse, settings
 from oci_gpu_hook.request.bundle import Bundle
-from oci_gpu_hook.request.containercli import NEEDLESS
+from oci_gpu_hook.request.containercli import CONTAINER_CLI, NEEDLESS
 from oci_gpu_hook.request.state import State, checked_path
 
 TYPE_CHECKING = False
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from oci_gpu_hook.operations import Operation
     from oci_gpu_hook.request.containercli import Call
 
+# LXC names a folder after it (NAME_MAX, limits.h).
+_LONGEST_NAME = 255
 # What is not given with an option: kinds of operations, or a part of the host's path.
 _OMITTED = {
     "no-devbind": "/dev/",
@@ -50,11 +52,6 @@ def run(call: Call, arguments: list[str]) -> int:
         _configure(progress, call)
     except Exception as err:
         code, said = sentence.failure(err), str(err)
-        if progress.settings and progress.settings.gpu_holders and not call.pid():
-            from oci_gpu_hook.host import leases
-
-            # It is the caller's cgroup, and the caller goes on.
-            leases.give_back(HostRoot("/"), Process.caller().pid)
     try:
         records.send(progress, code, said)
         debuglog.write(call.last("debug"), _told(progress, call, arguments, said))
@@ -69,7 +66,7 @@ def _configure(progress: Progress, call: Call) -> None:
     # A container's root lies in its bundle, which its engine names after it.
     folder = path.rstrip("/").rpartition("/")[0]
     id = folder.rpartition("/")[2] if pid else _name(path)
-    progress.state = State(id, process.pid, folder)
+    progress.state = State(id, process.pid, folder, caller="" if pid else CONTAINER_CLI)
     allowed = settings.read_settings(None, progress.state)
     # Without --pid the cgroup is the caller's, with others in it.
     leaves_cgroup = call.has("no-cgroups") or not pid
@@ -85,8 +82,9 @@ def _configure(progress: Progress, call: Call) -> None:
         return
     request = progress.request = request._replace(source="cli")
     progress.end_step()
-    host = HostRoot("/", remember=True)
-    root = rootfs.of_process(path, rootfs.USUAL_TMPFS, process) if pid else rootfs.of_caller(path)
+    # A user who stops or ends a call must leave nothing of the node's half done.
+    host = HostRoot("/", remember=bool(pid))
+    root = rootfs.of_process(path, rootfs.USUAL_TMPFS, process) if pid else rootfs.of_caller(path, process)
     # A bundle with an empty config.json: nothing is configured but what the words say.
     plan = decide(Bundle(folder, {}), request, allowed, host, root, id=id, process=process)
     plan = progress.plan = plan._replace(operations=tuple([it for it in plan.operations if not _is_omitted(it, call)]))
@@ -94,14 +92,17 @@ def _configure(progress: Progress, call: Call) -> None:
     needless = (LEFT_ALONE if leaves_cgroup else "", "" if pid else DEV_IS_HOSTS)
     progress.keep([note for note in plan.notes if note not in needless])
     progress.end_step()
-    progress.keep(apply.run(plan, host, root.fd, process, opens_root=not pid))
+    # Of root's calls, what is read-only may be another's, whose user alone has made it so for this container.
+    opens_root = process.is_caller and process.in_user_namespace()
+    progress.keep(apply.run(plan, host, root.fd, process, opens_root=opens_root))
     progress.say()
 
 
 def _name(path: str) -> str:
     """The container's name: LXC says it, enroot names the root after it."""
     name = posix.environ.get(b"LXC_NAME", b"").decode("utf-8", "replace")
-    return name or path.rstrip("/").rpartition("/")[2]
+    is_name = name.isprintable() and "/" not in name and len(name) <= _LONGEST_NAME
+    return (name if is_name else "") or path.rstrip("/").rpartition("/")[2]
 
 
 def _is_omitted(operation: Operation, call: Call) -> bool:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attacks on ``nvidia-container-cli configure``: by the image, by volumes, by who owns a folder, by words.
 
-Root calls, as Apptainer's setuid starter does, on a booted node, whose PID 1 has the host's mounts.  Whatever comes of
-a call, the host is as before, and where it is refused, the root's folder too.
+Root calls, as SingularityCE's set-user-ID starter does, on a booted node, whose PID 1 has the host's mounts.  Whatever
+comes of a call, the host is as before, and where it is refused, the container's root too.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from tests.integration.roots import MULTIARCH
 OTHER, USER = 64_124, 64_123
 # In the machine's own folder, where other programs' files come and go.
 SHM = f"/dev/shm/hostile-{os.getpid()}"
+UPPER = "/run/w/upper"
 VICTIM, ROOT, LIBRARIES = "/run/w/victim", "/run/w/root", f"/run/w/root/usr/lib/{MULTIARCH}"
 WORDS = "configure --no-cgroups --compute --utility"
 VOLUME = "lies in a volume of the host, where nothing is made"
-CLOSED = "is not written"
+HOSTS_ROOT = "lies in a root of the host's, where nothing is made"
+CLOSED, OTHERS = "is not written", "others may write to its folder"
 
 # What the host is like: its files that an image would like to reach, its nodes and its mounts.
 BEFORE = f"""
@@ -38,6 +40,7 @@ fresh() {{
     for name in dev proc sys tmp run; do mkdir -p {ROOT}/$name; done
     mkdir -p {VICTIM}/sub && echo secret >{VICTIM}/file && echo keep >{VICTIM}/log && chmod 0755 {VICTIM}
     mkdir {VICTIM}/theirs && chown {OTHER} {VICTIM}/theirs
+    mkdir -p {UPPER}
 }}
 host() {{
     find {VICTIM} /dev {SHM} '(' -name 'pt*' -o -path /dev/shm ')' -prune -o -printf '%p %m %U %y %s %l\\n' 2>&1 | sort
@@ -58,16 +61,25 @@ fresh
 {{image}}
 host >/run/before
 (cd {ROOT} && find . -xdev | sort) >/run/listing
-code=0
 unshare --mount --propagation {{propagation}} sh -c '
+listing() {{{{ (cd {ROOT} && find . -xdev 2>/dev/null | sort); }}}}
 {{bind}}
 {{mounts}}
+{{listing}} >/run/inside
 {{prefix}} nvidia-container-cli {{options}} {WORDS} {{more}} {{path}} && echo code 0 || echo code $?
+{{listing}} | diff /run/inside - >/dev/null && echo root as before || echo root is changed
 {{after}}' 2>&1 || echo failed
-(cd {ROOT} && find . -xdev | sort) | diff /run/listing - >/dev/null && echo root as before || echo root is changed
+(cd {ROOT} && find . -xdev | sort) | diff /run/listing - && echo disk as before || :
 host | diff /run/before - && echo host as before || :
 {{clean}}
 """
+
+
+BIND = f"mount --bind {ROOT} {ROOT}"
+# As --writable-tmpfs has it: what is made in the root lies in memory, in a filesystem that is this container's alone.
+OWN_ROOT = f"""
+mount -t tmpfs none {UPPER} && mkdir {UPPER}/upper {UPPER}/work
+mount -t overlay -o lowerdir={ROOT},upperdir={UPPER}/upper,workdir={UPPER}/work none {ROOT}"""
 
 
 class Row(NamedTuple):
@@ -87,9 +99,10 @@ class Row(NamedTuple):
     more: str = "--device=0"
     options: str = ""
     path: str = ROOT
-    bind: str = f"mount --bind {ROOT} {ROOT}"
+    bind: str = OWN_ROOT
     propagation: str = "slave"
     prefix: str = ""
+    listing: str = "listing"
 
 
 def linked(place: str, text: str) -> str:
@@ -118,7 +131,7 @@ LINKS = {
     "/proc": Row(0, image=linked("proc", VICTIM)),
     "/etc": Row(0, image=linked("etc", VICTIM)),
     "ld.so.cache": Row(0, image=linked("etc/ld.so.cache", f"{UP}{VICTIM}/file")),
-    "a node": Row(7, "cannot make the node", image=linked("dev/nvidiactl", f"{UP}{VICTIM}/file")),
+    "a node": Row(0, image=linked("dev/nvidiactl", f"{UP}{VICTIM}/file")),
     "programs": Row(0, image=linked("usr/bin", f"{UP}{VICTIM}/sub")),
 }
 TMPFS = f"mount -t tmpfs none {VICTIM}/sub"
@@ -167,14 +180,16 @@ ROOTS = {
         prefix=f'{USERS} unshare --user --map-root-user --mount sh -c "mount --bind {ROOT} {ROOT}; exec \\$0 \\$*"',
         clean="chmod 0755 /run/w",
     ),
-    "served by nobody": Row(142, bind=":", mounts=SILENT, after="kill -KILL $SERVER"),
+    "that never answers": Row(142, bind=":", mounts=SILENT, after="kill -KILL $SERVER", listing=":"),
+    # What is made there stays, for any user who may look into it.
+    "on the host's disk": Row(7, HOSTS_ROOT, bind=BIND),
+    "a shared image, bound read-only": Row(
+        *(7, HOSTS_ROOT), bind=f"{BIND}; {READ_ONLY}", after=WRITTEN, prints="read-only"
+    ),
 }
 READ_ONLY_ROOTS = {
-    "success": Row(0, mounts=READ_ONLY, after=f"{WRITTEN}; {WORKS}", prints="read-only"),
+    "its own": Row(7, "Read-only file system", mounts=READ_ONLY, after=WRITTEN, prints="read-only"),
     "refusal": Row(5, "unknown device", mounts=READ_ONLY, after=WRITTEN, prints="read-only", more="--device=99"),
-    "failure half-way": Row(
-        *(7, VOLUME, "", f"{READ_ONLY}; mount --bind {VICTIM} {ROOT}/etc"), after=WRITTEN, prints="read-only"
-    ),
     "a volume in it": Row(
         *(7, VOLUME, "", f"mount --bind {LIBRARIES} {LIBRARIES}; mount -o remount,bind,ro {LIBRARIES}"),
         after=f"touch {LIBRARIES}/written 2>/dev/null || echo read-only",
@@ -189,13 +204,10 @@ LOGS = {
     "another's": (f"echo keep >{VICTIM}/its; chown {OTHER} {VICTIM}/its", "its", "not a file of the caller's own"),
     "folder": ("", "sub", "not a file of the caller's own"),
     "node": (f"mknod {VICTIM}/node c 1 5", "node", "not a file of the caller's own"),
-    "everybody's folder": (f"chmod 1777 {VICTIM}/sub", "sub/new", "others may write to its folder"),
+    "everybody's folder": (f"chmod 1777 {VICTIM}/sub", "sub/new", OTHERS),
     "another's folder on the way": (f"mkdir {VICTIM}/theirs/x", "theirs/x/new", f"in a folder of user {OTHER}'s"),
-    "link in another's folder": (
-        f"ln -s {VICTIM}/log {VICTIM}/theirs/log",
-        "theirs/log",
-        "not a file of the caller's own",
-    ),
+    "link in another's folder": (f"ln -s {VICTIM}/log {VICTIM}/theirs/log", "theirs/log", OTHERS),
+    "another's folder": ("", "theirs/new", OTHERS),
     # Of the call itself, whose name it would be.
     "the kernel's": ("", "../../../proc/self/comm", "the kernel's own"),
 }
@@ -212,6 +224,8 @@ PIDS = {
     "good": Row(0, mounts=OWN, after=f"nsenter --target $PID --mount {WORKS}; {KILL}", prints=ONE),
 }
 CALLS = {
+    "nodes": Row(0, after=f"{WORKS}; echo nodes $(find {UPPER} -type c | wc -l)", prints="nodes 0"),
+    "nodes, seen": Row(0, after=WORKS, prints=ONE),
     "twice": Row(0, after=f"nvidia-container-cli {WORDS} --device=0 {ROOT} && {WORKS}", prints=ONE),
     "at once": Row(0, after=AT_ONCE, prints=ONE),
     "after another driver's": Row(
@@ -245,7 +259,7 @@ while not os.path.exists("/run/w/ended"):
     libc.renameat2(-100, b"/run/w/tmp/link", -100, b"/run/w/tmp/root", 2)
 """
 RACE = f"""
-mkdir -m 1777 /run/w/tmp; mkdir /run/w/beside
+mkdir -m 1777 /run/w/tmp; mkdir -p /run/w/beside {UPPER}
 cp -a {{root}} /run/w/tmp/root; mkdir -p /run/w/tmp/root/dev /run/w/tmp/root/proc; chown {USER} /run/w/tmp/root
 cat >/run/w/racer <<'END'
 {RACER}
@@ -253,7 +267,8 @@ END
 python3 /run/w/racer & racer=$!
 unshare --mount --propagation slave sh -c '
 mount -t tmpfs -o uid={USER} none /run/w/beside
-mount --bind /run/w/tmp/root /run/w/tmp/root
+mount -t tmpfs none {UPPER} && mkdir {UPPER}/upper {UPPER}/work
+mount -t overlay -o lowerdir=/run/w/tmp/root,upperdir={UPPER}/upper,workdir={UPPER}/work none /run/w/tmp/root
 touch /run/w/begun
 for n in $(seq 60); do
     nvidia-container-cli {WORDS} --device=0 /run/w/tmp/root 2>said && echo given || grep -o "others than root" said
@@ -280,6 +295,7 @@ def test_an_attack_wins_nothing(seen: dict[str, list[str]], name: str) -> None:
     row, lines = ROWS[name], seen[name]
     assert f"code {row.code}" in lines, lines
     assert "host as before" in lines, lines
+    assert "disk as before" in lines, lines
     assert any(row.says in line for line in lines), lines
     assert not row.prints or row.prints in lines, lines
     assert ("root as before" in lines) == (row.code != 0), lines

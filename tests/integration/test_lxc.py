@@ -195,6 +195,81 @@ def test_commands_know_its_name(seen: dict[str, list[str]]) -> None:
     assert "pass  callers" in text, text
 
 
+OVERLAY = "lxc.rootfs.path = overlayfs:/run/lxc/{name}/rootfs:/run/lxc/{name}/delta"
+
+
+def privileged(name: str, root: Path, path: str, flags: str = "4") -> str:
+    """A container by the lines of ``flags lxc``, and whether its root is as before."""
+    config = CONFIG.replace("lxc.rootfs.path = dir:/run/lxc/{name}/rootfs", path)
+    return f"""
+root {name} {root} 0
+mkdir -p /run/lxc/{name}/delta
+{{ cat <<'END'
+{config.format(name=name)}{PRIVILEGED}
+END
+oci-gpu-hook flags lxc {flags}; }} >/run/lxc/{name}/config
+(cd /run/lxc/{name}/rootfs; find . | sort) >/run/before
+lxc-execute -P /run/lxc -n {name} -l DEBUG -o /run/lxc/{name}/log -- /bin/sh /look 2>&1 || echo failed
+(cd /run/lxc/{name}/rootfs; find . | sort) | diff /run/before - && echo root as before || :
+grep -o 'oci-gpu-hook: .*' /run/lxc/{name}/log | sed 's/^/log /' || :
+find /run/lxc/{name} -type c | sed 's/^/node /'
+"""
+
+
+@pytest.fixture(scope="module")
+def on_the_host(installed: Installed, patterns: dict[str, Path]) -> dict[str, list[str]]:
+    """Privileged containers on a node whose PID 1 has the filesystem that their roots lie on."""
+    root = patterns["debian"]
+    scripts = {
+        "folder": privileged("folder", root, "lxc.rootfs.path = dir:/run/lxc/{name}/rootfs"),
+        "read-only": privileged("ro", root, "lxc.rootfs.path = dir:/run/lxc/{name}/rootfs\nlxc.rootfs.options = ro"),
+        "overlay": privileged("overlay", root, OVERLAY),
+    }
+    # The node's own /run is an overlay, on which there can be no other.
+    before = f"{BEFORE}\nmkdir /run/lxc && mount -t tmpfs none /run/lxc\n"
+    return in_turn(installed, {**scripts, "after": AFTER}, before, description="h100x8", cgroup="v1", booted=True)
+
+
+COUNTED = "gpu-holders = 1\n"
+LETS_IN = "[caller nvidia-container-cli]\ngpu-holders = 0\n"
+
+
+def test_where_holders_are_counted_a_container_of_lxcs_is_refused_or_let_in(
+    installed: Installed, patterns: dict[str, Path]
+) -> None:
+    """Without a process of its own its GPU would be given to the next; and it must not hold the leases' lock."""
+    root, path = patterns["debian"], "lxc.rootfs.path = dir:/run/lxc/{name}/rootfs"
+    unprivileged = container("unprivileged", Row("0", None), patterns)
+    let_in = f"printf '{LETS_IN}' >>/etc/oci-gpu-hook.conf; {privileged('in', root, path)}"
+    scripts = {"refused": privileged("refused", root, path), "unprivileged": unprivileged, "let in": let_in}
+    scripts["left"] = "ls /run/oci-gpu-hook"
+    scripts["after"] = AFTER
+    seen = in_turn(installed, scripts, BEFORE, description="h100x8", cgroup="v1", settings=COUNTED)
+    for name in ("refused", "unprivileged"):
+        assert "failed" in seen[name], seen[name]
+        said = [line for line in seen[name] if "without --pid cannot be counted" in line]
+        assert said and LETS_IN.partition("\n")[0] in said[0], seen[name]
+    assert allowed(seen["let in"]) == COMPUTE | {node(4)}, seen["let in"]
+    assert not [name for name in seen["left"] if name.startswith("lease")]
+
+
+@pytest.mark.parametrize("name", ["folder", "read-only"])
+def test_in_a_privileged_containers_root_on_the_host_nothing_is_made(
+    on_the_host: dict[str, list[str]], name: str
+) -> None:
+    lines = on_the_host[name]
+    assert "failed" in lines and "root as before" in lines, lines
+    assert any("lies in a root of the host's, where nothing is made" in line for line in lines), lines
+    assert not any(line.startswith("node ") for line in lines), lines
+
+
+def test_a_privileged_container_on_an_overlay_has_its_gpu(on_the_host: dict[str, list[str]]) -> None:
+    lines = on_the_host["overlay"]
+    assert allowed(lines) == COMPUTE | {node(4)}, lines
+    assert "cuInit 0, 1 devices" in lines and "root as before" in lines, lines
+    assert not any(line.startswith("node ") for line in lines), lines
+
+
 LXD = """
 export LXD_DIR=/run/lxd LXD_CONF=/run/lxd-conf
 mkdir -p $LXD_DIR /run/image/rootfs

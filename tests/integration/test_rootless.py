@@ -30,6 +30,15 @@ folder {USER} 0777 /run/user-home/open
 folder {USER} 0755 /run/user-home/open/root
 folder {USER} 1777 /run/user-home/sticky
 folder {FIRST} 0755 /run/user-home/sticky/root
+folder 0 1777 /run/sticky
+folder 0 0755 /run/sticky/roots
+folder {USER} 0755 /run/sticky/roots/users
+folder {USER} 0755 /run/sticky/users
+folder 64124 0755 /run/sticky/others
+for name in roots/users users others; do folder {USER} 0755 /run/sticky/$name/root; done
+ln -s others /run/sticky/link
+folder 0 0777 /run/open
+folder {USER} 0755 /run/open/root
 folder 100000 0755 /run/shifted
 folder 101000 0755 /run/shifted/store
 folder 101000 0755 /run/shifted/store/root
@@ -63,7 +72,9 @@ for path in sys.argv[2:]:
     except OSError:
         print(path, "is closed")
 """
-PATHS = [*(f"/run/user-home/{name}/root" for name in ("store", "open", "sticky")), "/run/shifted/store/root"]
+STICKY = [f"/run/sticky/{name}/root" for name in ("roots/users", "users", "others", "link")]
+OPEN = ["/run/user-home/open/root", "/run/open/root"]
+PATHS = ["/run/user-home/store/root", "/run/user-home/sticky/root", "/run/shifted/store/root", *STICKY, *OPEN]
 
 
 def test_a_users_folders_count_in_the_users_own_namespace_alone(installed: Installed) -> None:
@@ -75,9 +86,9 @@ def test_a_users_folders_count_in_the_users_own_namespace_alone(installed: Insta
     counts = {name: [line.split()[0] for line in lines if "True" in line] for name, *lines in parts}
     assert counts == {
         "machine": [],
-        # Not what everybody may write to; nor, in a sticky folder, what is not the user's alone.  That somebody else's
-        # folder looks like root's there, SECURITY.md says.
-        "rootless": [PATHS[0], PATHS[3]],
+        # Not what every user may write to.  In a sticky folder only its owner can exchange a thing that is not a link.
+        # That another user's folder looks like root's there, SECURITY.md says.
+        "rootless": [*PATHS[:3], *STICKY[:3]],
         "shifted": [],
         "own system": [],
     }
@@ -87,17 +98,23 @@ def test_a_users_folders_count_in_the_users_own_namespace_alone(installed: Insta
 ENGINES = {"crun": "--cgroups=disabled", "runc": "--pids-limit=-1"}
 
 
-@pytest.mark.parametrize("mode", ["0755", "0777"])
+# A job's scratch folder, made by root in a sticky one; the user's own folders.
+PLACES = {"home": ("/run/user-home/kept", "0755"), "scratch": ("/tmp/job/kept", "0755"), "open": ("/tmp/kept", "0777")}
+
+
+@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("runtime", ENGINES)
 def test_a_rootless_container_with_the_hosts_dev_has_its_gpus(
-    installed: Installed, patterns: dict[str, Path], runtime: str, mode: str
+    installed: Installed, patterns: dict[str, Path], runtime: str, place: str
 ) -> None:
-    """As distrobox and toolbox start theirs; but not in a folder to which everybody may write."""
-    store, root = "/run/user-home/kept", "/run/user-home/kept/root"
+    """As distrobox and toolbox start theirs; but not in a folder to which every user may write."""
+    store, mode = PLACES[place]
+    root = f"{store}/root"
     run = f"run --rm {ENGINES[runtime]} --network=none --userns=keep-id --volume /dev:/dev"
     words = f"{run} --env NVIDIA_VISIBLE_DEVICES=1,5 --rootfs {root} sh -c '/app/cuda; id -u'"
     line = podman(words, runtime=runtime, folder=Path("/run/user-home"), run=f"/run/user/{USER}/c")
     script = f"""
+folder 0 0755 /tmp/job
 folder {FIRST} {mode} {store}
 cp -a {patterns["debian"]} {root}; chown -R {FIRST}:{FIRST} {root}
 code=0
@@ -106,7 +123,7 @@ cat /run/out; pkill -U {USER} || :
 exit $code
 """
     done = on_node(installed, FOLDERS + script)
-    if mode == "0777":
+    if place == "open":
         assert done.code != 0 and "others than root can exchange it" in done.out, done.out
     else:
         assert (done.code, done.out) == (0, f"cuInit 0, 8 devices\n{USER}\n"), done.err

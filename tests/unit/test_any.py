@@ -8,15 +8,19 @@ import os
 import re
 import subprocess
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from oci_gpu_hook.container.devicecgroup import DeviceCgroup
+from oci_gpu_hook.container.process import Process
 from oci_gpu_hook.errors import ConfigError, RequestError
 from oci_gpu_hook.host import leases, saved
 from oci_gpu_hook.host.leases import Lease, Leases
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.planning import holding
 from oci_gpu_hook.planning.holding import Candidate
+from oci_gpu_hook.planning.plan import Container, Provision
 from oci_gpu_hook.request import parse, selectors
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs
@@ -198,12 +202,24 @@ def test_void_leases_are_removed_and_no_more_than_a_hundred_at_a_time() -> None:
     assert leases.without_void([*gone[:100], here]) == [here]
 
 
-def test_a_failed_start_gives_its_lease_back(host: HostRoot) -> None:
-    mine, other = lease_of(os.getpid(), "", "a"), lease_of(os.getppid(), "", "b")
-    with Leases(host, is_written=True):
-        leases.write(host, [mine, other])
-    leases.give_back(host, os.getpid())
-    assert leases.read_leases(host) == [other]
+@pytest.mark.parametrize("value", ["0", "any"])
+def test_a_caller_without_a_containers_process_is_not_counted(
+    host: HostRoot, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No lock, no lease: it is refused, in words that name the section that lets it in."""
+    monkeypatch.setattr(holding, "_gpus", lambda *_: [Candidate("a", "0")])
+
+    class Caller:
+        is_caller = True
+
+    container = Container("caller", "", "", DeviceCgroup("v1", "", ""))
+    start = holding.Start(host, COUNTED, container, cast(Process, Caller()))
+    request, _ = parse.parse_request(Inputs({"NVIDIA_VISIBLE_DEVICES": value}), COUNTED)
+    assert request is not None
+    held = Provision("", (), (), (), holds=(("a", "0"),))
+    with pytest.raises(ConfigError, match=r"without --pid cannot be counted .*below \[caller nvidia-container-cli\]"):
+        start.given(request, lambda asked: held)
+    assert not Path(host.path, "run/oci-gpu-hook").exists()
 
 
 def test_who_cannot_write_leases_is_told_so(host: HostRoot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,7 +111,7 @@ def test_where_an_images_link_leads_is_said_plainly(tmp_path: Path, name: str) -
     finally:
         os.close(fd)
     said = str(caught.value)
-    assert said.startswith("/volume/") and said.endswith("in a volume of the host, where nothing is made")
+    assert said.startswith("/volume/") and said.endswith("one of its own, such as an overlay")
     assert said.isprintable() and len(said) < 400
 
 
