@@ -194,7 +194,7 @@ def _agent(denial: Denial, source: contexts.Context, target: contexts.Context) -
     if target.type == _FEATURE_TYPE:
         return _features(denial, source)
     if _base(denial.name) == "features.d" and is_agent:
-        remedy = "give it its label back, on the host: restorecon -R /etc/kubernetes/node-feature-discovery/features.d"
+        remedy = "give it its label back, on the host: oci-gpu-hook selinux relabel"
         return f"the folder features.d is labelled {target.type}, and should be {_FEATURE_TYPE}", remedy
     to_connect = _TO_CONNECT.get(denial.tclass, frozenset())
     if is_agent and target.type in _KUBELET_FILES and to_connect.issuperset(denial.permissions):
@@ -237,7 +237,7 @@ def _service(denial: Denial, source: contexts.Context, target: contexts.Context)
         return cause, _AS_GPU_CONTAINER
     return (
         f"a service of NVIDIA's or its socket is {target.type}, which {source.type} may not use",
-        "let systemd start the service, and give its folder its label back: restorecon -Rv /run/nvidia-persistenced",
+        "let systemd start the service, and give its folder its label back: oci-gpu-hook selinux relabel",
     )
 
 

@@ -12,9 +12,10 @@ from oci_gpu_hook.cli import denials, named
 from oci_gpu_hook.cli.group import CommandGroup
 from oci_gpu_hook.cli.options import host_root, output_format, show
 from oci_gpu_hook.cli.render import section
-from oci_gpu_hook.errors import ApplyError, UsageError, quoted
+from oci_gpu_hook.errors import ApplyError, ConfigError, UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.machine import apart, avc, kernelconfig, libselinux
+from oci_gpu_hook.node.machine import apart, avc, filecontext, kernelconfig, libselinux
+from oci_gpu_hook.request.settings import read_settings
 
 # An administrator's own modules have 400, and so win; distributions use 200 for theirs.
 _PRIORITY = "200"
@@ -129,6 +130,17 @@ def remove(root: HostRoot) -> None:
 
 
 @selinux.command()
+@host_root
+def relabel(root: HostRoot) -> None:
+    """Give the files that the modules name the labels that they have with the modules that are in force.
+
+    'selinux install' and 'selinux remove' do so as well.  In folders that others than root may write to no path is
+    followed: what lies there is found and labelled by descriptor.
+    """
+    _restore_labels(root)
+
+
+@selinux.command()
 @click.argument("file", metavar="[FILE]", required=False)
 @output_format
 def explain(file: str | None, form: str) -> None:
@@ -192,25 +204,21 @@ def _decide_on_cgroups(root: HostRoot) -> None:
 
 def _restore_labels(root: HostRoot) -> None:
     """Restore the labels of the existing files that our file contexts name, and of no others."""
-    found = libselinux.paths(root) if root.path == "/" and libselinux.is_there(root) else []
-    if not found:
+    if root.path != "/" or not libselinux.is_there(root):
         return
-    for line in _run(["restorecon", "-R", "-v", *found]).splitlines():
-        # Its warnings are about files without a label in the file contexts: see below.
-        if line.startswith("Relabeled"):
+    roots = [path for path in libselinux.paths(root) if path not in filecontext.SHARED]
+    # Its warnings are about files without a label in the file contexts: see below.
+    said = _run(["restorecon", "-R", "-v", *roots]).splitlines() if roots else []
+    for line in [line for line in said if line.startswith("Relabeled")]:
+        click.echo(line)
+    owner = 0
+    with suppress(ConfigError):
+        owner = read_settings(None, None).mps_pipe_owner
+    # What has no label in the file contexts has lost its own with the module: on Debian all below /run and /tmp.
+    lost = [path for path in roots if filecontext.is_unknown(path)]
+    for path in (*lost, *filecontext.SHARED):
+        for line in filecontext.restore(root, path, owner):
             click.echo(line)
-    for path in found:
-        if _type(path) == "unlabeled_t":
-            # Its type is gone with the module, and Debian's file contexts have no other type for it below /run and
-            # /tmp.
-            inherited = _type(os.path.dirname(path))
-            _run(["chcon", "-R", "-h", "-t", inherited, path])
-            click.echo(f"Relabeled {path} as its folder is, {inherited}")
-
-
-def _type(path: str) -> str:
-    context = os.getxattr(path, "security.selinux", follow_symlinks=False).rstrip(b"\0").decode()
-    return context.split(":")[2]
 
 
 def _say_who_wins(root: HostRoot) -> None:

@@ -12,7 +12,7 @@ function __oci_gpu_hook_at --description 'Whether the words before the cursor le
             continue
         end
         set before $word
-        if contains -- (string join -- ' ' $command $word) 'plan' 'info' 'inventory' 'inventory refresh' 'inventory show' 'inventory watch' 'prepare' 'cdi' 'cdi generate' 'config' 'config show' 'config import' 'configure' 'doctor' 'validate' 'containers' 'flags' 'flags docker' 'flags podman' 'flags dockerspawner' 'flags compose' 'flags swarmspawner' 'flags kubespawner' 'flags lxc' 'flags nspawn' 'volume' 'volume create' 'volume remove' 'swarm' 'swarm resources' 'vendors' 'vendors list' 'vendors check' 'selinux' 'selinux status' 'selinux install' 'selinux remove' 'selinux explain' 'log' 'metrics' 'features'
+        if contains -- (string join -- ' ' $command $word) 'plan' 'info' 'inventory' 'inventory refresh' 'inventory show' 'inventory watch' 'prepare' 'cdi' 'cdi generate' 'config' 'config show' 'config import' 'configure' 'doctor' 'validate' 'containers' 'flags' 'flags docker' 'flags podman' 'flags dockerspawner' 'flags compose' 'flags swarmspawner' 'flags kubespawner' 'flags lxc' 'flags nspawn' 'volume' 'volume create' 'volume remove' 'swarm' 'swarm resources' 'vendors' 'vendors list' 'vendors check' 'selinux' 'selinux status' 'selinux install' 'selinux remove' 'selinux relabel' 'selinux explain' 'log' 'metrics' 'features'
             set -a command $word
         end
     end
@@ -203,6 +203,7 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at vendors check' -F
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at selinux' -a status -d 'Show the mode, our modules, booleans and labels, and which containers can use GPUs now'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at selinux' -a install -d 'Install both policy modules, and label the files that they name'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at selinux' -a remove -d 'Remove both policy modules, and give their files the labels that they had before'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at selinux' -a relabel -d 'Give the files that the modules name the labels that they have with the modules that are in force'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at selinux' -a explain -d 'Explain the denials that concern containers and GPUs'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at selinux' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at selinux status' -l format -r -f -a 'text json' -d 'How to print it'
@@ -212,6 +213,8 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at selinux install' -l host-root -r 
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at selinux install' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at selinux remove' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at selinux remove' -s h -l help -d 'Show help and exit'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at selinux relabel' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at selinux relabel' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at selinux explain' -l format -r -f -a 'text json' -d 'How to print it'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at selinux explain' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at selinux explain' -F

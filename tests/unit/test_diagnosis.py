@@ -82,7 +82,7 @@ def status(**changes: Any) -> Status:
             {"labels": (Label("/run/x", "u:r:var_t:s0", "u:r:run_t:s0"),)},
             FAIL,
             "/run/x bears u:r:var_t:s0, the policy says u:r:run_t:s0",
-            "restorecon -v /run/x",
+            "oci-gpu-hook selinux relabel",
         ),
         (
             {"uses": (Use("container_t", "any", False, "the loaded policy does not know the type"),)},

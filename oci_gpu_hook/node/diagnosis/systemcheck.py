@@ -177,7 +177,7 @@ def selinux_status(status: Status, cgroups: str) -> list[Finding]:
     wrong = [label for label in status.labels if not label.is_right]
     if wrong:
         seen = f"{wrong[0].path} bears {wrong[0].have}, the policy says {wrong[0].expected}"
-        return [*findings, failed("SELinux labels", seen, "restorecon", "-v", *[label.path for label in wrong])]
+        return [*findings, failed("SELinux labels", seen, "oci-gpu-hook", "selinux", "relabel")]
     return [*findings, passed("SELinux labels", f"{len(status.labels)} files bear what the policy says")]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from oci_gpu_hook.errors import ApplyError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.descriptors import closing
-from oci_gpu_hook.kernel.filetypes import S_IFDIR, is_folder
+from oci_gpu_hook.kernel.filetypes import S_IFDIR
 from oci_gpu_hook.record import NamedTuple
 
 # Each has a type of its name, which is known only while its rules are loaded.
@@ -188,10 +188,10 @@ def status(root: HostRoot) -> Status:
 
 
 def paths(root: HostRoot) -> list[str]:
-    """Those of `NODES` and `PATHS` that exist: they are relabelled after an installation, and shown."""
+    """Those of `NODES` and `PATHS` that exist and are root's: they are relabelled after an installation, and shown."""
     nodes = [f"{folder}/{name}" for folder, begin in NODES for name in root.names(folder) if name.startswith(begin)]
-    there = [(path, status) for path in (*nodes, *PATHS) if (status := root.stat(path))]
-    return [path for path, status in there if path in PATHS or not is_folder(status)]
+    there = [(path, found) for path in (*nodes, *PATHS) if (found := root.source(path))]
+    return [path for path, (is_folder, fault) in there if not fault and (path in PATHS or not is_folder)]
 
 
 def knows_type(library: Any, name: str) -> bool:

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Give folders that others may write to, and all that lies in them, the SELinux type that the file contexts have.
+
+restorecon(8) walks a folder by name: a user who may write to it exchanges a folder in it for a link, and any file of
+the host gets the type.  Here a folder is opened by a path that root alone could lead elsewhere, and all else below its
+descriptor: no link is followed, no other mount is entered, and a file with a second name is left, as it may be the
+host's.  Must not choose types: the file contexts do.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+from oci_gpu_hook.errors import ApplyError
+from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.host.source import UntrustedError, open_source
+from oci_gpu_hook.kernel import syscalls
+from oci_gpu_hook.kernel.descriptors import closing
+from oci_gpu_hook.kernel.filetypes import is_folder, is_link, is_regular
+from oci_gpu_hook.node.machine import apart
+
+# Of a service's user, of MPS's clients, of a node's agents.
+SHARED = (
+    "/etc/kubernetes/node-feature-discovery/features.d",
+    "/run/nvidia-persistenced",
+    "/run/nvidia-fabricmanager",
+    "/tmp/nvidia-mps",
+)
+_XATTR = "security.selinux"
+_UNKNOWN = "unlabeled_t"
+_MOST_FILES = 10_000
+_NAMED = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def restore(root: HostRoot, path: str, owner: int = 0) -> list[str]:
+    """A sentence for each thing that has another type now, and for a folder that is left alone.
+
+    owner: a user beside root whose the folder may be.  ApplyError if matchpathcon(8) is missing.
+    """
+    try:
+        top = open_source(root.fd, path, owner)
+    except UntrustedError as err:
+        return [f"left alone: {path}: {err}"]
+    except OSError:
+        return []
+    with closing(top):
+        kind = _expected(path) or _inherited(root, path, top)
+        return _restored(top, path, kind) if kind else []
+
+
+def is_unknown(path: str) -> bool:
+    """Whether the loaded policy does not know the type of what lies at a path that root alone leads to."""
+    with suppress(OSError), closing(os.open(path, _NAMED)) as fd:
+        return _type_of(_label(fd)) == _UNKNOWN
+    return False
+
+
+def _expected(path: str) -> str:
+    """The type that the file contexts have for a folder; "" if they have none."""
+    try:
+        done = apart.program(["matchpathcon", "-n", "-m", "dir", path])
+    except OSError as err:
+        hint = "install libselinux-utils (dnf) or selinux-utils (apt)"
+        raise ApplyError(f"cannot run matchpathcon: {err.strerror}", hint) from err
+    return _type_of(done.out) if done.status == 0 else ""
+
+
+def _inherited(root: HostRoot, path: str, top: int) -> str:
+    """The type of the folder around it, if its own is gone with its module, and none has been put in its place."""
+    if _type_of(_label(top)) != _UNKNOWN:
+        return ""
+    with suppress(OSError), closing(open_source(root.fd, path.rpartition("/")[0] or "/")) as parent:
+        return _type_of(_label(parent))
+    return ""
+
+
+def _restored(top: int, path: str, kind: str) -> list[str]:
+    """What was given the type: the folder open at `top`, and all in it."""
+    mount, said, count = syscalls.mount_of(top)[0], _set(top, path, kind), 0
+    # Paths are for people: each folder is opened once more, name by name below `top`.
+    wanted = [""]
+    while wanted:
+        below = wanted.pop()
+        with suppress(OSError), closing(_opened(top, below)) as folder:
+            for name in _names(folder):
+                count += 1
+                if count > _MOST_FILES:
+                    return [*said, f"left alone: {path} holds more than {_MOST_FILES} files"]
+                with suppress(OSError), closing(os.open(name, _NAMED, dir_fd=folder)) as fd:
+                    status = os.fstat(fd)
+                    is_elsewhere = is_link(status) or (is_regular(status) and status.st_nlink > 1)
+                    if not is_elsewhere and syscalls.mount_of(fd)[0] == mount:
+                        said += _set(fd, f"{path}{below}/{name}", kind)
+                        wanted += [f"{below}/{name}"] if is_folder(status) else []
+    return said
+
+
+def _opened(top: int, below: str) -> int:
+    """The folder at a path below `top` that leads by no link, and to no other mount."""
+    resolve = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_NO_XDEV
+    return syscalls.openat2(top, f".{below}", os.O_RDONLY | os.O_DIRECTORY, resolve=resolve)
+
+
+def _names(folder: int) -> list[str]:
+    """The names in a folder, and no more of them than what is too many."""
+    with os.scandir(folder) as entries:
+        return [entry.name for _, entry in zip(range(_MOST_FILES + 1), entries)]
+
+
+def _set(fd: int, path: str, kind: str) -> list[str]:
+    """Set the type of what is open at `fd`; its user, role and level stay, as with restorecon."""
+    before = _label(fd)
+    fields = before.split(":")
+    if len(fields) < 3 or fields[2] == kind:
+        return []
+    after = ":".join([*fields[:2], kind, *fields[3:]])
+    # fsetxattr refuses an O_PATH descriptor; its link in /proc leads to the very same file.
+    os.setxattr(f"/proc/self/fd/{fd}", _XATTR, after.encode())
+    return [f"Relabeled {path} from {before} to {after}"]
+
+
+def _label(fd: int) -> str:
+    with suppress(OSError):
+        return os.getxattr(f"/proc/self/fd/{fd}", _XATTR).rstrip(b"\0").decode("utf-8", "replace")
+    return ""
+
+
+def _type_of(context: str) -> str:
+    fields = context.strip().split(":")
+    return fields[2] if len(fields) > 2 else ""
