@@ -105,6 +105,28 @@ cloned("/of-another-root", host, "/file")
     assert run(tmp_path, case) == ["ro,nosuid,nodev True"] * 2
 
 
+def test_a_clone_is_of_the_source_that_was_checked(tmp_path: Path) -> None:
+    """Whatever has its name by then: here a link to a file that root alone may read."""
+    case = """
+from oci_gpu_hook.changes.detached import attributes
+from oci_gpu_hook.host.root import HostRoot
+def plant(name, text):
+    with open(f"{host}/{name}", "w") as file: file.write(text)
+plant("secret", "secret")
+def exchanged(status):
+    os.unlink(host + "/file"); os.symlink("secret", host + "/file")
+    plant("file (deleted)", "secret")
+    return attributes(("ro",))
+def cloned(root_of_host, path):
+    cloned = HostRoot(root_of_host).clone_source(path, 0, exchanged)
+    print(open(host + "/file").read(), open(f"/proc/self/fd/{cloned}").read())
+    os.unlink(host + "/file"); plant("file", "ours")
+cloned("/", host + "/file")
+cloned(host, "/file")
+"""
+    assert run(tmp_path, case) == ["secret ours"] * 2
+
+
 # Names of a library whose file is mounted; what lies at each, and how many mounts there are.
 NAMES = """
 def there(*names):
