@@ -206,6 +206,25 @@ print(os.listdir(host + "/folder"))
     assert run(tmp_path, case) == ["/opt lies in a volume of the host, where nothing is made", "['lib.so.2.5']"]
 
 
+def test_a_volume_that_mountinfo_does_not_list_counts_as_shared(tmp_path: Path) -> None:
+    """mountinfo lists what can be reached from a process's root alone; here the volume is shared, and lies outside."""
+    case = """
+os.makedirs(host + "/jail/proc")
+open(host + "/folder/x", "w").close()
+def mount(*words):
+    assert os.spawnvp(os.P_WAIT, "mount", ["mount", *words]) == 0
+mount("--bind", host + "/folder", host + "/folder"); mount("--make-shared", host + "/folder")
+mount("--bind", host + "/folder", root + "/opt")
+mount("--bind", "/proc", host + "/jail/proc")
+folder = os.open(host + "/folder", os.O_PATH)
+os.chroot(host + "/jail")
+try: tree.attach(clone("file"), "/opt/x", folder=False)
+except OSError as err: print(err)
+print(os.stat("x", dir_fd=folder).st_size)
+"""
+    assert run(tmp_path, case) == ["/opt/x lies in a volume that shares its mounts with the host", "0"]
+
+
 def test_a_link_that_leads_too_deep_is_refused(tmp_path: Path) -> None:
     """Each of its folders would be made first."""
     case = """
