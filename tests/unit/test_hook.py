@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hook's own words: its stages, and the options after them."""
+"""The hook's own words: its stages, and the options after them; and what stops no container."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -17,7 +18,9 @@ from oci_gpu_hook.asking import Options, Spec
 from oci_gpu_hook.errors import HookError, UsageError
 from oci_gpu_hook.report.progress import Progress
 from oci_gpu_hook.request.state import State
+from tests.unit import hosts
 from tests.unit.containers import write_bundle
+from tests.unit.process import contained
 
 OPTIONS = ["--config", "--host-root", "--cdi", "--cdi-vendor", "--cdi-driver"]
 
@@ -42,10 +45,10 @@ def test_a_spec_that_starts_the_hook_for_no_capability_is_wrong_usage(names: str
         asking.options(["--cdi", names])
 
 
-def started(*words: str) -> tuple[int, str, str]:
+def started(*words: str, state: str = "") -> tuple[int, str, str]:
     """The program in a process of its own, as a hook stage ends its process; and what it says."""
     command = [sys.executable, "-m", "oci_gpu_hook", *words]
-    ended = subprocess.run(command, input="", text=True, capture_output=True, check=False)
+    ended = subprocess.run(command, input=state, text=True, capture_output=True, check=False)
     return ended.returncode, ended.stdout, ended.stderr
 
 
@@ -141,3 +144,35 @@ def test_settings_in_doubt_are_told_and_stop_who_asks_alone(
     write_bundle(tmp_path, "NVIDIA_VISIBLE_DEVICES=0", annotations=crios)
     with pytest.raises(HookError, match=words):
         hook.start(progress, state, options)
+
+
+def for_labels(folder: Path) -> list[str]:
+    """The words of a start on a host with SELinux, whose administrator wants the labels of all containers right."""
+    hosts.plant(folder, "host/sys/fs/selinux/enforce", "1")
+    hosts.plant(folder, "settings.conf", "ipc-labels = all\n")
+    return ["--config", f"{folder}/settings.conf", "--host-root", f"{folder}/host"]
+
+
+def test_labels_that_fail_stop_no_container_that_asks_for_nothing(tmp_path: Path) -> None:
+    """Its process is gone; or no policy knows its label."""
+    linux = {"mountLabel": "system_u:object_r:of_no_policy_t:s0"}
+    bundle, words = write_bundle(tmp_path, linux=linux), for_labels(tmp_path)
+    with contained(bundle / "rootfs") as pid:
+        for number, sentence in ((1 << 22, "cannot be looked into"), (pid, "cannot label what is made")):
+            state = json.dumps({"id": "c", "pid": number, "bundle": str(bundle)})
+            code, _, said = started("createRuntime", *words, state=state)
+            assert (code, said.count("\n")) == (0, 1)
+            assert sentence in said
+
+
+@pytest.mark.parametrize("kind", [HookError, *HookError.__subclasses__()])
+def test_whatever_it_is_that_fails_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], kind: type[HookError]
+) -> None:
+    def fail(*_: object) -> None:
+        raise kind("it broke")
+
+    monkeypatch.setattr(hook, "_carry_out", fail)
+    state = State("c", os.getpid(), str(write_bundle(tmp_path)), {})
+    hook.start(Progress(), state, asking.options(for_labels(tmp_path)))
+    assert capfd.readouterr().err == "oci-gpu-hook: it broke\n"
