@@ -96,25 +96,44 @@ def test_a_bundle_that_is_there_is_believed(proc: dict[str, bytes], monkeypatch:
 
 
 # A process by the name of crun, which starts a hook as crun does.
-CRUN = """
-import subprocess, sys
-tell = "from oci_gpu_hook.report import crun; crun.tell('no GPU')"
-subprocess.run([{python!r}, "-c", tell], stderr=subprocess.DEVNULL, check=True)
-"""
+CRUN = "import subprocess, sys; subprocess.run([{python!r}, '-c', {code!r}], stderr=subprocess.DEVNULL, check=True)"
+
+
+def under_crun(tmp_path: Path, code: str, form: str, mode: str) -> tuple[str, list[tuple[str, str]]]:
+    """What crun's stderr has, and its log in each line, when this code has run in its hook's place."""
+    log, err, script = tmp_path / "log", tmp_path / "err", tmp_path / "script"
+    log.touch()
+    script.write_text(CRUN.format(python=sys.executable, code=code))
+    words = [script, f"--log-format={form}", "--log", log, "run", "c1"]
+    line = ["bash", "-c", 'exec -a crun "$0" "$@"', sys.executable, *map(str, words)]
+    environment = {"PYTHONPATH": str(Path(__file__).parents[2])}
+    with err.open(mode) as stderr:
+        subprocess.run(line, check=True, stderr=stderr, env=environment)
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    return err.read_text(), [(line["msg"], line["level"]) for line in lines]
 
 
 @pytest.mark.parametrize(("form", "told"), [("json", 1), ("text", 0)])
 @pytest.mark.parametrize("mode", ["ab", "wb"])
 def test_what_failed_is_told_where_crun_writes(tmp_path: Path, form: str, told: int, mode: str) -> None:
     """Not to a file in which crun would write over it."""
-    log, err, script = tmp_path / "log", tmp_path / "err", tmp_path / "script"
-    log.touch()
-    script.write_text(CRUN.format(python=sys.executable))
-    words = [script, f"--log-format={form}", "--log", log, "run", "c1"]
-    line = ["bash", "-c", 'exec -a crun "$0" "$@"', sys.executable, *map(str, words)]
-    environment = {"PYTHONPATH": str(Path(__file__).parents[2])}
-    with err.open(mode) as stderr:
-        subprocess.run(line, check=True, stderr=stderr, env=environment)
-    assert err.read_text() == ("oci-gpu-hook: no GPU\n" if mode == "ab" else "")
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
-    assert [(line["msg"], line["level"]) for line in lines] == [("oci-gpu-hook: no GPU", "error")] * told
+    err, log = under_crun(tmp_path, "from oci_gpu_hook.report import crun; crun.tell('no GPU')", form, mode)
+    assert err == ("oci-gpu-hook: no GPU\n" if mode == "ab" else "")
+    assert log == [("oci-gpu-hook: no GPU", "error")] * told
+
+
+START = """
+from oci_gpu_hook import hook
+from oci_gpu_hook.asking import Options
+from oci_gpu_hook.report.progress import Progress
+from oci_gpu_hook.request.state import State
+hook.start(Progress(), State("c1-of-this-test", 77, "/", {}), Options())
+"""
+
+
+def test_a_start_without_a_bundle_is_told_there_as_well(tmp_path: Path) -> None:
+    """crun leads its hook's own stderr away, and the container starts: nothing else says that it may lack its GPU."""
+    err, log = under_crun(tmp_path, START, "json", "ab")
+    note = "whether the container asks for a GPU is not known, and it gets none: the runtime says "
+    assert err.startswith(f"oci-gpu-hook: {note}") and err.count("\n") == 1
+    assert [message.startswith(f"oci-gpu-hook: {note}") for message, _ in log] == [True]
