@@ -249,3 +249,44 @@ loadercache._read = lambda found: print("read")
 print(loadercache.merge(tree, "/etc/ld.so.cache", ()))
 """
     assert run(tmp_path, case) == ["/etc/ld.so.cache lies in a volume or in procfs, and what it lists is left out"]
+
+
+# A new file at /opt/x, where each clone in turn gets an error of these, 0 is none; and what is left of it.
+CLONED = """
+import errno
+answers = []
+clone_of = syscalls.open_tree
+def answered(dirfd, path=""):
+    number = answers.pop(0)
+    if number: raise syscalls.SyscallError(number, "open_tree", path)
+    return clone_of(dirfd, path)
+syscalls.open_tree = answered
+def attach(*errors):
+    answers[:] = errors
+    try: tree.attach_file("/opt/x", b"new")
+    except OSError as err: print(err)
+    mounts = open("/proc/self/mountinfo").read().count(root)
+    print(open(root + "/opt/x").read() or "empty", below(), len(answers), mounts)
+"""
+THERE = "['/opt', '/opt/x'] 0"
+
+
+def test_a_detached_tree_that_cannot_be_cloned_is_attached_for_a_moment(tmp_path: Path) -> None:
+    """Before Linux 6.15 the kernel's answer is EINVAL; whatever happens then, nothing lies over the root."""
+    case = f"""
+{CLONED}
+attach(errno.EINVAL, errno.ENOMEM)
+attach(errno.EINVAL, 0)
+"""
+    refused = "open_tree file: Cannot allocate memory"
+    assert run(tmp_path, case) == [refused, f"empty {THERE} 0", f"new {THERE} 1"]
+
+
+def test_any_other_error_of_that_clone_is_one(tmp_path: Path) -> None:
+    case = f"""
+{CLONED}
+attach(errno.ENOMEM)
+attach(errno.EPERM)
+"""
+    memory, permission = [f"open_tree file: {why}" for why in ("Cannot allocate memory", "Operation not permitted")]
+    assert run(tmp_path, case) == [memory, f"empty {THERE} 0", permission, f"empty {THERE} 0"]
