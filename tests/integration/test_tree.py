@@ -290,3 +290,14 @@ attach(errno.EPERM)
 """
     memory, permission = [f"open_tree file: {why}" for why in ("Cannot allocate memory", "Operation not permitted")]
     assert run(tmp_path, case) == [memory, f"empty {THERE} 0", permission, f"empty {THERE} 0"]
+
+
+def test_a_file_of_ours_is_mounted_read_only(tmp_path: Path) -> None:
+    case = """
+tree.attach_file("/opt/x", b"new")
+(line,) = [line for line in open("/proc/self/mountinfo") if root in line]
+print(line.split()[5].replace(",relatime", ""))
+try: open(root + "/opt/x", "a")
+except OSError as err: print(err.strerror)
+"""
+    assert run(tmp_path, case) == ["ro,nosuid,nodev,noexec", "Read-only file system"]
