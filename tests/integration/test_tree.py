@@ -301,3 +301,38 @@ try: open(root + "/opt/x", "a")
 except OSError as err: print(err.strerror)
 """
     assert run(tmp_path, case) == ["ro,nosuid,nodev,noexec", "Read-only file system"]
+
+
+# A user namespace with many users, as a container's is; its root's own things in the root, user 1000's in /opt.
+MAPPED = """
+import ctypes, sys
+FIRST, CLONE_NEWUSER = 100_000, 0x10000000
+for name, user in (("", 0), ("/opt", 1000)): os.chown(root + name, FIRST + user, FIRST + user)
+os.chmod(root + "/opt", 0o555)
+ready, go = os.pipe(), os.pipe()
+pid = os.fork()
+if pid:
+    os.read(ready[0], 1)
+    for name in ("uid_map", "gid_map"):
+        with open(f"/proc/{pid}/{name}", "w") as map: map.write(f"0 {FIRST} 65536")
+    os.write(go[1], b"x")
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+assert ctypes.CDLL(None).unshare(CLONE_NEWUSER) == 0
+os.write(ready[1], b"x"); os.read(go[0], 1)
+os.setgid(0); os.setuid(0)
+"""
+
+
+def test_in_a_folder_that_is_closed_to_its_owner_things_are_made_as_the_owner(tmp_path: Path) -> None:
+    """The kernel takes the capabilities for files away with user 0 (capabilities(7), setfsuid(2))."""
+    case = f"""
+{MAPPED}
+tree = Tree(root_fd, (syscalls.mount_of(root_fd)[0],), Undo(), as_owners=True)
+def powers():
+    return [line for line in open("/proc/self/status") if line.startswith(("Uid", "Gid", "CapPrm", "CapEff"))]
+before = powers()
+tree.link("/x", "to"); tree.link("/opt/x", "to"); tree.link("/opt/folder/x", "to")
+print([os.lstat(name, dir_fd=root_fd).st_uid for name in ("x", "opt/x", "opt/folder", "opt/folder/x")])
+print(powers() == before)
+"""
+    assert run(tmp_path, case) == ["[0, 1000, 1000, 1000]", "True"]
