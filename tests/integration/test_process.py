@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""container.process.Process on real processes: one that has ended is never taken for the next with its number."""
+"""Real processes: one that has ended is never taken for the next with its number, and an engine's is root's own."""
 
 from __future__ import annotations
 
@@ -43,3 +43,22 @@ def test_another_process_with_the_number_is_not_looked_at() -> None:
     looks = ("open", "read", "pieces", "namespace", "user")
     before, after = [[f"{look} {what}" for look in looks] for what in ("looked", "No such process")]
     assert lines == [*before, "True", *after]
+
+
+# The name that commands believe of root's `cat`, when it is started by these words.
+PROGRAM = """
+import subprocess
+from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.machine import processes
+for words in {starts!r}:
+    child = subprocess.Popen([*words, "cat"], stdin=-1, stdout=-1)
+    child.stdin.write(b"\\n"); child.stdin.flush(); child.stdout.readline()
+    print(processes.program(HostRoot(), child.pid))
+    child.communicate()
+"""
+
+
+def test_in_a_user_namespace_no_process_is_an_engines() -> None:
+    """Not even one of root's that root there is in its own eyes; a mount namespace of its own a service may have."""
+    starts = ((), ("unshare", "--mount"), ("unshare", "--user", "--map-root-user"), ("unshare", "--user"))
+    assert run_unshared(PROGRAM.format(starts=starts)).split("\n") == ["cat", "cat", "", "", ""]
