@@ -193,6 +193,9 @@ def test_a_process_that_was_moved_out_of_its_cgroup_still_holds(tmp_path: Path) 
     there = mine._replace(cgroup=str(tmp_path), inode=tmp_path.stat().st_ino, start=mine.start + 1)
     assert there.is_valid()
     assert not there._replace(inode=1).is_valid()
+    # What it has left there holds on when it has ended, and no later start removes that.
+    ended = there._replace(pid=1 << 22)
+    assert leases.without_void([ended, ended._replace(inode=1)]) == [ended]
 
 
 def test_void_leases_are_removed_and_no_more_than_a_hundred_at_a_time() -> None:
