@@ -136,6 +136,13 @@ def hung(path: str, hangs: str, scene: Scene, *, name: str = "") -> None:
     scene.bundle.mounts(point, f"/{place.relative_to(scene.root)}", "rw")
 
 
+def hung_behind_a_link(hangs: str, scene: Scene) -> None:
+    """The image's own folder for CUDA's newer libraries, whose libcuda is a link into such a volume."""
+    newer = "libcuda.so.999.1.1"
+    hung("/hung", hangs, scene, name=newer)
+    scene.link(f"usr/local/cuda/compat/{newer}", f"/hung/{newer}")
+
+
 ATTACKS = [
     *[
         Attack(f"a-hung-volume-{hangs}-at-{path.rpartition('/')[2]}", "row 14",
@@ -159,6 +166,12 @@ ATTACKS = [
            says="lies in a volume or in procfs, and what it lists is left out", bites=()),
     Attack("a-hung-volume-with-cudas-libraries", "row 14",
            partial(hung, "/usr/local/cuda", fuse.ASKED, name="compat"), "debian", codes=(0,), bites=()),
+    *[
+        Attack(f"a-hung-volume-{hangs}-behind-cudas-library", "row 14",
+               partial(hung_behind_a_link, hangs), "debian", codes=(0,),
+               says="libcuda.so.999.1.1 cannot be used: it cannot be read", bites=())
+        for hangs in (fuse.OPENING, fuse.ASKED)
+    ],
     *[
         Attack(f"a-volume-{'-'.join(options)}-at-{destination[1:].replace('/', '-')}",
                "CVE-2024-0133", partial(volume, destination, options), codes=codes, says=says)

@@ -25,6 +25,7 @@ from oci_gpu_hook.planning.selection import select
 from oci_gpu_hook.request.parse import Request
 from tests.unit.libcudas import ORIN, R575, library, note, said
 from tests.unit.linear import is_linear
+from tests.unit.process import contained
 from tests.vocabulary.host import LAYOUT, everything
 
 COMPUTE = Request("env", ("1",), ("utility", "compute"))
@@ -170,6 +171,21 @@ def test_what_is_no_file_of_the_image_is_never_opened(tmp_path: Path, kind: str)
     found = look(root)
     assert found is not None
     assert bool(found.fault) == (kind != "link to a file")
+
+
+def test_a_link_into_another_mount_is_not_followed(tmp_path: Path) -> None:
+    """A volume's server may never answer: here it is a tmpfs at /dev."""
+    with contained(tmp_path / "rootfs") as pid:
+        root = Path(f"/proc/{pid}/root{tmp_path}/rootfs")
+        for place, fault in (("lib", ""), ("dev", f"{NEWER} cannot be used: it cannot be read")):
+            (root / place).mkdir(exist_ok=True)
+            (root / place / NEWER).write_bytes(library(said(R575)))
+            link = root / COMPAT_FOLDER[1:] / NEWER
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.unlink(missing_ok=True)
+            link.symlink_to(f"/{place}/{NEWER}")
+            found = look(root)
+            assert found is not None and found.fault == fault
 
 
 def test_a_large_file_is_not_read_whole(tmp_path: Path) -> None:
