@@ -107,3 +107,17 @@ def test_a_regular_file_is_opened_once_and_merged(tmp_path: Path, opened: list[i
     (tmp_path / CACHE[1:]).symlink_to("/etc/real")
     assert merged(tmp_path) == {OURS, THEIRS}
     assert opened == [0o100000]
+
+
+@pytest.mark.parametrize(
+    ("size", "is_opened"), [(0, False), (ldcache.LARGEST, True), (ldcache.LARGEST + 1, False), (2 << 30, False)]
+)
+def test_only_what_has_the_size_of_a_cache_is_opened(
+    tmp_path: Path, opened: list[int], size: int, is_opened: bool
+) -> None:
+    """A file of 2 GiB takes an image no room, and would take a start that much memory."""
+    (tmp_path / "etc").mkdir()
+    with open(tmp_path / CACHE[1:], "wb") as file:
+        file.truncate(size)
+    assert merged(tmp_path) == {OURS}
+    assert opened == [0o100000] * is_opened
