@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from oci_gpu_hook.errors import ApplyError, ConfigError, UsageError
+from oci_gpu_hook.host.source import open_source
+from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.node.machine import whole
 
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="a folder can only be given away as root")
 
 
-def test_a_file_is_made_with_its_folders_for_all_to_read(tmp_path: Path) -> None:
+def test_a_file_is_for_all_to_read_and_its_folders_are_as_the_umask_says(tmp_path: Path) -> None:
     path = tmp_path / "a/b/x.prom"
     old = os.umask(0o077)
     try:
@@ -22,6 +24,8 @@ def test_a_file_is_made_with_its_folders_for_all_to_read(tmp_path: Path) -> None
     finally:
         os.umask(old)
     assert path.read_text() == "é\n" and path.stat().st_mode & 0o7777 == 0o644
+    # Folders are as the umask says.
+    assert path.parent.stat().st_mode & 0o777 == 0o700
     assert os.listdir(path.parent) == ["x.prom"]
     assert whole.remove(str(path)) and not whole.remove(str(path))
     assert not whole.remove(str(tmp_path / "none/x"))
@@ -81,6 +85,49 @@ def test_what_lies_below_it_may_not(exporters: Path, tmp_path: Path, led: bool) 
     with pytest.raises(ConfigError, match="would lie in a folder of user"):
         whole.write(str(exporters / "new/folders/x.prom"), "new")
     assert not (exporters / "new").exists()
+
+
+@as_root
+@pytest.mark.parametrize("owner", [0, 64_123])
+def test_whose_the_top_is_counts_as_root(tmp_path: Path, owner: int) -> None:
+    """As in a user namespace, where the host's root has another number."""
+    (tmp_path / "above").mkdir()
+    os.chown(tmp_path / "above", owner, -1)
+    os.chown(tmp_path, 64_123, -1)
+    with closing(os.open(tmp_path, os.O_PATH)) as top, whole.folder("/above/a/b", lambda path: open_source(top, path)):
+        assert (tmp_path / "above/a/b").is_dir()
+
+
+@as_root
+def test_a_user_may_write_to_folders_of_the_users_own(tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    os.chown(tmp_path / "own", 64_123, -1)
+    tmp_path.chmod(0o755)
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            # The folders above it are closed to users.
+            os.chroot(tmp_path)
+            os.setuid(64_123)
+            whole.write("/own/a/b/x", "new")
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert (tmp_path / "own/a/b/x").read_text() == "new"
+
+
+def test_a_folder_that_another_has_made_meanwhile_stays_as_it_is(tmp_path: Path) -> None:
+    def find(path: str) -> int:
+        if path == "/a" and not (tmp_path / "a").exists():
+            (tmp_path / "a").mkdir(0o700)
+            raise FileNotFoundError
+        return os.open(f"{tmp_path}{path}", os.O_PATH)
+
+    with pytest.raises(ZeroDivisionError), whole.folder("/a", find, is_for_all=True):
+        raise ZeroDivisionError
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o700
 
 
 def test_more_missing_folders_than_python_has_frames_are_refused(tmp_path: Path) -> None:
