@@ -13,8 +13,10 @@ import sys
 import threading
 import venv
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Callable, NamedTuple
 
 import pytest
 
@@ -199,36 +201,68 @@ def test_two_are_equal_and_uninstall_leaves_nothing(destination: Path, tmp_path:
 def test_the_folder_in_run_is_there_at_once_but_not_in_what_is_to_be_packed(destination: Path, tmp_path: Path) -> None:
     """systemd-tmpfiles makes it at the next boot; until then nothing could be saved."""
     words = f"make --silent {{}} PYTHON={sys.executable} PREFIX={tmp_path}"
+    packed = f"DESTDIR={tmp_path}/packed >/dev/null"
     shown = 'stat -c "%n %a %u" /run/oci-gpu-hook'
     script = f"""mount -t tmpfs none /run; umask 077
 {words.format("install")} >/dev/null; {shown}
-: >/run/oci-gpu-hook/inventory; {words.format("install")} >/dev/null; ls /run/oci-gpu-hook
+: >/run/oci-gpu-hook/inventory; {words.format("install")} >{tmp_path}/said; ls /run/oci-gpu-hook
+{words.format("install")} {packed}; {words.format("uninstall")} {packed}; ls /run
 {words.format("uninstall")} >/dev/null; ls /run
-{words.format("install")} DESTDIR={tmp_path}/packed >/dev/null; ls /run
+{words.format("install")} {packed}; ls /run
 """
     done = run(*ALONE, script)
     assert done.status == 0, done.err
-    assert done.out == "/run/oci-gpu-hook 755 0\ninventory\n"
+    assert done.out == "/run/oci-gpu-hook 755 0\ninventory\noci-gpu-hook\n"
+    assert "cannot be made" not in (tmp_path / "said").read_text()
     assert not (destination / "run").exists()
+
+
+# A system without a /run, as a container's image may have it; its folders are the machine's.
+WITHOUT_RUN = """
+mount -t tmpfs none /mnt
+for name in /*; do
+    if [ -L $name ]; then cp -P $name /mnt/
+    elif [ -d $name ] && [ $name != /run ]; then mkdir /mnt$name && mount --rbind $name /mnt$name; fi
+done
+exec chroot /mnt sh -c 'cd "$0" && exec "$@"' "$PWD" "$@"
+"""
+
+
+def test_without_a_run_the_folder_is_not_missed(tmp_path: Path) -> None:
+    words = ("make", "--silent", f"PYTHON={sys.executable}", f"PREFIX={tmp_path}")
+    done = run(*ALONE, WITHOUT_RUN, "sh", *words, "install")
+    assert (done.status, done.err) == (0, "")
+    assert f"installed {tmp_path}/{ENTRY}" in done.out
+    assert "/run" not in done.out
+
+
+@contextmanager
+def watched(is_wrong: Callable[[], bool]) -> Iterator[list[bool]]:
+    """Whether something is wrong at any moment meanwhile: what was seen of it by the end."""
+    ended, seen = threading.Event(), list[bool]()
+
+    def watch() -> None:
+        while not ended.is_set():
+            if is_wrong():
+                seen.append(True)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield seen
+    finally:
+        ended.set()
+        watcher.join()
 
 
 def test_an_older_installation_is_replaced_in_one_step(prefix: Path) -> None:
     """A container may start at any moment, and its entry script would find no modules."""
     first = tree(prefix)
     (prefix / LIBRARY / "oci_gpu_hook/stale.py").write_text("")
-    package, ended, missed = prefix / LIBRARY / "oci_gpu_hook", threading.Event(), []
-
-    def watch() -> None:
-        while not ended.is_set():
-            if not package.exists():
-                missed.append(package)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
+    package = prefix / LIBRARY / "oci_gpu_hook"
     before = package.stat().st_ino
-    done = make("install", f"PREFIX={prefix}")
-    ended.set()
-    watcher.join()
+    with watched(lambda: not package.exists()) as missed:
+        done = make("install", f"PREFIX={prefix}")
     assert done.status == 0, done.err
     assert package.stat().st_ino != before
     assert not missed
