@@ -7,7 +7,7 @@ import posix
 
 from oci_gpu_hook import asking
 from oci_gpu_hook.asking import Options, Question
-from oci_gpu_hook.errors import DONE, BundleError, ConfigError, HookError, RequestError, UsageError
+from oci_gpu_hook.errors import DONE, BundleError, ConfigError, RequestError, UsageError
 from oci_gpu_hook.kernel import alarm
 from oci_gpu_hook.report import sentence
 from oci_gpu_hook.report.progress import Progress
@@ -168,10 +168,9 @@ def _label_only(question: Question, allowed: Settings) -> None:
     from oci_gpu_hook.host.root import HostRoot
     from oci_gpu_hook.planning import decide
 
-    if not decide.has_selinux(HostRoot(question.options.host_root)):
-        return
     try:
-        # Nothing of this is recorded: the container has asked for nothing.
-        _carry_out(Progress(), question, None, allowed)
-    except HookError as err:
-        sentence.say(str(err))
+        if decide.has_selinux(HostRoot(question.options.host_root)):
+            # Nothing of this is recorded: the container has asked for nothing.
+            _carry_out(Progress(), question, None, allowed)
+    except Exception as err:
+        sentence.failure(err)

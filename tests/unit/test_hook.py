@@ -163,11 +163,14 @@ def test_labels_that_fail_stop_no_container_that_asks_for_nothing(tmp_path: Path
             code, _, said = started("createRuntime", *words, state=state)
             assert (code, said.count("\n")) == (0, 1)
             assert sentence in said
+        code, _, said = started("createRuntime", *words, "--host-root", str(tmp_path / "nowhere"), state=state)
+        assert (code, said.count("\n")) == (0, 1)
+        assert "cannot open --host-root" in said
 
 
-@pytest.mark.parametrize("kind", [HookError, *HookError.__subclasses__()])
+@pytest.mark.parametrize("kind", [HookError, *HookError.__subclasses__(), OSError, RecursionError])
 def test_whatever_it_is_that_fails_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], kind: type[HookError]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], kind: type[Exception]
 ) -> None:
     def fail(*_: object) -> None:
         raise kind("it broke")
@@ -175,4 +178,5 @@ def test_whatever_it_is_that_fails_there(
     monkeypatch.setattr(hook, "_carry_out", fail)
     state = State("c", os.getpid(), str(write_bundle(tmp_path)), {})
     hook.start(Progress(), state, asking.options(for_labels(tmp_path)))
-    assert capfd.readouterr().err == "oci-gpu-hook: it broke\n"
+    said = capfd.readouterr().err
+    assert said.count("\n") == 1 and ": it broke" in said
