@@ -102,7 +102,11 @@ _CONSOLES = _Kind(
 _CONTROLS = _Kind(
     "a control of the host's kernel, not of an accelerator",
     (),
-    ("kvm", "fuse", "cuse", "tun", "autofs", "rfkill", "hw_random", "ppp", "vmmon", "vmci", "systrace"),
+    (
+        *("kvm", "fuse", "cuse", "tun", "autofs", "rfkill", "hw_random", "ppp", "vmmon", "vmci", "systrace"),
+        # A display's side channel, a PCIe switch's and a firmware's management, a hypervisor's ports, secure worlds.
+        *("aux", "switchtec", "fwctl", "virtio-portsdev", "nitro_enclaves", "tee"),
+    ),
     ("vfio", "uio", "iommu", "vhost", "watchdog", "rtc", "vbox", "vmnet", "mshv", "xen"),
 )
 _KINDS = (_DISKS, _MEMORY, _CONSOLES, _CONTROLS)

@@ -72,6 +72,7 @@ def test_this_hosts_drivers_are_refused_as_their_numbers_are() -> None:
         # These have numbers of their own on each host, and names that only udev knows.
         *("rpmb", "ubi0", "mpt3ctl", "megaraid_sas_ioctl", "ublk-control", "vduse", "aac", "twl", "dasd_eer"),
         *("cxl", "gpiochip", "isst_interface", "sev", "efi_test", "acpi_thermal_rel", "mcelog", "tpm_vtpm"),
+        *("aux", "switchtec", "fwctl", "virtio-portsdev", "nitro_enclaves", "tee"),
         *("usbmon", "rfcomm", "ttyprintk", "firewire", "iommu", "vhost-vdpa", "ppp", "vmci", "xen/evtchn"),
     ],
 )
