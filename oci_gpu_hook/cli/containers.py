@@ -19,7 +19,7 @@ from typing import Callable
 
 import click
 
-from oci_gpu_hook.cli import named, onhost
+from oci_gpu_hook.cli import limit, named, onhost
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, seconds, show
 from oci_gpu_hook.cli.render import columns
 from oci_gpu_hook.errors import LONGEST_LIST, DriverError, UsageError, plain
@@ -256,6 +256,7 @@ def repeat(look: Callable[[], list[str]], seconds: float) -> None:
     """Show what `look` gives every so many seconds, until SIGINT."""
     try:
         while True:
+            limit.allow(seconds)
             lines = [plain(line, LONGEST_LIST) for line in [_time(int(time.time())), *look()]]
             if sys.stdout.isatty():
                 width, height = shutil.get_terminal_size()

@@ -11,17 +11,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from errno import EDQUOT, ENOSPC, EROFS
+from types import FrameType
+from typing import NoReturn
 
 import click
 
-from oci_gpu_hook.cli import cdi, features, onhost
+from oci_gpu_hook.cli import cdi, features, limit, onhost
 from oci_gpu_hook.cli.group import CommandGroup
 from oci_gpu_hook.cli.onhost import Accelerators
 from oci_gpu_hook.cli.options import config_file, host_root, nvml_timeout, output_format, seconds, show
 from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import proc, survey
 from oci_gpu_hook.driver.inventory import DriverInventory
-from oci_gpu_hook.errors import ApplyError, ConfigError, DriverError, HookError
+from oci_gpu_hook.errors import ApplyError, DriverError, HookError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.host.saved import FOLDER
 from oci_gpu_hook.node.gpus import nvml, present, udev
@@ -34,6 +36,7 @@ from oci_gpu_hook.vendors import platform
 from oci_gpu_hook.vendors.vendorinventory import PREFIX
 
 _SETTLE_SECONDS = 2.0
+_ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
 @click.command()
@@ -116,12 +119,21 @@ def watch(interval: float, cdi_spec: str | None, nvml_timeout: float, config: st
     Runs until SIGTERM or SIGINT.  If there is no driver yet, or the disk is full, it waits.
     """
     whole.check_name("--cdi-spec", cdi_spec)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: sys.exit(0))
+    for number in _ENDING:
+        signal.signal(number, _leave)
     root.remember = True
     watching = _Watch(root, config, read_settings(config, None).driver_root, nvml_timeout, cdi_spec)
     for event in _moments(interval):
+        limit.allow(2 * nvml_timeout)
         watching.look(event)
+        limit.allow(interval)
+
+
+def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    """End as asked; a service's manager may ask both of our processes, of which one passes it on."""
+    for other in _ENDING:
+        signal.signal(other, signal.SIG_IGN)
+    sys.exit(0)
 
 
 @dataclass
@@ -150,7 +162,8 @@ class _Watch:
         except DriverError as err:
             # Also in the middle of an upgrade: the kernel module is there and its libraries are not yet.
             trouble = f"waiting for the driver: {err.message}"
-        except (ApplyError, ConfigError) as err:
+        except HookError as err:
+            # Also what lies at the spec's path and is not ours: who can write to that folder must not end the service.
             trouble = f"waiting to write: {err}"
         if trouble and trouble != self.trouble:
             click.echo(trouble)
@@ -243,6 +256,7 @@ def _refresh_vendors(root: HostRoot) -> Present:
 
 def _refresh_volume(root: HostRoot, found: DriverInventory) -> None:
     """Bring the driver's volume up to date, if there is one: containers that need it name no driver."""
+    limit.allow(600)
     if drivervolume.is_ours(root) and drivervolume.make(root, found):
         click.echo(f"brought {drivervolume.PATH} up to date", err=True)
 

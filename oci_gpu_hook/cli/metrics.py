@@ -34,7 +34,7 @@ from oci_gpu_hook.request.settings import Settings, read_settings
     " that 'gpu-metrics' names.",
 )
 @click.option("--gpus", is_flag=True, help="Of the GPUs and their driver, and not of starts.")
-@seconds("--timeout", "How long NVML may take to answer, with --gpus.", 10.0)
+@seconds("--timeout", "How long NVML may take to answer, with --gpus.", 10.0, times=2)
 @config_file
 def metrics(write: bool, gpus: bool, timeout: float, config: str | None) -> None:
     """Show counters of starts, in Prometheus's text format; with --gpus what NVML and the kernel say of each GPU.

@@ -9,6 +9,7 @@ from typing import Any, Callable
 
 import click
 
+from oci_gpu_hook.cli import limit
 from oci_gpu_hook.cli.render import as_json
 from oci_gpu_hook.errors import LONGEST_LIST, plain
 from oci_gpu_hook.host.root import HostRoot
@@ -28,14 +29,28 @@ class Seconds(click.FloatRange):
 
 
 def seconds(
-    option: str, text: str, default: float | None = None, *, least: float = 0.1, most: float = LONGEST_SECONDS
+    option: str,
+    text: str,
+    default: float | None = None,
+    *,
+    least: float = 0.1,
+    most: float = LONGEST_SECONDS,
+    times: int = 1,
 ) -> Callable[..., Any]:
-    """An option whose value is a number of seconds."""
+    """An option whose value is a number of seconds, which the command may take so many times beyond its own limit."""
+
+    def allowed(context: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
+        if value is not None:
+            limit.allow(times * value)
+        return value
+
     kind = Seconds(least, most)
-    return click.option(option, metavar="SECONDS", type=kind, default=default, show_default=True, help=text)
+    return click.option(
+        option, metavar="SECONDS", type=kind, default=default, show_default=True, callback=allowed, help=text
+    )
 
 
-nvml_timeout = seconds("--nvml-timeout", "How long NVML may take to answer; 0 does not ask it.", 30.0, least=0)
+nvml_timeout = seconds("--nvml-timeout", "How long NVML may take to answer; 0 does not ask it.", 30.0, least=0, times=2)
 output_format = click.option(
     "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How to print it."
 )

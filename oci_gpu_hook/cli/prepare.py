@@ -14,6 +14,7 @@ from contextlib import suppress
 
 import click
 
+from oci_gpu_hook.cli import limit
 from oci_gpu_hook.cli.options import host_root, output_format, show
 from oci_gpu_hook.driver import nodes
 from oci_gpu_hook.errors import ApplyError
@@ -74,6 +75,7 @@ def _start(commands: list[list[str]]) -> None:
     """Run the commands one after another.  A failure is only reported: `prepare` then looks which nodes are missing."""
     for words in commands:
         try:
+            limit.allow(_SECONDS)
             done = apart.program(words, _SECONDS)
         except FileNotFoundError:
             continue

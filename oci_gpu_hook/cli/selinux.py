@@ -8,9 +8,9 @@ from contextlib import suppress
 
 import click
 
-from oci_gpu_hook.cli import denials, named
+from oci_gpu_hook.cli import denials, limit, named
 from oci_gpu_hook.cli.group import CommandGroup
-from oci_gpu_hook.cli.options import host_root, output_format, show
+from oci_gpu_hook.cli.options import LONGEST_SECONDS, host_root, output_format, show
 from oci_gpu_hook.cli.render import section
 from oci_gpu_hook.errors import ApplyError, ConfigError, UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
@@ -25,6 +25,8 @@ _JOURNAL = (
     *("_TRANSPORT=audit", "+", "_TRANSPORT=kernel"),
 )
 _KERNEL_LOG = ("dmesg",)
+# To build a policy takes half a minute, on a slow machine several.
+_POLICY_SECONDS = 600
 # What auditd keeps in one file, unless it was told otherwise.
 _LARGEST = 8 << 20
 
@@ -234,6 +236,7 @@ def _say_who_wins(root: HostRoot) -> None:
 
 def _run(words: list[str]) -> str:
     """Run a program of policycoreutils; gives what it printed."""
+    limit.allow(_POLICY_SECONDS)
     try:
         done = apart.program(words)
     except OSError as err:
@@ -255,6 +258,7 @@ def _run(words: list[str]) -> str:
 def _named(file: str) -> str:
     """The text of a file that the command line names."""
     if file == "-":
+        limit.allow(LONGEST_SECONDS)
         return click.get_text_stream("stdin", errors="replace").read()
     try:
         return named.content(file, _LARGEST).decode("utf-8", "replace")

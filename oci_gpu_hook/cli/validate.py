@@ -52,7 +52,7 @@ class _Skipped(HookError):
 
 @click.command()
 @click.argument("steps", metavar="[STEP]...", nargs=-1, type=click.Choice(STEPS))
-@seconds("--timeout", "How long NVML, each call of the runtime and each GPU's test may take.", 60.0, most=3600)
+@seconds("--timeout", "How long NVML, each call of the runtime and each GPU's test may take.", 60.0, most=3600, times=9)
 @click.option(
     "--runtime", metavar="PATH|NAME", help="Make the container with this runtime.  [default: as the setting 'runtime']"
 )

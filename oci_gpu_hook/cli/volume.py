@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import click
 
-from oci_gpu_hook.cli import onhost
+from oci_gpu_hook.cli import limit, onhost
 from oci_gpu_hook.cli.group import CommandGroup
 from oci_gpu_hook.cli.options import config_file, host_root
 from oci_gpu_hook.driver import survey
@@ -32,6 +32,7 @@ def create(config: str | None, root: HostRoot) -> None:
     are copies: nothing that a container could do to them reaches the driver.  'inventory refresh', which the services
     run after an upgrade of the driver, exchanges them; containers that run see the new ones.
     """
+    limit.allow(600)
     driver_root = read_settings(config, None).driver_root
     onhost.check_is_server(root)
     found = survey.survey(root, driver_root)

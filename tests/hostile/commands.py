@@ -37,6 +37,8 @@ METRICS = ("metrics", "--gpus")
 DOCTOR = ("doctor",)
 # By a clock and by a bare interpreter, as the machine may be busy; and in KiB.
 SECONDS, INTERPRETERS, MEMORY = 5.0, 300, 64 << 10
+# How long a command runs that would not end by itself.
+ENDLESS_SECONDS = 3.0
 SLEEPS = ("/bin/sh", "-c", "while :; do sleep 1; done")
 ID = "c0ffee" * 10 + "0123"
 SHELL = "x;echo Y3VybA==|base64 -d>pwned"
@@ -84,8 +86,11 @@ class Host:
         self.most_seconds = SECONDS + INTERPRETERS * (time.monotonic() - began)
         self.plain = self.runs("--version")
 
-    def runs(self, *words: str) -> Done:
-        """One command of root's, in a session of its own without a terminal."""
+    def runs(self, *words: str, ends: bool = True, seconds: float = 0) -> Done:
+        """One command of root's, in a session of its own without a terminal.
+
+        ends: whether it ends by itself; seconds: how long it may take, if not as long as any other.
+        """
         number = next(self._count)
         out, err = self.work / f"out-{number}", self.work / f"err-{number}"
         began = time.monotonic()
@@ -94,9 +99,11 @@ class Host:
                 [PROGRAM, *words], stdin=stdin, stdout=stdout, stderr=stderr, env=ENVIRONMENT,
                 start_new_session=True, cwd="/",
             )  # fmt: skip
-            timeout = time.monotonic() + 4 * self.most_seconds
+            timeout = time.monotonic() + (seconds or 4 * self.most_seconds)
             while (status := os.wait4(child.pid, os.WNOHANG))[0] == 0 and time.monotonic() < timeout:
                 time.sleep(0.01)
+                if not ends and time.monotonic() > began + ENDLESS_SECONDS:
+                    os.kill(child.pid, signal.SIGTERM)
             if not status[0]:
                 child.kill()
                 # What waits for a filesystem that never answers is ended by that one's end alone.

@@ -9,11 +9,14 @@ import os
 import shlex
 import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Callable
 
+from oci_gpu_hook.cli import limit
 from tests.hostile.beliefs import held
 from tests.hostile.commands import CONTAINERS, DOCTOR, FUSE, METRICS, USER, Host, until
+from tests.hostile.matrix import ARGUMENTS, BUNDLE, command_of, commands
 from tests.integration.engines import Bundle
 
 Attack = Callable[[Host], "list[str]"]
@@ -152,6 +155,33 @@ def roots_bundle(host: Host) -> list[str]:
         shutil.rmtree(place.parent)
 
 
+def every_command(host: Host) -> list[str]:
+    """The host's root, or the container's, is of a server that no longer answers: each command says so, and ends."""
+    folder = host.work / "served"
+    host.serves(folder, "allow_other")
+    bundle = host.work / "hung"
+    bundle.mkdir()
+    (bundle / "rootfs").symlink_to(folder / "drootfs")
+    Bundle(bundle, host.kit.hooks).asks("1").write()
+    with_roots = [
+        words
+        for words in commands()
+        if "--host-root" in [option for it in command_of(words).params for option in it.opts]
+    ]
+    lines = [(*words, *ARGUMENTS.get(words, ((),))[0]) for words in with_roots]
+    lines = [(*[it.replace(BUNDLE, str(bundle)) for it in words], "--host-root", f"{folder}/dhost") for words in lines]
+    # The container's root alone, as an administrator would name it.
+    lines.append(("plan", "--bundle", str(bundle)))
+    host.silence()
+    with ThreadPoolExecutor(len(lines)) as pool:
+        done = list(pool.map(lambda words: host.runs(*words, seconds=4 * limit.SECONDS), lines))
+    return [
+        f"{' '.join(words)}: ended with {its.code} after {its.seconds:.0f} s: {its.err[-300:]}"
+        for words, its in zip(lines, done)
+        if its.code != 7 or "does not answer" not in its.err or "Traceback" in its.err
+    ]
+
+
 def many_texts(host: Host, what: str) -> list[str]:
     """A user's states, and lists of names, have texts of four megabytes, or thousands of names each."""
     pid, own = host.container(f"among-{os.getpid()}", "1"), host.contained()
@@ -197,5 +227,6 @@ ATTACKS: dict[str, Attack] = {
         )
     },
     "waits-bundle": roots_bundle,
+    "waits-every-command": every_command,
     **{f"many-texts-{what}": functools.partial(many_texts, what=what) for what in ("bundles", "long", "names")},
 }

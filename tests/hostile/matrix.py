@@ -17,10 +17,14 @@ import signal
 import socket
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Callable
 
+import click
+
+from oci_gpu_hook.cli.commands import program
 from oci_gpu_hook.report.records import MESSAGE_ID
 from tests.hostile.claims import BIND
 from tests.hostile.commands import CONTAINERS, DOCTOR, KINDS, METRICS, USER, Done, Host, children, is_contained, until
@@ -30,27 +34,54 @@ Attack = Callable[[Host], "list[str]"]
 Words = tuple[str, ...]
 
 LOOKS: tuple[Words, ...] = (("containers",), CONTAINERS, METRICS, DOCTOR)
-OTHERS: tuple[Words, ...] = (
-    ("metrics",),
-    ("log",),
-    ("log", "--format", "json"),
-    ("features", "--nvml-timeout", "0"),
-    ("info",),
-    ("inventory", "refresh", "--nvml-timeout", "0"),
-    ("inventory", "show"),
-    ("vendors", "list"),
-    ("config", "show"),
-    ("config", "import"),
-    ("cdi", "generate"),
-    ("swarm", "resources"),
-    *[("flags", how) for how in ("docker", "podman", "dockerspawner", "swarmspawner")],
-    ("flags", "kubespawner"),
-    ("prepare",),
-    ("selinux", "status"),
-    ("selinux", "explain"),
-    ("validate", "driver", "hook"),
-    ("volume", "create"),
-    ("volume", "remove"),
+# A bundle of root's own, and a file and a folder of the machine's.
+BUNDLE = "{bundle}"
+# How commands are called, more than once or not without arguments; any other command is called without any.
+ARGUMENTS: dict[Words, tuple[Words, ...]] = {
+    ("configure",): tuple([(engine, "--dry-run") for engine in ("docker", "containerd", "crio", "podman")]),
+    ("features",): (("--nvml-timeout", "0"),),
+    ("flags", "nspawn"): (("--directory", "/"),),
+    ("inventory", "refresh"): (("--nvml-timeout", "0"),),
+    ("inventory", "watch"): (("--nvml-timeout", "0", "--interval", "0.5"),),
+    ("log",): ((), ("--format", "json")),
+    ("plan",): (("--bundle", BUNDLE), ("--bundle", BUNDLE, "--format", "json")),
+    ("validate",): (("driver", "hook"),),
+    ("vendors", "check"): (("/etc/passwd",),),
+}
+# These run until they are ended.
+ENDLESS = (("inventory", "watch"),)
+
+
+def commands() -> list[Words]:
+    """Every command of the program, by its words: one that is new is in the matrix."""
+
+    def below(command: click.Command, words: Words) -> Iterator[Words]:
+        if isinstance(command, click.Group):
+            for name, inner in command.commands.items():
+                yield from below(inner, (*words, name))
+        else:
+            yield words
+
+    return [*below(program, ())]
+
+
+def command_of(words: Words) -> click.Command:
+    """The command with these words."""
+    found: click.Command = program
+    for word in words:
+        assert isinstance(found, click.Group)
+        found = found.commands[word]
+    return found
+
+
+# "containers" and "doctor" look at users and containers; "metrics" does so with --gpus.
+OTHERS: tuple[Words, ...] = tuple(
+    [
+        (*command, *more)
+        for command in commands()
+        if command not in (LOOKS[0], DOCTOR)
+        for more in ARGUMENTS.get(command, ((),))
+    ]
 )
 MARK, REMEDY = "pwned", "fix: "
 TEXTS = {
@@ -469,13 +500,17 @@ def all_sources(host: Host, kind: str) -> list[str]:
     for name in there:
         SOURCES[name](host, kind)
     host.cells += len(OTHERS) * len(there)
-    return played(host, OTHERS)
+    folder = host.work / "roots-bundle"
+    folder.mkdir()
+    shutil.copytree(host.kit.patterns["busybox"], folder / "rootfs", symlinks=True)
+    Bundle(folder, host.kit.hooks).asks("1").mounts(host.session, "/mnt").write()
+    return played(host, [tuple([word.replace(BUNDLE, str(folder)) for word in words]) for words in OTHERS])
 
 
 def played(host: Host, commands: list[Words] | tuple[Words, ...]) -> list[str]:
     """What is wrong with each of these."""
     with ThreadPoolExecutor(2) as pool:
-        done = list(pool.map(lambda words: host.runs(*words), commands))
+        done = list(pool.map(lambda words: host.runs(*words, ends=words[:2] not in ENDLESS), commands))
     return [
         f"{' '.join(words)[:200]!r}: {line}"
         for words, its in zip(commands, done)

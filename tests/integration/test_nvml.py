@@ -245,6 +245,23 @@ done
     assert said.count("No space left on device (make room on the file system of /tmp/full)") == 1
 
 
+def test_watch_outlives_what_others_put_in_the_specs_place(installed: Installed) -> None:
+    """A folder, a FIFO and another program's spec: the inventory is kept true, and the spec comes once the way is free."""
+    steps = """
+until_said 'waiting to write: /run/cdi/gpu.yaml is there and is not a regular file' /tmp/said
+rm /run/oci-gpu-hook/inventory
+until_often 'saved /run/oci-gpu-hook/inventory: ' 2
+rmdir /run/cdi/gpu.yaml && mkfifo /run/cdi/gpu.yaml
+sleep 1
+rm /run/cdi/gpu.yaml && echo '{"kind": "nvidia.com/gpu"}' >/run/cdi/gpu.yaml
+until_said 'is not a CDI spec of ours' /tmp/said
+rm /run/cdi/gpu.yaml
+until_said 'wrote /run/cdi/gpu.yaml' /tmp/said
+"""
+    said = watched(installed, steps, "--cdi-spec /run/cdi/gpu.yaml", "mkdir -p /run/cdi/gpu.yaml")
+    assert said.count("is not a regular file") == 1, said
+
+
 def test_watch_waits_for_a_driver_that_is_not_there_yet(installed: Installed) -> None:
     steps = """
 until_said 'waiting for the driver' /tmp/said
@@ -262,7 +279,10 @@ def test_watch_ends_at_once_while_nvml_hangs(installed: Installed) -> None:
     """Ended in the middle of asking, it leaves nobody behind that holds a GPU open."""
     steps = """
 asking=
-until [ "$asking" ]; do sleep 0.1; asking=$(cat /proc/$watch/task/$watch/children); done
+until [ "$asking" ]; do
+    sleep 0.1
+    for child in $(cat /proc/$watch/task/$watch/children); do asking=$(cat /proc/$child/task/$child/children); done
+done
 """
     after = '\n! kill -0 $asking 2>/dev/null && echo "nobody asks any more"'
     said = watched(installed, steps, "--nvml-timeout 600", after=after, faults=("nvml-hangs",))
