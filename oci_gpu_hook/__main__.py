@@ -64,9 +64,8 @@ def main() -> int:
     # `startup.linked` switches it off for every start.
     gc.enable()
     from oci_gpu_hook import cli
-    from oci_gpu_hook.cli import limit
 
-    return limit.run(lambda: cli.main(sys.argv[1:]))
+    return cli.run(sys.argv[1:])
 
 
 if __name__ == "__main__":

@@ -16,6 +16,13 @@ from oci_gpu_hook.errors import OUR_BUG, ApplyError, HookError, UsageError
 VERSION = "0.1.0"
 
 
+def run(arguments: list[str]) -> int:
+    """Run one command within its time limit; gives its exit code."""
+    from oci_gpu_hook.cli import limit
+
+    return limit.run(lambda: main(arguments))
+
+
 def main(arguments: list[str]) -> int:
     """Run one command; gives its exit code."""
     try:

@@ -246,7 +246,7 @@ done
 
 
 def test_watch_outlives_what_others_put_in_the_specs_place(installed: Installed) -> None:
-    """A folder, a FIFO and another program's spec: the inventory is kept true, and the spec comes once the way is free."""
+    """A folder, a FIFO and another program's spec: the inventory is kept true, and the spec comes after."""
     steps = """
 until_said 'waiting to write: /run/cdi/gpu.yaml is there and is not a regular file' /tmp/said
 rm /run/oci-gpu-hook/inventory

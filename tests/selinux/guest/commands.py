@@ -10,13 +10,18 @@ from __future__ import annotations
 import glob
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from typing import NamedTuple
 
+from tests.gpunode import catalogue
+
 from . import host, policy
-from .mounting import label
+from .kubelet import FEATURES
+from .mounting import label, set_label
 
 ENGINE_CONTEXT = f"system_u:system_r:{policy.HERE.engine}:s0"
 HOOK = "/usr/libexec/oci/hooks.d/oci-gpu-hook"
@@ -139,6 +144,35 @@ def validate() -> Answer:
     return Answer(expected, seen, wrong + (findings if seen != expected else []), ENTERED)
 
 
+def relabel() -> Answer:
+    """`selinux relabel`: what lies in folders that a user or an agent may write to, and no file of the host's.
+
+    By a link and by a second name: tests/hostile/test_relabelling.py has them exchanged meanwhile.
+    """
+    old, wrong, seen = "system_u:object_r:etc_t:s0", [], []
+    secret = "/etc/relabel-secret"
+    for folder, kind in ((FEATURES, "nvidia_feature_t"), (catalogue.MPS_FOLDER, "nvidia_mps_t")):
+        inner = f"{folder}/relabel"
+        os.makedirs(inner, exist_ok=True)
+        files = [secret, f"{inner}/file"]
+        for path in files:
+            with open(path, "w", encoding="ascii"):
+                pass
+        os.symlink(secret, f"{inner}/link")
+        with suppress(OSError):  # on another filesystem it has no second name
+            os.link(secret, f"{inner}/second")
+        for path in (*files, inner, folder):
+            set_label(path, old)
+        wrong += _run("selinux", "relabel")[1]
+        labels = {path: label(path).split(":")[2] for path in (folder, inner, f"{inner}/file", secret)}
+        expected = {**dict.fromkeys((folder, inner, f"{inner}/file"), kind), secret: "etc_t"}
+        seen.append(kind if labels == expected else str(labels))
+        wrong += [] if labels == expected else [str(labels)]
+        shutil.rmtree(inner)
+        os.unlink(secret)
+    return Answer("nvidia_feature_t nvidia_mps_t", " ".join(seen), wrong)
+
+
 def prepare() -> Answer:
     """`prepare`: a node that a fresh boot lacks gets the label of the others."""
     nodes = ("/dev/nvidia-uvm", *sorted(glob.glob("/dev/nvidia-caps/*"))[:1])
@@ -209,6 +243,7 @@ QUESTIONS = {
     "the domains of the entry script and the hook": domains,
     "inventory refresh, as its unit": refresh,
     "cdi generate, as its unit": generate,
+    "selinux relabel, with links of a user's and an agent's": relabel,
     "validate, as its unit": validate,
     "prepare, as its unit": prepare,
 }
