@@ -15,7 +15,7 @@ TRIES = max(20, int(os.environ.get("HOSTILE_LOAD", "100")) // 5)
 OPEN = "in a folder that others than root may write to"
 # The host's files that a user would like to have, MPS's folder in /tmp, and what root runs, which is `walk`.
 SCENE = f"""
-import os, subprocess, sys
+import atexit, os, subprocess, sys
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.machine import filecontext
 USER = 64_123
@@ -40,6 +40,7 @@ for name in ("folder", "inner", "inner/deep"):
 os.symlink("/mnt/etc", f"{{MPS}}/other"); os.symlink("/mnt/etc/deep", f"{{MPS}}/inner/other")
 os.symlink("/mnt/etc/shadow", f"{{MPS}}/link"); os.link("/mnt/etc/shadow", f"{{MPS}}/second")
 racers = []
+atexit.register(lambda: [racer.kill() for racer in racers])
 for one, other in (("folder", "other"), ("inner/deep", "inner/other"), ("file", "link")):
     line = ["setpriv", f"--reuid={{USER}}", f"--regid={{USER}}", "--clear-groups", sys.executable, "-S"]
     line += ["{REPOSITORY}/tests/hostile/racer.py", f"{{MPS}}/{{one}}", f"{{MPS}}/{{other}}"]
