@@ -24,19 +24,18 @@ if TYPE_CHECKING:
     from oci_gpu_hook.request.parse import Request
     from oci_gpu_hook.request.vendorrequest import KnownVendor
 
-_OPTIONS = ("--config", "--host-root", "--cdi", "--cdi-vendor", "--cdi-driver")
+_OPTIONS = ("--config", "--host-root", "--cdi", "--cdi-vendor")
+_WRITE_AGAIN = "write the CDI spec again with 'oci-gpu-hook cdi generate'"
 
 
 class Spec(NamedTuple):
-    """A CDI spec of ours that has started the hook: the engine has done what a spec can say.
+    """A CDI spec of ours that has started the hook: the engine has made the nodes.
 
-    capabilities: those that a spec of GPUs is for; vendor: the flag of another vendor's spec, else ""; driver: the
-    version for which the spec was made, "" for a vendor that has none.
+    capabilities: those that a spec of GPUs is for; vendor: the flag of another vendor's spec, else "".
     """
 
     capabilities: tuple[str, ...]
     vendor: str
-    driver: str
 
 
 class Options(NamedTuple):
@@ -54,17 +53,17 @@ def options(words: Iterable[str]) -> Options:
     for word in rest:
         option, equals, value = word.partition("=")
         if option not in _OPTIONS:
-            raise UsageError(f"unknown option {word!r} after a hook stage")
+            hint = _WRITE_AGAIN if option.startswith("--cdi") else ""
+            raise UsageError(f"unknown option {word!r} after a hook stage", hint)
         given[option] = value if equals else next(rest, "")
         if not given[option]:
             raise UsageError(f"{option} needs a value")
     capabilities = tuple(given["--cdi"].split(",")) if "--cdi" in given else ()
     for name in capabilities:
         if name not in CAPABILITIES:
-            hint = "write the spec again with 'oci-gpu-hook cdi generate'"
-            raise UsageError(f"--cdi names {name!r}, which is not a capability", hint)
+            raise UsageError(f"--cdi names {name!r}, which is not a capability", _WRITE_AGAIN)
     vendor = given.get("--cdi-vendor", "")
-    spec = Spec(capabilities, vendor, given.get("--cdi-driver", "")) if capabilities or vendor else None
+    spec = Spec(capabilities, vendor) if capabilities or vendor else None
     return Options(given.get("--config"), given.get("--host-root", "/"), spec)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -23,13 +23,15 @@ from oci_gpu_hook.node.engines import cdispecs
 from oci_gpu_hook.node.gpus import present
 from oci_gpu_hook.node.machine import whole
 from oci_gpu_hook.node.setup import cdispec as spec_of
-from oci_gpu_hook.planning import carriedout, platforms, provision, selection
-from oci_gpu_hook.planning.plan import Provision
+from oci_gpu_hook.planning import platforms, provision, selection, vendorshare
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.settings import Settings, read_settings
 from oci_gpu_hook.request.words import ADMINISTRATOR, ALL, CAPABILITIES, FEATURES, NONE, items
 from oci_gpu_hook.vendors import folders, platform
 from oci_gpu_hook.vendors import vendorhost as on_host
+
+if TYPE_CHECKING:
+    from oci_gpu_hook.node.setup.cdispec import Nodes
 
 GPU, MANAGEMENT, IMEX = "gpu", "management", "imex"
 # What is beside GPUs, each by the name of its nodes' family.
@@ -93,9 +95,9 @@ def generate(
     nodes and further names, and 'all'.  With --kind management it is of management.nvidia.com/gpu, with one device,
     'all'; with imex of nvidia.com/imex-channel, by number; with another WORD of nvidia.com/WORD, with 'all' alone.
 
-    Engines look for specs in /etc/cdi and /var/run/cdi.  The spec starts the hook, which does what a spec cannot
-    express.  It must be written again after an upgrade of the driver and after a change of MIG devices: 'inventory
-    watch' does that with --cdi-spec for NVIDIA's.
+    Engines look for specs in /etc/cdi and /var/run/cdi.  The spec has the device nodes, and starts the hook, which
+    gives all else.  It must be written again after a change of GPUs or MIG devices: 'inventory watch' does that with
+    --cdi-spec for NVIDIA's.
     """
     whole.check_name("--output", output)
     settings = read_settings(config, None)
@@ -162,25 +164,31 @@ def of_host(
             imex_channels=(ALL,),
         )
     found = onhost.of_server(root, settings.driver_root, selection.families(asked))
-    if not found.library_folder:
-        raise DriverError("the driver's libraries are not there", "install all parts of the driver first")
-    common = _provision(found, asked._replace(devices=(NONE,), mig_config=False, mig_monitor=False, imex_channels=()))
+    provision.check_driver(asked, found)
+    common = _nodes(found, asked._replace(devices=(NONE,), mig_config=False, mig_monitor=False, imex_channels=()))
     if management:
-        whole_node = ((ALL, _provision(found, asked)),)
-        return spec_of.document(common, whole_node, hook, cdispecs.MANAGEMENT), ""
-    devices = [(name, _provision(found, asked._replace(devices=(name,)))) for name in spec_of.names(found)]
+        return spec_of.document(common, ((ALL, _nodes(found, asked)),), hook, cdispecs.MANAGEMENT), ""
+    devices = [(name, _nodes(found, asked._replace(devices=(name,)))) for name in spec_of.names(found)]
     return spec_of.document(common, tuple(devices), hook), spec_of.nameless(found)
+
+
+def _nodes(found: DriverInventory, request: Request) -> Nodes:
+    """The nodes that a request brings.
+
+    That of nvidia-modeset only if it is there: an engine refuses a path that is not, and a server needs none.
+    """
+    wanted = selection.nodes(request, selection.select(request, found), found)
+    return tuple(dict.fromkeys([node for node, _ in wanted if node.present or node.family != "modeset"]))
 
 
 def _of_platform(root: HostRoot, settings: Settings, hook: spec_of.Hook) -> dict[str, Any]:
     """The spec of a Jetson, or of WSL 2: its GPU by index 0 and 'all', and of several each by its index and UUID."""
     gpus = present.nvidia(root, settings.driver_root) if root.names(proc.GPUS) else None
-    like_host = spec_of.like_host(layout.library_folder(root.fd)[0])
+    inside = layout.layout_of(root.fd, None, user_namespace=False, makes_nodes=True, compat="")
 
-    def provided(selector: str) -> Provision:
-        asked = Request("cdi-spec", (selector,), hook.capabilities)
-        share, version = platforms.share(root, like_host, asked, gpus)
-        return provision.join(like_host, version, (share,))
+    def provided(selector: str) -> Nodes:
+        share, _ = platforms.share(root, inside, Request("cdi-spec", (selector,), hook.capabilities), gpus)
+        return tuple([node for node, _ in share.nodes])
 
     listed = gpus.gpus if gpus else ()
     words = [str(number) for number in range(max(len(listed), 1))] + [gpu.uuid for gpu in listed if gpu.uuid]
@@ -221,24 +229,37 @@ def of_vendor(root: HostRoot, settings: Settings, hook: spec_of.Hook) -> dict[st
     if ALL not in settings.allowed_vendors and flag not in settings.allowed_vendors:
         raise UsageError(f"{flag} is not allowed", ADMINISTRATOR)
     here = on_host.vendor_state(root, folders.vendor_inventory(root, flag, found.file))
-    return spec_of.of_vendor(here, spec_of.like_host(layout.library_folder(root.fd)[0]), hook)
+    if lacking := here.lacking():
+        raise DriverError(f"{found.file} requires what this host lacks: {lacking[0]}", ADMINISTRATOR)
+    common = tuple([node for node, _ in here.common])
+    devices = [
+        (name, tuple([node for device, _ in vendorshare.selected((name,), here) for node, _ in device.nodes]))
+        for name in spec_of.vendors_names(here)
+    ]
+    return spec_of.document(common, tuple(devices), hook, found.kind, here.inventory.environment)
 
 
 def stale(root: HostRoot, document: dict[str, Any]) -> str:
-    """Why our spec of another vendor's devices, or of what is beside GPUs, is out of date; "" if it is not."""
+    """Why a spec of ours is out of date; "" if it is not."""
     flag, family = cdispecs.vendor_of(document), family_of(document)
     holders = (document, *cdispecs.objects(document.get("devices")))
     has_groups = any(["additionalGids" in cdispecs.edits(item) for item in holders])
-    settings = Settings(device_group="container" if has_groups else "host")
+    config = cdispecs.config_of(document) or None
     try:
-        hook = hook_of("/", (), None, settings, flag)
-        now = of_vendor(root, settings, hook) if flag else beside_gpus(root, settings, family)
+        settings = read_settings(config, None)._replace(device_group="container" if has_groups else "host")
+        capabilities = tuple(items(cdispecs.capabilities_of(document)))
+        hook = spec_of.Hook("/", capabilities, "", flag, has_groups)
+        if family:
+            now = beside_gpus(root, settings, family)
+        elif flag:
+            now = of_vendor(root, settings._replace(allowed_vendors=(ALL,)), hook)
+        else:
+            now, _ = of_host(root, settings, hook, management=document.get("kind") == cdispecs.MANAGEMENT)
     except HookError as err:
         return err.message
     # How a spec starts the hook depends on who wrote it.
     before, after = [{**it, "containerEdits": {**it["containerEdits"], "hooks": None}} for it in (document, now)]
-    different = "" if before == after else "the CDI spec does not say what the host has now"
-    return carriedout.misfit(cdispecs.driver_of(document), cdispecs.driver_of(now)) or different
+    return "" if before == after else "the CDI spec does not say what the host has now"
 
 
 def family_of(document: dict[str, Any]) -> str:
@@ -271,15 +292,8 @@ def _check_ours(path: str, document: dict[str, Any]) -> None:
         # Not by its name alone: a user's folder may have a FIFO there meanwhile.
         found = cdispecs.parsed(named.content(path).decode())
     vendor, kind = cdispecs.vendor_of(found), cdispecs.kind_of(found)
-    if not (vendor or kind or cdispecs.driver_of(found)):
+    if not cdispecs.is_ours(found):
         raise UsageError(f"{path} is there and is not a CDI spec of ours", "move it away first")
     if (vendor, kind) != (cdispecs.vendor_of(document), cdispecs.kind_of(document)):
         whose = kind or (quoted(vendor) if vendor else "NVIDIA's GPUs")
         raise UsageError(f"{path} is there and is the CDI spec of {whose}", "give another --output")
-
-
-def _provision(found: DriverInventory, request: Request) -> Provision:
-    """What a container with the host's layout gets for a request."""
-    like_host = spec_of.like_host(found.library_folder)
-    share = provision.of_nvidia(like_host, request, selection.select(request, found), found)
-    return provision.join(like_host, found.driver_version, (share,))

@@ -13,7 +13,7 @@ import click
 from oci_gpu_hook.cli import cdi, examine
 from oci_gpu_hook.cli.options import config_file, host_root, json_format, output_format, show
 from oci_gpu_hook.driver import inventory as saved_inventory
-from oci_gpu_hook.driver import proc, survey
+from oci_gpu_hook.driver import proc
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import (
     FAIL,
@@ -88,7 +88,8 @@ def of_host(root: HostRoot, config: str | None) -> list[Finding]:
         of_driver += drivercheck.rdma(root, kernel) if found.gpus else []
         of_driver.append(drivercheck.inventory(root, saved))
         # By NVML's names where it was asked, and nothing has made a doubt of its answer since.
-        of_driver += speccheck.of_gpus(specs, found.driver_version, (saved or found).mig_devices)
+        devices = (saved or found).mig_devices
+        of_driver += speccheck.of_gpus(specs, found.driver_version, devices, lambda it: cdi.stale(root, it))
     findings = [
         systemcheck.kernel(kernel, tool),
         *enginecheck.installation(root, entry, hooks, tool),
@@ -164,7 +165,6 @@ def _our_specs(root: HostRoot, specs: tuple[cdispecs.SpecFile, ...]) -> list[Fin
     """The findings about our CDI specs of other vendors' devices, of management, and of what is beside GPUs."""
     findings = []
     flags = {vendor.flag for vendor in folders.known(root)}
-    version = survey.driver_version(root) or "none"
     for spec in specs:
         flag, family = cdispecs.vendor_of(spec.document), cdi.family_of(spec.document)
         if flag and flag not in flags:
@@ -177,6 +177,7 @@ def _our_specs(root: HostRoot, specs: tuple[cdispecs.SpecFile, ...]) -> list[Fin
             words = ("--vendor", flag) if flag else ("--kind", family)
             findings.append(speccheck.of_ours(spec.path, f": {stale}" if stale else "", well, *words))
         elif spec.is_ours and spec.kind == cdispecs.MANAGEMENT:
-            fault = "" if spec.driver == version else f" is for driver {spec.driver}, the host has {version}"
-            findings.append(speccheck.of_ours(spec.path, fault, f"is for driver {version}", "--kind", "management"))
+            stale = cdi.stale(root, spec.document)
+            well = "says what the host has"
+            findings.append(speccheck.of_ours(spec.path, f": {stale}" if stale else "", well, "--kind", "management"))
     return findings

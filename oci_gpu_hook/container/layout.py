@@ -47,9 +47,7 @@ class Layout(NamedTuple):
     makes_nodes: bool = True
 
 
-def layout_of(
-    root_fd: int, process: Process | None, *, user_namespace: bool, makes_nodes: bool, compat: str
-) -> Layout:
+def layout_of(root_fd: int, process: Process | None, *, user_namespace: bool, makes_nodes: bool, compat: str) -> Layout:
     """The layout of the container whose root is open at `root_fd`.
 
     process: None while there is none, and then `user_namespace` says what config.json asks for; compat: the

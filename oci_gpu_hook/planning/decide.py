@@ -35,7 +35,7 @@ def decide(
     """The plan for a bundle.
 
     Without a `process` the container does not exist yet: what only its process tells is taken from config.json.
-    spec: the CDI spec of ours that has started the hook: DriverError if it is for another driver.
+    spec: the CDI spec of ours that has started the hook.
     """
     device_cgroup = devicecgroup.find(process, id)
     scope = devicecgroup.scope_of(device_cgroup.top)
@@ -44,10 +44,7 @@ def decide(
     if settings.cuda_forward_compatibility and request is not None and "compute" in request.capabilities:
         compat = layout.COMPAT_ORIN_FOLDER if proc.is_orin(host) else layout.COMPAT_FOLDER
     laid_out = layout.layout_of(
-        *(rootfs.fd, process),
-        user_namespace=bundle.has_user_namespace(),
-        makes_nodes=rootfs.makes_nodes,
-        compat=compat,
+        *(rootfs.fd, process), user_namespace=bundle.has_user_namespace(), makes_nodes=rootfs.makes_nodes, compat=compat
     )
     labels = Labels()
     if has_selinux(host):
@@ -87,7 +84,7 @@ def decide(
         return made
     from oci_gpu_hook.planning import carriedout
 
-    return carriedout.apart(made, provision.holds, spec, bundle)
+    return carriedout.apart(made, provision.holds, spec, bundle.device_paths())
 
 
 def has_selinux(host: HostRoot) -> bool:

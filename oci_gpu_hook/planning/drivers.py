@@ -22,11 +22,6 @@ def provide(host: HostRoot, laid_out: layout.Layout, request: Request, settings:
         # A Jetson's containers get what its lists say, also where NVIDIA's module has GPUs.
         is_by_lists = known is None or bool(host.stat(proc.CSV_FOLDER) and platform.platform_of(host) == platform.TEGRA)
     module = None if is_by_lists else known
-    if request.is_by_spec():
-        # Made before any container, a CDI spec puts libraries where the host has them.
-        folder = module.library_folder if module else layout.library_folder(host.fd)[0]
-        folder_32 = layout.library_folder_32(folder, layout.GLIBC)
-        laid_out = laid_out._replace(library_folder=folder, library_folder_32=folder_32)
     shares, version = [], ""
     if module is not None:
         share, module = _of_gpus(host, laid_out, request, settings, module)

@@ -38,7 +38,7 @@ _PROFILE_MINORS = 64
 
 def of_nvidia(layout: Layout, request: Request, selected: selection.Selection, inventory: DriverInventory) -> Share:
     """The share of NVIDIA's driver, with the `selected` devices; DriverError if it cannot meet the request."""
-    _check_driver(request, inventory)
+    check_driver(request, inventory)
     nodes = selection.nodes(request, selected, inventory)
     libraries = brought(layout, request, inventory)
     services, untrusted = _services(request, inventory)
@@ -111,7 +111,7 @@ def _things(operation: Operation) -> dict[str, object]:
     return {}
 
 
-def _check_driver(request: Request, inventory: DriverInventory) -> None:
+def check_driver(request: Request, inventory: DriverInventory) -> None:
     """DriverError if a required library is missing, or installed in another version only."""
     for misfit in inventory.misfits:
         if misfit.capability in request.capabilities:

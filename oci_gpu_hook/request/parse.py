@@ -63,11 +63,7 @@ class Request(NamedTuple):
 
     def by_nodes(self) -> bool:
         """Whether it names devices by the nodes that the engine has made."""
-        return self.is_by_spec() or self.source == "devices"
-
-    def is_by_spec(self) -> bool:
-        """Whether a CDI spec of ours has started the hook."""
-        return self.source == "cdi"
+        return self.source in ("cdi", "devices")
 
 
 def parse_request(

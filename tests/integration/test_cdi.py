@@ -112,14 +112,14 @@ def test_doctor_knows_them_and_says_which_are_out_of_date(installed: Installed, 
         f"oci-gpu-hook cdi generate --kind {kind} --output /etc/cdi/{kind}.yaml\n" for kind in (*BESIDE, "management")
     )
     script += "oci-gpu-hook doctor | grep /etc/cdi || :\n"
-    script += "rm /dev/nvidia-fs1; sed -i s/580.65.06/570.1/ /etc/cdi/management.yaml\n"
+    script += "rm /dev/nvidia-fs1; sed -i s,/dev/nvidia7,/dev/nvidia70, /etc/cdi/management.yaml\n"
     script += "echo ==; oci-gpu-hook doctor | grep -A1 'fail.*/etc/cdi' || :"
     done = on_node(installed, script, description=more(tmp_path))
     before, after = done.out.split("==\n")
     assert before.count("pass  CDI") == len(BESIDE) + 1 and "fail  CDI" not in before, done.out + done.err
     assert "/etc/cdi/gds.yaml: the CDI spec does not say what the host has now" in after
     assert "oci-gpu-hook cdi generate --kind gds --output /etc/cdi/gds.yaml" in after
-    assert "/etc/cdi/management.yaml is for driver 570.1, the host has 580.65.06" in after
+    assert "/etc/cdi/management.yaml: the CDI spec does not say what the host has now" in after
 
 
 def test_a_host_without_them_has_no_such_spec(installed: Installed) -> None:
@@ -173,9 +173,29 @@ def test_an_unmet_requirement_stops_the_start(installed: Installed, root: Path) 
     assert "cuda>=99" in said and "13.1" in said
 
 
-def test_a_spec_for_an_older_driver_is_refused(installed: Installed, root: Path) -> None:
-    """Where the older driver's files are still there."""
-    older = f"sed -i '/--cdi-driver/{{n;s/{DRIVER}/570.86.10/}}' {SPEC}\n"
+def test_a_spec_of_an_older_version_of_ours_is_refused(installed: Installed, root: Path) -> None:
+    """It has mounts that the hook makes now."""
+    older = f'sed -i \'/"--cdi"/i "--cdi-driver", "{DRIVER}",\' {SPEC}\n'
     said = refused(installed, root, "crun", "", older)
-    assert f"the CDI spec is for driver 570.86.10, the host has {DRIVER}" in said
+    assert "unknown option '--cdi-driver'" in said
     assert "oci-gpu-hook cdi generate" in said
+
+
+# The next driver: the kernel's module, and its libraries.
+OLD, NEW = "580.65.06", "580.65.09"
+UPGRADE = f"""
+sed s/{OLD}/{NEW}/ /proc/driver/nvidia/version >/tmp/version
+mount --bind /tmp/version /proc/driver/nvidia/version
+folder=$(dirname $(find /usr/lib /usr/lib64 -maxdepth 2 -name libcuda.so.{OLD} | head -n 1))
+for old in $(find $folder -name '*.so.{OLD}'); do mv $old ${{old%{OLD}}}{NEW}; done
+ldconfig
+"""
+
+
+def test_a_spec_outlives_an_upgrade(installed: Installed, root: Path) -> None:
+    before = f"{GENERATE}{UPGRADE}{REFRESH}oci-gpu-hook doctor | grep /etc/cdi || :\n"
+    options, command = "--device nvidia.com/gpu=0", "sh -c 'ls -l $(ldconfig -p | grep -o /.*libcuda.so.1$)'"
+    done = run_podman(installed, root, command, options=options, before=before)
+    assert done.code == 0, done.out + done.err
+    assert f"{SPEC} says what the host has" in done.out
+    assert f"libcuda.so.{NEW}" in done.out and OLD not in done.out

@@ -175,18 +175,16 @@ def test_watch_goes_through_an_upgrade_and_writes_the_spec_anew(installed: Insta
     """First the module is new and the libraries are old, which is no driver to write a spec of."""
     steps = f"""
 until_said 'wrote ' /tmp/said
-grep -A1 cdi-driver /tmp/gpu.yaml | grep -o '580[.0-9]*' | sort -u
 {UPGRADE}
 until_said 'waiting for the driver' /tmp/said
-grep -A1 cdi-driver /tmp/gpu.yaml | grep -o '580[.0-9]*' | sort -u
+grep -c '^wrote ' /tmp/said
 folder=$(dirname $(find /usr/lib /usr/lib64 -maxdepth 2 -name libcuda.so.580.65.06 | head -n 1))
 for old in $(find $folder -name '*.so.580.65.06'); do cp $old ${{old%06}}09; done
 touch /etc/ld.so.cache
-until_said '"580.65.09"' /tmp/gpu.yaml
-grep -A1 cdi-driver /tmp/gpu.yaml | grep -o '580[.0-9]*' | sort -u
+until_often '^wrote ' 2
 """
     said = watched(installed, steps, "--cdi-spec /tmp/gpu.yaml")
-    assert said.startswith("580.65.06\n580.65.06\n580.65.09\n"), said
+    assert said.startswith("1\n"), said
     half = "the kernel module is 580.65.09, but libnvidia-ml is there as 580.65.06"
     assert said.count(f"waiting for the driver: {half}") == 1
     assert said.count("wrote ") == 2

@@ -18,7 +18,7 @@ from oci_gpu_hook.driver import inventory, proc, survey
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.gpus import nvml
 from oci_gpu_hook.node.gpus.nvml import Facts
-from oci_gpu_hook.operations import Device, Mount, OpenCgroup
+from oci_gpu_hook.operations import Device, OpenCgroup
 from oci_gpu_hook.planning.plan import Plan
 from oci_gpu_hook.report.progress import Progress
 from oci_gpu_hook.request.state import State
@@ -82,17 +82,11 @@ def inject(config: dict[str, Any], spec: dict[str, Any], *names: str) -> list[st
     chosen = [device for device in spec["devices"] if device["name"] in names]
     assert len(chosen) == len(names), names
     devices = {}
-    mounts = {}
     for edits in [*[device["containerEdits"] for device in chosen], spec["containerEdits"]]:
         devices.update({item["path"]: item for item in edits.get("deviceNodes", ())})
-        mounts.update({item["containerPath"]: item for item in edits.get("mounts", ())})
         # Of a variable given twice the last one counts.
         config["process"]["env"] += edits.get("env", ())
     config["linux"]["devices"] = list(devices.values())
-    config["mounts"] += [
-        {"source": item["hostPath"], "destination": item["containerPath"], "type": "bind", **item}
-        for item in mounts.values()
-    ]
     (started,) = spec["containerEdits"]["hooks"]
     words: list[str] = started["args"]
     return words
@@ -119,67 +113,31 @@ def start(config: dict[str, Any], host: Node, words: list[str], progress: Progre
     return caught[0] if caught else None
 
 
-def by_hook(host: Node, environment: dict[str, str]) -> set[tuple[object, ...]]:
+def by_hook(host: Node, environment: dict[str, str]) -> set[Any]:
     """What a container gets by our own hook, for its environment."""
     plan = start(bundle(host.folder, environment), host, ["--config", str(host.settings)])
     assert plan is not None
-    return {fact for item in plan.operations if not isinstance(item, OpenCgroup) for fact in _facts(item)}
+    return facts(plan.operations)
 
 
-def by_cdi(host: Node, environment: dict[str, str], capabilities: str, *names: str) -> set[tuple[object, ...]]:
+def by_cdi(host: Node, environment: dict[str, str], capabilities: str, *names: str) -> set[Any]:
     """What it gets by the spec's edits and the hook that the spec starts."""
     return by_spec(host, environment, host.spec(capabilities), *names)
 
 
-def by_spec(host: Node, environment: dict[str, str], spec: dict[str, Any], *names: str) -> set[tuple[object, ...]]:
+def by_spec(host: Node, environment: dict[str, str], spec: dict[str, Any], *names: str) -> set[Any]:
     """The same, of any spec."""
     config = bundle(host.folder, environment)
     words = inject(config, spec, *names)
     plan = start(config, host, words[2:])
     assert plan is not None
-    assert not any(isinstance(item, OpenCgroup) for item in plan.operations)
-    left = [fact for item in plan.operations for fact in _facts(item)]
-    edits = [*map(_node, config["linux"]["devices"]), *map(_mount, config["mounts"])]
-    assert len({*left, *edits}) == len(left) + len(edits), "something is done twice"
-    return {*left, *edits}
+    left, made = [{it.path for it in them if isinstance(it, Device)} for them in (plan.operations, plan.done)]
+    assert made == {node["path"] for node in config["linux"]["devices"]}
+    # Nobody opens the device cgroup for a node twice, nor forgets it.
+    assert bool(left) == any([isinstance(it, OpenCgroup) for it in plan.operations])
+    return facts((*plan.operations, *plan.done))
 
 
-def _facts(operation: Any) -> list[tuple[object, ...]]:
-    """One for each name of a file: which of them is a link is between the hook and the container."""
-    if not isinstance(operation, Mount):
-        return [_fact(operation)]
-    return [_fact(operation._replace(target=path, names=())) for path in operation.paths()]
-
-
-def _fact(operation: Any) -> tuple[object, ...]:
-    """An operation without why, and without what only a hook knows: what is a folder, what may fail, that mknod may."""
-    if isinstance(operation, Device):
-        operation = operation._replace(source="")
-    if isinstance(operation, Mount):
-        operation = operation._replace(folder=False)
-    return (type(operation).__name__, *operation._replace(reason="", required=True))
-
-
-def _node(item: dict[str, Any]) -> tuple[object, ...]:
-    found = Device(
-        path=item["path"],
-        type=item["type"],
-        major=item["major"],
-        minor=item["minor"],
-        access=item["permissions"],
-        mode=item["fileMode"],
-        uid=item["uid"],
-        gid=item["gid"],
-        source="",
-        required=True,
-        reason="",
-    )
-    return _fact(found)
-
-
-def _mount(item: dict[str, Any]) -> tuple[object, ...]:
-    assert item["options"][-2:] == ["rbind", "rprivate"]
-    # The filesystem that the hook makes there would cover it.
-    assert not item["destination"].startswith("/proc")
-    options = tuple(item["options"][:-2])
-    return _fact(Mount(item["source"], item["destination"], options, True, ""))
+def facts(operations: tuple[Any, ...]) -> set[Any]:
+    """Each operation without why: an engine does not say by which names it was asked."""
+    return {it._replace(reason="") for it in operations}

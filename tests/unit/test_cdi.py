@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import platform
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 from oci_gpu_hook import cli
 from oci_gpu_hook.cli import render
 from oci_gpu_hook.cli import shown as operations
-from oci_gpu_hook.errors import DriverError, HookError, RequestError
+from oci_gpu_hook.errors import HookError, RequestError
 from oci_gpu_hook.formats.ldcache import MULTIARCH_32
 from oci_gpu_hook.node.engines import cdispecs
 from oci_gpu_hook.operations import LdCache, Symlink
@@ -182,11 +181,10 @@ def test_plan_shows_what_the_engine_does_and_what_the_hook_does(
     assert cli.main(["plan", "--bundle", bundle, "--host-root", str(mig_host.tree), "--format", "json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["operations"] == [render.as_json(operations.document(item)) for item in carried_out.operations]
-    made = {*(node["path"] for node in config["linux"]["devices"]), *(it["destination"] for it in config["mounts"])}
+    made = [node["path"] for node in config["linux"]["devices"]]
     # The runtime opens the device cgroup for the nodes that a spec lists.
-    done = [item for item in shown["done"] if item["op"] != "cgroup"]
-    assert {item["op"] for item in done} == {"device", "mount"}
-    assert {item.get("path") or item["target"] for item in done} <= made
+    assert sorted([item["path"] for item in shown["done"] if item["op"] != "cgroup"]) == sorted(made)
+    assert {item["op"] for item in shown["done"]} <= {"device", "cgroup"}
 
 
 def test_a_mig_device_brings_no_name_of_its_parents_drm_nodes(mig_host: Node) -> None:
@@ -198,21 +196,31 @@ def test_a_mig_device_brings_no_name_of_its_parents_drm_nodes(mig_host: Node) ->
 
 
 @pytest.mark.parametrize("sign", ["/usr/lib64/libc.so.6", "/lib/ld-musl-x86_64.so.1", "/etc/debian_version"])
-def test_the_loader_finds_the_libraries_where_the_spec_puts_them(mig_host: Node, tmp_path: Path, sign: str) -> None:
-    """Whatever the container is like: a spec is made before any."""
+def test_they_agree_for_every_image(mig_host: Node, tmp_path: Path, sign: str) -> None:
+    """A spec is made before any container, and says nothing of where its loader looks."""
     host = mig_host._replace(folder=tmp_path)
     config = cdi_engine.bundle(tmp_path, {}, sign)
     words = cdi_engine.inject(config, mig_host.spec("all"), "1")
-    plan = cdi_engine.start(config, host, words[2:])
-    assert plan is not None
-    there = {mount["destination"] for mount in config["mounts"]}
-    named = {path for item in plan.operations if isinstance(item, LdCache) for _, path in item.entries()}
-    assert any(MULTIARCH_32 in path for path in there) == (platform.machine() == "x86_64")
-    assert named <= there
-    assert bool(named) == ("musl" not in sign)
+    by_cdi = cdi_engine.start(config, host, words[2:])
+    config = cdi_engine.bundle(tmp_path, environment_of("1", "all"), sign)
+    by_environment = cdi_engine.start(config, host, ["--config", str(host.settings)])
+    assert by_cdi is not None and by_environment is not None
+    everything = cdi_engine.facts((*by_cdi.operations, *by_cdi.done))
+    assert everything == cdi_engine.facts(by_environment.operations)
+    assert any([isinstance(it, LdCache) for it in everything]) == ("musl" not in sign)
 
 
-def test_an_images_newer_cuda_comes_before_what_the_spec_mounts(mig_host: Node, tmp_path: Path) -> None:
+def test_a_spec_says_nodes_and_nothing_that_a_driver_or_a_boot_changes(mig_host: Node) -> None:
+    """No file, version or number: what a container gets of them is what the host has when it starts."""
+    spec = mig_host.spec("all")
+    edits = [spec["containerEdits"], *[device["containerEdits"] for device in spec["devices"]]]
+    assert {key for it in edits for key in it} == {"deviceNodes", "env", "hooks"}
+    for node in [node for it in edits for node in it.get("deviceNodes", ())]:
+        assert node == {"path": node["path"], "permissions": "rw"}
+    assert hosts.VERSION not in json.dumps(spec)
+
+
+def test_an_images_newer_cuda_comes_before_the_drivers(mig_host: Node, tmp_path: Path) -> None:
     """A spec knows nothing of an image: the hook that it starts looks."""
     folder = "usr/local/cuda/compat"
     for name in ("libcuda.so.1", "libcuda.so.999.1"):
@@ -265,17 +273,9 @@ def test_what_a_spec_does_not_bring_is_said(
     assert sentence in capfd.readouterr().err
 
 
-def test_a_spec_older_than_the_driver_is_refused(mig_host: Node) -> None:
-    config = cdi_engine.bundle(mig_host.folder, {})
-    words = cdi_engine.inject(config, mig_host.spec("all"), "0")
-    words[words.index(hosts.VERSION)] = "550.54.15"
-    with pytest.raises(DriverError, match=r"the CDI spec is for driver 550\.54\.15") as caught:
-        cdi_engine.start(config, mig_host, words[2:])
-    assert "cdi generate" in caught.value.hint
-
-
 @pytest.mark.parametrize(
-    "spec", [{}, {"containerEdits": []}, {"containerEdits": {"hooks": [{"args": ["other", "--cdi-driver", "1"]}]}}]
+    "spec", [{}, {"containerEdits": []}, {"containerEdits": {"hooks": [{"args": ["other", "--cdi", "compute"]}]}}]
 )
-def test_another_hands_spec_is_of_no_known_driver(spec: dict[str, Any]) -> None:
-    assert cdispecs.driver_of(spec) == cdispecs.vendor_of(spec) == cdispecs.kind_of(spec) == ""
+def test_another_hands_spec_is_not_ours(spec: dict[str, Any]) -> None:
+    assert not cdispecs.is_ours(spec)
+    assert cdispecs.capabilities_of(spec) == cdispecs.vendor_of(spec) == cdispecs.kind_of(spec) == ""

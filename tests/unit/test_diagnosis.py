@@ -22,6 +22,7 @@ from oci_gpu_hook.node.diagnosis import (
     FAIL,
     PASS,
     WARN,
+    Finding,
     containercheck,
     drivercheck,
     enginecheck,
@@ -283,17 +284,20 @@ def test_shims(engine: str, is_default: bool, level: str) -> None:
 def test_of_two_specs_in_one_folder_the_first_of_ours_stays(
     specs: list[tuple[str, bool]], found: list[tuple[str, str]]
 ) -> None:
-    findings = speccheck.of_gpus(
-        tuple([SpecFile(path, cdispecs.GPU, is_ours, "580.1", {}) for path, is_ours in specs]), "580.1"
-    )
+    findings = judged(tuple([SpecFile(path, cdispecs.GPU, is_ours, "580.1", {}) for path, is_ours in specs]))
     assert [(one.level, one.remedy) for one in findings] == found
+
+
+def judged(specs: tuple[SpecFile, ...], now: tuple[MigDevice, ...] = ()) -> list[Finding]:
+    """What is found on a host with these MIG devices, where each spec of ours says what `cdi generate` would."""
+    return speccheck.of_gpus(specs, "580.1", now, lambda document: "")
 
 
 OUR_SPEC = """{"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [
     {"name": "0", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia1"}]}},
     {"name": "0:1", "containerEdits": {"deviceNodes": [
         {"path": "/dev/nvidia-caps/nvidia-cap30"}, {"path": "/dev/nvidia-caps/nvidia-cap31"}]}}],
-"containerEdits": {"hooks": [{"args": ["oci-gpu-hook", "createRuntime", "--cdi-driver", "580.1"]}]}}"""
+"containerEdits": {"hooks": [{"args": ["oci-gpu-hook", "createRuntime", "--cdi", "compute"]}]}}"""
 THEIR_SPEC = """cdiVersion: 0.5.0
 containerEdits:
   hooks:
@@ -333,19 +337,19 @@ def test_the_devices_of_a_spec_are_read_from_each_programs_text(tmp_path: Path) 
     assert planted(tmp_path / "flow", "{kind: nvidia.com/gpu, devices: [{name: 1}]}")[0].devices() == (("1", ()),)
     assert theirs.devices() == windows.devices() == (("mig0:1", (30, 31)), ("all", (1, 30, 31)))
     assert more.devices() == (("MIG-a", (31, 30)),)
-    assert {spec.driver for spec in (ours, theirs, more)} == {"580.1"}
+    assert [spec.driver for spec in (ours, theirs, more)] == ["", "580.1", "580.1"]
     assert [spec.is_ours for spec in (ours, theirs, more)] == [True, False, False]
 
 
 def test_a_broken_spec_is_no_second_one_of_the_gpus(tmp_path: Path) -> None:
     now = (MigDevice(0, 1, "MIG-a", "", 5, 0, 30, 31),)
-    found = speccheck.of_gpus(planted(tmp_path, "kind: [", OUR_SPEC), "580.1", now)
+    found = judged(planted(tmp_path, "kind: [", OUR_SPEC), now)
     assert [(one.level, one.seen.partition(" ")[0]) for one in found] == [
         (WARN, "/etc/cdi/0.yaml"),
         (PASS, "/etc/cdi/1.yaml"),
     ]
     theirs = planted(tmp_path / "theirs", "kind: [", THEIR_SPEC)
-    assert "made by another program" in speccheck.of_gpus(theirs, "580.1", now)[1].seen
+    assert "made by another program" in judged(theirs, now)[1].seen
 
 
 WRONG = (
@@ -363,7 +367,7 @@ WRONG = (
 
 @pytest.mark.parametrize("text", WRONG, ids=lambda text: repr(text[:8]))
 def test_a_text_that_is_no_spec_is_warned_of(tmp_path: Path, text: str) -> None:
-    (found,) = speccheck.of_gpus(planted(tmp_path, text), "580.1")
+    (found,) = judged(planted(tmp_path, text))
     assert found.seen == "/etc/cdi/0.yaml cannot be read: it is neither JSON nor YAML"
     assert (found.level, found.remedy) == (WARN, "vi /etc/cdi/0.yaml")
 
@@ -374,7 +378,7 @@ def test_a_spec_with_aliases_is_not_read(tmp_path: Path) -> None:
     text = f"{bomb}kind: *a39\ndevices: [{{name: *a39, containerEdits: {{deviceNodes: [{{path: *a39}}]}}}}]\n"
     (spec,) = planted(tmp_path, text)
     assert (spec.kind, spec.devices(), spec.document) == ("", (), {})
-    (found,) = speccheck.of_gpus((spec,), "580.1")
+    (found,) = judged((spec,))
     assert found.seen == "/etc/cdi/0.yaml cannot be read: it has YAML aliases"
 
 
@@ -384,9 +388,9 @@ def test_without_pyyaml_other_programs_specs_of_gpus_are_not_read(
     monkeypatch.setitem(sys.modules, "yaml", None)
     texts = (OUR_SPEC, THEIR_SPEC, THEIR_SPEC.replace("nvidia.com", "amd.com"), THEIR_SPEC.replace("580.1", "570.1"))
     now = (MigDevice(0, 1, "MIG-a", "", 5, 0, 30, 31),)
-    found = speccheck.of_gpus(planted(tmp_path, *texts), "580.1", now)
+    found = judged(planted(tmp_path, *texts), now)
     assert [one.level for one in found] == [PASS, FAIL, FAIL]
-    (theirs,) = speccheck.of_gpus(planted(tmp_path / "other", THEIR_SPEC), "580.1")
+    (theirs,) = judged(planted(tmp_path / "other", THEIR_SPEC))
     assert theirs.level == WARN and "no PyYAML (python3-pyyaml, on Debian python3-yaml)" in theirs.seen
     assert [one.seen.endswith("is for driver 570.1, the host has 580.1") for one in found] == [False, False, True]
 
@@ -420,12 +424,12 @@ def test_a_mig_name_in_a_spec_is_held_against_the_devices(
         ]
     )
     for text, name, is_ours in ((OUR_SPEC, "0:1", True), (JSON_SPEC, "MIG-a", False)):
-        (found,) = speccheck.of_gpus(planted(tmp_path, text), "580.1", now)
+        (found,) = judged(planted(tmp_path, text), now)
         assert (found.level == FAIL) == bool(stale)
         if stale:
             assert found.seen.startswith(f"/etc/cdi/0.yaml {stale.format(name)}")
             assert found.remedy.endswith("cdi generate --output /etc/cdi/0.yaml" if is_ours else "rm /etc/cdi/0.yaml")
-    assert (speccheck.of_gpus(planted(tmp_path, THEIR_SPEC), "580.1", now)[0].level == FAIL) == bool(stale)
+    assert (judged(planted(tmp_path, THEIR_SPEC), now)[0].level == FAIL) == bool(stale)
 
 
 def test_the_older_name_of_a_mig_device_is_judged_by_its_nodes(tmp_path: Path) -> None:
@@ -434,7 +438,7 @@ def test_the_older_name_of_a_mig_device_is_judged_by_its_nodes(tmp_path: Path) -
     specs = planted(tmp_path, text)
     for minor, level in ((31, PASS), (32, FAIL)):
         now = (MigDevice(0, 0, "MIG-b", "", 5, 0, 30, minor),)
-        assert speccheck.of_gpus(specs, "580.1", now)[0].level == level
+        assert judged(specs, now)[0].level == level
 
 
 @pytest.mark.parametrize("tool", ["dnf", "apt"])

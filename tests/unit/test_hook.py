@@ -22,12 +22,12 @@ from tests.unit import hosts
 from tests.unit.containers import write_bundle
 from tests.unit.process import contained
 
-OPTIONS = ["--config", "--host-root", "--cdi", "--cdi-vendor", "--cdi-driver"]
+OPTIONS = ["--config", "--host-root", "--cdi", "--cdi-vendor"]
 
 
 def test_an_option_takes_the_next_word_or_what_stands_behind_its_equals_sign() -> None:
-    words = ["--config", "/c", "--host-root=/h=", "--cdi", "utility,compute", "--cdi-driver=1.2"]
-    assert asking.options(words) == Options("/c", "/h=", Spec(("utility", "compute"), "", "1.2"))
+    words = ["--config", "/c", "--host-root=/h=", "--cdi", "utility,compute", "--cdi-vendor=OCI_A"]
+    assert asking.options(words) == Options("/c", "/h=", Spec(("utility", "compute"), "OCI_A"))
     assert asking.options([]) == Options(None, "/", None)
 
 
@@ -58,6 +58,7 @@ def started(*words: str, state: str = "") -> tuple[int, str, str]:
         (["createContainer"], "createContainer"),
         (["createRuntime", "--nonsense"], "unknown option '--nonsense'"),
         (["createRuntime", "--config"], "--config needs a value"),
+        (["createRuntime", "--cdi", "utility", "--cdi-driver", "1.2"], "write the CDI spec again"),
     ],
 )
 def test_a_start_that_cannot_be_served_is_wrong_usage(words: list[str], sentence: str) -> None:

@@ -89,7 +89,7 @@ ABSENT = "NVIDIA_VISIBLE_DEVICES=7"
 UNKNOWN = "unknown device '7'"
 
 
-A_VENDOR = '{"activation_flag": "OCI_A", "inventory": {"a": {}}}'
+A_VENDOR = '{"activation_flag": "OCI_A", "requires": {"modules": ["acme"]}, "inventory": {"a": {}}}'
 
 
 def remembered(host: Path) -> None:
@@ -126,17 +126,17 @@ BUDGETS = {
         config={"process": {"env": ["NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_REQUIRE_CUDA=cuda>=99.0"]}},
     ),
     "CDI": Budget(
-        "the CDI spec is for driver 1.2",
-        ("state", "start", "gpu", "provision", "cdi"),
-        env="A=1",
-        options=("--cdi", "compute,utility", "--cdi-driver", "1.2"),
+        "the image requires 'cuda>=99.0'",
+        ("state", "start", "gpu", "provision", "requirements", "cdi"),
+        env="NVIDIA_REQUIRE_CUDA=cuda>=99.0",
+        options=("--cdi", "compute,utility"),
         config={"linux": {"devices": [{"path": "/dev/nvidia0", "type": "c"}]}},
     ),
     "another vendor's, by CDI": Budget(
-        "the CDI spec is for driver 1.2",
+        "requires what this host lacks",
         ("state", "start", "vendors", "platform", "gpu", "provision", "cdi"),
         env="A=1",
-        options=("--cdi-vendor", "OCI_A", "--cdi-driver", "1.2"),
+        options=("--cdi-vendor", "OCI_A"),
         plant=("etc/oci-gpu-hook/vendors/a.json", A_VENDOR),
         spoil=remembered,
     ),

@@ -16,10 +16,7 @@ from oci_gpu_hook.cli import render, shown
 from oci_gpu_hook.errors import ApplyError
 from oci_gpu_hook.formats.devicerule import DeviceRule
 from oci_gpu_hook.formats.ldcache import Entry
-from oci_gpu_hook.node.setup import cdispec
 from oci_gpu_hook.operations import Device, LdCache, Mount, OpenCgroup, Relabel, Service, Symlink, TellSystemd, Tmpfs
-from oci_gpu_hook.planning import carriedout
-from oci_gpu_hook.planning.plan import Provision
 
 if TYPE_CHECKING:
     from oci_gpu_hook.operations import Operation
@@ -80,12 +77,3 @@ def test_what_it_does_reads_well_behind_cannot(example: Operation) -> None:
     sentence = str(ApplyError(f"cannot {example.describe()}: no"))
     assert sentence.isprintable()
     assert example.describe()[0].islower() and not example.describe().endswith(".")
-
-
-@by_kind
-def test_a_spec_has_lists_for_all_that_is_said_to_it(example: Operation) -> None:
-    given = Provision("1.2", (), (example,), ())
-    document: Any = cdispec.document(given, (), cdispec.Hook("/hook", ("utility",)))
-    edits = carriedout.edits_of(example) or []
-    for key in {key for key, _ in edits}:
-        assert document["containerEdits"][key] == [edit for name, edit in edits if name == key]

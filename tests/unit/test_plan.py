@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from oci_gpu_hook.asking import Spec
 from oci_gpu_hook.cli import render, shown
 from oci_gpu_hook.container.devicecgroup import DeviceCgroup
 from oci_gpu_hook.container.layout import Layout
@@ -79,10 +80,18 @@ def test_systemd_gets_the_rules_of_the_cgroup_and_after_it(host: DriverInventory
     assert isinstance(opened, OpenCgroup)
     assert isinstance(sent, TellSystemd)
     assert sent[:4] == (SCOPE.name, opened.rules, SCOPE.allowed, False)
-    # Where a CDI spec brings the nodes, the engine does both.
-    assert (carriedout.edits_of(opened), carriedout.edits_of(sent)) == ([], [])
     off = made(host, container=IN_SCOPE, settings=Settings(device_cgroup="off"))
     assert not [item for item in off.operations if isinstance(item, TellSystemd)]
+
+
+def test_what_an_engine_has_done_by_a_cdi_spec_is_apart(host: DriverInventory) -> None:
+    """The device cgroup and what systemd knows: all of it, or where a node is left to the hook nothing of it."""
+    plan = made(host, container=IN_SCOPE)
+    paths = tuple([it.path for it in plan.operations if isinstance(it, Device)])
+    for listed, kinds in ((paths, {Device, OpenCgroup, TellSystemd}), (paths[1:], {Device}), ((), set())):
+        found = carriedout.apart(plan, (), Spec(("compute",), ""), listed)
+        assert {type(it) for it in found.done} == kinds
+        assert {*found.operations} ^ {*found.done} == {*plan.operations}
 
 
 def test_the_rules_of_config_json_are_what_a_hidden_program_is_made_from(host: DriverInventory) -> None:

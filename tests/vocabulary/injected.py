@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import platform
 
+from oci_gpu_hook.asking import Spec
 from oci_gpu_hook.container.compat import Compat
 from oci_gpu_hook.driver import catalogue
 from oci_gpu_hook.formats import glob
-from oci_gpu_hook.operations import LdCache, Mount, Service, Tmpfs
+from oci_gpu_hook.operations import Device, LdCache, Mount, Service, Tmpfs
 from oci_gpu_hook.planning import carriedout
 from oci_gpu_hook.vendors import wsl
 from tests.unit import hosts
@@ -23,10 +24,12 @@ def _options(path: str, capabilities: str = "utility") -> tuple[str, ...]:
     return ()
 
 
-def _without_a_spec(path: str) -> bool:
+def _by_cdi_too(path: str) -> bool:
     """Whether the hook brings it where a CDI spec is used, too."""
-    found = [item for item in planned("1", "utility").operations if isinstance(item, Service)]
-    return [carriedout.edits_of(item) for item in found if item.target == path] == [None]
+    plan = planned("1", "utility")
+    paths = tuple([it.path for it in plan.operations if isinstance(it, Device)])
+    left = carriedout.apart(plan, (), Spec(("utility",), ""), paths).operations
+    return path in [it.target for it in left if isinstance(it, Service)]
 
 
 def _tmpfs(path: str, capabilities: str = "utility") -> Tmpfs:
@@ -115,7 +118,7 @@ INJECTED = (
         lambda: {f"/var/run/nvidia-{name}/socket" for name in ("persistenced", "fabricmanager")}
                 <= targets("1", "utility")),
     Row("2.2", "IPC: MPS", SERVED, lambda: "/tmp/nvidia-mps" in targets("1", "compute") - targets("1", "utility")),
-    Row("2.2", "IPC: CDI", SERVED, lambda: _without_a_spec("/var/run/nvidia-fabricmanager/socket")),
+    Row("2.2", "IPC: CDI", SERVED, lambda: _by_cdi_too("/var/run/nvidia-fabricmanager/socket")),
     Row("2.2", "Firmware", SERVED,
         lambda: f"/lib/firmware/nvidia/{hosts.VERSION}/gsp_ga10x.bin" in targets("1", "utility")),
     Row("2.2", "procfs overlay", SERVED,

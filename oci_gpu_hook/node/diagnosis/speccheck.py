@@ -7,6 +7,9 @@ no longer there.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from oci_gpu_hook.driver.inventory import MigDevice
 from oci_gpu_hook.errors import quoted
 from oci_gpu_hook.node.diagnosis import Finding, failed, passed, warned
@@ -20,10 +23,16 @@ _FIRST_OF_INSTANCES = 3
 _TYPE = "mig"
 
 
-def of_gpus(specs: tuple[SpecFile, ...], version: str, mig_devices: tuple[MigDevice, ...] = ()) -> list[Finding]:
-    """The CDI specs of the GPUs, each for the driver's version, and one in a folder; and specs that cannot be read.
+def of_gpus(
+    specs: tuple[SpecFile, ...],
+    version: str,
+    mig_devices: tuple[MigDevice, ...],
+    out_of_date: Callable[[dict[str, Any]], str],
+) -> list[Finding]:
+    """The CDI specs of the GPUs, one in a folder, each as the host is now; and specs that cannot be read.
 
-    mig_devices: the host's, with the names that NVML has for them now, or none: its spec must not name others.
+    version: the driver's, for which others' must be; mig_devices: the host's, with the names that NVML has for
+    them now, or none: its spec must not name others; out_of_date: why a document of ours is, "" if it is not.
     """
     broken = [spec for spec in specs if spec.fault and spec.kind != GPU]
     findings = [warned("CDI", f"{spec.path} cannot be read: {spec.fault}", "vi", spec.path) for spec in broken]
@@ -36,7 +45,7 @@ def of_gpus(specs: tuple[SpecFile, ...], version: str, mig_devices: tuple[MigDev
         remove = command("rm", spec.path)
         again = command("oci-gpu-hook", "cdi", "generate", "--output", spec.path) if spec.is_ours else remove
         stale = _stale_name(spec.devices(), mig_devices)
-        if spec.driver != version and (spec.driver or not spec.fault):
+        if not spec.is_ours and spec.driver != version and (spec.driver or not spec.fault):
             seen = f"{spec.path} is for driver {spec.driver or 'unknown'}, the host has {version}"
             findings.append(failed("CDI", seen, again))
         elif stale:
@@ -52,8 +61,10 @@ def of_gpus(specs: tuple[SpecFile, ...], version: str, mig_devices: tuple[MigDev
         elif not spec.is_ours:
             seen = f"{spec.path} was made by another program: engines use it without the hook"
             findings.append(warned("CDI", seen, remove))
+        elif why := out_of_date(spec.document):
+            findings.append(failed("CDI", f"{spec.path}: {why}", again))
         else:
-            findings.append(passed("CDI", f"{spec.path} is for driver {version}"))
+            findings.append(passed("CDI", f"{spec.path} says what the host has"))
     return findings or [passed("CDI", "no spec: the hook needs none")]
 
 

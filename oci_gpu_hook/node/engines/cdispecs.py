@@ -42,7 +42,8 @@ class SpecDevice(NamedTuple):
 class SpecFile(NamedTuple):
     """One spec.
 
-    driver: the version that it was made for, "" if it does not say; document: {} if it cannot be read; fault: why.
+    driver: the version that another program's was made for, "" if it does not say; document: {} if it cannot be read;
+    fault: why.
     """
 
     path: str
@@ -82,8 +83,8 @@ def _spec(path: str, said: str) -> SpecFile | None:
     except ValueError as err:
         fault = str(err)
     library = _LIBRARY.search(said)
-    driver = driver_of(document) or (library.group(1) if library else "")
-    return SpecFile(path, _word(document.get("kind")) or kind, bool(driver_of(document)), driver, document, fault)
+    driver = library.group(1) if library else ""
+    return SpecFile(path, _word(document.get("kind")) or kind, is_ours(document), driver, document, fault)
 
 
 def parsed(said: str) -> dict[str, Any]:
@@ -131,9 +132,19 @@ def objects(items: object) -> list[dict[str, Any]]:
     return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
 
 
-def driver_of(document: dict[str, Any]) -> str:
-    """The driver version that a spec of ours was made for; "" for any other document."""
-    return _option(document, "--cdi-driver")
+def is_ours(document: dict[str, Any]) -> bool:
+    """Whether a spec is ours: it starts our hook, or bears our mark."""
+    return bool(capabilities_of(document) or vendor_of(document) or kind_of(document))
+
+
+def capabilities_of(document: dict[str, Any]) -> str:
+    """The capabilities that a spec of ours of GPUs is for, in words; "" for any other document."""
+    return _option(document, "--cdi")
+
+
+def config_of(document: dict[str, Any]) -> str:
+    """The administrator's file that a spec of ours has the hook read; "" for the default."""
+    return _option(document, "--config")
 
 
 def vendor_of(document: dict[str, Any]) -> str:

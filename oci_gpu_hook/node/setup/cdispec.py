@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A CDI spec of this host, for GPUs or another vendor's devices: the hook's own plans, as far as a spec can say.  Pure.
+"""A CDI spec of this host, for GPUs or another vendor's devices: what an engine alone can do.  Pure.
 
-The engine makes the device nodes and mounts that the spec lists, and starts the hook, which does the rest of the plan.
-`carriedout` says which of the two carries an operation out.
+The engine makes the device nodes, opens the device cgroup for them, and starts the hook.  All else that a container
+gets the hook gives it, from what the host has at that start, as it does for a request by environment: no version, file
+or number stands in a spec that could be another's later.
 Container Device Interface, SPEC.md, 0.5.0 (device names that begin with a digit), 0.7.0 (additionalGids).
 """
 
@@ -12,20 +13,16 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from oci_gpu_hook.container.layout import GLIBC, Layout, library_folder_32
 from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.driver.nodes import DeviceNode
 from oci_gpu_hook.node.engines.cdispecs import GPU, MARK, PROGRAM
-from oci_gpu_hook.operations import Device, Mount
-from oci_gpu_hook.planning import provision, vendorshare
-from oci_gpu_hook.planning.carriedout import edits_of
-from oci_gpu_hook.planning.plan import Provision
-from oci_gpu_hook.request.vendorrequest import VendorRequest
 from oci_gpu_hook.request.words import ALL, NONE, VISIBLE_DEVICES, VOID
 from oci_gpu_hook.vendors.vendorhost import VendorState
 
 if TYPE_CHECKING:
-    from oci_gpu_hook.operations import Operation
+    from oci_gpu_hook.operations import Mount
+
+    Nodes = tuple[DeviceNode, ...]
 
 Edits = dict[str, list[Any]]
 
@@ -37,6 +34,7 @@ STAGE = "createRuntime"
 
 # A device's name (SPEC.md, "CDI JSON Specification").
 _NAME = re.compile("[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?")
+_READ_WRITE = 0o6
 # With this value the hook that is registered for every container does nothing.
 _NOTHING_MORE = f"={VOID}"
 # With an empty one the hook would get the container's (CVE-2025-23266).  Without SHELL, bash looks in the user
@@ -90,42 +88,37 @@ def text(document: dict[str, Any]) -> str:
 
 
 def document(
-    common: Provision,
-    devices: tuple[tuple[str, Provision], ...],
+    common: Nodes,
+    devices: tuple[tuple[str, Nodes], ...],
     hook: Hook,
     kind: str = GPU,
     environment: tuple[tuple[str, str], ...] = (),
 ) -> dict[str, object]:
-    """The spec; common: what every container gets; devices: names, and what a container gets for each.
+    """The spec; common: the nodes that every container gets; devices: names, and the nodes for each.
 
     environment: what else the containers' processes find in theirs.
     """
-    shared = _edits(common, hook)
     variables = [f"{hook.vendor or VISIBLE_DEVICES}{_NOTHING_MORE}"]
     variables += [f"{name}={value}" for name, value in environment]
-    has_groups = "additionalGids" in shared
-    listed = []
-    for name, given in devices:
-        edits = _edits(given, hook)
-        has_groups |= "additionalGids" in edits
-        own = {key: [item for item in items if item not in shared.get(key, ())] for key, items in edits.items()}
-        # Engines refuse a device without edits: a vendor may have nothing but files.
-        listed.append({"name": name, "containerEdits": _filled(own) or {"env": variables}})
+    shared = _edits(common, groups=hook.groups)
+    beside = [(name, tuple([node for node in nodes if node not in common])) for name, nodes in devices]
+    own = [(name, _edits(nodes, groups=hook.groups)) for name, nodes in beside]
+    has_groups = any(["additionalGids" in edits for edits in (shared, *[edits for _, edits in own])])
+    # Engines refuse a device without edits: a vendor may have nothing but files.
+    listed = [{"name": name, "containerEdits": edits or {"env": variables}} for name, edits in own]
     return {
         "cdiVersion": VERSION_WITH_GROUPS if has_groups else VERSION,
         "kind": kind,
         "devices": listed,
-        "containerEdits": {"env": variables, **shared, "hooks": [_started(hook, common.driver_version)]},
+        "containerEdits": {"env": variables, **shared, "hooks": [_started(hook)]},
     }
 
 
-def _started(hook: Hook, version: str) -> dict[str, object]:
-    """The spec's hook; version: of the driver that the spec is made for, "" if it has none."""
+def _started(hook: Hook) -> dict[str, object]:
+    """The spec's hook."""
     arguments = ["--cdi-vendor", hook.vendor] if hook.vendor else ["--cdi", ",".join(hook.capabilities)]
     if hook.config:
         arguments += ["--config", hook.config]
-    if version:
-        arguments += ["--cdi-driver", version]
     return {
         "hookName": STAGE,
         "path": hook.path,
@@ -142,34 +135,35 @@ def of_nodes(
 
     mounts: what each of them needs.
     """
-    named: dict[str, list[Operation]] = {}
+    named: dict[str, list[DeviceNode]] = {}
     for name, node in nodes:
-        number = (node.major, node.minor)
-        made = Device(node.path, "c", *number, "rw", node.mode, node.uid, node.gid, "", True, kind)
-        named.setdefault(name, []).append(made)
-    devices = tuple([(name, Provision("", (), (*made, *mounts), ())) for name, made in named.items()])
-    spec = document(Provision("", (), (), ()), devices, Hook("", (), groups=groups), kind)
+        named.setdefault(name, []).append(node)
+    spec = document((), tuple([(name, tuple(its)) for name, its in named.items()]), Hook("", (), groups=groups), kind)
+    for device in spec["devices"] if mounts else ():  # type: ignore[attr-defined]
+        device["containerEdits"]["mounts"] = [_mount(it) for it in mounts]
     # Whose file it is: no other program's is ever replaced.
     return {**spec, "containerEdits": {"env": [f"{MARK}={kind}"]}}
 
 
-def _edits(provision: Provision, hook: Hook) -> Edits:
-    """The part of a provision that a spec can express."""
-    edits: Edits = {"deviceNodes": [], "mounts": []}
-    for operation in provision.operations:
-        for key, edit in edits_of(operation) or ():
-            edits[key].append(edit)
-    closed = [it for it in provision.operations if isinstance(it, Device) and it.is_closed() and it.gid]
-    return _filled({**edits, "additionalGids": sorted({node.gid for node in closed if hook.groups})})
+def _mount(it: Mount) -> dict[str, object]:
+    return {"hostPath": it.source, "containerPath": it.target, "options": [*it.options, "rbind", "rprivate"]}
 
 
-def _filled(edits: Edits) -> Edits:
+def _edits(nodes: Nodes, *, groups: bool) -> Edits:
+    """The nodes by their paths: the engine looks up their numbers when it makes them.
+
+    One that not every user may open has the mode and the group that the host gives it, or the runtime's would hold,
+    which is 0666.
+    """
+    made, gids = [], set()
+    for node in nodes:
+        item: dict[str, object] = {"path": node.path, "permissions": "rw"}
+        if node.mode & _READ_WRITE != _READ_WRITE:
+            item.update({"fileMode": node.mode, "uid": node.uid, "gid": node.gid})
+            gids |= {node.gid} if groups and node.gid else set()
+        made.append(item)
+    edits: Edits = {"deviceNodes": made, "additionalGids": sorted(gids)}
     return {key: items for key, items in edits.items() if items}
-
-
-def like_host(folder: str) -> Layout:
-    """The layout of a container whose libraries lie where the host has them, in `folder`."""
-    return Layout(folder, library_folder_32(folder, GLIBC), None, GLIBC, False, False)
 
 
 def vendors_names(found: VendorState) -> tuple[str, ...]:
@@ -180,21 +174,3 @@ def vendors_names(found: VendorState) -> tuple[str, ...]:
         *dict.fromkeys([name for name in called if _NAME.fullmatch(name) and name.lower() not in (ALL, NONE, VOID)]),
         ALL,
     )
-
-
-def of_vendor(found: VendorState, layout: Layout, hook: Hook) -> dict[str, object]:
-    """The spec of a vendor's devices; layout: of a container that is like the host.
-
-    DriverError if the host lacks what the vendor's file requires.
-    """
-    devices = tuple([(name, _vendors_provision(found, layout, name)) for name in vendors_names(found)])
-    common = _vendors_provision(found, layout, NONE)
-    inventory = found.inventory
-    return document(common, devices, hook, inventory.kind, inventory.environment)
-
-
-def _vendors_provision(found: VendorState, layout: Layout, name: str) -> Provision:
-    """What a container gets for one device."""
-    inventory = found.inventory
-    request = VendorRequest(inventory.flag, inventory.file, "cdi-spec", (name,))
-    return provision.join(layout, inventory.version, (vendorshare.share(layout, request, found),))
