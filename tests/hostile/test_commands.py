@@ -43,7 +43,8 @@ def play(installed: Installed, kit: Kit, runtime: str, names: list[str]) -> dict
     """All attacks under one runtime, on one node."""
     line = [sys.executable, "-m", "tests.hostile.commands", f"{kit.work}/kit.json", runtime, *names]
     before = "oci-gpu-hook inventory refresh >/dev/null 2>&1 || :\n"
-    script = f"{before}cd {REPOSITORY}; {shlex.join(line)}"
+    whole = "HOSTILE_MATRIX=all " if matrix.IS_WHOLE else ""
+    script = f"{before}cd {REPOSITORY}; {whole}{shlex.join(line)}"
     done = on_node(installed, script, timeout=2400)
     if done.code:
         raise RuntimeError(done.err[-2000:])
