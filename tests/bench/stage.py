@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import traceback
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
@@ -175,9 +176,11 @@ class Scene:
         self.path = kit.scratch / "bundles" / name
         self.record = self.path / "record"
         self.errors = self.path / "errors"
-        self.layer = self.path / "layer"
+        # FHS keeps /tmp's content in memory on some hosts, and /var/tmp's never.
+        self.disk = Path(tempfile.mkdtemp(prefix="oci-gpu-hook-bench-", dir="/var/tmp")) if variant.disk else None
+        self.layer = self.disk or self.path / "layer"
         (self.path / "rootfs").mkdir(parents=True)
-        self.layer.mkdir()
+        self.layer.mkdir(exist_ok=True)
         hook = hook or hook_of(kit, variant.hook)
         hooks = [PROCDRIVER] + ([self._timed(hook)] if hook else [])
         self.bundle = Bundle(self.path, {STAGE: hooks})
@@ -193,7 +196,8 @@ class Scene:
 
     def lay(self) -> None:
         """A root in which nothing has been started yet."""
-        linux.mount("none", str(self.layer), "tmpfs")
+        if not self.disk:
+            linux.mount("none", str(self.layer), "tmpfs")
         upper, work = self.layer / "upper", self.layer / "work"
         upper.mkdir()
         work.mkdir()
@@ -203,8 +207,14 @@ class Scene:
     def clear(self) -> None:
         """Take the root's layer away, with all that was written to it."""
         linux.unmount(str(self.path / "rootfs"))
-        linux.unmount(str(self.layer))
+        if not self.disk:
+            linux.unmount(str(self.layer))
+            return
+        for name in ("upper", "work"):
+            shutil.rmtree(self.layer / name)
 
     def remove(self) -> None:
         """Take the bundle away."""
         shutil.rmtree(self.path)
+        if self.disk:
+            shutil.rmtree(self.disk)

@@ -34,6 +34,8 @@ class Variant(NamedTuple):
     # Whether the administrator counts holders, and how many others have a lease.
     counted: bool = False
     leases: int = 0
+    # Whether the root's upper layer lies on a disk: an engine's does, and each file made there takes 100 us and more.
+    disk: bool = False
 
 
 def _paths(hook: str, prefix: str, name: str) -> list[Variant]:
@@ -51,6 +53,8 @@ def _paths(hook: str, prefix: str, name: str) -> list[Variant]:
         path("newer", "1 GPU, an image with newer CUDA libraries", 1.8, root=NEWER, **one),
         path("gpu-8", "8 GPUs", 1.75, devices="all", capabilities=ORDINARY),
         path("all", "1 GPU, all capabilities", 1.9, devices="0", capabilities="all"),
+        path("disk", "1 GPU, upper layer on a disk", 2.3, disk=True, **one),
+        path("disk-all", "1 GPU, all capabilities, the same", 0, disk=True, devices="0", capabilities="all"),
     ]
 
 
