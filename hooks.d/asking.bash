@@ -9,7 +9,7 @@
 
 asks=yes
 case $config$state in
-*NVIDIA_* | *CUDA_VERSION* | *cdi.k8s.io* | *nvidia-container-devices*) ;;
+*NVIDIA_* | *CUDA_VERSION* | *cdi.k8s.io* | *nvidia-container-devices* | *nvidia_driver_*) ;;
 # Also an escape that could spell such text.  \u0026, \u003c and \u003e are how Go writes &, < and >.
 *'\u00'*) case $config$state in *'\u00'[!23]* | *'\u002'[!6]* | *'\u003'[!CEce]*) ;; *) asks='' ;; esac ;;
 *) asks='' ;;

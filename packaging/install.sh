@@ -358,9 +358,7 @@ do_install_docker() {
 do_uninstall() {
     check_ours
     [ -n "$destdir" ] || "$sources/packaging/in-use.sh" "$runtime" || fail "nothing was removed"
-    # Copies of the driver's files, which nothing would keep true from now on.
-    [ -n "$destdir" ] || "$command" volume remove >/dev/null 2>&1 || :
-    # And this node's features, of which Node Feature Discovery would make labels for ever.
+    # This node's features, of which Node Feature Discovery would make labels for ever.
     [ -n "$destdir" ] || "$command" features --remove >/dev/null 2>&1 || :
     # Before what they lead to: dockerd could start no container with --gpus.
     for link in "$dockers" "$cli"; do

@@ -23,7 +23,6 @@ from oci_gpu_hook.cli import (
     swarm,
     validate,
     vendors,
-    volume,
 )
 from oci_gpu_hook.cli.group import CommandGroup
 
@@ -54,7 +53,7 @@ def program() -> None:
 
 for command in (
     *(plan.plan, inventory.info, inventory.inventory, prepare.prepare, cdi.cdi, config.config, configure.configure),
-    *(doctor.doctor, validate.validate, containers.containers, flags.flags, volume.volume, swarm.swarm),
+    *(doctor.doctor, validate.validate, containers.containers, flags.flags, swarm.swarm),
     *(vendors.vendors, selinux.selinux, log.log, metrics.metrics, features.features),
 ):
     program.add_command(command)

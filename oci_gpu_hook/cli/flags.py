@@ -21,7 +21,7 @@ from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.errors import RequestError, UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis.remedy import is_name
-from oci_gpu_hook.node.setup import cdispec, drivervolume
+from oci_gpu_hook.node.setup import cdispec
 from oci_gpu_hook.planning import selection
 from oci_gpu_hook.planning.decide import decide
 from oci_gpu_hook.planning.plan import Plan
@@ -95,13 +95,13 @@ class _Named(NamedTuple):
             tuple([name if name in known else indices.get(name, name) for name in request.devices]),
             tuple([name for name, _ in _each(found, selected)]),
             tuple([node.path for node in nodes]),
-            drivervolume.name(self.root, found),
+            found.driver_version,
         )
 
     def plan(self, request: Request, folder: str) -> Plan:
-        """What a container with this root would get."""
-        inside = rootfs.of_folder(folder)
-        return decide(Bundle(folder, {}), request, self.settings(), self.root, inside, id="", process=None)
+        """What a container with this root would get from somebody who makes no cache for its loader."""
+        inside, bundle = rootfs.of_folder(folder), Bundle(folder, {})
+        return decide(bundle, request, self.settings(), self.root, inside, id="", process=None, caches=False)
 
 
 def _gpus(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -134,7 +134,7 @@ def docker(named: _Named, way: str | None) -> None:
     """Options of docker run, in each way that Docker has.
 
     GPU is an index, a UUID or a MIG device, and 'all' if none is named.  With --way the words stand as they are, not
-    quoted for a shell: docker run $(oci-gpu-hook flags docker --way gpus 0) IMAGE.  That of 'driver-volume' is what
+    quoted for a shell: docker run $(oci-gpu-hook flags docker --way gpus 0) IMAGE.  Those of 'driver-volume' are what
     nvidia-docker 1 printed at /docker/cli.
     """
     _print_words(flaglines.DOCKER, way, named.asked(way))

@@ -29,7 +29,6 @@ from oci_gpu_hook.host.saved import FOLDER
 from oci_gpu_hook.node.gpus import nvml, present, udev
 from oci_gpu_hook.node.gpus.present import Present
 from oci_gpu_hook.node.machine import whole
-from oci_gpu_hook.node.setup import drivervolume
 from oci_gpu_hook.request.settings import read_settings
 from oci_gpu_hook.request.words import ALL
 from oci_gpu_hook.vendors import platform
@@ -81,9 +80,7 @@ def refresh(nvml_timeout: float, form: str, config: str | None, root: HostRoot) 
     lines = [*(_summary(root, found.nvidia) if found.nvidia else []), *_other_summaries(found)]
     document = {"saved": _path(root) if found.nvidia else "", **onhost.document(found)}
     show(form, document, [*lines, *onhost.wrong_lines(found.wrong)])
-    if found.nvidia:
-        _refresh_volume(root, found.nvidia)
-    elif found.error and present.expects_nvidia(root):
+    if not found.nvidia and found.error and present.expects_nvidia(root):
         raise found.error
 
 
@@ -177,7 +174,6 @@ class _Watch:
         if not self.saved or saved_inventory.read_saved(root, proc.stamp(root, self.driver_root)) != self.saved:
             self.saved = None
             found = _refresh(root, self.driver_root, self.seconds)
-            _refresh_volume(root, found)
             self.saved = found
             click.echo("\n".join(_summary(root, found)) + (f" ({event})" if event else ""))
             self.is_spec_due = self.are_features_due = True
@@ -252,13 +248,6 @@ def _refresh_vendors(root: HostRoot) -> Present:
     """What other vendors have here, saved again."""
     with _saving():
         return present.refresh(root)
-
-
-def _refresh_volume(root: HostRoot, found: DriverInventory) -> None:
-    """Bring the driver's volume up to date, if there is one: containers that need it name no driver."""
-    limit.allow(600)
-    if drivervolume.is_ours(root) and drivervolume.make(root, found):
-        click.echo(f"brought {drivervolume.PATH} up to date", err=True)
 
 
 @contextmanager

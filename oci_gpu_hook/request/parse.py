@@ -94,7 +94,7 @@ def parse_request(
     request = Request(
         source=names.source,
         devices=devices,
-        capabilities=_capabilities(environment, settings, notes),
+        capabilities=_capabilities(environment, settings, notes, is_old=names.source == "devices"),
         requirements=requirements(environment, settings),
         mig_config=mig_config,
         mig_monitor=mig_monitor,
@@ -147,11 +147,16 @@ def _devices(names: Names, settings: Settings) -> tuple[str, ...]:
     return (alone,) if alone else tuple(dict.fromkeys([selectors.canonical(it, names.where) for it in names.devices]))
 
 
-def _capabilities(environment: dict[str, str], settings: Settings, notes: list[str]) -> tuple[str, ...]:
-    """Capabilities in the order of `CAPABILITIES`; unset and empty mean utility and compute."""
+def _capabilities(
+    environment: dict[str, str], settings: Settings, notes: list[str], *, is_old: bool
+) -> tuple[str, ...]:
+    """Capabilities in the order of `CAPABILITIES`; unset and empty mean utility and compute.
+
+    is_old: whether it asks as nvidia-docker 1 did, which gave all.
+    """
     variable = words.DRIVER_CAPABILITIES
     asked = listed(environment, variable)
-    if variable not in environment and is_legacy(environment):
+    if variable not in environment and (is_old or is_legacy(environment)):
         asked = [ALL]
     asked = asked or list(words.DEFAULT_CAPABILITIES)
     for word in asked:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 # A device list in volume mounts: each is of /dev/null, at a device's name below this folder.
 LIST_FOLDER = "/var/run/nvidia-container-devices"
 CDI_ANNOTATIONS = "cdi.k8s.io/"
+# Where nvidia-docker 1 mounted a volume with the driver's files, and how that volume's name began.
+_DRIVER_FOLDER, _DRIVER_VOLUME = "/usr/local/nvidia", "/nvidia_driver_"
 
 UNPRIVILEGED = "is not accepted from a container without CAP_SYS_ADMIN"
 _IMAGES = "may be the image's own, and must not go past what Swarm counts"
@@ -39,9 +41,9 @@ _CDI_VENDORS = ("nvidia.com", "runtime.nvidia.com", "management.nvidia.com")
 class Inputs(NamedTuple):
     """All parts of a container's configuration that can ask for something.
 
-    given: see `Bundle.given_gpus`, for an old image.  By dockerd's record, if it has been read: docker_devices: the
-    value of NVIDIA_VISIBLE_DEVICES that dockerd itself has appended (``--gpus``), else ""; images: the variables of a
-    Swarm task that can be its image's own, None for any other container.
+    given: see `Bundle.given_gpus`, for an old image, or beside the volume of nvidia-docker 1.  By dockerd's record, if
+    it has been read: docker_devices: the value of NVIDIA_VISIBLE_DEVICES that dockerd itself has appended (``--gpus``),
+    else ""; images: the variables of a Swarm task that can be its image's own, None for any other container.
     """
 
     environment: dict[str, str]
@@ -69,8 +71,10 @@ NOTHING = Names("", "", ())
 def inputs_of(bundle: Bundle, annotations: dict[str, str]) -> Inputs:
     """What of a bundle can ask for something; `annotations` are the state's."""
     environment, every = bundle.environment(), {**annotations, **bundle.annotations()}
-    given = bundle.given_gpus() if _gets_default(environment) else ()
-    return Inputs(environment, bundle.bindings(), every, bundle.is_privileged(), given)
+    mounts = bundle.bindings()
+    counts = _gets_default(environment) or (VISIBLE_DEVICES not in environment and _has_driver_volume(mounts))
+    given = bundle.given_gpus() if counts else ()
+    return Inputs(environment, mounts, every, bundle.is_privileged(), given)
 
 
 def may_ask(inputs: Inputs) -> bool:
@@ -82,6 +86,7 @@ def may_ask(inputs: Inputs) -> bool:
     return (
         environment.get(VISIBLE_DEVICES, "") not in ("", VOID)
         or _gets_default(environment)
+        or bool(inputs.given)
         or any([destination.startswith(LIST_FOLDER) for _, destination in inputs.mounts])
         or bool(_cdi_annotations(inputs.annotations))
     )
@@ -130,6 +135,8 @@ def named(inputs: Inputs, settings: Settings, notes: list[str]) -> Names:
     found = place(inputs, [name for name in cdi_names(inputs) if _by_nvidia(name)], settings)
     if found.source == "env" and _gets_default(inputs.environment):
         found = Names("devices" if inputs.given else "env", CUDA_VERSION, inputs.given or (ALL,))
+    elif found.source == "env" and inputs.given:
+        found = Names("devices", f"the volume at {_DRIVER_FOLDER}", inputs.given)
     places = [found, place(inputs, [], None)] if _is_dockers(inputs) else [found]
     found = accepted(places, inputs, settings, notes)
     if found.devices != (LIST_FOLDER,):
@@ -205,6 +212,11 @@ def is_legacy(environment: dict[str, str]) -> bool:
 def _gets_default(environment: dict[str, str]) -> bool:
     """Whether an old image asks by its age alone."""
     return VISIBLE_DEVICES not in environment and is_legacy(environment)
+
+
+def _has_driver_volume(mounts: Iterable[tuple[str, str]]) -> bool:
+    """Whether nvidia-docker 1's volume is mounted: dockerd makes one of its name, empty, if there is none."""
+    return any([_DRIVER_VOLUME in source and target.rstrip("/") == _DRIVER_FOLDER for source, target in mounts])
 
 
 def is_void(names: Iterable[str]) -> bool:

@@ -460,12 +460,8 @@ stat -c '%n %a' /run/oci-gpu-hook
 enabled
 /usr/bin/oci-gpu-hook inventory refresh
 rpm -V oci-gpu-hook
-mount -t tmpfs none /var/lib
-/usr/bin/oci-gpu-hook volume create >&2
-test -e /var/lib/oci-gpu-hook/volume/lib64/libcuda.so.1
 rpm -e oci-gpu-hook oci-gpu-hook-selinux >&2
 enabled
-ls -d /var/lib/oci-gpu-hook 2>/dev/null || :
 find /usr /etc /run -xdev -name '*oci*gpu*hook*' ! -path '*/tests/*' -newercm {release.hook}
 """
     done = on_node_with(release, script)

@@ -293,8 +293,6 @@ def test_file_contexts_agree_with_the_base_policys(ours: str) -> None:
         ("/usr/lib/oci-gpu-hook/oci_gpu_hook/__linked__/modules.cpython-39", "file", "lib_t"),
         ("/run/oci-gpu-hook", "dir", "oci_gpu_hook_state_t"),
         ("/etc/oci-gpu-hook.conf", "file", "etc_t"),
-        ("/var/lib/oci-gpu-hook/volume", "dir", "container_ro_file_t"),
-        ("/var/lib/oci-gpu-hook/volume/.580-0/lib64/libcuda.so.580", "file", "container_ro_file_t"),
         ("/etc/oci-gpu-hook.conf.d", "dir", "etc_t"),
         ("/etc/oci-gpu-hook.conf.d/50-site.conf", "file", "etc_t"),
         ("/tmp/nvidia-mps/control", "pipe", "nvidia_mps_t"),

@@ -99,6 +99,7 @@ BY_WORDS = [
     (Inputs({VISIBLE: LIST}), VISIBLE),
     (Inputs({"CUDA_VERSION": "12..4"}), "CUDA_VERSION"),
     (Inputs({"CUDA_VERSION": "9.0"}, given=("/dev/nvidia0",)), "CUDA_VERSION"),
+    (Inputs({}, given=("/dev/nvidia0",)), "the volume at /usr/local/nvidia"),
     (Inputs({"DOCKER_RESOURCE_GPU": "0"}), "DOCKER_RESOURCE_GPU"),
     # An engine may hand a pod's own annotations on, as CRI-O does: its author writes them.
     (Inputs({}, annotations={"cdi.k8s.io/a": "nvidia.com/gpu=all"}), "the annotations cdi.k8s.io/*"),

@@ -141,6 +141,7 @@ def test_a_container_that_asks_for_nothing_needs_no_python(script: Script, inden
         json.dumps(config(annotations={"cdi.k8s.io/x": "nvidia.com/gpu=0"})),
         json.dumps(config(annotations={"cdi.k8s.io/x": "a"})).replace(".", r"\u002e"),
         json.dumps(config(mounts=[{"destination": "/var/run/nvidia-container-devices/all"}])),
+        json.dumps(config(mounts=[{"source": "/v/nvidia_driver_375.66/_data", "destination": "/usr/local/nvidia"}])),
         json.dumps(config()) + "\0" + json.dumps(config("NVIDIA_VISIBLE_DEVICES=all")),
         json.dumps(config("NVIDIA_VISIBLE_DEVICES=all")).encode("utf-16"),
         "{",

@@ -21,6 +21,58 @@ from oci_gpu_hook.request.words import CAPABILITIES, LONGEST_VALUE
 from tests import crio
 from tests.unit.asking import LIST, MIG, MOUNTS, OTHER, SWARM, UUID, VISIBLE, left_out, listed, refusal, request_of
 
+# nvidia-docker 1's volume, and nodes.
+
+VOLUME = "/var/lib/docker/volumes/nvidia_driver_375.66/_data"
+NODES = [
+    {"path": "/dev/nvidiactl", "type": "c", "major": 195, "minor": 255},
+    {"path": "/dev/nvidia-uvm", "type": "c", "major": 511, "minor": 0},
+    {"path": "/dev/other", "type": "c", "major": 195, "minor": 3},
+]
+
+
+def old(source: str = VOLUME, target: str = "/usr/local/nvidia", nodes: Any = NODES, **env: str) -> Inputs:
+    document = {
+        "process": {"env": [f"{name}={value}" for name, value in env.items()]},
+        "mounts": [{"source": source, "destination": target, "type": "bind"}],
+        "linux": {"devices": nodes},
+    }
+    return inputs_of(Bundle("/b", document), {})
+
+
+@pytest.mark.parametrize(
+    "asks", [old(), old(target="/usr/local/nvidia/"), old("/x/nvidia_driver_/y"), old(f"/{'a' * 10_000}{VOLUME}")]
+)
+def test_the_words_of_nvidia_docker_1_ask_for_the_gpus_whose_nodes_are_given(asks: Inputs) -> None:
+    """By their numbers; and for all that its volume had."""
+    found = request_of(asks)
+    assert may_ask(asks)
+    assert (found.source, found.devices, found.capabilities) == ("devices", ("/dev/nvidia3",), CAPABILITIES)
+
+
+@pytest.mark.parametrize(
+    "silent",
+    [
+        old(NVIDIA_VISIBLE_DEVICES="void"),
+        old(NVIDIA_VISIBLE_DEVICES=""),
+        old(nodes=NODES[:2]),
+        old("/srv/nvidia"),
+        old("nvidia_driver_375.66"),
+        old(target="/usr/local/nvidia/lib64"),
+        old(target="/opt/nvidia"),
+    ],
+)
+def test_another_volume_or_one_without_gpus_asks_for_nothing(silent: Inputs) -> None:
+    assert not may_ask(silent)
+    assert parse_request(silent, Settings()) == (None, ())
+
+
+def test_beside_the_words_of_nvidia_docker_1_a_variable_counts() -> None:
+    found = request_of(old(NVIDIA_VISIBLE_DEVICES="1", NVIDIA_DRIVER_CAPABILITIES="utility"))
+    assert (found.source, found.devices, found.capabilities) == ("env", ("1",), ("utility",))
+    assert request_of(old(NVIDIA_DRIVER_CAPABILITIES="utility")).capabilities == ("utility",)
+
+
 # Device lists as volume mounts.
 
 

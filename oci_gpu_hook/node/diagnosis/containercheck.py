@@ -13,7 +13,7 @@ from oci_gpu_hook.formats import contexts
 from oci_gpu_hook.node.diagnosis import Finding, advice, failed, listed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import DOCTOR, KERNELS_LOG, Remedy, command, is_name, then
 from oci_gpu_hook.node.engines.containerrecords import Running
-from oci_gpu_hook.operations import Device, LdCache, Mount
+from oci_gpu_hook.operations import Device, LdCache, Mount, Symlink
 from oci_gpu_hook.planning.plan import Plan
 from oci_gpu_hook.record import NamedTuple
 
@@ -59,8 +59,13 @@ def judge(plan: Plan | None, seen: Seen, who: Running) -> list[Finding]:
     if devices and not present:
         text = f"none of its {len(devices)} nodes is there: the hook did not run when it started"
         return [failed("nodes", text, then(DOCTOR, restart))]
-    mounts = [item for item in plan.operations if isinstance(item, Mount) and not item.folder]
-    libraries = [item for item in mounts if ".so." in _name(item.target) or item.target.endswith(".so")]
+    files = {
+        path: item.required
+        for item in plan.operations
+        if isinstance(item, (Mount, Symlink))
+        for path in (item.paths() if isinstance(item, Mount) else (item.path,))
+    }
+    libraries = {it: required for it, required in files.items() if ".so." in _name(it) or it.endswith(".so")}
     return [
         *_nodes(devices, seen, restart),
         *_opened(present, seen, who),
@@ -129,8 +134,8 @@ def _unopened(error: int, paths: list[str], restart: Remedy) -> Finding:
     return failed("open", f"{which}: {os.strerror(error)}", KERNELS_LOG)
 
 
-def _libraries(mounts: list[Mount], seen: Seen, restart: Remedy) -> Finding:
-    wanted = {path: item.required for item in mounts for path in item.paths()}
+def _libraries(wanted: dict[str, bool], seen: Seen, restart: Remedy) -> Finding:
+    """wanted: the paths, each with whether it is required."""
     missing = [path for path in wanted if path not in seen.files]
     if not missing:
         return passed("libraries", f"{len(wanted)} names are there")

@@ -41,7 +41,6 @@ PATHS = (
     "/usr/bin/oci-gpu-runtime",
     "/usr/libexec/oci/hooks.d/oci-gpu-hook",
     "/usr/lib/oci-gpu-hook",
-    "/var/lib/oci-gpu-hook/volume",
 )
 NODES = (("/dev", "nvidia"), ("/dev/nvidia-caps", "nvidia-cap"), ("/dev/nvidia-caps-imex-channels", "channel"))
 
