@@ -75,11 +75,11 @@ def _perform_all(
     """Perform all operations, and go back to the mount namespace `home`."""
     before = tree.undo.mark()
     try:
-        was_readonly = opens_root and tree.make_writable()
+        if opens_root:
+            tree.make_writable()
         for operation, perform in steps:
             _perform(operation, perform, tree, notes)
-        if was_readonly:
-            tree.make_readonly()
+        tree.make_readonly()
         namespace.leave(home)
     except BaseException:
         # From outside its mount namespace the kernel refuses to unmount what is in it.

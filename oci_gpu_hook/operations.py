@@ -70,8 +70,8 @@ class Mount(NamedTuple):
 
         def perform(tree: Tree) -> None:
             tree.attach(mount, self.target, folder=self.folder)
-            for name in self.names:
-                tree.name(self.target, name)
+            for path in self.paths()[1:]:
+                tree.name(self.target, path, self.target.rpartition("/")[2])
 
         return perform
 
@@ -147,22 +147,52 @@ class Device(NamedTuple):
 
 
 class Symlink(NamedTuple):
-    """The symbolic link `path`, in /dev or to a driver's file; `to` is its text.  One that is there is left."""
+    """The symbolic link `path`; `to` is its text.
+
+    What is there is left, unless the link `covers`: then the file that it leads to is mounted over it.
+    """
 
     path: str
     to: str
     required: bool
     reason: str
+    covers: bool = False
 
     def describe(self) -> str:
         return f"link {self.path} to {self.to}"
 
     def prepare(self, host: HostRoot, undo: Undo) -> Perform:
         def perform(tree: Tree) -> None:
+            if self.covers:
+                tree.name(self.to, self.path, self.to)
+                return
             try:
                 tree.link(self.path, self.to)
             except FileExistsError:
                 pass
+
+        return perform
+
+
+class Cover(NamedTuple):
+    """Each of these files of ours, mounted over the image's own of its name in `folder`, if there is one."""
+
+    folder: str
+    files: tuple[str, ...]
+    required: bool
+    reason: str
+
+    def paths(self) -> tuple[str, ...]:
+        """Where they are mounted."""
+        return tuple([f"{self.folder}/{file.rpartition('/')[2]}" for file in self.files])
+
+    def describe(self) -> str:
+        return f"cover the image's own files in {self.folder}"
+
+    def prepare(self, host: HostRoot, undo: Undo) -> Perform:
+        def perform(tree: Tree) -> None:
+            for file, path in zip(self.files, self.paths()):
+                tree.replace(file, path)
 
         return perform
 
@@ -186,9 +216,10 @@ class Tmpfs(NamedTuple):
 
 
 class LdCache(NamedTuple):
-    """The loader's cache at `path` with `libraries` merged in, mounted over the image's own."""
+    """The loader's cache at `path` with `libraries` merged in: a new `file`, mounted over the image's own."""
 
     path: str
+    file: str
     libraries: tuple[Entry, ...]
     required: bool
     reason: str
@@ -201,7 +232,7 @@ class LdCache(NamedTuple):
         return f"put our entries into {self.path}"
 
     def prepare(self, host: HostRoot, undo: Undo) -> Perform:
-        return lambda tree: loadercache.merge(tree, self.path, self.libraries)
+        return lambda tree: loadercache.merge(tree, self.path, self.file, self.libraries)
 
 
 class Relabel(NamedTuple):

@@ -35,12 +35,17 @@ def new_tmpfs(label: str, folders: tuple[str, ...], files: list[File]) -> int:
     tree = syscalls.fsmount("tmpfs", options)
     for folder in folders:
         _make_folders(tree, folder)
-    flags = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_CLOEXEC
     for name, data, mode in files:
-        with closing(posix.open(name, flags, mode, dir_fd=tree)) as fd:
-            while data:
-                data = data[posix.write(fd, data) :]
+        write(tree, name, data, mode)
     return tree
+
+
+def write(folder: int, name: str, data: bytes, mode: int) -> None:
+    """Write a new file in a filesystem that was made here."""
+    flags = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_CLOEXEC
+    with closing(posix.open(name, flags, mode, dir_fd=folder)) as fd:
+        while data:
+            data = data[posix.write(fd, data) :]
 
 
 def _make_folders(root: int, path: str) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The container's ld.so.cache, merged by us and mounted over the image's own.
+"""The container's ld.so.cache, merged by us, a file of the driver's folder, and mounted over the image's own.
 
 No ldconfig runs: it would be a program that works on the image's folders with our rights (CVE-2024-0136, CVE-2024-0137,
 CVE-2025-23267), and costs more than everything else together.  The image's cache is read as data, and believed only as
@@ -19,8 +19,11 @@ from oci_gpu_hook.kernel.descriptors import closing, reopened
 from oci_gpu_hook.kernel.filetypes import is_regular
 
 
-def merge(tree: Tree, path: str, ours: tuple[ldcache.Entry, ...]) -> str:
-    """Mount a cache over `path` with `ours` and the container's own entries; a note if these are left out."""
+def merge(tree: Tree, path: str, file: str, ours: tuple[ldcache.Entry, ...]) -> str:
+    """Write a cache to `file` with `ours` and the container's own entries, and mount it over `path`.
+
+    Gives a note if the container's are left out.
+    """
     try:
         found = tree.find(path)
     except OSError:
@@ -31,7 +34,7 @@ def merge(tree: Tree, path: str, ours: tuple[ldcache.Entry, ...]) -> str:
         merged = ldcache.merge(data, ours)
     except ldcache.MalformedCache:
         merged = ldcache.merge(None, ours)
-    tree.attach_file(path, merged)
+    tree.cover(path, file, merged)
     return f"{path} lies in a volume or in procfs, and what it lists is left out" if is_left_out else ""
 
 

@@ -16,7 +16,7 @@ import posix
 from oci_gpu_hook.changes import detached
 from oci_gpu_hook.errors import plain
 from oci_gpu_hook.kernel import mountinfo, procfile, syscalls
-from oci_gpu_hook.kernel.descriptors import closing
+from oci_gpu_hook.kernel.descriptors import closing, reopened
 from oci_gpu_hook.kernel.filetypes import S_IFCHR, S_IFREG, is_character_device, is_folder, is_link, is_same
 
 TYPE_CHECKING = False
@@ -84,28 +84,31 @@ class Tree:
         self._own = {*own}
         # Other mounts, by their ids: whether what is mounted there shows elsewhere too.
         self._propagates: dict[int, bool] = {}
+        # Mounts that are to be read-only in the end.
+        self._open: list[int] = []
         # Folders that are open, by path: all that were looked up, and those in which things may be made.
         self._folders: dict[str, int] = {}
         self._own_folders: dict[str, int] = {}
 
-    def make_writable(self) -> bool:
-        """Whether the root was mounted read-only, and now is not: mount points must be made in it.
+    def make_writable(self) -> None:
+        """Make a root that is mounted read-only writable until the end: mount points must be made in it.
 
         Runtimes make a root read-only after their hooks, and what is mounted so before is meant so; but LXC mounts a
         read-only root so before its hooks.  What a mount of more power has locked stays (mount_namespaces(7)).
         """
         if not posix.fstatvfs(self.root_fd).f_flag & posix.ST_RDONLY:
-            return False
+            return
         try:
             syscalls.mount_setattr(self.root_fd, syscalls.mount_attr(0, syscalls.MOUNT_ATTR_RDONLY, 0))
         except OSError:
-            return False
-        self.undo.remember(self.make_readonly)
-        return True
+            return
+        self.undo.remember(_make_readonly, self.root_fd)
+        self._open.append(self.root_fd)
 
     def make_readonly(self) -> None:
-        """Make the root read-only again."""
-        syscalls.mount_setattr(self.root_fd, syscalls.mount_attr(syscalls.MOUNT_ATTR_RDONLY, 0, 0))
+        """Make the filesystems that were made here read-only, as far as they are meant so, and such a root again."""
+        for tree in self._open:
+            _make_readonly(tree)
 
     def find(self, path: str) -> int | None:
         """A descriptor of what is at `path`, links followed inside the root; None if there is nothing."""
@@ -161,18 +164,27 @@ class Tree:
             point = self._mount_point(found, target, folder=folder)
         self._move(tree, point)
 
-    def name(self, target: str, name: str) -> None:
-        """Give the file at `target` another name in its folder: a link if nothing has that name.
+    def name(self, target: str, path: str, text: str) -> None:
+        """Give the file at `target` another name: a link of this text if nothing lies at `path`.
 
-        Over another driver's library of that name, which an image may hold, the file is mounted once more.
+        Over another driver's file of that name, which an image may hold, the file is mounted once more.
         """
-        folder, _, file = target.rpartition("/")
         try:
-            self.link(f"{folder}/{name}", file)
+            self.link(path, text)
         except (FileExistsError, TargetError):
-            with closing(syscalls.openat2(self.root_fd, target, posix.O_PATH, resolve=_BELOW)) as there:
-                tree = syscalls.open_tree(there)
-            self.attach(tree, f"{folder}/{name}", folder=False)
+            self._attach_again(target, path)
+
+    def replace(self, target: str, path: str) -> None:
+        """Mount the file at `target` once more over the image's own at `path`, if there is one."""
+        found = self.find(path)
+        if found is not None:
+            posix.close(found)
+            self._attach_again(target, path)
+
+    def _attach_again(self, target: str, path: str) -> None:
+        with closing(syscalls.openat2(self.root_fd, target, posix.O_PATH, resolve=_BELOW)) as there:
+            tree = syscalls.open_tree(there)
+        self.attach(tree, path, folder=False)
 
     def link(self, path: str, to: str) -> None:
         """Make the symbolic link `path` with the text `to`; FileExistsError if anything has its name."""
@@ -218,19 +230,43 @@ class Tree:
 
     def attach_tmpfs(
         self, target: str, options: tuple[str, ...], folders: tuple[str, ...], files: list[detached.File]
-    ) -> None:
-        """Attach a new tmpfs at `target`, which holds these folders and files."""
-        tree = detached.new_tmpfs(self._label, folders, files)
-        syscalls.mount_setattr(tree, detached.attributes(options))
-        self._move(tree, self._mount_point(self.find(target), target, folder=True))
-        self._own.add(syscalls.mount_of(tree)[0])
+    ) -> str:
+        """Attach a new tmpfs at `target`, which holds these folders and files; a sentence if it hides the image's.
 
-    def attach_file(self, target: str, data: bytes) -> None:
-        """Attach a new read-only file at `target`, over what is there: the image's own file stays as it is."""
+        One that is to be "ro" is so in the end: before, things are made and mounted in it.
+        """
+        found = self.find(target)
+        note = (
+            f"{target}: the image's own files there are hidden" if found is not None and self._has_files(found) else ""
+        )
+        tree = detached.new_tmpfs(self._label, folders, files)
+        syscalls.mount_setattr(tree, detached.attributes(tuple([option for option in options if option != "ro"])))
+        self._move(tree, self._mount_point(found, target, folder=True))
+        self._own.add(syscalls.mount_of(tree)[0])
+        # Not what lies below it, which may have been made and be open.
+        self._folders[target] = self._own_folders[target] = tree
+        if "ro" in options:
+            self._open.append(tree)
+        return note
+
+    def _has_files(self, found: int) -> bool:
+        """Whether `found` is a folder on the root's own mount, and is not empty."""
+        if syscalls.mount_of(found)[0] != syscalls.mount_of(self.root_fd)[0]:
+            return False
+        try:
+            with closing(reopened(found, posix.O_RDONLY | posix.O_DIRECTORY)) as folder, posix.scandir(folder) as names:
+                return next(names, None) is not None
+        except OSError:
+            return False
+
+    def cover(self, target: str, file: str, data: bytes) -> None:
+        """Write `file`, in a filesystem that was made here, and mount it read-only over what is at `target`."""
         point = self._mount_point(self.find(target), target, folder=False)
-        with closing(detached.new_tmpfs(self._label, (), [("file", data, 0o644)])) as stage:
-            tree = self._clone_detached(stage, "file")
-            syscalls.mount_setattr(tree, detached.attributes(("ro", "nosuid", "nodev", "noexec")))
+        folder, _, name = file.rpartition("/")
+        parent = self.own_folder(folder)
+        detached.write(parent, name, data, 0o644)
+        tree = syscalls.open_tree(parent, name)
+        syscalls.mount_setattr(tree, detached.attributes(("ro", "nosuid", "nodev", "noexec")))
         self._move(tree, point)
 
     def _move(self, tree: int, point: int) -> None:
@@ -238,23 +274,6 @@ class Tree:
         with closing(point):
             syscalls.move_mount(tree, point)
         self.undo.remember(_detach, tree)
-
-    def _clone_detached(self, stage: int, name: str) -> int:
-        """A clone of a file in a detached tree.
-
-        Before Linux 6.15 only an attached mount can be cloned, so the tree covers the root for a moment there.  The
-        container has not started, and its runtime waits for the hook.
-        """
-        try:
-            return syscalls.open_tree(stage, name)
-        except OSError as err:
-            if err.errno != syscalls.EINVAL:
-                raise
-        syscalls.move_mount(stage, self.root_fd)
-        try:
-            return syscalls.open_tree(stage, name)
-        finally:
-            _detach(stage)
 
     def _mount_point(self, found: int | None, target: str, *, folder: bool) -> int:
         """A descriptor to mount on: of what was `found` at `target`, else new."""
@@ -337,6 +356,10 @@ class Tree:
                 del known[known_path]
         if gone is not None:
             posix.close(gone)
+
+
+def _make_readonly(tree: int) -> None:
+    syscalls.mount_setattr(tree, syscalls.mount_attr(syscalls.MOUNT_ATTR_RDONLY, 0, 0))
 
 
 def _detach(tree: int) -> None:

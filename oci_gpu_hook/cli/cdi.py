@@ -23,6 +23,7 @@ from oci_gpu_hook.node.engines import cdispecs
 from oci_gpu_hook.node.gpus import present
 from oci_gpu_hook.node.machine import whole
 from oci_gpu_hook.node.setup import cdispec as spec_of
+from oci_gpu_hook.operations import Mount
 from oci_gpu_hook.planning import platforms, provision, selection, vendorshare
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.settings import Settings, read_settings
@@ -206,8 +207,8 @@ def beside_gpus(root: HostRoot, settings: Settings, family: str) -> dict[str, An
     is_imex = family == IMEX
     kind = f"nvidia.com/{'imex-channel' if is_imex else family}"
     named = [(node.path.rpartition("/channel")[2] if is_imex else ALL, node) for node in nodes]
-    mounts = provision.file_mounts(Request("cdi-spec", (NONE,), (), features=(family,)), found)
-    own = tuple([mount for mount in mounts if family in mount.reason])
+    mounts, _ = provision.file_operations(Request("cdi-spec", (NONE,), (), features=(family,)), found)
+    own = tuple([it for it in mounts if isinstance(it, Mount) and family in it.reason])
     return spec_of.of_nodes(kind, tuple(named), own, groups=settings.device_group == "container")
 
 

@@ -30,7 +30,7 @@ from oci_gpu_hook.node.engines import cdispecs, containers
 from oci_gpu_hook.node.engines.containerrecords import Running
 from oci_gpu_hook.node.machine import apart, kernelconfig, libselinux, processes
 from oci_gpu_hook.node.machine.untrusted import ContainerRoot
-from oci_gpu_hook.operations import Device, Mount
+from oci_gpu_hook.operations import Device, Mount, Symlink
 from oci_gpu_hook.planning import compatibility, decide
 from oci_gpu_hook.planning.plan import Plan
 from oci_gpu_hook.request.bundle import Bundle
@@ -175,7 +175,9 @@ def _seen(
         process_label = host.text(f"/proc/{pid}/attr/current").strip("\0\n ")
         with suppress(OSError), closing(inside.open("/dev/shm")) as fd:
             shm_label = ipc.label_of(fd)
-    files = _filled(inside, [path for item in operations if isinstance(item, Mount) for path in item.paths()])
+    names = [path for item in operations if isinstance(item, Mount) for path in item.paths()]
+    names += [item.path for item in operations if isinstance(item, Symlink) and not item.path.startswith("/dev/")]
+    files = _filled(inside, names)
     cached = cached_names(inside.read(LD_SO_CACHE, ldcache.LARGEST))
     looked()
     return judged.Seen(numbers, _opened(host, inside, pid, usable), files, cached, process_label, shm_label)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from oci_gpu_hook.cli.cdi import ENTRY
 from oci_gpu_hook.operations import Device, Mount, OpenCgroup, Service
 from oci_gpu_hook.planning.plan import Plan
+from oci_gpu_hook.planning.provision import FOLDER
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.words import ALL, VISIBLE_DEVICES
 
@@ -25,14 +26,12 @@ HOOKS_FOLDER = f"{_PREFIX}/share/containers/oci/hooks.d"
 # What dockerd's settings need, for people.
 RUNTIMES = f'"runtimes": {{"{RUNTIME}": {{"path": "{PROGRAM}"}}}}'
 DRIVER_VOLUME = "driver-volume"
-_MOUNTED_AT = "/usr/local/nvidia"
 _BY_RUNTIME = f"by the runtime: daemon.json needs {RUNTIMES}"
 _SPEC = "oci-gpu-hook cdi generate --output /etc/cdi/nvidia.yaml"
 
 # What systemd-nspawn cannot do, if the plan does it.
 _NOT_BY_NSPAWN = {
     "Tmpfs": "every GPU of this host shows in the container's /proc/driver/nvidia",
-    "LdCache": "ld.so.cache is left alone: the loader searches the library folder, 'ldconfig -p' does not show it",
     "Symlink": "links beside the device nodes are not made",
 }
 
@@ -41,13 +40,13 @@ class WantedDevices(NamedTuple):
     """Devices of this host.
 
     names: as they were asked for, `ALL` alone for all; each: a name for every single device; nodes: the paths of their
-    nodes; volume: the name of the driver's volume in Docker.
+    nodes; driver: its version.
     """
 
     names: tuple[str, ...]
     each: tuple[str, ...]
     nodes: tuple[str, ...]
-    volume: str
+    driver: str
 
 
 # What each way needs, for people, and its words, with the placeholders of `filled`.
@@ -61,10 +60,10 @@ DOCKER = {
         f'by CDI, from Docker 28.2 on, and from 25 on with "features": {{"cdi": true}} in daemon.json; needs {_SPEC}',
         "$cdi_options",
     ),
-    # As nvidia-docker 1, but for its volume driver: today's dockerd makes the volume by its own.
+    # As nvidia-docker 1, but for its volume driver: dockerd makes an empty volume by its own.
     DRIVER_VOLUME: (
-        "for images of nvidia-docker 1's time, without a hook: 'oci-gpu-hook volume create' makes the volume",
-        f"--volume=$volume:{_MOUNTED_AT}:ro $node_options",
+        f"by the words of nvidia-docker 1: daemon.json needs {RUNTIMES}, and it as its default-runtime",
+        f"--volume=nvidia_driver_$driver:{FOLDER}:ro $node_options",
     ),
 }
 PODMAN = {
@@ -143,9 +142,8 @@ c.DockerSpawner.extra_host_config = host_config
 c.DockerSpawner.environment = {{"{VISIBLE_DEVICES}": visible}}
 """,
     DRIVER_VOLUME: f"""\
-# The same GPUs for every user, without a runtime or a hook, for images of nvidia-docker 1's time: these look for the
-# driver in {_MOUNTED_AT}. 'oci-gpu-hook volume create', and the command that it prints, make the volume.
-c.DockerSpawner.read_only_volumes = {{"$volume": "{_MOUNTED_AT}"}}
+# The same GPUs for every user, by the words of nvidia-docker 1: dockerd needs {RUNTIME} as its default-runtime.
+c.DockerSpawner.read_only_volumes = {{"nvidia_driver_$driver": "{FOLDER}"}}
 c.DockerSpawner.extra_host_config = {{
     "devices": [
 $node_rows    ],
@@ -194,7 +192,7 @@ def filled(text: str, asked: WantedDevices) -> str:
         cdi_list=json.dumps(of_spec),
         reserved=f"count: {ALL}" if is_all else f"device_ids: {listed}",
         requested="count=-1" if is_all else f"device_ids={listed}",
-        volume=asked.volume,
+        driver=asked.driver,
         node_options=" ".join([f"--device={path}" for path in asked.nodes]),
         node_rows="".join([f'        "{path}:{path}:rw",\n' for path in asked.nodes]),
         user_rows="".join([f'    "user{number}": [{json.dumps(name)}],\n' for number, name in enumerate(asked.each)]),

@@ -27,7 +27,7 @@ from oci_gpu_hook.vendors.vendorhost import VendorState
 # Those that have a description of their driver in the place of NVIDIA's kernel module.
 PLATFORMS = (platform.TEGRA, platform.WSL)
 # The inventory of a host without NVIDIA's driver.
-NOTHING = DriverInventory("", "", (), (), None, None, (), "", (), (), (), (), (), ())
+NOTHING = DriverInventory("", "", (), (), None, None, (), (), (), (), (), (), ())
 
 
 def check_is_server(root: HostRoot) -> None:

@@ -15,7 +15,18 @@ from oci_gpu_hook.cli.render import Row, section, sentences
 from oci_gpu_hook.driver.inventory import DriverInventory, Library
 from oci_gpu_hook.formats import devicerule
 from oci_gpu_hook.node.diagnosis import listed
-from oci_gpu_hook.operations import Device, LdCache, Mount, OpenCgroup, Relabel, Service, Symlink, TellSystemd, Tmpfs
+from oci_gpu_hook.operations import (
+    Cover,
+    Device,
+    LdCache,
+    Mount,
+    OpenCgroup,
+    Relabel,
+    Service,
+    Symlink,
+    TellSystemd,
+    Tmpfs,
+)
 from oci_gpu_hook.planning.plan import Plan
 from oci_gpu_hook.planning.provision import COMPAT32, brought_by
 from oci_gpu_hook.request.parse import Request
@@ -64,7 +75,7 @@ def plan_text(plan: Plan, left_out: Iterable[str] = ()) -> list[str]:
     lines = [
         f"container  {container.id or '(no id)'}",
         f"bundle     {container.bundle}",
-        f"rootfs     {container.rootfs} ({plan.layout.loader}, libraries in {plan.layout.library_folder})",
+        f"rootfs     {container.rootfs} ({plan.layout.loader})",
     ]
     if plan.request is not None:
         lines += _requested(plan.request)
@@ -135,10 +146,11 @@ def _gpus(given: set[str], inventory: DriverInventory) -> list[str]:
 def _files(plan: Plan, request: Request, inventory: DriverInventory) -> list[str]:
     """One sentence for all files that are left out for the same reason."""
     sources = {operation.source for operation in plan.given() if isinstance(operation, (Mount, Service))}
+    links = {operation.path for operation in plan.given() if isinstance(operation, Symlink)}
     files = (*inventory.binaries, *inventory.files)
     whys = [(item.path, _why_library(item, request)) for item in inventory.libraries]
     names: dict[str, list[str]] = {}
-    for path, why in (*whys, *[(file.path, _why(file.capabilities)) for file in files]):
+    for path, why in (*whys, *[(file.path, _why(file.capabilities)) for file in files if file.target not in links]):
         if path not in sources:
             names.setdefault(why, []).append(path.rpartition("/")[2])
     return [f"{listed(found)}: {why}" for why, found in sorted(names.items())]
@@ -221,6 +233,7 @@ KINDS: dict[type, tuple[str, Callable[[Any], tuple[str, list[Row]]]]] = {
     Mount: ("mount", lambda it: _mount(it, it.options, it.names)),
     Service: ("service", lambda it: _mount(it, it.options())),
     Device: ("device", _device),
+    Cover: ("cover", lambda it: ("files over the image's own, where it has them", [(path,) for path in it.paths()])),
     Symlink: ("symlink", lambda it: ("links", [(it.path, f"-> {it.to}")])),
     Tmpfs: ("tmpfs", _tmpfs),
     LdCache: ("ldcache", _ldcache),

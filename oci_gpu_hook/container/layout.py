@@ -25,6 +25,12 @@ _MOST_NAMES = 4096
 # CUDA's images hold newer driver libraries there, for hosts with an older driver; those for a Jetson Orin lie apart.
 COMPAT_FOLDER, COMPAT_ORIN_FOLDER = "/usr/local/cuda/compat", "/usr/local/cuda/compat_orin"
 
+# Where X servers are built to look for modules: Fedora's, and Debian's and Arch's.
+_XORG_FOLDERS = ("/usr/lib64/xorg/modules", "/usr/lib/xorg/modules")
+
+# Of a driver in the image's own library folder one of these is there.
+_DRIVERS = ("libnvidia-ml.so.1", "libcuda.so.1")
+
 GLIBC = "glibc"
 MUSL = "musl"
 
@@ -35,7 +41,9 @@ class Layout(NamedTuple):
     library_folder: where its loader searches by itself; library_folder_32: the same for 32-bit programs, "" for none;
     compat: the image's own CUDA libraries, if they were asked for and it has any; loader: `GLIBC`, or `MUSL`, which
     reads no ld.so.cache; user_namespace: whether mknod is refused, or makes nodes that no process can open;
-    dev_is_hosts: whether a node made in its /dev would be the host's; makes_nodes: see `Rootfs`.
+    dev_is_hosts: whether a node made in its /dev would be the host's; makes_nodes: see `Rootfs`; xorg_folder: of the
+    modules of the image's X server, "" for none, or if nobody draws; has_driver: whether the image has a driver's
+    libraries in its library folder, or what an earlier start has left of them; caches: whether a cache is made for it.
     """
 
     library_folder: str
@@ -45,13 +53,22 @@ class Layout(NamedTuple):
     user_namespace: bool
     dev_is_hosts: bool
     makes_nodes: bool = True
+    xorg_folder: str = ""
+    has_driver: bool = False
+    caches: bool = True
+
+    def finds_by_cache(self) -> bool:
+        """Whether the loader finds a library wherever it lies: musl's reads no cache."""
+        return self.caches and self.loader != MUSL
 
 
-def layout_of(root_fd: int, process: Process | None, *, user_namespace: bool, makes_nodes: bool, compat: str) -> Layout:
+def layout_of(
+    root_fd: int, process: Process | None, *, user_namespace: bool, makes_nodes: bool, compat: str, draws: bool = False
+) -> Layout:
     """The layout of the container whose root is open at `root_fd`.
 
     process: None while there is none, and then `user_namespace` says what config.json asks for; compat: the
-    folder of the image's own CUDA libraries, if they are wanted, else "".
+    folder of the image's own CUDA libraries, if they are wanted, else ""; draws: whether it may have an X server.
     """
     folder, loader = library_folder(root_fd)
     found = None
@@ -68,6 +85,8 @@ def layout_of(root_fd: int, process: Process | None, *, user_namespace: bool, ma
         user_namespace=process.in_user_namespace() if process else user_namespace,
         dev_is_hosts=process is not None and _dev_is_hosts(root_fd),
         makes_nodes=makes_nodes,
+        has_driver=any([_exists(root_fd, f"{folder}/{name}") for name in _DRIVERS]),
+        xorg_folder=next((it for it in _XORG_FOLDERS if draws and _exists(root_fd, it)), ""),
     )
 
 

@@ -46,13 +46,15 @@ OWN_VERSION = _each(
 # How many numbers their versions have, if not three.
 NUMBERS = {"libibumad": 4, "libibmad": 4}
 
-# The subfolder of a library folder in which a library may lie.
+# The subfolder of a library folder in which a library may lie on a host.  In a container it lies in the folder itself:
+# libvdpau looks there by libvdpau_nvidia.so.
 SUBFOLDERS = {"libvdpau_nvidia": "vdpau"}
 
 # Further names, beside the SONAME, by which programs load a library.
 OTHER_NAMES = {
     "libcuda": ("libcuda.so",),
     "libGLX_nvidia": ("libGLX_indirect.so.0",),
+    "libvdpau_nvidia": ("libvdpau_nvidia.so",),
     "libnvidia-opticalflow": ("libnvidia-opticalflow.so",),
     "libnvidia-vulkan-producer": ("libnvidia-vulkan-producer.so",),
 }
@@ -84,6 +86,8 @@ SHARED_CONFIGURATION = _each(
     (_DRAWING, ("X11/xorg.conf.d/nvidia-drm-outputclass.conf",)),
 )
 SHARED_TARGET = "/usr/share"
+# What such a file's name ends with if its text may name a library.
+NAMES_LIBRARIES = (".json", ".icd")
 # {machine}: RPMs name the file after the architecture.
 ETC_CONFIGURATION = _each(
     (_DRAWING, ("vulkan/icd.d/nvidia_icd.json", "vulkan/icd.d/nvidia_icd.{machine}.json")),
@@ -95,10 +99,10 @@ ETC_TARGET = "/etc"
 # Mounted at the host's own path; "gds" is a feature, which NVIDIA_GDS asks for.
 AS_THEY_ARE = (("/etc/cufile.json", ("gds",)), ("/run/udev", ("gds",)))
 
-# Modules of the X server: name, and the folders below a library folder where it may lie.
+# Modules of the X server: name, the folder below the server's own, and those below a library folder where it may lie.
 XORG_MODULES = (
-    ("nvidia_drv.so", ("xorg/modules/drivers", "nvidia/current", "nvidia/xorg")),
-    ("libglxserver_nvidia.so", ("xorg/modules/extensions", "nvidia/current", "nvidia/xorg")),
+    ("nvidia_drv.so", "drivers", ("xorg/modules/drivers", "nvidia/current", "nvidia/xorg")),
+    ("libglxserver_nvidia.so", "extensions", ("xorg/modules/extensions", "nvidia/current", "nvidia/xorg")),
 )
 XORG_CAPABILITIES = _DRAWING
 

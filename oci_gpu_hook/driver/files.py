@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import posix
 
-from oci_gpu_hook.driver import catalogue, elf, proc
+from oci_gpu_hook.driver import catalogue, elf, inventory, proc
 from oci_gpu_hook.driver.inventory import DriverFile, Library, Misfit
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.formats import ldcache
@@ -61,13 +61,6 @@ def libraries(driver: Driver) -> dict[Library, str]:
     return found
 
 
-def library_folder(present: dict[Library, str]) -> str:
-    """The folder in the driver's root that holds most of its native libraries; "" if there are none."""
-    native = [path for library, path in present.items() if library.bits == 64 and not library.subfolder]
-    folders = [path.rpartition("/")[0] for path in native]
-    return max(sorted(set(folders)), key=folders.count, default="")
-
-
 def misfits(driver: Driver, present: dict[Library, str]) -> tuple[Misfit, ...]:
     """The required libraries that `present` lacks, each with the version that is installed instead."""
     files = {library.file for library in present if library.bits == 64}
@@ -96,10 +89,14 @@ def _placed(
     """The files of these names and capabilities, each from the first folder that has it."""
     names = [(pattern.replace("{machine}", posix.uname().machine), brings) for pattern, brings in patterns]
     return [
-        DriverFile(driver.source(path), f"{target}/{name}", capabilities)
+        DriverFile(driver.source(path), f"{target}/{name}", capabilities, text=_text_of(driver.root, path))
         for name, capabilities in names
         for path in _first(driver.root, [f"{folder}/{name}" for folder in folders])
     ]
+
+
+def _text_of(root: HostRoot, path: str) -> str:
+    return inventory.without_folders(root, path) if path.endswith(catalogue.NAMES_LIBRARIES) else ""
 
 
 def _as_they_are(driver: Driver, host: HostRoot) -> list[DriverFile]:
@@ -145,13 +142,13 @@ def _of_word_size(driver: Driver, bits: int, flags: int) -> dict[Library, str]:
     found: dict[Library, str] = {}
     for name, capabilities, files in wanted:
         subfolder = catalogue.SUBFOLDERS.get(name, "")
-        for path, file, below in _places(files, subfolder, listed):
+        for path, file in _places(files, subfolder, listed):
             identity = elf.identity_of(driver.root, path)
             if identity is None or ldcache.FLAGS.get((identity.machine, identity.bits)) != flags:
                 continue
             soname = identity.soname or file
             called = tuple(dict.fromkeys([file, soname, *catalogue.OTHER_NAMES.get(name, ())]))
-            library = Library(driver.source(path), file, soname, called, flags, bits, below, capabilities)
+            library = Library(driver.source(path), file, soname, called, flags, bits, "", capabilities)
             found[library] = path
             for of, other, other_name, bringing in catalogue.ELSEWHERE:
                 if of == name:
@@ -160,14 +157,14 @@ def _of_word_size(driver: Driver, bits: int, flags: int) -> dict[Library, str]:
     return found
 
 
-def _places(files: list[str], subfolder: str, listed: list[tuple[str, frozenset[str]]]) -> list[tuple[str, str, str]]:
-    """Where a library may be: the path, the file's name, and the subfolder of a library folder that it lies in."""
+def _places(files: list[str], subfolder: str, listed: list[tuple[str, frozenset[str]]]) -> list[tuple[str, str]]:
+    """Where a library may be, in a library folder or its subfolder: the path and the file's name."""
     found = []
     for file, (folder, names) in [(file, place) for file in files for place in listed]:
         if file in names:
-            found.append((f"{folder}/{file}", file, ""))
+            found.append((f"{folder}/{file}", file))
         if subfolder in names:
-            found.append((f"{folder}/{subfolder}/{file}", file, subfolder))
+            found.append((f"{folder}/{subfolder}/{file}", file))
     return found
 
 
@@ -206,15 +203,23 @@ def _below_usr(root: HostRoot, folder: str) -> str:
 
 
 def _xorg_modules(driver: Driver) -> list[DriverFile]:
-    """The X server's modules, at the host's own path: the server looks in one folder, which is set when it is built."""
+    """The X server's modules, at the host's own path, which its configuration may name, and where a server looks.
+
+    That is a folder which is set when the server is built (`Layout.xorg_folder`).
+    """
     found = []
-    for name, places in catalogue.XORG_MODULES:
+    for name, below, places in catalogue.XORG_MODULES:
         folders = [f"{folder}/{at}" for folder in _library_folders(driver, 64) for at in places]
         paths = [f"{folder}/{file}" for folder in folders for file in (f"{name}.{driver.version}", name)]
         for path in _first(driver.root, paths):
             folder, _, file = path.rpartition("/")
             targets = [f"{folder}/{called}" for called in dict.fromkeys([file, name])]
-            found += [DriverFile(driver.source(path), target, catalogue.XORG_CAPABILITIES) for target in targets]
+            found += [
+                DriverFile(
+                    driver.source(path), it, catalogue.XORG_CAPABILITIES, module=f"{below}/{it.rpartition('/')[2]}"
+                )
+                for it in targets
+            ]
     return found
 
 

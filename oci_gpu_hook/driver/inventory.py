@@ -17,7 +17,7 @@ SAVED = f"{saved.FOLDER}/{FILE}"
 
 # Before the stamp and the inventory, see `saved.save`.  If the fields of a record below change, the number is raised: a
 # file of another format is not read.
-HEADING = b"oci-gpu-hook inventory 8\n"
+HEADING = b"oci-gpu-hook inventory 9\n"
 
 # In `DriverInventory.unknown`: what NVML said was true when it was asked, and only NVML knows whether it still is.
 MAY_BE_MADE_AGAIN = "whether MIG devices were created again since NVML named them: run 'oci-gpu-hook inventory refresh'"
@@ -27,7 +27,7 @@ class Library(NamedTuple):
     """A library of the driver.
 
     path: of the versioned file on the host; names: of the file in a container, the first is its own; flags: of its
-    entry in ld.so.cache; subfolder: of the library folder; folder: in a container, "" for its loader's own.
+    entry in ld.so.cache; subfolder: of the library folder; folder: in a container, "" for the usual one.
     """
 
     path: str
@@ -42,12 +42,18 @@ class Library(NamedTuple):
 
 
 class DriverFile(NamedTuple):
-    """A program, configuration or firmware file, or a folder with its content; capabilities: () for every request."""
+    """A program, configuration or firmware file, or a folder with its content.
+
+    capabilities: () for every request; text: what a container gets in its place, "" for its own content: see
+    `without_folders`; module: of the X server, its path below that server's folder of modules, else "".
+    """
 
     path: str
     target: str
     capabilities: tuple[str, ...]
     folder: bool = False
+    text: str = ""
+    module: str = ""
 
 
 class Misfit(NamedTuple):
@@ -79,7 +85,7 @@ class MigDevice(NamedTuple):
 class DriverInventory(NamedTuple):
     """One host's driver.  The last three fields are not saved, see `nodes`.
 
-    library_folder: see `files.library_folder`; unknown: a sentence for each fact that could not be found out.
+    unknown: a sentence for each fact that could not be found out.
     """
 
     driver_version: str
@@ -89,7 +95,6 @@ class DriverInventory(NamedTuple):
     mig_config_minor: int | None
     mig_monitor_minor: int | None
     libraries: tuple[Library, ...]
-    library_folder: str
     misfits: tuple[Misfit, ...]
     binaries: tuple[DriverFile, ...]
     files: tuple[DriverFile, ...]
@@ -157,6 +162,23 @@ def with_nodes(
         minors += [minor for device in inventory.mig_devices for minor in (device.gi_minor, device.ci_minor)]
         known = tuple(dict.fromkeys([minor for minor in minors if minor is not None]))
         devices += nodes.of_families(root, families, gpus, known, channels)
+    # The administrator may have changed such a file.
+    found = [it._replace(text=without_folders(root, it.path)) if it.text else it for it in inventory.files]
     return inventory._replace(
-        devices=devices, links=nodes.links(devices, gpus), ipc_paths=nodes.ipc_paths(root, driver_root, mps)
+        devices=devices,
+        links=nodes.links(devices, gpus),
+        ipc_paths=nodes.ipc_paths(root, driver_root, mps),
+        files=tuple(found),
     )
+
+
+def without_folders(root: HostRoot, path: str) -> str:
+    """The text of a file that names libraries, each without its folder, which is the host's; "" if none has one.
+
+    Loaders of Vulkan, EGL and OpenCL take a bare name to the loader of programs, which finds it by its cache.
+    """
+    # In JSON each string stands between quotes; an .icd file is one name.
+    text = root.text(path)
+    names = [(word, word.rpartition("/")[2]) for word in text.split('"')]
+    bare = '"'.join([name if name.startswith("lib") and ".so" in name else word for word, name in names])
+    return bare if bare != text else ""

@@ -57,7 +57,6 @@ def survey(root: HostRoot, driver_root: str = "/") -> DriverInventory:
         mig_config_minor=proc.capability_minor(root, "mig/config"),
         mig_monitor_minor=proc.capability_minor(root, "mig/monitor"),
         libraries=tuple(libraries),
-        library_folder=files.library_folder(libraries),
         misfits=files.misfits(driver, libraries),
         binaries=files.binaries(driver),
         files=files.configuration(driver, root),

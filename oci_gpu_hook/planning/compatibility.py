@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """CUDA forward compatibility: whether the loader finds the image's own, newer CUDA libraries before the host's.  Pure.
 
-Nothing of the image is mounted: the container's own loader opens what the names in its cache lead to, with the
-container's rights.  To mount such libraries led to CVE-2024-0132 and CVE-2025-23359.  What a library says of itself
+Nothing of the image is mounted: the container's own loader follows links in the driver's folder, with the container's
+rights.  To mount such libraries led to CVE-2024-0132 and CVE-2025-23359.  What a library says of itself
 (`container.compat`) decides which drivers and GPUs it is used with: on a GPU of a brand that it does not list, cuInit
 fails with error 804 (https://docs.nvidia.com/deploy/cuda-compatibility).
 """
@@ -13,7 +13,12 @@ from oci_gpu_hook.container.compat import Compat, version_of
 from oci_gpu_hook.driver.inventory import Library
 from oci_gpu_hook.driver.proc import Gpu
 from oci_gpu_hook.formats.ldcache import Entry
+from oci_gpu_hook.operations import Cover, Mount, Symlink
 from oci_gpu_hook.planning.plan import Share
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from oci_gpu_hook.operations import Operation
 
 TOPIC = "CUDA forward compatibility"
 
@@ -33,13 +38,12 @@ _LISTED = (1, 2, 7, 8, 9, 10, 11, 12, 13, 14)
 def with_newer(
     share: Share, compat: Compat, versions: tuple[str, str], gpus: tuple[Gpu, ...], libraries: tuple[Library, ...]
 ) -> Share:
-    """The share of a driver with those of the image's libraries that go first in the loader's cache, and a sentence.
+    """The share of a driver whose folder leads to those of the image's libraries that go first, and a sentence.
 
     versions: of the host's driver and its CUDA, "" if not known; gpus: the container's; libraries: the driver's.
     """
     driver, cuda = versions
     flags = next((library.flags for library in libraries if library.bits == 64), None)
-    newer: tuple[Entry, ...] = ()
     if compat.fault:
         said = f"{compat.folder} is left out: {compat.fault}"
     elif flags is None or not _is_newer(compat, version_of(driver), version_of(cuda)):
@@ -48,12 +52,42 @@ def with_newer(
         said = f"{compat.library} is not used: {reason}"
     else:
         names = [name for name in compat.names if name.startswith(_CUDA_FAMILY) and _is_soname(name)]
-        newer = tuple([Entry(name.encode(), f"{compat.folder}/{name}".encode(), flags) for name in names])
-        if not newer:
+        if not names:
             return share
+        folder = f"{share.folder}/lib64"
+        entries = [Entry(name.encode(), f"{folder}/{name}".encode(), flags) for name in names]
+        share = share._replace(
+            operations=_led(share.operations, folder, {name: f"{compat.folder}/{name}" for name in names}),
+            # Of a Jetson's own libraries the loader would take the first of one name.
+            entries=tuple(dict.fromkeys([*entries, *share.entries])),
+        )
         hosts = f"driver {driver}" if driver else f"CUDA {cuda}"
         said = f"{compat.library} is used, newer than the host's {hosts}"
-    return share._replace(newer=newer, notes=(*share.notes, f"{TOPIC}: the image's {said}"))
+    return share._replace(notes=(*share.notes, f"{TOPIC}: the image's {said}"))
+
+
+def _led(operations: tuple[Operation, ...], folder: str, newer: dict[str, str]) -> tuple[Operation, ...]:
+    """The operations with links in `folder` to the image's `newer` files, in the place of the host's by these names.
+
+    LD_LIBRARY_PATH of CUDA's images goes before the loader's cache, and names that folder.
+    """
+    links = dict(newer)
+    left = []
+    for it in operations:
+        replaced = ""
+        if isinstance(it, Mount) and it.target.startswith(f"{folder}/"):
+            replaced = next((name for name in it.names if name in newer), "")
+        if replaced and isinstance(it, Mount):
+            # libcuda.so means the same file as libcuda.so.1.
+            links.update({name: newer.get(name, newer[replaced]) for name in it.names})
+            it = it._replace(names=())
+        left.append(it)
+    names = {f"{folder}/{name}" for name in links}
+    left = [
+        it._replace(files=tuple([file for file in it.files if file not in names])) if isinstance(it, Cover) else it
+        for it in left
+    ]
+    return (*left, *[Symlink(f"{folder}/{name}", to, True, f"{TOPIC}: newer") for name, to in links.items()])
 
 
 def _is_newer(compat: Compat, driver: tuple[int, ...], cuda: tuple[int, ...]) -> bool:

@@ -31,11 +31,12 @@ def decide(
     id: str,
     process: Process | None,
     spec: Spec | None = None,
+    caches: bool = True,
 ) -> Plan:
     """The plan for a bundle.
 
     Without a `process` the container does not exist yet: what only its process tells is taken from config.json.
-    spec: the CDI spec of ours that has started the hook.
+    spec: the CDI spec of ours that has started the hook; caches: see `Layout`.
     """
     device_cgroup = devicecgroup.find(process, id)
     scope = devicecgroup.scope_of(device_cgroup.top)
@@ -44,8 +45,14 @@ def decide(
     if settings.cuda_forward_compatibility and request is not None and "compute" in request.capabilities:
         compat = layout.COMPAT_ORIN_FOLDER if proc.is_orin(host) else layout.COMPAT_FOLDER
     laid_out = layout.layout_of(
-        *(rootfs.fd, process), user_namespace=bundle.has_user_namespace(), makes_nodes=rootfs.makes_nodes, compat=compat
+        *(rootfs.fd, process),
+        user_namespace=bundle.has_user_namespace(),
+        makes_nodes=rootfs.makes_nodes,
+        compat=compat,
+        draws=request is not None and ("display" in request.capabilities or "graphics" in request.capabilities),
     )
+    if not caches:
+        laid_out = laid_out._replace(caches=False)
     labels = Labels()
     if has_selinux(host):
         from oci_gpu_hook.container import ipc

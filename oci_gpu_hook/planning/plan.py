@@ -65,16 +65,18 @@ class Provision(NamedTuple):
 class Share(NamedTuple):
     """What one driver gives.
 
-    giver: whose it is, for people; nodes: each with its reason; operations: all but nodes and ld.so.cache; entries: of
-    its libraries in ld.so.cache, and `newer` those of the image's that go before them; holds: see `Provision`.
+    giver: whose it is, for people; folder: its own in the container, "" for none; nodes: each with its reason;
+    operations: all but nodes, that folder and ld.so.cache; entries: of its libraries in ld.so.cache; texts: files of
+    the folder, each by its name below it, and its content; holds: see `Provision`.
     """
 
     giver: str
+    folder: str
     nodes: Reasoned
     operations: tuple[Operation, ...]
     entries: tuple[Entry, ...]
-    newer: tuple[Entry, ...] = ()
     notes: tuple[str, ...] = ()
+    texts: tuple[tuple[str, str], ...] = ()
     holds: Held = ()
 
 

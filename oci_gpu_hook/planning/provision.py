@@ -2,18 +2,21 @@
 """What a container gets from drivers, as operations: what is done, what is required, and why.  Pure.
 
 What NVIDIA's driver gives is decided here, with the devices of `selection`; `join` makes one provision of it and of
-other vendors' shares.  Containers with the same layout and request get the same.  Libraries go to the folder that the
-container's own loader searches, all other files to the path where the libraries look for them.
+other vendors' shares.  Containers with the same layout and request get the same.
+
+A driver's libraries, programs and configuration lie in a filesystem of ours, at `FOLDER`; ld.so.cache names the
+libraries there.  Where programs look for a file at a fixed path a link leads to it: so nothing of a driver is left in
+an image, and what is left serves the next one.  musl reads no cache: there each file lies where it is looked for.
 """
 
 from __future__ import annotations
 
-from oci_gpu_hook.container.layout import MUSL, Layout
+from oci_gpu_hook.container.layout import Layout
 from oci_gpu_hook.driver.inventory import DriverInventory, Library
 from oci_gpu_hook.driver.proc import LD_SO_CACHE
 from oci_gpu_hook.errors import ConfigError, DriverError
 from oci_gpu_hook.formats.ldcache import Entry
-from oci_gpu_hook.operations import Device, LdCache, Mount, Service, Symlink, Tmpfs
+from oci_gpu_hook.operations import Cover, Device, LdCache, Mount, Service, Symlink, Tmpfs
 from oci_gpu_hook.planning import selection
 from oci_gpu_hook.planning.plan import Provision, Share
 from oci_gpu_hook.request.parse import Request
@@ -29,6 +32,11 @@ READ_ONLY_DATA = ("ro", "nosuid", "nodev", "noexec")
 
 COMPAT32 = "compat32"
 
+# Where nvidia-docker 1 and Google's nodes have mounted the driver.  CUDA's images name it in LD_LIBRARY_PATH (lib, for
+# 32 bits, and lib64), in /etc/ld.so.conf.d and in PATH (bin): an ldconfig in the container finds the driver, too.
+FOLDER = "/usr/local/nvidia"
+LD_SO_CACHE_FILE = "ld.so.cache"
+
 _PROC_DRIVER = "/proc/driver/nvidia"
 _MODIFY_DEVICE_FILES = "ModifyDeviceFiles:"
 
@@ -40,12 +48,16 @@ def of_nvidia(layout: Layout, request: Request, selected: selection.Selection, i
     """The share of NVIDIA's driver, with the `selected` devices; DriverError if it cannot meet the request."""
     check_driver(request, inventory)
     nodes = selection.nodes(request, selected, inventory)
+    folder = own_folder(layout, FOLDER)
     libraries = brought(layout, request, inventory)
+    files, texts = file_operations(request, inventory, folder, layout.xorg_folder)
     services, untrusted = _services(request, inventory)
     operations = (
         *_links(layout, nodes, inventory),
         *library_mounts(libraries),
-        *file_mounts(request, inventory),
+        *(_fixed_names(layout, libraries) if folder else ()),
+        *(_over_the_images(layout, libraries) if folder and layout.has_driver else ()),
+        *files,
         *services,
         *_proc_driver(request, selected, inventory),
         *_application_profile(request, selected),
@@ -55,7 +67,7 @@ def of_nvidia(layout: Layout, request: Request, selected: selection.Selection, i
         notes.append(f"{COMPAT32} brings nothing: this container's loader runs no 32-bit programs")
     notes += untrusted
     entries, holds = cache_entries(libraries), selection.holds(selected, inventory)
-    made = Share("NVIDIA's driver", nodes, operations, entries, notes=tuple(notes), holds=holds)
+    made = Share("NVIDIA's driver", folder, nodes, operations, entries, tuple(notes), texts, holds)
     if layout.compat:
         from oci_gpu_hook.planning import compatibility
 
@@ -69,21 +81,44 @@ def join(layout: Layout, version: str, shares: tuple[Share, ...]) -> Provision:
     """One provision of all shares; ConfigError if two of them want different things at one path."""
     # What is at each path: who gives it, and what it is.
     taken: dict[str, tuple[str, object]] = {}
-    operations: list[Operation] = []
+    operations: list[Operation] = [*_folders(shares)]
     for share in shares:
         given = [*_devices(layout, share.nodes), *share.operations]
         operations += given if len(shares) == 1 else [it for it in given if _is_new(taken, share.giver, _things(it))]
-    newer = [entry for share in shares for entry in share.newer]
-    ours = [entry for share in shares for entry in share.entries]
-    if ours and layout.loader != MUSL:
+    entries = tuple(dict.fromkeys([entry for share in shares for entry in share.entries]))
+    if entries and layout.finds_by_cache():
+        file = f"{next(share.folder for share in shares if share.folder)}/{LD_SO_CACHE_FILE}"
         reason = "the loader and 'ldconfig -p' find the libraries"
-        # The loader prefers the first of one name.
-        reason += "; the image's own CUDA libraries first, as they are newer" if newer else ""
-        operations.append(LdCache(LD_SO_CACHE, tuple(dict.fromkeys([*newer, *ours])), required=True, reason=reason))
+        operations.append(LdCache(LD_SO_CACHE, file, entries, required=True, reason=reason))
     devices = [(node.major, node.minor) for share in shares for node, _ in share.nodes]
     notes = tuple([note for share in shares for note in share.notes])
     holds = tuple([held for share in shares for held in share.holds])
     return Provision(version, tuple(dict.fromkeys(devices)), tuple(operations), notes, holds)
+
+
+def own_folder(layout: Layout, folder: str) -> str:
+    """The folder, for a container whose loader finds libraries in it; "" for another."""
+    return folder if layout.finds_by_cache() else ""
+
+
+def _folders(shares: tuple[Share, ...]) -> list[Tmpfs]:
+    """The filesystems of the shares' folders, with the files that are made there."""
+    texts: dict[str, list[tuple[str, str, int]]] = {}
+    for share in shares:
+        if share.folder:
+            texts.setdefault(share.folder, []).extend([(name, text, 0o444) for name, text in share.texts])
+    reason = "the driver's own files: nothing of it stays in the image"
+    return [
+        Tmpfs(
+            path=folder,
+            options=READ_ONLY_DATA,
+            folders=tuple(dict.fromkeys([name.rpartition("/")[0] for name, _, _ in files])),
+            files=tuple(files),
+            required=True,
+            reason=reason,
+        )
+        for folder, files in texts.items()
+    ]
 
 
 def _is_new(taken: dict[str, tuple[str, object]], giver: str, things: dict[str, object]) -> bool:
@@ -231,7 +266,7 @@ def brought(layout: Layout, request: Request, inventory: DriverInventory) -> lis
     return [
         (library, folder, capability)
         for library in inventory.libraries
-        if (capability := brought_by(library, request)) and (folder := folder_of(layout, library))
+        if (capability := brought_by(library, request)) and (folder := folder_of(layout, library, FOLDER))
     ]
 
 
@@ -247,21 +282,59 @@ def library_mounts(placed: list[tuple[Library, str, str]]) -> list[Mount]:
     return mounts
 
 
-def file_mounts(request: Request, inventory: DriverInventory) -> list[Mount]:
-    """The mounts of programs, configuration and firmware."""
+def _fixed_names(layout: Layout, placed: list[tuple[Library, str, str]]) -> list[Symlink]:
+    """Links to the libraries for which programs look in a subfolder of the loader's folder, and nowhere else."""
+    found = []
+    for library, folder, capability in placed:
+        loaders = layout.library_folder if library.bits == 64 else layout.library_folder_32
+        for name in library.names if library.subfolder else ():
+            path, reason = f"{loaders}/{library.subfolder}/{name}", f"library: {capability}"
+            found.append(Symlink(path, f"{folder}/{name}", False, reason, covers=True))
+    return found
+
+
+def _over_the_images(layout: Layout, placed: list[tuple[Library, str, str]]) -> list[Cover]:
+    """What covers a driver in the image: LD_LIBRARY_PATH may name its folder, which goes before the loader's cache.
+
+    Empty files are there where an image was made of a container.
+    """
+    names = [f"{folder}/{name}" for it, folder, _ in placed if it.bits == 64 and not it.subfolder for name in it.names]
+    return [Cover(layout.library_folder, tuple(names), False, "in the place of a driver in the image")]
+
+
+def file_operations(
+    request: Request, inventory: DriverInventory, folder: str = "", xorg_folder: str = ""
+) -> tuple[tuple[Mount | Symlink, ...], tuple[tuple[str, str], ...]]:
+    """What brings programs, configuration and firmware, and the texts of those files that are made in `folder`.
+
+    Without a `folder` each is mounted at its fixed path; xorg_folder: see `Layout`.
+    """
     requested = (*request.capabilities, *request.features)
-    mounts = []
+    mounts: list[Mount] = []
+    links: list[Symlink] = []
+    texts = []
     for file in (*inventory.binaries, *inventory.files, *inventory.firmware):
         word = next((name for name in file.capabilities if name in requested), "")
         if file.capabilities and not word:
             continue
         is_program = "/bin/" in file.target
-        options = READ_ONLY if is_program else READ_ONLY_DATA
+        # The X server maps its modules to execute them.
+        options = READ_ONLY if is_program or file.module else READ_ONLY_DATA
         reason = f"{'program' if is_program else 'configuration'}: {word}"
         if not word:
             reason = "GPU system processor's firmware: every request"
-        mounts.append(Mount(file.path, file.target, options, False, reason, file.folder))
-    return mounts
+        if not folder or file.folder or not word:
+            mounts.append(Mount(file.path, file.target, options, False, reason, file.folder))
+            continue
+        # /usr/bin is bin there, /usr/share share, and /etc etc.
+        name = f"xorg/{file.module}" if file.module else file.target[1:].removeprefix("usr/")
+        if file.text:
+            texts.append((name, file.text))
+        else:
+            mounts.append(Mount(file.path, f"{folder}/{name}", options, False, reason))
+        paths = [file.target, *([f"{xorg_folder}/{file.module}"] if file.module and xorg_folder else [])]
+        links += [Symlink(it, f"{folder}/{name}", False, reason, covers=True) for it in dict.fromkeys(paths)]
+    return (*mounts, *links), tuple(texts)
 
 
 def _services(request: Request, inventory: DriverInventory) -> tuple[list[Service], list[str]]:
@@ -288,9 +361,11 @@ def cache_entries(placed: list[tuple[Library, str, str]]) -> tuple[Entry, ...]:
     return tuple(found)
 
 
-def folder_of(layout: Layout, library: Library) -> str:
-    """The folder for `library`; "" if this container has none for its word size."""
+def folder_of(layout: Layout, library: Library, driver_folder: str) -> str:
+    """The folder for `library` of a driver with this folder; "" if the container has none for its word size."""
     if library.folder:
         return library.folder
     folder = layout.library_folder if library.bits == 64 else layout.library_folder_32
+    if folder and own_folder(layout, driver_folder):
+        folder = f"{driver_folder}/{'lib64' if library.bits == 64 else 'lib'}"
     return f"{folder}/{library.subfolder}" if folder and library.subfolder else folder

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a container gets of one vendor's: exactly the requested devices, and the files of its driver.  Pure.
 
-Libraries go to the folder of the container's loader, all else to the host's own path unless the vendor's file says
-another.
+Libraries go to a folder of ours, all else to the host's own path unless the vendor's file says another.
 """
 
 from __future__ import annotations
@@ -14,12 +13,15 @@ from oci_gpu_hook.planning import provision
 from oci_gpu_hook.planning.plan import Share
 from oci_gpu_hook.request.selectors import bus_id
 from oci_gpu_hook.request.vendorrequest import VendorRequest
-from oci_gpu_hook.request.words import ALL, NONE
+from oci_gpu_hook.request.words import ALL, NONE, VISIBLE_DEVICES
 from oci_gpu_hook.vendors.vendorhost import VendorDevice, VendorState
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.operations import Operation
+
+# See `provision.FOLDER`: that of all other vendors.
+FOLDER = "/usr/local/oci-gpu-hook"
 
 _MOST_SHOWN = 3
 
@@ -34,6 +36,7 @@ def share(layout: Layout, request: VendorRequest, found: VendorState, process_ty
         hint = f"the administrator must fix it; 'oci-gpu-hook info' shows what {flag} has here"
         raise DriverError(f"{inventory.file} requires what this host lacks: {lacking[0]}{more}", hint)
     devices = (of_nodes if request.source == "cdi" else selected)(request.devices, found)
+    driver_folder = provision.FOLDER if flag == VISIBLE_DEVICES else FOLDER
     # Each node once, with its first reason.
     nodes = {node: f"{flag}, {group}: every request" for node, group in found.common}
     for device, name in devices:
@@ -42,7 +45,7 @@ def share(layout: Layout, request: VendorRequest, found: VendorState, process_ty
     placed = [
         (library, folder, f"{flag}, {library.capabilities[0]}")
         for library in inventory.libraries
-        if (folder := provision.folder_of(layout, library))
+        if (folder := provision.folder_of(layout, library, driver_folder))
     ]
     cached = [(library, library.folder, "") for library in inventory.cached]
     mounts = []
@@ -58,7 +61,8 @@ def share(layout: Layout, request: VendorRequest, found: VendorState, process_ty
     )
     entries, notes = provision.cache_entries([*placed, *cached]), _notes(request, found, process_type)
     holds = tuple([(key(flag, device), device.names[0]) for device, _ in devices])
-    return Share(inventory.file, tuple(nodes.items()), operations, entries, notes=notes, holds=holds)
+    driver_folder = provision.own_folder(layout, driver_folder) if entries else ""
+    return Share(inventory.file, driver_folder, tuple(nodes.items()), operations, entries, notes, holds=holds)
 
 
 def key(flag: str, device: VendorDevice) -> str:

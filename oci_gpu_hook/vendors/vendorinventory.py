@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # Raise the number with a change of the fields of a record below, of Library, DriverFile, DevicePattern or Known, or of
 # what a survey leaves out.
-HEADING = b"oci-gpu-hook vendors 4\n"
+HEADING = b"oci-gpu-hook vendors 5\n"
 PREFIX = "vendor."
 
 # In bytes: the largest file of a vendor that is read.
@@ -56,7 +56,7 @@ class DevicePattern(NamedTuple):
 class Item(NamedTuple):
     """Files of the host: `path` is a glob, in which ``{version}`` stands for the driver's version.
 
-    target: the folder in the container, "" for the usual one: the loader's own for libraries, else the host's.
+    target: the folder in the container, "" for the usual one: the driver's own for libraries, else the host's.
     """
 
     path: str

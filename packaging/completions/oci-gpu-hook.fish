@@ -12,7 +12,7 @@ function __oci_gpu_hook_at --description 'Whether the words before the cursor le
             continue
         end
         set before $word
-        if contains -- (string join -- ' ' $command $word) 'plan' 'info' 'inventory' 'inventory refresh' 'inventory show' 'inventory watch' 'prepare' 'cdi' 'cdi generate' 'config' 'config show' 'config import' 'configure' 'doctor' 'validate' 'containers' 'flags' 'flags docker' 'flags podman' 'flags dockerspawner' 'flags compose' 'flags swarmspawner' 'flags kubespawner' 'flags lxc' 'flags nspawn' 'volume' 'volume create' 'volume remove' 'swarm' 'swarm resources' 'vendors' 'vendors list' 'vendors check' 'selinux' 'selinux status' 'selinux install' 'selinux remove' 'selinux relabel' 'selinux explain' 'log' 'metrics' 'features'
+        if contains -- (string join -- ' ' $command $word) 'plan' 'info' 'inventory' 'inventory refresh' 'inventory show' 'inventory watch' 'prepare' 'cdi' 'cdi generate' 'config' 'config show' 'config import' 'configure' 'doctor' 'validate' 'containers' 'flags' 'flags docker' 'flags podman' 'flags dockerspawner' 'flags compose' 'flags swarmspawner' 'flags kubespawner' 'flags lxc' 'flags nspawn' 'swarm' 'swarm resources' 'vendors' 'vendors list' 'vendors check' 'selinux' 'selinux status' 'selinux install' 'selinux remove' 'selinux relabel' 'selinux explain' 'log' 'metrics' 'features'
             set -a command $word
         end
     end
@@ -31,7 +31,6 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a doctor -d 'Check every precon
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a validate -d 'Validate driver, hook and GPUs of this host; without STEP all three, in this order'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a containers -d 'Show which running container holds which GPU, and which GPUs are free; other vendors\' devices as well'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a flags -d 'Print the lines that give GPUs to containers, to paste into a command or a configuration'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a volume -d 'Keep the driver\'s volume of nvidia-docker 1\'s time: copies of its files, for containers without a hook'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a swarm -d 'Give this host\'s GPUs to Docker Swarm'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a vendors -d 'Show the files that describe other accelerators than NVIDIA\'s, and check one'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a selinux -d 'Show SELinux\'s state, install the policy modules, explain denials'
@@ -173,14 +172,6 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags nspawn' -l config -r -F -d 
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags nspawn' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags nspawn' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags nspawn' -f
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at volume' -a create -d 'Make the volume, or bring it up to date, and print the command that names it to Docker'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at volume' -a remove -d 'Remove the volume\'s folder: ours alone, and only if it has our mark'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at volume' -s h -l help -d 'Show help and exit'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at volume create' -l config -r -F -d 'The administrator\'s file'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at volume create' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at volume create' -s h -l help -d 'Show help and exit'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at volume remove' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at volume remove' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at swarm' -a resources -d 'Print this host\'s GPUs as dockerd\'s node-generic-resources, or write them into its settings'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at swarm' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at swarm resources' -l shares -r -f -d 'Name each GPU N times, for as many tasks to share it'

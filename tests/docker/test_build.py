@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``docker build``: a step that asks for GPUs has them, and no file of the driver's stays in the image.
+"""``docker build``: a step that asks for GPUs has them, and no file by a name of the driver stays in the image.
 
 The classic builder goes by the daemon's default-runtime.  BuildKit does not: it starts the program that dockerd's
 environment names as DOCKER_BUILDKIT_RUNC_COMMAND, by ``run``, where dockerd is new enough to ask for that.
@@ -30,7 +30,7 @@ END
 docker build --network none --tag built /run/context >/run/build.log 2>&1 || cat /run/build.log
 docker run --rm --network none --env NVIDIA_VISIBLE_DEVICES=void built cat /seen
 echo left
-docker run --rm --network none --env NVIDIA_VISIBLE_DEVICES=void built find / -xdev -name '*nvidia*' -type f -size +0
+docker run --rm --network none --env NVIDIA_VISIBLE_DEVICES=void built find / -xdev -type f -name '*nvidia*'
 rm -r /run/context
 """.replace("{look}", LOOK)
 

@@ -406,7 +406,8 @@ def _libcuda(value: tuple[bytes, int, bytes]) -> None:
     finally:
         os.close(root)
     if found is not None:
-        compatibility.with_newer(Share("", (), (), ()), found, ("535.1.1", "12.2"), (), everything().libraries)
+        share = Share("", "/usr/local/nvidia", (), (), ())
+        compatibility.with_newer(share, found, ("535.1.1", "12.2"), (), everything().libraries)
 
 
 _NOTES = _object(

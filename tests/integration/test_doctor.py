@@ -198,8 +198,8 @@ PLANTED = {
         Planted("fail", "other hooks",
             "/etc/crio/crio.conf.d/99-nvidia.conf has NVIDIA's runtime as nvidia, the default",
             "sed -i '/^ *default_runtime *=/d' /etc/crio/crio.conf.d/99-nvidia.conf && systemctl restart crio"),
-    "oci-gpu-hook cdi generate --output /etc/cdi/gpu.yaml; sed -i s/580.65.06/570.1.2/ /etc/cdi/gpu.yaml":
-        Planted("fail", "CDI", "/etc/cdi/gpu.yaml is for driver 570.1.2, the host has 580.65.06",
+    "oci-gpu-hook cdi generate --output /etc/cdi/gpu.yaml; sed -i s,/dev/nvidia7,/dev/nvidia70, /etc/cdi/gpu.yaml":
+        Planted("fail", "CDI", "/etc/cdi/gpu.yaml: the CDI spec does not say what the host has now",
             "oci-gpu-hook cdi generate --output /etc/cdi/gpu.yaml", True),
     "printf 'cdiVersion: 0.5.0\\nkind: nvidia.com/gpu\\ncontainerEdits:\\n  mounts:\\n"
     "  - hostPath: /lib/libcuda.so.580.65.06\\n' "

@@ -118,7 +118,7 @@ def is_broken(code: int, findings: Findings, check: str, seen: str) -> None:
     assert code == 1
 
 
-LIBRARY = f"/usr/lib/{roots.MULTIARCH}/libcuda.so"
+LIBRARY = "/usr/local/nvidia/lib64/libcuda.so"
 # As systemd does at daemon-reload: rules that know nothing of the GPUs, in a program beside ours.
 WITHOUT_GPUS = """
 cat >/run/deny.py <<'END'

@@ -116,7 +116,8 @@ def test_a_full_disk_stops_the_start(installed: Installed, bundle: Maker) -> Non
     made = bundle("busybox").asks("0").runs(*ECHO)
     root = made.rootfs
     script = (
-        f"mount -t tmpfs -o size=8m,nr_inodes=60 none {root}/../small && cp -a {root}/. {root}/../small/ "
+        f"mount -t tmpfs -o size=8m,nr_inodes=$(($(find {root} | wc -l) + 5)) none {root}/../small "
+        f"&& cp -a {root}/. {root}/../small/ "
         f"&& cd {root}/.. && mkdir small/dev small/proc small/sys && find small >before && "
         f"{{ runc run --bundle {made.path} full || true; }} && find small >after && cmp before after"
     )

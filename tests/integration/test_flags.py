@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `flags`, `swarm resources` and `volume` say and make on a whole node, as root, with real runc."""
+"""What `flags` and `swarm resources` say and make on a whole node, as root, with real runc."""
 
 from __future__ import annotations
 
@@ -9,20 +9,18 @@ from tests.integration.conftest import Maker
 from tests.integration.engines import Installed, in_turn, on_node, start
 from tests.integration.inside import COMPUTE, CONTROL, REFRESH, gpus, node
 
-# /var is the machine's.
-VOLUME = "/var/lib/oci-gpu-hook/volume"
-OWN_STATE = "mount -t tmpfs none /var/lib\n"
 DAEMON = "/etc/docker/daemon.json"
 DOCKER = "rm -rf /etc/docker && mkdir /etc/docker && cd /etc/docker\n"
 WRITE = "oci-gpu-hook swarm resources --shares 2 --write 2>&1 || echo code $?; ls -A /etc/docker"
 OLD = "/usr/local/nvidia"
 
 
-def test_an_old_image_finds_the_driver_in_the_volume(installed: Installed, bundle: Maker) -> None:
-    """No hook, no runtime of ours: the devices that `flags` names, and the volume."""
+def test_the_words_of_nvidia_docker_1_are_a_request(installed: Installed, bundle: Maker) -> None:
+    """A volume that dockerd has made, empty, and devices, and no variable: the image finds the driver there."""
     made = bundle("debian").asks(None, LD_LIBRARY_PATH=f"{OLD}/lib64:{OLD}/lib")
-    made.config["hooks"] = {}
-    made.mounts(VOLUME, OLD, "ro")
+    volume = made.path / "volumes/nvidia_driver_375.66/_data"
+    volume.mkdir(parents=True)
+    made.mounts(volume, OLD, "ro")
     made.mounts("/proc/driver/gpunode", "/driver", "ro")
     numbers = {CONTROL: 255, node(5): gpus()[5]["minor"]}
     made.config["linux"]["devices"] = [
@@ -31,49 +29,23 @@ def test_an_old_image_finds_the_driver_in_the_volume(installed: Installed, bundl
     made.config["linux"]["resources"]["devices"] += [
         {"allow": True, "type": "c", "major": 195, "minor": minor, "access": "rw"} for minor in numbers.values()
     ]
-    look = f"{OLD}/bin/nvidia-smi; ls -l {OLD}/lib64/ {OLD}/lib/; echo x >{OLD}/new"
-    made.runs("/bin/sh", "-c", look)
+    look = f"{OLD}/bin/nvidia-smi; ls /dev/nvidia*; ls {OLD}/lib64/ {OLD}/lib/; echo x >{OLD}/new"
+    script = start("runc", made.runs("/bin/sh", "-c", look))
+    refuse = "printf 'accept-environment = privileged\nunaccepted-requests = refuse\n' >/etc/oci-gpu-hook.conf\n"
     words = "oci-gpu-hook flags docker --way driver-volume 5"
-    script = f"{OWN_STATE}oci-gpu-hook volume create\n{words}\n{start('runc', made)} 2>&1 || :"
-    done = on_node(installed, script)
+    done = on_node(installed, f"{words}\n{script} 2>&1 || :\n{refuse}{script} 2>&1 || :")
     assert done.code == 0, done.err
-    create, flags, *seen = done.out.splitlines()
-    version = create.rpartition("nvidia_driver_")[2]
+    flags, *seen = done.out.splitlines()
     paths = [CONTROL, node(5), *sorted(COMPUTE - {CONTROL})]
-    volume = f"--volume=nvidia_driver_{version}:{OLD}:ro"
-    assert flags.split() == [volume, *[f"--device={path}" for path in paths]]
-    printed = "\n".join(seen)
+    assert flags.split() == [f"--volume=nvidia_driver_580.65.06:{OLD}:ro", *[f"--device={path}" for path in paths]]
     for path in (CONTROL, node(5)):
-        assert any(line.split() == [path, "allowed"] for line in seen), printed
-    assert f"libcuda.so.1 -> libcuda.so.{version}" in printed
-    # The file itself and two links to it, of 64 and of 32 bits.
-    assert printed.count(f" libcuda.so.{version}\n") == 6, printed
-    assert f"{OLD}/new: Read-only file system" in printed
-
-
-def test_the_service_exchanges_the_copies_after_an_upgrade(installed: Installed) -> None:
-    """On a real systemd, with all that the unit says of what it may write to; a container has the folder mounted."""
-    unit = (installed.tree / "usr/lib/systemd/system/oci-gpu-hook-inventory.service").read_text()
-    kinds = ("ProtectSystem=", "ReadWritePaths=", "RuntimeDirectory", "Capability", "NoNewPriv")
-    options = [f"-p {line}" for line in unit.splitlines() if line.startswith(kinds)]
-    assert len(options) == 7
-    service = f"systemd-run --quiet --wait --pipe -p DefaultDependencies=no {' '.join(options)}"
-    script = f"""{OWN_STATE}
-{service} oci-gpu-hook inventory refresh
-test ! -e /var/lib/oci-gpu-hook
-oci-gpu-hook volume create >/dev/null 2>&1
-exec 3<{VOLUME}
-echo another >/usr/bin/nvidia-smi
-{service} oci-gpu-hook inventory refresh
-cat /proc/self/fd/3/bin/nvidia-smi
-ls -A /proc/self/fd/3
-"""
-    done = on_node(installed, script, booted=True)
-    assert done.code == 0, done.out + done.err
-    # What each of the two runs says, and then the folder.
-    seen = [line for line in done.out.splitlines() if not line.startswith("saved ")]
-    assert seen[:2] == ["another", ".580.65.06-2"], done.out
-    assert done.err == f"brought {VOLUME} up to date\n"
+        assert any(line.split()[:2] == [path, "allowed"] for line in seen), seen
+    assert {path for path in seen if path.startswith("/dev/nvidia")} >= {*COMPUTE, node(5)}
+    # Of 64 and of 32 bits: nvidia-docker 1 gave all.
+    assert seen.count("libcuda.so.1") == 2 and seen.count("libEGL_nvidia.so.0") == 2, seen
+    assert any(f"{OLD}/new: Read-only file system" in line for line in seen)
+    assert f"the request in the volume at {OLD} is not accepted" in seen[-1]
+    assert [*volume.iterdir()] == []
 
 
 def test_resources_are_the_nodes_gpus(installed: Installed) -> None:

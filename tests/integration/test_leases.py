@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests.integration import roots
 from tests.integration.conftest import Maker
 from tests.integration.engines import RUNTIMES, Bundle, Installed, in_turn, start
 
@@ -72,9 +71,10 @@ def test_mig_devices_are_chosen_by_their_profile(installed: Installed, bundle: M
 
 @pytest.mark.parametrize("runtime", ["runc", "crun"])
 def test_a_start_that_fails_or_is_killed_holds_nothing(installed: Installed, bundle: Maker, runtime: str) -> None:
-    """The first fails behind the choice, at a folder that is no folder; the hook of the second is killed there."""
+    """The first fails behind the choice, where a file lies; the hook of the second is killed there."""
     wrong = bundle("debian").asks("any:8").runs(*GPUS)
-    (wrong.rootfs / f"usr/lib/{roots.MULTIARCH}/libcuda.so.580.65.06").mkdir(parents=True)
+    (wrong.rootfs / "usr/local").mkdir()
+    (wrong.rootfs / "usr/local/nvidia").touch()
     right = bundle("debian").asks("any:8").runs(*GPUS)
     killed = bundle("debian").asks("any:8").runs(*GPUS)
     ours = killed.config["hooks"]["createRuntime"][-1]

@@ -12,44 +12,60 @@ from tests.integration import roots
 from tests.integration.conftest import Maker
 from tests.integration.engines import Installed, in_turn, run, start
 
-FOLDER = f"usr/lib/{roots.MULTIARCH}"
-CUDA = f"{FOLDER}/libcuda.so.1"
+FOLDER = "/usr/local/nvidia/lib64"
+IMAGES = f"usr/lib/{roots.MULTIARCH}"
+CUDA = f"{IMAGES}/libcuda.so.1"
 DRIVERS = {"h100x8": "580.65.06", "h100mig": "590.48.01", "v100": "535.183.01"}
 
-LOOK = ("/bin/sh", "-c", "/app/cuda; cat /proc/self/mountinfo")
+LOOK = (
+    "/bin/sh",
+    "-c",
+    "/app/cuda; LD_LIBRARY_PATH=/usr/lib/*-linux-gnu /app/cuda; nvidia-smi; cat /proc/self/mountinfo",
+)
 
 
 def libraries(lines: list[str]) -> list[str]:
-    """The mount points of libraries, of a container in which a program finds its GPU."""
-    assert lines[0] == "cuInit 0, 1 devices", lines
+    """The mount points of libraries, of a container in which a program finds its GPU, whatever folder it names."""
+    assert lines[:2] == ["cuInit 0, 1 devices"] * 2, lines
     points = [line.split()[4] for line in lines if " - " in line]
-    return sorted(point for point in points if point.startswith(f"/{FOLDER}/"))
+    return sorted(point for point in points if point.startswith(f"{FOLDER}/"))
 
 
 @pytest.mark.parametrize(("runtime", "read_only"), [("runc", False), ("crun", True)])
-def test_the_same_driver_finds_its_links(installed: Installed, bundle: Maker, runtime: str, read_only: bool) -> None:
+def test_the_same_driver_leaves_nothing_more(
+    installed: Installed, bundle: Maker, runtime: str, read_only: bool
+) -> None:
     made = bundle("debian").asks("0")
     made.config["root"]["readonly"] = read_only
     left = f"cd {made.rootfs}; find . -printf '%p %y %s %l\\n' | sort | md5sum"
     script = f"{start(runtime, made.runs(*LOOK))}\n{left}"
     first, second = in_turn(installed, {"first": script, "second": script}).values()
-    assert os.readlink(made.rootfs / CUDA) == "libcuda.so.580.65.06"
     assert libraries(first) == libraries(second)
     assert first[-1] == second[-1]
 
 
-def test_another_driver_comes_by_the_links_of_the_last(installed: Installed, bundle: Maker) -> None:
-    """Up and down: both names of a library may be links to one empty file, or to the file that is mounted."""
+def test_another_driver_finds_nothing_of_the_last(installed: Installed, bundle: Maker) -> None:
+    """Up and down: what is left names no version but the firmware's folder, and serves each driver."""
     made = bundle("debian").asks("0").runs(*LOOK)
-    first = DRIVERS["h100x8"]
+    left = set()
     for description in ("h100x8", "h100mig", "v100", "h100x8"):
         done = run(installed, "crun", "v2", made, description=description)
         assert done.code == 0, done.err
         points = libraries(done.out.splitlines())
-        assert f"/{FOLDER}/libcuda.so.{DRIVERS[description]}" in points
-        assert f"/{FOLDER}/libcuda.so.{first}" in points
-        assert len(points) == len(set(points))
-        assert os.readlink(made.rootfs / CUDA) == f"libcuda.so.{first}"
+        assert f"{FOLDER}/libcuda.so.{DRIVERS[description]}" in points
+        assert {point for point in points if DRIVERS[description] in point} == {p for p in points if ".so.5" in p}
+        assert os.readlink(made.rootfs / "usr/bin/nvidia-smi") == "/usr/local/nvidia/bin/nvidia-smi"
+        left.add(tuple(name for name in roots.listing(made.rootfs) if "firmware" not in name))
+    assert len(left) == 1
+
+
+def older_versions(cuda: Path) -> None:
+    """What each start left until it had a folder for the driver: empty files, and links to them."""
+    for name in ("libcuda.so.535.54.03", "libnvidia-ml.so.535.54.03"):
+        (cuda.parent / name).touch()
+        (cuda.parent / f"{name.partition('.so.')[0]}.so.1").symlink_to(name)
+    (cuda.parent / "libcuda.so").symlink_to("libcuda.so.535.54.03")
+    (cuda.parents[2] / "bin/nvidia-smi").touch()
 
 
 def own_file(cuda: Path) -> None:
@@ -69,9 +85,9 @@ def dangling_link(cuda: Path) -> None:
 def test_what_an_image_has_under_a_name_stays(
     installed: Installed, bundle: Maker, runtime: str, with_users: bool
 ) -> None:
-    """In a user namespace too, where all is done with the rights of its owner."""
+    """And is in no way, where LD_LIBRARY_PATH names its folder; in a user namespace too."""
     scripts, before = {}, {}
-    for planted in (own_file, own_link, dangling_link):
+    for planted in (own_file, own_link, dangling_link, older_versions):
         made = bundle("debian").asks("0")
         planted(made.rootfs / CUDA)
         if with_users:
@@ -80,7 +96,7 @@ def test_what_an_image_has_under_a_name_stays(
         line = start(runtime, made.runs(*LOOK))
         scripts.update({f"{planted.__name__} {time}": line for time in ("once", "twice")})
     found = in_turn(installed, scripts)
-    assert len(found) == 6
+    assert len(found) == 8
     for lines in found.values():
         libraries(lines)
     for root, names in before.items():
@@ -88,4 +104,4 @@ def test_what_an_image_has_under_a_name_stays(
 
 
 def named(root: Path) -> dict[str, tuple[str, int]]:
-    return {name: kind for name, kind in roots.listing(root).items() if "cuda" in name}
+    return {name: kind for name, kind in roots.listing(root).items() if "cuda" in name or "nvidia-smi" in name}

@@ -142,7 +142,7 @@ tree.attach(clone("file"), "/opt/lib.so.2.5", folder=False)
 def test_another_name_is_a_link_where_nothing_has_it(tmp_path: Path) -> None:
     case = f"""
 {NAMES}
-for name in ("lib.so.2", "lib.so"): tree.name("/opt/lib.so.2.5", name)
+for name in ("lib.so.2", "lib.so"): tree.name("/opt/lib.so.2.5", "/opt/" + name, "lib.so.2.5")
 there("lib.so.2", "lib.so")
 print(count())
 tree.undo.take_back()
@@ -159,7 +159,7 @@ open(root + "/opt/lib.so.1.0", "w").write("older")
 os.symlink("lib.so.1.0", root + "/opt/lib.so.1"); os.symlink("gone", root + "/opt/lib.so")
 before = below()
 {NAMES}
-for name in ("lib.so.2", "lib.so.1", "lib.so"): tree.name("/opt/lib.so.2.5", name)
+for name in ("lib.so.2", "lib.so.1", "lib.so"): tree.name("/opt/lib.so.2.5", "/opt/" + name, "lib.so.2.5")
 there("lib.so.2", "lib.so.1", "lib.so")
 print(count())
 options = [line.split()[5] for line in open("/proc/self/mountinfo") if root in line]
@@ -185,7 +185,7 @@ def test_a_link_of_the_last_start_is_left(tmp_path: Path) -> None:
     case = f"""
 open(root + "/opt/lib.so.2.5", "w"); os.symlink("lib.so.2.5", root + "/opt/lib.so.2")
 {NAMES}
-tree.name("/opt/lib.so.2.5", "lib.so.2")
+tree.name("/opt/lib.so.2.5", "/opt/lib.so.2", "lib.so.2.5")
 there("lib.so.2")
 print(count())
 tree.undo.take_back()
@@ -199,7 +199,7 @@ def test_a_name_in_a_volume_of_the_host_is_not_made(tmp_path: Path) -> None:
 open(host + "/folder/lib.so.2.5", "w").close()
 syscalls.move_mount(clone("folder"), os.open(root + "/opt", os.O_PATH))
 {NAMES}
-try: tree.name("/opt/lib.so.2.5", "lib.so")
+try: tree.name("/opt/lib.so.2.5", "/opt/lib.so", "lib.so.2.5")
 except OSError as err: print(err)
 print(os.listdir(host + "/folder"))
 """
@@ -246,61 +246,84 @@ kernels = os.open(root + "/proc", os.O_PATH)
 tree = Tree(root_fd, (syscalls.mount_of(root_fd)[0], syscalls.mount_of(kernels)[0]), Undo())
 os.symlink("/proc/version", root + "/etc/ld.so.cache")
 loadercache._read = lambda found: print("read")
-print(loadercache.merge(tree, "/etc/ld.so.cache", ()))
+tree.attach_tmpfs("/opt/own", ("ro",), (), [])
+print(loadercache.merge(tree, "/etc/ld.so.cache", "/opt/own/cache", ()))
 """
     assert run(tmp_path, case) == ["/etc/ld.so.cache lies in a volume or in procfs, and what it lists is left out"]
 
 
-# A new file at /opt/x, where each clone in turn gets an error of these, 0 is none; and what is left of it.
-CLONED = """
-import errno
-answers = []
-clone_of = syscalls.open_tree
-def answered(dirfd, path=""):
-    number = answers.pop(0)
-    if number: raise syscalls.SyscallError(number, "open_tree", path)
-    return clone_of(dirfd, path)
-syscalls.open_tree = answered
-def attach(*errors):
-    answers[:] = errors
-    try: tree.attach_file("/opt/x", b"new")
-    except OSError as err: print(err)
-    mounts = open("/proc/self/mountinfo").read().count(root)
-    print(open(root + "/opt/x").read() or "empty", below(), len(answers), mounts)
-"""
-THERE = "['/opt', '/opt/x'] 0"
+OWN = 'tree.attach_tmpfs("/opt/a/own", ("ro", "nosuid", "nodev", "noexec"), ("lib",), [])'
 
 
-def test_a_detached_tree_that_cannot_be_cloned_is_attached_for_a_moment(tmp_path: Path) -> None:
-    """Before Linux 6.15 the kernel's answer is EINVAL; whatever happens then, nothing lies over the root."""
+def test_a_filesystem_of_ours_is_filled_and_then_read_only(tmp_path: Path) -> None:
+    """In a folder that was not there: what is made below its name lies in it, and nothing in the root."""
     case = f"""
-{CLONED}
-attach(errno.EINVAL, errno.ENOMEM)
-attach(errno.EINVAL, 0)
+{OWN}
+tree.attach(clone("file"), "/opt/a/own/lib/x", folder=False)
+tree.attach(clone("file"), "/opt/a/own/more/y", folder=False)
+tree.name("/opt/a/own/lib/x", "/opt/x", "/opt/a/own/lib/x")
+tree.make_readonly()
+options = [line.split()[5].replace(",relatime", "") for line in open("/proc/self/mountinfo") if "/a/own " in line]
+print(options, os.readlink(root + "/opt/x"), open(root + "/opt/a/own/more/y").read())
+try: os.mkdir(root + "/opt/a/own/new")
+except OSError as err: print(err.strerror)
+assert os.spawnvp(os.P_WAIT, "umount", ["umount", "-l", root + "/opt/a/own"]) == 0
+print(below())
 """
-    refused = "open_tree file: Cannot allocate memory"
-    assert run(tmp_path, case) == [refused, f"empty {THERE} 0", f"new {THERE} 1"]
+    assert run(tmp_path, case) == [
+        "['ro,nosuid,nodev,noexec'] /opt/a/own/lib/x ours",
+        "Read-only file system",
+        "['/opt', '/opt/a', '/opt/a/own', '/opt/x']",
+    ]
 
 
-def test_any_other_error_of_that_clone_is_one(tmp_path: Path) -> None:
-    case = f"""
-{CLONED}
-attach(errno.ENOMEM)
-attach(errno.EPERM)
-"""
-    memory, permission = [f"open_tree file: {why}" for why in ("Cannot allocate memory", "Operation not permitted")]
-    assert run(tmp_path, case) == [memory, f"empty {THERE} 0", permission, f"empty {THERE} 0"]
-
-
-def test_a_file_of_ours_is_mounted_read_only(tmp_path: Path) -> None:
+def test_a_filesystem_of_ours_that_hides_files_says_so(tmp_path: Path) -> None:
+    """Of the image's: an empty folder is what an earlier start has left, and a volume is meant to be covered."""
     case = """
-tree.attach_file("/opt/x", b"new")
-(line,) = [line for line in open("/proc/self/mountinfo") if root in line]
-print(line.split()[5].replace(",relatime", ""))
+def covered(path):
+    mark = tree.undo.mark()
+    print(tree.attach_tmpfs(path, ("ro",), (), []))
+    tree.undo.take_back(mark)
+os.makedirs(root + "/opt/full/folder"); os.makedirs(root + "/opt/empty"); os.makedirs(root + "/opt/volume")
+open(host + "/folder/x", "w").close()
+syscalls.move_mount(clone("folder"), os.open(root + "/opt/volume", os.O_PATH))
+for name in ("full", "empty", "volume", "new"): covered("/opt/" + name)
+"""
+    assert run(tmp_path, case) == ["/opt/full: the image's own files there are hidden", "", "", ""]
+
+
+def test_a_file_of_ours_covers_another_read_only(tmp_path: Path) -> None:
+    case = f"""
+open(root + "/opt/x", "w").write("the image's")
+{OWN}
+tree.cover("/opt/x", "/opt/a/own/file", b"new")
+(line,) = [line for line in open("/proc/self/mountinfo") if root + "/opt/x " in line]
+print(line.split()[3], line.split()[5].replace(",relatime", ""), open(root + "/opt/x").read())
 try: open(root + "/opt/x", "a")
 except OSError as err: print(err.strerror)
+tree.undo.take_back()
+print(below(), open(root + "/opt/x").read())
 """
-    assert run(tmp_path, case) == ["ro,nosuid,nodev,noexec", "Read-only file system"]
+    assert run(tmp_path, case) == [
+        "/file ro,nosuid,nodev,noexec new",
+        "Read-only file system",
+        "['/opt', '/opt/x'] the image's",
+    ]
+
+
+def test_a_file_that_cannot_cover_leaves_nothing(tmp_path: Path) -> None:
+    case = f"""
+import errno
+{OWN}
+def refused(*words):
+    raise syscalls.SyscallError(errno.ENOMEM, "open_tree", "file")
+syscalls.open_tree = refused
+try: tree.cover("/opt/x", "/opt/a/own/file", b"new")
+except OSError as err: print(err)
+tree.undo.take_back()
+print(below(), open("/proc/self/mountinfo").read().count(root))
+"""
+    assert run(tmp_path, case) == ["open_tree file: Cannot allocate memory", "['/opt'] 0"]
 
 
 # A user namespace with many users, as a container's is; its root's own things in the root, user 1000's in /opt.

@@ -88,7 +88,7 @@ def test_other_drivers_devices_come_by_family(installed: Installed, bundle: Make
     made.append(bundle("busybox").asks("2", NVIDIA_IMEX_CHANNELS="channel3,1,1"))
     read = "cat /etc/cufile.json; ls /run/udev/data; true"
     *found, every, imex = (each.seen() for each in attempt(installed, *made, commands=read))
-    storage = {"/etc/cufile.json", "/run/udev"}
+    storage = {"/usr/local/nvidia/etc/cufile.json", "/run/udev"}
     for nodes, seen in zip(FEATURES.values(), found):
         seen.has_exactly(CONTROL, *nodes)
         assert (storage <= set(seen.mounts)) == (seen is found[0])

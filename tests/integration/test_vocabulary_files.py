@@ -17,8 +17,9 @@ from tests.integration.engines import Bundle, Installed, on_node, start
 from tests.integration.inside import COMPUTE, CONTROL, REFRESH, Seen, attempt, gpus, look, node, plan, refused
 from tests.unit.libcudas import R575, SECTION, said
 
-NATIVE = f"/usr/lib/{roots.MULTIARCH}"
-TWINS = "/usr/lib/i386-linux-gnu"
+OURS = "/usr/local/nvidia"
+NATIVE, TWINS = f"{OURS}/lib64", f"{OURS}/lib"
+IMAGES = f"/usr/lib/{roots.MULTIARCH}"
 HAS_TWINS = platform.machine() == "x86_64"
 COMPAT = "/usr/local/cuda/compat"
 GLVND = {
@@ -47,12 +48,12 @@ for link in /dev/dri/by-path/*; do busybox readlink -f $link; echo $link; done
     found = attempt(installed, *made, commands=read, description="h100mig")
     card, gpu = gpus("h100mig")[1], node(1, "h100mig")
     nodes = [f"/dev/dri/{name}{n}" for name, n in zip(("card", "renderD"), card["dri"])]
-    for each, folder, texts in zip(found[:2], (NATIVE, "/usr/lib64"), (GLVND.values(), ())):
+    for each, texts in zip(found[:2], (GLVND.values(), ())):
         seen = each.seen()
         seen.has_exactly(CONTROL, gpu, *nodes)
-        is_mounted(seen, *[f"{folder}/lib{name}_nvidia.so.590.48.01" for name in ("EGL", "GLX")])
-        is_mounted(seen, "/usr/share/glvnd/egl_vendor.d/10_nvidia.json")
-        assert f"{folder}/libcuda.so.1" not in seen.mounts
+        is_mounted(seen, *[f"{NATIVE}/lib{name}_nvidia.so.590.48.01" for name in ("EGL", "GLX")])
+        is_mounted(seen, f"{OURS}/share/glvnd/egl_vendor.d/10_nvidia.json")
+        assert not [path for path in seen.mounts if "libcuda" in path]
         for words in ("libEGL_nvidia.so.0", "libGLX_nvidia.so.0", *texts):
             assert words in seen.printed
         assert f'"EGLVisibleDGPUDevices", {1 << card["minor"]:#x}' in seen.printed
@@ -89,10 +90,29 @@ def test_compat32_brings_the_32_bit_twins(installed: Installed, bundle: Maker) -
     for each in (without, by_musl):
         seen = each.seen()
         assert seen.printed == "cuInit 0, 1 devices\n"
-        assert not [path for path in seen.mounts if "i386" in path]
+        assert not [path for path in seen.mounts if path.startswith(f"{TWINS}/")]
         assert ("libcuda.so.1", 32) not in seen.libraries
     sentence = "compat32 brings nothing: this container's loader runs no 32-bit programs"
     assert sentence in plan(installed, musl)
+
+
+@pytest.mark.skipif(not HAS_TWINS, reason="this machine's programs have no 32-bit twins")
+def test_an_image_with_one_folder_for_both_word_sizes_has_both(installed: Installed, bundle: Maker) -> None:
+    """As Arch's and Wolfi's: /usr/lib64 is a link to lib."""
+    made = bundle("debian").asks("0", "all")
+    folder = made.rootfs / "usr/lib"
+    (made.rootfs / "etc/debian_version").unlink()
+    for path in [*(folder / roots.MULTIARCH).iterdir(), *(made.rootfs / "usr/lib64").iterdir()]:
+        shutil.move(path, folder / path.name)
+    (folder / roots.MULTIARCH).rmdir()
+    (made.rootfs / "usr/lib64").rmdir()
+    (made.rootfs / "usr/lib64").symlink_to("lib")
+    (made.rootfs / "etc/ld.so.conf").write_text("/usr/lib\n")
+    subprocess.run(["/sbin/ldconfig", "-r", str(made.rootfs)], check=True)
+    read = ELF_CLASS.format(files=f"{TWINS}/libcuda.so.1 {NATIVE}/libcuda.so.1")
+    seen = look(installed, made, f"{read}; LD_LIBRARY_PATH={TWINS}:{NATIVE} /app/cuda; /app/cuda")
+    assert seen.printed == "1 2 " + "cuInit 0, 1 devices\n" * 2
+    assert "libcuda" not in str(list(folder.iterdir()))
 
 
 DRIVER_ROOT = "/run/nvidia/driver"
@@ -110,13 +130,13 @@ def test_the_driver_is_found_in_any_layout_below_any_root(
     made = [bundle(kind).asks("1,5", "all") for kind in ("debian", "musl")]
     started = attempt(installed, *made, commands="/app/cuda && nvidia-smi -L", **how)
     debian, musl = (each.seen() for each in started)
-    for seen, folder, merged in ((debian, NATIVE, "/usr"), (musl, "/usr/lib", "")):
+    for seen, folder, files, merged in ((debian, NATIVE, OURS, "/usr"), (musl, "/usr/lib", "/usr", "")):
         seen.has_exactly(*COMPUTE, node(1), node(5), "/dev/nvidia-modeset")
         assert seen.printed.startswith("cuInit 0, 2 devices\n")
         assert all(gpus()[index]["uuid"] in seen.printed for index in (1, 5))
-        is_mounted(seen, f"{folder}/libcuda.so.580.65.06", "/usr/bin/nvidia-smi")
+        is_mounted(seen, f"{folder}/libcuda.so.580.65.06", f"{files}/bin/nvidia-smi")
         is_mounted(seen, f"{merged}/lib/firmware/nvidia/580.65.06/gsp_ga10x.bin")
-        is_mounted(seen, "/usr/share/glvnd/egl_vendor.d/10_nvidia.json")
+        is_mounted(seen, f"{files}/share/glvnd/egl_vendor.d/10_nvidia.json")
         for service in ("persistenced", "fabricmanager"):
             assert "nodev" in seen.mounts.get(f"/var/run/nvidia-{service}/socket", ()), service
     assert debian.libraries["libcuda.so.1", 64] == [f"{NATIVE}/libcuda.so.1"]
@@ -154,8 +174,20 @@ def newer(bundle: Bundle, driver: Path, number: str = "580.65.06", note: dict[st
     return bundle
 
 
-# The container's own loader says which file it takes.
-RESOLVED = "$(ls /lib64/ld-linux-* /lib/ld-linux-* 2>/dev/null | head -n1) --list /app/cuda; /app/cuda"
+# The container's own loader says which file it takes: by its cache, by the folders that CUDA's images have in
+# LD_LIBRARY_PATH, and by the image's own.
+RESOLVED = f"""
+loader=$(ls /lib64/ld-linux-* /lib/ld-linux-* 2>/dev/null | head -n1)
+for folders in '' {TWINS}:{NATIVE} {IMAGES}; do
+    busybox readlink -f $(LD_LIBRARY_PATH=$folders $loader --list /app/cuda | busybox awk '/libcuda/ {{ print $3 }}')
+    LD_LIBRARY_PATH=$folders /app/cuda
+done
+"""
+
+
+def takes(seen: Seen, file: str) -> bool:
+    """Whether it takes this one, however it is told to look."""
+    return seen.printed.splitlines() == [file, "cuInit 0, 1 devices"] * 3
 
 
 def test_cudas_newer_libraries_are_named(installed: Installed, bundle: Maker, driver: Path) -> None:
@@ -163,12 +195,11 @@ def test_cudas_newer_libraries_are_named(installed: Installed, bundle: Maker, dr
     before = roots.listing(made.rootfs / COMPAT.lstrip("/"))
     started = attempt(installed, made, same_branch, commands=RESOLVED, description="v100")
     seen, other = (each.seen() for each in started)
-    assert f"libcuda.so.1 => {COMPAT}/libcuda.so.1 " in seen.printed
-    assert "cuInit 0, 1 devices" in seen.printed
-    names = [f"{COMPAT}/libcuda.so.1", f"{NATIVE}/libcuda.so.1"]
-    assert seen.libraries["libcuda.so.1", 64] == names
-    assert other.libraries["libcuda.so.1", 64] == names[1:]
-    assert not [path for path in seen.mounts if path.startswith("/usr/local")]
+    assert takes(seen, f"{COMPAT}/libcuda.so.580.65.06")
+    assert takes(other, f"{NATIVE}/libcuda.so.535.183.01")
+    for each in (seen, other):
+        assert each.libraries["libcuda.so.1", 64] == [f"{NATIVE}/libcuda.so.1"]
+        assert not [path for path in each.mounts if path.startswith("/usr/local/cuda")]
     assert roots.listing(made.rootfs / COMPAT.lstrip("/")) == before
     assert b"compat" not in (made.rootfs / "etc/ld.so.cache").read_bytes(), "the image's own cache"
 
@@ -181,8 +212,7 @@ def test_cudas_libraries_that_are_no_newer_or_not_wanted_are_not_named(
 ) -> None:
     made = newer(bundle("debian"), driver)
     seen = look(installed, made, RESOLVED, description=description, settings=settings)
-    assert f"libcuda.so.1 => {NATIVE}/libcuda.so.1 " in seen.printed
-    assert seen.libraries["libcuda.so.1", 64] == [f"{NATIVE}/libcuda.so.1"]
+    assert takes(seen, f"{NATIVE}/libcuda.so.{'535.183.01' if settings else '580.65.06'}")
 
 
 USED = "CUDA forward compatibility: the image's libcuda.so.575.57.08 is used, newer than the host's driver 535.183.01"
@@ -211,9 +241,8 @@ def test_cudas_newer_libraries_serve_the_drivers_and_gpus_that_they_name(
     """The container's real loader takes them or the host's, and the plan says which, and why."""
     made = newer(bundle("debian"), driver, "575.57.08", note)
     seen = look(installed, made, RESOLVED, description=description)
-    folder = COMPAT if says == USED else NATIVE
-    assert f"libcuda.so.1 => {folder}/libcuda.so.1 " in seen.printed
-    assert "cuInit 0, 1 devices" in seen.printed
+    hosts = next(path for path in seen.mounts if path.startswith(f"{NATIVE}/libcuda.so."))
+    assert takes(seen, f"{COMPAT}/libcuda.so.575.57.08" if says == USED else hosts)
     assert says in plan(installed, made, refresh=True, description=description)
 
 
@@ -222,7 +251,25 @@ def test_a_newer_library_of_the_same_branch_is_used_by_its_own_word(
 ) -> None:
     made = newer(bundle("debian"), driver, "580.95.05", {**R575, "driver": [580]})
     seen = look(installed, made, RESOLVED, description="h100x8")
-    assert f"libcuda.so.1 => {COMPAT}/libcuda.so.1 " in seen.printed
+    assert takes(seen, f"{COMPAT}/libcuda.so.580.95.05")
+
+
+@pytest.mark.parametrize("description", ["v100", "h100x8"])
+def test_an_image_that_names_its_newer_library_in_its_own_folder_has_no_mixed_set(
+    installed: Installed, bundle: Maker, driver: Path, description: str
+) -> None:
+    """Its libcuda.so.1 is a link into the folder for forward compatibility: that library, or the host's, serves."""
+    made = newer(bundle("debian"), driver, "575.57.08", {**R575, "driver": [535]})
+    (made.rootfs / f"{IMAGES[1:]}/libcuda.so.1").symlink_to(f"{COMPAT}/libcuda.so.1")
+    seen = look(installed, made, RESOLVED, description=description)
+    counts = "is used" in plan(installed, made, refresh=True, description=description)
+    assert counts == (description == "v100")
+    if counts:
+        assert takes(seen, f"{COMPAT}/libcuda.so.575.57.08")
+        assert f"{COMPAT}/libcuda.so.575.57.08" not in seen.mounts
+    else:
+        assert seen.printed.splitlines()[:4] == [f"{NATIVE}/libcuda.so.580.65.06", "cuInit 0, 1 devices"] * 2
+        assert f"{COMPAT}/libcuda.so.575.57.08" in seen.mounts, "the host's lies over it"
 
 
 def test_doctor_says_which_libcuda_a_container_has(installed: Installed, bundle: Maker, driver: Path) -> None:

@@ -171,7 +171,7 @@ for name in ("devices.list", "devices.allow"):
 with open(f"{folder}/ld.so.cache", "wb") as cache:
     rows = [Entry(b"lib%d.so" % n, b"/lib%d.so" % n, 3) for n in range(200)]
     cache.write(ldcache.merge(None, rows))
-tree.Tree.attach_file = lambda *words: print("merged")
+tree.Tree.cover = lambda self, target, file, data: print("merged", target, file)
 
 # A cgroup with one program, which the kernel does not show.
 programs = [1]
@@ -183,7 +183,7 @@ bpf.prog_attach = lambda fd, program, **how: programs.__setitem__(0, program)
 
 rules = (DeviceRule("c", 195, 0, "rw"),)
 operations = (
-    LdCache("/ld.so.cache", (Entry(b"liba.so", b"/liba.so", 3),), True, ""),
+    LdCache("/ld.so.cache", "/driver/ld.so.cache", (Entry(b"liba.so", b"/liba.so", 3),), True, ""),
     Relabel("/nowhere", "a:b:c:s0", "", False, ""),
     OpenCgroup("v1", folder, folder, rules, (), True, ""),
     OpenCgroup("v2", folder, folder, rules, (), True, ""),
@@ -207,7 +207,7 @@ def test_nothing_is_imported_in_the_containers_namespace(tmp_path: Path) -> None
     ran = subprocess.run(command, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
     merged, opened, allowed = ran.stdout.splitlines()
-    assert (merged, allowed) == ("merged", "c 195:0 rw")
+    assert (merged, allowed) == ("merged /ld.so.cache /driver/ld.so.cache", "c 195:0 rw")
     assert "cannot relabel /nowhere" in opened and "No such file" in opened
     assert opened.endswith("] [2]")
 

@@ -192,7 +192,7 @@ def test_a_mig_device_brings_no_name_of_its_parents_drm_nodes(mig_host: Node) ->
     words = cdi_engine.inject(config, mig_host.spec("graphics"), "0:0")
     plan = cdi_engine.start(config, mig_host, words[2:])
     assert plan is not None
-    assert not [item for item in plan.operations if isinstance(item, Symlink)]
+    assert not [item for item in plan.operations if isinstance(item, Symlink) and item.path.startswith("/dev/")]
 
 
 @pytest.mark.parametrize("sign", ["/usr/lib64/libc.so.6", "/lib/ld-musl-x86_64.so.1", "/etc/debian_version"])
@@ -230,7 +230,9 @@ def test_an_images_newer_cuda_comes_before_the_drivers(mig_host: Node, tmp_path:
     plan = cdi_engine.start(config, mig_host._replace(folder=tmp_path), words[2:])
     assert plan is not None
     (cache,) = [item for item in plan.operations if isinstance(item, LdCache)]
-    assert cache.entries()[0] == ("libcuda.so.1", f"/{folder}/libcuda.so.1")
+    (named,) = [path for soname, path in cache.entries() if soname == "libcuda.so.1"]
+    links = {item.path: item.to for item in plan.operations if isinstance(item, Symlink)}
+    assert links[named] == f"/{folder}/libcuda.so.1"
 
 
 def test_the_hook_that_is_registered_for_all_leaves_such_a_container_alone(mig_host: Node) -> None:

@@ -14,7 +14,7 @@ import pytest
 from oci_gpu_hook.driver.nodes import DeviceNode
 from oci_gpu_hook.errors import ConfigError
 from oci_gpu_hook.node.setup import cdispec
-from oci_gpu_hook.operations import Device, LdCache, Mount, OpenCgroup, Service
+from oci_gpu_hook.operations import Device, LdCache, Mount, OpenCgroup, Service, Tmpfs
 from oci_gpu_hook.planning import vendorshare
 from oci_gpu_hook.planning.plan import Plan
 from oci_gpu_hook.report.progress import Progress
@@ -112,7 +112,7 @@ def test_the_document_is_as_the_schema_says(host: Node) -> None:
 def test_spec_and_hook_agree(host: Node, names: tuple[str, ...]) -> None:
     by_cdi = by_spec(host, {}, host.vendors_spec(FLAG), *names)
     assert by_cdi == by_hook(host, {FLAG: ",".join(names)})
-    assert {type(it) for it in by_cdi} == {Device, Mount, LdCache, Service, OpenCgroup}
+    assert {type(it) for it in by_cdi} == {Device, Tmpfs, Mount, LdCache, Service, OpenCgroup}
 
 
 def test_a_vendor_without_a_device_has_files_for_all(bare: Node) -> None:

@@ -14,15 +14,19 @@ from hypothesis import strategies as st
 
 from oci_gpu_hook.container import compat as compats
 from oci_gpu_hook.container.compat import Compat, Note
-from oci_gpu_hook.container.layout import COMPAT_FOLDER, MUSL
+from oci_gpu_hook.container.layout import COMPAT_FOLDER
 from oci_gpu_hook.driver.inventory import Library
 from oci_gpu_hook.driver.proc import Gpu
 from oci_gpu_hook.formats.ldcache import Entry
-from oci_gpu_hook.operations import LdCache
-from oci_gpu_hook.planning import compatibility, provision
-from oci_gpu_hook.planning.plan import Share
+from oci_gpu_hook.operations import Cover, LdCache, Mount, Symlink
+from oci_gpu_hook.planning import compatibility, provision, vendorshare
+from oci_gpu_hook.planning.plan import Provision, Share
 from oci_gpu_hook.planning.selection import select
 from oci_gpu_hook.request.parse import Request
+from oci_gpu_hook.request.vendorrequest import VendorRequest
+from oci_gpu_hook.request.words import VISIBLE_DEVICES
+from oci_gpu_hook.vendors.vendorhost import VendorState
+from oci_gpu_hook.vendors.vendorinventory import VendorInventory
 from tests.unit.libcudas import ORIN, R575, library, note, said
 from tests.unit.linear import is_linear
 from tests.unit.process import contained
@@ -31,6 +35,7 @@ from tests.vocabulary.host import LAYOUT, everything
 COMPUTE = Request("env", ("1",), ("utility", "compute"))
 NEWER = "libcuda.so.575.57.08"
 NAMES = ("libcuda.so", "libcuda.so.1", NEWER)
+FOLDER = f"{provision.FOLDER}/lib64"
 GPUS = everything().gpus[:2]
 LIBRARIES = everything().libraries
 
@@ -57,9 +62,13 @@ def offered(note: Note | None = None, names: tuple[str, ...] = NAMES) -> Compat:
 def newer(
     compat: Compat, versions: tuple[str, str], gpus: tuple[Gpu, ...], libraries: tuple[Library, ...] = LIBRARIES
 ) -> tuple[tuple[Entry, ...], str]:
-    """What a driver's share has more, and what is said."""
-    found = compatibility.with_newer(Share("a driver", (), (), ()), compat, versions, gpus, libraries)
-    return found.newer, "".join(found.notes)
+    """What a driver's share has more, which is links in its folder and their entries, and what is said."""
+    found = compatibility.with_newer(Share("a driver", provision.FOLDER, (), (), ()), compat, versions, gpus, libraries)
+    for link, entry in zip(found.operations, found.entries):
+        path = entry.path.decode()
+        assert link == Symlink(path, f"{compat.folder}/{entry.soname.decode()}", True, link.reason)
+    assert len(found.operations) == len(found.entries)
+    return found.entries, "".join(found.notes)
 
 
 def decide(compat: Compat, driver: str = "535.1.1", brand: str = "Tesla", cuda: str = "12.2") -> tuple[list[str], str]:
@@ -67,7 +76,7 @@ def decide(compat: Compat, driver: str = "535.1.1", brand: str = "Tesla", cuda: 
     gpus = tuple([gpu._replace(brand=brand) for gpu in GPUS])
     entries, sentence = newer(compat, (driver, cuda), gpus)
     for entry in entries:
-        assert entry.path == f"{COMPAT_FOLDER}/".encode() + entry.soname
+        assert entry.path == f"{FOLDER}/".encode() + entry.soname
     return [entry.soname.decode() for entry in entries], sentence
 
 
@@ -291,20 +300,65 @@ def test_time_grows_with_an_images_folder_and_no_faster() -> None:
     assert is_linear(lambda entries: decide(offered(None, folders[entries])))
 
 
-def test_the_images_own_come_before_the_hosts_of_the_same_name_and_are_not_mounted() -> None:
+def with_offered(compat: Compat, *, has_driver: bool = False) -> Provision:
+    """What an image with newer libraries gets on a host with an older driver."""
     inventory = everything()._replace(driver_version="535.1.1")
-    layout = LAYOUT._replace(compat=offered())
+    layout = LAYOUT._replace(compat=compat, has_driver=has_driver)
     share = provision.of_nvidia(layout, COMPUTE, select(COMPUTE, inventory), inventory)
-    made = provision.join(layout, inventory.driver_version, (share,))
+    return provision.join(layout, inventory.driver_version, (share,))
+
+
+def test_the_images_own_have_the_names_of_the_hosts_and_are_not_mounted() -> None:
+    made = with_offered(offered())
     (cache,) = [operation for operation in made.operations if isinstance(operation, LdCache)]
-    paths = [path for soname, path in cache.entries() if soname == "libcuda.so.1"]
-    assert paths[0] == f"{COMPAT_FOLDER}/libcuda.so.1" and len(paths) > 1
-    assert "first, as they are newer" in cache.reason
+    assert [path for soname, path in cache.entries() if soname == "libcuda.so.1"] == [f"{FOLDER}/libcuda.so.1"]
     assert [text for text in made.notes if f"the image's {NEWER} is used" in text]
-    mounts = provision.library_mounts(provision.brought(layout, COMPUTE, inventory))
+    links = {it.path: it.to for it in made.operations if isinstance(it, Symlink) and it.path.startswith(FOLDER)}
+    # Its own libcuda.so, which no cache names, may lead anywhere.
+    assert links == {f"{FOLDER}/{name}": f"{COMPAT_FOLDER}/libcuda.so.1" for name in ("libcuda.so.1", "libcuda.so")}
+    mounts = [operation for operation in made.operations if isinstance(operation, Mount)]
     assert mounts and not [one for one in mounts if COMPAT_FOLDER in one.source + one.target]
-    without = provision.join(layout._replace(loader=MUSL), inventory.driver_version, (share,)).operations
-    assert not [operation for operation in without if isinstance(operation, LdCache)]
+    assert links.keys().isdisjoint([path for one in mounts for path in one.paths()])
+    (hosts_own,) = [one for one in mounts if "/libcuda.so." in one.target]
+    assert hosts_own.paths() == (f"{FOLDER}/{hosts_own.source.rpartition('/')[2]}",)
+
+
+def test_each_newer_name_has_its_link_and_the_host_keeps_all_others() -> None:
+    names = ("libcuda.so.1", "libnvidia-ptxjitcompiler.so.1", "libnvidia-no-hosts.so.7")
+    made = with_offered(offered(names=(NEWER, *names)))
+    links = {it.path: it.to for it in made.operations if isinstance(it, Symlink) and COMPAT_FOLDER in it.to}
+    assert links.items() >= {f"{FOLDER}/{name}": f"{COMPAT_FOLDER}/{name}" for name in names}.items()
+    without, given = [
+        {path for it in found.operations if isinstance(it, Mount) for path in it.paths()}
+        for found in (with_offered(offered(names=(NEWER,))), made)
+    ]
+    assert without - given == {*links} & without == {*links} - {f"{FOLDER}/libnvidia-no-hosts.so.7"}
+    assert given < without
+
+
+def test_what_the_images_own_are_in_the_place_of_covers_no_driver_in_the_image() -> None:
+    without, given = [
+        {file for it in with_offered(compat, has_driver=True).operations if isinstance(it, Cover) for file in it.files}
+        for compat in (offered(names=(NEWER,)), offered())
+    ]
+    assert without - given == {f"{FOLDER}/libcuda.so.1", f"{FOLDER}/libcuda.so"}
+    assert given < without
+
+
+def test_a_jetsons_own_keep_their_folder_and_come_after_the_images() -> None:
+    """Its libraries lie in a folder of their own, each by all its names: the loader takes the first."""
+    own = "/usr/lib/aarch64-linux-gnu/nvidia"
+    names = ("libcuda.so.1.1", "libcuda.so.1")
+    cuda = Library(f"{own}/{names[0]}", names[0], names[1], names, 0xA03, 64, "", ("drivers",), own)
+    state = VendorState(VendorInventory("/lists", VISIBLE_DEVICES, libraries=(cuda,)))
+    share = vendorshare.share(LAYOUT, VendorRequest(VISIBLE_DEVICES, "/lists", "env", ("all",)), state)
+    compat = offered(Note((13, 2), None, None))
+    found = compatibility.with_newer(share, compat, ("", "12.6"), (), (cuda,))
+    first, second = [entry.path.decode() for entry in found.entries if entry.soname == b"libcuda.so.1"]
+    assert (first, second) == (f"{FOLDER}/libcuda.so.1", f"{own}/libcuda.so.1")
+    assert {*share.operations} < {*found.operations}
+    (link,) = {*found.operations} - {*share.operations}
+    assert isinstance(link, Symlink) and (link.path, link.to) == (first, f"{COMPAT_FOLDER}/libcuda.so.1")
 
 
 def test_brands_have_nvmls_numbers() -> None:

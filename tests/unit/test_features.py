@@ -42,7 +42,7 @@ def mig(parent: int, number: int, profile: str) -> MigDevice:
 
 def inventory(**fields: Any) -> DriverInventory:
     empty: dict[str, Any] = dict.fromkeys(DriverInventory._fields, ())
-    empty.update(driver_version="580.65.06", cuda_version="13.0", library_folder="")
+    empty.update(driver_version="580.65.06", cuda_version="13.0")
     return DriverInventory(**{**empty, **fields})
 
 

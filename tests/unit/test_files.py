@@ -102,6 +102,7 @@ def test_a_library_comes_with_its_capabilities_in_the_exact_version_only(
     [
         ("libcuda", ("libcuda.so.1", "libcuda.so")),
         ("libGLX_nvidia", ("libGLX_nvidia.so.1", "libGLX_indirect.so.0")),
+        ("libvdpau_nvidia", ("libvdpau_nvidia.so.1", "libvdpau_nvidia.so")),
         ("libnvidia-opticalflow", ("libnvidia-opticalflow.so.1", "libnvidia-opticalflow.so")),
         ("libnvidia-vulkan-producer", ("libnvidia-vulkan-producer.so",)),
         # Its SONAME is its file's name.
@@ -148,11 +149,12 @@ def test_an_own_version_is_the_files_and_not_its_numbers(tmp_path: Path) -> None
     assert library.file == "libnvidia-egl-xcb.so.1.0.04"
 
 
-def test_vdpau_goes_to_its_subfolder(tmp_path: Path) -> None:
+def test_vdpau_may_lie_in_its_subfolder_and_goes_to_the_folder_itself(tmp_path: Path) -> None:
     hosts.plant_library(tmp_path, f"{FOLDER}/vdpau/libvdpau_nvidia.so.{VERSION}", "libvdpau_nvidia.so.1")
     hosts.plant_library(tmp_path, f"{FOLDER}/vdpau/libcuda.so.{VERSION}")
     (library,) = files.libraries(driver(tmp_path))
-    assert (library.file, library.subfolder) == (f"libvdpau_nvidia.so.{VERSION}", "vdpau")
+    assert (library.file, library.subfolder) == (f"libvdpau_nvidia.so.{VERSION}", "")
+    assert library.names == (f"libvdpau_nvidia.so.{VERSION}", "libvdpau_nvidia.so.1", "libvdpau_nvidia.so")
     assert library.path == f"{FOLDER}/vdpau/libvdpau_nvidia.so.{VERSION}"
 
 
@@ -173,7 +175,6 @@ def test_32_bit_twins_stand_beside(tmp_path: Path, machine: str, folder: str) ->
     twin = [(32, f"{folder}/{name}", 0x0003)] if machine == "x86_64" else []
     native = {"x86_64": 0x0303, "aarch64": 0x0A03}[machine]
     assert [(item.bits, item.path, item.flags) for item in found] == [(64, f"/usr/lib64/{name}", native), *twin]
-    assert files.library_folder(found) == "/usr/lib64"
 
 
 @pytest.mark.parametrize(
@@ -193,16 +194,6 @@ def test_the_loaders_cache_knows_the_place_best(tmp_path: Path) -> None:
     assert next(iter(files.libraries(driver(tmp_path)))).path.startswith("/opt/driver/lib/")
     hosts.plant(tmp_path, "etc/ld.so.cache", b"no cache at all")
     assert next(iter(files.libraries(driver(tmp_path)))).path.startswith(f"{FOLDER}/")
-
-
-def test_the_library_folder_is_the_one_of_most_libraries(tmp_path: Path) -> None:
-    assert files.library_folder({}) == ""
-    hosts.plant_library(tmp_path, f"/usr/lib64/libcuda.so.{VERSION}")
-    for name in ("libnvidia-ml", "libnvidia-cfg"):
-        hosts.plant_library(tmp_path, f"{FOLDER}/nvidia/current/{name}.so.{VERSION}")
-    hosts.plant_library(tmp_path, f"/usr/lib64/vdpau/libvdpau_nvidia.so.{VERSION}")
-    found = files.libraries(driver(tmp_path))
-    assert files.library_folder(found) == f"{FOLDER}/nvidia/current"
 
 
 @pytest.mark.parametrize(("name", "capabilities"), rows(PROGRAMS))
@@ -236,6 +227,38 @@ def test_configuration_of_another_machine_is_left(tmp_path: Path, machine: str) 
     assert configuration(tmp_path) == ()
 
 
+VULKAN = "/etc/vulkan/icd.d/nvidia_icd.json"
+OPENCL = "/etc/OpenCL/vendors/nvidia.icd"
+
+
+def icd(library: str) -> str:
+    """A manifest of Vulkan's; those of EGL and of layers name a library in the same way."""
+    return f'{{\n "file_format_version": "1.0.1",\n "ICD": {{"library_path": "{library}", "api": "lib/1.4"}}\n}}\n'
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "bare"),
+    [
+        (VULKAN, icd("/usr/lib64/libGLX_nvidia.so.0"), icd("libGLX_nvidia.so.0")),
+        (VULKAN, icd("../../../lib64/libGLX_nvidia.so.0"), icd("libGLX_nvidia.so.0")),
+        (VULKAN, icd(r"\/usr\/lib64\/libGLX_nvidia.so.0"), icd("libGLX_nvidia.so.0")),
+        (VULKAN, icd("libGLX_nvidia.so.0"), ""),
+        (VULKAN, icd("/opt/vulkan/driver"), ""),
+        (VULKAN, "", ""),
+        (OPENCL, f"{FOLDER}/libnvidia-opencl.so.1\n", "libnvidia-opencl.so.1\n"),
+        (OPENCL, "libnvidia-opencl.so.1\n", ""),
+        # A script of X names no library of the loader's.
+        ("/usr/share/X11/xorg.conf.d/10-nvidia.conf", 'ModulePath "/usr/lib64/libx.so"\n', ""),
+    ],
+)
+def test_a_library_is_named_without_its_folder_which_is_the_hosts(
+    tmp_path: Path, path: str, text: str, bare: str
+) -> None:
+    hosts.plant(tmp_path, path, text)
+    (file,) = configuration(tmp_path)
+    assert (file.path, file.target, file.text) == (path, path, bare)
+
+
 @pytest.mark.parametrize(
     ("path", "planted"), [("/etc/cufile.json", "/etc/cufile.json"), ("/run/udev", "/run/udev/data/x")]
 )
@@ -258,11 +281,14 @@ def test_modules_of_the_x_server_stay_where_they_are(tmp_path: Path, module: str
     (plain,) = configuration(tmp_path)
     assert (plain.path, plain.target) == (f"{folder}/{name}", f"{folder}/{name}")
     assert set(plain.capabilities) == GRAPHICS
+    # Where the server that an image brings looks, below the folder that it was built with.
+    below = {"nvidia_drv.so": "drivers", "libglxserver_nvidia.so": "extensions"}[name]
+    assert plain.module == f"{below}/{name}"
     versioned = f"{folder}/{name}.{VERSION}"
     hosts.plant(tmp_path, versioned, "")
-    assert [(file.path, file.target) for file in configuration(tmp_path)] == [
-        (versioned, versioned),
-        (versioned, f"{folder}/{name}"),
+    assert [(file.path, file.target, file.module) for file in configuration(tmp_path)] == [
+        (versioned, versioned, f"{below}/{name}.{VERSION}"),
+        (versioned, f"{folder}/{name}", f"{below}/{name}"),
     ]
 
 

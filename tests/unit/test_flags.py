@@ -16,16 +16,22 @@ import pytest
 
 from oci_gpu_hook.cli import flaglines
 from oci_gpu_hook.cli.flaglines import WantedDevices
+from oci_gpu_hook.container.layout import MUSL
 from oci_gpu_hook.driver import survey
 from oci_gpu_hook.node.gpus import nvml
+from oci_gpu_hook.operations import Mount
+from oci_gpu_hook.planning import provision
+from oci_gpu_hook.request.parse import Request
+from oci_gpu_hook.request.words import CAPABILITIES
 from tests.unit import hosts, manifests
+from tests.unit.containers import planned
 from tests.unit.program import Program
-from tests.vocabulary.host import FACTS, MIG_UUID, plant
+from tests.vocabulary.host import FACTS, LAYOUT, MIG_UUID, everything, plant
 
 UUIDS = [hosts.uuid(1), hosts.uuid(0)]
 NODES = ("/dev/nvidiactl", "/dev/nvidia1", "/dev/nvidia-uvm")
-ALL = WantedDevices(("all",), (UUIDS[0], UUIDS[1]), NODES, "nvidia_driver_580.65.06")
-TWO = WantedDevices(("0", UUIDS[1]), (UUIDS[0], UUIDS[1]), NODES, "nvidia_driver_580.65.06")
+ALL = WantedDevices(("all",), (UUIDS[0], UUIDS[1]), NODES, "580.65.06")
+TWO = WantedDevices(("0", UUIDS[1]), (UUIDS[0], UUIDS[1]), NODES, "580.65.06")
 SPAWNERS = ("runtime", "device-requests", "by-user", "driver-volume")
 
 
@@ -187,6 +193,35 @@ def test_any_is_for_ways_by_which_the_hook_chooses(program: Program, tree: Path)
     ):
         said = program.mistake(2, *command(tree, engine, "--way", way, "any"))
         assert f"--way {way} needs the names of GPUs" in said
+
+
+# systemd-nspawn.
+
+
+@pytest.mark.parametrize("is_file", [False, True])
+def test_nspawn_binds_files_where_the_loader_and_programs_look_by_themselves(is_file: bool) -> None:
+    """It makes no cache of the loader's, so that nothing would find a library in the driver's folder."""
+    cuda = next(library for library in everything().libraries if library.soname == "libcuda.so.1")
+    twin = cuda._replace(path="/usr/lib32/libcuda.so", bits=32)
+    inventory = everything()._replace(libraries=(*everything().libraries, twin))
+    request = Request("env", ("all",), CAPABILITIES, features=("gds",))
+    lines, _ = flaglines.nspawn(planned(request, inventory, LAYOUT._replace(caches=False)), is_file=is_file)
+    start = "BindReadOnly=" if is_file else "--bind-ro="
+    pairs = [line.removeprefix(start).split(":") for line in lines if line.startswith(start)]
+    bound = {target: source for source, target in pairs}
+    assert not [line for line in lines if provision.FOLDER in line]
+    # As with musl, which reads no cache either.
+    others = planned(request, inventory, LAYOUT._replace(loader=MUSL)).operations
+    mounts = {path: it.source for it in others if isinstance(it, Mount) for path in it.paths()}
+    assert bound == {path: source for path, source in mounts.items() if not path.startswith("/proc/")}
+    folder, folder_32 = LAYOUT.library_folder, LAYOUT.library_folder_32
+    for path, source in (
+        *[(f"{folder}/{name}", cuda.path) for name in cuda.names],
+        *[(f"{folder_32}/{name}", twin.path) for name in cuda.names],
+        (f"{folder}/gbm/nvidia-drm_gbm.so", f"{folder}/libnvidia-allocator.so.{hosts.VERSION}"),
+        *[(path, path) for path in ("/usr/bin/nvidia-smi", "/etc/OpenCL/vendors/nvidia.icd", "/etc/cufile.json")],
+    ):
+        assert bound[path] == source
 
 
 # JupyterHub.

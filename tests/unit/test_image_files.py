@@ -21,7 +21,7 @@ from tests.unit.caches import parse
 
 OURS = Entry(b"libcuda.so.1", b"/usr/lib64/libcuda.so.1", 0x303)
 THEIRS = Entry(b"liba.so.1", b"/usr/lib64/liba.so.1", 0x303)
-CACHE = "/etc/ld.so.cache"
+CACHE, FILE = "/etc/ld.so.cache", "/usr/local/nvidia/ld.so.cache"
 
 
 class Attached(Tree):
@@ -29,7 +29,7 @@ class Attached(Tree):
 
     data = b""
 
-    def attach_file(self, target: str, data: bytes) -> None:
+    def cover(self, target: str, file: str, data: bytes) -> None:
         self.data = data
 
 
@@ -38,7 +38,7 @@ def merged(root: Path) -> set[Entry]:
     fd = os.open(root, os.O_PATH)
     try:
         tree = Attached(fd, (syscalls.mount_of(fd)[0],), Undo())
-        loadercache.merge(tree, CACHE, (OURS,))
+        loadercache.merge(tree, CACHE, FILE, (OURS,))
     finally:
         os.close(fd)
     return {Entry(*row[:4]) for row in parse(tree.data).entries}

@@ -16,7 +16,18 @@ from oci_gpu_hook.cli import render, shown
 from oci_gpu_hook.errors import ApplyError
 from oci_gpu_hook.formats.devicerule import DeviceRule
 from oci_gpu_hook.formats.ldcache import Entry
-from oci_gpu_hook.operations import Device, LdCache, Mount, OpenCgroup, Relabel, Service, Symlink, TellSystemd, Tmpfs
+from oci_gpu_hook.operations import (
+    Cover,
+    Device,
+    LdCache,
+    Mount,
+    OpenCgroup,
+    Relabel,
+    Service,
+    Symlink,
+    TellSystemd,
+    Tmpfs,
+)
 
 if TYPE_CHECKING:
     from oci_gpu_hook.operations import Operation
@@ -27,9 +38,10 @@ EXAMPLES: tuple[Operation, ...] = (
     Mount("/h/a", "/c/a.1", ("ro",), True, "why", names=("a",)),
     Service("/h/socket", "/c/socket", 0, False, "why"),
     Device("/dev/nvidia0", "c", 195, 0, "rw", 0o666, 0, 0, "", True, "why"),
+    Cover("/usr/lib64", ("/usr/local/nvidia/lib64/liba.so.1",), False, "why"),
     Symlink("/dev/dri/by-path/x", "../card0", False, "why"),
     Tmpfs("/proc/driver/nvidia", ("ro",), ("gpus",), (("params", "x", 0o444),), True, "why"),
-    LdCache("/etc/ld.so.cache", (Entry(b"liba.so", b"/liba.so", 3),), True, "why"),
+    LdCache("/etc/ld.so.cache", "/usr/local/nvidia/ld.so.cache", (Entry(b"liba.so", b"/liba.so", 3),), True, "why"),
     Relabel("/dev/shm", "a:b:c:s0", "a:b:d:s0", True, "why"),
     OpenCgroup("v2", "/sys/fs/cgroup/c", "/sys/fs/cgroup/c", (RULE,), (RULE,), True, "why"),
     TellSystemd("c.scope", (RULE,), (("char-pts", "rwm"),), False, "why"),

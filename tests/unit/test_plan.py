@@ -125,7 +125,8 @@ def test_no_access_has_mknod_and_every_mount_forbids_setuid_and_devices(host: Dr
 
 
 def test_params_forbid_making_nodes_and_keep_the_rest(host: DriverInventory) -> None:
-    (tmpfs,) = [operation for operation in made(host).operations if isinstance(operation, Tmpfs)]
+    folder, tmpfs = [operation for operation in made(host).operations if isinstance(operation, Tmpfs)]
+    assert (folder.path, tmpfs.path) == ("/usr/local/nvidia", "/proc/driver/nvidia")
     params = {name: content for name, content, _ in tmpfs.files}["params"]
     assert params == hosts.PARAMS.replace("ModifyDeviceFiles: 1", "ModifyDeviceFiles: 0")
 
@@ -187,7 +188,8 @@ def test_the_document_has_the_documented_form(host: DriverInventory) -> None:
         "device": {"path", "type", "major", "minor", "access", "required"},
         "service": {"source", "target", "options", "required"},
         "tmpfs": {"path", "options", "files", "required"},
-        "ldcache": {"entries", "path", "required"},
+        "ldcache": {"entries", "path", "file", "required"},
+        "symlink": {"path", "to", "covers", "required"},
         "cgroup": {"rules", "version", "required"},
     }
     for operation in operations:

@@ -198,8 +198,8 @@ def test_a_file_of_another_length_is_no_inventory(written: Saved) -> None:
 
 
 def test_a_file_of_another_format_is_no_inventory(written: Saved) -> None:
-    assert HEADING.endswith(b" 8\n")
-    for heading in (HEADING.replace(b"8", b"7"), HEADING.replace(b"8", b"88"), HEADING.upper()):
+    assert HEADING.endswith(b" 9\n")
+    for heading in (HEADING.replace(b"9", b"8"), HEADING.replace(b"9", b"99"), HEADING.upper()):
         assert written.read(heading + written.data[len(HEADING) :]) is None
 
 

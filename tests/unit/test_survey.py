@@ -77,7 +77,7 @@ def test_the_survey_finds_the_driver(tmp_path: Path) -> None:
     found = survey.survey(hosts.host(tmp_path))
     assert found.driver_version == hosts.VERSION
     assert {library.soname for library in found.libraries} == set(hosts.SONAMES.values())
-    assert found.library_folder == f"/{hosts.LIBRARY_FOLDER}"
+    assert {library.path.rpartition("/")[0] for library in found.libraries} == {f"/{hosts.LIBRARY_FOLDER}"}
     assert found.misfits == ()
     assert [file.path for file in found.firmware] == [f"/lib/firmware/nvidia/{hosts.VERSION}/gsp_ga10x.bin"]
     assert found.binaries[0].path == "/usr/bin/nvidia-smi"
@@ -107,7 +107,7 @@ def test_in_a_driver_root_links_lead_within_it_and_paths_are_the_hosts(tmp_path:
     (library,) = found.libraries
     assert library.path == f"/run/driver{real}"
     assert library.file == f"libcuda.so.{hosts.VERSION}"
-    assert found.library_folder == f"/{hosts.LIBRARY_FOLDER}"
+    assert (library.subfolder, library.folder) == ("", "")
     targets = [(file.path, file.target) for file in (*found.binaries, *found.files, *found.firmware)]
     assert targets == [
         ("/run/driver/opt/real/nvidia-smi", "/usr/bin/nvidia-smi"),

@@ -11,10 +11,11 @@ from oci_gpu_hook.driver.inventory import DriverFile, Library
 from oci_gpu_hook.driver.nodes import DeviceNode
 from oci_gpu_hook.errors import ConfigError, DriverError, RequestError
 from oci_gpu_hook.operations import Device as Node
-from oci_gpu_hook.operations import LdCache, Mount, Service, Symlink
+from oci_gpu_hook.operations import LdCache, Mount, Service, Symlink, Tmpfs
 from oci_gpu_hook.planning import provision, vendorshare
 from oci_gpu_hook.planning.plan import Plan, Provision, Share
 from oci_gpu_hook.request.vendorrequest import VendorRequest
+from oci_gpu_hook.request.words import VISIBLE_DEVICES
 from oci_gpu_hook.vendors.vendorhost import VendorDevice, VendorState
 from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Link, VendorInventory
 
@@ -102,13 +103,16 @@ def test_a_file_without_single_devices_says_so() -> None:
     assert paths(share("all", host=host)) == ["/dev/acmectl"]
 
 
-def test_libraries_go_to_the_loaders_folder_and_the_rest_to_its_own_place() -> None:
-    operations = share("all").operations
+def test_libraries_go_to_the_vendors_folder_and_the_rest_to_its_own_place() -> None:
+    given = share("all")
+    operations = given.operations
     mounts = [(item.source, item.target) for item in operations if isinstance(item, Mount)]
     assert mounts == [
-        ("/opt/acme/lib/libacme.so.1.2", "/usr/lib64/libacme.so.1.2"),
+        ("/opt/acme/lib/libacme.so.1.2", "/usr/local/oci-gpu-hook/lib64/libacme.so.1.2"),
         ("/opt/acme/bin/tool", "/usr/bin/tool"),
     ]
+    assert given.folder == "/usr/local/oci-gpu-hook"
+    assert [entry.path for entry in given.entries] == [b"/usr/local/oci-gpu-hook/lib64/libacme.so.1"]
     assert [item.source for item in operations if isinstance(item, Service)] == ["/run/acme.sock"]
     assert [item.path for item in operations if isinstance(item, Symlink)] == ["/usr/lib64/libacme.so"]
     assert all("OCI_ACME" in item.reason for item in operations)
@@ -116,10 +120,32 @@ def test_libraries_go_to_the_loaders_folder_and_the_rest_to_its_own_place() -> N
     assert [item.required for item in operations if isinstance(item, Mount)] == [True, False]
 
 
+def test_with_musl_libraries_go_to_the_loaders_folder() -> None:
+    given = vendorshare.share(LAYOUT._replace(library_folder="/usr/lib", loader=MUSL), request("all"), HOST)
+    assert given.folder == ""
+    targets = [item.target for item in given.operations if isinstance(item, Mount)]
+    assert targets == ["/usr/lib/libacme.so.1.2", "/usr/bin/tool"]
+
+
+def test_what_nvidias_flag_brings_on_a_jetson_or_under_wsl_is_in_nvidias_folder() -> None:
+    nvidias = HOST._replace(inventory=INVENTORY._replace(flag=VISIBLE_DEVICES))
+    given = share("all", host=nvidias)
+    assert given.folder == provision.FOLDER
+    assert [entry.path for entry in given.entries] == [f"{provision.FOLDER}/lib64/libacme.so.1".encode()]
+
+
+def test_without_a_library_there_is_no_folder() -> None:
+    given = share("all", host=HOST._replace(inventory=INVENTORY._replace(libraries=())))
+    assert (given.folder, given.entries) == ("", ())
+    assert not [item for item in joined(given).operations if isinstance(item, (Tmpfs, LdCache))]
+
+
 def test_what_lies_in_a_mounted_folder_has_a_place_in_the_cache_only() -> None:
     cached = INVENTORY._replace(libraries=(), cached=(library(folder="/opt/acme/lib"),))
     given = share("all", host=HOST._replace(inventory=cached))
     assert [entry.path for entry in given.entries] == [b"/opt/acme/lib/libacme.so.1"]
+    # The cache is a file of the folder.
+    assert given.folder == vendorshare.FOLDER
     assert not [item for item in given.operations if isinstance(item, Mount) and ".so" in item.target]
 
 
@@ -177,6 +203,26 @@ def test_all_libraries_are_in_one_cache() -> None:
     ]
 
 
+def test_two_shares_of_one_folder_make_one_filesystem_with_the_files_of_both() -> None:
+    first = share("0")._replace(texts=(("etc/a/x.json", "1"), ("etc/a/y.json", "2")))
+    second = other("OCI_B", libraries=(library("libb"),))._replace(texts=(("share/z.icd", "3"),))
+    without = other("OCI_C", files=(DriverFile("/opt/c/tool", "/usr/bin/c", ("g",)),))
+    made = joined(without, first, second)
+    folder, *others = made.operations
+    assert isinstance(folder, Tmpfs) and not [item for item in others if isinstance(item, Tmpfs)]
+    assert (folder.path, folder.folders) == (vendorshare.FOLDER, ("etc/a", "share"))
+    assert folder.files == (("etc/a/x.json", "1", 0o444), ("etc/a/y.json", "2", 0o444), ("share/z.icd", "3", 0o444))
+    (cache,) = [item for item in others if isinstance(item, LdCache)]
+    assert cache.file == f"{vendorshare.FOLDER}/ld.so.cache"
+
+
+def test_each_folder_is_a_filesystem_of_its_own_and_one_of_them_has_the_cache() -> None:
+    made = joined(share("0")._replace(folder=provision.FOLDER), other("OCI_B", libraries=(library("libb"),)))
+    for found in (made.operations, made.operations[:2]):
+        assert [it.path for it in found if isinstance(it, Tmpfs)] == [provision.FOLDER, vendorshare.FOLDER]
+    assert [item.file for item in made.operations if isinstance(item, LdCache)] == [f"{provision.FOLDER}/ld.so.cache"]
+
+
 def test_what_two_give_alike_is_given_once() -> None:
     again = share("0", "1")._replace(giver="/v/b.json")
     made = joined(share("0"), again)
@@ -195,7 +241,7 @@ def test_what_two_give_alike_is_given_once() -> None:
         {"files": (DriverFile("/opt/b/tool", "/usr/bin/tool", ("g",)),)},
         {"libraries": (library(at="/opt/b/lib"),)},
         {"links": (Link("/usr/lib64/libacme.so", "elsewhere.so"),)},
-        {"links": (Link("/usr/lib64/libacme.so.1", "elsewhere.so"),)},
+        {"links": (Link("/usr/local/oci-gpu-hook/lib64/libacme.so.1", "elsewhere.so"),)},
     ],
 )
 def test_two_that_want_different_things_at_one_path_get_nothing(fields: dict[str, object]) -> None:

@@ -18,6 +18,7 @@ from oci_gpu_hook.errors import RequestError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.gpus import nvml
 from oci_gpu_hook.operations import Device, LdCache, Mount, Service, Symlink, Tmpfs
+from oci_gpu_hook.planning import provision
 from oci_gpu_hook.planning.plan import Plan
 from oci_gpu_hook.request import sources
 from oci_gpu_hook.request.parse import Request, parse_request
@@ -32,6 +33,8 @@ UUID = hosts.uuid(1)
 OTHER_VERSION = "535.54.03"
 # A 32-bit library.
 TWIN = f"/usr/lib/i386-linux-gnu/libcuda.so.{hosts.VERSION}"
+# Where a container has the driver's libraries, of 64 and of 32 bits.
+GIVEN, GIVEN_32 = f"{provision.FOLDER}/lib64", f"{provision.FOLDER}/lib"
 MIG_UUID = "MIG-22222222-3333-4444-5555-666666666666"
 LAYOUT = DEBIAN._replace(library_folder=FOLDER)
 FACTS = nvml.Facts(

@@ -9,19 +9,31 @@ from oci_gpu_hook.asking import Spec
 from oci_gpu_hook.container.compat import Compat
 from oci_gpu_hook.driver import catalogue
 from oci_gpu_hook.formats import glob
-from oci_gpu_hook.operations import Device, LdCache, Mount, Service, Tmpfs
+from oci_gpu_hook.operations import Device, LdCache, Mount, Service, Symlink, Tmpfs
 from oci_gpu_hook.planning import carriedout
 from oci_gpu_hook.vendors import wsl
 from tests.unit import hosts
-from tests.vocabulary.host import FOLDER, LAYOUT, OTHER_VERSION, TWIN, brings, everything, planned, targets
+from tests.vocabulary.host import (
+    FOLDER,
+    GIVEN,
+    GIVEN_32,
+    LAYOUT,
+    OTHER_VERSION,
+    TWIN,
+    brings,
+    everything,
+    planned,
+    targets,
+)
 from tests.vocabulary.row import REFUSED, SERVED, Row
 
 
 def _options(path: str, capabilities: str = "utility") -> tuple[str, ...]:
-    for operation in planned("1", capabilities).operations:
-        if isinstance(operation, Mount) and operation.target == path:
-            return operation.options
-    return ()
+    """Of the mount to which the link at `path` leads."""
+    operations = planned("1", capabilities).operations
+    (led,) = [operation.to for operation in operations if isinstance(operation, Symlink) and operation.path == path]
+    (mount,) = [operation for operation in operations if isinstance(operation, Mount) and operation.target == led]
+    return mount.options
 
 
 def _by_cdi_too(path: str) -> bool:
@@ -48,11 +60,17 @@ def _newer_cuda_comes_first() -> bool:
     layout = LAYOUT._replace(compat=COMPAT)
     operations = planned("1", "compute", layout).operations
     (cache,) = [operation for operation in operations if isinstance(operation, LdCache)]
-    sources = {operation.source for operation in operations if isinstance(operation, Mount)}
-    named = cache.entries()[0][1] == "/usr/local/cuda/compat/libcuda.so.1"
-    return named and not any("compat" in source for source in sources)
+    mounts = [operation for operation in operations if isinstance(operation, Mount)]
+    links = {operation.path: operation.to for operation in operations if isinstance(operation, Symlink)}
+    named = [path for soname, path in cache.entries() if soname == "libcuda.so.1"]
+    return (
+        [links.get(path) for path in named] == ["/usr/local/cuda/compat/libcuda.so.1"]
+        and not any("compat" in mount.source for mount in mounts)
+        and not any(path in links for mount in mounts for path in mount.paths())
+    )
 
 
+GIVEN_TWIN = f"{GIVEN_32}/{TWIN.rpartition('/')[2]}"
 COMPUTE = (
     "libcuda libcudadebugger libnvidia-opencl libnvidia-gpucomp libnvidia-ptxjitcompiler libnvidia-fatbinaryloader "
     "libnvidia-allocator libnvidia-compiler libnvidia-pkcs11 libnvidia-pkcs11-openssl3 libnvidia-nvvm "
@@ -90,22 +108,24 @@ INJECTED = (
     Row("2.1", "graphics / display", SERVED,
         lambda: all(brings(capability, GRAPHICS) for capability in ("graphics", "display"))),
     Row("2.1", "graphics extras", SERVED,
-        lambda: {f"{FOLDER}/libnvidia-egl-gbm.so.1.1.2", f"{FOLDER}/xorg/modules/drivers/nvidia_drv.so",
-                 f"{FOLDER}/libnvidia-vulkan-producer.so", "/usr/bin/nvidia-xconfig"} <= targets("1", "graphics")),
+        lambda: {f"{GIVEN}/libnvidia-egl-gbm.so.1.1.2", f"{FOLDER}/xorg/modules/drivers/nvidia_drv.so",
+                 f"{GIVEN}/libnvidia-vulkan-producer.so", "/usr/bin/nvidia-xconfig"} <= targets("1", "graphics")),
     Row("2.1", "ngx", SERVED, lambda: brings("ngx", "libnvidia-ngx")),
     # By what its ELF header says, and only where the machine runs such programs.
     Row("2.1", "compat32", SERVED,
-        lambda: (TWIN in targets("1", "compute,compat32")) == (platform.machine() == "x86_64")
-            and not {TWIN} & (targets("1", "compute") | targets("1", "utility,compat32"))),
+        lambda: (GIVEN_TWIN in targets("1", "compute,compat32")) == (platform.machine() == "x86_64")
+            and not {GIVEN_TWIN} & (targets("1", "compute") | targets("1", "utility,compat32"))),
     # By pattern: which of the driver package's libraries those of Windows look for changes with the driver.
     Row("2.1", "always on WSL", SERVED,
         lambda: "libdxcore.so" in wsl.REQUIRED and glob.matches(wsl.OF_STORE[0], "libnvdxgdmal.so.1")),
     Row("2.1", "selection rule", SERVED,
-        lambda: f"{FOLDER}/libnvidia-encode.so.{hosts.VERSION}" in targets("1", "video")
+        lambda: f"{GIVEN}/libnvidia-encode.so.{hosts.VERSION}" in targets("1", "video")
             and not any(OTHER_VERSION in path for path in targets("1", "all"))),
     # Everything of the driver's version wherever it lies is not what was asked for: the catalogue names each.
     Row("2.1", "CDI rule", REFUSED, lambda: not any("libnvidia-api" in path for path in targets("1", "all"))),
-    Row("2.1", "host search paths", SERVED, lambda: everything().library_folder == FOLDER),
+    Row("2.1", "host search paths", SERVED,
+        lambda: {library.path.rpartition("/")[0] for library in everything().libraries if library.bits == 64}
+            == {FOLDER, f"{FOLDER}/vdpau"}),
     Row("2.2", "Binaries: utility", SERVED,
         lambda: {f"/usr/bin/{name}" for name in PROGRAMS} <= targets("1", "utility")
             and _options("/usr/bin/nvidia-smi") == ("ro", "nosuid", "nodev")),
@@ -166,10 +186,10 @@ INJECTED = (
     Row("2.4", "OpenCL/vendors/nvidia.icd", SERVED,
         lambda: "/etc/OpenCL/vendors/nvidia.icd" in targets("1", "compute")),
     Row("2.4", "Symlinks legacy", SERVED,
-        lambda: {f"{FOLDER}/{name}" for name in ("libcuda.so", "libGLX_indirect.so.0", "libnvidia-opticalflow.so")}
+        lambda: {f"{GIVEN}/{name}" for name in ("libcuda.so", "libGLX_indirect.so.0", "libnvidia-opticalflow.so")}
                 <= targets("1", "all")),
     Row("2.4", "Symlinks CDI", SERVED,
-        lambda: {f"{FOLDER}/gbm/nvidia-drm_gbm.so", f"{FOLDER}/libnvidia-ml.so.1"} <= targets("1", "all")),
+        lambda: {f"{FOLDER}/gbm/nvidia-drm_gbm.so", f"{GIVEN}/libnvidia-ml.so.1"} <= targets("1", "all")),
     Row("2.4", "Legacy hook alone does not inject ICD files", SERVED,
         lambda: "/usr/share/glvnd/egl_vendor.d/10_nvidia.json" in targets("1", "graphics")),
 )  # fmt: skip

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How an image is laid out: its loader's library folders, a driver that lies there, its X server's modules."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+import pytest
+
+from oci_gpu_hook.container import layout
+from oci_gpu_hook.container.layout import Layout
+from tests.unit import cdi_engine, hosts
+
+FEDORAS, DEBIANS = "/usr/lib64/xorg/modules", "/usr/lib/xorg/modules"
+
+
+def layout_of(root: Path, *, draws: bool = True) -> Layout:
+    """The layout of an image that lies in this folder."""
+    fd = os.open(root, os.O_PATH)
+    try:
+        return layout.layout_of(fd, None, user_namespace=False, makes_nodes=True, compat="", draws=draws)
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize(
+    ("folders", "found"),
+    [((DEBIANS,), DEBIANS), ((FEDORAS,), FEDORAS), ((DEBIANS, FEDORAS), FEDORAS), (("/usr/lib/xorg",), "")],
+)
+def test_an_x_servers_modules_are_looked_for_where_servers_are_built_to_look(
+    tmp_path: Path, folders: tuple[str, ...], found: str
+) -> None:
+    for folder in folders:
+        (tmp_path / folder[1:]).mkdir(parents=True)
+    assert layout_of(tmp_path).xorg_folder == found
+    assert layout_of(tmp_path, draws=False).xorg_folder == ""
+
+
+@pytest.mark.parametrize("to", ["../../../..", "/"])
+def test_a_link_out_of_the_image_is_no_folder_of_modules(tmp_path: Path, to: str) -> None:
+    (tmp_path / "usr/lib").mkdir(parents=True)
+    (tmp_path / "usr/lib/xorg").symlink_to(f"{to}{tmp_path}")
+    (tmp_path / "modules").mkdir()
+    assert layout_of(tmp_path).xorg_folder == ""
+
+
+@pytest.mark.parametrize(("capabilities", "draws"), [("display", True), ("graphics", True), ("compute,video", False)])
+def test_who_draws_may_have_an_x_server(tmp_path: Path, capabilities: str, draws: bool) -> None:
+    hosts.host(tmp_path)
+    host = cdi_engine.node(tmp_path, tmp_path)
+    environment = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": capabilities}
+    config = cdi_engine.bundle(tmp_path, environment)
+    (tmp_path / "bundle/rootfs" / DEBIANS[1:]).mkdir(parents=True)
+    plan = cdi_engine.start(config, host, ["--config", str(host.settings)])
+    assert plan is not None and plan.layout.xorg_folder == (DEBIANS if draws else "")
+
+
+@pytest.mark.parametrize(
+    ("path", "has_driver"),
+    [
+        ("/usr/lib64/libcuda.so.1", True),
+        ("/usr/lib64/libnvidia-ml.so.1", True),
+        ("/usr/lib64/libcuda.so", False),
+        ("/usr/local/cuda/lib64/stubs/libcuda.so.1", False),
+    ],
+)
+def test_a_driver_in_the_library_folder_is_known_by_its_first_libraries(
+    tmp_path: Path, path: str, has_driver: bool
+) -> None:
+    hosts.plant(tmp_path, "/usr/lib64/libc.so.6", "")
+    # What is left of an earlier start is empty.
+    hosts.plant(tmp_path, path, "")
+    assert layout_of(tmp_path).has_driver == has_driver
+
+
+def test_the_loaders_folders_of_two_word_sizes_may_be_one_directory(tmp_path: Path) -> None:
+    """So the driver's libraries lie in neither (`provision.folder_of`)."""
+    hosts.plant(tmp_path, "/usr/lib/libc.so.6", "")
+    (tmp_path / "usr/lib64").symlink_to("lib")
+    found = layout_of(tmp_path)
+    twins = "/usr/lib" if platform.machine() == "x86_64" else ""
+    assert (found.library_folder, found.library_folder_32) == ("/usr/lib64", twins)
