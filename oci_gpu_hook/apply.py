@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from oci_gpu_hook.operations import Operation, Perform
     from oci_gpu_hook.planning.plan import Plan
 
+SHOWN = "'oci-gpu-hook plan' shows every step"
+
 
 def run(plan: Plan, host: HostRoot, root_fd: int, process: Process, *, opens_root: bool = False) -> list[str]:
     """Carry out `plan` in the root open at `root_fd`, in the mount namespace of the container's `process`.
@@ -79,7 +81,7 @@ def _perform_all(
             tree.make_writable()
         for operation, perform in steps:
             _perform(operation, perform, tree, notes)
-        tree.make_readonly()
+        _close(tree)
         namespace.leave(home)
     except BaseException:
         # From outside its mount namespace the kernel refuses to unmount what is in it.
@@ -92,6 +94,13 @@ def _perform_all(
         raise
 
 
+def _close(tree: Tree) -> None:
+    try:
+        tree.make_readonly()
+    except OSError as err:
+        raise ApplyError(f"cannot make the driver's folder read-only: {err}", SHOWN) from err
+
+
 def _perform(operation: Operation, perform: Perform, tree: Tree, notes: list[str]) -> None:
     before = tree.undo.mark()
     try:
@@ -99,7 +108,7 @@ def _perform(operation: Operation, perform: Perform, tree: Tree, notes: list[str
     except OSError as err:
         note = f"cannot {operation.describe()}: {err}"
         if operation.required:
-            raise ApplyError(note, "'oci-gpu-hook plan' shows every step") from err
+            raise ApplyError(note, SHOWN) from err
         tree.undo.take_back(before)
     if note:
         notes.append(note)

@@ -16,7 +16,7 @@ UP = "../" * 30
 def parent(path: str, style: str, scene: Scene) -> None:
     """A folder of the image leads to one of the host's."""
     folder = scene.hosts("taken")
-    for name in ("lib64", "bin", "nvidia-persistenced"):
+    for name in ("lib64", "bin", "local", "nvidia-persistenced"):
         scene.hosts(f"taken/{name}")
     text = {"absolute": f"{folder}", "upwards": f"{UP}{str(folder)[1:]}",
             "magic": f"/proc/self/root{folder}"}[style]  # fmt: skip
@@ -35,7 +35,7 @@ def chain(scene: Scene) -> None:
     """A link to a link to a folder that is reached upwards."""
     scene.link("opt/one", f"{UP}{str(scene.hosts('taken'))[1:]}")
     scene.link("opt/two", "one")
-    scene.link("usr/lib64", "../opt/two")
+    scene.link("usr/local", "../opt/two")
 
 
 def a_node_that_is_a_link(scene: Scene) -> None:
@@ -62,7 +62,7 @@ def gbm(scene: Scene) -> None:
     scene.link("usr/lib64/gbm", scene.hosts("taken"))
 
 
-PARENTS = ("usr", "usr/lib64", "usr/bin", "lib", "lib/firmware", "run", "etc")
+PARENTS = ("usr", "usr/local", "usr/local/nvidia", "usr/lib64", "usr/bin", "lib", "lib/firmware", "run", "etc")
 TARGETS = (("debian", f"{MULTIARCH}/libcuda.so.1"), ("busybox", "usr/bin/nvidia-smi"),
            ("debian", "etc/ld.so.cache"), ("busybox", "run/nvidia-persistenced/socket"))  # fmt: skip
 
@@ -71,6 +71,14 @@ ATTACKS = [
         Attack(f"{path}-leads-out-{style}", "CVE-2024-0133", partial(parent, path, style))
         for path in PARENTS
         for style in ("absolute", "upwards")
+    ],
+    *[
+        # By its name nothing can be made where a folder's link leads nowhere.
+        Attack(f"usr/local/nvidia-is-a-link-{style}", "CVE-2024-0133",
+               partial(target, "usr/local/nvidia", style), root, bites=())
+        for root in ("busybox", "debian")
+        for style in ("absolute", "upwards", "magic")
+        if root == "busybox" or style == "absolute"
     ],
     Attack("usr-bin-leads-out-magic", "CVE-2024-0133", partial(parent, "usr/bin", "magic")),
     *[

@@ -22,14 +22,14 @@ from typing import Any
 
 from tests.hostile import canary, linux
 from tests.hostile.play import own_ipc
-from tests.hostile.scene import ENVIRONMENT, STAGE
+from tests.hostile.scene import ENVIRONMENT, OWN_LIBRARIES, STAGE
 from tests.integration import roots
 from tests.integration.engines import Bundle
 
 OLD, NEW = "580.65.06", "580.65.09"
 KILLED_OF_100 = 5
 VERSION = Path("/proc/driver/nvidia/version")
-LOOK = "for file in /usr/lib64/lib*.so.*; do echo $file; done; ls /dev/nvidiactl"
+LOOK = f"for file in {OWN_LIBRARIES}/lib*.so.*; do echo $file; done; ls /dev/nvidiactl"
 
 
 def upgrade() -> None:
@@ -96,7 +96,7 @@ class Load:
                          and not str(it).startswith(f"{path}/rootfs/bin/"))  # fmt: skip
         shutil.rmtree(path)
         row = {"number": number, "killed": killed, "code": run.returncode, "left": outside,
-               "libraries": sorted(set(re.findall(r"/usr/lib64/(lib\S+\.so\.\d{3}\S*)", said))),
+               "libraries": sorted(set(re.findall(rf"{OWN_LIBRARIES}/(lib\S+\.so\.\d{{3}}\S*)", said))),
                "whole": "whole" in said, "err": told[-500:]}  # fmt: skip
         with self.lock:
             print(json.dumps(row), flush=True)

@@ -83,8 +83,10 @@ class Injector:
     def libraries(self) -> None:
         """The driver's, each mount point by its path."""
         host = os.path.dirname(glob.glob("/usr/lib*/**/libcuda.so.1", recursive=False)[0])
-        for name in LIBRARIES:
-            self.step(bind, os.path.realpath(f"{host}/{name}"), f"{self.folder}/{name}")
+        # Where a loader looks, and where CUDA's images do.
+        for folder in (self.folder, f"{self.root}/usr/local/nvidia/lib64"):
+            for name in LIBRARIES:
+                self.step(bind, os.path.realpath(f"{host}/{name}"), f"{folder}/{name}")
 
     def links(self) -> None:
         """CVE-2024-0134: by path, too."""

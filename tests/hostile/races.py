@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.hostile.attack import Attack
-from tests.hostile.scene import Scene
+from tests.hostile.scene import OWN_LIBRARIES, Scene
 
 RACER = Path(__file__).with_name("racer.py")
 
@@ -51,7 +51,7 @@ def library(scene: Scene) -> None:
         (compat / f"libcuda{number}.so.999.1").write_text("a library")
         (other / f"libcuda{number}.so.999.1").symlink_to(scene.host / "private/secret")
     scene.checks = True
-    scene.probe = "cat /usr/lib64/libcuda*.so.999.1"
+    scene.probe = f"cat /usr/lib64/libcuda*.so.999.1 {OWN_LIBRARIES}/libcuda*"
     race(scene, compat, other)
 
 
@@ -63,7 +63,7 @@ def root(scene: Scene) -> None:
     scene.bundle.rootfs = scene.root = above / "rootfs"
     scene.config["root"]["path"] = str(scene.root)
     other.symlink_to(scene.host)
-    for name in ("etc", "dev", "usr/lib64", "usr/bin"):
+    for name in ("etc", "dev", "usr/local", "usr/lib64", "usr/bin"):
         scene.hosts(f"rootfs/{name}")
     # The runtime has done its part by then; its own part after that gets the right path again.
     scene.before_hook.append(f": >{flag}; while [ -e {flag}.idle ]; do :; done")
@@ -71,7 +71,7 @@ def root(scene: Scene) -> None:
     race(scene, above, other, flag)
 
 
-FOLDERS = ("usr/lib64", "usr/bin", "usr", "etc")
+FOLDERS = ("usr/local/nvidia", "usr/local", "usr/lib64", "usr/bin", "usr", "etc")
 ATTACKS = [
     *[Attack(f"race-of-{path.replace('/', '-')}", "CVE-2024-0132", partial(swap, path)) for path in FOLDERS],
     Attack("race-of-a-library", "CVE-2025-23359, CVE-2026-24260", library, codes=(0,)),

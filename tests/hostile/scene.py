@@ -23,6 +23,8 @@ from tests.integration.engines import Bundle
 STAGE = "createRuntime"
 NAIVE = Path(__file__).with_name("naive.py")
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}
+# Of the container, for a driver's libraries.
+OWN_LIBRARIES = "/usr/local/nvidia/lib64"
 LABEL = b"system_u:object_r:user_home_t:s0"
 USER = 64_123
 # The naive injector does hang; ours is only slow, on a machine that is busy with other things.

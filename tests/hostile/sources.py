@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.hostile.attack import SERVES, Attack
-from tests.hostile.scene import USER, Scene
+from tests.hostile.scene import OWN_LIBRARIES, USER, Scene
 
 PIPES = "/tmp/nvidia-mps"
 # A setuid program in a folder that a user of the host can reach.
@@ -66,7 +66,8 @@ def writable_by_the_container(scene: Scene) -> None:
 
 def files_of_the_host(scene: Scene) -> None:
     """CVE-2024-0135: the host's own programs and libraries are written to."""
-    scene.probe = "for file in /usr/bin/nvidia-* /usr/lib64/lib*.so.*; do echo tampered >>$file; done"
+    look = "for file in /usr/bin/nvidia-* /usr/local/nvidia/*/*; do test ! -e $file"
+    scene.probe = f"{look} || echo tampered >>$file; done"
     before = {path: path.stat().st_ctime_ns for path in Path("/usr/bin").glob("nvidia-*")}
 
     def tampered(out: str) -> list[str]:
@@ -97,8 +98,8 @@ def compat(content: str, scene: Scene) -> None:
     text = {"root": "/", "folder": str(scene.host / "private"),
             "file": str(scene.host / "private/secret")}[content]  # fmt: skip
     scene.link("usr/local/cuda/compat/libcuda.so.999.1", text)
-    place = f"/{scene.libraries}/libcuda.so.999.1"
-    scene.probe = f"cat {place}{scene.host}/private/secret {place}/secret {place}"
+    places = [f"{folder}/libcuda.so.999.1" for folder in (f"/{scene.libraries}", OWN_LIBRARIES)]
+    scene.probe = "cat " + " ".join([f"{it}{scene.host}/private/secret {it}/secret {it}" for it in places])
 
 
 def loader_of_the_image(scene: Scene) -> None:

@@ -21,6 +21,7 @@ OTHER, USER = 64_124, 64_123
 SHM = f"/dev/shm/hostile-{os.getpid()}"
 UPPER = "/run/w/upper"
 VICTIM, ROOT, LIBRARIES = "/run/w/victim", "/run/w/root", f"/run/w/root/usr/lib/{MULTIARCH}"
+LOCAL = f"{ROOT}/usr/local"
 WORDS = "configure --no-cgroups --compute --utility"
 VOLUME = "lies in a volume of the host, where nothing is made"
 HOSTS_ROOT = "lies in a root of the host's, where nothing is made"
@@ -135,9 +136,13 @@ LINKS = {
     "programs": Row(0, image=linked("usr/bin", f"{UP}{VICTIM}/sub")),
 }
 TMPFS = f"mount -t tmpfs none {VICTIM}/sub"
+COPY = f"cp -a {ROOT} {VICTIM}/sub/root"
 VOLUMES = {
     "/dev": Row(7, VOLUME, mounts=f"mount --bind {VICTIM} {ROOT}/dev"),
-    "libraries": Row(7, VOLUME, mounts=f"mount --bind {VICTIM} {LIBRARIES}"),
+    "libraries": Row(7, VOLUME, f"mkdir -p {LOCAL}", f"mount --bind {VICTIM} {LOCAL}"),
+    "the driver's folder": Row(
+        *(0, "", f"mkdir -p {LOCAL}/nvidia", f"mount --bind {VICTIM} {LOCAL}/nvidia"), after=WORKS, prints=ONE
+    ),
     "/etc": Row(7, VOLUME, mounts=f"mount --bind {VICTIM} {ROOT}/etc"),
     "a tmpfs": Row(7, VOLUME, TMPFS, f"mount --bind {VICTIM}/sub {ROOT}/dev", clean=f"umount {VICTIM}/sub"),
     "of /dev/shm": Row(7, VOLUME, f"mkdir {SHM}", f"mount --bind {SHM} {ROOT}/dev", clean=f"rm -r {SHM}"),
@@ -145,12 +150,12 @@ VOLUMES = {
         *(7, VOLUME, TMPFS, f"mount --bind {VICTIM}/sub {ROOT}/dev; umount {VICTIM}/sub"), clean=f"umount {VICTIM}/sub"
     ),
     "a tmpfs that the host has there": Row(
-        *(7, VOLUME, f"mount --bind {ROOT} {ROOT}; mount -t tmpfs none {ROOT}/dev"),
+        *(7, VOLUME, f"mkdir -p {LOCAL}/nvidia; mount --bind {ROOT} {ROOT}; mount -t tmpfs none {ROOT}/dev"),
         bind=":",
         clean=f"ls -A {ROOT}/dev; umount -R {ROOT}",
     ),
     "beside the root, in a tmpfs of the host's": Row(
-        *(7, VOLUME, f"mount -t tmpfs none {VICTIM}/sub; cp -a {ROOT} {VICTIM}/sub/root; mkdir {VICTIM}/sub/dev"),
+        *(7, VOLUME, f"mount -t tmpfs none {VICTIM}/sub; mkdir -p {LOCAL}/nvidia {VICTIM}/sub/dev; {COPY}"),
         bind=f"mount --bind {VICTIM}/sub/root {VICTIM}/sub/root",
         mounts=f"mount --bind {VICTIM}/sub/dev {VICTIM}/sub/root/dev",
         path=f"{VICTIM}/sub/root",
@@ -191,8 +196,8 @@ READ_ONLY_ROOTS = {
     "its own": Row(7, "Read-only file system", mounts=READ_ONLY, after=WRITTEN, prints="read-only"),
     "refusal": Row(5, "unknown device", mounts=READ_ONLY, after=WRITTEN, prints="read-only", more="--device=99"),
     "a volume in it": Row(
-        *(7, VOLUME, "", f"mount --bind {LIBRARIES} {LIBRARIES}; mount -o remount,bind,ro {LIBRARIES}"),
-        after=f"touch {LIBRARIES}/written 2>/dev/null || echo read-only",
+        *(7, VOLUME, f"mkdir -p {LOCAL}", f"mount --bind {LOCAL} {LOCAL}; mount -o remount,bind,ro {LOCAL}"),
+        after=f"touch {LOCAL}/written 2>/dev/null || echo read-only",
         prints="read-only",
     ),
 }

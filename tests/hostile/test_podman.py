@@ -19,7 +19,7 @@ CASES = {
     "over the root": ("--volume {}:/top", 3),
 }
 # What the hook says with each of its exit codes.
-SENTENCES = {7: "cannot mount .* lies in a volume of the host", 3: "what lies at .* is not the container's root"}
+SENTENCES = {7: "cannot cover .* lies in a volume of the host", 3: "what lies at .* is not the container's root"}
 
 
 @pytest.mark.parametrize("runtime", ["runc", "crun"])
@@ -33,11 +33,11 @@ def test_nothing_is_made_in_a_volume(installed: Installed, tmp_path: Path, runti
     (root / "scratch").symlink_to("srv/data/sub")
     (root / "top").symlink_to("/")
     if case != "over the root":
-        (root / "usr/lib64").symlink_to("../scratch/lib64")
+        (root / "usr/local").symlink_to("../scratch/local")
     run = f"{PODMAN_RUN} --rm --env NVIDIA_VISIBLE_DEVICES=0 {options.format(volume)}"
     words = podman(f"{run} --rootfs {root} true", runtime=runtime, folder=tmp_path)
     script = f"""
-mount -t tmpfs none {volume}/sub && mkdir {volume}/sub/lib64
+mount -t tmpfs none {volume}/sub && mkdir {volume}/sub/local
 find {volume} >/run/before
 {words} 2>&1 || :
 find {volume} | diff /run/before - && echo unchanged

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from tests.hostile import fuse
-from tests.hostile.attack import BAD_STATE, Attack
+from tests.hostile.attack import BAD_STATE, BOTH, Attack
 from tests.hostile.scene import Scene
 from tests.hostile.sources import PIPES, pipes
 
@@ -24,13 +26,13 @@ def volume(destination: str, options: tuple[str, ...], scene: Scene) -> None:
 
 def over_own(destination: str, scene: Scene) -> None:
     """A volume over a tmpfs that the runtime made: whose path is the container's own no longer."""
-    tmpfs = {"type": "tmpfs", "source": "tmpfs", "destination": "/usr/lib64"}
+    tmpfs = {"type": "tmpfs", "source": "tmpfs", "destination": "/usr/local"}
     scene.config["mounts"].append(tmpfs)
     scene.bundle.mounts(scene.volume, destination, "rw")
-    (scene.volume / "lib64").mkdir()
+    (scene.volume / "local").mkdir()
     if destination == "/data":
-        scene.link("data", "/usr/lib64")
-        (scene.root / "usr/lib64").mkdir(parents=True)
+        scene.link("data", "/usr/local")
+        (scene.root / "usr/local").mkdir(parents=True)
 
 
 def below_a_volume(options: tuple[str, ...], scene: Scene, *, read_only: bool = False) -> None:
@@ -38,7 +40,7 @@ def below_a_volume(options: tuple[str, ...], scene: Scene, *, read_only: bool = 
     inner = scene.volume / "sub"
     inner.mkdir()
     scene.mount("-t", "tmpfs", "none", inner)
-    (inner / "lib64").mkdir()
+    (inner / "local").mkdir()
     tmpfs = {"type": "tmpfs", "source": "tmpfs", "destination": "/scratch"}
     scene.config["mounts"].append(tmpfs)
     scene.bundle.mounts(scene.volume, "/srv/data", *options)
@@ -46,7 +48,7 @@ def below_a_volume(options: tuple[str, ...], scene: Scene, *, read_only: bool = 
     # What the image has there is hidden once the volume is mounted.
     (scene.root / "srv/data/sub").mkdir(parents=True)
     scene.link("scratch", "srv/data/sub")
-    scene.link("usr/lib64", "../scratch/lib64")
+    scene.link("usr/local", "../scratch/local")
 
 
 def shared(scene: Scene) -> None:
@@ -107,7 +109,7 @@ def moved_parent(scene: Scene) -> None:
     scene.root.symlink_to(above / "rootfs")
     scene.bundle.rootfs = scene.root = above / "rootfs"
     scene.config["root"]["path"] = str(scene.root)
-    for name in ("etc", "dev", "usr/lib64", "usr/bin"):
+    for name in ("etc", "dev", "usr/local", "usr/lib64", "usr/bin"):
         scene.hosts(f"rootfs/{name}")
     aside = scene.path / "aside"
     scene.before_hook.append(f"mv {above} {aside} && ln -s {scene.host} {above}")
@@ -143,6 +145,28 @@ def hung_behind_a_link(hangs: str, scene: Scene) -> None:
     scene.link(f"usr/local/cuda/compat/{newer}", f"/hung/{newer}")
 
 
+def in_the_way(make: Callable[[Path], object], path: str, scene: Scene) -> None:
+    """What is no folder, where the driver's folder or one above it belongs."""
+    place = scene.root / path
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if place.is_dir():
+        place.rename(place.with_name("aside"))
+    make(place)
+
+
+def images_own(scene: Scene) -> None:
+    """A driver that the image brings there: it is hidden, and its container runs."""
+    folder = scene.root / "usr/local/nvidia/lib64"
+    folder.mkdir(parents=True)
+    (folder / "libcuda.so.1").write_text("no library")
+
+
+def socket_at(place: Path) -> None:
+    """Its own path may be too long for a socket."""
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(f"/proc/self/fd/{os.open(place.parent, os.O_PATH)}/{place.name}")
+
+
 ATTACKS = [
     *[
         Attack(f"a-hung-volume-{hangs}-at-{path.rpartition('/')[2]}", "row 14",
@@ -174,10 +198,20 @@ ATTACKS = [
     ],
     *[
         Attack(f"a-volume-{'-'.join(options)}-at-{destination[1:].replace('/', '-')}",
-               "CVE-2024-0133", partial(volume, destination, options), codes=codes, says=says)
+               "CVE-2024-0133", partial(volume, destination, options), codes=codes, says=says,
+               # runc has made it read-only by then.
+               bites=("crun",) if "ro" in options else BOTH)
         for destination, options, codes, says in (
-            ("/usr/lib64", ("rw",), (7,), IN_VOLUME),
-            ("/usr/lib64", ("rw", "rshared"), (7,), IN_VOLUME),
+            # What lies there by a fixed name is optional.
+            ("/usr/lib64", ("rw",), (0,), IN_VOLUME),
+            ("/usr/lib64", ("rw", "rshared"), (0,), IN_VOLUME),
+            ("/usr/local", ("rw",), (7,), IN_VOLUME),
+            ("/usr/local", ("rw", "rshared"), (7,), IN_VOLUME),
+            ("/usr/local", ("ro",), (7,), IN_VOLUME),
+            # Over a volume's own mount point nothing is made in it.
+            ("/usr/local/nvidia", ("rw",), (0,), ""),
+            ("/usr/local/nvidia", ("ro",), (0,), ""),
+            ("/usr/local/nvidia", ("rw", "rslave"), (0,), ""),
             ("/usr", ("rw",), (7,), IN_VOLUME),
             ("/usr/bin", ("rw",), (0,), ""),
             ("/run", ("rw",), (0,), ""),
@@ -185,9 +219,22 @@ ATTACKS = [
         )
     ],
     *[
+        Attack(f"a-hung-volume-{hangs}-at-the-drivers-folder", "row 14",
+               partial(hung, "/usr/local/nvidia", hangs, name="lib64"), root, codes=(0,), bites=())
+        for hangs, root in ((fuse.OPENING, "busybox"), (fuse.ASKED, "debian"))
+    ],
+    *[
+        Attack(f"a-{make.__name__.partition('_')[0]}-at-{path.replace('/', '-')}", "CVE-2024-0133",
+               partial(in_the_way, make, path), codes=(7,), says=says, bites=())
+        for make in (Path.touch, os.mkfifo, socket_at)
+        for path, says in (("usr/local/nvidia", "is there and is no folder"), ("usr/local", "Not a directory"))
+    ],
+    Attack("the-images-own-driver-in-its-place", "CVE-2024-0133", images_own, codes=(0,),
+           says="/usr/local/nvidia: the image's own files there are hidden", bites=()),
+    *[
         Attack(f"a-volume-over-a-tmpfs-{number}", "CVE-2024-0133", partial(over_own, destination),
                codes=(7,), says=IN_VOLUME)
-        for number, destination in enumerate(("/usr", "/usr/lib64", "//usr/./lib64/", "/data"))
+        for number, destination in enumerate(("/usr", "/usr/local", "//usr/./local/", "/data"))
     ],
     Attack("a-shared-volume", "CVE-2024-0133", shared, codes=(0,)),
     Attack("the-hosts-own-dev", "CVE-2024-0136", hosts_dev, codes=(0, 7)),
