@@ -31,8 +31,8 @@ NODES = [
 ]
 
 
-def old(source: str = VOLUME, target: str = "/usr/local/nvidia", nodes: Any = NODES, **env: str) -> Inputs:
-    document = {
+def old(source: str = VOLUME, target: str = "/usr/local/nvidia", nodes: object = NODES, **env: str) -> Inputs:
+    document: dict[str, Any] = {
         "process": {"env": [f"{name}={value}" for name, value in env.items()]},
         "mounts": [{"source": source, "destination": target, "type": "bind"}],
         "linux": {"devices": nodes},
