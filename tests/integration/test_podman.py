@@ -160,6 +160,8 @@ printf '%s\\n' '[containers]' 'default_ulimits = ["nofile=1024:1024", "nproc=102
     >/etc/containers/containers.conf
 """
 SEEN = "echo seen $(ls /dev | grep 'nvidia[0-9c]')"
+# What a build's layers keep: a program's link, and no file by a name of the driver's.
+LEFT = "'(' -type f -name '*nvidia*' -o -type f -name 'libcuda*' -o -name nvidia-smi ')'"
 POD = """
 cat >/run/pod.yaml <<'END'
 apiVersion: v1
@@ -191,7 +193,8 @@ def test_builds_pods_and_units_have_their_gpus(installed: Installed, tmp_path: P
 tar -C {root} -c . | {engine("import - image")} >/dev/null 2>&1
 mkdir /run/context
 printf %s {shlex.quote(dockerfile)} >/run/context/Dockerfile
-{engine("build --network none --ulimit nofile=1024:1024 /run/context")} 2>&1
+{engine("build --tag built --network none --ulimit nofile=1024:1024 /run/context")} 2>&1
+echo left: $({engine("run --rm --network none --env NVIDIA_VISIBLE_DEVICES=void built")} find / -xdev {LEFT})
 {POD % SEEN}
 {engine("tag image localhost/image:latest")}
 {engine("kube play --network host /run/pod.yaml")} >/dev/null
@@ -207,3 +210,5 @@ printf %s {shlex.quote(dockerfile)} >/run/context/Dockerfile
     assert done.code == 0, done.out + done.err
     found = re.findall(r"^seen (.*)$", done.out, re.MULTILINE)
     assert found == [f"{node(index)[5:]} nvidiactl" for index in range(3)], done.out
+    (left,) = re.findall(r"^left: (.*)$", done.out, re.MULTILINE)
+    assert left == "/usr/bin/nvidia-smi", done.out
