@@ -216,10 +216,10 @@ class Tmpfs(NamedTuple):
 
 
 class LdCache(NamedTuple):
-    """The loader's cache at `path` with `libraries` merged in: a new `file`, mounted over the image's own."""
+    """The loader's cache at `path` with `libraries` merged in; folders: the drivers' own."""
 
     path: str
-    file: str
+    folders: tuple[str, ...]
     libraries: tuple[Entry, ...]
     required: bool
     reason: str
@@ -232,7 +232,7 @@ class LdCache(NamedTuple):
         return f"put our entries into {self.path}"
 
     def prepare(self, host: HostRoot, undo: Undo) -> Perform:
-        return lambda tree: loadercache.merge(tree, self.path, self.file, self.libraries)
+        return lambda tree: loadercache.merge(tree, self.path, self.folders, self.libraries)
 
 
 class Relabel(NamedTuple):

@@ -36,14 +36,14 @@ def new_tmpfs(label: str, folders: tuple[str, ...], files: list[File]) -> int:
     for folder in folders:
         _make_folders(tree, folder)
     for name, data, mode in files:
-        write(tree, name, data, mode)
+        write(name, data, mode, dir_fd=tree)
     return tree
 
 
-def write(folder: int, name: str, data: bytes, mode: int) -> None:
-    """Write a new file in a filesystem that was made here."""
+def write(name: str, data: bytes, mode: int, *, dir_fd: int) -> None:
+    """Write a new file; FileExistsError if anything has its name."""
     flags = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_CLOEXEC
-    with closing(posix.open(name, flags, mode, dir_fd=folder)) as fd:
+    with closing(posix.open(name, flags, mode, dir_fd=dir_fd)) as fd:
         while data:
             data = data[posix.write(fd, data) :]
 

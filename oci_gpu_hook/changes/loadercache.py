@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The container's ld.so.cache, merged by us, a file of the driver's folder, and mounted over the image's own.
+"""The container's ld.so.cache, with the driver's libraries merged in by us, and what an ldconfig in it reads.
+
+It takes the place of the image's own file, as ldconfig's does: no program in the container could rename a file over a
+mount, and apt-get, which runs ldconfig, would fail.  Where the image's folder cannot be written, or is a volume, it is
+a file of the driver's folder, mounted over the image's.
 
 No ldconfig runs: it would be a program that works on the image's folders with our rights (CVE-2024-0136, CVE-2024-0137,
 CVE-2025-23267), and costs more than everything else together.  The image's cache is read as data, and believed only as
@@ -18,12 +22,17 @@ from oci_gpu_hook.kernel import mountinfo, procfile, syscalls
 from oci_gpu_hook.kernel.descriptors import closing, reopened
 from oci_gpu_hook.kernel.filetypes import is_regular
 
+_CONFIGURATION = "/etc/ld.so.conf.d"
+# The driver's own folders come first.
+_CONFIGURATION_FILE = "000-oci-gpu-hook.conf"
 
-def merge(tree: Tree, path: str, file: str, ours: tuple[ldcache.Entry, ...]) -> str:
-    """Write a cache to `file` with `ours` and the container's own entries, and mount it over `path`.
+
+def merge(tree: Tree, path: str, folders: tuple[str, ...], ours: tuple[ldcache.Entry, ...]) -> str:
+    """Put a cache at `path` with `ours` and the container's own entries; folders: of drivers, made here.
 
     Gives a note if the container's are left out.
     """
+    below = tuple([f"{folder}/".encode() for folder in folders])
     try:
         found = tree.find(path)
     except OSError:
@@ -31,11 +40,37 @@ def merge(tree: Tree, path: str, file: str, ours: tuple[ldcache.Entry, ...]) -> 
     is_left_out = found is not None and not _is_readable(tree, found)
     data = None if found is None or is_left_out else _read(found)
     try:
-        merged = ldcache.merge(data, ours)
+        merged = ldcache.merge(data, ours, below)
     except ldcache.MalformedCache:
         merged = ldcache.merge(None, ours)
-    tree.cover(path, file, merged)
-    return f"{path} lies in a volume or in procfs, and what it lists is left out" if is_left_out else ""
+    if merged != data:
+        _put(tree, path, folders[0], merged, data, is_file=found is None or data is not None)
+    searched = [entry.path.rpartition(b"/")[0] for entry in ours if entry.path.startswith(below)]
+    note = _tell_ldconfig(tree, folders[0], tuple(dict.fromkeys(searched)))
+    return f"{path} lies in a volume or in procfs, and what it lists is left out" if is_left_out else note
+
+
+def _put(tree: Tree, path: str, folder: str, data: bytes, before: bytes | None, *, is_file: bool) -> None:
+    if is_file:
+        try:
+            tree.rewrite(path, data, before)
+            return
+        except OSError:
+            # A volume, a link of the image's, a root that cannot be written, or is full.
+            pass
+    tree.cover(path, f"{folder}/{path.rpartition('/')[2]}", data)
+
+
+def _tell_ldconfig(tree: Tree, folder: str, folders: tuple[bytes, ...]) -> str:
+    """Have an ldconfig in the container find the libraries, where the image has a folder of such files for it."""
+    name = _CONFIGURATION_FILE
+    try:
+        found = tree.find(_CONFIGURATION)
+        if found is not None and tree.is_own(found):
+            tree.cover(f"{_CONFIGURATION}/{name}", f"{folder}/{name}", b"".join([it + b"\n" for it in folders]))
+    except OSError as err:
+        return f"an ldconfig in the container will not find the driver: {err}"
+    return ""
 
 
 def _is_readable(tree: Tree, found: int) -> bool:
@@ -53,8 +88,10 @@ def _read(found: int) -> bytes | None:
         status = posix.fstat(found)
         # Checked before it is opened: to open a device of the host's, which an image may name, can do harm, and a fifo
         # would hold the start up for ever.
-        if not is_regular(status) or not 0 < status.st_size <= ldcache.LARGEST:
+        if not is_regular(status) or status.st_size > ldcache.LARGEST:
             return None
+        if not status.st_size:
+            return b""
         with closing(reopened(found)) as fd:
             return posix.read(fd, status.st_size)
     except OSError:

@@ -17,7 +17,7 @@ from oci_gpu_hook.changes import detached
 from oci_gpu_hook.errors import plain
 from oci_gpu_hook.kernel import mountinfo, procfile, syscalls
 from oci_gpu_hook.kernel.descriptors import closing, reopened
-from oci_gpu_hook.kernel.filetypes import S_IFCHR, S_IFREG, is_character_device, is_folder, is_link, is_same
+from oci_gpu_hook.kernel.filetypes import S_IFCHR, S_IFREG, is_character_device, is_folder, is_link, is_regular, is_same
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class Tree:
         return fd
 
     def make(self, call: Callable[..., None], *arguments: object, folder: int) -> None:
-        """Make something in the folder that is open at `folder`, by a function of module posix that takes a dir_fd."""
+        """Make something in the folder that is open at `folder`, by a function, as posix has them, with a dir_fd."""
         if not self._as_owners:
             call(*arguments, dir_fd=folder)
             return
@@ -259,12 +259,53 @@ class Tree:
         except OSError:
             return False
 
+    def rewrite(self, path: str, data: bytes, before: bytes | None) -> None:
+        """Write the image's own file at `path` anew, or make it; before: its content, None if there is none.
+
+        TargetError where nothing is made, and if something else has its name.
+        """
+        folder, _, name = path.rpartition("/")
+        parent = self.own_folder(folder)
+        if not self._is_file_or_free(parent, name, is_file=before is not None):
+            raise TargetError(syscalls.EEXIST, f"{path} is not a file of the image's own")
+        self._write(parent, name, data)
+        if before is None:
+            self.undo.remember(posix.unlink, name, dir_fd=parent)
+        else:
+            self.undo.remember(self._write, parent, name, before)
+
+    def _is_file_or_free(self, parent: int, name: str, *, is_file: bool) -> bool:
+        try:
+            fd = posix.open(name, _NAMED, dir_fd=parent)
+        except FileNotFoundError:
+            return not is_file
+        with closing(fd):
+            return is_file and is_regular(syscalls.known_of(fd)) and self.is_own(fd)
+
+    def _write(self, parent: int, name: str, data: bytes) -> None:
+        """Write beside it and rename, as ldconfig does: who reads the file has all of the old one or of the new one."""
+        beside = f".{name}.oci-gpu-hook"
+        try:
+            # One that a killed start has left.
+            posix.unlink(beside, dir_fd=parent)
+        except FileNotFoundError:
+            pass
+        try:
+            self.make(detached.write, beside, data, 0o644, folder=parent)
+            self.make(_rename, beside, name, folder=parent)
+        except OSError:
+            try:
+                posix.unlink(beside, dir_fd=parent)
+            except OSError:
+                pass
+            raise
+
     def cover(self, target: str, file: str, data: bytes) -> None:
         """Write `file`, in a filesystem that was made here, and mount it read-only over what is at `target`."""
         point = self._mount_point(self.find(target), target, folder=False)
         folder, _, name = file.rpartition("/")
         parent = self.own_folder(folder)
-        detached.write(parent, name, data, 0o644)
+        detached.write(name, data, 0o644, dir_fd=parent)
         tree = syscalls.open_tree(parent, name)
         syscalls.mount_setattr(tree, detached.attributes(("ro", "nosuid", "nodev", "noexec")))
         self._move(tree, point)
@@ -360,6 +401,10 @@ class Tree:
 
 def _make_readonly(tree: int) -> None:
     syscalls.mount_setattr(tree, syscalls.mount_attr(syscalls.MOUNT_ATTR_RDONLY, 0, 0))
+
+
+def _rename(name: str, to: str, *, dir_fd: int) -> None:
+    posix.rename(name, to, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
 
 
 def _detach(tree: int) -> None:

@@ -39,11 +39,12 @@ class Layout(NamedTuple):
     """How one container is laid out.
 
     library_folder: where its loader searches by itself; library_folder_32: the same for 32-bit programs, "" for none;
-    compat: the image's own CUDA libraries, if they were asked for and it has any; loader: `GLIBC`, or `MUSL`, which
-    reads no ld.so.cache; user_namespace: whether mknod is refused, or makes nodes that no process can open;
-    dev_is_hosts: whether a node made in its /dev would be the host's; makes_nodes: see `Rootfs`; xorg_folder: of the
-    modules of the image's X server, "" for none, or if nobody draws; has_driver: whether the image has a driver's
-    libraries in its library folder, or what an earlier start has left of them; caches: whether a cache is made for it.
+    compat: the image's own CUDA libraries, if they were asked for and it has any; loader: `GLIBC`, `MUSL`, which reads
+    no ld.so.cache, or "" for one that is not known; user_namespace: whether mknod is refused, or makes nodes that no
+    process can open; dev_is_hosts: whether a node made in its /dev would be the host's; makes_nodes: see `Rootfs`;
+    xorg_folder: of the modules of the image's X server, "" for none, or if nobody draws; has_driver: whether the image
+    has a driver's libraries in its library folder, or what an earlier start has left of them; caches: whether a cache
+    is made for it.
     """
 
     library_folder: str
@@ -94,7 +95,7 @@ def library_folder(root_fd: int) -> tuple[str, str]:
     """The folder that the container's loader searches by itself, and the loader's kind.
 
     That is the folder of its own libc: Debian's knows a multiarch folder and not /usr/lib64, others know /usr/lib64.
-    Without a libc Debian's own mark decides; else it is /usr/lib64, which our entries in ld.so.cache name.
+    Without a libc Debian's own mark decides; else it is /usr/lib64, and "".
     """
     machine = posix.uname().machine
     multiarch = MULTIARCH.get(machine, "")
@@ -109,7 +110,7 @@ def library_folder(root_fd: int) -> tuple[str, str]:
     for sign, folder, loader in signs:
         if _exists(root_fd, sign):
             return folder, loader
-    return "/usr/lib64", GLIBC
+    return "/usr/lib64", ""
 
 
 def library_folder_32(folder: str, loader: str) -> str:

@@ -235,12 +235,13 @@ def _extensions(start: int, names: tuple[int, ...], shift: int) -> bytes:
     return pack(f"<{len(words)}I", *words) + _GENERATOR
 
 
-def merge(data: bytes | None, ours: Iterable[Entry]) -> bytes:
+def merge(data: bytes | None, ours: Iterable[Entry], folders: tuple[bytes, ...] = ()) -> bytes:
     """The cache `data` with `ours` in it, as ldconfig since glibc 2.32 would write it; MalformedCache for `data`.
 
     Every loader since glibc 2.2 reads it.  Among entries of one name, flags and hwcap, ours come first and in their
     order, so the loader takes them; the others stay listed.  An entry that is there already is moved, not doubled.
-    `data` is None or empty if there is no cache.  Ours have no hwcap.
+    `data` is None or empty if there is no cache.  Ours have no hwcap.  What it lists below these `folders`, which end
+    with "/", is of an earlier driver and goes; if that is just ours, `data` is what it must be.
 
     All rows are sorted, not only ours.  Other programs than ldconfig write caches too, and some sort them by plain
     bytes: the loader's binary search misses names there, and would miss ours.
@@ -249,13 +250,30 @@ def merge(data: bytes | None, ours: Iterable[Entry]) -> bytes:
     versions: dict[tuple[bytes, bytes, int], int] = {}
     for soname, path, flags, version in ours:
         versions.setdefault((soname, path, flags), version)
-    table = _before(theirs, versions)
+    listed = _entries(theirs, folders)
+    stale = [row for row, entry in enumerate(listed) if entry[1].startswith(folders)]
+    if stale and data and versions.keys() <= {*listed} and all([listed[row] in versions for row in stale]):
+        return data
+    table = _before(_cut(theirs, stale), versions)
     # C chars are unsigned on ARM.
     unsigned = NATIVE_FLAGS["aarch64"] in ([flags for _, _, flags in versions] or theirs.column(0))
-    repeated = _repeated_rows(theirs, versions)
+    repeated = _repeated_rows(theirs, versions).union([row + len(versions) for row in stale])
     # The keys are gone before the rows are copied.
     rows = sorted(range(len(table.names)), key=_keys(table, unsigned=unsigned).__getitem__, reverse=True)
     return written(table, [row for row in rows if row not in repeated])
+
+
+def _cut(table: Table, rows: list[int]) -> Table:
+    """The table without the strings of these rows, if they are the last ones: else they would grow with each driver."""
+    if not rows:
+        return table
+    names, paths = table.column(1), table.column(2)
+    start = min([min(names[row], paths[row]) for row in rows])
+    others = [max(names[row], paths[row]) for row in {*range(len(names))}.difference(rows)]
+    kept = table.strings[: start - table.base]
+    # One string may be the end of another.
+    is_last = max([*others, *table.hwcap_names], default=0) < start and kept[-1:] in (b"", b"\0")
+    return table._replace(strings=kept) if is_last else table
 
 
 def _before(table: Table, ours: dict[tuple[bytes, bytes, int], int]) -> Table:
@@ -277,6 +295,13 @@ def _repeated_rows(table: Table, ours: dict[tuple[bytes, bytes, int], int]) -> s
     flags, hwcaps = table.column(0), table.hwcaps()
     same = [row for row, name in enumerate(table.names) if name in sonames and not hwcaps[row]]
     return {row + len(ours) for row in same if (table.names[row], table.path(row), flags[row]) in ours}
+
+
+def _entries(table: Table, folders: tuple[bytes, ...]) -> list[tuple[bytes, bytes, int]]:
+    """Name, path and flags of each row; none if no path lies below these folders, as in most images."""
+    if not any([folder in table.strings for folder in folders]):
+        return []
+    return [*zip(table.names, map(table.path, range(len(table.names))), table.column(0))]
 
 
 def _keys(table: Table, *, unsigned: bool) -> list[bytes]:

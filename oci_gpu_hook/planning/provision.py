@@ -35,7 +35,6 @@ COMPAT32 = "compat32"
 # Where nvidia-docker 1 and Google's nodes have mounted the driver.  CUDA's images name it in LD_LIBRARY_PATH (lib, for
 # 32 bits, and lib64), in /etc/ld.so.conf.d and in PATH (bin): an ldconfig in the container finds the driver, too.
 FOLDER = "/usr/local/nvidia"
-LD_SO_CACHE_FILE = "ld.so.cache"
 
 _PROC_DRIVER = "/proc/driver/nvidia"
 _MODIFY_DEVICE_FILES = "ModifyDeviceFiles:"
@@ -55,6 +54,7 @@ def of_nvidia(layout: Layout, request: Request, selected: selection.Selection, i
     operations = (
         *_links(layout, nodes, inventory),
         *library_mounts(libraries),
+        *_for_other_loaders(layout, folder),
         *(_fixed_names(layout, libraries) if folder else ()),
         *(_over_the_images(layout, libraries) if folder and layout.has_driver else ()),
         *files,
@@ -87,9 +87,9 @@ def join(layout: Layout, version: str, shares: tuple[Share, ...]) -> Provision:
         operations += given if len(shares) == 1 else [it for it in given if _is_new(taken, share.giver, _things(it))]
     entries = tuple(dict.fromkeys([entry for share in shares for entry in share.entries]))
     if entries and layout.finds_by_cache():
-        file = f"{next(share.folder for share in shares if share.folder)}/{LD_SO_CACHE_FILE}"
+        folders = tuple(dict.fromkeys([share.folder for share in shares if share.folder]))
         reason = "the loader and 'ldconfig -p' find the libraries"
-        operations.append(LdCache(LD_SO_CACHE, file, entries, required=True, reason=reason))
+        operations.append(LdCache(LD_SO_CACHE, folders, entries, required=True, reason=reason))
     devices = [(node.major, node.minor) for share in shares for node, _ in share.nodes]
     notes = tuple([note for share in shares for note in share.notes])
     holds = tuple([held for share in shares for held in share.holds])
@@ -280,6 +280,14 @@ def library_mounts(placed: list[tuple[Library, str, str]]) -> list[Mount]:
         target = f"{folder}/{library.names[0]}"
         mounts.append(Mount(library.path, target, READ_ONLY, True, reason, names=library.names[1:]))
     return mounts
+
+
+def _for_other_loaders(layout: Layout, folder: str) -> list[Symlink]:
+    """A link for loaders that read no cache and know no folder, such as Nix's: LD_LIBRARY_PATH names this one there."""
+    if not folder or layout.loader:
+        return []
+    reason = "an image without a libc in the usual place may read no ld.so.cache"
+    return [Symlink(layout.library_folder, f"{folder}/lib64", False, reason)]
 
 
 def _fixed_names(layout: Layout, placed: list[tuple[Library, str, str]]) -> list[Symlink]:

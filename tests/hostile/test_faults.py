@@ -2,7 +2,7 @@
 """At each changing system call of a start: every error that a kernel may give there, and SIGKILL.
 
 A start goes on and is complete, or says what it left out, or says why it failed and leaves nothing; a killed one leaves
-no more than empty mount points in the container's own root.
+no more than empty mount points in the container's own root, and the loader's cache, the old one or the new one.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ def play(installed: Installed, root: Path, folder: Path, cgroup: str, part: int)
     path = folder / f"part-{part}"
     path.mkdir()
     shutil.copytree(root, path / "rootfs", symlinks=True)
-    for place in ("dev", "proc", "sys"):
-        (path / "rootfs" / place).mkdir()
+    for place in ("dev", "proc", "sys", "etc/ld.so.conf.d"):
+        (path / "rootfs" / place).mkdir(parents=True)
+    shutil.copy("/etc/ld.so.cache", path / "rootfs/etc")
     words = ["python3", "-S", str(HERE), str(path), MATRIX[cgroup], str(part), str(PARTS)]
     hook = {"path": "/usr/bin/python3", "args": words, "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]}  # fmt: skip
     made = Bundle(path, {"createRuntime": [PROCDRIVER, hook]}).asks("0", "utility")

@@ -171,6 +171,9 @@ for name in ("devices.list", "devices.allow"):
 with open(f"{folder}/ld.so.cache", "wb") as cache:
     rows = [Entry(b"lib%d.so" % n, b"/lib%d.so" % n, 3) for n in range(200)]
     cache.write(ldcache.merge(None, rows))
+def full(*_):
+    raise OSError(28, "full")
+tree.Tree.rewrite = full
 tree.Tree.cover = lambda self, target, file, data: print("merged", target, file)
 
 # A cgroup with one program, which the kernel does not show.
@@ -183,7 +186,7 @@ bpf.prog_attach = lambda fd, program, **how: programs.__setitem__(0, program)
 
 rules = (DeviceRule("c", 195, 0, "rw"),)
 operations = (
-    LdCache("/ld.so.cache", "/driver/ld.so.cache", (Entry(b"liba.so", b"/liba.so", 3),), True, ""),
+    LdCache("/ld.so.cache", ("/driver",), (Entry(b"liba.so", b"/liba.so", 3),), True, ""),
     Relabel("/nowhere", "a:b:c:s0", "", False, ""),
     OpenCgroup("v1", folder, folder, rules, (), True, ""),
     OpenCgroup("v2", folder, folder, rules, (), True, ""),

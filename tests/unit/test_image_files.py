@@ -21,11 +21,11 @@ from tests.unit.caches import parse
 
 OURS = Entry(b"libcuda.so.1", b"/usr/lib64/libcuda.so.1", 0x303)
 THEIRS = Entry(b"liba.so.1", b"/usr/lib64/liba.so.1", 0x303)
-CACHE, FILE = "/etc/ld.so.cache", "/usr/local/nvidia/ld.so.cache"
+CACHE, FOLDERS = "/etc/ld.so.cache", ("/usr/local/nvidia",)
 
 
 class Attached(Tree):
-    """A root whose mounts are only noted, as they need privileges."""
+    """A root whose mounts are only noted, as they need privileges; what is written there is."""
 
     data = b""
 
@@ -38,10 +38,10 @@ def merged(root: Path) -> set[Entry]:
     fd = os.open(root, os.O_PATH)
     try:
         tree = Attached(fd, (syscalls.mount_of(fd)[0],), Undo())
-        loadercache.merge(tree, CACHE, FILE, (OURS,))
+        loadercache.merge(tree, CACHE, FOLDERS, (OURS,))
     finally:
         os.close(fd)
-    return {Entry(*row[:4]) for row in parse(tree.data).entries}
+    return {Entry(*row[:4]) for row in parse(tree.data or (root / CACHE[1:]).read_bytes()).entries}
 
 
 def bound_socket(path: Path) -> None:
@@ -57,6 +57,7 @@ NO_FILES: dict[str, Callable[[Path], object]] = {
     "a fifo": os.mkfifo,
     "a socket": bound_socket,
     "a folder": Path.mkdir,
+    "a link to nothing": lambda path: path.symlink_to("nothing"),
     "a link to itself": lambda path: path.symlink_to(path.name),
     "nothing": lambda path: None,
 }
@@ -72,8 +73,10 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     def recorded(call: Callable[..., Any]) -> Callable[..., Any]:
         def recording(*words: Any, **named: Any) -> Any:
             fd = call(*words, **named)
-            flags = [word for word in words if isinstance(word, int)][-1]
-            if fd is not None and not flags & os.O_PATH:
+            # One that makes a file has a mode, too.
+            numbers = [word for word in words if isinstance(word, int)]
+            flags = numbers[-2] if numbers[-1] == 0o644 else numbers[-1]
+            if fd is not None and not flags & (os.O_PATH | os.O_WRONLY):
                 kinds.append(os.fstat(fd).st_mode & 0o170000)
             return fd
 

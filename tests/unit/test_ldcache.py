@@ -111,6 +111,49 @@ def test_the_os_version_of_an_entry_is_kept() -> None:
     assert entry in parse(merge(data, OURS)).entries
 
 
+DRIVERS = b"/usr/local/nvidia/"
+
+
+def of_driver(*names: str) -> list[Entry]:
+    return [Entry(name.encode(), DRIVERS + b"lib64/" + name.encode(), X86_64) for name in names]
+
+
+def started(data: bytes | None, entries: list[Entry]) -> bytes:
+    return ldcache.merge(data, [ldcache.Entry(*entry[:4]) for entry in entries], (DRIVERS,))
+
+
+@given(entries)
+def test_what_an_earlier_driver_has_left_goes_and_nothing_grows(theirs: list[Entry]) -> None:
+    image, old, new = merge(None, theirs), of_driver("liba.so.1", "libb.so.535"), of_driver("liba.so.1", "libb.so.580")
+    theirs = [*parse(image).entries]
+    first = started(image, old)
+    assert started(first, old) is first
+    second = started(first, new)
+    assert set(parse(second).entries) == {*theirs, *new}
+    assert started(started(second, old), new) == second
+    assert len(started(second, of_driver("liba.so.1"))) < len(second)
+
+
+@given(entries, st.integers(0, 2**30))
+def test_it_goes_from_a_cache_in_any_order_too(theirs: list[Entry], seed: int) -> None:
+    data = shuffled(merge(None, [*of_driver("libold.so.1", "liba.so.1"), *theirs]), seed)
+    left = {*parse(data).entries}.difference(of_driver("libold.so.1"))
+    assert set(parse(started(data, of_driver("liba.so.1"))).entries) == left
+
+
+def test_a_string_whose_end_is_an_earlier_drivers_stays_whole() -> None:
+    """One that ends in the path of the driver's library, which ldconfig writes once for both."""
+    other = Entry(b"libx.so.1", b"/srv" + DRIVERS + b"lib64/libold.so.1", X86_64)
+    data = bytearray(merge(None, [other, *of_driver("libold.so.1")]))
+    (count,) = struct.unpack_from("<I", data, 20)
+    rows = [struct.unpack_from("<4IQ", data, 48 + 24 * row) for row in range(count)]
+    by_path = {bytes(data[row[2] :]).partition(b"\0")[0]: row for row in rows}
+    inner = by_path[other.path][2] + 4
+    number = rows.index(by_path[DRIVERS + b"lib64/libold.so.1"])
+    struct.pack_into("<I", data, 48 + 24 * number + 8, inner)
+    assert set(parse(started(bytes(data), of_driver("liba.so.1"))).entries) == {other, *of_driver("liba.so.1")}
+
+
 def test_ours_keep_their_order_before_the_images() -> None:
     images = merge(None, [Entry(b"liba.so", b"/image", X86_64)])
     ours = [Entry(b"liba.so", b"/2", X86_64), Entry(b"liba.so", b"/1", X86_64)]

@@ -41,7 +41,7 @@ EXAMPLES: tuple[Operation, ...] = (
     Cover("/usr/lib64", ("/usr/local/nvidia/lib64/liba.so.1",), False, "why"),
     Symlink("/dev/dri/by-path/x", "../card0", False, "why"),
     Tmpfs("/proc/driver/nvidia", ("ro",), ("gpus",), (("params", "x", 0o444),), True, "why"),
-    LdCache("/etc/ld.so.cache", "/usr/local/nvidia/ld.so.cache", (Entry(b"liba.so", b"/liba.so", 3),), True, "why"),
+    LdCache("/etc/ld.so.cache", ("/usr/local/nvidia",), (Entry(b"liba.so", b"/liba.so", 3),), True, "why"),
     Relabel("/dev/shm", "a:b:c:s0", "a:b:d:s0", True, "why"),
     OpenCgroup("v2", "/sys/fs/cgroup/c", "/sys/fs/cgroup/c", (RULE,), (RULE,), True, "why"),
     TellSystemd("c.scope", (RULE,), (("char-pts", "rwm"),), False, "why"),

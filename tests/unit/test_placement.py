@@ -83,7 +83,7 @@ def test_the_folder_is_the_first_thing_and_nothing_else_of_the_driver_is_beside_
     outside = [it for it in operations if isinstance(it, Mount) and not it.target.startswith((f"{FOLDER}/", "/proc/"))]
     assert [it.target for it in outside] == [it.target for it in everything().firmware]
     (cache,) = [it for it in operations if isinstance(it, LdCache)]
-    assert (cache.path, cache.file) == ("/etc/ld.so.cache", f"{FOLDER}/ld.so.cache")
+    assert (cache.path, cache.folders) == ("/etc/ld.so.cache", (FOLDER,))
 
 
 def test_a_file_without_its_folders_names_is_made_in_the_folder() -> None:

@@ -188,7 +188,7 @@ def test_the_document_has_the_documented_form(host: DriverInventory) -> None:
         "device": {"path", "type", "major", "minor", "access", "required"},
         "service": {"source", "target", "options", "required"},
         "tmpfs": {"path", "options", "files", "required"},
-        "ldcache": {"entries", "path", "file", "required"},
+        "ldcache": {"entries", "path", "folders", "required"},
         "symlink": {"path", "to", "covers", "required"},
         "cgroup": {"rules", "version", "required"},
     }

@@ -213,14 +213,16 @@ def test_two_shares_of_one_folder_make_one_filesystem_with_the_files_of_both() -
     assert (folder.path, folder.folders) == (vendorshare.FOLDER, ("etc/a", "share"))
     assert folder.files == (("etc/a/x.json", "1", 0o444), ("etc/a/y.json", "2", 0o444), ("share/z.icd", "3", 0o444))
     (cache,) = [item for item in others if isinstance(item, LdCache)]
-    assert cache.file == f"{vendorshare.FOLDER}/ld.so.cache"
+    assert cache.folders == (vendorshare.FOLDER,)
 
 
 def test_each_folder_is_a_filesystem_of_its_own_and_one_of_them_has_the_cache() -> None:
     made = joined(share("0")._replace(folder=provision.FOLDER), other("OCI_B", libraries=(library("libb"),)))
     for found in (made.operations, made.operations[:2]):
         assert [it.path for it in found if isinstance(it, Tmpfs)] == [provision.FOLDER, vendorshare.FOLDER]
-    assert [item.file for item in made.operations if isinstance(item, LdCache)] == [f"{provision.FOLDER}/ld.so.cache"]
+    assert [item.folders for item in made.operations if isinstance(item, LdCache)] == [
+        (provision.FOLDER, vendorshare.FOLDER)
+    ]
 
 
 def test_what_two_give_alike_is_given_once() -> None:

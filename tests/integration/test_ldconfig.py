@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who finds libcuda, whatever cache the image has, and after an ldconfig in the container: apt-get runs one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.integration import roots
+from tests.integration.conftest import Maker
+from tests.integration.engines import Bundle, Installed, run
+
+CACHE = "etc/ld.so.cache"
+FOUND = ["cuInit 0, 1 devices", "/usr/local/nvidia/lib64/libcuda.so.1"]
+LISTED = "ldconfig -p | grep -o '[^ ]*/libcuda.so.1$'"
+SHOW = ("/bin/sh", "-c", f"/app/cuda; {LISTED}; ldconfig && echo done; /app/cuda; {LISTED}; ls -A /etc")
+
+
+def kept(root: Path) -> dict[str, bytes]:
+    """Each file of /etc with its content, links by their text."""
+    return {
+        str(path.relative_to(root)): os.readlink(path).encode() if path.is_symlink() else path.read_bytes()
+        for path in sorted((root / "etc").rglob("*"))
+        if path.is_symlink() or path.is_file()
+    }
+
+
+def linked(root: Path) -> None:
+    (root / CACHE).rename(root / "etc/real")
+    (root / CACHE).symlink_to("real")
+
+
+CACHES: dict[str, Callable[[Path], object]] = {
+    "ldconfig's": lambda root: None,
+    "garbage": lambda root: (root / CACHE).write_bytes(b"x" * 5000),
+    "cut off": lambda root: (root / CACHE).write_bytes((root / CACHE).read_bytes()[:400]),
+    "empty": lambda root: (root / CACHE).write_bytes(b""),
+    "missing": lambda root: (root / CACHE).unlink(),
+}
+
+
+@pytest.mark.parametrize("cache", CACHES)
+@pytest.mark.parametrize("runtime", ["runc", "crun"])
+def test_the_driver_is_found_before_and_after_an_ldconfig(
+    installed: Installed, bundle: Maker, runtime: str, cache: str
+) -> None:
+    made = bundle("debian").asks("0").runs(*SHOW)
+    CACHES[cache](made.rootfs)
+    done = run(installed, runtime, "v2", made)
+    assert done.out.splitlines()[:5] == [*FOUND, "done", *FOUND], done.out + done.err
+    # What ldconfig and we have for a moment is gone.
+    assert {name for name in done.out.split() if name.endswith("~") or name.startswith(".")} == set()
+
+
+def test_a_second_start_leaves_the_cache_as_it_is_and_another_driver_replaces_its_names(
+    installed: Installed, bundle: Maker
+) -> None:
+    made = bundle("debian").asks("0", "all").runs("/app/cuda")
+    image, seen = kept(made.rootfs), []
+    for description in ("h100x8", "h100x8", "v100", "h100x8"):
+        assert run(installed, "runc", "v2", made, description=description).code == 0
+        seen.append(kept(made.rootfs))
+    first, second, older, again = seen
+    assert first == second
+    assert b"/usr/local/nvidia/" in first[CACHE] and b"/usr/local/nvidia/" not in image[CACHE]
+    made.runs("/bin/sh", "-c", "ldconfig -p")
+    made.config["process"]["env"] = [it for it in made.config["process"]["env"] if not it.startswith("NVIDIA_VIS")]
+    last = run(installed, "runc", "v2", made)
+    names = [line.split()[0] for line in last.out.splitlines() if "/usr/local/nvidia/" in line]
+    assert len(names) > 20 and "535" not in " ".join(names)
+    assert older != first == again
+    changed = {name for name, data in first.items() if image.get(name) != data}
+    links = {name for name, data in first.items() if data.startswith(b"/usr/local/nvidia/")}
+    assert changed - links == {CACHE, "etc/ld.so.conf.d/000-oci-gpu-hook.conf"}
+    assert first["etc/ld.so.conf.d/000-oci-gpu-hook.conf"] == b""
+
+
+def volume(made: Bundle, folder: Path, *options: str) -> None:
+    """The image's /etc is a volume."""
+    shutil.copytree(made.rootfs / "etc", folder, symlinks=True)
+    made.mounts(folder, "/etc", *options)
+
+
+UNWRITTEN: dict[str, Callable[[Bundle, Path], object]] = {
+    "a link": lambda made, folder: linked(made.rootfs),
+    "a volume": lambda made, folder: volume(made, folder, "rw"),
+    "a read-only volume": lambda made, folder: volume(made, folder, "ro"),
+    "a tmpfs": lambda made, folder: made.config["mounts"].append(
+        {"type": "tmpfs", "source": "tmpfs", "destination": "/etc"}
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNWRITTEN)
+def test_what_is_not_the_images_own_file_is_mounted_over(
+    installed: Installed, bundle: Maker, tmp_path: Path, case: str
+) -> None:
+    made = bundle("debian").asks("0", "utility")
+    UNWRITTEN[case](made, tmp_path / "etc")
+    before = kept(made.rootfs), kept(tmp_path)
+    done = run(
+        installed, "crun", "v2", made.runs("/bin/sh", "-c", f"nvidia-smi -L; {LISTED.replace('cuda', 'nvidia-ml')}")
+    )
+    assert done.out.splitlines()[1:] == ["/usr/local/nvidia/lib64/libnvidia-ml.so.1"], done.out + done.err
+    after = kept(made.rootfs), kept(tmp_path)
+    after[0].pop("etc/ld.so.conf.d/000-oci-gpu-hook.conf", None)
+    assert after == before
+
+
+def test_a_read_only_container_finds_it(installed: Installed, bundle: Maker) -> None:
+    made = bundle("debian").asks("0").runs("/bin/sh", "-c", f"/app/cuda; {LISTED}")
+    made.config["root"]["readonly"] = True
+    done = run(installed, "runc", "v2", made)
+    assert done.out.splitlines() == FOUND, done.out + done.err
+
+
+def test_a_loader_that_reads_no_cache_finds_it_by_the_folder_that_it_names(installed: Installed, bundle: Maker) -> None:
+    """As the images of Nix: libc is in no usual place, and LD_LIBRARY_PATH names /usr/lib64."""
+    made = bundle("debian").asks("0")
+    libraries = made.rootfs / "usr/lib" / roots.MULTIARCH
+    libraries.rename(made.rootfs / "nix")
+    (made.rootfs / "etc/debian_version").unlink()
+    (made.rootfs / CACHE).unlink()
+    for name in ("usr/lib64", "lib64"):
+        place = made.rootfs / name
+        place.unlink() if place.is_symlink() else shutil.copytree(place, made.rootfs / "nix", dirs_exist_ok=True)
+    shutil.rmtree(made.rootfs / "usr/lib64")
+    loader = next((made.rootfs / "nix").glob("ld-linux-*"))
+    line = f"LD_LIBRARY_PATH=/nix:/usr/lib64 /nix/{loader.name} --inhibit-cache /app/cuda"
+    done = run(installed, "runc", "v2", made.runs("/bin/sh", "-c", line))
+    assert done.out.splitlines() == FOUND[:1], done.out + done.err
+    assert os.readlink(made.rootfs / "usr/lib64") == "/usr/local/nvidia/lib64"
