@@ -216,9 +216,13 @@ class Tmpfs(NamedTuple):
 
 
 class LdCache(NamedTuple):
-    """The loader's cache at `path` with `libraries` merged in; folders: the drivers' own."""
+    """The loader's cache at `path` with `libraries` merged in; folders: the drivers' own.
+
+    configuration: a file that names these for an ldconfig in the container, where the image has a folder for it.
+    """
 
     path: str
+    configuration: str
     folders: tuple[str, ...]
     libraries: tuple[Entry, ...]
     required: bool
@@ -232,7 +236,7 @@ class LdCache(NamedTuple):
         return f"put our entries into {self.path}"
 
     def prepare(self, host: HostRoot, undo: Undo) -> Perform:
-        return lambda tree: loadercache.merge(tree, self.path, self.folders, self.libraries)
+        return lambda tree: loadercache.merge(tree, self.path, self.configuration, self.folders, self.libraries)
 
 
 class Relabel(NamedTuple):

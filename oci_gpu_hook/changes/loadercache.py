@@ -22,15 +22,11 @@ from oci_gpu_hook.kernel import mountinfo, procfile, syscalls
 from oci_gpu_hook.kernel.descriptors import closing, reopened
 from oci_gpu_hook.kernel.filetypes import is_regular
 
-_CONFIGURATION = "/etc/ld.so.conf.d"
-# The driver's own folders come first.
-_CONFIGURATION_FILE = "000-oci-gpu-hook.conf"
 
-
-def merge(tree: Tree, path: str, folders: tuple[str, ...], ours: tuple[ldcache.Entry, ...]) -> str:
+def merge(tree: Tree, path: str, configuration: str, folders: tuple[str, ...], ours: tuple[ldcache.Entry, ...]) -> str:
     """Put a cache at `path` with `ours` and the container's own entries; folders: of drivers, made here.
 
-    Gives a note if the container's are left out.
+    configuration: a file that names these, for ldconfig.  Gives a note if the container's entries are left out.
     """
     below = tuple([f"{folder}/".encode() for folder in folders])
     try:
@@ -46,7 +42,7 @@ def merge(tree: Tree, path: str, folders: tuple[str, ...], ours: tuple[ldcache.E
     if merged != data:
         _put(tree, path, folders[0], merged, data, is_file=found is None or data is not None)
     searched = [entry.path.rpartition(b"/")[0] for entry in ours if entry.path.startswith(below)]
-    note = _tell_ldconfig(tree, folders[0], tuple(dict.fromkeys(searched)))
+    note = _tell_ldconfig(tree, configuration, folders[0], tuple(dict.fromkeys(searched)))
     return f"{path} lies in a volume or in procfs, and what it lists is left out" if is_left_out else note
 
 
@@ -61,13 +57,13 @@ def _put(tree: Tree, path: str, folder: str, data: bytes, before: bytes | None, 
     tree.cover(path, f"{folder}/{path.rpartition('/')[2]}", data)
 
 
-def _tell_ldconfig(tree: Tree, folder: str, folders: tuple[bytes, ...]) -> str:
+def _tell_ldconfig(tree: Tree, path: str, folder: str, folders: tuple[bytes, ...]) -> str:
     """Have an ldconfig in the container find the libraries, where the image has a folder of such files for it."""
-    name = _CONFIGURATION_FILE
+    parent, _, name = path.rpartition("/")
     try:
-        found = tree.find(_CONFIGURATION)
+        found = tree.find(parent)
         if found is not None and tree.is_own(found):
-            tree.cover(f"{_CONFIGURATION}/{name}", f"{folder}/{name}", b"".join([it + b"\n" for it in folders]))
+            tree.cover(path, f"{folder}/{name}", b"".join([it + b"\n" for it in folders]))
     except OSError as err:
         return f"an ldconfig in the container will not find the driver: {err}"
     return ""

@@ -216,6 +216,7 @@ def _ldcache(it: LdCache) -> tuple[str, list[Row]]:
     entries = it.entries()
     return "loader cache", [
         (it.path, f"{len(entries)} entries merged"),
+        (it.configuration, "for an ldconfig in the container"),
         *[(f"  {soname}", path) for soname, path in entries],
     ]
 

@@ -35,6 +35,8 @@ COMPAT32 = "compat32"
 # Where nvidia-docker 1 and Google's nodes have mounted the driver.  CUDA's images name it in LD_LIBRARY_PATH (lib, for
 # 32 bits, and lib64), in /etc/ld.so.conf.d and in PATH (bin): an ldconfig in the container finds the driver, too.
 FOLDER = "/usr/local/nvidia"
+# Named so that it comes before the image's own.
+LD_SO_CONF = "/etc/ld.so.conf.d/000-oci-gpu-hook.conf"
 
 _PROC_DRIVER = "/proc/driver/nvidia"
 _MODIFY_DEVICE_FILES = "ModifyDeviceFiles:"
@@ -79,17 +81,22 @@ def of_nvidia(layout: Layout, request: Request, selected: selection.Selection, i
 
 def join(layout: Layout, version: str, shares: tuple[Share, ...]) -> Provision:
     """One provision of all shares; ConfigError if two of them want different things at one path."""
-    # What is at each path: who gives it, and what it is.
+    # What is at each path, and at each path below a driver's folder: who gives it, and what it is.
     taken: dict[str, tuple[str, object]] = {}
+    names: dict[str, tuple[str, object]] = {}
     operations: list[Operation] = [*_folders(shares)]
     for share in shares:
         given = [*_devices(layout, share.nodes), *share.operations]
-        operations += given if len(shares) == 1 else [it for it in given if _is_new(taken, share.giver, _things(it))]
+        if len(shares) > 1:
+            given = [it for it in given if _is_new(taken, share.giver, _things(it))]
+            # The loader takes the first of two libraries of one name.
+            _is_new(names, share.giver, {it.target.removeprefix(share.folder): it.source for it in _libraries(share)})
+        operations += given
     entries = tuple(dict.fromkeys([entry for share in shares for entry in share.entries]))
     if entries and layout.finds_by_cache():
         folders = tuple(dict.fromkeys([share.folder for share in shares if share.folder]))
         reason = "the loader and 'ldconfig -p' find the libraries"
-        operations.append(LdCache(LD_SO_CACHE, folders, entries, required=True, reason=reason))
+        operations.append(LdCache(LD_SO_CACHE, LD_SO_CONF, folders, entries, required=True, reason=reason))
     devices = [(node.major, node.minor) for share in shares for node, _ in share.nodes]
     notes = tuple([note for share in shares for note in share.notes])
     holds = tuple([held for share in shares for held in share.holds])
@@ -119,6 +126,10 @@ def _folders(shares: tuple[Share, ...]) -> list[Tmpfs]:
         )
         for folder, files in texts.items()
     ]
+
+
+def _libraries(share: Share) -> list[Mount]:
+    return [it for it in share.operations if isinstance(it, Mount) and it.target.startswith(f"{share.folder}/lib")]
 
 
 def _is_new(taken: dict[str, tuple[str, object]], giver: str, things: dict[str, object]) -> bool:

@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.operations import Operation
 
-# See `provision.FOLDER`: that of all other vendors.
+# See `provision.FOLDER`.  The others' lie below it by their flags: by CDI each vendor's hook is started by itself.
 FOLDER = "/usr/local/oci-gpu-hook"
 
 _MOST_SHOWN = 3
@@ -36,7 +36,7 @@ def share(layout: Layout, request: VendorRequest, found: VendorState, process_ty
         hint = f"the administrator must fix it; 'oci-gpu-hook info' shows what {flag} has here"
         raise DriverError(f"{inventory.file} requires what this host lacks: {lacking[0]}{more}", hint)
     devices = (of_nodes if request.source == "cdi" else selected)(request.devices, found)
-    driver_folder = provision.FOLDER if flag == VISIBLE_DEVICES else FOLDER
+    driver_folder = provision.FOLDER if flag == VISIBLE_DEVICES else f"{FOLDER}/{flag}"
     # Each node once, with its first reason.
     nodes = {node: f"{flag}, {group}: every request" for node, group in found.common}
     for device, name in devices:

@@ -118,7 +118,7 @@ def test_a_spec_outlives_an_upgrade(installed: Installed, root: Path) -> None:
     """A container has the files that the host has when it starts."""
     folder = f"/usr/lib/{roots.MULTIARCH}"
     before = _generate(("OCI_RDMA",)) + f"cp {folder}/librdmacm.so.1 {folder}/libefa.so.9\n"
-    options, command = "--device openfabrics.org/hca=0", "ls /usr/local/oci-gpu-hook/lib64/libefa.so.9"
+    options, command = "--device openfabrics.org/hca=0", "ls /usr/local/oci-gpu-hook/OCI_RDMA/lib64/libefa.so.9"
     node: dict[str, Any] = {"description": "none", "vendors": ("rdma",)}
     done = run_podman(installed, root, command, options=options, before=before, **node)
     assert done.code == 0 and "libefa.so.9" in done.out, done.out + done.err

@@ -247,7 +247,7 @@ tree = Tree(root_fd, (syscalls.mount_of(root_fd)[0], syscalls.mount_of(kernels)[
 os.symlink("/proc/version", root + "/etc/ld.so.cache")
 loadercache._read = lambda found: print("read")
 tree.attach_tmpfs("/opt/own", ("ro",), (), [])
-print(loadercache.merge(tree, "/etc/ld.so.cache", ("/opt/own",), ()))
+print(loadercache.merge(tree, "/etc/ld.so.cache", "/etc/conf.d/x", ("/opt/own",), ()))
 """
     assert run(tmp_path, case) == ["/etc/ld.so.cache lies in a volume or in procfs, and what it lists is left out"]
 

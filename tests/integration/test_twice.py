@@ -25,7 +25,7 @@ def test_what_prestart_has_done_is_not_done_again(
     done = on_node(installed, link + start(runtime, made), cgroup=cgroup)
     assert done.code == 0, done.err
     assert done.out.count("NVIDIA H100") == 2 and "cuInit 0, 2 devices" in done.out
-    for path in ("/etc/ld.so.cache", "/proc/driver/nvidia"):
+    for path in ("/etc/ld.so.conf.d/000-oci-gpu-hook.conf", "/proc/driver/nvidia"):
         assert done.out.count(f" {path} ") == 1, done.out
 
 
@@ -39,4 +39,4 @@ def test_either_alone_does_it(installed: Installed, bundle: Maker, stage: str) -
     link = f"ln -s ../libexec/oci/hooks.d/oci-gpu-hook {LINK}\n"
     done = on_node(installed, link + start("runc", made))
     assert done.code == 0, done.err
-    assert done.out.count(" /etc/ld.so.cache ") == 1, done.out
+    assert done.out.count(" /usr/local/nvidia ") == 1, done.out

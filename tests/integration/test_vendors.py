@@ -23,7 +23,7 @@ from tests.integration.inside import ALLOWED, COMPUTE, DENIED, Seen, attempt, lo
 PUBLISHED = REPOSITORY / "tests/data/vendors"
 FOLDER = f"/usr/lib/{roots.MULTIARCH}"
 # The drivers' own in a container.
-NVIDIAS, OTHERS = "/usr/local/nvidia/lib64", "/usr/local/oci-gpu-hook/lib64"
+NVIDIAS, OTHERS = "/usr/local/nvidia/lib64", "/usr/local/oci-gpu-hook"
 # Of the administrator's: these take the place of ours with the same names.
 ADMINISTRATORS = "/etc/oci-gpu-hook/vendors"
 PUBLISH = f"mkdir -p {ADMINISTRATORS} && cp {PUBLISHED}/oci-*.json {ADMINISTRATORS}/"
@@ -211,8 +211,9 @@ def _check_published(seen: Seen) -> None:
         "/dev/dri/renderD129",
     }
     for soname in ("libcuda.so.1", "libnvidia-ml.so.1", "libonload_ext.so.1", "libonload_zf.so"):
-        assert seen.libraries[soname, 64] == [f"{OTHERS}/{soname}"]
-    assert f"{OTHERS}/libcuda.so.396.26" in seen.mounts
+        flag = "OCI_SOLARFLARE" if "onload" in soname else "OCI_NVIDIA"
+        assert seen.libraries[soname, 64] == [f"{OTHERS}/{flag}/lib64/{soname}"]
+    assert f"{OTHERS}/OCI_NVIDIA/lib64/libcuda.so.396.26" in seen.mounts
     folders = {"/usr/lib64/nvidia", "/usr/libexec/onload"}
     files = {"/usr/bin/nvidia-smi", "/usr/bin/onload", "/etc/ld.so.conf.d/nvidia-lib64.conf"}
     assert folders | files <= set(seen.mounts)
@@ -230,7 +231,7 @@ def test_a_gpu_and_a_host_channel_adapter_in_one_line(
     assert "cuInit 0, 1 devices" in seen.printed
     assert "/dev/infiniband/uverbs1 allowed" in seen.printed
     assert seen.libraries["libcuda.so.1", 64] == [f"{NVIDIAS}/libcuda.so.1"]
-    assert seen.libraries["libibverbs.so.1", 64] == [f"{OTHERS}/libibverbs.so.1"]
+    assert seen.libraries["libibverbs.so.1", 64] == [f"{OTHERS}/OCI_RDMA/lib64/libibverbs.so.1"]
     _check_root(made.rootfs, before, seen)
 
 
@@ -254,7 +255,7 @@ def test_in_a_user_namespace_the_hosts_nodes_are_bound(
 
 
 def test_our_files_outlive_an_upgrade_of_the_driver(installed: Installed, bundle: Maker) -> None:
-    show = "cat /opt/rocm-*/.info/version; ls /usr/local/oci-gpu-hook/lib64/libamdhip64.so.*; rocminfo"
+    show = "cat /opt/rocm-*/.info/version; ls /usr/local/oci-gpu-hook/OCI_AMD/lib64/libamdhip64.so.*; rocminfo"
     made = [bundle("debian").asks(None, OCI_AMD="0").runs("/bin/sh", "-c", show) for _ in range(3)]
     upgrade = """
         cd /opt/rocm-6.2.0/lib && mv libamdhip64.so.6.2.60200 libamdhip64.so.6.3.60300
@@ -399,7 +400,7 @@ def _check(shipped: Shipped, seen: Seen, nodes: set[str]) -> None:
         assert {line for line in lines if line.startswith("/dev/")} == {f"{path} allowed" for path in nodes}
         assert not [line for line in lines if ": " in line]
     for soname in shipped.sonames:
-        assert seen.libraries[soname, 64] == [f"{OTHERS}/{soname}"], soname
+        assert seen.libraries[soname, 64] == [f"{OTHERS}/{shipped.flag}/lib64/{soname}"], soname
 
 
 def _check_root(root: Path, before: dict[str, tuple[str, int]], seen: Seen) -> None:

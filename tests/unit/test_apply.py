@@ -186,7 +186,7 @@ bpf.prog_attach = lambda fd, program, **how: programs.__setitem__(0, program)
 
 rules = (DeviceRule("c", 195, 0, "rw"),)
 operations = (
-    LdCache("/ld.so.cache", ("/driver",), (Entry(b"liba.so", b"/liba.so", 3),), True, ""),
+    LdCache("/ld.so.cache", "/conf", ("/driver",), (Entry(b"liba.so", b"/liba.so", 3),), True, ""),
     Relabel("/nowhere", "a:b:c:s0", "", False, ""),
     OpenCgroup("v1", folder, folder, rules, (), True, ""),
     OpenCgroup("v2", folder, folder, rules, (), True, ""),

@@ -525,7 +525,7 @@ GPU = NODE._replace(path="/dev/nvidia0", minor=0)
 LIBRARY = Mount("/h/libcuda.so.580.1", "/usr/lib64/libcuda.so.580.1", (), True, "")
 LIBRARY = LIBRARY._replace(names=("libcuda.so.1",))
 NAMED = (Entry(b"libcuda.so.1", b"/x", 3),)
-CACHE = LdCache("/etc/ld.so.cache", ("/usr/local/nvidia",), NAMED, True, "")
+CACHE = LdCache("/etc/ld.so.cache", "/etc/ld.so.conf.d/x", ("/usr/local/nvidia",), NAMED, True, "")
 PLANNED: Any = SimpleNamespace(operations=(NODE, GPU, LIBRARY, CACHE))
 CONTAINER = Running("a" * 64, 7, "/b", "crun", ContainerNames("podman", "web"), os.geteuid())
 WELL = containercheck.Seen(

@@ -21,7 +21,7 @@ from tests.unit.caches import parse
 
 OURS = Entry(b"libcuda.so.1", b"/usr/lib64/libcuda.so.1", 0x303)
 THEIRS = Entry(b"liba.so.1", b"/usr/lib64/liba.so.1", 0x303)
-CACHE, FOLDERS = "/etc/ld.so.cache", ("/usr/local/nvidia",)
+CACHE, CONFIGURATION, FOLDERS = "/etc/ld.so.cache", "/etc/ld.so.conf.d/0.conf", ("/usr/local/nvidia",)
 
 
 class Attached(Tree):
@@ -38,7 +38,7 @@ def merged(root: Path) -> set[Entry]:
     fd = os.open(root, os.O_PATH)
     try:
         tree = Attached(fd, (syscalls.mount_of(fd)[0],), Undo())
-        loadercache.merge(tree, CACHE, FOLDERS, (OURS,))
+        loadercache.merge(tree, CACHE, CONFIGURATION, FOLDERS, (OURS,))
     finally:
         os.close(fd)
     return {Entry(*row[:4]) for row in parse(tree.data or (root / CACHE[1:]).read_bytes()).entries}

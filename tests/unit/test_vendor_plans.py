@@ -108,11 +108,11 @@ def test_libraries_go_to_the_vendors_folder_and_the_rest_to_its_own_place() -> N
     operations = given.operations
     mounts = [(item.source, item.target) for item in operations if isinstance(item, Mount)]
     assert mounts == [
-        ("/opt/acme/lib/libacme.so.1.2", "/usr/local/oci-gpu-hook/lib64/libacme.so.1.2"),
+        ("/opt/acme/lib/libacme.so.1.2", "/usr/local/oci-gpu-hook/OCI_ACME/lib64/libacme.so.1.2"),
         ("/opt/acme/bin/tool", "/usr/bin/tool"),
     ]
-    assert given.folder == "/usr/local/oci-gpu-hook"
-    assert [entry.path for entry in given.entries] == [b"/usr/local/oci-gpu-hook/lib64/libacme.so.1"]
+    assert given.folder == "/usr/local/oci-gpu-hook/OCI_ACME"
+    assert [entry.path for entry in given.entries] == [b"/usr/local/oci-gpu-hook/OCI_ACME/lib64/libacme.so.1"]
     assert [item.source for item in operations if isinstance(item, Service)] == ["/run/acme.sock"]
     assert [item.path for item in operations if isinstance(item, Symlink)] == ["/usr/lib64/libacme.so"]
     assert all("OCI_ACME" in item.reason for item in operations)
@@ -145,7 +145,7 @@ def test_what_lies_in_a_mounted_folder_has_a_place_in_the_cache_only() -> None:
     given = share("all", host=HOST._replace(inventory=cached))
     assert [entry.path for entry in given.entries] == [b"/opt/acme/lib/libacme.so.1"]
     # The cache is a file of the folder.
-    assert given.folder == vendorshare.FOLDER
+    assert given.folder == f"{vendorshare.FOLDER}/OCI_ACME"
     assert not [item for item in given.operations if isinstance(item, Mount) and ".so" in item.target]
 
 
@@ -205,23 +205,23 @@ def test_all_libraries_are_in_one_cache() -> None:
 
 def test_two_shares_of_one_folder_make_one_filesystem_with_the_files_of_both() -> None:
     first = share("0")._replace(texts=(("etc/a/x.json", "1"), ("etc/a/y.json", "2")))
-    second = other("OCI_B", libraries=(library("libb"),))._replace(texts=(("share/z.icd", "3"),))
+    second = share("1")._replace(giver="/v/b.json", texts=(("share/z.icd", "3"),))
     without = other("OCI_C", files=(DriverFile("/opt/c/tool", "/usr/bin/c", ("g",)),))
     made = joined(without, first, second)
     folder, *others = made.operations
     assert isinstance(folder, Tmpfs) and not [item for item in others if isinstance(item, Tmpfs)]
-    assert (folder.path, folder.folders) == (vendorshare.FOLDER, ("etc/a", "share"))
+    assert (folder.path, folder.folders) == (f"{vendorshare.FOLDER}/OCI_ACME", ("etc/a", "share"))
     assert folder.files == (("etc/a/x.json", "1", 0o444), ("etc/a/y.json", "2", 0o444), ("share/z.icd", "3", 0o444))
     (cache,) = [item for item in others if isinstance(item, LdCache)]
-    assert cache.folders == (vendorshare.FOLDER,)
+    assert cache.folders == (folder.path,)
 
 
 def test_each_folder_is_a_filesystem_of_its_own_and_one_of_them_has_the_cache() -> None:
     made = joined(share("0")._replace(folder=provision.FOLDER), other("OCI_B", libraries=(library("libb"),)))
     for found in (made.operations, made.operations[:2]):
-        assert [it.path for it in found if isinstance(it, Tmpfs)] == [provision.FOLDER, vendorshare.FOLDER]
+        assert [it.path for it in found if isinstance(it, Tmpfs)] == [provision.FOLDER, f"{vendorshare.FOLDER}/OCI_B"]
     assert [item.folders for item in made.operations if isinstance(item, LdCache)] == [
-        (provision.FOLDER, vendorshare.FOLDER)
+        (provision.FOLDER, f"{vendorshare.FOLDER}/OCI_B")
     ]
 
 
@@ -243,11 +243,11 @@ def test_what_two_give_alike_is_given_once() -> None:
         {"files": (DriverFile("/opt/b/tool", "/usr/bin/tool", ("g",)),)},
         {"libraries": (library(at="/opt/b/lib"),)},
         {"links": (Link("/usr/lib64/libacme.so", "elsewhere.so"),)},
-        {"links": (Link("/usr/local/oci-gpu-hook/lib64/libacme.so.1", "elsewhere.so"),)},
+        {"links": (Link("/usr/local/oci-gpu-hook/OCI_ACME/lib64/libacme.so.1", "elsewhere.so"),)},
     ],
 )
 def test_two_that_want_different_things_at_one_path_get_nothing(fields: dict[str, object]) -> None:
-    with pytest.raises(ConfigError, match=r"/v/acme\.json and /v/OCI_B\.json both want /usr/") as caught:
+    with pytest.raises(ConfigError, match=r"/v/acme\.json and /v/OCI_B\.json both want /(usr|lib64)/") as caught:
         joined(share("0"), other("OCI_B", **fields))
     assert caught.value.exit_code == 4
 
