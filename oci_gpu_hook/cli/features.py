@@ -7,8 +7,8 @@ import os
 
 import click
 
-from oci_gpu_hook.cli import VERSION, metrics, onhost
-from oci_gpu_hook.cli.options import config_file, host_root, nvml_timeout
+from oci_gpu_hook.cli import VERSION, onhost
+from oci_gpu_hook.cli.options import config_file, host_root
 from oci_gpu_hook.driver.survey import driver_version
 from oci_gpu_hook.errors import ApplyError, DriverError, UsageError
 from oci_gpu_hook.host import saved
@@ -27,16 +27,14 @@ _LAST = "features"
     "--write", is_flag=True, help="Write the file that the setting 'features' names; remove it if there is no device."
 )
 @click.option("--remove", is_flag=True, help="Remove that file, and one that --write has written before it.")
-@nvml_timeout
 @config_file
 @host_root
-def features(write: bool, remove: bool, nvml_timeout: float, config: str | None, root: HostRoot) -> None:
-    """Show this node's features, as Node Feature Discovery's local source reads them.
+def features(write: bool, remove: bool, config: str | None, root: HostRoot) -> None:
+    """Show what this node offers containers, as Node Feature Discovery's local source reads it.
 
-    Driver, CUDA, GPUs and MIG devices by the names of gpu-feature-discovery (nvidia.com/...), and as
-    feature.node.kubernetes.io/oci-gpu-hook... the hook's version, the SELinux mode that is served, and the last
-    validation.  What only NVML knows is missing if it does not answer.  Other vendors' devices have labels below the
-    domains of their kinds, such as amd.com/oci-gpu-hook.gpu.count.
+    As feature.node.kubernetes.io/oci-gpu-hook... the hook's version, the SELinux mode that is served, GPUs that are not
+    healthy, and the last validation.  Other vendors' devices have labels below the domains of their kinds, such as
+    amd.com/oci-gpu-hook.gpu.count.  What a GPU is, and its driver, NVIDIA's GPU Feature Discovery tells.
     """
     settings = read_settings(config, None)
     if write and remove:
@@ -44,12 +42,12 @@ def features(write: bool, remove: bool, nvml_timeout: float, config: str | None,
     if remove:
         click.echo(_remove(root, settings) or "there is no file of features")
     elif write:
-        click.echo(renew(root, settings, nvml_timeout) or "no setting 'features': nothing written")
+        click.echo(renew(root, settings) or "no setting 'features': nothing written")
     else:
-        click.echo(_feature_text(root, settings, nvml_timeout, others(root)), nl=False)
+        click.echo(_feature_text(root, settings, others(root)), nl=False)
 
 
-def renew(root: HostRoot, settings: Settings, seconds: float) -> str:
+def renew(root: HostRoot, settings: Settings) -> str:
     """Write the feature file, or remove it if neither a driver nor another vendor's device is here; gives a sentence.
 
     One that was written before under another name is removed.  "" if there was none and is no setting for it.
@@ -63,7 +61,7 @@ def renew(root: HostRoot, settings: Settings, seconds: float) -> str:
     if driver_version(root) is None and not beside:
         return f"no driver is loaded: {'removed' if whole.remove(path) else 'there is no'} {path}"
     try:
-        found = _feature_text(root, settings, seconds, beside)
+        found = _feature_text(root, settings, beside)
     except DriverError:
         # What it says of a driver is no longer true.
         whole.remove(path)
@@ -100,10 +98,8 @@ def others(root: HostRoot) -> tuple[featurelabels.OtherVendor, ...]:
     )
 
 
-def _feature_text(
-    root: HostRoot, settings: Settings, seconds: float, beside: tuple[featurelabels.OtherVendor, ...]
-) -> str:
-    """The feature file of a host as it is now; on stderr what NVML did not say.
+def _feature_text(root: HostRoot, settings: Settings, beside: tuple[featurelabels.OtherVendor, ...]) -> str:
+    """The feature file of a host as it is now.
 
     DriverError if NVIDIA's driver is half installed, or is not there and neither is another vendor's device.
     """
@@ -112,15 +108,8 @@ def _feature_text(
     if found.misfits:
         lacking = ", ".join([misfit.name for misfit in found.misfits])
         raise DriverError(f"the driver {found.driver_version} lacks {lacking}", "install all of it")
-    said = None
-    if seconds and found.driver_version:
-        said = metrics.read_gpus(root, found, seconds, ": features that only it knows are missing")
     host = featurelabels.Host(
-        inventory=found,
-        readings=said.gpus if said else (),
-        classes=tuple([root.text(f"/sys/bus/pci/devices/{gpu.proc}/class").strip() for gpu in found.gpus]),
-        machine=root.text("/sys/class/dmi/id/product_name").strip(),
-        strategy=settings.mig_strategy,
+        driver_version=found.driver_version,
         selinux=_selinux_mode(root),
         version=VERSION,
         validation=validated.read_validation(root),

@@ -210,7 +210,7 @@ class _Watch:
             return
         self.beside, self.are_features_due = beside, False
         try:
-            said = features.renew(self.root, read_settings(self.config, None), self.seconds)
+            said = features.renew(self.root, read_settings(self.config, None))
         except HookError as err:
             said = f"cannot write the feature file yet: {err}"
         if said:

@@ -50,7 +50,6 @@ class Settings(NamedTuple):
     metrics: str = ""
     gpu_metrics: str = ""
     features: str = ""
-    mig_strategy: str = "none"
     validation_folder: str = ""
     # the names of files there, as STEP=NAME
     validation_files: tuple[str, ...] = ("driver=driver-ready", "hook=toolkit-ready", "workload=cuda-ready")

@@ -97,7 +97,6 @@ KINDS = {
     # No restriction, either way: what stands outside of such sections holds.
     "cuda-forward-compatibility": _one_of("yes", "no", strictest=()),
     "records": _one_of("yes", "no", strictest=(True,)),
-    "mig-strategy": _one_of("none", "single", "mixed"),
     "count-watchers": _one_of("yes", "no", strictest=(True,)),
     "unhealthy": _one_of("refuse", "leave-out", "give"),
     "docker-count": _one_of("first", "any"),

@@ -250,7 +250,7 @@ def exporters_folder(host: Host) -> list[str]:
     for words in (
         ("metrics", "--write"),
         ("metrics", "--gpus", "--write"),
-        ("features", "--write", "--nvml-timeout", "0"),
+        ("features", "--write"),
         ("features", "--remove"),
     ):
         done = host.runs(*words, "--config", str(settings))

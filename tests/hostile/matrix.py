@@ -39,7 +39,6 @@ BUNDLE = "{bundle}"
 # How commands are called, more than once or not without arguments; any other command is called without any.
 ARGUMENTS: dict[Words, tuple[Words, ...]] = {
     ("configure",): tuple([(engine, "--dry-run") for engine in ("docker", "containerd", "crio", "podman")]),
-    ("features",): (("--nvml-timeout", "0"),),
     ("flags", "nspawn"): (("--directory", "/"),),
     ("inventory", "refresh"): (("--nvml-timeout", "0"),),
     ("inventory", "watch"): (("--nvml-timeout", "0", "--interval", "0.5"),),
@@ -454,7 +453,7 @@ def exporter(host: Host, kind: str) -> list[Words]:
         for words in (
             ("metrics", "--write"),
             ("metrics", "--gpus", "--write"),
-            ("features", "--write", "--nvml-timeout", "0"),
+            ("features", "--write"),
             ("features", "--remove"),
             ("metrics",),
         )

@@ -67,7 +67,7 @@ mkdir -p /etc/kubernetes
 systemctl enable oci-gpu-hook-features oci-gpu-hook-gpu-metrics.timer 2>/dev/null
 systemctl start oci-gpu-hook-inventory
 wait_for $features
-grep -c nvidia.com/gpu.count=2 $features
+grep -c oci-gpu-hook.validation=none $features
 systemctl start oci-gpu-hook-gpu-metrics.timer
 wait_for $gpus
 grep -c 'gpu_up{.*} 1' $gpus
