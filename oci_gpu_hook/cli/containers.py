@@ -2,7 +2,7 @@
 """``containers``: which running container holds which GPU or other device, and which of them no container holds.
 
 With --watch, the devices with how busy they are are shown again and again until ^C: one screen on a terminal, cut to
-its size; else one block for each look.  How busy a GPU is comes from what the unit for GPUs' metrics has written last.
+its size; else one block for each look.  How busy a GPU is comes from what the unit for GPUs' metrics has saved last.
 No GPU is opened here.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import datetime
 import os
-import re
 import shutil
 import sys
 import time
@@ -19,7 +18,7 @@ from typing import Callable
 
 import click
 
-from oci_gpu_hook.cli import limit, named, onhost
+from oci_gpu_hook.cli import limit, onhost
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, seconds, show
 from oci_gpu_hook.cli.render import columns
 from oci_gpu_hook.errors import LONGEST_LIST, DriverError, UsageError, plain
@@ -29,7 +28,7 @@ from oci_gpu_hook.node.diagnosis import holders, listed
 from oci_gpu_hook.node.diagnosis.holders import HeldShare, Holder, Holders, OtherDevice
 from oci_gpu_hook.node.engines import containerdevices
 from oci_gpu_hook.node.engines.containerdevices import AllContainers, ContainerDevices
-from oci_gpu_hook.node.exporters.exposition import PREFIX
+from oci_gpu_hook.node.exporters import sinceboot
 from oci_gpu_hook.node.gpus import leased, present
 from oci_gpu_hook.node.gpus.leased import Counted
 from oci_gpu_hook.report.records import printable
@@ -39,8 +38,6 @@ _OTHERS = "OTHERS"
 _HEADINGS = ("CONTAINER", "ID", "ENGINE", "RUNTIME", "GPU", _OTHERS, "SINCE")
 _OF_DEVICES = ("DEVICE", "MODEL", "BUSY", "HELD BY")
 _SHORT_ID = 12
-_BUSY = re.compile(rf'^{PREFIX}gpu_utilization_ratio{{uuid="(GPU-[0-9a-f-]+)"}} ([0-9.e-]+)$', re.MULTILINE)
-_LARGEST_METRICS = 4 << 20
 
 
 @click.command()
@@ -53,7 +50,7 @@ def containers(watch: float | None, form: str, config: str | None, root: HostRoo
 
     It is read from the containers themselves, their device nodes, mounts and cgroups: no engine is asked, nothing is
     remembered, and no GPU is opened.  A container holds a GPU whose node it has and may open, no matter who gave it.
-    With --watch, what the metrics of GPUs say of their use is shown too, if their timer runs; ^C ends it.
+    With --watch, how busy each GPU is is shown too, if oci-gpu-hook-gpu-metrics.timer runs; ^C ends it.
     """
     settings = read_settings(config, None, root.path.rstrip("/"))
     if watch is None:
@@ -67,7 +64,7 @@ def containers(watch: float | None, form: str, config: str | None, root: HostRoo
         return
     if form != "text":
         raise UsageError("--watch shows lines for people: without it --format json gives one look")
-    repeat(lambda: devices(_look(root, settings.driver_root)[0], utilization(settings.gpu_metrics)), watch)
+    repeat(lambda: devices(_look(root, settings.driver_root)[0], sinceboot.utilization(root)), watch)
 
 
 def _look(root: HostRoot, driver_root: str) -> tuple[Holders, AllContainers, bool]:
@@ -219,17 +216,8 @@ def _shown(shares: tuple[HeldShare | OtherDevice, ...]) -> str:
     return ", ".join([f"GPU {share.name}" if isinstance(share, HeldShare) else share.name for share in shares])
 
 
-def utilization(path: str) -> dict[str, float]:
-    """How busy each GPU is, 0 to 1 by UUID, as the metrics file at `path` says; nothing without one."""
-    try:
-        text = named.content(path, _LARGEST_METRICS).decode("utf-8", "replace") if path else ""
-        return {uuid: float(value) for uuid, value in _BUSY.findall(text)}
-    except (OSError, ValueError):
-        return {}
-
-
-def devices(held: Holders, busy: dict[str, float]) -> list[str]:
-    """One line for each device, NVIDIA's first."""
+def devices(held: Holders, busy: dict[str, int]) -> list[str]:
+    """One line for each device, NVIDIA's first; busy: percent by UUID."""
     who: dict[HeldShare | OtherDevice, list[str]] = {item: [] for item in (*held.free, *held.open)}
     for holder in held.holding:
         for item in holder.held:
@@ -238,7 +226,7 @@ def devices(held: Holders, busy: dict[str, float]) -> list[str]:
         (
             item.name,
             item.model if isinstance(item, HeldShare) else "",
-            f"{busy[item.uuid]:.0%}" if isinstance(item, HeldShare) and item.uuid in busy else "-",
+            f"{busy[item.uuid]}%" if isinstance(item, HeldShare) and item.uuid in busy else "-",
             ", ".join(names) or "nobody",
         )
         for item, names in sorted(who.items(), key=lambda pair: _order(pair[0]))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``metrics``: counters of starts, and what NVML and the kernel say of GPUs, for Prometheus.
+"""``metrics``: counters of starts, and who holds which GPU, and whether it is healthy, for Prometheus.
 
 With --gpus every GPU is opened, in a process of its own and under a time limit.
 """
@@ -21,7 +21,7 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import holders
 from oci_gpu_hook.node.engines import containerdevices
 from oci_gpu_hook.node.exporters import counters, gpuexposition, sinceboot
-from oci_gpu_hook.node.gpus import kernellog, leased, nvml, present, readings
+from oci_gpu_hook.node.gpus import kernellog, leased, nvml, present
 from oci_gpu_hook.node.machine import validated, whole
 from oci_gpu_hook.request.settings import Settings, read_settings
 
@@ -37,14 +37,15 @@ from oci_gpu_hook.request.settings import Settings, read_settings
 @seconds("--timeout", "How long NVML may take to answer, with --gpus.", 10.0, times=2)
 @config_file
 def metrics(write: bool, gpus: bool, timeout: float, config: str | None) -> None:
-    """Show counters of starts, in Prometheus's text format; with --gpus what NVML and the kernel say of each GPU.
+    """Show counters of starts, in Prometheus's text format; with --gpus who holds which GPU, and its health.
 
     They count starts of containers that ask for devices, NVIDIA's or another vendor's: by outcome, refusals by reason
     and failures by step, and have a histogram of how long starts took, since counting began after the last boot.
     Hooks count once 'metrics --write' has run, which oci-gpu-hook-metrics.timer starts.
 
-    With --gpus: whether each GPU answers, its sensors, memory and ECC errors, which container holds it, XID errors of
-    the kernel's log, and the last validation.  oci-gpu-hook-gpu-metrics.timer starts it.
+    With --gpus: which container holds which GPU, leases and health of the devices, whether the driver, NVML and the
+    saved inventory serve, and the last validation.  oci-gpu-hook-gpu-metrics.timer starts it.  Temperature, power,
+    clocks and the use of a GPU are told by NVIDIA's DCGM exporter.
     """
     if gpus:
         _of_gpus(write, timeout, config)
@@ -75,7 +76,7 @@ def _of_gpus(write: bool, timeout: float, config: str | None) -> None:
 def exposition(root: HostRoot, settings: Settings, timeout: float, *, remember: bool) -> str:
     """GPUs' metrics of a host as it is now; on stderr why NVML did not answer, or was not asked.
 
-    timeout: how long NVML may take; remember: whether later calls are to know what this one has seen.
+    timeout: how long NVML may take; remember: whether starts are to know what has been found of the GPUs' health.
     """
     onhost.check_is_server(root)
     # By a clock that cannot be set.
@@ -83,40 +84,32 @@ def exposition(root: HostRoot, settings: Settings, timeout: float, *, remember: 
     version, found, said = driver_version(root) or "", None, None
     try:
         found = present.nvidia(root, settings.driver_root)
-        said = read_gpus(root, found, timeout)
+        said = nvml.readings(root, found, timeout)
     except DriverError as err:
         if version:
             click.echo(f"oci-gpu-hook: {err.message}", err=True)
+    except nvml.NvmlUnavailable as err:
+        click.echo(f"oci-gpu-hook: {err}", err=True)
     # A library of another version knows nothing of this kernel module.
     said = said if said and said.driver_version == version else None
-    node = gpuexposition.NodeReadings(
+    gpus = found.gpus if found else list_gpus(root)
+    records = kernellog.xids(root)
+    if remember:
+        sinceboot.renew(root, gpus, records or (), said)
+    node = gpuexposition.NodeState(
         driver_version=version,
-        gpus=found.gpus if found else list_gpus(root),
-        nvml=said,
-        seen={},
-        xids=None,
-        held=_held(root, settings.driver_root, found) if found else (),
+        gpus=len(gpus),
+        answers=said is not None,
+        log_readable=records is not None,
         fresh=saved_inventory.read_saved(root, proc.stamp(root, settings.driver_root)) is not None,
+        held=_held(root, settings.driver_root, found) if found else (),
+        # Behind what has just been found of the GPUs' health.
+        counted=leased.count_holders(root, found, settings.gpu_holders),
         validation=validated.read_validation(root),
         time=time.time(),
         duration=0,
     )
-    there = {kernellog.place(bus_id): uuid for bus_id, uuid in gpuexposition.uuids(node).items()}
-    known, is_read = sinceboot.renew(root, node.gpus, there, said, remember=remember)
-    # Behind what has just been found of the GPUs' health.
-    counted = leased.count_holders(root, found, settings.gpu_holders)
-    xids = known.xids if is_read else None
-    took = time.monotonic() - began
-    return gpuexposition.exposition(node._replace(seen=known.seen, xids=xids, counted=counted, duration=took))
-
-
-def read_gpus(root: HostRoot, found: DriverInventory, timeout: float, without: str = "") -> readings.Readings | None:
-    """What NVML reads; None if it gives nothing, and on stderr why; without: what that means for the command."""
-    try:
-        return readings.ask_for_readings(root, found, timeout)
-    except nvml.NvmlUnavailable as err:
-        click.echo(f"oci-gpu-hook: {err}{without}", err=True)
-        return None
+    return gpuexposition.exposition(node._replace(duration=time.monotonic() - began))
 
 
 def _held(root: HostRoot, driver_root: str, found: DriverInventory) -> tuple[gpuexposition.Held, ...]:
@@ -124,6 +117,7 @@ def _held(root: HostRoot, driver_root: str, found: DriverInventory) -> tuple[gpu
     with_nodes = saved_inventory.with_nodes(root, found, ("caps",), driver_root=driver_root)
     divided = holders.divisions(with_nodes)
     seen = containerdevices.find_devices(root, holders.wanted(divided))
+    uuids = {gpu.nvml_index: gpu.uuid for gpu in found.gpus}
     rows = []
     for holder in [it for it in holders.holders(divided, seen.containers).holding if it.is_certain]:
         running = holder.container.running
@@ -132,6 +126,6 @@ def _held(root: HostRoot, driver_root: str, found: DriverInventory) -> tuple[gpu
         id = "" if running.of_user else running.id
         who = (id, called.name, called.pod, called.namespace)
         for share in holder.held:
-            if isinstance(share, holders.HeldShare):
-                rows.append(gpuexposition.Held(share.gpu, share.uuid if share.mig else "", *who))
+            if isinstance(share, holders.HeldShare) and (uuid := uuids[share.gpu]):
+                rows.append(gpuexposition.Held(uuid, share.uuid if share.mig else "", *who))
     return tuple(rows)

@@ -30,7 +30,7 @@ from oci_gpu_hook.node.diagnosis import FAIL, Finding, drivercheck, failed, is_f
 from oci_gpu_hook.node.diagnosis.remedy import KERNELS_LOG, in_words
 from oci_gpu_hook.node.engines import installed
 from oci_gpu_hook.node.exporters import sinceboot
-from oci_gpu_hook.node.gpus import nvml, present
+from oci_gpu_hook.node.gpus import kernellog, nvml, present
 from oci_gpu_hook.node.machine import validated, whole
 from oci_gpu_hook.node.machine.validated import FAILED, PASSED, SKIPPED, STEPS, StepResult, Validation
 from oci_gpu_hook.node.validation import containerstep, workload
@@ -279,7 +279,8 @@ class _Validation:
             raise _Skipped("each GPU is in MIG mode and has no MIG device")
         computed = workload.run(nvml.files(root, found, *workload.LIBRARIES), pipes, wanted, self._seconds)
         if self._is_root:
-            sinceboot.renew(root, found.gpus, {}, tested=workload.by_gpu(found, computed))
+            tested = workload.by_gpu(found, computed)
+            sinceboot.renew(root, found.gpus, kernellog.xids(root) or (), tested=tested)
         return [*wrong, *computed]
 
 

@@ -35,7 +35,7 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a swarm -d 'Give this host\'s G
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a vendors -d 'Show the files that describe other accelerators than NVIDIA\'s, and check one'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a selinux -d 'Show SELinux\'s state, install the policy modules, explain denials'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a log -d 'Show the records of starts: what each container asked for and got, and how long it took'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a metrics -d 'Show counters of starts, in Prometheus\'s text format; with --gpus what NVML and the kernel say of each GPU'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a metrics -d 'Show counters of starts, in Prometheus\'s text format; with --gpus who holds which GPU, and its health'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a features -d 'Show what this node offers containers, as Node Feature Discovery\'s local source reads it'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -l version -d 'Show the version and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -s h -l help -d 'Show help and exit'

@@ -119,10 +119,6 @@ def _says(*lines: str) -> Callable[[Content], None]:
     return plant
 
 
-def _says_one_uuid_twice(content: Content) -> None:
-    _says(f"fault 1 claims {content.node.gpus[0].uuid}")(content)
-
-
 def _says_another_uuid(content: Content) -> None:
     uuid = content.node.gpus[0].uuid
     _says(f"fault 0 claims {uuid[:4]}{'1' if uuid[4] == '0' else '0'}{uuid[5:]}")(content)
@@ -149,19 +145,11 @@ FAULTS = {
     "nvml-hangs": Fault("nvmlInit never returns", _nvml_hangs),
     "nvml-errors": Fault("nvmlInit fails with an unknown error", _nvml_errors),
     "nvml-goes": Fault("NVML fails once it is asked for the GPUs", _says("nvml goes")),
-    "nvml-leaves": Fault("NVML goes away after ten questions", _says("leaves 10")),
+    "nvml-leaves": Fault("NVML goes away after two questions", _says("leaves 2")),
     "gpu-lost": Fault("NVML says that its first GPU is lost", _says("fault 0 lost")),
-    "gpu-falls": Fault("the first GPU is lost after three questions", _says("fault 0 falls 3")),
+    "gpu-falls": Fault("the first GPU is lost after two questions", _says("fault 0 falls 2")),
     "gpu-hangs": Fault("a question to the first GPU never returns", _says("fault 0 hangs")),
-    "gpu-lies": Fault(
-        "the first GPU is hotter than the sun, uses more memory than it has, and has a name for a UUID",
-        _says(
-            "fault 0 temperature 4000000000",
-            "fault 0 memory_used 9223372036854775807",
-            "fault 0 claims GPU-and-nothing-else",
-        ),
-    ),
-    "gpu-twins": Fault("NVML gives two GPUs one UUID", _says_one_uuid_twice),
+    "gpu-lies": Fault("the first GPU is busier than it can be", _says("fault 0 utilization 4000000000")),
     "nvml-lies": Fault("NVML gives the first GPU another UUID than the kernel", _says_another_uuid),
     "cuda-hangs": Fault("cuInit never returns for the first GPU", _cuda("cuInit hang")),
     "cuda-crashes": Fault("cuInit crashes for the first GPU", _cuda("cuInit crash")),

@@ -93,9 +93,9 @@ class Server:
         return self.ask("query", query=text)["result"]
 
     def firing(self) -> list[list[str]]:
-        """Each alert that fires, with the GPU that it is of."""
+        """Each alert that fires, with the device that it is of."""
         labels = [alert["labels"] for alert in self.ask("alerts")["alerts"]]
-        return [list(it) for it in sorted({(it["alertname"], it.get("uuid", "")) for it in labels})]
+        return [list(it) for it in sorted({(it["alertname"], it.get("device", "")) for it in labels})]
 
     def has_collected(self, since: int) -> bool:
         """Whether a collection after that time has been scraped."""

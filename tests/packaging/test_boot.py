@@ -56,8 +56,8 @@ def test_the_spec_is_kept_once_an_administrator_says_so(installed: Installed) ->
     assert done.out.split() == ["disabled", "0"]
 
 
-def test_features_and_readings_are_written_in_their_sandboxes_and_go_with_the_driver(installed: Installed) -> None:
-    """The features with each refresh of the inventory, the readings with the kernel's log."""
+def test_features_and_metrics_are_written_in_their_sandboxes_and_go_with_the_driver(installed: Installed) -> None:
+    """The features with each refresh of the inventory, the metrics with the kernel's log."""
     done = booted(
         installed,
         """
@@ -70,7 +70,7 @@ wait_for $features
 grep -c oci-gpu-hook.validation=none $features
 systemctl start oci-gpu-hook-gpu-metrics.timer
 wait_for $gpus
-grep -c 'gpu_up{.*} 1' $gpus
+grep -c 'gpu_healthy{.*} 1' $gpus
 sed -n 's/^oci_gpu_hook_kernel_log_readable //p' $gpus
 mkdir /run/none
 mount --bind /run/none /run/simulated/driver/nvidia
@@ -82,7 +82,7 @@ cat /run/said >&2
 """,
     )
     assert done.code == 0, done.err
-    assert done.out.split("\n")[:3] == ["1", "2", "1"]
+    assert done.out.split("\n")[:3] == ["1", "5", "1"]
     assert done.out.endswith("oci_gpu_hook_driver_up 0\n")
     assert "/features.d/" not in done.out
 

@@ -162,14 +162,14 @@ def test_the_services_start_what_works(installed: Installed) -> None:
     script += f"echo 'metrics = {file}' >/etc/oci-gpu-hook.conf\n{metrics}\ncat {file}\n"
     script += f"{features}\necho 'features = /run/features' >>/etc/oci-gpu-hook.conf\n{features}\n"
     script += f"{gpus}\necho 'gpu-metrics = /run/gpus.prom' >>/etc/oci-gpu-hook.conf\n{gpus}\n"
-    script += "grep -c 'gpu_up.* 1' /run/gpus.prom"
+    script += "grep -c 'gpu_healthy.* 1' /run/gpus.prom"
     done = started(installed, script)
     assert done.code == 0, done.err
     assert "saved /run/oci-gpu-hook/inventory: driver " in done.out
     assert "wrote /run/cdi/oci-gpu-hook.yaml" in done.out
     assert "no setting 'metrics': not counting\n# HELP " in done.out
     assert "no setting 'features': nothing written\nwrote /run/features: " in done.out
-    assert done.out.endswith("no setting 'gpu-metrics': nothing written\n2\n")
+    assert done.out.endswith("no setting 'gpu-metrics': nothing written\n5\n")
 
 
 def test_a_service_may_write_where_its_command_writes() -> None:

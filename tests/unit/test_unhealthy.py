@@ -13,7 +13,8 @@ from oci_gpu_hook.driver.proc import Gpu
 from oci_gpu_hook.host import leases
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.exporters import counters, sinceboot
-from oci_gpu_hook.node.gpus.readings import GpuReading, Readings
+from oci_gpu_hook.node.gpus import kernellog
+from oci_gpu_hook.node.gpus.nvml import GpuReading, Readings
 
 BUSES = ("00000000:07:00.0", "00000000:0f:00.0")
 GPUS = tuple(Gpu(number, f"GPU-{number}", "H100", bus, number, bus[4:]) for number, bus in enumerate(BUSES))
@@ -36,19 +37,17 @@ class Node(HostRoot):
         Path(f"{link}.new").symlink_to("..")
         Path(f"{link}.new").rename(link)
 
-    def tested(self, why: str) -> dict[str, str]:
-        sinceboot.renew(self, GPUS, {}, tested={FIRST: why})
+    def renewed(self, said: Readings | None = None, tested: dict[str, str] | None = None) -> dict[str, str]:
+        sinceboot.renew(self, GPUS, kernellog.xids(self) or (), said, tested)
         return leases.unhealthy(self)
+
+    def tested(self, why: str) -> dict[str, str]:
+        return self.renewed(tested={FIRST: why})
 
     def reads(self, *answers: int, **values: int) -> dict[str, str]:
         """By NVML, which these GPUs answer; the values are the first one's."""
-        said = [GpuReading(GPUS[it].uuid or "", BUSES[it], values if it == 0 else {}, ()) for it in answers]
-        sinceboot.renew(self, GPUS, {}, Readings("580.65.06", 13000, 2, tuple(said)))
-        return leases.unhealthy(self)
-
-    def renewed(self) -> dict[str, str]:
-        sinceboot.renew(self, GPUS, {})
-        return leases.unhealthy(self)
+        said = [GpuReading(BUSES[it], values if it == 0 else {}) for it in answers]
+        return self.renewed(Readings("580.65.06", tuple(said)))
 
 
 @pytest.fixture
@@ -118,6 +117,17 @@ def test_what_is_known_goes_with_the_driver_and_the_boot(node: Node, cleared: st
     else:
         node.binds(FIRST)
     assert node.renewed() == {}
+
+
+def test_how_busy_gpus_are_stays_until_the_next_look(node: Node) -> None:
+    node.reads(0, 1, utilization=35)
+    assert node.tested("") == {}
+    assert sinceboot.utilization(node) == {"GPU-0": 35}
+    node.renewed()
+    assert sinceboot.utilization(node) == {}
+    node.reads(0, 1, utilization=35)
+    node.boots("another")
+    assert sinceboot.utilization(node) == {}
 
 
 def test_another_gpu_is_not_held_against_the_first(node: Node) -> None:

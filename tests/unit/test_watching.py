@@ -21,13 +21,6 @@ from oci_gpu_hook.node.diagnosis.holders import HeldShare
 
 ROOT = Path(__file__).resolve().parents[2]
 UUIDS = [f"GPU-{number:08x}-0000-0000-0000-000000000000" for number in range(11)]
-METRICS = f"""\
-# HELP oci_gpu_hook_gpu_utilization_ratio x
-oci_gpu_hook_gpu_utilization_ratio{{uuid="{UUIDS[2]}"}} 0.35
-oci_gpu_hook_gpu_utilization_ratio{{uuid="{UUIDS[10]}"}} 1
-oci_gpu_hook_gpu_utilization_ratio{{uuid="GPU-x"}} 0.5
-oci_gpu_hook_gpu_memory_utilization_ratio{{uuid="{UUIDS[0]}"}} 0.9
-"""
 REPEAT = """
 import sys, time
 from oci_gpu_hook.cli import containers
@@ -43,14 +36,11 @@ def share(number: int, mig: str = "") -> HeldShare:
     return HeldShare(f"{number}{mig}", number, bool(mig), UUIDS[number], "H100")
 
 
-def test_each_device_has_a_line_in_its_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_device_has_a_line_in_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(containers, "_name", lambda holder: holder.who)
-    (tmp_path / "gpu.prom").write_text(METRICS)
     holding = [SimpleNamespace(held=(share(10), share(0, ":1")), who="a"), SimpleNamespace(held=(share(10),), who="b")]
     held: Any = SimpleNamespace(free=(share(2), share(0)), open=(), holding=holding)
-    busy = containers.utilization(str(tmp_path / "gpu.prom"))
-    assert busy == {UUIDS[2]: 0.35, UUIDS[10]: 1.0}
-    lines = [line.split() for line in containers.devices(held, busy)]
+    lines = [line.split() for line in containers.devices(held, {UUIDS[2]: 35, UUIDS[10]: 100})]
     assert lines == [
         ["DEVICE", "MODEL", "BUSY", "HELD", "BY"],
         ["0", "H100", "-", "nobody"],
@@ -58,16 +48,6 @@ def test_each_device_has_a_line_in_its_order(tmp_path: Path, monkeypatch: pytest
         ["2", "H100", "35%", "nobody"],
         ["10", "H100", "100%", "a,", "b"],
     ]
-
-
-@pytest.mark.parametrize("plant", ["missing", "folder", "link to a device"])
-def test_without_metrics_nothing_is_known(tmp_path: Path, plant: str) -> None:
-    path = tmp_path / "gpu.prom"
-    if plant == "folder":
-        path.mkdir()
-    elif plant != "missing":
-        path.symlink_to("/dev/zero")
-    assert containers.utilization(str(path)) == {} == containers.utilization("")
 
 
 def test_a_terminal_gets_one_screen_and_no_colours_of_others(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 """Ask NVML, by pynvml (nvidia-ml-py) in a process of its own: what only NVML knows of GPUs and MIG devices.
 
 One thread asks each GPU: one that hangs, or is lost while it is asked, takes no other's answer with it.  `facts` are
-for the saved inventory; `readings` asks for the rest.
+for the saved inventory, `readings` are what GPUs say of their health and use now.
 """
 
 from __future__ import annotations
@@ -22,6 +22,15 @@ from oci_gpu_hook.planning.compatibility import BRANDS
 _MOST_MIG_DEVICES = 64
 # What each line of `answer` begins with.
 _OURS = b"nvml: "
+# The values of `GpuReading`, each with the most that a GPU can have: beyond it a driver or a failing board is mistaken.
+_MOST = {
+    "utilization": 100,
+    "ecc_uncorrected": 1 << 53,
+    # nvmlDeviceGpuRecoveryAction_t: 0 for none, else a reset or a reboot.
+    "recovery_action": 100,
+}
+# After these nothing more is asked of a GPU: it has fallen off the bus, or NVML has gone away.
+_GONE = ("GPU_IS_LOST", "RESET_REQUIRED", "UNINITIALIZED", "DRIVER_NOT_LOADED")
 
 
 class MigFacts(NamedTuple):
@@ -54,6 +63,23 @@ class Facts(NamedTuple):
     gpus: tuple[GpuFacts, ...]
 
 
+class GpuReading(NamedTuple):
+    """One GPU that has answered to the end.
+
+    bus_id: with the eight-digit domain, in lower case; values: those of `_MOST` that it supports and that can be true.
+    """
+
+    bus_id: str
+    values: dict[str, int]
+
+
+class Readings(NamedTuple):
+    """NVML's answer of now; a GPU that has not answered in time is missing."""
+
+    driver_version: str
+    gpus: tuple[GpuReading, ...]
+
+
 class NvmlUnavailable(Exception):
     """NVML has not answered; the sentence says why."""
 
@@ -66,8 +92,8 @@ def files(root: HostRoot, found: DriverInventory, *names: str) -> str:
 
 def ask_nvml(
     program: str, root: HostRoot, found: DriverInventory, seconds: float, *, whole: bool
-) -> tuple[str, int, int, list[dict[str, Any]]]:
-    """The driver's version, CUDA's (12040 for 12.4), how many GPUs NVML lists, and what those say that have answered.
+) -> tuple[str, int, list[dict[str, Any]]]:
+    """The driver's version, CUDA's (12040 for 12.4), and what those GPUs say that have answered.
 
     program: Python source that calls `answer`; whole: whether NVML must come to an end.  NvmlUnavailable if it does
     not, or has not answered.
@@ -92,7 +118,7 @@ def ask_nvml(
             raise NvmlUnavailable(f"NVML did not answer within {seconds:g} seconds")
         raise NvmlUnavailable("NVML ended without an answer: libnvidia-ml crashed")
     gpus.sort(key=lambda gpu: int(gpu.pop("index")))
-    return first["driver_version"], first["cuda"], first["listed"], gpus
+    return first["driver_version"], first["cuda"], gpus
 
 
 def answer(ask_gpu: Callable[[Any, Any], dict[str, Any]]) -> None:
@@ -122,7 +148,7 @@ def answer(ask_gpu: Callable[[Any, Any], dict[str, Any]]) -> None:
     except pynvml.NVMLError as err:
         _say({"error": f"{type(err).__name__}: {err}"})
         return
-    _say({"driver_version": version, "cuda": cuda, "listed": listed})
+    _say({"driver_version": version, "cuda": cuda})
     threads = [threading.Thread(target=tell, args=(index,)) for index in range(listed)]
     for thread in threads:
         thread.start()
@@ -150,20 +176,10 @@ def _uuid(pynvml: Any, device: Any) -> str:
     return found[:4] + found[4:].lower()
 
 
-def mig_devices(pynvml: Any, gpu: Any, ask_device: Callable[[Any], tuple[Any, ...]]) -> list[list[Any]]:
-    """What `ask_device` gives for each MIG device of a GPU in MIG mode, behind its number; numbers may have gaps."""
-    found = []
-    for number in range(min(pynvml.nvmlDeviceGetMaxMigDeviceCount(gpu), _MOST_MIG_DEVICES)):
-        with suppress(pynvml.NVMLError):
-            device = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, number)
-            found.append([number, _uuid(pynvml, device), *ask_device(device)])
-    return found
-
-
 def facts(root: HostRoot, found: DriverInventory, seconds: float) -> Facts:
     """What NVML knows of all GPUs but those that it has lost; NvmlUnavailable if one of them hangs."""
     program = "from oci_gpu_hook.node.gpus import nvml; nvml.answer(nvml.facts_of)"
-    version, cuda, _, rows = ask_nvml(program, root, found, seconds, whole=True)
+    version, cuda, rows = ask_nvml(program, root, found, seconds, whole=True)
     answered = {row["bus_id"] for row in rows}
     gpus = []
     for row in rows:
@@ -205,7 +221,7 @@ def facts_of(pynvml: Any, gpu: Any) -> dict[str, Any]:
         brand = brands.get(pynvml.nvmlDeviceGetBrand(gpu), "Unknown")
     with suppress(pynvml.NVMLError):
         in_mig_mode = pynvml.nvmlDeviceGetMigMode(gpu)[0] == pynvml.NVML_DEVICE_MIG_ENABLE
-        mig = mig_devices(pynvml, gpu, lambda device: _mig_facts(pynvml, device)) if in_mig_mode else []
+        mig = _mig_facts(pynvml, gpu) if in_mig_mode else []
     for index in range(pynvml.nvmlDeviceGetCount()):
         with suppress(pynvml.NVMLError, AttributeError):
             other = pynvml.nvmlDeviceGetHandleByIndex(index)
@@ -217,7 +233,55 @@ def facts_of(pynvml: Any, gpu: Any) -> dict[str, Any]:
     return {**found, "mig": mig, "peers": peers}
 
 
-def _mig_facts(pynvml: Any, device: Any) -> tuple[int, int, str]:
-    """GPU instance, compute instance and profile."""
-    gi, ci = pynvml.nvmlDeviceGetGpuInstanceId(device), pynvml.nvmlDeviceGetComputeInstanceId(device)
-    return gi, ci, _decoded(pynvml.nvmlDeviceGetName(device)).rpartition("MIG ")[2]
+def _mig_facts(pynvml: Any, gpu: Any) -> list[list[Any]]:
+    """The `MigFacts` of each MIG device of a GPU in MIG mode; numbers may have gaps."""
+    found = []
+    for number in range(min(pynvml.nvmlDeviceGetMaxMigDeviceCount(gpu), _MOST_MIG_DEVICES)):
+        with suppress(pynvml.NVMLError):
+            device = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, number)
+            gi, ci = pynvml.nvmlDeviceGetGpuInstanceId(device), pynvml.nvmlDeviceGetComputeInstanceId(device)
+            profile = _decoded(pynvml.nvmlDeviceGetName(device)).rpartition("MIG ")[2]
+            found.append([number, _uuid(pynvml, device), gi, ci, profile])
+    return found
+
+
+def readings(root: HostRoot, found: DriverInventory, seconds: float) -> Readings:
+    """What the GPUs say that have answered in time; for the rest see `ask_nvml`."""
+    program = "from oci_gpu_hook.node.gpus import nvml; nvml.answer(nvml.reading_of)"
+    version, _, rows = ask_nvml(program, root, found, seconds, whole=False)
+    gpus = []
+    for row in rows:
+        values = {name: value for name, value in row["values"].items() if 0 <= value <= _MOST[name]}
+        gpus.append(GpuReading(row["bus_id"], values))
+    return Readings(version, tuple(gpus))
+
+
+def reading_of(pynvml: Any, gpu: Any) -> dict[str, Any]:
+    """In the child: what `readings` wants to know of one GPU; NVMLError if it is lost meanwhile."""
+    gone = [getattr(pynvml, f"NVML_ERROR_{name}", None) for name in _GONE]
+    questions: dict[str, Callable[[], Any]] = {
+        "utilization": lambda: pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu,
+        "ecc_uncorrected": lambda: pynvml.nvmlDeviceGetTotalEccErrors(
+            gpu, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
+        ),
+        "recovery_action": lambda: _recovery_action(pynvml, gpu),
+    }
+    values = {}
+    for name, question in questions.items():
+        try:
+            values[name] = int(question())
+        except pynvml.NVMLError as err:
+            if err.value in gone:
+                raise
+    return {"values": values}
+
+
+def _recovery_action(pynvml: Any, gpu: Any) -> int:
+    """NVMLError if the driver does not say it: the field came with driver 560."""
+    field_id = getattr(pynvml, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", None)
+    if field_id is None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+    (field,) = pynvml.nvmlDeviceGetFieldValues(gpu, [field_id])
+    if field.nvmlReturn:
+        raise pynvml.NVMLError(field.nvmlReturn)
+    return int(field.value.uiVal)
