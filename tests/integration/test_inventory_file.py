@@ -20,7 +20,8 @@ def written(change: str) -> str:
     program = f"""import marshal
 with open("{FILE}", "rb") as file:
     data = file.read()
-heading, (stamp, rows) = data[:25], marshal.loads(data[29:])
+size = len(b"oci-gpu-hook inventory 01234567 ")
+heading, (stamp, rows) = data[:size], marshal.loads(data[size + 4:])
 content = {change}
 if not isinstance(content, bytes):
     content = marshal.dumps(content, 2)
@@ -38,7 +39,7 @@ FILES = {
     "zeros at its end": f"truncate -s +4096 {FILE}",
     "no inventory": f"head -c 40000 /dev/urandom >{FILE}",
     "what an older version saved": f'echo \'{{"format": 3, "stamp": [], "inventory": []}}\' >{FILE}',
-    "a newer format": f"LC_ALL=C sed -i '1s/[0-9]*$/99/' {FILE}",
+    "a newer format": f"LC_ALL=C sed -i '1s/[0-9a-f]*$/99/' {FILE}",
     "deep": written('b"(" + bytes([1, 0, 0, 0, 40]) * 100000'),
     "another stamp": written("(stamp[:-1], rows)"),
     "a GPU of fewer fields": written("(stamp, (*rows[:2], (rows[2][0][:-1],), *rows[3:]))"),
