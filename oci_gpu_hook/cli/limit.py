@@ -49,7 +49,7 @@ def run(command: Callable[[], int]) -> int:
     told: signal.struct_siginfo | None
     while True:
         # The time may have run out while both were stopped: what has been sent since counts first.
-        told = signal.sigtimedwait(_WATCHED, max(_left(), 0)) or signal.sigtimedwait(_WATCHED, 0)
+        told = _told(max(_left(), 0)) or _told(0)
         if told and told.si_signo == signal.SIGCONT:
             # Both were stopped, and the clock went on.
             allow(0)
@@ -61,6 +61,13 @@ def run(command: Callable[[], int]) -> int:
             return _ended(status)
         if told is None and _left() <= 0:
             return _late(child, time.monotonic() - began)
+
+
+def _told(seconds: float) -> signal.struct_siginfo | None:
+    """The signal that comes within this time; None if none does."""
+    told = signal.sigtimedwait(_WATCHED, seconds)
+    # If the time was over when a stopped process went on, CPython gives a struct that is not filled in.
+    return told if told and told.si_signo in _WATCHED else None
 
 
 def _ended(status: int) -> int:
