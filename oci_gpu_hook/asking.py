@@ -24,18 +24,20 @@ if TYPE_CHECKING:
     from oci_gpu_hook.request.parse import Request
     from oci_gpu_hook.request.vendorrequest import KnownVendor
 
-_OPTIONS = ("--config", "--host-root", "--cdi", "--cdi-vendor")
+_OPTIONS = ("--config", "--host-root", "--cdi", "--cdi-vendor", "--cdi-means")
 _WRITE_AGAIN = "write the CDI spec again with 'oci-gpu-hook cdi generate'"
 
 
 class Spec(NamedTuple):
     """A CDI spec of ours that has started the hook: the engine has made the nodes.
 
-    capabilities: those that a spec of GPUs is for; vendor: the flag of another vendor's spec, else "".
+    capabilities: those that a spec of GPUs is for; vendor: the flag of another vendor's spec, else ""; means: whose
+    device each node was when it was written, see `planning.meanings`.
     """
 
     capabilities: tuple[str, ...]
     vendor: str
+    means: tuple[tuple[str, str], ...] = ()
 
 
 class Options(NamedTuple):
@@ -63,8 +65,16 @@ def options(words: Iterable[str]) -> Options:
         if name not in CAPABILITIES:
             raise UsageError(f"--cdi names {name!r}, which is not a capability", _WRITE_AGAIN)
     vendor = given.get("--cdi-vendor", "")
-    spec = Spec(capabilities, vendor) if capabilities or vendor else None
+    means = tuple([_meaning(item) for item in given["--cdi-means"].split(",")]) if "--cdi-means" in given else ()
+    spec = Spec(capabilities, vendor, means) if capabilities or vendor else None
     return Options(given.get("--config"), given.get("--host-root", "/"), spec)
+
+
+def _meaning(item: str) -> tuple[str, str]:
+    name, _, meaning = item.partition("=")
+    if not name or not meaning:
+        raise UsageError(f"--cdi-means has {item!r}, which is no node and whose it is", _WRITE_AGAIN)
+    return f"/dev/{name}", meaning
 
 
 def is_served(bundle: Bundle) -> bool:

@@ -24,7 +24,7 @@ from oci_gpu_hook.node.gpus import present
 from oci_gpu_hook.node.machine import whole
 from oci_gpu_hook.node.setup import cdispec as spec_of
 from oci_gpu_hook.operations import Mount
-from oci_gpu_hook.planning import platforms, provision, selection, vendorshare
+from oci_gpu_hook.planning import meanings, platforms, provision, selection, vendorshare
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.settings import Settings, read_settings
 from oci_gpu_hook.request.words import ADMINISTRATOR, ALL, CAPABILITIES, FEATURES, NONE, items
@@ -97,8 +97,9 @@ def generate(
     'all'; with imex of nvidia.com/imex-channel, by number; with another WORD of nvidia.com/WORD, with 'all' alone.
 
     Engines look for specs in /etc/cdi and /var/run/cdi.  The spec has the device nodes, and starts the hook, which
-    gives all else.  It must be written again after a change of GPUs or MIG devices: 'inventory watch' does that with
-    --cdi-spec for NVIDIA's.
+    gives all else; one of --kind imex, gds, mofed, gdrcopy or nvswitch starts no hook, and has the files.  Write it
+    again after a change of GPUs, MIG devices or a vendor's devices: 'inventory watch' does that with --cdi-spec for
+    NVIDIA's GPUs.
     """
     whole.check_name("--output", output)
     settings = read_settings(config, None)
@@ -166,11 +167,17 @@ def of_host(
         )
     found = onhost.of_server(root, settings.driver_root, selection.families(asked))
     provision.check_driver(asked, found)
+    hook = hook._replace(means=_means(meanings.of_nvidia(found)))
     common = _nodes(found, asked._replace(devices=(NONE,), mig_config=False, mig_monitor=False, imex_channels=()))
     if management:
         return spec_of.document(common, ((ALL, _nodes(found, asked)),), hook, cdispecs.MANAGEMENT), ""
     devices = [(name, _nodes(found, asked._replace(devices=(name,)))) for name in spec_of.names(found)]
     return spec_of.document(common, tuple(devices), hook), spec_of.nameless(found)
+
+
+def _means(found: dict[str, str]) -> tuple[tuple[str, str], ...]:
+    """What the paths of the spec mean: a name that no option can have is left out, and then its device is refused."""
+    return tuple([(path, it) for path, it in found.items() if path.startswith("/dev/") and not {*path} & {*",="}])
 
 
 def _nodes(found: DriverInventory, request: Request) -> Nodes:
@@ -232,6 +239,7 @@ def of_vendor(root: HostRoot, settings: Settings, hook: spec_of.Hook) -> dict[st
     here = on_host.vendor_state(root, folders.vendor_inventory(root, flag, found.file))
     if lacking := here.lacking():
         raise DriverError(f"{found.file} requires what this host lacks: {lacking[0]}", ADMINISTRATOR)
+    hook = hook._replace(means=_means(meanings.of_vendor(here)))
     common = tuple([node for node, _ in here.common])
     devices = [
         (name, tuple([node for device, _ in vendorshare.selected((name,), here) for node, _ in device.nodes]))
@@ -259,7 +267,9 @@ def stale(root: HostRoot, document: dict[str, Any]) -> str:
     except HookError as err:
         return err.message
     # How a spec starts the hook depends on who wrote it.
-    before, after = [{**it, "containerEdits": {**it["containerEdits"], "hooks": None}} for it in (document, now)]
+    before, after = [
+        {**it, "containerEdits": {**it["containerEdits"], "hooks": cdispecs.means_of(it)}} for it in (document, now)
+    ]
     return "" if before == after else "the CDI spec does not say what the host has now"
 
 

@@ -1,15 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is left to the hook once an engine has carried out a CDI spec of ours: to make and allow nodes.  Pure."""
+"""What an engine has done by a CDI spec of ours: whether it is still right, and what is left to the hook.  Pure."""
 
 from __future__ import annotations
 
 from oci_gpu_hook.operations import Device, OpenCgroup, TellSystemd
+from oci_gpu_hook.planning import meanings
 from oci_gpu_hook.request.words import ALL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.asking import Spec
-    from oci_gpu_hook.planning.plan import Held, Plan
+    from oci_gpu_hook.driver.nodes import DeviceNode
+    from oci_gpu_hook.planning.plan import Held, Plan, Provision
+
+
+def check(spec: Spec, found: Provision, given: tuple[tuple[str, int, int], ...]) -> None:
+    """DriverError unless the nodes that the engine has made are still what the spec means by them."""
+    now: dict[str, str] = {}
+    nodes: list[DeviceNode] = []
+    if found.inventory is not None:
+        now.update(meanings.of_nvidia(found.inventory))
+        nodes += found.inventory.devices
+    for vendor in found.vendors:
+        now.update(meanings.of_vendor(vendor))
+        nodes += vendor.nodes()
+    if nodes:
+        meanings.check(dict(spec.means), now, given, nodes)
 
 
 def apart(plan: Plan, holds: Held, spec: Spec, paths: tuple[str, ...]) -> Plan:

@@ -78,6 +78,10 @@ def decide(
         request, provision = start.given(request, provide)
     else:
         provision = provide(request)
+    if spec is not None:
+        from oci_gpu_hook.planning import carriedout
+
+        carriedout.check(spec, provision, bundle.device_numbers())
     # A CDI spec's nodes are the engine's, and have their group from the spec (`cdispec`).
     if spec is None and any([isinstance(it, Device) and it.is_closed() for it in provision.operations]):
         from oci_gpu_hook.planning import nodegroups

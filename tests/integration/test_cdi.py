@@ -181,6 +181,50 @@ def test_a_spec_of_an_older_version_of_ours_is_refused(installed: Installed, roo
     assert "oci-gpu-hook cdi generate" in said
 
 
+# GPU 0 and 1 by their addresses, after a boot that has numbered them otherwise; GPU 1 taken away; a node left over.
+ADDRESSES = "cd /proc/driver/nvidia/gpus; set -- *; cd /\n"
+MINORS = f"""{ADDRESSES}
+for name in $1 $2; do
+    file=/proc/driver/nvidia/gpus/$name/information
+    minor=$(sed -n 's/Device Minor:[^0-9]*//p' $file)
+    sed "s/Device Minor:.*/Device Minor: $((1 - minor))/" $file >/run/$name
+    mount --bind /run/$name $file
+done
+{REFRESH}"""
+GONE = f"""{ADDRESSES}mkdir /run/gpus && cp -r /proc/driver/nvidia/gpus/$1 /run/gpus/
+mount --bind /run/gpus /proc/driver/nvidia/gpus
+{REFRESH}"""
+STALE = "rm /dev/nvidia-uvm && mknod /dev/nvidia-uvm c 1 5\n"
+CHANGED = {
+    "minors": (MINORS, "0", "when the CDI spec was written"),
+    "a GPU less": (GONE, "1", "is no device now"),
+    "all, and a GPU less": (GONE, "all", "is no device now"),
+    "a node left over": (STALE, "0", "/dev/nvidia-uvm was made as 1:5"),
+}
+
+
+@pytest.mark.parametrize("case", CHANGED)
+@pytest.mark.parametrize("runtime", ["runc", "crun"])
+def test_what_a_name_no_longer_means_is_refused(installed: Installed, root: Path, runtime: str, case: str) -> None:
+    change, name, says = CHANGED[case]
+    said = root.parent / "said"
+    said.touch()
+    options = f"--device nvidia.com/gpu={name} {CRUN_SAYS.format(said) if runtime == 'crun' else ''}"
+    done = run_podman(installed, root, "id", options=options, before=GENERATE + change, runtime=runtime)
+    assert done.code != 0
+    assert says in done.err + said.read_text(), done.err + said.read_text()
+
+
+def test_a_change_of_another_device_stops_nobody(installed: Installed, root: Path) -> None:
+    done = run_podman(installed, root, "sh -c '/app/cuda'", options="--device nvidia.com/gpu=0", before=GENERATE + GONE)
+    assert done.code == 0 and "cuInit 0, 1 devices" in done.out, done.out + done.err
+
+
+def test_doctor_says_that_a_spec_means_others(installed: Installed) -> None:
+    done = on_node(installed, f"{GENERATE}{MINORS}oci-gpu-hook doctor | grep -A1 /etc/cdi || :")
+    assert "does not say what the host has now" in done.out, done.out + done.err
+
+
 # The next driver: the kernel's module, and its libraries.
 OLD, NEW = "580.65.06", "580.65.09"
 UPGRADE = f"""

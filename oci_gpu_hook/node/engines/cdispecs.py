@@ -147,6 +147,11 @@ def config_of(document: dict[str, Any]) -> str:
     return _option(document, "--config")
 
 
+def means_of(document: dict[str, Any]) -> str:
+    """What the nodes of a spec of ours mean, in the hook's words; "" for any other document."""
+    return _option(document, "--cdi-means")
+
+
 def vendor_of(document: dict[str, Any]) -> str:
     """The flag of the vendor that a spec of ours is for; "" for NVIDIA's, and for any other document."""
     return _option(document, "--cdi-vendor")

@@ -2,8 +2,9 @@
 """A CDI spec of this host, for GPUs or another vendor's devices: what an engine alone can do.  Pure.
 
 The engine makes the device nodes, opens the device cgroup for them, and starts the hook.  All else that a container
-gets the hook gives it, from what the host has at that start, as it does for a request by environment: no version, file
-or number stands in a spec that could be another's later.
+gets the hook gives it, from what the host has at that start, as it does for a request by environment: a spec of GPUs or
+of a vendor has no version, no file and no number, which could be another's later, and says whose each node is.  What is
+beside GPUs (`of_nodes`) needs no hook: that spec has its files.
 Container Device Interface, SPEC.md, 0.5.0 (device names that begin with a digit), 0.7.0 (additionalGids).
 """
 
@@ -47,7 +48,7 @@ class Hook(NamedTuple):
 
     path: of the program; capabilities: those that the spec is for; config: the administrator's file, "" for the
     default; vendor: the flag of the vendor whose devices it is for, "" for NVIDIA's; groups: whether the container's
-    process gets the groups of nodes that not everybody may open.
+    process gets the groups of nodes that not everybody may open; means: see `planning.meanings`.
     """
 
     path: str
@@ -55,6 +56,7 @@ class Hook(NamedTuple):
     config: str = ""
     vendor: str = ""
     groups: bool = True
+    means: tuple[tuple[str, str], ...] = ()
 
 
 def names(inventory: DriverInventory) -> tuple[str, ...]:
@@ -117,6 +119,9 @@ def document(
 def _started(hook: Hook) -> dict[str, object]:
     """The spec's hook."""
     arguments = ["--cdi-vendor", hook.vendor] if hook.vendor else ["--cdi", ",".join(hook.capabilities)]
+    if hook.means:
+        named = [f"{path.removeprefix('/dev/')}={meaning}" for path, meaning in hook.means]
+        arguments += ["--cdi-means", ",".join(named)]
     if hook.config:
         arguments += ["--config", hook.config]
     return {

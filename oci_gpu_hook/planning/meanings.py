@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whose device a node is, by its path, when a CDI spec is written and when a container starts by it.  Pure.
+
+A spec names nodes by their paths, and a path is another device's after a boot, an exchange of GPUs or of MIG devices.
+Must not know which devices a container asked for: only those nodes are compared that the engine has made.
+"""
+
+from __future__ import annotations
+
+from oci_gpu_hook.driver.inventory import DriverInventory
+from oci_gpu_hook.driver.nodes import CAPS_FOLDER, DeviceNode
+from oci_gpu_hook.errors import DriverError
+from oci_gpu_hook.request.bundle import BESIDE_GPUS, is_gpu
+from oci_gpu_hook.request.selectors import bus_id
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from oci_gpu_hook.vendors.vendorhost import VendorState
+
+    # Whose device each node is, by its path: parts with "/" between them, "" for what is not known.
+    Meanings = dict[str, str]
+
+_WRITE_AGAIN = "the administrator must write it again: 'oci-gpu-hook cdi generate --output FILE'"
+
+
+def of_nvidia(found: DriverInventory) -> Meanings:
+    """The nodes of GPUs, DRM and MIG: the GPU's address and UUID, then the instances and the MIG device's UUID."""
+    gpus = {gpu.nvml_index: f"{gpu.bus_id}/{gpu.uuid or ''}" for gpu in found.gpus}
+    meant = {node.path: gpus[node.gpu] for node in found.devices if node.gpu in gpus}
+    for it in found.mig_devices:
+        meant[f"{CAPS_FOLDER}/nvidia-cap{it.gi_minor}"] = f"{gpus[it.gpu]}/{it.gi}"
+        meant[f"{CAPS_FOLDER}/nvidia-cap{it.ci_minor}"] = f"{gpus[it.gpu]}/{it.gi}/{it.ci}/{it.uuid or ''}"
+    return meant
+
+
+def of_vendor(found: VendorState) -> Meanings:
+    """The nodes of those of another vendor's devices that have an address on PCI."""
+    addresses = [(next((name for name in it.names if bus_id(name)), ""), it) for it in found.devices]
+    return {node.path: address for address, it in addresses if address for node, _ in it.nodes}
+
+
+def check(then: Meanings, now: Meanings, given: Iterable[tuple[str, int, int]], nodes: Iterable[DeviceNode]) -> None:
+    """DriverError unless each node that the engine has made is still the device that the spec means by it.
+
+    given: path and number of each; nodes: as the driver has them now.
+    """
+    numbers = {node.path: (node.major, node.minor) for node in nodes}
+    for path, *number in given:
+        wanted = numbers.get(path, number)
+        if [*wanted] != number:
+            made, right = [":".join(map(str, it)) for it in (number, wanted)]
+            hint = f"the administrator must remove the host's {path} and start oci-gpu-hook-devices.service"
+            raise DriverError(f"{path} was made as {made}, and the driver's is {right}", hint)
+        is_one_gpus = is_gpu(path) or path.startswith(BESIDE_GPUS)
+        if (path in then or (is_one_gpus and path in now)) and not _is_same(then.get(path, ""), now.get(path, "")):
+            was, is_now = [f"device {it.strip('/')}" if it else "no device" for it in (then.get(path), now.get(path))]
+            raise DriverError(f"{path} is {is_now} now, and was {was} when the CDI spec was written", _WRITE_AGAIN)
+
+
+def _is_same(then: str, now: str) -> bool:
+    """Whether no part that both know differs: a GPU gets its UUID at its first use."""
+    one, other = then.split("/"), now.split("/")
+    return len(one) == len(other) and all([not a or not b or a == b for a, b in zip(one, other)]) and one[0] == other[0]

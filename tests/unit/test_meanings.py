@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""By a CDI spec a container gets the devices that were meant when it was written, or none."""
+
+from __future__ import annotations
+
+import pytest
+
+from oci_gpu_hook.asking import options
+from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
+from oci_gpu_hook.driver.nodes import DeviceNode
+from oci_gpu_hook.driver.proc import Gpu
+from oci_gpu_hook.errors import DriverError, UsageError
+from oci_gpu_hook.planning import meanings
+
+CAP = "/dev/nvidia-caps/nvidia-cap"
+
+
+def node(path: str, major: int, minor: int, family: str = "", gpu: int | None = None) -> DeviceNode:
+    return DeviceNode(path, major, minor, 0o666, 0, 0, True, family, gpu)
+
+
+def gpu(index: int, uuid: str | None, minor: int | None = None, address: str = "") -> Gpu:
+    address = address or f"00000000:0{index}:00.0"
+    return Gpu(index, uuid, "H100", address, index if minor is None else minor, address[4:])
+
+
+def inventory(*gpus: Gpu, migs: tuple[MigDevice, ...] = (), uvm: int = 510) -> DriverInventory:
+    nodes = [node(f"/dev/nvidia{it.minor}", 195, it.minor, "", it.nvml_index) for it in gpus]
+    nodes += [node(f"/dev/dri/card{it.minor + 1}", 226, it.minor + 1, "dri", it.nvml_index) for it in gpus]
+    nodes += [node("/dev/nvidia-uvm", uvm, 0), node("/dev/nvidiactl", 195, 255)]
+    nothing: dict[str, tuple[()]] = dict.fromkeys(("libraries", "misfits", "binaries", "files", "firmware"), ())
+    found = DriverInventory("580", "13.0", gpus, migs, None, None, **nothing, proc_files=(), unknown=())
+    return found._replace(devices=tuple(nodes))
+
+
+THEN = inventory(gpu(0, "GPU-a"), gpu(1, "GPU-b"))
+GIVEN = (
+    ("/dev/nvidia1", 195, 1),
+    ("/dev/dri/card2", 226, 2),
+    ("/dev/nvidia-uvm", 510, 0),
+    ("/dev/nvidiactl", 195, 255),
+)
+
+
+def check(then: DriverInventory, now: DriverInventory, given: tuple[tuple[str, int, int], ...] = GIVEN) -> None:
+    meanings.check(meanings.of_nvidia(then), meanings.of_nvidia(now), given, now.devices)
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        THEN,
+        inventory(gpu(0, "GPU-new"), gpu(1, "GPU-b")),
+        inventory(gpu(0, "GPU-b", minor=1, address="00000000:01:00.0")),
+        inventory(gpu(0, "GPU-a"), gpu(1, None)),
+    ],
+    ids=["the same", "another GPU that was not asked for", "its index is another", "its UUID is not known"],
+)
+def test_what_is_still_meant_is_given(now: DriverInventory) -> None:
+    check(THEN, now)
+    check(now, THEN)
+
+
+REFUSED = {
+    "another GPU at its place": (
+        inventory(gpu(0, "GPU-a"), gpu(1, "GPU-c")),
+        "/dev/nvidia1 is device 00000000:01:00.0/GPU-c",
+    ),
+    "the GPU is gone": (inventory(gpu(0, "GPU-a")), "/dev/nvidia1 is no device now"),
+    "minors have moved": (
+        inventory(gpu(0, "GPU-a", minor=1), gpu(1, "GPU-b", minor=0)),
+        "/dev/nvidia1 is device 00000000:00:00.0/GPU-a now, and was device 00000000:01:00.0/GPU-b when",
+    ),
+    "the module has another number": (
+        inventory(gpu(0, "GPU-a"), gpu(1, "GPU-b"), uvm=511),
+        "/dev/nvidia-uvm was made as 510:0, and the driver's is 511:0",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_means_another_device_is_refused(case: str) -> None:
+    now, says = REFUSED[case]
+    with pytest.raises(DriverError, match=says.replace(".", r"\.")) as caught:
+        check(THEN, now)
+    assert caught.value.exit_code == 6
+    assert "administrator must" in caught.value.hint
+
+
+def test_cards_are_told_apart() -> None:
+    (one, other) = [it for it in THEN.devices if it.family == "dri"]
+    swapped = (one._replace(gpu=1), other._replace(gpu=0))
+    now = THEN._replace(devices=(*[it for it in THEN.devices if it.family != "dri"], *swapped))
+    with pytest.raises(DriverError, match=r"/dev/dri/card2 is device 00000000:00:00\.0/GPU-a now"):
+        check(THEN, now)
+
+
+def test_mig_devices_are_told_apart() -> None:
+    def host(gi: int, uuid: str | None) -> DriverInventory:
+        return inventory(gpu(0, "GPU-a"), migs=(MigDevice(0, 0, uuid, "1g", gi, 0, 3, 4),))
+
+    given = (("/dev/nvidia0", 195, 0), (f"{CAP}3", 237, 3), (f"{CAP}4", 237, 4))
+    check(host(1, "MIG-x"), host(1, "MIG-x"), given)
+    check(host(1, None), host(1, "MIG-x"), given)
+    for now in (host(2, "MIG-x"), host(1, "MIG-y"), inventory(gpu(0, "GPU-a"))):
+        with pytest.raises(DriverError, match="when the CDI spec was written"):
+            check(host(1, "MIG-x"), now, given)
+
+
+def test_a_spec_that_says_nothing_of_a_gpus_node_is_refused() -> None:
+    with pytest.raises(DriverError, match=r"/dev/nvidia1 is device .* now, and was no device"):
+        meanings.check({}, meanings.of_nvidia(THEN), GIVEN, THEN.devices)
+
+
+def test_other_nodes_of_the_container_are_its_own() -> None:
+    check(THEN, THEN, (*GIVEN, ("/dev/fuse", 10, 229), ("/dev/dri/card9", 226, 9)))
+
+
+@pytest.mark.parametrize("word", ["x", "=y", "nvidia0=", "nvidia0=a,", ","])
+def test_a_half_written_word_is_told(word: str) -> None:
+    with pytest.raises(UsageError, match="is no node and whose it is") as caught:
+        options(["--cdi", "utility", "--cdi-means", word])
+    assert "cdi generate" in caught.value.hint
+
+
+def test_words_are_read() -> None:
+    spec = options(["--cdi", "utility", "--cdi-means", "nvidia0=a/b,dri/card1=a/b"]).spec
+    assert spec is not None and spec.means == (("/dev/nvidia0", "a/b"), ("/dev/dri/card1", "a/b"))
