@@ -46,7 +46,8 @@ def run(plan: Plan, host: HostRoot, root_fd: int, process: Process, *, opens_roo
         as_owners = plan.layout.user_namespace
         namespace.drop_privileges(as_owners=as_owners)
         home = namespace.enter(inside)
-        tree = Tree(root_fd, plan.container.own_mounts, undo, plan.label, as_owners=as_owners)
+        own = plan.container.own_mounts
+        tree = Tree(root_fd, own, undo, plan.label, as_owners=as_owners, is_layer=plan.container.is_layer)
         _perform_all(steps, tree, home, notes, opens_root=opens_root)
     except BaseException:
         undo.take_back()

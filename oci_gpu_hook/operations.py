@@ -192,7 +192,7 @@ class Cover(NamedTuple):
     def prepare(self, host: HostRoot, undo: Undo) -> Perform:
         def perform(tree: Tree) -> None:
             for file, path in zip(self.files, self.paths()):
-                tree.replace(file, path)
+                tree.cover(file, path)
 
         return perform
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The container's ld.so.cache, with the driver's libraries merged in by us, and what an ldconfig in it reads.
 
-It takes the place of the image's own file, as ldconfig's does: no program in the container could rename a file over a
-mount, and apt-get, which runs ldconfig, would fail.  Where the image's folder cannot be written, or is a volume, it is
-a file of the driver's folder, mounted over the image's.
+In an overlay, as engines make one for each container, it takes the place of the image's own file, as ldconfig's does:
+no program in the container could rename a file over a mount, and apt-get, which runs ldconfig, would fail.  In another
+root, which may be another container's too, and where the image's folder cannot be written, or is a volume, it is a file
+of the driver's folder, mounted over the image's.
 
 No ldconfig runs: it would be a program that works on the image's folders with our rights (CVE-2024-0136, CVE-2024-0137,
 CVE-2025-23267), and costs more than everything else together.  The image's cache is read as data, and believed only as
@@ -35,12 +36,14 @@ def merge(tree: Tree, path: str, configuration: str, folders: tuple[str, ...], o
         found = None
     is_left_out = found is not None and not _is_readable(tree, found)
     data = None if found is None or is_left_out else _read(found)
+    is_file = found is None or data is not None
     try:
         merged = ldcache.merge(data, ours, below)
     except ldcache.MalformedCache:
-        merged = ldcache.merge(None, ours)
+        # glibc may read more than we do.
+        merged, is_file = ldcache.merge(None, ours), False
     if merged != data:
-        _put(tree, path, folders[0], merged, data, is_file=found is None or data is not None)
+        _put(tree, path, folders[0], merged, data, is_file=is_file)
     searched = [entry.path.rpartition(b"/")[0] for entry in ours if entry.path.startswith(below)]
     note = _tell_ldconfig(tree, configuration, folders[0], tuple(dict.fromkeys(searched)))
     return f"{path} lies in a volume or in procfs, and what it lists is left out" if is_left_out else note
@@ -54,7 +57,7 @@ def _put(tree: Tree, path: str, folder: str, data: bytes, before: bytes | None, 
         except OSError:
             # A volume, a link of the image's, a root that cannot be written, or is full.
             pass
-    tree.cover(path, f"{folder}/{path.rpartition('/')[2]}", data)
+    tree.cover_with(path, f"{folder}/{path.rpartition('/')[2]}", data)
 
 
 def _tell_ldconfig(tree: Tree, path: str, folder: str, folders: tuple[bytes, ...]) -> str:
@@ -63,7 +66,7 @@ def _tell_ldconfig(tree: Tree, path: str, folder: str, folders: tuple[bytes, ...
     try:
         found = tree.find(parent)
         if found is not None and tree.is_own(found):
-            tree.cover(path, f"{folder}/{name}", b"".join([it + b"\n" for it in folders]))
+            tree.cover_with(path, f"{folder}/{name}", b"".join([it + b"\n" for it in folders]))
     except OSError as err:
         return f"an ldconfig in the container will not find the driver: {err}"
     return ""

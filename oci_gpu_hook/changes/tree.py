@@ -71,16 +71,25 @@ class Tree:
 
     Things are made in the mounts with the ids `own`, and in filesystems that are made here; these bear `label`, ""
     leaves that to the policy.  as_owners: whether each thing is made as the owner of the folder that it lies in: a
-    filesystem of a user namespace refuses those of an owner whom the namespace does not know (EOVERFLOW).
+    filesystem of a user namespace refuses those of an owner whom the namespace does not know (EOVERFLOW).  is_layer:
+    whether files of the image may be written, as no other container reads them.
     """
 
     def __init__(
-        self, root_fd: int, own: tuple[int, ...], undo: Undo, label: str = "", *, as_owners: bool = False
+        self,
+        root_fd: int,
+        own: tuple[int, ...],
+        undo: Undo,
+        label: str = "",
+        *,
+        as_owners: bool = False,
+        is_layer: bool = False,
     ) -> None:
         self.root_fd = root_fd
         self.undo = undo
         self._label = label
         self._as_owners = as_owners
+        self._is_layer = is_layer
         self._own = {*own}
         # Other mounts, by their ids: whether what is mounted there shows elsewhere too.
         self._propagates: dict[int, bool] = {}
@@ -174,7 +183,7 @@ class Tree:
         except (FileExistsError, TargetError):
             self._attach_again(target, path)
 
-    def replace(self, target: str, path: str) -> None:
+    def cover(self, target: str, path: str) -> None:
         """Mount the file at `target` once more over the image's own at `path`, if there is one."""
         found = self.find(path)
         if found is not None:
@@ -184,6 +193,8 @@ class Tree:
     def _attach_again(self, target: str, path: str) -> None:
         with closing(syscalls.openat2(self.root_fd, target, posix.O_PATH, resolve=_BELOW)) as there:
             tree = syscalls.open_tree(there)
+        # What was made here is read-only in the end only.
+        _make_readonly(tree)
         self.attach(tree, path, folder=False)
 
     def link(self, path: str, to: str) -> None:
@@ -262,8 +273,11 @@ class Tree:
     def rewrite(self, path: str, data: bytes, before: bytes | None) -> None:
         """Write the image's own file at `path` anew, or make it; before: its content, None if there is none.
 
-        TargetError where nothing is made, and if something else has its name.
+        TargetError where nothing is made, in a root that may be another container's too, and if something else has its
+        name.
         """
+        if not self._is_layer:
+            raise TargetError(syscalls.EXDEV, f"{path} lies in a root that is no layer of the container's own")
         folder, _, name = path.rpartition("/")
         parent = self.own_folder(folder)
         if not self._is_file_or_free(parent, name, is_file=before is not None):
@@ -300,7 +314,7 @@ class Tree:
                 pass
             raise
 
-    def cover(self, target: str, file: str, data: bytes) -> None:
+    def cover_with(self, target: str, file: str, data: bytes) -> None:
         """Write `file`, in a filesystem that was made here, and mount it read-only over what is at `target`."""
         point = self._mount_point(self.find(target), target, folder=False)
         folder, _, name = file.rpartition("/")
@@ -323,7 +337,7 @@ class Tree:
         if self._shows_elsewhere(found):
             raise TargetError(syscalls.EXDEV, f"{target} lies in a volume that shares its mounts with the host")
         if is_folder(syscalls.known_of(found)) != folder:
-            raise TargetError(syscalls.EEXIST, f"{target} is there and is {'no' if folder else 'a'} folder")
+            raise TargetError(syscalls.EEXIST, f"{target} is there and is {'not a' if folder else 'a'} folder")
         return found
 
     def _folder(self, path: str) -> int:

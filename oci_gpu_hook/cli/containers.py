@@ -50,7 +50,7 @@ def containers(watch: float | None, form: str, config: str | None, root: HostRoo
 
     It is read from the containers themselves, their device nodes, mounts and cgroups: no engine is asked, nothing is
     remembered, and no GPU is opened.  A container holds a GPU whose node it has and may open, no matter who gave it.
-    With --watch, how busy each GPU is is shown too, if oci-gpu-hook-gpu-metrics.timer runs; ^C ends it.
+    With --watch it shows also how busy each GPU was at the last run of oci-gpu-hook-gpu-metrics.timer; ^C ends it.
     """
     settings = read_settings(config, None, root.path.rstrip("/"))
     if watch is None:

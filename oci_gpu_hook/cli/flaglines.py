@@ -62,7 +62,7 @@ DOCKER = {
     ),
     # As nvidia-docker 1, but for its volume driver: dockerd makes an empty volume by its own.
     DRIVER_VOLUME: (
-        f"by the words of nvidia-docker 1: daemon.json needs {RUNTIMES}, and it as its default-runtime",
+        f"by the words of nvidia-docker 1: daemon.json needs {RUNTIMES} as a runtime and as its default-runtime",
         f"--volume=nvidia_driver_$driver:{FOLDER}:ro $node_options",
     ),
 }

@@ -71,7 +71,7 @@ def refresh(nvml_timeout: float, form: str, config: str | None, root: HostRoot) 
 
     A hook without a saved inventory that is still true surveys the host itself: the result is correct, but that takes
     longer, and NVML is not asked.  The same is done for each vendor's file; one that is wrong is told, and keeps none
-    from being saved.  The driver's volume, if there is one, is brought up to date too.
+    from being saved.
     """
     root.remember = True
     driver_root = read_settings(config, None).driver_root

@@ -75,7 +75,7 @@ def plan_text(plan: Plan, left_out: Iterable[str] = ()) -> list[str]:
     lines = [
         f"container  {container.id or '(no id)'}",
         f"bundle     {container.bundle}",
-        f"rootfs     {container.rootfs} ({plan.layout.loader})",
+        f"rootfs     {container.rootfs} ({plan.layout.loader or 'a loader that is not known'})",
     ]
     if plan.request is not None:
         lines += _requested(plan.request)

@@ -44,7 +44,7 @@ class Layout(NamedTuple):
     process can open; dev_is_hosts: whether a node made in its /dev would be the host's; makes_nodes: see `Rootfs`;
     xorg_folder: of the modules of the image's X server, "" for none, or if nobody draws; has_driver: whether the image
     has a driver's libraries in its library folder, or what an earlier start has left of them; caches: whether a cache
-    is made for it.
+    is made for it; local_is_volume: whether /usr/local is another mount than the root.
     """
 
     library_folder: str
@@ -57,6 +57,7 @@ class Layout(NamedTuple):
     xorg_folder: str = ""
     has_driver: bool = False
     caches: bool = True
+    local_is_volume: bool = False
 
     def finds_by_cache(self) -> bool:
         """Whether the loader finds a library wherever it lies: musl's reads no cache."""
@@ -86,6 +87,7 @@ def layout_of(
         user_namespace=process.in_user_namespace() if process else user_namespace,
         dev_is_hosts=process is not None and _dev_is_hosts(root_fd),
         makes_nodes=makes_nodes,
+        local_is_volume=_is_another_mount(root_fd, "/usr/local"),
         has_driver=any([_exists(root_fd, f"{folder}/{name}") for name in _DRIVERS]),
         xorg_folder=next((it for it in _XORG_FOLDERS if draws and _exists(root_fd, it)), ""),
     )
@@ -138,6 +140,15 @@ def _dev_is_hosts(root_fd: int) -> bool:
         return False
     with closing(fd):
         return posix.fstat(fd).st_dev == posix.stat("/dev").st_dev
+
+
+def _is_another_mount(root_fd: int, path: str) -> bool:
+    # In this order: most images have it on their own mount.
+    fd = _opened(root_fd, path, resolve=syscalls.RESOLVE_BELOW | syscalls.RESOLVE_NO_XDEV)
+    if fd is None:
+        return _exists(root_fd, path)
+    posix.close(fd)
+    return False
 
 
 def _exists(root_fd: int, path: str) -> bool:

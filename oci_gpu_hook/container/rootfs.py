@@ -35,13 +35,14 @@ class Rootfs(NamedTuple):
     """A container's root: an O_PATH descriptor, the mounts in which things may be made, and its path for people.
 
     makes_nodes: whether a device node in its /dev goes with the container.  On a disk it would stay, open to any user
-    whose the root is.
+    whose the root is.  is_layer: whether it is an overlay of its own, of whose upper layer no other container reads.
     """
 
     fd: int
     own: tuple[int, ...]
     path: str
     makes_nodes: bool = True
+    is_layer: bool = False
 
 
 def of_folder(path: str) -> Rootfs:
@@ -90,7 +91,16 @@ def _meant(path: str, fd: int, id: int, own: dict[int, str], owner: int = 0) -> 
     """
     if not any([_lies_on(fd, name) for name in own.values()]) and not _is_roots(path, fd, owner):
         raise _not_the_root(path, "others than root can exchange it for another folder")
-    return Rootfs(fd, (id, *own), path)
+    return Rootfs(fd, (id, *own), path, is_layer=_is_overlay(fd, path))
+
+
+def _is_overlay(fd: int, path: str) -> bool:
+    """Whether an overlay is mounted at `path`, and not a folder of one, as the host's own system may be."""
+    try:
+        is_mounted = posix.stat(path.rpartition("/")[0] or "/").st_dev != posix.fstat(fd).st_dev
+        return is_mounted and syscalls.filesystem_magic(fd) == syscalls.OVERLAYFS_SUPER_MAGIC
+    except OSError:
+        return False
 
 
 def _is_in_memory(fd: int, path: str, own: tuple[int, ...]) -> bool:

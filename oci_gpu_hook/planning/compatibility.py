@@ -46,7 +46,7 @@ def with_newer(
     flags = next((library.flags for library in libraries if library.bits == 64), None)
     if compat.fault:
         said = f"{compat.folder} is left out: {compat.fault}"
-    elif flags is None or not _is_newer(compat, version_of(driver), version_of(cuda)):
+    elif flags is None or not share.folder or not _is_newer(compat, version_of(driver), version_of(cuda)):
         return share
     elif reason := _misfit(compat, driver, gpus):
         said = f"{compat.library} is not used: {reason}"

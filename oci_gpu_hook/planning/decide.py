@@ -40,7 +40,7 @@ def decide(
     """
     device_cgroup = devicecgroup.find(process, id)
     scope = devicecgroup.scope_of(device_cgroup.top)
-    container = Container(id, bundle.path, rootfs.path, device_cgroup, scope, rootfs.own)
+    container = Container(id, bundle.path, rootfs.path, device_cgroup, scope, rootfs.own, rootfs.is_layer)
     compat = ""
     if settings.cuda_forward_compatibility and request is not None and "compute" in request.capabilities:
         compat = layout.COMPAT_ORIN_FOLDER if proc.is_orin(host) else layout.COMPAT_FOLDER

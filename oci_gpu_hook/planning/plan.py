@@ -34,7 +34,11 @@ DEV_IS_HOSTS = "the container's /dev is the host's own: no node is made in it"
 
 
 class Container(NamedTuple):
-    """One container; rootfs: as config.json has it; own_mounts: the ids of the mounts in which things may be made."""
+    """One container.
+
+    rootfs: as config.json has it; own_mounts: the ids of the mounts in which things may be made; is_layer: see
+    `Rootfs`.
+    """
 
     id: str
     bundle: str
@@ -42,6 +46,7 @@ class Container(NamedTuple):
     device_cgroup: DeviceCgroup
     scope: ScopeUnit | None = None
     own_mounts: tuple[int, ...] = ()
+    is_layer: bool = False
 
 
 class Provision(NamedTuple):

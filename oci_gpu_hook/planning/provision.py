@@ -35,6 +35,8 @@ COMPAT32 = "compat32"
 # Where nvidia-docker 1 and Google's nodes have mounted the driver.  CUDA's images name it in LD_LIBRARY_PATH (lib, for
 # 32 bits, and lib64), in /etc/ld.so.conf.d and in PATH (bin): an ldconfig in the container finds the driver, too.
 FOLDER = "/usr/local/nvidia"
+# Of sites that give each container their own /usr/local.
+_ELSEWHERE = "/usr/lib/oci-gpu-hook"
 # Named so that it comes before the image's own.
 LD_SO_CONF = "/etc/ld.so.conf.d/000-oci-gpu-hook.conf"
 
@@ -90,7 +92,9 @@ def join(layout: Layout, version: str, shares: tuple[Share, ...]) -> Provision:
         if len(shares) > 1:
             given = [it for it in given if _is_new(taken, share.giver, _things(it))]
             # The loader takes the first of two libraries of one name.
-            _is_new(names, share.giver, {it.target.removeprefix(share.folder): it.source for it in _libraries(share)})
+            for it in _libraries(share):
+                inside = [path.removeprefix(f"{share.folder}/") for path in it.paths()]
+                _is_new(names, share.giver, dict.fromkeys(inside, it.source))
         operations += given
     entries = tuple(dict.fromkeys([entry for share in shares for entry in share.entries]))
     if entries and layout.finds_by_cache():
@@ -104,8 +108,10 @@ def join(layout: Layout, version: str, shares: tuple[Share, ...]) -> Provision:
 
 
 def own_folder(layout: Layout, folder: str) -> str:
-    """The folder, for a container whose loader finds libraries in it; "" for another."""
-    return folder if layout.finds_by_cache() else ""
+    """The folder, for a container whose loader finds libraries in it, "" for another; beside a volume at /usr/local."""
+    if not layout.finds_by_cache():
+        return ""
+    return f"{_ELSEWHERE}/{folder.rpartition('/')[2]}" if layout.local_is_volume else folder
 
 
 def _folders(shares: tuple[Share, ...]) -> list[Tmpfs]:
@@ -385,6 +391,6 @@ def folder_of(layout: Layout, library: Library, driver_folder: str) -> str:
     if library.folder:
         return library.folder
     folder = layout.library_folder if library.bits == 64 else layout.library_folder_32
-    if folder and own_folder(layout, driver_folder):
-        folder = f"{driver_folder}/{'lib64' if library.bits == 64 else 'lib'}"
+    if folder and (own := own_folder(layout, driver_folder)):
+        folder = f"{own}/{'lib64' if library.bits == 64 else 'lib'}"
     return f"{folder}/{library.subfolder}" if folder and library.subfolder else folder

@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-_WORDS = (b"NVIDIA_", b"CUDA_VERSION", b"cdi.k8s.io", b"nvidia-container-devices", b'"OCI_')
+_WORDS = (b"NVIDIA_", b"CUDA_VERSION", b"cdi.k8s.io", b"nvidia-container-devices", b"nvidia_driver_", b'"OCI_')
 # An escape could spell a letter of them.  These are how Go writes &, < and >.
 _ESCAPE = b"\\u00"
 _HARMLESS = (b"\\u0026", b"\\u003c", b"\\u003e", b"\\u003C", b"\\u003E")

@@ -139,7 +139,10 @@ TMPFS = f"mount -t tmpfs none {VICTIM}/sub"
 COPY = f"cp -a {ROOT} {VICTIM}/sub/root"
 VOLUMES = {
     "/dev": Row(7, VOLUME, mounts=f"mount --bind {VICTIM} {ROOT}/dev"),
-    "libraries": Row(7, VOLUME, f"mkdir -p {LOCAL}", f"mount --bind {VICTIM} {LOCAL}"),
+    "libraries": Row(7, VOLUME, mounts=f"mount --bind {VICTIM} {ROOT}/usr"),
+    "the site's own programs": Row(
+        *(0, "", f"mkdir -p {LOCAL}", f"mount --bind {VICTIM} {LOCAL}"), after=WORKS, prints=ONE
+    ),
     "the driver's folder": Row(
         *(0, "", f"mkdir -p {LOCAL}/nvidia", f"mount --bind {VICTIM} {LOCAL}/nvidia"), after=WORKS, prints=ONE
     ),
@@ -196,7 +199,7 @@ READ_ONLY_ROOTS = {
     "its own": Row(7, "Read-only file system", mounts=READ_ONLY, after=WRITTEN, prints="read-only"),
     "refusal": Row(5, "unknown device", mounts=READ_ONLY, after=WRITTEN, prints="read-only", more="--device=99"),
     "a volume in it": Row(
-        *(7, VOLUME, f"mkdir -p {LOCAL}", f"mount --bind {LOCAL} {LOCAL}; mount -o remount,bind,ro {LOCAL}"),
+        *(0, "", f"mkdir -p {LOCAL}", f"mount --bind {LOCAL} {LOCAL}; mount -o remount,bind,ro {LOCAL}"),
         after=f"touch {LOCAL}/written 2>/dev/null || echo read-only",
         prints="read-only",
     ),

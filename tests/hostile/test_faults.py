@@ -29,15 +29,20 @@ def play(installed: Installed, root: Path, folder: Path, cgroup: str, part: int)
     """One part of a matrix, in one container."""
     path = folder / f"part-{part}"
     path.mkdir()
-    shutil.copytree(root, path / "rootfs", symlinks=True)
+    # As engines have it: of an overlay the loader's cache is written.
+    shutil.copytree(root, path / "image", symlinks=True)
     for place in ("dev", "proc", "sys", "etc/ld.so.conf.d"):
-        (path / "rootfs" / place).mkdir(parents=True)
-    shutil.copy("/etc/ld.so.cache", path / "rootfs/etc")
+        (path / "image" / place).mkdir(parents=True)
+    shutil.copy("/etc/ld.so.cache", path / "image/etc")
+    for place in ("rootfs", "upper", "work"):
+        (path / place).mkdir()
+    layers = f"lowerdir={path}/image,upperdir={path}/upper,workdir={path}/work"
+    mount = f"mount -t overlay -o {layers} none {path}/rootfs\n"
     words = ["python3", "-S", str(HERE), str(path), MATRIX[cgroup], str(part), str(PARTS)]
     hook = {"path": "/usr/bin/python3", "args": words, "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]}  # fmt: skip
     made = Bundle(path, {"createRuntime": [PROCDRIVER, hook]}).asks("0", "utility")
     done = on_node(
-        installed, start("runc", made.runs("/bin/sh", "-c", "true")), cgroup=cgroup, description="v100"
+        *(installed, mount + start("runc", made.runs("/bin/sh", "-c", "true"))), cgroup=cgroup, description="v100"
     )  # fmt: skip
     assert done.code == 0, done.err
     return [json.loads(line) for line in (path / f"rows-{part}").read_text().splitlines()]

@@ -95,23 +95,24 @@ def volume(made: Bundle, source: Path, destination: str, *options: str) -> Path:
     return source
 
 
-TMPFS = {"type": "tmpfs", "source": "tmpfs", "destination": "/usr/local"}
+TMPFS = {"type": "tmpfs", "source": "tmpfs", "destination": "/usr/lib"}
 
 
 def test_what_no_volume_hides_is_made(installed: Installed, bundle: Maker, tmp_path: Path) -> None:
     """A mount of the container's own over a volume is its own; a volume over the programs costs the programs alone."""
     own, programs = bundle("busybox").asks("0"), bundle("busybox").asks("0")
     below = volume(own, tmp_path / "own", "/usr")
-    (below / "local").mkdir()
+    for name in ("local", "lib"):
+        (below / name).mkdir()
     own.config["mounts"].append(TMPFS)
     over = volume(programs, tmp_path / "programs", "/usr/bin")
-    look = ("/bin/sh", "-c", "ls /usr/local/nvidia/lib64; ls /usr/bin; ls /dev/nvidiactl")
+    look = ("/bin/sh", "-c", "find /usr/l* -name libcuda*; ls /usr/bin; ls /dev/nvidiactl")
     scripts = {made.path.name: start("runc", made.runs(*look)) for made in (own, programs)}
     first, second = in_turn(installed, scripts).values()
-    assert "libcuda.so.1" in first
-    assert "libcuda.so.1" in second and "/dev/nvidiactl" in second
+    assert "/usr/lib/oci-gpu-hook/nvidia/lib64/libcuda.so.1" in first
+    assert "/usr/local/nvidia/lib64/libcuda.so.1" in second and "/dev/nvidiactl" in second
     assert "nvidia-smi" not in second
-    assert [names(below), names(over)] == [[str(below / "local")], []]
+    assert [names(below), names(over)] == [[str(below / "lib"), str(below / "local")], []]
 
 
 def test_a_shared_mount_is_left_alone(installed: Installed, bundle: Maker, tmp_path: Path) -> None:

@@ -33,11 +33,12 @@ def test_nothing_is_made_in_a_volume(installed: Installed, tmp_path: Path, runti
     (root / "scratch").symlink_to("srv/data/sub")
     (root / "top").symlink_to("/")
     if case != "over the root":
-        (root / "usr/local").symlink_to("../scratch/local")
+        (root / "usr").rmdir()
+        (root / "usr").symlink_to("scratch/usr")
     run = f"{PODMAN_RUN} --rm --env NVIDIA_VISIBLE_DEVICES=0 {options.format(volume)}"
     words = podman(f"{run} --rootfs {root} true", runtime=runtime, folder=tmp_path)
     script = f"""
-mount -t tmpfs none {volume}/sub && mkdir {volume}/sub/local
+mount -t tmpfs none {volume}/sub && mkdir {volume}/sub/usr
 find {volume} >/run/before
 {words} 2>&1 || :
 find {volume} | diff /run/before - && echo unchanged

@@ -26,13 +26,12 @@ def volume(destination: str, options: tuple[str, ...], scene: Scene) -> None:
 
 def over_own(destination: str, scene: Scene) -> None:
     """A volume over a tmpfs that the runtime made: whose path is the container's own no longer."""
-    tmpfs = {"type": "tmpfs", "source": "tmpfs", "destination": "/usr/local"}
+    tmpfs = {"type": "tmpfs", "source": "tmpfs", "destination": "/usr"}
     scene.config["mounts"].append(tmpfs)
     scene.bundle.mounts(scene.volume, destination, "rw")
-    (scene.volume / "local").mkdir()
     if destination == "/data":
-        scene.link("data", "/usr/local")
-        (scene.root / "usr/local").mkdir(parents=True)
+        scene.link("data", "/usr")
+        (scene.root / "usr").mkdir(parents=True, exist_ok=True)
 
 
 def below_a_volume(options: tuple[str, ...], scene: Scene, *, read_only: bool = False) -> None:
@@ -40,7 +39,7 @@ def below_a_volume(options: tuple[str, ...], scene: Scene, *, read_only: bool = 
     inner = scene.volume / "sub"
     inner.mkdir()
     scene.mount("-t", "tmpfs", "none", inner)
-    (inner / "local").mkdir()
+    (inner / "usr").mkdir()
     tmpfs = {"type": "tmpfs", "source": "tmpfs", "destination": "/scratch"}
     scene.config["mounts"].append(tmpfs)
     scene.bundle.mounts(scene.volume, "/srv/data", *options)
@@ -48,7 +47,7 @@ def below_a_volume(options: tuple[str, ...], scene: Scene, *, read_only: bool = 
     # What the image has there is hidden once the volume is mounted.
     (scene.root / "srv/data/sub").mkdir(parents=True)
     scene.link("scratch", "srv/data/sub")
-    scene.link("usr/local", "../scratch/local")
+    scene.link("usr", "scratch/usr")
 
 
 def shared(scene: Scene) -> None:
@@ -205,9 +204,10 @@ ATTACKS = [
             # What lies there by a fixed name is optional.
             ("/usr/lib64", ("rw",), (0,), IN_VOLUME),
             ("/usr/lib64", ("rw", "rshared"), (0,), IN_VOLUME),
-            ("/usr/local", ("rw",), (7,), IN_VOLUME),
-            ("/usr/local", ("rw", "rshared"), (7,), IN_VOLUME),
-            ("/usr/local", ("ro",), (7,), IN_VOLUME),
+            # The driver lies elsewhere then.
+            ("/usr/local", ("rw",), (0,), ""),
+            ("/usr/local", ("rw", "rshared"), (0,), ""),
+            ("/usr/local", ("ro",), (0,), ""),
             # Over a volume's own mount point nothing is made in it.
             ("/usr/local/nvidia", ("rw",), (0,), ""),
             ("/usr/local/nvidia", ("ro",), (0,), ""),
@@ -227,14 +227,14 @@ ATTACKS = [
         Attack(f"a-{make.__name__.partition('_')[0]}-at-{path.replace('/', '-')}", "CVE-2024-0133",
                partial(in_the_way, make, path), codes=(7,), says=says, bites=())
         for make in (Path.touch, os.mkfifo, socket_at)
-        for path, says in (("usr/local/nvidia", "is there and is no folder"), ("usr/local", "Not a directory"))
+        for path, says in (("usr/local/nvidia", "is there and is not a folder"), ("usr/local", "Not a directory"))
     ],
     Attack("the-images-own-driver-in-its-place", "CVE-2024-0133", images_own, codes=(0,),
            says="/usr/local/nvidia: the image's own files there are hidden", bites=()),
     *[
         Attack(f"a-volume-over-a-tmpfs-{number}", "CVE-2024-0133", partial(over_own, destination),
                codes=(7,), says=IN_VOLUME)
-        for number, destination in enumerate(("/usr", "/usr/local", "//usr/./local/", "/data"))
+        for number, destination in enumerate(("/usr", "//usr/./", "/data"))
     ],
     Attack("a-shared-volume", "CVE-2024-0133", shared, codes=(0,)),
     Attack("the-hosts-own-dev", "CVE-2024-0136", hosts_dev, codes=(0, 7)),

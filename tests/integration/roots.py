@@ -74,15 +74,12 @@ def musl(root: Path, driver: Path) -> Path:
 
 
 def listing(root: Path) -> dict[str, tuple[str, int]]:
-    """Every name below a root with its type and size: what "as before" is compared by.
-
-    Of the loader's cache, which a start writes, without its size: see test_ldconfig.py.
-    """
+    """Every name below a root with its type and size: what "as before" is compared by."""
     kinds = {}
     for path in sorted(root.rglob("*")):
-        name = str(path.relative_to(root))
         kind = "link" if path.is_symlink() else "folder" if path.is_dir() else "file"
-        kinds[name] = (kind, path.stat().st_size if kind == "file" and name != "etc/ld.so.cache" else 0)
+        size = path.stat().st_size if kind == "file" else 0
+        kinds[str(path.relative_to(root))] = (kind, size)
     return kinds
 
 

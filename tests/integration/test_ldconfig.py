@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who finds libcuda, whatever cache the image has, and after an ldconfig in the container: apt-get runs one."""
+"""Who finds libcuda, whatever cache the image has, and after an ldconfig in the container: apt-get runs one.
+
+The roots are overlays, as engines make them, unless a test says otherwise.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ import pytest
 
 from tests.integration import roots
 from tests.integration.conftest import Maker
-from tests.integration.engines import Bundle, Installed, run
+from tests.integration.engines import Bundle, Installed, Outcome, on_node, run, start
 
 CACHE = "etc/ld.so.cache"
 FOUND = ["cuInit 0, 1 devices", "/usr/local/nvidia/lib64/libcuda.so.1"]
@@ -29,6 +32,20 @@ def kept(root: Path) -> dict[str, bytes]:
     }
 
 
+def layered(made: Bundle, folder: Path) -> str:
+    """The shell line that mounts the bundle's root as an overlay, whose upper layer is `folder`."""
+    image = made.rootfs.rename(made.path / "image")
+    made.rootfs.mkdir()
+    for name in ("", "work"):
+        (folder / name).mkdir(exist_ok=True)
+    (folder / "upper").mkdir(exist_ok=True)
+    return f"mount -t overlay -o lowerdir={image},upperdir={folder}/upper,workdir={folder}/work none {made.rootfs}\n"
+
+
+def start_layered(installed: Installed, made: Bundle, folder: Path, runtime: str = "runc") -> Outcome:
+    return on_node(installed, layered(made, folder) + start(runtime, made))
+
+
 def linked(root: Path) -> None:
     (root / CACHE).rename(root / "etc/real")
     (root / CACHE).symlink_to("real")
@@ -36,8 +53,6 @@ def linked(root: Path) -> None:
 
 CACHES: dict[str, Callable[[Path], object]] = {
     "ldconfig's": lambda root: None,
-    "garbage": lambda root: (root / CACHE).write_bytes(b"x" * 5000),
-    "cut off": lambda root: (root / CACHE).write_bytes((root / CACHE).read_bytes()[:400]),
     "empty": lambda root: (root / CACHE).write_bytes(b""),
     "missing": lambda root: (root / CACHE).unlink(),
 }
@@ -46,30 +61,31 @@ CACHES: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("cache", CACHES)
 @pytest.mark.parametrize("runtime", ["runc", "crun"])
 def test_the_driver_is_found_before_and_after_an_ldconfig(
-    installed: Installed, bundle: Maker, runtime: str, cache: str
+    installed: Installed, bundle: Maker, tmp_path: Path, runtime: str, cache: str
 ) -> None:
     made = bundle("debian").asks("0").runs(*SHOW)
     CACHES[cache](made.rootfs)
-    done = run(installed, runtime, "v2", made)
+    done = start_layered(installed, made, tmp_path, runtime)
     assert done.out.splitlines()[:5] == [*FOUND, "done", *FOUND], done.out + done.err
     # What ldconfig and we have for a moment is gone.
     assert {name for name in done.out.split() if name.endswith("~") or name.startswith(".")} == set()
 
 
 def test_a_second_start_leaves_the_cache_as_it_is_and_another_driver_replaces_its_names(
-    installed: Installed, bundle: Maker
+    installed: Installed, bundle: Maker, tmp_path: Path
 ) -> None:
     made = bundle("debian").asks("0", "all").runs("/app/cuda")
     image, seen = kept(made.rootfs), []
+    mount = layered(made, tmp_path)
     for description in ("h100x8", "h100x8", "v100", "h100x8"):
-        assert run(installed, "runc", "v2", made, description=description).code == 0
-        seen.append(kept(made.rootfs))
+        assert on_node(installed, mount + start("runc", made), description=description).code == 0
+        seen.append(kept(tmp_path / "upper"))
     first, second, older, again = seen
     assert first == second
     assert b"/usr/local/nvidia/" in first[CACHE] and b"/usr/local/nvidia/" not in image[CACHE]
     made.runs("/bin/sh", "-c", "ldconfig -p")
     made.config["process"]["env"] = [it for it in made.config["process"]["env"] if not it.startswith("NVIDIA_VIS")]
-    last = run(installed, "runc", "v2", made)
+    last = on_node(installed, mount + start("runc", made))
     names = [line.split()[0] for line in last.out.splitlines() if "/usr/local/nvidia/" in line]
     assert len(names) > 20 and "535" not in " ".join(names)
     assert older != first == again
@@ -86,6 +102,8 @@ def volume(made: Bundle, folder: Path, *options: str) -> None:
 
 
 UNWRITTEN: dict[str, Callable[[Bundle, Path], object]] = {
+    "garbage": lambda made, folder: (made.rootfs / CACHE).write_bytes(b"x" * 5000),
+    "cut off": lambda made, folder: (made.rootfs / CACHE).write_bytes((made.rootfs / CACHE).read_bytes()[:100]),
     "a link": lambda made, folder: linked(made.rootfs),
     "a volume": lambda made, folder: volume(made, folder, "rw"),
     "a read-only volume": lambda made, folder: volume(made, folder, "ro"),
@@ -102,13 +120,37 @@ def test_what_is_not_the_images_own_file_is_mounted_over(
     made = bundle("debian").asks("0", "utility")
     UNWRITTEN[case](made, tmp_path / "etc")
     before = kept(made.rootfs), kept(tmp_path)
-    done = run(
-        installed, "crun", "v2", made.runs("/bin/sh", "-c", f"nvidia-smi -L; {LISTED.replace('cuda', 'nvidia-ml')}")
-    )
+    (tmp_path / "layer").mkdir()
+    show = f"nvidia-smi -L; {LISTED.replace('cuda', 'nvidia-ml')}"
+    done = start_layered(installed, made.runs("/bin/sh", "-c", show), tmp_path / "layer", "crun")
     assert done.out.splitlines()[1:] == ["/usr/local/nvidia/lib64/libnvidia-ml.so.1"], done.out + done.err
-    after = kept(made.rootfs), kept(tmp_path)
-    after[0].pop("etc/ld.so.conf.d/000-oci-gpu-hook.conf", None)
-    assert after == before
+    assert (kept(made.path / "image"), kept(tmp_path)) == before
+    assert {*kept(tmp_path / "layer/upper")} <= {"etc/ld.so.conf.d/000-oci-gpu-hook.conf"}
+
+
+@pytest.mark.parametrize("options", [("rw",), ("ro",)])
+def test_a_sites_own_usr_local_is_left_alone(
+    installed: Installed, bundle: Maker, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    local = tmp_path / "local"
+    (local / "bin").mkdir(parents=True)
+    made = bundle("debian").asks("0", "compute,utility").mounts(local, "/usr/local", *options)
+    done = run(installed, "runc", "v2", made.runs("/bin/sh", "-c", f"/app/cuda; nvidia-smi -L; {LISTED}"))
+    first, _, last = done.out.splitlines()
+    assert (first, last) == (FOUND[0], "/usr/lib/oci-gpu-hook/nvidia/lib64/libcuda.so.1"), done.out + done.err
+    assert [path.name for path in local.rglob("*")] == ["bin"]
+
+
+@pytest.mark.parametrize("runtime", ["runc", "crun"])
+def test_a_root_that_another_container_may_have_is_left_alone(
+    installed: Installed, bundle: Maker, runtime: str
+) -> None:
+    """A folder of the host's: both find the driver, each what it asked for, and the image's cache is as it was."""
+    made = bundle("debian").asks("0").runs("/bin/sh", "-c", f"/app/cuda; {LISTED}")
+    image = kept(made.rootfs)
+    done = run(installed, runtime, "v2", made)
+    assert done.out.splitlines() == FOUND, done.out + done.err
+    assert kept(made.rootfs)[CACHE] == image[CACHE]
 
 
 def test_a_read_only_container_finds_it(installed: Installed, bundle: Maker) -> None:

@@ -33,7 +33,7 @@ class Look:
 child = subprocess.Popen(["unshare", "--mount", "sh", "-c", "echo; exec cat"], stdin=-1, stdout=-1)
 child.stdout.readline()
 root = os.open("/", os.O_PATH)
-container = types.SimpleNamespace(own_mounts=())
+container = types.SimpleNamespace(own_mounts=(), is_layer=False)
 layout = types.SimpleNamespace(user_namespace={user_namespace})
 plan = types.SimpleNamespace(container=container, layout=layout, operations=(Look(),), label="")
 apply.run(plan, HostRoot(), root, Process(child.pid))

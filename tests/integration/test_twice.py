@@ -25,7 +25,7 @@ def test_what_prestart_has_done_is_not_done_again(
     done = on_node(installed, link + start(runtime, made), cgroup=cgroup)
     assert done.code == 0, done.err
     assert done.out.count("NVIDIA H100") == 2 and "cuInit 0, 2 devices" in done.out
-    for path in ("/etc/ld.so.conf.d/000-oci-gpu-hook.conf", "/proc/driver/nvidia"):
+    for path in ("/etc/ld.so.cache", "/proc/driver/nvidia"):
         assert done.out.count(f" {path} ") == 1, done.out
 
 

@@ -174,7 +174,7 @@ with open(f"{folder}/ld.so.cache", "wb") as cache:
 def full(*_):
     raise OSError(28, "full")
 tree.Tree.rewrite = full
-tree.Tree.cover = lambda self, target, file, data: print("merged", target, file)
+tree.Tree.cover_with = lambda self, target, file, data: print("merged", target, file)
 
 # A cgroup with one program, which the kernel does not show.
 programs = [1]
@@ -196,7 +196,7 @@ class Process:
 namespace.drop_privileges = lambda **_: None
 namespace.enter = lambda inside: sys.meta_path.insert(0, Unreachable())
 namespace.leave = lambda home: None
-class Container: own_mounts = ()
+class Container: own_mounts, is_layer = (), True
 class Layout: user_namespace = False
 plan = Plan(Container, Layout, None, "", operations, ())
 print(apply.run(plan, None, os.open(folder, os.O_PATH), Process()), programs)

@@ -29,7 +29,7 @@ class Attached(Tree):
 
     data = b""
 
-    def cover(self, target: str, file: str, data: bytes) -> None:
+    def cover_with(self, target: str, file: str, data: bytes) -> None:
         self.data = data
 
 
@@ -37,7 +37,7 @@ def merged(root: Path) -> set[Entry]:
     """The entries of the cache that the container of this root gets."""
     fd = os.open(root, os.O_PATH)
     try:
-        tree = Attached(fd, (syscalls.mount_of(fd)[0],), Undo())
+        tree = Attached(fd, (syscalls.mount_of(fd)[0],), Undo(), is_layer=True)
         loadercache.merge(tree, CACHE, CONFIGURATION, FOLDERS, (OURS,))
     finally:
         os.close(fd)

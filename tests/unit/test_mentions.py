@@ -26,6 +26,7 @@ WORDS = mentions.words_of("/dev/null")
     [
         "NVIDIA_VISIBLE_DEVICES=all",
         "x/nvidia-container-devices/0",
+        "/v/nvidia_driver_375.66/_data",
         "CUDA_VERSION=12",
         "cdi.k8s.io/a",
         '["OCI_AMD=0"]',

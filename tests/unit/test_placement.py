@@ -86,6 +86,19 @@ def test_the_folder_is_the_first_thing_and_nothing_else_of_the_driver_is_beside_
     assert (cache.path, cache.folders) == ("/etc/ld.so.cache", (FOLDER,))
 
 
+def test_beside_a_volume_at_usr_local_the_folder_is_elsewhere() -> None:
+    first, *operations = planned(EVERYTHING, everything(), LAYOUT._replace(local_is_volume=True)).operations
+    assert isinstance(first, Tmpfs) and first.path == "/usr/lib/oci-gpu-hook/nvidia"
+    inside = [it.target for it in operations if isinstance(it, Mount) and "lib64" in it.target]
+    assert inside and all(it.startswith(f"{first.path}/lib64/") for it in inside)
+    links = [it.to for it in operations if isinstance(it, Symlink) and "nvidia" in it.to]
+    assert links and all(it.startswith(f"{first.path}/") for it in links)
+    (cache,) = [it for it in operations if isinstance(it, LdCache)]
+    assert cache.folders == (first.path,) and {path.rpartition("/")[0] for _, path in cache.entries()} <= {
+        f"{first.path}/{name}" for name in ("lib64", "lib")
+    }
+
+
 def test_a_file_without_its_folders_names_is_made_in_the_folder() -> None:
     paths = ("/etc/vulkan/icd.d/nvidia_icd.json", "/usr/share/glvnd/egl_vendor.d/10_nvidia.json")
     vulkan, egl = [DriverFile(f"/host{path}", path, ("graphics",), text=f"of {path}") for path in paths]
