@@ -43,8 +43,10 @@ class Driver(NamedTuple):
 def driver(host: HostRoot, driver_root: str, version: str) -> Driver:
     """The driver of this version below `driver_root` of the host; DriverError if that is not there."""
     prefix = driver_root.rstrip("/")
-    if prefix and host.stat(prefix) is None:
-        raise DriverError(f"the driver root {prefix} is not there", "the administrator sets driver-root")
+    seen = host.source(prefix) if prefix else (True, "")
+    if seen is None or seen[1]:
+        why = f"is not used: {seen[1]}" if seen else "is not there"
+        raise DriverError(f"the driver root {prefix} {why}", "the administrator sets driver-root")
     root = HostRoot(host.path.rstrip("/") + host.real(prefix)) if prefix else host
     cached = {folder: root.source(folder) for folder in _cached_folders(root)}
     trusted = [folder for folder, seen in cached.items() if seen and not seen[1]]

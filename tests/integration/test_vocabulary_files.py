@@ -158,6 +158,15 @@ def test_a_driver_root_that_is_not_there_is_said(installed: Installed, bundle: M
     assert f"the driver root {DRIVER_ROOT} is not there" in said
 
 
+def test_a_driver_root_that_a_user_could_exchange_is_no_driver(installed: Installed, bundle: Maker) -> None:
+    root = "/run/theirs/driver"
+    before = "mkdir -p /run/theirs/driver/usr/lib64 && chown 64123 /run/theirs\n"
+    made = bundle("busybox").asks("0").runs("true")
+    done = on_node(installed, before + start("runc", made), settings=f"driver-root = {root}\n")
+    assert done.code != 0
+    assert f"the driver root {root} is not used: " in done.err and "64123" in done.err, done.err
+
+
 def newer(bundle: Bundle, driver: Path, number: str = "580.65.06", note: dict[str, object] | None = None) -> Bundle:
     """The image with CUDA's libraries of that release, as its cuda-compat package has them; note: what libcuda says."""
     folder = bundle.asks("0").rootfs / COMPAT.lstrip("/")
