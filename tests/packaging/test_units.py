@@ -10,6 +10,8 @@ import configparser
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.integration.engines import REPOSITORY, Installed, Outcome, on_host, on_node
 
 UNITS = REPOSITORY / "packaging/systemd"
@@ -43,10 +45,20 @@ def test_a_service_is_shut_in(installed: Installed) -> None:
     assert done.code == 0, done.err[-400:]
 
 
-def test_udev_reads_the_rule_and_asks_systemd_for_the_services(installed: Installed) -> None:
+WANTS = {
+    'SUBSYSTEM=="module", KERNEL=="nvidia_uvm|nvidia_modeset"': (
+        "oci-gpu-hook-devices.service oci-gpu-hook-inventory.service"
+    ),
+    'SUBSYSTEM=="drm", KERNEL=="card[0-9]*|renderD*", ATTRS{vendor}=="0x10de"': "oci-gpu-hook-inventory.service",
+}
+
+
+@pytest.mark.parametrize("device", WANTS)
+def test_udev_reads_the_rule_and_asks_systemd_for_the_services(installed: Installed, device: str) -> None:
     """On a device that every machine has: the rest of the rule is as installed."""
     rule = (UNITS / "60-oci-gpu-hook.rules").read_text()
-    rule = rule.replace('SUBSYSTEM=="module", KERNEL=="nvidia_uvm|nvidia_modeset"', 'SUBSYSTEM=="mem", KERNEL=="null"')
+    assert device in rule
+    rule = rule.replace(device, 'SUBSYSTEM=="mem", KERNEL=="null"')
     done = on_host(
         installed,
         f"cat >/usr/lib/udev/rules.d/60-oci-gpu-hook.rules <<'END'\n{rule}END\n"
@@ -54,8 +66,7 @@ def test_udev_reads_the_rule_and_asks_systemd_for_the_services(installed: Instal
     )
     told = [line for line in done.out.splitlines() if "60-oci-gpu-hook.rules:" in line]
     assert not [line for line in told if "nvalid" in line or "nknown" in line], told
-    wanted = "SYSTEMD_WANTS=oci-gpu-hook-devices.service oci-gpu-hook-inventory.service"
-    assert wanted in done.out.replace("= ", "="), done.out
+    assert f"SYSTEMD_WANTS={WANTS[device]}" in done.out.replace("= ", "="), done.out
 
 
 def test_udev_starts_the_refresh_when_a_gpu_or_the_driver_goes(installed: Installed) -> None:
