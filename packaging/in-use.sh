@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Whether engines or containers need oci-gpu-runtime: says which, and what to do, and ends with 1.
+# Whether engines or containers need oci-gpu-runtime, or engines the hook by a CDI spec: says which, and what to do, and ends
+# with 1.
 #
 #   in-use.sh RUNTIME
 #
@@ -40,6 +41,12 @@ engine() {
 ! command -v crio >/dev/null || engine CRI-O 'systemctl restart crio' /etc/crio/crio.conf /etc/crio/crio.conf.d/*
 engine k3s 'systemctl restart k3s' /var/lib/rancher/k3s/agent/etc/containerd/config*.toml*
 engine RKE2 'systemctl restart rke2-server rke2-agent' /var/lib/rancher/rke2/agent/etc/containerd/config*.toml*
+
+for file in /etc/cdi/*.json /etc/cdi/*.yaml; do
+    if grep -qs '"oci-gpu-hook"' "$file"; then
+        say "$file starts the hook: without it no container by its CDI devices starts (oci-gpu-hook cdi remove $file)"
+    fi
+done
 
 # containerd's shim, Docker's too, keeps the runtime of each container beside its bundle.
 running=''

@@ -360,6 +360,7 @@ do_uninstall() {
     [ -n "$destdir" ] || "$sources/packaging/in-use.sh" "$runtime" || fail "nothing was removed"
     # This node's features, of which Node Feature Discovery would make labels for ever.
     [ -n "$destdir" ] || "$command" features --remove >/dev/null 2>&1 || :
+    [ -n "$destdir" ] || "$command" cdi remove /run/cdi/oci-gpu-hook.yaml >/dev/null 2>&1 || :
     # Before what they lead to: dockerd could start no container with --gpus.
     for link in "$dockers" "$cli"; do
         ! is_our_link "$link" || rm -f "$destdir$link"

@@ -124,6 +124,21 @@ def generate(
     click.echo(f"wrote {output}: {len(document['devices'])} devices")
 
 
+@cdi.command()
+@click.argument("files", nargs=-1, metavar="[FILE]...")
+def remove(files: tuple[str, ...]) -> None:
+    """Remove CDI specs that 'generate' has written: these files, else all in /etc/cdi and /run/cdi.
+
+    Without the hook that they start, a container by their devices does not start: so it goes before the hook does.
+    """
+    for path in files or [spec.path for spec in cdispecs.specs(HostRoot()) if spec.is_ours]:
+        if _own(path):
+            whole.remove(path)
+            click.echo(f"removed {path}")
+        else:
+            click.echo(f"there is no {path}")
+
+
 def hook_of(
     entry: str, capabilities: tuple[str, ...], config: str | None, settings: Settings, flag: str = ""
 ) -> spec_of.Hook:
@@ -290,21 +305,29 @@ def write(path: str, document: dict[str, Any]) -> None:
 
 def _check_ours(path: str, document: dict[str, Any]) -> None:
     """UsageError unless `path` does not exist, or is an empty file or a spec of ours for the same devices."""
+    found = _own(path)
+    if not found:
+        return
+    vendor, kind = cdispecs.vendor_of(found), cdispecs.kind_of(found)
+    if (vendor, kind) != (cdispecs.vendor_of(document), cdispecs.kind_of(document)):
+        whose = kind or (quoted(vendor) if vendor else "NVIDIA's GPUs")
+        raise UsageError(f"{path} is there and is the CDI spec of {whose}", "give another --output")
+
+
+def _own(path: str) -> dict[str, Any]:
+    """The spec of ours in a file, {} if there is none or it is empty; UsageError if something else is there."""
     found: dict[str, Any] = {}
     with whole.explained(path), suppress(ValueError):
         try:
             status = os.lstat(path)
         except FileNotFoundError:
-            return
+            return found
         if not is_regular(status):
-            raise UsageError(f"{path} is there and is not a regular file", "give another --output")
+            raise UsageError(f"{path} is there and is not a regular file", "name another file")
         if not status.st_size:
-            return
+            return found
         # Not by its name alone: a user's folder may have a FIFO there meanwhile.
         found = cdispecs.parsed(named.content(path).decode())
-    vendor, kind = cdispecs.vendor_of(found), cdispecs.kind_of(found)
     if not cdispecs.is_ours(found):
         raise UsageError(f"{path} is there and is not a CDI spec of ours", "move it away first")
-    if (vendor, kind) != (cdispecs.vendor_of(document), cdispecs.kind_of(document)):
-        whose = kind or (quoted(vendor) if vendor else "NVIDIA's GPUs")
-        raise UsageError(f"{path} is there and is the CDI spec of {whose}", "give another --output")
+    return found

@@ -12,7 +12,7 @@ function __oci_gpu_hook_at --description 'Whether the words before the cursor le
             continue
         end
         set before $word
-        if contains -- (string join -- ' ' $command $word) 'plan' 'info' 'inventory' 'inventory refresh' 'inventory show' 'inventory watch' 'prepare' 'cdi' 'cdi generate' 'config' 'config show' 'config import' 'configure' 'doctor' 'validate' 'containers' 'flags' 'flags docker' 'flags podman' 'flags dockerspawner' 'flags compose' 'flags swarmspawner' 'flags kubespawner' 'flags lxc' 'flags nspawn' 'swarm' 'swarm resources' 'vendors' 'vendors list' 'vendors check' 'selinux' 'selinux status' 'selinux install' 'selinux remove' 'selinux relabel' 'selinux explain' 'log' 'metrics' 'features'
+        if contains -- (string join -- ' ' $command $word) 'plan' 'info' 'inventory' 'inventory refresh' 'inventory show' 'inventory watch' 'prepare' 'cdi' 'cdi generate' 'cdi remove' 'config' 'config show' 'config import' 'configure' 'doctor' 'validate' 'containers' 'flags' 'flags docker' 'flags podman' 'flags dockerspawner' 'flags compose' 'flags swarmspawner' 'flags kubespawner' 'flags lxc' 'flags nspawn' 'swarm' 'swarm resources' 'vendors' 'vendors list' 'vendors check' 'selinux' 'selinux status' 'selinux install' 'selinux remove' 'selinux relabel' 'selinux explain' 'log' 'metrics' 'features'
             set -a command $word
         end
     end
@@ -73,6 +73,7 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at prepare' -l format -r -f -a 'text
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at prepare' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at prepare' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at cdi' -a generate -d 'Write a spec of kind nvidia.com/gpu: devices by index, UUID and MIG name, \'all\', and \'none\' (the driver\'s files)'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at cdi' -a remove -d 'Remove CDI specs that \'generate\' has written: these files, else all in /etc/cdi and /run/cdi'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at cdi' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at cdi generate' -l vendor -r -f -d 'The devices of this vendor\'s file, such as OCI_AMD'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at cdi generate' -l kind -r -f -a 'gpu management imex gds mofed gdrcopy nvswitch' -d 'What of NVIDIA\'s: GPUs; GPUs with all that manages them; or what is beside GPUs'
@@ -83,6 +84,8 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at cdi generate' -l hook -r -F -d 'T
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at cdi generate' -l config -r -F -d 'The administrator\'s file'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at cdi generate' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at cdi generate' -s h -l help -d 'Show help and exit'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at cdi remove' -s h -l help -d 'Show help and exit'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at cdi remove' -f
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at config' -a show -d 'Show every setting in force, and where it comes from'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at config' -a import -d 'Translate NVIDIA\'s config.toml into our settings, key by key'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at config' -s h -l help -d 'Show help and exit'

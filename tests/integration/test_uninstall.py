@@ -42,12 +42,13 @@ find {tmp_path} | sort | cmp - /run/before
 
 
 def test_what_nothing_keeps_true_goes_with_the_machines_own(tmp_path: Path) -> None:
-    """Labels of the node; not with what is to be packed."""
+    """Labels of the node, and the spec of the service; not with what is to be packed."""
     at, packed = f"PREFIX={tmp_path}/usr", f"DESTDIR={tmp_path}/packed"
     told, command = tmp_path / "told", tmp_path / "usr" / COMMAND
     assert make("install", at).status == make("install", at, packed).status == 0
     command.write_text(f'#!/bin/sh\n# It stands for oci-gpu-hook.\necho "$*" >>{told}\n')
-    for settings, said in ((at, packed), []), ((at,), ["features --remove"]):
+    gone = ["features --remove", "cdi remove /run/cdi/oci-gpu-hook.yaml"]
+    for settings, said in ((at, packed), []), ((at,), gone):
         told.write_text("")
         assert make("uninstall", *settings).status == 0
         assert told.read_text().splitlines() == said

@@ -44,6 +44,18 @@ def generate(host: Node, *words: object) -> list[object]:
     return ["cdi", "generate", "--host-root", host.tree, "--config", host.settings, *words]
 
 
+def test_what_was_generated_is_removed_and_nothing_else(host: Node, tmp_path: Path, program: Program) -> None:
+    ours, other, link = tmp_path / "ours.json", tmp_path / "other.json", tmp_path / "link.json"
+    program(*generate(host, "--output", ours))
+    other.write_text('{"kind": "nvidia.com/gpu"}')
+    link.symlink_to(ours)
+    for path, says in ((other, "is there and is not a CDI spec of ours"), (link, "is not a regular file")):
+        assert says in program.mistake(2, "cdi", "remove", path)
+    assert program("cdi", "remove", ours) == f"removed {ours}\n"
+    assert program("cdi", "remove", ours) == f"there is no {ours}\n"
+    assert sorted(tmp_path.iterdir()) == [link, other]
+
+
 def validator() -> jsonschema.Draft7Validator:
     defs, schema = [json.loads((SCHEMAS / f"{name}.json").read_text()) for name in ("defs", "schema")]
     # In one document, so that no reference leads out of it.
