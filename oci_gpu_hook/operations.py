@@ -6,6 +6,8 @@ Paths named `source` are the host's; `target` and `path` are the container's.  N
 
 from __future__ import annotations
 
+import posix
+
 from oci_gpu_hook.changes import detached, loadercache
 from oci_gpu_hook.container.devicecgroup import levels
 from oci_gpu_hook.formats.devicerule import DeviceRule
@@ -138,6 +140,10 @@ class Device(NamedTuple):
             mode, uid, gid = self.mode, self.uid, self.gid
             return lambda tree: tree.make_node(self.path, self.major, self.minor, mode=mode, uid=uid, gid=gid)
         mount = host.clone(self.source, detached.attributes(("nosuid", "noexec")))
+        number = posix.fstat(mount).st_rdev
+        if number != posix.makedev(self.major, self.minor):
+            found, right = f"{posix.major(number)}:{posix.minor(number)}", f"{self.major}:{self.minor}"
+            raise FileExistsError(f"it is device {found}, and the driver's is {right}")
 
         def perform(tree: Tree) -> None:
             if not tree.has_node(self.path, self.major, self.minor):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import os
+import re
 import shlex
 import sys
 
@@ -151,6 +152,13 @@ def test_in_a_user_namespace_the_hosts_nodes_are_bound(
     assert done.code == 0, done.err
     assert done.out.count(ALLOWED[0]) == 5, done.out
     assert {*COMPUTE, node(1), node(5)} <= set(mounted(done.out))
+
+
+def test_a_hosts_node_of_another_device_is_not_bound(installed: Installed, bundle: Maker) -> None:
+    made = bundle("busybox").asks("all").in_user_namespace(100_000).runs("/bin/sh", "-c", "true")
+    done = run(installed, "runc", "v2", made, faults=("wrong-node",))
+    assert done.code != 0
+    assert re.search(r"cannot bind the host's node /dev/nvidia\d: it is device 1:7, and the driver's is 195:", done.err)
 
 
 def test_stages_that_have_nothing_to_do_or_are_refused(installed: Installed) -> None:
