@@ -272,7 +272,8 @@ def _summary(root: HostRoot, found: DriverInventory) -> list[str]:
     """What was saved, on one line, and below it what is not known."""
     counted = onhost.counted((len(found.gpus), "GPU", "GPUs"), (len(found.mig_devices), "MIG device", "MIG devices"))
     saved = f"saved {_path(root)}: driver {found.driver_version}, {counted}"
-    return [saved, *[f"  not known: {sentence}" for sentence in found.unknown]]
+    unlisted = [f"  not listed by NVML, and given to no container: {address}" for address in found.unlisted]
+    return [saved, *unlisted, *[f"  not known: {sentence}" for sentence in found.unknown]]
 
 
 def _other_summaries(found: Accelerators) -> list[str]:

@@ -269,6 +269,7 @@ def _inventory_text(inventory: DriverInventory) -> list[str]:
         *lines,
         *section("firmware", [(file.path,) for file in inventory.firmware], "none"),
         *section("not of the driver's version", misfits),
+        *sentences("not listed by NVML", inventory.unlisted),
         *sentences("not known", inventory.unknown),
     ]
 

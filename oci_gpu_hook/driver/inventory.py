@@ -17,7 +17,7 @@ SAVED = f"{saved.FOLDER}/{FILE}"
 
 # Before the stamp and the inventory, see `saved.save`.  The number is made of the sources that say what is saved
 # (tests/unit/test_headings.py): what another version has saved is not read.
-HEADING = b"oci-gpu-hook inventory ca861957\n"
+HEADING = b"oci-gpu-hook inventory a7c69eae\n"
 
 # In `DriverInventory.unknown`: what NVML said was true when it was asked, and only NVML knows whether it still is.
 MAY_BE_MADE_AGAIN = "whether MIG devices were created again since NVML named them: run 'oci-gpu-hook inventory refresh'"
@@ -85,7 +85,8 @@ class MigDevice(NamedTuple):
 class DriverInventory(NamedTuple):
     """One host's driver.  The last three fields are not saved, see `nodes`.
 
-    unknown: a sentence for each fact that could not be found out.
+    unknown: a sentence for each fact that could not be found out; unlisted: the PCI addresses of GPUs that the kernel
+    module has and NVML does not list: none of `gpus`.
     """
 
     driver_version: str
@@ -101,6 +102,7 @@ class DriverInventory(NamedTuple):
     firmware: tuple[DriverFile, ...]
     proc_files: tuple[tuple[str, str], ...]
     unknown: tuple[str, ...]
+    unlisted: tuple[str, ...] = ()
     devices: tuple[nodes.DeviceNode, ...] = ()
     links: tuple[nodes.DeviceLink, ...] = ()
     ipc_paths: tuple[nodes.IpcPath, ...] = ()

@@ -147,6 +147,7 @@ FAULTS = {
     "nvml-goes": Fault("NVML fails once it is asked for the GPUs", _says("nvml goes")),
     "nvml-leaves": Fault("NVML goes away after two questions", _says("leaves 2")),
     "gpu-lost": Fault("NVML says that its first GPU is lost", _says("fault 0 lost")),
+    "gpu-unlisted": Fault("NVML could not start its second GPU, and does not list it", _says("fault 1 unlisted")),
     "gpu-falls": Fault("the first GPU is lost after two questions", _says("fault 0 falls 2")),
     "gpu-hangs": Fault("a question to the first GPU never returns", _says("fault 0 hangs")),
     "gpu-lies": Fault("the first GPU is busier than it can be", _says("fault 0 utilization 4000000000")),

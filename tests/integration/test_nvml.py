@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from tests.gpunode import description
-from tests.integration.engines import Installed, on_node
+from tests.integration.conftest import Maker
+from tests.integration.engines import Installed, in_turn, on_node, start
 
 FAULTS = {
     "no-nvml": "NVML cannot be asked: NVMLError_LibraryNotFound",
@@ -108,6 +109,32 @@ def test_a_lost_gpu_takes_no_other_with_it(installed: Installed) -> None:
     known = {(gpu["compute_capability"], gpu["brand"]) for gpu in others}
     assert known == {("9.0", "Nvidia")}
     assert any("compute capability and brand of GPU 0:" in line for line in found["unknown"])
+
+
+UNLISTED = """
+oci-gpu-hook inventory refresh
+oci-gpu-hook doctor | grep -A 1 "NVML does not list"
+oci-gpu-hook cdi generate | grep -c '"name": "[0-9]*"'
+"""
+
+
+def test_a_gpu_that_nvml_does_not_list_has_no_index_and_is_given_to_nobody(installed: Installed, bundle: Maker) -> None:
+    """Index 1 is nvidia-smi's, the third of the kernel's; a container with all has the seven others."""
+    node, found = description.load("h100x8"), refresh(installed, "h100x8", "gpu-unlisted")
+    uuids = [gpu.uuid for gpu in node.gpus]
+    assert [gpu["uuid"] for gpu in found["gpus"]] == [uuids[0], *uuids[2:]]
+    assert [gpu["nvml_index"] for gpu in found["gpus"]] == list(range(7))
+    assert len(found["unlisted"]) == 1 and not [line for line in found["unknown"] if "GPU" in line]
+    one, every = bundle("debian").asks("1"), bundle("debian").asks("all")
+    one.runs("/bin/sh", "-c", "nvidia-smi -L")
+    every.runs("/bin/sh", "-c", "ls /dev/nvidia[0-9]* | grep -c .")
+    scripts = {"told": UNLISTED, "one": start("runc", one), "all": start("runc", every)}
+    seen = in_turn(installed, scripts, faults=("gpu-unlisted",))
+    address = found["unlisted"][0]
+    assert f"  not listed by NVML, and given to no container: {address}" in seen["told"], seen
+    assert any(address in line and "fail" in line for line in seen["told"]), seen
+    assert any("journalctl --dmesg" in line for line in seen["told"]) and seen["told"][-1] == "7", seen
+    assert uuids[2] in seen["one"][0] and seen["all"] == ["7"], seen
 
 
 def test_a_library_of_another_release_is_not_believed(installed: Installed) -> None:

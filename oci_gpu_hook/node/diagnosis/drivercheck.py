@@ -111,7 +111,7 @@ def nvml(found: DriverInventory, facts: Facts) -> list[Finding]:
     if facts.driver_version != found.driver_version:
         seen = f"NVML is of version {facts.driver_version}, the kernel module of {found.driver_version}"
         return [failed("NVML", seen, REBOOT)]
-    kernels = {gpu.bus_id: gpu.uuid for gpu in found.gpus}
+    kernels = {**dict.fromkeys(found.unlisted), **{gpu.bus_id: gpu.uuid for gpu in found.gpus}}
     theirs = {gpu.bus_id: gpu.uuid for gpu in facts.gpus}
     wrong = []
     missing = [bus_id for bus_id in kernels if bus_id not in theirs]
@@ -249,6 +249,9 @@ def inventory(root: HostRoot, saved: DriverInventory | None) -> Finding:
     if saved is None:
         seen = "none is saved" if root.stat(saved_inventory.SAVED) is None else "what is saved is no longer true"
         return warned("inventory", f"{seen}: each start looks at the driver again", REFRESH)
+    if saved.unlisted:
+        seen = f"NVML does not list {listed(saved.unlisted)}, which the kernel module has: no container gets it"
+        return failed("inventory", seen, KERNELS_LOG)
     if saved.unknown:
         return warned("inventory", f"not known: {saved.unknown[0]}", REFRESH)
     return passed("inventory", f"saved, and true for driver {saved.driver_version}")

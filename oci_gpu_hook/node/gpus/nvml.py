@@ -44,7 +44,7 @@ class MigFacts(NamedTuple):
 
 
 class GpuFacts(NamedTuple):
-    """One GPU, see `proc.Gpu`; in_mig_mode: it computes by its MIG devices only."""
+    """One GPU, see `proc.Gpu`; in_mig_mode: it computes by its MIG devices only; number: NVML's, None if not known."""
 
     uuid: str
     bus_id: str
@@ -53,14 +53,16 @@ class GpuFacts(NamedTuple):
     mig: tuple[MigFacts, ...]
     in_mig_mode: bool = False
     peers: tuple[str, ...] = ()
+    number: int | None = None
 
 
 class Facts(NamedTuple):
-    """NVML's whole answer; versions are written as ``12.4``."""
+    """NVML's whole answer; versions are written as ``12.4``; numbered: how many GPUs it lists, answered or not."""
 
     driver_version: str
     cuda_version: str
     gpus: tuple[GpuFacts, ...]
+    numbered: int = 0
 
 
 class GpuReading(NamedTuple):
@@ -92,8 +94,8 @@ def files(root: HostRoot, found: DriverInventory, *names: str) -> str:
 
 def ask_nvml(
     program: str, root: HostRoot, found: DriverInventory, seconds: float, *, whole: bool
-) -> tuple[str, int, list[dict[str, Any]]]:
-    """The driver's version, CUDA's (12040 for 12.4), and what those GPUs say that have answered.
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """What NVML says of itself, see `answer`, and what those GPUs say that have answered, by their numbers.
 
     program: Python source that calls `answer`; whole: whether NVML must come to an end.  NvmlUnavailable if it does
     not, or has not answered.
@@ -117,13 +119,14 @@ def ask_nvml(
         if said.status is None:
             raise NvmlUnavailable(f"NVML did not answer within {seconds:g} seconds")
         raise NvmlUnavailable("NVML ended without an answer: libnvidia-ml crashed")
-    gpus.sort(key=lambda gpu: int(gpu.pop("index")))
-    return first["driver_version"], first["cuda"], gpus
+    gpus.sort(key=lambda gpu: int(gpu["index"]))
+    return first, gpus
 
 
 def answer(ask_gpu: Callable[[Any, Any], dict[str, Any]]) -> None:
     """In the child: print one JSON object of NVML, and one of each GPU as soon as it has answered to the end.
 
+    Of NVML: driver_version, cuda (12040 for 12.4), and count, how many GPUs it numbers.
     ask_gpu: gets pynvml and a GPU of its.
     """
     import threading
@@ -148,7 +151,7 @@ def answer(ask_gpu: Callable[[Any, Any], dict[str, Any]]) -> None:
     except pynvml.NVMLError as err:
         _say({"error": f"{type(err).__name__}: {err}"})
         return
-    _say({"driver_version": version, "cuda": cuda})
+    _say({"driver_version": version, "cuda": cuda, "count": listed})
     threads = [threading.Thread(target=tell, args=(index,)) for index in range(listed)]
     for thread in threads:
         thread.start()
@@ -179,20 +182,27 @@ def _uuid(pynvml: Any, device: Any) -> str:
 def facts(root: HostRoot, found: DriverInventory, seconds: float) -> Facts:
     """What NVML knows of all GPUs but those that it has lost; NvmlUnavailable if one of them hangs."""
     program = "from oci_gpu_hook.node.gpus import nvml; nvml.answer(nvml.facts_of)"
-    version, cuda, rows = ask_nvml(program, root, found, seconds, whole=True)
+    nvml, rows = ask_nvml(program, root, found, seconds, whole=True)
     answered = {row["bus_id"] for row in rows}
     gpus = []
     for row in rows:
         peers = [peer for peer in row["peers"] if peer in answered and peer != row["bus_id"]]
+        number = row.pop("index")
         lists = {"mig": tuple([MigFacts(*device) for device in row["mig"]]), "peers": tuple(peers)}
-        gpus.append(GpuFacts(**{**row, **lists}))
-    return Facts(version, f"{cuda // 1000}.{cuda % 1000 // 10}", tuple(gpus))
+        gpus.append(GpuFacts(**{**row, **lists}, number=number))
+    cuda = f"{nvml['cuda'] // 1000}.{nvml['cuda'] % 1000 // 10}"
+    return Facts(nvml["driver_version"], cuda, tuple(gpus), nvml["count"])
 
 
 def with_facts(found: DriverInventory, facts: Facts) -> DriverInventory:
-    """An inventory with what NVML says; as it is if NVML is of another version, and knows nothing of this module."""
+    """An inventory with what NVML says; as it is if NVML is of another version, and knows nothing of this module.
+
+    A GPU that NVML does not number is none that a container can use, and has no index.
+    """
     if facts.driver_version != found.driver_version:
         return found
+    before = (survey.FROM_BRANCH, *survey.missing(found.gpus, found.mig_devices))
+    found = _numbered(found, facts)
     listed = {gpu.bus_id: gpu for gpu in facts.gpus}
     named = {(gpu.bus_id, mig.gi, mig.ci): mig for gpu in facts.gpus for mig in gpu.mig}
     gpus, devices = [], []
@@ -207,9 +217,23 @@ def with_facts(found: DriverInventory, facts: Facts) -> DriverInventory:
             device = device._replace(number=mig.number, uuid=mig.uuid, profile=mig.profile)
         devices.append(device)
     made = found._replace(cuda_version=facts.cuda_version, gpus=tuple(gpus), mig_devices=tuple(devices))
-    before = (survey.FROM_BRANCH, *survey.missing(found.gpus, found.mig_devices))
     others = [sentence for sentence in found.unknown if sentence not in before]
     return made._replace(unknown=(*others, *survey.missing(made.gpus, made.mig_devices)))
+
+
+def _numbered(found: DriverInventory, facts: Facts) -> DriverInventory:
+    """The inventory with the GPUs that NVML numbers, by these numbers: one that it could not start has none."""
+    numbers = {gpu.bus_id: gpu.number for gpu in facts.gpus if gpu.number is not None}
+    if not facts.numbered or len(numbers) != facts.numbered:
+        # One was lost while it was asked, and which number it has is not known.
+        return found
+    gpus = [gpu._replace(nvml_index=numbers[gpu.bus_id]) for gpu in found.gpus if gpu.bus_id in numbers]
+    renamed = {gpu.nvml_index: numbers[gpu.bus_id] for gpu in found.gpus if gpu.bus_id in numbers}
+    return found._replace(
+        gpus=tuple(sorted(gpus, key=lambda gpu: gpu.nvml_index)),
+        mig_devices=tuple([it._replace(gpu=renamed[it.gpu]) for it in found.mig_devices if it.gpu in renamed]),
+        unlisted=tuple([gpu.bus_id for gpu in found.gpus if gpu.bus_id not in numbers]),
+    )
 
 
 def facts_of(pynvml: Any, gpu: Any) -> dict[str, Any]:
@@ -248,12 +272,12 @@ def _mig_facts(pynvml: Any, gpu: Any) -> list[list[Any]]:
 def readings(root: HostRoot, found: DriverInventory, seconds: float) -> Readings:
     """What the GPUs say that have answered in time; for the rest see `ask_nvml`."""
     program = "from oci_gpu_hook.node.gpus import nvml; nvml.answer(nvml.reading_of)"
-    version, _, rows = ask_nvml(program, root, found, seconds, whole=False)
+    nvml, rows = ask_nvml(program, root, found, seconds, whole=False)
     gpus = []
     for row in rows:
         values = {name: value for name, value in row["values"].items() if 0 <= value <= _MOST[name]}
         gpus.append(GpuReading(row["bus_id"], values))
-    return Readings(version, tuple(gpus))
+    return Readings(nvml["driver_version"], tuple(gpus))
 
 
 def reading_of(pynvml: Any, gpu: Any) -> dict[str, Any]:

@@ -24,7 +24,7 @@ struct gpu {
 	char uuid[48], claims[48], model[96], bus_id[32], serial[24], cuda_fault[48];
 	struct gpu *parent;
 	unsigned gi, ci;
-	unsigned mig_enabled, lost, hangs, falls, asked;
+	unsigned mig_enabled, lost, unlisted, hangs, falls, asked;
 	unsigned minor, brand, major_capability, minor_capability, mig_capable, max_mig;
 	unsigned pci_id, subsystem_id;
 	u64 readings[READINGS];
@@ -90,7 +90,7 @@ static struct gpu *add_mig(struct description *node, const char *numbers)
 	return mig;
 }
 
-/* `fault N WHAT` of the GPU with this number: lost, hangs, falls AFTER, claims UUID, cuda CALL WORD, or a reading. */
+/* `fault N WHAT` of the GPU with this number: lost, unlisted, hangs, falls AFTER, claims UUID, cuda CALL WORD, or a reading. */
 static void read_fault(struct description *node, const char *line)
 {
 	struct gpu *gpu = &node->gpus[text_number(line, 10) % MAX_GPUS];
@@ -99,6 +99,8 @@ static void read_fault(struct description *node, const char *line)
 		;
 	if (text_after(line, "lost"))
 		gpu->lost = 1;
+	else if (text_after(line, "unlisted"))
+		gpu->unlisted = 1;
 	else if (text_after(line, "hangs"))
 		gpu->hangs = 1;
 	else if ((value = text_after(line, "falls ")))

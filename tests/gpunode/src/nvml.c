@@ -56,7 +56,7 @@ EXPORT int nvmlInitWithFlags(unsigned flags)
 		return VERSION_MISMATCH;
 	visible_count = 0;
 	for (unsigned i = 0; i < node.count; i++)
-		if (!open_minor(node.gpus[i].minor))
+		if (!node.gpus[i].unlisted && !open_minor(node.gpus[i].minor))
 			visible[visible_count++] = &node.gpus[i];
 	visible_mig_count = 0;
 	for (unsigned i = 0; i < node.mig_count; i++)
