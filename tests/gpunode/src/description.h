@@ -12,22 +12,29 @@
 #define DESCRIPTION_FILE "/proc/driver/gpunode/description"
 enum { MAX_GPUS = 32, MAX_MIG = 64, MAX_DESCRIPTION = 65536 };
 
-/* What a GPU says of its use and health. */
-enum reading { UTILIZATION, ECC_UNCORRECTED, RECOVERY_ACTION, READINGS };
-static const char *const reading_names[READINGS] = {"utilization ", "ecc_uncorrected ", "recovery_action "};
+/* What a sensor or a counter says; the four of ECC in NVML's order, volatile before aggregate. */
+enum reading { TEMPERATURE, POWER, POWER_LIMIT, CLOCK_SM, CLOCK_MEMORY, MEMORY_USED, UTILIZATION,
+	       MEMORY_UTILIZATION, CLOCKS_EVENT, ECC_CORRECTED, ECC_UNCORRECTED, ECC_CORRECTED_AGGREGATE,
+	       ECC_UNCORRECTED_AGGREGATE, PCIE_REPLAYS, RECOVERY_ACTION, READINGS };
+static const char *const reading_names[READINGS] = {
+	"temperature ", "power ", "power_limit ", "clock_sm ", "clock_memory ", "memory_used ", "utilization ",
+	"memory_utilization ", "clocks_event ", "ecc_corrected ", "ecc_uncorrected ",
+	"ecc_corrected_aggregate ", "ecc_uncorrected_aggregate ", "pcie_replays ",
+	"recovery_action "};
 
 /*
- * A MIG device has a parent, and of the rest only uuid, model and its own.
+ * A MIG device has a parent, and of the rest only uuid, model, memory and its own.
  * claims: the UUID that NVML gives in the place of its own; falls: lost after so many questions.
  */
 struct gpu {
 	char uuid[48], claims[48], model[96], bus_id[32], serial[24], cuda_fault[48];
 	struct gpu *parent;
-	unsigned gi, ci;
+	unsigned gi, ci, multiprocessors, gi_slices, ci_slices;
 	unsigned mig_enabled, lost, unlisted, hangs, falls, asked;
 	unsigned minor, brand, major_capability, minor_capability, mig_capable, max_mig;
-	unsigned pci_id, subsystem_id;
-	u64 readings[READINGS];
+	unsigned pci_id, subsystem_id, persistence;
+	u64 memory, readings[READINGS];
+	char has[READINGS];
 };
 
 struct description {
@@ -41,7 +48,7 @@ static void read_reading(struct gpu *gpu, const char *line)
 	for (unsigned i = 0; i < READINGS; i++) {
 		const char *value = text_after(line, reading_names[i]);
 		if (value)
-			gpu->readings[i] = text_number(value, 10);
+			gpu->has[i] = 1, gpu->readings[i] = text_number(value, 10);
 	}
 }
 
@@ -62,16 +69,26 @@ static void read_gpu_line(struct gpu *gpu, const char *line)
 		gpu->minor = (unsigned)text_number(value, 10);
 	else if ((value = text_after(line, "brand ")))
 		gpu->brand = (unsigned)text_number(value, 10);
+	else if ((value = text_after(line, "memory ")))
+		gpu->memory = text_number(value, 10);
 	else if ((value = text_after(line, "pci_id ")))
 		gpu->pci_id = (unsigned)text_number(value, 16);
 	else if ((value = text_after(line, "subsystem_id ")))
 		gpu->subsystem_id = (unsigned)text_number(value, 16);
+	else if ((value = text_after(line, "persistence ")))
+		gpu->persistence = (unsigned)text_number(value, 10);
 	else if ((value = text_after(line, "mig_capable ")))
 		gpu->mig_capable = (unsigned)text_number(value, 10);
 	else if ((value = text_after(line, "max_mig ")))
 		gpu->max_mig = (unsigned)text_number(value, 10);
 	else if ((value = text_after(line, "mig_enabled ")))
 		gpu->mig_enabled = (unsigned)text_number(value, 10);
+	else if ((value = text_after(line, "multiprocessors ")))
+		gpu->multiprocessors = (unsigned)text_number(value, 10);
+	else if ((value = text_after(line, "gi_slices ")))
+		gpu->gi_slices = (unsigned)text_number(value, 10);
+	else if ((value = text_after(line, "ci_slices ")))
+		gpu->ci_slices = (unsigned)text_number(value, 10);
 	else if ((value = text_after(line, "capability_major ")))
 		gpu->major_capability = (unsigned)text_number(value, 10);
 	else if ((value = text_after(line, "capability_minor ")))

@@ -1,17 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The part of nvml.c about a GPU's use and health, each a `reading NAME VALUE` of the description.
+ * The part of nvml.c that reads a GPU's sensors and counters, each a `reading NAME VALUE` of the description.
+ * What a description leaves out is not supported, as on a GPU without that sensor.
  * Must not: be included by anything else.
  */
 #ifndef GPUNODE_NVML_READINGS_H
 #define GPUNODE_NVML_READINGS_H
 
+struct memory { u64 total, free, used; };
 struct utilization { unsigned gpu, memory; };
 struct field {
 	unsigned id, scope;
 	u64 time, latency;
 	int type, code;
 	u64 value;
+};
+struct attributes {
+	unsigned multiprocessors, copy, decoder, encoder, jpeg, ofa, gi_slices, ci_slices;
+	u64 memory_mib;
 };
 
 /* What comes before every answer about a whole GPU: the fault of this one, if it has any. */
@@ -34,18 +40,57 @@ static int ask(struct gpu *gpu)
 static int read_number(struct gpu *gpu, enum reading what, u64 *value)
 {
 	int first = ask(gpu);
-	if (!first)
-		*value = gpu->readings[what];
-	return first;
+	if (first)
+		return first;
+	if (!gpu->has[what])
+		return NOT_SUPPORTED;
+	*value = gpu->readings[what];
+	return OK;
 }
-
-EXPORT int nvmlDeviceGetUtilizationRates(struct gpu *gpu, struct utilization *to)
+static int read_unsigned(struct gpu *gpu, enum reading what, unsigned *to)
 {
 	u64 value = 0;
-	int code = to ? read_number(gpu, UTILIZATION, &value) : INVALID_ARGUMENT;
+	int code = to ? read_number(gpu, what, &value) : INVALID_ARGUMENT;
 	if (!code)
-		to->gpu = (unsigned)value, to->memory = 0;
+		*to = (unsigned)value;
 	return code;
+}
+
+EXPORT int nvmlDeviceGetTemperature(struct gpu *gpu, unsigned sensor, unsigned *to)
+{
+	return sensor ? INVALID_ARGUMENT : read_unsigned(gpu, TEMPERATURE, to);
+}
+EXPORT int nvmlDeviceGetPowerUsage(struct gpu *gpu, unsigned *to)
+{
+	return read_unsigned(gpu, POWER, to);
+}
+EXPORT int nvmlDeviceGetEnforcedPowerLimit(struct gpu *gpu, unsigned *to)
+{
+	return read_unsigned(gpu, POWER_LIMIT, to);
+}
+EXPORT int nvmlDeviceGetPcieReplayCounter(struct gpu *gpu, unsigned *to)
+{
+	return read_unsigned(gpu, PCIE_REPLAYS, to);
+}
+EXPORT int nvmlDeviceGetPersistenceMode(struct gpu *gpu, unsigned *to)
+{
+	int first = ask(gpu);
+	return first ? first : give_number(to, gpu->persistence);
+}
+EXPORT int nvmlDeviceGetClockInfo(struct gpu *gpu, unsigned kind, unsigned *to)
+{
+	if (kind != 1 && kind != 2)
+		return NOT_SUPPORTED;
+	return read_unsigned(gpu, kind == 1 ? CLOCK_SM : CLOCK_MEMORY, to);
+}
+EXPORT int nvmlDeviceGetUtilizationRates(struct gpu *gpu, struct utilization *to)
+{
+	int first = to ? read_unsigned(gpu, UTILIZATION, &to->gpu) : INVALID_ARGUMENT;
+	return first ? first : read_unsigned(gpu, MEMORY_UTILIZATION, &to->memory);
+}
+EXPORT int nvmlDeviceGetCurrentClocksThrottleReasons(struct gpu *gpu, u64 *to)
+{
+	return to ? read_number(gpu, CLOCKS_EVENT, to) : INVALID_ARGUMENT;
 }
 /* Of the fields only what the driver wants done with the GPU (NVML_FI_DEV_GET_GPU_RECOVERY_ACTION). */
 EXPORT int nvmlDeviceGetFieldValues(struct gpu *gpu, int count, struct field *fields)
@@ -58,12 +103,37 @@ EXPORT int nvmlDeviceGetFieldValues(struct gpu *gpu, int count, struct field *fi
 	}
 	return first;
 }
-/* Of uncorrected errors since the driver was loaded alone. */
 EXPORT int nvmlDeviceGetTotalEccErrors(struct gpu *gpu, unsigned error, unsigned counter, u64 *to)
 {
-	if (!to || error != 1 || counter)
+	if (!to || error > 1 || counter > 1)
 		return INVALID_ARGUMENT;
-	return read_number(gpu, ECC_UNCORRECTED, to);
+	return read_number(gpu, (enum reading)(ECC_CORRECTED + error + 2 * counter), to);
+}
+/* Of a MIG device too, which has a part of its parent's. */
+EXPORT int nvmlDeviceGetMemoryInfo(struct gpu *gpu, struct memory *to)
+{
+	int first = gpu && gpu->parent ? OK : ask(gpu);
+	if (first || !to)
+		return first ? first : INVALID_ARGUMENT;
+	to->total = gpu->memory;
+	to->used = gpu->has[MEMORY_USED] ? gpu->readings[MEMORY_USED] : 0;
+	to->free = to->total - to->used;
+	return OK;
+}
+EXPORT int nvmlDeviceGetAttributes_v2(struct gpu *mig, struct attributes *to)
+{
+	if (!users)
+		return UNINITIALIZED;
+	if (!mig || !to)
+		return INVALID_ARGUMENT;
+	if (!mig->parent)
+		return NOT_SUPPORTED;
+	memset(to, 0, sizeof *to);
+	to->multiprocessors = mig->multiprocessors;
+	to->gi_slices = mig->gi_slices, to->ci_slices = mig->ci_slices;
+	to->copy = mig->ci_slices, to->decoder = mig->ci_slices;
+	to->memory_mib = mig->memory >> 20;
+	return OK;
 }
 
 #endif

@@ -64,7 +64,7 @@ def _opens(path: str) -> bool:
 
 
 def left(pid: int) -> list[str]:
-    """What is in the container's layer of its overlay beside empty mount points and links to them."""
+    """What is in the upper layer of its root beside empty mount points, links to them, and the loader's cache."""
     with open(f"/proc/{pid}/mountinfo", encoding="utf-8") as file:
         [options] = [line.rpartition(" - ")[2] for line in file if line.split()[4] == "/"]
     [upper] = [word[9:] for word in options.rstrip().split(",") if word.startswith("upperdir=")]
@@ -72,6 +72,7 @@ def left(pid: int) -> list[str]:
     for folder, _, names in os.walk(upper):
         for name in names:
             path = os.path.join(folder, name)
-            if not os.path.islink(path) and os.path.getsize(path):
-                found.append(path[len(upper) :])
+            inside = path[len(upper) :]
+            if not os.path.islink(path) and os.path.getsize(path) and inside != "/etc/ld.so.cache":
+                found.append(inside)
     return found
