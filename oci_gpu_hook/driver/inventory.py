@@ -17,7 +17,7 @@ SAVED = f"{saved.FOLDER}/{FILE}"
 
 # Before the stamp and the inventory, see `saved.save`.  The number is made of the sources that say what is saved
 # (tests/unit/test_headings.py): what another version has saved is not read.
-HEADING = b"oci-gpu-hook inventory a7c69eae\n"
+HEADING = b"oci-gpu-hook inventory c65aad75\n"
 
 # In `DriverInventory.unknown`: what NVML said was true when it was asked, and only NVML knows whether it still is.
 MAY_BE_MADE_AGAIN = "whether MIG devices were created again since NVML named them: run 'oci-gpu-hook inventory refresh'"
@@ -164,14 +164,21 @@ def with_nodes(
         minors += [minor for device in inventory.mig_devices for minor in (device.gi_minor, device.ci_minor)]
         known = tuple(dict.fromkeys([minor for minor in minors if minor is not None]))
         devices += nodes.of_families(root, families, gpus, known, channels)
-    # The administrator may have changed such a file.
-    found = [it._replace(text=without_folders(root, it.path)) if it.text else it for it in inventory.files]
     return inventory._replace(
         devices=devices,
         links=nodes.links(devices, gpus),
         ipc_paths=nodes.ipc_paths(root, driver_root, mps),
-        files=tuple(found),
     )
+
+
+def with_texts(root: HostRoot, inventory: DriverInventory, capabilities: tuple[str, ...]) -> DriverInventory:
+    """The inventory with the texts of these capabilities' files as they are now: the administrator may change them."""
+    wanted = {*capabilities}
+    files = [
+        it._replace(text=without_folders(root, it.path)) if it.text and not wanted.isdisjoint(it.capabilities) else it
+        for it in inventory.files
+    ]
+    return inventory._replace(files=tuple(files))
 
 
 def without_folders(root: HostRoot, path: str) -> str:

@@ -50,6 +50,7 @@ def _of_gpus(
     gpus = tuple([gpu for gpu, _ in selected.gpus])
     families, mps = selection.families(request), (settings.mps_pipe_folder, settings.mps_pipe_owner)
     found = inventory.with_nodes(host, known, families, request.imex_channels, settings.driver_root, gpus, mps)
+    found = inventory.with_texts(host, found, request.capabilities)
     if request.requirements:
         from oci_gpu_hook.planning import requirements
 
