@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from oci_gpu_hook.operations import Operation, Perform
     from oci_gpu_hook.planning.plan import Plan
 
-SHOWN = "'oci-gpu-hook plan' shows every step"
+_SHOWN = "'oci-gpu-hook plan' shows every step"
 
 
 def run(plan: Plan, host: HostRoot, root_fd: int, process: Process, *, opens_root: bool = False) -> list[str]:
@@ -99,7 +99,7 @@ def _close(tree: Tree) -> None:
     try:
         tree.make_readonly()
     except OSError as err:
-        raise ApplyError(f"cannot make the driver's folder read-only: {err}", SHOWN) from err
+        raise ApplyError(f"cannot make the driver's folder read-only: {err}", _SHOWN) from err
 
 
 def _perform(operation: Operation, perform: Perform, tree: Tree, notes: list[str]) -> None:
@@ -109,7 +109,7 @@ def _perform(operation: Operation, perform: Perform, tree: Tree, notes: list[str
     except OSError as err:
         note = f"cannot {operation.describe()}: {err}"
         if operation.required:
-            raise ApplyError(note, SHOWN) from err
+            raise ApplyError(note, _SHOWN) from err
         tree.undo.take_back(before)
     if note:
         notes.append(note)

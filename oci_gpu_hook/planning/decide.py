@@ -41,18 +41,7 @@ def decide(
     device_cgroup = devicecgroup.find(process, id)
     scope = devicecgroup.scope_of(device_cgroup.top)
     container = Container(id, bundle.path, rootfs.path, device_cgroup, scope, rootfs.own, rootfs.is_layer)
-    compat = ""
-    if settings.cuda_forward_compatibility and request is not None and "compute" in request.capabilities:
-        compat = layout.COMPAT_ORIN_FOLDER if proc.is_orin(host) else layout.COMPAT_FOLDER
-    laid_out = layout.layout_of(
-        *(rootfs.fd, process),
-        user_namespace=bundle.has_user_namespace(),
-        makes_nodes=rootfs.makes_nodes,
-        compat=compat,
-        draws=request is not None and ("display" in request.capabilities or "graphics" in request.capabilities),
-    )
-    if not caches:
-        laid_out = laid_out._replace(caches=False)
+    laid_out = _layout(bundle, request, settings, host, rootfs, process)._replace(caches=caches)
     labels = Labels()
     if has_selinux(host):
         from oci_gpu_hook.container import ipc
@@ -96,6 +85,23 @@ def decide(
     from oci_gpu_hook.planning import carriedout
 
     return carriedout.apart(made, provision.holds, spec, bundle.device_paths())
+
+
+def _layout(
+    bundle: Bundle, request: Request | None, settings: Settings, host: HostRoot, rootfs: Rootfs, process: Process | None
+) -> layout.Layout:
+    """The container's layout, as far as this request needs to know it."""
+    capabilities = request.capabilities if request is not None else ()
+    compat = ""
+    if settings.cuda_forward_compatibility and "compute" in capabilities:
+        compat = layout.COMPAT_ORIN_FOLDER if proc.is_orin(host) else layout.COMPAT_FOLDER
+    return layout.layout_of(
+        *(rootfs.fd, process),
+        user_namespace=bundle.has_user_namespace(),
+        makes_nodes=rootfs.makes_nodes,
+        compat=compat,
+        draws="display" in capabilities or "graphics" in capabilities,
+    )
 
 
 def has_selinux(host: HostRoot) -> bool:
