@@ -136,7 +136,7 @@ def remove(files: tuple[str, ...]) -> None:
             whole.remove(path)
             click.echo(f"removed {path}")
         else:
-            click.echo(f"there is no {path}")
+            click.echo(f"there is no spec in {path}")
 
 
 def hook_of(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from oci_gpu_hook.planning.plan import Held, Plan, Provision
 
 
-def check(spec: Spec, found: Provision, given: tuple[tuple[str, int, int], ...]) -> None:
+def check(spec: Spec, found: Provision, given: tuple[tuple[str, object, object], ...]) -> None:
     """DriverError unless the nodes that the engine has made are still what the spec means by them."""
     now: dict[str, str] = {}
     nodes: list[DeviceNode] = []

@@ -41,15 +41,17 @@ def of_vendor(found: VendorState) -> Meanings:
     return {node.path: address for address, it in addresses if address for node, _ in it.nodes}
 
 
-def check(then: Meanings, now: Meanings, given: Iterable[tuple[str, int, int]], nodes: Iterable[DeviceNode]) -> None:
+def check(
+    then: Meanings, now: Meanings, given: Iterable[tuple[str, object, object]], nodes: Iterable[DeviceNode]
+) -> None:
     """DriverError unless each node that the engine has made is still the device that the spec means by it.
 
-    given: path and number of each; nodes: as the driver has them now.
+    given: path and number of each, None where the runtime looks it up; nodes: as the driver has them now.
     """
-    numbers = {node.path: (node.major, node.minor) for node in nodes}
+    numbers = {node.path: [node.major, node.minor] for node in nodes}
     for path, *number in given:
         wanted = numbers.get(path, number)
-        if [*wanted] != number:
+        if number not in (wanted, [None, None]):
             made, right = [":".join(map(str, it)) for it in (number, wanted)]
             hint = f"the administrator must remove the host's {path} and start oci-gpu-hook-devices.service"
             raise DriverError(f"{path} was made as {made}, and the driver's is {right}", hint)

@@ -78,10 +78,9 @@ class Bundle(NamedTuple):
         """The paths of ``linux.devices``: nodes that the runtime makes."""
         return tuple([path for path, _ in self._devices()])
 
-    def device_numbers(self) -> tuple[tuple[str, int, int], ...]:
-        """The paths of ``linux.devices`` that are character devices, each with its major and minor number."""
-        listed = [(path, item.get("major"), item.get("minor")) for path, item in self._devices()]
-        return tuple([(path, a, b) for path, a, b in listed if isinstance(a, int) and isinstance(b, int)])
+    def device_numbers(self) -> tuple[tuple[str, object, object], ...]:
+        """The paths of ``linux.devices``, each with the major and minor number that is said of it, None for none."""
+        return tuple([(path, item.get("major"), item.get("minor")) for path, item in self._devices()])
 
     def given_gpus(self) -> tuple[str, ...]:
         """The host's nodes of GPUs that the engine was told to give, and of MIG and DRM devices beside them.

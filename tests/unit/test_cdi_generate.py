@@ -52,7 +52,7 @@ def test_what_was_generated_is_removed_and_nothing_else(host: Node, tmp_path: Pa
     for path, says in ((other, "is there and is not a CDI spec of ours"), (link, "is not a regular file")):
         assert says in program.mistake(2, "cdi", "remove", path)
     assert program("cdi", "remove", ours) == f"removed {ours}\n"
-    assert program("cdi", "remove", ours) == f"there is no {ours}\n"
+    assert program("cdi", "remove", ours) == f"there is no spec in {ours}\n"
     assert sorted(tmp_path.iterdir()) == [link, other]
 
 

@@ -42,7 +42,7 @@ GIVEN = (
 )
 
 
-def check(then: DriverInventory, now: DriverInventory, given: tuple[tuple[str, int, int], ...] = GIVEN) -> None:
+def check(then: DriverInventory, now: DriverInventory, given: tuple[tuple[str, object, object], ...] = GIVEN) -> None:
     meanings.check(meanings.of_nvidia(then), meanings.of_nvidia(now), given, now.devices)
 
 
@@ -85,6 +85,13 @@ def test_what_means_another_device_is_refused(case: str) -> None:
         check(THEN, now)
     assert caught.value.exit_code == 6
     assert "administrator must" in caught.value.hint
+
+
+def test_a_node_whose_number_the_runtime_looks_up_has_a_meaning_too() -> None:
+    given = tuple([(path, None, None) for path, _, _ in GIVEN])
+    check(THEN, THEN, given)
+    with pytest.raises(DriverError, match="/dev/nvidia1 is no device now"):
+        check(THEN, inventory(gpu(0, "GPU-a")), given)
 
 
 def test_cards_are_told_apart() -> None:
