@@ -265,7 +265,7 @@ def of_vendor(root: HostRoot, settings: Settings, hook: spec_of.Hook) -> dict[st
 
 def stale(root: HostRoot, document: dict[str, Any]) -> str:
     """Why a spec of ours is out of date; "" if it is not."""
-    flag, family = cdispecs.vendor_of(document), family_of(document)
+    flag, family = cdispecs.vendor_of(document), cdispecs.family_of(document)
     holders = (document, *cdispecs.objects(document.get("devices")))
     has_groups = any(["additionalGids" in cdispecs.edits(item) for item in holders])
     config = cdispecs.config_of(document) or None
@@ -286,11 +286,6 @@ def stale(root: HostRoot, document: dict[str, Any]) -> str:
         {**it, "containerEdits": {**it["containerEdits"], "hooks": cdispecs.means_of(it)}} for it in (document, now)
     ]
     return "" if before == after else "the CDI spec does not say what the host has now"
-
-
-def family_of(document: dict[str, Any]) -> str:
-    """What a spec of ours without a hook is for: ``imex``, ``gds``, ...; "" for any other document."""
-    return cdispecs.kind_of(document).rpartition("/")[2].partition("-")[0]
 
 
 def write(path: str, document: dict[str, Any]) -> None:

@@ -31,7 +31,7 @@ from oci_gpu_hook.node.diagnosis import (
     warned,
 )
 from oci_gpu_hook.node.diagnosis.enginecheck import Engines, Registered
-from oci_gpu_hook.node.engines import cdispecs, containers, registrations
+from oci_gpu_hook.node.engines import cdispecs, containers, registrations, specreaders
 from oci_gpu_hook.node.engines import installed as host_engines
 from oci_gpu_hook.node.engines.installed import find_program
 from oci_gpu_hook.node.gpus import present
@@ -81,7 +81,9 @@ def of_host(root: HostRoot, config: str | None) -> list[Finding]:
     known = tuple([engine for engine in installed if engine.name not in unknown])
     hooks = registrations.of_engines(root, installed)
     entry = next((item.program for item in hooks if item.kind == registrations.OURS), "") or registrations.ENTRY
-    specs = cdispecs.specs(root)
+    docker = dockercheck.find_docker(root)
+    readers = specreaders.find_readers(root, dockercheck.settings_of(root, docker), docker.file if docker else "")
+    specs = cdispecs.specs(root, tuple([folder for reader in readers for folder in reader.folders]))
     of_driver, found = drivercheck.driver(root, driver_root, tool, others=bool(here))
     if found is not None:
         saved = saved_inventory.read_saved(root, proc.stamp(root, driver_root))
@@ -97,7 +99,9 @@ def of_host(root: HostRoot, config: str | None) -> list[Finding]:
         *systemcheck.sections(root, config),
         *of_driver,
         *vendorcheck.vendors(root, others, here, tool),
+        *speccheck.unread(specs),
         *_our_specs(root, specs),
+        *speccheck.unseen(specs, readers, root.real),
         systemcheck.cgroups(kernel, known),
         systemcheck.ebpf(kernel),
         *systemcheck.selinux(root, kernel.cgroups, tool),
@@ -106,16 +110,23 @@ def of_host(root: HostRoot, config: str | None) -> list[Finding]:
         findings.append(enginecheck.seen_by(engine, hooks, tool))
         findings += enginecheck.images_in_podman(root, engine) if engine.name == "podman" else []
     findings += enginecheck.unread(unread, tool)
-    findings += _engines(root, installed, hooks, root.real(entry), tool, with_containerd="containerd" not in unknown)
+    is_known = "containerd" not in unknown
+    findings += _engines(root, installed, docker, hooks, root.real(entry), tool, with_containerd=is_known)
     return [*findings, systemcheck.rootless(root, kernel, tool)]
 
 
 def _engines(
-    root: HostRoot, installed: Engines, hooks: Registered, entry: str, tool: str, *, with_containerd: bool
+    root: HostRoot,
+    installed: Engines,
+    docker: dockercheck.Docker | None,
+    hooks: Registered,
+    entry: str,
+    tool: str,
+    *,
+    with_containerd: bool,
 ) -> list[Finding]:
     """What the engines start that read no hooks.d, and what else gives GPUs; entry: the entry script without links."""
     findings = []
-    docker = dockercheck.find_docker(root)
     has_containerd = any([find_program(root, name) for name in enginecheck.CONTAINERDS])
     if has_containerd and with_containerd:
         findings += enginecheck.containerd(root, tool, is_alone=not installed and docker is None)
@@ -166,7 +177,7 @@ def _our_specs(root: HostRoot, specs: tuple[cdispecs.SpecFile, ...]) -> list[Fin
     findings = []
     flags = {vendor.flag for vendor in folders.known(root)}
     for spec in specs:
-        flag, family = cdispecs.vendor_of(spec.document), cdi.family_of(spec.document)
+        flag, family = cdispecs.vendor_of(spec.document), cdispecs.family_of(spec.document)
         if flag and flag not in flags:
             seen = f"{spec.path} is for {flag}, which no vendor's file has"
             findings.append(failed("CDI", seen, "rm", spec.path))
@@ -174,10 +185,7 @@ def _our_specs(root: HostRoot, specs: tuple[cdispecs.SpecFile, ...]) -> list[Fin
             is_known = flag or family in cdi.FAMILIES
             stale = cdi.stale(root, spec.document) if is_known else "its kind is unknown"
             well = f"has what {flag} has here" if flag else f"says what the host has of {family}"
-            words = ("--vendor", flag) if flag else ("--kind", family)
-            findings.append(speccheck.of_ours(spec.path, f": {stale}" if stale else "", well, *words))
+            findings.append(speccheck.of_ours(spec, stale, well))
         elif spec.is_ours and spec.kind == cdispecs.MANAGEMENT:
-            stale = cdi.stale(root, spec.document)
-            well = "says what the host has"
-            findings.append(speccheck.of_ours(spec.path, f": {stale}" if stale else "", well, "--kind", "management"))
+            findings.append(speccheck.of_ours(spec, cdi.stale(root, spec.document), "says what the host has"))
     return findings

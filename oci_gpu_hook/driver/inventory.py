@@ -165,9 +165,7 @@ def with_nodes(
         known = tuple(dict.fromkeys([minor for minor in minors if minor is not None]))
         devices += nodes.of_families(root, families, gpus, known, channels)
     return inventory._replace(
-        devices=devices,
-        links=nodes.links(devices, gpus),
-        ipc_paths=nodes.ipc_paths(root, driver_root, mps),
+        devices=devices, links=nodes.links(devices, gpus), ipc_paths=nodes.ipc_paths(root, driver_root, mps)
     )
 
 

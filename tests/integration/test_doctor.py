@@ -201,6 +201,25 @@ PLANTED = {
     "oci-gpu-hook cdi generate --output /etc/cdi/gpu.yaml; sed -i s,/dev/nvidia7,/dev/nvidia70, /etc/cdi/gpu.yaml":
         Planted("fail", "CDI", "/etc/cdi/gpu.yaml: the CDI spec does not say what the host has now",
             "oci-gpu-hook cdi generate --output /etc/cdi/gpu.yaml", True),
+    # Each engine, and where else it looks.
+    "oci-gpu-hook cdi generate --output /etc/cdi/gpu.yaml; "
+    "printf '[engine]\\ncdi_spec_dirs = [\"/opt/cdi\"]\\n' >/etc/containers/containers.conf.d/cdi.conf":
+        Planted("warn", "CDI", "podman does not read /etc/cdi/gpu.yaml: "
+            "/etc/containers/containers.conf.d/cdi.conf names /opt/cdi",
+            "oci-gpu-hook cdi generate --output /opt/cdi/gpu.yaml", True),
+    "oci-gpu-hook cdi generate --capabilities utility --output /etc/cdi/gpu.yaml; "
+    "echo '{\"cdi-spec-dirs\": [\"/opt/d\"]}' >$JSON":
+        Planted("warn", "CDI", "Docker does not read /etc/cdi/gpu.yaml: /etc/docker/daemon.json names /opt/d",
+            "oci-gpu-hook cdi generate --capabilities utility --output /opt/d/gpu.yaml", True),
+    f"{CRIO}printf '[crio.runtime]\\ncdi_spec_dirs = [\"/opt/c\"]\\n' >/etc/crio/crio.conf.d/cdi; "
+    "oci-gpu-hook cdi generate --output /opt/c/gpu.yaml; oci-gpu-hook cdi generate --output /etc/cdi/gpu.yaml; "
+    "sed -i s,/dev/nvidia7,/dev/nvidia70, /opt/c/gpu.yaml":
+        Planted("fail", "CDI", "/opt/c/gpu.yaml: the CDI spec does not say what the host has now",
+            "oci-gpu-hook cdi generate --output /opt/c/gpu.yaml", True),
+    "mkdir -p /opt/e; echo '{\"cdi-spec-dirs\": [\"/etc/cdi\", \"/opt/e\"]}' >$JSON; "
+    "echo '{}' >/opt/e/theirs.json; chmod 0666 /opt/e/theirs.json":
+        Planted("warn", "CDI", "/opt/e/theirs.json: others than root may write to it",
+            "chmod go-w /opt/e /opt/e/theirs.json", True),
     "printf 'cdiVersion: 0.5.0\\nkind: nvidia.com/gpu\\ncontainerEdits:\\n  mounts:\\n"
     "  - hostPath: /lib/libcuda.so.580.65.06\\n' "
     ">/etc/cdi/nvidia.yaml":

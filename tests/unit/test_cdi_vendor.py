@@ -261,7 +261,8 @@ def _findings(program: Program, host: Node) -> list[tuple[str, str, str]]:
 
 def test_doctor_holds_each_spec_against_its_own_vendor(program: Program, bare: Node) -> None:
     path = "/etc/cdi/acme.yaml"
-    again = f"oci-gpu-hook cdi generate --vendor {FLAG} --output {path}"
+    # As it was made: with the settings that it has the hook read.
+    again = f"oci-gpu-hook cdi generate --vendor {FLAG} --config {bare.settings} --output {path}"
     program(*generate(bare, "--output", bare.tree / "etc/cdi/nvidia.yaml"))
     program(*generate(bare, "--vendor", FLAG, "--output", bare.tree / path[1:]))
     nvidias = ("pass", "/etc/cdi/nvidia.yaml says what the host has", "")

@@ -35,6 +35,7 @@ from oci_gpu_hook.node.engines.cdispecs import SpecFile
 from oci_gpu_hook.node.engines.containerrecords import ContainerNames, Running
 from oci_gpu_hook.node.engines.installed import Engine, Runtime
 from oci_gpu_hook.node.engines.registrations import Registration
+from oci_gpu_hook.node.engines.specreaders import Reader
 from oci_gpu_hook.node.gpus import present
 from oci_gpu_hook.node.machine import libselinux
 from oci_gpu_hook.node.machine.kernelconfig import Kernel
@@ -290,7 +291,7 @@ def test_of_two_specs_in_one_folder_the_first_of_ours_stays(
 
 def judged(specs: tuple[SpecFile, ...], now: tuple[MigDevice, ...] = ()) -> list[Finding]:
     """What is found on a host with these MIG devices, where each spec of ours says what `cdi generate` would."""
-    return speccheck.of_gpus(specs, "580.1", now, lambda document: "")
+    return [*speccheck.unread(specs), *speccheck.of_gpus(specs, "580.1", now, lambda document: "")]
 
 
 OUR_SPEC = """{"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [
@@ -298,6 +299,7 @@ OUR_SPEC = """{"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [
     {"name": "0:1", "containerEdits": {"deviceNodes": [
         {"path": "/dev/nvidia-caps/nvidia-cap30"}, {"path": "/dev/nvidia-caps/nvidia-cap31"}]}}],
 "containerEdits": {"hooks": [{"args": ["oci-gpu-hook", "createRuntime", "--cdi", "compute"]}]}}"""
+ONLY = "--capabilities compute"
 THEIR_SPEC = """cdiVersion: 0.5.0
 containerEdits:
   hooks:
@@ -382,6 +384,44 @@ def test_a_spec_with_aliases_is_not_read(tmp_path: Path) -> None:
     assert found.seen == "/etc/cdi/0.yaml cannot be read: it has YAML aliases"
 
 
+def test_a_spec_that_is_too_large_or_that_others_may_write_is_not_read(tmp_path: Path) -> None:
+    large, larger, theirs = planted(tmp_path, f"a: [{'7, ' * 400_000}", " " * (9 << 20), OUR_SPEC)
+    assert [large.fault, larger.fault] == ["it is not JSON, and larger than 1 MiB", "it is no file, or too large"]
+    assert (theirs.is_ours, theirs.fault) == (True, "")
+    (tmp_path / "etc/cdi/2.yaml").chmod(0o666)
+    theirs = cdispecs.specs(HostRoot(str(tmp_path)))[2]
+    assert (theirs.is_ours, theirs.is_open, theirs.document) == (False, True, {})
+    (found,) = judged((theirs,))
+    assert found.seen == (
+        "/etc/cdi/2.yaml: others than root may write to it, and who writes it chooses what containers get"
+    )
+    assert found.remedy == "chown root: /etc/cdi /etc/cdi/2.yaml && chmod go-w /etc/cdi /etc/cdi/2.yaml"
+
+
+def test_a_spec_where_an_engine_does_not_look_is_named(tmp_path: Path) -> None:
+    """Unless the engine has another of that kind: which one is to be kept is the administrator's choice."""
+    ours, theirs = planted(tmp_path, OUR_SPEC, THEIR_SPEC)
+    readers = (
+        Reader("podman", ("/etc/cdi", "/run/cdi")),
+        Reader("CRI-O", ("/opt/a", "/opt/b"), "/etc/crio/crio.conf"),
+        Reader("Docker", (), "/etc/docker/daemon.json"),
+    )
+    found = speccheck.unseen((ours, theirs), readers, lambda path: path)
+    assert [(one.level, one.seen) for one in found] == [
+        (WARN, "CRI-O does not read /etc/cdi/0.yaml: /etc/crio/crio.conf names /opt/a, /opt/b"),
+        (WARN, "Docker does not read /etc/cdi/0.yaml: /etc/docker/daemon.json names no folder"),
+    ]
+    again = f"oci-gpu-hook cdi generate {ONLY} --output /opt/b/0.yaml"
+    assert [one.remedy for one in found] == [again, "vi /etc/docker/daemon.json"]
+    elsewhere = (ours, ours._replace(path="/opt/b/gpu.yaml"))
+    found = speccheck.unseen(elsewhere, readers, lambda path: path)
+    assert [one.seen.partition(" ")[0] for one in found] == ["Docker", "Docker"]
+    found = speccheck.unseen(elsewhere[1:], readers[:1], lambda path: path)
+    assert [one.seen for one in found] == [
+        "podman does not read /opt/b/gpu.yaml: by default it looks in /etc/cdi, /run/cdi"
+    ]
+
+
 def test_without_pyyaml_other_programs_specs_of_gpus_are_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -428,7 +468,7 @@ def test_a_mig_name_in_a_spec_is_held_against_the_devices(
         assert (found.level == FAIL) == bool(stale)
         if stale:
             assert found.seen.startswith(f"/etc/cdi/0.yaml {stale.format(name)}")
-            assert found.remedy.endswith("cdi generate --output /etc/cdi/0.yaml" if is_ours else "rm /etc/cdi/0.yaml")
+            assert found.remedy.endswith(f"{ONLY} --output /etc/cdi/0.yaml" if is_ours else "rm /etc/cdi/0.yaml")
     assert (judged(planted(tmp_path, THEIR_SPEC), now)[0].level == FAIL) == bool(stale)
 
 

@@ -116,7 +116,8 @@ def test_a_dockerd_that_runs_tells_its_path_and_its_file(tree: Path) -> None:
     hosts.plant(tree, f"{folder}/stat", f"{pid} (dockerd) S " + "0 " * 18 + "500 0 0\n")
     hosts.plant_program(tree, pid, "/usr/bin/dockerd (deleted)")
     hosts.plant(tree, f"{folder}/environ", "A=1\0PATH=/opt/bin:relative:/usr/bin\0")
-    hosts.plant(tree, f"{folder}/cmdline", "dockerd\0--debug\0--config-file=/opt/d.json\0")
+    options = "--cdi-spec-dir\0/a\0--config-file=/opt/d.json\0--cdi-spec-dir=/b\0"
+    hosts.plant(tree, f"{folder}/cmdline", f"dockerd\0{options}")
     # A process of a user's, by a name that he chose; a container's root; and a link to a set-user-ID program.
     for other, path, users in ((60, "/usr/bin/dockerd", 1000), (61, "/usr/bin/sudo", 0)):
         hosts.plant_program(tree, other, path, users)
@@ -129,11 +130,13 @@ def test_a_dockerd_that_runs_tells_its_path_and_its_file(tree: Path) -> None:
     found = judged.find_docker(HostRoot(str(tree)))
     assert found is not None
     began = 1000 + 500 // os.sysconf("SC_CLK_TCK")
-    assert found == (("/opt/bin", "/usr/bin"), "/opt/d.json", LINK, ENTRY, pid, began)
+    assert found == (("/opt/bin", "/usr/bin"), "/opt/d.json", LINK, ENTRY, pid, began, ("/a", "/b"))
+    assert judged.settings_of(HostRoot(str(tree)), found) is None
     assert "/opt/d.json: it is not JSON" in findings(tree)[1].seen
     hosts.plant(tree, f"{folder}/cmdline", "dockerd\0--config-file\0/gone\0")
     found = judged.find_docker(HostRoot(str(tree)))
     assert found is not None and found.file == "/gone" and len(findings(tree)) == 1
+    assert judged.settings_of(HostRoot(str(tree)), found._replace(cdi_folders=("/a",))) == {"cdi-spec-dirs": ["/a"]}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from oci_gpu_hook.cli import doctor
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import WARN
 from oci_gpu_hook.node.diagnosis import enginecheck as diagnosis
-from oci_gpu_hook.node.engines import installed, registrations
+from oci_gpu_hook.node.engines import installed, registrations, specreaders
 from oci_gpu_hook.node.engines.installed import VENDORS_FOLDER, Engine
 from tests.unit import hosts
 
@@ -29,6 +29,52 @@ def host(tree: Path, **files: str) -> HostRoot:
     for path, text in files.items():
         hosts.plant(tree, path, text)
     return HostRoot(str(tree))
+
+
+USUAL = ("/etc/cdi", "/run/cdi")
+PODMAN = "/etc/containers/containers.conf"
+CRI = '[plugins."io.containerd.grpc.v1.cri"]\n'
+
+
+@pytest.mark.parametrize(
+    ("files", "docker", "found"),
+    [
+        ({}, {}, {"podman": (USUAL, ""), "CRI-O": (USUAL, ""), "Docker": (USUAL, "")}),
+        (
+            {PODMAN: '[engine]\ncdi_spec_dirs = ["/a"]\n', CRIO: '[crio.runtime]\ncdi_spec_dirs = ["/var/run/cdi/"]\n'},
+            {"cdi-spec-dirs": ["/c"], "features": {"cdi": True}},
+            {"podman": (("/a",), PODMAN), "CRI-O": (("/run/cdi",), CRIO), "Docker": (("/c",), DOCKER)},
+        ),
+        # A later file adds to the default, and to an earlier file.
+        (
+            {
+                PODMAN: '[engine]\ncdi_spec_dirs = ["/a", {append = true}]\n',
+                f"{PODMAN}.d/1.conf": '[engine]\ncdi_spec_dirs = ["/b"]\n',
+            },
+            {"features": {"cdi": False}, "cdi-spec-dirs": ["/c"]},
+            {"podman": ((*USUAL, "/a", "/b"), f"{PODMAN}.d/1.conf"), "Docker": ((), DOCKER)},
+        ),
+        ({CONTAINERD: f"{CRI}enable_cdi = false\n"}, {"cdi-spec-dirs": [""]}, {"containerd": ((), CONTAINERD)}),
+        (
+            {CONTAINERD: f'{CRI}enable_cdi = true\ncdi_spec_dirs = ["/d"]\n', PODMAN: "[engine"},
+            {"cdi-spec-dirs": "x", "features": 7},
+            {"containerd": (("/d",), CONTAINERD), "podman": (USUAL, ""), "Docker": (USUAL, "")},
+        ),
+        ({CONTAINERD: f"{CRI}cdi_spec_dirs = 7\n"}, {"cdi-spec-dirs": []}, {"containerd": (USUAL, "")}),
+    ],
+)
+def test_where_each_engine_looks_for_cdi_specs(
+    tmp_path: Path, files: dict[str, str], docker: dict[str, object], found: dict[str, object]
+) -> None:
+    root = host(tmp_path, **files)
+    hosts.plant(tmp_path, "/usr/bin/containerd", "")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "var").mkdir()
+    (tmp_path / "var/run").symlink_to("/run")
+    readers = {it.engine: (it.folders, it.file) for it in specreaders.find_readers(root, docker, DOCKER)}
+    assert {name: readers[name] for name in found} == found
+    without = specreaders.find_readers(root, None, "")
+    assert [it.engine for it in without] == ["podman", "CRI-O", "containerd"]
 
 
 def test_engines_and_shims_are_found_in_their_files(tmp_path: Path) -> None:

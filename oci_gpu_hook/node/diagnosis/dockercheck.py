@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.descriptors import closing
@@ -49,7 +50,8 @@ class Docker(NamedTuple):
     """Docker on this host.
 
     folders: its PATH; file: of its settings; program: what it finds first of the link's name, "" for nothing; leads_to:
-    that without links; pid, began: of the dockerd that runs, in seconds since 1970; pid is 0 if none is seen.
+    that without links; pid, began: of the dockerd that runs, in seconds since 1970; pid is 0 if none is seen;
+    cdi_folders: of its command line.
     """
 
     folders: tuple[str, ...]
@@ -58,6 +60,7 @@ class Docker(NamedTuple):
     leads_to: str
     pid: int = 0
     began: float = 0.0
+    cdi_folders: tuple[str, ...] = ()
 
 
 def find_docker(root: HostRoot) -> Docker | None:
@@ -66,17 +69,27 @@ def find_docker(root: HostRoot) -> Docker | None:
     pid, began = next(((pid, began) for pid in dockerds if (began := processes.started(root, pid)) is not None), (0, 0))
     if not pid and not executable(root, "dockerd", PATH):
         return None
-    folders, file = PATH, installed.DOCKERS_SETTINGS
+    folders, file, cdi_folders = PATH, installed.DOCKERS_SETTINGS, list[str]()
     if pid:
         variables = dict([item.partition("=")[::2] for item in processes.environment(root, pid)])
         folders = tuple([it for it in variables.get("PATH", ":".join(PATH)).split(":") if it[:1] == "/"])
         words = processes.command_line(root, pid)
         pairs = [(*word.partition("="), after) for word, after in zip(words, [*words[1:], ""])]
-        named = [value if equals else after for name, equals, value, after in pairs if name == "--config-file"]
-        file = named[0] if named else file
+        options = [(name, value if equals else after) for name, equals, value, after in pairs]
+        file = next((value for name, value in options if name == "--config-file"), file)
+        cdi_folders = [value for name, value in options if name == "--cdi-spec-dir"]
     found = executable(root, _LINK, folders)
     leads_to = root.real(found) if found else ""
-    return Docker(folders, file, found, leads_to, pid, containerdevices.since(root, began))
+    return Docker(folders, file, found, leads_to, pid, containerdevices.since(root, began), tuple(cdi_folders))
+
+
+def settings_of(root: HostRoot, found: Docker | None) -> dict[str, Any] | None:
+    """What dockerd goes by, its command line before its file; None without a dockerd, or if it cannot read the file."""
+    with suppress(ValueError):
+        if found is not None:
+            words = {"cdi-spec-dirs": [*found.cdi_folders]} if found.cdi_folders else {}
+            return {**installed.docker_settings(root, found.file), **words}
+    return None
 
 
 def docker(root: HostRoot, found: Docker, entry: str, tool: str) -> list[Finding]:

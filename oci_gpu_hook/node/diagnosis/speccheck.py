@@ -13,8 +13,9 @@ from typing import Any
 from oci_gpu_hook.driver.inventory import MigDevice
 from oci_gpu_hook.errors import quoted
 from oci_gpu_hook.node.diagnosis import Finding, failed, passed, warned
-from oci_gpu_hook.node.diagnosis.remedy import REFRESH, command, then
-from oci_gpu_hook.node.engines.cdispecs import GPU, SpecDevice, SpecFile
+from oci_gpu_hook.node.diagnosis.remedy import REFRESH, Remedy, command, roots_alone, then
+from oci_gpu_hook.node.engines.cdispecs import GPU, SpecDevice, SpecFile, words_of
+from oci_gpu_hook.node.engines.specreaders import Reader
 
 _CAPS = "/dev/nvidia-caps/nvidia-cap"
 # The kernel module's first minors are of what is no instance's: the fabric's management, MIG's, and its monitoring.
@@ -29,21 +30,22 @@ def of_gpus(
     mig_devices: tuple[MigDevice, ...],
     out_of_date: Callable[[dict[str, Any]], str],
 ) -> list[Finding]:
-    """The CDI specs of the GPUs, one in a folder, each as the host is now; and specs that cannot be read.
+    """The CDI specs of the GPUs, one in a folder, each as the host is now.
 
     version: the driver's, for which others' must be; mig_devices: the host's, with the names that NVML has for
     them now, or none: its spec must not name others; out_of_date: why a document of ours is, "" if it is not.
     """
-    broken = [spec for spec in specs if spec.fault and spec.kind != GPU]
-    findings = [warned("CDI", f"{spec.path} cannot be read: {spec.fault}", "vi", spec.path) for spec in broken]
+    findings = []
+    if not [spec for spec in specs if spec.kind == GPU or spec.fault]:
+        return [passed("CDI", "no spec: the hook needs none")]
     specs = tuple([spec for spec in specs if spec.kind == GPU])
     for spec in specs:
-        in_folder = [item for item in specs if item.path.rpartition("/")[0] == spec.path.rpartition("/")[0]]
+        in_folder = [item for item in specs if item.folder == spec.folder]
         other = next((item.path for item in in_folder if item != spec), "")
         # The first one of ours is to stay.
         first_of_ours = next((item for item in in_folder if item.is_ours), None)
         remove = command("rm", spec.path)
-        again = command("oci-gpu-hook", "cdi", "generate", "--output", spec.path) if spec.is_ours else remove
+        again = _again(spec, spec.path) if spec.is_ours else remove
         stale = _stale_name(spec.devices(), mig_devices)
         if not spec.is_ours and spec.driver != version and (spec.driver or not spec.fault):
             seen = f"{spec.path} is for driver {spec.driver or 'unknown'}, the host has {version}"
@@ -65,14 +67,47 @@ def of_gpus(
             findings.append(failed("CDI", f"{spec.path}: {why}", again))
         else:
             findings.append(passed("CDI", f"{spec.path} says what the host has"))
-    return findings or [passed("CDI", "no spec: the hook needs none")]
+    return findings
 
 
-def of_ours(path: str, fault: str, well: str, *words: str) -> Finding:
-    """One of our specs for other devices; fault: why it is out of date, "" if it is not; words: what generates it."""
+def of_ours(spec: SpecFile, fault: str, well: str) -> Finding:
+    """One of our specs for other devices; fault: why it is out of date, "" if it is not."""
     if fault:
-        return failed("CDI", f"{path}{fault}", "oci-gpu-hook", "cdi", "generate", *words, "--output", path)
-    return passed("CDI", f"{path} {well}")
+        return failed("CDI", f"{spec.path}: {fault}", _again(spec, spec.path))
+    return passed("CDI", f"{spec.path} {well}")
+
+
+def unread(specs: tuple[SpecFile, ...]) -> list[Finding]:
+    """Specs that are not read: what an engine takes them for is not known."""
+    findings = []
+    for spec in [spec for spec in specs if spec.fault and spec.kind != GPU]:
+        if spec.is_open:
+            seen = f"{spec.path}: {spec.fault}, and who writes it chooses what containers get"
+            findings.append(warned("CDI", seen, roots_alone(spec.folder, spec.path)))
+        else:
+            findings.append(warned("CDI", f"{spec.path} cannot be read: {spec.fault}", "vi", spec.path))
+    return findings
+
+
+def unseen(specs: tuple[SpecFile, ...], readers: tuple[Reader, ...], real: Callable[[str], str]) -> list[Finding]:
+    """The engines that do not look where a spec of ours lies, and have no other of its kind; real: without links."""
+    findings = []
+    ours = [(spec, real(spec.folder)) for spec in specs if spec.is_ours]
+    for reader in readers:
+        seen_kinds = {spec.kind for spec, folder in ours if folder in reader.folders}
+        for spec in [spec for spec, _ in ours if spec.kind not in seen_kinds]:
+            whose = f"{reader.file} names " if reader.file else "by default it looks in "
+            where = f"{whose}{', '.join(reader.folders) or 'no folder'}"
+            remedy = command("vi", reader.file)
+            if reader.folders:
+                remedy = _again(spec, f"{reader.folders[-1]}/{spec.path.rpartition('/')[2]}")
+            findings.append(warned("CDI", f"{reader.engine} does not read {spec.path}: {where}", remedy))
+    return findings
+
+
+def _again(spec: SpecFile, path: str) -> Remedy:
+    """The command that writes a spec of ours, as it was made."""
+    return command("oci-gpu-hook", "cdi", "generate", *words_of(spec.document), "--output", path)
 
 
 def _stale_name(named: tuple[SpecDevice, ...], mig_devices: tuple[MigDevice, ...]) -> str:

@@ -15,7 +15,8 @@ from oci_gpu_hook import asking
 from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.request.bundle import Bundle
-from oci_gpu_hook.request.words import CDI_FOLDERS
+from oci_gpu_hook.request.words import CAPABILITIES, CDI_FOLDERS, items
+from oci_gpu_hook.vendors.folders import openness
 
 GPU, MANAGEMENT = "nvidia.com/gpu", "management.nvidia.com/gpu"
 PROGRAM = "oci-gpu-hook"
@@ -25,6 +26,8 @@ MARK = "OCI_GPU_HOOK_CDI"
 _LIBRARY = re.compile(r"/lib(?:cuda|nvidia-ml)\.so\.(\d+\.[0-9.]*\d)")
 _CAPABILITY = re.compile(r"/dev/nvidia-caps/nvidia-cap(\d{1,10})")
 _NOTHING = "it is neither JSON nor YAML"
+# PyYAML reads some 100 KiB a second; specs of NVIDIA's tools have up to 300 KiB.
+_LARGEST_YAML = 1 << 20
 _OF_GPUS = re.compile(r"kind\W+nvidia\.com/gpu\b")
 
 
@@ -42,8 +45,8 @@ class SpecDevice(NamedTuple):
 class SpecFile(NamedTuple):
     """One spec.
 
-    driver: the version that another program's was made for, "" if it does not say; document: {} if it cannot be read;
-    fault: why.
+    driver: the version that another program's was made for, "" if it does not say; document: {} if it is not read;
+    fault: why; is_open: because others than root could have written it.
     """
 
     path: str
@@ -52,6 +55,11 @@ class SpecFile(NamedTuple):
     driver: str
     document: dict[str, Any]
     fault: str = ""
+    is_open: bool = False
+
+    @property
+    def folder(self) -> str:
+        return self.path.rpartition("/")[0]
 
     def devices(self) -> tuple[SpecDevice, ...]:
         """The devices that it names, in its order."""
@@ -65,11 +73,22 @@ class SpecFile(NamedTuple):
         return tuple(found)
 
 
-def specs(root: HostRoot) -> tuple[SpecFile, ...]:
-    """Every spec, in the order in which engines read them; without PyYAML those in YAML that are for NVIDIA's GPUs."""
-    paths = [f"{folder}/{name}" for folder in CDI_FOLDERS for name in root.names(folder)]
-    found = [_spec(path, root.text(path)) for path in paths if path.endswith((".yaml", ".json"))]
+def specs(root: HostRoot, more: tuple[str, ...] = ()) -> tuple[SpecFile, ...]:
+    """Every spec; without PyYAML those in YAML that are for NVIDIA's GPUs; more: folders beside the usual ones."""
+    folders: dict[str, str] = {}
+    for folder in (*CDI_FOLDERS, *more):
+        folders.setdefault(root.real(folder), folder)
+    paths = [f"{folder}/{name}" for folder in folders.values() for name in root.names(folder)]
+    found = [_read(root, path) for path in paths if path.endswith((".yaml", ".json"))]
     return tuple([spec for spec in found if spec is not None])
+
+
+def _read(root: HostRoot, path: str) -> SpecFile | None:
+    why = openness(root, path)
+    data = None if why else root.read(path)
+    if data is None:
+        return SpecFile(path, "", False, "", {}, why or "it is no file, or too large", bool(why))
+    return _spec(path, data.decode("utf-8", "replace"))
 
 
 def _spec(path: str, said: str) -> SpecFile | None:
@@ -91,6 +110,8 @@ def parsed(said: str) -> dict[str, Any]:
     """The document in the text of a spec; ValueError if it is none."""
     with suppress(ValueError, RecursionError):
         return _object(json.loads(said))
+    if len(said) > _LARGEST_YAML:
+        raise ValueError(f"it is not JSON, and larger than {_LARGEST_YAML >> 20} MiB")
     try:
         import yaml
     except ImportError as err:
@@ -145,6 +166,25 @@ def capabilities_of(document: dict[str, Any]) -> str:
 def config_of(document: dict[str, Any]) -> str:
     """The administrator's file that a spec of ours has the hook read; "" for the default."""
     return _option(document, "--config")
+
+
+def words_of(document: dict[str, Any]) -> tuple[str, ...]:
+    """The options of `cdi generate` that made a spec of ours."""
+    words = []
+    if vendor := vendor_of(document):
+        words = ["--vendor", vendor]
+    elif kind := family_of(document) or ("management" if document.get("kind") == MANAGEMENT else ""):
+        words = ["--kind", kind]
+    capabilities = capabilities_of(document)
+    if capabilities and {*items(capabilities)} != {*CAPABILITIES}:
+        words += ["--capabilities", capabilities]
+    config = config_of(document)
+    return (*words, *(["--config", config] if config else []))
+
+
+def family_of(document: dict[str, Any]) -> str:
+    """What a spec of ours without a hook is for: ``imex``, ``gds``, ...; "" for any other document."""
+    return kind_of(document).rpartition("/")[2].partition("-")[0]
 
 
 def means_of(document: dict[str, Any]) -> str:

@@ -118,18 +118,25 @@ def _engine(root: HostRoot, name: str) -> tuple[Engine, list[Runtime]]:
 
 def hook_folders(name: str, files: list[tuple[str, dict[str, Any]]]) -> tuple[tuple[str, ...], str]:
     """Where podman or CRI-O looks for hooks by its files, and which of them says so, "" for none."""
-    folders: tuple[str, ...] = (VENDORS_FOLDER,)
-    folders_file = ""
-    appends = False
+    return named_folders(files, f"{_ENGINES[name][1]}.hooks_dir", (VENDORS_FOLDER,))
+
+
+def named_folders(
+    files: list[tuple[str, dict[str, Any]]], ending: str, folders: tuple[str, ...]
+) -> tuple[tuple[str, ...], str]:
+    """The folders that an engine's files name by a key with this ending, and the last file that does.
+
+    folders: those without a file, which is "" then.
+    """
+    at, appends = "", False
     for file, values in files:
-        found = values.get(f"{_ENGINES[name][1]}.hooks_dir")
-        if isinstance(found, list):
+        for found in [it for key, it in values.items() if key.endswith(ending) and isinstance(it, list)]:
             # podman's {append = true} holds for later files too (containers.conf(5)).
             for item in [item for item in found if isinstance(item, dict)]:
                 appends = item.get("append") is True
             named = tuple([item for item in found if isinstance(item, str)])
-            folders, folders_file = (*folders, *named) if appends else named, file
-    return folders, folders_file
+            folders, at = (*folders, *named) if appends else named, file
+    return folders, at
 
 
 def of_containerd(root: HostRoot) -> list[Runtime]:
@@ -190,13 +197,16 @@ def _flat(table: dict[str, Any], above: str) -> Iterator[tuple[str, Any]]:
 
 
 def of_docker(root: HostRoot, path: str = DOCKERS_SETTINGS, folders: tuple[str, ...] = PATH) -> list[Runtime]:
-    """The runtimes in a daemon.json; folders: those in which dockerd looks for programs.
+    """The runtimes in a daemon.json; folders: those in which dockerd looks for programs; ValueError: as below."""
+    programs, default = runtimes_in(docker_settings(root, path))
+    return [runtime_of(root, "Docker", path, name, its, default, folders) for name, its in programs]
 
-    None without a file; ValueError says why dockerd cannot read it.
-    """
+
+def docker_settings(root: HostRoot, path: str) -> dict[str, Any]:
+    """What a daemon.json says, {} without a file; ValueError says why dockerd cannot read it."""
     status = root.stat(path)
     if status is None:
-        return []
+        return {}
     if not is_regular(status):
         raise ValueError("it is not a regular file")
     if status.st_size > _LARGEST:
@@ -211,8 +221,7 @@ def of_docker(root: HostRoot, path: str = DOCKERS_SETTINGS, folders: tuple[str, 
         raise ValueError(f"it is not JSON: {str(err)[:200]}") from err
     if not isinstance(document, dict):
         raise ValueError("it is not a JSON object")
-    programs, default = runtimes_in(document)
-    return [runtime_of(root, "Docker", path, name, its, default, folders) for name, its in programs]
+    return document
 
 
 def runtimes_in(document: dict[str, Any]) -> tuple[list[tuple[str, str]], str]:

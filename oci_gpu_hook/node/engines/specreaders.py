@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The host's engines that read CDI specs, and the folders in which each looks for them.
+
+containers.conf(5), crio.conf(5), containerd's config.toml (cdi_spec_dirs), Docker's daemon.json (cdi-spec-dirs).  Reads
+only.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.engines import installed
+from oci_gpu_hook.record import NamedTuple
+from oci_gpu_hook.request.words import CDI_FOLDERS
+
+_PROGRAMS = {"podman": "podman", "CRI-O": "crio", "containerd": "containerd"}
+_FOLDERS, _IS_ON = "cdi_spec_dirs", "enable_cdi"
+
+
+class Reader(NamedTuple):
+    """An engine that gives devices by CDI.
+
+    folders: where it looks for specs, links resolved, () for nowhere; file: that says so, "" for the engine's default.
+    """
+
+    engine: str
+    folders: tuple[str, ...]
+    file: str = ""
+
+
+def find_readers(root: HostRoot, docker: dict[str, Any] | None, docker_file: str) -> tuple[Reader, ...]:
+    """Every installed engine; docker: dockerd's settings, None if there is no dockerd, or they cannot be read."""
+    found = [_by_toml(root, name) for name, program in _PROGRAMS.items() if installed.find_program(root, program)]
+    if docker is not None:
+        features, named = docker.get("features"), docker.get("cdi-spec-dirs")
+        values: list[tuple[str, dict[str, Any]]] = []
+        if isinstance(features, dict) and features.get("cdi") is False:
+            values = [(docker_file, {_FOLDERS: []})]
+        elif named:
+            # For dockerd an empty list is its default, and an empty name no folder.
+            values = [(docker_file, {_FOLDERS: named})]
+        found.append(_reader(root, "Docker", values))
+    return tuple(found)
+
+
+def _by_toml(root: HostRoot, name: str) -> Reader:
+    files = [(file, values) for file, values in installed.contents(root, name) if isinstance(values, dict)]
+    off = [file for file, values in files for key, it in values.items() if key.endswith(_IS_ON) and it is False]
+    return Reader(name, (), off[-1]) if off else _reader(root, name, files)
+
+
+def _reader(root: HostRoot, name: str, files: list[tuple[str, dict[str, Any]]]) -> Reader:
+    folders, file = installed.named_folders(files, _FOLDERS, CDI_FOLDERS)
+    return Reader(name, tuple(dict.fromkeys([resolved(root, it) for it in folders if it[:1] == "/"])), file)
+
+
+def resolved(root: HostRoot, folder: str) -> str:
+    """A folder's path without links, as far as it is there: /var/run is a link to /run."""
+    above, slash, name = folder.rstrip("/").rpartition("/")
+    return root.real(folder) if root.stat(folder) or not above else f"{resolved(root, above)}{slash}{name}"
