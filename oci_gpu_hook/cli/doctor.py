@@ -90,7 +90,7 @@ def of_host(root: HostRoot, config: str | None) -> list[Finding]:
         of_driver += drivercheck.rdma(root, kernel) if found.gpus else []
         of_driver.append(drivercheck.inventory(root, saved))
         # By NVML's names where it was asked, and nothing has made a doubt of its answer since.
-        devices = (saved or found).mig_devices
+        devices = saved_inventory.of_this_host(root, saved or found).mig_devices
         of_driver += speccheck.of_gpus(specs, found.driver_version, devices, lambda it: cdi.stale(root, it))
     findings = [
         systemcheck.kernel(kernel, tool),

@@ -270,6 +270,7 @@ def _inventory_text(inventory: DriverInventory) -> list[str]:
         *section("firmware", [(file.path,) for file in inventory.firmware], "none"),
         *section("not of the driver's version", misfits),
         *sentences("not listed by NVML", inventory.unlisted),
+        *sentences("without a node in this container", inventory.elsewhere),
         *sentences("not known", inventory.unknown),
     ]
 

@@ -17,7 +17,7 @@ SAVED = f"{saved.FOLDER}/{FILE}"
 
 # Before the stamp and the inventory, see `saved.save`.  The number is made of the sources that say what is saved
 # (tests/unit/test_headings.py): what another version has saved is not read.
-HEADING = b"oci-gpu-hook inventory c65aad75\n"
+HEADING = b"oci-gpu-hook inventory 3710369d\n"
 
 # In `DriverInventory.unknown`: what NVML said was true when it was asked, and only NVML knows whether it still is.
 MAY_BE_MADE_AGAIN = "whether MIG devices were created again since NVML named them: run 'oci-gpu-hook inventory refresh'"
@@ -83,10 +83,11 @@ class MigDevice(NamedTuple):
 
 
 class DriverInventory(NamedTuple):
-    """One host's driver.  The last three fields are not saved, see `nodes`.
+    """One host's driver.  The last four fields are not saved, see `nodes`.
 
     unknown: a sentence for each fact that could not be found out; unlisted: the PCI addresses of GPUs that the kernel
-    module has and NVML does not list: none of `gpus`.
+    module has and NVML does not list, and elsewhere: of those that this host, a container, was not given: none of
+    `gpus`.
     """
 
     driver_version: str
@@ -106,6 +107,7 @@ class DriverInventory(NamedTuple):
     devices: tuple[nodes.DeviceNode, ...] = ()
     links: tuple[nodes.DeviceLink, ...] = ()
     ipc_paths: tuple[nodes.IpcPath, ...] = ()
+    elsewhere: tuple[str, ...] = ()
 
 
 _INNER = {
@@ -140,6 +142,19 @@ def read_saved(root: HostRoot, now: Stamp) -> DriverInventory | None:
             unknown=(MAY_BE_MADE_AGAIN, *found.unknown),
         )
     return found
+
+
+def of_this_host(root: HostRoot, found: DriverInventory) -> DriverInventory:
+    """The inventory without the GPUs that are not this host's (`nodes.gpus_here`): they have no numbers."""
+    here = nodes.gpus_here(root, found.gpus)
+    if here == found.gpus:
+        return found
+    numbers = {gpu.nvml_index: number for number, gpu in enumerate(here)}
+    return found._replace(
+        gpus=tuple([gpu._replace(nvml_index=numbers[gpu.nvml_index]) for gpu in here]),
+        mig_devices=tuple([it._replace(gpu=numbers[it.gpu]) for it in found.mig_devices if it.gpu in numbers]),
+        elsewhere=tuple([gpu.bus_id for gpu in found.gpus if gpu not in here]),
+    )
 
 
 def with_nodes(

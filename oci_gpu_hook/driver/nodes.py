@@ -40,6 +40,9 @@ _OF_OTHER_DRIVERS = {
 }
 FAMILIES = ("modeset", "caps", "imex", "dri", *_OF_OTHER_DRIVERS)
 
+# What systemd, and podman and CRI-O, leave in a container for its programs.
+_CONTAINERS_OWN = ("/run/systemd/container", "/run/.containerenv")
+
 # Socket, or folder of sockets, and the capability whose libraries use it.
 IPC_PATHS = (
     ("/var/run/nvidia-persistenced/socket", "utility"),
@@ -100,6 +103,22 @@ def devices(root: HostRoot, gpus: tuple[Gpu, ...]) -> tuple[DeviceNode, ...]:
     if uvm is not None:
         nodes += [device(root, UVM, uvm, 0), device(root, UVM_TOOLS, uvm, 1)]
     return tuple(nodes)
+
+
+def is_container(root: HostRoot) -> bool:
+    """Whether the host is itself a container, as far as its engine shows it."""
+    return proc.is_masked(root) or any([root.stat(path) for path in _CONTAINERS_OWN])
+
+
+def gpus_here(root: HostRoot, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+    """Those of `gpus` that have a node, if this host is a container that got some of the GPUs alone; else all.
+
+    /proc shows a container all GPUs, unless our hook started it, and NVML there those that it can open.
+    """
+    if not is_container(root):
+        return gpus
+    # Without any node it was given none, as an agent that only looks.
+    return tuple([gpu for gpu in gpus if root.stat(f"/dev/nvidia{gpu.minor}") is not None]) or gpus
 
 
 def of_families(

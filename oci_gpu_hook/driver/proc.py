@@ -43,6 +43,12 @@ class Gpu(NamedTuple):
     peers: tuple[str, ...] = ()
 
 
+def is_masked(root: HostRoot) -> bool:
+    """Whether another file lies over `PARAMS`: so NVIDIA's CDI specs keep a container's programs from making nodes."""
+    params, folder = root.stat(PARAMS), root.stat(DRIVER)
+    return params is not None and folder is not None and params.st_dev != folder.st_dev
+
+
 def mig_instances(root: HostRoot) -> list[str]:
     """The folders in `CAPABILITIES` of the compute instances that exist now, such as ``gpu0/mig/gi1/ci0``."""
     found = [""]

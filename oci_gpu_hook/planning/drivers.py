@@ -72,4 +72,4 @@ def known_inventory(host: HostRoot, driver_root: str) -> inventory.DriverInvento
     # NVML alone knows their names.
     if host.remember and any([device.uuid is None for device in known.mig_devices]):
         saved.want_refresh(host)
-    return known
+    return inventory.of_this_host(host, known)

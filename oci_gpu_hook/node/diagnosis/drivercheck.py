@@ -65,7 +65,7 @@ def driver(
     if kind in (platform.TEGRA, platform.WSL):
         return of_platform(root, kind, proof), None
     try:
-        found = survey.survey(root, driver_root)
+        found = saved_inventory.of_this_host(root, survey.survey(root, driver_root))
     except DriverError as err:
         modules = kernelconfig.modules(root)
         if others and not {"nvidia", "nouveau"}.intersection(modules) and not present.expects_nvidia(root):
@@ -190,6 +190,8 @@ def _gpus(root: HostRoot, found: DriverInventory) -> list[Finding]:
     seen = f"{len(found.gpus)}, the first is {found.gpus[0].model}"
     if found.mig_devices:
         seen += f"; {len(found.mig_devices)} MIG devices"
+    if found.elsewhere:
+        seen += f"; {listed(found.elsewhere)} without a node here, as this host is a container"
     findings = [passed("GPUs", seen)]
     for index, why in leased.unhealthy_gpus(root, found).items():
         findings.append(warned("health", f"GPU {index}: {why}", "oci-gpu-hook", "validate"))
@@ -249,7 +251,7 @@ def inventory(root: HostRoot, saved: DriverInventory | None) -> Finding:
     if saved is None:
         seen = "none is saved" if root.stat(saved_inventory.SAVED) is None else "what is saved is no longer true"
         return warned("inventory", f"{seen}: each start looks at the driver again", REFRESH)
-    if saved.unlisted:
+    if saved.unlisted and not nodes.is_container(root):
         seen = f"NVML does not list {listed(saved.unlisted)}, which the kernel module has: no container gets it"
         return failed("inventory", seen, KERNELS_LOG)
     if saved.unknown:

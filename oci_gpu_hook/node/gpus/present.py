@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Set
 
 from oci_gpu_hook.driver import nodes, proc, survey
-from oci_gpu_hook.driver.inventory import DriverInventory, read_saved
+from oci_gpu_hook.driver.inventory import DriverInventory, of_this_host, read_saved
 from oci_gpu_hook.errors import ConfigError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.record import NamedTuple
@@ -39,7 +39,8 @@ class Present(NamedTuple):
 
 def nvidia(root: HostRoot, driver_root: str) -> DriverInventory:
     """The saved inventory while it is true, as only that has NVML's answer, else a new one; nothing is saved."""
-    return read_saved(root, proc.stamp(root, driver_root)) or survey.survey(root, driver_root)
+    found = read_saved(root, proc.stamp(root, driver_root)) or survey.survey(root, driver_root)
+    return of_this_host(root, found)
 
 
 def find_vendors(root: HostRoot, *, saved_only: bool = False) -> Present:
