@@ -25,6 +25,7 @@ from oci_gpu_hook.node.diagnosis import (
     enginecheck,
     failed,
     is_failed,
+    namecheck,
     speccheck,
     systemcheck,
     vendorcheck,
@@ -82,7 +83,8 @@ def of_host(root: HostRoot, config: str | None) -> list[Finding]:
     hooks = registrations.of_engines(root, installed)
     entry = next((item.program for item in hooks if item.kind == registrations.OURS), "") or registrations.ENTRY
     docker = dockercheck.find_docker(root)
-    readers = specreaders.find_readers(root, dockercheck.settings_of(root, docker), docker.file if docker else "")
+    dockers, file = dockercheck.settings_of(root, docker), docker.file if docker else ""
+    readers = specreaders.find_readers(root, dockers, file)
     specs = cdispecs.specs(root, tuple([folder for reader in readers for folder in reader.folders]))
     of_driver, found = drivercheck.driver(root, driver_root, tool, others=bool(here))
     if found is not None:
@@ -90,8 +92,12 @@ def of_host(root: HostRoot, config: str | None) -> list[Finding]:
         of_driver += drivercheck.rdma(root, kernel) if found.gpus else []
         of_driver.append(drivercheck.inventory(root, saved))
         # By NVML's names where it was asked, and nothing has made a doubt of its answer since.
-        devices = saved_inventory.of_this_host(root, saved or found).mig_devices
-        of_driver += speccheck.of_gpus(specs, found.driver_version, devices, lambda it: cdi.stale(root, it))
+        known_now = saved_inventory.of_this_host(root, saved or found)
+        of_driver += speccheck.of_gpus(
+            specs, found.driver_version, known_now.mig_devices, lambda it: cdi.stale(root, it)
+        )
+        of_driver += namecheck.resources(file, dockers or {}, known_now)
+        of_driver += namecheck.configurations(root, known_now)
     findings = [
         systemcheck.kernel(kernel, tool),
         *enginecheck.installation(root, entry, hooks, tool),

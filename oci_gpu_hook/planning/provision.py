@@ -67,7 +67,7 @@ def of_nvidia(layout: Layout, request: Request, selected: selection.Selection, i
         *_application_profile(request, selected),
     )
     notes = selection.absent_features(request, inventory)
-    notes += [f"{address} is not numbered: this host is a container without its node" for address in inventory.elsewhere]
+    notes += [f"{it} is not numbered: this host is a container without its node" for it in inventory.elsewhere]
     if COMPAT32 in request.capabilities and not layout.library_folder_32:
         notes.append(f"{COMPAT32} brings nothing: this container's loader runs no 32-bit programs")
     notes += untrusted

@@ -14,6 +14,11 @@ from oci_gpu_hook.request.selectors import is_mig
 from oci_gpu_hook.request.words import ALL, FEATURES, MIG_MANAGEMENT, NONE
 
 _LIST_HINT = "the container's author must ask for one that exists; 'oci-gpu-hook info' lists them"
+# Who else than the author can have named a device, by the source of the request.
+_ASSIGNED = {
+    "swarm": "the node's administrator must run 'oci-gpu-hook swarm resources --write' and restart dockerd",
+    "mounts": "the node's administrator must restart the device plugin that assigned it",
+}
 # A rootless engine's start may not read what root saved, nor ask for a refresh: see the manual, MIG.
 _REFRESH_HINT = (
     "root must run 'oci-gpu-hook inventory refresh' on this host; a rootless engine asks for MIG-GPU-UUID/gi/ci"
@@ -59,11 +64,11 @@ def select(request: Request, inventory: DriverInventory) -> Selection:
     # GPUs come before MIG devices: a GPU that is requested itself is whole, even if its MIG devices are requested too.
     for selector in sorted(request.devices, key=is_mig):
         if is_mig(selector):
-            device = _find_mig(selector, inventory)
+            device = _find_mig(selector, inventory, request.source)
             mig_devices.setdefault(device, selector)
             gpus.setdefault(device.gpu, selector)
         else:
-            gpus.setdefault(_find_gpu(selector, inventory.gpus).nvml_index, selector)
+            gpus.setdefault(_find_gpu(selector, inventory.gpus, request.source).nvml_index, selector)
     return Selection(
         tuple([(gpu, gpus[gpu.nvml_index]) for gpu in inventory.gpus if gpu.nvml_index in gpus]),
         tuple([(device, mig_devices[device]) for device in inventory.mig_devices if device in mig_devices]),
@@ -146,18 +151,18 @@ def _check_count(devices: tuple[str, ...], there: int) -> None:
         raise RequestError(why, "the container's author must ask for fewer")
 
 
-def _find_gpu(selector: str, gpus: tuple[Gpu, ...]) -> Gpu:
+def _find_gpu(selector: str, gpus: tuple[Gpu, ...], source: str) -> Gpu:
     for gpu in gpus:
         if selector in (str(gpu.nvml_index), gpu.uuid, gpu.bus_id):
             return gpu
     indices = "index 0" if len(gpus) == 1 else f"indices 0 to {len(gpus) - 1}"
-    raise RequestError(f"unknown device '{selector}': this host has {indices}", _LIST_HINT)
+    raise RequestError(f"unknown device '{selector}': this host has {indices}", _ASSIGNED.get(source, _LIST_HINT))
 
 
-def _find_mig(selector: str, inventory: DriverInventory) -> MigDevice:
+def _find_mig(selector: str, inventory: DriverInventory, source: str) -> MigDevice:
     """The MIG device by its UUID, by ``gpu:mig``, or by the older ``MIG-GPU-<uuid>/<gi>/<ci>``."""
     gpu, _, number = selector.partition(":")
-    parent = _find_gpu(gpu, inventory.gpus) if number else None
+    parent = _find_gpu(gpu, inventory.gpus, source) if number else None
     uuids = {item.nvml_index: item.uuid for item in inventory.gpus}
     devices = [device for device in inventory.mig_devices if parent is None or device.gpu == parent.nvml_index]
     for device in devices:
@@ -169,7 +174,8 @@ def _find_mig(selector: str, inventory: DriverInventory) -> MigDevice:
         raise DriverError(why, _REFRESH_HINT)
     where = "this host" if parent is None else f"GPU {parent.nvml_index}"
     available = f"{len(devices) or 'no'} MIG device{'s' if len(devices) > 1 else ''}"
-    raise RequestError(f"unknown MIG device '{selector}': {where} has {available}", _LIST_HINT)
+    hint = _ASSIGNED.get(source, _LIST_HINT)
+    raise RequestError(f"unknown MIG device '{selector}': {where} has {available}", hint)
 
 
 def _mig_nodes(request: Request, selection: Selection, inventory: DriverInventory) -> list[tuple[str, str]]:

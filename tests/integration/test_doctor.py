@@ -18,7 +18,7 @@ SET_UP = """
 for file in /etc/subuid /etc/subgid; do echo user:100000:65536 >$file; done
 oci-gpu-hook inventory refresh >/dev/null 2>&1 || true
 # Remedies are run: this folder is the machine's own otherwise.
-mkdir -p /opt; mount -t tmpfs none /opt
+mkdir -p /opt /var/lib/lxc; mount -t tmpfs none /opt
 HOOKS=/usr/share/containers/oci/hooks.d
 ETC=/etc/containers/oci/hooks.d
 mkdir -p $ETC /etc/containers/containers.conf.d /etc/crio/crio.conf.d /etc/cdi /etc/docker
@@ -37,6 +37,7 @@ PLACES="usr/share/containers/oci usr/libexec/oci usr/lib/oci-gpu-hook etc/contai
 tar -C / -cf /tmp/kept $PLACES
 restore() {{
     umount /usr/bin/podman 2>/dev/null || :
+    umount /var/lib/lxc 2>/dev/null || :
     (cd / && rm -rf $PLACES etc/oci-gpu-hook* usr/bin/crio usr/bin/bash.away $LINK.other usr/local/*/nvidia* \\
         usr/bin/nvidia-container-* && tar -xpf /tmp/kept)
 }}
@@ -220,6 +221,14 @@ PLANTED = {
     "echo '{}' >/opt/e/theirs.json; chmod 0666 /opt/e/theirs.json":
         Planted("warn", "CDI", "/opt/e/theirs.json: others than root may write to it",
             "chmod go-w /opt/e /opt/e/theirs.json", True),
+    "oci-gpu-hook swarm resources --shares 2 --write $JSON; sed -i s/GPU=GPU-......../GPU=GPU-00000000/ $JSON":
+        Planted("fail", "Docker", "/etc/docker/daemon.json gives GPU-00000000-",
+            "swarm resources --shares=2 --write /etc/docker/daemon.json && systemctl restart docker", True),
+    # A boot may give nvidia-uvm another major.
+    "mount -t tmpfs none /var/lib/lxc; mkdir /var/lib/lxc/one; oci-gpu-hook flags lxc 0 >/var/lib/lxc/one/config; "
+    "sed -i 's/ c \\([0-9]*\\):0 rw/ c 9\\1:0 rw/' /var/lib/lxc/one/config":
+        Planted("fail", "LXC", "/var/lib/lxc/one/config has no rule for /dev/nvidia-uvm, now device ",
+            "oci-gpu-hook flags lxc 0  # put these lines into"),
     "printf 'cdiVersion: 0.5.0\\nkind: nvidia.com/gpu\\ncontainerEdits:\\n  mounts:\\n"
     "  - hostPath: /lib/libcuda.so.580.65.06\\n' "
     ">/etc/cdi/nvidia.yaml":

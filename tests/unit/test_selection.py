@@ -276,3 +276,15 @@ def test_an_index_has_nine_digits_at_the_most() -> None:
 )
 def test_a_screen_and_a_renderer_have_nodes_of_their_own(capability: str, families: set[str]) -> None:
     assert {*selection.families(by_environment("0", capability))} == families
+
+
+@pytest.mark.parametrize(("source", "who"), [("swarm", "swarm resources --write"), ("mounts", "the device plugin")])
+@pytest.mark.parametrize("device", ["GPU-0", "MIG-0", "7:1"])
+def test_a_name_that_the_node_gave_is_the_nodes_to_fix(source: str, who: str, device: str) -> None:
+    """Swarm's resources and a device plugin assign what was there when they were started."""
+    with pytest.raises(RequestError) as caught:
+        selection.select(Request(source, (device,), ()), everything())
+    assert "the node's administrator must" in caught.value.hint and who in caught.value.hint
+    with pytest.raises(RequestError) as caught:
+        selection.select(Request("env", (device,), ()), everything())
+    assert "the container's author must" in caught.value.hint

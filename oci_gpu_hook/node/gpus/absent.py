@@ -76,7 +76,8 @@ def _nodes_of_gpus(root: HostRoot) -> list[MissingNode]:
     mode = _number(params, "DeviceFileMode", 0o666) & _PERMISSIONS
     uid, gid = _number(params, "DeviceFileUID", 0), _number(params, "DeviceFileGID", 0)
     families = () if "nvidia-modeset" in unloaded(root) else ("modeset",)
-    wanted = [*nodes.devices(root, nodes.gpus_here(root, list_gpus(root))), *nodes.of_families(root, families, (), (), ())]
+    gpus = nodes.gpus_here(root, list_gpus(root))
+    wanted = [*nodes.devices(root, gpus), *nodes.of_families(root, families, (), (), ())]
     return [MissingNode(node.path, node.major, node.minor, mode, uid, gid) for node in wanted]
 
 

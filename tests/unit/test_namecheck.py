@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names of devices in others' files: what is no longer here is named, and what may be here is not judged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.diagnosis import FAIL, PASS, namecheck
+from tests.unit import hosts
+from tests.vocabulary.host import MIG_UUID, everything
+
+FILE = "/etc/docker/daemon.json"
+HERE, GONE = hosts.uuid(0), hosts.uuid(9)
+
+
+def judged(*resources: object) -> list[tuple[str, str, str]]:
+    found = namecheck.resources(FILE, {"node-generic-resources": [*resources]}, everything())
+    return [(one.level, one.seen, one.remedy) for one in found]
+
+
+def test_resources_of_swarm_are_compared_with_the_host() -> None:
+    (well,) = judged(f"GPU={HERE}", f"GPU={MIG_UUID}", "SSD=2", 7)
+    assert well == (PASS, f"{FILE} gives Swarm's tasks what this host has: {HERE} and 1 more", "")
+    ((level, seen, remedy),) = judged(f"NVIDIA-GPU={HERE}-0", f"NVIDIA-GPU={GONE}-0", f"NVIDIA-GPU={GONE}-1")
+    assert (level, seen) == (FAIL, f"{FILE} gives {GONE} to Swarm's tasks, which this host does not have")
+    again = f"oci-gpu-hook swarm resources --name NVIDIA-GPU --shares=2 --write {FILE}"
+    assert remedy == f"oci-gpu-hook inventory refresh && {again} && systemctl restart docker"
+    ((level, _, remedy),) = judged(f"-x y={GONE}")
+    assert (level, "-x" in remedy) == (FAIL, False), "a name that no option can have is no word of a command"
+
+
+@pytest.mark.parametrize("values", [{}, {"node-generic-resources": "GPU=GPU-1"}, {"node-generic-resources": ["GPU=2"]}])
+def test_what_names_no_device_is_not_judged(values: dict[str, object]) -> None:
+    assert namecheck.resources(FILE, values, everything()) == []
+
+
+def test_a_gpu_without_a_uuid_may_be_any() -> None:
+    """It gets one at its first use."""
+    unused = everything()
+    unused = unused._replace(gpus=tuple([gpu._replace(uuid=None) for gpu in unused.gpus]))
+    (found,) = namecheck.resources(FILE, {"node-generic-resources": [f"GPU={GONE}"]}, unused)
+    assert found.level == PASS
+
+
+HOOK = "lxc.hook.mount = /bin/sh -c 'exec nvidia-container-cli --user configure --no-cgroups --device={} --compute'\n"
+
+
+def rules(*numbers: str) -> str:
+    return "".join([f"lxc.cgroup2.devices.allow = c {it} rw\n" for it in numbers])
+
+
+def configured(tree: Path, text: str) -> list[tuple[str, str]]:
+    root = hosts.host(tree, gpus=1)
+    hosts.plant(tree, "var/lib/lxc/a/config", text)
+    return [(one.level, one.seen) for one in namecheck.configurations(root, hosts.surveyed(root))]
+
+
+def test_rules_of_lxc_are_compared_with_the_nodes_numbers(tmp_path: Path) -> None:
+    path = "/var/lib/lxc/a/config"
+    numbers = ["195:255", "195:0", "505:0", "505:1"]
+    cases = {
+        "other": ("lxc.hook.mount = /usr/bin/other\n" + rules("1:2"), []),
+        "well": (HOOK.format("0") + rules(*numbers), [(PASS, f"{path} has rules for the nodes of 0")]),
+        "whole": (HOOK.format("0") + rules("195:*", "505:*"), [(PASS, f"{path} has rules for the nodes of 0")]),
+        # Whoever sets no rules has none to compare.
+        "none": (HOOK.format("0"), [(PASS, f"{path} has rules for the nodes of 0")]),
+        "moved": (
+            HOOK.format("0") + rules("195:255", "195:0", "77:0", "77:1"),
+            [(FAIL, f"{path} has no rule for /dev/nvidia-uvm and 1 more, now device 505:0")],
+        ),
+        "gone": (
+            HOOK.format(GONE) + rules(*numbers),
+            [(FAIL, f"{path}: unknown device '{GONE}': this host has index 0")],
+        ),
+        "garbage": ("\0\xff" * 100, []),
+    }
+    for name, (text, wanted) in cases.items():
+        assert configured(tmp_path / name, text) == wanted, name
+    (tmp_path / "moved/var/lib/lxc/a/config").chmod(0o666)
+    root = HostRoot(str(tmp_path / "moved"))
+    assert namecheck.configurations(root, hosts.surveyed(root)) == [], "who wrote it is not known"
