@@ -263,8 +263,8 @@ def of_vendor(root: HostRoot, settings: Settings, hook: spec_of.Hook) -> dict[st
     return spec_of.document(common, tuple(devices), hook, found.kind, here.inventory.environment)
 
 
-def stale(root: HostRoot, document: dict[str, Any]) -> str:
-    """Why a spec of ours is out of date; "" if it is not."""
+def stale(root: HostRoot, document: dict[str, Any]) -> tuple[str, bool]:
+    """Why a spec of ours is out of date, "" if it is not; and whether `generate` can write it again."""
     flag, family = cdispecs.vendor_of(document), cdispecs.family_of(document)
     holders = (document, *cdispecs.objects(document.get("devices")))
     has_groups = any(["additionalGids" in cdispecs.edits(item) for item in holders])
@@ -273,19 +273,21 @@ def stale(root: HostRoot, document: dict[str, Any]) -> str:
         settings = read_settings(config, None)._replace(device_group="container" if has_groups else "host")
         capabilities = tuple(items(cdispecs.capabilities_of(document)))
         hook = spec_of.Hook("/", capabilities, "", flag, has_groups)
-        if family:
+        if family in FAMILIES:
             now = beside_gpus(root, settings, family)
+        elif family:
+            return "its kind is unknown", False
         elif flag:
             now = of_vendor(root, settings._replace(allowed_vendors=(ALL,)), hook)
         else:
             now, _ = of_host(root, settings, hook, management=document.get("kind") == cdispecs.MANAGEMENT)
     except HookError as err:
-        return err.message
+        return err.message, False
     # How a spec starts the hook depends on who wrote it.
     before, after = [
         {**it, "containerEdits": {**it["containerEdits"], "hooks": cdispecs.means_of(it)}} for it in (document, now)
     ]
-    return "" if before == after else "the CDI spec does not say what the host has now"
+    return "" if before == after else "it does not say what the host has now", True
 
 
 def write(path: str, document: dict[str, Any]) -> None:

@@ -23,7 +23,6 @@ from oci_gpu_hook.node.diagnosis import (
     dockercheck,
     drivercheck,
     enginecheck,
-    failed,
     is_failed,
     namecheck,
     speccheck,
@@ -37,7 +36,6 @@ from oci_gpu_hook.node.engines import installed as host_engines
 from oci_gpu_hook.node.engines.installed import find_program
 from oci_gpu_hook.node.gpus import present
 from oci_gpu_hook.node.machine import kernelconfig
-from oci_gpu_hook.vendors import folders
 
 # click leaves them out where the output is no terminal.
 _STYLES: dict[str, dict[str, Any]] = {
@@ -93,9 +91,6 @@ def of_host(root: HostRoot, config: str | None) -> list[Finding]:
         of_driver.append(drivercheck.inventory(root, saved))
         # By NVML's names where it was asked, and nothing has made a doubt of its answer since.
         known_now = saved_inventory.of_this_host(root, saved or found)
-        of_driver += speccheck.of_gpus(
-            specs, found.driver_version, known_now.mig_devices, lambda it: cdi.stale(root, it)
-        )
         of_driver += namecheck.resources(file, dockers or {}, known_now)
         of_driver += namecheck.configurations(root, known_now)
     findings = [
@@ -106,7 +101,7 @@ def of_host(root: HostRoot, config: str | None) -> list[Finding]:
         *of_driver,
         *vendorcheck.vendors(root, others, here, tool),
         *speccheck.unread(specs),
-        *_our_specs(root, specs),
+        *speccheck.compared(specs, found.driver_version if found else "", lambda it: cdi.stale(root, it.document)),
         *speccheck.unseen(specs, readers, root.real),
         systemcheck.cgroups(kernel, known),
         systemcheck.ebpf(kernel),
@@ -176,22 +171,3 @@ def painted(line: str) -> str:
     """A line of the text, with its first word in colour if that is a finding's level."""
     level, gap, rest = line.partition("  ")
     return f"{click.style(level, **_STYLES[level])}{gap}{rest}" if level in _STYLES else line
-
-
-def _our_specs(root: HostRoot, specs: tuple[cdispecs.SpecFile, ...]) -> list[Finding]:
-    """The findings about our CDI specs of other vendors' devices, of management, and of what is beside GPUs."""
-    findings = []
-    flags = {vendor.flag for vendor in folders.known(root)}
-    for spec in specs:
-        flag, family = cdispecs.vendor_of(spec.document), cdispecs.family_of(spec.document)
-        if flag and flag not in flags:
-            seen = f"{spec.path} is for {flag}, which no vendor's file has"
-            findings.append(failed("CDI", seen, "rm", spec.path))
-        elif flag or family:
-            is_known = flag or family in cdi.FAMILIES
-            stale = cdi.stale(root, spec.document) if is_known else "its kind is unknown"
-            well = f"has what {flag} has here" if flag else f"says what the host has of {family}"
-            findings.append(speccheck.of_ours(spec, stale, well))
-        elif spec.is_ours and spec.kind == cdispecs.MANAGEMENT:
-            findings.append(speccheck.of_ours(spec, cdi.stale(root, spec.document), "says what the host has"))
-    return findings

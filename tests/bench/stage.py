@@ -166,6 +166,27 @@ def hook_of(kit: Kit, kind: str) -> Hook | None:
     }[kind]
 
 
+def _spec(capabilities: str | None) -> dict[str, Any]:
+    """What our command writes for the node that this process is on."""
+    words = [COMMAND, "cdi", "generate", "--capabilities", str(capabilities)]
+    done = subprocess.run(words, check=True, stdout=subprocess.PIPE, env=ENVIRONMENT)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def _inject(config: dict[str, Any], spec: dict[str, Any], name: str) -> None:
+    """Make an engine's edits for one device of a spec, in which it looks up the nodes' numbers."""
+    (device,) = [it for it in spec["devices"] if it["name"] == name]
+    config["linux"]["devices"] = []
+    for edits in (device["containerEdits"], spec["containerEdits"]):
+        config["process"]["env"] += edits.get("env", [])
+        for made in edits.get("deviceNodes", []):
+            status = os.stat(made["path"])
+            number = {"type": "c", "major": os.major(status.st_rdev), "minor": os.minor(status.st_rdev)}
+            config["linux"]["devices"].append({"path": made["path"], "fileMode": 0o666, **number})
+            config["linux"]["resources"]["devices"].append({"allow": True, "access": "rw", **number})
+
+
 class Scene:
     """One bundle, whose root gets a fresh layer for every start, as an engine gives it one."""
 
@@ -182,9 +203,15 @@ class Scene:
         (self.path / "rootfs").mkdir(parents=True)
         self.layer.mkdir(exist_ok=True)
         hook = hook or hook_of(kit, variant.hook)
+        spec = _spec(variant.capabilities) if variant.cdi else None
+        if spec:
+            (started,) = spec["containerEdits"]["hooks"]
+            hook = Hook(started["path"], started["args"])
         hooks = [PROCDRIVER] + ([self._timed(hook)] if hook else [])
         self.bundle = Bundle(self.path, {STAGE: hooks})
-        self.bundle.asks(variant.devices, variant.capabilities)
+        self.bundle.asks(None if spec else variant.devices, None if spec else variant.capabilities)
+        if spec:
+            _inject(self.bundle.config, spec, str(variant.devices))
         seen = ("-c", "/dev/nvidiactl") if variant.devices else ("-d", "/dev")
         self.bundle.runs("/bin/busybox", "test", *seen)
 

@@ -36,6 +36,8 @@ class Variant(NamedTuple):
     leases: int = 0
     # Whether the root's upper layer lies on a disk: an engine's does, and each file made there takes 100 us and more.
     disk: bool = False
+    # Whether a CDI spec of ours gives it the devices: the engine has made the nodes.
+    cdi: bool = False
 
 
 def _paths(hook: str, prefix: str, name: str) -> list[Variant]:
@@ -70,6 +72,7 @@ def variants(candidate: bool) -> list[Variant]:
         Variant("stale", "1 GPU, stale inventory", OURS, SMALL, "0", ORDINARY, STALE),
     ]
     rows += [
+        Variant("cdi", "1 GPU, by CDI", OURS, SMALL, "0", ORDINARY, cdi=True),
         Variant("counted", "1 GPU, holders counted", OURS, SMALL, "0", ORDINARY, counted=True),
         Variant("any", "any GPU", OURS, SMALL, "any", ORDINARY, counted=True),
         Variant("leases", "any GPU, 200 leases", OURS, SMALL, "any", ORDINARY, counted=True, leases=200),

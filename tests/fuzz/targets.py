@@ -309,7 +309,7 @@ def _injected(values: tuple[sources.Inputs, Settings, list[str], list[str], str]
     bycdi.of_nodes(inputs, allowed, paths, capabilities)
     found = cdispecs._spec("/etc/cdi/x.yaml", spec)
     if found is not None:
-        found.devices()
+        cdispecs.words_of(found.document)
 
 
 _LISTS = st.lists(

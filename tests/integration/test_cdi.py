@@ -117,9 +117,9 @@ def test_doctor_knows_them_and_says_which_are_out_of_date(installed: Installed, 
     done = on_node(installed, script, description=more(tmp_path))
     before, after = done.out.split("==\n")
     assert before.count("pass  CDI") == len(BESIDE) + 1 and "fail  CDI" not in before, done.out + done.err
-    assert "/etc/cdi/gds.yaml: the CDI spec does not say what the host has now" in after
+    assert "/etc/cdi/gds.yaml: it does not say what the host has now" in after
     assert "oci-gpu-hook cdi generate --kind gds --output /etc/cdi/gds.yaml" in after
-    assert "/etc/cdi/management.yaml: the CDI spec does not say what the host has now" in after
+    assert "/etc/cdi/management.yaml: it does not say what the host has now" in after
 
 
 def test_a_host_without_them_has_no_such_spec(installed: Installed) -> None:

@@ -262,14 +262,15 @@ def _findings(program: Program, host: Node) -> list[tuple[str, str, str]]:
 def test_doctor_holds_each_spec_against_its_own_vendor(program: Program, bare: Node) -> None:
     path = "/etc/cdi/acme.yaml"
     # As it was made: with the settings that it has the hook read.
-    again = f"oci-gpu-hook cdi generate --vendor {FLAG} --config {bare.settings} --output {path}"
+    words = f"--vendor {FLAG} --config {bare.settings} --output {path}"
+    again = f"oci-gpu-hook inventory refresh && oci-gpu-hook cdi generate {words}"
     program(*generate(bare, "--output", bare.tree / "etc/cdi/nvidia.yaml"))
     program(*generate(bare, "--vendor", FLAG, "--output", bare.tree / path[1:]))
     nvidias = ("pass", "/etc/cdi/nvidia.yaml says what the host has", "")
-    assert _findings(program, bare) == [nvidias, ("pass", f"{path} has what {FLAG} has here", "")]
+    assert _findings(program, bare) == [("pass", f"{path} says what the host has", ""), nvidias]
     hosts.plant(bare.tree, FILE, json.dumps({**ACME, "environment": {"ACME_HOME": "/opt/other"}}))
-    stale = ("fail", f"{path}: the CDI spec does not say what the host has now", again)
-    assert _findings(program, bare) == [nvidias, stale]
+    stale = ("fail", f"{path}: it does not say what the host has now", again)
+    assert _findings(program, bare) == [stale, nvidias]
     (bare.tree / FILE[1:]).unlink()
-    gone = ("fail", f"{path} is for {FLAG}, which no vendor's file has", f"rm {path}")
-    assert _findings(program, bare) == [nvidias, gone]
+    gone = ("fail", f"{path}: no vendor's file of this host has the flag '{FLAG}'", f"rm {path}")
+    assert _findings(program, bare) == [gone, nvidias]

@@ -14,7 +14,6 @@ import pytest
 
 from oci_gpu_hook import cli
 from oci_gpu_hook.cli import doctor
-from oci_gpu_hook.driver.inventory import MigDevice
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.formats.ldcache import Entry
 from oci_gpu_hook.host.root import HostRoot
@@ -289,9 +288,9 @@ def test_of_two_specs_in_one_folder_the_first_of_ours_stays(
     assert [(one.level, one.remedy) for one in findings] == found
 
 
-def judged(specs: tuple[SpecFile, ...], now: tuple[MigDevice, ...] = ()) -> list[Finding]:
-    """What is found on a host with these MIG devices, where each spec of ours says what `cdi generate` would."""
-    return [*speccheck.unread(specs), *speccheck.of_gpus(specs, "580.1", now, lambda document: "")]
+def judged(specs: tuple[SpecFile, ...], why: str = "", again: bool = True) -> list[Finding]:
+    """What is found on a host where each spec of ours is out of date for this reason; again: whether it can be made."""
+    return [*speccheck.unread(specs), *speccheck.compared(specs, "580.1", lambda spec: (why, again))]
 
 
 OUR_SPEC = """{"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [
@@ -333,25 +332,21 @@ def planted(tree: Path, *texts: str) -> tuple[SpecFile, ...]:
     return cdispecs.specs(HostRoot(str(tree)))
 
 
-def test_the_devices_of_a_spec_are_read_from_each_programs_text(tmp_path: Path) -> None:
-    ours, theirs, more, windows = planted(tmp_path, OUR_SPEC, THEIR_SPEC, JSON_SPEC, THEIR_SPEC.replace("\n", "\r\n"))
-    assert ours.devices() == (("0", ()), ("0:1", (30, 31)))
-    assert planted(tmp_path / "flow", "{kind: nvidia.com/gpu, devices: [{name: 1}]}")[0].devices() == (("1", ()),)
-    assert theirs.devices() == windows.devices() == (("mig0:1", (30, 31)), ("all", (1, 30, 31)))
-    assert more.devices() == (("MIG-a", (31, 30)),)
-    assert [spec.driver for spec in (ours, theirs, more)] == ["", "580.1", "580.1"]
-    assert [spec.is_ours for spec in (ours, theirs, more)] == [True, False, False]
+def test_whose_a_spec_is_is_read_from_each_programs_text(tmp_path: Path) -> None:
+    found = planted(tmp_path, OUR_SPEC, THEIR_SPEC, JSON_SPEC, THEIR_SPEC.replace("\n", "\r\n"))
+    assert [spec.driver for spec in found] == ["", "580.1", "580.1", "580.1"]
+    assert [spec.is_ours for spec in found] == [True, False, False, False]
+    assert {spec.kind for spec in found} == {"nvidia.com/gpu"}
 
 
 def test_a_broken_spec_is_no_second_one_of_the_gpus(tmp_path: Path) -> None:
-    now = (MigDevice(0, 1, "MIG-a", "", 5, 0, 30, 31),)
-    found = judged(planted(tmp_path, "kind: [", OUR_SPEC), now)
+    found = judged(planted(tmp_path, "kind: [", OUR_SPEC))
     assert [(one.level, one.seen.partition(" ")[0]) for one in found] == [
         (WARN, "/etc/cdi/0.yaml"),
         (PASS, "/etc/cdi/1.yaml"),
     ]
     theirs = planted(tmp_path / "theirs", "kind: [", THEIR_SPEC)
-    assert "made by another program" in judged(theirs, now)[1].seen
+    assert "made by another program" in judged(theirs)[1].seen
 
 
 WRONG = (
@@ -379,7 +374,7 @@ def test_a_spec_with_aliases_is_not_read(tmp_path: Path) -> None:
     bomb = "a0: &a0 x\n" + "".join([f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 40)])
     text = f"{bomb}kind: *a39\ndevices: [{{name: *a39, containerEdits: {{deviceNodes: [{{path: *a39}}]}}}}]\n"
     (spec,) = planted(tmp_path, text)
-    assert (spec.kind, spec.devices(), spec.document) == ("", (), {})
+    assert (spec.kind, spec.document) == ("", {})
     (found,) = judged((spec,))
     assert found.seen == "/etc/cdi/0.yaml cannot be read: it has YAML aliases"
 
@@ -427,58 +422,32 @@ def test_without_pyyaml_other_programs_specs_of_gpus_are_not_read(
 ) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
     texts = (OUR_SPEC, THEIR_SPEC, THEIR_SPEC.replace("nvidia.com", "amd.com"), THEIR_SPEC.replace("580.1", "570.1"))
-    now = (MigDevice(0, 1, "MIG-a", "", 5, 0, 30, 31),)
-    found = judged(planted(tmp_path, *texts), now)
+    found = judged(planted(tmp_path, *texts))
     assert [one.level for one in found] == [PASS, FAIL, FAIL]
     (theirs,) = judged(planted(tmp_path / "other", THEIR_SPEC))
     assert theirs.level == WARN and "no PyYAML (python3-pyyaml, on Debian python3-yaml)" in theirs.seen
-    assert [one.seen.endswith("is for driver 570.1, the host has 580.1") for one in found] == [False, False, True]
+    (older,) = judged(planted(tmp_path / "older", THEIR_SPEC.replace("580.1", "570.1")))
+    assert (older.level, older.seen) == (FAIL, "/etc/cdi/0.yaml is for driver 570.1, the host has 580.1")
 
 
-def test_only_nodes_of_instances_tell_a_mig_device() -> None:
-    """The kernel module's minors 0 to 2 are the fabric's, MIG's configuration and its monitor."""
-    now = (MigDevice(0, 0, "MIG-a", "", 1, 0, 30, 31),)
-    for minor, is_stale in ((0, False), (1, False), (2, False), (3, True)):
-        assert bool(speccheck._stale_name((cdispecs.SpecDevice("0:0", (minor, 30, 31)),), now)) == is_stale
+def test_a_spec_of_ours_that_is_out_of_date_is_written_again_as_it_was_made_or_removed(tmp_path: Path) -> None:
+    specs = planted(tmp_path, OUR_SPEC)
+    (found,) = judged(specs, "it is old")
+    assert (found.level, found.seen) == (FAIL, "/etc/cdi/0.yaml: it is old")
+    again = f"oci-gpu-hook cdi generate {ONLY} --output /etc/cdi/0.yaml"
+    assert found.remedy == f"oci-gpu-hook inventory refresh && {again}"
+    (found,) = judged(specs, "this host has none", again=False)
+    assert found.remedy == "rm /etc/cdi/0.yaml"
 
 
-@pytest.mark.parametrize(
-    ("mig_devices", "stale"),
-    [
-        ([(5, 0, 30, 31, 1, "MIG-a")], ""),
-        ([(5, 0, 30, 31, None, None)], ""),
-        ([], "gives /dev/nvidia-caps/nvidia-cap30 for '{}', and no MIG device has it now"),
-        ([(5, 1, 30, 32, None, None)], "gives /dev/nvidia-caps/nvidia-cap31 for '{}', and no"),
-        ([(5, 0, 30, 31, 0, "MIG-b"), (6, 0, 40, 41, 1, "MIG-a")], "gives the nodes of another MIG device for '{}'"),
-        ([(5, 0, 30, 31, 0, "MIG-b")], "names '{}', which no MIG device is called now"),
-    ],
-)
-def test_a_mig_name_in_a_spec_is_held_against_the_devices(
-    tmp_path: Path, mig_devices: list[tuple[int, int, int, int, int | None, str | None]], stale: str
-) -> None:
-    """As far as NVML has said what they are called; otherwise by their nodes."""
-    now = tuple(
-        [
-            MigDevice(0, number, uuid, "", gi, ci, gi_minor, ci_minor)
-            for gi, ci, gi_minor, ci_minor, number, uuid in mig_devices
-        ]
+def test_without_a_driver_nothing_is_said_of_specs_of_gpus(tmp_path: Path) -> None:
+    """That there is none is the finding; other devices' specs are compared all the same."""
+    vendors = OUR_SPEC.replace("nvidia.com/gpu", "acme.com/npu").replace(
+        '"--cdi", "compute"', '"--cdi-vendor", "OCI_A"'
     )
-    for text, name, is_ours in ((OUR_SPEC, "0:1", True), (JSON_SPEC, "MIG-a", False)):
-        (found,) = judged(planted(tmp_path, text), now)
-        assert (found.level == FAIL) == bool(stale)
-        if stale:
-            assert found.seen.startswith(f"/etc/cdi/0.yaml {stale.format(name)}")
-            assert found.remedy.endswith(f"{ONLY} --output /etc/cdi/0.yaml" if is_ours else "rm /etc/cdi/0.yaml")
-    assert (judged(planted(tmp_path, THEIR_SPEC), now)[0].level == FAIL) == bool(stale)
-
-
-def test_the_older_name_of_a_mig_device_is_judged_by_its_nodes(tmp_path: Path) -> None:
-    """It says the instance, as drivers before R470 did, and NVML calls no device so."""
-    text = OUR_SPEC.replace("0:1", "MIG-GPU-6c1e90b4-72ad-4f38-9b05-d4e81f6a23c7/5/0")
-    specs = planted(tmp_path, text)
-    for minor, level in ((31, PASS), (32, FAIL)):
-        now = (MigDevice(0, 0, "MIG-b", "", 5, 0, 30, minor),)
-        assert judged(specs, now)[0].level == level
+    specs = planted(tmp_path, OUR_SPEC, THEIR_SPEC, vendors)
+    (found,) = speccheck.compared(specs, "", lambda spec: ("it is old", True))
+    assert found.seen == "/etc/cdi/2.yaml: it is old" and "--vendor OCI_A" in found.remedy
 
 
 @pytest.mark.parametrize("tool", ["dnf", "apt"])

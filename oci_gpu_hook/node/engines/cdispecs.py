@@ -24,7 +24,6 @@ PROGRAM = "oci-gpu-hook"
 MARK = "OCI_GPU_HOOK_CDI"
 
 _LIBRARY = re.compile(r"/lib(?:cuda|nvidia-ml)\.so\.(\d+\.[0-9.]*\d)")
-_CAPABILITY = re.compile(r"/dev/nvidia-caps/nvidia-cap(\d{1,10})")
 _NOTHING = "it is neither JSON nor YAML"
 # PyYAML reads some 100 KiB a second; specs of NVIDIA's tools have up to 300 KiB.
 _LARGEST_YAML = 1 << 20
@@ -33,13 +32,6 @@ _OF_GPUS = re.compile(r"kind\W+nvidia\.com/gpu\b")
 
 class _NoParserError(ValueError):
     """This Python has no PyYAML."""
-
-
-class SpecDevice(NamedTuple):
-    """A device of a spec; capabilities: the minors of its nodes in /dev/nvidia-caps, in order, each once."""
-
-    name: str
-    capabilities: tuple[int, ...]
 
 
 class SpecFile(NamedTuple):
@@ -60,17 +52,6 @@ class SpecFile(NamedTuple):
     @property
     def folder(self) -> str:
         return self.path.rpartition("/")[0]
-
-    def devices(self) -> tuple[SpecDevice, ...]:
-        """The devices that it names, in its order."""
-        found = []
-        for device in objects(self.document.get("devices")):
-            nodes = objects(edits(device).get("deviceNodes"))
-            matches = [_CAPABILITY.fullmatch(_word(node.get("path"))) for node in nodes]
-            minors = [int(match[1]) for match in matches if match]
-            if isinstance(device.get("name"), str):
-                found.append(SpecDevice(device["name"], tuple(dict.fromkeys(minors))))
-        return tuple(found)
 
 
 def specs(root: HostRoot, more: tuple[str, ...] = ()) -> tuple[SpecFile, ...]:
