@@ -8,6 +8,7 @@ dependencies count.  Must not touch this machine's own RPM database.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -17,6 +18,8 @@ from tests.integration import roots
 
 ROOT = Path(__file__).resolve().parents[2]
 DATABASE = "/var/lib/rpm"
+# What an older version's tables lack (`forget`).
+FORGOTTEN = "nvidia-debugdump"
 
 # What a distribution's packages provide to ours.
 BASE = """
@@ -124,6 +127,18 @@ def copy_of_tree(folder: Path) -> Path:
     ignored = (".git", ".venv*", ".build", ".*_cache", "__pycache__", ".hypothesis")
     shutil.copytree(ROOT, folder, symlinks=True, ignore=shutil.ignore_patterns(*ignored))
     return folder
+
+
+def forget(tree: Path) -> None:
+    """Take a program out of a tree's tables, as an older version that did not know it; its inventories differ then."""
+    catalogue, inventory = tree / "oci_gpu_hook/driver/catalogue.py", tree / "oci_gpu_hook/driver/inventory.py"
+    text = catalogue.read_text()
+    assert f'"{FORGOTTEN}", ' in text
+    catalogue.write_text(text.replace(f'"{FORGOTTEN}", ', ""))
+    # As tests/unit/test_headings.py has it written.
+    inventory.write_text(
+        re.sub(r'(?m)^(HEADING = b"oci-gpu-hook inventory ).*', r'\g<1>00000000\\n"', inventory.read_text())
+    )
 
 
 def build_base(folder: Path) -> Path:

@@ -47,6 +47,7 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Release:
 def previous(tmp_path_factory: pytest.TempPathFactory) -> Release:
     """An older one: a folder with a module that is no more, a start's module that differs, other words in settings."""
     tree = rpms.copy_of_tree(tmp_path_factory.mktemp("tree") / "tree")
+    rpms.forget(tree)
     (tree / "oci_gpu_hook/gone").mkdir()
     (tree / "oci_gpu_hook/gone/__init__.py").write_text('"""No more."""\n')
     with (tree / "oci_gpu_hook/hook.py").open("a") as module:
@@ -380,6 +381,7 @@ exec 9>&1 >&2
 mount -t tmpfs none /mnt && mkdir /mnt/upper /mnt/work
 mount -t overlay -o lowerdir=/var,upperdir=/mnt/upper,workdir=/mnt/work none /var
 look='for path in $(find /dev/nvidia* -type c); do echo $path $({{ true <$path; }} 2>&1); done'
+known='command -v {forgotten} || echo not known'
 rm -f /usr/sbin/policy-rc.d
 # What units of every host hang on; and no condition that forbids this host.
 for target in sysinit basic multi-user timers; do
@@ -406,11 +408,13 @@ dockerd --data-root /run/data --exec-root /run/docker --pidfile /run/docker.pid 
 for try in $(seq 12000); do docker version >/dev/null 2>&1 && break; sleep 0.05; done
 tar -C {image} -c . | docker import - image >/dev/null || {{ cat /run/docker.log >&2; exit 1; }}
 run="docker run --network none --gpus"
+oci-gpu-hook inventory refresh
 $run '"device=1,5"' --detach --name kept image /bin/sleep 600
 dpkg -i {release}
 exec >&9
 echo == units; systemctl is-active oci-gpu-hook-inventory.path; ls /run/oci-gpu-hook/inventory
 echo == kept; docker exec kept /bin/sh -c "$look"
+echo == known; docker exec kept /bin/sh -c "$known"; $run all --rm image /bin/sh -c "$known"
 docker rm --force kept >&2
 echo == docker; $run '"device=1,5"' --rm image /bin/sh -c "$look"
 mkdir -p /etc/containers && printf '[containers]\ndefault_sysctls = []\n' >/etc/containers/containers.conf
@@ -470,6 +474,7 @@ def test_docker_and_podman_start_containers_with_the_installed_packages(
         previous=f"{previous.hook} {previous.docker}",
         release=f"{release.hook} {release.docker}",
         previous_hook=previous.hook,
+        forgotten=rpms.FORGOTTEN,
         image=image,
         runtime=shlex.quote(RUNTIME),
         podman=podman(words, runtime="crun", folder=tmp_path),
@@ -480,12 +485,13 @@ def test_docker_and_podman_start_containers_with_the_installed_packages(
         remove_podmans_parents()
     assert done.code == 0, done.out + done.err
     seen = {part.split("\n")[0]: part.split("\n")[1:-1] for part in done.out.split("== ")[1:]}
-    assert [*seen] == [*("units", "kept", "docker", "podman"), *("in use", "a container", "removed", "left")]
+    assert [*seen] == [*("units", "kept", "known", "docker", "podman"), *("in use", "a container", "removed", "left")]
     assert seen["units"] == ["active", "/run/oci-gpu-hook/inventory"]
     for engine in ("kept", "docker", "podman"):
         opened = {line.split()[0] for line in seen[engine] if line.endswith(ALLOWED)}
         assert opened == {*COMPUTE, node(1), node(5)}, seen[engine]
         assert len(seen[engine]) == len(opened)
+    assert seen["known"][0] == "not known" and seen["known"][1].endswith(f"/{rpms.FORGOTTEN}")
     assert seen["left"] == ["inactive"]
     refused, running, *served = seen["in use"]
     assert "/etc/docker/daemon.json names /usr/bin/oci-gpu-runtime" in refused

@@ -45,6 +45,7 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Release:
 def previous(tmp_path_factory: pytest.TempPathFactory) -> Release:
     """An older one: a module that is no more, and other words in the settings."""
     tree = rpms.copy_of_tree(tmp_path_factory.mktemp("tree") / "tree")
+    rpms.forget(tree)
     (tree / "oci_gpu_hook/gone.py").write_text('"""No more."""\n')
     with (tree / "packaging/oci-gpu-hook.conf").open("a") as settings:
         settings.write("# as it was before\n")
@@ -428,18 +429,24 @@ def test_podman_starts_a_container_with_the_installed_package(release: Release, 
 
 
 def test_a_container_outlives_an_upgrade(release: Release, previous: Release, tmp_path: Path, driver: Path) -> None:
-    """Its engine goes on to call the runtime by the path that it had."""
+    """Its engine goes on to call the runtime by the path that it had.  The next one has what the old did not know."""
     roots.debian(tmp_path / "rootfs", driver)
+    roots.debian(tmp_path / "next/rootfs", driver)
     bundle = Bundle(tmp_path, {"createRuntime": [PROCDRIVER]}).asks("1,5")
     bundle.runs("/bin/sleep", "1000")
+    after = Bundle(tmp_path / "next", {"createRuntime": [PROCDRIVER]}).asks("1,5")
+    after.runs("/bin/sh", "-c", f"command -v {rpms.FORGOTTEN}")
     new = " ".join(str(path) for path in release)
     done = on_node_with(
         previous,
         f"""
 rpm -i {previous.docker} >&2
+oci-gpu-hook inventory refresh >&2
 oci-gpu-runtime run --detach --bundle {tmp_path} outlives </dev/null >/run/out 2>&1 || cat /run/out >&2
 rpm -U {new} {release.docker} >&2
 command rpm --define "_dbpath /run/rpm" -q oci-gpu-hook
+oci-gpu-runtime exec outlives /bin/sh -c 'command -v {rpms.FORGOTTEN} || echo not known'
+oci-gpu-runtime run --bundle {tmp_path}/next next </dev/null
 oci-gpu-runtime exec outlives /bin/sh -c 'nvidia-smi -L; /app/cuda'
 oci-gpu-runtime kill outlives KILL
 until oci-gpu-runtime delete outlives 2>/dev/null; do sleep 0.1; done
@@ -447,7 +454,9 @@ until oci-gpu-runtime delete outlives 2>/dev/null; do sleep 0.1; done
     )
     assert done.code == 0, done.out + done.err
     assert previous.hook.name.startswith("oci-gpu-hook-0.0.1")
-    assert done.out.startswith("oci-gpu-hook-0.1.0")
+    version, *known = done.out.splitlines()[:3]
+    assert version.startswith("oci-gpu-hook-0.1.0")
+    assert known[0] == "not known" and known[1].endswith(f"/{rpms.FORGOTTEN}")
     assert done.out.count("NVIDIA H100") == 2 and done.out.endswith("cuInit 0, 2 devices\n")
 
 
