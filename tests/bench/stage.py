@@ -21,7 +21,7 @@ from typing import Any, Callable, NamedTuple
 from tests.bench.variants import BARE, BUSYBOX, CANDIDATE, LARGE, LEFT, NEWER, NONE, OURS, SMALL, TRUE, Variant
 from tests.gpunode import linux, node
 from tests.gpunode.content import Content
-from tests.integration import roots
+from tests.integration import cdiedits, roots
 from tests.integration.engines import PROCDRIVER, REPOSITORY, Bundle, Installed
 from tests.unit.libcudas import R575, library, said
 
@@ -174,19 +174,6 @@ def _spec(capabilities: str | None) -> dict[str, Any]:
     return found
 
 
-def _inject(config: dict[str, Any], spec: dict[str, Any], name: str) -> None:
-    """Make an engine's edits for one device of a spec, in which it looks up the nodes' numbers."""
-    (device,) = [it for it in spec["devices"] if it["name"] == name]
-    config["linux"]["devices"] = []
-    for edits in (device["containerEdits"], spec["containerEdits"]):
-        config["process"]["env"] += edits.get("env", [])
-        for made in edits.get("deviceNodes", []):
-            status = os.stat(made["path"])
-            number = {"type": "c", "major": os.major(status.st_rdev), "minor": os.minor(status.st_rdev)}
-            config["linux"]["devices"].append({"path": made["path"], "fileMode": 0o666, **number})
-            config["linux"]["resources"]["devices"].append({"allow": True, "access": "rw", **number})
-
-
 class Scene:
     """One bundle, whose root gets a fresh layer for every start, as an engine gives it one."""
 
@@ -205,13 +192,15 @@ class Scene:
         hook = hook or hook_of(kit, variant.hook)
         spec = _spec(variant.capabilities) if variant.cdi else None
         if spec:
-            (started,) = spec["containerEdits"]["hooks"]
+            (started,) = spec["containerEdits"].pop("hooks")
             hook = Hook(started["path"], started["args"])
         hooks = [PROCDRIVER] + ([self._timed(hook)] if hook else [])
         self.bundle = Bundle(self.path, {STAGE: hooks})
-        self.bundle.asks(None if spec else variant.devices, None if spec else variant.capabilities)
         if spec:
-            _inject(self.bundle.config, spec, str(variant.devices))
+            self.bundle.asks(None)
+            cdiedits.inject(self.bundle.config, spec, str(variant.devices))
+        else:
+            self.bundle.asks(variant.devices, variant.capabilities)
         seen = ("-c", "/dev/nvidiactl") if variant.devices else ("-d", "/dev")
         self.bundle.runs("/bin/busybox", "test", *seen)
 

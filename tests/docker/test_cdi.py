@@ -16,7 +16,7 @@ import pytest
 from tests.docker.dockerd import FOLDER, denied, docker, nodes, opened, run, tried
 from tests.docker.test_options import ALL
 from tests.integration.engines import Installed
-from tests.integration.test_cdi import BESIDE, FIND, more
+from tests.integration.test_cdi import BESIDE, FIND, MINORS, more
 
 SINCE = 25
 CONFIGURATION = {"default-runtime": "simulated-runc", "features": {"cdi": True}}
@@ -49,6 +49,21 @@ def test_a_device_of_our_spec(installed: Installed, patterns: dict[str, Path]) -
     for name, count in (("one", 1), ("two", 2), ("all", 8)):
         assert seen[name][-1] == f"cuInit 0, {count} devices"
     assert "unresolvable CDI devices nvidia.com/gpu=77" in seen["unknown"][0]
+
+
+def test_a_device_that_is_another_now_is_refused(installed: Installed, patterns: dict[str, Path]) -> None:
+    """After GPU 0 and 1 have changed their places: a request for GPU 2 is served all the same."""
+    if version() < SINCE:
+        pytest.skip(f"Docker {version()} knows no CDI: it came with {SINCE}")
+    scripts = {
+        "before": run("--device nvidia.com/gpu=0"),
+        "after": f"{MINORS}{run('--device nvidia.com/gpu=0')}",
+        "another": run("--device nvidia.com/gpu=2"),
+    }
+    seen = docker(installed, patterns["debian"], scripts, CONFIGURATION, before=SPEC)
+    assert [seen[name][-1] for name in ("before", "another")] == ["cuInit 0, 1 devices"] * 2, seen
+    assert any("when the CDI spec was written" in line for line in seen["after"]), seen
+    assert seen["after"][-1] == "failed", seen
 
 
 def test_devices_of_other_kinds(installed: Installed, patterns: dict[str, Path], tmp_path: Path) -> None:

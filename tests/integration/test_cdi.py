@@ -184,11 +184,12 @@ def test_a_spec_of_an_older_version_of_ours_is_refused(installed: Installed, roo
 # GPU 0 and 1 by their addresses, after a boot that has numbered them otherwise; GPU 1 taken away; a node left over.
 ADDRESSES = "cd /proc/driver/nvidia/gpus; set -- *; cd /\n"
 MINORS = f"""{ADDRESSES}
-for name in $1 $2; do
-    file=/proc/driver/nvidia/gpus/$name/information
-    minor=$(sed -n 's/Device Minor:[^0-9]*//p' $file)
-    sed "s/Device Minor:.*/Device Minor: $((1 - minor))/" $file >/run/$name
-    mount --bind /run/$name $file
+minor() {{ sed -n 's/Device Minor:[^0-9]*//p' /proc/driver/nvidia/gpus/$1/information; }}
+first=$(minor $1) second=$(minor $2)
+for pair in $1=$second $2=$first; do
+    file=/proc/driver/nvidia/gpus/${{pair%=*}}/information
+    sed "s/Device Minor:.*/Device Minor: ${{pair#*=}}/" $file >/run/${{pair%=*}}
+    mount --bind /run/${{pair%=*}} $file
 done
 {REFRESH}"""
 GONE = f"""{ADDRESSES}mkdir /run/gpus && cp -r /proc/driver/nvidia/gpus/$1 /run/gpus/

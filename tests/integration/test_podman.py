@@ -16,6 +16,7 @@ import pytest
 from tests.integration import roots
 from tests.integration.engines import PROCDRIVER, Installed, on_node, podman, remove_podmans_parents, run_podman
 from tests.integration.inside import node
+from tests.integration.test_cdi import GENERATE, MINORS
 
 
 def test_a_container_without_a_request_is_left_alone(installed: Installed, tmp_path: Path) -> None:
@@ -89,8 +90,11 @@ echo 'user:6553600:65536' >>/etc/subuid
 echo 'user:6553600:65536' >>/etc/subgid
 chown -R 64123:64123 {home}
 mkdir -p /run/user/64123 && chown 64123 /run/user/64123
-setpriv --reuid=64123 --regid=64123 --clear-groups env HOME={home} XDG_RUNTIME_DIR=/run/user/64123 \
-    {podman} >{home}/out 2>&1 || {{ cat {home}/out; exit 1; }}
+run() {{
+    setpriv --reuid=64123 --regid=64123 --clear-groups env HOME={home} XDG_RUNTIME_DIR=/run/user/64123 \\
+        {podman} >{home}/out 2>&1
+}}
+run || {{ cat {home}/out; exit 1; }}
 """
 
 
@@ -112,6 +116,27 @@ def test_a_rootless_container_has_its_gpus(installed: Installed, tmp_path: Path,
     assert seen.startswith("0\n")
     assert seen.count("NVIDIA H100") == 2, seen
     assert seen.endswith("cuInit 0, 2 devices\n")
+
+
+def test_a_rootless_container_is_refused_a_cdi_device_that_is_another_now(
+    installed: Installed, tmp_path: Path, driver: Path
+) -> None:
+    """The same spec serves root's containers and users'."""
+    home = tmp_path / "home"
+    home.mkdir()
+    roots.debian(home / "root", driver)
+    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+        folder.chmod(0o755)
+    words = "run --rm --cgroups=disabled --network=none --device nvidia.com/gpu=0 "
+    words += f"--annotation run.oci.hooks.stderr={home}/said --rootfs {home}/root sh -c '/app/cuda 2>&1'"
+    line = podman(words, runtime="crun", folder=home, run="/run/user/64123/c")
+    script = ROOTLESS.format(home=home, podman=line)
+    again = f"cat {home}/out; {MINORS}\nrun || cat {home}/out {home}/said"
+    done = on_node(installed, f"{GENERATE}{script}\n{again}\npkill -U 64123 || true")
+    assert done.code == 0, done.out + done.err
+    well, _, refused = done.out.partition("cuInit 0, 1 devices\n")
+    assert well.startswith("wrote") and refused, done.out + done.err
+    assert "when the CDI spec was written" in refused and "cuInit" not in refused, done.out
 
 
 def test_a_rootless_container_needs_no_option_once_podman_is_configured(
