@@ -221,9 +221,25 @@ def test_a_change_of_another_device_stops_nobody(installed: Installed, root: Pat
     assert done.code == 0 and "cuInit 0, 1 devices" in done.out, done.out + done.err
 
 
-def test_doctor_says_that_a_spec_means_others(installed: Installed) -> None:
-    done = on_node(installed, f"{GENERATE}{MINORS}oci-gpu-hook doctor | grep -A1 /etc/cdi || :")
-    assert "does not say what the host has now" in done.out, done.out + done.err
+# What a host has otherwise since the spec was written, each by shell lines.
+SINCE = {
+    "minors": MINORS,
+    "a GPU less": GONE,
+    "drawing": "mknod -m 0666 /dev/nvidia-modeset c 195 254\n",
+    "a mode": "chmod 0660 /dev/nvidia1\n",
+    "a name by NVML": "oci-gpu-hook inventory refresh >/dev/null\n",
+}
+
+
+def test_doctor_names_a_spec_that_means_others_with_its_remedy_which_fixes_it(installed: Installed) -> None:
+    judge = "oci-gpu-hook doctor | tee /tmp/said | grep -c 'fail  CDI'; "
+    fix = "sed -n '/fail  CDI/{n;s/ *fix: //p}' /tmp/said | sh >&2; oci-gpu-hook doctor | grep -c 'fail  CDI'\n"
+    without_nvml = "rm -f /run/oci-gpu-hook/inventory; oci-gpu-hook cdi generate --output /etc/cdi/nvidia.yaml\n"
+    before = {"drawing": f"rm -f /dev/nvidia-modeset\n{GENERATE}", "a name by NVML": without_nvml}
+    for case, change in SINCE.items():
+        script = before.get(case, GENERATE) + change + f"({judge}{fix}) || :"
+        done = on_node(installed, script, description="h100mig")
+        assert done.out.splitlines()[-2:] == ["1", "0"], (case, done.out + done.err)
 
 
 # The next driver: the kernel's module, and its libraries.
