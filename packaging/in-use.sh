@@ -42,8 +42,9 @@ engine() {
 engine k3s 'systemctl restart k3s' /var/lib/rancher/k3s/agent/etc/containerd/config*.toml*
 engine RKE2 'systemctl restart rke2-server rke2-agent' /var/lib/rancher/rke2/agent/etc/containerd/config*.toml*
 
-for file in /etc/cdi/*.json /etc/cdi/*.yaml; do
-    if grep -qs '"oci-gpu-hook"' "$file"; then
+# /run/cdi/oci-gpu-hook.yaml is the service's, and goes with it.
+for file in /etc/cdi/*.json /etc/cdi/*.yaml /run/cdi/*.json /run/cdi/*.yaml; do
+    if [ "$file" != /run/cdi/oci-gpu-hook.yaml ] && grep -qs '"oci-gpu-hook"' "$file"; then
         say "$file starts the hook: without it no container by its CDI devices starts (oci-gpu-hook cdi remove $file)"
     fi
 done

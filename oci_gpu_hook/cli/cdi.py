@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from oci_gpu_hook import asking
 from oci_gpu_hook.cli import named, onhost
 from oci_gpu_hook.cli.group import CommandGroup
 from oci_gpu_hook.cli.options import config_file, host_root
@@ -19,7 +20,8 @@ from oci_gpu_hook.driver.nodes import of_families
 from oci_gpu_hook.errors import ConfigError, DriverError, HookError, UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_regular
-from oci_gpu_hook.node.engines import cdispecs
+from oci_gpu_hook.node.diagnosis import dockercheck
+from oci_gpu_hook.node.engines import cdispecs, specreaders
 from oci_gpu_hook.node.gpus import present
 from oci_gpu_hook.node.machine import whole
 from oci_gpu_hook.node.setup import cdispec as spec_of
@@ -127,16 +129,23 @@ def generate(
 @cdi.command()
 @click.argument("files", nargs=-1, metavar="[FILE]...")
 def remove(files: tuple[str, ...]) -> None:
-    """Remove CDI specs that 'generate' has written: these files, else all in /etc/cdi and /run/cdi.
+    """Remove CDI specs that 'generate' has written: these files, else all where an installed engine looks for specs.
 
     Without the hook that they start, a container by their devices does not start: so it goes before the hook does.
     """
-    for path in files or [spec.path for spec in cdispecs.specs(HostRoot()) if spec.is_ours]:
+    root = HostRoot()
+    for path in files or [spec.path for spec in cdispecs.specs(root, _folders_of_engines(root)) if spec.is_ours]:
         if _own(path):
             whole.remove(path)
             click.echo(f"removed {path}")
         else:
             click.echo(f"there is no spec in {path}")
+
+
+def _folders_of_engines(root: HostRoot) -> tuple[str, ...]:
+    docker = dockercheck.find_docker(root)
+    readers = specreaders.find_readers(root, dockercheck.settings_of(root, docker), "")
+    return tuple([folder for reader in readers for folder in reader.folders])
 
 
 def hook_of(
@@ -283,11 +292,32 @@ def stale(root: HostRoot, document: dict[str, Any]) -> tuple[str, bool]:
             now, _ = of_host(root, settings, hook, management=document.get("kind") == cdispecs.MANAGEMENT)
     except HookError as err:
         return err.message, False
+    except ValueError:
+        return "its --config is no path", False
+    if excess := [it for it in capabilities if it not in settings.allowed_capabilities]:
+        return f"it brings {excess[0]}, which is not allowed now", True
     # How a spec starts the hook depends on who wrote it.
     before, after = [
         {**it, "containerEdits": {**it["containerEdits"], "hooks": cdispecs.means_of(it)}} for it in (document, now)
     ]
-    return "" if before == after else "it does not say what the host has now", True
+    if before != after:
+        return "it does not say what the host has now", True
+    return "" if family else _unstartable(root, document), True
+
+
+def _unstartable(root: HostRoot, document: dict[str, Any]) -> str:
+    """Why the hook of a spec of ours does not start here, "" if it does: then no container by the spec starts."""
+    (hook,) = document["containerEdits"]["hooks"]
+    words = hook["args"]
+    if hook.get("hookName") != spec_of.STAGE or words[1:2] != [spec_of.STAGE]:
+        return f"its hook is not for {spec_of.STAGE}"
+    if root.stat(str(hook.get("path"))) is None:
+        return f"it starts {quoted(str(hook.get('path')))}, which is not there"
+    try:
+        asking.options(words[2:])
+    except UsageError as err:
+        return err.message
+    return ""
 
 
 def write(path: str, document: dict[str, Any]) -> None:

@@ -83,7 +83,9 @@ def of_host(root: HostRoot, config: str | None) -> list[Finding]:
     docker = dockercheck.find_docker(root)
     dockers, file = dockercheck.settings_of(root, docker), docker.file if docker else ""
     readers = specreaders.find_readers(root, dockers, file)
-    specs = cdispecs.specs(root, tuple([folder for reader in readers for folder in reader.folders]))
+    named = tuple([folder for reader in readers for folder in reader.folders])
+    specs = cdispecs.specs(root, named)
+    opened = [(folder, why) for folder in cdispecs.folders(root, named) if (why := root.openness(folder))]
     of_driver, found = drivercheck.driver(root, driver_root, tool, others=bool(here))
     if found is not None:
         saved = saved_inventory.read_saved(root, proc.stamp(root, driver_root))
@@ -100,9 +102,10 @@ def of_host(root: HostRoot, config: str | None) -> list[Finding]:
         *systemcheck.sections(root, config),
         *of_driver,
         *vendorcheck.vendors(root, others, here, tool),
-        *speccheck.unread(specs),
+        *speccheck.of_folders(opened, readers),
+        *speccheck.unread(specs, lambda path: root.link(path) is not None),
         *speccheck.compared(specs, found.driver_version if found else "", lambda it: cdi.stale(root, it.document)),
-        *speccheck.unseen(specs, readers, root.real),
+        *speccheck.unseen(specs, readers, root.real, tuple([folder for folder, _ in opened])),
         systemcheck.cgroups(kernel, known),
         systemcheck.ebpf(kernel),
         *systemcheck.selinux(root, kernel.cgroups, tool),

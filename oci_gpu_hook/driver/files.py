@@ -15,8 +15,15 @@ from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.formats.decimal import decimals
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.kernel.filetypes import is_folder, is_same
+from oci_gpu_hook.kernel.filetypes import is_folder, is_open_to_others, is_same
 from oci_gpu_hook.record import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import TypeVar
+
+    Found = TypeVar("Found", Library, DriverFile)
 
 _CATALOGUED = frozenset(
     [name for name, _ in (*catalogue.LIBRARIES, *catalogue.OWN_VERSION)] + [*catalogue.SUBFOLDERS.values()]
@@ -43,15 +50,35 @@ class Driver(NamedTuple):
 def driver(host: HostRoot, driver_root: str, version: str) -> Driver:
     """The driver of this version below `driver_root` of the host; DriverError if that is not there."""
     prefix = driver_root.rstrip("/")
-    seen = host.source(prefix) if prefix else (True, "")
-    if seen is None or seen[1]:
-        why = f"is not used: {seen[1]}" if seen else "is not there"
+    why = host.openness(prefix) if prefix else ""
+    if why or (prefix and host.stat(prefix) is None):
+        why = f"is not used: {why}" if why else "is not there"
         raise DriverError(f"the driver root {prefix} {why}", "the administrator sets driver-root")
     root = HostRoot(host.path.rstrip("/") + host.real(prefix)) if prefix else host
     cached = {folder: root.source(folder) for folder in _cached_folders(root)}
     trusted = [folder for folder, seen in cached.items() if seen and not seen[1]]
     faults = [f"{folder} is left out: {seen[1]}" for folder, seen in cached.items() if seen and seen[1]]
     return Driver(root, prefix, version, tuple(trusted), tuple(faults))
+
+
+def of_root(host: HostRoot, found: Iterable[Found]) -> tuple[tuple[Found, ...], tuple[str, ...]]:
+    """Those of the driver's files that root alone could have made and can write to; and a sentence for each other.
+
+    What a user could exchange would run in every container.
+    """
+    faults: dict[str, str] = {}
+    kept, sentences = [], []
+    for it in found:
+        real = host.real(it.path)
+        folder = real.rpartition("/")[0]
+        if folder not in faults:
+            faults[folder] = host.openness(folder)
+        why, status = faults[folder], host.stat(real)
+        if not why and status is not None and is_open_to_others(status, host.roots[1]):
+            why = host.openness(real)
+        kept += [] if why else [it]
+        sentences += [f"{it.path} is left out: {why}"] if why else []
+    return tuple(kept), tuple(dict.fromkeys(sentences))
 
 
 def libraries(driver: Driver) -> dict[Library, str]:
@@ -63,7 +90,7 @@ def libraries(driver: Driver) -> dict[Library, str]:
     return found
 
 
-def misfits(driver: Driver, present: dict[Library, str]) -> tuple[Misfit, ...]:
+def misfits(driver: Driver, present: tuple[Library, ...]) -> tuple[Misfit, ...]:
     """The required libraries that `present` lacks, each with the version that is installed instead."""
     files = {library.file for library in present if library.bits == 64}
     missing = [it for it in catalogue.REQUIRED if f"{it[0]}.so.{driver.version}" not in files]

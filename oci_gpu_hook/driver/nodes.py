@@ -115,10 +115,11 @@ def gpus_here(root: HostRoot, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
 
     /proc shows a container all GPUs, unless our hook started it, and NVML there those that it can open.
     """
-    if not is_container(root):
-        return gpus
     # Without any node it was given none, as an agent that only looks.
-    return tuple([gpu for gpu in gpus if root.stat(f"/dev/nvidia{gpu.minor}") is not None]) or gpus
+    if not is_container(root) or not [it for it in root.names("/dev") if it.rstrip("0123456789") == "nvidia" != it]:
+        return gpus
+    wanted = [(gpu, posix.makedev(GPU_MAJOR, gpu.minor), root.stat(f"/dev/nvidia{gpu.minor}")) for gpu in gpus]
+    return tuple([gpu for gpu, number, status in wanted if status is not None and status.st_rdev == number])
 
 
 def of_families(

@@ -44,9 +44,11 @@ def survey(root: HostRoot, driver_root: str = "/") -> DriverInventory:
             "the administrator must load it: modprobe nvidia",
         )
     driver = files.driver(root, driver_root, version)
-    libraries = files.libraries(driver)
+    libraries, of_others = files.of_root(root, files.libraries(driver))
     gpus = list_gpus(root)
     instances = mig_devices(root, gpus)
+    kinds = (files.binaries(driver), files.configuration(driver, root), files.firmware(driver, root))
+    (binaries, configuration, firmware), sentences = zip(*[files.of_root(root, kind) for kind in kinds])
     # Those that libraries read.
     texts = [(name, root.read(f"{proc.DRIVER}/{name}")) for name in ("params", "version", "registry")]
     return DriverInventory(
@@ -56,13 +58,14 @@ def survey(root: HostRoot, driver_root: str = "/") -> DriverInventory:
         mig_devices=instances,
         mig_config_minor=proc.capability_minor(root, "mig/config"),
         mig_monitor_minor=proc.capability_minor(root, "mig/monitor"),
-        libraries=tuple(libraries),
+        libraries=libraries,
         misfits=files.misfits(driver, libraries),
-        binaries=files.binaries(driver),
-        files=files.configuration(driver, root),
-        firmware=files.firmware(driver, root),
+        binaries=binaries,
+        files=configuration,
+        firmware=firmware,
         proc_files=tuple([(name, data.decode("utf-8", "replace")) for name, data in texts if data is not None]),
-        unknown=(*driver.untrusted, FROM_BRANCH, *missing(gpus, instances)),
+        unknown=(*driver.untrusted, *of_others, *[it for them in sentences for it in them], FROM_BRANCH)
+        + missing(gpus, instances),
     )
 
 

@@ -12,7 +12,7 @@ from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.host.source import UntrustedError, open_source
 from oci_gpu_hook.kernel import syscalls
 from oci_gpu_hook.kernel.descriptors import closing, content
-from oci_gpu_hook.kernel.filetypes import is_folder
+from oci_gpu_hook.kernel.filetypes import is_folder, is_open_to_others
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -83,12 +83,22 @@ class HostRoot:
         except OSError:
             return None
 
+    def openness(self, path: str) -> str:
+        """Why others than root may have made what lies at `path`, or may write to it; "" if none can."""
+        source, status = self.source(path), self.stat(path)
+        if source is not None and source[1]:
+            return source[1]
+        if status is None or not is_open_to_others(status, self.roots[1]):
+            return ""
+        is_theirs = status.st_uid not in self.roots
+        return f"it is user {status.st_uid}'s" if is_theirs else "others than root may write to it"
+
     def stat(self, path: str) -> posix.stat_result | None:
         """The status of what `path` leads to; None if there is nothing."""
         if self._is_hosts_own:
             try:
                 return posix.stat(path)
-            except OSError:
+            except (OSError, ValueError):  # the latter for what can be no path
                 return None
         return self._of(path, posix.O_PATH, posix.fstat)
 
@@ -127,7 +137,7 @@ class HostRoot:
         try:
             with closing(self.open(path, flags)) as fd:
                 return act(fd)
-        except OSError:
+        except (OSError, ValueError):
             return None
 
 

@@ -12,7 +12,7 @@ from oci_gpu_hook.formats import jsontext
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.host.source import read_source
-from oci_gpu_hook.kernel.filetypes import is_open_to_others, is_regular
+from oci_gpu_hook.kernel.filetypes import is_regular
 from oci_gpu_hook.request import sources
 from oci_gpu_hook.request.vendorrequest import KnownVendor
 from oci_gpu_hook.request.words import CDI_FOLDERS, is_flag
@@ -106,7 +106,7 @@ def content(root: HostRoot, path: str) -> bytes:
     data = read_source(root.fd, path, LARGEST_FILE)
     if data is not None:
         return data
-    status, fault, remedy = root.stat(path), openness(root, path), _REMEDY
+    status, fault, remedy = root.stat(path), root.openness(path), _REMEDY
     if fault:
         remedy = "what root alone may write is read: 'chown root' and 'chmod go-w' make it so"
     elif status is None:
@@ -117,18 +117,6 @@ def content(root: HostRoot, path: str) -> bytes:
         is_large = status.st_size > LARGEST_FILE
         fault = f"it is larger than {LARGEST_FILE >> 20} MiB" if is_large else "it cannot be opened"
     raise ConfigError(f"cannot read {path if path.isascii() and path.isprintable() else quoted(path)}: {fault}", remedy)
-
-
-def openness(root: HostRoot, path: str) -> str:
-    """Why others than root may have written the file at `path`; "" if none can have."""
-    source = root.source(path)
-    if source is not None and source[1]:
-        return source[1]
-    status = root.stat(path)
-    if status is None or not is_open_to_others(status, root.roots[1]):
-        return ""
-    is_theirs = status.st_uid not in root.roots
-    return f"it is user {status.st_uid}'s" if is_theirs else "others than root may write to it"
 
 
 def files_now(root: HostRoot) -> FilesNow:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     See = Callable[[str], object]
 
 # See `inventory.HEADING`.
-HEADING = b"oci-gpu-hook vendors 411d6c59\n"
+HEADING = b"oci-gpu-hook vendors 004ce079\n"
 PREFIX = "vendor."
 
 # In bytes: the largest file of a vendor that is read.

@@ -73,7 +73,7 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at prepare' -l format -r -f -a 'text
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at prepare' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at prepare' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at cdi' -a generate -d 'Write a spec of kind nvidia.com/gpu: devices by index, UUID and MIG name, \'all\', and \'none\' (the driver\'s files)'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at cdi' -a remove -d 'Remove CDI specs that \'generate\' has written: these files, else all in /etc/cdi and /run/cdi'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at cdi' -a remove -d 'Remove CDI specs that \'generate\' has written: these files, else all where an installed engine looks for specs'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at cdi' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at cdi generate' -l vendor -r -f -d 'The devices of this vendor\'s file, such as OCI_AMD'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at cdi generate' -l kind -r -f -a 'gpu management imex gds mofed gdrcopy nvswitch' -d 'What of NVIDIA\'s: GPUs; GPUs with all that manages them; or what is beside GPUs'

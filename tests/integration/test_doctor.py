@@ -220,7 +220,15 @@ PLANTED = {
     "mkdir -p /opt/e; echo '{\"cdi-spec-dirs\": [\"/etc/cdi\", \"/opt/e\"]}' >$JSON; "
     "echo '{}' >/opt/e/theirs.json; chmod 0666 /opt/e/theirs.json":
         Planted("warn", "CDI", "/opt/e/theirs.json: others than root may write to it",
-            "chmod go-w /opt/e /opt/e/theirs.json", True),
+            "chmod go-w /opt/e/theirs.json", True),
+    "mkdir -p /opt/u/cdi; chmod 0777 /opt/u; ln -s /usr/bin/passwd /opt/u/cdi/a.yaml; "
+    "echo '{\"cdi-spec-dirs\": [\"/etc/cdi\", \"/opt/u/cdi\"]}' >$JSON":
+        Planted("warn", "CDI", "/opt/u/cdi: 'cdi' lies in a folder that others than root may write to, and who",
+            "vi /etc/docker/daemon.json"),
+    "oci-gpu-hook cdi generate --output /etc/cdi/gpu.yaml; mv /etc/cdi/gpu.yaml /tmp/x; "
+    "sed s,/usr/libexec,/usr/local/libexec, /tmp/x >/etc/cdi/gpu.yaml":
+        Planted("fail", "CDI", "/etc/cdi/gpu.yaml: it starts '/usr/local/libexec/oci/hooks.d/oci-gpu-hook', which",
+            "oci-gpu-hook cdi generate --output /etc/cdi/gpu.yaml", True),
     "oci-gpu-hook swarm resources --shares 2 --write $JSON; sed -i s/GPU=GPU-......../GPU=GPU-00000000/ $JSON":
         Planted("fail", "Docker", "/etc/docker/daemon.json gives GPU-00000000-",
             "swarm resources --shares=2 --write /etc/docker/daemon.json && systemctl restart docker", True),
@@ -228,7 +236,7 @@ PLANTED = {
     "mount -t tmpfs none /var/lib/lxc; mkdir /var/lib/lxc/one; oci-gpu-hook flags lxc 0 >/var/lib/lxc/one/config; "
     "sed -i 's/ c \\([0-9]*\\):0 rw/ c 9\\1:0 rw/' /var/lib/lxc/one/config":
         Planted("fail", "LXC", "/var/lib/lxc/one/config has no rule for /dev/nvidia-uvm, now device ",
-            "oci-gpu-hook flags lxc 0  # put these lines into"),
+            "oci-gpu-hook flags lxc 0  # replace its lines in"),
     "printf 'cdiVersion: 0.5.0\\nkind: nvidia.com/gpu\\ncontainerEdits:\\n  mounts:\\n"
     "  - hostPath: /lib/libcuda.so.580.65.06\\n' "
     ">/etc/cdi/nvidia.yaml":

@@ -113,7 +113,7 @@ def test_a_lost_gpu_takes_no_other_with_it(installed: Installed) -> None:
 
 UNLISTED = """
 oci-gpu-hook inventory refresh
-oci-gpu-hook doctor | grep -A 1 "NVML does not list"
+oci-gpu-hook doctor | grep -A 1 "NVML did not list"
 oci-gpu-hook cdi generate | grep -c '"name": "[0-9]*"'
 """
 

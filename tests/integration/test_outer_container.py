@@ -68,3 +68,12 @@ def test_on_a_host_a_missing_node_is_made(installed: Installed, bundle: Maker) -
     every.runs("/bin/sh", "-c", MADE)
     done = on_node(installed, NODES + start("runc", every))
     assert done.out.splitlines()[0] == "8", done.out
+
+
+def test_a_node_by_another_gpus_name_counts_for_none(installed: Installed, bundle: Maker) -> None:
+    """As ``--device /dev/nvidia3:/dev/nvidia0`` makes one: its number, not its name, says which GPU it is."""
+    every = bundle("debian").asks("all")
+    every.runs("/bin/sh", "-c", MADE)
+    renamed = f"{NODES}rm /dev/nvidia3 /dev/nvidia5; mknod /dev/nvidia0 c 195 3\n{MARKED}"
+    done = on_node(installed, f"{renamed}{start('runc', every)} 2>&1 || :")
+    assert "drives no GPU" in done.out and "NVIDIA H100" not in done.out, done.out

@@ -290,7 +290,10 @@ def test_of_two_specs_in_one_folder_the_first_of_ours_stays(
 
 def judged(specs: tuple[SpecFile, ...], why: str = "", again: bool = True) -> list[Finding]:
     """What is found on a host where each spec of ours is out of date for this reason; again: whether it can be made."""
-    return [*speccheck.unread(specs), *speccheck.compared(specs, "580.1", lambda spec: (why, again))]
+    return [
+        *speccheck.unread(specs, lambda path: path.endswith("link")),
+        *speccheck.compared(specs, "580.1", lambda spec: (why, again)),
+    ]
 
 
 OUR_SPEC = """{"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [
@@ -390,7 +393,29 @@ def test_a_spec_that_is_too_large_or_that_others_may_write_is_not_read(tmp_path:
     assert found.seen == (
         "/etc/cdi/2.yaml: others than root may write to it, and who writes it chooses what containers get"
     )
-    assert found.remedy == "chown root: /etc/cdi /etc/cdi/2.yaml && chmod go-w /etc/cdi /etc/cdi/2.yaml"
+    assert found.remedy == "chown root: /etc/cdi/2.yaml && chmod go-w /etc/cdi/2.yaml"
+    (found,) = judged((theirs._replace(path="/etc/cdi/link"),))
+    assert found.remedy == "rm /etc/cdi/link", "what it leads to must not become root's"
+
+
+def test_a_folder_that_others_may_write_to_is_named_and_no_spec_in_it_is_read(tmp_path: Path) -> None:
+    """A name in it may be a link to any file of the host's: no remedy names what lies there."""
+    planted(tmp_path, OUR_SPEC, OUR_SPEC)
+    hosts.plant(tmp_path, "opt/u/cdi/a.yaml", OUR_SPEC)
+    (tmp_path / "etc/cdi").chmod(0o777)
+    (tmp_path / "opt/u").chmod(0o777)
+    root = HostRoot(str(tmp_path))
+    assert cdispecs.specs(root, ("/opt/u/cdi",)) == ()
+    opened = [(folder, root.openness(folder)) for folder in ("/etc/cdi", "/opt/u/cdi")]
+    found = speccheck.of_folders(opened, (Reader("podman", ("/opt/u/cdi",), "/etc/containers/containers.conf"),))
+    assert [one.remedy for one in found] == [
+        "chown root: /etc/cdi && chmod go-w /etc/cdi",
+        "vi /etc/containers/containers.conf",
+    ]
+    (ours,) = planted(tmp_path / "other", OUR_SPEC)
+    reader = Reader("CRI-O", ("/opt/u/cdi",), "/etc/crio/crio.conf")
+    (unseen,) = speccheck.unseen((ours,), (reader,), lambda path: path, ("/opt/u/cdi",))
+    assert unseen.remedy == "vi /etc/crio/crio.conf", "no spec is written into a folder of a user's"
 
 
 def test_a_spec_where_an_engine_does_not_look_is_named(tmp_path: Path) -> None:

@@ -61,6 +61,11 @@ CRI = '[plugins."io.containerd.grpc.v1.cri"]\n'
             {"containerd": (("/d",), CONTAINERD), "podman": (USUAL, ""), "Docker": (USUAL, "")},
         ),
         ({CONTAINERD: f"{CRI}cdi_spec_dirs = 7\n"}, {"cdi-spec-dirs": []}, {"containerd": (USUAL, "")}),
+        (
+            {CONTAINERD: f"{CRI}enable_cdi = false\n", "/etc/containerd/conf.d/1.toml": f"{CRI}enable_cdi = true\n"},
+            {"cdi-spec-dirs": ["/a\0b", "/a\ud800", "x" * 5000, "/a" * 5000, "/ok"]},
+            {"containerd": (USUAL, ""), "Docker": (("/a\0b", "/a\ud800", "/ok"), DOCKER)},
+        ),
     ],
 )
 def test_where_each_engine_looks_for_cdi_specs(

@@ -133,3 +133,15 @@ def test_a_half_written_word_is_told(word: str) -> None:
 def test_words_are_read() -> None:
     spec = options(["--cdi", "utility", "--cdi-means", "nvidia0=a/b,dri/card1=a/b"]).spec
     assert spec is not None and spec.means == (("/dev/nvidia0", "a/b"), ("/dev/dri/card1", "a/b"))
+
+
+def test_a_mig_device_whose_name_is_not_known_now_may_be_another() -> None:
+    """It may have been made again with the same instances; a rootless engine may not read what NVML has said."""
+    named, unnamed = (MigDevice(0, None, uuid, "", 5, 0, 30, 31) for uuid in ("MIG-a", None))
+    then, now = inventory(gpu(0, "GPU-a"), migs=(named,)), inventory(gpu(0, "GPU-a"), migs=(unnamed,))
+    given = ((f"{CAP}30", 505, 30), (f"{CAP}31", 505, 31))
+    with pytest.raises(DriverError, match=f"whether {CAP}31 is still MIG-a is not known: NVML was not asked since"):
+        check(then, now, given)
+    check(then, then, given)
+    check(now, then, given)
+    meanings.check(meanings.of_nvidia(then), meanings.of_nvidia(now), given, now.devices, has_names=False)

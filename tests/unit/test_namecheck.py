@@ -10,7 +10,7 @@ import pytest
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import FAIL, PASS, namecheck
 from tests.unit import hosts
-from tests.vocabulary.host import MIG_UUID, everything
+from tests.vocabulary.host import MIG_UUID, UUID, everything
 
 FILE = "/etc/docker/daemon.json"
 HERE, GONE = hosts.uuid(0), hosts.uuid(9)
@@ -25,11 +25,19 @@ def test_resources_of_swarm_are_compared_with_the_host() -> None:
     (well,) = judged(f"GPU={HERE}", f"GPU={MIG_UUID}", "SSD=2", 7)
     assert well == (PASS, f"{FILE} gives Swarm's tasks what this host has: {HERE} and 1 more", "")
     ((level, seen, remedy),) = judged(f"NVIDIA-GPU={HERE}-0", f"NVIDIA-GPU={GONE}-0", f"NVIDIA-GPU={GONE}-1")
-    assert (level, seen) == (FAIL, f"{FILE} gives {GONE} to Swarm's tasks, which this host does not have")
+    assert (level, seen) == (FAIL, f"{FILE} gives {GONE} to Swarm's tasks, which is no device for them here")
     again = f"oci-gpu-hook swarm resources --name NVIDIA-GPU --shares=2 --write {FILE}"
     assert remedy == f"oci-gpu-hook inventory refresh && {again} && systemctl restart docker"
-    ((level, _, remedy),) = judged(f"-x y={GONE}")
-    assert (level, "-x" in remedy) == (FAIL, False), "a name that no option can have is no word of a command"
+    for resource in (f"-x y={GONE}", f"GPU={GONE}-150"):
+        ((level, _, remedy),) = judged(resource)
+        assert (level, f"vi {FILE}  # node-generic-resources" in remedy) == (FAIL, True), "no command can name it"
+
+
+def test_names_are_compared_as_a_start_reads_them() -> None:
+    (well,) = judged(f"GPU={HERE.lower()}", f"GPU={HERE.upper()}")
+    assert well[0] == PASS
+    (parted,) = judged(f"GPU={UUID}")
+    assert parted[0] == FAIL, "a GPU that is divided is given by its MIG devices alone"
 
 
 @pytest.mark.parametrize("values", [{}, {"node-generic-resources": "GPU=GPU-1"}, {"node-generic-resources": ["GPU=2"]}])
@@ -55,27 +63,33 @@ def rules(*numbers: str) -> str:
 def configured(tree: Path, text: str) -> list[tuple[str, str]]:
     root = hosts.host(tree, gpus=1)
     hosts.plant(tree, "var/lib/lxc/a/config", text)
+    hosts.plant(tree, "sys/fs/cgroup/cgroup.controllers", "")
     return [(one.level, one.seen) for one in namecheck.configurations(root, hosts.surveyed(root))]
 
 
 def test_rules_of_lxc_are_compared_with_the_nodes_numbers(tmp_path: Path) -> None:
     path = "/var/lib/lxc/a/config"
     numbers = ["195:255", "195:0", "505:0", "505:1"]
+    well, none = [(PASS, f"{path}: its rules are for the nodes of 0")], [(PASS, f"{path}: it has no rules of its own")]
+    moved = [(FAIL, f"{path} has no rule for /dev/nvidia-uvm and 1 more, now device 505:0")]
+    ours, older = HOOK.format("0"), rules("195:255", "195:0", "77:0", "77:1")
     cases = {
         "other": ("lxc.hook.mount = /usr/bin/other\n" + rules("1:2"), []),
-        "well": (HOOK.format("0") + rules(*numbers), [(PASS, f"{path} has rules for the nodes of 0")]),
-        "whole": (HOOK.format("0") + rules("195:*", "505:*"), [(PASS, f"{path} has rules for the nodes of 0")]),
-        # Whoever sets no rules has none to compare.
-        "none": (HOOK.format("0"), [(PASS, f"{path} has rules for the nodes of 0")]),
-        "moved": (
-            HOOK.format("0") + rules("195:255", "195:0", "77:0", "77:1"),
-            [(FAIL, f"{path} has no rule for /dev/nvidia-uvm and 1 more, now device 505:0")],
-        ),
+        "well": (ours + rules(*numbers), well),
+        "whole": (ours + rules("195:*", "505:*"), well),
+        "all": (ours + "lxc.cgroup2.devices.allow = a\n", well),
+        "none": (ours, none),
+        "v1": (ours + rules(*numbers).replace("cgroup2", "cgroup"), none),
+        "moved": (ours + older, moved),
         "gone": (
             HOOK.format(GONE) + rules(*numbers),
             [(FAIL, f"{path}: unknown device '{GONE}': this host has index 0")],
         ),
+        "last": (HOOK.format("7") + ours + rules(*numbers), well),
+        "upper": (HOOK.format(HERE.upper()) + older, moved),
+        "no name": (HOOK.format("$(x)") + older, [(FAIL, f"{path}: unknown device '$(x)' in {path}")]),
         "garbage": ("\0\xff" * 100, []),
+        "long": ("lxc.hook.mount = " + "nvidia-container-cli " * 100_000, []),
     }
     for name, (text, wanted) in cases.items():
         assert configured(tmp_path / name, text) == wanted, name

@@ -185,6 +185,42 @@ def test_a_folder_that_others_may_fill_is_left_out(tmp_path: Path) -> None:
     assert sentence in survey.survey(root).unknown
 
 
+@pytest.mark.parametrize(
+    ("path", "mode", "left"),
+    [
+        (f"{hosts.LIBRARY_FOLDER}/libcuda.so.{hosts.VERSION}", 0o666, "libraries"),
+        (f"{hosts.LIBRARY_FOLDER}", 0o775, "libraries"),
+        ("usr", 0o777, "libraries"),
+        ("usr/bin/nvidia-smi", 0o757, "binaries"),
+        ("usr/bin", 0o775, "binaries"),
+        (f"lib/firmware/nvidia/{hosts.VERSION}", 0o777, "firmware"),
+    ],
+)
+@pytest.mark.parametrize("driver_root", ["", "run/driver"])
+def test_a_file_that_others_could_exchange_is_given_to_nobody(
+    tmp_path: Path, path: str, mode: int, left: str, driver_root: str
+) -> None:
+    """It would run in every container; a driver's root is no exception."""
+    root = hosts.host(tmp_path)
+    if driver_root:
+        (tmp_path / driver_root).mkdir(parents=True)
+        for name in ("usr", "lib"):
+            (tmp_path / name).rename(tmp_path / driver_root / name)
+    whole = survey.survey(root, f"/{driver_root}")
+    (tmp_path / driver_root / path).chmod(mode)
+    found = survey.survey(root, f"/{driver_root}")
+    assert len(getattr(found, left)) < len(getattr(whole, left))
+    assert any(" is left out: " in sentence for sentence in found.unknown), found.unknown
+
+
+def test_a_driver_root_that_is_anothers_is_none(tmp_path: Path) -> None:
+    root = hosts.host(tmp_path)
+    (tmp_path / "run/driver").mkdir(parents=True)
+    (tmp_path / "run/driver").chmod(0o777)
+    with pytest.raises(DriverError, match="the driver root /run/driver is not used: others than root may write to it"):
+        survey.survey(root, "/run/driver")
+
+
 def test_only_sockets_that_exist_are_found(tmp_path: Path) -> None:
     root = hosts.host(tmp_path)
     assert [ipc.path for ipc in nodes.ipc_paths(root)] == ["/var/run/nvidia-persistenced/socket"]

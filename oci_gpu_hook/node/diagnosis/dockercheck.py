@@ -21,7 +21,6 @@ from oci_gpu_hook.node.engines import containerdevices, containerrecords, instal
 from oci_gpu_hook.node.engines.installed import PATH, RUNTIME, Runtime, executable
 from oci_gpu_hook.node.machine import processes, untrusted
 from oci_gpu_hook.record import NamedTuple
-from oci_gpu_hook.vendors import folders
 
 _CHECK = "Docker"
 # dockerd looks for it in its PATH, once, when it starts.
@@ -109,7 +108,7 @@ def docker(root: HostRoot, found: Docker, entry: str, tool: str) -> list[Finding
         findings.append(warned(_CHECK, f"{found.file}: {err}", "vi", found.file))
     else:
         # Who else than root could decide what dockerd reads could be root.
-        fault = folders.openness(root, found.file)
+        fault = root.openness(found.file)
         if fault:
             # What others may have written must not become root's.
             remedy = command("rm", found.file, note="a link: write a file in its place")

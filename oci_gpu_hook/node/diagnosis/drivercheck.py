@@ -73,8 +73,10 @@ def driver(
             return [passed("driver", seen), *folder(root)], None
         return [absent(root, driver_root, modules, err, tool)], None
     there = saved_inventory.with_nodes(root, found)
+    families = saved_inventory.with_nodes(root, found, ("modeset", "caps", "imex")).devices
+    numbered = (*there.devices, *[node for node in families if node.family and node.present])
     findings = [*_parts(there, tool), _firmware(root, there, tool), _loader_cache(root, driver_root)]
-    return [*findings, *_gpus(root, there), *_nodes(root, there.devices)], found
+    return [*findings, *_gpus(root, there), *_nodes(root, numbered)], found
 
 
 def absent(root: HostRoot, driver_root: str, modules: tuple[str, ...], err: DriverError, tool: str) -> Finding:
@@ -210,7 +212,8 @@ def _nodes(root: HostRoot, wanted: tuple[DeviceNode, ...]) -> list[Finding]:
         elif number(status) != (node.major, node.minor):
             major, minor = number(status)
             seen = f"{node.path} is device {major}:{minor}, the driver's is {node.major}:{node.minor}"
-            findings.append(failed("nodes", seen, then(command("rm", node.path), _made(wanted))))
+            again = command("oci-gpu-hook", "prepare") if node.family else _made(wanted)
+            findings.append(failed("nodes", seen, then(command("rm", node.path), again)))
     if missing:
         # The hook makes nodes in containers, but in a user namespace it must bind the host's.
         seen = f"{listed(missing, 1)} missing: rootless containers cannot have them"
@@ -222,7 +225,8 @@ def _nodes(root: HostRoot, wanted: tuple[DeviceNode, ...]) -> list[Finding]:
         group = f" without --group-add {narrow[0].gid} (rootless podman: keep-groups)" if narrow[0].mode & 0o060 else ""
         seen = f"{listed(paths, 1)} of mode {narrow[0].mode:04o}: containers as other users cannot open them{group}"
         findings.append(warned("nodes", seen, "chmod", "0666", *paths))
-    return findings or [passed("nodes", f"{len(wanted)}, with the driver's numbers and mode 0666")]
+    usual = [node for node in wanted if not node.family]
+    return findings or [passed("nodes", f"{len(usual)}, with the driver's numbers and mode 0666")]
 
 
 def rdma(root: HostRoot, kernel: Kernel) -> list[Finding]:
@@ -252,10 +256,13 @@ def inventory(root: HostRoot, saved: DriverInventory | None) -> Finding:
         seen = "none is saved" if root.stat(saved_inventory.SAVED) is None else "what is saved is no longer true"
         return warned("inventory", f"{seen}: each start looks at the driver again", REFRESH)
     if saved.unlisted and not nodes.is_container(root):
-        seen = f"NVML does not list {listed(saved.unlisted)}, which the kernel module has: no container gets it"
-        return failed("inventory", seen, KERNELS_LOG)
+        seen = f"NVML did not list {listed(saved.unlisted)}, which the kernel module has: no container gets it"
+        # NVML may list it since it was asked.
+        return failed("inventory", seen, then(REFRESH, KERNELS_LOG))
     if saved.unknown:
-        return warned("inventory", f"not known: {saved.unknown[0]}", REFRESH)
+        left_out, is_left_out, _ = saved.unknown[0].partition(" is left out: ")
+        owners = command("namei", "--owners", "--modes", left_out, note="only root may own it and write to it")
+        return warned("inventory", f"not known: {saved.unknown[0]}", owners if is_left_out else REFRESH)
     return passed("inventory", f"saved, and true for driver {saved.driver_version}")
 
 

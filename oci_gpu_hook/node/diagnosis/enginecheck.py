@@ -15,7 +15,6 @@ from oci_gpu_hook.node.diagnosis.systemcheck import python, version_numbers
 from oci_gpu_hook.node.engines.installed import Engine, Runtime, find_program, of_containerd
 from oci_gpu_hook.node.engines.registrations import NVIDIAS, OURS, REGISTRATION, Registration
 from oci_gpu_hook.node.machine import apart, toml
-from oci_gpu_hook.vendors import folders
 
 Engines = tuple[Engine, ...]
 Registered = tuple[Registration, ...]
@@ -160,7 +159,7 @@ def podmans_version(root: HostRoot) -> str:
 
     Not for another root than this host's, and not if others than root could have written the program.
     """
-    if root.path != "/" or root.stat(_PODMAN) is None or folders.openness(root, _PODMAN):
+    if root.path != "/" or root.stat(_PODMAN) is None or root.openness(_PODMAN):
         return ""
     try:
         words = apart.program([_PODMAN, "--version"], _PODMANS_SECONDS, _ENVIRONMENT).out.split()

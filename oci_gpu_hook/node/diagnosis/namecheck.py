@@ -7,72 +7,97 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import Any
 
 from oci_gpu_hook.driver.inventory import DriverInventory, with_nodes
-from oci_gpu_hook.errors import HookError, plain
+from oci_gpu_hook.errors import HookError, RequestError, plain
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import Finding, failed, listed, passed
 from oci_gpu_hook.node.diagnosis.remedy import REFRESH, command, is_name, then
 from oci_gpu_hook.node.machine import untrusted
 from oci_gpu_hook.planning import selection
 from oci_gpu_hook.request.parse import Request
-from oci_gpu_hook.request.words import CAPABILITIES, items
-from oci_gpu_hook.vendors.folders import openness
+from oci_gpu_hook.request.selectors import canonical
+from oci_gpu_hook.request.words import ALL, CAPABILITIES, items
 
 _RESOURCES = "node-generic-resources"
-# A device, and the number of its share.
-_RESOURCE = re.compile(r"([^=]+)=((GPU|MIG)-[0-9a-f-]{36})(?:-([0-9]{1,3}))?", re.IGNORECASE)
+_MOST_SHARES = 100
 _LXC = "/var/lib/lxc"
-_HOOK = re.compile(r"^lxc\.hook\.mount\s*=.*\bnvidia-container-cli (.*--device=([^\s'\"]+).*)$", re.MULTILINE)
-_RULE = re.compile(r"^lxc\.cgroup2?\.devices\.allow\s*=\s*c (\d+):(\d+|\*) rw", re.MULTILINE)
+_PROGRAM = "nvidia-container-cli"
+_RULE = re.compile(r"lxc\.(cgroup2?)\.devices\.allow\s*=\s*(?:a|c (\d+|\*):(\d+|\*) \w+)\s*")
 
 
 def resources(file: str, values: dict[str, Any], found: DriverInventory) -> list[Finding]:
     """Swarm's resources in dockerd's settings, of which each must name a GPU or a MIG device of this host."""
     named = values.get(_RESOURCES)
-    matches = [_RESOURCE.fullmatch(it) for it in named if isinstance(it, str)] if isinstance(named, list) else []
-    rows = [match.groups() for match in matches if match]
-    uuids = {"GPU": [gpu.uuid for gpu in found.gpus], "MIG": [it.uuid for it in found.mig_devices]}
-    # One that has no UUID yet may be any.
-    gone = [(kind, uuid) for kind, uuid, what, _ in rows if uuid not in uuids[what] and None not in uuids[what]]
-    if not rows:
+    rows = [it.partition("=") for it in named if isinstance(it, str)] if isinstance(named, list) else []
+    devices = [(kind, name, uuid) for kind, _, name in rows if (uuid := _uuid(name))]
+    divided = {it.gpu for it in found.mig_devices}
+    # As `swarm resources` names them.  One that has no UUID yet may be any.
+    here = [gpu.uuid for gpu in found.gpus if gpu.nvml_index not in divided]
+    here += [it.uuid for it in found.mig_devices]
+    gone = [] if None in here else [(kind, uuid) for kind, _, uuid in devices if uuid not in here]
+    if not devices:
         return []
     if not gone:
-        return [passed("Docker", f"{file} gives Swarm's tasks what this host has: {listed([it[1] for it in rows], 1)}")]
-    kind = gone[0][0]
-    shares = [int(share) + 1 for name, _, _, share in rows if name == kind and share]
-    words = ["swarm", "resources", *(["--name", kind] if is_name(kind) and kind != "GPU" else [])]
-    words += [f"--shares={max(shares)}"] if shares else []
-    seen = f"{file} gives {gone[0][1]} to Swarm's tasks, which this host does not have"
-    again = command("oci-gpu-hook", *words, "--write", file)
+        seen = f"{file} gives Swarm's tasks what this host has: {listed([it[-1] for it in devices], 1)}"
+        return [passed("Docker", seen)]
+    kind, uuid = gone[0]
+    shares = [int(share) + 1 for other, name, uuid in devices if other == kind and (share := name[len(uuid) + 1 :])]
+    words = [*(["--name", kind] if kind != "GPU" else []), *([f"--shares={max(shares)}"] if shares else [])]
+    again = command("oci-gpu-hook", "swarm", "resources", *words, "--write", file)
+    if not is_name(kind) or max(shares, default=0) > _MOST_SHARES:
+        again = command("vi", file, note=_RESOURCES)
+    seen = f"{file} gives {uuid} to Swarm's tasks, which is no device for them here"
     return [failed("Docker", seen, then(REFRESH, again, command("systemctl", "restart", "docker")))]
+
+
+def _uuid(name: str) -> str:
+    """The UUID in a resource's name, of a share too; "" for any other resource."""
+    with suppress(RequestError):
+        found = canonical(name, "")
+        return found if found.startswith(("GPU-", "MIG-")) and "/" not in found else ""
+    return ""
 
 
 def configurations(root: HostRoot, found: DriverInventory) -> list[Finding]:
     """LXC's configurations with lines of `flags lxc`: their rules must be for the numbers that the nodes have now."""
     findings = []
+    version = "cgroup2" if root.stat("/sys/fs/cgroup/cgroup.controllers") is not None else "cgroup"
     paths = [f"{_LXC}/{name}/config" for name in root.names(_LXC)]
-    for path in [path for path in paths if not openness(root, path)]:
-        text = (untrusted.read_file(root, path) or b"").decode("utf-8", "replace")
-        if match := _HOOK.search(text):
-            findings.append(_configuration(root, path, text, match, found))
+    for path in [path for path in paths if not root.openness(path)]:
+        lines = (untrusted.read_file(root, path) or b"").decode("utf-8", "replace").splitlines()
+        hooks = [line for line in lines if line.startswith("lxc.hook.mount") and _PROGRAM in line]
+        if hooks and "--device=" in hooks[-1]:
+            rules = [match.groups() for line in lines if (match := _RULE.fullmatch(line))]
+            allowed = [tuple(number) for group, *number in rules if group == version]
+            findings.append(_configuration(root, path, hooks[-1], allowed, found))
     return findings
 
 
-def _configuration(root: HostRoot, path: str, text: str, hook: re.Match[str], found: DriverInventory) -> Finding:
-    words, names = re.findall(r"--(\w+)", hook[1]), tuple(items(hook[2]))
-    request = Request("cli", names, tuple([name for name in CAPABILITIES if name in words]))
-    allowed = {(int(major), minor) for major, minor in _RULE.findall(text)}
-    again = command("oci-gpu-hook", "flags", "lxc", *names, note=f"put these lines into {path}")
+def _configuration(
+    root: HostRoot, path: str, hook: str, allowed: list[tuple[str | None, ...]], found: DriverInventory
+) -> Finding:
+    """One configuration; allowed: major and minor of each rule, "*" and None for any."""
+    options = dict([word.strip("'\"").partition("=")[::2] for word in hook.split() if "--" in word])
     try:
+        names = tuple([canonical(it, path) if it != ALL else it for it in items(options["--device"])])
+        request = Request("cli", names, tuple([name for name in CAPABILITIES if f"--{name}" in options]))
         selected = selection.select(request, found)
         wanted = selection.nodes(request, selected, with_nodes(root, found, selection.families(request)))
     except HookError as err:
-        return failed("LXC", f"{path}: {plain(err.message)}", again)
-    closed = [node for node, _ in wanted if not {(node.major, str(node.minor)), (node.major, "*")} & allowed]
-    if closed and allowed:
-        node = closed[0]
-        seen = f"{path} has no rule for {listed([it.path for it in closed], 1)}, now device {node.major}:{node.minor}"
-        return failed("LXC", seen, again)
-    return passed("LXC", f"{path} has rules for the nodes of {','.join(names)}")
+        return failed("LXC", f"{path}: {plain(err.message)}", "vi", path)
+    any_of = (None, "*")
+    closed = [
+        node
+        for node, _ in wanted
+        if not [1 for at, n in allowed if at in (*any_of, str(node.major)) and n in (*any_of, str(node.minor))]
+    ]
+    if not allowed or not closed:
+        seen = f"its rules are for the nodes of {','.join(names)}" if allowed else "it has no rules of its own"
+        return passed("LXC", f"{path}: {seen}")
+    node = closed[0]
+    seen = f"{path} has no rule for {listed([it.path for it in closed], 1)}, now device {node.major}:{node.minor}"
+    again = command("oci-gpu-hook", "flags", "lxc", *names, note=f"replace its lines in {path} by these")
+    return failed("LXC", seen, again)

@@ -27,13 +27,11 @@ def compared(
     if version and not [spec for spec in specs if spec.kind == GPU or spec.fault]:
         findings.append(passed("CDI", "no spec: the hook needs none"))
     for spec in [spec for spec in specs if version or spec.kind not in (GPU, MANAGEMENT)]:
-        same = [
-            it for it in specs if (it.folder, it.kind) == (spec.folder, spec.kind) and (it.is_ours or it.kind == GPU)
-        ]
-        # The first one of ours is to stay.
-        kept = next((it for it in same if it.is_ours), same[0] if same else spec)
+        ours = [it for it in specs if (it.folder, it.kind, it.is_ours) == (spec.folder, spec.kind, True)]
+        # Of ours the first one is to stay.
+        kept = ours[0] if ours else spec
         remove = command("rm", spec.path)
-        if spec.is_ours and spec != kept:
+        if spec != kept:
             seen = f"{spec.path} and {kept.path} give the same devices, and engines take neither"
             findings.append(failed("CDI", seen, remove))
         elif spec.is_ours:
@@ -43,15 +41,12 @@ def compared(
             seen = f"{spec.path} says what the host has"
             findings.append(failed("CDI", f"{spec.path}: {why}", remedy) if why else passed("CDI", seen))
         elif spec.kind == GPU:
-            findings.append(_of_others(spec, kept, version))
+            findings.append(_of_others(spec, version))
     return findings
 
 
-def _of_others(spec: SpecFile, kept: SpecFile, version: str) -> Finding:
+def _of_others(spec: SpecFile, version: str) -> Finding:
     remove = command("rm", spec.path)
-    if kept.is_ours:
-        seen = f"{spec.path} and {kept.path} give the same devices, and engines take neither"
-        return failed("CDI", seen, remove)
     if spec.driver != version and (spec.driver or not spec.fault):
         seen = f"{spec.path} is for driver {spec.driver or 'unknown'}, the host has {version}"
         return failed("CDI", seen, remove)
@@ -60,20 +55,37 @@ def _of_others(spec: SpecFile, kept: SpecFile, version: str) -> Finding:
     return warned("CDI", f"{spec.path} was made by another program: engines use it without the hook", remove)
 
 
-def unread(specs: tuple[SpecFile, ...]) -> list[Finding]:
-    """Specs that are not read: what an engine takes them for is not known."""
+def unread(specs: tuple[SpecFile, ...], is_link: Callable[[str], bool]) -> list[Finding]:
+    """Specs that are not read, in folders of root's: what an engine takes them for is not known."""
     findings = []
     for spec in [spec for spec in specs if spec.fault and spec.kind != GPU]:
         if spec.is_open:
             seen = f"{spec.path}: {spec.fault}, and who writes it chooses what containers get"
-            findings.append(warned("CDI", seen, roots_alone(spec.folder, spec.path)))
+            # What a link leads to must not become root's.
+            remedy = command("rm", spec.path) if is_link(spec.path) else roots_alone(spec.path)
+            findings.append(warned("CDI", seen, remedy))
         else:
             findings.append(warned("CDI", f"{spec.path} cannot be read: {spec.fault}", "vi", spec.path))
     return findings
 
 
-def unseen(specs: tuple[SpecFile, ...], readers: tuple[Reader, ...], real: Callable[[str], str]) -> list[Finding]:
-    """The engines that do not look where a spec of ours lies, and have no other of its kind; real: without links."""
+def of_folders(opened: list[tuple[str, str]], readers: tuple[Reader, ...]) -> list[Finding]:
+    """Folders for specs that are not root's alone, each with why: no spec in them is read here."""
+    findings = []
+    for folder, why in opened:
+        named = [reader.file for reader in readers if folder in reader.folders and reader.file]
+        seen = f"{folder}: {why}, and who writes there chooses what containers get"
+        findings.append(warned("CDI", seen, command("vi", named[0]) if named else roots_alone(folder)))
+    return findings
+
+
+def unseen(
+    specs: tuple[SpecFile, ...], readers: tuple[Reader, ...], real: Callable[[str], str], opened: tuple[str, ...] = ()
+) -> list[Finding]:
+    """The engines that do not look where a spec of ours lies, and have no other of its kind.
+
+    real: a path without links; opened: the folders that are not root's alone.
+    """
     findings = []
     ours = [(spec, real(spec.folder)) for spec in specs if spec.is_ours]
     for reader in readers:
@@ -82,8 +94,10 @@ def unseen(specs: tuple[SpecFile, ...], readers: tuple[Reader, ...], real: Calla
             whose = f"{reader.file} names " if reader.file else "by default it looks in "
             where = f"{whose}{', '.join(reader.folders) or 'no folder'}"
             remedy = command("vi", reader.file)
-            if reader.folders:
-                remedy = _again(spec, f"{reader.folders[-1]}/{spec.path.rpartition('/')[2]}")
+            if reader.folders and reader.folders[-1] not in opened:
+                # By default the last one is empty after a boot.
+                folder = reader.folders[-1 if reader.file else 0]
+                remedy = _again(spec, f"{folder}/{spec.path.rpartition('/')[2]}")
             findings.append(warned("CDI", f"{reader.engine} does not read {spec.path}: {where}", remedy))
     return findings
 

@@ -16,7 +16,6 @@ from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.request.bundle import Bundle
 from oci_gpu_hook.request.words import CAPABILITIES, CDI_FOLDERS, items
-from oci_gpu_hook.vendors.folders import openness
 
 GPU, MANAGEMENT = "nvidia.com/gpu", "management.nvidia.com/gpu"
 PROGRAM = "oci-gpu-hook"
@@ -54,18 +53,24 @@ class SpecFile(NamedTuple):
         return self.path.rpartition("/")[0]
 
 
-def specs(root: HostRoot, more: tuple[str, ...] = ()) -> tuple[SpecFile, ...]:
-    """Every spec; without PyYAML those in YAML that are for NVIDIA's GPUs; more: folders beside the usual ones."""
-    folders: dict[str, str] = {}
+def folders(root: HostRoot, more: tuple[str, ...]) -> tuple[str, ...]:
+    """The usual folders for specs, and these; of two paths of one folder the first."""
+    found: dict[str, str] = {}
     for folder in (*CDI_FOLDERS, *more):
-        folders.setdefault(root.real(folder), folder)
-    paths = [f"{folder}/{name}" for folder in folders.values() for name in root.names(folder)]
+        found.setdefault(root.real(folder), folder)
+    return tuple(found.values())
+
+
+def specs(root: HostRoot, more: tuple[str, ...] = ()) -> tuple[SpecFile, ...]:
+    """Every spec in folders of root's; without PyYAML those in YAML that are for NVIDIA's GPUs; more: see `folders`."""
+    trusted = [folder for folder in folders(root, more) if not root.openness(folder)]
+    paths = [f"{folder}/{name}" for folder in trusted for name in root.names(folder)]
     found = [_read(root, path) for path in paths if path.endswith((".yaml", ".json"))]
     return tuple([spec for spec in found if spec is not None])
 
 
 def _read(root: HostRoot, path: str) -> SpecFile | None:
-    why = openness(root, path)
+    why = root.openness(path)
     data = None if why else root.read(path)
     if data is None:
         return SpecFile(path, "", False, "", {}, why or "it is no file, or too large", bool(why))

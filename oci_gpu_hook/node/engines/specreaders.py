@@ -15,6 +15,7 @@ from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.words import CDI_FOLDERS
 
 _PROGRAMS = {"podman": "podman", "CRI-O": "crio", "containerd": "containerd"}
+_LONGEST_PATH = 4096  # PATH_MAX
 _FOLDERS, _IS_ON = "cdi_spec_dirs", "enable_cdi"
 
 
@@ -46,16 +47,21 @@ def find_readers(root: HostRoot, docker: dict[str, Any] | None, docker_file: str
 
 def _by_toml(root: HostRoot, name: str) -> Reader:
     files = [(file, values) for file, values in installed.contents(root, name) if isinstance(values, dict)]
-    off = [file for file, values in files for key, it in values.items() if key.endswith(_IS_ON) and it is False]
-    return Reader(name, (), off[-1]) if off else _reader(root, name, files)
+    # Of a key that several files have the last one counts.
+    said = [(file, it) for file, values in files for key, it in values.items() if key.endswith(_IS_ON)]
+    return Reader(name, (), said[-1][0]) if said and said[-1][1] is False else _reader(root, name, files)
 
 
 def _reader(root: HostRoot, name: str, files: list[tuple[str, dict[str, Any]]]) -> Reader:
     folders, file = installed.named_folders(files, _FOLDERS, CDI_FOLDERS)
-    return Reader(name, tuple(dict.fromkeys([resolved(root, it) for it in folders if it[:1] == "/"])), file)
+    paths = [_resolved(root, it) for it in folders if it[:1] == "/" and len(it) < _LONGEST_PATH]
+    return Reader(name, tuple(dict.fromkeys(paths)), file)
 
 
-def resolved(root: HostRoot, folder: str) -> str:
+def _resolved(root: HostRoot, folder: str) -> str:
     """A folder's path without links, as far as it is there: /var/run is a link to /run."""
-    above, slash, name = folder.rstrip("/").rpartition("/")
-    return root.real(folder) if root.stat(folder) or not above else f"{resolved(root, above)}{slash}{name}"
+    above, names = folder.rstrip("/"), ""
+    while above and root.stat(above) is None:
+        above, _, name = above.rpartition("/")
+        names = f"/{name}{names}"
+    return f"{root.real(above or '/').rstrip('/')}{names}"

@@ -91,7 +91,7 @@ def _look(root: HostRoot, inventory: Callable[[Vendor], VendorInventory | None])
         vendors, errors = folders.load_all(root)
     except ConfigError as err:
         return Present((), (WrongFile(folders.ADMINISTRATORS, err.message),))
-    wrong = [WrongFile(path, err.message, bool(folders.openness(root, path))) for path, err in errors.items()]
+    wrong = [WrongFile(path, err.message, bool(root.openness(path))) for path, err in errors.items()]
     collisions, found = folders.collisions(vendors), []
     for vendor in vendors:
         if vendor.flag in collisions:
