@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from oci_gpu_hook.planning.plan import Held, Plan, Provision
 
 
-def check(spec: Spec, found: Provision, given: tuple[tuple[str, object, object], ...]) -> None:
-    """DriverError unless the nodes that the engine has made are still what the spec means by them."""
+def check(spec: Spec, found: Provision, given: tuple[tuple[str, object, object], ...], *, has_names: bool) -> None:
+    """DriverError unless the nodes that the engine has made are still what the spec means by them; see `meanings`."""
     now: dict[str, str] = {}
     nodes: list[DeviceNode] = []
     if found.inventory is not None:
@@ -25,7 +25,7 @@ def check(spec: Spec, found: Provision, given: tuple[tuple[str, object, object],
         now.update(meanings.of_vendor(vendor))
         nodes += vendor.nodes()
     if nodes:
-        meanings.check(dict(spec.means), now, given, nodes)
+        meanings.check(dict(spec.means), now, given, nodes, has_names=has_names)
 
 
 def apart(plan: Plan, holds: Held, spec: Spec, paths: tuple[str, ...]) -> Plan:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     # Whose device each node is, by its path: parts with "/" between them, "" for what is not known.
     Meanings = dict[str, str]
 
+_REFRESH = "root must run 'oci-gpu-hook inventory refresh' on this host"
 _WRITE_AGAIN = "the administrator must write it again: 'oci-gpu-hook cdi generate --output FILE'"
 
 
@@ -42,11 +43,17 @@ def of_vendor(found: VendorState) -> Meanings:
 
 
 def check(
-    then: Meanings, now: Meanings, given: Iterable[tuple[str, object, object]], nodes: Iterable[DeviceNode]
+    then: Meanings,
+    now: Meanings,
+    given: Iterable[tuple[str, object, object]],
+    nodes: Iterable[DeviceNode],
+    *,
+    has_names: bool = True,
 ) -> None:
     """DriverError unless each node that the engine has made is still the device that the spec means by it.
 
-    given: path and number of each, None where the runtime looks it up; nodes: as the driver has them now.
+    given: path and number of each, None where the runtime looks it up; nodes: as the driver has them now; has_names:
+    whether NVML's names of MIG devices must be known, which a rootless engine may not read.
     """
     numbers = {node.path: [node.major, node.minor] for node in nodes}
     for path, *number in given:
@@ -59,6 +66,10 @@ def check(
         if (path in then or (is_one_gpus and path in now)) and not _is_same(then.get(path, ""), now.get(path, "")):
             was, is_now = [f"device {it.strip('/')}" if it else "no device" for it in (then.get(path), now.get(path))]
             raise DriverError(f"{path} is {is_now} now, and was {was} when the CDI spec was written", _WRITE_AGAIN)
+        # A MIG device that was made again has the same instances and nodes, and another name.
+        name = then.get(path, "").rpartition("/")[2]
+        if has_names and name.startswith("MIG-") and not now[path].endswith(name):
+            raise DriverError(f"whether {path} is still {name} is not known: NVML was not asked since", _REFRESH)
 
 
 def _is_same(then: str, now: str) -> bool:

@@ -39,7 +39,8 @@ def families(request: Request) -> tuple[str, ...]:
         wanted.append("modeset")
     if "display" in request.capabilities or "graphics" in request.capabilities:
         wanted.append("dri")
-    if request.imex_channels:
+    # A spec of management has given channels, whose numbers are compared.
+    if request.imex_channels or request.source == "cdi":
         wanted.append("imex")
     if request.mig_config or request.mig_monitor or any([name == ALL or is_mig(name) for name in request.devices]):
         wanted.append("caps")

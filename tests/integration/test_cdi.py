@@ -196,6 +196,7 @@ GONE = f"""{ADDRESSES}mkdir /run/gpus && cp -r /proc/driver/nvidia/gpus/$1 /run/
 mount --bind /run/gpus /proc/driver/nvidia/gpus
 {REFRESH}"""
 STALE = "rm /dev/nvidia-uvm && mknod /dev/nvidia-uvm c 1 5\n"
+OLD_CHANNEL = "rm /dev/nvidia-caps-imex-channels/channel1; mknod /dev/nvidia-caps-imex-channels/channel1 c 1 7\n"
 CHANGED = {
     "minors": (MINORS, "0", "when the CDI spec was written"),
     "a GPU less": (GONE, "1", "is no device now"),
@@ -214,6 +215,18 @@ def test_what_a_name_no_longer_means_is_refused(installed: Installed, root: Path
     done = run_podman(installed, root, "id", options=options, before=GENERATE + change, runtime=runtime)
     assert done.code != 0
     assert says in done.err + said.read_text(), done.err + said.read_text()
+
+
+def test_an_imex_channel_with_another_number_is_told_and_not_given_by_management(
+    installed: Installed, root: Path, tmp_path: Path
+) -> None:
+    """A spec of channels alone starts no hook: there doctor is the only one who can say it."""
+    before = f"oci-gpu-hook cdi generate --kind management --output /etc/cdi/m.yaml\n{OLD_CHANNEL}"
+    before += "oci-gpu-hook doctor | grep 'fail  nodes' || :\n"
+    options = "--device management.nvidia.com/gpu=all"
+    done = run_podman(installed, root, "id", options=options, before=before, runtime="runc", description=more(tmp_path))
+    assert "/dev/nvidia-caps-imex-channels/channel1 is device 1:7, the driver's is " in done.out, done.out
+    assert done.code != 0 and "channel1 was made as 1:7" in done.err, done.err
 
 
 def test_a_change_of_another_device_stops_nobody(installed: Installed, root: Path) -> None:
