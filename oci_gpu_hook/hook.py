@@ -48,13 +48,9 @@ def main(stage: str, arguments: list[str]) -> int:
             state = progress.state = _in_time(lambda: read_state(_STDIN, posix.environ.get(_READ_BEFORE, b"")))
             start(progress, state, options, stage)
         except ExcessError as err:
-            from oci_gpu_hook.request import mentions
-
-            # Of a container that may not ask, it does not matter what is beyond the part that is read.
-            inputs = (_STDIN, err, progress.state, options.config)
-            if options.spec is not None or _in_time(lambda: mentions.are_in_start(*inputs)):
+            if err.may_ask():
                 raise
-            return DONE
+            _not_known(progress, options, err)
     except Exception as err:
         code = sentence.failure(err)
         # At a wrong stage journal and /proc may be the container's own.
@@ -105,7 +101,8 @@ def start(progress: Progress, state: State, options: Options, stage: str = "") -
 
         state = progress.state = state._replace(bundle=crun.bundle_of(state))
         if not state.bundle:
-            _without_bundle(progress, state, options)
+            missing = "the runtime says that the bundle is '/', and keeps it nowhere that is known"
+            _not_known(progress, options, BundleError(missing, ENGINE_HINT))
             return
     bundle = read_bundle(state.bundle)
     if stage == "createRuntime" and options.spec is None and asking.is_served(bundle):
@@ -133,12 +130,13 @@ def start(progress: Progress, state: State, options: Options, stage: str = "") -
         _label_only(question, allowed)
 
 
-def _without_bundle(progress: Progress, state: State, options: Options) -> None:
-    """A start without a config.json: BundleError if there is a sign of a request, else a note and a record."""
-    missing = "the runtime says that the bundle is '/', and keeps it nowhere that is known"
-    if options.spec is not None or any([key.startswith(sources.CDI_ANNOTATIONS) for key in state.annotations]):
-        raise BundleError(missing, ENGINE_HINT)
-    note = f"whether the container asks for a GPU is not known, and it gets none: {missing}"
+def _not_known(progress: Progress, options: Options, missing: BundleError) -> None:
+    """A start whose request cannot be read: `missing` if there is a sign of one, else a note and a record."""
+    state = progress.state
+    annotations = state.annotations if state is not None else {}
+    if options.spec is not None or any([key.startswith(sources.CDI_ANNOTATIONS) for key in annotations]):
+        raise missing
+    note = f"whether the container asks for a GPU is not known, and it gets none: {missing.message}"
     progress.keep((note,))
     progress.say()
     _tell_runtime(note)

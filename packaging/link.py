@@ -48,8 +48,6 @@ ROOTS = {
     # Without a saved inventory that is still true.
     "survey": ("driver.survey",),
     "settings": ("request.settingsfile",),
-    # If the state or config.json has more than is read.
-    "excess": ("request.mentions",),
     # If a container's environment is not accepted, or Swarm counts devices.
     "docker": ("host.docker",),
     # If sections go by images, and no annotation tells the container's.

@@ -188,7 +188,8 @@ class Bundle(NamedTuple):
         if not isinstance(value, kind):
             raise self._wrong_shape(f"{where} is not {_KINDS[kind]}")
         if most is not None and len(value) > most:
-            raise ExcessError(f"{self.path}/config.json: {where} has more than {most} items", [])
+            read = repr(self.document).replace("'", '"').encode("utf-8", "replace")
+            raise ExcessError(f"{self.path}/config.json: {where} has more than {most} items", [read])
         return value
 
     def _wrong_shape(self, what: str) -> BundleError:

@@ -24,12 +24,21 @@ _BYTES_OF_VALUE = 20
 _LONGEST_ID = 1024
 
 
+# As in hooks.d/asking.bash.
+_ASKING = (b"NVIDIA_", b"CUDA_VERSION", b"cdi.k8s.io", b"nvidia-container-devices", b"nvidia_driver_", b'"OCI_')
+
+
 class ExcessError(BundleError):
     """The state or config.json has more than any engine writes.  read: the pieces of it that were read."""
 
     def __init__(self, message: str, read: list[bytes]) -> None:
         super().__init__(message, ENGINE_HINT)
-        self.read = read
+        self._read = read
+
+    def may_ask(self) -> bool:
+        """Whether what was read has a sign of a request for a GPU."""
+        text = b"".join(self._read)
+        return any([word in text for word in _ASKING])
 
 
 class State(NamedTuple):

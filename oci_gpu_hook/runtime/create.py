@@ -71,7 +71,7 @@ def add_hook(config: str, registration: str) -> None:
 def _asks(config: str) -> bool:
     """Whether the container asks for a GPU, as far as that can be told once something has failed."""
     from oci_gpu_hook.asking import Options, Question
-    from oci_gpu_hook.request import mentions, settings
+    from oci_gpu_hook.request import settings
     from oci_gpu_hook.request.bundle import Bundle
 
     try:
@@ -79,8 +79,8 @@ def _asks(config: str) -> bool:
         question = Question(bundle, State(), Options())
         if question.may_ask():
             return True
-    except ExcessError:
-        return mentions.are_in_file(config, mentions.words_of(None))
+    except ExcessError as err:
+        return err.may_ask()
     except (BundleError, RequestError):
         return True
     try:

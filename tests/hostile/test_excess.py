@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A config.json with far more than any engine writes: who asks for nothing starts, and nobody takes memory by it."""
+"""A config.json with far more than any engine writes: who asks for nothing starts, and no start takes memory by it."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def bounded(made: Bundle) -> Bundle:
 
 
 @pytest.mark.parametrize("runtime", BOTH)
-def test_who_asks_for_nothing_starts(installed: Installed, bundle: Maker, runtime: str) -> None:
-    """By annotations, which the state has as well, and by what the state has not; who asks is refused."""
-    cases = {"many": MANY, "long": LONG, "asks": MANY, "others": {}}
+def test_a_container_without_a_sign_of_a_request_starts(installed: Installed, bundle: Maker, runtime: str) -> None:
+    """By annotations, which the state has as well, and by what the state has not; with a sign it is refused."""
+    cases = {"many": MANY, "long": LONG, "asks": {}, "others": {}}
     scripts = {}
     for name, said_of_it in cases.items():
         made = bounded(bundle("busybox").asks("0" if name == "asks" else None))
         made.config["annotations"] = said_of_it
-        if name == "others":
+        if name in ("asks", "others"):
             made.config["unknown"] = [*range(300_000)]
         made.runs("/bin/sh", "-c", "echo started; ls /dev")
         scripts[name] = f"{start(runtime, made)} 2>&1 || echo stopped"
@@ -42,4 +42,4 @@ def test_who_asks_for_nothing_starts(installed: Installed, bundle: Maker, runtim
     *_, said, last = seen.pop("asks")
     assert last == "stopped" and re.search(r"exit (status|code:) 3\b", said), said[-500:]
     for name, lines in seen.items():
-        assert lines[0] == "started" and "nvidiactl" not in lines, (name, lines[:5])
+        assert "started" in lines[:2] and "nvidiactl" not in lines, (name, lines[:5])
