@@ -79,7 +79,7 @@ def _mapped(made: Bundle) -> Bundle:
     # pytest's folders are its user's alone.
     for folder in (made.path, *list(made.path.parents)[:3]):
         folder.chmod(0o755)
-    tells = f"""sed 's#"bundle":"/"#"bundle":"{made.path}"#' | {PROCDRIVER["path"]}"""
+    tells = f"""sed -E 's#"bundle": *"(\\\\)?/"#"bundle":"{made.path}"#' | {PROCDRIVER["path"]}"""
     first, *others = made.config["hooks"]["createRuntime"]
     assert first == PROCDRIVER
     first = {"path": "/bin/sh", "args": ["sh", "-c", tells]}

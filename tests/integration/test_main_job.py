@@ -194,7 +194,7 @@ def test_a_bundle_that_crun_does_not_tell_is_found(installed: Installed, bundle:
     made.config["linux"]["devices"] = [FUSE]
     made.config["root"]["path"] = str(made.rootfs)
     # The simulated driver is no part of this.
-    tells = f"""sed 's#"bundle":"/"#"bundle":"{made.path}"#' | {PROCDRIVER["path"]}"""
+    tells = f"""sed -E 's#"bundle": *"(\\\\)?/"#"bundle":"{made.path}"#' | {PROCDRIVER["path"]}"""
     made.config["hooks"]["createRuntime"][0] = {"path": "/bin/sh", "args": ["sh", "-c", tells]}
     made.runs("/bin/sh", "-c", "ls /dev/nvidia[0-9]* 2>/dev/null | wc -l")
     collects = f"{sys.executable} -c {shlex.quote(COLLECTS)}"

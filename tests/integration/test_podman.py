@@ -53,7 +53,8 @@ TOLD = r"""
 cat >/run/told <<'END'
 state=$(cat)
 id=$(echo "$state" | sed 's/.*"id": *"\([0-9a-f]*\).*/\1/')
-echo "$state" | sed "s#\"bundle\": *\"/\"#\"bundle\":\"{folder}/storage/vfs-containers/$id/userdata\"#" | {procdriver}
+own={folder}/storage/vfs-containers/$id/userdata
+echo "$state" | sed -E "s#\"bundle\": *\"(\\\\)?/\"#\"bundle\":\"$own\"#" | {procdriver}
 END
 sed -i 's#"path": *"{procdriver}"#"path": "/bin/sh", "args": ["sh", "/run/told"]#' /usr/libexec/gpunode/hooks.d/*.json
 """

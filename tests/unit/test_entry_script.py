@@ -129,6 +129,32 @@ def test_a_container_that_asks_for_nothing_needs_no_python(script: Script, inden
     assert script.start(state, cwd=script.bundle) == (False, b"")
 
 
+# In each way in which a writer of JSON may put blanks, and escape a slash, as json-c does for crun since 1.28.
+BLANKS: list[dict[str, Any]] = [
+    {"separators": (",", ":")},
+    {"separators": (", ", ": ")},
+    {"separators": (",", ": "), "indent": 1},
+    {"separators": (",", ": "), "indent": "\t"},
+    {"separators": (",", ":"), "indent": 2},
+]
+
+
+@pytest.mark.parametrize("slash", ["/", r"\/"])
+@pytest.mark.parametrize("blanks", BLANKS, ids=str)
+@pytest.mark.parametrize("runtimes", ["ociVersion id pid bundle status annotations", "bundle annotations pid id"])
+def test_every_spelling_of_a_state_is_read_without_python(
+    script: Script, slash: str, blanks: dict[str, Any], runtimes: str
+) -> None:
+    values = {"ociVersion": "1.0", "id": "c", "pid": 1, "status": "created", "bundle": str(script.bundle)}
+    values["annotations"] = {"org.opencontainers.image.stopSignal": "SIGTERM", "a/b": "/c\\/d"}
+    document = {key: values[key] for key in runtimes.split()}
+    for asks, env in ((False, ()), (True, ("NVIDIA_VISIBLE_DEVICES=0",))):
+        script.config(json.dumps(config(*env), **blanks).replace("/", slash))
+        state = json.dumps(document, **blanks).replace("/", slash).encode()
+        assert script.start(state) == (asks, state if asks else b"")
+        assert python_finds_a_request(state) is asks
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -290,7 +316,9 @@ def test_any_words_but_the_stage_alone_are_pythons(script: Script, words: tuple[
         '{"bundle" : "BUNDLE", "annotations": {"bundle": "OTHER"}}',
         r'{"bundle": "OTHER", "\u0062undle": "BUNDLE"}',
         '{"bundle": "relative"}',
-        r'{"bundle": "\/BUNDLE"}',
+        r'{"bundle": "\\/BUNDLE"}',
+        r'{"bundle": "BUNDLE\\/x"}',
+        r'{"bundle": "BUNDLE\\\/x"}',
         '{"bundle": 1}',
         '{"bundle": "BUNDLE", "annotations": {"cdi.k8s.io/x": "nvidia.com/gpu=0"}}',
         "{}",
