@@ -19,7 +19,7 @@ def _each(*rows: tuple[tuple[str, ...], tuple[str, ...]]) -> tuple[tuple[str, tu
     return tuple([(name, capabilities) for capabilities, names in rows for name in names])
 
 
-# Libraries by name (before ".so").  The file's name ends with the driver's exact version.
+# Libraries by name (before ".so").  The file's name ends with the driver's exact version, but for `FILES`.
 LIBRARIES = _each(
     (_UTILITY, ("libnvidia-ml", "libnvidia-cfg", "libnvidia-nscq", "libnvsdm", "libnvidia-sandboxutils")),
     (_COMPUTE, ("libcuda", "libcudadebugger", "libnvidia-opencl")),
@@ -32,9 +32,18 @@ LIBRARIES = _each(
     (_DRAWING, ("libnvidia-eglcore", "libnvidia-glcore", "libnvidia-tls", "libnvidia-glsi", "libnvidia-fbc")),
     (_DRAWING, ("libnvidia-ifr", "libnvidia-rtcore", "libnvoptix", "libGLX_nvidia", "libEGL_nvidia")),
     (_DRAWING, ("libGLESv2_nvidia", "libGLESv1_CM_nvidia", "libnvidia-glvkspirv", "libnvidia-cbl")),
-    (_DRAWING, ("libnvidia-vulkan-producer", "libnvidia-vksc-core")),
+    (_DRAWING, ("libnvidia-vulkan-producer", "libnvidia-vksc-core", "libnvidia-present")),
     (("ngx",), ("libnvidia-ngx",)),
 )
+
+# Further files of these libraries, with no driver's version in their names: of 470, and since 590.
+FILES = {"libnvidia-nvvm": ("libnvidia-nvvm.so.4.0.0",), "libnvidia-nvvm70": ("libnvidia-nvvm70.so.4",)}
+
+# What is beside them in the driver's folder and not for containers: parts of nvidia-settings' window, and what runs
+# Windows' programs.
+NOT_BROUGHT = ("libnvidia-gtk2", "libnvidia-gtk3", "libnvidia-wayland-client", "libnvidia-api")
+# What brings a library there that is in no table: a newer driver's.
+OF_UNKNOWN = _BOTH
 
 # Libraries that have versions of their own, X.Y.Z: the highest is taken.  The last two are rdma-core's, by which
 # libnvsdm finds NVLink's switches.
@@ -50,7 +59,7 @@ NUMBERS = {"libibumad": 4, "libibmad": 4}
 # libvdpau looks there by libvdpau_nvidia.so.
 SUBFOLDERS = {"libvdpau_nvidia": "vdpau"}
 
-# Further names, beside the SONAME, by which programs load a library.
+# Further names, beside the SONAME and a link ``NAME.so`` that the host has, by which programs load a library.
 OTHER_NAMES = {
     "libcuda": ("libcuda.so",),
     "libGLX_nvidia": ("libGLX_indirect.so.0",),
@@ -81,6 +90,7 @@ SHARED_CONFIGURATION = _each(
     (_DRAWING, ("glvnd/egl_vendor.d/10_nvidia.json", "egl/egl_external_platform.d/15_nvidia_gbm.json")),
     (_DRAWING, ("egl/egl_external_platform.d/10_nvidia_wayland.json",)),
     (_DRAWING, ("egl/egl_external_platform.d/09_nvidia_wayland2.json",)),
+    (_DRAWING, ("egl/egl_external_platform.d/99_nvidia_wayland2.json",)),
     (_DRAWING, ("egl/egl_external_platform.d/20_nvidia_xcb.json", "egl/egl_external_platform.d/20_nvidia_xlib.json")),
     (_DRAWING, ("nvidia/nvoptix.bin", "X11/xorg.conf.d/10-nvidia.conf")),
     (_DRAWING, ("X11/xorg.conf.d/nvidia-drm-outputclass.conf",)),
@@ -92,6 +102,7 @@ NAMES_LIBRARIES = (".json", ".icd")
 ETC_CONFIGURATION = _each(
     (_DRAWING, ("vulkan/icd.d/nvidia_icd.json", "vulkan/icd.d/nvidia_icd.{machine}.json")),
     (_DRAWING, ("vulkan/icd.d/nvidia_layers.json", "vulkan/implicit_layer.d/nvidia_layers.json")),
+    (_DRAWING, ("vulkan/icd.d/nvidia_icd.i686.json", "vulkansc/icd.d/nvidia_icd_vksc.json")),
     (_COMPUTE, ("OpenCL/vendors/nvidia.icd",)),
 )
 ETC_TARGET = "/etc"

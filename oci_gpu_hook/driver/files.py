@@ -159,31 +159,64 @@ def firmware(driver: Driver, host: HostRoot) -> tuple[DriverFile, ...]:
 
 
 def _of_word_size(driver: Driver, bits: int, flags: int) -> dict[Library, str]:
-    """For each of the catalogue's libraries the first that is there for this word size, and for each of its entries in
+    """For each of the driver's libraries the first that is there for this word size, and for each of its entries in
     `ELSEWHERE` the same again."""
     # Of thousands of names in a folder some hundred are of the catalogue's libraries and subfolders.
     listed = [
-        (folder, frozenset([name for name in driver.root.names(folder) if name.partition(".so.")[0] in _CATALOGUED]))
+        (folder, frozenset([name for name in driver.root.names(folder) if name.partition(".so")[0] in _CATALOGUED]))
         for folder in _library_folders(driver, bits)
     ]
-    wanted = [(name, capabilities, [f"{name}.so.{driver.version}"]) for name, capabilities in catalogue.LIBRARIES]
+    wanted = [
+        (name, capabilities, [f"{name}.so.{driver.version}", *catalogue.FILES.get(name, ())])
+        for name, capabilities in catalogue.LIBRARIES
+    ]
     wanted += [(name, capabilities, _of_own_version(name, listed)) for name, capabilities in catalogue.OWN_VERSION]
     found: dict[Library, str] = {}
     for name, capabilities, files in wanted:
-        subfolder = catalogue.SUBFOLDERS.get(name, "")
-        for path, file in _places(files, subfolder, listed):
-            identity = elf.identity_of(driver.root, path)
-            if identity is None or ldcache.FLAGS.get((identity.machine, identity.bits)) != flags:
-                continue
-            soname = identity.soname or file
-            called = tuple(dict.fromkeys([file, soname, *catalogue.OTHER_NAMES.get(name, ())]))
-            library = Library(driver.source(path), file, soname, called, flags, bits, "", capabilities)
-            found[library] = path
-            for of, other, other_name, bringing in catalogue.ELSEWHERE:
-                if of == name:
-                    found[library._replace(names=(other_name,), subfolder=other, capabilities=bringing)] = path
-            break
+        places = _places(files, catalogue.SUBFOLDERS.get(name, ""), listed)
+        found.update(_first_library(driver, name, capabilities, places, flags))
+    # What a newer driver has beside its first libraries.
+    own = {
+        path.rpartition("/")[0] for it, path in found.items() if it.file.startswith(("libcuda.so.", "libnvidia-ml."))
+    }
+    for folder in sorted(own):
+        for name in _unknown(driver, folder):
+            file = f"{name}.so.{driver.version}"
+            found.update(_first_library(driver, name, catalogue.OF_UNKNOWN, [(f"{folder}/{file}", file)], flags))
     return found
+
+
+def _first_library(
+    driver: Driver, name: str, capabilities: tuple[str, ...], places: list[tuple[str, str]], flags: int
+) -> dict[Library, str]:
+    """The first of these files that is a library for programs with these flags, by each of its places."""
+    for path, file in places:
+        identity = elf.identity_of(driver.root, path)
+        if identity is None or ldcache.FLAGS.get((identity.machine, identity.bits)) != flags:
+            continue
+        soname = identity.soname or file
+        links = [f"{name}.so"] if _is_link_to(driver.root, f"{path.rpartition('/')[0]}/{name}.so", path) else []
+        called = tuple(dict.fromkeys([file, soname, *catalogue.OTHER_NAMES.get(name, ()), *links]))
+        library = Library(driver.source(path), file, soname, called, flags, identity.bits, "", capabilities)
+        found = {library: path}
+        for of, other, other_name, bringing in catalogue.ELSEWHERE:
+            if of == name:
+                found[library._replace(names=(other_name,), subfolder=other, capabilities=bringing)] = path
+        return found
+    return {}
+
+
+def _is_link_to(root: HostRoot, link: str, path: str) -> bool:
+    one, other = root.stat(link), root.stat(path)
+    return one is not None and other is not None and is_same(one, other)
+
+
+def _unknown(driver: Driver, folder: str) -> list[str]:
+    """The names of libraries of the driver's version in its own folder that no table has."""
+    ending = f".so.{driver.version}"
+    names = [name[: -len(ending)] for name in driver.root.names(folder) if name.endswith(ending)]
+    known = (*_CATALOGUED, *catalogue.NOT_BROUGHT, *[name.removesuffix(".so") for name, *_ in catalogue.XORG_MODULES])
+    return [name for name in names if name.startswith("lib") and name not in known]
 
 
 def _places(files: list[str], subfolder: str, listed: list[tuple[str, frozenset[str]]]) -> list[tuple[str, str]]:
@@ -221,7 +254,9 @@ def _cached_folders(root: HostRoot) -> list[str]:
         paths = ldcache.paths_of(data, (b"libcuda.so.1", b"libnvidia-ml.so.1"))
     except ldcache.MalformedCache:
         return []
-    folders = [path.rpartition(b"/")[0].decode(errors="surrogateescape") for path in paths]
+    names = [path.decode(errors="surrogateescape") for path in paths]
+    # Debian's alternatives lead from there to the folder of one of several drivers.
+    folders = [path.rpartition("/")[0] for path in (*names, *[root.real(name) for name in names])]
     return [_below_usr(root, folder) for folder in dict.fromkeys(folders)]
 
 
@@ -237,8 +272,11 @@ def _xorg_modules(driver: Driver) -> list[DriverFile]:
     That is a folder which is set when the server is built (`Layout.xorg_folder`).
     """
     found = []
+    # Debian's variants of the driver have one name in each folder.
+    variants = [f"nvidia/{folder.rpartition('/')[2]}" for folder in driver.cached if "/nvidia/" in folder]
     for name, below, places in catalogue.XORG_MODULES:
-        folders = [f"{folder}/{at}" for folder in _library_folders(driver, 64) for at in places]
+        below_libraries = (*places, *variants)
+        folders = [f"{folder}/{at}" for folder in _library_folders(driver, 64) for at in below_libraries]
         paths = [f"{folder}/{file}" for folder in folders for file in (f"{name}.{driver.version}", name)]
         for path in _first(driver.root, paths):
             folder, _, file = path.rpartition("/")

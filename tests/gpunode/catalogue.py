@@ -53,7 +53,7 @@ LIBRARIES = (
     Library("libnvidia-pkcs11", until=560),
     Library("libnvidia-pkcs11-openssl3"),
     Library("libnvidia-nvvm", "4", development_link=True, twin=True),
-    Library("libnvidia-nvvm70", "4", since=590),
+    Library("libnvidia-nvvm70", version="4", since=590),
     Library("libnvidia-tileiras", since=590),
     # video
     Library("libnvidia-encode", "1", development_link=True, twin=True),
@@ -76,6 +76,7 @@ LIBRARIES = (
     Library("libGLESv2_nvidia", "2", twin=True),
     Library("libGLESv1_CM_nvidia", "1", twin=True),
     Library("libnvidia-vksc-core", "1", since=545),
+    Library("libnvidia-present", since=575),
     Library("libnvidia-vulkan-producer", until=550, development_link=True),
     # These come with the driver and have versions of their own.
     Library("libnvidia-egl-gbm", "1", version="1.1.2"),

@@ -85,7 +85,7 @@ def rows(table: tuple[tuple[set[str], str], ...]) -> list[tuple[str, set[str]]]:
 def test_a_library_comes_with_its_capabilities_in_the_exact_version_only(
     tmp_path: Path, name: str, capabilities: set[str]
 ) -> None:
-    for other in (f"{name}.so.535.54.03", f"{name}.so.{VERSION}.1", f"{name}-x.so.{VERSION}"):
+    for other in (f"{name}.so.535.54.03", f"{name}.so.{VERSION}.1", f"x{name}.so.{VERSION}"):
         hosts.plant_library(tmp_path, f"{FOLDER}/{other}")
     assert files.libraries(driver(tmp_path)) == {}
     hosts.plant_library(tmp_path, f"{FOLDER}/{name}.so.{VERSION}", f"{name}.so.1")
@@ -114,6 +114,62 @@ def test_names_beside_the_files(tmp_path: Path, name: str, others: tuple[str, ..
     hosts.plant_library(tmp_path, f"{FOLDER}/{name}.so.{VERSION}", soname)
     (library,) = files.libraries(driver(tmp_path))
     assert library.names == (f"{name}.so.{VERSION}", *others)
+
+
+def test_what_the_driver_has_beside_its_first_libraries_is_brought_too(tmp_path: Path) -> None:
+    """No table knows a newer driver's libraries; in another folder such a file is not the driver's."""
+    for path in (f"{FOLDER}/libnvidia-new.so.{VERSION}", f"{FOLDER}/libnvidia-gtk3.so.{VERSION}"):
+        hosts.plant_library(tmp_path, path)
+    assert files.libraries(driver(tmp_path)) == {}
+    hosts.plant_library(tmp_path, f"{FOLDER}/libcuda.so.{VERSION}", "libcuda.so.1")
+    hosts.plant_library(tmp_path, f"/usr/lib64/libnvidia-elsewhere.so.{VERSION}")
+    found = {it.file: it for it in files.libraries(driver(tmp_path))}
+    assert [*found] == [f"libcuda.so.{VERSION}", f"libnvidia-new.so.{VERSION}"]
+    assert set(found[f"libnvidia-new.so.{VERSION}"].capabilities) == {"compute", "video", "graphics", "display"}
+
+
+def test_a_link_without_a_version_is_made_where_the_host_has_it(tmp_path: Path) -> None:
+    """By which programs dlopen a library: libnvoptix looks for libnvidia-ml.so."""
+    hosts.plant_library(tmp_path, f"{FOLDER}/libnvidia-ml.so.{VERSION}", "libnvidia-ml.so.1")
+    (library,) = files.libraries(driver(tmp_path))
+    assert library.names == (f"libnvidia-ml.so.{VERSION}", "libnvidia-ml.so.1")
+    link = tmp_path / FOLDER.lstrip("/") / "libnvidia-ml.so"
+    link.symlink_to("libnvidia-ml.so.1")
+    (link.parent / "libnvidia-ml.so.1").symlink_to(f"libnvidia-ml.so.{VERSION}")
+    (library,) = files.libraries(driver(tmp_path))
+    assert library.names[2:] == ("libnvidia-ml.so",)
+    link.unlink()
+    link.write_text("a stub of another package's")
+    (library,) = files.libraries(driver(tmp_path))
+    assert library.names[2:] == ()
+
+
+@pytest.mark.parametrize("file", ["libnvidia-nvvm.so.4.0.0", "libnvidia-nvvm70.so.4"])
+def test_a_file_without_the_drivers_version(tmp_path: Path, file: str) -> None:
+    hosts.plant_library(tmp_path, f"{FOLDER}/{file}", "libnvidia-nvvm.so.4")
+    (library,) = files.libraries(driver(tmp_path))
+    assert library.file == file and "compute" in library.capabilities
+
+
+def test_a_variant_is_found_behind_debians_alternatives(tmp_path: Path) -> None:
+    """The loader's cache has the names in the usual folder; the files lie in one of several."""
+    variant = f"{FOLDER}/nvidia/tesla-470"
+    hosts.plant_library(tmp_path, f"{variant}/libcuda.so.{VERSION}", "libcuda.so.1")
+    hosts.plant_library(tmp_path, f"{variant}/libnvidia-encode.so.{VERSION}", "libnvidia-encode.so.1")
+    hosts.plant(tmp_path, "/usr/lib/nvidia/tesla-470/nvidia_drv.so", "")
+    (tmp_path / variant.lstrip("/") / "libcuda.so.1").symlink_to(f"libcuda.so.{VERSION}")
+    alternatives = tmp_path / "etc/alternatives"
+    alternatives.mkdir(parents=True)
+    (alternatives / "nvidia--libcuda.so.1").symlink_to(f"{variant}/libcuda.so.1")
+    (tmp_path / FOLDER.lstrip("/") / "libcuda.so.1").symlink_to("/etc/alternatives/nvidia--libcuda.so.1")
+    assert files.libraries(driver(tmp_path)) == {}
+    hosts.plant_cache(tmp_path, f"{FOLDER}/libcuda.so.1")
+    found = driver(tmp_path)
+    assert [it.path for it in files.libraries(found)] == [
+        f"{variant}/libcuda.so.{VERSION}",
+        f"{variant}/libnvidia-encode.so.{VERSION}",
+    ]
+    assert [it.path for it in configuration(tmp_path) if it.module] == ["/usr/lib/nvidia/tesla-470/nvidia_drv.so"]
 
 
 @pytest.mark.parametrize("platform", ["gbm", "wayland", "wayland2", "xcb", "xlib"])
