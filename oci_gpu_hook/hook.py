@@ -48,7 +48,7 @@ def main(stage: str, arguments: list[str]) -> int:
             state = progress.state = _in_time(lambda: read_state(_STDIN, posix.environ.get(_READ_BEFORE, b"")))
             start(progress, state, options, stage)
         except ExcessError as err:
-            if err.may_ask():
+            if progress.request is not None or err.may_ask(sources.swarm_variables(options.config)):
                 raise
             _not_known(progress, options, err)
     except Exception as err:

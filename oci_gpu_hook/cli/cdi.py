@@ -21,6 +21,7 @@ from oci_gpu_hook.errors import ConfigError, DriverError, HookError, UsageError,
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_regular
 from oci_gpu_hook.node.diagnosis import dockercheck
+from oci_gpu_hook.node.diagnosis.speccheck import AGAIN, BY_OURS, REMOVE
 from oci_gpu_hook.node.engines import cdispecs, specreaders
 from oci_gpu_hook.node.gpus import present
 from oci_gpu_hook.node.machine import whole
@@ -272,12 +273,14 @@ def of_vendor(root: HostRoot, settings: Settings, hook: spec_of.Hook) -> dict[st
     return spec_of.document(common, tuple(devices), hook, found.kind, here.inventory.environment)
 
 
-def stale(root: HostRoot, document: dict[str, Any]) -> tuple[str, bool]:
-    """Why a spec of ours is out of date, "" if it is not; and whether `generate` can write it again."""
+def stale(root: HostRoot, document: dict[str, Any]) -> tuple[str, str]:
+    """Why a spec of ours is out of date, "" if it is not; and what ends that: see `speccheck.compared`."""
     flag, family = cdispecs.vendor_of(document), cdispecs.family_of(document)
     holders = (document, *cdispecs.objects(document.get("devices")))
     has_groups = any(["additionalGids" in cdispecs.edits(item) for item in holders])
     config = cdispecs.config_of(document) or None
+    if config and not config.isprintable():
+        return f"its --config is {quoted(config)}", REMOVE
     try:
         settings = read_settings(config, None)._replace(device_group="container" if has_groups else "host")
         capabilities = tuple(items(cdispecs.capabilities_of(document)))
@@ -285,39 +288,38 @@ def stale(root: HostRoot, document: dict[str, Any]) -> tuple[str, bool]:
         if family in FAMILIES:
             now = beside_gpus(root, settings, family)
         elif family:
-            return "its kind is unknown", False
+            return "its kind is unknown", REMOVE
         elif flag:
             now = of_vendor(root, settings._replace(allowed_vendors=(ALL,)), hook)
         else:
             now, _ = of_host(root, settings, hook, management=document.get("kind") == cdispecs.MANAGEMENT)
+    except UsageError as err:
+        # Of a vendor whose file is gone.
+        return err.message, REMOVE
     except HookError as err:
-        return err.message, False
-    except ValueError:
-        return "its --config is no path", False
-    if excess := [it for it in capabilities if it not in settings.allowed_capabilities]:
-        return f"it brings {excess[0]}, which is not allowed now", True
+        return err.message, err.hint
     # How a spec starts the hook depends on who wrote it.
     before, after = [
         {**it, "containerEdits": {**it["containerEdits"], "hooks": cdispecs.means_of(it)}} for it in (document, now)
     ]
     if before != after:
-        return "it does not say what the host has now", True
-    return "" if family else _unstartable(root, document), True
+        return "it does not say what the host has now", AGAIN
+    return ("", "") if family else _unstartable(root, document)
 
 
-def _unstartable(root: HostRoot, document: dict[str, Any]) -> str:
-    """Why the hook of a spec of ours does not start here, "" if it does: then no container by the spec starts."""
+def _unstartable(root: HostRoot, document: dict[str, Any]) -> tuple[str, str]:
+    """Why the hook of a spec of ours does not start here: then no container by the spec starts."""
     (hook,) = document["containerEdits"]["hooks"]
-    words = hook["args"]
+    words, path = hook["args"], cdispecs.hook_of(document)
     if hook.get("hookName") != spec_of.STAGE or words[1:2] != [spec_of.STAGE]:
-        return f"its hook is not for {spec_of.STAGE}"
-    if root.stat(str(hook.get("path"))) is None:
-        return f"it starts {quoted(str(hook.get('path')))}, which is not there"
+        return f"its hook is not for {spec_of.STAGE}", AGAIN
+    if root.stat(path) is None:
+        return f"it starts {quoted(path)}, which is not there", BY_OURS
     try:
-        asking.options(words[2:])
+        asking.options([str(word) for word in words[2:]])
     except UsageError as err:
-        return err.message
-    return ""
+        return err.message, AGAIN
+    return "", ""
 
 
 def write(path: str, document: dict[str, Any]) -> None:

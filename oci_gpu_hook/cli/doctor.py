@@ -14,6 +14,7 @@ from oci_gpu_hook.cli import cdi, examine
 from oci_gpu_hook.cli.options import config_file, host_root, json_format, output_format, show
 from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import proc
+from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import (
     FAIL,
@@ -25,6 +26,7 @@ from oci_gpu_hook.node.diagnosis import (
     enginecheck,
     is_failed,
     namecheck,
+    passed,
     speccheck,
     systemcheck,
     vendorcheck,
@@ -81,20 +83,13 @@ def of_host(root: HostRoot, config: str | None) -> list[Finding]:
     hooks = registrations.of_engines(root, installed)
     entry = next((item.program for item in hooks if item.kind == registrations.OURS), "") or registrations.ENTRY
     docker = dockercheck.find_docker(root)
-    dockers, file = dockercheck.settings_of(root, docker), docker.file if docker else ""
-    readers = specreaders.find_readers(root, dockers, file)
-    named = tuple([folder for reader in readers for folder in reader.folders])
-    specs = cdispecs.specs(root, named)
-    opened = [(folder, why) for folder in cdispecs.folders(root, named) if (why := root.openness(folder))]
     of_driver, found = drivercheck.driver(root, driver_root, tool, others=bool(here))
     if found is not None:
         saved = saved_inventory.read_saved(root, proc.stamp(root, driver_root))
         of_driver += drivercheck.rdma(root, kernel) if found.gpus else []
         of_driver.append(drivercheck.inventory(root, saved))
         # By NVML's names where it was asked, and nothing has made a doubt of its answer since.
-        known_now = saved_inventory.of_this_host(root, saved or found)
-        of_driver += namecheck.resources(file, dockers or {}, known_now)
-        of_driver += namecheck.configurations(root, known_now)
+        found = saved_inventory.of_this_host(root, saved or found)
     findings = [
         systemcheck.kernel(kernel, tool),
         *enginecheck.installation(root, entry, hooks, tool),
@@ -102,10 +97,7 @@ def of_host(root: HostRoot, config: str | None) -> list[Finding]:
         *systemcheck.sections(root, config),
         *of_driver,
         *vendorcheck.vendors(root, others, here, tool),
-        *speccheck.of_folders(opened, readers),
-        *speccheck.unread(specs, lambda path: root.link(path) is not None),
-        *speccheck.compared(specs, found.driver_version if found else "", lambda it: cdi.stale(root, it.document)),
-        *speccheck.unseen(specs, readers, root.real, tuple([folder for folder, _ in opened])),
+        *_written_names(root, docker, found),
         systemcheck.cgroups(kernel, known),
         systemcheck.ebpf(kernel),
         *systemcheck.selinux(root, kernel.cgroups, tool),
@@ -117,6 +109,26 @@ def of_host(root: HostRoot, config: str | None) -> list[Finding]:
     is_known = "containerd" not in unknown
     findings += _engines(root, installed, docker, hooks, root.real(entry), tool, with_containerd=is_known)
     return [*findings, systemcheck.rootless(root, kernel, tool)]
+
+
+def _written_names(root: HostRoot, docker: dockercheck.Docker | None, found: DriverInventory | None) -> list[Finding]:
+    """What others' files and CDI specs say of this host's devices; found: NVIDIA's, None for none."""
+    settings, file = dockercheck.settings_of(root, docker), docker.file if docker else ""
+    readers = specreaders.find_readers(root, settings, file)
+    named = tuple([folder for reader in readers for folder in reader.folders])
+    folders = cdispecs.folders(root, named)
+    opened = {real: why for real, folder in folders.items() if (why := root.openness(folder))}
+    specs = cdispecs.specs(root, named)
+    findings = [
+        *speccheck.of_folders(opened, readers),
+        *speccheck.unread(specs),
+        *speccheck.compared(specs, found.driver_version if found else "", lambda it: cdi.stale(root, it.document)),
+        *speccheck.unseen(specs, readers, root.real, opened),
+    ]
+    if found is None:
+        return findings
+    findings = findings or [passed("CDI", "no spec: the hook needs none")]
+    return [*findings, *namecheck.resources(file, settings or {}, found), *namecheck.configurations(root, found)]
 
 
 def _engines(

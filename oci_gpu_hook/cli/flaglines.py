@@ -27,7 +27,7 @@ HOOKS_FOLDER = f"{_PREFIX}/share/containers/oci/hooks.d"
 RUNTIMES = f'"runtimes": {{"{RUNTIME}": {{"path": "{PROGRAM}"}}}}'
 DRIVER_VOLUME = "driver-volume"
 _BY_RUNTIME = f"by the runtime: daemon.json needs {RUNTIMES}"
-_SPEC = "oci-gpu-hook cdi generate --output /etc/cdi/nvidia.yaml"
+_SPEC = "oci-gpu-hook cdi generate --output /run/cdi/nvidia.yaml"
 
 # What systemd-nspawn cannot do, if the plan does it.
 _NOT_BY_NSPAWN = {

@@ -43,8 +43,8 @@ class Driver(NamedTuple):
     untrusted: tuple[str, ...] = ()
 
     def source(self, path: str) -> str:
-        """The host's path of a file in the root.  Links are resolved inside the root, not on the host."""
-        return self.prefix + self.root.real(path) if self.prefix else path
+        """The host's path of a file in the root, without links: nobody can lead it elsewhere later."""
+        return self.prefix + self.root.real(path)
 
 
 def driver(host: HostRoot, driver_root: str, version: str) -> Driver:
@@ -55,30 +55,31 @@ def driver(host: HostRoot, driver_root: str, version: str) -> Driver:
         why = f"is not used: {why}" if why else "is not there"
         raise DriverError(f"the driver root {prefix} {why}", "the administrator sets driver-root")
     root = HostRoot(host.path.rstrip("/") + host.real(prefix)) if prefix else host
-    cached = {folder: root.source(folder) for folder in _cached_folders(root)}
-    trusted = [folder for folder, seen in cached.items() if seen and not seen[1]]
-    faults = [f"{folder} is left out: {seen[1]}" for folder, seen in cached.items() if seen and seen[1]]
+    cached = {folder: root.openness(folder) for folder in _cached_folders(root)}
+    trusted = [folder for folder, why in cached.items() if not why]
+    faults = [f"{folder} is left out: {why}" for folder, why in cached.items() if why]
     return Driver(root, prefix, version, tuple(trusted), tuple(faults))
 
 
-def of_root(host: HostRoot, found: Iterable[Found]) -> tuple[tuple[Found, ...], tuple[str, ...]]:
-    """Those of the driver's files that root alone could have made and can write to; and a sentence for each other.
+def of_root(host: HostRoot, found: Iterable[Found]) -> tuple[tuple[Found, ...], dict[str, str]]:
+    """Those of the driver's files that root alone could have made and can write to; and of each other path why not.
 
     What a user could exchange would run in every container.
     """
-    faults: dict[str, str] = {}
-    kept, sentences = [], []
+    folders: dict[str, str] = {}
+    kept, faults = [], {}
     for it in found:
-        real = host.real(it.path)
-        folder = real.rpartition("/")[0]
-        if folder not in faults:
-            faults[folder] = host.openness(folder)
-        why, status = faults[folder], host.stat(real)
-        if not why and status is not None and is_open_to_others(status, host.roots[1]):
-            why = host.openness(real)
-        kept += [] if why else [it]
-        sentences += [f"{it.path} is left out: {why}"] if why else []
-    return tuple(kept), tuple(dict.fromkeys(sentences))
+        folder = it.path.rpartition("/")[0]
+        if folder not in folders:
+            folders[folder] = host.openness(folder)
+        status = host.stat(it.path)
+        is_open = status is not None and is_open_to_others(status, host.roots[1])
+        why = folders[folder] or (host.openness(it.path) if is_open else "")
+        if why:
+            faults[it.path] = why
+        else:
+            kept.append(it)
+    return tuple(kept), faults
 
 
 def libraries(driver: Driver) -> dict[Library, str]:
@@ -90,11 +91,21 @@ def libraries(driver: Driver) -> dict[Library, str]:
     return found
 
 
-def misfits(driver: Driver, present: tuple[Library, ...]) -> tuple[Misfit, ...]:
-    """The required libraries that `present` lacks, each with the version that is installed instead."""
+def misfits(driver: Driver, present: tuple[Library, ...], faults: dict[str, str]) -> tuple[Misfit, ...]:
+    """The required libraries that `present` lacks, each with the version that is installed instead.
+
+    faults: see `of_root`.
+    """
     files = {library.file for library in present if library.bits == 64}
-    missing = [it for it in catalogue.REQUIRED if f"{it[0]}.so.{driver.version}" not in files]
-    return tuple([Misfit(name, capability, _other_version(driver, name)) for name, capability in missing])
+    missing = [(*it, f"{it[0]}.so.{driver.version}") for it in catalogue.REQUIRED]
+    whys = {path.rpartition("/")[2]: f"{path} is left out: {why}" for path, why in faults.items()}
+    return tuple(
+        [
+            Misfit(name, capability, _other_version(driver, name), whys.get(file, ""))
+            for name, capability, file in missing
+            if file not in files
+        ]
+    )
 
 
 def binaries(driver: Driver) -> tuple[DriverFile, ...]:
@@ -132,7 +143,7 @@ def _as_they_are(driver: Driver, host: HostRoot) -> list[DriverFile]:
     """The files of `AS_THEY_ARE`, the host's own first: /run/udev in a driver container is not the host's."""
     found = []
     for path, capabilities in catalogue.AS_THEY_ARE:
-        source, status = path, host.stat(path)
+        source, status = host.real(path), host.stat(path)
         if status is None:
             source, status = driver.source(path), driver.root.stat(path)
         if status is not None:
@@ -244,7 +255,9 @@ def _library_folders(driver: Driver, bits: int) -> list[str]:
     if bits == 32:
         usual = ["/usr/lib32", "/usr/lib32/nvidia/current", "/usr/lib"]
         debian = f"/usr/lib/{ldcache.MULTIARCH_32}"
-    return [*dict.fromkeys([*driver.cached, debian, f"{debian}/nvidia/current", *usual])]
+    folders = dict.fromkeys([*driver.cached, debian, f"{debian}/nvidia/current", *usual])
+    # A good file in another folder comes before one that others could exchange.
+    return sorted(folders, key=lambda folder: bool(driver.root.openness(folder)))
 
 
 def _cached_folders(root: HostRoot) -> list[str]:
@@ -291,8 +304,9 @@ def _xorg_modules(driver: Driver) -> list[DriverFile]:
 
 
 def _first(root: HostRoot, paths: list[str]) -> list[str]:
-    """The first of `paths` that exists; none if none does."""
-    return next(([path] for path in paths if root.stat(path) is not None), [])
+    """The first of `paths` that is there and that root alone could have made, else the first that is there."""
+    there = [path for path in paths if root.stat(path) is not None]
+    return [next((path for path in there if not root.openness(path)), there[0])] if there else []
 
 
 def _other_version(driver: Driver, name: str) -> str:

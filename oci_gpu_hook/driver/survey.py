@@ -44,11 +44,13 @@ def survey(root: HostRoot, driver_root: str = "/") -> DriverInventory:
             "the administrator must load it: modprobe nvidia",
         )
     driver = files.driver(root, driver_root, version)
-    libraries, of_others = files.of_root(root, files.libraries(driver))
+    libraries, faults = files.of_root(root, files.libraries(driver))
     gpus = list_gpus(root)
     instances = mig_devices(root, gpus)
     kinds = (files.binaries(driver), files.configuration(driver, root), files.firmware(driver, root))
-    (binaries, configuration, firmware), sentences = zip(*[files.of_root(root, kind) for kind in kinds])
+    (binaries, configuration, firmware), more = zip(*[files.of_root(root, kind) for kind in kinds])
+    left_out = {path: why for found in (faults, *more) for path, why in found.items()}
+    sentences = (*driver.untrusted, *[f"{path} is left out: {why}" for path, why in left_out.items()])
     # Those that libraries read.
     texts = [(name, root.read(f"{proc.DRIVER}/{name}")) for name in ("params", "version", "registry")]
     return DriverInventory(
@@ -59,13 +61,12 @@ def survey(root: HostRoot, driver_root: str = "/") -> DriverInventory:
         mig_config_minor=proc.capability_minor(root, "mig/config"),
         mig_monitor_minor=proc.capability_minor(root, "mig/monitor"),
         libraries=libraries,
-        misfits=files.misfits(driver, libraries),
+        misfits=files.misfits(driver, libraries, faults),
         binaries=binaries,
         files=configuration,
         firmware=firmware,
         proc_files=tuple([(name, data.decode("utf-8", "replace")) for name, data in texts if data is not None]),
-        unknown=(*driver.untrusted, *of_others, *[it for them in sentences for it in them], FROM_BRANCH)
-        + missing(gpus, instances),
+        unknown=(*sentences, FROM_BRANCH, *missing(gpus, instances)),
     )
 
 

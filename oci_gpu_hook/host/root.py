@@ -80,7 +80,7 @@ class HostRoot:
                 return is_folder(posix.fstat(fd)), ""
         except UntrustedError as err:
             return False, str(err)
-        except OSError:
+        except (OSError, ValueError):
             return None
 
     def openness(self, path: str) -> str:
@@ -98,7 +98,7 @@ class HostRoot:
         if self._is_hosts_own:
             try:
                 return posix.stat(path)
-            except (OSError, ValueError):  # the latter for what can be no path
+            except (OSError, ValueError):  # the latter for what cannot be a path
                 return None
         return self._of(path, posix.O_PATH, posix.fstat)
 

@@ -70,7 +70,7 @@ def decide(
     if spec is not None:
         from oci_gpu_hook.planning import carriedout
 
-        # In a user namespace "/" is nobody's, and what root has saved is not read.
+        # In a user namespace "/" belongs to another number, and what root has saved is not read.
         carriedout.check(spec, provision, bundle.device_numbers(), has_names=host.roots[1] == 0)
     # A CDI spec's nodes are the engine's, and have their group from the spec (`cdispec`).
     if spec is None and any([isinstance(it, Device) and it.is_closed() for it in provision.operations]):

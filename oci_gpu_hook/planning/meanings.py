@@ -60,7 +60,7 @@ def check(
         wanted = numbers.get(path, number)
         if number not in (wanted, [None, None]):
             made, right = [":".join(map(str, it)) for it in (number, wanted)]
-            hint = f"the administrator must remove the host's {path} and start oci-gpu-hook-devices.service"
+            hint = f"the administrator must remove the host's {path} and have its driver make it again"
             raise DriverError(f"{path} was made as {made}, and the driver's is {right}", hint)
         is_one_gpus = is_gpu(path) or path.startswith(BESIDE_GPUS)
         if (path in then or (is_one_gpus and path in now)) and not _is_same(then.get(path, ""), now.get(path, "")):

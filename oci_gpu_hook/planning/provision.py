@@ -168,6 +168,10 @@ def check_driver(request: Request, inventory: DriverInventory) -> None:
     """DriverError if a required library is missing, or installed in another version only."""
     for misfit in inventory.misfits:
         if misfit.capability in request.capabilities:
+            if misfit.why:
+                raise DriverError(
+                    misfit.why, "the administrator must take it from others than root, and save the inventory"
+                )
             found = f"is there as {misfit.found}" if misfit.found else "is missing"
             if misfit.found == inventory.driver_version:
                 # A full disk can leave such a file.

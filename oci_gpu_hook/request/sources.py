@@ -7,7 +7,7 @@ means: `parse` makes selectors of them.
 
 from __future__ import annotations
 
-from oci_gpu_hook.errors import RequestError, quoted
+from oci_gpu_hook.errors import ConfigError, RequestError, quoted
 from oci_gpu_hook.formats import jsontext
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request import words
@@ -113,6 +113,17 @@ def place(inputs: Inputs, cdi: list[str], settings: Settings | None, flag: str =
     swarm = [name for name in _swarm_variables(settings, flag) if name in environment] if settings else []
     found = [item for name in swarm or [variable] for item in listed(environment, name)]
     return Names("swarm", ",".join(swarm), tuple(found)) if swarm else Names("env", variable, tuple(found))
+
+
+def swarm_variables(path: str | None) -> tuple[str, ...]:
+    """All variables of swarm resources that the administrator's files name; none if these cannot be read."""
+    from oci_gpu_hook.request.settings import read_settings
+
+    try:
+        words = read_settings(path, None).swarm_resources
+    except (ConfigError, RequestError):
+        return ()
+    return tuple([word.rpartition("=")[2] for word in words])
 
 
 def _swarm_variables(settings: Settings, flag: str) -> list[str]:

@@ -35,10 +35,10 @@ class ExcessError(BundleError):
         super().__init__(message, ENGINE_HINT)
         self._read = read
 
-    def may_ask(self) -> bool:
-        """Whether what was read has a sign of a request for a GPU."""
+    def may_ask(self, variables: tuple[str, ...]) -> bool:
+        """Whether what was read has a sign of a request for a GPU; variables: further ones that ask."""
         text = b"".join(self._read)
-        return any([word in text for word in _ASKING])
+        return any([word in text for word in (*_ASKING, *[f'"{name}='.encode() for name in variables])])
 
 
 class State(NamedTuple):

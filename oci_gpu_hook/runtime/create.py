@@ -71,7 +71,7 @@ def add_hook(config: str, registration: str) -> None:
 def _asks(config: str) -> bool:
     """Whether the container asks for a GPU, as far as that can be told once something has failed."""
     from oci_gpu_hook.asking import Options, Question
-    from oci_gpu_hook.request import settings
+    from oci_gpu_hook.request import sources
     from oci_gpu_hook.request.bundle import Bundle
 
     try:
@@ -80,15 +80,11 @@ def _asks(config: str) -> bool:
         if question.may_ask():
             return True
     except ExcessError as err:
-        return err.may_ask()
+        return err.may_ask(sources.swarm_variables(None))
     except (BundleError, RequestError):
         return True
-    try:
-        # Which variables ask beside, the administrator says.
-        names = settings.read_settings(None, None).swarm_resources
-    except (ConfigError, RequestError):
-        return False
-    return any([name.rpartition("=")[2] in question.inputs.environment for name in names])
+    # Which variables ask beside, the administrator says.
+    return any([name in question.inputs.environment for name in sources.swarm_variables(None)])
 
 
 def with_hook(text: str, hook: str, others: bool) -> str:

@@ -220,7 +220,7 @@ PLANTED = {
     "mkdir -p /opt/e; echo '{\"cdi-spec-dirs\": [\"/etc/cdi\", \"/opt/e\"]}' >$JSON; "
     "echo '{}' >/opt/e/theirs.json; chmod 0666 /opt/e/theirs.json":
         Planted("warn", "CDI", "/opt/e/theirs.json: others than root may write to it",
-            "chmod go-w /opt/e/theirs.json", True),
+            "rm /opt/e/theirs.json", True),
     "mkdir -p /opt/u/cdi; chmod 0777 /opt/u; ln -s /usr/bin/passwd /opt/u/cdi/a.yaml; "
     "echo '{\"cdi-spec-dirs\": [\"/etc/cdi\", \"/opt/u/cdi\"]}' >$JSON":
         Planted("warn", "CDI", "/opt/u/cdi: 'cdi' lies in a folder that others than root may write to, and who",

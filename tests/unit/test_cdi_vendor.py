@@ -277,3 +277,36 @@ def test_doctor_holds_each_spec_against_its_own_vendor(program: Program, bare: N
     (bare.tree / FILE[1:]).unlink()
     gone = ("fail", f"{path}: no vendor's file of this host has the flag '{FLAG}'", f"rm {path}")
     assert _findings(program, bare) == [gone, nvidias]
+
+
+@pytest.mark.parametrize(
+    ("change", "why", "fix"),
+    [
+        ({"path": "/opt/h"}, "it starts '/opt/h', which is not there", "cdi generate --capabilities compute --config"),
+        ({"hookName": "prestart"}, "its hook is not for createRuntime", "cdi generate"),
+        ({"more": [7]}, "unknown option '7'", "cdi generate --capabilities compute"),
+        ({"more": ["--cdi-driver", "580"]}, "unknown option '--cdi-driver'", "cdi generate --capabilities compute"),
+        (
+            {"args": ["oci-gpu-hook", "createRuntime", "--cdi", "compute,foo"]},
+            "it does not say",
+            "--capabilities compute",
+        ),
+        ({"config": "/a\0b"}, "its --config is", "rm /etc/cdi/nvidia.yaml"),
+    ],
+)
+def test_doctor_says_whether_a_specs_hook_starts(
+    program: Program, bare: Node, change: dict[str, Any], why: str, fix: str
+) -> None:
+    """Else each container by it ends with 127, or with 2."""
+    hosts.plant(bare.tree, "/usr/libexec/oci/hooks.d/oci-gpu-hook", "")
+    file = bare.tree / "etc/cdi/nvidia.yaml"
+    program(*generate(bare, "--capabilities", "compute", "--output", file))
+    document = json.loads(file.read_text())
+    (started,) = document["containerEdits"]["hooks"]
+    started["args"] += change.pop("more", [])
+    if config := change.pop("config", ""):
+        started["args"][started["args"].index("--config") + 1] = config
+    started.update(change)
+    file.write_text(json.dumps(document))
+    ((level, seen, remedy),) = _findings(program, bare)
+    assert level == "fail" and why in seen and fix in remedy, (seen, remedy)

@@ -66,6 +66,13 @@ def test_nor_is_one_with_more_variables_than_are_read(tmp_path: Path, monkeypatc
     assert outcome(tmp_path, monkeypatch, {}, asks) == 3
 
 
+def test_variables_that_the_settings_name_are_signs_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = {"process": {"env": ["DOCKER_RESOURCE_GPU=GPU-0"]}, "annotations": MANY}
+    assert outcome(tmp_path, monkeypatch, {}, config) == 0
+    (tmp_path / "hook.conf").write_text("swarm-resources = DOCKER_RESOURCE_GPU\n")
+    assert outcome(tmp_path, monkeypatch, {}, config) == 3
+
+
 def test_the_words_are_those_of_the_scripts() -> None:
     """A source of requests that only one of them knew would be passed over, or be refused when it is long."""
     text = (starts.ROOT / "hooks.d/asking.bash").read_text()

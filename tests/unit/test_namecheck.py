@@ -25,12 +25,12 @@ def test_resources_of_swarm_are_compared_with_the_host() -> None:
     (well,) = judged(f"GPU={HERE}", f"GPU={MIG_UUID}", "SSD=2", 7)
     assert well == (PASS, f"{FILE} gives Swarm's tasks what this host has: {HERE} and 1 more", "")
     ((level, seen, remedy),) = judged(f"NVIDIA-GPU={HERE}-0", f"NVIDIA-GPU={GONE}-0", f"NVIDIA-GPU={GONE}-1")
-    assert (level, seen) == (FAIL, f"{FILE} gives {GONE} to Swarm's tasks, which is no device for them here")
+    assert (level, seen) == (FAIL, f"{FILE} gives {GONE} to Swarm's tasks, and they cannot have it here")
     again = f"oci-gpu-hook swarm resources --name NVIDIA-GPU --shares=2 --write {FILE}"
     assert remedy == f"oci-gpu-hook inventory refresh && {again} && systemctl restart docker"
     for resource in (f"-x y={GONE}", f"GPU={GONE}-150"):
         ((level, _, remedy),) = judged(resource)
-        assert (level, f"vi {FILE}  # node-generic-resources" in remedy) == (FAIL, True), "no command can name it"
+        assert (level, f" && vi {FILE} && systemctl restart" in remedy) == (FAIL, True), "no command can name it"
 
 
 def test_names_are_compared_as_a_start_reads_them() -> None:

@@ -62,3 +62,8 @@ def test_a_users_container_is_that_users_to_start_again(advise: object) -> None:
     said = advise(who)  # type: ignore[operator]
     assert "/users/ann" not in said
     assert "runc" not in said or str(who.owner) in said
+
+
+def test_no_note_hides_a_command_behind_it() -> None:
+    with pytest.raises(ValueError, match="note"):
+        then(command("vi", "/f", note="a line"), command("systemctl", "reboot"))

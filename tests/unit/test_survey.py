@@ -17,7 +17,9 @@ from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.formats.ldcache import FLAGS, Entry, merge
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.planning import drivers
+from oci_gpu_hook.node.diagnosis import drivercheck
+from oci_gpu_hook.planning import drivers, provision
+from oci_gpu_hook.request.parse import Request
 from tests.unit import hosts
 
 
@@ -211,6 +213,41 @@ def test_a_file_that_others_could_exchange_is_given_to_nobody(
     found = survey.survey(root, f"/{driver_root}")
     assert len(getattr(found, left)) < len(getattr(whole, left))
     assert any(" is left out: " in sentence for sentence in found.unknown), found.unknown
+
+
+def test_a_link_in_a_folder_of_others_is_not_followed_at_a_start(tmp_path: Path) -> None:
+    """What is saved is where it leads: who may write to the folder could lead the link elsewhere later."""
+    root = hosts.host(tmp_path)
+    folder = tmp_path / hosts.LIBRARY_FOLDER
+    (tmp_path / "opt/real").mkdir(parents=True)
+    file = f"libcuda.so.{hosts.VERSION}"
+    (folder / file).rename(tmp_path / "opt/real" / file)
+    (folder / file).symlink_to(f"/opt/real/{file}")
+    (cuda,) = [it for it in survey.survey(root).libraries if it.file == file]
+    assert cuda.path == f"/opt/real/{file}"
+
+
+def test_a_file_that_others_could_exchange_hides_no_good_one(tmp_path: Path) -> None:
+    """As in /usr/local/lib, where a distribution's staff may write, and which is in the loader's cache."""
+    root = hosts.host(tmp_path)
+    file = f"libcuda.so.{hosts.VERSION}"
+    hosts.plant_library(tmp_path, f"/usr/local/lib/{file}", "libcuda.so.1")
+    hosts.plant(
+        tmp_path,
+        "etc/ld.so.cache",
+        merge(None, [Entry(b"libcuda.so.1", f"/usr/local/lib/{file}".encode(), FLAGS[62, 64])]),
+    )
+    (tmp_path / "usr/local/lib").chmod(0o775)
+    found = survey.survey(root)
+    assert [it.path for it in found.libraries if it.file == file] == [f"/{hosts.LIBRARY_FOLDER}/{file}"]
+    assert found.misfits == ()
+    (tmp_path / hosts.LIBRARY_FOLDER / file).chmod(0o666)
+    (misfit,) = survey.survey(root).misfits
+    assert misfit.why == f"/{hosts.LIBRARY_FOLDER}/{file} is left out: others than root may write to it"
+    with pytest.raises(DriverError, match="is left out: others than root may write to it"):
+        provision.check_driver(Request("env", ("all",), ("compute",)), survey.survey(root))
+    libraries = [it for it in drivercheck.driver(root, "/", "apt")[0] if it.check == "libraries"]
+    assert [it.seen for it in libraries] == [misfit.why] and "namei --owners" in libraries[0].remedy
 
 
 def test_a_driver_root_that_is_anothers_is_none(tmp_path: Path) -> None:

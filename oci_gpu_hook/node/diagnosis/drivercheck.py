@@ -24,6 +24,8 @@ from oci_gpu_hook.planning import platforms
 from oci_gpu_hook.vendors import platform, tegra
 
 _USABLE_BY_ALL = 0o666
+# In the sentences of `files.of_root`.
+_LEFT_OUT = " is left out: "
 # Which lets adapters reach GPUs' memory: NVIDIA's, and Mellanox's before it.
 _PEER_MEMORY = ("nvidia_peermem", "nv_peer_mem")
 # Since then mlx5 takes memory by dma-buf; NVIDIA's proprietary module gives none.
@@ -141,6 +143,9 @@ def _parts(found: DriverInventory, tool: str) -> list[Finding]:
     kernel = found.driver_version
     findings = [passed("driver", f"the kernel module is of version {kernel}")]
     for misfit in found.misfits:
+        if misfit.why:
+            findings.append(failed("libraries", misfit.why, _owners(misfit.why)))
+            continue
         if not misfit.found:
             remedy, seen = _INSTALL[tool], f"of version {kernel} is missing: {misfit.capability} is not served"
         elif misfit.found == kernel:
@@ -212,8 +217,11 @@ def _nodes(root: HostRoot, wanted: tuple[DeviceNode, ...]) -> list[Finding]:
         elif number(status) != (node.major, node.minor):
             major, minor = number(status)
             seen = f"{node.path} is device {major}:{minor}, the driver's is {node.major}:{node.minor}"
-            again = command("oci-gpu-hook", "prepare") if node.family else _made(wanted)
-            findings.append(failed("nodes", seen, then(command("rm", node.path), again)))
+            # An IMEX channel is its driver's to make.
+            again = (
+                [] if node.family == "imex" else [command("oci-gpu-hook", "prepare") if node.family else _made(wanted)]
+            )
+            findings.append(failed("nodes", seen, then(command("rm", node.path), *again)))
     if missing:
         # The hook makes nodes in containers, but in a user namespace it must bind the host's.
         seen = f"{listed(missing, 1)} missing: rootless containers cannot have them"
@@ -260,10 +268,18 @@ def inventory(root: HostRoot, saved: DriverInventory | None) -> Finding:
         # NVML may list it since it was asked.
         return failed("inventory", seen, then(REFRESH, KERNELS_LOG))
     if saved.unknown:
-        left_out, is_left_out, _ = saved.unknown[0].partition(" is left out: ")
-        owners = command("namei", "--owners", "--modes", left_out, note="only root may own it and write to it")
-        return warned("inventory", f"not known: {saved.unknown[0]}", owners if is_left_out else REFRESH)
+        is_left_out = _LEFT_OUT in saved.unknown[0]
+        seen = saved.unknown[0] if is_left_out else f"not known: {saved.unknown[0]}"
+        return warned("inventory", seen, _owners(seen) if is_left_out else REFRESH)
     return passed("inventory", f"saved, and true for driver {saved.driver_version}")
+
+
+def _owners(left_out: str) -> Remedy:
+    """What shows who may exchange a file of the driver's, and saves what is true then."""
+    path = left_out.partition(_LEFT_OUT)[0]
+    return then(
+        REFRESH, command("namei", "--owners", "--modes", path, note="take it from others than root, then again")
+    )
 
 
 def folder(root: HostRoot) -> list[Finding]:

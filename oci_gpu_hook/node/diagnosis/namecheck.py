@@ -11,15 +11,15 @@ from contextlib import suppress
 from typing import Any
 
 from oci_gpu_hook.driver.inventory import DriverInventory, with_nodes
-from oci_gpu_hook.errors import HookError, RequestError, plain
+from oci_gpu_hook.errors import HookError, RequestError, plain, quoted
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import Finding, failed, listed, passed
-from oci_gpu_hook.node.diagnosis.remedy import REFRESH, command, is_name, then
+from oci_gpu_hook.node.diagnosis.remedy import REFRESH, command, in_words, is_name, then
 from oci_gpu_hook.node.machine import untrusted
 from oci_gpu_hook.planning import selection
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.selectors import canonical
-from oci_gpu_hook.request.words import ALL, CAPABILITIES, items
+from oci_gpu_hook.request.words import ALL, CAPABILITIES, NONE, items
 
 _RESOURCES = "node-generic-resources"
 _MOST_SHARES = 100
@@ -48,8 +48,8 @@ def resources(file: str, values: dict[str, Any], found: DriverInventory) -> list
     words = [*(["--name", kind] if kind != "GPU" else []), *([f"--shares={max(shares)}"] if shares else [])]
     again = command("oci-gpu-hook", "swarm", "resources", *words, "--write", file)
     if not is_name(kind) or max(shares, default=0) > _MOST_SHARES:
-        again = command("vi", file, note=_RESOURCES)
-    seen = f"{file} gives {uuid} to Swarm's tasks, which is no device for them here"
+        again = command("vi", file)
+    seen = f"{file} gives {uuid} to Swarm's tasks, and they cannot have it here"
     return [failed("Docker", seen, then(REFRESH, again, command("systemctl", "restart", "docker")))]
 
 
@@ -68,26 +68,32 @@ def configurations(root: HostRoot, found: DriverInventory) -> list[Finding]:
     paths = [f"{_LXC}/{name}/config" for name in root.names(_LXC)]
     for path in [path for path in paths if not root.openness(path)]:
         lines = (untrusted.read_file(root, path) or b"").decode("utf-8", "replace").splitlines()
-        hooks = [line for line in lines if line.startswith("lxc.hook.mount") and _PROGRAM in line]
-        if hooks and "--device=" in hooks[-1]:
+        hooks = [_options(line) for line in lines if line.startswith("lxc.hook.mount") and _PROGRAM in line]
+        hooks = [options for options in hooks if options.get("--device")]
+        if hooks:
             rules = [match.groups() for line in lines if (match := _RULE.fullmatch(line))]
             allowed = [tuple(number) for group, *number in rules if group == version]
             findings.append(_configuration(root, path, hooks[-1], allowed, found))
     return findings
 
 
+def _options(hook: str) -> dict[str, str]:
+    """The options in a line that starts a hook, each with its value, "" for none."""
+    return dict([word.strip("'\"").partition("=")[::2] for word in hook.split() if "--" in word])
+
+
 def _configuration(
-    root: HostRoot, path: str, hook: str, allowed: list[tuple[str | None, ...]], found: DriverInventory
+    root: HostRoot, path: str, options: dict[str, str], allowed: list[tuple[str | None, ...]], found: DriverInventory
 ) -> Finding:
     """One configuration; allowed: major and minor of each rule, "*" and None for any."""
-    options = dict([word.strip("'\"").partition("=")[::2] for word in hook.split() if "--" in word])
+    capabilities = tuple([name for name in CAPABILITIES if f"--{name}" in options])
     try:
-        names = tuple([canonical(it, path) if it != ALL else it for it in items(options["--device"])])
-        request = Request("cli", names, tuple([name for name in CAPABILITIES if f"--{name}" in options]))
+        names = tuple([it if it in (ALL, NONE) else canonical(it, path) for it in items(options["--device"])])
+        request = Request("cli", names or (NONE,), capabilities)
         selected = selection.select(request, found)
         wanted = selection.nodes(request, selected, with_nodes(root, found, selection.families(request)))
     except HookError as err:
-        return failed("LXC", f"{path}: {plain(err.message)}", "vi", path)
+        return failed("LXC", f"{path}: {plain(err.message)}", in_words(err.hint))
     any_of = (None, "*")
     closed = [
         node
@@ -99,5 +105,5 @@ def _configuration(
         return passed("LXC", f"{path}: {seen}")
     node = closed[0]
     seen = f"{path} has no rule for {listed([it.path for it in closed], 1)}, now device {node.major}:{node.minor}"
-    again = command("oci-gpu-hook", "flags", "lxc", *names, note=f"replace its lines in {path} by these")
+    again = command("oci-gpu-hook", "flags", "lxc", *names, note=f"replace its lines in {quoted(path)} by these")
     return failed("LXC", seen, again)

@@ -32,7 +32,9 @@ def command(*words: str, note: str = "") -> Remedy:
 
 
 def then(*commands: Remedy) -> Remedy:
-    """Several commands, each to be run if the one before has succeeded."""
+    """Several commands, each to be run if the one before has succeeded; ValueError unless the last alone has a note."""
+    if any(["  # " in it for it in commands[:-1]]):
+        raise ValueError("a note would hide the commands behind it")
     return Remedy(" && ".join(commands))
 
 

@@ -7,42 +7,49 @@ no longer there.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from oci_gpu_hook.node.diagnosis import Finding, failed, passed, warned
-from oci_gpu_hook.node.diagnosis.remedy import REFRESH, Remedy, command, roots_alone, then
+from oci_gpu_hook.node.diagnosis.remedy import REFRESH, Remedy, command, in_words, then
 from oci_gpu_hook.node.engines.cdispecs import GPU, MANAGEMENT, SpecFile, words_of
 from oci_gpu_hook.node.engines.specreaders import Reader
 
+# What ends the fault of a spec of ours, see `compared`.
+AGAIN, BY_OURS, REMOVE = "again", "again, by the hook that is installed", "remove"
+
 
 def compared(
-    specs: tuple[SpecFile, ...], version: str, out_of_date: Callable[[SpecFile], tuple[str, bool]]
+    specs: tuple[SpecFile, ...], version: str, out_of_date: Callable[[SpecFile], tuple[str, str]]
 ) -> list[Finding]:
     """Each spec of ours as the host is now, of one kind one in a folder; and others' specs of GPUs.
 
     version: the driver's, for which others' must be, "" without one, as then nothing is known of specs of GPUs;
-    out_of_date: why a spec of ours is, "" if it is not, and whether it can be written again.
+    out_of_date: why a spec of ours is, "" if it is not, and what ends that, a word of these or a sentence.
     """
     findings = []
-    if version and not [spec for spec in specs if spec.kind == GPU or spec.fault]:
-        findings.append(passed("CDI", "no spec: the hook needs none"))
     for spec in [spec for spec in specs if version or spec.kind not in (GPU, MANAGEMENT)]:
         ours = [it for it in specs if (it.folder, it.kind, it.is_ours) == (spec.folder, spec.kind, True)]
         # Of ours the first one is to stay.
         kept = ours[0] if ours else spec
-        remove = command("rm", spec.path)
         if spec != kept:
             seen = f"{spec.path} and {kept.path} give the same devices, and engines take neither"
-            findings.append(failed("CDI", seen, remove))
+            findings.append(failed("CDI", seen, command("rm", spec.path)))
         elif spec.is_ours:
-            why, can_be_written = out_of_date(spec)
-            # Its names are those of the saved inventory.
-            remedy = then(REFRESH, _again(spec, spec.path)) if can_be_written else remove
+            why, fix = out_of_date(spec)
             seen = f"{spec.path} says what the host has"
-            findings.append(failed("CDI", f"{spec.path}: {why}", remedy) if why else passed("CDI", seen))
+            findings.append(failed("CDI", f"{spec.path}: {why}", _fixed(spec, fix)) if why else passed("CDI", seen))
         elif spec.kind == GPU:
             findings.append(_of_others(spec, version))
     return findings
+
+
+def _fixed(spec: SpecFile, fix: str) -> Remedy:
+    if fix == REMOVE:
+        return command("rm", spec.path)
+    if fix in (AGAIN, BY_OURS):
+        # The names in a spec are those of the saved inventory.
+        return then(REFRESH, _again(spec, spec.path, with_hook=fix == AGAIN))
+    return in_words(fix)
 
 
 def _of_others(spec: SpecFile, version: str) -> Finding:
@@ -55,32 +62,32 @@ def _of_others(spec: SpecFile, version: str) -> Finding:
     return warned("CDI", f"{spec.path} was made by another program: engines use it without the hook", remove)
 
 
-def unread(specs: tuple[SpecFile, ...], is_link: Callable[[str], bool]) -> list[Finding]:
+def unread(specs: tuple[SpecFile, ...]) -> list[Finding]:
     """Specs that are not read, in folders of root's: what an engine takes them for is not known."""
     findings = []
     for spec in [spec for spec in specs if spec.fault and spec.kind != GPU]:
+        seen, remedy = f"{spec.path} cannot be read: {spec.fault}", command("vi", spec.path)
         if spec.is_open:
             seen = f"{spec.path}: {spec.fault}, and who writes it chooses what containers get"
-            # What a link leads to must not become root's.
-            remedy = command("rm", spec.path) if is_link(spec.path) else roots_alone(spec.path)
-            findings.append(warned("CDI", seen, remedy))
-        else:
-            findings.append(warned("CDI", f"{spec.path} cannot be read: {spec.fault}", "vi", spec.path))
+            # What others have written must not become root's.
+            remedy = command("rm", spec.path)
+        findings.append(warned("CDI", seen, remedy))
     return findings
 
 
-def of_folders(opened: list[tuple[str, str]], readers: tuple[Reader, ...]) -> list[Finding]:
-    """Folders for specs that are not root's alone, each with why: no spec in them is read here."""
+def of_folders(opened: dict[str, str], readers: tuple[Reader, ...]) -> list[Finding]:
+    """Folders that are not root's alone, by their paths without links, each with why: no spec in them is read here."""
     findings = []
-    for folder, why in opened:
+    for folder, why in opened.items():
         named = [reader.file for reader in readers if folder in reader.folders and reader.file]
         seen = f"{folder}: {why}, and who writes there chooses what containers get"
-        findings.append(warned("CDI", seen, command("vi", named[0]) if named else roots_alone(folder)))
+        remedy = command("vi", named[0]) if named else command("namei", "--owners", "--modes", folder)
+        findings.append(warned("CDI", seen, remedy))
     return findings
 
 
 def unseen(
-    specs: tuple[SpecFile, ...], readers: tuple[Reader, ...], real: Callable[[str], str], opened: tuple[str, ...] = ()
+    specs: tuple[SpecFile, ...], readers: tuple[Reader, ...], real: Callable[[str], str], opened: Collection[str] = ()
 ) -> list[Finding]:
     """The engines that do not look where a spec of ours lies, and have no other of its kind.
 
@@ -90,18 +97,18 @@ def unseen(
     ours = [(spec, real(spec.folder)) for spec in specs if spec.is_ours]
     for reader in readers:
         seen_kinds = {spec.kind for spec, folder in ours if folder in reader.folders}
+        trusted = [folder for folder in reader.folders if folder not in opened]
         for spec in [spec for spec, _ in ours if spec.kind not in seen_kinds]:
             whose = f"{reader.file} names " if reader.file else "by default it looks in "
             where = f"{whose}{', '.join(reader.folders) or 'no folder'}"
-            remedy = command("vi", reader.file)
-            if reader.folders and reader.folders[-1] not in opened:
-                # By default the last one is empty after a boot.
-                folder = reader.folders[-1 if reader.file else 0]
-                remedy = _again(spec, f"{folder}/{spec.path.rpartition('/')[2]}")
+            # The last one is that which a boot empties and a service fills.
+            again = [_again(spec, f"{folder}/{spec.path.rpartition('/')[2]}") for folder in trusted[-1:]]
+            remedy = again[0] if again else command("vi", reader.file or spec.path)
             findings.append(warned("CDI", f"{reader.engine} does not read {spec.path}: {where}", remedy))
     return findings
 
 
-def _again(spec: SpecFile, path: str) -> Remedy:
+def _again(spec: SpecFile, path: str, *, with_hook: bool = True) -> Remedy:
     """The command that writes a spec of ours, as it was made."""
-    return command("oci-gpu-hook", "cdi", "generate", *words_of(spec.document), "--output", path)
+    words = words_of(spec.document, with_hook=with_hook)
+    return command("oci-gpu-hook", "cdi", "generate", *words, "--output", path)

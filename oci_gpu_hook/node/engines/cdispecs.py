@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from oci_gpu_hook import asking
 from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.engines.registrations import ENTRY
 from oci_gpu_hook.request.bundle import Bundle
 from oci_gpu_hook.request.words import CAPABILITIES, CDI_FOLDERS, items
 
@@ -53,17 +54,17 @@ class SpecFile(NamedTuple):
         return self.path.rpartition("/")[0]
 
 
-def folders(root: HostRoot, more: tuple[str, ...]) -> tuple[str, ...]:
-    """The usual folders for specs, and these; of two paths of one folder the first."""
+def folders(root: HostRoot, more: tuple[str, ...]) -> dict[str, str]:
+    """The usual folders for specs, and these, by their paths without links; of two paths of one folder the first."""
     found: dict[str, str] = {}
     for folder in (*CDI_FOLDERS, *more):
         found.setdefault(root.real(folder), folder)
-    return tuple(found.values())
+    return found
 
 
 def specs(root: HostRoot, more: tuple[str, ...] = ()) -> tuple[SpecFile, ...]:
     """Every spec in folders of root's; without PyYAML those in YAML that are for NVIDIA's GPUs; more: see `folders`."""
-    trusted = [folder for folder in folders(root, more) if not root.openness(folder)]
+    trusted = [folder for folder in folders(root, more).values() if not root.openness(folder)]
     paths = [f"{folder}/{name}" for folder in trusted for name in root.names(folder)]
     found = [_read(root, path) for path in paths if path.endswith((".yaml", ".json"))]
     return tuple([spec for spec in found if spec is not None])
@@ -73,7 +74,7 @@ def _read(root: HostRoot, path: str) -> SpecFile | None:
     why = root.openness(path)
     data = None if why else root.read(path)
     if data is None:
-        return SpecFile(path, "", False, "", {}, why or "it is no file, or too large", bool(why))
+        return SpecFile(path, "", False, "", {}, why or "it is not a file of at most 8 MiB", bool(why))
     return _spec(path, data.decode("utf-8", "replace"))
 
 
@@ -154,23 +155,30 @@ def config_of(document: dict[str, Any]) -> str:
     return _option(document, "--config")
 
 
-def words_of(document: dict[str, Any]) -> tuple[str, ...]:
-    """The options of `cdi generate` that made a spec of ours."""
+def words_of(document: dict[str, Any], *, with_hook: bool = True) -> tuple[str, ...]:
+    """The options of `cdi generate` that made a spec of ours; with_hook: with its own program, if it has one."""
     words = []
     if vendor := vendor_of(document):
         words = ["--vendor", vendor]
     elif kind := family_of(document) or ("management" if document.get("kind") == MANAGEMENT else ""):
         words = ["--kind", kind]
-    capabilities = capabilities_of(document)
-    if capabilities and {*items(capabilities)} != {*CAPABILITIES}:
-        words += ["--capabilities", capabilities]
-    config = config_of(document)
-    return (*words, *(["--config", config] if config else []))
+    capabilities = [it for it in items(capabilities_of(document)) if it in CAPABILITIES]
+    if capabilities and {*capabilities} != {*CAPABILITIES}:
+        words += ["--capabilities", ",".join(capabilities)]
+    words += ["--config", config] if (config := config_of(document)) else []
+    hook = hook_of(document) if with_hook else ""
+    return (*words, *(["--hook", hook] if hook not in ("", ENTRY) else []))
 
 
 def family_of(document: dict[str, Any]) -> str:
     """What a spec of ours without a hook is for: ``imex``, ``gds``, ...; "" for any other document."""
     return kind_of(document).rpartition("/")[2].partition("-")[0]
+
+
+def hook_of(document: dict[str, Any]) -> str:
+    """The path of the hook's program in a spec of ours; "" for any other document."""
+    hooks = objects(edits(document).get("hooks"))
+    return _word(hooks[0].get("path")) if hooks else ""
 
 
 def means_of(document: dict[str, Any]) -> str:
