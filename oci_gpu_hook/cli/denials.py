@@ -47,6 +47,9 @@ _CONTAINERS = (
 )
 _DRIVER_FILES = ("libcuda", "libnvidia-", "libnvcuvid", "libEGL_nvidia", "libGLX_nvidia", "nvidia-")
 
+# How the nodes of other accelerators and of adapters begin.
+_OTHER_NODES = ("kfd", "accel", "uverbs", "rdma_cm", "neuron", "renderD", "hl")
+
 _INSTALL = "oci-gpu-hook selinux install"
 _BELONGS = f"install the policy that belongs to this hook: {_INSTALL}"
 _AS_AGENT = f"run it as {_AGENT}, if it is one of the node's agents: {_INSTALL}"
@@ -166,6 +169,10 @@ def _node(denial: Denial, source: contexts.Context, target: contexts.Context) ->
     if target.type == "dri_device_t":
         remedy = "setsebool -P nvidia_container_use_dri on" if source.type == _GPU_CONTAINER else _AS_GPU_CONTAINER
         return f"a {source.type} container may not use the host's /dev/dri", remedy
+    if denial.tclass == "chr_file" and _base(denial.name).startswith(_OTHER_NODES):
+        cause = f"the host's node {quoted(denial.name)}, of type {target.type}, is bound into a {source.type} container"
+        remedy = "let the hook make the node in the container's own /dev, by the vendor's flag or a CDI spec of ours"
+        return (cause, remedy) if target.type != _FILE_TYPE else _wrong_level(denial, source, target)
     if target.type != _NODE_TYPE and not _base(denial.name).startswith("nvidia"):
         return None
     if target.type == _FILE_TYPE:
