@@ -87,7 +87,7 @@ def of_host(root: HostRoot, config: str | None) -> list[Finding]:
     if found is not None:
         saved = saved_inventory.read_saved(root, proc.stamp(root, driver_root))
         of_driver += drivercheck.rdma(root, kernel) if found.gpus else []
-        of_driver.append(drivercheck.inventory(root, saved))
+        of_driver.append(drivercheck.inventory(root, saved, tool))
         # By NVML's names where it was asked, and nothing has made a doubt of its answer since.
         found = saved_inventory.of_this_host(root, saved or found)
     findings = [

@@ -49,6 +49,7 @@ _UPGRADE = {
     "dnf": command("dnf", "upgrade", "nvidia-*", "libnvidia-*"),
     "apt": command("apt", "install", "--only-upgrade", "libnvidia-*", "libcuda1"),
 }
+_PYNVML = {"dnf": command("pip", "install", "nvidia-ml-py"), "apt": command("apt", "install", "python3-pynvml")}
 # What fixes a host whose platform has a description of its driver in place of the module, by that platform.
 _OF_PLATFORM = {
     "tegra": then(command("apt", "install", "--reinstall", "nvidia-l4t-init"), command("modprobe", "nvgpu")),
@@ -255,7 +256,7 @@ def rdma(root: HostRoot, kernel: Kernel) -> list[Finding]:
     return [warned(check, seen, _LOAD_PEER_MEMORY)]
 
 
-def inventory(root: HostRoot, saved: DriverInventory | None) -> Finding:
+def inventory(root: HostRoot, saved: DriverInventory | None, tool: str) -> Finding:
     """The saved inventory.  Without it starts take longer, and nothing is known of what only NVML says."""
     wrong = folder(root)
     if wrong:
@@ -268,9 +269,12 @@ def inventory(root: HostRoot, saved: DriverInventory | None) -> Finding:
         # NVML may list it since it was asked.
         return failed("inventory", seen, then(REFRESH, KERNELS_LOG))
     if saved.unknown:
-        is_left_out = _LEFT_OUT in saved.unknown[0]
-        seen = saved.unknown[0] if is_left_out else f"not known: {saved.unknown[0]}"
-        return warned("inventory", seen, _owners(seen) if is_left_out else REFRESH)
+        first = saved.unknown[0]
+        if _LEFT_OUT in first:
+            return warned("inventory", first, _owners(first))
+        # Asked again, NVML says the same until that is changed.
+        remedy = then(_PYNVML[tool], REFRESH) if "no pynvml" in first else REFRESH
+        return warned("inventory", f"not known: {first}", KERNELS_LOG if "cannot be asked: NVML" in first else remedy)
     return passed("inventory", f"saved, and true for driver {saved.driver_version}")
 
 
