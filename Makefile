@@ -11,8 +11,8 @@ SHELL_SCRIPTS = packaging/completions/oci-gpu-hook \
 export PARALLEL = -n auto --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types contracts unit unit-pythons integration test-docker test-docker-next test-hostile
-.PHONY: test-on-the-machine test-beside-the-machine test-packaging test-selinux test-aarch64 test-gpu
+.PHONY: help demo test check lint types contracts unit unit-pythons integration test-docker test-docker-next test-driver
+.PHONY: test-hostile test-on-the-machine test-beside-the-machine test-packaging test-selinux test-aarch64 test-gpu
 .PHONY: bench bench-load fuzz rpm deb openshift
 .PHONY: install install-docker install-cli uninstall man completions prometheusrule clean
 
@@ -34,6 +34,7 @@ test: ## Run everything but test-aarch64 and test-gpu; installs what it needs (a
 # Containers, mounts and cgroups of the machine: one lane after the other.
 test-on-the-machine:
 	$(MAKE) --no-print-directory integration
+	$(MAKE) --no-print-directory test-driver
 	$(MAKE) --no-print-directory test-docker
 	$(MAKE) --no-print-directory test-docker-next
 	$(MAKE) --no-print-directory test-hostile
@@ -78,6 +79,12 @@ test-docker: ## Run containers by real Docker, Swarm and containerd (as root); [
 	$(MAKE) --no-print-directory .venv/up-to-date
 	$(if $(DOCKER_FROM),DOCKER_FROM=$(DOCKER_FROM)) .venv/bin/python -m pytest -q \
 		-n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(or $(DOCKER_TESTS),tests/docker)
+
+test-driver: ## NVIDIA's real user space, two drivers as Debian packages them (as root, on Debian); installs what it needs
+	packaging/requirements.sh test
+	$(MAKE) --no-print-directory .venv/up-to-date
+	tests/driver/fetch.sh .build/driver
+	.venv/bin/python -m pytest -q tests/driver
 
 test-docker-next: ## Docker, its containerd, BuildKit and CDI as Debian's next release has them (as root, on Debian)
 	tests/docker/next.sh .build/docker-next

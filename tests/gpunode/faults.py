@@ -55,6 +55,16 @@ def _no_libraries(content: Content) -> None:
     _remove(content, content.libraries())
 
 
+_PACKAGED = ("/usr/", "/etc/", "/lib", "/opt/")
+
+
+def _no_user_space(content: Content) -> None:
+    """What the driver's packages bring, for real ones in its place; what makes the node one stays."""
+    for kind in (content.files, content.links, content.texts):
+        for path in [path for path in kind if path.startswith(_PACKAGED) and "/gpunode/" not in path]:
+            del kind[path]
+
+
 def _no_proc_driver(content: Content) -> None:
     for path in [path for path in content.proc if path.startswith("nvidia")]:
         del content.proc[path]
@@ -134,6 +144,7 @@ FAULTS = {
     "driver-version": Fault("the kernel driver is of the next release", _driver_version),
     "no-libcuda": Fault("no libcuda", _no_libcuda),
     "no-libraries": Fault("kernel driver only: no library", _no_libraries),
+    "no-user-space": Fault("kernel driver only: no file of the driver's packages", _no_user_space),
     "no-proc-driver": Fault("nodes, but no /proc/driver/nvidia*", _no_proc_driver),
     "no-gpus": Fault("a driver without any GPU", _no_gpus),
     "no-uvm": Fault("nvidia-uvm is not loaded: no major, no nodes", _no_uvm),

@@ -1,0 +1,53 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Puts NVIDIA's and AMD's user space, as Debian packages it, into a folder: FOLDER/535, FOLDER/tesla-470 and FOLDER/rocm.
+# Nothing is installed.
+#
+#   tests/driver/fetch.sh FOLDER
+#
+# The mirror and the keys are this machine's own; the component non-free must be there.  Left out are the kernel's parts, and
+# the largest files: the ray tracer's, and compilers.
+set -eu
+
+release=bookworm
+folder=$1
+[ ! -e "$folder/whole" ] || exit 0
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+# shellcheck disable=SC2016  # apt's own words
+mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Component: main' | grep -v security | head -n 1)
+[ -n "$mirror" ] || { echo >&2 "fetch.sh: apt has no mirror of Debian's here"; exit 1; }
+echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror $release main contrib non-free" >"$scratch/sources"
+mkdir -p "$scratch/state/lists/partial" "$scratch/cache/archives/partial" "$folder/535" "$folder/tesla-470" "$folder/rocm"
+apt() {
+    program=$1
+    shift
+    "apt-$program" -q -q -o APT::Sandbox::User=root -o Dir::Etc::SourceList="$scratch/sources" -o Dir::Etc::SourceParts=- \
+        -o Dir::Etc::Preferences=/dev/null -o Dir::Etc::PreferencesParts=/dev/null \
+        -o Dir::State::Lists="$scratch/state/lists" -o Dir::Cache="$scratch/cache" "$@"
+}
+# The binary packages of a source.
+of_source() {
+    apt cache dumpavail | awk -v RS= -v FS='\n' -v source="$1" '
+        { package = ""; from = ""
+          for (i = 1; i <= NF; i++) {
+              if ($i ~ /^Package: /) package = substr($i, 10)
+              if ($i ~ /^Source: /) { from = substr($i, 9); sub(/ .*/, "", from) }
+          }
+          if (from == source) print package }' | sort -u
+}
+large='kernel|nvoptix|rtcore|470-compiler|firmware|libopencl1|-detect$|nvidia-driver$|470-driver$|driver-full$|suspend|powerd'
+# What their maintainer scripts call, and what they find beside them.
+beside='glx-alternative-nvidia glx-alternative-mesa glx-diversions update-glx nvidia-installer-cleanup nvidia-support
+    nvidia-persistenced nvidia-modprobe nvidia-kernel-common libnvidia-egl-gbm1 libnvidia-egl-wayland1
+    nvidia-egl-common nvidia-vulkan-common nvidia-opencl-common'
+apt get update
+[ -n "$(apt cache pkgnames libcuda1)" ] || { echo >&2 "fetch.sh: $mirror has no component non-free"; exit 1; }
+of_source nvidia-graphics-drivers | grep -vE "$large|nvvm" >"$scratch/535"
+of_source nvidia-graphics-drivers-tesla-470 | grep -vE "$large" >"$scratch/tesla-470"
+for set in 535 tesla-470; do
+    # shellcheck disable=SC2046,SC2086  # words
+    (cd "$folder/$set" && apt get download $(cat "$scratch/$set") $beside)
+done
+(cd "$folder/rocm" && apt get download rocminfo libhsa-runtime64-1 libhsakmt1 librocm-smi64-1 libdrm-amdgpu1 libelf1)
+touch "$folder/whole"
