@@ -297,8 +297,11 @@ def _overrides(settings: dict[str, str]) -> str:
     return indent(f'"kubespawner_override": {{\n{items}}},\n', " " * 8) if settings else ""
 
 
-def lxc(plan: Plan, request: Request) -> list[str]:
-    """A hook entry, and the rules of the device cgroup, which LXC's monitor sets: for privileged containers too."""
+def lxc(plan: Plan, request: Request, *, unified: bool) -> list[str]:
+    """A hook entry, and the rules of the device cgroup, which LXC's monitor sets: for privileged containers too.
+
+    unified: whether the host has cgroup v2: LXC 7 refuses lines of v1 there.
+    """
     words = ["--user", "configure", "--no-cgroups", f"--device={','.join(request.devices)}"]
     words += [f"--{name}" for name in request.capabilities]
     # LXC appends words of its own, which are the shell's then.
@@ -306,7 +309,7 @@ def lxc(plan: Plan, request: Request) -> list[str]:
     rules = [rule for it in plan.operations if isinstance(it, OpenCgroup) for rule in it.rules]
     return [
         f"lxc.hook.mount = /bin/sh -c {shlex.quote(script)}",
-        *[f"lxc.cgroup{v}.devices.allow = c {rule.major}:{rule.minor} rw" for v in ("2", "") for rule in rules],
+        *[f"lxc.cgroup{'2' * unified}.devices.allow = c {rule.major}:{rule.minor} rw" for rule in rules],
     ]
 
 

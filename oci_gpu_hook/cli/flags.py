@@ -217,7 +217,8 @@ def lxc(named: _Named) -> None:
     'all' if none is named.
     """
     request = named.request()
-    click.echo("\n".join(flaglines.lxc(named.plan(request, "/"), request)))
+    unified = os.path.exists("/sys/fs/cgroup/cgroup.controllers")
+    click.echo("\n".join(flaglines.lxc(named.plan(request, "/"), request, unified=unified)))
     if named.settings(State(caller=CONTAINER_CLI)).gpu_holders:
         note = "gpu-holders is set, and LXC's containers are not counted: they get no GPU but by a section"
         click.echo(f"{note} [caller {CONTAINER_CLI}] of the settings", err=True)
