@@ -124,7 +124,8 @@ def generate(
         click.echo(spec_of.text(document), nl=False)
         return
     write(output, document)
-    click.echo(f"wrote {output}: {len(document['devices'])} devices")
+    number = len(document["devices"])
+    click.echo(f"wrote {output}: {number} device{'' if number == 1 else 's'}")
 
 
 @cdi.command()

@@ -179,10 +179,11 @@ def _pick(
     asked: selectors.AnyOf, devices: list[Candidate], others: list[Lease], most: int, unhealthy: dict[str, str]
 ) -> list[Candidate]:
     """The chosen devices; RequestError if there are too few with room."""
-    what = f"devices of MIG profile {quoted(asked.profile)}" if asked.profile else "devices"
+    is_one = asked.number == 1
+    kind = f" of MIG profile {quoted(asked.profile)}" if asked.profile else ""
+    wanted = f"{asked.number} device{'' if is_one else 's'}{kind} {'is' if is_one else 'are'} asked for"
     if len(devices) < asked.number:
-        why = f"{asked.number} {what} are asked for, and this host has {len(devices)}"
-        raise RequestError(why, "the container's author must ask for fewer")
+        raise RequestError(f"{wanted}, and this host has {len(devices)}", "the container's author must ask for fewer")
     room, refused = [], []
     for device in devices:
         holders = _holders(device.key, others, most)
@@ -195,7 +196,7 @@ def _pick(
     if len(room) < asked.number:
         more = f"; and {len(refused) - _MOST_SHOWN} more" if len(refused) > _MOST_SHOWN else ""
         shown = "; ".join(refused[:_MOST_SHOWN]) + more
-        raise RequestError(f"{asked.number} {what} are asked for, and {len(room)} have room: {shown}", _WAIT)
+        raise RequestError(f"{wanted}, and {len(room)} {'has' if len(room) == 1 else 'have'} room: {shown}", _WAIT)
     return choose(room, asked.number)
 
 

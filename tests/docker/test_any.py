@@ -161,4 +161,4 @@ PATH={notebook.VENV}/bin:$PATH PASTED=/run/hub/any TELLS=/run/hub/lines SPAWNER=
     assert all(len(each) == 1 for each in gpus), gpus
     assert sorted(gpus.count(each) for each in set(gpus)) == [4, 4]
     assert "503" in last["said"]
-    assert "1 devices are asked for, and 0 have room: GPU 0 is held by" in last["said"]
+    assert "1 device is asked for, and 0 have room: GPU 0 is held by" in last["said"]

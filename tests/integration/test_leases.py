@@ -42,7 +42,7 @@ def test_each_container_has_gpus_of_its_own_until_none_is_left(
     assert (len(first), len(second)) == (5, 3)
     assert not first & second
     told = " ".join(found["full"])
-    assert "1 devices are asked for, and 0 have room: GPU 0 is held by first since 20" in told
+    assert "1 device is asked for, and 0 have room: GPU 0 is held by first since 20" in told
     assert "GPU 7 is held by second since 20" in " ".join(found["named"])
     assert {*found["again"]} < second
     assert "leases" in found["end"]
@@ -65,8 +65,8 @@ def test_mig_devices_are_chosen_by_their_profile(installed: Installed, bundle: M
     one, two = found["one"], found["two"]
     assert one != two
     assert "nvidia-cap" in one[0]
-    assert "MIG profile '1c.2g.20gb' are asked for, and 0 have room: MIG device 0:" in " ".join(found["full"])
-    assert "MIG profile '7g.80gb' are asked for, and this host has 0" in " ".join(found["other"])
+    assert "MIG profile '1c.2g.20gb' is asked for, and 0 have room: MIG device 0:" in " ".join(found["full"])
+    assert "MIG profile '7g.80gb' is asked for, and this host has 0" in " ".join(found["other"])
 
 
 @pytest.mark.parametrize("runtime", ["runc", "crun"])
