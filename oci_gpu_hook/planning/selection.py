@@ -19,6 +19,8 @@ _ASSIGNED = {
     "swarm": "the node's administrator must run 'oci-gpu-hook swarm resources --write' and restart dockerd",
     "mounts": "the node's administrator must restart the device plugin that assigned it",
 }
+# A device plugin that names devices in the variable is not seen; no author knows a GPU of a cluster by its UUID.
+_UUID_HINT = f"{_LIST_HINT}; if a device plugin assigned it, the node's administrator must restart that plugin"
 # A rootless engine's start may not read what root saved, nor ask for a refresh: see the manual, MIG.
 _REFRESH_HINT = (
     "root must run 'oci-gpu-hook inventory refresh' on this host; a rootless engine asks for MIG-GPU-UUID/gi/ci"
@@ -156,8 +158,10 @@ def _find_gpu(selector: str, gpus: tuple[Gpu, ...], source: str) -> Gpu:
     for gpu in gpus:
         if selector in (str(gpu.nvml_index), gpu.uuid, gpu.bus_id):
             return gpu
-    indices = "index 0" if len(gpus) == 1 else f"indices 0 to {len(gpus) - 1}"
-    raise RequestError(f"unknown device '{selector}': this host has {indices}", _ASSIGNED.get(source, _LIST_HINT))
+    there, hint = "index 0" if len(gpus) == 1 else f"indices 0 to {len(gpus) - 1}", _LIST_HINT
+    if selector.startswith("GPU-"):
+        there, hint = f"{len(gpus)} GPU{'s' if len(gpus) > 1 else ''}, and none has this UUID", _UUID_HINT
+    raise RequestError(f"unknown device '{selector}': this host has {there}", _ASSIGNED.get(source, hint))
 
 
 def _find_mig(selector: str, inventory: DriverInventory, source: str) -> MigDevice:

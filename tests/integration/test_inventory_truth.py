@@ -122,7 +122,7 @@ cp /tmp/known {FIRST_GPU}/information
 """
     done = on_node(installed, script)
     assert (done.code, done.out.split()) == (0, [TRUE, TRUE]), done.out + done.err
-    assert f"unknown device '{uuid}': this host has indices 0 to 7" in sentence(done.err)
+    assert f"unknown device '{uuid}': this host has 8 GPUs, and none has this UUID" in sentence(done.err)
 
 
 # The kernel module's next release and its libraries, as an upgrade leaves them.

@@ -134,7 +134,7 @@ def test_a_pod_that_cannot_be_served_is_refused_in_one_sentence(
     done = on_node(installed, "\n".join(lines), booted=True)
     assert done.code == 0, done.out + done.err
     for name, said in (
-        ("unknown", f"unknown device '{pods.UNKNOWN}': this host has indices 0 to 7"),
+        ("unknown", f"unknown device '{pods.UNKNOWN}': this host has 8 GPUs, and none has this UUID"),
         ("unmet", "the image requires 'cuda>=99.0' (here cuda is 13.0)"),
     ):
         told = (tmp_path / f"{name}.err").read_text()

@@ -83,7 +83,7 @@ def test_rules_of_lxc_are_compared_with_the_nodes_numbers(tmp_path: Path) -> Non
         "moved": (ours + older, moved),
         "gone": (
             HOOK.format(GONE) + rules(*numbers),
-            [(FAIL, f"{path}: unknown device '{GONE}': this host has index 0")],
+            [(FAIL, f"{path}: unknown device '{GONE}': this host has 1 GPU, and none has this UUID")],
         ),
         "last": (HOOK.format("7") + ours + rules(*numbers), well),
         "upper": (HOOK.format(HERE.upper()) + older, moved),

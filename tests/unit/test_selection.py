@@ -84,7 +84,11 @@ def test_a_gpu_that_is_requested_beside_its_mig_device_is_whole(devices: str) ->
     ("devices", "words"),
     [
         ("2", "unknown device '2': this host has indices 0 to 1"),
-        (STRANGER, f"unknown device '{STRANGER}'"),
+        (
+            STRANGER,
+            "this host has 2 GPUs, and none has this UUID (the container's author must ask for one that exists; ",
+        ),
+        (STRANGER, "; if a device plugin assigned it, the node's administrator must restart that plugin)"),
         ("0000:07:00.1", "unknown device '00000000:07:00.1'"),
         ("1:0", "unknown MIG device '1:0': GPU 1 has no MIG device"),
         ("0:1", "unknown MIG device '0:1': GPU 0 has 1 MIG device "),
