@@ -26,6 +26,7 @@ CDI_ANNOTATIONS = "cdi.k8s.io/"
 _DRIVER_FOLDER, _DRIVER_VOLUME = "/usr/local/nvidia", "/nvidia_driver_"
 
 UNPRIVILEGED = "is not accepted from a container without CAP_SYS_ADMIN"
+_PODS = f"a pod's author must ask for nvidia.com/gpu in its limits; else {ADMINISTRATOR}"
 _IMAGES = "may be the image's own, and must not go past what Swarm counts"
 
 # Docker Swarm tells a task in variables of these names which of its node's generic resources are the task's.
@@ -142,7 +143,7 @@ def named(inputs: Inputs, settings: Settings, notes: list[str]) -> Names:
         if mounted.devices or mounted.imex_channels or mounted.features:
             return mounted
     elif any([source == "/dev/null" and target.startswith(f"{LIST_FOLDER}/") for source, target in inputs.mounts]):
-        leave_out("the device list in volume mounts is not accepted", settings, notes)
+        leave_out("the device list in volume mounts is not accepted: accept-volume-mounts is no", settings, notes)
     found = place(inputs, [name for name in cdi_names(inputs) if _by_nvidia(name)], settings)
     if found.source == "env" and _gets_default(inputs.environment):
         found = Names("devices" if inputs.given else "env", CUDA_VERSION, inputs.given or (ALL,))
@@ -155,7 +156,7 @@ def named(inputs: Inputs, settings: Settings, notes: list[str]) -> Names:
     # Device plugins set this beside a list in volume mounts.
     sentence = f"{found.where} says that the devices are listed in volume mounts"
     if not settings.accept_volume_mounts:
-        raise RequestError(f"{sentence}, which are not accepted", ADMINISTRATOR)
+        raise RequestError(f"{sentence}, which are not accepted: accept-volume-mounts is no", ADMINISTRATOR)
     notes.append(f"{sentence}, and none are")
     return NOTHING
 
@@ -169,7 +170,9 @@ def accepted(places: list[Names], inputs: Inputs, settings: Settings, notes: lis
         if not why:
             _refuse_counts(names.where, inputs.environment)
             return names
-        leave_out(f"the request in {names.where} {why}", settings, notes)
+        # Lists in volume mounts are a device plugin's.
+        hint = _PODS if settings.accept_volume_mounts and not flag else ADMINISTRATOR
+        leave_out(f"the request in {names.where} {why}", settings, notes, hint)
     return NOTHING
 
 
@@ -200,11 +203,11 @@ def refusal(inputs: Inputs, settings: Settings, where: str, flag: str = "") -> s
     return "" if accepts_environment(inputs, settings) else UNPRIVILEGED
 
 
-def leave_out(sentence: str, settings: Settings, notes: list[str]) -> None:
+def leave_out(sentence: str, settings: Settings, notes: list[str], hint: str = ADMINISTRATOR) -> None:
     """Note that a request is not accepted; RequestError if the settings refuse such containers."""
     if settings.unaccepted_requests == "refuse":
-        raise RequestError(sentence, ADMINISTRATOR)
-    notes.append(f"{sentence}: {ADMINISTRATOR}")
+        raise RequestError(sentence, hint)
+    notes.append(f"{sentence}: {hint}")
 
 
 def accepts_variable(inputs: Inputs, variable: str, settings: Settings, notes: list[str]) -> bool:

@@ -10,7 +10,7 @@ import pytest
 from oci_gpu_hook.request.bycdi import of_nodes
 from oci_gpu_hook.request.parse import Request, parse_request
 from oci_gpu_hook.request.settings import Settings
-from oci_gpu_hook.request.sources import Inputs
+from oci_gpu_hook.request.sources import NOTHING, Inputs, Names, accepted
 from tests.unit.asking import HARDENED, LIST, MIG, MOUNTS, UUID, VISIBLE, env, left_out, listed, refusal, request_of
 
 
@@ -115,6 +115,18 @@ def test_words_of_an_unprivileged_container_are_left_out_unread(inputs: Inputs, 
     assert "the administrator decides" in note
 
 
+def test_beside_a_device_plugin_a_pods_author_is_told_the_words_of_a_pod() -> None:
+    settings = HARDENED._replace(accept_volume_mounts=True)
+    hint = "a pod's author must ask for nvidia.com/gpu in its limits; else the administrator decides"
+    assert hint in left_out(Inputs({VISIBLE: "all"}), settings)
+    assert hint in refusal(Inputs({VISIBLE: "all"}), settings._replace(unaccepted_requests="refuse"))
+    # The lists are of NVIDIA's devices alone.
+    notes: list[str] = []
+    vendors = Names("env", "OCI_AMD", ("0",))
+    assert accepted([vendors], Inputs({}), settings, notes, "OCI_AMD") == NOTHING
+    assert hint not in notes[0]
+
+
 REFUSING: dict[str, Any] = {"unaccepted_requests": "refuse"}
 
 
@@ -132,7 +144,7 @@ def test_where_the_administrator_says_so_they_are_refused_with_that_sentence(inp
 @pytest.mark.parametrize(
     ("inputs", "changes", "words"),
     [
-        (Inputs({}, listed("0")), {}, "the device list in volume mounts is not accepted"),
+        (Inputs({}, listed("0")), {}, "the device list in volume mounts is not accepted: accept-volume-mounts is no"),
         (Inputs({VISIBLE: "0"}, listed("0")), {}, "the device list in volume mounts"),
         (
             Inputs({"NVIDIA_IMEX_CHANNELS": "3"}, listed("0")),
