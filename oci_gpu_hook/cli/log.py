@@ -31,9 +31,10 @@ _LONGEST, _LARGEST = 256 << 10, 8 << 20
 @click.command()
 @click.option("--since", metavar="TIME", help="Only those since TIME, as journalctl takes it.")
 @click.option("--container", metavar="ID", help="Only those of the container whose id begins so.")
+@click.option("--pod", metavar="POD", help="Only those of this pod, POD or NAMESPACE/POD.")
 @click.option("--failed", is_flag=True, help="Only those of containers that did not start.")
 @output_format
-def log(since: str | None, container: str | None, failed: bool, form: str) -> None:
+def log(since: str | None, container: str | None, pod: str | None, failed: bool, form: str) -> None:
     """Show the records of starts: what each container asked for and got, and how long it took.
 
     Each start of a container with a request leaves one record in the journal, which 'journalctl -o json' and
@@ -44,7 +45,9 @@ def log(since: str | None, container: str | None, failed: bool, form: str) -> No
     found = [
         record
         for record in records
-        if str(record.get("container", "")).startswith(container or "") and (not failed or record.get("exit_code") != 0)
+        if str(record.get("container", "")).startswith(container or "")
+        and (pod is None or pod in (record.get("pod"), f"{record.get('namespace')}/{record.get('pod')}"))
+        and (not failed or record.get("exit_code") != 0)
     ]
     lines = [line for record in found for line in _lines(record)] or ["no records"]
     if not is_whole:
@@ -130,7 +133,6 @@ def _last(lines: IO[bytes]) -> tuple[list[dict[str, Any]], bool]:
 
 
 def _unread(why: str) -> HookError:
-    """The error for what journalctl has written."""
     if "parse timestamp" in why:
         return UsageError(f"--since is not a time: {why}", "systemd.time(7) has the forms")
     return ApplyError(f"cannot read the journal: {why or 'journalctl failed'}", "run it as root")
@@ -145,7 +147,6 @@ def _field_text(value: object) -> str:
 
 
 def _time(microseconds: object) -> str:
-    """Local time with its offset."""
     try:
         moment = datetime.datetime.fromtimestamp(int(str(microseconds)) / 1e6)
         return moment.astimezone().isoformat(timespec="milliseconds")

@@ -75,7 +75,6 @@ def _steps(ends: list[int]) -> dict[str, int]:
 
 
 def to_journal(datagram: bytes) -> None:
-    """Send one entry to the journal."""
     try:
         syscalls.send_datagram(SOCKET, datagram)
     except OSError:
@@ -120,6 +119,8 @@ def fields(progress: Progress, steps: dict[str, int], exit_code: int, sentence: 
         ("CONTAINER", state.id),
         ("IMAGE", known.image),
         ("NAMESPACE", known.namespace),
+        ("POD", known.pod),
+        ("NAME", known.name),
         ("REQUEST", ",".join(asked)),
         ("SOURCE", request.source if request else ""),
         ("CAPABILITIES", ",".join(request.capabilities) if request else ""),
@@ -144,6 +145,7 @@ def fields(progress: Progress, steps: dict[str, int], exit_code: int, sentence: 
     }.get(result, f"does not start: {sentence}")
     # Engines show twelve characters of their ids; the field CONTAINER has all of them.
     container = f"container {state.id[:12] if len(state.id) == 64 else state.id}" if state.id else "a container"
+    container += f" ({known.namespace}/{known.pod}/{known.name})" if known.pod else ""
     return [
         ("MESSAGE", printable(f"{container} {message}"[:_LONGEST])),
         ("MESSAGE_ID", MESSAGE_ID),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A container's image and Kubernetes namespace, if its engine provably says them.  Pure.
+"""A container's image, Kubernetes namespace, pod and name, if its engine provably says them.  Pure.
 
 Engines pass on annotations of a pod's author, and podman before 4.6 those of an image's manifest: an annotation proves
 nothing by itself.  It counts if its engine is known by the container's id, which neither can predict: CRI-O writes it
@@ -16,11 +16,13 @@ CONTAINERD, DOCKER, PODMAN = "containerd", "docker", "podman"
 _CRIOS_ID = "io.kubernetes.cri-o.ContainerID"
 _CRIOS_TYPE = "io.kubernetes.cri-o.ContainerType"
 _CRIOS_IMAGE = "io.kubernetes.cri-o.ImageName"
-# The kubelet's label, which comes after what a pod's author says.  Of a pod's sandbox CRI-O has another.
-_CRIOS_NAMESPACE = "io.kubernetes.pod.namespace"
+# The kubelet's labels, which come after what a pod's author says.  Of a pod's sandbox CRI-O has another.
+_CRIOS_NAMESPACE, _CRIOS_POD = "io.kubernetes.pod.namespace", "io.kubernetes.pod.name"
+_CRIOS_NAME = "io.kubernetes.container.name"
 _CRIOS_NAMESPACE_OF_SANDBOX = "io.kubernetes.cri-o.Namespace"
 _CONTAINERDS_IMAGE = "io.kubernetes.cri.image-name"
-_CONTAINERDS_NAMESPACE = "io.kubernetes.cri.sandbox-namespace"
+_CONTAINERDS_NAMESPACE, _CONTAINERDS_POD = "io.kubernetes.cri.sandbox-namespace", "io.kubernetes.cri.sandbox-name"
+_CONTAINERDS_NAME = "io.kubernetes.cri.container-name"
 
 # Below containerd's state folder, with a folder for each of its own namespaces: that of Kubernetes, that of Docker.
 TASKS = "io.containerd.runtime.v2.task"
@@ -28,25 +30,32 @@ _OF_TASKS = {f"{TASKS}/k8s.io": CONTAINERD, f"{TASKS}/moby": DOCKER}
 
 
 class EngineSays(NamedTuple):
-    """What is known, else ""; unsaid: which of "image" and "namespace" is not.  podman has no namespaces."""
+    """What is known, else ""; unsaid: which of "image" and "namespace" is not.  podman has no namespaces.
+
+    pod, name: Kubernetes' names of the pod, and of the container in it.
+    """
 
     image: str
     namespace: str
     unsaid: tuple[str, ...]
+    pod: str = ""
+    name: str = ""
 
 
 def said(state: State) -> EngineSays:
     """What the container's engine says of it."""
-    image, namespace, given = state.image, "", state.annotations
+    image, namespace, pod, name, given = state.image, "", "", "", state.annotations
     keeper = keeper_of(state.bundle, state.id)
     if state.id and given.get(_CRIOS_ID) == state.id:
         is_sandbox, keeper = given.get(_CRIOS_TYPE) == "sandbox", ""
         image = given.get(_CRIOS_IMAGE, "")
         namespace = given.get(_CRIOS_NAMESPACE_OF_SANDBOX if is_sandbox else _CRIOS_NAMESPACE, "")
+        pod, name = ("", "") if is_sandbox else (given.get(_CRIOS_POD, ""), given.get(_CRIOS_NAME, ""))
     elif keeper == CONTAINERD:
         image, namespace = given.get(_CONTAINERDS_IMAGE, ""), given.get(_CONTAINERDS_NAMESPACE, "")
+        pod, name = given.get(_CONTAINERDS_POD, ""), given.get(_CONTAINERDS_NAME, "")
     known = {"image": image, "namespace": namespace or keeper == PODMAN}
-    return EngineSays(image, namespace, tuple([scope for scope, text in known.items() if not text]))
+    return EngineSays(image, namespace, tuple([scope for scope, text in known.items() if not text]), pod, name)
 
 
 def keeper_of(bundle: str, id: str) -> str:

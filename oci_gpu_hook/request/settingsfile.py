@@ -154,7 +154,7 @@ def fields(lines: list[Setting], state: State | None, defaults: dict[str, Any]) 
 
     If its engine does not say which sections are its own, no restriction may fail open: the strictest values hold.
     """
-    image, namespace, unsaid = said(state) if state is not None else ("", "", ())
+    image, namespace, unsaid, *_ = said(state) if state is not None else ("", "", ())
     decided = decisive(lines, image, namespace, state.caller if state is not None else "")
     found = {**defaults, **{field: line.value for field, line in decided.items()}}
     scopes = {line.scope for line in lines}

@@ -7,7 +7,7 @@ function __oci_gpu_hook_at --description 'Whether the words before the cursor le
     set -e words[1]
     for word in $words
         # The value of an option names no command.
-        if contains -- "$before" --bundle --capabilities --cdi-spec --config --container --directory --format --hook --host-root --id --interval --kind --mode --name --nvml-timeout --output --pid --runtime --scc --shares --since --timeout --vendor --watch --way
+        if contains -- "$before" --bundle --capabilities --cdi-spec --config --container --directory --format --hook --host-root --id --interval --kind --mode --name --nvml-timeout --output --pid --pod --runtime --scc --shares --since --timeout --vendor --watch --way
             set before
             continue
         end
@@ -214,6 +214,7 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at selinux explain' -s h -l help -d 
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at selinux explain' -F
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at log' -l since -r -f -d 'Only those since TIME, as journalctl takes it'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at log' -l container -r -f -d 'Only those of the container whose id begins so'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at log' -l pod -r -f -d 'Only those of this pod, POD or NAMESPACE/POD'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at log' -l failed -d 'Only those of containers that did not start'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at log' -l format -r -f -a 'text json' -d 'How to print it'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at log' -s h -l help -d 'Show help and exit'

@@ -92,7 +92,8 @@ oci-gpu-hook log
 
 
 def test_each_start_with_a_request_leaves_one_record(installed: Installed, bundle: Maker) -> None:
-    given = bundle("debian").of_crio(image="registry/cuda:12\nMESSAGE=forged")
+    pod = {"io.kubernetes.pod.name": "training", "io.kubernetes.container.name": "main"}
+    given = bundle("debian").of_crio(namespace="team", image="registry/cuda:12\nMESSAGE=forged", **pod)
     asking(given, "1,5")
     refused = asking(bundle("debian"), "99")
     without = asking(bundle("debian"), None)
@@ -108,6 +109,8 @@ journalctl -q --no-pager -o cat OCI_GPU_HOOK_DEVICE=/dev/nvidiactl >&2
 echo ---- >&2
 oci-gpu-hook log --failed --container ref >&2
 echo ---- >&2
+oci-gpu-hook log --pod team/training --format json >&2
+echo ---- >&2
 oci-gpu-hook log --format json >&2
 cat /run/log/out
 """
@@ -115,7 +118,8 @@ cat /run/log/out
     assert done.code == 0, done.err
     first, second = [json.loads(line) for line in done.out.splitlines()]
     assert first["OCI_GPU_HOOK_CONTAINER"] == given.id
-    assert first["MESSAGE"].startswith(f"container {given.id} got 1, 5: ")
+    assert first["MESSAGE"].startswith(f"container {given.id} (team/training/main) got 1, 5: ")
+    assert (first["OCI_GPU_HOOK_POD"], first["OCI_GPU_HOOK_NAME"]) == ("training", "main")
     assert first["OCI_GPU_HOOK_REQUEST"] == "1,5"
     assert first["OCI_GPU_HOOK_SOURCE"] == "env"
     assert "/dev/nvidiactl" in first["OCI_GPU_HOOK_DEVICE"]
@@ -131,11 +135,12 @@ cat /run/log/out
     assert (second["PRIORITY"], second["OCI_GPU_HOOK_EXIT_CODE"]) == ("4", "5")
     assert second["OCI_GPU_HOOK_REASON"] == "request"
     assert "hunter2" not in done.out
-    by_container, by_device, log, document = done.err.split("----\n")
+    by_container, by_device, log, of_pod, document = done.err.split("----\n")
     assert by_container == f"container refused does not start: {second['OCI_GPU_HOOK_SENTENCE']}\n"
     assert by_device == f"{first['MESSAGE']}\n"
     assert by_container.strip() in log
     assert given.id not in log
+    assert [record["container"] for record in json.loads(of_pod)["records"]] == [given.id]
     read = json.loads(document)["records"]
     assert [record["container"] for record in read] == [given.id, "refused"]
     assert read[0]["total_usec"] == sum(steps)

@@ -28,6 +28,8 @@ REFUSED: dict[str, object] = {
     "__REALTIME_TIMESTAMP": "1790000001000000",
     "MESSAGE": "container b does not start: so",
     "OCI_GPU_HOOK_CONTAINER": "b",
+    "OCI_GPU_HOOK_NAMESPACE": "ml",
+    "OCI_GPU_HOOK_POD": "train",
     "OCI_GPU_HOOK_EXIT_CODE": "5",
     "OCI_GPU_HOOK_OUTCOME": "refused",
 }
@@ -124,6 +126,10 @@ def test_fields_have_short_names_and_their_types(journal: Journal, program: Prog
         (("--failed",), ["b"]),
         (("--container", "abc"), ["abcdef"]),
         (("--container", "bc"), []),
+        (("--pod", "train"), ["b"]),
+        (("--pod", "ml/train"), ["b"]),
+        (("--pod", "other/train"), []),
+        (("--pod", "tra"), []),
         (("--container", "abc", "--failed"), []),
     ],
 )

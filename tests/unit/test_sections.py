@@ -27,7 +27,12 @@ CONTAINERD = State(
     ID,
     1,
     f"{TASKS}/k8s.io/{ID}",
-    {"io.kubernetes.cri.sandbox-namespace": "team", "io.kubernetes.cri.image-name": "cuda:12"},
+    {
+        "io.kubernetes.cri.sandbox-namespace": "team",
+        "io.kubernetes.cri.sandbox-name": "training",
+        "io.kubernetes.cri.container-name": "main",
+        "io.kubernetes.cri.image-name": "cuda:12",
+    },
 )
 CRIO = State(ID, 1, f"/run/containers/storage/overlay-containers/{ID}/userdata", crio.container({}, {}))
 DEFAULTS = Settings()._asdict()
@@ -71,6 +76,14 @@ def test_what_an_engine_does_not_say(state: State, expected: tuple[str, ...]) ->
     assert of("records = no", state).unmatched == (), "nothing goes by it"
 
 
+@pytest.mark.parametrize("state", [CRIO, CONTAINERD])
+def test_a_containers_pod_is_known_where_its_namespace_is(state: State) -> None:
+    known = said(state)
+    assert (known.namespace, known.pod, known.name) == ("team", "training", "main")
+    forged = said(state._replace(id="f" * 64))
+    assert (forged.namespace, forged.pod, forged.name) == ("", "", "")
+
+
 # Every annotation that any engine says one of them in, and CRI-O's id as an image could guess it.
 FORGED = {
     **crio.sandbox({}),
@@ -79,8 +92,12 @@ FORGED = {
     "io.kubernetes.cri-o.ImageName": "trusted",
     "io.kubernetes.cri-o.Namespace": "trusted",
     "io.kubernetes.pod.namespace": "trusted",
+    "io.kubernetes.pod.name": "trusted",
+    "io.kubernetes.container.name": "trusted",
     "io.kubernetes.cri.image-name": "trusted",
     "io.kubernetes.cri.sandbox-namespace": "trusted",
+    "io.kubernetes.cri.sandbox-name": "trusted",
+    "io.kubernetes.cri.container-name": "trusted",
     "io.container.image": "trusted",
     "org.opencontainers.image.ref.name": "trusted",
     "io.container.manager": "libpod",
@@ -91,7 +108,7 @@ FORGED = {
 def test_no_annotation_of_an_image_says_which_sections_are_its_own(engine: State) -> None:
     """As podman before 4.6 hands them on."""
     found = said(annotated(engine, **FORGED))
-    assert (found.image, found.namespace) == ("", "")
+    assert (found.image, found.namespace, found.pod, found.name) == ("", "", "", "")
     assert found.unsaid == said(engine).unsaid
     hardened = "accept-environment = privileged\n[{} trusted]\naccept-environment = always"
     for scope in ("image", "namespace"):
@@ -101,19 +118,19 @@ def test_no_annotation_of_an_image_says_which_sections_are_its_own(engine: State
 
 def test_a_pods_author_changes_nothing_of_what_an_engine_says() -> None:
     """What the engine says itself comes after, and no other engine's word counts."""
-    names = ("io.kubernetes.cri-o.", "io.kubernetes.pod.")
+    names = ("io.kubernetes.cri-o.", "io.kubernetes.pod.", "io.kubernetes.container.")
     others = {key: text for key, text in FORGED.items() if not key.startswith(names)}
     others["io.kubernetes.cri-o.Namespace"] = "trusted"
     assert said(annotated(CRIO, **others)) == said(CRIO)
     assert said(CRIO)[:2] == ("registry.example.com/cuda:12", "team")
     others = {key: text for key, text in FORGED.items() if not key.startswith("io.kubernetes.cri.")}
-    assert said(annotated(CONTAINERD, **others)) == said(CONTAINERD) == ("cuda:12", "team", ())
+    assert said(annotated(CONTAINERD, **others)) == said(CONTAINERD) == ("cuda:12", "team", (), "training", "main")
 
 
 def test_of_a_pods_sandbox_crio_has_the_namespace_elsewhere() -> None:
-    pod = {"io.kubernetes.pod.namespace": "trusted"}
+    pod = {"io.kubernetes.pod.namespace": "trusted", "io.kubernetes.pod.name": "trusted"}
     found = said(State(crio.SANDBOX, 1, "", crio.sandbox(pod)))
-    assert (found.namespace, found.unsaid) == ("team", ("image",))
+    assert (found.namespace, found.unsaid, found.pod) == ("team", ("image",), "")
 
 
 def test_a_restriction_in_a_section_does_not_fail_open() -> None:
