@@ -24,7 +24,6 @@ def run(arguments: list[str]) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    """Run one command; gives its exit code."""
     try:
         import click
     except ImportError:

@@ -328,20 +328,13 @@ def write(path: str, document: dict[str, Any]) -> None:
 
     UsageError if the file is not ours, or a spec of other devices: it is never replaced.
     """
-    _check_ours(path, document)
+    if found := _own(path):
+        vendor, kind = cdispecs.vendor_of(found), cdispecs.kind_of(found)
+        if (vendor, kind) != (cdispecs.vendor_of(document), cdispecs.kind_of(document)):
+            whose = kind or (quoted(vendor) if vendor else "NVIDIA's GPUs")
+            raise UsageError(f"{path} is there and is the CDI spec of {whose}", "give another --output")
     # Engines read only names that end in .yaml or .json, and so not the temporary file.
     whole.write(path, spec_of.text(document))
-
-
-def _check_ours(path: str, document: dict[str, Any]) -> None:
-    """UsageError unless `path` does not exist, or is an empty file or a spec of ours for the same devices."""
-    found = _own(path)
-    if not found:
-        return
-    vendor, kind = cdispecs.vendor_of(found), cdispecs.kind_of(found)
-    if (vendor, kind) != (cdispecs.vendor_of(document), cdispecs.kind_of(document)):
-        whose = kind or (quoted(vendor) if vendor else "NVIDIA's GPUs")
-        raise UsageError(f"{path} is there and is the CDI spec of {whose}", "give another --output")
 
 
 def _own(path: str) -> dict[str, Any]:

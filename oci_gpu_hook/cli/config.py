@@ -40,8 +40,7 @@ def show_settings(form: str, config: str | None) -> None:
 
     First come those for every container, then those below headings.
     """
-    lines = settingsfile.read_files(files(config))
-    document = in_force(lines)
+    document = in_force(settingsfile.read_files(files(config)))
     show(form, document, _as_text(document))
 
 
@@ -106,12 +105,10 @@ def _as_text(document: dict[str, Any]) -> list[str]:
 
 
 def _printable(text: str) -> str:
-    """The text, with escapes where it is not printable ASCII."""
     return text if text.isascii() and text.isprintable() else ascii(text)
 
 
 def _summary(rows: list[KeyMeaning], output: str) -> list[str]:
-    """What was written, and a line for each refused key."""
     numbers = Counter([row.answer for row in rows])
     counts = [f"{numbers[it]} {it}" for it in (nvidiaconfig.SERVED, nvidiaconfig.NEEDLESS, nvidiaconfig.REFUSED)]
     refused = [f"  refused: {row.key} = {row.value}: {row.means}" for row in rows if row.answer == nvidiaconfig.REFUSED]

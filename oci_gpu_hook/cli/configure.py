@@ -72,7 +72,6 @@ def configure(
 
 
 def _users(path: str) -> str:
-    """A user's own file."""
     if os.geteuid() == 0:
         raise UsageError("--user is for a user's own rootless engine, and you are root", "run it as that user")
     folder = os.environ.get("XDG_CONFIG_HOME", "")

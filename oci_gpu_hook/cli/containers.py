@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``containers``: which running container holds which GPU or other device, and which of them no container holds.
 
-With --watch, the devices with how busy they are are shown again and again until ^C: one screen on a terminal, cut to
-its size; else one block for each look.  How busy a GPU is comes from what the unit for GPUs' metrics has saved last.
-No GPU is opened here.
+With --watch, a terminal has one screen, cut to its size; else there is one block for each look.  No GPU is opened here.
 """
 
 from __future__ import annotations
@@ -97,7 +95,6 @@ def _told(counted: tuple[Counted, ...], most: int) -> list[str]:
 
 
 def document(held: Holders, found: AllContainers, counted: tuple[Counted, ...], most: int) -> dict[str, object]:
-    """The containers, the free devices and the leases, for programs."""
     return {
         "containers": [_row(item) for item in held.holding],
         **_kinds("free", "free_others", held.free),
@@ -127,10 +124,7 @@ def _kinds(name: str, others: str, shares: tuple[HeldShare | OtherDevice, ...]) 
 
 
 def lines_of(held: Holders, found: AllContainers, *, with_others: bool) -> list[str]:
-    """One line for each container, then the free devices, then notes on single ones.
-
-    with_others: whether there are devices of other vendors, which get a column.
-    """
+    """One line for each container, then the free devices, then notes on single ones."""
     holding, unseen = held.holding, found.unseen
     shown = [at for at, name in enumerate(_HEADINGS) if with_others or name != _OTHERS]
     is_partial = bool(unseen) and os.geteuid() != 0
@@ -208,7 +202,6 @@ def _name(item: Holder) -> str:
 
 
 def _time(seconds: int) -> str:
-    """Local time with its offset."""
     return datetime.datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="seconds")
 
 

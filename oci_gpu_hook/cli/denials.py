@@ -58,8 +58,6 @@ _RELABEL_IPC = "have the hook put it right at the container's start: ipc-labels 
 
 
 class Explanation(NamedTuple):
-    """A denial, its cause and its remedy."""
-
     denial: Denial
     cause: str
     remedy: str
@@ -74,8 +72,7 @@ def explain(denials: tuple[Denial, ...]) -> tuple[Explanation, ...]:
             target = contexts.parse_context(denial.target)
         except contexts.MalformedContext:
             continue
-        explanation = _cause(denial, source, target)
-        if explanation is not None:
+        if explanation := _cause(denial, source, target):
             found.append(Explanation(denial, *explanation))
     return tuple(found)
 
@@ -260,7 +257,6 @@ def _driver_file(denial: Denial, target: contexts.Context) -> tuple[str, str] | 
 
 
 def _wrong_level(denial: Denial, source: contexts.Context, target: contexts.Context) -> tuple[str, str] | None:
-    """A denial of a container's file because of its level."""
     if target.type != _FILE_TYPE or source.clearance is None or target.low is None:
         return None
     if source.clearance.dominates(target.low):

@@ -157,7 +157,6 @@ def _engines(
 
 
 def document(findings: list[Finding]) -> dict[str, object]:
-    """The findings for JSON."""
     return {
         "failed": len([item for item in findings if item.level == FAIL]),
         "warned": len([item for item in findings if item.level == WARN]),
@@ -166,7 +165,6 @@ def document(findings: list[Finding]) -> dict[str, object]:
 
 
 def as_text(findings: list[Finding]) -> list[str]:
-    """One line for each finding, below it the command that fixes it; the counts at the end."""
     counted = [f"{len([f for f in findings if f.level == level])} {level}" for level in (FAIL, WARN)]
     return [*lines(findings), "", f"{len(findings)} checks: {', '.join(counted)}"]
 

@@ -48,7 +48,6 @@ _MOST_OTHERS = 64
 
 
 def running(host: HostRoot, found: Running, config: str | None) -> list[Finding]:
-    """The findings about a container."""
     name = quoted(found.shown)[1:-1] or "of no known id"
     if not found.pid:
         raise UsageError(f"the container {name} does not run", advice.start(found))

@@ -76,9 +76,8 @@ def renew(root: HostRoot, settings: Settings) -> str:
 def _remove(root: HostRoot, settings: Settings, keep: str = "") -> str:
     """Remove the file that was written last, and the setting's, unless it is `keep`; gives a sentence, "" for none."""
     last = (saved.read_file(root, _LAST) or b"").decode("utf-8", "surrogateescape")
-    paths = [
-        root.path.rstrip("/") + name for name in dict.fromkeys([last, settings.features]) if name not in ("", keep)
-    ]
+    names = [name for name in dict.fromkeys([last, settings.features]) if name not in ("", keep)]
+    paths = [root.path.rstrip("/") + name for name in names]
     removed = [f"removed {path}" for path in paths if whole.remove(path)]
     if last not in ("", keep):
         _remember(root, "")

@@ -268,10 +268,7 @@ $settings    },
 
 
 def kube(mode: str, limits: dict[str, int], *, scc: str | None = None, is_profile: bool = False) -> str:
-    """KubeSpawner, in one of `KUBE_MODES`.
-
-    scc: OpenShift's constraints that set the type; is_profile: for users who pick a profile.
-    """
+    """KubeSpawner, in one of `KUBE_MODES`; scc: OpenShift's constraints that set the type."""
     needs, settings = KUBE_MODES[mode]
     others: dict[str, str] = {}
     if scc is not None:

@@ -85,8 +85,7 @@ class _Named(NamedTuple):
             return WantedDevices((chosen,), (), (), "")
         request, found, selected = self.on_host()
         nodes = dict.fromkeys([node for node, _ in selection.nodes(request, selected, found)])
-        missing = [node.path for node in nodes if not node.present]
-        if missing:
+        if missing := [node.path for node in nodes if not node.present]:
             click.echo(f"not there: {', '.join(missing)} ('oci-gpu-hook prepare' makes them)", err=True)
         # Names by PCI address become indices: every way in, CDI's too, knows these.
         known = cdispec.names(found)
@@ -118,7 +117,6 @@ def _gpus(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _choice(option: str, words: Iterable[str], text: str, default: str | None = None) -> Callable[..., Any]:
-    """An option whose value is one of these words."""
     return click.option(option, type=click.Choice([*words]), default=default, show_default=True, help=text)
 
 

@@ -11,8 +11,6 @@ import click
 
 
 class CommandGroup(click.Group):
-    """click's group, with both."""
-
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """One line for each command, and more if the terminal is narrow: click would cut it at the margin."""
         shown = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
@@ -22,7 +20,6 @@ class CommandGroup(click.Group):
                 formatter.write_dl(rows)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        """As click's, with a hint if there is no such command."""
         word = args[0]
         if self.get_command(ctx, word) is None and not word.startswith("-"):
             near = difflib.get_close_matches(word.lower(), self.list_commands(ctx), 1)

@@ -173,8 +173,7 @@ class _Watch:
         # A hook that finds no saved inventory saves its own, without what NVML says.
         if not self.saved or saved_inventory.read_saved(root, proc.stamp(root, self.driver_root)) != self.saved:
             self.saved = None
-            found = _refresh(root, self.driver_root, self.seconds)
-            self.saved = found
+            self.saved = found = _refresh(root, self.driver_root, self.seconds)
             click.echo("\n".join(_summary(root, found)) + (f" ({event})" if event else ""))
             self.is_spec_due = self.are_features_due = True
         if self.cdi_spec and self.is_spec_due:
@@ -245,7 +244,6 @@ def _refresh(root: HostRoot, driver_root: str, seconds: float) -> DriverInventor
 
 
 def _refresh_vendors(root: HostRoot) -> Present:
-    """What other vendors have here, saved again."""
     with _saving():
         return present.refresh(root)
 
@@ -269,7 +267,6 @@ def _path(root: HostRoot) -> str:
 
 
 def _summary(root: HostRoot, found: DriverInventory) -> list[str]:
-    """What was saved, on one line, and below it what is not known."""
     counted = onhost.counted((len(found.gpus), "GPU", "GPUs"), (len(found.mig_devices), "MIG device", "MIG devices"))
     saved = f"saved {_path(root)}: driver {found.driver_version}, {counted}"
     unlisted = [f"  not listed by NVML, and given to no container: {address}" for address in found.unlisted]

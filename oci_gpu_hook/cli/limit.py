@@ -46,7 +46,6 @@ def run(command: Callable[[], int]) -> int:
     if child == 0:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return command()
-    told: signal.struct_siginfo | None
     while True:
         # The time may have run out while both were stopped: what has been sent since counts first.
         told = _told(max(_left(), 0)) or _told(0)

@@ -79,7 +79,6 @@ def exposition(root: HostRoot, settings: Settings, timeout: float, *, remember: 
     timeout: how long NVML may take; remember: whether starts are to know what has been found of the GPUs' health.
     """
     onhost.check_is_server(root)
-    # By a clock that cannot be set.
     began = time.monotonic()
     version, found, said = driver_version(root) or "", None, None
     try:

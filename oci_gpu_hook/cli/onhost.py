@@ -65,7 +65,6 @@ class Accelerators(NamedTuple):
     wrong: tuple[WrongFile, ...]
 
     def here(self) -> tuple[VendorState, ...]:
-        """The vendors whose hardware is here."""
         return tuple([item for item, hardware in self.vendors if hardware])
 
 
@@ -109,7 +108,6 @@ def document(found: Accelerators) -> dict[str, Any]:
 
 
 def text(found: Accelerators) -> list[str]:
-    """The host for people."""
     lines = [f"no driver of NVIDIA's: {found.error.message}"] if found.error else []
     if found.nvidia:
         lines = _inventory_text(found.nvidia)
@@ -122,12 +120,10 @@ def text(found: Accelerators) -> list[str]:
 
 
 def wrong_lines(wrong: tuple[WrongFile, ...]) -> list[str]:
-    """The vendors' files that cannot be served, for people."""
     return sentences("vendors' files that cannot be served", [item.fault for item in wrong])
 
 
 def summary(found: VendorState) -> str:
-    """The vendor on one line."""
     what = found.inventory
     return f"{what.flag}{what.version and ' '}{what.version}: {_counted(found)}"
 
@@ -158,7 +154,6 @@ def _of_platform(root: HostRoot) -> tuple[dict[str, Any], list[str]] | None:
 
 
 def _platform_text(found: VendorState) -> list[str]:
-    """What a platform has, for people, below a title."""
     inventory = found.inventory
     nodes = [*found.common, *[item for device in found.devices for item in device.nodes]]
     libraries = (*inventory.libraries, *inventory.cached)
@@ -178,7 +173,6 @@ def _node_row(node: DeviceNode) -> Row:
 
 
 def _document(found: VendorState) -> dict[str, Any]:
-    """What there is, for programs."""
     inventory = found.inventory
     return {
         "devices": [
@@ -236,7 +230,6 @@ def _vendor_text(found: VendorState) -> list[str]:
 
 
 def _counted(found: VendorState) -> str:
-    """How much of each is there."""
     what = found.inventory
     return counted(
         (len(found.devices), "device", "devices"),

@@ -37,16 +37,14 @@ def plan(bundle: str, pid: int | None, container_id: str, form: str, config: str
     """
     found = named.bundle(os.path.abspath(bundle))
     path = found.rootfs()
-    known_id = container_id or folder_of(found.path)[1]
-    question = Question(found, State(known_id), Options(config, root.path))
+    question = Question(found, State(container_id or folder_of(found.path)[1]), Options(config, root.path))
     # Of several, of which each is a start of its own, the first.
     spec = next(iter(cdispecs.in_bundle(found)), None)
     settings, request, notes = _request(question, spec)
     if settings is None or (request is None and settings.ipc_labels != "all"):
         none = "request    none: the hook would leave this container alone"
         lines = [f"bundle     {found.path}", none, *[f"{'':11}{note}" for note in notes]]
-        document = shown.no_request_document(container_id, found.path, path, notes)
-        show(form, document, lines)
+        show(form, shown.no_request_document(container_id, found.path, path, notes), lines)
         return
     process = Process(pid) if pid else None
     inside = rootfs.of_process(path, found.tmpfs(), process) if process else rootfs.of_folder(path)

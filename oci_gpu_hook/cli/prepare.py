@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``prepare``: make the device nodes that /dev lacks after a boot, as nvidia-modprobe makes them.
 
-nvidia-modprobe makes them if the host has it.  Nodes that are still missing are made here.  Must not change a node
-that has the right numbers: its mode is the administrator's choice.
+Must not change a node that has the right numbers: its mode is the administrator's choice.
 """
 
 from __future__ import annotations

@@ -29,7 +29,6 @@ def section(title: str, rows: Iterable[Row], empty: str = "") -> list[str]:
 
 
 def sentences(title: str, found: Iterable[str]) -> list[str]:
-    """A section of sentences."""
     return section(title, [(sentence,) for sentence in found])
 
 

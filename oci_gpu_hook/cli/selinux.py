@@ -256,7 +256,6 @@ def _run(words: list[str]) -> str:
 
 
 def _named(file: str) -> str:
-    """The text of a file that the command line names."""
     if file == "-":
         limit.allow(LONGEST_SECONDS)
         return click.get_text_stream("stdin", errors="replace").read()

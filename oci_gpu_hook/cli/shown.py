@@ -92,7 +92,6 @@ def plan_text(plan: Plan, left_out: Iterable[str] = ()) -> list[str]:
 
 
 def _requested(request: Request) -> list[str]:
-    """The request, NVIDIA's first."""
     words = []
     if request.devices:
         words = [f"devices {','.join(request.devices)} (from {request.source})"]
@@ -128,19 +127,13 @@ def missing(plan: Plan) -> tuple[str, ...]:
 
 
 def _gpus(given: set[str], inventory: DriverInventory) -> list[str]:
-    """A sentence for each GPU and MIG device without its node."""
-    return [
-        *[
-            f"GPU {gpu.nvml_index}, {gpu.model}: not asked for"
-            for gpu in inventory.gpus
-            if f"/dev/nvidia{gpu.minor}" not in given
-        ],
-        *[
-            f"MIG device {device.gi}/{device.ci} of GPU {device.gpu}: not asked for"
-            for device in inventory.mig_devices
-            if f"/dev/nvidia-caps/nvidia-cap{device.ci_minor}" not in given
-        ],
+    gpus = [f"GPU {gpu.nvml_index}, {gpu.model}" for gpu in inventory.gpus if f"/dev/nvidia{gpu.minor}" not in given]
+    mig_devices = [
+        f"MIG device {device.gi}/{device.ci} of GPU {device.gpu}"
+        for device in inventory.mig_devices
+        if f"/dev/nvidia-caps/nvidia-cap{device.ci_minor}" not in given
     ]
+    return [f"{name}: not asked for" for name in (*gpus, *mig_devices)]
 
 
 def _files(plan: Plan, request: Request, inventory: DriverInventory) -> list[str]:
@@ -183,7 +176,6 @@ def rows(operation: Operation) -> tuple[str, list[Row]]:
 
 
 def document(operation: Operation) -> dict[str, Any]:
-    """An operation's fields under their names."""
     fields: dict[str, Any] = operation._asdict()  # type: ignore[attr-defined]  # each kind is a record
     if isinstance(operation, Service):
         fields["options"] = operation.options()

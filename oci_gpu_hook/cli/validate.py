@@ -200,7 +200,6 @@ class _Validation:
             self.unwritten = self.unwritten or err
 
     def _run(self, name: str) -> str:
-        """Run one step; gives its outcome."""
         step = {DRIVER: self._driver, HOOK: self._hook, WORKLOAD: self._workload}[name]
         found: list[Finding] = []
         try:
@@ -221,7 +220,6 @@ class _Validation:
         return outcome
 
     def document(self) -> dict[str, object]:
-        """The steps for JSON."""
         steps = [{**step._asdict(), "findings": found} for step, found in self._steps]
         return {"passed": self.code == DONE, "steps": steps}
 

@@ -110,7 +110,6 @@ def _count(here: dict[str, Any]) -> str:
 
 
 def _as_text(document: dict[str, Any]) -> list[str]:
-    """The table, then what must be said of single files."""
     rows, said = [_HEADINGS], []
     for row in document["vendors"]:
         count, version = (_count(row["here"]), row["here"]["version"]) if row["here"] else ("", "")
@@ -125,14 +124,12 @@ def _as_text(document: dict[str, Any]) -> list[str]:
 
 
 def _painted(line: str) -> str:
-    """The headings stand out, and what is wrong."""
     if line.split() == [*_HEADINGS]:
         return click.style(line, bold=True)
     return click.style(line, fg="red") if line.startswith(("broken: ", "collision: ")) else line
 
 
 def _summary(vendor: Vendor) -> str:
-    """One line of what a request for it would get."""
     words = (("device", "devices"), ("library", "libraries"), ("file", "files"), ("socket", "sockets"))
     said = onhost.counted(
         *[(sum([len(getattr(group, many)) for group in vendor.groups]), one, many) for one, many in words]
@@ -144,8 +141,7 @@ def _summary(vendor: Vendor) -> str:
 def _notes(path: str) -> list[str]:
     """What is no fault of a file's content."""
     notes = [f"it is read only in {folders.ADMINISTRATORS}"]
-    fault = (HostRoot().source(os.path.realpath(path)) or (False, ""))[1]
-    if fault:
+    if fault := (HostRoot().source(os.path.realpath(path)) or (False, ""))[1]:
         notes.append(f"it must be root's alone there: now {fault}")
     name = os.path.basename(path)
     if not name.endswith(folders.SUFFIX) or name.startswith("."):

@@ -32,7 +32,6 @@ class Progress:
         self.notes: list[str] = []
 
     def end_step(self) -> None:
-        """End the current step; the next one begins."""
         self.ends.append(monotonic_ns())
 
     def keep(self, notes: Iterable[str]) -> None:

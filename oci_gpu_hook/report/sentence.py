@@ -25,7 +25,6 @@ def failure(error: BaseException) -> int:
 
 
 def say(sentence: str) -> None:
-    """Write one sentence to stderr, as a line."""
     write(line(sentence))
 
 

@@ -113,7 +113,6 @@ def _does_the_job(hook: object) -> bool:
 
 
 def _registered(registration: str) -> str:
-    """The hook's entry as `registration` has it."""
     try:
         _, data = _read(registration)
         hook = object_of(data, registration).get("hook")
@@ -134,7 +133,6 @@ def _place(text: str, at: int, name: str) -> tuple[int, int] | None:
 
 
 def _read(name: str) -> tuple[posix.stat_result, bytes]:
-    """The status and the content of a regular file."""
     fd = open_file(name, posix.O_NONBLOCK | posix.O_NOFOLLOW)
     try:
         status = posix.fstat(fd)

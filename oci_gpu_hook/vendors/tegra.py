@@ -57,10 +57,8 @@ def vendor(root: HostRoot, everything: bool, see: See = lambda _: None) -> tuple
         raise DriverError(f"{CSV_FOLDER} has more than {MOST_FILES} CSV files", _FILE_HINT)
     names = [name for name in names if everything or name in BASE]
     if not names:
-        raise DriverError(
-            f"no CSV file lists what containers get on this Jetson: {CSV_FOLDER} has no {', '.join(BASE)}",
-            _INSTALL_HINT,
-        )
+        why = f"no CSV file lists what containers get on this Jetson: {CSV_FOLDER} has no {', '.join(BASE)}"
+        raise DriverError(why, _INSTALL_HINT)
     groups: list[Group] = []
     sentences: list[str] = []
     count = 0
@@ -140,7 +138,6 @@ class _Listed:
         self._links: dict[str, Link] = {}
 
     def group(self, name: str) -> Group:
-        """All of it."""
         for item in self._libraries.values():
             folder, _, file = item.path.rpartition("/")
             for start, link, to in _LINKS_BESIDE:

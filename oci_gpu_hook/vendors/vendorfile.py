@@ -78,7 +78,6 @@ def _vendor(document: object, path: str) -> Vendor:
 
 
 def _chosen(names: tuple[str, ...], groups: dict[str, Group]) -> dict[str, Group]:
-    """The groups that driver_feature names."""
     chosen: dict[str, Group] = {}
     for number, name in enumerate(names):
         place = f".driver_feature[{number}]"
@@ -272,7 +271,6 @@ def _name(value: object, place: str, signs: str) -> str:
 
 
 def _plain_text(value: object, place: str, least: int = 1) -> str:
-    """A string that people can read."""
     text: str = _typed(value, place, str, "a string")
     if not text.isprintable():
         raise ConfigError(f"{place}: {quoted(text)} has characters that cannot be printed", "leave them out")

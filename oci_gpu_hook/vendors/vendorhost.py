@@ -62,7 +62,6 @@ class VendorState(NamedTuple):
     faults: tuple[str, ...] = ()
 
     def nodes(self) -> tuple[DeviceNode, ...]:
-        """All device nodes that are there."""
         return tuple([node for node, _ in (*self.common, *[pair for it in self.devices for pair in it.nodes])])
 
     def lacking(self) -> list[str]:
@@ -109,15 +108,12 @@ def vendor_state(root: HostRoot, inventory: VendorInventory) -> VendorState:
             names, nodes_of = found.setdefault(_key(node, address, name), ({}, {}))
             names.update(dict.fromkeys([word for word in (address, name, node.path.rpartition("/")[2]) if word]))
             nodes_of[node, pattern.group] = None
+    ordered = [found[key] for key in sorted(found)]
+    devices = [VendorDevice((str(index), *names), tuple(of_it)) for index, (names, of_it) in enumerate(ordered)]
     sockets, faults = _sockets(root, inventory)
     return VendorState(
         inventory,
-        tuple(
-            [
-                VendorDevice((str(index), *found[key][0]), tuple(found[key][1]))
-                for index, key in enumerate(sorted(found))
-            ]
-        ),
+        tuple(devices),
         tuple(common),
         sockets,
         _unmet(root, inventory),
@@ -144,7 +140,6 @@ def _sockets(root: HostRoot, inventory: VendorInventory) -> tuple[tuple[tuple[st
 
 
 def _unmet(root: HostRoot, inventory: VendorInventory) -> tuple[str, ...]:
-    """A sentence for each thing that the kernel lacks."""
     unmet = [f"the kernel's module {it} is not loaded" for it in inventory.modules if not is_loaded(root, it)]
     release = posix.uname().release
     if inventory.kernel and _numbers(release) < _numbers(inventory.kernel):
@@ -174,7 +169,6 @@ def pci_ids(root: HostRoot, address: str, *names: str) -> list[str]:
 
 
 def _written(pattern: DevicePattern) -> str:
-    """A pattern for people."""
     words = [pattern.path or "a device"]
     words += [f"of driver {pattern.major}"] if pattern.major else []
     words += [f"of PCI {' or '.join(pattern.pci)}"] if pattern.pci else []
@@ -209,8 +203,7 @@ def refusal(root: HostRoot, path: str, status: posix.stat_result, majors: dict[s
     major, minor = posix.major(status.st_rdev), posix.minor(status.st_rdev)
     if not is_character_device(status):
         return "it is not a character device"
-    why = allowed.device_path(path) or allowed.device_number(major, minor)
-    if why:
+    if why := allowed.device_path(path) or allowed.device_number(major, minor):
         return why
     drivers = [name for name, number in majors.items() if number == major]
     if major == allowed.MISC:

@@ -33,8 +33,6 @@ _SAME = ("file", "flag", "kind", "environment", "kernel", "modules", "selinux_ty
 
 
 class Survey:
-    """One survey: what it has looked at, and what it found."""
-
     def __init__(self, root: HostRoot, vendor: Vendor, read: dict[str, Identity]) -> None:
         """read: the files that `vendor` was read from, as they were before that."""
         self._root = root
@@ -61,7 +59,6 @@ class Survey:
         saved.save(self._root, f"{PREFIX}{name}", HEADING, (seen, self.found))
 
     def _inventory(self) -> VendorInventory:
-        """What of the vendor's is there."""
         vendor = self._vendor
         version = self._version_of(vendor.version)
         for group in vendor.groups:

@@ -245,7 +245,7 @@ def test_a_spec_takes_the_place_of_its_own_kind_alone(program: Program, bare: No
     assert f"{file} is there and is the CDI spec of NVIDIA's GPUs" in program.mistake(2, *acmes)
     program(*nvidias)
     file.unlink()
-    assert program(*acmes) == f"wrote {file}: 1 devices\n"
+    assert program(*acmes) == f"wrote {file}: 1 device\n"
     program(*acmes)
     assert f"{file} is there and is the CDI spec of 'OCI_ACME'" in program.mistake(2, *nvidias)
 

@@ -25,7 +25,6 @@ class Finding(NamedTuple):
 
 
 def passed(check: str, seen: str) -> Finding:
-    """A check that found nothing wrong."""
     return Finding(check, PASS, seen)
 
 
@@ -45,6 +44,5 @@ def is_failed(findings: list[Finding]) -> bool:
 
 
 def listed(names: Sequence[str], most: int = 3) -> str:
-    """The first names, and how many more there are."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

@@ -68,7 +68,6 @@ def start(who: Running) -> Remedy:
 
 
 def resume(who: Running) -> Remedy:
-    """Let one run on that is paused."""
     if _is_anothers(who):
         return in_words(f"the user {who.owner} must let it run on")
     return _ways(who).resume
@@ -92,8 +91,7 @@ def ask(who: Running) -> Remedy:
 def accepted(who: Running) -> Remedy:
     """See which requests the administrator accepts, and make one of those."""
     by_pod = "; the pod can ask by nvidia.com/gpu in its limits" if _is_the_kubelets(who) else ""
-    note = f"accept-environment, accept-volume-mounts{by_pod}"
-    return command("oci-gpu-hook", "config", "show", note=note)
+    return command("oci-gpu-hook", "config", "show", note=f"accept-environment, accept-volume-mounts{by_pod}")
 
 
 def _is_anothers(who: Running) -> bool:

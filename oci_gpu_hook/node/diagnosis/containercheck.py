@@ -34,10 +34,8 @@ _MISC = 10
 
 
 class Seen(NamedTuple):
-    """What a container has.
-
-    nodes: device numbers by path, None if there is no device; opened: errno by path, 0 if the open worked, nothing for
-    another device than the plan's; or why no open was tried; files: the planned paths, and those of other versions
+    """nodes: device numbers by path, None if there is no device; opened: errno by path, 0 if the open worked, nothing
+    for another device than the plan's; or why no open was tried; files: the planned paths, and those of other versions
     beside them, at which there are files that are not empty; cached: the names in its ld.so.cache, None if it has none.
     """
 

@@ -46,10 +46,8 @@ _RIVALS = {
 
 
 class Docker(NamedTuple):
-    """Docker on this host.
-
-    folders: its PATH; file: of its settings; program: what it finds first of the link's name, "" for nothing; leads_to:
-    that without links; pid, began: of the dockerd that runs, in seconds since 1970; pid is 0 if none is seen;
+    """folders: its PATH; file: of its settings; program: what it finds first of the link's name, "" for nothing;
+    leads_to: that without links; pid, began: of the dockerd that runs, in seconds since 1970; pid is 0 if none is seen;
     cdi_folders: of its command line.
     """
 
@@ -136,9 +134,8 @@ def _not_ours(root: HostRoot, found: Docker, has_rivals: bool, tool: str) -> Fin
         seen = f"'docker run --gpus' starts {found.program}, which is another's"
         if found.leads_to != found.program:
             seen += f": it leads to {found.leads_to}"
-        away = ("mv", found.program, f"{found.program}.other")
-        if has_rivals:
-            away = (tool, "remove", "nvidia-container-toolkit")
+        toolkit = (tool, "remove", "nvidia-container-toolkit")
+        away = toolkit if has_rivals else ("mv", found.program, f"{found.program}.other")
         return warned(_CHECK, seen, then(command(*away), install))
     for path in [f"{folder}/{_LINK}" for folder in found.folders]:
         if root.link(path) is not None and root.stat(path) is None:

@@ -192,7 +192,6 @@ def cached_names(data: bytes | None) -> frozenset[str] | None:
 
 
 def _gpus(root: HostRoot, found: DriverInventory) -> list[Finding]:
-    """The GPUs and MIG devices."""
     if not found.gpus:
         return [failed("GPUs", "the driver is loaded and drives no GPU", KERNELS_LOG)]
     seen = f"{len(found.gpus)}, the first is {found.gpus[0].model}"
@@ -207,7 +206,6 @@ def _gpus(root: HostRoot, found: DriverInventory) -> list[Finding]:
 
 
 def _nodes(root: HostRoot, wanted: tuple[DeviceNode, ...]) -> list[Finding]:
-    """The nodes in /dev."""
     findings, missing = [], []
     if "nvidia-uvm" not in proc.character_majors(root):
         findings.append(failed("nodes", "nvidia-uvm is not loaded: CUDA cannot start", "modprobe", "nvidia-uvm"))
@@ -281,9 +279,8 @@ def inventory(root: HostRoot, saved: DriverInventory | None, tool: str) -> Findi
 def _owners(left_out: str) -> Remedy:
     """What shows who may exchange a file of the driver's, and saves what is true then."""
     path = left_out.partition(_LEFT_OUT)[0]
-    return then(
-        REFRESH, command("namei", "--owners", "--modes", path, note="take it from others than root, then again")
-    )
+    look = command("namei", "--owners", "--modes", path, note="take it from others than root, then again")
+    return then(REFRESH, look)
 
 
 def folder(root: HostRoot) -> list[Finding]:

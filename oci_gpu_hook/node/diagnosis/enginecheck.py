@@ -22,7 +22,6 @@ Registered = tuple[Registration, ...]
 
 CONTAINERDS = ("containerd", "k3s", "rke2")
 _SERVED = ("prestart", "createRuntime")
-_EXECUTABLE = 0o111
 # The engines that read hooks.d, and what makes them read their settings again.
 _RESTART: dict[str, tuple[Remedy, ...]] = {"podman": (), "CRI-O": (command("systemctl", "restart", "crio"),)}
 _BINARY_NAME = 'BinaryName = "/usr/bin/oci-gpu-runtime"'
@@ -247,14 +246,13 @@ def _installed(
     """Whether the installation is ours and complete, and only root may write it."""
     check, fix, package = "installation", reinstall(tool), f"{library}/oci_gpu_hook"
     status = root.stat(entry)
-    if status is None or not status.st_mode & _EXECUTABLE:
+    if status is None or not status.st_mode & 0o111:
         return failed(check, f"{entry} is not there or cannot be run", fix)
     if shell and root.stat(shell) is None:
         return failed(check, f"{shell} is not there, and {entry} is written for it", tool, "install", "bash")
     if not library:
-        return failed(
-            check, f"{entry} is another's file in our place", then(command("mv", entry, f"{entry}.other"), fix)
-        )
+        away = command("mv", entry, f"{entry}.other")
+        return failed(check, f"{entry} is another's file in our place", then(away, fix))
     if root.stat(f"{package}/__main__.py") is None:
         return failed(check, f"{library} is not whole", fix)
     for path in run_as_root:

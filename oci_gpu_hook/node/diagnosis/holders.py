@@ -53,9 +53,7 @@ class Holder(NamedTuple):
 
 
 class Holders(NamedTuple):
-    """Who has which device.
-
-    free: what no container holds or could open; privileged: the containers that may open every device, and can make
+    """free: what no container holds or could open; privileged: the containers that may open every device, and can make
     the nodes; open: what no container holds, and those could open.
     """
 

@@ -61,7 +61,6 @@ def roots_alone(*paths: str) -> Remedy:
 
 
 def reinstall(tool: str) -> Remedy:
-    """Install our package again; tool: the distribution's package manager."""
     return command(tool, "reinstall", "oci-gpu-hook")
 
 

@@ -35,9 +35,7 @@ class _NoParserError(ValueError):
 
 
 class SpecFile(NamedTuple):
-    """One spec.
-
-    driver: the version that another program's was made for, "" if it does not say; document: {} if it is not read;
+    """driver: the version that another program's was made for, "" if it does not say; document: {} if it is not read;
     fault: why; is_open: because others than root could have written it.
     """
 

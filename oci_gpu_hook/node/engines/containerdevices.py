@@ -37,7 +37,6 @@ _OURS = "/proc/self/ns/mnt"
 _DIRECTORY = posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC
 # Of all containers; and of the folders of one.
 _SECONDS, _SECONDS_INSIDE = 3.0, 0.25
-# Of /dev, and of the folder of MIG's capabilities in it.
 _FOLDERS = ("/dev", "/dev/nvidia-caps")
 _MOST_BOUND = 256
 _MOST_FOLDERS = 64
@@ -75,11 +74,9 @@ class ContainerNode(NamedTuple):
 
 
 class ContainerDevices(NamedTuple):
-    """A container.
-
-    since: when its first process began, in seconds since 1970; allowed: of the numbers that were asked for, those that
-    its device cgroup lets it open; is_open: whether that lets it open every device; makes_nodes: whether it can make
-    device nodes, which needs CAP_MKNOD in our user namespace; is_whole: whether all of its nodes were looked at.
+    """since: when its first process began, in seconds since 1970; allowed: of the numbers that were asked for, those
+    that its device cgroup lets it open; is_open: whether that lets it open every device; makes_nodes: whether it can
+    make device nodes, which needs CAP_MKNOD in our user namespace; is_whole: whether all of its nodes were looked at.
     """
 
     running: Running
@@ -105,7 +102,6 @@ class AllContainers(NamedTuple):
 
 
 def find_devices(root: HostRoot, wanted: Wanted) -> AllContainers:
-    """The containers of this host."""
     known = containers.KnownContainers(root)
     ours = HostsNodes(root, known.mounts, wanted)
     firsts, unseen = _first_processes(root, known.mounts)
@@ -228,7 +224,6 @@ class HostsNodes:
 
 
 def held_nodes(root: HostRoot, pid: int, ours: HostsNodes, wanted: Wanted) -> Nodes:
-    """The nodes that a container has of those that count."""
     mounts = untrusted.mounts_of(root, pid)
     if mounts is None:
         return {}, processes.started(root, pid) is None

@@ -55,9 +55,7 @@ _FIRST_USER = 1000
 
 
 class ContainerNames(NamedTuple):
-    """One container's names.
-
-    engine: "" if only a runtime knows the container; full: the engine's own name where that is a longer one; pod,
+    """engine: "" if only a runtime knows the container; full: the engine's own name where that is a longer one; pod,
     namespace: Kubernetes'; is_sandbox: whether it holds a pod's namespaces, and runs nothing of the pod's author.
     """
 
@@ -70,7 +68,6 @@ class ContainerNames(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """As people would name it: ``POD/NAME`` or ``NAME``."""
         return f"{self.pod}/{self.name}" if self.pod else self.name
 
     @property
@@ -88,9 +85,7 @@ UNNAMED = ContainerNames()
 
 
 class Running(NamedTuple):
-    """One container.
-
-    id: "" if it is not known; pid: 0 if it has stopped; bundle and runtime: "" if no state has them; owner: the user
+    """id: "" if it is not known; pid: 0 if it has stopped; bundle and runtime: "" if no state has them; owner: the user
     whose engine runs it, 0 for root's.
     """
 
@@ -103,7 +98,6 @@ class Running(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """What people call it: its name, else its id."""
         return self.called.shown or self.id
 
     @property
@@ -113,10 +107,7 @@ class Running(NamedTuple):
 
 
 def states(root: HostRoot, mounts: Mounts, budget: Budget) -> list[Running]:
-    """All containers with a state, root's first; of their names only the engine is known, if the state's place tells.
-
-    mounts: ours; budget: of all users.
-    """
+    """Containers with a state, root's first; of their names only the engine is known, if the state's place tells."""
     roots = Files(root, ROOT, mounts, budget)
     found = [*_below(root, "/run", roots), *_below(root, f"{_USERS}/{ROOT}", roots)]
     for uid in _users(root):
@@ -131,7 +122,6 @@ def _users(root: HostRoot) -> list[int]:
 
 
 def _below(root: HostRoot, base: str, files: Files) -> Iterator[Running]:
-    """The containers of one owner."""
     for folder in _folders(base, files):
         for id in files.names(folder):
             for runtime, file, first, start in _KEPT:
@@ -195,8 +185,7 @@ def by_config(files: Files, bundle: str) -> ContainerNames:
     said = {key: str(value)[:_LONGEST_NAME] for key, value in (found if isinstance(found, dict) else {}).items()}
     if said.get("io.container.manager") == "libpod":
         return ContainerNames(PODMAN)
-    full = said.get("io.kubernetes.cri-o.Name", "")
-    if full:
+    if full := said.get("io.kubernetes.cri-o.Name", ""):
         return _kubelets(CRIO, full)
     kind = said.get("io.kubernetes.cri.container-type")
     if kind is not None:
@@ -250,7 +239,6 @@ def _of_docker(files: Files) -> Iterator[tuple[str, ContainerNames]]:
 
 
 def _dockers(files: Files, folder: str) -> ContainerNames:
-    """One container, by dockerd's record of it."""
     name = files.object(f"{folder}/config.v2.json").get("Name")
     return _kubelets(DOCKER, name.lstrip("/")[:_LONGEST_NAME]) if isinstance(name, str) else UNNAMED
 

@@ -122,10 +122,7 @@ class KnownContainers:
 
 
 def find(root: HostRoot, word: str) -> Running:
-    """The container with this id, beginning of an id, name, pod or process; UsageError if none or several have it.
-
-    A container has the pid 0 if it is known and does not run.
-    """
+    """The container with this id, beginning of an id, name, pod or process; UsageError if none or several have it."""
     known = KnownContainers(root)
     if word.isdecimal() and int(word) > 0 and processes.started(root, int(word)) is not None:
         return known.of_process(int(word))
@@ -150,7 +147,7 @@ def find(root: HostRoot, word: str) -> Running:
         return named[0]
     raise UsageError(
         f"no running container has the id, name or process {quoted(word)}",
-        "podman ps, crictl ps, docker ps and runc list show those that run"
+        "podman ps, crictl ps, docker ps and runc list show those that run, 'oci-gpu-hook log' those that failed"
         + ("" if posix.geteuid() == 0 else "; only root sees other users' containers"),
     )
 
@@ -167,10 +164,7 @@ def config(root: HostRoot, item: Running) -> bytes | None:
 
 
 def _matching(known: list[Running], word: str) -> list[Running]:
-    """Those that are meant: by id, else by name, else by pod, else by the beginning of an id.
-
-    Root's go before users', and running ones before others.
-    """
+    """Those that `word` means: root's go before users', and running ones before others."""
     fits: tuple[Callable[[Running], bool], ...] = (
         lambda item: item.id == word,
         lambda item: word in item.called.words,

@@ -24,12 +24,10 @@ def metric(name: str, help: str, kind: str, samples: Iterable[tuple[dict[str, st
 
 
 def gauge(name: str, help: str, value: float) -> list[str]:
-    """All lines of a gauge that has one value."""
     return metric(name, help, GAUGE, [({}, value)])
 
 
 def head(name: str, help: str, kind: str) -> list[str]:
-    """The two lines before the samples."""
     return [f"# HELP {PREFIX}{name} {help}", f"# TYPE {PREFIX}{name} {kind}"]
 
 

@@ -23,10 +23,7 @@ _DOMAIN = re.compile(r"(?=.{1,253}\Z)([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z
 
 
 class OtherVendor(NamedTuple):
-    """Another vendor's devices.
-
-    kind: of the vendor's file, ``amd.com/gpu``; number: how many a request can name; version: the driver's, or "".
-    """
+    """kind: of the vendor's file, ``amd.com/gpu``; number: how many have a name; version: the driver's, or ""."""
 
     kind: str
     number: int
@@ -34,10 +31,8 @@ class OtherVendor(NamedTuple):
 
 
 class Host(NamedTuple):
-    """What is told of a host.
-
-    driver_version: "" if NVIDIA's driver is not loaded; selinux: the mode of oci_gpu_hook_selinux(8) that it serves, or
-    ``disabled``, "" if that is not known; version: ours; unhealthy: how many GPUs are not healthy.
+    """driver_version: "" if NVIDIA's driver is not loaded; selinux: the mode of oci_gpu_hook_selinux(8) that it serves,
+    or ``disabled``, "" if that is not known; version: ours; unhealthy: how many GPUs are not healthy.
     """
 
     driver_version: str
@@ -57,10 +52,7 @@ def labels(host: Host) -> dict[str, str]:
 
 
 def label_value(words: str) -> str:
-    """What Kubernetes takes as a label's value: letters, digits, ``-_.``, 63 at most, a letter or digit at both ends.
-
-    Blanks become hyphens, and what else is not allowed is left out.
-    """
+    """What Kubernetes takes as a label's value: letters, digits, ``-_.``, 63 at most, a letter or digit at each end."""
     kept = _NOT_ALLOWED.sub("", words)
     return "-".join(kept.split())[:_LONGEST].strip("-_.")
 

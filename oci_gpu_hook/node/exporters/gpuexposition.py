@@ -28,9 +28,7 @@ class Held(NamedTuple):
 
 
 class NodeState(NamedTuple):
-    """What is told of a node.
-
-    driver_version: of the kernel module, "" if none is loaded; gpus: how many it has; answers: whether NVML does;
+    """driver_version: of the kernel module, "" if none is loaded; gpus: how many it has; answers: whether NVML does;
     log_readable: whether the kernel's log is; fresh: whether the saved inventory is true; counted: see `leased`; time,
     duration: when this was collected, and how long that took, in seconds.
     """
@@ -48,7 +46,6 @@ class NodeState(NamedTuple):
 
 
 def exposition(node: NodeState) -> str:
-    """The whole .prom file."""
     lines = [
         *gauge("driver_up", "Whether NVIDIA's kernel module is loaded.", int(bool(node.driver_version))),
         *(_of_gpus(node) if node.driver_version else ()),

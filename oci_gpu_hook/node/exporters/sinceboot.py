@@ -115,10 +115,7 @@ def _judge(bus: str, whys: dict[str, str], nvml: Readings | None, tested: dict[s
 
 
 def _read(root: HostRoot, bound: dict[str, int]) -> SinceBoot:
-    """What was saved in this boot; nothing if it is missing or damaged.
-
-    bound: the inode of each GPU's link below the driver, by bus_id.
-    """
+    """What was saved in this boot; nothing if it is missing or damaged; bound: the inodes now, see `SinceBoot`."""
     fresh: dict[str, tuple[int, dict[str, str]]] = {bus: (inode, {}) for bus, inode in bound.items()}
     try:
         document: dict[str, Any] = json.loads(saved.read_file(root, _STATE) or b"")

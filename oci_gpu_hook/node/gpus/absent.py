@@ -24,10 +24,7 @@ _PERMISSIONS = 0o777
 
 
 class MissingNode(NamedTuple):
-    """A node to make.
-
-    capability: the file below /proc that describes it, "" for none; stale: whether a node with other numbers is there.
-    """
+    """capability: the file in /proc that describes it, "" for none; stale: whether one with other numbers is there."""
 
     path: str
     major: int
@@ -40,7 +37,6 @@ class MissingNode(NamedTuple):
 
 
 def unloaded(root: HostRoot) -> tuple[str, ...]:
-    """Those of `MODULES` that are not loaded."""
     majors = proc.character_majors(root)
     return tuple([name for name in MODULES if name not in majors])
 

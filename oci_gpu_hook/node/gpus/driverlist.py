@@ -48,8 +48,7 @@ def _devices(root: HostRoot, driver_root: str, found: inventory.DriverInventory,
         return []
     request = request._replace(capabilities=CAPABILITIES)
     selected = selection.select(request, found)
-    families = selection.families(request)
-    found = inventory.with_nodes(root, found, families, request.imex_channels, driver_root)
+    found = inventory.with_nodes(root, found, selection.families(request), request.imex_channels, driver_root)
     return [node.path for node, _ in selection.nodes(request, selected, found)]
 
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 import posix
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.selectors import bus_id
 
@@ -36,14 +38,9 @@ class Xid(NamedTuple):
 
 def xids(root: HostRoot) -> tuple[Xid, ...] | None:
     """All that the log has, in its order; None if it cannot be read."""
-    try:
-        fd = root.open(_KMSG, posix.O_RDONLY | posix.O_NONBLOCK)
-    except OSError:
-        return None
-    try:
+    with suppress(OSError), closing(root.open(_KMSG, posix.O_RDONLY | posix.O_NONBLOCK)) as fd:
         return tuple([found for found in map(parse_xid, _lines(fd)) if found])
-    finally:
-        posix.close(fd)
+    return None
 
 
 def _lines(fd: int) -> Iterator[bytes]:

@@ -139,11 +139,9 @@ def rdma_adapters(root: HostRoot) -> list[str]:
 
 
 def is_open_module(root: HostRoot) -> bool:
-    """Whether NVIDIA's kernel module is the open one, by its own words."""
     return b" Open Kernel Module " in (root.read(proc.VERSION) or b"")
 
 
 def has_anything(root: HostRoot, found: VendorState) -> bool:
-    """Whether the host has hardware or files of the vendor's."""
     what = found.inventory
     return bool(what.libraries or what.cached or what.files or found.sockets or hardware(root, found))

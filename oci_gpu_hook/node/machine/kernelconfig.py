@@ -19,10 +19,8 @@ _ALLOW = bytes.fromhex("b7000000010000009500000000000000")
 
 
 class Kernel(NamedTuple):
-    """The kernel and the host.
-
-    cgroups: ``v2``, ``v1`` with its devices controller, or "" for neither; bpf_refusal: why the kernel takes no device
-    program from us, "" if it does, None if that was not tried; systemd: whether it runs as init; sysctls: those
+    """cgroups: ``v2``, ``v1`` with its devices controller, or "" for neither; bpf_refusal: why the kernel takes no
+    device program from us, "" if it does, None if that was not tried; systemd: whether it runs as init; sysctls: those
     of `SYSCTLS` that exist.
     """
 
@@ -60,19 +58,16 @@ def read_kernel(root: HostRoot) -> Kernel:
 
 
 def modules(root: HostRoot) -> tuple[str, ...]:
-    """The loaded modules."""
     return tuple([line.split(" ")[0] for line in root.text("/proc/modules").splitlines()])
 
 
 def cgroup_version(root: HostRoot) -> str:
-    """``v2``, ``v1`` or ""."""
     if is_unified(f"{root.path.rstrip('/')}{_CGROUPS}"):
         return "v2"
     return "v1" if root.stat(f"{_CGROUPS}/devices/devices.list") is not None else ""
 
 
 def _bpf_refusal() -> str:
-    """Why the kernel takes no device program; "" if it does."""
     try:
         posix.close(bpf.prog_load(_ALLOW, name="doctor"))
     except OSError as err:

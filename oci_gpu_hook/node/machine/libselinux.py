@@ -50,10 +50,8 @@ _USE = ("open", "read", "write", "ioctl")
 
 
 class Module(NamedTuple):
-    """One of our modules.
-
-    priorities: those at which the store has it; in_force: whether the loaded policy knows its type; readable: whether
-    the store could be read, which takes root.
+    """priorities: those at which the store has it; in_force: whether the loaded policy knows its type; readable:
+    whether the store could be read, which takes root.
     """
 
     name: str
@@ -63,7 +61,6 @@ class Module(NamedTuple):
 
     @property
     def state(self) -> str:
-        """The module's state in words."""
         if not self.readable:
             return "in force (only root can see its priority)" if self.in_force else "not in force"
         if bool(self.priorities) == self.in_force:

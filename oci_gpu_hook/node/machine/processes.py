@@ -36,7 +36,6 @@ _LARGEST_ENVIRONMENT, _MOST_VARIABLES = 4 << 20, 10_000
 
 
 def numbers(root: HostRoot) -> list[int]:
-    """All processes, by number."""
     return sorted([int(name) for name in root.names("/proc") if name.isdecimal()])
 
 

@@ -63,7 +63,6 @@ class Budget:
         self._until = monotonic() + seconds
 
     def is_spent(self) -> bool:
-        """Whether the time is over."""
         return monotonic() > self._until
 
 
@@ -311,5 +310,4 @@ def _entries(fd: int) -> Iterator[posix.DirEntry[str]]:
 
 
 def number(status: posix.stat_result) -> Number:
-    """Major and minor of a device node."""
     return posix.major(status.st_rdev), posix.minor(status.st_rdev)

@@ -117,7 +117,6 @@ def document(
 
 
 def _started(hook: Hook) -> dict[str, object]:
-    """The spec's hook."""
     arguments = ["--cdi-vendor", hook.vendor] if hook.vendor else ["--cdi", ",".join(hook.capabilities)]
     if hook.means:
         named = [f"{path.removeprefix('/dev/')}={meaning}" for path, meaning in hook.means]
@@ -136,10 +135,7 @@ def _started(hook: Hook) -> dict[str, object]:
 def of_nodes(
     kind: str, nodes: tuple[tuple[str, DeviceNode], ...], mounts: tuple[Mount, ...], *, groups: bool
 ) -> dict[str, object]:
-    """A spec of devices that need no hook; nodes: each with the name of its device, of which one may have several.
-
-    mounts: what each of them needs.
-    """
+    """A spec of devices that need no hook; nodes: with the device's name, which several may share; mounts: of each."""
     named: dict[str, list[DeviceNode]] = {}
     for name, node in nodes:
         named.setdefault(name, []).append(node)
@@ -174,8 +170,6 @@ def _edits(nodes: Nodes, *, groups: bool) -> Edits:
 def vendors_names(found: VendorState) -> tuple[str, ...]:
     """The names of a spec's devices: all by which one can be asked for and that CDI's grammar has; and ``all``."""
     called = [name for device in found.devices for name in device.names]
+    named = [name for name in called if _NAME.fullmatch(name) and name.lower() not in (ALL, NONE, VOID)]
     # Of a name that two have, the first is meant, as everywhere.
-    return (
-        *dict.fromkeys([name for name in called if _NAME.fullmatch(name) and name.lower() not in (ALL, NONE, VOID)]),
-        ALL,
-    )
+    return (*dict.fromkeys(named), ALL)

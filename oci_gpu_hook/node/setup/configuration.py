@@ -195,7 +195,6 @@ def podman(root: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
 
 
 def without_drop_in(_root: HostRoot, file: EngineFile, _asked: WantedRuntime) -> Change:
-    """No drop-in of ours any more."""
     _check_own(file)
     return Change("")
 

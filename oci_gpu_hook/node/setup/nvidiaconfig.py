@@ -26,10 +26,8 @@ _SHOWN_LENGTH = 200
 
 
 class Key(NamedTuple):
-    """One of NVIDIA's keys.
-
-    setting: the setting of ours that it becomes, "" for none; words: its possible values, each with our value or with
-    None if it becomes no setting; without words, any value is possible; why: why it needs no setting; harmless:
+    """setting: the setting of ours that it becomes, "" for none; words: its possible values, each with our value or
+    with None if it becomes no setting; without words, any value is possible; why: why it needs no setting; harmless:
     patterns for strings and for each item of an array: any other value is refused, for the same reason and what `more`
     adds to it; None if any value is harmless.
     """
@@ -150,16 +148,16 @@ def _leaves(table: Mapping[str, object], file: str, above: tuple[str, ...]) -> I
     """The keys of `KEYS` with their values.  It goes no deeper than their tables."""
     for name, value in table.items():
         path = (*above, name)
+        dotted = ".".join(path)
         if path in _PATHS:
-            yield ".".join(path), value
+            yield dotted, value
         elif path not in _TABLES:
-            dotted = ".".join(path)
             near = meant(dotted, [key.name for key in KEYS])
             raise ConfigError(f"{file}: unknown key {quoted(dotted)}{near}")
         elif isinstance(value, dict):
             yield from _leaves(value, file, path)
         else:
-            raise ConfigError(f"{file}: {'.'.join(path)} must be a table, not {_kind(value)}")
+            raise ConfigError(f"{file}: {dotted} must be a table, not {_kind(value)}")
 
 
 def _answer(key: Key, value: object, file: str) -> KeyMeaning:
@@ -202,8 +200,7 @@ def _ours(setting: str, value: str, where: str) -> str:
         return ", ".join(words)
     for word in words:
         if word not in CAPABILITIES and word != ALL:
-            allowed = ", ".join(CAPABILITIES)
-            raise ConfigError(f"{where} has {quoted(word)}, allowed are {ALL}, {allowed}")
+            raise ConfigError(f"{where} has {quoted(word)}, allowed are {ALL}, {', '.join(CAPABILITIES)}")
     if not words:
         raise ConfigError(f"{where} is empty, which would refuse every container")
     everything = ALL in words or len(words) == len(CAPABILITIES)

@@ -49,8 +49,7 @@ _ENDING_SECONDS = 10
 def runtime(named: str) -> str:
     """The runtime by its path or name; "" is the first runc of PATH, else the first crun.  ConfigError for none."""
     for name in (named,) if named else ("runc", "crun"):
-        found = shutil.which(name)
-        if found:
+        if found := shutil.which(name):
             return os.path.abspath(found)
     if named:
         raise ConfigError(f"the runtime {named} is not a program", "see 'runtime' in the settings")
@@ -244,7 +243,6 @@ def _loader() -> str:
 
 
 def _registration(root: HostRoot) -> str:
-    """The file that registers our hook with engines."""
     found = registrations.of_engines(root, installed.installed(root))
     ours = [item for item in found if item.kind == registrations.OURS and "createRuntime" in item.stages]
     if not ours:
@@ -279,7 +277,6 @@ def _remove_cgroup(cgroup: str) -> None:
 
 
 def _last_error(log: str) -> str:
-    """The last error in a runtime's log."""
     try:
         lines = [json.loads(line) for line in _file_text(log).splitlines() if line]
         said = [str(line["msg"]) for line in lines if line.get("level") in ("error", "fatal")]

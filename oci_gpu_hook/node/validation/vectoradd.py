@@ -182,8 +182,7 @@ def _sums() -> list[float]:
 def _launch(kernel: int, memory: list[int]) -> None:
     """One thread for each element; the parameters are passed by the addresses of their values."""
     given = array("Q", [*memory, ELEMENTS])
-    size = given.itemsize
-    pointers = array("Q", [_address(given) + size * index for index in range(len(given))])
+    pointers = array("Q", [_address(given) + given.itemsize * index for index in range(len(given))])
     blocks = (ELEMENTS + _THREADS - 1) // _THREADS
     shared_memory, stream, extra = 0, 0, 0
     grid, block = (blocks, 1, 1), (_THREADS, 1, 1)

@@ -110,7 +110,6 @@ def _environment(device: CudaDevice, mps_pipe_folder: str) -> dict[str, str]:
 
 
 def judge(device: CudaDevice, said: PythonOutput, seconds: float) -> Finding:
-    """What the process has said, as a finding."""
     *calls, last = said.output.decode("utf-8", "replace").splitlines() or [""]
     try:
         found = _answered(device, json.loads(last))
