@@ -114,15 +114,15 @@ exit 0
     assert (ours["main"]["pod"], ours["main"]["namespace"]) == ("gpu-pod", "ml")
     assert {node["allowed"] for node in ours["main"]["nodes"]} == {True}
     print(table)
-    assert "gpu-pod/main  c0ffeec0ffee  CRI-O " in table
+    assert "ml/gpu-pod/main  c0ffeec0ffee  CRI-O " in table
     assert {"0", "4", "6", "7"} >= {it["name"] for it in document["free"]}
     lines = found.splitlines()
-    assert [line for line in lines if "gpu-pod/main (c0ffeec0ffee) of CRI-O" in line] == lines[:7]
+    assert [line for line in lines if "ml/gpu-pod/main (c0ffeec0ffee) of CRI-O" in line] == lines[:7]
     assert [line for line in lines if "patient (" in line and "of podman" in line] == lines[7:9]
     assert "bare-crun of crun" in lines[9]
     after = {it["id"]: it for it in json.loads(denied)["containers"]}["bare-crun"]
     assert (gpus(after), gpus(after, "denied")) == ([], ["2"])
-    said = f"the container gpu-pod/main does not run (see why: crictl inspect {CRIOS[:12]})"
+    said = f"the container ml/gpu-pod/main does not run (see why: crictl inspect {CRIOS[:12]})"
     assert said in done.err
 
 
@@ -180,7 +180,7 @@ exit 0
     assert "nvidia.com/gpu" in found["remedy"]
     assert "podman" not in done.out
     said = done.out[end:]
-    assert "gpu-pod/main does not run (see why: crictl inspect c0ffeec0ffee)" in said
+    assert "ml/gpu-pod/main does not run (see why: crictl inspect c0ffeec0ffee)" in said
     assert "root" not in said
     script = as_crios(without)
     script += f"""{detached(runtime, USERDATA, CRIOS)}set +e

@@ -119,7 +119,7 @@ def test_the_parts_of_a_pods_name(host: HostRoot) -> None:
 
 
 def test_a_pod_of_several_containers_asks_for_one_of_them(host: HostRoot) -> None:
-    with pytest.raises(UsageError, match=r"several .*gpu/main a{12}, gpu/side b{12} .*NAMESPACE/POD/NAME"):
+    with pytest.raises(UsageError, match=r"several .*ml/gpu/main a{12}, ml/gpu/side b{12} .*NAMESPACE/POD/NAME"):
         containers.find(host, "gpu")
 
 
@@ -136,7 +136,7 @@ def test_what_has_stopped_is_found_and_has_no_process(
 
 
 def test_the_pid_of_a_container_tells_the_same(host: HostRoot) -> None:
-    assert containers.find(host, "10").called.shown == "gpu/main"
+    assert containers.find(host, "10").called.shown == "ml/gpu/main"
 
 
 def without_state(tree: Path, cmdline: str, cgroup: str) -> HostRoot:

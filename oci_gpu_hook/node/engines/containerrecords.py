@@ -68,12 +68,12 @@ class ContainerNames(NamedTuple):
 
     @property
     def shown(self) -> str:
-        return f"{self.pod}/{self.name}" if self.pod else self.name
+        return f"{self.namespace}/{self.pod}/{self.name}" if self.pod else self.name
 
     @property
     def words(self) -> tuple[str, ...]:
         """All names of the container's own."""
-        return self.name, self.full, self.shown, f"{self.namespace}/{self.shown}" if self.pod else self.shown
+        return self.name, self.full, self.shown, f"{self.pod}/{self.name}" if self.pod else self.shown
 
     @property
     def words_of_pod(self) -> tuple[str, ...]:
