@@ -40,7 +40,7 @@ large='kernel|nvoptix|rtcore|470-compiler|firmware|libopencl1|-detect$|nvidia-dr
 # What their maintainer scripts call, and what they find beside them.
 beside='glx-alternative-nvidia glx-alternative-mesa glx-diversions update-glx nvidia-installer-cleanup nvidia-support
     nvidia-persistenced nvidia-modprobe nvidia-kernel-common libnvidia-egl-gbm1 libnvidia-egl-wayland1
-    nvidia-egl-common nvidia-vulkan-common nvidia-opencl-common libwayland-client0 libwayland-server0'
+    nvidia-egl-common nvidia-vulkan-common nvidia-opencl-common'
 apt get update
 [ -n "$(apt cache pkgnames libcuda1)" ] || { echo >&2 "fetch.sh: $mirror has no component non-free"; exit 1; }
 of_source nvidia-graphics-drivers | grep -vE "$large|nvvm" >"$scratch/535"
