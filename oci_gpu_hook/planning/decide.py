@@ -42,14 +42,7 @@ def decide(
     scope = devicecgroup.scope_of(device_cgroup.top)
     container = Container(id, bundle.path, rootfs.path, device_cgroup, scope, rootfs.own, rootfs.is_layer)
     laid_out = _layout(bundle, request, settings, host, rootfs, process)._replace(caches=caches)
-    labels = Labels()
-    if has_selinux(host):
-        from oci_gpu_hook.container import ipc
-        from oci_gpu_hook.planning import labels as selinux
-
-        mounts = ipc.mounts(bundle, id, rootfs, process, host) if process else ()
-        required = request is not None
-        labels = selinux.decide(mounts, bundle.mount_label(), bundle.process_label(), settings, required=required)
+    labels = _labels(bundle, settings, host, rootfs, id, process, required=request is not None)
     if request is None:
         return Plan(container, laid_out, None, "", labels.operations, labels.notes, labels.context)
     from oci_gpu_hook.planning import drivers
@@ -86,6 +79,26 @@ def decide(
     from oci_gpu_hook.planning import carriedout
 
     return carriedout.apart(made, provision.holds, spec, bundle.device_paths())
+
+
+def _labels(
+    bundle: Bundle,
+    settings: Settings,
+    host: HostRoot,
+    rootfs: Rootfs,
+    id: str,
+    process: Process | None,
+    *,
+    required: bool,
+) -> Labels:
+    """The labels of what is made, and of the container's IPC mounts; none on a host without SELinux."""
+    if not has_selinux(host):
+        return Labels()
+    from oci_gpu_hook.container import ipc
+    from oci_gpu_hook.planning import labels
+
+    mounts = ipc.mounts(bundle, id, rootfs, process, host) if process else ()
+    return labels.decide(mounts, bundle.mount_label(), bundle.process_label(), settings, required=required)
 
 
 def _layout(
