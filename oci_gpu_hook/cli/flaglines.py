@@ -294,19 +294,20 @@ def _overrides(settings: dict[str, str]) -> str:
     return indent(f'"kubespawner_override": {{\n{items}}},\n', " " * 8) if settings else ""
 
 
-def lxc(plan: Plan, request: Request, *, unified: bool) -> list[str]:
+def lxc(plan: Plan, request: Request, version: str) -> list[str]:
     """A hook entry, and the rules of the device cgroup, which LXC's monitor sets: for privileged containers too.
 
-    unified: whether the host has cgroup v2: LXC 7 refuses lines of v1 there.
+    version: of the host's cgroups: on a host with v2 LXC 7 refuses lines of v1.
     """
     words = ["--user", "configure", "--no-cgroups", f"--device={','.join(request.devices)}"]
     words += [f"--{name}" for name in request.capabilities]
     # LXC appends words of its own, which are the shell's then.
     script = f'exec {shlex.join(["nvidia-container-cli", *words])} "$LXC_ROOTFS_MOUNT"'
     rules = [rule for it in plan.operations if isinstance(it, OpenCgroup) for rule in it.rules]
+    group = "cgroup2" if version == "v2" else "cgroup"
     return [
         f"lxc.hook.mount = /bin/sh -c {shlex.quote(script)}",
-        *[f"lxc.cgroup{'2' * unified}.devices.allow = c {rule.major}:{rule.minor} rw" for rule in rules],
+        *[f"lxc.{group}.devices.allow = c {rule.major}:{rule.minor} rw" for rule in rules],
     ]
 
 

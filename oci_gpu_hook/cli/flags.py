@@ -21,6 +21,7 @@ from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.errors import RequestError, UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis.remedy import is_name
+from oci_gpu_hook.node.machine import kernelconfig
 from oci_gpu_hook.node.setup import cdispec
 from oci_gpu_hook.planning import selection
 from oci_gpu_hook.planning.decide import decide
@@ -215,8 +216,8 @@ def lxc(named: _Named) -> None:
     'all' if none is named.
     """
     request = named.request()
-    unified = os.path.exists("/sys/fs/cgroup/cgroup.controllers")
-    click.echo("\n".join(flaglines.lxc(named.plan(request, "/"), request, unified=unified)))
+    version = kernelconfig.cgroup_version(named.root)
+    click.echo("\n".join(flaglines.lxc(named.plan(request, "/"), request, version)))
     if named.settings(State(caller=CONTAINER_CLI)).gpu_holders:
         note = "gpu-holders is set, and LXC's containers are not counted: they get no GPU but by a section"
         click.echo(f"{note} [caller {CONTAINER_CLI}] of the settings", err=True)

@@ -15,7 +15,7 @@ from oci_gpu_hook.errors import HookError, RequestError, plain, quoted
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import Finding, failed, listed, passed
 from oci_gpu_hook.node.diagnosis.remedy import REFRESH, command, in_words, is_name, then
-from oci_gpu_hook.node.machine import untrusted
+from oci_gpu_hook.node.machine import kernelconfig, untrusted
 from oci_gpu_hook.planning import selection
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.selectors import canonical
@@ -64,7 +64,7 @@ def _uuid(name: str) -> str:
 def configurations(root: HostRoot, found: DriverInventory) -> list[Finding]:
     """LXC's configurations with lines of `flags lxc`: their rules must be for the numbers that the nodes have now."""
     findings = []
-    version = "cgroup2" if root.stat("/sys/fs/cgroup/cgroup.controllers") is not None else "cgroup"
+    version = "cgroup2" if kernelconfig.cgroup_version(root) == "v2" else "cgroup"
     paths = [f"{_LXC}/{name}/config" for name in root.names(_LXC)]
     for path in [path for path in paths if not root.openness(path)]:
         lines = (untrusted.read_file(root, path) or b"").decode("utf-8", "replace").splitlines()
