@@ -311,6 +311,22 @@ def lxc(plan: Plan, request: Request, version: str) -> list[str]:
     ]
 
 
+def with_lxc(text: str, lines: list[str]) -> str:
+    """A configuration with these lines in the place of those that were made before; at its end if it has none."""
+    kept: list[str] = []
+    place, is_ours = -1, False
+    for line in text.splitlines():
+        is_hook = line.startswith("lxc.hook.mount") and "nvidia-container-cli" in line
+        # A rule that somebody else has put there ends in rwm, as in LXC's own files.
+        is_ours = is_hook or (is_ours and line.startswith("lxc.cgroup") and line.endswith(" rw"))
+        if is_hook:
+            place = len(kept)
+        if not is_ours:
+            kept.append(line)
+    place = len(kept) if place < 0 else place
+    return "\n".join([*kept[:place], *lines, *kept[place:], ""])
+
+
 def nspawn(plan: Plan, *, is_file: bool) -> tuple[list[str], list[str]]:
     """Words of systemd-nspawn, or the lines of its files; and a sentence for each thing that it cannot do."""
     nodes = [it.path for it in plan.operations if isinstance(it, Device)]

@@ -22,7 +22,7 @@ from oci_gpu_hook.errors import RequestError, UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis.remedy import is_name
 from oci_gpu_hook.node.machine import kernelconfig
-from oci_gpu_hook.node.setup import cdispec
+from oci_gpu_hook.node.setup import cdispec, enginefile
 from oci_gpu_hook.planning import selection
 from oci_gpu_hook.planning.decide import decide
 from oci_gpu_hook.planning.plan import Plan
@@ -208,8 +208,9 @@ def kubespawner(named: _Named, mode: str, way: str, scc: str | None) -> None:
 
 
 @flags.command()
+@click.option("--write", "file", metavar="FILE", help="Put them into a container's configuration, for those it has.")
 @_gpus
-def lxc(named: _Named) -> None:
+def lxc(named: _Named, file: str | None) -> None:
     """Lines of a container's configuration for LXC, privileged or not.
 
     They start nvidia-container-cli, of the package oci-gpu-hook-cli.  GPU is an index, a UUID or a MIG device, and
@@ -217,7 +218,13 @@ def lxc(named: _Named) -> None:
     """
     request = named.request()
     version = kernelconfig.cgroup_version(named.root)
-    click.echo("\n".join(flaglines.lxc(named.plan(request, "/"), request, version)))
+    lines = flaglines.lxc(named.plan(request, "/"), request, version)
+    if file is None:
+        click.echo("\n".join(lines))
+    else:
+        found = enginefile.read_settings_file(named.root, os.path.abspath(file))
+        enginefile.write(named.root, found, flaglines.with_lxc(found.text, lines))
+        click.echo(f"wrote {quoted(file)}: a hook and {len(lines) - 1} rules, from the container's next start on")
     if named.settings(State(caller=CONTAINER_CLI)).gpu_holders:
         note = "gpu-holders is set, and LXC's containers are not counted: they get no GPU but by a section"
         click.echo(f"{note} [caller {CONTAINER_CLI}] of the settings", err=True)

@@ -7,7 +7,7 @@ function __oci_gpu_hook_at --description 'Whether the words before the cursor le
     set -e words[1]
     for word in $words
         # The value of an option names no command.
-        if contains -- "$before" --bundle --capabilities --cdi-spec --config --container --directory --format --hook --host-root --id --interval --kind --mode --name --nvml-timeout --output --pid --pod --runtime --scc --shares --since --timeout --vendor --watch --way
+        if contains -- "$before" --bundle --capabilities --cdi-spec --config --container --directory --format --hook --host-root --id --interval --kind --mode --name --nvml-timeout --output --pid --pod --runtime --scc --shares --since --timeout --vendor --watch --way --write
             set before
             continue
         end
@@ -165,6 +165,7 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags kubespawner' -l config -r -
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags kubespawner' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags kubespawner' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags kubespawner' -f
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags lxc' -l write -r -F -d 'Put them into a container\'s configuration, for those it has'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags lxc' -l config -r -F -d 'The administrator\'s file'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags lxc' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags lxc' -s h -l help -d 'Show help and exit'

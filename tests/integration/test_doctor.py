@@ -236,7 +236,10 @@ PLANTED = {
     "mount -t tmpfs none /var/lib/lxc; mkdir /var/lib/lxc/one; oci-gpu-hook flags lxc 0 >/var/lib/lxc/one/config; "
     "sed -i 's/ c \\([0-9]*\\):0 rw/ c 9\\1:0 rw/' /var/lib/lxc/one/config":
         Planted("fail", "LXC", "/var/lib/lxc/one/config has no rule for /dev/nvidia-uvm, now device ",
-            "oci-gpu-hook flags lxc 0  # replace its lines in"),
+            "oci-gpu-hook flags lxc --write /var/lib/lxc/one/config 0", True),
+    "chmod 0777 /etc/cdi":
+        Planted("warn", "CDI", "/etc/cdi: others than root may write to it, and who writes there chooses what",
+            "chown root: /etc/cdi && chmod go-w /etc/cdi", True),
     "printf 'cdiVersion: 0.5.0\\nkind: nvidia.com/gpu\\ncontainerEdits:\\n  mounts:\\n"
     "  - hostPath: /lib/libcuda.so.580.65.06\\n' "
     ">/etc/cdi/nvidia.yaml":

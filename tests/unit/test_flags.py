@@ -378,3 +378,21 @@ def test_kubespawner_counts_kinds(program: Program, tmp_path: Path, monkeypatch:
     found = configured(program(*command(tmp_path, "kubespawner", MIG_UUID)), monkeypatch)
     name = f"nvidia.com/mig-{profile.replace('+', '.')}" if profile else "nvidia.com/gpu"
     assert found.KubeSpawner.extra_resource_limits == {name: "1"}
+
+
+def test_lines_of_lxc_are_exchanged_for_new_ones() -> None:
+    """All else of a configuration stays, in its order."""
+    hook = "lxc.hook.mount = /bin/sh -c 'exec nvidia-container-cli {}'"
+    new = [hook.format("new"), "lxc.cgroup2.devices.allow = c 195:0 rw"]
+    theirs = ["lxc.cgroup2.devices.allow = c 195:7 rw", "lxc.hook.mount = /usr/bin/other"]
+    fuse, end = "lxc.cgroup2.devices.allow = c 10:229 rwm", "lxc.uts.name = one"
+    old = [hook.format("old"), "lxc.cgroup.devices.allow = c 1:2 rw", "lxc.cgroup2.devices.allow = c 3:4 rw"]
+    for before, after in (
+        ([], new),
+        ([end], [end, *new]),
+        ([*theirs, *old, fuse, *theirs, end], [*theirs, *new, fuse, *theirs, end]),
+        ([*old, end, *old], [end, *new]),
+    ):
+        text = flaglines.with_lxc("".join([f"{line}\n" for line in before]), new)
+        assert text == "".join([f"{line}\n" for line in after])
+        assert flaglines.with_lxc(text, new) == text, "once more changes nothing"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.diagnosis import FAIL, PASS, namecheck
+from oci_gpu_hook.node.diagnosis import FAIL, PASS, Finding, namecheck
 from oci_gpu_hook.node.machine import kernelconfig
 from tests.unit import hosts
 from tests.vocabulary.host import MIG_UUID, UUID, everything
@@ -61,13 +61,13 @@ def rules(*numbers: str) -> str:
     return "".join([f"lxc.cgroup2.devices.allow = c {it} rw\n" for it in numbers])
 
 
-def configured(tree: Path, text: str) -> list[tuple[str, str]]:
+def configured(tree: Path, text: str) -> list[Finding]:
     root = hosts.host(tree, gpus=1)
     hosts.plant(tree, "var/lib/lxc/a/config", text)
     # A folder of the test's is no cgroup filesystem.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernelconfig, "cgroup_version", lambda _: "v2")
-        return [(one.level, one.seen) for one in namecheck.configurations(root, hosts.surveyed(root))]
+        return namecheck.configurations(root, hosts.surveyed(root))
 
 
 def test_rules_of_lxc_are_compared_with_the_nodes_numbers(tmp_path: Path) -> None:
@@ -95,7 +95,15 @@ def test_rules_of_lxc_are_compared_with_the_nodes_numbers(tmp_path: Path) -> Non
         "long": ("lxc.hook.mount = " + "nvidia-container-cli " * 100_000, []),
     }
     for name, (text, wanted) in cases.items():
-        assert configured(tmp_path / name, text) == wanted, name
+        assert [(one.level, one.seen) for one in configured(tmp_path / name, text)] == wanted, name
     (tmp_path / "moved/var/lib/lxc/a/config").chmod(0o666)
     root = HostRoot(str(tmp_path / "moved"))
     assert namecheck.configurations(root, hosts.surveyed(root)) == [], "who wrote it is not known"
+
+
+def test_capabilities_that_were_changed_by_hand_are_not_written_over(tmp_path: Path) -> None:
+    path, older = "/var/lib/lxc/a/config", rules("77:0")
+    (changed,) = configured(tmp_path / "changed", HOOK.format("0") + older)
+    assert changed.remedy == f"oci-gpu-hook flags lxc 0  # replace the rules in '{path}' by these"
+    (ours,) = configured(tmp_path / "ours", HOOK.format("0").replace("--compute", "--utility --compute") + older)
+    assert ours.remedy == f"oci-gpu-hook flags lxc --write {path} 0"

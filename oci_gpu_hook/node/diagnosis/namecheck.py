@@ -19,7 +19,7 @@ from oci_gpu_hook.node.machine import kernelconfig, untrusted
 from oci_gpu_hook.planning import selection
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.selectors import canonical
-from oci_gpu_hook.request.words import ALL, CAPABILITIES, NONE, items
+from oci_gpu_hook.request.words import ALL, CAPABILITIES, DEFAULT_CAPABILITIES, NONE, items
 
 _RESOURCES = "node-generic-resources"
 _MOST_SHARES = 100
@@ -105,5 +105,8 @@ def _configuration(
         return passed("LXC", f"{path}: {seen}")
     node = closed[0]
     seen = f"{path} has no rule for {listed([it.path for it in closed], 1)}, now device {node.major}:{node.minor}"
-    again = command("oci-gpu-hook", "flags", "lxc", *names, note=f"replace its lines in {quoted(path)} by these")
+    if set(capabilities) == set(DEFAULT_CAPABILITIES):
+        return failed("LXC", seen, command("oci-gpu-hook", "flags", "lxc", "--write", path, *names))
+    # Those that it has were changed by hand since.
+    again = command("oci-gpu-hook", "flags", "lxc", *names, note=f"replace the rules in {quoted(path)} by these")
     return failed("LXC", seen, again)

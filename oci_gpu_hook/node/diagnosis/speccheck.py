@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from oci_gpu_hook.node.diagnosis import Finding, failed, passed, warned
-from oci_gpu_hook.node.diagnosis.remedy import REFRESH, Remedy, command, in_words, then
+from oci_gpu_hook.node.diagnosis.remedy import REFRESH, Remedy, command, in_words, roots_alone, then
 from oci_gpu_hook.node.engines.cdispecs import GPU, MANAGEMENT, SpecFile, words_of
 from oci_gpu_hook.node.engines.specreaders import Reader
 
@@ -81,7 +81,7 @@ def of_folders(opened: dict[str, str], readers: tuple[Reader, ...]) -> list[Find
     for folder, why in opened.items():
         named = [reader.file for reader in readers if folder in reader.folders and reader.file]
         seen = f"{folder}: {why}, and who writes there chooses what containers get"
-        remedy = command("vi", named[0]) if named else command("namei", "--owners", "--modes", folder)
+        remedy = command("vi", named[0]) if named else roots_alone(folder)
         findings.append(warned("CDI", seen, remedy))
     return findings
 
