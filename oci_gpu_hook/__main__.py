@@ -43,6 +43,11 @@ def _run_container_cli(arguments: list[str]) -> NoReturn:
             from oci_gpu_hook.runtime import configure
 
             code = configure.run(call, arguments)
+        elif call.command in ("help", "version"):
+            from oci_gpu_hook import cli
+
+            print(containercli.USAGE if call.command == "help" else f"oci-gpu-hook {cli.VERSION}", flush=True)
+            code = 0
         else:
             from oci_gpu_hook.node.gpus import driverlist
 

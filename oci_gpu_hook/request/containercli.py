@@ -23,7 +23,7 @@ usage: nvidia-container-cli [--debug=FILE] [--user] COMMAND
        configure [--pid=PID] [--device=LIST] [--CAPABILITY] [--require=EXPR] [--imex-channel=LIST] [--no-cgroups] ROOTFS
        list [--device=LIST] [--libraries] [--binaries] [--ipcs] [--firmwares] [--compat32]
        info [--csv]
-oci-gpu-hook(8), NVIDIA-CONTAINER-CLI, has the rest"""
+oci-gpu-hook(8), "LXC, Slurm and others without OCI hooks", has the rest"""
 
 # Options by their letters, "" for none; with a value they end in "=".
 _GLOBAL = {"debug=": "d", "load-kmods": "k", "user": "u", "root=": "r", "ldcache=": "l", "no-pivot": "n"}
@@ -91,7 +91,10 @@ def parse_call(arguments: list[str]) -> Call:
     try:
         given, rest = getopt(plain, *_known(_GLOBAL))
         command = rest[0] if rest else ""
-        if any([name in ("--help", "-h", "--version", "-V") for name, _ in given]) or command not in _COMMANDS:
+        for asked, letter in (("help", "h"), ("version", "V")):
+            if {(f"--{asked}", ""), (f"-{letter}", "")} & {*given}:
+                return Call(asked, {}, "")
+        if command not in _COMMANDS:
             raise UsageError(f"unknown command {quoted(command)}" if command else "no command is named")
         known = _COMMANDS[command]
         # Not what --user has become: of configure, -u is --utility.

@@ -233,7 +233,9 @@ def parse_text(text: str, name: str) -> list[Setting]:
         if not equals:
             raise ConfigError(f"{where}: {quoted(line)} is no 'key = value' line")
         if key not in KINDS:
-            raise ConfigError(f"{where}: unknown key {quoted(key)}{meant(key, KINDS)}", f"known are {', '.join(KINDS)}")
+            near = meant(key, KINDS)
+            hint = "" if near else f"known are {', '.join(KINDS)}"
+            raise ConfigError(f"{where}: unknown key {quoted(key)}{near}", hint)
         if scope and KINDS[key].strictest is None:
             raise ConfigError(f"{where}: {key} is for the whole host, not for one {scope}")
         found.append(Setting(where, scope, pattern, key.replace("-", "_"), _value(key, value, where)))

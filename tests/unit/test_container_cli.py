@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from oci_gpu_hook.cli import VERSION
 from oci_gpu_hook.errors import RequestError, UsageError
 from oci_gpu_hook.host import debuglog
 from oci_gpu_hook.host.root import HostRoot
@@ -85,7 +86,6 @@ def test_options_have_their_place() -> None:
         "configure --pid=99999999999 R",
         "--root=/opt/driver configure R",
         "frobnicate",
-        "--help",
     ],
 )
 def test_unknown_words_are_usage(words: str) -> None:
@@ -110,13 +110,29 @@ def test_the_settings_hold_for_words_but_for_the_engines_own() -> None:
         request("configure --device=0 --mig-config=all R")
 
 
-def test_the_program_says_how_it_is_used() -> None:
+def run(*words: str) -> subprocess.CompletedProcess[str]:
     code = "import sys\nfrom oci_gpu_hook.__main__ import main\nmain()"
-    words = [sys.executable, "-c", code, "nvidia-container-cli", "list", "x"]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", code, "nvidia-container-cli", *words]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_the_program_says_how_it_is_used() -> None:
+    done = run("list", "x")
     first, second, *_ = done.stderr.splitlines()
     assert done.returncode == 2 and first == "oci-gpu-hook: list takes options only"
     assert second.startswith("usage: nvidia-container-cli ")
+    for word in ("--help", "-h"):
+        done = run("--user", word)
+        assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith("usage: nvidia-container-cli ")
+    for word in ("--version", "-V"):
+        done = run(word, "info")
+        assert (done.returncode, done.stderr, done.stdout) == (0, "", f"oci-gpu-hook {VERSION}\n")
+
+
+def test_the_usage_names_a_section_of_the_manual() -> None:
+    section = containercli.USAGE.partition('"')[2].partition('"')[0]
+    manual = (ROOT / "packaging/man/oci-gpu-hook.8.rst").read_text()
+    assert f"\n{section.upper()}\n===" in manual
 
 
 # Where the log may not lie: what is there, and why.
