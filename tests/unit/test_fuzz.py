@@ -21,7 +21,7 @@ TARGETS = {**targets.TARGETS, **commands.COMMANDS}
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_an_input_of_any_form_is_a_value_or_a_sentence_within_bounds(name: str) -> None:
-    @examples(20, suppress_health_check=list(HealthCheck))
+    @examples(8, suppress_health_check=list(HealthCheck))
     @given(TARGETS[name].values)
     def some(value: Any) -> None:
         check(TARGETS[name], value)
