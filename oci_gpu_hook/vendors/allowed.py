@@ -5,8 +5,9 @@ A vendor's file is root's own, yet any user who starts a container chooses among
 that is more than an accelerator: none of the host's disks, memory, consoles and controls, and no folder of everybody's
 files.  Each function gives a sentence that says why something is refused, "" for what may be named.
 
-A device is judged by its number and by its driver's name when a node is found, as a name is only what udev has made of
-it.  A pattern of files is judged by what it means on the host.
+A file says by what a device is known, its driver, PCI vendor or properties, as a name is only what udev has made of it.
+When a node is found, its number and its driver's name are judged.  A pattern of files is judged by what it means on the
+host.
 
 Pure.  Must not look at the host.
 """
@@ -17,7 +18,6 @@ import posix
 
 from oci_gpu_hook.errors import quoted
 from oci_gpu_hook.formats import glob
-from oci_gpu_hook.record import NamedTuple
 
 VERSION = "{version}"
 DEV = "/dev/"
@@ -55,71 +55,29 @@ _SECRET = {
 }
 
 
-class _Kind(NamedTuple):
-    """Devices that no vendor's file gives: what they are, their majors, and their drivers' names.
-
-    majors: those that are theirs for good (Documentation/admin-guide/devices.txt); drivers, prefixes: names in
-    /proc/devices and in /proc/misc, as most numbers are given while the host runs, and what such names begin with.
-    """
-
-    what: str
-    majors: tuple[int, ...]
-    drivers: tuple[str, ...]
-    prefixes: tuple[str, ...]
-
-
-_DISKS = _Kind(
-    "a disk or tape of the host, or its controller",
-    (9, 12, 21, 27, 37, 86, 90, 96, 97, 109, 162, 206, 230, 260),
-    (
-        *("sg", "st", "osst", "ch", "bsg", "raw", "mtd", "rpmb", "ses", "pt", "pg", "loop-control"),
-        *("device-mapper", "btrfs-control", "zfs", "twa", "twe", "twl", "osd", "mptctl", "mpt2ctl", "mpt3ctl"),
-    ),
-    (
-        *("ubi", "nvme", "megaraid", "aac", "bcache", "nbd", "drbd", "ublk", "vduse", "megadev", "dasd", "cciss"),
-        *("pktcdvd", "fct", "fio"),
-    ),
+# Drivers whose numbers the kernel gives while it runs, and which no file may name; each with all that begin with it.
+_HOST_DRIVERS = (
+    # Disks and their controllers, memory, firmware.
+    *("aac", "bcache", "bsg", "cciss", "dasd", "fct", "fio", "megadev", "megaraid", "nvme", "pktcdvd", "rpmb", "twa"),
+    *("twe", "twl", "ubi", "ublk", "vduse", "zfs", "crash", "cxl", "dax", "dimmctl", "ndctl", "userfaultfd"),
+    *("acpi_", "efi_", "gpiochip", "hpilo", "ipmi", "isst_", "megarac", "mei", "sev", "tpm"),
+    # Consoles, and what reaches any device: VFIO and UIO give whole PCI devices, and UIO their DMA to all memory.
+    *("aux", "firewire", "fwctl", "hidraw", "rtc", "switchtec", "tty", "usb", "watchdog"),
+    *("iommu", "mshv", "nitro_enclaves", "tee", "uio", "vbox", "vfio", "vhost", "virtio-ports", "vmci", "vmmon"),
+    *("vmnet", "xen"),
 )
-_MEMORY = _Kind(
-    "memory, firmware or processor registers of the host",
-    (1, 89, 202, 203),
-    (
-        *("mem", "msr", "cpuid", "dax", "ndctl", "dimmctl", "cxl", "hpilo", "nvram", "snapshot", "userfaultfd"),
-        *("mcelog", "hpet", "i2c", "spi", "gpiochip", "sev", "crash", "microcode"),
-    ),
-    ("cpu/", "tpm", "mei", "ipmi", "isst_", "efi_", "acpi_", "megarac"),
-)
-_CONSOLES = _Kind(
-    "a console, terminal, screen or keyboard of the host",
-    (2, 3, 4, 5, 6, 7, 11, 13, 15, 29, *range(128, 144), 166, 180, 188, 189, 204, 227),
-    (
-        *("vcs", "ptm", "pts", "fb", "input", "hidraw", "lp", "ppdev", "uinput", "uhid", "userio", "rfcomm"),
-        *("psaux", "firewire"),
-    ),
-    ("/dev/", "tty", "pty", "hvc", "usb", "xvc", "sclp", "cua"),
-)
-# VFIO and UIO give a whole PCI device, which may be a disk's controller, and UIO its DMA to all memory.
-_CONTROLS = _Kind(
-    "a control of the host's kernel, not of an accelerator",
-    (),
-    (
-        *("kvm", "fuse", "cuse", "tun", "autofs", "rfkill", "hw_random", "ppp", "vmmon", "vmci", "systrace"),
-        # A display's side channel, a PCIe switch's and a firmware's management, a hypervisor's ports, secure worlds.
-        *("aux", "switchtec", "fwctl", "virtio-portsdev", "nitro_enclaves", "tee"),
-    ),
-    ("vfio", "uio", "iommu", "vhost", "watchdog", "rtc", "vbox", "vmnet", "mshv", "xen"),
-)
-_KINDS = (_DISKS, _MEMORY, _CONSOLES, _CONTROLS)
+# Paths that need no driver, PCI vendor or property beside them: oci-decorator's files have no other.
+_KNOWN_NODES = ("nvidia*", "onload*", "sfc_*", "kfd", "accel/*", "dri/*", "infiniband/*")
 # In these folders of /dev others than root make files, or the kernel one for each container.
 _MOUNTED = ("shm", "mqueue", "pts", "hugepages", "fd")
 
-# Numbers below the first are given to drivers for good.  Accelerators have these of them: v4l and ALSA (of a system on
-# a chip), NVIDIA's, DRM, InfiniBand, and those for local use.  Others get theirs while the host runs.
-_FIRST_DYNAMIC_MAJOR = 234
-MISC, _ACCELERATORS = 10, frozenset((81, 116, 195, 226, 231, *range(60, 64), *range(120, 128)))
+# Numbers that are given for good (Documentation/admin-guide/devices.txt) and that accelerators have: v4l and ALSA (of a
+# system on a chip), NVIDIA's, DRM, InfiniBand, accel, and those for local use; and those that the kernel gives while it
+# runs (fs/char_dev.c).
+_MAJORS = frozenset((81, 116, 195, 226, 231, 261, *range(60, 64), *range(120, 128), *range(234, 255), *range(384, 512)))
 # Of the misc driver's minors these are given for good, and no accelerator has one (include/linux/miscdevice.h).
-_MICE, _CONTROLS_MINORS = range(16), range(128, 255)
-_MEM, NULL, _OWN_MINORS = 1, (1, 3), frozenset((3, 5, 7, 8, 9))
+MISC, _MISC_MINORS = 10, frozenset((*range(16), *range(128, 255)))
+NULL = (1, 3)
 
 
 def host_path(path: str) -> str:
@@ -168,20 +126,16 @@ def device_path(path: str) -> str:
     return ""
 
 
+def known_node(path: str) -> bool:
+    """Whether a path below /dev says by itself which driver's it is."""
+    parts = path[len(DEV) :].split("/")
+    return any([_fit(parts, known.split("/")) for known in _KNOWN_NODES])
+
+
 def device_number(major: int, minor: int) -> str:
     """Why a character device with this number may not be given, whatever its name is."""
-    shown = f"character device {major}:{minor}"
-    if major == MISC:
-        kinds = [kind for kind, minors in ((_CONSOLES, _MICE), (_CONTROLS, _CONTROLS_MINORS)) if minor in minors]
-    elif major == _MEM and minor in _OWN_MINORS:
-        return f"{shown} is a device that every container has of its own"
-    else:
-        kinds = [kind for kind in _KINDS if major in kind.majors]
-    if kinds:
-        return f"{shown} is {kinds[0].what}"
-    if major < _FIRST_DYNAMIC_MAJOR and major not in (MISC, *_ACCELERATORS):
-        return f"{shown} is of a driver that is not an accelerator's"
-    return ""
+    is_given = minor not in _MISC_MINORS if major == MISC else major in _MAJORS
+    return "" if is_given else f"character device {major}:{minor} is of a driver that is not an accelerator's"
 
 
 def is_null(number: int) -> bool:
@@ -191,10 +145,7 @@ def is_null(number: int) -> bool:
 
 def driver(name: str) -> str:
     """Why devices of the driver with this name, in /proc/devices or in /proc/misc, may not be given."""
-    for kind in _KINDS:
-        if name in kind.drivers or name.startswith(kind.prefixes):
-            return f"the driver {quoted(name)} is of {kind.what}"
-    return ""
+    return f"the driver {quoted(name)} is the host's own" if name.startswith(_HOST_DRIVERS) else ""
 
 
 def version(text: str) -> str:

@@ -124,12 +124,16 @@ def _item(value: object, place: str) -> Item:
 
 def _device(value: object, place: str) -> DevicePattern:
     if isinstance(value, str):
-        return DevicePattern(_read(value, place, _DEVICE_PATH))
-    device = _keys(value, place, _DEVICE_KEYS, wanted="a name, or an object")
+        device = {"path": _read(value, place, _DEVICE_PATH)}
+    else:
+        device = _keys(value, place, _DEVICE_KEYS, wanted="a name, or an object")
     if device.keys().isdisjoint(_DEVICE_SIGNS):
         raise ConfigError(f"{place}: the device is not described", f"write one of {', '.join(_DEVICE_SIGNS)}")
     if device.get("major") == "misc" and "path" not in device:
         raise ConfigError(f"{place}.major: 'misc' is the driver of many devices", "write path beside it")
+    if device.keys().isdisjoint(("major", "pci", "udev")) and not allowed.known_node(device["path"]):
+        what = f"{quoted(device['path'])} does not say whose device it is"
+        raise ConfigError(f"{place}: {what}", "write an object with path, and major, pci or udev beside it")
     return DevicePattern(**device)
 
 

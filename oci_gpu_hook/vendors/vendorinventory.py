@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     See = Callable[[str], object]
 
 # See `inventory.HEADING`.
-HEADING = b"oci-gpu-hook vendors 2159a686\n"
+HEADING = b"oci-gpu-hook vendors 747548db\n"
 PREFIX = "vendor."
 
 # In bytes: the largest file of a vendor that is read.

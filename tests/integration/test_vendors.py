@@ -324,7 +324,7 @@ cat >/etc/oci-gpu-hook/vendors/own.json <<'END'
     "activation_flag": "OCI_OWN",
     "requires": {"kernel": "KERNEL"},
     "inventory": {"a": {
-        "devices": ["kfd", {"path": "absent", "required": false}],
+        "devices": ["kfd", {"path": "accel/absent", "required": false}],
         "sockets": ["/run/own.sock", "/run/absent.sock"]
     }}
 }
@@ -341,7 +341,7 @@ def test_a_socket_is_given_and_an_optional_device_that_is_missing_is_told(instal
     assert {"rw", "nosuid", "nodev", "noexec"} <= seen.mounts["/run/own.sock"]
     assert "/run/absent.sock" not in seen.mounts
     shown = on_node(installed, f"{before}oci-gpu-hook plan --bundle {made.path}", description="none", vendors=("amd",))
-    assert "  OCI_OWN: this host has no /dev/absent\n" in shown.out
+    assert "  OCI_OWN: this host has no /dev/accel/absent\n" in shown.out
 
 
 def test_a_kernel_that_is_too_old_is_named_with_the_file_that_wants_another(

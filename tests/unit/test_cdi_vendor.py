@@ -35,10 +35,10 @@ ACME: dict[str, Any] = {
     "inventory": {
         "all": {
             "devices": [
-                {"path": "/dev/acme[0-9]*", "each": True, "required": False},
-                {"path": "/dev/acme_control[0-9]*", "each": True, "required": False},
-                {"path": "/dev/acmectl", "required": False},
-                {"path": "/dev/acme_late", "required": False},
+                {"path": "/dev/acme[0-9]*", "major": "acme", "each": True, "required": False},
+                {"path": "/dev/acme_control[0-9]*", "major": "acme", "each": True, "required": False},
+                {"path": "/dev/acmectl", "major": "acme", "required": False},
+                {"path": "/dev/acme_late", "major": "acme", "required": False},
             ],
             "libraries": [f"/{hosts.LIBRARY_FOLDER}/libacme*.so.*"],
             "directories": ["/opt/acme"],
@@ -57,6 +57,7 @@ def _host(tree: Path, folder: Path, *, with_nodes: bool = True, **keys: Any) -> 
     tree.chmod(0o755)
     hosts.host(tree)
     made = cdi_engine.node(tree, folder)
+    hosts.plant(tree, "proc/devices", hosts.DEVICES.replace("\n\n", "\n240 acme\n\n", 1))
     hosts.plant(tree, FILE, json.dumps({**ACME, **keys}))
     hosts.plant(tree, "/opt/acme/version", "1.5\n")
     hosts.plant(tree, "/etc/acme.conf", "")

@@ -211,7 +211,7 @@ def test_list_shows_what_of_each_vendor_is_here(tree: Path, program: Program) ->
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may make device nodes")
 def test_list_counts_devices(tree: Path, program: Program) -> None:
     (tree / "dev").mkdir()
-    devices = [{"path": "/dev/acme*", "each": True}]
+    devices = [{"path": "/dev/acme*", "major": "acme", "each": True}]
     plant(tree, ACME, described(devices=devices))
     for number in range(2):
         os.mknod(tree / f"dev/acme{number}", 0o20666, os.makedev(240, number))
@@ -219,7 +219,7 @@ def test_list_counts_devices(tree: Path, program: Program) -> None:
     (row,) = program.document(*words)["vendors"]
     assert row["here"]["devices"] == [["0", "acme0"], ["1", "acme1"]]
     assert program(*words).splitlines()[1].split()[2] == "2"
-    plant(tree, ACME, described(devices=["acme0"]))
+    plant(tree, ACME, described(devices=[{"path": "/dev/acme0", "major": "acme"}]))
     assert program(*words).splitlines()[1].split()[2] == "all"
 
 

@@ -370,7 +370,7 @@ def test_a_disk_and_a_node_in_a_folder_of_everybodys_are_none(tree: Path) -> Non
 @needs_root
 def test_a_dynamic_number_is_known_by_its_driver(tree: Path) -> None:
     node(tree, "/dev/acme0", 10, 120)
-    plant(tree, "/proc/misc", "120 device-mapper\n")
+    plant(tree, "/proc/misc", "120 userfaultfd\n")
     assert look(tree, DevicePattern("/dev/acme0")).common == ()
     plant(tree, "/proc/misc", "120 rdma_cm\n")
     assert len(look(tree, DevicePattern("/dev/acme0")).common) == 1

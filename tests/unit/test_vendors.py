@@ -27,7 +27,7 @@ SENTENCES = dict([line.split(":", 1) for line in (DATA / "wrong.txt").read_text(
 BEYOND_A_SCHEMA = {
     *("no-json", "more-than-one-value", "name-twice"),
     *("driver-feature-unknown", "placeholder-without-version"),
-    *("disk", "memory", "all-devices", "pattern-of-disks", "consoles-driver"),
+    *("disk", "memory", "all-devices", "pattern-of-disks", "consoles-driver", "device-alone"),
     *("folder-of-everybody", "engines-socket"),
 }
 
@@ -219,7 +219,7 @@ def test_the_schema_and_the_program_agree_on_paths(path: str, key: str, schema: 
         "path": {"miscellaneous": [{"path": path}]},
         "target": {"miscellaneous": [{"path": "/usr/x", "target": path}]},
         "version": {},
-        "device": {"devices": [path.replace("/usr/", "/dev/").replace("/opt/", "")]},
+        "device": {"devices": [{"path": path.replace("/usr/", "/dev/").replace("/opt/", ""), "major": "x"}]},
     }
     version = {"file": path} if key == "version" else "1"
     document = {"activation_flag": "OCI_X", "version": version, "inventory": {"a": items[key]}}
