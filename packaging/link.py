@@ -66,7 +66,7 @@ ROOTS = {
     "nodes' groups": ("planning.nodegroups",),
     "requirements": ("planning.requirements",),
     "nvidia-container-cli": ("request.containercli", "runtime.configure"),
-    "cdi": ("request.bycdi", "planning.carriedout"),
+    "cdi": ("request.bycdi", "planning.meanings"),
     "labels": ("planning.labels", "changes.contextset"),
     "cgroup v1": ("changes.cgroup_v1",),
     "cgroup v2": ("changes.cgroup_v2",),

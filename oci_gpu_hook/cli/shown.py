@@ -47,9 +47,9 @@ def plan_document(plan: Plan, left_out: Iterable[str] = ()) -> dict[str, object]
     return {
         **no_request_document(plan.container.id, plan.container.bundle, plan.container.rootfs, plan.notes),
         "request": request and {name: getattr(request, name) for name in (*fields, "mig_monitor", "vendors")},
-        "driver": {"version": plan.driver_version} if request else None,
+        "driver": {"version": plan.provision.driver_version} if request else None,
         "label": plan.label,
-        **({"chosen": plan.chosen} if plan.chosen else {}),
+        **({"chosen": plan.provision.chosen} if plan.provision.chosen else {}),
         **({"done": [document(item) for item in plan.done]} if plan.done else {}),
         "operations": [document(item) for item in plan.operations],
         "left_out": list(left_out),
@@ -79,8 +79,8 @@ def plan_text(plan: Plan, left_out: Iterable[str] = ()) -> list[str]:
     ]
     if plan.request is not None:
         lines += _requested(plan.request)
-        lines += [f"chosen     {words}" for words in plan.chosen]
-        lines += [f"driver     {plan.driver_version}"] if plan.driver_version else []
+        lines += [f"chosen     {words}" for words in plan.provision.chosen]
+        lines += [f"driver     {plan.provision.driver_version}"] if plan.provision.driver_version else []
     else:
         lines.append("request    none")
     lines += [f"label      {plan.label}"] if plan.label else []
@@ -107,12 +107,12 @@ def _requested(request: Request) -> list[str]:
 
 def missing(plan: Plan) -> tuple[str, ...]:
     """A sentence for each device and group of files that the host has and the container does not get."""
-    found, inventory = [], plan.inventory
+    found, inventory = [], plan.provision.inventory
     given = {operation.path for operation in plan.given() if isinstance(operation, Device)}
     if plan.request is not None and inventory is not None:
         found += [] if plan.layout.dev_is_hosts else _gpus(given, inventory)
         found += _files(plan, plan.request, inventory)
-    for vendor in plan.vendors:
+    for vendor in plan.provision.vendors:
         flag, absent = vendor.inventory.flag, vendor.inventory.absent
         found += [
             f"{flag}={device.names[0]}, {device.names[-1]}: not asked for"

@@ -44,7 +44,7 @@ def decide(
     laid_out = _layout(bundle, request, settings, host, rootfs, process)._replace(caches=caches)
     labels = _labels(bundle, settings, host, rootfs, id, process, required=request is not None)
     if request is None:
-        return Plan(container, laid_out, None, "", labels.operations, labels.notes, labels.context)
+        return Plan(container, laid_out, None, labels.operations, labels.notes, labels.context)
     from oci_gpu_hook.planning import drivers
 
     process_label = bundle.process_label() if labels.context else ""
@@ -61,12 +61,12 @@ def decide(
     else:
         provision = provide(request)
     if spec is not None:
-        from oci_gpu_hook.planning import carriedout
+        from oci_gpu_hook.planning import meanings
 
         # In a user namespace "/" belongs to another number, and what root has saved is not read.
-        carriedout.check(spec, provision, bundle.device_numbers(), has_names=host.roots[1] == 0)
+        meanings.check_spec(spec, provision, bundle.device_numbers(), has_names=host.roots[1] == 0)
     # A CDI spec's nodes are the engine's, and have their group from the spec (`cdispec`).
-    if spec is None and any([isinstance(it, Device) and it.is_closed() for it in provision.operations]):
+    elif any([isinstance(it, Device) and it.is_closed() for it in provision.operations]):
         from oci_gpu_hook.planning import nodegroups
 
         provision = nodegroups.opened(provision, bundle, may_change=settings.device_group == "container")
@@ -74,11 +74,7 @@ def decide(
     falls_back = device_cgroup.version == "v2" and settings.device_cgroup != "off"
     rules = bundle.device_rules() if falls_back else ()
     made = plan.make(container, laid_out, request, provision, labels, settings.device_cgroup, rules)
-    if spec is None:
-        return made
-    from oci_gpu_hook.planning import carriedout
-
-    return carriedout.apart(made, provision.holds, spec, bundle.device_paths())
+    return made if spec is None else meanings.split(made, spec, bundle.device_paths())
 
 
 def _labels(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose device a node is, by its path, when a CDI spec is written and when a container starts by it.  Pure.
+"""What an engine has done by a CDI spec of ours: whether it is still right, and what is left to the hook.  Pure.
 
 A spec names nodes by their paths, and a path is another device's after a boot, an exchange of GPUs or of MIG devices.
-Must not know which devices a container asked for: only those nodes are compared that the engine has made.
+Only those nodes are compared that the engine has made: it does not say by which names it was asked.
 """
 
 from __future__ import annotations
@@ -10,13 +10,17 @@ from __future__ import annotations
 from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.driver.nodes import CAPS_FOLDER, DeviceNode
 from oci_gpu_hook.errors import DriverError
+from oci_gpu_hook.operations import Device, OpenCgroup, TellSystemd
 from oci_gpu_hook.request.bundle import BESIDE_GPUS, is_gpu
 from oci_gpu_hook.request.selectors import bus_id
+from oci_gpu_hook.request.words import ALL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from oci_gpu_hook.asking import Spec
+    from oci_gpu_hook.planning.plan import Plan, Provision
     from oci_gpu_hook.vendors.vendorhost import VendorState
 
     # Whose device each node is, by its path: parts with "/" between them, "" for what is not known.
@@ -40,6 +44,22 @@ def of_vendor(found: VendorState) -> Meanings:
     """The nodes of those of another vendor's devices that have an address on PCI."""
     addresses = [(next((name for name in it.names if bus_id(name)), ""), it) for it in found.devices]
     return {node.path: address for address, it in addresses if address for node, _ in it.nodes}
+
+
+def check_spec(
+    spec: Spec, found: Provision, given: tuple[tuple[str, object, object], ...], *, has_names: bool
+) -> None:
+    """DriverError unless the nodes that the engine has made are still what the spec means by them, see `check`."""
+    now: Meanings = {}
+    nodes: list[DeviceNode] = []
+    if found.inventory is not None:
+        now.update(of_nvidia(found.inventory))
+        nodes += found.inventory.devices
+    for vendor in found.vendors:
+        now.update(of_vendor(vendor))
+        nodes += vendor.nodes()
+    if nodes:
+        check(dict(spec.means), now, given, nodes, has_names=has_names)
 
 
 def check(
@@ -70,6 +90,25 @@ def check(
         name = then.get(path, "").rpartition("/")[2]
         if has_names and name.startswith("MIG-") and not now[path].endswith(name):
             raise DriverError(f"whether {path} is still {name} is not known: NVML was not asked since", _REFRESH)
+
+
+def split(plan: Plan, spec: Spec, paths: tuple[str, ...]) -> Plan:
+    """The plan with what the engine has done apart, and with names of the devices in place of their nodes.
+
+    paths: of the nodes in config.json, for which the runtime opens the device cgroup, and tells systemd.
+    """
+    request, provision = plan.request, plan.provision
+    names = tuple([name for _, name in provision.holds])
+    if request is not None and spec.vendor:
+        request = request._replace(vendors=tuple([it._replace(devices=names or (ALL,)) for it in request.vendors]))
+    elif request is not None and provision.inventory is not None:
+        request = request._replace(devices=names)
+    missing = [it for it in plan.operations if isinstance(it, Device) and it.path not in paths]
+    # One program allows all of them, or the engine has.
+    kinds = (Device,) if missing else (Device, OpenCgroup, TellSystemd)
+    done = [it for it in plan.operations if isinstance(it, kinds) and it not in missing]
+    left = [it for it in plan.operations if it not in done]
+    return plan._replace(request=request, operations=tuple(left), done=tuple(done))
 
 
 def _is_same(then: str, now: str) -> bool:

@@ -57,10 +57,10 @@ class Provision(NamedTuple):
     NVIDIA's driver and of other vendors'; chosen: a sentence for each choice that was left to the node.
     """
 
-    driver_version: str
-    devices: tuple[tuple[int, int], ...]
-    operations: tuple[Operation, ...]
-    notes: tuple[str, ...]
+    driver_version: str = ""
+    devices: tuple[tuple[int, int], ...] = ()
+    operations: tuple[Operation, ...] = ()
+    notes: tuple[str, ...] = ()
     holds: Held = ()
     inventory: DriverInventory | None = None
     vendors: tuple[VendorState, ...] = ()
@@ -96,21 +96,18 @@ class Labels(NamedTuple):
 class Plan(NamedTuple):
     """What will be done for one container.
 
-    request: None if it asks for no GPU; label: the SELinux label of all that is made, "" for none; done: what the
-    engine has done by a CDI spec of ours; all else: see `Provision`.
+    request: None if it asks for no GPU, and then `provision` is empty; operations, notes: the provision's, and more;
+    label: the SELinux label of all that is made, "" for none; done: what the engine has done by a CDI spec of ours.
     """
 
     container: Container
     layout: Layout
     request: Request | None
-    driver_version: str
     operations: tuple[Operation, ...]
     notes: tuple[str, ...]
     label: str = ""
+    provision: Provision = Provision()
     done: tuple[Operation, ...] = ()
-    inventory: DriverInventory | None = None
-    vendors: tuple[VendorState, ...] = ()
-    chosen: tuple[str, ...] = ()
 
     def given(self) -> tuple[Operation, ...]:
         """All that the container gets, by the engine and by the hook."""
@@ -133,8 +130,7 @@ def make(
     # The cgroup comes last: it is the only change that stays when the mount namespace is gone.
     operations = (*provision.operations, *labels.operations, *cgroup)
     notes = (*provision.notes, *notes, *labels.notes)
-    made = Plan(container, layout, request, provision.driver_version, operations, notes, labels.context)
-    return made._replace(inventory=provision.inventory, vendors=provision.vendors, chosen=provision.chosen)
+    return Plan(container, layout, request, operations, notes, labels.context, provision)
 
 
 def _open_cgroup(

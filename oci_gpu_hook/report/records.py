@@ -124,7 +124,7 @@ def fields(progress: Progress, steps: dict[str, int], exit_code: int, sentence: 
         ("REQUEST", ",".join(asked)),
         ("SOURCE", request.source if request else ""),
         ("CAPABILITIES", ",".join(request.capabilities) if request else ""),
-        ("DRIVER", plan.driver_version if plan else ""),
+        ("DRIVER", plan.provision.driver_version if plan else ""),
         ("DEVICES", str(len(devices)) if plan else ""),
         *[("DEVICE", path) for path in devices[:_MOST_DEVICES]],
         ("FILES", str([type(operation) for operation in operations].count(Mount)) if plan else ""),

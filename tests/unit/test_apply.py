@@ -96,7 +96,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 
 def run(root: Path, *operations: Operation) -> list[str]:
-    plan = Plan(CONTAINER, DEBIAN, None, "", operations, ())
+    plan = Plan(CONTAINER, DEBIAN, None, operations, ())
     host: Any = Host()
     process: Any = Process()
     fd = os.open(root, os.O_PATH)
@@ -198,7 +198,7 @@ namespace.enter = lambda inside: sys.meta_path.insert(0, Unreachable())
 namespace.leave = lambda home: None
 class Container: own_mounts, is_layer = (), True
 class Layout: user_namespace = False
-plan = Plan(Container, Layout, None, "", operations, ())
+plan = Plan(Container, Layout, None, operations, ())
 print(apply.run(plan, None, os.open(folder, os.O_PATH), Process()), programs)
 print(open(f"{folder}/devices.allow").read())
 """

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from oci_gpu_hook import errors
 from oci_gpu_hook.operations import Device, Mount, Relabel
+from oci_gpu_hook.planning.plan import Provision
 from oci_gpu_hook.report import records
 from oci_gpu_hook.report.progress import Progress
 from oci_gpu_hook.request.parse import Request
@@ -24,7 +25,7 @@ ID = "3f2a" * 16
 class Plan:
     """As much of a plan as a record tells."""
 
-    driver_version = "550.54.15"
+    provision = Provision("550.54.15")
     label = "system_u:object_r:container_file_t:s0"
 
     def __init__(self, devices: int = 2, relabelled: str = "/dev/shm") -> None:

@@ -153,7 +153,8 @@ def test_musl_has_each_file_where_it_is_looked_for_and_no_folder() -> None:
 def left_out(request: Request, layout: Layout = LAYOUT, inventory: DriverInventory | None = None) -> tuple[str, ...]:
     """The sentences about all that a container does not get."""
     inventory = inventory or everything()
-    return shown.missing(planned(request, inventory, layout)._replace(inventory=inventory))
+    made = planned(request, inventory, layout)
+    return shown.missing(made._replace(provision=made.provision._replace(inventory=inventory)))
 
 
 def test_whoever_asks_for_all_misses_nothing() -> None:
@@ -199,7 +200,7 @@ def test_a_container_with_the_hosts_dev_has_all_its_gpus() -> None:
 
 
 def test_a_plan_without_a_request_leaves_nothing_out() -> None:
-    made = plan.Plan(CONTAINER, LAYOUT, None, "", (), (), inventory=everything())
+    made = plan.Plan(CONTAINER, LAYOUT, None, (), (), provision=plan.Provision(inventory=everything()))
     assert shown.missing(made) == ()
 
 

@@ -21,7 +21,7 @@ from oci_gpu_hook.errors import ConfigError, DriverError
 from oci_gpu_hook.formats.devicerule import DeviceRule
 from oci_gpu_hook.formats.scopeunit import ScopeUnit
 from oci_gpu_hook.operations import Device, Mount, OpenCgroup, TellSystemd, Tmpfs
-from oci_gpu_hook.planning import carriedout
+from oci_gpu_hook.planning import meanings
 from oci_gpu_hook.planning.plan import Container, Plan
 from oci_gpu_hook.request.settings import Settings
 from tests.unit import hosts
@@ -89,7 +89,7 @@ def test_what_an_engine_has_done_by_a_cdi_spec_is_apart(host: DriverInventory) -
     plan = made(host, container=IN_SCOPE)
     paths = tuple([it.path for it in plan.operations if isinstance(it, Device)])
     for listed, kinds in ((paths, {Device, OpenCgroup, TellSystemd}), (paths[1:], {Device}), ((), set())):
-        found = carriedout.apart(plan, (), Spec(("compute",), ""), listed)
+        found = meanings.split(plan, Spec(("compute",), ""), listed)
         assert {type(it) for it in found.done} == kinds
         assert {*found.operations} ^ {*found.done} == {*plan.operations}
 

@@ -264,13 +264,13 @@ def test_what_is_not_asked_for_and_what_is_not_here_is_left_out() -> None:
     said = INVENTORY._replace(absent=("/a", "/b", "/c", "/d"), environment=(("ACME", "/opt"),))
     host = HOST._replace(inventory=said)
     given = provision.join(LAYOUT, "", (share("0", host=host),))
-    made = Plan(None, LAYOUT, None, "", given.operations, (), vendors=(host,))  # type: ignore[arg-type]
+    made = Plan(None, LAYOUT, None, given.operations, (), "", Provision(vendors=(host,)))  # type: ignore[arg-type]
     assert shown.missing(made) == (
         "OCI_ACME=1, x_1: not asked for",
         "OCI_ACME: this host has no /a, /b, /c and 1 more",
         "OCI_ACME: programs may need ACME=/opt, which no hook can set",
     )
     everything = provision.join(LAYOUT, "", (share("all"),))
-    assert shown.missing(made._replace(operations=everything.operations, vendors=(HOST,))) == ()
-    hosts_dev = made._replace(layout=LAYOUT._replace(dev_is_hosts=True), vendors=(HOST,))
+    assert shown.missing(made._replace(operations=everything.operations, provision=Provision(vendors=(HOST,)))) == ()
+    hosts_dev = made._replace(layout=LAYOUT._replace(dev_is_hosts=True), provision=Provision(vendors=(HOST,)))
     assert shown.missing(hosts_dev) == ()

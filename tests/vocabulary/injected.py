@@ -10,7 +10,7 @@ from oci_gpu_hook.container.compat import Compat
 from oci_gpu_hook.driver import catalogue
 from oci_gpu_hook.formats import glob
 from oci_gpu_hook.operations import Device, LdCache, Mount, Service, Symlink, Tmpfs
-from oci_gpu_hook.planning import carriedout
+from oci_gpu_hook.planning import meanings
 from oci_gpu_hook.vendors import wsl
 from tests.unit import hosts
 from tests.vocabulary.host import (
@@ -40,7 +40,7 @@ def _by_cdi_too(path: str) -> bool:
     """Whether the hook brings it where a CDI spec is used, too."""
     plan = planned("1", "utility")
     paths = tuple([it.path for it in plan.operations if isinstance(it, Device)])
-    left = carriedout.apart(plan, (), Spec(("utility",), ""), paths).operations
+    left = meanings.split(plan, Spec(("utility",), ""), paths).operations
     return path in [it.target for it in left if isinstance(it, Service)]
 
 
