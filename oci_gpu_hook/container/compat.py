@@ -14,7 +14,7 @@ import posix
 from oci_gpu_hook.formats import jsontext
 from oci_gpu_hook.formats.decimal import decimals
 from oci_gpu_hook.kernel import syscalls
-from oci_gpu_hook.kernel.descriptors import closing, reopened
+from oci_gpu_hook.kernel.descriptors import closing, exactly, reopened
 from oci_gpu_hook.kernel.filetypes import is_regular
 from oci_gpu_hook.record import NamedTuple
 
@@ -35,7 +35,6 @@ _NOTE = "its note on forward compatibility"
 # Real libraries have some forty sections, and a note of 120 bytes.
 _MOST_SECTIONS = 512
 _LARGEST_NOTE = 1 << 16
-_LARGEST_OFFSET = 1 << 48
 # CUDA has had some twenty branches of its driver, and sixteen brands of GPUs.
 _MOST_NUMBERS = 1 << 14
 _MOST_NUMBER = 99_999
@@ -99,7 +98,7 @@ def _note_of(root_fd: int, path: str) -> Note | None:
 
 def _section(fd: int) -> bytes | None:
     """The note's section in the ELF file open at `fd`; None if it has none."""
-    head = _read(fd, 0, _SIZE)
+    head = exactly(fd, 0, _SIZE)
     if not head.startswith(_ELF):
         raise ValueError("it is not a 64-bit library")
     table_at = memoryview(head).cast("Q")[5]
@@ -107,17 +106,17 @@ def _section(fd: int) -> bytes | None:
     if count > _MOST_SECTIONS or (count and (size != _SIZE or names >= count)):
         raise ValueError("its table of sections makes no sense")
     # Eight words a row: type and name's offset, flags, address, offset, size, and what is not needed here.
-    table = memoryview(_read(fd, table_at, count * _SIZE)).cast("Q").tolist()
+    table = memoryview(exactly(fd, table_at, count * _SIZE)).cast("Q").tolist()
     rows = [table[at : at + 8] for at in range(0, 8 * count, 8)]
     for named, flags, _, start, length, *_ in rows:
         type, name = named >> 32, named & 0xFFFFFFFF
-        if type != _SHT_NOTE or _read(fd, rows[names][3] + name, len(_SECTION_NAME)) != _SECTION_NAME:
+        if type != _SHT_NOTE or exactly(fd, rows[names][3] + name, len(_SECTION_NAME)) != _SECTION_NAME:
             continue
         if flags & _SHF_COMPRESSED:
             raise ValueError(f"{_NOTE} is compressed")
         if length > _LARGEST_NOTE:
             raise ValueError(f"{_NOTE} has {length} bytes")
-        return _read(fd, start, length)
+        return exactly(fd, start, length)
     return None
 
 
@@ -149,11 +148,3 @@ def _numbers(value: object) -> tuple[int, ...] | None:
     if not all([type(item) is int and 0 <= item <= _MOST_NUMBER for item in value]):
         raise ValueError(f"{_NOTE} lists something other than numbers")
     return tuple(sorted({*value}))
-
-
-def _read(fd: int, offset: int, size: int) -> bytes:
-    """Exactly `size` bytes at `offset`."""
-    data = posix.pread(fd, size, offset) if offset <= _LARGEST_OFFSET else b""
-    if len(data) < size:
-        raise ValueError("it is cut off")
-    return data

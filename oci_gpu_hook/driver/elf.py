@@ -17,14 +17,13 @@ except ImportError:
     from struct import Struct
 
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.kernel.descriptors import closing
+from oci_gpu_hook.kernel.descriptors import closing, exactly
 from oci_gpu_hook.record import NamedTuple
 
 # Real libraries have about ten program headers and a few KiB of dynamic section; a SONAME is a file's name (NAME_MAX).
 _MOST_SEGMENTS = 512
 _LARGEST_DYNAMIC = 1 << 20
 _LONGEST_NAME = 255
-_LARGEST_OFFSET = 1 << 48
 
 _MAGIC = b"\x7fELF"
 _HEADER_SIZE = 64  # of 64-bit files; 52 of 32-bit ones
@@ -70,7 +69,7 @@ def identify(fd: int) -> Identity:
     machine, offset, entry_size, count = header.unpack_from(head)
     if count and (entry_size != segment.size or count > _MOST_SEGMENTS):
         raise ValueError("program headers that make no sense")
-    name = _soname(fd, [*segment.iter_unpack(_read(fd, offset, count * segment.size))], dynamic)
+    name = _soname(fd, [*segment.iter_unpack(exactly(fd, offset, count * segment.size))], dynamic)
     return Identity(bits, machine, name.decode("utf-8", "surrogateescape") or None)
 
 
@@ -84,7 +83,7 @@ def _soname(fd: int, segments: list[tuple[int, int, int, int]], entry: Struct) -
         if size > _LARGEST_DYNAMIC:
             raise ValueError("a dynamic section that makes no sense")
         # Of several entries of one tag the last counts, as in glibc.
-        for tag, value in entry.iter_unpack(_read(fd, offset, size - size % entry.size)):
+        for tag, value in entry.iter_unpack(exactly(fd, offset, size - size % entry.size)):
             if tag == _DT_NULL:
                 break
             found[tag] = value
@@ -94,16 +93,8 @@ def _soname(fd: int, segments: list[tuple[int, int, int, int]], entry: Struct) -
     for kind, offset, start, size in segments:
         within = address - start
         if kind == _PT_LOAD and 0 <= within < size:
-            name, end, _ = _read(fd, offset + within, min(size - within, _LONGEST_NAME + 1)).partition(b"\0")
+            name, end, _ = exactly(fd, offset + within, min(size - within, _LONGEST_NAME + 1)).partition(b"\0")
             if not end or b"/" in name or name in (b".", b".."):
                 raise ValueError("the SONAME is not a file name")
             return name
     raise ValueError("the SONAME lies outside of what is loaded")
-
-
-def _read(fd: int, offset: int, size: int) -> bytes:
-    """Exactly `size` bytes at `offset`."""
-    data = posix.pread(fd, size, offset) if offset <= _LARGEST_OFFSET else b""
-    if len(data) < size:
-        raise ValueError("the file is cut off")
-    return data

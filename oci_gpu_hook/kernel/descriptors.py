@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import posix
 
+_LARGEST_OFFSET = 1 << 48
+
 
 class closing:
     """A descriptor that is closed at the end of a ``with``."""
@@ -27,6 +29,14 @@ def reopened(fd: int, flags: int = posix.O_RDONLY) -> int:
     The caller checks the file's type first: to open a device can do harm, and a fifo would hold the start up.
     """
     return posix.open(f"/proc/self/fd/{fd}", flags | posix.O_CLOEXEC)
+
+
+def exactly(fd: int, offset: int, size: int) -> bytes:
+    """The `size` bytes at `offset`, which the file itself may name; ValueError if it has not as many."""
+    data = posix.pread(fd, size, offset) if offset <= _LARGEST_OFFSET else b""
+    if len(data) < size:
+        raise ValueError("it is cut off")
+    return data
 
 
 def content(fd: int, most: int) -> bytes | None:

@@ -104,7 +104,7 @@ def vendor_state(root: HostRoot, inventory: VendorInventory) -> VendorState:
             if not pattern.each:
                 common[node, pattern.group] = None
                 continue
-            name = _sysfs_text(root, f"{_BY_NUMBER}/{node.major}:{node.minor}/{pattern.name}") if pattern.name else ""
+            name = root.text(f"{_BY_NUMBER}/{node.major}:{node.minor}/{pattern.name}").strip() if pattern.name else ""
             names, nodes_of = found.setdefault(_key(node, address, name), ({}, {}))
             names.update(dict.fromkeys([word for word in (address, name, node.path.rpartition("/")[2]) if word]))
             nodes_of[node, pattern.group] = None
@@ -165,7 +165,7 @@ def _numbers(release: str) -> tuple[int, ...]:
 
 def pci_ids(root: HostRoot, address: str, *names: str) -> list[str]:
     """What sysfs says of a PCI function: ``vendor``, ``device`` or ``class``, in hexadecimal without ``0x``."""
-    return [_sysfs_text(root, f"{PCI}/{address}/{name}")[2:] for name in names]
+    return [root.text(f"{PCI}/{address}/{name}").strip()[2:] for name in names]
 
 
 def _written(pattern: DevicePattern) -> str:
@@ -207,8 +207,7 @@ def refusal(root: HostRoot, path: str, status: posix.stat_result, majors: dict[s
         return why
     drivers = [name for name, number in majors.items() if number == major]
     if major == allowed.MISC:
-        lines = (root.read(_MISC_DEVICES) or b"").decode("ascii", "replace").splitlines()
-        words = [line.split(None, 1) for line in lines]
+        words = [line.split(None, 1) for line in root.text(_MISC_DEVICES).splitlines()]
         drivers = [pair[1] for pair in words if len(pair) == 2 and pair[0] == str(minor)]
     return next(filter(None, map(allowed.driver, drivers)), "")
 
@@ -219,7 +218,7 @@ def _paths(root: HostRoot, pattern: DevicePattern, majors: dict[str, int]) -> li
         return glob.expanded(pattern.path, root.names, _MOST_NODES)
     major = f"{majors.get(pattern.major, -1)}:" if pattern.major else ""
     numbers = [name for name in root.names(_BY_NUMBER) if name.startswith(major)]
-    words = [word for number in numbers for word in _sysfs_text(root, f"{_BY_NUMBER}/{number}/uevent").split()]
+    words = [word for number in numbers for word in root.text(f"{_BY_NUMBER}/{number}/uevent").split()]
     return [allowed.DEV + word[len("DEVNAME=") :] for word in words if word.startswith("DEVNAME=")]
 
 
@@ -229,12 +228,8 @@ def _fits(root: HostRoot, pattern: DevicePattern, number: str, address: str) -> 
         vendor, device = pci_ids(root, address, "vendor", "device") if address else ("", "")
         if vendor not in pattern.pci and f"{vendor}:{device}" not in pattern.pci:
             return False
-    lines = _sysfs_text(root, f"{_UDEV}/c{number}").splitlines() if pattern.udev else []
+    lines = root.text(f"{_UDEV}/c{number}").splitlines() if pattern.udev else []
     return all([f"E:{key}={value}" in lines for key, value in pattern.udev])
-
-
-def _sysfs_text(root: HostRoot, path: str) -> str:
-    return (root.read(path) or b"").decode("utf-8", "replace").strip()
 
 
 def _key(node: DeviceNode, address: str, name: str) -> tuple[object, ...]:
