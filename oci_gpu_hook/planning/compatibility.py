@@ -67,8 +67,7 @@ def with_newer(
 
 
 def _led(operations: tuple[Operation, ...], folder: str, newer: dict[str, str]) -> tuple[Operation, ...]:
-    """The operations with links in `folder` to the image's `newer` files, in the place of the host's by these names.
-
+    """The operations with links in `folder` to the image's `newer` files, in the place of the host's by these names:
     LD_LIBRARY_PATH of CUDA's images goes before the loader's cache, and names that folder.
     """
     links = dict(newer)
@@ -91,7 +90,6 @@ def _led(operations: tuple[Operation, ...], folder: str, newer: dict[str, str]) 
 
 
 def _is_newer(compat: Compat, driver: tuple[int, ...], cuda: tuple[int, ...]) -> bool:
-    """Whether the image's libcuda is newer than the host's driver."""
     note = compat.note
     if note is None:
         # Within a branch only its own word tells that it serves.
@@ -103,7 +101,6 @@ def _is_newer(compat: Compat, driver: tuple[int, ...], cuda: tuple[int, ...]) ->
 
 
 def _misfit(compat: Compat, driver: str, gpus: tuple[Gpu, ...]) -> str:
-    """Why a newer libcuda does not serve this driver and these GPUs; "" if it does."""
     note = compat.note
     if note and note.drivers is not None and version_of(driver)[0] not in note.drivers:
         return f"it is not made for the host's driver {driver}"

@@ -87,7 +87,6 @@ def _labels(
     *,
     required: bool,
 ) -> Labels:
-    """The labels of what is made, and of the container's IPC mounts; none on a host without SELinux."""
     if not has_selinux(host):
         return Labels()
     from oci_gpu_hook.container import ipc
@@ -100,7 +99,6 @@ def _labels(
 def _layout(
     bundle: Bundle, request: Request | None, settings: Settings, host: HostRoot, rootfs: Rootfs, process: Process | None
 ) -> layout.Layout:
-    """The container's layout, as far as this request needs to know it."""
     capabilities = request.capabilities if request is not None else ()
     compat = ""
     if settings.cuda_forward_compatibility and "compute" in capabilities:
@@ -115,5 +113,4 @@ def _layout(
 
 
 def has_selinux(host: HostRoot) -> bool:
-    """Whether SELinux runs on this host."""
     return host.stat(_SELINUX) is not None

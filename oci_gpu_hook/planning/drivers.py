@@ -45,7 +45,6 @@ def provide(host: HostRoot, laid_out: layout.Layout, request: Request, settings:
 def _of_gpus(
     host: HostRoot, laid_out: layout.Layout, request: Request, settings: Settings, known: inventory.DriverInventory
 ) -> tuple[Share, inventory.DriverInventory]:
-    """What NVIDIA's kernel module gives, and its inventory with the nodes that were looked up."""
     selected = selection.select(request, known)
     gpus = tuple([gpu for gpu, _ in selected.gpus])
     families, mps = selection.families(request), (settings.mps_pipe_folder, settings.mps_pipe_owner)

@@ -2,9 +2,8 @@
 """What a container gets on a node that counts holders of devices, or that has a GPU that is not healthy.
 
 Devices that a request leaves to the node are chosen, a device without room is refused, and what the container gets is
-leased.  The lock on the leases is held for the choice alone.  Of devices with room those with the fewest holders are
-chosen; if several are needed, those that reach each other by NVLink, then those of one NUMA node; then the lowest
-numbers.
+leased.  Of devices with room those with the fewest holders are chosen; if several are needed, those that reach each
+other by NVLink, then those of one NUMA node; then the lowest numbers.
 """
 
 from __future__ import annotations
@@ -120,8 +119,7 @@ class Start(NamedTuple):
     def _leases(self, most: int) -> Leases:
         """The leases, to be written if this start is counted; ConfigError for a caller's, which cannot be.
 
-        Only the kernel's word on a container's process ends a lease; and who calls may be a user, who can stop the call
-        while it has the lock.
+        Only the kernel's word on a container's process ends a lease; and a caller may be a user, who can stop the call.
         """
         if most and self.process and self.process.is_caller:
             why = "gpu-holders is set, and a call of nvidia-container-cli without --pid cannot be counted"
@@ -141,14 +139,12 @@ class Start(NamedTuple):
         return mine, own, without_void([it for it in all_leases if it not in own])
 
     def _lease(self, mine: Lease | None, own: list[Lease], others: list[Lease], keys: Iterable[str]) -> None:
-        """Lease these devices, beside those that are this container's own."""
         wanted = dict.fromkeys([*[key for lease in own for key in lease.devices], *keys])
         if mine and wanted:
             leases.write(self.host, [*others, mine._replace(devices=tuple(wanted))])
 
 
 def title(key: str, name: str) -> str:
-    """A device for people."""
     flag, equals, _ = key.partition("=")
     if equals:
         return f"{flag} device {name}"
@@ -156,7 +152,7 @@ def title(key: str, name: str) -> str:
 
 
 def why_unhealthy(key: str, unhealthy: dict[str, str]) -> str:
-    """Why a device is not healthy; "" if it is.  A MIG device is what its GPU is."""
+    """A MIG device is what its GPU is."""
     return unhealthy.get(key.partition("/")[0], "")
 
 
@@ -178,7 +174,6 @@ def _full(name: str, holders: Sequence[Lease]) -> str:
 def _pick(
     asked: selectors.AnyOf, devices: list[Candidate], others: list[Lease], most: int, unhealthy: dict[str, str]
 ) -> list[Candidate]:
-    """The chosen devices; RequestError if there are too few with room."""
     is_one = asked.number == 1
     kind = f" of MIG profile {quoted(asked.profile)}" if asked.profile else ""
     wanted = f"{asked.number} device{'' if is_one else 's'}{kind} {'is' if is_one else 'are'} asked for"
@@ -241,7 +236,6 @@ def _said(asked: selectors.AnyOf, chosen: Sequence[Candidate], most: int) -> str
 
 
 def _gpus(host: HostRoot, settings: Settings, asked: selectors.AnyOf) -> list[Candidate]:
-    """The GPUs that are not in MIG mode, or the MIG devices of the profile that is asked for."""
     known = drivers.known_inventory(host, settings.driver_root)
     if known is None:
         return [Candidate(ALL, ALL)]  # a Jetson and WSL 2 give all that they have
@@ -260,7 +254,6 @@ def _gpus(host: HostRoot, settings: Settings, asked: selectors.AnyOf) -> list[Ca
 
 
 def _numa_node(host: HostRoot, address: str, count: int) -> int:
-    """The NUMA node of a GPU if more than one is asked for; -1 if it has none."""
     text = host.read(f"/sys/bus/pci/devices/{address}/numa_node") if count > 1 else None
     return int(text) if text and text.strip().isdigit() else -1
 

@@ -34,11 +34,7 @@ DEV_IS_HOSTS = "the container's /dev is the host's own: no node is made in it"
 
 
 class Container(NamedTuple):
-    """One container.
-
-    rootfs: as config.json has it; own_mounts: the ids of the mounts in which things may be made; is_layer: see
-    `Rootfs`.
-    """
+    """One container; rootfs: as config.json has it; own_mounts: where things may be made; is_layer: see `Rootfs`."""
 
     id: str
     bundle: str
@@ -53,8 +49,8 @@ class Provision(NamedTuple):
     """What a container gets from drivers.
 
     driver_version: of NVIDIA's, "" without it; devices: the numbers that the device cgroup must allow; notes: what is
-    left out, and why; holds: the devices that the container is a holder of; inventory, vendors: what was found of
-    NVIDIA's driver and of other vendors'; chosen: a sentence for each choice that was left to the node.
+    left out; holds: the devices that the container is a holder of; inventory, vendors: what was found of the drivers;
+    chosen: a sentence for each choice that was left to the node.
     """
 
     driver_version: str = ""
@@ -70,9 +66,9 @@ class Provision(NamedTuple):
 class Share(NamedTuple):
     """What one driver gives.
 
-    giver: whose it is, for people; folder: its own in the container, "" for none; nodes: each with its reason;
-    operations: all but nodes, that folder and ld.so.cache; entries: of its libraries in ld.so.cache; texts: files of
-    the folder, each by its name below it, and its content; holds: see `Provision`.
+    giver: whose it is, for people; folder: its own in the container, "" for none; operations: all but nodes, that
+    folder and ld.so.cache; texts: files of the folder, each by its name below it, and its content; holds: see
+    `Provision`.
     """
 
     giver: str
@@ -110,7 +106,6 @@ class Plan(NamedTuple):
     done: tuple[Operation, ...] = ()
 
     def given(self) -> tuple[Operation, ...]:
-        """All that the container gets, by the engine and by the hook."""
         return (*self.done, *self.operations)
 
 
@@ -136,7 +131,6 @@ def make(
 def _open_cgroup(
     container: Container, setting: str, devices: tuple[tuple[int, int], ...], fallback: tuple[DeviceRule, ...]
 ) -> tuple[tuple[Operation, ...], tuple[str, ...]]:
-    """The operations that open the device cgroup, and the notes."""
     if setting == "off":
         return (), (LEFT_ALONE,)
     cgroup = container.device_cgroup

@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a container gets of NVIDIA's on a Jetson or under WSL 2: no kernel module has GPUs below /proc there.
 
-There is one GPU to ask for, or all of them lie behind one device: so a request gets all devices, whatever it names, as
-by NVIDIA's runtime.
-
-Beside a Jetson's own GPU there may be others on PCI, which NVIDIA's module drives: there a request chooses.  The lists
-of JetPack name the nodes of all GPUs that a board may have.  Index 0 is the integrated one, as NVML numbers them: on
+A request gets all devices, whatever it names, as by NVIDIA's runtime.  Beside a Jetson's own GPU there may be others on
+PCI, which NVIDIA's module drives: there a request chooses.  Index 0 is the integrated one, as NVML numbers them: on
 Thor the module drives it, at PCI address 0000:01:00.0; on Orin, which has none, nvgpu does.  /dev/nvidia2 is the
 display of the integrated GPU.  Must not change anything but what is saved of the driver.
 """
@@ -134,7 +131,6 @@ def joined(libraries: tuple[Library, ...], links: tuple[Link, ...]) -> tuple[tup
 
 
 def _notes(request: Request, kind: str) -> tuple[str, ...]:
-    """What is asked for that only NVIDIA's driver on a server has, each in a sentence."""
     name = platform.NAMES[kind]
     asked = [*request.features]
     if request.imex_channels:

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a container gets from drivers, as operations: what is done, what is required, and why.  Pure.
 
-What NVIDIA's driver gives is decided here, with the devices of `selection`; `join` makes one provision of it and of
-other vendors' shares.  Containers with the same layout and request get the same.
+What NVIDIA's driver gives is decided here; `join` makes one provision of it and of other vendors' shares.
 
 A driver's libraries, programs and configuration lie in a filesystem of ours, at `FOLDER`; ld.so.cache names the
 libraries there.  Where programs look for a file at a fixed path a link leads to it: so nothing of a driver is left in
@@ -116,7 +115,6 @@ def own_folder(layout: Layout, folder: str) -> str:
 
 
 def _folders(shares: tuple[Share, ...]) -> list[Tmpfs]:
-    """The filesystems of the shares' folders, with the files that are made there."""
     texts: dict[str, list[tuple[str, str, int]]] = {}
     for share in shares:
         if share.folder:
@@ -165,7 +163,6 @@ def _things(operation: Operation) -> dict[str, object]:
 
 
 def check_driver(request: Request, inventory: DriverInventory) -> None:
-    """DriverError if a required library is missing, or installed in another version only."""
     for misfit in inventory.misfits:
         if misfit.capability in request.capabilities:
             if misfit.why:
@@ -208,7 +205,6 @@ def _links(layout: Layout, nodes: Reasoned, inventory: DriverInventory) -> list[
 
 
 def _proc_driver(request: Request, selected: selection.Selection, inventory: DriverInventory) -> list[Tmpfs | Mount]:
-    """A /proc/driver/nvidia that shows the requested GPUs and MIG devices only."""
     # Paths below it, each with its reason.
     folders = {f"gpus/{gpu.proc}": f"GPU {gpu.nvml_index}: asked for as {selector}" for gpu, selector in selected.gpus}
     managed = [name for name, asked in zip(MIG_MANAGEMENT, (request.mig_config, request.mig_monitor)) if asked]
@@ -232,7 +228,6 @@ def _proc_driver(request: Request, selected: selection.Selection, inventory: Dri
 
 
 def _mig_files(selected: selection.Selection) -> dict[str, str]:
-    """The capability files of the MIG devices, each with its reason."""
     minors = {gpu.nvml_index: gpu.minor for gpu, _ in selected.gpus}
     files: dict[str, str] = {}
     for device, selector in selected.mig_devices:
@@ -293,7 +288,6 @@ def brought(layout: Layout, request: Request, inventory: DriverInventory) -> lis
 
 
 def library_mounts(placed: list[tuple[Library, str, str]]) -> list[Mount]:
-    """The mounts of libraries: each by its first name, which has the version, and with its further names."""
     mounts = []
     for library, folder, capability in placed:
         reason = f"library: {capability}"
@@ -324,9 +318,8 @@ def _fixed_names(layout: Layout, placed: list[tuple[Library, str, str]]) -> list
 
 
 def _over_the_images(layout: Layout, placed: list[tuple[Library, str, str]]) -> list[Cover]:
-    """What covers a driver in the image: LD_LIBRARY_PATH may name its folder, which goes before the loader's cache.
-
-    Empty files are there where an image was made of a container.
+    """What covers a driver in the image, or empty files where one was made of a container: LD_LIBRARY_PATH may name its
+    folder, which goes before the loader's cache.
     """
     names = [f"{folder}/{name}" for it, folder, _ in placed if it.bits == 64 and not it.subfolder for name in it.names]
     return [Cover(layout.library_folder, tuple(names), False, "in the place of a driver in the image")]
@@ -368,7 +361,6 @@ def file_operations(
 
 
 def _services(request: Request, inventory: DriverInventory) -> tuple[list[Service], list[str]]:
-    """The sockets of NVIDIA's services, and a sentence for each whose path others than root could have made."""
     found, notes = [], []
     for ipc in [it for it in inventory.ipc_paths if it.capability in request.capabilities]:
         if ipc.fault:

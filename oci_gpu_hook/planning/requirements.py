@@ -82,7 +82,6 @@ def _compares(condition: Condition, value: str) -> bool:
 
 
 def _unmet(alternatives: tuple[tuple[Condition, ...], ...], each: list[Facts]) -> RequestError:
-    """The error: the alternatives, and the host's values of the properties that did not meet them."""
     # Each once: images repeat a branch for each brand, and the host has one driver.
     required = dict.fromkeys([quoted(",".join(map("".join, alternative))) for alternative in alternatives])
     shown = [*required][:_MOST_SHOWN]

@@ -50,7 +50,6 @@ def families(request: Request) -> tuple[str, ...]:
 
 
 def select(request: Request, inventory: DriverInventory) -> Selection:
-    """The devices that the request's selectors name on this host."""
     if request.devices == (NONE,):
         return Selection((), ())
     if not inventory.gpus:
@@ -105,7 +104,6 @@ def nodes(request: Request, selection: Selection, inventory: DriverInventory) ->
 
 
 def absent_features(request: Request, inventory: DriverInventory) -> list[str]:
-    """A sentence for each requested feature, or request for all IMEX channels, whose devices this host lacks."""
     families = {node.family for node in inventory.devices}
     absent = [
         f"{feature.variable}=enabled brings nothing: this host has no {feature.devices}"
@@ -139,7 +137,6 @@ def holds(selected: Selection, inventory: DriverInventory) -> Held:
 
 
 def name_of(device: MigDevice, inventory: DriverInventory) -> str:
-    """A name that a request can ask for a MIG device by, with NVML or without."""
     if device.number is not None:
         return f"{device.gpu}:{device.number}"
     (uuid,) = [gpu.uuid for gpu in inventory.gpus if gpu.nvml_index == device.gpu]
@@ -184,7 +181,6 @@ def _find_mig(selector: str, inventory: DriverInventory, source: str) -> MigDevi
 
 
 def _mig_nodes(request: Request, selection: Selection, inventory: DriverInventory) -> list[tuple[str, str]]:
-    """The capability nodes, each once: of the GPU instances, the compute instances, and of MIG's management."""
     wanted: dict[str, str] = {}
     for device, selector in selection.mig_devices:
         name = f"GPU {device.gpu}, MIG {device.gi}/{device.ci}"
@@ -218,7 +214,7 @@ def _imex_nodes(request: Request, inventory: DriverInventory) -> list[tuple[str,
 def _dri_nodes(request: Request, selection: Selection, inventory: DriverInventory) -> list[tuple[str, str]]:
     """The DRM nodes of whole GPUs: a MIG device cannot draw, and its parent's nodes would give access to the whole GPU.
 
-    A request by nodes does not tell whether a GPU is whole: only those nodes count then that the engine has made.
+    A request by nodes does not tell whether a GPU is whole: only those count then that the engine has made.
     """
     whole = {gpu.nvml_index for gpu, selector in selection.gpus if not is_mig(selector)}
     return [

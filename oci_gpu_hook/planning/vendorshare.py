@@ -66,7 +66,6 @@ def share(layout: Layout, request: VendorRequest, found: VendorState, process_ty
 
 
 def key(flag: str, device: VendorDevice) -> str:
-    """The key of one of the vendor's devices, see `Provision.holds`."""
     return f"{flag}={device.names[0]}"
 
 
@@ -88,13 +87,11 @@ def selected(names: tuple[str, ...], found: VendorState) -> tuple[tuple[VendorDe
 
 
 def of_nodes(paths: tuple[str, ...], found: VendorState) -> tuple[tuple[VendorDevice, str], ...]:
-    """The devices whose nodes the engine has made."""
     devices = [it for it in found.devices if all([node.path in paths for node, _ in it.nodes])]
     return tuple([(device, device.nodes[0][0].path) for device in devices])
 
 
 def _notes(request: VendorRequest, found: VendorState, process_type: str) -> tuple[str, ...]:
-    """What is left out, and which SELinux type is missing, each in a sentence."""
     inventory, absent = found.inventory, found.absent
     notes = [*found.faults]
     # Files that may be missing are so on most hosts, as each distribution has folders of its own: `info` lists them.

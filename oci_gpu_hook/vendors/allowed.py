@@ -1,15 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a vendor's file may name: folders of the host, places in the container, devices.
+"""What a vendor's file may name: folders of the host, places in the container, devices.  Pure.
 
 A vendor's file is root's own, yet any user who starts a container chooses among what it names.  So it gives nothing
 that is more than an accelerator: none of the host's disks, memory, consoles and controls, and no folder of everybody's
-files.  Each function gives a sentence that says why something is refused, "" for what may be named.
-
-A file says by what a device is known, its driver, PCI vendor or properties, as a name is only what udev has made of it.
-When a node is found, its number and its driver's name are judged.  A pattern of files is judged by what it means on the
-host.
-
-Pure.  Must not look at the host.
+files.  A name is only what udev has made of a device: its number and its driver's name are judged when it is found.
+Each function gives a sentence that says why something is refused, "" for what may be named.
 """
 
 from __future__ import annotations
@@ -133,13 +128,11 @@ def known_node(path: str) -> bool:
 
 
 def device_number(major: int, minor: int) -> str:
-    """Why a character device with this number may not be given, whatever its name is."""
     is_given = minor not in _MISC_MINORS if major == MISC else major in _MAJORS
     return "" if is_given else f"character device {major}:{minor} is of a driver that is not an accelerator's"
 
 
 def is_null(number: int) -> bool:
-    """Whether it is the number of /dev/null, by any name."""
     return (posix.major(number), posix.minor(number)) == NULL
 
 
@@ -149,7 +142,6 @@ def driver(name: str) -> str:
 
 
 def version(text: str) -> str:
-    """Why a driver's version cannot stand for ``{version}`` in a path."""
     if not text or len(text) > _LONGEST_VERSION:
         return f"the version {quoted(text)} must have 1 to {_LONGEST_VERSION} characters"
     odd = [letter for letter in text if not ((letter.isascii() and letter.isalnum()) or letter in "._+~:-")]
@@ -177,10 +169,8 @@ def written(path: str) -> str:
 
 
 def _is_anything(part: str) -> bool:
-    """Whether a name begins with a pattern, so that it can mean anything."""
     return part.startswith(("*", "?", VERSION))
 
 
 def _fit(parts: list[str], patterns: list[str]) -> bool:
-    """Whether the names of a path fit as many patterns, each its own."""
     return len(parts) == len(patterns) and all(map(glob.matches, patterns, parts))

@@ -68,7 +68,6 @@ def load(root: HostRoot, path: str) -> Vendor:
 
 
 def flag_of(root: HostRoot, path: str) -> str:
-    """The flag of a file that is wrong elsewhere; "" if even that cannot be read."""
     try:
         document = jsontext.loads(content(root, path))
     except (ConfigError, ValueError):
@@ -78,7 +77,6 @@ def flag_of(root: HostRoot, path: str) -> str:
 
 
 def load_all(root: HostRoot) -> tuple[tuple[Vendor, ...], dict[str, ConfigError]]:
-    """What all files say that hold and are right, and what is wrong with the others, by their paths."""
     vendors, errors = [], {}
     for path in list_files(root):
         try:
@@ -120,7 +118,6 @@ def content(root: HostRoot, path: str) -> bytes:
 
 
 def files_now(root: HostRoot) -> FilesNow:
-    """The vendors' files of this host as they are now, and whose their folders are."""
     files = [(path, identity(root, path)) for path in list_files(root)]
     ways = [(path, way(root, path)) for path in WAYS] if files else []
     return (*files, *ways)
@@ -149,9 +146,8 @@ def known(root: HostRoot) -> tuple[KnownVendor, ...]:
 
 
 def for_container(root: HostRoot, inputs: Inputs) -> tuple[KnownVendor, ...]:
-    """The same for one container: without the kinds whose CDI names its engine has resolved, or would have.
-
-    An engine that knows CDI finds a spec of that kind on the host; AMD's and Intel's own tools write such specs.
+    """The same without the kinds whose CDI names the container's engine has resolved, or would have, by a spec on the
+    host: AMD's and Intel's own tools write such specs.
     """
     kinds = {name.partition("=")[0] for name in sources.cdi_names(inputs)}
     return tuple(
@@ -163,7 +159,6 @@ def for_container(root: HostRoot, inputs: Inputs) -> tuple[KnownVendor, ...]:
 
 
 def _has_spec(root: HostRoot, kind: bytes) -> bool:
-    """Whether a CDI spec of the host may be of this kind."""
     paths = [f"{folder}/{name}" for folder in CDI_FOLDERS for name in root.names(folder)]
     return any([kind in (root.read(path) or b"") for path in paths if path.endswith((".json", ".yaml"))])
 

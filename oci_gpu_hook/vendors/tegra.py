@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Jetson's driver: NVIDIA's CSV files of what its containers get, unchanged, as a `Vendor`.
+"""A Jetson's driver: NVIDIA's CSV files of what its containers get, unchanged, as a `Vendor`.  Reads only.
 
 JetPack's packages write them; each line is a type and a path: ``dev``, ``lib``, ``dir`` or ``sym``.  They are read as
-NVIDIA's runtime reads them in its csv mode: of three files, or of all if the container asks for it; a line that is
-no entry, or whose type is unknown, is left out, and so is what this board does not have, as one list serves all boards.
-Unlike there, what no vendor may name is left out too.  Reads only.
+NVIDIA's runtime reads them in its csv mode: what is no entry, or not on this board, is left out, as one list serves all
+boards.  Unlike there, what no vendor may name is left out too.
 """
 
 from __future__ import annotations
@@ -88,10 +87,9 @@ def vendor(root: HostRoot, everything: bool, see: See = lambda _: None) -> tuple
 
 
 def parse_csv(data: bytes, path: str) -> tuple[dict[tuple[str, str], str], list[str]]:
-    """The types and paths in one file, each with its place, and a sentence for each line that has none.
+    """The types and paths in one file, each with its place, and a sentence for each line that has none; DriverError.
 
-    A comma in a path belongs to it.  Blanks around type and path do not, nor does a carriage return.  DriverError for
-    what is no text.
+    A comma in a path belongs to it.  Blanks around type and path do not, nor does a carriage return.
     """
     try:
         text = data.decode()
@@ -148,7 +146,6 @@ class _Listed:
         return Group(name, devices, tuple(libraries), tuple(files), links=tuple(self._links.values()))
 
     def add(self, type: str, path: str) -> str:
-        """Add what an entry names; gives why no vendor may name it, else ""."""
         if type == "dev":
             # As NVIDIA's runtime has it: a device's name alone is below /dev.
             return self._add_device(path if path.startswith("/") else f"{allowed.DEV}{path}")
@@ -203,7 +200,6 @@ class _Listed:
 
 
 def _joined(link: Link) -> str:
-    """Where a link leads, without ``.`` and ``..``."""
     folder = "" if link.to.startswith("/") else link.path.rpartition("/")[0]
     parts: list[str] = []
     for part in f"{folder}/{link.to}".split("/"):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A vendor's file: JSON in, `Vendor` out, or one sentence that names the key that is wrong.
 
-The form is oci-decorator's, whose published files are read as they are, with more keys: see oci-gpu-hook-vendors(5),
-and packaging/vendors/vendor.schema.json, which says the same to editors.  All of a file is checked, groups that no
-request gets too.  Tables of keys say how each value is read.  Must not look at the host.
+The form is oci-decorator's with more keys: oci-gpu-hook-vendors(5) describes it, and
+packaging/vendors/vendor.schema.json says it to editors.  All of a file is checked, groups that no request gets too.
+Must not look at the host.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _TYPES: dict[type, str] = {
 def parse_vendor(data: bytes, path: str) -> Vendor:
     """What the file at `path` says, which has this content; ConfigError ``PATH: KEY: ...`` if it is wrong.
 
-    KEY is the way to what is wrong, such as ``inventory.compute.libraries[3]``, or the line where the text is not JSON.
+    KEY is such as ``inventory.compute.libraries[3]``, or the line where the text is not JSON.
     """
     if len(data) > LARGEST_FILE:
         raise ConfigError(f"{path}: it is larger than {LARGEST_FILE >> 20} MiB", "write a pattern for many files")
@@ -218,7 +218,6 @@ def _read(value: object, place: str, row: Row) -> Any:
 def _keys(
     value: object, place: str, rows: Mapping[str, Row], needed: tuple[str, ...] = (), wanted: str = "an object"
 ) -> dict[str, Any]:
-    """What an object says, by a row for each key."""
     found = _typed(value, place, dict, wanted)
     for key in found:
         if key not in rows:
@@ -236,13 +235,11 @@ def _typed(value: object, place: str, kind: type, wanted: str) -> Any:
 
 
 def _each(value: object, place: str, *row: Any) -> tuple[Any, ...]:
-    """A list, each item by the row."""
     items = _typed(value, place, list, "a list")
     return tuple([_read(item, f"{place}[{number}]", row) for number, item in enumerate(items)])
 
 
 def _some(value: object, place: str, remedy: str, *row: Any) -> Any:
-    """A list or an object that must not be empty, by the row."""
     if value in ([], {}):
         raise ConfigError(f"{place}: it is empty", remedy)
     return _read(value, place, row)
@@ -267,7 +264,6 @@ def _checked(
 
 
 def _name(value: object, place: str, signs: str) -> str:
-    """A name of a module, a property, a type or a file."""
     text, letters = _plain_text(value, place), _LETTERS | _DIGITS | {*signs}
     if not letters.issuperset(text) or text in (".", ".."):
         raise ConfigError(f"{place}: {quoted(text)} is not a name", f"names have letters, digits and {signs}")

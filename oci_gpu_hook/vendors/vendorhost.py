@@ -37,7 +37,7 @@ _MOST_DIGITS = 9
 
 
 class VendorDevice(NamedTuple):
-    """A device that a request can name: by its index, its PCI address and further names; each node with its group."""
+    """A device that a request can name; each node with its group."""
 
     names: tuple[str, ...]
     nodes: tuple[tuple[DeviceNode, str], ...]
@@ -46,8 +46,7 @@ class VendorDevice(NamedTuple):
 class VendorState(NamedTuple):
     """What can change while the saved inventory stays true, beside it.
 
-    devices: those that a request can name; common: the nodes that every request gets, each with its group; sockets:
-    those that are there, each with its group; unmet: a sentence for each thing that the kernel lacks; unmatched,
+    common: the nodes that every request gets; unmet: a sentence for each thing that the kernel lacks; unmatched,
     absent: the device patterns without a node, those that are required and the others; faults: the inventory's, and a
     sentence for each socket that others than root could have made.
     """
@@ -65,12 +64,10 @@ class VendorState(NamedTuple):
         return tuple([node for node, _ in (*self.common, *[pair for it in self.devices for pair in it.nodes])])
 
     def lacking(self) -> list[str]:
-        """A sentence for each thing that the vendor's file requires and the host lacks."""
         return [*self.unmet, *self.inventory.lacking, *[f"{pattern} is missing" for pattern in self.unmatched]]
 
 
 def saved_or_new(root: HostRoot, name: str, file: str, describe: Callable[[See], Vendor]) -> VendorInventory:
-    """The inventory saved under `name` while it is true, else a new one of the vendor that `describe` gives."""
     found = vendorinventory.read_saved(root, name, file)
     if found is not None:
         return found
@@ -124,7 +121,6 @@ def vendor_state(root: HostRoot, inventory: VendorInventory) -> VendorState:
 
 
 def _sockets(root: HostRoot, inventory: VendorInventory) -> tuple[tuple[tuple[str, str], ...], list[str]]:
-    """The sockets that are there, each with its group, and a sentence for each that is left out."""
     sockets, faults = [], []
     for path, group in inventory.sockets:
         found, status = root.source(path), root.stat(path)
@@ -223,7 +219,6 @@ def _paths(root: HostRoot, pattern: DevicePattern, majors: dict[str, int]) -> li
 
 
 def _fits(root: HostRoot, pattern: DevicePattern, number: str, address: str) -> bool:
-    """Whether the device with this number is the pattern's, by its PCI function and by its properties."""
     if pattern.pci:
         vendor, device = pci_ids(root, address, "vendor", "device") if address else ("", "")
         if vendor not in pattern.pci and f"{vendor}:{device}" not in pattern.pci:
@@ -235,8 +230,8 @@ def _fits(root: HostRoot, pattern: DevicePattern, number: str, address: str) -> 
 def _key(node: DeviceNode, address: str, name: str) -> tuple[object, ...]:
     """What the nodes of one device share, in an order that people expect: by address, else by number.
 
-    One PCI function may have several devices, which sysfs tells apart by their further names.  Without an address the
-    nodes of one folder with one number are one device: hl0 and hl_controlD0.
+    One PCI function may have several devices, with further names in sysfs.  Without an address the nodes of one folder
+    with one number are one device: hl0 and hl_controlD0.
     """
     if address:
         return (0, bus_id(address), name)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     See = Callable[[str], object]
 
 # See `inventory.HEADING`.
-HEADING = b"oci-gpu-hook vendors 747548db\n"
+HEADING = b"oci-gpu-hook vendors cb4814df\n"
 PREFIX = "vendor."
 
 # In bytes: the largest file of a vendor that is read.
@@ -34,12 +34,10 @@ LARGEST_FILE = 1 << 20
 class DevicePattern(NamedTuple):
     """Which character devices of the host are meant: those for which all that is said here holds.
 
-    path: a glob below /dev, "" for any; major: the driver's name in /proc/devices; pci: PCI vendors, ``1002``, or
-    vendors and devices, ``1d0f:7064``, in lower case, of which one must be the device's; udev: properties in
-    udev's database.
-    each: whether it is one of the devices that a request can name, else every request gets it; name: the file in the
-    device's folder in sysfs that has one more name for it, such as ``ibdev``.
-    required: whether a request fails if the host has none; group: which of the vendor's has it.
+    path: a glob below /dev, "" for any; major: the driver's name in /proc/devices; pci: ``1002`` or ``1d0f:7064``, in
+    lower case; each: whether a request can name it, else every request gets it; name: the file in the device's folder
+    in sysfs that has one more name for it; required: whether a request fails if the host has none; group: of the
+    vendor's.
     """
 
     path: str = ""
@@ -91,10 +89,9 @@ class Version(NamedTuple):
 class Vendor(NamedTuple):
     """What one file says.
 
-    file: its path, for people; flag: the variable that asks for it; kind: of its CDI devices, ``amd.com/gpu``, "" for
-    none; groups: those that a request gets; environment: what programs in a container may need, which a hook cannot
-    set; kernel: the lowest release, "" for any; modules: those that must be loaded; selinux_type: the type that a
-    container's process needs, selinux_boolean: the boolean that must be on, "" for none.
+    file: its path, for people; groups: those that a request gets; environment: what programs in a container may need,
+    which a hook cannot set; kernel: the lowest release; modules: those that must be loaded; selinux_type: which a
+    container's process needs; selinux_boolean: which must be on.  "" is none.
     """
 
     file: str
@@ -110,13 +107,11 @@ class Vendor(NamedTuple):
 
 
 class VendorInventory(NamedTuple):
-    """What a host has of one vendor's.
+    """What a host has of one vendor's; what is not said here, see `Vendor`.
 
-    file, flag, kind, environment, kernel, modules, selinux_type, selinux_boolean: see `Vendor`.
-    patterns: of its devices; libraries: to be mounted; cached: those in folders that are mounted,
-    which only need a place in ld.so.cache; lacking: a sentence for each thing that must be there and is not; absent:
-    what may be missing and is; faults: a sentence for each thing that is left out as others than root could have made
-    it.
+    cached: libraries in folders that are mounted, which only need a place in ld.so.cache; lacking: a sentence for each
+    thing that must be there and is not; absent: what may be missing and is; faults: a sentence for each thing that is
+    left out.
     """
 
     file: str
@@ -157,9 +152,8 @@ _INNER = {"patterns": DevicePattern, "libraries": Library, "cached": Library, "f
 def read_saved(root: HostRoot, name: str, file: str) -> VendorInventory | None:
     """The saved inventory of this name, made from the vendor's `file`; None if there is none that is still true.
 
-    What was looked at is saved with it.  Places: a folder's time changes with its names, its owner and its mode.  Ways:
-    the folders that lead there, of which the owner and the mode count, and not what else is put into them, and the
-    files in a folder that is given whole.  Texts: what files said.
+    Saved with it are places, whose time changes with their names; ways, the folders that lead there and the files in a
+    folder that is given whole, of which the owner and the mode count; and texts, what files said.
     """
     values = saved.load(root, f"{PREFIX}{name}", HEADING)
     try:

@@ -95,7 +95,6 @@ class Survey:
         self._places.setdefault(path, identity(self._root, path))
 
     def _version_of(self, version: Version) -> str:
-        """The driver's version; "" if it is not known."""
         if version.kind not in ("module", "file"):
             return version.value
         path = version.value
@@ -179,7 +178,6 @@ class Survey:
             self._files.setdefault(target, DriverFile(real, target, (group.name,)))
 
     def _add_folder(self, group: Group, folder: str, target: str) -> None:
-        """A folder whole, or what of it can be given: see `contents`."""
         try:
             found = contents.folder_contents(self._root, folder, self._see)
         except contents.TooMuchError as err:

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""WSL 2: one device and the libraries that Windows shows, as a `Vendor`.
+"""WSL 2: one device and the libraries that Windows shows, as a `Vendor`.  Reads only.
 
 All GPUs lie behind /dev/dxg: who has that node has all of them, and CUDA numbers them itself.  So a request that names
-one gets the node, as one that says ``all``; NVIDIA's runtime knows no other name than ``all`` here.  The libraries in
-/usr/lib/wsl/lib, which programs load, find those of the Windows driver by libdxcore, at the driver store's path on the
-host: so all lies where the host has it.  Reads only.
+one gets the node, as one that says ``all``.  The libraries in /usr/lib/wsl/lib find those of the Windows driver by
+libdxcore, at the driver store's path on the host: so all lies where the host has it.
 """
 
 from __future__ import annotations
@@ -66,7 +65,6 @@ def vendor(root: HostRoot, see: See = lambda _: None) -> Vendor:
 
 
 def stores(root: HostRoot, see: See = lambda _: None) -> list[str]:
-    """The driver store's folders that have NVIDIA's libraries for Linux, sorted."""
     found = []
     for store in [f"{DRIVERS}/{name}" for name in root.names(DRIVERS) if glob.matches(_STORE, name)]:
         see(store)
