@@ -97,7 +97,6 @@ def _note_of(root_fd: int, path: str) -> Note | None:
 
 
 def _section(fd: int) -> bytes | None:
-    """The note's section in the ELF file open at `fd`; None if it has none."""
     head = exactly(fd, 0, _SIZE)
     if not head.startswith(_ELF):
         raise ValueError("it is not a 64-bit library")

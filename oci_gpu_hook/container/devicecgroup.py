@@ -28,9 +28,8 @@ _TRANSIENT = "/run/systemd/transient"
 class DeviceCgroup(NamedTuple):
     """The device cgroup of a container.
 
-    version: ``v1``, ``v2``, or "" if there is none that may be changed, and then the reason in words; path: the
-    directory of its process's cgroup, "" without a process; top: the highest directory from `path` up that belongs to
-    the container alone.
+    version: ``v1``, ``v2``, or "" if none may be changed, for the `reason`; path: the directory of its process's
+    cgroup, "" without a process; top: the highest directory from `path` up that belongs to the container alone.
     """
 
     version: str = ""
@@ -90,7 +89,6 @@ def _unit_text(path: str) -> str:
 
 
 def levels(path: str, top: str) -> list[str]:
-    """The directories from `top` down to `path`."""
     found = [top]
     for name in path[len(top) :].split("/")[1:]:
         found.append(f"{found[-1]}/{name}")

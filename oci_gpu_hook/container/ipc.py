@@ -48,7 +48,6 @@ class IpcMount(NamedTuple):
 
 
 def mounts(bundle: Bundle, state_id: str, rootfs: Rootfs, process: Process, host: HostRoot) -> tuple[IpcMount, ...]:
-    """Those of `PATHS` that the container has."""
     has_hosts_ipc = process.namespace("ipc") == posix.stat("/proc/self/ns/ipc").st_ino
     found = []
     for path in PATHS:
@@ -116,7 +115,6 @@ def _kept(bundle: str, id: str, source: str) -> str:
 
 
 def _bundles(bundle: str, id: str) -> dict[str, str]:
-    """The bundles of the engine's containers, each in a folder that is named after its id."""
     folder, name = folder_of(bundle)
     if name != id:
         return {}
@@ -140,6 +138,5 @@ def _process_label(bundle: str, source: str, path: str, *, is_owner: bool) -> st
 
 
 def _is_fixed(process: Process, fd: int) -> bool:
-    """Whether the mount that `fd` is open on has the option ``context=``."""
     mount = mountinfo.mount(process.pieces("mountinfo"), syscalls.mount_of(fd)[0])
     return mount is not None and any([option.startswith("context=") for option in mount.options.split(",")])

@@ -38,13 +38,12 @@ MUSL = "musl"
 class Layout(NamedTuple):
     """How one container is laid out.
 
-    library_folder: where its loader searches by itself; library_folder_32: the same for 32-bit programs, "" for none;
-    compat: the image's own CUDA libraries, if they were asked for and it has any; loader: `GLIBC`, `MUSL`, which reads
-    no ld.so.cache, or "" for one that is not known; user_namespace: whether mknod is refused, or makes nodes that no
-    process can open; dev_is_hosts: whether a node made in its /dev would be the host's; makes_nodes: see `Rootfs`;
-    xorg_folder: of the modules of the image's X server, "" for none, or if nobody draws; has_driver: whether the image
-    has a driver's libraries in its library folder, or what an earlier start has left of them; caches: whether a cache
-    is made for it; local_is_volume: whether /usr/local is another mount than the root.
+    library_folder: where its loader searches by itself; library_folder_32: for 32-bit programs; compat: the image's own
+    CUDA libraries, if they were asked for; loader: `GLIBC`, `MUSL`, or "" for one that is not known; user_namespace:
+    whether mknod is refused, or makes nodes that no process can open; dev_is_hosts: whether a node made in its /dev
+    would be the host's; makes_nodes: see `Rootfs`; xorg_folder: of the modules of the image's X server; has_driver:
+    whether a driver's libraries, or what an earlier start has left of them, are in the image's library folder; caches:
+    whether a cache is made for it; local_is_volume: whether /usr/local is another mount than the root.
     """
 
     library_folder: str
@@ -69,8 +68,8 @@ def layout_of(
 ) -> Layout:
     """The layout of the container whose root is open at `root_fd`.
 
-    process: None while there is none, and then `user_namespace` says what config.json asks for; compat: the
-    folder of the image's own CUDA libraries, if they are wanted, else ""; draws: whether it may have an X server.
+    process: None while there is none, and then `user_namespace` says what config.json asks for; compat: the folder of
+    the image's own CUDA libraries, "" if they are not wanted; draws: whether it may have an X server.
     """
     folder, loader = library_folder(root_fd)
     found = None
@@ -159,7 +158,6 @@ def _exists(root_fd: int, path: str) -> bool:
 
 
 def _opened(root_fd: int, path: str, flags: int = posix.O_PATH, resolve: int = syscalls.RESOLVE_BELOW) -> int | None:
-    """A descriptor of what `path` leads to in the container; None if that cannot be opened."""
     try:
         return syscalls.openat2_if_there(root_fd, path, flags, resolve=resolve)
     except OSError:

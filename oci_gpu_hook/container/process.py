@@ -55,18 +55,15 @@ class Process:
             raise self._unseen(err) from err
 
     def read(self, name: str) -> bytes:
-        """The whole content of a file of its folder in /proc."""
         return b"".join([*self.pieces(name)])
 
     def pieces(self, name: str) -> Iterator[bytes]:
-        """The same, one piece at a time."""
         try:
             yield from procfile.pieces(name, self._fd)
         except OSError as err:
             raise self._unseen(err) from err
 
     def namespace(self, kind: str) -> int:
-        """The number of its namespace of a kind: ``mnt``, ``user``, ``ipc``."""
         try:
             return posix.stat(f"ns/{kind}", dir_fd=self._fd).st_ino
         except OSError as err:

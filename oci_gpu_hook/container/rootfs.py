@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The container's root, and the mounts below it in which things may be made: proved, never inferred from a path.
 
-The root is the mount and the inode that ``root.path`` of config.json is, found once and held by a descriptor: some
-runtimes mount a volume over it where a link of the image leads to ``/``, and the owner of the folder around it can
-exchange it for another.  Beside it, the container's own are the tmpfs that the runtime has made for it alone.  Reads
-only.
+The root is the mount and the inode that ``root.path`` of config.json is, held by a descriptor: some runtimes mount a
+volume over it where a link of the image leads to ``/``, and the owner of the folder around it can exchange it.  Beside
+it, the container's own are the tmpfs that the runtime has made for it alone.  Reads only.
 """
 
 from __future__ import annotations
@@ -187,7 +186,6 @@ def _lies_on(fd: int, path: str) -> bool:
 
 
 def _open(path: str, process: Process | None) -> int:
-    """A descriptor of the folder at `path`, in the mount namespace of `process` if there is one."""
     # Before pivot_root this link leads into the container's mount namespace, and is the host's root in it.
     with closing(process.open("root", _FOLDER) if process else posix.open("/", _FOLDER)) as start:
         try:

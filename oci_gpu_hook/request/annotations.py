@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A container's image, Kubernetes namespace, pod and name, if its engine provably says them.  Pure.
 
-Engines pass on annotations of a pod's author, and podman before 4.6 those of an image's manifest: an annotation proves
-nothing by itself.  It counts if its engine is known by the container's id, which neither can predict: CRI-O writes it
-into an annotation, containerd and podman name the bundle's folder after it.
+Engines pass on annotations of a pod's author, and podman before 4.6 those of an image's manifest.  One counts if its
+engine is known by the container's id, which neither can predict: CRI-O writes it into an annotation, containerd and
+podman name the bundle's folder after it.
 """
 
 from __future__ import annotations
@@ -30,9 +30,8 @@ _OF_TASKS = {f"{TASKS}/k8s.io": CONTAINERD, f"{TASKS}/moby": DOCKER}
 
 
 class EngineSays(NamedTuple):
-    """What is known, else ""; unsaid: which of "image" and "namespace" is not.  podman has no namespaces.
-
-    pod, name: Kubernetes' names of the pod, and of the container in it.
+    """What is known, else ""; unsaid: which of "image" and "namespace" is not; pod, name: Kubernetes' names.  podman
+    has no namespaces.
     """
 
     image: str
@@ -43,7 +42,6 @@ class EngineSays(NamedTuple):
 
 
 def said(state: State) -> EngineSays:
-    """What the container's engine says of it."""
     image, namespace, pod, name, given = state.image, "", "", "", state.annotations
     keeper = keeper_of(state.bundle, state.id)
     if state.id and given.get(_CRIOS_ID) == state.id:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bundle's config.json.  Parts are validated only when they are used.
+"""The bundle's config.json (runtime-spec 1.0 to 1.2, config.md and config-linux.md).
 
-So a container without a GPU cannot fail for what only a GPU container needs.  Runtime-spec 1.0 to 1.2, config.md and
-config-linux.md.  Must not look at the host or at the container's root.
+Parts are validated only when they are used, so that a container without a GPU cannot fail for what only a GPU container
+needs.  Must not look at the host or at the container's root.
 """
 
 from __future__ import annotations
@@ -37,8 +37,6 @@ _KINDS: dict[type, str] = {dict: "an object", list: "a list", str: "a string"}
 
 
 class User(NamedTuple):
-    """The user as whom the container's process runs, in the numbers of its user namespace."""
-
     uid: int
     gid: int
     groups: tuple[int, ...]
@@ -61,12 +59,11 @@ class Bundle(NamedTuple):
         return variables
 
     def bindings(self) -> tuple[tuple[str, str], ...]:
-        """Source and destination of each of ``mounts``; an item of another shape is ignored."""
+        """Source and destination of each of ``mounts``."""
         found = [(str(item.get("source", "")), item.get("destination")) for item in _items(self.document, "mounts")]
         return tuple([(source, path) for source, path in found if isinstance(path, str)])
 
     def hooks(self, stage: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        """Path and words of each hook of a stage, in order; an item of another shape is ignored."""
         found = []
         for item in _items(self.document.get("hooks"), stage):
             path, words = item.get("path"), item.get("args") or []
@@ -75,11 +72,10 @@ class Bundle(NamedTuple):
         return tuple(found)
 
     def device_paths(self) -> tuple[str, ...]:
-        """The paths of ``linux.devices``: nodes that the runtime makes."""
         return tuple([path for path, _ in self._devices()])
 
     def device_numbers(self) -> tuple[tuple[str, object, object], ...]:
-        """The paths of ``linux.devices``, each with the major and minor number that is said of it, None for none."""
+        """The paths of ``linux.devices``, each with its major and minor number, None for none."""
         return tuple([(path, item.get("major"), item.get("minor")) for path, item in self._devices()])
 
     def given_gpus(self) -> tuple[str, ...]:
@@ -95,7 +91,6 @@ class Bundle(NamedTuple):
         return tuple(dict.fromkeys([*gpus, *others])) if gpus else ()
 
     def _devices(self) -> list[tuple[str, dict[str, object]]]:
-        """The path of each of ``linux.devices`` that has one, and all that is said of it."""
         devices = self._part(self._linux(), "linux.devices", list)
         return [(it["path"], it) for it in devices if isinstance(it, dict) and isinstance(it.get("path"), str)]
 
@@ -106,7 +101,6 @@ class Bundle(NamedTuple):
         return isinstance(bounding, list) and "CAP_SYS_ADMIN" in bounding
 
     def rootfs(self) -> str:
-        """``root.path`` as an absolute path."""
         root = self.document.get("root")
         path = root.get("path") if isinstance(root, dict) else None
         if not isinstance(path, str) or not path:
@@ -131,11 +125,9 @@ class Bundle(NamedTuple):
         return source if isinstance(source, str) else None
 
     def mount_label(self) -> str:
-        """``linux.mountLabel``; "" for none."""
         return self._part(self._linux(), "mountLabel", str)
 
     def process_label(self) -> str:
-        """``process.selinuxLabel``; "" for none."""
         return self._part(self._process(), "selinuxLabel", str)
 
     def annotations(self) -> dict[str, str]:
@@ -197,13 +189,11 @@ class Bundle(NamedTuple):
 
 
 def read_bundle(path: str, opened: Callable[[str], int] = open_file) -> Bundle:
-    """The bundle at `path`, its config.json parsed; opened: how that file is opened."""
     name = f"{path}/config.json"
     return Bundle(path, read_object(name, opened(name)))
 
 
 def is_gpu(path: str) -> bool:
-    """Whether it is the name of a GPU's node."""
     return path.startswith("/dev/nvidia") and decimal(path[len("/dev/nvidia") :], _MOST_GPU_MINOR) is not None
 
 

@@ -38,7 +38,6 @@ def of_nodes(
 
 
 def of_vendor(flag: str, known: Collection[KnownVendor], nodes: tuple[str, ...]) -> Request:
-    """The same for a spec of the vendor with this flag."""
     from oci_gpu_hook.request.vendorrequest import VendorRequest
 
     for vendor in known:
@@ -52,7 +51,6 @@ def of_vendor(flag: str, known: Collection[KnownVendor], nodes: tuple[str, ...])
 
 
 def _beyond_spec(environment: dict[str, str], granted: tuple[str, ...]) -> list[str]:
-    """A sentence for each thing that the environment asks for and a CDI spec of GPUs does not bring."""
     asked = listed(environment, words.DRIVER_CAPABILITIES)
     beyond = [name for name in CAPABILITIES if name in asked and name not in granted]
     variables = [name for name in (words.IMEX_CHANNELS, *words.MIG_MANAGEMENT) if environment.get(name)]

@@ -47,8 +47,7 @@ _MOST_PID = 1 << 22
 
 
 class Call(NamedTuple):
-    """One call.  options: of both kinds, without dashes, with all values that each was given ("" for those that take
-    none); root: the container's, "" but for ``configure``."""
+    """One call; options: without dashes, with all values that each was given ("" for those that take none)."""
 
     command: str
     options: dict[str, tuple[str, ...]]
@@ -58,7 +57,6 @@ class Call(NamedTuple):
         return option in self.options
 
     def last(self, option: str) -> str:
-        """The value that was given last, "" without one."""
         return self.options.get(option, ("",))[-1]
 
     def pid(self) -> int | None:

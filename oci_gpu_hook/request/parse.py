@@ -2,8 +2,7 @@
 """What the container asks for: device names and the rest of its environment become one `Request`.  Pure.
 
 The grammar is that of NVIDIA's container stack.  What cannot be served, and what the administrator does not allow, is
-refused or left out, each with a sentence.  Must not know what the host has: `planning.selection` finds which GPU a name
-means.
+refused or left out, each with a sentence.  Must not know what the host has.
 """
 
 from __future__ import annotations
@@ -57,7 +56,6 @@ class Request(NamedTuple):
     vendors: tuple[VendorRequest, ...] = ()
 
     def asked(self) -> tuple[str, ...]:
-        """All device names, for people: NVIDIA's as they are, other vendors' behind their flag."""
         others = [f"{item.flag}={name}" for item in self.vendors for name in item.devices]
         return (*self.devices, *others)
 
@@ -71,7 +69,7 @@ def parse_request(
 ) -> tuple[Request | None, tuple[str, ...]]:
     """The request, None if nothing is asked for; and a sentence for each thing that is left out.
 
-    known: the vendors' files, () if the container names none.  RequestError for what can be neither served nor omitted.
+    known: the vendors' files, () if none is named.  RequestError for what can be neither served nor omitted.
     """
     notes: list[str] = []
     names = named(inputs, settings, notes)
@@ -136,7 +134,6 @@ def requirements(environment: dict[str, str], settings: Settings) -> tuple[str, 
 
 
 def _devices(names: Names, settings: Settings) -> tuple[str, ...]:
-    """Canonical device names; empty if nothing is asked for."""
     if names.source == "devices":
         return names.devices
     if is_void(names.devices):
@@ -150,10 +147,7 @@ def _devices(names: Names, settings: Settings) -> tuple[str, ...]:
 def _capabilities(
     environment: dict[str, str], settings: Settings, notes: list[str], *, is_old: bool
 ) -> tuple[str, ...]:
-    """Capabilities in the order of `CAPABILITIES`; unset and empty mean utility and compute.
-
-    is_old: whether it asks as nvidia-docker 1 did, which gave all.
-    """
+    """Unset and empty mean utility and compute; is_old: whether it asks as nvidia-docker 1 did, which gave all."""
     variable = words.DRIVER_CAPABILITIES
     asked = listed(environment, variable)
     if variable not in environment and (is_old or is_legacy(environment)):
@@ -196,7 +190,6 @@ def _manages_mig(inputs: Inputs, variable: str, devices: tuple[str, ...]) -> boo
 
 
 def _imex_channels(inputs: Inputs, names: Names, settings: Settings, notes: list[str]) -> tuple[str, ...]:
-    """Channels, each once; or ``all`` alone."""
     variable = words.IMEX_CHANNELS
     channels = [(item, names.where) for item in names.imex_channels]
     in_environment = listed(inputs.environment, variable)
@@ -220,7 +213,6 @@ def _imex_channels(inputs: Inputs, names: Names, settings: Settings, notes: list
 
 
 def _features(inputs: Inputs, names: Names, settings: Settings, notes: list[str]) -> tuple[str, ...]:
-    """Features of the device list, and those of the environment if that is accepted."""
     found = []
     for feature in words.FEATURES:
         value = inputs.environment.get(feature.variable, "")

@@ -73,7 +73,6 @@ def canonical_any(items: Iterable[str], where: str, settings: Settings) -> str:
 
 
 def _is_profile(word: str) -> bool:
-    """Whether it is of the form of a MIG profile, such as 1g.10gb or 1c.2g.20gb+me."""
     return bool(word) and len(word) <= _LONGEST and word.replace(".", "").replace("+", "").isalnum() and word.isascii()
 
 

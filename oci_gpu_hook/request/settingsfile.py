@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of settings: ``key = value`` lines, read and written.
+"""Files of settings: ``key = value`` lines; below a heading, such as ``[namespace NAME]``, for those containers only.
 
-Below a heading, such as ``[namespace NAME]``, lines hold for those containers only.  Not TOML, whose
-parser costs twice as much as the interpreter's own start.  Must not read any file but those that it is given.
+Not TOML, whose parser costs twice as much as the interpreter's own start.
 """
 
 from __future__ import annotations
@@ -54,7 +53,6 @@ def _one_of(*words: str, strictest: tuple[object, ...] | None = None) -> Kind:
 
 
 def _file(end: str = "") -> Kind:
-    """A file whose name has this end; what is empty names none."""
 
     def path(text: str) -> str | None:
         fits = not text or (text.startswith("/") and text.endswith(end) and text.isprintable())
@@ -214,7 +212,6 @@ def _strictest(field: str, values: list[object]) -> list[object]:
 
 
 def parse_text(text: str, name: str) -> list[Setting]:
-    """The lines of `text`; errors name `name` and the line."""
     found = []
     scope, pattern = "", ""
     for number, raw in enumerate(text.split("\n"), start=1):

@@ -2,7 +2,7 @@
 """Where a container names its devices: environment, swarm resources, volume mounts, annotations.  Pure.
 
 Decides which of these places has precedence, and which are accepted: another is not read.  Must not know what a name
-means: `parse` makes selectors of them.
+means.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _CDI_VENDORS = ("nvidia.com", "runtime.nvidia.com", "management.nvidia.com")
 class Inputs(NamedTuple):
     """All parts of a container's configuration that can ask for something.
 
-    given: see `Bundle.given_gpus`, for an old image, or beside the volume of nvidia-docker 1.  By dockerd's record, if
-    it has been read: docker_devices: the value of NVIDIA_VISIBLE_DEVICES that dockerd itself has appended (``--gpus``),
-    else ""; images: the variables of a Swarm task that can be its image's own, None for any other container.
+    given: see `Bundle.given_gpus`, for an old image.  By dockerd's record, if it has been read: docker_devices: the
+    value of NVIDIA_VISIBLE_DEVICES that dockerd itself has appended (``--gpus``), else ""; images: the variables of a
+    Swarm task that can be its image's own, None for any other container.
     """
 
     environment: dict[str, str]
@@ -70,7 +70,6 @@ NOTHING = Names("", "", ())
 
 
 def inputs_of(bundle: Bundle, annotations: dict[str, str]) -> Inputs:
-    """What of a bundle can ask for something; `annotations` are the state's."""
     environment, every = bundle.environment(), {**annotations, **bundle.annotations()}
     mounts = bundle.bindings()
     counts = _gets_default(environment) or (VISIBLE_DEVICES not in environment and _has_driver_volume(mounts))
@@ -135,8 +134,6 @@ def _swarm_variables(settings: Settings, flag: str) -> list[str]:
 
 def named(inputs: Inputs, settings: Settings, notes: list[str]) -> Names:
     """The names of NVIDIA's devices in the first place that has any: accepted mounts, then annotations, then variables.
-
-    The devices that its user gave to an old image have precedence over that image's default.
     """
     if settings.accept_volume_mounts:
         mounted = _in_mounts(inputs.mounts, notes)
@@ -211,7 +208,6 @@ def leave_out(sentence: str, settings: Settings, notes: list[str], hint: str = A
 
 
 def accepts_variable(inputs: Inputs, variable: str, settings: Settings, notes: list[str]) -> bool:
-    """Whether the request in a variable is accepted, with a note if it is not."""
     accepts = accepts_environment(inputs, settings)
     if not accepts:
         leave_out(f"the request in {variable} {UNPRIVILEGED}", settings, notes)
@@ -252,7 +248,6 @@ def _refuse_counts(where: str, environment: dict[str, str]) -> None:
 
 
 def _in_mounts(mounts: Iterable[tuple[str, str]], notes: list[str]) -> Names:
-    """The device names below `LIST_FOLDER`."""
     plain, qualified, channels = [], [], []
     for source, destination in mounts:
         if not destination.startswith(f"{LIST_FOLDER}/"):
@@ -294,7 +289,6 @@ def _cdi_annotations(annotations: dict[str, str]) -> dict[str, str]:
 
 
 def cdi_names(inputs: Inputs) -> list[str]:
-    """The names of CDI devices in annotations, of all vendors."""
     texts = _cdi_annotations(inputs.annotations).values()
     if sum(map(len, texts)) > words.LONGEST_VALUE:
         why = f"the annotations {CDI_ANNOTATIONS}* are longer than {words.LONGEST_VALUE >> 10} KiB"
@@ -303,7 +297,6 @@ def cdi_names(inputs: Inputs) -> list[str]:
 
 
 def _by_nvidia(item: str) -> bool:
-    """Whether a CDI name is of a kind of NVIDIA's."""
     return item.partition("/")[0] in _CDI_VENDORS
 
 

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The container's state, which the runtime writes to the hook's standard input.
+"""The container's state, which the runtime writes to the hook's standard input (runtime-spec 1.0 to 1.2, runtime.md).
 
-Runtime-spec 1.0 to 1.2, runtime.md, "State"; and ``bundlePath``, as engines before it had it.  Must not look at the
-host or at the bundle.
+``bundlePath`` is engines' before it.  Must not look at the host or at the bundle.
 """
 
 from __future__ import annotations
@@ -85,7 +84,6 @@ def open_file(name: str, flags: int = posix.O_NONBLOCK) -> int:
 
 
 def read_object(name: str, fd: int) -> dict[str, object]:
-    """The JSON object in a file, which is closed then."""
     try:
         return object_of(read_bytes(fd, name), name)
     finally:

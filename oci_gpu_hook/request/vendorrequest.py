@@ -2,7 +2,7 @@
 """What a container asks of other vendors than NVIDIA: ``OCI_AMD=0`` and its like become `VendorRequest`s.  Pure.
 
 A vendor's file says which variable and which kind of CDI devices ask for its hardware.  Must not know what the host
-has: `planning.vendorshare` finds what a name means.
+has.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ class KnownVendor(NamedTuple):
 class VendorRequest(NamedTuple):
     """What is asked of one vendor.
 
-    source: ``env``, ``swarm``, ``annotations``, or ``cdi`` if `devices` are paths of nodes: see `Request`.
-    devices: ``all``, ``none`` or ``any:2`` alone, or names as they were given.
+    source: see `Request`; devices: ``all``, ``none`` or ``any:2`` alone, names as given, or paths of nodes for ``cdi``.
     """
 
     flag: str
@@ -72,7 +71,6 @@ def asks(inputs: Inputs, known: tuple[KnownVendor, ...]) -> bool:
 
 
 def _named(inputs: Inputs, vendor: KnownVendor, settings: Settings | None = None) -> Names:
-    """Where a container asks for a vendor's devices, see `sources.place`."""
     if not vendor.flag:
         return sources.NOTHING
     pairs = [item.partition("=") for item in sources.cdi_names(inputs)]

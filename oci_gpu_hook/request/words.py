@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The words of a request that more than one module needs: NVIDIA's variables, capabilities and features.
-
-Each list stands here once.  Data, and how a list of words is read.  Must not know what a container asks for.
-"""
+"""The words of a request that more than one module needs: NVIDIA's variables, capabilities and features.  Data."""
 
 from __future__ import annotations
 
@@ -67,11 +64,9 @@ def listed(environment: dict[str, str], variable: str) -> list[str]:
 
 
 def items(value: str) -> list[str]:
-    """The entries of a comma list, without blanks around them and without empty ones."""
     return [item for item in [part.strip() for part in value.split(",")] if item]
 
 
 def is_flag(text: str) -> bool:
-    """Whether a vendor's file may name this variable."""
     rest = text[len(VENDOR_PREFIX) :]
     return text.startswith(VENDOR_PREFIX) and bool(rest) and len(text) <= LONGEST_FLAG and _FLAG.issuperset(rest)
