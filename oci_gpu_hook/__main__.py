@@ -22,7 +22,6 @@ _CONTAINER_CLI = "nvidia-container-cli"
 
 
 def _run_stage(stage: str, arguments: list[str]) -> NoReturn:
-    """Run one hook stage, and exit."""
     # A start makes too little garbage to collect.  _exit leaves it to the kernel to free everything: an orderly exit of
     # the interpreter takes a fifth of its start.  Nothing is buffered, as the hook writes by descriptor.
     gc.disable()
@@ -32,7 +31,6 @@ def _run_stage(stage: str, arguments: list[str]) -> NoReturn:
 
 
 def _run_container_cli(arguments: list[str]) -> NoReturn:
-    """Run a command of nvidia-container-cli's, and exit."""
     from oci_gpu_hook.errors import HookError, UsageError
     from oci_gpu_hook.report import sentence
     from oci_gpu_hook.request import containercli
@@ -61,7 +59,6 @@ def _run_container_cli(arguments: list[str]) -> NoReturn:
 
 
 def main() -> int:
-    """Run the program; gives its exit code."""
     if len(sys.argv) > 1 and sys.argv[1] in _STAGES:
         _run_stage(sys.argv[1], sys.argv[2:])
     if sys.argv[1:2] == [_CONTAINER_CLI]:

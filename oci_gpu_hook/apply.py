@@ -75,7 +75,6 @@ def _prepared(
 def _perform_all(
     steps: list[tuple[Operation, Perform]], tree: Tree, home: int, notes: list[str], *, opens_root: bool
 ) -> None:
-    """Perform all operations, and go back to the mount namespace `home`."""
     before = tree.undo.mark()
     try:
         if opens_root:

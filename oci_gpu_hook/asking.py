@@ -148,7 +148,6 @@ class Question:
         return parse.parse_request(inputs, allowed, known)
 
     def _vendors(self) -> tuple[KnownVendor, ...]:
-        """The vendors' files of this host, as they concern the container."""
         if self._known is None:
             from oci_gpu_hook.host.root import HostRoot
             from oci_gpu_hook.vendors import folders

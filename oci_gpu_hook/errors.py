@@ -79,8 +79,7 @@ def quoted(text: object) -> str:
 def plain(sentence: str, most: int = LONGEST) -> str:
     """Make a message safe to print: escape control characters, shorten the middle.
 
-    It may hold text of an image, a container or an engine, such as the path of a link: a long word is shortened by
-    itself, so that the rest of the sentence stays.
+    A long word, which may be an image's or an engine's, is shortened by itself, so that the rest of the sentence stays.
     """
     if len(sentence) > _LONGEST_WORD:
         # Of millions of words, only those that can stay are split.
@@ -92,7 +91,6 @@ def plain(sentence: str, most: int = LONGEST) -> str:
 
 
 def _cut(text: str, most: int) -> str:
-    """`text`, of `most` characters: what it begins and ends with."""
     if len(text) <= most:
         return text
     end = most // 3

@@ -73,7 +73,6 @@ def _in_time(read: Callable[[], Read]) -> Read:
 
 
 def _tell_runtime(said: str) -> None:
-    """Tell the readers of a runtime that does not show what its hooks say."""
     try:
         from oci_gpu_hook.report import crun
 
@@ -83,7 +82,7 @@ def _tell_runtime(said: str) -> None:
 
 
 def _record(progress: Progress, code: int, said: str) -> None:
-    """Record the start in the journal.  Whatever fails there, the start goes on."""
+    """Whatever fails there, the start goes on."""
     try:
         from oci_gpu_hook.report import records
 
@@ -95,7 +94,6 @@ def _record(progress: Progress, code: int, said: str) -> None:
 
 
 def start(progress: Progress, state: State, options: Options, stage: str = "") -> None:
-    """What one container start does."""
     if state.bundle == "/":
         from oci_gpu_hook.report import crun
 

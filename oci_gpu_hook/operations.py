@@ -98,7 +98,7 @@ class Service(NamedTuple):
     folder: bool = False
 
     def options(self) -> tuple[str, ...]:
-        """Those of the mount, for people; what is neither a folder nor a socket is read-only, too."""
+        """For people; what is neither a folder nor a socket is read-only, too."""
         return _SERVICE_OPTIONS if self.folder else _SOCKET_OPTIONS
 
     def describe(self) -> str:
@@ -129,7 +129,6 @@ class Device(NamedTuple):
     reason: str
 
     def is_closed(self) -> bool:
-        """Whether not everybody may open it."""
         return self.mode & 0o6 != 0o6
 
     def describe(self) -> str:
@@ -189,7 +188,6 @@ class Cover(NamedTuple):
     reason: str
 
     def paths(self) -> tuple[str, ...]:
-        """Where they are mounted."""
         return tuple([f"{self.folder}/{file.rpartition('/')[2]}" for file in self.files])
 
     def describe(self) -> str:
@@ -235,7 +233,6 @@ class LdCache(NamedTuple):
     reason: str
 
     def entries(self) -> list[tuple[str, str]]:
-        """The SONAME and the path of each library that the cache is to list."""
         return [(entry.soname.decode(), entry.path.decode()) for entry in self.libraries]
 
     def describe(self) -> str:

@@ -49,7 +49,6 @@ _BYTE_ORDERS = {1: "<", 2: ">"}
 
 
 def identity_of(root: HostRoot, path: str) -> Identity | None:
-    """The identity of the library at `path` in a root; None if there is none that can be read."""
     try:
         with closing(root.open(path, posix.O_RDONLY | posix.O_NONBLOCK)) as fd:
             return identify(fd)

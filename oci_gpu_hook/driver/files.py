@@ -62,10 +62,7 @@ def driver(host: HostRoot, driver_root: str, version: str) -> Driver:
 
 
 def of_root(host: HostRoot, found: Iterable[Found]) -> tuple[tuple[Found, ...], dict[str, str]]:
-    """Those of the driver's files that root alone could have made and can write to; and of each other path why not.
-
-    What a user could exchange would run in every container.
-    """
+    """Those of the driver's files that root alone could have made and can write to; and of each other path why not."""
     folders: dict[str, str] = {}
     kept, faults = [], {}
     for it in found:
@@ -92,9 +89,8 @@ def libraries(driver: Driver) -> dict[Library, str]:
 
 
 def misfits(driver: Driver, present: tuple[Library, ...], faults: dict[str, str]) -> tuple[Misfit, ...]:
-    """The required libraries that `present` lacks, each with the version that is installed instead.
-
-    faults: see `of_root`.
+    """The required libraries that `present` lacks, each with the version that is installed instead; faults: see
+    `of_root`.
     """
     files = {library.file for library in present if library.bits == 64}
     missing = [(*it, f"{it[0]}.so.{driver.version}") for it in catalogue.REQUIRED]
@@ -109,7 +105,6 @@ def misfits(driver: Driver, present: tuple[Library, ...], faults: dict[str, str]
 
 
 def binaries(driver: Driver) -> tuple[DriverFile, ...]:
-    """The catalogue's programs."""
     return tuple(_placed(driver, catalogue.BINARIES, catalogue.BINARY_FOLDERS, catalogue.BINARY_TARGET))
 
 
@@ -170,8 +165,9 @@ def firmware(driver: Driver, host: HostRoot) -> tuple[DriverFile, ...]:
 
 
 def _of_word_size(driver: Driver, bits: int, flags: int) -> dict[Library, str]:
-    """For each of the driver's libraries the first that is there for this word size, and for each of its entries in
-    `ELSEWHERE` the same again."""
+    """For each of the driver's libraries the first of this word size, and for each of its entries in `ELSEWHERE` the
+    same.
+    """
     # Of thousands of names in a folder some hundred are of the catalogue's libraries and subfolders.
     listed = [
         (folder, frozenset([name for name in driver.root.names(folder) if name.partition(".so")[0] in _CATALOGUED]))
@@ -223,7 +219,6 @@ def _is_link_to(root: HostRoot, link: str, path: str) -> bool:
 
 
 def _unknown(driver: Driver, folder: str) -> list[str]:
-    """The names of libraries of the driver's version in its own folder that no table has."""
     ending = f".so.{driver.version}"
     names = [name[: -len(ending)] for name in driver.root.names(folder) if name.endswith(ending)]
     known = (*_CATALOGUED, *catalogue.NOT_BROUGHT, *[name.removesuffix(".so") for name, *_ in catalogue.XORG_MODULES])
@@ -231,7 +226,6 @@ def _unknown(driver: Driver, folder: str) -> list[str]:
 
 
 def _places(files: list[str], subfolder: str, listed: list[tuple[str, frozenset[str]]]) -> list[tuple[str, str]]:
-    """Where a library may be, in a library folder or its subfolder: the path and the file's name."""
     found = []
     for file, (folder, names) in [(file, place) for file in files for place in listed]:
         if file in names:
@@ -310,7 +304,6 @@ def _first(root: HostRoot, paths: list[str]) -> list[str]:
 
 
 def _other_version(driver: Driver, name: str) -> str:
-    """The version of the library that is installed; "" if there is none."""
     start = f"{name}.so."
     files = [file for folder in _library_folders(driver, 64) for file in driver.root.names(folder)]
     versions = [file[len(start) :] for file in files if file.startswith(start)]

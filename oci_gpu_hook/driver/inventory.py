@@ -17,7 +17,7 @@ SAVED = f"{saved.FOLDER}/{FILE}"
 
 # Before the stamp and the inventory, see `saved.save`.  The number is made of the sources that say what is saved
 # (tests/unit/test_headings.py): what another version has saved is not read.
-HEADING = b"oci-gpu-hook inventory 8a1e5964\n"
+HEADING = b"oci-gpu-hook inventory 610da6b3\n"
 
 # In `DriverInventory.unknown`: what NVML said was true when it was asked, and only NVML knows whether it still is.
 MAY_BE_MADE_AGAIN = "whether MIG devices were created again since NVML named them: run 'oci-gpu-hook inventory refresh'"
@@ -90,8 +90,7 @@ class DriverInventory(NamedTuple):
     """One host's driver.  The last four fields are not saved, see `nodes`.
 
     unknown: a sentence for each fact that could not be found out; unlisted: the PCI addresses of GPUs that the kernel
-    module has and NVML does not list, and elsewhere: of those that this host, a container, was not given: none of
-    `gpus`.
+    module has and NVML does not list; elsewhere: of those that this host, a container, was not given: none of `gpus`.
     """
 
     driver_version: str
@@ -170,10 +169,9 @@ def with_nodes(
     gpus: tuple[Gpu, ...] | None = None,
     mps: tuple[str, int] = nodes.MPS,
 ) -> DriverInventory:
-    """The inventory with device nodes and sockets as they are now.
+    """The inventory with device nodes and sockets as they are now; families: of `nodes.FAMILIES`.
 
-    families: of `nodes.FAMILIES`; channels: the requested IMEX channels; gpus: those whose nodes are needed, None for
-    all; mps: see `nodes.ipc_paths`.
+    channels: the requested IMEX channels; gpus: those whose nodes are needed, None for all; mps: see `nodes.ipc_paths`.
     """
     gpus = inventory.gpus if gpus is None else gpus
     devices = nodes.devices(root, gpus)

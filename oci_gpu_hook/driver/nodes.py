@@ -57,9 +57,8 @@ MPS = ("/tmp/nvidia-mps", 0)
 class DeviceNode(NamedTuple):
     """A character device of the host.
 
-    mode, uid, gid: of the host's node; present: whether there is one: after a boot some are missing until a first
-    program makes them; family: one of `FAMILIES`, "" for a node that every request needs; gpu: the nvml_index of its
-    GPU, None if it is of no single one.
+    present: whether there is a node: after a boot some are missing until a first program makes them; mode, uid, gid:
+    the node's; family: one of `FAMILIES`, "" for a node that every request needs; gpu: the nvml_index of its one GPU.
     """
 
     path: str
@@ -96,7 +95,6 @@ class IpcPath(NamedTuple):
 
 
 def devices(root: HostRoot, gpus: tuple[Gpu, ...]) -> tuple[DeviceNode, ...]:
-    """The control device, a node for each of `gpus`, and the unified memory devices if their driver is loaded."""
     nodes = [device(root, CONTROL, GPU_MAJOR, CONTROL_MINOR)]
     nodes += [device(root, f"/dev/nvidia{gpu.minor}", GPU_MAJOR, gpu.minor, "", gpu.nvml_index) for gpu in gpus]
     uvm = proc.character_majors(root).get("nvidia-uvm")
@@ -106,7 +104,6 @@ def devices(root: HostRoot, gpus: tuple[Gpu, ...]) -> tuple[DeviceNode, ...]:
 
 
 def is_container(root: HostRoot) -> bool:
-    """Whether the host is itself a container, as far as its engine shows it."""
     return proc.is_masked(root) or any([root.stat(path) for path in _CONTAINERS_OWN])
 
 
@@ -159,7 +156,6 @@ def links(nodes: tuple[DeviceNode, ...], gpus: tuple[Gpu, ...]) -> tuple[DeviceL
 
 
 def device(root: HostRoot, path: str, major: int, minor: int, family: str = "", gpu: int | None = None) -> DeviceNode:
-    """One node, with the owner, group and mode of the host's, or with defaults."""
     status = root.stat(path)
     if status is None or not is_character_device(status):
         return DeviceNode(path, major, minor, _DEFAULT_MODE, 0, 0, False, family, gpu)
@@ -190,7 +186,6 @@ def _ipc_paths(root: HostRoot, mps: tuple[str, int]) -> dict[str, IpcPath]:
 
 
 def _numbered(root: HostRoot, chardev: str, stem: str, minors: tuple[int, ...], family: str) -> list[DeviceNode]:
-    """The nodes of a driver that /proc/devices lists as `chardev`; none if it is not loaded."""
     major = proc.character_majors(root).get(chardev)
     if major is None:
         return []
@@ -208,7 +203,6 @@ def _drm(root: HostRoot, gpu: Gpu) -> list[DeviceNode]:
 
 
 def _nodes_of_other_drivers(root: HostRoot, family: str) -> list[DeviceNode]:
-    """The nodes of a family that are in the host's /dev."""
     found = []
     folders = _OF_OTHER_DRIVERS[family]
     for path in [f"{at}/{name}" for at, start in folders for name in root.names(at) if name.startswith(start)]:

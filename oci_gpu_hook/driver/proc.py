@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The text files of NVIDIA's kernel module in /proc/driver/nvidia (its README, "Driver Proc Files"), and /proc/devices.
 
-Their stamp tells whether what is saved about this host's driver is still true.  Reading opens no GPU.  An absent file
-is an absent value.  Reads only.
+Their stamp tells whether what is saved about this host's driver is still true.  Reading opens no GPU.
 """
 
 from __future__ import annotations
@@ -66,7 +65,6 @@ def capability_minor(root: HostRoot, path: str) -> int | None:
 
 
 def information(root: HostRoot, path: str) -> dict[str, str]:
-    """The ``key: value`` lines of one of the module's files, such as a GPU's ``information``."""
     pairs = [line.partition(":") for line in root.text(path).splitlines()]
     return {key.strip(): value.strip() for key, colon, value in pairs if colon}
 
@@ -89,16 +87,15 @@ class Stamp(NamedTuple):
     """Values of which one changes whenever a new survey would find something else.
 
     The time of a folder in /proc says when it was first shown, not when it changed: its names are compared instead.
-
-    bound: the PCI driver's entries with their inode numbers, each of which sysfs uses once while the kernel runs.  GPUs
-    may have other minors after one was bound again, or after the module was loaded again.
+    bound: the PCI driver's entries with their inode numbers, each of which sysfs uses once while the kernel runs: GPUs
+    may have other minors after one was bound again.
 
     mig: the compute instances with the inode numbers of their folders.  An instance that is made again has another one,
     unless the kernel had dropped the old folder from memory: then procfs may use its number again.
 
-    shown: for that case, the times of these folders, which are those of their inodes in memory.  If only they differ,
-    an instance was made again, or its dropped folder is shown once more: a doubt (`read_saved`).  Each mount of procfs
-    has inodes of its own, with the same numbers and other times: `st_dev` tells which one it is.
+    shown: for that case, the times of these folders.  If only they differ, an instance was made again, or its dropped
+    folder is shown once more: a doubt (`read_saved`).  Each mount of procfs has times of its own: `st_dev` tells which
+    one it is.
     """
 
     boot_id: str
@@ -112,7 +109,6 @@ class Stamp(NamedTuple):
 
 
 def stamp(root: HostRoot, driver_root: str) -> Stamp:
-    """The stamp of now."""
     cache = root.stat(f"{driver_root.rstrip('/')}{LD_SO_CACHE}")
     folders = [(name, root.stat(f"{CAPABILITIES}/{name}")) for name in mig_instances(root)]
     instances = [(name, folder) for name, folder in folders if folder is not None]

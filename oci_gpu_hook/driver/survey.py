@@ -99,10 +99,9 @@ def list_gpus(root: HostRoot) -> tuple[Gpu, ...]:
 
 
 def mig_devices(root: HostRoot, gpus: tuple[Gpu, ...]) -> tuple[MigDevice, ...]:
-    """Every compute instance of `gpus`, sorted by GPU, GPU instance and compute instance.
+    """Every compute instance of `gpus`, sorted by GPU, GPU instance and compute instance; NVML alone knows their names.
 
-    /proc shows the instances and what opens each (NVIDIA's MIG user guide, "Device Nodes and Capabilities"); NVML alone
-    knows their UUIDs, and their numbers in names such as ``0:1``.
+    /proc shows the instances and what opens each (NVIDIA's MIG user guide, "Device Nodes and Capabilities").
     """
     parents = {f"gpu{gpu.minor}": gpu for gpu in gpus}
     found = []

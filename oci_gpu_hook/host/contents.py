@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What lies in a folder of the host that is to be given whole, and what of it is not for everybody or others may write.
 
-A container's root reads in it what the host's root may, unless it is in a user namespace; and with CAP_SYS_ADMIN it can
-make a read-only mount writable again.  Reads only, and no file's content.  Never used by a start that finds a saved
-inventory that is still true.
+A container's root reads in it what the host's root may, and with CAP_SYS_ADMIN it can make a read-only mount writable
+again.  Reads no file's content.  Never used by a start that finds a saved inventory that is still true.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ _READABLE, _LISTABLE = 0o004, 0o005
 class Contents(NamedTuple):
     """All that lies in a folder, by its path.
 
-    folders: those that were looked into, the folder itself first; files: the files, and what is neither, each with its
-    user, its group and its mode; faults: why a thing cannot be given.
+    folders: those that were looked into, the folder itself first; files: and what is no file, each with its user, group
+    and mode; faults: why a thing cannot be given.
     """
 
     folders: tuple[str, ...]

@@ -2,8 +2,8 @@
 """What dockerd itself asks for, by its own record of the container: ``docker run --gpus``, and Swarm's resources.
 
 For ``--gpus`` dockerd adds a prestart hook to config.json and appends NVIDIA_VISIBLE_DEVICES to process.env.  Its place
-there does not prove that: for ``--gpus 0`` Docker 20.10 adds the hook alone, and an image's own variable can be last.
-The record does: dockerd writes it when the container is created, and no image can.
+there does not prove that, as an image's own variable can be last.  The record does: dockerd writes it when the
+container is created, and no image can.
 
 A Swarm task has its resources in variables behind those of its service; those of its image follow, but for names that
 are taken.  So what is not the image's own was set by Swarm, or by the service's author.  Reads only.
@@ -53,7 +53,6 @@ def with_record(inputs: Inputs, bundle: Bundle, settings: Settings, host_root: s
 
 
 def requests_of(root: HostRoot, bundle: Bundle) -> list[dict[str, object]]:
-    """The device requests of this container, by dockerd's record of it; none without one."""
     found = _record_of(root, bundle, _HOST_CONFIG)[1].get("DeviceRequests")
     return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
 
@@ -89,7 +88,6 @@ def _image_environment(root: HostRoot, folder: str, record: dict[str, object]) -
 
 
 def _config(root: HostRoot, store: str, digest: object) -> dict[str, object] | None:
-    """The member ``config`` of the object that a store has by a digest such as ``sha256:0f1e...``."""
     found = _record(root, f"{store}/{str(digest).replace(':', '/', 1)}").get("config")
     return found if isinstance(found, dict) else None
 

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Leases: which container of this node holds which devices; and which of its GPUs are not healthy.
 
-All leases are one file in /run that root alone can write, and that is replaced under a lock, if the setting
-``gpu-holders`` says so.  A lease is valid while the container's cgroup has a process, or its first process lives: a
-container that ends frees its devices.  The next start that takes a lease removes void ones.  The health of GPUs is
-found by commands and services.  Must not ask a GPU, or decide who gets what.
+All leases are one file in /run that root alone can write, and that is replaced under a lock.  A lease is valid while
+the container's cgroup has a process, or its first process lives; the next start that takes a lease removes void ones.
+The health of GPUs is found by commands and services.  Must not ask a GPU, or decide who gets what.
 """
 
 from __future__ import annotations
@@ -71,7 +70,6 @@ class Leases:
             raise ConfigError(why, hint) from err
 
     def __enter__(self) -> list[Lease]:
-        """ConfigError if the leases are damaged."""
         return read_leases(self._host)
 
     def __exit__(self, *_: object) -> None:
@@ -115,7 +113,6 @@ def has_room(holders: list[Lease], most: int) -> bool:
 
 
 def lease_of(id: str, pid: int, stat: bytes, cgroup: str, most: int) -> Lease:
-    """A lease of nothing, for a container whose first process is `pid`, with this stat(5) in /proc."""
     inode = posix.stat(cgroup).st_ino if cgroup else 0
     return Lease(id, pid, int(_fields(stat)[_START]), cgroup, inode, int(time()), most, ())
 
@@ -158,7 +155,6 @@ def _fields(stat: bytes) -> list[bytes]:
 
 
 def _has_process(cgroup: str, inode: int) -> bool:
-    """Whether a process is in the cgroup that had this inode number, or in one below it."""
     try:
         if posix.stat(cgroup).st_ino != inode:
             return False

@@ -94,7 +94,6 @@ class HostRoot:
         return f"it is user {status.st_uid}'s" if is_theirs else "others than root may write to it"
 
     def stat(self, path: str) -> posix.stat_result | None:
-        """The status of what `path` leads to; None if there is nothing."""
         if self._is_hosts_own:
             try:
                 return posix.stat(path)
@@ -107,7 +106,6 @@ class HostRoot:
         return self._of(path, posix.O_RDONLY | posix.O_NONBLOCK, lambda fd: content(fd, _LARGEST))
 
     def text(self, path: str) -> str:
-        """The same as text; "" if there is none."""
         return (self.read(path) or b"").decode("utf-8", "replace")
 
     def boot_id(self) -> str:
@@ -119,11 +117,9 @@ class HostRoot:
         return sorted(self._of(path, posix.O_RDONLY | posix.O_DIRECTORY, posix.listdir) or ())
 
     def inodes(self, path: str) -> list[tuple[str, int]]:
-        """The names in a directory with their inode numbers, sorted; none if there is no directory."""
         return sorted(self._of(path, posix.O_RDONLY | posix.O_DIRECTORY, _inodes) or ())
 
     def link(self, path: str) -> str | None:
-        """The text of the symbolic link at `path`; None if there is none."""
         return self._of(path, posix.O_PATH | posix.O_NOFOLLOW, lambda fd: posix.readlink("", dir_fd=fd))
 
     def real(self, path: str) -> str:
@@ -133,7 +129,6 @@ class HostRoot:
         return found[len(top) :] if found.startswith(f"{top}/") else path
 
     def _of(self, path: str, flags: int, act: Callable[[int], Found]) -> Found | None:
-        """What `act` gives for the descriptor of `path`; None if it cannot be opened, or `act` fails."""
         try:
             with closing(self.open(path, flags)) as fd:
                 return act(fd)

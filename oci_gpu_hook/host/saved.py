@@ -49,7 +49,7 @@ class LockedError(ApplyError):
 def open_folder(root: HostRoot, *, make: bool = False) -> int:
     """A descriptor of the folder; OSError if it is missing, or if others may put files into it.
 
-    make: whether a missing folder is made, as after an installation nothing else makes it until the next boot.
+    make: as after an installation nothing else makes it until the next boot.
     """
     if make:
         path = f"{root.path.rstrip('/')}{FOLDER}"
@@ -162,9 +162,8 @@ def want_refresh(root: HostRoot) -> None:
 def save(root: HostRoot, name: str, heading: bytes, values: tuple[Any, ...], staged: str = "") -> None:
     """Write a file of a heading, the length of the rest, and values; OSError as `write`.
 
-    The hook may run on another Python than ``inventory refresh``: every Python from 3.9 on reads marshal's version 2,
-    which has no references and short forms yet, alike (https://docs.python.org/3/library/marshal.html;
-    tests/unit/test_saved.py tries each Python of the machine).
+    Every Python from 3.9 on reads marshal's version 2 alike, which has no references and short forms yet: the hook may
+    run on another Python than ``inventory refresh``.
     """
     content = marshal.dumps(_plain(values), 2)
     write(root, name, heading + len(content).to_bytes(LENGTH_BYTES, "little") + content, staged)

@@ -35,11 +35,11 @@ class UntrustedError(OSError):
 
 
 def open_source(root_fd: int, path: str, owner: int | None = 0, roots: Container[int] | None = None) -> int:
-    """An O_PATH descriptor of `path` below the folder open at `root_fd`, which is the host's root.
+    """An O_PATH descriptor of `path` below the folder open at `root_fd`, which is the host's root; UntrustedError,
+    OSError.
 
     owner: a user whose own things count in a sticky folder beside root's, None for every user; roots: the users who
-    count as root, if more than root itself do.  UntrustedError if the path cannot be trusted, OSError if it leads
-    nowhere.
+    count as root, if more than root itself do.
     """
     top = posix.fstat(root_fd)
     # In a user namespace the host's root has another number: whose "/" is.

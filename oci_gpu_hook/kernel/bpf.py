@@ -47,7 +47,6 @@ def prog_get_fd_by_id(prog_id: int) -> int:
 
 
 def prog_id(prog_fd: int) -> int:
-    """The id of a program, as `prog_query` gives it."""
     return word(_prog_info(prog_fd, 0, 0), 0) >> 32
 
 

@@ -34,7 +34,6 @@ is_socket, is_character_device = _of_type(S_IFSOCK), _of_type(S_IFCHR)
 
 
 def is_same(one: Status, other: Status) -> bool:
-    """Whether both are of the very same file."""
     return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 
 

@@ -71,7 +71,6 @@ def _is_of(line: bytes, device: str, but_below: str) -> bool:
 
 
 def parsed(line: bytes) -> MountLine | None:
-    """The mount that a line describes; None for what is no such line."""
     mount, _, filesystem = line.decode("utf-8", "surrogateescape").partition(" - ")
     try:
         id, _, device, root, point, _, *tags = mount.split(" ")

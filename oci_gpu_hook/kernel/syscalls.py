@@ -178,7 +178,6 @@ _FUNCTIONS: dict[str, Callable[..., int]] = {}
 
 
 def _result(name: str, *arguments: Any) -> int:
-    """What one system call gives, an error too."""
     if name in _NUMBERS:
         return int(_syscall(_NUMBERS[name], *arguments))
     if name not in _FUNCTIONS:
@@ -331,7 +330,6 @@ def capget() -> tuple[int, int, int]:
 
 
 def capset(effective: int, permitted: int, inheritable: int) -> None:
-    """capset(2): set the capabilities of this process."""
     sets = (effective, permitted, inheritable)
     data = b"".join([(bits >> at & 0xFFFFFFFF).to_bytes(4, "little") for at in (0, 32) for bits in sets])
     _call("capset", "self", _CAPABILITY_HEADER, data)

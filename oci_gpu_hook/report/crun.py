@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The crun that has started this process: which bundle it means, and where its readers look for what has failed.
 
-crun enters the host's mount namespace again if a container has a user namespace and devices, and then passes its hooks
-what getcwd(3) gives there as the bundle: ``/`` (seen in 1.8 to 1.29).  The path is in crun's own command line, and a
-copy of config.json in its state folder.
+If a container has a user namespace and devices, crun passes its hooks the bundle ``/`` (seen in 1.8 to 1.29).  The path
+is in crun's own command line, and a copy of config.json in its state folder.
 
 crun leads its hooks' stderr to /dev/null, and says ``error executing hook ... (exit code: 5)`` alone.  So the sentence
 is written where crun writes its own: to its stderr, which conmon hands on to CRI-O and podman, and to the log that the
-engine has named.  Of that, the shim of Docker and containerd shows the last error, and podman a line that stands
-alone.  runc shows a hook's stderr by itself.
+engine has named, of which the shim of Docker and containerd shows the last error.  runc shows a hook's stderr.
 
 Believes crun alone: our parent, which has also written the state.  The container's process need not be its child: under
 ``create`` the process that collects orphans has it.  Must not wait, and must not stop anything.
@@ -70,12 +68,10 @@ def _command_line() -> list[str]:
 
 
 def _parent() -> str:
-    """The number of our parent, as this procfs has it."""
     return procfile.read_whole("/proc/self/stat").rpartition(b")")[2].split()[1].decode()
 
 
 def _option(words: list[str], *names: str) -> str:
-    """The value of an option on a command line, "" for none."""
     for word, following in zip(words, words[1:]):
         name, equals, value = word.partition("=")
         if name in names:
@@ -94,8 +90,7 @@ def _has_config(folder: str) -> bool:
 def end_log(log: str, line: str) -> None:
     """Put a log that ends with this line in the place of crun's, if that is ours; else write behind what stands there.
 
-    crun has its own open, and says the rest there, where nobody reads it: it would come after the sentence, and says
-    less.
+    crun has its own open, and says the rest there, where it is not read: it would come after the sentence.
     """
     new = f"{log}.oci-gpu-hook-{posix.getpid()}"
     try:
@@ -120,7 +115,6 @@ def end_log(log: str, line: str) -> None:
 
 
 def as_json(program: str, said: str) -> str:
-    """A line as crun writes it."""
     # A start that fails may take its time.
     import json
     from datetime import datetime, timezone

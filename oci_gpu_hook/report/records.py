@@ -100,7 +100,6 @@ def counted(progress: Progress, steps: dict[str, int], exit_code: int) -> bytes:
 
 
 def datagram(progress: Progress, steps: dict[str, int], exit_code: int, sentence: str) -> bytes:
-    """The entry in the journal's native protocol: see `fields`."""
     return b"".join([_field(name, value) for name, value in fields(progress, steps, exit_code, sentence)])
 
 

@@ -15,7 +15,6 @@ _LONGEST = 10 * LONGEST_LIST
 
 
 def failure(error: BaseException) -> int:
-    """Write why the start is stopped; gives the exit code."""
     if isinstance(error, HookError):
         say(str(error))
         return error.exit_code
@@ -29,7 +28,6 @@ def say(sentence: str) -> None:
 
 
 def write(line: str) -> None:
-    """Write a line to stderr that `line` has made."""
     try:
         posix.write(_STDERR, f"oci-gpu-hook: {line}\n".encode("utf-8", "backslashreplace"))
     except OSError:

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``nvidia-container-cli configure``: one container start for callers that have no config.json and write no state.
 
-Words make the request, and a path names the root; from there on it is a start as `hook` tells it.  With ``--pid`` the
-root is that process's.  Without, the caller has made the container's mount namespace and runs in it.  SECURITY.md says
-what is believed of whom.
+Words make the request, and a path names the root.  With ``--pid`` the root is that process's.  Without, the caller has
+made the container's mount namespace and runs in it.  SECURITY.md says what is believed of whom.
 """
 
 from __future__ import annotations
@@ -111,7 +110,6 @@ def _is_omitted(operation: Operation, call: Call) -> bool:
 
 
 def _told(progress: Progress, call: Call, arguments: list[str], said: str) -> list[str]:
-    """The debug log's lines: what was asked, each step, and what became of it."""
     lines = ["words: " + " ".join(arguments)]
     lines += [f"--{name} has no effect" for name in NEEDLESS if call.has(name)]
     if progress.request:

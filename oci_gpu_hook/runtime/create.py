@@ -57,7 +57,6 @@ def failure(error: Exception, config: str, log: str) -> int:
 
 
 def add_hook(config: str, registration: str) -> None:
-    """Add the hook that `registration` has to config.json, unless one that does the job is there."""
     before, data = _read(config)
     hooks = object_of(data, config).get("hooks") or {}
     if not isinstance(hooks, dict) or not all([it is None or isinstance(it, list) for it in hooks.values()]):
@@ -69,7 +68,6 @@ def add_hook(config: str, registration: str) -> None:
 
 
 def _asks(config: str) -> bool:
-    """Whether the container asks for a GPU, as far as that can be told once something has failed."""
     from oci_gpu_hook.asking import Options, Question
     from oci_gpu_hook.request import sources
     from oci_gpu_hook.request.bundle import Bundle
