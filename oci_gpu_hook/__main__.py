@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The start of the program: it runs a hook stage by `hook`, and anything else by the command line for people.
+"""The start of the program: a hook stage goes to `hook`, anything else to the command line for people.
 
 Must import nothing before it knows which of the two is needed.
 """

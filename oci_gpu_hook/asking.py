@@ -2,7 +2,7 @@
 """What a container asks for: its inputs, the settings that hold for it, its request, and what is left out.
 
 The hook, `oci-gpu-runtime`, ``plan`` and ``doctor --container`` ask here alone, so that all find the same request.
-Imports wait until they are needed, as in `hook`.  Must not decide what the container gets, or look at the container.
+Must not decide what the container gets, or look at the container.
 """
 
 from __future__ import annotations

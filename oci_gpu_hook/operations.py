@@ -262,10 +262,9 @@ class Relabel(NamedTuple):
 
 
 class OpenCgroup(NamedTuple):
-    """A device cgroup, `rules` added to what it allows; never the ``m`` (mknod) access.
+    """A device cgroup, see `DeviceCgroup`, with `rules` added to what it allows; never the ``m`` (mknod) access.
 
-    version, path, top: see `DeviceCgroup`; fallback: linux.resources.devices of config.json, from which a v2 program is
-    made if the kernel does not show its instructions.
+    fallback: linux.resources.devices of config.json, for a v2 program whose instructions the kernel does not show.
     """
 
     version: str
@@ -291,10 +290,9 @@ class OpenCgroup(NamedTuple):
 
 
 class TellSystemd(NamedTuple):
-    """`rules` added to DeviceAllow= of the scope `unit`, if systemd restricts its devices.
+    """`rules` added to DeviceAllow= of the scope `unit`, if systemd restricts its devices; before: what is there.
 
-    It puts its own rules in force at each daemon-reload, by which the container would lose its GPUs.  before: what
-    DeviceAllow= has, path and access.
+    It puts its own rules in force at each daemon-reload, by which the container would lose its GPUs.
     """
 
     unit: str

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The libcuda that an image of CUDA's has for hosts with an older driver, and which drivers and GPUs it is made for.
 
-The library says it in its ELF section ``.note.cuda.fwd_compatibility``, a note (System V ABI, chapter 5) of the owner
-``NVIDIA Corporation``, whose description is a JSON object.  The image is hostile: the file is opened by descriptor
-below the root, never in a volume; its header, section table and that section are read, each up to a bound.  Reads only,
-decides nothing: `planning.compatibility` does.
+The library says it in its ELF section ``.note.cuda.fwd_compatibility``, a note (System V ABI, chapter 5) whose
+description is a JSON object.  The image is hostile: the file is opened by descriptor below the root, never in a volume;
+its header, section table and that section are read, each up to a bound.  Decides nothing.
 """
 
 from __future__ import annotations
@@ -49,9 +48,8 @@ class Note(NamedTuple):
 
 
 class Compat(NamedTuple):
-    """What an image has in a folder for forward compatibility.
+    """What an image has in a folder for forward compatibility: all `names`, and libcuda's, ``libcuda.so.575.57.08``.
 
-    names: all names in it; library: libcuda's, such as ``libcuda.so.575.57.08``, and its version; note: None for none;
     fault: why no library can be used, else "".
     """
 

@@ -67,7 +67,6 @@ def mounts(bundle: Bundle, state_id: str, rootfs: Rootfs, process: Process, host
 
 
 def label_of(fd: int) -> str:
-    """The SELinux label of what `fd` is open on, O_PATH or not; "" if it has none."""
     try:
         # fgetxattr refuses an O_PATH descriptor; its link in /proc leads to the very same file.
         data = posix.getxattr(f"/proc/self/fd/{fd}", XATTR)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The word size, the machine and the SONAME of an ELF file (System V ABI, chapters 4 and 5; elf(5)).
 
-A library may have hundreds of MB: only the header, the program headers, the dynamic section and one string are read.
-Section headers are not read, because stripping may remove them.  Must not be imported by a start that has a saved
-inventory.
+A library may have hundreds of MB: only headers, the dynamic section and one string are read.  Section headers are not,
+because stripping may remove them.  Must not be imported by a start that has a saved inventory.
 """
 
 from __future__ import annotations

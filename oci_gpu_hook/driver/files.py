@@ -109,7 +109,6 @@ def binaries(driver: Driver) -> tuple[DriverFile, ...]:
 
 
 def configuration(driver: Driver, host: HostRoot) -> tuple[DriverFile, ...]:
-    """The configuration files for EGL, Vulkan, OpenCL and X, the X server's modules, and the host's files for gds."""
     return (
         *_placed(driver, catalogue.SHARED_CONFIGURATION, catalogue.CONFIGURATION_FOLDERS, catalogue.SHARED_TARGET),
         *_placed(driver, catalogue.ETC_CONFIGURATION, catalogue.CONFIGURATION_FOLDERS, catalogue.ETC_TARGET),
@@ -274,10 +273,7 @@ def _below_usr(root: HostRoot, folder: str) -> str:
 
 
 def _xorg_modules(driver: Driver) -> list[DriverFile]:
-    """The X server's modules, at the host's own path, which its configuration may name, and where a server looks.
-
-    That is a folder which is set when the server is built (`Layout.xorg_folder`).
-    """
+    """The X server's modules, at the host's own path and where a server looks, see `Layout.xorg_folder`."""
     found = []
     # Debian's variants of the driver have one name in each folder.
     variants = [f"nvidia/{folder.rpartition('/')[2]}" for folder in driver.cached if "/nvidia/" in folder]

@@ -17,7 +17,7 @@ SAVED = f"{saved.FOLDER}/{FILE}"
 
 # Before the stamp and the inventory, see `saved.save`.  The number is made of the sources that say what is saved
 # (tests/unit/test_headings.py): what another version has saved is not read.
-HEADING = b"oci-gpu-hook inventory 610da6b3\n"
+HEADING = b"oci-gpu-hook inventory 0922184d\n"
 
 # In `DriverInventory.unknown`: what NVML said was true when it was asked, and only NVML knows whether it still is.
 MAY_BE_MADE_AGAIN = "whether MIG devices were created again since NVML named them: run 'oci-gpu-hook inventory refresh'"
@@ -26,8 +26,8 @@ MAY_BE_MADE_AGAIN = "whether MIG devices were created again since NVML named the
 class Library(NamedTuple):
     """A library of the driver.
 
-    path: of the versioned file on the host; names: of the file in a container, the first is its own; flags: of its
-    entry in ld.so.cache; subfolder: of the library folder; folder: in a container, "" for the usual one.
+    path: of the versioned file on the host; names: of the file in a container, its own first; flags: of its entry in
+    ld.so.cache; subfolder: of the library folder; folder: in a container, "" for the usual one.
     """
 
     path: str
@@ -122,8 +122,7 @@ _INNER = {
 def read_saved(root: HostRoot, now: Stamp) -> DriverInventory | None:
     """The saved inventory; None if there is none that is whole, of this format, and stamped as `now`.
 
-    In doubt whose NVML's names are now (`Stamp.shown`) the MIG devices have none: a name may be another device's.  That
-    doubt is the first of what is unknown.
+    In doubt whose NVML's names are now (`Stamp.shown`) the MIG devices have none, and that is first of what is unknown.
     """
     values = saved.load(root, FILE, HEADING)
     try:
@@ -199,7 +198,7 @@ def with_texts(root: HostRoot, inventory: DriverInventory, capabilities: tuple[s
 def without_folders(root: HostRoot, path: str) -> str:
     """The text of a file that names libraries, each without its folder, which is the host's; "" if none has one.
 
-    Loaders of Vulkan, EGL and OpenCL take a bare name to the loader of programs, which finds it by its cache.
+    Loaders of Vulkan, EGL and OpenCL take bare names, which the loader of programs finds by its cache.
     """
     # In JSON each string stands between quotes; an .icd file is one name.
     text = root.text(path)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Device nodes, and the sockets of NVIDIA's services: what can change while the driver stays loaded.
 
-They are looked up at every start and never saved: no stamp changes when a service starts or an administrator changes a
-mode.  Reads only, and never opens a device: stat does not wake a GPU.
+They are looked up at every start: no stamp changes when a service starts or an administrator changes a mode.  Reads
+only, and never opens a device: stat does not wake a GPU.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ class Gpu(NamedTuple):
     """One GPU as the kernel module knows it.
 
     nvml_index: position in NVML's order, that of PCI addresses; uuid: None until the GPU is first initialised; bus_id:
-    the PCI address with an eight-digit domain, as NVML writes it; proc: the name of its folder in `GPUS`;
-    compute_capability (``9.0``), brand, and peers, the bus_ids of the GPUs that it reaches by NVLink: NVML's answer.
+    the PCI address with an eight-digit domain, as NVML writes it; proc: the name of its folder in `GPUS`; by NVML:
+    compute_capability (``9.0``), brand, and peers, the bus_ids of the GPUs that it reaches by NVLink.
     """
 
     nvml_index: int

@@ -134,6 +134,5 @@ def _check(folders: int, others: int, depth: int) -> None:
 
 
 def _mounted_below(folder: str) -> set[str]:
-    """Where this process sees something mounted in a folder: the rest of each path."""
     points = [mount.point for mount in mountinfo.mounts(procfile.pieces("/proc/self/mountinfo"))]
     return {point[len(folder) :] for point in points if point.startswith(f"{folder}/")}

@@ -58,7 +58,6 @@ def requests_of(root: HostRoot, bundle: Bundle) -> list[dict[str, object]]:
 
 
 def from_image(root: HostRoot, bundle: Bundle, environment: dict[str, str]) -> frozenset[str] | None:
-    """The variables of a Swarm task that can be its image's own; None for any other container."""
     folder, record = _record_of(root, bundle, _CONFIG)
     if record.get("Managed") is not True:
         return None

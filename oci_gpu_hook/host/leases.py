@@ -108,7 +108,6 @@ def write(host: HostRoot, leases: list[Lease]) -> None:
 
 
 def has_room(holders: list[Lease], most: int) -> bool:
-    """Whether a device with these holders may have one more, which lets it have so many."""
     return len(holders) < min([most, *[lease.most for lease in holders]])
 
 

@@ -197,7 +197,6 @@ def _call(name: str, subject: str | int, *arguments: Any) -> int:
 
 
 def words(*values: int) -> bytes:
-    """A struct of 64-bit words, for the kernel to read."""
     return b"".join([value.to_bytes(8, "little") for value in values])
 
 
@@ -206,7 +205,6 @@ def _encoded(path: str) -> bytes:
 
 
 def word(struct: bytearray, index: int) -> int:
-    """The 64-bit word `index` of a struct."""
     return int.from_bytes(struct[8 * index : 8 * index + 8], "little")
 
 
@@ -296,7 +294,6 @@ def umount2(path: str, flags: int) -> None:
 
 
 def setns(fd: int, nstype: int) -> None:
-    """setns(2)."""
     _call("setns", fd, fd, nstype)
 
 

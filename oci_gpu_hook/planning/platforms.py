@@ -100,7 +100,6 @@ def platform_state(root: HostRoot, kind: str, *, everything: bool) -> vendorhost
 
 
 def title(kind: str, found: vendorhost.VendorState) -> str:
-    """What the driver is: ``Jetson Linux 36.4.3``, or ``WSL 2``."""
     if kind == platform.TEGRA:
         return f"Jetson Linux {found.inventory.version or 'of an unknown release'}"
     return platform.NAMES[kind]

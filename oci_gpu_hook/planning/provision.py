@@ -267,7 +267,6 @@ def _application_profile(request: Request, selected: selection.Selection) -> lis
 
 
 def brought_by(library: Library, request: Request) -> str:
-    """The requested capability that brings `library`; "" if none does."""
     requested = request.capabilities
     if library.bits == 32 and COMPAT32 not in requested:
         return ""
@@ -279,7 +278,6 @@ def brought_by(library: Library, request: Request) -> str:
 
 
 def brought(layout: Layout, request: Request, inventory: DriverInventory) -> list[tuple[Library, str, str]]:
-    """The libraries that have a place in this container, each with its folder and the capability that brings it."""
     return [
         (library, folder, capability)
         for library in inventory.libraries

@@ -39,7 +39,6 @@ def check(expressions: tuple[str, ...], driver: str, cuda: str, gpus: tuple[tupl
 
 
 def parse_requirement(expression: str) -> tuple[tuple[Condition, ...], ...]:
-    """Alternatives, each with its conditions; empty ones are dropped."""
     alternatives = [tuple([_condition(factor) for factor in term.split(",") if factor]) for term in expression.split()]
     return tuple([conditions for conditions in alternatives if conditions])
 

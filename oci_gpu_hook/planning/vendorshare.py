@@ -70,7 +70,6 @@ def key(flag: str, device: VendorDevice) -> str:
 
 
 def selected(names: tuple[str, ...], found: VendorState) -> tuple[tuple[VendorDevice, str], ...]:
-    """The devices that these names mean, in the host's order, each with the name that asked for it."""
     devices = found.devices
     if names == (NONE,):
         return ()

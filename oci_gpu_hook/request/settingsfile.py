@@ -181,7 +181,7 @@ def _of_unmatched(
 ) -> dict[str, object]:
     """The strictest value of each field that lines of the `unmatched` scopes could set.
 
-    decided: the lines that decide, of those that are known to be the container's; values: their result.
+    decided: the lines that decide, of those known to be the container's; values: their result.
     """
     possible: dict[str, dict[tuple[str, str], object]] = {}
     for line in lines:

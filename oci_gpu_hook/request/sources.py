@@ -230,7 +230,6 @@ def _has_driver_volume(mounts: Iterable[tuple[str, str]]) -> bool:
 
 
 def is_void(names: Iterable[str]) -> bool:
-    """Whether `void` is among them, which turns everything off."""
     return VOID in [name.lower() for name in names]
 
 
@@ -301,7 +300,6 @@ def _by_nvidia(item: str) -> bool:
 
 
 def _without_kinds(names: Names) -> Names:
-    """CDI names such as nvidia.com/gpu=0 as devices, IMEX channels and features."""
     qualified = [item for item in names.devices if "=" in item]
     if not qualified:
         return names

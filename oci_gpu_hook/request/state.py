@@ -119,7 +119,6 @@ def read_bytes(fd: int, what: str, head: bytes = b"", largest: int = _LARGEST_CO
 
 
 def checked_path(text: str) -> str:
-    """`text`, if the kernel can take it as a path; else BundleError."""
     try:
         if b"\0" not in text.encode():
             return text

@@ -32,7 +32,6 @@ _STAGES_OF_THE_JOB = ("prestart", _STAGE, "createContainer")
 
 
 def main() -> NoReturn:
-    """Add the hook, and exit; an error is told where the engine reads it."""
     config, registration, log = sys.argv[1:]
     code = DONE
     try:

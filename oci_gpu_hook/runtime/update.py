@@ -30,7 +30,6 @@ _DEVICES = "devices"
 
 
 def main() -> NoReturn:
-    """Write the resources, and exit; an error is told where the engine reads it."""
     config, resources, log = sys.argv[1:]
     code, data = DONE, b""
     try:

@@ -246,7 +246,6 @@ def _some(value: object, place: str, remedy: str, *row: Any) -> Any:
 
 
 def _pairs(value: object, place: str, least: int, *row: Any) -> tuple[tuple[str, str], ...]:
-    """An object of any names that the row takes, with texts of `least` letters."""
     items = _typed(value, place, dict, "an object").items()
     return tuple(
         [(_read(key, f"{place}.{key}", row), _plain_text(text, f"{place}.{key}", least)) for key, text in items]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     See = Callable[[str], object]
 
 # See `inventory.HEADING`.
-HEADING = b"oci-gpu-hook vendors b27279ff\n"
+HEADING = b"oci-gpu-hook vendors f527697c\n"
 PREFIX = "vendor."
 
 # In bytes: the largest file of a vendor that is read.

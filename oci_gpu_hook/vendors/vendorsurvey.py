@@ -54,7 +54,6 @@ class Survey:
         self.found = self._inventory()
 
     def save(self, name: str) -> None:
-        """Save the inventory under `name` for later starts; OSError if that is not possible."""
         seen = tuple([tuple(looked.items()) for looked in (self._places, self._ways, self._texts)])
         saved.save(self._root, f"{PREFIX}{name}", HEADING, (seen, self.found))
 
