@@ -133,7 +133,7 @@ class Question:
         if spec is not None:
             from oci_gpu_hook.request import bycdi
 
-            nodes = self.bundle.device_paths()
+            nodes = tuple([path for path, *_ in self.bundle.devices()])
             if spec.vendor:
                 return bycdi.of_vendor(spec.vendor, self._vendors(), nodes), ()
             return bycdi.of_nodes(self.inputs, allowed, nodes, spec.capabilities)

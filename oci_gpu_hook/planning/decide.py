@@ -64,7 +64,7 @@ def decide(
         from oci_gpu_hook.planning import meanings
 
         # In a user namespace "/" belongs to another number, and what root has saved is not read.
-        meanings.check_spec(spec, provision, bundle.device_numbers(), has_names=host.roots[1] == 0)
+        meanings.check_spec(spec, provision, bundle.devices(), has_names=host.roots[1] == 0)
     # A CDI spec's nodes are the engine's, and have their group from the spec (`cdispec`).
     elif any([isinstance(it, Device) and it.is_closed() for it in provision.operations]):
         from oci_gpu_hook.planning import nodegroups
@@ -74,7 +74,7 @@ def decide(
     falls_back = device_cgroup.version == "v2" and settings.device_cgroup != "off"
     rules = bundle.device_rules() if falls_back else ()
     made = plan.make(container, laid_out, request, provision, labels, settings.device_cgroup, rules)
-    return made if spec is None else meanings.split(made, spec, bundle.device_paths())
+    return made if spec is None else meanings.split(made, spec, [path for path, *_ in bundle.devices()])
 
 
 def _labels(

@@ -17,7 +17,7 @@ from oci_gpu_hook.request.words import ALL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from oci_gpu_hook.asking import Spec
     from oci_gpu_hook.planning.plan import Plan, Provision
@@ -92,7 +92,7 @@ def check(
             raise DriverError(f"whether {path} is still {name} is not known: NVML was not asked since", _REFRESH)
 
 
-def split(plan: Plan, spec: Spec, paths: tuple[str, ...]) -> Plan:
+def split(plan: Plan, spec: Spec, paths: Collection[str]) -> Plan:
     """The plan with what the engine has done apart, and with names of the devices in place of their nodes.
 
     paths: of the nodes in config.json, for which the runtime opens the device cgroup, and tells systemd.

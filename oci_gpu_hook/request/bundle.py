@@ -71,12 +71,11 @@ class Bundle(NamedTuple):
                 found.append((path, tuple([str(word) for word in words])))
         return tuple(found)
 
-    def device_paths(self) -> tuple[str, ...]:
-        return tuple([path for path, _ in self._devices()])
-
-    def device_numbers(self) -> tuple[tuple[str, object, object], ...]:
-        """The paths of ``linux.devices``, each with its major and minor number, None for none."""
-        return tuple([(path, item.get("major"), item.get("minor")) for path, item in self._devices()])
+    def devices(self) -> tuple[tuple[str, object, object], ...]:
+        """The path, major and minor number of each of ``linux.devices``; None for a number that is not said."""
+        items = self._part(self._linux(), "linux.devices", list)
+        named = [it for it in items if isinstance(it, dict) and isinstance(it.get("path"), str)]
+        return tuple([(it["path"], it.get("major"), it.get("minor")) for it in named])
 
     def given_gpus(self) -> tuple[str, ...]:
         """The host's nodes of GPUs that the engine was told to give, and of MIG and DRM devices beside them.
@@ -84,15 +83,11 @@ class Bundle(NamedTuple):
         By their numbers, as ``linux.devices`` may rename a node; rootless engines bind nodes.
         """
         found = [source for source, _ in self.bindings() if source.startswith("/dev/")]
-        for path, item in self._devices():
-            found.append(f"/dev/nvidia{item.get('minor')}" if item.get("major") == _NVIDIA_MAJOR else path)
+        for path, major, minor in self.devices():
+            found.append(f"/dev/nvidia{minor}" if major == _NVIDIA_MAJOR else path)
         gpus = [path for path in found if is_gpu(path)]
         others = [path for path in found if path.startswith(BESIDE_GPUS)]
         return tuple(dict.fromkeys([*gpus, *others])) if gpus else ()
-
-    def _devices(self) -> list[tuple[str, dict[str, object]]]:
-        devices = self._part(self._linux(), "linux.devices", list)
-        return [(it["path"], it) for it in devices if isinstance(it, dict) and isinstance(it.get("path"), str)]
 
     def is_privileged(self) -> bool:
         """Whether CAP_SYS_ADMIN is in the bounding set, as it is for any user of a privileged container."""

@@ -199,7 +199,7 @@ def _request(bundle: Bundle) -> None:
     inputs = sources.inputs_of(bundle, {})
     sources.may_ask(inputs)
     parse_request(inputs, Settings(accept_volume_mounts=True))
-    bycdi.of_nodes(inputs, Settings(), bundle.device_paths(), ["compute"])
+    bycdi.of_nodes(inputs, Settings(), [path for path, *_ in bundle.devices()], ["compute"])
 
 
 def _hooks(bundle: Bundle) -> None:
