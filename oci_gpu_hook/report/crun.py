@@ -80,11 +80,7 @@ def _option(words: list[str], *names: str) -> str:
 
 
 def _has_config(folder: str) -> bool:
-    try:
-        posix.stat(f"{folder}/config.json")
-    except OSError:
-        return False
-    return True
+    return posix.access(f"{folder}/config.json", posix.F_OK)
 
 
 def end_log(log: str, line: str) -> None:

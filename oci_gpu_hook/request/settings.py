@@ -31,34 +31,24 @@ class Settings(NamedTuple):
     unmatched_sections: str = "strictest"
     accept_volume_mounts: bool = False
     allowed_capabilities: tuple[str, ...] = CAPABILITIES
-    # flags of vendors
     allowed_vendors: tuple[str, ...] = (ALL,)
-    # variables that replace NVIDIA_VISIBLE_DEVICES; as FLAG=VARIABLE that vendor's flag
     swarm_resources: tuple[str, ...] = ()
     disable_requirements: bool = False
-    # where the driver's files lie: / or, for a driver container, such as /run/nvidia/driver
     driver_root: str = "/"
     mps_pipe_folder: str = "/tmp/nvidia-mps"
-    # the user beside root whose that folder may be
     mps_pipe_owner: int = 0
-    # the runtime that oci-gpu-runtime becomes; "" is the first runc of PATH, else the first crun
     runtime: str = ""
     ignore_imex_channels: bool = False
     cuda_forward_compatibility: bool = True
     records: bool = True
-    # files; "" is none
     metrics: str = ""
     gpu_metrics: str = ""
     features: str = ""
     validation_folder: str = ""
-    # the names of files there, as STEP=NAME
     validation_files: tuple[str, ...] = ("driver=driver-ready", "hook=toolkit-ready", "workload=cuda-ready")
-    # containers that a device may have at a time; 0 counts none
     gpu_holders: int = 0
-    # whether a container that may only watch, by "utility" alone, is one of them
     count_watchers: bool = True
     unhealthy: str = "give"
-    # what a number of GPUs means in Docker: the first ones, or any
     docker_count: str = "first"
     # no setting: of "image" and "namespace", what the settings have sections for and the engine does not say
     unmatched: tuple[str, ...] = ()
