@@ -59,7 +59,6 @@ class Mount(NamedTuple):
     names: tuple[str, ...] = ()
 
     def paths(self) -> tuple[str, ...]:
-        """Every path of the file or folder in the container; the target first."""
         folder = self.target.rpartition("/")[0]
         return (self.target, *[f"{folder}/{name}" for name in self.names])
 

@@ -21,7 +21,6 @@ _STRUCTS: dict[tuple[str, ...], bytes] = {}
 
 
 def attributes(options: tuple[str, ...]) -> bytes:
-    """The struct mount_attr for mount options by name."""
     # Kept, for a plan has three kinds of options and a hundred mounts.
     if options not in _STRUCTS:
         _STRUCTS[options] = syscalls.mount_attr(sum([_ATTRIBUTES[option] for option in options]))
@@ -49,7 +48,6 @@ def write(name: str, data: bytes, mode: int, *, dir_fd: int) -> None:
 
 
 def _make_folders(root: int, path: str) -> None:
-    """The relative `path` and its parents."""
     parts = path.split("/")
     for end in range(1, len(parts) + 1):
         try:

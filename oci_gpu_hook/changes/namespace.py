@@ -40,7 +40,6 @@ def enter(namespace: int) -> int:
 
 
 def leave(home: int) -> None:
-    """Go back to the namespace that `enter` left."""
     _set(home, "leave")
 
 

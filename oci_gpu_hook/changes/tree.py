@@ -54,7 +54,6 @@ class Undo:
         self._steps.append(lambda: function(*arguments, **named))
 
     def mark(self) -> int:
-        """This moment, for `take_back`."""
         return len(self._steps)
 
     def take_back(self, mark: int = 0) -> None:
@@ -325,7 +324,6 @@ class Tree:
         self._move(tree, point)
 
     def _move(self, tree: int, point: int) -> None:
-        """Attach `tree` at the mount point, which is closed."""
         with closing(point):
             syscalls.move_mount(tree, point)
         self.undo.remember(_detach, tree)
@@ -396,7 +394,6 @@ class Tree:
         return fd
 
     def _new_file(self, name: str, parent: int, path: str) -> int:
-        """An empty file, to mount on."""
         # Not open(2) with O_CREAT: an overlay would open the layer's file too, which takes longer than one call more.
         self.make(posix.mknod, name, S_IFREG | 0o444, folder=parent)
         self.undo.remember(posix.unlink, name, dir_fd=parent)

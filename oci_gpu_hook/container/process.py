@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The container's first process, looked at through one descriptor of its folder in /proc.
+"""The container's first process, looked at through one descriptor of its folder in /proc.  Reads only.
 
-A number may name another process a moment later; the descriptor never does: once the process is gone, every look
-through it fails (ESRCH).  Reads only.
+A number may name another process a moment later; through the descriptor every look fails then (ESRCH).
 """
 
 from __future__ import annotations

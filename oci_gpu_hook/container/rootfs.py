@@ -103,7 +103,6 @@ def _is_overlay(fd: int, path: str) -> bool:
 
 
 def _is_in_memory(fd: int, path: str, own: tuple[int, ...]) -> bool:
-    """Whether `path` lies in a tmpfs, on one of the mounts `own`."""
     try:
         with closing(syscalls.openat2(fd, path, posix.O_PATH, resolve=syscalls.RESOLVE_BELOW)) as found:
             # In this order, see `_own`.

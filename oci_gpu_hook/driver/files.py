@@ -89,9 +89,7 @@ def libraries(driver: Driver) -> dict[Library, str]:
 
 
 def misfits(driver: Driver, present: tuple[Library, ...], faults: dict[str, str]) -> tuple[Misfit, ...]:
-    """The required libraries that `present` lacks, each with the version that is installed instead; faults: see
-    `of_root`.
-    """
+    """The required libraries that `present` lacks, with the version there is instead; faults: see `of_root`."""
     files = {library.file for library in present if library.bits == 64}
     missing = [(*it, f"{it[0]}.so.{driver.version}") for it in catalogue.REQUIRED]
     whys = {path.rpartition("/")[2]: f"{path} is left out: {why}" for path, why in faults.items()}
@@ -164,9 +162,7 @@ def firmware(driver: Driver, host: HostRoot) -> tuple[DriverFile, ...]:
 
 
 def _of_word_size(driver: Driver, bits: int, flags: int) -> dict[Library, str]:
-    """For each of the driver's libraries the first of this word size, and for each of its entries in `ELSEWHERE` the
-    same.
-    """
+    """Each of the driver's libraries of this word size, the first that is there, and its entries in `ELSEWHERE`."""
     # Of thousands of names in a folder some hundred are of the catalogue's libraries and subfolders.
     listed = [
         (folder, frozenset([name for name in driver.root.names(folder) if name.partition(".so")[0] in _CATALOGUED]))

@@ -17,7 +17,7 @@ SAVED = f"{saved.FOLDER}/{FILE}"
 
 # Before the stamp and the inventory, see `saved.save`.  The number is made of the sources that say what is saved
 # (tests/unit/test_headings.py): what another version has saved is not read.
-HEADING = b"oci-gpu-hook inventory 0922184d\n"
+HEADING = b"oci-gpu-hook inventory 54423fb5\n"
 
 # In `DriverInventory.unknown`: what NVML said was true when it was asked, and only NVML knows whether it still is.
 MAY_BE_MADE_AGAIN = "whether MIG devices were created again since NVML named them: run 'oci-gpu-hook inventory refresh'"
@@ -175,7 +175,6 @@ def with_nodes(
     gpus = inventory.gpus if gpus is None else gpus
     devices = nodes.devices(root, gpus)
     if families:
-        # Of all MIG capabilities that a container can ask for.
         minors = [inventory.mig_config_minor, inventory.mig_monitor_minor]
         minors += [minor for device in inventory.mig_devices for minor in (device.gi_minor, device.ci_minor)]
         known = tuple(dict.fromkeys([minor for minor in minors if minor is not None]))

@@ -94,8 +94,7 @@ class Stamp(NamedTuple):
     unless the kernel had dropped the old folder from memory: then procfs may use its number again.
 
     shown: for that case, the times of these folders.  If only they differ, an instance was made again, or its dropped
-    folder is shown once more: a doubt (`read_saved`).  Each mount of procfs has times of its own: `st_dev` tells which
-    one it is.
+    folder is shown once more: a doubt (`read_saved`).  Each mount of procfs, which `st_dev` tells, has its own.
     """
 
     boot_id: str

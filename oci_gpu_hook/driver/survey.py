@@ -51,7 +51,6 @@ def survey(root: HostRoot, driver_root: str = "/") -> DriverInventory:
     (binaries, configuration, firmware), more = zip(*[files.of_root(root, kind) for kind in kinds])
     left_out = {path: why for found in (faults, *more) for path, why in found.items()}
     sentences = (*driver.untrusted, *[f"{path} is left out: {why}" for path, why in left_out.items()])
-    # Those that libraries read.
     texts = [(name, root.read(f"{proc.DRIVER}/{name}")) for name in ("params", "version", "registry")]
     return DriverInventory(
         driver_version=version,
@@ -123,7 +122,6 @@ def _cuda_of(version: str) -> str:
 
 
 def missing(gpus: tuple[Gpu, ...], mig_devices: tuple[MigDevice, ...]) -> tuple[str, ...]:
-    """A sentence for each fact about a GPU or a MIG device that only NVML knows and that is missing."""
     unlisted = ", ".join([str(gpu.nvml_index) for gpu in gpus if not gpu.compute_capability])
     unnamed = len([device for device in mig_devices if device.uuid is None])
     of_gpus = (f"compute capability and brand of GPU {unlisted}: {_REFRESH}",) if unlisted else ()

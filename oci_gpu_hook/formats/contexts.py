@@ -51,7 +51,6 @@ class Context(NamedTuple):
 
     @property
     def clearance(self) -> Level | None:
-        """The highest level: what a process may reach."""
         return self.low if self.high is None else self.high
 
 

@@ -103,7 +103,6 @@ def program(rules: Iterable[DeviceRule]) -> bytes:
 
 
 def _load_request() -> bytes:
-    """Load the request's type and access, major and minor into their registers."""
     places = ((_REQUEST, _ACCESS_TYPE), (_REQUEST_MAJOR, _MAJOR), (_REQUEST_MINOR, _MINOR))
     return b"".join([insn(_LDX_W, register, _CTX, offset) for register, offset in places])
 
@@ -130,7 +129,6 @@ def _deny_any(rule: DeviceRule) -> bytes:
 
 
 def _masked_request(mask: int) -> bytes:
-    """Put the request's type and access, ANDed with `mask`, into the scratch register."""
     return insn(_MOV32_X, _SCRATCH, _REQUEST) + insn(_AND32_K, _SCRATCH, immediate=mask)
 
 
@@ -140,12 +138,10 @@ def _if_equal(register: int, value: int | None, body: bytes) -> bytes:
 
 
 def _verdict(value: int) -> bytes:
-    """Return `value`: 1 allows the request, 0 denies it."""
     return insn(_MOV32_K, _R0, immediate=value) + insn(_EXIT)
 
 
 def _access(rule: DeviceRule) -> int:
-    """The rule's access as the kernel's bits."""
     return sum([bit for letter, bit in _ACCESS.items() if letter in rule.access])
 
 

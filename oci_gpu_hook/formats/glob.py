@@ -14,7 +14,6 @@ _SPECIAL = frozenset("*?[")
 
 
 def is_pattern(text: str) -> bool:
-    """Whether `text` stands for other names than itself."""
     return not _SPECIAL.isdisjoint(text)
 
 
@@ -56,7 +55,6 @@ def expanded(pattern: str, names: Callable[[str], list[str]], most: int) -> list
 
 
 def _parts(pattern: str) -> list[str]:
-    """The pattern's stars, question marks, brackets and single letters, in order."""
     found = []
     at = 0
     while at < len(pattern):

@@ -120,7 +120,6 @@ def _uint32(value: int) -> Value:
 
 
 def _string(text: str) -> Value:
-    """A STRING or OBJECT_PATH."""
     encoded = text.encode()
     return 4, _uint32(len(encoded))[1] + encoded + b"\0"
 
@@ -178,7 +177,6 @@ def first_answer(data: bytes) -> tuple[BusAnswer | None, bytes]:
 
 
 def _fields(data: bytes, end: int) -> dict[int, str | int]:
-    """The header fields by code."""
     found: dict[int, str | int] = {}
     at = _FIXED_HEADER
     while at < end:
@@ -199,7 +197,6 @@ def _fields(data: bytes, end: int) -> dict[int, str | int]:
 
 
 def _string_at(data: bytes, at: int) -> tuple[str, int]:
-    """The string at `at`, and where it ends."""
     end = at + 4 + _uint32_at(data, at)
     return data[at + 4 : end].decode(errors="replace"), end + 1
 

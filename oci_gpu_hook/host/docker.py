@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What dockerd itself asks for, by its own record of the container: ``docker run --gpus``, and Swarm's resources.
 
-For ``--gpus`` dockerd adds a prestart hook to config.json and appends NVIDIA_VISIBLE_DEVICES to process.env.  Its place
-there does not prove that, as an image's own variable can be last.  The record does: dockerd writes it when the
-container is created, and no image can.
+For ``--gpus`` dockerd adds a prestart hook to config.json and appends NVIDIA_VISIBLE_DEVICES to process.env.  An
+image's own variable can be last there, too.  The record proves it: dockerd writes it when the container is created.
 
 A Swarm task has its resources in variables behind those of its service; those of its image follow, but for names that
 are taken.  So what is not the image's own was set by Swarm, or by the service's author.  Reads only.

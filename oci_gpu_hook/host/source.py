@@ -35,8 +35,7 @@ class UntrustedError(OSError):
 
 
 def open_source(root_fd: int, path: str, owner: int | None = 0, roots: Container[int] | None = None) -> int:
-    """An O_PATH descriptor of `path` below the folder open at `root_fd`, which is the host's root; UntrustedError,
-    OSError.
+    """An O_PATH descriptor of `path` below the host's root, open at `root_fd`; UntrustedError, OSError.
 
     owner: a user whose own things count in a sticky folder beside root's, None for every user; roots: the users who
     count as root, if more than root itself do.

@@ -41,7 +41,6 @@ def of_nvidia(found: DriverInventory) -> Meanings:
 
 
 def of_vendor(found: VendorState) -> Meanings:
-    """The nodes of those of another vendor's devices that have an address on PCI."""
     addresses = [(next((name for name in it.names if bus_id(name)), ""), it) for it in found.devices]
     return {node.path: address for address, it in addresses if address for node, _ in it.nodes}
 

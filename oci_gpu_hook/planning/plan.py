@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from oci_gpu_hook.request.parse import Request
     from oci_gpu_hook.vendors.vendorhost import VendorState
 
-    # Device nodes, each with its reason.
     Reasoned = tuple[tuple[DeviceNode, str], ...]
 
 # Devices that are held: the key of each, by which leases and health know it, and a name that a request can use.
@@ -67,8 +66,7 @@ class Share(NamedTuple):
     """What one driver gives.
 
     giver: whose it is, for people; folder: its own in the container, "" for none; operations: all but nodes, that
-    folder and ld.so.cache; texts: files of the folder, each by its name below it, and its content; holds: see
-    `Provision`.
+    folder and ld.so.cache; texts: files of the folder, each by its name below it, and its content.
     """
 
     giver: str

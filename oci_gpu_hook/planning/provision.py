@@ -205,7 +205,6 @@ def _links(layout: Layout, nodes: Reasoned, inventory: DriverInventory) -> list[
 
 
 def _proc_driver(request: Request, selected: selection.Selection, inventory: DriverInventory) -> list[Tmpfs | Mount]:
-    # Paths below it, each with its reason.
     folders = {f"gpus/{gpu.proc}": f"GPU {gpu.nvml_index}: asked for as {selector}" for gpu, selector in selected.gpus}
     managed = [name for name, asked in zip(MIG_MANAGEMENT, (request.mig_config, request.mig_monitor)) if asked]
     files = {} if managed else _mig_files(selected)

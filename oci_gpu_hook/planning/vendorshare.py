@@ -37,7 +37,6 @@ def share(layout: Layout, request: VendorRequest, found: VendorState, process_ty
         raise DriverError(f"{inventory.file} requires what this host lacks: {lacking[0]}{more}", hint)
     devices = (of_nodes if request.source == "cdi" else selected)(request.devices, found)
     driver_folder = provision.FOLDER if flag == VISIBLE_DEVICES else f"{FOLDER}/{flag}"
-    # Each node once, with its first reason.
     nodes = {node: f"{flag}, {group}: every request" for node, group in found.common}
     for device, name in devices:
         for node, group in device.nodes:

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A container's image, Kubernetes namespace, pod and name, if its engine provably says them.  Pure.
 
-Engines pass on annotations of a pod's author, and podman before 4.6 those of an image's manifest.  One counts if its
-engine is known by the container's id, which neither can predict: CRI-O writes it into an annotation, containerd and
-podman name the bundle's folder after it.
+Engines pass on annotations of a pod's author, and podman before 4.6 those of an image's manifest.  One counts if the
+engine is known by the container's id, which neither can predict: CRI-O annotates it, the others' bundles have its name.
 """
 
 from __future__ import annotations
@@ -30,9 +29,7 @@ _OF_TASKS = {f"{TASKS}/k8s.io": CONTAINERD, f"{TASKS}/moby": DOCKER}
 
 
 class EngineSays(NamedTuple):
-    """What is known, else ""; unsaid: which of "image" and "namespace" is not; pod, name: Kubernetes' names.  podman
-    has no namespaces.
-    """
+    """What is known, else ""; unsaid: which of "image" and "namespace" is not; pod, name: Kubernetes' names."""
 
     image: str
     namespace: str

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 # The kernel's own list of device numbers, devices.txt: below 254 they are GPUs.
 _NVIDIA_MAJOR = 195
 _MOST_GPU_MINOR = 253
-# Nodes of MIG and DRM devices.
 BESIDE_GPUS = ("/dev/nvidia-caps/", "/dev/dri/")
 
 # Each variable takes some hundred bytes here, and each mount and rule some microseconds: no engine writes so many.
@@ -32,7 +31,6 @@ _MOST_MOUNTS = 1 << 13
 _MOST_RULES = 1 << 12
 # (uid_t)-1, which is nobody's (credentials(7)).
 _INVALID_ID = (1 << 32) - 1
-# A part's type, as an error names it.
 _KINDS: dict[type, str] = {dict: "an object", list: "a list", str: "a string"}
 
 

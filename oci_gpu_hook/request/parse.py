@@ -34,12 +34,12 @@ class Request(NamedTuple):
 
     source: ``env``, ``swarm``, ``mounts``, ``annotations``, ``cli`` for nvidia-container-cli's words; or `devices` are
     paths of nodes: ``cdi``, if the engine has injected them by a CDI spec of ours, ``devices``, if the user of an old
-    image gave them to it. devices: else canonical, in the order given: ``all``, ``none`` (driver files, no GPU),
-    ``any:2`` or ``any:2:1g.10gb`` (which the node replaces), each alone; an index; ``GPU-<uuid>`` in lower case after
-    the dash; ``00000000:07:00.0``; ``0:1``, ``MIG-<uuid>`` and ``MIG-GPU-<uuid>/1/0`` for MIG devices. imex_channels:
-    ``all`` alone, or decimal numbers; features: names of `FEATURES`. jetpack_all: whether a Jetson gives the files of
-    all its CSV files, and not of the base ones alone. vendors: of other vendors; if that is all, `devices` and
-    `capabilities` are empty.
+    image gave them to it.
+    devices: else canonical, in the order given: ``all``, ``none`` (driver files, no GPU), ``any:2`` or
+    ``any:2:1g.10gb`` (which the node replaces), each alone; an index; ``GPU-<uuid>`` in lower case after the dash;
+    ``00000000:07:00.0``; ``0:1``, ``MIG-<uuid>`` and ``MIG-GPU-<uuid>/1/0`` for MIG devices.
+    imex_channels: ``all`` alone, or decimal numbers; features: names of `FEATURES`; vendors: of other vendors; if that
+    is all, `devices` and `capabilities` are empty.
     """
 
     source: str

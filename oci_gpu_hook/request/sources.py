@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where a container names its devices: environment, swarm resources, volume mounts, annotations.  Pure.
 
-Decides which of these places has precedence, and which are accepted: another is not read.  Must not know what a name
-means.
+Decides which of these places has precedence, and which are accepted: another is not read.
 """
 
 from __future__ import annotations
@@ -133,8 +132,7 @@ def _swarm_variables(settings: Settings, flag: str) -> list[str]:
 
 
 def named(inputs: Inputs, settings: Settings, notes: list[str]) -> Names:
-    """The names of NVIDIA's devices in the first place that has any: accepted mounts, then annotations, then variables.
-    """
+    """NVIDIA's devices in the first place that names any: accepted mounts, then annotations, then variables."""
     if settings.accept_volume_mounts:
         mounted = _in_mounts(inputs.mounts, notes)
         if mounted.devices or mounted.imex_channels or mounted.features:

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a container asks of other vendors than NVIDIA: ``OCI_AMD=0`` and its like become `VendorRequest`s.  Pure.
 
-A vendor's file says which variable and which kind of CDI devices ask for its hardware.  Must not know what the host
-has.
+A vendor's file says which variable and which kind of CDI devices ask for its hardware.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@
 hooks.d/oci-gpu-runtime starts this before it becomes the real runtime, with the words CONFIG REGISTRATION LOG: where
 config.json lies, what registers the hook, and the runtime's log, which is "" if none is named.
 
-config.json is spliced: what this module does not know of stays as its engine wrote it.  Must not decide whether the
-container gets a GPU: the hook does.
+config.json is spliced: what this module does not know of stays as its engine wrote it.  The hook decides, not this.
 """
 
 from __future__ import annotations
@@ -38,7 +37,6 @@ def main() -> NoReturn:
         add_hook(config, registration)
     except Exception as err:
         code = failure(err, config, log)
-    # As a hook stage does: see __main__.
     posix._exit(code)
 
 

@@ -2,8 +2,7 @@
 """The resources that an engine sets for a container that runs (``update``), without the devices that it knows of.
 
 containerd writes the device rules of config.json into each update.  runc passes over them.  crun puts them in force
-again, and denies the devices that the hook has allowed.  So these rules are left out; others are what somebody wants
-now.
+again, and denies the devices that the hook has allowed.  So these are left out; others are what somebody wants now.
 
 hooks.d/oci-gpu-runtime starts this before it becomes the real runtime, with the words CONFIG RESOURCES LOG: crun's copy
 of config.json, the file with the resources, ``-`` for stdin, and the runtime's log, "" for none.  The resources go to

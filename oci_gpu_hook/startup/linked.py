@@ -116,7 +116,6 @@ def prepare() -> None:
 
 
 def run() -> "NoReturn":
-    """The program, as the entry script starts it."""
     prepare()
     from oci_gpu_hook.__main__ import main
 

@@ -13,7 +13,6 @@ from oci_gpu_hook.kernel.filetypes import is_character_device, is_regular
 
 NVIDIA, TEGRA, WSL = "nvidia", "tegra", "wsl"
 
-# For people, as NVIDIA and Microsoft call them.
 NAMES = {NVIDIA: "NVIDIA's driver", TEGRA: "Jetson (Tegra)", WSL: "WSL 2"}
 
 # What a container gets that does not ask for all: since JetPack 5 the images have CUDA, cuDNN and TensorRT themselves.

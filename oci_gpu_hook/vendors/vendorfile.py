@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A vendor's file: JSON in, `Vendor` out, or one sentence that names the key that is wrong.
+"""A vendor's file: JSON in, `Vendor` out, or one sentence that names the key that is wrong.  Pure.
 
 The form is oci-decorator's with more keys: oci-gpu-hook-vendors(5) describes it, and
 packaging/vendors/vendor.schema.json says it to editors.  All of a file is checked, groups that no request gets too.
-Must not look at the host.
 """
 
 from __future__ import annotations
@@ -51,7 +50,6 @@ def parse_vendor(data: bytes, path: str) -> Vendor:
     try:
         document = jsontext.loads(data, unique=True)
     except ValueError as err:
-        # json says the character too, which helps less than the line.
         line, said = getattr(err, "lineno", 0), getattr(err, "msg", "")
         fault = f"line {line}: {said[:1].lower()}{said[1:]}" if line else str(err)
         fault = "it is not UTF-8 text" if isinstance(err, UnicodeDecodeError) else fault

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 _BY_NUMBER = "/sys/dev/char"
 PCI = "/sys/bus/pci/devices"
 _UDEV = "/run/udev/data"
-# Many small drivers share the major 10: each has a minor.
 _MISC_DEVICES = "/proc/misc"
 # A host with 16 GPUs has a hundred nodes of theirs.
 _MOST_NODES = 4096

@@ -24,10 +24,9 @@ if TYPE_CHECKING:
     See = Callable[[str], object]
 
 # See `inventory.HEADING`.
-HEADING = b"oci-gpu-hook vendors f527697c\n"
+HEADING = b"oci-gpu-hook vendors f03437f7\n"
 PREFIX = "vendor."
 
-# In bytes: the largest file of a vendor that is read.
 LARGEST_FILE = 1 << 20
 
 
@@ -36,8 +35,7 @@ class DevicePattern(NamedTuple):
 
     path: a glob below /dev, "" for any; major: the driver's name in /proc/devices; pci: ``1002`` or ``1d0f:7064``, in
     lower case; each: whether a request can name it, else every request gets it; name: the file in the device's folder
-    in sysfs that has one more name for it; required: whether a request fails if the host has none; group: of the
-    vendor's.
+    in sysfs that has one more name for it; required: whether a request fails if the host has none.
     """
 
     path: str = ""
@@ -62,8 +60,6 @@ class Item(NamedTuple):
 
 
 class Link(NamedTuple):
-    """A symbolic link in the container: where it lies, and its text."""
-
     path: str
     to: str
 
@@ -110,8 +106,7 @@ class VendorInventory(NamedTuple):
     """What a host has of one vendor's; what is not said here, see `Vendor`.
 
     cached: libraries in folders that are mounted, which only need a place in ld.so.cache; lacking: a sentence for each
-    thing that must be there and is not; absent: what may be missing and is; faults: a sentence for each thing that is
-    left out.
+    thing that must be there and is not; absent: what may be missing and is; faults: of what is left out.
     """
 
     file: str
@@ -141,7 +136,6 @@ def way(root: HostRoot, path: str) -> Identity:
 
 
 def identity(root: HostRoot, path: str) -> Identity:
-    """What tells one state of a file or folder from another; None if there is nothing."""
     status = root.stat(path)
     return None if status is None else (status.st_dev, status.st_ino, status.st_ctime_ns)
 

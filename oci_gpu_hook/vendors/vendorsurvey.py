@@ -44,7 +44,6 @@ class Survey:
         self._absent: dict[str, None] = {}
         self._lacking: dict[str, None] = {}
         self._faults: dict[str, None] = {}
-        # By their paths in the container.
         self._files: dict[str, DriverFile] = {}
         self._libraries: dict[tuple[str, str], Library] = {}
         self._links: dict[str, Link] = {}
