@@ -14,8 +14,6 @@ from oci_gpu_hook.request.state import ENGINE_HINT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from oci_gpu_hook.formats.scopeunit import ScopeUnit
 
 _CGROUP_ROOT = "/sys/fs/cgroup"
@@ -95,10 +93,9 @@ def levels(path: str, top: str) -> list[str]:
     return found
 
 
-def lines(data: bytes) -> Iterator[str]:
+def lines(data: bytes) -> list[str]:
     """The lines of one of the kernel's files.  Only a newline ends a line, unlike in str.splitlines."""
-    for line in data.split(b"\n")[:-1]:
-        yield line.decode(errors="surrogateescape")
+    return data.decode(errors="surrogateescape").split("\n")[:-1]
 
 
 def is_unified(path: str) -> bool:

@@ -17,7 +17,7 @@ SAVED = f"{saved.FOLDER}/{FILE}"
 
 # Before the stamp and the inventory, see `saved.save`.  The number is made of the sources that say what is saved
 # (tests/unit/test_headings.py): what another version has saved is not read.
-HEADING = b"oci-gpu-hook inventory 54423fb5\n"
+HEADING = b"oci-gpu-hook inventory 16287b89\n"
 
 # In `DriverInventory.unknown`: what NVML said was true when it was asked, and only NVML knows whether it still is.
 MAY_BE_MADE_AGAIN = "whether MIG devices were created again since NVML named them: run 'oci-gpu-hook inventory refresh'"
@@ -168,10 +168,7 @@ def with_nodes(
     gpus: tuple[Gpu, ...] | None = None,
     mps: tuple[str, int] = nodes.MPS,
 ) -> DriverInventory:
-    """The inventory with device nodes and sockets as they are now; families: of `nodes.FAMILIES`.
-
-    channels: the requested IMEX channels; gpus: those whose nodes are needed, None for all; mps: see `nodes.ipc_paths`.
-    """
+    """The inventory with device nodes and sockets as they are now; gpus: those whose nodes are needed, None for all."""
     gpus = inventory.gpus if gpus is None else gpus
     devices = nodes.devices(root, gpus)
     if families:

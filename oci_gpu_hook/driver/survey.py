@@ -98,9 +98,7 @@ def list_gpus(root: HostRoot) -> tuple[Gpu, ...]:
 
 
 def mig_devices(root: HostRoot, gpus: tuple[Gpu, ...]) -> tuple[MigDevice, ...]:
-    """Every compute instance of `gpus`, sorted by GPU, GPU instance and compute instance; NVML alone knows their names.
-
-    /proc shows the instances and what opens each (NVIDIA's MIG user guide, "Device Nodes and Capabilities").
+    """Every compute instance, sorted (NVIDIA's MIG user guide, "Device Nodes and Capabilities"); NVML knows its names.
     """
     parents = {f"gpu{gpu.minor}": gpu for gpu in gpus}
     found = []

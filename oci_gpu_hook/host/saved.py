@@ -47,10 +47,7 @@ class LockedError(ApplyError):
 
 
 def open_folder(root: HostRoot, *, make: bool = False) -> int:
-    """A descriptor of the folder; OSError if it is missing, or if others may put files into it.
-
-    make: as after an installation nothing else makes it until the next boot.
-    """
+    """A descriptor of the folder; OSError if it is missing and not to be made, or if others may put files into it."""
     if make:
         path = f"{root.path.rstrip('/')}{FOLDER}"
         try:
@@ -67,9 +64,8 @@ def open_folder(root: HostRoot, *, make: bool = False) -> int:
 
 
 def lock(root: HostRoot, name: str, seconds: float = LOCK_SECONDS) -> int:
-    """A descriptor; until it is closed no other process has one.  Missing files and folders are made.
-
-    OSError as `open_folder`; LockedError if another process has it for so long.
+    """A descriptor; until it is closed no other process has one.  OSError as `open_folder`; LockedError after
+    `seconds`.
     """
     with closing(open_folder(root, make=True)) as folder:
         flags = posix.O_RDWR | posix.O_CREAT | posix.O_NOFOLLOW | posix.O_NONBLOCK | posix.O_CLOEXEC

@@ -77,9 +77,7 @@ def files(path: str | None, root: str = "") -> list[str]:
 
 
 def read_settings(path: str | None, state: State | None, root: str = "") -> Settings:
-    """The settings for a container, None for what stands in no section; path, root: see `files`.
-
-    ConfigError if a file cannot be read or understood; RequestError for an image or a namespace that is none.
+    """The settings for a container, None for what stands in no section; ConfigError, RequestError; root: see `files`.
     """
     names, defaults = files(path, root), Settings()
     if not names:

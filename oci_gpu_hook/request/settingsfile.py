@@ -179,10 +179,7 @@ def decisive(lines: list[Setting], image: str = "", namespace: str = "", caller:
 def _of_unmatched(
     lines: list[Setting], unmatched: Container[str], decided: dict[str, Setting], values: dict[str, object]
 ) -> dict[str, object]:
-    """The strictest value of each field that lines of the `unmatched` scopes could set.
-
-    decided: the lines that decide, of those known to be the container's; values: their result.
-    """
+    """The strictest value of each field that lines of the `unmatched` scopes could set; values: of `decided`."""
     possible: dict[str, dict[tuple[str, str], object]] = {}
     for line in lines:
         known = decided[line.field].scope if line.field in decided else ""

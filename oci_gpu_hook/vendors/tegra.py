@@ -113,10 +113,7 @@ def parse_csv(data: bytes, path: str) -> tuple[dict[tuple[str, str], str], list[
 
 
 def release(root: HostRoot) -> str:
-    """The release of Jetson Linux, such as ``36.4.3``; "" if it is not said.
-
-    ``# R36 (release), REVISION: 4.3, GCID: 38968081, BOARD: generic, ...``
-    """
+    """Such as ``36.4.3``; "" if it is not said, as in ``# R36 (release), REVISION: 4.3, GCID: 38968081, ...``."""
     line = (root.read(TEGRA_RELEASE) or b"").partition(b"\n")[0].decode("ascii", "replace")
     major = line.lstrip("# ").partition(" ")[0][1:]
     revision = line.partition("REVISION:")[2].partition(",")[0].strip()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     See = Callable[[str], object]
 
 # See `inventory.HEADING`.
-HEADING = b"oci-gpu-hook vendors f03437f7\n"
+HEADING = b"oci-gpu-hook vendors 42dee723\n"
 PREFIX = "vendor."
 
 LARGEST_FILE = 1 << 20
