@@ -107,7 +107,6 @@ class Question:
         self._known: tuple[KnownVendor, ...] | None = None
 
     def may_ask(self) -> bool:
-        """Whether anything asks, whatever the administrator accepts; swarm resources apart, which only he names."""
         if sources.may_ask(self.inputs):
             return True
         if not sources.may_name_vendor(self.inputs):
@@ -117,7 +116,6 @@ class Question:
         return vendorrequest.asks(self.inputs, self._vendors())
 
     def settings(self) -> Settings:
-        """The settings that hold for this container; ConfigError and RequestError as `settings.read_settings`."""
         found = settings.read_settings(self.options.config, self.state)
         if "image" not in found.unmatched:
             return found

@@ -121,8 +121,8 @@ def _hosts(id: int) -> str:
 
 
 def _session(top: str, hosts: str) -> str:
-    """The folder around the root's mount point `top`, if it is a tmpfs that the caller has made for the container, as
-    Apptainer's is, of which its own /dev is a folder.  "" if that cannot be proved.
+    """The tmpfs around the root's mount point `top` that the caller has made, as Apptainer's; "" if that cannot be
+    proved.
     """
     folder = top.rpartition("/")[0]
     there = _lie_at(posix.open("/", _FOLDER), (folder,)) if folder and hosts else []

@@ -238,7 +238,6 @@ def _of_own_version(name: str, listed: list[tuple[str, frozenset[str]]]) -> list
 
 
 def _library_folders(driver: Driver, bits: int) -> list[str]:
-    """Where the driver's libraries may lie: the folders in the ld.so.cache, then the distributions' usual ones."""
     usual = ["/usr/lib64", "/usr/lib64/nvidia", "/usr/lib", "/lib64"]
     debian = f"/usr/lib/{ldcache.MULTIARCH.get(posix.uname().machine, '')}"
     if bits == 32:

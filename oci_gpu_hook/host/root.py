@@ -113,7 +113,6 @@ class HostRoot:
         return self.text("/proc/sys/kernel/random/boot_id").strip()
 
     def names(self, path: str) -> list[str]:
-        """The names in a directory, sorted; none if there is no directory."""
         return sorted(self._of(path, posix.O_RDONLY | posix.O_DIRECTORY, posix.listdir) or ())
 
     def inodes(self, path: str) -> list[tuple[str, int]]:

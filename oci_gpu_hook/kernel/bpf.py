@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The commands, constants and structs of bpf(2) that device programs on cgroups need.
 
-Each function is named as its command, and takes and returns file descriptors, as the wrappers in `syscalls` do.
-Numbers and layouts are from linux/bpf.h; a test compares them with those of the C compiler.  Must not know what a
-program does, nor decide which program replaces another.
+Each function is named as its command.  Numbers and layouts are from linux/bpf.h; a test compares them with those of the
+C compiler.  Must not know what a program does, nor decide which program replaces another.
 """
 
 from __future__ import annotations

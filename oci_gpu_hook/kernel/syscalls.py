@@ -222,8 +222,8 @@ def address_of(memory: bytearray) -> int:
 def function_of(library: str, name: str) -> Callable[..., int]:
     """A function of a shared library, for a program of its own; OSError, AttributeError if there is none.
 
-    It takes words of 64 bits, numbers and addresses, and gives a C int.  On x86_64 and aarch64 each argument has a
-    register or a stack slot of 64 bits, of which a function that wants a C int takes the lower half.
+    It takes words of 64 bits, numbers and addresses: on x86_64 and aarch64 each has a register or a stack slot of 64
+    bits, of which a function that wants a C int takes the lower half.
     """
     import ctypes
 
@@ -357,8 +357,7 @@ def connect(path: str, seconds: int) -> int:
 
 
 def mount_of(fd: int) -> tuple[int, bool]:
-    """statx(2): the id of the mount that `fd` is open on (the first field of its mountinfo line), and whether `fd` is
-    that mount's root (STATX_MNT_ID and STATX_ATTR_MOUNT_ROOT, Linux 5.8).  Asks no server, as `known_of`."""
+    """statx(2): the id of the mount that `fd` is open on, and whether `fd` is its root (Linux 5.8).  Asks no server."""
     _call("statx", fd, fd, b"", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_MNT_ID, _STATX_REFERENCE)
     return word(_STATX, 18), bool(word(_STATX, 1) & STATX_ATTR_MOUNT_ROOT)
 

@@ -33,10 +33,9 @@ def decide(
     spec: Spec | None = None,
     caches: bool = True,
 ) -> Plan:
-    """The plan for a bundle.
+    """The plan for a bundle; spec: the CDI spec of ours that has started the hook; caches: see `Layout`.
 
     Without a `process` the container does not exist yet: what only its process tells is taken from config.json.
-    spec: the CDI spec of ours that has started the hook; caches: see `Layout`.
     """
     device_cgroup = devicecgroup.find(process, id)
     scope = devicecgroup.scope_of(device_cgroup.top)

@@ -26,7 +26,7 @@ _LEFT_ALONE = {
 def decide(
     mounts: tuple[ipc.IpcMount, ...], mount_label: str, process_label: str, settings: Settings, *, required: bool
 ) -> Labels:
-    """What must be labelled for a container with these labels in config.json; `required`: whether it asks for a GPU."""
+    """required: whether the container asks for a GPU."""
     label = wanted(mount_label, process_label)
     if label is None:
         return Labels("", (), ("the engine gives this container no SELinux label: none is set",))

@@ -71,8 +71,8 @@ def check(
 ) -> None:
     """DriverError unless each node that the engine has made is still the device that the spec means by it.
 
-    given: path and number of each, None where the runtime looks it up; nodes: as the driver has them now; has_names:
-    whether NVML's names of MIG devices must be known, which a rootless engine may not read.
+    given: path and number of each, None where the runtime looks it up; has_names: whether NVML's names of MIG devices
+    must be known, which a rootless engine may not read.
     """
     numbers = {node.path: [node.major, node.minor] for node in nodes}
     for path, *number in given:

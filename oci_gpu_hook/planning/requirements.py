@@ -26,8 +26,7 @@ _MOST_SHOWN = 100
 def check(expressions: tuple[str, ...], driver: str, cuda: str, gpus: tuple[tuple[str, str], ...]) -> None:
     """RequestError if an expression is malformed, or none of its alternatives holds for one of the GPUs.
 
-    A fact that is "" is unknown.  gpus: compute capability (``9.0``) and brand of each selected GPU, MIG devices'
-    parents included; two of them may meet two alternatives.
+    A fact that is "" is unknown.  gpus: compute capability (``9.0``) and brand of each; two may meet two alternatives.
     """
     host = {"cuda": cuda, "driver": driver}
     each = [{**host, "arch": arch, "brand": brand} for arch, brand in dict.fromkeys(gpus)] or [host]

@@ -38,7 +38,8 @@ def bundle_of(state: State) -> str:
     words, folders = _command_line(), ["/"]
     if state.id in words:
         folders += [_option(words, "--bundle", "-b"), f"{_option(words, '--root') or _STATE_FOLDER}/{state.id}"]
-    return next((folder for folder in folders if folder.startswith("/") and _has_config(folder)), "")
+    there = [it for it in folders if it.startswith("/") and posix.access(f"{it}/config.json", posix.F_OK)]
+    return there[0] if there else ""
 
 
 def tell(said: str) -> None:
@@ -77,10 +78,6 @@ def _option(words: list[str], *names: str) -> str:
         if name in names:
             return value if equals else following
     return ""
-
-
-def _has_config(folder: str) -> bool:
-    return posix.access(f"{folder}/config.json", posix.F_OK)
 
 
 def end_log(log: str, line: str) -> None:

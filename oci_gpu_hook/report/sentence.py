@@ -40,7 +40,6 @@ def line(sentence: str) -> str:
 
 
 def _place(error: BaseException) -> str:
-    """The file and line where the error was raised, in brackets; "" if that is not known."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -64,7 +64,6 @@ def parse_vendors(
 
 
 def asks(inputs: Inputs, known: tuple[KnownVendor, ...]) -> bool:
-    """Whether anything asks for one of these vendors, whatever the administrator accepts; swarm resources apart."""
     named = [_named(inputs, vendor).devices for vendor in known]
     return any([names and not sources.is_void(names) for names in named])
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which platform a host is: NVIDIA's driver, a Jetson (Tegra) or WSL 2.
+"""Which platform a host is: NVIDIA's driver, a Jetson (Tegra) or WSL 2.  Reads only.
 
-The last two have no GPU below /proc/driver/nvidia/gpus; a start asks here only if there is none.  The proofs are
-those of NVIDIA's toolkit (go-nvlib, HasTegraFiles and HasDXCore), but that no library is loaded.  Reads only.
+The last two have no GPU below /proc/driver/nvidia/gpus.  The proofs are those of NVIDIA's toolkit (go-nvlib,
+HasTegraFiles and HasDXCore), but that no library is loaded.
 """
 
 from __future__ import annotations

@@ -208,7 +208,6 @@ def refusal(root: HostRoot, path: str, status: posix.stat_result, majors: dict[s
 
 
 def _paths(root: HostRoot, pattern: DevicePattern, majors: dict[str, int]) -> list[str]:
-    """Paths below /dev that may be meant: by the pattern's own path, else what the kernel calls each number."""
     if pattern.path:
         return glob.expanded(pattern.path, root.names, _MOST_NODES)
     major = f"{majors.get(pattern.major, -1)}:" if pattern.major else ""
