@@ -38,13 +38,15 @@ def merge(tree: Tree, path: str, configuration: str, folders: tuple[str, ...], o
     data = None if found is None or is_left_out else _read(found)
     is_file = found is None or data is not None
     try:
-        merged = ldcache.merge(data, ours, below)
+        wanted = ldcache.wanted(data, ours, below)
+        merged = ldcache.merge(data, wanted, below)
     except ldcache.MalformedCache:
         # glibc may read more than we do.
-        merged, is_file = ldcache.merge(None, ours), False
+        wanted = ldcache.wanted(None, ours, below)
+        merged, is_file = ldcache.merge(None, wanted), False
     if merged != data:
         _put(tree, path, folders[0], merged, data, is_file=is_file)
-    searched = [entry.path.rpartition(b"/")[0] for entry in ours if entry.path.startswith(below)]
+    searched = [entry.path.rpartition(b"/")[0] for entry in wanted if entry.path.startswith(below)]
     note = _tell_ldconfig(tree, configuration, folders[0], tuple(dict.fromkeys(searched)))
     return f"{path} lies in a volume or in procfs, and what it lists is left out" if is_left_out else note
 

@@ -194,6 +194,7 @@ def _vendor_document(found: VendorState, hardware: str) -> dict[str, Any]:
         **{name: getattr(what, name) for name in ("flag", "kind", "file", "version")},
         "hardware": hardware,
         **_document(found),
+        "needed": what.needed,
         "sockets": [path for path, _ in found.sockets],
         "environment": dict(what.environment),
         "selinux": {"type": what.selinux_type, "boolean": what.selinux_boolean},
@@ -217,6 +218,7 @@ def _vendor_text(found: VendorState) -> list[str]:
     said += [f"SELinux: a container's process must be of type {what.selinux_type}"] if what.selinux_type else []
     said += [f"SELinux: the boolean {what.selinux_boolean} must be on"] if what.selinux_boolean else []
     said += [f"required: {sentence}" for sentence in found.lacking()]
+    said += [f"needed, where an image has none: {', '.join([it.soname for it in what.needed])}"] if what.needed else []
     absent = (*found.absent, *what.absent)
     said += [f"may be missing, and is: {', '.join(absent)}"] if absent else []
     kind = f" ({what.kind})" if what.kind else ""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The word size, the machine and the SONAME of an ELF file (System V ABI, chapters 4 and 5; elf(5)).
+"""The word size, the machine, the SONAME and the needs of an ELF file (System V ABI, chapters 4 and 5; elf(5)).
 
-A library may have hundreds of MB: only headers, the dynamic section and one string are read.  Section headers are not,
-because stripping may remove them.  Must not be imported by a start that has a saved inventory.
+A library may have hundreds of MB: only headers, the dynamic section and a few strings are read.  Section headers are
+not, because stripping may remove them.  Must not be imported by a start that has a saved inventory.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ from oci_gpu_hook.record import NamedTuple
 _MOST_SEGMENTS = 512
 _LARGEST_DYNAMIC = 1 << 20
 _LONGEST_NAME = 255
+_MOST_NEEDED = 512
 
 _MAGIC = b"\x7fELF"
 _HEADER_SIZE = 64  # of 64-bit files; 52 of 32-bit ones
 _PT_LOAD = 1
 _PT_DYNAMIC = 2
 _DT_NULL = 0
+_DT_NEEDED = 1
 _DT_STRTAB = 5
 _DT_SONAME = 14
 
@@ -55,8 +57,24 @@ def identity_of(root: HostRoot, path: str) -> Identity | None:
         return None
 
 
+def needs_of(root: HostRoot, path: str) -> list[str]:
+    """The names of the libraries that the file at `path` in a root needs; none for what is no such file."""
+    try:
+        with closing(root.open(path, posix.O_RDONLY | posix.O_NONBLOCK)) as fd:
+            return [name.decode() for name in _parsed(fd, _DT_NEEDED, _MOST_NEEDED)[2]]
+    except (ValueError, OSError):
+        return []
+
+
 def identify(fd: int) -> Identity:
     """The identity of the file open at `fd`, whose position does not change; ValueError, or OSError as pread(2)."""
+    # Of several SONAMEs the last counts, as in glibc.
+    bits, machine, names = _parsed(fd, _DT_SONAME, 1)
+    return Identity(bits, machine, b"".join(names).decode("utf-8", "surrogateescape") or None)
+
+
+def _parsed(fd: int, tag: int, most: int) -> tuple[int, int, list[bytes]]:
+    """Word size, e_machine, and the names in the last entries with this tag."""
     head = posix.pread(fd, _HEADER_SIZE, 0)
     if not head.startswith(_MAGIC) or len(head) <= 5 or head[4] not in _LAYOUTS or head[5] not in _BYTE_ORDERS:
         raise ValueError("no ELF file, or of an unknown class")
@@ -67,32 +85,34 @@ def identify(fd: int) -> Identity:
     machine, offset, entry_size, count = header.unpack_from(head)
     if count and (entry_size != segment.size or count > _MOST_SEGMENTS):
         raise ValueError("program headers that make no sense")
-    name = _soname(fd, [*segment.iter_unpack(exactly(fd, offset, count * segment.size))], dynamic)
-    return Identity(bits, machine, name.decode("utf-8", "surrogateescape") or None)
+    segments = [*segment.iter_unpack(exactly(fd, offset, count * segment.size))]
+    return bits, machine, _names(fd, segments, dynamic, tag, most)
 
 
-def _soname(fd: int, segments: list[tuple[int, int, int, int]], entry: Struct) -> bytes:
-    """The SONAME (DT_SONAME), b"" for none; segments: type, offset in the file, address and size of each.
-
-    DT_STRTAB is an address: the segment that is loaded there says where in the file the name is.
-    """
-    found: dict[int, int] = {}
+def _names(fd: int, segments: list[tuple[int, int, int, int]], entry: Struct, wanted: int, most: int) -> list[bytes]:
+    """The names in entries with the tag `wanted`; segments: type, offset in the file, address and size of each."""
+    values: list[int] = []
+    table = 0
     for _, offset, _, size in [segment for segment in segments if segment[0] == _PT_DYNAMIC][-1:]:
         if size > _LARGEST_DYNAMIC:
             raise ValueError("a dynamic section that makes no sense")
-        # Of several entries of one tag the last counts, as in glibc.
         for tag, value in entry.iter_unpack(exactly(fd, offset, size - size % entry.size)):
             if tag == _DT_NULL:
                 break
-            found[tag] = value
-    if _DT_SONAME not in found:
-        return b""
-    address = found.get(_DT_STRTAB, 0) + found[_DT_SONAME]
+            if tag == _DT_STRTAB:
+                table = value
+            elif tag == wanted:
+                values.append(value)
+    return [_name(fd, segments, table + value) for value in values[-most:]]
+
+
+def _name(fd: int, segments: list[tuple[int, int, int, int]], address: int) -> bytes:
+    """The file's name at an address: the segment that is loaded there says where in the file it is."""
     for kind, offset, start, size in segments:
         within = address - start
         if kind == _PT_LOAD and 0 <= within < size:
             name, end, _ = exactly(fd, offset + within, min(size - within, _LONGEST_NAME + 1)).partition(b"\0")
             if not end or b"/" in name or name in (b".", b".."):
-                raise ValueError("the SONAME is not a file name")
+                raise ValueError("the name is not a file name")
             return name
-    raise ValueError("the SONAME lies outside of what is loaded")
+    raise ValueError("the name lies outside of what is loaded")

@@ -113,12 +113,13 @@ class Table(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One library of ours; flags: of `FLAGS`."""
+    """One library of ours; flags: of `FLAGS`; spare: for an image that has none of this name."""
 
     soname: bytes
     path: bytes
     flags: int
     osversion: int = 0
+    spare: bool = False
 
 
 def parse_cache(data: bytes) -> Table:
@@ -145,6 +146,19 @@ def paths_of(data: bytes, sonames: Collection[bytes]) -> list[bytes]:
     table = parse_cache(data)
     rows = [row for row, name in enumerate(table.names) if name in sonames]
     return [table.path(row) for row in rows[:_MOST_PATHS]]
+
+
+def wanted(data: bytes | None, ours: tuple[Entry, ...], folders: tuple[bytes, ...]) -> tuple[Entry, ...]:
+    """`ours` without the spare ones of whose names the cache `data` has one outside of `folders`; MalformedCache.
+
+    Without a cache none of these is wanted: the loader would find ours before the image's in its own folders.
+    """
+    spare = {(it.soname, it.flags) for it in ours if it.spare and data}
+    if spare and data:
+        table = parse_cache(data)
+        kinds = [(row, kind) for row, kind in enumerate(zip(table.names, table.column(0))) if kind in spare]
+        spare.difference_update([kind for row, kind in kinds if not table.path(row).startswith(folders)])
+    return tuple([it for it in ours if not it.spare or (it.soname, it.flags) in spare])
 
 
 def _read_new(data: bytes, start: int) -> Table:
@@ -248,7 +262,7 @@ def merge(data: bytes | None, ours: Iterable[Entry], folders: tuple[bytes, ...] 
     """
     theirs = parse_cache(data) if data else Table(b"", 0, b"", [], ())
     versions: dict[tuple[bytes, bytes, int], int] = {}
-    for soname, path, flags, version in ours:
+    for soname, path, flags, version, _ in ours:
         versions.setdefault((soname, path, flags), version)
     listed = _entries(theirs, folders)
     stale = [row for row, entry in enumerate(listed) if entry[1].startswith(folders)]

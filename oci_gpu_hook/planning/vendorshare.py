@@ -47,18 +47,22 @@ def share(layout: Layout, request: VendorRequest, found: VendorState, process_ty
         if (folder := provision.folder_of(layout, library, driver_folder))
     ]
     cached = [(library, library.folder, "") for library in inventory.cached]
+    # Each in a folder of its own, as the image's ldconfig must list none that it has itself.
+    own = provision.own_folder(layout, driver_folder)
+    needed = [(it, f"{own}/needed/{it.file}", f"{flag}: if the image has none") for it in inventory.needed if own]
     mounts = []
     for file in inventory.files:
         reason = f"{'folder' if file.folder else 'file'}: {flag}, {file.capabilities[0]}"
         # Programs lie anywhere, and a folder may hold some.
         mounts.append(Mount(file.path, file.target, provision.READ_ONLY, False, reason, file.folder))
     operations: tuple[Operation, ...] = (
-        *provision.library_mounts(placed),
+        *provision.library_mounts([*placed, *needed]),
         *mounts,
         *[Service(path, path, 0, required=False, reason=f"socket: {flag}, {group}") for path, group in found.sockets],
         *[Symlink(link.path, link.to, False, f"link: {flag}") for link in inventory.links],
     )
-    entries, notes = provision.cache_entries([*placed, *cached]), _notes(request, found, process_type)
+    spare = [entry._replace(spare=True) for entry in provision.cache_entries(needed)]
+    entries, notes = (*provision.cache_entries([*placed, *cached]), *spare), _notes(request, found, process_type)
     holds = tuple([(key(flag, device), device.names[0]) for device, _ in devices])
     driver_folder = provision.own_folder(layout, driver_folder) if entries else ""
     return Share(inventory.file, driver_folder, tuple(nodes.items()), operations, entries, notes, holds=holds)

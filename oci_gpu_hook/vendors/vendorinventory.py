@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     See = Callable[[str], object]
 
 # See `inventory.HEADING`.
-HEADING = b"oci-gpu-hook vendors 42dee723\n"
+HEADING = b"oci-gpu-hook vendors ff71f08c\n"
 PREFIX = "vendor."
 
 LARGEST_FILE = 1 << 20
@@ -105,8 +105,9 @@ class Vendor(NamedTuple):
 class VendorInventory(NamedTuple):
     """What a host has of one vendor's; what is not said here, see `Vendor`.
 
-    cached: libraries in folders that are mounted, which only need a place in ld.so.cache; lacking: a sentence for each
-    thing that must be there and is not; absent: what may be missing and is; faults: of what is left out.
+    cached: libraries in folders that are mounted, which only need a place in ld.so.cache; needed: the host's own that
+    others need, for an image that has none of the name; lacking: a sentence for each thing that must be there and is
+    not; absent: what may be missing and is; faults: of what is left out.
     """
 
     file: str
@@ -116,6 +117,7 @@ class VendorInventory(NamedTuple):
     patterns: tuple[DevicePattern, ...] = ()
     libraries: tuple[Library, ...] = ()
     cached: tuple[Library, ...] = ()
+    needed: tuple[Library, ...] = ()
     files: tuple[DriverFile, ...] = ()
     sockets: tuple[tuple[str, str], ...] = ()
     links: tuple[Link, ...] = ()
@@ -140,7 +142,8 @@ def identity(root: HostRoot, path: str) -> Identity:
     return None if status is None else (status.st_dev, status.st_ino, status.st_ctime_ns)
 
 
-_INNER = {"patterns": DevicePattern, "libraries": Library, "cached": Library, "files": DriverFile, "links": Link}
+_LIBRARIES = dict.fromkeys(("libraries", "cached", "needed"), Library)
+_INNER = {"patterns": DevicePattern, "files": DriverFile, "links": Link, **_LIBRARIES}
 
 
 def read_saved(root: HostRoot, name: str, file: str) -> VendorInventory | None:

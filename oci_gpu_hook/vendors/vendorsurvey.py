@@ -9,25 +9,33 @@ from __future__ import annotations
 
 import posix
 
-from oci_gpu_hook.driver import elf
+from oci_gpu_hook.driver import elf, proc
 from oci_gpu_hook.driver.inventory import DriverFile, Library
 from oci_gpu_hook.errors import ConfigError, quoted
 from oci_gpu_hook.formats import glob, ldcache
 from oci_gpu_hook.host import contents, saved
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_folder
+from oci_gpu_hook.request.words import VISIBLE_DEVICES
 from oci_gpu_hook.vendors import allowed
-from oci_gpu_hook.vendors.vendorinventory import HEADING, PREFIX, Link, VendorInventory, identity, way
+from oci_gpu_hook.vendors.vendorinventory import HEADING, PREFIX, Group, Item, Link, VendorInventory, identity, way
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from oci_gpu_hook.vendors.vendorinventory import Group, Identity, Item, Vendor, Version
+    from oci_gpu_hook.vendors.vendorinventory import Identity, Vendor, Version
 
 _MOST_LINKS = 40
 # For one vendor's file; a saved inventory holds some thousands.
 _MOST_FILES = 4096
 # How many files of one folder are watched, and how many that are left out are named.
 _MOST_WATCHED, _MOST_TOLD = 2048, 16
+# LLVM needs some ten, a program with windows some hundred.
+_MOST_NEEDED = 256
+# Libraries that every image of such programs has: its own fit its C library, and the host's might not.
+_BASE = (
+    *("ld-linux", "libc.so.", "libm.so.", "libmvec.so.", "libdl.so.", "libpthread.so.", "librt.so.", "libutil.so."),
+    *("libresolv.so.", "libanl.so.", "libgcc_s.so.", "libstdc++.so.", "libz.so."),
+)
 # What an inventory says as its vendor says it.
 _SAME = ("file", "flag", "kind", "environment", "kernel", "modules", "selinux_type", "selinux_boolean")
 
@@ -68,7 +76,11 @@ class Survey:
                 for path in self._existing(item, version):
                     self._add_library(group, item, path)
         mounted = {file.target: file.path for file in self._files.values() if file.folder}
-        libraries = self._libraries.values()
+        own = {*self._libraries}
+        # A Jetson's lists are whole, and so is what Windows shows to WSL.
+        if vendor.flag != VISIBLE_DEVICES:
+            self._add_needed()
+        libraries = [it for key, it in self._libraries.items() if key in own]
         cached = [it for it in libraries if it.folder and self._is_within(f"{it.folder}/{it.file}", it.path, mounted)]
         files = [file for file in self._files.values() if not self._is_within(file.target, file.path, mounted)]
         return VendorInventory(
@@ -77,6 +89,7 @@ class Survey:
             patterns=tuple([it._replace(group=group.name) for group in vendor.groups for it in group.devices]),
             libraries=tuple([it for it in libraries if it not in cached]),
             cached=tuple(cached),
+            needed=tuple([it for key, it in self._libraries.items() if key not in own]),
             # What is mounted as a library at the same place is not mounted twice.
             files=tuple([it for it in files if (it.path, it.target.rpartition("/")[0]) not in self._libraries]),
             sockets=tuple([(path, group.name) for group in vendor.groups for path in group.sockets]),
@@ -218,6 +231,41 @@ class Survey:
         new = Library(real, file, soname, (file, soname), flags, 64, "", (group.name,), item.target)
         known = self._libraries.get((real, item.target), new)
         self._libraries[real, item.target] = known._replace(names=tuple(dict.fromkeys([*known.names, name])))
+
+    def _add_needed(self) -> None:
+        """Add what the libraries and the programs need of the host's, and what these need in turn."""
+        waiting = [(it.path, it.capabilities[0]) for it in self._libraries.values()]
+        waiting += [(it.path, it.capabilities[0]) for it in self._files.values() if not it.folder]
+        known = {name for it in self._libraries.values() for name in (*it.names, it.soname)}
+        most = len(known) + _MOST_NEEDED
+        while waiting and len(known) < most:
+            path, group = waiting.pop()
+            for name in elf.needs_of(self._root, path):
+                if name in known or name.startswith(_BASE) or not name.isprintable():
+                    continue
+                known.add(name)
+                place = self._place_of(name, path.rpartition("/")[0])
+                if not place:
+                    self._faults[f"the host's {path} needs {name}, which the host does not have"] = None
+                for it in self._existing(Item(place), "") if place else ():
+                    self._add_library(Group(group), Item(it), it)
+                    waiting.append((self._root.real(it), group))
+
+    def _place_of(self, name: str, beside: str) -> str:
+        """Where the host's loader finds a library that a file in the folder `beside` needs; "" for nowhere."""
+        self._see(proc.LD_SO_CACHE)
+        try:
+            cached = ldcache.paths_of(self._root.read(proc.LD_SO_CACHE) or b"", (name.encode(),))
+        except ldcache.MalformedCache:
+            cached = []
+        # What lies there is for some processors, and has a twin for all.
+        plain = [path.decode(errors="replace") for path in cached if b"/glibc-hwcaps/" not in path]
+        # A vendor's own folder is named in its libraries.
+        for path in (f"{beside}/{name}", *plain):
+            found = elf.identity_of(self._root, path)
+            if found and ldcache.FLAGS.get((found.machine, found.bits)) == self._flags:
+                return path
+        return ""
 
     def _is_within(self, target: str, source: str, mounted: dict[str, str]) -> bool:
         """Whether `source` is at `target` anyway, as a folder above that is mounted holds it there."""

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Puts NVIDIA's and AMD's user space, as Debian packages it, into a folder: FOLDER/535, FOLDER/tesla-470 and FOLDER/rocm.
-# Nothing is installed.
+# FOLDER/intel has Intel's, with LLVM and clang.  Nothing is installed.
 #
 #   tests/driver/fetch.sh FOLDER
 #
@@ -50,4 +50,7 @@ for set in 535 tesla-470; do
     (cd "$folder/$set" && apt get download $(cat "$scratch/$set") $beside)
 done
 (cd "$folder/rocm" && apt get download rocminfo libhsa-runtime64-1 libhsakmt1 librocm-smi64-1 libdrm-amdgpu1 libelf1)
+mkdir -p "$folder/intel"
+(cd "$folder/intel" && apt get download intel-opencl-icd libigc1 libigdfcl1 libigdgmm12 libopencl-clang14 libllvmspirvlib14 \
+    libllvm14 libclang-cpp14)
 touch "$folder/whole"

@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oci_gpu_hook.driver.elf import Identity, identify
+from oci_gpu_hook.driver.elf import Identity, identify, needs_of
+from oci_gpu_hook.host.root import HostRoot
 from tests.unit import hosts
 from tests.unit.examples import examples
 
@@ -52,6 +53,19 @@ def test_word_size_machine_and_soname_are_read(bits: int, order: str, machine: i
 def test_a_file_without_a_soname_has_none() -> None:
     assert identified(elf(tags=((5, 0x11000),))) == Identity(64, 62, None)
     assert identified(elf(tags=((14, 0), (5, 0x11000)))) == Identity(64, 62, None)
+
+
+def test_the_libraries_that_a_file_needs_are_read(tmp_path: Path) -> None:
+    strings = b"\0libLLVM-14.so.1\0libc.so.6\0a/b\0"
+    tags = ((1, 1), (14, 17), (1, 17), (5, 0x11000), (0, 0), (1, 1))
+    for name, data in (
+        ("whole", elf(strings, tags=tags)),
+        ("odd", elf(strings, tags=(*tags[:4], (1, 27)))),
+        ("no", b"x"),
+    ):
+        (tmp_path / name).write_bytes(data)
+    found = {name: needs_of(HostRoot(str(tmp_path)), f"/{name}") for name in ("whole", "odd", "no", "absent")}
+    assert found == {"whole": ["libLLVM-14.so.1", "libc.so.6"], "odd": [], "no": [], "absent": []}
 
 
 def test_what_follows_the_end_of_the_dynamic_section_does_not_count() -> None:

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.request.sources import Inputs
@@ -186,6 +187,64 @@ def test_what_is_required_and_missing_is_told_apart(tree: Path) -> None:
     group = Group("g", files=(Item("/opt/a", required=True), Item("/opt/b")))
     seen = found(tree, Vendor(FILE, "OCI_ACME", (group,)))
     assert (seen.lacking, seen.absent) == (("/opt/a is missing",), ("/opt/b",))
+
+
+# What is needed of the host's.
+
+
+def plant_needing(tree: Path, path: str, *needed: str) -> None:
+    """A library without a SONAME that needs others."""
+    strings, tags = b"\0", [(5, 0x11000)]
+    for name in needed:
+        tags.append((1, len(strings)))
+        strings += name.encode() + b"\0"
+    plant(tree, path, elf_file(strings, MACHINES[os.uname().machine], tags=tuple(tags)))
+
+
+def plant_cached(tree: Path, *paths: str) -> None:
+    flags = ldcache.NATIVE_FLAGS[os.uname().machine]
+    rows = [ldcache.Entry(path.rpartition("/")[2].encode(), path.encode(), flags) for path in paths]
+    plant(tree, "/etc/ld.so.cache", ldcache.merge(None, rows))
+
+
+def test_what_libraries_and_programs_need_of_the_host_is_found_and_what_that_needs(tree: Path) -> None:
+    plant_needing(tree, "/opt/acme/lib/libacme.so.1", "libllvm.so.1", "libc.so.6", "libown.so", "libacme2.so.1")
+    plant_needing(tree, "/opt/acme/lib/libacme2.so.1", "libacme.so.1")
+    plant_needing(tree, "/opt/acme/lib/libown.so")
+    plant_needing(tree, "/usr/bin/acme-smi", "libedit.so.2", "libstdc++.so.6")
+    plant_needing(tree, "/usr/lib/llvm/libllvm.so.1", "libedit.so.2", "libgone.so.1")
+    plant_needing(tree, "/usr/lib64/libedit.so.2", "libllvm.so.1")
+    # For some processors alone.
+    variant = "/usr/lib64/glibc-hwcaps/v3/libedit.so.2"
+    plant_needing(tree, variant)
+    plant_cached(tree, "/usr/lib/llvm/libllvm.so.1", variant, "/usr/lib64/libedit.so.2", "/usr/lib64/libstdc++.so.6")
+    said = vendor("/opt/acme/lib/libacme*", files=("/usr/bin/acme-smi",))
+    seen = again(tree, said)
+    assert seen is not None
+    # A vendor's own library lies beside its others, and no cache has it.
+    needed = {"/usr/lib/llvm/libllvm.so.1", "/usr/lib64/libedit.so.2", "/opt/acme/lib/libown.so"}
+    assert {it.path for it in seen.needed} == needed
+    assert [it.file for it in seen.libraries] == ["libacme.so.1", "libacme2.so.1"]
+    assert seen.faults == ("the host's /usr/lib/llvm/libllvm.so.1 needs libgone.so.1, which the host does not have",)
+    plant_cached(tree, "/usr/lib64/libedit.so.2")
+    assert vendorinventory.read_saved(HostRoot(str(tree)), "OCI_ACME", FILE) is None
+    # A Jetson's lists are whole.
+    assert found(tree, said._replace(flag="NVIDIA_VISIBLE_DEVICES")).needed == ()
+
+
+def test_what_is_needed_and_others_could_have_made_is_left_out(tree: Path) -> None:
+    plant_needing(tree, "/opt/acme/libacme.so.1", "libx.so.1")
+    plant_needing(tree, "/srv/lib/libx.so.1")
+    plant_cached(tree, "/srv/lib/libx.so.1")
+    seen = found(tree, vendor("/opt/acme/libacme.so.1"))
+    assert seen.needed == () and "/srv/lib/libx.so.1 is left out" in seen.faults[0]
+
+
+def test_what_needs_very_many_ends(tree: Path) -> None:
+    names = [f"lib{number}.so" for number in range(400)]
+    for name, following in zip(names, names[1:]):
+        plant_needing(tree, f"/opt/acme/{name}", following)
+    assert len(found(tree, vendor(f"/opt/acme/{names[0]}")).needed) == 256
 
 
 # The saved inventory.

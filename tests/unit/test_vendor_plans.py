@@ -120,6 +120,19 @@ def test_libraries_go_to_the_vendors_folder_and_the_rest_to_its_own_place() -> N
     assert [item.required for item in operations if isinstance(item, Mount)] == [True, False]
 
 
+def test_what_is_needed_of_the_hosts_is_there_for_an_image_that_has_none() -> None:
+    host = HOST._replace(inventory=INVENTORY._replace(needed=(library("libllvm", at="/usr/lib64"),)))
+    given = share("all", host=host)
+    place = "/usr/local/oci-gpu-hook/OCI_ACME/needed/libllvm.so.1.2"
+    mounts = {item.source: item.target for item in given.operations if isinstance(item, Mount)}
+    assert mounts["/usr/lib64/libllvm.so.1.2"] == f"{place}/libllvm.so.1.2"
+    spare = {entry.path.decode(): entry.spare for entry in given.entries}
+    assert spare == {"/usr/local/oci-gpu-hook/OCI_ACME/lib64/libacme.so.1": False, f"{place}/libllvm.so.1": True}
+    # Nothing of the image's is covered where no cache is read.
+    musl = vendorshare.share(LAYOUT._replace(library_folder="/usr/lib", loader=MUSL), request("all"), host)
+    assert "/usr/lib64/libllvm.so.1.2" not in [item.source for item in musl.operations if isinstance(item, Mount)]
+
+
 def test_with_musl_libraries_go_to_the_loaders_folder() -> None:
     given = vendorshare.share(LAYOUT._replace(library_folder="/usr/lib", loader=MUSL), request("all"), HOST)
     assert given.folder == ""

@@ -147,7 +147,7 @@ def _libraries(wanted: dict[str, bool], seen: Seen, restart: Remedy) -> Finding:
 
 
 def _cache(caches: list[LdCache], seen: Seen, restart: Remedy) -> Finding:
-    wanted = [soname for item in caches for soname, _ in item.entries()]
+    wanted = [it.soname.decode() for item in caches for it in item.libraries if not it.spare]
     missing = [name for name in wanted if name not in (seen.cached or ())]
     if not wanted:
         return passed("ld.so.cache", "its loader reads none, or needs none")
