@@ -195,6 +195,7 @@ def _vendor_document(found: VendorState, hardware: str) -> dict[str, Any]:
         "hardware": hardware,
         **_document(found),
         "needed": what.needed,
+        "unclaimed": found.unclaimed,
         "sockets": [path for path, _ in found.sockets],
         "environment": dict(what.environment),
         "selinux": {"type": what.selinux_type, "boolean": what.selinux_boolean},
@@ -218,6 +219,7 @@ def _vendor_text(found: VendorState) -> list[str]:
     said += [f"SELinux: a container's process must be of type {what.selinux_type}"] if what.selinux_type else []
     said += [f"SELinux: the boolean {what.selinux_boolean} must be on"] if what.selinux_boolean else []
     said += [f"required: {sentence}" for sentence in found.lacking()]
+    said += [f"of no device: {', '.join(found.unclaimed)}"] if found.unclaimed else []
     said += [f"needed, where an image has none: {', '.join([it.soname for it in what.needed])}"] if what.needed else []
     absent = (*found.absent, *what.absent)
     said += [f"may be missing, and is: {', '.join(absent)}"] if absent else []

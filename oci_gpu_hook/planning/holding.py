@@ -263,4 +263,6 @@ def _of_vendor(host: HostRoot, request: VendorRequest) -> list[Candidate]:
     from oci_gpu_hook.vendors import folders, vendorhost
 
     found = vendorhost.vendor_state(host, folders.vendor_inventory(host, request.flag, request.file))
-    return [Candidate(vendorshare.key(request.flag, it), it.names[0]) for it in found.devices]
+    named = [(vendorshare.key(request.flag, it), it.names[0]) for it in found.devices]
+    # A device of another class, such as a neural processor beside GPUs, has no index.
+    return [Candidate(key, name) for key, name in named if name.isdecimal()]

@@ -23,6 +23,7 @@ from oci_gpu_hook.request.words import MIG_MANAGEMENT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from oci_gpu_hook.driver.nodes import DeviceLink
     from oci_gpu_hook.operations import Operation
     from oci_gpu_hook.planning.plan import Reasoned
 
@@ -55,7 +56,7 @@ def of_nvidia(layout: Layout, request: Request, selected: selection.Selection, i
     files, texts = file_operations(request, inventory, folder, layout.xorg_folder)
     services, untrusted = _services(request, inventory)
     operations = (
-        *_links(layout, nodes, inventory),
+        *links(layout, nodes, inventory.links),
         *library_mounts(libraries),
         *_for_other_loaders(layout, folder),
         *(_fixed_names(layout, libraries) if folder else ()),
@@ -192,14 +193,14 @@ def _devices(layout: Layout, nodes: Reasoned) -> list[Device]:
     ]
 
 
-def _links(layout: Layout, nodes: Reasoned, inventory: DriverInventory) -> list[Symlink]:
+def links(layout: Layout, nodes: Reasoned, found: tuple[DeviceLink, ...]) -> list[Symlink]:
     """The links by PCI address to the DRM nodes of `nodes`: programs find a GPU's node by them."""
     if layout.dev_is_hosts:
         return []
     paths = {node.path for node, _ in nodes}
     return [
         Symlink(link.path, link.to, False, f"name by PCI address of {link.node}")
-        for link in inventory.links
+        for link in found
         if link.node in paths
     ]
 

@@ -60,6 +60,7 @@ def share(layout: Layout, request: VendorRequest, found: VendorState, process_ty
         *mounts,
         *[Service(path, path, 0, required=False, reason=f"socket: {flag}, {group}") for path, group in found.sockets],
         *[Symlink(link.path, link.to, False, f"link: {flag}") for link in inventory.links],
+        *provision.links(layout, tuple(nodes.items()), found.links),
     )
     spare = [entry._replace(spare=True) for entry in provision.cache_entries(needed)]
     entries, notes = (*provision.cache_entries([*placed, *cached]), *spare), _notes(request, found, process_type)

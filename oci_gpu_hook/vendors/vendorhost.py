@@ -10,7 +10,7 @@ from __future__ import annotations
 import posix
 
 from oci_gpu_hook.driver import nodes, proc
-from oci_gpu_hook.driver.nodes import DeviceNode
+from oci_gpu_hook.driver.nodes import DeviceLink, DeviceNode
 from oci_gpu_hook.formats import glob
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_character_device, is_socket
@@ -25,10 +25,16 @@ if TYPE_CHECKING:
 
     from oci_gpu_hook.vendors.vendorinventory import Identity, See, Vendor
 
+    # A node, its group, its class in sysfs, its PCI function's address and its further name, "" for none.
+    Match = tuple[DeviceNode, str, str, str, str]
+
 # The kernel's own index of character devices, by their numbers (Documentation/ABI/stable/sysfs-dev).
 _BY_NUMBER = "/sys/dev/char"
 PCI = "/sys/bus/pci/devices"
 _UDEV = "/run/udev/data"
+_BY_PATH = "/dev/dri/by-path"
+# amdgpu says there which of its nodes are in use (Linux, drivers/gpu/drm/amd/amdkfd/kfd_topology.c).
+_TOPOLOGY = "/sys/devices/virtual/kfd/kfd/topology/nodes"
 _MISC_DEVICES = "/proc/misc"
 # A host with 16 GPUs has a hundred nodes of theirs.
 _MOST_NODES = 4096
@@ -36,7 +42,7 @@ _MOST_DIGITS = 9
 
 
 class VendorDevice(NamedTuple):
-    """A device that a request can name; each node with its group."""
+    """A device that a request can name, first by its index if it has one; each node with its group."""
 
     names: tuple[str, ...]
     nodes: tuple[tuple[DeviceNode, str], ...]
@@ -47,7 +53,8 @@ class VendorState(NamedTuple):
 
     common: the nodes that every request gets; unmet: a sentence for each thing that the kernel lacks; unmatched,
     absent: the device patterns without a node, those that are required and the others; faults: the inventory's, and a
-    sentence for each socket that others than root could have made.
+    sentence for each socket that others than root could have made; links: further names of nodes; unclaimed: nodes
+    with such a name that are of no device.
     """
 
     inventory: VendorInventory
@@ -58,6 +65,8 @@ class VendorState(NamedTuple):
     unmatched: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
     faults: tuple[str, ...] = ()
+    links: tuple[DeviceLink, ...] = ()
+    unclaimed: tuple[str, ...] = ()
 
     def nodes(self) -> tuple[DeviceNode, ...]:
         return tuple([node for node, _ in (*self.common, *[pair for it in self.devices for pair in it.nodes])])
@@ -86,37 +95,55 @@ def saved_or_new(root: HostRoot, name: str, file: str, describe: Callable[[See],
 def vendor_state(root: HostRoot, inventory: VendorInventory) -> VendorState:
     """What is there now; devices in the order of their PCI addresses, or of their names if they have none."""
     majors = proc.character_majors(root)
-    # Names and nodes of each device, used as sets that keep their order.
-    found: dict[tuple[object, ...], tuple[dict[str, None], dict[tuple[DeviceNode, str], None]]] = {}
+    single: list[Match] = []
     common: dict[tuple[DeviceNode, str], None] = {}
     unmatched: list[str] = []
     absent: list[str] = []
+    others: dict[str, None] = {}
     for pattern in inventory.patterns:
-        matching, refused = _matching(root, pattern, majors)
+        matching, refused, unfit = _matching(root, pattern, majors)
+        others.update(dict.fromkeys(unfit))
         if not matching:
             shown = f"{_written(pattern)} (not given: {refused})" if refused else _written(pattern)
             (unmatched if pattern.required else absent).append(shown)
-        for node, address in matching:
-            if not pattern.each:
-                common[node, pattern.group] = None
-                continue
-            name = root.text(f"{_BY_NUMBER}/{node.major}:{node.minor}/{pattern.name}").strip() if pattern.name else ""
-            names, nodes_of = found.setdefault(_key(node, address, name), ({}, {}))
-            names.update(dict.fromkeys([word for word in (address, name, node.path.rpartition("/")[2]) if word]))
-            nodes_of[node, pattern.group] = None
-    ordered = [found[key] for key in sorted(found)]
-    devices = [VendorDevice((str(index), *names), tuple(of_it)) for index, (names, of_it) in enumerate(ordered)]
+        if pattern.each:
+            single += matching
+        else:
+            common.update(dict.fromkeys([(node, group) for node, group, *_ in matching]))
+    claimed = {node.path for node, _ in common} | {it[0].path for it in single}
     sockets, faults = _sockets(root, inventory)
     return VendorState(
         inventory,
-        tuple(devices),
+        _devices(single),
         tuple(common),
         sockets,
         _unmet(root, inventory),
         tuple(unmatched),
         tuple(dict.fromkeys(absent)),
         (*inventory.faults, *faults),
+        _links(root) if claimed else (),
+        tuple([path for path in others if path not in claimed]),
     )
+
+
+def _devices(matching: list[Match]) -> tuple[VendorDevice, ...]:
+    """The devices that these nodes are of; indices count those of the first one's class."""
+    # Class, and names and nodes of each device, used as sets that keep their order.
+    found: dict[tuple[object, ...], tuple[str, dict[str, None], dict[tuple[DeviceNode, str], None]]] = {}
+    for node, group, kind, address, name in matching:
+        _, names, nodes_of = found.setdefault(_key(node, address, name), (kind, {}, {}))
+        names.update(dict.fromkeys([word for word in (address, name, node.path.rpartition("/")[2]) if word]))
+        nodes_of[node, group] = None
+    first = matching[0][2] if matching else ""
+    ordered = enumerate(sorted(found, key=lambda key: (found[key][0] != first, key)))
+    indexed = [([str(index)] if found[key][0] == first else [], found[key]) for index, key in ordered]
+    return tuple([VendorDevice((*index, *names), tuple(of_it)) for index, (_, names, of_it) in indexed])
+
+
+def _links(root: HostRoot) -> tuple[DeviceLink, ...]:
+    """The host's names of DRM nodes by the places of their devices."""
+    texts = [(path, root.link(path)) for path in [f"{_BY_PATH}/{name}" for name in root.names(_BY_PATH)]]
+    return tuple([DeviceLink(path, text, text.replace("..", "/dev/dri", 1)) for path, text in texts if text])
 
 
 def _sockets(root: HostRoot, inventory: VendorInventory) -> tuple[tuple[tuple[str, str], ...], list[str]]:
@@ -171,26 +198,48 @@ def _written(pattern: DevicePattern) -> str:
     return " ".join(words)
 
 
-def _matching(
-    root: HostRoot, pattern: DevicePattern, majors: dict[str, int]
-) -> tuple[list[tuple[DeviceNode, str]], str]:
-    """The nodes that a pattern means, each with its PCI address, "" for none; and why another one is not given."""
-    found, refused = [], ""
+def _matching(root: HostRoot, pattern: DevicePattern, majors: dict[str, int]) -> tuple[list[Match], str, list[str]]:
+    """The nodes that a pattern means, why another is not given, and those of its path that no PCI vendor has."""
+    found, refused, others = [], "", []
+    partitions: dict[int, str] | None = None
     for path in _paths(root, pattern, majors):
         status = root.stat(path)
         if status is None:
             continue
         major, minor = posix.major(status.st_rdev), posix.minor(status.st_rdev)
-        why = refusal(root, path, status, majors)
-        refused = why or refused
-        if why or (pattern.major and majors.get(pattern.major) != major):
+        if why := refusal(root, path, status, majors):
+            refused = why
             continue
-        link = root.link(f"{_BY_NUMBER}/{major}:{minor}") or ""
+        place = f"{_BY_NUMBER}/{major}:{minor}"
+        *above, device, kind, _ = (root.link(place) or "//").split("/")
         # The PCI function that a device in sysfs belongs to is the last one in the path.
-        address = next(filter(bus_id, reversed(link.split("/"))), "")
-        if _fits(root, pattern, f"{major}:{minor}", address):
-            found.append((nodes.device(root, path, major, minor), address))
-    return found, refused
+        own = address = next(filter(bus_id, [device, *reversed(above)]), "")
+        name = root.text(f"{place}/{pattern.name}").strip() if pattern.name else ""
+        if not own and pattern.pci and kind == "drm":
+            partitions = _partitions(root) if partitions is None else partitions
+            address, name = partitions.get(minor, ""), name or device
+        is_its = not pattern.major or majors.get(pattern.major) == major
+        if is_its and _fits(root, pattern, f"{major}:{minor}", address):
+            found.append((nodes.device(root, path, major, minor), pattern.group, kind, address, name))
+        elif not (own and pattern.pci):
+            others.append(path)
+    return found, refused, others
+
+
+def _partitions(root: HostRoot) -> dict[int, str]:
+    """The PCI addresses of amdgpu's render nodes that are in use, by their minors.
+
+    Those of a GPU's second and further partitions hang on no bus, and are there for partitions that are not.
+    """
+    found = {}
+    for name in root.names(_TOPOLOGY):
+        rows = [line.split() for line in root.text(f"{_TOPOLOGY}/{name}/properties").splitlines()]
+        said = {row[0]: int(row[1]) for row in rows if len(row) == 2 and len(row[1]) < 20 and row[1].isdecimal()}
+        minor, place = said.get("drm_render_minor", 0), said.get("location_id", 0)
+        # A processor has no render node.  A function's number may be the partition's.
+        if minor:
+            found[minor] = f"{said.get('domain', 0):04x}:{place >> 8 & 0xFF:02x}:{place >> 3 & 0x1F:02x}.0"
+    return found
 
 
 def refusal(root: HostRoot, path: str, status: posix.stat_result, majors: dict[str, int]) -> str:
@@ -232,7 +281,7 @@ def _key(node: DeviceNode, address: str, name: str) -> tuple[object, ...]:
     with one number are one device: hl0 and hl_controlD0.
     """
     if address:
-        return (0, bus_id(address), name)
+        return (0, bus_id(address), len(name), name)
     folder, _, file = node.path.rpartition("/")
     called = name or file
     digits = called[len(called.rstrip("0123456789")) :]

@@ -77,8 +77,9 @@ SHIPPED = {
     "intel": Shipped(
         "OCI_INTEL",
         {
-            "0": {"/dev/accel/accel0"},
-            "1,0000:b5:00.0": {_dri(130), _dri(131)},
+            # Indices count the GPUs, though the other's address is the lowest.
+            "0": {_dri(130)},
+            "accel0,0000:b5:00.0": {"/dev/accel/accel0", _dri(131)},
             "renderD131": {_dri(131)},
             "all": {"/dev/accel/accel0", _dri(130), _dri(131)},
         },
@@ -138,6 +139,31 @@ def test_a_container_has_what_it_asks_for_of_a_vendor(installed: Installed, bund
         seen.has_exactly(*nodes)
         _check(shipped, seen, nodes)
         _check_root(each.bundle.rootfs, each.before, seen)
+
+
+def test_each_partition_of_a_gpu_is_a_device(installed: Installed, bundle: Maker) -> None:
+    """Also those whose nodes hang on no bus; nodes of partitions that are not there are no devices'."""
+    partitions = [*range(128, 138)]
+    asked = {
+        "all": partitions,
+        # GPU by GPU: the first has eight.
+        "1,8": [129, 136],
+        "amdgpu_xcp_7,0000:05:00.0": [137, 128],
+        "renderD135": [135],
+    }
+    made = [bundle("debian").asks(None, OCI_AMD=names) for names in asked]
+    links = "echo /dev/dri/by-path/*"
+    how: dict[str, Any] = {**ALL, "vendors": ("mi300",)}
+    for each, numbers in zip(attempt(installed, *made, commands=links, **how), asked.values()):
+        each.seen().has_exactly("/dev/kfd", *map(_dri, numbers))
+        if numbers == [129, 136]:
+            names = ("pci-0000:15:00.0", "platform-amdgpu_xcp_0")
+            assert each.seen().printed.split() == [f"/dev/dri/by-path/{name}-render" for name in names]
+    said = refused(installed, bundle("debian").asks(None, OCI_AMD="renderD138"), **how)
+    assert "unknown device 'renderD138' of OCI_AMD: this host has 10: " in said
+    show = "oci-gpu-hook inventory refresh >&2; oci-gpu-hook doctor; oci-gpu-hook info"
+    seen = on_node(installed, show, description="none", vendors=("mi300",)).out
+    assert "10 devices, 1 node of every request" in seen and "6 nodes with such a name, of no device" in seen, seen
 
 
 @pytest.mark.parametrize("name", ["amd", "rdma"])

@@ -381,6 +381,53 @@ def test_devices_of_one_function_are_told_apart_by_what_sysfs_calls_them(tree: P
 
 
 @needs_root
+def test_each_partition_that_is_in_use_is_a_device_of_its_gpus(tree: Path) -> None:
+    """Its node hangs on no bus: the driver says which GPU's it is, and which nodes are no partition's."""
+    for number, place in enumerate(("pci0000:00/0000:05:00.0", *[f"platform/amdgpu_xcp_{it}" for it in range(8, 12)])):
+        node(tree, f"/dev/dri/renderD{128 + number}", 226, 128 + number, f"{place}/drm/renderD{128 + number}")
+    node(tree, "/dev/dri/card0", 226, 0, "platform/display.0/drm/card0")
+    pci(tree, "0000:05:00.0", "1002", "74a1")
+    rows = ((0, 0, 0), (128, 0x500, 0), (130, 0x502, 0), (131, 3 << 28 | 0x500, 0), (129, 0x501, 1))
+    for number, (minor, location, domain) in enumerate(rows):
+        text = f"domain {domain}\nlocation_id {location}\ndrm_render_minor {minor}\nunique_id {1 << 64}\nodd\nx y\n"
+        plant(tree, f"/sys/devices/virtual/kfd/kfd/topology/nodes/{number}/properties", text)
+    seen = look(tree, DevicePattern("/dev/dri/*", pci=("1002",), each=True))
+    assert [device.names for device in seen.devices] == [
+        ("0", "0000:05:00.0", "renderD128"),
+        ("1", "0000:05:00.0", "amdgpu_xcp_9", "renderD130"),
+        ("2", "0000:05:00.0", "amdgpu_xcp_10", "renderD131"),
+    ]
+    # Of a GPU that is not there, of no partition, and of no GPU of theirs.
+    assert seen.unclaimed == ("/dev/dri/card0", "/dev/dri/renderD129", "/dev/dri/renderD132")
+
+
+@needs_root
+def test_indices_count_the_class_that_the_file_names_first(tree: Path) -> None:
+    for path, number, address in (
+        ("accel/accel0", 0, "01"),
+        ("dri/renderD128", 128, "02"),
+        ("dri/renderD129", 129, "03"),
+    ):
+        kind = "drm" if number else "accel"
+        node(tree, f"/dev/{path}", 226 if number else 261, number, f"pci0000:00/0000:{address}:00.0/{kind}/{path[-9:]}")
+    patterns = [DevicePattern(path, each=True) for path in ("/dev/dri/renderD*", "/dev/accel/accel*")]
+    indexed = [("0", "0000:02:00.0"), ("1", "0000:03:00.0"), ("0000:01:00.0", "accel0")]
+    assert [device.names[:2] for device in look(tree, *patterns).devices] == indexed
+    assert look(tree, *reversed(patterns)).devices[0].names == ("0", "0000:01:00.0", "accel0")
+
+
+@needs_root
+def test_a_node_that_no_pattern_means_is_told_unless_another_pci_vendor_has_it(tree: Path) -> None:
+    node(tree, "/dev/dri/renderD128", 226, 128, "pci0000:00/0000:02:00.0/drm/renderD128")
+    pci(tree, "0000:02:00.0", "8086", "56c0")
+    for number, major in enumerate((240, 241, 241)):
+        node(tree, f"/dev/acme{number}", major, number)
+    gpus, others = DevicePattern("/dev/dri/*", pci=("1002",)), DevicePattern("/dev/acme*", major="acme")
+    assert look(tree, gpus, others).unclaimed == ("/dev/acme1", "/dev/acme2")
+    assert look(tree, gpus, others, DevicePattern("/dev/acme2")).unclaimed == ("/dev/acme1",)
+
+
+@needs_root
 def test_nodes_without_a_number_or_of_other_folders_are_devices_of_their_own(tree: Path) -> None:
     paths = ("/dev/x/c0/ctl", "/dev/x/c1/ctl", "/dev/x/c0/q1", "/dev/x/c1/q1")
     for minor, path in enumerate(paths):

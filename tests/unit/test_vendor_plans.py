@@ -8,7 +8,7 @@ import pytest
 from oci_gpu_hook.cli import shown
 from oci_gpu_hook.container.layout import GLIBC, MUSL, Layout
 from oci_gpu_hook.driver.inventory import DriverFile, Library
-from oci_gpu_hook.driver.nodes import DeviceNode
+from oci_gpu_hook.driver.nodes import DeviceLink, DeviceNode
 from oci_gpu_hook.errors import ConfigError, DriverError, RequestError
 from oci_gpu_hook.operations import Device as Node
 from oci_gpu_hook.operations import LdCache, Mount, Service, Symlink, Tmpfs
@@ -131,6 +131,15 @@ def test_what_is_needed_of_the_hosts_is_there_for_an_image_that_has_none() -> No
     # Nothing of the image's is covered where no cache is read.
     musl = vendorshare.share(LAYOUT._replace(library_folder="/usr/lib", loader=MUSL), request("all"), host)
     assert "/usr/lib64/libllvm.so.1.2" not in [item.source for item in musl.operations if isinstance(item, Mount)]
+
+
+def test_nodes_have_the_hosts_names_by_their_places() -> None:
+    links = (DeviceLink("/dev/dri/by-path/a", "../acme1", "/dev/acme1"), DeviceLink("/dev/x", "acme0", "/dev/acme0"))
+    given = share("0", host=HOST._replace(links=links))
+    made = [(it.path, it.to) for it in given.operations if isinstance(it, Symlink)]
+    assert ("/dev/dri/by-path/a", "../acme1") in made and ("/dev/x", "acme0") not in made
+    hosts_dev = vendorshare.share(LAYOUT._replace(dev_is_hosts=True), request("0"), HOST._replace(links=links))
+    assert not [it for it in hosts_dev.operations if isinstance(it, Symlink) and it.path.startswith("/dev/")]
 
 
 def test_with_musl_libraries_go_to_the_loaders_folder() -> None:

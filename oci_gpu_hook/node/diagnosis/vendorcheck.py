@@ -55,6 +55,8 @@ def _vendor(root: HostRoot, item: VendorState, tool: str) -> list[Finding]:
     ]
     absent = len(item.absent) + len(what.absent)
     text = f"{', '.join(counts)}, by {what.file}"
+    if item.unclaimed:
+        text += f"; {_counted(len(item.unclaimed), 'node')} with such a name, of no device"
     if absent:
         text += f"; {absent} of what may be missing is"
     if vendorinventory.read_saved(root, what.flag, what.file) is None:

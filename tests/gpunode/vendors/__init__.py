@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..tegra import tegra, thor
 from ..wsl import wsl
-from .accelerators import amd, habana, intel, neuron, xrt
+from .accelerators import amd, habana, intel, mi300, neuron, xrt
 from .additions import Additions
 from .decorator import nvidia_decorator
 from .networks import onload, rdma
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 VENDORS: dict[str, Callable[[Additions], None]] = {
     "amd": amd,
+    "mi300": mi300,
     "intel": intel,
     "habana": habana,
     "neuron": neuron,

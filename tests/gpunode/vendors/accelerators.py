@@ -50,6 +50,25 @@ def amd(node: Additions) -> None:
     node.texts["/usr/share/libdrm/amdgpu.ids"] = "740F,\t02,\tAMD Instinct MI210\n"
 
 
+def mi300(node: Additions) -> None:
+    """Two MI300X, the first in eight partitions (CPX) and the second in two (DPX).
+
+    Whatever the mode, amdgpu has made a platform device and its nodes for each further partition that there could be.
+    """
+    node.sysfs.module("amdgpu", "6.8.5")
+    if "kfd" not in node.registered:
+        node.node("/dev/kfd", (node.major("kfd"), 0), "kfd")
+    topology = {0: (0, 0)}
+    for first, bus, partitions in ((0, 0x05, 8), (7, 0x15, 2)):
+        further = [f"devices/platform/amdgpu_xcp_{first + number}" for number in range(7)]
+        minor = node.drm([node.pci(f"0000:{bus:02x}:00.0", "1002:74a1", "0x120000", "amdgpu"), *further])
+        for number in range(partitions):
+            topology[len(topology)] = (minor + number, bus << 8 | number)
+    for name, (render, place) in topology.items():
+        said = f"simd_count {608 if render else 0}\nlocation_id {place}\ndomain 0\ndrm_render_minor {render}\n"
+        node.sysfs.files[f"devices/virtual/kfd/kfd/topology/nodes/{name}/properties"] = f"{said}unique_id {1 << 63}\n"
+
+
 def intel(node: Additions) -> None:
     """Two data centre GPUs and a neural processor."""
     node.sysfs.module("i915")

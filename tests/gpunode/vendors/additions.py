@@ -75,13 +75,14 @@ class Additions:
         self.sysfs.character_device(parent, kind, path, number, lines)
         properties = ["I:1000000"]
         if parent:
-            address = parent.rpartition("/")[2]
-            properties += [f"E:ID_PATH=pci-{address}", f"E:ID_PATH_TAG=pci-{_tag(address)}"]
+            place = _place(parent)
+            properties += [f"E:ID_PATH={place}", f"E:ID_PATH_TAG={_tag(place)}"]
         database = f"/run/udev/data/c{number[0]}:{number[1]}"
         self.texts[database] = "".join(f"{line}\n" for line in properties)
 
-    def drm(self, parents: list[str], *, cards: bool = True) -> None:
-        """DRM's nodes of PCI devices, in the order in which their driver found them."""
+    def drm(self, parents: list[str], *, cards: bool = True) -> int:
+        """DRM's nodes of PCI and platform devices, in the order in which their driver found them; the first's minor."""
+        first = self._render
         self.major("drm", DRM_MAJOR)
         for parent in parents:
             found = [("render", "renderD", self._render)]
@@ -92,8 +93,8 @@ class Additions:
             for kind, name, minor in found:
                 path = f"/dev/dri/{name}{minor}"
                 self.node(path, (DRM_MAJOR, minor), "drm", parent, 0o660)
-                address = parent.rpartition("/")[2]
-                self.device_links[f"/dev/dri/by-path/pci-{address}-{kind}"] = f"../{name}{minor}"
+                self.device_links[f"/dev/dri/by-path/{_place(parent)}-{kind}"] = f"../{name}{minor}"
+        return first
 
     def accel(self, parent: str) -> int:
         """A node of the accel subsystem; its number."""
@@ -119,5 +120,10 @@ class Additions:
         self.programs.update(dict.fromkeys(paths, nodes))
 
 
-def _tag(address: str) -> str:
-    return address.replace(":", "_").replace(".", "_")
+def _place(parent: str) -> str:
+    """udev's ID_PATH of a device, by its folder in sysfs."""
+    return f"{'platform' if parent.startswith('devices/platform/') else 'pci'}-{parent.rpartition('/')[2]}"
+
+
+def _tag(place: str) -> str:
+    return place.replace(":", "_").replace(".", "_")

@@ -107,7 +107,7 @@ VENDORS = (
         "container_t c1,c2: a vendor's GPU in a user namespace",
         (
             _UNMODIFIED._replace(
-                mapped=100_000, asks={"OCI_INTEL": "1"}, expect={f"read:{_INTEL}": policy.HERE.dri}, avcs=None
+                mapped=100_000, asks={"OCI_INTEL": "0"}, expect={f"read:{_INTEL}": policy.HERE.dri}, avcs=None
             ),
         ),
         denied=_DENIED if _BY_BOOLEAN else "",
@@ -115,14 +115,14 @@ VENDORS = (
     ),
     Row(
         "nvidia_container_t c1,c2: a vendor's GPU in a user namespace",
-        (_CONFINED._replace(mapped=100_000, asks={"OCI_INTEL": "1"}, expect={f"read:{_INTEL}": _NO_DEVICE}),),
+        (_CONFINED._replace(mapped=100_000, asks={"OCI_INTEL": "0"}, expect={f"read:{_INTEL}": _NO_DEVICE}),),
         runtimes=CRUN,
     ),
     Row(
         "nvidia_container_t c1,c2: a vendor's GPU in a user namespace, without its boolean",
         (
             _CONFINED._replace(
-                mapped=100_000, asks={"OCI_INTEL": "1"}, expect={f"read:{_INTEL}": policy.HERE.dri}, avcs=None
+                mapped=100_000, asks={"OCI_INTEL": "0"}, expect={f"read:{_INTEL}": policy.HERE.dri}, avcs=None
             ),
         ),
         off="nvidia_container_use_dri",
