@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import posix
 import socket
@@ -15,7 +16,9 @@ import pytest
 from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.planning import holding
 from oci_gpu_hook.request.sources import Inputs
+from oci_gpu_hook.request.vendorrequest import VendorRequest
 from oci_gpu_hook.vendors import folders, vendorhost, vendorinventory, vendorsurvey
 from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Group, Item, Vendor, VendorInventory, Version
 from tests.unit.hosts import MACHINES, elf_file, plant, plant_library
@@ -414,6 +417,17 @@ def test_indices_count_the_class_that_the_file_names_first(tree: Path) -> None:
     indexed = [("0", "0000:02:00.0"), ("1", "0000:03:00.0"), ("0000:01:00.0", "accel0")]
     assert [device.names[:2] for device in look(tree, *patterns).devices] == indexed
     assert look(tree, *reversed(patterns)).devices[0].names == ("0", "0000:01:00.0", "accel0")
+
+
+@needs_root
+def test_any_device_is_one_that_has_an_index(tree: Path) -> None:
+    """Or a request for a GPU could be given a neural processor."""
+    for minor, kind in ((1, "drm"), (2, "accel")):
+        node(tree, f"/dev/{kind}/acme{minor}", 240, minor, f"pci0000:00/0000:0{minor}:00.0/{kind}/acme{minor}")
+    devices = [{"path": f"{kind}/acme*", "major": "acme", "each": True} for kind in ("drm", "accel")]
+    plant(tree, FILE, json.dumps({"activation_flag": "OCI_ACME", "inventory": {"a": {"devices": devices}}}))
+    found = holding._of_vendor(HostRoot(str(tree)), VendorRequest("OCI_ACME", FILE, "env", ("any:1",)))
+    assert [(it.key, it.name) for it in found] == [("OCI_ACME=0", "0")]
 
 
 @needs_root
