@@ -199,7 +199,7 @@ install_packages() {
     has yaml || install_package "$pyyaml" ||
         echo "without PyYAML, 'doctor' cannot read other programs' CDI specs"
     has tomllib || has tomli || install_package "$tomli" ||
-        echo "without tomli, 'config import' and 'doctor' cannot read TOML"
+        echo "without tomli, 'doctor' and 'configure' cannot read the engines' TOML"
     [ -e "$staged/vendor" ] || return 0
     rm -rf "$destdir$library/vendor"
     mv "$staged/vendor" "$destdir$library/"

@@ -10,15 +10,14 @@ from __future__ import annotations
 import errno
 
 from oci_gpu_hook.errors import BundleError
-from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.machine import untrusted
 from oci_gpu_hook.request.bundle import Bundle, read_bundle
 from oci_gpu_hook.request.state import ENGINE_HINT
 
 
-def content(path: str, largest: int = untrusted.LARGEST, root: HostRoot | None = None) -> bytes:
-    """The whole content of a regular file, below a root if one is given; OSError if it is none, or has more bytes."""
-    with open(untrusted.regular(path, root), "rb") as file:
+def content(path: str, largest: int = untrusted.LARGEST) -> bytes:
+    """The whole content of a regular file; OSError if it is none, or has more bytes."""
+    with open(untrusted.regular(path), "rb") as file:
         data = file.read(largest + 1)
     if len(data) > largest:
         raise OSError(errno.EFBIG, f"it is larger than {largest >> 20} MiB", path)

@@ -12,7 +12,7 @@ function __oci_gpu_hook_at --description 'Whether the words before the cursor le
             continue
         end
         set before $word
-        if contains -- (string join -- ' ' $command $word) 'plan' 'info' 'inventory' 'inventory refresh' 'inventory show' 'inventory watch' 'prepare' 'cdi' 'cdi generate' 'cdi remove' 'config' 'config show' 'config import' 'configure' 'doctor' 'validate' 'containers' 'flags' 'flags docker' 'flags podman' 'flags dockerspawner' 'flags compose' 'flags swarmspawner' 'flags kubespawner' 'flags lxc' 'flags nspawn' 'swarm' 'swarm resources' 'vendors' 'vendors list' 'vendors check' 'selinux' 'selinux status' 'selinux install' 'selinux remove' 'selinux relabel' 'selinux explain' 'log' 'metrics' 'features'
+        if contains -- (string join -- ' ' $command $word) 'plan' 'info' 'inventory' 'inventory refresh' 'inventory show' 'inventory watch' 'prepare' 'cdi' 'cdi generate' 'cdi remove' 'config' 'config show' 'configure' 'doctor' 'validate' 'containers' 'flags' 'flags docker' 'flags podman' 'flags dockerspawner' 'flags compose' 'flags swarmspawner' 'flags kubespawner' 'flags lxc' 'flags nspawn' 'swarm' 'swarm resources' 'vendors' 'vendors list' 'vendors check' 'selinux' 'selinux status' 'selinux install' 'selinux remove' 'selinux relabel' 'selinux explain' 'log' 'metrics' 'features'
             set -a command $word
         end
     end
@@ -25,7 +25,7 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a info -d 'Show NVIDIA\'s drive
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a inventory -d 'Prepare, show or keep fresh the saved inventory that hooks load at a container\'s start'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a prepare -d 'Make the device nodes that a fresh boot lacks: unified memory, mode setting, MIG capabilities'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a cdi -d 'Write a Container Device Interface spec of this host\'s devices'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a config -d 'Show what the administrator has set, and translate what was set for NVIDIA\'s hook'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a config -d 'Show what the administrator has set'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a configure -d 'Name our runtime, or our hook\'s folder, in an engine\'s settings'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a doctor -d 'Check every precondition on this host, in order of cause; or one running container'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a validate -d 'Validate driver, hook and GPUs of this host; without STEP all three, in this order'
@@ -87,16 +87,10 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at cdi generate' -s h -l help -d 'Sh
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at cdi remove' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at cdi remove' -f
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at config' -a show -d 'Show every setting in force, and where it comes from'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at config' -a import -d 'Translate NVIDIA\'s config.toml into our settings, key by key'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at config' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at config show' -l format -r -f -a 'text json' -d 'How to print it'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at config show' -l config -r -F -d 'The administrator\'s file'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at config show' -s h -l help -d 'Show help and exit'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at config import' -l output -r -F -d 'Write to FILE, whole or not at all'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at config import' -l format -r -f -a 'text json' -d 'How to print it'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at config import' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at config import' -s h -l help -d 'Show help and exit'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at config import' -F
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at configure' -l name -r -f -d 'The runtime\'s name, such as nvidia'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at configure' -l set-as-default -d 'For containers that name no runtime, too'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at configure' -l cdi -d 'Turn the engine\'s own CDI on; with --remove, off again'

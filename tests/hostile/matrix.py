@@ -339,7 +339,6 @@ def daemons(host: Host, kind: str) -> list[Words]:
         (
             *("/etc/docker/daemon.json", "/etc/containerd/config.toml"),
             *("/etc/crio/crio.conf.d/x.conf", "/etc/containers/oci/hooks.d/x.json"),
-            "/etc/nvidia-container-runtime/config.toml",
         )
     ):
         target = host.session / f"settings-{number}"
@@ -401,7 +400,6 @@ def named(host: Host, kind: str) -> list[Words]:
     return [
         ("plan", "--bundle", str(bundle)),
         ("vendors", "check", str(file)),
-        ("config", "import", str(file)),
         ("swarm", "resources", str(file)),
         ("selinux", "explain", str(file)),
     ]

@@ -1,64 +1,85 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of section 1.4: the keys of NVIDIA's config.toml."""
+"""Rows of section 1.4: the keys of NVIDIA's config.toml, and what the manual says of each."""
 
 from __future__ import annotations
 
-from oci_gpu_hook.node.setup import nvidiaconfig
+import re
+from functools import lru_cache
+from pathlib import Path
+
 from oci_gpu_hook.request import settingsfile
 from oci_gpu_hook.request.settings import Settings
 from tests.vocabulary.row import REFUSED, SERVED, Row
 
-CLI, RUNTIME = "nvidia-container-cli", "nvidia-container-runtime"
+MANUAL = Path(__file__).parents[2] / "packaging/man/oci-gpu-hook.conf.5.rst"
+CLI, RUNTIME, HOOK = "nvidia-container-cli", "nvidia-container-runtime", "nvidia-container-runtime-hook"
 
 
-def _settings(text: str) -> Settings:
-    return Settings(**settingsfile.fields(settingsfile.parse_text(text, "file"), None, {}))
+@lru_cache(maxsize=1)
+def told() -> dict[str, str]:
+    """What the manual says of each key.  In a list of keys of one table only the first has the table's name."""
+    section = MANUAL.read_text().partition("\nNVIDIA'S CONFIG.TOML\n")[2].partition("\nDIAGNOSTICS\n")[0]
+    found = {}
+    for terms, text in re.findall(r"^(\*\*.*\*\*)\n((?:    .*\n)+)", section, re.M):
+        table = ""
+        for key in re.findall(r"\*\*(.+?)\*\*", terms):
+            table = key.rpartition(".")[0] or table
+            found[key if "." in key or not table else f"{table}.{key}"] = " ".join(text.split())
+    return found
 
 
-def _is_answered(table: str, keys: dict[str, object]) -> bool:
-    """Whether each key of NVIDIA's is answered with a sentence, and becomes none of our settings."""
-    document: dict[str, object] = dict(keys)
-    for name in reversed(table.split(".")):
-        document = {name: document}
-    rows = nvidiaconfig.answers(document, "file")
-    sentences = [row.means for row in rows if row.answer != nvidiaconfig.SERVED]
-    return len(sentences) == len(keys) and all(sentences)
+def _becomes(key: str, line: str, value: object) -> bool:
+    """Whether the manual names this setting for a key, and the line sets it to the value."""
+    (setting,) = settingsfile.parse_text(line, "file")
+    settings = Settings(**settingsfile.fields([setting], None, {}))
+    return f"**{setting.field.replace('_', '-')}**" in told()[key] and getattr(settings, setting.field) == value
+
+
+def _has_no_setting(table: str, keys: str) -> bool:
+    """Whether the manual says of each of these keys why it needs no setting."""
+    return all(told()[f"{table}.{key}"].endswith(".") for key in keys.split())
 
 
 IN_SETTINGS = (
-    Row("1.4", "`disable-require`", SERVED, lambda: _settings("disable-requirements = yes").disable_requirements),
-    Row("1.4", "`swarm-resource`", SERVED, lambda: _settings("swarm-resources = A, B").swarm_resources == ("A", "B")),
-    Row("1.4", "`accept-nvidia-visible-devices-envvar-when-unprivileged`", SERVED,
-        lambda: _settings("accept-environment = privileged").accept_environment == "privileged"),
-    Row("1.4", "`accept-nvidia-visible-devices-as-volume-mounts`", SERVED,
-        lambda: _settings("accept-volume-mounts = yes").accept_volume_mounts),
-    Row("1.4", "`supported-driver-capabilities`", SERVED,
-        lambda: _settings("allowed-capabilities = utility").allowed_capabilities == ("utility",)),
-    Row("1.4", "`[nvidia-container-cli] root` / `path` / `environment` / `debug` / `ldcache`", SERVED,
-        lambda: _settings("driver-root = /run/nvidia/driver/").driver_root == "/run/nvidia/driver"),
-    Row("1.4", "`no-cgroups`", SERVED, lambda: _settings("device-cgroup = off").device_cgroup == "off"),
-    Row("1.4", "`modes.legacy.cuda-compat-mode`", SERVED,
-        lambda: not _settings("cuda-forward-compatibility = no").cuda_forward_compatibility),
-    Row("1.4", "`[features]`", SERVED, lambda: _settings("ignore-imex-channels = yes").ignore_imex_channels),
-    # What these steer does not exist here: no program is started, nothing is loaded, there is one mode.  `config
-    # import` says of each what it means; tests/unit/test_nvidiaconfig.py goes through all of them.
     *[
-        Row("1.4", name, REFUSED, lambda table=table, keys=keys: _is_answered(table, keys))  # type: ignore[misc]
+        Row("1.4", f"`{name}`", SERVED, lambda key=key, line=line, value=value: _becomes(key, line, value))  # type: ignore[misc]
+        for name, key, line, value in (
+            *[
+                (key, key, line, value)
+                for key, line, value in (
+                    ("disable-require", "disable-requirements = yes", True),
+                    ("swarm-resource", "swarm-resources = A, B", ("A", "B")),
+                    ("accept-nvidia-visible-devices-envvar-when-unprivileged", "accept-environment = privileged",
+                     "privileged"),
+                    ("accept-nvidia-visible-devices-as-volume-mounts", "accept-volume-mounts = yes", True),
+                    ("supported-driver-capabilities", "allowed-capabilities = utility", ("utility",)),
+                    ("modes.legacy.cuda-compat-mode", "cuda-forward-compatibility = no", False),
+                )
+            ],
+            ("no-cgroups", f"{CLI}.no-cgroups", "device-cgroup = off", "off"),
+            ("[features]", "features.ignore-imex-channel-requests", "ignore-imex-channels = yes", True),
+        )
+    ],
+    Row("1.4", "`[nvidia-container-cli] root` / `path` / `environment` / `debug` / `ldcache`", SERVED,
+        lambda: _becomes(f"{CLI}.root", "driver-root = /run/nvidia/driver/", "/run/nvidia/driver")
+        and _has_no_setting(CLI, "path environment debug ldcache")),
+    # What these steer does not exist here: no program is started, nothing is loaded, there is one mode.
+    *[
+        Row("1.4", name, REFUSED, lambda table=table, keys=keys: _has_no_setting(table, keys))  # type: ignore[misc]
         for name, table, keys in (
-            ("`load-kmods`", CLI, {"load-kmods": True}),
-            ("`no-pivot`", CLI, {"no-pivot": True}),
-            ("`user`", CLI, {"user": "root:video"}),
-            ("`ldconfig`", CLI, {"ldconfig": "/sbin/ldconfig"}),
+            ("`load-kmods`", CLI, "load-kmods"),
+            ("`no-pivot`", CLI, "no-pivot"),
+            ("`user`", CLI, "user"),
+            ("`ldconfig`", CLI, "ldconfig"),
             ("`[nvidia-container-runtime] debug / log-level / runtimes / mode`", RUNTIME,
-             {"debug": "/x", "log-level": "debug", "runtimes": ["runc"], "mode": "csv"}),
-            ("`modes.csv.mount-spec-path`", f"{RUNTIME}.modes.csv", {"mount-spec-path": "/x"}),
-            ("`modes.cdi.default-kind / annotation-prefixes / spec-dirs`", f"{RUNTIME}.modes.cdi",
-             {"default-kind": "x.com/y", "annotation-prefixes": ["x/"], "spec-dirs": ["/x"]}),
-            ("`modes.jit-cdi.nvcdi-feature-flags / nvcdi-disable-hooks`", f"{RUNTIME}.modes.jit-cdi",
-             {"nvcdi-feature-flags": ["x"], "nvcdi-disable-hooks": ["all"]}),
-            ("`[nvidia-container-runtime-hook] path / skip-mode-detection`", f"{RUNTIME}-hook",
-             {"path": "/x", "skip-mode-detection": True}),
-            ("`[nvidia-ctk] path`", "nvidia-ctk", {"path": "/x"}),
+             "debug log-level runtimes mode"),
+            ("`modes.csv.mount-spec-path`", "modes.csv", "mount-spec-path"),
+            ("`modes.cdi.default-kind / annotation-prefixes / spec-dirs`", "modes.cdi",
+             "default-kind annotation-prefixes spec-dirs"),
+            ("`modes.jit-cdi.nvcdi-feature-flags / nvcdi-disable-hooks`", "modes.jit-cdi",
+             "nvcdi-feature-flags nvcdi-disable-hooks"),
+            ("`[nvidia-container-runtime-hook] path / skip-mode-detection`", HOOK, "path skip-mode-detection"),
+            ("`[nvidia-ctk] path`", "nvidia-ctk", "path"),
         )
     ],
 )  # fmt: skip

@@ -197,9 +197,9 @@ def root_of(mountinfo: bytes) -> tuple[str, str] | None:
     return next(((mount.device, mount.root) for mount in filter(None, lines) if mount.point == "/"), None)
 
 
-def regular(path: str, root: HostRoot | None = None) -> int:
-    """A descriptor to read the regular file that a path leads to, below a root if one is given; OSError for no such."""
-    with closing(posix.open(path, _NAMED) if root is None else root.open(path)) as fd:
+def regular(path: str) -> int:
+    """A descriptor to read the regular file that a path leads to; OSError for no such."""
+    with closing(posix.open(path, _NAMED)) as fd:
         return _reopened(fd)
 
 
