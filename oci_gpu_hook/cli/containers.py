@@ -102,7 +102,6 @@ def document(held: Holders, found: AllContainers, counted: tuple[Counted, ...], 
         "privileged": [{"id": it.running.id, "name": _called(it), "pid": it.running.pid} for it in held.privileged],
         "unseen_processes": found.unseen,
         "unlooked_containers": found.unlooked,
-        "all_named": found.all_named,
         "gpu_holders": most,
         "leases": [
             {
@@ -142,7 +141,6 @@ def lines_of(held: Holders, found: AllContainers, *, with_others: bool) -> list[
         (not is_certain, "whether the device cgroups allow what is there cannot be read here"),
         (is_partial, f"{unseen} processes of other users could not be looked into: run it as root"),
         (found.unlooked, f"there was no time for {found.unlooked} more containers: their devices are not known"),
-        (not found.all_named, "there was no time for all files of users: names of their containers may be missing"),
     )
     return [*lines, *[note for holds, note in notes if holds]]
 

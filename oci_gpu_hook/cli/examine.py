@@ -126,7 +126,9 @@ def _unasked(who: Running, question: Question, settings: Settings, notes: tuple[
                 seen = f"it asks for a GPU, which {key} = {was} does not accept: {'; '.join(notes)}"
                 return warned("request", seen, advice.accepted(who))
     flags = ", and no vendor's flag anything" if others else ""
-    seen = f"it asks for no GPU: NVIDIA_VISIBLE_DEVICES names none{flags}"
+    # Another user's bundle is not read.
+    what = "it" if question.bundle.path else "its environment, all that is known of it,"
+    seen = f"{what} asks for no GPU: NVIDIA_VISIBLE_DEVICES names none{flags}"
     return warned("request", "; ".join([seen, *notes]), advice.ask(who))
 
 

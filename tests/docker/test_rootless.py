@@ -62,7 +62,10 @@ def test_a_users_own_docker(installed: Installed, patterns: dict[str, Path], cgr
 echo '. /srv/user.sh
 docker run --detach --name mine --network none --env NVIDIA_VISIBLE_DEVICES=6 image sleep 1000' | as_user
 oci-gpu-hook containers
-oci-gpu-hook doctor --container mine || :
+echo '. /srv/user.sh
+pid=$(docker inspect --format "{{.State.Pid}}" mine)
+oci-gpu-hook containers
+oci-gpu-hook doctor --container $pid || :' | as_user
 echo '. /srv/user.sh; oci-gpu-hook configure docker --user --remove; ls -A .config/docker' | as_user
 """,
     }
@@ -72,6 +75,7 @@ echo '. /srv/user.sh; oci-gpu-hook configure docker --user --remove; ls -A .conf
     assert opened(found["gpus"]) == nodes([4]) | tried([]), found["gpus"]
     assert opened(found["none"]) == set()
     assert "failed" in found["unknown"] and "unknown device '77'" in "\n".join(found["unknown"])
-    text = "\n".join(found["shown"])
-    assert "mine (user 64123's)" in text.partition("held by no container")[0], text
-    assert "mine" in text and "of Docker, user 64123's" in text, text
+    # Root sees whose it is, and reads no file of the user's; the user's own command reads what it asks for.
+    roots, _, users = "\n".join(found["shown"]).partition("held by no container")
+    assert "(user 64123's)" in roots, roots
+    assert f"of Docker, user {USER}'s" in users and "6 with utility,compute, by env" in users, users

@@ -107,7 +107,7 @@ def _runtimes_state(data: bytes) -> None:
 def _engines_list(data: bytes) -> None:
     path = "var/lib/containers/storage/overlay-containers/containers.json"
     root = _host({path: data, "srv/config.json": data})
-    files = untrusted.Files(root, untrusted.ROOT, untrusted.our_mounts(), untrusted.Budget(9))
+    files = untrusted.Files(root, untrusted.our_mounts())
     for item in containerrecords.names(files, ["/srv/x/userdata"]).values():
         _shown(item.shown, item.full)
     _shown(containerrecords.by_config(files, "/srv").shown)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 import shutil
 import subprocess
@@ -17,7 +16,6 @@ from tests.hostile.commands import (
     ID,
     KINDS,
     METRICS,
-    SHELL,
     USER,
     Host,
     children,
@@ -26,11 +24,10 @@ from tests.hostile.commands import (
 )
 
 Attack = Callable[[Host], "list[str]"]
-STORAGE = "/var/lib/containers/storage/overlay-containers"
 
 
 def users_state(host: Host, kind: str) -> list[str]:
-    """A user's state is a link to something that must not be opened."""
+    """A user's states are things that must not be opened: root reads none of a user's."""
     host.trap(host.work / kind, kind)
     for path in ("runc/a/state.json", "crun/b/status", "docker/runtime-x/moby/c/state.json"):
         host.gives(path, host.work / kind)
@@ -61,17 +58,6 @@ def images_cache(host: Host, kind: str) -> list[str]:
 
     host.container(id, None, edit)
     return host.all_of(("doctor", "--container", id))
-
-
-def words_to_paste(host: Host) -> list[str]:
-    """A user gives his container an id, and the folder above it a name, that a shell would run."""
-    pid = host.contained()
-    for path in (f"runc/{SHELL}", f"containerd/runc/{SHELL}/{SHELL}", "runc/plain"):
-        labels = [f"bundle=/run/{SHELL}/{SHELL}"]
-        state = {"init_process_pid": pid, "config": {"labels": labels}}
-        host.gives(f"{path}/state.json", json.dumps(state))
-    named = (SHELL, str(pid), "plain")
-    return host.all_of(*[("doctor", "--container", word) for word in named])
 
 
 def another_dockerd(host: Host) -> list[str]:
@@ -112,22 +98,6 @@ def _told(host: Host, pid: int, id: str = ID) -> list[str]:
     if names != [(id, "", "")]:
         wrong.append(f"containers says {names}")
     return [*wrong, *host.wrong(done)]
-
-
-def anothers_state(host: Host) -> list[str]:
-    """A user has a state with the id of root's container, and a name for it, and his own process in it."""
-    pid, own = host.container(ID, "1"), host.contained()
-    storage = host.session / "storage/overlay-containers"
-    for path, number in ((f"runc/{ID}", own), (f"crun/{ID}", pid)):
-        labels = [f"bundle={storage}/{ID}/userdata"]
-        state = {"init_process_pid": number, "config": {"labels": labels}}
-        host.gives(f"{path}/state.json", json.dumps(state))
-        status = {"pid": number, "bundle": f"{storage}/{ID}/userdata"}
-        host.gives(f"{path}/status", json.dumps(status))
-    metadata = json.dumps({"pod-id": "x"})
-    stored = {"id": ID, "names": ["k8s_db_other-pod_team_u_0"], "metadata": metadata}
-    host.gives("storage/overlay-containers/containers.json", json.dumps([stored]))
-    return _told(host, pid)
 
 
 def anothers_cgroup(host: Host) -> list[str]:
@@ -191,28 +161,6 @@ def many_links(host: Host) -> list[str]:
     return [*host.all_of(CONTAINERS, METRICS), *held(host, pid)]
 
 
-def many_states(host: Host, how: str) -> list[str]:
-    """A user's state is JSON of 8 MiB, linked twenty times; or there are thousands, of many values each."""
-    text = b"[" + b"[]," * (2 << 20) + b"1]"
-    if how == "linked":
-        host.gives("large", text)
-        for number in range(20):
-            host.gives(f"runc/{number}/state.json", host.session / "large")
-    elif how == "hard":
-        large = host.gives("large", text[: 1 << 20])
-        for number in range(2000):
-            (host.session / f"crun/{number}").mkdir(parents=True)
-            os.link(large, host.session / f"crun/{number}/status")
-        for path in (host.session / "crun").rglob("*"):
-            os.lchown(path, USER, USER)
-        os.lchown(host.session / "crun", USER, USER)
-    else:
-        depth = b"[" * 100_000
-        for number in range(200):
-            host.gives(f"runc/{number}/state.json", depth)
-    return host.all_of(CONTAINERS, METRICS, DOCTOR)
-
-
 def many_names(host: Host) -> list[str]:
     """A container has 200,000 names in its library folder when root asks doctor."""
     id = f"names-{os.getpid()}"
@@ -266,14 +214,11 @@ ATTACKS: dict[str, Attack] = {
     **{f"conmon-{kind}": functools.partial(conmon, kind=kind) for kind in KINDS},
     # A container's pts are in a filesystem of its own.
     **{f"images-cache-{kind}": functools.partial(images_cache, kind=kind) for kind in KINDS if kind != "pty"},
-    "words-to-paste": words_to_paste,
     "another-dockerd": another_dockerd,
     "another-dockerd-by-a-link": another_dockerd_by_sudo,
-    "anothers-state": anothers_state,
     "anothers-cgroup": anothers_cgroup,
     **{f"node-{how}": functools.partial(moved_node, how=how) for how in ("moved", "made", "bound", "hidden")},
     "many-links": many_links,
-    **{f"many-states-{how}": functools.partial(many_states, how=how) for how in ("linked", "hard", "deep")},
     "many-names": many_names,
     "many-processes": many_processes,
     "exporters-folder": exporters_folder,

@@ -71,18 +71,6 @@ def unknown_node(host: Host) -> list[str]:
     return host.all_of(("doctor", "--container", id))
 
 
-def users_id(host: Host) -> list[str]:
-    """A user's container with a GPU has an id that goes on in a line of its own."""
-    pid = host.contained(before=BIND)
-    for id in ("\nforged", "x\nforged\udcff"):
-        labels = {"labels": [f"bundle={host.session}/overlay-containers/x/userdata"]}
-        state = json.dumps({"init_process_pid": pid, "config": labels})
-        host.gives(f"runc/{id}/state.json", state)
-    listed = [{"id": "\nforged", "names": ["web"]}]
-    host.gives("overlay-containers/containers.json", json.dumps(listed))
-    return forged(host, ("containers",), METRICS, ("doctor", "--container", str(pid)))
-
-
 def runtimes_name(host: Host) -> list[str]:
     """daemon.json leads to a user's file, in which a runtime's name goes on in a line of its own."""
     runtimes = {FORGED: {"path": "/nowhere/oci-gpu-runtime"}}
@@ -213,26 +201,9 @@ def _cgroup(pid: int) -> str:
     return Path(f"/proc/{pid}/cgroup").read_text().rpartition("::")[2].strip()
 
 
-def anothers_id(host: Host) -> list[str]:
-    """A user's container with a GPU has the id of root's, whose state nobody finds."""
-    pid = host.container(ID, "0", state=str(host.work / "states"))
-    own = host.contained(before=BIND)
-    host.gives(f"runc/{ID}/state.json", json.dumps({"init_process_pid": own}))
-    metrics = host.runs(*METRICS)
-    lines = [line for line in metrics.out.splitlines() if f'container="{ID}"' in line]
-    wrong = [] if len(lines) == 1 else [f"in the metrics it holds {lines}"]
-    done = host.runs("doctor", "--container", ID)
-    wrong += [] if f"process {pid}" in done.out else [f"led elsewhere: {(done.out + done.err)[:300]}"]
-    shown = host.runs("containers")
-    rows = [line for line in shown.out.splitlines() if ID[:12] in line and str(USER) not in line]
-    wrong += [] if len(rows) == 1 else [f"whose it is, is not said: {rows}"]
-    return [*wrong, *host.wrong(metrics), *host.wrong(done)]
-
-
 ATTACKS: dict[str, Attack] = {
     "forged-library": library,
     "forged-node": node,
-    "forged-id": users_id,
     "forged-runtime": runtimes_name,
     "forged-root": bundles_root,
     "node-unknown": unknown_node,
@@ -240,5 +211,4 @@ ATTACKS: dict[str, Attack] = {
     **{f"anothers-folder-{how}": functools.partial(roots_folder, how=how) for how in ("config", "list")},
     "another-dockerd-by-a-hard-link": hard_link,
     "anothers-inner-cgroup": inner_cgroup,
-    "anothers-id": anothers_id,
 }

@@ -41,7 +41,6 @@ SECONDS, INTERPRETERS, MEMORY = 5.0, 300, 64 << 10
 ENDLESS_SECONDS = 3.0
 SLEEPS = ("/bin/sh", "-c", "while :; do sleep 1; done")
 ID = "c0ffee" * 10 + "0123"
-SHELL = "x;echo Y3VybA==|base64 -d>pwned"
 KINDS = ("device", "fifo", "pty", "kmsg")
 
 
@@ -136,9 +135,6 @@ class Host:
             found.append(f"took {done.seconds:.1f} s")
         if done.memory > self.plain.memory + MEMORY:
             found.append(f"took {(done.memory - self.plain.memory) >> 10} MiB more than plain")
-        lines = [line for line in done.out.splitlines() if "it: " in line or "remedy" in line]
-        # A path of root's may hold it, within quotes.
-        found += [f"to paste: {line}" for line in lines if SHELL in line.replace(f"'{SHELL}'", "")]
         return found
 
     def all_of(self, *commands: tuple[str, ...]) -> list[str]:

@@ -182,37 +182,6 @@ def every_command(host: Host) -> list[str]:
     ]
 
 
-def many_texts(host: Host, what: str) -> list[str]:
-    """A user's states, and lists of names, have texts of four megabytes, or thousands of names each."""
-    pid, own = host.container(f"among-{os.getpid()}", "1"), host.contained()
-    long = "x" * ((4 << 20) - 1000)
-    for number in range(256):
-        bundle = f"{host.session}/{number}/overlay-containers/{number}/userdata"
-        state = {"pid": own, "bundle": long if what == "bundles" else bundle}
-        if what == "bundles":
-            state["bundle"] = f"/{long}"
-        host.gives(f"crun/{number}/status", json.dumps(state) if what != "bundles" else "")
-    listed: object = [{"id": "0", "names": [long]}]
-    if what == "names":
-        listed = [{"id": f"{number}", "names": ["a"]} for number in range(8_000)]
-    if what == "bundles":
-        listed = {"pid": own, "bundle": f"/{long}"}
-    first = host.gives("first", json.dumps(listed))
-    for number in range(256):
-        place = host.session / f"{number}/overlay-containers/containers.json"
-        if what == "bundles":
-            place = host.session / f"crun/{number}/status"
-            place.unlink()
-        place.parent.mkdir(parents=True, exist_ok=True)
-        if what == "names":
-            rows = [{"id": f"{number}-{row}", "names": ["a"]} for row in range(8_000)]
-            place.write_text(json.dumps(rows))
-        else:
-            os.link(first, place)
-    subprocess.run(["chown", "-R", f"{USER}:{USER}", str(host.session)], check=True)
-    return [*held(host, pid), *host.all_of(("doctor", "--container", str(own)), DOCTOR)]
-
-
 ATTACKS: dict[str, Attack] = {
     **{f"waits-{how}": functools.partial(users_root, how=how) for how in ("overlay", "fuse")},
     "waits-words": users_words,
@@ -228,5 +197,4 @@ ATTACKS: dict[str, Attack] = {
     },
     "waits-bundle": roots_bundle,
     "waits-every-command": every_command,
-    **{f"many-texts-{what}": functools.partial(many_texts, what=what) for what in ("bundles", "long", "names")},
 }

@@ -148,7 +148,7 @@ def state(pid: int, bundle: str) -> dict[str, Any]:
 
 
 def users_states(host: Host, kind: str) -> list[Words]:
-    """A user's folder of states."""
+    """A user's folder of states, which root does not read."""
     own = host.contained(before=BIND)
     named = word(kind)
     for path in (
@@ -156,51 +156,7 @@ def users_states(host: Host, kind: str) -> list[Words]:
         *("containerd/runc/x/d/state.json", f"runc/{named}/state.json", f"crun/{named}/status"),
     ):
         put(host, host.session / path, kind, lambda text: state(own, f"{host.session}/{text}"))
-    if kind == "huge":
-        sparse(host, host.session / "runc/sparse/state.json")
-    if kind == "endless":
-        many = host.gives("many", json.dumps([[]] * 200_000))
-        for number in range(2_000):
-            place = host.session / f"runc/{number}/state.json"
-            place.parent.mkdir()
-            os.link(many, place)
-            owned(host, place)
     return [("doctor", "--container", str(own)), ("doctor", "--container", named)]
-
-
-def users_lists(host: Host, kind: str) -> list[Words]:
-    """The lists that a user's engine keeps of its containers."""
-    own = host.contained(before=BIND)
-    folder = host.session / "overlay-containers"
-    host.gives("runc/x/state.json", json.dumps(state(own, f"{folder}/x/userdata")))
-    for name in ("containers.json", "volatile-containers.json"):
-        put(
-            host,
-            folder / name,
-            kind,
-            lambda text: [
-                {"id": "x", "names": [text], "metadata": json.dumps({"pod-id": text})},
-                {"id": text, "names": ["web"]},
-            ],
-        )
-    if kind == "huge":
-        sparse(host, folder / "volatile-containers.json")
-    if kind == "endless":
-        rows = [{"id": f"{number}", "names": ["a"]} for number in range(8_000)]
-        host.gives("endless-containers/containers.json", json.dumps(rows))
-        for number in range(64):
-            bundle = f"{host.session}/endless-containers/{number}/userdata"
-            host.gives(f"runc/{number}/state.json", json.dumps(state(own, bundle)))
-    return [("doctor", "--container", str(own)), ("doctor", "--container", "x")]
-
-
-def users_bundle(host: Host, kind: str) -> list[Words]:
-    """The config.json of a user's container."""
-    own = host.contained(before=BIND)
-    bundle = host.session / "bundle"
-    host.gives("runc/bundled/state.json", json.dumps(state(own, str(bundle))))
-    put(host, bundle / "config.json", kind, lambda text: {"annotations": said(text)})
-    return [("doctor", "--container", "bundled"), ("plan", "--bundle", str(bundle))]
 
 
 def said(text: str) -> dict[str, str]:
@@ -236,11 +192,11 @@ def command_lines(host: Host, kind: str) -> list[Words]:
 
 
 def cgroups(host: Host, kind: str) -> list[Words]:
-    """The cgroups that a user was given, with a container of his in them."""
+    """The cgroups that a user was given, with a container of his in them, whose name he chooses as LXC's users do."""
     own = host.contained(before=BIND)
     top = Path(f"/sys/fs/cgroup/hostile-{os.getpid()}-{own}")
     # No name of a cgroup has a line feed (cgroup_mkdir).
-    name = word(kind).replace("\n", "")
+    name = f"lxc.payload.{word(kind)}".replace("\n", "")
     depth = {"huge": 15, "endless": 300}.get(kind, 1)
     inner = [top]
     for _ in range(depth):
@@ -367,36 +323,12 @@ def _unlinked(link: Path, made: list[Path]) -> None:
         folder.rmdir()
 
 
-def users_docker(host: Host, kind: str) -> list[Words]:
-    """What a user's own Docker keeps in the user's home."""
-    home, id = host.session / "home", "d" * 64
-    passwd = host.work / "passwd"
-    passwd.write_text(f"{Path('/etc/passwd').read_text()}eve:x:{USER}:{USER}::{home}:/bin/sh\n")
-    subprocess.run(["mount", "--bind", str(passwd), "/etc/passwd"], check=True)
-    host.later(functools.partial(subprocess.run, ["umount", "-l", "/etc/passwd"], check=False))
-    own = host.contained(before=BIND)
-    bundle = f"{host.session}/docker/containerd/daemon/moby/{id}"
-    host.gives(f"docker/runtime-runc/moby/{id}/state.json", json.dumps(state(own, bundle)))
-    for path in (".config/docker/daemon.json", f".local/share/docker/containers/{id}/config.v2.json"):
-        put(
-            host,
-            home / path,
-            kind,
-            lambda text: {
-                "Name": f"/{text}",
-                "runtimes": {text: {"path": "oci-gpu-runtime"}, "x": {"path": text}},
-                "default-runtime": text,
-            },
-        )
-    return [("doctor", "--container", str(own)), ("doctor", "--container", id)]
-
-
 def named(host: Host, kind: str) -> list[Words]:
     """A file of a user's that root names."""
     file = host.session / "named.json"
     put(host, file, kind, lambda text: {text[:9000]: text, "activation_flag": text})
     bundle = host.session / "named-bundle"
-    put(host, bundle / "config.json", kind, lambda text: {"root": {"path": text}, "process": {}})
+    put(host, bundle / "config.json", kind, lambda text: {"root": {"path": text}, "annotations": said(text)})
     return [
         ("plan", "--bundle", str(bundle)),
         ("vendors", "check", str(file)),
@@ -460,14 +392,11 @@ def exporter(host: Host, kind: str) -> list[Words]:
 
 SOURCES: dict[str, Callable[[Host, str], list[Words]]] = {
     "users-states": users_states,
-    "users-lists": users_lists,
-    "users-bundle": users_bundle,
     "command-lines": command_lines,
     "cgroups": cgroups,
     "contents": contents,
     "image": image,
     "daemons": daemons,
-    "users-docker": users_docker,
     "named": named,
     "journal": journal,
     "exporter": exporter,

@@ -35,7 +35,11 @@ LIBCUDA=$(find /usr/lib/{roots.MULTIARCH} /usr/lib64 -name 'libcuda.so.[0-9]*.*'
 PLACES="usr/share/containers/oci usr/libexec/oci usr/lib/oci-gpu-hook etc/containers etc/crio etc/cdi etc/subuid
     etc/docker ${{LINK#/}} run/oci-gpu-hook dev/nvidiactl usr/bin/bash ${{LIBCUDA#/}}"
 tar -C / -cf /tmp/kept $PLACES
+USERS=/sys/fs/cgroup/devices
+[ -d $USERS ] || USERS=/sys/fs/cgroup
+USERS=$USERS/libpod-$(printf %064d 1).scope
 restore() {{
+    [ ! -d $USERS ] || {{ kill $(cat $USERS/cgroup.procs); until rmdir $USERS; do sleep 0.1; done 2>/dev/null; }}
     umount /usr/bin/podman 2>/dev/null || :
     umount /var/lib/lxc 2>/dev/null || :
     (cd / && rm -rf $PLACES etc/oci-gpu-hook* usr/bin/crio usr/bin/bash.away $LINK.other usr/local/*/nvidia* \\
@@ -310,7 +314,10 @@ PLANTED = {
     ": >$LIBCUDA":
         Planted("fail", "libraries", "libcuda of version 580.65.06 is cut off or no library",
             "apt install --reinstall "),
-    ": >/etc/subuid; mkdir -p /run/user/1000/libpod; chown -R 1000 /run/user/1000":
+    # A container of a user's runs.
+    "mkdir $USERS; setpriv --reuid=1000 --regid=1000 --clear-groups unshare --user sleep 99 >/dev/null 2>&1 &\n"
+    "echo $! >$USERS/cgroup.procs; : >/etc/subuid\n"
+    "until [ $(readlink /proc/$!/ns/user) != $(readlink /proc/self/ns/user) ]; do sleep 0.1; done":
         Planted("warn", "rootless", "/etc/subuid or /etc/subgid has no entry", "usermod --add-subuids"),
     "mount -t tmpfs none /run/systemd 2>/dev/null || true\n"
     "printf '[engine]\\ncgroup_manager = \"systemd\"\\n' >/etc/containers/containers.conf":

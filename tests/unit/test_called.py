@@ -38,6 +38,7 @@ def stored(id: str, name: str, **metadata: str) -> dict[str, object]:
 @pytest.fixture()
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostRoot:
     """A host on which all engines run: CRI-O has a pod of two containers and its sandbox, and what stopped before."""
+    monkeypatch.setattr("posix.geteuid", lambda: 0)
     crios = [
         stored(OLD, "k8s_main_gpu_ml_u-1_0", **{"pod-id": SANDBOX}),
         stored(MAIN, "k8s_main_gpu_ml_u-1_1", **{"pod-id": SANDBOX}),
@@ -63,7 +64,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostRoot:
     }
     text = json.dumps({"annotations": said})
     hosts.plant(tmp_path, f"{TASKS}/k8s.io/{POD}/config.json", text)
-    # A user's own Docker, and what that user has written of a container that is not the user's.
+    # A user's own Docker, and what that user has written of other containers.
     rootless = f"/run/user/{USER}/docker/containerd/daemon/io.containerd.runtime.v2.task/moby"
     runs(tmp_path, f"run/user/{USER}/docker/runtime-runc/moby", USERS, 70, f"{rootless}/{USERS}")
     hosts.plant(tmp_path, "etc/passwd", f"ann:x:{USER}:{USER}::/users/ann:/bin/sh\n")
@@ -85,8 +86,6 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostRoot:
         (CRIO, MAIN, 10),
         (CRIO, MAIN[:12], 10),
         (CRIO, "side", 11),
-        (PODMAN, "web", 20),
-        (PODMAN, WEB[:12], 20),
         (DOCKER, "shop", 30),
         (DOCKER, SHOP, 30),
         (DOCKER, SHOP[:12], 30),
@@ -96,8 +95,6 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostRoot:
         (CONTAINERD, "job/train", 40),
         (CONTAINERD, "ml/job/train", 40),
         (CRIO, "ml/gpu/side", 11),
-        (DOCKER, "mine-alone", 70),
-        (DOCKER, USERS[:12], 70),
         (CONTAINERD, POD[:12], 40),
         (CONTAINERD, "mine", 50),
     ],
@@ -107,9 +104,18 @@ def test_each_engines_container_is_found(host: HostRoot, engine: str, word: str,
     assert (found.pid, found.called.engine) == (pid, engine)
 
 
-def test_a_users_record_names_no_container_of_anybody_else(host: HostRoot) -> None:
+@pytest.mark.parametrize("word", ["web", "mine-alone", "planted"])
+def test_a_users_records_name_no_container_for_root(host: HostRoot, word: str) -> None:
     with pytest.raises(UsageError, match="no running container has"):
-        containers.find(host, "planted")
+        containers.find(host, word)
+
+
+def test_a_users_own_containers_have_names_for_that_user(host: HostRoot, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("posix.geteuid", lambda: USER)
+    found = containers.find(host, "web")
+    assert (found.pid, found.called.engine, found.owner) == (20, PODMAN, USER)
+    found = containers.find(host, USERS[:12])
+    assert (found.pid, found.called.engine, found.owner) == (70, DOCKER, USER)
 
 
 def test_the_parts_of_a_pods_name(host: HostRoot) -> None:
@@ -130,8 +136,8 @@ def test_what_has_stopped_is_found_and_has_no_process(
     # That process is none of this machine's.
     monkeypatch.setattr(processes, "is_contained", lambda pid: False)
     hosts.plant(tmp_path, "proc/30/stat", stat(30, start=78))
-    hosts.plant(tmp_path, "proc/20/stat", stat(20, state="Z"))
-    for word in ("shop", "web", OLD):
+    hosts.plant(tmp_path, "proc/11/stat", stat(11, state="Z"))
+    for word in ("shop", "side", OLD):
         assert containers.find(host, word).pid == 0
 
 

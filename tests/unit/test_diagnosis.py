@@ -28,7 +28,7 @@ from oci_gpu_hook.node.diagnosis import (
     speccheck,
     systemcheck,
 )
-from oci_gpu_hook.node.engines import cdispecs, containerrecords
+from oci_gpu_hook.node.engines import cdispecs, containers
 from oci_gpu_hook.node.engines import installed as host_engines
 from oci_gpu_hook.node.engines.cdispecs import SpecFile
 from oci_gpu_hook.node.engines.containerrecords import ContainerNames, Running
@@ -36,12 +36,12 @@ from oci_gpu_hook.node.engines.installed import Engine, Runtime
 from oci_gpu_hook.node.engines.registrations import Registration
 from oci_gpu_hook.node.engines.specreaders import Reader
 from oci_gpu_hook.node.gpus import present
-from oci_gpu_hook.node.machine import libselinux
+from oci_gpu_hook.node.machine import libselinux, processes
 from oci_gpu_hook.node.machine.kernelconfig import Kernel
 from oci_gpu_hook.node.machine.libselinux import Label, Module, Status, Use
 from oci_gpu_hook.operations import Device, LdCache, Mount
 from tests.unit import hosts
-from tests.unit.test_containers import USER, owned
+from tests.unit.test_containers import USER, plant_cgroup, stat
 
 KERNEL = Kernel("5.14.0-427.el9", "v2", "", "none", True, (), {})
 OUR_FILE = "oci-gpu-hook.json"
@@ -185,7 +185,7 @@ def test_interpreters(file: str, level: str) -> None:
 def test_rootless(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sysctls: dict[str, int], subids: bool, newuidmap: bool, remedy: str
 ) -> None:
-    monkeypatch.setattr(containerrecords, "is_used", lambda root: True)
+    monkeypatch.setattr(containers, "users_have_some", lambda root: True)
     found = systemcheck.rootless(users(tmp_path, subids, newuidmap), KERNEL._replace(sysctls=sysctls), "apt")
     assert found.level == (WARN if remedy else PASS)
     assert remedy in found.remedy
@@ -205,25 +205,21 @@ def test_a_host_without_rootless_containers_is_not_warned(tmp_path: Path, subids
 
 
 @pytest.mark.parametrize(
-    ("path", "is_used"),
+    ("maker", "cgroup", "are_some"),
     [
-        (f"run/user/{USER}/libpod/tmp/alive", True),
-        (f"run/user/{USER}/crun/c/status", True),
-        ("run/user/0/libpod/tmp/alive", False),
-        (f"run/user/{USER}/bus", False),
-        ("run/user/64123/libpod/tmp/alive", False),
-        ("users/ann/.local/share/containers/storage/db.sql", True),
-        ("users/ann/.local/share/applications", False),
-        ("srv/service/.local/share/containers/storage/db.sql", False),
+        (USER, f"/user.slice/libpod-{'a' * 64}.scope", True),
+        (USER, "/user.slice/browser.scope", False),
+        (0, f"/machine.slice/libpod-{'a' * 64}.scope", False),
     ],
 )
-def test_who_has_rootless_containers(tmp_path: Path, path: str, is_used: bool) -> None:
-    """What lies in a folder of a user's is his own."""
-    users = f"root:x:0:0::/root:/bin/sh\nann:x:{USER}:1::/users/ann:/bin/sh\nnot a user\n"
-    hosts.plant(tmp_path, "etc/passwd", f"{users}service:x:990:990::/srv/service:/bin/sh\n")
-    hosts.plant(tmp_path, path, "")
-    owned(tmp_path, "/".join(path.split("/")[: 3 if path.startswith("run") else 2]))
-    assert containerrecords.is_used(HostRoot(str(tmp_path))) == is_used
+def test_who_has_rootless_containers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, maker: int, cgroup: str, are_some: bool
+) -> None:
+    """A program that makes a user namespace for itself, as browsers do, is no container."""
+    monkeypatch.setattr(processes, "maker", lambda root, pid: maker)
+    hosts.plant(tmp_path, "proc/7/stat", stat(7))
+    plant_cgroup(tmp_path, 7, cgroup)
+    assert containers.users_have_some(HostRoot(str(tmp_path))) == are_some
 
 
 def registration(path: str, kind: str = "ours", **changes: Any) -> Registration:

@@ -8,7 +8,6 @@ of asking by our runtime.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -17,17 +16,14 @@ from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.node.diagnosis import Finding, failed, passed, warned
 from oci_gpu_hook.node.diagnosis.enginecheck import of_runtimes
 from oci_gpu_hook.node.diagnosis.remedy import command, roots_alone, then
-from oci_gpu_hook.node.engines import containerdevices, containerrecords, installed
-from oci_gpu_hook.node.engines.installed import PATH, RUNTIME, Runtime, executable
-from oci_gpu_hook.node.machine import processes, untrusted
+from oci_gpu_hook.node.engines import containerdevices, installed
+from oci_gpu_hook.node.engines.installed import PATH, Runtime, executable
+from oci_gpu_hook.node.machine import processes
 from oci_gpu_hook.record import NamedTuple
 
 _CHECK = "Docker"
 # dockerd looks for it in its PATH, once, when it starts.
 _LINK = "nvidia-container-runtime-hook"
-_OURS = f"/usr/bin/{RUNTIME}"
-_ROOTLESS = ".config/docker/daemon.json"
-_SECONDS_OF_USERS = 1.0
 # The boot and a process's start are told in whole seconds each.
 _SECONDS_UNKNOWN = 2
 _RESTART = command("systemctl", "restart", "docker")
@@ -113,7 +109,7 @@ def docker(root: HostRoot, found: Docker, entry: str, tool: str) -> list[Finding
             if root.link(found.file) is None:
                 remedy = roots_alone(found.file.rpartition("/")[0], found.file)
             findings.append(warned(_CHECK, f"{found.file}: {fault}, and who writes it is root", remedy))
-    ours = [item for item in (*runtimes, *_of_users(root)) if item.is_ours]
+    ours = [item for item in runtimes if item.is_ours]
     return findings + of_runtimes(_CHECK, ours, "containers", tool)
 
 
@@ -142,13 +138,3 @@ def _not_ours(root: HostRoot, found: Docker, has_rivals: bool, tool: str) -> Fin
             seen = f"{path} leads nowhere: 'docker run --gpus' starts no container"
             return failed(_CHECK, seen, then(command("rm", path), install))
     return warned(_CHECK, f"there is no {_LINK} in dockerd's PATH: 'docker run --gpus' is not served", install)
-
-
-def _of_users(root: HostRoot) -> Iterator[Runtime]:
-    """Our runtimes in what users' own daemons read; nothing else that a user names is looked at."""
-    mounts, budget = untrusted.our_mounts(), untrusted.Budget(_SECONDS_OF_USERS)
-    for uid, home in containerrecords.homes(root).items():
-        path = f"{home}/{_ROOTLESS}"
-        programs, default = installed.runtimes_in(untrusted.Files(root, uid, mounts, budget).object(path))
-        for name in [name for name, its in programs if its in (_OURS, RUNTIME)]:
-            yield installed.runtime_of(root, "Docker", path, name, _OURS, default)

@@ -12,7 +12,7 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_open_to_others
 from oci_gpu_hook.node.diagnosis import Finding, failed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import UPGRADE_KERNEL, command, roots_alone, then
-from oci_gpu_hook.node.engines import containerrecords
+from oci_gpu_hook.node.engines import containers
 from oci_gpu_hook.node.engines.installed import Engine, find_program
 from oci_gpu_hook.node.machine import libselinux
 from oci_gpu_hook.node.machine.kernelconfig import Kernel
@@ -129,12 +129,12 @@ def ebpf(found: Kernel) -> Finding:
 
 
 def rootless(root: HostRoot, found: Kernel, tool: str) -> Finding:
-    """What rootless containers need of the host, if any user has containers of his own, or may have."""
+    """What rootless containers need of the host, if a user's run, or may run."""
     check, ids = "rootless", "100000-165535"
     subids = all([root.read(f"/etc/{name}") for name in ("subuid", "subgid")])
     newuidmap = find_program(root, "newuidmap")
-    if not (subids and newuidmap) and not containerrecords.is_used(root):
-        return passed(check, "no user has containers of his own here")
+    if not (subids and newuidmap) and not containers.users_have_some(root):
+        return passed(check, "no container of a user's runs here")
     if found.sysctls.get("user/max_user_namespaces") == 0:
         return warned(check, "the kernel gives no user namespaces", "sysctl", "-w", "user.max_user_namespaces=65536")
     if found.sysctls.get("kernel/unprivileged_userns_clone") == 0:

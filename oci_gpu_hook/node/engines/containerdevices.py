@@ -91,14 +91,12 @@ class ContainerDevices(NamedTuple):
 class AllContainers(NamedTuple):
     """All containers, by the time of their start.
 
-    unseen: how many processes we may not look into; unlooked: how many containers there was no time for; all_named:
-    whether there was time for all files in which users' engines have names.
+    unseen: how many processes we may not look into; unlooked: how many containers there was no time for.
     """
 
     containers: tuple[ContainerDevices, ...]
     unseen: int
     unlooked: int = 0
-    all_named: bool = True
 
 
 def find_devices(root: HostRoot, wanted: Wanted) -> AllContainers:
@@ -113,7 +111,7 @@ def find_devices(root: HostRoot, wanted: Wanted) -> AllContainers:
             break
         found.append((began, _container(root, known, pid, began, ours, wanted)))
     in_order = [item for _, item in sorted(found, key=lambda pair: pair[0])]
-    return AllContainers(tuple(in_order), unseen, len(firsts) - len(found), known.is_whole)
+    return AllContainers(tuple(in_order), unseen, len(firsts) - len(found))
 
 
 def _first_processes(root: HostRoot, hosts: Mounts) -> tuple[list[tuple[int, int]], int]:

@@ -1,25 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runtimes and engines keep of containers, root's and users': their states and their names.
+"""What runtimes and engines keep of containers, root's or the caller's own: their states and their names.
 
 The states of runc and crun lie in their own folders, and in those that Docker and containerd name.  Names come from
 containers/storage for podman and CRI-O, from config.v2.json for Docker, and for containerd, which keeps its names in a
 database, from the annotations of config.json, where CRI-O and nerdctl have theirs as well.
 
-A user writes what he likes into his own files: so a user's state counts only for a process in a user namespace that he
-made, his engine names his containers alone, and of root's containers only what root alone could have written counts.
-Reads only, and starts no engine.
+Another user writes what he likes into his own files: so root does not read them, and of root's containers only what
+root alone could have written counts.  Reads only, and starts no engine.
 """
 
 from __future__ import annotations
 
+import posix
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from typing import Any
 
 from oci_gpu_hook.formats import jsontext
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.machine import processes, untrusted
-from oci_gpu_hook.node.machine.untrusted import ROOT, Budget, Files, Mounts
+from oci_gpu_hook.node.machine import processes
+from oci_gpu_hook.node.machine.untrusted import ROOT, Files
 from oci_gpu_hook.record import NamedTuple
 
 PODMAN, CRIO, DOCKER, CONTAINERD, LXC = "podman", "CRI-O", "Docker", "containerd", "LXC"
@@ -33,11 +32,6 @@ _KEPT = (
 _STORAGE = ("/var/lib/containers/storage", "/run/containers/storage")
 # CRI-O's are in the second one: they do not outlive a boot.
 _LISTS = ("containers.json", "volatile-containers.json")
-# Of a user's own daemon, below the user's home.
-_ROOTLESS_DOCKER = ".local/share/docker/containers"
-# States, and names, also of what does not run, of one user.
-_MOST_STATES, _MOST_NAMES = 256, 1024
-_LONGEST_PATH = 4095
 # Kubernetes' names have 253 letters at most, of which CRI-O joins four.
 _LONGEST_NAME = 1100
 # What is part of a state's folder, a bundle's path or a cgroup's name, and the engine that has given that name.
@@ -48,10 +42,6 @@ _PLACES = {
     PODMAN: ("/libpod-",),
     LXC: (f"/{processes.LXC}",),
 }
-# What rootless engines leave behind: of a session, below /run/user/UID; of a user, below his home.
-_SESSIONS = ("libpod", "containers", "crun", "runc", "docker", "docker.sock", "containerd-rootless")
-_HOMES = (".local/share/containers/storage", ".local/share/docker", ".local/share/nerdctl")
-_FIRST_USER = 1000
 
 
 class ContainerNames(NamedTuple):
@@ -102,26 +92,17 @@ class Running(NamedTuple):
 
     @property
     def of_user(self) -> str:
-        """Whose it is, for people; "" for root's.  A user's has whatever id and name he likes."""
+        """Whose it is, for people; "" for root's.  A user's has whatever id he likes."""
         return f"user {self.owner}'s" if self.owner != ROOT else ""
 
 
-def states(root: HostRoot, mounts: Mounts, budget: Budget) -> list[Running]:
+def states(root: HostRoot, files: Files) -> list[Running]:
     """Containers with a state, root's first; of their names only the engine is known, if the state's place tells."""
-    roots = Files(root, ROOT, mounts, budget)
-    found = [*_below(root, "/run", roots), *_below(root, f"{_USERS}/{ROOT}", roots)]
-    for uid in _users(root):
-        items = islice(_below(root, f"{_USERS}/{uid}", Files(root, uid, mounts, budget)), _MOST_STATES)
-        found += [item for item in items if not item.pid or processes.maker(root, item.pid) == uid]
-    return found
+    own = posix.geteuid()
+    return [*_below(root, "/run", files, ROOT), *_below(root, f"{_USERS}/{own}", files, own)]
 
 
-def _users(root: HostRoot) -> list[int]:
-    """The users who have sessions."""
-    return [int(name) for name in root.names(_USERS) if name.isdecimal() and int(name) != ROOT]
-
-
-def _below(root: HostRoot, base: str, files: Files) -> Iterator[Running]:
+def _below(root: HostRoot, base: str, files: Files, owner: int) -> Iterator[Running]:
     for folder in _folders(base, files):
         for id in files.names(folder):
             for runtime, file, first, start in _KEPT:
@@ -133,7 +114,7 @@ def _below(root: HostRoot, base: str, files: Files) -> Iterator[Running]:
                     alive = pid if began is not None and document.get(start) in (began, None, 0) else 0
                     bundle = _runcs_bundle(document) if runtime == "runc" else document.get("bundle")
                     called = ContainerNames(engine_of(f"{folder}/"))
-                    yield Running(id, alive, _path(bundle), runtime, called, files.owner)
+                    yield Running(id, alive, _path(bundle), runtime, called, owner)
 
 
 def _folders(base: str, files: Files) -> Iterator[str]:
@@ -153,27 +134,18 @@ def _runcs_bundle(document: dict[str, Any]) -> object:
 
 
 def _path(value: object) -> str:
-    """An absolute path on the host that the kernel can take; "" for anything else."""
-    if not isinstance(value, str) or value[:1] != "/" or len(value) > _LONGEST_PATH:
+    """An absolute path on the host; "" for anything else."""
+    if not isinstance(value, str) or value[:1] != "/":
         return ""
-    try:
-        if b"\0" in value.encode():
-            return ""
-    except UnicodeEncodeError:
-        return ""  # JSON may have a lone surrogate
     # rootlesskit copies /run up, and has the host's own at /run/.roNUMBER.
     top, name, below = value.partition("/run/.ro")
     return f"/run/{below.partition('/')[2]}" if name and not top else value
 
 
 def names(files: Files, bundles: Iterable[str]) -> dict[str, ContainerNames]:
-    """Names by id, of all containers that one owner's engines keep lists of; bundles: of those that run."""
+    """Names by id, of all containers that engines keep lists of; bundles: of those that run."""
     # A bundle of podman's or CRI-O's is STORAGE/KIND-containers/ID/userdata, wherever its storage is.
     folders = {bundle.rsplit("/", 2)[0] for bundle in bundles if bundle.endswith("/userdata")}
-    if files.owner != ROOT:
-        found = dict(islice(_of_storage(files, folders), _MOST_NAMES))
-        # Only a node's own engine runs pods.
-        return {id: name for id, name in found.items() if not name.pod}
     for storage in _STORAGE:
         folders.update([f"{storage}/{name}" for name in files.names(storage) if name.endswith("-containers")])
     return {**dict(_of_storage(files, folders)), **dict(_of_docker(files))}
@@ -193,13 +165,6 @@ def by_config(files: Files, bundle: str) -> ContainerNames:
         name, pod, namespace = [said.get(f"io.kubernetes.cri.{key}", "") for key in keys]
         return ContainerNames(CONTAINERD, name, "", pod, namespace, kind == "sandbox")
     return ContainerNames(CONTAINERD, said["nerdctl/name"]) if "nerdctl/name" in said else UNNAMED
-
-
-def of_rootless_docker(files: Files, home: str, bundle: str) -> ContainerNames:
-    """The name of a container of a user's own Docker; home: the user's."""
-    if f"/run/user/{files.owner}/docker/" not in bundle or not home:
-        return UNNAMED
-    return _dockers(files, f"{home}/{_ROOTLESS_DOCKER}/{bundle.rpartition('/')[2]}")
 
 
 def engine_of(*places: str) -> str:
@@ -251,24 +216,3 @@ def _kubelets(engine: str, full: str) -> ContainerNames:
         return ContainerNames(engine, full, full)
     _, name, pod, namespace, _uid, _attempt = parts
     return ContainerNames(engine, name, full, pod, namespace, name == "POD")
-
-
-def is_used(root: HostRoot) -> bool:
-    """Whether a user has containers of his own, or has had them, by what rootless engines leave behind.
-
-    Of the homes of /etc/passwd's users only those on filesystems that answer by themselves are looked at: a look at
-    others may mount them, or wait for a server.
-    """
-    mounts = untrusted.our_mounts()
-    sessions = [name for uid in _users(root) for name in Files(root, uid, mounts).names(f"{_USERS}/{uid}")]
-    if not set(_SESSIONS).isdisjoint(sessions):
-        return True
-    places = [(uid, f"{home}/{part}") for uid, home in homes(root).items() for part in _HOMES]
-    return any([Files(root, uid, mounts).has(path) for uid, path in places])
-
-
-def homes(root: HostRoot) -> dict[int, str]:
-    """The homes of /etc/passwd's users, by the user's number."""
-    rows = [line.split(":") for line in root.text("/etc/passwd").splitlines()]
-    users = [row for row in rows if len(row) == 7 and row[2].isdecimal()]
-    return {int(row[2]): row[5] for row in users if int(row[2]) >= _FIRST_USER}

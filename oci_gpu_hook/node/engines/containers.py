@@ -2,8 +2,8 @@
 """Running containers, found by id, name, pod or process, with the bundle that they were started from.
 
 Sources: the runtimes' states, the lists of names that engines keep, the names of cgroups, and the command lines of
-conmon and containerd's shim, for a container without a state.  What a user's files say holds for that user's
-containers, and never for root's.  Reads only.
+conmon and containerd's shim, for a container without a state.  Of another user's container the cgroup alone tells: it
+has an id, and no name.  Reads only.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ from oci_gpu_hook.node.machine.untrusted import ROOT, Files
 # Engines show ids shortened to twelve letters, of sixty-four.
 _SHORTEST_ID = 12
 _MOST_NAMED = 4
-# For the files of all users together.
-_SECONDS_OF_USERS = 1.0
 
 
 class KnownContainers:
@@ -36,37 +34,31 @@ class KnownContainers:
         self._root = root
         self.version = kernelconfig.cgroup_version(root)
         self.mounts = untrusted.our_mounts()
-        self._budget = untrusted.Budget(_SECONDS_OF_USERS)
-        self._names: dict[int, dict[str, ContainerNames]] = {}
-        self._homes = records.homes(root)
+        self._files = Files(root, self.mounts)
+        self._names: dict[str, ContainerNames] = {}
         self.containers = self._all()
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether all users' files were looked at."""
-        return not self._budget.is_spent()
-
     def _all(self) -> list[Running]:
-        found = records.states(self._root, self.mounts, self._budget)
-        for owner in dict.fromkeys([ROOT, *[item.owner for item in found]]):
-            bundles = [item.bundle for item in found if item.owner == owner]
-            self._names[owner] = records.names(self._files(owner), bundles)
+        found = records.states(self._root, self._files)
+        self._names = records.names(self._files, [item.bundle for item in found])
         # Of two with one id the first counts: that is root's, if one of them is.
         firsts = {item.id: item for item in reversed(found)}
         running = [item._replace(called=self._called(item)) for item in found if item is firsts[item.id]]
-        for owner, names in self._names.items():
-            running += [Running(id, 0, "", "", names[id], owner) for id in names if id not in firsts]
-        return running
+        stopped = [id for id in self._names if id not in firsts]
+        return [*running, *[Running(id, 0, "", "", self._names[id], posix.geteuid()) for id in stopped]]
 
     def of_process(self, pid: int) -> Running:
         """The container that a process is in: whose first process it is, or whose id is in its cgroup's name."""
         owner = processes.maker(self._root, pid) or ROOT
         cgroup = processes.trusted_cgroup(self._root, pid, self.version, owner)
+        unknown = Running(processes.id_in(cgroup[-1]) if cgroup else "", pid, "", "", owner=owner)
+        if owner not in (ROOT, posix.geteuid()):
+            # That user can give it the id of any container.
+            return unknown._replace(called=self._by_place(unknown))
         of_owner = [item for item in self.containers if item.owner == owner]
         found = [item for item in of_owner if item.pid == pid] or [
             item for name in cgroup for item in of_owner if _is_named(name, item.id)
         ]
-        unknown = Running(processes.id_in(cgroup[-1]) if cgroup else "", pid, "", "", owner=owner)
         first = found[0]._replace(pid=pid) if found else unknown
         return first if first.bundle else self._with_monitor(first)
 
@@ -92,18 +84,15 @@ class KnownContainers:
                 of_users = of_users or pid
         return of_users
 
-    def _files(self, owner: int) -> Files:
-        return Files(self._root, owner, self.mounts, self._budget)
-
     def _called(self, item: Running) -> ContainerNames:
         """What engines call a container: by their lists, else by its annotations, else only whose it is."""
-        found = self._names.get(item.owner, {}).get(item.id, UNNAMED)
+        found = self._names.get(item.id, UNNAMED)
         if not found.engine and item.bundle:
-            found = records.by_config(self._files(item.owner), item.bundle)
-        if not found.engine and item.owner != ROOT:
-            found = records.of_rootless_docker(self._files(item.owner), self._homes.get(item.owner, ""), item.bundle)
-        if found.engine and (item.owner == ROOT or not found.pod):
-            return found
+            found = records.by_config(self._files, item.bundle)
+        return found if found.engine else self._by_place(item)
+
+    def _by_place(self, item: Running) -> ContainerNames:
+        """Whose a container is, by where its bundle and its cgroup are."""
         cgroup = processes.trusted_cgroup(self._root, item.pid, self.version, item.owner)
         engine = item.called.engine or records.engine_of(f"{item.bundle}/", f"/{'/'.join(cgroup)}")
         # The users of ctr and of LXC name a container by its id.
@@ -116,9 +105,17 @@ class KnownContainers:
         if found.called.name:
             return found
         if found.bundle:
-            self._names.setdefault(item.owner, {}).update(records.names(self._files(item.owner), [found.bundle]))
+            self._names.update(records.names(self._files, [found.bundle]))
         words = self._called(found)
         return found._replace(called=words if words.name else words._replace(name=name, full=name))
+
+
+def users_have_some(root: HostRoot) -> bool:
+    """Whether a container of a user's runs, by the id in its cgroup's name."""
+    version = kernelconfig.cgroup_version(root)
+    makers = [(pid, maker) for pid in processes.numbers(root) if (maker := processes.maker(root, pid))]
+    cgroups = [processes.trusted_cgroup(root, pid, version, maker) for pid, maker in makers]
+    return any([processes.id_in(name) for names in cgroups for name in names])
 
 
 def find(root: HostRoot, word: str) -> Running:
@@ -127,10 +124,6 @@ def find(root: HostRoot, word: str) -> Running:
     if word.isdecimal() and int(word) > 0 and processes.started(root, int(word)) is not None:
         return known.of_process(int(word))
     named = _matching(known.containers, word)
-    of_root = known.first_in_cgroup(word, ROOT) if named and named[0].owner != ROOT else None
-    if of_root is not None:
-        # A user's says that it has the id of a container of root's, of which no state is found.
-        return known.of_process(of_root)
     if len(named) > 1:
         listed = ", ".join([f"{quoted(item.shown)[1:-1]} {quoted(item.id[:12])[1:-1]}" for item in named[:_MOST_NAMED]])
         raise UsageError(
@@ -153,18 +146,15 @@ def find(root: HostRoot, word: str) -> Running:
 
 
 def config(root: HostRoot, item: Running) -> bytes | None:
-    """The config.json of a container's bundle, as its owner's files are read; None if there is none.
+    """The config.json of a container's bundle; None if there is none.
 
-    Root's is where root has started the container, and may be filled by others.
+    It is where root has started the container, and may be filled by others.
     """
-    path = f"{item.bundle}/config.json"
-    if item.owner == ROOT:
-        return untrusted.read_file(root, path)
-    return Files(root, item.owner, untrusted.our_mounts()).read(path)
+    return untrusted.read_file(root, f"{item.bundle}/config.json")
 
 
 def _matching(known: list[Running], word: str) -> list[Running]:
-    """Those that `word` means: root's go before users', and running ones before others."""
+    """Those that `word` means: running ones go before others."""
     fits: tuple[Callable[[Running], bool], ...] = (
         lambda item: item.id == word,
         lambda item: word in item.called.words,
@@ -172,10 +162,9 @@ def _matching(known: list[Running], word: str) -> list[Running]:
         lambda item: bool(word) and item.id.startswith(word),
     )
     for fit in fits:
-        found = {(item.owner, item.id): item for item in known if fit(item)}
-        mine = [item for item in found.values() if item.owner == ROOT] or list(found.values())
-        if mine:
-            return [item for item in mine if item.pid] or mine
+        found = [item for item in known if fit(item)]
+        if found:
+            return [item for item in found if item.pid] or found
     return []
 
 

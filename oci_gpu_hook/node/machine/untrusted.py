@@ -13,7 +13,7 @@ from __future__ import annotations
 import errno
 import posix
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import islice
 from time import monotonic
 from typing import Any
@@ -164,7 +164,7 @@ class ContainerRoot:
 
 
 def our_mounts() -> Mounts:
-    """The mounts of our own namespace, by which users' files are opened; without any, none is opened."""
+    """The mounts of our own namespace; none if the kernel does not tell them."""
     try:
         return Mounts(procfile.read_whole("/proc/self/mountinfo"), is_ours=True)
     except OSError:
@@ -211,42 +211,20 @@ def read_file(root: HostRoot, path: str, largest: int = LARGEST) -> bytes | None
 
 
 class Files:
-    """The files of one owner: a user's, to which no link leads, or those that root alone could have made and written.
+    """What runtimes and engines keep: for root only what root alone could have made and written.
 
-    mounts: ours; budget: of all users, after which they have no more files.
+    Any other user has no power to lose, and reads what that user may; mounts: ours.
     """
 
-    def __init__(self, root: HostRoot, owner: int, mounts: Mounts, budget: Budget | None = None) -> None:
-        self.owner = owner
-        self._root, self._mounts, self._budget = root, mounts, budget
+    def __init__(self, root: HostRoot, mounts: Mounts) -> None:
+        self._root, self._mounts = root, mounts
 
     def names(self, path: str) -> list[str]:
-        """The first names in a folder; none if it is another's."""
-        if self.owner == ROOT:
-            return self._root.names(path)
-        with suppress(OSError), self._opened(path, _FOLDER) as fd:
-            return sorted([entry.name for entry in _entries(fd)])
-        return []
-
-    def has(self, path: str) -> bool:
-        """Whether something of the user's lies at `path`."""
-        with suppress(OSError), self._opened(path):
-            return True
-        return False
-
-    def read(self, path: str, largest: int = LARGEST) -> bytes | None:
-        """A regular file; None if there is none, or it is larger."""
-        if self.owner == ROOT:
-            # Root may have started a container in a folder of a user's, who writes there what he likes.
-            is_local = self._mounts.is_local(self._root.path.rstrip("/") + path)
-            return read_source(self._root.fd, path, largest) if is_local else None
-        with suppress(OSError), self._opened(path) as fd:
-            return _content(fd, largest)
-        return None
+        return self._root.names(path)
 
     def parsed(self, path: str) -> object:
-        """The JSON value in a file; None if there is none, or it has too many values."""
-        data = self.read(path)
+        """The JSON value in a regular file; None if there is none, or it is larger, or has too many values."""
+        data = self._read(path)
         try:
             return None if data is None or jsontext.has_more_values(data, _MOST_VALUES) else jsontext.loads(data)
         except ValueError:
@@ -257,35 +235,12 @@ class Files:
         document = self.parsed(path)
         return document if isinstance(document, dict) else {}
 
-    @contextmanager
-    def _opened(self, path: str, flags: int = posix.O_PATH) -> Iterator[int]:
-        """A descriptor of what the user has at `path`, on a filesystem that answers by itself; OSError for no such.
-
-        A user may mount a FUSE filesystem on a folder of his.  So the walk begins at the last mount point on the way,
-        whose mount must be the one that `mounts` has, and crosses no other.
-        """
-        whole = self._root.path.rstrip("/") + path
-        way = self._mounts.way(whole)
-        if not way or not self._mounts.is_local(whole) or (self._budget and self._budget.is_spent()):
-            raise OSError(syscalls.EPERM, "a filesystem on the way may not answer, or there is no time", path)
-        beneath = _NO_LINKS | syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_XDEV
-        flags_of_top = posix.O_PATH | posix.O_DIRECTORY
-        with closing(syscalls.openat2(syscalls.AT_FDCWD, way[-1], flags_of_top, resolve=_NO_LINKS)) as top:
-            if _mount_id(top) != self._mounts.points[way[-1]].id:
-                raise OSError(syscalls.EPERM, "it lies on another mount by now", path)
-            fd = syscalls.openat2(top, whole[len(way[-1]) :].lstrip("/") or ".", flags, resolve=beneath)
-        with closing(fd):
-            if posix.fstat(fd).st_uid != self.owner:
-                raise OSError(syscalls.EPERM, "it is another user's", path)
-            yield fd
-
-
-def _mount_id(fd: int) -> int:
-    """The mount's number from fdinfo: statx(2) may ask a FUSE daemon for its root's attributes."""
-    for line in procfile.read_whole(f"/proc/self/fdinfo/{fd}").split(b"\n"):
-        if line.startswith(b"mnt_id:"):
-            return int(line[7:])
-    return 0
+    def _read(self, path: str) -> bytes | None:
+        if posix.geteuid() != ROOT:
+            return read_file(self._root, path)
+        # Root may have started a container in a folder of a user's, who writes there what he likes.
+        is_local = self._mounts.is_local(self._root.path.rstrip("/") + path)
+        return read_source(self._root.fd, path, LARGEST) if is_local else None
 
 
 def _content(fd: int, largest: int) -> bytes | None:
