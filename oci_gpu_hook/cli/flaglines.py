@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What gives GPUs to containers, for each engine and spawner, as words and lines to paste.  Pure.
+"""What gives GPUs to containers, for each engine, as words and lines to paste.  Pure.
 
 Must not know what the host has: the caller has looked the devices up, or has a plan.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import shlex
 from string import Template
-from textwrap import indent
 from typing import NamedTuple
 
 from oci_gpu_hook.cli.cdi import ENTRY
@@ -39,12 +38,11 @@ _NOT_BY_NSPAWN = {
 class WantedDevices(NamedTuple):
     """Devices of this host.
 
-    names: as they were asked for, `ALL` alone for all; each: a name for every single device; nodes: the paths of their
-    nodes; driver: its version.
+    names: as they were asked for, `ALL` alone for all; nodes: the paths of their nodes; driver: its version; both are
+    empty for devices that each start chooses.
     """
 
     names: tuple[str, ...]
-    each: tuple[str, ...]
     nodes: tuple[str, ...]
     driver: str
 
@@ -100,80 +98,6 @@ COMPOSE = {
     ),
 }
 
-SPAWNER = {
-    "runtime": f"""\
-# The same GPUs for every user, by the runtime. dockerd's daemon.json needs
-#   {RUNTIMES}
-c.DockerSpawner.extra_host_config = {{"runtime": "{RUNTIME}"}}
-c.DockerSpawner.environment = {{
-    "{VISIBLE_DEVICES}": "$names",
-    "NVIDIA_DRIVER_CAPABILITIES": "utility,compute",
-}}
-""",
-    "device-requests": """\
-# The same GPUs for every user, as by docker run --gpus: dockerd needs the package oci-gpu-hook-docker.
-from docker.types import DeviceRequest
-
-c.DockerSpawner.extra_host_config = {
-    "device_requests": [DeviceRequest($requested, capabilities=[["gpu"]])],
-}
-""",
-    "by-user": f"""\
-# A GPU for each user, as by docker run --gpus: dockerd needs the package oci-gpu-hook-docker. Put your users' names
-# here; other users get none, whatever the image asks for, and two users who have the same one share it.
-from docker.types import DeviceRequest
-
-GPUS = {{
-$user_rows}}
-
-
-def host_config(spawner):
-    gpus = GPUS.get(spawner.user.name)
-    if not gpus:
-        return {{}}
-    return {{"device_requests": [DeviceRequest(device_ids=gpus, capabilities=[["gpu"]])]}}
-
-
-def visible(spawner):
-    return ",".join(GPUS.get(spawner.user.name) or ["void"])
-
-
-c.DockerSpawner.extra_host_config = host_config
-c.DockerSpawner.environment = {{"{VISIBLE_DEVICES}": visible}}
-""",
-    DRIVER_VOLUME: f"""\
-# The same GPUs for every user, by the words of nvidia-docker 1: dockerd needs {RUNTIME} as its default-runtime.
-c.DockerSpawner.read_only_volumes = {{"nvidia_driver_$driver": "{FOLDER}"}}
-c.DockerSpawner.extra_host_config = {{
-    "devices": [
-$node_rows    ],
-}}
-""",
-}
-
-# JupyterHub shows the message of tornado's HTTPError, and of any other error nothing but its number.
-SPAWNER_TELLS = """\
-
-# A user whose server gets no GPU reads why, in the place of "500 : Internal Server Error".
-from docker.errors import APIError
-from dockerspawner import DockerSpawner
-from tornado.web import HTTPError
-
-
-class TellingSpawner(DockerSpawner):
-    async def start(self):
-        try:
-            return await super().start()
-        except APIError as err:
-            _, said, why = str(err.explanation).rpartition("oci-gpu-hook: ")
-            if not said:
-                raise
-            raise HTTPError(503, why.strip()) from err
-
-
-c.JupyterHub.spawner_class = TellingSpawner
-"""
-
 
 def filled(text: str, asked: WantedDevices) -> str:
     """Words or lines of the tables above for these devices.
@@ -191,107 +115,9 @@ def filled(text: str, asked: WantedDevices) -> str:
         cdi_options=" ".join([f"--device {name}" for name in of_spec]),
         cdi_list=json.dumps(of_spec),
         reserved=f"count: {ALL}" if is_all else f"device_ids: {listed}",
-        requested="count=-1" if is_all else f"device_ids={listed}",
         driver=asked.driver,
         node_options=" ".join([f"--device={path}" for path in asked.nodes]),
-        node_rows="".join([f'        "{path}:{path}:rw",\n' for path in asked.nodes]),
-        user_rows="".join([f'    "user{number}": [{json.dumps(name)}],\n' for number, name in enumerate(asked.each)]),
     )
-
-
-def swarm_spawner(name: str, count: int) -> str:
-    """SwarmSpawner: generic resources.  A service can say how many, never which."""
-    return f"""\
-# GPUs of each user's own, or shares: Swarm counts them, and no two tasks of a node get the same. The nodes' daemon.json
-# and /etc/oci-gpu-hook.conf are as 'oci-gpu-hook swarm resources' says.
-c.SwarmSpawner.extra_resources_spec = {{"generic_resources": {{{json.dumps(name)}: {count}}}}}
-"""
-
-
-_SHARED_MEMORY = """\
-# Of the old work-arounds for /dev/shm none is needed: the hook gives /dev/shm and /dev/mqueue the label that the pod's
-# containers need. Take out hostIPC and level s0. An emptyDir of medium Memory at /dev/shm still makes it larger than
-# 64 MB, and serves nothing else.
-"""
-# What people must know of each GPU mode, and KubeSpawner's settings beside the resources, as Python.
-KUBE_MODES: dict[str, tuple[str, dict[str, str]]] = {
-    "none": (
-        "# GPU mode none: the pod stays in container_t. The device plugin picks the GPUs, and the hook puts them in.\n",
-        {},
-    ),
-    # Our type, at the level that Open Data Hub's ConfigMap had.
-    "selinux": (
-        """\
-# GPU mode selinux: for user namespaces, MPS and NVIDIA's services. The nodes need the module nvidia_container
-# ('oci-gpu-hook selinux install'), and on OpenShift the service account needs an SCC that allows this type and level.
-""",
-        {
-            "pod_security_context": """\
-{
-    "seLinuxOptions": {
-        "type": "nvidia_container_t",
-        # All such pods have this one level, so SELinux does not keep them apart from one another. It was there for
-        # /dev/shm alone: without this line each pod has its own level, and shared memory works all the same.
-        "level": "s0",
-    },
-}"""
-        },
-    ),
-    "privileged": (
-        """\
-# GPU mode privileged: never needed for GPUs here. It costs everything: root in the pod is root on the node, with all
-# its devices and GPUs, whatever the limit says; neither SELinux (spc_t) nor seccomp confines it. On OpenShift the
-# service account needs the SCC 'privileged'. Take mode none.
-# Kubernetes refuses a privileged pod that may not gain privileges, which is KubeSpawner's default.
-""",
-        {"privileged": "True", "allow_privilege_escalation": "True"},
-    ),
-}
-_BY_SCC = """\
-# GPU mode selinux: for user namespaces, MPS and NVIDIA's services. The nodes need the module nvidia_container. The
-# constraints set the type and the namespace's level; the notebooks' service account must be allowed to use them.
-"""
-_PROFILES = """\
-# Users who pick the profile have them: other notebooks keep the SELinux type, and the SCC, of notebooks without GPUs.
-c.KubeSpawner.profile_list = [
-    {
-        "display_name": "Without a GPU",
-        "slug": "no-gpu",
-        "default": True,
-$without    },
-    {
-        "display_name": "With a GPU",
-        "slug": "gpu",
-$settings    },
-]
-"""
-
-
-def kube(mode: str, limits: dict[str, int], *, scc: str | None = None, is_profile: bool = False) -> str:
-    """KubeSpawner, in one of `KUBE_MODES`; scc: OpenShift's constraints that set the type."""
-    needs, settings = KUBE_MODES[mode]
-    others: dict[str, str] = {}
-    if scc is not None:
-        needs, settings = _BY_SCC, {"extra_annotations": _required(scc)}
-        # Who may use both gets those whose name sorts first, if a pod requires none.
-        others = {"extra_annotations": _required("restricted-v2")}
-    rows = ", ".join([f'{json.dumps(name)}: "{count}"' for name, count in limits.items()])
-    settings = {"extra_resource_limits": f"{{{rows}}}", **settings}
-    if is_profile:
-        lines = Template(_PROFILES).substitute(without=_overrides(others), settings=_overrides(settings))
-    else:
-        lines = "".join([f"c.KubeSpawner.{name} = {text}\n" for name, text in settings.items()])
-    return f"{needs}{lines}{_SHARED_MEMORY}"
-
-
-def _required(scc: str) -> str:
-    return json.dumps({"openshift.io/required-scc": scc})
-
-
-def _overrides(settings: dict[str, str]) -> str:
-    """What a profile sets, in its dictionary."""
-    items = indent("".join([f'"{name}": {text},\n' for name, text in settings.items()]), " " * 4)
-    return indent(f'"kubespawner_override": {{\n{items}}},\n', " " * 8) if settings else ""
 
 
 def lxc(plan: Plan, request: Request, version: str) -> list[str]:

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``flags``: the lines to paste that give this host's GPUs to containers, for each engine and spawner."""
+"""``flags``: the lines to paste that give this host's GPUs to containers, for each engine."""
 
 from __future__ import annotations
 
 import functools
 import os
 import shlex
-from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Callable, NamedTuple
 
@@ -20,7 +19,6 @@ from oci_gpu_hook.container import rootfs
 from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.errors import RequestError, UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.diagnosis.remedy import is_name
 from oci_gpu_hook.node.machine import kernelconfig
 from oci_gpu_hook.node.setup import cdispec, enginefile
 from oci_gpu_hook.planning import selection
@@ -36,9 +34,8 @@ from oci_gpu_hook.request.state import State
 from oci_gpu_hook.request.words import ALL, DEFAULT_CAPABILITIES
 
 _WHERE = "the command line"
-_GPU, _MIG = "nvidia.com/gpu", "nvidia.com/mig-"
 # Ways that no hook stands behind, which would choose the devices at each start.
-_NAMED_ONLY = ("cdi", "by-user", flaglines.DRIVER_VOLUME)
+_NAMED_ONLY = ("cdi", flaglines.DRIVER_VOLUME)
 
 
 class _Named(NamedTuple):
@@ -83,7 +80,7 @@ class _Named(NamedTuple):
         if chosen and way in _NAMED_ONLY:
             raise UsageError(f"--way {way} needs the names of GPUs", "any is for ways by which the hook chooses")
         if chosen:
-            return WantedDevices((chosen,), (), (), "")
+            return WantedDevices((chosen,), (), "")
         request, found, selected = self.on_host()
         nodes = dict.fromkeys([node for node, _ in selection.nodes(request, selected, found)])
         if missing := [node.path for node in nodes if not node.present]:
@@ -93,7 +90,6 @@ class _Named(NamedTuple):
         indices = {gpu.bus_id: str(gpu.nvml_index) for gpu in found.gpus}
         return WantedDevices(
             tuple([name if name in known else indices.get(name, name) for name in request.devices]),
-            tuple([name for name, _ in _each(found, selected)]),
             tuple([node.path for node in nodes]),
             found.driver_version,
         )
@@ -151,19 +147,6 @@ def podman(named: _Named, way: str | None) -> None:
 
 
 @flags.command()
-@_choice("--way", flaglines.SPAWNER, "How notebooks get them.", "runtime")
-@_gpus
-def dockerspawner(named: _Named, way: str) -> None:
-    """Python lines of jupyterhub_config.py for DockerSpawner.
-
-    GPU is an index, a UUID or a MIG device, and 'all' if none is named; or 'any', by which each user gets
-    what has room (the setting gpu-holders).  With --way by-user each user gets one of them.
-    """
-    lines = flaglines.filled(flaglines.SPAWNER[way], named.asked(way))
-    click.echo(f"{lines}{flaglines.SPAWNER_TELLS}{_others(flaglines.SPAWNER, way)}")
-
-
-@flags.command()
 @_choice("--way", flaglines.COMPOSE, "How the service gets them.", "reservations")
 @_gpus
 def compose(named: _Named, way: str) -> None:
@@ -173,38 +156,8 @@ def compose(named: _Named, way: str) -> None:
     """
     needs, lines = flaglines.COMPOSE[way]
     service = flaglines.filled(f"{flaglines.SERVICE}{lines}", named.asked(way))
-    click.echo(f"# {needs}\n{service}{_others(flaglines.COMPOSE, way)}")
-
-
-@flags.command()
-@click.option("--name", metavar="NAME", default="GPU", show_default=True, help="The resource.")
-@_gpus
-def swarmspawner(named: _Named, name: str) -> None:
-    """Python lines of jupyterhub_config.py for SwarmSpawner.
-
-    Each user gets as many GPUs, or shares, as are named here, one if none is: Swarm picks them.
-    """
-    count = len(_each(*named.on_host()[1:])) if named.gpus else 1
-    click.echo(flaglines.swarm_spawner(name, count), nl=False)
-
-
-@flags.command()
-@_choice("--mode", flaglines.KUBE_MODES, "How SELinux confines the pod.", "none")
-@_choice(
-    "--way", ("everybody", "profile"), "Who gets them: every user, or those who pick a profile with GPUs.", "everybody"
-)
-@click.option("--scc", metavar="NAME", help="With --mode selinux on OpenShift: the constraints that set the type.")
-@_gpus
-def kubespawner(named: _Named, mode: str, way: str, scc: str | None) -> None:
-    """Python lines of jupyterhub_config.py for KubeSpawner, in the three GPU modes.
-
-    Each user gets as many GPUs and MIG devices as are named here, one GPU if none is: the device plugin picks them.
-    With --way profile all else of a notebook without GPUs stays as it is, its SELinux type and its SCC too.
-    """
-    if scc is not None and (mode != "selinux" or not is_name(scc)):
-        raise UsageError("--scc is the name of constraints, for --mode selinux", "such as nvidia-container")
-    limits = Counter([kind for _, kind in _each(*named.on_host()[1:])] if named.gpus else [_GPU])
-    click.echo(flaglines.kube(mode, limits, scc=scc, is_profile=way == "profile"), nl=False)
+    others = ", ".join([name for name in flaglines.COMPOSE if name != way])
+    click.echo(f"# {needs}\n{service}# Other ways (--way): {others}.")
 
 
 @flags.command()
@@ -252,23 +205,5 @@ def _print_words(ways: dict[str, tuple[str, str]], way: str | None, asked: Wante
     if way:
         click.echo(flaglines.filled(ways[way][1], asked))
         return
-    for needs, words in [found for name, found in ways.items() if asked.each or name not in _NAMED_ONLY]:
+    for needs, words in [found for name, found in ways.items() if asked.driver or name not in _NAMED_ONLY]:
         click.echo(f"# {needs}\n{shlex.join(flaglines.filled(words, asked).split())}")
-
-
-def _others(ways: Iterable[str], way: str) -> str:
-    return f"# Other ways (--way): {', '.join([name for name in ways if name != way])}."
-
-
-def _each(found: DriverInventory, selected: Selection) -> list[tuple[str, str]]:
-    """A name for each single device, and the device plugin's resource that it is one of (strategy "mixed").
-
-    The names are UUIDs, if they are known: these stay when GPUs are added.
-    """
-    divided = {device.gpu for device, _ in selected.mig_devices}
-    gpus = [(gpu.uuid or str(gpu.nvml_index), _GPU) for gpu, _ in selected.gpus if gpu.nvml_index not in divided]
-    migs = [
-        (it.uuid or selection.name_of(it, found), f"{_MIG}{it.profile.replace('+', '.')}" if it.profile else _GPU)
-        for it, _ in selected.mig_devices
-    ]
-    return [*gpus, *migs]

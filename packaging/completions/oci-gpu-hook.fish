@@ -7,12 +7,12 @@ function __oci_gpu_hook_at --description 'Whether the words before the cursor le
     set -e words[1]
     for word in $words
         # The value of an option names no command.
-        if contains -- "$before" --bundle --capabilities --cdi-spec --config --container --directory --format --hook --host-root --id --interval --kind --mode --name --nvml-timeout --output --pid --pod --runtime --scc --shares --since --timeout --vendor --watch --way --write
+        if contains -- "$before" --bundle --capabilities --cdi-spec --config --container --directory --format --hook --host-root --id --interval --kind --name --nvml-timeout --output --pid --pod --runtime --shares --since --timeout --vendor --watch --way --write
             set before
             continue
         end
         set before $word
-        if contains -- (string join -- ' ' $command $word) 'plan' 'info' 'inventory' 'inventory refresh' 'inventory show' 'inventory watch' 'prepare' 'cdi' 'cdi generate' 'cdi remove' 'config' 'config show' 'configure' 'doctor' 'validate' 'containers' 'flags' 'flags docker' 'flags podman' 'flags dockerspawner' 'flags compose' 'flags swarmspawner' 'flags kubespawner' 'flags lxc' 'flags nspawn' 'swarm' 'swarm resources' 'vendors' 'vendors list' 'vendors check' 'selinux' 'selinux status' 'selinux install' 'selinux remove' 'selinux relabel' 'selinux explain' 'log' 'metrics' 'features'
+        if contains -- (string join -- ' ' $command $word) 'plan' 'info' 'inventory' 'inventory refresh' 'inventory show' 'inventory watch' 'prepare' 'cdi' 'cdi generate' 'cdi remove' 'config' 'config show' 'configure' 'doctor' 'validate' 'containers' 'flags' 'flags docker' 'flags podman' 'flags compose' 'flags lxc' 'flags nspawn' 'swarm' 'swarm resources' 'vendors' 'vendors list' 'vendors check' 'selinux' 'selinux status' 'selinux install' 'selinux remove' 'selinux relabel' 'selinux explain' 'log' 'metrics' 'features'
             set -a command $word
         end
     end
@@ -120,10 +120,7 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at containers' -l host-root -r -f -a
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at containers' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags' -a docker -d 'Options of docker run, in each way that Docker has'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags' -a podman -d 'Options of podman run, by the hook and by CDI'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags' -a dockerspawner -d 'Python lines of jupyterhub_config.py for DockerSpawner'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags' -a compose -d 'A compose file with one service'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags' -a swarmspawner -d 'Python lines of jupyterhub_config.py for SwarmSpawner'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags' -a kubespawner -d 'Python lines of jupyterhub_config.py for KubeSpawner, in the three GPU modes'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags' -a lxc -d 'Lines of a container\'s configuration for LXC, privileged or not'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags' -a nspawn -d 'Words of systemd-nspawn, or its files, for a container with GPUs'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags' -s h -l help -d 'Show help and exit'
@@ -137,28 +134,11 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags podman' -l config -r -F -d 
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags podman' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags podman' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags podman' -f
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags dockerspawner' -l way -r -f -a 'runtime device-requests by-user driver-volume' -d 'How notebooks get them'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags dockerspawner' -l config -r -F -d 'The administrator\'s file'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags dockerspawner' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags dockerspawner' -s h -l help -d 'Show help and exit'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags dockerspawner' -f
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags compose' -l way -r -f -a 'reservations runtime environment cdi' -d 'How the service gets them'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags compose' -l config -r -F -d 'The administrator\'s file'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags compose' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags compose' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags compose' -f
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags swarmspawner' -l name -r -f -d 'The resource'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags swarmspawner' -l config -r -F -d 'The administrator\'s file'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags swarmspawner' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags swarmspawner' -s h -l help -d 'Show help and exit'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags swarmspawner' -f
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags kubespawner' -l mode -r -f -a 'none selinux privileged' -d 'How SELinux confines the pod'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags kubespawner' -l way -r -f -a 'everybody profile' -d 'Who gets them: every user, or those who pick a profile with GPUs'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags kubespawner' -l scc -r -f -d 'With --mode selinux on OpenShift: the constraints that set the type'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags kubespawner' -l config -r -F -d 'The administrator\'s file'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags kubespawner' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags kubespawner' -s h -l help -d 'Show help and exit'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags kubespawner' -f
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags lxc' -l write -r -F -d 'Put them into a container\'s configuration, for those it has'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags lxc' -l config -r -F -d 'The administrator\'s file'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags lxc' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'

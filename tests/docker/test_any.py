@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests import manual
 from tests.docker import notebook
 from tests.docker.dockerd import LINK, LOOK, SETTINGS, docker, look, opened, run
 from tests.docker.test_jupyterhub import ADDRESS, BEFORE, HERE
@@ -129,17 +130,19 @@ def test_all_is_all_or_a_refusal_and_an_end_frees(seen: dict[str, list[str]]) ->
 def test_eight_users_share_two_gpus_and_the_ninth_reads_why(
     installed: Installed, patterns: dict[str, Path], tmp_path: Path
 ) -> None:
-    """A real hub with DockerSpawner, by the lines that ``flags dockerspawner any`` prints."""
+    """A real hub with DockerSpawner, by the manual's lines, with ``any`` in the place of an index."""
     notebook.environment()
     node = json.loads((REPOSITORY / "tests/gpunode/descriptions/h100x8.json").read_text())
     node["gpus"] = node["gpus"][:2]
     description = tmp_path / "two.json"
     description.write_text(json.dumps(node))
     image = notebook.notebook(tmp_path / "root", patterns["debian"])
+    by_runtime, _, _, tells = manual.blocks("JUPYTERHUB")[:4]
+    lines = f"{by_runtime}\n{tells}".replace('"2"', '"any"')
     hub = f"""
 mkdir -p /run/hub/any
 for user in {" ".join(USERS)} ninth; do echo >/run/hub/any/$user; done
-oci-gpu-hook flags dockerspawner any >/run/hub/lines
+printf %s {shlex.quote(lines)} >/run/hub/lines
 PATH={notebook.VENV}/bin:$PATH PASTED=/run/hub/any TELLS=/run/hub/lines SPAWNER=docker NETWORK=hub \\
     HUB_ADDRESS={ADDRESS} {notebook.VENV}/bin/python {HERE}/hub_client.py {" ".join(USERS)} --refused ninth || tell
 """

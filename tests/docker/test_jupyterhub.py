@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """JupyterHub's spawners on a real daemon: a cell of each user's kernel has that user's GPUs and no others.
 
-Each way is the very lines that ``oci-gpu-hook flags`` prints.  One hub serves all ways of DockerSpawner, each for its
+Each way is the manual's own lines.  One hub serves all ways of DockerSpawner, each for its
 own users; another is in the network of a Swarm of one.  Hub, proxy, servers and kernels are the real ones, and the
 daemon's default runtime is ours.
 """
@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests import manual
 from tests.docker import notebook
 from tests.docker.dockerd import LINK, SETTINGS, docker
 from tests.integration.engines import REPOSITORY, Installed
@@ -22,22 +23,31 @@ from tests.integration.inside import gpus
 
 HERE = REPOSITORY / "tests/docker"
 ADDRESS = "192.0.2.1"
-# How each user asks; user0 and user1 are the names that the lines by user have, and the guest is none of these.
-FLAGS = {
-    "ada": "--way runtime 2",
-    "ben": "--way device-requests 3",
-    "user0": "--way by-user 5 6",
-    "user1": "--way by-user 5 6",
-    "guest": "--way by-user 5 6",
-    "old": "--way driver-volume 7",
+BY_RUNTIME, BY_REQUEST, BY_USER, _, SWARM = manual.blocks("JUPYTERHUB")[:5]
+# As JupyterHub's documentation has them.
+OLD = """
+c.DockerSpawner.read_only_volumes = {{"nvidia_driver_580.65.06": "/usr/local/nvidia"}}
+nodes = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia{}")
+c.DockerSpawner.extra_host_config = {{
+    "devices": [f"/dev/{{name}}:/dev/{{name}}:rw" for name in nodes],
+}}
+"""
+# How each user asks; ann and bob are the names that the lines by user have, and the guest is none of these.
+LINES = {
+    "ada": BY_RUNTIME,
+    "ben": BY_REQUEST,
+    "ann": BY_USER,
+    "bob": BY_USER,
+    "guest": BY_USER,
+    "old": OLD.format(gpus()[7]["minor"]),
 }
-GIVEN = {"ada": [2], "ben": [3], "user0": [5], "user1": [6], "guest": [], "old": [7]}
+GIVEN = {"ada": [2], "ben": [3], "ann": [5], "bob": [6], "guest": [], "old": [7]}
 # What users of real images are, whose nodes are root's.
 JOVYAN = 'c.DockerSpawner.extra_create_kwargs = {"user": "1000:100"}'
 IMAGE = 'c.DockerSpawner.image = "{}"'
 BESIDE = {
-    "user0": IMAGE.format("asks"),
-    "user1": JOVYAN,
+    "ann": IMAGE.format("asks"),
+    "bob": JOVYAN,
     "guest": IMAGE.format("asks"),
     "old": IMAGE.format("old-notebook"),
 }
@@ -58,7 +68,7 @@ docker network create --subnet 192.0.2.0/24 --gateway {ADDRESS} hub >/dev/null
 # The host's address in the containers' network is the hub's, and the Swarm's.
 DOCKER_HUB = f"""
 PATH={notebook.VENV}/bin:$PATH PASTED=/run/hub/docker SPAWNER=docker NETWORK=hub HUB_ADDRESS={ADDRESS} \\
-    {notebook.VENV}/bin/python {HERE}/hub_client.py {" ".join(FLAGS)} || tell
+    {notebook.VENV}/bin/python {HERE}/hub_client.py {" ".join(LINES)} || tell
 """
 # A service can name no runtime.  The hub is in the services' network as it would be in a container there: it has that
 # one's addresses and its name server.
@@ -76,10 +86,9 @@ PATH={notebook.VENV}/bin:$PATH PASTED=/run/hub/swarm SPAWNER=docker-swarm NETWOR
 
 def paste() -> str:
     """The shell lines that write each user's lines."""
-    lines = [f"oci-gpu-hook flags dockerspawner {how} >/run/hub/docker/{user}" for user, how in FLAGS.items()]
-    lines += [f"echo {shlex.quote(text)} >>/run/hub/docker/{user}" for user, text in BESIDE.items()]
-    lines += [f"oci-gpu-hook flags swarmspawner >/run/hub/swarm/{user}" for user in TASKS]
-    return "\n".join([*lines, ""])
+    files = {f"docker/{user}": f"{text}\n{BESIDE.get(user, '')}\n" for user, text in LINES.items()}
+    files |= {f"swarm/{user}": SWARM for user in TASKS}
+    return "".join([f"printf %s {shlex.quote(text)} >/run/hub/{path}\n" for path, text in files.items()])
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +135,7 @@ def test_a_cell_has_its_users_gpus(seen: dict[str, dict[str, Any]], user: str) -
 def test_an_image_of_nvidia_docker_1_finds_the_driver_where_it_looks(seen: dict[str, dict[str, Any]]) -> None:
     """By an empty volume that dockerd has made, and no command before: as everybody who has a GPU does."""
     found = {user: cell["library"].startswith("/usr/local/nvidia/lib64/") for user, cell in seen.items()}
-    assert found == {user: user != "guest" for user in [*FLAGS, *TASKS]}
+    assert found == {user: user != "guest" for user in [*LINES, *TASKS]}
 
 
 def test_a_cell_has_the_gpu_of_its_tasks_share(seen: dict[str, dict[str, Any]]) -> None:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import json
 import shlex
-import textwrap
 from pathlib import Path
 
 import pytest
 
+from tests import manual
 from tests.docker.dockerd import LOOK, SETTINGS, denied, docker, opened
 from tests.integration.engines import REPOSITORY, Installed
 from tests.integration.inside import COMPUTE
@@ -43,16 +43,12 @@ ip link set swarm0 up
 oci-gpu-hook swarm resources --shares {SHARES} --write
 """
 INIT = f"docker swarm init --advertise-addr {ADDRESS} >/dev/null"
-MANUAL = REPOSITORY / "packaging/man/oci-gpu-hook.8.rst"
 WORDS = ("GPU_SHARE", "CUDA_VISIBLE_DEVICES", "XLA_PYTHON_CLIENT_MEM_FRACTION")
 
 
 def start_script() -> str:
     """The manual's own, by which a container goes by its share."""
-    lines = MANUAL.read_text().splitlines()
-    first = lines.index("    #!/bin/sh", lines.index("DOCKER SWARM"))
-    last = lines.index('    exec "$@"', first)
-    return textwrap.dedent("\n".join(lines[first : last + 1]))
+    return next(it for it in manual.blocks("DOCKER SWARM") if it.startswith("#!/bin/sh"))
 
 
 def task() -> str:

@@ -59,7 +59,6 @@ def test_mig_devices_are_resources_of_their_own(installed: Installed) -> None:
     scripts = {
         "unasked": "oci-gpu-hook swarm resources 2>&1 || echo code $?",
         "resources": f"{REFRESH}oci-gpu-hook swarm resources --shares 2 2>/dev/null",
-        "kube": "oci-gpu-hook flags kubespawner 0:0",
         "docker": "oci-gpu-hook flags docker --way driver-volume 0:0",
     }
     seen = in_turn(installed, scripts, description="h100mig")
@@ -69,7 +68,6 @@ def test_mig_devices_are_resources_of_their_own(installed: Installed) -> None:
     assert len(values) == len(first["mig"]) + 2 and len(set(values)) == len(values)
     assert values[-2:] == [f"{second['uuid']}-0", f"{second['uuid']}-1"]
     assert all(value.startswith("MIG-") for value in values[:-2])
-    assert any('"nvidia.com/mig-' in line for line in seen["kube"])
     assert "--device=/dev/nvidia-caps/nvidia-cap" in seen["docker"][0]
 
 

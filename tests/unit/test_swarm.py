@@ -7,7 +7,6 @@ import errno
 import json
 import os
 import subprocess
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from oci_gpu_hook.node.gpus import nvml
 from oci_gpu_hook.node.setup import daemonjson, enginefile
 from oci_gpu_hook.request import selectors
 from oci_gpu_hook.request.settings import Settings
+from tests import manual
 from tests.unit import hosts
 from tests.unit.program import Program
 from tests.vocabulary.host import FACTS, MIG_UUID, plant
@@ -247,9 +247,7 @@ def test_settings_are_added_to_those_that_are_there() -> None:
 
 def start_script() -> str:
     """The manual's example."""
-    page = (Path(__file__).parents[2] / "packaging/man/oci-gpu-hook.8.rst").read_text()
-    block = "    #!/bin/sh\n" + page.partition("    #!/bin/sh\n")[2].partition("\n\n")[0]
-    return textwrap.dedent(block)
+    return next(it for it in manual.blocks("DOCKER SWARM") if it.startswith("#!/bin/sh"))
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash"])

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The manual's lines for JupyterHub are Python that each spawner reads, and name what the text says."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests import manual
+from tests.unit import manifests
+
+BY_RUNTIME, BY_REQUEST, BY_USER, TELLS, SWARM, KUBE, TYPED, PROFILES = manual.blocks("JUPYTERHUB")[:8]
+
+
+class Section:
+    """A section of JupyterHub's configuration."""
+
+
+class DeviceRequest:
+    """Stands for docker.types.DeviceRequest, with its parameters."""
+
+    def __init__(self, *, count: int = 0, device_ids: Any = None, capabilities: Any = None) -> None:
+        self.asked = (count, device_ids, capabilities)
+
+
+class APIError(Exception):
+    """Stands for docker.errors.APIError."""
+
+    explanation = ""
+
+
+class HTTPError(Exception):
+    """Stands for tornado.web.HTTPError."""
+
+
+class Refusing:
+    """Stands for DockerSpawner, whose Docker refuses each start."""
+
+    async def start(self) -> None:
+        raise APIError
+
+
+def configured(text: str, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """JupyterHub's configuration after these lines."""
+    stubs: dict[str, dict[str, Any]] = {
+        "docker": {},
+        "docker.types": {"DeviceRequest": DeviceRequest},
+        "docker.errors": {"APIError": APIError},
+        "dockerspawner": {"DockerSpawner": Refusing},
+        "tornado": {},
+        "tornado.web": {"HTTPError": HTTPError},
+    }
+    for name, content in stubs.items():
+        module = ModuleType(name)
+        module.__dict__.update(content)
+        monkeypatch.setitem(sys.modules, name, module)
+    names = ("DockerSpawner", "SwarmSpawner", "KubeSpawner", "JupyterHub")
+    found = SimpleNamespace(**{name: Section() for name in names})
+    ast.parse(text, feature_version=(3, 9))
+    exec(compile(text, "jupyterhub_config.py", "exec"), {"c": found})
+    return found
+
+
+@pytest.mark.parametrize(
+    ("explanation", "raised"),
+    [
+        (
+            "OCI runtime create failed: ... oci-gpu-hook: GPU 0 is held by c (hint)\n",
+            "503, 'GPU 0 is held by c (hint)'",
+        ),
+        ("no such image", ""),
+    ],
+)
+def test_a_hubs_user_reads_the_hooks_sentence(monkeypatch: pytest.MonkeyPatch, explanation: str, raised: str) -> None:
+    spawner = configured(TELLS, monkeypatch).JupyterHub.spawner_class()
+    monkeypatch.setattr(APIError, "explanation", explanation)
+    with pytest.raises(HTTPError if raised else APIError) as caught:
+        asyncio.run(spawner.start())
+    assert ", ".join(map(repr, caught.value.args)) == raised
+
+
+def test_dockerspawner_by_the_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = configured(BY_RUNTIME, monkeypatch).DockerSpawner
+    assert found.extra_host_config == {"runtime": "oci-gpu-runtime"}
+    assert found.environment["NVIDIA_VISIBLE_DEVICES"] == "2"
+
+
+def test_dockerspawner_by_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    for text, expected in ((BY_REQUEST, (0, ["3"])), (BY_REQUEST.replace('device_ids=["3"]', "count=-1"), (-1, None))):
+        (request,) = configured(text, monkeypatch).DockerSpawner.extra_host_config["device_requests"]
+        assert request.asked == (*expected, [["gpu"]])
+
+
+def test_dockerspawner_by_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each user has another GPU, and a stranger none, also from a runtime that goes by the environment."""
+    found = configured(BY_USER, monkeypatch).DockerSpawner
+    visible = found.environment["NVIDIA_VISIBLE_DEVICES"]
+    for name, gpu in (("ann", "5"), ("bob", "6")):
+        spawner = SimpleNamespace(user=SimpleNamespace(name=name))
+        (request,) = found.extra_host_config(spawner)["device_requests"]
+        assert request.asked == (0, [gpu], [["gpu"]]) and visible(spawner) == gpu
+    stranger = SimpleNamespace(user=SimpleNamespace(name="mallory"))
+    assert found.extra_host_config(stranger) == {} and visible(stranger) == "void"
+
+
+def test_swarmspawner_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = configured(SWARM, monkeypatch).SwarmSpawner
+    assert found.extra_resources_spec == {"generic_resources": {"GPU": 1}}
+
+
+def spawned(settings: dict[str, Any]) -> dict[str, Any]:
+    """The pod that KubeSpawner makes by these settings, as far as constraints look at it."""
+    limits = settings.get("extra_resource_limits", {})
+    container = {
+        "name": "notebook",
+        "securityContext": {"allowPrivilegeEscalation": False},
+        "resources": {"limits": limits},
+    }
+    return {
+        "metadata": {"annotations": settings.get("extra_annotations", {})},
+        "spec": {"containers": [container], "securityContext": settings.get("pod_security_context", {})},
+    }
+
+
+def test_openshift_admits_notebooks_each_by_its_own_constraints(monkeypatch: pytest.MonkeyPatch) -> None:
+    scc = manifests.named("scc-nvidia-container.yaml", "SecurityContextConstraints")
+    constraints = {scc["metadata"]["name"]: scc, "restricted-v2": manifests.restricted()}
+    rows = configured(PROFILES, monkeypatch).KubeSpawner.profile_list
+    assert [row["slug"] for row in rows if row.get("default")] == ["no-gpu"]
+    found = {row["slug"]: row["kubespawner_override"] for row in rows}
+    ends = {}
+    for slug, settings in found.items():
+        pod = spawned(settings)
+        name = pod["metadata"]["annotations"]["openshift.io/required-scc"]
+        ends[slug] = manifests.admitted(pod["spec"], constraints[name])
+    level = {"level": "s0:c27,c9"}
+    assert ends == {"no-gpu": level, "gpu": {**level, "type": "nvidia_container_t"}}
+    limits = {"nvidia.com/gpu": "1"}
+    assert [row.get("extra_resource_limits") for row in found.values()] == [None, limits]
+    # With the resource alone a pod keeps the default; one that names the type itself is admitted by neither.
+    alone, typed = vars(configured(KUBE, monkeypatch).KubeSpawner), vars(configured(TYPED, monkeypatch).KubeSpawner)
+    assert alone == {"extra_resource_limits": limits}
+    assert manifests.admitted(spawned(alone)["spec"], manifests.restricted()) == level
+    assert [manifests.admitted(spawned(typed)["spec"], it) for it in constraints.values()] == [None, None]
