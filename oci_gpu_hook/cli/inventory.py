@@ -39,10 +39,11 @@ _ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
 @click.command()
+@click.option("--saved", is_flag=True, help="Show what is saved for the hooks, as far as it is still true.")
 @output_format
 @config_file
 @host_root
-def info(form: str, config: str | None, root: HostRoot) -> None:
+def info(saved: bool, form: str, config: str | None, root: HostRoot) -> None:
     """Show NVIDIA's driver, its GPUs, MIG devices and files, and what there is of other vendors, as it is now.
 
     What only NVML knows comes from the saved inventory, if that is still true.  On a Jetson and in WSL 2, it shows the
@@ -50,15 +51,22 @@ def info(form: str, config: str | None, root: HostRoot) -> None:
     with the names that ask for them, what its file requires and the host has not, and what may be missing and is.
     """
     driver_root = read_settings(config, None).driver_root
-    found = onhost.find_accelerators(
-        root, driver_root, present.find_vendors(root), lambda: present.nvidia(root, driver_root)
-    )
+    nvidia, others = _saved if saved else present.nvidia, present.find_vendors(root, saved_only=saved)
+    found = onhost.find_accelerators(root, driver_root, others, lambda: nvidia(root, driver_root))
     show(form, onhost.document(found), onhost.text(found))
+
+
+def _saved(root: HostRoot, driver_root: str) -> DriverInventory:
+    found = saved_inventory.read_saved(root, proc.stamp(root, driver_root))
+    if found is None:
+        hint = "run 'oci-gpu-hook inventory refresh'"
+        raise DriverError("there is no saved inventory, or it is no longer true", hint)
+    return found
 
 
 @click.group(cls=CommandGroup)
 def inventory() -> None:
-    """Prepare, show or keep fresh the saved inventory that hooks load at a container's start."""
+    """Prepare the saved inventory that hooks load at a container's start, or keep it fresh."""
 
 
 @inventory.command()
@@ -82,26 +90,6 @@ def refresh(nvml_timeout: float, form: str, config: str | None, root: HostRoot) 
     show(form, document, [*lines, *onhost.wrong_lines(found.wrong)])
     if not found.nvidia and found.error and present.expects_nvidia(root):
         raise found.error
-
-
-@inventory.command("show")
-@output_format
-@config_file
-@host_root
-def show_saved(form: str, config: str | None, root: HostRoot) -> None:
-    """Show what is saved, of NVIDIA's driver and of other vendors, as far as it is still true."""
-    driver_root = read_settings(config, None).driver_root
-
-    def nvidia() -> DriverInventory:
-        saved = saved_inventory.read_saved(root, proc.stamp(root, driver_root))
-        if saved is None:
-            raise DriverError(
-                "there is no saved inventory, or it is no longer true", "run 'oci-gpu-hook inventory refresh'"
-            )
-        return saved
-
-    found = onhost.find_accelerators(root, driver_root, present.find_vendors(root, saved_only=True), nvidia)
-    show(form, onhost.document(found), onhost.text(found))
 
 
 @inventory.command()

@@ -12,7 +12,7 @@ function __oci_gpu_hook_at --description 'Whether the words before the cursor le
             continue
         end
         set before $word
-        if contains -- (string join -- ' ' $command $word) 'plan' 'info' 'inventory' 'inventory refresh' 'inventory show' 'inventory watch' 'prepare' 'cdi' 'cdi generate' 'cdi remove' 'config' 'config show' 'configure' 'doctor' 'validate' 'containers' 'flags' 'flags docker' 'flags podman' 'flags compose' 'flags lxc' 'flags nspawn' 'swarm' 'swarm resources' 'vendors' 'vendors list' 'vendors check' 'selinux' 'selinux status' 'selinux install' 'selinux remove' 'selinux relabel' 'selinux explain' 'log' 'metrics' 'features'
+        if contains -- (string join -- ' ' $command $word) 'plan' 'info' 'inventory' 'inventory refresh' 'inventory watch' 'prepare' 'cdi' 'cdi generate' 'cdi remove' 'config' 'config show' 'configure' 'doctor' 'validate' 'containers' 'flags' 'flags docker' 'flags podman' 'flags compose' 'flags lxc' 'flags nspawn' 'swarm' 'swarm resources' 'vendors' 'vendors list' 'vendors check' 'selinux' 'selinux status' 'selinux install' 'selinux remove' 'selinux relabel' 'selinux explain' 'log' 'metrics' 'features'
             set -a command $word
         end
     end
@@ -22,7 +22,7 @@ end
 complete -c oci-gpu-hook -f
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a plan -d 'Show what the hook would do for a bundle, and why'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a info -d 'Show NVIDIA\'s driver, its GPUs, MIG devices and files, and what there is of other vendors, as it is now'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a inventory -d 'Prepare, show or keep fresh the saved inventory that hooks load at a container\'s start'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a inventory -d 'Prepare the saved inventory that hooks load at a container\'s start, or keep it fresh'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a prepare -d 'Make the device nodes that a fresh boot lacks: unified memory, mode setting, MIG capabilities'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a cdi -d 'Write a Container Device Interface spec of this host\'s devices'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a config -d 'Show what the administrator has set'
@@ -46,12 +46,12 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at plan' -l format -r -f -a 'text js
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at plan' -l config -r -F -d 'The administrator\'s file'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at plan' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at plan' -s h -l help -d 'Show help and exit'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at info' -l saved -d 'Show what is saved for the hooks, as far as it is still true'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at info' -l format -r -f -a 'text json' -d 'How to print it'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at info' -l config -r -F -d 'The administrator\'s file'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at info' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at info' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at inventory' -a refresh -d 'Survey the host, ask NVML what only it knows, and save the result for the hooks'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at inventory' -a show -d 'Show what is saved, of NVIDIA\'s driver and of other vendors, as far as it is still true'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at inventory' -a watch -d 'Keep the saved inventory true: refresh it now, and whenever a driver, its devices or a vendor\'s file change'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at inventory' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at inventory refresh' -l nvml-timeout -r -f -d 'How long NVML may take to answer; 0 does not ask it'
@@ -59,10 +59,6 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at inventory refresh' -l format -r -
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at inventory refresh' -l config -r -F -d 'The administrator\'s file'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at inventory refresh' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at inventory refresh' -s h -l help -d 'Show help and exit'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at inventory show' -l format -r -f -a 'text json' -d 'How to print it'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at inventory show' -l config -r -F -d 'The administrator\'s file'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at inventory show' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at inventory show' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at inventory watch' -l interval -r -f -d 'How often to look without an event of udev: a change of MIG devices makes none'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at inventory watch' -l cdi-spec -r -F -d 'Write a CDI spec to FILE at each refresh as well'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at inventory watch' -l nvml-timeout -r -f -d 'How long NVML may take to answer; 0 does not ask it'

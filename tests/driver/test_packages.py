@@ -49,7 +49,7 @@ INSTALL = """
 dpkg --force-depends -i {packages}/*.deb >/run/dpkg.log 2>&1 || {{ tail -n 20 /run/dpkg.log >&2; exit 1; }}
 ldconfig
 oci-gpu-hook inventory refresh >&2
-oci-gpu-hook inventory show --format json >/run/inventory
+oci-gpu-hook info --saved --format json >/run/inventory
 # Not by the file's own name, but for a library that has no other: the loader's cache has it in neither place.
 python3 -c 'import json; print(*[name for it in json.load(open("/run/inventory"))["libraries"] for name in it["names"]
     if it["bits"] == 64 and not it["subfolder"] and (name != it["file"] or name == it["soname"])])' >/run/names

@@ -270,7 +270,7 @@ def test_a_mig_device_made_anew_is_not_given_by_its_old_name(installed: Installe
 ls {WANTED}; rm {WANTED}
 {REFRESH}echo == asked
 {each}
-oci-gpu-hook inventory show | grep -o '1c.2g.20gb.me' | sort -u
+oci-gpu-hook info --saved | grep -o '1c.2g.20gb.me' | sort -u
 [ ! -e {WANTED} ]
 """
     done = on_node(installed, script, description="h100mig")
@@ -302,7 +302,7 @@ ls {WANTED}
 {start("runc", by_all)}
 {start("runc", by_place)}
 rm {WANTED}
-oci-gpu-hook inventory show | grep -c 'whether MIG devices were created again since NVML named them'
+oci-gpu-hook info --saved | grep -c 'whether MIG devices were created again since NVML named them'
 {REFRESH}{start("runc", by_name)}
 {start("runc", by_number)}
 [ ! -e {WANTED} ]
@@ -348,7 +348,7 @@ def test_twenty_starts_at_once_all_get_the_truth(installed: Installed, bundle: M
 {started(made)} & oci-gpu-hook inventory refresh >/dev/null &
 wait
 ls -A {FOLDER} {NO_VENDORS}
-oci-gpu-hook inventory show --format json | grep -c '"compute_capability": "9.0"'
+oci-gpu-hook info --saved --format json | grep -c '"compute_capability": "9.0"'
 ! {HAS_LIED}
 {started(made)} & wait
 """

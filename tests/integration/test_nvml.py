@@ -27,7 +27,7 @@ BRANDS = {"tesla": "Tesla", "nvidia": "Nvidia"}
 def refresh(installed: Installed, name: str, *faults: str, words: str = "") -> dict[str, Any]:
     """What ``inventory refresh`` says, and the saved inventory says the same to the next reader."""
     script = f"oci-gpu-hook inventory refresh --format json {words}; echo ,; "
-    script += "oci-gpu-hook inventory show --format json"
+    script += "oci-gpu-hook info --saved --format json"
     done = on_node(installed, script, description=name, faults=faults)
     assert done.code == 0, done.err
     answer: dict[str, Any]

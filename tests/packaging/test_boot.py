@@ -30,7 +30,7 @@ def test_a_boot_makes_the_nodes_and_saves_the_inventory_and_what_changes_is_save
     done = booted(
         installed,
         f"systemctl is-system-running\n{NODES}\n"
-        f"oci-gpu-hook inventory show >/run/shown\nstat -c %a {saved}\n"
+        f"oci-gpu-hook info --saved >/run/shown\nstat -c %a {saved}\n"
         "systemctl is-active oci-gpu-hook-inventory.path\n"
         f"{forget}\ncp /etc/ld.so.cache /etc/new && mv /etc/new /etc/ld.so.cache\nwait_for {saved}\n"
         f"{forget}\nmknod /dev/nvidia-caps/nvidia-cap300 c 508 300\nwait_for {saved}\n"

@@ -169,7 +169,7 @@ def test_the_services_start_what_works(installed: Installed) -> None:
     names = ("inventory", "cdi", "metrics", "features", "gpu-metrics")
     inventory, cdi, metrics, features, gpus = (commands(f"oci-gpu-hook-{name}.service")[0] for name in names)
     file = "/run/collector/oci-gpu-hook.prom"
-    script = f"{inventory}\n{cdi}\n/usr/bin/oci-gpu-hook inventory show >&2\n{metrics}\n"
+    script = f"{inventory}\n{cdi}\n/usr/bin/oci-gpu-hook info --saved >&2\n{metrics}\n"
     script += f"echo 'metrics = {file}' >/etc/oci-gpu-hook.conf\n{metrics}\ncat {file}\n"
     script += f"{features}\necho 'features = /run/features' >>/etc/oci-gpu-hook.conf\n{features}\n"
     script += f"{gpus}\necho 'gpu-metrics = /run/gpus.prom' >>/etc/oci-gpu-hook.conf\n{gpus}\n"

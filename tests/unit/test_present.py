@@ -236,7 +236,7 @@ def test_refresh_saves_vendors_without_nvidias_driver(tree: Path, program: Progr
 
 
 def test_show_has_what_is_saved_and_nothing_else(tree: Path, program: Program) -> None:
-    words = ("inventory", "show", "--host-root", tree)
+    words = ("info", "--saved", "--host-root", tree)
     assert "no saved inventory" in program.mistake(6, *words)
     program("inventory", "refresh", "--host-root", tree)
     assert f"version 2.5, by {ACME}" in program(*words)
