@@ -20,7 +20,7 @@ from oci_gpu_hook.driver.nodes import of_families
 from oci_gpu_hook.errors import ConfigError, DriverError, HookError, UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_regular
-from oci_gpu_hook.node.diagnosis import dockercheck
+from oci_gpu_hook.node.diagnosis import counted, dockercheck
 from oci_gpu_hook.node.diagnosis.speccheck import AGAIN, BY_OURS, REMOVE
 from oci_gpu_hook.node.engines import cdispecs, specreaders
 from oci_gpu_hook.node.gpus import present
@@ -70,12 +70,6 @@ def cdi() -> None:
 )
 @click.option("--output", metavar="FILE", help="Write to FILE, whole or not at all.  [default: stdout]")
 @click.option(
-    "--format",
-    type=click.Choice(["yaml", "json"]),
-    expose_value=False,
-    help="Either is the same text: JSON, which is YAML too.",
-)
-@click.option(
     "--capabilities",
     metavar="LIST",
     help="NVIDIA's driver capabilities of every container that uses the spec: with CDI, none can ask for its own."
@@ -124,8 +118,7 @@ def generate(
         click.echo(spec_of.text(document), nl=False)
         return
     write(output, document)
-    number = len(document["devices"])
-    click.echo(f"wrote {output}: {number} device{'' if number == 1 else 's'}")
+    click.echo(f"wrote {output}: {counted((len(document['devices']), 'device', 'devices'))}")
 
 
 @cdi.command()

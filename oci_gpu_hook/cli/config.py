@@ -50,18 +50,14 @@ def _as_text(document: dict[str, Any]) -> list[str]:
     rows = document["settings"] + document["rules"]
     cells = [(row["key"], written(row["value"]), row["from"]) for row in rows]
     lines, heading = [], ""
-    for row, text in zip(rows, columns([tuple(map(_printable, row)) for row in cells])):
+    for row, text in zip(rows, columns(cells)):
         scope = next((word for word in settingsfile.SCOPES[1:] if word in row), "")
-        under = f"[{scope} {_printable(row[scope])}]" if scope else ""
+        under = f"[{scope} {row[scope]}]" if scope else ""
         if under != heading:
             lines += ["", under]
             heading = under
         lines.append(text)
     return lines
-
-
-def _printable(text: str) -> str:
-    return text if text.isascii() and text.isprintable() else ascii(text)
 
 
 def written(value: object) -> str:

@@ -26,6 +26,7 @@ from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.errors import ApplyError, DriverError, HookError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.host.saved import FOLDER
+from oci_gpu_hook.node.diagnosis import counted
 from oci_gpu_hook.node.gpus import nvml, present, udev
 from oci_gpu_hook.node.gpus.present import Present
 from oci_gpu_hook.node.machine import whole
@@ -255,8 +256,8 @@ def _path(root: HostRoot) -> str:
 
 
 def _summary(root: HostRoot, found: DriverInventory) -> list[str]:
-    counted = onhost.counted((len(found.gpus), "GPU", "GPUs"), (len(found.mig_devices), "MIG device", "MIG devices"))
-    saved = f"saved {_path(root)}: driver {found.driver_version}, {counted}"
+    there = counted((len(found.gpus), "GPU", "GPUs"), (len(found.mig_devices), "MIG device", "MIG devices"))
+    saved = f"saved {_path(root)}: driver {found.driver_version}, {there}"
     unlisted = [f"  not listed by NVML, and given to no container: {address}" for address in found.unlisted]
     return [saved, *unlisted, *[f"  not known: {sentence}" for sentence in found.unknown]]
 

@@ -16,6 +16,7 @@ from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
 from oci_gpu_hook.driver.nodes import DeviceNode
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.diagnosis import counted
 from oci_gpu_hook.node.gpus import present
 from oci_gpu_hook.node.gpus.present import Present, WrongFile
 from oci_gpu_hook.planning import platforms
@@ -126,12 +127,6 @@ def wrong_lines(wrong: tuple[WrongFile, ...]) -> list[str]:
 def summary(found: VendorState) -> str:
     what = found.inventory
     return f"{what.flag}{what.version and ' '}{what.version}: {_counted(found)}"
-
-
-def counted(*counts: tuple[int, str, str]) -> str:
-    """Each number that is not 0, with the word for one or for many."""
-    words = [f"{number} {one if number == 1 else many}" for number, one, many in counts if number]
-    return ", ".join(words) or "nothing"
 
 
 def _of_platform(root: HostRoot) -> tuple[dict[str, Any], list[str]] | None:

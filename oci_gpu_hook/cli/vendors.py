@@ -8,11 +8,12 @@ from typing import Any
 
 import click
 
-from oci_gpu_hook.cli import named, onhost, render
+from oci_gpu_hook.cli import named, render
 from oci_gpu_hook.cli.group import CommandGroup
 from oci_gpu_hook.cli.options import host_root, output_format, show
 from oci_gpu_hook.errors import ConfigError, UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.diagnosis import counted
 from oci_gpu_hook.node.gpus import present
 from oci_gpu_hook.vendors import folders, vendorfile
 from oci_gpu_hook.vendors.vendorhost import VendorState
@@ -131,9 +132,7 @@ def _painted(line: str) -> str:
 
 def _summary(vendor: Vendor) -> str:
     words = (("device", "devices"), ("library", "libraries"), ("file", "files"), ("socket", "sockets"))
-    said = onhost.counted(
-        *[(sum([len(getattr(group, many)) for group in vendor.groups]), one, many) for one, many in words]
-    )
+    said = counted(*[(sum([len(getattr(group, many)) for group in vendor.groups]), one, many) for one, many in words])
     kind = f" ({vendor.kind})" if vendor.kind else ""
     return f"{vendor.flag}{kind} gets {', '.join([group.name for group in vendor.groups])}: {said}"
 

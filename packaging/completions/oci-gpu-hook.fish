@@ -74,7 +74,6 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at cdi' -s h -l help -d 'Show help a
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at cdi generate' -l vendor -r -f -d 'The devices of this vendor\'s file, such as OCI_AMD'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at cdi generate' -l kind -r -f -a 'gpu management imex gds mofed gdrcopy nvswitch' -d 'What of NVIDIA\'s: GPUs; GPUs with all that manages them; or what is beside GPUs'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at cdi generate' -l output -r -F -d 'Write to FILE, whole or not at all'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at cdi generate' -l format -r -f -a 'yaml json' -d 'Either is the same text: JSON, which is YAML too'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at cdi generate' -l capabilities -r -f -d 'NVIDIA\'s driver capabilities of every container that uses the spec: with CDI, none can ask for its own'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at cdi generate' -l hook -r -F -d 'The hook\'s program'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at cdi generate' -l config -r -F -d 'The administrator\'s file'

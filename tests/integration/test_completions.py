@@ -104,8 +104,8 @@ def test_words_and_values_are_completed(ask: Ask) -> None:
     # fish gives the words alone.
     assert re.search(r"inventory refresh|^refresh\t", ask("oci-gpu-hook inventory ref"))
     for between in (" ", "="):
-        offered = ask(f"oci-gpu-hook cdi generate --format{between}")
-        assert "yaml" in offered and "json" in offered
+        offered = ask(f"oci-gpu-hook cdi generate --kind{between}")
+        assert "management" in offered and "imex" in offered
         assert "json" in ask(f"oci-gpu-hook info --format{between}js")
 
 

@@ -79,8 +79,8 @@ def test_podmans_user_opens_its_devices(installed: Installed, bundle: Maker, opt
 
 def test_a_cdi_spec_brings_the_group(installed: Installed) -> None:
     """podman 4.3 reads no spec with groups: without them its user is told what helps; with them the spec says so."""
-    script = NARROW + "oci-gpu-hook cdi generate --format json | tr -d ' \\n'; "
-    script += "echo device-group = host >/etc/oci-gpu-hook.conf; oci-gpu-hook cdi generate --format json | tr -d ' \\n'"
+    script = NARROW + "oci-gpu-hook cdi generate | tr -d ' \\n'; "
+    script += "echo device-group = host >/etc/oci-gpu-hook.conf; oci-gpu-hook cdi generate | tr -d ' \\n'"
     done = on_node(installed, script)
     first, second = done.out.split('{"cdiVersion":')[1:]
     assert first.startswith('"0.7.0"') and '"additionalGids":[44]' in first

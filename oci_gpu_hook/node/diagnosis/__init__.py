@@ -46,3 +46,9 @@ def is_failed(findings: list[Finding]) -> bool:
 def listed(names: Sequence[str], most: int = 3) -> str:
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def counted(*counts: tuple[int, str, str]) -> str:
+    """Each number that is not 0, with the word for one or for many."""
+    words = [f"{number} {one if number == 1 else many}" for number, one, many in counts if number]
+    return ", ".join(words) or "nothing"

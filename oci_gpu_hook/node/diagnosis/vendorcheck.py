@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.host.saved import FOLDER
-from oci_gpu_hook.node.diagnosis import Finding, failed, passed, warned
+from oci_gpu_hook.node.diagnosis import Finding, counted, failed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import REFRESH, UPGRADE_KERNEL, command, roots_alone, then
 from oci_gpu_hook.node.gpus.present import Present, WrongFile
 from oci_gpu_hook.node.machine import libselinux
@@ -22,7 +22,8 @@ def vendors(root: HostRoot, present: Present, here: list[VendorState], tool: str
     for item in here:
         findings += _vendor(root, item, tool)
     if not findings:
-        text = f"{_counted(len(present.vendors), 'file')}, and no hardware of theirs" if present.vendors else ""
+        files = counted((len(present.vendors), "file", "files"))
+        text = f"{files}, and no hardware of theirs" if present.vendors else ""
         return [passed(_CHECK, text or "no files describe any")]
     return findings
 
@@ -48,15 +49,13 @@ def _vendor(root: HostRoot, item: VendorState, tool: str) -> list[Finding]:
     if findings:
         return findings
     nodes = len({node.path for node, _ in item.common})
-    counts = [
-        *([_counted(len(item.devices), "device")] if item.devices else []),
-        *([f"{_counted(nodes, 'node')} of every request"] if nodes else []),
-        *([f"version {what.version}"] if what.version else []),
-    ]
+    numbers = (len(item.devices), "device", "devices"), (nodes, "node of every request", "nodes of every request")
+    words = [counted(*numbers)] if item.devices or nodes else []
+    words += [f"version {what.version}"] if what.version else []
+    text = f"{', '.join(words)}, by {what.file}"
     absent = len(item.absent) + len(what.absent)
-    text = f"{', '.join(counts)}, by {what.file}"
     if item.unclaimed:
-        text += f"; {_counted(len(item.unclaimed), 'node')} with such a name, of no device"
+        text += f"; {counted((len(item.unclaimed), 'node', 'nodes'))} with such a name, of no device"
     if absent:
         text += f"; {absent} of what may be missing is"
     if vendorinventory.read_saved(root, what.flag, what.file) is None:
@@ -104,8 +103,3 @@ def knows_type(name: str) -> bool:
     """Whether SELinux's policy knows a type; True also without libselinux, by which nothing can be asked."""
     library = libselinux.imported()
     return library is None or libselinux.knows_type(library, name)
-
-
-def _counted(number: int, what: str) -> str:
-    """``1 device``, ``2 devices``."""
-    return f"{number} {what}{'' if number == 1 else 's'}"
