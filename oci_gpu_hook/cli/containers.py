@@ -218,7 +218,7 @@ def devices(held: Holders, busy: dict[str, int]) -> list[str]:
             item.name,
             item.model if isinstance(item, HeldShare) else "",
             f"{busy[item.uuid]}%" if isinstance(item, HeldShare) and item.uuid in busy else "-",
-            ", ".join(names) or "nobody",
+            ", ".join(names) or "no container",
         )
         for item, names in sorted(who.items(), key=lambda pair: _order(pair[0]))
     ]

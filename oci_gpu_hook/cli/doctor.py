@@ -78,7 +78,7 @@ def of_host(root: HostRoot, config: str | None) -> list[Finding]:
     here = [item for item in others.vendors if present.hardware(root, item)]
     installed, unread = host_engines.installed(root), host_engines.unread(root)
     unknown = {engine for engine, *_ in unread}
-    # Of the rest nobody knows where they look for hooks.
+    # Where the rest look for hooks is not known.
     known = tuple([engine for engine in installed if engine.name not in unknown])
     hooks = registrations.of_engines(root, installed)
     entry = next((item.program for item in hooks if item.kind == registrations.OURS), "") or registrations.ENTRY

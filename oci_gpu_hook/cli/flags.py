@@ -50,7 +50,7 @@ class _Named(NamedTuple):
         return read_settings(self.config, state)
 
     def request(self) -> Request:
-        """What a container that gets them asks for; UsageError for what is no device's name."""
+        """What a container that gets them asks for; UsageError for what does not name a device."""
         if ALL in self.gpus and len(self.gpus) > 1:
             raise UsageError("'all' cannot be given with other devices")
         names = []

@@ -139,7 +139,7 @@ def _unread(why: str) -> HookError:
 
 
 def _field_text(value: object) -> str:
-    """The text of a field in journalctl's JSON, where bytes that are no printable text are a list of numbers."""
+    """The text of a field in journalctl's JSON, where bytes that are not printable text are a list of numbers."""
     if isinstance(value, list):
         numbers = [item for item in value if isinstance(item, int) and 0 <= item < 256]
         return bytes(numbers).decode(errors="replace")

@@ -93,7 +93,7 @@ def _make(root: HostRoot, node: MissingNode) -> None:
         with suppress(FileExistsError), closing(_folder(root, folder)) as fd:
             if node.stale:
                 os.unlink(name, dir_fd=fd)
-            # It has no permissions until it has its owner, so nobody opens it before.
+            # It has no permissions until it has its owner, so no user opens it before.
             os.mknod(name, stat.S_IFCHR, os.makedev(node.major, node.minor), dir_fd=fd)
             os.chown(name, node.uid, node.gid, dir_fd=fd, follow_symlinks=False)
             os.chmod(name, node.mode, dir_fd=fd)

@@ -138,7 +138,7 @@ def _summary(vendor: Vendor) -> str:
 
 
 def _notes(path: str) -> list[str]:
-    """What is no fault of a file's content."""
+    """What its place and its name have to be, whatever its content is."""
     notes = [f"it is read only in {folders.ADMINISTRATORS}"]
     if fault := (HostRoot().source(os.path.realpath(path)) or (False, ""))[1]:
         notes.append(f"it must be root's alone there: now {fault}")

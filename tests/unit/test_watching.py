@@ -43,9 +43,9 @@ def test_each_device_has_a_line_in_its_order(monkeypatch: pytest.MonkeyPatch) ->
     lines = [line.split() for line in containers.devices(held, {UUIDS[2]: 35, UUIDS[10]: 100})]
     assert lines == [
         ["DEVICE", "MODEL", "BUSY", "HELD", "BY"],
-        ["0", "H100", "-", "nobody"],
+        ["0", "H100", "-", "no", "container"],
         ["0:1", "H100", "-", "a"],
-        ["2", "H100", "35%", "nobody"],
+        ["2", "H100", "35%", "no", "container"],
         ["10", "H100", "100%", "a,", "b"],
     ]
 

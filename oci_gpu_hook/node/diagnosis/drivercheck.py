@@ -95,7 +95,7 @@ def absent(root: HostRoot, driver_root: str, modules: tuple[str, ...], err: Driv
 
 
 def of_platform(root: HostRoot, kind: str, proof: str) -> list[Finding]:
-    """A Jetson or WSL 2, whose driver is no kernel module: how it was detected, and which entries are usable."""
+    """A Jetson or WSL 2, whose driver is not a kernel module: how it was detected, and which entries are usable."""
     found = passed("platform", f"{platform.NAMES[kind]}, by {proof}")
     left_out: tuple[str, ...] = ()
     try:

@@ -259,7 +259,7 @@ def _installed(
         at = root.stat(path)
         if at is not None and is_open_to_others(at):
             return failed(check, f"others than root may write {path}, which runs as root", roots_alone(path))
-    # packaging/link.py writes a file for this Python; without a version in the Python's name nobody can tell.
+    # packaging/link.py writes a file for this Python; a Python's name without a version does not tell.
     major, dot, minor = python.rpartition("/python")[2].partition(".")
     if dot and f"modules.cpython-{major}{minor}" not in root.names(f"{package}/__linked__"):
         return warned(check, f"{library} was not made for {python}: each start compiles it again", fix)

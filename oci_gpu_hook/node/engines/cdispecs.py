@@ -134,7 +134,7 @@ def edits(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def objects(items: object) -> list[dict[str, Any]]:
-    """The objects in a list; none if it is no list."""
+    """The objects in a list; none of any other value."""
     return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
 
 

@@ -67,7 +67,7 @@ class ContainerNames(NamedTuple):
 
     @property
     def words_of_pod(self) -> tuple[str, ...]:
-        """The names of its pod, if it is no sandbox."""
+        """The names of its pod; none of a sandbox."""
         return (self.pod, f"{self.namespace}/{self.pod}") if self.pod and not self.is_sandbox else ()
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Counters of starts: add up the lines that hooks write, so that none is lost or counted twice, and tell Prometheus.
 
-Hooks append to one file, the spool, and take no lock: a start waits for nobody.  A collector gives a full spool the
+Hooks append to one file, the spool, and take no lock: a start does not wait.  A collector gives a full spool the
 name ``starts.N``, and renames a new one into its place.  A hook that has the old one open still writes to it.  So an
 old spool is added up again at each collection, and goes into the totals only when the next one is full, long after.
 The totals say which N they contain: a collector that dies between two of its steps counts nothing twice.

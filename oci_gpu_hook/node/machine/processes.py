@@ -127,7 +127,7 @@ def command_line(root: HostRoot, pid: int) -> list[str]:
 def environment(root: HostRoot, pid: int) -> list[str]:
     """The variables that a process was started with, to a bound.
 
-    Only of one that `program` has named, or in a child under a time limit.  Bytes that are no UTF-8 are replaced: no
+    Only of one that `program` has named, or in a child under a time limit.  Bytes that are not UTF-8 are replaced: no
     request has any.
     """
     data = root.read(f"/proc/{pid}/environ") or b""
@@ -150,7 +150,7 @@ def maker(root: HostRoot, pid: int) -> int | None:
             number = bytearray(4)
             fcntl.ioctl(fd, _NS_GET_OWNER_UID, number)
             owner = int.from_bytes(number, "little")
-            # EPERM: it is no descendant of ours.
+            # EPERM: it does not descend from ours.
             fd = opened.enter_context(closing(fcntl.ioctl(fd, _NS_GET_PARENT)))
     return None
 

@@ -13,7 +13,7 @@ class NoParser(Exception):
 
 
 class MalformedToml(ValueError):
-    """A text that is no TOML; the message says why, on one line of ASCII."""
+    """A text that is not TOML; the message says why, on one line of ASCII."""
 
 
 def parse_toml(data: bytes) -> dict[str, Any]:

@@ -47,7 +47,7 @@ _WRITABLE = 0o222
 _IN_ROOT = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
 _NO_LINKS = syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_NO_MAGICLINKS
 # Filesystems that answer by themselves: no daemon of a user's and no server is asked.  An overlay asks those that it is
-# made of: one that a user has made is no such filesystem.
+# made of: one that a user has made does not.
 _LOCAL = frozenset(
     (
         *("tmpfs", "ramfs", "rootfs", "devtmpfs", "overlay", "ext2", "ext3", "ext4", "xfs"),
@@ -143,7 +143,7 @@ class ContainerRoot:
                 count += 1
                 if budget.is_spent():
                     return found, False
-                # Most names tell their kind without another look: links, folders and files are no nodes.
+                # Most names tell their kind without another look: links, folders and files are not nodes.
                 if entry.is_symlink() or entry.is_dir() or entry.is_file():
                     continue
                 with suppress(OSError):
@@ -189,7 +189,7 @@ def mountinfo(root: HostRoot, pid: int) -> bytes:
 
 
 def root_of(mountinfo: bytes) -> tuple[str, str] | None:
-    """What a process has as its root, as `Mounts.shown` gives it; None if its root is no mount point.
+    """What a process has as its root, as `Mounts.shown` gives it; None if its root is not a mount point.
 
     Of the mounts at "/" it is the first: those that follow lie over it.
     """

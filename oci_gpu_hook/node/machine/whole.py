@@ -65,7 +65,7 @@ def place(folder: int, name: str, data: bytes) -> None:
 
 @contextmanager
 def staged(folder: int, name: str, data: bytes) -> Iterator[tuple[str, int]]:
-    """The hidden name and a descriptor of a new file with this content, which nobody else can read yet.
+    """The hidden name and a descriptor of a new file with this content, which no other user can read yet.
 
     It is removed at the end, unless it has got its own name.
     """

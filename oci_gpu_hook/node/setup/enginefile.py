@@ -41,7 +41,7 @@ class EngineFile(NamedTuple):
 
 
 def read_settings_file(root: HostRoot, path: str, *, is_users: bool = False) -> EngineFile:
-    """The file at `path` below `root`; ConfigError if it is no text, or might be somebody else's than root's."""
+    """The file at `path` below `root`; ConfigError if it is not text, or others than root could have made it."""
     shown = quoted(path) if not path.isprintable() else path
     try:
         with closing(_opened(root, path, is_users)) as named:
