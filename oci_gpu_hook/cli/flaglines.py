@@ -6,7 +6,6 @@ Must not know what the host has: the caller has looked the devices up, or has a 
 
 from __future__ import annotations
 
-import json
 import shlex
 from string import Template
 from typing import NamedTuple
@@ -72,49 +71,20 @@ PODMAN = {
     "cdi": (f"by CDI: {_SPEC}", "$cdi_options"),
 }
 
-# What begins a compose file, and the lines of its service.  docker-compose 1 takes them too, and no count as none.
-SERVICE = 'version: "3.8"\nservices:\n  gpu:\n    image: IMAGE\n'
-_RESERVED = """\
-    deploy:
-      resources:
-        reservations:
-          devices:
-            - capabilities: [gpu]
-"""
-_ENVIRONMENT = f'    environment:\n      {VISIBLE_DEVICES}: "$names"\n'
-COMPOSE = {
-    "reservations": (
-        "by --gpus: needs the package oci-gpu-hook-docker; podman-compose drops 'deploy'",
-        f"{_RESERVED}              $reserved\n",
-    ),
-    "runtime": (_BY_RUNTIME, f"    runtime: {RUNTIME}\n{_ENVIRONMENT}"),
-    "environment": (
-        f"for docker-compose 1, Compose 2 and podman-compose: Docker needs {RUNTIME} as its default-runtime",
-        _ENVIRONMENT,
-    ),
-    "cdi": (
-        f"by CDI, for Compose 2 from Docker 26 on; needs {_SPEC}",
-        f"{_RESERVED}              driver: cdi\n              device_ids: $cdi_list\n",
-    ),
-}
-
 
 def filled(text: str, asked: WantedDevices) -> str:
-    """Words or lines of the tables above for these devices.
+    """Words of the tables above for these devices.
 
     No name in a request and no path of a node has a letter that needs an escape.
     """
-    is_all = asked.names == (ALL,)
-    names, listed = ",".join(asked.names), json.dumps(asked.names)
-    value = ALL if is_all else f"device={names}"
+    names = ",".join(asked.names)
+    value = ALL if names == ALL else f"device={names}"
     of_spec = [f"nvidia.com/gpu={name}" for name in asked.names]
     return Template(text).substitute(
         names=names,
         # Docker reads it as a line of CSV, so more than one device must stand in quotes there.
         csv=f'"{value}"' if "," in value else value,
         cdi_options=" ".join([f"--device {name}" for name in of_spec]),
-        cdi_list=json.dumps(of_spec),
-        reserved=f"count: {ALL}" if is_all else f"device_ids: {listed}",
         driver=asked.driver,
         node_options=" ".join([f"--device={path}" for path in asked.nodes]),
     )

@@ -147,20 +147,6 @@ def podman(named: _Named, way: str | None) -> None:
 
 
 @flags.command()
-@_choice("--way", flaglines.COMPOSE, "How the service gets them.", "reservations")
-@_gpus
-def compose(named: _Named, way: str) -> None:
-    """A compose file with one service.
-
-    GPU is an index, a UUID or a MIG device, and 'all' if none is named.  The way 'environment' is for every Compose.
-    """
-    needs, lines = flaglines.COMPOSE[way]
-    service = flaglines.filled(f"{flaglines.SERVICE}{lines}", named.asked(way))
-    others = ", ".join([name for name in flaglines.COMPOSE if name != way])
-    click.echo(f"# {needs}\n{service}# Other ways (--way): {others}.")
-
-
-@flags.command()
 @click.option("--write", "file", metavar="FILE", help="Put them into a container's configuration, for those it has.")
 @_gpus
 def lxc(named: _Named, file: str | None) -> None:

@@ -12,7 +12,7 @@ function __oci_gpu_hook_at --description 'Whether the words before the cursor le
             continue
         end
         set before $word
-        if contains -- (string join -- ' ' $command $word) 'plan' 'info' 'inventory' 'inventory refresh' 'inventory watch' 'prepare' 'cdi' 'cdi generate' 'cdi remove' 'config' 'config show' 'configure' 'doctor' 'validate' 'containers' 'flags' 'flags docker' 'flags podman' 'flags compose' 'flags lxc' 'flags nspawn' 'swarm' 'swarm resources' 'vendors' 'vendors list' 'vendors check' 'selinux' 'selinux status' 'selinux install' 'selinux remove' 'selinux relabel' 'selinux explain' 'log' 'metrics' 'features'
+        if contains -- (string join -- ' ' $command $word) 'plan' 'info' 'inventory' 'inventory refresh' 'inventory watch' 'prepare' 'cdi' 'cdi generate' 'cdi remove' 'config' 'config show' 'configure' 'doctor' 'validate' 'containers' 'flags' 'flags docker' 'flags podman' 'flags lxc' 'flags nspawn' 'swarm' 'swarm resources' 'vendors' 'vendors list' 'vendors check' 'selinux' 'selinux status' 'selinux install' 'selinux remove' 'selinux relabel' 'selinux explain' 'log' 'metrics' 'features'
             set -a command $word
         end
     end
@@ -115,7 +115,6 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at containers' -l host-root -r -f -a
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at containers' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags' -a docker -d 'Options of docker run, in each way that Docker has'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags' -a podman -d 'Options of podman run, by the hook and by CDI'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags' -a compose -d 'A compose file with one service'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags' -a lxc -d 'Lines of a container\'s configuration for LXC, privileged or not'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags' -a nspawn -d 'Words of systemd-nspawn, or its files, for a container with GPUs'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags' -s h -l help -d 'Show help and exit'
@@ -129,11 +128,6 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags podman' -l config -r -F -d 
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags podman' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags podman' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags podman' -f
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags compose' -l way -r -f -a 'reservations runtime environment cdi' -d 'How the service gets them'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags compose' -l config -r -F -d 'The administrator\'s file'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags compose' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags compose' -s h -l help -d 'Show help and exit'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags compose' -f
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags lxc' -l write -r -F -d 'Put them into a container\'s configuration, for those it has'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags lxc' -l config -r -F -d 'The administrator\'s file'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags lxc' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'

@@ -48,10 +48,11 @@ def seen(installed: Installed, patterns: dict[str, Path], tmp_path_factory: pyte
     inner = shlex.quote(LOOK)
     beside = podman(f"{words} {inner}", runtime="runc", folder=folder)
     shared = words.replace("--rootfs", "--volume /run/shared:/shared --rootfs")
-    compose = """
+    file = manual.blocks("Compose")[0].replace("IMAGE", "image").replace('"1", "5"', '"any"')
+    compose = f"""
 mkdir -p /run/compose && cd /run/compose
-oci-gpu-hook flags compose any | sed 's/IMAGE/image/' >docker-compose.yml
-printf '%s\\n' 'version: "3.8"' 'services: {gpu: {network_mode: none, stdin_open: true, entrypoint: /bin/sh}}' \\
+printf %s {shlex.quote(file)} >docker-compose.yml
+printf '%s\\n' 'version: "3.8"' 'services: {{gpu: {{network_mode: none, stdin_open: true, entrypoint: /bin/sh}}}}' \\
     >docker-compose.override.yml
 """
     scripts = {

@@ -110,7 +110,7 @@ def test_names_that_only_the_hook_knows_become_others(program: Program, tree: Pa
         ([hosts.uuid(9)], "unknown device"),
     ],
 )
-@pytest.mark.parametrize("engine", ["docker", "podman", "compose"])
+@pytest.mark.parametrize("engine", ["docker", "podman"])
 def test_what_is_not_there_is_not_printed(
     program: Program, tree: Path, engine: str, names: list[str], why: str
 ) -> None:
@@ -126,7 +126,7 @@ def test_any_is_for_ways_by_which_the_hook_chooses(program: Program, tree: Path)
     (tree / "hook.conf").write_text("gpu-holders = 2\n")
     options = ["--gpus device=any:1", "--runtime oci-gpu-runtime --env NVIDIA_VISIBLE_DEVICES=any:1"]
     assert program(*words).splitlines()[1::2] == options
-    for engine, way in (("docker", "cdi"), ("docker", "driver-volume"), ("podman", "cdi"), ("compose", "cdi")):
+    for engine, way in (("docker", "cdi"), ("docker", "driver-volume"), ("podman", "cdi")):
         said = program.mistake(2, *command(tree, engine, "--way", way, "any"))
         assert f"--way {way} needs the names of GPUs" in said
 

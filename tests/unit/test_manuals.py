@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 
 import click
 import pytest
+import yaml
 
 from oci_gpu_hook import cli
 from oci_gpu_hook.cli.commands import program
 from oci_gpu_hook.errors import ConfigError
 from oci_gpu_hook.request import settingsfile
 from oci_gpu_hook.request.settings import Settings
+from tests import manual
 from tests.unit import hosts
 
 if TYPE_CHECKING:
@@ -129,6 +131,17 @@ def test_the_examples_of_settings_are_settings() -> None:
     assert len(blocks) == 2
     for block in blocks:
         assert settingsfile.parse_text(block, "page")
+
+
+def test_the_files_for_compose_are_yaml() -> None:
+    """They run where each Compose is: tests/docker/test_compose.py."""
+    services = [yaml.safe_load(block)["services"]["gpu"] for block in manual.blocks("Compose")]
+    reserved = [it["deploy"]["resources"]["reservations"]["devices"] for it in services if "deploy" in it]
+    assert reserved == [
+        [{"capabilities": ["gpu"], "device_ids": ["1", "5"]}],
+        [{"capabilities": ["gpu"], "driver": "cdi", "device_ids": ["nvidia.com/gpu=2", "nvidia.com/gpu=6"]}],
+    ]
+    assert services[1]["runtime"] == "oci-gpu-runtime"
 
 
 def test_what_the_readme_names_is_there_and_stands_in_a_manual() -> None:
