@@ -269,15 +269,16 @@ def of_vendor(root: HostRoot, settings: Settings, hook: spec_of.Hook) -> dict[st
 
 def stale(root: HostRoot, document: dict[str, Any]) -> tuple[str, str]:
     """Why a spec of ours is out of date, "" if it is not; and what ends that: see `speccheck.compared`."""
-    flag, family = cdispecs.vendor_of(document), cdispecs.family_of(document)
+    made = cdispecs.origin_of(document)
+    flag, family = made.vendor, made.family
     holders = (document, *cdispecs.objects(document.get("devices")))
     has_groups = any(["additionalGids" in cdispecs.edits(item) for item in holders])
-    config = cdispecs.config_of(document) or None
+    config = made.config or None
     if config and not config.isprintable():
         return f"its --config is {quoted(config)}", REMOVE
     try:
         settings = read_settings(config, None)._replace(device_group="container" if has_groups else "host")
-        capabilities = tuple(items(cdispecs.capabilities_of(document)))
+        capabilities = tuple(items(made.capabilities))
         hook = spec_of.Hook("/", capabilities, "", flag, has_groups)
         if family in FAMILIES:
             now = beside_gpus(root, settings, family)
@@ -294,7 +295,8 @@ def stale(root: HostRoot, document: dict[str, Any]) -> tuple[str, str]:
         return err.message, err.hint
     # How a spec starts the hook depends on who wrote it.
     before, after = [
-        {**it, "containerEdits": {**it["containerEdits"], "hooks": cdispecs.means_of(it)}} for it in (document, now)
+        {**it, "containerEdits": {**it["containerEdits"], "hooks": cdispecs.origin_of(it).means}}
+        for it in (document, now)
     ]
     if before != after:
         return "it does not say what the host has now", AGAIN
@@ -304,7 +306,7 @@ def stale(root: HostRoot, document: dict[str, Any]) -> tuple[str, str]:
 def _unstartable(root: HostRoot, document: dict[str, Any]) -> tuple[str, str]:
     """Why the hook of a spec of ours does not start here: then no container by the spec starts."""
     (hook,) = document["containerEdits"]["hooks"]
-    words, path = hook["args"], cdispecs.hook_of(document)
+    words, path = hook["args"], cdispecs.origin_of(document).hook
     if hook.get("hookName") != spec_of.STAGE or words[1:2] != [spec_of.STAGE]:
         return f"its hook is not for {spec_of.STAGE}", AGAIN
     if root.stat(path) is None:
@@ -322,9 +324,9 @@ def write(path: str, document: dict[str, Any]) -> None:
     UsageError if the file is not ours, or a spec of other devices: it is never replaced.
     """
     if found := _own(path):
-        vendor, kind = cdispecs.vendor_of(found), cdispecs.kind_of(found)
-        if (vendor, kind) != (cdispecs.vendor_of(document), cdispecs.kind_of(document)):
-            whose = kind or (quoted(vendor) if vendor else "NVIDIA's GPUs")
+        there, ours = cdispecs.origin_of(found), cdispecs.origin_of(document)
+        if (there.vendor, there.kind) != (ours.vendor, ours.kind):
+            whose = there.kind or (quoted(there.vendor) if there.vendor else "NVIDIA's GPUs")
             raise UsageError(f"{path} is there and is the CDI spec of {whose}", "give another --output")
     # Engines read only names that end in .yaml or .json, and so not the temporary file.
     whole.write(path, spec_of.text(document))
@@ -344,6 +346,6 @@ def _own(path: str) -> dict[str, Any]:
             return found
         # Not by its name alone: a user's folder may have a FIFO there meanwhile.
         found = cdispecs.parsed(named.content(path).decode())
-    if not cdispecs.is_ours(found):
+    if not cdispecs.origin_of(found).is_ours:
         raise UsageError(f"{path} is there and is not a CDI spec of ours", "move it away first")
     return found

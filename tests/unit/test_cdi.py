@@ -279,5 +279,6 @@ def test_what_a_spec_does_not_bring_is_said(
     "spec", [{}, {"containerEdits": []}, {"containerEdits": {"hooks": [{"args": ["other", "--cdi", "compute"]}]}}]
 )
 def test_another_hands_spec_is_not_ours(spec: dict[str, Any]) -> None:
-    assert not cdispecs.is_ours(spec)
-    assert cdispecs.capabilities_of(spec) == cdispecs.vendor_of(spec) == cdispecs.kind_of(spec) == ""
+    made = cdispecs.origin_of(spec)
+    assert not made.is_ours
+    assert made.capabilities == made.vendor == made.kind == ""

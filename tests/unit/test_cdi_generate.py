@@ -282,6 +282,6 @@ def test_a_spec_without_a_hook_and_one_with_groups_are_as_the_schema_says(host: 
     for groups in (True, False):
         spec = cdispec.of_nodes("nvidia.com/imex-channel", nodes, (mount,), groups=groups)
         validator().validate(spec)
-        assert cdispecs.kind_of(spec) == "nvidia.com/imex-channel"
-        assert cdispecs.kind_of(cdispecs.parsed(cdispec.text(spec))) == "nvidia.com/imex-channel"
-    assert cdispecs.kind_of(host.spec("all")) == cdispecs.kind_of({"containerEdits": {}}) == ""
+        assert cdispecs.origin_of(spec).kind == "nvidia.com/imex-channel"
+        assert cdispecs.origin_of(cdispecs.parsed(cdispec.text(spec))).kind == "nvidia.com/imex-channel"
+    assert cdispecs.origin_of(host.spec("all")).kind == cdispecs.origin_of({"containerEdits": {}}).kind == ""

@@ -52,6 +52,31 @@ class SpecFile(NamedTuple):
         return self.path.rpartition("/")[0]
 
 
+class SpecOrigin(NamedTuple):
+    """How a spec of ours was made; each is "" if it does not say, and all are for any other document.
+
+    capabilities: that a spec of GPUs is for, in words; vendor: the flag, "" for NVIDIA's; config: the administrator's
+    file that the hook reads, "" for the default; means: of its nodes, in the hook's words; hook: the path of its
+    program; kind: of a spec that starts no hook.
+    """
+
+    capabilities: str
+    vendor: str
+    config: str
+    means: str
+    hook: str
+    kind: str
+
+    @property
+    def is_ours(self) -> bool:
+        return bool(self.capabilities or self.vendor or self.kind)
+
+    @property
+    def family(self) -> str:
+        """What a spec without a hook is for: ``imex``, ``gds``, ...; "" for any other."""
+        return self.kind.rpartition("/")[2].partition("-")[0]
+
+
 def folders(root: HostRoot, more: tuple[str, ...]) -> dict[str, str]:
     """The usual folders for specs, and these, by their paths without links; of two paths of one folder the first."""
     found: dict[str, str] = {}
@@ -88,7 +113,7 @@ def _spec(path: str, said: str) -> SpecFile | None:
         fault = str(err)
     library = _LIBRARY.search(said)
     driver = library.group(1) if library else ""
-    return SpecFile(path, _word(document.get("kind")) or kind, is_ours(document), driver, document, fault)
+    return SpecFile(path, _word(document.get("kind")) or kind, origin_of(document).is_ours, driver, document, fault)
 
 
 def parsed(said: str) -> dict[str, Any]:
@@ -138,76 +163,34 @@ def objects(items: object) -> list[dict[str, Any]]:
     return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
 
 
-def is_ours(document: dict[str, Any]) -> bool:
-    """Whether a spec is ours: it starts our hook, or bears our mark."""
-    return bool(capabilities_of(document) or vendor_of(document) or kind_of(document))
-
-
-def capabilities_of(document: dict[str, Any]) -> str:
-    """The capabilities that a spec of ours of GPUs is for, in words; "" for any other document."""
-    return _option(document, "--cdi")
-
-
-def config_of(document: dict[str, Any]) -> str:
-    """The administrator's file that a spec of ours has the hook read; "" for the default."""
-    return _option(document, "--config")
+def origin_of(document: dict[str, Any]) -> SpecOrigin:
+    found = edits(document)
+    hooks, variables = objects(found.get("hooks")), found.get("env")
+    words = hooks[0].get("args") if len(hooks) == 1 else None
+    options: dict[str, str] = {}
+    if isinstance(words, list) and words[:1] == [PROGRAM]:
+        texts = [_word(word) for word in words]
+        options = dict(zip(texts, texts[1:]))
+    mark, _, kind = _word(variables[0] if isinstance(variables, list) and len(variables) == 1 else "").partition("=")
+    capabilities, vendor, config, means = [
+        options.get(name, "") for name in ("--cdi", "--cdi-vendor", "--config", "--cdi-means")
+    ]
+    path = _word(hooks[0].get("path")) if options else ""
+    return SpecOrigin(capabilities, vendor, config, means, path, kind if mark == MARK else "")
 
 
 def words_of(document: dict[str, Any], *, with_hook: bool = True) -> tuple[str, ...]:
     """The options of `cdi generate` that made a spec of ours; with_hook: with its own program, if it has one."""
-    words = []
-    if vendor := vendor_of(document):
-        words = ["--vendor", vendor]
-    elif kind := family_of(document) or ("management" if document.get("kind") == MANAGEMENT else ""):
+    words, made = [], origin_of(document)
+    if made.vendor:
+        words = ["--vendor", made.vendor]
+    elif kind := made.family or ("management" if document.get("kind") == MANAGEMENT else ""):
         words = ["--kind", kind]
-    capabilities = [it for it in items(capabilities_of(document)) if it in CAPABILITIES]
+    capabilities = [it for it in items(made.capabilities) if it in CAPABILITIES]
     if capabilities and {*capabilities} != {*CAPABILITIES}:
         words += ["--capabilities", ",".join(capabilities)]
-    words += ["--config", config] if (config := config_of(document)) else []
-    hook = hook_of(document) if with_hook else ""
-    return (*words, *(["--hook", hook] if hook not in ("", ENTRY) else []))
-
-
-def family_of(document: dict[str, Any]) -> str:
-    """What a spec of ours without a hook is for: ``imex``, ``gds``, ...; "" for any other document."""
-    return kind_of(document).rpartition("/")[2].partition("-")[0]
-
-
-def hook_of(document: dict[str, Any]) -> str:
-    """The path of the hook's program in a spec of ours; "" for any other document."""
-    hooks = objects(edits(document).get("hooks"))
-    return _word(hooks[0].get("path")) if hooks else ""
-
-
-def means_of(document: dict[str, Any]) -> str:
-    """What the nodes of a spec of ours mean, in the hook's words; "" for any other document."""
-    return _option(document, "--cdi-means")
-
-
-def vendor_of(document: dict[str, Any]) -> str:
-    """The flag of the vendor that a spec of ours is for; "" for NVIDIA's, and for any other document."""
-    return _option(document, "--cdi-vendor")
-
-
-def kind_of(document: dict[str, Any]) -> str:
-    """The kind of a spec of ours that starts no hook; "" for any other document."""
-    try:
-        (variable,) = document["containerEdits"]["env"]
-        mark, _, kind = variable.partition("=")
-    except (AttributeError, KeyError, TypeError, ValueError):
-        return ""
-    return str(kind) if mark == MARK else ""
-
-
-def _option(document: dict[str, Any], option: str) -> str:
-    """What an option of the hook's is in a spec of ours; "" if it has none."""
-    try:
-        (hook,) = document["containerEdits"]["hooks"]
-        arguments = hook["args"]
-        word = arguments[arguments.index(option) + 1]
-        return _word(word) if arguments[0] == PROGRAM else ""
-    except (AttributeError, KeyError, IndexError, TypeError, ValueError):
-        return ""
+    words += ["--config", made.config] if made.config else []
+    return (*words, *(["--hook", made.hook] if with_hook and made.hook not in ("", ENTRY) else []))
 
 
 def in_bundle(bundle: Bundle) -> list[asking.Spec]:
