@@ -61,6 +61,9 @@ def configure(
         raise UsageError(f"--name is {quoted(name)}, which cannot name our runtime", "such as nvidia")
     program = _LINK if name == "nvidia" and root.real(_LINK) == PROGRAM else PROGRAM
     asked = WantedRuntime(RUNTIME if name is None else name, program, HOOKS_FOLDER, default, cdi, name is not None)
+    service = engine
+    if engine == "containerd":
+        path, service = configuration.containerds_file(root)
     file = enginefile.read_settings_file(root, _users(users) if user else path, is_users=user)
     change = (_WITHOUT.get(engine, configuration.without_drop_in) if removes else added)(root, file, asked)
     if change.by_hand:
@@ -68,7 +71,7 @@ def configure(
         raise ConfigError(change.told[0])
     # A reload of dockerd turns no CDI on and keeps a default runtime that is gone; rootlesskit passes no SIGHUP on.
     verb = "--user restart" if user else "reload" if engine == "docker" and not (cdi or removes) else "restart"
-    _put(root, file, change, dry, f"so that it holds: systemctl {verb} {engine}" if engine != "podman" else "")
+    _put(root, file, change, dry, f"so that it holds: systemctl {verb} {service}" if engine != "podman" else "")
 
 
 def _users(path: str) -> str:

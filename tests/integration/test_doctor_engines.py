@@ -30,12 +30,13 @@ runs() {
 """
 ALONE = "without podman; without dockerd\n"
 FILE = "/etc/containerd/config.toml"
+CONFIGURE = "oci-gpu-hook configure containerd --set-as-default"
 # fmt: off
 FAULTS = {
     ALONE:
-        Planted("warn", "containerd", "no runtime of containerd's is oci-gpu-runtime", f"vi {FILE}"),
+        Planted("warn", "containerd", "no runtime of containerd's is oci-gpu-runtime", CONFIGURE),
     "install -m 0755 /bin/true /usr/bin/kubelet":
-        Planted("warn", "containerd", "no runtime of containerd's is oci-gpu-runtime", f"vi {FILE}"),
+        Planted("warn", "containerd", "no runtime of containerd's is oci-gpu-runtime", CONFIGURE),
     f"{ALONE}runs runc /usr/bin/nothing":
         Planted("fail", "containerd",
             f"{FILE} has /usr/bin/nothing as the runtime runc, the default, and it is not there", f"vi {FILE}"),

@@ -10,7 +10,7 @@ import pytest
 
 from oci_gpu_hook.cli import doctor
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.diagnosis import WARN
+from oci_gpu_hook.node.diagnosis import FAIL, WARN
 from oci_gpu_hook.node.diagnosis import enginecheck as diagnosis
 from oci_gpu_hook.node.engines import installed, registrations, specreaders
 from oci_gpu_hook.node.engines.installed import VENDORS_FOLDER, Engine
@@ -135,6 +135,20 @@ def test_a_shim_that_is_no_default_is_found(tmp_path: Path) -> None:
     table = '[plugins."io.containerd.cri".containerd.runtimes.nvidia.options]'
     root = host(tmp_path, **{CONTAINERD: f"{table}\n  BinaryName = '{SHIM}'\n"})
     assert [item[:4] for item in installed.shims(root)] == [("containerd", CONTAINERD, "nvidia", False)]
+
+
+def test_what_k3s_writes_at_each_start_is_not_named_to_be_changed(tmp_path: Path) -> None:
+    """By its own settings, or what is on the host, it writes the same again."""
+    made = "/var/lib/rancher/k3s/agent/etc/containerd/config.toml"
+    table = "[plugins.'io.containerd.cri.v1.runtime'.containerd]\ndefault_runtime_name = 'nvidia'\n"
+    table += "[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.nvidia.options]\nBinaryName = '{}'\n"
+    root = host(tmp_path, **{made: table.format(SHIM), SHIM: ""})
+    (default,) = diagnosis.other_hooks((), (), installed.shims(root))
+    assert default.seen.startswith(f"{made} has NVIDIA's runtime as nvidia, the default")
+    assert default.remedy == "sed -i '/^default-runtime:/d' /etc/rancher/k3s/config.yaml && systemctl restart 'k3s*'"
+    gone, none = diagnosis.containerd(host(tmp_path / "gone", **{made: table.format(SHIM)}), "dnf", is_alone=True)
+    assert (gone.level, gone.remedy) == (FAIL, "systemctl restart 'k3s*'")
+    assert (none.level, none.remedy) == (WARN, "oci-gpu-hook configure containerd --set-as-default")
 
 
 BROKEN = f"{CRIO}.d/10-broken"

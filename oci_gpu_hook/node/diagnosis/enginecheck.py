@@ -24,7 +24,6 @@ CONTAINERDS = ("containerd", "k3s", "rke2")
 _SERVED = ("prestart", "createRuntime")
 # The engines that read hooks.d, and what makes them read their settings again.
 _RESTART: dict[str, tuple[Remedy, ...]] = {"podman": (), "CRI-O": (command("systemctl", "restart", "crio"),)}
-_BINARY_NAME = 'BinaryName = "/usr/bin/oci-gpu-runtime"'
 _DEFAULT_KEYS = {"podman": "runtime", "CRI-O": "default_runtime", "containerd": "default_runtime_name"}
 # The first that keeps the annotations of an image's manifest to itself (containers/podman, change 18542).
 _KEEPS_ANNOTATIONS = (4, 6)
@@ -122,12 +121,21 @@ def other_hooks(engines: Engines, registered: Registered, shims: list[Runtime], 
     return findings or [passed(check, "none that would give GPUs as well")]
 
 
+def _rancher(file: str) -> str:
+    """Which of k3s and RKE2 writes this file again at each of its starts; "" for neither."""
+    return file.partition("/var/lib/rancher/")[2].partition("/")[0]
+
+
 def _without(shim: Runtime) -> Remedy:
     """Take NVIDIA's runtime out of an engine's settings; of a default one only that it is the default."""
     restart = _RESTART.get(shim.engine, (command("systemctl", "restart", "containerd"),))
     if shim.engine == "Docker":
         words = ("runtime", "configure", "--runtime=docker", "--nvidia-set-as-default=false")
         return command("nvidia-ctk", *words) if shim.is_default else command("vi", shim.file)
+    rancher = _rancher(shim.file)
+    if shim.is_default and rancher:
+        own = command("sed", "-i", "/^default-runtime:/d", f"/etc/rancher/{rancher}/config.yaml")
+        return then(own, command("systemctl", "restart", f"{rancher}*"))
     if shim.is_default:
         return then(command("sed", "-i", f"/^ *{_DEFAULT_KEYS[shim.engine]} *=/d", shim.file), *restart)
     if shim.engine == "podman":
@@ -197,7 +205,9 @@ def of_runtimes(check: str, runtimes: list[Runtime], who: str, tool: str) -> lis
     for item in runtimes:
         seen = f"{item.file} has {item.program} as the runtime {item.name}{', the default' if item.is_default else ''}"
         if not item.is_there:
-            remedy = reinstall(tool) if item.is_ours else command("vi", item.file)
+            rancher = _rancher(item.file)
+            again = command("systemctl", "restart", f"{rancher}*") if rancher else command("vi", item.file)
+            remedy = reinstall(tool) if item.is_ours else again
             findings.append(failed(check, f"{seen}, and it is not there: {who} with it do not start", remedy))
         elif item.is_ours:
             findings.append(passed(check, seen))
@@ -216,7 +226,7 @@ def containerd(root: HostRoot, tool: str, *, is_alone: bool) -> list[Finding]:
         findings.append(passed(check, f"{plugins[0]} reads hooks.d, for pods, while it runs"))
     elif has_pods or is_alone:
         seen = "no runtime of containerd's is oci-gpu-runtime: its containers have GPUs by CDI alone"
-        remedy = command("vi", "/etc/containerd/config.toml", note=_BINARY_NAME)
+        remedy = command("oci-gpu-hook", "configure", "containerd", "--set-as-default")
         findings.append(warned(check, seen, remedy))
     return findings
 

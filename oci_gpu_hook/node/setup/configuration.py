@@ -31,6 +31,9 @@ CRIO = "/etc/crio/crio.conf.d/99-oci-gpu-hook.conf"
 # Below /etc, or below a user's ~/.config.
 PODMAN = "containers/containers.conf.d/99-oci-gpu-hook.conf"
 _CONFIG = "/etc/containerd/config.toml"
+# At each start k3s and RKE2 write config.toml of their containerd there: by a template, if there is one.
+_RANCHERS = re.compile(r"(/var/lib/rancher/(k3s|rke2)/agent/etc/containerd)/config(-v3)?\.toml(\.tmpl)?")
+_BASE = '{{ template "base" . }}\n'
 _MARK = "# Written by 'oci-gpu-hook configure {}', whose --remove takes this file away.\n"
 _SHIM = "io.containerd.runc.v2"
 # By the version of containerd's files: the plugin that runs pods.
@@ -116,8 +119,40 @@ def _others(what: str, path: str) -> ConfigError:
     return ConfigError(f"{quoted(what)} in {path} is not what 'oci-gpu-hook configure' writes, and stays", hint)
 
 
+def containerds_file(root: HostRoot) -> tuple[str, str]:
+    """Our file for containerd, and the units that read it: a drop-in, or a template if k3s or RKE2 is there."""
+    for path, values in installed.contents(root, "containerd"):
+        found = _RANCHERS.fullmatch(path)
+        if found and isinstance(values, dict):
+            return f"{found[1]}/config{'-v3' if values.get('version') == 3 else ''}.toml.tmpl", f"'{found[2]}*'"
+    return CONTAINERD, "containerd"
+
+
+def _rancher(root: HostRoot, file: EngineFile, asked: WantedRuntime, folder: str, engine: str) -> Change:
+    """A template for k3s or RKE2: their own, and a runtime like their default one, but by our program.
+
+    What their own has already cannot be said again.
+    """
+    files = [item for item in _settings(root, "containerd", file) if item[0] == f"{folder}/config.toml"]
+    version = files[0][1].get("version")
+    plugin = _PLUGINS.get(version if isinstance(version, int) else 0, _PLUGINS[2])
+    tables, told = _runtime(root, files, plugin, asked)
+    if asked.default and files[0][1].get(f"plugins.{plugin}.containerd.default_runtime_name") != asked.name:
+        told.append(f"for each pod: default-runtime: {asked.name} in /etc/rancher/{engine}/config.yaml")
+    if not tables:
+        return Change(file.text, (f"{engine} has it by {folder}/config.toml", *told))
+    if asked.name == "nvidia":
+        # Twice the same table would keep containerd from starting.
+        why = f"{engine} has a runtime of this name once there is a program nvidia-container-runtime"
+        raise ConfigError(why, "make a link of that name to oci-gpu-runtime, or give ours another --name")
+    return Change(f"{_MARK.format('containerd')}{_BASE}{_toml(tables)}", tuple(told))
+
+
 def containerd(root: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
     """Our drop-in for containerd's pods: a runtime like the default one, but by our program."""
+    rancher = _RANCHERS.fullmatch(file.path)
+    if rancher:
+        return _rancher(root, file, asked, rancher[1], rancher[2])
     files = [item for item in _settings(root, "containerd", file) if item[0].startswith("/etc/containerd/")]
     main = dict(files).get(_CONFIG)
     if main is None:
@@ -126,23 +161,15 @@ def containerd(root: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change
     if version not in [*_PLUGINS]:
         raise ConfigError(f"{_CONFIG} has version {quoted(version)}", "bring it up to date: containerd config migrate")
     plugin, shown = f"plugins.{_PLUGINS[version]}", f'plugins."{_PLUGINS[version]}"'
-    runtimes, ours = f"{plugin}.containerd.runtimes", f'{shown}.containerd.runtimes."{asked.name}"'
     merged = {key: value for _, values in files for key, value in values.items()}
-    default = str(merged.get(f"{plugin}.containerd.default_runtime_name") or "runc")
     tables: list[Table] = []
-    told = []
     # On by itself since containerd 2.
     if asked.cdi and version == 2 and not merged.get(f"{plugin}.enable_cdi"):
         tables.append((shown, {"enable_cdi": True, "cdi_spec_dirs": ["/etc/cdi", "/var/run/cdi"]}))
-    if asked.default and default != asked.name:
+    if asked.default and merged.get(f"{plugin}.containerd.default_runtime_name") != asked.name:
         tables.append((f"{shown}.containerd", {"default_runtime_name": asked.name}))
-    if not _is_there(root, files, f"{runtimes}.{asked.name}", "options.BinaryName"):
-        options = _plain(merged, f"{runtimes}.{default}.options")
-        real = str(options.get("BinaryName", ""))
-        if real and not installed.is_ours(root, real):
-            told.append(f"pods have {real} by default: so that ours starts it, set in {SETTINGS}: runtime = {real}")
-        tables.append((ours, {"runtime_type": _SHIM, **_plain(merged, f"{runtimes}.{default}")}))
-        tables.append((f"{ours}.options", {**options, "BinaryName": asked.program}))
+    ours, told = _runtime(root, files, _PLUGINS[version], asked)
+    tables += ours
     held = [path for path, values in files if any([key.startswith(f"{plugin}.") for key in values])]
     if not tables:
         return Change(file.text, (f"containerd has it by {', '.join(held)}",))
@@ -161,6 +188,25 @@ def containerd(root: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change
         line = f"imports = {_value([*imports, f'{folder}/*.toml'])}"
         told.append(f"containerd reads it once {_CONFIG} has this line ahead of its tables: {line}")
     return Change(f"{_MARK.format('containerd')}version = {version}\n{_toml(tables)}", tuple(told))
+
+
+def _runtime(root: HostRoot, files: Files, plugin: str, asked: WantedRuntime) -> tuple[list[Table], list[str]]:
+    """The tables of a runtime like the default one, but by our program, and what is to be said; none if it is there."""
+    runtimes, ours = f"plugins.{plugin}.containerd.runtimes", f'plugins."{plugin}".containerd.runtimes."{asked.name}"'
+    if _is_there(root, files, f"{runtimes}.{asked.name}", "options.BinaryName"):
+        return [], []
+    merged = {key: value for _, values in files for key, value in values.items()}
+    default = str(merged.get(f"plugins.{plugin}.containerd.default_runtime_name") or "runc")
+    options = _plain(merged, f"{runtimes}.{default}.options")
+    real = str(options.get("BinaryName", ""))
+    told = []
+    if real and not installed.is_ours(root, real):
+        told.append(f"pods have {real} by default: so that ours starts it, set in {SETTINGS}: runtime = {real}")
+    tables = [
+        (ours, {"runtime_type": _SHIM, **_plain(merged, f"{runtimes}.{default}")}),
+        (f"{ours}.options", {**options, "BinaryName": asked.program}),
+    ]
+    return tables, told
 
 
 def crio(root: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
