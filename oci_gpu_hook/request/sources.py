@@ -21,11 +21,15 @@ if TYPE_CHECKING:
 # A device list in volume mounts: each is of /dev/null, at a device's name below this folder.
 LIST_FOLDER = "/var/run/nvidia-container-devices"
 CDI_ANNOTATIONS = "cdi.k8s.io/"
+# NVIDIA's device plugin writes a CDI spec of a kind of its own.  Where engines resolve annotations themselves, NVIDIA's
+# GPU operator has it write them with another prefix, for NVIDIA's runtime.
+_PLUGINS_ANNOTATIONS, _PLUGINS_KIND = f"nvidia.{CDI_ANNOTATIONS}", "k8s.device-plugin.nvidia.com/"
 # Where nvidia-docker 1 mounted a volume with the driver's files, and how that volume's name began.
 _DRIVER_FOLDER, _DRIVER_VOLUME = "/usr/local/nvidia", "/nvidia_driver_"
 
 UNPRIVILEGED = "is not accepted from a container without CAP_SYS_ADMIN"
 _PODS = f"a pod's author must ask for nvidia.com/gpu in its limits; else {ADMINISTRATOR}"
+_STRATEGY = "the administrator must set DEVICE_LIST_STRATEGY to envvar or volume-mounts in NVIDIA's device plugin"
 _IMAGES = "may be the image's own, and must not go past what Swarm counts"
 
 # Docker Swarm tells a task in variables of these names which of its node's generic resources are the task's.
@@ -139,7 +143,10 @@ def named(inputs: Inputs, settings: Settings, notes: list[str]) -> Names:
             return mounted
     elif any([source == "/dev/null" and target.startswith(f"{LIST_FOLDER}/") for source, target in inputs.mounts]):
         leave_out("the device list in volume mounts is not accepted: accept-volume-mounts is no", settings, notes)
-    found = place(inputs, [name for name in cdi_names(inputs) if _by_nvidia(name)], settings)
+    cdi = cdi_names(inputs)
+    if cdi:
+        _refuse_plugins(cdi, inputs.environment)
+    found = place(inputs, [name for name in cdi if _by_nvidia(name)], settings)
     if found.source == "env" and _gets_default(inputs.environment):
         found = Names("devices" if inputs.given else "env", CUDA_VERSION, inputs.given or (ALL,))
     elif found.source == "env" and inputs.given:
@@ -244,6 +251,18 @@ def _refuse_counts(where: str, environment: dict[str, str]) -> None:
             raise RequestError(why, f"{hint}: for GPUs 'oci-gpu-hook swarm resources' prints the names")
 
 
+def _refuse_plugins(cdi: list[str], environment: dict[str, str]) -> None:
+    """RequestError for the device plugin's own kind, unless the plugin has named the same devices in the variable.
+
+    An image's own value of the variable must not give others than the plugin has counted.
+    """
+    names = [item.partition("=")[2] for item in cdi if item.startswith(_PLUGINS_KIND)]
+    asked = listed(environment, VISIBLE_DEVICES)
+    if names and not is_void(asked) and sorted(asked) != sorted(names):
+        why = f"the device plugin names GPU {quoted(names[0])} by {_PLUGINS_KIND}gpu, a CDI kind of its own"
+        raise RequestError(f"{why}, which needs nvidia-ctk", _STRATEGY)
+
+
 def _in_mounts(mounts: Iterable[tuple[str, str]], notes: list[str]) -> Names:
     plain, qualified, channels = [], [], []
     for source, destination in mounts:
@@ -266,7 +285,7 @@ def _in_mounts(mounts: Iterable[tuple[str, str]], notes: list[str]) -> Names:
 
 def _cdi_annotations(annotations: dict[str, str]) -> dict[str, str]:
     """The annotations cdi.k8s.io/* that count: the container's own, if its engine marks these, else its pod's too."""
-    given = {key: text for key, text in annotations.items() if key.startswith(CDI_ANNOTATIONS)}
+    given = {key: text for key, text in annotations.items() if _is_cdi(key, text)}
     own = annotations.get(_OWN_ANNOTATIONS)
     if own is None or not (given or CDI_ANNOTATIONS in own):
         return given
@@ -282,7 +301,11 @@ def _cdi_annotations(annotations: dict[str, str]) -> dict[str, str]:
         why = f"the annotation {_OWN_ANNOTATIONS} is not a JSON object: whose {CDI_ANNOTATIONS}* are is not known"
         raise RequestError(why, "the container engine must fix it")
     pairs = (found or {}).items()
-    return {key: text for key, text in pairs if key.startswith(CDI_ANNOTATIONS) and isinstance(text, str)}
+    return {key: text for key, text in pairs if isinstance(text, str) and _is_cdi(key, text)}
+
+
+def _is_cdi(key: str, text: str) -> bool:
+    return key.startswith(CDI_ANNOTATIONS) or (key.startswith(_PLUGINS_ANNOTATIONS) and _PLUGINS_KIND in text)
 
 
 def cdi_names(inputs: Inputs) -> list[str]:
@@ -309,6 +332,7 @@ def _without_kinds(names: Names) -> Names:
         device_class = kind.partition("/")[2]
         if not _by_nvidia(kind) or device_class not in found:
             hint = "nvidia.com/gpu, imex-channel, gds, mofed, gdrcopy and nvswitch are served"
+            hint = _STRATEGY if kind.startswith(_PLUGINS_KIND) else hint
             raise RequestError(f"unknown CDI kind in {quoted(item)} in {names.where}: the engine must resolve it", hint)
         found[device_class].append(name)
     devices, channels = found.pop("gpu"), found.pop("imex-channel")

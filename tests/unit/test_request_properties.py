@@ -25,7 +25,8 @@ from tests.unit.linear import is_linear
 
 NAMES = st.sampled_from(
     ["all", "none", "void", "0", "0:1", "GPU-", UUID, f"{UUID}-2", MIG, f"MIG-{UUID}/1/0", "0000:07:00.0", "ALL", "x",
-     "nvidia.com/gpu=0", "nvidia.com/imex-channel=3", "nvidia.com/gds=all", "example.com/gpu=0", "channel7", "", " ",
+     "nvidia.com/gpu=0", "nvidia.com/imex-channel=3", "nvidia.com/gds=all", "example.com/gpu=0", "channel7",
+     f"k8s.device-plugin.nvidia.com/gpu={UUID}", "", " ",
      "enabled", "12.4", "12..4", "cuda>=12", "utility", "compat32", LIST, "1", "\x00", "\udcff", "é"]
 )  # fmt: skip
 ITEMS = st.one_of(NAMES, st.text(max_size=20))
@@ -49,7 +50,7 @@ INPUTS = st.builds(
     environment=st.dictionaries(VARIABLES, VALUES, max_size=6),
     mounts=st.lists(st.tuples(st.sampled_from(["/dev/null", "/x"]), DESTINATIONS), max_size=4).map(tuple),
     annotations=st.dictionaries(
-        st.one_of(st.sampled_from(["cdi.k8s.io/a", "cdi.k8s.io/b"]), st.text(max_size=12)), VALUES, max_size=3
+        st.one_of(st.sampled_from(["cdi.k8s.io/a", "nvidia.cdi.k8s.io/b"]), st.text(max_size=12)), VALUES, max_size=3
     ),
     privileged=st.booleans(),
     given=st.lists(st.sampled_from(["/dev/nvidia0", "/dev/nvidia7", "/dev/dri/card0"]), unique=True).map(tuple),

@@ -306,6 +306,66 @@ def test_where_it_cannot_be_told_whose_an_annotation_is_it_is_refused(text: str)
         assert parse_request(Inputs({}, annotations=broken), Settings()) == (None, ())
 
 
+PLUGINS = f"k8s.device-plugin.nvidia.com/gpu={UUID}"
+SET = "(the administrator must set DEVICE_LIST_STRATEGY to envvar or volume-mounts in NVIDIA's device plugin)"
+OPERATORS, PLAIN = ({f"{prefix}nvidia-device-plugin_x": PLUGINS} for prefix in ("nvidia.cdi.k8s.io/", "cdi.k8s.io/"))
+
+
+@pytest.mark.parametrize("settings", [Settings(), Settings(accept_environment="privileged")])
+@pytest.mark.parametrize("environment", [{}, {VISIBLE: "all"}, {VISIBLE: MIG}])
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        crio.container({}, OPERATORS),
+        crio.container(OPERATORS, {**OPERATORS, **PLAIN}),
+        OPERATORS,
+        PLAIN,
+        {**PLAIN, "cdi.k8s.io/other": "example.com/nic=0,nvidia.com/gpu=0"},
+        {**PLAIN, "cdi.k8s.io/a": f"{PLUGINS}," * 1000},
+    ],
+)
+def test_the_device_plugins_own_kind_is_refused(
+    annotations: dict[str, str], environment: dict[str, str], settings: Settings
+) -> None:
+    """Also where an image asks for all GPUs: the plugin has counted one."""
+    inputs = Inputs(environment, annotations=annotations)
+    assert may_ask(inputs)
+    said = refusal(inputs, settings)
+    assert said.startswith(f"the device plugin names GPU '{UUID}' by k8s.device-plugin.nvidia.com/gpu")
+    assert said.endswith(SET)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "expected"),
+    [
+        # An engine that has carried out the plugin's spec sets the variable.
+        (Inputs({VISIBLE: "void"}, annotations=PLAIN), ()),
+        # It can be told to name devices in two ways.
+        (Inputs({VISIBLE: UUID}, annotations=crio.container({}, OPERATORS)), (UUID,)),
+        (Inputs({VISIBLE: "all"}, listed(UUID), crio.container({}, OPERATORS)), (UUID,)),
+        # What a pod's author has written asks for nothing, nor does what is for another program.
+        (Inputs({}, annotations=crio.container(OPERATORS, {})), ()),
+        (Inputs({}, annotations=crio.sandbox(OPERATORS)), ()),
+        (Inputs({}, annotations={"nvidia.cdi.k8s.io/container.a": "management.nvidia.com/gpu=all"}), ()),
+    ],
+)
+def test_where_the_device_plugins_own_kind_is_no_request(inputs: Inputs, expected: tuple[str, ...]) -> None:
+    found, notes = parse_request(inputs, Settings(accept_volume_mounts=True))
+    assert (found.devices if found else (), notes) == (expected, ())
+
+
+def test_10000_names_of_the_device_plugin_are_refused_in_one_sentence() -> None:
+    for prefix in ("nvidia.cdi.k8s.io/", "cdi.k8s.io/"):
+        named = {f"{prefix}{number}": PLUGINS for number in range(10_000)}
+        assert "are longer than 128 KiB" in refusal(Inputs({}, annotations=crio.container({}, named)))
+
+
+def test_the_device_plugins_own_kind_in_the_variable_or_the_mounts_is_refused() -> None:
+    assert refusal(Inputs({VISIBLE: PLUGINS})).endswith(SET)
+    folder = f"cdi/k8s.device-plugin.nvidia.com/gpu/{UUID}"
+    assert refusal(Inputs({}, listed(folder)), Settings(accept_volume_mounts=True)).endswith(SET)
+
+
 OLD = {"CUDA_VERSION": "9.0"}
 
 
