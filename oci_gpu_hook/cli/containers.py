@@ -48,6 +48,7 @@ def containers(watch: float | None, form: str, config: str | None, root: HostRoo
 
     It is read from the containers themselves, their device nodes, mounts and cgroups: no engine is asked, nothing is
     remembered, and no GPU is opened.  A container holds a GPU whose node it has and may open, no matter who gave it.
+    One that may open no node to compute or draw by, as a device plugin, only watches it.
     With --watch it shows also how busy each GPU was at the last run of oci-gpu-hook-gpu-metrics.timer; ^C ends it.
     """
     settings = read_settings(config, None, root.path.rstrip("/"))
@@ -72,15 +73,16 @@ def _look(root: HostRoot, driver_root: str) -> tuple[Holders, AllContainers, boo
     """
     vendors = present.find_vendors(root).vendors
     divided = [item for vendor in vendors for item in holders.of_vendor(vendor)]
-    with_others = bool(divided)
+    with_others, uses = bool(divided), frozenset[tuple[int, int]]()
     try:
-        divided = [*holders.divisions(onhost.of_server(root, driver_root, ("caps",))), *divided]
+        nvidia = onhost.of_server(root, driver_root, ("caps", "dri", "modeset"))
+        divided, uses = [*holders.divisions(nvidia), *divided], holders.to_use(nvidia)
     except DriverError:
         if not with_others:
             raise
     nodes = tuple([(node.path, node.major, node.minor) for vendor in vendors for node in vendor.nodes()])
-    found = containerdevices.find_devices(root, holders.wanted(tuple(divided), nodes))
-    return holders.holders(tuple(divided), found.containers), found, with_others
+    found = containerdevices.find_devices(root, holders.wanted(tuple(divided), nodes, uses))
+    return holders.holders(tuple(divided), found.containers, uses), found, with_others
 
 
 def _told(counted: tuple[Counted, ...], most: int) -> list[str]:
@@ -152,6 +154,8 @@ def _notes(item: Holder) -> list[str]:
         lines.append(f"{_name(item)} has the node of {_shown(item.denied)}, and its device cgroup denies it{more}")
     if item.hidden:
         lines.append(f"{_name(item)} may open {_shown(item.hidden)}, and no node of it was found in its /dev{more}")
+    if item.watches and (held := [share for share in item.held if isinstance(share, HeldShare)]):
+        lines.append(f"{_name(item)} watches {_shown(tuple(held))}, and can compute on none")
     if not item.container.is_whole:
         lines.append(f"{_name(item)} has more in its /dev than was looked at")
     return lines
@@ -181,6 +185,7 @@ def _row(item: Holder) -> dict[str, object]:
         **_kinds("gpus", "others", item.held),
         **_kinds("denied", "denied_others", item.denied),
         **_kinds("hidden", "hidden_others", item.hidden),
+        "watches": item.watches,
         "nodes": item.container.nodes,
     }
 
@@ -212,7 +217,8 @@ def devices(held: Holders, busy: dict[str, int]) -> list[str]:
     who: dict[HeldShare | OtherDevice, list[str]] = {item: [] for item in (*held.free, *held.open)}
     for holder in held.holding:
         for item in holder.held:
-            who.setdefault(item, []).append(_name(holder))
+            watches = "" if item in holder.keeps() else " (watches)"
+            who.setdefault(item, []).append(f"{_name(holder)}{watches}")
     rows = [
         (
             item.name,

@@ -62,11 +62,12 @@ def gpus(item: dict[str, Any], key: str = "gpus") -> list[str]:
 
 @pytest.mark.parametrize("cgroup", ["v1", "v2"])
 def test_who_holds_which_gpu(installed: Installed, bundle: Maker, tmp_path: Path, driver: Path, cgroup: str) -> None:
-    """Under CRI-O's names with runc, podman with crun, and bare crun and runc; one of them asks for nothing."""
-    crios, bare, without = bundle("busybox"), bundle("busybox"), bundle("busybox")
+    """Under CRI-O's names with runc, podman with crun, and bare crun and runc; one asks for none, one watches all."""
+    crios, bare, without, plugin = bundle("busybox"), bundle("busybox"), bundle("busybox"), bundle("busybox")
     before = as_crios(crios.asks("1,5"))
     bare.asks("2").runs(*SLEEPS)
     without.asks(None).runs(*SLEEPS)
+    plugin.asks("all", "utility").runs(*SLEEPS)
     root = roots.busybox(tmp_path / "root")
     words = f"{PODMAN_RUN} --detach --name patient --env NVIDIA_VISIBLE_DEVICES=3 --rootfs {root}"
     command = podman(f"{words} /bin/sh -c 'while :; do sleep 1; done'", runtime="crun", folder=tmp_path)
@@ -75,6 +76,7 @@ def test_who_holds_which_gpu(installed: Installed, bundle: Maker, tmp_path: Path
         deny = "echo a >/sys/fs/cgroup/devices$(sed -n 's/.*:devices://p' /proc/$PID/cgroup)/devices.deny"
     script = f"""{REFRESH}{before}
 {detached("runc", USERDATA, CRIOS)}{detached("crun", bare.path, "bare-crun")}{detached("runc", without.path, "without")}
+{detached("runc", plugin.path, "plugin")}
 {command} </dev/null >/run/id 2>/run/said || {{ cat /run/said >&2; exit 99; }}
 set +e
 oci-gpu-hook containers --format json
@@ -89,7 +91,7 @@ PID=$(crun state bare-crun | sed -n 's/.*"pid": *\\([0-9]*\\).*/\\1/p')
 {deny}
 oci-gpu-hook containers --format json
 kill -9 $(crun state $(cat /run/id) | sed -n 's/.*"pid": *\\([0-9]*\\).*/\\1/p')
-for name in {CRIOS} without; do runc delete --force $name >/dev/null 2>&1; done
+for name in {CRIOS} without plugin; do runc delete --force $name >/dev/null 2>&1; done
 oci-gpu-hook doctor --container main >&2
 for name in bare-crun $(cat /run/id); do crun delete --force $name >/dev/null 2>&1; done
 exit 0
@@ -115,7 +117,12 @@ exit 0
     assert {node["allowed"] for node in ours["main"]["nodes"]} == {True}
     print(table)
     assert "ml/gpu-pod/main  c0ffeec0ffee  CRI-O " in table
-    assert {"0", "4", "6", "7"} >= {it["name"] for it in document["free"]}
+    assert set() < {it["name"] for it in document["free"]} <= {"0", "4", "6", "7"}
+    assert {name: ours[name]["watches"] for name in (*wanted, "plugin")} == {
+        **dict.fromkeys(wanted, False),
+        "plugin": True,
+    }
+    assert "plugin watches GPU 0, GPU 1, GPU 2, GPU 3, GPU 4, GPU 5, GPU 6, GPU 7, and can compute on none" in table
     lines = found.splitlines()
     assert [line for line in lines if "ml/gpu-pod/main (c0ffeec0ffee) of CRI-O" in line] == lines[:7]
     assert [line for line in lines if "patient (" in line and "of podman" in line] == lines[7:9]

@@ -12,12 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oci_gpu_hook.cli import containers
 from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
 from oci_gpu_hook.driver.nodes import DeviceNode
 from oci_gpu_hook.formats import devicefilter
 from oci_gpu_hook.formats.devicerule import DeviceRule
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import holders
+from oci_gpu_hook.node.diagnosis.holders import HeldShare
 from oci_gpu_hook.node.engines import containerdevices, deviceverdict
 from oci_gpu_hook.node.engines.containerdevices import ContainerDevices, ContainerNode, HostsNodes, Wanted
 from oci_gpu_hook.node.engines.containerrecords import Running
@@ -143,8 +145,8 @@ def amd() -> VendorState:
 
 def test_another_vendors_device_is_held_by_any_of_its_nodes() -> None:
     divided = holders.of_vendor(amd())
-    containers = (has((226, 201)), has((226, 7)), has((226, 1), (226, 128)))
-    holding, free, *_ = holders.holders(divided, containers)
+    three = (has((226, 201)), has((226, 7)), has((226, 1), (226, 128)))
+    holding, free, *_ = holders.holders(divided, three)
     assert [[share.name for share in item.held] for item in holding] == [["OCI_AMD=1"], ["OCI_AMD=0", "OCI_AMD=1"]]
     assert free == ()
     holding, free, *_ = holders.holders(divided, (has((226, 1), allowed=False),))
@@ -279,6 +281,33 @@ def test_what_may_open_all_devices_leaves_none_free_if_it_can_make_nodes(tmp_pat
     assert [len(found.holding), len(found.privileged)] == [1, 1]
 
 
+def test_who_can_only_watch_holds_no_gpu(tmp_path: Path) -> None:
+    """As NVIDIA's device plugin, which has every GPU and no unified memory; of another vendor there is no such node."""
+    found = surveyed(tmp_path)
+    uvm = DeviceNode("/dev/nvidia-uvm", 511, 0, 0o666, 0, 0, True)
+    card = DeviceNode("/dev/dri/renderD128", 226, 128, 0o666, 0, 0, True, "dri", 0)
+    divided = (*holders.divisions(found), *holders.of_vendor(amd()))
+    others = tuple([it for it in found.devices if it.path != uvm.path])
+    assert holders.to_use(found._replace(devices=(*others, card))) == frozenset(), "without it none can compute"
+    uses = holders.to_use(found._replace(devices=(*others, uvm, card)))
+    assert uses == {(511, 0), (226, 128), (195, 254)} <= {*holders.wanted(divided, uses=uses).numbers}
+    plugin = has((195, 0), (195, 1), (195, 255), (226, 1))
+    everyones = plugin._replace(is_open=True)
+    unread = has((195, 0), (195, 1), allowed=None)
+    for container, free in (
+        (plugin, ["0", "1"]),
+        (everyones, []),
+        (unread, []),
+        (plugin._replace(allowed=plugin.allowed | {(511, 0)}), []),
+        (plugin._replace(allowed=plugin.allowed | {(226, 128)}), []),
+    ):
+        seen = holders.holders(divided, (container,), uses)
+        assert [item.watches for item in seen.holding] == [bool(free)]
+        assert [share.name for share in seen.free if isinstance(share, HeldShare)] == free
+        assert "OCI_AMD=1" not in [share.name for share in seen.free if container is not unread]
+    assert [it.watches for it in holders.holders(divided, (plugin,)).holding] == [False]
+
+
 def test_where_nobody_holds_a_gpu(program: Program, runs: HostRoot, monkeypatch: pytest.MonkeyPatch) -> None:
     """A user who is not root sees only what is his."""
     words = ("containers", "--host-root", runs.path)
@@ -302,6 +331,21 @@ def test_the_table(program: Program, runs: HostRoot, monkeypatch: pytest.MonkeyP
     assert "first  " in text and "runc     0    1970-01-12T" in text
     assert "first has the node of GPU 1, and its device cgroup denies it" in text
     assert "oci-gpu-hook doctor --container 30" in text
+
+
+def test_a_watcher_is_told(program: Program, runs: HostRoot, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = {(195, 1): "/dev/nvidia1", (195, 0): "/dev/nvidia0"}
+    uses = frozenset({(511, 0)})
+    monkeypatch.setattr(containerdevices, "held_nodes", lambda *_: (nodes, True))
+    monkeypatch.setattr(containerdevices, "_verdict", lambda *_: partial(deviceverdict.by_rules, "c 195:* rw\n"))
+    monkeypatch.setattr(holders, "to_use", lambda _: uses)
+    words = ("containers", "--host-root", runs.path)
+    text = program(*words)
+    assert "held by no container: 0, 1\n" in text
+    assert "first watches GPU 0, GPU 1, and can compute on none" in text
+    assert [row["watches"] for row in program.document(*words)["containers"]] == [True] * text.count("watches GPU")
+    held = holders.holders(holders.divisions(surveyed(Path(runs.path))), (has((195, 0), (195, 1)),), uses)
+    assert [line.split()[-1] for line in containers.devices(held, {})[1:]] == ["(watches)"] * 2
 
 
 def test_others_have_a_column_of_their_own(program: Program, runs: HostRoot, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,14 +38,17 @@ def share(number: int, mig: str = "") -> HeldShare:
 
 def test_each_device_has_a_line_in_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(containers, "_name", lambda holder: holder.who)
-    holding = [SimpleNamespace(held=(share(10), share(0, ":1")), who="a"), SimpleNamespace(held=(share(10),), who="b")]
+    def holder(who: str, *held: HeldShare, kept: tuple[HeldShare, ...] | None = None) -> SimpleNamespace:
+        return SimpleNamespace(held=held, who=who, keeps=lambda: held if kept is None else kept)
+
+    holding = [holder("a", share(10), share(0, ":1")), holder("b", share(10)), holder("w", share(2), kept=())]
     held: Any = SimpleNamespace(free=(share(2), share(0)), open=(), holding=holding)
     lines = [line.split() for line in containers.devices(held, {UUIDS[2]: 35, UUIDS[10]: 100})]
     assert lines == [
         ["DEVICE", "MODEL", "BUSY", "HELD", "BY"],
         ["0", "H100", "-", "no", "container"],
         ["0:1", "H100", "-", "a"],
-        ["2", "H100", "35%", "no", "container"],
+        ["2", "H100", "35%", "w", "(watches)"],
         ["10", "H100", "100%", "a,", "b"],
     ]
 

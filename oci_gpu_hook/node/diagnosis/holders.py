@@ -4,6 +4,7 @@
 A container can move its nodes, or make others elsewhere.  So it holds a GPU that its device cgroup allows, if it has
 the node, or if that cgroup was written for it, as it does not allow every device.  A GPU that is divided is held by MIG
 devices: those whose two capabilities the container has as well.  Another vendor's device is held by any of its nodes.
+A container that may open no node to compute or draw by, such as a device plugin, watches NVIDIA's and leaves them free.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ class Holder(NamedTuple):
     """A container that has devices.
 
     hidden: those of `held` that it may open, and no node of which was found; denied: those whose nodes it has, and its
-    device cgroup does not let it open; is_certain: whether the device cgroup could be read.
+    device cgroup does not let it open; is_certain: whether the device cgroup could be read; watches: whether it may
+    open no node to use NVIDIA's by.
     """
 
     container: ContainerDevices
@@ -50,6 +52,11 @@ class Holder(NamedTuple):
     denied: tuple[HeldShare | OtherDevice, ...]
     is_certain: bool
     hidden: tuple[HeldShare | OtherDevice, ...] = ()
+    watches: bool = False
+
+    def keeps(self) -> tuple[HeldShare | OtherDevice, ...]:
+        """What is not free because of it."""
+        return tuple([share for share in self.held if not (self.watches and isinstance(share, HeldShare))])
 
 
 class Holders(NamedTuple):
@@ -91,12 +98,23 @@ def divisions(inventory: DriverInventory) -> tuple[Division, ...]:
     return tuple(found)
 
 
-def wanted(divided: tuple[Division, ...], nodes: tuple[tuple[str, int, int], ...] = ()) -> Wanted:
-    """What to look for in containers; nodes: paths of the host and numbers of other vendors' nodes."""
+def to_use(inventory: DriverInventory) -> frozenset[tuple[int, int]]:
+    """The numbers of nodes to compute or draw by, beside the GPUs' own; none if unified memory has none here."""
+    found = [it for it in inventory.devices if it.family in ("dri", "modeset") or it.path == "/dev/nvidia-uvm"]
+    is_loaded = "/dev/nvidia-uvm" in [it.path for it in found]
+    return frozenset([(it.major, it.minor) for it in found if is_loaded])
+
+
+def wanted(
+    divided: tuple[Division, ...],
+    nodes: tuple[tuple[str, int, int], ...] = (),
+    uses: frozenset[tuple[int, int]] = frozenset(),
+) -> Wanted:
+    """What to look for in containers; nodes: paths of the host and numbers of other vendors' nodes; uses: `to_use`."""
     others = {(major, minor) for _, major, minor in nodes}
     numbers = dict.fromkeys([number for item in divided for number in item.numbers])
     majors = dict.fromkeys([number[0] for number in numbers if number not in others])
-    return Wanted(tuple(majors), nodes, tuple(numbers))
+    return Wanted(tuple(majors), nodes, (*numbers, *uses))
 
 
 def of_vendor(found: VendorState) -> tuple[Division, ...]:
@@ -108,11 +126,16 @@ def of_vendor(found: VendorState) -> tuple[Division, ...]:
     return tuple([Division(share, ((node.major, node.minor),)) for share, nodes in shares for node, _ in nodes])
 
 
-def holders(divided: tuple[Division, ...], containers: tuple[ContainerDevices, ...]) -> Holders:
-    """The containers that have devices, in the order given, and what none of them has."""
+def holders(
+    divided: tuple[Division, ...],
+    containers: tuple[ContainerDevices, ...],
+    uses: frozenset[tuple[int, int]] = frozenset(),
+) -> Holders:
+    """The containers that have devices, in the order given, and what none of them has; uses: `to_use`."""
     found = [_holder(divided, container) for container in containers]
+    found = [it._replace(watches=bool(uses) and _watches(it, uses)) for it in found]
     holding = tuple([holder for holder in found if holder.held or holder.denied])
-    taken = {share for holder in holding for share in holder.held}
+    taken = {share for holder in holding for share in holder.keeps()}
     left = tuple(dict.fromkeys([share for share, _ in divided if share not in taken]))
     privileged = tuple([item for item in containers if item.is_open and item.makes_nodes])
     return Holders(holding, () if privileged else left, privileged, left if privileged else ())
@@ -138,6 +161,13 @@ def _holder(divided: tuple[Division, ...], container: ContainerDevices) -> Holde
         is_certain=certain,
         hidden=tuple([share for share in hidden if share not in held]),
     )
+
+
+def _watches(holder: Holder, uses: frozenset[tuple[int, int]]) -> bool:
+    """Whether its device cgroup was read, and keeps from it all that it could use NVIDIA's GPUs by."""
+    container = holder.container
+    is_read = bool(container.allowed) and not container.is_open and holder.is_certain
+    return is_read and not container.allowed & uses
 
 
 def _mig(device: MigDevice, model: str) -> HeldShare:
