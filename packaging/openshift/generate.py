@@ -14,9 +14,13 @@ from __future__ import annotations
 import argparse
 import base64
 import gzip
+import importlib.util
+import io
 import json
+import lzma
 import subprocess
 import sys
+import tarfile
 import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,9 +30,12 @@ SOURCES = HERE.parents[1]
 # The version of Ignition in OpenShift 4.7; OpenShift's machine-config-daemon unpacks gzip from 4.10 on.
 IGNITION = "3.2.0"
 PREFIX = "/usr/local"  # a link to /var/usrlocal: the one place for programs where /usr is read-only
+LIBRARY = f"{PREFIX}/lib/oci-gpu-hook"
 NODE_PYTHON = "/usr/bin/python3"
 DELIVERED = f"{PREFIX}/libexec/oci-gpu-hook"
-REGISTRATION = f"{PREFIX}/share/containers/oci/hooks.d/oci-gpu-hook.json"
+# What the commands import beside Python's own, and RHEL CoreOS has not: the command line, and NVML.
+VENDOR = ("click", "pynvml")
+READY = "oci-gpu-hook-ready.service"
 # CRI-O reads drop-ins in the order of their names: ours comes after the operator's own 00-default.
 DROP_IN = "/etc/crio/crio.conf.d/90-oci-gpu-hook.conf"
 HOOKS_DIRS = """\
@@ -50,8 +57,16 @@ class File(NamedTuple):
     mode: int = 0o644
 
 
+class Unit(NamedTuple):
+    """One unit of the node's systemd."""
+
+    name: str
+    contents: str
+    enabled: bool = True
+
+
 def installed(destination: Path) -> list[File]:
-    """The files that `make install` makes, without those that are for people or depend on this machine."""
+    """The files that `make install` makes."""
     subprocess.run(
         (SOURCES / "packaging/install.sh", "install", destination, PREFIX, sys.executable),
         check=True,
@@ -59,50 +74,89 @@ def installed(destination: Path) -> list[File]:
     )
     found = []
     for path in sorted(destination.rglob("*")):
-        name = f"/{path.relative_to(destination)}"
-        if not path.is_file() or not _is_wanted(name):
+        if not path.is_file():
             continue
         content = path.read_bytes().replace(f"{sys.executable} -".encode(), f"{NODE_PYTHON} -".encode())
         mode = 0o755 if path.stat().st_mode & 0o100 else 0o644
-        found.append(File(name, content, mode))
+        found.append(File(f"/{path.relative_to(destination)}", content, mode))
     return found
 
 
+def payload(files: list[File]) -> bytes:
+    """One archive of what install-node.sh installs: as separate files it would take half as much again."""
+    wanted = [file for file in files if _is_wanted(file.path)]
+    for name in VENDOR:
+        wanted += _module(name)
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        for file in wanted:
+            entry = tarfile.TarInfo(file.path.lstrip("/"))
+            entry.size, entry.mode = len(file.content), file.mode
+            tar.addfile(entry, io.BytesIO(file.content))
+    return lzma.compress(archive.getvalue(), preset=9 | lzma.PRESET_EXTREME)
+
+
 def _is_wanted(name: str) -> bool:
-    library = f"{PREFIX}/lib/oci-gpu-hook"
-    if name.startswith(f"{library}/oci_gpu_hook/"):
-        # The node's own Python compiles and links them.
+    """Whether install-node.sh installs it; the node's own Python compiles and links the package."""
+    if name.startswith(f"{LIBRARY}/oci_gpu_hook/"):
         return name.endswith(".py")
-    whole = (f"{PREFIX}/bin/", f"{PREFIX}/libexec/", f"{PREFIX}/share/oci-gpu-hook/vendors/")
-    return name == f"{library}/link.py" or name.startswith(whole)
+    whole = (f"{PREFIX}/bin/oci-gpu-hook", f"{PREFIX}/libexec/", f"{PREFIX}/share/oci-gpu-hook/vendors/")
+    shared = (f"{PREFIX}/share/selinux/", f"{PREFIX}/share/containers/")
+    return name == f"{LIBRARY}/link.py" or name.startswith((*whole, *shared))
 
 
-def hook_files(settings: bytes | None) -> list[File]:
-    """All files that a node needs to start the hook."""
-    with tempfile.TemporaryDirectory() as folder:
-        files = installed(Path(folder))
-        registration = Path(folder, REGISTRATION.lstrip("/")).read_bytes()
-    files += [
+def _module(name: str) -> list[File]:
+    """The sources of a module or package that this Python has."""
+    found = importlib.util.find_spec(name)
+    if found is None or found.origin is None:
+        raise OSError(f"{sys.executable} has no {name}: install click and nvidia-ml-py for it")
+    top = Path(found.origin).parent
+    paths = sorted(top.glob("*.py")) if found.submodule_search_locations else [Path(found.origin)]
+    below = f"{LIBRARY}/vendor/{name}/" if found.submodule_search_locations else f"{LIBRARY}/vendor/"
+    return [File(f"{below}{path.name}", path.read_bytes()) for path in paths]
+
+
+def hook_files(made: list[File], settings: bytes | None) -> list[File]:
+    """All files that a node needs to start the hook; made: what `make install` makes."""
+    files = [
+        File(f"{DELIVERED}/payload.tar.xz", payload(made)),
         File(f"{DELIVERED}/install-node.sh", (HERE / "install-node.sh").read_bytes(), 0o755),
-        File(f"{DELIVERED}/oci-gpu-hook.json", registration),
         File(DROP_IN, HOOKS_DIRS.encode()),
     ]
+    # Where the operator takes them away again; of a node's units it knows its own.
+    for folder in ("udev/rules.d", "tmpfiles.d"):
+        named = [file for file in made if file.path.startswith(f"{PREFIX}/lib/{folder}/")]
+        files += [file._replace(path=f"/etc/{file.path[len(f'{PREFIX}/lib/') :]}") for file in named]
     if settings is not None:
         files.append(File("/etc/oci-gpu-hook.conf", settings))
     return sorted(files)
+
+
+def hook_units(made: list[File]) -> list[Unit]:
+    """What makes the hook ready, and those that keep nodes and inventory, enabled as a package's are."""
+    folder = f"{PREFIX}/lib/systemd/"
+    (preset,) = [file for file in made if file.path.startswith(f"{folder}system-preset/")]
+    enabled = [line.partition(" ")[2] for line in preset.content.decode().splitlines() if line.startswith("enable ")]
+    units = [file for file in made if file.path.startswith(f"{folder}system/")]
+    found = [(file.path.rpartition("/")[2], file.content.decode()) for file in units]
+    return [_unit(READY), *[Unit(name, text, name in enabled) for name, text in found]]
+
+
+def _unit(name: str) -> Unit:
+    return Unit(name, (HERE / name).read_text())
 
 
 def policy_files() -> list[File]:
     """The policy module for containers.  The hook's own module is left out: its labels are for a package below /usr."""
     module = SOURCES / "policy/nvidia_container.cil"
     return [
-        File(f"{PREFIX}/lib/oci-gpu-hook/policy/{module.name}", module.read_bytes()),
+        File(f"{DELIVERED}/{module.name}", module.read_bytes()),
         File(f"{DELIVERED}/load-policy.sh", (HERE / "load-policy.sh").read_bytes(), 0o755),
     ]
 
 
-def machine_config(name: str, role: str, files: list[File], unit: str) -> dict[str, Any]:
-    """A MachineConfig with these files and this unit, which is enabled."""
+def machine_config(name: str, role: str, files: list[File], units: list[Unit]) -> dict[str, Any]:
+    """A MachineConfig with these files and units."""
     return {
         "apiVersion": "machineconfiguration.openshift.io/v1",
         "kind": "MachineConfig",
@@ -111,7 +165,7 @@ def machine_config(name: str, role: str, files: list[File], unit: str) -> dict[s
             "config": {
                 "ignition": {"version": IGNITION},
                 "storage": {"files": [_ignition_file(file) for file in files]},
-                "systemd": {"units": [{"name": unit, "enabled": True, "contents": (HERE / unit).read_text()}]},
+                "systemd": {"units": [unit._asdict() for unit in units]},
             }
         },
     }
@@ -145,8 +199,10 @@ def _after(item: Any, depth: int) -> str:
 def generated(role: str, settings: bytes | None) -> dict[str, str]:
     """The files to write, by name."""
     head = "# SPDX-License-Identifier: Apache-2.0\n# Made by packaging/openshift/generate.py.\n"
-    hook = machine_config("oci-gpu-hook", role, hook_files(settings), "oci-gpu-hook-ready.service")
-    policy = machine_config("oci-gpu-hook-selinux", role, policy_files(), "oci-gpu-hook-policy.service")
+    with tempfile.TemporaryDirectory() as folder:
+        made = installed(Path(folder))
+    hook = machine_config("oci-gpu-hook", role, hook_files(made, settings), hook_units(made))
+    policy = machine_config("oci-gpu-hook-selinux", role, policy_files(), [_unit("oci-gpu-hook-policy.service")])
     return {"machineconfig.yaml": head + as_yaml(hook), "machineconfig-selinux.yaml": head + as_yaml(policy)}
 
 

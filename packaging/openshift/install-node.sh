@@ -5,7 +5,7 @@
 #   install-node.sh run        install, then wait; SIGTERM ends it, and removes only with REMOVE_ON_TERM=yes
 #   install-node.sh install    install or upgrade, and end
 #   install-node.sh remove     take everything away again
-#   install-node.sh ready      on the node itself, where the MachineConfig has put the files: compile, prove, register
+#   install-node.sh ready      on the node itself, at its boot: install what the MachineConfig has put there
 #
 #   HOST       the node's root (/host)          HOOKS_DIR  the folder where the node's engine looks for hooks (found out)
 #   PAYLOAD    what `make install PREFIX=/usr/local` made (/payload)   GRACE  seconds for hooks still running (30)
@@ -25,10 +25,11 @@ prefix=/usr/local
 library=$prefix/lib/oci-gpu-hook
 entry=$prefix/libexec/oci/hooks.d/oci-gpu-hook
 command=$prefix/bin/oci-gpu-hook
-vendors=$prefix/share/oci-gpu-hook/vendors
+# What else of the payload is installed as it is.
+shared='share/oci-gpu-hook/vendors lib/systemd/system lib/udev/rules.d lib/tmpfiles.d'
 delivered=$prefix/libexec/oci-gpu-hook # only there on nodes that the MachineConfig serves
 python=/usr/bin/python3
-staged='' fresh=''
+staged='' fresh='' unpacked=''
 
 fail() {
     echo "install-node.sh: $*" >&2
@@ -195,28 +196,45 @@ switch_version() {
     done
 }
 
-# The payload's files of other vendors' accelerators, each with where it lies on the node.
-each_vendor() {
-    for file in "$payload$vendors"/*.json; do
-        [ ! -e "$file" ] || echo "$file $(on_node $vendors)/${file##*/}"
-    done
+# An earlier payload's files are removed: a vendor's flag may be another file's now.
+install_shared() {
+    remove_shared
+    for folder in $shared; do
+        for file in "$payload$prefix/$folder"/*; do
+            [ -e "$file" ] || continue
+            write 0644 "$at/$folder/${file##*/}" <"$file"
+            label "$real/$folder/${file##*/}"
+            echo "$folder/${file##*/}"
+        done
+    done | write 0644 "$(on_node $library)/installed-files"
 }
 
-# An earlier payload's files are removed: a flag of theirs may be another file's now.
-install_vendors() {
-    remove_vendors
-    each_vendor | while read -r file place; do
-        write 0644 "$place" <"$file"
-        echo "${place##*/}"
-    done | write 0644 "$(on_node $library)/installed-vendors"
-    label "$real${vendors#"$prefix"}"
+remove_shared() {
+    list_of_files=$(on_node $library)/installed-files
+    [ ! -e "$list_of_files" ] || while read -r name; do
+        try "cannot remove what is installed" rm -f "$at/$name" "$at/$name.new"
+    done <"$list_of_files"
 }
 
-remove_vendors() {
-    list_of_vendors=$(on_node $library)/installed-vendors
-    [ ! -e "$list_of_vendors" ] || while read -r name; do
-        try "cannot remove what is installed" rm -f "$(on_node $vendors)/$name" "$(on_node $vendors)/$name.new"
-    done <"$list_of_vendors"
+# Tells the node's systemd something, if it has one: its socket lies in /run.
+tell_systemd() {
+    [ ! -d "$host/run/systemd/system" ] || inside env SYSTEMD_IGNORE_CHROOT=1 systemctl "$@" >&2 ||
+        echo "the node's systemd refused: systemctl $*" >&2
+}
+
+# The units that keep the inventory, with what NVML says of MIG devices, as a package's installation enables them.
+start_units() {
+    enabled=$(sed -n 's/^enable //p' "$payload$prefix"/lib/systemd/system-preset/*.preset 2>/dev/null) || return 0
+    [ ! -d "$host/run/systemd/system" ] || inside systemd-tmpfiles --create "$prefix/lib/tmpfiles.d/oci-gpu-hook.conf"
+    tell_systemd daemon-reload
+    # shellcheck disable=SC2086
+    tell_systemd --quiet --no-block enable --now $enabled
+}
+
+stop_units() {
+    ours=$(sed -n 's|^lib/systemd/system/||p' "$(on_node $library)/installed-files" 2>/dev/null) || ours=
+    # shellcheck disable=SC2086
+    [ -z "$ours" ] || tell_systemd --quiet disable --now $ours
 }
 
 # Removes the versions that no script names, but later: a hook that the old entry script started may still read its own.
@@ -237,46 +255,49 @@ do_install() {
     check_ours
     version_of_payload
     [ -e "$host$hooks/oci-gpu-hook.json" ] || fresh=yes
-    for folder in "$library" "$(dirname $entry)" "$(dirname $command)" "$vendors"; do
-        folder=$real${folder#"$prefix"}
+    for folder in "$library" "$(dirname $entry)" "$(dirname $command)" $shared; do
+        folder=$real/${folder#"$prefix/"}
         make_folder "$folder" 2>/dev/null || fail "cannot make $folder on the node: it is read-only or full"
     done
     make_folder "$hooks" 2>/dev/null || fail "cannot make $hooks on the node: it is read-only or full"
     list=$(on_node $library)/installed-folders
     { cat "$list" 2>/dev/null || :; printf %s "$made"; } | write 0644 "$list"
     [ -d "$(on_node $library)/$version" ] || stage
-    install_vendors
+    install_shared
     switch_version
     write 0644 "$host$hooks/oci-gpu-hook.json" <"$payload$prefix/share/containers/oci/hooks.d/oci-gpu-hook.json"
     fresh=
+    start_units
     prune
     echo "installed version $version, registered in $hooks"
 }
 
+# What is installed already is proved again: the node's Python, or a file, may be another than at the last boot.
 do_ready() {
     find_local
-    hooks=${HOOKS_DIR:?} made=
-    check_ours
     # If anything fails from here on, the engine starts containers without us.
-    rm -f "$host$hooks/oci-gpu-hook.json"
+    rm -f "$host${HOOKS_DIR:?}/oci-gpu-hook.json"
     check_python
-    compile "$real/lib/oci-gpu-hook" "$real/lib/oci-gpu-hook/link.py" "$library"
-    label "$real/lib/oci-gpu-hook"
-    label "$real/libexec/oci/hooks.d/oci-gpu-hook"
-    prove "$real/lib/oci-gpu-hook" "$(on_node $entry)"
-    make_folder "$hooks" || fail "cannot make $hooks on the node: it is read-only or full"
-    write 0644 "$host$hooks/oci-gpu-hook.json" <"$(on_node $delivered)/oci-gpu-hook.json"
-    echo "registered in $hooks"
+    unpacked=$(mktemp -d "$host/run/oci-gpu-hook-payload.XXXXXX") || fail "/run is read-only or full"
+    payload=$unpacked
+    try "cannot unpack what the MachineConfig has put there" inside $python -IS -c \
+        'import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2])' \
+        "$real/libexec/oci-gpu-hook/payload.tar.xz" "${payload#"$host"}"
+    version_of_payload
+    rm -rf "$(on_node "$library/${version:?}")"
+    do_install
 }
 
 # Removes the registration first, then all our files, and the folders that we have made.
 take_away() {
     folders=$(cat "$(on_node $library)/installed-folders" 2>/dev/null || :)
+    stop_units
     try "cannot remove what is installed" rm -f "$host$hooks/oci-gpu-hook.json" "$host$hooks/oci-gpu-hook.json.new"
     for file in $entry $command; do
         try "cannot remove what is installed" rm -f "$(on_node "$file")" "$(on_node "$file").new"
     done
-    remove_vendors
+    remove_shared
+    [ -z "$ours" ] || tell_systemd daemon-reload
     try "cannot remove what is installed" rm -rf "$(on_node $library)" "$host/run/oci-gpu-hook"
     printf '%s\n' "$folders" "$made" | sort -ru | while read -r folder; do
         [ -z "$folder" ] || rmdir "$host$folder" 2>/dev/null || :
@@ -313,7 +334,7 @@ finish() {
 # A first installation that fails leaves nothing; an upgrade that fails leaves the version that works.
 undo() {
     trap '' EXIT
-    [ -z "$staged" ] || rm -rf "$staged"
+    [ -z "$staged$unpacked" ] || rm -rf "$staged" "$unpacked"
     [ -z "$fresh" ] || take_away
 }
 

@@ -5,7 +5,7 @@
 set -eu
 
 module=nvidia_container
-ours=/usr/local/lib/oci-gpu-hook/policy/$module.cil
+ours=/usr/local/libexec/oci-gpu-hook/$module.cil
 # An administrator's own modules have 400, and so win.
 priority=200
 
@@ -21,16 +21,8 @@ fi
 
 # What was there before the module has its old label.  Agents may write there, and could exchange a name that restorecon
 # walks by: what lies in the folder is labelled by descriptor.
-folder=/etc/kubernetes/node-feature-discovery/features.d
-library=/usr/local/lib/oci-gpu-hook
-if [ -d $library ]; then
-    /usr/bin/python3 -ISB -c '
-import sys
-sys.path.insert(0, sys.argv[1])
-from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.machine import filecontext
-for line in filecontext.restore(HostRoot(), sys.argv[2]):
-    print(line)' $library $folder
+if [ -x /usr/local/bin/oci-gpu-hook ]; then
+    /usr/local/bin/oci-gpu-hook selinux relabel
 else
-    restorecon -i $folder
+    restorecon -i /etc/kubernetes/node-feature-discovery/features.d
 fi

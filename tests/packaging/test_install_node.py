@@ -11,10 +11,12 @@ import base64
 import gzip
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +30,7 @@ pytestmark = pytest.mark.integration
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "packaging/openshift/install-node.sh"
 GENERATE = ROOT / "packaging/openshift/generate.py"
+PACKAGES = "usr/lib/python3/dist-packages"
 PROGRAMS = ("usr/bin", "usr/sbin", "usr/lib", "usr/lib64", "lib64", "proc", "dev")
 LOCAL = "var/usrlocal"
 LIBRARY = f"{LOCAL}/lib/oci-gpu-hook"
@@ -83,7 +86,7 @@ class Node:
         """What oci-gpu-hook-ready.service does, on the node itself, at a boot: /run is empty then."""
         shutil.rmtree(self.root / "run")
         (self.root / "run").mkdir()
-        (unit,) = self.machine_config["systemd"]["units"]
+        unit, *_ = self.machine_config["systemd"]["units"]
         lines = unit["contents"].splitlines()
         (settings,) = [line.partition("=")[2] for line in lines if line.startswith("Environment=")]
         (start,) = [line.partition("=")[2] for line in lines if line.startswith("ExecStart=")]
@@ -323,7 +326,7 @@ def test_a_full_disk_leaves_the_version_that_works(served: Node, newer: Path) ->
         f"head -c 9m /dev/zero >'{local}/filler' 2>/dev/null || :",
         PAYLOAD=str(newer),
     )
-    assert found == [old, old, "installed-folders", "installed-vendors"]
+    assert found == [old, old, "installed-files", "installed-folders"]
 
 
 @pytest.mark.parametrize("over", ["node", "served"], ids=["nothing", "another version"])
@@ -410,21 +413,47 @@ def test_a_node_of_the_machineconfig_is_ready_at_each_boot(node: Node, machine_c
         ran = node.boot()
         assert (ran.returncode, ran.stderr) == (0, "")
         node.works(RUN_REGISTRATION)
-    compiled = list((node.root / LIBRARY).rglob("hook.*.pyc"))
-    assert len(compiled) == 1
-    # Python believes what is compiled, whatever its source: a new MachineConfig must be compiled anew.
+    # A file that was lost or changed is made again.
     (hook,) = (node.root / LIBRARY).rglob("hook.py")
-    for file, content in (
-        (hook, hook.read_text() + "raise ImportError('this is the new one')\n"),
-        (node.root / ENTRY, "#!/bin/bash\n# oci-gpu-hook\nfi\n"),
+    hook.write_text("raise ImportError\n")
+    (node.root / ENTRY).write_text("#!/bin/bash\n# oci-gpu-hook\nfi\n")
+    assert node.boot().returncode == 0
+    node.works(RUN_REGISTRATION)
+    assert [path.name for path in node.root.glob("run/oci-gpu-hook-payload*")] == []
+    assert len(list((node.root / LIBRARY).rglob("hook.*.pyc"))) == 1
+    # A new MachineConfig that cannot start.
+    archive = node.root / LOCAL / "libexec/oci-gpu-hook/payload.tar.xz"
+    broken = node.root / "tmp/payload"
+    shutil.unpack_archive(archive, broken, "xztar")
+    with open(broken / "usr/local/lib/oci-gpu-hook/oci_gpu_hook/hook.py", "a") as file:
+        file.write("raise ImportError('this is the new one')\n")
+    with tarfile.open(archive, "w:xz") as tar:
+        tar.add(broken / "usr", "usr")
+    ran = node.boot()
+    assert ran.returncode == 1
+    assert "the hook does not start on this node, so it was not registered: ImportError: this is the new" in ran.stderr
+    assert not (node.root / RUN_REGISTRATION).exists()
+    archive.write_bytes(b"half")
+    ran = node.boot()
+    assert (ran.returncode, ran.stderr.count("\n")) == (1, 1)
+    assert "cannot unpack what the MachineConfig has put there" in ran.stderr
+    node.deliver(machine_config)
+    assert node.boot().returncode == 0
+
+
+def test_the_commands_work_on_a_node_of_the_machineconfig(node: Node, machine_config: dict[str, Any]) -> None:
+    """By what was brought alone: the node's own Python has neither click nor pynvml."""
+    node.deliver(machine_config)
+    assert node.boot().returncode == 0
+    hidden = f"mount -t tmpfs none '{node.root}/{PACKAGES}'"
+    for command in (
+        "/usr/local/bin/oci-gpu-hook inventory refresh --help",
+        '/usr/bin/python3 -I -c \'import sys; sys.path[:0] = __import__("glob").glob'
+        '("/usr/local/lib/oci-gpu-hook/*/vendor"); import pynvml\'',
     ):
-        file.write_text(content)
-        ran = node.boot()
-        assert ran.returncode == 1
-        assert "the hook does not start on this node, so it was not registered" in ran.stderr
-        assert ("this is the new one" in ran.stderr) == (file == hook)
-        assert not (node.root / RUN_REGISTRATION).exists()
-        node.deliver(machine_config)
+        line = node.argv(f"exec chroot '{node.root}' sh -c {shlex.quote(command)}", hidden)
+        ran = subprocess.run(line, capture_output=True, text=True)
+        assert (ran.returncode, ran.stderr) == (0, ""), command
 
 
 def _wait_for(happened: Callable[[], bool], seconds: float = 600) -> None:

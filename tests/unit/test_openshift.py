@@ -9,11 +9,13 @@ from __future__ import annotations
 import base64
 import copy
 import gzip
+import io
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -46,6 +48,8 @@ pytestmark = pytest.mark.unit
 GENERATE = OPENSHIFT / "generate.py"
 MADE = ("machineconfig.yaml", "machineconfig-selinux.yaml")
 PODS = sorted(path.name for path in (OPENSHIFT / "pods").glob("*.yaml"))
+COMMAND = "/usr/local/bin/oci-gpu-hook"
+ARCHIVE = "/usr/local/libexec/oci-gpu-hook/payload.tar.xz"
 GPU_NODE = {"feature.node.kubernetes.io/pci-10de.present": "true"}
 
 
@@ -101,6 +105,17 @@ def node_files(config: dict[str, Any]) -> dict[str, tuple[int, bytes]]:
         head, _, packed = file["contents"]["source"].partition(",")
         assert (head, file["contents"]["compression"]) == ("data:;base64", "gzip")
         found[file["path"]] = (file["mode"], gzip.decompress(base64.b64decode(packed)))
+    return found
+
+
+def unpacked(made: Path) -> dict[str, tuple[int, bytes]]:
+    """What install-node.sh installs, by path."""
+    found = {}
+    with tarfile.open(fileobj=io.BytesIO(node_files(config_of(made / MADE[0]))[ARCHIVE][1])) as archive:
+        for entry in archive:
+            file = archive.extractfile(entry)
+            assert file is not None and (entry.uid, entry.mtime) == (0, 0)
+            found[f"/{entry.name}"] = (entry.mode, file.read())
     return found
 
 
@@ -190,24 +205,19 @@ def test_two_runs_make_the_same_bytes_and_check_says_so(made: Path, tmp_path: Pa
 
 
 def test_the_node_gets_the_package_and_nothing_of_this_machine(made: Path) -> None:
-    files = node_files(config_of(made / MADE[0]))
+    files = {**unpacked(made), **node_files(config_of(made / MADE[0]))}
     library = "/usr/local/lib/oci-gpu-hook"
     sources = {
         f"{library}/{path.relative_to(ROOT)}": path.read_bytes() for path in (ROOT / "oci_gpu_hook").rglob("*.py")
     }
     sources[f"{library}/link.py"] = (ROOT / "packaging/link.py").read_bytes()
-    package = {path: content for path, (_, content) in files.items() if path.startswith(library)}
+    vendor = {path: content for path, (_, content) in files.items() if path.startswith(f"{library}/vendor/")}
+    package = {path: content for path, (_, content) in files.items() if path.startswith(library) and path not in vendor}
     assert package == sources
+    assert {f"{library}/vendor/click/__init__.py", f"{library}/vendor/pynvml.py"} <= vendor.keys()
     mode, entry = files["/usr/local/libexec/oci/hooks.d/oci-gpu-hook"]
     assert mode == 0o755
-    # A request to etcd is refused beyond 1.5 MiB, and the rendered one holds all of the pool's.
-    assert (made / MADE[0]).stat().st_size < 768 * 1024
     assert entry.decode() == starts.script("oci-gpu-hook").replace("/usr/lib/oci-gpu-hook", library)
-    runtime = starts.script("oci-gpu-runtime").replace("/usr/lib/oci-gpu-hook", library)
-    registration = "registration=/usr/share/containers"
-    assert files["/usr/local/bin/oci-gpu-runtime"][1].decode() == runtime.replace(
-        registration, "registration=/usr/local/share/containers"
-    )
     for path, (_, content) in files.items():
         # Image-based systems can be written nowhere else.
         assert path.startswith(("/usr/local/", "/etc/")), path
@@ -215,13 +225,46 @@ def test_the_node_gets_the_package_and_nothing_of_this_machine(made: Path) -> No
         assert sys.executable.encode() not in content, path
 
 
+def test_the_size_is_what_the_cluster_takes(made: Path) -> None:
+    """etcd refuses more than 1.5 MiB, and the rendered one holds all of the pool's.
+
+    kubectl's annotation takes 262,144 bytes, and the package alone, as one archive, is more: so the server applies it.
+    """
+    sizes = [(made / name).stat().st_size for name in MADE]
+    assert sizes[0] < 640 * 1024
+    assert len(config_of(made / MADE[0])["storage"]["files"]) < 8
+    readme = (OPENSHIFT / "README.md").read_text()
+    for name, size in zip(MADE, sizes):
+        (line,) = [line for line in readme.splitlines() if "apply" in line and f".build/openshift/{name}" in line]
+        assert ("--server-side" in line) or size < 1 << 18, line
+
+
+def test_the_node_gets_the_units_that_keep_the_inventory(made: Path) -> None:
+    """As a package's installation has and enables them; the program is another, and there before they start."""
+    config = config_of(made / MADE[0])
+    units = {unit["name"]: unit for unit in config["systemd"]["units"]}
+    systemd = ROOT / "packaging/systemd"
+    ours = [path for path in systemd.iterdir() if path.suffix in (".service", ".path", ".timer")]
+    preset = (systemd / "90-oci-gpu-hook.preset").read_text()
+    assert units.keys() == {path.name for path in ours} | {"oci-gpu-hook-ready.service"}
+    for path in ours:
+        assert units[path.name]["contents"] == path.read_text().replace("/usr/bin/oci-gpu-hook", COMMAND)
+        assert units[path.name]["enabled"] is (f"enable {path.name}\n" in preset)
+    before = units["oci-gpu-hook-ready.service"]["contents"].partition("Before=")[2].partition("\n")[0].split()
+    assert {"oci-gpu-hook-devices.service", "oci-gpu-hook-inventory.service"} <= {*before}
+    files = node_files(config)
+    assert files["/etc/udev/rules.d/60-oci-gpu-hook.rules"][1] == (systemd / "60-oci-gpu-hook.rules").read_bytes()
+    assert b"refresh-wanted" in files["/etc/tmpfiles.d/oci-gpu-hook.conf"][1]
+
+
 def test_the_registration_is_none_that_outlives_the_machineconfig(made: Path) -> None:
     """In a folder of hooks it would stop every container once the program is gone."""
     files = node_files(config_of(made / MADE[0]))
     assert [path for path in files if "containers/oci" in path] == []
-    registration = json.loads(files["/usr/local/libexec/oci-gpu-hook/oci-gpu-hook.json"][1])
-    assert registration["hook"]["path"] in files
-    (unit,) = config_of(made / MADE[0])["systemd"]["units"]
+    payload = unpacked(made)
+    registration = json.loads(payload["/usr/local/share/containers/oci/hooks.d/oci-gpu-hook.json"][1])
+    assert registration["hook"]["path"] in payload
+    unit, *_ = config_of(made / MADE[0])["systemd"]["units"]
     drop_in = files["/etc/crio/crio.conf.d/90-oci-gpu-hook.conf"][1].decode()
     (folder,) = [word.partition("=")[2] for word in unit["contents"].split() if "HOOKS_DIR=" in word]
     assert folder.startswith("/run/")
@@ -231,11 +274,11 @@ def test_the_registration_is_none_that_outlives_the_machineconfig(made: Path) ->
 @pytest.mark.parametrize("name", MADE)
 def test_a_unit_starts_what_is_delivered_and_before_the_engine(made: Path, name: str) -> None:
     config = config_of(made / name)
-    (unit,) = config["systemd"]["units"]
+    unit, *_ = config["systemd"]["units"]
     lines = unit["contents"].splitlines()
     (start,) = [line for line in lines if line.startswith("ExecStart=")]
     assert start.split()[1] in node_files(config)
-    assert "Before=crio.service kubelet.service" in lines
+    assert "Before=crio.service kubelet.service" in unit["contents"]
     assert unit["enabled"] is True
 
 
