@@ -216,10 +216,12 @@ remove_shared() {
     done <"$list_of_files"
 }
 
-# Tells the node's systemd something, if it has one: its socket lies in /run.
+# Tells the node's systemd something, if it has one: by the node's D-Bus, whose socket is in /run. systemd's own socket
+# does not answer, as its process is in another PID namespace.
 tell_systemd() {
-    [ ! -d "$host/run/systemd/system" ] || inside env SYSTEMD_IGNORE_CHROOT=1 systemctl "$@" >&2 ||
-        echo "the node's systemd refused: systemctl $*" >&2
+    [ ! -d "$host/run/systemd/system" ] ||
+        inside env SYSTEMD_IGNORE_CHROOT=1 SYSTEMCTL_FORCE_BUS=1 systemctl --quiet "$@" >&2 ||
+        echo "the node's systemd was not told: systemctl $*" >&2
 }
 
 # The units that keep the inventory, with what NVML says of MIG devices, as a package's installation enables them.
@@ -228,13 +230,13 @@ start_units() {
     [ ! -d "$host/run/systemd/system" ] || inside systemd-tmpfiles --create "$prefix/lib/tmpfiles.d/oci-gpu-hook.conf"
     tell_systemd daemon-reload
     # shellcheck disable=SC2086
-    tell_systemd --quiet --no-block enable --now $enabled
+    tell_systemd --no-block enable --now $enabled
 }
 
 stop_units() {
     ours=$(sed -n 's|^lib/systemd/system/||p' "$(on_node $library)/installed-files" 2>/dev/null) || ours=
     # shellcheck disable=SC2086
-    [ -z "$ours" ] || tell_systemd --quiet disable --now $ours
+    [ -z "$ours" ] || tell_systemd disable --now $ours
 }
 
 # Removes the versions that no script names, but later: a hook that the old entry script started may still read its own.

@@ -50,7 +50,7 @@ become_init() {
     mount --move /mnt/proc /proc
     umount /mnt
     exec env -i container=test PATH="$PATH" SYSTEMD_GENERATOR_PATH=/run/no-generators \
-        SYSTEMD_UNIT_PATH=/etc/systemd/system:/run/systemd/system:$units \
+        SYSTEMD_UNIT_PATH=/etc/systemd/system:/run/systemd/system:/usr/local/lib/systemd/system:$units \
         /usr/lib/systemd/systemd --system --unit=multi-user.target --log-target=console --show-status=no
 }
 

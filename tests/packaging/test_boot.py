@@ -6,10 +6,18 @@ The nodes of a fresh boot are those that nobody has made: /dev has none of NVIDI
 
 from __future__ import annotations
 
+import base64
+import gzip
+import subprocess
+import sys
 from pathlib import Path
 
-from tests.integration.engines import REPOSITORY, Installed, Outcome, on_node
+import yaml
 
+from tests.integration.engines import REPOSITORY, Installed, Outcome, on_node
+from tests.packaging.test_install_node import make_payload
+
+OPENSHIFT = REPOSITORY / "packaging/openshift"
 BOOTED = Path(__file__).with_name("booted.sh")
 SERVICES = ("devices", "inventory", "cdi")
 NODES = "find /dev -path '/dev/nvidia*' -type c -printf '%p '"
@@ -177,3 +185,104 @@ cat /run/written
     assert done.code == 0, done.err
     # A set: the path unit may have started one of them once more.
     assert set(done.out.splitlines()) == {f"{service} tried" for service in SERVICES}
+
+
+# What the node's inventory knows of MIG devices, which NVML alone can tell.
+NAMED = """
+named() {
+    oci-gpu-hook info --saved --format json | python3 -c '
+import json, sys
+found = json.load(sys.stdin)
+print(len([it for it in found["mig_devices"] if it["uuid"].startswith("MIG-")]), len(found["mig_devices"]))'
+}
+saved=/run/oci-gpu-hook/inventory
+"""
+# A start has asked for it, and a MIG device has been made.
+CHANGES = """
+rm $saved; sleep 0.2; [ ! -e $saved ]
+: >/run/wanted && mv /run/wanted /run/oci-gpu-hook/refresh-wanted
+wait_for $saved; named
+rm $saved; sleep 0.2; [ ! -e $saved ]
+mknod /dev/nvidia-caps/nvidia-cap300 c 508 300
+wait_for $saved; named
+"""
+
+
+def test_a_node_of_the_machineconfig_asks_nvml(tmp_path: Path) -> None:
+    """At its boot, and when a start or a MIG device wants it, by what the MachineConfig brings alone."""
+    subprocess.run((sys.executable, OPENSHIFT / "generate.py", tmp_path), check=True, capture_output=True)
+    config = yaml.safe_load((tmp_path / "machineconfig.yaml").read_text())["spec"]["config"]
+    node = tmp_path / "node"
+    for file in config["storage"]["files"]:
+        path = node / file["path"].lstrip("/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(gzip.decompress(base64.b64decode(file["contents"]["source"].partition(",")[2])))
+        path.chmod(file["mode"])
+    # As Ignition enables units.
+    presets = [f"{'enable' if it['enabled'] else 'disable'} {it['name']}\n" for it in config["systemd"]["units"]]
+    for name, text in (
+        ("etc/systemd/system-preset/20-ignition.preset", "".join(presets)),
+        *((f"usr/lib/systemd/system/{it['name']}", it["contents"]) for it in config["systemd"]["units"]),
+    ):
+        (node / name).parent.mkdir(parents=True, exist_ok=True)
+        (node / name).write_text(text)
+    script = f"""
+rm -rf /dev/nvidia* /run/oci-gpu-hook
+cp -R {node}/. /
+systemd-tmpfiles --create /etc/tmpfiles.d/oci-gpu-hook.conf
+mount -t tmpfs none /usr/lib/python3/dist-packages
+{BOOTED} <<'END'
+{WAIT}{NAMED}
+PATH=/usr/local/bin:$PATH
+wait_for $saved
+ls /run/containers/oci/hooks.d
+named{CHANGES}END
+"""
+    done = on_node(None, script, description="h100mig")
+    assert done.code == 0, done.out + done.err
+    assert done.out.split("\n") == ["oci-gpu-hook.json", *["4 4"] * 3, ""]
+
+
+# A pod of the DaemonSet: no namespace of the node, no capability but one, and the node's root as a volume.
+POD = """
+mkdir -p /run/host
+unshare --mount --pid --net --ipc --uts --cgroup --fork sh -eu -c '
+mount --rbind --make-rslave / /run/host
+exec setpriv --inh-caps=-all --bounding-set=-all,+sys_chroot --no-new-privs \
+    env HOST=/run/host PAYLOAD={payload} GRACE=0 sh {script} {action}'
+"""
+
+
+def test_a_node_of_the_daemonset_asks_nvml(installed: Installed, tmp_path: Path) -> None:
+    """The node's systemd is told by what has no more than the pod; and told again at the end."""
+    payload = make_payload(tmp_path / "payload")
+    vendor = payload / "usr/local/lib/oci-gpu-hook/vendor"
+    for name in ("click", "pynvml.py"):
+        source = Path(sys.prefix, f"lib/python3.{sys.version_info[1]}/site-packages", name)
+        vendor.mkdir(exist_ok=True)
+        subprocess.run(("cp", "-R", source, vendor), check=True)
+    script = f"""
+systemctl stop oci-gpu-hook-inventory.path
+systemctl disable $(cd /run/booted && ls -d oci-gpu-hook-*.service oci-gpu-hook-*.path) 2>/dev/null
+rm -f /run/booted/oci-gpu-hook-*.service /run/booted/oci-gpu-hook-*.path /run/booted/oci-gpu-hook-*.timer || :
+rm -rf /run/oci-gpu-hook /usr/bin/oci-gpu-hook /usr/lib/oci-gpu-hook /usr/libexec/oci
+cp /usr/lib/systemd/system/dbus.socket /usr/lib/systemd/system/dbus.service /run/booted
+systemctl daemon-reload
+systemctl start dbus.service
+mkdir -p /etc/crio
+printf '[crio.runtime]\nhooks_dir = ["/etc/containers/oci/hooks.d"]\n' >/etc/crio/crio.conf
+{NAMED}{POD.format(script=OPENSHIFT / "install-node.sh", payload=payload, action="install")}
+PATH=/usr/local/bin:$PATH
+wait_for $saved
+systemctl is-enabled oci-gpu-hook-inventory.path oci-gpu-hook-inventory.service oci-gpu-hook-devices.service
+named{CHANGES}
+{POD.format(script=OPENSHIFT / "install-node.sh", payload=payload, action="remove")}
+systemctl is-active oci-gpu-hook-inventory.path || :
+ls /usr/local/lib/systemd/system /etc/systemd/system/multi-user.target.wants 2>/dev/null || :
+"""
+    done = booted(installed, script)
+    assert done.code == 0, done.out + done.err
+    installed_as, *enabled_and_counts, removed, state = done.out.splitlines()
+    assert installed_as.endswith("registered in /etc/containers/oci/hooks.d")
+    assert enabled_and_counts == ["enabled"] * 3 + ["4 4"] * 3
+    assert (removed.startswith("removed"), state) == (True, "inactive")
