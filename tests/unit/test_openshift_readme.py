@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""packaging/openshift/README.md from top to bottom: each block of commands runs, with clients that check their words.
+
+What a client is given must be there: files that their schemas accept, objects and containers of those files, units and
+programs of the node.  No cluster, no network.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from oci_gpu_hook.request import settingsfile
+from tests.unit.manifests import OPENSHIFT, ROOT, documents, judge
+from tests.unit.test_openshift import GENERATE
+from tests.unit.test_pools import machineset
+
+pytestmark = pytest.mark.unit
+
+README = (OPENSHIFT / "README.md").read_text()
+CLIENTS = ("oc", "kubectl", "podman", "make")
+INLINE = re.compile(r"`((?:oc|kubectl|make|packaging/openshift/generate\.py) [^`]*)`")
+# What a client was started with, a line of JSON each; and the machines of a cluster for who asks.
+CLIENT = """#!/bin/sh
+python3 -c 'import json, sys; print(json.dumps(sys.argv[1:]))' "${0##*/}" "$@" >>"$CALLS"
+case "$*" in *"get machineset"*) cat "$MACHINES" ;; esac
+"""
+
+
+def blocks() -> list[str]:
+    """Each indented block, as it is pasted."""
+    found = []
+    for part in README.split("\n\n"):
+        lines = part.split("\n")
+        if all(line.startswith("    ") for line in lines):
+            found.append("".join(f"{line[4:]}\n" for line in lines))
+    return found
+
+
+SETTINGS = [it for it in blocks() if it.startswith("[")]
+COMMANDS = [it for it in blocks() if not it.startswith("[")]
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tree that the blocks are pasted in, with what `make openshift` writes, and the clients."""
+    folder = tmp_path_factory.mktemp("sources")
+    (folder / "packaging").symlink_to(ROOT / "packaging")
+    subprocess.run((sys.executable, GENERATE, folder / ".build/openshift"), check=True, capture_output=True)
+    (folder / "machines.json").write_text(json.dumps({"items": [machineset("aws")]}))
+    (folder / "bin").mkdir()
+    for name in CLIENTS:
+        (folder / "bin" / name).write_text(CLIENT)
+        (folder / "bin" / name).chmod(0o755)
+    return folder
+
+
+def calls_of(sources: Path, block: str) -> list[list[str]]:
+    """What the clients are started with if the block is pasted."""
+    calls = sources / "calls"
+    calls.write_text("")
+    # `diff` finds what differs.
+    script = block.replace("diff -u own.json gpu.json", "! diff -u own.json gpu.json")
+    more = {"CALLS": str(calls), "MACHINES": str(sources / "machines.json")}
+    environment = {**os.environ, **more, "PATH": f"{sources}/bin:{os.environ['PATH']}"}
+    ran = subprocess.run(
+        ("bash", "-euo", "pipefail", "-c", script), cwd=sources, env=environment, capture_output=True, text=True
+    )
+    assert (ran.returncode, ran.stderr) == (0, ""), block
+    return [json.loads(line) for line in calls.read_text().splitlines()]
+
+
+def everything(sources: Path) -> list[dict[str, Any]]:
+    paths = [*OPENSHIFT.rglob("*.yaml"), *(sources / ".build/openshift").iterdir()]
+    return [document for path in paths for document in documents(path)]
+
+
+def find(sources: Path, kind: str, name: str) -> dict[str, Any]:
+    (found,) = [it for it in everything(sources) if (it["kind"], it["metadata"]["name"]) == (kind, name)]
+    return found
+
+
+def check(sources: Path, call: list[str]) -> None:
+    """AssertionError for words that a client, or what it is told of, would not take."""
+    client, *words = call
+    if client in ("make", "podman"):
+        builds(sources, words) if client == "podman" else makes(words)
+        return
+    if words[0] == "-n":
+        assert words[1] == "openshift-machine-api" or find(sources, "Namespace", words[1])
+        words = words[2:]
+    verb, what = words[:2]
+    if "-f" in words:
+        applies(sources, words)
+    elif verb in ("set", "rollout", "logs"):
+        of_daemons(sources, words)
+    elif verb == "debug":
+        assert what.startswith("node/") and (not words[2:] or words[2:5] == ["--", "chroot", "/host"])
+        of_node(sources, words[5:])
+    elif verb in ("label", "taint"):
+        assert what == "node" and re.fullmatch(r"[a-z.-]+/[a-z-]+=[a-z]+(:NoSchedule)?", words[3])
+    else:
+        names = {"delete": ("mc", "MachineConfig", words[-1]), "wait": (what, "MachineConfigPool", what[4:])}
+        assert [verb, what] in (["get", "nodes"], ["get", "machineset"]) or what == names[verb][0], words
+        assert verb == "get" or find(sources, *names[verb][1:])
+
+
+def makes(words: list[str]) -> None:
+    assert words[0] == "openshift" and all(re.fullmatch(r"ROLE=\w+", word) for word in words[1:])
+    assert "\nopenshift: " in (ROOT / "Makefile").read_text()
+
+
+def builds(sources: Path, words: list[str]) -> None:
+    assert words[0] in ("build", "push")
+    assert words[0] == "push" or ((sources / words[words.index("-f") + 1]).is_file() and words[-1] == ".")
+
+
+def applies(sources: Path, words: list[str]) -> None:
+    assert words[:-1] in (["apply", "-f"], ["apply", "--server-side", "-f"], ["delete", "-f"]), words
+    for document in yaml.safe_load_all((sources / words[-1]).read_text()):
+        if document["kind"] != "MachineConfigPool":
+            judge(document["kind"]).validate(document)
+
+
+def of_daemons(sources: Path, words: list[str]) -> None:
+    """What is said of a DaemonSet: images of its containers, variables that these have."""
+    what = next(word for word in words if word.startswith("ds/"))
+    (container,) = find(sources, "DaemonSet", what[3:])["spec"]["template"]["spec"]["containers"]
+    for word in words[words.index(what) + 1 :]:
+        name, _, value = word.partition("=")
+        assert value and name in (container["name"], *[it["name"] for it in container["env"]]), word
+
+
+def of_node(sources: Path, words: list[str]) -> None:
+    """What runs on a node: its own programs, and what the MachineConfig puts there."""
+    config = find(sources, "MachineConfig", "99-gpu-oci-gpu-hook")["spec"]["config"]
+    units = [unit["name"].rpartition(".")[0] for unit in config["systemd"]["units"]]
+    if not words:
+        return
+    if words[0] == "systemctl":
+        assert words[1:] == ["status", words[-1]] and words[-1] in units
+    elif words[0] == "/usr/local/bin/oci-gpu-hook":
+        assert words[1:] in (["doctor"], ["info"])
+    else:
+        assert words in (["ls", "/run/containers/oci/hooks.d"], ["python3", "-V"]), words
+
+
+def test_there_are_blocks_and_each_client_is_used() -> None:
+    assert (len(COMMANDS), len(SETTINGS)) == (8, 1)
+    assert {client for client in CLIENTS if any(client in block for block in COMMANDS)} == {*CLIENTS}
+
+
+@pytest.mark.parametrize("block", COMMANDS, ids=[block.split("\n")[0] for block in COMMANDS])
+def test_a_block_is_pasted(sources: Path, block: str) -> None:
+    calls = calls_of(sources, block)
+    assert len(calls) >= len([line for line in block.splitlines() if line.startswith(CLIENTS)])
+    for call in calls:
+        check(sources, call)
+    if "machineset.jq" in block:
+        made = json.loads((sources / "gpu.json").read_text())
+        assert (made["kind"], made["spec"]["replicas"]) == ("MachineSet", 0)
+
+
+@pytest.mark.parametrize("command", dict.fromkeys(INLINE.findall(README)))
+def test_a_command_in_the_text_is_pasted(sources: Path, command: str) -> None:
+    if command.startswith("packaging/"):
+        program, *words = shlex.split(command)
+        (sources / "FILE").write_text("driver-root = /run/nvidia/driver\n")
+        ran = subprocess.run((sys.executable, program, *words), cwd=sources, capture_output=True, text=True)
+        assert ran.returncode == 0, ran.stderr
+        shutil.rmtree(sources / "FOLDER")
+        return
+    (call,) = calls_of(sources, command)
+    check(sources, call)
+
+
+@pytest.mark.parametrize("block", SETTINGS)
+def test_settings_are_read(block: str) -> None:
+    assert settingsfile.parse_text(block, "README")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "oc apply -f packaging/openshift/scc-nvidia.yaml",
+        "oc apply --serverside -f packaging/openshift/scc.yaml",
+        "oc delete mc 99-gpu-oci-gpu-hooks",
+        "oc wait mcp/gpus --for=condition=Updated",
+        "oc debug node/NODE -- chroot /host systemctl status oci-gpu-hook-redy",
+        "kubectl -n oci-gpu-hook set env ds/oci-gpu-hook REMOVE_ON_END=yes",
+        "kubectl -n oci-gpu-hooks rollout status ds/oci-gpu-hook",
+        "kubectl -n oci-gpu-hook set image ds/oci-gpu-hook installs=REGISTRY/x:1",
+        "kubectl taint node NODE nvidia.com/gpu",
+        "kubectl describe node NODE",
+    ],
+)
+def test_what_no_client_takes_is_found(sources: Path, wrong: str) -> None:
+    """Otherwise the tests above could not fail."""
+    (call,) = calls_of(sources, wrong)
+    with pytest.raises((AssertionError, OSError, ValueError, KeyError)):
+        check(sources, call)
