@@ -366,6 +366,19 @@ def test_the_device_plugins_own_kind_in_the_variable_or_the_mounts_is_refused() 
     assert refusal(Inputs({}, listed(folder)), Settings(accept_volume_mounts=True)).endswith(SET)
 
 
+def test_a_list_of_10000_mounts_is_one_request_and_of_two_kinds_one_sentence() -> None:
+    """What a plugin lists, the node may lack: that is `planning.selection`'s."""
+    accepts = Settings(accept_volume_mounts=True)
+    names = [f"GPU-{number:08x}-0000-0000-0000-000000000000" for number in range(10_000)]
+    found = request_of(Inputs({}, listed(*names)), accepts)
+    assert (found.source, found.devices) == ("mounts", tuple(names))
+    kinds = ("cdi/nvidia.com/gpu/", "cdi/k8s.device-plugin.nvidia.com/gpu/")
+    mixed = [f"{kinds[number % 2]}{name}" for number, name in enumerate(names)]
+    assert refusal(Inputs({}, listed(*mixed)), accepts).endswith(SET)
+    in_annotations = crio.container({}, {"cdi.k8s.io/a": f"nvidia.com/gpu=0,{PLUGINS}"})
+    assert refusal(Inputs({}, annotations=in_annotations)).endswith(SET)
+
+
 OLD = {"CUDA_VERSION": "9.0"}
 
 
