@@ -259,7 +259,7 @@ def _refuse_plugins(cdi: list[str], environment: dict[str, str]) -> None:
     names = [item.partition("=")[2] for item in cdi if item.startswith(_PLUGINS_KIND)]
     asked = listed(environment, VISIBLE_DEVICES)
     if names and not is_void(asked) and sorted(asked) != sorted(names):
-        why = f"the device plugin names GPU {quoted(names[0])} by {_PLUGINS_KIND}gpu, a CDI kind of its own"
+        why = f"the device plugin names {quoted(names[0])} by {_PLUGINS_KIND}gpu, a CDI kind of its own"
         raise RequestError(f"{why}, which needs nvidia-ctk", _STRATEGY)
 
 

@@ -331,7 +331,7 @@ def test_the_device_plugins_own_kind_is_refused(
     inputs = Inputs(environment, annotations=annotations)
     assert may_ask(inputs)
     said = refusal(inputs, settings)
-    assert said.startswith(f"the device plugin names GPU '{UUID}' by k8s.device-plugin.nvidia.com/gpu")
+    assert said.startswith(f"the device plugin names '{UUID}' by k8s.device-plugin.nvidia.com/gpu")
     assert said.endswith(SET)
 
 
