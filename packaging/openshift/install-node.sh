@@ -227,7 +227,9 @@ tell_systemd() {
 # The units that keep the inventory, with what NVML says of MIG devices, as a package's installation enables them.
 start_units() {
     enabled=$(sed -n 's/^enable //p' "$payload$prefix"/lib/systemd/system-preset/*.preset 2>/dev/null) || return 0
-    [ ! -d "$host/run/systemd/system" ] || inside systemd-tmpfiles --create "$prefix/lib/tmpfiles.d/oci-gpu-hook.conf"
+    # The hook works without them: nothing here may fail the installation.
+    [ ! -d "$host/run/systemd/system" ] ||
+        inside systemd-tmpfiles --create "$prefix/lib/tmpfiles.d/oci-gpu-hook.conf" || :
     tell_systemd daemon-reload
     # shellcheck disable=SC2086
     tell_systemd --no-block enable --now $enabled
