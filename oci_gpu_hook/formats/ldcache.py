@@ -51,6 +51,8 @@ _LITTLE_ENDIAN = 2
 _EXTENSION_MAGIC = 0xEAA42174
 _GENERATOR_TAG, _HWCAPS_TAG = 0, 1
 _GENERATOR = b"oci-gpu-hook"
+# Since glibc 2.33 (generator in elf/cache.c), with the distribution's name and the version behind it.
+_LDCONFIG = b"ldconfig ("
 
 # No string is longer than PATH_MAX: the loader could not open it.  ldconfig lets strings share their ends, a path with
 # its name and with the same path below /usr: all of them together are never many times longer than the file.
@@ -90,7 +92,8 @@ class MalformedCache(ValueError):
 class Table(NamedTuple):
     """A cache: its rows in the new layout, whose offsets count from `base` bytes before `strings`, and their names.
 
-    The rows stay the bytes that they are: numbers of Python take ten times as much.
+    The rows stay the bytes that they are: numbers of Python take ten times as much.  is_ldconfigs: whether it says that
+    ldconfig has written it.
     """
 
     strings: bytes
@@ -98,6 +101,7 @@ class Table(NamedTuple):
     rows: bytes
     names: list[bytes]
     hwcap_names: tuple[int, ...]
+    is_ldconfigs: bool = False
 
     def column(self, number: int) -> list[int]:
         """One 32-bit number of each row: 0 flags, 1 name's offset, 2 path's offset, 3 OS version."""
@@ -105,6 +109,13 @@ class Table(NamedTuple):
 
     def hwcaps(self) -> list[int]:
         return memoryview(self.rows).cast("Q")[2::3].tolist()
+
+    def rows_of(self, first: int, end: int) -> bytes:
+        return self.rows[_ROW_SIZE * first : _ROW_SIZE * end]
+
+    def part(self, first: int, end: int) -> Table:
+        """The same table with some of its rows only."""
+        return self._replace(names=self.names[first:end], rows=self.rows_of(first, end))
 
     def path(self, row: int) -> bytes:
         (offset,) = unpack_from("<I", self.rows, _ROW_SIZE * row + 8)
@@ -177,30 +188,33 @@ def _read_new(data: bytes, start: int) -> Table:
     if rows_end + size > len(data) or count > _MOST_ROWS:
         raise MalformedCache(f"{count} rows and {size} bytes of strings do not fit in")
     strings = data[rows_end : rows_end + size]
-    return _checked(Table(strings, rows_end - start, data[rows_start:rows_end], [], _hwcap_names(data, extensions)))
+    return _checked(Table(strings, rows_end - start, data[rows_start:rows_end], [], *_extensions_at(data, extensions)))
 
 
-def _hwcap_names(data: bytes, start: int) -> tuple[int, ...]:
-    """The offsets of the hwcaps names, by the directory of the extensions at `start`, 0 for none."""
+def _extensions_at(data: bytes, start: int) -> tuple[tuple[int, ...], bool]:
+    """The offsets of the hwcaps names, and whether ldconfig has written it, by the directory at `start`, 0 for none."""
     if not start:
-        return ()
+        return (), False
     if start % 4 or start + 8 > len(data):
         raise MalformedCache("the offset of the extensions is wrong")
     magic, count = unpack_from("<II", data, start)
     if magic != _EXTENSION_MAGIC or start + 8 + 16 * count > len(data) or count > _MOST_EXTENSIONS:
         raise MalformedCache("the directory of the extensions is broken")
     hwcaps: tuple[int, ...] = ()
+    is_ldconfigs = False
     words = unpack_from(f"<{4 * count}I", data, start + 8)
     for tag, offset, size in zip(words[::4], words[2::4], words[3::4]):
         if offset + size > len(data):
             raise MalformedCache("an extension reaches beyond the end")
+        if tag == _GENERATOR_TAG:
+            is_ldconfigs = data.startswith(_LDCONFIG, offset)
         if tag != _HWCAPS_TAG:
             continue
         if size > 4 * _MOST_EXTENSIONS:
             raise MalformedCache("it names more hwcaps than there are")
         # glibc, too, ignores a section that is not aligned.
         hwcaps = unpack_from(f"<{size // 4}I", data, offset) if offset % 4 == size % 4 == 0 else ()
-    return hwcaps
+    return hwcaps, is_ldconfigs
 
 
 def _checked(table: Table) -> Table:
@@ -222,10 +236,10 @@ def _checked(table: Table) -> Table:
     return table._replace(names=[strings[start - base : end] for start, end in zip(names, ends)])
 
 
-def written(table: Table, order: list[int]) -> bytes:
-    """The new layout, with the table's rows in `order`.  Unknown extensions are dropped: they might be wrong now."""
-    base = _HEADER_SIZE + _ROW_SIZE * len(order)
-    rows = bytearray().join([table.rows[_ROW_SIZE * row : _ROW_SIZE * row + _ROW_SIZE] for row in order])
+def written(table: Table, pieces: list[bytes]) -> bytes:
+    """The new layout, with these of the table's rows.  Unknown extensions are dropped: they might be wrong now."""
+    rows = bytearray().join(pieces)
+    base = _HEADER_SIZE + len(rows)
     words, shift = memoryview(rows).cast("I"), base - table.base
     for column in (1, 2):
         moved = [offset + shift for offset in words[column::6].tolist()]
@@ -233,7 +247,7 @@ def written(table: Table, order: list[int]) -> bytes:
     size = len(table.strings)
     padding = bytes(-size % 4)
     start = base + size + len(padding)
-    header = pack(_HEADER, _NEW_MAGIC, len(order), size, _LITTLE_ENDIAN, start)
+    header = pack(_HEADER, _NEW_MAGIC, len(rows) // _ROW_SIZE, size, _LITTLE_ENDIAN, start)
     return b"".join([header, rows, table.strings, padding, _extensions(start, table.hwcap_names, shift)])
 
 
@@ -257,8 +271,8 @@ def merge(data: bytes | None, ours: Iterable[Entry], folders: tuple[bytes, ...] 
     `data` is None or empty if there is no cache.  Ours have no hwcap.  What it lists below these `folders`, which end
     with "/", is of an earlier driver and goes; if that is just ours, `data` is what it must be.
 
-    All rows are sorted, not only ours.  Other programs than ldconfig write caches too, and some sort them by plain
-    bytes: the loader's binary search misses names there, and would miss ours.
+    All rows are sorted, not only ours, unless ldconfig has written the cache.  Other programs write caches too, and
+    some sort them by plain bytes: the loader's binary search misses names there, and would miss ours.
     """
     theirs = parse_cache(data) if data else Table(b"", 0, b"", [], ())
     versions: dict[tuple[bytes, bytes, int], int] = {}
@@ -272,9 +286,34 @@ def merge(data: bytes | None, ours: Iterable[Entry], folders: tuple[bytes, ...] 
     # C chars are unsigned on ARM.
     unsigned = NATIVE_FLAGS["aarch64"] in ([flags for _, _, flags in versions] or theirs.column(0))
     repeated = _repeated_rows(theirs, versions).union([row + len(versions) for row in stale])
+    if theirs.is_ldconfigs and not repeated:
+        return written(table, _put_in_order(table, len(versions), unsigned=unsigned))
     # The keys are gone before the rows are copied.
-    rows = sorted(range(len(table.names)), key=_keys(table, unsigned=unsigned).__getitem__, reverse=True)
-    return written(table, [row for row in rows if row not in repeated])
+    order = sorted(range(len(table.names)), key=_keys(table, unsigned=unsigned).__getitem__, reverse=True)
+    rows = table.rows
+    return written(table, [rows[_ROW_SIZE * row : _ROW_SIZE * row + _ROW_SIZE] for row in order if row not in repeated])
+
+
+def _put_in_order(table: Table, ours: int, *, unsigned: bool) -> list[bytes]:
+    """The rows in order, as pieces, where those behind the first `ours` are in order: ours are put in by bisection."""
+    keys = _keys(table.part(0, ours), unsigned=unsigned)
+    known: dict[int, bytes] = {}
+    pieces, first = [], ours
+    for row in sorted(range(ours), key=keys.__getitem__, reverse=True):
+        low, high = ours, len(table.names)
+        while low < high:
+            middle = (low + high) // 2
+            if middle not in known:
+                (known[middle],) = _keys(table.part(middle, middle + 1), unsigned=unsigned)
+            if known[middle] > keys[row]:
+                low = middle + 1
+            else:
+                high = middle
+        # If theirs are not in order after all, none is lost.
+        low = max(first, low)
+        pieces += [table.rows_of(first, low), table.rows_of(row, row + 1)]
+        first = low
+    return [*pieces, table.rows_of(first, len(table.names))]
 
 
 def _cut(table: Table, rows: list[int]) -> Table:

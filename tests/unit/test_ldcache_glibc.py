@@ -24,7 +24,7 @@ from oci_gpu_hook.formats import ldcache
 from tests.unit.caches import Row as Entry
 from tests.unit.caches import parse
 from tests.unit.examples import examples
-from tests.unit.test_ldcache import AARCH64, X86_64, merge, shuffled, some_names
+from tests.unit.test_ldcache import AARCH64, X86_64, merge, shuffled, some_names, unmarked
 
 _PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
 LDCONFIG = shutil.which("ldconfig", path=_PATH)
@@ -199,6 +199,8 @@ def test_ours_get_the_place_that_ldconfig_gives_them_among_hundreds(root: Root, 
     entries = [Entry(name, b"/opt/ours/" + name, NATIVE) for name in ours]
     merged = merge(before, entries)
     assert listed(tmp_path, merged) == listed(tmp_path, expected)
+    assert unmarked(before) != before
+    assert merge(unmarked(before), entries) == merged
     assert parse(merge(shuffled(before), entries)) == parse(merged)
 
 
