@@ -18,7 +18,8 @@ import ast
 import marshal
 import os
 import sys
-from importlib.util import MAGIC_NUMBER
+from importlib.machinery import ExtensionFileLoader
+from importlib.util import MAGIC_NUMBER, find_spec
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 PACKAGE = "oci_gpu_hook"
 # The file begins with the number of the bytecode's form, and with the size of the index, each in so many bytes.
 SIZE_BYTES = 4
+
+# The extension modules of the interpreter that every container with a GPU needs.
+EXTENSIONS = ("_json", "_ctypes")
 
 # A group is a part of the file, and is loaded whole with the first of its modules: these modules, and what they import
 # at their top, unless a group above has it.
@@ -164,9 +168,15 @@ def compiled(tree: ast.Module, path: str) -> CodeType:
     return code
 
 
+def extensions() -> dict[str, str]:
+    """The files of those of `EXTENSIONS` that this Python has in files."""
+    found = {name: find_spec(name) for name in EXTENSIONS}
+    return {name: str(it.origin) for name, it in found.items() if it and isinstance(it.loader, ExtensionFileLoader)}
+
+
 def linked(folder: str, library: str) -> bytes:
     """The file's content: the number of the bytecode's form, the index's size, the index, the groups."""
-    index: dict[str, tuple[int, int]] = {}
+    index: dict[str, tuple[int, int] | str] = {**extensions()}
     data = b""
     for names in groups(folder).values():
         part = marshal.dumps([linked_module(folder, library, name) for name in names])

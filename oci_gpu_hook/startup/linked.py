@@ -19,21 +19,25 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
-    from typing import Any, NoReturn
+    from typing import Any, NoReturn, Union
 
-    # First byte and size of a group's part of the file.
-    Place = tuple[int, int]
+    # First byte and size of a group's part of the file; or the file of an extension module.
+    Place = Union[tuple[int, int], str]
 
 # The file begins with the number of the bytecode's form (importlib.util.MAGIC_NUMBER), which one cache tag's Pythons
 # before a release change, and with the index's size, each in so many bytes.  The index follows, and then the groups.
 _SIZE_BYTES = 4
+
+# importlib.machinery.ModuleSpec, without an import.
+_ModuleSpec: "Any" = type(sys.__spec__)
 
 
 class Finder:
     """Finds linked modules for the import statement (importlib.abc.MetaPathFinder).
 
     The first module of a group that is imported loads the whole group.  `begin` is the first byte of the groups in
-    `file`, and `places` has the part of each module's group, counted from there.
+    `file`, and `places` has the part of each module's group, counted from there; and where the interpreter's extension
+    modules lie that a start needs: to search for one takes as long as to load it.
     """
 
     def __init__(self, library: str, file: int, begin: int, places: "dict[str, Place]") -> None:
@@ -43,12 +47,15 @@ class Finder:
         self._places = places
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> object:
-        """The spec of a module that has been loaded; None for one that is not linked."""
+        """The spec of a module that has been loaded, or of an extension module; None for one that is not linked."""
         place = self._places.get(name)
-        if place is None or not self._load(*place):
+        if place is None:
             return None
-        # importlib.machinery.ModuleSpec, without an import.
-        return type(sys.__spec__)(name, self)  # type: ignore[arg-type]  # a loader by its methods
+        if isinstance(place, str):
+            return _extension_spec(name, place)
+        if not self._load(*place):
+            return None
+        return _ModuleSpec(name, self)
 
     def _load(self, first: int, size: int) -> bool:
         """Make and run the modules of a group, in dependency order; False if the file is damaged."""
@@ -72,10 +79,14 @@ class Finder:
                 if source not in sys.modules:
                     __import__(source)
                 theirs = sys.modules[source].__dict__
-                for imported in names:
-                    if imported not in theirs:
-                        __import__(f"{source}.{imported}")
-                    namespace[imported] = theirs[imported]
+                try:
+                    namespace.update(zip(names, map(theirs.__getitem__, names)))
+                except KeyError:
+                    # A module of a group that was not loaded yet.
+                    for imported in names:
+                        if imported not in theirs:
+                            __import__(f"{source}.{imported}")
+                        namespace[imported] = theirs[imported]
             exec(code, namespace)
             if parent:
                 setattr(sys.modules[parent], child, module)
@@ -87,6 +98,16 @@ class Finder:
 
     def exec_module(self, module: "ModuleType") -> None:
         """importlib.abc.Loader: it has been run already."""
+
+
+def _extension_spec(name: str, path: str) -> object:
+    """The spec of the extension module at `path`; None if it is not there, and must be searched for."""
+    try:
+        posix.stat(path)
+    except OSError:
+        return None
+    loader = sys.modules["_frozen_importlib_external"].ExtensionFileLoader(name, path)
+    return _ModuleSpec(name, loader, origin=path)
 
 
 def find_linked(library: str) -> None:

@@ -265,6 +265,27 @@ def test_each_linked_module_can_be_the_first(shared_library: Path) -> None:
     assert ran.returncode == 0, ran.stderr
 
 
+SEARCHED = """
+linked.prepare()
+import _ctypes, _json
+print(_json.make_scanner and _ctypes.dlopen and [path for path in sys.path_importer_cache if "dynload" in path])
+"""
+
+
+@pytest.mark.parametrize(("damage", "searched"), [(b"", 0), (b"/gone/", 1)])
+def test_extension_modules_are_searched_for_only_where_they_have_gone(
+    library: Path, damage: bytes, searched: int
+) -> None:
+    place = LINKER["extensions"]().get("_json", "").encode()
+    if not place:
+        pytest.skip("this Python has them built in")
+    data = (library / FILE).read_bytes()
+    assert place in data
+    (library / FILE).write_bytes(data.replace(place, place[: -len(damage)] + damage if damage else place))
+    ran = subprocess.run(starts.command(SEARCHED, library=library), capture_output=True, text=True, env={})
+    assert len(ast.literal_eval(ran.stdout)) == searched, ran.stderr
+
+
 # Without the linked file, or with a damaged one.
 
 
