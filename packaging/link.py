@@ -45,8 +45,10 @@ ROOTS = {
     "start": ("hook", "__main__"),
     # Before crun sets a container's resources again.
     "update": ("runtime.update",),
-    # A container with a GPU, or one whose labels are corrected.
-    "gpu": ("request.parse", "container.rootfs", "planning.decide", "apply", "report.records"),
+    # A container with a GPU, or one whose labels are corrected.  In pieces of less than 128 KiB: for what is larger,
+    # malloc maps new memory (mallopt(3), M_MMAP_THRESHOLD), and each page of it is a fault.
+    "gpu": ("request.parse", "container.rootfs", "container.layout"),
+    "apply": ("planning.decide", "apply", "report.records"),
     # What drivers give is decided from the saved inventory.
     "provision": ("planning.drivers",),
     # Without a saved inventory that is still true.

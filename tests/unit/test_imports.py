@@ -118,23 +118,25 @@ class Budget(NamedTuple):
 BUDGETS = {
     # And only where the entry script has left it to Python at all.
     "no request": Budget("", ("state", "start"), env="A=1", others=FOR_STATE_AND_CONFIG),
-    "GPU": Budget(UNKNOWN, ("state", "start", "gpu", "provision")),
-    "labels": Budget(UNKNOWN, ("state", "start", "gpu", "labels", "provision"), plant=("sys/fs/selinux/enforce", "1")),
+    "GPU": Budget(UNKNOWN, ("state", "start", "gpu", "apply", "provision")),
+    "labels": Budget(
+        UNKNOWN, ("state", "start", "gpu", "apply", "labels", "provision"), plant=("sys/fs/selinux/enforce", "1")
+    ),
     "requirements": Budget(
         "the image requires 'cuda>=99.0'",
-        ("state", "start", "gpu", "provision", "requirements"),
+        ("state", "start", "gpu", "apply", "provision", "requirements"),
         config={"process": {"env": ["NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_REQUIRE_CUDA=cuda>=99.0"]}},
     ),
     "CDI": Budget(
         "the image requires 'cuda>=99.0'",
-        ("state", "start", "gpu", "provision", "requirements", "cdi"),
+        ("state", "start", "gpu", "apply", "provision", "requirements", "cdi"),
         env="NVIDIA_REQUIRE_CUDA=cuda>=99.0",
         options=("--cdi", "compute,utility"),
         config={"linux": {"devices": [{"path": "/dev/nvidia0", "type": "c"}]}},
     ),
     "another vendor's, by CDI": Budget(
         "requires what this host lacks",
-        ("state", "start", "vendors", "platform", "gpu", "provision", "cdi"),
+        ("state", "start", "vendors", "platform", "gpu", "apply", "provision", "cdi"),
         env="A=1",
         options=("--cdi-vendor", "OCI_A"),
         plant=("etc/oci-gpu-hook/vendors/a.json", A_VENDOR),
@@ -144,7 +146,7 @@ BUDGETS = {
     # whether that is Swarm's.
     "settings": Budget(
         UNKNOWN,
-        ("state", "start", "gpu", "provision", "settings", "docker"),
+        ("state", "start", "gpu", "apply", "provision", "settings", "docker"),
         env="MY_GPUS=7",
         options=("--config", "FOLDER/host/settings"),
         plant=("settings", "swarm-resources = MY_GPUS\nipc-labels = all\n"),
@@ -152,14 +154,14 @@ BUDGETS = {
     # dockerd's record says whether its user has asked.
     "a request that is not accepted": Budget(
         "the request in NVIDIA_VISIBLE_DEVICES is not accepted",
-        ("state", "start", "gpu", "settings", "docker"),
+        ("state", "start", "gpu", "apply", "settings", "docker"),
         options=("--config", "FOLDER/host/settings"),
         plant=("settings", "accept-environment = privileged\nunaccepted-requests = refuse\n"),
     ),
     # So that it is known what a cold start pays for.
     "no saved inventory": Budget(
         UNKNOWN,
-        ("state", "start", "gpu", "provision", "survey"),
+        ("state", "start", "gpu", "apply", "provision", "survey"),
         plant=(proc.LD_SO_CACHE, ""),
         spoil=lambda host: hosts.plant(host, "proc/sys/kernel/random/boot_id", "another\n"),
     ),
@@ -265,6 +267,12 @@ def test_each_linked_module_can_be_the_first(shared_library: Path) -> None:
     assert ran.returncode == 0, ran.stderr
 
 
+def test_no_group_is_larger_than_what_malloc_keeps(shared_library: Path) -> None:
+    data = (shared_library / FILE).read_bytes()
+    index = marshal.loads(data[8 : 8 + int.from_bytes(data[4:8], "little")])
+    assert max(place[1] for place in index.values() if not isinstance(place, str)) < 120 << 10
+
+
 SEARCHED = """
 linked.prepare()
 import _ctypes, _json
@@ -313,7 +321,7 @@ def test_without_the_linked_file_the_package_serves(library: Path, tmp_path: Pat
     file.write_bytes(content.get(damage, b""))
     if damage == "missing":
         file.unlink()
-    assert groups("state", "start", "gpu") <= refused(library, tmp_path).files
+    assert groups("state", "start", "gpu", "apply") <= refused(library, tmp_path).files
 
 
 def test_where_a_group_is_damaged_the_package_serves_in_its_place(library: Path, tmp_path: Path) -> None:
@@ -324,8 +332,8 @@ def test_where_a_group_is_damaged_the_package_serves_in_its_place(library: Path,
     data[at : at + length] = b"\xff" * length
     (library / FILE).write_bytes(data)
     run = refused(library, tmp_path)
-    assert groups("gpu") <= run.files
-    assert not run.files & groups("state", "start")
+    assert groups("apply") <= run.files
+    assert not run.files & groups("state", "start", "gpu")
 
 
 def test_a_start_that_an_upgrade_overtakes_has_modules_of_one_version(library: Path) -> None:
