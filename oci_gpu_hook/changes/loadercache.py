@@ -76,10 +76,9 @@ def _tell_ldconfig(tree: Tree, path: str, folder: str, folders: tuple[bytes, ...
 
 def _is_readable(tree: Tree, found: int) -> bool:
     """Whether it lies on the root's own mount, or in a tmpfs, where an earlier hook of ours has put a cache."""
-    id = syscalls.mount_of(found)[0]
-    if id == syscalls.mount_of(tree.root_fd)[0]:
+    if tree.is_images(found):
         return True
-    mount = mountinfo.mount(procfile.pieces("/proc/self/mountinfo"), id)
+    mount = mountinfo.mount(procfile.pieces("/proc/self/mountinfo"), syscalls.mount_of(found)[0])
     return mount is not None and mount.type == "tmpfs"
 
 

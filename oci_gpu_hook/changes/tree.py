@@ -47,11 +47,11 @@ class Undo:
     """The steps that take back what has been done; descriptors that they need stay open until the process ends."""
 
     def __init__(self) -> None:
-        self._steps: list[Callable[[], object]] = []
+        self._steps: list[tuple[Callable[..., object], tuple[object, ...], dict[str, object]]] = []
 
     def remember(self, function: Callable[..., object], *arguments: object, **named: object) -> None:
         """Have `function` called to take back a change that has been made."""
-        self._steps.append(lambda: function(*arguments, **named))
+        self._steps.append((function, arguments, named))
 
     def mark(self) -> int:
         return len(self._steps)
@@ -59,8 +59,9 @@ class Undo:
     def take_back(self, mark: int = 0) -> None:
         """Take back every change since `mark`, the last one first; what the kernel refuses goes with the container."""
         while len(self._steps) > mark:
+            function, arguments, named = self._steps.pop()
             try:
-                self._steps.pop()()
+                function(*arguments, **named)
             except OSError:
                 pass
 
@@ -97,6 +98,9 @@ class Tree:
         # Folders that are open, by path: all that were looked up, and those in which things may be made.
         self._folders: dict[str, int] = {}
         self._own_folders: dict[str, int] = {}
+        self._root_mount = syscalls.mount_of(root_fd)[0]
+        # The filesystems that were made here, each with "/": in them nothing lies that is not known.
+        self._new: tuple[str, ...] = ()
 
     def make_writable(self) -> None:
         """Make a root that is mounted read-only writable until the end: mount points must be made in it.
@@ -126,14 +130,19 @@ class Tree:
         """Whether `fd` lies on a mount that exists for this container only."""
         return syscalls.mount_of(fd)[0] in self._own
 
+    def is_images(self, fd: int) -> bool:
+        """Whether `fd` lies on the root's own mount."""
+        return syscalls.mount_of(fd)[0] == self._root_mount
+
     def own_folder(self, path: str) -> int:
         """A descriptor, kept open, of the folder at `path`, made if it is missing; TargetError in a volume."""
         fd = self._own_folders.get(path)
         if fd is None:
             fd = self._folder(path)
-            if not self.is_own(fd):
+            # One that was made is known as own by now.
+            if self._own_folders.get(path) != fd and not self.is_own(fd):
                 why = "in a volume of the host, where nothing is made"
-                if syscalls.mount_of(fd)[0] == syscalls.mount_of(self.root_fd)[0]:
+                if syscalls.mount_of(fd)[0] == self._root_mount:
                     why = "in a root of the host's, where nothing is made: it needs one of its own, such as an overlay"
                 raise TargetError(syscalls.EXDEV, f"{path or '/'} lies {why}")
             self._own_folders[path] = fd
@@ -255,13 +264,14 @@ class Tree:
         self._own.add(syscalls.mount_of(tree)[0])
         # Not what lies below it, which may have been made and be open.
         self._folders[target] = self._own_folders[target] = tree
+        self._new += (f"{target}/",)
         if "ro" in options:
             self._open.append(tree)
         return note
 
     def _has_files(self, found: int) -> bool:
         """Whether `found` is a folder on the root's own mount, and is not empty."""
-        if syscalls.mount_of(found)[0] != syscalls.mount_of(self.root_fd)[0]:
+        if not self.is_images(found):
             return False
         try:
             with closing(reopened(found, posix.O_RDONLY | posix.O_DIRECTORY)) as folder, posix.scandir(folder) as names:
@@ -331,18 +341,21 @@ class Tree:
     def _mount_point(self, found: int | None, target: str, *, folder: bool) -> int:
         """A descriptor to mount on: of what was `found` at `target`, else new."""
         if found is None:
-            return posix.dup(self._folder(target)) if folder else self._make_at(target, self._new_file)
+            if not folder:
+                return self._make_at(target, self._new_file)
+            return posix.dup(self._folder(target, is_missing=True))
         if self._shows_elsewhere(found):
             raise TargetError(syscalls.EXDEV, f"{target} lies in a volume that shares its mounts with the host")
         if is_folder(syscalls.known_of(found)) != folder:
             raise TargetError(syscalls.EEXIST, f"{target} is there and is {'not a' if folder else 'a'} folder")
         return found
 
-    def _folder(self, path: str) -> int:
+    def _folder(self, path: str, *, is_missing: bool = False) -> int:
         """A descriptor of the folder at `path`, kept open; made with its parents if it is missing."""
         fd = self._folders.get(path)
         if fd is None:
-            fd = self._find_folder(path)
+            # To make what is there only fails.
+            fd = None if is_missing or path.startswith(self._new) else self._find_folder(path)
             if fd is None:
                 fd = self._make_at(path, self._new_folder)
             self._folders[path] = fd
@@ -359,9 +372,9 @@ class Tree:
 
     def _shows_elsewhere(self, fd: int) -> bool:
         """Whether what is mounted on `fd`'s mount shows elsewhere too (mount_namespaces(7), "shared")."""
-        if self.is_own(fd):
-            return False
         id = syscalls.mount_of(fd)[0]
+        if id in self._own:
+            return False
         if id not in self._propagates:
             mount = mountinfo.mount(procfile.pieces("/proc/self/mountinfo"), id)
             self._propagates[id] = mount is None or any([tag.startswith("shared:") for tag in mount.tags])

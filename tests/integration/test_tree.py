@@ -127,6 +127,27 @@ cloned(host, "/file")
     assert run(tmp_path, case) == ["secret ours"] * 2
 
 
+def test_nothing_is_searched_for_in_a_filesystem_of_ours(tmp_path: Path) -> None:
+    """Nor is it asked whose a folder is that was made here."""
+    case = """
+calls, real = [], syscalls._result
+def counted(name, *arguments):
+    calls.append(name)
+    return real(name, *arguments)
+tree.attach_tmpfs("/opt/a", (), ("there",), [])
+file, other, third = [clone("file") for _ in range(3)]
+syscalls._result = counted
+tree.attach(file, "/opt/a/b/c/x", folder=False)
+tree.attach(other, "/opt/a/there/x", folder=False)
+print(calls)
+calls.clear()
+tree.attach(third, "/new/folder/x", folder=False)
+print(calls)
+"""
+    searched = "'openat2', 'openat2', 'openat2', 'statx'"
+    assert run(tmp_path, case) == ["['move_mount', 'openat2', 'statx', 'move_mount']", f"[{searched}, 'move_mount']"]
+
+
 # Names of a library whose file is mounted; what lies at each, and how many mounts there are.
 NAMES = """
 def there(*names):
