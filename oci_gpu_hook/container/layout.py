@@ -142,11 +142,15 @@ def _dev_is_hosts(root_fd: int) -> bool:
 
 
 def _is_another_mount(root_fd: int, path: str) -> bool:
-    # In this order: most images have it on their own mount.
-    fd = _opened(root_fd, path, resolve=syscalls.RESOLVE_BELOW | syscalls.RESOLVE_NO_XDEV)
-    if fd is None:
+    # In this order: most images have it on their own mount, or do not have it.
+    try:
+        fd = syscalls.openat2_if_there(
+            root_fd, path, posix.O_PATH, resolve=syscalls.RESOLVE_BELOW | syscalls.RESOLVE_NO_XDEV
+        )
+    except OSError:
         return _exists(root_fd, path)
-    posix.close(fd)
+    if fd is not None:
+        posix.close(fd)
     return False
 
 

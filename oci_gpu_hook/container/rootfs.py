@@ -88,7 +88,8 @@ def _meant(path: str, fd: int, id: int, own: dict[int, str], owner: int = 0) -> 
 
     A mount of its own on that says so; else BundleError if others could have exchanged it.  owner: see `_is_roots`.
     """
-    if not any([_lies_on(fd, name) for name in own.values()]) and not _is_roots(path, fd, owner):
+    # /dev is the first, and of most roots all that is looked at.
+    if not any(_lies_on(fd, name) for name in own.values()) and not _is_roots(path, fd, owner):
         raise _not_the_root(path, "others than root can exchange it for another folder")
     return Rootfs(fd, (id, *own), path, is_layer=_is_overlay(fd, path))
 

@@ -97,7 +97,7 @@ class IpcPath(NamedTuple):
 def devices(root: HostRoot, gpus: tuple[Gpu, ...]) -> tuple[DeviceNode, ...]:
     nodes = [device(root, CONTROL, GPU_MAJOR, CONTROL_MINOR)]
     nodes += [device(root, f"/dev/nvidia{gpu.minor}", GPU_MAJOR, gpu.minor, "", gpu.nvml_index) for gpu in gpus]
-    uvm = proc.character_majors(root).get("nvidia-uvm")
+    uvm = proc.character_major(root, "nvidia-uvm")
     if uvm is not None:
         nodes += [device(root, UVM, uvm, 0), device(root, UVM_TOOLS, uvm, 1)]
     return tuple(nodes)
@@ -179,14 +179,14 @@ def _ipc_paths(root: HostRoot, mps: tuple[str, int]) -> dict[str, IpcPath]:
     found = {}
     for path, capability in IPC_PATHS:
         source, owner = mps if path == MPS[0] else (path, 0)
-        seen = root.source(source, owner)
+        seen = root.source(source, owner, hold=True)
         if seen is not None:
             found[path] = IpcPath(path, capability, source, seen[0], owner, seen[1])
     return found
 
 
 def _numbered(root: HostRoot, chardev: str, stem: str, minors: tuple[int, ...], family: str) -> list[DeviceNode]:
-    major = proc.character_majors(root).get(chardev)
+    major = proc.character_major(root, chardev)
     if major is None:
         return []
     return [device(root, f"{stem}{minor}", major, minor, family) for minor in minors]

@@ -83,6 +83,13 @@ def character_majors(root: HostRoot) -> dict[str, int]:
     return {name: major for text, _, name in reversed(pairs) if (major := decimal(text)) is not None}
 
 
+def character_major(root: HostRoot, name: str) -> int | None:
+    """One of these numbers; None if no driver has that name."""
+    text = root.text(DEVICES).partition("Block devices:")[0]
+    before, found, _ = text.partition(f" {name}\n")
+    return decimal(before.rpartition("\n")[2].strip()) if found else None
+
+
 class Stamp(NamedTuple):
     """Values of which one changes whenever a new survey would find something else.
 

@@ -175,6 +175,8 @@ _byref, _get_errno = _foreign.byref, _foreign.get_errno
 # is what all of these calls take and return; bytes as their address; memory that the kernel writes to by reference.
 _syscall = _Function(_address_of("syscall"))
 _FUNCTIONS: dict[str, Callable[..., int]] = {}
+# A start has three kinds of struct open_how, and opens fifty times by them.
+_OPEN_HOWS: dict[tuple[int, int], bytes] = {}
 
 
 def _result(name: str, *arguments: Any) -> int:
@@ -237,7 +239,10 @@ def openat2_if_there(dirfd: int, path: str, flags: int, *, resolve: int) -> int 
     To raise and catch an error takes as long as the call.  With RESOLVE_IN_ROOT the kernel gives EAGAIN if something is
     renamed or mounted anywhere while it walks a "..".  The man page says that the caller should then retry.
     """
-    open_how, name, number = words(flags | posix.O_CLOEXEC, 0, resolve), _encoded(path), 0
+    open_how = _OPEN_HOWS.get((flags, resolve))
+    if open_how is None:
+        open_how = _OPEN_HOWS[flags, resolve] = words(flags | posix.O_CLOEXEC, 0, resolve)
+    name, number = _encoded(path), 0
     for _ in range(_RETRIES):
         fd = _result("openat2", dirfd, name, open_how, len(open_how))
         if fd >= 0:

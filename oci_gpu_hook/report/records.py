@@ -156,11 +156,16 @@ def fields(progress: Progress, steps: dict[str, int], exit_code: int, sentence: 
 
 def printable(text: str) -> str:
     """The text with a question mark for each character that is not printable: of one, journalctl makes "blob data"."""
+    if text.isprintable():
+        return text
     return "".join([letter if letter.isprintable() else "?" for letter in text])
 
 
 def _field(name: str, value: str) -> bytes:
     """One field.  A value with a newline has its length in front (systemd.io, "Native Journal Protocol")."""
+    if value.isascii() and len(value) <= _LONGEST and "\n" not in value:
+        # Nearly all are so.
+        return f"{name}={value}\n".encode()
     data = value[:_LONGEST].encode("utf-8", "backslashreplace")[:_LONGEST].decode("utf-8", "ignore").encode()
     if b"\n" not in data:
         return b"%b=%b\n" % (name.encode(), data)

@@ -127,6 +127,31 @@ cloned(host, "/file")
     assert run(tmp_path, case) == ["secret ours"] * 2
 
 
+def test_a_source_that_is_held_is_cloned_whatever_has_its_name_by_then(tmp_path: Path) -> None:
+    """Once: who clones it again gets what lies there, if root alone could have put it there."""
+    case = """
+from oci_gpu_hook.changes.detached import attributes
+from oci_gpu_hook.host.root import HostRoot
+def cloned(top, path):
+    return open(f"/proc/self/fd/{top.clone_source(path, 0, lambda status: attributes(('ro',)))}").read()
+for name, path in (("/", host + "/file"), (host, "/file")):
+    with HostRoot(name) as top:
+        print(top.source(path), top.source(path, hold=True))
+        os.rename(host + "/file", host + "/moved")
+        with open(host + "/file", "w") as file: file.write("new")
+        print(cloned(top, path), cloned(top, path))
+        before = len(os.listdir("/proc/self/fd"))
+        print(top.source(path, hold=True), top.source(path, hold=True))
+        os.chmod(host, 0o777)
+        print(top.source(path, hold=True)[1].startswith("'file' lies in a folder that others"))
+        print(len(os.listdir("/proc/self/fd")) - before)
+        os.chmod(host, 0o755)
+        os.rename(host + "/moved", host + "/file")
+"""
+    found = "(False, '')"
+    assert run(tmp_path, case) == [f"{found} {found}", "ours new", f"{found} {found}", "True", "0"] * 2
+
+
 def test_nothing_is_searched_for_in_a_filesystem_of_ours(tmp_path: Path) -> None:
     """Nor is it asked whose a folder is that was made here."""
     case = """

@@ -75,6 +75,16 @@ def test_majors_are_those_of_character_devices(tmp_path: Path) -> None:
     assert (majors["nvidia-uvm"], "virtblk" in majors) == (505, False)
 
 
+def test_one_major_is_the_one_that_all_of_them_have(tmp_path: Path) -> None:
+    root = hosts.host(tmp_path)
+    lines = (tmp_path / "proc/devices").read_text().splitlines()
+    names = {line.strip().partition(" ")[2] for line in lines} | {"nvidia", "uvm", "none", "virtblk"}
+    majors = proc.character_majors(root)
+    assert {name: proc.character_major(root, name) for name in names} == {name: majors.get(name) for name in names}
+    hosts.plant(tmp_path, "proc/devices", "Character devices:\n 10 a nvidia-uvm\nx nvidia-caps\n")
+    assert proc.character_major(root, "nvidia-uvm") is proc.character_major(root, "nvidia-caps") is None
+
+
 def test_the_survey_finds_the_driver(tmp_path: Path) -> None:
     found = survey.survey(hosts.host(tmp_path))
     assert found.driver_version == hosts.VERSION
