@@ -13,6 +13,7 @@ from oci_gpu_hook.container.process import Process
 from oci_gpu_hook.formats.ldcache import MULTIARCH, MULTIARCH_32
 from oci_gpu_hook.kernel import syscalls
 from oci_gpu_hook.kernel.descriptors import closing
+from oci_gpu_hook.kernel.filetypes import is_link
 from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
@@ -80,7 +81,7 @@ def layout_of(
         found = compat_of(root_fd, compat, inside)
     return Layout(
         library_folder=folder,
-        library_folder_32=library_folder_32(folder, loader),
+        library_folder_32=library_folder_32(root_fd, folder, loader),
         compat=found,
         loader=loader,
         user_namespace=process.in_user_namespace() if process else user_namespace,
@@ -114,11 +115,18 @@ def library_folder(root_fd: int) -> tuple[str, str]:
     return "/usr/lib64", ""
 
 
-def library_folder_32(folder: str, loader: str) -> str:
+def library_folder_32(root_fd: int, folder: str, loader: str) -> str:
     """The 32-bit twin of a library folder on x86_64, where that distribution's loader searches; "" for none."""
     if loader == MUSL or posix.uname().machine != "x86_64":
         return ""
-    return "/usr/lib" if folder == "/usr/lib64" else f"/usr/lib/{MULTIARCH_32}"
+    if folder != "/usr/lib64":
+        return f"/usr/lib/{MULTIARCH_32}"
+    # Arch's is a link to /usr/lib, which has no 32-bit library then.
+    fd = _opened(root_fd, folder, posix.O_PATH | posix.O_NOFOLLOW)
+    if fd is None:
+        return "/usr/lib"
+    with closing(fd):
+        return "/usr/lib32" if is_link(posix.fstat(fd)) else "/usr/lib"
 
 
 def names(root_fd: int, path: str) -> tuple[str, ...]:

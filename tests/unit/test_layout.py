@@ -75,10 +75,14 @@ def test_a_driver_in_the_library_folder_is_known_by_its_first_libraries(
     assert layout_of(tmp_path).has_driver == has_driver
 
 
-def test_the_loaders_folders_of_two_word_sizes_may_be_one_directory(tmp_path: Path) -> None:
-    """So the driver's libraries lie in neither (`provision.folder_of`)."""
-    hosts.plant(tmp_path, "/usr/lib/libc.so.6", "")
-    (tmp_path / "usr/lib64").symlink_to("lib")
+@pytest.mark.parametrize(("is_arch", "twins"), [(True, "/usr/lib32"), (False, "/usr/lib")])
+def test_the_folder_of_32_bit_libraries_is_not_that_of_64_bit_ones(tmp_path: Path, is_arch: bool, twins: str) -> None:
+    """In /usr/lib of Arch's images, to which lib64 is a link, a 32-bit file would lie over a 64-bit one."""
+    hosts.plant(tmp_path, f"/usr/{'lib' if is_arch else 'lib64'}/libc.so.6", "")
+    if is_arch:
+        (tmp_path / "usr/lib64").symlink_to("lib")
     found = layout_of(tmp_path)
-    twins = "/usr/lib" if platform.machine() == "x86_64" else ""
-    assert (found.library_folder, found.library_folder_32) == ("/usr/lib64", twins)
+    assert (found.library_folder, found.library_folder_32) == (
+        "/usr/lib64",
+        twins if platform.machine() == "x86_64" else "",
+    )
