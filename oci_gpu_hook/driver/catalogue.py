@@ -7,6 +7,10 @@ capabilities that bring it: video needs compute's libraries too, and display tho
 
 from __future__ import annotations
 
+from oci_gpu_hook.driver.proc import NIXOS
+
+NIXOS_PROGRAMS = "/run/current-system/sw/bin"
+
 _UTILITY = ("utility",)
 _COMPUTE = ("compute", "video")
 _VIDEO = ("video",)
@@ -81,11 +85,11 @@ BINARIES = _each(
     (("compute",), ("nvidia-cuda-mps-control", "nvidia-cuda-mps-server")),
     (_DRAWING, ("nvidia-xconfig",)),
 )
-BINARY_FOLDERS = ("/usr/bin", "/usr/sbin", "/bin", "/sbin", "/usr/local/bin", "/usr/local/sbin")
+BINARY_FOLDERS = ("/usr/bin", "/usr/sbin", "/bin", "/sbin", "/usr/local/bin", "/usr/local/sbin", NIXOS_PROGRAMS)
 BINARY_TARGET = "/usr/bin"
 
-# A file of the administrator's, in /etc, comes before a package's.
-CONFIGURATION_FOLDERS = ("/etc", "/usr/local/share", "/usr/share")
+# A file of the administrator's, in /etc, comes before a package's.  The last is of a package of Nix's as driver-root.
+CONFIGURATION_FOLDERS = ("/etc", "/usr/local/share", "/usr/share", f"{NIXOS}/share", f"{NIXOS}/etc", "/share")
 SHARED_CONFIGURATION = _each(
     (_DRAWING, ("glvnd/egl_vendor.d/10_nvidia.json", "egl/egl_external_platform.d/15_nvidia_gbm.json")),
     (_DRAWING, ("egl/egl_external_platform.d/10_nvidia_wayland.json",)),

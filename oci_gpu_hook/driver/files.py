@@ -238,10 +238,11 @@ def _of_own_version(name: str, listed: list[tuple[str, frozenset[str]]]) -> list
 
 
 def _library_folders(driver: Driver, bits: int) -> list[str]:
-    usual = ["/usr/lib64", "/usr/lib64/nvidia", "/usr/lib", "/lib64"]
+    # The last two are NixOS's, and those of a package of Nix's as driver-root.
+    usual = ["/usr/lib64", "/usr/lib64/nvidia", "/usr/lib", "/lib64", f"{proc.NIXOS}/lib", "/lib"]
     debian = f"/usr/lib/{ldcache.MULTIARCH.get(posix.uname().machine, '')}"
     if bits == 32:
-        usual = ["/usr/lib32", "/usr/lib32/nvidia/current", "/usr/lib"]
+        usual = ["/usr/lib32", "/usr/lib32/nvidia/current", "/usr/lib", f"{proc.NIXOS}-32/lib", "/lib32"]
         debian = f"/usr/lib/{ldcache.MULTIARCH_32}"
     folders = dict.fromkeys([*driver.cached, debian, f"{debian}/nvidia/current", *usual])
     # A good file in another folder comes before one that others could exchange.

@@ -20,6 +20,8 @@ PARAMS = f"{DRIVER}/params"
 CAPABILITIES = f"{DRIVER}/capabilities"
 DEVICES = "/proc/devices"
 LD_SO_CACHE = "/etc/ld.so.cache"
+# Where NixOS, which has no such cache, has the driver's libraries and configuration, and beside it the 32-bit ones.
+NIXOS = "/run/opengl-driver"
 _BOUND = "/sys/bus/pci/drivers/nvidia"
 
 
@@ -115,7 +117,9 @@ class Stamp(NamedTuple):
 
 
 def stamp(root: HostRoot, driver_root: str) -> Stamp:
-    cache = root.stat(f"{driver_root.rstrip('/')}{LD_SO_CACHE}")
+    # On NixOS each driver has a folder of its own.
+    top = driver_root.rstrip("/")
+    cache = root.stat(f"{top}{LD_SO_CACHE}") or root.stat(f"{top}{NIXOS}")
     folders = [(name, root.stat(f"{CAPABILITIES}/{name}")) for name in mig_instances(root)]
     instances = [(name, folder) for name, folder in folders if folder is not None]
     return Stamp(

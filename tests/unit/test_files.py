@@ -222,7 +222,9 @@ def test_gbm_finds_the_allocator_under_a_name_of_its_own(tmp_path: Path) -> None
     assert set(gbm.capabilities) == GRAPHICS
 
 
-@pytest.mark.parametrize("folder", ["/usr/lib/i386-linux-gnu", "/usr/lib32", "/usr/lib"])
+@pytest.mark.parametrize(
+    "folder", ["/usr/lib/i386-linux-gnu", "/usr/lib32", "/usr/lib", "/run/opengl-driver-32/lib", "/lib32"]
+)
 def test_32_bit_twins_stand_beside(tmp_path: Path, machine: str, folder: str) -> None:
     name = f"libcuda.so.{VERSION}"
     hosts.plant_library(tmp_path, f"/usr/lib64/{name}", "libcuda.so.1", machine)
@@ -233,8 +235,13 @@ def test_32_bit_twins_stand_beside(tmp_path: Path, machine: str, folder: str) ->
     assert [(item.bits, item.path, item.flags) for item in found] == [(64, f"/usr/lib64/{name}", native), *twin]
 
 
+# The last two are NixOS's, and those of a package of Nix's as driver-root.
 @pytest.mark.parametrize(
-    "folder", ["/usr/lib64", "/usr/lib64/nvidia", "/usr/lib", "/lib64", f"{FOLDER}/nvidia/current"]
+    "folder",
+    [
+        *("/usr/lib64", "/usr/lib64/nvidia", "/usr/lib", "/lib64", f"{FOLDER}/nvidia/current"),
+        *("/run/opengl-driver/lib", "/lib"),
+    ],
 )
 def test_the_usual_places_are_searched(tmp_path: Path, folder: str) -> None:
     hosts.plant_library(tmp_path, f"{folder}/libcuda.so.{VERSION}")
@@ -255,12 +262,11 @@ def test_the_loaders_cache_knows_the_place_best(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "capabilities"), rows(PROGRAMS))
 def test_programs_go_to_usr_bin(tmp_path: Path, name: str, capabilities: set[str]) -> None:
     assert files.binaries(driver(tmp_path)) == ()
-    hosts.plant(tmp_path, f"/usr/local/bin/{name}", "")
-    (program,) = files.binaries(driver(tmp_path))
-    assert (program.path, program.target) == (f"/usr/local/bin/{name}", f"/usr/bin/{name}")
-    assert set(program.capabilities) == capabilities
-    hosts.plant(tmp_path, f"/usr/sbin/{name}", "")
-    assert [item.path for item in files.binaries(driver(tmp_path))] == [f"/usr/sbin/{name}"]
+    for folder in ("/run/current-system/sw/bin", "/usr/local/bin", "/usr/sbin"):
+        hosts.plant(tmp_path, f"{folder}/{name}", "")
+        (program,) = files.binaries(driver(tmp_path))
+        assert (program.path, program.target) == (f"{folder}/{name}", f"/usr/bin/{name}")
+        assert set(program.capabilities) == capabilities
 
 
 @pytest.mark.parametrize(("target", "capabilities"), rows(CONFIGURATION))
@@ -270,7 +276,8 @@ def test_configuration_comes_from_the_first_folder_that_has_it(
     target = target.replace("MACHINE", machine)
     name = target.removeprefix("/usr/share/").removeprefix("/etc/")
     assert configuration(tmp_path) == ()
-    for folder in ("/usr/share", "/usr/local/share", "/etc"):
+    nixos = ("/share", "/run/opengl-driver/etc", "/run/opengl-driver/share")
+    for folder in (*nixos, "/usr/share", "/usr/local/share", "/etc"):
         hosts.plant(tmp_path, f"{folder}/{name}", "")
         (file,) = configuration(tmp_path)
         assert (file.path, file.target) == (f"{folder}/{name}", target)
@@ -298,6 +305,7 @@ def icd(library: str) -> str:
         (VULKAN, icd("/usr/lib64/libGLX_nvidia.so.0"), icd("libGLX_nvidia.so.0")),
         (VULKAN, icd("../../../lib64/libGLX_nvidia.so.0"), icd("libGLX_nvidia.so.0")),
         (VULKAN, icd(r"\/usr\/lib64\/libGLX_nvidia.so.0"), icd("libGLX_nvidia.so.0")),
+        (VULKAN, icd("/srv/theirs/libGLX_nvidia.so.0"), icd("libGLX_nvidia.so.0")),
         (VULKAN, icd("libGLX_nvidia.so.0"), ""),
         (VULKAN, icd("/opt/vulkan/driver"), ""),
         (VULKAN, "", ""),

@@ -325,6 +325,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "a MIG device": lambda tree: hosts.plant(tree, "proc/driver/nvidia/capabilities/gpu0/mig/gi1/ci0/access", ""),
     "a MIG device made anew": mig_anew,
     "ldconfig": lambda tree: hosts.plant(tree, "etc/ld.so.cache", "new"),
+    "another driver of NixOS's": lambda tree: hosts.plant(tree, "run/opengl-driver/lib/libcuda.so.1", ""),
 }
 
 
