@@ -102,11 +102,12 @@ SHARED_CONFIGURATION = _each(
 SHARED_TARGET = "/usr/share"
 # What such a file's name ends with if its text may name a library.
 NAMES_LIBRARIES = (".json", ".icd")
-# {machine}: RPMs name the file after the architecture.
+# {machine}: RPMs name the file after the architecture.  That of i686 is not brought: in a container all name the same
+# library without its folder, and each of Vulkan's loaders would take it twice.
 ETC_CONFIGURATION = _each(
     (_DRAWING, ("vulkan/icd.d/nvidia_icd.json", "vulkan/icd.d/nvidia_icd.{machine}.json")),
     (_DRAWING, ("vulkan/icd.d/nvidia_layers.json", "vulkan/implicit_layer.d/nvidia_layers.json")),
-    (_DRAWING, ("vulkan/icd.d/nvidia_icd.i686.json", "vulkansc/icd.d/nvidia_icd_vksc.json")),
+    (_DRAWING, ("vulkansc/icd.d/nvidia_icd_vksc.json",)),
     (_COMPUTE, ("OpenCL/vendors/nvidia.icd",)),
 )
 ETC_TARGET = "/etc"
