@@ -47,10 +47,10 @@ def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 # Names by the capabilities that bring them.
 LIBRARIES = (
     (UTILITY, "libnvidia-ml libnvidia-cfg libnvidia-nscq libnvsdm"),
-    (COMPUTE, "libcuda libcudadebugger libnvidia-opencl libnvidia-ptxjitcompiler libnvidia-fatbinaryloader"),
-    (COMPUTE, "libnvidia-compiler libnvidia-pkcs11 libnvidia-pkcs11-openssl3 libnvidia-nvvm libnvidia-nvvm70"),
+    (COMPUTE, "libcuda libcudadebugger libnvidia-opencl libnvidia-fatbinaryloader"),
+    (COMPUTE, "libnvidia-compiler libnvidia-pkcs11 libnvidia-pkcs11-openssl3 libnvidia-nvvm70"),
     (COMPUTE, "libnvidia-tileiras"),
-    (EVERYTHING_BUT_UTILITY, "libnvidia-gpucomp libnvidia-allocator"),
+    (EVERYTHING_BUT_UTILITY, "libnvidia-gpucomp libnvidia-allocator libnvidia-ptxjitcompiler libnvidia-nvvm"),
     (VIDEO, "libvdpau_nvidia libnvidia-encode libnvidia-opticalflow libnvcuvid"),
     (GRAPHICS, "libnvidia-eglcore libnvidia-glcore libnvidia-tls libnvidia-glsi libnvidia-fbc libnvidia-ifr"),
     (GRAPHICS, "libnvidia-rtcore libnvoptix libGLX_nvidia libEGL_nvidia libGLESv2_nvidia libGLESv1_CM_nvidia"),
