@@ -7,10 +7,10 @@ The compilers need LLVM and clang of the host's, which are no files of the vendo
 from __future__ import annotations
 
 import shutil
-import subprocess
 from pathlib import Path
 
-from tests.driver.test_packages import OPEN, OVERLAYS, PACKAGES
+from tests.driver.images import compile_look
+from tests.driver.test_packages import OVERLAYS, PACKAGES
 from tests.integration import roots
 from tests.integration.engines import Bundle, Installed, in_turn, start
 
@@ -34,8 +34,7 @@ LIST = "-p | sed -n 's/^[[:space:]]*\\(lib[^ ]*\\) .* => /\\1 /p'"
 def test_intels_compilers_load_as_on_the_host(installed: Installed, patterns: dict[str, Path], tmp_path: Path) -> None:
     shutil.copytree(patterns["debian"], tmp_path / "rootfs", symlinks=True)
     made = Bundle(tmp_path, installed.hooks()).asks(None, None, OCI_INTEL="0")
-    (tmp_path / "open.c").write_text(OPEN)
-    subprocess.run(["cc", "-o", made.rootfs / "app/open", tmp_path / "open.c"], check=True)
+    compile_look("cc", made.rootfs / "app/open")
     # The second list is as apt-get would have it made.
     look = f"ldconfig {LIST}; echo ==again; ldconfig -C /app/cache; ldconfig -C /app/cache {LIST}"
     made.runs("/bin/sh", "-c", f"/app/open {' '.join(OPENED)}; echo ==first; {look}")

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """NVIDIA's real user space, as Debian packages it, on the simulated kernel side: nothing here is made from our tables.
 
-The packages' own maintainer scripts install them on the node, behind Debian's alternatives.  What loads on the host
-must load in a container, and each library of the packages is given, or is in a list here with its reason.
+The packages' own maintainer scripts install them on the node, behind Debian's alternatives; then they are laid out as
+RPMs and NixOS have them.  What loads on the host must load in each image, programs must say there what they say on the
+host, and each library of the packages is given, or is in a list here with its reason.
 """
 
 from __future__ import annotations
@@ -10,16 +11,17 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+from tests.driver import images
 from tests.integration import roots
 from tests.integration.engines import REPOSITORY, Bundle, Installed, in_turn, start
 
 PACKAGES = REPOSITORY / ".build/driver"
+HERE = REPOSITORY / "tests/driver"
 # The names of their packages, and the package whose version is the driver's.
 DRIVERS = {"535": "libcuda1", "tesla-470": "libnvidia-tesla-470-cuda1"}
 FOLDER = "/usr/local/nvidia"
@@ -27,106 +29,144 @@ FOLDER = "/usr/local/nvidia"
 # Libraries of the packages that no container gets, and why.
 LEFT_OUT = {"libnvidia-api.so.1": "it runs Windows' programs, and has no version in its name"}
 
-OPEN = r"""
-#include <dlfcn.h>
-#include <stdio.h>
-#include <unistd.h>
-int main(int count, char **names) {
-    for (int i = 1; i < count; i++) {
-        printf("%s: %s\n", dlopen(names[i], RTLD_LAZY | RTLD_LOCAL) ? "opened" : dlerror(), names[i]);
-        fflush(stdout);
-    }
-    /* Some crash at an ordinary exit, on the host too. */
-    _exit(0);
-}
-"""
-# On overlays of the node's own.  An image gets what the driver's libraries need of the host's, and nothing more.
+# On overlays of the node's own.
 OVERLAYS = """
 mount -t tmpfs none /mnt && mkdir /mnt/upper /mnt/work
 mount -t overlay -o lowerdir=/var,upperdir=/mnt/upper,workdir=/mnt/work none /var
 """
 INSTALL = """
-dpkg --force-depends -i {packages}/*.deb >/run/dpkg.log 2>&1 || {{ tail -n 20 /run/dpkg.log >&2; exit 1; }}
+dpkg --add-architecture i386
+dpkg --force-depends -i {packages}/*.deb {programs}/*.deb >/run/dpkg.log 2>&1 ||
+    {{ tail -n 20 /run/dpkg.log >&2; exit 1; }}
 ldconfig
 oci-gpu-hook inventory refresh >&2
 oci-gpu-hook info --saved --format json >/run/inventory
 # Not by the file's own name, but for a library that has no other: the loader's cache has it in neither place.
-python3 -c 'import json; print(*[name for it in json.load(open("/run/inventory"))["libraries"] for name in it["names"]
-    if it["bits"] == 64 and not it["subfolder"] and (name != it["file"] or name == it["soname"])])' >/run/names
-for name in $(cat /run/names); do
-    ldd $(ldconfig -p | sed -n "s/^\\s*$name .* => //p" | head -n 1) 2>/dev/null || :
-done | sed -n 's/.* => \\(\\/[^ ]*\\) .*/\\1/p' | sort -u | grep -v -e nvidia -e libcuda >/run/needed
-for root in {roots}; do
-    cp /run/names $root/names
-    while read -r path; do cp -n "$(readlink -f $path)" $root/usr/lib/{multiarch}/${{path##*/}}; done </run/needed
-    ldconfig -r $root
+for bits in 64 32; do
+    python3 -c 'import json, sys
+for it in json.load(open("/run/inventory"))["libraries"]:
+    for name in it["names"] if it["bits"] == int(sys.argv[1]) and not it["subfolder"] else ():
+        if name != it["file"] or name == it["soname"]:
+            print(name)' $bits >/run/names$bits
 done
+python3 -c 'import json
+print(*[it["path"] for it in json.load(open("/run/inventory"))["libraries"] if it["bits"] == 64])' >/run/paths
+libgbm=$(ldconfig -p | sed -n 's/^\\s*libgbm.so.1 .* => //p' | head -n 1)
+(ldd $(cat /run/paths) /usr/lib/xorg/Xorg /usr/bin/vulkaninfo /usr/bin/clinfo $libgbm 2>/dev/null || :) |
+    sed -n 's/.* => \\(\\/[^ ]*\\) .*/\\1/p' | sort -u | grep -v -e nvidia -e libcuda >/run/needed
+echo $libgbm >>/run/needed
 """
-# The manifests of Vulkan, EGL and OpenCL in a container, and the libraries that they name.
-MANIFESTS = """
-for file in $(find /usr/share /etc -name '*nvidia*.json' -o -name 'nvidia.icd'); do
-    echo "manifest $file"
-    grep -o 'lib[A-Za-z0-9_-]*[.]so[0-9.]*' $file | while read -r name; do /app/open $name; done
-done
+# An image gets what the driver's libraries and the programs need of the host's, and nothing more.
+FILL = """
+cp /run/names64 {root}/app/names; cp /run/names32 {root}/app/names32; cp {here}/look.sh {root}/app
+while read -r path; do cp -n "$(readlink -f $path)" {root}/{folder}/${{path##*/}}; done </run/needed
+ldconfig -r {root}
 """
+
+
+# With musl some crash when they are loaded, on the host too.
+ONE_BY_ONE = "for file in $({1}); do {0}/look $file; done 2>/dev/null || :"
 
 
 class Seen(NamedTuple):
     """What was seen of one driver on a node and in containers, by the names of the scripts that looked."""
 
+    driver: str
     version: str
     said: dict[str, list[str]]
 
-    def opened(self, where: str) -> set[str]:
-        return {line.removeprefix("opened: ") for line in self.said[where] if line.startswith("opened: ")}
+    def part(self, where: str, part: str) -> list[str]:
+        """What one part of look.sh has said there."""
+        (text,) = [it for it in "\n".join(self.said[where]).split("-- ") if it.startswith(f"{part}\n")]
+        return text.splitlines()[1:]
+
+    def opened(self, where: str, part: str) -> set[str]:
+        """The libraries that could be opened there, by their files' names."""
+        return {
+            line.rpartition("/")[2].removeprefix("opened: ") for line in self.part(where, part) if "opened: " in line
+        }
 
     def inventory(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads("\n".join(self.said["inventory"]))
         return found
 
 
+def look(kind: images.Kind, folder: str, files: str) -> str:
+    """The command that runs look.sh."""
+    return f"sh {folder}/look.sh {folder} /{kind.modules} /{kind.folder}/gbm {files}"
+
+
+@pytest.fixture(scope="module")
+def roots_of(
+    tmp_path_factory: pytest.TempPathFactory, patterns: dict[str, Path], installed: Installed
+) -> dict[str, Path]:
+    """An image of each kind; what `images.KINDS` does not have is musl's."""
+    made = tmp_path_factory.mktemp("images")
+    found = {kind: images.make(made / kind, kind, patterns["debian"], PACKAGES) for kind in images.KINDS}
+    shutil.copytree(patterns["musl"], made / "musl", symlinks=True)
+    images.compile_look("musl-gcc", made / "musl/app/look")
+    return {**found, "musl": made / "musl"}
+
+
 @pytest.fixture(scope="module", params=DRIVERS)
 def seen(
     request: pytest.FixtureRequest,
     installed: Installed,
-    patterns: dict[str, Path],
+    roots_of: dict[str, Path],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Seen:
     packages = PACKAGES / str(request.param)
-    (file,) = packages.glob(f"{DRIVERS[request.param]}_*.deb")
+    (file,) = packages.glob(f"{DRIVERS[request.param]}_*_amd64.deb")
     version = file.name.split("_")[1].partition("-")[0]
     folder = tmp_path_factory.mktemp("driver")
     description = json.loads((REPOSITORY / "tests/gpunode/descriptions/h100x8.json").read_text())
     (folder / "node.json").write_text(json.dumps({**description, "driver": version}))
-    commands = {
-        "all": ("all", f"/app/open $(cat /names); /app/open $(find {FOLDER}/lib64/gbm -name '*.so')"),
-        "programs": ("compute,utility", "nvidia-smi || echo ended with $?; /app/cuda"),
-        "manifests": ("compute,graphics,display", MANIFESTS),
-    }
-    bundles = {}
-    for name, (capabilities, command) in commands.items():
-        (folder / name).mkdir()
-        shutil.copytree(patterns["debian"], folder / name / "rootfs", symlinks=True)
-        made = bundles[name] = Bundle(folder / name, installed.hooks())
-        source = folder / name / "open.c"
-        source.write_text(OPEN)
-        subprocess.run(["cc", "-o", made.rootfs / "app/open", source], check=True)
-        made.asks("0", capabilities).runs("/bin/sh", "-c", command)
-    before = OVERLAYS + INSTALL.format(
-        packages=packages, roots=" ".join([str(it.rootfs) for it in bundles.values()]), multiarch=roots.MULTIARCH
-    )
-    program = bundles["all"].rootfs / "app"
+    # By the names of containers: their images.
+    wanted = {"debian": "debian", "rhel": "rhel", "arch": "arch", "musl": "musl", "cdi": "debian"}
+    wanted.update({"rpm": "debian", "nix": "rhel", "nix root": "arch"})
+    bundles, fill = {}, ""
+    for name, kind in wanted.items():
+        path = folder / name.replace(" ", "-")
+        shutil.copytree(roots_of[kind], path / "rootfs", symlinks=True)
+        made = bundles[name] = Bundle(path, installed.hooks())
+        made.asks(*(("0", "all") if name != "cdi" else (None, None)))
+        if kind == "musl":
+            made.runs("/bin/sh", "-c", ONE_BY_ONE.format("/app", f"find /usr/lib -name '*.so.{version}'"))
+        else:
+            command = look(images.KINDS[kind], "/app", f"$(find {FOLDER}/lib64 -type f)")
+            made.runs("/bin/sh", "-c", command)
+            fill += FILL.format(root=made.rootfs, here=HERE, folder=images.KINDS[kind].folder)
+    before = OVERLAYS + INSTALL.format(packages=packages, programs=PACKAGES / "programs") + fill
+    program = bundles["debian"].rootfs / "app"
     paths = " ".join([shlex.quote(str(path)) for path in sorted(packages.glob("*.deb"))])
+    relayout = f"python3 {HERE}/relayout.py {{0}} /run/inventory\nldconfig\noci-gpu-hook inventory refresh >/dev/null\n"
+    relayout += "oci-gpu-hook info --saved --format json >/run/inventory\n"
+    run = {name: f"{start('runc', it)} 2>&1" for name, it in bundles.items()}
+    spec, edits = "/run/nvidia.yaml", REPOSITORY / "tests/integration/cdiedits.py"
+    root = "/run/nix/store/0a1b-nvidia-x11"
     scripts = {
         "packaged": f"for it in {paths}; do dpkg-deb -c $it; done | grep '^-' | sed -n 's,.* [.]/,/,p' | grep '[.]so'",
         "inventory": "cat /run/inventory",
-        "host": f"{program}/open $(cat /run/names)",
-        "host programs": f"nvidia-smi || echo ended with $?; {program}/cuda",
+        "closure": f"python3 {HERE}/closure.py /run/inventory",
+        "host": look(images.KINDS["debian"], str(program), "$(cat /run/paths)"),
+        "host musl": ONE_BY_ONE.format(f"{bundles['musl'].rootfs}/app", "cat /run/paths"),
         "doctor": "oci-gpu-hook doctor | grep -e libraries -e ld.so.cache",
-        **{name: f"{start('runc', it)} 2>&1" for name, it in bundles.items()},
+        **{name: run[name] for name in ("debian", "rhel", "arch", "musl")},
+        "cdi": f"oci-gpu-hook cdi generate --output {spec} >&2\n"
+        f"python3 {edits} {bundles['cdi'].path} {spec} all\n{run['cdi']}",
+        "rpm": relayout.format("rpm") + run["rpm"],
+        "nix": relayout.format("nix") + run["nix"],
+        "nix root": f"echo driver-root = {root} >/etc/oci-gpu-hook.conf\n"
+        f"oci-gpu-hook inventory refresh >/dev/null\n{run['nix root']}",
     }
+    scripts = {name: f"{{\n{text}\n}} || :" for name, text in scripts.items()}
     how: dict[str, Any] = {"description": str(folder / "node.json"), "faults": ("no-user-space",)}
-    return Seen(version, in_turn(installed, scripts, before, **how))
+    return Seen(str(request.param), version, in_turn(installed, scripts, before, **how))
+
+
+# Hosts as packages have made them, and images as distributions lay them out.
+PROGRAMS = ("nvidia-smi", "cuInit", "mps", "clinfo", "vulkaninfo", "vdpau", "gbm", "xorg")
+CONTAINERS = ("debian", "rhel", "arch", "cdi", "rpm", "nix", "nix root")
 
 
 def test_each_library_of_the_packages_is_given_or_left_out_with_a_reason(seen: Seen) -> None:
@@ -138,26 +178,56 @@ def test_each_library_of_the_packages_is_given_or_left_out_with_a_reason(seen: S
     assert not [line for line in found["unknown"] if "left out" in line], found["unknown"]
 
 
-def test_what_loads_on_the_host_loads_in_a_container(seen: Seen) -> None:
-    """By each name by which programs look for it."""
-    on_host, inside = seen.opened("host"), seen.opened("all")
-    assert on_host <= inside, [line for line in seen.said["all"] if not line.startswith("opened: ")]
-    assert {"libcuda.so.1", "libnvidia-ml.so.1", "libnvidia-ml.so", "libnvcuvid.so", "libnvidia-encode.so"} <= inside
-    assert any(name.endswith("gbm/nvidia-drm_gbm.so") for name in inside), inside
+def test_each_capability_has_what_its_libraries_need(seen: Seen, pytestconfig: pytest.Config) -> None:
+    """What is opened and not brought is for another capability's sake: CUDA's with graphics, NVML's with a debugger."""
+    golden = REPOSITORY / f"tests/data/closure/{seen.driver}.txt"
+    text = "\n".join([*seen.said["closure"], ""])
+    if pytestconfig.getoption("--update-goldens"):
+        golden.write_text(text)
+    assert text == golden.read_text()
+    assert not [line for line in text.splitlines() if line.endswith(" needs")]
 
 
-def test_programs_get_as_far_as_on_the_host(seen: Seen) -> None:
-    """There is no driver behind the simulated nodes, and they say so."""
-    for where in ("host programs", "programs"):
-        said = "\n".join(seen.said[where])
-        assert "couldn't communicate with the NVIDIA driver" in said and "ended with 9" in said, said
-        assert "cuInit 100, -1 devices" in said, said
+@pytest.mark.parametrize("where", CONTAINERS)
+def test_what_loads_on_the_host_loads_in_a_container(seen: Seen, where: str) -> None:
+    """By each name by which programs look for it, each file, and each name of 32-bit programs."""
+    for part in ("names", "files", "twins"):
+        missing = seen.opened("host", part) - seen.opened(where, part)
+        assert not missing, [line for line in seen.part(where, part) if not line.startswith("opened: ")]
+    first = {"libcuda.so.1", "libnvidia-ml.so.1", "libnvidia-ml.so", "libnvcuvid.so", "libnvidia-encode.so"}
+    assert first <= seen.opened(where, "names")
 
 
-def test_each_manifest_names_libraries_that_are_there(seen: Seen) -> None:
-    said = seen.said["manifests"]
-    assert len([line for line in said if line.startswith("manifest ")]) >= 3, said
-    assert not [line for line in said if not line.startswith(("manifest ", "opened: "))], said
+@pytest.mark.parametrize("where", CONTAINERS)
+def test_a_program_gets_as_far_as_on_the_host(seen: Seen, where: str) -> None:
+    inside = {part: seen.part(where, part) for part in PROGRAMS}
+    on_host = {part: seen.part("host", part) for part in PROGRAMS}
+    # Drivers before 495 have no link for it, and then libgbm finds nothing in the library.
+    assert inside == {**on_host, "gbm": ["nvidia-drm_gbm.so"]}
+
+
+@pytest.mark.parametrize("where", CONTAINERS)
+def test_each_library_in_a_manifest_is_there(seen: Seen, where: str) -> None:
+    said = seen.part(where, "manifests")
+    assert len(said) >= 3 and not [line for line in said if not line.startswith("opened: ")], said
+
+
+def test_with_musl_opens_what_opens_on_the_host(seen: Seen) -> None:
+    """What musl has of glibc is enough for some."""
+    found = [
+        {line.rpartition("/")[2] for line in seen.said[where] if line.startswith("opened: ")}
+        for where in ("host musl", "musl")
+    ]
+    assert found[0] and found[0] <= found[1], "\n".join(seen.said["musl"])
+
+
+def test_programs_find_the_driver_not_running(seen: Seen) -> None:
+    """There is none behind the simulated nodes."""
+    assert any("couldn't communicate with the NVIDIA driver" in line for line in seen.part("host", "nvidia-smi"))
+    assert seen.part("host", "cuInit") == ["cuInit 100, -1 devices"]
+    assert any("NVIDIA dlloader X Driver" in line for line in seen.part("host", "xorg"))
+    assert any("INCOMPATIBLE" in line for line in seen.part("host", "vulkaninfo"))
+    assert seen.part("host", "vdpau") == ["libvdpau_nvidia.so"]
 
 
 def test_doctor_passes_the_libraries(seen: Seen) -> None:
