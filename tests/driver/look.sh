@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=sh
 # What libraries and programs say, on the host and in a container alike: each part begins with a line "-- NAME".
 #
 #   sh look.sh FOLDER MODULES GBM [FILE...]
