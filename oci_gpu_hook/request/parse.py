@@ -86,7 +86,7 @@ def parse_request(
         alone = Request(of_vendors[0].source, (), (), vendors=of_vendors) if of_vendors else None
         return alone, tuple(notes)
     environment = inputs.environment
-    mig_config, mig_monitor = [_manages_mig(inputs, variable, devices) for variable in words.MIG_MANAGEMENT]
+    mig_config, mig_monitor = [_manages_mig(inputs, settings, it, devices) for it in words.MIG_MANAGEMENT]
     request = Request(
         source=names.source,
         devices=devices,
@@ -172,15 +172,19 @@ def _major_minor(version: str) -> str:
     return f"{numbers[0]}.{numbers[1]}"
 
 
-def _manages_mig(inputs: Inputs, variable: str, devices: tuple[str, ...]) -> bool:
-    """Whether the container may configure, or monitor, all of MIG: only a privileged one may."""
+def _manages_mig(inputs: Inputs, settings: Settings, variable: str, devices: tuple[str, ...]) -> bool:
+    """Whether the container may configure, or monitor, all of MIG: a privileged one, or whom the settings let watch."""
     value = inputs.environment.get(variable, "").strip()
     if not value:
         return False
     if value.lower() != ALL:
         raise RequestError(f"{variable} is {quoted(value)}: only 'all' can be asked for", AUTHOR)
-    if not inputs.privileged:
-        raise RequestError(f"{variable} is for containers with CAP_SYS_ADMIN only", "start the container privileged")
+    may_watch = variable == words.MIG_MANAGEMENT[1] and settings.mig_monitor == "always"
+    if not inputs.privileged and not may_watch:
+        hint = "start the container privileged"
+        if variable == words.MIG_MANAGEMENT[1]:
+            hint += ", or the administrator must set mig-monitor"
+        raise RequestError(f"{variable} is for containers with CAP_SYS_ADMIN only", hint)
     if any([selectors.is_mig(selector) for selector in devices]):
         raise RequestError(f"{variable}=all cannot be given beside single MIG devices", AUTHOR)
     return True

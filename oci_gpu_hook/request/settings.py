@@ -39,6 +39,7 @@ class Settings(NamedTuple):
     mps_pipe_owner: int = 0
     runtime: str = ""
     ignore_imex_channels: bool = False
+    mig_monitor: str = "privileged"
     cuda_forward_compatibility: bool = True
     records: bool = True
     metrics: str = ""

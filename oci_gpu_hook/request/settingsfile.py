@@ -92,6 +92,7 @@ KINDS = {
     "accept-volume-mounts": _one_of("yes", "no", strictest=(False,)),
     "disable-requirements": _one_of("yes", "no", strictest=(False,)),
     "ignore-imex-channels": _one_of("yes", "no", strictest=(True,)),
+    "mig-monitor": _one_of("privileged", "always", strictest=("privileged",)),
     # No restriction, either way: what stands outside of such sections holds.
     "cuda-forward-compatibility": _one_of("yes", "no", strictest=()),
     "records": _one_of("yes", "no", strictest=(True,)),

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from oci_gpu_hook.errors import RequestError
 from oci_gpu_hook.request.bycdi import of_nodes
 from oci_gpu_hook.request.parse import Request, parse_request
 from oci_gpu_hook.request.settings import Settings
@@ -69,6 +70,19 @@ def test_mig_is_managed_by_privileged_containers(variable: str, devices: str) ->
     found = request_of(inputs)
     assert [found.mig_config, found.mig_monitor] == [variable == name for name in MANAGING]
     assert f"{variable} is for containers with CAP_SYS_ADMIN" in refusal(inputs._replace(privileged=False))
+
+
+def test_mig_is_watched_by_those_whom_the_administrator_lets_watch() -> None:
+    """To configure it is not for them."""
+    allowing = Settings(mig_monitor="always")
+    configure, watch = [Inputs({VISIBLE: "all", variable: "all"}) for variable in MANAGING]
+    found, notes = parse_request(watch, allowing)
+    assert found is not None and (found.mig_monitor, found.mig_config, notes) == (True, False, ())
+    assert "mig-monitor" in refusal(watch)
+    for settings in (allowing, Settings()):
+        with pytest.raises(RequestError, match="CAP_SYS_ADMIN") as caught:
+            parse_request(configure, settings)
+        assert "mig-monitor" not in str(caught.value.hint)
 
 
 @pytest.mark.parametrize("variable", MANAGING)

@@ -432,34 +432,26 @@ def test_openshift_admits_a_pod_by_restricted_v2(file: str) -> None:
 
 @pytest.mark.parametrize("name", AGENTS)
 def test_on_nodes_with_mig_an_agent_may_monitor(name: str) -> None:
-    """As NVIDIA's own manifests have it, by the lines that are there to be uncommented; not otherwise."""
+    """By the lines that are there to be uncommented, where the settings let it; and without a capability."""
+    from oci_gpu_hook.errors import RequestError
     from oci_gpu_hook.request.parse import parse_request
     from oci_gpu_hook.request.settings import Settings
     from oci_gpu_hook.request.sources import Inputs
 
     text = (OPENSHIFT / f"agents/{name}.yaml").read_text()
-    for was, now in (("# - {name:", "- {name:"), ("# add:", "add:")):
-        assert was in text
-        text = text.replace(was, now)
-    (daemons,) = yaml.safe_load_all(text)
+    assert "# - {name:" in text
+    (daemons,) = yaml.safe_load_all(text.replace("# - {name:", "- {name:"))
     judge("DaemonSet").validate(daemons)
     (container,) = pod_of(daemons)["spec"]["containers"]
-    added = container["securityContext"]["capabilities"]["add"]
     environment = {item["name"]: item["value"] for item in container["env"]}
-    asked, notes = parse_request(Inputs(environment, privileged="SYS_ADMIN" in added), Settings())
+    asked, notes = parse_request(Inputs(environment), Settings(mig_monitor="always"))
     assert asked is not None
     assert (asked.devices, asked.mig_monitor, asked.mig_config, notes) == (("all",), True, False, ())
+    with pytest.raises(RequestError, match="CAP_SYS_ADMIN"):
+        parse_request(Inputs(environment), Settings())
     assert ("MIG_STRATEGY" in environment) is (name != "dcgm-exporter")
     scc = named("scc-nvidia-agent.yaml", "SecurityContextConstraints")
-    assert admitted(pod_of(daemons)["spec"], scc) is None
-    constraints = (OPENSHIFT / "scc-nvidia-agent.yaml").read_text()
-    pasted = constraints.replace("allowedCapabilities: []", "").replace(
-        "# allowedCapabilities:", "allowedCapabilities:"
-    )
-    with_mig = next(yaml.safe_load_all(pasted))
-    judge("SecurityContextConstraints").validate(with_mig)
-    assert (scc["allowedCapabilities"], with_mig["allowedCapabilities"]) == ([], added)
-    assert admitted(pod_of(daemons)["spec"], with_mig) is not None
+    assert admitted(pod_of(daemons)["spec"], scc) is not None
 
 
 def test_there_is_a_pod_for_each_way_to_ask() -> None:

@@ -251,6 +251,7 @@ def test_the_strictest_value_is_the_one_that_gives_least() -> None:
         "accept-volume-mounts": (False,),
         "disable-requirements": (False,),
         "ignore-imex-channels": (True,),
+        "mig-monitor": ("privileged",),
         "count-watchers": (True,),
         "records": (True,),
     }

@@ -38,6 +38,7 @@ ALL_KEYS = {
     "mps-pipe-owner": ("1000", 1000),
     "runtime": ("/usr/bin/crun", "/usr/bin/crun"),
     "ignore-imex-channels": ("yes", True),
+    "mig-monitor": ("always", "always"),
     "cuda-forward-compatibility": ("no", False),
     "records": ("no", False),
     "metrics": ("/var/lib/a.prom", "/var/lib/a.prom"),

@@ -109,10 +109,12 @@ EXPORT int nvmlDeviceGetTotalEccErrors(struct gpu *gpu, unsigned error, unsigned
 		return INVALID_ARGUMENT;
 	return read_number(gpu, (enum reading)(ECC_CORRECTED + error + 2 * counter), to);
 }
-/* Of a MIG device too, which has a part of its parent's. */
+/* Of a MIG device too, which has a part of its parent's; that of a divided GPU is for those who may watch MIG. */
 EXPORT int nvmlDeviceGetMemoryInfo(struct gpu *gpu, struct memory *to)
 {
 	int first = gpu && gpu->parent ? OK : ask(gpu);
+	if (!first && gpu->mig_enabled && open_capability("/proc/driver/nvidia/capabilities/mig/monitor"))
+		return NO_PERMISSION;
 	if (first || !to)
 		return first ? first : INVALID_ARGUMENT;
 	to->total = gpu->memory;
