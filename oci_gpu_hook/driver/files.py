@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
     Found = TypeVar("Found", Library, DriverFile)
 
+# A driver has some forty libraries, of which a newer one's few are not known; of one there are a few versions.
+_MOST_UNKNOWN, _MOST_OF_ONE = 256, 16
+
 _CATALOGUED = frozenset(
     [name for name, _ in (*catalogue.LIBRARIES, *catalogue.OWN_VERSION)] + [*catalogue.SUBFOLDERS.values()]
 )
@@ -217,7 +220,7 @@ def _unknown(driver: Driver, folder: str) -> list[str]:
     ending = f".so.{driver.version}"
     names = [name[: -len(ending)] for name in driver.root.names(folder) if name.endswith(ending)]
     known = (*_CATALOGUED, *catalogue.NOT_BROUGHT, *[name.removesuffix(".so") for name, *_ in catalogue.XORG_MODULES])
-    return [name for name in names if name.startswith("lib") and name not in known]
+    return [name for name in names if name.startswith("lib") and name not in known][:_MOST_UNKNOWN]
 
 
 def _places(files: list[str], subfolder: str, listed: list[tuple[str, frozenset[str]]]) -> list[tuple[str, str]]:
@@ -234,7 +237,8 @@ def _of_own_version(name: str, listed: list[tuple[str, frozenset[str]]]) -> list
     """The files ``NAME.so.X.Y.Z``, with as many numbers as the library has, the highest version first."""
     start = f"{name}.so."
     files = {decimals(file[len(start) :]): file for _, names in listed for file in names if file.startswith(start)}
-    return [files[own] for own in sorted(files, reverse=True) if len(own) == catalogue.NUMBERS.get(name, 3)]
+    found = [files[own] for own in sorted(files, reverse=True) if len(own) == catalogue.NUMBERS.get(name, 3)]
+    return found[:_MOST_OF_ONE]
 
 
 def _library_folders(driver: Driver, bits: int) -> list[str]:

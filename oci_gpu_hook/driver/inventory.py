@@ -17,10 +17,13 @@ SAVED = f"{saved.FOLDER}/{FILE}"
 
 # Before the stamp and the inventory, see `saved.save`.  The number is made of the sources that say what is saved
 # (tests/unit/test_headings.py): what another version has saved is not read.
-HEADING = b"oci-gpu-hook inventory 2e10085b\n"
+HEADING = b"oci-gpu-hook inventory 002ce791\n"
 
 # In `DriverInventory.unknown`: what NVML said was true when it was asked, and only NVML knows whether it still is.
 MAY_BE_MADE_AGAIN = "whether MIG devices were created again since NVML named them: run 'oci-gpu-hook inventory refresh'"
+
+# Real ones have one KiB.
+_LARGEST_MANIFEST = 1 << 16
 
 
 class Library(NamedTuple):
@@ -198,6 +201,8 @@ def without_folders(root: HostRoot, path: str) -> str:
     """
     # In JSON each string stands between quotes; an .icd file is one name.
     text = root.text(path)
+    if len(text) > _LARGEST_MANIFEST:
+        return ""
     names = [(word, word.rpartition("/")[2]) for word in text.split('"')]
     bare = '"'.join([name if name.startswith("lib") and ".so" in name else word for word, name in names])
     return bare if bare != text else ""

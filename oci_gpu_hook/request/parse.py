@@ -179,12 +179,11 @@ def _manages_mig(inputs: Inputs, settings: Settings, variable: str, devices: tup
         return False
     if value.lower() != ALL:
         raise RequestError(f"{variable} is {quoted(value)}: only 'all' can be asked for", AUTHOR)
-    may_watch = variable == words.MIG_MANAGEMENT[1] and settings.mig_monitor == "always"
-    if not inputs.privileged and not may_watch:
-        hint = "start the container privileged"
-        if variable == words.MIG_MANAGEMENT[1]:
-            hint += ", or the administrator must set mig-monitor"
-        raise RequestError(f"{variable} is for containers with CAP_SYS_ADMIN only", hint)
+    watches = variable == words.MIG_MANAGEMENT[1]
+    if not inputs.privileged and not (watches and settings.mig_monitor == "always"):
+        otherwise = ", or the administrator must set mig-monitor" if watches else ""
+        why = f"{variable} is for containers with CAP_SYS_ADMIN only"
+        raise RequestError(why, f"start the container privileged{otherwise}")
     if any([selectors.is_mig(selector) for selector in devices]):
         raise RequestError(f"{variable}=all cannot be given beside single MIG devices", AUTHOR)
     return True

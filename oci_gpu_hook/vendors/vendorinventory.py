@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     See = Callable[[str], object]
 
 # See `inventory.HEADING`.
-HEADING = b"oci-gpu-hook vendors 90c07c35\n"
+HEADING = b"oci-gpu-hook vendors a03affe1\n"
 PREFIX = "vendor."
 
 LARGEST_FILE = 1 << 20

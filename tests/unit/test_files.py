@@ -7,12 +7,13 @@ The rows say what NVIDIA's stack gives a container, in words of their own and no
 from __future__ import annotations
 
 import os
+import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from oci_gpu_hook.driver import files, inventory, survey
+from oci_gpu_hook.driver import elf, files, inventory, survey
 from oci_gpu_hook.host.root import HostRoot
 from tests.unit import hosts
 
@@ -323,6 +324,17 @@ def test_a_library_is_named_without_its_folder_which_is_the_hosts(
     assert (file.path, file.target, file.text) == (path, path, bare)
 
 
+@pytest.mark.parametrize("size", [1 << 16, 7 << 20, 64 << 20])
+def test_a_manifest_that_is_too_long_is_given_as_it_is(tmp_path: Path, size: int) -> None:
+    """Of nothing but quotes, whose pieces are many more bytes."""
+    hosts.plant(tmp_path, VULKAN, icd("/usr/lib64/libGLX_nvidia.so.0") + '"' * size)
+    tracemalloc.start()
+    (file,) = configuration(tmp_path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert file.text == "" and peak < 32 << 20
+
+
 @pytest.mark.parametrize(
     ("path", "planted"), [("/etc/cufile.json", "/etc/cufile.json"), ("/run/udev", "/run/udev/data/x")]
 )
@@ -405,7 +417,46 @@ def test_what_only_looks_like_a_file_is_none(tmp_path: Path) -> None:
     (tmp_path / FOLDER[1:] / f"libcuda.so.{VERSION}").mkdir(parents=True)
     os.mkfifo(tmp_path / FOLDER[1:] / f"libnvidia-ml.so.{VERSION}")
     (tmp_path / FOLDER[1:] / f"libnvidia-cfg.so.{VERSION}").symlink_to("/nothing")
+    hosts.plant_library(tmp_path.parent, f"outside-{tmp_path.name}")
+    (tmp_path / FOLDER[1:] / f"libnvcuvid.so.{VERSION}").symlink_to(f"../../../../outside-{tmp_path.name}")
     assert files.libraries(driver(tmp_path)) == {}
+
+
+@pytest.mark.parametrize(
+    "text", ["/etc/alternatives/nvidia--libcuda.so.1", "/srv/theirs/libcuda.so.1", "/proc/self/fd/9"]
+)
+def test_alternatives_that_lead_astray_lead_nowhere(tmp_path: Path, text: str) -> None:
+    """In a circle, or to a folder that others than root may write to: of that a sentence tells."""
+    hosts.plant_library(tmp_path, f"/srv/theirs/libcuda.so.{VERSION}", "libcuda.so.1")
+    (tmp_path / "srv/theirs/libcuda.so.1").symlink_to(f"libcuda.so.{VERSION}")
+    (tmp_path / "srv/theirs").chmod(0o777)
+    (tmp_path / "etc/alternatives").mkdir(parents=True)
+    (tmp_path / "etc/alternatives/nvidia--libcuda.so.1").symlink_to(text)
+    (tmp_path / FOLDER[1:]).mkdir(parents=True)
+    (tmp_path / FOLDER[1:] / "libcuda.so.1").symlink_to("/etc/alternatives/nvidia--libcuda.so.1")
+    hosts.plant_cache(tmp_path, f"{FOLDER}/libcuda.so.1")
+    found = driver(tmp_path)
+    assert files.libraries(found) == {}
+    assert len(found.untrusted) == text.startswith("/srv")
+
+
+@pytest.mark.parametrize(
+    "name", [f"libnvidia-{{}}.so.{VERSION}", "libnvidia-egl-gbm.so.1.1.{}", f"libnvidia-{{}}.so.{VERSION}.1"]
+)
+def test_of_a_hundred_thousand_files_few_are_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    hosts.plant_library(tmp_path, f"{FOLDER}/libcuda.so.{VERSION}", "libcuda.so.1")
+    there = [*[name.format(number) for number in range(100_000)], f"libcuda.so.{VERSION}"]
+    opened = []
+    identity_of = elf.identity_of
+
+    def count(root: HostRoot, path: str) -> elf.Identity | None:
+        opened.append(path)
+        return identity_of(root, path)
+
+    monkeypatch.setattr(HostRoot, "names", lambda _, path: there if path == FOLDER else [])
+    monkeypatch.setattr(elf, "identity_of", count)
+    assert [it.file for it in files.libraries(driver(tmp_path))] == [f"libcuda.so.{VERSION}"]
+    assert len(opened) <= 300
 
 
 def test_a_library_of_another_version_is_a_misfit(tmp_path: Path) -> None:
@@ -419,7 +470,10 @@ def test_a_library_of_another_version_is_a_misfit(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("content", [b"", b"no elf", hosts.elf("libcuda.so.1", machine=8)])
+LIBCUDA = hosts.elf("libcuda.so.1")
+
+
+@pytest.mark.parametrize("content", [b"", b"no elf", hosts.elf("libcuda.so.1", machine=8), LIBCUDA[:64], LIBCUDA[:-9]])
 def test_what_is_no_library_of_this_machine_neither_counts_nor_hides_one(tmp_path: Path, content: bytes) -> None:
     name = f"libcuda.so.{VERSION}"
     hosts.plant(tmp_path, f"{FOLDER}/{name}", content)
