@@ -91,8 +91,9 @@ BINARIES = _each(
 BINARY_FOLDERS = ("/usr/bin", "/usr/sbin", "/bin", "/sbin", "/usr/local/bin", "/usr/local/sbin", NIXOS_PROGRAMS)
 BINARY_TARGET = "/usr/bin"
 
-# A file of the administrator's, in /etc, comes before a package's.  The last is of a package of Nix's as driver-root.
-CONFIGURATION_FOLDERS = ("/etc", "/usr/local/share", "/usr/share", f"{NIXOS}/share", f"{NIXOS}/etc", "/share")
+# A file of the administrator's, in /etc, comes before a package's.  The last two are a driver-root's: of a package of
+# Nix's, and of Google's nodes.
+CONFIGURATION_FOLDERS = ("/etc", "/usr/local/share", "/usr/share", f"{NIXOS}/share", f"{NIXOS}/etc", "/share", "")
 SHARED_CONFIGURATION = _each(
     (_DRAWING, ("glvnd/egl_vendor.d/10_nvidia.json", "egl/egl_external_platform.d/15_nvidia_gbm.json")),
     (_DRAWING, ("egl/egl_external_platform.d/10_nvidia_wayland.json",)),
@@ -119,9 +120,10 @@ ETC_TARGET = "/etc"
 AS_THEY_ARE = (("/etc/cufile.json", ("gds",)), ("/run/udev", ("gds",)))
 
 # Modules of the X server: name, the folder below the server's own, and those below a library folder where it may lie.
+_BELOW = ("nvidia/current", "nvidia/xorg")
 XORG_MODULES = (
-    ("nvidia_drv.so", "drivers", ("xorg/modules/drivers", "nvidia/current", "nvidia/xorg")),
-    ("libglxserver_nvidia.so", "extensions", ("xorg/modules/extensions", "nvidia/current", "nvidia/xorg")),
+    ("nvidia_drv.so", "drivers", ("xorg/modules/drivers", "xorg/modules/updates/drivers", *_BELOW)),
+    ("libglxserver_nvidia.so", "extensions", ("xorg/modules/extensions", "xorg/modules/updates/extensions", *_BELOW)),
 )
 XORG_CAPABILITIES = _DRAWING
 

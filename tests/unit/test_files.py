@@ -277,8 +277,8 @@ def test_configuration_comes_from_the_first_folder_that_has_it(
     target = target.replace("MACHINE", machine)
     name = target.removeprefix("/usr/share/").removeprefix("/etc/")
     assert configuration(tmp_path) == ()
-    nixos = ("/share", "/run/opengl-driver/etc", "/run/opengl-driver/share")
-    for folder in (*nixos, "/usr/share", "/usr/local/share", "/etc"):
+    of_roots = ("", "/share", "/run/opengl-driver/etc", "/run/opengl-driver/share")
+    for folder in (*of_roots, "/usr/share", "/usr/local/share", "/etc"):
         hosts.plant(tmp_path, f"{folder}/{name}", "")
         (file,) = configuration(tmp_path)
         assert (file.path, file.target) == (f"{folder}/{name}", target)
@@ -347,7 +347,8 @@ def test_storage_gets_what_it_reads(tmp_path: Path, path: str, planted: str) -> 
 @pytest.mark.parametrize(
     "module",
     ["xorg/modules/drivers/nvidia_drv.so", "nvidia/xorg/nvidia_drv.so", "nvidia/current/nvidia_drv.so"]
-    + ["xorg/modules/extensions/libglxserver_nvidia.so", "nvidia/xorg/libglxserver_nvidia.so"],
+    + ["xorg/modules/extensions/libglxserver_nvidia.so", "nvidia/xorg/libglxserver_nvidia.so"]
+    + ["xorg/modules/updates/drivers/nvidia_drv.so", "xorg/modules/updates/extensions/libglxserver_nvidia.so"],
 )
 def test_modules_of_the_x_server_stay_where_they_are(tmp_path: Path, module: str) -> None:
     folder, _, name = f"/usr/lib64/{module}".rpartition("/")
