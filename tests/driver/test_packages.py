@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.driver import images
+from tests.gpunode import catalogue
 from tests.integration import roots
 from tests.integration.engines import REPOSITORY, Bundle, Installed, in_turn, start
 
@@ -84,6 +85,12 @@ ldconfig -r {root}
 
 # With musl some crash when they are loaded, on the host too.
 ONE_BY_ONE = "for file in $({1}); do {0}/look $file; done 2>/dev/null || :"
+
+
+# X's modules are no libraries to us; the platforms of EGL have versions of their own.
+NOT_FETCHED = {"libnvoptix", "libnvidia-rtcore", "libnvidia-nvvm", "libnvidia-compiler", "libnvidia-nscq"}
+NOT_FETCHED |= {"libnvidia-pkcs11", "libnvidia-api", "nvidia_drv", "libglxserver_nvidia"}
+NOT_FETCHED |= {"libnvidia-egl-gbm", "libnvidia-egl-wayland"}
 
 
 class Seen(NamedTuple):
@@ -196,6 +203,16 @@ def test_each_file_of_the_packages_is_given_or_left_out_with_a_reason(seen: Seen
     assert not given - {*seen.said["packaged"]} - {"/etc/cufile.json", "/run/udev"}
     assert (found["driver_version"], found["misfits"]) == (seen.version, [])
     assert not [line for line in found["unknown"] if "left out" in line], found["unknown"]
+
+
+def test_the_simulated_driver_has_the_real_names(seen: Seen) -> None:
+    """Of files and SONAMEs, but for what fetch.sh leaves out and what Debian does not package."""
+    real = {it["file"]: it["soname"] for it in seen.inventory()["libraries"] if it["bits"] == 64}
+    of_driver = {name: soname for name, soname in real.items() if name.endswith(f".{seen.version}")}
+    simulated = {it.basename(seen.version): it.soname_of(seen.version) for it in catalogue.libraries(seen.version)}
+    assert of_driver.items() <= simulated.items()
+    names = {name.partition(".so")[0] for name in simulated.keys() - real.keys()}
+    assert names <= NOT_FETCHED, names
 
 
 def test_each_capability_has_what_its_libraries_need(seen: Seen, pytestconfig: pytest.Config) -> None:
