@@ -152,27 +152,6 @@ def test_a_file_without_the_drivers_version(tmp_path: Path, file: str) -> None:
     assert library.file == file and "compute" in library.capabilities
 
 
-def test_a_variant_is_found_behind_debians_alternatives(tmp_path: Path) -> None:
-    """The loader's cache has the names in the usual folder; the files lie in one of several."""
-    variant = f"{FOLDER}/nvidia/tesla-470"
-    hosts.plant_library(tmp_path, f"{variant}/libcuda.so.{VERSION}", "libcuda.so.1")
-    hosts.plant_library(tmp_path, f"{variant}/libnvidia-encode.so.{VERSION}", "libnvidia-encode.so.1")
-    hosts.plant(tmp_path, "/usr/lib/nvidia/tesla-470/nvidia_drv.so", "")
-    (tmp_path / variant.lstrip("/") / "libcuda.so.1").symlink_to(f"libcuda.so.{VERSION}")
-    alternatives = tmp_path / "etc/alternatives"
-    alternatives.mkdir(parents=True)
-    (alternatives / "nvidia--libcuda.so.1").symlink_to(f"{variant}/libcuda.so.1")
-    (tmp_path / FOLDER.lstrip("/") / "libcuda.so.1").symlink_to("/etc/alternatives/nvidia--libcuda.so.1")
-    assert files.libraries(driver(tmp_path)) == {}
-    hosts.plant_cache(tmp_path, f"{FOLDER}/libcuda.so.1")
-    found = driver(tmp_path)
-    assert [it.path for it in files.libraries(found)] == [
-        f"{variant}/libcuda.so.{VERSION}",
-        f"{variant}/libnvidia-encode.so.{VERSION}",
-    ]
-    assert [it.path for it in configuration(tmp_path) if it.module] == ["/usr/lib/nvidia/tesla-470/nvidia_drv.so"]
-
-
 @pytest.mark.parametrize("platform", ["gbm", "wayland", "wayland2", "xcb", "xlib"])
 def test_of_a_library_with_its_own_version_the_highest_is_taken(tmp_path: Path, platform: str) -> None:
     name = f"libnvidia-egl-{platform}"
@@ -213,14 +192,6 @@ def test_vdpau_may_lie_in_its_subfolder_and_goes_to_the_folder_itself(tmp_path: 
     assert (library.file, library.subfolder) == (f"libvdpau_nvidia.so.{VERSION}", "")
     assert library.names == (f"libvdpau_nvidia.so.{VERSION}", "libvdpau_nvidia.so.1", "libvdpau_nvidia.so")
     assert library.path == f"{FOLDER}/vdpau/libvdpau_nvidia.so.{VERSION}"
-
-
-def test_gbm_finds_the_allocator_under_a_name_of_its_own(tmp_path: Path) -> None:
-    path = f"{FOLDER}/libnvidia-allocator.so.{VERSION}"
-    hosts.plant_library(tmp_path, path, "libnvidia-allocator.so.1")
-    _, gbm = files.libraries(driver(tmp_path))
-    assert (gbm.path, gbm.subfolder, gbm.names) == (path, "gbm", ("nvidia-drm_gbm.so",))
-    assert set(gbm.capabilities) == GRAPHICS
 
 
 @pytest.mark.parametrize(
