@@ -327,6 +327,9 @@ PLANTED = {
         Planted("warn", "images in podman", "podman 4.5.1 hands an image's annotations on to crun",
             "vi /etc/containers/containers.conf"),
     # These stay.
+    "rm /usr/lib/*/libnvidia-encode.so.*.*":
+        Planted("fail", "inventory", "libnvidia-encode.so.580.65.06, which each start would give, is not there",
+            "oci-gpu-hook inventory refresh", True),
     "touch /etc/ld.so.cache":
         Planted("warn", "inventory", "what is saved is no longer true", "oci-gpu-hook inventory refresh", True),
     "echo 5.4.0-42-generic >/run/release; mount --bind /run/release /proc/sys/kernel/osrelease":

@@ -262,6 +262,10 @@ def inventory(root: HostRoot, saved: DriverInventory | None, tool: str) -> Findi
     if saved is None:
         seen = "none is saved" if root.stat(saved_inventory.SAVED) is None else "what is saved is no longer true"
         return warned("inventory", f"{seen}: each start looks at the driver again", REFRESH)
+    paths = [*[it.path for it in saved.libraries], *[it.path for it in saved.binaries]]
+    gone = [path for path in paths if root.stat(path) is None]
+    if gone:
+        return failed("inventory", f"{gone[0]}, which each start would give, is not there any more", REFRESH)
     if saved.unlisted and not nodes.is_container(root):
         seen = f"NVML did not list {listed(saved.unlisted)}, which the kernel module has: no container gets it"
         # NVML may list it since it was asked.
