@@ -62,8 +62,8 @@ def locate(process: Process | None, container_id: str) -> DeviceCgroup:
         return DeviceCgroup(reason=f"the container has no cgroup of its own, it is in {path} with others")
     directory = _directory(path, controller, process.pid)
     # The lowest component with that name counts: an id may be short, and a cgroup further up may have the same name.
-    below = "".join([f"/{name}" for name in components[named[-1] + 1 :]]) if named else ""
-    return DeviceCgroup(version, directory, directory.removesuffix(below))
+    below = components[named[-1] + 1 :] if named else components[-1:] if _is_subgroup(directory) else []
+    return DeviceCgroup(version, directory, directory.removesuffix("".join([f"/{name}" for name in below])))
 
 
 def scope_of(directory: str) -> ScopeUnit | None:
@@ -111,6 +111,15 @@ def _is_named_after(name: str, container_id: str) -> bool:
     """Whether a cgroup's name is one that engines give a container: ID or ENGINE-ID, with or without ".scope"."""
     stem = name.removesuffix(".scope")
     return bool(container_id) and (stem == container_id or stem.endswith(f"-{container_id}"))
+
+
+def _is_subgroup(directory: str) -> bool:
+    """Whether it is all that a systemd scope has: crun makes one there, whatever its engine has named the scope."""
+    scope = directory.rpartition("/")[0]
+    if not scope.endswith(".scope"):
+        return False
+    # A cgroup has a link from itself, from its parent and from each cgroup in it.
+    return posix.stat(scope).st_nlink == 3 and not procfile.read_whole(f"{scope}/cgroup.procs")
 
 
 def _cgroup_path(data: bytes, controller: str) -> str | None:

@@ -71,7 +71,16 @@ OWN = [
     # A service with the container's name is not the container's.
     ("gpu.service/crun-gpu.scope/container", "gpu", "gpu.service/crun-gpu.scope"),
     ("a/crun-a.scope/container", "a", "a/crun-a.scope"),
+    # An engine may name the scope as it likes, and crun its sub-cgroup as an annotation says.
+    ("pre-other.scope/container", ID, "pre-other.scope"),
+    ("pre-named.scope/sub", ID, "pre-named.scope"),
 ]
+# What is not the container's alone.
+SHARED = {
+    "session-1.scope/container": "echo $$ >$base/session-1.scope/cgroup.procs",
+    "session-2.scope/container": "mkdir $base/session-2.scope/other",
+    "pods.slice/container": "",
+}
 
 
 def test_the_containers_own_cgroups_end_where_its_name_is() -> None:
@@ -79,6 +88,16 @@ def test_the_containers_own_cgroups_end_where_its_name_is() -> None:
     path = f"{ROOT}/{BASE}"
     assert located("v2", "\n".join(script)) == [
         ("v2", f"{path}/{name}", f"{path}/{top}", "", "v2", "", "", "") for name, _, top in OWN
+    ]
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_a_scope_with_others_is_not_the_containers(version: str) -> None:
+    script = [f"in_cgroup {name}; {beside}\nlocate {ID} $pid" for name, beside in SHARED.items()]
+    back = "\necho $$ >$hierarchy/cgroup.procs"
+    path = ROOT if version == "v2" else f"{ROOT}/devices"
+    assert [found[:3] for found in located(version, "\n".join(script) + back)] == [
+        (version, f"{path}/{BASE}/{name}", f"{path}/{BASE}/{name}") for name in SHARED
     ]
 
 
