@@ -263,7 +263,8 @@ class Relabel(NamedTuple):
 class OpenCgroup(NamedTuple):
     """A device cgroup, see `DeviceCgroup`, with `rules` added to what it allows; never the ``m`` (mknod) access.
 
-    fallback: linux.resources.devices of config.json, for a v2 program whose instructions the kernel does not show.
+    fallback: linux.resources.devices of config.json, for a v2 program whose instructions the kernel does not show;
+    pinned: see `ScopeUnit`.
     """
 
     version: str
@@ -273,6 +274,7 @@ class OpenCgroup(NamedTuple):
     fallback: tuple[DeviceRule, ...]
     required: bool
     reason: str
+    pinned: str = ""
 
     def describe(self) -> str:
         return f"open the device cgroup ({self.version})"
@@ -285,7 +287,8 @@ class OpenCgroup(NamedTuple):
             return lambda tree: cgroup_v1.allow(directories, self.rules, tree.undo)
         from oci_gpu_hook.changes import cgroup_v2
 
-        return lambda tree: cgroup_v2.allow(directories, self.rules, self.fallback, tree.undo)
+        pin = cgroup_v2.pin_at(host.fd, self.pinned) if self.pinned else None
+        return lambda tree: cgroup_v2.allow(directories, self.rules, self.fallback, tree.undo, pin)
 
 
 class TellSystemd(NamedTuple):

@@ -78,6 +78,9 @@ if [ "$purpose" = test ]; then
     has mkfs.ext4 || need e2fsprogs
     has pkill || { debian need procps; fedora need procps-ng; }
     has strace || need strace
+    # The newest engines, beside the distribution's own.
+    has mmdebstrap || debian need mmdebstrap
+    has patchelf || { debian need patchelf; fedora want patchelf; }
     has shellcheck || { debian need shellcheck; fedora want ShellCheck; }
     has musl-gcc || { debian need musl-tools; fedora want musl-gcc; }
     has busybox || { debian need busybox-static; fedora want busybox; }

@@ -3,7 +3,7 @@
 
 Each program is replaced by itself with our rules in front, in one step, so there is no moment without a filter.  A
 request must pass every program from the container's cgroup up to the root; those of the container's own cgroups are
-replaced.
+replaced.  What crun has pinned of them is replaced too, or systemd would attach it again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ import posix
 from oci_gpu_hook.changes.tree import Undo
 from oci_gpu_hook.formats import devicefilter
 from oci_gpu_hook.formats.devicerule import DeviceRule
+from oci_gpu_hook.host.source import open_source
 from oci_gpu_hook.kernel import bpf, syscalls
+from oci_gpu_hook.kernel.filetypes import is_regular
+from oci_gpu_hook.record import NamedTuple
 
 _DIRECTORY = posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC
 
@@ -21,19 +24,75 @@ _DIRECTORY = posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC
 _ROUNDS = 16
 
 
-def allow(levels: list[str], rules: tuple[DeviceRule, ...], fallback: tuple[DeviceRule, ...], undo: Undo) -> str:
-    """Open the cgroups `levels`, the highest first, for `rules`; gives "", or a sentence if none was open to it.
+class Pin(NamedTuple):
+    """A pinned program: its folder's descriptor, its name there and its id; or the reason why it is left as it is."""
 
-    fallback: linux.resources.devices of config.json, for a program whose instructions the kernel does not show.
+    folder: int
+    name: str
+    id: int
+    reason: str = ""
+
+    def put(self, prog_fd: int) -> None:
+        """Pin a program here in the place of the one that is there, in one step."""
+        new = f"{self.name}-oci-gpu-hook"
+        try:
+            # What a start that was killed has left.
+            posix.unlink(new, dir_fd=self.folder)
+        except FileNotFoundError:
+            pass
+        bpf.obj_pin(prog_fd, _named(self.folder, new))
+        posix.rename(new, self.name, src_dir_fd=self.folder, dst_dir_fd=self.folder)
+
+
+def pin_at(root_fd: int, path: str) -> Pin:
+    """What is pinned at `path` of the host, in folders where root alone can pin it."""
+    folder, _, name = path.rpartition("/")
+    try:
+        # Which looks at who may write to the folder, too.
+        posix.close(open_source(root_fd, path))
+        fd = open_source(root_fd, folder)
+        # Not what a link leads to.
+        if not is_regular(posix.stat(name, dir_fd=fd, follow_symlinks=False)):
+            return Pin(-1, name, 0, "it is not a program")
+        return Pin(fd, name, bpf.prog_id(bpf.obj_get(_named(fd, name))))
+    except OSError as err:
+        return Pin(-1, name, 0, str(err))
+
+
+def _named(folder: int, name: str) -> str:
+    """A path that leads there from any mount namespace."""
+    return f"/proc/self/fd/{folder}/{name}"
+
+
+class Replaced(NamedTuple):
+    """A program that was replaced, and ours in its place: ids and descriptors."""
+
+    old_id: int
+    old_fd: int
+    new_id: int
+    new_fd: int
+
+
+def allow(
+    levels: list[str],
+    rules: tuple[DeviceRule, ...],
+    fallback: tuple[DeviceRule, ...],
+    undo: Undo,
+    pin: Pin | None = None,
+) -> str:
+    """Open the cgroups `levels`, the highest first, for `rules`; gives "", or a sentence about what was left as it is.
+
+    fallback: linux.resources.devices of config.json, for a program whose instructions the kernel does not show; pin:
+    what crun has pinned of the highest.
     """
     prefix = devicefilter.prefix(rules)
-    ours: set[int] = set()
+    replaced: list[Replaced] = []
     # crun with systemd has one program on the scope and one on its sub-cgroup (crun issue 1738).
     for directory in levels:
         cgroup_fd = posix.open(directory, _DIRECTORY)
-        _replace_all(cgroup_fd, directory, prefix, fallback, ours, undo)
-    if ours:
-        return ""
+        _replace_all(cgroup_fd, directory, prefix, fallback, replaced, undo)
+    if replaced:
+        return _pin_ours(pin, replaced, undo) if pin else ""
     reason = "the device cgroup is left alone: no device program restricts the container's cgroup"
     # The last one opened is the container's.
     if effective := bpf.prog_query(cgroup_fd, query_flags=bpf.BPF_F_QUERY_EFFECTIVE)[1]:
@@ -41,12 +100,32 @@ def allow(levels: list[str], rules: tuple[DeviceRule, ...], fallback: tuple[Devi
     return reason
 
 
+def _pin_ours(pin: Pin, replaced: list[Replaced], undo: Undo) -> str:
+    """Pin ours in the place of the program that it has replaced; gives "", or a sentence that says why not."""
+    why = pin.reason or "it is none of the container's cgroup"
+    for each in replaced:
+        if each.old_id == pin.id:
+            try:
+                pin.put(each.new_fd)
+                undo.remember(pin.put, each.old_fd)
+                return ""
+            except OSError as err:
+                why = str(err)
+    return f"systemd may take the GPU away later: the program {pin.name} that crun has pinned is left as it is: {why}"
+
+
 def _replace_all(
-    cgroup_fd: int, directory: str, prefix: bytes, fallback: tuple[DeviceRule, ...], ours: set[int], undo: Undo
+    cgroup_fd: int,
+    directory: str,
+    prefix: bytes,
+    fallback: tuple[DeviceRule, ...],
+    replaced: list[Replaced],
+    undo: Undo,
 ) -> None:
-    """Replace each of the cgroup's programs by one with `prefix` in front, until it has `ours` only."""
+    """Replace each of the cgroup's programs by one with `prefix` in front, until it has ours only."""
     for _ in range(_ROUNDS):
         attach_flags, ids = bpf.prog_query(cgroup_fd)
+        ours = {it.new_id for it in replaced}
         if ours.issuperset(ids):
             return
         for prog_id in [id for id in ids if id not in ours]:
@@ -64,7 +143,7 @@ def _replace_all(
                 continue
             # If somebody has replaced ours since, or the cgroup is gone, there is nothing to put back.
             undo.remember(_put, cgroup_fd, attach_flags, old_fd, new_fd)
-            ours.add(bpf.prog_id(new_fd))
+            replaced.append(Replaced(prog_id, old_fd, bpf.prog_id(new_fd), new_fd))
     raise syscalls.SyscallError(syscalls.EBUSY, "bpf", f"BPF_PROG_ATTACH: others change {directory} too")
 
 

@@ -214,7 +214,8 @@ def _ldcache(it: LdCache) -> tuple[str, list[Row]]:
 
 
 def _written(it: OpenCgroup | TellSystemd) -> list[Row]:
-    return [(devicerule.written(rule),) for rule in it.rules]
+    pinned = f"also in {it.pinned}" if isinstance(it, OpenCgroup) and it.pinned else ""
+    return [*[(devicerule.written(rule),) for rule in it.rules], *([(pinned,)] if pinned else [])]
 
 
 def _relabel(it: Relabel) -> tuple[str, list[Row]]:

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DeviceAllow= of a systemd scope: read from its unit files, set by D-Bus calls.  Pure: bytes from values and back.
+"""What systemd knows of a scope's devices: read from its unit files, set by D-Bus calls.  Pure: bytes and values.
 
 systemd keeps the device rules that the runtime gave it with the scope.  It puts them in force again whenever a property
 of the scope is set (`podman update`, `systemctl set-property`) and at every daemon-reload, and so denies devices that
 were allowed without its knowledge.  A drop-in would be read at daemon-reload only.  To set the property changes what
 systemd has in memory; systemd then writes a drop-in itself, and removes it with the scope.
+
+crun from 1.28 on gives it no rules on v2 but BPFProgram=, where it has pinned its device program (BPF_OBJ_PIN, bpf(2)).
+systemd attaches what is pinned there at the same times, beside the programs that are there, and all must allow.
 
 systemd.resource-control(5), DeviceAllow= and DevicePolicy=; org.freedesktop.systemd1(5); D-Bus Specification, "Message
 Protocol" and "Authentication Protocol".  To load a library for D-Bus would take a start longer than the call itself.
@@ -37,6 +40,8 @@ DROP_INS = ("50-DeviceAllow.conf", "50-DevicePolicy.conf")
 _POLICY = "DevicePolicy="
 _ALLOW = "DeviceAllow="
 _RESTRICTING = ("strict", "closed")
+_PROGRAM = "BPFProgram=device:"
+_CRUN = "/sys/fs/bpf/crun"
 
 ERROR = 3  # a message's type
 _LITTLE_ENDIAN, _METHOD_CALL, _VERSION = ord("l"), 1, 1
@@ -47,10 +52,14 @@ _MOST_BYTES = 1 << 27  # the specification's longest message
 
 
 class ScopeUnit(NamedTuple):
-    """A scope whose devices systemd restricts: its name, and what DeviceAllow= lets through."""
+    """A scope whose devices systemd restricts.
+
+    allowed: what DeviceAllow= lets through, None for everything; pinned: where crun has pinned its program, or "".
+    """
 
     name: str
-    allowed: tuple[Entry, ...]
+    allowed: tuple[Entry, ...] | None
+    pinned: str = ""
 
 
 def parse_scope(name: str, text: str) -> ScopeUnit | None:
@@ -58,8 +67,10 @@ def parse_scope(name: str, text: str) -> ScopeUnit | None:
 
     A scope that allows all devices has no entry: with a first entry, all other devices are denied (DevicePolicy=auto).
     """
-    policy = ""
+    policy = pinned = ""
     allowed: list[Entry] = []
+    # No other: an annotation of an image can name another container's to systemd.
+    of_crun = f"{_CRUN}/{name.replace('.', '_')}"
     for line in text.split("\n"):
         if line.startswith(_POLICY):
             policy = line[len(_POLICY) :]
@@ -68,9 +79,10 @@ def parse_scope(name: str, text: str) -> ScopeUnit | None:
         elif line.startswith(_ALLOW):
             path, _, access = line[len(_ALLOW) :].partition(" ")
             allowed.append((path, access))
-    if policy not in _RESTRICTING and not allowed:
-        return None
-    return ScopeUnit(name, tuple(allowed))
+        elif line == _PROGRAM + of_crun:
+            pinned = of_crun
+    restricts = policy in _RESTRICTING or bool(allowed)
+    return ScopeUnit(name, tuple(allowed) if restricts else None, pinned) if restricts or pinned else None
 
 
 def entries(rules: Iterable[DeviceRule]) -> tuple[Entry, ...]:

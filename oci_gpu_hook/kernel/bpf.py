@@ -10,6 +10,8 @@ from __future__ import annotations
 from oci_gpu_hook.kernel.syscalls import EACCES, EINVAL, SyscallError, address_of, bpf, word, words
 
 BPF_PROG_LOAD = 5
+BPF_OBJ_PIN = 6
+BPF_OBJ_GET = 7
 BPF_PROG_ATTACH = 8
 BPF_PROG_GET_FD_BY_ID = 13
 BPF_OBJ_GET_INFO_BY_FD = 15
@@ -111,6 +113,18 @@ def prog_load(insns: bytes, *, name: str) -> int:
         # The very last line is the verifier's count of its own work.
         last = [line for line in text.split("\n") if line and not line.startswith("processed ")][-1:]
         raise SyscallError(err.errno or 0, "bpf", ": ".join([err.subject, *last])) from None
+
+
+def obj_pin(prog_fd: int, path: str) -> None:
+    """BPF_OBJ_PIN: keep a program at `path`, where nothing is, in a filesystem of type bpf."""
+    name = bytearray(path.encode() + b"\0")
+    bpf(BPF_OBJ_PIN, words(address_of(name), prog_fd), f"BPF_OBJ_PIN {path}")
+
+
+def obj_get(path: str) -> int:
+    """BPF_OBJ_GET: a descriptor of what is kept at `path`, close-on-exec."""
+    name = bytearray(path.encode() + b"\0")
+    return bpf(BPF_OBJ_GET, words(address_of(name)), f"BPF_OBJ_GET {path}")[0]
 
 
 def prog_attach(cgroup_fd: int, prog_fd: int, *, attach_flags: int, replace_fd: int = 0) -> None:

@@ -143,6 +143,9 @@ def _open_cgroup(
     scope = container.scope
     if scope is None:
         return (open_cgroup,), ()
+    open_cgroup = open_cgroup._replace(pinned=scope.pinned)
+    if scope.allowed is None:
+        return (open_cgroup,), ()
     reason = "survives daemon-reload and updates of the container"
     # Without it the container works, until systemd puts its own rules in force again.
     return (open_cgroup, TellSystemd(scope.name, rules, scope.allowed, required=False, reason=reason)), ()

@@ -37,6 +37,22 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
 
 
 @pytest.fixture(scope="session")
+def newest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of the newest runtimes that Debian has, which run with libraries of their own."""
+    if not shutil.which("apt-get"):
+        pytest.skip("the newest engines are Debian's packages")
+    made, folder = REPOSITORY / ".build/newest", tmp_path_factory.mktemp("newest")
+    subprocess.run([REPOSITORY / "tests/newest.sh", made], check=True)
+    shutil.copytree(made / "lib", folder / "lib")
+    for program in (made / "bin").iterdir():
+        shutil.copy(program, folder)
+        loader = next((folder / "lib").glob("ld-linux-*"))
+        own: list[str | Path] = ["--set-interpreter", loader, "--force-rpath", "--set-rpath", folder / "lib"]
+        subprocess.run(["patchelf", *own, folder / program.name], check=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def driver() -> Path:
     """The simulated driver's files, as built for the nodes."""
     subprocess.run([sys.executable, NODE, "--description", "h100x8", "--", "true"], check=True)

@@ -325,6 +325,101 @@ def test_replacing_leaves_no_window(container: DeviceCgroup, nodes: Path) -> Non
     assert wrong == 0
 
 
+# --- cgroup v2: what crun has pinned for systemd
+
+PINNED = "crun/libpod_scope"
+
+
+@pytest.fixture
+def pins(container: DeviceCgroup, nodes: Path) -> Path:
+    """A root with a folder of pinned programs, as crun makes it: one that is attached to the container's cgroup."""
+    command("mount", "-t", "bpf", "none", str(nodes))
+    (nodes / "crun").mkdir(0o700)
+    (prog_id,) = attach(container.path, RUNTIME_LIKE)
+    bpf.obj_pin(bpf.prog_get_fd_by_id(prog_id), str(nodes / PINNED))
+    return nodes
+
+
+def keep(container: DeviceCgroup, root: Path) -> tuple[str, Undo]:
+    """Open the cgroup; gives what is said of the pin, and what takes all back."""
+    pin, undo = cgroup_v2.pin_at(os.open(root, os.O_PATH), f"/{PINNED}"), Undo()
+    return cgroup_v2.allow([container.path], (GPU0,), SPEC_RULES, undo, pin), undo
+
+
+def pinned(root: Path) -> int:
+    return bpf.prog_id(bpf.obj_get(str(root / PINNED)))
+
+
+def test_what_crun_has_pinned_becomes_ours_and_again_cruns(container: DeviceCgroup, pins: Path) -> None:
+    before = pinned(pins)
+    left = pins / f"{PINNED}-oci-gpu-hook"
+    bpf.obj_pin(loaded(DENY_ALL), str(left))  # by a start that was killed
+    said, undo = keep(container, pins)
+    assert (said, [pinned(pins)]) == ("", attached(container.path))
+    assert not left.exists()
+    # A second hook of the same start finds the first one's.
+    assert keep(container, pins)[0] == ""
+    assert [pinned(pins)] == attached(container.path)
+    undo.take_back()
+    assert pinned(pins) == before
+
+
+def another_program(root: Path) -> None:
+    (root / PINNED).unlink()
+    bpf.obj_pin(loaded(RUNTIME_LIKE), str(root / PINNED))
+
+
+def a_link(root: Path) -> None:
+    (root / PINNED).rename(root / "of_another")
+    (root / PINNED).symlink_to("../of_another")
+
+
+def a_folder(root: Path) -> None:
+    (root / PINNED).unlink()
+    (root / PINNED).mkdir()
+
+
+def nothing(root: Path) -> None:
+    (root / PINNED).unlink()
+
+
+def a_users_folder(root: Path) -> None:
+    os.chown(root / "crun", 1000, 1000)
+
+
+def a_folder_for_all(root: Path) -> None:
+    (root / "crun").chmod(0o777)
+
+
+def a_linked_folder(root: Path) -> None:
+    (root / "crun").rename(root / "real")
+    root.chmod(0o1777)
+    (root / "crun").symlink_to("real")
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (another_program, "it is none of the container's cgroup"),
+        (a_link, "it is not a program"),
+        (a_folder, "it is not a program"),
+        (nothing, "No such file or directory"),
+        (a_users_folder, "'crun' is user 1000's, in a folder that others than root may write to"),
+        (a_folder_for_all, "'libpod_scope' lies in a folder that others than root may write to"),
+        (a_linked_folder, "'crun' is a link, in a folder that others than root may write to"),
+    ],
+    ids=lambda it: getattr(it, "__name__", ""),
+)
+def test_no_other_pin_is_changed(container: DeviceCgroup, pins: Path, change: Callable[[Path], None], why: str) -> None:
+    change(pins)
+    before = {path: path.lstat() for path in pins.rglob("*")}
+    said = keep(container, pins)[0]
+    assert said.startswith("systemd may take the GPU away later: the program libpod_scope that crun has pinned")
+    assert why in said
+    assert {path: path.lstat() for path in pins.rglob("*")} == before
+    assert opens(container.path, pins / "gpu0") != EPERM
+
+
 # --- cgroup v2: what can go wrong
 
 

@@ -21,7 +21,7 @@ from tests.integration.test_invariants import traced
 GIVEN, OTHER = node(1), int(node(5)[len("/dev/nvidia") :])
 NODES = (GIVEN, "/dev/nvidiactl", "/dev/not-asked-for")
 STEPS = ("start", "update", "set-property", "daemon-reload", "update-again", "daemon-reexec")
-CONTAINERS = ("runc", "crun", "podman", "untold", "free")
+CONTAINERS = ("runc", "crun", "newest", "podman", "untold", "free")
 
 # What puts a scope's rules in force anew.  Where the machine's controllers belong to cgroup v1, a runtime on v2 fails
 # to write cpu.weight; by then it has told systemd of the new weight, and all that systemd does has been done.
@@ -76,9 +76,11 @@ CGROUPS = ["v2", pytest.param("v1", marks=pytest.mark.skipif(not legacy(), reaso
 
 @pytest.mark.parametrize("cgroup", CGROUPS)
 def test_a_gpu_stays_and_no_other_comes(
-    installed: Installed, bundle: Maker, tmp_path: Path, patterns: dict[str, Path], cgroup: str
+    installed: Installed, bundle: Maker, tmp_path: Path, patterns: dict[str, Path], newest: Path, cgroup: str
 ) -> None:
     """In containers of both runtimes and of podman; and what happens to others beside them.
+
+    newest: crun from 1.28 on gives systemd a program, and its scope has another name than the container's id.
 
     untold: systemd was not told: with runc, which restricts the scope's devices through systemd; crun 1.8 leaves them
     to its own program.  free: it may open everything; a first entry in a scope that has none would close all others.
@@ -88,9 +90,12 @@ def test_a_gpu_stays_and_no_other_comes(
     free.write()
     made = {name: stays(bundle("busybox"), name, name) for name in ("runc", "crun")}
     made.update(free=free, untold=stays(bundle("busybox"), "runc", "untold"))
-    script = ""
+    made["newest"] = stays(bundle("busybox"), "named", "newest")
+    made["newest"].config["linux"]["cgroupsPath"] += "-otherwise"
+    made["newest"].write()
+    script = "mount -t bpf none /sys/fs/bpf\n" if cgroup == "v2" else ""
     for name, each in made.items():
-        runtime = "crun" if name == "crun" else "runc"
+        runtime = {"crun": "crun", "newest": f"{newest}/crun"}.get(name, "runc")
         begin = START.format(name=name, runtime=runtime, bundle=each.path)
         script += f"{HIDE}{begin}{SHOW}" if name == "untold" else begin
     shutil.copytree(patterns["busybox"], tmp_path / "root", symlinks=True)
@@ -103,7 +108,8 @@ podman {PODMAN_RUN} --detach --name stay --log-driver=k8s-file --env NVIDIA_VISI
     --rootfs {tmp_path}/root sh -c '{SLEEP}' >/tmp/out 2>&1 </dev/null || {{ cat /tmp/out >&2; exit 1; }}
 """
     remove = "for name in runc free untold; do runc --systemd-cgroup delete --force stay-$name; done\n"
-    remove += "crun --systemd-cgroup delete --force stay-crun; podman rm --force --time 0 stay >/dev/null"
+    remove += "crun --systemd-cgroup delete --force stay-crun; podman rm --force --time 0 stay >/dev/null\n"
+    remove += f"{newest}/crun --systemd-cgroup delete --force stay-newest; ls /sys/fs/bpf/crun 2>/dev/null || true"
     done = on_node(installed, script + SCRIPT + END.format(remove=remove), cgroup=cgroup, booted=True)
     assert done.code == 0, done.out + done.err
     found: dict[str, dict[str, list[str]]] = {}
@@ -219,7 +225,7 @@ def test_systemd_says_why_not(installed: Installed, tmp_path: Path, cgroup: str)
         "added ['/dev/char/195:0 rw', '/dev/char/195:255 rw']",
         "withdrawn True",
         "at once {('ENXIO', 'EPERM')}",
-        "escaped ScopeUnit(name='memory.scope', allowed=())",
+        "escaped ScopeUnit(name='memory.scope', allowed=(), pinned='')",
         "unrestricted None",
         "gone None",
         "refused systemd refuses: Unit gone.scope not found.",

@@ -84,6 +84,16 @@ def test_systemd_gets_the_rules_of_the_cgroup_and_after_it(host: DriverInventory
     assert not [item for item in off.operations if isinstance(item, TellSystemd)]
 
 
+def test_a_scope_without_rules_is_not_restricted_by_us(host: DriverInventory) -> None:
+    """With a first entry in DeviceAllow=, systemd would deny all other devices."""
+    in_crun = IN_SCOPE._replace(scope=ScopeUnit(SCOPE.name, None, "/sys/fs/bpf/crun/crio-c1_scope"))
+    plan = made(host, container=in_crun)
+    opened = plan.operations[-1]
+    assert isinstance(opened, OpenCgroup)
+    assert opened.pinned == "/sys/fs/bpf/crun/crio-c1_scope"
+    assert any("also in /sys/fs/bpf/crun/crio-c1_scope" in line for line in shown.plan_text(plan))
+
+
 def test_what_an_engine_has_done_by_a_cdi_spec_is_apart(host: DriverInventory) -> None:
     """The device cgroup and what systemd knows: all of it, or where a node is left to the hook nothing of it."""
     plan = made(host, container=IN_SCOPE)

@@ -41,6 +41,15 @@ def test_a_scope_is_restricted_by_its_policy_or_its_first_entry(
     assert scopeunit.parse_scope(UNIT, text) == expected
 
 
+def test_the_program_that_crun_has_pinned_for_this_scope_is_found() -> None:
+    own, other = ("/sys/fs/bpf/crun/libpod-0123_scope", "/sys/fs/bpf/crun/libpod-4567_scope")
+    text = f"[Scope]\nBPFProgram=\nBPFProgram=device:{own}\n"
+    assert scopeunit.parse_scope(UNIT, text) == scopeunit.ScopeUnit(UNIT, None, own)
+    assert scopeunit.parse_scope(UNIT, f"{text}DevicePolicy=strict\n") == scopeunit.ScopeUnit(UNIT, (), own)
+    for line in (f"device:{other}", f"egress:{own}", f"device:{own}/../x", f"device:/run{own}"):
+        assert scopeunit.parse_scope(UNIT, f"BPFProgram={line}\n") is None
+
+
 def test_entries_name_devices_by_number() -> None:
     rules = (*RULES, DeviceRule("b", 259, 3, "r"))
     assert scopeunit.entries(rules) == (
