@@ -124,7 +124,8 @@ def start(progress: Progress, state: State, options: Options, stage: str = "") -
         _carry_out(progress, question, request, allowed)
         return
     progress.say()
-    if allowed.ipc_labels == "all":
+    # What is restored has its labels.
+    if allowed.ipc_labels == "all" and not state.is_restored():
         _label_only(question, allowed)
 
 
@@ -150,8 +151,16 @@ def _carry_out(progress: Progress, question: Question, request: Request | None, 
     progress.end_step()
     bundle, id, options = question.bundle, question.state.id, question.options
     host, process = HostRoot(options.host_root, remember=True), Process(question.state.pid)
-    root = rootfs.of_process(bundle.rootfs(), bundle.tmpfs(), process)
-    plan = progress.plan = decide(bundle, request, allowed, host, root, id=id, process=process, spec=options.spec)
+    restores = question.state.is_restored()
+    if restores:
+        from oci_gpu_hook.container import restore
+
+        restore.prove(process, host.fd)
+        root = rootfs.of_folder(bundle.rootfs())
+    else:
+        root = rootfs.of_process(bundle.rootfs(), bundle.tmpfs(), process)
+    plan = decide(bundle, request, allowed, host, root, id=id, process=process, spec=options.spec, restores=restores)
+    progress.plan = plan
     progress.request = plan.request
     progress.keep(plan.notes)
     progress.end_step()

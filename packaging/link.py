@@ -60,6 +60,8 @@ ROOTS = {
     "podman": ("host.podman",),
     # If holders are counted, or a GPU is not healthy.
     "holders": ("planning.holding",),
+    # If runc says that the container is stopped.
+    "restore": ("container.restore",),
     # If the driver has no GPU: which platform this is, and what a Jetson or WSL 2 gives.
     "platform": ("vendors.platform",),
     # If a container may name another vendor's devices.

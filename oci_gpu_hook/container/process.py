@@ -68,6 +68,13 @@ class Process:
         except OSError as err:
             raise self._unseen(err) from err
 
+    def program(self) -> str:
+        """The path of its program."""
+        try:
+            return posix.readlink("exe", dir_fd=self._fd)
+        except OSError as err:
+            raise self._unseen(err) from err
+
     def in_user_namespace(self) -> bool:
         """Whether it is outside the initial user namespace, where mknod of a device is refused."""
         return self.namespace("user") != INITIAL_USER_NAMESPACE

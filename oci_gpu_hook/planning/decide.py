@@ -32,16 +32,20 @@ def decide(
     process: Process | None,
     spec: Spec | None = None,
     caches: bool = True,
+    restores: bool = False,
 ) -> Plan:
     """The plan for a bundle; spec: the CDI spec of ours that has started the hook; caches: see `Layout`.
 
     Without a `process` the container does not exist yet: what only its process tells is taken from config.json.
+    restores: whether that process is CRIU's.
     """
     device_cgroup = devicecgroup.find(process, id)
     scope = devicecgroup.scope_of(device_cgroup.top)
     container = Container(id, bundle.path, rootfs.path, device_cgroup, scope, rootfs.own, rootfs.is_layer)
     laid_out = _layout(bundle, request, settings, host, rootfs, process)._replace(caches=caches)
-    labels = _labels(bundle, settings, host, rootfs, id, process, required=request is not None)
+    labels = Labels()
+    if not restores:
+        labels = _labels(bundle, settings, host, rootfs, id, process, required=request is not None)
     if request is None:
         return Plan(container, laid_out, None, labels.operations, labels.notes, labels.context)
     from oci_gpu_hook.planning import drivers
@@ -55,7 +59,12 @@ def decide(
         from oci_gpu_hook.planning import holding
 
         is_start = process is not None and (host.remember or process.is_caller)
-        start = holding.Start(host, settings, container, process if is_start else None)
+        dumped = None
+        if restores and process is not None:
+            from oci_gpu_hook.container import restore
+
+            dumped = restore.dumped(process)
+        start = holding.Start(host, settings, container, process if is_start else None, dumped)
         request, provision = start.given(request, provide)
     else:
         provision = provide(request)
@@ -73,7 +82,8 @@ def decide(
     falls_back = device_cgroup.version == "v2" and settings.device_cgroup != "off"
     rules = bundle.device_rules() if falls_back else ()
     made = plan.make(container, laid_out, request, provision, labels, settings.device_cgroup, rules)
-    return made if spec is None else meanings.split(made, spec, [path for path, *_ in bundle.devices()])
+    made = made if spec is None else meanings.split(made, spec, [path for path, *_ in bundle.devices()])
+    return made.of_restore() if restores else made
 
 
 def _labels(

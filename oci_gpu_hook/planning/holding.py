@@ -50,12 +50,17 @@ class Candidate(NamedTuple):
 
 
 class Start(NamedTuple):
-    """One container's start; process: None if the container is not started, and leases nothing."""
+    """One container's start.
+
+    process: None if the container is not started, and leases nothing; dumped: the numbers of its nodes, if it is
+    restored from a checkpoint.
+    """
 
     host: HostRoot
     settings: Settings
     container: Container
     process: Process | None
+    dumped: frozenset[tuple[int, int]] | None = None
 
     def given(self, request: Request, provide: Callable[[Request], Provision]) -> tuple[Request, Provision]:
         """The request with the chosen devices, and what `provide` gives for it; leased.
@@ -67,7 +72,7 @@ class Start(NamedTuple):
         most = self.settings.gpu_holders
         if request.capabilities == ("utility",) and not self.settings.count_watchers:
             most = 0
-        request, chosen, words = self._chosen(request, most, unhealthy)
+        request, chosen, words = self._chosen(request, provide, most, unhealthy)
         provision = provide(request)
         whys = [(title(*held), why_unhealthy(held[0], unhealthy)) for held in provision.holds]
         notes = [f"{device} is not healthy: {why}" for device, why in whys if why]
@@ -88,7 +93,7 @@ class Start(NamedTuple):
         return request, provision._replace(notes=(*provision.notes, *notes), chosen=words)
 
     def _chosen(
-        self, request: Request, most: int, unhealthy: dict[str, str]
+        self, request: Request, provide: Callable[[Request], Provision], most: int, unhealthy: dict[str, str]
     ) -> tuple[Request, list[str], tuple[str, ...]]:
         """The request with names in place of ``any``, the keys of what was leased, and a sentence for each choice."""
         devices = [request.devices, *[it.devices for it in request.vendors]]
@@ -99,6 +104,11 @@ class Start(NamedTuple):
             _of_vendor(self.host, request.vendors[place - 1]) if place else _gpus(self.host, self.settings, it)
             for place, it in asked
         ]
+        if self.dumped is not None:
+            offers = [
+                self._dumped(it, [(device, provide(_for_one(request, place, device.name))) for device in offer])
+                for (place, it), offer in zip(asked, offers)
+            ]
         keys: list[str] = []
         words = []
         with self._leases(most) as all_leases:
@@ -115,6 +125,18 @@ class Start(NamedTuple):
                 self._lease(mine, own, others, keys)
         vendors = [it._replace(devices=names) for it, names in zip(request.vendors, devices[1:])]
         return request._replace(devices=devices[0], vendors=tuple(vendors)), keys, tuple(words)
+
+    def _dumped(self, asked: selectors.AnyOf, offer: list[tuple[Candidate, Provision]]) -> list[Candidate]:
+        """The devices of which the checkpoint has all nodes; RequestError if that does not tell which are meant.
+
+        Its user can make nodes, and so choose among what the container may have.
+        """
+        numbers = self.dumped or frozenset()
+        found = [device for device, given in offer if numbers.issuperset(given.devices)]
+        if len(found) != asked.number:
+            why = f"{asked.name} is asked for, and the checkpoint has nodes of {len(found)} of this host's devices"
+            raise RequestError(why, "start the container again instead")
+        return found
 
     def _leases(self, most: int) -> Leases:
         """The leases, to be written if this start is counted; ConfigError for a caller's, which cannot be.
@@ -142,6 +164,13 @@ class Start(NamedTuple):
         wanted = dict.fromkeys([*[key for lease in own for key in lease.devices], *keys])
         if mine and wanted:
             leases.write(self.host, [*others, mine._replace(devices=tuple(wanted))])
+
+
+def _for_one(request: Request, place: int, name: str) -> Request:
+    """The request for one device of NVIDIA's, or of the vendor at this place, and for no other."""
+    if not place:
+        return request._replace(devices=(name,), vendors=())
+    return request._replace(devices=(), vendors=(request.vendors[place - 1]._replace(devices=(name,)),))
 
 
 def title(key: str, name: str) -> str:

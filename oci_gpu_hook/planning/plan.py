@@ -106,6 +106,11 @@ class Plan(NamedTuple):
     def given(self) -> tuple[Operation, ...]:
         return (*self.done, *self.operations)
 
+    def of_restore(self) -> Plan:
+        """What is left to do where a checkpoint brings all else back: devices are opened, and systemd is told."""
+        kept = tuple([it for it in self.operations if isinstance(it, (OpenCgroup, TellSystemd))])
+        return self._replace(operations=kept)
+
 
 def make(
     container: Container,

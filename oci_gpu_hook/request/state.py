@@ -44,7 +44,7 @@ class State(NamedTuple):
     """The state of one container.
 
     image: by an engine's own record, not the runtime's word, "" for none; caller: the name by which the hook was called
-    for a container of which no engine tells a process, "" for any other.
+    for a container of which no engine tells a process, "" for any other; status: "stopped" of one that is restored.
     """
 
     id: str = ""
@@ -53,6 +53,11 @@ class State(NamedTuple):
     annotations: dict[str, str] = {}  # noqa: RUF012  read only
     image: str = ""
     caller: str = ""
+    status: str = ""
+
+    def is_restored(self) -> bool:
+        """Whether the runtime says so; `container.restore` proves it."""
+        return self.status == "stopped"
 
 
 def read_state(fd: int, head: bytes = b"") -> State:
@@ -72,7 +77,7 @@ def read_state(fd: int, head: bytes = b"") -> State:
     annotations = document.get("annotations") or {}
     if not isinstance(annotations, dict) or not all([isinstance(value, str) for value in annotations.values()]):
         raise BundleError(f"'annotations' in {what} is not an object of strings", ENGINE_HINT)
-    return State(container_id, pid, checked_path(bundle), annotations)
+    return State(container_id, pid, checked_path(bundle), annotations, status=str(document.get("status", "")))
 
 
 def open_file(name: str, flags: int = posix.O_NONBLOCK) -> int:

@@ -32,13 +32,13 @@ def read(text: str | bytes, head: bytes = b"") -> State:
 
 def test_a_state_is_read() -> None:
     found = read(json.dumps({**GOOD, "annotations": {"a": "b"}}))
-    assert found == State("c1", 42, "/b", {"a": "b"})
+    assert found == State("c1", 42, "/b", {"a": "b"}, status="creating")
 
 
 def test_what_the_entry_script_has_read_of_a_state_comes_first() -> None:
     data = json.dumps(GOOD).encode()
     for at in range(len(data) + 1):
-        assert read(data[at:], data[:at]) == State("c1", 42, "/b", {})
+        assert read(data[at:], data[:at]) == State("c1", 42, "/b", {}, status="creating")
 
 
 def test_the_bundle_path_of_old_engines_is_read() -> None:

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A container that CRIU restores from a checkpoint, as runc calls its hooks then.
+
+All that a start puts into the container comes back from the checkpoint.  The process is CRIU's child, in a copy of the
+host's mounts: what a start would make there would be the host's.  So it must be proved, and nothing but the device
+cgroup may be changed.  Reads only.
+"""
+
+from __future__ import annotations
+
+import posix
+
+from oci_gpu_hook.container.process import Process
+from oci_gpu_hook.errors import BundleError
+from oci_gpu_hook.host.source import open_source
+from oci_gpu_hook.kernel.descriptors import closing
+from oci_gpu_hook.kernel.filetypes import is_open_to_others, is_same
+from oci_gpu_hook.request.state import ENGINE_HINT
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    # Major and minor.
+    Number = tuple[int, int]
+
+_NAME = "criu"
+# A checkpoint's folder has the first of these, and for each tmpfs an archive of tar's, compressed.
+_INVENTORY, _TMPFS = "inventory.img", "tmpfs-"
+# A node takes 512 bytes of an archive.
+_MOST_BYTES = 4 << 20
+_BLOCK, _GZIP = 512, 31
+_CHARACTER_DEVICE = b"3"
+
+
+def prove(process: Process, root_fd: int) -> None:
+    """BundleError unless the program of `process` is root's own CRIU, below the host's root, open at `root_fd`."""
+    if not _is_criu(process, root_fd):
+        why = f"the state says that the container is stopped, and process {process.pid} is not root's CRIU"
+        raise BundleError(why, ENGINE_HINT)
+
+
+def _is_criu(process: Process, root_fd: int) -> bool:
+    path = process.program()
+    try:
+        # Its own name is what a process says of itself; the file is what the kernel has started.
+        with closing(process.open("exe", posix.O_PATH)) as program, closing(open_source(root_fd, path)) as found:
+            status = posix.fstat(found)
+            is_criu = path.rpartition("/")[2] == _NAME and is_same(status, posix.fstat(program))
+            return is_criu and not is_open_to_others(status)
+    except OSError:
+        return False
+
+
+def dumped(process: Process) -> frozenset[Number]:
+    """The numbers of the nodes that the container had in its own filesystems, by the checkpoint that CRIU has open.
+
+    They grant nothing: its user may have made some.
+    """
+    found: set[Number] = set()
+    with closing(process.open("fd", posix.O_RDONLY | posix.O_DIRECTORY)) as descriptors:
+        for name in posix.listdir(descriptors):
+            try:
+                with closing(_opened(name, descriptors, posix.O_DIRECTORY)) as folder:
+                    posix.stat(_INVENTORY, dir_fd=folder)
+                    for archive in [it for it in posix.listdir(folder) if it.startswith(_TMPFS)]:
+                        with closing(_opened(archive, folder, posix.O_NOFOLLOW | posix.O_NONBLOCK)) as fd:
+                            found |= _nodes(posix.read(fd, _MOST_BYTES))
+            except OSError:
+                continue
+    return frozenset(found)
+
+
+def _opened(name: str, folder: int, flags: int) -> int:
+    return posix.open(name, posix.O_RDONLY | posix.O_CLOEXEC | flags, dir_fd=folder)
+
+
+def _nodes(archive: bytes) -> set[Number]:
+    """The numbers of the character devices in an archive, as far as it can be read; tar(5)."""
+    import zlib
+
+    found = set()
+    try:
+        data = zlib.decompressobj(_GZIP).decompress(archive, _MOST_BYTES)
+        at = 0
+        while data[at : at + _BLOCK].strip(b"\0"):
+            if data[at + 156 : at + 157] == _CHARACTER_DEVICE:
+                found.add((_octal(data[at + 329 : at + 337]), _octal(data[at + 337 : at + 345])))
+            at += _BLOCK + -(-_octal(data[at + 124 : at + 136]) // _BLOCK) * _BLOCK
+    except (zlib.error, ValueError):
+        pass
+    return found
+
+
+def _octal(field: bytes) -> int:
+    return int(field.rstrip(b"\0 ") or b"0", 8)

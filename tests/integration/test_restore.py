@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoint and restore: real runc and CRIU, the newest that Debian has; older ones do not know a newer kernel's vDSO.
+
+At a restore runc calls its hooks with CRIU's child as the process, in a copy of the host's mounts.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import Maker
+from tests.integration.engines import PODMAN_RUN, Bundle, Installed, in_turn, on_node, podman, remove_podmans_parents
+from tests.integration.inside import ALLOWED, DENIED, node
+from tests.integration.test_leases import ONE, begun
+
+GIVEN, OTHER = node(1), int(node(5)[len("/dev/nvidia") :])
+LOOK = f"for node in {GIVEN} /dev/not-asked-for; do cat $node 2>&1; done; nvidia-smi -L; cat /count"
+COUNT = f"mknod /dev/not-asked-for c 195 {OTHER}; i=0; while :; do i=$((i+1)); echo $i >/count; sleep 0.05; done"
+# What the manual says that CRIU needs.  CRIU and runc are found in PATH.
+DUMPS = """
+export PATH={newest}:$PATH
+mkdir -p /etc/criu; echo 'external mnt[]:ms' >/etc/criu/runc.conf
+runc() {{ {runc} {options} "$@"; }}
+made() {{ (cd /dev; find . -type c -o -type b | sort); ls -R {rootfs}; }}
+checkpoint() {{
+    runc checkpoint --image-path {folder}/image --work-path {folder}/work again >&2 ||
+        {{ cat {folder}/work/dump.log >&2; exit 1; }}
+}}
+restore() {{
+    runc restore --detach --bundle {bundle} --image-path {folder}/image --work-path {folder}/work again \\
+        </dev/null >/dev/null 2>{folder}/said
+}}
+"""
+
+
+def dumps(made: Bundle, newest: Path, folder: Path, runc: str, options: str = "") -> str:
+    """The shell functions that dump and restore the bundle's container."""
+    words = {"bundle": made.path, "rootfs": made.rootfs, "folder": folder, "newest": newest, "options": options}
+    return DUMPS.format(runc="command runc" if runc == "newest" else "/usr/sbin/runc", **words)
+
+
+@pytest.mark.parametrize("runc", ["distribution's", "newest"])
+@pytest.mark.parametrize("cgroup", ["v1", "v2"])
+def test_a_restored_container_has_its_devices_and_the_host_has_none_more(
+    installed: Installed, bundle: Maker, newest: Path, tmp_path: Path, cgroup: str, runc: str
+) -> None:
+    made = bundle("busybox").asks("1", "utility").runs("/bin/sh", "-c", COUNT)
+    script = f"""
+        {dumps(made, newest, tmp_path, runc)}
+        look() {{ echo "== $1"; runc exec again sh -c '{LOOK}'; }}
+        runc run --detach --bundle {made.path} again </dev/null >/dev/null 2>&1
+        look start
+        made >{tmp_path}/before
+        for time in first second; do
+            checkpoint
+            rm -rf /run/oci-gpu-hook
+            restore || {{ cat {tmp_path}/said {tmp_path}/work/restore.log >&2; exit 1; }}
+            look $time
+        done
+        made | diff {tmp_path}/before - >&2
+        runc delete --force again
+    """
+    done = on_node(installed, script, cgroup=cgroup)
+    assert done.code == 0, done.err
+    counts = []
+    for part in done.out.split("== ")[1:]:
+        lines = part.splitlines()
+        assert lines[1].endswith(ALLOWED[0]), part
+        assert lines[2].endswith(DENIED), part
+        assert lines[3].startswith("GPU 0: "), part
+        counts.append(int(lines[-1]))
+    assert len(counts) == 3 and counts == sorted(counts)
+
+
+def test_systemd_knows_the_devices_of_a_restored_container(
+    installed: Installed, bundle: Maker, newest: Path, tmp_path: Path
+) -> None:
+    made = bundle("busybox").asks("1", "utility")
+    made.config["linux"]["cgroupsPath"] = "system.slice:runc:again"
+    look = f"runc exec again cat {GIVEN} 2>&1 || true"
+    script = f"""
+        {dumps(made.runs("/bin/sh", "-c", COUNT), newest, tmp_path, "newest", "--systemd-cgroup")}
+        # What CRIU sets there is the container's own.
+        for path in kernel fs/mqueue; do
+            mount --bind /proc/sys/$path /proc/sys/$path; mount -o remount,bind,rw /proc/sys/$path
+        done
+        runc run --detach --bundle {made.path} again </dev/null >/dev/null 2>&1
+        checkpoint
+        restore || {{ cat {tmp_path}/said {tmp_path}/work/restore.log >&2; exit 1; }}
+        {look}; systemctl daemon-reload; {look}
+        runc delete --force again
+    """
+    done = on_node(installed, script, booted=True)
+    assert done.code == 0, done.err
+    answers = [line for line in done.out.splitlines() if GIVEN in line]
+    assert [line.endswith(ALLOWED[0]) for line in answers] == [True, True]
+
+
+@pytest.mark.parametrize("asked", ["--env NVIDIA_VISIBLE_DEVICES=1", "--device nvidia.com/gpu=1"])
+def test_podman_restores_with_runc(
+    installed: Installed, patterns: dict[str, Path], newest: Path, tmp_path: Path, asked: str
+) -> None:
+    shutil.copytree(patterns["busybox"], tmp_path / "root", symlinks=True)
+    line = podman('"$@"', runtime=f"{newest}/runc", folder=tmp_path)
+    look = f"podman exec again sh -c 'cat {GIVEN} 2>&1; nvidia-smi -L'"
+    script = f"""
+        export PATH={newest}:$PATH
+        mkdir -p /etc/criu /var/run/cdi; echo 'external mnt[]:ms' >/etc/criu/runc.conf
+        oci-gpu-hook cdi generate --output /var/run/cdi/nvidia.json >&2
+        podman() {{ command {line}; }}
+        podman {PODMAN_RUN} --detach --name again --log-driver=k8s-file {asked} \
+            --rootfs {tmp_path}/root sleep 1000 </dev/null >/dev/null
+        {look}
+        podman container checkpoint again >&2
+        podman container restore again >&2
+        {look}
+        podman rm --force --time 0 again >&2
+    """
+    try:
+        done = on_node(installed, script)
+    finally:
+        remove_podmans_parents()
+    assert done.code == 0, done.err
+    before, after = done.out.splitlines()[:2], done.out.splitlines()[2:]
+    assert before == after
+    assert before[0].endswith(ALLOWED[0]) and before[1].startswith("GPU 0: ")
+
+
+CHOSEN = "runc exec again sh -c 'cd /dev; echo nvidia[0-9]*'"
+
+
+def test_any_gives_the_devices_that_were_dumped_if_they_have_room(
+    installed: Installed, bundle: Maker, newest: Path, tmp_path: Path
+) -> None:
+    """And not those that it would choose now.  A node of the container's own making can make it tell nothing."""
+    made = bundle("busybox").asks("any:2", "utility").runs("/bin/sh", "-c", "while :; do sleep 0.05; done")
+    rival = bundle("debian").asks("any:2", "utility").runs("/bin/sh", "-c", "cd /dev; echo nvidia[0-9]*; sleep 1000")
+    begin = f"command runc run --detach --bundle {made.path} again </dev/null >/dev/null 2>&1\n{CHOSEN}\n"
+    opens = "runc exec again sh -c 'for node in /dev/nvidia[0-9]*; do cat $node 2>&1; done' || true\n"
+    refused = f"restore && exit 1; cat {tmp_path}/said\n"
+    again = f"restore || {{ cat {tmp_path}/said; exit 1; }}; {CHOSEN}\n"
+    scripts = {
+        "rival": begun("command runc", rival, "rival"),
+        "start": begin,
+        "restored": f"runc delete --force rival; checkpoint; {again}{opens}",
+        "held": f"checkpoint; {begun('command runc', rival, 'one')}; {begun('command runc', rival, 'two')}; {refused}",
+        "freed": f"runc delete --force two; {again}",
+        "forged": f"runc exec again mknod /dev/other c 195 5; checkpoint; {refused}runc delete --force one",
+    }
+    found = in_turn(installed, scripts, dumps(made, newest, tmp_path, "newest"), settings=ONE)
+    assert found["start"] != found["rival"]
+    assert found["restored"][0] == found["start"][0]
+    assert [line.endswith(ALLOWED[0]) for line in found["restored"][1:]] == [True, True]
+    assert "2 devices are asked for, and 0 have room" in " ".join(found["held"])
+    assert found["freed"] == found["start"]
+    told = "any:2 is asked for, and the checkpoint has nodes of 3 of this host's devices"
+    assert told in " ".join(found["forged"])
+
+
+# Programs of a process in a mount namespace of its own, for a state that says "stopped", which any runtime can write.
+CALLED = """
+hook() {
+    "$@" & pid=$!
+    sleep 0.3
+    echo '{"ociVersion": "1.2.0", "id": "x", "status": "stopped", "pid": '$pid', "bundle": "BUNDLE"}' |
+        /usr/libexec/oci/hooks.d/oci-gpu-hook createRuntime 2>&1 && echo done
+    kill $pid
+}
+"""
+FORGED = {
+    "another program": "unshare -m /bin/sleep 1000",
+    "another name": "unshare -m bash -c 'exec -a criu /bin/sleep 1000'",
+    "a user's program": "cp /bin/sleep /run/criu; chown 1000 /run/criu; hook unshare -m /run/criu 1000",
+    "a program that its group can write to": "chown 0 /run/criu; chmod 775 /run/criu; hook unshare -m /run/criu 1000",
+    "in a user's folder": "install -d -o 1000 /run/u; cp /bin/sleep /run/u/criu; hook unshare -m /run/u/criu 1000",
+}
+
+
+def test_nothing_else_is_restored(installed: Installed, bundle: Maker) -> None:
+    """Nothing is made where the state is a lie, on a root that the host has mounted, as engines do."""
+    made = bundle("busybox").asks("1", "utility").runs("/bin/true")
+    before = CALLED.replace("BUNDLE", str(made.path)) + f"mount --bind {made.rootfs} {made.rootfs}\n"
+    look = f"(cd /dev; find . -type c; cd {made.rootfs}; find .; cat /proc/self/mountinfo) | sort"
+    scripts = {name: line if "hook " in line else f"hook {line}" for name, line in FORGED.items()}
+    scripts = {name: f"{look} >/run/before; {line}; {look} | diff /run/before -" for name, line in scripts.items()}
+    found = in_turn(installed, scripts, before)
+    for name, lines in found.items():
+        assert len(lines) == 1, (name, lines)
+        assert "the state says that the container is stopped, and process" in lines[0], name
+        assert "is not root's CRIU" in lines[0], name
