@@ -23,7 +23,7 @@ _ENGINES = {
     "docker": (daemonjson.PATH, "docker/daemon.json", configuration.docker, "--name --set-as-default --cdi --user"),
     "containerd": (configuration.CONTAINERD, "", configuration.containerd, "--name --set-as-default --cdi"),
     "crio": (configuration.CRIO, "", configuration.crio, "--name"),
-    "podman": (f"/etc/{configuration.PODMAN}", configuration.PODMAN, configuration.podman, "--user"),
+    "podman": (f"/etc/{configuration.PODMAN}", configuration.PODMAN, configuration.podman, "--set-as-default --user"),
 }
 _WITHOUT = {"docker": configuration.without_docker}
 # A link of the administrator's, for tools that look for this name in `docker info`, as devcontainers does.
@@ -48,7 +48,8 @@ def configure(
 
     docker gets the runtime in /etc/docker/daemon.json, where all else stays as it is.  The others get a file of ours,
     99-oci-gpu-hook: containerd the runtime, for pods; crio the folder, unless CRI-O looks there by itself, and with
-    --name a runtime; podman the folder, as by its --hooks-dir, for rootless podman too.
+    --name a runtime; podman the folder, as by its --hooks-dir, for rootless podman too, and with --set-as-default the
+    runtime, behind which crun's containers keep their GPUs through 'podman update'.
 
     What others have written stays.  On a terminal the difference is shown.  No engine is restarted, but what must be is
     said.  --remove takes our runtime from daemon.json by every name, or by --name alone.

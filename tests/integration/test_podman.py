@@ -177,6 +177,32 @@ def test_a_rootless_container_needs_no_option_once_podman_is_configured(
     assert parts["root"] == served, done.out
 
 
+def test_a_rootless_build_needs_the_option(installed: Installed, tmp_path: Path, driver: Path) -> None:
+    """podman build reads no hooks_dir of containers.conf, for which `configure podman --user` gives this advice."""
+    home = tmp_path / "home"
+    home.mkdir()
+    roots.debian(home / "root", driver)
+    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+        folder.chmod(0o755)
+    (home / "Dockerfile").write_text("FROM image\nENV NVIDIA_VISIBLE_DEVICES=1\nRUN /app/cuda || true\n")
+    line = re.sub("--hooks-dir [^ ]+ ", "", podman('"$@"', runtime="crun", folder=home, run="/run/user/64123/c"))
+    given = "--hooks-dir=/usr/libexec/gpunode/hooks.d --hooks-dir=/usr/share/containers/oci/hooks.d"
+    build = f"build --no-cache --network=host --isolation=oci --ulimit nofile=1024:1024 {home}"
+    script = f"""
+        {ROOTLESS.format(home=home, podman="true")}
+        user="setpriv --reuid=64123 --regid=64123 --clear-groups env HOME={home} XDG_RUNTIME_DIR=/run/user/64123"
+        podman() {{ $user {line}; }}
+        tar -C {home}/root -c . | podman import - image >/dev/null 2>&1
+        $user oci-gpu-hook configure podman --user
+        podman {build}; podman {build} {given}
+    """
+    done = on_node(installed, f"{{ {script}\n}} 2>&1; pkill -U 64123 || true")
+    assert done.code == 0, done.out + done.err
+    assert done.out.count("cuInit 0, 1 devices\n") == 1, done.out
+    advice = "podman build reads no such file: type podman build --hooks-dir /usr/share/containers/oci/hooks.d"
+    assert advice in done.out
+
+
 # What podman of this machine may do, which lacks CAP_SYS_RESOURCE; and the simulated driver, for builds too, which
 # read no folder but these two.
 AT_HOME = """

@@ -667,6 +667,29 @@ def test_podman_for_every_user(program: Program, tree: Path) -> None:
     assert os.listdir(tree / "etc/containers/containers.conf.d") == []
 
 
+def test_podman_gets_our_runtime_in_front_of_its_own(program: Program, tree: Path) -> None:
+    hosts.plant(tree, "usr/bin/crun", "")
+    program(*words(tree, "podman", "--set-as-default"))
+    assert program.err == (
+        "podman has /usr/bin/crun by default: so that ours starts it, set in /etc/oci-gpu-hook.conf: "
+        "runtime = /usr/bin/crun\n"
+    )
+    written = toml.parse_toml((tree / PODMAN).read_bytes())["engine"]
+    assert written == {
+        "hooks_dir": [HOOKS],
+        "runtime": "oci-gpu-runtime",
+        "runtimes": {"oci-gpu-runtime": ["/usr/bin/oci-gpu-runtime"]},
+    }
+    assert program(*words(tree, "podman", "--set-as-default")).startswith("nothing to do")
+    planted(tree, "etc/containers/containers.conf", f'[engine]\nhooks_dir = ["{HOOKS}"]\nruntime = "/opt/runc"\n')
+    program(*words(tree, "podman", "--set-as-default"))
+    assert "hooks_dir" not in (tree / PODMAN).read_text()
+    assert "so that ours starts it, set in /etc/oci-gpu-hook.conf: runtime = /opt/runc" in program.err
+    planted(tree, "etc/containers/containers.conf", '[engine]\nruntime = "/usr/bin/oci-gpu-runtime"\n')
+    program(*words(tree, "podman", "--set-as-default"))
+    assert "runtime" not in toml.parse_toml((tree / PODMAN).read_bytes())["engine"]
+
+
 @pytest.mark.usefixtures("user")
 def test_podman_for_one_user(program: Program, tree: Path) -> None:
     place = "/homes/user/.config/containers/containers.conf.d/99-oci-gpu-hook.conf"

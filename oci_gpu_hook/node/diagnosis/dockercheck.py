@@ -137,4 +137,5 @@ def _not_ours(root: HostRoot, found: Docker, has_rivals: bool, tool: str) -> Fin
         if root.link(path) is not None and root.stat(path) is None:
             seen = f"{path} leads nowhere: 'docker run --gpus' starts no container"
             return failed(_CHECK, seen, then(command("rm", path), install))
-    return warned(_CHECK, f"there is no {_LINK} in dockerd's PATH: 'docker run --gpus' is not served", install)
+    seen = f"there is no {_LINK} in dockerd's PATH: 'docker run --gpus' is not served, and Docker 29 speaks of CDI"
+    return warned(_CHECK, seen, install)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_open_to_others
-from oci_gpu_hook.node.diagnosis import Finding, failed, passed, warned
+from oci_gpu_hook.node.diagnosis import PASS, Finding, failed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import Remedy, command, reinstall, roots_alone, then
 from oci_gpu_hook.node.diagnosis.systemcheck import python, version_numbers
 from oci_gpu_hook.node.engines.installed import Engine, Runtime, find_program, of_containerd
@@ -54,7 +54,11 @@ def seen_by(engine: Engine, registered: Registered, tool: str) -> Finding:
         paths = " and ".join([item.path for item in ours])
         return failed(check, f"registered twice, by {paths}: it runs twice", "rm", extra.path)
     if ours:
-        return _fit(check, ours[0], tool)
+        found = _fit(check, ours[0], tool)
+        if engine.name == "podman" and found.level == PASS:
+            seen = f"{found.seen}; without root, builds need 'podman build --hooks-dir {ours[0].folder}'"
+            found = passed(check, seen)
+        return found
     masked = [item for item in read if item.kind == OURS]
     if masked:
         mask = effective[masked[-1].file]

@@ -224,20 +224,35 @@ def crio(root: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
 
 
 def podman(root: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
-    """Our drop-in for podman: the folder of our registration beside those that it reads.
+    """Our drop-in for podman: the folder of our registration beside those that it reads, and our runtime.
 
     Without a file that names any, root's podman reads the two default folders, and a user's none.
     """
+    engine: dict[str, Any] = {}
+    tables: list[Table] = [("engine", engine)]
+    told = []
     base = file.path.partition(".d/")[0]
     files = _settings(root, "podman", file, (base, f"{base}.d/*.conf") if file.is_users else ())
     folders, by = installed.hook_folders("podman", files)
     if by and asked.hooks in folders:
-        return Change(file.text, (f"podman looks for hooks in {asked.hooks}, by {by}",))
-    if not by:
-        folders = () if file.is_users else (installed.VENDORS_FOLDER, installed.ADMINISTRATORS_FOLDER)
-    # If one of the folders is missing, podman starts no hook at all, and only warns.
-    there = [folder for folder in folders if root.stat(folder) is not None and folder != asked.hooks]
-    return Change(_MARK.format("podman") + _toml([("engine", {"hooks_dir": [*there, asked.hooks]})]))
+        told.append(f"podman looks for hooks in {asked.hooks}, by {by}")
+    else:
+        if not by:
+            folders = () if file.is_users else (installed.VENDORS_FOLDER, installed.ADMINISTRATORS_FOLDER)
+        # If one of the folders is missing, podman starts no hook at all, and only warns.
+        there = [folder for folder in folders if root.stat(folder) is not None and folder != asked.hooks]
+        engine["hooks_dir"] = [*there, asked.hooks]
+        if file.is_users:
+            told.append(f"podman build reads no such file: type podman build --hooks-dir {asked.hooks}")
+    # In front of crun, which takes the GPU away at an update.
+    runtime = str({key: value for _, values in files for key, value in values.items()}.get("engine.runtime", ""))
+    if asked.default and runtime not in (asked.name, asked.program):
+        engine["runtime"] = asked.name
+        tables.append(("engine.runtimes", {asked.name: [asked.program]}))
+        real = runtime if runtime.startswith("/") else installed.find_program(root, runtime or "crun")
+        if real:
+            told.append(f"podman has {real} by default: so that ours starts it, set in {SETTINGS}: runtime = {real}")
+    return Change(_MARK.format("podman") + _toml(tables) if engine else file.text, tuple(told))
 
 
 def without_drop_in(_root: HostRoot, file: EngineFile, _asked: WantedRuntime) -> Change:
