@@ -56,6 +56,14 @@ def run(plan: Plan, host: HostRoot, root_fd: int, process: Process, *, opens_roo
     return notes
 
 
+def cut_off(process: Process) -> None:
+    """Let no mount in the namespace of `process` show on the host; gVisor's runtime sees to that after its call."""
+    try:
+        namespace.cut_off(process.open("ns/mnt", posix.O_RDONLY), process.open("root", posix.O_PATH))
+    except OSError as err:
+        raise ApplyError(f"cannot cut the container's mounts off from the host's: {err}", _SHOWN) from err
+
+
 def _prepared(
     operations: tuple[Operation, ...], host: HostRoot, undo: Undo, notes: list[str]
 ) -> list[tuple[Operation, Perform]]:

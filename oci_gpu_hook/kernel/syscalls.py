@@ -48,7 +48,7 @@ RESOLVE_IN_ROOT = 0x10
 RESOLVE_BELOW = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS
 
 # --- fcntl.h
-AT_FDCWD, AT_EMPTY_PATH, AT_STATX_DONT_SYNC = -100, 0x1000, 0x4000
+AT_FDCWD, AT_EMPTY_PATH, AT_STATX_DONT_SYNC, AT_RECURSIVE = -100, 0x1000, 0x4000, 0x8000
 
 # --- open_tree(2), move_mount(2): Linux 5.2; mount_setattr(2): Linux 5.12; linux/mount.h
 OPEN_TREE_CLONE = 1
@@ -58,6 +58,7 @@ MOUNT_ATTR_NOSUID = 0x02
 MOUNT_ATTR_NODEV = 0x04
 MOUNT_ATTR_NOEXEC = 0x08
 MS_PRIVATE = 1 << 18
+MS_SLAVE = 1 << 19
 
 # --- fsopen(2), fsconfig(2), fsmount(2): Linux 5.2; linux/mount.h
 FSOPEN_CLOEXEC, FSMOUNT_CLOEXEC = 1, 1
@@ -279,9 +280,10 @@ def mount_attr(attr_set: int, attr_clr: int = 0, propagation: int = MS_PRIVATE) 
     return words(attr_set, attr_clr, propagation, 0)
 
 
-def mount_setattr(fd: int, mount_attr: bytes) -> None:
-    """mount_setattr(2) on the one mount that `fd` is the root of."""
-    _call("mount_setattr", fd, fd, b"", AT_EMPTY_PATH, mount_attr, len(mount_attr))
+def mount_setattr(fd: int, mount_attr: bytes, *, recursive: bool = False) -> None:
+    """mount_setattr(2) on the mount that `fd` is the root of, and on those below it if so."""
+    flags = AT_EMPTY_PATH | (AT_RECURSIVE if recursive else 0)
+    _call("mount_setattr", fd, fd, b"", flags, mount_attr, len(mount_attr))
 
 
 def fsmount(fsname: str, options: dict[str, str]) -> int:

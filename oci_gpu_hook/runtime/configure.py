@@ -84,6 +84,8 @@ def _configure(progress: Progress, call: Call) -> None:
     # A user who stops or ends a call must leave nothing of the node's half done.
     host = HostRoot("/", remember=bool(pid))
     root = rootfs.of_process(path, rootfs.USUAL_TMPFS, process) if pid else rootfs.of_caller(path, process)
+    if pid:
+        apply.cut_off(process)
     # A bundle with an empty config.json: nothing is configured but what the words say.
     plan = decide(Bundle(folder, {}), request, allowed, host, root, id=id, process=process)
     plan = progress.plan = plan._replace(operations=tuple([it for it in plan.operations if not _is_omitted(it, call)]))

@@ -220,12 +220,17 @@ LOGS = {
     "the kernel's": ("", "../../../proc/self/comm", "the kernel's own"),
 }
 OWN = "unshare --mount --propagation slave sleep 60 & PID=$!; sleep 0.5"
+SHARED = "mount --make-rshared /; unshare --mount --propagation unchanged sleep 60 & PID=$!; sleep 0.5"
 KILL = "kill $PID"
 PIDS = {
     "dead": Row(3, "cannot be looked into", mounts="true & PID=$!; wait $PID"),
     "PID 1": Row(3, "in the host's mount namespace", mounts="PID=1"),
     "itself": Row(3, "this hook's own mount namespace", mounts="PID=$$"),
     "of another root": Row(3, NOT_THE_ROOT, mounts=f"{OWN}", path=VICTIM, after=KILL),
+    # As gVisor's, which cuts its mounts off from the host's later.
+    "whose mounts show elsewhere": Row(
+        0, mounts=SHARED, after=f"echo shown $(grep -c usr/local/nvidia /proc/self/mountinfo); {KILL}", prints="shown 0"
+    ),
     "of a user, of root's": Row(3, "cannot be looked into", mounts=OWN, prefix=USERS, after=KILL),
     "no number": Row(2, "which is not a process", mounts="PID=self"),
     "a path": Row(2, "which is not a process", mounts="PID=1/../1"),
