@@ -86,10 +86,13 @@ test-driver: ## NVIDIA's real user space, two drivers as Debian packages them (a
 	tests/driver/fetch.sh .build/driver
 	.venv/bin/python -m pytest -q tests/driver
 
-test-docker-next: ## Docker, its containerd, BuildKit and CDI as Debian's next release has them (as root, on Debian)
+test-docker-next: ## Docker as Debian's next release has it, with its containerd, BuildKit and CDI; runc and crun as unstable has them (as root, on Debian)
 	tests/docker/next.sh .build/docker-next
 	$(MAKE) --no-print-directory test-docker DOCKER_FROM=$(CURDIR)/.build/docker-next \
 		DOCKER_TESTS="$(foreach name,accept build cdi compose options,tests/docker/test_$(name).py)"
+	tests/newest.sh .build/newest
+	NEWEST=1 .venv/bin/python -m pytest -q \
+		$(foreach name,cdi cgroup_location leases main_job restart twice,tests/integration/test_$(name).py)
 
 test-hostile: ## Attack the hook, and a naive one, in real containers (as root); [HOSTILE_LOAD=1000] [HOSTILE_MATRIX=all]; installs what it needs
 	packaging/requirements.sh test

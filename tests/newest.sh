@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Puts the newest runtimes that Debian has, and CRIU, into a folder, with the libraries that they need.  They are not
-# installed: who runs one gives it the loader of that folder (`newest` in tests/integration/conftest.py).
+# installed: who runs one gives it the loader of that folder (`newest` in tests/integration/conftest.py).  Prints their
+# versions.
 #
 #   tests/newest.sh FOLDER
 #
@@ -9,7 +10,13 @@
 set -eu
 
 folder=$1
-[ ! -e "$folder/bin" ] || exit 0
+versions() {
+    loader=$(echo "$folder"/lib/ld-linux-*.so.*)
+    for program in crun runc criu; do
+        echo "$program: $("$loader" --library-path "$folder/lib" "$folder/bin/$program" --version | head -n 1)"
+    done
+}
+[ ! -e "$folder/bin" ] || { versions; exit 0; }
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 # shellcheck disable=SC2016  # apt's own words
@@ -29,3 +36,4 @@ for program in crun runc criu; do
 done
 # Last: it says that all is there.
 mv "$folder/new" "$folder/bin"
+versions

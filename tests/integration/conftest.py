@@ -13,7 +13,7 @@ from typing import Callable
 import pytest
 
 from tests.integration import roots
-from tests.integration.engines import NODE, REPOSITORY, Bundle, Installed
+from tests.integration.engines import NODE, REPOSITORY, RUNTIMES_FROM, Bundle, Installed
 
 Maker = Callable[[str], Bundle]
 
@@ -34,6 +34,13 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
         ["make", "--silent", "-C", str(REPOSITORY), "install", f"DESTDIR={tree}"], check=True, stdout=subprocess.DEVNULL
     )
     return Installed(tree)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _newest_runtimes(request: pytest.FixtureRequest) -> None:
+    """With NEWEST in the environment: all tests with the newest runtimes in the place of this machine's."""
+    if os.environ.get("NEWEST"):
+        os.environ[RUNTIMES_FROM] = str(request.getfixturevalue("newest"))
 
 
 @pytest.fixture(scope="session")

@@ -26,6 +26,8 @@ PROCDRIVER = {
 }
 # In seconds: far above what anything takes on a machine that is busy with other things.
 HANGS = 1800
+# Names a folder whose runc and crun come before this machine's, see `newest` in conftest.py.
+RUNTIMES_FROM = "OCI_GPU_HOOK_RUNTIMES"
 RUNTIMES = [("runc", "v1"), ("runc", "v2"), ("crun", "v1"), ("crun", "v2")]
 
 
@@ -179,7 +181,8 @@ def on_node(
         install = f"cp -a {tree}/usr/. /usr/ && mkdir -p /run/oci-gpu-hook\n"
     if settings:
         install += f"printf %s {shlex.quote(settings)} >/etc/oci-gpu-hook.conf\n"
-    environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}
+    path = ":".join([*[os.environ[it] for it in (RUNTIMES_FROM,) if it in os.environ], "/usr/sbin:/usr/bin:/sbin:/bin"])
+    environment = {"PATH": path, "HOME": "/root", "LANG": "C.UTF-8"}
     done = subprocess.run(
         [*line, "--", "/bin/sh", "-eu", "-c", install + script],
         check=False,

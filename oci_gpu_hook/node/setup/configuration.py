@@ -242,7 +242,7 @@ def podman(root: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
         # If one of the folders is missing, podman starts no hook at all, and only warns.
         there = [folder for folder in folders if root.stat(folder) is not None and folder != asked.hooks]
         engine["hooks_dir"] = [*there, asked.hooks]
-        if file.is_users:
+        if file.is_users and not file.text:
             told.append(f"podman build reads no such file: type podman build --hooks-dir {asked.hooks}")
     # In front of crun, which takes the GPU away at an update.
     runtime = str({key: value for _, values in files for key, value in values.items()}.get("engine.runtime", ""))
