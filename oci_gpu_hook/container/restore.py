@@ -91,4 +91,7 @@ def _nodes(archive: bytes) -> set[Number]:
 
 
 def _octal(field: bytes) -> int:
-    return int(field.rstrip(b"\0 ") or b"0", 8)
+    digits = field.rstrip(b"\0 ") or b"0"
+    if not digits.isdigit():
+        raise ValueError("no number")
+    return int(digits, 8)
