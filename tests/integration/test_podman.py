@@ -9,12 +9,21 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.integration import roots
-from tests.integration.engines import PROCDRIVER, Installed, on_node, podman, remove_podmans_parents, run_podman
+from tests.integration.engines import (
+    PODMAN_RUN,
+    PROCDRIVER,
+    Installed,
+    on_node,
+    podman,
+    remove_podmans_parents,
+    run_podman,
+)
 from tests.integration.inside import node
 from tests.integration.test_cdi import GENERATE, MINORS
 
@@ -175,6 +184,35 @@ def test_a_rootless_container_needs_no_option_once_podman_is_configured(
     assert served not in parts["before"] and served not in parts["removed"], done.out
     assert parts["user"] == f"{served}nothing to do in {place}\nremoved {place}\n", done.out
     assert parts["root"] == served, done.out
+
+
+def test_our_runtime_stands_in_front_once_podman_is_configured(
+    installed: Installed, patterns: dict[str, Path], tmp_path: Path
+) -> None:
+    """With the real runtime that it says, and one hook: ours is in hooks.d, too."""
+    shutil.copytree(patterns["busybox"], tmp_path / "root", symlinks=True)
+    line = re.sub("--runtime crun ", "", podman('"$@"', runtime="crun", folder=tmp_path))
+    script = f"""
+        podman() {{ command {line}; }}
+        mkdir -p /etc/containers/oci/hooks.d
+        oci-gpu-hook configure podman --set-as-default 2>/run/said
+        grep -o 'runtime = .*' /run/said >/etc/oci-gpu-hook.conf
+        podman {PODMAN_RUN} --detach --name front --log-driver=k8s-file --env NVIDIA_VISIBLE_DEVICES=1 \
+            --rootfs {tmp_path}/root sleep 1000 </dev/null >/dev/null
+        cat /etc/oci-gpu-hook.conf
+        podman inspect --format '{{{{.OCIRuntime}}}}' front
+        podman exec front nvidia-smi -L
+        ls /run/crun
+        podman rm --force --time 0 front >/dev/null
+    """
+    try:
+        done = on_node(installed, script)
+    finally:
+        remove_podmans_parents()
+    assert done.code == 0, done.out + done.err
+    _, setting, runtime, gpu, _ = done.out.splitlines()
+    assert (setting, runtime) == ("runtime = /usr/bin/crun", "oci-gpu-runtime")
+    assert gpu.startswith("GPU 0: ")
 
 
 def test_a_rootless_build_needs_the_option(installed: Installed, tmp_path: Path, driver: Path) -> None:
