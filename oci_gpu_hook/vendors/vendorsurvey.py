@@ -130,16 +130,10 @@ class Survey:
             self._see_down(folder)
         found, is_there = [], False
         for path in paths:
-            source, status = self._root.source(path), self._root.stat(path)
-            if status is None:
+            if self._root.stat(path) is None:
                 continue
             is_there = True
-            # A link of root's own may lead to what no vendor's file may name.
-            fault = (
-                (source[1] if source else "")
-                or contents.fault(path, status, self._root.roots)
-                or allowed.host_path(self._root.real(path))
-            )
+            fault = self._fault(path)
             if fault:
                 self._leave_out(path, fault)
             else:
@@ -151,6 +145,12 @@ class Survey:
         elif not is_there:
             self._absent[item.path] = None
         return found
+
+    def _fault(self, path: str) -> str:
+        """Why what is there cannot be given: a link of root's own may lead to what no vendor's file may name."""
+        source, status = self._root.source(path), self._root.stat(path)
+        fault = (source[1] if source else "") or contents.fault(path, status, self._root.roots)
+        return fault or allowed.host_path(self._root.real(path))
 
     def _names(self, folder: str) -> list[str]:
         """The names in a folder: in /usr/lib64 there are thousands, and only the folder's time is compared later."""
@@ -238,11 +238,15 @@ class Survey:
         waiting += [(it.path, it.capabilities[0]) for it in self._files.values() if not it.folder]
         known = {name for it in self._libraries.values() for name in (*it.names, it.soname)}
         most = len(known) + _MOST_NEEDED
-        while waiting and len(known) < most:
+        while waiting:
             path, group = waiting.pop()
             for name in elf.needs_of(self._root, path):
                 if name in known or name.startswith(_BASE) or not name.isprintable():
                     continue
+                if len(known) == most:
+                    what = f"more than {_MOST_NEEDED} libraries of the host's are needed, and the rest is left out"
+                    self._faults[f"{self._vendor.file}: {what}"] = None
+                    return
                 known.add(name)
                 place = self._place_of(name, path.rpartition("/")[0])
                 if not place:
@@ -252,7 +256,10 @@ class Survey:
                     waiting.append((self._root.real(it), group))
 
     def _place_of(self, name: str, beside: str) -> str:
-        """Where the host's loader finds a library that a file in the folder `beside` needs; "" for nowhere."""
+        """Where the host's loader finds a library that a file in the folder `beside` needs; "" for nowhere.
+
+        What cannot be given is not opened, as it may be a device, and hides nothing that can; it is told if it is all.
+        """
         self._see(proc.LD_SO_CACHE)
         try:
             cached = ldcache.paths_of(self._root.read(proc.LD_SO_CACHE) or b"", (name.encode(),))
@@ -261,11 +268,13 @@ class Survey:
         # What lies there is for some processors, and has a twin for all.
         plain = [path.decode(errors="replace") for path in cached if b"/glibc-hwcaps/" not in path]
         # A vendor's own folder is named in its libraries.
-        for path in (f"{beside}/{name}", *plain):
+        there = [path for path in (f"{beside}/{name}", *plain) if self._root.stat(path)]
+        given = [path for path in there if not self._fault(path)]
+        for path in given:
             found = elf.identity_of(self._root, path)
             if found and ldcache.FLAGS.get((found.machine, found.bits)) == self._flags:
                 return path
-        return ""
+        return "" if given else next(iter(there), "")
 
     def _is_within(self, target: str, source: str, mounted: dict[str, str]) -> bool:
         """Whether `source` is at `target` anyway, as a folder above that is mounted holds it there."""

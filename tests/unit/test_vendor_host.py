@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from oci_gpu_hook.driver import elf
 from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
@@ -243,11 +244,37 @@ def test_what_is_needed_and_others_could_have_made_is_left_out(tree: Path) -> No
     assert seen.needed == () and "/srv/lib/libx.so.1 is left out" in seen.faults[0]
 
 
-def test_what_needs_very_many_ends(tree: Path) -> None:
+def test_a_users_library_is_not_opened_and_hides_none_of_roots(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant_needing(tree, "/opt/acme/libacme.so.1", "libx.so.1", "libhome.so.1")
+    theirs = ("/opt/user/libx.so.1", "/home/user/libx.so.1", "/srv/lib/libhome.so.1")
+    for path in (*theirs, "/usr/lib64/libx.so.1", "/usr/lib64/libhome.so.1"):
+        plant_needing(tree, path)
+    os.chown(tree / "opt/user", 1000, 1000)
+    # It may lead to any device.
+    (tree / "opt/user/libx.so.1").unlink()
+    (tree / "opt/user/libx.so.1").symlink_to("/dev/watchdog")
+    plant(tree, "/dev/watchdog", "")
+    plant_cached(tree, *theirs, "/usr/lib64/libx.so.1", "/usr/lib64/libhome.so.1")
+    opened: list[str] = []
+    identity_of = elf.identity_of
+
+    def noted(root: HostRoot, path: str) -> object:
+        opened.append(path)
+        return identity_of(root, path)
+
+    monkeypatch.setattr(elf, "identity_of", noted)
+    seen = found(tree, vendor("/opt/acme/libacme.so.1"))
+    assert {it.path for it in seen.needed} == {"/usr/lib64/libx.so.1", "/usr/lib64/libhome.so.1"}
+    assert seen.faults == () and not {*theirs} & {*opened}
+
+
+def test_what_needs_very_many_ends_with_a_sentence(tree: Path) -> None:
     names = [f"lib{number}.so" for number in range(400)]
     for name, following in zip(names, names[1:]):
         plant_needing(tree, f"/opt/acme/{name}", following)
-    assert len(found(tree, vendor(f"/opt/acme/{names[0]}")).needed) == 256
+    seen = found(tree, vendor(f"/opt/acme/{names[0]}"))
+    assert len(seen.needed) == 256
+    assert seen.faults == (f"{FILE}: more than 256 libraries of the host's are needed, and the rest is left out",)
 
 
 # The saved inventory.
