@@ -111,7 +111,8 @@ def with_lxc(text: str, lines: list[str]) -> str:
     """A configuration with these lines in the place of those that were made before; at its end if it has none."""
     kept: list[str] = []
     place, is_ours = -1, False
-    for line in text.splitlines():
+    # Not splitlines(): what follows another sign that it knows would leave its comment.
+    for line in text.removesuffix("\n").split("\n") if text else ():
         is_hook = line.startswith("lxc.hook.mount") and "nvidia-container-cli" in line
         # A rule that somebody else has put there ends in rwm, as in LXC's own files.
         is_ours = is_hook or (is_ours and line.startswith("lxc.cgroup") and line.endswith(" rw"))

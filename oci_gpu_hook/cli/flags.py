@@ -162,6 +162,8 @@ def lxc(named: _Named, file: str | None) -> None:
         click.echo("\n".join(lines))
     else:
         found = enginefile.read_settings_file(named.root, os.path.abspath(file))
+        if found.status is None:
+            raise UsageError(f"{quoted(file)} is not there", "name the configuration of a container that was made")
         enginefile.write(named.root, found, flaglines.with_lxc(found.text, lines))
         click.echo(f"wrote {quoted(file)}: a hook and {len(lines) - 1} rules, from the container's next start on")
     if named.settings(State(caller=CONTAINER_CLI)).gpu_holders:

@@ -131,6 +131,35 @@ def test_any_is_for_ways_by_which_the_hook_chooses(program: Program, tree: Path)
         assert f"--way {way} needs the names of GPUs" in said
 
 
+# LXC.
+
+
+def test_lines_of_lxc_are_exchanged_for_new_ones() -> None:
+    """All else of a configuration stays, in its order."""
+    hook = "lxc.hook.mount = /bin/sh -c 'exec nvidia-container-cli {}'"
+    new = [hook.format("new"), "lxc.cgroup2.devices.allow = c 195:0 rw"]
+    theirs = ["lxc.cgroup2.devices.allow = c 195:7 rw", "lxc.hook.mount = /usr/bin/other"]
+    # LXC's lines end in a newline alone: behind any other sign a comment goes on.
+    odd = "# \x0clxc.apparmor.profile = unconfined\u2028lxc.cap.drop =\r"
+    fuse, end = "lxc.cgroup2.devices.allow = c 10:229 rwm", "lxc.uts.name = one"
+    old = [hook.format("old"), "lxc.cgroup.devices.allow = c 1:2 rw", "lxc.cgroup2.devices.allow = c 3:4 rw"]
+    for before, after in (
+        ([], new),
+        ([end], [end, *new]),
+        ([odd, "", end], [odd, "", end, *new]),
+        ([*theirs, *old, fuse, *theirs, end], [*theirs, *new, fuse, *theirs, end]),
+        ([*old, end, *old], [end, *new]),
+    ):
+        text = flaglines.with_lxc("".join([f"{line}\n" for line in before]), new)
+        assert text == "".join([f"{line}\n" for line in after])
+        assert flaglines.with_lxc(text, new) == text, "once more changes nothing"
+
+
+def test_a_configuration_that_is_not_there_is_not_made(program: Program, tree: Path) -> None:
+    said = program.mistake(2, *command(tree, "lxc", "--write", "/var/lib/lxc/typo/config", 0))
+    assert "config' is not there" in said and not (tree / "var/lib/lxc").exists()
+
+
 # systemd-nspawn.
 
 
