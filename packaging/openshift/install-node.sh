@@ -199,14 +199,17 @@ switch_version() {
 # An earlier payload's files are removed: a vendor's flag may be another file's now.
 install_shared() {
     remove_shared
+    list_of_files=$(on_node $library)/installed-files
     for folder in $shared; do
         for file in "$payload$prefix/$folder"/*; do
-            [ -e "$file" ] || continue
-            write 0644 "$at/$folder/${file##*/}" <"$file"
-            label "$real/$folder/${file##*/}"
-            echo "$folder/${file##*/}"
+            [ ! -e "$file" ] || echo "$folder/${file##*/}"
         done
-    done | write 0644 "$(on_node $library)/installed-files"
+    done | write 0644 "$list_of_files"
+    # Not in the pipe, which hides what fails in it.
+    while read -r name; do
+        write 0644 "$at/$name" <"$payload$prefix/$name"
+        label "$real/$name"
+    done <"$list_of_files"
 }
 
 remove_shared() {

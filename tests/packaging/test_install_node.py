@@ -329,6 +329,13 @@ def test_a_full_disk_leaves_the_version_that_works(served: Node, newer: Path) ->
     assert found == [old, old, "installed-files", "installed-folders"]
 
 
+def test_a_file_that_cannot_be_written_is_no_installation(node: Node) -> None:
+    for folder in ("share/oci-gpu-hook/vendors", "lib/udev/rules.d"):
+        place = f"'{node.root}/{LOCAL}/{folder}'"
+        assert "Read-only" in node.refuses("install", f"mkdir -p {place}", f"mount -t tmpfs -o ro none {place}")
+        assert not (node.root / REGISTRATION).exists() and not (node.root / LIBRARY).exists()
+
+
 @pytest.mark.parametrize("over", ["node", "served"], ids=["nothing", "another version"])
 def test_a_version_that_does_not_start_is_not_registered(
     request: pytest.FixtureRequest, newer: Path, over: str
