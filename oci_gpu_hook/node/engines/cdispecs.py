@@ -165,8 +165,10 @@ def objects(items: object) -> list[dict[str, Any]]:
 
 def origin_of(document: dict[str, Any]) -> SpecOrigin:
     found = edits(document)
-    hooks, variables = objects(found.get("hooks")), found.get("env")
-    words = hooks[0].get("args") if len(hooks) == 1 else None
+    hooks, variables = found.get("hooks"), found.get("env")
+    # One in all, whatever the others are: `doctor` takes it by that.
+    hook = objects(hooks)[0] if isinstance(hooks, list) and [*map(type, hooks)] == [dict] else {}
+    words = hook.get("args")
     options: dict[str, str] = {}
     if isinstance(words, list) and words[:1] == [PROGRAM]:
         texts = [_word(word) for word in words]
@@ -175,7 +177,7 @@ def origin_of(document: dict[str, Any]) -> SpecOrigin:
     capabilities, vendor, config, means = [
         options.get(name, "") for name in ("--cdi", "--cdi-vendor", "--config", "--cdi-means")
     ]
-    path = _word(hooks[0].get("path")) if options else ""
+    path = _word(hook.get("path")) if options else ""
     return SpecOrigin(capabilities, vendor, config, means, path, kind if mark == MARK else "")
 
 
