@@ -55,11 +55,13 @@ _HOST_DRIVERS = (
     # Disks and their controllers, memory, firmware.
     *("aac", "bcache", "bsg", "cciss", "dasd", "fct", "fio", "megadev", "megaraid", "nvme", "pktcdvd", "rpmb", "twa"),
     *("twe", "twl", "ubi", "ublk", "vduse", "zfs", "crash", "cxl", "dax", "dimmctl", "ndctl", "userfaultfd"),
-    *("acpi_", "efi_", "gpiochip", "hpilo", "ipmi", "isst_", "megarac", "mei", "sev", "tpm"),
+    *("acpi_", "efi_", "gpiochip", "hpilo", "ipmi", "isst_", "megarac", "mei", "sev", "tpm", "vtpmx"),
     # Consoles, and what reaches any device: VFIO and UIO give whole PCI devices, and UIO their DMA to all memory.
     *("aux", "firewire", "fwctl", "hidraw", "rtc", "switchtec", "tty", "usb", "watchdog"),
     *("iommu", "mshv", "nitro_enclaves", "tee", "uio", "vbox", "vfio", "vhost", "virtio-ports", "vmci", "vmmon"),
-    *("vmnet", "xen"),
+    *("vmbus", "vmnet", "xen"),
+    # A PCI vendor alone means the clock of its network card as well; and guests have taps of one.
+    *("ipvtap", "macvtap", "ptp"),
 )
 # Paths that need no driver, PCI vendor or property beside them: oci-decorator's files have no other.
 _KNOWN_NODES = ("nvidia*", "onload*", "sfc_*", "kfd", "accel/*", "dri/*", "infiniband/*")

@@ -59,6 +59,7 @@ DYNAMIC = """
 ttyprintk hidraw usbmon firewire bsg nvme nvme-generic rpmb ubi0 megaraid_sas_ioctl ublk-control vduse aac twl zfs
 watchdog rtc tpm tpm_vtpm ipmidev mei uio vfio vhost-vdpa iommu dax ndctl cxl gpiochip isst_interface sev efi_test
 dasd_eer acpi_thermal_rel userfaultfd aux switchtec fwctl virtio-portsdev nitro_enclaves tee vmci xen/evtchn
+macvtap ipvtap ptp vmbus/hv_kvp vtpmx
 """
 
 
