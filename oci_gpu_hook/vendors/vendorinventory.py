@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     See = Callable[[str], object]
 
 # See `inventory.HEADING`.
-HEADING = b"oci-gpu-hook vendors 2d3e3cfe\n"
+HEADING = b"oci-gpu-hook vendors c04fbe4e\n"
 PREFIX = "vendor."
 
 LARGEST_FILE = 1 << 20

@@ -234,6 +234,11 @@ class Survey:
 
     def _add_needed(self) -> None:
         """Add what the libraries and the programs need of the host's, and what these need in turn."""
+        self._see(proc.LD_SO_CACHE)
+        try:
+            table = ldcache.parse_cache(self._root.read(proc.LD_SO_CACHE) or b"")
+        except ldcache.MalformedCache:
+            table = ldcache.Table(b"", 0, b"", [], ())
         waiting = [(it.path, it.capabilities[0]) for it in self._libraries.values()]
         waiting += [(it.path, it.capabilities[0]) for it in self._files.values() if not it.folder]
         known = {name for it in self._libraries.values() for name in (*it.names, it.soname)}
@@ -248,23 +253,20 @@ class Survey:
                     self._faults[f"{self._vendor.file}: {what}"] = None
                     return
                 known.add(name)
-                place = self._place_of(name, path.rpartition("/")[0])
+                place = self._place_of(name, path.rpartition("/")[0], table)
                 if not place:
                     self._faults[f"the host's {path} needs {name}, which the host does not have"] = None
                 for it in self._existing(Item(place), "") if place else ():
                     self._add_library(Group(group), Item(it), it)
                     waiting.append((self._root.real(it), group))
 
-    def _place_of(self, name: str, beside: str) -> str:
+    def _place_of(self, name: str, beside: str, table: ldcache.Table) -> str:
         """Where the host's loader finds a library that a file in the folder `beside` needs; "" for nowhere.
 
         What cannot be given is not opened, as it may be a device, and hides nothing that can; it is told if it is all.
         """
-        self._see(proc.LD_SO_CACHE)
-        try:
-            cached = ldcache.paths_of(self._root.read(proc.LD_SO_CACHE) or b"", (name.encode(),))
-        except ldcache.MalformedCache:
-            cached = []
+        wanted = name.encode()
+        cached = [table.path(row) for row, called in enumerate(table.names) if called == wanted]
         # What lies there is for some processors, and has a twin for all.
         plain = [path.decode(errors="replace") for path in cached if b"/glibc-hwcaps/" not in path]
         # A vendor's own folder is named in its libraries.
