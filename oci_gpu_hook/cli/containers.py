@@ -47,8 +47,9 @@ def containers(watch: float | None, form: str, config: str | None, root: HostRoo
     """Show which running container holds which GPU, and which GPUs are free; other vendors' devices as well.
 
     It is read from the containers themselves, their device nodes, mounts and cgroups: no engine is asked, nothing is
-    remembered, and no GPU is opened.  A container holds a GPU whose node it has and may open, no matter who gave it.
-    One that may open no node to compute or draw by, as a device plugin, only watches it.
+    remembered, and no GPU is opened.  A container holds a GPU that it may open, if it has the node or if its device
+    cgroup was written for that GPU, no matter who gave it.  One that may open no node to compute or draw by, such as a
+    device plugin, only watches it.
     With --watch it shows also how busy each GPU was at the last run of oci-gpu-hook-gpu-metrics.timer; ^C ends it.
     """
     settings = read_settings(config, None, root.path.rstrip("/"))
