@@ -50,7 +50,7 @@ try() {
 
 # Finds the real path of /usr/local: image-based systems have a link there, which would lead out of $host.
 find_local() {
-    [ -d "$host/usr" ] || fail "${host:-/} is no node's root: mount the node's / there"
+    [ -d "$host/usr" ] || fail "${host:-/} is not a node's root: mount the node's / there"
     real=$(inside readlink -f $prefix) || fail "the node's $prefix leads nowhere: make that folder on the node"
     at=$host$real
 }

@@ -377,7 +377,7 @@ def test_what_is_no_node_to_install_on_is_said(node: Node, tmp_path: Path) -> No
     hidden = f"mount --bind /dev/null '{node.root}/usr/bin/python3'"
     assert "no Python 3.9 or later" in node.refuses("install", hidden)
     (tmp_path / "empty").mkdir()
-    assert "is no node's root" in node.refuses("install", HOST=str(tmp_path / "empty"))
+    assert "is not a node's root" in node.refuses("install", HOST=str(tmp_path / "empty"))
     words = "knows run, install, remove and ready only, not 'upgrade'"
     assert words in node.refuses("upgrade")
     assert node.tree() == before
