@@ -6,7 +6,7 @@
 #   in-use.sh RUNTIME
 #
 # A removal asks it first: an engine that names a runtime which is not there starts no container, and of containers that run
-# by one nobody can enter or stop any.  Only what is root's is looked at.  What it lacks to look with counts as not there.
+# by one none can be entered or stopped.  Only what is root's is looked at.  What it lacks to look with counts as not there.
 set -u
 
 runtime=$1
@@ -58,6 +58,6 @@ for folder in /run/containerd /run/docker/containerd/daemon /run/k3s/containerd;
         fi
     done
 done
-[ -z "$running" ] || say "containers run by $runtime, and without it nobody can enter or stop them:$running" \
+[ -z "$running" ] || say "containers run by $runtime, and without it they cannot be entered or stopped:$running" \
     "(stop them, or start them again once their engine names runc)"
 exit $found

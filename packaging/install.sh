@@ -172,7 +172,7 @@ install_library() {
 }
 
 # unchecked-hash: image-based systems (OSTree, so OpenShift's own) give all files the same time. A cache that is checked
-# by time would never be valid there, and every container start would compile the package again. Nobody edits an installed
+# by time would never be valid there, and every container start would compile the package again. No user edits an installed
 # file in place, and each installation compiles what it installs.
 compile_library() {
     "$python" -IS -m compileall -q -d "$library/oci_gpu_hook" --invalidation-mode unchecked-hash \

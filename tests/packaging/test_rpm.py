@@ -243,12 +243,12 @@ IN_USE = {
     "a container": (
         f"run/containerd/io.containerd.runtime.v2.task/k8s.io/{'c0ffee' * 10}/runtime",
         RUNTIME,
-        "nobody can enter or stop them: c0ffeec0ffee (stop them",
+        "they cannot be entered or stopped: c0ffeec0ffee (stop them",
     ),
     "a container of Docker's": (
         "run/docker/containerd/daemon/io.containerd.runtime.v2.task/moby/id/options.json",
         f'{{"binary_name":"{RUNTIME}"}}',
-        "nobody can enter or stop them: id (stop them",
+        "they cannot be entered or stopped: id (stop them",
     ),
 }
 NOT_IN_USE = {
