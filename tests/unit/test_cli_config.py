@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``config``: the settings in force and where each comes from, and NVIDIA's in ours."""
+"""``config``: the settings in force and where each comes from."""
 
 from __future__ import annotations
 
