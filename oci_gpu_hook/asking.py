@@ -73,7 +73,7 @@ def options(words: Iterable[str]) -> Options:
 def _meaning(item: str) -> tuple[str, str]:
     name, _, meaning = item.partition("=")
     if not name or not meaning:
-        raise UsageError(f"--cdi-means has {item!r}, which is no node and whose it is", _WRITE_AGAIN)
+        raise UsageError(f"--cdi-means has {item!r}, which is not a node and whose it is", _WRITE_AGAIN)
     return f"/dev/{name}", meaning
 
 

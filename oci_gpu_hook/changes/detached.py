@@ -29,7 +29,7 @@ def attributes(options: tuple[str, ...]) -> bytes:
 
 def new_tmpfs(label: str, folders: tuple[str, ...], files: list[File]) -> int:
     """A detached tmpfs of mode 0555 with these in it; all of it bears `label`, "" leaves that to the policy."""
-    # As runtimes label a container's tmpfs (mount(8), "context="): nobody can change that label later.
+    # As runtimes label a container's tmpfs (mount(8), "context="): that label cannot be changed later.
     options = {"source": "oci-gpu-hook", "mode": "0555", **({"context": label} if label else {})}
     tree = syscalls.fsmount("tmpfs", options)
     for folder in folders:

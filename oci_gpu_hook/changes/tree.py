@@ -219,8 +219,8 @@ class Tree:
         stat do not wake a GPU, as open would.
         """
         folder, _, name = path.rpartition("/")
-        # The mode is mknod's, not chmod's: chmod follows links, and whoever shares the root could put a link to a file
-        # of the host in the node's place.
+        # The mode is mknod's, not chmod's: chmod follows links, and another container of this root could put a link to
+        # a file of the host in the node's place.
         try:
             parent = self.own_folder(folder)
             posix.mknod(name, S_IFCHR | mode, posix.makedev(major, minor), dir_fd=parent)
@@ -280,7 +280,7 @@ class Tree:
             return False
 
     def rewrite(self, path: str, data: bytes, before: bytes | None) -> None:
-        """Write the image's own file at `path` anew, or make it; before: its content, None if there is none.
+        """Write the image's own file at `path` again, or make it; before: its content, None if there is none.
 
         TargetError where nothing is made, in a root that may be another container's too, and if something else has its
         name.
@@ -413,7 +413,7 @@ class Tree:
         return posix.open(name, _NAMED, dir_fd=parent)
 
     def _remove_folder(self, name: str, parent: int, path: str) -> None:
-        """Take back a folder that was made here: whoever needs it again makes it again."""
+        """Take back a folder that was made here: what needs it later makes it again."""
         posix.rmdir(name, dir_fd=parent)
         gone = self._own_folders.get(path)
         for known in (self._folders, self._own_folders):

@@ -126,7 +126,7 @@ def generate(
 def remove(files: tuple[str, ...]) -> None:
     """Remove CDI specs that 'generate' has written: these files, else all where an installed engine looks for specs.
 
-    Without the hook that they start, a container by their devices does not start: so it goes before the hook does.
+    Without the hook, a container that asks for their devices does not start: remove them before the hook.
     """
     root = HostRoot()
     for path in files or [spec.path for spec in cdispecs.specs(root, _folders_of_engines(root)) if spec.is_ours]:

@@ -47,12 +47,12 @@ def configure(
     """Name our runtime, or our hook's folder, in an engine's settings.
 
     docker gets the runtime in /etc/docker/daemon.json, where all else stays as it is.  The others get a file of ours,
-    99-oci-gpu-hook: containerd the runtime, for pods; crio the folder, unless CRI-O looks there by itself, and with
-    --name a runtime; podman the folder, as by its --hooks-dir, for rootless podman too, and with --set-as-default the
-    runtime, behind which crun's containers keep their GPUs through 'podman update'.
+    99-oci-gpu-hook: containerd the runtime, for pods (in k3s and RKE2 by their template); crio the folder, unless CRI-O
+    looks there by itself, and with --name a runtime; podman the folder, as by its --hooks-dir, for rootless podman too,
+    and with --set-as-default the runtime, behind which crun's containers keep their GPUs through 'podman update'.
 
-    What others have written stays.  On a terminal the difference is shown.  No engine is restarted, but what must be is
-    said.  --remove takes our runtime from daemon.json by every name, or by --name alone.
+    What others have written stays.  On a terminal the difference is shown.  No engine is restarted: the command says
+    which must be.  --remove takes our runtime from daemon.json by every name, or by --name alone.
     """
     path, users, added, known = _ENGINES[engine]
     given = {"--name": name is not None, "--set-as-default": default, "--cdi": cdi, "--user": user}

@@ -32,9 +32,9 @@ _LAST = "features"
 def features(write: bool, remove: bool, config: str | None, root: HostRoot) -> None:
     """Show what this node offers containers, as Node Feature Discovery's local source reads it.
 
-    As feature.node.kubernetes.io/oci-gpu-hook... the hook's version, the SELinux mode that is served, GPUs that are not
-    healthy, and the last validation.  Other vendors' devices have labels below the domains of their kinds, such as
-    amd.com/oci-gpu-hook.gpu.count.  What a GPU is, and its driver, NVIDIA's GPU Feature Discovery tells.
+    Labels feature.node.kubernetes.io/oci-gpu-hook... are the hook's version, the SELinux mode that is served, GPUs that
+    are not healthy, and the last validation.  Other vendors' devices have labels below the domains of their kinds, such
+    as amd.com/oci-gpu-hook.gpu.count.  NVIDIA's GPU Feature Discovery labels models and driver.
     """
     settings = read_settings(config, None)
     if write and remove:

@@ -147,7 +147,7 @@ def podman(named: _Named, way: str | None) -> None:
 
 
 @flags.command()
-@click.option("--write", "file", metavar="FILE", help="Put them into a container's configuration, for those it has.")
+@click.option("--write", "file", metavar="FILE", help="Write them into this configuration, in place of those it has.")
 @_gpus
 def lxc(named: _Named, file: str | None) -> None:
     """Lines of a container's configuration for LXC, privileged or not.
@@ -179,7 +179,7 @@ def nspawn(named: _Named, directory: str, way: str) -> None:
     """Words of systemd-nspawn, or its files, for a container with GPUs.
 
     GPU is an index, a UUID or a MIG device, and 'all' if none is named.  Print them again after each update of the
-    driver.  What cannot be said so is told on standard error.
+    driver.  What they cannot express is printed on standard error.
     """
     plan = named.plan(named.request(), os.path.abspath(directory))
     lines, unsaid = flaglines.nspawn(plan, is_file=way == "file")

@@ -79,8 +79,8 @@ def refresh(nvml_timeout: float, form: str, config: str | None, root: HostRoot) 
     """Survey the host, ask NVML what only it knows, and save the result for the hooks.
 
     A hook without a saved inventory that is still true surveys the host itself: the result is correct, but that takes
-    longer, and NVML is not asked.  The same is done for each vendor's file; one that is wrong is told, and keeps none
-    from being saved.
+    longer, and NVML is not asked.  The same is done for each vendor's file; a wrong one is named, and the
+    others are saved all the same.
     """
     root.remember = True
     driver_root = read_settings(config, None).driver_root

@@ -38,8 +38,8 @@ def log(since: str | None, container: str | None, pod: str | None, failed: bool,
     """Show the records of starts: what each container asked for and got, and how long it took.
 
     Each start of a container with a request leaves one record in the journal, which 'journalctl -o json' and
-    'journalctl OCI_GPU_HOOK_CONTAINER=ID' show as well.  Anybody may write to the journal: only root's entries count,
-    and for another user his own.
+    'journalctl OCI_GPU_HOOK_CONTAINER=ID' show as well.  Any user may write to the journal: only root's entries
+    count, and for another user that user's own.
     """
     records, is_whole = _records(since)
     found = [

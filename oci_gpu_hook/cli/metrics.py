@@ -121,7 +121,7 @@ def _held(root: HostRoot, driver_root: str, found: DriverInventory) -> tuple[gpu
     for holder in [it for it in holders.holders(divided, seen.containers).holding if it.is_certain]:
         running = holder.container.running
         called = running.called
-        # A user's container has the id that he likes: it may be that of another team's.
+        # A user can give a container any id: it may be that of another team's.
         id = "" if running.of_user else running.id
         who = (id, called.name, called.pod, called.namespace)
         for share in holder.held:

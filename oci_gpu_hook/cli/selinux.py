@@ -100,7 +100,7 @@ def install(root: HostRoot) -> None:
     They are installed at priority 200, in one transaction: both or none.  A module of the same name that you installed
     by hand (priority 400) stays and is the one in force.  Only files that the modules name are relabelled, never a
     container's.  The boolean oci_gpu_hook_use_cgroup_v1 is turned on if this host has cgroup v1, and off if it has v2.
-    With --host-root nothing is loaded, labelled or turned.
+    With --host-root nothing is loaded, labelled or turned on or off.
     """
     files = [f"{policy_folder()}/{name}.cil" for name in libselinux.MODULES]
     missing = [file for file in files if not os.path.exists(file)]

@@ -57,8 +57,8 @@ def resources(
     GPU-UUID-0 and so on; a MIG device is a share already, and is named once.  A task gets a whole name in
     DOCKER_RESOURCE_NAME, and so can tell which share it is.
 
-    FILE is /etc/docker/daemon.json unless another is given, and all else in it stays as it is.  What else is to be
-    done is said on stderr.
+    FILE is /etc/docker/daemon.json unless another is given, and all else in it stays as it is.  What else must
+    be done is printed on stderr.
     """
     if not _NAME.fullmatch(name):
         raise UsageError(f"--name is {name!r}, which is not a resource's name", "such as GPU")

@@ -46,7 +46,7 @@ class Driver(NamedTuple):
     untrusted: tuple[str, ...] = ()
 
     def source(self, path: str) -> str:
-        """The host's path of a file in the root, without links: nobody can lead it elsewhere later."""
+        """The host's path of a file in the root, without links: no user can lead it elsewhere later."""
         return self.prefix + self.root.real(path)
 
 

@@ -29,7 +29,7 @@ BESIDE_GPUS = ("/dev/nvidia-caps/", "/dev/dri/")
 _MOST_VARIABLES = 1 << 16
 _MOST_MOUNTS = 1 << 13
 _MOST_RULES = 1 << 12
-# (uid_t)-1, which is nobody's (credentials(7)).
+# (uid_t)-1, which is the id of no user (credentials(7)).
 _INVALID_ID = (1 << 32) - 1
 _KINDS: dict[type, str] = {dict: "an object", list: "a list", str: "a string"}
 

@@ -226,7 +226,7 @@ def parse_text(text: str, name: str) -> list[Setting]:
         key, equals, value = line.partition("=")
         key, value = key.strip(), value.strip()
         if not equals:
-            raise ConfigError(f"{where}: {quoted(line)} is no 'key = value' line")
+            raise ConfigError(f"{where}: {quoted(line)} is not a 'key = value' line")
         if key not in KINDS:
             near = meant(key, KINDS)
             hint = "" if near else f"known are {', '.join(KINDS)}"

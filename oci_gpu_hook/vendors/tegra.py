@@ -104,7 +104,7 @@ def parse_csv(data: bytes, path: str) -> tuple[dict[tuple[str, str], str], list[
         place = f"{path}:{number}"
         word, _, rest = [part.strip() for part in line.partition(",")]
         if not rest:
-            sentences.append(f"{place} is left out: {quoted(line.strip())} is no 'type, path'")
+            sentences.append(f"{place} is left out: {quoted(line.strip())} is not 'type, path'")
         elif word not in _TYPES:
             sentences.append(f"{place} is left out: its type {quoted(word)} is not one of {', '.join(_TYPES)}")
         else:

@@ -128,7 +128,7 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags podman' -l config -r -F -d 
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags podman' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags podman' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags podman' -f
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags lxc' -l write -r -F -d 'Put them into a container\'s configuration, for those it has'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags lxc' -l write -r -F -d 'Write them into this configuration, in place of those it has'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags lxc' -l config -r -F -d 'The administrator\'s file'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags lxc' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags lxc' -s h -l help -d 'Show help and exit'

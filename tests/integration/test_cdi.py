@@ -199,8 +199,8 @@ STALE = "rm /dev/nvidia-uvm && mknod /dev/nvidia-uvm c 1 5\n"
 OLD_CHANNEL = "rm /dev/nvidia-caps-imex-channels/channel1; mknod /dev/nvidia-caps-imex-channels/channel1 c 1 7\n"
 CHANGED = {
     "minors": (MINORS, "0", "when the CDI spec was written"),
-    "a GPU less": (GONE, "1", "is no device now"),
-    "all, and a GPU less": (GONE, "all", "is no device now"),
+    "a GPU less": (GONE, "1", "is not a device now"),
+    "all, and a GPU less": (GONE, "all", "is not a device now"),
     "a node left over": (STALE, "0", "/dev/nvidia-uvm was made as 1:5"),
 }
 

@@ -66,7 +66,7 @@ REFUSED = {
         inventory(gpu(0, "GPU-a"), gpu(1, "GPU-c")),
         "/dev/nvidia1 is device 00000000:01:00.0/GPU-c",
     ),
-    "the GPU is gone": (inventory(gpu(0, "GPU-a")), "/dev/nvidia1 is no device now"),
+    "the GPU is gone": (inventory(gpu(0, "GPU-a")), "/dev/nvidia1 is not a device now"),
     "minors have moved": (
         inventory(gpu(0, "GPU-a", minor=1), gpu(1, "GPU-b", minor=0)),
         "/dev/nvidia1 is device 00000000:00:00.0/GPU-a now, and was device 00000000:01:00.0/GPU-b when",
@@ -90,7 +90,7 @@ def test_what_means_another_device_is_refused(case: str) -> None:
 def test_a_node_whose_number_the_runtime_looks_up_has_a_meaning_too() -> None:
     given = tuple([(path, None, None) for path, _, _ in GIVEN])
     check(THEN, THEN, given)
-    with pytest.raises(DriverError, match="/dev/nvidia1 is no device now"):
+    with pytest.raises(DriverError, match="/dev/nvidia1 is not a device now"):
         check(THEN, inventory(gpu(0, "GPU-a")), given)
 
 
@@ -115,7 +115,7 @@ def test_mig_devices_are_told_apart() -> None:
 
 
 def test_a_spec_that_says_nothing_of_a_gpus_node_is_refused() -> None:
-    with pytest.raises(DriverError, match=r"/dev/nvidia1 is device .* now, and was no device"):
+    with pytest.raises(DriverError, match=r"/dev/nvidia1 is device .* now, and was not a device"):
         meanings.check({}, meanings.of_nvidia(THEN), GIVEN, THEN.devices)
 
 
@@ -125,7 +125,7 @@ def test_other_nodes_of_the_container_are_its_own() -> None:
 
 @pytest.mark.parametrize("word", ["x", "=y", "nvidia0=", "nvidia0=a,", ","])
 def test_a_half_written_word_is_told(word: str) -> None:
-    with pytest.raises(UsageError, match="is no node and whose it is") as caught:
+    with pytest.raises(UsageError, match="is not a node and whose it is") as caught:
         options(["--cdi", "utility", "--cdi-means", word])
     assert "cdi generate" in caught.value.hint
 

@@ -146,10 +146,10 @@ def test_a_line_that_is_no_entry_is_left_out_and_said(host: Host) -> None:
     _, sentences = drivers(host, "# a comment\n\nlib\nlib,\n,\nnot-dev ,/usr/a\nLIB, /usr/b\nlib, /usr/\x1b[2J\n")
     start = f"{FOLDER}/drivers.csv"
     assert sentences == (
-        f"{start}:1 is left out: '# a comment' is no 'type, path'",
-        f"{start}:3 is left out: 'lib' is no 'type, path'",
-        f"{start}:4 is left out: 'lib,' is no 'type, path'",
-        f"{start}:5 is left out: ',' is no 'type, path'",
+        f"{start}:1 is left out: '# a comment' is not 'type, path'",
+        f"{start}:3 is left out: 'lib' is not 'type, path'",
+        f"{start}:4 is left out: 'lib,' is not 'type, path'",
+        f"{start}:5 is left out: ',' is not 'type, path'",
         f"{start}:6 is left out: its type 'not-dev' is not one of dev, lib, dir, sym",
         f"{start}:7 is left out: its type 'LIB' is not one of dev, lib, dir, sym",
         f"{start}:8 is left out: '/usr/\\x1b[2J' has characters that cannot be printed",

@@ -6,9 +6,9 @@ everything.  A container is what has another root and another mount namespace th
 no cgroup is entered.  What a container could make endless is bounded, and a container that was not looked at whole says
 so.
 
-Nodes are found by mounts, and by folders if root alone can mount anything there.  In a user namespace of his own a user
-can mount an overlay of a FUSE filesystem that never answers, by his own rights: a step there may never return.  Nodes
-that he could use there are the host's own, and its mounts say where.
+Nodes are found by mounts, and by folders if root alone can mount anything there.  In a user namespace a user can mount
+an overlay of a FUSE filesystem that never answers: a step there may never return.  Nodes that a container can use
+there are the host's own, and its mounts say where.
 """
 
 from __future__ import annotations

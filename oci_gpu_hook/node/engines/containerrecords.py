@@ -5,8 +5,8 @@ The states of runc and crun lie in their own folders, and in those that Docker a
 containers/storage for podman and CRI-O, from config.v2.json for Docker, and for containerd, which keeps its names in a
 database, from the annotations of config.json, where CRI-O and nerdctl have theirs as well.
 
-Another user writes what he likes into his own files: so root does not read them, and of root's containers only what
-root alone could have written counts.  Reads only, and starts no engine.
+Another user can write anything into files of that user's: so root does not read them, and of root's containers only
+what root alone could have written counts.  Reads only, and starts no engine.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Running(NamedTuple):
 
     @property
     def of_user(self) -> str:
-        """Whose it is, for people; "" for root's.  A user's has whatever id he likes."""
+        """Whose it is, for people; "" for root's.  A user can give a container any id."""
         return f"user {self.owner}'s" if self.owner != ROOT else ""
 
 

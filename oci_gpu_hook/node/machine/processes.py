@@ -96,7 +96,7 @@ def program(root: HostRoot, pid: int) -> str:
 def _is_hosts(root: HostRoot, pid: int, path: str) -> bool:
     """Whether a process is root's on the host itself, in no container, and its program where root put it; or ours.
 
-    A user can give a set-user-ID program another name in a folder of his (protected_hardlinks, proc_sys_fs(5)).
+    A user can give a set-user-ID program another name in a folder of that user's (protected_hardlinks, proc_sys_fs(5)).
     """
     # Real, effective, saved and filesystem user; none if it has ended (proc_pid_status(5)).
     owners = set(_numbers(_status(root, pid).get("Uid", "")))

@@ -83,7 +83,7 @@ class Mounts:
         return [way for way in ways if way in self.points]
 
     def is_local(self, path: str) -> bool:
-        """Whether every filesystem on the way to `path` answers by itself; a user waits for his own FUSE daemons."""
+        """Whether every filesystem on the way to `path` answers by itself; any user may wait for FUSE daemons."""
         way = [point for point in self.way(path) if point != "/" or not self._is_ours]
         return posix.geteuid() != 0 or _LOCAL.issuperset([self.points[point].type for point in way])
 
@@ -238,7 +238,7 @@ class Files:
     def _read(self, path: str) -> bytes | None:
         if posix.geteuid() != ROOT:
             return read_file(self._root, path)
-        # Root may have started a container in a folder of a user's, who writes there what he likes.
+        # Root may have started a container in a folder of a user's, who can write anything there.
         is_local = self._mounts.is_local(self._root.path.rstrip("/") + path)
         return read_source(self._root.fd, path, LARGEST) if is_local else None
 

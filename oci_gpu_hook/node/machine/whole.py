@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write and remove files where others read them, and where others may own the way.
 
-A node exporter's user can put a link in the place of a folder that is his.  So root writes by a descriptor of the
+A node exporter's user can put a link in the place of a folder of that user's.  So root writes by a descriptor of the
 folder, to which only root could have led; the folder itself may be another's.  A file is written whole or not at all,
 wherever the program stops.  Must not know what is written, nor which files may be replaced.
 """

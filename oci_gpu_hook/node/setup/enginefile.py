@@ -30,7 +30,7 @@ class EngineFile(NamedTuple):
     """The file as it was read.
 
     path: as it was given; real: without links, below the same root; status: None if there is no file; is_users:
-    whether a user reads and writes his own, in folders that he may have opened to others.
+    whether a user reads and writes a file of that user's, in folders that may be open to others.
     """
 
     path: str
