@@ -19,6 +19,7 @@ from oci_gpu_hook.errors import ConfigError
 from oci_gpu_hook.request import settingsfile
 from oci_gpu_hook.request.settings import Settings
 from tests import manual
+from tests.unit.manifests import judge
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -141,6 +142,17 @@ def test_the_files_for_compose_are_yaml() -> None:
         [{"capabilities": ["gpu"], "driver": "cdi", "device_ids": ["nvidia.com/gpu=2", "nvidia.com/gpu=6"]}],
     ]
     assert services[1]["runtime"] == "oci-gpu-runtime"
+
+
+def test_the_pods_that_wait_for_a_validation_are_pods() -> None:
+    """Each volume that an init container mounts is there."""
+    blocks = manual.blocks("VALIDATION")
+    assert len(blocks) == 2
+    for block in blocks:
+        spec = {**yaml.safe_load(block), "containers": [{"name": "main", "image": "IMAGE"}]}
+        judge("Pod").validate({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}, "spec": spec})
+        mounted = {it["name"] for container in spec["initContainers"] for it in container["volumeMounts"]}
+        assert mounted == {it["name"] for it in spec["volumes"]}
 
 
 def test_what_the_readme_names_is_there_and_stands_in_a_manual() -> None:
