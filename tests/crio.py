@@ -21,7 +21,7 @@ ID, SANDBOX = "c0a7" * 16, "6d1f" * 16
 
 
 def container(pod: dict[str, str], own: dict[str, str] | None) -> dict[str, str]:
-    """A container's annotations; own: None if nobody has made the map, which Go writes as null."""
+    """A container's annotations; own: None if no engine has made the map, which Go writes as null."""
     return {
         **pod,
         "io.kubernetes.cri-o.Image": "registry.example.com/cuda:12",

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A virtual machine under QEMU: its tree of Debian's packages, what its kernel starts first, and its life to power-off.
 
-Its programs speak on the serial console: a line `E2E TEXT` is for whoever waits, `E2E-TABLE ROW` is a row of the
+Its programs speak on the serial console: a line `E2E TEXT` is for those who wait, `E2E-TABLE ROW` is a row of the
 result, and `E2E-RESULT passed` or `E2E-RESULT failed ...` the end.
 Must not know what is tested, nor use KVM: where it is offered it may hang this kernel, and a test that sometimes hangs
 is none.

@@ -55,7 +55,7 @@ _FOLDERS = ("proc", "sys", "dev", "run", "tmp")
 
 
 def say(text: str) -> None:
-    """Progress, for whoever waits."""
+    """Progress, for those who wait."""
     print(f"test-aarch64: {text}", flush=True)
 
 

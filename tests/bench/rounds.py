@@ -37,7 +37,7 @@ class Sample(NamedTuple):
 
 
 def say(text: str) -> None:
-    """Progress, for whoever waits."""
+    """Progress, for those who wait."""
     print(text, file=sys.stderr, flush=True)
 
 

@@ -312,7 +312,7 @@ def start() -> int:
     except Failure as failure:
         print(f"make demo: {failure}", file=sys.stderr)
     except BrokenPipeError:
-        # Nobody reads on, as in `make demo | head`; nor may the interpreter try again at its end.
+        # No program reads on, as in `make demo | head`; nor may the interpreter try again at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return 1
 

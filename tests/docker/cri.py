@@ -4,7 +4,7 @@
     python3 tests/docker/cri.py SOCKET IMAGE [NAME=VALUE | CDI-DEVICE | OPTION]... -- LOOK
 
 The container has these variables and devices; LOOK is a shell script, whose output is printed when the pod is gone
-again.  --user: it runs as user 1000; --read-only: on a read-only root; --update: its resources are set anew, and after
+again.  --user: it runs as user 1000; --read-only: on a read-only root; --update: its resources are set again, and after
 a line "updated" it looks once more; --again: so does a second one like it, after a line "again".  No CRI client is
 packaged in Debian 12: gRPC's frames are a few bytes each, and curl speaks HTTP/2.  What the runtime says against it
 goes to stderr, and what it says of the container afterwards, with exit status 1.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPUs that the node chooses, for Docker, podman beside it, Compose and JupyterHub: nobody has what another holds."""
+"""GPUs that the node chooses, for Docker, podman, Compose and JupyterHub: no container has what another holds."""
 
 from __future__ import annotations
 

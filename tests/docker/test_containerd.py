@@ -63,7 +63,7 @@ ROWS = {
     "none": Row("none", "--update", "", "", Case("", "", [])),
     "silent": Row("", "", "", "", Case("", "", [])),
 }
-# Nobody makes a node there.  containerd 1.6 has no user namespaces for pods, and its `ctr run` drops the runtime's name
+# No node is made there.  containerd 1.6 has no user namespaces for pods, and its `ctr run` drops the runtime's name
 # in one, which `ctr tasks start` keeps.
 MAPPED = Row("3", "", "--uidmap 0:100000:65536 --gidmap 0:100000:65536", "", Case("", "", [3], mknod=False))
 

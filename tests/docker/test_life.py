@@ -19,7 +19,7 @@ ASKS = "--env NVIDIA_VISIBLE_DEVICES=1,5"
 BY_GPUS = """--gpus '"device=1,5"'"""
 GIVEN = [1, 5]
 START = f"docker run --detach --network none --name kept {ASKS} image /bin/sleep 100000 >/dev/null"
-# With crun dockerd sends a limit of 0 for the memory that nobody has named, which the kernel refuses: with ours or not.
+# With crun dockerd sends a limit of 0 for the memory that was not named, which the kernel refuses: with ours or not.
 UPDATE = "--cpus 1.5 --memory 1g --memory-swap 2g"
 FIXED = {"default-runtime": "oci-gpu-runtime", "live-restore": True}
 

@@ -50,7 +50,7 @@ def run(options: str, look: str = LOOK) -> str:
 
 @pytest.mark.parametrize("cgroup", ["v1", "v2"])
 def test_a_users_own_docker(installed: Installed, patterns: dict[str, Path], cgroup: str) -> None:
-    """Nobody in a user namespace makes nodes or has a device cgroup: the host's nodes are bound, and no others."""
+    """No user in a user namespace makes nodes or has a device cgroup: the host's nodes are bound, and no others."""
     scripts = {
         "start": START,
         "index": run("--env NVIDIA_VISIBLE_DEVICES=2"),

@@ -64,7 +64,7 @@ UNITS = {
         StandardOutput=file:{folder}/out
         StandardError=file:{folder}/err
         """,
-    # Whoever has default dependencies, as every scope, names them.
+    # Each unit with default dependencies, as every scope, names them.
     "sysinit.target": "",
     "basic.target": "",
     "shutdown.target": "",

@@ -101,7 +101,7 @@ def _told(host: Host, pid: int, id: str = ID) -> list[str]:
 
 
 def anothers_cgroup(host: Host) -> list[str]:
-    """A user to whom a cgroup was given names one in it like root's container, whose state nobody finds."""
+    """A user to whom a cgroup was given names one in it like root's container, whose state is not found."""
     own = host.contained()
     states = str(host.work / "states")
     pid = host.container(ID, "1", state=states)
@@ -138,7 +138,7 @@ def held(host: Host, pid: int) -> list[str]:
 
 
 def moved_node(host: Host, how: str) -> list[str]:
-    """A container moves its node, or makes it anew elsewhere, and goes on with its GPU."""
+    """A container moves its node, or makes it again elsewhere, and goes on with its GPU."""
     pid = host.container(f"moves-{os.getpid()}", "1")
     scripts = {
         "moved": "mkdir -p /dev/a/b && mv $NODE /dev/a/b/x",

@@ -168,7 +168,7 @@ def hard_link(host: Host) -> list[str]:
 
 
 def inner_cgroup(host: Host) -> list[str]:
-    """A container that may make cgroups calls one in its own as another container, whose state nobody finds."""
+    """A container that may make cgroups calls one in its own as another container, whose state is not found."""
     other = host.container("a" * 64, None)
     pid = host.container(ID, "1", state=str(host.work / "states"))
     top = Path(f"/sys/fs/cgroup{_cgroup(other)}")

@@ -204,7 +204,7 @@ class Host:
             os.kill(pid, signal.SIGUSR1)
 
     def end_servers(self) -> None:
-        """End the FUSE filesystems: whoever waits for one goes on."""
+        """End the FUSE filesystems: what waits for one goes on."""
         for pid in self._servers:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

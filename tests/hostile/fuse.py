@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A FUSE filesystem that never answers whoever opens its file: a server that hangs, or that means to.
+"""A FUSE filesystem that never answers a process that opens its file: a server that hangs, or that means to.
 
 It speaks to /dev/fuse itself (linux/fuse.h, protocol 7), in a thread, and knows the hook by its command line.  Must
 not: use anything of the hook's.
@@ -45,7 +45,7 @@ class Fuse:
         threading.Thread(target=self._serve, daemon=True).start()
 
     def end(self) -> None:
-        """Whoever waits for it gets an error."""
+        """A process that waits for it gets an error."""
         os.close(self._fd)
 
     def _serve(self) -> None:
@@ -62,7 +62,7 @@ class Fuse:
             try:
                 os.write(self._fd, head + answer)
             except OSError:
-                # Whoever asked has been killed.
+                # The process that asked has been killed.
                 continue
 
     def _is_hung(self, code: int, pid: int) -> bool:
@@ -74,7 +74,7 @@ class Fuse:
             return False
 
     def _answer(self, code: int, node: int, rest: bytes) -> tuple[bytes, int]:
-        # For no time: the kernel asks anew at each look.
+        # For no time: the kernel asks again at each look.
         if code == _INIT:
             return struct.pack("IIIIHHII9I", 7, 31, 1 << 16, 0, 16, 12, 1 << 16, 1, *[0] * 9), 0
         if code == _GETATTR:

@@ -13,7 +13,7 @@ from tests.hostile import linux
 from tests.hostile.attack import BAD_STATE, BOTH, SERVES, Attack
 from tests.hostile.scene import Scene
 
-# In a process namespace of its own, such as CI's, nobody sees a kernel thread: there that process is a dead one.
+# In a process namespace of its own, such as CI's, no kernel thread is seen: there that process is a dead one.
 SEES_THE_KERNEL = Path("/proc/2/comm").exists() and Path("/proc/2/comm").read_text() == "kthreadd\n"
 
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\x9b31m"
@@ -102,7 +102,7 @@ def texts(place: str, scene: Scene) -> None:
 
 
 def other_devices(scene: Scene) -> None:
-    """CVE-2024-0136: devices that nobody gave the container, by nodes of its own making."""
+    """CVE-2024-0136: devices that were not given to the container, by nodes of its own making."""
     # A node without a driver: ENXIO where the cgroup lets it be opened.
     scene.probe = "for n in 1 2 7; do mknod /dev/t$n c 195 $n; true </dev/t$n; done"
     scene.bundle.asks("GPU-00000000-0000-0000-0000-000000000000", "all")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What attacks and the look-out for them ask of the kernel and Python 3.9 lacks.
 
-Must not: use anything of the hook's; whoever looks out for its mistakes must not share them.
+Must not: use anything of the hook's; what looks for its mistakes must not share them.
 """
 
 from __future__ import annotations

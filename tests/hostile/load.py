@@ -120,7 +120,7 @@ def main() -> None:
         refreshing.join()
     after = canary.look([], load.work, f"load-{os.getpid()}")
     load.work.rmdir()
-    # ldconfig has written its cache anew.
+    # ldconfig has written its cache again.
     left = [it for it in canary.differences(before, after) if ": /etc" not in it]
     print(json.dumps({"left": left + canary.children(set())}))
 

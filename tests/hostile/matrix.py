@@ -91,7 +91,7 @@ TEXTS = {
 ALL = (*KINDS, "huge", "endless", "escapes", "shell")
 # As much as 10,000 records of the log are.
 LARGEST_PRINT = 16 << 20
-# Whoever reads that never comes to an end.
+# A reader of that never comes to an end.
 ZERO = os.makedev(1, 5)
 # systemd-journald and its folders in the node's /run.
 JOURNALD = """

@@ -3,7 +3,7 @@
 """A deliberately naive injector, as hooks were written before their CVEs: what the attacks must catch.
 
 It follows every path by name below the container's root, from the container's mount namespace, in which the host's root
-is in sight: links of the image lead to the host.  It believes the state, the image's files and whoever made a folder in
+is in sight: links of the image lead to the host.  It believes the state, the image's files and the maker of a folder in
 /tmp.  Each step goes on where the one before failed, so that one attack does not hide another.
 
     naive.py STAGE [--checks]              --checks: lstat first, then use, as the fix of CVE-2024-0132 did
@@ -99,7 +99,7 @@ class Injector:
         bind("/usr/bin/nvidia-smi", f"{self.root}/usr/bin/nvidia-smi", writable=True)
 
     def services(self) -> None:
-        """Sockets and firmware, and MPS's folder, whoever made it."""
+        """Sockets and firmware, and MPS's folder, of any user."""
         self.step(bind, SOCKET, self.root + SOCKET)
         self.step(bind, FIRMWARE, self.root + FIRMWARE)
         if os.path.isdir(MPS):

@@ -3,7 +3,7 @@
 
 silent.py FOLDER [OPTION...]: mounts it, prints a line, and serves; without rights in a user namespace of one's own.
 
-Every name is there: one that begins with "d" is a folder, any other a file of a megabyte.  Whoever asks once it is
+Every name is there: one that begins with "d" is a folder, any other a file of a megabyte.  What asks once it is
 silent waits in the kernel, and no signal ends that, until this process has ended.  Imports nothing of the repository:
 a user may not see that.
 """

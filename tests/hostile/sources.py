@@ -19,7 +19,7 @@ CACHE = "etc/ld.so.cache"
 
 
 def pipes(scene: Scene, *, owner: int = 0, mode: int = 0o1777) -> None:
-    """The daemon's folder in /tmp, made anew."""
+    """The daemon's folder in /tmp, made again."""
     clear()
     os.mkdir(PIPES)
     os.chmod(PIPES, mode)

@@ -33,7 +33,7 @@ def play(installed: Installed, kit: Kit, lane: Lane, names: list[str]) -> dict[s
     runtime, cgroup, injector = lane
     line = [sys.executable, "-m", "tests.hostile.play", f"{kit.work}/kit.json", runtime, injector]
     done = on_node(installed, f"cd {REPOSITORY}; {shlex.join([*line, *names])}", cgroup=cgroup)
-    # No assert: pytest would explain this text anew for each of some hundred tests.
+    # No assert: pytest would explain this text again for each of some hundred tests.
     if done.code:
         raise RuntimeError(done.err[-2000:])
     found: dict[str, list[Outcome]] = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Root's commands believe nobody: each attack of a user and of a container, and the matrix, under each runtime."""
+"""Root's commands believe root alone: each attack of a user and of a container, and the matrix, under each runtime."""
 
 from __future__ import annotations
 

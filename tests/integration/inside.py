@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a container has, seen from inside it: its device nodes, what its cgroup lets it open, mounts, /proc, libraries.
 
-The container tries every device of the host, also those that nobody gave it, by a node of its own making: a node that
+The container tries every device of the host, also those that it was not given, by a node of its own making: a node that
 is not there hides nothing from a process that may make one.  Must not import the source tree's modules.
 """
 

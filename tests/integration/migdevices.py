@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The division of the GPU of the node ``h100mig``: how its MIG devices go, come, and are made anew.
+"""The division of the GPU of the node ``h100mig``: how its MIG devices go, come, and are made again.
 
 Shell commands for that node: the kernel module's folders and files, and what NVML says.  Must not know the hook.
 """
@@ -22,7 +22,7 @@ test -e /dev/nvidia-caps/nvidia-cap$minor || mknod -m 444 /dev/nvidia-caps/nvidi
 """
 
 
-# Of gi5, which has two compute instances: as NVML names them, and how they are named once they were made anew.
+# Of gi5, which has two compute instances: as NVML names them, and how they are named once they were made again.
 FIRST, SECOND = ("MIG-27d4e8c1-9b36-5f02-8e7a-c15f90a3b46d", "MIG-b86f1e52-04ad-5c79-a3d8-62f97e0b1c34")
 FIRST_ANEW, SECOND_ANEW = ("MIG-5a7f03d1-2c48-5e96-b1d0-8f36e94c27a5", "MIG-c94b16e8-70f3-5d2a-8a5e-14d7f0b3926c")
 # With another profile, under the same numbers: no name and no node in the kernel's folders is another than before.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A node whose saved inventory lies, and how a container is started on it.
 
-The lie is another minor for GPU 0: whoever believes it gives the container another's GPU.  Must not import the source
+The lie is another minor for GPU 0: a start that believes it gives another GPU.  Must not import the source
 tree's modules.
 """
 

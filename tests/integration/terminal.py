@@ -97,5 +97,5 @@ class Shell:
             try:
                 found += os.read(self._fd, 65536)
             except OSError as error:
-                # So Linux answers once nobody has the terminal open any more.
+                # So Linux answers once no process has the terminal open any more.
                 raise EOFError(f"the shell has ended: {text!r}") from error

@@ -421,7 +421,7 @@ def test_all_passes_on_a_whole_node(installed: Installed, description: str, cgro
 
 
 def test_a_host_without_rootless_containers_has_nothing_to_mend(installed: Installed) -> None:
-    """Debian and RHEL give nobody ranges of ids until a user is added."""
+    """Debian and RHEL give ranges of ids to no user until one is added."""
     done = on_node(installed, SET_UP + "rm -f /etc/subuid /etc/subgid\n" + DOCTOR)
     passes(done.out)
 

@@ -39,7 +39,7 @@ def test_who_holds_what_and_what_is_healthy_are_told(installed: Installed, bundl
     """And promtool has nothing to say about it.  The log's second record is a user's."""
     holder = bundle("debian").asks("1").runs("/bin/sh", "-c", "echo up; sleep 1000")
     node = description.load("h100x8")
-    # What the service has: without it nobody knows what the cgroup lets the container open.
+    # What the service has: without it no command knows what the cgroup lets the container open.
     unit = (REPOSITORY / "packaging/systemd/oci-gpu-hook-gpu-metrics.service").read_text()
     (names,) = re.findall("^CapabilityBoundingSet=CAP_(.*)", unit, re.MULTILINE)
     bounded = f"setpriv --bounding-set=-all,+{names.lower().replace(' cap_', ',+')}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes of mode 0660: a container's user opens those that the container got, and nobody opens more than on the host."""
+"""Nodes of mode 0660: a container's user opens those that the container got, and none opens more than on the host."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.integration.conftest import Maker
 from tests.integration.engines import Bundle, Installed, in_turn, on_node, run_podman, start
 from tests.integration.inside import node
 
-# Of the host's group 44.  The nodes of the simulated driver give ENXIO to whoever may open them.
+# Of the host's group 44.  The nodes of the simulated driver give ENXIO to those who may open them.
 NARROW = "chgrp 44 /dev/nvidia*[0-9l]; chmod 0660 /dev/nvidia*[0-9l]\n"
 GPU = node(0)
 LOOK = f"(exec 3<>{GPU}) 2>&1; stat -c '%a %g' {GPU}"

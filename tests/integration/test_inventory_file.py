@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every way in which the saved inventory's file can be unfit: damaged, another's, something else in its place.
 
-The container gets what the host has, the file is made anew where that is possible, and nothing else is touched.  What
+The container gets what the host has, the file is made again where that is possible, and nothing else is touched.  What
 the file's content can be is shown with values in tests/unit/test_saved.py.
 """
 
@@ -92,7 +92,7 @@ cmp {FILE} /run/anew || :
     assert set(found) == set(FILES)
 
 
-# Where it cannot be made anew, or must not be: what then lies there, and what ``inventory refresh`` says, which cannot
+# Where it cannot be made again, or must not be: what then lies there, and what ``inventory refresh`` says, which cannot
 # fix it either.
 OTHERS, FULL = "others than root may write to it", "No space left on device"
 PLACES = {

@@ -65,7 +65,7 @@ CHANGES = {
     "nothing, and the file is of the future": (f"touch -d 2099-01-01 {FILE}", LIE),
     "another boot": (REBOOT, TRUE),
     "minors that another boot gave": (REBOOT + SWAP, SECOND),
-    "GPUs that were bound anew in another order": (REBIND, SECOND),
+    "GPUs that were bound again in another order": (REBIND, SECOND),
     "a GPU that is gone": (f"rm -r {FIRST_GPU}", SECOND),
     "a GPU that is gone, back in the file's own past": (
         f"rm -r {FIRST_GPU}; touch -d 2001-01-01 {FILE} {FOLDER}",
@@ -156,7 +156,7 @@ def test_the_driver_is_the_one_of_now(installed: Installed, bundle: Maker, cache
 
 
 def test_a_driver_that_is_half_there_is_one_sentence(installed: Installed, bundle: Maker) -> None:
-    """Of libraries that were taken away by hand nobody knows before they are to be mounted."""
+    """Of libraries that were taken away by hand no start knows before they are to be mounted."""
     made = bundle("debian").asks("0", "compute,utility,video").runs("/bin/sh", "-c", "echo started")
     take = "find /usr/lib /usr/lib64 -maxdepth 2 -name '{}.so.580.65.06' -delete"
     scripts = {name: take.format(name) for name in ("libnvidia-opticalflow", "libcuda")}
@@ -222,7 +222,7 @@ def test_a_mig_devices_names_are_never_those_of_before(installed: Installed, bun
         assert len([line for line in lines if "inventory refresh" in line]) == len(made), name
 
 
-# A folder that a module of the kernel makes in /proc and removes, and makes anew under the same name.
+# A folder that a module of the kernel makes in /proc and removes, and makes again under the same name.
 IN_PROC = """cd $(mktemp -d); truncate -s 4M file; mkfs.ext4 -q -O ^has_journal file; mkdir on
 loop=$(losetup -f --show file); folder=/proc/fs/ext4/${loop#/dev/}
 trap 'losetup -d $loop; cd /; rm -r $OLDPWD' EXIT
@@ -288,7 +288,7 @@ oci-gpu-hook info --saved | grep -o '1c.2g.20gb.me' | sort -u
 def test_a_folder_that_the_kernel_shows_once_more_has_no_name_until_nvml_was_asked(
     installed: Installed, bundle: Maker
 ) -> None:
-    """It may be another's now, with the same inode number.  Whoever asks by what the kernel shows is not stopped."""
+    """It may be another's now, with the same inode number.  A request by what the kernel shows is served."""
     gpu = next(it["uuid"] for it in inside.gpus("h100mig") if it["minor"] == 1)
     by_name, by_number, by_all, by_place = [
         bundle("busybox").asks(selector).runs("/bin/sh", "-c", TELL)
@@ -318,7 +318,7 @@ oci-gpu-hook info --saved | grep -c 'whether MIG devices were created again sinc
 
 
 def test_watch_asks_nvml_again_for_mig_devices(installed: Installed, bundle: Maker) -> None:
-    """After they were made anew, and where the kernel leaves a doubt; the CDI spec has the new names."""
+    """After they were made again, and where the kernel leaves a doubt; the CDI spec has the new names."""
     made = bundle("busybox").asks(FIRST_ANEW).runs("/bin/sh", "-c", TELL)
     script = f""": >/tmp/told
 until_told() {{ until [ $(grep -c "^$1 " /tmp/told) -ge $2 ]; do sleep 0.1; done; }}

@@ -172,7 +172,7 @@ def test_people_see_what_starts_count(installed: Installed, bundle: Maker) -> No
 def test_a_gpu_that_is_not_healthy_is_not_chosen_and_by_name_as_the_settings_say(
     installed: Installed, bundle: Maker
 ) -> None:
-    """NVML has lost one; when it answers again nobody need restart anything."""
+    """NVML has lost one; when it answers again nothing need be restarted."""
     any_gpu, every, by_name = [bundle("debian").asks(word).runs(*GPUS) for word in ("any:8", "all", "0")]
     scripts = {"lost": "oci-gpu-hook metrics --gpus --write >/dev/null 2>&1; ls /run/oci-gpu-hook/unhealthy"}
     scripts["any"] = f"{start('runc', any_gpu)} 2>&1 && exit 1 || :"
@@ -224,7 +224,7 @@ def test_other_vendors_devices_are_counted_as_well(installed: Installed, bundle:
 
 
 def test_who_only_watches_need_not_count_and_sections_differ(installed: Installed, bundle: Maker) -> None:
-    """The night's training starts where nobody is, and keeps what it has alone."""
+    """The night's training starts on a GPU without a holder, and keeps what it has alone."""
     watches = bundle("debian").asks("all", "utility").runs(*GPUS)
     shares = bundle("debian").asks("0").of_crio(namespace="day").runs(*GPUS)
     alone = bundle("debian").asks("all").of_crio(namespace="night").runs(*GPUS)

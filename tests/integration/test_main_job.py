@@ -198,7 +198,7 @@ def test_a_bundle_that_crun_does_not_tell_is_found(installed: Installed, bundle:
     made.config["hooks"]["createRuntime"][0] = {"path": "/bin/sh", "args": ["sh", "-c", tells]}
     made.runs("/bin/sh", "-c", "ls /dev/nvidia[0-9]* 2>/dev/null | wc -l")
     collects = f"{sys.executable} -c {shlex.quote(COLLECTS)}"
-    # crun's child is the container's parent, or whoever collects, or PID 1.
+    # crun's child is the container's parent, or a subreaper, or PID 1.
     lines = [
         start("crun", made, "by-path"),
         # As an engine that starts crun in the bundle.

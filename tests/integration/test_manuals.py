@@ -14,7 +14,7 @@ MAN = Path(__file__).resolve().parents[2] / "packaging/man"
 PAGES = sorted([*MAN.glob("*.5"), *MAN.glob("*.8")])
 NEEDED = {"NAME", "SYNOPSIS", "DESCRIPTION", "SEE ALSO"}
 FORMATTERS = {
-    # man-db looks through all of a page only where it formats it.
+    # man-db reads all of a page only where it formats it.
     "man": ["man", "--warnings", "-E", "UTF-8", "-l"],
     "groff": ["groff", "-ww", "-z", "-man", "-Tutf8"],
     # The rest of what it says is of style in roff, which docutils writes.

@@ -301,7 +301,7 @@ until_said 'hook/inventory: ' /tmp/said
 
 
 def test_watch_ends_at_once_while_nvml_hangs(installed: Installed) -> None:
-    """Ended in the middle of asking, it leaves nobody behind that holds a GPU open."""
+    """Ended in the middle of asking, it leaves no process behind that holds a GPU open."""
     steps = """
 asking=
 until [ "$asking" ]; do

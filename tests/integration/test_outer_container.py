@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hook in a container that has some of the host's GPUs: the others have no number there, and nobody gets them."""
+"""The hook in a container that has some of the host's GPUs: the others have no number there, and none gets them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose folders a container's root may lie in: a rootless engine's user counts as root there, and nobody else anywhere.
+"""Whose folders a container's root may lie in: a rootless engine's user counts as root there, and no other does.
 
 Needed where no tmpfs of the runtime's own on the root proves it, as with the host's /dev mounted at /dev.
 """

@@ -81,7 +81,7 @@ echo shares $(cat $(find /sys/fs/cgroup -path '*/life/cpu.shares' | head -n 1) /
 
 @pytest.mark.parametrize(("runtime", "cgroup"), RUNTIMES)
 def test_an_engines_update_leaves_the_gpu(installed: Installed, bundle: Maker, runtime: str, cgroup: str) -> None:
-    """containerd's own list of devices is not set anew; another's list is."""
+    """containerd's own list of devices is not set again; another's list is."""
     it = made(bundle, "1", seconds=100)
     devices = it.config["linux"]["resources"]["devices"]
     fuse = [*devices, {"allow": True, "type": "c", "major": 10, "minor": 229, "access": "rwm"}]

@@ -68,7 +68,7 @@ def test_a_services_own_folder_serves_for_its_socket_only(installed: Installed, 
     assert found == {"socket": True, "link": False, "file": False}
 
 
-# As enroot and an engine in a container do: a user namespace of its own, the mount bound once more, its flags set anew.
+# As enroot and an engine in a container do: a user namespace of its own, the mount bound once more, flags set again.
 AGAIN = """
 mount -o bind /var/run/nvidia-persistenced/socket /again &&
 mount -o remount,bind,rw,nosuid,nodev,noexec /again && [ -S /again ] && echo mounted again

@@ -23,7 +23,7 @@ NODES = (GIVEN, "/dev/nvidiactl", "/dev/not-asked-for")
 STEPS = ("start", "update", "set-property", "daemon-reload", "update-again", "daemon-reexec")
 CONTAINERS = ("runc", "crun", "newest", "podman", "untold", "free")
 
-# What puts a scope's rules in force anew.  Where the machine's controllers belong to cgroup v1, a runtime on v2 fails
+# What puts a scope's rules in force again.  Where the machine's controllers belong to cgroup v1, a runtime on v2 fails
 # to write cpu.weight; by then it has told systemd of the new weight, and all that systemd does has been done.
 SCRIPT = f"""
 look() {{
@@ -42,7 +42,7 @@ systemctl daemon-reload; look daemon-reload
 update 400; look update-again
 systemctl daemon-reexec; look daemon-reexec
 """
-# Without this socket systemctl and the runtimes speak to systemd over the message bus, and the hook to nobody.
+# Without this socket systemctl and the runtimes speak to systemd over the message bus, and the hook to no service.
 HIDE, SHOW = ("mv /run/systemd/private /run/systemd/hidden\n", "mv /run/systemd/hidden /run/systemd/private\n")
 START = """
 in_{name}() {{ {runtime} --systemd-cgroup exec stay-{name} "$@"; }}

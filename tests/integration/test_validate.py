@@ -286,7 +286,7 @@ def test_files_that_cannot_be_made_are_told_and_one_of_before_goes(installed: In
     rows["a user"] = "setpriv --reuid 65534 --clear-groups oci-gpu-hook validate driver hook || echo $?"
     rows["an end"] = (
         "printf '#!/bin/sh\\necho \"$*\" >>/run/made/words\\nsleep 1000\\n' | program slow\n"
-        # Whoever runs the tests by nohup ignores SIGHUP, and so would it.
+        # A user who runs the tests by nohup ignores SIGHUP, and so would it.
         "env --default-signal=HUP oci-gpu-hook validate hook --runtime slow --timeout 600 & validating=$!\n"
         "until pgrep -x slow >/dev/null; do sleep 0.1; done\n"
         "oci-gpu-hook validate driver --timeout 0.5 2>&1 || echo $?\n"

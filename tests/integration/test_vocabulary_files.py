@@ -86,7 +86,7 @@ def test_compat32_brings_the_32_bit_twins(installed: Installed, bundle: Maker) -
     assert seen.printed == "1 2 cuInit 0, 1 devices\n"
     assert seen.libraries["libcuda.so.1", 32] == [f"{TWINS}/libcuda.so.1"]
     assert seen.libraries["libcuda.so.1", 64] == [f"{NATIVE}/libcuda.so.1"]
-    assert f"{TWINS}/libEGL_nvidia.so.0" not in seen.mounts, "nobody asked for graphics"
+    assert f"{TWINS}/libEGL_nvidia.so.0" not in seen.mounts, "graphics were not asked for"
     for each in (without, by_musl):
         seen = each.seen()
         assert seen.printed == "cuInit 0, 1 devices\n"

@@ -25,7 +25,7 @@ mkdir /mnt/upper /mnt/work /mnt/root
 mount -t overlay -o lowerdir=/,upperdir=/mnt/upper,workdir=/mnt/work none /mnt/root
 for folder in /proc /sys /dev /tmp {shared}; do mount --rbind $folder /mnt/root$folder; done
 mount -t tmpfs -o mode=0755 none /mnt/root/run
-# Nobody is kept from a service here: no systemd runs.
+# No program is kept from a service here: no systemd runs.
 rm -f /mnt/root/usr/sbin/policy-rc.d
 echo ready
 exec cat

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The units on a booted node: a real systemd starts them, and their sandboxes let them do their work and no more.
 
-The nodes of a fresh boot are those that nobody has made: /dev has none of NVIDIA's.
+The nodes of a fresh boot are those that were not made: /dev has none of NVIDIA's.
 """
 
 from __future__ import annotations

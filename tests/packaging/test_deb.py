@@ -165,7 +165,7 @@ def test_an_upgrade_and_a_downgrade_leave_nothing_of_the_other(view: View, relea
     assert gone.exists()
     does(view.apt("install", release.hook, release.docker))
     assert not gone.exists()
-    assert not (view / f"{SETTINGS}.dpkg-new").exists(), "nobody had changed it"
+    assert not (view / f"{SETTINGS}.dpkg-new").exists(), "it was not changed"
     does(view.dpkg("--verify", "oci-gpu-hook"))
     linked = (view / PACKAGE).glob("__linked__/*")
     assert [path.read_bytes() for path in linked] != [
@@ -315,7 +315,7 @@ def other_python() -> str:
 
 
 def test_another_python_is_compiled_and_linked_for(view: View, release: Release, tmp_path: Path) -> None:
-    """Once python3-minimal brings it, which has the link /usr/bin/python3.  Until it is made anew, the hook serves."""
+    """Once python3-minimal brings it, which has the link /usr/bin/python3.  Until it is made again, the hook serves."""
     does(view.dpkg("-i", release.hook))
     python = other_python()
     # So that a trigger shows where there is no other Python, too.

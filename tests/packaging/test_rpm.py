@@ -143,7 +143,7 @@ def test_an_upgrade_and_a_downgrade_leave_nothing_of_the_other(
     does(scratch, "-U", *release)
     assert is_sound(scratch)
     assert not gone.exists()
-    assert not (scratch / f"{SETTINGS}.rpmnew").exists(), "nobody had changed it"
+    assert not (scratch / f"{SETTINGS}.rpmnew").exists(), "it was not changed"
     does(scratch, "-U", "--oldpackage", *previous)
     assert is_sound(scratch)
     assert scratch.listing() == first

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What our modules add to a policy, line by line: the files adds-*.txt are this list, reviewed by people.
 
-    python3 -m tests.policy.expected            write them anew, and the manual's tables; then read the difference
+    python3 -m tests.policy.expected            write them again, and the manual's tables; then read the difference
 
 Must not be run to make a test pass: it is run when a rule was changed on purpose.
 """

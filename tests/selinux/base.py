@@ -60,7 +60,7 @@ MULTIARCH = "x86_64-linux-gnu"
 
 
 def say(text: str) -> None:
-    """Progress, for whoever waits."""
+    """Progress, for those who wait."""
     print(f"test-selinux: {text}", flush=True)
 
 

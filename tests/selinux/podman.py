@@ -30,7 +30,7 @@ FILES = (
     "usr/share/containers/containers.conf",
     "usr/share/containers/seccomp.json",
 )
-# Its events are nobody's here; its logs are read as files.  Debian's policy does not let crun set a sysctl.  The first
+# Its events are not read here; its logs are read as files.  Debian's policy does not let crun set a sysctl.  The first
 # of the hooks completes the simulated driver.
 CONTAINERS_CONF = f"""
 [containers]

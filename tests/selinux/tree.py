@@ -77,7 +77,7 @@ TAKEN = (
 )
 TAKEN_OVER = ("hook.py", "runtime/create.py")
 
-# Where this run's files lie, and so what must be labelled anew at each run.
+# Where this run's files lie, and so what must be labelled again at each run.
 _RENEWED = (
     "etc",
     GUEST,
@@ -275,7 +275,7 @@ class Tree:
 
 
 def _link(folder: str) -> None:
-    """Link the modules in `folder` anew: compiled and linked files are taken whatever became of their sources."""
+    """Link the modules in `folder` again: compiled and linked files are taken whatever became of their sources."""
     for top, folders, _ in os.walk(folder):
         for name in {"__pycache__", "__linked__"} & {*folders}:
             shutil.rmtree(f"{top}/{name}")

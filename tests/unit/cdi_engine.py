@@ -133,7 +133,7 @@ def by_spec(host: Node, environment: dict[str, str], spec: dict[str, Any], *name
     assert plan is not None
     left, made = [{it.path for it in them if isinstance(it, Device)} for them in (plan.operations, plan.done)]
     assert made == {node["path"] for node in config["linux"]["devices"]}
-    # Nobody opens the device cgroup for a node twice, nor forgets it.
+    # No step opens the device cgroup for a node twice, nor forgets it.
     assert bool(left) == any([isinstance(it, OpenCgroup) for it in plan.operations])
     return facts((*plan.operations, *plan.done))
 

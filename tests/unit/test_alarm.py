@@ -35,7 +35,7 @@ def start(*words):
 hook.start = start
 """
 STATE = json.dumps({"id": "c", "pid": 1, "bundle": "/nowhere"}).encode()
-# What whoever starts the hook may have made of the signal.
+# What the program that starts the hook may have made of the signal.
 AS_IT_IS = "pass"
 BLOCKED = "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])"
 IGNORED = "signal.signal(signal.SIGALRM, signal.SIG_IGN)"

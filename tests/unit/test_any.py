@@ -176,7 +176,7 @@ def test_a_process_holds_until_it_ends_and_no_other_with_its_number_does() -> No
     assert held.is_valid()
     assert not held._replace(start=held.start + 1).is_valid()
     child.kill()
-    # A zombie has ended, if nobody has asked for its status.
+    # A zombie has ended, if its status was not asked for.
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     assert not held.is_valid()
     assert leases.without_void([held]) == [held]

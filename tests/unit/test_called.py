@@ -146,7 +146,7 @@ def test_the_pid_of_a_container_tells_the_same(host: HostRoot) -> None:
 
 
 def without_state(tree: Path, cmdline: str, cgroup: str) -> HostRoot:
-    """A container whose runtime keeps its state where nobody looks."""
+    """A container whose runtime keeps its state where no command looks."""
     hosts.plant(tree, "proc/60/stat", stat(60, parent=59))
     plant_cgroup(tree, 60, cgroup)
     hosts.plant(tree, "proc/59/cmdline", cmdline.replace(" ", "\0"))

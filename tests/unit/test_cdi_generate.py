@@ -225,7 +225,7 @@ def test_a_link_is_not_followed_and_not_replaced(host: Node, tmp_path: Path) -> 
 def test_a_fifo_that_a_user_puts_there_meanwhile_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the look at the name and the reading: nobody writes to it, so who opens it would wait for ever."""
+    """Between the look at the name and the reading: no process writes to it, so what opens it would wait for ever."""
     (tmp_path / "before").write_text("{}")
     regular = os.lstat(tmp_path / "before")
     os.mkfifo(tmp_path / "nvidia.yaml")

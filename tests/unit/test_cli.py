@@ -65,7 +65,7 @@ def test_plan_for_a_container_without_a_request(program: Program, plan: list[obj
 def test_plan_says_of_a_mistake_in_the_settings_what_the_hook_does(
     program: Program, plan: list[object], tmp_path: Path
 ) -> None:
-    """It stops who asks for something, and nobody else."""
+    """It stops a container that asks for something, and no other."""
     settings = tmp_path / "settings"
     settings.write_text("rubbish\n")
     sentence = f"{settings}:1: 'rubbish' is no"
@@ -209,7 +209,7 @@ def on_terminal(*words: str, **variables: str) -> str:
             while piece := terminal.read(1 << 16):
                 shown += piece
         except OSError:
-            pass  # EIO: nobody has the other end any more
+            pass  # EIO: no process has the other end any more
     return shown.decode()
 
 

@@ -101,7 +101,7 @@ def test_words_of_any_length_are_refused() -> None:
 
 
 def test_the_settings_hold_for_words_but_for_the_engines_own() -> None:
-    """Without --pid nobody knows whose words they are."""
+    """Without --pid it is not known whose words they are."""
     strict = Settings(accept_environment="privileged")
     assert request("configure --device=0 R", strict) is None
     found = request("configure --pid=1 --device=0 R", strict)

@@ -175,7 +175,7 @@ def test_a_gpu_that_hangs_in_the_kernel_does_not_hold_doctor(tmp_path: Path, mon
     try:
         nodes = {"/dev/nvidia0": (195, 0)}
         assert examine._opened(root, inside, os.getpid(), nodes) == "a GPU does not answer"
-        # Still there: nobody has waited for it to end.
+        # Still there: no process has waited for it to end.
         assert os.waitpid(children[0], os.WNOHANG) == (0, 0)
     finally:
         for child in children:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folders that are given whole: what is looked through, what leaves them, and when a saved look is true no longer."""
+"""Folders that are given whole: what is searched, what leaves them, and when a saved look is true no longer."""
 
 from __future__ import annotations
 

@@ -227,7 +227,7 @@ def test_and_so_is_a_folder_that_cannot_be_listed(script: Script) -> None:
 
 @pytest.mark.parametrize("asks", ["bundle", "other", "both"])
 def test_what_asks_is_the_bundle_wherever_the_runtime_is(script: Script, tmp_path: Path, asks: str) -> None:
-    """Runtimes start hooks in the bundle; a config.json of another folder answers for nobody."""
+    """Runtimes start hooks in the bundle; a config.json of another folder answers for no container."""
     gpu, none = json.dumps(config("NVIDIA_VISIBLE_DEVICES=0")), json.dumps(config())
     script.config(none if asks == "other" else gpu)
     other = tmp_path / "other"

@@ -263,7 +263,7 @@ def test_a_container_with_users_of_its_own_is_not_entered(tmp_path: Path, monkey
 
 
 def test_what_a_device_cgroup_was_written_for_is_held_without_a_node(tmp_path: Path) -> None:
-    """A container can move its node, or make it anew in a place that nobody looks at."""
+    """A container can move its node, or make it again in a place at which no command looks."""
     divided = holders.divisions(surveyed(tmp_path))
     hidden = has()._replace(allowed=frozenset({(195, 1)}))
     (item,), free, *_ = holders.holders(divided, (hidden,))

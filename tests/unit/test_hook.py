@@ -33,7 +33,7 @@ def test_an_option_takes_the_next_word_or_what_stands_behind_its_equals_sign() -
 
 @pytest.mark.parametrize("option", OPTIONS)
 def test_an_option_without_its_value_is_wrong_usage(option: str) -> None:
-    """At the end of the line most of all: a hook must not start with settings that nobody meant."""
+    """At the end of the line most of all: a hook must not start with settings that were not meant."""
     for words in ([option], [option, ""], [f"{option}="], ["--config", "/c", option]):
         with pytest.raises(UsageError, match=f"^{option} needs a value$"):
             asking.options(words)

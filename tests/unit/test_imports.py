@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The linked modules: exactly those that each path of a start loads, in an order that works, and no need to have them.
 
-Each module costs every start on every node; whoever adds one changes a list here and says why.
+Each module costs every start on every node; a change that adds one changes a list here and says why.
 """
 
 from __future__ import annotations
@@ -260,7 +260,7 @@ for name in sys.argv[2:]:
 
 
 def test_each_linked_module_can_be_the_first(shared_library: Path) -> None:
-    """Whoever begins with a module of a later group gets what that group needs."""
+    """A process that begins with a module of a later group gets what that group needs."""
     names = sorted(groups(*GROUPS))
     words = starts.command(EACH_ALONE, str(shared_library), *names, library=shared_library)
     ran = subprocess.run(words, capture_output=True, text=True, env={})

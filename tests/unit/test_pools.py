@@ -86,7 +86,7 @@ def test_a_namespaces_quota_counts_all_that_a_pod_asks_for() -> None:
     extended = [name for name in hard if "nvidia.com/" in name]
     assert all(name.startswith("requests.nvidia.com/") for name in extended)
     assert f"requests.{TAINT}" in extended and any("/mig-" in name for name in extended)
-    # What a container leaves out is filled in, or it would not be admitted; GPUs are nobody's default.
+    # What a container leaves out is filled in, or it would not be admitted; GPUs are not a default.
     (item,) = named("pools/quota.yaml", "LimitRange")["spec"]["limits"]
     assert {"type", "default", "defaultRequest"} == item.keys()
     assert item["default"].keys() == item["defaultRequest"].keys() == {"cpu", "memory"}

@@ -18,7 +18,7 @@ from tests.unit.program import Program
 CAPABILITIES = "195 nvidia-modeset\n237 nvidia-caps\n"
 
 
-# The module's parameters where it says that nobody is to make its nodes.
+# The module's parameters where it says that no program is to make its nodes.
 NO_NODES = hosts.PARAMS.replace("ModifyDeviceFiles: 1", "ModifyDeviceFiles: 0")
 
 

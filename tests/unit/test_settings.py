@@ -360,5 +360,5 @@ def test_a_long_pattern_is_compared_once_and_not_with_a_name_of_any_length() -> 
     for name in ("a" * 4097, "a" * 10**6):
         with pytest.raises(RequestError, match="which is too long"):
             settingsfile.fields(rows, of_crio(name), {})
-        # Where no line asks for the image, nobody cares.
+        # Where no line asks for the image, it does not matter.
         assert settingsfile.fields([], of_crio(name), {}) == {}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A source on the host is opened only where nobody but root could have led its path elsewhere.
+"""A source on the host is opened only where root alone could have led its path elsewhere.
 
-The tree's top stands for the host's root here, and whoever runs this test for root; test_services has real users.
+The tree's top stands for the host's root here, and the user who runs this test for root; test_services has real users.
 """
 
 from __future__ import annotations

@@ -403,7 +403,7 @@ BOUND: dict[str, Any] = {"mounts": [{"type": "bind", "source": "/dev/nvidia2", "
     [
         (given(*CONTROL, nvidia(1)), "devices", ("/dev/nvidia1",)),
         (given(nvidia(3), nvidia(1), nvidia(3)), "devices", ("/dev/nvidia3", "/dev/nvidia1")),
-        # Named anew: --device /dev/nvidia3:/dev/nvidia0.
+        # Named again: --device /dev/nvidia3:/dev/nvidia0.
         (given(nvidia(3, "0")), "devices", ("/dev/nvidia3",)),
         (given(CAP, nvidia(0)), "devices", ("/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap21")),
         (given(**BOUND), "devices", ("/dev/nvidia2",)),

@@ -319,11 +319,11 @@ def mig_anew(tree: Path) -> None:
 CHANGES: dict[str, Callable[[Path], object]] = {
     "driver": lambda tree: hosts.plant(tree, proc.VERSION, hosts.NVRM.replace(hosts.VERSION, "590.10.01")),
     "a GPU more": lambda tree: hosts.plant_gpu(tree, 0x70, 7),
-    "a GPU bound anew": bind_anew,
+    "a GPU bound again": bind_anew,
     "a GPU's UUID": another_uuid,
     "boot": lambda tree: hosts.plant(tree, "proc/sys/kernel/random/boot_id", "another\n"),
     "a MIG device": lambda tree: hosts.plant(tree, "proc/driver/nvidia/capabilities/gpu0/mig/gi1/ci0/access", ""),
-    "a MIG device made anew": mig_anew,
+    "a MIG device made again": mig_anew,
     "ldconfig": lambda tree: hosts.plant(tree, "etc/ld.so.cache", "new"),
     "another driver of NixOS's": lambda tree: hosts.plant(tree, "run/opengl-driver/lib/libcuda.so.1", ""),
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is left of the resources that an engine sets anew: all but device rules that are config.json's own."""
+"""What is left of the resources that an engine sets again: all but device rules that are config.json's own."""
 
 from __future__ import annotations
 

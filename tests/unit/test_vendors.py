@@ -23,7 +23,7 @@ SCHEMA = SHIPPED / "vendor.schema.json"
 RIGHT = sorted({*DATA.glob("*.json"), *SHIPPED.glob("*.json")} - {SCHEMA})
 # NAME: KEY: sentence (remedy), as `vendors check` says it.
 SENTENCES = dict([line.split(":", 1) for line in (DATA / "wrong.txt").read_text().splitlines()])
-# What a schema cannot say: that a text is JSON, that what is named is there, which of the host's things are nobody's.
+# What a schema cannot say: that a text is JSON, that what is named is there, and which of the host's are no vendor's.
 BEYOND_A_SCHEMA = {
     *("no-json", "more-than-one-value", "name-twice"),
     *("driver-feature-unknown", "placeholder-without-version"),

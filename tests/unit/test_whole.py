@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files are written whole, by a descriptor of their folder, and root follows nobody's way but root's."""
+"""Files are written whole, by a descriptor of their folder, and root follows no way but root's."""
 
 from __future__ import annotations
 

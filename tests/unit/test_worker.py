@@ -32,7 +32,7 @@ def tree(tmp_path: Path) -> Path:
     hosts.plant(tree, "etc/oci-gpu-hook.conf", "swarm-resources = DOCKER_RESOURCE_FPGA\n")
     program = tmp_path / "bin/oci-gpu-hook"
     hosts.plant(tmp_path, "bin/oci-gpu-hook", f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m oci_gpu_hook "$@"\n')
-    # Whoever restarted anything would be seen.
+    # A restart of anything would be seen.
     hosts.plant(tmp_path, "bin/systemctl", "#!/bin/sh\necho restarted; exit 99\n")
     for file in program.parent.iterdir():
         file.chmod(0o755)

@@ -40,7 +40,7 @@ PLATFORMS: dict[str, Callable[[Additions], None]] = {"tegra": tegra, "wsl": wsl}
 
 
 def collect(names: Iterable[str], node: Description, library_folder: str, free: Iterator[int]) -> Additions:
-    """What these vendors add to a node, in their order; free: majors that nobody has."""
+    """What these vendors add to a node, in their order; free: majors that no driver has."""
     found = Additions(node, library_folder, free)
     for name in names:
         {**VENDORS, **BOARDS, **PLATFORMS}[name](found)

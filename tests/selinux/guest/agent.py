@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stand-ins for NVIDIA's agents on a node: each does what the real one does with kubelet, the host's files and NVML.
 
-    agent.py plugin         registers nvidia.com/gpu, serves it, registers again when kubelet has started anew
+    agent.py plugin         registers nvidia.com/gpu, serves it, registers again when kubelet has started again
     agent.py exporter       lists the GPUs of pods
     agent.py discovery      writes features for Node Feature Discovery, in a folder beside and renamed
 
@@ -78,7 +78,7 @@ class Plugin:
         return self.api.message("v1beta1.AllocateResponse")(container_responses=answers)
 
     def register(self, name: str) -> None:
-        """Serve, and tell kubelet: it has emptied the folder if it has started anew."""
+        """Serve, and tell kubelet: it has emptied the folder if it has started again."""
         if self.server:
             self.server.stop(None).wait()
         self.server = self.api.serve(f"{PLUGINS}/{ENDPOINT}", "v1beta1.DevicePlugin", self)
@@ -124,7 +124,7 @@ def exporter() -> None:
 
 
 def discovery() -> None:
-    """Writes a feature file so that nobody sees half of it."""
+    """Writes a feature file so that no program sees half of it."""
     count = len(gpus())
     beside = f"{FEATURES}/gfd-tmp"
     os.makedirs(beside)

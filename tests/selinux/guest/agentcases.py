@@ -25,7 +25,7 @@ _LISTENER = _AGENT._replace(
     hold=True,
     expect={f"listen:{_LIVE}": WORKS, "stay": WORKS},
 )
-# Whoever is not an agent, though it was given the folders; the features are there for everybody.
+# A container that is not an agent, though it was given the folders; the features are there for everybody.
 _OTHERS = {_REGISTRATION: _CLOSED, _LISTING: _CLOSED, f"read:{_WRITTEN}": WORKS, f"make:{FEATURES}/planted": _CLOSED}
 _FOLDERS = (PLUGINS, RESOURCES, FEATURES)
 _STRANGER = Container("container_t", OTHER, OTHER, agent=True, gpu=False, mounts=_FOLDERS, expect=_OTHERS, avcs=None)

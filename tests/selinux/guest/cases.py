@@ -43,7 +43,7 @@ class Container(NamedTuple):
         ``runtime``        the runtime, as runc and crun do, with the mountLabel
         ``other``          the engine, labelled with another container's level
         ``engine``         the engine, which leaves its own type there
-        ``context``        the engine, with the right label as a mount option, which nobody can change
+        ``context``        the engine, with the right label as a mount option, which cannot be changed
         ``context-other``  the same, with another container's level
         ``pod``            the row's own, shared by its containers
         ``host``           the host's, with the host's IPC namespace

@@ -95,7 +95,7 @@ def void() -> Answer:
 
 
 def refresh() -> Answer:
-    """`inventory refresh`, as its unit starts it: anew, and in the place of the hook's."""
+    """`inventory refresh`, as its unit starts it: again, and in the place of the hook's."""
     labels = []
     wrong: list[str] = []
     for _ in range(2):
@@ -215,7 +215,7 @@ def _domain(pid: int, program: str, expected: str) -> str:
 def main() -> int:
     """An engine's part: starts that wait, until we are told to go.
 
-    All that they inherit is the engine's own: whoever else's is no business of theirs.
+    All that they inherit is the engine's own: another program's is not their business.
     """
     starts = [
         subprocess.Popen(

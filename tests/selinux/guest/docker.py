@@ -214,7 +214,7 @@ def _missing(expected: Mapping[str, str], seen: Mapping[str, str]) -> list[str]:
 def inconsistent(way: Way) -> Answer:
     """The same, but the option is given to both: the second then gets a level of its own, and /dev/shm has the first's.
 
-    Docker mounts it with `context=`, which nobody can change.
+    Docker mounts it with `context=`, which cannot be changed.
     """
     expected = "refused: oci-gpu-hook: /dev/shm"
     options = ["label=type:nvidia_container_t"]
@@ -250,7 +250,7 @@ def _told(seen: Mapping[str, str]) -> str:
 
 
 def log() -> list[str]:
-    """The end of the daemon's own log, for whoever looks why a case failed."""
+    """The end of the daemon's own log, for those who look why a case failed."""
     with open(LOG, encoding="utf-8", errors="replace") as file:
         return [line for line in file.read().splitlines() if "level=error" in line][-5:]
 

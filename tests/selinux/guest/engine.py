@@ -397,7 +397,7 @@ def main() -> int:
         except (OSError, subprocess.SubprocessError) as error:
             answer = [{"seen": {}, "code": -2, "error": f"the engine failed: {error!r}", "after": "", "seconds": 0}]
         print(json.dumps(answer), flush=True)
-        # What is held stays until whoever asked has looked at the host.
+        # What is held stays until the asker has looked at the host.
         sys.stdin.readline()
         group.end()
         print(flush=True)

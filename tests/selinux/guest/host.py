@@ -75,7 +75,7 @@ def set_up(mig_minors: str) -> None:
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(path)
         os.chmod(path, 0o666)
-        # Closed: nobody answers, and the file stays.
+        # Closed: no service answers, and the file stays.
         listener.close()
     os.makedirs(catalogue.MPS_FOLDER, mode=0o1777, exist_ok=True)
     os.makedirs("/run/oci-gpu-hook", exist_ok=True)

@@ -112,7 +112,7 @@ class Server:
         return self.api.message("v1beta1.Empty")()
 
     def use(self, request: Any, number: int) -> None:
-        """After the first registration kubelet starts anew; after the second it takes a device."""
+        """After the first registration kubelet starts again; after the second it takes a device."""
         try:
             path = f"{PLUGINS}/{request.endpoint}"
             service = "v1beta1.DevicePlugin"
@@ -155,7 +155,7 @@ def main() -> int:
         file.write("{}\n")
     server = Server(kubeletapi)
     server.start()
-    # Held: a server that nobody holds ends, and takes its socket with it.
+    # Held: a server that is not held ends, and takes its socket with it.
     resources = kubeletapi.serve(f"{RESOURCES}/kubelet.sock", "v1.PodResourcesLister", server)
     print("ready", flush=True)
     for _ in sys.stdin:

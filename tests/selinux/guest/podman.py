@@ -62,7 +62,7 @@ def _create(runtime: str, name: str) -> str:
         failed = _podman(runtime, "kube", "play", *options, f"{PODS}/{name}.yaml")
         if "cgroup.subtree_control" not in failed:
             break
-    # podman 4.3 denies its pods' cgroups every device where no systemd makes them.  They are empty yet, and made anew.
+    # podman 4.3 denies its pods' cgroups every device where no systemd makes them.  They are empty yet, and made again.
     for folder in glob.glob(f"{PODS_CGROUPS}/*/"):
         with contextlib.suppress(OSError):  # an earlier pod's
             os.rmdir(folder)
@@ -95,7 +95,7 @@ def plain() -> Answer:
 def typed() -> Answer:
     """A container with a type of its own: podman gives it a level of its own, and mounts /dev/shm with the pod's.
 
-    By `context=`, which nobody can change: so it is refused, or started without the use of /dev/shm.
+    By `context=`, which cannot be changed: so it is refused, or started without the use of /dev/shm.
     """
     name = "nvidia-smi-selinux"
     expected = {**CONFINED, "domain": "nvidia_container_t", **_OTHER_LEVEL}

@@ -52,7 +52,7 @@ _SIMULATED, _REAL = "/run/simulated-sysfs", "/run/real-sysfs"
 
 
 def of_node(node: Description, library_folder: str, free: Iterator[int]) -> Additions:
-    """What they add to it; free: majors that nobody has."""
+    """What they add to it; free: majors that no driver has."""
     return vendors.collect(NAMES, node, library_folder, free)
 
 
