@@ -17,7 +17,7 @@ say() {
     found=1
 }
 
-# Whether a line of the file, which is no comment, names the runtime: by its path, or as what is found in PATH.
+# Whether a line of the file, which is not a comment, names the runtime: by its path, or as what is found in PATH.
 names() {
     grep -v '^[[:space:]]*[#;]' "$1" 2>/dev/null |
         grep -qE "(^|[\"'=[:space:]])$runtime([\"'[:space:]]|\$)|\"path\"[[:space:]]*:[[:space:]]*\"${runtime##*/}\""

@@ -83,7 +83,7 @@ def _is_readable(tree: Tree, found: int) -> bool:
 
 
 def _read(found: int) -> bytes | None:
-    """The content of the cache that `found` is an O_PATH descriptor of; None if it is no file that can be read."""
+    """The content of the cache that `found` is an O_PATH descriptor of; None if it cannot be read."""
     try:
         status = posix.fstat(found)
         # Checked before it is opened: to open a device of the host's, which an image may name, can do harm, and a fifo

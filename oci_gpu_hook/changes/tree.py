@@ -286,7 +286,7 @@ class Tree:
         name.
         """
         if not self._is_layer:
-            raise TargetError(syscalls.EXDEV, f"{path} lies in a root that is no layer of the container's own")
+            raise TargetError(syscalls.EXDEV, f"{path} lies in a root that is not a layer of the container's own")
         folder, _, name = path.rpartition("/")
         parent = self.own_folder(folder)
         if not self._is_file_or_free(parent, name, is_file=before is not None):

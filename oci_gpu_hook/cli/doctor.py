@@ -39,7 +39,7 @@ from oci_gpu_hook.node.engines.installed import find_program
 from oci_gpu_hook.node.gpus import present
 from oci_gpu_hook.node.machine import kernelconfig
 
-# click leaves them out where the output is no terminal.
+# click leaves them out where the output is not a terminal.
 _STYLES: dict[str, dict[str, Any]] = {
     PASS: {"fg": "green"},
     WARN: {"fg": "yellow", "bold": True},

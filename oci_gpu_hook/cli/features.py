@@ -50,7 +50,7 @@ def features(write: bool, remove: bool, config: str | None, root: HostRoot) -> N
 def renew(root: HostRoot, settings: Settings) -> str:
     """Write the feature file, or remove it if neither a driver nor another vendor's device is here; gives a sentence.
 
-    One that was written before under another name is removed.  "" if there was none and is no setting for it.
+    One that was written before under another name is removed.  "" if there was none, and the setting names none.
     DriverError if the driver is half installed.
     """
     said = _remove(root, settings, keep=settings.features)

@@ -181,7 +181,7 @@ def _lies_on(fd: int, path: str) -> bool:
         here = posix.stat(name, dir_fd=fd, follow_symlinks=False)
     except OSError:
         return False
-    # A link is no mount point, and what is behind a second name may lie anywhere.
+    # A link is not a mount point, and what is behind a second name may lie anywhere.
     return "/" not in name and not is_link(here) and here.st_dev != posix.fstat(fd).st_dev
 
 

@@ -58,7 +58,7 @@ def identity_of(root: HostRoot, path: str) -> Identity | None:
 
 
 def needs_of(root: HostRoot, path: str) -> list[str]:
-    """The names of the libraries that the file at `path` in a root needs; none for what is no such file."""
+    """The names of the libraries that the file at `path` in a root needs; none for any other file."""
     try:
         with closing(root.open(path, posix.O_RDONLY | posix.O_NONBLOCK)) as fd:
             return [name.decode() for name in _parsed(fd, _DT_NEEDED, _MOST_NEEDED)[2]]

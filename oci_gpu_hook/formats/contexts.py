@@ -18,7 +18,7 @@ _NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012345678
 
 
 class MalformedContext(ValueError):
-    """A text that is no context; the message says why, for people."""
+    """A text that is not a context; the message says why, for people."""
 
 
 class Level(NamedTuple):
@@ -37,7 +37,7 @@ class Level(NamedTuple):
 
 
 class Context(NamedTuple):
-    """One context; high is None if the level is no range, low is None if the policy has no levels."""
+    """One context; high is None if the level is not a range, low is None if the policy has no levels."""
 
     user: str
     role: str

@@ -42,7 +42,7 @@ def matches(pattern: str, name: str) -> bool:
 def expanded(pattern: str, names: Callable[[str], list[str]], most: int) -> list[str]:
     """The paths that a pattern of an absolute path means, of very many the first ones: `most` and one more.
 
-    names: gives the names in a folder.  If the last part is no pattern, a path need not be there.
+    names: gives the names in a folder.  If the last part is not a pattern, a path need not be there.
     """
     paths = [""]
     for part in pattern.split("/")[1:]:

@@ -86,7 +86,7 @@ _AT_ONCE = 1 << 12
 
 
 class MalformedCache(ValueError):
-    """Bytes that are no ld.so.cache, one of a machine that is not supported, or one that contradicts itself."""
+    """Bytes that are not an ld.so.cache, one of a machine that is not supported, or one that contradicts itself."""
 
 
 class Table(NamedTuple):

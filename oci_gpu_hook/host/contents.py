@@ -30,8 +30,8 @@ _READABLE, _LISTABLE = 0o004, 0o005
 class Contents(NamedTuple):
     """All that lies in a folder, by its path.
 
-    folders: those that were looked into, the folder itself first; files: and what is no file, each with its user, group
-    and mode; faults: why a thing cannot be given.
+    folders: those that were looked into, the folder itself first; files: and what is neither file nor folder, each with
+    its user, group and mode; faults: why a thing cannot be given.
     """
 
     folders: tuple[str, ...]

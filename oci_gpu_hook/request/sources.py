@@ -241,7 +241,7 @@ def is_void(names: Iterable[str]) -> bool:
 def _refuse_counts(where: str, environment: dict[str, str]) -> None:
     """RequestError if Swarm gives a number of devices in one of these variables (a comma list), but not which.
 
-    dockerd takes a number for a count, never for a resource's name.  So a number that stands alone is no index.
+    dockerd takes a number for a count, never for a resource's name.  So a number that stands alone is not an index.
     """
     for variable in where.split(","):
         names = listed(environment, variable)

@@ -2,8 +2,8 @@
 """A Jetson's driver: NVIDIA's CSV files of what its containers get, unchanged, as a `Vendor`.  Reads only.
 
 JetPack's packages write them; each line is a type and a path: ``dev``, ``lib``, ``dir`` or ``sym``.  They are read as
-NVIDIA's runtime reads them in its csv mode: what is no entry, or not on this board, is left out, as one list serves all
-boards.  Unlike there, what no vendor may name is left out too.
+NVIDIA's runtime reads them in its csv mode: what is not an entry, or not on this board, is left out, as one list serves
+all boards.  Unlike there, what no vendor may name is left out too.
 """
 
 from __future__ import annotations

@@ -216,7 +216,7 @@ class Survey:
                 self._files.setdefault(at, DriverFile(path, at, (group.name,), path in whole))
 
     def _add_library(self, group: Group, item: Item, path: str) -> None:
-        """A library, by the file that the path leads to; what is no library for this machine is a file like others."""
+        """A library, by the file that the path leads to; one for another machine is a file like others."""
         real = self._root.real(path)
         self._see_down(real.rpartition("/")[0])
         identified = elf.identity_of(self._root, real)
