@@ -240,6 +240,11 @@ IN_USE = {
         f'[crio.runtime.runtimes."nvidia"]\n  runtime_path = "{RUNTIME}"\n',
         "systemctl restart crio",
     ),
+    "podman": (
+        "etc/containers/containers.conf.d/99-oci-gpu-hook.conf",
+        f'[engine]\nruntime = "oci-gpu-runtime"\n[engine.runtimes]\noci-gpu-runtime = ["{RUNTIME}"]\n',
+        "oci-gpu-hook configure podman --remove",
+    ),
     "a container": (
         f"run/containerd/io.containerd.runtime.v2.task/k8s.io/{'c0ffee' * 10}/runtime",
         RUNTIME,

