@@ -13,8 +13,8 @@ import posix
 from oci_gpu_hook.container.process import Process
 from oci_gpu_hook.errors import BundleError
 from oci_gpu_hook.host.source import open_source
-from oci_gpu_hook.kernel.descriptors import closing
-from oci_gpu_hook.kernel.filetypes import is_open_to_others, is_same
+from oci_gpu_hook.kernel.descriptors import closing, reopened
+from oci_gpu_hook.kernel.filetypes import is_open_to_others, is_regular, is_same
 from oci_gpu_hook.request.state import ENGINE_HINT
 
 TYPE_CHECKING = False
@@ -27,6 +27,8 @@ _NAME = "criu"
 _INVENTORY, _TMPFS = "inventory.img", "tmpfs-"
 # A node takes 512 bytes of an archive.
 _MOST_BYTES = 4 << 20
+_MOST_ARCHIVES = 64
+_FOLDER = posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC
 _BLOCK, _GZIP = 512, 31
 _CHARACTER_DEVICE = b"3"
 
@@ -59,18 +61,22 @@ def dumped(process: Process) -> frozenset[Number]:
     with closing(process.open("fd", posix.O_RDONLY | posix.O_DIRECTORY)) as descriptors:
         for name in posix.listdir(descriptors):
             try:
-                with closing(_opened(name, descriptors, posix.O_DIRECTORY)) as folder:
+                with closing(posix.open(name, _FOLDER, dir_fd=descriptors)) as folder:
                     posix.stat(_INVENTORY, dir_fd=folder)
-                    for archive in [it for it in posix.listdir(folder) if it.startswith(_TMPFS)]:
-                        with closing(_opened(archive, folder, posix.O_NOFOLLOW | posix.O_NONBLOCK)) as fd:
-                            found |= _nodes(posix.read(fd, _MOST_BYTES))
+                    for archive in [it for it in posix.listdir(folder) if it.startswith(_TMPFS)][:_MOST_ARCHIVES]:
+                        found |= _nodes(_read(folder, archive))
             except OSError:
                 continue
     return frozenset(found)
 
 
-def _opened(name: str, folder: int, flags: int) -> int:
-    return posix.open(name, posix.O_RDONLY | posix.O_CLOEXEC | flags, dir_fd=folder)
+def _read(folder: int, name: str) -> bytes:
+    """The first bytes of a file; none of what is not one: a checkpoint that came from elsewhere may have a device."""
+    with closing(posix.open(name, posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC, dir_fd=folder)) as found:
+        if not is_regular(posix.fstat(found)):
+            return b""
+        with closing(reopened(found)) as fd:
+            return posix.read(fd, _MOST_BYTES)
 
 
 def _nodes(archive: bytes) -> set[Number]:

@@ -5,7 +5,11 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
+import socket
 import tarfile
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -53,6 +57,36 @@ def test_a_size_below_zero_goes_nowhere() -> None:
 
 def test_no_archive_takes_more_memory_than_a_folder_of_nodes_needs() -> None:
     assert restore._nodes(gzip.compress(bytes(64 << 20))) == set()
+
+
+class Criu:
+    """A process that has a checkpoint's folder open, as CRIU has."""
+
+    def __init__(self, folder: Path, fds: Path) -> None:
+        fds.mkdir()
+        (fds / "3").symlink_to(folder)
+        self._fds = fds
+
+    def open(self, name: str, flags: int) -> int:
+        return os.open(self._fds, flags)
+
+
+def test_only_files_of_a_checkpoint_are_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that came from elsewhere may have anything by such a name."""
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    (folder / "tmpfs-dev.9.tar.gz.img").write_bytes(gzip.compress(archive()))
+    criu: Any = Criu(folder, tmp_path / "fd")
+    assert restore.dumped(criu) == frozenset(), "a folder that is not a checkpoint's"
+    (folder / "inventory.img").touch()
+    (folder / "tmpfs-folder").mkdir()
+    (folder / "tmpfs-link").symlink_to("/dev/zero")
+    os.mkfifo(folder / "tmpfs-fifo")
+    # To open a socket is an error, which must not hide the others.
+    monkeypatch.chdir(folder)
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind("tmpfs-a")
+    assert restore.dumped(criu) == frozenset(NODES.values())
 
 
 @given(st.binary(), st.integers(0, 4096), st.binary(max_size=16))
