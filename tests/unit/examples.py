@@ -18,4 +18,4 @@ _PART = int(os.environ.get("OCI_GPU_HOOK_EXAMPLES_PART", "1"))
 
 def examples(most: int = USUAL, **how: Any) -> settings:
     """Settings of a property that is tried with so many."""
-    return settings(max_examples=most // _PART, **how)
+    return settings(max_examples=max(1, most // _PART), **how)
