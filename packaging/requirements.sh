@@ -102,9 +102,10 @@ if [ "$purpose" = test ]; then
     [ -e /usr/share/i18n/locales/de_DE ] || { debian need locales; fedora want glibc-locale-source; }
     # Debian's package has a dracut module, which would go into every later initramfs.
     has ignition-validate || { has dracut || debian want ignition; fedora want ignition-validate; }
-    # What NVIDIA's, AMD's and Intel's real libraries load.
+    # What NVIDIA's, AMD's and Intel's real libraries load, and the X server beside them.
     for library in Xext.so.6:libxext6 gbm.so.1:libgbm1 wayland-client.so.0:libwayland-client0 numa.so.1:libnuma1 \
-        z3.so.4:libz3-4 edit.so.2:libedit2 xml2.so.2:libxml2; do
+        z3.so.4:libz3-4 edit.so.2:libedit2 xml2.so.2:libxml2 freetype.so.6:libfreetype6 dbus-1.so.3:libdbus-1-3 \
+        audit.so.1:libaudit1 Xau.so.6:libxau6 Xdmcp.so.6:libxdmcp6 bsd.so.0:libbsd0 drm.so.2:libdrm2; do
         ldconfig -p | grep -qF "lib${library%:*} " || debian need "${library#*:}"
     done
     python_has ensurepip || { debian need python3-venv; fedora need python3-libs; }
