@@ -17,6 +17,10 @@ from oci_gpu_hook.request.bundle import Bundle
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.settings import Settings
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable
+
 # selinuxfs is mounted where SELinux runs, and only there (selinux(8)).
 _SELINUX = "/sys/fs/selinux/enforce"
 
@@ -43,6 +47,7 @@ def decide(
     scope = devicecgroup.scope_of(device_cgroup.top)
     container = Container(id, bundle.path, rootfs.path, device_cgroup, scope, rootfs.own, rootfs.is_layer)
     laid_out = _layout(bundle, request, settings, host, rootfs, process)._replace(caches=caches)
+    # What is restored has its labels.
     labels = Labels()
     if not restores:
         labels = _labels(bundle, settings, host, rootfs, id, process, required=request is not None)
@@ -55,19 +60,7 @@ def decide(
     def provide(asked: Request) -> Provision:
         return drivers.provide(host, laid_out, asked, settings, process_label)
 
-    if settings.gpu_holders or host.stat(f"{saved.FOLDER}/{saved.UNHEALTHY}"):
-        from oci_gpu_hook.planning import holding
-
-        is_start = process is not None and (host.remember or process.is_caller)
-        dumped = None
-        if restores and process is not None:
-            from oci_gpu_hook.container import restore
-
-            dumped = restore.dumped(process)
-        start = holding.Start(host, settings, container, process if is_start else None, dumped)
-        request, provision = start.given(request, provide)
-    else:
-        provision = provide(request)
+    request, provision = _given(request, provide, settings, host, container, process, restores=restores)
     if spec is not None:
         from oci_gpu_hook.planning import meanings
 
@@ -84,6 +77,30 @@ def decide(
     made = plan.make(container, laid_out, request, provision, labels, settings.device_cgroup, rules)
     made = made if spec is None else meanings.split(made, spec, [path for path, *_ in bundle.devices()])
     return made.of_restore() if restores else made
+
+
+def _given(
+    request: Request,
+    provide: Callable[[Request], Provision],
+    settings: Settings,
+    host: HostRoot,
+    container: Container,
+    process: Process | None,
+    *,
+    restores: bool,
+) -> tuple[Request, Provision]:
+    """The request with the devices that the node chooses, and what `provide` gives for it; a start's are leased."""
+    if not settings.gpu_holders and not host.stat(f"{saved.FOLDER}/{saved.UNHEALTHY}"):
+        return request, provide(request)
+    from oci_gpu_hook.planning import holding
+
+    dumped = None
+    if restores and process is not None:
+        from oci_gpu_hook.container import restore
+
+        dumped = restore.dumped(process)
+    is_start = process is not None and (host.remember or process.is_caller)
+    return holding.Start(host, settings, container, process if is_start else None, dumped).given(request, provide)
 
 
 def _labels(
