@@ -26,11 +26,11 @@ mkdir -p /etc/criu; echo 'external mnt[]:ms' >/etc/criu/runc.conf
 runc() {{ {runc} {options} "$@"; }}
 made() {{ (cd /dev; find . -type c -o -type b | sort); ls -R {rootfs}; }}
 checkpoint() {{
-    runc checkpoint --image-path {folder}/image --work-path {folder}/work again >&2 ||
-        {{ cat {folder}/work/dump.log >&2; exit 1; }}
+    runc checkpoint --image-path {folder}/image --work-path {folder}/criu again >&2 ||
+        {{ cat {folder}/criu/dump.log >&2; exit 1; }}
 }}
 restore() {{
-    runc restore --detach --bundle {bundle} --image-path {folder}/image --work-path {folder}/work again \\
+    runc restore --detach --bundle {bundle} --image-path {folder}/image --work-path {folder}/criu again \\
         </dev/null >/dev/null 2>{folder}/said
 }}
 """
@@ -57,7 +57,7 @@ def test_a_restored_container_has_its_devices_and_the_host_has_none_more(
         for time in first second; do
             checkpoint
             rm -rf /run/oci-gpu-hook
-            restore || {{ cat {tmp_path}/said {tmp_path}/work/restore.log >&2; exit 1; }}
+            restore || {{ cat {tmp_path}/said {tmp_path}/criu/restore.log >&2; exit 1; }}
             look $time
         done
         made | diff {tmp_path}/before - >&2
@@ -89,7 +89,7 @@ def test_systemd_knows_the_devices_of_a_restored_container(
         done
         runc run --detach --bundle {made.path} again </dev/null >/dev/null 2>&1
         checkpoint
-        restore || {{ cat {tmp_path}/said {tmp_path}/work/restore.log >&2; exit 1; }}
+        restore || {{ cat {tmp_path}/said {tmp_path}/criu/restore.log >&2; exit 1; }}
         {look}; systemctl daemon-reload; {look}
         runc delete --force again
     """
