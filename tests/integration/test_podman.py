@@ -108,18 +108,24 @@ run || {{ cat {home}/out; exit 1; }}
 """
 
 
-def test_a_rootless_container_has_its_gpus(installed: Installed, tmp_path: Path, driver: Path) -> None:
-    """In a user namespace: mknod is refused, so the nodes are bound; no cgroup can be changed, so none is."""
+def users_home(tmp_path: Path, driver: Path) -> Path:
+    """A home with an image's root, where a user can go: pytest's folders are its user's alone."""
     home = tmp_path / "home"
     home.mkdir()
     roots.debian(home / "root", driver)
-    # pytest's folders are its user's alone; podman's pause process would keep the node's namespace alive.
     for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
         folder.chmod(0o755)
+    return home
+
+
+def test_a_rootless_container_has_its_gpus(installed: Installed, tmp_path: Path, driver: Path) -> None:
+    """In a user namespace: mknod is refused, so the nodes are bound; no cgroup can be changed, so none is."""
+    home = users_home(tmp_path, driver)
     words = f"run --rm --cgroups=disabled --network=none --env NVIDIA_VISIBLE_DEVICES=1,5 --rootfs {home}/root"
     words += " sh -c '{ id -u; nvidia-smi; /app/cuda; } >/seen 2>&1'"
     line = podman(words, runtime="crun", folder=home, run="/run/user/64123/c")
     script = ROOTLESS.format(home=home, podman=line)
+    # podman's pause process would keep the node's namespace alive.
     done = on_node(installed, f"{{ {script} }}\npkill -U 64123 || true")
     assert done.code == 0, done.out + done.err
     seen = (home / "root/seen").read_text()
@@ -132,11 +138,7 @@ def test_a_rootless_container_is_refused_a_cdi_device_that_is_another_now(
     installed: Installed, tmp_path: Path, driver: Path
 ) -> None:
     """The same spec serves root's containers and users'."""
-    home = tmp_path / "home"
-    home.mkdir()
-    roots.debian(home / "root", driver)
-    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        folder.chmod(0o755)
+    home = users_home(tmp_path, driver)
     words = "run --rm --cgroups=disabled --network=none --device nvidia.com/gpu=0 "
     words += f"--annotation run.oci.hooks.stderr={home}/said --rootfs {home}/root sh -c '/app/cuda 2>&1'"
     line = podman(words, runtime="crun", folder=home, run="/run/user/64123/c")
@@ -217,11 +219,7 @@ def test_our_runtime_stands_in_front_once_podman_is_configured(
 
 def test_a_rootless_build_needs_the_option(installed: Installed, tmp_path: Path, driver: Path) -> None:
     """podman build reads no hooks_dir of containers.conf, for which `configure podman --user` gives this advice."""
-    home = tmp_path / "home"
-    home.mkdir()
-    roots.debian(home / "root", driver)
-    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        folder.chmod(0o755)
+    home = users_home(tmp_path, driver)
     (home / "Dockerfile").write_text("FROM image\nENV NVIDIA_VISIBLE_DEVICES=1\nRUN /app/cuda || true\n")
     line = re.sub("--hooks-dir [^ ]+ ", "", podman('"$@"', runtime="crun", folder=home, run="/run/user/64123/c"))
     given = "--hooks-dir=/usr/libexec/gpunode/hooks.d --hooks-dir=/usr/share/containers/oci/hooks.d"
