@@ -121,10 +121,10 @@ wait_for /run/nvidia/validations/cuda-ready
 ls /run/nvidia/validations
 until [ "$(systemctl is-active oci-gpu-hook-validate)" = inactive ]; do sleep 0.1; done
 until grep -q validation=passed $features; do sleep 0.1; done
+systemctl is-active oci-gpu-hook-features || :
 rm /dev/nvidiactl
 ! systemctl start oci-gpu-hook-validate 2>/dev/null
 systemctl is-failed oci-gpu-hook-validate
-systemctl is-active oci-gpu-hook-features || :
 systemctl start oci-gpu-hook-cdi
 systemctl is-failed oci-gpu-hook-cdi oci-gpu-hook-inventory || :
 ls /run/nvidia/validations
@@ -139,10 +139,10 @@ ls /run/nvidia/validations
     assert done.code == 0, done.err
     *said, marked = done.out.split()
     assert marked == "1"
-    enabled, *files, failed, features, cdi, inventory = said
+    enabled, *files, features, failed, cdi, inventory = said
     assert enabled == "disabled"
     assert sorted(files) == ["cuda-ready", "driver-ready", "toolkit-ready"]
-    assert (failed, features, cdi, inventory) == ("failed", "activating", "inactive", "inactive")
+    assert (features, failed, cdi, inventory) == ("activating", "failed", "inactive", "inactive")
 
 
 def test_without_its_capability_the_devices_service_makes_nothing(installed: Installed) -> None:

@@ -17,6 +17,8 @@ from tests.integration.engines import REPOSITORY, Installed, Outcome, on_host, o
 UNITS = REPOSITORY / "packaging/systemd"
 SERVICES = sorted(path.name for path in UNITS.glob("*.service"))
 KINDS = (".service", ".path", ".timer")
+# systemd-analyze touches files of /run/systemd as PID 1 does; the lane beside this one watches the machine's /run.
+ALONE = "mount -t tmpfs none /run/systemd\n"
 UNVERIFIED = f"cp {UNITS}/*.service {UNITS}/*.path {UNITS}/*.timer /usr/lib/systemd/system/\n"
 
 
@@ -28,7 +30,7 @@ def commands(service: str) -> list[str]:
 
 def test_systemd_has_nothing_to_say_about_the_units(installed: Installed) -> None:
     units = " ".join(f"/usr/lib/systemd/system/{it.name}" for it in UNITS.iterdir() if it.suffix in KINDS)
-    done = on_host(installed, f"{UNVERIFIED}systemd-analyze verify --man=no {units}")
+    done = on_host(installed, f"{ALONE}{UNVERIFIED}systemd-analyze verify --man=no {units}")
     ours = [line for line in (done.out + done.err).splitlines() if "oci-gpu-hook" in line]
     assert (done.code, ours) == (0, [])
 
@@ -41,7 +43,7 @@ def test_a_service_is_shut_in(installed: Installed) -> None:
     """systemd's own measure: 10 is an ordinary service, 3 and below it calls OK."""
     line = "systemd-analyze security --offline=true --no-pager"
     lines = [f"{line} --threshold={EXPOSED.get(it, 30)} {UNITS}/{it} >&2" for it in SERVICES]
-    done = on_host(installed, "\n".join(lines))
+    done = on_host(installed, ALONE + "\n".join(lines))
     assert done.code == 0, done.err[-400:]
 
 
