@@ -9,7 +9,7 @@ from __future__ import annotations
 import posix
 
 from oci_gpu_hook.changes import detached, loadercache
-from oci_gpu_hook.container.devicecgroup import levels
+from oci_gpu_hook.container.devicecgroup import CGROUP_ROOT, levels
 from oci_gpu_hook.formats.devicerule import DeviceRule
 from oci_gpu_hook.kernel.filetypes import is_socket
 from oci_gpu_hook.record import NamedTuple
@@ -289,6 +289,29 @@ class OpenCgroup(NamedTuple):
 
         pin = cgroup_v2.pin_at(host.fd, self.pinned) if self.pinned else None
         return lambda tree: cgroup_v2.allow(directories, self.rules, self.fallback, tree.undo, pin)
+
+
+class LimitMemory(NamedTuple):
+    """The memory of devices that a cgroup may take: regions of dmem.capacity by name, each with a number of bytes.
+
+    path, top: see `DeviceCgroup`; between the two crun has processes in the lower one.
+    """
+
+    path: str
+    top: str
+    limits: tuple[tuple[str, int], ...]
+    required: bool
+    reason: str
+
+    def describe(self) -> str:
+        return "limit the memory of the devices (dmem)"
+
+    def prepare(self, host: HostRoot, undo: Undo) -> Perform:
+        from oci_gpu_hook.changes import dmem
+
+        folders = dmem.opened(levels(self.path, CGROUP_ROOT))
+        own = len(levels(self.path, self.top))
+        return lambda tree: dmem.limit(folders[:-own], folders[-own:], self.limits, tree.undo)
 
 
 class TellSystemd(NamedTuple):

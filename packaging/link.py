@@ -48,7 +48,8 @@ ROOTS = {
     # A container with a GPU, or one whose labels are corrected.  In pieces of less than 128 KiB: for what is larger,
     # malloc maps new memory (mallopt(3), M_MMAP_THRESHOLD), and each page of it is a fault.
     "gpu": ("request.parse", "container.rootfs", "container.layout"),
-    "apply": ("planning.decide", "apply", "report.records"),
+    "apply": ("planning.decide", "apply"),
+    "record": ("report.records",),
     # What drivers give is decided from the saved inventory.
     "provision": ("planning.drivers",),
     # Without a saved inventory that is still true.
@@ -76,6 +77,8 @@ ROOTS = {
     "nvidia-container-cli": ("request.containercli", "runtime.configure"),
     "cdi": ("request.bycdi", "planning.meanings"),
     "labels": ("planning.labels", "changes.contextset"),
+    # If a limit is asked for, or set.
+    "device memory": ("request.memory", "planning.memoryshare", "changes.dmem"),
     "cgroup v1": ("changes.cgroup_v1",),
     "cgroup v2": ("changes.cgroup_v2",),
     "systemd": ("formats.scopeunit", "changes.scope"),

@@ -19,6 +19,7 @@ from oci_gpu_hook.operations import (
     Cover,
     Device,
     LdCache,
+    LimitMemory,
     Mount,
     OpenCgroup,
     Relabel,
@@ -44,9 +45,10 @@ def plan_document(plan: Plan, left_out: Iterable[str] = ()) -> dict[str, object]
     """
     request = plan.request
     fields = ("source", "devices", "capabilities", "requirements", "imex_channels", "features", "mig_config")
+    others = ("mig_monitor", "memory_limit", "memory_request", "vendors")
     return {
         **no_request_document(plan.container.id, plan.container.bundle, plan.container.rootfs, plan.notes),
-        "request": request and {name: getattr(request, name) for name in (*fields, "mig_monitor", "vendors")},
+        "request": request and {name: getattr(request, name) for name in (*fields, *others)},
         "driver": {"version": plan.provision.driver_version} if request else None,
         "label": plan.label,
         **({"chosen": plan.provision.chosen} if plan.provision.chosen else {}),
@@ -101,6 +103,8 @@ def _requested(request: Request) -> list[str]:
         words += [f"features {','.join(request.features)}"] if request.features else []
         words += ["may configure MIG"] if request.mig_config else []
         words += ["may monitor MIG"] if request.mig_monitor else []
+        words += [f"at most {request.memory_limit >> 20} MiB of each device"] if request.memory_limit else []
+        words += [f"needs {request.memory_request >> 20} MiB of each device"] if request.memory_request else []
     words += [f"{item.flag} {','.join(item.devices)} (from {item.source}, by {item.file})" for item in request.vendors]
     return [f"{'' if number else 'request':11}{text}" for number, text in enumerate(words)]
 
@@ -218,6 +222,10 @@ def _written(it: OpenCgroup | TellSystemd) -> list[Row]:
     return [*[(devicerule.written(rule),) for rule in it.rules], *([(pinned,)] if pinned else [])]
 
 
+def _limits(it: LimitMemory) -> list[Row]:
+    return [(name, f"{most >> 20} MiB") for name, most in it.limits]
+
+
 def _relabel(it: Relabel) -> tuple[str, list[Row]]:
     return "labels", [(it.path, f"{it.was} -> {it.context if it.context != it.was else 'as it is'}")]
 
@@ -232,6 +240,7 @@ KINDS: dict[type, tuple[str, Callable[[Any], tuple[str, list[Row]]]]] = {
     Tmpfs: ("tmpfs", _tmpfs),
     LdCache: ("ldcache", _ldcache),
     Relabel: ("relabel", _relabel),
+    LimitMemory: ("memory", lambda it: (f"device memory, {it.path or 'found at the start'}", _limits(it))),
     OpenCgroup: ("cgroup", lambda it: (f"device cgroup {it.version}, {it.path or 'found at the start'}", _written(it))),
     TellSystemd: ("deviceallow", lambda it: (f"systemd, {it.unit}", _written(it))),
 }

@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.formats.scopeunit import ScopeUnit
 
-_CGROUP_ROOT = "/sys/fs/cgroup"
+CGROUP_ROOT = "/sys/fs/cgroup"
 _MOUNTINFO = "/proc/self/mountinfo"
 _OUR_CGROUP = "/proc/self/cgroup"
 # Where systemd writes a unit that a program gave it.
@@ -49,7 +49,7 @@ def locate(process: Process | None, container_id: str) -> DeviceCgroup:
     # Both versions require capabilities in the initial user namespace.
     if posix.stat("/proc/self/ns/user").st_ino != INITIAL_USER_NAMESPACE:
         return DeviceCgroup(reason="the kernel lets no process in a user namespace change a device cgroup")
-    version, controller = ("v2", "") if is_unified(_CGROUP_ROOT) else ("v1", "devices")
+    version, controller = ("v2", "") if is_unified(CGROUP_ROOT) else ("v1", "devices")
     path = _cgroup_path(process.read("cgroup") if process else procfile.read_whole(_OUR_CGROUP), controller)
     if path is None:
         return DeviceCgroup(reason="this host has no device cgroups")
@@ -135,7 +135,7 @@ def _directory(path: str, controller: str, pid: int) -> str:
     """The directory of the cgroup `path`, which the process `pid` is in, below one of the mounts of its hierarchy."""
     if path.startswith("/.."):
         raise syscalls.SyscallError(syscalls.ENOENT, "open", f"cgroup {path}, outside our cgroup namespace")
-    usual = f"{_CGROUP_ROOT}/{controller}{path}" if controller else f"{_CGROUP_ROOT}{path}"
+    usual = f"{CGROUP_ROOT}/{controller}{path}" if controller else f"{CGROUP_ROOT}{path}"
     if _holds(usual, pid) if controller else posix.access(usual, posix.F_OK):
         return usual.rstrip("/")
     # In a container the mount may show only a part of the hierarchy, but `path` starts at the root of our cgroup

@@ -19,7 +19,7 @@ from oci_gpu_hook.record import NamedTuple
 
 FILE, _LOCK, _STAGED = "leases", "leases.lock", "leases.new"
 # If the fields of `Lease` change, the number is raised.
-HEADING = b"oci-gpu-hook leases 1\n"
+HEADING = b"oci-gpu-hook leases 2\n"
 UNHEALTHY_HEADING = b"oci-gpu-hook unhealthy 1\n"
 # Of one start: what it leaves the next ones remove.
 _MOST_REMOVED = 100
@@ -34,7 +34,7 @@ class Lease(NamedTuple):
 
     start: when its first process was started, in the kernel's ticks since boot; cgroup, inode: its device cgroup, ""
     and 0 if it has none of its own; since: seconds since 1970; most: how many holders it lets its devices have, itself
-    among them; devices: see `Provision.holds`.
+    among them; devices: see `Provision.holds`; memory: the bytes of each that are its own, 0 if it has not said.
     """
 
     id: str
@@ -45,6 +45,11 @@ class Lease(NamedTuple):
     since: int
     most: int
     devices: tuple[str, ...]
+    memory: tuple[int, ...] = ()
+
+    def holding(self) -> dict[str, int]:
+        """What it holds, each device with its bytes."""
+        return {**dict.fromkeys(self.devices, 0), **dict(zip(self.devices, self.memory))}
 
     def is_of(self, other: Lease) -> bool:
         """Whether both are of one process.  Ids are names: users and engines give the same one to two containers."""

@@ -10,7 +10,7 @@ from oci_gpu_hook.container.rootfs import Rootfs
 from oci_gpu_hook.driver import proc
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.operations import Device
+from oci_gpu_hook.operations import Device, LimitMemory
 from oci_gpu_hook.planning import plan
 from oci_gpu_hook.planning.plan import Container, Labels, Plan, Provision
 from oci_gpu_hook.request.bundle import Bundle
@@ -20,6 +20,8 @@ from oci_gpu_hook.request.settings import Settings
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable
+
+    from oci_gpu_hook.planning.memoryshare import Memory
 
 # selinuxfs is mounted where SELinux runs, and only there (selinux(8)).
 _SELINUX = "/sys/fs/selinux/enforce"
@@ -60,7 +62,16 @@ def decide(
     def provide(asked: Request) -> Provision:
         return drivers.provide(host, laid_out, asked, settings, process_label)
 
-    request, provision = _given(request, provide, settings, host, container, process, restores=restores)
+    memory = None
+    if request.memory_limit or request.memory_request or settings.gpu_memory != "off":
+        from oci_gpu_hook.planning import memoryshare
+
+        memory = memoryshare.memory_of(request, settings)
+    request, provision = _given(request, provide, settings, host, container, process, memory, restores=restores)
+    limits: tuple[LimitMemory, ...] = ()
+    if memory is not None:
+        limits = memoryshare.limits(memory, provision, device_cgroup, host)
+        provision = provision._replace(notes=(*provision.notes, *memoryshare.notes(memory, provision)))
     if spec is not None:
         from oci_gpu_hook.planning import meanings
 
@@ -74,7 +85,7 @@ def decide(
     # Only a program of v2 is ever made from them.
     falls_back = device_cgroup.version == "v2" and settings.device_cgroup != "off"
     rules = bundle.device_rules() if falls_back else ()
-    made = plan.make(container, laid_out, request, provision, labels, settings.device_cgroup, rules)
+    made = plan.make(container, laid_out, request, provision, labels, settings.device_cgroup, rules, limits)
     made = made if spec is None else meanings.split(made, spec, [path for path, *_ in bundle.devices()])
     return made.of_restore() if restores else made
 
@@ -86,6 +97,7 @@ def _given(
     host: HostRoot,
     container: Container,
     process: Process | None,
+    memory: Memory | None,
     *,
     restores: bool,
 ) -> tuple[Request, Provision]:
@@ -100,7 +112,8 @@ def _given(
 
         dumped = restore.dumped(process)
     is_start = process is not None and (host.remember or process.is_caller)
-    return holding.Start(host, settings, container, process if is_start else None, dumped).given(request, provide)
+    start = holding.Start(host, settings, container, process if is_start else None, dumped, memory)
+    return start.given(request, provide)
 
 
 def _labels(

@@ -16,7 +16,7 @@ from oci_gpu_hook.host import leases
 from oci_gpu_hook.host.leases import Lease, Leases, has_room, without_void
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.planning import drivers, selection
-from oci_gpu_hook.planning.plan import Container, Provision
+from oci_gpu_hook.planning.plan import Container, Provision, title
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request import selectors
 from oci_gpu_hook.request.parse import Request
@@ -27,6 +27,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from oci_gpu_hook.planning.memoryshare import Memory
     from oci_gpu_hook.request.vendorrequest import VendorRequest
 
 _MOST_SHOWN = 3
@@ -40,20 +41,24 @@ _UNHEALTHY = "the administrator must look at it: 'oci-gpu-hook validate' clears 
 
 
 class Candidate(NamedTuple):
-    """A device that may be chosen; peers: the keys of those that it reaches by NVLink; node: its NUMA node, or -1."""
+    """A device that may be chosen; peers: the keys of those that it reaches by NVLink; node: its NUMA node, or -1.
+
+    address: on PCI, "" if it has none.
+    """
 
     key: str
     name: str
     holders: int = 0
     peers: tuple[str, ...] = ()
     node: int = -1
+    address: str = ""
 
 
 class Start(NamedTuple):
     """One container's start.
 
     process: None if the container is not started, and leases nothing; dumped: the numbers of its nodes, if it is
-    restored from a checkpoint.
+    restored from a checkpoint; memory: what it may take of each device, None for what is not counted.
     """
 
     host: HostRoot
@@ -61,6 +66,7 @@ class Start(NamedTuple):
     container: Container
     process: Process | None
     dumped: frozenset[tuple[int, int]] | None = None
+    memory: Memory | None = None
 
     def given(self, request: Request, provide: Callable[[Request], Provision]) -> tuple[Request, Provision]:
         """The request with the chosen devices, and what `provide` gives for it; leased.
@@ -83,13 +89,17 @@ class Start(NamedTuple):
             request, notes = request._replace(devices=tuple(left)), [f"left out: {it}" for it in notes]
             provision = provide(request)
         if most and not {*chosen}.issuperset(dict(provision.holds)):
+            needs = self._needs(provision)
             with self._leases(most) as all_leases:
                 mine, own, others = self._apart(all_leases)
                 for key, name in provision.holds:
                     holders = _holders(key, others, most)
                     if not has_room(holders, most):
                         raise RequestError(f"{_full(title(key, name), holders)}, and gpu-holders is {most}", _WAIT)
-                self._lease(mine, own, others, dict(provision.holds))
+                    need, capacity = needs[key]
+                    if why := _too_little(title(key, name), holders, key, need, capacity):
+                        raise RequestError(why, _WAIT)
+                self._lease(mine, own, others, {key: need for key, (need, _) in needs.items()})
         return request, provision._replace(notes=(*provision.notes, *notes), chosen=words)
 
     def _chosen(
@@ -109,7 +119,7 @@ class Start(NamedTuple):
                 self._dumped(it, [(device, provide(_for_one(request, place, device.name))) for device in offer])
                 for (place, it), offer in zip(asked, offers)
             ]
-        keys: list[str] = []
+        keys: dict[str, int] = {}
         words = []
         with self._leases(most) as all_leases:
             mine, own, others = self._apart(all_leases)
@@ -117,14 +127,26 @@ class Start(NamedTuple):
             held = () if self.process else [key for lease in own if lease.is_valid() for key in lease.devices]
             for (place, it), offer in zip(asked, offers):
                 chosen = [device for device in offer if device.key in held]
-                chosen = chosen or _pick(it, offer, others, most, unhealthy)
+                chosen = chosen or _pick(it, offer, others, most, unhealthy, self.memory)
                 devices[place] = tuple([device.name for device in chosen])
-                keys += [device.key for device in chosen]
+                keys.update({device.key: self._need(device.address) for device in chosen})
                 words.append(_said(it, chosen, most))
             if most:
                 self._lease(mine, own, others, keys)
         vendors = [it._replace(devices=names) for it, names in zip(request.vendors, devices[1:])]
-        return request._replace(devices=devices[0], vendors=tuple(vendors)), keys, tuple(words)
+        return request._replace(devices=devices[0], vendors=tuple(vendors)), [*keys], tuple(words)
+
+    def _need(self, address: str) -> int:
+        return self.memory.need_of(address) if self.memory else 0
+
+    def _needs(self, provision: Provision) -> dict[str, tuple[int, int]]:
+        """For each device that is held what the container needs of it, and what it has, in bytes; 0 if not counted."""
+        if self.memory is None:
+            return {key: (0, 0) for key, _ in provision.holds}
+        from oci_gpu_hook.planning import memoryshare
+
+        places = memoryshare.addresses(provision)
+        return {key: (self.memory.need_of(it), self.memory.capacity(it)) for key, it in places.items()}
 
     def _dumped(self, asked: selectors.AnyOf, offer: list[tuple[Candidate, Provision]]) -> list[Candidate]:
         """The devices of which the checkpoint has all nodes; RequestError if that does not tell which are meant.
@@ -160,10 +182,13 @@ class Start(NamedTuple):
         own = [it for it in all_leases if (it.is_of(mine) if mine else it.id == container.id)]
         return mine, own, without_void([it for it in all_leases if it not in own])
 
-    def _lease(self, mine: Lease | None, own: list[Lease], others: list[Lease], keys: Iterable[str]) -> None:
-        wanted = dict.fromkeys([*[key for lease in own for key in lease.devices], *keys])
+    def _lease(self, mine: Lease | None, own: list[Lease], others: list[Lease], keys: dict[str, int]) -> None:
+        wanted: dict[str, int] = {}
+        for held in (*[lease.holding() for lease in own], keys):
+            wanted.update(held)
         if mine and wanted:
-            leases.write(self.host, [*others, mine._replace(devices=tuple(wanted))])
+            mine = mine._replace(devices=tuple(wanted), memory=tuple(wanted.values()))
+            leases.write(self.host, [*others, mine])
 
 
 def _for_one(request: Request, place: int, name: str) -> Request:
@@ -171,13 +196,6 @@ def _for_one(request: Request, place: int, name: str) -> Request:
     if not place:
         return request._replace(devices=(name,), vendors=())
     return request._replace(devices=(), vendors=(request.vendors[place - 1]._replace(devices=(name,)),))
-
-
-def title(key: str, name: str) -> str:
-    flag, equals, _ = key.partition("=")
-    if equals:
-        return f"{flag} device {name}"
-    return f"{'MIG device' if '/' in key else 'GPU'} {name}"
 
 
 def why_unhealthy(key: str, unhealthy: dict[str, str]) -> str:
@@ -191,6 +209,26 @@ def _holders(key: str, others: list[Lease], most: int) -> list[Lease]:
     return holders if has_room(holders, most) else [lease for lease in holders if lease.is_valid()]
 
 
+def _lacks(memory: Memory, device: Candidate, holders: list[Lease]) -> str:
+    need, capacity = memory.need_of(device.address), memory.capacity(device.address)
+    return _too_little(title(device.key, device.name), holders, device.key, need, capacity)
+
+
+def _leased(holders: list[Lease], key: str) -> int:
+    return sum([lease.holding()[key] for lease in holders])
+
+
+def _too_little(name: str, holders: list[Lease], key: str, need: int, capacity: int) -> str:
+    """Why a device has too little memory for what is needed of it, beside what its holders have leased; "" if not."""
+    if not (need and capacity) or need <= capacity - _leased(holders, key):
+        return ""
+    # A void lease does not count if it would leave too little.
+    free = capacity - _leased([lease for lease in holders if lease.is_valid()], key)
+    if need <= free:
+        return ""
+    return f"{name} has {max(free, 0) >> 20} MiB of {capacity >> 20} left, and {need >> 20} are needed"
+
+
 def _full(name: str, holders: Sequence[Lease]) -> str:
     shown = [
         f"{plain(lease.id[:_SHOWN_ID])} since {strftime('%Y-%m-%d %H:%M', localtime(lease.since))}"
@@ -201,7 +239,12 @@ def _full(name: str, holders: Sequence[Lease]) -> str:
 
 
 def _pick(
-    asked: selectors.AnyOf, devices: list[Candidate], others: list[Lease], most: int, unhealthy: dict[str, str]
+    asked: selectors.AnyOf,
+    devices: list[Candidate],
+    others: list[Lease],
+    most: int,
+    unhealthy: dict[str, str],
+    memory: Memory | None = None,
 ) -> list[Candidate]:
     is_one = asked.number == 1
     kind = f" of MIG profile {quoted(asked.profile)}" if asked.profile else ""
@@ -215,6 +258,8 @@ def _pick(
             refused.append(f"{title(device.key, device.name)} is not healthy: {why}")
         elif most and not has_room(holders, most):
             refused.append(_full(title(device.key, device.name), holders))
+        elif memory and (why := _lacks(memory, device, holders)):
+            refused.append(why)
         else:
             room.append(device._replace(holders=len(holders)))
     if len(room) < asked.number:
@@ -276,7 +321,13 @@ def _gpus(host: HostRoot, settings: Settings, asked: selectors.AnyOf) -> list[Ca
         return [Candidate(*held) for held in selection.holds(selection.Selection((), fitting), known)]
     divided = {device.gpu for device in known.mig_devices}
     return [
-        Candidate(gpu.bus_id, str(gpu.nvml_index), peers=gpu.peers, node=_numa_node(host, gpu.proc, asked.number))
+        Candidate(
+            key=gpu.bus_id,
+            name=str(gpu.nvml_index),
+            peers=gpu.peers,
+            node=_numa_node(host, gpu.proc, asked.number),
+            address=gpu.bus_id,
+        )
         for gpu in known.gpus
         if gpu.nvml_index not in divided
     ]
@@ -292,6 +343,9 @@ def _of_vendor(host: HostRoot, request: VendorRequest) -> list[Candidate]:
     from oci_gpu_hook.vendors import folders, vendorhost
 
     found = vendorhost.vendor_state(host, folders.vendor_inventory(host, request.flag, request.file))
-    named = [(vendorshare.key(request.flag, it), it.names[0]) for it in found.devices]
     # A device of another class, such as a neural processor beside GPUs, has no index.
-    return [Candidate(key, name) for key, name in named if name.isdecimal()]
+    return [
+        Candidate(vendorshare.key(request.flag, it), it.names[0], address=it.address())
+        for it in found.devices
+        if it.names[0].isdecimal()
+    ]

@@ -10,7 +10,7 @@ from oci_gpu_hook.container.devicecgroup import DeviceCgroup
 from oci_gpu_hook.container.layout import Layout
 from oci_gpu_hook.errors import ConfigError
 from oci_gpu_hook.formats.devicerule import DeviceRule
-from oci_gpu_hook.operations import OpenCgroup, TellSystemd
+from oci_gpu_hook.operations import LimitMemory, OpenCgroup, TellSystemd
 from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
@@ -27,6 +27,15 @@ if TYPE_CHECKING:
 
 # Devices that are held: the key of each, by which leases and health know it, and a name that a request can use.
 Held = tuple[tuple[str, str], ...]
+
+
+def title(key: str, name: str) -> str:
+    """What people call a device that is held."""
+    flag, equals, _ = key.partition("=")
+    if equals:
+        return f"{flag} device {name}"
+    return f"{'MIG device' if '/' in key else 'GPU'} {name}"
+
 
 LEFT_ALONE = "the device cgroup is left alone: device-cgroup = off"
 DEV_IS_HOSTS = "the container's /dev is the host's own: no node is made in it"
@@ -107,8 +116,8 @@ class Plan(NamedTuple):
         return (*self.done, *self.operations)
 
     def of_restore(self) -> Plan:
-        """What is left to do where a checkpoint brings all else back: devices are opened, and systemd is told."""
-        kept = tuple([it for it in self.operations if isinstance(it, (OpenCgroup, TellSystemd))])
+        """What is left to do where a checkpoint brings all else back: what concerns the cgroup, which is new."""
+        kept = tuple([it for it in self.operations if isinstance(it, (LimitMemory, OpenCgroup, TellSystemd))])
         return self._replace(operations=kept)
 
 
@@ -120,13 +129,15 @@ def make(
     labels: Labels,
     device_cgroup: str,
     fallback: tuple[DeviceRule, ...],
+    limits: tuple[LimitMemory, ...] = (),
 ) -> Plan:
     """The plan for a container that gets all of `provision`; ConfigError if the setting `device_cgroup` forbids it."""
     cgroup, notes = _open_cgroup(container, device_cgroup, provision.devices, fallback)
     if layout.dev_is_hosts:
         notes += (DEV_IS_HOSTS,)
-    # The cgroup comes last: it is the only change that stays when the mount namespace is gone.
-    operations = (*provision.operations, *labels.operations, *cgroup)
+    # The cgroup comes last: it is the only change that stays when the mount namespace is gone.  No device is opened
+    # before its memory is limited.
+    operations = (*provision.operations, *labels.operations, *limits, *cgroup)
     notes = (*provision.notes, *notes, *labels.notes)
     return Plan(container, layout, request, operations, notes, labels.context, provision)
 

@@ -39,7 +39,7 @@ class Request(NamedTuple):
     ``any:2:1g.10gb`` (which the node replaces), each alone; an index; ``GPU-<uuid>`` in lower case after the dash;
     ``00000000:07:00.0``; ``0:1``, ``MIG-<uuid>`` and ``MIG-GPU-<uuid>/1/0`` for MIG devices.
     imex_channels: ``all`` alone, or decimal numbers; features: names of `FEATURES`; vendors: of other vendors; if that
-    is all, `devices` and `capabilities` are empty.
+    is all, `devices` and `capabilities` are empty.  memory_limit, memory_request: in bytes, see `memory`.
     """
 
     source: str
@@ -52,6 +52,8 @@ class Request(NamedTuple):
     features: tuple[str, ...] = ()
     jetpack_all: bool = False
     vendors: tuple[VendorRequest, ...] = ()
+    memory_limit: int = 0
+    memory_request: int = 0
 
     def asked(self) -> tuple[str, ...]:
         others = [f"{item.flag}={name}" for item in self.vendors for name in item.devices]

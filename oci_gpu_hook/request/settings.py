@@ -51,6 +51,7 @@ class Settings(NamedTuple):
     count_watchers: bool = True
     unhealthy: str = "give"
     docker_count: str = "first"
+    gpu_memory: str = "off"
     # no setting: of "image" and "namespace", what the settings have sections for and the engine does not say
     unmatched: tuple[str, ...] = ()
 

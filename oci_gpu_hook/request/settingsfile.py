@@ -12,6 +12,7 @@ from oci_gpu_hook.errors import ConfigError, RequestError, quoted
 from oci_gpu_hook.formats.decimal import decimal
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.annotations import said
+from oci_gpu_hook.request.memory import SHARE, ceiling
 from oci_gpu_hook.request.state import State
 from oci_gpu_hook.request.words import ALL, CAPABILITIES, is_flag, items
 
@@ -69,6 +70,10 @@ def _folder(text: str) -> str | None:
     return (text.rstrip("/") or "/") if text.startswith("/") and "\0" not in text else None
 
 
+def _memory(text: str) -> str | None:
+    return None if ceiling(text) is None else text
+
+
 def _names_variable(word: str) -> bool:
     flag, equals, variable = word.rpartition("=")
     return len(variable.split()) == 1 and "\0" not in variable and (not equals or is_flag(flag))
@@ -112,6 +117,7 @@ KINDS = {
     # Of lists, what all of them allow; of numbers, the smallest: see `_strictest`.
     "allowed-capabilities": _list((*CAPABILITIES, ALL).__contains__, f"allowed are all, {', '.join(CAPABILITIES)}", ()),
     "allowed-vendors": _list(lambda it: it == ALL or is_flag(it), "which is not a vendor's flag, such as OCI_AMD", ()),
+    "gpu-memory": Kind(_memory, "allowed are off, share, and sizes such as 4096M and 4G", ()),
     "gpu-holders": Kind(lambda text: decimal(text, 1000), "allowed is 0 to 1000", ()),
 }
 
@@ -206,6 +212,10 @@ def _strictest(field: str, values: list[object]) -> list[object]:
         return [tuple([word for word in first if all([word in other for other in lists])])]
     if field == "gpu_holders":
         return [min([value for value in values if isinstance(value, int) and value], default=0)]
+    if field == "gpu_memory":
+        # A share is neither more nor less than a size.
+        sizes = {size: text for text in values if (size := ceiling(str(text))) and size != SHARE}
+        return [*{"share"}.intersection(values), *[sizes[size] for size in sorted(sizes)[:1]]] or ["off"]
     return [value for value in kind.strictest or () if value in values] or values[:1]
 
 

@@ -12,6 +12,8 @@ IMEX_CHANNELS = "NVIDIA_IMEX_CHANNELS"
 CUDA_VERSION = "CUDA_VERSION"
 REQUIRE_CUDA = "NVIDIA_REQUIRE_CUDA"
 REQUIRE_JETPACK = "NVIDIA_REQUIRE_JETPACK"
+MEMORY_LIMIT = "NVIDIA_GPU_MEMORY_LIMIT"
+MEMORY_REQUEST = "NVIDIA_GPU_MEMORY_REQUEST"
 # Vendors' files name variables that begin with it, as oci-decorator's files did.
 VENDOR_PREFIX = "OCI_"
 # The later one has precedence (CDI's SPEC.md, "CDI Spec directories").

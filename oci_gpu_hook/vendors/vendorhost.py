@@ -47,6 +47,10 @@ class VendorDevice(NamedTuple):
     names: tuple[str, ...]
     nodes: tuple[tuple[DeviceNode, str], ...]
 
+    def address(self) -> str:
+        """Its PCI function's, as `Gpu.bus_id`; "" for what has none."""
+        return next(filter(None, map(bus_id, self.names)), "")
+
 
 class VendorState(NamedTuple):
     """What can change while the saved inventory stays true, beside it.

@@ -118,25 +118,27 @@ class Budget(NamedTuple):
 BUDGETS = {
     # And only where the entry script has left it to Python at all.
     "no request": Budget("", ("state", "start"), env="A=1", others=FOR_STATE_AND_CONFIG),
-    "GPU": Budget(UNKNOWN, ("state", "start", "gpu", "apply", "provision")),
+    "GPU": Budget(UNKNOWN, ("state", "start", "gpu", "apply", "record", "provision")),
     "labels": Budget(
-        UNKNOWN, ("state", "start", "gpu", "apply", "labels", "provision"), plant=("sys/fs/selinux/enforce", "1")
+        UNKNOWN,
+        ("state", "start", "gpu", "apply", "record", "labels", "provision"),
+        plant=("sys/fs/selinux/enforce", "1"),
     ),
     "requirements": Budget(
         "the image requires 'cuda>=99.0'",
-        ("state", "start", "gpu", "apply", "provision", "requirements"),
+        ("state", "start", "gpu", "apply", "record", "provision", "requirements"),
         config={"process": {"env": ["NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_REQUIRE_CUDA=cuda>=99.0"]}},
     ),
     "CDI": Budget(
         "the image requires 'cuda>=99.0'",
-        ("state", "start", "gpu", "apply", "provision", "requirements", "cdi"),
+        ("state", "start", "gpu", "apply", "record", "provision", "requirements", "cdi"),
         env="NVIDIA_REQUIRE_CUDA=cuda>=99.0",
         options=("--cdi", "compute,utility"),
         config={"linux": {"devices": [{"path": "/dev/nvidia0", "type": "c"}]}},
     ),
     "another vendor's, by CDI": Budget(
         "requires what this host lacks",
-        ("state", "start", "vendors", "platform", "gpu", "apply", "provision", "cdi"),
+        ("state", "start", "vendors", "platform", "gpu", "apply", "record", "provision", "cdi"),
         env="A=1",
         options=("--cdi-vendor", "OCI_A"),
         plant=("etc/oci-gpu-hook/vendors/a.json", A_VENDOR),
@@ -146,7 +148,7 @@ BUDGETS = {
     # whether that is Swarm's.
     "settings": Budget(
         UNKNOWN,
-        ("state", "start", "gpu", "apply", "provision", "settings", "docker"),
+        ("state", "start", "gpu", "apply", "record", "provision", "settings", "docker"),
         env="MY_GPUS=7",
         options=("--config", "FOLDER/host/settings"),
         plant=("settings", "swarm-resources = MY_GPUS\nipc-labels = all\n"),
@@ -154,14 +156,14 @@ BUDGETS = {
     # dockerd's record says whether its user has asked.
     "a request that is not accepted": Budget(
         "the request in NVIDIA_VISIBLE_DEVICES is not accepted",
-        ("state", "start", "gpu", "apply", "settings", "docker"),
+        ("state", "start", "gpu", "apply", "record", "settings", "docker"),
         options=("--config", "FOLDER/host/settings"),
         plant=("settings", "accept-environment = privileged\nunaccepted-requests = refuse\n"),
     ),
     # So that it is known what a cold start pays for.
     "no saved inventory": Budget(
         UNKNOWN,
-        ("state", "start", "gpu", "apply", "provision", "survey"),
+        ("state", "start", "gpu", "apply", "record", "provision", "survey"),
         plant=(proc.LD_SO_CACHE, ""),
         spoil=lambda host: hosts.plant(host, "proc/sys/kernel/random/boot_id", "another\n"),
     ),

@@ -20,6 +20,7 @@ from oci_gpu_hook.operations import (
     Cover,
     Device,
     LdCache,
+    LimitMemory,
     Mount,
     OpenCgroup,
     Relabel,
@@ -50,6 +51,7 @@ EXAMPLES: tuple[Operation, ...] = (
         "why",
     ),
     Relabel("/dev/shm", "a:b:c:s0", "a:b:d:s0", True, "why"),
+    LimitMemory("/sys/fs/cgroup/c", "/sys/fs/cgroup/c", (("nvidia/x/vidmem", 1 << 20),), True, "why"),
     OpenCgroup("v2", "/sys/fs/cgroup/c", "/sys/fs/cgroup/c", (RULE,), (RULE,), True, "why"),
     TellSystemd("c.scope", (RULE,), (("char-pts", "rwm"),), False, "why"),
 )

@@ -189,6 +189,8 @@ def test_the_document_has_the_documented_form(host: DriverInventory) -> None:
         "features": [],
         "mig_config": False,
         "mig_monitor": False,
+        "memory_limit": 0,
+        "memory_request": 0,
         "vendors": [],
     }
     operations = document["operations"]

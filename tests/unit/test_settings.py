@@ -50,6 +50,7 @@ ALL_KEYS = {
     "count-watchers": ("no", False),
     "unhealthy": ("leave-out", "leave-out"),
     "docker-count": ("any", "any"),
+    "gpu-memory": ("4096M", "4096M"),
 }
 
 

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Limits of device memory for a cgroup: the file dmem.max (Linux 6.14, Documentation/admin-guide/cgroup-v2.rst).
+
+runc enables the controller for each container, crun does not.  What is enabled stays so: a cgroup beside this one may
+use it by then.
+"""
+
+from __future__ import annotations
+
+import posix
+
+from oci_gpu_hook.changes.tree import Undo
+from oci_gpu_hook.formats.decimal import decimal
+from oci_gpu_hook.kernel import procfile, syscalls
+from oci_gpu_hook.kernel.descriptors import closing
+from oci_gpu_hook.record import NamedTuple
+
+_FOLDER = posix.O_PATH | posix.O_DIRECTORY | posix.O_NOFOLLOW | posix.O_CLOEXEC
+_MAX, _CONTROLLERS = "dmem.max", "cgroup.subtree_control"
+_NO_LIMIT = "max"
+_MOST = (1 << 64) - 1
+
+
+class Folder(NamedTuple):
+    """A cgroup: its path, and a descriptor of it."""
+
+    path: str
+    fd: int
+
+
+def opened(directories: list[str]) -> list[Folder]:
+    """These cgroups, each the child of the one before."""
+    return [Folder(path, posix.open(path, _FOLDER)) for path in directories]
+
+
+def limit(above: list[Folder], own: list[Folder], limits: tuple[tuple[str, int], ...], undo: Undo) -> None:
+    """Limit each region, by its name, to a number of bytes in the cgroups `own`; above: all above them, the root first.
+
+    OSError if a step fails, or the kernel has not taken a limit.
+    """
+    for folder in (*above, *own[:-1]):
+        if "dmem" not in _read(folder, _CONTROLLERS).split():
+            _write(folder, _CONTROLLERS, "+dmem")
+    for folder in own:
+        for name, most in limits:
+            before = limit_of(_read(folder, _MAX), name)
+            # A lower one is config.json's own: linux.resources.unified.
+            if before <= most:
+                continue
+            undo.remember(_write, folder, _MAX, f"{name} {_NO_LIMIT if before == _MOST else before}")
+            # The kernel takes one region a write.
+            _write(folder, _MAX, f"{name} {most}")
+            if limit_of(_read(folder, _MAX), name) > most:
+                raise OSError(f"{folder.path}/{_MAX} still has more than '{name} {most}', which was written")
+
+
+def limit_of(text: str, name: str) -> int:
+    """The bytes that a file such as dmem.max has for a region; the most that there can be for ``max`` and for none."""
+    for line in text.split("\n"):
+        region, _, value = line.rpartition(" ")
+        if region == name:
+            number = decimal(value, _MOST)
+            return _MOST if number is None else number
+    return _MOST
+
+
+def _read(folder: Folder, name: str) -> str:
+    return procfile.read_whole(name, folder.fd).decode(errors="replace")
+
+
+def _write(folder: Folder, name: str, line: str) -> None:
+    with closing(posix.open(name, posix.O_WRONLY | posix.O_CLOEXEC, dir_fd=folder.fd)) as fd:
+        try:
+            posix.write(fd, line.encode())
+        except OSError as err:
+            # EBUSY of the controllers' file: processes are in that very cgroup (cgroups(7), "no internal processes").
+            raise syscalls.SyscallError(err.errno or 0, "write", f"'{line}' to {folder.path}/{name}") from err

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much memory of each of its devices a container asks for, by NVIDIA's two variables, or may have.  Pure.
+
+The words are NVIDIA's, and hold for every vendor's devices.  Must not know what the host has.
+"""
+
+from __future__ import annotations
+
+from oci_gpu_hook.errors import RequestError, quoted
+from oci_gpu_hook.formats.decimal import decimal
+from oci_gpu_hook.request.words import AUTHOR, MEMORY_LIMIT, MEMORY_REQUEST
+
+MIB = 1 << 20
+# In place of a number of bytes: what each of gpu-holders containers can have.
+SHARE = -1
+_UNITS = {"M": MIB, "G": MIB << 10}
+# Of a number of bytes in 64 bits.
+_MOST = (1 << 44) - 1
+
+
+def parse_memory(environment: dict[str, str]) -> tuple[int, int]:
+    """The limit, and what is needed, in bytes of each device; 0 for what is not said.
+
+    RequestError for all but whole MiB, which NVIDIA's toolkit takes (1.20, ``apply-cuda-memory-limits``), for 0, and
+    for more than the limit.
+    """
+    limit, needed = [_bytes(environment, variable) for variable in (MEMORY_LIMIT, MEMORY_REQUEST)]
+    if limit and needed > limit:
+        why = f"{MEMORY_REQUEST} is {needed // MIB}, which is more than {MEMORY_LIMIT}, {limit // MIB}"
+        raise RequestError(why, AUTHOR)
+    return limit, needed
+
+
+def ceiling(text: str) -> int | None:
+    """The bytes that the setting gpu-memory stands for: ``4096M``, ``4G``, 0 for ``off``, `SHARE`; None if wrong."""
+    words = {"off": 0, "share": SHARE}
+    number = decimal(text[:-1])
+    return number * _UNITS[text[-1]] if number and text[-1] in _UNITS else words.get(text)
+
+
+def _bytes(environment: dict[str, str], variable: str) -> int:
+    text = environment.get(variable)
+    if text is None:
+        return 0
+    number = decimal(text, _MOST)
+    if not number:
+        raise RequestError(f"{variable} is {quoted(text)}, which is not a number of MiB from 1 on", AUTHOR)
+    return number * MIB
