@@ -102,6 +102,8 @@ def _cause(denial: Denial, source: contexts.Context, target: contexts.Context) -
 def _of_hook(denial: Denial, target: contexts.Context) -> tuple[str, str]:
     """A denial of the hook: of cgroup v1's device rules, of systemd's (by the kernel or by systemd itself), or else."""
     if (target.type, denial.tclass) == ("cgroup_t", "file") and "write" in denial.permissions:
+        if denial.name in ("dmem.max", "cgroup.subtree_control"):
+            return "the hook may not limit device memory", "setsebool -P oci_gpu_hook_limit_memory on"
         remedy = "setsebool -P oci_gpu_hook_use_cgroup_v1 on, if this host has cgroup v1: oci-gpu-hook doctor"
         return "the hook may not open devices in cgroup v1", remedy
     is_socket = denial.tclass == "sock_file" and _base(denial.name) == "private"

@@ -164,12 +164,13 @@ def test_on_the_targeted_policy_the_hook_relabels_no_file_of_the_hosts_dev_shm()
 @pytest.mark.parametrize("name", ["refpolicy", "targeted"])
 def test_the_hook_writes_to_cgroups_by_a_boolean_alone(name: str) -> None:
     """On v2 the files of this type are all processes' and all limits'."""
+    booleans = ("oci_gpu_hook_limit_memory", "oci_gpu_hook_use_cgroup_v1")
     listed = expected.read(name)
     writing = re.compile(r"allow (oci_gpu_\w+) cgroup_t:file (?:\{.*\bwrite\b.*\}|write);(.*)")
     assert [match.groups() for match in map(writing.match, listed) if match] == [
-        ("oci_gpu_hook_t", " [ oci_gpu_hook_use_cgroup_v1 ]:True")
+        ("oci_gpu_hook_t", f" [ {boolean} ]:True") for boolean in booleans
     ]
-    assert "boolean oci_gpu_hook_use_cgroup_v1 false" in listed
+    assert {f"boolean {boolean} false" for boolean in booleans} <= set(listed)
 
 
 def test_on_the_targeted_policy_the_runtime_makes_no_file_of_an_images(ours: str) -> None:
