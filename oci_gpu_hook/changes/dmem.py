@@ -10,15 +10,13 @@ from __future__ import annotations
 import posix
 
 from oci_gpu_hook.changes.tree import Undo
-from oci_gpu_hook.formats.decimal import decimal
+from oci_gpu_hook.container.memoryregion import NO_LIMIT, amounts
 from oci_gpu_hook.kernel import procfile, syscalls
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.record import NamedTuple
 
 _FOLDER = posix.O_PATH | posix.O_DIRECTORY | posix.O_NOFOLLOW | posix.O_CLOEXEC
 _MAX, _CONTROLLERS = "dmem.max", "cgroup.subtree_control"
-_NO_LIMIT = "max"
-_MOST = (1 << 64) - 1
 
 
 class Folder(NamedTuple):
@@ -43,25 +41,15 @@ def limit(above: list[Folder], own: list[Folder], limits: tuple[tuple[str, int],
             _write(folder, _CONTROLLERS, "+dmem")
     for folder in own:
         for name, most in limits:
-            before = limit_of(_read(folder, _MAX), name)
+            before = amounts(_read(folder, _MAX)).get(name, NO_LIMIT)
             # A lower one is config.json's own: linux.resources.unified.
             if before <= most:
                 continue
-            undo.remember(_write, folder, _MAX, f"{name} {_NO_LIMIT if before == _MOST else before}")
+            undo.remember(_write, folder, _MAX, f"{name} {'max' if before == NO_LIMIT else before}")
             # The kernel takes one region a write.
             _write(folder, _MAX, f"{name} {most}")
-            if limit_of(_read(folder, _MAX), name) > most:
+            if amounts(_read(folder, _MAX)).get(name, NO_LIMIT) > most:
                 raise OSError(f"{folder.path}/{_MAX} still has more than '{name} {most}', which was written")
-
-
-def limit_of(text: str, name: str) -> int:
-    """The bytes that a file such as dmem.max has for a region; the most that there can be for ``max`` and for none."""
-    for line in text.split("\n"):
-        region, _, value = line.rpartition(" ")
-        if region == name:
-            number = decimal(value, _MOST)
-            return _MOST if number is None else number
-    return _MOST
 
 
 def _read(folder: Folder, name: str) -> str:

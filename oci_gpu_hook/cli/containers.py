@@ -20,7 +20,7 @@ from oci_gpu_hook.cli import limit, onhost
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, seconds, show
 from oci_gpu_hook.cli.render import columns
 from oci_gpu_hook.errors import LONGEST_LIST, DriverError, UsageError, plain
-from oci_gpu_hook.host.leases import has_room
+from oci_gpu_hook.host.leases import Lease, has_room
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import holders, listed
 from oci_gpu_hook.node.diagnosis.holders import HeldShare, Holder, Holders, OtherDevice
@@ -92,9 +92,14 @@ def _told(counted: tuple[Counted, ...], most: int) -> list[str]:
     room = [it.title for it in counted if has_room([*it.leases], most) and not it.unhealthy]
     lines += [f"devices with room, of {most} holders each: {', '.join(room) or 'none'}"] if most else []
     for it in counted:
-        who = ", ".join([f"{lease.id[:_SHORT_ID]} since {_time(lease.since)}" for lease in it.leases])
+        who = ", ".join([_leaser(lease, it.key) for lease in it.leases])
         lines += [f"{it.title} is leased by {who}"] if who else []
     return lines
+
+
+def _leaser(lease: Lease, key: str) -> str:
+    memory = lease.holding()[key]
+    return f"{lease.id[:_SHORT_ID]} since {_time(lease.since)}{f' ({memory >> 20} MiB)' if memory else ''}"
 
 
 def document(held: Holders, found: AllContainers, counted: tuple[Counted, ...], most: int) -> dict[str, object]:
@@ -109,7 +114,10 @@ def document(held: Holders, found: AllContainers, counted: tuple[Counted, ...], 
         "leases": [
             {
                 "device": it.title,
-                "holders": [{"id": lease.id, "pid": lease.pid, "since": _time(lease.since)} for lease in it.leases],
+                "holders": [
+                    {"id": lease.id, "pid": lease.pid, "since": _time(lease.since), "memory": lease.holding()[it.key]}
+                    for lease in it.leases
+                ],
                 "unhealthy": it.unhealthy,
             }
             for it in counted
@@ -157,6 +165,10 @@ def _notes(item: Holder) -> list[str]:
         lines.append(f"{_name(item)} may open {_shown(item.hidden)}, and no node of it was found in its /dev{more}")
     if item.watches and (held := [share for share in item.held if isinstance(share, HeldShare)]):
         lines.append(f"{_name(item)} watches {_shown(tuple(held))}, and can compute on none")
+    for use in item.container.memory:
+        peak = f", had {use.peak >> 20} at most" if use.peak else ""
+        limit = f", may have {use.limit >> 20}" if use.limit else ""
+        lines.append(f"{_name(item)} has {use.used >> 20} MiB of the memory of {use.address[4:]}{peak}{limit}")
     if not item.container.is_whole:
         lines.append(f"{_name(item)} has more in its /dev than was looked at")
     return lines
@@ -188,6 +200,7 @@ def _row(item: Holder) -> dict[str, object]:
         **_kinds("hidden", "hidden_others", item.hidden),
         "watches": item.watches,
         "nodes": item.container.nodes,
+        "memory": item.container.memory,
     }
 
 

@@ -26,7 +26,7 @@ from oci_gpu_hook.node.diagnosis import FAIL, Finding, advice, failed, passed, w
 from oci_gpu_hook.node.diagnosis import containercheck as judged
 from oci_gpu_hook.node.diagnosis.drivercheck import cached_names
 from oci_gpu_hook.node.diagnosis.remedy import DOCTOR, Remedy, in_words
-from oci_gpu_hook.node.engines import cdispecs, containers
+from oci_gpu_hook.node.engines import cdispecs, containermemory, containers
 from oci_gpu_hook.node.engines.containerrecords import Running
 from oci_gpu_hook.node.machine import apart, kernelconfig, libselinux, processes
 from oci_gpu_hook.node.machine.untrusted import ContainerRoot
@@ -180,15 +180,19 @@ def _seen(
     names += [item.path for item in operations if isinstance(item, Symlink) and not item.path.startswith("/dev/")]
     files = _filled(inside, names)
     cached = cached_names(inside.read(LD_SO_CACHE, ldcache.LARGEST))
+    cgroup = processes.device_cgroup(host, pid, kernelconfig.cgroup_version(host))
+    memory = containermemory.limits(host, cgroup) if cgroup else {}
     looked()
-    return judged.Seen(numbers, _opened(host, inside, pid, usable), files, cached, process_label, shm_label)
+    opened = _opened(host, inside, pid, cgroup, usable)
+    return judged.Seen(numbers, opened, files, cached, process_label, shm_label, memory)
 
 
-def _opened(host: HostRoot, inside: ContainerRoot, pid: int, nodes: dict[str, Number]) -> dict[str, int] | str:
+def _opened(
+    host: HostRoot, inside: ContainerRoot, pid: int, cgroup: str, nodes: dict[str, Number]
+) -> dict[str, int] | str:
     """errno of each open, tried as the container's user in its device cgroup; or why there is no answer."""
     if not nodes:
         return {}
-    cgroup = processes.device_cgroup(host, pid, kernelconfig.cgroup_version(host))
     if not cgroup:
         return judged.NO_CGROUP
     # A process that enters a frozen cgroup is frozen, too.  In version 1 the freezer's has the same path.

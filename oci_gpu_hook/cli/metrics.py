@@ -95,13 +95,15 @@ def exposition(root: HostRoot, settings: Settings, timeout: float, *, remember: 
     records = kernellog.xids(root)
     if remember:
         sinceboot.renew(root, gpus, records or (), said)
+    held, memory = _held(root, settings.driver_root, found) if found else ((), ())
     node = gpuexposition.NodeState(
         driver_version=version,
         gpus=len(gpus),
         answers=said is not None,
         log_readable=records is not None,
         fresh=saved_inventory.read_saved(root, proc.stamp(root, settings.driver_root)) is not None,
-        held=_held(root, settings.driver_root, found) if found else (),
+        held=held,
+        memory=memory,
         # Behind what has just been found of the GPUs' health.
         counted=leased.count_holders(root, found, settings.gpu_holders),
         validation=validated.read_validation(root),
@@ -111,13 +113,18 @@ def exposition(root: HostRoot, settings: Settings, timeout: float, *, remember: 
     return gpuexposition.exposition(node._replace(duration=time.monotonic() - began))
 
 
-def _held(root: HostRoot, driver_root: str, found: DriverInventory) -> tuple[gpuexposition.Held, ...]:
-    """The GPUs and MIG devices that containers hold; none of a container whose device cgroup cannot be read."""
+def _held(
+    root: HostRoot, driver_root: str, found: DriverInventory
+) -> tuple[tuple[gpuexposition.Held, ...], tuple[gpuexposition.Used, ...]]:
+    """The GPUs and MIG devices that containers hold, and what these have of devices' memory.
+
+    None of a container whose device cgroup cannot be read.
+    """
     with_nodes = saved_inventory.with_nodes(root, found, ("caps",), driver_root=driver_root)
     divided = holders.divisions(with_nodes)
     seen = containerdevices.find_devices(root, holders.wanted(divided))
     uuids = {gpu.nvml_index: gpu.uuid for gpu in found.gpus}
-    rows = []
+    rows, memory = [], []
     for holder in [it for it in holders.holders(divided, seen.containers).holding if it.is_certain]:
         running = holder.container.running
         called = running.called
@@ -127,4 +134,8 @@ def _held(root: HostRoot, driver_root: str, found: DriverInventory) -> tuple[gpu
         for share in holder.held:
             if isinstance(share, holders.HeldShare) and (uuid := uuids[share.gpu]):
                 rows.append(gpuexposition.Held(uuid, share.uuid if share.mig else "", *who))
-    return tuple(rows)
+        labels = dict(zip(("container", "name", "pod", "namespace"), who))
+        for use in holder.container.memory:
+            of_device = {"address": use.address[4:], **labels}
+            memory.append(gpuexposition.Used(of_device, use.used, use.limit, use.peak))
+    return tuple(rows), tuple(memory)

@@ -15,6 +15,7 @@ from oci_gpu_hook.request.selectors import bus_id
 _CAPACITY = "dmem.capacity"
 # The driver's name for it: NVIDIA's, amdgpu's and nouveau's, and xe's, which numbers those of one device.
 _KINDS = ("vidmem", "vram")
+NO_LIMIT = (1 << 64) - 1
 
 
 class Region(NamedTuple):
@@ -40,7 +41,18 @@ def parse_region(line: str) -> Region | None:
     # NVIDIA's driver writes the domain with eight digits, DRM's with four.
     _, _, place = name.partition("/")
     place, _, kind = place.rpartition("/")
-    address, capacity = bus_id(place), decimal(size, (1 << 64) - 1)
+    address, capacity = bus_id(place), decimal(size, NO_LIMIT)
     if not address or not capacity or " " in name or kind.rstrip("0123456789") not in _KINDS:
         return None
     return Region(name, address, capacity)
+
+
+def amounts(text: str) -> dict[str, int]:
+    """The bytes of each region in a file such as dmem.max, by its name; `NO_LIMIT` for ``max``."""
+    found = {}
+    for line in text.split("\n"):
+        name, blank, value = line.rpartition(" ")
+        number = NO_LIMIT if value == "max" else decimal(value, NO_LIMIT)
+        if blank and number is not None:
+            found[name] = number
+    return found

@@ -165,7 +165,6 @@ def test_what_root_has_started_in_a_users_folder_has_no_name_of_his(tmp_path: Pa
 
 def test_a_gpu_that_hangs_in_the_kernel_does_not_hold_doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing ends a process that waits for it; here a signal that does nothing stands for that."""
-    monkeypatch.setattr(processes, "device_cgroup", lambda *_: "/somewhere")
     monkeypatch.setattr(examine, "_open_all", lambda *_: time.sleep(20))
     monkeypatch.setattr(examine, "_OPEN_SECONDS", 0.1)
     kill, children = os.kill, []
@@ -174,7 +173,7 @@ def test_a_gpu_that_hangs_in_the_kernel_does_not_hold_doctor(tmp_path: Path, mon
     inside = ContainerRoot(HostRoot(), os.getpid())
     try:
         nodes = {"/dev/nvidia0": (195, 0)}
-        assert examine._opened(root, inside, os.getpid(), nodes) == "a GPU does not answer"
+        assert examine._opened(root, inside, os.getpid(), "/somewhere", nodes) == "a GPU does not answer"
         # Still there: no process has waited for it to end.
         assert os.waitpid(children[0], os.WNOHANG) == (0, 0)
     finally:

@@ -39,7 +39,7 @@ from oci_gpu_hook.node.gpus import present
 from oci_gpu_hook.node.machine import libselinux, processes
 from oci_gpu_hook.node.machine.kernelconfig import Kernel
 from oci_gpu_hook.node.machine.libselinux import Label, Module, Status, Use
-from oci_gpu_hook.operations import Device, LdCache, Mount
+from oci_gpu_hook.operations import Device, LdCache, LimitMemory, Mount
 from tests.unit import hosts
 from tests.unit.test_containers import USER, plant_cgroup, stat
 
@@ -596,6 +596,23 @@ def test_a_containers_faults(changes: dict[str, Any], level: str, seen: str) -> 
     assert [f.level for f in found] == [level]
     assert seen in found[0].seen
     assert found[0].remedy
+
+
+@pytest.mark.parametrize(
+    ("limits", "seen"),
+    [
+        ({"r": 2 << 20}, ""),
+        ({"r": 1 << 20, "other": 5}, ""),
+        ({"r": 3 << 20}, "its limit is 3 MiB of r, and was to have 2 MiB"),
+        ({}, "it has no limit of r, and was to have 2 MiB: it was raised, or the driver was loaded again"),
+    ],
+)
+def test_a_limit_of_memory_that_is_not_the_plans(limits: dict[str, int], seen: str) -> None:
+    planned: Any = SimpleNamespace(operations=(*PLANNED.operations, LimitMemory("", "", (("r", 2 << 20),), True, "")))
+    found = containercheck.judge(planned, WELL._replace(memory=limits), CONTAINER)
+    (limited,) = [it for it in found if it.check == "memory"]
+    assert (limited.level, bool(limited.remedy)) == ((FAIL, True) if seen else (PASS, False))
+    assert seen in limited.seen
 
 
 def test_a_link_that_somebody_has_removed_is_no_change_of_the_driver() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oci_gpu_hook.node.exporters import exposition, gpuexposition
-from oci_gpu_hook.node.exporters.gpuexposition import Held, NodeState
+from oci_gpu_hook.node.exporters.gpuexposition import Held, NodeState, Used
 from oci_gpu_hook.node.gpus.leased import Counted
 from oci_gpu_hook.node.machine.validated import StepResult, Validation
 from tests.unit.examples import examples
@@ -28,6 +28,7 @@ def node(**fields: Any) -> NodeState:
         "fresh": True,
         "held": (),
         "counted": (),
+        "memory": (),
         "validation": None,
         "time": 1_700_000_000.25,
         "duration": 0.5,
@@ -54,6 +55,19 @@ def samples(made: NodeState) -> dict[str, float]:
             assert key not in found, "twice"
             found[key] = float(match[3])
     return found
+
+
+def test_what_containers_have_of_memory() -> None:
+    labels = {"address": "0000:07:00.0", "container": "c0ffee"}
+    found = samples(node(memory=(Used(labels, 3, 0, 0), Used({**labels, "container": "b"}, 5, 9, 7))))
+    shown = {name: value for name, value in found.items() if name.startswith("gpu_memory")}
+    of, other = [f'{{address="0000:07:00.0",container="{name}"}}' for name in ("c0ffee", "b")]
+    assert shown == {
+        f"gpu_memory_used_bytes{of}": 3,
+        f"gpu_memory_used_bytes{other}": 5,
+        f"gpu_memory_peak_bytes{other}": 7,
+        f"gpu_memory_limit_bytes{other}": 9,
+    }
 
 
 def test_who_holds_what_and_what_is_healthy() -> None:

@@ -20,8 +20,9 @@ from oci_gpu_hook.formats.devicerule import DeviceRule
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import holders
 from oci_gpu_hook.node.diagnosis.holders import HeldShare
-from oci_gpu_hook.node.engines import containerdevices, deviceverdict
+from oci_gpu_hook.node.engines import containerdevices, containermemory, deviceverdict
 from oci_gpu_hook.node.engines.containerdevices import ContainerDevices, ContainerNode, HostsNodes, Wanted
+from oci_gpu_hook.node.engines.containermemory import MemoryUse
 from oci_gpu_hook.node.engines.containerrecords import Running
 from oci_gpu_hook.node.gpus import present
 from oci_gpu_hook.node.machine import processes, untrusted
@@ -331,6 +332,21 @@ def test_the_table(program: Program, runs: HostRoot, monkeypatch: pytest.MonkeyP
     assert "first  " in text and "runc     0    1970-01-12T" in text
     assert "first has the node of GPU 1, and its device cgroup denies it" in text
     assert "oci-gpu-hook doctor --container 30" in text
+
+
+def test_what_a_container_has_of_a_devices_memory(
+    program: Program, runs: HostRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(containerdevices, "held_nodes", lambda *_: ({(195, 0): "/dev/nvidia0"}, True))
+    monkeypatch.setattr(containerdevices, "_verdict", lambda *_: partial(deviceverdict.by_rules, "c 195:0 rw\n"))
+    uses = (MemoryUse("00000000:07:00.0", 3 << 20, 8 << 20, 5 << 20), MemoryUse("00000000:08:00.0", 1 << 20, 0, 0))
+    monkeypatch.setattr(containermemory, "uses", lambda *_: uses)
+    monkeypatch.setattr(processes, "device_cgroup", lambda *_: "/sys/fs/cgroup/c")
+    text = program("containers", "--host-root", runs.path)
+    assert "first has 3 MiB of the memory of 0000:07:00.0, had 5 at most, may have 8\n" in text
+    assert "first has 1 MiB of the memory of 0000:08:00.0\n" in text
+    row, *_ = program.document("containers", "--host-root", runs.path)["containers"]
+    assert row["memory"][0] == {"address": "00000000:07:00.0", "used": 3 << 20, "limit": 8 << 20, "peak": 5 << 20}
 
 
 def test_a_watcher_is_told(program: Program, runs: HostRoot, monkeypatch: pytest.MonkeyPatch) -> None:

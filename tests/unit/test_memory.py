@@ -22,6 +22,7 @@ from oci_gpu_hook.container.memoryregion import Region
 from oci_gpu_hook.errors import ConfigError, RequestError
 from oci_gpu_hook.host.leases import Lease
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.engines import containermemory
 from oci_gpu_hook.planning import holding, memoryshare
 from oci_gpu_hook.planning.holding import Candidate
 from oci_gpu_hook.planning.memoryshare import Memory
@@ -340,6 +341,22 @@ def test_a_limit_that_the_kernel_has_not_taken_stops_the_start(
     monkeypatch.setattr(dmem, "_write", lambda *_: None)
     with pytest.raises(OSError, match="still has more than"):
         found.run()
+
+
+def test_what_a_container_has_is_read_by_device(tmp_path: Path) -> None:
+    """Of a device of two regions in both together; nothing of one that is neither used nor limited."""
+    folder = tmp_path / "sys/fs/cgroup/c"
+    folder.mkdir(parents=True)
+    names = (NVIDIA.name, *[region.name for region in TILES], "drm/0000:09:00.0/vram", "other x")
+    for file, numbers in (("current", (5, 1, 2, 0, 7)), ("max", ("max", 10, 20, "max", 8)), ("peak", (6, 3, 3, 9, 9))):
+        lines = [f"{name} {number}\n" for name, number in zip(names, numbers)]
+        (folder / f"dmem.{file}").write_text("".join(lines))
+    with HostRoot(str(tmp_path)) as host:
+        assert containermemory.uses(host, "/sys/fs/cgroup/c") == ((ADDRESS, 5, 0, 6), (OTHER, 3, 30, 6))
+        assert containermemory.limits(host, "/sys/fs/cgroup/c")[TILES[1].name] == 20
+        (folder / "dmem.peak").unlink()
+        assert containermemory.uses(host, "/sys/fs/cgroup/c")[0].peak == 0
+        assert containermemory.uses(host, "/sys/fs/cgroup/none") == ()
 
 
 def lease(memory: int, *devices: str) -> Lease:

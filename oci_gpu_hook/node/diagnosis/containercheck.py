@@ -13,7 +13,7 @@ from oci_gpu_hook.formats import contexts
 from oci_gpu_hook.node.diagnosis import Finding, advice, failed, listed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import DOCTOR, KERNELS_LOG, Remedy, command, is_name, then
 from oci_gpu_hook.node.engines.containerrecords import Running
-from oci_gpu_hook.operations import Device, LdCache, Mount, Symlink
+from oci_gpu_hook.operations import Device, LdCache, LimitMemory, Mount, Symlink
 from oci_gpu_hook.planning.plan import Plan
 from oci_gpu_hook.record import NamedTuple
 
@@ -36,7 +36,8 @@ _MISC = 10
 class Seen(NamedTuple):
     """nodes: device numbers by path, None if there is no device; opened: errno by path, 0 if the open worked, nothing
     for another device than the plan's; or why no open was tried; files: the planned paths, and those of other versions
-    beside them, at which there are files that are not empty; cached: the names in its ld.so.cache, None if it has none.
+    beside them, at which there are files that are not empty; cached: the names in its ld.so.cache, None if it has none;
+    memory: its cgroup's limits of devices' memory, by region.
     """
 
     nodes: dict[str, tuple[int, int] | None]
@@ -45,6 +46,7 @@ class Seen(NamedTuple):
     cached: frozenset[str] | None
     process_label: str
     shm_label: str
+    memory: dict[str, int] = {}  # noqa: RUF012  read only
 
 
 def judge(plan: Plan | None, seen: Seen, who: Running) -> list[Finding]:
@@ -67,6 +69,7 @@ def judge(plan: Plan | None, seen: Seen, who: Running) -> list[Finding]:
     return [
         *_nodes(devices, seen, restart),
         *_opened(present, seen, who),
+        *_memory([item for item in plan.operations if isinstance(item, LimitMemory)], seen, restart),
         _libraries(libraries, seen, restart),
         _cache([item for item in plan.operations if isinstance(item, LdCache)], seen, restart),
         _labels(seen, restart),
@@ -130,6 +133,19 @@ def _unopened(error: int, paths: list[str], restart: Remedy) -> Finding:
     if error == codes.ENXIO:
         return warned("open", f"its device cgroup allows {which}, and no driver answers there", DOCTOR)
     return failed("open", f"{which}: {os.strerror(error)}", KERNELS_LOG)
+
+
+def _memory(limits: list[LimitMemory], seen: Seen, restart: Remedy) -> list[Finding]:
+    """Whether what limits it is what the plan says: the driver may have been loaded again, or root has raised it."""
+    wanted = [pair for item in limits for pair in item.limits]
+    for name, most in wanted:
+        limit = seen.memory.get(name)
+        if limit is None or limit > most:
+            now = "it has no limit" if limit is None else f"its limit is {limit >> 20} MiB"
+            text = f"{now} of {name}, and was to have {most >> 20} MiB: it was raised, or the driver was loaded again"
+            return [failed("memory", text, restart)]
+    held = ", ".join([f"{most >> 20} MiB of {name}" for name, most in wanted])
+    return [passed("memory", f"at most {held}")] if held else []
 
 
 def _libraries(wanted: dict[str, bool], seen: Seen, restart: Remedy) -> Finding:

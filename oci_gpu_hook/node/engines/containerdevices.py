@@ -24,7 +24,8 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel import bpf, syscalls
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.kernel.filetypes import is_character_device, is_same
-from oci_gpu_hook.node.engines import containers, deviceverdict
+from oci_gpu_hook.node.engines import containermemory, containers, deviceverdict
+from oci_gpu_hook.node.engines.containermemory import MemoryUse
 from oci_gpu_hook.node.engines.containerrecords import Running
 from oci_gpu_hook.node.machine import processes, untrusted
 from oci_gpu_hook.node.machine.untrusted import Budget, ContainerRoot, Mounts, Number
@@ -76,7 +77,8 @@ class ContainerNode(NamedTuple):
 class ContainerDevices(NamedTuple):
     """since: when its first process began, in seconds since 1970; allowed: of the numbers that were asked for, those
     that its device cgroup lets it open; is_open: whether that lets it open every device; makes_nodes: whether it can
-    make device nodes, which needs CAP_MKNOD in our user namespace; is_whole: whether all of its nodes were looked at.
+    make device nodes, which needs CAP_MKNOD in our user namespace; is_whole: whether all of its nodes were looked at;
+    memory: what it has of devices' memory, where the kernel tells.
     """
 
     running: Running
@@ -86,6 +88,7 @@ class ContainerDevices(NamedTuple):
     is_open: bool = False
     makes_nodes: bool = False
     is_whole: bool = True
+    memory: tuple[MemoryUse, ...] = ()
 
 
 class AllContainers(NamedTuple):
@@ -148,7 +151,8 @@ def _first_processes(root: HostRoot, hosts: Mounts) -> tuple[list[tuple[int, int
 def _container(
     root: HostRoot, known: containers.KnownContainers, pid: int, began: int, ours: HostsNodes, wanted: Wanted
 ) -> ContainerDevices:
-    allows = _verdict(root, processes.device_cgroup(root, pid, known.version), known.version)
+    cgroup = processes.device_cgroup(root, pid, known.version)
+    allows = _verdict(root, cgroup, known.version)
     nodes, is_whole = held_nodes(root, pid, ours, wanted)
     return ContainerDevices(
         known.of_process(pid),
@@ -158,6 +162,7 @@ def _container(
         bool(allows(*_UNUSED_NUMBER)),
         processes.is_in_our_users(root, pid) and processes.makes_nodes(root, pid),
         is_whole,
+        containermemory.uses(root, cgroup) if cgroup else (),
     )
 
 

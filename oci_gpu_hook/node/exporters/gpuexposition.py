@@ -27,6 +27,15 @@ class Held(NamedTuple):
     namespace: str
 
 
+class Used(NamedTuple):
+    """What a container has of a device's memory; labels: of the container and of the device; the rest: `MemoryUse`."""
+
+    labels: dict[str, str]
+    used: int
+    limit: int
+    peak: int
+
+
 class NodeState(NamedTuple):
     """driver_version: of the kernel module, "" if none is loaded; gpus: how many it has; answers: whether NVML does;
     log_readable: whether the kernel's log is; fresh: whether the saved inventory is true; counted: see `leased`; time,
@@ -40,6 +49,7 @@ class NodeState(NamedTuple):
     fresh: bool
     held: tuple[Held, ...]
     counted: tuple[Counted, ...]
+    memory: tuple[Used, ...]
     validation: Validation | None
     time: float
     duration: float
@@ -67,8 +77,21 @@ def _of_gpus(node: NodeState) -> list[str]:
         *gauge("inventory_fresh", "Whether the saved inventory, which starts load, is true.", int(node.fresh)),
         *gauge("gpus", "The GPUs that the kernel module has.", node.gpus),
         *metric("gpu_container_info", "A container that holds a GPU, or a MIG device of it.", GAUGE, held),
+        *_of_memory(node.memory[:_MOST_HELD]),
         *metric("gpu_leases", "The containers that hold a device, as gpu-holders counts them.", GAUGE, leases),
         *metric("gpu_healthy", "Whether nothing is known against a device.", GAUGE, health),
+    ]
+
+
+def _of_memory(uses: tuple[Used, ...]) -> list[str]:
+    """Where the kernel counts it: its dmem controller."""
+    used = [(it.labels, it.used) for it in uses]
+    peaks = [(it.labels, it.peak) for it in uses if it.peak]
+    limits = [(it.labels, it.limit) for it in uses if it.limit]
+    return [
+        *metric("gpu_memory_used_bytes", "What a container has of a device's memory.", GAUGE, used),
+        *metric("gpu_memory_peak_bytes", "The most that it had.", GAUGE, peaks),
+        *metric("gpu_memory_limit_bytes", "What it may have at most.", GAUGE, limits),
     ]
 
 
