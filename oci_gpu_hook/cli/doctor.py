@@ -12,6 +12,7 @@ import click
 
 from oci_gpu_hook.cli import cdi, examine
 from oci_gpu_hook.cli.options import config_file, host_root, json_format, output_format, show
+from oci_gpu_hook.container import memoryregion
 from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import proc
 from oci_gpu_hook.driver.inventory import DriverInventory
@@ -25,6 +26,7 @@ from oci_gpu_hook.node.diagnosis import (
     drivercheck,
     enginecheck,
     is_failed,
+    memorycheck,
     namecheck,
     passed,
     speccheck,
@@ -37,7 +39,7 @@ from oci_gpu_hook.node.engines import cdispecs, containers, registrations, specr
 from oci_gpu_hook.node.engines import installed as host_engines
 from oci_gpu_hook.node.engines.installed import find_program
 from oci_gpu_hook.node.gpus import present
-from oci_gpu_hook.node.machine import kernelconfig
+from oci_gpu_hook.node.machine import kernelconfig, libselinux
 
 # click leaves them out where the output is not a terminal.
 _STYLES: dict[str, dict[str, Any]] = {
@@ -101,6 +103,13 @@ def of_host(root: HostRoot, config: str | None) -> list[Finding]:
         systemcheck.cgroups(kernel, known),
         systemcheck.ebpf(kernel),
         *systemcheck.selinux(root, kernel.cgroups, tool),
+        *memorycheck.memory(
+            systemcheck.sets_memory(root, config),
+            memoryregion.read_regions(root),
+            kernel.cgroups,
+            {gpu.bus_id: f"GPU {gpu.nvml_index}" for gpu in (found.gpus if found else ())},
+            allowed=libselinux.boolean(root, memorycheck.BOOLEAN),
+        ),
     ]
     for engine in known:
         findings.append(enginecheck.seen_by(engine, hooks, tool))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from oci_gpu_hook.container.devicecgroup import CGROUP_ROOT, lines
 from oci_gpu_hook.formats.decimal import decimal
-from oci_gpu_hook.kernel import procfile
+from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.selectors import bus_id
 
@@ -26,13 +26,10 @@ class Region(NamedTuple):
     capacity: int
 
 
-def read_regions() -> tuple[Region, ...] | None:
+def read_regions(host: HostRoot) -> tuple[Region, ...] | None:
     """The regions of this host's devices; None if its kernel has no dmem controller."""
-    try:
-        found = [parse_region(line) for line in lines(procfile.read_whole(f"{CGROUP_ROOT}/{_CAPACITY}"))]
-    except OSError:
-        return None
-    return tuple([region for region in found if region is not None])
+    data = host.read(f"{CGROUP_ROOT}/{_CAPACITY}")
+    return None if data is None else tuple([it for line in lines(data) if (it := parse_region(line)) is not None])
 
 
 def parse_region(line: str) -> Region | None:

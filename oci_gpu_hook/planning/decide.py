@@ -66,7 +66,7 @@ def decide(
     if request.memory_limit or request.memory_request or settings.gpu_memory != "off":
         from oci_gpu_hook.planning import memoryshare
 
-        memory = memoryshare.memory_of(request, settings)
+        memory = memoryshare.memory_of(request, settings, host)
     request, provision = _given(request, provide, settings, host, container, process, memory, restores=restores)
     limits: tuple[LimitMemory, ...] = ()
     if memory is not None:

@@ -53,7 +53,7 @@ class Memory(NamedTuple):
         return self.needed or self.limit_of(address)
 
 
-def memory_of(request: Request, settings: Settings) -> Memory | None:
+def memory_of(request: Request, settings: Settings, host: HostRoot) -> Memory | None:
     """None if neither the request nor the settings name a number."""
     limit, needed = request.memory_limit, request.memory_request
     most, holders = ceiling(settings.gpu_memory) or 0, settings.gpu_holders
@@ -62,7 +62,7 @@ def memory_of(request: Request, settings: Settings) -> Memory | None:
     # What is needed counts only among holders.
     if not (limit or most or (needed and holders)):
         return None
-    return Memory(limit, needed, most, holders, read_regions())
+    return Memory(limit, needed, most, holders, read_regions(host))
 
 
 def addresses(provision: Provision) -> dict[str, str]:

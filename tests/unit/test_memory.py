@@ -22,6 +22,7 @@ from oci_gpu_hook.container.memoryregion import Region
 from oci_gpu_hook.errors import ConfigError, RequestError
 from oci_gpu_hook.host.leases import Lease
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.diagnosis import memorycheck
 from oci_gpu_hook.node.engines import containermemory
 from oci_gpu_hook.planning import holding, memoryshare
 from oci_gpu_hook.planning.holding import Candidate
@@ -98,13 +99,13 @@ def test_regions_are_told_by_the_number_of_their_address(line: str, expected: Re
     assert memoryregion.parse_region(line) == expected
 
 
-def test_ten_thousand_regions_are_read_and_none_is_no_controller(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(memoryregion, "CGROUP_ROOT", str(tmp_path))
-    assert memoryregion.read_regions() is None
-    (tmp_path / "dmem.capacity").write_text("x y z\n" * 10_000 + f"{NVIDIA.name} {NVIDIA.capacity}\n\n")
-    assert memoryregion.read_regions() == (NVIDIA,)
+def test_ten_thousand_regions_are_read_and_none_is_no_controller(tmp_path: Path) -> None:
+    folder = tmp_path / "sys/fs/cgroup"
+    folder.mkdir(parents=True)
+    with HostRoot(str(tmp_path)) as host:
+        assert memoryregion.read_regions(host) is None
+        (folder / "dmem.capacity").write_text("x y z\n" * 10_000 + f"{NVIDIA.name} {NVIDIA.capacity}\n\n")
+        assert memoryregion.read_regions(host) == (NVIDIA,)
 
 
 def test_sizes_of_the_setting() -> None:
@@ -153,20 +154,20 @@ def test_a_word_lowers_what_the_setting_allows_and_never_raises_it(found: Memory
 
 
 def test_without_a_number_nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse() -> None:
+    def refuse(_: HostRoot) -> None:
         raise AssertionError
 
     monkeypatch.setattr(memoryshare, "read_regions", refuse)
     request = by_environment("0")
-    assert memoryshare.memory_of(request, Settings(gpu_holders=4)) is None
+    assert memoryshare.memory_of(request, Settings(gpu_holders=4), HOST) is None
     # What is needed counts among holders alone.
-    assert memoryshare.memory_of(request._replace(memory_request=GIB), Settings()) is None
+    assert memoryshare.memory_of(request._replace(memory_request=GIB), Settings(), HOST) is None
     with pytest.raises(AssertionError):
-        memoryshare.memory_of(request._replace(memory_request=GIB), Settings(gpu_holders=4))
+        memoryshare.memory_of(request._replace(memory_request=GIB), Settings(gpu_holders=4), HOST)
     with pytest.raises(AssertionError):
-        memoryshare.memory_of(request._replace(memory_limit=GIB), Settings())
+        memoryshare.memory_of(request._replace(memory_limit=GIB), Settings(), HOST)
     with pytest.raises(ConfigError, match="gpu-memory is share, and no holders are counted"):
-        memoryshare.memory_of(request, Settings(gpu_memory="share"))
+        memoryshare.memory_of(request, Settings(gpu_memory="share"), HOST)
 
 
 def limits(found: Memory, provision: Provision = ONE, cgroup: DeviceCgroup = CGROUP) -> dict[str, int]:
@@ -398,3 +399,22 @@ def test_more_than_there_is_is_never_leased() -> None:
     assert len(taken) == 10
     for device in (ADDRESS, OTHER):
         assert sum([it.holding().get(device, 0) for it in taken]) <= 16 * GIB
+
+
+@pytest.mark.parametrize(
+    ("changes", "level", "seen"),
+    [
+        ({}, "pass", "that of 2 devices"),
+        ({"allowed": None}, "pass", "that of 2 devices"),
+        ({"where": ""}, "", ""),
+        ({"cgroups": "v1"}, "fail", "cgroup v1"),
+        ({"regions": None}, "fail", "no dmem controller"),
+        ({"regions": TILES}, "fail", "of the memory of GPU 0: a container with a GPU is refused"),
+        ({"allowed": False}, "fail", "oci_gpu_hook_limit_memory is off"),
+    ],
+)
+def test_doctor_says_whether_the_setting_can_be_held(changes: dict[str, Any], level: str, seen: str) -> None:
+    values = {"where": "/etc/x.conf:3", "regions": (NVIDIA, *TILES), "cgroups": "v2", "gpus": {ADDRESS: "GPU 0"}}
+    found = memorycheck.memory(**{**values, "allowed": True, **changes})
+    assert [it.level for it in found] == ([level] if level else [])
+    assert all([seen in it.seen and bool(it.remedy) == (level == "fail") for it in found])

@@ -81,6 +81,15 @@ def sections(root: HostRoot, config: str | None) -> list[Finding]:
     return [warned("settings", seen, "oci-gpu-hook", "config", "show")]
 
 
+def sets_memory(root: HostRoot, config: str | None) -> str:
+    """Where the settings first limit device memory, as ``FILE:LINE``; "" if they do not."""
+    try:
+        lines = settingsfile.read_files(files(config, root.path.rstrip("/")))
+    except ConfigError:
+        return ""
+    return next((line.where for line in lines if line.field == "gpu_memory" and line.value != "off"), "")
+
+
 def _fixing(message: str) -> list[str]:
     """The command for an error of the settings: ``FILE:LINE: why`` for a line, ``cannot read FILE: why`` for a file."""
     file, _, rest = message.partition(":")

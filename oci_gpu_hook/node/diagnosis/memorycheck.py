@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Findings about limits of device memory, where the settings have any: whether this host can hold containers to them.
+
+Values in, findings out: the caller has looked.
+"""
+
+from __future__ import annotations
+
+from oci_gpu_hook.container.memoryregion import Region
+from oci_gpu_hook.node.diagnosis import Finding, failed, listed, passed
+from oci_gpu_hook.node.diagnosis.remedy import command
+
+_CHECK = "GPU memory"
+BOOLEAN = "oci_gpu_hook_limit_memory"
+
+
+def memory(
+    where: str, regions: tuple[Region, ...] | None, cgroups: str, gpus: dict[str, str], *, allowed: bool | None
+) -> list[Finding]:
+    """where: of the first line that sets gpu-memory, ``FILE:LINE``, "" for none.
+
+    gpus: what people call each, by its PCI address; allowed: the SELinux boolean, None if no policy of ours is loaded.
+    """
+    if not where:
+        return []
+    file, _, line = where.rpartition(":")
+    unset = command("vi", f"+{line}", file, note="gpu-memory = off")
+    refused = "a container with a GPU is refused"
+    if cgroups != "v2":
+        return [failed(_CHECK, f"gpu-memory is set, and this host has cgroup v1: {refused}", unset)]
+    if regions is None:
+        return [failed(_CHECK, f"gpu-memory is set, and this kernel has no dmem controller: {refused}", unset)]
+    known = {region.address for region in regions}
+    unknown = [name for address, name in gpus.items() if address not in known]
+    if unknown:
+        seen = f"gpu-memory is set, and the kernel does not count the memory of {listed(unknown)}: {refused}"
+        return [failed(_CHECK, seen, unset)]
+    if allowed is False:
+        return [failed(_CHECK, f"{BOOLEAN} is off: the hook may not limit it", "setsebool", "-P", BOOLEAN, "on")]
+    return [passed(_CHECK, f"the kernel can limit that of {len(known)} devices")]
