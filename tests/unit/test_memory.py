@@ -409,7 +409,7 @@ def test_more_than_there_is_is_never_leased() -> None:
         ({"where": ""}, "", ""),
         ({"cgroups": "v1"}, "fail", "cgroup v1"),
         ({"regions": None}, "fail", "no dmem controller"),
-        ({"regions": TILES}, "fail", "of the memory of GPU 0: a container with a GPU is refused"),
+        ({"regions": TILES}, "fail", "does not count the memory of GPU 0: a container with a GPU is refused"),
         ({"allowed": False}, "fail", "oci_gpu_hook_limit_memory is off"),
     ],
 )

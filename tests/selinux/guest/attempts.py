@@ -93,6 +93,12 @@ def device_cgroup() -> Answer:
         os.rmdir(DEVICES)
 
 
+def memory_limit() -> Answer:
+    """The files of cgroup v2, which limit device memory: they are there for whom the boolean is on."""
+    with host.boolean("oci_gpu_hook_limit_memory"):
+        return tried("oci_gpu_hook_t", {f"write:{ROOT_CGROUP}/cgroup.subtree_control": OPEN}, frozenset())
+
+
 def shared_memory() -> Answer:
     """A file of a root service's in the host's /dev/shm."""
     path = "/dev/shm/service"
@@ -157,6 +163,7 @@ def layer() -> Answer:
 CASES: dict[str, Callable[[], Answer]] = {
     "taken over: the hook and the root's cgroup": root_cgroup,
     "taken over: the hook and cgroup v1, with its boolean": device_cgroup,
+    "taken over: the hook and cgroup v2, with its boolean": memory_limit,
     "taken over: the hook and the host's /dev/shm": shared_memory,
     "taken over: the hook and the host": the_host,
     "taken over: the runtime and an image's layer": layer,
