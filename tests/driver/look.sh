@@ -13,8 +13,9 @@ echo "-- names"
 echo "-- files"
 "$folder/look" "$@"
 echo "-- twins"
+# What one of 32 bits needs beside, such as X's libraries, no image has.
 while read -r name; do
-    /lib/ld-linux.so.2 --list "$name" >/dev/null 2>&1 && echo "found: $name"
+    /lib/ld-linux.so.2 --list "$name" 2>&1 | grep -q -F -e "$name: cannot open" -e "not found" || echo "found: $name"
 done <"$folder/names32"
 echo "-- manifests"
 for file in $(find /usr/share /etc -name '*nvidia*.json' -o -name 'nvidia*.icd' | sort); do

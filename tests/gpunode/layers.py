@@ -47,9 +47,12 @@ class Layer:
                 copy_attributes(parent, target)
         return self.upper + path[len(self.root) :]
 
-    def mount(self, overlay: bool = True) -> None:
-        if not (overlay and self._mount_overlay()):
+    def mount(self, overlay: bool = True) -> bool:
+        """Put it in force; whether by an overlay."""
+        done = overlay and self._mount_overlay()
+        if not done:
             self._mount_farm()
+        return done
 
     def _mount_overlay(self) -> bool:
         """False if the kernel refuses: an overlay may not lie on every file system."""

@@ -3,6 +3,7 @@
 
     python3 tests/gpunode/node.py [--description NAME-or-FILE] [--cgroup v1|v2|host]
                                   [--driver-root DIR] [--layout host|multiarch|lib64|current]
+                                  [--driver FOLDER|debian:NAME] [--layout debian|lib64|run|nix] [--packages FOLDER ...]
                                   [--vendor NAME ...] [--platform tegra|wsl]
                                   [--break FAULT ...] -- COMMAND [ARG...]
 
@@ -27,7 +28,7 @@ if not __package__:
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     __package__ = "gpunode"
 
-from . import build, catalogue, cgroups, description, linux, procfs
+from . import build, catalogue, cgroups, description, linux, procfs, realdriver
 from .content import LAYOUTS, LIBEXEC, NOMEMLOCK, Content, library_folder
 from .faults import FAULTS
 from .layers import Layer, bind_entries
@@ -67,8 +68,8 @@ def layer_for(path: str, layers: dict[str, Layer]) -> tuple[Layer, str]:
     return layers[root], real
 
 
-def write_files(content: Content, layers: dict[str, Layer]) -> None:
-    """All that lies in ordinary folders of the host, into the layers' upper parts."""
+def write_files(content: Content, layers: dict[str, Layer], more: Sequence[str]) -> None:
+    """All that lies in ordinary folders of the host, into the layers' upper parts; more: folders beside `WRITTEN`."""
 
     def place(path: str) -> str:
         layer, real = layer_for(path, layers)
@@ -89,7 +90,7 @@ def write_files(content: Content, layers: dict[str, Layer]) -> None:
         listener.close()
         os.chmod(place(path), 0o666)
     # Whatever is added: here a command writes.
-    for folder in WRITTEN:
+    for folder in (*WRITTEN, *more):
         layer_for(folder, layers)
     # A regular file of the node's own, for ldconfig to replace.
     if os.path.exists("/etc/ld.so.cache"):
@@ -232,16 +233,21 @@ def add_mps_folder(temporary: str) -> None:
         os.chmod(mps, 0o1777)
 
 
-def set_up(content: Content, cgroup: str = "host", overlay: bool = True) -> None:
-    """Turn this process's machine into the node; everything it starts is on it too."""
+def set_up(content: Content, cgroup: str = "host", overlay: bool = True, *, installs: bool = False) -> None:
+    """Turn this process's machine into the node; everything it starts is on it too.
+
+    installs: whether files will be installed there, wherever below /usr, /etc, /run and /var; OSError if they cannot.
+    """
     folder = os.getcwd()
     umask = os.umask(0o022)
     enter()
     cgroups.choose(cgroup)
     layers: dict[str, Layer] = {}
-    write_files(content, layers)
+    write_files(content, layers, ("/var",) if installs else ())
     for layer in layers.values():
-        layer.mount(overlay)
+        if not layer.mount(overlay) and installs:
+            # What is bound there is the machine's own.
+            raise OSError(f"a real driver needs an overlay over {layer.root}")
     if content.cached:
         run_ldconfig(content.driver_root)
     if cgroups.is_v2() and not linux.has_capability(linux.CAP_SYS_RESOURCE):
@@ -264,9 +270,15 @@ def prepare(
     root: str = "",
     layout: str = "host",
     vendors: Sequence[str] = (),
+    version: str = "",
 ) -> Content:
-    """The node as a value: described, built, with other vendors' drivers, and with its faults planted."""
+    """The node as a value: described, built, with other vendors' drivers, and with its faults planted.
+
+    version: the driver's, in place of the description's.
+    """
     node = description.load(name_or_file)
+    if version:
+        node = node._replace(driver=version)
     with open("/proc/devices", encoding="ascii") as file:
         devices = file.read()
     driver, cuda = (node.driver, node.cuda_number) if node.driver else (ANY_DRIVER, ANY_CUDA)
@@ -304,7 +316,10 @@ def main() -> int:
     parser.add_argument("--cache", default=build.CACHE, help="where the driver is built")
     parser.add_argument("--no-overlay", action="store_true", help="as if overlays were refused")
     parser.add_argument("--driver-root", default="", metavar="DIR", help="put the driver's files below DIR")
-    parser.add_argument("--layout", default="host", choices=LAYOUTS, help="which folder has the libraries")
+    layouts = dict.fromkeys((*LAYOUTS, *realdriver.LAYOUTS))
+    parser.add_argument("--layout", default="host", choices=layouts, help="which folder has the libraries")
+    parser.add_argument("--driver", default="", metavar="FOLDER", help="a real one's files, or debian:535")
+    parser.add_argument("--packages", action="append", default=[], metavar="FOLDER", help="install Debian packages")
     parser.add_argument("command", nargs="+", metavar="COMMAND")
     options = parser.parse_args()
     if os.geteuid() != 0:
@@ -317,8 +332,19 @@ def main() -> int:
         name, vendors = options.description, options.vendors
         if options.platform:
             name, vendors = "none", [options.platform, *vendors]
-        content = prepare(name, faults, cache, root, layout, vendors)
-        set_up(content, options.cgroup, not options.no_overlay)
+        real, packages = options.driver, [os.path.realpath(folder) for folder in options.packages]
+        if layout not in (realdriver.LAYOUTS if real else LAYOUTS) and layout != "host":
+            raise OSError(f"--layout {layout} is {'not ' if real else ''}for a real driver")
+        version = realdriver.version(real) if real else ""
+        if real or packages:
+            # Before its mounts lie over it.
+            real = realdriver.folder_of(real) if real else ""
+            faults = ["no-user-space", *faults]
+        own = "host" if real else layout
+        content = prepare(name, faults, cache, root, own, vendors, version)
+        set_up(content, options.cgroup, not options.no_overlay, installs=bool(real or packages))
+        if real or packages:
+            realdriver.put(real, packages, "" if layout == "host" else layout)
     except OSError as error:
         print(f"gpunode: {error}", file=sys.stderr)
         return FAILED

@@ -154,6 +154,8 @@ def on_node(
     overlay: bool = True,
     vendors: tuple[str, ...] = (),
     platform: str = "",
+    driver: str = "",
+    packages: tuple[str | Path, ...] = (),
     timeout: int = HANGS,
 ) -> Outcome:
     """Run a shell script on a simulated node that has the hook installed, if there is one.
@@ -162,8 +164,9 @@ def on_node(
     machine's /dev/null would be that user's from then on.
 
     driver_root, layout: where the node's driver lies; vendors: whose drivers it has beside it; platform: what it has in
-    the place of NVIDIA's; settings: what the administrator has written in our file; booted: the node has systemd as
-    PID 1; own_network: and a network of its own; overlay: whether it may use overlays.
+    the place of NVIDIA's; driver: a real one's user space, as node.py takes it; packages: folders of Debian's packages
+    that are installed; settings: what the administrator has written in our file; booted: the node has systemd as PID 1;
+    own_network: and a network of its own; overlay: whether it may use overlays.
     """
     line = [sys.executable, str(BOOT if booted else NODE)]
     line += ["--description", description, "--cgroup", cgroup]
@@ -173,6 +176,9 @@ def on_node(
     for fault in faults:
         line += ["--break", fault]
     line += ["--platform", platform] if platform else []
+    line += ["--driver", driver] if driver else []
+    for folder in packages:
+        line += ["--packages", str(folder)]
     for vendor in vendors:
         line += ["--vendor", vendor]
     install = ""
