@@ -103,6 +103,9 @@ def parse_csv(data: bytes, path: str) -> tuple[dict[tuple[str, str], str], list[
             continue
         place = f"{path}:{number}"
         word, _, rest = [part.strip() for part in line.partition(",")]
+        # Of Jetson Linux 36.3: //lib/firmware/tegra19x/...
+        while "//" in rest:
+            rest = rest.replace("//", "/")
         if not rest:
             sentences.append(f"{place} is left out: {quoted(line.strip())} is not 'type, path'")
         elif word not in _TYPES:

@@ -161,7 +161,17 @@ def tree(node: Description, mig_minors: str, machine: str) -> dict[str, str]:
         "nvidia/capabilities/mig/config": _capability(1, 0o400),
         "nvidia/capabilities/mig/monitor": _capability(2, 0o444),
         "nvidia-caps/mig-minors": mig_minors,
+        "nvidia-caps/nvlink-minors": "fabric-mgmt 0\n",
+        "nvidia-nvlink/permissions": "DeviceFileMode: 438\n",
+        "nvidia-nvlink/capabilities/fabric-mgmt": _capability(0, 0o400),
     }
+    if node.nvswitches:
+        files["nvidia-nvswitch/permissions"] = "DeviceFileMode: 438\n"
+    if node.imex_channels:
+        # The last of all, behind those of GPUs.
+        minor = 1 + max(read_minors(mig_minors).values())
+        files["nvidia-caps/sys-minors"] = f"fabric-imex-mgmt {minor}\n"
+        files["nvidia/capabilities/fabric-imex-mgmt"] = _capability(minor, 0o400)
     minors = read_minors(mig_minors)
     for gpu in node.gpus:
         for path, text in _instances(gpu, minors).items():

@@ -22,14 +22,15 @@ RELEASE = (
     "TARGET_USERSPACE_LIB_DIR=nvidia\nTARGET_USERSPACE_LIB_DIR_PATH=usr/lib/aarch64-linux-gnu/nvidia\n"
 )
 # Names below /dev by the driver that has them.
-NVHOST = ("ctrl", "ctrl-gpu", "gpu", "as-gpu", "nvdec", "vic", "prof-gpu", "dbg-gpu", "tsg-gpu")
-NVGPU = ("as", "channel", "ctrl", "dbg", "nvsched", "power", "prof", "sched", "tsg")
+_OF_GPU = ("ctxsw", "dbg", "nvsched", "power", "prof", "prof-ctx", "prof-dev", "sched", "tsg")
+NVHOST = ("as-gpu", "ctrl-gpu", "gpu", *[f"{name}-gpu" for name in _OF_GPU])
+NVGPU = ("as", "channel", "ctrl", *_OF_GPU)
 MISC_MINOR = 1001  # and the next: minors that the kernel gives out last, if ever
 # udev makes it for the video decoder's library, which never passes it on to the kernel.
 NULL = (1, 3)
 
-# What other boards have beside.
-OTHER_BOARDS = ("nvhost-nvdec1", "nvhost-nvdla0", "nvhost-nvenc1", "nvgpu/dgpu0/ctrl", "tegra_dc_0")
+# What other boards have beside: an Orin Nano has no such accelerators, and no encoder.
+OTHER_BOARDS = ("nvhost-ctrl-nvdla0", "nvhost-ctrl-nvdla1", "nvhost-ctrl-pva0", "nvsciipc", "v4l2-nvenc")
 DEVICES = (
     *(f"/dev/nvhost-{name}" for name in NVHOST),
     *(f"/dev/nvgpu/igpu0/{name}" for name in NVGPU),
@@ -38,6 +39,7 @@ DEVICES = (
     "/dev/v4l2-nvdec",
 )
 REFUSED = ("/dev/fb0", "/dev/fb1")
+FIRMWARE = "/lib/firmware/tegra23x/nvhost_nvdec050_desc_prod.bin"
 
 
 def tegra(node: Additions) -> None:
@@ -102,14 +104,12 @@ def _add_libraries(node: Additions) -> None:
     node.links.update(links)
     node.texts["/etc/ld.so.conf.d/nvidia-tegra.conf"] = f"{own}\n"
     node.texts[f"{own}/nvidia_icd.json"] = '{"ICD": {"library_path": "libGLX_nvidia.so.0"}}\n'
-    node.texts["/lib/firmware/tegra23x/vic.bin"] = "simulated\n"
+    node.texts[FIRMWARE] = "simulated\n"
     node.program(" ".join(DEVICES), "/usr/sbin/nvidia-smi")
     drivers = [path for path in libraries if path.startswith(own)]
-    drivers += ["/usr/sbin/nvidia-smi", f"{own}/libnvtvmr_of_another_board.so"]
+    drivers += ["/usr/sbin/nvidia-smi", FIRMWARE, f"{own}/libnvtvmr_2d.so"]
     node.texts[f"{LISTS}/drivers.csv"] = (
-        _lines("lib", drivers)
-        + _lines("sym", [path for path in links if "cudnn" not in path])
-        + "dir, /lib/firmware/tegra23x\n\n"
+        _lines("lib", drivers) + _lines("sym", [path for path in links if "cudnn" not in path]) + "\n"
     )
     node.texts[f"{LISTS}/cudnn.csv"] = (
         f"lib, {usual}/libcudnn.so.9.3.0\r\nsym, {usual}/libcudnn.so.9\r\ndir, /usr/src/cudnn_samples_v9\r\n"

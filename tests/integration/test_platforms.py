@@ -116,7 +116,7 @@ def test_a_jetson_gives_what_its_lists_say(installed: Installed, bundle: Maker, 
         "/etc/vulkan/icd.d/nvidia_icd.json": f"{OWN}/nvidia_icd.json",
     }
     assert links.items() <= seen.links.items()
-    for path in (f"{OWN}/libcuda.so.1.1", "/usr/lib/firmware/tegra23x", "/etc/nv_tegra_release"):
+    for path in (f"{OWN}/libcuda.so.1.1", f"/usr{tegra.FIRMWARE}", "/etc/nv_tegra_release"):
         assert {"ro", "nosuid", "nodev"} <= seen.mounts[path]
     # Those beside a library are its further names.
     assert {f"libcuda.so{end}" for end in ("", ".1")} <= set(seen.libraries)
