@@ -65,7 +65,7 @@ case $action in stage | sources) packed=yes ;; *) packed='' ;; esac
 
 # The command line's packages; setup.cfg has the same ranges.  It needs click; without the others it does less.
 click='click >=7.1,<9'
-pynvml='nvidia-ml-py >=12'
+pynvml='nvidia-ml-py >=11.525'
 pyudev='pyudev >=0.22'
 pyyaml='PyYAML >=5.4'
 tomli='tomli >=1.1'

@@ -27,7 +27,7 @@ from oci_gpu_hook.host.source import UntrustedError
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.kernel.filetypes import is_open_to_others
 from oci_gpu_hook.node.diagnosis import FAIL, Finding, drivercheck, failed, is_failed
-from oci_gpu_hook.node.diagnosis.remedy import KERNELS_LOG, in_words
+from oci_gpu_hook.node.diagnosis.remedy import in_words
 from oci_gpu_hook.node.engines import installed
 from oci_gpu_hook.node.exporters import sinceboot
 from oci_gpu_hook.node.gpus import kernellog, nvml, present
@@ -113,6 +113,7 @@ class _Validation:
         self._root, self._settings, self._config = HostRoot(), settings, config
         self._seconds, self._runtime = seconds, runtime
         self._is_root = os.geteuid() == 0
+        self._tool = "dnf" if installed.find_program(self._root, "dnf") else "apt"
         self._facts: nvml.Facts | None = None
         self._folder = -1
         self._steps: list[tuple[StepResult, list[Finding]]] = []
@@ -230,8 +231,7 @@ class _Validation:
         return [*lines, "", *ends]
 
     def _driver(self) -> list[Finding]:
-        tool = "dnf" if installed.find_program(self._root, "dnf") else "apt"
-        findings, found = drivercheck.driver(self._root, self._settings.driver_root, tool)
+        findings, found = drivercheck.driver(self._root, self._settings.driver_root, self._tool)
         return [*findings, *(self._ask_nvml(found)[1] if found else [])]
 
     def _ask_nvml(self, found: DriverInventory) -> tuple[DriverInventory, list[Finding]]:
@@ -240,7 +240,7 @@ class _Validation:
             try:
                 self._facts = nvml.facts(self._root, found, self._seconds)
             except nvml.NvmlUnavailable as err:
-                return found, [failed("NVML", str(err), KERNELS_LOG)]
+                return found, [drivercheck.unasked(str(err), self._tool)]
         found = nvml.with_facts(found, self._facts)
         return found, drivercheck.nvml(found, self._facts)
 

@@ -28,6 +28,8 @@ TOOLS = """
 DESCRIPTION=/proc/driver/gpunode/description
 NVIDIA=/proc/driver/nvidia
 LIBCUDA=$(ls /usr/lib*/libcuda.so.[0-9]*.* /usr/lib*/*/libcuda.so.[0-9]*.* 2>/dev/null | grep -v i386 | head -n 1)
+PYNVML=$(/usr/bin/python3 -Ic 'import sys; sys.path.append("/usr/lib/oci-gpu-hook/vendor")
+import pynvml; print(pynvml.__file__)')
 REGISTRATION=/usr/share/containers/oci/hooks.d/oci-gpu-hook.json
 ENTRY=/usr/libexec/oci/hooks.d/oci-gpu-hook
 # Puts a file of this text in the place of another, and makes a program of it.
@@ -270,6 +272,9 @@ FILES = {
     "a result of before": (
         "touch $FOLDER/driver-ready $FOLDER/toolkit-ready", "hook --runtime /bin/false", 1,
         "hook: failed, container: false create failed: it ended with 1", "driver-ready"),
+    "no pynvml": (
+        "echo 'raise ImportError' | instead $PYNVML", "", 0,
+        "driver: passed\nhook: passed\nworkload: passed", "cuda-ready driver-ready toolkit-ready"),
     "other names": (
         "settings 'validation-files = driver=gpu-driver-ready'; rm $FOLDER/*", "driver", 0,
         "driver: passed", "gpu-driver-ready"),
@@ -301,6 +306,8 @@ def test_files_that_cannot_be_made_are_told_and_one_of_before_goes(installed: In
         at = found[name].index(f"code {code}")
         assert said in "\n".join(found[name][:at])
         assert files is None or " ".join(found[name][at + 1 :]) == files
+    at = next(at for at, line in enumerate(found["no pynvml"]) if line.startswith("warn  NVML"))
+    assert "fix: apt install python3-pip && " in found["no pynvml"][at + 1]
     assert found["a user"][-3:] == [
         "driver: passed", "hook: skipped, only root can make its container", "1",
     ]  # fmt: skip

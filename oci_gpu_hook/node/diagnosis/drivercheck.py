@@ -49,7 +49,12 @@ _UPGRADE = {
     "dnf": command("dnf", "upgrade", "nvidia-*", "libnvidia-*"),
     "apt": command("apt", "install", "--only-upgrade", "libnvidia-*", "libcuda1"),
 }
-_PYNVML = {"dnf": command("pip", "install", "nvidia-ml-py"), "apt": command("apt", "install", "python3-pynvml")}
+# By pip: of Debian's components contrib alone has python3-pynvml, and not every dnf has nvidia-ml-py.
+_PIP = ("/usr/bin/python3", "-m", "pip", "install")
+_PYNVML = {
+    "dnf": then(command("dnf", "install", "python3-pip"), command(*_PIP, "nvidia-ml-py")),
+    "apt": then(command("apt", "install", "python3-pip"), command(*_PIP, "--break-system-packages", "nvidia-ml-py")),
+}
 # What fixes a host whose platform has a description of its driver in place of the module, by that platform.
 _OF_PLATFORM = {
     "tegra": then(command("apt", "install", "--reinstall", "nvidia-l4t-init"), command("modprobe", "nvgpu")),
@@ -137,6 +142,13 @@ def nvml(found: DriverInventory, facts: Facts) -> list[Finding]:
     if found.mig_devices:
         seen += f" and MIG devices ({len(found.mig_devices)})"
     return [passed("NVML", seen)]
+
+
+def unasked(why: str, tool: str) -> Finding:
+    """NVML has not answered; why: `NvmlUnavailable`.  Without pynvml all but what NVML alone knows is known."""
+    if "no pynvml" in why:
+        return warned("NVML", why, _PYNVML[tool])
+    return failed("NVML", why, KERNELS_LOG)
 
 
 def _parts(found: DriverInventory, tool: str) -> list[Finding]:
