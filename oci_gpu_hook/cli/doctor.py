@@ -35,6 +35,7 @@ from oci_gpu_hook.node.diagnosis import (
     warned,
 )
 from oci_gpu_hook.node.diagnosis.enginecheck import Engines, Registered
+from oci_gpu_hook.node.diagnosis.remedy import as_root
 from oci_gpu_hook.node.engines import cdispecs, containers, registrations, specreaders
 from oci_gpu_hook.node.engines import installed as host_engines
 from oci_gpu_hook.node.engines.installed import find_program
@@ -66,7 +67,11 @@ def doctor(form: str, as_json: bool, word: str | None, config: str | None, root:
     Each line is a pass, a warning or a failure, with what was seen and the one command that fixes it.  Nothing is
     changed.  The exit code is 1 if anything failed.
     """
-    findings = of_host(root, config) if word is None else examine.running(root, containers.find(root, word), config)
+    if word is None:
+        findings = [it._replace(remedy=as_root(it.remedy)) for it in of_host(root, config)]
+    else:
+        # Of which those that run it have other remedies than root.
+        findings = examine.running(root, containers.find(root, word), config)
     show("json" if as_json else form, document(findings), as_text(findings), painted)
     return int(is_failed(findings))
 

@@ -27,7 +27,7 @@ from oci_gpu_hook.host.source import UntrustedError
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.kernel.filetypes import is_open_to_others
 from oci_gpu_hook.node.diagnosis import FAIL, Finding, drivercheck, failed, is_failed
-from oci_gpu_hook.node.diagnosis.remedy import in_words
+from oci_gpu_hook.node.diagnosis.remedy import as_root, in_words
 from oci_gpu_hook.node.engines import installed
 from oci_gpu_hook.node.exporters import sinceboot
 from oci_gpu_hook.node.gpus import kernellog, nvml, present
@@ -206,7 +206,7 @@ class _Validation:
         try:
             if name != DRIVER and any([it.name == DRIVER and it.outcome == FAILED for it, _ in self._steps]):
                 raise _Skipped("the driver's validation failed", DriverError.exit_code)
-            found = step()
+            found = [it._replace(remedy=as_root(it.remedy)) for it in step()]
             outcome = FAILED if is_failed(found) else PASSED
             why = next((f"{it.check}: {it.seen}" for it in found if it.level == FAIL), "")
             code = DriverError.exit_code if name == DRIVER else OUR_BUG

@@ -74,6 +74,9 @@ mount --bind /run/podman /usr/bin/podman
 """
 
 
+REINSTALL = "make deb && apt install --reinstall ./.build/deb/oci-gpu-hook_*.deb"
+
+
 class Planted(NamedTuple):
     """What doctor must say of a fault; the remedies of a fixed one are run, and nothing is left to say then."""
 
@@ -110,7 +113,7 @@ RUNTIMES = '{"runtimes": {"gpu": {"path": "%s"}}, "default-runtime": "gpu"}'
 PLANTED = {
     "rm $LINK":
         Planted("warn", "Docker", "there is no nvidia-container-runtime-hook in dockerd's PATH",
-            "apt install oci-gpu-hook-docker && systemctl restart docker"),
+            f"{REINSTALL} ./.build/deb/oci-gpu-hook-docker_*.deb && systemctl restart docker  # in"),
     "ln -sf /opt/gone $LINK":
         Planted("fail", "Docker", "/usr/bin/nvidia-container-runtime-hook leads nowhere",
             "rm /usr/bin/nvidia-container-runtime-hook && "),
@@ -144,7 +147,7 @@ PLANTED = {
     f"printf '{RUNTIMES}' /opt/oci-gpu-runtime >$JSON":
         Planted("fail", "Docker",
             "/etc/docker/daemon.json has /opt/oci-gpu-runtime as the runtime gpu, the default, and it is not there",
-            "apt reinstall oci-gpu-hook"),
+            REINSTALL),
     f"printf '{RUNTIMES}' /usr/bin/nvidia-container-runtime >$JSON":
         Planted("warn", "other hooks", "/etc/docker/daemon.json has NVIDIA's runtime as gpu, the default: it may keep",
             "nvidia-ctk runtime configure --runtime=docker"),
@@ -157,7 +160,7 @@ PLANTED = {
     "rm /run/oci-gpu-hook/inventory":
         Planted("warn", "inventory", "none is saved", "oci-gpu-hook inventory refresh", True),
     "rm $HOOKS/oci-gpu-hook.json":
-        Planted("fail", "hook in podman", "it is not registered", "apt reinstall oci-gpu-hook"),
+        Planted("fail", "hook in podman", "it is not registered", REINSTALL),
     BOTH_FOLDERS + """echo '{"version":"1.0.0","hook":{"path":"/bin/true"},"when":{"always":true},'"""
     """'"stages":["prestart"]}' >$ETC/oci-gpu-hook.json""":
         Planted("fail", "hook in podman", "/etc/containers/oci/hooks.d/oci-gpu-hook.json masks /usr/share/",
@@ -173,17 +176,17 @@ PLANTED = {
         Planted("fail", "hook in podman", "registered twice", "rm /usr/share/containers/oci/hooks.d/00-gpu.json",
             True),
     "sed -i s/createRuntime/createContainer/ $HOOKS/oci-gpu-hook.json":
-        Planted("fail", "hook in podman", "registers it for createContainer", "apt reinstall oci-gpu-hook"),
+        Planted("fail", "hook in podman", "registers it for createContainer", REINSTALL),
     """sed -i 's/"oci-gpu-hook", "createRuntime"/"oci-gpu-hook"/' $HOOKS/oci-gpu-hook.json""":
         Planted("fail", "hook in podman",
             "starts it with oci-gpu-hook, a stage that it does not serve: it stops every container",
-            "apt reinstall oci-gpu-hook"),
+            REINSTALL),
     """sed -i 's/"args"/"timeout": 0, "args"/' $HOOKS/oci-gpu-hook.json""":
-        Planted("fail", "hook in podman", "gives it 0 seconds: it stops every container", "apt reinstall oci-gpu-hook"),
+        Planted("fail", "hook in podman", "gives it 0 seconds: it stops every container", REINSTALL),
     """sed -i 's/"args"/"timeout": 30, "args"/' $HOOKS/oci-gpu-hook.json""":
         Planted("warn", "hook in podman",
             "gives it a timeout: if other hooks run before it, crun fails some containers",
-            "apt reinstall oci-gpu-hook"),
+            REINSTALL),
     "sed 's/1[.]0[.]0/9.0.0/' $HOOKS/oci-gpu-hook.json >$HOOKS/other.json":
         Planted("fail", "hook in podman",
             "/other.json stops every container: its version 9.0.0 is unknown to engines",
@@ -262,7 +265,7 @@ PLANTED = {
             "chmod go-w /etc/oci-gpu-hook.conf.d/1.conf", True),
     "rm /usr/libexec/oci/hooks.d/oci-gpu-hook":
         Planted("fail", "installation", "/usr/libexec/oci/hooks.d/oci-gpu-hook is not there",
-            "apt reinstall oci-gpu-hook"),
+            REINSTALL),
     "printf '#!/bin/sh\\n' >/usr/libexec/oci/hooks.d/oci-gpu-hook":
         Planted("fail", "installation", "is another's file in our place",
             "mv /usr/libexec/oci/hooks.d/oci-gpu-hook /usr/libexec/oci/hooks.d/oci-gpu-hook.other"),
@@ -275,7 +278,7 @@ PLANTED = {
         Planted("fail", "installation", "/bin/bash is not there", "apt install bash"),
     "cd /usr/lib/oci-gpu-hook/oci_gpu_hook/__linked__; for f in *; do mv $f ${f%.*}.cpython-39; done":
         Planted("warn", "installation", "/usr/lib/oci-gpu-hook was not made for /usr/bin/python3.",
-            "apt reinstall oci-gpu-hook"),
+            REINSTALL),
     "chmod 0666 $HOOKS/oci-gpu-hook.json":
         Planted("fail", "installation",
             "others than root may write /usr/share/containers/oci/hooks.d/oci-gpu-hook.json",

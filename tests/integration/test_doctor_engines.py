@@ -11,7 +11,7 @@ import json
 import pytest
 
 from tests.integration.engines import Installed, in_turn
-from tests.integration.test_doctor import DOCTOR, RUNTIMES, SET_UP, Planted, judge
+from tests.integration.test_doctor import DOCTOR, REINSTALL, RUNTIMES, SET_UP, Planted, judge
 
 # Programs are moved away, as no package may be; /etc/containerd is what each row makes.
 BEFORE = """
@@ -42,7 +42,7 @@ FAULTS = {
             f"{FILE} has /usr/bin/nothing as the runtime runc, the default, and it is not there", f"vi {FILE}"),
     f"{ALONE}runs gpu /opt/oci-gpu-runtime":
         Planted("fail", "containerd", f"{FILE} has /opt/oci-gpu-runtime as the runtime gpu, and it is not there",
-            "apt reinstall oci-gpu-hook"),
+            REINSTALL),
     "install -m 0755 /bin/true /usr/bin/nvidia-container-runtime; runs runc /usr/bin/nvidia-container-runtime":
         Planted("warn", "other hooks", f"{FILE} has NVIDIA's runtime as runc, the default",
             f"sed -i '/^ *default_runtime_name *=/d' {FILE}"),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from oci_gpu_hook.node.diagnosis import remedy
 from tests.integration import roots
 from tests.integration.engines import PODMAN_RUN, PROCDRIVER, Installed, on_node, podman, remove_podmans_parents
 from tests.integration.inside import ALLOWED, COMPUTE, node
@@ -113,6 +114,14 @@ def test_they_are_for_every_architecture_and_say_what_the_sources_say(release: R
         assert debs.field(package, "Version") == f"{version}-1"
     [click] = re.findall(r"^ +click >=(.*),<(.*)$", text, re.MULTILINE)[:1]
     assert "python3-click (>= {}), python3-click (<< {})".format(*click) in debs.field(release.hook, "Depends")
+
+
+def test_what_doctor_says_of_a_missing_package_brings_it(view: View) -> None:
+    """Over an installation by `make install` too, of which no package is known."""
+    make, install = remedy.install("apt", "oci-gpu-hook-docker").commands
+    does(view.sh(f"cd {rpms.ROOT} && {make} >/dev/null && {install} --yes --no-install-recommends 2>/dev/null"))
+    assert os.readlink(view / LINK) == "../libexec/oci/hooks.d/oci-gpu-hook"
+    does(view.dpkg("--verify", "oci-gpu-hook", "oci-gpu-hook-docker"))
 
 
 def test_lintian_has_nothing_to_say_that_is_not_explained(release: Release, tmp_path: Path) -> None:

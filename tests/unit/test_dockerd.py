@@ -12,6 +12,7 @@ import pytest
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import FAIL, PASS, WARN, Finding, enginecheck
 from oci_gpu_hook.node.diagnosis import dockercheck as judged
+from oci_gpu_hook.node.diagnosis.remedy import command, install, then
 from oci_gpu_hook.node.engines.installed import Runtime
 from tests.unit import hosts
 
@@ -57,13 +58,12 @@ def test_our_link_is_named(tree: Path) -> None:
     assert only(tree) == ("Docker", PASS, f"{LINK} leads to our hook, for 'docker run --gpus'", "")
 
 
-@pytest.mark.parametrize(
-    ("tool", "install"), [("apt", "apt install oci-gpu-hook-docker"), ("dnf", "dnf install oci-gpu-hook-docker")]
-)
-def test_a_missing_link_is_named_with_what_puts_it(tree: Path, tool: str, install: str) -> None:
+@pytest.mark.parametrize("tool", ["apt", "dnf"])
+def test_a_missing_link_is_named_with_what_puts_it(tree: Path, tool: str) -> None:
     (tree / LINK.lstrip("/")).unlink()
     found = only(tree, tool)
-    assert (found.level, found.remedy) == (WARN, f"{install} && systemctl restart docker")
+    remedy = then(install(tool, "oci-gpu-hook-docker"), command("systemctl", "restart", "docker"))
+    assert (found.level, found.remedy) == (WARN, remedy)
     assert "'docker run --gpus' is not served" in found.seen
 
 

@@ -4,16 +4,19 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from oci_gpu_hook.node.diagnosis import advice
-from oci_gpu_hook.node.diagnosis.remedy import command, is_name, then
+from oci_gpu_hook.node.diagnosis.remedy import as_root, command, in_words, install, is_name, then
 from oci_gpu_hook.node.engines.containerrecords import ContainerNames, Running
 
+ROOT = Path(__file__).parents[2]
 EVIL = "x;echo Y3VybA==|base64 -d>/etc/cron.d/x"
 
 
@@ -65,5 +68,23 @@ def test_a_users_container_is_that_users_to_start_again(advise: object) -> None:
 
 
 def test_no_note_hides_a_command_behind_it() -> None:
-    with pytest.raises(ValueError, match="note"):
-        then(command("vi", "/f", note="a line"), command("systemctl", "reboot"))
+    both = then(command("vi", "/f", note="a line"), in_words("ask"), command("systemctl", "reboot"))
+    assert both == "vi /f && systemctl reboot  # a line; ask"
+
+
+def test_who_is_not_root_gets_sudo_before_each_command_and_root_before_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = then(command("rm", "a && b"), command("ls", note="and look"))
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    assert as_root(both) == "sudo rm 'a && b' && sudo ls  # and look"
+    assert as_root(in_words("ask the administrator")) == "ask the administrator"
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    assert as_root(both) == both
+
+
+@pytest.mark.parametrize(("tool", "make"), [("apt", "make deb"), ("dnf", "make rpm")])
+def test_no_repository_has_our_packages(tool: str, make: str) -> None:
+    """As README says they are made and installed; the second needs the first."""
+    said = install(tool, "oci-gpu-hook-docker")
+    assert said.commands[0] == make and make in (ROOT / "README.md").read_text()
+    names = [word.rpartition("/")[2] for word in said.commands[1].split() if "/" in word]
+    assert [re.split("[_-][^a-z]", name)[0] for name in names] == ["oci-gpu-hook", "oci-gpu-hook-docker"]

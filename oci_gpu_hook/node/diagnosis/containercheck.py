@@ -11,7 +11,7 @@ import os
 
 from oci_gpu_hook.formats import contexts
 from oci_gpu_hook.node.diagnosis import Finding, advice, failed, listed, passed, warned
-from oci_gpu_hook.node.diagnosis.remedy import DOCTOR, KERNELS_LOG, Remedy, command, is_name, then
+from oci_gpu_hook.node.diagnosis.remedy import DOCTOR, KERNELS_LOG, Remedy, as_root, command, is_name, then
 from oci_gpu_hook.node.engines.containerrecords import Running
 from oci_gpu_hook.operations import Device, LdCache, LimitMemory, Mount, Symlink
 from oci_gpu_hook.planning.plan import Plan
@@ -25,7 +25,7 @@ NO_ANSWER = "a GPU does not answer"
 KILLED = "the process that tried was killed, as by the container's limit of memory"
 _FIXES = {
     NO_CGROUP: command("findmnt", "--types", "cgroup,cgroup2"),
-    NO_ROOT: command("sudo", "oci-gpu-hook", "doctor", "--container", "..."),
+    NO_ROOT: as_root(command("oci-gpu-hook", "doctor", "--container", "...")),
     NO_ANSWER: KERNELS_LOG,
     KILLED: DOCTOR,
 }
@@ -128,7 +128,7 @@ def _unopened(error: int, paths: list[str], restart: Remedy) -> Finding:
     if error == codes.EACCES:
         # Without a plan these are the container's own names.
         are_names = all([is_name(_name(path)) for path in paths])
-        chmod = [command("chmod", "0666", *paths)] if are_names else []
+        chmod = [as_root(command("chmod", "0666", *paths))] if are_names else []
         return failed("open", f"its user may not open {which}", then(*chmod, restart))
     if error == codes.ENXIO:
         return warned("open", f"its device cgroup allows {which}, and no driver answers there", DOCTOR)

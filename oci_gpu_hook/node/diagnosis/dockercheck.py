@@ -15,7 +15,7 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.node.diagnosis import Finding, failed, passed, warned
 from oci_gpu_hook.node.diagnosis.enginecheck import of_runtimes
-from oci_gpu_hook.node.diagnosis.remedy import command, roots_alone, then
+from oci_gpu_hook.node.diagnosis.remedy import command, install, roots_alone, then
 from oci_gpu_hook.node.engines import containerdevices, installed
 from oci_gpu_hook.node.engines.installed import PATH, Runtime, executable
 from oci_gpu_hook.node.machine import processes
@@ -125,17 +125,17 @@ def _ours(root: HostRoot, found: Docker) -> Finding:
 
 
 def _not_ours(root: HostRoot, found: Docker, has_rivals: bool, tool: str) -> Finding:
-    install = then(command(tool, "install", "oci-gpu-hook-docker"), _RESTART)
+    then_restart = then(install(tool, "oci-gpu-hook-docker"), _RESTART)
     if found.program:
         seen = f"'docker run --gpus' starts {found.program}, which is another's"
         if found.leads_to != found.program:
             seen += f": it leads to {found.leads_to}"
         toolkit = (tool, "remove", "nvidia-container-toolkit")
         away = toolkit if has_rivals else ("mv", found.program, f"{found.program}.other")
-        return warned(_CHECK, seen, then(command(*away), install))
+        return warned(_CHECK, seen, then(command(*away), then_restart))
     for path in [f"{folder}/{_LINK}" for folder in found.folders]:
         if root.link(path) is not None and root.stat(path) is None:
             seen = f"{path} leads nowhere: 'docker run --gpus' starts no container"
-            return failed(_CHECK, seen, then(command("rm", path), install))
+            return failed(_CHECK, seen, then(command("rm", path), then_restart))
     seen = f"there is no {_LINK} in dockerd's PATH: 'docker run --gpus' is not served, and Docker 29 speaks of CDI"
-    return warned(_CHECK, seen, install)
+    return warned(_CHECK, seen, then_restart)

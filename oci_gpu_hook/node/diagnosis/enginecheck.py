@@ -10,7 +10,7 @@ from __future__ import annotations
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_open_to_others
 from oci_gpu_hook.node.diagnosis import PASS, Finding, failed, passed, warned
-from oci_gpu_hook.node.diagnosis.remedy import Remedy, command, reinstall, roots_alone, then
+from oci_gpu_hook.node.diagnosis.remedy import Remedy, command, install, roots_alone, then
 from oci_gpu_hook.node.diagnosis.systemcheck import python, version_numbers
 from oci_gpu_hook.node.engines.installed import Engine, Runtime, find_program, of_containerd
 from oci_gpu_hook.node.engines.registrations import NVIDIAS, OURS, REGISTRATION, Registration
@@ -46,7 +46,7 @@ def seen_by(engine: Engine, registered: Registered, tool: str) -> Finding:
     broken = next((item for item in effective.values() if item.fault), None)
     if broken:
         masks = [other for other in read if other.file == broken.file and other != broken]
-        remedy = command("rm", broken.path) if masks or broken.file != REGISTRATION else reinstall(tool)
+        remedy = command("rm", broken.path) if masks or broken.file != REGISTRATION else install(tool)
         return failed(check, f"{broken.path} stops every container: {broken.fault}", remedy)
     ours = [item for item in effective.values() if item.kind == OURS]
     if len(ours) > 1:
@@ -65,7 +65,7 @@ def seen_by(engine: Engine, registered: Registered, tool: str) -> Finding:
         return failed(check, f"{mask.path} masks {masked[-1].path}", "rm", mask.path)
     elsewhere = next((item for item in registered if item.kind == OURS), None)
     if elsewhere is None:
-        return failed(check, "it is not registered", reinstall(tool))
+        return failed(check, "it is not registered", install(tool))
     by_file = f" ({engine.folders_file})" if engine.folders_file else ""
     folders = ", ".join(engine.folders) or "no folder"
     seen = f"registered in {elsewhere.folder}, and {engine.name} looks in {folders}{by_file}"
@@ -78,7 +78,7 @@ def seen_by(engine: Engine, registered: Registered, tool: str) -> Finding:
 
 def _fit(check: str, item: Registration, tool: str) -> Finding:
     """Whether the registration that the engine sees is for one stage that the hook serves, and for every container."""
-    seen, fix = f"{item.path} registers it for", reinstall(tool)
+    seen, fix = f"{item.path} registers it for", install(tool)
     wrong = ", ".join([stage for stage in item.stages if stage not in _SERVED])
     if wrong or not item.stages:
         return failed(check, f"{seen} {wrong or 'no stage'}", fix)
@@ -197,7 +197,7 @@ def callers(root: HostRoot, entry: str, tool: str) -> list[Finding]:
     who = f"{', '.join(here)} call{'' if len(here) > 1 else 's'} nvidia-container-cli"
     if path and root.real(path) != entry:
         seen = f"{who}, which is {root.real(path)}, not this hook"
-        return [warned("callers", seen, tool, "install", "oci-gpu-hook-cli")]
+        return [warned("callers", seen, install(tool, "oci-gpu-hook-cli"))]
     # A host where they give no GPUs needs no such program.
     is_what = "which is this hook" if path else "which is not there: with oci-gpu-hook-cli they give GPUs"
     return [passed("callers", f"{who}, {is_what}")]
@@ -211,7 +211,7 @@ def of_runtimes(check: str, runtimes: list[Runtime], who: str, tool: str) -> lis
         if not item.is_there:
             rancher = _rancher(item.file)
             again = command("systemctl", "restart", f"{rancher}*") if rancher else command("vi", item.file)
-            remedy = reinstall(tool) if item.is_ours else again
+            remedy = install(tool) if item.is_ours else again
             findings.append(failed(check, f"{seen}, and it is not there: {who} with it do not start", remedy))
         elif item.is_ours:
             findings.append(passed(check, seen))
@@ -258,7 +258,7 @@ def _installed(
     root: HostRoot, entry: str, shell: str, library: str, python: str, run_as_root: list[str], tool: str
 ) -> Finding:
     """Whether the installation is ours and complete, and only root may write it."""
-    check, fix, package = "installation", reinstall(tool), f"{library}/oci_gpu_hook"
+    check, fix, package = "installation", install(tool), f"{library}/oci_gpu_hook"
     status = root.stat(entry)
     if status is None or not status.st_mode & 0o111:
         return failed(check, f"{entry} is not there or cannot be run", fix)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Remedies: commands that root pastes, made from words.  Pure.
+"""Remedies: commands that people paste, made from words.
 
 Each word is quoted for the shell.  A text that a container, a user or a process has chosen must not be a word, unless
 `is_name` holds for it: a name may begin with a dash, and a path may lead to what its owner wants root to run.
@@ -7,6 +7,7 @@ Each word is quoted for the shell.  A text that a container, a user or a process
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 
@@ -17,25 +18,41 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,255}", re.ASCII)
 
 
 class Remedy(str):
-    """What fixes a fault; "" for nothing.  Made by the functions below alone."""
+    """What fixes a fault; "" for nothing.  Made by the functions below alone.
 
-    __slots__ = ()
+    commands: each for the shell, to be run if the one before has succeeded; () if it is not of commands.
+    """
+
+    commands: tuple[str, ...] = ()
+    note = ""
 
 
 NOTHING = Remedy()
 
 
+def _made(commands: tuple[str, ...], note: str) -> Remedy:
+    line = " && ".join(commands)
+    made = Remedy(f"{line}  # {note}" if note else line)
+    made.commands, made.note = commands, note
+    return made
+
+
 def command(*words: str, note: str = "") -> Remedy:
     """One command; note: a text of ours for its reader, which the shell takes for a comment."""
-    line = shlex.join(words)
-    return Remedy(f"{line}  # {note}" if note else line)
+    return _made((shlex.join(words),), note)
 
 
-def then(*commands: Remedy) -> Remedy:
-    """Several commands, each to be run if the one before has succeeded; ValueError unless the last alone has a note."""
-    if any(["  # " in it for it in commands[:-1]]):
-        raise ValueError("a note would hide the commands behind it")
-    return Remedy(" && ".join(commands))
+def then(*parts: Remedy) -> Remedy:
+    """The commands of these, and at their end notes and words: before it they would hide the commands behind them."""
+    notes = "; ".join([word for it in parts if (word := it.note if it.commands else it)])
+    return _made(tuple([line for it in parts for line in it.commands]), notes)
+
+
+def as_root(remedy: Remedy) -> Remedy:
+    """The same for whoever runs this process: root's own commands need sudo if that is not root."""
+    if os.geteuid() == 0 or not remedy.commands:
+        return remedy
+    return _made(tuple([f"sudo {line}" for line in remedy.commands]), remedy.note)
 
 
 def in_words(hint: str) -> Remedy:
@@ -60,8 +77,18 @@ def roots_alone(*paths: str) -> Remedy:
     return then(command("chown", "root:", *paths), command("chmod", "go-w", *paths))
 
 
-def reinstall(tool: str) -> Remedy:
-    return command(tool, "reinstall", "oci-gpu-hook")
+# What installs a file, also if its version is there already; no repository has our packages.
+_INSTALLS = {
+    "dnf": ("make rpm", "rpm --upgrade --replacepkgs", ".build/rpm/RPMS/noarch/{}-[0-9]*.rpm"),
+    "apt": ("make deb", "apt install --reinstall", "./.build/deb/{}_*.deb"),
+}
+
+
+def install(tool: str, *further: str) -> Remedy:
+    """Make and install our package, and further ones; it takes over what 'make install' has put there."""
+    make, verb, file = _INSTALLS[tool]
+    files = [file.format(name) for name in ("oci-gpu-hook", *further)]
+    return _made((make, " ".join([verb, *files])), "in this program's sources")
 
 
 def is_name(text: str) -> bool:

@@ -123,7 +123,7 @@ def ebpf(found: Kernel) -> Finding:
     if found.bpf_refusal is None:
         return passed("eBPF", "not tried: another root has no kernel of its own")
     if found.bpf_refusal and os.geteuid() != 0:
-        return warned("eBPF", "only root can try it", "sudo", "oci-gpu-hook", "doctor")
+        return warned("eBPF", "only root can try it", "oci-gpu-hook", "doctor")
     if found.bpf_refusal:
         seen = f"the kernel takes no device program from root: {found.bpf_refusal}"
         if found.lockdown not in ("", "none"):
