@@ -10,7 +10,7 @@ import click
 from oci_gpu_hook.cli import VERSION, onhost
 from oci_gpu_hook.cli.options import config_file, host_root
 from oci_gpu_hook.driver.survey import driver_version
-from oci_gpu_hook.errors import ApplyError, DriverError, UsageError
+from oci_gpu_hook.errors import ConfigError, DriverError, UsageError
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.exporters import featurelabels
@@ -122,7 +122,7 @@ def _selinux_mode(root: HostRoot) -> str:
     """The mode of oci_gpu_hook_selinux(8) that containers with GPUs can have here at best."""
     try:
         found = libselinux.status(root)
-    except ApplyError:
+    except ConfigError:
         return ""
     if not found.enabled:
         return "disabled"

@@ -52,7 +52,8 @@ _CODES = """\b
 Exit codes:
   0  done, or SELinux is disabled, or no denial concerns us
   2  wrong usage, or there is no log to explain
-  7  a step failed, or this host lacks a program or package that is needed
+  4  this host lacks a program or package that is needed: the administrator must install it
+  7  a step failed
 """
 
 
@@ -105,7 +106,7 @@ def install(root: HostRoot) -> None:
     files = [f"{policy_folder()}/{name}.cil" for name in libselinux.MODULES]
     missing = [file for file in files if not os.path.exists(file)]
     if missing:
-        raise ApplyError(
+        raise ConfigError(
             f"the policy module {missing[0]} is missing", "install oci-gpu-hook-selinux, or reinstall this program"
         )
     _semodule(root, [word for file in files for word in ("-i", file)])
@@ -185,7 +186,7 @@ def policy_folder() -> str:
 def _semodule(root: HostRoot, words: list[str]) -> None:
     """One transaction: both modules or none."""
     if not libselinux.has_store(root):
-        raise ApplyError(
+        raise ConfigError(
             "this host has no SELinux policy that modules could go into",
             "install selinux-policy-targeted, on Debian selinux-policy-default",
         )
@@ -240,7 +241,7 @@ def _run(words: list[str]) -> str:
     try:
         done = apart.program(words)
     except OSError as err:
-        raise ApplyError(f"cannot run {words[0]}: {err.strerror}", "install policycoreutils") from err
+        raise ConfigError(f"cannot run {words[0]}: {err.strerror}", "install policycoreutils") from err
     said = done.out + done.err
     if done.status == 0:
         return said

@@ -129,7 +129,7 @@ def test_status_for_people_and_without_libselinux_or_selinux(
     assert "enforcing, policy targeted" in out
     assert "installed, priority 200" in out
     monkeypatch.setitem(sys.modules, "selinux", None)
-    assert "python3-libselinux" in program.mistake(7, *words)
+    assert "python3-libselinux" in program.mistake(4, *words)
     (host / "sys/fs/selinux/enforce").unlink()
     assert program(*words).startswith("SELinux is disabled")
 
@@ -216,9 +216,18 @@ def test_why_semodule_failed_is_one_sentence(
     assert sentence in program.mistake(7, "selinux", "install", "--host-root", host)
 
 
+def test_without_the_modules_package_the_administrator_must_install_it(
+    program: Program, host: Path, semodule: Semodule, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """7 would say that a step was undone: none was begun."""
+    monkeypatch.setattr(command, "policy_folder", lambda: str(tmp_path))
+    assert "oci-gpu-hook-selinux" in program.mistake(4, "selinux", "install", "--host-root", host)
+    assert semodule.words() == []
+
+
 def test_a_host_without_a_policy_gets_no_empty_store(program: Program, host: Path, semodule: Semodule) -> None:
     (host / "etc/selinux/targeted/policy/policy.33").unlink()
-    said = program.mistake(7, "selinux", "install", "--host-root", host)
+    said = program.mistake(4, "selinux", "install", "--host-root", host)
     assert "has no SELinux policy" in said
     assert semodule.words() == []
 
@@ -275,7 +284,7 @@ def test_a_program_that_is_missing_is_one_sentence(
     program: Program, monkeypatch: pytest.MonkeyPatch, host: Path, word: str
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    assert "cannot run semodule" in program.mistake(7, "selinux", word, "--host-root", host)
+    assert "cannot run semodule" in program.mistake(4, "selinux", word, "--host-root", host)
 
 
 def test_every_path_that_the_modules_label_is_one_that_install_relabels() -> None:

@@ -7,7 +7,7 @@ import os
 import re
 from contextlib import suppress
 
-from oci_gpu_hook.errors import ApplyError, ConfigError
+from oci_gpu_hook.errors import ConfigError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_open_to_others
 from oci_gpu_hook.node.diagnosis import Finding, failed, passed, warned
@@ -160,7 +160,7 @@ def selinux(root: HostRoot, cgroups: str, tool: str) -> list[Finding]:
     """Mode, modules, booleans, labels and container types; cgroups: their version, as `Kernel` has it."""
     try:
         status = libselinux.status(root)
-    except ApplyError:
+    except ConfigError:
         return [warned("SELinux", "this Python has no libselinux to ask", tool, "install", _LIBSELINUX[tool])]
     return selinux_status(status, cgroups) if status.enabled else [passed("SELinux", "disabled: nothing is labelled")]
 

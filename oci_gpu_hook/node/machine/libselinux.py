@@ -10,7 +10,7 @@ import posix
 from contextlib import suppress
 from typing import Any
 
-from oci_gpu_hook.errors import ApplyError
+from oci_gpu_hook.errors import ConfigError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.kernel.filetypes import S_IFDIR
@@ -147,7 +147,7 @@ def _store_folders(root: HostRoot) -> list[str]:
 
 
 def status(root: HostRoot) -> Status:
-    """The status of the running policy; ApplyError if this Python has no package ``selinux`` to ask.
+    """The status of the running policy; ConfigError if this Python has no package ``selinux`` to ask.
 
     Another root than "/" is the host's, seen from a container: the kernel is the same.
     """
@@ -155,7 +155,7 @@ def status(root: HostRoot) -> Status:
         return Status(False, False, "", 0, (), {}, {}, (), ())
     library = imported()
     if library is None:
-        raise ApplyError(
+        raise ConfigError(
             "this Python has no package selinux (libselinux)",
             "install python3-libselinux (dnf) or python3-selinux (apt)",
         )
