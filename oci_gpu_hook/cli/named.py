@@ -29,4 +29,6 @@ def bundle(path: str) -> Bundle:
     try:
         return read_bundle(path, untrusted.regular)
     except OSError as err:
-        raise BundleError(f"cannot open {path}/config.json: {err.strerror}", ENGINE_HINT) from err
+        who = "run it as the user who started the container, such as root"
+        hint = who if isinstance(err, PermissionError) else ENGINE_HINT
+        raise BundleError(f"cannot open {path}/config.json: {err.strerror}", hint) from err

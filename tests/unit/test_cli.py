@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import configparser
+import errno
 import os
 import re
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from oci_gpu_hook.cli import named
 from oci_gpu_hook.container import devicecgroup
 from oci_gpu_hook.container.devicecgroup import DeviceCgroup
 from oci_gpu_hook.driver import inventory
@@ -223,3 +225,16 @@ def test_a_terminal_has_colours_unless_somebody_wants_none(host: Path) -> None:
         assert "\x1b" not in plain
         assert "fail  " in plain
     assert "\x1b[31m" in on_terminal(*words, NO_COLOR="")
+
+
+def test_whose_bundle_cannot_be_read_is_for_who_started_it(
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not for the engine, which has done nothing wrong."""
+
+    def denied(path: str, opener: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+    monkeypatch.setattr(named, "read_bundle", denied)
+    said = program.mistake(3, "plan", "--bundle", tmp_path)
+    assert "Permission denied (run it as the user who started the container, such as root)" in said
