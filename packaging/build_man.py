@@ -128,7 +128,7 @@ def _synopsis(command: Command) -> nodes.paragraph:
     for option in command.options:
         if "--help" not in option.names:
             optional = ("", "") if option.required else ("[", "]")
-            line += [nodes.Text(f" {optional[0]}"), *_called(option, option.names[:1])]
+            line += [nodes.Text(f" {optional[0]}"), *_called(option, option.names[-1:])]
             line += nodes.Text(optional[1])
     for argument in command.arguments:
         text = argument.value if argument.required else f"[{argument.value}]"

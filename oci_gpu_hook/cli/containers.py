@@ -36,10 +36,25 @@ _OTHERS = "OTHERS"
 _HEADINGS = ("CONTAINER", "ID", "ENGINE", "RUNTIME", "GPU", _OTHERS, "SINCE")
 _OF_DEVICES = ("DEVICE", "MODEL", "BUSY", "HELD BY")
 _SHORT_ID = 12
+_WATCH_SECONDS = 2
 
 
-@click.command()
-@seconds("--watch", "Show each device, how busy it is and who holds it, again every so many seconds.")
+class _Watching(click.Command):
+    """--watch may stand without its number, which click before 8.0 has no words for."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        with_values = [*args, "-"]
+        for at, word in enumerate(args):
+            if word == "--watch" and with_values[at + 1].startswith("-"):
+                args[at] = f"--watch={_WATCH_SECONDS}"
+        return super().parse_args(ctx, args)
+
+
+@click.command(cls=_Watching)
+@seconds(
+    "--watch",
+    f"Show each device, how busy it is and who holds it, again every so many seconds; alone: {_WATCH_SECONDS}.",
+)
 @output_format
 @config_file
 @host_root
@@ -50,7 +65,8 @@ def containers(watch: float | None, form: str, config: str | None, root: HostRoo
     remembered, and no GPU is opened.  A container holds a GPU that it may open, if it has the node or if its device
     cgroup was written for that GPU, no matter who gave it.  One that may open no node to compute or draw by, such as a
     device plugin, only watches it.
-    With --watch it shows also how busy each GPU was at the last run of oci-gpu-hook-gpu-metrics.timer; ^C ends it.
+    With --watch it shows also how busy each GPU was at the last run of oci-gpu-hook-gpu-metrics.timer, and "-" where
+    that is not known: the timer has not run since boot, or NVML did not say it.  ^C ends it.
     """
     settings = read_settings(config, None, root.path.rstrip("/"))
     if watch is None:

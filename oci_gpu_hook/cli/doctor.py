@@ -6,6 +6,9 @@ Changes nothing: each warning and failure names the command that fixes it, and t
 
 from __future__ import annotations
 
+import shutil
+import sys
+import textwrap
 from typing import Any
 
 import click
@@ -42,6 +45,8 @@ from oci_gpu_hook.node.engines.installed import find_program
 from oci_gpu_hook.node.gpus import present
 from oci_gpu_hook.node.machine import kernelconfig, libselinux
 
+# What is left of a line for what was seen, on a terminal that is not narrow.
+_WIDEST = 50
 # click leaves them out where the output is not a terminal.
 _STYLES: dict[str, dict[str, Any]] = {
     PASS: {"fg": "green"},
@@ -183,14 +188,24 @@ def as_text(findings: list[Finding]) -> list[str]:
     return [*lines(findings), "", f"{len(findings)} checks: {', '.join(counted)}"]
 
 
-def lines(findings: list[Finding]) -> list[str]:
-    """One line for each finding, below it the command that fixes it."""
-    width = max([len(item.check) for item in findings], default=0) + 2
+def lines(findings: list[Finding], least: int = 0) -> list[str]:
+    """One line for each finding, below it the command that fixes it, to be pasted; least: the width of a check's name.
+
+    A narrow terminal has what was seen below the check's name, and broken at its margin.
+    """
+    width = max([least, *[len(item.check) for item in findings]]) + 2
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+    is_narrow = 0 < columns < width + _WIDEST
+    indent = " " * (6 if is_narrow else 6 + width)
     found = []
     for item in findings:
-        found.append(f"{item.level:6}{item.check:{width}}{item.seen}")
+        head = f"{item.level:6}{item.check:{width}}"
+        seen = textwrap.wrap(item.seen, columns - len(indent), break_on_hyphens=False) if columns > 20 else [item.seen]
+        found += [head.rstrip(), *[f"{indent}{line}" for line in seen]] if is_narrow else [
+            f"{head}{line}" if number == 0 else f"{indent}{line}" for number, line in enumerate(seen)
+        ]
         if item.remedy:
-            found.append(f"{'':6}{'':{width}}fix: {item.remedy}")
+            found.append(f"{indent}fix: {item.remedy}")
     return found
 
 

@@ -4,24 +4,35 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import json
 import os
 import re
+import select
 import shutil
 import subprocess
 import tempfile
 from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import IO, Any
 
 import click
 
-from oci_gpu_hook.cli.options import output_format, show
+from oci_gpu_hook.cli import limit
+from oci_gpu_hook.cli.options import output_format, show, show_lines
 from oci_gpu_hook.errors import ApplyError, HookError, UsageError
+from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.engines.containers import KnownContainers
 from oci_gpu_hook.report.records import MESSAGE_ID, PREFIX, STEPS, printable
 
 # Fields that a record may have more than once.
 _LISTS = ("device", "relabelled", "note")
 _NUMBER = re.compile("[0-9]{1,18}")
+# A span of time without a word behind it, such as "ago".
+_SPAN = re.compile("([0-9.]+ *(us|ms|s|sec|m|min|h|hr|d|w|M|y|(second|minute|hour|day|week|month|year)s?) *)+")
+# How many are shown before those that come.
+_FOLLOWED, _WAIT_SECONDS = 10, 30
 # Some weeks of a busy node.
 _MOST = 10_000
 # Of an entry as journalctl prints it, ours being a tenth of that; and of all records.
@@ -29,30 +40,69 @@ _LONGEST, _LARGEST = 256 << 10, 8 << 20
 
 
 @click.command()
-@click.option("--since", metavar="TIME", help="Only those since TIME, as journalctl takes it.")
-@click.option("--container", metavar="ID", help="Only those of the container whose id begins so.")
+@click.option(
+    "--since", metavar="TIME", help="Only those since TIME: a time before now, such as 10m, or as journalctl takes it."
+)
+@click.option("-n", "--lines", "most", metavar="N", type=click.IntRange(min=0), help="Only the last N of them.")
+@click.option("-f", "--follow", is_flag=True, help="Show the last 10, or N, and then each new one, until ^C.")
+@click.option(
+    "--container", metavar="ID|NAME", help="Only those of the container whose id begins so, or that has this name."
+)
 @click.option("--pod", metavar="POD", help="Only those of this pod, POD or NAMESPACE/POD.")
 @click.option("--failed", is_flag=True, help="Only those of containers that did not start.")
 @output_format
-def log(since: str | None, container: str | None, pod: str | None, failed: bool, form: str) -> None:
+def log(
+    since: str | None,
+    most: int | None,
+    follow: bool,
+    container: str | None,
+    pod: str | None,
+    failed: bool,
+    form: str,
+) -> None:
     """Show the records of starts: what each container asked for and got, and how long it took.
 
     Each start of a container with a request leaves one record in the journal, which 'journalctl -o json' and
     'journalctl OCI_GPU_HOOK_CONTAINER=ID' show as well.  Any user may write to the journal: only root's entries
-    count, and for another user that user's own.
+    count, and for another user that user's own.  A container has its engine's name as long as that knows it; with -f
+    and --format json each record is one line.
     """
-    records, is_whole = _records(since)
-    found = [
-        record
-        for record in records
-        if str(record.get("container", "")).startswith(container or "")
-        and (pod is None or pod in (record.get("pod"), f"{record.get('namespace')}/{record.get('pod')}"))
-        and (not failed or record.get("exit_code") != 0)
-    ]
+    wanted = _Wanted(container, pod, failed)
+    records, is_whole, cursor = _records(since)
+    found = [record for record in records if wanted.has(record)]
+    if follow or most is not None:
+        shown = _FOLLOWED if most is None else most
+        found = found[max(0, len(found) - shown) :]
+    if follow:
+        for record in itertools.chain(found, _followed(cursor, wanted)):
+            click.echo(json.dumps(record)) if form == "json" else show_lines(_lines(record))
+        return
     lines = [line for record in found for line in _lines(record)] or ["no records"]
     if not is_whole:
         lines.append(f"only the last {len(records)} records are shown: --since has others")
     show(form, {"records": found}, lines)
+
+
+class _Wanted:
+    """Which records are asked for; called: what engines call the containers that they know now, by id."""
+
+    def __init__(self, container: str | None, pod: str | None, failed: bool) -> None:
+        self._container, self._pod, self._failed = container or "", pod, failed
+        self._called = {item.id: item.called for item in KnownContainers(HostRoot()).containers if item.id}
+
+    def has(self, record: dict[str, Any]) -> bool:
+        """Whether it is asked for; it gets the container's name, if an engine knows that."""
+        id, pod = str(record.get("container", "")), record.get("pod")
+        called = self._called.get(id)
+        words = [record.get("name")]
+        if called and called.name not in ("", id):
+            record["called"] = called.name
+            words += called.words
+        return (
+            (id.startswith(self._container) or self._container in words)
+            and (self._pod is None or self._pod in (pod, f"{record.get('namespace')}/{pod}"))
+            and (not self._failed or record.get("exit_code") != 0)
+        )
 
 
 def as_record(entry: dict[str, Any]) -> dict[str, Any]:
@@ -82,21 +132,24 @@ def _lines(record: dict[str, Any]) -> list[str]:
     ]
     took = f" ({', '.join(steps)})" if steps else ""
     lines = [f"{record['time']}  {printable(record['message'])}{took}"]
-    lines += [f"    image {printable(record['image'])}"] if record.get("image") else []
+    lines += [f"    {key} {printable(record[key])}" for key in ("called", "image") if record.get(key)]
     if record.get("outcome") == "started":
         lines.append(f"    devices {printable(' '.join(record.get('device', ['none'])))}")
         lines += [f"    note: {printable(note)}" for note in record.get("note", [])]
     return lines
 
 
-def _records(since: str | None) -> tuple[list[dict[str, Any]], bool]:
-    """The last records, as many as fit, and whether there are no others."""
+def _journalctl(*words: str) -> list[str]:
     program = shutil.which("journalctl")
     if program is None:
         raise ApplyError("cannot read the journal: there is no journalctl", "install systemd")
-    words = [program, "--quiet", "--no-pager", "--all", "--output=json", f"--lines={_MOST}"]
-    words += [f"--since={since}"] if since else []
-    words += [f"MESSAGE_ID={MESSAGE_ID}", f"_UID={os.geteuid()}"]
+    ours = (f"MESSAGE_ID={MESSAGE_ID}", f"_UID={os.geteuid()}")
+    return [program, "--quiet", "--no-pager", "--all", "--output=json", *words, *ours]
+
+
+def _records(since: str | None) -> tuple[list[dict[str, Any]], bool, str]:
+    """The last records, as many as fit, whether there are no others, and the last one's cursor."""
+    words = _journalctl(f"--lines={_MOST}", *([f"--since={_moment(since)}"] if since else []))
     with tempfile.TemporaryFile() as said:
         with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=said) as journal:
             assert journal.stdout is not None
@@ -107,29 +160,59 @@ def _records(since: str | None) -> tuple[list[dict[str, Any]], bool]:
     return found
 
 
-def _last(lines: IO[bytes]) -> tuple[list[dict[str, Any]], bool]:
-    """The last records in these lines, and whether these are all.
+def _moment(since: str) -> str:
+    """A time as journalctl takes it: ``10m`` is a span to it (systemd.time(7)), which counts back with a sign alone."""
+    return f"-{since}" if _SPAN.fullmatch(since) else since
+
+
+def _followed(cursor: str, wanted: _Wanted) -> Iterator[dict[str, Any]]:
+    """The records behind the cursor, "" for those from now on, as they come, until SIGINT."""
+    words = _journalctl("--follow", "--lines=all", f"--after-cursor={cursor}" if cursor else "--since=now")
+    with subprocess.Popen(words, stdout=subprocess.PIPE, bufsize=0) as journal, suppress(KeyboardInterrupt):
+        assert journal.stdout is not None
+        rest, poll = b"", select.poll()
+        poll.register(journal.stdout, select.POLLIN)
+        while True:
+            limit.allow(_WAIT_SECONDS)
+            if not poll.poll(1000 * _WAIT_SECONDS):
+                continue
+            if not (piece := journal.stdout.read(1 << 16)):
+                return
+            # The end of what is longer than any entry is no JSON, and passed over.
+            *lines, rest = (rest[-_LONGEST:] + piece).split(b"\n")
+            for entry in map(_entry, lines):
+                if entry and wanted.has(record := as_record(entry)):
+                    yield record
+
+
+def _entry(line: bytes) -> dict[str, Any]:
+    """One of journalctl's lines; {} for what is none."""
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    # No journalctl writes anything but objects.
+    return entry if isinstance(entry, dict) else {}
+
+
+def _last(lines: IO[bytes]) -> tuple[list[dict[str, Any]], bool, str]:
+    """The last records in these lines, whether these are all, and the last one's cursor.
 
     Root in a container to which the journal's socket was given can write entries like ours, as large as it likes.
     """
     records: deque[tuple[dict[str, Any], int]] = deque()
     count = size = 0
-    is_begun = False
+    is_begun, cursor = False, ""
     while line := lines.readline(_LONGEST):
         is_rest, is_begun = is_begun, not line.endswith(b"\n")
-        try:
-            entry = {} if is_rest or is_begun else json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        # No journalctl writes anything but objects.
-        if entry and isinstance(entry, dict):
+        if entry := {} if is_rest or is_begun else _entry(line):
             count += 1
-            record = as_record(entry)
+            record, cursor = as_record(entry), str(entry.get("__CURSOR", ""))
             records.append((record, len(str(record))))
             size += records[-1][1]
         while size > _LARGEST:
             size -= records.popleft()[1]
-    return [record for record, _ in records], count == len(records) and count < _MOST
+    return [record for record, _ in records], count == len(records) and count < _MOST, cursor
 
 
 def _unread(why: str) -> HookError:

@@ -69,6 +69,13 @@ config_file = click.option("--config", metavar="FILE", help=f"The administrator'
 
 def show(form: str, document: dict[str, object], lines: list[str], painted: Callable[[str], str] = str) -> None:
     """Print one value in the requested form; document: may have records; painted: gives a line its colours."""
+    if form == "json":
+        click.echo(json.dumps(as_json(document), indent=2))
+    else:
+        show_lines(lines, painted)
+
+
+def show_lines(lines: list[str], painted: Callable[[str], str] = str) -> None:
+    """Print lines at once; painted: gives a line its colours."""
     # An image, a container and an engine have written some of it: that has no colours, and begins no line.
-    text = "\n".join([painted(plain(line, LONGEST_LIST)) for line in lines])
-    click.echo(json.dumps(as_json(document), indent=2) if form == "json" else text)
+    click.echo("\n".join([painted(plain(line, LONGEST_LIST)) for line in lines]))

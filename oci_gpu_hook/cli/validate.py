@@ -10,14 +10,15 @@ import os
 import shlex
 import signal
 import time
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from types import FrameType
-from typing import NoReturn
+from typing import Callable, NoReturn
 
 import click
 
 from oci_gpu_hook.cli import doctor, examine, onhost
-from oci_gpu_hook.cli.options import config_file, json_format, output_format, seconds, show
+from oci_gpu_hook.cli.options import config_file, json_format, output_format, seconds, show, show_lines
 from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.driver.survey import driver_version
 from oci_gpu_hook.errors import DONE, OUR_BUG, ApplyError, ConfigError, DriverError, HookError, plain
@@ -26,7 +27,7 @@ from oci_gpu_hook.host.saved import LockedError
 from oci_gpu_hook.host.source import UntrustedError
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.kernel.filetypes import is_open_to_others
-from oci_gpu_hook.node.diagnosis import FAIL, Finding, drivercheck, failed, is_failed
+from oci_gpu_hook.node.diagnosis import FAIL, Finding, counted, drivercheck, failed, is_failed
 from oci_gpu_hook.node.diagnosis.remedy import as_root, in_words
 from oci_gpu_hook.node.engines import installed
 from oci_gpu_hook.node.exporters import sinceboot
@@ -38,6 +39,8 @@ from oci_gpu_hook.request.settings import Settings, read_settings
 from oci_gpu_hook.request.state import State
 from oci_gpu_hook.vendors import platform
 
+# The longest usual name of a check; a longer one is not aligned.
+_CHECKS_WIDTH = 12
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 DRIVER, HOOK, WORKLOAD = STEPS
 
@@ -78,14 +81,19 @@ def validate(
     # Only root may write to a folder that is made, and pods may read it.
     os.umask(0o022)
     asked = [name for name in STEPS if name in steps] or list(STEPS)
-    found = _Validation(read_settings(config, None), config, timeout, runtime)
+    form = "json" if as_json else form
+    found = _Validation(read_settings(config, None), config, timeout, runtime, _told if form == "text" else None)
     found.validate(asked)
-    show("json" if as_json else form, found.document(), found.text(), doctor.painted)
+    show(form, found.document(), found.text())
     if found.unwritten and not found.code:
         raise found.unwritten
     if found.unwritten:
         click.echo(f"oci-gpu-hook: {found.unwritten}", err=True)
     return found.code
+
+
+def _told(item: Finding) -> None:
+    show_lines(doctor.lines([item], _CHECKS_WIDTH), doctor.painted)
 
 
 def of_driver(driver_root: str) -> str:
@@ -106,10 +114,19 @@ def of_driver(driver_root: str) -> str:
 class _Validation:
     """The steps that have run, each with what it found.
 
+    tell: gets each finding when its check has ended, and what a check waits for, None for neither;
     code: the exit code; unwritten: why the record, or a file by which pods wait, is not as it should be.
     """
 
-    def __init__(self, settings: Settings, config: str | None, seconds: float, runtime: str | None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        config: str | None,
+        seconds: float,
+        runtime: str | None,
+        tell: Callable[[Finding], None] | None = None,
+    ) -> None:
+        self._tell = tell or (lambda _: None)
         self._root, self._settings, self._config = HostRoot(), settings, config
         self._seconds, self._runtime = seconds, runtime
         self._is_root = os.geteuid() == 0
@@ -201,19 +218,23 @@ class _Validation:
             self.unwritten = self.unwritten or err
 
     def _run(self, name: str) -> str:
-        step = {DRIVER: self._driver, HOOK: self._hook, WORKLOAD: self._workload}[name]
+        steps: dict[str, Callable[[], Iterable[Finding]]]
+        steps = {DRIVER: self._driver, HOOK: self._hook, WORKLOAD: self._workload}
         found: list[Finding] = []
         try:
             if name != DRIVER and any([it.name == DRIVER and it.outcome == FAILED for it, _ in self._steps]):
                 raise _Skipped("the driver's validation failed", DriverError.exit_code)
-            found = [it._replace(remedy=as_root(it.remedy)) for it in step()]
+            for it in steps[name]():
+                found.append(it._replace(remedy=as_root(it.remedy)))
+                self._tell(found[-1])
             outcome = FAILED if is_failed(found) else PASSED
             why = next((f"{it.check}: {it.seen}" for it in found if it.level == FAIL), "")
             code = DriverError.exit_code if name == DRIVER else OUR_BUG
         except _Skipped as err:
             outcome, why, code = SKIPPED, err.message, err.exit_code
         except HookError as err:
-            found = [failed(name, err.message, in_words(err.hint))]
+            found.append(failed(name, err.message, in_words(err.hint)))
+            self._tell(found[-1])
             outcome, why, code = FAILED, err.message, err.exit_code
         if outcome != PASSED:
             self.code = self.code or code
@@ -225,18 +246,24 @@ class _Validation:
         return {"passed": self.code == DONE, "steps": steps}
 
     def text(self) -> list[str]:
-        """What each step found, as doctor says it, and one line for each step at the end."""
-        lines = doctor.lines([item for _, found in self._steps for item in found])
+        """One line for each step, behind what has been told of its checks."""
         ends = [f"{step.name}: {step.outcome}{f', {step.why}' if step.why else ''}" for step, _ in self._steps]
-        return [*lines, "", *ends]
+        return ["", *ends]
 
-    def _driver(self) -> list[Finding]:
+    def _wait(self, check: str, what: str, times: int = 1) -> None:
+        """Tell what is waited for, which may take so many times the limit."""
+        self._tell(Finding(check, "wait", f"{what}, at most {times * self._seconds:g} seconds"))
+
+    def _driver(self) -> Iterator[Finding]:
         findings, found = drivercheck.driver(self._root, self._settings.driver_root, self._tool)
-        return [*findings, *(self._ask_nvml(found)[1] if found else [])]
+        yield from findings
+        if found:
+            yield from self._ask_nvml(found)[1]
 
     def _ask_nvml(self, found: DriverInventory) -> tuple[DriverInventory, list[Finding]]:
         """The inventory with what NVML says, and whether NVML answers and agrees with the kernel."""
         if self._facts is None:
+            self._wait("NVML", "for its answer")
             try:
                 self._facts = nvml.facts(self._root, found, self._seconds)
             except nvml.NvmlUnavailable as err:
@@ -255,16 +282,19 @@ class _Validation:
             what = " and ".join(settings.unmatched)
             raise _Skipped(f"unmatched-sections = refuse, and its container has no {what}")
         root, config = self._root, self._config
+        self._wait("container", "for each call of the runtime")
         runtime = containerstep.runtime(self._runtime or settings.runtime)
         return containerstep.run(
             root, settings, runtime, config, self._seconds, lambda it: examine.running(root, it, config)
         )
 
-    def _workload(self) -> list[Finding]:
+    def _workload(self) -> Iterator[Finding]:
         root, driver_root = self._root, self._settings.driver_root
         pipes = self._settings.mps_pipe_folder
         if platform.platform_of(root) in onhost.PLATFORMS:
-            return workload.run("", pipes, workload.FIRST, self._seconds)
+            self._wait("GPU", "for its computation")
+            yield from workload.run("", pipes, workload.FIRST, self._seconds)
+            return
         try:
             found = present.nvidia(root, driver_root)
         except DriverError as err:
@@ -275,11 +305,16 @@ class _Validation:
         wanted, wrong = workload.devices(found, self._facts)
         if not wanted and not is_failed(wrong):
             raise _Skipped("each GPU is in MIG mode and has no MIG device")
-        computed = workload.run(nvml.files(root, found, *workload.LIBRARIES), pipes, wanted, self._seconds)
+        yield from wrong
+        on = counted((len(wanted), "device", "devices"))
+        self._wait("GPUs", f"for computations on {on}", workload.rounds(wanted))
+        computed = []
+        for it in workload.run(nvml.files(root, found, *workload.LIBRARIES), pipes, wanted, self._seconds):
+            computed.append(it)
+            yield it
         if self._is_root:
             tested = workload.by_gpu(found, computed)
             sinceboot.renew(root, found.gpus, kernellog.xids(root) or (), tested=tested)
-        return [*wrong, *computed]
 
 
 def _sees_itself() -> bool:

@@ -21,6 +21,10 @@ from oci_gpu_hook.report.progress import Progress
 from oci_gpu_hook.request.annotations import said
 from oci_gpu_hook.request.state import State
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from oci_gpu_hook.planning.plan import Plan
+
 SOCKET = "/run/systemd/journal/socket"
 # 'oci-gpu-hook metrics --write' makes it.  Without it, starts are not counted.
 SPOOL = "/run/oci-gpu-hook/starts"
@@ -139,7 +143,8 @@ def fields(progress: Progress, steps: dict[str, int], exit_code: int, sentence: 
         *[("NOTE", note) for note in progress.notes[:_MOST_NOTES]],
     ]
     message = {
-        "started": f"got {', '.join(asked)}: {len(devices)} device nodes, in {total / 1000:.1f} ms",
+        "started": f"got {_given(plan)}: {len(devices)} device node{'' if len(devices) == 1 else 's'}, "
+        f"in {total / 1000:.1f} ms",
         "ignored": f"starts without what it asked for: {'; '.join(progress.notes)}",
     }.get(result, f"does not start: {sentence}")
     # Engines show twelve characters of their ids; the field CONTAINER has all of them.
@@ -152,6 +157,14 @@ def fields(progress: Progress, steps: dict[str, int], exit_code: int, sentence: 
         ("SYSLOG_IDENTIFIER", "oci-gpu-hook"),
         *[(PREFIX + name, value) for name, value in ours if value],
     ]
+
+
+def _given(plan: Plan | None) -> str:
+    """The devices in words: what the node chose in the place of ``any``."""
+    words = [*plan.request.asked()] if plan and plan.request else ["nothing"]
+    if words[0][:1].isdecimal():
+        words[0] = f"GPU {words[0]}"
+    return ", ".join(["all GPUs" if word == "all" else word for word in words])
 
 
 def printable(text: str) -> str:

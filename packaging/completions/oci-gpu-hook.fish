@@ -7,7 +7,7 @@ function __oci_gpu_hook_at --description 'Whether the words before the cursor le
     set -e words[1]
     for word in $words
         # The value of an option names no command.
-        if contains -- "$before" --bundle --capabilities --cdi-spec --config --container --directory --format --hook --host-root --id --interval --kind --name --nvml-timeout --output --pid --pod --runtime --shares --since --timeout --vendor --watch --way --write
+        if contains -- "$before" --bundle --capabilities --cdi-spec --config --container --directory --format --hook --host-root --id --interval --kind --lines --name --nvml-timeout --output --pid --pod --runtime --shares --since --timeout --vendor --watch --way --write -n
             set before
             continue
         end
@@ -108,7 +108,7 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at validate' -l json -d 'The same as
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at validate' -l config -r -F -d 'The administrator\'s file'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at validate' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at validate' -f -a 'driver hook workload'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at containers' -l watch -r -f -d 'Show each device, how busy it is and who holds it, again every so many seconds'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at containers' -l watch -r -f -d 'Show each device, how busy it is and who holds it, again every so many seconds; alone: 2'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at containers' -l format -r -f -a 'text json' -d 'How to print it'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at containers' -l config -r -F -d 'The administrator\'s file'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at containers' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
@@ -176,8 +176,10 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at selinux relabel' -s h -l help -d 
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at selinux explain' -l format -r -f -a 'text json' -d 'How to print it'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at selinux explain' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at selinux explain' -F
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at log' -l since -r -f -d 'Only those since TIME, as journalctl takes it'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at log' -l container -r -f -d 'Only those of the container whose id begins so'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at log' -l since -r -f -d 'Only those since TIME: a time before now, such as 10m, or as journalctl takes it'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at log' -s n -l lines -r -f -d 'Only the last N of them'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at log' -s f -l follow -d 'Show the last 10, or N, and then each new one, until ^C'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at log' -l container -r -f -d 'Only those of the container whose id begins so, or that has this name'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at log' -l pod -r -f -d 'Only those of this pod, POD or NAMESPACE/POD'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at log' -l failed -d 'Only those of containers that did not start'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at log' -l format -r -f -a 'text json' -d 'How to print it'

@@ -152,7 +152,7 @@ def _process_files(text: str) -> None:
 
 
 def _journal(entries: bytes) -> None:
-    records, _ = log._last(io.BytesIO(entries))
+    records, *_ = log._last(io.BytesIO(entries))
     for record in records:
         assert all([line.isprintable() for line in log._lines(record)])
 

@@ -87,7 +87,7 @@ oci-gpu-hook log
 """
     done = on_node(installed, script)
     assert done.code == 0, done.err
-    assert "container given got 1" in done.out
+    assert "container given got GPU 1: 4 device nodes" in done.out
     assert "forged" not in done.out
 
 
@@ -118,7 +118,7 @@ cat /run/log/out
     assert done.code == 0, done.err
     first, second = [json.loads(line) for line in done.out.splitlines()]
     assert first["OCI_GPU_HOOK_CONTAINER"] == given.id
-    assert first["MESSAGE"].startswith(f"container {given.id} (team/training/main) got 1, 5: ")
+    assert first["MESSAGE"].startswith(f"container {given.id} (team/training/main) got GPU 1, 5: ")
     assert (first["OCI_GPU_HOOK_POD"], first["OCI_GPU_HOOK_NAME"]) == ("training", "main")
     assert first["OCI_GPU_HOOK_REQUEST"] == "1,5"
     assert first["OCI_GPU_HOOK_SOURCE"] == "env"
@@ -194,7 +194,7 @@ oci-gpu-hook log --format json
     assert done.code == 0, done.err
     (record,) = json.loads(done.out)["records"]
     assert (record["source"], record["request"]) == ("cdi", "1,5")
-    assert " got 1, 5: " in record["message"]
+    assert " got GPU 1, 5: " in record["message"]
 
 
 @pytest.mark.parametrize(("variables", "outcome"), [({}, "ignored"), ({"NVIDIA_VISIBLE_DEVICES": "99"}, "refused")])

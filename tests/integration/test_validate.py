@@ -8,6 +8,7 @@ its own.  A new procfs shows no simulated driver: the runtime here puts it into 
 from __future__ import annotations
 
 import json
+import re
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -222,6 +223,8 @@ def test_all_steps_pass_and_their_files_are_made(installed: Installed, name: str
     done = on_node(installed, SET_UP + settings + EVERYTHING, description=name, cgroup=cgroup)
     assert done.code == 0, done.out + done.err
     assert "\ndriver: passed\nhook: passed\nworkload: passed\n" in done.out
+    waits = re.findall("^wait  ([^ ]+)", done.out, re.MULTILINE)
+    assert waits == ["NVML", "container", "GPUs"]
     node = description.load(name)
     for gpu in node.gpus:
         checks = [f"MIG {gpu.nvml_index}:{number}" for number in range(len(gpu.mig))]
@@ -292,12 +295,16 @@ def test_files_that_cannot_be_made_are_told_and_one_of_before_goes(installed: In
     rows["an end"] = (
         "printf '#!/bin/sh\\necho \"$*\" >>/run/made/words\\nsleep 1000\\n' | program slow\n"
         # A user who runs the tests by nohup ignores SIGHUP, and so would it.
-        "env --default-signal=HUP oci-gpu-hook validate hook --runtime slow --timeout 600 & validating=$!\n"
+        "env --default-signal=HUP oci-gpu-hook validate hook --runtime slow --timeout 600 >/dev/null & validating=$!\n"
         "until pgrep -x slow >/dev/null; do sleep 0.1; done\n"
         "oci-gpu-hook validate driver --timeout 0.5 2>&1 || echo $?\n"
         # The second comes while the runtime, which hangs at that too, deletes the container.
         "kill -HUP $validating; until grep -q delete /run/made/words; do sleep 0.1; done; kill -TERM $validating\n"
         'wait $validating || echo $?; echo "left:$(left)"'
+    )
+    rows["lines"] = (
+        f"unshare --mount sh -eu <<'ROW'\n. /run/made/tools\nown\n{described(line_of('nvml-hangs'))}\n"
+        'oci-gpu-hook validate driver --timeout 3 | while read -r line; do echo "$(date +%s.%N) $line"; done\nROW'
     )
     rows["record"] = "cat /run/oci-gpu-hook/validation.json"
     found = in_turn(installed, rows, before, description="v100")
@@ -315,6 +322,8 @@ def test_files_that_cannot_be_made_are_told_and_one_of_before_goes(installed: In
         "oci-gpu-hook: another validation has not ended within 0.5 seconds (try again, or give a longer --timeout)",
         "1", "129", "left:",
     ]  # fmt: skip
+    moments = {line.split(" ", 1)[1][:10]: float(line.split()[0]) for line in found["lines"]}
+    assert moments["fail  NVML"] - moments["wait  NVML"] > 2, "each line comes when its check has ended"
     steps = {step["name"]: step for step in json.loads(found["record"][0])["steps"]}
     # Of the last run of each as root: one that was ended has not passed.
     assert (steps["driver"]["outcome"], steps["hook"]["outcome"]) == ("passed", "failed")

@@ -5,11 +5,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import subprocess
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from oci_gpu_hook.cli import log as log_command
+from oci_gpu_hook.node.engines.containerrecords import ContainerNames
 from oci_gpu_hook.report.records import MESSAGE_ID
 from tests.unit.program import Program
 
@@ -30,6 +35,7 @@ REFUSED: dict[str, object] = {
     "OCI_GPU_HOOK_CONTAINER": "b",
     "OCI_GPU_HOOK_NAMESPACE": "ml",
     "OCI_GPU_HOOK_POD": "train",
+    "OCI_GPU_HOOK_NAME": "main",
     "OCI_GPU_HOOK_EXIT_CODE": "5",
     "OCI_GPU_HOOK_OUTCOME": "refused",
 }
@@ -53,7 +59,8 @@ class Journal:
         self.folder = folder
         program = folder / "journalctl"
         program.write_text(
-            f'#!/bin/sh\necho "$@" >{folder}/words\ncat {folder}/entries\n'
+            f'#!/bin/sh\necho "$@" >>{folder}/words\n'
+            f'case "$*" in *--follow*) cat {folder}/later;; *) cat {folder}/entries;; esac\n'
             f"[ ! -e {folder}/fails ] || {{ echo Failed to parse timestamp: x >&2; exit 1; }}\n"
         )
         program.chmod(0o755)
@@ -62,6 +69,10 @@ class Journal:
     def has(self, *entries: dict[str, object]) -> None:
         lines = [json.dumps(entry) + "\n" for entry in entries]
         (self.folder / "entries").write_text("".join(lines))
+
+    def gets(self, *entries: dict[str, object]) -> None:
+        """What is written to it afterwards."""
+        (self.folder / "later").write_text("".join([json.dumps(entry) + "\n" for entry in entries]))
 
     def words(self) -> str:
         return (self.folder / "words").read_text()
@@ -126,6 +137,10 @@ def test_fields_have_short_names_and_their_types(journal: Journal, program: Prog
         (("--failed",), ["b"]),
         (("--container", "abc"), ["abcdef"]),
         (("--container", "bc"), []),
+        (("--container", "main"), ["b"]),
+        (("-n", "1"), ["b"]),
+        (("-n", "0"), []),
+        (("-n", "1", "--container", "abc"), ["abcdef"]),
         (("--pod", "train"), ["b"]),
         (("--pod", "ml/train"), ["b"]),
         (("--pod", "other/train"), []),
@@ -136,6 +151,40 @@ def test_fields_have_short_names_and_their_types(journal: Journal, program: Prog
 def test_filters(journal: Journal, program: Program, words: tuple[str, ...], containers: list[str]) -> None:
     records = program.document("log", *words)["records"]
     assert [record["container"] for record in records] == containers
+
+
+@pytest.mark.parametrize(
+    ("given", "passed"),
+    [("10m", "-10m"), ("1h 30min", "-1h 30min"), ("2 days", "-2 days"), ("2 days ago", "2 days ago")]
+    + [("today", "today"), ("-10m", "-10m"), ("2026-11-01", "2026-11-01"), ("10:15", "10:15"), ("@5", "@5")],
+)
+def test_a_span_counts_back(journal: Journal, program: Program, given: str, passed: str) -> None:
+    """As systemd reads what is passed: systemd-analyze(1)."""
+    program("log", "--since", given)
+    assert f"--since={passed} MESSAGE_ID" in journal.words()
+    words = ["systemd-analyze", "timestamp", "--", passed]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    [moment] = re.findall(r"UNIX seconds: @([0-9.]+)", done.stdout)
+    assert float(moment) < time.time()
+
+
+def test_follow_shows_the_last_and_then_each_that_comes(journal: Journal, program: Program) -> None:
+    numbered = [{**STARTED, "OCI_GPU_HOOK_CONTAINER": f"a{n}", "__CURSOR": f"s={n}"} for n in range(12)]
+    journal.has(*numbered)
+    journal.gets(REFUSED, {**STARTED, "OCI_GPU_HOOK_CONTAINER": "a12"})
+    records = [json.loads(line) for line in program("log", "-f", "--container", "a", "--format", "json").splitlines()]
+    assert [record["container"] for record in records] == [f"a{n}" for n in range(2, 13)]
+    assert "--after-cursor=s=11 " in journal.words()
+    assert program("log", "-fn1").count("container abc got 0") == 2
+
+
+def test_a_container_has_the_name_that_its_engine_knows(
+    journal: Journal, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    item = SimpleNamespace(id="abcdef", called=ContainerNames("podman", "web"))
+    monkeypatch.setattr(log_command, "KnownContainers", lambda root: SimpleNamespace(containers=[item]))
+    assert "\n    called web\n" in program("log")
+    assert [it["called"] for it in program.document("log", "--container", "web")["records"]] == ["web"]
 
 
 def test_the_longest_names_of_a_pod_are_found_and_shown(journal: Journal, program: Program) -> None:

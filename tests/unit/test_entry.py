@@ -36,6 +36,8 @@ class Plan:
             Relabel(relabelled, "c", "", True, ""),
         )
 
+    request: Request | None = None
+
     def given(self) -> tuple[Any, ...]:
         return self.operations
 
@@ -55,7 +57,10 @@ def made(
     }
     progress.state = State(container, 1, "/b", known)
     progress.request = changes.get("request", REQUEST)
-    progress.plan = changes.get("plan", Plan())
+    plan = changes.get("plan", Plan())
+    if plan:
+        plan.request = progress.request
+    progress.plan = plan
     progress.notes = list(changes.get("notes", ()))
     return progress, changes.get("steps", STEPS), changes.get("exit_code", 0), sentence
 
@@ -83,7 +88,7 @@ def test_a_start_has_all_its_fields() -> None:
     found = read(records.datagram(*made()))
     assert several(records.datagram(*made()), "OCI_GPU_HOOK_DEVICE") == ["/dev/nvidia0", "/dev/nvidia1"]
     assert {name: value.decode() for name, value in found if name != "OCI_GPU_HOOK_CPU_USEC"} == {
-        "MESSAGE": "container 3f2a3f2a3f2a got 0, GPU-1: 2 device nodes, in 17.4 ms",
+        "MESSAGE": "container 3f2a3f2a3f2a got GPU 0, GPU-1: 2 device nodes, in 17.4 ms",
         "MESSAGE_ID": records.MESSAGE_ID,
         "PRIORITY": "6",
         "SYSLOG_IDENTIFIER": "oci-gpu-hook",

@@ -16,7 +16,9 @@ from typing import Any
 
 import pytest
 
-from oci_gpu_hook.cli import containers
+from oci_gpu_hook import cli
+from oci_gpu_hook.cli import containers, doctor
+from oci_gpu_hook.node.diagnosis import failed, passed
 from oci_gpu_hook.node.diagnosis.holders import HeldShare
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -79,7 +81,39 @@ def test_elsewhere_there_is_a_block_for_each_look() -> None:
     assert "x" * 50 in lines and "49" in lines and lines[-2] == "ended"
 
 
+@pytest.mark.parametrize(
+    ("words", "seconds"),
+    [(("--watch",), 2.0), (("--watch", "--host-root", "/"), 2.0), (("--watch", "7"), 7.0), (("--watch=0.5",), 0.5)],
+)
+def test_watch_needs_no_number(monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], seconds: float) -> None:
+    """With any click that is served: before 8.0 no option's value could be left out."""
+    given: list[float] = []
+    monkeypatch.setattr(containers, "repeat", lambda look, seconds: given.append(seconds))
+    assert cli.main(["containers", *words]) == 0
+    assert given == [seconds]
+
+
 def test_json_is_one_look() -> None:
     words = [sys.executable, "-m", "oci_gpu_hook", "containers", "--watch", "1", "--format", "json"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2 and "--watch shows lines for people" in done.stderr
+
+
+LONG = "the driver's libraries are of another version than the module that the kernel has loaded, which wants its own"
+
+
+@pytest.mark.parametrize(
+    ("width", "first"), [(60, "fail  libraries"), (110, "fail  libraries  the driver's libraries are of")]
+)
+def test_on_a_narrow_terminal_doctor_breaks_what_it_has_seen_and_no_command(
+    monkeypatch: pytest.MonkeyPatch, width: int, first: str
+) -> None:
+    monkeypatch.setattr("sys.stdout", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setenv("COLUMNS", str(width))
+    fix = "apt install --only-upgrade 'libnvidia-*' libcuda1 libnvidia-ml1 nvidia-driver-libs && systemctl reboot"
+    lines = doctor.lines([passed("driver", "it is there"), failed("libraries", LONG, "sh", "-c", fix)])
+    told = [line for line in lines if "fix: " not in line]
+    assert max(map(len, told)) <= width
+    assert told[-1].startswith(" ") and any(line.startswith(first) for line in told)
+    assert " ".join(" ".join(told).split()).endswith(LONG)
+    assert sum(fix.rsplit(maxsplit=1)[-1] in line and "apt install" in line for line in lines) == 1

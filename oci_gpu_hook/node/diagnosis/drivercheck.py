@@ -12,7 +12,7 @@ from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.host.saved import FOLDER
 from oci_gpu_hook.kernel.filetypes import is_folder, is_open_to_others
-from oci_gpu_hook.node.diagnosis import Finding, failed, listed, passed, warned
+from oci_gpu_hook.node.diagnosis import Finding, counted, failed, listed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import KERNELS_LOG, REBOOT, REFRESH, Remedy, command, roots_alone, then
 from oci_gpu_hook.node.diagnosis.systemcheck import version_numbers
 from oci_gpu_hook.node.gpus import leased, present
@@ -178,7 +178,7 @@ def _parts(found: DriverInventory, tool: str) -> list[Finding]:
 def _firmware(root: HostRoot, found: DriverInventory, tool: str) -> Finding:
     """The firmware of the GPU system processor, if one runs it, as the kernel module says."""
     if found.firmware:
-        return passed("firmware", f"{len(found.firmware)} files for the GPU's processor")
+        return passed("firmware", f"{counted((len(found.firmware), 'file', 'files'))} for the GPU's processor")
     fields = [proc.information(root, f"{proc.GPUS}/{gpu.proc}/information") for gpu in found.gpus]
     if all([gpu.get("GPU Firmware", "N/A") == "N/A" for gpu in fields]):
         return passed("firmware", "these GPUs need none")
@@ -208,7 +208,7 @@ def _gpus(root: HostRoot, found: DriverInventory) -> list[Finding]:
         return [failed("GPUs", "the driver is loaded and drives no GPU", KERNELS_LOG)]
     seen = f"{len(found.gpus)}, the first is {found.gpus[0].model}"
     if found.mig_devices:
-        seen += f"; {len(found.mig_devices)} MIG devices"
+        seen += f"; {counted((len(found.mig_devices), 'MIG device', 'MIG devices'))}"
     if found.elsewhere:
         seen += f"; {listed(found.elsewhere)} without a node here, as this host is a container"
     findings = [passed("GPUs", seen)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from oci_gpu_hook.driver.inventory import DriverInventory
@@ -83,19 +83,22 @@ def by_gpu(found: DriverInventory, computed: list[Finding]) -> dict[str, str]:
     return tested
 
 
-def run(preload: str, mps_pipe_folder: str, wanted: Sequence[CudaDevice], seconds: float) -> list[Finding]:
+def rounds(wanted: Sequence[CudaDevice]) -> int:
+    """How many times the limit all of them may take."""
+    return -(-len(wanted) // _AT_ONCE)
+
+
+def run(preload: str, mps_pipe_folder: str, wanted: Sequence[CudaDevice], seconds: float) -> Iterator[Finding]:
     """A finding for each device: some at once, as each may take all its time; preload: see `apart.python`."""
-    findings = []
     for begin in range(0, len(wanted), _AT_ONCE):
         devices = wanted[begin : begin + _AT_ONCE]
         try:
             said = apart.python(_PROGRAM, seconds, preload, [_environment(it, mps_pipe_folder) for it in devices])
         except OSError as err:
             seen = f"no process can be started: {err.strerror}"
-            findings += [Finding(device.check, FAIL, seen) for device in devices]
+            yield from [Finding(device.check, FAIL, seen) for device in devices]
         else:
-            findings += [judge(device, it, seconds) for device, it in zip(devices, said)]
-    return findings
+            yield from [judge(device, it, seconds) for device, it in zip(devices, said)]
 
 
 def _environment(device: CudaDevice, mps_pipe_folder: str) -> dict[str, str]:

@@ -308,7 +308,7 @@ ROWS = (
         "a scope of systemd's",
         (
             _CONFINED._replace(
-                hold=True, expect={**_HOLDS, "scope": "told", "journal": r"container \S+ got all: \d+ device nodes.*"}
+                hold=True, expect={**_HOLDS, "scope": "told", "journal": r"container \S+ got all GPUs: \d+ .*"}
             ),
         ),
         # crun asks for it over the message bus, which is not here.
