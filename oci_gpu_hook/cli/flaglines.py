@@ -65,7 +65,7 @@ DOCKER = {
 }
 PODMAN = {
     "hook": (
-        f"by the hook; without root it needs --hooks-dir {HOOKS_FOLDER} before 'run'",
+        f"by the hook; without root too, by podman 4.3; one that looks nowhere else needs --hooks-dir {HOOKS_FOLDER}",
         f"--env {VISIBLE_DEVICES}=$names",
     ),
     "cdi": (f"by CDI: {_SPEC}", "$cdi_options"),

@@ -154,7 +154,7 @@ def test_a_rootless_container_is_refused_a_cdi_device_that_is_another_now(
 def test_a_rootless_container_needs_no_option_once_podman_is_configured(
     installed: Installed, tmp_path: Path, driver: Path
 ) -> None:
-    """By the user's own file, by root's for all users, and without either after it is taken away again."""
+    """By the user's own file, which names a folder, by root's for all users, and where none names one by itself."""
     home = tmp_path / "home"
     conf = home / ".config/containers"
     conf.mkdir(parents=True)
@@ -175,6 +175,8 @@ def test_a_rootless_container_needs_no_option_once_podman_is_configured(
             f"{user} {configure} --user; {user} {configure} --user --remove; try removed",
             f"rm {conf}/containers.conf; cp -r /usr/libexec/gpunode/hooks.d /run/both; mkdir -p /etc/containers",
             f"echo '[engine]\nhooks_dir = [\"/run/both\"]' >/etc/containers/containers.conf; {configure}; try root",
+            "rm -r /etc/containers/containers.conf*",
+            "cp /usr/libexec/gpunode/hooks.d/* /usr/share/containers/oci/hooks.d/; try default",
         ]
     )
     script = ROOTLESS.format(home=home, podman="true")
@@ -186,6 +188,7 @@ def test_a_rootless_container_needs_no_option_once_podman_is_configured(
     assert served not in parts["before"] and served not in parts["removed"], done.out
     assert parts["user"] == f"{served}nothing to do in {place}\nremoved {place}\n", done.out
     assert parts["root"] == served, done.out
+    assert parts["default"] == served, "where no file says another folder, rootless podman reads that of packages"
 
 
 def test_our_runtime_stands_in_front_once_podman_is_configured(
