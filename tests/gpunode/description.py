@@ -34,6 +34,7 @@ READINGS = {
     "ecc_uncorrected_aggregate": 1,
     "pcie_replays": 3,
     "recovery_action": 0,
+    "processes": 1,
 }
 
 

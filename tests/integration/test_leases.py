@@ -206,10 +206,12 @@ def test_a_gpu_that_was_reset_is_healthy_again(installed: Installed) -> None:
     )
     wants = "echo fault 0 recovery_action 1 >>/proc/driver/gpunode/description"
     reset = "sed -i /recovery_action.1/d /proc/driver/gpunode/description"
-    scripts = {"before": look, "wants": f"{wants}; {look}", "reset": f"{reset}; {look}"}
+    left = "echo fault 1 processes 0 >>/proc/driver/gpunode/description"
+    scripts = {"before": look, "wants": f"{wants}; {look}", "reset": f"{reset}; {look}", "left": f"{left}; {look}"}
     found = in_turn(installed, scripts, settings="gpu-holders = 1\ngpu-metrics = /run/gpus.prom\n")
     assert found["before"] == found["reset"] == ["well"]
     assert found["wants"] == ["GPU 0 is not healthy: NVML says that it needs a reset"]
+    assert found["left"] == ["GPU 1 is not healthy: 1177 MiB of its memory are in use, and no process has them"]
 
 
 def test_other_vendors_devices_are_counted_as_well(installed: Installed, bundle: Maker) -> None:

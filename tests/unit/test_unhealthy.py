@@ -67,6 +67,14 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     return made
 
 
+def test_memory_that_no_process_has(node: Node) -> None:
+    """A GPU that somebody has, whose process the host does not see, or that was not given back."""
+    assert node.reads(0, 1, memory_of_none=1024) == {}
+    why = "9000 MiB of its memory are in use, and no process has them"
+    assert node.reads(0, 1, memory_of_none=9000) == {FIRST: why}
+    assert node.reads(0, 1) == {}
+
+
 def test_a_fatal_error_stays_until_a_validation_passes(node: Node) -> None:
     node.log(5, 31)  # a program's mistake
     assert node.renewed() == {}

@@ -4,8 +4,8 @@
 The kernel's log forgets.  So all is kept in /run, with the number of the last record that was read.  Starts learn by
 `host.leases` which GPUs are not healthy: an XID error stays until a validation passes, or NVML, which has asked for a
 reset of the GPU, no longer does.  A failed validation stays until another passes, a GPU that did not answer until it
-does, an ECC error until NVML's count is 0 again, as after a reset.  All of it goes if the driver is bound to the GPU
-again.
+does, an ECC error until NVML's count is 0 again, as after a reset, memory that no process has until it is free.  All of
+it goes if the driver is bound to the GPU again.
 
 Opens no GPU.  Must not be used by the hook.
 """
@@ -45,7 +45,9 @@ FATAL = {
 }
 _STATE = "gpu-health.json"
 _BOUND = "/sys/bus/pci/drivers/nvidia"
-_XID, _LOST, _ECC, _RESET, _VALIDATION = "xid", "lost", "ecc", "reset", "validation"
+_XID, _LOST, _ECC, _RESET, _VALIDATION, _MEMORY = "xid", "lost", "ecc", "reset", "validation", "memory"
+# MiB.  A driver that runs has some hundreds for itself.
+_LEFT = 1024
 
 
 class SinceBoot(NamedTuple):
@@ -107,6 +109,8 @@ def _judge(bus: str, whys: dict[str, str], nvml: Readings | None, tested: dict[s
             if whys.get(_RESET) and not wants_reset:
                 whys[_XID] = ""
             whys[_RESET] = "NVML says that it needs a reset" if wants_reset else ""
+            left = said[bus].get("memory_of_none", 0)
+            whys[_MEMORY] = f"{left} MiB of its memory are in use, and no process has them" if left > _LEFT else ""
             whys[_ECC] = f"{ecc} uncorrectable ECC errors since its last reset" if ecc else ""
     if bus in tested:
         whys[_VALIDATION] = f"its validation failed: {tested[bus]}" if tested[bus] else ""

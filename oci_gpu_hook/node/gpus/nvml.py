@@ -28,6 +28,8 @@ _MOST = {
     "ecc_uncorrected": 1 << 53,
     # nvmlDeviceGpuRecoveryAction_t: 0 for none, else a reset or a reboot.
     "recovery_action": 100,
+    # In MiB: of no process.
+    "memory_of_none": 1 << 32,
 }
 # After these nothing more is asked of a GPU: it has fallen off the bus, or NVML has gone away.
 _GONE = ("GPU_IS_LOST", "RESET_REQUIRED", "UNINITIALIZED", "DRIVER_NOT_LOADED")
@@ -289,6 +291,7 @@ def reading_of(pynvml: Any, gpu: Any) -> dict[str, Any]:
             gpu, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
         ),
         "recovery_action": lambda: _recovery_action(pynvml, gpu),
+        "memory_of_none": lambda: _memory_of_none(pynvml, gpu),
     }
     values = {}
     for name, question in questions.items():
@@ -298,6 +301,22 @@ def reading_of(pynvml: Any, gpu: Any) -> dict[str, Any]:
             if err.value in gone:
                 raise
     return {"values": values}
+
+
+def _memory_of_none(pynvml: Any, gpu: Any) -> int:
+    """What is in use without a process, in MiB; 0 for a divided GPU; NVMLError if what the driver has is not apart."""
+    with suppress(pynvml.NVMLError):
+        # Its processes are its MIG devices'.
+        if pynvml.nvmlDeviceGetMigMode(gpu)[0] == pynvml.NVML_DEVICE_MIG_ENABLE:
+            return 0
+    version = getattr(pynvml, "nvmlMemory_v2", None)
+    if version is None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+    used = pynvml.nvmlDeviceGetMemoryInfo(gpu, version).used
+    # Behind it: one that begins meanwhile is seen.
+    if pynvml.nvmlDeviceGetComputeRunningProcesses(gpu) or pynvml.nvmlDeviceGetGraphicsRunningProcesses(gpu):
+        return 0
+    return int(used) >> 20
 
 
 def _recovery_action(pynvml: Any, gpu: Any) -> int:

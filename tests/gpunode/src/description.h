@@ -15,12 +15,12 @@ enum { MAX_GPUS = 32, MAX_MIG = 64, MAX_DESCRIPTION = 65536 };
 /* What a sensor or a counter says; the four of ECC in NVML's order, volatile before aggregate. */
 enum reading { TEMPERATURE, POWER, POWER_LIMIT, CLOCK_SM, CLOCK_MEMORY, MEMORY_USED, UTILIZATION,
 	       MEMORY_UTILIZATION, CLOCKS_EVENT, ECC_CORRECTED, ECC_UNCORRECTED, ECC_CORRECTED_AGGREGATE,
-	       ECC_UNCORRECTED_AGGREGATE, PCIE_REPLAYS, RECOVERY_ACTION, READINGS };
+	       ECC_UNCORRECTED_AGGREGATE, PCIE_REPLAYS, RECOVERY_ACTION, PROCESSES, READINGS };
 static const char *const reading_names[READINGS] = {
 	"temperature ", "power ", "power_limit ", "clock_sm ", "clock_memory ", "memory_used ", "utilization ",
 	"memory_utilization ", "clocks_event ", "ecc_corrected ", "ecc_uncorrected ",
 	"ecc_corrected_aggregate ", "ecc_uncorrected_aggregate ", "pcie_replays ",
-	"recovery_action "};
+	"recovery_action ", "processes "};
 
 /*
  * A MIG device has a parent, and of the rest only uuid, model, memory and its own.

@@ -8,6 +8,8 @@
 #define GPUNODE_NVML_READINGS_H
 
 struct memory { u64 total, free, used; };
+struct memory_v2 { unsigned version; u64 total, reserved, free, used; };
+struct process { unsigned pid; u64 memory; unsigned gi, ci; };
 struct utilization { unsigned gpu, memory; };
 struct field {
 	unsigned id, scope;
@@ -121,6 +123,34 @@ EXPORT int nvmlDeviceGetMemoryInfo(struct gpu *gpu, struct memory *to)
 	to->used = gpu->has[MEMORY_USED] ? gpu->readings[MEMORY_USED] : 0;
 	to->free = to->total - to->used;
 	return OK;
+}
+/* The second version counts what the driver keeps for itself apart. */
+EXPORT int nvmlDeviceGetMemoryInfo_v2(struct gpu *gpu, struct memory_v2 *to)
+{
+	struct memory memory = {0, 0, 0};
+	int code = to ? nvmlDeviceGetMemoryInfo(gpu, &memory) : INVALID_ARGUMENT;
+	if (!code)
+		to->total = memory.total, to->reserved = 0, to->free = memory.free, to->used = memory.used;
+	return code;
+}
+/* How many there are; of each nothing is known. */
+EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(struct gpu *gpu, unsigned *count, struct process *to)
+{
+	u64 there = 0;
+	int code = count ? read_number(gpu, PROCESSES, &there) : INVALID_ARGUMENT;
+	if (code)
+		return code;
+	code = there && (!to || *count < there) ? INSUFFICIENT_SIZE : OK;
+	if (!code && there)
+		memset(to, 0, there * sizeof *to);
+	*count = (unsigned)there;
+	return code;
+}
+EXPORT int nvmlDeviceGetGraphicsRunningProcesses_v3(struct gpu *gpu, unsigned *count, struct process *to)
+{
+	(void)to;
+	int first = ask(gpu);
+	return first ? first : give_number(count, 0);
 }
 EXPORT int nvmlDeviceGetAttributes_v2(struct gpu *mig, struct attributes *to)
 {
