@@ -13,7 +13,7 @@ export PARALLEL = -n auto --maxprocesses 8 --dist worksteal
 .DEFAULT_GOAL := help
 .PHONY: help demo test check lint types contracts unit unit-pythons integration test-docker test-docker-next test-driver
 .PHONY: test-hostile test-on-the-machine test-beside-the-machine test-packaging test-selinux test-aarch64 test-gpu
-.PHONY: bench bench-load fuzz rpm deb openshift
+.PHONY: bench bench-load fuzz rpm deb dist openshift
 .PHONY: install install-docker install-cli uninstall man completions prometheusrule clean
 
 help: ## List what can be made
@@ -131,6 +131,11 @@ rpm: ## Build the RPMs from a clean copy of this tree, in .build/rpm
 deb: ## Build the Debian packages from a clean copy of this tree, in .build/deb
 	@packaging/requirements.sh deb
 	@packaging/deb.sh .build/deb
+
+dist: ## Make what a release publishes, in .build/dist: sources, RPMs, Debian packages, checksums
+	@packaging/requirements.sh rpm
+	@packaging/requirements.sh deb
+	@packaging/dist.sh .build/dist
 
 install: ## Install below [DESTDIR=][PREFIX=/usr], for [PYTHON=/usr/bin/python3]
 	@packaging/install.sh install "$(DESTDIR)" "$(PREFIX)" "$(PYTHON)"

@@ -144,6 +144,16 @@ def test_two_builds_of_one_tree_are_equal(release: Release, tmp_path: Path) -> N
         assert one.read_bytes() == other.read_bytes()
 
 
+def test_a_release_is_the_sources_and_all_packages_with_their_checksums(tmp_path: Path) -> None:
+    done = subprocess.run([rpms.ROOT / "packaging/dist.sh", tmp_path / "dist"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    names = {path.name for path in (tmp_path / "dist").iterdir()}
+    assert len([name for name in names if name.endswith(".deb")]) == 4
+    assert len([name for name in names if name.endswith(".noarch.rpm")]) == 4
+    assert len([name for name in names if name.endswith(".src.rpm")]) == len([n for n in names if "tar" in n]) == 1
+    subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=tmp_path / "dist", check=True)
+
+
 def test_installed_and_purged_nothing_is_left(view: View, release: Release) -> None:
     """By apt; after a removal the settings alone are left."""
     before = view.listing()
