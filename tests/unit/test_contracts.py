@@ -100,9 +100,9 @@ def test_what_the_map_names_is_there() -> None:
         assert (ROOT / named).exists() or (PACKAGE / named).exists(), named
 
 
-@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md"])
-def test_a_first_reading_is_short(document: str) -> None:
-    assert len((ROOT / document).read_text(encoding="utf-8").splitlines()) <= 150
+@pytest.mark.parametrize(("document", "lines"), [("README.md", 110), ("CONTRIBUTING.md", 150)])
+def test_a_first_reading_is_short(document: str, lines: int) -> None:
+    assert len((ROOT / document).read_text(encoding="utf-8").splitlines()) <= lines
 
 
 def test_no_file_names_a_folder_of_somebodys_machine() -> None:
