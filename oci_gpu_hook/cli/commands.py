@@ -12,6 +12,7 @@ from oci_gpu_hook.cli import (
     configure,
     containers,
     doctor,
+    examples,
     features,
     flags,
     inventory,
@@ -57,3 +58,4 @@ for command in (
     *(vendors.vendors, selinux.selinux, log.log, metrics.metrics, features.features),
 ):
     program.add_command(command)
+examples.add(program)

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -85,6 +87,21 @@ def test_each_option_is_described() -> None:
     described |= set(re.findall(r"^\.B (-.), --", text(MAN / "oci-gpu-hook.8"), re.M))
     known = {name for c in COMMANDS.values() for o in c.params for name in o.opts if name[0] == "-"}
     assert known <= described
+
+
+LEAVES = {words: command for words, command in COMMANDS.items() if not isinstance(command, click.Group)}
+
+
+@pytest.mark.parametrize("words", LEAVES, ids=" ".join)
+def test_each_command_has_two_examples_in_its_help_and_its_page(words: tuple[str, ...]) -> None:
+    """The command takes their words; what it does with them is other tests'."""
+    title, *lines = inspect.cleandoc(LEAVES[words].epilog or "").removeprefix("\b\n").splitlines()
+    assert (title, len(lines)) == ("Examples:", 2)
+    for line in lines:
+        _, *given = shlex.split(line)
+        assert tuple(given[: len(words)]) == words
+        LEAVES[words].make_context("", given[len(words) :]).close()
+        assert " ".join(line.split()) in text(MAN / "oci-gpu-hook.8")
 
 
 def settings_of_the_page() -> dict[str, tuple[list[str], str]]:

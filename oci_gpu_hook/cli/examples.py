@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Examples at the end of each command's help, and in the manual: the words behind the program's name."""
+
+from __future__ import annotations
+
+import click
+
+_EXAMPLES = {
+    "plan": ("plan --bundle /run/containers/BUNDLE", "plan --bundle . --format json"),
+    "info": ("info", "info --saved --format json"),
+    "inventory refresh": ("inventory refresh", "inventory refresh --nvml-timeout 0"),
+    "inventory watch": ("inventory watch", "inventory watch --interval 60 --cdi-spec /run/cdi/nvidia.yaml"),
+    "prepare": ("prepare", "prepare --format json"),
+    "cdi generate": ("cdi generate --output /run/cdi/nvidia.yaml", "cdi generate --vendor OCI_AMD"),
+    "cdi remove": ("cdi remove", "cdi remove /etc/cdi/nvidia.yaml"),
+    "config show": ("config show", "config show --config ./oci-gpu-hook.conf"),
+    "configure": ("configure docker --set-as-default --dry-run", "configure podman --user"),
+    "doctor": ("doctor", "doctor --container web"),
+    "validate": ("validate", "validate driver --timeout 10 --json"),
+    "containers": ("containers", "containers --watch"),
+    "flags docker": ("flags docker 0 1", "flags docker --way cdi all"),
+    "flags podman": ("flags podman 0", "flags podman --way hook any"),
+    "flags lxc": ("flags lxc 0", "flags lxc --write /var/lib/lxc/web/config 0"),
+    "flags nspawn": ("flags nspawn --directory /var/lib/machines/web 0", "flags nspawn --directory . --way file"),
+    "swarm resources": ("swarm resources", "swarm resources --shares 2 --write /etc/docker/daemon.json"),
+    "vendors list": ("vendors list", "vendors list --format json"),
+    "vendors check": ("vendors check ./vendor.json", "vendors check /etc/oci-gpu-hook/vendors/x.json --format json"),
+    "selinux status": ("selinux status", "selinux status --format json"),
+    "selinux install": ("selinux install", "selinux install --host-root /mnt"),
+    "selinux remove": ("selinux remove", "selinux remove --host-root /mnt"),
+    "selinux relabel": ("selinux relabel", "selinux relabel --host-root /"),
+    "selinux explain": ("selinux explain", "selinux explain ./audit.log"),
+    "log": ("log --since 10m --failed", "log -f --container web"),
+    "metrics": ("metrics", "metrics --gpus --write"),
+    "features": ("features", "features --write"),
+}
+
+
+def add(group: click.Group, words: str = "") -> None:
+    """Give each command below a group its examples; KeyError for one that has none."""
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            add(command, f"{words}{name} ")
+        else:
+            lines = "\n".join([f"  oci-gpu-hook {example}" for example in _EXAMPLES[f"{words}{name}"]])
+            command.epilog = f"\b\nExamples:\n{lines}"
