@@ -15,7 +15,7 @@ from oci_gpu_hook.request import settings, sources
 from oci_gpu_hook.request.bundle import Bundle
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.state import State
-from oci_gpu_hook.request.words import CAPABILITIES, MEMORY_LIMIT, MEMORY_REQUEST
+from oci_gpu_hook.request.words import CAPABILITIES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -129,21 +129,21 @@ class Question:
     def request(self, allowed: Settings, spec: Spec | None = None) -> tuple[Request | None, tuple[str, ...]]:
         """The request, and a sentence for each thing left out; spec: what has started the hook, by its nodes."""
         request, notes = self._of_devices(allowed, spec)
-        environment = self.inputs.environment
-        if request is not None and (MEMORY_LIMIT in environment or MEMORY_REQUEST in environment):
-            from oci_gpu_hook.request import memory
+        if request is None:
+            return None, notes
+        from oci_gpu_hook.request import parse
 
-            limit, needed = memory.parse_memory(environment)
-            request = request._replace(memory_limit=limit, memory_request=needed)
-        return request, notes
+        return parse.with_memory(request, self.inputs.environment), notes
 
     def _of_devices(self, allowed: Settings, spec: Spec | None) -> tuple[Request | None, tuple[str, ...]]:
         if spec is not None:
-            from oci_gpu_hook.request import bycdi
+            from oci_gpu_hook.request import bycdi, parse
 
             nodes = tuple([path for path, *_ in self.bundle.devices()])
             if spec.vendor:
-                return bycdi.of_vendor(spec.vendor, self._vendors(), nodes), ()
+                notes: list[str] = []
+                parse.check_sections(allowed, notes)
+                return bycdi.of_vendor(spec.vendor, self._vendors(), nodes), tuple(notes)
             return bycdi.of_nodes(self.inputs, allowed, nodes, spec.capabilities)
         from oci_gpu_hook.request import parse
 

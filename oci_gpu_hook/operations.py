@@ -309,9 +309,13 @@ class LimitMemory(NamedTuple):
     def prepare(self, host: HostRoot, undo: Undo) -> Perform:
         from oci_gpu_hook.changes import dmem
 
-        folders = dmem.opened(levels(self.path, CGROUP_ROOT))
         own = len(levels(self.path, self.top))
-        return lambda tree: dmem.limit(folders[:-own], folders[-own:], self.limits, tree.undo)
+
+        def perform(tree: Tree) -> str:
+            folders = dmem.opened(levels(self.path, CGROUP_ROOT))
+            return dmem.limit(folders[:-own], folders[-own:], self.limits, tree.undo)
+
+        return perform
 
 
 class TellSystemd(NamedTuple):

@@ -113,8 +113,13 @@ def _told(counted: tuple[Counted, ...], most: int) -> list[str]:
     return lines
 
 
+def _lease(lease: Lease, key: str) -> dict[str, object]:
+    memory = dict(lease.memory).get(key, 0)
+    return {"id": lease.id, "pid": lease.pid, "since": _time(lease.since), "memory": memory}
+
+
 def _leaser(lease: Lease, key: str) -> str:
-    memory = lease.holding()[key]
+    memory = dict(lease.memory).get(key, 0)
     return f"{lease.id[:_SHORT_ID]} since {_time(lease.since)}{f' ({memory >> 20} MiB)' if memory else ''}"
 
 
@@ -128,14 +133,7 @@ def document(held: Holders, found: AllContainers, counted: tuple[Counted, ...], 
         "unlooked_containers": found.unlooked,
         "gpu_holders": most,
         "leases": [
-            {
-                "device": it.title,
-                "holders": [
-                    {"id": lease.id, "pid": lease.pid, "since": _time(lease.since), "memory": lease.holding()[it.key]}
-                    for lease in it.leases
-                ],
-                "unhealthy": it.unhealthy,
-            }
+            {"device": it.title, "holders": [_lease(lease, it.key) for lease in it.leases], "unhealthy": it.unhealthy}
             for it in counted
         ],
     }
@@ -184,7 +182,8 @@ def _notes(item: Holder) -> list[str]:
     for use in item.container.memory:
         peak = f", had {use.peak >> 20} at most" if use.peak else ""
         limit = f", may have {use.limit >> 20}" if use.limit else ""
-        lines.append(f"{_name(item)} has {use.used >> 20} MiB of the memory of {use.address[4:]}{peak}{limit}")
+        address = use.address.removeprefix("0000")
+        lines.append(f"{_name(item)} has {use.used >> 20} MiB of the memory of {address}{peak}{limit}")
     if not item.container.is_whole:
         lines.append(f"{_name(item)} has more in its /dev than was looked at")
     return lines

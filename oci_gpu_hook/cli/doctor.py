@@ -119,6 +119,7 @@ def of_host(root: HostRoot, config: str | None) -> list[Finding]:
             kernel.cgroups,
             {gpu.bus_id: f"GPU {gpu.nvml_index}" for gpu in (found.gpus if found else ())},
             allowed=libselinux.boolean(root, memorycheck.BOOLEAN),
+            counts=systemcheck.divides_memory(root, config),
         ),
     ]
     for engine in known:

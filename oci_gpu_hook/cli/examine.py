@@ -72,7 +72,7 @@ def _findings(host: HostRoot, found: Running, config: str | None, looked: Callab
     findings, plan = _wanted(host, inside, found, config)
     if plan is None and any([item.level == FAIL for item in findings]):
         return findings
-    seen = _seen(host, inside, found.pid, plan, looked)
+    seen = _seen(host, inside, found.pid, found.id, plan, looked)
     return [*findings, *judged.judge(plan, seen, found)]
 
 
@@ -156,7 +156,7 @@ def _bundle(host: HostRoot, found: Running) -> Bundle:
 
 
 def _seen(
-    host: HostRoot, inside: ContainerRoot, pid: int, plan: Plan | None, looked: Callable[[], None]
+    host: HostRoot, inside: ContainerRoot, pid: int, id: str, plan: Plan | None, looked: Callable[[], None]
 ) -> judged.Seen:
     """What the container has of the things that its plan gives, or of NVIDIA's nodes without one.
 
@@ -181,7 +181,7 @@ def _seen(
     files = _filled(inside, names)
     cached = cached_names(inside.read(LD_SO_CACHE, ldcache.LARGEST))
     cgroup = processes.device_cgroup(host, pid, kernelconfig.cgroup_version(host))
-    memory = containermemory.limits(host, cgroup) if cgroup else {}
+    memory = containermemory.limits(host, containermemory.own(cgroup, id)) if cgroup else {}
     looked()
     opened = _opened(host, inside, pid, cgroup, usable)
     return judged.Seen(numbers, opened, files, cached, process_label, shm_label, memory)

@@ -30,6 +30,7 @@ _SPEC = "oci-gpu-hook cdi generate --output /run/cdi/nvidia.yaml"
 # What systemd-nspawn cannot do, if the plan does it.
 _NOT_BY_NSPAWN = {
     "Tmpfs": "every GPU of this host shows in the container's /proc/driver/nvidia",
+    "LimitMemory": "no limit holds its GPUs' memory",
     "Symlink": "links beside the device nodes are not made",
 }
 

@@ -136,6 +136,6 @@ def _held(
                 rows.append(gpuexposition.Held(uuid, share.uuid if share.mig else "", *who))
         labels = dict(zip(("container", "name", "pod", "namespace"), who))
         for use in holder.container.memory:
-            of_device = {"address": use.address[4:], **labels}
+            of_device = {"address": use.address.removeprefix("0000"), **labels}
             memory.append(gpuexposition.Used(of_device, use.used, use.limit, use.peak))
     return tuple(rows), tuple(memory)

@@ -56,7 +56,7 @@ def locate(process: Process | None, container_id: str) -> DeviceCgroup:
     if process is None:
         return DeviceCgroup(version)
     components = path.split("/")[1:]
-    named = [i for i, name in enumerate(components) if _is_named_after(name, container_id)]
+    named = [i for i, name in enumerate(components) if is_named_after(name, container_id)]
     # An engine can leave a container in the cgroup of its runtime, together with other processes.
     if not named and path in ("/", _cgroup_path(procfile.read_whole(_OUR_CGROUP), controller)):
         return DeviceCgroup(reason=f"the container has no cgroup of its own, it is in {path} with others")
@@ -107,7 +107,7 @@ def is_unified(path: str) -> bool:
         return False
 
 
-def _is_named_after(name: str, container_id: str) -> bool:
+def is_named_after(name: str, container_id: str) -> bool:
     """Whether a cgroup's name is one that engines give a container: ID or ENGINE-ID, with or without ".scope"."""
     stem = name.removesuffix(".scope")
     return bool(container_id) and (stem == container_id or stem.endswith(f"-{container_id}"))

@@ -34,7 +34,7 @@ class Lease(NamedTuple):
 
     start: when its first process was started, in the kernel's ticks since boot; cgroup, inode: its device cgroup, ""
     and 0 if it has none of its own; since: seconds since 1970; most: how many holders it lets its devices have, itself
-    among them; devices: see `Provision.holds`; memory: the bytes of each that are its own, 0 if it has not said.
+    among them; devices: see `Provision.holds`; memory: the bytes that are its own of the device at a PCI address.
     """
 
     id: str
@@ -45,11 +45,7 @@ class Lease(NamedTuple):
     since: int
     most: int
     devices: tuple[str, ...]
-    memory: tuple[int, ...] = ()
-
-    def holding(self) -> dict[str, int]:
-        """What it holds, each device with its bytes."""
-        return {**dict.fromkeys(self.devices, 0), **dict(zip(self.devices, self.memory))}
+    memory: tuple[tuple[str, int], ...] = ()
 
     def is_of(self, other: Lease) -> bool:
         """Whether both are of one process.  Ids are names: users and engines give the same one to two containers."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from oci_gpu_hook.asking import Spec
 from oci_gpu_hook.container import devicecgroup, layout
+from oci_gpu_hook.container.devicecgroup import DeviceCgroup
 from oci_gpu_hook.container.process import Process
 from oci_gpu_hook.container.rootfs import Rootfs
 from oci_gpu_hook.driver import proc
@@ -66,11 +67,14 @@ def decide(
     if request.memory_limit or request.memory_request or settings.gpu_memory != "off":
         from oci_gpu_hook.planning import memoryshare
 
-        memory = memoryshare.memory_of(request, settings, host)
+        # The cgroup of a call without --pid is its caller's.
+        is_callers = process is not None and process.is_caller
+        own = DeviceCgroup(reason="a call without --pid names no cgroup") if is_callers else device_cgroup
+        memory = memoryshare.memory_of(request, settings, host, own)
     request, provision = _given(request, provide, settings, host, container, process, memory, restores=restores)
     limits: tuple[LimitMemory, ...] = ()
     if memory is not None:
-        limits = memoryshare.limits(memory, provision, device_cgroup, host)
+        limits = memoryshare.limits(memory, provision, host)
         provision = provision._replace(notes=(*provision.notes, *memoryshare.notes(memory, provision)))
     if spec is not None:
         from oci_gpu_hook.planning import meanings

@@ -89,17 +89,16 @@ class Start(NamedTuple):
             request, notes = request._replace(devices=tuple(left)), [f"left out: {it}" for it in notes]
             provision = provide(request)
         if most and not {*chosen}.issuperset(dict(provision.holds)):
-            needs = self._needs(provision)
+            places = self._places(provision)
             with self._leases(most) as all_leases:
                 mine, own, others = self._apart(all_leases)
                 for key, name in provision.holds:
                     holders = _holders(key, others, most)
                     if not has_room(holders, most):
                         raise RequestError(f"{_full(title(key, name), holders)}, and gpu-holders is {most}", _WAIT)
-                    need, capacity = needs[key]
-                    if why := _too_little(title(key, name), holders, key, need, capacity):
+                    if self.memory and (why := _too_little(self.memory, title(key, name), places[key], others)):
                         raise RequestError(why, _WAIT)
-                self._lease(mine, own, others, {key: need for key, (need, _) in needs.items()})
+                self._lease(mine, own, others, dict(provision.holds), places.values())
         return request, provision._replace(notes=(*provision.notes, *notes), chosen=words)
 
     def _chosen(
@@ -119,7 +118,7 @@ class Start(NamedTuple):
                 self._dumped(it, [(device, provide(_for_one(request, place, device.name))) for device in offer])
                 for (place, it), offer in zip(asked, offers)
             ]
-        keys: dict[str, int] = {}
+        keys: dict[str, str] = {}
         words = []
         with self._leases(most) as all_leases:
             mine, own, others = self._apart(all_leases)
@@ -129,24 +128,20 @@ class Start(NamedTuple):
                 chosen = [device for device in offer if device.key in held]
                 chosen = chosen or _pick(it, offer, others, most, unhealthy, self.memory)
                 devices[place] = tuple([device.name for device in chosen])
-                keys.update({device.key: self._need(device.address) for device in chosen})
+                keys.update({device.key: device.address for device in chosen})
                 words.append(_said(it, chosen, most))
             if most:
-                self._lease(mine, own, others, keys)
+                self._lease(mine, own, others, keys, keys.values())
         vendors = [it._replace(devices=names) for it, names in zip(request.vendors, devices[1:])]
         return request._replace(devices=devices[0], vendors=tuple(vendors)), [*keys], tuple(words)
 
-    def _need(self, address: str) -> int:
-        return self.memory.need_of(address) if self.memory else 0
-
-    def _needs(self, provision: Provision) -> dict[str, tuple[int, int]]:
-        """For each device that is held what the container needs of it, and what it has, in bytes; 0 if not counted."""
+    def _places(self, provision: Provision) -> dict[str, str]:
+        """The PCI addresses of the devices that the container holds, if their memory is counted."""
         if self.memory is None:
-            return {key: (0, 0) for key, _ in provision.holds}
+            return {}
         from oci_gpu_hook.planning import memoryshare
 
-        places = memoryshare.addresses(provision)
-        return {key: (self.memory.need_of(it), self.memory.capacity(it)) for key, it in places.items()}
+        return memoryshare.addresses(provision)
 
     def _dumped(self, asked: selectors.AnyOf, offer: list[tuple[Candidate, Provision]]) -> list[Candidate]:
         """The devices of which the checkpoint has all nodes; RequestError if that does not tell which are meant.
@@ -182,12 +177,17 @@ class Start(NamedTuple):
         own = [it for it in all_leases if (it.is_of(mine) if mine else it.id == container.id)]
         return mine, own, without_void([it for it in all_leases if it not in own])
 
-    def _lease(self, mine: Lease | None, own: list[Lease], others: list[Lease], keys: dict[str, int]) -> None:
-        wanted: dict[str, int] = {}
-        for held in (*[lease.holding() for lease in own], keys):
-            wanted.update(held)
+    def _lease(
+        self, mine: Lease | None, own: list[Lease], others: list[Lease], keys: Iterable[str], places: Iterable[str]
+    ) -> None:
+        wanted = dict.fromkeys([*[key for lease in own for key in lease.devices], *keys])
+        needs = [(place, self.memory.need_of(place)) for place in places] if self.memory else []
+        memory: dict[str, int] = {}
+        # Another hook of its start may have asked for more.
+        for place, need in (*[pair for lease in own for pair in lease.memory], *needs):
+            memory[place] = max(need, memory.get(place, 0))
         if mine and wanted:
-            mine = mine._replace(devices=tuple(wanted), memory=tuple(wanted.values()))
+            mine = mine._replace(devices=tuple(wanted), memory=tuple([pair for pair in memory.items() if all(pair)]))
             leases.write(self.host, [*others, mine])
 
 
@@ -209,24 +209,21 @@ def _holders(key: str, others: list[Lease], most: int) -> list[Lease]:
     return holders if has_room(holders, most) else [lease for lease in holders if lease.is_valid()]
 
 
-def _lacks(memory: Memory, device: Candidate, holders: list[Lease]) -> str:
-    need, capacity = memory.need_of(device.address), memory.capacity(device.address)
-    return _too_little(title(device.key, device.name), holders, device.key, need, capacity)
-
-
-def _leased(holders: list[Lease], key: str) -> int:
-    return sum([lease.holding()[key] for lease in holders])
-
-
-def _too_little(name: str, holders: list[Lease], key: str, need: int, capacity: int) -> str:
-    """Why a device has too little memory for what is needed of it, beside what its holders have leased; "" if not."""
-    if not (need and capacity) or need <= capacity - _leased(holders, key):
+def _too_little(memory: Memory, name: str, address: str, others: list[Lease]) -> str:
+    """Why a device has too little memory for the container, beside what others have leased; "" if not."""
+    need, capacity = memory.need_of(address), memory.capacity(address)
+    if not (need and capacity) or need <= capacity - _leased(others, address):
         return ""
     # A void lease does not count if it would leave too little.
-    free = capacity - _leased([lease for lease in holders if lease.is_valid()], key)
+    valid = [lease for lease in others if dict(lease.memory).get(address) and lease.is_valid()]
+    free = capacity - _leased(valid, address)
     if need <= free:
         return ""
     return f"{name} has {max(free, 0) >> 20} MiB of {capacity >> 20} left, and {need >> 20} are needed"
+
+
+def _leased(leases: list[Lease], address: str) -> int:
+    return sum([dict(lease.memory).get(address, 0) for lease in leases])
 
 
 def _full(name: str, holders: Sequence[Lease]) -> str:
@@ -258,7 +255,9 @@ def _pick(
             refused.append(f"{title(device.key, device.name)} is not healthy: {why}")
         elif most and not has_room(holders, most):
             refused.append(_full(title(device.key, device.name), holders))
-        elif memory and (why := _lacks(memory, device, holders)):
+        elif memory and (why := memory.why_not(device.key, device.address)):
+            refused.append(f"the memory of {title(device.key, device.name)} cannot be limited: {why}")
+        elif most and memory and (why := _too_little(memory, title(device.key, device.name), device.address, others)):
             refused.append(why)
         else:
             room.append(device._replace(holders=len(holders)))

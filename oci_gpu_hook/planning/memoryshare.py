@@ -36,25 +36,48 @@ class Memory(NamedTuple):
     ceiling: int
     holders: int
     regions: tuple[Region, ...] | None
+    cgroup: DeviceCgroup
 
     def capacity(self, address: str) -> int:
         """The memory of the device at a PCI address, in bytes; 0 if the kernel does not count it."""
         return sum([region.capacity for region in self.regions or () if region.address == address])
 
-    def limit_of(self, address: str) -> int:
-        """What it may take there; 0 for no limit."""
-        ceiling = self.ceiling
-        if ceiling == SHARE:
-            ceiling = self.capacity(address) // self.holders // MIB * MIB
-        return min([it for it in (self.limit, ceiling) if it], default=0)
+    def limit_of(self, address: str) -> int | None:
+        """What it may take there; None for no limit."""
+        capacity = self.capacity(address)
+        most = capacity // self.holders // MIB * MIB if self.ceiling == SHARE else min(self.ceiling, capacity)
+        return min([*([self.limit] if self.limit else []), *([most] if self.ceiling else [])], default=None)
 
     def need_of(self, address: str) -> int:
-        """What must be free there for it; 0 if it does not say."""
-        return self.needed or self.limit_of(address)
+        """What must be free there for it; 0 if it does not say.  By a setting it is what it may take."""
+        return (0 if self.ceiling else self.needed) or self.limit_of(address) or 0
+
+    def why_not(self, key: str, address: str) -> str:
+        """Why it cannot be held to its limit of a device; "" if it can, or has none."""
+        most, capacity = self.limit_of(address), self.capacity(address)
+        if most is None:
+            return ""
+        if "/" in key.partition("=")[0]:
+            return "it is a MIG device, which has memory of its own"
+        if self.cgroup.version != "v2":
+            return self.cgroup.reason or "this host has cgroup v1"
+        if not f"{self.cgroup.path or CGROUP_ROOT}/".startswith(f"{CGROUP_ROOT}/"):
+            return f"its cgroup, {self.cgroup.path}, is not below {CGROUP_ROOT}"
+        if self.regions is None:
+            return "this kernel has no dmem controller (Linux 6.14, CONFIG_CGROUP_DMEM), or no cgroup has it enabled"
+        if not capacity:
+            return "its driver has not told the kernel's dmem controller of it"
+        if self.limit > capacity:
+            return f"{MEMORY_LIMIT} is {self.limit // MIB}, and it has {capacity // MIB} MiB"
+        if not most:
+            return f"{self.holders} holders have less than 1 MiB each of its {capacity // MIB}"
+        if self.needed > most:
+            return f"{MEMORY_REQUEST} is {self.needed // MIB}, and the container may take {most // MIB} MiB"
+        return ""
 
 
-def memory_of(request: Request, settings: Settings, host: HostRoot) -> Memory | None:
-    """None if neither the request nor the settings name a number."""
+def memory_of(request: Request, settings: Settings, host: HostRoot, cgroup: DeviceCgroup) -> Memory | None:
+    """None if neither the request nor the settings name a number; ConfigError if these contradict one another."""
     limit, needed = request.memory_limit, request.memory_request
     most, holders = ceiling(settings.gpu_memory) or 0, settings.gpu_holders
     if most == SHARE and not holders:
@@ -62,7 +85,7 @@ def memory_of(request: Request, settings: Settings, host: HostRoot) -> Memory | 
     # What is needed counts only among holders.
     if not (limit or most or (needed and holders)):
         return None
-    return Memory(limit, needed, most, holders, read_regions(host))
+    return Memory(limit, needed, most, holders, read_regions(host), cgroup)
 
 
 def addresses(provision: Provision) -> dict[str, str]:
@@ -75,25 +98,26 @@ def addresses(provision: Provision) -> dict[str, str]:
     return {key: of_vendors.get(key, bus_id(key)) for key, _ in provision.holds}
 
 
-def limits(memory: Memory, provision: Provision, cgroup: DeviceCgroup, host: HostRoot) -> tuple[LimitMemory, ...]:
+def limits(memory: Memory, provision: Provision, host: HostRoot) -> tuple[LimitMemory, ...]:
     """The operation that limits the devices which the container holds; RequestError if one cannot be limited."""
     found: dict[str, int] = {}
     places = addresses(provision)
     for key, name in provision.holds:
         if _is_network(host, key, places[key]):
             continue
-        regions = [it.name for it in memory.regions or () if it.address == places[key]]
-        most = memory.limit_of(places[key])
-        if why := _why_not(memory, cgroup, key, places[key]):
+        if why := memory.why_not(key, places[key]):
             raise RequestError(f"the memory of {title(key, name)} cannot be limited: {why}", _ELSEWHERE)
-        if memory.needed > (most or memory.needed):
-            why = f"{MEMORY_REQUEST} is {memory.needed // MIB}, and the container may take {most // MIB} MiB"
-            raise RequestError(f"{why} of {title(key, name)}", ADMINISTRATOR)
-        # A device of several regions takes no more than the limit in all of them together.
-        found.update({region: most // len(regions) for region in regions if most})
+        if most := memory.limit_of(places[key]):
+            # A device of several regions takes no more than the limit in all of them together.
+            regions = [it.name for it in memory.regions or () if it.address == places[key]]
+            found.update(dict.fromkeys(regions, most // len(regions)))
+    if memory.limit or memory.ceiling:
+        _refuse_unnamed(provision)
     if not found:
         return ()
-    reason = f"{MEMORY_LIMIT}={memory.limit // MIB}" if memory.limit else "the setting gpu-memory"
+    by_word = memory.limit and all([memory.limit_of(places[key]) == memory.limit for key in places])
+    reason = f"{MEMORY_LIMIT}={memory.limit // MIB}" if by_word else "the setting gpu-memory"
+    cgroup = memory.cgroup
     return (LimitMemory(cgroup.path, cgroup.top, tuple(found.items()), required=True, reason=reason),)
 
 
@@ -101,10 +125,19 @@ def notes(memory: Memory, provision: Provision) -> tuple[str, ...]:
     """A sentence if less is given than is asked for, and one if there is nothing to limit."""
     if memory.limit and not provision.holds:
         return (f"{MEMORY_LIMIT} limits nothing: the container has no device",)
-    lowest = min(map(memory.limit_of, addresses(provision).values()), default=0)
+    lowest = min([memory.limit_of(it) or 0 for it in addresses(provision).values()], default=0)
     if lowest < memory.limit:
         return (f"{MEMORY_LIMIT} is {memory.limit // MIB}, and gpu-memory allows {lowest // MIB} MiB",)
     return ()
+
+
+def _refuse_unnamed(provision: Provision) -> None:
+    """RequestError for a vendor that gives nodes and no device: whose memory they lead to is not known."""
+    for vendor in provision.vendors:
+        flag = vendor.inventory.flag
+        if vendor.common and not any([key.startswith(f"{flag}=") for key, _ in provision.holds]):
+            why = f"the memory that the nodes of {flag} lead to cannot be limited: its file names no single device"
+            raise RequestError(why, _ELSEWHERE)
 
 
 def _is_network(host: HostRoot, key: str, address: str) -> bool:
@@ -113,20 +146,3 @@ def _is_network(host: HostRoot, key: str, address: str) -> bool:
         return False
     domain, rest = address[:8], address[8:]
     return host.text(f"/sys/bus/pci/devices/{int(domain, 16):04x}{rest}/class").startswith(_NETWORK)
-
-
-def _why_not(memory: Memory, cgroup: DeviceCgroup, key: str, address: str) -> str:
-    capacity = memory.capacity(address)
-    if "/" in key.partition("=")[0]:
-        return "it is a MIG device, which has memory of its own"
-    if cgroup.version != "v2":
-        return cgroup.reason or "this host has cgroup v1"
-    if not f"{cgroup.path or CGROUP_ROOT}/".startswith(f"{CGROUP_ROOT}/"):
-        return f"its cgroup, {cgroup.path}, is not below {CGROUP_ROOT}"
-    if memory.regions is None:
-        return "this kernel has no dmem controller (Linux 6.14, CONFIG_CGROUP_DMEM)"
-    if not capacity:
-        return "its driver has not told the kernel's dmem controller of it"
-    if memory.limit > capacity:
-        return f"{MEMORY_LIMIT} is {memory.limit // MIB}, and it has {capacity // MIB} MiB"
-    return ""

@@ -199,6 +199,10 @@ def _of_unmatched(
         if len(chosen) > 1:
             found["unmatched_sections"] = "refuse"
         found[field] = chosen[0]
+    # Of fewer holders each has a larger share: none of the two is the stricter.
+    counts = {values["gpu_holders"], *possible.get("gpu_holders", {}).values()}
+    if len(counts) > 1 and "share" in (found.get("gpu_memory"), values["gpu_memory"]):
+        found["unmatched_sections"] = "refuse"
     return found
 
 

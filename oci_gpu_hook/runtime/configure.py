@@ -24,11 +24,13 @@ from oci_gpu_hook.request import parse, settings
 from oci_gpu_hook.request.bundle import Bundle
 from oci_gpu_hook.request.containercli import CONTAINER_CLI, NEEDLESS
 from oci_gpu_hook.request.state import State, checked_path
+from oci_gpu_hook.request.words import MEMORY_LIMIT, MEMORY_REQUEST
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.operations import Operation
     from oci_gpu_hook.request.containercli import Call
+    from oci_gpu_hook.request.parse import Request
 
 # LXC names a folder after it (NAME_MAX, limits.h).
 _LONGEST_NAME = 255
@@ -79,7 +81,7 @@ def _configure(progress: Progress, call: Call) -> None:
     if request is None:
         progress.say()
         return
-    request = progress.request = request._replace(source="cli")
+    request = progress.request = _with_memory(request._replace(source="cli"))
     progress.end_step()
     # A user who stops or ends a call must leave nothing of the node's half done.
     host = HostRoot("/", remember=bool(pid))
@@ -97,6 +99,13 @@ def _configure(progress: Progress, call: Call) -> None:
     opens_root = process.is_caller and process.in_user_namespace()
     progress.keep(apply.run(plan, host, root.fd, process, opens_root=opens_root))
     progress.say()
+
+
+def _with_memory(request: Request) -> Request:
+    """LXC and enroot give a call the container's variables."""
+    given = {name: posix.environ.get(name.encode()) for name in (MEMORY_LIMIT, MEMORY_REQUEST)}
+    said = {name: value.decode("utf-8", "replace") for name, value in given.items() if value is not None}
+    return parse.with_memory(request, said)
 
 
 def _name(path: str) -> str:

@@ -603,8 +603,8 @@ def test_a_containers_faults(changes: dict[str, Any], level: str, seen: str) -> 
     [
         ({"r": 2 << 20}, ""),
         ({"r": 1 << 20, "other": 5}, ""),
-        ({"r": 3 << 20}, "its limit is 3 MiB of r, and was to have 2 MiB"),
-        ({}, "it has no limit of r, and was to have 2 MiB: it was raised, or the driver was loaded again"),
+        ({"r": 3 << 20}, "its limit is 3 MiB of r, and is to have 2 MiB"),
+        ({}, "it has no limit of r, and is to have 2 MiB: it was raised, or the driver was loaded again"),
     ],
 )
 def test_a_limit_of_memory_that_is_not_the_plans(limits: dict[str, int], seen: str) -> None:

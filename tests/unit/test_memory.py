@@ -10,30 +10,43 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from oci_gpu_hook import operations
+from oci_gpu_hook.asking import Options, Question
 from oci_gpu_hook.changes import dmem
 from oci_gpu_hook.changes.tree import Undo
-from oci_gpu_hook.container import memoryregion
+from oci_gpu_hook.cli import shown
+from oci_gpu_hook.container import devicecgroup, memoryregion
 from oci_gpu_hook.container.devicecgroup import DeviceCgroup
 from oci_gpu_hook.container.memoryregion import Region
+from oci_gpu_hook.container.process import Process
+from oci_gpu_hook.container.rootfs import Rootfs
 from oci_gpu_hook.errors import ConfigError, RequestError
+from oci_gpu_hook.host import leases
 from oci_gpu_hook.host.leases import Lease
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import memorycheck
 from oci_gpu_hook.node.engines import containermemory
-from oci_gpu_hook.planning import holding, memoryshare
+from oci_gpu_hook.operations import LimitMemory, OpenCgroup
+from oci_gpu_hook.planning import decide, holding, memoryshare
 from oci_gpu_hook.planning.holding import Candidate
 from oci_gpu_hook.planning.memoryshare import Memory
-from oci_gpu_hook.planning.plan import Provision
+from oci_gpu_hook.planning.plan import Plan, Provision
 from oci_gpu_hook.request import memory, settingsfile
+from oci_gpu_hook.request.bundle import read_bundle
 from oci_gpu_hook.request.memory import MIB, SHARE
+from oci_gpu_hook.request.selectors import AnyOf
 from oci_gpu_hook.request.settings import Settings
+from oci_gpu_hook.request.state import State
 from oci_gpu_hook.vendors.vendorhost import VendorDevice, VendorState
 from oci_gpu_hook.vendors.vendorinventory import VendorInventory
+from tests.unit import hosts
 from tests.unit.asking import by_environment
+from tests.unit.containers import DEBIAN, write_bundle
 
 LIMIT, REQUEST = "NVIDIA_GPU_MEMORY_LIMIT", "NVIDIA_GPU_MEMORY_REQUEST"
 GIB = 1 << 30
@@ -132,24 +145,30 @@ def test_of_sections_that_are_not_known_the_smallest_holds(values: tuple[str, ..
 
 
 def made(limit: int = 0, needed: int = 0, ceiling: int = 0, holders: int = 0, *regions: Region) -> Memory:
-    return Memory(limit, needed, ceiling, holders, regions or (NVIDIA, *TILES))
+    return Memory(limit, needed, ceiling, holders, regions or (NVIDIA, *TILES), CGROUP)
 
 
 @pytest.mark.parametrize(
     ("found", "expected"),
     [
-        (made(), (0, 0)),
+        (made(), (None, 0)),
         (made(GIB), (GIB, GIB)),
-        (made(0, GIB), (0, GIB)),
+        (made(0, GIB), (None, GIB)),
         (made(2 * GIB, GIB), (2 * GIB, GIB)),
         (made(2 * GIB, 0, GIB), (GIB, GIB)),
         (made(GIB, 0, 2 * GIB), (GIB, GIB)),
+        (made(0, 0, 24 * GIB, 8), (16 * GIB, 16 * GIB)),
+        # What it may take by a setting counts, whatever it says.
+        (made(0, MIB, 8 * GIB), (8 * GIB, 8 * GIB)),
+        (made(0, 0, SHARE, 1 << 20), (0, 0)),
         (made(0, 0, SHARE, 4), (4 * GIB, 4 * GIB)),
         (made(GIB, 0, SHARE, 4), (GIB, GIB)),
         (made(0, 0, SHARE, 3), (5461 * MIB, 5461 * MIB)),
     ],
 )
-def test_a_word_lowers_what_the_setting_allows_and_never_raises_it(found: Memory, expected: tuple[int, int]) -> None:
+def test_a_word_lowers_what_the_setting_allows_and_never_raises_it(
+    found: Memory, expected: tuple[int | None, int]
+) -> None:
     assert (found.limit_of(ADDRESS), found.need_of(ADDRESS)) == expected
 
 
@@ -159,19 +178,19 @@ def test_without_a_number_nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(memoryshare, "read_regions", refuse)
     request = by_environment("0")
-    assert memoryshare.memory_of(request, Settings(gpu_holders=4), HOST) is None
+    assert memoryshare.memory_of(request, Settings(gpu_holders=4), HOST, CGROUP) is None
     # What is needed counts among holders alone.
-    assert memoryshare.memory_of(request._replace(memory_request=GIB), Settings(), HOST) is None
+    assert memoryshare.memory_of(request._replace(memory_request=GIB), Settings(), HOST, CGROUP) is None
     with pytest.raises(AssertionError):
-        memoryshare.memory_of(request._replace(memory_request=GIB), Settings(gpu_holders=4), HOST)
+        memoryshare.memory_of(request._replace(memory_request=GIB), Settings(gpu_holders=4), HOST, CGROUP)
     with pytest.raises(AssertionError):
-        memoryshare.memory_of(request._replace(memory_limit=GIB), Settings(), HOST)
+        memoryshare.memory_of(request._replace(memory_limit=GIB), Settings(), HOST, CGROUP)
     with pytest.raises(ConfigError, match="gpu-memory is share, and no holders are counted"):
-        memoryshare.memory_of(request, Settings(gpu_memory="share"), HOST)
+        memoryshare.memory_of(request, Settings(gpu_memory="share"), HOST, CGROUP)
 
 
-def limits(found: Memory, provision: Provision = ONE, cgroup: DeviceCgroup = CGROUP) -> dict[str, int]:
-    return dict([pair for it in memoryshare.limits(found, provision, cgroup, HOST) for pair in it.limits])
+def limits(found: Memory, provision: Provision = ONE) -> dict[str, int]:
+    return dict([pair for it in memoryshare.limits(found, provision, HOST) for pair in it.limits])
 
 
 def of_vendor(*names: str) -> Provision:
@@ -190,23 +209,24 @@ def test_each_device_is_limited_and_one_of_several_regions_in_all_of_them_togeth
 
 
 @pytest.mark.parametrize(
-    ("found", "provision", "cgroup", "why"),
+    ("found", "provision", "why"),
     [
-        (made(GIB), ONE, DeviceCgroup("v1", "/d", "/d"), "GPU 0 cannot be limited: this host has cgroup v1"),
-        (made(GIB), ONE, DeviceCgroup(reason="a user's"), "cannot be limited: a user's"),
-        (made(GIB), ONE, DeviceCgroup("v2", "/other/c", "/other/c"), "is not below /sys/fs/cgroup"),
-        (Memory(GIB, 0, 0, 0, None), ONE, CGROUP, "this kernel has no dmem controller"),
-        (made(GIB, 0, 0, 0, *TILES), ONE, CGROUP, "its driver has not told"),
-        (made(GIB), Provision(holds=((f"{ADDRESS}/1/0", "0:0"),)), CGROUP, "MIG device 0:0 .* memory of its own"),
-        (made(GIB), Provision(holds=(("all", "all"),)), CGROUP, "its driver has not told"),
-        (made(GIB), of_vendor("0"), CGROUP, "OCI_X device 0 cannot be limited: its driver has not told"),
-        (made(17 * GIB), ONE, CGROUP, "NVIDIA_GPU_MEMORY_LIMIT is 17408, and it has 16384 MiB"),
-        (made(0, 5 * GIB, SHARE, 4), ONE, CGROUP, "REQUEST is 5120, and the container may take 4096 MiB"),
+        (made(GIB)._replace(cgroup=DeviceCgroup("v1", "/d", "/d")), ONE, "GPU 0 cannot be .*: this host has cgroup v1"),
+        (made(GIB)._replace(cgroup=DeviceCgroup(reason="a user's")), ONE, "cannot be limited: a user's"),
+        (made(GIB)._replace(cgroup=DeviceCgroup("v2", "/o/c", "/o/c")), ONE, "is not below /sys/fs/cgroup"),
+        (made(GIB)._replace(regions=None), ONE, "this kernel has no dmem controller"),
+        (made(GIB, 0, 0, 0, *TILES), ONE, "its driver has not told"),
+        (made(GIB), Provision(holds=((f"{ADDRESS}/1/0", "0:0"),)), "MIG device 0:0 .* memory of its own"),
+        (made(GIB), Provision(holds=(("all", "all"),)), "its driver has not told"),
+        (made(GIB), of_vendor("0"), "OCI_X device 0 cannot be limited: its driver has not told"),
+        (made(17 * GIB), ONE, "NVIDIA_GPU_MEMORY_LIMIT is 17408, and it has 16384 MiB"),
+        (made(0, 5 * GIB, SHARE, 4), ONE, "REQUEST is 5120, and the container may take 4096 MiB"),
+        (made(0, 0, SHARE, 1 << 20), ONE, "1048576 holders have less than 1 MiB each of its 16384"),
     ],
 )
-def test_what_cannot_be_held_is_refused(found: Memory, provision: Provision, cgroup: DeviceCgroup, why: str) -> None:
+def test_what_cannot_be_held_is_refused(found: Memory, provision: Provision, why: str) -> None:
     with pytest.raises(RequestError, match=why) as caught:
-        limits(found, provision, cgroup)
+        limits(found, provision)
     assert "gpu-memory" in caught.value.hint or "oci-gpu-hook.conf" in caught.value.hint
 
 
@@ -218,9 +238,27 @@ def test_a_network_adapter_has_no_memory_to_limit(tmp_path: Path, kind: str, is_
     with HostRoot(str(tmp_path)) as host:
         if is_limited:
             with pytest.raises(RequestError):
-                memoryshare.limits(made(GIB), of_vendor("0", "0000:05:00.0"), CGROUP, host)
+                memoryshare.limits(made(GIB), of_vendor("0", "0000:05:00.0"), host)
         else:
-            assert memoryshare.limits(made(GIB), of_vendor("0", "0000:05:00.0"), CGROUP, host) == ()
+            assert memoryshare.limits(made(GIB), of_vendor("0", "0000:05:00.0"), host) == ()
+
+
+def test_a_need_alone_limits_nothing_and_is_refused_nowhere() -> None:
+    """Not on cgroup v1, and not of a MIG device."""
+    v1 = made(0, GIB)._replace(cgroup=DeviceCgroup("v1", "/d", "/d"))
+    assert limits(v1) == {}
+    assert limits(made(0, GIB), Provision(holds=((f"{ADDRESS}/1/0", "0:0"),))) == {}
+
+
+def test_nodes_of_no_single_device_cannot_be_limited() -> None:
+    """As a vendor's file gives them without ``each``, or an old CDI spec that knows a part of a device's nodes."""
+    node: Any = object()
+    (state,) = of_vendor("0").vendors
+    given = Provision(vendors=(state._replace(common=((node, "g"),)),))
+    for found in (made(GIB), made(0, 0, GIB)):
+        with pytest.raises(RequestError, match="the nodes of OCI_X lead to cannot be limited"):
+            limits(found, given)
+    assert limits(made(0, GIB), given) == {}
 
 
 def test_less_than_was_asked_for_is_told() -> None:
@@ -364,12 +402,10 @@ def lease(memory: int, *devices: str) -> Lease:
     """Of this process, which lives."""
     own = os.getpid()
     stat = Path(f"/proc/{own}/stat").read_text().rpartition(")")[2].split()
-    return Lease(f"c{memory}", own, int(stat[19]), "", 0, 0, 8, devices, (memory,) * len(devices))
+    return Lease(f"c{memory}", own, int(stat[19]), "", 0, 0, 8, devices, tuple([(it, memory) for it in devices]))
 
 
 def pick(found: Memory, number: int, *others: Lease) -> list[str]:
-    from oci_gpu_hook.request.selectors import AnyOf
-
     devices = [Candidate(it, str(at), address=it) for at, it in enumerate((ADDRESS, OTHER))]
     chosen = holding._pick(AnyOf(f"any:{number}", number, ""), devices, list(others), 8, {}, found)
     return [it.name for it in chosen]
@@ -398,7 +434,7 @@ def test_more_than_there_is_is_never_leased() -> None:
         taken.append(lease(3 * GIB, (ADDRESS, OTHER)[int(name)]))
     assert len(taken) == 10
     for device in (ADDRESS, OTHER):
-        assert sum([it.holding().get(device, 0) for it in taken]) <= 16 * GIB
+        assert sum([dict(it.memory).get(device, 0) for it in taken]) <= 16 * GIB
 
 
 @pytest.mark.parametrize(
@@ -411,10 +447,196 @@ def test_more_than_there_is_is_never_leased() -> None:
         ({"regions": None}, "fail", "no dmem controller"),
         ({"regions": TILES}, "fail", "does not count the memory of GPU 0: a container with a GPU is refused"),
         ({"allowed": False}, "fail", "oci_gpu_hook_limit_memory is off"),
+        ({"regions": ()}, "fail", "the kernel counts no device's memory"),
+        ({"counts": False}, "fail", "gpu-memory is share, and gpu-holders is not set"),
     ],
 )
 def test_doctor_says_whether_the_setting_can_be_held(changes: dict[str, Any], level: str, seen: str) -> None:
     values = {"where": "/etc/x.conf:3", "regions": (NVIDIA, *TILES), "cgroups": "v2", "gpus": {ADDRESS: "GPU 0"}}
-    found = memorycheck.memory(**{**values, "allowed": True, **changes})
+    found = memorycheck.memory(**{**values, "allowed": True, "counts": True, **changes})
     assert [it.level for it in found] == ([level] if level else [])
     assert all([seen in it.seen and bool(it.remedy) == (level == "fail") for it in found])
+
+
+# From config.json to the plan.
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A host with two GPUs, the kernel's list of their memory, and cgroup v2."""
+    tree = tmp_path / "host"
+    made = hosts.host(tree, gpus=2)
+    for number, gpu in enumerate(hosts.surveyed(made).gpus):
+        hosts.plant(tree, f"regions/{number}", f"nvidia/{gpu.bus_id}/vidmem {16 * GIB}\n")
+    text = "".join([(tree / f"regions/{number}").read_text() for number in range(2)])
+    hosts.plant(tree, "sys/fs/cgroup/dmem.capacity", text)
+    monkeypatch.setattr(devicecgroup, "is_unified", lambda _: True)
+    return tree
+
+
+def planned(node: Path, *env: str, settings: str = "", process: Process | None = None, restores: bool = False) -> Plan:
+    (node / "settings").write_text(settings)
+    bundle = read_bundle(str(write_bundle(node, *env)))
+    with HostRoot(str(node), remember=process is not None) as host:
+        question = Question(bundle, State("c1"), Options(str(node / "settings"), str(node)))
+        allowed = question.settings()
+        request, _ = question.request(allowed)
+        assert request is not None
+        fd = os.open(node / "bundle/rootfs", os.O_PATH)
+        try:
+            root = Rootfs(fd, (), "/r")
+            return decide.decide(bundle, request, allowed, host, root, id="c1", process=process, restores=restores)
+        finally:
+            os.close(fd)
+
+
+def of_plan(plan: Plan) -> list[int]:
+    return [most for it in plan.operations if isinstance(it, LimitMemory) for _, most in it.limits]
+
+
+def test_words_and_settings_come_into_the_plan_before_the_cgroup_is_opened(node: Path) -> None:
+    visible = "NVIDIA_VISIBLE_DEVICES=all"
+    assert of_plan(planned(node, visible)) == []
+    plan = planned(node, visible, f"{LIMIT}=2048")
+    assert of_plan(plan) == [2 * GIB, 2 * GIB]
+    kinds = [type(it) for it in plan.operations]
+    assert kinds.index(LimitMemory) < kinds.index(OpenCgroup)
+    assert [type(it) for it in plan.of_restore().operations] == [LimitMemory, OpenCgroup]
+    assert of_plan(planned(node, visible, settings="gpu-memory = 3G")) == [3 * GIB, 3 * GIB]
+    share = "gpu-memory = share\ngpu-holders = 4\n"
+    assert of_plan(planned(node, visible, f"{LIMIT}=8192", settings=share)) == [4 * GIB, 4 * GIB]
+    with pytest.raises(RequestError, match="it has 16384 MiB"):
+        planned(node, visible, f"{LIMIT}=20000")
+    shown_plan = shown.plan_text(plan)
+    assert any(["2048 MiB" in line for line in shown_plan])
+
+
+def test_of_sections_that_are_not_known_a_share_of_fewer_holders_refuses(node: Path) -> None:
+    """Whose share is the larger."""
+    text = "gpu-memory = share\ngpu-holders = 8\n[image a]\ngpu-holders = 2\n"
+    with pytest.raises(RequestError, match="does not say the container's image"):
+        planned(node, "NVIDIA_VISIBLE_DEVICES=0", settings=text)
+    assert of_plan(planned(node, "NVIDIA_VISIBLE_DEVICES=0", settings=text.replace("= 2", "= 8"))) == [2 * GIB]
+
+
+class Running:
+    """A process that a start finds, without one."""
+
+    pid, is_caller = os.getpid(), False
+
+    def read(self, name: str) -> bytes:
+        return Path(f"/proc/self/{name}").read_bytes()
+
+
+def test_a_start_leases_what_it_needs_and_finds_what_others_have(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a name and by ``any``; another hook of the same start does not make it less."""
+    monkeypatch.setattr(devicecgroup, "find", lambda *_: DeviceCgroup("v2", f"{node}", f"{node}"))
+    monkeypatch.setattr(memoryshare, "CGROUP_ROOT", str(node))
+    monkeypatch.setattr(decide, "_layout", lambda *_: DEBIAN)
+    process: Any = Running()
+    settings = "gpu-holders = 8\n"
+
+    def start(devices: str, *words: str) -> list[tuple[str, int]]:
+        planned(node, f"NVIDIA_VISIBLE_DEVICES={devices}", *words, settings=settings, process=process)
+        with HostRoot(str(node)) as host:
+            (mine,) = [it for it in leases.read_leases(host) if it.id == "c1"]
+            return [*mine.memory]
+
+    ((address, most),) = start("0", f"{LIMIT}=12288")
+    assert most == 12 * GIB
+    assert start("0", f"{LIMIT}=1024") == [(address, 12 * GIB)]
+    assert start("0") == [(address, 12 * GIB)]
+    # The lease is another container's now.
+    with HostRoot(str(node), remember=True) as host:
+        (mine,) = leases.read_leases(host)
+        leases.write(host, [mine._replace(id="c2", start=mine.start + 1, pid=os.getppid(), memory=mine.memory)])
+    monkeypatch.setattr(Lease, "is_valid", lambda _: True)
+    with pytest.raises(RequestError, match="GPU 0 has 4096 MiB of 16384 left, and 8192 are needed"):
+        start("0", f"{LIMIT}=8192")
+    (found,) = start("any", f"{LIMIT}=8192")
+    assert found[0] != address
+
+
+def test_a_call_that_names_no_process_has_no_cgroup_to_limit(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devicecgroup, "find", lambda *_: DeviceCgroup("v2", f"{node}", f"{node}"))
+    monkeypatch.setattr(decide, "_layout", lambda *_: DEBIAN)
+    process: Any = Running()
+    process.is_caller = True
+    with pytest.raises(RequestError, match="a call without --pid names no cgroup"):
+        planned(node, "NVIDIA_VISIBLE_DEVICES=0", f"{LIMIT}=1", process=process)
+
+
+def test_the_operation_opens_all_cgroups_above_and_limits_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a/scope/container").mkdir(parents=True)
+    monkeypatch.setattr(operations, "CGROUP_ROOT", str(tmp_path))
+    seen: list[list[str]] = []
+
+    def limit(above: list[dmem.Folder], own: list[dmem.Folder], *_: object) -> str:
+        for folder in (*above, *own):
+            assert os.readlink(f"/proc/self/fd/{folder.fd}") == folder.path
+            os.close(folder.fd)
+        seen.extend([[it.path.removeprefix(str(tmp_path)) for it in part] for part in (above, own)])
+        return "a note"
+
+    monkeypatch.setattr(dmem, "limit", limit)
+    made = LimitMemory(f"{tmp_path}/a/scope/container", f"{tmp_path}/a/scope", (("r", 1),), True, "")
+    tree: Any = SimpleNamespace(undo=None)
+    assert made.prepare(HOST, Undo())(tree) == "a note"
+    assert seen == [["", "/a"], ["/a/scope", "/a/scope/container"]]
+    gone = made._replace(path=f"{tmp_path}/a/gone", top=f"{tmp_path}/a/gone")
+    with pytest.raises(OSError, match="a/gone: No such file"):
+        gone.prepare(HOST, Undo())(tree)
+
+
+def test_a_line_is_written_in_one_call_and_an_error_names_the_file(tmp_path: Path) -> None:
+    (tmp_path / "dmem.max").write_text("")
+    (folder,) = dmem.opened([str(tmp_path)])
+    dmem._write(folder, "dmem.max", "r 5")
+    assert (tmp_path / "dmem.max").read_bytes() == b"r 5"
+    with pytest.raises(OSError, match=f"write 'r 5' to {tmp_path}/none: No such file"):
+        dmem._write(folder, "none", "r 5")
+    with pytest.raises(OSError, match=f"read {tmp_path}/none: No such file"):
+        dmem._read(folder, "none")
+    os.close(folder.fd)
+
+
+def test_what_was_limited_before_comes_back(kernel: Callable[..., Kernel]) -> None:
+    found = kernel(enabled=3)
+    file = found.paths[3] / "dmem.max"
+    file.write_text(f"{NVIDIA.name} {2 * GIB}\n{TILES[0].name} max\n")
+    before = file.read_text()
+    found.fails = 2
+    with pytest.raises(OSError, match="fails"):
+        found.run()
+    assert file.read_text() == before
+
+
+def test_any_passes_by_what_cannot_be_limited() -> None:
+    """A GPU that the kernel does not count, and one that is too small; a watcher who is not counted needs no room."""
+    assert pick(made(8 * GIB, 0, 0, 0, *TILES), 1) == ["1"]
+    small = NVIDIA._replace(capacity=4 * GIB)
+    assert pick(made(8 * GIB, GIB, 0, 0, small, *TILES), 1) == ["1"]
+    full = lease(16 * GIB, ADDRESS)
+    assert pick(made(8 * GIB), 1, full) == ["1"]
+    chosen = holding._pick(
+        AnyOf("any:1", 1, ""), [Candidate(ADDRESS, "0", address=ADDRESS)], [full], 0, {}, made(8 * GIB)
+    )
+    assert [it.name for it in chosen] == ["0"]
+
+
+def test_partitions_of_one_gpu_share_its_memory() -> None:
+    """amdgpu's have one PCI address."""
+    parts = [Candidate(f"OCI_X={number}", str(number), address=ADDRESS) for number in range(2)]
+    other = lease(16 * GIB, "OCI_X=0")._replace(memory=((ADDRESS, 16 * GIB),))
+    with pytest.raises(RequestError, match="OCI_X device 1 has 0 MiB"):
+        holding._pick(AnyOf("any:2", 2, ""), parts, [other], 8, {}, made(GIB))
+
+
+def test_systemd_in_a_container_moves_its_first_process() -> None:
+    id = "c0" * 32
+    for path in (f"/sys/fs/cgroup/a/libpod-{id}.scope", f"/sys/fs/cgroup/docker/{id}"):
+        assert containermemory.own(f"{path}/init.scope", id) == containermemory.own(path, id) == path
+    assert containermemory.own("/sys/fs/cgroup/a/b", id) == "/sys/fs/cgroup/a/b"
+    assert containermemory.own("/sys/fs/cgroup/a/b", "") == "/sys/fs/cgroup/a/b"

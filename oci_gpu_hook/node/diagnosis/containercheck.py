@@ -142,7 +142,7 @@ def _memory(limits: list[LimitMemory], seen: Seen, restart: Remedy) -> list[Find
         limit = seen.memory.get(name)
         if limit is None or limit > most:
             now = "it has no limit" if limit is None else f"its limit is {limit >> 20} MiB"
-            text = f"{now} of {name}, and was to have {most >> 20} MiB: it was raised, or the driver was loaded again"
+            text = f"{now} of {name}, and is to have {most >> 20} MiB: it was raised, or the driver was loaded again"
             return [failed("memory", text, restart)]
     held = ", ".join([f"{most >> 20} MiB of {name}" for name, most in wanted])
     return [passed("memory", f"at most {held}")] if held else []

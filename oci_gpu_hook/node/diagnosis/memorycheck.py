@@ -15,22 +15,33 @@ BOOLEAN = "oci_gpu_hook_limit_memory"
 
 
 def memory(
-    where: str, regions: tuple[Region, ...] | None, cgroups: str, gpus: dict[str, str], *, allowed: bool | None
+    where: str,
+    regions: tuple[Region, ...] | None,
+    cgroups: str,
+    gpus: dict[str, str],
+    *,
+    allowed: bool | None,
+    counts: bool,
 ) -> list[Finding]:
     """where: of the first line that sets gpu-memory, ``FILE:LINE``, "" for none.
 
-    gpus: what people call each, by its PCI address; allowed: the SELinux boolean, None if no policy of ours is loaded.
+    gpus: what people call each, by its PCI address; allowed: the SELinux boolean, None if no policy of ours is loaded;
+    counts: whether there are holders to divide by, if that is set.
     """
     if not where:
         return []
     file, _, line = where.rpartition(":")
     unset = command("vi", f"+{line}", file, note="gpu-memory = off")
     refused = "a container with a GPU is refused"
+    if not counts:
+        return [failed(_CHECK, f"gpu-memory is share, and gpu-holders is not set: {refused}", unset)]
     if cgroups != "v2":
         return [failed(_CHECK, f"gpu-memory is set, and this host has cgroup v1: {refused}", unset)]
     if regions is None:
         return [failed(_CHECK, f"gpu-memory is set, and this kernel has no dmem controller: {refused}", unset)]
     known = {region.address for region in regions}
+    if not known:
+        return [failed(_CHECK, f"gpu-memory is set, and the kernel counts no device's memory: {refused}", unset)]
     unknown = [name for address, name in gpus.items() if address not in known]
     if unknown:
         seen = f"gpu-memory is set, and the kernel does not count the memory of {listed(unknown)}: {refused}"

@@ -90,6 +90,14 @@ def sets_memory(root: HostRoot, config: str | None) -> str:
     return next((line.where for line in lines if line.field == "gpu_memory" and line.value != "off"), "")
 
 
+def divides_memory(root: HostRoot, config: str | None) -> bool:
+    """Whether there are holders to divide device memory by, where it is to be divided."""
+    with suppress(ConfigError):
+        found = read_settings(config, None, root.path.rstrip("/"))
+        return found.gpu_memory != "share" or bool(found.gpu_holders)
+    return True
+
+
 def _fixing(message: str) -> list[str]:
     """The command for an error of the settings: ``FILE:LINE: why`` for a line, ``cannot read FILE: why`` for a file."""
     file, _, rest = message.partition(":")

@@ -154,15 +154,16 @@ def _container(
     cgroup = processes.device_cgroup(root, pid, known.version)
     allows = _verdict(root, cgroup, known.version)
     nodes, is_whole = held_nodes(root, pid, ours, wanted)
+    running = known.of_process(pid)
     return ContainerDevices(
-        known.of_process(pid),
+        running,
         since(root, began),
         tuple([ContainerNode(path, *at, allows(*at)) for at, path in sorted(nodes.items())]),
         frozenset([at for at in wanted.numbers if allows(*at)]),
         bool(allows(*_UNUSED_NUMBER)),
         processes.is_in_our_users(root, pid) and processes.makes_nodes(root, pid),
         is_whole,
-        containermemory.uses(root, cgroup) if cgroup else (),
+        containermemory.uses(root, containermemory.own(cgroup, running.id)) if cgroup else (),
     )
 
 

@@ -6,6 +6,7 @@ Under runc every container's cgroup has these files on a kernel that has the con
 
 from __future__ import annotations
 
+from oci_gpu_hook.container.devicecgroup import is_named_after
 from oci_gpu_hook.container.memoryregion import NO_LIMIT, amounts, parse_region
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.record import NamedTuple
@@ -18,6 +19,13 @@ class MemoryUse(NamedTuple):
     used: int
     limit: int
     peak: int
+
+
+def own(cgroup: str, id: str) -> str:
+    """The container's own cgroup, of that of a process in it: systemd in a container makes others below."""
+    parts = cgroup.split("/")
+    named = [at for at, name in enumerate(parts) if is_named_after(name, id)]
+    return "/".join(parts[: named[-1] + 1]) if named else cgroup
 
 
 def limits(root: HostRoot, cgroup: str) -> dict[str, int]:
