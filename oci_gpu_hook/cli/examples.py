@@ -6,7 +6,7 @@ from __future__ import annotations
 import click
 
 _EXAMPLES = {
-    "plan": ("plan --bundle /run/containers/BUNDLE", "plan --bundle . --format json"),
+    "plan": ("plan --bundle /run/containers/BUNDLE", "plan --image-root . --env NVIDIA_VISIBLE_DEVICES=0"),
     "info": ("info", "info --saved --format json"),
     "inventory refresh": ("inventory refresh", "inventory refresh --nvml-timeout 0"),
     "inventory watch": ("inventory watch", "inventory watch --interval 60 --cdi-spec /run/cdi/nvidia.yaml"),

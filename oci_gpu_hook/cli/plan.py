@@ -12,30 +12,48 @@ from oci_gpu_hook.cli import named, shown
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
 from oci_gpu_hook.container import rootfs
 from oci_gpu_hook.container.process import Process
-from oci_gpu_hook.errors import ConfigError, RequestError
+from oci_gpu_hook.errors import ConfigError, RequestError, UsageError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.engines import cdispecs
 from oci_gpu_hook.planning.decide import decide
 from oci_gpu_hook.request.annotations import folder_of
+from oci_gpu_hook.request.bundle import Bundle
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.state import State
 
 
 @click.command()
-@click.option("--bundle", metavar="DIR", required=True, help="The container's bundle (the folder of its config.json).")
+@click.option("--bundle", metavar="DIR", help="The container's bundle (the folder of its config.json).")
+@click.option("--image-root", metavar="DIR", help="An image's root, in place of a bundle: before there is a container.")
+@click.option("--env", metavar="NAME=VALUE", multiple=True, help="A variable of that container; as often as needed.")
 @click.option("--pid", metavar="N", type=click.IntRange(min=1), help="The container's process, if it exists already.")
 @click.option("--id", "container_id", metavar="ID", default="", help="The container's id, if it exists already.")
 @output_format
 @config_file
 @host_root
-def plan(bundle: str, pid: int | None, container_id: str, form: str, config: str | None, root: HostRoot) -> None:
-    """Show what the hook would do for a bundle, and why.
+def plan(
+    bundle: str | None,
+    image_root: str | None,
+    env: tuple[str, ...],
+    pid: int | None,
+    container_id: str,
+    form: str,
+    config: str | None,
+    root: HostRoot,
+) -> None:
+    """Show what the hook would do for a bundle, or for an image and an environment, and why.
 
     Nothing is changed.  Without --pid, what depends on the container's process (its namespaces and its cgroup) is taken
     from config.json, or is not decided, and a note says so.
     """
-    found = named.bundle(os.path.abspath(bundle))
+    if (bundle is None) == (image_root is None) or (bundle and env) or (image_root and pid):
+        raise UsageError("give --bundle, or --image-root and --env for a container that does not exist yet")
+    if bundle is not None:
+        found = named.bundle(os.path.abspath(bundle))
+    else:
+        path = os.path.abspath(str(image_root))
+        found = Bundle(path, {"process": {"env": list(env)}, "root": {"path": path}})
     path = found.rootfs()
     question = Question(found, State(container_id or folder_of(found.path)[1]), Options(config, root.path))
     # Of several, of which each is a start of its own, the first.

@@ -7,7 +7,7 @@ function __oci_gpu_hook_at --description 'Whether the words before the cursor le
     set -e words[1]
     for word in $words
         # The value of an option names no command.
-        if contains -- "$before" --bundle --capabilities --cdi-spec --config --container --directory --format --hook --host-root --id --interval --kind --lines --name --nvml-timeout --output --pid --pod --runtime --shares --since --timeout --vendor --watch --way --write -n
+        if contains -- "$before" --bundle --capabilities --cdi-spec --config --container --directory --env --format --hook --host-root --id --image-root --interval --kind --lines --name --nvml-timeout --output --pid --pod --runtime --shares --since --timeout --vendor --watch --way --write -n
             set before
             continue
         end
@@ -20,7 +20,7 @@ function __oci_gpu_hook_at --description 'Whether the words before the cursor le
 end
 
 complete -c oci-gpu-hook -f
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a plan -d 'Show what the hook would do for a bundle, and why'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a plan -d 'Show what the hook would do for a bundle, or for an image and an environment, and why'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a info -d 'Show NVIDIA\'s driver, its GPUs, MIG devices and files, and what there is of other vendors, as it is now'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a inventory -d 'Prepare the saved inventory that hooks load at a container\'s start, or keep it fresh'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a prepare -d 'Make the device nodes that a fresh boot lacks: unified memory, mode setting, MIG capabilities'
@@ -40,6 +40,8 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a features -d 'Show what this n
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -l version -d 'Show the version and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at plan' -l bundle -r -f -a '(__fish_complete_directories)' -d 'The container\'s bundle (the folder of its config.json)'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at plan' -l image-root -r -f -a '(__fish_complete_directories)' -d 'An image\'s root, in place of a bundle: before there is a container'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at plan' -l env -r -f -d 'A variable of that container; as often as needed'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at plan' -l pid -r -f -d 'The container\'s process, if it exists already'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at plan' -l id -r -f -d 'The container\'s id, if it exists already'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at plan' -l format -r -f -a 'text json' -d 'How to print it'

@@ -113,7 +113,7 @@ def test_a_user_namespace_in_the_config_binds_the_nodes(program: Program, plan: 
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [
-        (["plan"], 2, "missing option '--bundle'"),
+        (["plan"], 2, "give --bundle, or --image-root"),
         (["plan", "--bundle", "/nowhere"], 3, "cannot open /nowhere/config.json"),
         (["inventory", "watch", "--cdi-spec", "/run/cdi/"], 2, "which is not a file name"),
         (["inventory", "watch", "--interval", "inf"], 2, "inf is not in the range"),
@@ -238,3 +238,24 @@ def test_whose_bundle_cannot_be_read_is_for_who_started_it(
     monkeypatch.setattr(named, "read_bundle", denied)
     said = program.mistake(3, "plan", "--bundle", tmp_path)
     assert "Permission denied (run it as the user who started the container, such as root)" in said
+
+
+def test_an_image_and_an_environment_have_the_plan_of_their_container(
+    program: Program, plan: list[object], tmp_path: Path, host: Path
+) -> None:
+    """The same as that of a bundle which says no more of the container."""
+    root = tmp_path / "bundle/rootfs"
+    words = ("--image-root", root, "--env", "NVIDIA_VISIBLE_DEVICES=1,5", "--host-root", host)
+    of_bundle, of_image = program.document(*plan), program.document("plan", *words)
+    assert of_image["container"]["rootfs"] == of_bundle["container"]["rootfs"] == str(root)
+    for key in ("request", "driver", "operations", "left_out"):
+        assert of_image[key] == of_bundle[key], key
+    assert ALONE in program("plan", "--image-root", root, "--host-root", host)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--bundle", ".", "--image-root", "."), ("--bundle", ".", "--env", "A=1"), ("--image-root", ".", "--pid", "7")],
+)
+def test_a_plan_is_of_a_bundle_or_of_an_image(program: Program, words: tuple[str, ...]) -> None:
+    assert "--image-root and --env" in program.mistake(2, "plan", *words)
