@@ -40,11 +40,10 @@ _INSTALL = {
     "dnf": command("dnf", "install", "nvidia-driver", "nvidia-driver-cuda"),
     "apt": command("apt", "install", "nvidia-driver", "nvidia-smi"),
 }
-_REINSTALL = {
-    "dnf": command("dnf", "reinstall", "nvidia-*", "libnvidia-*"),
-    # apt-patterns(7): what is installed and has such a name.
-    "apt": command("apt", "install", "--reinstall", "~i~nnvidia", "libcuda1"),
-}
+_REINSTALL = command("dnf", "reinstall", "nvidia-*", "libnvidia-*")
+# Packages of a driver, of whichever variant: libcuda1, libnvidia-tesla-470-cuda1, libnvidia-compute-580.
+_LIBRARIES = "^lib(cuda1|nvidia-(.*-)?(cuda1|ml1|compute-.*))$"
+_FIRMWARE = "^(firmware-nvidia|nvidia-firmware)-"
 _UPGRADE = {
     "dnf": command("dnf", "upgrade", "nvidia-*", "libnvidia-*"),
     "apt": command("apt", "install", "--only-upgrade", "libnvidia-*", "libcuda1"),
@@ -160,9 +159,10 @@ def _parts(found: DriverInventory, tool: str) -> list[Finding]:
             findings.append(failed("libraries", misfit.why, _owners(misfit.why)))
             continue
         if not misfit.found:
-            remedy, seen = _INSTALL[tool], f"of version {kernel} is missing: {misfit.capability} is not served"
+            remedy = _of_version(tool, _LIBRARIES, kernel, _INSTALL["dnf"])
+            seen = f"of version {kernel} is missing: {misfit.capability} is not served"
         elif misfit.found == kernel:
-            remedy = _REINSTALL[tool]
+            remedy = _of_version(tool, _LIBRARIES, kernel, _REINSTALL, "--reinstall")
             seen = f"of version {kernel} is cut off or no library: its installation did not end"
         else:
             # After an upgrade the files are new, and the loaded module is still the old one.
@@ -183,7 +183,15 @@ def _firmware(root: HostRoot, found: DriverInventory, tool: str) -> Finding:
     if all([gpu.get("GPU Firmware", "N/A") == "N/A" for gpu in fields]):
         return passed("firmware", "these GPUs need none")
     seen = f"the GPUs run firmware, and none of version {found.driver_version} is there"
-    return warned("firmware", seen, _INSTALL[tool])
+    return warned("firmware", seen, _of_version(tool, _FIRMWARE, found.driver_version, _INSTALL["dnf"]))
+
+
+def _of_version(tool: str, names: str, version: str, by_dnf: Remedy, *options: str) -> Remedy:
+    """The command that installs the packages of such names that are of the module's version, and of no other driver."""
+    number = version.replace(".", "[.]")
+    # apt-patterns(7).
+    pattern = f'?and(?name("{names}"),?version("^{number}"))'
+    return command("apt", "install", *options, pattern) if tool == "apt" else by_dnf
 
 
 def _loader_cache(root: HostRoot, driver_root: str) -> Finding:
