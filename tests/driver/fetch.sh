@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Puts NVIDIA's and AMD's user space, as Debian packages it, into a folder: FOLDER/535, with some of its 32-bit libraries,
-# FOLDER/tesla-470 and FOLDER/rocm; in FOLDER/programs what uses it.  FOLDER/intel has Intel's, with LLVM and clang.  Nothing
-# is installed.
+# FOLDER/tesla-470 and FOLDER/rocm; in FOLDER/programs what uses it.  FOLDER/intel has Intel's, with LLVM and clang, and
+# FOLDER/fixes what doctor has installed.  Nothing is installed.
 #
 #   tests/driver/fetch.sh FOLDER
 #
@@ -15,7 +15,7 @@ folder=$1
 # What another version of this script has fetched is fetched again.
 version=$(cksum <"$0")
 [ "$(cat "$folder/whole" 2>/dev/null)" != "$version" ] || exit 0
-sets='535 tesla-470 rocm intel programs libc-i386'
+sets='535 tesla-470 rocm intel programs fixes libc-i386'
 for set in $sets; do rm -rf "${folder:?}/$set"; mkdir -p "$folder/$set"; done
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
@@ -65,6 +65,7 @@ done
 (cd "$folder/535" && apt get download $(printf '%s:i386 ' $small))
 # shellcheck disable=SC2086  # words
 (cd "$folder/programs" && apt get download $programs)
+(cd "$folder/fixes" && apt get download python3-pynvml)
 (cd "$folder/libc-i386" && apt get download libc6:i386)
 (cd "$folder/rocm" && apt get download rocminfo libhsa-runtime64-1 libhsakmt1 librocm-smi64-1 libdrm-amdgpu1 libelf1)
 (cd "$folder/intel" && apt get download intel-opencl-icd libigc1 libigdfcl1 libigdgmm12 libopencl-clang14 libllvmspirvlib14 \
