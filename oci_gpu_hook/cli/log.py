@@ -52,13 +52,7 @@ _LONGEST, _LARGEST = 256 << 10, 8 << 20
 @click.option("--failed", is_flag=True, help="Only those of containers that did not start.")
 @output_format
 def log(
-    since: str | None,
-    most: int | None,
-    follow: bool,
-    container: str | None,
-    pod: str | None,
-    failed: bool,
-    form: str,
+    since: str | None, most: int | None, follow: bool, container: str | None, pod: str | None, failed: bool, form: str
 ) -> None:
     """Show the records of starts: what each container asked for and got, and how long it took.
 
@@ -69,10 +63,9 @@ def log(
     """
     wanted = _Wanted(container, pod, failed)
     records, is_whole, cursor = _records(since)
+    most = _FOLLOWED if follow and most is None else len(records) if most is None else most
     found = [record for record in records if wanted.has(record)]
-    if follow or most is not None:
-        shown = _FOLLOWED if most is None else most
-        found = found[max(0, len(found) - shown) :]
+    found = found[max(0, len(found) - most) :]
     if follow:
         for record in itertools.chain(found, _followed(cursor, wanted)):
             click.echo(json.dumps(record)) if form == "json" else show_lines(_lines(record))

@@ -93,7 +93,9 @@ def validate(
 
 
 def _told(item: Finding) -> None:
-    show_lines(doctor.lines([item], _CHECKS_WIDTH), doctor.painted)
+    # A validation goes on without a reader: its record and files are others'.
+    with suppress(OSError):
+        show_lines(doctor.lines([item], _CHECKS_WIDTH), doctor.painted)
 
 
 def of_driver(driver_root: str) -> str:
