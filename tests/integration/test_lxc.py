@@ -80,6 +80,7 @@ ROWS = {
     "none": Row("none", ()),
     "unknown": Row("99", None),
     "requirement": Row("0", None, more="lxc.environment = NVIDIA_REQUIRE_CUDA=cuda>=99\n"),
+    "memory-limit": Row("0", None, more="lxc.environment = NVIDIA_GPU_MEMORY_LIMIT=512\n"),
     "musl": Row("2", (2,), "musl"),
     "distroless": Row("2", (2,), "bare"),
     "read-only": Row("2", (2,), more="lxc.rootfs.options = ro\n"),
@@ -160,7 +161,15 @@ def test_a_root_without_a_shell(seen: dict[str, list[str]]) -> None:
     assert "cuInit 0, 1 devices" in seen["distroless"], seen["distroless"]
 
 
-@pytest.mark.parametrize(("name", "sentence"), [("unknown", "unknown device '99'"), ("requirement", "cuda>=99")])
+REFUSED = [
+    ("unknown", "unknown device '99'"),
+    ("requirement", "cuda>=99"),
+    # Its variable is in the call's environment; the call leaves the cgroup to LXC.
+    ("memory-limit", "the memory of GPU 0 cannot be limited: "),
+]
+
+
+@pytest.mark.parametrize(("name", "sentence"), REFUSED)
 def test_a_refusal_is_said_in_both_logs(seen: dict[str, list[str]], name: str, sentence: str) -> None:
     """LXC shows its user nothing of what a hook says."""
     lines = seen[name]
