@@ -86,13 +86,13 @@ test-driver: ## NVIDIA's real user space, two drivers as Debian packages them (a
 	tests/driver/fetch.sh .build/driver
 	.venv/bin/python -m pytest -q tests/driver
 
-test-docker-next: ## Docker as Debian's next release has it, with its containerd, BuildKit and CDI; runc and crun as unstable has them (as root, on Debian)
-	tests/docker/next.sh .build/docker-next
-	$(MAKE) --no-print-directory test-docker DOCKER_FROM=$(CURDIR)/.build/docker-next \
-		DOCKER_TESTS="$(foreach name,accept build cdi compose options,tests/docker/test_$(name).py)"
-	tests/newest.sh .build/newest
-	NEWEST=1 .venv/bin/python -m pytest -q \
-		$(foreach name,cdi cgroup_location leases main_job restart twice,tests/integration/test_$(name).py)
+test-docker-next: ## The newest podman, Docker, LXC, runc and crun, in a root of Debian's unstable release (as root, on Debian); installs what it needs
+	packaging/requirements.sh test
+	$(MAKE) --no-print-directory .venv/up-to-date
+	tests/newest.sh .build/newest python3 -m pytest -q -p no:cacheprovider \
+		$(foreach name,cdi cdi_vendors cgroup_location leases lxc main_job podman restart restore twice,tests/integration/test_$(name).py)
+	tests/newest.sh .build/newest python3 -m pytest -q -p no:cacheprovider -n 2 --dist loadfile \
+		$(foreach name,accept build cdi compose options,tests/docker/test_$(name).py)
 
 test-hostile: ## Attack the hook, and a naive one, in real containers (as root); [HOSTILE_LOAD=1000] [HOSTILE_MATRIX=all]; installs what it needs
 	packaging/requirements.sh test

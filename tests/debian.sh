@@ -11,6 +11,12 @@ if ! command -v apt-get >/dev/null; then
     exit 1
 fi
 
+mirror() { # prints the address of Debian's that this machine has its packages from
+    # shellcheck disable=SC2016  # apt's own words
+    apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Component: main' | grep -v security | head -n 1 |
+        grep . || { say "apt has no mirror of Debian's here"; return 1; }
+}
+
 needed=''
 need() { # PROGRAM-or-FILE PACKAGE
     case $1 in

@@ -15,9 +15,11 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from tests.integration.engines import Installed, in_turn
+from tests.integration.engines import Installed, in_turn, version
 from tests.integration.inside import ALLOWED, COMPUTE, DENIED, gpus, node
 
+# Newer systemds boot no cgroup v1.
+BOOTS_V1 = version("systemctl") < (258,)
 FOLDER = os.environ.get("DOCKER_FROM", "/usr/bin")
 SIMULATED = Path(__file__).with_name("simulated_runtime.py")
 LINK = "ln -s ../libexec/oci/hooks.d/oci-gpu-hook /usr/bin/nvidia-container-runtime-hook\n"
@@ -88,6 +90,8 @@ def docker(
     lines = _BEFORE.format(folder=FOLDER, simulated=SIMULATED, configuration=shlex.quote(json.dumps(document)))
     lines += before + (_START.format(image=image) if start else "")
     how = {"booted": True, "own_network": True, "settings": settings, **how}
+    if not BOOTS_V1:
+        how["cgroup"] = "v2"
     return in_turn(installed, scripts, lines, **how)
 
 

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The manual's files for Compose, run as they are by docker-compose 1.29, and by podman-compose.
 
-Compose 2 reads the same files, and has CDI with Docker 26: the lane with what Debian's next release has runs both.
+Compose 2 reads the same files, and has CDI with Docker 26: the lane of the newest engines has both.
 """
 
 from __future__ import annotations
 
-import os
 import shlex
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,11 @@ import pytest
 
 from tests import manual
 from tests.docker.dockerd import LOOK, docker, nodes, opened, tried
-from tests.integration.engines import Installed, in_turn, podman
+from tests.integration.engines import Installed, in_turn, podman, version
 from tests.integration.inside import node
 
-OPTIONS = "--network=none --pids-limit=-1 --ulimit nofile=1024:1024 --ulimit nproc=1024:1024"
-IS_NEXT = "DOCKER_FROM" in os.environ
+OPTIONS = "--network=none --pids-limit=0 --ulimit nofile=1024:1024 --ulimit nproc=1024:1024"
+HAS_CDI = version("docker-compose") >= (2,)
 RESERVATIONS, RUNTIME, CDI = manual.blocks("Compose")
 ENVIRONMENT = RUNTIME.replace("    runtime: oci-gpu-runtime\n", "")
 
@@ -53,14 +52,14 @@ def seen(installed: Installed, patterns: dict[str, Path]) -> dict[str, list[str]
         "environment": BY_DEFAULT + up(ENVIRONMENT),
     }
     configuration: dict[str, Any] = {"default-runtime": "simulated-runc"}
-    if IS_NEXT:
+    if HAS_CDI:
         spec = "mkdir -p /etc/cdi\noci-gpu-hook cdi generate --output /etc/cdi/nvidia.yaml\n"
         scripts = {"cdi": spec + up(CDI), **scripts}
         configuration["features"] = {"cdi": True}
     return docker(installed, patterns["debian"], scripts, configuration, cgroup="v1")
 
 
-@pytest.mark.skipif(not IS_NEXT, reason="Compose 1 and Docker 20.10 know no CDI")
+@pytest.mark.skipif(not HAS_CDI, reason="Compose 1 and Docker 20.10 know no CDI")
 def test_compose_2_has_what_cdi_gives(seen: dict[str, list[str]]) -> None:
     # The spec is for all capabilities.
     assert opened(seen["cdi"]) - {"/dev/nvidia-modeset"} == nodes([2, 6]) | tried([2, 6]), seen["cdi"]

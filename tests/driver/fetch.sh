@@ -10,6 +10,8 @@
 # the largest files: the ray tracer's, and compilers.
 set -eu
 
+# shellcheck source=tests/debian.sh
+. "$(dirname "$0")/../debian.sh"
 release=bookworm
 folder=$1
 # What another version of this script has fetched is fetched again.
@@ -19,9 +21,7 @@ sets='535 tesla-470 rocm intel programs fixes libc-i386'
 for set in $sets; do rm -rf "${folder:?}/$set"; mkdir -p "$folder/$set"; done
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-# shellcheck disable=SC2016  # apt's own words
-mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Component: main' | grep -v security | head -n 1)
-[ -n "$mirror" ] || { echo >&2 "fetch.sh: apt has no mirror of Debian's here"; exit 1; }
+mirror=$(mirror)
 echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror $release main contrib non-free" >"$scratch/sources"
 mkdir -p "$scratch/state/lists/partial" "$scratch/cache/archives/partial"
 apt() {

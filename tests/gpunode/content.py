@@ -19,11 +19,15 @@ if TYPE_CHECKING:
 
 LIBEXEC = "/usr/libexec/gpunode"
 HOOKS_FOLDER = f"{LIBEXEC}/hooks.d"
+CDI_FOLDER = f"{LIBEXEC}/cdi"
 PROCDRIVER = f"{LIBEXEC}/procdriver"
 NOMEMLOCK = f"{LIBEXEC}/nomemlock.so"
 
 # prestart: the first stage there is, so it comes before the hook under test whatever its stage.
 HOOK = {"version": "1.0.0", "hook": {"path": PROCDRIVER}, "when": {"always": True}, "stages": ["prestart"]}
+# The same for an engine that starts the hooks of CDI specs before its other ones.
+_EDITS = {"hooks": [{"hookName": "prestart", "path": PROCDRIVER}]}
+SPEC = {"cdiVersion": "0.5.0", "kind": "gpunode.test/driver", "devices": [{"name": "proc", "containerEdits": _EDITS}]}
 
 
 LAYOUTS = ("host", "multiarch", "lib64", "current")
@@ -182,5 +186,6 @@ class Content:
         for path in (PROCDRIVER, NOMEMLOCK):
             self.files[path] = f"{built}/libexec/{os.path.basename(path)}"
         self.texts[f"{HOOKS_FOLDER}/00-gpunode-procdriver.json"] = json.dumps(HOOK)
+        self.texts[f"{CDI_FOLDER}/gpunode.json"] = json.dumps(SPEC)
         for name in ("proc", "sys"):
             self.texts[f"{LIBEXEC}/{name}/.keep"] = ""

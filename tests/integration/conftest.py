@@ -13,7 +13,7 @@ from typing import Callable
 import pytest
 
 from tests.integration import roots
-from tests.integration.engines import NODE, REPOSITORY, RUNTIMES_FROM, Bundle, Installed
+from tests.integration.engines import NODE, REPOSITORY, Bundle, Installed
 
 Maker = Callable[[str], Bundle]
 
@@ -36,26 +36,20 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     return Installed(tree)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _newest_runtimes(request: pytest.FixtureRequest) -> None:
-    """With NEWEST in the environment: all tests with the newest runtimes in the place of this machine's."""
-    if os.environ.get("NEWEST"):
-        os.environ[RUNTIMES_FROM] = str(request.getfixturevalue("newest"))
-
-
 @pytest.fixture(scope="session")
 def newest(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of the newest runtimes that Debian has, which run with libraries of their own."""
+    """A folder of the newest runtimes that Debian has, and CRIU, which run with libraries of their own."""
     if not shutil.which("apt-get"):
         pytest.skip("the newest engines are Debian's packages")
-    made, folder = REPOSITORY / ".build/newest", tmp_path_factory.mktemp("newest")
+    folder = tmp_path_factory.mktemp("newest")
+    made = REPOSITORY / ".build/newest"
     subprocess.run([REPOSITORY / "tests/newest.sh", made], check=True)
-    shutil.copytree(made / "lib", folder / "lib")
-    for program in (made / "bin").iterdir():
-        shutil.copy(program, folder)
-        loader = next((folder / "lib").glob("ld-linux-*"))
-        own: list[str | Path] = ["--set-interpreter", loader, "--force-rpath", "--set-rpath", folder / "lib"]
-        subprocess.run(["patchelf", *own, folder / program.name], check=True)
+    libraries = made / f"root/usr/lib/{roots.MULTIARCH}"
+    loader = next(libraries.glob("ld-linux-*"))
+    for name in ("sbin/runc", "bin/crun", "sbin/criu"):
+        program = shutil.copy(made / "root/usr" / name, folder)
+        own: list[str | Path] = ["--set-interpreter", loader, "--force-rpath", "--set-rpath", libraries]
+        subprocess.run(["patchelf", *own, program], check=True)
     return folder
 
 

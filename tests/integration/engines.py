@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -26,8 +28,6 @@ PROCDRIVER = {
 }
 # In seconds: far above what anything takes on a machine that is busy with other things.
 HANGS = 1800
-# Names a folder whose runc and crun come before this machine's, see `newest` in conftest.py.
-RUNTIMES_FROM = "OCI_GPU_HOOK_RUNTIMES"
 RUNTIMES = [("runc", "v1"), ("runc", "v2"), ("crun", "v1"), ("crun", "v2")]
 
 
@@ -187,8 +187,7 @@ def on_node(
         install = f"cp -a {tree}/usr/. /usr/ && mkdir -p /run/oci-gpu-hook\n"
     if settings:
         install += f"printf %s {shlex.quote(settings)} >/etc/oci-gpu-hook.conf\n"
-    path = ":".join([*[os.environ[it] for it in (RUNTIMES_FROM,) if it in os.environ], "/usr/sbin:/usr/bin:/sbin:/bin"])
-    environment = {"PATH": path, "HOME": "/root", "LANG": "C.UTF-8"}
+    environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}
     done = subprocess.run(
         [*line, "--", "/bin/sh", "-eu", "-c", install + script],
         check=False,
@@ -253,18 +252,38 @@ def run(installed: Installed, runtime: str, cgroup: str, bundle: Bundle, **node:
     return on_node(installed, start(runtime, bundle), cgroup=cgroup, **node)
 
 
+def version(program: str) -> tuple[int, ...]:
+    """That of an engine of this machine, for what differs between two of them; () if it is not there."""
+    if not shutil.which(program):
+        return ()
+    said = subprocess.run([program, "--version"], check=True, capture_output=True, text=True).stdout
+    return tuple(int(part) for part in re.findall("[0-9]+", said)[:3])
+
+
+# podman from 5.4 on starts the hooks of CDI specs before those of hooks.d: the simulated driver is a device, too, and
+# the first.
+_CDI_FIRST = version("podman") >= (5, 4)
+_SPECS = "--cdi-spec-dir /etc/cdi --cdi-spec-dir /var/run/cdi --cdi-spec-dir /usr/libexec/gpunode/cdi"
+_FIRST = ["gpunode.test/driver=proc"] if _CDI_FIRST else []
+
+
+def cdi_devices(*devices: str) -> str:
+    """podman's options for these devices of CDI specs."""
+    return " ".join(f"--device {it}" for it in [*_FIRST, *devices])
+
+
 def podman(words: str, *, runtime: str, folder: Path, run: str = "/run/c", cgroups: str = "cgroupfs") -> str:
     """The shell command of podman with storage of its own and the hooks of a host; run: its state."""
     return (
         f"podman --root {folder}/storage --runroot {run} --storage-driver vfs --runtime {runtime} "
-        f"--cgroup-manager={cgroups} --events-backend=none --hooks-dir /usr/libexec/gpunode/hooks.d "
-        f"--hooks-dir /usr/share/containers/oci/hooks.d {words}"
+        f"--cgroup-manager={cgroups} --events-backend=none {_SPECS if _CDI_FIRST else ''} "
+        f"--hooks-dir /usr/libexec/gpunode/hooks.d --hooks-dir /usr/share/containers/oci/hooks.d {words}"
     )
 
 
 # Without CAP_SYS_RESOURCE no limit can be raised; and a network costs time.
 PODMAN_RUN = (
-    "run --pids-limit=-1 --ulimit nofile=1024:1024 --ulimit nproc=1024:1024 --network=none "
+    "run --pids-limit=0 --ulimit nofile=1024:1024 --ulimit nproc=1024:1024 --network=none "
     "--cap-add=mknod --security-opt seccomp=unconfined"
 )
 

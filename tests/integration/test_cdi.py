@@ -14,7 +14,7 @@ import pytest
 
 from tests.gpunode import tegra
 from tests.integration import roots
-from tests.integration.engines import REPOSITORY, Installed, on_node, run_podman
+from tests.integration.engines import REPOSITORY, Installed, cdi_devices, on_node, run_podman
 from tests.integration.inside import DENIED, REFRESH
 
 SPEC = "/etc/cdi/nvidia.yaml"
@@ -58,7 +58,7 @@ def test_a_container_sees_the_same_by_cdi_and_by_the_hook(
     installed: Installed, root: Path, runtime: str, cgroup: str, devices: list[str], gpus: int
 ) -> None:
     how = {"runtime": runtime, "cgroup": cgroup}
-    options = " ".join(f"--device nvidia.com/gpu={device}" for device in devices)
+    options = cdi_devices(*[f"nvidia.com/gpu={device}" for device in devices])
     # Engines read a spec in either form; and its hook checks what the image requires.
     generate = GENERATE.replace(".yaml", ".json") if runtime == "crun" else GENERATE
     by_cdi = seen(root, installed, f"{options} --env 'NVIDIA_REQUIRE_CUDA=cuda>=13'", generate, **how)
@@ -98,7 +98,7 @@ def test_what_is_beside_gpus_has_specs_of_its_own(installed: Installed, root: Pa
     device, paths = BESIDE[kind]
     generate = f"oci-gpu-hook cdi generate --kind {kind} --output /etc/cdi/{kind}.yaml\n" * 2
     command = f"sh -c '{FIND}'"
-    options = f"--device {device}"
+    options = cdi_devices(device)
     done = run_podman(installed, root, command, options=options, before=generate, description=more(tmp_path))
     assert done.code == 0, done.out + done.err
     assert [line for line in done.out.splitlines() if line.startswith("/")] == sorted(paths)
@@ -131,14 +131,14 @@ def test_management_brings_all_and_none_brings_files(installed: Installed, root:
     generate = f"{GENERATE}oci-gpu-hook cdi generate --kind management --output /etc/cdi/management.yaml\n"
     command = "sh -c 'find /dev/nvidia* ! -type d | sort; nvidia-smi -L; ldconfig -p | grep libcuda.so.1'"
     how = {"before": generate, "description": more(tmp_path)}
-    every = run_podman(installed, root, command, options="--device management.nvidia.com/gpu=all", **how)
+    every = run_podman(installed, root, command, options=cdi_devices("management.nvidia.com/gpu=all"), **how)
     assert every.code == 0, every.err
     nodes = [line for line in every.out.splitlines() if line.startswith("/dev/")]
     assert len([path for path in nodes if path[len("/dev/nvidia") :].isdecimal()]) == 8
     assert {"/dev/nvidia-caps/nvidia-cap1", "/dev/nvidia-caps/nvidia-cap2"} <= set(nodes)
     assert "/dev/nvidia-caps-imex-channels/channel1" in nodes
     assert every.out.count("(UUID: GPU-") == 8
-    none = run_podman(installed, root, command, options="--device nvidia.com/gpu=none", **how)
+    none = run_podman(installed, root, command, options=cdi_devices("nvidia.com/gpu=none"), **how)
     assert "libcuda.so.1" in none.out and "(UUID: GPU-" not in none.out
     assert not [line for line in none.out.splitlines() if line[len("/dev/nvidia") :].isdecimal()]
 
@@ -148,7 +148,7 @@ def test_a_jetson_and_wsl_have_specs(installed: Installed, root: Path, platform:
     generate = f"oci-gpu-hook cdi generate --output {SPEC}\n"
     command = "sh -c 'find /dev/nv* /dev/host1x* /dev/v4l2* /dev/dxg ! -type d 2>/dev/null; ldconfig -p; nvidia-smi'"
     for device in ("all", "0"):
-        options = f"--device nvidia.com/gpu={device}"
+        options = cdi_devices(f"nvidia.com/gpu={device}")
         done = run_podman(installed, root, command, options=options, before=generate, platform=platform)
         assert done.code == 0, done.out + done.err
         lines = done.out.splitlines()
@@ -160,7 +160,7 @@ def refused(installed: Installed, root: Path, runtime: str, options: str, before
     """What the hook says of a start that it stops."""
     said = root.parent / "said"
     said.touch()
-    options += f" --device nvidia.com/gpu=0 {CRUN_SAYS.format(said)}"
+    options += f" {cdi_devices('nvidia.com/gpu=0')} {CRUN_SAYS.format(said)}"
     how = {"runtime": runtime, "description": "h100mig"}
     done = run_podman(installed, root, "id", options=options, before=GENERATE + before, **how)
     assert done.code != 0
@@ -211,7 +211,7 @@ def test_what_a_name_no_longer_means_is_refused(installed: Installed, root: Path
     change, name, says = CHANGED[case]
     said = root.parent / "said"
     said.touch()
-    options = f"--device nvidia.com/gpu={name} {CRUN_SAYS.format(said) if runtime == 'crun' else ''}"
+    options = f"{cdi_devices(f'nvidia.com/gpu={name}')} {CRUN_SAYS.format(said) if runtime == 'crun' else ''}"
     done = run_podman(installed, root, "id", options=options, before=GENERATE + change, runtime=runtime)
     assert done.code != 0
     assert says in done.err + said.read_text(), done.err + said.read_text()
@@ -223,14 +223,16 @@ def test_an_imex_channel_with_another_number_is_told_and_not_given_by_management
     """A spec of channels alone starts no hook: there doctor is the only one who can say it."""
     before = f"oci-gpu-hook cdi generate --kind management --output /etc/cdi/m.yaml\n{OLD_CHANNEL}"
     before += "oci-gpu-hook doctor | grep 'fail  nodes' || :\n"
-    options = "--device management.nvidia.com/gpu=all"
+    options = cdi_devices("management.nvidia.com/gpu=all")
     done = run_podman(installed, root, "id", options=options, before=before, runtime="runc", description=more(tmp_path))
     assert "/dev/nvidia-caps-imex-channels/channel1 is device 1:7, the driver's is " in done.out, done.out
     assert done.code != 0 and "channel1 was made as 1:7" in done.err, done.err
 
 
 def test_a_change_of_another_device_stops_nobody(installed: Installed, root: Path) -> None:
-    done = run_podman(installed, root, "sh -c '/app/cuda'", options="--device nvidia.com/gpu=0", before=GENERATE + GONE)
+    done = run_podman(
+        installed, root, "sh -c '/app/cuda'", options=cdi_devices("nvidia.com/gpu=0"), before=GENERATE + GONE
+    )
     assert done.code == 0 and "cuInit 0, 1 devices" in done.out, done.out + done.err
 
 
@@ -268,7 +270,7 @@ ldconfig
 
 def test_a_spec_outlives_an_upgrade(installed: Installed, root: Path) -> None:
     before = f"{GENERATE}{UPGRADE}{REFRESH}oci-gpu-hook doctor | grep /etc/cdi || :\n"
-    options, command = "--device nvidia.com/gpu=0", "sh -c 'ls -l $(ldconfig -p | grep -o /.*libcuda.so.1$)'"
+    options, command = cdi_devices("nvidia.com/gpu=0"), "sh -c 'ls -l $(ldconfig -p | grep -o /.*libcuda.so.1$)'"
     done = run_podman(installed, root, command, options=options, before=before)
     assert done.code == 0, done.out + done.err
     assert f"{SPEC} says what the host has" in done.out

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.integration import roots
-from tests.integration.engines import Installed, run_podman
+from tests.integration.engines import Installed, cdi_devices, run_podman
 from tests.integration.inside import REFRESH, Seen, look_podman
 
 KINDS = {
@@ -47,7 +47,7 @@ def _generate(flags: tuple[str, ...], form: str = "yaml") -> str:
 
 def _devices(asked: dict[str, str]) -> str:
     names = [f"{KINDS[flag]}={name}" for flag, text in asked.items() for name in text.split(",")]
-    return " ".join(f"--device {name}" for name in names)
+    return cdi_devices(*names)
 
 
 def _environment(root: Path) -> dict[str, str]:
@@ -105,7 +105,7 @@ def _refused(installed: Installed, root: Path, device: str, before: str) -> str:
         installed,
         root,
         "id",
-        options=f"--device {device} {CRUN_SAYS.format(said)}",
+        options=f"{cdi_devices(device)} {CRUN_SAYS.format(said)}",
         before=before,
         runtime="crun",
         description="none",
@@ -119,7 +119,7 @@ def test_a_spec_outlives_an_upgrade(installed: Installed, root: Path) -> None:
     """A container has the files that the host has when it starts."""
     folder = f"/usr/lib/{roots.MULTIARCH}"
     before = _generate(("OCI_RDMA",)) + f"cp {folder}/librdmacm.so.1 {folder}/libefa.so.9\n"
-    options, command = "--device openfabrics.org/hca=0", "ls /usr/local/oci-gpu-hook/OCI_RDMA/lib64/libefa.so.9"
+    options, command = cdi_devices("openfabrics.org/hca=0"), "ls /usr/local/oci-gpu-hook/OCI_RDMA/lib64/libefa.so.9"
     node: dict[str, Any] = {"description": "none", "vendors": ("rdma",)}
     done = run_podman(installed, root, command, options=options, before=before, **node)
     assert done.code == 0 and "libefa.so.9" in done.out, done.out + done.err

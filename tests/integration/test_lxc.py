@@ -12,11 +12,12 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.integration.engines import Installed, in_turn
+from tests.integration.engines import Installed, in_turn, version
 from tests.integration.inside import COMPUTE, gpus, node
 
 # The hook's name for its callers; and what makes a container's procfs show the simulated driver.
 BEFORE = """
+echo root:100000:65536 | tee -a /etc/subuid >>/etc/subgid
 ln -s ../libexec/oci/hooks.d/oci-gpu-hook /usr/bin/nvidia-container-cli
 cat >/usr/bin/add-procdriver <<'END'
 #!/bin/sh
@@ -51,10 +52,12 @@ lxc.hook.mount = /usr/share/lxc/hooks/nvidia
 lxc.environment = NVIDIA_VISIBLE_DEVICES={asks}
 lxc.environment = NVIDIA_DRIVER_CAPABILITIES={capabilities}
 """
-PRIVILEGED = """
-lxc.cgroup.devices.deny = a
-lxc.cgroup.devices.allow = c *:* m
-lxc.cgroup.devices.allow = c 1:* rwm
+# Newer ones refuse v1's lines and leave v1's controllers as they are.
+CGROUP, KEY = ("v2", "lxc.cgroup2") if version("lxc-execute") >= (7,) else ("v1", "lxc.cgroup")
+PRIVILEGED = f"""
+{KEY}.devices.deny = a
+{KEY}.devices.allow = c *:* m
+{KEY}.devices.allow = c 1:* rwm
 """
 
 
@@ -137,7 +140,7 @@ oci-gpu-hook doctor --container index || :
 oci-gpu-hook doctor | grep callers
 lxc-stop -P /run/lxc -k -n index
 """
-    return in_turn(installed, {**scripts, "after": AFTER}, BEFORE, description="h100x8", cgroup="v1")
+    return in_turn(installed, {**scripts, "after": AFTER}, BEFORE, description="h100x8", cgroup=CGROUP)
 
 
 def allowed(lines: list[str]) -> set[str]:
@@ -236,7 +239,7 @@ def on_the_host(installed: Installed, patterns: dict[str, Path]) -> dict[str, li
     }
     # The node's own /run is an overlay, on which there can be no other.
     before = f"{BEFORE}\nmkdir /run/lxc && mount -t tmpfs none /run/lxc\n"
-    return in_turn(installed, {**scripts, "after": AFTER}, before, description="h100x8", cgroup="v1", booted=True)
+    return in_turn(installed, {**scripts, "after": AFTER}, before, description="h100x8", cgroup=CGROUP, booted=True)
 
 
 COUNTED = "gpu-holders = 1\n"
@@ -253,7 +256,7 @@ def test_where_holders_are_counted_a_container_of_lxcs_is_refused_or_let_in(
     scripts = {"refused": privileged("refused", root, path), "unprivileged": unprivileged, "let in": let_in}
     scripts["left"] = "ls /run/oci-gpu-hook"
     scripts["after"] = AFTER
-    seen = in_turn(installed, scripts, BEFORE, description="h100x8", cgroup="v1", settings=COUNTED)
+    seen = in_turn(installed, scripts, BEFORE, description="h100x8", cgroup=CGROUP, settings=COUNTED)
     for name in ("refused", "unprivileged"):
         assert "failed" in seen[name], seen[name]
         said = [line for line in seen[name] if "without --pid cannot be counted" in line]
@@ -306,9 +309,10 @@ lxd shutdown --timeout 300
 """
 
 
+@pytest.mark.skipif(not version("lxd"), reason="Debian's newer releases have no LXD")
 def test_lxd(installed: Installed, patterns: dict[str, Path]) -> None:
     """``nvidia.runtime=true`` brings the driver's files by LXC's hook, and a device of LXD's brings the GPU."""
     script = LXD.format(root=patterns["debian"], node=node(3))
-    lines = in_turn(installed, {"lxd": script + AFTER}, BEFORE, description="h100x8", cgroup="v1")["lxd"]
+    lines = in_turn(installed, {"lxd": script + AFTER}, BEFORE, description="h100x8", cgroup=CGROUP)["lxd"]
     assert allowed(lines) == COMPUTE | {node(3)}, lines
     assert any("one of LXC, process" in line for line in lines), lines

@@ -19,6 +19,7 @@ from tests.integration.engines import (
     PODMAN_RUN,
     PROCDRIVER,
     Installed,
+    cdi_devices,
     on_node,
     podman,
     remove_podmans_parents,
@@ -61,7 +62,7 @@ def test_a_read_only_container_works(installed: Installed, tmp_path: Path, drive
 TOLD = r"""
 cat >/run/told <<'END'
 state=$(cat)
-id=$(echo "$state" | sed 's/.*"id": *"\([0-9a-f]*\).*/\1/')
+id=$(echo "$state" | sed -n 's/.*"id": *"\([0-9a-f]*\).*/\1/p')
 own={folder}/storage/vfs-containers/$id/userdata
 echo "$state" | sed -E "s#\"bundle\": *\"(\\\\)?/\"#\"bundle\":\"$own\"#" | {procdriver}
 END
@@ -139,7 +140,7 @@ def test_a_rootless_container_is_refused_a_cdi_device_that_is_another_now(
 ) -> None:
     """The same spec serves root's containers and users'."""
     home = users_home(tmp_path, driver)
-    words = "run --rm --cgroups=disabled --network=none --device nvidia.com/gpu=0 "
+    words = f"run --rm --cgroups=disabled --network=none {cdi_devices('nvidia.com/gpu=0')} "
     words += f"--annotation run.oci.hooks.stderr={home}/said --rootfs {home}/root sh -c '/app/cuda 2>&1'"
     line = podman(words, runtime="crun", folder=home, run="/run/user/64123/c")
     script = ROOTLESS.format(home=home, podman=line)
@@ -245,8 +246,8 @@ def test_a_rootless_build_needs_the_option(installed: Installed, tmp_path: Path,
 # What podman of this machine may do, which lacks CAP_SYS_RESOURCE; and the simulated driver, for builds too, which
 # read no folder but these two.
 AT_HOME = """
-mkdir -p /etc/containers/oci/hooks.d
-cp /usr/libexec/gpunode/hooks.d/* /etc/containers/oci/hooks.d/
+mkdir -p /etc/containers
+cp /usr/libexec/gpunode/hooks.d/* /usr/share/containers/oci/hooks.d/
 printf '%s\\n' '[containers]' 'default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]' 'pids_limit = 0' \\
     >/etc/containers/containers.conf
 """

@@ -17,7 +17,16 @@ import pytest
 from oci_gpu_hook.report.records import MESSAGE_ID
 from tests.integration import roots
 from tests.integration.conftest import Maker
-from tests.integration.engines import PODMAN_RUN, Installed, in_turn, on_node, podman, remove_podmans_parents, start
+from tests.integration.engines import (
+    PODMAN_RUN,
+    Installed,
+    cdi_devices,
+    in_turn,
+    on_node,
+    podman,
+    remove_podmans_parents,
+    start,
+)
 from tests.integration.savedinventory import NO_VENDORS
 
 PRIVATE_RUN = """
@@ -180,7 +189,7 @@ cat /run/log/0 /run/log/1 /run/log/2
 def test_by_cdi_the_record_names_what_was_asked_for(installed: Installed, tmp_path: Path, runtime: str) -> None:
     """podman 4.3 makes the nodes, and tells the hook nothing but them."""
     root = roots.busybox(tmp_path / "root")
-    words = f"{PODMAN_RUN} --rm --device nvidia.com/gpu=1 --device nvidia.com/gpu=5"
+    words = f"{PODMAN_RUN} --rm {cdi_devices('nvidia.com/gpu=1', 'nvidia.com/gpu=5')}"
     script = f"""{JOURNALD}
 mkdir -p /etc/cdi && oci-gpu-hook cdi generate --output /etc/cdi/nvidia.yaml >/dev/null
 {podman(f"{words} --rootfs {root} /bin/sh -c true", runtime=runtime, folder=tmp_path)}

@@ -12,7 +12,16 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import Maker
-from tests.integration.engines import PODMAN_RUN, Bundle, Installed, in_turn, on_node, podman, remove_podmans_parents
+from tests.integration.engines import (
+    PODMAN_RUN,
+    Bundle,
+    Installed,
+    cdi_devices,
+    in_turn,
+    on_node,
+    podman,
+    remove_podmans_parents,
+)
 from tests.integration.inside import ALLOWED, DENIED, node
 from tests.integration.test_leases import ONE, begun
 
@@ -99,12 +108,13 @@ def test_systemd_knows_the_devices_of_a_restored_container(
     assert [line.endswith(ALLOWED[0]) for line in answers] == [True, True]
 
 
-@pytest.mark.parametrize("asked", ["--env NVIDIA_VISIBLE_DEVICES=1", "--device nvidia.com/gpu=1"])
+@pytest.mark.parametrize("asked", ["--env NVIDIA_VISIBLE_DEVICES=1", cdi_devices("nvidia.com/gpu=1")])
 def test_podman_restores_with_runc(
     installed: Installed, patterns: dict[str, Path], newest: Path, tmp_path: Path, asked: str
 ) -> None:
     shutil.copytree(patterns["busybox"], tmp_path / "root", symlinks=True)
     line = podman('"$@"', runtime=f"{newest}/runc", folder=tmp_path)
+    # A long sleep may end with the restore.
     look = f"podman exec again sh -c 'cat {GIVEN} 2>&1; nvidia-smi -L'"
     script = f"""
         export PATH={newest}:$PATH
@@ -112,7 +122,7 @@ def test_podman_restores_with_runc(
         oci-gpu-hook cdi generate --output /var/run/cdi/nvidia.json >&2
         podman() {{ command {line}; }}
         podman {PODMAN_RUN} --detach --name again --log-driver=k8s-file {asked} \
-            --rootfs {tmp_path}/root sleep 1000 </dev/null >/dev/null
+            --rootfs {tmp_path}/root sh -c 'while sleep 0.05; do :; done' </dev/null >/dev/null
         {look}
         podman container checkpoint again >&2
         podman container restore again >&2

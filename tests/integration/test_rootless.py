@@ -95,7 +95,7 @@ def test_a_users_folders_count_in_the_users_own_namespace_alone(installed: Insta
 
 
 # Rootless podman without systemd: crun gets no cgroups, runc has some to itself.
-ENGINES = {"crun": "--cgroups=disabled", "runc": "--pids-limit=-1"}
+ENGINES = {"crun": "--cgroups=disabled", "runc": "--pids-limit=0"}
 
 
 # A job's scratch folder, made by root in a sticky one; the user's own folders.
