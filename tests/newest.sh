@@ -1,8 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Makes a root of Debian's unstable release, with its newest engines and what the tests need, and prints the engines'
-# versions.  With a command, runs it in that root: this folder and /tmp are the machine's own there, and so are /dev and
-# the cgroups.
+# versions.  With a command, runs it in that root, which has this folder, /dev and the cgroups of the machine's.
 #
 #   tests/newest.sh FOLDER [COMMAND...]
 #
@@ -53,7 +52,7 @@ export root
 exec unshare --mount --propagation private sh -euc '
     mount --bind "$root" "$root"
     mkdir -p "$root$PWD"
-    for folder in /tmp "$PWD"; do mount --bind "$folder" "$root$folder"; done
+    mount --bind "$PWD" "$root$PWD"
     for folder in /dev /sys; do mount --rbind "$folder" "$root$folder"; done
     mount -t proc proc "$root/proc"
     mount -t tmpfs -o mode=0755 none "$root/run"
