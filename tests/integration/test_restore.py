@@ -25,7 +25,8 @@ from tests.integration.engines import (
 from tests.integration.inside import ALLOWED, DENIED, node
 from tests.integration.test_leases import ONE, begun
 
-GIVEN, OTHER = node(1), int(node(5)[len("/dev/nvidia") :])
+GIVEN = node(1)
+NUMBER, OTHER = [int(node(index)[len("/dev/nvidia") :]) for index in (1, 5)]
 LOOK = f"for node in {GIVEN} /dev/not-asked-for; do cat $node 2>&1; done; nvidia-smi -L; cat /count"
 COUNT = f"mknod /dev/not-asked-for c 195 {OTHER}; i=0; while :; do i=$((i+1)); echo $i >/count; sleep 0.05; done"
 # What the manual says that CRIU needs.  CRIU and runc are found in PATH.
@@ -106,6 +107,39 @@ def test_systemd_knows_the_devices_of_a_restored_container(
     assert done.code == 0, done.err
     answers = [line for line in done.out.splitlines() if GIVEN in line]
     assert [line.endswith(ALLOWED[0]) for line in answers] == [True, True]
+
+
+# CRIU would restore the machine's other cgroups, too: the node is in none of its own.
+CRUN = """
+crun run --detach --bundle {bundle} {name} </dev/null >/dev/null 2>&1
+for command in checkpoint "restore --detach --bundle {bundle}"; do
+    crun $command --manage-cgroups-mode ignore --image-path {folder}/{name} --work-path {folder}/log {name} \
+        </dev/null >{folder}/said 2>&1 || {{ cat {folder}/said {folder}/log/*.log >&2; exit 1; }}
+done
+crun exec {name} cat {given} 2>&1 || true
+oci-gpu-hook doctor --container {name} | grep "^fail" || true
+crun delete --force {name}
+"""
+
+
+@pytest.mark.parametrize("cgroup", ["v1", "v2"])
+def test_crun_restores_what_config_json_allows_and_doctor_tells_the_rest(
+    installed: Installed, bundle: Maker, newest: Path, tmp_path: Path, cgroup: str
+) -> None:
+    """It starts no hook then.  An engine writes the devices of a CDI spec into config.json."""
+    scripts = {}
+    for name in ("hook", "cdi"):
+        made = bundle("busybox").asks("1", "utility").runs("/bin/sh", "-c", COUNT)
+        if name == "cdi":
+            rule = {"allow": True, "type": "c", "major": 195, "minor": NUMBER, "access": "rw"}
+            made.config["linux"]["resources"]["devices"].append(rule)
+            made.write()
+        scripts[name] = CRUN.format(bundle=made.path, name=f"{made.id}-{name}", folder=tmp_path, given=GIVEN)
+    before = f"export PATH={newest}:$PATH; mkdir /etc/criu; echo 'external mnt[]:ms' >/etc/criu/crun.conf\n"
+    seen = in_turn(installed, scripts, before, cgroup=cgroup)
+    assert seen["cdi"][0].endswith(ALLOWED[0]), seen
+    assert seen["hook"][0].endswith(DENIED), seen
+    assert "as daemon-reload, update and a restore by crun do" in seen["hook"][1], seen
 
 
 @pytest.mark.parametrize("asked", ["--env NVIDIA_VISIBLE_DEVICES=1", cdi_devices("nvidia.com/gpu=1")])

@@ -124,7 +124,7 @@ def _unopened(error: int, paths: list[str], restart: Remedy) -> Finding:
     which = listed(paths)
     if error == codes.EPERM:
         text = f"its device cgroup denies {which}: the rules were written again after its start"
-        return failed("open", f"{text}, as daemon-reload and update do", restart)
+        return failed("open", f"{text}, as daemon-reload, update and a restore by crun do", restart)
     if error == codes.EACCES:
         # Without a plan these are the container's own names.
         are_names = all([is_name(_name(path)) for path in paths])
