@@ -21,6 +21,7 @@ _RUNTIME = "tests/integration/test_runtime.py"
 _PODMAN = "tests/integration/test_podman.py"
 _PLATFORMS = "tests/integration/test_platforms.py"
 
+WORKERS = 2
 # What a row shows, and its tests; the slow ones come first, so that at the end no processor waits for the other.
 ROWS = {
     "runc: two of eight GPUs, by number": (f"{_JOB}::test_a_container_has_exactly_what_it_asked_for[runc-v2]",),
