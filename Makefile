@@ -12,8 +12,8 @@ export PARALLEL = -n auto --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check lint types contracts unit unit-pythons integration test-docker test-docker-next test-driver
-.PHONY: test-hostile test-on-the-machine test-beside-the-machine test-packaging test-selinux test-aarch64 test-gpu
-.PHONY: bench bench-load fuzz rpm deb dist openshift
+.PHONY: test-hostile test-on-the-machine test-beside-the-machine test-packaging test-selinux test-aarch64 test-memory
+.PHONY: test-gpu bench bench-load fuzz rpm deb dist openshift
 .PHONY: install install-docker install-cli uninstall man completions prometheusrule clean
 
 help: ## List what can be made
@@ -23,7 +23,7 @@ demo: ## Show a container getting its GPUs; installs what it needs (as root), le
 	@packaging/requirements.sh demo
 	@PYTHON=$(PYTHON) $(PYTHON) tests/demo/run.py
 
-test: ## Run everything but test-aarch64 and test-gpu; installs what it needs (as root), leaves nothing else
+test: ## Run everything but test-aarch64, test-memory and test-gpu; installs what it needs (as root), leaves nothing else
 	packaging/requirements.sh test
 	$(MAKE) --no-print-directory check
 	tests/selinux/requirements.sh policy
@@ -109,6 +109,9 @@ test-selinux: ## Run containers on an enforcing kernel, in a virtual machine (as
 
 test-aarch64: ## Run the main job on aarch64, in a virtual machine (as root, on Debian); not part of test
 	tests/aarch64/run.sh
+
+test-memory: ## Limit GPU memory on a kernel with dmem, built once, in a virtual machine (as root, on Debian); not part of test
+	tests/memory/run.sh
 
 test-gpu: ## Run the tests that need a real NVIDIA driver and GPU (as root)
 	@ls /proc/driver/nvidia/gpus/*/information >/dev/null 2>&1 || { echo >&2 \

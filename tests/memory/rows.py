@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each row shows, and its tests.
+
+Must not run anything.
+"""
+
+from __future__ import annotations
+
+_GROUND = "tests/memory/test_ground.py"
+_LIMITS = "tests/memory/test_limits.py"
+
+# One after the other: a driver is the whole machine's.
+WORKERS = 0
+
+ROWS = {
+    "regions by NVIDIA's, amdgpu's and xe's names": (f"{_GROUND}::test_regions_have_the_names_that_drivers_give_them",),
+    "one write, one region": (f"{_GROUND}::test_one_write_sets_one_region",),
+    "a driver's end takes limits along": (f"{_GROUND}::test_a_limit_is_gone_with_the_driver",),
+    "a limit by hand, under each runtime": (f"{_GROUND}::test_a_limit_by_hand_holds_inside",),
+    "the kernel refuses at the limit": (f"{_LIMITS}::test_the_kernel_refuses_at_the_limit",),
+    "two on one GPU, each at its own": (f"{_LIMITS}::test_two_on_one_gpu_each_at_its_own",),
+    "each of two GPUs": (f"{_LIMITS}::test_each_of_two_gpus_has_the_limit",),
+    "the whole capacity": (f"{_LIMITS}::test_the_whole_capacity_is_a_limit",),
+    "no word, no limit": (f"{_LIMITS}::test_without_the_word_there_is_no_limit",),
+    "another vendor's device": (f"{_LIMITS}::test_another_vendors_device_has_it_too",),
+    "refused: wrong words": (f"{_LIMITS}::test_a_wrong_word_is_refused",),
+    "refused: a GPU without a region": (f"{_LIMITS}::test_a_gpu_without_a_region_is_refused",),
+    "refused: no driver registers": (f"{_LIMITS}::test_without_a_driver_that_registers_it_is_refused",),
+    "refused: a parent with processes": (f"{_LIMITS}::test_a_parent_with_processes_is_refused",),
+    "systemd and updates leave it": (f"{_LIMITS}::test_the_limit_stays_whatever_systemd_is_told",),
+    "a restart": (f"{_LIMITS}::test_a_restart_has_its_limit_again",),
+    "a user namespace": (f"{_LIMITS}::test_a_user_namespace_has_its_limit",),
+    "root inside cannot raise it": (f"{_LIMITS}::test_root_inside_cannot_raise_it",),
+    "no GPU is opened": (f"{_LIMITS}::test_the_hook_opens_no_gpu",),
+}

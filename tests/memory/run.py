@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Boot a virtual machine whose kernel has the dmem controller, run the rows in it, and say whether all passed.
+
+    python3 -m tests.memory.run [--only WORD] [--console]
+
+`--only` runs the rows whose names contain a word; `--console` shows all that the machine prints.  Exit status 0 only
+if every row passed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import glob
+import os
+import platform
+import shutil
+import sys
+
+from tests import machine
+from tests.guest.tree import REPOSITORY, make_image, renew
+from tests.memory.base import Base, say
+from tests.memory.places import NEWEST
+from tests.memory.rows import ROWS
+from tests.policy.debian import run
+
+PATIENCE = 3600  # seconds for the machine, from power-on to power-off, on a busy host
+MACHINE = ["qemu-system-x86_64", "-M", "q35", "-cpu", "max"]
+KERNEL_LINE = (
+    "console=ttyS0 quiet panic=-1 mitigations=off nokaslr systemd.show_status=0 systemd.log_level=warning tsc=reliable"
+)
+# Whose drivers the rows' nodes have.
+DESCRIPTIONS = ("h100x8",)
+
+
+def _add_newest(root: str) -> None:
+    """The newest runtimes, which tests/newest.sh has fetched, with the libraries that they need."""
+    folder = f"{root}/{NEWEST}"
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(f"{REPOSITORY}/.build/newest", folder, symlinks=True)
+    [loader] = glob.glob(f"{folder}/lib/ld-linux-*")
+    inside = f"/{NEWEST}/lib/{os.path.basename(loader)}"
+    own = ("--set-interpreter", inside, "--force-rpath", "--set-rpath", os.path.dirname(inside))
+    for name in ("crun", "runc"):
+        run("patchelf", *own, f"{folder}/bin/{name}")
+
+
+def main() -> int:
+    """Make or find the base, renew it, boot, judge."""
+    parser = argparse.ArgumentParser(description="Memory limits on a kernel with dmem, in a virtual machine.")
+    parser.add_argument("--only", default="", metavar="WORD")
+    parser.add_argument("--console", action="store_true")
+    options = parser.parse_args()
+    if platform.machine() != "x86_64":
+        raise SystemExit("test-memory: the virtual machine is x86_64's: run this on such a machine")
+    if not any(options.only in name for name in ROWS):
+        raise SystemExit(f"test-memory: no row's name contains {options.only!r}")
+    if os.geteuid():
+        raise SystemExit("test-memory: needs root, to make the machine's file system with its owners")
+    base = Base()
+
+    def image() -> str:
+        renew(base.root, options.only, None, "x86_64", DESCRIPTIONS)
+        _add_newest(base.root)
+        return make_image(base.root, f"{base.folder}/root.img")
+
+    return machine.test(MACHINE, base, KERNEL_LINE, image, patience=PATIENCE, console=options.console, say=say)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVIDIA_GPU_MEMORY_LIMIT, held by the kernel in real containers, and refused where it cannot be held."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.integration.engines import Installed
+from tests.memory import regions
+from tests.memory.conftest import Maker
+from tests.memory.containers import CGROUPFS, ENGINES, HELD, REFUSED, SYSTEMD, Engine, on_machine, said, takes
+
+
+def shown(region: str, *paths: str) -> str:
+    """The shell command that prints a region's line of files of cgroups."""
+    return "\n".join(f"grep -h '^{region} ' {path}" for path in paths)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_kernel_refuses_at_the_limit(installed: Installed, bundle: Maker, engine: Engine) -> None:
+    """On the container's own cgroup and on no other, for its own GPU and no other."""
+    script = f"""
+{engine.stay(bundle("0", 64), "one")}
+{engine.inside("one", takes(0, 48, 32, 16))}
+{engine.inside("one", takes(0, 65, 64))}
+echo ==
+cat $one/dmem.max
+echo ==
+{shown(regions.name(0), "${one%/*}/dmem.max")}
+{engine.remove("one")}
+"""
+    done = on_machine(installed, script)
+    assert done.code == 0, done.err
+    taken, own, above = done.out.split("==\n")
+    assert said(taken) == [HELD, REFUSED, HELD, REFUSED, HELD]
+    limits = dict(line.rsplit(" ", 1) for line in own.splitlines())
+    assert limits == {**dict.fromkeys(regions.all_of_them(), "max"), regions.name(0): str(64 * regions.MIB)}
+    # crun's process is in a cgroup below its scope, and both are the container's.
+    crun = "crun" in engine.program and engine.systemd
+    assert above == f"{regions.name(0)} {64 * regions.MIB if crun else 'max'}\n"
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_two_on_one_gpu_each_at_its_own(installed: Installed, bundle: Maker, engine: Engine) -> None:
+    script = f"""
+{engine.stay(bundle("0", 64), "one")}
+{engine.stay(bundle("0", 128), "two")}
+{engine.inside("one", takes(0, 64) + "sleep 10000")} >/run/taken &
+until grep -q . /run/taken; do sleep 0.1; done
+{engine.inside("two", takes(0, 64, 64, 1))}
+{engine.inside("one", takes(0, 1))}
+{shown(regions.name(0), "$one/dmem.current", "$two/dmem.current")}
+{engine.remove("one", "two")}
+"""
+    done = on_machine(installed, script)
+    assert done.code == 0, done.err
+    lines = done.out.splitlines()
+    assert said("\n".join(lines[:4])) == [HELD, HELD, REFUSED, REFUSED]
+    assert lines[4:] == [f"{regions.name(0)} {size}" for size in (64 * regions.MIB, 0)]
+
+
+@pytest.mark.parametrize("engine", CGROUPFS)
+def test_each_of_two_gpus_has_the_limit(installed: Installed, bundle: Maker, engine: Engine) -> None:
+    script = takes(1, 64, 1) + takes(2, 64, 1)
+    done = on_machine(installed, engine.run(bundle("1,2", 64), "two", script))
+    assert done.code == 0, done.err
+    assert said(done.out) == [HELD, REFUSED] * 2
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_without_the_word_there_is_no_limit(installed: Installed, bundle: Maker, engine: Engine) -> None:
+    """REQUEST alone binds nothing."""
+    script = takes(0, regions.capacity(0) >> 21, 1)
+    lines = [engine.run(made, "free", script) for made in (bundle("0"), bundle("0", NVIDIA_GPU_MEMORY_REQUEST=64))]
+    done = on_machine(installed, "\n".join(lines))
+    assert done.code == 0, done.err
+    assert said(done.out) == [HELD] * 4
+
+
+def test_another_vendors_device_has_it_too(installed: Installed, bundle: Maker) -> None:
+    """The words are NVIDIA's, the mechanism is not."""
+    made = bundle(None, 64, AMD_VISIBLE_DEVICES="0")
+    engine = Engine("runc", systemd=False)
+    script = f"""
+{engine.stay(made, "one")}
+{shown(regions.AMDGPU, "$one/dmem.max")}
+{engine.remove("one")}
+"""
+    done = on_machine(installed, script, vendors=("amd",), settings="accept-envvar-unprivileged = true\n")
+    assert done.code == 0, done.err
+    assert done.out == f"{regions.AMDGPU} {64 * regions.MIB}\n"
+
+
+WRONG = {
+    "empty": {"NVIDIA_GPU_MEMORY_LIMIT": ""},
+    "zero": {"NVIDIA_GPU_MEMORY_LIMIT": "0"},
+    "negative": {"NVIDIA_GPU_MEMORY_LIMIT": "-1"},
+    "with a unit": {"NVIDIA_GPU_MEMORY_LIMIT": "4GB"},
+    "2^64": {"NVIDIA_GPU_MEMORY_LIMIT": str(1 << 64)},
+    "more than 2^64 bytes": {"NVIDIA_GPU_MEMORY_LIMIT": str((1 << 44) + 1)},
+    "above the capacity": {"NVIDIA_GPU_MEMORY_LIMIT": str((regions.capacity(0) >> 20) + 1)},
+    "request above limit": {"NVIDIA_GPU_MEMORY_LIMIT": "64", "NVIDIA_GPU_MEMORY_REQUEST": "65"},
+}
+
+
+@pytest.mark.parametrize("words", WRONG.values(), ids=WRONG)
+def test_a_wrong_word_is_refused(installed: Installed, bundle: Maker, words: dict[str, str]) -> None:
+    engine = Engine("runc", systemd=False)
+    _is_refused(installed, engine.run(bundle("0", **words), "wrong", "echo started"), "NVIDIA_GPU_MEMORY_LIMIT")
+
+
+@pytest.mark.parametrize("engine", CGROUPFS)
+def test_a_gpu_without_a_region_is_refused(installed: Installed, bundle: Maker, engine: Engine) -> None:
+    asked = f"0,{regions.WITHOUT_REGION}"
+    _is_refused(installed, engine.run(bundle(asked, 64), "no-region", "echo started"), "region")
+
+
+def test_the_whole_capacity_is_a_limit(installed: Installed, bundle: Maker) -> None:
+    size = regions.capacity(0) >> 20
+    engine = Engine("runc", systemd=False)
+    done = on_machine(installed, engine.run(bundle("0", size), "whole", takes(0, size, 1)))
+    assert said(done.out) == [HELD, REFUSED], done.err
+
+
+def test_without_a_driver_that_registers_it_is_refused(installed: Installed, bundle: Maker) -> None:
+    engine = Engine("runc", systemd=False)
+    before = "rmmod regions; trap 'insmod /srv/regions.ko' EXIT\n"
+    _is_refused(installed, before + engine.run(bundle("0", 64), "none", "echo started"), "region")
+
+
+@pytest.mark.parametrize("engine", CGROUPFS)
+def test_a_parent_with_processes_is_refused(installed: Installed, bundle: Maker, engine: Engine) -> None:
+    """The kernel gives the controller to no child of one: with a word it is refused, without it is not."""
+    script = """
+echo -dmem >/sys/fs/cgroup/cgroup.subtree_control || :
+mkdir -p /sys/fs/cgroup/busy/a
+sleep 10000 & busy=$!
+echo $busy >/sys/fs/cgroup/busy/a/cgroup.procs
+trap 'kill $busy; wait $busy; rmdir /sys/fs/cgroup/busy/a /sys/fs/cgroup/busy' EXIT
+"""
+    free = engine.run(bundle("0"), "free", "echo started", parent="busy")
+    done = on_machine(installed, script + free)
+    assert (done.code, done.out) == (0, "started\n"), done.err
+    _is_refused(installed, script + engine.run(bundle("0", 64), "busy", "echo started", parent="busy"), "dmem")
+
+
+def _is_refused(installed: Installed, script: str, word: str) -> None:
+    """One sentence of ours with a word in it, and the container's process has not run."""
+    done = on_machine(installed, script)
+    assert done.code != 0
+    assert "started" not in done.out
+    [sentence] = [line for line in done.err.splitlines() if "oci-gpu-hook" in line and "error" not in line.split()[:1]]
+    assert word in sentence, done.err
+
+
+@pytest.mark.parametrize("engine", SYSTEMD)
+def test_the_limit_stays_whatever_systemd_is_told(installed: Installed, bundle: Maker, engine: Engine) -> None:
+    """Runtimes' updates too."""
+    steps = {
+        "update": f"{engine.words} update --cpu-share 300 one",
+        "set-property": "systemctl set-property --runtime $scope CPUWeight=77",
+        "slice": "systemctl set-property --runtime lane-a.slice CPUWeight=77",
+        "daemon-reload": "systemctl daemon-reload",
+        "daemon-reexec": "systemctl daemon-reexec",
+        "update again": f"{engine.words} update --cpu-share 400 one",
+    }
+    look = shown(regions.name(0), "$one/dmem.max") + "\n" + engine.inside("one", takes(0, 65, 64)) + "\n"
+    script = engine.stay(bundle("0", 64), "one") + look
+    script += "scope=${one##*/}; case $scope in *.scope) ;; *) scope=${one%/*}; scope=${scope##*/} ;; esac\n"
+    script += "".join(f"{step}\n{look}" for step in steps.values())
+    done = on_machine(installed, script + engine.remove("one"))
+    assert done.code == 0, done.err
+    lines = done.out.splitlines()
+    assert lines[0::3] == [f"{regions.name(0)} {64 * regions.MIB}"] * (len(steps) + 1)
+    assert said("\n".join(line for number, line in enumerate(lines) if number % 3)) == [REFUSED, HELD] * (
+        len(steps) + 1
+    )
+
+
+@pytest.mark.parametrize("engine", CGROUPFS)
+def test_a_restart_has_its_limit_again(installed: Installed, bundle: Maker, engine: Engine) -> None:
+    """A runtime's state and cgroup are new each time."""
+    made = bundle("0", 64)
+    lines = [engine.run(made, "again", takes(0, 64, 1))] * 2
+    done = on_machine(installed, "\n".join(lines))
+    assert done.code == 0, done.err
+    assert said(done.out) == [HELD, REFUSED] * 2
+
+
+@pytest.mark.parametrize("engine", CGROUPFS)
+def test_a_user_namespace_has_its_limit(installed: Installed, bundle: Maker, engine: Engine) -> None:
+    made = bundle("0", 64)
+    engine.place(made, "mapped", "lane")
+    made.in_user_namespace(100_000)
+    done = on_machine(installed, engine.run(made, "mapped", takes(0, 64, 1)))
+    assert done.code == 0, done.err
+    assert said(done.out) == [HELD, REFUSED]
+
+
+@pytest.mark.parametrize("engine", CGROUPFS)
+def test_root_inside_cannot_raise_it(installed: Installed, bundle: Maker, engine: Engine) -> None:
+    """Nor with its cgroups writable: the hierarchy delegates namespaces; and what is below is bounded."""
+    made = bundle("0", 64)
+    [mount] = [it for it in made.config["mounts"] if it["destination"] == "/sys/fs/cgroup"]
+    mount["options"].remove("ro")
+    namespaces = made.config["linux"]["namespaces"]
+    if {"type": "cgroup"} not in namespaces:
+        namespaces.append({"type": "cgroup"})
+    inside = f"""
+cd /sys/fs/cgroup
+{{ echo '{regions.name(0)} max' >dmem.max; }} 2>&1
+busybox mkdir below && busybox mkdir own && echo 0 >own/cgroup.procs && echo +dmem >cgroup.subtree_control
+cat below/dmem.max | grep '^{regions.name(0)} '
+echo 0 >below/cgroup.procs
+{takes(0, 64, 1)}
+"""
+    done = on_machine(installed, engine.run(made, "root", inside))
+    assert done.code == 0, done.err
+    first, below, *rest = done.out.splitlines()
+    assert first.endswith("Operation not permitted")
+    assert below == f"{regions.name(0)} max"
+    assert said("\n".join(rest)) == [HELD, REFUSED]
+
+
+def test_the_hook_opens_no_gpu(installed: Installed, bundle: Maker) -> None:
+    """The module can be unloaded while a container with a limit is there that holds nothing."""
+    engine = Engine("runc", systemd=False)
+    script = f"{engine.stay(bundle('0', 64), 'one')}\nrmmod regions\ninsmod /srv/regions.ko\n{engine.remove('one')}"
+    done = on_machine(installed, script)
+    assert done.code == 0, done.err
