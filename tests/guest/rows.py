@@ -56,7 +56,7 @@ def main(lane: str) -> int:
     print(f"E2E {os.uname().machine}, Linux {os.uname().release}: {len(chosen)} rows", flush=True)
     table = Table(chosen)
     os.environ["OCI_GPU_HOOK_INSTALLED"] = f"/{INSTALLED}"
-    options = ["-q", "--color=no", "-n", str(module.WORKERS), "--dist", "worksteal", "-p", "no:cacheprovider"]
+    options = ["-v", "--color=no", "-n", str(module.WORKERS), "--dist", "worksteal", "-p", "no:cacheprovider"]
     # Short, as users of user namespaces must get through all of it.
     options.append("--basetemp=/tmp/tests")
     code = pytest.main([*options, *chain.from_iterable(chosen.values())], plugins=[table])

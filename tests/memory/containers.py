@@ -19,7 +19,7 @@ from tests.memory.places import NEWEST
 
 HELD, REFUSED = "held", "Cannot allocate memory"
 # In seconds, of a machine that is emulated.
-PATIENCE = 600
+PATIENCE = 100
 
 
 class Engine(NamedTuple):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Boot a virtual machine whose kernel has the dmem controller, run the rows in it, and say whether all passed.
 
-    python3 -m tests.memory.run [--only WORD] [--console]
+    python3 -m tests.memory.run [--only WORD] [--break FAULT] [--console]
 
-`--only` runs the rows whose names contain a word; `--console` shows all that the machine prints.  Exit status 0 only
-if every row passed.
+`--only` runs the rows whose names contain a word; `--break` plants a fault in the hook, which must make it fail;
+`--console` shows all that the machine prints.  Exit status 0 only if every row passed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import shutil
 import sys
 
 from tests import machine
-from tests.guest.tree import REPOSITORY, make_image, renew
+from tests.guest.tree import REPOSITORY, Fault, make_image, renew
 from tests.memory.base import Base, say
 from tests.memory.places import NEWEST
 from tests.memory.rows import ROWS
@@ -30,6 +30,15 @@ KERNEL_LINE = (
 )
 # Whose drivers the rows' nodes have.
 DESCRIPTIONS = ("h100x8",)
+
+# What `--break` replaces in a module of the hook.  Only crun meets the controller, and has a process below its scope.
+FAULTS = {
+    "controller": Fault("changes/dmem.py", '_write(folder, _CONTROLLERS, "+dmem")', "pass"),
+    "inner": Fault("changes/dmem.py", "for folder in own:", "for folder in own[:1]:"),
+    "region": Fault(
+        "planning/memoryshare.py", "memory.regions or () if it.address == places[key]", "memory.regions[:1]"
+    ),
+}
 
 
 def _add_newest(root: str) -> None:
@@ -48,6 +57,7 @@ def main() -> int:
     """Make or find the base, renew it, boot, judge."""
     parser = argparse.ArgumentParser(description="Memory limits on a kernel with dmem, in a virtual machine.")
     parser.add_argument("--only", default="", metavar="WORD")
+    parser.add_argument("--break", dest="fault", default="", choices=FAULTS)
     parser.add_argument("--console", action="store_true")
     options = parser.parse_args()
     if platform.machine() != "x86_64":
@@ -59,7 +69,7 @@ def main() -> int:
     base = Base()
 
     def image() -> str:
-        renew(base.root, options.only, None, "x86_64", DESCRIPTIONS)
+        renew(base.root, options.only, FAULTS.get(options.fault), "x86_64", DESCRIPTIONS)
         _add_newest(base.root)
         return make_image(base.root, f"{base.folder}/root.img")
 

@@ -112,7 +112,7 @@ def test_a_wrong_word_is_refused(installed: Installed, bundle: Maker, words: dic
 @pytest.mark.parametrize("engine", CGROUPFS)
 def test_a_gpu_without_a_region_is_refused(installed: Installed, bundle: Maker, engine: Engine) -> None:
     asked = f"0,{regions.WITHOUT_REGION}"
-    _is_refused(installed, engine.run(bundle(asked, 64), "no-region", "echo started"), "region")
+    _is_refused(installed, engine.run(bundle(asked, 64), "no-region", "echo started"), "has not told the kernel")
 
 
 def test_the_whole_capacity_is_a_limit(installed: Installed, bundle: Maker) -> None:
@@ -125,7 +125,7 @@ def test_the_whole_capacity_is_a_limit(installed: Installed, bundle: Maker) -> N
 def test_without_a_driver_that_registers_it_is_refused(installed: Installed, bundle: Maker) -> None:
     engine = Engine("runc", systemd=False)
     before = "rmmod regions; trap 'insmod /srv/regions.ko' EXIT\n"
-    _is_refused(installed, before + engine.run(bundle("0", 64), "none", "echo started"), "region")
+    _is_refused(installed, before + engine.run(bundle("0", 64), "none", "echo started"), "has not told the kernel")
 
 
 @pytest.mark.parametrize("engine", CGROUPFS)
