@@ -32,6 +32,7 @@ def _drivers() -> Iterator[None]:
         pytest.fail("these tests run in the virtual machine of `make test-memory`")
     regions.load()
     yield
+    regions.end_containers()
     regions.unload()
 
 

@@ -82,7 +82,8 @@ ENGINES = CGROUPFS + SYSTEMD
 def takes(index: int, *sizes: int) -> str:
     """A script that takes MiB of a GPU one after another, holds them, and prints a line for each; index: NVML's."""
     writes = [f"{{ echo {size << 20} >&3; }} 2>&1 && echo {HELD}" for size in sizes]
-    return "\n".join([f"exec 3>{node(index)}", *writes]) + "\n"
+    # What is refused is no failure of the script.
+    return "\n".join([f"exec 3>{node(index)}", *writes, "true"]) + "\n"
 
 
 def said(text: str) -> list[str]:

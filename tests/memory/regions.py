@@ -44,6 +44,12 @@ def load() -> None:
     subprocess.run(["insmod", f"/{MODULE}", f"regions={','.join(words)}"], check=True)
 
 
+def end_containers() -> None:
+    """What a test that failed has left would hold a GPU."""
+    for folder in CGROUPS.glob("lane*"):
+        (folder / "cgroup.kill").write_text("1")
+
+
 def unload() -> None:
     """Which the kernel refuses while a GPU is open."""
     subprocess.run(["rmmod", "regions"], check=True)

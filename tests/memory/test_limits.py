@@ -45,7 +45,7 @@ def test_two_on_one_gpu_each_at_its_own(installed: Installed, bundle: Maker, eng
     script = f"""
 {engine.stay(bundle("0", 64), "one")}
 {engine.stay(bundle("0", 128), "two")}
-{engine.inside("one", takes(0, 64) + "sleep 10000")} >/run/taken &
+{engine.inside("one", takes(0, 64) + "sleep 10000")} >/run/taken 2>&1 &
 until grep -q . /run/taken; do sleep 0.1; done
 {engine.inside("two", takes(0, 64, 64, 1))}
 {engine.inside("one", takes(0, 1))}
