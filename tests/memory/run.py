@@ -17,6 +17,8 @@ import shutil
 import sys
 
 from tests import machine
+from tests.gpunode import node
+from tests.guest.places import SOURCES
 from tests.guest.tree import REPOSITORY, Fault, make_image, renew
 from tests.memory.base import Base, say
 from tests.memory.places import NEWEST
@@ -30,6 +32,7 @@ KERNEL_LINE = (
 )
 # Whose drivers the rows' nodes have.
 DESCRIPTIONS = ("h100x8",)
+VENDORS = ("amd",)
 
 # What `--break` replaces in a module of the hook.  Only crun meets the controller, and has a process below its scope.
 FAULTS = {
@@ -70,6 +73,8 @@ def main() -> int:
 
     def image() -> str:
         renew(base.root, options.only, FAULTS.get(options.fault), "x86_64", DESCRIPTIONS)
+        # Compiled here: emulated, this takes minutes.
+        node.prepare(DESCRIPTIONS[0], [], f"{base.root}/{SOURCES}/.build/gpunode", vendors=VENDORS)
         _add_newest(base.root)
         return make_image(base.root, f"{base.folder}/root.img")
 

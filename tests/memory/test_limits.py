@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.integration.engines import Installed
+from tests.integration.inside import sentence
 from tests.memory import regions
 from tests.memory.conftest import Maker
 from tests.memory.containers import CGROUPFS, ENGINES, HELD, REFUSED, SYSTEMD, Engine, on_machine, said, takes
@@ -149,8 +150,7 @@ def _is_refused(installed: Installed, script: str, word: str) -> None:
     done = on_machine(installed, script)
     assert done.code != 0
     assert "started" not in done.out
-    [sentence] = [line for line in done.err.splitlines() if "oci-gpu-hook" in line and "error" not in line.split()[:1]]
-    assert word in sentence, done.err
+    assert word in sentence(done.err)
 
 
 @pytest.mark.parametrize("engine", SYSTEMD)
