@@ -38,9 +38,7 @@ VENDORS = ("amd",)
 FAULTS = {
     "controller": Fault("changes/dmem.py", '_write(folder, _CONTROLLERS, "+dmem")', "pass"),
     "inner": Fault("changes/dmem.py", "for folder in own:", "for folder in own[:1]:"),
-    "region": Fault(
-        "planning/memoryshare.py", "memory.regions or () if it.address == places[key]", "memory.regions[:1]"
-    ),
+    "region": Fault("planning/memoryshare.py", "or () if it.address == places[key]", "or ()"),
 }
 
 
