@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
+from stat import S_ISVTX
+
 from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import nodes, proc, survey
 from oci_gpu_hook.driver.inventory import DriverInventory
@@ -11,7 +14,7 @@ from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.host.saved import FOLDER
-from oci_gpu_hook.kernel.filetypes import is_folder, is_open_to_others
+from oci_gpu_hook.kernel.filetypes import WRITABLE_BY_OTHERS, is_folder, is_open_to_others
 from oci_gpu_hook.node.diagnosis import Finding, counted, failed, listed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import KERNELS_LOG, REBOOT, REFRESH, Remedy, command, roots_alone, then
 from oci_gpu_hook.node.diagnosis.systemcheck import version_numbers
@@ -82,7 +85,7 @@ def driver(
     there = saved_inventory.with_nodes(root, found)
     families = saved_inventory.with_nodes(root, found, ("modeset", "caps", "imex")).devices
     numbered = (*there.devices, *[node for node in families if node.family and node.present])
-    findings = [*_parts(there, tool), _firmware(root, there, tool), _loader_cache(root, driver_root)]
+    findings = [*_parts(root, there, tool), _firmware(root, there, tool), _loader_cache(root, driver_root)]
     return [*findings, *_gpus(root, there), *_nodes(root, numbered)], found
 
 
@@ -150,13 +153,16 @@ def unasked(why: str, tool: str) -> Finding:
     return failed("NVML", why, KERNELS_LOG)
 
 
-def _parts(found: DriverInventory, tool: str) -> list[Finding]:
+def _parts(root: HostRoot, found: DriverInventory, tool: str) -> list[Finding]:
     """The module, and whether the libraries are of its version."""
     kernel = found.driver_version
     findings = [passed("driver", f"the kernel module is of version {kernel}")]
+    # Of a folder that others may write to no file is looked at.
+    left_out = next((sentence for sentence in found.unknown if _LEFT_OUT in sentence), "")
     for misfit in found.misfits:
-        if misfit.why:
-            findings.append(failed("libraries", misfit.why, _owners(misfit.why)))
+        why = misfit.why or ("" if misfit.found else left_out)
+        if why:
+            findings.append(failed("libraries", why, _owners(root, why)))
             continue
         if not misfit.found:
             remedy = _of_version(tool, _LIBRARIES, kernel, _INSTALL["dnf"])
@@ -172,7 +178,8 @@ def _parts(found: DriverInventory, tool: str) -> list[Finding]:
         findings.append(failed("libraries", f"{misfit.name} {seen}", remedy))
     if not found.misfits:
         findings.append(passed("libraries", f"{len(found.libraries)} are of the module's version"))
-    return findings
+    # Several libraries of one folder have one fault.
+    return [*dict.fromkeys(findings)]
 
 
 def _firmware(root: HostRoot, found: DriverInventory, tool: str) -> Finding:
@@ -293,16 +300,24 @@ def inventory(root: HostRoot, saved: DriverInventory | None, tool: str) -> Findi
     if saved.unknown:
         first = saved.unknown[0]
         if _LEFT_OUT in first:
-            return warned("inventory", first, _owners(first))
+            return warned("inventory", first, _owners(root, first))
         # Asked again, NVML says the same until that is changed.
         remedy = then(_PYNVML[tool], REFRESH) if "no pynvml" in first else REFRESH
         return warned("inventory", f"not known: {first}", KERNELS_LOG if "cannot be asked: NVML" in first else remedy)
     return passed("inventory", f"saved, and true for driver {saved.driver_version}")
 
 
-def _owners(left_out: str) -> Remedy:
-    """What shows who may exchange a file of the driver's, and saves what is true then."""
+def _owners(root: HostRoot, left_out: str) -> Remedy:
+    """What takes a file of the driver's, and root's folders above it, from all but root; if another has one, who."""
     path = left_out.partition(_LEFT_OUT)[0]
+    real = root.real(path)
+    found = {place: root.stat(place) for place in (real, *[str(it) for it in PurePosixPath(real).parents])}
+    owned = {place: status for place, status in found.items() if status is not None and status.st_uid in root.roots}
+    # In a sticky folder, such as /tmp, each file is its owner's.
+    wide = {place: status.st_mode for place, status in owned.items() if status.st_mode & WRITABLE_BY_OTHERS}
+    opened = [place for place, mode in wide.items() if not mode & S_ISVTX]
+    if opened and len(owned) == len(found):
+        return then(command("chmod", "go-w", *opened), REFRESH)
     look = command("namei", "--owners", "--modes", path, note="take it from others than root, then again")
     return then(REFRESH, look)
 
