@@ -80,14 +80,14 @@ def test_without_the_word_there_is_no_limit(installed: Installed, bundle: Maker,
 
 def test_another_vendors_device_has_it_too(installed: Installed, bundle: Maker) -> None:
     """The words are NVIDIA's, the mechanism is not."""
-    made = bundle(None, 64, AMD_VISIBLE_DEVICES="0")
+    made = bundle(None, 64, OCI_AMD="0")
     engine = Engine("runc", systemd=False)
     script = f"""
 {engine.stay(made, "one")}
 {shown(regions.AMDGPU, "$one/dmem.max")}
 {engine.remove("one")}
 """
-    done = on_machine(installed, script, vendors=("amd",), settings="accept-envvar-unprivileged = true\n")
+    done = on_machine(installed, script, vendors=("amd",))
     assert done.code == 0, done.err
     assert done.out == f"{regions.AMDGPU} {64 * regions.MIB}\n"
 
