@@ -14,6 +14,7 @@ import glob
 import os
 import platform
 import shutil
+import subprocess
 import sys
 
 from tests import machine
@@ -43,15 +44,22 @@ FAULTS = {
 
 
 def _add_newest(root: str) -> None:
-    """The newest runtimes, which tests/newest.sh has fetched, with the libraries that they need."""
-    folder = f"{root}/{NEWEST}"
+    """The newest runtimes, of the root that tests/newest.sh makes, with the libraries that they need."""
+    folder, made = f"{root}/{NEWEST}", f"{REPOSITORY}/.build/newest"
     shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(f"{REPOSITORY}/.build/newest", folder, symlinks=True)
+    programs = ("/usr/bin/crun", "/usr/sbin/runc")
+    words = [f"{REPOSITORY}/tests/newest.sh", made, "ldd", *programs]
+    said = subprocess.run(words, check=True, capture_output=True, text=True).stdout.split()
+    libraries = {word for word in said if word.startswith("/") and ".so" in word}
+    for path in (*programs, *libraries):
+        place = f"{folder}/{'bin' if path in programs else 'lib'}/{os.path.basename(path)}"
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        shutil.copy(f"{made}/root{path}", place)
     [loader] = glob.glob(f"{folder}/lib/ld-linux-*")
     inside = f"/{NEWEST}/lib/{os.path.basename(loader)}"
     own = ("--set-interpreter", inside, "--force-rpath", "--set-rpath", os.path.dirname(inside))
-    for name in ("crun", "runc"):
-        run("patchelf", *own, f"{folder}/bin/{name}")
+    for path in programs:
+        run("patchelf", *own, f"{folder}/bin/{os.path.basename(path)}")
 
 
 def main() -> int:
