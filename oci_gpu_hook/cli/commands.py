@@ -48,7 +48,7 @@ def program() -> None:
     """Puts NVIDIA GPUs into containers, as an OCI hook.
 
     A container engine starts it as 'oci-gpu-hook createRuntime' (or prestart) with the container's state on stdin.
-    The commands below show people what the hook does; none of them changes a container.
+    The commands below set up a host, and show and check what the hook does; none of them changes a container.
     """
 
 

@@ -25,7 +25,7 @@ HOOKS_FOLDER = f"{_PREFIX}/share/containers/oci/hooks.d"
 RUNTIMES = f'"runtimes": {{"{RUNTIME}": {{"path": "{PROGRAM}"}}}}'
 DRIVER_VOLUME = "driver-volume"
 _BY_RUNTIME = f"by the runtime: daemon.json needs {RUNTIMES}"
-_SPEC = "oci-gpu-hook cdi generate --output /run/cdi/nvidia.yaml"
+_SPEC = "oci-gpu-hook cdi generate --output /run/cdi/oci-gpu-hook.yaml"
 
 # What systemd-nspawn cannot do, if the plan does it.
 _NOT_BY_NSPAWN = {
@@ -60,7 +60,7 @@ DOCKER = {
     ),
     # As nvidia-docker 1, but for its volume driver: dockerd makes an empty volume by its own.
     DRIVER_VOLUME: (
-        f"by the words of nvidia-docker 1: daemon.json needs {RUNTIMES} as a runtime and as its default-runtime",
+        f"by the words of nvidia-docker 1: daemon.json needs {RUNTIMES} and \"default-runtime\": \"{RUNTIME}\"",
         f"--volume=nvidia_driver_$driver:{FOLDER}:ro $node_options",
     ),
 }

@@ -66,7 +66,7 @@ def test_an_unpacked_driver_is_the_nodes(
     scripts = {
         "inventory": "cat /run/inventory",
         "libc": "readlink -f $(ldd /bin/sh | sed -n 's/.*libc.so.6 => \\([^ ]*\\).*/\\1/p')",
-        "doctor": "oci-gpu-hook doctor | grep -e libraries -e firmware -e ld.so.cache",
+        "doctor": "oci-gpu-hook doctor | grep -E '^[a-z]+ +(libraries|firmware|ld.so.cache) '",
         "host": look(
             images.KINDS["rhel" if layout == "lib64" else "debian"], f"{made.rootfs}/app", "$(cat /run/paths)"
         ),

@@ -167,7 +167,7 @@ def test_the_hook_writes_to_cgroups_by_a_boolean_alone(name: str) -> None:
     booleans = ("oci_gpu_hook_limit_memory", "oci_gpu_hook_use_cgroup_v1")
     listed = expected.read(name)
     writing = re.compile(r"allow (oci_gpu_\w+) cgroup_t:file (?:\{.*\bwrite\b.*\}|write);(.*)")
-    assert [match.groups() for match in map(writing.match, listed) if match] == [
+    assert sorted(match.groups() for match in map(writing.match, listed) if match) == [
         ("oci_gpu_hook_t", f" [ {boolean} ]:True") for boolean in booleans
     ]
     assert {f"boolean {boolean} false" for boolean in booleans} <= set(listed)

@@ -137,5 +137,5 @@ def _not_ours(root: HostRoot, found: Docker, has_rivals: bool, tool: str) -> Fin
         if root.link(path) is not None and root.stat(path) is None:
             seen = f"{path} leads nowhere: 'docker run --gpus' starts no container"
             return failed(_CHECK, seen, then(command("rm", path), then_restart))
-    seen = f"there is no {_LINK} in dockerd's PATH: 'docker run --gpus' is not served, and Docker 29 speaks of CDI"
+    seen = f"there is no {_LINK} in dockerd's PATH: 'docker run --gpus' is not served; Docker 29 names AMD's CDI"
     return warned(_CHECK, seen, then_restart)

@@ -34,7 +34,8 @@ def memory(
     unset = command("vi", f"+{line}", file, note="gpu-memory = off")
     refused = "a container with a GPU is refused"
     if not counts:
-        return [failed(_CHECK, f"gpu-memory is share, and gpu-holders is not set: {refused}", unset)]
+        count = command("vi", f"+{line}", file, note="gpu-holders = NUMBER, or gpu-memory = off")
+        return [failed(_CHECK, f"gpu-memory is share, and gpu-holders is not set: {refused}", count)]
     if cgroups != "v2":
         return [failed(_CHECK, f"gpu-memory is set, and this host has cgroup v1: {refused}", unset)]
     if regions is None:
