@@ -84,7 +84,7 @@ cat >/usr/bin/our-podman <<'END'
 #!/bin/bash
 words=()
 while (($#)); do
-    case $1 in --net | --network-alias) shift ;; *) words+=("$1") ;; esac
+    case $1 in --net | --network-alias) shift ;; --network=*:*) ;; *) words+=("$1") ;; esac
     shift
 done
 set -- "${{words[@]}}"
