@@ -168,8 +168,7 @@ def tree(node: Description, mig_minors: str, machine: str) -> dict[str, str]:
     if node.nvswitches:
         files["nvidia-nvswitch/permissions"] = "DeviceFileMode: 438\n"
     if node.imex_channels:
-        # The last of all, behind those of GPUs.
-        minor = 1 + max(read_minors(mig_minors).values())
+        minor = _imex_minor(mig_minors)
         files["nvidia-caps/sys-minors"] = f"fabric-imex-mgmt {minor}\n"
         files["nvidia/capabilities/fabric-imex-mgmt"] = _capability(minor, 0o400)
     minors = read_minors(mig_minors)
@@ -235,6 +234,10 @@ def nodes(node: Description, majors: dict[str, int], mig_minors: str) -> list[De
     ]
     found += [DeviceNode(f"/dev/nvidia{gpu.minor}", MAJOR, gpu.minor) for gpu in node.gpus]
     found += _capability_nodes(node, majors["nvidia-caps"], read_minors(mig_minors))
+    if node.imex_channels:
+        # Which nvidia-imex has made.
+        minor = _imex_minor(mig_minors)
+        found.append(DeviceNode(f"/dev/nvidia-caps/nvidia-cap{minor}", majors["nvidia-caps"], minor, 0o400))
     if node.nvswitches:
         found.append(DeviceNode("/dev/nvidia-nvswitchctl", majors["nvidia-nvswitch"], 255))
     found += _numbered("/dev/nvidia-nvswitch", majors["nvidia-nvswitch"], node.nvswitches)
@@ -250,6 +253,11 @@ def nodes(node: Description, majors: dict[str, int], mig_minors: str) -> list[De
         for name, number in zip(("card", "renderD"), gpu.dri):
             found.append(DeviceNode(f"/dev/dri/{name}{number}", DRM_MAJOR, number, 0o660))
     return found
+
+
+def _imex_minor(mig_minors: str) -> int:
+    """The last of all, behind those of GPUs."""
+    return 1 + max(read_minors(mig_minors).values())
 
 
 def _numbered(prefix: str, major: int, count: int, first: int = 0) -> list[DeviceNode]:

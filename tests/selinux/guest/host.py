@@ -57,11 +57,6 @@ def set_up(mig_minors: str) -> None:
         os.symlink(target, path)
     files = procfs.tree(node, capabilities, os.uname().machine)
     mount("proc-driver", SIMULATED, "tmpfs", 0, f"mode=0555,context={PROC_CONTEXT}")
-    # The node that nvidia-imex has made: the driver lists its capability behind those of GPUs.
-    for minor in files.get("nvidia-caps/sys-minors", "").split()[1::2]:
-        made.append(f"/dev/nvidia-caps/nvidia-cap{minor}")
-        os.mknod(made[-1], stat.S_IFCHR | 0o400, os.makedev(majors["nvidia-caps"], int(minor)))
-        os.chmod(made[-1], 0o400)
     files["gpunode/description"] = render(node)
     taken = set(majors.values())
     free = (major for major in procfs.free_majors(real) if major not in taken)
