@@ -63,19 +63,9 @@ def decide(
     def provide(asked: Request) -> Provision:
         return drivers.provide(host, laid_out, asked, settings, process_label)
 
-    memory = None
-    if request.memory_limit or request.memory_request or settings.gpu_memory != "off":
-        from oci_gpu_hook.planning import memoryshare
-
-        # The cgroup of a call without --pid is its caller's.
-        is_callers = process is not None and process.is_caller
-        own = DeviceCgroup(reason="a call without --pid names no cgroup") if is_callers else device_cgroup
-        memory = memoryshare.memory_of(request, settings, host, own)
+    memory = _memory(request, settings, host, process, device_cgroup)
     request, provision = _given(request, provide, settings, host, container, process, memory, restores=restores)
-    limits: tuple[LimitMemory, ...] = ()
-    if memory is not None:
-        limits = memoryshare.limits(memory, provision, host)
-        provision = provision._replace(notes=(*provision.notes, *memoryshare.notes(memory, provision)))
+    provision, limits = _limited(provision, memory, host)
     if spec is not None:
         from oci_gpu_hook.planning import meanings
 
@@ -92,6 +82,32 @@ def decide(
     made = plan.make(container, laid_out, request, provision, labels, settings.device_cgroup, rules, limits)
     made = made if spec is None else meanings.split(made, spec, [path for path, *_ in bundle.devices()])
     return made.of_restore() if restores else made
+
+
+def _memory(
+    request: Request, settings: Settings, host: HostRoot, process: Process | None, cgroup: DeviceCgroup
+) -> Memory | None:
+    """What the container may take of its devices' memory; None if neither words nor settings say."""
+    if not (request.memory_limit or request.memory_request) and settings.gpu_memory == "off":
+        return None
+    from oci_gpu_hook.planning import memoryshare
+
+    if process is not None and process.is_caller:
+        # The cgroup is the caller's.
+        cgroup = DeviceCgroup(reason="a call without --pid names no cgroup")
+    return memoryshare.memory_of(request, settings, host, cgroup)
+
+
+def _limited(
+    provision: Provision, memory: Memory | None, host: HostRoot
+) -> tuple[Provision, tuple[LimitMemory, ...]]:
+    """The provision with notes on its memory, and what limits that."""
+    if memory is None:
+        return provision, ()
+    from oci_gpu_hook.planning import memoryshare
+
+    limits = memoryshare.limits(memory, provision, host)
+    return provision._replace(notes=(*provision.notes, *memoryshare.notes(memory, provision))), limits
 
 
 def _given(

@@ -248,19 +248,25 @@ def _pick(
     wanted = f"{asked.number} device{'' if is_one else 's'}{kind} {'is' if is_one else 'are'} asked for"
     if len(devices) < asked.number:
         raise RequestError(f"{wanted}, and this host has {len(devices)}", "the container's author must ask for fewer")
-    room, refused = [], []
+    room, refused, unlimited = [], [], 0
     for device in devices:
         holders = _holders(device.key, others, most)
         if why := why_unhealthy(device.key, unhealthy):
             refused.append(f"{title(device.key, device.name)} is not healthy: {why}")
         elif most and not has_room(holders, most):
             refused.append(_full(title(device.key, device.name), holders))
-        elif memory and (why := memory.why_not(device.key, device.address)):
-            refused.append(f"the memory of {title(device.key, device.name)} cannot be limited: {why}")
+        elif memory and (why := memory.refusal(device.key, device.name, device.address)):
+            refused.append(why)
+            unlimited += 1
         elif most and memory and (why := _too_little(memory, title(device.key, device.name), device.address, others)):
             refused.append(why)
         else:
             room.append(device._replace(holders=len(holders)))
+    if devices and unlimited == len(devices):
+        from oci_gpu_hook.planning import memoryshare
+
+        # No holder has to end for that.
+        raise RequestError(refused[0], memoryshare.ELSEWHERE)
     if len(room) < asked.number:
         more = f"; and {len(refused) - _MOST_SHOWN} more" if len(refused) > _MOST_SHOWN else ""
         shown = "; ".join(refused[:_MOST_SHOWN]) + more

@@ -19,7 +19,7 @@ from oci_gpu_hook.request.selectors import bus_id
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.words import ADMINISTRATOR, MEMORY_LIMIT, MEMORY_REQUEST
 
-_ELSEWHERE = f"start it where a limit can be held, or without {MEMORY_LIMIT}; of gpu-memory {ADMINISTRATOR}"
+ELSEWHERE = f"start it where a limit can be held, or without {MEMORY_LIMIT}; of gpu-memory {ADMINISTRATOR}"
 # PCI's class of network adapters: what has no memory for programs.
 _NETWORK = "0x02"
 
@@ -75,6 +75,11 @@ class Memory(NamedTuple):
             return f"{MEMORY_REQUEST} is {self.needed // MIB}, and the container may take {most // MIB} MiB"
         return ""
 
+    def refusal(self, key: str, name: str, address: str) -> str:
+        """The sentence of `why_not`, "" for none."""
+        why = self.why_not(key, address)
+        return why and f"the memory of {title(key, name)} cannot be limited: {why}"
+
 
 def memory_of(request: Request, settings: Settings, host: HostRoot, cgroup: DeviceCgroup) -> Memory | None:
     """None if neither the request nor the settings name a number; ConfigError if these contradict one another."""
@@ -105,8 +110,8 @@ def limits(memory: Memory, provision: Provision, host: HostRoot) -> tuple[LimitM
     for key, name in provision.holds:
         if _is_network(host, key, places[key]):
             continue
-        if why := memory.why_not(key, places[key]):
-            raise RequestError(f"the memory of {title(key, name)} cannot be limited: {why}", _ELSEWHERE)
+        if why := memory.refusal(key, name, places[key]):
+            raise RequestError(why, ELSEWHERE)
         if most := memory.limit_of(places[key]):
             # A device of several regions takes no more than the limit in all of them together.
             regions = [it.name for it in memory.regions or () if it.address == places[key]]
@@ -137,7 +142,7 @@ def _refuse_unnamed(provision: Provision) -> None:
         flag = vendor.inventory.flag
         if vendor.common and not any([key.startswith(f"{flag}=") for key, _ in provision.holds]):
             why = f"the memory that the nodes of {flag} lead to cannot be limited: its file names no single device"
-            raise RequestError(why, _ELSEWHERE)
+            raise RequestError(why, ELSEWHERE)
 
 
 def _is_network(host: HostRoot, key: str, address: str) -> bool:

@@ -161,7 +161,8 @@ def fields(progress: Progress, steps: dict[str, int], exit_code: int, sentence: 
 
 def _given(plan: Plan | None) -> str:
     """The devices in words: what the node chose in the place of ``any``."""
-    words = [*plan.request.asked()] if plan and plan.request else ["nothing"]
+    # By CDI it can have nodes that are of no device.
+    words = [*(plan.request.asked() if plan and plan.request else ())] or ["nothing"]
     if words[0][:1].isdecimal():
         words[0] = f"GPU {words[0]}"
     return ", ".join(["all GPUs" if word == "all" else word for word in words])

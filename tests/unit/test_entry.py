@@ -152,6 +152,12 @@ def test_what_is_asked_of_other_vendors_stands_behind_their_flags() -> None:
     assert dict(records.fields(*made(request=both)))["OCI_GPU_HOOK_REQUEST"] == ("0,GPU-1,OCI_AMD=0,OCI_AMD=1")
 
 
+def test_nodes_of_no_device_are_told_as_nothing() -> None:
+    """As a CDI spec of control nodes brings them."""
+    fields = dict(records.fields(*made(request=REQUEST._replace(devices=()))))
+    assert fields["MESSAGE"].startswith("container 3f2a3f2a3f2a got nothing: 2 device nodes")
+
+
 def test_one_that_starts_without_what_it_asked_for_says_so() -> None:
     told = made(request=None, plan=None, notes=("only privileged containers may ask",))
     fields = dict(records.fields(*told))

@@ -626,6 +626,13 @@ def test_any_passes_by_what_cannot_be_limited() -> None:
     assert [it.name for it in chosen] == ["0"]
 
 
+def test_where_no_device_can_be_limited_nobody_is_told_to_wait() -> None:
+    v1 = made(GIB)._replace(cgroup=DeviceCgroup("v1", "/d", "/d"))
+    with pytest.raises(RequestError, match=r"^the memory of GPU 0 cannot be .*: this host has cgroup v1") as caught:
+        pick(v1, 1)
+    assert "wait" not in caught.value.hint
+
+
 def test_partitions_of_one_gpu_share_its_memory() -> None:
     """amdgpu's have one PCI address."""
     parts = [Candidate(f"OCI_X={number}", str(number), address=ADDRESS) for number in range(2)]
