@@ -14,9 +14,10 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from tests.gpunode import boot
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NODE = REPOSITORY / "tests/gpunode/node.py"
@@ -308,13 +309,12 @@ def run_podman(
 
 
 def remove_podmans_parents() -> None:
-    """The parent of podman's cgroups outlives its containers, and cgroups are the machine's, not the node's."""
-    for parent in Path("/sys/fs/cgroup").glob("**/libpod_parent"):
-        for attempt in range(50):
-            try:
-                for folder in sorted(parent.glob("**/"), reverse=True):
-                    folder.rmdir()
-                break
-            except OSError:
-                # conmon, the container's monitor, may still be on its way out.
-                time.sleep(0.02 * attempt)
+    """The parent of podman's cgroups outlives its containers, and cgroups are the machine's, not the node's.
+
+    A booted node removes its own cgroup, with all in it, and does so while this looks around.
+    """
+    for parent, folders, _ in os.walk("/sys/fs/cgroup"):
+        folders[:] = [folder for folder in folders if not folder.startswith("gpunode-boot-")]
+        if parent.endswith("/libpod_parent"):
+            folders.clear()
+            boot.remove(parent)
