@@ -11,6 +11,8 @@ import posix
 from oci_gpu_hook.changes import detached, loadercache
 from oci_gpu_hook.container.devicecgroup import CGROUP_ROOT, levels
 from oci_gpu_hook.formats.devicerule import DeviceRule
+from oci_gpu_hook.host import source
+from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.kernel.filetypes import is_socket
 from oci_gpu_hook.record import NamedTuple
 
@@ -294,7 +296,8 @@ class OpenCgroup(NamedTuple):
 class LimitMemory(NamedTuple):
     """The memory of devices that a cgroup may take: regions of dmem.capacity by name, each with a number of bytes.
 
-    path, top: see `DeviceCgroup`; between the two crun has processes in the lower one.
+    path, top: see `DeviceCgroup`; between the two crun has processes in the lower one.  gpus: by their PCI addresses,
+    those that NVIDIA's driver holds it to, by libnvidia-ml, which is `library` on the host.
     """
 
     path: str
@@ -302,16 +305,26 @@ class LimitMemory(NamedTuple):
     limits: tuple[tuple[str, int], ...]
     required: bool
     reason: str
+    gpus: tuple[tuple[str, int], ...] = ()
+    library: str = ""
 
     def describe(self) -> str:
-        return "limit the memory of the devices (dmem)"
+        return f"limit the memory of the devices ({'NVML' if self.gpus else 'dmem'})"
 
     def prepare(self, host: HostRoot, undo: Undo) -> Perform:
         from oci_gpu_hook.changes import dmem
 
+        if self.gpus:
+            from oci_gpu_hook.changes import nvmllimit
+
+            # It is done here, in the host's namespaces, and goes with the cgroup.
+            with closing(source.open_source(host.fd, self.library)) as library:
+                nvmllimit.limit(library, self.path, self.gpus)
         own = len(levels(self.path, self.top))
 
         def perform(tree: Tree) -> str:
+            if not self.limits:
+                return ""
             folders = dmem.opened(levels(self.path, CGROUP_ROOT))
             return dmem.limit(folders[:-own], folders[-own:], self.limits, tree.undo)
 

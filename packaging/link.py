@@ -79,6 +79,8 @@ ROOTS = {
     "labels": ("planning.labels", "changes.contextset"),
     # If a limit is asked for, or set.
     "device memory": ("request.memory", "planning.memoryshare", "changes.dmem"),
+    # If the setting gpu-memory-by lets NVIDIA's driver limit it.
+    "NVML": ("changes.nvmllimit",),
     "cgroup v1": ("changes.cgroup_v1",),
     "cgroup v2": ("changes.cgroup_v2",),
     "systemd": ("formats.scopeunit", "changes.scope"),

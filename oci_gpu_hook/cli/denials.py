@@ -106,6 +106,8 @@ def _of_hook(denial: Denial, target: contexts.Context) -> tuple[str, str]:
             return "the hook may not limit device memory", "setsebool -P oci_gpu_hook_limit_memory on"
         remedy = "setsebool -P oci_gpu_hook_use_cgroup_v1 on, if this host has cgroup v1: oci-gpu-hook doctor"
         return "the hook may not open devices in cgroup v1", remedy
+    if (target.type, denial.tclass) == (_NODE_TYPE, "chr_file"):
+        return "the hook may not ask NVML to limit GPU memory", "setsebool -P oci_gpu_hook_use_nvml on"
     is_socket = denial.tclass == "sock_file" and _base(denial.name) == "private"
     is_systemds = target.type in _SYSTEMD
     if not is_socket and not (is_systemds and denial.tclass in _SYSTEMD_CLASSES):

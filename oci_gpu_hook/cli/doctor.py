@@ -102,6 +102,7 @@ def of_host(root: HostRoot, config: str | None) -> list[Finding]:
         of_driver.append(drivercheck.inventory(root, saved, tool))
         # By NVML's names where it was asked, and nothing has made a doubt of its answer since.
         found = saved_inventory.of_this_host(root, saved or found)
+    counts, by_nvml = systemcheck.memory_ways(root, config)
     findings = [
         systemcheck.kernel(kernel, tool),
         *enginecheck.installation(root, entry, hooks, tool),
@@ -119,7 +120,8 @@ def of_host(root: HostRoot, config: str | None) -> list[Finding]:
             kernel.cgroups,
             {gpu.bus_id: f"GPU {gpu.nvml_index}" for gpu in (found.gpus if found else ())},
             allowed=libselinux.boolean(root, memorycheck.BOOLEAN),
-            counts=systemcheck.divides_memory(root, config),
+            counts=counts,
+            by_nvml=libselinux.boolean(root, memorycheck.NVMLS_BOOLEAN) is not False if by_nvml else None,
         ),
     ]
     for engine in known:

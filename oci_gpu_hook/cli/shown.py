@@ -223,7 +223,8 @@ def _written(it: OpenCgroup | TellSystemd) -> list[Row]:
 
 
 def _limits(it: LimitMemory) -> list[Row]:
-    return [(name, f"{most >> 20} MiB") for name, most in it.limits]
+    by_nvml = [(name, f"{most >> 20} MiB", "by NVML") for name, most in it.gpus]
+    return [*[(name, f"{most >> 20} MiB") for name, most in it.limits], *by_nvml]
 
 
 def _relabel(it: Relabel) -> tuple[str, list[Row]]:

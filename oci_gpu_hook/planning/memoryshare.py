@@ -11,6 +11,7 @@ from oci_gpu_hook.container.memoryregion import Region, read_regions
 from oci_gpu_hook.errors import ConfigError, RequestError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.operations import LimitMemory
+from oci_gpu_hook.planning import drivers
 from oci_gpu_hook.planning.plan import Provision, title
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.memory import MIB, SHARE, ceiling
@@ -28,7 +29,8 @@ class Memory(NamedTuple):
     """What a container may take of each device.
 
     limit, needed: by its words, in bytes, 0 if it says none; ceiling, holders: the settings gpu-memory, in bytes or
-    `SHARE`, and gpu-holders; regions: this host's, None if its kernel counts none.
+    `SHARE`, and gpu-holders; regions: this host's, None if its kernel counts none; library: libnvidia-ml, if NVIDIA's
+    driver may hold it to what the kernel cannot, else "".
     """
 
     limit: int
@@ -37,6 +39,7 @@ class Memory(NamedTuple):
     holders: int
     regions: tuple[Region, ...] | None
     cgroup: DeviceCgroup
+    library: str = ""
 
     def capacity(self, address: str) -> int:
         """The memory of the device at a PCI address, in bytes; 0 if the kernel does not count it."""
@@ -45,7 +48,8 @@ class Memory(NamedTuple):
     def limit_of(self, address: str) -> int | None:
         """What it may take there; None for no limit."""
         capacity = self.capacity(address)
-        most = capacity // self.holders // MIB * MIB if self.ceiling == SHARE else min(self.ceiling, capacity)
+        most = capacity // self.holders // MIB * MIB if self.ceiling == SHARE else self.ceiling
+        most = min(most, capacity or most)
         return min([*([self.limit] if self.limit else []), *([most] if self.ceiling else [])], default=None)
 
     def need_of(self, address: str) -> int:
@@ -63,17 +67,24 @@ class Memory(NamedTuple):
             return self.cgroup.reason or "this host has cgroup v1"
         if not f"{self.cgroup.path or CGROUP_ROOT}/".startswith(f"{CGROUP_ROOT}/"):
             return f"its cgroup, {self.cgroup.path}, is not below {CGROUP_ROOT}"
-        if self.regions is None:
+        by_nvml = self.is_by_nvml(key, address)
+        if by_nvml and self.ceiling == SHARE:
+            return "gpu-memory is share, and only the kernel's dmem controller tells its size"
+        if self.regions is None and not by_nvml:
             return "this kernel has no dmem controller (Linux 6.14, CONFIG_CGROUP_DMEM), or no cgroup has it enabled"
-        if not capacity:
+        if not capacity and not by_nvml:
             return "its driver has not told the kernel's dmem controller of it"
-        if self.limit > capacity:
+        if self.limit > capacity and not by_nvml:
             return f"{MEMORY_LIMIT} is {self.limit // MIB}, and it has {capacity // MIB} MiB"
         if not most:
             return f"{self.holders} holders have less than 1 MiB each of its {capacity // MIB}"
         if self.needed > most:
             return f"{MEMORY_REQUEST} is {self.needed // MIB}, and the container may take {most // MIB} MiB"
         return ""
+
+    def is_by_nvml(self, key: str, address: str) -> bool:
+        """Whether NVIDIA's driver holds it to its limit of this device."""
+        return bool(self.library) and "=" not in key and not self.capacity(address)
 
     def refusal(self, key: str, name: str, address: str) -> str:
         """The sentence of `why_not`, "" for none."""
@@ -90,7 +101,8 @@ def memory_of(request: Request, settings: Settings, host: HostRoot, cgroup: Devi
     # What is needed counts only among holders.
     if not (limit or most or (needed and holders)):
         return None
-    return Memory(limit, needed, most, holders, read_regions(host), cgroup)
+    library = _libnvidia_ml(host, settings) if settings.gpu_memory_by == "nvml" else ""
+    return Memory(limit, needed, most, holders, read_regions(host), cgroup, library)
 
 
 def addresses(provision: Provision) -> dict[str, str]:
@@ -106,6 +118,7 @@ def addresses(provision: Provision) -> dict[str, str]:
 def limits(memory: Memory, provision: Provision, host: HostRoot) -> tuple[LimitMemory, ...]:
     """The operation that limits the devices which the container holds; RequestError if one cannot be limited."""
     found: dict[str, int] = {}
+    by_nvml: dict[str, int] = {}
     places = addresses(provision)
     for key, name in provision.holds:
         if _is_network(host, key, places[key]):
@@ -115,15 +128,17 @@ def limits(memory: Memory, provision: Provision, host: HostRoot) -> tuple[LimitM
         if most := memory.limit_of(places[key]):
             # A device of several regions takes no more than the limit in all of them together.
             regions = [it.name for it in memory.regions or () if it.address == places[key]]
-            found.update(dict.fromkeys(regions, most // len(regions)))
+            by_nvml.update({} if regions else {places[key]: most})
+            found.update(dict.fromkeys(regions, most // (len(regions) or 1)))
     if memory.limit or memory.ceiling:
         _refuse_unnamed(provision)
-    if not found:
+    if not (found or by_nvml):
         return ()
     by_word = memory.limit and all([memory.limit_of(places[key]) == memory.limit for key in places])
     reason = f"{MEMORY_LIMIT}={memory.limit // MIB}" if by_word else "the setting gpu-memory"
     cgroup = memory.cgroup
-    return (LimitMemory(cgroup.path, cgroup.top, tuple(found.items()), required=True, reason=reason),)
+    made = LimitMemory(cgroup.path, cgroup.top, tuple(found.items()), required=True, reason=reason)
+    return (made._replace(gpus=tuple(by_nvml.items()), library=memory.library if by_nvml else ""),)
 
 
 def notes(memory: Memory, provision: Provision) -> tuple[str, ...]:
@@ -134,6 +149,12 @@ def notes(memory: Memory, provision: Provision) -> tuple[str, ...]:
     if lowest < memory.limit:
         return (f"{MEMORY_LIMIT} is {memory.limit // MIB}, and gpu-memory allows {lowest // MIB} MiB",)
     return ()
+
+
+def _libnvidia_ml(host: HostRoot, settings: Settings) -> str:
+    known = drivers.known_inventory(host, settings.driver_root)
+    libraries = known.libraries if known else ()
+    return next((it.path for it in libraries if it.bits == 64 and it.soname == "libnvidia-ml.so.1"), "")
 
 
 def _refuse_unnamed(provision: Provision) -> None:

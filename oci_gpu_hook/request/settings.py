@@ -52,6 +52,7 @@ class Settings(NamedTuple):
     unhealthy: str = "give"
     docker_count: str = "first"
     gpu_memory: str = "off"
+    gpu_memory_by: str = "dmem"
     # no setting: of "image" and "namespace", what the settings have sections for and the engine does not say
     unmatched: tuple[str, ...] = ()
 

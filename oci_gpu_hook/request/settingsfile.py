@@ -102,6 +102,7 @@ KINDS = {
     "cuda-forward-compatibility": _one_of("yes", "no", strictest=()),
     "records": _one_of("yes", "no", strictest=(True,)),
     "count-watchers": _one_of("yes", "no", strictest=(True,)),
+    "gpu-memory-by": _one_of("dmem", "nvml"),
     "unhealthy": _one_of("refuse", "leave-out", "give"),
     "docker-count": _one_of("first", "any"),
     "driver-root": Kind(_folder, "which is not an absolute path"),

@@ -62,6 +62,8 @@ ROWS = [(line(*parts), cause, remedy) for parts, cause, remedy in [
      "the hook may not open devices in cgroup v1", "setsebool -P oci_gpu_hook_use_cgroup_v1 on"),
     (("write", 'name="dmem.max" dev="cgroup2"', HOOK, "cgroup_t", "file"),
      "the hook may not limit device memory", "setsebool -P oci_gpu_hook_limit_memory on"),
+    (("open", 'name="nvidiactl" dev="devtmpfs"', HOOK, "xserver_misc_device_t", "chr_file"),
+     "the hook may not ask NVML to limit GPU memory", "setsebool -P oci_gpu_hook_use_nvml on"),
     (("connectto", 'path="/var/lib/kubelet/device-plugins/nvidia-gpu.sock"', AGENT,
       AGENT.replace("c1,c2", "c3,c4"), "unix_stream_socket"),
      "the agent runs at s0:c1,c2, and the one that listens at s0:c3,c4", "leave it so"),

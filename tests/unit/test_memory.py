@@ -230,6 +230,35 @@ def test_what_cannot_be_held_is_refused(found: Memory, provision: Provision, why
     assert "gpu-memory" in caught.value.hint or "oci-gpu-hook.conf" in caught.value.hint
 
 
+NVML = "/usr/lib/libnvidia-ml.so.615.71.09"
+
+
+@pytest.mark.parametrize("regions", [None, TILES])
+def test_nvml_limits_the_gpus_that_the_kernel_does_not_count(regions: tuple[Region, ...] | None) -> None:
+    found = made(GIB, 0, 2 * GIB)._replace(regions=regions, library=NVML)
+    (operation,) = memoryshare.limits(found, ONE, HOST)
+    assert (operation.limits, operation.gpus, operation.library) == ((), ((ADDRESS, GIB),), NVML)
+    (operation,) = memoryshare.limits(found._replace(limit=0), ONE, HOST)
+    assert operation.gpus == ((ADDRESS, 2 * GIB),)
+    assert memoryshare.limits(found._replace(regions=(NVIDIA,)), ONE, HOST)[0].gpus == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "provision", "why"),
+    [
+        ({"ceiling": SHARE, "holders": 4}, ONE, "only the kernel's dmem controller tells its size"),
+        ({"needed": 3 * GIB}, ONE, "REQUEST is 3072, and the container may take 1024 MiB"),
+        ({"cgroup": DeviceCgroup("v1", "/d", "/d")}, ONE, "this host has cgroup v1"),
+        ({}, Provision(holds=((f"{ADDRESS}/1/0", "0:0"),)), "MIG device 0:0 .* memory of its own"),
+        ({}, of_vendor("0"), "OCI_X device 0 cannot be limited: this kernel has no dmem controller"),
+    ],
+)
+def test_what_nvml_does_not_limit_is_refused(changes: dict[str, Any], provision: Provision, why: str) -> None:
+    found = made(GIB)._replace(regions=None, library=NVML)._replace(**changes)
+    with pytest.raises(RequestError, match=why):
+        memoryshare.limits(found, provision, HOST)
+
+
 @pytest.mark.parametrize(("kind", "is_limited"), [("0x020700", False), ("0x030000", True), ("", True)])
 def test_a_network_adapter_has_no_memory_to_limit(tmp_path: Path, kind: str, is_limited: bool) -> None:
     folder = tmp_path / "sys/bus/pci/devices/0000:05:00.0"
@@ -449,11 +478,14 @@ def test_more_than_there_is_is_never_leased() -> None:
         ({"allowed": False}, "fail", "oci_gpu_hook_limit_memory is off"),
         ({"regions": ()}, "fail", "the kernel counts no device's memory"),
         ({"counts": False}, "fail", "gpu-memory is share, and gpu-holders is not set"),
+        ({"regions": None, "by_nvml": True}, "pass", "by NVML, whose driver must be R615 or later"),
+        ({"by_nvml": False}, "fail", "oci_gpu_hook_use_nvml is off"),
+        ({"cgroups": "v1", "by_nvml": True}, "fail", "cgroup v1"),
     ],
 )
 def test_doctor_says_whether_the_setting_can_be_held(changes: dict[str, Any], level: str, seen: str) -> None:
     values = {"where": "/etc/x.conf:3", "regions": (NVIDIA, *TILES), "cgroups": "v2", "gpus": {ADDRESS: "GPU 0"}}
-    found = memorycheck.memory(**{**values, "allowed": True, "counts": True, **changes})
+    found = memorycheck.memory(**{**values, "allowed": True, "counts": True, "by_nvml": None, **changes})
     assert [it.level for it in found] == ([level] if level else [])
     assert all([seen in it.seen and bool(it.remedy) == (level == "fail") for it in found])
 

@@ -51,6 +51,7 @@ ALL_KEYS = {
     "unhealthy": ("leave-out", "leave-out"),
     "docker-count": ("any", "any"),
     "gpu-memory": ("4096M", "4096M"),
+    "gpu-memory-by": ("nvml", "nvml"),
 }
 
 

@@ -11,7 +11,7 @@ from oci_gpu_hook.node.diagnosis import Finding, failed, listed, passed
 from oci_gpu_hook.node.diagnosis.remedy import command
 
 _CHECK = "GPU memory"
-BOOLEAN = "oci_gpu_hook_limit_memory"
+BOOLEAN, NVMLS_BOOLEAN = "oci_gpu_hook_limit_memory", "oci_gpu_hook_use_nvml"
 
 
 def memory(
@@ -22,11 +22,13 @@ def memory(
     *,
     allowed: bool | None,
     counts: bool,
+    by_nvml: bool | None,
 ) -> list[Finding]:
     """where: of the first line that sets gpu-memory, ``FILE:LINE``, "" for none.
 
     gpus: what people call each, by its PCI address; allowed: the SELinux boolean, None if no policy of ours is loaded;
-    counts: whether there are holders to divide by, if that is set.
+    counts: whether there are holders to divide by, if that is set; by_nvml: whether the hook may load NVML, None if it
+    need not.
     """
     if not where:
         return []
@@ -38,6 +40,11 @@ def memory(
         return [failed(_CHECK, f"gpu-memory is share, and gpu-holders is not set: {refused}", count)]
     if cgroups != "v2":
         return [failed(_CHECK, f"gpu-memory is set, and this host has cgroup v1: {refused}", unset)]
+    if by_nvml is False:
+        seen = f"{NVMLS_BOOLEAN} is off: the hook may not load NVML"
+        return [failed(_CHECK, seen, "setsebool", "-P", NVMLS_BOOLEAN, "on")]
+    if by_nvml:
+        return [passed(_CHECK, "by NVML, whose driver must be R615 or later, where the kernel counts none")]
     if regions is None:
         return [failed(_CHECK, f"gpu-memory is set, and this kernel has no dmem controller: {refused}", unset)]
     known = {region.address for region in regions}

@@ -90,12 +90,12 @@ def sets_memory(root: HostRoot, config: str | None) -> str:
     return next((line.where for line in lines if line.field == "gpu_memory" and line.value != "off"), "")
 
 
-def divides_memory(root: HostRoot, config: str | None) -> bool:
-    """Whether there are holders to divide device memory by, where it is to be divided."""
+def memory_ways(root: HostRoot, config: str | None) -> tuple[bool, bool]:
+    """Whether there are holders to divide device memory by, where it is to be divided; whether NVML may limit it."""
     with suppress(ConfigError):
         found = read_settings(config, None, root.path.rstrip("/"))
-        return found.gpu_memory != "share" or bool(found.gpu_holders)
-    return True
+        return found.gpu_memory != "share" or bool(found.gpu_holders), found.gpu_memory_by == "nvml"
+    return True, False
 
 
 def _fixing(message: str) -> list[str]:

@@ -53,7 +53,7 @@ static inline long sys6(long n, long a, long b, long c, long d, long e, long f)
 #error "only x86_64 and aarch64 have NVIDIA's data centre driver"
 #endif
 
-enum { AT_FDCWD = -100, O_RDONLY = 0, O_WRONLY = 1, O_RDWR = 2, O_CREAT = 0100, O_TRUNC = 01000,
+enum { AT_FDCWD = -100, O_RDONLY = 0, O_WRONLY = 1, O_RDWR = 2, O_CREAT = 0100, O_TRUNC = 01000, O_APPEND = 02000,
        O_NONBLOCK = 04000, O_CLOEXEC = 02000000 };
 #if defined(__aarch64__)
 enum { O_DIRECTORY = 040000, O_NOFOLLOW = 0100000 };

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Limits of GPU memory that NVIDIA's driver holds by itself: NVML of R615 and later, ``nvmlDeviceSetMemoryLimits_v1``.
+
+NVML opens the GPU, takes seconds and may crash: a child loads it, and is killed when its time is up.  What it sets goes
+with the cgroup.  Sets the hard limit alone: a soft one is added to the cgroups above, and stays there.
+"""
+
+from __future__ import annotations
+
+import posix
+from select import POLLIN, poll
+from signal import SIGKILL
+
+from oci_gpu_hook.kernel import syscalls
+from oci_gpu_hook.kernel.descriptors import closing
+from oci_gpu_hook.kernel.filetypes import is_open_to_others, is_regular
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+_SECONDS = 30
+_DONE, _LATE = b"done", b"NVML has not answered in %d seconds" % _SECONDS
+# Of nvmlReturn_t, what an administrator can do something about.
+_REASONS = {
+    3: "the driver counts no memory here: RmMemacctMode of its module is 0, or the GPU is divided by MIG",
+    6: "the driver does not find the GPU or the cgroup",
+}
+
+
+def limit(library: int, cgroup: str, limits: tuple[tuple[str, int], ...]) -> None:
+    """Limit each GPU, by its PCI address, to a number of bytes in a cgroup of v2.
+
+    library: libnvidia-ml, open by O_PATH.  OSError if NVML refuses, crashes, or does not answer in time.
+    """
+    status = posix.fstat(library)
+    if not is_regular(status) or is_open_to_others(status, 0):
+        raise OSError("others than root may write to libnvidia-ml")
+    answer, mine = posix.pipe()
+    child = posix.fork()
+    if not child:
+        _end(mine, library, cgroup, limits)
+    posix.close(mine)
+    with closing(answer):
+        waiting = poll()
+        waiting.register(answer, POLLIN)
+        said = posix.read(answer, 4096) if waiting.poll(_SECONDS * 1000) else _LATE
+    posix.kill(child, SIGKILL)
+    # A child that hangs in the driver ends when that lets it go.
+    posix.waitpid(child, posix.WNOHANG if said == _LATE else 0)
+    if said != _DONE:
+        raise OSError(said.decode(errors="replace") or "libnvidia-ml crashed")
+
+
+def _end(answer: int, library: int, cgroup: str, limits: tuple[tuple[str, int], ...]) -> NoReturn:
+    """What the child does."""
+    try:
+        # An engine waits until its hook's output is closed, a lease for its lock: one that hangs must hold neither.
+        for name in posix.listdir("/proc/self/fd"):
+            if int(name) not in (answer, library):
+                _close(int(name))
+        for _ in range(3):
+            # NVML may start nvidia-modprobe, which is to have them.
+            posix.set_inheritable(posix.open("/dev/null", posix.O_RDWR), True)
+        posix.write(answer, _said(f"/proc/self/fd/{library}", cgroup, limits))
+    finally:
+        posix._exit(0)
+
+
+def _close(fd: int) -> None:
+    try:
+        posix.close(fd)
+    except OSError:
+        pass  # the folder's own
+
+
+def _said(library: str, cgroup: str, limits: tuple[tuple[str, int], ...]) -> bytes:
+    try:
+        for address, most in limits:
+            _limit(library, cgroup, address, most)
+    except OSError as err:
+        return f"{err}".encode()
+    except AttributeError:
+        return b"this driver's NVML limits no memory: it does from R615 on"
+    return _DONE
+
+
+def _limit(library: str, cgroup: str, address: str, most: int) -> None:
+    """One GPU; the structs nvmlMemoryLimits_v1_t are of words: the cgroup's name, soft, hard, and what is used."""
+    name, text = bytearray(cgroup.encode() + bytes(8)), bytearray(address.encode() + bytes(8))
+    device, struct = bytearray(8), bytearray(syscalls.words(syscalls.address_of(name), 0, most, 0))
+    _call(library, "nvmlInit_v2")
+    _call(library, "nvmlDeviceGetHandleByPciBusId_v2", syscalls.address_of(text), syscalls.address_of(device))
+    of_gpu = syscalls.word(device, 0), syscalls.address_of(struct)
+    _call(library, "nvmlDeviceSetMemoryLimits_v1", *of_gpu)
+    _call(library, "nvmlDeviceGetMemoryLimits_v1", *of_gpu)
+    if syscalls.word(struct, 2) != most:
+        raise OSError(f"NVML has taken {most} bytes as the limit of {address}, and says {syscalls.word(struct, 2)}")
+
+
+def _call(library: str, function: str, *values: int) -> None:
+    code = syscalls.function_of(library, function)(*values)
+    if code:
+        raise OSError(f"{function} gives {code}{': ' if code in _REASONS else ''}{_REASONS.get(code, '')}")

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Limits of GPU memory by NVML: a library with the ABI of R615's nvml.h, in the child that the hook makes for it."""
+
+from __future__ import annotations
+
+import os
+import posix
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from oci_gpu_hook.changes import nvmllimit
+from oci_gpu_hook.changes.tree import Undo
+from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.operations import LimitMemory
+
+ADDRESS, CGROUP = "00000000:02:00.0", "/sys/fs/cgroup/machine.slice/x.scope"
+LIMITS = ((ADDRESS, 4 << 30), ("00000000:41:00.0", (1 << 64) - (1 << 20)))
+# As nvml.h has them: an int each, and these structs.
+SOURCE = r"""
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+typedef struct { const char *nameSpace; unsigned long long softLimit, hardLimit; } set_t;
+typedef struct { const char *nameSpace; unsigned long long softLimit, hardLimit, currentUsed; } get_t;
+static char gpu[64];
+static unsigned long long hard;
+int nvmlInit_v2(void) { AT_INIT; return 0; }
+int nvmlDeviceGetHandleByPciBusId_v2(const char *id, void **to) { strcpy(gpu, id); *to = gpu; return 0; }
+#ifndef OLD
+int nvmlDeviceSetMemoryLimits_v1(void *device, set_t *it)
+{
+	FILE *file = fopen(TOLD, "a");
+	fprintf(file, "%s %s %llu %llu\n", (char *)device, it->nameSpace, it->softLimit, it->hardLimit);
+	fclose(file);
+	hard = it->hardLimit;
+	return SET_GIVES;
+}
+int nvmlDeviceGetMemoryLimits_v1(void *device, get_t *it)
+{
+	it->softLimit = 7, it->currentUsed = 9;
+	it->hardLimit = GET_HAS;
+	return 0;
+}
+#endif
+"""
+Made = Callable[..., int]
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[Made]:
+    """A library, open by O_PATH, with words for what it does wrong."""
+    opened: list[int] = []
+
+    def make(**faults: str) -> int:
+        words = {"AT_INIT": "", "SET_GIVES": "0", "GET_HAS": "hard", "TOLD": f'"{tmp_path}/told"', **faults}
+        (tmp_path / "nvml.c").write_text(SOURCE)
+        defined = [f"-D{name}={value}" for name, value in words.items()]
+        command = ["cc", "-shared", "-fPIC", *defined, "-o", f"{tmp_path}/nvml.so", f"{tmp_path}/nvml.c"]
+        subprocess.run(command, check=True)
+        opened.append(posix.open(tmp_path / "nvml.so", posix.O_PATH))
+        return opened[0]
+
+    yield make
+    for fd in opened:
+        posix.close(fd)
+
+
+def test_each_gpu_gets_its_hard_limit_and_no_soft_one(made: Made, tmp_path: Path) -> None:
+    nvmllimit.limit(made(), CGROUP, LIMITS)
+    assert (tmp_path / "told").read_text().splitlines() == [f"{it} {CGROUP} 0 {most}" for it, most in LIMITS]
+
+
+@pytest.mark.parametrize(
+    ("faults", "why"),
+    [
+        ({"SET_GIVES": "3"}, "nvmlDeviceSetMemoryLimits_v1 gives 3: the driver counts no memory here"),
+        ({"SET_GIVES": "6"}, "gives 6: the driver does not find the GPU or the cgroup"),
+        ({"AT_INIT": "return 9"}, "nvmlInit_v2 gives 9$"),
+        ({"AT_INIT": "abort()"}, "^libnvidia-ml crashed$"),
+        ({"AT_INIT": "_exit(0)"}, "^libnvidia-ml crashed$"),
+        ({"GET_HAS": "~0ULL"}, f"has taken {4 << 30} bytes as the limit of {ADDRESS}, and says {(1 << 64) - 1}"),
+        ({"OLD": "1"}, "^this driver's NVML limits no memory: it does from R615 on$"),
+    ],
+)
+def test_what_nvml_does_not_do_is_said(made: Made, faults: dict[str, str], why: str) -> None:
+    with pytest.raises(OSError, match=why):
+        nvmllimit.limit(made(**faults), CGROUP, LIMITS[:1])
+
+
+def test_an_nvml_that_hangs_is_killed_and_leaves_no_process(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvmllimit, "_SECONDS", 0.1)
+    with pytest.raises(OSError, match="NVML has not answered in 30 seconds"):
+        nvmllimit.limit(made(AT_INIT="pause()"), CGROUP, LIMITS)
+    assert os.waitid(os.P_ALL, 0, os.WEXITED) is not None
+    with pytest.raises(ChildProcessError):
+        os.waitid(os.P_ALL, 0, os.WEXITED)
+
+
+def test_the_child_holds_nothing_that_an_engine_waits_for(made: Made, tmp_path: Path) -> None:
+    """Of the start's files it has the library and its answer's pipe; it says nothing on its output."""
+    reading, writing = os.pipe()
+    os.set_inheritable(writing, True)
+    look = f"readlink /proc/$PPID/fd/* >{tmp_path}/open; readlink /proc/self/fd/2 >{tmp_path}/2"
+    shell = f'system("{look}; echo noise; echo noise >&2")'
+    nvmllimit.limit(made(AT_INIT=shell), CGROUP, LIMITS[:1])
+    os.close(writing)
+    with os.fdopen(reading, "rb") as end:
+        assert end.read() == b""
+    found = sorted((tmp_path / "open").read_text().split())
+    assert found[:3] == ["/dev/null"] * 3
+    assert [it.partition(":")[0] for it in found[3:]] == [f"{tmp_path}/nvml.so", "pipe"]
+    assert (tmp_path / "2").read_text() == "/dev/null\n"
+
+
+def test_a_library_that_others_could_have_made_is_not_loaded(made: Made, tmp_path: Path) -> None:
+    made()
+    (tmp_path / "nvml.so").chmod(0o777)
+    operation = LimitMemory(CGROUP, CGROUP, (), True, "", LIMITS, f"{tmp_path}/nvml.so")
+    with HostRoot() as host, pytest.raises(OSError, match="others than root"):
+        operation.prepare(host, Undo())
+    assert not (tmp_path / "told").exists()
+    assert operation.describe() == "limit the memory of the devices (NVML)"
