@@ -55,7 +55,7 @@ def main(stage: str, arguments: list[str]) -> int:
         code = sentence.failure(err)
         # At a wrong stage journal and /proc may be the container's own.
         if not isinstance(err, UsageError):
-            _tell_runtime(str(err))
+            _tell_runtime(str(err), progress.stderr)
             _record(progress, code, str(err))
         return code
     if progress.request is not None or progress.notes:
@@ -72,11 +72,11 @@ def _in_time(read: Callable[[], Read]) -> Read:
         alarm.end_by_signal()
 
 
-def _tell_runtime(said: str) -> None:
+def _tell_runtime(said: str, stderr: int = -1) -> None:
     try:
         from oci_gpu_hook.report import crun
 
-        crun.tell(said)
+        crun.tell(said, stderr)
     except Exception:
         pass
 
@@ -164,6 +164,11 @@ def _carry_out(progress: Progress, question: Question, request: Request | None, 
     progress.request = plan.request
     progress.keep(plan.notes)
     progress.end_step()
+    try:
+        # The kernel shows a process's descriptors to none that has fewer capabilities (ptrace(2)).
+        progress.stderr = posix.open(f"/proc/{posix.getppid()}/fd/2", posix.O_PATH | posix.O_CLOEXEC)
+    except OSError:
+        pass
     progress.keep(apply.run(plan, host, root.fd, process))
     progress.say()
 

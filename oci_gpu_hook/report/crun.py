@@ -42,17 +42,21 @@ def bundle_of(state: State) -> str:
     return there[0] if there else ""
 
 
-def tell(said: str) -> None:
-    """Write one sentence to the stderr and to the log of the crun that has started this process, if one has."""
+def tell(said: str, stderr: int = -1) -> None:
+    """Write one sentence to the stderr and to the log of the crun that has started this process, if one has.
+
+    stderr: crun's, open by O_PATH, for a process that may not look into crun's descriptors any more; -1 for none.
+    """
     words = _command_line()
     if words[0].rpartition("/")[2] != "crun":
         return
     log = _option(words, "--log")
     if log.startswith("/") and _option(words, "--log-format") == "json":
         end_log(log, as_json("oci-gpu-hook", said))
-    stderr = f"/proc/{posix.getppid()}/fd/2"
-    if not _is_ours(stderr) and _keeps_what_is_appended(stderr):
-        append(stderr, f"oci-gpu-hook: {plain(said, LONGEST_LIST)}\n")
+    for path in (f"/proc/{posix.getppid()}/fd/2", f"/proc/self/fd/{stderr}"):
+        if not _is_ours(path) and _keeps_what_is_appended(path):
+            append(path, f"oci-gpu-hook: {plain(said, LONGEST_LIST)}\n")
+            return
 
 
 def _command_line() -> list[str]:

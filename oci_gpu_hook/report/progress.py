@@ -21,7 +21,7 @@ _MOST_NOTES = 128
 
 
 class Progress:
-    """One start; ends: the times of its beginning and of the end of each step."""
+    """One start; ends: the times of its beginning and of the end of each step; stderr: see `crun.tell`."""
 
     def __init__(self) -> None:
         self.ends = [monotonic_ns()]
@@ -30,6 +30,7 @@ class Progress:
         self.request: Request | None = None
         self.plan: Plan | None = None
         self.notes: list[str] = []
+        self.stderr = -1
 
     def end_step(self) -> None:
         self.ends.append(monotonic_ns())

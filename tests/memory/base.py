@@ -24,7 +24,7 @@ from tests.selinux.files import write
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CACHE = os.path.join(REPOSITORY, ".build", "memory")
-_PACKAGES = ("dbus", "kmod", "systemd")
+_PACKAGES = ("conmon", "dbus", "kmod", "podman", "systemd")
 
 # All that this systemd starts, beside a message bus; the machine ends with it.
 _ROWS = f"""

@@ -31,5 +31,9 @@ ROWS = {
     "a restart": (f"{_LIMITS}::test_a_restart_has_its_limit_again",),
     "a user namespace": (f"{_LIMITS}::test_a_user_namespace_has_its_limit",),
     "root inside cannot raise it": (f"{_LIMITS}::test_root_inside_cannot_raise_it",),
+    "behind oci-gpu-runtime": (f"{_LIMITS}::test_behind_the_runtime_in_front",),
+    "podman": (f"{_LIMITS}::test_podman",),
+    "the setting gpu-memory": (f"{_LIMITS}::test_the_administrators_setting_is_the_most",),
+    "any goes where there is room": (f"{_LIMITS}::test_any_goes_where_there_is_room",),
     "no GPU is opened": (f"{_LIMITS}::test_the_hook_opens_no_gpu",),
 }

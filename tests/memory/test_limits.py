@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
+from pathlib import Path
+
 import pytest
 
-from tests.integration.engines import Installed
+from tests.integration.engines import PODMAN_RUN, PROCDRIVER, Installed, podman
 from tests.integration.inside import sentence
 from tests.memory import regions
 from tests.memory.conftest import Maker
@@ -228,3 +232,54 @@ def test_the_hook_opens_no_gpu(installed: Installed, bundle: Maker) -> None:
     script = f"{engine.stay(bundle('0', 64), 'one')}\nrmmod regions\ninsmod /srv/regions.ko\n{engine.remove('one')}"
     done = on_machine(installed, script)
     assert done.code == 0, done.err
+
+
+@pytest.mark.parametrize("engine", CGROUPFS)
+def test_behind_the_runtime_in_front(installed: Installed, bundle: Maker, engine: Engine) -> None:
+    """As dockerd and containerd start it, with a config.json that names no hook of ours."""
+    made = bundle("0", 64)
+    made.config["hooks"] = {"createRuntime": [PROCDRIVER]}
+    front = Engine("oci-gpu-runtime", systemd=False)
+    script = front.run(made, "front", takes(0, 65, 64, 1))
+    done = on_machine(installed, script, settings=f"runtime = {shutil.which(engine.program)}\n")
+    assert done.code == 0, done.err
+    assert said(done.out) == [REFUSED, HELD, REFUSED]
+
+
+def test_podman(installed: Installed, tmp_path: Path, pattern: Path) -> None:
+    shutil.copytree(pattern, tmp_path / "root", symlinks=True)
+    asks = "--env NVIDIA_VISIBLE_DEVICES=0 --env NVIDIA_GPU_MEMORY_LIMIT=64"
+    words = f"{PODMAN_RUN} --rm {asks} --rootfs {tmp_path}/root /bin/sh -c {shlex.quote(takes(0, 65, 64, 1))}"
+    done = on_machine(installed, podman(words, runtime="crun", folder=tmp_path))
+    assert done.code == 0, done.err
+    assert said(done.out) == [REFUSED, HELD, REFUSED]
+
+
+SETTINGS = {
+    "a quarter": ("gpu-holders = 4\ngpu-memory = share\n", None, regions.capacity(0) >> 22),
+    "a size": ("gpu-memory = 64M\n", None, 64),
+    "less by a word": ("gpu-memory = 64M\n", 32, 32),
+    "no more by a word": ("gpu-memory = 64M\n", 128, 64),
+}
+
+
+@pytest.mark.parametrize(("settings", "limit", "most"), SETTINGS.values(), ids=SETTINGS)
+def test_the_administrators_setting_is_the_most(
+    installed: Installed, bundle: Maker, settings: str, limit: int | None, most: int
+) -> None:
+    script = Engine("runc", systemd=False).run(bundle("0", limit), "set", takes(0, most + 1, most, 1))
+    done = on_machine(installed, script, settings=settings)
+    assert done.code == 0, done.err
+    assert said(done.out) == [REFUSED, HELD, REFUSED]
+
+
+def test_any_goes_where_there_is_room(installed: Installed, bundle: Maker) -> None:
+    """Each of three wants more than half of a GPU."""
+    engine = Engine("runc", systemd=False)
+    size = (regions.capacity(0) >> 20) // 2 + 1
+    names = ("one", "two", "three")
+    script = "".join(engine.stay(bundle("any", size), name) + f"cat ${name}/dmem.max" + "\n" for name in names)
+    done = on_machine(installed, script + engine.remove(*names), settings="gpu-holders = 4\n")
+    assert done.code == 0, done.err
+    limited = [line.split()[0] for line in done.out.splitlines() if not line.endswith(" max")]
+    assert len(limited) == len(set(limited)) == len(names)

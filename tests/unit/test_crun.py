@@ -123,6 +123,26 @@ def test_what_failed_is_told_where_crun_writes(tmp_path: Path, form: str, told: 
     assert log == [("oci-gpu-hook: no GPU", "error")] * told
 
 
+WITHOUT_POWER = """
+import posix
+from oci_gpu_hook.changes import namespace
+from oci_gpu_hook.report import crun
+held = posix.open(f"/proc/{posix.getppid()}/fd/2", posix.O_PATH)
+namespace.drop_privileges(as_owners=False)
+crun.tell('no GPU', held)
+"""
+
+
+def test_a_step_that_failed_is_told_though_crun_has_more_capabilities_by_then(tmp_path: Path) -> None:
+    """As an engine's: its stderr is a pipe."""
+    script = tmp_path / "script"
+    script.write_text(CRUN.format(python=sys.executable, code=WITHOUT_POWER))
+    line = ["bash", "-c", 'exec -a crun "$0" "$@"', sys.executable, str(script)]
+    environment = {"PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(line, check=True, stderr=subprocess.PIPE, text=True, env=environment)
+    assert done.stderr == "oci-gpu-hook: no GPU\n"
+
+
 START = """
 from oci_gpu_hook import hook
 from oci_gpu_hook.asking import Options

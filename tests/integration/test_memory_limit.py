@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA_GPU_MEMORY_LIMIT where the kernel counts no memory and the administrator lets NVIDIA's driver hold it.
+"""NVIDIA_GPU_MEMORY_LIMIT on a kernel without the dmem controller: refused, or held by NVIDIA's driver if it may be.
 
-The simulated node's NVML notes what it is told, and holds nothing.
+The simulated node's NVML notes what it is told, and holds nothing.  `make test-memory` has a kernel that does.
 """
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
 from tests.gpunode import description
 from tests.integration.conftest import Maker
-from tests.integration.engines import Installed, on_node, run, start
+from tests.integration.engines import Installed, on_node, podman, run, start
+from tests.integration.test_rootless import AS_USER, ENGINES, FOLDERS, USER
 
 BY_NVML = "gpu-memory-by = nvml\n"
 LIMIT = {"NVIDIA_GPU_MEMORY_LIMIT": "4096"}
@@ -53,3 +56,30 @@ def test_without_the_driver_the_container_does_not_start(
 def test_cgroup_v1_is_refused(installed: Installed, bundle: Maker) -> None:
     done = run(installed, "runc", "v1", bundle("debian").asks("1", **LIMIT).runs("/bin/true"), settings=BY_NVML)
     assert done.code != 0 and "this host has cgroup v1" in done.err
+
+
+def test_a_mig_device_is_refused(installed: Installed, bundle: Maker) -> None:
+    made = bundle("debian").asks("0:0", **LIMIT).runs("/bin/true")
+    script = f"oci-gpu-hook inventory refresh >/dev/null\n{start('runc', made)}"
+    done = on_node(installed, script, settings=BY_NVML, description="h100mig")
+    assert done.code != 0 and "MIG device 0:0 cannot be limited" in done.err
+
+
+@pytest.mark.parametrize("runtime", ENGINES)
+def test_a_rootless_engines_container_is_refused(
+    installed: Installed, patterns: dict[str, Path], runtime: str
+) -> None:
+    """crun has no cgroup there, runc one of the user's, which the user could change."""
+    asks = "--env NVIDIA_VISIBLE_DEVICES=1 --env NVIDIA_GPU_MEMORY_LIMIT=4096"
+    words = f"run --rm {ENGINES[runtime]} --network=none {asks} --rootfs /run/user-home/store/root echo started"
+    line = podman(words, runtime=runtime, folder=Path("/run/user-home"), run=f"/run/user/{USER}/c")
+    script = f"""
+cp -a {patterns["debian"]}/. /run/user-home/store/root; chown -R {USER}:{USER} /run/user-home/store
+code=0
+{AS_USER} env HOME=/run/user-home XDG_RUNTIME_DIR=/run/user/{USER} {line} >/run/out 2>&1 || code=$?
+cat /run/out; pkill -U {USER} || :
+exit $code
+"""
+    done = on_node(installed, FOLDERS + script, settings=BY_NVML)
+    assert done.code != 0 and "started" not in done.out
+    assert "cannot be limited: " in done.out
