@@ -19,7 +19,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
-_SECONDS = 30
+# Below those of the whole start, see `kernel.alarm`.
+_SECONDS = 20
 _DONE, _LATE = b"done", b"NVML has not answered in %d seconds" % _SECONDS
 # Of nvmlReturn_t, what an administrator can do something about.
 _REASONS = {
