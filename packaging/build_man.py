@@ -194,6 +194,8 @@ def page(source: Path) -> str:
     # its own space below it.
     body = roff[roff.index("\n.nr ") :].replace("\n.SH Name\n", "\n.SH NAME\n")
     body = re.sub(r"(\n\.S[HS] .*)\n\.sp(?=\n)", r"\1", body)
+    # Words are long here: in a narrow terminal a line with two of them cannot be filled.
+    body = re.sub(r"(\n\.TH .*)", r"\1\n.ad l", body, count=1)
     made = f'.\\" SPDX-License-Identifier: Apache-2.0\n.\\" Made from {source.name} by "make man".'
     return made + body
 

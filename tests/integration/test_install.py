@@ -106,7 +106,7 @@ def test_it_installs_what_the_readme_lists_and_nothing_else(destination: Path) -
     units = [it for it in (packaging / "systemd").iterdir() if it.suffix in UNITS]
     expected = {
         *(f"usr/{part}" for part in (ENTRY, COMMAND, RUNTIME, REGISTRATION)),
-        *(f"usr/share/man/man{it.suffix[1:]}/{it.name}" for it in packaging.glob("man/*.[58]")),
+        *(f"usr/share/man/man{it.stem[-1]}/{it.stem}" for it in packaging.glob("man/*.rst")),
         "usr/share/bash-completion/completions/oci-gpu-hook",
         "usr/share/zsh/site-functions/_oci-gpu-hook",
         "usr/share/fish/vendor_completions.d/oci-gpu-hook.fish",
