@@ -302,7 +302,7 @@ single_files() {
 # Gives all installed files the time SOURCE_DATE_EPOCH.
 set_times() {
     { single_files | sed "s|^|$destdir|" && find "$destdir$library" "$destdir$data" "$destdir$modules"; } |
-        xargs touch -h -d "@$SOURCE_DATE_EPOCH"
+        xargs touch -c -h -d "@$SOURCE_DATE_EPOCH"
 }
 
 do_install() {
@@ -318,6 +318,11 @@ do_install() {
     install_library
     install -p -m 0644 "$sources"/policy/*.cil "$destdir$modules/"
     for file in $shared; do
+        # What is generated: `make install` has made it, and so has a package's archive.  An image for nodes needs none.
+        if [ ! -e "$sources/packaging/${file%:*}" ]; then
+            [ ! "$packed" ] || fail "packaging/${file%:*} is not there: run 'make generated' first"
+            continue
+        fi
         case $file in *.sh:*) mode=0755 ;; *) mode=0644 ;; esac
         install -p -m $mode "$sources/packaging/${file%:*}" "$destdir$(shared_path "$file")"
     done

@@ -38,9 +38,9 @@ def blocks(page: str, section: str = "") -> list[str]:
 
 
 @functools.cache
-def made() -> Path:
-    """The pages as `make install` makes them, in a folder that goes with this process."""
+def made(script: str = "build_man.py") -> Path:
+    """The pages, or what another script makes from the program, in a folder that goes with this process."""
     folder = tempfile.TemporaryDirectory()
     atexit.register(folder.cleanup)
-    subprocess.run([sys.executable, FOLDER.parent / "build_man.py", folder.name], check=True)
+    subprocess.run([sys.executable, FOLDER.parent / script, folder.name], check=True)
     return Path(folder.name)

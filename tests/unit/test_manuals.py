@@ -55,6 +55,13 @@ def commands_page() -> str:
     return text("oci-gpu-hook.8")
 
 
+def test_the_completion_of_each_shell_has_every_command() -> None:
+    """What it offers is tests/integration/test_completions.py's."""
+    made = [file.read_text() for file in manual.made("build_completions.py").iterdir()]
+    assert len(made) == 3
+    assert all(word in one for one in made for words in COMMANDS for word in words)
+
+
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_help_manual_and_click_have_the_same_options(words: tuple[str, ...], capfd: pytest.CaptureFixture[str]) -> None:
     known = {name for option in COMMANDS[words].params for name in option.opts if name[0] == "-"}
