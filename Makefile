@@ -7,6 +7,12 @@ PYTHON ?= /usr/bin/python3
 SHELL_SCRIPTS = packaging/completions/oci-gpu-hook \
 	$(filter-out %.json,$(wildcard .ci/* hooks.d/*)) $(wildcard packaging/*.sh packaging/*/*.sh packaging/debian/*.p* tests/*.sh tests/*/*.sh)
 
+# What git does not hold: made from the program and from the sources beside it.
+MANUALS = $(patsubst %.rst,%,$(wildcard packaging/man/*.rst))
+COMPLETIONS = $(addprefix packaging/completions/,oci-gpu-hook oci-gpu-hook.fish _oci-gpu-hook)
+RULE = packaging/prometheus/prometheusrule.yaml
+PROGRAM = $(shell find oci_gpu_hook -name '*.py') packaging/commandline.py setup.cfg
+
 # One process a core: for tests that share nothing of the machine.
 export PARALLEL = -n auto --maxprocesses 8 --dist worksteal
 
@@ -14,7 +20,7 @@ export PARALLEL = -n auto --maxprocesses 8 --dist worksteal
 .PHONY: help demo test check lint types contracts unit unit-pythons integration test-docker test-docker-next test-driver
 .PHONY: test-hostile test-on-the-machine test-beside-the-machine test-packaging test-selinux test-aarch64 test-memory
 .PHONY: test-gpu bench bench-load fuzz rpm deb dist openshift
-.PHONY: install install-docker install-cli uninstall man completions prometheusrule clean
+.PHONY: install install-docker install-cli uninstall generated list-generated clean
 
 help: ## List what can be made
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{ printf "make %-18s %s\n", $$1, $$2 }'
@@ -25,7 +31,7 @@ demo: ## Show a container getting its GPUs; installs what it needs (as root), le
 
 test: ## Run everything but test-aarch64, test-memory and test-gpu; installs what it needs (as root), leaves nothing else
 	packaging/requirements.sh test
-	$(MAKE) --no-print-directory check
+	$(MAKE) --no-print-directory check generated
 	tests/selinux/requirements.sh policy
 	tests/selinux/requirements.sh vm
 	@echo "two rows of lanes run side by side: each lane's output comes at its end"
@@ -71,24 +77,24 @@ unit-pythons: .venv/up-to-date ## Run the unit tests on each Python from 3.9 on 
 
 integration: ## Run the tests on real container runtimes (as root), in throw-away mounts; installs what it needs
 	packaging/requirements.sh test
-	$(MAKE) --no-print-directory .venv/up-to-date
+	$(MAKE) --no-print-directory .venv/up-to-date generated
 	.venv/bin/python -m pytest -q -m "not gpu" tests/integration
 
 test-docker: ## Run containers by real Docker, Swarm and containerd (as root); [DOCKER_FROM=FOLDER]; installs what it needs
 	packaging/requirements.sh test
-	$(MAKE) --no-print-directory .venv/up-to-date
+	$(MAKE) --no-print-directory .venv/up-to-date generated
 	$(if $(DOCKER_FROM),DOCKER_FROM=$(DOCKER_FROM)) .venv/bin/python -m pytest -q \
 		-n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(or $(DOCKER_TESTS),tests/docker)
 
 test-driver: ## NVIDIA's real user space, two drivers as Debian packages them (as root, on Debian); installs what it needs
 	packaging/requirements.sh test
-	$(MAKE) --no-print-directory .venv/up-to-date
+	$(MAKE) --no-print-directory .venv/up-to-date generated
 	tests/driver/fetch.sh .build/driver
 	.venv/bin/python -m pytest -q tests/driver
 
 test-docker-next: ## The newest podman, Docker, LXC, runc and crun, in a root of Debian's unstable release (as root, on Debian); installs what it needs
 	packaging/requirements.sh test
-	$(MAKE) --no-print-directory .venv/up-to-date
+	$(MAKE) --no-print-directory .venv/up-to-date generated
 	tests/newest.sh .build/newest python3 -m pytest -q -p no:cacheprovider \
 		$(foreach name,cdi cdi_vendors cgroup_location leases lxc main_job podman restart restore twice,tests/integration/test_$(name).py)
 	tests/newest.sh .build/newest python3 -m pytest -q -p no:cacheprovider -n 2 --dist loadfile \
@@ -96,12 +102,12 @@ test-docker-next: ## The newest podman, Docker, LXC, runc and crun, in a root of
 
 test-hostile: ## Attack the hook, and a naive one, in real containers (as root); [HOSTILE_LOAD=1000] [HOSTILE_MATRIX=all]; installs what it needs
 	packaging/requirements.sh test
-	$(MAKE) --no-print-directory .venv/up-to-date
+	$(MAKE) --no-print-directory .venv/up-to-date generated
 	.venv/bin/python -m pytest -q tests/hostile
 
 test-packaging: ## Test the RPM, the Debian packages and the units (as root), in scratch roots; installs what it needs
 	packaging/requirements.sh test
-	$(MAKE) --no-print-directory .venv/up-to-date
+	$(MAKE) --no-print-directory .venv/up-to-date generated
 	.venv/bin/python -m pytest -q tests/packaging
 
 test-selinux: ## Run containers on an enforcing kernel, in a virtual machine (as root, on Debian)
@@ -116,7 +122,7 @@ test-memory: ## Limit GPU memory on a kernel with dmem, built once, in a virtual
 test-gpu: ## Run the tests that need a real NVIDIA driver and GPU (as root)
 	@ls /proc/driver/nvidia/gpus/*/information >/dev/null 2>&1 || { echo >&2 \
 		"make test-gpu: nothing was tested, this host has no GPU that an NVIDIA driver drives"; exit 1; }
-	$(MAKE) --no-print-directory .venv/up-to-date
+	$(MAKE) --no-print-directory .venv/up-to-date generated
 	.venv/bin/python -m pytest -v -m gpu tests
 
 bench: ## Measure container starts (as root): table in .build/bench; [BENCH="--rounds 40"]
@@ -140,7 +146,7 @@ dist: ## Make what a release publishes, in .build/dist: sources, RPMs, Debian pa
 	@packaging/requirements.sh deb
 	@packaging/dist.sh .build/dist
 
-install: ## Install below [DESTDIR=][PREFIX=/usr], for [PYTHON=/usr/bin/python3]
+install: generated ## Install below [DESTDIR=][PREFIX=/usr], for [PYTHON=/usr/bin/python3]
 	@packaging/install.sh install "$(DESTDIR)" "$(PREFIX)" "$(PYTHON)"
 
 install-docker: ## Let dockerd start what is installed below [DESTDIR=][PREFIX=/usr] for 'docker run --gpus'
@@ -152,20 +158,26 @@ install-cli: ## Let LXC, enroot, Apptainer and others find it as nvidia-containe
 uninstall: ## Take away what install put below [DESTDIR=][PREFIX=/usr]
 	@packaging/install.sh uninstall "$(DESTDIR)" "$(PREFIX)"
 
-man: .venv/up-to-date ## Make the manuals in packaging/man from their sources and the program itself
-	.venv/bin/python packaging/build_man.py packaging/man
+generated: $(MANUALS) $(COMPLETIONS) $(RULE) ## Make manuals, completions and the PrometheusRule, which git does not hold
 
-completions: .venv/up-to-date ## Make the completions of bash, zsh and fish from the program itself
-	.venv/bin/python packaging/build_completions.py packaging/completions
+list-generated: generated
+	@printf '%s\n' $(MANUALS) $(COMPLETIONS) $(RULE)
 
-prometheusrule: ## Make packaging/prometheus/prometheusrule.yaml from the alerts beside it
-	python3 packaging/prometheus/build_rule.py packaging/prometheus
+$(MANUALS) &: $(MANUALS:=.rst) packaging/build_man.py $(PROGRAM)
+	@PYTHON="$(PYTHON)" packaging/generate.sh build_man.py packaging/man
+
+$(COMPLETIONS) &: $(wildcard packaging/completions/*.in) packaging/build_completions.py $(PROGRAM)
+	@PYTHON="$(PYTHON)" packaging/generate.sh build_completions.py packaging/completions
+
+$(RULE): packaging/prometheus/build_rule.py packaging/prometheus/oci-gpu-hook.rules.yaml
+	@"$(PYTHON)" packaging/prometheus/build_rule.py packaging/prometheus
 
 openshift: .venv/up-to-date ## Write OpenShift's MachineConfigs into .build/openshift; [ROLE=gpu]
 	.venv/bin/python packaging/openshift/generate.py .build/openshift --role $(or $(ROLE),gpu)
 
 clean: ## Remove what was built or cached here
 	rm -rf .venv .venv-* .build build *.egg-info
+	rm -f $(MANUALS) $(COMPLETIONS) $(RULE)
 	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
 

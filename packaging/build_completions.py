@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make the completions of bash, zsh and fish in packaging/completions from click's commands: `make completions`.
+"""Make the completions of bash, zsh and fish in packaging/completions from click's commands: `make generated`.
 
     build_completions.py FOLDER
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SOURCES = ROOT / "packaging/completions"
 _MADE = """\
 # SPDX-License-Identifier: Apache-2.0
-# Made by "make completions", from the program and packaging/completions.
+# Made by build_completions.py, from the program and packaging/completions.
 """
 
 
@@ -140,7 +140,7 @@ def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     commands = commandline.commands()
     for name, make in ((NAME, bash), (f"_{NAME}", zsh), (f"{NAME}.fish", fish)):
-        (folder / name).write_text(make(commands))
+        commandline.write(folder / name, make(commands))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make the manual pages from packaging/man/*.rst, by docutils: `make man`.
+"""Make the manual pages from packaging/man/*.rst, by docutils: `make generated`.
 
     build_man.py FOLDER
 
@@ -194,7 +194,12 @@ def page(source: Path) -> str:
     # its own space below it.
     body = roff[roff.index("\n.nr ") :].replace("\n.SH Name\n", "\n.SH NAME\n")
     body = re.sub(r"(\n\.S[HS] .*)\n\.sp(?=\n)", r"\1", body)
-    made = f'.\\" SPDX-License-Identifier: Apache-2.0\n.\\" Made from {source.name} by "make man".'
+    # docutils before 0.20: a block in a font that today's formatters do not know, a name in capitals.
+    body = re.sub(r"\n\.ft [CP](?=\n)", "", body)
+    # Flush left, as words are long here: in a narrow terminal a line with two of them cannot be filled.
+    name = source.stem.rpartition(".")[0]
+    body = re.sub(r"\n\.TH \S+ (.*)", rf'\n.TH "{name}" \1\n.ad l', body, count=1)
+    made = f'.\\" SPDX-License-Identifier: Apache-2.0\n.\\" Made from {source.name} by build_man.py.'
     return made + body
 
 
@@ -208,7 +213,7 @@ def main(folder: Path) -> None:
         directives.register_directive(name, directive)
     folder.mkdir(parents=True, exist_ok=True)
     for source in sorted(SOURCES.glob("*.rst")):
-        (folder / source.stem).write_text(page(source))
+        commandline.write(folder / source.stem, page(source))
 
 
 if __name__ == "__main__":

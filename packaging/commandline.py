@@ -7,6 +7,7 @@ Uses only what both click 7.1 and 8 have.  Must not know roff or any shell.
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -154,3 +155,10 @@ def _texts(text: str | None) -> tuple[Text, ...]:
             lines = part[len(_AS_IT_IS) :].rstrip() if as_it_is else " ".join(part.split())
             found.append(Text(lines, as_it_is))
     return tuple(found)
+
+
+def write(file: Path, text: str) -> None:
+    """Whole or not at all: another `make` may read it, or make it, at the same time."""
+    new = file.with_name(f".{file.name}.{os.getpid()}")
+    new.write_text(text)
+    new.replace(file)

@@ -22,7 +22,7 @@
 #   PREFIX/share/oci-gpu-hook/prometheus/                  alerts and a dashboard
 #   PREFIX/share/oci-gpu-hook/swarm/                       a script that makes a Swarm worker
 #   PREFIX/share/selinux/packages/oci-gpu-hook/            the SELinux modules
-#   PREFIX/share/man/man8/, man5/                          the manuals
+#   PREFIX/share/man/man5/, man7/, man8/                   the manuals
 #   PREFIX/share/bash-completion/, zsh/, fish/             the completions for these shells
 #   /run/oci-gpu-hook/                                     what hooks save; not with DESTDIR
 #
@@ -44,11 +44,6 @@ data=$prefix/share/oci-gpu-hook
 modules=$prefix/share/selinux/packages/oci-gpu-hook
 # What goes below PREFIX/share as it is: FILE:FOLDER, the file below packaging/, the folder below PREFIX/share.
 shared='
-    man/oci-gpu-hook.8:man/man8
-    man/oci-gpu-runtime.8:man/man8
-    man/oci-gpu-hook.conf.5:man/man5
-    man/oci-gpu-hook-vendors.5:man/man5
-    man/oci_gpu_hook_selinux.8:man/man8
     completions/oci-gpu-hook:bash-completion/completions
     completions/_oci-gpu-hook:zsh/site-functions
     completions/oci-gpu-hook.fish:fish/vendor_completions.d
@@ -58,6 +53,10 @@ shared='
     prometheus/prometheusrule.yaml:oci-gpu-hook/prometheus
     swarm/make-worker.sh:oci-gpu-hook/swarm
 '
+for page in "$sources"/packaging/man/*.rst; do
+    page=$(basename "$page" .rst)
+    shared="$shared man/$page:man/man${page##*.}"
+done
 state=/run/oci-gpu-hook
 folders=$library/installed-folders # a list of those that we have made
 vendors_list=$library/installed-vendors # a list of our vendors' files
@@ -303,7 +302,7 @@ single_files() {
 # Gives all installed files the time SOURCE_DATE_EPOCH.
 set_times() {
     { single_files | sed "s|^|$destdir|" && find "$destdir$library" "$destdir$data" "$destdir$modules"; } |
-        xargs touch -h -d "@$SOURCE_DATE_EPOCH"
+        xargs touch -c -h -d "@$SOURCE_DATE_EPOCH"
 }
 
 do_install() {
@@ -319,6 +318,11 @@ do_install() {
     install_library
     install -p -m 0644 "$sources"/policy/*.cil "$destdir$modules/"
     for file in $shared; do
+        # What is generated: `make install` has made it, and so has a package's archive.  An image for nodes needs none.
+        if [ ! -e "$sources/packaging/${file%:*}" ]; then
+            [ ! "$packed" ] || fail "packaging/${file%:*} is not there: run 'make generated' first"
+            continue
+        fi
         case $file in *.sh:*) mode=0755 ;; *) mode=0644 ;; esac
         install -p -m $mode "$sources/packaging/${file%:*}" "$destdir$(shared_path "$file")"
     done

@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Installs the distribution's packages that `make demo`, `make test`, `make bench`, `make rpm` or `make deb` needs, if they
-# are missing.
+# Installs the distribution's packages that `make demo`, `make test`, `make bench`, `make rpm`, `make deb` or
+# packaging/generate.sh needs, if they are missing.
 #
-#   packaging/requirements.sh demo|test|bench|rpm|deb
+#   packaging/requirements.sh demo|test|bench|rpm|deb|generate
 #
 # What counts is whether the program is there, not which package it came from: a host may have runc from Docker's
 # packages, which the distribution's own package would replace.
@@ -34,19 +34,24 @@ want() { wanted="$wanted $1"; }
 
 has make || need make
 has /usr/bin/python3 || need python3
-has cc || need gcc
-[ -e /usr/include/stdlib.h ] || { debian need libc6-dev; fedora need glibc-devel; }
-has unshare || need util-linux
-has ldconfig || { debian need libc-bin; fedora need glibc; }
-# RHEL 10 has no runc.
-runtime=runc
-! grep -q '^PLATFORM_ID=.*el10' /etc/os-release || runtime=crun
-has $runtime || need $runtime
 # Where the distribution has none of these, `make install` brings one.
 python_has click || { debian need python3-click; fedora want python3-click; }
-python_has pyudev || { debian need python3-pyudev; fedora want python3-pyudev; }
-python_has yaml || { debian need python3-yaml; fedora want python3-pyyaml; }
-python_has tomllib || python_has tomli || fedora want python3-tomli
+
+if [ "$purpose" = generate ]; then
+    python_has docutils || need python3-docutils
+else
+    has cc || need gcc
+    [ -e /usr/include/stdlib.h ] || { debian need libc6-dev; fedora need glibc-devel; }
+    has unshare || need util-linux
+    has ldconfig || { debian need libc-bin; fedora need glibc; }
+    # RHEL 10 has no runc.
+    runtime=runc
+    ! grep -q '^PLATFORM_ID=.*el10' /etc/os-release || runtime=crun
+    has $runtime || need $runtime
+    python_has pyudev || { debian need python3-pyudev; fedora want python3-pyudev; }
+    python_has yaml || { debian need python3-yaml; fedora want python3-pyyaml; }
+    python_has tomllib || python_has tomli || fedora want python3-tomli
+fi
 
 if [ "$purpose" = test ]; then
     has crun || need crun

@@ -1,20 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The blocks of the manual that people paste, as they stand there.
+"""The manual's pages as their sources have them, and the blocks of a page that people paste.
 
 Must not know what a block is for: its test does.
 """
 
 from __future__ import annotations
 
+import atexit
+import functools
 import re
+import subprocess
+import sys
+import tempfile
 import textwrap
 from pathlib import Path
 
-PAGE = Path(__file__).parents[1] / "packaging/man/oci-gpu-hook.8.rst"
+FOLDER = Path(__file__).parents[1] / "packaging/man"
+PAGES = tuple(sorted(source.stem for source in FOLDER.glob("*.rst")))
 
 
-def blocks(section: str) -> list[str]:
-    """The literal blocks of a section, or of a part of one, in their order."""
-    text = re.split(r"\n(?=.+\n(?:=+|-+)\n)", PAGE.read_text())
-    (found,) = [part for part in text if part.startswith(f"{section}\n")]
-    return [textwrap.dedent(it).strip("\n") + "\n" for it in re.findall(r"::\n\n((?:    .*\n|\n)+)", found)]
+def source(page: str) -> str:
+    """The source of a page, which is named as its file is: ``oci-gpu-hook-docker.7``."""
+    return (FOLDER / f"{page}.rst").read_text()
+
+
+def sections(page: str) -> dict[str, str]:
+    """The text of each section, and of each part of one, by its heading."""
+    parts = re.split(r"\n(?=.+\n(?:=+|-+)\n)", source(page))
+    return dict(part.split("\n", 1) for part in parts)
+
+
+def blocks(page: str, section: str = "") -> list[str]:
+    """The literal blocks of a page, or of one section of it, in their order."""
+    text = sections(page)[section] if section else source(page)
+    found = re.findall(r"(?<!\.\. table)::\n\n((?:    .*\n|\n)+)", text)
+    return [textwrap.dedent(it).strip("\n") + "\n" for it in found]
+
+
+@functools.cache
+def made(script: str = "build_man.py") -> Path:
+    """The pages, or what another script makes from the program, in a folder that goes with this process."""
+    folder = tempfile.TemporaryDirectory()
+    atexit.register(folder.cleanup)
+    subprocess.run([sys.executable, FOLDER.parent / script, folder.name], check=True)
+    return Path(folder.name)

@@ -57,7 +57,8 @@ def configure(
     path, users, added, known = _ENGINES[engine]
     given = {"--name": name is not None, "--set-as-default": default, "--cdi": cdi, "--user": user}
     for option in [option for option, is_given in given.items() if is_given and option not in known.split()]:
-        raise UsageError(f"{engine} has no {option}", "the manual says what each engine needs")
+        page = engine if engine in ("docker", "podman") else "kubernetes"
+        raise UsageError(f"{engine} has no {option}", f"see oci-gpu-hook-{page}(7)")
     if name is not None and (not _NAME.fullmatch(name) or _TAKEN.fullmatch(name)):
         raise UsageError(f"--name is {quoted(name)}, which cannot name our runtime", "such as nvidia")
     program = _LINK if name == "nvidia" and root.real(_LINK) == PROGRAM else PROGRAM

@@ -21,7 +21,7 @@ _ASSIGNED = {
 }
 # A device plugin that names devices in the variable is not seen; no author knows a GPU of a cluster by its UUID.
 _UUID_HINT = f"{_LIST_HINT}; if a device plugin assigned it, the node's administrator must restart that plugin"
-# A rootless engine's start may not read what root saved, nor ask for a refresh: see the manual, MIG.
+# A rootless engine's start may not read what root saved, nor ask for a refresh: see oci-gpu-hook-sharing(7), MIG.
 _REFRESH_HINT = (
     "root must run 'oci-gpu-hook inventory refresh' on this host; a rootless engine asks for MIG-GPU-UUID/gi/ci"
 )

@@ -23,7 +23,7 @@ usage: nvidia-container-cli [--debug=FILE] [--user] COMMAND
        configure [--pid=PID] [--device=LIST] [--CAPABILITY] [--require=EXPR] [--imex-channel=LIST] [--no-cgroups] ROOTFS
        list [--device=LIST] [--libraries] [--binaries] [--ipcs] [--firmwares] [--compat32]
        info [--csv]
-oci-gpu-hook(8), "LXC, Slurm and others without OCI hooks", has the rest"""
+oci-gpu-hook-hpc(7) has the rest"""
 
 # Options by their letters, "" for none; with a value they end in "=".
 _GLOBAL = {"debug=": "d", "load-kmods": "k", "user": "u", "root=": "r", "ldcache=": "l", "no-pivot": "n"}

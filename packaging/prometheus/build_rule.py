@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write the alerts as the PrometheusRule of OpenShift and of the Prometheus operator: `make prometheusrule`.
+"""Write the alerts as the PrometheusRule of OpenShift and of the Prometheus operator: `make generated`.
 
     build_rule.py FOLDER
 

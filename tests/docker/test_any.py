@@ -48,7 +48,7 @@ def seen(installed: Installed, patterns: dict[str, Path], tmp_path_factory: pyte
     inner = shlex.quote(LOOK)
     beside = podman(f"{words} {inner}", runtime="runc", folder=folder)
     shared = words.replace("--rootfs", "--volume /run/shared:/shared --rootfs")
-    file = manual.blocks("Compose")[0].replace("IMAGE", "image").replace('"1", "5"', '"any"')
+    file = manual.blocks("oci-gpu-hook-docker.7", "COMPOSE")[0].replace("IMAGE", "image").replace('"1", "5"', '"any"')
     compose = f"""
 mkdir -p /run/compose && cd /run/compose
 printf %s {shlex.quote(file)} >docker-compose.yml
@@ -138,7 +138,7 @@ def test_eight_users_share_two_gpus_and_the_ninth_reads_why(
     description = tmp_path / "two.json"
     description.write_text(json.dumps(node))
     image = notebook.notebook(tmp_path / "root", patterns["debian"])
-    by_runtime, _, _, tells = manual.blocks("JUPYTERHUB")[:4]
+    by_runtime, _, _, tells = manual.blocks("oci-gpu-hook-jupyterhub.7")[:4]
     lines = f"{by_runtime}\n{tells}".replace('"2"', '"any"')
     hub = f"""
 mkdir -p /run/hub/any

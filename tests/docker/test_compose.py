@@ -19,7 +19,7 @@ from tests.integration.inside import node
 
 OPTIONS = "--network=none --pids-limit=0 --ulimit nofile=1024:1024 --ulimit nproc=1024:1024"
 HAS_CDI = version("docker-compose") >= (2,)
-RESERVATIONS, RUNTIME, CDI = manual.blocks("Compose")
+RESERVATIONS, RUNTIME, CDI = manual.blocks("oci-gpu-hook-docker.7", "COMPOSE")
 ENVIRONMENT = RUNTIME.replace("    runtime: oci-gpu-runtime\n", "")
 
 # As an administrator does for the variable alone.

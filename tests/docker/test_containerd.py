@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 import pytest
 
+from tests import manual
 from tests.docker.dockerd import LOOK, denied, docker, nodes, opened, tried, uuid
 from tests.docker.test_options import ALL, UNKNOWN, Case, has_what_it_asked_for
 from tests.integration.engines import REPOSITORY, Installed
 
 SOCKET = "/run/containerd/containerd.sock"
 IMAGE = "docker.io/library/image:latest"
-MANUAL = REPOSITORY / "packaging/man/oci-gpu-hook.8.rst"
 # What a machine without a registry and without CAP_SYS_RESOURCE needs besides.
 OURS = f"""
 [plugins."io.containerd.grpc.v1.cri"]
@@ -70,7 +70,7 @@ MAPPED = Row("3", "", "--uidmap 0:100000:65536 --gidmap 0:100000:65536", "", Cas
 
 def configuration() -> str:
     """The CRI plugin's, from the manual's own lines."""
-    lines = MANUAL.read_text().splitlines()
+    lines = manual.source("oci-gpu-hook-kubernetes.7").splitlines()
     first = next(n for n, line in enumerate(lines) if line.strip().startswith("[plugins."))
     last = next(n for n, line in enumerate(lines) if "BinaryName" in line and n > first)
     cdi = [line for line in lines if line.strip().startswith(("enable_cdi", "cdi_spec_dirs"))]

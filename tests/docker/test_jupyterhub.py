@@ -23,7 +23,7 @@ from tests.integration.inside import gpus
 
 HERE = REPOSITORY / "tests/docker"
 ADDRESS = "192.0.2.1"
-BY_RUNTIME, BY_REQUEST, BY_USER, _, SWARM = manual.blocks("JUPYTERHUB")[:5]
+BY_RUNTIME, BY_REQUEST, BY_USER, _, SWARM = manual.blocks("oci-gpu-hook-jupyterhub.7")[:5]
 # As JupyterHub's documentation has them.
 OLD = """
 c.DockerSpawner.read_only_volumes = {{"nvidia_driver_580.65.06": "/usr/local/nvidia"}}

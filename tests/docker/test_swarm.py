@@ -48,7 +48,7 @@ WORDS = ("GPU_SHARE", "CUDA_VISIBLE_DEVICES", "XLA_PYTHON_CLIENT_MEM_FRACTION")
 
 def start_script() -> str:
     """The manual's own, by which a container goes by its share."""
-    return next(it for it in manual.blocks("DOCKER SWARM") if it.startswith("#!/bin/sh"))
+    return next(it for it in manual.blocks("oci-gpu-hook-docker.7", "SWARM") if it.startswith("#!/bin/sh"))
 
 
 def task() -> str:

@@ -5,19 +5,18 @@ from __future__ import annotations
 
 import re
 import subprocess
-from pathlib import Path
 from typing import TYPE_CHECKING, Callable
 
 import click
 import pytest
 
 from oci_gpu_hook.cli.commands import program
+from tests import manual
 from tests.integration.terminal import ANSWER_BY_BASH, ANSWER_BY_ZSH, Shell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-FILES = Path(__file__).resolve().parents[2] / "packaging/completions"
+    from pathlib import Path
 
 Ask = Callable[[str], str]
 
@@ -38,6 +37,10 @@ def options(command: click.Command) -> set[str]:
     return found | {"--help"}
 
 
+def made() -> Path:
+    return manual.made("build_completions.py")
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("folder")
@@ -50,13 +53,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def bash(folder: Path) -> Iterator[Ask]:
-    setup = [f". {FILES}/oci-gpu-hook", ANSWER_BY_BASH, "bind 'set completion-query-items 0'"]
+    setup = [f". {made()}/oci-gpu-hook", ANSWER_BY_BASH, "bind 'set completion-query-items 0'"]
     with Shell(["bash", "--norc", "--noprofile", "-i"], setup, folder) as shell:
         yield shell.offers
 
 
 def zsh(folder: Path) -> Iterator[Ask]:
-    setup = [f"fpath=({FILES} $fpath)", "autoload -Uz compinit; compinit -u -D"]
+    setup = [f"fpath=({made()} $fpath)", "autoload -Uz compinit; compinit -u -D"]
     setup += ["bindkey -e; LISTMAX=0", ANSWER_BY_ZSH]
     with Shell(["zsh", "-f", "-i"], setup, folder) as shell:
         yield shell.offers
@@ -64,7 +67,7 @@ def zsh(folder: Path) -> Iterator[Ask]:
 
 def fish(folder: Path) -> Iterator[Ask]:
     def ask(typed: str) -> str:
-        command = f"source {FILES}/oci-gpu-hook.fish; complete -C {typed!r}"
+        command = f"source {made()}/oci-gpu-hook.fish; complete -C {typed!r}"
         ran = subprocess.run(["fish", "--no-config", "-c", command], cwd=folder, capture_output=True, text=True)
         assert ran.stderr == ""
         return ran.stdout

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -106,7 +107,7 @@ def test_it_installs_what_the_readme_lists_and_nothing_else(destination: Path) -
     units = [it for it in (packaging / "systemd").iterdir() if it.suffix in UNITS]
     expected = {
         *(f"usr/{part}" for part in (ENTRY, COMMAND, RUNTIME, REGISTRATION)),
-        *(f"usr/share/man/man{it.suffix[1:]}/{it.name}" for it in packaging.glob("man/*.[58]")),
+        *(f"usr/share/man/man{it.stem[-1]}/{it.stem}" for it in packaging.glob("man/*.rst")),
         "usr/share/bash-completion/completions/oci-gpu-hook",
         "usr/share/zsh/site-functions/_oci-gpu-hook",
         "usr/share/fish/vendor_completions.d/oci-gpu-hook.fish",
@@ -137,6 +138,21 @@ def test_it_installs_what_the_readme_lists_and_nothing_else(destination: Path) -
     compiled = destination.rglob("*.pyc")
     kinds = {int.from_bytes(path.read_bytes()[4:8], "little") for path in compiled}
     assert kinds == {UNCHECKED_HASH}
+
+
+def test_a_clone_installs_what_git_does_not_hold(destination: Path, tmp_path: Path) -> None:
+    """Manuals, completions and the PrometheusRule are made in it first."""
+    listed = run("make", "--silent", "--no-print-directory", "-C", str(ROOT), "list-generated").out.split()
+    for name in ("hooks.d", "oci_gpu_hook", "packaging", "policy"):
+        shutil.copytree(ROOT / name, tmp_path / "clone" / name)
+    for name in ("Makefile", "setup.cfg"):
+        shutil.copy(ROOT / name, tmp_path / "clone")
+    for name in listed:
+        (tmp_path / "clone" / name).unlink()
+    done = run("make", "-C", f"{tmp_path}/clone", f"PYTHON={sys.executable}", f"DESTDIR={tmp_path}/it", "install")
+    assert done.status == 0, done.err
+    assert len(listed) > 20
+    assert files(tmp_path / "it") == files(destination)
 
 
 def test_the_registration_has_an_environment_of_its_own(tmp_path: Path) -> None:

@@ -13,7 +13,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 
+from tests import manual
 from tests.integration import roots
 from tests.integration.engines import (
     PODMAN_RUN,
@@ -254,23 +256,11 @@ printf '%s\\n' '[containers]' 'default_ulimits = ["nofile=1024:1024", "nproc=102
 SEEN = "echo seen $(ls /dev | grep 'nvidia[0-9c]')"
 # What a build's layers keep: a program's link, and no file by a name of the driver's.
 LEFT = "'(' -type f -name '*nvidia*' -o -type f -name 'libcuda*' -o -name nvidia-smi ')'"
-POD = """
-cat >/run/pod.yaml <<'END'
-apiVersion: v1
-kind: Pod
-metadata: {name: pod}
-spec:
-  hostNetwork: true
-  restartPolicy: Never
-  containers:
-  - name: gpu
-    image: localhost/image:latest
-    command: ["/bin/sh", "-c", "%s"]
-    env: [{name: NVIDIA_VISIBLE_DEVICES, value: "1"}]
-END
-"""
-# What a quadlet unit's generator of podman 4.4 and later makes of Environment=NVIDIA_VISIBLE_DEVICES=2.
-QUADLET = "run --name systemd-gpu --replace --rm --cgroups=split --sdnotify=ignore --env NVIDIA_VISIBLE_DEVICES=2"
+# The manual's own.
+UNIT, POD = manual.blocks("oci-gpu-hook-podman.7", "UNITS AND PODS")
+# What a quadlet unit's generator of podman 4.4 and later makes of the unit.
+(ASKED,) = re.findall("^Environment=(.*)$", UNIT, re.MULTILINE)
+QUADLET = f"run --name systemd-gpu --replace --rm --cgroups=split --sdnotify=ignore --env {ASKED}"
 
 
 def test_builds_pods_and_units_have_their_gpus(installed: Installed, tmp_path: Path, driver: Path) -> None:
@@ -280,6 +270,9 @@ def test_builds_pods_and_units_have_their_gpus(installed: Installed, tmp_path: P
     def engine(words: str) -> str:
         return podman(words, runtime="runc", folder=tmp_path)
 
+    pod = yaml.safe_load(POD)
+    pod["spec"] |= {"hostNetwork": True, "restartPolicy": "Never"}
+    pod["spec"]["containers"][0] |= {"image": "localhost/image:latest", "command": ["/bin/sh", "-c", SEEN]}
     dockerfile = f"FROM image\nENV NVIDIA_VISIBLE_DEVICES=0\nRUN {SEEN}\n"
     script = f"""{AT_HOME}
 tar -C {root} -c . | {engine("import - image")} >/dev/null 2>&1
@@ -287,7 +280,9 @@ mkdir /run/context
 printf %s {shlex.quote(dockerfile)} >/run/context/Dockerfile
 {engine("build --tag built --network none --ulimit nofile=1024:1024 /run/context")} 2>&1
 echo left: $({engine("run --rm --network none --env NVIDIA_VISIBLE_DEVICES=void built")} find / -xdev {LEFT})
-{POD % SEEN}
+cat >/run/pod.yaml <<'END'
+{pod}
+END
 {engine("tag image localhost/image:latest")}
 {engine("kube play --network host /run/pod.yaml")} >/dev/null
 {engine("wait pod-gpu")} >/dev/null

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.engines import REPOSITORY, run_unshared
-
-MANUAL = REPOSITORY / "packaging/man/oci-gpu-hook.8.rst"
+from tests import manual
+from tests.integration.engines import run_unshared
 
 # An operation that looks at this process, in a plan for a container that is a process in namespaces of its own.
 CASE = """
@@ -53,7 +52,7 @@ def named(sets: int) -> set[str]:
 @pytest.mark.parametrize("user_namespace", [False, True])
 def test_each_phase_may_do_what_the_manual_says(user_namespace: bool) -> None:
     seen = json.loads(run_unshared(CASE.replace("{user_namespace}", str(user_namespace))))
-    table = MANUAL.read_text().split("What each phase may do", 1)[1].split("\nRECORDS", 1)[0]
+    table = manual.sections("oci-gpu-hook-security.7")["WHAT EACH PHASE MAY DO"]
     always, as_owners = table.split("; in a user namespace")
     kept = set(re.findall(r"\bCAP_\w+", table if user_namespace else always))
     assert "CAP_SETUID" in as_owners

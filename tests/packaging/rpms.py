@@ -57,6 +57,7 @@ FOLDERS = (
     "usr/share/fish/vendor_completions.d",
     "usr/share/licenses",
     "usr/share/man/man5",
+    "usr/share/man/man7",
     "usr/share/man/man8",
     "usr/share/zsh/site-functions",
     "var/lib",

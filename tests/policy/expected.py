@@ -113,7 +113,7 @@ def main() -> int:
         return 0
     with open(MANUAL, "w", encoding="utf-8") as file:
         file.write(after)
-    print(f"{MANUAL} said something else: its tables are new, read them; then `make man`")
+    print(f"{MANUAL} said something else: its tables are new: read them")
     return 1
 
 

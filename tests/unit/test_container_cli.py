@@ -18,6 +18,7 @@ from oci_gpu_hook.kernel import mountinfo
 from oci_gpu_hook.node.diagnosis import PASS, WARN, enginecheck
 from oci_gpu_hook.request import containercli, parse
 from oci_gpu_hook.request.settings import Settings
+from tests import manual
 
 ROOT = Path(__file__).resolve().parents[2]
 # Each caller's, as its own sources have them.
@@ -129,10 +130,9 @@ def test_the_program_says_how_it_is_used() -> None:
         assert (done.returncode, done.stderr, done.stdout) == (0, "", f"oci-gpu-hook {VERSION}\n")
 
 
-def test_the_usage_names_a_section_of_the_manual() -> None:
-    section = containercli.USAGE.partition('"')[2].partition('"')[0]
-    manual = (ROOT / "packaging/man/oci-gpu-hook.8.rst").read_text()
-    assert f"\n{section.upper()}\n===" in manual
+def test_the_usage_names_a_page_of_the_manual() -> None:
+    name, _, section = containercli.USAGE.splitlines()[-1].split(" ")[0].rstrip(")").partition("(")
+    assert f"{name}.{section}" in manual.PAGES
 
 
 # Where the log may not lie: what is there, and why.

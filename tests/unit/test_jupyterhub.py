@@ -14,7 +14,7 @@ import pytest
 from tests import manual
 from tests.unit import manifests
 
-BY_RUNTIME, BY_REQUEST, BY_USER, TELLS, SWARM, KUBE, TYPED, PROFILES = manual.blocks("JUPYTERHUB")[:8]
+BY_RUNTIME, BY_REQUEST, BY_USER, TELLS, SWARM, KUBE, TYPED, PROFILES = manual.blocks("oci-gpu-hook-jupyterhub.7")[:8]
 
 
 class Section:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The manuals and completions tell what the program is: made from it, up to date, and their examples true."""
+"""The manuals and completions tell what the program is: they are made from it, and their examples are true."""
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 import shlex
@@ -28,8 +29,7 @@ if TYPE_CHECKING:
 
 PACKAGING = Path(__file__).resolve().parents[2] / "packaging"
 MAN = PACKAGING / "man"
-SOURCES = sorted(MAN.glob("*.rst"))
-CONF = MAN / "oci-gpu-hook.conf.5"
+CONF = "oci-gpu-hook.conf.5"
 README = PACKAGING.parent / "README.md"
 
 
@@ -45,28 +45,21 @@ def walk(command: click.Command, *words: str) -> Iterator[tuple[tuple[str, ...],
 COMMANDS = dict(walk(program))
 
 
-def text(page: Path) -> str:
-    """A page without what is roff's alone."""
-    return re.sub(r"\\f[BIRP]|\\&", "", page.read_text()).replace("\\-", "-").replace("\\(aq", "'")
+@functools.cache
+def text(page: str) -> str:
+    """A page as it is made, without what is roff's alone."""
+    return re.sub(r"\\f[BIRP]|\\&", "", (manual.made() / page).read_text()).replace("\\-", "-").replace("\\(aq", "'")
 
 
-def build(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, PACKAGING / script, folder], capture_output=True, text=True)
+def commands_page() -> str:
+    return text("oci-gpu-hook.8")
 
 
-@pytest.mark.parametrize("name", [source.stem for source in SOURCES])
-def test_a_page_is_made_from_its_source_and_the_program(tmp_path: Path, name: str) -> None:
-    made = build("build_man.py", tmp_path)
-    assert made.returncode == 0, made.stderr
-    assert (MAN / name).read_text() == (tmp_path / name).read_text(), "run `make man`"
-
-
-def test_the_completions_are_made_from_the_program(tmp_path: Path) -> None:
-    made = build("build_completions.py", tmp_path)
-    assert made.returncode == 0, made.stderr
-    for file in tmp_path.iterdir():
-        there = PACKAGING / "completions" / file.name
-        assert there.read_text() == file.read_text(), "run `make completions`"
+def test_the_completion_of_each_shell_has_every_command() -> None:
+    """What it offers is tests/integration/test_completions.py's."""
+    made = [file.read_text() for file in manual.made("build_completions.py").iterdir()]
+    assert len(made) == 3
+    assert all(word in one for one in made for words in COMMANDS for word in words)
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
@@ -76,15 +69,15 @@ def test_help_manual_and_click_have_the_same_options(words: tuple[str, ...], cap
     shown = re.findall(r"^  (-[^ ,]+(?:, --[^ ]+)?)", capfd.readouterr().out, re.MULTILINE)
     in_help = {name for line in shown for name in line.split(", ")}
     assert in_help - {"-h", "--help"} == known
-    called = re.search(rf"^\.SS {' '.join(words)}\noci-gpu-hook .*\n", text(MAN / "oci-gpu-hook.8"), re.MULTILINE)
+    called = re.search(rf"^\.SS {' '.join(words)}\noci-gpu-hook .*\n", commands_page(), re.MULTILINE)
     assert called is not None
     assert set(re.findall(r"--[a-z-]+", called[0])) == {name for name in known if name[1] == "-"}
 
 
 def test_each_option_is_described() -> None:
     """Where its command is, or once for all that share it."""
-    described = set(re.findall(r"^\.B (?:-., )?(--[a-z-]+)", text(MAN / "oci-gpu-hook.8"), re.M))
-    described |= set(re.findall(r"^\.B (-.), --", text(MAN / "oci-gpu-hook.8"), re.M))
+    described = set(re.findall(r"^\.B (?:-., )?(--[a-z-]+)", commands_page(), re.M))
+    described |= set(re.findall(r"^\.B (-.), --", commands_page(), re.M))
     known = {name for c in COMMANDS.values() for o in c.params for name in o.opts if name[0] == "-"}
     assert known <= described
 
@@ -101,7 +94,7 @@ def test_each_command_has_two_examples_in_its_help_and_its_page(words: tuple[str
         _, *given = shlex.split(line)
         assert tuple(given[: len(words)]) == words
         LEAVES[words].make_context("", given[len(words) :]).close()
-        assert " ".join(line.split()) in text(MAN / "oci-gpu-hook.8")
+        assert " ".join(line.split()) in commands_page()
 
 
 def settings_of_the_page() -> dict[str, tuple[list[str], str]]:
@@ -136,7 +129,7 @@ def test_a_setting_that_is_not_described_stops_the_build(tmp_path: Path) -> None
         (".. setting:: driver-root\n", "driver-root\n", "nothing is said of the setting driver-root"),
         (".. setting:: driver-root\n", ".. setting:: driver-rot\n", "there is no setting driver-rot"),
     ):
-        source = (MAN / "oci-gpu-hook.conf.5.rst").read_text()
+        source = manual.source(CONF)
         assert old in source
         (tmp_path / "oci-gpu-hook.conf.5.rst").write_text(source.replace(old, new))
         made = subprocess.run([sys.executable, "-c", script, tmp_path], capture_output=True, text=True)
@@ -145,7 +138,7 @@ def test_a_setting_that_is_not_described_stops_the_build(tmp_path: Path) -> None
 
 
 def test_the_examples_of_settings_are_settings() -> None:
-    blocks = re.findall(r"::\n\n((?:    .*\n|\n)+)", (MAN / "oci-gpu-hook.conf.5.rst").read_text())
+    blocks = manual.blocks(CONF)
     assert len(blocks) == 2
     for block in blocks:
         assert settingsfile.parse_text(block, "page")
@@ -153,7 +146,7 @@ def test_the_examples_of_settings_are_settings() -> None:
 
 def test_the_files_for_compose_are_yaml() -> None:
     """They run where each Compose is: tests/docker/test_compose.py."""
-    services = [yaml.safe_load(block)["services"]["gpu"] for block in manual.blocks("Compose")]
+    services = [yaml.safe_load(block)["services"]["gpu"] for block in manual.blocks("oci-gpu-hook-docker.7", "COMPOSE")]
     reserved = [it["deploy"]["resources"]["reservations"]["devices"] for it in services if "deploy" in it]
     assert reserved == [
         [{"capabilities": ["gpu"], "device_ids": ["1", "5"]}],
@@ -164,7 +157,7 @@ def test_the_files_for_compose_are_yaml() -> None:
 
 def test_the_pods_that_wait_for_a_validation_are_pods() -> None:
     """Each volume that an init container mounts is there."""
-    blocks = manual.blocks("VALIDATION")
+    blocks = manual.blocks("oci-gpu-hook-kubernetes.7", "VALIDATION")
     assert len(blocks) == 2
     for block in blocks:
         spec = {**yaml.safe_load(block), "containers": [{"name": "main", "image": "IMAGE"}]}
@@ -176,7 +169,7 @@ def test_the_pods_that_wait_for_a_validation_are_pods() -> None:
 def test_what_the_readme_names_is_there_and_stands_in_a_manual() -> None:
     """A setting, command, variable, unit or file of ours that the README names is what the manuals say it is."""
     readme = README.read_text()
-    manuals = "".join(text(MAN / source.stem) for source in SOURCES)
+    manuals = "".join(text(page) for page in manual.PAGES)
     names = set(re.findall(r"(?:^    |`)oci-gpu-hook ([a-z][a-z ]*[a-z])", readme, re.M))
     assert {"doctor", "plan", "log"} <= names
     arguments = [(words, it.type) for words, c in COMMANDS.items() for it in c.params if isinstance(it, click.Argument)]
@@ -196,11 +189,11 @@ def test_what_the_readme_names_is_there_and_stands_in_a_manual() -> None:
     for unit in units:
         assert (PACKAGING / "systemd" / unit).exists()
     pages = re.findall(r"`(oci[\w.-]+)\((\d)\)`", readme)
-    assert {f"{name}.{section}" for name, section in pages} == {source.stem for source in SOURCES}
+    assert {f"{name}.{section}" for name, section in pages} == {*manual.PAGES}
 
 
 def test_the_messages_about_settings_are_those_of_the_program() -> None:
-    source = (MAN / "oci-gpu-hook.conf.5.rst").read_text()
+    source = manual.source(CONF)
     for line, number in (("device-cgoup = on", 3), ("accept-environment = never", 7)):
         with pytest.raises(ConfigError) as raised:
             settingsfile.parse_text("\n" * (number - 1) + line, "/etc/oci-gpu-hook.conf")
@@ -208,9 +201,9 @@ def test_the_messages_about_settings_are_those_of_the_program() -> None:
         assert f"| *{where}*: {sentence}\n" in source
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=lambda path: str(path.stem))
-def test_the_commands_that_are_named_exist(source: Path) -> None:
-    named = re.findall(r"(?:\*\*|^    )oci-gpu-hook ([a-z][a-z -]*)", source.read_text(), re.M)
+@pytest.mark.parametrize("page", manual.PAGES)
+def test_the_commands_that_are_named_exist(page: str) -> None:
+    named = re.findall(r"(?:\*\*|^    )oci-gpu-hook ([a-z][a-z -]*)", manual.source(page), re.M)
     groups = {words[0] for words in COMMANDS if len(words) > 1}
     for line in named:
         words = tuple(line.split()[: 2 if line.split()[0] in groups else 1])

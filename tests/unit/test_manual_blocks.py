@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each block of the manual is what it looks like: commands with their options, settings, JSON, YAML, Python or units.
+
+Whether what a block says works is other tests', which run it.
+"""
+
+from __future__ import annotations
+
+import configparser
+import json
+import re
+import shlex
+import subprocess
+from typing import Any, Callable
+
+import click
+import pytest
+import yaml
+
+from oci_gpu_hook.cli.commands import program
+from oci_gpu_hook.node.machine import toml
+from oci_gpu_hook.request import settingsfile
+from tests import manual
+from tests.unit.manifests import judge
+
+BLOCKS = [(page, block) for page in manual.PAGES for block in manual.blocks(page)]
+# Programs of others whose words stand in blocks.
+OTHERS = "podman|docker|systemctl|ctr|lxc|apptainer|ch-fromhost|ch-run|nvidia-smi|ln|eval"
+
+
+def shell(block: str) -> None:
+    """Right for a shell; our own commands take these words, and a request names devices as requests do."""
+    subprocess.run(["sh", "-n"], input=block, text=True, check=True)
+    for line in block.splitlines():
+        for words in re.findall(r"(?:^|\(|&& )oci-gpu-hook ([^&)]+)", line):
+            ours(shlex.split(words))
+        for devices in re.findall(r"NVIDIA_VISIBLE_DEVICES=(\S+)", line):
+            assert re.fullmatch(r"all|any|\d+(,\d+)*", devices), devices
+
+
+def ours(words: list[str]) -> None:
+    command: click.Command = program
+    while isinstance(command, click.Group):
+        command = command.commands[words.pop(0)]
+    command.make_context("", words).close()
+
+
+def of_yaml(block: str) -> None:
+    """A pod is Kubernetes's; for the others see test_manuals.py and tests/docker/test_compose.py."""
+    content: Any = yaml.safe_load(block)
+    assert isinstance(content, dict)
+    if content.get("kind") == "Pod":
+        judge("Pod").validate(content)
+
+
+def unit(block: str) -> None:
+    parser = configparser.ConfigParser()
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read_string(block)
+    assert [dict(parser[section]) for section in parser.sections()] != [{}]
+
+
+def lxc(block: str) -> None:
+    assert all(re.fullmatch(r"lxc\.[a-z.]+ = \S.*", line) for line in block.splitlines())
+
+
+def dockerfile(block: str) -> None:
+    assert all(re.fullmatch(r"ENV NVIDIA_[A-Z_]+=\S+", line) for line in block.splitlines())
+
+
+def criu(block: str) -> None:
+    """tests/integration/test_restore.py restores with it."""
+    assert block == "external mnt[]:ms\n"
+
+
+def of_toml(block: str) -> None:
+    assert toml.parse_toml(block.encode())
+
+
+def of_json(block: str) -> None:
+    json.loads(block)
+
+
+def part_of_json(block: str) -> None:
+    json.loads(f"{{{block.rstrip().rstrip(',')}}}")
+
+
+def of_python(block: str) -> None:
+    compile(block, "block", "exec")
+
+
+def settings(block: str) -> None:
+    assert settingsfile.parse_text(block, "block")
+
+
+# By how a block begins.
+KINDS: dict[str, Callable[[str], None]] = {
+    rf"#!/bin/sh\n|(oci-gpu-hook|{OTHERS}) ": shell,
+    r"apiVersion:|services:|version:|initContainers:": of_yaml,
+    r"\[(Service|Container)\]\n": unit,
+    r"\[plugins\.|version = \d\n\[plugins\.": of_toml,
+    r"lxc\.": lxc,
+    r"ENV ": dockerfile,
+    r"external ": criu,
+    r"\{\n": of_json,
+    '"': part_of_json,
+    r"c\.|from ": of_python,
+    r"(?!version)[a-z-]+ = ": settings,
+}
+
+
+@pytest.mark.parametrize(("page", "block"), BLOCKS, ids=[f"{page} {block[:30]!r}" for page, block in BLOCKS])
+def test_a_block_is_what_it_looks_like(page: str, block: str) -> None:
+    found = [check for begins, check in KINDS.items() if re.match(begins, block)]
+    assert len(found) == 1, f"{page}: what is this?\n{block}"
+    found[0](block)
