@@ -222,7 +222,7 @@ def _matching(root: HostRoot, pattern: DevicePattern, majors: dict[str, int]) ->
         if not own and pattern.pci and kind == "drm":
             partitions = _partitions(root) if partitions is None else partitions
             address, name = partitions.get(minor, ""), name or device
-        is_its = not pattern.major or majors.get(pattern.major) == major
+        is_its = not pattern.major or pattern.major in _drivers(root, f"{major}:{minor}", majors)
         if is_its and _fits(root, pattern, f"{major}:{minor}", address):
             found.append((nodes.device(root, path, major, minor), pattern.group, kind, address, name))
         elif not (own and pattern.pci):
@@ -253,18 +253,24 @@ def refusal(root: HostRoot, path: str, status: posix.stat_result, majors: dict[s
         return "it is not a character device"
     if why := allowed.device_path(path) or allowed.device_number(major, minor):
         return why
-    drivers = [name for name, number in majors.items() if number == major]
-    if major == allowed.MISC:
-        words = [line.split(None, 1) for line in root.text(_MISC_DEVICES).splitlines()]
-        drivers = [pair[1] for pair in words if len(pair) == 2 and pair[0] == str(minor)]
-    return next(filter(None, map(allowed.driver, drivers)), "")
+    return next(filter(None, map(allowed.driver, _drivers(root, f"{major}:{minor}", majors))), "")
+
+
+def _drivers(root: HostRoot, number: str, majors: dict[str, int]) -> list[str]:
+    """The names of a device number's driver."""
+    major, _, minor = number.partition(":")
+    if major != str(allowed.MISC):
+        return [name for name, its in majors.items() if str(its) == major]
+    words = [line.split() for line in root.text(_MISC_DEVICES).splitlines()]
+    return [pair[1] for pair in words if len(pair) == 2 and pair[0] == minor]
 
 
 def _paths(root: HostRoot, pattern: DevicePattern, majors: dict[str, int]) -> list[str]:
     if pattern.path:
         return glob.expanded(pattern.path, root.names, _MOST_NODES)
-    major = f"{majors.get(pattern.major, -1)}:" if pattern.major else ""
-    numbers = [name for name in root.names(_BY_NUMBER) if name.startswith(major)]
+    major = f"{majors.get(pattern.major, allowed.MISC)}:"
+    numbers = [number for number in root.names(_BY_NUMBER) if number.startswith(major)]
+    numbers = [number for number in numbers if pattern.major in _drivers(root, number, majors)]
     words = [word for number in numbers for word in root.text(f"{_BY_NUMBER}/{number}/uevent").split()]
     return [allowed.DEV + word[len("DEVNAME=") :] for word in words if word.startswith("DEVNAME=")]
 

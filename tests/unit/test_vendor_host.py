@@ -491,7 +491,7 @@ def test_udev_says_what_a_device_is(tree: Path) -> None:
     for minor, kind in ((1, "npu"), (2, "camera")):
         node(tree, f"/dev/acme{minor}", 240, minor)
         plant(tree, f"/run/udev/data/c240:{minor}", f"I:1\nE:ACME={kind}\n")
-    seen = look(tree, DevicePattern("/dev/acme*", udev=(("ACME", "npu"),)))
+    seen = look(tree, DevicePattern("/dev/acme*", "acme", udev=(("ACME", "npu"),)))
     assert [item.path for item, _ in seen.common] == ["/dev/acme1"]
 
 
@@ -515,12 +515,17 @@ def test_a_disk_and_a_node_in_a_folder_of_everybodys_are_none(tree: Path) -> Non
 
 
 @needs_root
-def test_a_dynamic_number_is_known_by_its_driver(tree: Path) -> None:
-    node(tree, "/dev/acme0", 10, 120)
-    plant(tree, "/proc/misc", "120 userfaultfd\n")
+def test_a_misc_device_is_its_drivers_by_the_name_in_proc_misc(tree: Path) -> None:
+    node(tree, "/dev/acme0", 10, 120, "virtual/misc/acme0", uevent="DEVNAME=acme0")
+    node(tree, "/dev/kvm", 10, 232, "virtual/misc/kvm", uevent="DEVNAME=kvm")
+    both = DevicePattern("/dev/acme*", "widget"), DevicePattern(major="widget")
+    for name, count in (("userfaultfd", 0), ("widget0", 0), ("iommu", 0), ("widget", 1)):
+        plant(tree, "/proc/misc", f"120 {name}\n232 kvm\n")
+        assert [len(look(tree, it).common) for it in both] == [count, count]
+    # By a known path alone, too.
+    plant(tree, "/proc/misc", "120 iommu\n")
     assert look(tree, DevicePattern("/dev/acme0")).common == ()
-    plant(tree, "/proc/misc", "120 rdma_cm\n")
-    assert len(look(tree, DevicePattern("/dev/acme0")).common) == 1
+    assert look(tree, DevicePattern(major="kvm")).common == ()
 
 
 def test_what_is_no_character_device_is_no_device(tree: Path) -> None:
