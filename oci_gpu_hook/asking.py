@@ -100,8 +100,8 @@ class Question:
 
     def __init__(self, bundle: Bundle, state: State, options: Options, *, remember: bool = False) -> None:
         self.bundle = bundle
-        self.inputs = sources.inputs_of(bundle, state.annotations)
-        self.state = state._replace(bundle=bundle.path, annotations=self.inputs.annotations)
+        self.state = state._replace(bundle=bundle.path, annotations={**state.annotations, **bundle.annotations()})
+        self.inputs = sources.inputs_of(bundle, self.state.annotations)
         self.options = options
         self._remember = remember
         self._known: tuple[KnownVendor, ...] | None = None

@@ -71,7 +71,7 @@ def asks(inputs: Inputs, known: tuple[KnownVendor, ...]) -> bool:
 def _named(inputs: Inputs, vendor: KnownVendor, settings: Settings | None = None) -> Names:
     if not vendor.flag:
         return sources.NOTHING
-    pairs = [item.partition("=") for item in sources.cdi_names(inputs)]
+    pairs = [item.partition("=") for item in inputs.cdi]
     named = [name for kind, _, name in pairs if kind and kind == vendor.kind and name]
     return sources.place(inputs, named, settings, vendor.flag)
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     See = Callable[[str], object]
 
 # See `inventory.HEADING`.
-HEADING = b"oci-gpu-hook vendors 8f588b79\n"
+HEADING = b"oci-gpu-hook vendors 2993e419\n"
 PREFIX = "vendor."
 
 LARGEST_FILE = 1 << 20

@@ -196,7 +196,7 @@ def _runtime(data: bytes) -> None:
 
 
 def _request(bundle: Bundle) -> None:
-    inputs = sources.inputs_of(bundle, {})
+    inputs = sources.inputs_of(bundle, bundle.annotations())
     sources.may_ask(inputs)
     parse_request(inputs, Settings(accept_volume_mounts=True))
     bycdi.of_nodes(inputs, Settings(), [path for path, *_ in bundle.devices()], ["compute"])

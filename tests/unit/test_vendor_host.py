@@ -22,6 +22,7 @@ from oci_gpu_hook.request.sources import Inputs
 from oci_gpu_hook.request.vendorrequest import VendorRequest
 from oci_gpu_hook.vendors import folders, vendorhost, vendorinventory, vendorsurvey
 from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Group, Item, Vendor, VendorInventory, Version
+from tests.unit.asking import annotated
 from tests.unit.hosts import MACHINES, elf_file, plant, plant_library
 
 FILE = "/usr/share/oci-gpu-hook/vendors/acme.json"
@@ -585,7 +586,7 @@ def test_two_files_of_one_kind_are_a_fault(tree: Path) -> None:
 def test_an_engine_that_has_a_spec_of_a_kind_resolves_its_names_itself(tree: Path) -> None:
     plant(tree, FILE, ACME.replace('"inventory"', '"kind": "acme.com/card", "inventory"'))
     root = HostRoot(str(tree))
-    inputs = Inputs({}, annotations={"cdi.k8s.io/x": "acme.com/card=0"})
+    inputs = annotated({}, {"cdi.k8s.io/x": "acme.com/card=0"})
     (ours,) = folders.for_container(root, inputs)
     assert ours.kind == "acme.com/card"
     plant(tree, "/etc/cdi/theirs.yaml", "cdiVersion: 0.5.0\nkind: acme.com/card\n")
