@@ -116,15 +116,7 @@ class Question:
         return vendorrequest.asks(self.inputs, self._vendors())
 
     def settings(self) -> Settings:
-        found = settings.read_settings(self.options.config, self.state)
-        if "image" not in found.unmatched:
-            return found
-        from oci_gpu_hook.host import podman
-        from oci_gpu_hook.host.root import HostRoot
-
-        with HostRoot(self.options.host_root) as root:
-            image = podman.image(root, self.state.bundle, self.state.id)
-        return settings.read_settings(self.options.config, self.state._replace(image=image))
+        return settings.read_settings(self.options.config, self.state, image=self._image)
 
     def request(self, allowed: Settings, spec: Spec | None = None) -> tuple[Request | None, tuple[str, ...]]:
         """The request, and a sentence for each thing left out; spec: what has started the hook, by its nodes."""
@@ -154,6 +146,13 @@ class Question:
             inputs = docker.with_record(inputs, self.bundle, allowed, self.options.host_root)
         known = self._vendors() if sources.may_name_vendor(inputs, allowed) else ()
         return parse.parse_request(inputs, allowed, known)
+
+    def _image(self) -> str:
+        from oci_gpu_hook.host import podman
+        from oci_gpu_hook.host.root import HostRoot
+
+        with HostRoot(self.options.host_root) as root:
+            return podman.image(root, self.state.bundle, self.state.id)
 
     def _vendors(self) -> tuple[KnownVendor, ...]:
         if self._known is None:
