@@ -262,7 +262,7 @@ def test_the_nodes_that_an_engine_has_injected_are_the_request() -> None:
     inputs = Inputs({VISIBLE: "void", "NVIDIA_REQUIRE_CUDA": "cuda>=12"})
     nodes = ("/dev/null", *own, "/dev/driver")
     found = of_nodes(inputs, Settings(), nodes, ("compute", "utility", "rubbish"))
-    assert found == (Request("cdi", own, ("utility", "compute"), ("cuda>=12",)), ())
+    assert found == (Request("cdi", (), ("utility", "compute"), ("cuda>=12",), nodes=own), ())
     # A DRM node may be any vendor's.
     for path in ("/dev/null", "/dev/dri/card0"):
         assert of_nodes(inputs, Settings(), (path,), ("compute",)) == (None, ())

@@ -88,7 +88,8 @@ def test_every_container_has_a_request_or_one_sentence(inputs: Inputs, config: S
     assert all(is_one_line(note) for note in notes)
     if found is None:
         return
-    assert found.devices and len(set(found.devices)) == len(found.devices)
+    assert found.words() and len(set(found.words())) == len(found.words())
+    assert [bool(found.devices), bool(found.nodes), found.any_of is not None].count(True) == 1
     assert set(found.capabilities) <= set(config.allowed_capabilities) and found.capabilities
     assert inputs.privileged or not (found.mig_config or found.mig_monitor)
     if config.ignore_imex_channels:

@@ -60,7 +60,7 @@ def test_the_words_of_nvidia_docker_1_ask_for_the_gpus_whose_nodes_are_given(ask
     """By their numbers; and for all that its volume had."""
     found = request_of(asks)
     assert may_ask(asks)
-    assert (found.source, found.devices, found.capabilities) == ("devices", ("/dev/nvidia3",), CAPABILITIES)
+    assert (found.source, found.nodes, found.capabilities) == ("devices", ("/dev/nvidia3",), CAPABILITIES)
 
 
 @pytest.mark.parametrize(
@@ -432,7 +432,7 @@ def test_devices_that_were_given_go_before_an_old_images_default(
     inputs: Inputs, source: str, expected: tuple[str, ...]
 ) -> None:
     found = request_of(inputs)
-    assert (found.source, found.devices) == (source, expected)
+    assert (found.source, found.words()) == (source, expected)
     assert found.capabilities == (CAPABILITIES if VISIBLE not in inputs.environment else found.capabilities)
 
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from oci_gpu_hook.cli import shown
@@ -10,10 +12,13 @@ from oci_gpu_hook.container.layout import GLIBC, MUSL, Layout
 from oci_gpu_hook.driver.inventory import DriverFile, Library
 from oci_gpu_hook.driver.nodes import DeviceLink, DeviceNode
 from oci_gpu_hook.errors import ConfigError, DriverError, RequestError
+from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.operations import Device as Node
 from oci_gpu_hook.operations import LdCache, Mount, Service, Symlink, Tmpfs
-from oci_gpu_hook.planning import provision, vendorshare
+from oci_gpu_hook.planning import drivers, provision, vendorshare
 from oci_gpu_hook.planning.plan import Plan, Provision, Share
+from oci_gpu_hook.request.parse import Request
+from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.vendorrequest import VendorRequest
 from oci_gpu_hook.request.words import VISIBLE_DEVICES
 from oci_gpu_hook.vendors.vendorhost import VendorDevice, VendorState
@@ -49,7 +54,7 @@ HOST = VendorState(INVENTORY, DEVICES, ((CONTROL, "g"),), (("/run/acme.sock", "g
 
 
 def request(*devices: str, source: str = "env") -> VendorRequest:
-    return VendorRequest("OCI_ACME", FILE, source, devices)
+    return VendorRequest("OCI_ACME", FILE, source, *(((), devices) if source == "cdi" else (devices,)))
 
 
 def share(*devices: str, host: VendorState = HOST, source: str = "env") -> Share:
@@ -187,6 +192,16 @@ def test_what_a_file_requires_and_the_host_lacks_is_the_drivers_fault(host: Vend
 
 def test_without_devices_no_device_is_required() -> None:
     assert paths(share("none", host=HOST._replace(unmatched=("/dev/x",)))) == []
+
+
+def test_nodes_of_an_old_image_are_nvidias_beside_a_vendor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def looked(*_: object) -> None:
+        raise LookupError
+
+    monkeypatch.setattr(drivers, "known_inventory", looked)
+    asked = Request("devices", (), ("utility",), nodes=("/dev/nvidia0",), vendors=(request("0"),))
+    with pytest.raises(LookupError):
+        drivers.provide(HostRoot(str(tmp_path)), LAYOUT, asked, Settings(), "")
 
 
 def test_what_is_left_out_is_said() -> None:

@@ -26,7 +26,7 @@ def asked(inputs: Inputs, settings: Settings = DEFAULTS) -> tuple[VendorRequest,
 
 
 def amd(*devices: str, source: str = "env") -> VendorRequest:
-    return VendorRequest("OCI_AMD", "/v/amd.json", source, devices)
+    return VendorRequest("OCI_AMD", "/v/amd.json", source, *(((), devices) if source == "cdi" else (devices,)))
 
 
 @pytest.mark.parametrize(
