@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from oci_gpu_hook.request.sources import Inputs
-    from oci_gpu_hook.vendors.vendorinventory import Identity, See, Vendor, VendorInventory
+    from oci_gpu_hook.vendors.vendorinventory import Identity, See, Vendor
 
     FilesNow = tuple[tuple[str, Identity], ...]
 
@@ -162,7 +162,7 @@ def _has_spec(root: HostRoot, kind: bytes) -> bool:
     return any([kind in (root.read(path) or b"") for path in paths if path.endswith((".json", ".yaml"))])
 
 
-def vendor_inventory(root: HostRoot, flag: str, file: str) -> VendorInventory:
+def vendor_inventory(root: HostRoot, flag: str, file: str) -> Vendor:
     """What a host has of one vendor's; ConfigError if the file cannot be understood."""
     from oci_gpu_hook.vendors import vendorhost
 

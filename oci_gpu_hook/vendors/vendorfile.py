@@ -69,10 +69,10 @@ def _vendor(document: object, path: str) -> Vendor:
         raise ConfigError(f".inventory: {what}", "write the key version too")
     if "driver_feature" in top:
         groups = _chosen(top["driver_feature"], groups)
-    more = {key: top[key] for key in ("kind", "version", "environment") if key in top}
+    more = {key: top[key] for key in ("kind", "environment") if key in top}
     more.update(top.get("requires", {}))
     more.update({f"selinux_{key}": text for key, text in top.get("selinux", {}).items()})
-    return Vendor(path, top["activation_flag"], tuple(groups.values()), **more)
+    return Vendor(path, top["activation_flag"], tuple(groups.values()), source=top.get("version", Version()), **more)
 
 
 def _chosen(names: tuple[str, ...], groups: dict[str, Group]) -> dict[str, Group]:

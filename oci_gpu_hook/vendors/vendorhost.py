@@ -17,13 +17,13 @@ from oci_gpu_hook.kernel.filetypes import is_character_device, is_socket
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.selectors import bus_id
 from oci_gpu_hook.vendors import allowed, vendorinventory
-from oci_gpu_hook.vendors.vendorinventory import DevicePattern, VendorInventory
+from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Vendor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from oci_gpu_hook.vendors.vendorinventory import Identity, See, Vendor
+    from oci_gpu_hook.vendors.vendorinventory import Identity, See
 
     # A node, its group, its class in sysfs, its PCI function's address and its further name, "" for none.
     Match = tuple[DeviceNode, str, str, str, str]
@@ -61,7 +61,7 @@ class VendorState(NamedTuple):
     with such a name that are of no device.
     """
 
-    inventory: VendorInventory
+    inventory: Vendor
     devices: tuple[VendorDevice, ...] = ()
     common: tuple[tuple[DeviceNode, str], ...] = ()
     sockets: tuple[tuple[str, str], ...] = ()
@@ -79,7 +79,7 @@ class VendorState(NamedTuple):
         return [*self.unmet, *self.inventory.lacking, *[f"{pattern} is missing" for pattern in self.unmatched]]
 
 
-def saved_or_new(root: HostRoot, name: str, file: str, describe: Callable[[See], Vendor]) -> VendorInventory:
+def saved_or_new(root: HostRoot, name: str, file: str, describe: Callable[[See], Vendor]) -> Vendor:
     found = vendorinventory.read_saved(root, name, file)
     if found is not None:
         return found
@@ -96,7 +96,7 @@ def saved_or_new(root: HostRoot, name: str, file: str, describe: Callable[[See],
     return survey.found
 
 
-def vendor_state(root: HostRoot, inventory: VendorInventory) -> VendorState:
+def vendor_state(root: HostRoot, inventory: Vendor) -> VendorState:
     """What is there now; devices in the order of their PCI addresses, or of their names if they have none."""
     majors = proc.character_majors(root)
     single: list[Match] = []
@@ -150,7 +150,7 @@ def _links(root: HostRoot) -> tuple[DeviceLink, ...]:
     return tuple([DeviceLink(path, text, text.replace("..", "/dev/dri", 1)) for path, text in texts if text])
 
 
-def _sockets(root: HostRoot, inventory: VendorInventory) -> tuple[tuple[tuple[str, str], ...], list[str]]:
+def _sockets(root: HostRoot, inventory: Vendor) -> tuple[tuple[tuple[str, str], ...], list[str]]:
     sockets, faults = [], []
     for path, group in inventory.sockets:
         found, status = root.source(path), root.stat(path)
@@ -165,7 +165,7 @@ def _sockets(root: HostRoot, inventory: VendorInventory) -> tuple[tuple[tuple[st
     return tuple(sockets), faults
 
 
-def _unmet(root: HostRoot, inventory: VendorInventory) -> tuple[str, ...]:
+def _unmet(root: HostRoot, inventory: Vendor) -> tuple[str, ...]:
     unmet = [f"the kernel's module {it} is not loaded" for it in inventory.modules if not is_loaded(root, it)]
     release = posix.uname().release
     if inventory.kernel and _numbers(release) < _numbers(inventory.kernel):

@@ -43,7 +43,7 @@ from oci_gpu_hook.request.selectors import AnyOf
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.state import State
 from oci_gpu_hook.vendors.vendorhost import VendorDevice, VendorState
-from oci_gpu_hook.vendors.vendorinventory import VendorInventory
+from oci_gpu_hook.vendors.vendorinventory import Vendor
 from tests.unit import hosts
 from tests.unit.asking import by_environment
 from tests.unit.containers import DEBIAN, write_bundle
@@ -195,7 +195,7 @@ def limits(found: Memory, provision: Provision = ONE) -> dict[str, int]:
 
 def of_vendor(*names: str) -> Provision:
     """One device of another vendor's, with these names."""
-    state = VendorState(VendorInventory("x.conf", "OCI_X"), (VendorDevice(names, ()),))
+    state = VendorState(Vendor("x.conf", "OCI_X"), (VendorDevice(names, ()),))
     return Provision(vendors=(state,), holds=((f"OCI_X={names[0]}", names[0]),))
 
 

@@ -22,7 +22,7 @@ from oci_gpu_hook.request.selectors import AnyOf
 from oci_gpu_hook.request.sources import Inputs
 from oci_gpu_hook.request.vendorrequest import VendorRequest
 from oci_gpu_hook.vendors import folders, vendorhost, vendorinventory, vendorsurvey
-from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Group, Item, Vendor, VendorInventory, Version
+from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Group, Item, Vendor, Version
 from tests.unit.asking import annotated
 from tests.unit.hosts import MACHINES, elf_file, plant, plant_library
 
@@ -46,7 +46,7 @@ def vendor(*libraries: str, files: tuple[str, ...] = (), **more: object) -> Vend
     return Vendor(FILE, "OCI_ACME", (group,))._replace(**more)  # type: ignore[arg-type]
 
 
-def found(tree: Path, said: Vendor) -> VendorInventory:
+def found(tree: Path, said: Vendor) -> Vendor:
     return vendorsurvey.Survey(HostRoot(str(tree)), said, {}).found
 
 
@@ -81,14 +81,14 @@ def test_a_version_stands_for_itself_in_paths(tree: Path, kind: str) -> None:
     plant(tree, "/opt/acme-2.5/acme.cfg", "")
     plant(tree, "/opt/acme-2.4/acme.cfg", "")
     said = {"text": "2.5", "module": "acme", "file": "/opt/acme/version"}[kind]
-    seen = found(tree, vendor(files=("/opt/acme-{version}/*.cfg",), version=Version(kind, said)))
+    seen = found(tree, vendor(files=("/opt/acme-{version}/*.cfg",), source=Version(kind, said)))
     assert (seen.version, [file.path for file in seen.files]) == ("2.5", ["/opt/acme-2.5/acme.cfg"])
 
 
 @pytest.mark.parametrize("text", ["", "../..", "a/b", "x" * 65, "\x1b[2J"])
 def test_a_version_that_is_none_leads_nowhere(tree: Path, text: str) -> None:
     plant(tree, "/opt/version", text)
-    said = vendor(files=("/opt/acme-{version}",), version=Version("file", "/opt/version"))
+    said = vendor(files=("/opt/acme-{version}",), source=Version("file", "/opt/version"))
     seen = found(tree, said)
     assert (seen.version, seen.files, seen.absent) == ("", (), ("/opt/acme-{version}",))
 
@@ -138,7 +138,7 @@ def test_a_socket_is_a_socket_and_nothing_else(tree: Path) -> None:
     listener.bind(f"/proc/self/fd/{here}/run/real.sock")
     os.close(here)
     paths = tuple([(f"/run/{name}.sock", "g") for name in ("real", "file", "none")])
-    seen = vendorhost.vendor_state(HostRoot(str(tree)), VendorInventory(FILE, "OCI_ACME", sockets=paths))
+    seen = vendorhost.vendor_state(HostRoot(str(tree)), Vendor(FILE, "OCI_ACME", sockets=paths))
     assert seen.sockets == (("/run/real.sock", "g"),)
     assert seen.faults == ("the host's /run/file.sock is left out: it is not a socket",)
 
@@ -286,7 +286,7 @@ def changes(tree: Path) -> None:
     plant(tree, "/usr/lib64/other", "")
 
 
-def again(tree: Path, said: Vendor) -> VendorInventory | None:
+def again(tree: Path, said: Vendor) -> Vendor | None:
     root = HostRoot(str(tree))
     survey = vendorsurvey.Survey(root, said, {FILE: vendorinventory.identity(root, FILE)})
     survey.save("OCI_ACME")
@@ -323,7 +323,7 @@ def test_whatever_would_be_found_otherwise_makes_it_untrue(tree: Path, change: o
     plant(tree, "/sys/module/acme/version", "2")
     (tree / "opt/acme").mkdir(parents=True)
     said = vendor("/usr/lib64/libacme.so*", files=("/opt/acme", "/opt/late/x.cfg"))
-    said = said._replace(version=Version("module", "acme"))
+    said = said._replace(source=Version("module", "acme"))
     assert again(tree, said) is not None
     change(tree)  # type: ignore[operator]
     assert vendorinventory.read_saved(HostRoot(str(tree)), "OCI_ACME", FILE) is None
@@ -357,7 +357,7 @@ def pci(tree: Path, address: str, vendor: str, device: str) -> None:
 
 def look(tree: Path, *patterns: DevicePattern) -> vendorhost.VendorState:
     rows = tuple([pattern._replace(group="compute") for pattern in patterns])
-    return vendorhost.vendor_state(HostRoot(str(tree)), VendorInventory(FILE, "OCI_ACME", patterns=rows))
+    return vendorhost.vendor_state(HostRoot(str(tree)), Vendor(FILE, "OCI_ACME", patterns=rows))
 
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may make device nodes")
@@ -621,7 +621,7 @@ def test_a_socket_behind_a_link_is_what_it_leads_to(tree: Path, place: str) -> N
     socket.socket(socket.AF_UNIX).bind(f"/proc/self/fd/{here}/{place.rpartition('/')[2]}")
     os.close(here)
     (tree / "run/x.sock").symlink_to(place)
-    said = VendorInventory(FILE, "OCI_ACME", sockets=(("/run/x.sock", "g"),))
+    said = Vendor(FILE, "OCI_ACME", sockets=(("/run/x.sock", "g"),))
     seen = vendorhost.vendor_state(HostRoot(str(tree)), said)
     assert seen.sockets == () and "/run/x.sock is left out" in seen.faults[0]
 
@@ -637,7 +637,7 @@ def test_releases_of_kernels_are_compared_by_their_numbers(
     tree: Path, monkeypatch: pytest.MonkeyPatch, release: str, wanted: str, met: bool
 ) -> None:
     monkeypatch.setattr(posix, "uname", lambda: SimpleNamespace(release=release))
-    seen = vendorhost.vendor_state(HostRoot(str(tree)), VendorInventory(FILE, "OCI_ACME", kernel=wanted))
+    seen = vendorhost.vendor_state(HostRoot(str(tree)), Vendor(FILE, "OCI_ACME", kernel=wanted))
     assert (seen.unmet == ()) is met
 
 

@@ -22,7 +22,7 @@ from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.vendorrequest import VendorRequest
 from oci_gpu_hook.request.words import VISIBLE_DEVICES
 from oci_gpu_hook.vendors.vendorhost import VendorDevice, VendorState
-from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Link, VendorInventory
+from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Link, Vendor
 
 LAYOUT = Layout("/usr/lib64", "", None, GLIBC, user_namespace=False, dev_is_hosts=False)
 FILE = "/v/acme.json"
@@ -38,7 +38,7 @@ def library(name: str = "libacme", folder: str = "", at: str = "/opt/acme/lib") 
     return Library(f"{at}/{names[0]}", names[0], names[1], names, 0x303, 64, "", ("g",), folder)
 
 
-INVENTORY = VendorInventory(
+INVENTORY = Vendor(
     FILE,
     "OCI_ACME",
     patterns=(DevicePattern("/dev/acme*", each=True, group="g"),),
@@ -225,7 +225,7 @@ def joined(*shares: Share, layout: Layout = LAYOUT) -> Provision:
 
 
 def other(flag: str, **fields: object) -> Share:
-    inventory = VendorInventory(f"/v/{flag}.json", flag)._replace(**fields)  # type: ignore[arg-type]
+    inventory = Vendor(f"/v/{flag}.json", flag)._replace(**fields)  # type: ignore[arg-type]
     host = VendorState(inventory)
     return vendorshare.share(LAYOUT, VendorRequest(flag, inventory.file, "env", ("all",)), host)
 

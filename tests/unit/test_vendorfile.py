@@ -34,7 +34,7 @@ def group(**lists: Any) -> Group:
 def test_oci_decorators_onload() -> None:
     path = PUBLISHED / "oci-onload.json"
     vendor = vendorfile.parse_vendor(path.read_bytes(), str(path))
-    assert (vendor.flag, vendor.version) == ("OCI_SOLARFLARE", Version("text", "201805"))
+    assert (vendor.flag, vendor.source) == ("OCI_SOLARFLARE", Version("text", "201805"))
     (onload,) = vendor.groups
     assert onload.name == "onload"
     assert onload.devices[2] == DevicePattern("/dev/sfc_char")
@@ -97,7 +97,7 @@ def test_all_keys() -> None:
             ),
         ),
         kind="x.com/card",
-        version=Version("module", "x_core"),
+        source=Version("module", "x_core"),
         environment=(("X_HOME", "/opt/x"), ("EMPTY", "")),
         kernel="5.14",
         modules=("x_core",),
