@@ -12,6 +12,7 @@ import posix
 from oci_gpu_hook.driver import nodes, proc
 from oci_gpu_hook.driver.nodes import DeviceLink, DeviceNode
 from oci_gpu_hook.formats import glob
+from oci_gpu_hook.formats.decimal import beginning
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_character_device, is_socket
 from oci_gpu_hook.record import NamedTuple
@@ -168,7 +169,9 @@ def _sockets(root: HostRoot, inventory: Vendor) -> tuple[tuple[tuple[str, str], 
 def _unmet(root: HostRoot, inventory: Vendor) -> tuple[str, ...]:
     unmet = [f"the kernel's module {it} is not loaded" for it in inventory.modules if not is_loaded(root, it)]
     release = posix.uname().release
-    if inventory.kernel and _numbers(release) < _numbers(inventory.kernel):
+    # 6.12 is 6.12.0.
+    now, least = [(*beginning(it), 0, 0, 0)[:3] for it in (release, inventory.kernel)]
+    if now < least:
         unmet.insert(0, f"kernel {inventory.kernel} (this is {release})")
     return tuple(unmet)
 
@@ -176,17 +179,6 @@ def _unmet(root: HostRoot, inventory: Vendor) -> tuple[str, ...]:
 def is_loaded(root: HostRoot, module: str) -> bool:
     """Whether the kernel has a module; one that is built in is seen, too, if it has parameters or a version."""
     return root.stat(f"/sys/module/{module.replace('-', '_')}") is not None
-
-
-def _numbers(release: str) -> tuple[int, ...]:
-    """5, 14 and 0 of ``5.14.0-503.el9.x86_64``; 6.12-rc1 and 6.12 are 6.12.0."""
-    found = []
-    for part in release.split("-", maxsplit=1)[0].split(".")[:3]:
-        digits = part[: len(part) - len(part.lstrip("0123456789"))]
-        if not digits or len(digits) > _MOST_DIGITS:
-            break
-        found.append(int(digits))
-    return (*found, 0, 0, 0)[:3]
 
 
 def pci_ids(root: HostRoot, address: str, *names: str) -> list[str]:

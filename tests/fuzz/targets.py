@@ -507,7 +507,7 @@ def _proc_files(value: tuple[str, list[str]]) -> None:
         mountinfo.mounted(pieces, [f"0:{number}"])
     assert len([*mountinfo.mounts(pieces)]) <= root.data.count(b"\n") + 1
     for controller in ("devices", ""):
-        devicecgroup._cgroup_path(root.data, controller)
+        devicecgroup.path_in(root.data, controller)
 
 
 def _label(text: str) -> None:
