@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a container asks for: its inputs, the settings that hold for it, its request, and what is left out.
 
-The hook, `oci-gpu-runtime`, ``plan`` and ``doctor --container`` ask here alone, so that all find the same request.
+The hook, what stands in for other programs, ``plan`` and ``doctor --container`` ask here alone, so that all find the
+same request.
 Must not decide what the container gets, or look at the container.
 """
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from oci_gpu_hook.request.parse import Request
+    from oci_gpu_hook.request.sources import Inputs
     from oci_gpu_hook.request.vendorrequest import KnownVendor
 
 _OPTIONS = ("--config", "--host-root", "--cdi", "--cdi-vendor", "--cdi-means")
@@ -96,12 +98,17 @@ def _inodes(paths: list[str]) -> set[tuple[int, int]]:
 
 
 class Question:
-    """One container's question, asked step by step; state: with the annotations of config.json too."""
+    """One container's question, asked step by step; state: with the annotations of config.json too.
 
-    def __init__(self, bundle: Bundle, state: State, options: Options, *, remember: bool = False) -> None:
+    inputs: what asks, if that is not in config.json.
+    """
+
+    def __init__(
+        self, bundle: Bundle, state: State, options: Options, *, remember: bool = False, inputs: Inputs | None = None
+    ) -> None:
         self.bundle = bundle
         self.state = state._replace(bundle=bundle.path, annotations={**state.annotations, **bundle.annotations()})
-        self.inputs = sources.inputs_of(bundle, self.state.annotations)
+        self.inputs = inputs or sources.inputs_of(bundle, self.state.annotations)
         self.options = options
         self._remember = remember
         self._known: tuple[KnownVendor, ...] | None = None
