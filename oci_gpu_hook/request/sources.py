@@ -282,38 +282,35 @@ def _in_mounts(mounts: Iterable[tuple[str, str]], notes: list[str]) -> Names:
     return found._replace(devices=(*plain, *found.devices), imex_channels=(*channels, *found.imex_channels))
 
 
-def _cdi_annotations(annotations: dict[str, str]) -> dict[str, str]:
-    """The annotations cdi.k8s.io/* that count: the container's own, if its engine marks these, else its pod's too."""
-    given = {key: text for key, text in annotations.items() if _is_cdi(key, text)}
-    own = annotations.get(_OWN_ANNOTATIONS)
-    if own is None or not (given or CDI_ANNOTATIONS in own):
-        return given
-    if annotations.get(_CONTAINER_TYPE) == "sandbox":
-        # There all are the pod's, and nothing of the pod's author's runs in it.
-        return {}
+def cdi_names(annotations: dict[str, str]) -> tuple[str, ...]:
+    """The names in the annotations cdi.k8s.io/* that count: the container's own, if its engine marks these, else its
+    pod's too.  RequestError if they are too long, or whose they are is not known.
+    """
+    own, counts = annotations.get(_OWN_ANNOTATIONS), annotations
+    if own is not None and (CDI_ANNOTATIONS in own or any([_is_cdi(*pair) for pair in annotations.items()])):
+        # In a sandbox all are the pod's, and nothing of the pod's author's runs in it.
+        counts = {} if annotations.get(_CONTAINER_TYPE) == "sandbox" else _own_annotations(own)
+    texts = [text for key, text in counts.items() if isinstance(text, str) and _is_cdi(key, text)]
+    if sum(map(len, texts)) > words.LONGEST_VALUE:
+        why = f"the annotations {CDI_ANNOTATIONS}* are longer than {words.LONGEST_VALUE >> 10} KiB"
+        raise RequestError(why, AUTHOR)
+    return tuple([item for text in texts for item in items(text)])
+
+
+def _own_annotations(text: str) -> dict[str, str]:
     try:
-        found = jsontext.loads(own.encode())
+        found = jsontext.loads(text.encode())
     except ValueError:
-        found = own
+        found = text
     # Go writes an empty map as null.
     if found is not None and not isinstance(found, dict):
         why = f"the annotation {_OWN_ANNOTATIONS} is not a JSON object: whose {CDI_ANNOTATIONS}* are is not known"
         raise RequestError(why, "the container engine must fix it")
-    pairs = (found or {}).items()
-    return {key: text for key, text in pairs if isinstance(text, str) and _is_cdi(key, text)}
+    return found or {}
 
 
 def _is_cdi(key: str, text: str) -> bool:
     return key.startswith(CDI_ANNOTATIONS) or (key.startswith(_PLUGINS_ANNOTATIONS) and _PLUGINS_KIND in text)
-
-
-def cdi_names(annotations: dict[str, str]) -> tuple[str, ...]:
-    """The names in the annotations that count; RequestError if they are too long, or their owner is not known."""
-    texts = _cdi_annotations(annotations).values()
-    if sum(map(len, texts)) > words.LONGEST_VALUE:
-        why = f"the annotations {CDI_ANNOTATIONS}* are longer than {words.LONGEST_VALUE >> 10} KiB"
-        raise RequestError(why, AUTHOR)
-    return tuple([item for value in texts for item in items(value)])
 
 
 def _by_nvidia(item: str) -> bool:
