@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a container asks for: its inputs, the settings that hold for it, its request, and what is left out.
 
-The hook, `oci-gpu-runtime`, ``plan`` and ``doctor --container`` ask here alone, so that all find the same request.
+The hook, what stands in for other programs, ``plan`` and ``doctor --container`` ask here alone, so that all find the
+same request.
 Must not decide what the container gets, or look at the container.
 """
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from oci_gpu_hook.request.parse import Request
+    from oci_gpu_hook.request.sources import Inputs
     from oci_gpu_hook.request.vendorrequest import KnownVendor
 
 _OPTIONS = ("--config", "--host-root", "--cdi", "--cdi-vendor", "--cdi-means")
@@ -96,12 +98,17 @@ def _inodes(paths: list[str]) -> set[tuple[int, int]]:
 
 
 class Question:
-    """One container's question, asked step by step; state: with the annotations of config.json too."""
+    """One container's question, asked step by step; state: with the annotations of config.json too.
 
-    def __init__(self, bundle: Bundle, state: State, options: Options, *, remember: bool = False) -> None:
+    inputs: what asks, if that is not in config.json.
+    """
+
+    def __init__(
+        self, bundle: Bundle, state: State, options: Options, *, remember: bool = False, inputs: Inputs | None = None
+    ) -> None:
         self.bundle = bundle
-        self.inputs = sources.inputs_of(bundle, state.annotations)
-        self.state = state._replace(bundle=bundle.path, annotations=self.inputs.annotations)
+        self.state = state._replace(bundle=bundle.path, annotations={**state.annotations, **bundle.annotations()})
+        self.inputs = inputs or sources.inputs_of(bundle, self.state.annotations)
         self.options = options
         self._remember = remember
         self._known: tuple[KnownVendor, ...] | None = None
@@ -116,15 +123,7 @@ class Question:
         return vendorrequest.asks(self.inputs, self._vendors())
 
     def settings(self) -> Settings:
-        found = settings.read_settings(self.options.config, self.state)
-        if "image" not in found.unmatched:
-            return found
-        from oci_gpu_hook.host import podman
-        from oci_gpu_hook.host.root import HostRoot
-
-        with HostRoot(self.options.host_root) as root:
-            image = podman.image(root, self.state.bundle, self.state.id)
-        return settings.read_settings(self.options.config, self.state._replace(image=image))
+        return settings.read_settings(self.options.config, self.state, image=self._image)
 
     def request(self, allowed: Settings, spec: Spec | None = None) -> tuple[Request | None, tuple[str, ...]]:
         """The request, and a sentence for each thing left out; spec: what has started the hook, by its nodes."""
@@ -154,6 +153,13 @@ class Question:
             inputs = docker.with_record(inputs, self.bundle, allowed, self.options.host_root)
         known = self._vendors() if sources.may_name_vendor(inputs, allowed) else ()
         return parse.parse_request(inputs, allowed, known)
+
+    def _image(self) -> str:
+        from oci_gpu_hook.host import podman
+        from oci_gpu_hook.host.root import HostRoot
+
+        with HostRoot(self.options.host_root) as root:
+            return podman.image(root, self.state.bundle, self.state.id)
 
     def _vendors(self) -> tuple[KnownVendor, ...]:
         if self._known is None:

@@ -11,7 +11,7 @@ from oci_gpu_hook.errors import DONE, BundleError, ConfigError, RequestError, Us
 from oci_gpu_hook.kernel import alarm
 from oci_gpu_hook.report import sentence
 from oci_gpu_hook.report.progress import Progress
-from oci_gpu_hook.request import settings, sources
+from oci_gpu_hook.request import sources
 from oci_gpu_hook.request.bundle import read_bundle
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.state import ENGINE_HINT, ExcessError, State, read_state
@@ -109,13 +109,13 @@ def start(progress: Progress, state: State, options: Options, stage: str = "") -
     progress.state = question.state
     asks = options.spec is not None or question.may_ask()
     try:
-        if not asks and not settings.files(options.config):
-            return
         allowed = progress.settings = question.settings()
     except (ConfigError, RequestError) as err:
         if asks:
             raise
         sentence.say(str(err))
+        return
+    if not asks and allowed == Settings():
         return
     request, notes = question.request(allowed, options.spec)
     progress.keep(notes)

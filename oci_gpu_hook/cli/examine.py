@@ -109,9 +109,9 @@ def _wanted(
 def _asked(request: Request) -> str:
     """The request in words, first NVIDIA's."""
     words = []
-    if request.devices:
-        words = [f"{','.join(request.devices)} with {','.join(request.capabilities)}, by {request.source}"]
-    words += [f"{it.flag}={','.join(it.devices)}, by {it.source}" for it in request.vendors]
+    if request.words():
+        words = [f"{','.join(request.words())} with {','.join(request.capabilities)}, by {request.source}"]
+    words += [f"{it.flag}={','.join(it.words())}, by {it.source}" for it in request.vendors]
     return "; ".join(words)
 
 

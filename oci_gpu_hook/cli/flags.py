@@ -74,13 +74,13 @@ class _Named(NamedTuple):
     def asked(self, way: str | None) -> WantedDevices:
         """The devices as this host has them; ``any`` as it stands, which each start chooses."""
         try:
-            chosen = selectors.canonical_any(self.gpus, _WHERE, self.settings())
+            chosen = selectors.any_of(self.gpus, _WHERE, self.settings())
         except RequestError as err:
             raise UsageError(err.message, err.hint) from err
         if chosen and way in _NAMED_ONLY:
             raise UsageError(f"--way {way} needs the names of GPUs", "any is for ways by which the hook chooses")
         if chosen:
-            return WantedDevices((chosen,), (), "")
+            return WantedDevices((chosen.written(),), (), "")
         request, found, selected = self.on_host()
         nodes = dict.fromkeys([node for node, _ in selection.nodes(request, selected, found)])
         if missing := [node.path for node in nodes if not node.present]:

@@ -44,11 +44,18 @@ def plan_document(plan: Plan, left_out: Iterable[str] = ()) -> dict[str, object]
     hook; left_out: what the host has and the container does not get.
     """
     request = plan.request
-    fields = ("source", "devices", "capabilities", "requirements", "imex_channels", "features", "mig_config")
-    others = ("mig_monitor", "memory_limit", "memory_request", "vendors")
+    fields = ("capabilities", "requirements", "imex_channels", "features", "mig_config", "mig_monitor")
+    others = ("memory_limit", "memory_request")
     return {
         **no_request_document(plan.container.id, plan.container.bundle, plan.container.rootfs, plan.notes),
-        "request": request and {name: getattr(request, name) for name in (*fields, *others)},
+        "request": request
+        and {
+            **{"source": request.source, "devices": request.words()},
+            **{name: getattr(request, name) for name in (*fields, *others)},
+            "vendors": [
+                {"flag": it.flag, "file": it.file, "source": it.source, "devices": it.words()} for it in request.vendors
+            ],
+        },
         "driver": {"version": plan.provision.driver_version} if request else None,
         "label": plan.label,
         **({"chosen": plan.provision.chosen} if plan.provision.chosen else {}),
@@ -95,8 +102,8 @@ def plan_text(plan: Plan, left_out: Iterable[str] = ()) -> list[str]:
 
 def _requested(request: Request) -> list[str]:
     words = []
-    if request.devices:
-        words = [f"devices {','.join(request.devices)} (from {request.source})"]
+    if request.words():
+        words = [f"devices {','.join(request.words())} (from {request.source})"]
         words.append(f"capabilities {','.join(request.capabilities)}")
         words += [f"requires {expression}" for expression in request.requirements]
         words += [f"IMEX channels {','.join(request.imex_channels)}"] if request.imex_channels else []
@@ -105,7 +112,7 @@ def _requested(request: Request) -> list[str]:
         words += ["may monitor MIG"] if request.mig_monitor else []
         words += [f"at most {request.memory_limit >> 20} MiB of each device"] if request.memory_limit else []
         words += [f"needs {request.memory_request >> 20} MiB of each device"] if request.memory_request else []
-    words += [f"{item.flag} {','.join(item.devices)} (from {item.source}, by {item.file})" for item in request.vendors]
+    words += [f"{item.flag} {','.join(item.words())} (from {item.source}, by {item.file})" for item in request.vendors]
     return [f"{'' if number else 'request':11}{text}" for number, text in enumerate(words)]
 
 

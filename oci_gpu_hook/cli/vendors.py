@@ -87,7 +87,7 @@ def _row(vendor: Vendor, replaces: str) -> dict[str, Any]:
     return {
         "flag": vendor.flag,
         "kind": vendor.kind,
-        "version": _VERSIONS[vendor.version.kind].format(vendor.version.value),
+        "version": _VERSIONS[vendor.source.kind].format(vendor.source.value),
         "groups": [group.name for group in vendor.groups],
         "file": vendor.file,
         "replaces": replaces,

@@ -50,7 +50,7 @@ def locate(process: Process | None, container_id: str) -> DeviceCgroup:
     if posix.stat("/proc/self/ns/user").st_ino != INITIAL_USER_NAMESPACE:
         return DeviceCgroup(reason="the kernel lets no process in a user namespace change a device cgroup")
     version, controller = ("v2", "") if is_unified(CGROUP_ROOT) else ("v1", "devices")
-    path = _cgroup_path(process.read("cgroup") if process else procfile.read_whole(_OUR_CGROUP), controller)
+    path = path_in(process.read("cgroup") if process else procfile.read_whole(_OUR_CGROUP), controller)
     if path is None:
         return DeviceCgroup(reason="this host has no device cgroups")
     if process is None:
@@ -58,7 +58,7 @@ def locate(process: Process | None, container_id: str) -> DeviceCgroup:
     components = path.split("/")[1:]
     named = [i for i, name in enumerate(components) if is_named_after(name, container_id)]
     # An engine can leave a container in the cgroup of its runtime, together with other processes.
-    if not named and path in ("/", _cgroup_path(procfile.read_whole(_OUR_CGROUP), controller)):
+    if not named and path in ("/", path_in(procfile.read_whole(_OUR_CGROUP), controller)):
         return DeviceCgroup(reason=f"the container has no cgroup of its own, it is in {path} with others")
     directory = _directory(path, controller, process.pid)
     # The lowest component with that name counts: an id may be short, and a cgroup further up may have the same name.
@@ -108,9 +108,9 @@ def is_unified(path: str) -> bool:
 
 
 def is_named_after(name: str, container_id: str) -> bool:
-    """Whether a cgroup's name is one that engines give a container: ID or ENGINE-ID, with or without ".scope"."""
+    """Whether a cgroup's name is one that engines give a container: ID, ENGINE-ID or SLICE:ENGINE:ID, or that.scope."""
     stem = name.removesuffix(".scope")
-    return bool(container_id) and (stem == container_id or stem.endswith(f"-{container_id}"))
+    return bool(container_id) and (stem == container_id or stem.endswith((f"-{container_id}", f":{container_id}")))
 
 
 def _is_subgroup(directory: str) -> bool:
@@ -122,7 +122,7 @@ def _is_subgroup(directory: str) -> bool:
     return posix.stat(scope).st_nlink == 3 and not procfile.read_whole(f"{scope}/cgroup.procs")
 
 
-def _cgroup_path(data: bytes, controller: str) -> str | None:
+def path_in(data: bytes, controller: str) -> str | None:
     """The path in the hierarchy of `controller` ("" for v2), from the content of /proc/PID/cgroup."""
     for line in lines(data):
         controllers, _, path = line.partition(":")[2].partition(":")

@@ -15,6 +15,17 @@ def decimal(text: str, most: int = 10**9 - 1) -> int | None:
     return number if number <= most else None
 
 
+def beginning(text: str) -> tuple[int, ...]:
+    """The numbers of the version that a text begins with: 5, 14 and 0 of ``5.14.0-503.el9``."""
+    found = []
+    for part in text[: len(text) - len(text.lstrip("0123456789."))].split("."):
+        number = decimal(part)
+        if number is None:
+            break
+        found.append(number)
+    return tuple(found)
+
+
 def decimals(text: str, most: int = 10**9 - 1) -> tuple[int, ...]:
     """The numbers between the dots of a version such as ``575.57.08``; () for any other text."""
     parts = text.split(".")

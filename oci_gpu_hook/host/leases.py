@@ -114,7 +114,7 @@ def has_room(holders: list[Lease], most: int) -> bool:
 
 def lease_of(id: str, pid: int, stat: bytes, cgroup: str, most: int) -> Lease:
     inode = posix.stat(cgroup).st_ino if cgroup else 0
-    return Lease(id, pid, int(_fields(stat)[_START]), cgroup, inode, int(time()), most, ())
+    return Lease(id, pid, int(procfile.stat_words(stat)[_START]), cgroup, inode, int(time()), most, ())
 
 
 def without_void(leases: list[Lease]) -> list[Lease]:
@@ -143,15 +143,11 @@ def _is_used(pid: int) -> bool:
 def _start_of(pid: int) -> int:
     """When the process was started, in ticks since boot; -1 if it has ended."""
     try:
-        fields = _fields(procfile.read_whole(f"/proc/{pid}/stat"))
+        fields = procfile.stat_words(procfile.read_whole(f"/proc/{pid}/stat"))
         # A zombie has ended, and its parent has not asked how.
         return -1 if fields[_STATE] in (b"Z", b"X") else int(fields[_START])
     except (OSError, ValueError, IndexError):
         return -1
-
-
-def _fields(stat: bytes) -> list[bytes]:
-    return stat.rpartition(b")")[2].split()
 
 
 def _has_process(cgroup: str, inode: int) -> bool:

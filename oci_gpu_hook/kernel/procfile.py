@@ -23,6 +23,11 @@ def read_whole(path: str, dir_fd: int | None = None) -> bytes:
     return b"".join([*pieces(path, dir_fd)])
 
 
+def stat_words(stat: bytes) -> list[bytes]:
+    """The words of /proc/PID/stat behind the command, which may have any letters: the state is the first one."""
+    return stat.rpartition(b")")[2].split()
+
+
 def pieces(path: str, dir_fd: int | None = None) -> Iterator[bytes]:
     """The same in pieces of whole lines, for a file that is not to be held whole."""
     with closing(posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC, dir_fd=dir_fd)) as fd:

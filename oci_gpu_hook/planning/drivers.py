@@ -17,7 +17,7 @@ from oci_gpu_hook.vendors import platform
 def provide(host: HostRoot, laid_out: layout.Layout, request: Request, settings: Settings, label: str) -> Provision:
     """What the container gets; label: of its process, "" without SELinux."""
     known, is_by_lists = None, False
-    if request.devices or not request.vendors:
+    if request.devices or request.nodes or not request.vendors:
         known = known_inventory(host, settings.driver_root)
         # A Jetson's containers get what its lists say, also where NVIDIA's module has GPUs.
         is_by_lists = known is None or bool(host.stat(proc.CSV_FOLDER) and platform.platform_of(host) == platform.TEGRA)

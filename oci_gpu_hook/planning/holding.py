@@ -84,7 +84,7 @@ class Start(NamedTuple):
         notes = [f"{device} is not healthy: {why}" for device, why in whys if why]
         if notes and self.settings.unhealthy != "give":
             left = [name for key, name in provision.holds if "=" not in key and not why_unhealthy(key, unhealthy)]
-            if self.settings.unhealthy == "refuse" or not left or request.by_nodes():
+            if self.settings.unhealthy == "refuse" or not left or not request.devices:
                 raise DriverError("; ".join(notes[:_MOST_SHOWN]), _UNHEALTHY)
             request, notes = request._replace(devices=tuple(left)), [f"left out: {it}" for it in notes]
             provision = provide(request)
@@ -106,7 +106,8 @@ class Start(NamedTuple):
     ) -> tuple[Request, list[str], tuple[str, ...]]:
         """The request with names in place of ``any``, the keys of what was leased, and a sentence for each choice."""
         devices = [request.devices, *[it.devices for it in request.vendors]]
-        asked = [(place, it) for place, names in enumerate(devices) if (it := selectors.any_of(names))]
+        wanted = [request.any_of, *[it.any_of for it in request.vendors]]
+        asked = [(place, it) for place, it in enumerate(wanted) if it]
         if not asked:
             return request, [], ()
         offers = [
@@ -132,8 +133,9 @@ class Start(NamedTuple):
                 words.append(_said(it, chosen, most))
             if most:
                 self._lease(mine, own, others, keys, keys.values())
-        vendors = [it._replace(devices=names) for it, names in zip(request.vendors, devices[1:])]
-        return request._replace(devices=devices[0], vendors=tuple(vendors)), [*keys], tuple(words)
+        vendors = [it._replace(devices=names, any_of=None) for it, names in zip(request.vendors, devices[1:])]
+        request = request._replace(devices=devices[0], any_of=None, vendors=tuple(vendors))
+        return request, [*keys], tuple(words)
 
     def _places(self, provision: Provision) -> dict[str, str]:
         """The PCI addresses of the devices that the container holds, if their memory is counted."""
@@ -151,7 +153,7 @@ class Start(NamedTuple):
         numbers = self.dumped or frozenset()
         found = [device for device, given in offer if numbers.issuperset(given.devices)]
         if len(found) != asked.number:
-            why = f"{asked.name} is asked for, and the checkpoint has nodes of {len(found)} of this host's devices"
+            why = f"{asked.written()} is asked for, and the checkpoint has nodes of {len(found)} of this host's devices"
             raise RequestError(why, "start the container again instead")
         return found
 
@@ -311,7 +313,7 @@ def _nearness(devices: list[Candidate]) -> tuple[int, int]:
 
 def _said(asked: selectors.AnyOf, chosen: Sequence[Candidate], most: int) -> str:
     shown = [f"{title(it.key, it.name)} ({it.holders} of {most or 'any number of'} holders)" for it in chosen]
-    return f"{asked.name}: {', '.join(shown)}"
+    return f"{asked.written()}: {', '.join(shown)}"
 
 
 def _gpus(host: HostRoot, settings: Settings, asked: selectors.AnyOf) -> list[Candidate]:

@@ -100,9 +100,10 @@ def split(plan: Plan, spec: Spec, paths: Collection[str]) -> Plan:
     request, provision = plan.request, plan.provision
     names = tuple([name for _, name in provision.holds])
     if request is not None and spec.vendor:
-        request = request._replace(vendors=tuple([it._replace(devices=names or (ALL,)) for it in request.vendors]))
+        vendors = [it._replace(devices=names or (ALL,), nodes=()) for it in request.vendors]
+        request = request._replace(vendors=tuple(vendors))
     elif request is not None and provision.inventory is not None:
-        request = request._replace(devices=names)
+        request = request._replace(devices=names, nodes=())
     missing = [it for it in plan.operations if isinstance(it, Device) and it.path not in paths]
     # One program allows all of them, or the engine has.
     kinds = (Device,) if missing else (Device, OpenCgroup, TellSystemd)

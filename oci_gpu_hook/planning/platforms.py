@@ -48,7 +48,7 @@ def share(
     kind = platform.platform_of(root)
     found = platform_state(root, kind, everything=request.jetpack_all)
     # Where the engine has made the nodes that somebody chose, only files are lacking.
-    is_without = request.devices == (NONE,) or request.by_nodes()
+    is_without = request.devices in ((NONE,), ())
     asked = VendorRequest(VISIBLE_DEVICES, found.inventory.file, "env", (NONE if is_without else ALL,))
     given = vendorshare.share(layout, asked, found)
     if not is_without:

@@ -44,7 +44,8 @@ def families(request: Request) -> tuple[str, ...]:
     # A spec of management has given channels, whose numbers are compared.
     if request.imex_channels or request.source == "cdi":
         wanted.append("imex")
-    if request.mig_config or request.mig_monitor or any([name == ALL or is_mig(name) for name in request.devices]):
+    named = (*request.devices, *request.nodes)
+    if request.mig_config or request.mig_monitor or any([name == ALL or is_mig(name) for name in named]):
         wanted.append("caps")
     return tuple(wanted)
 
@@ -58,8 +59,8 @@ def select(request: Request, inventory: DriverInventory) -> Selection:
         return Selection(
             tuple([(gpu, ALL) for gpu in inventory.gpus]), tuple([(device, ALL) for device in inventory.mig_devices])
         )
-    if request.by_nodes():
-        return _of_nodes(request.devices, inventory)
+    if request.nodes:
+        return _of_nodes(request.nodes, inventory)
     _check_count(request.devices, len(inventory.gpus))
     gpus: dict[int, str] = {}
     mig_devices: dict[MigDevice, str] = {}
@@ -220,7 +221,7 @@ def _dri_nodes(request: Request, selection: Selection, inventory: DriverInventor
     return [
         (node.path, f"DRM node of GPU {node.gpu}: graphics or display")
         for node in inventory.devices
-        if node.family == "dri" and node.gpu in whole and (not request.by_nodes() or node.path in request.devices)
+        if node.family == "dri" and node.gpu in whole and (request.devices or node.path in request.nodes)
     ]
 
 

@@ -35,7 +35,7 @@ def share(layout: Layout, request: VendorRequest, found: VendorState, process_ty
         more = f", and {len(lacking) - 1} more" if len(lacking) > 1 else ""
         hint = f"the administrator must fix it; 'oci-gpu-hook info' shows what {flag} has here"
         raise DriverError(f"{inventory.file} requires what this host lacks: {lacking[0]}{more}", hint)
-    devices = (of_nodes if request.source == "cdi" else selected)(request.devices, found)
+    devices = of_nodes(request.nodes, found) if request.nodes else selected(request.devices, found)
     driver_folder = provision.FOLDER if flag == VISIBLE_DEVICES else f"{FOLDER}/{flag}"
     nodes = {node: f"{flag}, {group}: every request" for node, group in found.common}
     for device, name in devices:

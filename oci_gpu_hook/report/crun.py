@@ -73,7 +73,7 @@ def _command_line() -> list[str]:
 
 
 def _parent() -> str:
-    return procfile.read_whole("/proc/self/stat").rpartition(b")")[2].split()[1].decode()
+    return procfile.stat_words(procfile.read_whole("/proc/self/stat"))[1].decode()
 
 
 def _option(words: list[str], *names: str) -> str:

@@ -34,7 +34,7 @@ def of_nodes(
     check_sections(settings, notes)
     required = requirements(inputs.environment, settings)
     notes += _beyond_spec(inputs.environment, granted)
-    return Request("cdi", given, granted, required), tuple(notes)
+    return Request("cdi", (), granted, required, nodes=given), tuple(notes)
 
 
 def of_vendor(flag: str, known: Collection[KnownVendor], nodes: tuple[str, ...]) -> Request:
@@ -44,7 +44,7 @@ def of_vendor(flag: str, known: Collection[KnownVendor], nodes: tuple[str, ...])
         if vendor.flag == flag:
             if vendor.fault:
                 raise ConfigError(vendor.fault, ADMINISTRATOR)
-            asked = VendorRequest(flag, vendor.file, "cdi", nodes)
+            asked = VendorRequest(flag, vendor.file, "cdi", (), nodes)
             return Request("cdi", (), (), vendors=(asked,))
     hint = "the administrator must take the spec away, or put the file back"
     raise ConfigError(f"the CDI spec is for {quoted(flag)}, which no vendor's file has", hint)

@@ -17,6 +17,7 @@ from oci_gpu_hook.request.words import ADMINISTRATOR, ALL, AUTHOR, CAPABILITIES,
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from oci_gpu_hook.request.selectors import AnyOf
     from oci_gpu_hook.request.vendorrequest import KnownVendor, VendorRequest
 
 _REQUIRE = "NVIDIA_REQUIRE_"
@@ -32,12 +33,12 @@ _TRUE = ("1", "t", "T", "true", "TRUE", "True")
 class Request(NamedTuple):
     """One container's request.
 
-    source: ``env``, ``swarm``, ``mounts``, ``annotations``, ``cli`` for nvidia-container-cli's words; or `devices` are
-    paths of nodes: ``cdi``, if the engine has injected them by a CDI spec of ours, ``devices``, if the user of an old
-    image gave them to it.
-    devices: else canonical, in the order given: ``all``, ``none`` (driver files, no GPU), ``any:2`` or
-    ``any:2:1g.10gb`` (which the node replaces), each alone; an index; ``GPU-<uuid>`` in lower case after the dash;
-    ``00000000:07:00.0``; ``0:1``, ``MIG-<uuid>`` and ``MIG-GPU-<uuid>/1/0`` for MIG devices.
+    source: ``env``, ``swarm``, ``mounts``, ``annotations``, ``cli`` for nvidia-container-cli's words; or of `nodes`:
+    ``cdi``, if the engine has injected them by a CDI spec of ours, ``devices``, if the user of an old image gave them.
+    devices: canonical, in the order given: ``all``, ``none`` (driver files, no GPU), each alone; an index;
+    ``GPU-<uuid>`` in lower case after the dash; ``00000000:07:00.0``; ``0:1``, ``MIG-<uuid>`` and
+    ``MIG-GPU-<uuid>/1/0`` for MIG devices.
+    nodes: in their place, the paths of nodes that the engine has made; any_of: in their place, what the node chooses.
     imex_channels: ``all`` alone, or decimal numbers; features: names of `FEATURES`; vendors: of other vendors; if that
     is all, `devices` and `capabilities` are empty.  memory_limit, memory_request: in bytes, see `memory`.
     """
@@ -54,14 +55,15 @@ class Request(NamedTuple):
     vendors: tuple[VendorRequest, ...] = ()
     memory_limit: int = 0
     memory_request: int = 0
+    nodes: tuple[str, ...] = ()
+    any_of: AnyOf | None = None
+
+    def words(self) -> tuple[str, ...]:
+        """What is asked of NVIDIA's devices, for people."""
+        return (self.any_of.written(),) if self.any_of else (*self.devices, *self.nodes)
 
     def asked(self) -> tuple[str, ...]:
-        others = [f"{item.flag}={name}" for item in self.vendors for name in item.devices]
-        return (*self.devices, *others)
-
-    def by_nodes(self) -> bool:
-        """Whether it names devices by the nodes that the engine has made."""
-        return self.source in ("cdi", "devices")
+        return (*self.words(), *[f"{item.flag}={name}" for item in self.vendors for name in item.words()])
 
 
 def parse_request(
@@ -73,7 +75,8 @@ def parse_request(
     """
     notes: list[str] = []
     names = named(inputs, settings, notes)
-    devices = _devices(names, settings)
+    nodes = names.devices if names.source == "devices" else ()
+    devices, any_of = _devices(names, settings)
     of_vendors: tuple[VendorRequest, ...] = ()
     unknown: list[str] = []
     if known:
@@ -81,18 +84,20 @@ def parse_request(
 
         of_vendors = vendorrequest.parse_vendors(inputs, settings, known, notes)
         unknown = vendorrequest.unknown(inputs, known)
-    if devices or of_vendors or notes:
+    asks = bool(devices or nodes or any_of)
+    if asks or of_vendors or notes:
         check_sections(settings, notes)
     notes += unknown
-    if not devices:
+    if not asks:
         alone = Request(of_vendors[0].source, (), (), vendors=of_vendors) if of_vendors else None
         return alone, tuple(notes)
     environment = inputs.environment
-    mig_config, mig_monitor = [_manages_mig(inputs, settings, it, devices) for it in words.MIG_MANAGEMENT]
+    is_single = any(map(selectors.is_mig, (*devices, *nodes))) or bool(any_of and any_of.profile)
+    mig_config, mig_monitor = [_manages_mig(inputs, settings, it, is_single) for it in words.MIG_MANAGEMENT]
     request = Request(
         source=names.source,
         devices=devices,
-        capabilities=_capabilities(environment, settings, notes, is_old=names.source == "devices"),
+        capabilities=_capabilities(environment, settings, notes, is_old=bool(nodes)),
         requirements=requirements(environment, settings),
         mig_config=mig_config,
         mig_monitor=mig_monitor,
@@ -100,6 +105,8 @@ def parse_request(
         features=_features(inputs, names, settings, notes),
         jetpack_all=environment.get(words.REQUIRE_JETPACK) == _ALL_CSV_FILES,
         vendors=of_vendors,
+        nodes=nodes,
+        any_of=any_of,
     )
     return request, tuple(notes)
 
@@ -143,15 +150,17 @@ def requirements(environment: dict[str, str], settings: Settings) -> tuple[str, 
     return tuple(found)
 
 
-def _devices(names: Names, settings: Settings) -> tuple[str, ...]:
-    if names.source == "devices":
-        return names.devices
-    if is_void(names.devices):
-        return ()
+def _devices(names: Names, settings: Settings) -> tuple[tuple[str, ...], AnyOf | None]:
+    """`Request.devices` and `Request.any_of`."""
+    if names.source == "devices" or is_void(names.devices):
+        return (), None
     if not names.devices and (names.imex_channels or names.features):
-        return (NONE,)
-    alone = selectors.alone(names.devices, names.where, settings)
-    return (alone,) if alone else tuple(dict.fromkeys([selectors.canonical(it, names.where) for it in names.devices]))
+        return (NONE,), None
+    if alone := selectors.alone(names.devices):
+        return (alone,), None
+    if any_of := selectors.any_of(names.devices, names.where, settings):
+        return (), any_of
+    return tuple(dict.fromkeys([selectors.canonical(it, names.where) for it in names.devices])), None
 
 
 def _capabilities(
@@ -184,8 +193,11 @@ def _major_minor(version: str) -> str:
     return f"{numbers[0]}.{numbers[1]}"
 
 
-def _manages_mig(inputs: Inputs, settings: Settings, variable: str, devices: tuple[str, ...]) -> bool:
-    """Whether the container may configure, or monitor, all of MIG: a privileged one, or whom the settings let watch."""
+def _manages_mig(inputs: Inputs, settings: Settings, variable: str, is_single: bool) -> bool:
+    """Whether the container may configure, or monitor, all of MIG: a privileged one, or whom the settings let watch.
+
+    is_single: whether it asks for single MIG devices.
+    """
     value = inputs.environment.get(variable, "").strip()
     if not value:
         return False
@@ -196,7 +208,7 @@ def _manages_mig(inputs: Inputs, settings: Settings, variable: str, devices: tup
         otherwise = ", or the administrator must set mig-monitor" if watches else ""
         why = f"{variable} is for containers with CAP_SYS_ADMIN only"
         raise RequestError(why, f"start the container privileged{otherwise}")
-    if any([selectors.is_mig(selector) for selector in devices]):
+    if is_single:
         raise RequestError(f"{variable}=all cannot be given beside single MIG devices", AUTHOR)
     return True
 

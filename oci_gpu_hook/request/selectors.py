@@ -29,32 +29,25 @@ _HINT = (
 class AnyOf(NamedTuple):
     """``any:2:1g.10gb``: how many devices the node is to choose, and of which MIG profile, "" for whole GPUs."""
 
-    name: str
     number: int
-    profile: str
+    profile: str = ""
+
+    def written(self) -> str:
+        return f"{ANY}:{self.number}" + (f":{self.profile}" if self.profile else "")
 
 
-def any_of(devices: Iterable[str]) -> AnyOf | None:
-    """What the canonical names of a request leave to the node; None if they name devices."""
-    for name in devices:
-        if name.startswith(f"{ANY}:"):
-            _, count, *profile = name.split(":")
-            return AnyOf(name, int(count), "".join(profile))
-    return None
+def alone(items: Iterable[str]) -> str:
+    """``all`` or ``none`` if it stands for the whole list, else ""."""
+    return next((word for item in items if (word := item.lower()) in (ALL, NONE)), "")
 
 
-def alone(items: Iterable[str], where: str, settings: Settings) -> str:
-    """``all``, ``none`` or ``any:...`` if one of them stands for the whole list, else ""."""
-    lowered = [item.lower() for item in items]
-    return next((word for word in lowered if word in (ALL, NONE)), "") or canonical_any(lowered, where, settings)
-
-
-def canonical_any(items: Iterable[str], where: str, settings: Settings) -> str:
-    """``any:COUNT[:PROFILE]``, "" if devices are named; RequestError if it is wrong, or no holders are counted."""
+def any_of(items: Iterable[str], where: str, settings: Settings) -> AnyOf | None:
+    """What these leave to the node; None if devices are named; RequestError if it is wrong, or no holders are counted.
+    """
     lowered = [item.lower() for item in items]
     asked = [word.split(":") for word in lowered if word == ANY or word.startswith(f"{ANY}:")]
     if not asked:
-        return ""
+        return None
     _, *rest = asked[0]
     # ``any:1g.10gb`` is one of that profile.
     if not rest or not rest[0].lstrip("-").isdecimal():
@@ -69,7 +62,7 @@ def canonical_any(items: Iterable[str], where: str, settings: Settings) -> str:
         raise RequestError(
             f"{where} asks for any device, and no holders are counted: gpu-holders is not set", ADMINISTRATOR
         )
-    return ":".join([ANY, str(count), *profile])
+    return AnyOf(count, "".join(profile))
 
 
 def _is_profile(word: str) -> bool:

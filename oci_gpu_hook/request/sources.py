@@ -45,14 +45,14 @@ _CDI_VENDORS = ("nvidia.com", "runtime.nvidia.com", "management.nvidia.com")
 class Inputs(NamedTuple):
     """All parts of a container's configuration that can ask for something.
 
-    given: see `Bundle.given_gpus`, for an old image.  By dockerd's record, if it has been read: docker_devices: the
-    value of NVIDIA_VISIBLE_DEVICES that dockerd itself has appended (``--gpus``), else ""; images: the variables of a
-    Swarm task that can be its image's own, None for any other container.
+    cdi: the names in annotations that count; given: see `Bundle.given_gpus`, for an old image.  By dockerd's record, if
+    it has been read: docker_devices: the value of NVIDIA_VISIBLE_DEVICES that dockerd itself has appended (``--gpus``),
+    else ""; images: the variables of a Swarm task that can be its image's own, None for any other container.
     """
 
     environment: dict[str, str]
     mounts: tuple[tuple[str, str], ...] = ()
-    annotations: dict[str, str] = {}  # noqa: RUF012  read only
+    cdi: tuple[str, ...] = ()
     privileged: bool = False
     given: tuple[str, ...] = ()
     docker_devices: str = ""
@@ -73,11 +73,11 @@ NOTHING = Names("", "", ())
 
 
 def inputs_of(bundle: Bundle, annotations: dict[str, str]) -> Inputs:
-    environment, every = bundle.environment(), {**annotations, **bundle.annotations()}
-    mounts = bundle.bindings()
+    """annotations: those of config.json and of the state; RequestError as `cdi_names`."""
+    environment, mounts = bundle.environment(), bundle.bindings()
     counts = _gets_default(environment) or (VISIBLE_DEVICES not in environment and _has_driver_volume(mounts))
     given = bundle.given_gpus() if counts else ()
-    return Inputs(environment, mounts, every, bundle.is_privileged(), given)
+    return Inputs(environment, mounts, cdi_names(annotations), bundle.is_privileged(), given)
 
 
 def may_ask(inputs: Inputs) -> bool:
@@ -91,7 +91,7 @@ def may_ask(inputs: Inputs) -> bool:
         or _gets_default(environment)
         or bool(inputs.given)
         or any([destination.startswith(LIST_FOLDER) for _, destination in inputs.mounts])
-        or bool(_cdi_annotations(inputs.annotations))
+        or bool(inputs.cdi)
     )
 
 
@@ -99,7 +99,7 @@ def may_name_vendor(inputs: Inputs, settings: Settings | None = None) -> bool:
     """Whether anything may ask for another vendor's devices; without `settings`, swarm resources apart."""
     return (
         any([name.startswith(words.VENDOR_PREFIX) for name in inputs.environment])
-        or not all(map(_by_nvidia, cdi_names(inputs)))
+        or not all(map(_by_nvidia, inputs.cdi))
         or bool(settings and any(["=" in word for word in settings.swarm_resources]))
     )
 
@@ -143,10 +143,9 @@ def named(inputs: Inputs, settings: Settings, notes: list[str]) -> Names:
             return mounted
     elif any([source == "/dev/null" and target.startswith(f"{LIST_FOLDER}/") for source, target in inputs.mounts]):
         leave_out("the device list in volume mounts is not accepted: accept-volume-mounts is no", settings, notes)
-    cdi = cdi_names(inputs)
-    if cdi:
-        _refuse_plugins(cdi, inputs.environment)
-    found = place(inputs, [name for name in cdi if _by_nvidia(name)], settings)
+    if inputs.cdi:
+        _refuse_plugins(inputs.cdi, inputs.environment)
+    found = place(inputs, [name for name in inputs.cdi if _by_nvidia(name)], settings)
     if found.source == "env" and _gets_default(inputs.environment):
         found = Names("devices" if inputs.given else "env", CUDA_VERSION, inputs.given or (ALL,))
     elif found.source == "env" and inputs.given:
@@ -251,7 +250,7 @@ def _refuse_counts(where: str, environment: dict[str, str]) -> None:
             raise RequestError(why, f"{hint}: for GPUs 'oci-gpu-hook swarm resources' prints the names")
 
 
-def _refuse_plugins(cdi: list[str], environment: dict[str, str]) -> None:
+def _refuse_plugins(cdi: tuple[str, ...], environment: dict[str, str]) -> None:
     """RequestError for the device plugin's own kind, unless the plugin has named the same devices in the variable.
 
     An image's own value of the variable must not give others than the plugin has counted.
@@ -283,37 +282,35 @@ def _in_mounts(mounts: Iterable[tuple[str, str]], notes: list[str]) -> Names:
     return found._replace(devices=(*plain, *found.devices), imex_channels=(*channels, *found.imex_channels))
 
 
-def _cdi_annotations(annotations: dict[str, str]) -> dict[str, str]:
-    """The annotations cdi.k8s.io/* that count: the container's own, if its engine marks these, else its pod's too."""
-    given = {key: text for key, text in annotations.items() if _is_cdi(key, text)}
-    own = annotations.get(_OWN_ANNOTATIONS)
-    if own is None or not (given or CDI_ANNOTATIONS in own):
-        return given
-    if annotations.get(_CONTAINER_TYPE) == "sandbox":
-        # There all are the pod's, and nothing of the pod's author's runs in it.
-        return {}
+def cdi_names(annotations: dict[str, str]) -> tuple[str, ...]:
+    """The names in the annotations cdi.k8s.io/* that count: the container's own, if its engine marks these, else its
+    pod's too.  RequestError if they are too long, or whose they are is not known.
+    """
+    own, counts = annotations.get(_OWN_ANNOTATIONS), annotations
+    if own is not None and (CDI_ANNOTATIONS in own or any([_is_cdi(*pair) for pair in annotations.items()])):
+        # In a sandbox all are the pod's, and nothing of the pod's author's runs in it.
+        counts = {} if annotations.get(_CONTAINER_TYPE) == "sandbox" else _own_annotations(own)
+    texts = [text for key, text in counts.items() if isinstance(text, str) and _is_cdi(key, text)]
+    if sum(map(len, texts)) > words.LONGEST_VALUE:
+        why = f"the annotations {CDI_ANNOTATIONS}* are longer than {words.LONGEST_VALUE >> 10} KiB"
+        raise RequestError(why, AUTHOR)
+    return tuple([item for text in texts for item in items(text)])
+
+
+def _own_annotations(text: str) -> dict[str, str]:
     try:
-        found = jsontext.loads(own.encode())
+        found = jsontext.loads(text.encode())
     except ValueError:
-        found = own
+        found = text
     # Go writes an empty map as null.
     if found is not None and not isinstance(found, dict):
         why = f"the annotation {_OWN_ANNOTATIONS} is not a JSON object: whose {CDI_ANNOTATIONS}* are is not known"
         raise RequestError(why, "the container engine must fix it")
-    pairs = (found or {}).items()
-    return {key: text for key, text in pairs if isinstance(text, str) and _is_cdi(key, text)}
+    return found or {}
 
 
 def _is_cdi(key: str, text: str) -> bool:
     return key.startswith(CDI_ANNOTATIONS) or (key.startswith(_PLUGINS_ANNOTATIONS) and _PLUGINS_KIND in text)
-
-
-def cdi_names(inputs: Inputs) -> list[str]:
-    texts = _cdi_annotations(inputs.annotations).values()
-    if sum(map(len, texts)) > words.LONGEST_VALUE:
-        why = f"the annotations {CDI_ANNOTATIONS}* are longer than {words.LONGEST_VALUE >> 10} KiB"
-        raise RequestError(why, AUTHOR)
-    return [item for value in texts for item in items(value)]
 
 
 def _by_nvidia(item: str) -> bool:

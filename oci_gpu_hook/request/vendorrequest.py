@@ -13,6 +13,10 @@ from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs, Names
 from oci_gpu_hook.request.words import ALL, VENDOR_PREFIX
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from oci_gpu_hook.request.selectors import AnyOf
+
 _LONGEST_NAME = 100
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:-")
 _HINT = "the container's author must ask for 'all', 'none', an index, a PCI address or a device's name"
@@ -30,13 +34,18 @@ class KnownVendor(NamedTuple):
 class VendorRequest(NamedTuple):
     """What is asked of one vendor.
 
-    source: see `Request`; devices: ``all``, ``none`` or ``any:2`` alone, names as given, or paths of nodes for ``cdi``.
+    source, nodes, any_of: see `Request`; devices: ``all`` or ``none`` alone, or names as given.
     """
 
     flag: str
     file: str
     source: str
     devices: tuple[str, ...]
+    nodes: tuple[str, ...] = ()
+    any_of: AnyOf | None = None
+
+    def words(self) -> tuple[str, ...]:
+        return (self.any_of.written(),) if self.any_of else (*self.devices, *self.nodes)
 
 
 def parse_vendors(
@@ -57,9 +66,10 @@ def parse_vendors(
         for word in names.devices:
             if len(word) > _LONGEST_NAME or not _LETTERS.issuperset(word):
                 raise RequestError(f"unknown device {quoted(word)} in {names.where}", _HINT)
-        alone = selectors.alone(names.devices, names.where, settings)
-        devices = (alone,) if alone else tuple(dict.fromkeys(names.devices))
-        found.append(VendorRequest(flag, vendor.file, names.source, devices))
+        alone = selectors.alone(names.devices)
+        any_of = None if alone else selectors.any_of(names.devices, names.where, settings)
+        devices = (alone,) if alone else () if any_of else tuple(dict.fromkeys(names.devices))
+        found.append(VendorRequest(flag, vendor.file, names.source, devices, any_of=any_of))
     return tuple(found)
 
 
@@ -71,7 +81,7 @@ def asks(inputs: Inputs, known: tuple[KnownVendor, ...]) -> bool:
 def _named(inputs: Inputs, vendor: KnownVendor, settings: Settings | None = None) -> Names:
     if not vendor.flag:
         return sources.NOTHING
-    pairs = [item.partition("=") for item in sources.cdi_names(inputs)]
+    pairs = [item.partition("=") for item in inputs.cdi]
     named = [name for kind, _, name in pairs if kind and kind == vendor.kind and name]
     return sources.place(inputs, named, settings, vendor.flag)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import posix
 
 from oci_gpu_hook import apply
+from oci_gpu_hook.asking import Options, Question
 from oci_gpu_hook.container import rootfs
 from oci_gpu_hook.container.process import Process
 from oci_gpu_hook.errors import DONE, LONGEST_LIST, plain, quoted
@@ -20,7 +21,6 @@ from oci_gpu_hook.planning.decide import decide
 from oci_gpu_hook.planning.plan import DEV_IS_HOSTS, LEFT_ALONE
 from oci_gpu_hook.report import records, sentence
 from oci_gpu_hook.report.progress import Progress
-from oci_gpu_hook.request import parse, settings
 from oci_gpu_hook.request.bundle import Bundle
 from oci_gpu_hook.request.containercli import CONTAINER_CLI, NEEDLESS
 from oci_gpu_hook.request.state import State, checked_path
@@ -30,7 +30,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.operations import Operation
     from oci_gpu_hook.request.containercli import Call
-    from oci_gpu_hook.request.parse import Request
+    from oci_gpu_hook.request.sources import Inputs
 
 # LXC names a folder after it (NAME_MAX, limits.h).
 _LONGEST_NAME = 255
@@ -67,8 +67,11 @@ def _configure(progress: Progress, call: Call) -> None:
     # A container's root lies in its bundle, which its engine names after it.
     folder = path.rstrip("/").rpartition("/")[0]
     id = folder.rpartition("/")[2] if pid else _name(path)
-    progress.state = State(id, process.pid, folder, caller="" if pid else CONTAINER_CLI)
-    allowed = settings.read_settings(None, progress.state)
+    # A bundle with an empty config.json: nothing is configured but what the words say.
+    bundle, state = Bundle(folder, {}), State(id, process.pid, folder, caller="" if pid else CONTAINER_CLI)
+    question = Question(bundle, state, Options(), inputs=_inputs(call))
+    progress.state = question.state
+    allowed = question.settings()
     # Without --pid the cgroup is the caller's, with others in it.
     leaves_cgroup = call.has("no-cgroups") or not pid
     if leaves_cgroup:
@@ -76,20 +79,19 @@ def _configure(progress: Progress, call: Call) -> None:
     if call.last("cuda-compat-mode") == "disabled":
         allowed = allowed._replace(cuda_forward_compatibility=False)
     progress.settings = allowed
-    request, notes = parse.parse_request(call.inputs(), allowed)
+    request, notes = question.request(allowed)
     progress.keep(notes)
     if request is None:
         progress.say()
         return
-    request = progress.request = _with_memory(request._replace(source="cli"))
+    request = progress.request = request._replace(source="cli")
     progress.end_step()
     # A user who stops or ends a call must leave nothing of the node's half done.
     host = HostRoot("/", remember=bool(pid))
     root = rootfs.of_process(path, rootfs.USUAL_TMPFS, process) if pid else rootfs.of_caller(path, process)
     if pid:
         apply.cut_off(process)
-    # A bundle with an empty config.json: nothing is configured but what the words say.
-    plan = decide(Bundle(folder, {}), request, allowed, host, root, id=id, process=process)
+    plan = decide(bundle, request, allowed, host, root, id=id, process=process)
     plan = progress.plan = plan._replace(operations=tuple([it for it in plan.operations if not _is_omitted(it, call)]))
     # A caller that wants it so needs no note at each start; enroot and Apptainer bind the host's /dev by default.
     needless = (LEFT_ALONE if leaves_cgroup else "", "" if pid else DEV_IS_HOSTS)
@@ -101,11 +103,12 @@ def _configure(progress: Progress, call: Call) -> None:
     progress.say()
 
 
-def _with_memory(request: Request) -> Request:
-    """LXC and enroot give a call the container's variables."""
+def _inputs(call: Call) -> Inputs:
+    """The words; and of its own environment two variables: LXC and enroot give a call the container's."""
     given = {name: posix.environ.get(name.encode()) for name in (MEMORY_LIMIT, MEMORY_REQUEST)}
     said = {name: value.decode("utf-8", "replace") for name, value in given.items() if value is not None}
-    return parse.with_memory(request, said)
+    inputs = call.inputs()
+    return inputs._replace(environment={**inputs.environment, **said})
 
 
 def _name(path: str) -> str:

@@ -13,7 +13,6 @@ from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.host.source import read_source
 from oci_gpu_hook.kernel.filetypes import is_regular
-from oci_gpu_hook.request import sources
 from oci_gpu_hook.request.vendorrequest import KnownVendor
 from oci_gpu_hook.request.words import CDI_FOLDERS, is_flag
 from oci_gpu_hook.vendors.vendorinventory import HEADING, LARGEST_FILE, identity, way
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from oci_gpu_hook.request.sources import Inputs
-    from oci_gpu_hook.vendors.vendorinventory import Identity, See, Vendor, VendorInventory
+    from oci_gpu_hook.vendors.vendorinventory import Identity, See, Vendor
 
     FilesNow = tuple[tuple[str, Identity], ...]
 
@@ -149,7 +148,7 @@ def for_container(root: HostRoot, inputs: Inputs) -> tuple[KnownVendor, ...]:
     """The same without the kinds whose CDI names the container's engine has resolved, or would have, by a spec on the
     host: AMD's and Intel's own tools write such specs.
     """
-    kinds = {name.partition("=")[0] for name in sources.cdi_names(inputs)}
+    kinds = {name.partition("=")[0] for name in inputs.cdi}
     return tuple(
         [
             vendor._replace(kind="") if vendor.kind in kinds and _has_spec(root, vendor.kind.encode()) else vendor
@@ -163,7 +162,7 @@ def _has_spec(root: HostRoot, kind: bytes) -> bool:
     return any([kind in (root.read(path) or b"") for path in paths if path.endswith((".json", ".yaml"))])
 
 
-def vendor_inventory(root: HostRoot, flag: str, file: str) -> VendorInventory:
+def vendor_inventory(root: HostRoot, flag: str, file: str) -> Vendor:
     """What a host has of one vendor's; ConfigError if the file cannot be understood."""
     from oci_gpu_hook.vendors import vendorhost
 

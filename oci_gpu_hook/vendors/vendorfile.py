@@ -69,10 +69,10 @@ def _vendor(document: object, path: str) -> Vendor:
         raise ConfigError(f".inventory: {what}", "write the key version too")
     if "driver_feature" in top:
         groups = _chosen(top["driver_feature"], groups)
-    more = {key: top[key] for key in ("kind", "version", "environment") if key in top}
+    more = {key: top[key] for key in ("kind", "environment") if key in top}
     more.update(top.get("requires", {}))
     more.update({f"selinux_{key}": text for key, text in top.get("selinux", {}).items()})
-    return Vendor(path, top["activation_flag"], tuple(groups.values()), **more)
+    return Vendor(path, top["activation_flag"], tuple(groups.values()), source=top.get("version", Version()), **more)
 
 
 def _chosen(names: tuple[str, ...], groups: dict[str, Group]) -> dict[str, Group]:
@@ -125,13 +125,8 @@ def _device(value: object, place: str) -> DevicePattern:
         device = {"path": _read(value, place, _DEVICE_PATH)}
     else:
         device = _keys(value, place, _DEVICE_KEYS, wanted="a name, or an object")
-    if device.keys().isdisjoint(_DEVICE_SIGNS):
-        raise ConfigError(f"{place}: the device is not described", f"write one of {', '.join(_DEVICE_SIGNS)}")
-    if device.get("major") == "misc" and "path" not in device:
-        raise ConfigError(f"{place}.major: 'misc' is the driver of many devices", "write path beside it")
-    if device.keys().isdisjoint(("major", "pci", "udev")) and not allowed.known_node(device["path"]):
-        what = f"{quoted(device['path'])} does not say whose device it is"
-        raise ConfigError(f"{place}: {what}", "write an object with path, and major, pci or udev beside it")
+    if "major" not in device and not allowed.known_node(device.get("path", "")):
+        raise ConfigError(f"{place}: it does not say whose device it is", "write an object with major in it")
     return DevicePattern(**device)
 
 
@@ -306,10 +301,9 @@ _ITEM_KEYS = {
     "target": (_checked, allowed.target, "name a folder, by its path in the container", _without_slash),
     "required": (_typed, bool, "true or false"),
 }
-_DEVICE_SIGNS = ("path", "major", "pci", "udev")
 _DEVICE_KEYS = {
     "path": _DEVICE_PATH,
-    "major": (_checked, allowed.driver, "name the accelerator's own driver in /proc/devices"),
+    "major": (_checked, allowed.driver, "name the accelerator's own driver in /proc/devices or /proc/misc"),
     "pci": (_some, "write 1002 or 1d0f:7064, or leave it out", _pci),
     "udev": (_some, "write a property as 'udevadm info' shows it", _pairs, 1, _name, "-._"),
     "each": (_typed, bool, "true or false"),

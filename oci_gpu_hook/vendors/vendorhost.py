@@ -12,18 +12,19 @@ import posix
 from oci_gpu_hook.driver import nodes, proc
 from oci_gpu_hook.driver.nodes import DeviceLink, DeviceNode
 from oci_gpu_hook.formats import glob
+from oci_gpu_hook.formats.decimal import beginning
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_character_device, is_socket
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.selectors import bus_id
 from oci_gpu_hook.vendors import allowed, vendorinventory
-from oci_gpu_hook.vendors.vendorinventory import DevicePattern, VendorInventory
+from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Vendor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from oci_gpu_hook.vendors.vendorinventory import Identity, See, Vendor
+    from oci_gpu_hook.vendors.vendorinventory import Identity, See
 
     # A node, its group, its class in sysfs, its PCI function's address and its further name, "" for none.
     Match = tuple[DeviceNode, str, str, str, str]
@@ -61,7 +62,7 @@ class VendorState(NamedTuple):
     with such a name that are of no device.
     """
 
-    inventory: VendorInventory
+    inventory: Vendor
     devices: tuple[VendorDevice, ...] = ()
     common: tuple[tuple[DeviceNode, str], ...] = ()
     sockets: tuple[tuple[str, str], ...] = ()
@@ -79,7 +80,7 @@ class VendorState(NamedTuple):
         return [*self.unmet, *self.inventory.lacking, *[f"{pattern} is missing" for pattern in self.unmatched]]
 
 
-def saved_or_new(root: HostRoot, name: str, file: str, describe: Callable[[See], Vendor]) -> VendorInventory:
+def saved_or_new(root: HostRoot, name: str, file: str, describe: Callable[[See], Vendor]) -> Vendor:
     found = vendorinventory.read_saved(root, name, file)
     if found is not None:
         return found
@@ -96,7 +97,7 @@ def saved_or_new(root: HostRoot, name: str, file: str, describe: Callable[[See],
     return survey.found
 
 
-def vendor_state(root: HostRoot, inventory: VendorInventory) -> VendorState:
+def vendor_state(root: HostRoot, inventory: Vendor) -> VendorState:
     """What is there now; devices in the order of their PCI addresses, or of their names if they have none."""
     majors = proc.character_majors(root)
     single: list[Match] = []
@@ -150,7 +151,7 @@ def _links(root: HostRoot) -> tuple[DeviceLink, ...]:
     return tuple([DeviceLink(path, text, text.replace("..", "/dev/dri", 1)) for path, text in texts if text])
 
 
-def _sockets(root: HostRoot, inventory: VendorInventory) -> tuple[tuple[tuple[str, str], ...], list[str]]:
+def _sockets(root: HostRoot, inventory: Vendor) -> tuple[tuple[tuple[str, str], ...], list[str]]:
     sockets, faults = [], []
     for path, group in inventory.sockets:
         found, status = root.source(path), root.stat(path)
@@ -165,10 +166,12 @@ def _sockets(root: HostRoot, inventory: VendorInventory) -> tuple[tuple[tuple[st
     return tuple(sockets), faults
 
 
-def _unmet(root: HostRoot, inventory: VendorInventory) -> tuple[str, ...]:
+def _unmet(root: HostRoot, inventory: Vendor) -> tuple[str, ...]:
     unmet = [f"the kernel's module {it} is not loaded" for it in inventory.modules if not is_loaded(root, it)]
     release = posix.uname().release
-    if inventory.kernel and _numbers(release) < _numbers(inventory.kernel):
+    # 6.12 is 6.12.0.
+    now, least = [(*beginning(it), 0, 0, 0)[:3] for it in (release, inventory.kernel)]
+    if now < least:
         unmet.insert(0, f"kernel {inventory.kernel} (this is {release})")
     return tuple(unmet)
 
@@ -176,17 +179,6 @@ def _unmet(root: HostRoot, inventory: VendorInventory) -> tuple[str, ...]:
 def is_loaded(root: HostRoot, module: str) -> bool:
     """Whether the kernel has a module; one that is built in is seen, too, if it has parameters or a version."""
     return root.stat(f"/sys/module/{module.replace('-', '_')}") is not None
-
-
-def _numbers(release: str) -> tuple[int, ...]:
-    """5, 14 and 0 of ``5.14.0-503.el9.x86_64``; 6.12-rc1 and 6.12 are 6.12.0."""
-    found = []
-    for part in release.split("-", maxsplit=1)[0].split(".")[:3]:
-        digits = part[: len(part) - len(part.lstrip("0123456789"))]
-        if not digits or len(digits) > _MOST_DIGITS:
-            break
-        found.append(int(digits))
-    return (*found, 0, 0, 0)[:3]
 
 
 def pci_ids(root: HostRoot, address: str, *names: str) -> list[str]:
@@ -222,7 +214,7 @@ def _matching(root: HostRoot, pattern: DevicePattern, majors: dict[str, int]) ->
         if not own and pattern.pci and kind == "drm":
             partitions = _partitions(root) if partitions is None else partitions
             address, name = partitions.get(minor, ""), name or device
-        is_its = not pattern.major or majors.get(pattern.major) == major
+        is_its = not pattern.major or pattern.major in _drivers(root, f"{major}:{minor}", majors)
         if is_its and _fits(root, pattern, f"{major}:{minor}", address):
             found.append((nodes.device(root, path, major, minor), pattern.group, kind, address, name))
         elif not (own and pattern.pci):
@@ -253,18 +245,24 @@ def refusal(root: HostRoot, path: str, status: posix.stat_result, majors: dict[s
         return "it is not a character device"
     if why := allowed.device_path(path) or allowed.device_number(major, minor):
         return why
-    drivers = [name for name, number in majors.items() if number == major]
-    if major == allowed.MISC:
-        words = [line.split(None, 1) for line in root.text(_MISC_DEVICES).splitlines()]
-        drivers = [pair[1] for pair in words if len(pair) == 2 and pair[0] == str(minor)]
-    return next(filter(None, map(allowed.driver, drivers)), "")
+    return next(filter(None, map(allowed.driver, _drivers(root, f"{major}:{minor}", majors))), "")
+
+
+def _drivers(root: HostRoot, number: str, majors: dict[str, int]) -> list[str]:
+    """The names of a device number's driver."""
+    major, _, minor = number.partition(":")
+    if major != str(allowed.MISC):
+        return [name for name, its in majors.items() if str(its) == major]
+    words = [line.split() for line in root.text(_MISC_DEVICES).splitlines()]
+    return [pair[1] for pair in words if len(pair) == 2 and pair[0] == minor]
 
 
 def _paths(root: HostRoot, pattern: DevicePattern, majors: dict[str, int]) -> list[str]:
     if pattern.path:
         return glob.expanded(pattern.path, root.names, _MOST_NODES)
-    major = f"{majors.get(pattern.major, -1)}:" if pattern.major else ""
-    numbers = [name for name in root.names(_BY_NUMBER) if name.startswith(major)]
+    major = f"{majors.get(pattern.major, allowed.MISC)}:"
+    numbers = [number for number in root.names(_BY_NUMBER) if number.startswith(major)]
+    numbers = [number for number in numbers if pattern.major in _drivers(root, number, majors)]
     words = [word for number in numbers for word in root.text(f"{_BY_NUMBER}/{number}/uevent").split()]
     return [allowed.DEV + word[len("DEVNAME=") :] for word in words if word.startswith("DEVNAME=")]
 

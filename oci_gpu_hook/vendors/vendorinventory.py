@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A vendor: what its file says of an accelerator's driver, and what of that is on this host, which is saved.
 
-`Vendor` names patterns: `vendorfile` reads it from JSON, `tegra` from NVIDIA's CSV files, and `wsl` has one of its own.
-`vendorsurvey` finds which of a host's files they mean, and saves that as a `VendorInventory`.  A start loads the saved
-one while everything that was looked at is still the same.  Device nodes are never saved: see `vendorhost`.  Reads only.
+`vendorfile` reads patterns from JSON, `tegra` from NVIDIA's CSV files, and `wsl` has some of its own.  `vendorsurvey`
+finds which of a host's files they mean, and saves that.  A start loads what is saved while everything that was looked
+at is still the same.  Device nodes are never saved: see `vendorhost`.  Reads only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     See = Callable[[str], object]
 
 # See `inventory.HEADING`.
-HEADING = b"oci-gpu-hook vendors 2c84d07a\n"
+HEADING = b"oci-gpu-hook vendors 9ba2e00b\n"
 PREFIX = "vendor."
 
 LARGEST_FILE = 1 << 20
@@ -83,28 +83,11 @@ class Version(NamedTuple):
 
 
 class Vendor(NamedTuple):
-    """What one file says.
+    """One vendor: what its file says, and in place of `groups` and `source`, once they were surveyed, what a host has.
 
     file: its path, for people; groups: those that a request gets; environment: what programs in a container may need,
     which a hook cannot set; kernel: the lowest release; modules: those that must be loaded; selinux_type: which a
     container's process needs; selinux_boolean: which must be on.  "" is none.
-    """
-
-    file: str
-    flag: str
-    groups: tuple[Group, ...]
-    kind: str = ""
-    version: Version = Version()
-    environment: tuple[tuple[str, str], ...] = ()
-    kernel: str = ""
-    modules: tuple[str, ...] = ()
-    selinux_type: str = ""
-    selinux_boolean: str = ""
-
-
-class VendorInventory(NamedTuple):
-    """What a host has of one vendor's; what is not said here, see `Vendor`.
-
     cached: libraries in folders that are mounted, which only need a place in ld.so.cache; needed: the host's own that
     others need, for an image that has none of the name; lacking: a sentence for each thing that must be there and is
     not; absent: what may be missing and is; faults: of what is left out.
@@ -112,7 +95,9 @@ class VendorInventory(NamedTuple):
 
     file: str
     flag: str
+    groups: tuple[Group, ...] = ()
     kind: str = ""
+    source: Version = Version()
     version: str = ""
     patterns: tuple[DevicePattern, ...] = ()
     libraries: tuple[Library, ...] = ()
@@ -146,7 +131,7 @@ _LIBRARIES = dict.fromkeys(("libraries", "cached", "needed"), Library)
 _INNER = {"patterns": DevicePattern, "files": DriverFile, "links": Link, **_LIBRARIES}
 
 
-def read_saved(root: HostRoot, name: str, file: str) -> VendorInventory | None:
+def read_saved(root: HostRoot, name: str, file: str) -> Vendor | None:
     """The saved inventory of this name, made from the vendor's `file`; None if there is none that is still true.
 
     Saved with it are places, whose time changes with their names; ways, the folders that lead there and the files in a
@@ -155,7 +140,7 @@ def read_saved(root: HostRoot, name: str, file: str) -> VendorInventory | None:
     values = saved.load(root, f"{PREFIX}{name}", HEADING)
     try:
         seen, row = values
-        found = saved.nested(VendorInventory, row, _INNER)
+        found = saved.nested(Vendor, row, _INNER)
         facts = [(now, path, was) for now, looked in zip((identity, way, HostRoot.read), seen) for path, was in looked]
     except (ValueError, TypeError):
         return None

@@ -18,11 +18,11 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_folder
 from oci_gpu_hook.request.words import VISIBLE_DEVICES
 from oci_gpu_hook.vendors import allowed
-from oci_gpu_hook.vendors.vendorinventory import HEADING, PREFIX, Group, Item, Link, VendorInventory, identity, way
+from oci_gpu_hook.vendors.vendorinventory import HEADING, PREFIX, Group, Item, Link, Version, identity, way
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from oci_gpu_hook.vendors.vendorinventory import Identity, Vendor, Version
+    from oci_gpu_hook.vendors.vendorinventory import Identity, Vendor
 
 _MOST_LINKS = 40
 # For one vendor's file; a saved inventory holds some thousands.
@@ -36,8 +36,6 @@ _BASE = (
     *("ld-linux", "libc.so.", "libm.so.", "libmvec.so.", "libdl.so.", "libpthread.so.", "librt.so.", "libutil.so."),
     *("libresolv.so.", "libanl.so.", "libgcc_s.so.", "libstdc++.so.", "libz.so."),
 )
-# What an inventory says as its vendor says it.
-_SAME = ("file", "flag", "kind", "environment", "kernel", "modules", "selinux_type", "selinux_boolean")
 
 
 class Survey:
@@ -64,9 +62,9 @@ class Survey:
         seen = tuple([tuple(looked.items()) for looked in (self._places, self._ways, self._texts)])
         saved.save(self._root, f"{PREFIX}{name}", HEADING, (seen, self.found))
 
-    def _inventory(self) -> VendorInventory:
+    def _inventory(self) -> Vendor:
         vendor = self._vendor
-        version = self._version_of(vendor.version)
+        version = self._version_of(vendor.source)
         for group in vendor.groups:
             for item in group.files:
                 for path in self._existing(item, version):
@@ -83,8 +81,9 @@ class Survey:
         libraries = [it for key, it in self._libraries.items() if key in own]
         cached = [it for it in libraries if it.folder and self._is_within(f"{it.folder}/{it.file}", it.path, mounted)]
         files = [file for file in self._files.values() if not self._is_within(file.target, file.path, mounted)]
-        return VendorInventory(
-            **{name: getattr(vendor, name) for name in _SAME},
+        return vendor._replace(
+            groups=(),
+            source=Version(),
             version=version,
             patterns=tuple([it._replace(group=group.name) for group in vendor.groups for it in group.devices]),
             libraries=tuple([it for it in libraries if it not in cached]),

@@ -196,7 +196,7 @@ def _runtime(data: bytes) -> None:
 
 
 def _request(bundle: Bundle) -> None:
-    inputs = sources.inputs_of(bundle, {})
+    inputs = sources.inputs_of(bundle, bundle.annotations())
     sources.may_ask(inputs)
     parse_request(inputs, Settings(accept_volume_mounts=True))
     bycdi.of_nodes(inputs, Settings(), [path for path, *_ in bundle.devices()], ["compute"])
@@ -507,7 +507,7 @@ def _proc_files(value: tuple[str, list[str]]) -> None:
         mountinfo.mounted(pieces, [f"0:{number}"])
     assert len([*mountinfo.mounts(pieces)]) <= root.data.count(b"\n") + 1
     for controller in ("devices", ""):
-        devicecgroup._cgroup_path(root.data, controller)
+        devicecgroup.path_in(root.data, controller)
 
 
 def _label(text: str) -> None:

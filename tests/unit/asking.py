@@ -45,6 +45,10 @@ def env(**variables: str) -> Inputs:
     return Inputs({VISIBLE: "0", **variables})
 
 
+def annotated(environment: dict[str, str], annotations: dict[str, str], *, privileged: bool = False) -> Inputs:
+    return Inputs(environment, cdi=sources.cdi_names(annotations), privileged=privileged)
+
+
 def request_of(inputs: Inputs, settings: Settings = Settings()) -> Request:  # noqa: B008  read only
     """The request that a container makes."""
     found, _ = parse_request(inputs, settings)

@@ -12,7 +12,20 @@ from oci_gpu_hook.request.bycdi import of_nodes
 from oci_gpu_hook.request.parse import Request, parse_request
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import NOTHING, Inputs, Names, accepted
-from tests.unit.asking import HARDENED, LIST, MIG, MOUNTS, UUID, VISIBLE, env, left_out, listed, refusal, request_of
+from tests.unit.asking import (
+    HARDENED,
+    LIST,
+    MIG,
+    MOUNTS,
+    UUID,
+    VISIBLE,
+    annotated,
+    env,
+    left_out,
+    listed,
+    refusal,
+    request_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -116,8 +129,8 @@ BY_WORDS = [
     (Inputs({}, given=("/dev/nvidia0",)), "the volume at /usr/local/nvidia"),
     (Inputs({"DOCKER_RESOURCE_GPU": "0"}), "DOCKER_RESOURCE_GPU"),
     # An engine may hand a pod's own annotations on, as CRI-O does: its author writes them.
-    (Inputs({}, annotations={"cdi.k8s.io/a": "nvidia.com/gpu=all"}), "the annotations cdi.k8s.io/*"),
-    (Inputs({}, annotations={"cdi.k8s.io/a": "nvidia.com/x=0"}), "the annotations cdi.k8s.io/*"),
+    (annotated({}, {"cdi.k8s.io/a": "nvidia.com/gpu=all"}), "the annotations cdi.k8s.io/*"),
+    (annotated({}, {"cdi.k8s.io/a": "nvidia.com/x=0"}), "the annotations cdi.k8s.io/*"),
 ]  # fmt: skip
 
 
@@ -187,8 +200,8 @@ def test_who_asks_for_nothing_is_not_reported_as_refused() -> None:
 def test_words_of_a_privileged_container_are_accepted() -> None:
     inputs = Inputs({VISIBLE: "0", "NVIDIA_IMEX_CHANNELS": "3"}, privileged=True)
     assert request_of(inputs, HARDENED).imex_channels == ("3",)
-    annotated = Inputs({}, annotations={"cdi.k8s.io/a": "nvidia.com/gpu=1"}, privileged=True)
-    assert request_of(annotated, HARDENED).devices == ("1",)
+    inputs = annotated({}, {"cdi.k8s.io/a": "nvidia.com/gpu=1"}, privileged=True)
+    assert request_of(inputs, HARDENED).devices == ("1",)
 
 
 def test_with_mounts_alone_accepted_the_environment_names_nothing() -> None:
@@ -249,7 +262,7 @@ def test_the_nodes_that_an_engine_has_injected_are_the_request() -> None:
     inputs = Inputs({VISIBLE: "void", "NVIDIA_REQUIRE_CUDA": "cuda>=12"})
     nodes = ("/dev/null", *own, "/dev/driver")
     found = of_nodes(inputs, Settings(), nodes, ("compute", "utility", "rubbish"))
-    assert found == (Request("cdi", own, ("utility", "compute"), ("cuda>=12",)), ())
+    assert found == (Request("cdi", (), ("utility", "compute"), ("cuda>=12",), nodes=own), ())
     # A DRM node may be any vendor's.
     for path in ("/dev/null", "/dev/dri/card0"):
         assert of_nodes(inputs, Settings(), (path,), ("compute",)) == (None, ())

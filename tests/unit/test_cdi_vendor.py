@@ -19,7 +19,7 @@ from oci_gpu_hook.planning import vendorshare
 from oci_gpu_hook.planning.plan import Plan
 from oci_gpu_hook.report.progress import Progress
 from oci_gpu_hook.vendors.vendorhost import VendorDevice, VendorState
-from oci_gpu_hook.vendors.vendorinventory import VendorInventory
+from oci_gpu_hook.vendors.vendorinventory import Vendor
 from tests.unit import cdi_engine, hosts
 from tests.unit.cdi_engine import Node, by_hook, by_spec
 from tests.unit.program import Program
@@ -185,7 +185,7 @@ def _found(*names: tuple[str, ...]) -> VendorState:
         VendorDevice(names, ((DeviceNode(f"/dev/acme{number}", 240, number, 0o660, 0, 0, True), "all"),))
         for number, names in enumerate(names)
     ]
-    inventory = VendorInventory(FILE, FLAG, "acme.com/card")
+    inventory = Vendor(FILE, FLAG, kind="acme.com/card")
     return VendorState(inventory, tuple(devices))
 
 

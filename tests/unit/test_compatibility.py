@@ -26,7 +26,7 @@ from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.vendorrequest import VendorRequest
 from oci_gpu_hook.request.words import VISIBLE_DEVICES
 from oci_gpu_hook.vendors.vendorhost import VendorState
-from oci_gpu_hook.vendors.vendorinventory import VendorInventory
+from oci_gpu_hook.vendors.vendorinventory import Vendor
 from tests.unit.libcudas import ORIN, R575, library, note, said
 from tests.unit.linear import is_linear
 from tests.unit.process import contained
@@ -350,7 +350,7 @@ def test_a_jetsons_own_keep_their_folder_and_come_after_the_images() -> None:
     own = "/usr/lib/aarch64-linux-gnu/nvidia"
     names = ("libcuda.so.1.1", "libcuda.so.1")
     cuda = Library(f"{own}/{names[0]}", names[0], names[1], names, 0xA03, 64, "", ("drivers",), own)
-    state = VendorState(VendorInventory("/lists", VISIBLE_DEVICES, libraries=(cuda,)))
+    state = VendorState(Vendor("/lists", VISIBLE_DEVICES, libraries=(cuda,)))
     share = vendorshare.share(LAYOUT, VendorRequest(VISIBLE_DEVICES, "/lists", "env", ("all",)), state)
     compat = offered(Note((13, 2), None, None))
     found = compatibility.with_newer(share, compat, ("", "12.6"), (), (cuda,))

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from oci_gpu_hook.cli import examine
+from oci_gpu_hook.container import devicecgroup
 from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.engines import containers
@@ -193,3 +194,15 @@ def test_a_users_container_that_only_its_monitor_knows(tmp_path: Path, monkeypat
     monkeypatch.setattr(processes, "command_line", lambda root, pid: words)
     found = containers.find(HostRoot(str(tmp_path)), "30")
     assert (found.id, found.shown, found.owner) == (POD, "web", USER)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_its"),
+    [
+        *(("c1", True), ("docker-c1.scope", True), ("system.slice:docker:c1", True)),
+        *(("xc1", False), ("c1x.scope", False), ("c1-x", False)),
+    ],
+)
+def test_a_cgroups_name_says_whose_it_is(name: str, is_its: bool) -> None:
+    assert devicecgroup.is_named_after(name, "c1") is is_its
+    assert not devicecgroup.is_named_after(name, "")

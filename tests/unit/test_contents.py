@@ -14,7 +14,7 @@ from oci_gpu_hook.host import contents
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel import procfile
 from oci_gpu_hook.vendors import folders
-from oci_gpu_hook.vendors.vendorinventory import VendorInventory
+from oci_gpu_hook.vendors.vendorinventory import Vendor
 
 FOLDER = "/opt/acme"
 FILE = "/etc/oci-gpu-hook/vendors/acme.json"
@@ -46,12 +46,12 @@ def look(host: Path) -> contents.Contents:
     return contents.folder_contents(HostRoot(str(host)), FOLDER, lambda path: None)
 
 
-def given(host: Path) -> VendorInventory:
+def given(host: Path) -> Vendor:
     """What a start gives, which saves it for the next one."""
     return folders.vendor_inventory(HostRoot(str(host), remember=True), "OCI_ACME", FILE)
 
 
-def paths(found: VendorInventory) -> set[str]:
+def paths(found: Vendor) -> set[str]:
     return {file.path for file in found.files} | {link.path for link in found.links}
 
 

@@ -51,7 +51,7 @@ def record(tree: Path, *requests: object, id: str = ID) -> Path:
 
 
 def inputs(tree: Path, made: Bundle) -> Inputs:
-    return docker.with_record(inputs_of(made, {}), made, HARDENED, str(tree))
+    return docker.with_record(inputs_of(made, made.annotations()), made, HARDENED, str(tree))
 
 
 @pytest.mark.parametrize(

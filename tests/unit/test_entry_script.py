@@ -109,7 +109,8 @@ def python_finds_a_request(state: bytes) -> bool:
         os.write(writing, state)
         os.close(writing)
         read = read_state(reading)
-        inputs = sources.inputs_of(read_bundle(read.bundle), read.annotations)
+        bundle = read_bundle(read.bundle)
+        inputs = sources.inputs_of(bundle, {**read.annotations, **bundle.annotations()})
         return sources.may_ask(inputs) or vendorrequest.asks(inputs, KNOWN)
     except HookError:
         return False

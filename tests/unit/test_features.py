@@ -18,7 +18,7 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.exporters import featurelabels
 from oci_gpu_hook.node.machine.validated import STEPS, StepResult, Validation
 from oci_gpu_hook.vendors import vendorhost
-from oci_gpu_hook.vendors.vendorinventory import VendorInventory
+from oci_gpu_hook.vendors.vendorinventory import Vendor
 from tests.unit import hosts
 from tests.unit.examples import examples
 from tests.unit.program import Program
@@ -124,7 +124,7 @@ def test_the_file_comes_and_goes_with_any_vendors_devices(
     plain = vendorhost.vendor_state
     card = DeviceNode("/dev/acme0", 240, 0, 0o666, 0, 0, True, "", None)
 
-    def with_card(root: HostRoot, what: VendorInventory) -> vendorhost.VendorState:
+    def with_card(root: HostRoot, what: Vendor) -> vendorhost.VendorState:
         return plain(root, what)._replace(
             devices=(vendorhost.VendorDevice(("0",), ((card, "compute"),)),), unmatched=()
         )

@@ -28,7 +28,7 @@ from oci_gpu_hook.node.gpus import present
 from oci_gpu_hook.node.machine import processes, untrusted
 from oci_gpu_hook.node.machine.untrusted import Mounts
 from oci_gpu_hook.vendors.vendorhost import VendorDevice, VendorState
-from oci_gpu_hook.vendors.vendorinventory import VendorInventory
+from oci_gpu_hook.vendors.vendorinventory import Vendor
 from tests.unit import hosts
 from tests.unit.program import Program
 from tests.unit.test_containers import stat
@@ -141,7 +141,7 @@ def amd() -> VendorState:
         VendorDevice(("0", "0000:23:00.0", "renderD128"), (node("/dev/dri/renderD128", 128),)),
         VendorDevice(("1", "card1"), (node("/dev/dri/card1", 1), node("/dev/acme1", 201))),
     )
-    return VendorState(VendorInventory("/x.json", "OCI_AMD"), devices, common=(node("/dev/kfd", 7),))
+    return VendorState(Vendor("/x.json", "OCI_AMD"), devices, common=(node("/dev/kfd", 7),))
 
 
 def test_another_vendors_device_is_held_by_any_of_its_nodes() -> None:

@@ -43,7 +43,7 @@ from oci_gpu_hook.request.selectors import AnyOf
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.state import State
 from oci_gpu_hook.vendors.vendorhost import VendorDevice, VendorState
-from oci_gpu_hook.vendors.vendorinventory import VendorInventory
+from oci_gpu_hook.vendors.vendorinventory import Vendor
 from tests.unit import hosts
 from tests.unit.asking import by_environment
 from tests.unit.containers import DEBIAN, write_bundle
@@ -195,7 +195,7 @@ def limits(found: Memory, provision: Provision = ONE) -> dict[str, int]:
 
 def of_vendor(*names: str) -> Provision:
     """One device of another vendor's, with these names."""
-    state = VendorState(VendorInventory("x.conf", "OCI_X"), (VendorDevice(names, ()),))
+    state = VendorState(Vendor("x.conf", "OCI_X"), (VendorDevice(names, ()),))
     return Provision(vendors=(state,), holds=((f"OCI_X={names[0]}", names[0]),))
 
 
@@ -436,7 +436,7 @@ def lease(memory: int, *devices: str) -> Lease:
 
 def pick(found: Memory, number: int, *others: Lease) -> list[str]:
     devices = [Candidate(it, str(at), address=it) for at, it in enumerate((ADDRESS, OTHER))]
-    chosen = holding._pick(AnyOf(f"any:{number}", number, ""), devices, list(others), 8, {}, found)
+    chosen = holding._pick(AnyOf(number), devices, list(others), 8, {}, found)
     return [it.name for it in chosen]
 
 
@@ -653,7 +653,7 @@ def test_any_passes_by_what_cannot_be_limited() -> None:
     full = lease(16 * GIB, ADDRESS)
     assert pick(made(8 * GIB), 1, full) == ["1"]
     chosen = holding._pick(
-        AnyOf("any:1", 1, ""), [Candidate(ADDRESS, "0", address=ADDRESS)], [full], 0, {}, made(8 * GIB)
+        AnyOf(1), [Candidate(ADDRESS, "0", address=ADDRESS)], [full], 0, {}, made(8 * GIB)
     )
     assert [it.name for it in chosen] == ["0"]
 
@@ -670,7 +670,7 @@ def test_partitions_of_one_gpu_share_its_memory() -> None:
     parts = [Candidate(f"OCI_X={number}", str(number), address=ADDRESS) for number in range(2)]
     other = lease(16 * GIB, "OCI_X=0")._replace(memory=((ADDRESS, 16 * GIB),))
     with pytest.raises(RequestError, match="OCI_X device 1 has 0 MiB"):
-        holding._pick(AnyOf("any:2", 2, ""), parts, [other], 8, {}, made(GIB))
+        holding._pick(AnyOf(2), parts, [other], 8, {}, made(GIB))
 
 
 def test_systemd_in_a_container_moves_its_first_process() -> None:

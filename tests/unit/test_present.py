@@ -30,7 +30,7 @@ NOTHING = "this host has no NVIDIA driver"
 
 def described(flag: str = "OCI_ACME", **more: Any) -> str:
     group = {
-        "devices": [{"path": "/dev/acme*", "pci": "1de5", "each": True}],
+        "devices": [{"path": "/dev/acme*", "major": "acme", "pci": "1de5", "each": True}],
         "libraries": ["/usr/lib64/libacme.so*", "/usr/lib64/libabsent.so*"],
     }
     said = {
@@ -81,7 +81,7 @@ def test_bridges_and_others_cards_are_none(tree: Path, kind: str, vendor: str, i
 
 def test_a_card_that_is_named_counts_whatever_its_class(tree: Path) -> None:
     plant_card(tree, "0x060400")
-    plant(tree, ACME, described(devices=[{"path": "/dev/acme*", "pci": "1de5:0001"}]))
+    plant(tree, ACME, described(devices=[{"path": "/dev/acme*", "major": "acme", "pci": "1de5:0001"}]))
     assert evidence(tree) == "PCI 0000:05:00.0"
 
 
@@ -137,7 +137,7 @@ def test_info_shows_vendors_where_there_is_no_driver_of_nvidias(tree: Path, prog
     text = program("info", "--host-root", tree)
     assert text.startswith(f"no driver of NVIDIA's: {NOTHING}")
     assert f"OCI_ACME (acme.com/card), version 2.5, by {ACME}" in text
-    assert "required: /dev/acme* of PCI 1de5 is missing" in text
+    assert "required: /dev/acme* of driver acme of PCI 1de5 is missing" in text
     assert "may be missing, and is: /usr/lib64/libabsent.so*" in text
     document = program.document("info", "--host-root", tree)
     assert (document["gpus"], document["driver_version"]) == ([], "")
@@ -145,7 +145,7 @@ def test_info_shows_vendors_where_there_is_no_driver_of_nvidias(tree: Path, prog
     (row,) = document["vendors"]
     assert (row["flag"], row["version"], row["hardware"]) == ("OCI_ACME", "2.5", "PCI 0000:05:00.0")
     assert [item["path"] for item in row["libraries"]] == ["/usr/lib64/libacme.so.1"]
-    assert row["lacking"] == ["/dev/acme* of PCI 1de5 is missing"]
+    assert row["lacking"] == ["/dev/acme* of driver acme of PCI 1de5 is missing"]
     assert document["wrong"] == []
 
 

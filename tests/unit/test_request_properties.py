@@ -16,9 +16,9 @@ from oci_gpu_hook.request import selectors, sources, words
 from oci_gpu_hook.request.bycdi import of_nodes
 from oci_gpu_hook.request.parse import parse_request
 from oci_gpu_hook.request.settings import Settings
-from oci_gpu_hook.request.sources import Inputs
+from oci_gpu_hook.request.sources import Inputs, cdi_names
 from oci_gpu_hook.request.words import CAPABILITIES, DRIVER_CAPABILITIES, IMEX_CHANNELS
-from tests.unit.asking import LIST, MIG, MOUNTS, UUID, VISIBLE, env, listed
+from tests.unit.asking import LIST, MIG, MOUNTS, UUID, VISIBLE, annotated, env, listed
 from tests.unit.bounded import MIB, peak
 from tests.unit.examples import examples
 from tests.unit.linear import is_linear
@@ -49,9 +49,9 @@ INPUTS = st.builds(
     Inputs,
     environment=st.dictionaries(VARIABLES, VALUES, max_size=6),
     mounts=st.lists(st.tuples(st.sampled_from(["/dev/null", "/x"]), DESTINATIONS), max_size=4).map(tuple),
-    annotations=st.dictionaries(
+    cdi=st.dictionaries(
         st.one_of(st.sampled_from(["cdi.k8s.io/a", "nvidia.cdi.k8s.io/b"]), st.text(max_size=12)), VALUES, max_size=3
-    ),
+    ).map(cdi_names),
     privileged=st.booleans(),
     given=st.lists(st.sampled_from(["/dev/nvidia0", "/dev/nvidia7", "/dev/dri/card0"]), unique=True).map(tuple),
 )
@@ -88,7 +88,8 @@ def test_every_container_has_a_request_or_one_sentence(inputs: Inputs, config: S
     assert all(is_one_line(note) for note in notes)
     if found is None:
         return
-    assert found.devices and len(set(found.devices)) == len(found.devices)
+    assert found.words() and len(set(found.words())) == len(found.words())
+    assert [bool(found.devices), bool(found.nodes), found.any_of is not None].count(True) == 1
     assert set(found.capabilities) <= set(config.allowed_capabilities) and found.capabilities
     assert inputs.privileged or not (found.mig_config or found.mig_monitor)
     if config.ignore_imex_channels:
@@ -165,8 +166,8 @@ MANY: dict[str, Callable[[int], Inputs]] = {
     "channels": lambda count: env(**{IMEX_CHANNELS: ",".join(map(str, range(count)))}),
     "mounts": lambda count: Inputs({}, listed(*uuids(count))),
     "CDI mounts": lambda count: Inputs({}, listed(*[f"cdi/nvidia.com/gpu/{name}" for name in uuids(count)])),
-    "annotations": lambda count: Inputs(
-        {}, annotations={f"cdi.k8s.io/{name}": f"nvidia.com/gpu={name}" for name in uuids(count)}
+    "annotations": lambda count: annotated(
+        {}, {f"cdi.k8s.io/{name}": f"nvidia.com/gpu={name}" for name in uuids(count)}
     ),
     "requirements": lambda count: env(**{f"NVIDIA_REQUIRE_{number}": "cuda>=1" for number in range(count)}),
 }
@@ -184,17 +185,15 @@ def test_time_grows_with_the_entries_and_no_faster(many: str) -> None:
 
 
 # Inputs that no kernel would start a container with, or no engine would write.
-TOO_LONG: dict[str, Callable[[], Inputs]] = {
+TOO_LONG: dict[str, Callable[[], Inputs | dict[str, str]]] = {
     "devices": lambda: Inputs({VISIBLE: "0," * 10_000_000}),
     "swarm resources": lambda: Inputs({"DOCKER_RESOURCE_GPU": "0," * 10_000_000}),
     "capabilities": lambda: env(**{DRIVER_CAPABILITIES: "all," * 5_000_000}),
     "channels": lambda: env(**{IMEX_CHANNELS: "1," * 10_000_000}),
     "requirements": lambda: env(NVIDIA_REQUIRE_CUDA="cuda>1 " * 1_300_000),
     "many requirements": lambda: env(**{f"NVIDIA_REQUIRE_{number}": "cuda>1 " * 18_000 for number in range(70)}),
-    "an annotation": lambda: Inputs({}, annotations={"cdi.k8s.io/a": "nvidia.com/gpu=0," * 10**6}),
-    "annotations": lambda: Inputs(
-        {}, annotations={f"cdi.k8s.io/{number}": "nvidia.com/gpu=0" for number in range(10_000)}
-    ),
+    "an annotation": lambda: {"cdi.k8s.io/a": "nvidia.com/gpu=0," * 10**6},
+    "annotations": lambda: {f"cdi.k8s.io/{number}": "nvidia.com/gpu=0" for number in range(10_000)},
     "distinct channels": lambda: env(**{IMEX_CHANNELS: ",".join(map(str, range(2049)))}),
     "a device": lambda: Inputs({}, listed("GPU-" + "-" * 1_000_000)),
 }
@@ -202,12 +201,12 @@ TOO_LONG: dict[str, Callable[[], Inputs]] = {
 
 @pytest.mark.parametrize("kind", TOO_LONG)
 def test_what_is_longer_than_a_container_can_have_is_refused_unread(kind: str) -> None:
-    inputs = TOO_LONG[kind]()
+    given = TOO_LONG[kind]()
     config = MOUNTS._replace(swarm_resources=("DOCKER_RESOURCE_GPU",))
 
     def act() -> None:
         with pytest.raises(RequestError) as caught:
-            parse_request(inputs, config)
+            parse_request(given if isinstance(given, Inputs) else annotated({}, given), config)
         assert is_one_line(str(caught.value))
 
     assert peak(act) < 4 * MIB

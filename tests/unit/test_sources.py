@@ -19,7 +19,20 @@ from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs, inputs_of, may_ask
 from oci_gpu_hook.request.words import CAPABILITIES, LONGEST_VALUE
 from tests import crio
-from tests.unit.asking import LIST, MIG, MOUNTS, OTHER, SWARM, UUID, VISIBLE, left_out, listed, refusal, request_of
+from tests.unit.asking import (
+    LIST,
+    MIG,
+    MOUNTS,
+    OTHER,
+    SWARM,
+    UUID,
+    VISIBLE,
+    annotated,
+    left_out,
+    listed,
+    refusal,
+    request_of,
+)
 
 # nvidia-docker 1's volume, and nodes.
 
@@ -47,7 +60,7 @@ def test_the_words_of_nvidia_docker_1_ask_for_the_gpus_whose_nodes_are_given(ask
     """By their numbers; and for all that its volume had."""
     found = request_of(asks)
     assert may_ask(asks)
-    assert (found.source, found.devices, found.capabilities) == ("devices", ("/dev/nvidia3",), CAPABILITIES)
+    assert (found.source, found.nodes, found.capabilities) == ("devices", ("/dev/nvidia3",), CAPABILITIES)
 
 
 @pytest.mark.parametrize(
@@ -134,10 +147,10 @@ def test_mounts_elsewhere_name_nothing(destination: str) -> None:
 
 
 def test_accepted_mounts_go_before_annotations_and_those_before_the_environment() -> None:
-    everywhere = Inputs({VISIBLE: "2"}, listed("0"), {"cdi.k8s.io/x": "nvidia.com/gpu=1"})
+    everywhere = Inputs({VISIBLE: "2"}, listed("0"), ("nvidia.com/gpu=1",))
     assert request_of(everywhere, MOUNTS).devices == ("0",)
     assert request_of(everywhere).devices == ("1",)
-    assert request_of(everywhere._replace(annotations={})).devices == ("2",)
+    assert request_of(everywhere._replace(cdi=())).devices == ("2",)
 
 
 @pytest.mark.parametrize("value", ["void", "", LIST])
@@ -224,7 +237,7 @@ def test_a_bad_swarm_resource_is_named() -> None:
     ],
 )
 def test_annotations(annotations: dict[str, str], expected: tuple[str, ...]) -> None:
-    found = request_of(Inputs({}, annotations=annotations))
+    found = request_of(annotated({}, annotations))
     assert (found.source, found.devices) == ("annotations", expected)
 
 
@@ -239,7 +252,7 @@ def test_annotations(annotations: dict[str, str], expected: tuple[str, ...]) -> 
     ],
 )
 def test_other_annotations_ask_for_nothing(annotations: dict[str, str]) -> None:
-    assert parse_request(Inputs({}, annotations=annotations), Settings()) == (None, ())
+    assert parse_request(annotated({}, annotations), Settings()) == (None, ())
 
 
 @pytest.mark.parametrize(
@@ -253,17 +266,18 @@ def test_other_annotations_ask_for_nothing(annotations: dict[str, str]) -> None:
     ],
 )
 def test_bad_annotations_are_refused(value: str, words: str) -> None:
-    assert words in refusal(Inputs({}, annotations={"cdi.k8s.io/a": value}))
+    assert words in refusal(annotated({}, {"cdi.k8s.io/a": value}))
 
 
 def test_annotations_are_as_long_as_any_value() -> None:
     longest = "nvidia.com/gpu=" + "0" * (LONGEST_VALUE - 15)
-    assert "unknown device" in refusal(Inputs({}, annotations={"cdi.k8s.io/a": longest}))
-    assert "longer than 128 KiB" in refusal(Inputs({}, annotations={"cdi.k8s.io/a": longest, "cdi.k8s.io/b": "0"}))
+    assert "unknown device" in refusal(annotated({}, {"cdi.k8s.io/a": longest}))
+    with pytest.raises(RequestError, match="longer than 128 KiB"):
+        annotated({}, {"cdi.k8s.io/a": longest, "cdi.k8s.io/b": "0"})
 
 
 def test_where_the_engine_has_carried_out_a_spec_its_annotations_are_met() -> None:
-    inputs = Inputs({VISIBLE: "void"}, annotations={"cdi.k8s.io/a": "nvidia.com/gpu=0"})
+    inputs = annotated({VISIBLE: "void"}, {"cdi.k8s.io/a": "nvidia.com/gpu=0"})
     assert parse_request(inputs, Settings()) == (None, ())
 
 
@@ -290,7 +304,7 @@ def test_of_a_pods_annotations_only_the_containers_own_ask(
     annotations: dict[str, str], expected: tuple[str, ...]
 ) -> None:
     """CRI-O hands hooks the pod's at each of its containers; who tells nothing apart means the container's."""
-    inputs = Inputs({}, annotations=annotations)
+    inputs = annotated({}, annotations)
     found, notes = parse_request(inputs, Settings())
     assert (found.devices if found else (), notes) == (expected, ())
     # Also no mistake in the settings may stop one that does not ask itself.
@@ -301,9 +315,9 @@ def test_of_a_pods_annotations_only_the_containers_own_ask(
 def test_where_it_cannot_be_told_whose_an_annotation_is_it_is_refused(text: str) -> None:
     broken = {"io.kubernetes.cri-o.Annotations": text}
     with pytest.raises(RequestError, match=r"cri-o\.Annotations is not a JSON object"):
-        parse_request(Inputs({}, annotations={**POD, **broken}), Settings())
+        parse_request(annotated({}, {**POD, **broken}), Settings())
     if "cdi" not in text:
-        assert parse_request(Inputs({}, annotations=broken), Settings()) == (None, ())
+        assert parse_request(annotated({}, broken), Settings()) == (None, ())
 
 
 PLUGINS = f"k8s.device-plugin.nvidia.com/gpu={UUID}"
@@ -328,7 +342,7 @@ def test_the_device_plugins_own_kind_is_refused(
     annotations: dict[str, str], environment: dict[str, str], settings: Settings
 ) -> None:
     """Also where an image asks for all GPUs: the plugin has counted one."""
-    inputs = Inputs(environment, annotations=annotations)
+    inputs = annotated(environment, annotations)
     assert may_ask(inputs)
     said = refusal(inputs, settings)
     assert said.startswith(f"the device plugin names '{UUID}' by k8s.device-plugin.nvidia.com/gpu")
@@ -339,14 +353,14 @@ def test_the_device_plugins_own_kind_is_refused(
     ("inputs", "expected"),
     [
         # An engine that has carried out the plugin's spec sets the variable.
-        (Inputs({VISIBLE: "void"}, annotations=PLAIN), ()),
+        (annotated({VISIBLE: "void"}, PLAIN), ()),
         # It can be told to name devices in two ways.
-        (Inputs({VISIBLE: UUID}, annotations=crio.container({}, OPERATORS)), (UUID,)),
-        (Inputs({VISIBLE: "all"}, listed(UUID), crio.container({}, OPERATORS)), (UUID,)),
+        (annotated({VISIBLE: UUID}, crio.container({}, OPERATORS)), (UUID,)),
+        (annotated({VISIBLE: "all"}, crio.container({}, OPERATORS))._replace(mounts=listed(UUID)), (UUID,)),
         # What a pod's author has written asks for nothing, nor does what is for another program.
-        (Inputs({}, annotations=crio.container(OPERATORS, {})), ()),
-        (Inputs({}, annotations=crio.sandbox(OPERATORS)), ()),
-        (Inputs({}, annotations={"nvidia.cdi.k8s.io/container.a": "management.nvidia.com/gpu=all"}), ()),
+        (annotated({}, crio.container(OPERATORS, {})), ()),
+        (annotated({}, crio.sandbox(OPERATORS)), ()),
+        (annotated({}, {"nvidia.cdi.k8s.io/container.a": "management.nvidia.com/gpu=all"}), ()),
     ],
 )
 def test_where_the_device_plugins_own_kind_is_no_request(inputs: Inputs, expected: tuple[str, ...]) -> None:
@@ -357,7 +371,8 @@ def test_where_the_device_plugins_own_kind_is_no_request(inputs: Inputs, expecte
 def test_10000_names_of_the_device_plugin_are_refused_in_one_sentence() -> None:
     for prefix in ("nvidia.cdi.k8s.io/", "cdi.k8s.io/"):
         named = {f"{prefix}{number}": PLUGINS for number in range(10_000)}
-        assert "are longer than 128 KiB" in refusal(Inputs({}, annotations=crio.container({}, named)))
+        with pytest.raises(RequestError, match="are longer than 128 KiB"):
+            annotated({}, crio.container({}, named))
 
 
 def test_the_device_plugins_own_kind_in_the_variable_or_the_mounts_is_refused() -> None:
@@ -376,7 +391,7 @@ def test_a_list_of_10000_mounts_is_one_request_and_of_two_kinds_one_sentence() -
     mixed = [f"{kinds[number % 2]}{name}" for number, name in enumerate(names)]
     assert refusal(Inputs({}, listed(*mixed)), accepts).endswith(SET)
     in_annotations = crio.container({}, {"cdi.k8s.io/a": f"nvidia.com/gpu=0,{PLUGINS}"})
-    assert refusal(Inputs({}, annotations=in_annotations)).endswith(SET)
+    assert refusal(annotated({}, in_annotations)).endswith(SET)
 
 
 OLD = {"CUDA_VERSION": "9.0"}
@@ -417,7 +432,7 @@ def test_devices_that_were_given_go_before_an_old_images_default(
     inputs: Inputs, source: str, expected: tuple[str, ...]
 ) -> None:
     found = request_of(inputs)
-    assert (found.source, found.devices) == (source, expected)
+    assert (found.source, found.words()) == (source, expected)
     assert found.capabilities == (CAPABILITIES if VISIBLE not in inputs.environment else found.capabilities)
 
 

@@ -52,7 +52,7 @@ def task(tree: Path, image: list[str] | None, *, store: str = STORES[0], **more:
 
 def inputs(tree: Path, *environment: str, settings: Settings = HARDENED, **how: Any) -> Inputs:
     made = bundle(*environment, hooks={}, **how)
-    return docker.with_record(inputs_of(made, {}), made, settings, str(tree))
+    return docker.with_record(inputs_of(made, made.annotations()), made, settings, str(tree))
 
 
 def asked(found: Inputs, settings: Settings = HARDENED) -> list[str]:

@@ -91,7 +91,7 @@ def test_the_files_of_jetpack_are_a_vendor(host: Host) -> None:
     found, sentences = tegra.vendor(host, everything=False)
     assert sentences == ()
     assert (found.file, found.flag, found.kind) == (FOLDER, "NVIDIA_VISIBLE_DEVICES", "nvidia.com/gpu")
-    assert found.version == Version("text", "36.4.3")
+    assert found.source == Version("text", "36.4.3")
     assert found.groups == (
         Group(
             "devices",

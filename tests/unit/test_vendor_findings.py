@@ -19,7 +19,9 @@ from tests.unit.test_present import ACME, FOLDER, described, plant_card
 from tests.unit.test_present import tree as tree
 
 # Without a node: only root can make one.
-WHOLE: dict[str, Any] = {"devices": [{"path": "/dev/acme*", "pci": "1de5", "each": True, "required": False}]}
+WHOLE: dict[str, Any] = {
+    "devices": [{"path": "/dev/acme*", "major": "acme", "pci": "1de5", "each": True, "required": False}]
+}
 SELINUX = {"selinux": {"type": "acme_t", "boolean": "acme_use"}}
 
 
@@ -115,7 +117,7 @@ PLANTED: dict[str, tuple[Any, tuple[str, str, str, str]]] = {
     ),
     "node": (
         lambda tree: plant(tree, ACME, described()),
-        ("OCI_ACME", "warn", "not here: /dev/acme* of PCI 1de5", "journalctl --dmesg --grep=acme"),
+        ("OCI_ACME", "warn", "not here: /dev/acme* of driver acme of PCI 1de5", "journalctl --dmesg --grep=acme"),
     ),
     "untrusted": (
         lambda tree: (tree / "usr/lib64").chmod(0o777),

@@ -15,13 +15,16 @@ import pytest
 
 from oci_gpu_hook.driver import elf
 from oci_gpu_hook.formats import ldcache
+from oci_gpu_hook.formats.decimal import beginning
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.planning import holding
+from oci_gpu_hook.request.selectors import AnyOf
 from oci_gpu_hook.request.sources import Inputs
 from oci_gpu_hook.request.vendorrequest import VendorRequest
 from oci_gpu_hook.vendors import folders, vendorhost, vendorinventory, vendorsurvey
-from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Group, Item, Vendor, VendorInventory, Version
+from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Group, Item, Vendor, Version
+from tests.unit.asking import annotated
 from tests.unit.hosts import MACHINES, elf_file, plant, plant_library
 
 FILE = "/usr/share/oci-gpu-hook/vendors/acme.json"
@@ -44,7 +47,7 @@ def vendor(*libraries: str, files: tuple[str, ...] = (), **more: object) -> Vend
     return Vendor(FILE, "OCI_ACME", (group,))._replace(**more)  # type: ignore[arg-type]
 
 
-def found(tree: Path, said: Vendor) -> VendorInventory:
+def found(tree: Path, said: Vendor) -> Vendor:
     return vendorsurvey.Survey(HostRoot(str(tree)), said, {}).found
 
 
@@ -79,14 +82,14 @@ def test_a_version_stands_for_itself_in_paths(tree: Path, kind: str) -> None:
     plant(tree, "/opt/acme-2.5/acme.cfg", "")
     plant(tree, "/opt/acme-2.4/acme.cfg", "")
     said = {"text": "2.5", "module": "acme", "file": "/opt/acme/version"}[kind]
-    seen = found(tree, vendor(files=("/opt/acme-{version}/*.cfg",), version=Version(kind, said)))
+    seen = found(tree, vendor(files=("/opt/acme-{version}/*.cfg",), source=Version(kind, said)))
     assert (seen.version, [file.path for file in seen.files]) == ("2.5", ["/opt/acme-2.5/acme.cfg"])
 
 
 @pytest.mark.parametrize("text", ["", "../..", "a/b", "x" * 65, "\x1b[2J"])
 def test_a_version_that_is_none_leads_nowhere(tree: Path, text: str) -> None:
     plant(tree, "/opt/version", text)
-    said = vendor(files=("/opt/acme-{version}",), version=Version("file", "/opt/version"))
+    said = vendor(files=("/opt/acme-{version}",), source=Version("file", "/opt/version"))
     seen = found(tree, said)
     assert (seen.version, seen.files, seen.absent) == ("", (), ("/opt/acme-{version}",))
 
@@ -136,7 +139,7 @@ def test_a_socket_is_a_socket_and_nothing_else(tree: Path) -> None:
     listener.bind(f"/proc/self/fd/{here}/run/real.sock")
     os.close(here)
     paths = tuple([(f"/run/{name}.sock", "g") for name in ("real", "file", "none")])
-    seen = vendorhost.vendor_state(HostRoot(str(tree)), VendorInventory(FILE, "OCI_ACME", sockets=paths))
+    seen = vendorhost.vendor_state(HostRoot(str(tree)), Vendor(FILE, "OCI_ACME", sockets=paths))
     assert seen.sockets == (("/run/real.sock", "g"),)
     assert seen.faults == ("the host's /run/file.sock is left out: it is not a socket",)
 
@@ -284,7 +287,7 @@ def changes(tree: Path) -> None:
     plant(tree, "/usr/lib64/other", "")
 
 
-def again(tree: Path, said: Vendor) -> VendorInventory | None:
+def again(tree: Path, said: Vendor) -> Vendor | None:
     root = HostRoot(str(tree))
     survey = vendorsurvey.Survey(root, said, {FILE: vendorinventory.identity(root, FILE)})
     survey.save("OCI_ACME")
@@ -321,7 +324,7 @@ def test_whatever_would_be_found_otherwise_makes_it_untrue(tree: Path, change: o
     plant(tree, "/sys/module/acme/version", "2")
     (tree / "opt/acme").mkdir(parents=True)
     said = vendor("/usr/lib64/libacme.so*", files=("/opt/acme", "/opt/late/x.cfg"))
-    said = said._replace(version=Version("module", "acme"))
+    said = said._replace(source=Version("module", "acme"))
     assert again(tree, said) is not None
     change(tree)  # type: ignore[operator]
     assert vendorinventory.read_saved(HostRoot(str(tree)), "OCI_ACME", FILE) is None
@@ -355,7 +358,7 @@ def pci(tree: Path, address: str, vendor: str, device: str) -> None:
 
 def look(tree: Path, *patterns: DevicePattern) -> vendorhost.VendorState:
     rows = tuple([pattern._replace(group="compute") for pattern in patterns])
-    return vendorhost.vendor_state(HostRoot(str(tree)), VendorInventory(FILE, "OCI_ACME", patterns=rows))
+    return vendorhost.vendor_state(HostRoot(str(tree)), Vendor(FILE, "OCI_ACME", patterns=rows))
 
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may make device nodes")
@@ -453,7 +456,7 @@ def test_any_device_is_one_that_has_an_index(tree: Path) -> None:
         node(tree, f"/dev/{kind}/acme{minor}", 240, minor, f"pci0000:00/0000:0{minor}:00.0/{kind}/acme{minor}")
     devices = [{"path": f"{kind}/acme*", "major": "acme", "each": True} for kind in ("drm", "accel")]
     plant(tree, FILE, json.dumps({"activation_flag": "OCI_ACME", "inventory": {"a": {"devices": devices}}}))
-    found = holding._of_vendor(HostRoot(str(tree)), VendorRequest("OCI_ACME", FILE, "env", ("any:1",)))
+    found = holding._of_vendor(HostRoot(str(tree)), VendorRequest("OCI_ACME", FILE, "env", (), any_of=AnyOf(1)))
     assert [(it.key, it.name) for it in found] == [("OCI_ACME=0", "0")]
 
 
@@ -491,7 +494,7 @@ def test_udev_says_what_a_device_is(tree: Path) -> None:
     for minor, kind in ((1, "npu"), (2, "camera")):
         node(tree, f"/dev/acme{minor}", 240, minor)
         plant(tree, f"/run/udev/data/c240:{minor}", f"I:1\nE:ACME={kind}\n")
-    seen = look(tree, DevicePattern("/dev/acme*", udev=(("ACME", "npu"),)))
+    seen = look(tree, DevicePattern("/dev/acme*", "acme", udev=(("ACME", "npu"),)))
     assert [item.path for item, _ in seen.common] == ["/dev/acme1"]
 
 
@@ -515,12 +518,17 @@ def test_a_disk_and_a_node_in_a_folder_of_everybodys_are_none(tree: Path) -> Non
 
 
 @needs_root
-def test_a_dynamic_number_is_known_by_its_driver(tree: Path) -> None:
-    node(tree, "/dev/acme0", 10, 120)
-    plant(tree, "/proc/misc", "120 userfaultfd\n")
+def test_a_misc_device_is_its_drivers_by_the_name_in_proc_misc(tree: Path) -> None:
+    node(tree, "/dev/acme0", 10, 120, "virtual/misc/acme0", uevent="DEVNAME=acme0")
+    node(tree, "/dev/kvm", 10, 232, "virtual/misc/kvm", uevent="DEVNAME=kvm")
+    both = DevicePattern("/dev/acme*", "widget"), DevicePattern(major="widget")
+    for name, count in (("userfaultfd", 0), ("widget0", 0), ("iommu", 0), ("widget", 1)):
+        plant(tree, "/proc/misc", f"120 {name}\n232 kvm\n")
+        assert [len(look(tree, it).common) for it in both] == [count, count]
+    # By a known path alone, too.
+    plant(tree, "/proc/misc", "120 iommu\n")
     assert look(tree, DevicePattern("/dev/acme0")).common == ()
-    plant(tree, "/proc/misc", "120 rdma_cm\n")
-    assert len(look(tree, DevicePattern("/dev/acme0")).common) == 1
+    assert look(tree, DevicePattern(major="kvm")).common == ()
 
 
 def test_what_is_no_character_device_is_no_device(tree: Path) -> None:
@@ -580,7 +588,7 @@ def test_two_files_of_one_kind_are_a_fault(tree: Path) -> None:
 def test_an_engine_that_has_a_spec_of_a_kind_resolves_its_names_itself(tree: Path) -> None:
     plant(tree, FILE, ACME.replace('"inventory"', '"kind": "acme.com/card", "inventory"'))
     root = HostRoot(str(tree))
-    inputs = Inputs({}, annotations={"cdi.k8s.io/x": "acme.com/card=0"})
+    inputs = annotated({}, {"cdi.k8s.io/x": "acme.com/card=0"})
     (ours,) = folders.for_container(root, inputs)
     assert ours.kind == "acme.com/card"
     plant(tree, "/etc/cdi/theirs.yaml", "cdiVersion: 0.5.0\nkind: acme.com/card\n")
@@ -614,7 +622,7 @@ def test_a_socket_behind_a_link_is_what_it_leads_to(tree: Path, place: str) -> N
     socket.socket(socket.AF_UNIX).bind(f"/proc/self/fd/{here}/{place.rpartition('/')[2]}")
     os.close(here)
     (tree / "run/x.sock").symlink_to(place)
-    said = VendorInventory(FILE, "OCI_ACME", sockets=(("/run/x.sock", "g"),))
+    said = Vendor(FILE, "OCI_ACME", sockets=(("/run/x.sock", "g"),))
     seen = vendorhost.vendor_state(HostRoot(str(tree)), said)
     assert seen.sockets == () and "/run/x.sock is left out" in seen.faults[0]
 
@@ -630,13 +638,13 @@ def test_releases_of_kernels_are_compared_by_their_numbers(
     tree: Path, monkeypatch: pytest.MonkeyPatch, release: str, wanted: str, met: bool
 ) -> None:
     monkeypatch.setattr(posix, "uname", lambda: SimpleNamespace(release=release))
-    seen = vendorhost.vendor_state(HostRoot(str(tree)), VendorInventory(FILE, "OCI_ACME", kernel=wanted))
+    seen = vendorhost.vendor_state(HostRoot(str(tree)), Vendor(FILE, "OCI_ACME", kernel=wanted))
     assert (seen.unmet == ()) is met
 
 
 @pytest.mark.parametrize(
     ("release", "numbers"),
-    [("5.14.0-503.el9", (5, 14, 0)), ("6.12-rc1", (6, 12, 0)), ("6.x.3", (6, 0, 0)), ("6.1234567890.3", (6, 0, 0))],
+    [("5.14.0-503.el9", (5, 14, 0)), ("6.12-rc1", (6, 12)), ("6.x.3", (6,)), ("6.1234567890.3", (6,)), ("x", ())],
 )
 def test_a_release_ends_at_what_is_no_number(release: str, numbers: tuple[int, ...]) -> None:
-    assert vendorhost._numbers(release) == numbers
+    assert beginning(release) == numbers

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from oci_gpu_hook.cli import shown
@@ -10,14 +12,17 @@ from oci_gpu_hook.container.layout import GLIBC, MUSL, Layout
 from oci_gpu_hook.driver.inventory import DriverFile, Library
 from oci_gpu_hook.driver.nodes import DeviceLink, DeviceNode
 from oci_gpu_hook.errors import ConfigError, DriverError, RequestError
+from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.operations import Device as Node
 from oci_gpu_hook.operations import LdCache, Mount, Service, Symlink, Tmpfs
-from oci_gpu_hook.planning import provision, vendorshare
+from oci_gpu_hook.planning import drivers, provision, vendorshare
 from oci_gpu_hook.planning.plan import Plan, Provision, Share
+from oci_gpu_hook.request.parse import Request
+from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.vendorrequest import VendorRequest
 from oci_gpu_hook.request.words import VISIBLE_DEVICES
 from oci_gpu_hook.vendors.vendorhost import VendorDevice, VendorState
-from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Link, VendorInventory
+from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Link, Vendor
 
 LAYOUT = Layout("/usr/lib64", "", None, GLIBC, user_namespace=False, dev_is_hosts=False)
 FILE = "/v/acme.json"
@@ -33,7 +38,7 @@ def library(name: str = "libacme", folder: str = "", at: str = "/opt/acme/lib") 
     return Library(f"{at}/{names[0]}", names[0], names[1], names, 0x303, 64, "", ("g",), folder)
 
 
-INVENTORY = VendorInventory(
+INVENTORY = Vendor(
     FILE,
     "OCI_ACME",
     patterns=(DevicePattern("/dev/acme*", each=True, group="g"),),
@@ -49,7 +54,7 @@ HOST = VendorState(INVENTORY, DEVICES, ((CONTROL, "g"),), (("/run/acme.sock", "g
 
 
 def request(*devices: str, source: str = "env") -> VendorRequest:
-    return VendorRequest("OCI_ACME", FILE, source, devices)
+    return VendorRequest("OCI_ACME", FILE, source, *(((), devices) if source == "cdi" else (devices,)))
 
 
 def share(*devices: str, host: VendorState = HOST, source: str = "env") -> Share:
@@ -189,6 +194,16 @@ def test_without_devices_no_device_is_required() -> None:
     assert paths(share("none", host=HOST._replace(unmatched=("/dev/x",)))) == []
 
 
+def test_nodes_of_an_old_image_are_nvidias_beside_a_vendor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def looked(*_: object) -> None:
+        raise LookupError
+
+    monkeypatch.setattr(drivers, "known_inventory", looked)
+    asked = Request("devices", (), ("utility",), nodes=("/dev/nvidia0",), vendors=(request("0"),))
+    with pytest.raises(LookupError):
+        drivers.provide(HostRoot(str(tmp_path)), LAYOUT, asked, Settings(), "")
+
+
 def test_what_is_left_out_is_said() -> None:
     host = HOST._replace(inventory=INVENTORY._replace(absent=("/opt/y",)), absent=("/dev/x",), faults=("one",))
     assert share("all", host=host).notes == ("one", "OCI_ACME: this host has no /dev/x")
@@ -210,7 +225,7 @@ def joined(*shares: Share, layout: Layout = LAYOUT) -> Provision:
 
 
 def other(flag: str, **fields: object) -> Share:
-    inventory = VendorInventory(f"/v/{flag}.json", flag)._replace(**fields)  # type: ignore[arg-type]
+    inventory = Vendor(f"/v/{flag}.json", flag)._replace(**fields)  # type: ignore[arg-type]
     host = VendorState(inventory)
     return vendorshare.share(LAYOUT, VendorRequest(flag, inventory.file, "env", ("all",)), host)
 

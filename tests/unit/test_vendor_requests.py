@@ -11,7 +11,7 @@ from oci_gpu_hook.request.parse import Request, parse_request
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs
 from oci_gpu_hook.request.vendorrequest import KnownVendor, VendorRequest
-from tests.unit.asking import VISIBLE
+from tests.unit.asking import VISIBLE, annotated
 
 AMD = KnownVendor("OCI_AMD", "amd.com/gpu", "/v/amd.json")
 RDMA = KnownVendor("OCI_RDMA", "openfabrics.org/hca", "/v/rdma.json")
@@ -26,7 +26,7 @@ def asked(inputs: Inputs, settings: Settings = DEFAULTS) -> tuple[VendorRequest,
 
 
 def amd(*devices: str, source: str = "env") -> VendorRequest:
-    return VendorRequest("OCI_AMD", "/v/amd.json", source, devices)
+    return VendorRequest("OCI_AMD", "/v/amd.json", source, *(((), devices) if source == "cdi" else (devices,)))
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_variable_that_no_file_names_is_not_ours() -> None:
 
 def test_a_container_without_such_a_variable_names_none() -> None:
     annotations = {"cdi.k8s.io/x": "nvidia.com/gpu=0"}
-    for inputs in (Inputs({"PATH": "/bin", VISIBLE: "all"}), Inputs({}, annotations=annotations)):
+    for inputs in (Inputs({"PATH": "/bin", VISIBLE: "all"}), annotated({}, annotations)):
         assert not sources.may_name_vendor(inputs, Settings())
 
 
@@ -88,7 +88,7 @@ def test_a_container_without_such_a_variable_names_none() -> None:
 
 def test_cdi_annotations_of_a_files_kind_ask() -> None:
     text = "amd.com/gpu=1,openfabrics.org/hca=mlx5_0,intel.com/gpu=0"
-    inputs = Inputs({}, annotations={"cdi.k8s.io/x": text})
+    inputs = annotated({}, {"cdi.k8s.io/x": text})
     assert vendorrequest.asks(inputs, KNOWN)
     found = asked(inputs)
     assert found[0] == amd("1", source="annotations")
@@ -97,7 +97,7 @@ def test_cdi_annotations_of_a_files_kind_ask() -> None:
 
 def test_what_a_spec_of_ours_has_served_is_not_served_again() -> None:
     annotations = {"cdi.k8s.io/x": "amd.com/gpu=1"}
-    assert asked(Inputs({"OCI_AMD": "void"}, annotations=annotations)) == ()
+    assert asked(annotated({"OCI_AMD": "void"}, annotations)) == ()
 
 
 def test_a_spec_of_ours_names_its_vendor_and_the_engine_the_nodes() -> None:

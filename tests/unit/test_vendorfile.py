@@ -34,7 +34,7 @@ def group(**lists: Any) -> Group:
 def test_oci_decorators_onload() -> None:
     path = PUBLISHED / "oci-onload.json"
     vendor = vendorfile.parse_vendor(path.read_bytes(), str(path))
-    assert (vendor.flag, vendor.version) == ("OCI_SOLARFLARE", Version("text", "201805"))
+    assert (vendor.flag, vendor.source) == ("OCI_SOLARFLARE", Version("text", "201805"))
     (onload,) = vendor.groups
     assert onload.name == "onload"
     assert onload.devices[2] == DevicePattern("/dev/sfc_char")
@@ -97,7 +97,7 @@ def test_all_keys() -> None:
             ),
         ),
         kind="x.com/card",
-        version=Version("module", "x_core"),
+        source=Version("module", "x_core"),
         environment=(("X_HOME", "/opt/x"), ("EMPTY", "")),
         kernel="5.14",
         modules=("x_core",),
@@ -206,13 +206,15 @@ def test_a_bad_item_says_what_is_bad() -> None:
         ("devices", "/dev/*", "could mean any device"),
         ("devices", "../etc/passwd", "'.' or '..'"),
         ("devices", "/etc/passwd", "outside of /dev"),
-        ("devices", {}, "not described"),
-        ("devices", {"each": True}, "not described"),
+        ("devices", {}, "whose device it is"),
+        ("devices", {"pci": "8086", "each": True}, "whose device it is"),
+        ("devices", {"path": "x*", "pci": "8086", "udev": {"SUBSYSTEM": "x"}}, "whose device it is"),
         ("devices", {"path": "x", "each": "yes"}, "not true or false"),
         ("devices", {"pci": "10022"}, "not a PCI vendor"),
         ("devices", {"pci": []}, "empty"),
         ("devices", {"udev": {}}, "empty"),
         ("devices", {"major": "hidraw"}, "the host's own"),
+        ("devices", {"path": "kvm", "major": "misc"}, "the host's own"),
         ("devices", "x0", "whose device it is"),
         ("devices", {"path": "x0"}, "whose device it is"),
         ("devices", {"path": "kfd", "name": "../x"}, "not a name"),

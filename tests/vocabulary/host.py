@@ -110,7 +110,8 @@ def _as_found() -> tuple[nodes.DeviceNode, ...]:
 
 def ask(environment: dict[str, str] | None = None, *, config: Settings = DEFAULTS, **inputs: object) -> Request | None:
     """The request that a container makes."""
-    given = sources.Inputs(environment or {}, **inputs)  # type: ignore[arg-type]
+    cdi = sources.cdi_names(inputs.pop("annotations", {}))  # type: ignore[arg-type]
+    given = sources.Inputs(environment or {}, cdi=cdi, **inputs)  # type: ignore[arg-type]
     return parse_request(given, config)[0]
 
 

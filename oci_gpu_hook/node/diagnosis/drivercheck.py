@@ -12,12 +12,12 @@ from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.driver.nodes import DeviceNode
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.formats import ldcache
+from oci_gpu_hook.formats.decimal import beginning
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.host.saved import FOLDER
 from oci_gpu_hook.kernel.filetypes import WRITABLE_BY_OTHERS, is_folder, is_open_to_others
 from oci_gpu_hook.node.diagnosis import Finding, counted, failed, listed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import KERNELS_LOG, REBOOT, REFRESH, Remedy, command, roots_alone, then
-from oci_gpu_hook.node.diagnosis.systemcheck import version_numbers
 from oci_gpu_hook.node.gpus import leased, present
 from oci_gpu_hook.node.gpus.nvml import Facts
 from oci_gpu_hook.node.machine import kernelconfig
@@ -172,7 +172,7 @@ def _parts(root: HostRoot, found: DriverInventory, tool: str) -> list[Finding]:
             seen = f"of version {kernel} is cut off or no library: its installation did not end"
         else:
             # After an upgrade the files are new, and the loaded module is still the old one.
-            is_newer = version_numbers(misfit.found) > version_numbers(kernel)
+            is_newer = beginning(misfit.found) > beginning(kernel)
             remedy = REBOOT if is_newer else _UPGRADE[tool]
             seen = f"is of version {misfit.found}, the kernel module of {kernel}"
         findings.append(failed("libraries", f"{misfit.name} {seen}", remedy))
@@ -273,7 +273,7 @@ def rdma(root: HostRoot, kernel: Kernel) -> list[Finding]:
     if by_module:
         return [passed(check, f"by {by_module}, for {whose}")]
     is_open = present.is_open_module(root)
-    if is_open and version_numbers(kernel.release) >= _DMA_BUF_KERNEL:
+    if is_open and beginning(kernel.release) >= _DMA_BUF_KERNEL:
         seen = f"by dma-buf, for {whose}; programs that know nvidia_peermem alone copy through the host's memory"
         return [passed(check, seen)]
     why = "the kernel is older than 5.12" if is_open else "NVIDIA's module is not the open one"

@@ -7,11 +7,12 @@ stops every container of that engine.
 
 from __future__ import annotations
 
+from oci_gpu_hook.formats.decimal import beginning
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_open_to_others
 from oci_gpu_hook.node.diagnosis import PASS, Finding, failed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import Remedy, command, install, roots_alone, then
-from oci_gpu_hook.node.diagnosis.systemcheck import python, version_numbers
+from oci_gpu_hook.node.diagnosis.systemcheck import python
 from oci_gpu_hook.node.engines.installed import Engine, Runtime, find_program, of_containerd
 from oci_gpu_hook.node.engines.registrations import NVIDIAS, OURS, REGISTRATION, Registration
 from oci_gpu_hook.node.machine import apart, toml
@@ -153,7 +154,7 @@ def images_in_podman(root: HostRoot, engine: Engine) -> list[Finding]:
     Podman takes crun before runc.
     """
     version = podmans_version(root)
-    numbers = version_numbers(version)
+    numbers = beginning(version)
     runtime = engine.runtime.rpartition("/")[2] or ("crun" if find_program(root, "crun") else "")
     if len(numbers) < 2 or numbers >= _KEEPS_ANNOTATIONS or runtime != "crun":
         return []

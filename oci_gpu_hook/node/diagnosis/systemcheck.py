@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import os
-import re
 from contextlib import suppress
 
 from oci_gpu_hook.errors import ConfigError
+from oci_gpu_hook.formats.decimal import beginning
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_open_to_others
 from oci_gpu_hook.node.diagnosis import Finding, failed, passed, warned
@@ -30,7 +30,7 @@ _OPEN_TO_ALL_DEVICES = ("container_use_devices", "container_use_xserver_devices"
 
 def kernel(found: Kernel, tool: str) -> Finding:
     """Whether the kernel is new enough for detached mounts and their attributes."""
-    if version_numbers(found.release) >= _OLDEST_KERNEL:
+    if beginning(found.release) >= _OLDEST_KERNEL:
         return passed("kernel", found.release)
     return failed("kernel", f"{found.release or 'unknown'}, and the hook needs 5.14 or newer", UPGRADE_KERNEL[tool])
 
@@ -39,16 +39,11 @@ def python(interpreter: str, file: str, tool: str) -> Finding:
     """The entry script's interpreter; file: what its path leads to, named by the version, "" if there is none."""
     if not file:
         return failed("Python", f"{interpreter or 'none'} is not there", tool, "install", "python3")
-    version = version_numbers(file.rpartition("python")[2])
+    version = beginning(file.rpartition("python")[2])
     if len(version) > 1 and version < _OLDEST_PYTHON:
         seen = f"{interpreter} is {file}, and the hook needs 3.9 or newer"
         return failed("Python", seen, "make", "install", "PYTHON=/usr/bin/python3.9")
     return passed("Python", f"{interpreter} is {file}")
-
-
-def version_numbers(text: str) -> tuple[int, ...]:
-    """The numbers of the version that a text begins with."""
-    return tuple([int(word) for word in re.findall("[0-9]+", re.split("[^0-9.]", text)[0])])
 
 
 def settings(root: HostRoot, config: str | None) -> tuple[str, Finding]:

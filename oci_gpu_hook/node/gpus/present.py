@@ -15,7 +15,7 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.vendors import folders, vendorhost, vendorinventory, vendorsurvey
 from oci_gpu_hook.vendors.vendorhost import VendorState
-from oci_gpu_hook.vendors.vendorinventory import Vendor, VendorInventory
+from oci_gpu_hook.vendors.vendorinventory import Vendor
 
 _NVIDIA = "10de"
 # Of classes of PCI functions (pci.ids): displays, co-processors, accelerators.  A vendor has bridges and sensors, too.
@@ -46,7 +46,7 @@ def nvidia(root: HostRoot, driver_root: str) -> DriverInventory:
 def find_vendors(root: HostRoot, *, saved_only: bool = False) -> Present:
     """What is here now; nothing is saved.  saved_only: only of those whose saved inventory is still true."""
 
-    def inventory(vendor: Vendor) -> VendorInventory | None:
+    def inventory(vendor: Vendor) -> Vendor | None:
         known = vendorinventory.read_saved(root, vendor.flag, vendor.file)
         return known if known or saved_only else vendorsurvey.Survey(root, vendor, {}).found
 
@@ -58,7 +58,7 @@ def refresh(root: HostRoot) -> Present:
     now = _files_now(root)
     before = dict(now)
 
-    def inventory(vendor: Vendor) -> VendorInventory:
+    def inventory(vendor: Vendor) -> Vendor:
         survey = vendorsurvey.Survey(root, vendor, {vendor.file: before.get(vendor.file)})
         survey.save(vendor.flag)
         return survey.found
@@ -85,7 +85,7 @@ def _files_now(root: HostRoot) -> folders.FilesNow:
         return ()  # `_look` says it
 
 
-def _look(root: HostRoot, inventory: Callable[[Vendor], VendorInventory | None]) -> Present:
+def _look(root: HostRoot, inventory: Callable[[Vendor], Vendor | None]) -> Present:
     """What all vendors have whose `inventory` is not None."""
     try:
         vendors, errors = folders.load_all(root)

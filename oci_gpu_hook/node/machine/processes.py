@@ -13,8 +13,10 @@ import posix
 import re
 from contextlib import ExitStack, suppress
 
+from oci_gpu_hook.container import devicecgroup
 from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.kernel import procfile
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.kernel.filetypes import is_same
 from oci_gpu_hook.node.machine import untrusted
@@ -42,7 +44,7 @@ def numbers(root: HostRoot) -> list[int]:
 def started(root: HostRoot, pid: int) -> int | None:
     """When a process began, in clock ticks since the boot; None if there is none that runs."""
     fields = _stat(root, pid)
-    return int(fields[_START]) if fields and fields[0] not in "ZX" else None
+    return int(fields[_START]) if fields and fields[0] not in b"ZX" else None
 
 
 def other_thread(root: HostRoot, pid: int) -> int:
@@ -51,7 +53,7 @@ def other_thread(root: HostRoot, pid: int) -> int:
     The process itself if there is none.  Of /proc/PID each thread has its own, though none is listed.
     """
     fields = _stat(root, pid)
-    if not fields or fields[0] != "Z" or int(fields[_THREADS]) < 2:
+    if not fields or fields[0] != b"Z" or int(fields[_THREADS]) < 2:
         return pid
     others = [int(name) for name in root.names(f"/proc/{pid}/task") if name != str(pid)]
     return next((thread for thread in others if started(root, thread) is not None), pid)
@@ -169,13 +171,9 @@ def is_contained(pid: int) -> bool:
 
 def device_cgroup(root: HostRoot, pid: int, version: str) -> str:
     """The folder of the process's device cgroup; "" if it is not known."""
-    for line in root.text(f"/proc/{pid}/cgroup").split("\n"):
-        number, controllers, path = [*line.split(":", 2), "", ""][:3]
-        if version == "v2" and number == "0":
-            return _CGROUPS + path
-        if version == "v1" and "devices" in controllers.split(","):
-            return f"{_CGROUPS}/devices{path}"
-    return ""
+    controller = "devices" if version == "v1" else ""
+    path = devicecgroup.path_in(root.read(f"/proc/{pid}/cgroup") or b"", controller) if version else None
+    return "" if path is None else f"{_CGROUPS}{controller and '/devices'}{path}"
 
 
 def trusted_cgroup(root: HostRoot, pid: int, version: str, owner: int) -> list[str]:
@@ -203,10 +201,9 @@ def id_in(cgroup: str) -> str:
     return next((word for word in re.split("[-.:]", cgroup) if _WHOLE_ID.fullmatch(word)), "")
 
 
-def _stat(root: HostRoot, pid: int) -> list[str]:
+def _stat(root: HostRoot, pid: int) -> list[bytes]:
     """The fields of /proc/PID/stat from the state on; none if there is no such process."""
-    # The command may hold spaces and parentheses.
-    fields = root.text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    fields = procfile.stat_words(root.read(f"/proc/{pid}/stat") or b"")
     return fields if len(fields) > _START else []
 
 
