@@ -24,13 +24,13 @@ def config() -> None:
 @config.command(name="show")
 @output_format
 @config_file
-def show_settings(form: str, config: str | None) -> None:
+def show_settings(is_json: bool, config: str | None) -> None:
     """Show every setting in force, and where it comes from.
 
     First come those for every container, then those below headings.
     """
     document = in_force(settingsfile.read_files(files(config)))
-    show(form, document, _as_text(document))
+    show(is_json, document, _as_text(document))
 
 
 def in_force(lines: list[Setting]) -> dict[str, Any]:

@@ -44,7 +44,7 @@ _ENDING = (signal.SIGTERM, signal.SIGINT)
 @output_format
 @config_file
 @host_root
-def info(saved: bool, form: str, config: str | None, root: HostRoot) -> None:
+def info(saved: bool, is_json: bool, config: str | None, root: HostRoot) -> None:
     """Show NVIDIA's driver, its GPUs, MIG devices and files, and what there is of other vendors, as it is now.
 
     What only NVML knows comes from the saved inventory, if that is still true.  On a Jetson and in WSL 2, it shows the
@@ -54,7 +54,7 @@ def info(saved: bool, form: str, config: str | None, root: HostRoot) -> None:
     driver_root = read_settings(config, None).driver_root
     nvidia, others = _saved if saved else present.nvidia, present.find_vendors(root, saved_only=saved)
     found = onhost.find_accelerators(root, driver_root, others, lambda: nvidia(root, driver_root))
-    show(form, onhost.document(found), onhost.text(found))
+    show(is_json, onhost.document(found), onhost.text(found))
 
 
 def _saved(root: HostRoot, driver_root: str) -> DriverInventory:
@@ -75,7 +75,7 @@ def inventory() -> None:
 @output_format
 @config_file
 @host_root
-def refresh(nvml_timeout: float, form: str, config: str | None, root: HostRoot) -> None:
+def refresh(nvml_timeout: float, is_json: bool, config: str | None, root: HostRoot) -> None:
     """Survey the host, ask NVML what only it knows, and save the result for the hooks.
 
     A hook without a saved inventory that is still true surveys the host itself: the result is correct, but that takes
@@ -88,7 +88,7 @@ def refresh(nvml_timeout: float, form: str, config: str | None, root: HostRoot) 
     found = onhost.find_accelerators(root, driver_root, others, lambda: _refresh(root, driver_root, nvml_timeout))
     lines = [*(_summary(root, found.nvidia) if found.nvidia else []), *_other_summaries(found)]
     document = {"saved": _path(root) if found.nvidia else "", **onhost.document(found)}
-    show(form, document, [*lines, *onhost.wrong_lines(found.wrong)])
+    show(is_json, document, [*lines, *onhost.wrong_lines(found.wrong)])
     if not found.nvidia and found.error and present.expects_nvidia(root):
         raise found.error
 

@@ -29,7 +29,7 @@ _SECONDS = 60
 @click.command()
 @output_format
 @host_root
-def prepare(form: str, root: HostRoot) -> None:
+def prepare(is_json: bool, root: HostRoot) -> None:
     """Make the device nodes that a fresh boot lacks: unified memory, mode setting, MIG capabilities.
 
     nvidia-modprobe makes them, if this host has it.  Nodes that are still missing are made from what the driver says
@@ -49,7 +49,7 @@ def prepare(form: str, root: HostRoot) -> None:
     lines = [f"made {', '.join(made)}" if made else "no node is lacking"]
     unloaded = absent.unloaded(root)
     lines += [f"not loaded: {', '.join(unloaded)}"] if unloaded else []
-    show(form, {"made": made, "unloaded": unloaded}, lines)
+    show(is_json, {"made": made, "unloaded": unloaded}, lines)
 
 
 def programs(root: HostRoot, missing: tuple[MissingNode, ...]) -> list[list[str]]:

@@ -31,7 +31,7 @@ def vendors() -> None:
 @vendors.command(name="list")
 @output_format
 @host_root
-def list_vendors(form: str, root: HostRoot) -> None:
+def list_vendors(is_json: bool, root: HostRoot) -> None:
     """Show every vendor's file of this host, what of its hardware is here, and what is wrong with the broken ones.
 
     DEVICES is how many devices a request can name; 'all' if it can name none and gets what is there; 'none' if hardware
@@ -51,14 +51,14 @@ def list_vendors(form: str, root: HostRoot) -> None:
         "errors": [str(err) for err in errors.values()],
         "collisions": folders.collisions(found),
     }
-    show(form, document, _as_text(document), _painted)
+    show(is_json, document, _as_text(document), _painted)
 
 
 @vendors.command()
 @click.argument("file", metavar="FILE")
 @output_format
 @host_root
-def check(file: str, form: str, root: HostRoot) -> None:
+def check(file: str, is_json: bool, root: HostRoot) -> None:
     """Say what FILE describes, or which key in it is wrong.
 
     FILE may lie anywhere; one in a folder of vendors' files is read as a container's start reads it.  It is wrong as
@@ -79,7 +79,7 @@ def check(file: str, form: str, root: HostRoot) -> None:
     vendor = vendorfile.parse_vendor(data, file)
     _check_flag(root, vendor)
     lines = [f"{file}: {_summary(vendor)}", *[f"note: {note}" for note in notes]]
-    show(form, {**_row(vendor, ""), "notes": notes}, lines)
+    show(is_json, {**_row(vendor, ""), "notes": notes}, lines)
 
 
 def _row(vendor: Vendor, replaces: str) -> dict[str, Any]:

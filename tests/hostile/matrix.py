@@ -42,8 +42,8 @@ ARGUMENTS: dict[Words, tuple[Words, ...]] = {
     ("flags", "nspawn"): (("--directory", "/"),),
     ("inventory", "refresh"): (("--nvml-timeout", "0"),),
     ("inventory", "watch"): (("--nvml-timeout", "0", "--interval", "0.5"),),
-    ("log",): ((), ("--format", "json")),
-    ("plan",): (("--bundle", BUNDLE), ("--bundle", BUNDLE, "--format", "json")),
+    ("log",): ((), ("--json",)),
+    ("plan",): (("--bundle", BUNDLE), ("--bundle", BUNDLE, "--json")),
     ("validate",): (("driver", "hook"),),
     ("vendors", "check"): (("/etc/passwd",),),
 }
@@ -249,7 +249,7 @@ def contents(host: Host, kind: str) -> list[Words]:
         for place in (dev / f"nvidia{word(kind)}", caps / f"nvidia-cap{word(kind)}"):
             os.mknod(place, 0o020666, os.makedev(195, 1))
         (libraries / f"libcuda.so.{word(kind)}").touch()
-    return [("doctor", "--container", id), ("doctor", "--container", id, "--format", "json")]
+    return [("doctor", "--container", id), ("doctor", "--container", id, "--json")]
 
 
 def image(host: Host, kind: str) -> list[Words]:
@@ -357,7 +357,7 @@ def journal(host: Host, kind: str) -> list[Words]:
         sender.connect(JOURNAL)
         for _ in range({"huge": 600, "endless": 12_000}.get(kind, 1)):
             sender.send(said)
-    return [("log",), ("log", "--format", "json"), ("log", "--container", "x")]
+    return [("log",), ("log", "--json"), ("log", "--container", "x")]
 
 
 def _unmounted(journald: int) -> None:

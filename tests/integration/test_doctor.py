@@ -46,7 +46,7 @@ restore() {{
         usr/bin/nvidia-container-* && tar -xpf /tmp/kept)
 }}
 """
-DOCTOR = "\n{ oci-gpu-hook doctor --format json || echo $?; } | tr -d '\\n' | tee /tmp/said; echo\n"
+DOCTOR = "\n{ oci-gpu-hook doctor --json || echo $?; } | tr -d '\\n' | tee /tmp/said; echo\n"
 # The remedies of what was said are commands.
 FIX = """python3 -c '
 import json, subprocess

@@ -128,7 +128,7 @@ def test_a_node_of_before_is_replaced_another_mode_is_left_and_then_nothing_is_d
     script = (
         "rm /dev/nvidia-uvm && mknod -m 0600 /dev/nvidia-uvm c 1 7\n"
         "chmod 0640 /dev/nvidiactl\n"
-        "/usr/bin/oci-gpu-hook prepare --format json\n"
+        "/usr/bin/oci-gpu-hook prepare --json\n"
         "/usr/bin/oci-gpu-hook prepare >&2\n"
         "stat -c '%t %a' /dev/nvidia-uvm /dev/nvidiactl >&2"
     )

@@ -25,7 +25,7 @@ SELINUX = {"selinux": {"type": "acme_t", "boolean": "acme_use"}}
 
 def said(capsys: pytest.CaptureFixture[str], tree: Path) -> list[tuple[str, str, str, str]]:
     """The findings about vendors and NVIDIA's driver."""
-    cli.main(["doctor", "--format", "json", "--host-root", str(tree)])
+    cli.main(["doctor", "--json", "--host-root", str(tree)])
     found = json.loads(capsys.readouterr().out)["findings"]
     return [
         tuple(item.values())

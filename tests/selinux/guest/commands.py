@@ -70,7 +70,7 @@ def _run(*words: str) -> tuple[str, list[str]]:
 
 def status() -> Answer:
     """The command line's own view of this policy, by the real libselinux."""
-    told, wrong = _run("selinux", "status", "--format", "json")
+    told, wrong = _run("selinux", "status", "--json")
     seen = "nothing"
     if not wrong:
         document = json.loads(told)
@@ -89,7 +89,7 @@ def void() -> Answer:
     others = "container_use_dri_devices"
     expected = {} if policy.HERE.dri_boolean else {"nvidia_container_use_dri": others}
     with host.boolean("nvidia_container_use_dri", "off"):
-        told, wrong = _run("selinux", "status", "--format", "json")
+        told, wrong = _run("selinux", "status", "--json")
     seen = "nothing" if wrong else json.loads(told)["void"]
     return Answer(str(expected), str(seen), wrong + ([] if seen == expected else [f"void is {seen}"]))
 
