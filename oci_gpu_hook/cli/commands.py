@@ -19,7 +19,6 @@ from oci_gpu_hook.cli import (
     log,
     metrics,
     plan,
-    prepare,
     selinux,
     swarm,
     validate,
@@ -53,7 +52,7 @@ def program() -> None:
 
 
 for command in (
-    *(plan.plan, inventory.info, inventory.inventory, prepare.prepare, cdi.cdi, config.config, configure.configure),
+    *(plan.plan, inventory.info, inventory.inventory, cdi.cdi, config.config, configure.configure),
     *(doctor.doctor, validate.validate, containers.containers, flags.flags, swarm.swarm),
     *(vendors.vendors, selinux.selinux, log.log, metrics.metrics, features.features),
 ):

@@ -8,9 +8,8 @@ import click
 _EXAMPLES = {
     "plan": ("plan --bundle /run/containers/BUNDLE", "plan --image-root . --env NVIDIA_VISIBLE_DEVICES=0"),
     "info": ("info", "info --saved --json"),
-    "inventory refresh": ("inventory refresh", "inventory refresh --nvml-timeout 0"),
+    "inventory refresh": ("inventory refresh", "inventory refresh --nodes"),
     "inventory watch": ("inventory watch", "inventory watch --interval 60 --cdi-spec /run/cdi/oci-gpu-hook.yaml"),
-    "prepare": ("prepare", "prepare --json"),
     "cdi generate": ("cdi generate --output /run/cdi/oci-gpu-hook.yaml", "cdi generate --vendor OCI_AMD"),
     "cdi remove": ("cdi remove", "cdi remove /etc/cdi/nvidia.yaml"),
     "config show": ("config show", "config show --config ./oci-gpu-hook.conf"),

@@ -84,7 +84,7 @@ class _Named(NamedTuple):
         request, found, selected = self.on_host()
         nodes = dict.fromkeys([node for node, _ in selection.nodes(request, selected, found)])
         if missing := [node.path for node in nodes if not node.present]:
-            click.echo(f"not there: {', '.join(missing)} ('oci-gpu-hook prepare' makes them)", err=True)
+            click.echo(f"not there: {', '.join(missing)} ('inventory refresh --nodes' makes them)", err=True)
         # Names by PCI address become indices: every way in, CDI's too, knows these.
         known = cdispec.names(found)
         indices = {gpu.bus_id: str(gpu.nvml_index) for gpu in found.gpus}

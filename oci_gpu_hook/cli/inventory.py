@@ -16,7 +16,7 @@ from typing import NoReturn
 
 import click
 
-from oci_gpu_hook.cli import cdi, features, limit, onhost
+from oci_gpu_hook.cli import cdi, devicenodes, features, limit, onhost
 from oci_gpu_hook.cli.group import CommandGroup
 from oci_gpu_hook.cli.onhost import Accelerators
 from oci_gpu_hook.cli.options import config_file, host_root, nvml_timeout, output_format, seconds, show
@@ -71,17 +71,26 @@ def inventory() -> None:
 
 
 @inventory.command()
+@click.option("--nodes", is_flag=True, help="Make the device nodes that a fresh boot lacks, and save nothing.")
 @nvml_timeout
 @output_format
 @config_file
 @host_root
-def refresh(nvml_timeout: float, is_json: bool, config: str | None, root: HostRoot) -> None:
+def refresh(nodes: bool, nvml_timeout: float, is_json: bool, config: str | None, root: HostRoot) -> None:
     """Survey the host, ask NVML what only it knows, and save the result for the hooks.
 
     A hook without a saved inventory that is still true surveys the host itself: the result is correct, but that takes
     longer, and NVML is not asked.  The same is done for each vendor's file; a wrong one is named, and the
     others are saved all the same.
+
+    The nodes of --nodes are those of unified memory, mode setting and MIG capabilities.  nvidia-modprobe makes them, if
+    this host has it; what is still missing is made from what the driver says in /proc.  Existing nodes stay as they
+    are, but a node is replaced if the driver has another number for it since it was loaded again.  With --host-root no
+    program is started and no module is loaded.
     """
+    if nodes:
+        show(is_json, *devicenodes.make(root))
+        return
     root.remember = True
     driver_root = read_settings(config, None).driver_root
     others = _refresh_vendors(root)

@@ -12,7 +12,7 @@ function __oci_gpu_hook_at --description 'Whether the words before the cursor le
             continue
         end
         set before $word
-        if contains -- (string join -- ' ' $command $word) 'plan' 'info' 'inventory' 'inventory refresh' 'inventory watch' 'prepare' 'cdi' 'cdi generate' 'cdi remove' 'config' 'config show' 'configure' 'doctor' 'validate' 'containers' 'flags' 'flags docker' 'flags podman' 'flags lxc' 'flags nspawn' 'swarm' 'swarm resources' 'vendors' 'vendors list' 'vendors check' 'selinux' 'selinux status' 'selinux install' 'selinux remove' 'selinux relabel' 'selinux explain' 'log' 'metrics' 'features'
+        if contains -- (string join -- ' ' $command $word) 'plan' 'info' 'inventory' 'inventory refresh' 'inventory watch' 'cdi' 'cdi generate' 'cdi remove' 'config' 'config show' 'configure' 'doctor' 'validate' 'containers' 'flags' 'flags docker' 'flags podman' 'flags lxc' 'flags nspawn' 'swarm' 'swarm resources' 'vendors' 'vendors list' 'vendors check' 'selinux' 'selinux status' 'selinux install' 'selinux remove' 'selinux relabel' 'selinux explain' 'log' 'metrics' 'features'
             set -a command $word
         end
     end
@@ -23,7 +23,6 @@ complete -c oci-gpu-hook -f
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a plan -d 'Show what the hook would do for a bundle, or for an image and an environment, and why'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a info -d 'Show NVIDIA\'s driver, its GPUs, MIG devices and files, and what there is of other vendors, as it is now'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a inventory -d 'Prepare the saved inventory that hooks load at a container\'s start, or keep it fresh'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a prepare -d 'Make the device nodes that a fresh boot lacks: unified memory, mode setting, MIG capabilities'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a cdi -d 'Write a Container Device Interface spec of this host\'s devices'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a config -d 'Show what the administrator has set'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a configure -d 'Name our runtime, or our hook\'s folder, in an engine\'s settings'
@@ -56,6 +55,7 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at info' -s h -l help -d 'Show help 
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at inventory' -a refresh -d 'Survey the host, ask NVML what only it knows, and save the result for the hooks'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at inventory' -a watch -d 'Keep the saved inventory true: refresh it now, and whenever a driver, its devices or a vendor\'s file change'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at inventory' -s h -l help -d 'Show help and exit'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at inventory refresh' -l nodes -d 'Make the device nodes that a fresh boot lacks, and save nothing'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at inventory refresh' -l nvml-timeout -r -f -d 'How long NVML may take to answer; 0 does not ask it'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at inventory refresh' -l json -d 'Print it as JSON'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at inventory refresh' -l config -r -F -d 'The administrator\'s file'
@@ -67,9 +67,6 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at inventory watch' -l nvml-timeout 
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at inventory watch' -l config -r -F -d 'The administrator\'s file'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at inventory watch' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at inventory watch' -s h -l help -d 'Show help and exit'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at prepare' -l json -d 'Print it as JSON'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at prepare' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at prepare' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at cdi' -a generate -d 'Write a spec of kind nvidia.com/gpu: devices by index, UUID and MIG name, \'all\', and \'none\' (the driver\'s files)'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at cdi' -a remove -d 'Remove CDI specs that \'generate\' has written: these files, else all where an installed engine looks for specs'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at cdi' -s h -l help -d 'Show help and exit'

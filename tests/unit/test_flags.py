@@ -62,7 +62,7 @@ def test_docker_has_a_line_for_each_way(program: Program, tree: Path) -> None:
         "--device=/dev/nvidia-uvm-tools",
     ]
     # A tree has no nodes.
-    assert program.err.startswith("not there: /dev/nvidiactl, ") and "prepare" in program.err
+    assert program.err.startswith("not there: /dev/nvidiactl, ") and "inventory refresh --nodes" in program.err
 
 
 def test_all_is_what_is_meant_where_nothing_is_named(program: Program, tree: Path) -> None:

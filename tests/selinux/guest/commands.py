@@ -173,13 +173,13 @@ def relabel() -> Answer:
     return Answer("nvidia_feature_t nvidia_mps_t", " ".join(seen), wrong)
 
 
-def prepare() -> Answer:
-    """`prepare`: a node that a fresh boot lacks gets the label of the others."""
+def device_nodes() -> Answer:
+    """`inventory refresh --nodes`: a node that a fresh boot lacks gets the label of the others."""
     nodes = ("/dev/nvidia-uvm", *sorted(glob.glob("/dev/nvidia-caps/*"))[:1])
     before = [label(path) for path in nodes]
     for path in nodes:
         os.unlink(path)
-    _, wrong = _run("prepare")
+    _, wrong = _run("inventory", "refresh", "--nodes")
     after = [label(path) for path in nodes]
     if after != before:
         wrong.append(f"{nodes} are {after}")
@@ -245,7 +245,7 @@ QUESTIONS = {
     "cdi generate, as its unit": generate,
     "selinux relabel, with links of a user's and an agent's": relabel,
     "validate, as its unit": validate,
-    "prepare, as its unit": prepare,
+    "inventory refresh --nodes, as its unit": device_nodes,
 }
 
 if __name__ == "__main__":
