@@ -20,7 +20,6 @@ from oci_gpu_hook.cli import (
     metrics,
     plan,
     selinux,
-    swarm,
     validate,
     vendors,
 )
@@ -53,7 +52,7 @@ def program() -> None:
 
 for command in (
     *(plan.plan, inventory.info, inventory.inventory, cdi.cdi, config.config, configure.configure),
-    *(doctor.doctor, validate.validate, containers.containers, flags.flags, swarm.swarm),
+    *(doctor.doctor, validate.validate, containers.containers, flags.flags),
     *(vendors.vendors, selinux.selinux, log.log, metrics.metrics, features.features),
 ):
     program.add_command(command)

@@ -7,12 +7,12 @@ function __oci_gpu_hook_at --description 'Whether the words before the cursor le
     set -e words[1]
     for word in $words
         # The value of an option names no command.
-        if contains -- "$before" --bundle --capabilities --cdi-spec --config --container --directory --env --hook --host-root --id --image-root --interval --kind --lines --name --nvml-timeout --output --pid --pod --runtime --shares --since --timeout --vendor --watch --way --write -n
+        if contains -- "$before" --bundle --capabilities --cdi-spec --config --container --directory --env --hook --host-root --id --image-root --interval --kind --lines --name --nvml-timeout --output --pid --pod --runtime --shares --since --swarm --timeout --vendor --watch --way --write -n
             set before
             continue
         end
         set before $word
-        if contains -- (string join -- ' ' $command $word) 'plan' 'info' 'inventory' 'inventory refresh' 'inventory watch' 'cdi' 'cdi generate' 'cdi remove' 'config' 'config show' 'configure' 'doctor' 'validate' 'containers' 'flags' 'flags docker' 'flags podman' 'flags lxc' 'flags nspawn' 'swarm' 'swarm resources' 'vendors' 'vendors list' 'vendors check' 'selinux' 'selinux status' 'selinux install' 'selinux remove' 'selinux relabel' 'selinux explain' 'log' 'metrics' 'features'
+        if contains -- (string join -- ' ' $command $word) 'plan' 'info' 'inventory' 'inventory refresh' 'inventory watch' 'cdi' 'cdi generate' 'cdi remove' 'config' 'config show' 'configure' 'doctor' 'validate' 'containers' 'flags' 'flags docker' 'flags podman' 'flags lxc' 'flags nspawn' 'vendors' 'vendors list' 'vendors check' 'selinux' 'selinux status' 'selinux install' 'selinux remove' 'selinux relabel' 'selinux explain' 'log' 'metrics' 'features'
             set -a command $word
         end
     end
@@ -30,7 +30,6 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a doctor -d 'Check every precon
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a validate -d 'Validate driver, hook and GPUs of this host; without STEP all three, in this order'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a containers -d 'Show which running container holds which GPU, and which GPUs are free; other vendors\' devices as well'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a flags -d 'Print the lines that give GPUs to containers, to paste into a command or a configuration'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a swarm -d 'Give this host\'s GPUs to Docker Swarm'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a vendors -d 'Show the files that describe other accelerators than NVIDIA\'s, and check one'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a selinux -d 'Show SELinux\'s state, install the policy modules, explain denials'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a log -d 'Show the records of starts: what each container asked for and got, and how long it took'
@@ -88,6 +87,8 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at config show' -s h -l help -d 'Sho
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at configure' -l name -r -f -d 'The runtime\'s name, such as nvidia'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at configure' -l set-as-default -d 'For containers that name no runtime, too'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at configure' -l cdi -d 'Turn the engine\'s own CDI on; with --remove, off again'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at configure' -l swarm -r -f -d 'Name the GPUs as Swarm\'s resources too; services ask for NAME=1'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at configure' -l shares -r -f -d 'With --swarm: name each GPU N times, for as many tasks to share it'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at configure' -l user -d 'Your own rootless Docker or podman: the file below ~/.config'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at configure' -l remove -d 'Take away what this command has written'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at configure' -l dry-run -d 'Show the difference, and write nothing'
@@ -136,15 +137,6 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags nspawn' -l config -r -F -d 
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags nspawn' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags nspawn' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags nspawn' -f
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at swarm' -a resources -d 'Print this host\'s GPUs as dockerd\'s node-generic-resources, or write them into its settings'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at swarm' -s h -l help -d 'Show help and exit'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at swarm resources' -l shares -r -f -d 'Name each GPU N times, for as many tasks to share it'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at swarm resources' -l name -r -f -d 'The resource\'s name: services ask for NAME=1'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at swarm resources' -l write -d 'Write them into FILE'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at swarm resources' -l config -r -F -d 'The administrator\'s file'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at swarm resources' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at swarm resources' -s h -l help -d 'Show help and exit'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at swarm resources' -F
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at vendors' -a list -d 'Show every vendor\'s file of this host, what of its hardware is here, and what is wrong with the broken ones'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at vendors' -a check -d 'Say what FILE describes, or which key in it is wrong'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at vendors' -s h -l help -d 'Show help and exit'

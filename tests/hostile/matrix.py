@@ -332,7 +332,6 @@ def named(host: Host, kind: str) -> list[Words]:
     return [
         ("plan", "--bundle", str(bundle)),
         ("vendors", "check", str(file)),
-        ("swarm", "resources", str(file)),
         ("selinux", "explain", str(file)),
     ]
 

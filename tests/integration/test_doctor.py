@@ -237,9 +237,9 @@ PLANTED = {
     "sed s,/usr/libexec,/usr/local/libexec, /tmp/x >/etc/cdi/gpu.yaml":
         Planted("fail", "CDI", "/etc/cdi/gpu.yaml: it starts '/usr/local/libexec/oci/hooks.d/oci-gpu-hook', which",
             "oci-gpu-hook cdi generate --output /etc/cdi/gpu.yaml", True),
-    "oci-gpu-hook swarm resources --shares 2 --write $JSON; sed -i s/GPU=GPU-......../GPU=GPU-00000000/ $JSON":
+    "oci-gpu-hook configure docker --swarm GPU --shares 2; sed -i s/GPU=GPU-......../GPU=GPU-00000000/ $JSON":
         Planted("fail", "Docker", "/etc/docker/daemon.json gives GPU-00000000-",
-            "swarm resources --shares=2 --write /etc/docker/daemon.json && systemctl restart docker", True),
+            "oci-gpu-hook configure docker --swarm GPU --shares=2 && systemctl restart docker", True),
     # A boot may give nvidia-uvm another major.
     "mount -t tmpfs none /var/lib/lxc; mkdir /var/lib/lxc/one; oci-gpu-hook flags lxc 0 >/var/lib/lxc/one/config; "
     "sed -i 's/ c \\([0-9]*\\):0 rw/ c 9\\1:0 rw/' /var/lib/lxc/one/config":

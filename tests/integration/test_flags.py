@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `flags` and `swarm resources` say and make on a whole node, as root, with real runc."""
+"""What `flags` and `configure docker --swarm` say and make on a whole node, as root, with real runc."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.integration.inside import COMPUTE, CONTROL, REFRESH, gpus, node
 
 DAEMON = "/etc/docker/daemon.json"
 DOCKER = "rm -rf /etc/docker && mkdir /etc/docker && cd /etc/docker\n"
-WRITE = "oci-gpu-hook swarm resources --shares 2 --write 2>&1 || echo code $?; ls -A /etc/docker"
+WRITE = "oci-gpu-hook configure docker --swarm GPU --shares 2 2>&1 || echo code $?; ls -A /etc/docker"
 OLD = "/usr/local/nvidia"
 
 
@@ -49,7 +49,7 @@ def test_the_words_of_nvidia_docker_1_are_a_request(installed: Installed, bundle
 
 
 def test_resources_are_the_nodes_gpus(installed: Installed) -> None:
-    done = on_node(installed, "oci-gpu-hook swarm resources --shares 2")
+    done = on_node(installed, f"{DOCKER}oci-gpu-hook configure docker --swarm GPU --shares 2 >&2\ncat daemon.json")
     named = json.loads(done.out)["node-generic-resources"]
     assert named == [f"GPU={gpu['uuid']}-{share}" for share in (0, 1) for gpu in gpus()]
     assert "swarm-resources = DOCKER_RESOURCE_GPU" in done.err
@@ -57,8 +57,8 @@ def test_resources_are_the_nodes_gpus(installed: Installed) -> None:
 
 def test_mig_devices_are_resources_of_their_own(installed: Installed) -> None:
     scripts = {
-        "unasked": "oci-gpu-hook swarm resources 2>&1 || echo code $?",
-        "resources": f"{REFRESH}oci-gpu-hook swarm resources --shares 2 2>/dev/null",
+        "unasked": "oci-gpu-hook configure docker --swarm GPU 2>&1 || echo code $?",
+        "resources": f"{REFRESH}{DOCKER}oci-gpu-hook configure docker --swarm GPU --shares 2 >&2\ncat daemon.json",
         "docker": "oci-gpu-hook flags docker --way driver-volume 0:0",
     }
     seen = in_turn(installed, scripts, description="h100mig")
@@ -102,7 +102,7 @@ python3 -c "{set_acl.replace('"', chr(92) + '"')}"
 show() {{ stat -c '%u %g %a' daemon.json; {look}; }}
 show
 stat -c %i daemon.json
-oci-gpu-hook swarm resources --write >/dev/null 2>&1
+oci-gpu-hook configure docker --swarm GPU >/dev/null 2>&1
 show
 stat -c %i daemon.json
 """
@@ -118,7 +118,7 @@ def test_two_that_write_at_once_lose_nothing(installed: Installed) -> None:
     script = f"""{DOCKER}echo '{{"a": 1}}' >daemon.json
 add() {{
     for n in 1 2 3 4 5 6 7 8 9 10 11 12; do
-        until oci-gpu-hook swarm resources --name $1$n --write; do test $? = 7 || return; done
+        until oci-gpu-hook configure docker --swarm $1$n; do test $? = 7 || return; done
     done
 }}
 add A >/dev/null 2>/run/said & add B >/dev/null 2>&1; wait
@@ -143,5 +143,5 @@ def test_what_cannot_be_written_stays_as_it_is(installed: Installed) -> None:
     for name, (_, code, why) in REFUSED.items():
         assert why in seen[name][0] and seen[name][0].startswith("oci-gpu-hook: "), (name, seen[name])
         assert seen[name][1] == f"code {code}" and seen[name][-1] == "same", (name, seen[name])
-    assert seen["new"][0] == f"wrote {DAEMON}: 16 GPU resources"
+    assert seen["new"][0] == f"wrote {DAEMON}"
     assert seen["new"][-2:] == ["daemon.json", "644"]
