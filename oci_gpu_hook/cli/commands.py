@@ -8,20 +8,19 @@ import click
 from oci_gpu_hook.cli import (
     VERSION,
     cdi,
-    config,
     configure,
     containers,
     doctor,
     examples,
     features,
     flags,
+    info,
     inventory,
     log,
     metrics,
     plan,
     selinux,
     validate,
-    vendors,
 )
 from oci_gpu_hook.cli.group import CommandGroup
 
@@ -51,9 +50,9 @@ def program() -> None:
 
 
 for command in (
-    *(plan.plan, inventory.info, inventory.inventory, cdi.cdi, config.config, configure.configure),
+    *(plan.plan, info.info, inventory.inventory, cdi.cdi, configure.configure),
     *(doctor.doctor, validate.validate, containers.containers, flags.flags),
-    *(vendors.vendors, selinux.selinux, log.log, metrics.metrics, features.features),
+    *(selinux.selinux, log.log, metrics.metrics, features.features),
 ):
     program.add_command(command)
 examples.add(program)

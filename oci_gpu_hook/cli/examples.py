@@ -7,12 +7,11 @@ import click
 
 _EXAMPLES = {
     "plan": ("plan --bundle /run/containers/BUNDLE", "plan --image-root . --env NVIDIA_VISIBLE_DEVICES=0"),
-    "info": ("info", "info --saved --json"),
+    "info": ("info --all", "info --settings --json"),
     "inventory refresh": ("inventory refresh", "inventory refresh --nodes"),
     "inventory watch": ("inventory watch", "inventory watch --interval 60 --cdi-spec /run/cdi/oci-gpu-hook.yaml"),
     "cdi generate": ("cdi generate --output /run/cdi/oci-gpu-hook.yaml", "cdi generate --vendor OCI_AMD"),
     "cdi remove": ("cdi remove", "cdi remove /etc/cdi/nvidia.yaml"),
-    "config show": ("config show", "config show --config ./oci-gpu-hook.conf"),
     "configure": ("configure docker --set-as-default --dry-run", "configure docker --swarm GPU --shares 2"),
     "doctor": ("doctor", "doctor --container web"),
     "validate": ("validate", "validate driver --timeout 10 --json"),
@@ -21,8 +20,6 @@ _EXAMPLES = {
     "flags podman": ("flags podman 0", "flags podman --way hook any"),
     "flags lxc": ("flags lxc 0", "flags lxc --write /var/lib/lxc/web/config 0"),
     "flags nspawn": ("flags nspawn --directory /var/lib/machines/web 0", "flags nspawn --directory . --way file"),
-    "vendors list": ("vendors list", "vendors list --json"),
-    "vendors check": ("vendors check ./vendor.json", "vendors check /etc/oci-gpu-hook/vendors/x.json --json"),
     "selinux status": ("selinux status", "selinux status --json"),
     "selinux install": ("selinux install", "selinux install --host-root /mnt"),
     "selinux remove": ("selinux remove", "selinux remove --host-root /mnt"),

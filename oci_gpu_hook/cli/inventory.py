@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``info`` and ``inventory``: what this host has, and the saved copy of it that hooks load."""
+"""``inventory``: the saved copy of what this host has, which hooks load."""
 
 from __future__ import annotations
 
@@ -37,32 +37,6 @@ from oci_gpu_hook.vendors.vendorinventory import PREFIX
 
 _SETTLE_SECONDS = 2.0
 _ENDING = (signal.SIGTERM, signal.SIGINT)
-
-
-@click.command()
-@click.option("--saved", is_flag=True, help="Show what is saved for the hooks, as far as it is still true.")
-@output_format
-@config_file
-@host_root
-def info(saved: bool, is_json: bool, config: str | None, root: HostRoot) -> None:
-    """Show NVIDIA's driver, its GPUs, MIG devices and files, and what there is of other vendors, as it is now.
-
-    What only NVML knows comes from the saved inventory, if that is still true.  On a Jetson and in WSL 2, it shows the
-    devices and files that containers get there, and what proves the platform.  For another vendor, it shows the devices
-    with the names that ask for them, what its file requires and the host has not, and what may be missing and is.
-    """
-    driver_root = read_settings(config, None).driver_root
-    nvidia, others = _saved if saved else present.nvidia, present.find_vendors(root, saved_only=saved)
-    found = onhost.find_accelerators(root, driver_root, others, lambda: nvidia(root, driver_root))
-    show(is_json, onhost.document(found), onhost.text(found))
-
-
-def _saved(root: HostRoot, driver_root: str) -> DriverInventory:
-    found = saved_inventory.read_saved(root, proc.stamp(root, driver_root))
-    if found is None:
-        hint = "run 'oci-gpu-hook inventory refresh'"
-        raise DriverError("there is no saved inventory, or it is no longer true", hint)
-    return found
 
 
 @click.group(cls=CommandGroup)

@@ -12,7 +12,7 @@ function __oci_gpu_hook_at --description 'Whether the words before the cursor le
             continue
         end
         set before $word
-        if contains -- (string join -- ' ' $command $word) 'plan' 'info' 'inventory' 'inventory refresh' 'inventory watch' 'cdi' 'cdi generate' 'cdi remove' 'config' 'config show' 'configure' 'doctor' 'validate' 'containers' 'flags' 'flags docker' 'flags podman' 'flags lxc' 'flags nspawn' 'vendors' 'vendors list' 'vendors check' 'selinux' 'selinux status' 'selinux install' 'selinux remove' 'selinux relabel' 'selinux explain' 'log' 'metrics' 'features'
+        if contains -- (string join -- ' ' $command $word) 'plan' 'info' 'inventory' 'inventory refresh' 'inventory watch' 'cdi' 'cdi generate' 'cdi remove' 'configure' 'doctor' 'validate' 'containers' 'flags' 'flags docker' 'flags podman' 'flags lxc' 'flags nspawn' 'selinux' 'selinux status' 'selinux install' 'selinux remove' 'selinux relabel' 'selinux explain' 'log' 'metrics' 'features'
             set -a command $word
         end
     end
@@ -21,16 +21,14 @@ end
 
 complete -c oci-gpu-hook -f
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a plan -d 'Show what the hook would do for a bundle, or for an image and an environment, and why'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a info -d 'Show NVIDIA\'s driver, its GPUs, MIG devices and files, and what there is of other vendors, as it is now'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a info -d 'Show NVIDIA\'s driver, its GPUs and MIG devices, and what there is of other vendors, as it is now'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a inventory -d 'Prepare the saved inventory that hooks load at a container\'s start, or keep it fresh'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a cdi -d 'Write a Container Device Interface spec of this host\'s devices'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a config -d 'Show what the administrator has set'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a configure -d 'Name our runtime, or our hook\'s folder, in an engine\'s settings'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a doctor -d 'Check every precondition on this host, in order of cause; or one running container'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a validate -d 'Validate driver, hook and GPUs of this host; without STEP all three, in this order'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a containers -d 'Show which running container holds which GPU, and which GPUs are free; other vendors\' devices as well'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a flags -d 'Print the lines that give GPUs to containers, to paste into a command or a configuration'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a vendors -d 'Show the files that describe other accelerators than NVIDIA\'s, and check one'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a selinux -d 'Show SELinux\'s state, install the policy modules, explain denials'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a log -d 'Show the records of starts: what each container asked for and got, and how long it took'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at' -a metrics -d 'Show counters of starts, in Prometheus\'s text format; with --gpus who holds which GPU, and its health'
@@ -46,7 +44,11 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at plan' -l json -d 'Print it as JSO
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at plan' -l config -r -F -d 'The administrator\'s file'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at plan' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at plan' -s h -l help -d 'Show help and exit'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at info' -l all -d 'Show the device nodes and files that containers can get, too'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at info' -l saved -d 'Show what is saved for the hooks, as far as it is still true'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at info' -l settings -d 'Show each setting in force, and its file and line'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at info' -l vendors -d 'Show every vendor\'s file, and what is wrong with it'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at info' -l vendor -r -F -d 'Say what a vendor\'s file describes, or which key is wrong'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at info' -l json -d 'Print it as JSON'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at info' -l config -r -F -d 'The administrator\'s file'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at info' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
@@ -79,11 +81,6 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at cdi generate' -l host-root -r -f 
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at cdi generate' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at cdi remove' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at cdi remove' -f
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at config' -a show -d 'Show every setting in force, and where it comes from'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at config' -s h -l help -d 'Show help and exit'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at config show' -l json -d 'Print it as JSON'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at config show' -l config -r -F -d 'The administrator\'s file'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at config show' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at configure' -l name -r -f -d 'The runtime\'s name, such as nvidia'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at configure' -l set-as-default -d 'For containers that name no runtime, too'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at configure' -l cdi -d 'Turn the engine\'s own CDI on; with --remove, off again'
@@ -137,16 +134,6 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags nspawn' -l config -r -F -d 
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags nspawn' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags nspawn' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags nspawn' -f
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at vendors' -a list -d 'Show every vendor\'s file of this host, what of its hardware is here, and what is wrong with the broken ones'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at vendors' -a check -d 'Say what FILE describes, or which key in it is wrong'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at vendors' -s h -l help -d 'Show help and exit'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at vendors list' -l json -d 'Print it as JSON'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at vendors list' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at vendors list' -s h -l help -d 'Show help and exit'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at vendors check' -l json -d 'Print it as JSON'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at vendors check' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at vendors check' -s h -l help -d 'Show help and exit'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at vendors check' -F
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at selinux' -a status -d 'Show the mode, our modules, booleans and labels, and which containers can use GPUs now'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at selinux' -a install -d 'Install both policy modules, and label the files that they name'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at selinux' -a remove -d 'Remove both policy modules, and give their files the labels that they had before'

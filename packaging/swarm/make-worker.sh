@@ -77,7 +77,7 @@ else
     # A file behind it may say something else.
     set --
     [ -z "$root" ] || set -- --config "$settings"
-    oci-gpu-hook config show "$@" >"$scratch/said"
+    oci-gpu-hook info --settings "$@" >"$scratch/said"
     grep -qF "50-swarm.conf:2" "$scratch/said" || {
         grep '^swarm-resources' "$scratch/said" >&2
         echo "make-worker.sh: another file has the last word on swarm-resources: write that line there" >&2

@@ -45,7 +45,7 @@ ARGUMENTS: dict[Words, tuple[Words, ...]] = {
     ("log",): ((), ("--json",)),
     ("plan",): (("--bundle", BUNDLE), ("--bundle", BUNDLE, "--json")),
     ("validate",): (("driver", "hook"),),
-    ("vendors", "check"): (("/etc/passwd",),),
+    ("info",): (("--all",), ("--vendors",), ("--settings",), ("--vendor", "/etc/passwd")),
 }
 # These run until they are ended.
 ENDLESS = (("inventory", "watch"),)
@@ -331,7 +331,7 @@ def named(host: Host, kind: str) -> list[Words]:
     put(host, bundle / "config.json", kind, lambda text: {"root": {"path": text}, "annotations": said(text)})
     return [
         ("plan", "--bundle", str(bundle)),
-        ("vendors", "check", str(file)),
+        ("info", "--vendor", str(file)),
         ("selinux", "explain", str(file)),
     ]
 

@@ -183,7 +183,7 @@ exit 0
     document, end = json.JSONDecoder().raw_decode(done.out)
     (found,) = [item for item in document["findings"] if item["check"] == "request"]
     assert "which accept-environment = privileged does not accept" in found["seen"], done.err
-    assert found["remedy"].startswith("oci-gpu-hook config show  # accept-environment, accept-")
+    assert found["remedy"].startswith("oci-gpu-hook info --settings  # accept-environment, accept-")
     assert "nvidia.com/gpu" in found["remedy"]
     assert "podman" not in done.out
     said = done.out[end:]

@@ -30,7 +30,7 @@ oci-gpu-hook inventory refresh
 echo ==
 oci-gpu-hook info --json
 echo ==
-oci-gpu-hook vendors list
+oci-gpu-hook info --vendors
 echo ==
 stat -c '%n %a' {FOLDER}/vendor*
 echo ==

@@ -73,7 +73,7 @@ def plant_many(tree: Path) -> None:
 PLANTED: dict[str, tuple[Any, tuple[str, str, str, str]]] = {
     "wrong": (
         lambda tree: plant(tree, f"{FOLDER}/x.json", '{\n"activation_flag": 1}'),
-        ("vendors", "fail", f"{FOLDER}/x.json: ", f"oci-gpu-hook vendors check {FOLDER}/x.json"),
+        ("vendors", "fail", f"{FOLDER}/x.json: ", f"oci-gpu-hook info --vendor {FOLDER}/x.json"),
     ),
     "open": (
         lambda tree: (tree / ACME[1:]).chmod(0o666),
@@ -86,7 +86,7 @@ PLANTED: dict[str, tuple[Any, tuple[str, str, str, str]]] = {
     ),
     "collision": (
         lambda tree: plant(tree, f"{FOLDER}/b.json", described()),
-        ("vendors", "fail", f"OCI_ACME is the flag of {ACME} and of", "vendors check"),
+        ("vendors", "fail", f"OCI_ACME is the flag of {ACME} and of", "info --vendor"),
     ),
     "too many": (plant_many, ("vendors", "fail", "more than 256", "ls /etc/oci-gpu-hook/vendors")),
     "unsaved": (

@@ -96,7 +96,7 @@ def absent(root: HostRoot, driver_root: str, modules: tuple[str, ...], err: Driv
         why = "the kernel's nouveau drives the GPUs, and NVIDIA's module cannot"
         return failed("driver", why, then(command("modprobe", "-r", "nouveau"), command("modprobe", "nvidia")))
     if root.stat(driver_root) is None:
-        return failed("driver", err.message, command("oci-gpu-hook", "config", "show", note="driver-root"))
+        return failed("driver", err.message, command("oci-gpu-hook", "info", "--settings", note="driver-root"))
     if root.stat(nodes.CONTROL) is not None or "nvidia" in modules:
         return failed("driver", err.message, "modprobe", "nvidia")
     return failed("driver", err.message, _INSTALL[tool])
