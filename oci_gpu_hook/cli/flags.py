@@ -3,17 +3,14 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import shlex
-from collections.abc import Iterable
-from typing import Any, Callable, NamedTuple
+from typing import NamedTuple
 
 import click
 
 from oci_gpu_hook.cli import flaglines, onhost
 from oci_gpu_hook.cli.flaglines import WantedDevices
-from oci_gpu_hook.cli.group import CommandGroup
 from oci_gpu_hook.cli.options import config_file, host_root
 from oci_gpu_hook.container import rootfs
 from oci_gpu_hook.driver.inventory import DriverInventory
@@ -34,6 +31,13 @@ from oci_gpu_hook.request.state import State
 from oci_gpu_hook.request.words import ALL, DEFAULT_CAPABILITIES
 
 _WHERE = "the command line"
+# Of each engine; what docker's and podman's need, and their words.
+_WAYS: dict[str, dict[str, tuple[str, str]]] = {
+    "docker": flaglines.DOCKER,
+    "podman": flaglines.PODMAN,
+    "lxc": {},
+    "nspawn": dict.fromkeys(("words", "file"), ("", "")),
+}
 # Ways that no hook stands behind, which would choose the devices at each start.
 _NAMED_ONLY = ("cdi", flaglines.DRIVER_VOLUME)
 
@@ -100,61 +104,55 @@ class _Named(NamedTuple):
         return decide(bundle, request, self.settings(), self.root, inside, id="", process=None, caches=False)
 
 
-def _gpus(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The devices, and whose they are: the command gets them as `_Named`."""
-
-    @click.argument("gpus", metavar="[GPU]...", nargs=-1)
-    @config_file
-    @host_root
-    @functools.wraps(command)
-    def with_devices(gpus: tuple[str, ...], config: str | None, root: HostRoot, **options: Any) -> Any:
-        return command(_Named(gpus, config, root), **options)
-
-    return with_devices
-
-
-def _choice(option: str, words: Iterable[str], text: str, default: str | None = None) -> Callable[..., Any]:
-    return click.option(option, type=click.Choice([*words]), default=default, show_default=True, help=text)
-
-
-@click.group(cls=CommandGroup)
-def flags() -> None:
-    """Print the lines that give GPUs to containers, to paste into a command or a configuration."""
-
-
-@flags.command()
-@_choice("--way", flaglines.DOCKER, "Print the words of this way alone, for docker run $(...).")
-@_gpus
-def docker(named: _Named, way: str | None) -> None:
-    """Options of docker run, in each way that Docker has.
-
-    GPU is an index, a UUID or a MIG device, and 'all' if none is named.  With --way the words stand as they are, not
-    quoted for a shell: docker run $(oci-gpu-hook flags docker --way gpus 0) IMAGE.  Those of 'driver-volume' are what
-    nvidia-docker 1 printed at /docker/cli.
-    """
-    _print_words(flaglines.DOCKER, way, named.asked(way))
-
-
-@flags.command()
-@_choice("--way", flaglines.PODMAN, "Print the words of this way alone, for podman run $(...).")
-@_gpus
-def podman(named: _Named, way: str | None) -> None:
-    """Options of podman run, by the hook and by CDI.
+@click.command()
+@click.argument("engine", type=click.Choice([*_WAYS]))
+@click.argument("gpus", metavar="[GPU]...", nargs=-1)
+@click.option(
+    "--way",
+    type=click.Choice([*dict.fromkeys([way for ways in _WAYS.values() for way in ways])]),
+    help="Print this way alone: for docker run $(...) and podman run $(...), as words or as a file for nspawn.",
+)
+@click.option("--directory", metavar="DIR", help="The container's root, which nspawn needs.")
+@click.option("--write", "file", metavar="FILE", help="Write LXC's lines into FILE, in place of those that it has.")
+@config_file
+@host_root
+def flags(
+    engine: str,
+    gpus: tuple[str, ...],
+    way: str | None,
+    directory: str | None,
+    file: str | None,
+    config: str | None,
+    root: HostRoot,
+) -> None:
+    """Print the lines that give GPUs to containers, to paste into a command or a configuration.
 
     GPU is an index, a UUID or a MIG device, and 'all' if none is named.
+
+    For docker and podman they are options of run, in each way that there is.  With --way the words stand as they are,
+    not quoted for a shell: docker run $(oci-gpu-hook flags docker --way gpus 0) IMAGE.  Those of 'driver-volume' are
+    what nvidia-docker 1 printed at /docker/cli.
+
+    For lxc they are lines of a container's configuration, privileged or not, and start nvidia-container-cli, of the
+    package oci-gpu-hook-cli.  For nspawn they are words of systemd-nspawn, or its files: print them again after each
+    update of the driver.  What they cannot express is printed on standard error.
     """
-    _print_words(flaglines.PODMAN, way, named.asked(way))
+    if way is not None and way not in _WAYS[engine]:
+        raise UsageError(f"{engine} has no --way {way}", f"it has {', '.join(_WAYS[engine]) or 'one way'}")
+    if file is not None and engine != "lxc":
+        raise UsageError(f"{engine} has no --write", "lxc has")
+    if (directory is not None) != (engine == "nspawn"):
+        raise UsageError("nspawn needs --directory, and others have none")
+    named = _Named(gpus, config, root)
+    if engine == "lxc":
+        _lxc(named, file)
+    elif directory is not None:
+        _nspawn(named, directory, is_file=way == "file")
+    else:
+        _print_words(_WAYS[engine], way, named.asked(way))
 
 
-@flags.command()
-@click.option("--write", "file", metavar="FILE", help="Write them into this configuration, in place of those it has.")
-@_gpus
-def lxc(named: _Named, file: str | None) -> None:
-    """Lines of a container's configuration for LXC, privileged or not.
-
-    They start nvidia-container-cli, of the package oci-gpu-hook-cli.  GPU is an index, a UUID or a MIG device, and
-    'all' if none is named.
-    """
+def _lxc(named: _Named, file: str | None) -> None:
     request = named.request()
     version = kernelconfig.cgroup_version(named.root)
     lines = flaglines.lxc(named.plan(request, "/"), request, version)
@@ -171,19 +169,10 @@ def lxc(named: _Named, file: str | None) -> None:
         click.echo(f"{note} [caller {CONTAINER_CLI}] of the settings", err=True)
 
 
-@flags.command()
-@click.option("--directory", metavar="DIR", required=True, help="The container's root.")
-@_choice("--way", ("words", "file"), "What to print.", "words")
-@_gpus
-def nspawn(named: _Named, directory: str, way: str) -> None:
-    """Words of systemd-nspawn, or its files, for a container with GPUs.
-
-    GPU is an index, a UUID or a MIG device, and 'all' if none is named.  Print them again after each update of the
-    driver.  What they cannot express is printed on standard error.
-    """
+def _nspawn(named: _Named, directory: str, *, is_file: bool) -> None:
     plan = named.plan(named.request(), os.path.abspath(directory))
-    lines, unsaid = flaglines.nspawn(plan, is_file=way == "file")
-    click.echo("\n".join(lines) if way == "file" else shlex.join(lines))
+    lines, unsaid = flaglines.nspawn(plan, is_file=is_file)
+    click.echo("\n".join(lines) if is_file else shlex.join(lines))
     for sentence in (*unsaid, *plan.notes):
         click.echo(sentence, err=True)
 

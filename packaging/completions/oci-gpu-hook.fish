@@ -12,7 +12,7 @@ function __oci_gpu_hook_at --description 'Whether the words before the cursor le
             continue
         end
         set before $word
-        if contains -- (string join -- ' ' $command $word) 'plan' 'info' 'inventory' 'inventory refresh' 'inventory watch' 'cdi' 'cdi generate' 'cdi remove' 'configure' 'doctor' 'validate' 'containers' 'flags' 'flags docker' 'flags podman' 'flags lxc' 'flags nspawn' 'selinux' 'selinux status' 'selinux install' 'selinux remove' 'selinux relabel' 'selinux explain' 'log' 'metrics' 'features'
+        if contains -- (string join -- ' ' $command $word) 'plan' 'info' 'inventory' 'inventory refresh' 'inventory watch' 'cdi' 'cdi generate' 'cdi remove' 'configure' 'doctor' 'validate' 'containers' 'flags' 'selinux' 'selinux status' 'selinux install' 'selinux remove' 'selinux relabel' 'selinux explain' 'log' 'metrics' 'features'
             set -a command $word
         end
     end
@@ -108,32 +108,14 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at containers' -l json -d 'Print it 
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at containers' -l config -r -F -d 'The administrator\'s file'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at containers' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at containers' -s h -l help -d 'Show help and exit'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags' -a docker -d 'Options of docker run, in each way that Docker has'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags' -a podman -d 'Options of podman run, by the hook and by CDI'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags' -a lxc -d 'Lines of a container\'s configuration for LXC, privileged or not'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags' -a nspawn -d 'Words of systemd-nspawn, or its files, for a container with GPUs'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags' -l way -r -f -a 'gpus runtime cdi driver-volume hook words file' -d 'Print this way alone: for docker run $(...) and podman run $(...), as words or as a file for nspawn'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags' -l directory -r -f -a '(__fish_complete_directories)' -d 'The container\'s root, which nspawn needs'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags' -l write -r -F -d 'Write LXC\'s lines into FILE, in place of those that it has'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags' -l config -r -F -d 'The administrator\'s file'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags' -s h -l help -d 'Show help and exit'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags docker' -l way -r -f -a 'gpus runtime cdi driver-volume' -d 'Print the words of this way alone, for docker run $(...)'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags docker' -l config -r -F -d 'The administrator\'s file'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags docker' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags docker' -s h -l help -d 'Show help and exit'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags docker' -f
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags podman' -l way -r -f -a 'hook cdi' -d 'Print the words of this way alone, for podman run $(...)'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags podman' -l config -r -F -d 'The administrator\'s file'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags podman' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags podman' -s h -l help -d 'Show help and exit'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags podman' -f
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags lxc' -l write -r -F -d 'Write them into this configuration, in place of those it has'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags lxc' -l config -r -F -d 'The administrator\'s file'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags lxc' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags lxc' -s h -l help -d 'Show help and exit'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags lxc' -f
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags nspawn' -l directory -r -f -a '(__fish_complete_directories)' -d 'The container\'s root'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags nspawn' -l way -r -f -a 'words file' -d 'What to print'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags nspawn' -l config -r -F -d 'The administrator\'s file'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags nspawn' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags nspawn' -s h -l help -d 'Show help and exit'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags nspawn' -f
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags' -f -a 'docker podman lxc nspawn'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags' -f
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at selinux' -a status -d 'Show the mode, our modules, booleans and labels, and which containers can use GPUs now'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at selinux' -a install -d 'Install both policy modules, and label the files that they name'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at selinux' -a remove -d 'Remove both policy modules, and give their files the labels that they had before'

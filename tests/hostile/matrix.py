@@ -38,9 +38,12 @@ LOOKS: tuple[Words, ...] = (("containers",), CONTAINERS, METRICS, DOCTOR)
 BUNDLE = "{bundle}"
 # How commands are called, more than once or not without arguments; any other command is called without any.
 ARGUMENTS: dict[Words, tuple[Words, ...]] = {
-    ("configure",): tuple([(engine, "--dry-run") for engine in ("docker", "containerd", "crio", "podman")]),
-    ("flags", "nspawn"): (("--directory", "/"),),
-    ("inventory", "refresh"): (("--nvml-timeout", "0"),),
+    ("configure",): (
+        *[(engine, "--dry-run") for engine in ("docker", "containerd", "crio", "podman")],
+        ("docker", "--swarm", "GPU", "--dry-run"),
+    ),
+    ("flags",): (("docker",), ("podman",), ("lxc",), ("nspawn", "--directory", "/")),
+    ("inventory", "refresh"): (("--nvml-timeout", "0"), ("--nodes",)),
     ("inventory", "watch"): (("--nvml-timeout", "0", "--interval", "0.5"),),
     ("log",): ((), ("--json",)),
     ("plan",): (("--bundle", BUNDLE), ("--bundle", BUNDLE, "--json")),

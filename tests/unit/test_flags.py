@@ -187,3 +187,19 @@ def test_nspawn_binds_files_where_the_loader_and_programs_look_by_themselves(is_
         *[(path, path) for path in ("/usr/bin/nvidia-smi", "/etc/OpenCL/vendors/nvidia.icd", "/etc/cufile.json")],
     ):
         assert bound[path] == source
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("podman", "--way", "gpus"), "podman has no --way gpus (it has hook, cdi)"),
+        (("docker", "--write", "x"), "docker has no --write"),
+        (("docker", "--directory", "/"), "nspawn needs --directory, and others have none"),
+        (("nspawn",), "nspawn needs --directory"),
+        (("lxd",), "lxd"),
+    ],
+)
+def test_what_an_engine_does_not_have_is_refused(
+    program: Program, tree: Path, words: tuple[str, ...], why: str
+) -> None:
+    assert why in program.mistake(2, *command(tree, *words))
