@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import click
 
-from oci_gpu_hook.cli import inforce, onhost, vendorlist
+from oci_gpu_hook.cli import inforce, onhost, topology, vendorlist
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
 from oci_gpu_hook.driver import inventory, proc
 from oci_gpu_hook.driver.inventory import DriverInventory
@@ -18,6 +18,7 @@ from oci_gpu_hook.request.settings import read_settings
 @click.command()
 @click.option("--all", "everything", is_flag=True, help="Show the device nodes and files that containers can get, too.")
 @click.option("--saved", is_flag=True, help="Show what is saved for the hooks, as far as it is still true.")
+@click.option("--topology", "what", flag_value="topology", help="Show how near the GPUs are to one another.")
 @click.option("--settings", "what", flag_value="settings", help="Show each setting in force, and its file and line.")
 @click.option("--vendors", "what", flag_value="vendors", help="Show every vendor's file, and what is wrong with it.")
 @click.option("--vendor", "file", metavar="FILE", help="Say what a vendor's file describes, or which key is wrong.")
@@ -33,6 +34,9 @@ def info(
     proves the platform.  For another vendor, it shows the devices with the names that ask for them, what its file
     requires and the host has not, and what may be missing and is.  --json prints all that --all shows.
 
+    Of --topology a cell says how near two GPUs are, by what any:2 goes by: 'NVLink' reaches the other one, 'node' has
+    the same NUMA node, '-' neither.  HOLDERS counts those of gpu-holders.  GPUs that MIG divides are left out.
+
     Of --settings those for every container come first, then those below headings.
 
     Of --vendors DEVICES is how many devices a request can name; 'all' if it can name none and gets what is there;
@@ -47,6 +51,8 @@ def info(
         show(is_json, *vendorlist.listing(root), vendorlist.painted)
     elif what == "settings":
         show(is_json, *inforce.shown(config, root))
+    elif what == "topology":
+        show(is_json, *topology.shown(root, read_settings(config, None)))
     else:
         driver_root = read_settings(config, None).driver_root
         nvidia, others = _saved if saved else present.nvidia, present.find_vendors(root, saved_only=saved)

@@ -46,6 +46,7 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at plan' -l host-root -r -f -a '(__f
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at plan' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at info' -l all -d 'Show the device nodes and files that containers can get, too'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at info' -l saved -d 'Show what is saved for the hooks, as far as it is still true'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at info' -l topology -d 'Show how near the GPUs are to one another'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at info' -l settings -d 'Show each setting in force, and its file and line'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at info' -l vendors -d 'Show every vendor\'s file, and what is wrong with it'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at info' -l vendor -r -F -d 'Say what a vendor\'s file describes, or which key is wrong'
