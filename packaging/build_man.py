@@ -81,7 +81,6 @@ class ExitCodes(Directive):
 _LISTS = {
     "allowed-vendors": "a list of vendors' flags; or all",
     "swarm-resources": "a list of variables",
-    "validation-files": "a list of STEP=NAME",
 }
 
 

@@ -43,6 +43,8 @@ from oci_gpu_hook.vendors import platform
 _CHECKS_WIDTH = 12
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 DRIVER, HOOK, WORKLOAD = STEPS
+# As NVIDIA's GPU operator names them.
+_FILES = {DRIVER: "driver-ready", HOOK: "toolkit-ready", WORKLOAD: "cuda-ready"}
 
 
 class _Skipped(HookError):
@@ -186,11 +188,11 @@ class _Validation:
     def _put_file(self, step: str, text: str | None) -> None:
         """Make the file by which pods wait for a step, whole from the moment that it has its name; None removes it.
 
-        NVIDIA's GPU operator has such files.  What keeps that from being done stops no step.
+        What keeps that from being done stops no step.
         """
-        name = dict([word.split("=", 1) for word in self._settings.validation_files]).get(step)
-        if not name or self._folder < 0:
+        if self._folder < 0:
             return
+        name = _FILES[step]
         try:
             if text is not None:
                 whole.place(self._folder, name, text.encode())
