@@ -152,8 +152,9 @@ install-cli: ## Let LXC, enroot, Apptainer and others find it as nvidia-containe
 uninstall: ## Take away what install put below [DESTDIR=][PREFIX=/usr]
 	@packaging/install.sh uninstall "$(DESTDIR)" "$(PREFIX)"
 
-man: .venv/up-to-date ## Make the manuals in packaging/man from their sources and the program itself
+man: .venv/up-to-date ## Make the manuals in packaging/man and the settings file from their sources and the program itself
 	.venv/bin/python packaging/build_man.py packaging/man
+	.venv/bin/python packaging/build_settings.py packaging/oci-gpu-hook.conf
 
 completions: .venv/up-to-date ## Make the completions of bash, zsh and fish from the program itself
 	.venv/bin/python packaging/build_completions.py packaging/completions

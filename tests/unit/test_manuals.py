@@ -61,6 +61,12 @@ def test_a_page_is_made_from_its_source_and_the_program(tmp_path: Path, name: st
     assert (MAN / name).read_text() == (tmp_path / name).read_text(), "run `make man`"
 
 
+def test_the_settings_file_is_made_from_the_manual_and_the_program(tmp_path: Path) -> None:
+    made = build("build_settings.py", tmp_path / "conf")
+    assert made.returncode == 0, made.stderr
+    assert (PACKAGING / "oci-gpu-hook.conf").read_text() == (tmp_path / "conf").read_text(), "run `make man`"
+
+
 def test_the_completions_are_made_from_the_program(tmp_path: Path) -> None:
     made = build("build_completions.py", tmp_path)
     assert made.returncode == 0, made.stderr
