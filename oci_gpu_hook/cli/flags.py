@@ -10,10 +10,8 @@ from typing import NamedTuple
 import click
 
 from oci_gpu_hook.cli import flaglines, onhost
-from oci_gpu_hook.cli.flaglines import WantedDevices
 from oci_gpu_hook.cli.options import config_file, host_root
 from oci_gpu_hook.container import rootfs
-from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.errors import RequestError, UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.machine import kernelconfig
@@ -21,7 +19,6 @@ from oci_gpu_hook.node.setup import cdispec, enginefile
 from oci_gpu_hook.planning import selection
 from oci_gpu_hook.planning.decide import decide
 from oci_gpu_hook.planning.plan import Plan
-from oci_gpu_hook.planning.selection import Selection
 from oci_gpu_hook.request import selectors
 from oci_gpu_hook.request.bundle import Bundle
 from oci_gpu_hook.request.containercli import CONTAINER_CLI
@@ -38,8 +35,8 @@ _WAYS: dict[str, dict[str, tuple[str, str]]] = {
     "lxc": {},
     "nspawn": dict.fromkeys(("words", "file"), ("", "")),
 }
-# Ways that no hook stands behind, which would choose the devices at each start.
-_NAMED_ONLY = ("cdi", flaglines.DRIVER_VOLUME)
+# No hook stands behind it, which would choose the devices at each start.
+_NAMED_ONLY = "cdi"
 
 
 class _Named(NamedTuple):
@@ -66,37 +63,23 @@ class _Named(NamedTuple):
                 raise UsageError(f"{quoted(item)} is not a GPU's name", hint) from err
         return Request("flags", tuple(dict.fromkeys(names)), DEFAULT_CAPABILITIES)
 
-    def on_host(self) -> tuple[Request, DriverInventory, Selection]:
-        """The request, this host, and what it has of them; UsageError for what it has not."""
+    def on_host(self) -> tuple[str, ...]:
+        """The names as this host has them, UsageError for one that it has not; ``any``, which each start chooses."""
+        try:
+            if chosen := selectors.canonical_any(self.gpus, _WHERE, self.settings()):
+                return (chosen,)
+        except RequestError as err:
+            raise UsageError(err.message, err.hint) from err
         request = self.request()
         found = onhost.of_server(self.root, self.settings().driver_root, selection.families(request))
         try:
-            return request, found, selection.select(request, found)
+            selection.select(request, found)
         except RequestError as err:
             raise UsageError(err.message, "'oci-gpu-hook info' lists them") from err
-
-    def asked(self, way: str | None) -> WantedDevices:
-        """The devices as this host has them; ``any`` as it stands, which each start chooses."""
-        try:
-            chosen = selectors.canonical_any(self.gpus, _WHERE, self.settings())
-        except RequestError as err:
-            raise UsageError(err.message, err.hint) from err
-        if chosen and way in _NAMED_ONLY:
-            raise UsageError(f"--way {way} needs the names of GPUs", "any is for ways by which the hook chooses")
-        if chosen:
-            return WantedDevices((chosen,), (), "")
-        request, found, selected = self.on_host()
-        nodes = dict.fromkeys([node for node, _ in selection.nodes(request, selected, found)])
-        if missing := [node.path for node in nodes if not node.present]:
-            click.echo(f"not there: {', '.join(missing)} ('inventory refresh --nodes' makes them)", err=True)
         # Names by PCI address become indices: every way in, CDI's too, knows these.
         known = cdispec.names(found)
         indices = {gpu.bus_id: str(gpu.nvml_index) for gpu in found.gpus}
-        return WantedDevices(
-            tuple([name if name in known else indices.get(name, name) for name in request.devices]),
-            tuple([node.path for node in nodes]),
-            found.driver_version,
-        )
+        return tuple([name if name in known else indices.get(name, name) for name in request.devices])
 
     def plan(self, request: Request, folder: str) -> Plan:
         """What a container with this root would get from somebody who makes no cache for its loader."""
@@ -130,8 +113,7 @@ def flags(
     GPU is an index, a UUID or a MIG device, and 'all' if none is named.
 
     For docker and podman they are options of run, in each way that there is.  With --way the words stand as they are,
-    not quoted for a shell: docker run $(oci-gpu-hook flags docker --way gpus 0) IMAGE.  Those of 'driver-volume' are
-    what nvidia-docker 1 printed at /docker/cli.
+    not quoted for a shell: docker run $(oci-gpu-hook flags docker --way gpus 0) IMAGE.
 
     For lxc they are lines of a container's configuration, privileged or not, and start nvidia-container-cli, of the
     package oci-gpu-hook-cli.  For nspawn they are words of systemd-nspawn, or its files: print them again after each
@@ -149,7 +131,7 @@ def flags(
     elif directory is not None:
         _nspawn(named, directory, is_file=way == "file")
     else:
-        _print_words(_WAYS[engine], way, named.asked(way))
+        _print_words(_WAYS[engine], way, named.on_host())
 
 
 def _lxc(named: _Named, file: str | None) -> None:
@@ -177,10 +159,13 @@ def _nspawn(named: _Named, directory: str, *, is_file: bool) -> None:
         click.echo(sentence, err=True)
 
 
-def _print_words(ways: dict[str, tuple[str, str]], way: str | None, asked: WantedDevices) -> None:
+def _print_words(ways: dict[str, tuple[str, str]], way: str | None, names: tuple[str, ...]) -> None:
     """One way's words as they are, or all ways, quoted for a shell, each below its comment."""
+    left_out = _NAMED_ONLY if selectors.any_of(names) else ""
+    if way and way == left_out:
+        raise UsageError(f"--way {way} needs the names of GPUs", "any is for ways by which the hook chooses")
     if way:
-        click.echo(flaglines.filled(ways[way][1], asked))
+        click.echo(flaglines.filled(ways[way][1], names))
         return
-    for needs, words in [found for name, found in ways.items() if asked.driver or name not in _NAMED_ONLY]:
-        click.echo(f"# {needs}\n{shlex.join(flaglines.filled(words, asked).split())}")
+    for needs, words in [found for name, found in ways.items() if name != left_out]:
+        click.echo(f"# {needs}\n{shlex.join(flaglines.filled(words, names).split())}")

@@ -109,7 +109,7 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at containers' -l json -d 'Print it 
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at containers' -l config -r -F -d 'The administrator\'s file'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at containers' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at containers' -s h -l help -d 'Show help and exit'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags' -l way -r -f -a 'gpus runtime cdi driver-volume hook words file' -d 'Print this way alone: for docker run $(...) and podman run $(...), as words or as a file for nspawn'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags' -l way -r -f -a 'gpus runtime cdi hook words file' -d 'Print this way alone: for docker run $(...) and podman run $(...), as words or as a file for nspawn'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags' -l directory -r -f -a '(__fish_complete_directories)' -d 'The container\'s root, which nspawn needs'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags' -l write -r -F -d 'Write LXC\'s lines into FILE, in place of those that it has'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at flags' -l config -r -F -d 'The administrator\'s file'

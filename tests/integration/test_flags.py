@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 
+from tests import manual
 from tests.integration.conftest import Maker
 from tests.integration.engines import Installed, in_turn, on_node, start
 from tests.integration.inside import COMPUTE, CONTROL, REFRESH, gpus, node
@@ -17,10 +18,14 @@ OLD = "/usr/local/nvidia"
 
 def test_the_words_of_nvidia_docker_1_are_a_request(installed: Installed, bundle: Maker) -> None:
     """A volume that dockerd has made, empty, and devices, and no variable: the image finds the driver there."""
+    words = manual.blocks("IMAGES OF NVIDIA-DOCKER 1'S TIME")[0].split()
+    name, *where = words[words.index("--volume") + 1].split(":")
+    devices = [path for option, path in zip(words, words[1:]) if option == "--device"]
+    assert (where, devices) == ([OLD, "ro"], [CONTROL, "/dev/nvidia0"])
     made = bundle("debian").asks(None, LD_LIBRARY_PATH=f"{OLD}/lib64:{OLD}/lib")
-    volume = made.path / "volumes/nvidia_driver_375.66/_data"
+    volume = made.path / f"volumes/{name}/_data"
     volume.mkdir(parents=True)
-    made.mounts(volume, OLD, "ro")
+    made.mounts(volume, *where)
     made.mounts("/proc/driver/gpunode", "/driver", "ro")
     numbers = {CONTROL: 255, node(5): gpus()[5]["minor"]}
     made.config["linux"]["devices"] = [
@@ -32,12 +37,9 @@ def test_the_words_of_nvidia_docker_1_are_a_request(installed: Installed, bundle
     look = f"{OLD}/bin/nvidia-smi; ls /dev/nvidia*; ls {OLD}/lib64/ {OLD}/lib/; echo x >{OLD}/new"
     script = start("runc", made.runs("/bin/sh", "-c", look))
     refuse = "printf 'accept-environment = privileged\nunaccepted-requests = refuse\n' >/etc/oci-gpu-hook.conf\n"
-    words = "oci-gpu-hook flags docker --way driver-volume 5"
-    done = on_node(installed, f"{words}\n{script} 2>&1 || :\n{refuse}{script} 2>&1 || :")
+    done = on_node(installed, f"{script} 2>&1 || :\n{refuse}{script} 2>&1 || :")
     assert done.code == 0, done.err
-    flags, *seen = done.out.splitlines()
-    paths = [CONTROL, node(5), *sorted(COMPUTE - {CONTROL})]
-    assert flags.split() == [f"--volume=nvidia_driver_580.65.06:{OLD}:ro", *[f"--device={path}" for path in paths]]
+    seen = done.out.splitlines()
     for path in (CONTROL, node(5)):
         assert any(line.split()[:2] == [path, "allowed"] for line in seen), seen
     assert {path for path in seen if path.startswith("/dev/nvidia")} >= {*COMPUTE, node(5)}
@@ -59,7 +61,7 @@ def test_mig_devices_are_resources_of_their_own(installed: Installed) -> None:
     scripts = {
         "unasked": "oci-gpu-hook configure docker --swarm GPU 2>&1 || echo code $?",
         "resources": f"{REFRESH}{DOCKER}oci-gpu-hook configure docker --swarm GPU --shares 2 >&2\ncat daemon.json",
-        "docker": "oci-gpu-hook flags docker --way driver-volume 0:0",
+        "docker": "oci-gpu-hook flags docker --way cdi 0:0",
     }
     seen = in_turn(installed, scripts, description="h100mig")
     assert seen["unasked"][-1] == "code 6" and "without a UUID" in seen["unasked"][0]
@@ -68,7 +70,7 @@ def test_mig_devices_are_resources_of_their_own(installed: Installed) -> None:
     assert len(values) == len(first["mig"]) + 2 and len(set(values)) == len(values)
     assert values[-2:] == [f"{second['uuid']}-0", f"{second['uuid']}-1"]
     assert all(value.startswith("MIG-") for value in values[:-2])
-    assert "--device=/dev/nvidia-caps/nvidia-cap" in seen["docker"][0]
+    assert seen["docker"] == ["--device nvidia.com/gpu=0:0"]
 
 
 FULL = "mount -t tmpfs -o size=8k none .; cd /etc/docker; head -c 4000 /dev/zero >big; echo '{}' >daemon.json"
