@@ -173,7 +173,7 @@ def test_too_many_files(host: Path, program: Program) -> None:
     assert "more than 256" in program.mistake(4, "info", "--vendors", "--host-root", host)
 
 
-# --- the schema
+# --- the schema, for editors: the program has one grammar, that of a start, and these tests keep the two alike
 
 
 @pytest.mark.parametrize("path", RIGHT, ids=lambda path: path.name)
