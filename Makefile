@@ -11,6 +11,7 @@ SHELL_SCRIPTS = packaging/completions/oci-gpu-hook \
 MANUALS = $(patsubst %.rst,%,$(wildcard packaging/man/*.rst))
 COMPLETIONS = $(addprefix packaging/completions/,oci-gpu-hook oci-gpu-hook.fish _oci-gpu-hook)
 RULE = packaging/prometheus/prometheusrule.yaml
+SETTINGS = packaging/oci-gpu-hook.conf
 PROGRAM = $(shell find oci_gpu_hook -name '*.py') packaging/commandline.py setup.cfg
 
 # One process a core: for tests that share nothing of the machine.
@@ -158,16 +159,19 @@ install-cli: ## Let LXC, enroot, Apptainer and others find it as nvidia-containe
 uninstall: ## Take away what install put below [DESTDIR=][PREFIX=/usr]
 	@packaging/install.sh uninstall "$(DESTDIR)" "$(PREFIX)"
 
-generated: $(MANUALS) $(COMPLETIONS) $(RULE) ## Make manuals, completions and the PrometheusRule, which git does not hold
+generated: $(MANUALS) $(COMPLETIONS) $(RULE) $(SETTINGS) ## Make manuals, completions, settings file and PrometheusRule
 
 list-generated: generated
-	@printf '%s\n' $(MANUALS) $(COMPLETIONS) $(RULE)
+	@printf '%s\n' $(MANUALS) $(COMPLETIONS) $(RULE) $(SETTINGS)
 
 $(MANUALS) &: $(MANUALS:=.rst) packaging/build_man.py $(PROGRAM)
 	@PYTHON="$(PYTHON)" packaging/generate.sh build_man.py packaging/man
 
 $(COMPLETIONS) &: $(wildcard packaging/completions/*.in) packaging/build_completions.py $(PROGRAM)
 	@PYTHON="$(PYTHON)" packaging/generate.sh build_completions.py packaging/completions
+
+$(SETTINGS): packaging/man/oci-gpu-hook.conf.5.rst packaging/build_settings.py packaging/build_man.py $(PROGRAM)
+	@PYTHON="$(PYTHON)" packaging/generate.sh build_settings.py packaging
 
 $(RULE): packaging/prometheus/build_rule.py packaging/prometheus/oci-gpu-hook.rules.yaml
 	@"$(PYTHON)" packaging/prometheus/build_rule.py packaging/prometheus
@@ -177,7 +181,7 @@ openshift: .venv/up-to-date ## Write OpenShift's MachineConfigs into .build/open
 
 clean: ## Remove what was built or cached here
 	rm -rf .venv .venv-* .build build *.egg-info
-	rm -f $(MANUALS) $(COMPLETIONS) $(RULE)
+	rm -f $(MANUALS) $(COMPLETIONS) $(RULE) $(SETTINGS)
 	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
 

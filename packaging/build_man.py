@@ -81,7 +81,7 @@ class ExitCodes(Directive):
 _LISTS = {
     "allowed-vendors": "a list of vendors' flags; or all",
     "swarm-resources": "a list of variables",
-    "validation-files": "a list of STEP=NAME",
+    "gpu-memory": "a size or share; or off",
 }
 
 
@@ -97,7 +97,7 @@ class Setting(Directive):
         self.described.append(key)
         body = nodes.Element()
         self.state.nested_parse(self.content, self.content_offset, body)
-        facts = [f"Values: {_values(key)}.", f"Default: {_default(key)}."]
+        facts = [f"Values: {values(key)}.", f"Default: {default(key)}."]
         if settingsfile.KINDS[key].strictest is None:
             facts.append("For the whole host.")
         content = [*body.children, nodes.paragraph(text="  ".join(facts))]
@@ -159,7 +159,7 @@ def _paragraphs(texts: Iterable[Text]) -> list[nodes.Node]:
     return [nodes.literal_block(text=text.text) if text.as_it_is else nodes.paragraph(text=text.text) for text in texts]
 
 
-def _values(key: str) -> str:
+def values(key: str) -> str:
     kind = settingsfile.KINDS[key]
     if kind.words:
         return ", ".join(kind.words)
@@ -170,7 +170,7 @@ def _values(key: str) -> str:
     return _LISTS.get(key, "a number")
 
 
-def _default(key: str) -> str:
+def default(key: str) -> str:
     value = getattr(Settings(), key.replace("-", "_"))
     if isinstance(value, bool):
         return "yes" if value else "no"

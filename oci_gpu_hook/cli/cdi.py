@@ -247,7 +247,7 @@ def of_vendor(root: HostRoot, settings: Settings, hook: spec_of.Hook) -> dict[st
         flags = [vendor.flag for vendor in known if vendor.flag]
         hint = f"choose from {', '.join(flags)}" if flags else "there is no vendor's file"
         if len(flags) < len(known):
-            hint += "; 'oci-gpu-hook vendors list' shows the files that are wrong"
+            hint += "; 'oci-gpu-hook info --vendors' shows the files that are wrong"
         raise UsageError(f"no vendor's file of this host has the flag {quoted(flag)}", hint)
     if found.fault:
         raise ConfigError(found.fault, ADMINISTRATOR)

@@ -8,22 +8,19 @@ import click
 from oci_gpu_hook.cli import (
     VERSION,
     cdi,
-    config,
     configure,
     containers,
     doctor,
     examples,
     features,
     flags,
+    info,
     inventory,
     log,
     metrics,
     plan,
-    prepare,
     selinux,
-    swarm,
     validate,
-    vendors,
 )
 from oci_gpu_hook.cli.group import CommandGroup
 
@@ -53,9 +50,9 @@ def program() -> None:
 
 
 for command in (
-    *(plan.plan, inventory.info, inventory.inventory, prepare.prepare, cdi.cdi, config.config, configure.configure),
-    *(doctor.doctor, validate.validate, containers.containers, flags.flags, swarm.swarm),
-    *(vendors.vendors, selinux.selinux, log.log, metrics.metrics, features.features),
+    *(plan.plan, info.info, inventory.inventory, cdi.cdi, configure.configure),
+    *(doctor.doctor, validate.validate, containers.containers, flags.flags),
+    *(selinux.selinux, log.log, metrics.metrics, features.features),
 ):
     program.add_command(command)
 examples.add(program)

@@ -14,21 +14,25 @@ from oci_gpu_hook.cli.flaglines import HOOKS_FOLDER, PROGRAM, RUNTIME
 from oci_gpu_hook.cli.options import host_root
 from oci_gpu_hook.errors import LONGEST_LIST, ConfigError, UsageError, plain, quoted
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.setup import configuration, daemonjson, enginefile
+from oci_gpu_hook.node.gpus import leased, present
+from oci_gpu_hook.node.setup import configuration, daemonjson, enginefile, swarmresources
 from oci_gpu_hook.node.setup.configuration import Change, WantedRuntime
 from oci_gpu_hook.node.setup.enginefile import EngineFile
+from oci_gpu_hook.request.settings import read_settings
 
+_OPTIONS = "--name --set-as-default --cdi"
 # Of each engine: its file, a user's below ~/.config, what the file is to be, and the engine's options.
 _ENGINES = {
-    "docker": (daemonjson.PATH, "docker/daemon.json", configuration.docker, "--name --set-as-default --cdi --user"),
-    "containerd": (configuration.CONTAINERD, "", configuration.containerd, "--name --set-as-default --cdi"),
+    "docker": (daemonjson.PATH, "docker/daemon.json", configuration.docker, f"{_OPTIONS} --user --swarm --shares"),
+    "containerd": (configuration.CONTAINERD, "", configuration.containerd, _OPTIONS),
     "crio": (configuration.CRIO, "", configuration.crio, "--name"),
     "podman": (f"/etc/{configuration.PODMAN}", configuration.PODMAN, configuration.podman, "--set-as-default --user"),
 }
 _WITHOUT = {"docker": configuration.without_docker}
 # A link of the administrator's, for tools that look for this name in `docker info`, as devcontainers does.
 _LINK = f"{PROGRAM.rpartition('/')[0]}/nvidia-container-runtime"
-# Docker refuses the first, and containerd's shims have names like the last.
+# Of a runtime, or of Swarm's resources, of whose name Docker makes a part of a variable's.  Docker refuses the first of
+# the taken ones as a runtime's, and containerd's shims have names like the last.
 _NAME, _TAKEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}"), re.compile(r"runc|crun|io\.containerd\..*")
 
 
@@ -37,12 +41,28 @@ _NAME, _TAKEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}"), re.compile(r"run
 @click.option("--name", metavar="NAME", help=f"The runtime's name, such as nvidia.  [default: {RUNTIME}]")
 @click.option("--set-as-default", "default", is_flag=True, help="For containers that name no runtime, too.")
 @click.option("--cdi", is_flag=True, help="Turn the engine's own CDI on; with --remove, off again.")
+@click.option("--swarm", metavar="NAME", help="Name the GPUs as Swarm's resources too; services ask for NAME=1.")
+@click.option(
+    "--shares",
+    metavar="N",
+    type=click.IntRange(1, swarmresources.MOST_SHARES),
+    help="With --swarm: name each GPU N times, for as many tasks to share it.",
+)
 @click.option("--user", is_flag=True, help="Your own rootless Docker or podman: the file below ~/.config.")
 @click.option("--remove", "removes", is_flag=True, help="Take away what this command has written.")
 @click.option("--dry-run", "dry", is_flag=True, help="Show the difference, and write nothing.")
 @host_root
 def configure(
-    engine: str, name: str | None, default: bool, cdi: bool, user: bool, removes: bool, dry: bool, root: HostRoot
+    engine: str,
+    name: str | None,
+    default: bool,
+    cdi: bool,
+    swarm: str | None,
+    shares: int | None,
+    user: bool,
+    removes: bool,
+    dry: bool,
+    root: HostRoot,
 ) -> None:
     """Name our runtime, or our hook's folder, in an engine's settings.
 
@@ -51,16 +71,22 @@ def configure(
     looks there by itself, and with --name a runtime; podman the folder, as by its --hooks-dir, for rootless podman too,
     and with --set-as-default the runtime, behind which crun's containers keep their GPUs through 'podman update'.
 
+    With --swarm docker gets this host's GPUs as node-generic-resources: by UUID, and those in MIG mode by their MIG
+    devices.  With --shares N a GPU is named N times, as GPU-UUID-0 and so on; a MIG device is a share already, and is
+    named once.  A task gets a whole name in DOCKER_RESOURCE_NAME, and so can tell which share it is.
+
     What others have written stays.  On a terminal the difference is shown.  No engine is restarted: the command says
     which must be.  --remove takes our runtime from daemon.json by every name, or by --name alone.
     """
     path, users, added, known = _ENGINES[engine]
     given = {"--name": name is not None, "--set-as-default": default, "--cdi": cdi, "--user": user}
+    given |= {"--swarm": swarm is not None, "--shares": shares is not None}
     for option in [option for option, is_given in given.items() if is_given and option not in known.split()]:
         page = engine if engine in ("docker", "podman") else "kubernetes"
         raise UsageError(f"{engine} has no {option}", f"see oci-gpu-hook-{page}(7)")
     if name is not None and (not _NAME.fullmatch(name) or _TAKEN.fullmatch(name)):
         raise UsageError(f"--name is {quoted(name)}, which cannot name our runtime", "such as nvidia")
+    _check_swarm(swarm, shares, removes)
     program = _LINK if name == "nvidia" and root.real(_LINK) == PROGRAM else PROGRAM
     asked = WantedRuntime(RUNTIME if name is None else name, program, HOOKS_FOLDER, default, cdi, name is not None)
     service = engine
@@ -71,9 +97,32 @@ def configure(
     if change.by_hand:
         click.echo(change.by_hand, nl=False)
         raise ConfigError(change.told[0])
-    # A reload of dockerd turns no CDI on and keeps a default runtime that is gone; rootlesskit passes no SIGHUP on.
-    verb = "--user restart" if user else "reload" if engine == "docker" and not (cdi or removes) else "restart"
+    if swarm is not None:
+        change = _with_gpus(root, file, change, swarm, shares)
+    # A reload of dockerd turns no CDI on, reads no resources and keeps a default runtime that is gone; rootlesskit
+    # passes no SIGHUP on.
+    reloads = engine == "docker" and not (cdi or swarm or removes)
+    verb = "--user restart" if user else "reload" if reloads else "restart"
     _put(root, file, change, dry, f"so that it holds: systemctl {verb} {service}" if engine != "podman" else "")
+
+
+def _check_swarm(name: str | None, shares: int | None, removes: bool) -> None:
+    if name is None and shares is not None:
+        raise UsageError("--shares is for --swarm", "such as --swarm GPU")
+    if name is not None and removes:
+        raise UsageError("--swarm cannot be given with --remove", "an editor takes node-generic-resources away")
+    if name is not None and not _NAME.fullmatch(name):
+        raise UsageError(f"--swarm is {quoted(name)}, which is not a resource's name", "such as GPU")
+
+
+def _with_gpus(root: HostRoot, file: EngineFile, change: Change, name: str, shares: int | None) -> Change:
+    """The change with this host's GPUs as Swarm's resources; told of those that are not healthy."""
+    settings = read_settings(None, None, root.path.rstrip("/"))
+    here = present.nvidia(root, settings.driver_root)
+    named = swarmresources.devices(here, shares)
+    change = swarmresources.with_resources(root, file, change, settings, name, named)
+    sick = [f"GPU {index} is not healthy: {why}" for index, why in leased.unhealthy_gpus(root, here).items()]
+    return change._replace(told=(*sick, *change.told))
 
 
 def _users(path: str) -> str:

@@ -58,7 +58,7 @@ class _Watching(click.Command):
 @output_format
 @config_file
 @host_root
-def containers(watch: float | None, form: str, config: str | None, root: HostRoot) -> None:
+def containers(watch: float | None, is_json: bool, config: str | None, root: HostRoot) -> None:
     """Show which running container holds which GPU, and which GPUs are free; other vendors' devices as well.
 
     It is read from the containers themselves, their device nodes, mounts and cgroups: no engine is asked, nothing is
@@ -76,10 +76,10 @@ def containers(watch: float | None, form: str, config: str | None, root: HostRoo
             driver = present.nvidia(root, settings.driver_root)
         counted = leased.count_holders(root, driver, most)
         lines = [*lines_of(held, found, with_others=with_others), *_told(counted, most)]
-        show(form, document(held, found, counted, most), lines, _painted)
+        show(is_json, document(held, found, counted, most), lines, _painted)
         return
-    if form != "text":
-        raise UsageError("--watch shows lines for people: without it --format json gives one look")
+    if is_json:
+        raise UsageError("--watch shows lines for people: without it --json gives one look")
     repeat(lambda: devices(_look(root, settings.driver_root)[0], sinceboot.utilization(root)), watch)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from oci_gpu_hook.cli import cdi, examine
-from oci_gpu_hook.cli.options import config_file, host_root, json_format, output_format, show
+from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
 from oci_gpu_hook.container import memoryregion
 from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import proc
@@ -63,10 +63,9 @@ _STYLES: dict[str, dict[str, Any]] = {
     metavar="ID|NAME|PID",
     help="Examine a running container: by its id, the beginning of it, its name, its pod's, or a process in it.",
 )
-@json_format
 @config_file
 @host_root
-def doctor(form: str, as_json: bool, word: str | None, config: str | None, root: HostRoot) -> int:
+def doctor(is_json: bool, word: str | None, config: str | None, root: HostRoot) -> int:
     """Check every precondition on this host, in order of cause; or one running container.
 
     Each line is a pass, a warning or a failure, with what was seen and the one command that fixes it.  Nothing is
@@ -77,7 +76,7 @@ def doctor(form: str, as_json: bool, word: str | None, config: str | None, root:
     else:
         # Of which those that run it have other remedies than root.
         findings = examine.running(root, containers.find(root, word), config)
-    show("json" if as_json else form, document(findings), as_text(findings), painted)
+    show(is_json, document(findings), as_text(findings), painted)
     return int(is_failed(findings))
 
 

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import shlex
 from string import Template
-from typing import NamedTuple
 
 from oci_gpu_hook.cli.cdi import ENTRY
 from oci_gpu_hook.operations import Device, Mount, OpenCgroup, Service
 from oci_gpu_hook.planning.plan import Plan
-from oci_gpu_hook.planning.provision import FOLDER
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.words import ALL, VISIBLE_DEVICES
 
@@ -21,10 +19,7 @@ RUNTIME = "oci-gpu-runtime"
 _PREFIX = ENTRY.rpartition("/libexec/")[0]
 PROGRAM = f"{_PREFIX}/bin/{RUNTIME}"
 HOOKS_FOLDER = f"{_PREFIX}/share/containers/oci/hooks.d"
-# What dockerd's settings need, for people.
-RUNTIMES = f'"runtimes": {{"{RUNTIME}": {{"path": "{PROGRAM}"}}}}'
-DRIVER_VOLUME = "driver-volume"
-_BY_RUNTIME = f"by the runtime: daemon.json needs {RUNTIMES}"
+_BY_RUNTIME = f'by the runtime: daemon.json needs "runtimes": {{"{RUNTIME}": {{"path": "{PROGRAM}"}}}}'
 _SPEC = "oci-gpu-hook cdi generate --output /run/cdi/oci-gpu-hook.yaml"
 
 # What systemd-nspawn cannot do, if the plan does it.
@@ -33,18 +28,6 @@ _NOT_BY_NSPAWN = {
     "LimitMemory": "no limit holds its GPUs' memory",
     "Symlink": "links beside the device nodes are not made",
 }
-
-
-class WantedDevices(NamedTuple):
-    """Devices of this host.
-
-    names: as they were asked for, `ALL` alone for all; nodes: the paths of their nodes; driver: its version; both are
-    empty for devices that each start chooses.
-    """
-
-    names: tuple[str, ...]
-    nodes: tuple[str, ...]
-    driver: str
 
 
 # What each way needs, for people, and its words, with the placeholders of `filled`.
@@ -58,11 +41,6 @@ DOCKER = {
         f'by CDI, from Docker 28.2 on, and from 25 on with "features": {{"cdi": true}} in daemon.json; needs {_SPEC}',
         "$cdi_options",
     ),
-    # As nvidia-docker 1, but for its volume driver: dockerd makes an empty volume by its own.
-    DRIVER_VOLUME: (
-        f"by the words of nvidia-docker 1: daemon.json needs {RUNTIMES} and \"default-runtime\": \"{RUNTIME}\"",
-        f"--volume=nvidia_driver_$driver:{FOLDER}:ro $node_options",
-    ),
 }
 PODMAN = {
     "hook": (
@@ -73,21 +51,15 @@ PODMAN = {
 }
 
 
-def filled(text: str, asked: WantedDevices) -> str:
-    """Words of the tables above for these devices.
-
-    No name in a request and no path of a node has a letter that needs an escape.
-    """
-    names = ",".join(asked.names)
-    value = ALL if names == ALL else f"device={names}"
-    of_spec = [f"nvidia.com/gpu={name}" for name in asked.names]
+def filled(text: str, names: tuple[str, ...]) -> str:
+    """Words of the tables above for these devices; no name in a request has a letter that needs an escape."""
+    listed = ",".join(names)
+    value = ALL if listed == ALL else f"device={listed}"
     return Template(text).substitute(
-        names=names,
+        names=listed,
         # Docker reads it as a line of CSV, so more than one device must stand in quotes there.
         csv=f'"{value}"' if "," in value else value,
-        cdi_options=" ".join([f"--device {name}" for name in of_spec]),
-        driver=asked.driver,
-        node_options=" ".join([f"--device={path}" for path in asked.nodes]),
+        cdi_options=" ".join([f"--device nvidia.com/gpu={name}" for name in names]),
     )
 
 

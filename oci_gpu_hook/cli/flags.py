@@ -3,20 +3,15 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import shlex
-from collections.abc import Iterable
-from typing import Any, Callable, NamedTuple
+from typing import NamedTuple
 
 import click
 
 from oci_gpu_hook.cli import flaglines, onhost
-from oci_gpu_hook.cli.flaglines import WantedDevices
-from oci_gpu_hook.cli.group import CommandGroup
 from oci_gpu_hook.cli.options import config_file, host_root
 from oci_gpu_hook.container import rootfs
-from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.errors import RequestError, UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.machine import kernelconfig
@@ -24,18 +19,24 @@ from oci_gpu_hook.node.setup import cdispec, enginefile
 from oci_gpu_hook.planning import selection
 from oci_gpu_hook.planning.decide import decide
 from oci_gpu_hook.planning.plan import Plan
-from oci_gpu_hook.planning.selection import Selection
 from oci_gpu_hook.request import selectors
 from oci_gpu_hook.request.bundle import Bundle
 from oci_gpu_hook.request.containercli import CONTAINER_CLI
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.settings import Settings, read_settings
 from oci_gpu_hook.request.state import State
-from oci_gpu_hook.request.words import ALL, DEFAULT_CAPABILITIES
+from oci_gpu_hook.request.words import ALL, ANY, DEFAULT_CAPABILITIES
 
 _WHERE = "the command line"
-# Ways that no hook stands behind, which would choose the devices at each start.
-_NAMED_ONLY = ("cdi", flaglines.DRIVER_VOLUME)
+# Of each engine; what docker's and podman's need, and their words.
+_WAYS: dict[str, dict[str, tuple[str, str]]] = {
+    "docker": flaglines.DOCKER,
+    "podman": flaglines.PODMAN,
+    "lxc": {},
+    "nspawn": dict.fromkeys(("words", "file"), ("", "")),
+}
+# No hook stands behind it, which would choose the devices at each start.
+_NAMED_ONLY = "cdi"
 
 
 class _Named(NamedTuple):
@@ -62,37 +63,23 @@ class _Named(NamedTuple):
                 raise UsageError(f"{quoted(item)} is not a GPU's name", hint) from err
         return Request("flags", tuple(dict.fromkeys(names)), DEFAULT_CAPABILITIES)
 
-    def on_host(self) -> tuple[Request, DriverInventory, Selection]:
-        """The request, this host, and what it has of them; UsageError for what it has not."""
+    def on_host(self) -> tuple[str, ...]:
+        """The names as this host has them, UsageError for one that it has not; ``any``, which each start chooses."""
+        try:
+            if chosen := selectors.any_of(self.gpus, _WHERE, self.settings()):
+                return (chosen.written(),)
+        except RequestError as err:
+            raise UsageError(err.message, err.hint) from err
         request = self.request()
         found = onhost.of_server(self.root, self.settings().driver_root, selection.families(request))
         try:
-            return request, found, selection.select(request, found)
+            selection.select(request, found)
         except RequestError as err:
             raise UsageError(err.message, "'oci-gpu-hook info' lists them") from err
-
-    def asked(self, way: str | None) -> WantedDevices:
-        """The devices as this host has them; ``any`` as it stands, which each start chooses."""
-        try:
-            chosen = selectors.any_of(self.gpus, _WHERE, self.settings())
-        except RequestError as err:
-            raise UsageError(err.message, err.hint) from err
-        if chosen and way in _NAMED_ONLY:
-            raise UsageError(f"--way {way} needs the names of GPUs", "any is for ways by which the hook chooses")
-        if chosen:
-            return WantedDevices((chosen.written(),), (), "")
-        request, found, selected = self.on_host()
-        nodes = dict.fromkeys([node for node, _ in selection.nodes(request, selected, found)])
-        if missing := [node.path for node in nodes if not node.present]:
-            click.echo(f"not there: {', '.join(missing)} ('oci-gpu-hook prepare' makes them)", err=True)
         # Names by PCI address become indices: every way in, CDI's too, knows these.
         known = cdispec.names(found)
         indices = {gpu.bus_id: str(gpu.nvml_index) for gpu in found.gpus}
-        return WantedDevices(
-            tuple([name if name in known else indices.get(name, name) for name in request.devices]),
-            tuple([node.path for node in nodes]),
-            found.driver_version,
-        )
+        return tuple([name if name in known else indices.get(name, name) for name in request.devices])
 
     def plan(self, request: Request, folder: str) -> Plan:
         """What a container with this root would get from somebody who makes no cache for its loader."""
@@ -100,61 +87,54 @@ class _Named(NamedTuple):
         return decide(bundle, request, self.settings(), self.root, inside, id="", process=None, caches=False)
 
 
-def _gpus(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The devices, and whose they are: the command gets them as `_Named`."""
-
-    @click.argument("gpus", metavar="[GPU]...", nargs=-1)
-    @config_file
-    @host_root
-    @functools.wraps(command)
-    def with_devices(gpus: tuple[str, ...], config: str | None, root: HostRoot, **options: Any) -> Any:
-        return command(_Named(gpus, config, root), **options)
-
-    return with_devices
-
-
-def _choice(option: str, words: Iterable[str], text: str, default: str | None = None) -> Callable[..., Any]:
-    return click.option(option, type=click.Choice([*words]), default=default, show_default=True, help=text)
-
-
-@click.group(cls=CommandGroup)
-def flags() -> None:
-    """Print the lines that give GPUs to containers, to paste into a command or a configuration."""
-
-
-@flags.command()
-@_choice("--way", flaglines.DOCKER, "Print the words of this way alone, for docker run $(...).")
-@_gpus
-def docker(named: _Named, way: str | None) -> None:
-    """Options of docker run, in each way that Docker has.
-
-    GPU is an index, a UUID or a MIG device, and 'all' if none is named.  With --way the words stand as they are, not
-    quoted for a shell: docker run $(oci-gpu-hook flags docker --way gpus 0) IMAGE.  Those of 'driver-volume' are what
-    nvidia-docker 1 printed at /docker/cli.
-    """
-    _print_words(flaglines.DOCKER, way, named.asked(way))
-
-
-@flags.command()
-@_choice("--way", flaglines.PODMAN, "Print the words of this way alone, for podman run $(...).")
-@_gpus
-def podman(named: _Named, way: str | None) -> None:
-    """Options of podman run, by the hook and by CDI.
+@click.command()
+@click.argument("engine", type=click.Choice([*_WAYS]))
+@click.argument("gpus", metavar="[GPU]...", nargs=-1)
+@click.option(
+    "--way",
+    type=click.Choice([*dict.fromkeys([way for ways in _WAYS.values() for way in ways])]),
+    help="Print this way alone: for docker run $(...) and podman run $(...), as words or as a file for nspawn.",
+)
+@click.option("--directory", metavar="DIR", help="The container's root, which nspawn needs.")
+@click.option("--write", "file", metavar="FILE", help="Write LXC's lines into FILE, in place of those that it has.")
+@config_file
+@host_root
+def flags(
+    engine: str,
+    gpus: tuple[str, ...],
+    way: str | None,
+    directory: str | None,
+    file: str | None,
+    config: str | None,
+    root: HostRoot,
+) -> None:
+    """Print the lines that give GPUs to containers, to paste into a command or a configuration.
 
     GPU is an index, a UUID or a MIG device, and 'all' if none is named.
+
+    For docker and podman they are options of run, in each way that there is.  With --way the words stand as they are,
+    not quoted for a shell: docker run $(oci-gpu-hook flags docker --way gpus 0) IMAGE.
+
+    For lxc they are lines of a container's configuration, privileged or not, and start nvidia-container-cli, of the
+    package oci-gpu-hook-cli.  For nspawn they are words of systemd-nspawn, or its files: print them again after each
+    update of the driver.  What they cannot express is printed on standard error.
     """
-    _print_words(flaglines.PODMAN, way, named.asked(way))
+    if way is not None and way not in _WAYS[engine]:
+        raise UsageError(f"{engine} has no --way {way}", f"it has {', '.join(_WAYS[engine]) or 'one way'}")
+    if file is not None and engine != "lxc":
+        raise UsageError(f"{engine} has no --write", "lxc has")
+    if (directory is not None) != (engine == "nspawn"):
+        raise UsageError("nspawn needs --directory, and others have none")
+    named = _Named(gpus, config, root)
+    if engine == "lxc":
+        _lxc(named, file)
+    elif directory is not None:
+        _nspawn(named, directory, is_file=way == "file")
+    else:
+        _print_words(_WAYS[engine], way, named.on_host())
 
 
-@flags.command()
-@click.option("--write", "file", metavar="FILE", help="Write them into this configuration, in place of those it has.")
-@_gpus
-def lxc(named: _Named, file: str | None) -> None:
-    """Lines of a container's configuration for LXC, privileged or not.
-
-    They start nvidia-container-cli, of the package oci-gpu-hook-cli.  GPU is an index, a UUID or a MIG device, and
-    'all' if none is named.
-    """
+def _lxc(named: _Named, file: str | None) -> None:
     request = named.request()
     version = kernelconfig.cgroup_version(named.root)
     lines = flaglines.lxc(named.plan(request, "/"), request, version)
@@ -171,27 +151,21 @@ def lxc(named: _Named, file: str | None) -> None:
         click.echo(f"{note} [caller {CONTAINER_CLI}] of the settings", err=True)
 
 
-@flags.command()
-@click.option("--directory", metavar="DIR", required=True, help="The container's root.")
-@_choice("--way", ("words", "file"), "What to print.", "words")
-@_gpus
-def nspawn(named: _Named, directory: str, way: str) -> None:
-    """Words of systemd-nspawn, or its files, for a container with GPUs.
-
-    GPU is an index, a UUID or a MIG device, and 'all' if none is named.  Print them again after each update of the
-    driver.  What they cannot express is printed on standard error.
-    """
+def _nspawn(named: _Named, directory: str, *, is_file: bool) -> None:
     plan = named.plan(named.request(), os.path.abspath(directory))
-    lines, unsaid = flaglines.nspawn(plan, is_file=way == "file")
-    click.echo("\n".join(lines) if way == "file" else shlex.join(lines))
+    lines, unsaid = flaglines.nspawn(plan, is_file=is_file)
+    click.echo("\n".join(lines) if is_file else shlex.join(lines))
     for sentence in (*unsaid, *plan.notes):
         click.echo(sentence, err=True)
 
 
-def _print_words(ways: dict[str, tuple[str, str]], way: str | None, asked: WantedDevices) -> None:
+def _print_words(ways: dict[str, tuple[str, str]], way: str | None, names: tuple[str, ...]) -> None:
     """One way's words as they are, or all ways, quoted for a shell, each below its comment."""
+    left_out = _NAMED_ONLY if names[0].startswith(ANY) else ""
+    if way and way == left_out:
+        raise UsageError(f"--way {way} needs the names of GPUs", "any is for ways by which the hook chooses")
     if way:
-        click.echo(flaglines.filled(ways[way][1], asked))
+        click.echo(flaglines.filled(ways[way][1], names))
         return
-    for needs, words in [found for name, found in ways.items() if asked.driver or name not in _NAMED_ONLY]:
-        click.echo(f"# {needs}\n{shlex.join(flaglines.filled(words, asked).split())}")
+    for needs, words in [found for name, found in ways.items() if name != left_out]:
+        click.echo(f"# {needs}\n{shlex.join(flaglines.filled(words, names).split())}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``info`` and ``inventory``: what this host has, and the saved copy of it that hooks load."""
+"""``inventory``: the saved copy of what this host has, which hooks load."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import NoReturn
 
 import click
 
-from oci_gpu_hook.cli import cdi, features, limit, onhost
+from oci_gpu_hook.cli import cdi, devicenodes, features, limit, onhost
 from oci_gpu_hook.cli.group import CommandGroup
 from oci_gpu_hook.cli.onhost import Accelerators
 from oci_gpu_hook.cli.options import config_file, host_root, nvml_timeout, output_format, seconds, show
@@ -39,56 +39,39 @@ _SETTLE_SECONDS = 2.0
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
-@click.command()
-@click.option("--saved", is_flag=True, help="Show what is saved for the hooks, as far as it is still true.")
-@output_format
-@config_file
-@host_root
-def info(saved: bool, form: str, config: str | None, root: HostRoot) -> None:
-    """Show NVIDIA's driver, its GPUs, MIG devices and files, and what there is of other vendors, as it is now.
-
-    What only NVML knows comes from the saved inventory, if that is still true.  On a Jetson and in WSL 2, it shows the
-    devices and files that containers get there, and what proves the platform.  For another vendor, it shows the devices
-    with the names that ask for them, what its file requires and the host has not, and what may be missing and is.
-    """
-    driver_root = read_settings(config, None).driver_root
-    nvidia, others = _saved if saved else present.nvidia, present.find_vendors(root, saved_only=saved)
-    found = onhost.find_accelerators(root, driver_root, others, lambda: nvidia(root, driver_root))
-    show(form, onhost.document(found), onhost.text(found))
-
-
-def _saved(root: HostRoot, driver_root: str) -> DriverInventory:
-    found = saved_inventory.read_saved(root, proc.stamp(root, driver_root))
-    if found is None:
-        hint = "run 'oci-gpu-hook inventory refresh'"
-        raise DriverError("there is no saved inventory, or it is no longer true", hint)
-    return found
-
-
 @click.group(cls=CommandGroup)
 def inventory() -> None:
     """Prepare the saved inventory that hooks load at a container's start, or keep it fresh."""
 
 
 @inventory.command()
+@click.option("--nodes", is_flag=True, help="Make the device nodes that a fresh boot lacks, and save nothing.")
 @nvml_timeout
 @output_format
 @config_file
 @host_root
-def refresh(nvml_timeout: float, form: str, config: str | None, root: HostRoot) -> None:
+def refresh(nodes: bool, nvml_timeout: float, is_json: bool, config: str | None, root: HostRoot) -> None:
     """Survey the host, ask NVML what only it knows, and save the result for the hooks.
 
     A hook without a saved inventory that is still true surveys the host itself: the result is correct, but that takes
     longer, and NVML is not asked.  The same is done for each vendor's file; a wrong one is named, and the
     others are saved all the same.
+
+    The nodes of --nodes are those of unified memory, mode setting and MIG capabilities.  nvidia-modprobe makes them, if
+    this host has it; what is still missing is made from what the driver says in /proc.  Existing nodes stay as they
+    are, but a node is replaced if the driver has another number for it since it was loaded again.  With --host-root no
+    program is started and no module is loaded.
     """
+    if nodes:
+        show(is_json, *devicenodes.make(root))
+        return
     root.remember = True
     driver_root = read_settings(config, None).driver_root
     others = _refresh_vendors(root)
     found = onhost.find_accelerators(root, driver_root, others, lambda: _refresh(root, driver_root, nvml_timeout))
     lines = [*(_summary(root, found.nvidia) if found.nvidia else []), *_other_summaries(found)]
     document = {"saved": _path(root) if found.nvidia else "", **onhost.document(found)}
-    show(form, document, [*lines, *onhost.wrong_lines(found.wrong)])
+    show(is_json, document, [*lines, *onhost.wrong_lines(found.wrong)])
     if not found.nvidia and found.error and present.expects_nvidia(root):
         raise found.error
 

@@ -52,14 +52,20 @@ _LONGEST, _LARGEST = 256 << 10, 8 << 20
 @click.option("--failed", is_flag=True, help="Only those of containers that did not start.")
 @output_format
 def log(
-    since: str | None, most: int | None, follow: bool, container: str | None, pod: str | None, failed: bool, form: str
+    since: str | None,
+    most: int | None,
+    follow: bool,
+    container: str | None,
+    pod: str | None,
+    failed: bool,
+    is_json: bool,
 ) -> None:
     """Show the records of starts: what each container asked for and got, and how long it took.
 
     Each start of a container with a request leaves one record in the journal, which 'journalctl -o json' and
     'journalctl OCI_GPU_HOOK_CONTAINER=ID' show as well.  Any user may write to the journal: only root's entries
     count, and for another user that user's own.  A container has its engine's name as long as that knows it; with -f
-    and --format json each record is one line.
+    and --json each record is one line.
     """
     wanted = _Wanted(container, pod, failed)
     records, is_whole, cursor = _records(since)
@@ -68,12 +74,12 @@ def log(
     found = found[max(0, len(found) - most) :]
     if follow:
         for record in itertools.chain(found, _followed(cursor, wanted)):
-            click.echo(json.dumps(record)) if form == "json" else show_lines(_lines(record))
+            click.echo(json.dumps(record)) if is_json else show_lines(_lines(record))
         return
     lines = [line for record in found for line in _lines(record)] or ["no records"]
     if not is_whole:
         lines.append(f"only the last {len(records)} records are shown: --since has others")
-    show(form, {"records": found}, lines)
+    show(is_json, {"records": found}, lines)
 
 
 class _Wanted:

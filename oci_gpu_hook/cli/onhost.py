@@ -37,7 +37,7 @@ def check_is_server(root: HostRoot) -> None:
     if kind in PLATFORMS:
         raise DriverError(
             f"this host is {platform.NAMES[kind]}, and no GPU here is driven by NVIDIA's module",
-            "containers ask by NVIDIA_VISIBLE_DEVICES; 'oci-gpu-hook info' shows what they get",
+            "containers ask by NVIDIA_VISIBLE_DEVICES; 'oci-gpu-hook info --all' shows what they get",
         )
 
 
@@ -54,14 +54,14 @@ class Accelerators(NamedTuple):
     """What a host has.
 
     nvidia: what NVIDIA's driver has, None if `error` says why nothing; platform: a word of `vendors.platform`, and
-    the file that proves it; instead: what a Jetson or WSL 2 has, as a document and as lines; vendors: those of which
-    there is anything, each with what shows that its hardware is here.
+    the file that proves it; instead: what a Jetson or WSL 2 has, as a document, as lines and as further lines; vendors:
+    those of which there is anything, each with what shows that its hardware is here.
     """
 
     nvidia: DriverInventory | None
     error: DriverError | None
     platform: tuple[str, str]
-    instead: tuple[dict[str, object], list[str]] | None
+    instead: tuple[dict[str, object], list[str], list[str]] | None
     vendors: tuple[tuple[VendorState, str], ...]
     wrong: tuple[WrongFile, ...]
 
@@ -108,15 +108,16 @@ def document(found: Accelerators) -> dict[str, Any]:
     }
 
 
-def text(found: Accelerators) -> list[str]:
+def text(found: Accelerators, *, everything: bool) -> list[str]:
+    """The host for people; everything: with device nodes, files, and vendors' files without hardware."""
     lines = [f"no driver of NVIDIA's: {found.error.message}"] if found.error else []
     if found.nvidia:
-        lines = _inventory_text(found.nvidia)
+        lines = _inventory_text(found.nvidia, everything)
     elif found.instead:
-        lines = [*found.instead[1]]
+        lines = [*found.instead[1], *(found.instead[2] if everything else ())]
     for item in found.here():
         lines += ["", *_vendor_text(item)]
-    unused = [summary(item) for item, hardware in found.vendors if not hardware]
+    unused = [summary(item) for item, hardware in found.vendors if everything and not hardware]
     return [*lines, *sentences("files of vendors without hardware here", unused), *wrong_lines(found.wrong)]
 
 
@@ -129,8 +130,8 @@ def summary(found: VendorState) -> str:
     return f"{what.flag}{what.version and ' '}{what.version}: {_counted(found)}"
 
 
-def _of_platform(root: HostRoot) -> tuple[dict[str, Any], list[str]] | None:
-    """What a Jetson or WSL 2 gives to containers, as a document and as lines; None on a host that is neither.
+def _of_platform(root: HostRoot) -> tuple[dict[str, Any], list[str], list[str]] | None:
+    """What a Jetson or WSL 2 gives to containers, see `Accelerators`; None on a host that is neither.
 
     DriverError if it gives nothing.
     """
@@ -145,7 +146,8 @@ def _of_platform(root: HostRoot) -> tuple[dict[str, Any], list[str]] | None:
             platforms.platform_state(root, kind, everything=True)
     title = platforms.title(kind, found)
     said = {"driver_version": title, **_document(found), "left_out": left_out}
-    return said, [f"driver {title}, by {proof}", *_platform_text(found), *sentences("left out", left_out)]
+    faults = [*sentences("missing", found.lacking()), *sentences("not trusted", found.faults)]
+    return said, [f"driver {title}, by {proof}", *faults], [*_platform_text(found), *sentences("left out", left_out)]
 
 
 def _platform_text(found: VendorState) -> list[str]:
@@ -157,8 +159,6 @@ def _platform_text(found: VendorState) -> list[str]:
         *section("libraries", [(it.path, it.soname, ", ".join(it.capabilities)) for it in libraries], "none"),
         *section("files and folders", [(it.path, ", ".join(it.capabilities)) for it in inventory.files], "none"),
         *section("links", [(link.path, f"-> {link.to}") for link in inventory.links]),
-        *sentences("missing", found.lacking()),
-        *sentences("not trusted", found.faults),
     ]
 
 
@@ -239,7 +239,7 @@ def _counted(found: VendorState) -> str:
     )
 
 
-def _inventory_text(inventory: DriverInventory) -> list[str]:
+def _inventory_text(inventory: DriverInventory, everything: bool) -> list[str]:
     cuda = f", CUDA {inventory.cuda_version}" if inventory.cuda_version else ""
     gpus: list[Row] = [
         (
@@ -252,14 +252,15 @@ def _inventory_text(inventory: DriverInventory) -> list[str]:
         f"driver {inventory.driver_version}{cuda}",
         *section(f"GPUs ({len(gpus)})", gpus, "none"),
         *section("MIG devices", [_mig_row(item) for item in inventory.mig_devices]),
-        *section("device nodes", [_node_row(node) for node in inventory.devices], "none"),
     ]
-    for word in (*CAPABILITIES, *[feature.name for feature in FEATURES]):
-        lines += section(f"capability {word}", _files_of(word, inventory))
+    if everything:
+        lines += section("device nodes", [_node_row(node) for node in inventory.devices], "none")
+        for word in (*CAPABILITIES, *[feature.name for feature in FEATURES]):
+            lines += section(f"capability {word}", _files_of(word, inventory))
+        lines += section("firmware", [(file.path,) for file in inventory.firmware], "none")
     misfits = [(misfit.name, misfit.found or "missing", misfit.capability) for misfit in inventory.misfits]
     return [
         *lines,
-        *section("firmware", [(file.path,) for file in inventory.firmware], "none"),
         *section("not of the driver's version", misfits),
         *sentences("not listed by NVML", inventory.unlisted),
         *sentences("without a node in this container", inventory.elsewhere),

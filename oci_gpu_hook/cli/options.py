@@ -51,10 +51,7 @@ def seconds(
 
 
 nvml_timeout = seconds("--nvml-timeout", "How long NVML may take to answer; 0 does not ask it.", 30.0, least=0, times=2)
-output_format = click.option(
-    "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How to print it."
-)
-json_format = click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+output_format = click.option("--json", "is_json", is_flag=True, help="Print it as JSON.")
 host_root = click.option(
     "--host-root",
     "root",
@@ -67,9 +64,9 @@ host_root = click.option(
 config_file = click.option("--config", metavar="FILE", help=f"The administrator's file.  [default: {SETTINGS}]")
 
 
-def show(form: str, document: dict[str, object], lines: list[str], painted: Callable[[str], str] = str) -> None:
-    """Print one value in the requested form; document: may have records; painted: gives a line its colours."""
-    if form == "json":
+def show(is_json: bool, document: dict[str, object], lines: list[str], painted: Callable[[str], str] = str) -> None:
+    """Print one value as JSON, or its lines; document: may have records; painted: gives a line its colours."""
+    if is_json:
         click.echo(json.dumps(as_json(document), indent=2))
     else:
         show_lines(lines, painted)

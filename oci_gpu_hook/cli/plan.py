@@ -38,7 +38,7 @@ def plan(
     env: tuple[str, ...],
     pid: int | None,
     container_id: str,
-    form: str,
+    is_json: bool,
     config: str | None,
     root: HostRoot,
 ) -> None:
@@ -62,14 +62,14 @@ def plan(
     if settings is None or (request is None and settings.ipc_labels != "all"):
         none = "request    none: the hook would leave this container alone"
         lines = [f"bundle     {found.path}", none, *[f"{'':11}{note}" for note in notes]]
-        show(form, shown.no_request_document(container_id, found.path, path, notes), lines)
+        show(is_json, shown.no_request_document(container_id, found.path, path, notes), lines)
         return
     process = Process(pid) if pid else None
     inside = rootfs.of_process(path, found.tmpfs(), process) if process else rootfs.of_folder(path)
     made = decide(found, request, settings, root, inside, id=container_id, process=process, spec=spec)
     made = made._replace(notes=(*notes, *made.notes))
     left_out = shown.missing(made)
-    show(form, shown.plan_document(made, left_out), shown.plan_text(made, left_out))
+    show(is_json, shown.plan_document(made, left_out), shown.plan_text(made, left_out))
 
 
 def _request(question: Question, spec: Spec | None) -> tuple[Settings | None, Request | None, tuple[str, ...]]:

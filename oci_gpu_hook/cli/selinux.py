@@ -68,11 +68,11 @@ def selinux() -> None:
 @selinux.command()
 @output_format
 @host_root
-def status(form: str, root: HostRoot) -> None:
+def status(is_json: bool, root: HostRoot) -> None:
     """Show the mode, our modules, booleans and labels, and which containers can use GPUs now."""
     found = libselinux.status(root)
     modules = [{**item._asdict(), "state": item.state} for item in found.modules]
-    show(form, {**found._asdict(), "modules": modules}, _status_text(found))
+    show(is_json, {**found._asdict(), "modules": modules}, _status_text(found))
 
 
 def _status_text(found: libselinux.Status) -> list[str]:
@@ -146,7 +146,7 @@ def relabel(root: HostRoot) -> None:
 @selinux.command()
 @click.argument("file", metavar="[FILE]", required=False)
 @output_format
-def explain(file: str | None, form: str) -> None:
+def explain(file: str | None, is_json: bool) -> None:
     """Explain the denials that concern containers and GPUs.
 
     They are read from FILE ("-" is standard input), else from the audit log, else from the journal.  Denials of a
@@ -156,7 +156,7 @@ def explain(file: str | None, form: str) -> None:
     document: dict[str, object] = {
         "denials": [{**item.denial._asdict(), "cause": item.cause, "remedy": item.remedy} for item in found]
     }
-    show(form, document, _explained(found))
+    show(is_json, document, _explained(found))
 
 
 def _explained(found: tuple[denials.Explanation, ...]) -> list[str]:

@@ -238,7 +238,7 @@ def _relabel(it: Relabel) -> tuple[str, list[Row]]:
     return "labels", [(it.path, f"{it.was} -> {it.context if it.context != it.was else 'as it is'}")]
 
 
-# Each with its name in `plan --format json`, and what makes the title and the cells.
+# Each with its name in `plan --json`, and what makes the title and the cells.
 KINDS: dict[type, tuple[str, Callable[[Any], tuple[str, list[Row]]]]] = {
     Mount: ("mount", lambda it: _mount(it, it.options, it.names)),
     Service: ("service", lambda it: _mount(it, it.options())),

@@ -18,7 +18,7 @@ from typing import Callable, NoReturn
 import click
 
 from oci_gpu_hook.cli import doctor, examine, onhost
-from oci_gpu_hook.cli.options import config_file, json_format, output_format, seconds, show, show_lines
+from oci_gpu_hook.cli.options import config_file, output_format, seconds, show, show_lines
 from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.driver.survey import driver_version
 from oci_gpu_hook.errors import DONE, OUR_BUG, ApplyError, ConfigError, DriverError, HookError, plain
@@ -43,6 +43,8 @@ from oci_gpu_hook.vendors import platform
 _CHECKS_WIDTH = 12
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 DRIVER, HOOK, WORKLOAD = STEPS
+# As NVIDIA's GPU operator names them.
+_FILES = {DRIVER: "driver-ready", HOOK: "toolkit-ready", WORKLOAD: "cuda-ready"}
 
 
 class _Skipped(HookError):
@@ -60,11 +62,8 @@ class _Skipped(HookError):
     "--runtime", metavar="PATH|NAME", help="Make the container with this runtime.  [default: as the setting 'runtime']"
 )
 @output_format
-@json_format
 @config_file
-def validate(
-    steps: tuple[str, ...], timeout: float, runtime: str | None, form: str, as_json: bool, config: str | None
-) -> int:
+def validate(steps: tuple[str, ...], timeout: float, runtime: str | None, is_json: bool, config: str | None) -> int:
     """Validate driver, hook and GPUs of this host; without STEP all three, in this order.
 
     \b
@@ -81,10 +80,9 @@ def validate(
     # Only root may write to a folder that is made, and pods may read it.
     os.umask(0o022)
     asked = [name for name in STEPS if name in steps] or list(STEPS)
-    form = "json" if as_json else form
-    found = _Validation(read_settings(config, None), config, timeout, runtime, _told if form == "text" else None)
+    found = _Validation(read_settings(config, None), config, timeout, runtime, None if is_json else _told)
     found.validate(asked)
-    show(form, found.document(), found.text())
+    show(is_json, found.document(), found.text())
     if found.unwritten and not found.code:
         raise found.unwritten
     if found.unwritten:
@@ -190,11 +188,11 @@ class _Validation:
     def _put_file(self, step: str, text: str | None) -> None:
         """Make the file by which pods wait for a step, whole from the moment that it has its name; None removes it.
 
-        NVIDIA's GPU operator has such files.  What keeps that from being done stops no step.
+        What keeps that from being done stops no step.
         """
-        name = dict([word.split("=", 1) for word in self._settings.validation_files]).get(step)
-        if not name or self._folder < 0:
+        if self._folder < 0:
             return
+        name = _FILES[step]
         try:
             if text is not None:
                 whole.place(self._folder, name, text.encode())

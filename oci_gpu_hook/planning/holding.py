@@ -111,7 +111,7 @@ class Start(NamedTuple):
         if not asked:
             return request, [], ()
         offers = [
-            _of_vendor(self.host, request.vendors[place - 1]) if place else _gpus(self.host, self.settings, it)
+            _of_vendor(self.host, request.vendors[place - 1]) if place else gpus(self.host, self.settings, it)
             for place, it in asked
         ]
         if self.dumped is not None:
@@ -296,18 +296,18 @@ def _grown(chosen: list[Candidate], others: list[Candidate], count: int) -> list
     while len(chosen) < count:
         left = [it for it in others if it not in chosen]
         # Of equal ones `max` gives the first.
-        chosen.append(max(left, key=lambda it: _near(it, chosen)))
+        chosen.append(max(left, key=lambda it: near(it, chosen)))
     return chosen
 
 
-def _near(device: Candidate, others: Iterable[Candidate]) -> tuple[int, int]:
+def near(device: Candidate, others: Iterable[Candidate]) -> tuple[int, int]:
     """How many of the others it reaches by NVLink, and how many are of its NUMA node."""
     others = [it for it in others if it is not device]
     return sum([it.key in device.peers for it in others]), sum([it.node == device.node for it in others])
 
 
 def _nearness(devices: list[Candidate]) -> tuple[int, int]:
-    pairs = [_near(it, devices) for it in devices]
+    pairs = [near(it, devices) for it in devices]
     return sum([links for links, _ in pairs]), sum([nodes for _, nodes in pairs])
 
 
@@ -316,7 +316,7 @@ def _said(asked: selectors.AnyOf, chosen: Sequence[Candidate], most: int) -> str
     return f"{asked.written()}: {', '.join(shown)}"
 
 
-def _gpus(host: HostRoot, settings: Settings, asked: selectors.AnyOf) -> list[Candidate]:
+def gpus(host: HostRoot, settings: Settings, asked: selectors.AnyOf) -> list[Candidate]:
     known = drivers.known_inventory(host, settings.driver_root)
     if known is None:
         return [Candidate(ALL, ALL)]  # a Jetson and WSL 2 give all that they have

@@ -16,7 +16,7 @@ from oci_gpu_hook.request.words import ALL, FEATURES, MIG_MANAGEMENT, NONE
 _LIST_HINT = "the container's author must ask for one that exists; 'oci-gpu-hook info' lists them"
 # Who else than the author can have named a device, by the source of the request.
 _ASSIGNED = {
-    "swarm": "the node's administrator must run 'oci-gpu-hook swarm resources --write' and restart dockerd",
+    "swarm": "the node's administrator must run 'oci-gpu-hook configure docker --swarm GPU' and restart dockerd",
     "mounts": "the node's administrator must restart the device plugin that assigned it",
 }
 # A device plugin that names devices in the variable is not seen; no author knows a GPU of a cluster by its UUID.

@@ -50,7 +50,6 @@ class Settings(NamedTuple):
     gpu_metrics: str = ""
     features: str = ""
     validation_folder: str = ""
-    validation_files: tuple[str, ...] = ("driver=driver-ready", "hook=toolkit-ready", "workload=cuda-ready")
     gpu_holders: int = 0
     count_watchers: bool = True
     unhealthy: str = "give"

@@ -27,8 +27,6 @@ _LARGEST = 1 << 20
 _LONGEST_NAME = 4096
 _ENGINE = "the engine or the pod's author must fix it"
 
-# The steps of a validation, each of which may have a file.
-_STEPS = ("driver", "hook", "workload")
 # For everybody, and the kinds of sections; the later one has precedence.
 SCOPES = ("", "image", "namespace", "caller")
 
@@ -79,11 +77,6 @@ def _names_variable(word: str) -> bool:
     return len(variable.split()) == 1 and "\0" not in variable and (not equals or is_flag(flag))
 
 
-def _names_step_file(word: str) -> bool:
-    step, _, name = word.partition("=")
-    return step in _STEPS and bool(name) and "/" not in name and name[0] != "."
-
-
 # What says what the host is, or where a request may stand, is for the whole host.
 KINDS = {
     # "off" leaves devices closed, and "on" refuses a container that nothing would close them to.
@@ -113,7 +106,6 @@ KINDS = {
     "features": _file(),
     "runtime": _file(),
     "validation-folder": _file(),
-    "validation-files": _list(_names_step_file, f"which is not STEP=NAME (steps are {', '.join(_STEPS)})"),
     "swarm-resources": _list(_names_variable, "which is not a variable's name"),
     # Of lists, what all of them allow; of numbers, the smallest: see `_strictest`.
     "allowed-capabilities": _list((*CAPABILITIES, ALL).__contains__, f"allowed are all, {', '.join(CAPABILITIES)}", ()),

@@ -247,7 +247,7 @@ def _refuse_counts(where: str, environment: dict[str, str]) -> None:
         if variable.startswith(SWARM_VARIABLE) and len(names) == 1 and names[0].isascii() and names[0].isdecimal():
             why = f"{variable} is {quoted(names[0])}, a number of devices, which does not say which ones"
             hint = "the administrator must name them in dockerd's node-generic-resources"
-            raise RequestError(why, f"{hint}: for GPUs 'oci-gpu-hook swarm resources' prints the names")
+            raise RequestError(why, f"{hint}: for GPUs 'oci-gpu-hook configure docker --swarm' does")
 
 
 def _refuse_plugins(cdi: tuple[str, ...], environment: dict[str, str]) -> None:

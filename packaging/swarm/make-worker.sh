@@ -50,18 +50,16 @@ hook() {
         cat "$scratch/told" >&2
         exit $code
     fi
-    grep -v -e '^so that it holds: ' -e '^restart dockerd: ' -e '^put it into ' -e '^set in ' "$scratch/told" >&2 || :
+    grep -v -e '^so that it holds: ' -e '^set in ' "$scratch/told" >&2 || :
     if grep -q '^wrote ' "$scratch/said"; then changes=yes; fi
 }
 
-# First what can fail: nothing is written if this host has no GPU to give.
-echo "== the GPUs, as dockerd's resources"
-set -- --host-root "${root:-/}" --name "$name"
-# The settings of the host itself need not be there.
-[ -z "$root" ] || set -- "$@" --config "$settings"
+# First what can fail: nothing is written if this host has no GPU to give.  A service can name no runtime.
+echo "== dockerd's runtime, for all containers, and the GPUs as its resources"
+set -- --host-root "${root:-/}" --set-as-default --swarm "$name"
 [ -z "$shares" ] || set -- "$@" --shares "$shares"
-[ -z "$write" ] || set -- "$@" --write
-hook swarm resources "$@"
+[ "$write" ] || set -- "$@" --dry-run
+hook configure docker "$@"
 # The line of settings that it asks for, beside what is there; none if it is there.
 line=$(sed -n 's/^set in [^:]*: \(swarm-resources = .*\)$/\1/p' "$scratch/told")
 
@@ -79,18 +77,13 @@ else
     # A file behind it may say something else.
     set --
     [ -z "$root" ] || set -- --config "$settings"
-    oci-gpu-hook config show "$@" >"$scratch/said"
+    oci-gpu-hook info --settings "$@" >"$scratch/said"
     grep -qF "50-swarm.conf:2" "$scratch/said" || {
         grep '^swarm-resources' "$scratch/said" >&2
         echo "make-worker.sh: another file has the last word on swarm-resources: write that line there" >&2
         exit 1
     }
 fi
-
-echo "== dockerd's runtime, for all containers: a service can name none"
-set -- --host-root "${root:-/}"
-[ "$write" ] || set -- "$@" --dry-run
-hook configure docker --set-as-default "$@"
 
 echo "== then"
 if [ -z "$write" ]; then

@@ -130,7 +130,7 @@ def inside(kind: str, scratch: str) -> int:
     if not runtime:
         raise Failure("there is neither runc nor crun here")
     title, installed = install()
-    inventory = json.loads(output_of(COMMAND, "inventory", "refresh", "--format", "json"))
+    inventory = json.loads(output_of(COMMAND, "inventory", "refresh", "--json"))
     gpus = [Gpu(gpu["nvml_index"], gpu["uuid"], gpu["model"]) for gpu in inventory["gpus"]]
     asked = choose(gpus)
     introduce(kind, runtime, str(inventory["driver_version"]), gpus)

@@ -19,11 +19,11 @@ IMAGE = f"docker export other | docker import --change 'ENV {IMAGES_OWN}' - asks
 PLAN = """
 name=$(docker run --detach --network none {options} image /bin/sleep 1000)
 config=$(find /run -path "*/moby/$name/config.json")
-oci-gpu-hook plan --bundle ${{config%/*}} --format json | tr -d '\\n'
+oci-gpu-hook plan --bundle ${{config%/*}} --json | tr -d '\\n'
 echo
 docker rm --force $name >/dev/null
 """
-DOCTOR = "{ oci-gpu-hook doctor --format json || :; } | tr -d '\\n'; echo"
+DOCTOR = "{ oci-gpu-hook doctor --json || :; } | tr -d '\\n'; echo"
 
 
 def asked(options: str) -> str:

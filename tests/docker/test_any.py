@@ -147,7 +147,7 @@ printf %s {shlex.quote(lines)} >/run/hub/lines
 PATH={notebook.VENV}/bin:$PATH PASTED=/run/hub/any TELLS=/run/hub/lines SPAWNER=docker NETWORK=hub \\
     HUB_ADDRESS={ADDRESS} {notebook.VENV}/bin/python {HERE}/hub_client.py {" ".join(USERS)} --refused ninth || tell
 """
-    before = BEFORE.replace("oci-gpu-hook swarm resources --shares 2 --write\n", "")
+    before = BEFORE.replace("oci-gpu-hook configure docker --swarm GPU --shares 2\n", "")
     assert LINK in before
     printed = docker(
         installed,

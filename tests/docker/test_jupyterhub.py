@@ -55,7 +55,7 @@ TASKS = ("first", "second")
 # The Swarm's daemon must have its resources from its start on.  NODE_PATH: a Node.js from elsewhere does not look for
 # modules where Debian has the proxy's.
 BEFORE = f"""{LINK}
-oci-gpu-hook swarm resources --shares 2 --write
+oci-gpu-hook configure docker --swarm GPU --shares 2
 mkdir -p /run/hub/docker /run/hub/swarm
 export NODE_PATH=/usr/share/nodejs
 tell() {{

@@ -40,7 +40,7 @@ PREPARE = f"""
 ip link add swarm0 type bridge
 ip address add {ADDRESS}/24 dev swarm0
 ip link set swarm0 up
-oci-gpu-hook swarm resources --shares {SHARES} --write
+oci-gpu-hook configure docker --swarm GPU --shares {SHARES}
 """
 INIT = f"docker swarm init --advertise-addr {ADDRESS} >/dev/null"
 WORDS = ("GPU_SHARE", "CUDA_VISIBLE_DEVICES", "XLA_PYTHON_CLIENT_MEM_FRACTION")

@@ -3,7 +3,7 @@
 
     python3 closure.py INVENTORY
 
-INVENTORY: what ``oci-gpu-hook info --saved --format json`` says on the node where this runs.  A library loads what
+INVENTORY: what ``oci-gpu-hook info --saved --json`` says on the node where this runs.  A library loads what
 its dynamic section needs, and may open each library of the driver whose name stands in it.
 """
 

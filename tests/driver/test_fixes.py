@@ -46,7 +46,7 @@ needless
 export DEBIAN_FRONTEND=noninteractive
 apt-get -q -q update >&2
 rm -f /usr/sbin/modprobe; printf '#!/bin/sh\\n' >/usr/sbin/modprobe; chmod 0755 /usr/sbin/modprobe
-doctor() {{ {{ oci-gpu-hook doctor --format json || :; }} | tr -d '\\n'; echo; }}
+doctor() {{ {{ oci-gpu-hook doctor --json || :; }} | tr -d '\\n'; echo; }}
 oci-gpu-hook inventory refresh >&2
 """
 # The remedy of the finding that is meant, as a shell runs it.

@@ -50,7 +50,7 @@ DOCUMENTS = ("/usr/share/doc/", "/usr/share/bug/", "/usr/share/lintian/", "/usr/
 
 INSTALL = """
 oci-gpu-hook inventory refresh >&2
-oci-gpu-hook info --saved --format json >/run/inventory
+oci-gpu-hook info --saved --json >/run/inventory
 # Not by the file's own name, but for a library that has no other: the loader's cache has it in neither place.
 for bits in 64 32; do
     python3 -c 'import json, sys

@@ -32,7 +32,7 @@ from tests.integration.engines import Bundle
 USER = 64_123
 FUSE = str(Path(__file__).with_name("silent.py"))
 PROGRAM = "/usr/bin/oci-gpu-hook"
-CONTAINERS = ("containers", "--format", "json")
+CONTAINERS = ("containers", "--json")
 METRICS = ("metrics", "--gpus")
 DOCTOR = ("doctor",)
 # By a clock and by a bare interpreter, as the machine may be busy; and in KiB.

@@ -168,7 +168,7 @@ def every_command(host: Host) -> list[str]:
         for words in commands()
         if "--host-root" in [option for it in command_of(words).params for option in it.opts]
     ]
-    lines = [(*words, *ARGUMENTS.get(words, ((),))[0]) for words in with_roots]
+    lines = [(*words, *more) for words in with_roots for more in ARGUMENTS.get(words, ((),))]
     lines = [(*[it.replace(BUNDLE, str(bundle)) for it in words], "--host-root", f"{folder}/dhost") for words in lines]
     # The container's root alone, as an administrator would name it.
     lines.append(("plan", "--bundle", str(bundle)))

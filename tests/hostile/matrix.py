@@ -38,14 +38,17 @@ LOOKS: tuple[Words, ...] = (("containers",), CONTAINERS, METRICS, DOCTOR)
 BUNDLE = "{bundle}"
 # How commands are called, more than once or not without arguments; any other command is called without any.
 ARGUMENTS: dict[Words, tuple[Words, ...]] = {
-    ("configure",): tuple([(engine, "--dry-run") for engine in ("docker", "containerd", "crio", "podman")]),
-    ("flags", "nspawn"): (("--directory", "/"),),
-    ("inventory", "refresh"): (("--nvml-timeout", "0"),),
+    ("configure",): (
+        *[(engine, "--dry-run") for engine in ("docker", "containerd", "crio", "podman")],
+        ("docker", "--swarm", "GPU", "--dry-run"),
+    ),
+    ("flags",): (("docker",), ("podman",), ("lxc",), ("nspawn", "--directory", "/")),
+    ("inventory", "refresh"): (("--nvml-timeout", "0"), ("--nodes",)),
     ("inventory", "watch"): (("--nvml-timeout", "0", "--interval", "0.5"),),
-    ("log",): ((), ("--format", "json")),
-    ("plan",): (("--bundle", BUNDLE), ("--bundle", BUNDLE, "--format", "json")),
+    ("log",): ((), ("--json",)),
+    ("plan",): (("--bundle", BUNDLE), ("--bundle", BUNDLE, "--json")),
     ("validate",): (("driver", "hook"),),
-    ("vendors", "check"): (("/etc/passwd",),),
+    ("info",): (("--all",), ("--topology",), ("--vendors",), ("--settings",), ("--vendor", "/etc/passwd")),
 }
 # These run until they are ended.
 ENDLESS = (("inventory", "watch"),)
@@ -249,7 +252,7 @@ def contents(host: Host, kind: str) -> list[Words]:
         for place in (dev / f"nvidia{word(kind)}", caps / f"nvidia-cap{word(kind)}"):
             os.mknod(place, 0o020666, os.makedev(195, 1))
         (libraries / f"libcuda.so.{word(kind)}").touch()
-    return [("doctor", "--container", id), ("doctor", "--container", id, "--format", "json")]
+    return [("doctor", "--container", id), ("doctor", "--container", id, "--json")]
 
 
 def image(host: Host, kind: str) -> list[Words]:
@@ -331,8 +334,7 @@ def named(host: Host, kind: str) -> list[Words]:
     put(host, bundle / "config.json", kind, lambda text: {"root": {"path": text}, "annotations": said(text)})
     return [
         ("plan", "--bundle", str(bundle)),
-        ("vendors", "check", str(file)),
-        ("swarm", "resources", str(file)),
+        ("info", "--vendor", str(file)),
         ("selinux", "explain", str(file)),
     ]
 
@@ -357,7 +359,7 @@ def journal(host: Host, kind: str) -> list[Words]:
         sender.connect(JOURNAL)
         for _ in range({"huge": 600, "endless": 12_000}.get(kind, 1)):
             sender.send(said)
-    return [("log",), ("log", "--format", "json"), ("log", "--container", "x")]
+    return [("log",), ("log", "--json"), ("log", "--container", "x")]
 
 
 def _unmounted(journald: int) -> None:

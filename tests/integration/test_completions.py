@@ -109,7 +109,6 @@ def test_words_and_values_are_completed(ask: Ask) -> None:
     for between in (" ", "="):
         offered = ask(f"oci-gpu-hook cdi generate --kind{between}")
         assert "management" in offered and "imex" in offered
-        assert "json" in ask(f"oci-gpu-hook info --format{between}js")
 
 
 def test_files_and_folders_are_completed_where_they_belong(ask: Ask) -> None:

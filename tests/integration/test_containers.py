@@ -79,7 +79,7 @@ def test_who_holds_which_gpu(installed: Installed, bundle: Maker, tmp_path: Path
 {detached("runc", plugin.path, "plugin")}
 {command} </dev/null >/run/id 2>/run/said || {{ cat /run/said >&2; exit 99; }}
 set +e
-oci-gpu-hook containers --format json
+oci-gpu-hook containers --json
 echo =
 oci-gpu-hook containers
 echo =
@@ -89,7 +89,7 @@ done
 echo =
 PID=$(crun state bare-crun | sed -n 's/.*"pid": *\\([0-9]*\\).*/\\1/p')
 {deny}
-oci-gpu-hook containers --format json
+oci-gpu-hook containers --json
 kill -9 $(crun state $(cat /run/id) | sed -n 's/.*"pid": *\\([0-9]*\\).*/\\1/p')
 for name in {CRIOS} without plugin; do runc delete --force $name >/dev/null 2>&1; done
 oci-gpu-hook doctor --container main >&2
@@ -141,7 +141,7 @@ def test_who_holds_other_vendors_devices(installed: Installed, bundle: Maker, cg
     other.asks(None, OCI_RDMA="1").runs(*SLEEPS)
     script = f"""{REFRESH}{detached("runc", one.path, "one")}{detached("runc", other.path, "other")}
 set +e
-oci-gpu-hook containers --format json
+oci-gpu-hook containers --json
 echo =
 oci-gpu-hook containers
 for name in one other; do runc delete --force $name >/dev/null 2>&1; done
@@ -172,7 +172,7 @@ def test_advice_is_for_the_engine_and_for_the_reason(installed: Installed, bundl
     without = bundle("busybox").asks(None)
     script = as_crios(made)
     script += f"""{REFRESH}{detached(runtime, USERDATA, CRIOS)}set +e
-oci-gpu-hook doctor --container main --format json
+oci-gpu-hook doctor --container main --json
 {runtime} kill {CRIOS} KILL
 while {runtime} state {CRIOS} | grep -q '"running"'; do sleep 0.1; done
 oci-gpu-hook doctor --container main 2>&1
@@ -183,7 +183,7 @@ exit 0
     document, end = json.JSONDecoder().raw_decode(done.out)
     (found,) = [item for item in document["findings"] if item["check"] == "request"]
     assert "which accept-environment = privileged does not accept" in found["seen"], done.err
-    assert found["remedy"].startswith("oci-gpu-hook config show  # accept-environment, accept-")
+    assert found["remedy"].startswith("oci-gpu-hook info --settings  # accept-environment, accept-")
     assert "nvidia.com/gpu" in found["remedy"]
     assert "podman" not in done.out
     said = done.out[end:]
@@ -202,7 +202,7 @@ exit 0
 def test_mig_devices_are_held_one_by_one(installed: Installed, bundle: Maker) -> None:
     one = bundle("busybox").asks("0:1").runs(*SLEEPS)
     script = f"""{REFRESH}{detached("runc", one.path, "of-mig")}set +e
-oci-gpu-hook containers --format json
+oci-gpu-hook containers --json
 runc delete --force of-mig >/dev/null 2>&1
 exit 0
 """

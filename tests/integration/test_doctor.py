@@ -46,7 +46,7 @@ restore() {{
         usr/bin/nvidia-container-* && tar -xpf /tmp/kept)
 }}
 """
-DOCTOR = "\n{ oci-gpu-hook doctor --format json || echo $?; } | tr -d '\\n' | tee /tmp/said; echo\n"
+DOCTOR = "\n{ oci-gpu-hook doctor --json || echo $?; } | tr -d '\\n' | tee /tmp/said; echo\n"
 # The remedies of what was said are commands.
 FIX = """python3 -c '
 import json, subprocess
@@ -237,9 +237,9 @@ PLANTED = {
     "sed s,/usr/libexec,/usr/local/libexec, /tmp/x >/etc/cdi/gpu.yaml":
         Planted("fail", "CDI", "/etc/cdi/gpu.yaml: it starts '/usr/local/libexec/oci/hooks.d/oci-gpu-hook', which",
             "oci-gpu-hook cdi generate --output /etc/cdi/gpu.yaml", True),
-    "oci-gpu-hook swarm resources --shares 2 --write $JSON; sed -i s/GPU=GPU-......../GPU=GPU-00000000/ $JSON":
+    "oci-gpu-hook configure docker --swarm GPU --shares 2; sed -i s/GPU=GPU-......../GPU=GPU-00000000/ $JSON":
         Planted("fail", "Docker", "/etc/docker/daemon.json gives GPU-00000000-",
-            "swarm resources --shares=2 --write /etc/docker/daemon.json && systemctl restart docker", True),
+            "oci-gpu-hook configure docker --swarm GPU --shares=2 && systemctl restart docker", True),
     # A boot may give nvidia-uvm another major.
     "mount -t tmpfs none /var/lib/lxc; mkdir /var/lib/lxc/one; oci-gpu-hook flags lxc 0 >/var/lib/lxc/one/config; "
     "sed -i 's/ c \\([0-9]*\\):0 rw/ c 9\\1:0 rw/' /var/lib/lxc/one/config":
@@ -293,7 +293,7 @@ PLANTED = {
             "chmod go-w /usr/lib/oci-gpu-hook/oci_gpu_hook/__linked__/modules.", True),
     "echo 'driver-root = /run/nvidia/driver' >/etc/oci-gpu-hook.conf":
         Planted("fail", "driver", "the driver root /run/nvidia/driver is not there",
-            "oci-gpu-hook config show  # driver-root"),
+            "oci-gpu-hook info --settings  # driver-root"),
     "chmod 0777 /run/oci-gpu-hook":
         Planted("warn", "inventory", "others than root may write /run/oci-gpu-hook: nothing in it is trusted",
             "chmod go-w /run/oci-gpu-hook && oci-gpu-hook inventory refresh", True),
@@ -303,13 +303,13 @@ PLANTED = {
     # The node has InfiniBand, and so our file of it has something to say.
     "mkdir -p $VENDORS; printf '{\\n\"activation_flag\": 1}' >$VENDORS/x.json":
         Planted("fail", "vendors", "/etc/oci-gpu-hook/vendors/x.json: ",
-            "oci-gpu-hook vendors check /etc/oci-gpu-hook/vendors/x.json"),
+            "oci-gpu-hook info --vendor /etc/oci-gpu-hook/vendors/x.json"),
     "mkdir -p $VENDORS; cp /usr/share/oci-gpu-hook/vendors/rdma.json $VENDORS/; chmod 0666 $VENDORS/rdma.json":
         Planted("fail", "vendors", "rdma.json: others than root may write to it",
             "chmod go-w /etc/oci-gpu-hook/vendors/rdma.json", False),
     "mkdir -p $VENDORS; cp /usr/share/oci-gpu-hook/vendors/rdma.json $VENDORS/other.json":
         Planted("fail", "vendors", "OCI_RDMA is the flag of /etc/oci-gpu-hook/vendors/other.json and of",
-            "oci-gpu-hook vendors check /etc/oci-gpu-hook/vendors/other.json"),
+            "oci-gpu-hook info --vendor /etc/oci-gpu-hook/vendors/other.json"),
     """mkdir -p $VENDORS; sed '1a "requires": {"modules": ["gone"]},' /usr/share/oci-gpu-hook/vendors/rdma.json """
     ">$VENDORS/rdma.json":
         Planted("fail", "OCI_RDMA", "the kernel's module gone is not loaded", "modprobe gone"),

@@ -1,26 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `flags` and `swarm resources` say and make on a whole node, as root, with real runc."""
+"""What `flags` and `configure docker --swarm` say and make on a whole node, as root, with real runc."""
 
 from __future__ import annotations
 
 import json
 
+from tests import manual
 from tests.integration.conftest import Maker
 from tests.integration.engines import Installed, in_turn, on_node, start
 from tests.integration.inside import COMPUTE, CONTROL, REFRESH, gpus, node
 
 DAEMON = "/etc/docker/daemon.json"
 DOCKER = "rm -rf /etc/docker && mkdir /etc/docker && cd /etc/docker\n"
-WRITE = "oci-gpu-hook swarm resources --shares 2 --write 2>&1 || echo code $?; ls -A /etc/docker"
+WRITE = "oci-gpu-hook configure docker --swarm GPU --shares 2 2>&1 || echo code $?; ls -A /etc/docker"
 OLD = "/usr/local/nvidia"
 
 
 def test_the_words_of_nvidia_docker_1_are_a_request(installed: Installed, bundle: Maker) -> None:
     """A volume that dockerd has made, empty, and devices, and no variable: the image finds the driver there."""
+    words = manual.blocks("IMAGES OF NVIDIA-DOCKER 1'S TIME")[0].split()
+    name, *where = words[words.index("--volume") + 1].split(":")
+    devices = [path for option, path in zip(words, words[1:]) if option == "--device"]
+    assert (where, devices) == ([OLD, "ro"], [CONTROL, "/dev/nvidia0"])
     made = bundle("debian").asks(None, LD_LIBRARY_PATH=f"{OLD}/lib64:{OLD}/lib")
-    volume = made.path / "volumes/nvidia_driver_375.66/_data"
+    volume = made.path / f"volumes/{name}/_data"
     volume.mkdir(parents=True)
-    made.mounts(volume, OLD, "ro")
+    made.mounts(volume, *where)
     made.mounts("/proc/driver/gpunode", "/driver", "ro")
     numbers = {CONTROL: 255, node(5): gpus()[5]["minor"]}
     made.config["linux"]["devices"] = [
@@ -32,12 +37,9 @@ def test_the_words_of_nvidia_docker_1_are_a_request(installed: Installed, bundle
     look = f"{OLD}/bin/nvidia-smi; ls /dev/nvidia*; ls {OLD}/lib64/ {OLD}/lib/; echo x >{OLD}/new"
     script = start("runc", made.runs("/bin/sh", "-c", look))
     refuse = "printf 'accept-environment = privileged\nunaccepted-requests = refuse\n' >/etc/oci-gpu-hook.conf\n"
-    words = "oci-gpu-hook flags docker --way driver-volume 5"
-    done = on_node(installed, f"{words}\n{script} 2>&1 || :\n{refuse}{script} 2>&1 || :")
+    done = on_node(installed, f"{script} 2>&1 || :\n{refuse}{script} 2>&1 || :")
     assert done.code == 0, done.err
-    flags, *seen = done.out.splitlines()
-    paths = [CONTROL, node(5), *sorted(COMPUTE - {CONTROL})]
-    assert flags.split() == [f"--volume=nvidia_driver_580.65.06:{OLD}:ro", *[f"--device={path}" for path in paths]]
+    seen = done.out.splitlines()
     for path in (CONTROL, node(5)):
         assert any(line.split()[:2] == [path, "allowed"] for line in seen), seen
     assert {path for path in seen if path.startswith("/dev/nvidia")} >= {*COMPUTE, node(5)}
@@ -49,7 +51,7 @@ def test_the_words_of_nvidia_docker_1_are_a_request(installed: Installed, bundle
 
 
 def test_resources_are_the_nodes_gpus(installed: Installed) -> None:
-    done = on_node(installed, "oci-gpu-hook swarm resources --shares 2")
+    done = on_node(installed, f"{DOCKER}oci-gpu-hook configure docker --swarm GPU --shares 2 >&2\ncat daemon.json")
     named = json.loads(done.out)["node-generic-resources"]
     assert named == [f"GPU={gpu['uuid']}-{share}" for share in (0, 1) for gpu in gpus()]
     assert "swarm-resources = DOCKER_RESOURCE_GPU" in done.err
@@ -57,9 +59,9 @@ def test_resources_are_the_nodes_gpus(installed: Installed) -> None:
 
 def test_mig_devices_are_resources_of_their_own(installed: Installed) -> None:
     scripts = {
-        "unasked": "oci-gpu-hook swarm resources 2>&1 || echo code $?",
-        "resources": f"{REFRESH}oci-gpu-hook swarm resources --shares 2 2>/dev/null",
-        "docker": "oci-gpu-hook flags docker --way driver-volume 0:0",
+        "unasked": "oci-gpu-hook configure docker --swarm GPU 2>&1 || echo code $?",
+        "resources": f"{REFRESH}{DOCKER}oci-gpu-hook configure docker --swarm GPU --shares 2 >&2\ncat daemon.json",
+        "docker": "oci-gpu-hook flags docker --way cdi 0:0",
     }
     seen = in_turn(installed, scripts, description="h100mig")
     assert seen["unasked"][-1] == "code 6" and "without a UUID" in seen["unasked"][0]
@@ -68,7 +70,7 @@ def test_mig_devices_are_resources_of_their_own(installed: Installed) -> None:
     assert len(values) == len(first["mig"]) + 2 and len(set(values)) == len(values)
     assert values[-2:] == [f"{second['uuid']}-0", f"{second['uuid']}-1"]
     assert all(value.startswith("MIG-") for value in values[:-2])
-    assert "--device=/dev/nvidia-caps/nvidia-cap" in seen["docker"][0]
+    assert seen["docker"] == ["--device nvidia.com/gpu=0:0"]
 
 
 FULL = "mount -t tmpfs -o size=8k none .; cd /etc/docker; head -c 4000 /dev/zero >big; echo '{}' >daemon.json"
@@ -102,7 +104,7 @@ python3 -c "{set_acl.replace('"', chr(92) + '"')}"
 show() {{ stat -c '%u %g %a' daemon.json; {look}; }}
 show
 stat -c %i daemon.json
-oci-gpu-hook swarm resources --write >/dev/null 2>&1
+oci-gpu-hook configure docker --swarm GPU >/dev/null 2>&1
 show
 stat -c %i daemon.json
 """
@@ -118,7 +120,7 @@ def test_two_that_write_at_once_lose_nothing(installed: Installed) -> None:
     script = f"""{DOCKER}echo '{{"a": 1}}' >daemon.json
 add() {{
     for n in 1 2 3 4 5 6 7 8 9 10 11 12; do
-        until oci-gpu-hook swarm resources --name $1$n --write; do test $? = 7 || return; done
+        until oci-gpu-hook configure docker --swarm $1$n; do test $? = 7 || return; done
     done
 }}
 add A >/dev/null 2>/run/said & add B >/dev/null 2>&1; wait
@@ -143,5 +145,5 @@ def test_what_cannot_be_written_stays_as_it_is(installed: Installed) -> None:
     for name, (_, code, why) in REFUSED.items():
         assert why in seen[name][0] and seen[name][0].startswith("oci-gpu-hook: "), (name, seen[name])
         assert seen[name][1] == f"code {code}" and seen[name][-1] == "same", (name, seen[name])
-    assert seen["new"][0] == f"wrote {DAEMON}: 16 GPU resources"
+    assert seen["new"][0] == f"wrote {DAEMON}"
     assert seen["new"][-2:] == ["daemon.json", "644"]

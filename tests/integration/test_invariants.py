@@ -37,7 +37,7 @@ def planned(made: Bundle, output: Path) -> Bundle:
     """The bundle with `plan` run on the very container before the hook is."""
     script = (
         f"pid=$(sed 's/.*\"pid\": *\\([0-9]*\\).*/\\1/'); exec /usr/bin/oci-gpu-hook plan --bundle {made.path} "
-        f"--pid $pid --id {made.path.name} --format json >{output}"
+        f"--pid $pid --id {made.path.name} --json >{output}"
     )
     hook = {"path": "/bin/sh", "args": ["sh", "-c", script], "env": SEARCH}
     made.config["hooks"] = copy.deepcopy(made.config["hooks"])

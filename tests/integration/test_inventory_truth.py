@@ -348,7 +348,7 @@ def test_twenty_starts_at_once_all_get_the_truth(installed: Installed, bundle: M
 {started(made)} & oci-gpu-hook inventory refresh >/dev/null &
 wait
 ls -A {FOLDER} {NO_VENDORS}
-oci-gpu-hook info --saved --format json | grep -c '"compute_capability": "9.0"'
+oci-gpu-hook info --saved --json | grep -c '"compute_capability": "9.0"'
 ! {HAS_LIED}
 {started(made)} & wait
 """

@@ -150,7 +150,7 @@ def test_people_see_what_starts_count(installed: Installed, bundle: Maker) -> No
         "doctor": "oci-gpu-hook doctor --container one | grep -c '^fail' || :",
         "has": "oci-gpu-hook doctor --container one | grep ' nodes '",
         "containers": "oci-gpu-hook containers | tail -n 4",
-        "json": "oci-gpu-hook containers --format json | python3 -c 'import json, sys; "
+        "json": "oci-gpu-hook containers --json | python3 -c 'import json, sys; "
         'rows = json.load(sys.stdin)["leases"]; print([len(row["holders"]) for row in rows])\'',
         "metrics": "oci-gpu-hook metrics --gpus | grep -c 'gpu_leases{.*} 1'",
         "end": "runc delete --force one",

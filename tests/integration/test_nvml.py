@@ -26,8 +26,8 @@ BRANDS = {"tesla": "Tesla", "nvidia": "Nvidia"}
 
 def refresh(installed: Installed, name: str, *faults: str, words: str = "") -> dict[str, Any]:
     """What ``inventory refresh`` says, and the saved inventory says the same to the next reader."""
-    script = f"oci-gpu-hook inventory refresh --format json {words}; echo ,; "
-    script += "oci-gpu-hook info --saved --format json"
+    script = f"oci-gpu-hook inventory refresh --json {words}; echo ,; "
+    script += "oci-gpu-hook info --saved --json"
     done = on_node(installed, script, description=name, faults=faults)
     assert done.code == 0, done.err
     answer: dict[str, Any]
@@ -148,7 +148,7 @@ def test_a_library_of_another_release_is_not_believed(installed: Installed) -> N
 def test_nvml_is_found_below_a_driver_root(installed: Installed) -> None:
     done = on_node(
         installed,
-        "oci-gpu-hook inventory refresh --format json",
+        "oci-gpu-hook inventory refresh --json",
         driver_root="/run/nvidia/driver",
         layout="current",
         settings="driver-root = /run/nvidia/driver\n",

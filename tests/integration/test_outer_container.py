@@ -39,8 +39,8 @@ def test_only_its_own_gpus_are_numbered(installed: Installed, bundle: Maker, sho
         "user namespace": start("crun", users),
         "another": f"{start('runc', other)} 2>&1 || :",
         "plan": f"oci-gpu-hook plan --bundle {every.path}",
-        "info": "oci-gpu-hook info --format json | tr -d '\\n'",
-        "doctor": "oci-gpu-hook inventory refresh >&2; oci-gpu-hook doctor --format json | tr -d '\\n'",
+        "info": "oci-gpu-hook info --json | tr -d '\\n'",
+        "doctor": "oci-gpu-hook inventory refresh >&2; oci-gpu-hook doctor --json | tr -d '\\n'",
         "spec": "oci-gpu-hook cdi generate",
     }
     found = in_turn(installed, scripts, NODES + shown)

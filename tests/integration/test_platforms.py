@@ -332,9 +332,9 @@ def test_people_are_told_which_platform_it_is(
 ) -> None:
     one = bundle("debian").asks("all").runs("true")
     commands = f"""
-        oci-gpu-hook plan --format json --bundle {one.path}; echo ==
+        oci-gpu-hook plan --json --bundle {one.path}; echo ==
         oci-gpu-hook info; echo ==
-        oci-gpu-hook info --format json; echo ==
+        oci-gpu-hook info --json; echo ==
         oci-gpu-hook doctor || true
     """
     done = on_node(installed, commands, platform=platform)

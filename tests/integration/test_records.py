@@ -118,9 +118,9 @@ journalctl -q --no-pager -o cat OCI_GPU_HOOK_DEVICE=/dev/nvidiactl >&2
 echo ---- >&2
 oci-gpu-hook log --failed --container ref >&2
 echo ---- >&2
-oci-gpu-hook log --pod team/training --format json >&2
+oci-gpu-hook log --pod team/training --json >&2
 echo ---- >&2
-oci-gpu-hook log --format json >&2
+oci-gpu-hook log --json >&2
 cat /run/log/out
 """
     done = on_node(installed, script)
@@ -194,7 +194,7 @@ def test_by_cdi_the_record_names_what_was_asked_for(installed: Installed, tmp_pa
 mkdir -p /etc/cdi && oci-gpu-hook cdi generate --output /etc/cdi/nvidia.yaml >/dev/null
 {podman(f"{words} --rootfs {root} /bin/sh -c true", runtime=runtime, folder=tmp_path)}
 {records("1")}
-oci-gpu-hook log --format json
+oci-gpu-hook log --json
 """
     try:
         done = on_node(installed, script)
@@ -215,7 +215,7 @@ def test_what_is_not_accepted_is_recorded_whatever_becomes_of_the_start(
     script = f"""{JOURNALD}
 {start("runc", made, "made")} 2>/dev/null || true
 {records("1")}
-oci-gpu-hook log --format json
+oci-gpu-hook log --json
 """
     done = on_node(installed, script)
     assert done.code == 0, done.err
@@ -288,7 +288,7 @@ def test_starts_with_other_vendors_devices_are_recorded_and_counted(installed: I
         variables = {"OCI_AMD": asked} if asked else {"OCI_RDMA": "all"}
         made = bundle("busybox").asks(None, **variables).runs("/bin/sh", "-c", "exit 0")
         script += f"{start('runc', made, name)} 2>/dev/null || true\n"
-    script += f"{records('3')}oci-gpu-hook log --format json\necho =\noci-gpu-hook metrics\n"
+    script += f"{records('3')}oci-gpu-hook log --json\necho =\noci-gpu-hook metrics\n"
     done = on_node(
         installed,
         script,

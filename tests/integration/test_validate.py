@@ -278,9 +278,6 @@ FILES = {
     "no pynvml": (
         "echo 'raise ImportError' | instead $PYNVML", "", 0,
         "driver: passed\nhook: passed\nworkload: passed", "cuda-ready driver-ready toolkit-ready"),
-    "other names": (
-        "settings 'validation-files = driver=gpu-driver-ready'; rm $FOLDER/*", "driver", 0,
-        "driver: passed", "gpu-driver-ready"),
 }  # fmt: skip
 
 

@@ -28,9 +28,9 @@ def test_what_is_here_is_saved_and_shown(installed: Installed) -> None:
     script = f"""
 oci-gpu-hook inventory refresh
 echo ==
-oci-gpu-hook info --format json
+oci-gpu-hook info --json
 echo ==
-oci-gpu-hook vendors list
+oci-gpu-hook info --vendors
 echo ==
 stat -c '%n %a' {FOLDER}/vendor*
 echo ==

@@ -190,7 +190,7 @@ cat /run/written
 # What the node's inventory knows of MIG devices, which NVML alone can tell.
 NAMED = """
 named() {
-    oci-gpu-hook info --saved --format json | python3 -c '
+    oci-gpu-hook info --saved --json | python3 -c '
 import json, sys
 found = json.load(sys.stdin)
 print(len([it for it in found["mig_devices"] if it["uuid"].startswith("MIG-")]), len(found["mig_devices"]))'

@@ -128,8 +128,8 @@ def test_a_node_of_before_is_replaced_another_mode_is_left_and_then_nothing_is_d
     script = (
         "rm /dev/nvidia-uvm && mknod -m 0600 /dev/nvidia-uvm c 1 7\n"
         "chmod 0640 /dev/nvidiactl\n"
-        "/usr/bin/oci-gpu-hook prepare --format json\n"
-        "/usr/bin/oci-gpu-hook prepare >&2\n"
+        "/usr/bin/oci-gpu-hook inventory refresh --nodes --json\n"
+        "/usr/bin/oci-gpu-hook inventory refresh --nodes >&2\n"
         "stat -c '%t %a' /dev/nvidia-uvm /dev/nvidiactl >&2"
     )
     done = started(installed, script)
@@ -149,7 +149,7 @@ printf '#!/bin/sh\necho "$@" >>/run/asked\n[ "$1" != -u ] || mknod -m 0600 /dev/
     awk '"'"'$2 == "nvidia-uvm" { print $1 }'"'"' /proc/devices)" 0\n' >/usr/bin/nvidia-modprobe
 chmod 0755 /usr/bin/nvidia-modprobe
 rm /dev/nvidia-uvm /dev/nvidia-uvm-tools
-/usr/bin/oci-gpu-hook prepare
+/usr/bin/oci-gpu-hook inventory refresh --nodes
 stat -c %a /dev/nvidia-uvm
 cat /run/asked
 """
@@ -162,7 +162,7 @@ cat /run/asked
 
 
 def test_without_a_driver_it_says_so(installed: Installed) -> None:
-    done = started(installed, "/usr/bin/oci-gpu-hook prepare", "no-proc-driver")
+    done = started(installed, "/usr/bin/oci-gpu-hook inventory refresh --nodes", "no-proc-driver")
     assert done.code == 6
     assert "NVIDIA's kernel module is not loaded" in done.err
 

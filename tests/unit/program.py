@@ -26,7 +26,7 @@ class Program:
 
     def document(self, *words: object) -> Any:
         """What a command prints for programs."""
-        return json.loads(self(*words, "--format", "json"))
+        return json.loads(self(*words, "--json"))
 
     def mistake(self, code: int, *words: object) -> str:
         """The one sentence, on stderr alone, of a command that must fail with this code."""

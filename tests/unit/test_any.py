@@ -210,7 +210,7 @@ def test_a_caller_without_a_containers_process_is_not_counted(
     host: HostRoot, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No lock, no lease: it is refused, in words that name the section that lets it in."""
-    monkeypatch.setattr(holding, "_gpus", lambda *_: [Candidate("a", "0")])
+    monkeypatch.setattr(holding, "gpus", lambda *_: [Candidate("a", "0")])
 
     class Caller:
         is_caller = True

@@ -178,7 +178,7 @@ def test_plan_shows_what_the_engine_does_and_what_the_hook_does(
     carried_out = cdi_engine.start(config, mig_host, words[2:])
     assert carried_out is not None and carried_out.done
     bundle = str(mig_host.folder / "bundle")
-    assert cli.main(["plan", "--bundle", bundle, "--host-root", str(mig_host.tree), "--format", "json"]) == 0
+    assert cli.main(["plan", "--bundle", bundle, "--host-root", str(mig_host.tree), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["operations"] == [render.as_json(operations.document(item)) for item in carried_out.operations]
     made = [node["path"] for node in config["linux"]["devices"]]

@@ -255,7 +255,7 @@ def test_a_spec_takes_the_place_of_its_own_kind_alone(program: Program, bare: No
 
 
 def _findings(program: Program, host: Node) -> list[tuple[str, str, str]]:
-    command = ["doctor", "--host-root", host.tree, "--config", host.settings, "--format", "json"]
+    command = ["doctor", "--host-root", host.tree, "--config", host.settings, "--json"]
     found = json.loads(program(*command, code=1))["findings"]
     return [(item["level"], item["seen"], item["remedy"]) for item in found if item["check"] == "CDI"]
 

@@ -122,7 +122,7 @@ def test_a_user_namespace_in_the_config_binds_the_nodes(program: Program, plan: 
         (["docter"], 2, "no such command 'docter', did you mean 'doctor'?"),
         (["inventory", "refesh"], 2, "no such command 'refesh', did you mean 'refresh'?"),
         (["doctor", "--contaner", "x"], 2, "--container"),
-        (["info", "--format", "xml"], 2, "invalid value for '--format'"),
+        (["cdi", "generate", "--kind", "tpu"], 2, "invalid value for '--kind'"),
         (["info", "--host-root", "/nowhere"], 2, "cannot open --host-root /nowhere"),
         (["info", "--host-root", "/usr/share"], 6, "this host has no NVIDIA driver"),
     ],
@@ -134,7 +134,9 @@ def test_mistakes_are_one_sentence_with_the_documented_code(
 
 
 def test_info_lists_the_driver_and_the_gpus(program: Program, host: Path) -> None:
-    assert f"driver {hosts.VERSION}" in program("info", "--host-root", host)
+    short, whole = [program("info", *words, "--host-root", host) for words in ((), ("--all",))]
+    assert f"driver {hosts.VERSION}" in short and "libcuda.so" not in short and "device nodes" not in short
+    assert "capability compute" in whole and "/dev/nvidiactl" in whole
     gpus = program.document("info", "--host-root", host)["gpus"]
     assert [gpu["nvml_index"] for gpu in gpus] == list(range(8))
 
@@ -160,7 +162,7 @@ def test_a_saved_inventory_that_cannot_be_written_is_exit_7(program: Program, ho
 MAIN = [sys.executable, "-m", "oci_gpu_hook"]
 
 
-@pytest.mark.parametrize("words", [["config", "show"], ["--help"]])
+@pytest.mark.parametrize("words", [["info", "--settings"], ["--help"]])
 def test_an_output_that_is_full_is_one_sentence(words: list[str]) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run([*MAIN, *words], stdout=full, stderr=subprocess.PIPE, text=True)
@@ -190,7 +192,7 @@ def test_the_version_is_that_of_the_package(program: Program) -> None:
     assert re.findall(r"^Version: *(.*)$", spec, re.MULTILINE) == [version]
 
 
-@pytest.mark.parametrize("words", [[], ["inventory"], ["cdi"], ["config"], ["selinux"]])
+@pytest.mark.parametrize("words", [[], ["inventory"], ["cdi"], ["selinux"]])
 def test_help_does_not_cut_what_commands_do(program: Program, words: list[str]) -> None:
     listed = program(*words, "--help").partition("Commands:")[2].partition("\n\n")[0]
     assert listed.strip() and "..." not in listed

@@ -172,7 +172,7 @@ def test_follow_shows_the_last_and_then_each_that_comes(journal: Journal, progra
     numbered = [{**STARTED, "OCI_GPU_HOOK_CONTAINER": f"a{n}", "__CURSOR": f"s={n}"} for n in range(12)]
     journal.has(*numbered)
     journal.gets(REFUSED, {**STARTED, "OCI_GPU_HOOK_CONTAINER": "a12"})
-    records = [json.loads(line) for line in program("log", "-f", "--container", "a", "--format", "json").splitlines()]
+    records = [json.loads(line) for line in program("log", "-f", "--container", "a", "--json").splitlines()]
     assert [record["container"] for record in records] == [f"a{n}" for n in range(2, 13)]
     assert "--after-cursor=s=11 " in journal.words()
     assert program("log", "-fn1").count("container abc got 0") == 2

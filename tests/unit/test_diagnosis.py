@@ -276,9 +276,11 @@ def test_shims(engine: str, is_default: bool, level: str) -> None:
             [("/etc/cdi/a", True), ("/etc/cdi/b", True), ("/var/run/cdi/a", True)],
             [(PASS, ""), (FAIL, "rm /etc/cdi/b"), (PASS, "")],
         ),
+        # The service would write its own again.
+        ([("/run/cdi/a.yaml", True), ("/run/cdi/oci-gpu-hook.yaml", True)], [(FAIL, "rm /run/cdi/a.yaml"), (PASS, "")]),
     ],
 )
-def test_of_two_specs_in_one_folder_the_first_of_ours_stays(
+def test_of_two_specs_in_one_folder_ours_stays_and_first_the_services(
     specs: list[tuple[str, bool]], found: list[tuple[str, str]]
 ) -> None:
     findings = judged(tuple([SpecFile(path, cdispecs.GPU, is_ours, "580.1", {}) for path, is_ours in specs]))

@@ -47,22 +47,13 @@ def docker_reads(value: str) -> list[str]:
 
 def test_docker_has_a_line_for_each_way(program: Program, tree: Path) -> None:
     lines = program(*command(tree, "docker", 0, UUIDS[1].upper())).splitlines()
-    assert [line[:1] for line in lines] == ["#", "-"] * 4
-    gpus, runtime, cdi, volume = [shlex.split(line) for line in lines[1::2]]
+    assert [line[:1] for line in lines] == ["#", "-"] * 3
+    gpus, runtime, cdi = [shlex.split(line) for line in lines[1::2]]
     assert gpus[0] == "--gpus" and docker_reads(gpus[1]) == [f"device=0,{UUIDS[1]}"]
     wanted = f"NVIDIA_VISIBLE_DEVICES=0,{UUIDS[1]}"
     assert runtime == ["--runtime", "oci-gpu-runtime", "--env", wanted]
     assert cdi == ["--device", "nvidia.com/gpu=0", "--device", f"nvidia.com/gpu={UUIDS[1]}"]
-    assert volume[0] == "--volume=nvidia_driver_580.65.06:/usr/local/nvidia:ro"
-    assert volume[1:] == [
-        "--device=/dev/nvidiactl",
-        "--device=/dev/nvidia1",
-        "--device=/dev/nvidia0",
-        "--device=/dev/nvidia-uvm",
-        "--device=/dev/nvidia-uvm-tools",
-    ]
-    # A tree has no nodes.
-    assert program.err.startswith("not there: /dev/nvidiactl, ") and "prepare" in program.err
+    assert program.err == ""
 
 
 def test_all_is_what_is_meant_where_nothing_is_named(program: Program, tree: Path) -> None:
@@ -81,7 +72,7 @@ def test_one_way_is_for_the_shells_own_substitution(program: Program, tree: Path
     words = program(*command(tree, "docker", "--way", "gpus", *devices)).split()
     assert len(words) == 2
     assert docker_reads(words[1]) == ["all" if devices == ["all"] else f"device={','.join(devices)}"]
-    for way in ("runtime", "cdi", "driver-volume"):
+    for way in ("runtime", "cdi"):
         text = program(*command(tree, "docker", "--way", way, *devices))
         assert text.split() == shlex.split(text) and text.count("\n") == 1
 
@@ -126,7 +117,7 @@ def test_any_is_for_ways_by_which_the_hook_chooses(program: Program, tree: Path)
     (tree / "hook.conf").write_text("gpu-holders = 2\n")
     options = ["--gpus device=any:1", "--runtime oci-gpu-runtime --env NVIDIA_VISIBLE_DEVICES=any:1"]
     assert program(*words).splitlines()[1::2] == options
-    for engine, way in (("docker", "cdi"), ("docker", "driver-volume"), ("podman", "cdi")):
+    for engine, way in (("docker", "cdi"), ("podman", "cdi")):
         said = program.mistake(2, *command(tree, engine, "--way", way, "any"))
         assert f"--way {way} needs the names of GPUs" in said
 
@@ -187,3 +178,19 @@ def test_nspawn_binds_files_where_the_loader_and_programs_look_by_themselves(is_
         *[(path, path) for path in ("/usr/bin/nvidia-smi", "/etc/OpenCL/vendors/nvidia.icd", "/etc/cufile.json")],
     ):
         assert bound[path] == source
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("podman", "--way", "gpus"), "podman has no --way gpus (it has hook, cdi)"),
+        (("docker", "--write", "x"), "docker has no --write"),
+        (("docker", "--directory", "/"), "nspawn needs --directory, and others have none"),
+        (("nspawn",), "nspawn needs --directory"),
+        (("lxd",), "lxd"),
+    ],
+)
+def test_what_an_engine_does_not_have_is_refused(
+    program: Program, tree: Path, words: tuple[str, ...], why: str
+) -> None:
+    assert why in program.mistake(2, *command(tree, *words))

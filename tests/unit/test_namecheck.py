@@ -27,7 +27,7 @@ def test_resources_of_swarm_are_compared_with_the_host() -> None:
     assert well == (PASS, f"{FILE} gives Swarm's tasks what this host has: {HERE} and 1 more", "")
     ((level, seen, remedy),) = judged(f"NVIDIA-GPU={HERE}-0", f"NVIDIA-GPU={GONE}-0", f"NVIDIA-GPU={GONE}-1")
     assert (level, seen) == (FAIL, f"{FILE} gives {GONE} to Swarm's tasks, and they cannot have it here")
-    again = f"oci-gpu-hook swarm resources --name NVIDIA-GPU --shares=2 --write {FILE}"
+    again = "oci-gpu-hook configure docker --swarm NVIDIA-GPU --shares=2"
     assert remedy == f"oci-gpu-hook inventory refresh && {again} && systemctl restart docker"
     for resource in (f"-x y={GONE}", f"GPU={GONE}-150"):
         ((level, _, remedy),) = judged(resource)

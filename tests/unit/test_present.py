@@ -160,7 +160,7 @@ def test_info_shows_them_beside_nvidias_driver(tree: Path, program: Program) -> 
 def test_files_without_hardware_are_one_line(tree: Path, program: Program) -> None:
     hosts.host(tree)
     plant_card(tree, "0x060400")
-    text = program("info", "--host-root", tree)
+    text = program("info", "--all", "--host-root", tree)
     assert text.endswith("files of vendors without hardware here\n  OCI_ACME 2.5: 1 library\n")
     (tree / "usr/lib64/libacme.so.1").unlink()
     assert "OCI_ACME" not in program("info", "--host-root", tree)
@@ -194,11 +194,11 @@ def test_plan_says_what_the_host_lacks_of_a_vendors(
     assert not present.is_saved(HostRoot(str(tree)))
 
 
-# --- vendors list
+# --- info --vendors
 
 
 def test_list_shows_what_of_each_vendor_is_here(tree: Path, program: Program) -> None:
-    words = ("vendors", "list", "--host-root", tree)
+    words = ("info", "--vendors", "--host-root", tree)
     (row,) = program.document(*words)["vendors"]
     assert row["here"] == {"hardware": "PCI 0000:05:00.0", "version": "2.5", "devices": []}
     heading, line = program(*words).splitlines()
@@ -215,7 +215,7 @@ def test_list_counts_devices(tree: Path, program: Program) -> None:
     plant(tree, ACME, described(devices=devices))
     for number in range(2):
         os.mknod(tree / f"dev/acme{number}", 0o20666, os.makedev(240, number))
-    words = ("vendors", "list", "--host-root", tree)
+    words = ("info", "--vendors", "--host-root", tree)
     (row,) = program.document(*words)["vendors"]
     assert row["here"]["devices"] == [["0", "acme0"], ["1", "acme1"]]
     assert program(*words).splitlines()[1].split()[2] == "2"

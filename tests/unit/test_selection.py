@@ -282,7 +282,7 @@ def test_a_screen_and_a_renderer_have_nodes_of_their_own(capability: str, famili
     assert {*selection.families(by_environment("0", capability))} == families
 
 
-@pytest.mark.parametrize(("source", "who"), [("swarm", "swarm resources --write"), ("mounts", "the device plugin")])
+@pytest.mark.parametrize(("source", "who"), [("swarm", "docker --swarm GPU"), ("mounts", "the device plugin")])
 @pytest.mark.parametrize("device", ["GPU-0", "MIG-0", "7:1"])
 def test_a_name_that_the_node_gave_is_the_nodes_to_fix(source: str, who: str, device: str) -> None:
     """Swarm's resources and a device plugin assign what was there when they were started."""

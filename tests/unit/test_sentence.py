@@ -133,7 +133,7 @@ def test_a_root_of_any_name_is_one_plain_line_of_a_start(tmp_path: Path) -> None
 
 
 def test_what_a_command_shows_is_plain_line_by_line(capsys: pytest.CaptureFixture[str]) -> None:
-    show("text", {}, [f"one {ESCAPE}", f"two\n{'x' * 5_000}", "  three"])
+    show(False, {}, [f"one {ESCAPE}", f"two\n{'x' * 5_000}", "  three"])
     first, second, third, end = capsys.readouterr().out.split("\n")
     assert first.isprintable() and "red" in first
     assert len(second) < 400

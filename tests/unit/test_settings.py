@@ -9,16 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oci_gpu_hook.cli import config
+from oci_gpu_hook.cli import inforce
 from oci_gpu_hook.errors import ConfigError, RequestError
 from oci_gpu_hook.request import settings, settingsfile
 from oci_gpu_hook.request.settings import SETTINGS, Settings, read_settings
 from oci_gpu_hook.request.state import State
 from oci_gpu_hook.request.words import CAPABILITIES
+from tests import manual
 from tests.unit.asking import of_crio
 from tests.unit.linear import is_linear
 
-INSTALLED = Path(__file__).resolve().parents[2] / "packaging/oci-gpu-hook.conf"
+INSTALLED = manual.made("build_settings.py") / "oci-gpu-hook.conf"
 # Each key with a value that is not the default.
 ALL_KEYS = {
     "device-cgroup": ("on", "on"),
@@ -45,7 +46,6 @@ ALL_KEYS = {
     "gpu-metrics": ("/var/lib/b.prom", "/var/lib/b.prom"),
     "features": ("/etc/f", "/etc/f"),
     "validation-folder": ("/run/v", "/run/v"),
-    "validation-files": ("driver=d, hook=h", ("driver=d", "hook=h")),
     "gpu-holders": ("4", 4),
     "count-watchers": ("no", False),
     "unhealthy": ("leave-out", "leave-out"),
@@ -132,8 +132,6 @@ def test_a_file_that_cannot_be_read_is_a_config_error(tmp_path: Path) -> None:
         ("driver-root = /a\0b", r"'/a\x00b', which is not an absolute path"),
         ("gpu-metrics = /a.txt", "'/a.txt', which is not an absolute path that ends in .prom"),
         ("features = a", "'a', which is not an absolute path"),
-        ("validation-files = cuda=x", "'cuda=x', which is not STEP=NAME"),
-        ("validation-files = hook=../x", "'hook=../x', which is not STEP=NAME"),
         ("metrics = a.prom", "'a.prom', which is not an absolute path that ends in .prom"),
         ("metrics = /a.txt", "'/a.txt', which is not an absolute path that ends in .prom"),
         ("metrics = /a\x1b.prom", r"'/a\x1b.prom', which is not an absolute path"),
@@ -299,9 +297,9 @@ def test_of_ten_thousand_lines_the_last_one_holds() -> None:
 def test_written_is_what_parse_reads() -> None:
     for key, (_, value) in ALL_KEYS.items():
         for meant in (value, getattr(Settings(), key.replace("-", "_"))):
-            (line,) = settingsfile.parse_text(f"{key} = {config.written(meant)}", "file")
+            (line,) = settingsfile.parse_text(f"{key} = {inforce.written(meant)}", "file")
             assert line.value == meant
-    assert config.written(CAPABILITIES) == "all"
+    assert inforce.written(CAPABILITIES) == "all"
 
 
 def test_the_installed_file_has_every_key_once_commented_out_with_its_default() -> None:
@@ -332,7 +330,7 @@ def test_parse_is_total(text: str, name: str) -> None:
         assert str(err).startswith("file:")
         return
     read = Settings(**settingsfile.fields(found, of_crio(name, name), DEFAULTS))
-    assert len("\n".join(map(config.written, read)).split("\n")) == len(read)
+    assert len("\n".join(map(inforce.written, read)).split("\n")) == len(read)
 
 
 @given(st.text(), st.text())

@@ -210,7 +210,7 @@ def test_a_swarm_resource_that_is_not_there_replaces_nothing() -> None:
 def test_a_number_from_swarm_is_a_count_and_no_index(count: str, beside: dict[str, str]) -> None:
     sentence = refusal(Inputs({"DOCKER_RESOURCE_GPU": count, **beside}), SWARM)
     assert sentence.startswith(f"DOCKER_RESOURCE_GPU is '{count.strip()}', a number of devices")
-    assert "'oci-gpu-hook swarm resources' prints the names" in sentence
+    assert "'oci-gpu-hook configure docker --swarm' does" in sentence
 
 
 @pytest.mark.parametrize("words", [["\u0661"], ["x"], ["1", "2"], []])

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`swarm resources`: names that the hook reads, and a daemon.json in which all else stays as it was."""
+"""`configure docker --swarm`: names that the hook reads, and a daemon.json in which all else stays as it was."""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oci_gpu_hook.cli import swarm
-from oci_gpu_hook.cli.swarm import KEY
 from oci_gpu_hook.driver import survey
 from oci_gpu_hook.errors import ApplyError, ConfigError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.gpus import nvml
-from oci_gpu_hook.node.setup import daemonjson, enginefile
+from oci_gpu_hook.node.setup import daemonjson, enginefile, swarmresources
+from oci_gpu_hook.node.setup.swarmresources import KEY
 from oci_gpu_hook.request import selectors
 from oci_gpu_hook.request.settings import Settings
 from tests import manual
@@ -45,38 +45,43 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def words(tree: Path, *options: object) -> list[object]:
-    config = tree / "hook.conf"
-    config.touch()
-    return ["swarm", "resources", "--host-root", tree, "--config", config, *options]
+RUNTIME = {"runtimes": {"oci-gpu-runtime": {"path": "/usr/bin/oci-gpu-runtime"}}}
+
+
+def words(tree: Path, *options: object, name: str = "GPU") -> list[object]:
+    return ["configure", "docker", "--host-root", tree, f"--swarm={name}", *options]
 
 
 def left(tree: Path) -> list[str]:
     return sorted(os.listdir(tree / "etc/docker"))
 
 
-def test_prints_what_the_hook_reads_back(program: Program, tree: Path) -> None:
-    printed = json.loads(program(*words(tree, "--shares", 2)))
-    assert printed == {KEY: SHARES}
-    values = [item.partition("=")[2] for item in printed[KEY]]
+def resources(tree: Path) -> list[str]:
+    found: list[str] = json.loads((tree / "etc/docker/daemon.json").read_text())[KEY]
+    return found
+
+
+def test_a_dry_run_shows_what_the_hook_reads_back(program: Program, tree: Path) -> None:
+    shown = program(*words(tree, "--shares", 2, "--dry-run"))
+    assert re.findall(r'^\+ +"(GPU=.*?)"', shown, re.MULTILINE) == SHARES and left(tree) == []
+    values = [item.partition("=")[2] for item in SHARES]
     assert [selectors.canonical(value, "") for value in values] == [*UUIDS, *UUIDS]
-    plain = json.loads(program(*words(tree, "--name", "NVIDIA-GPU")))
-    assert plain == {KEY: [f"NVIDIA-GPU={uuid}" for uuid in UUIDS]}
-    assert left(tree) == []
+    program(*words(tree, name="NVIDIA-GPU"))
+    assert resources(tree) == [f"NVIDIA-GPU={uuid}" for uuid in UUIDS]
 
 
 def test_says_what_else_is_needed(program: Program, tree: Path) -> None:
-    program(*words(tree, "--name", "NVIDIA-GPU"))
+    program(*words(tree, name="NVIDIA-GPU"))
     said = program.err
     assert "swarm-resources = DOCKER_RESOURCE_NVIDIA-GPU\n" in said
-    assert '"default-runtime": "oci-gpu-runtime"' in said and "restart dockerd" in said
+    assert "--set-as-default makes it so" in said and said.endswith("so that it holds: systemctl restart docker\n")
     assert "no shell shows a variable named DOCKER_RESOURCE_NVIDIA-GPU" in said
-    hosts.plant(tree, "etc/docker/daemon.json", json.dumps(SERVED))
-    command = words(tree, "--write")
-    (tree / "hook.conf").write_text("swarm-resources = OTHER, DOCKER_RESOURCE_GPU\n")
+    hosts.plant(tree, "etc/docker/daemon.json", "{}")
+    command = words(tree, "--set-as-default")
+    hosts.plant(tree, "etc/oci-gpu-hook.conf", "swarm-resources = OTHER, DOCKER_RESOURCE_GPU\n")
     program(*command)
-    assert program.err == "restart dockerd: systemctl restart docker\n"
-    assert program(*command).startswith("/etc/docker/daemon.json has these 2 GPU resources already")
+    assert program.err == "so that it holds: systemctl restart docker\n"
+    assert program(*command) == "nothing to do in /etc/docker/daemon.json\n"
     assert program.err == ""
     hosts.plant(tree, "etc/docker/daemon.json", '{"live-restore": true}')
     program(*command)
@@ -86,7 +91,7 @@ def test_says_what_else_is_needed(program: Program, tree: Path) -> None:
 def test_a_divided_gpu_is_named_by_its_mig_devices(tmp_path: Path) -> None:
     root = plant(tmp_path)
     found = nvml.with_facts(survey.survey(root), FACTS)
-    named = swarm.devices(found, 2)
+    named = swarmresources.devices(found, 2)
     assert MIG_UUID in named and len(set(named)) == len(named)
     for name in named:
         assert selectors.canonical(name, "")
@@ -104,11 +109,11 @@ def test_writes_a_new_file(program: Program, tree: Path) -> None:
     (tree / "etc/docker").rmdir()
     old = os.umask(0o077)
     try:
-        program(*words(tree, "--shares", 2, "--write"))
+        program(*words(tree, "--shares", 2))
     finally:
         os.umask(old)
     file = tree / "etc/docker/daemon.json"
-    assert json.loads(file.read_text()) == {KEY: SHARES}
+    assert json.loads(file.read_text()) == {**RUNTIME, KEY: SHARES}
     assert file.stat().st_mode & 0o7777 == 0o644 and left(tree) == ["daemon.json"]
 
 
@@ -116,29 +121,26 @@ def test_all_else_stays_and_a_second_time_nothing_changes(program: Program, tree
     file = tree / "etc/docker/daemon.json"
     file.write_text(ADMINISTRATORS)
     file.chmod(0o640)
-    program(*words(tree, "--write"))
+    program(*words(tree))
     text, status = file.read_text(), file.stat()
     assert text.startswith(ADMINISTRATORS[:-2]) and text.endswith("] }")
     assert status.st_mode & 0o7777 == 0o640
-    program(*words(tree, "--write"))
+    program(*words(tree))
     again = file.stat()
     assert (again.st_ino, again.st_ctime_ns) == (status.st_ino, status.st_ctime_ns)
     assert left(tree) == ["daemon.json"]
-    program(*words(tree, "--write", "--shares", 2))
-    program(*words(tree, "--write"))
+    program(*words(tree, "--shares", 2))
+    program(*words(tree))
     assert file.read_text() == text
 
 
-def test_another_file_and_other_resources(program: Program, tree: Path) -> None:
+def test_other_resources_stay(program: Program, tree: Path) -> None:
     others = ["FPGA=x", "GPU=old", "NVIDIA=" + UUIDS[0], "GPU=older"]
-    (tree / "srv").mkdir()
-    file = tree / "srv/d.json"
-    file.write_text(json.dumps({KEY: others}))
-    program(*words(tree, "--write", "/srv/d.json"))
+    hosts.plant(tree, "etc/docker/daemon.json", json.dumps({KEY: others}))
+    program(*words(tree))
     ours = [f"GPU={uuid}" for uuid in UUIDS]
-    assert json.loads(file.read_text())[KEY] == ["FPGA=x", *ours, f"NVIDIA={UUIDS[0]}"]
+    assert resources(tree) == ["FPGA=x", *ours, f"NVIDIA={UUIDS[0]}"]
     assert "would give that GPU away twice" in program.err
-    assert "without it the resources are printed" in program.mistake(2, *words(tree, "/srv/d.json"))
 
 
 @pytest.mark.parametrize(
@@ -160,16 +162,16 @@ def test_another_file_and_other_resources(program: Program, tree: Path) -> None:
 def test_what_is_no_daemon_json_is_refused(program: Program, tree: Path, text: str, why: str) -> None:
     file = tree / "etc/docker/daemon.json"
     file.write_text(text)
-    assert why in program.mistake(4, *words(tree, "--write"))
+    assert why in program.mistake(4, *words(tree))
     assert file.read_text() == text and left(tree) == ["daemon.json"]
 
 
 def test_bytes_that_are_no_text_are_refused(program: Program, tree: Path) -> None:
     hosts.plant(tree, "etc/docker/daemon.json", b'{"a": "\xff"}')
-    assert "not UTF-8 text" in program.mistake(4, *words(tree, "--write"))
+    assert "not UTF-8 text" in program.mistake(4, *words(tree))
     os.unlink(tree / "etc/docker/daemon.json")
     os.mkfifo(tree / "etc/docker/daemon.json")
-    assert "is not a regular file" in program.mistake(4, *words(tree, "--write"))
+    assert "is not a regular file" in program.mistake(4, *words(tree))
 
 
 def test_a_link_counts_where_root_alone_has_made_it(program: Program, tree: Path) -> None:
@@ -177,22 +179,19 @@ def test_a_link_counts_where_root_alone_has_made_it(program: Program, tree: Path
     (tree / "srv").mkdir()
     (tree / "srv/real.json").write_text("{}")
     (tree / "etc/docker/daemon.json").symlink_to("/srv/real.json")
-    program(*words(tree, "--write"))
+    program(*words(tree))
     written = (tree / "srv/real.json").read_text()
     assert KEY in written
     assert (tree / "etc/docker/daemon.json").is_symlink() and left(tree) == ["daemon.json"]
     for mode in (0o777, 0o1777):
-        (tree / "open").mkdir(exist_ok=True)
-        (tree / "open").chmod(mode)
-        link = tree / "open/daemon.json"
-        link.unlink(missing_ok=True)
-        link.symlink_to("/srv/real.json")
-        sentence = program.mistake(4, *words(tree, "--write", "--shares", 2, "/open/daemon.json"))
+        (tree / "etc/docker").chmod(mode)
+        sentence = program.mistake(4, *words(tree, "--shares", 2))
         assert "is not root's alone" in sentence
     assert (tree / "srv/real.json").read_text() == written
+    (tree / "etc/docker").chmod(0o755)
     (tree / "etc/docker/daemon.json").unlink()
     (tree / "etc/docker/daemon.json").symlink_to("nowhere")
-    assert "is a dangling symbolic link" in program.mistake(4, *words(tree, "--write"))
+    assert "is a dangling symbolic link" in program.mistake(4, *words(tree))
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -224,21 +223,23 @@ def test_a_full_disk_leaves_nothing(
 
     monkeypatch.setattr(os, call, full)
     if call != ("link" if there else "rename"):
-        sentence = program.mistake(7, *words(tree, "--write"))
+        sentence = program.mistake(7, *words(tree))
         assert "No space left on device (make room on" in sentence
         assert left(tree) == ["daemon.json"] if there else not folder.exists()
 
 
 def test_only_a_name_is_a_name(program: Program, tree: Path) -> None:
     for name in ("", "a=b", "-x", "a b", "x" * 64):
-        assert "not a resource's name" in program.mistake(2, *words(tree, f"--name={name}"))
+        assert "not a resource's name" in program.mistake(2, *words(tree, name=name))
     for shares in ("0", "101", "x"):
         program.mistake(2, *words(tree, "--shares", shares))
+    program.mistake(2, *words(tree, "--remove"))
+    program.mistake(2, "configure", "docker", "--shares", 2)
 
 
 def test_settings_are_added_to_those_that_are_there() -> None:
     settings = Settings(swarm_resources=("OTHER",))
-    told = swarm.advice(SERVED, settings, "gpu", "/d")
+    told = swarmresources.advice(HostRoot(), SERVED, settings, "gpu", "/d")
     assert told == ["set in /etc/oci-gpu-hook.conf: swarm-resources = OTHER, DOCKER_RESOURCE_GPU"]
 
 
@@ -321,6 +322,6 @@ def test_a_large_file_is_not_read(tree: Path) -> None:
 def test_a_default_runtime_that_is_not_ours_is_told_of(values: dict[str, Any]) -> None:
     """By its program: dockerd refuses a name that stands for none."""
     settings = Settings(swarm_resources=("DOCKER_RESOURCE_GPU",))
-    assert swarm.advice(SERVED, settings, "GPU", "/d") == []
-    (told,) = swarm.advice(values, settings, "GPU", "/d")
-    assert '"default-runtime": "oci-gpu-runtime"' in told
+    assert swarmresources.advice(HostRoot(), SERVED, settings, "GPU", "/d") == []
+    (told,) = swarmresources.advice(HostRoot(), values, settings, "GPU", "/d")
+    assert "--set-as-default" in told

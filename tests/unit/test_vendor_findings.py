@@ -27,7 +27,7 @@ SELINUX = {"selinux": {"type": "acme_t", "boolean": "acme_use"}}
 
 def said(capsys: pytest.CaptureFixture[str], tree: Path) -> list[tuple[str, str, str, str]]:
     """The findings about vendors and NVIDIA's driver."""
-    cli.main(["doctor", "--format", "json", "--host-root", str(tree)])
+    cli.main(["doctor", "--json", "--host-root", str(tree)])
     found = json.loads(capsys.readouterr().out)["findings"]
     return [
         tuple(item.values())
@@ -75,7 +75,7 @@ def plant_many(tree: Path) -> None:
 PLANTED: dict[str, tuple[Any, tuple[str, str, str, str]]] = {
     "wrong": (
         lambda tree: plant(tree, f"{FOLDER}/x.json", '{\n"activation_flag": 1}'),
-        ("vendors", "fail", f"{FOLDER}/x.json: ", f"oci-gpu-hook vendors check {FOLDER}/x.json"),
+        ("vendors", "fail", f"{FOLDER}/x.json: ", f"oci-gpu-hook info --vendor {FOLDER}/x.json"),
     ),
     "open": (
         lambda tree: (tree / ACME[1:]).chmod(0o666),
@@ -88,7 +88,7 @@ PLANTED: dict[str, tuple[Any, tuple[str, str, str, str]]] = {
     ),
     "collision": (
         lambda tree: plant(tree, f"{FOLDER}/b.json", described()),
-        ("vendors", "fail", f"OCI_ACME is the flag of {ACME} and of", "vendors check"),
+        ("vendors", "fail", f"OCI_ACME is the flag of {ACME} and of", "info --vendor"),
     ),
     "too many": (plant_many, ("vendors", "fail", "more than 256", "ls /etc/oci-gpu-hook/vendors")),
     "unsaved": (

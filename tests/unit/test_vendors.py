@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``vendors``, on right and wrong files; and the schema, which says the same of both."""
+"""``info --vendor``, on right and wrong files; and the schema, which says the same of both."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DATA = TESTS / "data/vendors"
 SHIPPED = TESTS.parent / "packaging/vendors"
 SCHEMA = SHIPPED / "vendor.schema.json"
 RIGHT = sorted({*DATA.glob("*.json"), *SHIPPED.glob("*.json")} - {SCHEMA})
-# NAME: KEY: sentence (remedy), as `vendors check` says it.
+# NAME: KEY: sentence (remedy), as `info --vendor` says it.
 SENTENCES = dict([line.split(":", 1) for line in (DATA / "wrong.txt").read_text().splitlines()])
 # What a schema cannot say: that a text is JSON, that what is named is there, and which of the host's are no vendor's.
 BEYOND_A_SCHEMA = {
@@ -61,7 +61,7 @@ def plant(host: Path, path: str, **keys: Any) -> str:
 ETC, LOCAL, USR = folders.FOLDERS
 
 
-# --- check
+# --- info --vendor
 
 
 def test_there_is_a_sentence_for_each_wrong_file() -> None:
@@ -72,17 +72,17 @@ def test_there_is_a_sentence_for_each_wrong_file() -> None:
 @pytest.mark.parametrize("name", SENTENCES)
 def test_a_wrong_file_is_named_with_its_key_and_a_remedy(name: str, program: Program) -> None:
     path = DATA / "wrong" / name
-    said = program.mistake(4, "vendors", "check", path)
+    said = program.mistake(4, "info", "--vendor", path)
     assert said == f"oci-gpu-hook: {path}:{SENTENCES[name]}\n"
     assert said.endswith(")\n")
 
 
 @pytest.mark.parametrize("path", RIGHT, ids=lambda path: path.name)
 def test_a_right_file_is_summed_up(path: Path, program: Program) -> None:
-    first, *notes = program("vendors", "check", path).splitlines()
+    first, *notes = program("info", "--vendor", path).splitlines()
     assert first.startswith(f"{path}: OCI_")
     assert all([note.startswith("note: ") for note in notes])
-    assert program.document("vendors", "check", path)["file"] == str(path)
+    assert program.document("info", "--vendor", path)["file"] == str(path)
 
 
 def test_what_would_be_refused_in_its_folder_is_a_note_elsewhere(tmp_path: Path, program: Program) -> None:
@@ -90,42 +90,42 @@ def test_what_would_be_refused_in_its_folder_is_a_note_elsewhere(tmp_path: Path,
     plant(tmp_path, "/x.txt")
     file.chmod(0o666)
     tmp_path.chmod(0o777)
-    notes = program.document("vendors", "check", file)["notes"]
+    notes = program.document("info", "--vendor", file)["notes"]
     assert [note for note in notes if "root's alone" in note]
     assert [note for note in notes if "must end in .json" in note]
 
 
 def test_in_its_folder_a_file_must_be_roots_alone(host: Path, program: Program) -> None:
     path = plant(host, f"{ETC}/x.json")
-    assert program("vendors", "check", path, "--host-root", host) == f"{path}: OCI_X gets a: nothing\n"
+    assert program("info", "--vendor", path, "--host-root", host) == f"{path}: OCI_X gets a: nothing\n"
     (host / ETC[1:]).chmod(0o777)
-    said = program.mistake(4, "vendors", "check", path, "--host-root", host)
+    said = program.mistake(4, "info", "--vendor", path, "--host-root", host)
     assert path in said and "others than root may write to" in said and "chown root" in said
 
 
 def test_a_flag_of_another_file_is_said_with_the_line(host: Path, tmp_path: Path, program: Program) -> None:
     plant(host, f"{USR}/x.json")
     (tmp_path / "y.json").write_text('{"inventory": {"a": {}},\n\n"activation_flag": "OCI_X"}')
-    said = program.mistake(4, "vendors", "check", tmp_path / "y.json", "--host-root", host)
+    said = program.mistake(4, "info", "--vendor", tmp_path / "y.json", "--host-root", host)
     assert f"y.json: OCI_X is the flag of {USR}/x.json too" in said
     # That one it would take the place of.
     shutil.copy(tmp_path / "y.json", tmp_path / "x.json")
-    assert "OCI_X" in program("vendors", "check", tmp_path / "x.json", "--host-root", host)
+    assert "OCI_X" in program("info", "--vendor", tmp_path / "x.json", "--host-root", host)
 
 
 def test_what_is_no_file_to_check(tmp_path: Path, program: Program) -> None:
-    assert "there is nothing" in program.mistake(4, "vendors", "check", f"{ETC}/absent.json")
+    assert "there is nothing" in program.mistake(4, "info", "--vendor", f"{ETC}/absent.json")
     for name in (tmp_path / "absent", tmp_path, "/dev/null", ""):
-        assert "is not a regular file" in program.mistake(2, "vendors", "check", name)
+        assert "is not a regular file" in program.mistake(2, "info", "--vendor", name)
     (tmp_path / "x.json").write_bytes(b" " * ((1 << 20) + 1))
-    assert "larger than 1 MiB" in program.mistake(4, "vendors", "check", tmp_path / "x.json")
+    assert "larger than 1 MiB" in program.mistake(4, "info", "--vendor", tmp_path / "x.json")
 
 
-# --- list
+# --- info --vendors
 
 
 def test_a_host_without_vendors(tmp_path: Path, program: Program) -> None:
-    assert program("vendors", "list", "--host-root", tmp_path).startswith("no vendor's file in ")
+    assert program("info", "--vendors", "--host-root", tmp_path).startswith("no vendor's file in ")
 
 
 def test_list_has_every_file_and_what_is_wrong(host: Path, program: Program) -> None:
@@ -134,7 +134,7 @@ def test_list_has_every_file_and_what_is_wrong(host: Path, program: Program) -> 
     plant(host, f"{USR}/b.json", activation_flag="OCI_B", kind="b.com/card", version="1.0")
     plant(host, f"{USR}/c.json", activation_flag="OCI_B")
     plant(host, f"{USR}/d.json", activation_flag="D")
-    found = program.document("vendors", "list", "--host-root", host)
+    found = program.document("info", "--vendors", "--host-root", host)
     here = [row.pop("here") for row in found["vendors"]]
     assert here == [
         {"hardware": "", "version": "", "devices": []},
@@ -156,7 +156,7 @@ def test_list_has_every_file_and_what_is_wrong(host: Path, program: Program) -> 
     assert broken.startswith(f"{USR}/d.json: ")
     collision = f"OCI_B is the flag of {USR}/b.json and of {USR}/c.json"
     assert found["collisions"] == {"OCI_B": collision}
-    lines = program("vendors", "list", "--host-root", host).splitlines()
+    lines = program("info", "--vendors", "--host-root", host).splitlines()
     assert lines[0].split() == ["FLAG", "KIND", "DEVICES", "VERSION", "GROUPS", "FILE"]
     assert lines[2].split() == ["OCI_B", "b.com/card", "-", "-", "a", f"{USR}/b.json"]
     assert lines[4:] == [
@@ -170,10 +170,10 @@ def test_list_has_every_file_and_what_is_wrong(host: Path, program: Program) -> 
 def test_too_many_files(host: Path, program: Program) -> None:
     for number in range(257):
         plant(host, f"{USR}/{number}.json", activation_flag=f"OCI_{number}")
-    assert "more than 256" in program.mistake(4, "vendors", "list", "--host-root", host)
+    assert "more than 256" in program.mistake(4, "info", "--vendors", "--host-root", host)
 
 
-# --- the schema
+# --- the schema, for editors: the program has one grammar, that of a start, and these tests keep the two alike
 
 
 @pytest.mark.parametrize("path", RIGHT, ids=lambda path: path.name)

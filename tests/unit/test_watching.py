@@ -94,7 +94,7 @@ def test_watch_needs_no_number(monkeypatch: pytest.MonkeyPatch, words: tuple[str
 
 
 def test_json_is_one_look() -> None:
-    words = [sys.executable, "-m", "oci_gpu_hook", "containers", "--watch", "1", "--format", "json"]
+    words = [sys.executable, "-m", "oci_gpu_hook", "containers", "--watch", "1", "--json"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2 and "--watch shows lines for people" in done.stderr
 

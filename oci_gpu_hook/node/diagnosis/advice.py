@@ -91,7 +91,7 @@ def ask(who: Running) -> Remedy:
 def accepted(who: Running) -> Remedy:
     """See which requests the administrator accepts, and make one of those."""
     by_pod = "; the pod can ask by nvidia.com/gpu in its limits" if _is_the_kubelets(who) else ""
-    return command("oci-gpu-hook", "config", "show", note=f"accept-environment, accept-volume-mounts{by_pod}")
+    return command("oci-gpu-hook", "info", "--settings", note=f"accept-environment, accept-volume-mounts{by_pod}")
 
 
 def _is_anothers(who: Running) -> bool:

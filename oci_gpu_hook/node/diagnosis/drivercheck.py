@@ -43,6 +43,7 @@ _INSTALL = {
     "dnf": command("dnf", "install", "nvidia-driver", "nvidia-driver-cuda"),
     "apt": command("apt", "install", "nvidia-driver", "nvidia-smi"),
 }
+_NODES = command("oci-gpu-hook", "inventory", "refresh", "--nodes")
 _REINSTALL = command("dnf", "reinstall", "nvidia-*", "libnvidia-*")
 # Packages of a driver, of whichever variant: libcuda1, libnvidia-tesla-470-cuda1, libnvidia-compute-580.
 _LIBRARIES = "^lib(cuda1|nvidia-(.*-)?(cuda1|ml1|compute-.*))$"
@@ -95,7 +96,7 @@ def absent(root: HostRoot, driver_root: str, modules: tuple[str, ...], err: Driv
         why = "the kernel's nouveau drives the GPUs, and NVIDIA's module cannot"
         return failed("driver", why, then(command("modprobe", "-r", "nouveau"), command("modprobe", "nvidia")))
     if root.stat(driver_root) is None:
-        return failed("driver", err.message, command("oci-gpu-hook", "config", "show", note="driver-root"))
+        return failed("driver", err.message, command("oci-gpu-hook", "info", "--settings", note="driver-root"))
     if root.stat(nodes.CONTROL) is not None or "nvidia" in modules:
         return failed("driver", err.message, "modprobe", "nvidia")
     return failed("driver", err.message, _INSTALL[tool])
@@ -244,9 +245,7 @@ def _nodes(root: HostRoot, wanted: tuple[DeviceNode, ...]) -> list[Finding]:
             major, minor = number(status)
             seen = f"{node.path} is device {major}:{minor}, the driver's is {node.major}:{node.minor}"
             # An IMEX channel is its driver's to make.
-            again = (
-                [] if node.family == "imex" else [command("oci-gpu-hook", "prepare") if node.family else _made(wanted)]
-            )
+            again = [] if node.family == "imex" else [_NODES if node.family else _made(wanted)]
             findings.append(failed("nodes", seen, then(command("rm", node.path), *again)))
     if missing:
         # The hook makes nodes in containers, but in a user namespace it must bind the host's.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Findings about names and numbers of devices in others' files: Swarm's resources and LXC's configurations.
 
-`swarm resources` and `flags lxc` print what was true then, and nothing writes it again.
+`configure --swarm` and `flags lxc` write what was true then, and nothing writes it again.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from oci_gpu_hook.errors import HookError, RequestError, plain, quoted
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import Finding, failed, listed, passed
 from oci_gpu_hook.node.diagnosis.remedy import REFRESH, command, in_words, is_name, then
+from oci_gpu_hook.node.engines.installed import DOCKERS_SETTINGS
 from oci_gpu_hook.node.machine import kernelconfig, untrusted
 from oci_gpu_hook.planning import selection
 from oci_gpu_hook.request.parse import Request
@@ -34,7 +35,7 @@ def resources(file: str, values: dict[str, Any], found: DriverInventory) -> list
     rows = [it.partition("=") for it in named if isinstance(it, str)] if isinstance(named, list) else []
     devices = [(kind, name, uuid) for kind, _, name in rows if (uuid := _uuid(name))]
     divided = {it.gpu for it in found.mig_devices}
-    # As `swarm resources` names them.  One that has no UUID yet may be any.
+    # As `configure --swarm` names them.  One that has no UUID yet may be any.
     here = [gpu.uuid for gpu in found.gpus if gpu.nvml_index not in divided]
     here += [it.uuid for it in found.mig_devices]
     gone = [] if None in here else [(kind, uuid) for kind, _, uuid in devices if uuid not in here]
@@ -45,9 +46,9 @@ def resources(file: str, values: dict[str, Any], found: DriverInventory) -> list
         return [passed("Docker", seen)]
     kind, uuid = gone[0]
     shares = [int(share) + 1 for other, name, uuid in devices if other == kind and (share := name[len(uuid) + 1 :])]
-    words = [*(["--name", kind] if kind != "GPU" else []), *([f"--shares={max(shares)}"] if shares else [])]
-    again = command("oci-gpu-hook", "swarm", "resources", *words, "--write", file)
-    if not is_name(kind) or max(shares, default=0) > _MOST_SHARES:
+    words = ["--swarm", kind, *([f"--shares={max(shares)}"] if shares else [])]
+    again = command("oci-gpu-hook", "configure", "docker", *words)
+    if not is_name(kind) or max(shares, default=0) > _MOST_SHARES or file != DOCKERS_SETTINGS:
         again = command("vi", file)
     seen = f"{file} gives {uuid} to Swarm's tasks, and they cannot have it here"
     return [failed("Docker", seen, then(REFRESH, again, command("systemctl", "restart", "docker")))]

@@ -16,6 +16,8 @@ from oci_gpu_hook.node.engines.specreaders import Reader
 
 # What ends the fault of a spec of ours, see `compared`.
 AGAIN, BY_OURS, REMOVE = "again", "again, by the hook that is installed", "remove"
+# What oci-gpu-hook-cdi.service writes.
+SERVICES = "oci-gpu-hook.yaml"
 
 
 def compared(
@@ -29,8 +31,8 @@ def compared(
     findings = []
     for spec in [spec for spec in specs if version or spec.kind not in (GPU, MANAGEMENT)]:
         ours = [it for it in specs if (it.folder, it.kind, it.is_ours) == (spec.folder, spec.kind, True)]
-        # Of ours the first one is to stay.
-        kept = ours[0] if ours else spec
+        # The one that the service writes again is to stay, else the first.
+        kept = min(ours or [spec], key=lambda it: not it.path.endswith(f"/{SERVICES}"))
         if spec != kept:
             seen = f"{spec.path} and {kept.path} give the same devices, and engines take neither"
             findings.append(failed("CDI", seen, command("rm", spec.path)))

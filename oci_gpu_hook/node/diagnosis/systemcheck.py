@@ -73,7 +73,7 @@ def sections(root: HostRoot, config: str | None) -> list[Finding]:
     if not unsaid or not find_program(root, "dockerd"):
         return []
     seen = f"Docker does not say a container's {' and '.join(unsaid)}: of sections for it the strictest hold"
-    return [warned("settings", seen, "oci-gpu-hook", "config", "show")]
+    return [warned("settings", seen, "oci-gpu-hook", "info", "--settings")]
 
 
 def sets_memory(root: HostRoot, config: str | None) -> str:

@@ -29,7 +29,7 @@ def vendors(root: HostRoot, present: Present, here: list[VendorState], tool: str
 
 
 def _wrong(item: WrongFile) -> Finding:
-    remedy = command("oci-gpu-hook", "vendors", "check", item.file)
+    remedy = command("oci-gpu-hook", "info", "--vendor", item.file)
     if item.is_open:
         remedy = roots_alone(item.file, item.file.rpartition("/")[0])
     elif not item.file.endswith(".json"):

@@ -70,7 +70,7 @@ def _run(*words: str) -> tuple[str, list[str]]:
 
 def status() -> Answer:
     """The command line's own view of this policy, by the real libselinux."""
-    told, wrong = _run("selinux", "status", "--format", "json")
+    told, wrong = _run("selinux", "status", "--json")
     seen = "nothing"
     if not wrong:
         document = json.loads(told)
@@ -89,7 +89,7 @@ def void() -> Answer:
     others = "container_use_dri_devices"
     expected = {} if policy.HERE.dri_boolean else {"nvidia_container_use_dri": others}
     with host.boolean("nvidia_container_use_dri", "off"):
-        told, wrong = _run("selinux", "status", "--format", "json")
+        told, wrong = _run("selinux", "status", "--json")
     seen = "nothing" if wrong else json.loads(told)["void"]
     return Answer(str(expected), str(seen), wrong + ([] if seen == expected else [f"void is {seen}"]))
 
@@ -173,13 +173,13 @@ def relabel() -> Answer:
     return Answer("nvidia_feature_t nvidia_mps_t", " ".join(seen), wrong)
 
 
-def prepare() -> Answer:
-    """`prepare`: a node that a fresh boot lacks gets the label of the others."""
+def device_nodes() -> Answer:
+    """`inventory refresh --nodes`: a node that a fresh boot lacks gets the label of the others."""
     nodes = ("/dev/nvidia-uvm", *sorted(glob.glob("/dev/nvidia-caps/*"))[:1])
     before = [label(path) for path in nodes]
     for path in nodes:
         os.unlink(path)
-    _, wrong = _run("prepare")
+    _, wrong = _run("inventory", "refresh", "--nodes")
     after = [label(path) for path in nodes]
     if after != before:
         wrong.append(f"{nodes} are {after}")
@@ -245,7 +245,7 @@ QUESTIONS = {
     "cdi generate, as its unit": generate,
     "selinux relabel, with links of a user's and an agent's": relabel,
     "validate, as its unit": validate,
-    "prepare, as its unit": prepare,
+    "inventory refresh --nodes, as its unit": device_nodes,
 }
 
 if __name__ == "__main__":

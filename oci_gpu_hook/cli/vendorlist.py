@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``vendors``: which accelerators the vendors' files describe, and what is wrong with a file."""
+"""``info --vendors``: which accelerators the vendors' files describe, and what is wrong with a file."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import Any
 import click
 
 from oci_gpu_hook.cli import named, render
-from oci_gpu_hook.cli.group import CommandGroup
-from oci_gpu_hook.cli.options import host_root, output_format, show
 from oci_gpu_hook.errors import ConfigError, UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import counted
@@ -23,23 +21,8 @@ _HEADINGS: tuple[str, ...] = ("FLAG", "KIND", "DEVICES", "VERSION", "GROUPS", "F
 _VERSIONS = {"module": "of module {}", "file": "in {}", "text": "{}", "": ""}
 
 
-@click.group(cls=CommandGroup)
-def vendors() -> None:
-    """Show the files that describe other accelerators than NVIDIA's, and check one."""
-
-
-@vendors.command(name="list")
-@output_format
-@host_root
-def list_vendors(form: str, root: HostRoot) -> None:
-    """Show every vendor's file of this host, what of its hardware is here, and what is wrong with the broken ones.
-
-    DEVICES is how many devices a request can name; 'all' if it can name none and gets what is there; 'none' if hardware
-    is here without a node; '-' if none is here.  VERSION is the driver's.
-
-    They lie in /etc/oci-gpu-hook/vendors, /usr/local/share/oci-gpu-hook/vendors and /usr/share/oci-gpu-hook/vendors.
-    If several have one name, that in the folder named first counts.
-    """
+def listing(root: HostRoot) -> tuple[dict[str, Any], list[str]]:
+    """Every vendor's file of this host, what of its hardware is here, and what is wrong with the broken ones."""
     found, errors = folders.load_all(root)
     replaced = folders.replaced(root)
     here = {item.inventory.file: item for item in present.find_vendors(root).vendors}
@@ -51,19 +34,11 @@ def list_vendors(form: str, root: HostRoot) -> None:
         "errors": [str(err) for err in errors.values()],
         "collisions": folders.collisions(found),
     }
-    show(form, document, _as_text(document), _painted)
+    return document, _as_text(document)
 
 
-@vendors.command()
-@click.argument("file", metavar="FILE")
-@output_format
-@host_root
-def check(file: str, form: str, root: HostRoot) -> None:
-    """Say what FILE describes, or which key in it is wrong.
-
-    FILE may lie anywhere; one in a folder of vendors' files is read as a container's start reads it.  It is wrong as
-    well if another vendor's file has its flag.
-    """
+def check(root: HostRoot, file: str) -> tuple[dict[str, Any], list[str]]:
+    """What a file describes; ConfigError names the key in it that is wrong."""
     path = os.path.abspath(file)
     notes = []
     if os.path.dirname(path) in folders.FOLDERS:
@@ -79,7 +54,7 @@ def check(file: str, form: str, root: HostRoot) -> None:
     vendor = vendorfile.parse_vendor(data, file)
     _check_flag(root, vendor)
     lines = [f"{file}: {_summary(vendor)}", *[f"note: {note}" for note in notes]]
-    show(form, {**_row(vendor, ""), "notes": notes}, lines)
+    return {**_row(vendor, ""), "notes": notes}, lines
 
 
 def _row(vendor: Vendor, replaces: str) -> dict[str, Any]:
@@ -124,7 +99,7 @@ def _as_text(document: dict[str, Any]) -> list[str]:
     return [*lines, *([""] if said else []), *said]
 
 
-def _painted(line: str) -> str:
+def painted(line: str) -> str:
     if line.split() == [*_HEADINGS]:
         return click.style(line, bold=True)
     return click.style(line, fg="red") if line.startswith(("broken: ", "collision: ")) else line

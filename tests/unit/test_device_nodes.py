@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``prepare``: which nodes a fresh boot lacks, and what is started to have them made."""
+"""``inventory refresh --nodes``: which nodes a fresh boot lacks, and what is started to have them made."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from oci_gpu_hook.cli import prepare
+from oci_gpu_hook.cli import devicenodes
 from oci_gpu_hook.driver import proc
 from oci_gpu_hook.errors import ApplyError, DriverError
 from oci_gpu_hook.host.root import HostRoot
@@ -91,7 +91,7 @@ def test_something_else_in_a_nodes_place_is_named_and_stays(tree: Path) -> None:
 
 def started(tree: Path) -> list[str]:
     root = HostRoot(str(tree))
-    return [" ".join(words) for words in prepare.programs(root, absent.missing_nodes(root))]
+    return [" ".join(words) for words in devicenodes.programs(root, absent.missing_nodes(root))]
 
 
 def test_nvidias_own_program_makes_what_is_lacking(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,11 +118,11 @@ def test_without_it_modules_are_loaded_and_nothing_else_is_started(tree: Path, m
 
 def test_a_node_that_cannot_be_made_is_named(program: Program, tree: Path) -> None:
     (tree / "dev").rmdir()
-    said = program.mistake(7, "prepare", "--host-root", tree)
+    said = program.mistake(7, "inventory", "refresh", "--nodes", "--host-root", tree)
     assert "cannot make /dev/nvidiactl: No such file or directory (" in said
 
 
 def test_where_nothing_is_lacking_nothing_is_done(program: Program, tree: Path) -> None:
     hosts.plant(tree, proc.PARAMS, NO_NODES)
-    document = program.document("prepare", "--host-root", tree)
+    document = program.document("inventory", "refresh", "--nodes", "--host-root", tree)
     assert document == {"made": [], "unloaded": ["nvidia-modeset"]}

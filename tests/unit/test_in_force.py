@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``config``: the settings in force and where each comes from."""
+"""``info --settings``: the settings in force and where each comes from."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def file(tmp_path: Path) -> Path:
 
 def test_show_says_where_each_setting_comes_from(program: Program, file: Path) -> None:
     hosts.plant(Path(f"{file}.d"), "10-cgroup.conf", "\ndevice-cgroup = on\n")
-    found = program.document("config", "show", "--config", file)
+    found = program.document("info", "--settings", "--config", file)
     rows = found["settings"]
     assert [row["key"].replace("-", "_") for row in rows] == list(Settings._fields[:-1])
     shown = {row["key"]: (row["value"], row["from"]) for row in rows}
@@ -45,7 +45,7 @@ def test_show_says_where_each_setting_comes_from(program: Program, file: Path) -
 
 
 def test_show_for_people_has_a_line_a_setting_and_rules_below_their_headings(program: Program, file: Path) -> None:
-    lines = [line.split() for line in program("config", "show", "--config", file).splitlines()]
+    lines = [line.split() for line in program("info", "--settings", "--config", file).splitlines()]
     assert ["device-cgroup", "off", f"{file}:3"] in lines
     assert ["allowed-capabilities", "all", "default"] in lines
     assert ["swarm-resources", "DOCKER_RESOURCE_GPU,", "OTHER", f"{file}:4"] in lines
@@ -55,12 +55,12 @@ def test_show_for_people_has_a_line_a_setting_and_rules_below_their_headings(pro
 
 def test_show_sends_no_control_characters_to_a_terminal(program: Program, file: Path) -> None:
     file.write_text("driver-root = /a\x1b[1m\n[image \x1b*]\ndevice-cgroup = off\n")
-    out = program("config", "show", "--config", file)
+    out = program("info", "--settings", "--config", file)
     assert "\x1b" not in out
     assert r"/a\x1b[1m" in out
 
 
 def test_show_names_a_mistake_with_its_line(program: Program, file: Path) -> None:
     file.write_text("\n[host x]\n")
-    said = program.mistake(4, "config", "show", "--config", file)
+    said = program.mistake(4, "info", "--settings", "--config", file)
     assert f"{file}:2: '[host x]' is not a heading" in said

@@ -1,39 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``config``: show the administrator's settings that are in force."""
+"""``info --settings``: the administrator's settings that are in force."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import click
-
-from oci_gpu_hook.cli.group import CommandGroup
-from oci_gpu_hook.cli.options import config_file, output_format, show
 from oci_gpu_hook.cli.render import columns
+from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.request import settingsfile
 from oci_gpu_hook.request.settings import Settings, files
 from oci_gpu_hook.request.settingsfile import Setting
 from oci_gpu_hook.request.words import ALL, CAPABILITIES
 
 
-@click.group(cls=CommandGroup)
-def config() -> None:
-    """Show what the administrator has set."""
+def shown(config: str | None, root: HostRoot) -> tuple[dict[str, Any], list[str]]:
+    """Every setting in force and where it comes from, as a document and as lines."""
+    document = _in_force(settingsfile.read_files(files(config, root.path.rstrip("/"))))
+    return document, _as_text(document)
 
 
-@config.command(name="show")
-@output_format
-@config_file
-def show_settings(form: str, config: str | None) -> None:
-    """Show every setting in force, and where it comes from.
-
-    First come those for every container, then those below headings.
-    """
-    document = in_force(settingsfile.read_files(files(config)))
-    show(form, document, _as_text(document))
-
-
-def in_force(lines: list[Setting]) -> dict[str, Any]:
+def _in_force(lines: list[Setting]) -> dict[str, Any]:
     """Each setting for every container, and each line below a heading, with its file and line."""
     rows = {key: _row(key, value, "default") for key, value in Settings()._asdict().items() if key != "unmatched"}
     rows |= {key: _row(key, line.value, line.where) for key, line in settingsfile.decisive(lines).items()}

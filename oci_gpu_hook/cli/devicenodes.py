@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``prepare``: make the device nodes that /dev lacks after a boot, as nvidia-modprobe makes them.
+"""``inventory refresh --nodes``: the device nodes that /dev lacks after a boot, made as nvidia-modprobe makes them.
 
 Must not change a node that has the right numbers: its mode is the administrator's choice.
 """
@@ -14,7 +14,6 @@ from contextlib import suppress
 import click
 
 from oci_gpu_hook.cli import limit
-from oci_gpu_hook.cli.options import host_root, output_format, show
 from oci_gpu_hook.driver import nodes
 from oci_gpu_hook.errors import ApplyError
 from oci_gpu_hook.host.root import HostRoot
@@ -26,16 +25,8 @@ from oci_gpu_hook.node.machine import apart, libselinux
 _SECONDS = 60
 
 
-@click.command()
-@output_format
-@host_root
-def prepare(form: str, root: HostRoot) -> None:
-    """Make the device nodes that a fresh boot lacks: unified memory, mode setting, MIG capabilities.
-
-    nvidia-modprobe makes them, if this host has it.  Nodes that are still missing are made from what the driver says
-    in /proc.  Existing nodes stay as they are, but a node is replaced if the driver has another number for it since it
-    was loaded again.  With --host-root no program is started and no module is loaded.
-    """
+def make(root: HostRoot) -> tuple[dict[str, object], list[str]]:
+    """Make the nodes that are missing; what was done, as a document and as lines."""
     missing = absent.missing_nodes(root)
     if root.path == "/":
         _start(programs(root, missing))
@@ -49,7 +40,7 @@ def prepare(form: str, root: HostRoot) -> None:
     lines = [f"made {', '.join(made)}" if made else "no node is lacking"]
     unloaded = absent.unloaded(root)
     lines += [f"not loaded: {', '.join(unloaded)}"] if unloaded else []
-    show(form, {"made": made, "unloaded": unloaded}, lines)
+    return {"made": made, "unloaded": unloaded}, lines
 
 
 def programs(root: HostRoot, missing: tuple[MissingNode, ...]) -> list[list[str]]:
@@ -71,7 +62,7 @@ def programs(root: HostRoot, missing: tuple[MissingNode, ...]) -> list[list[str]
 
 
 def _start(commands: list[list[str]]) -> None:
-    """Run the commands one after another.  A failure is only reported: `prepare` then looks which nodes are missing."""
+    """Run the commands one after another.  A failure is only reported: `make` then looks which nodes are missing."""
     for words in commands:
         try:
             limit.allow(_SECONDS)

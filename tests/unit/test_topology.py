@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``info --topology``: the matrix says what ``any:2`` goes by."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from oci_gpu_hook.driver import proc, survey
+from oci_gpu_hook.host import leases
+from oci_gpu_hook.planning import holding
+from oci_gpu_hook.request.selectors import AnyOf
+from oci_gpu_hook.request.settings import Settings
+from tests.unit import hosts
+from tests.unit.program import Program
+
+NODES = (0, 0, 1, 1)
+PAIRS = {0: 2, 2: 0}
+
+
+@pytest.fixture()
+def tree(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+def command(tree: Path) -> tuple[object, ...]:
+    hosts.plant(tree, "hook.conf", "gpu-holders = 3\n")
+    return ("info", "--topology", "--host-root", tree, "--config", tree / "hook.conf")
+
+
+def test_near_is_what_planning_calls_near(tree: Path, program: Program) -> None:
+    root = hosts.host(tree, gpus=4)
+    root.remember = True
+    found = survey.survey(root)
+    for gpu, node in zip(found.gpus, NODES):
+        hosts.plant(tree, f"sys/bus/pci/devices/{gpu.proc}/numa_node", f"{node}\n")
+    peers = {at: (found.gpus[other].bus_id,) for at, other in PAIRS.items()}
+    gpus = [gpu._replace(brand="NVIDIA", peers=peers.get(at, ())) for at, gpu in enumerate(found.gpus)]
+    survey.save(root, proc.stamp(root, "/"), found._replace(gpus=tuple(gpus)))
+    lease = leases.lease_of("c1", os.getpid(), Path("/proc/self/stat").read_bytes(), "", 3)
+    with leases.Leases(root, is_written=True):
+        leases.write(root, [lease._replace(devices=(gpus[1].bus_id,))])
+    assert [line.split() for line in program(*command(tree)).splitlines()] == [
+        ["GPU", "0", "1", "2", "3", "NUMA", "HOLDERS"],
+        ["0", "x", "node", "NVLink", "-", "0", "0", "of", "3"],
+        ["1", "node", "x", "-", "-", "0", "1", "of", "3"],
+        ["2", "NVLink", "-", "x", "node", "1", "0", "of", "3"],
+        ["3", "-", "-", "node", "x", "1", "0", "of", "3"],
+    ]
+    first, second = [row for row in program.document(*command(tree))["gpus"] if row["nvlinks"]]
+    assert (first["nvlinks"], second["nvlinks"], first["numa_node"]) == (["2"], ["0"], 0)
+    # The same devices as planning chooses among.
+    chosen = holding.choose(holding.gpus(root, Settings(), AnyOf(2)), 2)
+    assert [it.name for it in chosen] == [first["gpu"], second["gpu"]]
+
+
+def test_what_nvml_alone_knows_is_told(tree: Path, program: Program) -> None:
+    hosts.host(tree)
+    assert "NVLinks are not known" in program(*command(tree)).splitlines()[-1]
+
+
+def test_without_gpus_of_the_module_there_is_none(tree: Path, program: Program) -> None:
+    program.mistake(6, *command(tree))
