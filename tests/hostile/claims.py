@@ -154,19 +154,6 @@ def roots_folder(host: Host, how: str) -> list[str]:
     return [*([] if told == [""] else [f"it is called {told}"]), *host.wrong(done)]
 
 
-def hard_link(host: Host) -> list[str]:
-    """A hard link to a set-user-ID program, as fs.protected_hardlinks = 0 allows, is called dockerd."""
-    settings = host.gives("d.json", "{")
-    program = host.session / "dockerd"
-    shutil.copy("/usr/bin/python3", program)
-    words = ("-c", "import time; time.sleep(99)", f"--config-file={settings}")
-    pid = host.starts(str(program), *words, argv0="dockerd", root=True)
-    until(lambda: "config-file" in Path(f"/proc/{pid}/cmdline").read_text())
-    done = host.runs(*DOCTOR)
-    believed = [line for line in done.out.splitlines() if str(settings) in line]
-    return [*host.wrong(done), *[f"believed: {line}" for line in believed]]
-
-
 def inner_cgroup(host: Host) -> list[str]:
     """A container that may make cgroups calls one in its own as another container, whose state is not found."""
     other = host.container("a" * 64, None)
@@ -209,6 +196,5 @@ ATTACKS: dict[str, Attack] = {
     "node-unknown": unknown_node,
     "node-ended-leader": ended_leader,
     **{f"anothers-folder-{how}": functools.partial(roots_folder, how=how) for how in ("config", "list")},
-    "another-dockerd-by-a-hard-link": hard_link,
     "anothers-inner-cgroup": inner_cgroup,
 }
