@@ -110,7 +110,7 @@ complete -c oci-gpu-hook -n '__oci_gpu_hook_at validate' -l json -d 'The same as
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at validate' -l config -r -F -d 'The administrator\'s file'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at validate' -s h -l help -d 'Show help and exit'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at validate' -f -a 'driver hook workload'
-complete -c oci-gpu-hook -n '__oci_gpu_hook_at containers' -l watch -r -f -d 'Show each device, how busy it is and who holds it, again every so many seconds; alone: 2'
+complete -c oci-gpu-hook -n '__oci_gpu_hook_at containers' -l watch -r -f -d 'Show each device and who holds it, again every so many seconds; alone: 2'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at containers' -l format -r -f -a 'text json' -d 'How to print it'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at containers' -l config -r -F -d 'The administrator\'s file'
 complete -c oci-gpu-hook -n '__oci_gpu_hook_at containers' -l host-root -r -f -a '(__fish_complete_directories)' -d 'Read every path of the host below DIR'

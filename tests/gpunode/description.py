@@ -16,8 +16,8 @@ FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "descriptions"
 BRANDS = {"quadro": 1, "tesla": 2, "nvs": 3, "grid": 4, "geforce": 5, "titan": 6, "nvidia": 14}
 
 
-# How each GPU is and what is done with it, in NVML's units: bytes, percent.
-READINGS = {"memory_used": 1_234_567_168, "utilization": 37, "ecc_uncorrected": 0, "recovery_action": 0, "processes": 1}
+# How each GPU is and what is done with it, in NVML's units.
+READINGS = {"memory_used": 1_234_567_168, "ecc_uncorrected": 0, "recovery_action": 0, "processes": 1}
 
 
 class MigDevice(NamedTuple):

@@ -12,9 +12,9 @@
 #define DESCRIPTION_FILE "/proc/driver/gpunode/description"
 enum { MAX_GPUS = 32, MAX_MIG = 64, MAX_DESCRIPTION = 65536 };
 
-enum reading { MEMORY_USED, UTILIZATION, ECC_UNCORRECTED, RECOVERY_ACTION, PROCESSES, READINGS };
+enum reading { MEMORY_USED, ECC_UNCORRECTED, RECOVERY_ACTION, PROCESSES, READINGS };
 static const char *const reading_names[READINGS] = {
-	"memory_used ", "utilization ", "ecc_uncorrected ", "recovery_action ", "processes "};
+	"memory_used ", "ecc_uncorrected ", "recovery_action ", "processes "};
 
 /*
  * A MIG device has a parent, and of the rest only uuid, model, memory and its own.

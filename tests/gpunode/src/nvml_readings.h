@@ -10,7 +10,6 @@
 struct memory { u64 total, free, used; };
 struct memory_v2 { unsigned version; u64 total, reserved, free, used; };
 struct process { unsigned pid; u64 memory; unsigned gi, ci; };
-struct utilization { unsigned gpu, memory; };
 struct field {
 	unsigned id, scope;
 	u64 time, latency;
@@ -44,21 +43,6 @@ static int read_number(struct gpu *gpu, enum reading what, u64 *value)
 		return NOT_SUPPORTED;
 	*value = gpu->readings[what];
 	return OK;
-}
-static int read_unsigned(struct gpu *gpu, enum reading what, unsigned *to)
-{
-	u64 value = 0;
-	int code = to ? read_number(gpu, what, &value) : INVALID_ARGUMENT;
-	if (!code)
-		*to = (unsigned)value;
-	return code;
-}
-
-EXPORT int nvmlDeviceGetUtilizationRates(struct gpu *gpu, struct utilization *to)
-{
-	if (to)
-		to->memory = 0;
-	return to ? read_unsigned(gpu, UTILIZATION, &to->gpu) : INVALID_ARGUMENT;
 }
 /* Of the fields only what the driver wants done with the GPU (NVML_FI_DEV_GET_GPU_RECOVERY_ACTION). */
 EXPORT int nvmlDeviceGetFieldValues(struct gpu *gpu, int count, struct field *fields)
