@@ -111,15 +111,12 @@ def many_links(host: Host) -> list[str]:
 
 
 def many_names(host: Host) -> list[str]:
-    """A container has 200,000 names in its library folder when root asks doctor."""
+    """A container has 200,000 names in a folder where it has the driver's when root asks doctor."""
     id = f"names-{os.getpid()}"
     pid = host.container(id, "1", root="debian")
-    folder = f"/proc/{pid}/root/usr/lib/x86_64-linux-gnu"
-    if not os.path.isdir(folder):
-        folder = f"/proc/{pid}/root/usr/lib/aarch64-linux-gnu"
-    fd = os.open(folder, os.O_RDONLY)
+    fd = os.open(f"/proc/{pid}/root/usr/bin", os.O_RDONLY)
     for number in range(200_000):
-        os.close(os.open(f"libcuda.so.9.{number}", os.O_CREAT | os.O_WRONLY, dir_fd=fd))
+        os.close(os.open(f"nvidia-smi.so.{number}", os.O_CREAT | os.O_WRONLY, dir_fd=fd))
     os.close(fd)
     return host.all_of(("doctor", "--container", id))
 

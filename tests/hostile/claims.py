@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attacks of tests/hostile/commands.py: texts that forge lines, what hides a container, and what takes its name."""
+"""Attacks of tests/hostile/commands.py: a text that forges lines, what hides a container, and what takes its name."""
 
 from __future__ import annotations
 
@@ -32,45 +32,6 @@ int main(void) {
 """
 
 
-def forged(host: Host, *commands: tuple[str, ...]) -> list[str]:
-    """What is wrong with these, and each line that another has made."""
-    wrong = []
-    for words in commands:
-        done = host.runs(*words)
-        lines = (done.out + done.err).splitlines()
-        told = [line for line in lines if line.strip().startswith(("fix: curl", "forged"))]
-        wrong += [f"{' '.join(words)}: {line}" for line in [*host.wrong(done, 0, 1, 2), *told]]
-    return wrong
-
-
-def library(host: Host) -> list[str]:
-    """Beside a library that is missing lies one whose name goes on in a line of its own."""
-    id = f"library-{os.getpid()}"
-    pid = host.container(id, "1", root="debian")
-    folder = host.libraries
-    names = [name for name in os.listdir(f"/proc/{pid}/root{folder}") if "libcuda.so." in name]
-    for name in names:
-        host.inside(pid, f"umount {folder}/{name} || :")
-    (Path(f"/proc/{pid}/root{folder}") / f"libcuda.so.{FORGED}").write_text("x")
-    return forged(host, ("doctor", "--container", id))
-
-
-def node(host: Host) -> list[str]:
-    """A container that asks for nothing has a node whose name goes on in a line of its own."""
-    id = f"node-{os.getpid()}"
-    pid = host.container(id, None)
-    os.mknod(f"/proc/{pid}/root/dev/nvidia{FORGED}", 0o020666, os.makedev(195, 1))
-    return forged(host, ("doctor", "--container", id))
-
-
-def unknown_node(host: Host) -> list[str]:
-    """A container that asks for nothing calls another device a GPU."""
-    id = f"unknown-{os.getpid()}"
-    pid = host.container(id, None)
-    host.trap(Path(f"/proc/{pid}/root/dev/nvidia0"), "device")
-    return host.all_of(("doctor", "--container", id))
-
-
 def runtimes_name(host: Host) -> list[str]:
     """daemon.json leads to a user's file, in which a runtime's name goes on in a line of its own."""
     runtimes = {FORGED: {"path": "/nowhere/oci-gpu-runtime"}}
@@ -79,20 +40,12 @@ def runtimes_name(host: Host) -> list[str]:
     os.symlink(file, "/etc/docker/daemon.json")
     shutil.copy("/bin/true", "/usr/bin/dockerd")
     try:
-        return forged(host, DOCTOR)
+        done = host.runs(*DOCTOR)
+        told = [line for line in (done.out + done.err).splitlines() if line.strip().startswith("fix: curl")]
+        return [*host.wrong(done), *told]
     finally:
         os.unlink("/etc/docker/daemon.json")
         os.unlink("/usr/bin/dockerd")
-
-
-def bundles_root(host: Host) -> list[str]:
-    """The root of a bundle that somebody wants explained has such a name."""
-    folder = host.work / "explained"
-    shutil.copytree(host.kit.patterns["busybox"], folder / "root\nforged", symlinks=True)
-    bundle = Bundle(folder, host.kit.hooks).asks("1")
-    bundle.config["root"]["path"] = "root\nforged"
-    bundle.write()
-    return forged(host, ("plan", "--bundle", str(folder)))
 
 
 def ended_leader(host: Host) -> list[str]:
@@ -189,11 +142,7 @@ def _cgroup(pid: int) -> str:
 
 
 ATTACKS: dict[str, Attack] = {
-    "forged-library": library,
-    "forged-node": node,
     "forged-runtime": runtimes_name,
-    "forged-root": bundles_root,
-    "node-unknown": unknown_node,
     "node-ended-leader": ended_leader,
     **{f"anothers-folder-{how}": functools.partial(roots_folder, how=how) for how in ("config", "list")},
     "anothers-inner-cgroup": inner_cgroup,
