@@ -39,7 +39,7 @@ EXTENSIONS = ("_json", "_ctypes")
 # at their top, unless a group above has it.
 ROOTS = {
     # Whatever Python is started for.
-    "state": ("kernel.filetypes", "report.sentence", "request.state"),
+    "state": ("kernel.descriptors", "kernel.filetypes", "report.sentence", "request.state"),
     "runtime": ("runtime.create",),
     # Every container for which the hook starts Python.
     "start": ("hook", "__main__"),

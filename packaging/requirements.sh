@@ -99,10 +99,6 @@ if [ "$purpose" = test ]; then
     has jq || need jq
     # What reads our metrics, rules and dashboard.
     has promtool || { debian need prometheus; fedora want golang-github-prometheus; }
-    has prometheus-node-exporter || has node_exporter || {
-        debian need prometheus-node-exporter
-        fedora want golang-github-prometheus-node-exporter
-    }
     # A locale of another charset is made of it.
     [ -e /usr/share/i18n/locales/de_DE ] || { debian need locales; fedora want glibc-locale-source; }
     # Debian's package has a dracut module, which would go into every later initramfs.

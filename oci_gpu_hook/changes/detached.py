@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import posix
 
-from oci_gpu_hook.kernel import syscalls
+from oci_gpu_hook.kernel import descriptors, syscalls
 from oci_gpu_hook.kernel.descriptors import closing
 
 # Its name below a filesystem's root, its content, the bits of its mode.
@@ -43,8 +43,7 @@ def write(name: str, data: bytes, mode: int, *, dir_fd: int) -> None:
     """Write a new file; FileExistsError if anything has its name."""
     flags = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_CLOEXEC
     with closing(posix.open(name, flags, mode, dir_fd=dir_fd)) as fd:
-        while data:
-            data = data[posix.write(fd, data) :]
+        descriptors.write(fd, data)
 
 
 def _make_folders(root: int, path: str) -> None:

@@ -26,7 +26,6 @@ from oci_gpu_hook.node.diagnosis import holders, listed
 from oci_gpu_hook.node.diagnosis.holders import HeldShare, Holder, Holders, OtherDevice
 from oci_gpu_hook.node.engines import containerdevices
 from oci_gpu_hook.node.engines.containerdevices import AllContainers, ContainerDevices
-from oci_gpu_hook.node.exporters import sinceboot
 from oci_gpu_hook.node.gpus import leased, present
 from oci_gpu_hook.node.gpus.leased import Counted
 from oci_gpu_hook.report.records import printable
@@ -34,7 +33,7 @@ from oci_gpu_hook.request.settings import read_settings
 
 _OTHERS = "OTHERS"
 _HEADINGS = ("CONTAINER", "ID", "ENGINE", "RUNTIME", "GPU", _OTHERS, "SINCE")
-_OF_DEVICES = ("DEVICE", "MODEL", "BUSY", "HELD BY")
+_OF_DEVICES = ("DEVICE", "MODEL", "HELD BY")
 _SHORT_ID = 12
 _WATCH_SECONDS = 2
 
@@ -53,7 +52,7 @@ class _Watching(click.Command):
 @click.command(cls=_Watching)
 @seconds(
     "--watch",
-    f"Show each device, how busy it is and who holds it, again every so many seconds; alone: {_WATCH_SECONDS}.",
+    f"Show each device and who holds it, again every so many seconds; alone: {_WATCH_SECONDS}.",
 )
 @output_format
 @config_file
@@ -64,9 +63,7 @@ def containers(watch: float | None, is_json: bool, config: str | None, root: Hos
     It is read from the containers themselves, their device nodes, mounts and cgroups: no engine is asked, nothing is
     remembered, and no GPU is opened.  A container holds a GPU that it may open, if it has the node or if its device
     cgroup was written for that GPU, no matter who gave it.  One that may open no node to compute or draw by, such as a
-    device plugin, only watches it.
-    With --watch it shows also how busy each GPU was at the last run of oci-gpu-hook-gpu-metrics.timer, and "-" where
-    that is not known: the timer has not run since boot, or NVML did not say it.  ^C ends it.
+    device plugin, only watches it.  ^C ends --watch.
     """
     settings = read_settings(config, None, root.path.rstrip("/"))
     if watch is None:
@@ -80,7 +77,7 @@ def containers(watch: float | None, is_json: bool, config: str | None, root: Hos
         return
     if is_json:
         raise UsageError("--watch shows lines for people: without it --json gives one look")
-    repeat(lambda: devices(_look(root, settings.driver_root)[0], sinceboot.utilization(root)), watch)
+    repeat(lambda: devices(_look(root, settings.driver_root)[0]), watch)
 
 
 def _look(root: HostRoot, driver_root: str) -> tuple[Holders, AllContainers, bool]:
@@ -241,20 +238,15 @@ def _shown(shares: tuple[HeldShare | OtherDevice, ...]) -> str:
     return ", ".join([f"GPU {share.name}" if isinstance(share, HeldShare) else share.name for share in shares])
 
 
-def devices(held: Holders, busy: dict[str, int]) -> list[str]:
-    """One line for each device, NVIDIA's first; busy: percent by UUID."""
+def devices(held: Holders) -> list[str]:
+    """One line for each device, NVIDIA's first."""
     who: dict[HeldShare | OtherDevice, list[str]] = {item: [] for item in (*held.free, *held.open)}
     for holder in held.holding:
         for item in holder.held:
             watches = "" if item in holder.keeps() else " (watches)"
             who.setdefault(item, []).append(f"{_name(holder)}{watches}")
     rows = [
-        (
-            item.name,
-            item.model if isinstance(item, HeldShare) else "",
-            f"{busy[item.uuid]}%" if isinstance(item, HeldShare) and item.uuid in busy else "-",
-            ", ".join(names) or "no container",
-        )
+        (item.name, item.model if isinstance(item, HeldShare) else "", ", ".join(names) or "no container")
         for item, names in sorted(who.items(), key=lambda pair: _order(pair[0]))
     ]
     return columns((_OF_DEVICES, *rows))

@@ -14,7 +14,7 @@ from time import monotonic, sleep, time
 from oci_gpu_hook.errors import ApplyError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel import syscalls
-from oci_gpu_hook.kernel.descriptors import closing, content
+from oci_gpu_hook.kernel.descriptors import closing, content, replace
 from oci_gpu_hook.kernel.filetypes import is_open_to_others, is_regular
 
 TYPE_CHECKING = False
@@ -122,25 +122,15 @@ def read_file(root: HostRoot, name: str) -> bytes | None:
 def write(root: HostRoot, name: str, data: bytes, staged: str = "") -> None:
     """Write a file, in place of the one that has its name; OSError if that fails, or it is too large to be read.
 
-    It is written under another name and renamed: readers see the old file or the new one, never a part of it.  staged:
-    that other name, if no two can write at once.
+    staged: under which name it is written first, if no two can write at once.
     """
     if len(data) > LARGEST:
         raise OSError(syscalls.EFBIG, f"{len(data)} bytes would not be read", f"{FOLDER}/{name}")
     # Two hooks that write at once have different pids, and so different files.  What a killed one left is written over.
     staged = staged or f"{name}.{posix.getpid()}"
-    flags = posix.O_WRONLY | posix.O_CREAT | posix.O_TRUNC | posix.O_NOFOLLOW | posix.O_CLOEXEC
     with closing(open_folder(root, make=True)) as folder:
-        fd = posix.open(staged, flags, 0o644, dir_fd=folder)
-        with closing(fd):
-            try:
-                posix.fchmod(fd, 0o644)  # whatever the engine's umask is
-                while data:
-                    data = data[posix.write(fd, data) :]
-                posix.rename(staged, name, src_dir_fd=folder, dst_dir_fd=folder)
-            except BaseException:
-                posix.unlink(staged, dir_fd=folder)
-                raise
+        # Of this mode whatever the engine's umask is.
+        replace(name, data, staged, lambda fd: posix.fchmod(fd, 0o644), folder=folder, how=posix.O_TRUNC)
 
 
 def want_refresh(root: HostRoot) -> None:

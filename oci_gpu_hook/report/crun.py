@@ -18,13 +18,12 @@ import posix
 
 from oci_gpu_hook.errors import LONGEST_LIST, plain
 from oci_gpu_hook.kernel import procfile
-from oci_gpu_hook.kernel.descriptors import closing
+from oci_gpu_hook.kernel.descriptors import closing, replace
 from oci_gpu_hook.kernel.filetypes import is_regular, is_same
 from oci_gpu_hook.request.state import State
 
 _STATE_FOLDER = "/run/crun"
 _READ = posix.O_RDONLY | posix.O_NONBLOCK | posix.O_NOFOLLOW | posix.O_NOCTTY | posix.O_CLOEXEC
-_NEW = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_CLOEXEC
 _APPEND = posix.O_WRONLY | posix.O_APPEND | posix.O_NONBLOCK | posix.O_NOCTTY | posix.O_CLOEXEC
 # A runtime's log is its own for one command, and has some lines.
 _LARGEST_LOG = 1 << 16
@@ -98,15 +97,7 @@ def end_log(log: str, line: str) -> None:
             data = posix.read(fd, _LARGEST_LOG)
         if len(data) != status.st_size:
             raise OSError
-        data += line.encode()
-        with closing(posix.open(new, _NEW, status.st_mode & 0o777)) as fd:
-            try:
-                if posix.write(fd, data) != len(data):
-                    raise OSError
-                posix.rename(new, log)
-            except OSError:
-                posix.unlink(new)
-                raise
+        replace(log, data + line.encode(), new, mode=status.st_mode & 0o777)
     except OSError:
         append(log, line)
 

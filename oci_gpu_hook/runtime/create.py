@@ -14,6 +14,7 @@ import sys
 
 from oci_gpu_hook.errors import DONE, ApplyError, BundleError, ConfigError, RequestError
 from oci_gpu_hook.formats import jsontext
+from oci_gpu_hook.kernel.descriptors import closing, replace
 from oci_gpu_hook.kernel.filetypes import is_regular, stamp
 from oci_gpu_hook.report import sentence
 from oci_gpu_hook.request.state import ENGINE_HINT, ExcessError, State, object_of, open_file, read_bytes, read_object
@@ -22,7 +23,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
-_NEW = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_CLOEXEC
 _STAGE = "createRuntime"
 # Hooks that do the job, by their names: ours, as dockerd starts it or NVIDIA's, and NVIDIA's own runtime's.
 _DO_THE_JOB = ("oci-gpu-hook", "nvidia-container-runtime-hook", "nvidia-container-toolkit")
@@ -128,34 +128,24 @@ def _place(text: str, at: int, name: str) -> tuple[int, int] | None:
 
 
 def _read(name: str) -> tuple[posix.stat_result, bytes]:
-    fd = open_file(name, posix.O_NONBLOCK | posix.O_NOFOLLOW)
-    try:
+    with closing(open_file(name, posix.O_NONBLOCK | posix.O_NOFOLLOW)) as fd:
         status = posix.fstat(fd)
         if not is_regular(status):
             raise BundleError(f"{name} is not a regular file", ENGINE_HINT)
         return status, read_bytes(fd, name)
-    finally:
-        posix.close(fd)
 
 
 def _replace(config: str, before: posix.stat_result, data: bytes) -> None:
     """Write config.json beside the one that had the status `before`, and put it in its place."""
     new = f"{config}.oci-gpu-runtime-{posix.getpid()}"
+
+    def ready(fd: int) -> None:
+        posix.fchown(fd, before.st_uid, before.st_gid)
+        posix.fchmod(fd, before.st_mode & 0o7777)
+        if stamp(posix.stat(config)) != stamp(before):
+            raise BundleError(f"{config} was changed while the hook was added", ENGINE_HINT)
+
     try:
-        fd = posix.open(new, _NEW, 0o600)
-        try:
-            try:
-                posix.fchown(fd, before.st_uid, before.st_gid)
-                posix.fchmod(fd, before.st_mode & 0o7777)
-                while data:
-                    data = data[posix.write(fd, data) :]
-            finally:
-                posix.close(fd)
-            if stamp(posix.stat(config)) != stamp(before):
-                raise BundleError(f"{config} was changed while the hook was added", ENGINE_HINT)
-            posix.rename(new, config)
-        except BaseException:
-            posix.unlink(new)
-            raise
+        replace(config, data, new, ready)
     except OSError as err:
         raise ApplyError(f"cannot write {new}: {err.strerror}", "the administrator must fix it") from err

@@ -16,6 +16,7 @@ import sys
 
 from oci_gpu_hook.errors import DONE, BundleError
 from oci_gpu_hook.formats import jsontext
+from oci_gpu_hook.kernel.descriptors import write
 from oci_gpu_hook.request.bundle import Bundle
 from oci_gpu_hook.request.state import object_of, open_file, read_bytes, read_object
 from oci_gpu_hook.runtime import create
@@ -38,8 +39,8 @@ def main() -> NoReturn:
         data = without_devices(data, config)
     except Exception as err:
         code = create.failure(err, config, log)
-    while data and code == DONE:
-        data = data[posix.write(_STDOUT, data) :]
+    if code == DONE:
+        write(_STDOUT, data)
     posix._exit(code)
 
 

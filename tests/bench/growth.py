@@ -35,7 +35,6 @@ def describe(gpus: int) -> dict[str, Any]:
             **model,
             "uuid": f"{model['uuid'][:-4]}{number:04x}",
             "bus_id": f"0000:{0x20 + number:02x}:00.0",
-            "serial": str(int(model["serial"]) + number),
             "minor": number,
         }
         for number in range(gpus)

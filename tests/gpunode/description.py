@@ -16,39 +16,18 @@ FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "descriptions"
 BRANDS = {"quadro": 1, "tesla": 2, "nvs": 3, "grid": 4, "geforce": 5, "titan": 6, "nvidia": 14}
 
 
-# What a GPU's sensors and counters say, in NVML's units: degrees Celsius, milliwatts, megahertz, bytes, percent.  Each
-# GPU is a little warmer than the one before.
-READINGS = {
-    "temperature": 41,
-    "power": 87_500,
-    "power_limit": 700_000,
-    "clock_sm": 1_980,
-    "clock_memory": 2_619,
-    "memory_used": 1_234_567_168,
-    "utilization": 37,
-    "memory_utilization": 12,
-    "clocks_event": 0,
-    "ecc_corrected": 2,
-    "ecc_uncorrected": 0,
-    "ecc_corrected_aggregate": 9,
-    "ecc_uncorrected_aggregate": 1,
-    "pcie_replays": 3,
-    "recovery_action": 0,
-    "processes": 1,
-}
+# How each GPU is and what is done with it, in NVML's units.
+READINGS = {"memory_used": 1_234_567_168, "ecc_uncorrected": 0, "recovery_action": 0, "processes": 1}
 
 
 class MigDevice(NamedTuple):
-    """One compute instance, with what its GPU instance has; NVML counts them in this order."""
+    """One compute instance, with the memory of its GPU instance; NVML counts them in this order."""
 
     gi: int
     ci: int
     uuid: str
     profile: str
     memory_mib: int
-    multiprocessors: int
-    gi_slices: int
-    ci_slices: int
 
 
 class Gpu(NamedTuple):
@@ -63,22 +42,13 @@ class Gpu(NamedTuple):
     pci_id: str
     subsystem_id: str
     vbios: str
-    serial: str
     irq: int
-    persistence: bool
     gsp_firmware: bool
     mig_capable: bool
     max_mig: int
     mig_enabled: bool = False
     mig: tuple[MigDevice, ...] = ()
     dri: tuple[int, ...] = ()  # N of /dev/dri/cardN and of renderDN; empty without nvidia-drm
-    lacks: tuple[str, ...] = ()  # those of READINGS that it does not support
-
-    @property
-    def readings(self) -> dict[str, int]:
-        """What its sensors and counters say, by names of READINGS."""
-        warmer = {"temperature": READINGS["temperature"] + self.nvml_index}
-        return {k: v for k, v in {**READINGS, **warmer}.items() if k not in self.lacks}
 
 
 class Description(NamedTuple):
@@ -110,7 +80,7 @@ OPTIONAL = ("imex_channels", "nvidia_fs", "gdrcopy", "uverbs")
 
 
 def _gpu(index: int, values: dict[str, Any]) -> Gpu:
-    given = dict(values, dri=tuple(values.get("dri", ())), lacks=tuple(values.get("lacks", ())))
+    given = dict(values, dri=tuple(values.get("dri", ())))
     given["mig"] = tuple(MigDevice(**device) for device in values.get("mig", ()))
     return Gpu(nvml_index=index, **given)
 
@@ -144,17 +114,15 @@ def _gpu_lines(gpu: Gpu) -> list[str]:
         f"bus_id {gpu.bus_id}",
         f"minor {gpu.minor}",
         f"brand {BRANDS[gpu.brand]}",
-        f"serial {gpu.serial}",
         f"memory {gpu.memory_mib << 20}",
         f"pci_id {gpu.pci_id[2:]}",
         f"subsystem_id {gpu.subsystem_id[2:]}",
-        f"persistence {int(gpu.persistence)}",
         f"capability_major {capability_major}",
         f"capability_minor {capability_minor}",
         f"mig_capable {int(gpu.mig_capable)}",
         f"max_mig {gpu.max_mig}",
         f"mig_enabled {int(gpu.mig_enabled)}",
-        *[f"reading {name} {value}" for name, value in gpu.readings.items()],
+        *[f"reading {name} {value}" for name, value in READINGS.items()],
     ]
 
 
@@ -164,9 +132,6 @@ def _mig_lines(gpu: Gpu, device: MigDevice) -> list[str]:
         f"uuid {device.uuid}",
         f"model {gpu.model} MIG {device.profile}",
         f"memory {device.memory_mib << 20}",
-        f"multiprocessors {device.multiprocessors}",
-        f"gi_slices {device.gi_slices}",
-        f"ci_slices {device.ci_slices}",
     ]
 
 

@@ -161,7 +161,7 @@ FAULTS = {
     "gpu-unlisted": Fault("NVML could not start its second GPU, and does not list it", _says("fault 1 unlisted")),
     "gpu-falls": Fault("the first GPU is lost after two questions", _says("fault 0 falls 2")),
     "gpu-hangs": Fault("a question to the first GPU never returns", _says("fault 0 hangs")),
-    "gpu-lies": Fault("the first GPU is busier than it can be", _says("fault 0 utilization 4000000000")),
+    "gpu-lies": Fault("the first GPU has an impossible count", _says("fault 0 ecc_uncorrected 18000000000000000")),
     "nvml-lies": Fault("NVML gives the first GPU another UUID than the kernel", _says_another_uuid),
     "cuda-hangs": Fault("cuInit never returns for the first GPU", _cuda("cuInit hang")),
     "cuda-crashes": Fault("cuInit crashes for the first GPU", _cuda("cuInit crash")),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attacks of tests/hostile/commands.py: texts that forge lines, what hides a container, and what takes its name."""
+"""Attacks of tests/hostile/commands.py: a text that forges lines, what hides a container, and what takes its name."""
 
 from __future__ import annotations
 
@@ -32,45 +32,6 @@ int main(void) {
 """
 
 
-def forged(host: Host, *commands: tuple[str, ...]) -> list[str]:
-    """What is wrong with these, and each line that another has made."""
-    wrong = []
-    for words in commands:
-        done = host.runs(*words)
-        lines = (done.out + done.err).splitlines()
-        told = [line for line in lines if line.strip().startswith(("fix: curl", "forged"))]
-        wrong += [f"{' '.join(words)}: {line}" for line in [*host.wrong(done, 0, 1, 2), *told]]
-    return wrong
-
-
-def library(host: Host) -> list[str]:
-    """Beside a library that is missing lies one whose name goes on in a line of its own."""
-    id = f"library-{os.getpid()}"
-    pid = host.container(id, "1", root="debian")
-    folder = host.libraries
-    names = [name for name in os.listdir(f"/proc/{pid}/root{folder}") if "libcuda.so." in name]
-    for name in names:
-        host.inside(pid, f"umount {folder}/{name} || :")
-    (Path(f"/proc/{pid}/root{folder}") / f"libcuda.so.{FORGED}").write_text("x")
-    return forged(host, ("doctor", "--container", id))
-
-
-def node(host: Host) -> list[str]:
-    """A container that asks for nothing has a node whose name goes on in a line of its own."""
-    id = f"node-{os.getpid()}"
-    pid = host.container(id, None)
-    os.mknod(f"/proc/{pid}/root/dev/nvidia{FORGED}", 0o020666, os.makedev(195, 1))
-    return forged(host, ("doctor", "--container", id))
-
-
-def unknown_node(host: Host) -> list[str]:
-    """A container that asks for nothing calls another device a GPU."""
-    id = f"unknown-{os.getpid()}"
-    pid = host.container(id, None)
-    host.trap(Path(f"/proc/{pid}/root/dev/nvidia0"), "device")
-    return host.all_of(("doctor", "--container", id))
-
-
 def runtimes_name(host: Host) -> list[str]:
     """daemon.json leads to a user's file, in which a runtime's name goes on in a line of its own."""
     runtimes = {FORGED: {"path": "/nowhere/oci-gpu-runtime"}}
@@ -79,20 +40,12 @@ def runtimes_name(host: Host) -> list[str]:
     os.symlink(file, "/etc/docker/daemon.json")
     shutil.copy("/bin/true", "/usr/bin/dockerd")
     try:
-        return forged(host, DOCTOR)
+        done = host.runs(*DOCTOR)
+        told = [line for line in (done.out + done.err).splitlines() if line.strip().startswith("fix: curl")]
+        return [*host.wrong(done), *told]
     finally:
         os.unlink("/etc/docker/daemon.json")
         os.unlink("/usr/bin/dockerd")
-
-
-def bundles_root(host: Host) -> list[str]:
-    """The root of a bundle that somebody wants explained has such a name."""
-    folder = host.work / "explained"
-    shutil.copytree(host.kit.patterns["busybox"], folder / "root\nforged", symlinks=True)
-    bundle = Bundle(folder, host.kit.hooks).asks("1")
-    bundle.config["root"]["path"] = "root\nforged"
-    bundle.write()
-    return forged(host, ("plan", "--bundle", str(folder)))
 
 
 def ended_leader(host: Host) -> list[str]:
@@ -154,19 +107,6 @@ def roots_folder(host: Host, how: str) -> list[str]:
     return [*([] if told == [""] else [f"it is called {told}"]), *host.wrong(done)]
 
 
-def hard_link(host: Host) -> list[str]:
-    """A hard link to a set-user-ID program, as fs.protected_hardlinks = 0 allows, is called dockerd."""
-    settings = host.gives("d.json", "{")
-    program = host.session / "dockerd"
-    shutil.copy("/usr/bin/python3", program)
-    words = ("-c", "import time; time.sleep(99)", f"--config-file={settings}")
-    pid = host.starts(str(program), *words, argv0="dockerd", root=True)
-    until(lambda: "config-file" in Path(f"/proc/{pid}/cmdline").read_text())
-    done = host.runs(*DOCTOR)
-    believed = [line for line in done.out.splitlines() if str(settings) in line]
-    return [*host.wrong(done), *[f"believed: {line}" for line in believed]]
-
-
 def inner_cgroup(host: Host) -> list[str]:
     """A container that may make cgroups calls one in its own as another container, whose state is not found."""
     other = host.container("a" * 64, None)
@@ -202,13 +142,8 @@ def _cgroup(pid: int) -> str:
 
 
 ATTACKS: dict[str, Attack] = {
-    "forged-library": library,
-    "forged-node": node,
     "forged-runtime": runtimes_name,
-    "forged-root": bundles_root,
-    "node-unknown": unknown_node,
     "node-ended-leader": ended_leader,
     **{f"anothers-folder-{how}": functools.partial(roots_folder, how=how) for how in ("config", "list")},
-    "another-dockerd-by-a-hard-link": hard_link,
     "anothers-inner-cgroup": inner_cgroup,
 }

@@ -21,7 +21,7 @@ from tests.integration.engines import REPOSITORY, Installed, on_node
 
 ATTACKS = {**beliefs.ATTACKS, **claims.ATTACKS, **limits.ATTACKS}
 # The rest has no container of root's in it.
-OF_CONTAINERS = ("images-", "anothers-", "node-", "many-links", "many-names", "many-processes")
+OF_CONTAINERS = ("anothers-", "node-", "many-links", "many-names", "many-processes")
 CASES = [("runc", name) for name in (*ATTACKS, *matrix.ATTACKS)]
 CASES += [("crun", name) for name in ATTACKS if name.startswith(OF_CONTAINERS)]
 CASES += [("crun", name) for name in matrix.ATTACKS if name.startswith(matrix.OF_CONTAINERS)]

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Alerts and dashboard by the distribution's real Prometheus, promtool and node exporter, on a simulated node's faults.
+"""Alerts and dashboard by the distribution's real promtool, on what the installed command writes of a node's faults.
 
-The exporter reads the files that the installed command writes, Prometheus scrapes it on a loopback port, and its own
-API says what fires.  Must not import the source tree's modules.
+Must not import the source tree's modules.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import importlib.util
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +17,14 @@ import yaml
 
 from tests import manual
 from tests.gpunode import description
-from tests.integration.engines import REPOSITORY, Installed, on_node
+from tests.integration.engines import REPOSITORY, Installed, in_turn
 
 FOLDER = REPOSITORY / "packaging/prometheus"
 RULES = FOLDER / "oci-gpu-hook.rules.yaml"
 ALERTS: list[dict[str, Any]] = yaml.safe_load(RULES.read_text())["groups"][0]["rules"]
 DASHBOARD: dict[str, Any] = json.loads((FOLDER / "dashboard.json").read_text())
 # Grafana's own variables and those of the dashboard, as Grafana fills them in.
-VARIABLES = {"$__rate_interval": "1m", "$__range": "6h", "${datasource}": "", "$job": ".*", "$instance": ".*"}
+VARIABLES = {"$__rate_interval": "5m", "$__range": "6h", "${datasource}": "", "$job": ".*", "$instance": ".*"}
 
 
 def promtool(*words: str | Path, folder: Path = FOLDER) -> subprocess.CompletedProcess[str]:
@@ -133,11 +131,9 @@ def test_the_manual_names_every_metric_and_no_other_is_used() -> None:
     }
 
 
-COLLECT = "oci-gpu-hook metrics --gpus --write; oci-gpu-hook metrics --write\n"
-SETTINGS = """metrics = /run/oci-gpu-hook/hook.prom
-gpu-metrics = /run/prometheus/textfile/gpus.prom
-"""
-SCRAPE = Path(__file__).with_name("scrape.py")
+HOOKS, GPUS = "/run/oci-gpu-hook/hook.prom", "/run/gpus.prom"
+SETTINGS = f"metrics = {HOOKS}\ngpu-metrics = {GPUS}\n"
+COLLECT = f"oci-gpu-hook metrics --gpus --write; oci-gpu-hook metrics --write; cat {GPUS} {HOOKS}"
 # Of a container that is not there: the hook refuses the start for its bundle.
 STATE = '{"ociVersion":"1.0.2","id":"no","status":"creating","pid":4194304,"bundle":"/nowhere"}'
 VALIDATION = {
@@ -145,10 +141,26 @@ VALIDATION = {
     "driver_version": "580.65.06",
     "steps": [{"name": "hook", "outcome": "failed", "why": "it"}],
 }
+# In minutes: how long a step's values last, and when in it they are judged.
+LASTS, JUDGED = 12, 10
+
+
+def series(steps: list[list[str]]) -> list[dict[str, str]]:
+    """What Prometheus has after it scraped the text of each step once a minute, by its own clock."""
+    found: dict[str, list[str]] = {}
+    for number, lines in enumerate(steps):
+        for name, _, value in [line.rpartition(" ") for line in lines if line.startswith("oci_gpu_hook_")]:
+            before, brace, labels = name.rstrip("}").partition("{")
+            key = f'{before}{{{labels}{brace and ","}instance="n1", job="node"}}'
+            found.setdefault(key, ["_"] * LASTS * len(steps))[number * LASTS : (number + 1) * LASTS] = [value] * LASTS
+    clock = f"0+60x{LASTS * len(steps)}"
+    return [
+        {"series": key, "values": clock if "collected_timestamp" in key else " ".join(it)} for key, it in found.items()
+    ]
 
 
 def test_exactly_the_alerts_of_the_faults_fire(installed: Installed, tmp_path: Path) -> None:
-    """None before, and once the driver has gone nothing of what was told of it."""
+    """None before, and once the driver has gone nothing of what was told of it; each panel has data, or nothing."""
     node = description.load("h100x8")
     says = ("fault 0 lost", "fault 2 ecc_uncorrected 1")
     broken = [f"echo '{line}' >>/proc/driver/gpunode/description" for line in says]
@@ -157,24 +169,36 @@ def test_exactly_the_alerts_of_the_faults_fire(installed: Installed, tmp_path: P
         f"echo '{json.dumps(VALIDATION)}' >/run/oci-gpu-hook/validation.json",
         "for start in 1 2 3 4; do",
         f"! echo '{STATE}' | /usr/libexec/oci/hooks.d/oci-gpu-hook createRuntime; done",
-        COLLECT,
     ]
-    # Increases of the last minutes stay so.
-    lasting = [["GPUHookRefused", ""]]
-    now = [["GPUValidationFailed", ""], *[["GPUUnhealthy", f"GPU {number}"] for number in range(3)]]
-    wanted = {"whole": [], "broken": sorted([*lasting, *now]), "gone": sorted([*lasting, ["GPUDriverDown", ""]])}
-    steps = {
+    scripts = {
         "whole": f"oci-gpu-hook inventory refresh >/dev/null; {COLLECT}",
-        "broken": "\n".join(broken),
+        "broken": "\n".join([*broken, COLLECT]),
         "gone": f"mkdir /tmp/none; mount --bind /tmp/none /proc/driver/nvidia; {COLLECT}",
     }
-    scene = {"expressions": expressions(), "steps": steps, "wanted": wanted}
-    (tmp_path / "scene").write_text(json.dumps(scene))
-    script = f"rm /dev/kmsg; : >/dev/kmsg\nexec {sys.executable} {SCRAPE} {tmp_path}/scene"
-    done = on_node(installed, script, settings=SETTINGS, timeout=120)
-    assert done.code == 0, done.err
-    empty, *answers = [json.loads(line) for line in done.out.splitlines()]
-    assert {*empty["series"].values()} == {0}, "no data is no error"
-    assert {name: it["firing"] for name, it in zip(steps, answers)} == wanted
-    silent = {name for name, number in answers[0]["series"].items() if not number}
-    assert silent == {"Containers A", "Validations failed A", "Validation A"}
+    done = in_turn(installed, scripts, "rm /dev/kmsg; : >/dev/kmsg\n", settings=SETTINGS)
+    unhealthy = [f'{{alertname="GPUUnhealthy", device="GPU {number}"}}' for number in range(3)]
+    wanted = [
+        [],
+        [f'{{alertname="{name}"}}' for name in ("GPUHookRefused", "GPUValidationFailed")] + unhealthy,
+        ['{alertname="GPUDriverDown"}'],
+    ]
+    firing = 'max by (alertname, device) (ALERTS{alertstate="firing"})'
+    cases = [(number, firing, labels) for number, labels in enumerate(wanted)]
+    # The machine may have containers of its own.
+    panels = {name: text for name, text in expressions().items() if name != "Containers A"}
+    empty = {"Validations failed A", "Validation A"}
+    cases += [(0, f"count({text}) > bool 0", [] if name in empty else ["{}"]) for name, text in panels.items()]
+    tests = [
+        {
+            "expr": text,
+            "eval_time": f"{number * LASTS + JUDGED}m",
+            "exp_samples": [{"labels": it, "value": 1} for it in labels],
+        }
+        for number, text, labels in cases
+    ]
+    document = {"interval": "1m", "input_series": series([*done.values()]), "promql_expr_test": tests}
+    (tmp_path / RULES.name).write_text(RULES.read_text())
+    text = yaml.safe_dump({"rule_files": [RULES.name], "evaluation_interval": "1m", "tests": [document]})
+    (tmp_path / "tests.yaml").write_text(text)
+    judged = promtool("test", "rules", "tests.yaml", folder=tmp_path)
+    assert judged.returncode == 0, judged.stdout + judged.stderr

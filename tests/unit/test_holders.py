@@ -361,7 +361,7 @@ def test_a_watcher_is_told(program: Program, runs: HostRoot, monkeypatch: pytest
     assert "first watches GPU 0, GPU 1, and can compute on none" in text
     assert [row["watches"] for row in program.document(*words)["containers"]] == [True] * text.count("watches GPU")
     held = holders.holders(holders.divisions(surveyed(Path(runs.path))), (has((195, 0), (195, 1)),), uses)
-    assert [line.split()[-1] for line in containers.devices(held, {})[1:]] == ["(watches)"] * 2
+    assert [line.split()[-1] for line in containers.devices(held)[1:]] == ["(watches)"] * 2
 
 
 def test_others_have_a_column_of_their_own(program: Program, runs: HostRoot, monkeypatch: pytest.MonkeyPatch) -> None:

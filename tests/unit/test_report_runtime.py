@@ -79,6 +79,6 @@ def test_a_log_that_cannot_be_replaced_gets_a_line_more(
     assert not [path for path in tmp_path.iterdir() if "oci-gpu-hook" in path.name]
 
 
-def fails(*_: object) -> None:
+def fails(*_: object, **__: object) -> None:
     """As where the disk is full."""
     raise OSError

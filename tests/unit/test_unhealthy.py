@@ -127,17 +127,6 @@ def test_what_is_known_goes_with_the_driver_and_the_boot(node: Node, cleared: st
     assert node.renewed() == {}
 
 
-def test_how_busy_gpus_are_stays_until_the_next_look(node: Node) -> None:
-    node.reads(0, 1, utilization=35)
-    assert node.tested("") == {}
-    assert sinceboot.utilization(node) == {"GPU-0": 35}
-    node.renewed()
-    assert sinceboot.utilization(node) == {}
-    node.reads(0, 1, utilization=35)
-    node.boots("another")
-    assert sinceboot.utilization(node) == {}
-
-
 def test_another_gpu_is_not_held_against_the_first(node: Node) -> None:
     node.log(6, 79, BUSES[1])
     assert node.renewed() == {BUSES[1]: "XID 79, GPU has fallen off the bus"}

@@ -73,39 +73,10 @@ def plant_many(tree: Path) -> None:
 
 # By what is planted: what is said, and the remedy.
 PLANTED: dict[str, tuple[Any, tuple[str, str, str, str]]] = {
-    "wrong": (
-        lambda tree: plant(tree, f"{FOLDER}/x.json", '{\n"activation_flag": 1}'),
-        ("vendors", "fail", f"{FOLDER}/x.json: ", f"oci-gpu-hook info --vendor {FOLDER}/x.json"),
-    ),
-    "open": (
-        lambda tree: (tree / ACME[1:]).chmod(0o666),
-        (
-            "vendors",
-            "fail",
-            "others than root may write to it",
-            f"chown root: {ACME} {FOLDER} && chmod go-w {ACME} {FOLDER}",
-        ),
-    ),
-    "collision": (
-        lambda tree: plant(tree, f"{FOLDER}/b.json", described()),
-        ("vendors", "fail", f"OCI_ACME is the flag of {ACME} and of", "info --vendor"),
-    ),
     "too many": (plant_many, ("vendors", "fail", "more than 256", "ls /etc/oci-gpu-hook/vendors")),
-    "unsaved": (
-        lambda tree: (tree / "run/oci-gpu-hook/vendor.OCI_ACME").unlink(),
-        ("OCI_ACME", "warn", "no inventory is saved", "oci-gpu-hook inventory refresh"),
-    ),
     "untrue": (
         lambda tree: plant(tree, "/sys/module/acme/version", "3"),
         ("OCI_ACME", "pass", "no longer true, and the next start saves it again", ""),
-    ),
-    "folder": (
-        lambda tree: (tree / "run/oci-gpu-hook").chmod(0o777),
-        ("inventory", "warn", "nothing in it is trusted", "chmod go-w /run/oci-gpu-hook"),
-    ),
-    "module": (
-        lambda tree: plant(tree, ACME, written(requires={"modules": ["acme", "acme-uverbs"]})),
-        ("OCI_ACME", "warn", "module acme-uverbs is not loaded", "modprobe acme-uverbs"),
     ),
     "kernel": (
         lambda tree: plant(tree, ACME, written(requires={"kernel": "99.0"})),

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.kernel.descriptors import closing
+from oci_gpu_hook.kernel.descriptors import closing, replace
 from oci_gpu_hook.node.exporters import exposition as text_format
 from oci_gpu_hook.node.machine import whole
 from oci_gpu_hook.report.records import OUTCOMES, REFUSALS, SPOOL, STEPS
@@ -91,9 +91,7 @@ def stop() -> bool:
 
 def _put_fresh() -> None:
     """Put an empty spool into place by a rename: there is no moment without one."""
-    fresh = f"{SPOOL}.new"
-    os.close(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600))
-    os.rename(fresh, SPOOL)
+    replace(SPOOL, b"", f"{SPOOL}.new", how=os.O_TRUNC, put=os.rename)
 
 
 def _is_spool(path: str) -> bool:

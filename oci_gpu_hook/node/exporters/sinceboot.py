@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known against GPUs since the boot, and how busy they were at the last look.
+"""What is known against GPUs since the boot.
 
 The kernel's log forgets.  So all is kept in /run, with the number of the last record that was read.  Starts learn by
 `host.leases` which GPUs are not healthy: an XID error stays until a validation passes, or NVML, which has asked for a
@@ -51,14 +51,11 @@ _LEFT = 1024
 
 
 class SinceBoot(NamedTuple):
-    """sequence: of the last record of the log that was read; busy: percent of its time, by a GPU's UUID.
-
-    whys: what is wrong with a GPU that the kernel lists, by its bus_id: the inode of its link below the driver, and a
-    clause by source, "" for nothing.
+    """sequence: of the last record of the log that was read; whys: what is wrong with a GPU that the kernel lists, by
+    its bus_id: the inode of its link below the driver, and a clause by source, "" for nothing.
     """
 
     sequence: int
-    busy: dict[str, int]
     whys: dict[str, tuple[int, dict[str, str]]]
 
 
@@ -84,19 +81,7 @@ def renew(
                 known.whys[buses[xid.pci]][1][_XID] = f"XID {xid.number}, {FATAL[xid.number]}"
         for bus, (_, whys) in known.whys.items():
             _judge(bus, whys, nvml, tested or {})
-        busy = known.busy if tested is not None else _busy(gpus, nvml)
-        _write(root, SinceBoot(max([known.sequence, *[xid.sequence for xid in new]]), busy, known.whys))
-
-
-def utilization(root: HostRoot) -> dict[str, int]:
-    """How busy each GPU was at the last look, in percent, by its UUID."""
-    return _read(root, {}).busy
-
-
-def _busy(gpus: tuple[Gpu, ...], nvml: Readings | None) -> dict[str, int]:
-    uuids = {gpu.bus_id: gpu.uuid for gpu in gpus if gpu.uuid}
-    said = [(uuids.get(gpu.bus_id), gpu.values.get("utilization")) for gpu in nvml.gpus] if nvml else []
-    return {uuid: percent for uuid, percent in said if uuid is not None and percent is not None}
+        _write(root, SinceBoot(max([known.sequence, *[xid.sequence for xid in new]]), known.whys))
 
 
 def _judge(bus: str, whys: dict[str, str], nvml: Readings | None, tested: dict[str, str]) -> None:
@@ -126,10 +111,9 @@ def _read(root: HostRoot, bound: dict[str, int]) -> SinceBoot:
         if document["boot"] != root.boot_id():
             raise ValueError("of another boot")
         kept = {bus: (inode, dict(whys)) for bus, (inode, whys) in document["whys"].items() if bound.get(bus) == inode}
-        busy = {str(uuid): int(percent) for uuid, percent in document["busy"].items()}
-        return SinceBoot(int(document["sequence"]), busy, {**fresh, **kept})
+        return SinceBoot(int(document["sequence"]), {**fresh, **kept})
     except (ValueError, TypeError, KeyError, AttributeError):
-        return SinceBoot(-1, {}, fresh)
+        return SinceBoot(-1, fresh)
 
 
 def _write(root: HostRoot, known: SinceBoot) -> None:

@@ -2,7 +2,7 @@
 """Ask NVML, by pynvml (nvidia-ml-py) in a process of its own: what only NVML knows of GPUs and MIG devices.
 
 One thread asks each GPU: one that hangs, or is lost while it is asked, takes no other's answer with it.  `facts` are
-for the saved inventory, `readings` are what GPUs say of their health and use now.
+for the saved inventory, `readings` are what GPUs say of their health now.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ _MOST_MIG_DEVICES = 64
 _OURS = b"nvml: "
 # The values of `GpuReading`, each with the most that a GPU can have: beyond it a driver or a failing board is mistaken.
 _MOST = {
-    "utilization": 100,
     "ecc_uncorrected": 1 << 53,
     # nvmlDeviceGpuRecoveryAction_t: 0 for none, else a reset or a reboot.
     "recovery_action": 100,
@@ -286,7 +285,6 @@ def reading_of(pynvml: Any, gpu: Any) -> dict[str, Any]:
     """In the child: what `readings` wants to know of one GPU; NVMLError if it is lost meanwhile."""
     gone = [getattr(pynvml, f"NVML_ERROR_{name}", None) for name in _GONE]
     questions: dict[str, Callable[[], Any]] = {
-        "utilization": lambda: pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu,
         "ecc_uncorrected": lambda: pynvml.nvmlDeviceGetTotalEccErrors(
             gpu, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
         ),

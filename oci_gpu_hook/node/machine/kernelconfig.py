@@ -38,7 +38,6 @@ SYSCTLS = (
     "net/core/bpf_jit_harden",
     "user/max_user_namespaces",
     "kernel/unprivileged_userns_clone",
-    "kernel/apparmor_restrict_unprivileged_userns",
 )
 
 

@@ -16,11 +16,10 @@ from contextlib import contextmanager, suppress
 from oci_gpu_hook.errors import ApplyError, ConfigError, UsageError, quoted
 from oci_gpu_hook.host.source import UntrustedError, open_source
 from oci_gpu_hook.kernel import syscalls
-from oci_gpu_hook.kernel.descriptors import closing
+from oci_gpu_hook.kernel.descriptors import closing, replace
 from oci_gpu_hook.kernel.filetypes import is_folder
 
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def check_name(option: str, path: str | None) -> None:
@@ -57,28 +56,17 @@ def _split(path: str) -> tuple[str, str]:
 
 def place(folder: int, name: str, data: bytes) -> None:
     """Make or replace the file `name` in the folder open at `folder`, with mode 0644; OSError if that fails."""
-    with staged(folder, name, data) as (new, fd):
+
+    def ready(fd: int) -> None:
         os.fchmod(fd, 0o644)
         os.fsync(fd)
-        os.rename(new, name, src_dir_fd=folder, dst_dir_fd=folder)
+
+    replace(name, data, hidden(name), ready, folder=folder, put=os.rename)
 
 
-@contextmanager
-def staged(folder: int, name: str, data: bytes) -> Iterator[tuple[str, int]]:
-    """The hidden name and a descriptor of a new file with this content, which no other user can read yet.
-
-    It is removed at the end, unless it has got its own name.
-    """
-    # The folder may be another's: no name that can be foreseen, and never a file that is there.
-    new = f".{name}.{os.urandom(8).hex()}"
-    with open(os.open(new, _NEW, 0o600, dir_fd=folder), "wb") as file:
-        try:
-            file.write(data)
-            file.flush()
-            yield new, file.fileno()
-        finally:
-            with suppress(FileNotFoundError):
-                os.unlink(new, dir_fd=folder)
+def hidden(name: str) -> str:
+    """A name for a file until it is whole: the folder may be another's, so it is none that can be foreseen."""
+    return f".{name}.{os.urandom(8).hex()}"
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from oci_gpu_hook.errors import ApplyError, ConfigError, quoted
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.host.source import UntrustedError, open_source
-from oci_gpu_hook.kernel.descriptors import closing, content, reopened
+from oci_gpu_hook.kernel.descriptors import closing, content, reopened, replace
 from oci_gpu_hook.kernel.filetypes import is_regular, stamp
 from oci_gpu_hook.node.machine import whole
 
@@ -109,13 +109,15 @@ def _replace(folder: int, name: str, file: EngineFile, text: str) -> None:
         _check(folder, name, file)
         os.unlink(name, dir_fd=folder)
         return
-    with whole.staged(folder, name, text.encode()) as (new, fd):
+
+    def ready(fd: int) -> None:
         _give_attributes(folder, name, file.status, fd)
         os.fsync(fd)
         _check(folder, name, file)
-        # Unlike rename, link fails where somebody else has made the file meanwhile.
-        put = os.rename if file.status else os.link
-        put(new, name, src_dir_fd=folder, dst_dir_fd=folder)
+
+    # Unlike rename, link fails where somebody else has made the file meanwhile.
+    put = os.rename if file.status else os.link
+    replace(name, text.encode(), whole.hidden(name), ready, folder=folder, put=put)
 
 
 def _check(folder: int, name: str, file: EngineFile) -> None:

@@ -12,27 +12,21 @@
 #define DESCRIPTION_FILE "/proc/driver/gpunode/description"
 enum { MAX_GPUS = 32, MAX_MIG = 64, MAX_DESCRIPTION = 65536 };
 
-/* What a sensor or a counter says; the four of ECC in NVML's order, volatile before aggregate. */
-enum reading { TEMPERATURE, POWER, POWER_LIMIT, CLOCK_SM, CLOCK_MEMORY, MEMORY_USED, UTILIZATION,
-	       MEMORY_UTILIZATION, CLOCKS_EVENT, ECC_CORRECTED, ECC_UNCORRECTED, ECC_CORRECTED_AGGREGATE,
-	       ECC_UNCORRECTED_AGGREGATE, PCIE_REPLAYS, RECOVERY_ACTION, PROCESSES, READINGS };
+enum reading { MEMORY_USED, ECC_UNCORRECTED, RECOVERY_ACTION, PROCESSES, READINGS };
 static const char *const reading_names[READINGS] = {
-	"temperature ", "power ", "power_limit ", "clock_sm ", "clock_memory ", "memory_used ", "utilization ",
-	"memory_utilization ", "clocks_event ", "ecc_corrected ", "ecc_uncorrected ",
-	"ecc_corrected_aggregate ", "ecc_uncorrected_aggregate ", "pcie_replays ",
-	"recovery_action ", "processes "};
+	"memory_used ", "ecc_uncorrected ", "recovery_action ", "processes "};
 
 /*
  * A MIG device has a parent, and of the rest only uuid, model, memory and its own.
  * claims: the UUID that NVML gives in the place of its own; falls: lost after so many questions.
  */
 struct gpu {
-	char uuid[48], claims[48], model[96], bus_id[32], serial[24], cuda_fault[48];
+	char uuid[48], claims[48], model[96], bus_id[32], cuda_fault[48];
 	struct gpu *parent;
-	unsigned gi, ci, multiprocessors, gi_slices, ci_slices;
+	unsigned gi, ci;
 	unsigned mig_enabled, lost, unlisted, hangs, falls, asked;
 	unsigned minor, brand, major_capability, minor_capability, mig_capable, max_mig;
-	unsigned pci_id, subsystem_id, persistence;
+	unsigned pci_id, subsystem_id;
 	u64 memory, readings[READINGS];
 	char has[READINGS];
 };
@@ -63,8 +57,6 @@ static void read_gpu_line(struct gpu *gpu, const char *line)
 		text_copy(gpu->model, sizeof gpu->model, value);
 	else if ((value = text_after(line, "bus_id ")))
 		text_copy(gpu->bus_id, sizeof gpu->bus_id, value);
-	else if ((value = text_after(line, "serial ")))
-		text_copy(gpu->serial, sizeof gpu->serial, value);
 	else if ((value = text_after(line, "minor ")))
 		gpu->minor = (unsigned)text_number(value, 10);
 	else if ((value = text_after(line, "brand ")))
@@ -75,20 +67,12 @@ static void read_gpu_line(struct gpu *gpu, const char *line)
 		gpu->pci_id = (unsigned)text_number(value, 16);
 	else if ((value = text_after(line, "subsystem_id ")))
 		gpu->subsystem_id = (unsigned)text_number(value, 16);
-	else if ((value = text_after(line, "persistence ")))
-		gpu->persistence = (unsigned)text_number(value, 10);
 	else if ((value = text_after(line, "mig_capable ")))
 		gpu->mig_capable = (unsigned)text_number(value, 10);
 	else if ((value = text_after(line, "max_mig ")))
 		gpu->max_mig = (unsigned)text_number(value, 10);
 	else if ((value = text_after(line, "mig_enabled ")))
 		gpu->mig_enabled = (unsigned)text_number(value, 10);
-	else if ((value = text_after(line, "multiprocessors ")))
-		gpu->multiprocessors = (unsigned)text_number(value, 10);
-	else if ((value = text_after(line, "gi_slices ")))
-		gpu->gi_slices = (unsigned)text_number(value, 10);
-	else if ((value = text_after(line, "ci_slices ")))
-		gpu->ci_slices = (unsigned)text_number(value, 10);
 	else if ((value = text_after(line, "capability_major ")))
 		gpu->major_capability = (unsigned)text_number(value, 10);
 	else if ((value = text_after(line, "capability_minor ")))

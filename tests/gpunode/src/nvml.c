@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * libnvidia-ml.so.1 of a simulated node: answers what pynvml asks about driver and GPUs; about MIG
- * in nvml_mig.h, about sensors and counters in nvml_readings.h, about limits of memory in nvml_memory.h.
+ * in nvml_mig.h, about how a GPU is in nvml_readings.h, about limits of memory in nvml_memory.h.
  * As the real one, it shows only the GPUs whose device node this process may open, numbers them
  * in the order of their PCI addresses, and refuses a kernel driver of another version.
  * Must not: invent a value that the description does not have; what is not here is not supported.
