@@ -51,7 +51,22 @@ def seconds(
 
 
 nvml_timeout = seconds("--nvml-timeout", "How long NVML may take to answer; 0 does not ask it.", 30.0, least=0, times=2)
-output_format = click.option("--json", "is_json", is_flag=True, help="Print it as JSON.")
+
+
+def output_format(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Whether to print JSON: --json, and --format json, which scripts have."""
+
+    def asked(context: click.Context, parameter: click.Parameter, value: bool) -> bool:
+        return value or context.meta.get("format") == "json"
+
+    def written(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+        context.meta["format"] = value
+
+    kind = click.Choice(["text", "json"])
+    older = click.option("--format", type=kind, callback=written, is_eager=True, expose_value=False, hidden=True)
+    return click.option("--json", "is_json", is_flag=True, callback=asked, help="Print it as JSON.")(older(command))
+
+
 host_root = click.option(
     "--host-root",
     "root",

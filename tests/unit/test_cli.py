@@ -178,6 +178,13 @@ def test_a_fifo_as_the_bundles_configuration_is_not_opened(tmp_path: Path) -> No
     assert "config.json: it is not a regular file" in done.stderr
 
 
+def test_the_older_words_for_json_are_understood(program: Program, plan: list[object]) -> None:
+    """Scripts have ``plan --format json``."""
+    assert program(*plan, "--format", "json") == program(*plan, "--json")
+    assert program(*plan, "--format", "text") == program(*plan)
+    assert "'x' is not one of 'text', 'json'" in program.mistake(2, *plan, "--format", "x")
+
+
 def test_help_names_the_exit_codes(program: Program) -> None:
     out = program("--help")
     assert [code for code in range(9) if f"\n    {code}  " in out] == list(range(8))
