@@ -37,7 +37,7 @@ from oci_gpu_hook.request.parse import parse_request
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.state import State, read_state
 from oci_gpu_hook.runtime import create
-from oci_gpu_hook.vendors import folders, vendorfile
+from oci_gpu_hook.vendors import allowed, folders, vendorfile
 from tests.unit import hosts, libcudas
 from tests.unit.bounded import MIB, peak
 from tests.unit.linear import steps
@@ -623,13 +623,15 @@ _VENDORS = _object(
 
 
 def _vendor(data: bytes) -> None:
-    """A right one means the same once more; what is wrong is said of the file."""
+    """A right one means the same once more, and says whose each device is; what is wrong is said of the file."""
     try:
         found = vendorfile.parse_vendor(data, "/x.json")
     except HookError as err:
         assert err.message.startswith("/x.json: ") and err.hint
         raise
     assert found == vendorfile.parse_vendor(data, "/x.json") and not folders.collisions([found])
+    for device in [device for group in found.groups for device in group.devices]:
+        assert device.major or allowed.known_node(device.path), device
 
 
 TARGETS: dict[str, Target] = {

@@ -31,14 +31,13 @@ class _Counter:
         self.steps, self.most = 0, most
         # Kept, so that no other object gets its address.
         self.seen: dict[int, object] = {}
-        self.searches: dict[CodeType, dict[int, str]] = {}
 
     def trace(self, frame: FrameType, event: str, argument: Any) -> Any:
         if event == "call":
-            frame.f_trace_opcodes = bool(self._searches_of(frame.f_code))
+            frame.f_trace_opcodes = bool(_searches_of(frame.f_code))
             return self.trace
         if event == "opcode":
-            name = self._searches_of(frame.f_code).get(frame.f_lasti)
+            name = _searches_of(frame.f_code).get(frame.f_lasti)
             searched = frame.f_locals.get(name) if name else None
             if isinstance(searched, _SEARCHED):
                 self.steps += len(searched)
@@ -52,18 +51,26 @@ class _Counter:
             raise TooManySteps
         return self.trace
 
-    def _searches_of(self, code: CodeType) -> dict[int, str]:
-        """At which instructions `in` searches a local variable, and which."""
-        if code not in self.searches:
-            self.searches[code] = found = {}
-            name = ""
-            for instruction in dis.get_instructions(code):
-                if instruction.opname == "CONTAINS_OP" and name:
-                    found[instruction.offset] = name
-                loaded = instruction.argval if instruction.opname.startswith("LOAD_") else ""
-                # Python 3.13 loads two variables at once.
-                name = str(loaded[-1] if isinstance(loaded, tuple) and loaded else loaded)
-        return self.searches[code]
+
+# By the code's address, which a hash of it would take long to find: it is kept, so that no other code gets that.
+_KNOWN: dict[int, tuple[CodeType, dict[int, str]]] = {}
+
+
+def _searches_of(code: CodeType) -> dict[int, str]:
+    """At which instructions `in` searches a local variable, and which."""
+    known = _KNOWN.get(id(code))
+    if known is not None:
+        return known[1]
+    found: dict[int, str] = {}
+    name = ""
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "CONTAINS_OP" and name:
+            found[instruction.offset] = name
+        loaded = instruction.argval if instruction.opname.startswith("LOAD_") else ""
+        # Python 3.13 loads two variables at once.
+        name = str(loaded[-1] if isinstance(loaded, tuple) and loaded else loaded)
+    _KNOWN[id(code)] = code, found
+    return found
 
 
 def steps(act: Callable[[], object], most: float = float("inf")) -> int:

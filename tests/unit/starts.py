@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import subprocess
@@ -53,16 +54,17 @@ def entry(folder: Path, main: str = MAIN, library: Path = ROOT) -> Path:
     return copy
 
 
+@functools.lru_cache
 def others() -> dict[str, str]:
-    """Every other Python of this machine that the hook can run on, by version: on PATH, or pyenv's own.
+    """Every other Python of this machine that the hook can run on, by version: pyenv's own, or on PATH.
 
-    pyenv's shims on PATH may lead to none.
+    pyenv's shims on PATH may lead to none, and each is a slow script.
     """
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     found = {}
     for version in [f"3.{minor}" for minor in range(9, 15) if minor != sys.version_info[1]]:
         paths = [Path(folder, f"python{version}") for folder in os.get_exec_path()]
-        for path in (*paths, *pyenv.glob(f"versions/{version}.*/bin/python3")):
+        for path in (*pyenv.glob(f"versions/{version}.*/bin/python3"), *paths):
             if path.exists() and not subprocess.run([path, "-V"], capture_output=True).returncode:
                 found[version] = str(path)
                 break

@@ -29,6 +29,7 @@ from tests import pods
 from tests.unit import starts
 from tests.unit.manifests import (
     AGENTS,
+    GENERATE,
     OPENSHIFT,
     POOLS,
     ROOT,
@@ -36,6 +37,7 @@ from tests.unit.manifests import (
     admitted,
     containers,
     documents,
+    generate_without_package,
     judge,
     named,
     pod_of,
@@ -45,7 +47,6 @@ from tests.unit.manifests import (
 
 pytestmark = pytest.mark.unit
 
-GENERATE = OPENSHIFT / "generate.py"
 MADE = ("machineconfig.yaml", "machineconfig-selinux.yaml")
 PODS = sorted(path.name for path in (OPENSHIFT / "pods").glob("*.yaml"))
 COMMAND = "/usr/local/bin/oci-gpu-hook"
@@ -80,18 +81,6 @@ def validate(document: dict[str, Any], schema: dict[str, Any]) -> None:
     checker(schema).validate(document)
 
 
-def generate(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run((sys.executable, GENERATE, folder, *arguments), capture_output=True, text=True)
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("machineconfigs")
-    ran = generate(folder)
-    assert ran.returncode == 0, ran.stderr
-    return folder
-
-
 def config_of(path: Path) -> dict[str, Any]:
     (document,) = documents(path)
     config: dict[str, Any] = document["spec"]["config"]
@@ -108,10 +97,10 @@ def node_files(config: dict[str, Any]) -> dict[str, tuple[int, bytes]]:
     return found
 
 
-def unpacked(made: Path) -> dict[str, tuple[int, bytes]]:
+def unpacked(machineconfigs: Path) -> dict[str, tuple[int, bytes]]:
     """What install-node.sh installs, by path."""
     found = {}
-    with tarfile.open(fileobj=io.BytesIO(node_files(config_of(made / MADE[0]))[ARCHIVE][1])) as archive:
+    with tarfile.open(fileobj=io.BytesIO(node_files(config_of(machineconfigs / MADE[0]))[ARCHIVE][1])) as archive:
         for entry in archive:
             file = archive.extractfile(entry)
             assert file is not None and (entry.uid, entry.mtime) == (0, 0)
@@ -119,8 +108,8 @@ def unpacked(made: Path) -> dict[str, tuple[int, bytes]]:
     return found
 
 
-def everything(made: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    paths = [*OPENSHIFT.rglob("*.yaml"), *(made / name for name in MADE)]
+def everything(machineconfigs: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    paths = [*OPENSHIFT.rglob("*.yaml"), *(machineconfigs / name for name in MADE)]
     for path in paths:
         for document in documents(path):
             yield path.name, document
@@ -129,9 +118,9 @@ def everything(made: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 # --- schemas ------------------------------------------------------------------------------------
 
 
-def test_every_document_is_what_its_schema_says(made: Path) -> None:
+def test_every_document_is_what_its_schema_says(machineconfigs: Path) -> None:
     kinds = []
-    for name, document in everything(made):
+    for name, document in everything(machineconfigs):
         kinds.append(document["kind"])
         if document["kind"] == "MachineConfigPool":
             continue
@@ -169,8 +158,8 @@ def test_a_misspelt_field_is_found(file: str, kind: str, path: tuple[str, ...]) 
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_what_the_nodes_get_is_what_ignitions_schema_says(made: Path, name: str) -> None:
-    config = config_of(made / name)
+def test_what_the_nodes_get_is_what_ignitions_schema_says(machineconfigs: Path, name: str) -> None:
+    config = config_of(machineconfigs / name)
     validate(config, ignition())
     broken = copy.deepcopy(config)
     broken["storage"]["files"][0]["permissions"] = 420
@@ -179,12 +168,12 @@ def test_what_the_nodes_get_is_what_ignitions_schema_says(made: Path, name: str)
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_ignitions_own_program_accepts_it_too(made: Path, name: str, tmp_path: Path) -> None:
+def test_ignitions_own_program_accepts_it_too(machineconfigs: Path, name: str, tmp_path: Path) -> None:
     judge = shutil.which("ignition-validate")
     if not judge:
         pytest.skip("this machine has no ignition-validate")
     config = tmp_path / "config.ign"
-    config.write_text(json.dumps(config_of(made / name)))
+    config.write_text(json.dumps(config_of(machineconfigs / name)))
     ran = subprocess.run((judge, config), capture_output=True, text=True)
     assert (ran.returncode, ran.stdout) == (0, ""), ran.stderr
 
@@ -192,20 +181,23 @@ def test_ignitions_own_program_accepts_it_too(made: Path, name: str, tmp_path: P
 # --- the MachineConfigs -------------------------------------------------------------------------
 
 
-def test_two_runs_make_the_same_bytes_and_check_says_so(made: Path, tmp_path: Path) -> None:
-    assert generate(made, "--check").returncode == 0
-    shutil.copytree(made, tmp_path / "edited")
-    with open(tmp_path / "edited" / MADE[0], "a") as file:
+def test_two_runs_make_the_same_bytes(machineconfigs: Path) -> None:
+    assert not subprocess.run((sys.executable, GENERATE, machineconfigs, "--check")).returncode
+
+
+def test_check_says_what_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert generate_without_package(tmp_path) == generate_without_package(tmp_path, "--check") == 0
+    with open(tmp_path / MADE[0], "a") as file:
         file.write("# edited\n")
-    ran = generate(tmp_path / "edited", "--check")
-    assert ran.returncode == 1
-    assert "is not this tree's: make it again" in ran.stderr
-    ran = generate(tmp_path / "none", "--check")
-    assert (ran.returncode, ran.stderr.count("\n")) == (1, 1)
+    capsys.readouterr()
+    assert generate_without_package(tmp_path, "--check") == 1
+    assert capsys.readouterr().err == f"generate.py: {tmp_path / MADE[0]} is not this tree's: make it again\n"
+    assert generate_without_package(tmp_path / "none", "--check") == 1
+    assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_the_node_gets_the_package_and_nothing_of_this_machine(made: Path) -> None:
-    files = {**unpacked(made), **node_files(config_of(made / MADE[0]))}
+def test_the_node_gets_the_package_and_nothing_of_this_machine(machineconfigs: Path) -> None:
+    files = {**unpacked(machineconfigs), **node_files(config_of(machineconfigs / MADE[0]))}
     library = "/usr/local/lib/oci-gpu-hook"
     sources = {
         f"{library}/{path.relative_to(ROOT)}": path.read_bytes() for path in (ROOT / "oci_gpu_hook").rglob("*.py")
@@ -225,23 +217,23 @@ def test_the_node_gets_the_package_and_nothing_of_this_machine(made: Path) -> No
         assert sys.executable.encode() not in content, path
 
 
-def test_the_size_is_what_the_cluster_takes(made: Path) -> None:
+def test_the_size_is_what_the_cluster_takes(machineconfigs: Path) -> None:
     """etcd refuses more than 1.5 MiB, and the rendered one holds all of the pool's.
 
     kubectl's annotation takes 262,144 bytes, and the package alone, as one archive, is more: so the server applies it.
     """
-    sizes = [(made / name).stat().st_size for name in MADE]
+    sizes = [(machineconfigs / name).stat().st_size for name in MADE]
     assert sizes[0] < 640 * 1024
-    assert len(config_of(made / MADE[0])["storage"]["files"]) < 8
+    assert len(config_of(machineconfigs / MADE[0])["storage"]["files"]) < 8
     readme = (OPENSHIFT / "README.md").read_text()
     for name, size in zip(MADE, sizes):
         (line,) = [line for line in readme.splitlines() if "apply" in line and f".build/openshift/{name}" in line]
         assert ("--server-side" in line) or size < 1 << 18, line
 
 
-def test_the_node_gets_the_units_that_keep_the_inventory(made: Path) -> None:
+def test_the_node_gets_the_units_that_keep_the_inventory(machineconfigs: Path) -> None:
     """As a package's installation has and enables them; the program is another, and there before they start."""
-    config = config_of(made / MADE[0])
+    config = config_of(machineconfigs / MADE[0])
     units = {unit["name"]: unit for unit in config["systemd"]["units"]}
     systemd = ROOT / "packaging/systemd"
     ours = [path for path in systemd.iterdir() if path.suffix in (".service", ".path", ".timer")]
@@ -257,14 +249,14 @@ def test_the_node_gets_the_units_that_keep_the_inventory(made: Path) -> None:
     assert b"refresh-wanted" in files["/etc/tmpfiles.d/oci-gpu-hook.conf"][1]
 
 
-def test_the_registration_is_none_that_outlives_the_machineconfig(made: Path) -> None:
+def test_the_registration_is_none_that_outlives_the_machineconfig(machineconfigs: Path) -> None:
     """In a folder of hooks it would stop every container once the program is gone."""
-    files = node_files(config_of(made / MADE[0]))
+    files = node_files(config_of(machineconfigs / MADE[0]))
     assert [path for path in files if "containers/oci" in path] == []
-    payload = unpacked(made)
+    payload = unpacked(machineconfigs)
     registration = json.loads(payload["/usr/local/share/containers/oci/hooks.d/oci-gpu-hook.json"][1])
     assert registration["hook"]["path"] in payload
-    unit, *_ = config_of(made / MADE[0])["systemd"]["units"]
+    unit, *_ = config_of(machineconfigs / MADE[0])["systemd"]["units"]
     drop_in = files["/etc/crio/crio.conf.d/90-oci-gpu-hook.conf"][1].decode()
     (folder,) = [word.partition("=")[2] for word in unit["contents"].split() if "HOOKS_DIR=" in word]
     assert folder.startswith("/run/")
@@ -272,8 +264,8 @@ def test_the_registration_is_none_that_outlives_the_machineconfig(made: Path) ->
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_a_unit_starts_what_is_delivered_and_before_the_engine(made: Path, name: str) -> None:
-    config = config_of(made / name)
+def test_a_unit_starts_what_is_delivered_and_before_the_engine(machineconfigs: Path, name: str) -> None:
+    config = config_of(machineconfigs / name)
     unit, *_ = config["systemd"]["units"]
     lines = unit["contents"].splitlines()
     (start,) = [line for line in lines if line.startswith("ExecStart=")]
@@ -285,8 +277,7 @@ def test_a_unit_starts_what_is_delivered_and_before_the_engine(made: Path, name:
 def test_role_and_settings_are_taken(tmp_path: Path) -> None:
     settings = tmp_path / "settings"
     settings.write_text("driver-root = /run/nvidia/driver\n")
-    ran = generate(tmp_path, "--role", "master", "--settings", str(settings))
-    assert ran.returncode == 0, ran.stderr
+    assert generate_without_package(tmp_path, "--role", "master", "--settings", str(settings)) == 0
     (document,) = documents(tmp_path / MADE[0])
     labels = document["metadata"]["labels"]
     assert labels == {"machineconfiguration.openshift.io/role": "master"}
@@ -294,10 +285,10 @@ def test_role_and_settings_are_taken(tmp_path: Path) -> None:
     assert files["/etc/oci-gpu-hook.conf"][1] == settings.read_bytes()
 
 
-def test_the_pool_takes_the_role_that_is_made_by_default(made: Path) -> None:
+def test_the_pool_takes_the_role_that_is_made_by_default(machineconfigs: Path) -> None:
     pool = named("machineconfigpool.yaml", "MachineConfigPool")
     (expression,) = pool["spec"]["machineConfigSelector"]["matchExpressions"]
-    (document,) = documents(made / MADE[0])
+    (document,) = documents(machineconfigs / MADE[0])
     assert document["metadata"]["labels"][expression["key"]] in expression["values"]
     assert GPU_NODE.items() <= pool["spec"]["nodeSelector"]["matchLabels"].items()
 

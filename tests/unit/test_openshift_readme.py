@@ -11,9 +11,7 @@ import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +19,7 @@ import pytest
 import yaml
 
 from oci_gpu_hook.request import settingsfile
-from tests.unit.manifests import OPENSHIFT, ROOT, documents, judge
-from tests.unit.test_openshift import GENERATE
+from tests.unit.manifests import GENERATE, OPENSHIFT, ROOT, documents, generate_without_package, judge
 from tests.unit.test_pools import machineset
 
 pytestmark = pytest.mark.unit
@@ -30,9 +27,9 @@ pytestmark = pytest.mark.unit
 README = (OPENSHIFT / "README.md").read_text()
 CLIENTS = ("oc", "kubectl", "podman", "make")
 INLINE = re.compile(r"`((?:oc|kubectl|make|packaging/openshift/generate\.py) [^`]*)`")
-# What a client was started with, a line of JSON each; and the machines of a cluster for who asks.
+# What a client was started with, a NUL behind each word and a newline as the last; a cluster's machines if asked.
 CLIENT = """#!/bin/sh
-python3 -c 'import json, sys; print(json.dumps(sys.argv[1:]))' "${0##*/}" "$@" >>"$CALLS"
+printf '%s\\0' "${0##*/}" "$@" '\n' >>"$CALLS"
 case "$*" in *"get machineset"*) cat "$MACHINES" ;; esac
 """
 
@@ -52,11 +49,12 @@ COMMANDS = [it for it in blocks() if not it.startswith("[")]
 
 
 @pytest.fixture(scope="module")
-def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sources(tmp_path_factory: pytest.TempPathFactory, machineconfigs: Path) -> Path:
     """The tree that the blocks are pasted in, with what `make openshift` writes, and the clients."""
     folder = tmp_path_factory.mktemp("sources")
     (folder / "packaging").symlink_to(ROOT / "packaging")
-    subprocess.run((sys.executable, GENERATE, folder / ".build/openshift"), check=True, capture_output=True)
+    (folder / ".build").mkdir()
+    (folder / ".build/openshift").symlink_to(machineconfigs)
     (folder / "machines.json").write_text(json.dumps({"items": [machineset("aws")]}))
     (folder / "bin").mkdir()
     for name in CLIENTS:
@@ -77,7 +75,7 @@ def calls_of(sources: Path, block: str) -> list[list[str]]:
         ("bash", "-euo", "pipefail", "-c", script), cwd=sources, env=environment, capture_output=True, text=True
     )
     assert (ran.returncode, ran.stderr) == (0, ""), block
-    return [json.loads(line) for line in calls.read_text().splitlines()]
+    return [call.split("\0")[:-1] for call in calls.read_text().split("\n\0")[:-1]]
 
 
 def everything(sources: Path) -> list[dict[str, Any]]:
@@ -172,13 +170,15 @@ def test_a_block_is_pasted(sources: Path, block: str) -> None:
 
 
 @pytest.mark.parametrize("command", dict.fromkeys(INLINE.findall(README)))
-def test_a_command_in_the_text_is_pasted(sources: Path, command: str) -> None:
+def test_a_command_in_the_text_is_pasted(
+    sources: Path, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if command.startswith("packaging/"):
-        program, *words = shlex.split(command)
-        (sources / "FILE").write_text("driver-root = /run/nvidia/driver\n")
-        ran = subprocess.run((sys.executable, program, *words), cwd=sources, capture_output=True, text=True)
-        assert ran.returncode == 0, ran.stderr
-        shutil.rmtree(sources / "FOLDER")
+        program, folder, *words = shlex.split(command)
+        assert ROOT / program == GENERATE and folder == "FOLDER"
+        monkeypatch.chdir(tmp_path)
+        Path("FILE").write_text("driver-root = /run/nvidia/driver\n")
+        assert generate_without_package(tmp_path / folder, *words) == 0
         return
     (call,) = calls_of(sources, command)
     check(sources, call)
