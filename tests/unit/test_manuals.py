@@ -193,8 +193,10 @@ def test_what_the_readme_names_is_there_and_stands_in_a_manual() -> None:
         assert name in manuals, name
     for unit in units:
         assert (PACKAGING / "systemd" / unit).exists()
-    pages = re.findall(r"`(oci[\w.-]+)\((\d)\)`", readme)
-    assert {f"{name}.{section}" for name, section in pages} == {*manual.PAGES}
+    # ``-docker(7)`` is short for the page of its name.
+    pages = re.findall(r"`((?:oci[\w.]*)?[\w.-]+)\((\d)\)`", readme)
+    full = [(f"oci-gpu-hook{name}" if name[0] == "-" else name, section) for name, section in pages]
+    assert {f"{name}.{section}" for name, section in full} == {*manual.PAGES}
 
 
 def test_the_messages_about_settings_are_those_of_the_program() -> None:
