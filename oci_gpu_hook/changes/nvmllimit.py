@@ -46,8 +46,9 @@ def limit(library: int, cgroup: str, limits: tuple[tuple[str, int], ...]) -> Non
         waiting = poll()
         waiting.register(answer, POLLIN)
         said = posix.read(answer, 4096) if waiting.poll(_SECONDS * 1000) else _LATE
-    posix.kill(child, SIGKILL)
-    # A child that hangs in the driver ends when that lets it go.
+    if said == _LATE:
+        # One that hangs in the driver ends when that lets it go.
+        posix.kill(child, SIGKILL)
     posix.waitpid(child, posix.WNOHANG if said == _LATE else 0)
     if said != _DONE:
         raise OSError(said.decode(errors="replace") or "libnvidia-ml crashed")

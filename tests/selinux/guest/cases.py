@@ -215,13 +215,13 @@ ROWS = (
     ),
     Row(
         "a limit of GPU memory by NVML, with its boolean",
-        (_CONFINED._replace(asks={"NVIDIA_GPU_MEMORY_LIMIT": "1024"}, expect=_ALL),),
+        (_CONFINED._replace(devices="1", asks={"NVIDIA_GPU_MEMORY_LIMIT": "1024"}, expect=_ALL),),
         "gpu-memory-by = nvml\n",
         boolean="oci_gpu_hook_use_nvml",
     ),
     Row(
         "a limit of GPU memory by NVML, without",
-        (_CONFINED._replace(asks={"NVIDIA_GPU_MEMORY_LIMIT": "1024"}, refused=r"\(NVML\)|exit code: 6\b", avcs=None),),
+        (_CONFINED._replace(devices="1", asks={"NVIDIA_GPU_MEMORY_LIMIT": "1024"}, refused=r"\(NVML\)|exit code: 6\b", avcs=None),),
         "gpu-memory-by = nvml\n",
         runtimes=CRUN,
         denied="oci_gpu_hook_t xserver_misc_device_t:chr_file read",
