@@ -71,7 +71,7 @@ def replace(
     mode: int = 0o600,
     put: Callable[..., None] = posix.rename,
 ) -> None:
-    """Write a file as `new`, then put it in its place: readers see all of it or none.  No `new` is left.
+    """Write a file as `new`, then put it in its place: readers see all of it or none.  An error leaves no `new`.
 
     ready: gets its descriptor before that; how: O_TRUNC if `new` may be there, as one that was killed has left it.
     """
@@ -81,8 +81,6 @@ def replace(
             if ready:
                 ready(fd)
             put(new, name, src_dir_fd=folder, dst_dir_fd=folder)
-        finally:
-            try:
-                posix.unlink(new, dir_fd=folder)
-            except FileNotFoundError:
-                pass
+        except BaseException:
+            posix.unlink(new, dir_fd=folder)
+            raise

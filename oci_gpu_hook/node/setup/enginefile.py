@@ -115,9 +115,13 @@ def _replace(folder: int, name: str, file: EngineFile, text: str) -> None:
         os.fsync(fd)
         _check(folder, name, file)
 
-    # Unlike rename, link fails where somebody else has made the file meanwhile.
-    put = os.rename if file.status else os.link
-    replace(name, text.encode(), whole.hidden(name), ready, folder=folder, put=put)
+    replace(name, text.encode(), whole.hidden(name), ready, folder=folder, put=os.rename if file.status else _link)
+
+
+def _link(new: str, name: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:
+    """Unlike rename it fails where somebody else has made the file meanwhile."""
+    os.link(new, name, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+    os.unlink(new, dir_fd=src_dir_fd)
 
 
 def _check(folder: int, name: str, file: EngineFile) -> None:
