@@ -20,6 +20,7 @@ from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import holders
 from oci_gpu_hook.node.engines import containerdevices
+from oci_gpu_hook.node.engines.containermemory import MemoryUse
 from oci_gpu_hook.node.exporters import counters, gpuexposition, sinceboot
 from oci_gpu_hook.node.gpus import kernellog, leased, nvml, present
 from oci_gpu_hook.node.machine import validated, whole
@@ -95,7 +96,7 @@ def exposition(root: HostRoot, settings: Settings, timeout: float, *, remember: 
     records = kernellog.xids(root)
     if remember:
         sinceboot.renew(root, gpus, records or (), said)
-    held, memory = _held(root, settings.driver_root, found) if found else ((), ())
+    held, memory = _held(root, settings.driver_root, found) if found else ([], [])
     node = gpuexposition.NodeState(
         driver_version=version,
         gpus=len(gpus),
@@ -115,8 +116,8 @@ def exposition(root: HostRoot, settings: Settings, timeout: float, *, remember: 
 
 def _held(
     root: HostRoot, driver_root: str, found: DriverInventory
-) -> tuple[tuple[gpuexposition.Held, ...], tuple[gpuexposition.Used, ...]]:
-    """The GPUs and MIG devices that containers hold, and what these have of devices' memory.
+) -> tuple[list[dict[str, str]], list[tuple[dict[str, str], MemoryUse]]]:
+    """The GPUs and MIG devices that containers hold, and what these have of devices' memory: see `NodeState`.
 
     None of a container whose device cgroup cannot be read.
     """
@@ -124,18 +125,15 @@ def _held(
     divided = holders.divisions(with_nodes)
     seen = containerdevices.find_devices(root, holders.wanted(divided))
     uuids = {gpu.nvml_index: gpu.uuid for gpu in found.gpus}
-    rows, memory = [], []
+    held, memory = [], []
     for holder in [it for it in holders.holders(divided, seen.containers).holding if it.is_certain]:
         running = holder.container.running
-        called = running.called
         # A user can give a container any id: it may be that of another team's.
         id = "" if running.of_user else running.id
-        who = (id, called.name, called.pod, called.namespace)
+        who = {"container": id or f"{running.of_user} process {running.pid}".lstrip()}
+        who.update({name: getattr(running.called, name) for name in ("name", "pod", "namespace")})
         for share in holder.held:
             if isinstance(share, holders.HeldShare) and (uuid := uuids[share.gpu]):
-                rows.append(gpuexposition.Held(uuid, share.uuid if share.mig else "", *who))
-        labels = dict(zip(("container", "name", "pod", "namespace"), who))
-        for use in holder.container.memory:
-            of_device = {"address": use.address.removeprefix("0000"), **labels}
-            memory.append(gpuexposition.Used(of_device, use.used, use.limit, use.peak))
-    return tuple(rows), tuple(memory)
+                held.append({"uuid": uuid, "mig_uuid": share.uuid if share.mig else "", **who})
+        memory += [({"address": use.address.removeprefix("0000"), **who}, use) for use in holder.container.memory]
+    return held, memory

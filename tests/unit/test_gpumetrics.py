@@ -4,16 +4,24 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oci_gpu_hook.cli import metrics
+from oci_gpu_hook.node.engines import containerdevices
+from oci_gpu_hook.node.engines.containerdevices import AllContainers
+from oci_gpu_hook.node.engines.containermemory import MemoryUse
 from oci_gpu_hook.node.exporters import exposition, gpuexposition
-from oci_gpu_hook.node.exporters.gpuexposition import Held, NodeState, Used
+from oci_gpu_hook.node.exporters.gpuexposition import NodeState
 from oci_gpu_hook.node.gpus.leased import Counted
 from oci_gpu_hook.node.machine.validated import StepResult, Validation
+from tests.unit import hosts
 from tests.unit.examples import examples
+from tests.unit.test_holders import has
 
 LINE = re.compile(r'([a-z_]+)(?:\{((?:[a-z_]+="(?:[^"\\\n]|\\[\\"n])*",?)*)\})? (-?\d+(?:\.\d+)?(?:e[+-]\d+)?)')
 UUID = "GPU-00000007-0000-4000-8000-000000000007"
@@ -26,14 +34,18 @@ def node(**fields: Any) -> NodeState:
         "answers": True,
         "log_readable": True,
         "fresh": True,
-        "held": (),
+        "held": [],
         "counted": (),
-        "memory": (),
+        "memory": [],
         "validation": None,
         "time": 1_700_000_000.25,
         "duration": 0.5,
     }
     return NodeState(**{**values, **fields})
+
+
+def held(*values: str) -> dict[str, str]:
+    return dict(zip(("uuid", "mig_uuid", "container", "name", "pod", "namespace"), values))
 
 
 def samples(made: NodeState) -> dict[str, float]:
@@ -59,7 +71,9 @@ def samples(made: NodeState) -> dict[str, float]:
 
 def test_what_containers_have_of_memory() -> None:
     labels = {"address": "0000:07:00.0", "container": "c0ffee"}
-    found = samples(node(memory=(Used(labels, 3, 0, 0), Used({**labels, "container": "b"}, 5, 9, 7))))
+    found = samples(
+        node(memory=[(labels, MemoryUse("", 3, 0, 0)), ({**labels, "container": "b"}, MemoryUse("", 5, 9, 7))])
+    )
     shown = {name: value for name, value in found.items() if name.startswith("gpu_memory")}
     of, other = [f'{{address="0000:07:00.0",container="{name}"}}' for name in ("c0ffee", "b")]
     assert shown == {
@@ -70,9 +84,22 @@ def test_what_containers_have_of_memory() -> None:
     }
 
 
+def test_users_containers_have_series_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By user and process, as their ids are their own to choose; two alike would stop the exporter."""
+    root = hosts.host(tmp_path)
+    one = has((195, 1))._replace(memory=(MemoryUse("0000:07:00.0", 1, 0, 0),))
+    seen = [one._replace(running=one.running._replace(owner=1000, pid=pid)) for pid in (8, 9)]
+    monkeypatch.setattr(containerdevices, "find_devices", lambda *_: AllContainers((*seen, one), 0))
+    held, memory = metrics._held(root, "/", hosts.surveyed(root))
+    found = samples(node(held=held, memory=memory))
+    wanted = ["user 1000's process 8", "user 1000's process 9", "a" * 64]
+    assert [labels["container"] for labels in held] == [labels["container"] for labels, _ in memory] == wanted
+    assert len([key for key in found if key.startswith("gpu_memory_used_bytes")]) == 3
+
+
 def test_who_holds_what_and_what_is_healthy() -> None:
     counted = (Counted("a", "GPU 0", (), ""), Counted("b", "GPU 1", (), "it does not answer NVML"))
-    found = samples(node(held=(Held(UUID, "", "c0ffee", "train", "", ""),) * 2, counted=counted, log_readable=False))
+    found = samples(node(held=[held(UUID, "", "c0ffee", "train", "", "")] * 2, counted=counted, log_readable=False))
     assert found == {
         "driver_up": 1,
         "nvml_up": 1,
@@ -112,8 +139,8 @@ def test_the_last_validation_counts_for_its_driver() -> None:
 
 
 def test_the_number_of_series_has_a_bound() -> None:
-    held = tuple(Held(UUID, "", str(number), "", "", "") for number in range(2000))
-    assert len([key for key in samples(node(held=held)) if "container_info" in key]) == 512
+    many = [held(UUID, "", str(number), "", "", "") for number in range(2000)]
+    assert len([key for key in samples(node(held=many)) if "container_info" in key]) == 512
 
 
 @examples(40)
@@ -121,7 +148,7 @@ def test_the_number_of_series_has_a_bound() -> None:
 def test_whatever_is_said_prometheus_can_read_it(words: list[str]) -> None:
     """Names of containers and devices are others' texts."""
     counted = (Counted("a", words[0], (), ""),)
-    assert samples(node(held=(Held(*words), Held(*words)), counted=counted))["gpus"] == 2
+    assert samples(node(held=[held(*words), held(*words)], counted=counted))["gpus"] == 2
 
 
 def test_label_values_are_escaped_and_cut() -> None:

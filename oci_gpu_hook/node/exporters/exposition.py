@@ -18,8 +18,8 @@ _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n"}
 
 
 def metric(name: str, help: str, kind: str, samples: Iterable[tuple[dict[str, str], float]]) -> list[str]:
-    """All lines of a metric, named without our prefix; none if it has no sample."""
-    lines = [sample(name, labels, value) for labels, value in samples]
+    """All lines of a metric, named without our prefix, each once; none if it has no sample."""
+    lines = dict.fromkeys([sample(name, labels, value) for labels, value in samples])
     return [*head(name, help, kind), *lines] if lines else []
 
 

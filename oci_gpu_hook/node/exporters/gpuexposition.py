@@ -7,6 +7,7 @@ A GPU's sensors and counters are DCGM exporter's.  Must not look at anything.
 
 from __future__ import annotations
 
+from oci_gpu_hook.node.engines.containermemory import MemoryUse
 from oci_gpu_hook.node.exporters.exposition import GAUGE, gauge, metric
 from oci_gpu_hook.node.gpus.leased import Counted
 from oci_gpu_hook.node.machine.validated import PASSED, SKIPPED, Validation
@@ -16,30 +17,11 @@ from oci_gpu_hook.record import NamedTuple
 _MOST_HELD = 512
 
 
-class Held(NamedTuple):
-    """A GPU, or the MIG device of it whose UUID is not "", that a container holds."""
-
-    uuid: str
-    mig_uuid: str
-    container: str
-    name: str
-    pod: str
-    namespace: str
-
-
-class Used(NamedTuple):
-    """What a container has of a device's memory; labels: of the container and of the device; the rest: `MemoryUse`."""
-
-    labels: dict[str, str]
-    used: int
-    limit: int
-    peak: int
-
-
 class NodeState(NamedTuple):
     """driver_version: of the kernel module, "" if none is loaded; gpus: how many it has; answers: whether NVML does;
-    log_readable: whether the kernel's log is; fresh: whether the saved inventory is true; counted: see `leased`; time,
-    duration: when this was collected, and how long that took, in seconds.
+    log_readable: whether the kernel's log is; fresh: whether the saved inventory is true; held: labels of each device
+    with a container that holds it; counted: see `leased`; memory: labels of a container and a device, and what it has
+    there; time, duration: when this was collected, and how long that took, in seconds.
     """
 
     driver_version: str
@@ -47,9 +29,9 @@ class NodeState(NamedTuple):
     answers: bool
     log_readable: bool
     fresh: bool
-    held: tuple[Held, ...]
+    held: list[dict[str, str]]
     counted: tuple[Counted, ...]
-    memory: tuple[Used, ...]
+    memory: list[tuple[dict[str, str], MemoryUse]]
     validation: Validation | None
     time: float
     duration: float
@@ -68,7 +50,7 @@ def exposition(node: NodeState) -> str:
 
 def _of_gpus(node: NodeState) -> list[str]:
     """Who holds which GPU, by UUID; leases and health by the names that requests use."""
-    held = [(row._asdict(), 1) for row in dict.fromkeys(node.held)][:_MOST_HELD]
+    held = [(labels, 1) for labels in node.held[:_MOST_HELD]]
     leases = [({"device": it.title}, len(it.leases)) for it in node.counted]
     health = [({"device": it.title}, int(not it.unhealthy)) for it in node.counted]
     return [
@@ -83,11 +65,11 @@ def _of_gpus(node: NodeState) -> list[str]:
     ]
 
 
-def _of_memory(uses: tuple[Used, ...]) -> list[str]:
+def _of_memory(uses: list[tuple[dict[str, str], MemoryUse]]) -> list[str]:
     """Where the kernel counts it: its dmem controller."""
-    used = [(it.labels, it.used) for it in uses]
-    peaks = [(it.labels, it.peak) for it in uses if it.peak]
-    limits = [(it.labels, it.limit) for it in uses if it.limit]
+    used = [(labels, use.used) for labels, use in uses]
+    peaks = [(labels, use.peak) for labels, use in uses if use.peak]
+    limits = [(labels, use.limit) for labels, use in uses if use.limit]
     return [
         *metric("gpu_memory_used_bytes", "What a container has of a device's memory.", GAUGE, used),
         *metric("gpu_memory_peak_bytes", "The most that it had.", GAUGE, peaks),
