@@ -3,25 +3,20 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oci_gpu_hook.driver.nodes import DeviceNode
+from oci_gpu_hook.cli import features
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.exporters import featurelabels
+from oci_gpu_hook.node.gpus import present
 from oci_gpu_hook.node.machine.validated import STEPS, StepResult, Validation
-from oci_gpu_hook.vendors import vendorhost
-from oci_gpu_hook.vendors.vendorinventory import Vendor
-from tests.unit import hosts
 from tests.unit.examples import examples
-from tests.unit.program import Program
 
 # Kubernetes: validation.IsQualifiedName and IsValidLabelValue.
 NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
@@ -96,54 +91,14 @@ def test_without_nvidias_driver_nothing_is_said_of_it() -> None:
     assert found[f"{featurelabels.OURS}version"] == "0.1.0"
 
 
-def vendors_host(tree: Path) -> list[object]:
-    """A host with two nodes of a vendor's and its file; the words of a command there."""
-    tree.chmod(0o755)
-    group = {"devices": [{"path": "/dev/acme[0-9]", "major": "acme", "each": True}]}
-    said = {
-        **{"activation_flag": "OCI_ACME", "kind": "acme.com/card", "driver_feature": ["compute"]},
-        **{"inventory": {"compute": group}, "requires": {"modules": ["acme"]}, "version": {"module": "acme"}},
-    }
-    hosts.plant(tree, "usr/share/oci-gpu-hook/vendors/acme.json", json.dumps(said))
-    hosts.plant(tree, "sys/module/acme/version", "2.5\n")
-    (tree / "run/oci-gpu-hook").mkdir(parents=True)
-    (tree / "etc").mkdir(exist_ok=True)
-    hosts.plant(tree, "hook.conf", "features = /etc/f\n")
-    return ["features", "--host-root", tree, "--config", tree / "hook.conf"]
+def test_only_devices_that_can_be_served_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    def vendor(kind: str = "acme.com/card", nodes: int = 1, lacking: int = 0) -> SimpleNamespace:
+        what = SimpleNamespace(kind=kind, version="2.5")
+        return SimpleNamespace(inventory=what, devices=(1, 2), nodes=lambda: nodes, lacking=lambda: lacking)
 
-
-def test_the_file_comes_and_goes_with_any_vendors_devices(
-    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    os.umask(0o022)
-    words = vendors_host(tmp_path)
-    file = tmp_path / "etc/f"
-    assert "no NVIDIA driver" in program.mistake(6, *words)
-    assert program(*words, "--write") == f"no driver is loaded: there is no {file}\n"
-    # A tree can have no device nodes.
-    plain = vendorhost.vendor_state
-    card = DeviceNode("/dev/acme0", 240, 0, 0o666, 0, 0, True, "", None)
-
-    def with_card(root: HostRoot, what: Vendor) -> vendorhost.VendorState:
-        return plain(root, what)._replace(
-            devices=(vendorhost.VendorDevice(("0",), ((card, "compute"),)),), unmatched=()
-        )
-
-    monkeypatch.setattr(vendorhost, "vendor_state", with_card)
-    assert program(*words, "--write").startswith(f"wrote {file}: ")
-    lines = file.read_text().splitlines()
-    assert "acme.com/oci-gpu-hook.card.count=1" in lines and "acme.com/oci-gpu-hook.card.driver-version=2.5" in lines
-    assert not any("validation" in line for line in lines)
-    # Beside NVIDIA's it is one file.
-    hosts.host(tmp_path)
-    both = program(*words)
-    assert "oci-gpu-hook.validation=none\n" in both and "acme.com/oci-gpu-hook.card.present=true\n" in both
-    (tmp_path / "proc/driver/nvidia/version").unlink()
-    # A module that must be loaded and is not: no container gets the card.
-    for path in sorted((tmp_path / "sys/module/acme").iterdir()):
-        path.unlink()
-    (tmp_path / "sys/module/acme").rmdir()
-    assert program(*words, "--write") == f"no driver is loaded: removed {file}\n"
+    found = [vendor(), vendor(kind=""), vendor(nodes=0), vendor(lacking=1)]
+    monkeypatch.setattr(present, "find_vendors", lambda root: SimpleNamespace(vendors=found))
+    assert features.others(HostRoot()) == (featurelabels.OtherVendor("acme.com/card", 2, "2.5"),)
 
 
 @examples(40)
