@@ -128,33 +128,6 @@ def many_processes(host: Host) -> list[str]:
     return held(host, pid)
 
 
-def exporters_folder(host: Host) -> list[str]:
-    """The node exporter's user owns a folder above the textfile folder, and puts a link to root's there."""
-    folder, precious = host.work / "prometheus", host.work / "precious"
-    folder.mkdir()
-    precious.mkdir()
-    os.chown(folder, USER, USER)
-    os.symlink(precious, folder / "node-exporter")
-    (precious / "nfd").write_text("root's")
-    settings = host.work / "conf"
-    names = (("metrics", "a.prom"), ("gpu-metrics", "b.prom"), ("features", "nfd"))
-    lines = [f"{name} = {folder}/node-exporter/{file}\n" for name, file in names]
-    settings.write_text("".join(lines))
-    wrong = []
-    for words in (
-        ("metrics", "--write"),
-        ("metrics", "--gpus", "--write"),
-        ("features", "--write"),
-        ("features", "--remove"),
-    ):
-        done = host.runs(*words, "--config", str(settings))
-        wrong += [f"{' '.join(words)}: {line}" for line in host.wrong(done, 4)]
-        there = {path.name: path.read_text() for path in precious.iterdir()}
-        if there != {"nfd": "root's"}:
-            wrong.append(f"{' '.join(words)}: in another folder: {sorted(there)}")
-    return wrong
-
-
 ATTACKS: dict[str, Attack] = {
     **{f"another-dockerd-{how}": functools.partial(another_dockerd, how=how) for how in ("user", "link", "hard-link")},
     "anothers-cgroup": anothers_cgroup,
@@ -162,5 +135,4 @@ ATTACKS: dict[str, Attack] = {
     "many-links": many_links,
     "many-names": many_names,
     "many-processes": many_processes,
-    "exporters-folder": exporters_folder,
 }
