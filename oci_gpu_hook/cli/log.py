@@ -177,7 +177,7 @@ def _followed(cursor: str, wanted: _Wanted) -> Iterator[dict[str, Any]]:
                 continue
             if not (piece := journal.stdout.read(1 << 16)):
                 return
-            # The end of what is longer than any entry is no JSON, and passed over.
+            # What is longer than any entry is cut, so its end is not JSON, and is passed over.
             *lines, rest = (rest[-_LONGEST:] + piece).split(b"\n")
             for entry in map(_entry, lines):
                 if entry and wanted.has(record := as_record(entry)):
