@@ -17,7 +17,6 @@ VERSION = "0.1.0"
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command within its time limit; gives its exit code."""
     from oci_gpu_hook.cli import limit
 
     return limit.run(lambda: main(arguments))

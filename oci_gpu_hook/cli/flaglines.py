@@ -64,9 +64,8 @@ def filled(text: str, names: tuple[str, ...]) -> str:
 
 
 def lxc(plan: Plan, request: Request, version: str) -> list[str]:
-    """A hook entry, and the rules of the device cgroup, which LXC's monitor sets: for privileged containers too.
-
-    version: of the host's cgroups: on a host with v2 LXC 7 refuses lines of v1.
+    """Also for privileged containers: LXC's monitor sets the device cgroup.  version: of the host's cgroups: on a host
+    with v2 LXC 7 refuses lines of v1.
     """
     words = ["--user", "configure", "--no-cgroups", f"--device={','.join(request.devices)}"]
     words += [f"--{name}" for name in request.capabilities]
