@@ -53,7 +53,6 @@ def _devices(root: HostRoot, driver_root: str, found: inventory.DriverInventory,
 
 
 def facts(call: Call) -> list[str]:
-    """The driver's versions, then each GPU; with ``--csv`` as two tables."""
     found = present.nvidia(HostRoot(), read_settings(None, None).driver_root)
     versions = (("NVRM version", found.driver_version), ("CUDA version", found.cuda_version))
     gpus = [

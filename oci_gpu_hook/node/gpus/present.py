@@ -70,7 +70,6 @@ def refresh(root: HostRoot) -> Present:
 
 
 def is_saved(root: HostRoot) -> bool:
-    """Whether all that `refresh` has saved is still true."""
     now = _files_now(root)
     known = folders.read_known(root, now) if now else ()
     return known is not None and all(
@@ -86,7 +85,6 @@ def _files_now(root: HostRoot) -> folders.FilesNow:
 
 
 def _look(root: HostRoot, inventory: Callable[[Vendor], Vendor | None]) -> Present:
-    """What all vendors have whose `inventory` is not None."""
     try:
         vendors, errors = folders.load_all(root)
     except ConfigError as err:
