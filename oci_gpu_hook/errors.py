@@ -77,9 +77,8 @@ def quoted(text: object) -> str:
 
 
 def plain(sentence: str, most: int = LONGEST) -> str:
-    """Make a message safe to print: escape control characters, shorten the middle.
-
-    A long word, which may be an image's or an engine's, is shortened by itself, so that the rest of the sentence stays.
+    """Escapes control characters, shortens the middle.  A long word, which may be an image's or an engine's, is
+    shortened by itself, so that the rest of the sentence stays.
     """
     if len(sentence) > _LONGEST_WORD:
         # Of millions of words, only those that can stay are split.

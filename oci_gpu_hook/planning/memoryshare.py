@@ -26,9 +26,7 @@ _NETWORK = "0x02"
 
 
 class Memory(NamedTuple):
-    """What a container may take of each device.
-
-    limit, needed: by its words, in bytes, 0 if it says none; ceiling, holders: the settings gpu-memory, in bytes or
+    """limit, needed: by its words, in bytes, 0 if it says none; ceiling, holders: the settings gpu-memory, in bytes or
     `SHARE`, and gpu-holders; regions: this host's, None if its kernel counts none; library: libnvidia-ml, if NVIDIA's
     driver may hold it to what the kernel cannot, else "".
     """
@@ -42,7 +40,7 @@ class Memory(NamedTuple):
     library: str = ""
 
     def capacity(self, address: str) -> int:
-        """The memory of the device at a PCI address, in bytes; 0 if the kernel does not count it."""
+        """In bytes; 0 if the kernel does not count it."""
         return sum([region.capacity for region in self.regions or () if region.address == address])
 
     def limit_of(self, address: str) -> int | None:
@@ -83,11 +81,9 @@ class Memory(NamedTuple):
         return ""
 
     def is_by_nvml(self, key: str, address: str) -> bool:
-        """Whether NVIDIA's driver holds it to its limit of this device."""
         return bool(self.library) and "=" not in key and not self.capacity(address)
 
     def refusal(self, key: str, name: str, address: str) -> str:
-        """The sentence of `why_not`, "" for none."""
         why = self.why_not(key, address)
         return why and f"the memory of {title(key, name)} cannot be limited: {why}"
 
@@ -106,7 +102,7 @@ def memory_of(request: Request, settings: Settings, host: HostRoot, cgroup: Devi
 
 
 def addresses(provision: Provision) -> dict[str, str]:
-    """The PCI address of each device that the container holds, by its key; "" for a MIG device, and if it has none."""
+    """By key; "" for a MIG device, and if it has none."""
     of_vendors = {
         f"{vendor.inventory.flag}={device.names[0]}": device.address()
         for vendor in provision.vendors
@@ -116,7 +112,7 @@ def addresses(provision: Provision) -> dict[str, str]:
 
 
 def limits(memory: Memory, provision: Provision, host: HostRoot) -> tuple[LimitMemory, ...]:
-    """The operation that limits the devices which the container holds; RequestError if one cannot be limited."""
+    """RequestError if one cannot be limited."""
     found: dict[str, int] = {}
     by_nvml: dict[str, int] = {}
     places = addresses(provision)
@@ -167,7 +163,7 @@ def _refuse_unnamed(provision: Provision) -> None:
 
 
 def _is_network(host: HostRoot, key: str, address: str) -> bool:
-    """Whether another vendor's device is a network adapter, which has no memory for programs."""
+    """A network adapter has no memory for programs."""
     if "=" not in key or not address:
         return False
     domain, rest = address[:8], address[8:]

@@ -44,7 +44,7 @@ _OMITTED = {
 
 
 def run(call: Call, arguments: list[str]) -> int:
-    """Give the container what `call` asks for; gives the exit code.  arguments: the words as they were given."""
+    """Gives the exit code.  arguments: the words as they were given."""
     # A user's own FUSE server may be what serves the root, to root.
     alarm.begin()
     progress = Progress()

@@ -47,7 +47,7 @@ class Finder:
         self._places = places
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> object:
-        """The spec of a module that has been loaded, or of an extension module; None for one that is not linked."""
+        """None for a module that is not linked."""
         place = self._places.get(name)
         if place is None:
             return None
@@ -101,7 +101,7 @@ class Finder:
 
 
 def _extension_spec(name: str, path: str) -> object:
-    """The spec of the extension module at `path`; None if it is not there, and must be searched for."""
+    """None if it is not there, and must be searched for."""
     try:
         posix.stat(path)
     except OSError:
