@@ -3,7 +3,6 @@
 
 The hook, what stands in for other programs, ``plan`` and ``doctor --container`` ask here alone, so that all find the
 same request.
-Must not decide what the container gets, or look at the container.
 """
 
 from __future__ import annotations

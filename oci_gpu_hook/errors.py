@@ -3,8 +3,6 @@
 
 A message is one sentence, lower case, without a full stop: what failed and why.  ``hint`` says who can fix it and how.
 Text from an image or a container must pass through `quoted` first; the rest is made `plain` here.
-
-Must not do I/O and must not import anything.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``containers``: which running container holds which GPU or other device, and which of them no container holds.
-
-With --watch, a terminal has one screen, cut to its size; else there is one block for each look.  No GPU is opened here.
-"""
+"""``containers``: which container holds which GPU or other device, and which are free.  No GPU is opened."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Explain SELinux's denials: the cause, and a remedy that keeps the container confined.  Pure.
 
-No remedy here is ``label=disable`` or a permissive domain.  Names in a denial come from containers, so they
-must be quoted for output.  Never on the hook's path.
+No remedy here is ``label=disable`` or a permissive domain.  Names in a denial come from containers, so they must be
+quoted for output.
 """
 
 from __future__ import annotations

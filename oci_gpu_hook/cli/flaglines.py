@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What gives GPUs to containers, for each engine, as words and lines to paste.  Pure.
-
-Must not know what the host has: the caller has looked the devices up, or has a plan.
-"""
+"""What gives GPUs to containers, for each engine, as words and lines to paste.  Pure."""
 
 from __future__ import annotations
 

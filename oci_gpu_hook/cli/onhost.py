@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All accelerators of this host, as text and for JSON.
-
-NVIDIA's driver, or a Jetson or WSL 2 in its place, and other vendors' hardware.  Both forms have all that is there.
-"""
+"""All accelerators of this host, as text and for JSON: both forms have all that is there."""
 
 from __future__ import annotations
 

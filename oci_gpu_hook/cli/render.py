@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records as JSON, and rows as aligned lines.  Pure.
-
-Must not decide or leave out anything.  Never on the hook's path.
-"""
+"""Records as JSON, and rows as aligned lines.  Pure."""
 
 from __future__ import annotations
 

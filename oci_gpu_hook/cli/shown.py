@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan and its operations as text for people, and as the documented object for programs.  Pure.
-
-Both have all that is in the plan, and what the host has and the plan leaves out: for people who miss something in a
-container, as the hook itself reports only what was requested and could not be given (`Plan.notes`).
+"""A plan as text for people and as the documented object for programs, with what the host has and the plan leaves out:
+the hook itself reports only what was requested and could not be given (`Plan.notes`).  Pure.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """``validate``: whether driver, hook and GPUs do their work, step by step, for init containers and for pods that wait.
-
-`validation` has the steps; what doctor knows of the driver and of a container is doctor's.  Fixes nothing.
 """
 
 from __future__ import annotations

@@ -130,7 +130,6 @@ def path_in(data: bytes, controller: str) -> str | None:
 
 
 def _directory(path: str, controller: str, pid: int) -> str:
-    """The directory of the cgroup `path`, which the process `pid` is in, below one of the mounts of its hierarchy."""
     if path.startswith("/.."):
         raise syscalls.SyscallError(syscalls.ENOENT, "open", f"cgroup {path}, outside our cgroup namespace")
     usual = f"{CGROUP_ROOT}/{controller}{path}" if controller else f"{CGROUP_ROOT}{path}"

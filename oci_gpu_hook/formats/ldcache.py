@@ -251,7 +251,6 @@ def written(table: Table, pieces: list[bytes]) -> bytes:
 
 
 def _extensions(start: int, names: tuple[int, ...], shift: int) -> bytes:
-    """The directory of the extensions for `start`, the offsets of the hwcaps names, and the generator."""
     hwcaps = [offset + shift for offset in names]
     count = 2 if hwcaps else 1
     hwcaps_start = start + 8 + 16 * count

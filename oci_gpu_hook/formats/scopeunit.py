@@ -116,7 +116,6 @@ class BusAnswer(NamedTuple):
 
 
 def _aligned(*values: Value) -> bytes:
-    """Values one after another, each on a multiple of its alignment."""
     data = b""
     for alignment, value in values:
         data += bytes(-len(data) % alignment) + value
@@ -134,7 +133,6 @@ def _string(text: str) -> Value:
 
 
 def _signature(text: str) -> Value:
-    """A SIGNATURE, with which each variant begins."""
     return 1, bytes([len(text)]) + text.encode() + b"\0"
 
 

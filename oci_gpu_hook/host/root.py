@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host's root as one descriptor: every host path is resolved below it, and no link leads out of it.
-
-So a driver container's root, a test's tree or a mounted image can stand for ``/`` (``--host-root``).  Reads only.
-"""
+"""The host's root as one descriptor, of ``/`` or of another (``--host-root``): no link leads out of it.  Reads only."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much memory of each of its devices a container may take, and the operation that holds it to that.
-
-A container that cannot be held to its limit is refused: it must not start without.  Reads only.
-"""
+"""How much memory of each device a container may take; one that cannot be held to its limit is refused.  Reads only."""
 
 from __future__ import annotations
 
@@ -44,7 +41,6 @@ class Memory(NamedTuple):
         return sum([region.capacity for region in self.regions or () if region.address == address])
 
     def limit_of(self, address: str) -> int | None:
-        """What it may take there; None for no limit."""
         capacity = self.capacity(address)
         most = capacity // self.holders // MIB * MIB if self.ceiling == SHARE else self.ceiling
         most = min(most, capacity or most)
@@ -138,7 +134,6 @@ def limits(memory: Memory, provision: Provision, host: HostRoot) -> tuple[LimitM
 
 
 def notes(memory: Memory, provision: Provision) -> tuple[str, ...]:
-    """A sentence if less is given than is asked for, and one if there is nothing to limit."""
     if memory.limit and not provision.holds:
         return (f"{MEMORY_LIMIT} limits nothing: the container has no device",)
     lowest = min([memory.limit_of(it) or 0 for it in addresses(provision).values()], default=0)

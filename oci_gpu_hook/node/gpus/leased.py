@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What starts count of this host's devices, for people: the leases that are valid, and the GPUs that are not healthy.
-
-Reads only: no lock is taken and nothing is removed.
-"""
+"""What starts count of this host's devices, for people.  No lock is taken, and nothing is removed."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All vendors of a host, for people and for the saved inventories: what of each is here, and which files are wrong.
-
-A file that is wrong must not hide the others.
-"""
+"""All vendors of a host: what of each is here, and which files are wrong; such a file does not hide the others."""
 
 from __future__ import annotations
 

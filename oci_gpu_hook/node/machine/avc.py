@@ -19,7 +19,7 @@ _HEXADECIMAL = frozenset("0123456789ABCDEF")
 
 
 class Denial(NamedTuple):
-    """One denial; times: how many equal ones there are."""
+    """times: how many equal ones there are."""
 
     source: str
     target: str

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SELinux on this host, by libselinux: mode, modules, booleans, labels, and which containers can use GPUs.
-
-`library` is libselinux's Python package, which not every host has.  Reads only.
-"""
+"""SELinux on this host.  `library` is libselinux's Python package, which not every host has.  Reads only."""
 
 from __future__ import annotations
 

@@ -252,7 +252,6 @@ def _reopened(fd: int) -> int:
 
 
 def _entries(fd: int) -> Iterator[posix.DirEntry[str]]:
-    """The first entries of a folder, as far as it can be read."""
     with suppress(OSError), posix.scandir(fd) as entries:
         yield from islice(entries, MOST_NAMES)
 
