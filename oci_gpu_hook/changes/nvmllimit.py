@@ -53,7 +53,7 @@ def limit(library: int, cgroup: str, limits: tuple[tuple[str, int], ...]) -> Non
 
 
 def _end(answer: int, library: int, cgroup: str, limits: tuple[tuple[str, int], ...]) -> NoReturn:
-    """What the child does."""
+    """In the child."""
     try:
         # An engine waits until its hook's output is closed, a lease for its lock: one that hangs must hold neither.
         for name in posix.listdir("/proc/self/fd"):

@@ -147,7 +147,6 @@ def _put(root: HostRoot, file: EngineFile, change: Change, dry: bool, again: str
 
 
 def _show(file: EngineFile, text: str) -> None:
-    """Control characters are escaped, but for tabs."""
     before, after = [it.removesuffix("\n").split("\n") if it else [] for it in (file.text, text)]
     names = [file.path if lines else "/dev/null" for lines in (before, after)]
     for line in difflib.unified_diff(before, after, names[0], names[1], lineterm=""):

@@ -76,7 +76,7 @@ def _start(commands: list[list[str]]) -> None:
 
 
 def _make(root: HostRoot, node: MissingNode) -> None:
-    """Make one node, with its mode whatever the umask.  If another program makes it first, that node stays."""
+    """Its mode is that of `node` whatever the umask.  If another program makes it first, that node stays."""
     folder, _, name = node.path.rpartition("/")
     try:
         with suppress(FileExistsError), closing(_folder(root, folder)) as fd:

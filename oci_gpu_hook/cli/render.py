@@ -20,7 +20,6 @@ def as_json(value: Any) -> Any:
 
 
 def section(title: str, rows: Iterable[Row], empty: str = "") -> list[str]:
-    """Nothing if there is no row, unless `empty` is to be there then."""
     lines = aligned(rows) or ([f"  {empty}"] if empty else [])
     return ["", title, *lines] if lines else []
 

@@ -82,7 +82,6 @@ def character_majors(root: HostRoot) -> dict[str, int]:
 
 
 def character_major(root: HostRoot, name: str) -> int | None:
-    """None if no driver has that name."""
     text = root.text(DEVICES).partition("Block devices:")[0]
     before, found, _ = text.partition(f" {name}\n")
     return decimal(before.rpartition("\n")[2].strip()) if found else None

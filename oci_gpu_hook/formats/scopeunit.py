@@ -52,8 +52,7 @@ _MOST_BYTES = 1 << 27  # the specification's longest message
 
 
 class ScopeUnit(NamedTuple):
-    """allowed: what DeviceAllow= lets through, None for everything; pinned: where crun has pinned its program, or "".
-    """
+    """allowed: what DeviceAllow= lets through, None for all; pinned: where crun has pinned its program, or ""."""
 
     name: str
     allowed: tuple[Entry, ...] | None

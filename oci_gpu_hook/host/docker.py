@@ -32,7 +32,6 @@ _CONTAINERD = "/var/lib/containerd"
 
 
 def with_record(inputs: Inputs, bundle: Bundle, settings: Settings, host_root: str) -> Inputs:
-    """As far as the settings make the record count."""
     by_gpus = settings.docker_count == "any" or not accepts_environment(inputs, settings)
     by_gpus = by_gpus and _HOOK in [words for _, words in bundle.hooks("prestart")]
     if not by_gpus and not settings.swarm_resources:

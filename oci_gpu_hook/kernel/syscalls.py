@@ -187,7 +187,6 @@ def _result(name: str, *arguments: Any) -> int:
 
 
 def _call(name: str, subject: str | int, *arguments: Any) -> int:
-    """`subject`, a path or a descriptor, is for the error."""
     result = _result(name, *arguments)
     if result < 0:
         raise SyscallError(_get_errno(), name, f"fd {subject}" if isinstance(subject, int) else subject)

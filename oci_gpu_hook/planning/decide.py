@@ -85,7 +85,6 @@ def decide(
 def _memory(
     request: Request, settings: Settings, host: HostRoot, process: Process | None, cgroup: DeviceCgroup
 ) -> Memory | None:
-    """None if neither words nor settings say."""
     if not (request.memory_limit or request.memory_request) and settings.gpu_memory == "off":
         return None
     from oci_gpu_hook.planning import memoryshare

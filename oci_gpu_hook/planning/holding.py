@@ -133,7 +133,6 @@ class Start(NamedTuple):
         return request, [*keys], tuple(words)
 
     def _places(self, provision: Provision) -> dict[str, str]:
-        """The PCI addresses of those whose memory is counted."""
         if self.memory is None:
             return {}
         from oci_gpu_hook.planning import memoryshare

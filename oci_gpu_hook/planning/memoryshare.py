@@ -158,7 +158,6 @@ def _refuse_unnamed(provision: Provision) -> None:
 
 
 def _is_network(host: HostRoot, key: str, address: str) -> bool:
-    """A network adapter has no memory for programs."""
     if "=" not in key or not address:
         return False
     domain, rest = address[:8], address[8:]

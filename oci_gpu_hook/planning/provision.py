@@ -381,7 +381,6 @@ def cache_entries(placed: list[tuple[Library, str, str]]) -> tuple[Entry, ...]:
 
 
 def folder_of(layout: Layout, library: Library, driver_folder: str) -> str:
-    """Empty if the container has none for its word size."""
     if library.folder:
         return library.folder
     folder = layout.library_folder if library.bits == 64 else layout.library_folder_32

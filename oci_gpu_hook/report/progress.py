@@ -36,7 +36,6 @@ class Progress:
         self.ends.append(monotonic_ns())
 
     def keep(self, notes: Iterable[str]) -> None:
-        """Of very many notes only the first ones."""
         for note in notes:
             if len(self.notes) > _MOST_NOTES:
                 return

@@ -20,7 +20,6 @@ _INFO = ("Device Index", "Device Minor", "Model", "Brand", "GPU UUID", "Bus Loca
 
 
 def paths(call: Call) -> list[str]:
-    """Absolute paths of what the options name, of everything if they name nothing."""
     wanted = [name for name in _FILTERS if call.has(name)]
     root, driver_root = HostRoot(), read_settings(None, None).driver_root
     found = present.nvidia(root, driver_root)

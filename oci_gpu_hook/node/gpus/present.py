@@ -28,8 +28,6 @@ class WrongFile(NamedTuple):
 
 
 class Present(NamedTuple):
-    """What all vendors have on a host, in the order of their files' names."""
-
     vendors: tuple[VendorState, ...]
     wrong: tuple[WrongFile, ...]
 
