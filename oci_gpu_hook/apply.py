@@ -24,9 +24,7 @@ _SHOWN = "'oci-gpu-hook plan' shows every step"
 
 
 def run(plan: Plan, host: HostRoot, root_fd: int, process: Process, *, opens_root: bool = False) -> list[str]:
-    """Carry out `plan` in the root open at `root_fd`, in the mount namespace of the container's `process`.
-
-    Gives a sentence for each operation that was left undone.  DriverError if a required file of the host is gone,
+    """Gives a sentence for each operation that was left undone.  DriverError if a required file of the host is gone,
     ApplyError if a required operation fails.  opens_root: see `Tree.make_writable`.
     """
     # An engine's umask may be 077, and modes are meant as they are written.
@@ -67,7 +65,7 @@ def cut_off(process: Process) -> None:
 def _prepared(
     operations: tuple[Operation, ...], host: HostRoot, undo: Undo, notes: list[str]
 ) -> list[tuple[Operation, Perform]]:
-    """The operations, each with what performs it; an optional one that cannot be prepared is left out, and noted."""
+    """An optional operation that cannot be prepared is left out, and noted."""
     steps = []
     for operation in operations:
         try:

@@ -3,7 +3,6 @@
 
 The hook, what stands in for other programs, ``plan`` and ``doctor --container`` ask here alone, so that all find the
 same request.
-Must not decide what the container gets, or look at the container.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class Options(NamedTuple):
 
 
 def options(words: Iterable[str]) -> Options:
-    """The options in these words; UsageError for any other word or capability."""
+    """UsageError for any other word or capability."""
     given: dict[str, str] = {}
     rest = iter(words)
     for word in rest:
@@ -98,10 +97,7 @@ def _inodes(paths: list[str]) -> set[tuple[int, int]]:
 
 
 class Question:
-    """One container's question, asked step by step; state: with the annotations of config.json too.
-
-    inputs: what asks, if that is not in config.json.
-    """
+    """state: with the annotations of config.json too; inputs: what asks, if that is not in config.json."""
 
     def __init__(
         self, bundle: Bundle, state: State, options: Options, *, remember: bool = False, inputs: Inputs | None = None

@@ -3,8 +3,6 @@
 
 A message is one sentence, lower case, without a full stop: what failed and why.  ``hint`` says who can fix it and how.
 Text from an image or a container must pass through `quoted` first; the rest is made `plain` here.
-
-Must not do I/O and must not import anything.
 """
 
 from __future__ import annotations
@@ -77,9 +75,8 @@ def quoted(text: object) -> str:
 
 
 def plain(sentence: str, most: int = LONGEST) -> str:
-    """Make a message safe to print: escape control characters, shorten the middle.
-
-    A long word, which may be an image's or an engine's, is shortened by itself, so that the rest of the sentence stays.
+    """Escapes control characters, shortens the middle.  A long word, which may be an image's or an engine's, is
+    shortened by itself, so that the rest of the sentence stays.
     """
     if len(sentence) > _LONGEST_WORD:
         # Of millions of words, only those that can stay are split.

@@ -32,7 +32,7 @@ _NOTHING_TO_DO = ("poststart", "poststop")
 
 
 def main(stage: str, arguments: list[str]) -> int:
-    """Run one hook stage; gives the exit code.  The one place that catches every error."""
+    """The one place that catches every error; gives the exit code."""
     progress = Progress()
     try:
         if stage in _NOTHING_TO_DO:

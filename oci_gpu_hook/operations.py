@@ -181,7 +181,7 @@ class Symlink(NamedTuple):
 
 
 class Cover(NamedTuple):
-    """Each of these files of ours, mounted over the image's own of its name in `folder`, if there is one."""
+    """Each of these files of ours is mounted over the image's own of its name in `folder`, if there is one."""
 
     folder: str
     files: tuple[str, ...]
@@ -221,9 +221,8 @@ class Tmpfs(NamedTuple):
 
 
 class LdCache(NamedTuple):
-    """The loader's cache at `path` with `libraries` merged in; folders: the drivers' own.
-
-    configuration: a file that names these for an ldconfig in the container, where the image has a folder for it.
+    """folders: the drivers' own; configuration: a file that names these for an ldconfig in the container, where the
+    image has a folder for it.
     """
 
     path: str
@@ -244,7 +243,7 @@ class LdCache(NamedTuple):
 
 
 class Relabel(NamedTuple):
-    """The SELinux label `context` for the mount at `path`, and all that lies in it; was: the mount's label before."""
+    """context: for the mount at `path`, and all that lies in it; was: the mount's label before."""
 
     path: str
     context: str
@@ -263,10 +262,9 @@ class Relabel(NamedTuple):
 
 
 class OpenCgroup(NamedTuple):
-    """A device cgroup, see `DeviceCgroup`, with `rules` added to what it allows; never the ``m`` (mknod) access.
-
-    fallback: linux.resources.devices of config.json, for a v2 program whose instructions the kernel does not show;
-    pinned: see `ScopeUnit`.
+    """`rules` are added to what a `DeviceCgroup` allows, never with the ``m`` (mknod) access.  fallback:
+    linux.resources.devices of config.json, for a v2 program whose instructions the kernel does not show; pinned: see
+    `ScopeUnit`.
     """
 
     version: str

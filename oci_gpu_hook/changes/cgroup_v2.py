@@ -33,7 +33,6 @@ class Pin(NamedTuple):
     reason: str = ""
 
     def put(self, prog_fd: int) -> None:
-        """Pin a program here in the place of the one that is there, in one step."""
         new = f"{self.name}-oci-gpu-hook"
         try:
             # What a start that was killed has left.
@@ -65,8 +64,6 @@ def _named(folder: int, name: str) -> str:
 
 
 class Replaced(NamedTuple):
-    """A program that was replaced, and ours in its place: ids and descriptors."""
-
     old_id: int
     old_fd: int
     new_id: int
@@ -80,10 +77,9 @@ def allow(
     undo: Undo,
     pin: Pin | None = None,
 ) -> str:
-    """Open the cgroups `levels`, the highest first, for `rules`; gives "", or a sentence about what was left as it is.
-
-    fallback: linux.resources.devices of config.json, for a program whose instructions the kernel does not show; pin:
-    what crun has pinned of the highest.
+    """Gives "", or a sentence about what was left as it was.  levels: the highest first; fallback:
+    linux.resources.devices of config.json, for a program whose instructions the kernel does not show; pin: what crun
+    has pinned of the highest.
     """
     prefix = devicefilter.prefix(rules)
     replaced: list[Replaced] = []
@@ -148,7 +144,6 @@ def _replace_all(
 
 
 def _put(cgroup_fd: int, attach_flags: int, new_fd: int, old_fd: int) -> None:
-    """Attach one program in the place of another, in one step; the flags are those of the old one."""
     if attach_flags & bpf.BPF_F_ALLOW_MULTI:
         bpf.prog_attach(cgroup_fd, new_fd, attach_flags=attach_flags | bpf.BPF_F_REPLACE, replace_fd=old_fd)
     else:

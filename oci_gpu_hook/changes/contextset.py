@@ -97,7 +97,6 @@ def _restore(folder: int, name: str, context: str) -> None:
 
 
 def _names(folder: int) -> list[str]:
-    """The names in a folder, and no more of them than what is too many."""
     flags = posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC
     with closing(posix.open(".", flags, dir_fd=folder)) as fd, posix.scandir(fd) as entries:
         return [entry.name for _, entry in zip(range(_MOST_FILES + 1), entries)]

@@ -20,8 +20,6 @@ _MAX, _CONTROLLERS = "dmem.max", "cgroup.subtree_control"
 
 
 class Folder(NamedTuple):
-    """A cgroup: its path, and a descriptor of it."""
-
     path: str
     fd: int
 
@@ -38,9 +36,8 @@ def opened(directories: list[str]) -> list[Folder]:
 
 
 def limit(above: list[Folder], own: list[Folder], limits: tuple[tuple[str, int], ...], undo: Undo) -> str:
-    """Limit each region, by its name, to a number of bytes in the cgroups `own`; above: all above them, the root first.
-
-    Gives "", or a sentence about what was lower already.  OSError if a step fails, or the kernel has not taken a limit.
+    """Gives "", or a sentence about what was lower already.  OSError if a step fails, or the kernel has not taken a
+    limit.  above: all cgroups above `own`, the root first; limits: regions by name, in bytes.
     """
     for folder in (*above, *own[:-1]):
         if "dmem" not in _read(folder, _CONTROLLERS).split():

@@ -25,9 +25,8 @@ from oci_gpu_hook.kernel.filetypes import is_regular
 
 
 def merge(tree: Tree, path: str, configuration: str, folders: tuple[str, ...], ours: tuple[ldcache.Entry, ...]) -> str:
-    """Put a cache at `path` with `ours` and the container's own entries; folders: of drivers, made here.
-
-    configuration: a file that names these, for ldconfig.  Gives a note if the container's entries are left out.
+    """Gives a note if the container's entries are left out.  configuration: a file that names `folders`, which are
+    those of drivers, made here, for ldconfig.
     """
     below = tuple([f"{folder}/".encode() for folder in folders])
     try:
@@ -83,7 +82,6 @@ def _is_readable(tree: Tree, found: int) -> bool:
 
 
 def _read(found: int) -> bytes | None:
-    """The content of the cache that `found` is an O_PATH descriptor of; None if it cannot be read."""
     try:
         status = posix.fstat(found)
         # Checked before it is opened: to open a device of the host's, which an image may name, can do harm, and a fifo

@@ -30,9 +30,8 @@ _REASONS = {
 
 
 def limit(library: int, cgroup: str, limits: tuple[tuple[str, int], ...]) -> None:
-    """Limit each GPU, by its PCI address, to a number of bytes in a cgroup of v2.
-
-    library: libnvidia-ml, open by O_PATH.  OSError if NVML refuses, crashes, or does not answer in time.
+    """OSError if NVML refuses, crashes or does not answer in time.  library: libnvidia-ml, open by O_PATH; cgroup: of
+    v2; limits: bytes by PCI address.
     """
     status = posix.fstat(library)
     if not is_regular(status) or is_open_to_others(status, 0):
@@ -55,7 +54,7 @@ def limit(library: int, cgroup: str, limits: tuple[tuple[str, int], ...]) -> Non
 
 
 def _end(answer: int, library: int, cgroup: str, limits: tuple[tuple[str, int], ...]) -> NoReturn:
-    """What the child does."""
+    """In the child."""
     try:
         # An engine waits until its hook's output is closed, a lease for its lock: one that hangs must hold neither.
         for name in posix.listdir("/proc/self/fd"):

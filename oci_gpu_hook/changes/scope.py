@@ -30,7 +30,7 @@ def tell(unit: str, rules: tuple[DeviceRule, ...]) -> int:
 
 
 def wait(fd: int) -> None:
-    """Wait until systemd has done what `tell` asked for; OSError if it does not."""
+    """OSError if systemd does not do what `tell` asked for."""
     _receive(fd, _TELL)
 
 

@@ -50,7 +50,6 @@ class Undo:
         self._steps: list[tuple[Callable[..., object], tuple[object, ...], dict[str, object]]] = []
 
     def remember(self, function: Callable[..., object], *arguments: object, **named: object) -> None:
-        """Have `function` called to take back a change that has been made."""
         self._steps.append((function, arguments, named))
 
     def mark(self) -> int:
@@ -123,7 +122,6 @@ class Tree:
             _make_readonly(tree)
 
     def find(self, path: str) -> int | None:
-        """A descriptor of what is at `path`, links followed inside the root; None if there is nothing."""
         return syscalls.openat2_if_there(self.root_fd, path, posix.O_PATH, resolve=_BELOW)
 
     def is_own(self, fd: int) -> bool:
@@ -182,17 +180,13 @@ class Tree:
         self._move(tree, point)
 
     def name(self, target: str, path: str, text: str) -> None:
-        """Give the file at `target` another name: a link of this text if nothing lies at `path`.
-
-        Over another driver's file of that name, which an image may hold, the file is mounted once more.
-        """
+        """By a link; over another driver's file there, which an image may hold, the file is mounted once more."""
         try:
             self.link(path, text)
         except (FileExistsError, TargetError):
             self._attach_again(target, path)
 
     def cover(self, target: str, path: str) -> None:
-        """Mount the file at `target` once more over the image's own at `path`, if there is one."""
         found = self.find(path)
         if found is not None:
             posix.close(found)
@@ -206,7 +200,7 @@ class Tree:
         self.attach(tree, path, folder=False)
 
     def link(self, path: str, to: str) -> None:
-        """Make the symbolic link `path` with the text `to`; FileExistsError if anything has its name."""
+        """FileExistsError if anything has its name."""
         folder, _, name = path.rpartition("/")
         parent = self.own_folder(folder)
         self.make(posix.symlink, to, name, folder=parent)
@@ -250,9 +244,8 @@ class Tree:
     def attach_tmpfs(
         self, target: str, options: tuple[str, ...], folders: tuple[str, ...], files: list[detached.File]
     ) -> str:
-        """Attach a new tmpfs at `target`, which holds these folders and files; a sentence if it hides the image's.
-
-        One that is to be "ro" is so in the end: before, things are made and mounted in it.
+        """Gives a sentence if it hides files of the image.  "ro" holds in the end only: things are made and mounted in
+        it before.
         """
         found = self.find(target)
         note = (
@@ -270,7 +263,6 @@ class Tree:
         return note
 
     def _has_files(self, found: int) -> bool:
-        """Whether `found` is a folder on the root's own mount, and is not empty."""
         if not self.is_images(found):
             return False
         try:
@@ -280,10 +272,8 @@ class Tree:
             return False
 
     def rewrite(self, path: str, data: bytes, before: bytes | None) -> None:
-        """Write the image's own file at `path` again, or make it; before: its content, None if there is none.
-
-        TargetError where nothing is made, in a root that may be another container's too, and if something else has its
-        name.
+        """before: its content, None if there is none.  TargetError where nothing is made, in a root that may be another
+        container's too, and if something else has its name.
         """
         if not self._is_layer:
             raise TargetError(syscalls.EXDEV, f"{path} lies in a root that is not a layer of the container's own")
@@ -324,7 +314,6 @@ class Tree:
             raise
 
     def cover_with(self, target: str, file: str, data: bytes) -> None:
-        """Write `file`, in a filesystem that was made here, and mount it read-only over what is at `target`."""
         point = self._mount_point(self.find(target), target, folder=False)
         folder, _, name = file.rpartition("/")
         parent = self.own_folder(folder)
@@ -339,7 +328,6 @@ class Tree:
         self.undo.remember(_detach, tree)
 
     def _mount_point(self, found: int | None, target: str, *, folder: bool) -> int:
-        """A descriptor to mount on: of what was `found` at `target`, else new."""
         if found is None:
             if not folder:
                 return self._make_at(target, self._new_file)

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line for people: shows, explains and prepares what the hook does.
 
-One file for each group of commands.  Must not decide anything differently from the hook: it prints the same values that
-the hook would carry out.  Never on the hook's path.
+Must not decide anything differently from the hook: it prints the same values that the hook would carry out.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ VERSION = "0.1.0"
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command within its time limit; gives its exit code."""
     from oci_gpu_hook.cli import limit
 
     return limit.run(lambda: main(arguments))

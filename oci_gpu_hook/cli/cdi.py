@@ -46,7 +46,6 @@ _OWN = "a vendor's file says in driver_feature what containers get"
 
 
 def entry_of(file: str) -> str:
-    """The path of the entry script that belongs to this file, by the prefix of the installation."""
     prefix, library, _ = file.rpartition("/lib/oci-gpu-hook/oci_gpu_hook/")
     return f"{prefix if library else '/usr'}/libexec/oci/hooks.d/oci-gpu-hook"
 
@@ -200,10 +199,7 @@ def _means(found: dict[str, str]) -> tuple[tuple[str, str], ...]:
 
 
 def _nodes(found: DriverInventory, request: Request) -> Nodes:
-    """The nodes that a request brings.
-
-    That of nvidia-modeset only if it is there: an engine refuses a path that is not, and a server needs none.
-    """
+    """That of nvidia-modeset only if it is there: an engine refuses a path that is not, and a server needs none."""
     wanted = selection.nodes(request, selection.select(request, found), found)
     return tuple(dict.fromkeys([node for node, _ in wanted if node.present or node.family != "modeset"]))
 
@@ -239,7 +235,6 @@ def beside_gpus(root: HostRoot, settings: Settings, family: str) -> dict[str, An
 
 
 def of_vendor(root: HostRoot, settings: Settings, hook: spec_of.Hook) -> dict[str, Any]:
-    """The spec of another vendor's devices on a host as it is now."""
     flag = hook.vendor
     known = folders.known(root)
     found = next((vendor for vendor in known if vendor.flag == flag), None)
@@ -319,9 +314,8 @@ def _unstartable(root: HostRoot, document: dict[str, Any]) -> tuple[str, str]:
 
 
 def write(path: str, document: dict[str, Any]) -> None:
-    """Write a spec to a file, whole or not at all: engines may read it at any moment.
-
-    UsageError if the file is not ours, or a spec of other devices: it is never replaced.
+    """Whole or not at all: engines may read it at any moment.  UsageError if the file is not ours, or a spec of other
+    devices: it is never replaced.
     """
     if found := _own(path):
         there, ours = cdispecs.origin_of(found), cdispecs.origin_of(document)

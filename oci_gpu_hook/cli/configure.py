@@ -116,7 +116,6 @@ def _check_swarm(name: str | None, shares: int | None, removes: bool) -> None:
 
 
 def _with_gpus(root: HostRoot, file: EngineFile, change: Change, name: str, shares: int | None) -> Change:
-    """The change with this host's GPUs as Swarm's resources; told of those that are not healthy."""
     settings = read_settings(None, None, root.path.rstrip("/"))
     here = present.nvidia(root, settings.driver_root)
     named = swarmresources.devices(here, shares)
@@ -133,7 +132,6 @@ def _users(path: str) -> str:
 
 
 def _put(root: HostRoot, file: EngineFile, change: Change, dry: bool, again: str) -> None:
-    """Show the difference, write it, and say what is to be done then."""
     told = list(change.told)
     if change.text == file.text:
         click.echo(f"nothing to do in {file.path}")
@@ -149,7 +147,6 @@ def _put(root: HostRoot, file: EngineFile, change: Change, dry: bool, again: str
 
 
 def _show(file: EngineFile, text: str) -> None:
-    """The difference.  Control characters are escaped, but for tabs."""
     before, after = [it.removesuffix("\n").split("\n") if it else [] for it in (file.text, text)]
     names = [file.path if lines else "/dev/null" for lines in (before, after)]
     for line in difflib.unified_diff(before, after, names[0], names[1], lineterm=""):

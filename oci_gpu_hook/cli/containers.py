@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``containers``: which running container holds which GPU or other device, and which of them no container holds.
-
-With --watch, a terminal has one screen, cut to its size; else there is one block for each look.  No GPU is opened here.
-"""
+"""``containers``: which container holds which GPU or other device, and which are free.  No GPU is opened."""
 
 from __future__ import annotations
 
@@ -81,10 +78,7 @@ def containers(watch: float | None, is_json: bool, config: str | None, root: Hos
 
 
 def _look(root: HostRoot, driver_root: str) -> tuple[Holders, AllContainers, bool]:
-    """Who holds what, what was looked at, and whether there are other vendors' devices.
-
-    DriverError without NVIDIA's driver, unless there is something else to show.
-    """
+    """DriverError if there is nothing to show; the bool: whether there are other vendors' devices."""
     vendors = present.find_vendors(root).vendors
     divided = [item for vendor in vendors for item in holders.of_vendor(vendor)]
     with_others, uses = bool(divided), frozenset[tuple[int, int]]()
@@ -100,7 +94,6 @@ def _look(root: HostRoot, driver_root: str) -> tuple[Holders, AllContainers, boo
 
 
 def _told(counted: tuple[Counted, ...], most: int) -> list[str]:
-    """What must be said of leases, if holders are counted, and of GPUs that are not healthy."""
     lines = [f"{it.title} is not healthy: {it.unhealthy}" for it in counted if it.unhealthy]
     room = [it.title for it in counted if has_room([*it.leases], most) and not it.unhealthy]
     lines += [f"devices with room, of {most} holders each: {', '.join(room) or 'none'}"] if most else []
@@ -137,7 +130,6 @@ def document(held: Holders, found: AllContainers, counted: tuple[Counted, ...], 
 
 
 def _kinds(name: str, others: str, shares: tuple[HeldShare | OtherDevice, ...]) -> dict[str, object]:
-    """NVIDIA's devices under one key, other vendors' under another."""
     return {
         name: [share for share in shares if isinstance(share, HeldShare)],
         others: [share for share in shares if isinstance(share, OtherDevice)],
@@ -145,7 +137,6 @@ def _kinds(name: str, others: str, shares: tuple[HeldShare | OtherDevice, ...]) 
 
 
 def lines_of(held: Holders, found: AllContainers, *, with_others: bool) -> list[str]:
-    """One line for each container, then the free devices, then notes on single ones."""
     holding, unseen = held.holding, found.unseen
     shown = [at for at, name in enumerate(_HEADINGS) if with_others or name != _OTHERS]
     is_partial = bool(unseen) and os.geteuid() != 0
@@ -239,7 +230,6 @@ def _shown(shares: tuple[HeldShare | OtherDevice, ...]) -> str:
 
 
 def devices(held: Holders) -> list[str]:
-    """One line for each device, NVIDIA's first."""
     who: dict[HeldShare | OtherDevice, list[str]] = {item: [] for item in (*held.free, *held.open)}
     for holder in held.holding:
         for item in holder.held:
@@ -259,7 +249,6 @@ def _order(item: HeldShare | OtherDevice) -> tuple[list[int], str]:
 
 
 def repeat(look: Callable[[], list[str]], seconds: float) -> None:
-    """Show what `look` gives every so many seconds, until SIGINT."""
     try:
         while True:
             limit.allow(seconds)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Explain SELinux's denials: the cause, and a remedy that keeps the container confined.  Pure.
 
-No remedy here is ``label=disable`` or a permissive domain.  Names in a denial come from containers, so they
-must be quoted for output.  Never on the hook's path.
+No remedy here is ``label=disable`` or a permissive domain.  Names in a denial come from containers, so they must be
+quoted for output.
 """
 
 from __future__ import annotations
@@ -64,7 +64,6 @@ class Explanation(NamedTuple):
 
 
 def explain(denials: tuple[Denial, ...]) -> tuple[Explanation, ...]:
-    """Those that concern containers, GPUs or the hook, each with its cause and remedy."""
     found = []
     for denial in denials:
         try:
@@ -100,7 +99,6 @@ def _cause(denial: Denial, source: contexts.Context, target: contexts.Context) -
 
 
 def _of_hook(denial: Denial, target: contexts.Context) -> tuple[str, str]:
-    """A denial of the hook: of cgroup v1's device rules, of systemd's (by the kernel or by systemd itself), or else."""
     if (target.type, denial.tclass) == ("cgroup_t", "file") and "write" in denial.permissions:
         if denial.name in ("dmem.max", "cgroup.subtree_control"):
             return "the hook may not limit device memory", "setsebool -P oci_gpu_hook_limit_memory on"
@@ -134,7 +132,6 @@ def _runtime(denial: Denial, target: contexts.Context) -> tuple[str, str]:
 
 
 def _engine(source: contexts.Context, target: contexts.Context) -> tuple[str, str] | None:
-    """A denial that keeps an engine from starting the hook, or the runtime in front of the real one."""
     is_hook = target.type in ("oci_gpu_hook_exec_t", *_HOOK)
     if not is_hook and target.type not in (_RUNTIMES_FILE, _RUNTIME):
         return None
@@ -194,7 +191,6 @@ def _node(denial: Denial, source: contexts.Context, target: contexts.Context) ->
 
 
 def _agent(denial: Denial, source: contexts.Context, target: contexts.Context) -> tuple[str, str] | None:
-    """A denial of what is the node's agents' alone: kubelet's sockets, and features for Node Feature Discovery."""
     is_agent = source.type == _AGENT
     if is_agent and target.type == _AGENT and denial.tclass == "unix_stream_socket":
         cause = f"the agent runs at {source.clearance}, and the one that listens at {target.clearance}"
@@ -217,7 +213,6 @@ def _agent(denial: Denial, source: contexts.Context, target: contexts.Context) -
 
 
 def _features(denial: Denial, source: contexts.Context) -> tuple[str, str]:
-    """A denial of features for Node Feature Discovery, which each container may read and agents may write."""
     cause = f"a {source.type} container may not {_words(denial)} {_FEATURE_TYPE}"
     permissions = set(denial.permissions)
     if not permissions <= _TO_READ | _TO_WRITE or denial.tclass not in ("dir", "file"):

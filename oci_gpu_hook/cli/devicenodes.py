@@ -26,7 +26,6 @@ _SECONDS = 60
 
 
 def make(root: HostRoot) -> tuple[dict[str, object], list[str]]:
-    """Make the nodes that are missing; what was done, as a document and as lines."""
     missing = absent.missing_nodes(root)
     if root.path == "/":
         _start(programs(root, missing))
@@ -44,7 +43,6 @@ def make(root: HostRoot) -> tuple[dict[str, object], list[str]]:
 
 
 def programs(root: HostRoot, missing: tuple[MissingNode, ...]) -> list[list[str]]:
-    """The commands that load the modules and make the missing nodes."""
     unloaded = absent.unloaded(root)
     if shutil.which("nvidia-modprobe") is None:
         return [["modprobe", "-q", name] for name in unloaded]
@@ -78,7 +76,7 @@ def _start(commands: list[list[str]]) -> None:
 
 
 def _make(root: HostRoot, node: MissingNode) -> None:
-    """Make one node, with its mode whatever the umask.  If another program makes it first, that node stays."""
+    """Its mode is that of `node` whatever the umask.  If another program makes it first, that node stays."""
     folder, _, name = node.path.rpartition("/")
     try:
         with suppress(FileExistsError), closing(_folder(root, folder)) as fd:
@@ -93,7 +91,6 @@ def _make(root: HostRoot, node: MissingNode) -> None:
 
 
 def _folder(root: HostRoot, path: str) -> int:
-    """A descriptor of /dev, or of a folder in it, which is made if it is missing."""
     flags = os.O_RDONLY | os.O_DIRECTORY
     parent, _, name = path.rpartition("/")
     if parent and root.stat(path) is None:

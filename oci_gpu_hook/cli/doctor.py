@@ -81,7 +81,7 @@ def doctor(is_json: bool, word: str | None, config: str | None, root: HostRoot) 
 
 
 def of_host(root: HostRoot, config: str | None) -> list[Finding]:
-    """The findings about the host, causes before what follows from them."""
+    """Causes come before what follows from them."""
     tool = "dnf" if find_program(root, "dnf") else "apt"
     kernel = kernelconfig.read_kernel(root)
     driver_root, settings = systemcheck.settings(root, config)
@@ -133,7 +133,6 @@ def of_host(root: HostRoot, config: str | None) -> list[Finding]:
 
 
 def _written_names(root: HostRoot, docker: dockercheck.Docker | None, found: DriverInventory | None) -> list[Finding]:
-    """What others' files and CDI specs say of this host's devices; found: NVIDIA's, None for none."""
     settings, file = dockercheck.settings_of(root, docker), docker.file if docker else ""
     readers = specreaders.find_readers(root, settings, file)
     named = tuple([folder for reader in readers for folder in reader.folders])
@@ -162,7 +161,7 @@ def _engines(
     *,
     with_containerd: bool,
 ) -> list[Finding]:
-    """What the engines start that read no hooks.d, and what else gives GPUs; entry: the entry script without links."""
+    """entry: the entry script without links."""
     findings = []
     has_containerd = any([find_program(root, name) for name in enginecheck.CONTAINERDS])
     if has_containerd and with_containerd:
@@ -191,9 +190,8 @@ def as_text(findings: list[Finding]) -> list[str]:
 
 
 def lines(findings: list[Finding], least: int = 0) -> list[str]:
-    """One line for each finding, below it the command that fixes it, to be pasted; least: the width of a check's name.
-
-    A narrow terminal has what was seen below the check's name, and broken at its margin.
+    """Below each finding the command that fixes it, to be pasted.  A narrow terminal has what was seen below the
+    check's name, and broken at its margin.  least: the width of that name.
     """
     width = max([least, *[len(item.check) for item in findings]]) + 2
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
@@ -212,6 +210,5 @@ def lines(findings: list[Finding], least: int = 0) -> list[str]:
 
 
 def painted(line: str) -> str:
-    """A line of the text, with its first word in colour if that is a finding's level."""
     level, gap, rest = line.partition("  ")
     return f"{click.style(level, **_STYLES[level])}{gap}{rest}" if level in _STYLES else line

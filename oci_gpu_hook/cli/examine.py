@@ -77,7 +77,6 @@ def _findings(host: HostRoot, found: Running, config: str | None, looked: Callab
 
 
 def _by(found: Running) -> str:
-    """The id where a name was shown, and who runs it."""
     is_shown = found.id and found.called.shown not in ("", found.id)
     id = f" ({quoted(found.id[:_SHORT_ID])[1:-1]})" if is_shown else ""
     engine = found.called.engine or found.runtime
@@ -87,7 +86,6 @@ def _by(found: Running) -> str:
 def _wanted(
     host: HostRoot, inside: ContainerRoot, found: Running, config: str | None
 ) -> tuple[list[Finding], Plan | None]:
-    """The findings about its request, and the hook's plan for it, if there is one."""
     try:
         bundle = _bundle(host, found)
         question = Question(bundle, State(found.id), Options(config, host.path))
@@ -107,7 +105,6 @@ def _wanted(
 
 
 def _asked(request: Request) -> str:
-    """The request in words, first NVIDIA's."""
     words = []
     if request.words():
         words = [f"{','.join(request.words())} with {','.join(request.capabilities)}, by {request.source}"]
@@ -116,7 +113,6 @@ def _asked(request: Request) -> str:
 
 
 def _unasked(who: Running, question: Question, settings: Settings, notes: tuple[str, ...], *, others: bool) -> Finding:
-    """Why there is no request: nothing asks, or what asks is not accepted; others: whether there are vendors' files."""
     for key, was, instead in (
         ("accept-environment", settings.accept_environment, settings._replace(accept_environment="always")),
         ("accept-volume-mounts", "no", settings._replace(accept_volume_mounts=True)),
@@ -147,7 +143,6 @@ def _request(question: Question, settings: Settings) -> tuple[Request | None, tu
 
 
 def _bundle(host: HostRoot, found: Running) -> Bundle:
-    """The bundle that it was started from; without one, a bundle with the environment of its process."""
     if found.bundle:
         data = containers.config(host, found)
         with suppress(BundleError):
@@ -158,10 +153,7 @@ def _bundle(host: HostRoot, found: Running) -> Bundle:
 def _seen(
     host: HostRoot, inside: ContainerRoot, pid: int, id: str, plan: Plan | None, looked: Callable[[], None]
 ) -> judged.Seen:
-    """What the container has of the things that its plan gives, or of NVIDIA's nodes without one.
-
-    Nodes with the plan's numbers, or with numbers of NVIDIA's driver, are opened.
-    """
+    """What its plan gives, or NVIDIA's nodes without one: nodes with these numbers are opened."""
     operations = plan.operations if plan else ()
     wanted = {item.path: (item.major, item.minor) for item in operations if isinstance(item, Device)}
     paths, majors = list(wanted), set[int]()
@@ -236,10 +228,7 @@ def _open_all(
 
 
 def _filled(inside: ContainerRoot, wanted: list[str]) -> frozenset[str]:
-    """Of these paths, and of other versions' beside them, those of files that are not empty.
-
-    An empty file is a mount point without a mount.
-    """
+    """Those that are not empty, with other versions beside them: an empty file is a mount point without a mount."""
     stems, others = tuple({f"{path.partition('.so.')[0]}.so." for path in wanted if ".so." in path}), []
     for folder in dict.fromkeys([path.rpartition("/")[0] for path in wanted]):
         paths = [f"{folder}/{name}" for name in inside.names(folder)]

@@ -29,7 +29,6 @@ _EXAMPLES = {
 
 
 def add(group: click.Group, words: str = "") -> None:
-    """Give each command below a group its examples; KeyError for one that has none."""
     for name, command in group.commands.items():
         if isinstance(command, click.Group):
             add(command, f"{words}{name} ")

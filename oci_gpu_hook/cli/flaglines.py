@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What gives GPUs to containers, for each engine, as words and lines to paste.  Pure.
-
-Must not know what the host has: the caller has looked the devices up, or has a plan.
-"""
+"""What gives GPUs to containers, for each engine, as words and lines to paste.  Pure."""
 
 from __future__ import annotations
 
@@ -64,9 +61,8 @@ def filled(text: str, names: tuple[str, ...]) -> str:
 
 
 def lxc(plan: Plan, request: Request, version: str) -> list[str]:
-    """A hook entry, and the rules of the device cgroup, which LXC's monitor sets: for privileged containers too.
-
-    version: of the host's cgroups: on a host with v2 LXC 7 refuses lines of v1.
+    """Also for privileged containers: LXC's monitor sets the device cgroup.  version: of the host's cgroups: on a host
+    with v2 LXC 7 refuses lines of v1.
     """
     words = ["--user", "configure", "--no-cgroups", f"--device={','.join(request.devices)}"]
     words += [f"--{name}" for name in request.capabilities]

@@ -40,14 +40,11 @@ _NAMED_ONLY = "cdi"
 
 
 class _Named(NamedTuple):
-    """The devices that a command line names, and whose they are."""
-
     gpus: tuple[str, ...]
     config: str | None
     root: HostRoot
 
     def settings(self, state: State | None = None) -> Settings:
-        """The administrator's, for a container if a state is given."""
         return read_settings(self.config, state)
 
     def request(self) -> Request:
@@ -160,7 +157,6 @@ def _nspawn(named: _Named, directory: str, *, is_file: bool) -> None:
 
 
 def _print_words(ways: dict[str, tuple[str, str]], way: str | None, names: tuple[str, ...]) -> None:
-    """One way's words as they are, or all ways, quoted for a shell, each below its comment."""
     left_out = _NAMED_ONLY if names[0].startswith(ANY) else ""
     if way and way == left_out:
         raise UsageError(f"--way {way} needs the names of GPUs", "any is for ways by which the hook chooses")

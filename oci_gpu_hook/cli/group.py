@@ -29,6 +29,5 @@ class CommandGroup(click.Group):
 
 
 def summary(command: click.Command) -> str:
-    """The first sentence of a command's help."""
     first = inspect.cleandoc(command.help or "").partition("\n\n")[0]
     return " ".join(first.split()).partition(". ")[0].rstrip(".")

@@ -14,13 +14,11 @@ from oci_gpu_hook.request.words import ALL, CAPABILITIES
 
 
 def shown(config: str | None, root: HostRoot) -> tuple[dict[str, Any], list[str]]:
-    """Every setting in force and where it comes from, as a document and as lines."""
     document = _in_force(settingsfile.read_files(files(config, root.path.rstrip("/"))))
     return document, _as_text(document)
 
 
 def _in_force(lines: list[Setting]) -> dict[str, Any]:
-    """Each setting for every container, and each line below a heading, with its file and line."""
     rows = {key: _row(key, value, "default") for key, value in Settings()._asdict().items() if key != "unmatched"}
     rows |= {key: _row(key, line.value, line.where) for key, line in settingsfile.decisive(lines).items()}
     rules = [{line.scope: line.pattern, **_row(line.field, line.value, line.where)} for line in lines if line.scope]
@@ -32,7 +30,6 @@ def _row(field: str, value: object, where: str) -> dict[str, Any]:
 
 
 def _as_text(document: dict[str, Any]) -> list[str]:
-    """One line for each setting: key, value, file and line; rules below their headings, in the order of the files."""
     rows = document["settings"] + document["rules"]
     cells = [(row["key"], written(row["value"]), row["from"]) for row in rows]
     lines, heading = [], ""
@@ -47,7 +44,6 @@ def _as_text(document: dict[str, Any]) -> list[str]:
 
 
 def written(value: object) -> str:
-    """A field's value as a line of a file has it."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if value == CAPABILITIES:

@@ -107,8 +107,6 @@ def _leave(number: int, frame: FrameType | None) -> NoReturn:
 
 @dataclass
 class _Watch:
-    """What `watch` has saved and said last."""
-
     root: HostRoot
     config: str | None
     driver_root: str
@@ -157,7 +155,6 @@ class _Watch:
             self.is_spec_due = False
 
     def _renew_others(self, event: str) -> None:
-        """What other vendors have, and a Jetson or WSL 2; ApplyError if it cannot be saved."""
         root = self.root
         is_old = self.others_said is None or not present.is_saved(root)
         if not is_old and platform.platform_of(root) not in onhost.PLATFORMS:
@@ -175,7 +172,6 @@ class _Watch:
         self.others_said = lines
 
     def _renew_features(self) -> None:
-        """Write or remove the feature file, if there is a setting for it and something else is to be said."""
         beside = features.others(self.root)
         if not self.are_features_due and beside == self.beside:
             return
@@ -189,7 +185,7 @@ class _Watch:
 
 
 def _moments(interval: float) -> Iterator[str]:
-    """Yield at once, and then whenever it is time to look again: the event of udev, or "" if there was none."""
+    """Yields at once, and then the event of udev, or "" if there was none for the interval."""
     yield ""
     try:
         yield from udev.changes(_SETTLE_SECONDS, interval)
@@ -201,7 +197,6 @@ def _moments(interval: float) -> Iterator[str]:
 
 
 def _refresh(root: HostRoot, driver_root: str, seconds: float) -> DriverInventory:
-    """Survey the host with what NVML says, and save the inventory, which has no nodes."""
     now = proc.stamp(root, driver_root)
     found = survey.survey(root, driver_root)
     try:
@@ -222,7 +217,6 @@ def _refresh_vendors(root: HostRoot) -> Present:
 
 @contextmanager
 def _saving() -> Iterator[None]:
-    """What keeps an inventory from being saved, as an error for people."""
     try:
         yield
     except OSError as err:
@@ -246,7 +240,6 @@ def _summary(root: HostRoot, found: DriverInventory) -> list[str]:
 
 
 def _other_summaries(found: Accelerators) -> list[str]:
-    """A line for each vendor whose hardware is here, and for a Jetson or WSL 2."""
     lines = [f"{found.platform[0]}: {found.instead[0]['driver_version']}"] if found.instead else []
     lines += [f"{item.inventory.flag}: {onhost.summary(item)}" for item in found.here()]
     return [f"saved {FOLDER}/{PREFIX}{line}" for line in lines]

@@ -63,7 +63,6 @@ def run(command: Callable[[], int]) -> int:
 
 
 def _told(seconds: float) -> signal.struct_siginfo | None:
-    """The signal that comes within this time; None if none does."""
     told = signal.sigtimedwait(_WATCHED, seconds)
     # If the time was over when a stopped process went on, CPython gives a struct that is not filled in.
     return told if told and told.si_signo in _WATCHED else None

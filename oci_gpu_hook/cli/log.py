@@ -83,8 +83,7 @@ def log(
 
 
 class _Wanted:
-    """Which records are asked for; called: what engines call the containers that they know now, by id."""
-
+    """called: what engines call the containers that they know now, by id."""
     def __init__(self, container: str | None, pod: str | None, failed: bool) -> None:
         self._container, self._pod, self._failed = container or "", pod, failed
         self._called = {item.id: item.called for item in KnownContainers(HostRoot()).containers if item.id}
@@ -105,7 +104,6 @@ class _Wanted:
 
 
 def as_record(entry: dict[str, Any]) -> dict[str, Any]:
-    """An entry of the journal, with our fields under short names and numbers as such."""
     record: dict[str, Any] = {
         "time": _time(entry.get("__REALTIME_TIMESTAMP")),
         "message": _field_text(entry.get("MESSAGE")),
@@ -177,7 +175,7 @@ def _followed(cursor: str, wanted: _Wanted) -> Iterator[dict[str, Any]]:
                 continue
             if not (piece := journal.stdout.read(1 << 16)):
                 return
-            # The end of what is longer than any entry is no JSON, and passed over.
+            # What is longer than any entry is cut, so its end is not JSON, and is passed over.
             *lines, rest = (rest[-_LONGEST:] + piece).split(b"\n")
             for entry in map(_entry, lines):
                 if entry and wanted.has(record := as_record(entry)):
@@ -185,7 +183,6 @@ def _followed(cursor: str, wanted: _Wanted) -> Iterator[dict[str, Any]]:
 
 
 def _entry(line: bytes) -> dict[str, Any]:
-    """One of journalctl's lines; {} for what is none."""
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError):

@@ -25,7 +25,7 @@ def content(path: str, largest: int = untrusted.LARGEST) -> bytes:
 
 
 def bundle(path: str) -> Bundle:
-    """The bundle in a folder; BundleError if there is none."""
+    """BundleError if there is none."""
     try:
         return read_bundle(path, untrusted.regular)
     except OSError as err:

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All accelerators of this host, as text and for JSON.
-
-NVIDIA's driver, or a Jetson or WSL 2 in its place, and other vendors' hardware.  Both forms have all that is there.
-"""
+"""All accelerators of this host, as text and for JSON: both forms have all that is there."""
 
 from __future__ import annotations
 
@@ -42,20 +39,15 @@ def check_is_server(root: HostRoot) -> None:
 
 
 def of_server(root: HostRoot, driver_root: str, families: tuple[str, ...]) -> DriverInventory:
-    """What NVIDIA's driver has, with the nodes of these families; what only NVML knows is of the saved inventory.
-
-    Nothing is saved.  DriverError without a driver, and on a Jetson and WSL 2.
-    """
+    """What only NVML knows is of the saved inventory.  DriverError without a driver, and on a Jetson and WSL 2."""
     check_is_server(root)
     return saved_inventory.with_nodes(root, present.nvidia(root, driver_root), families, driver_root=driver_root)
 
 
 class Accelerators(NamedTuple):
-    """What a host has.
-
-    nvidia: what NVIDIA's driver has, None if `error` says why nothing; platform: a word of `vendors.platform`, and
-    the file that proves it; instead: what a Jetson or WSL 2 has, as a document, as lines and as further lines; vendors:
-    those of which there is anything, each with what shows that its hardware is here.
+    """nvidia: None if `error` says why; platform: a word of `vendors.platform`, and the file that proves it; instead:
+    what a Jetson or WSL 2 has, as a document, as lines and as further lines; vendors: those of which there is anything,
+    each with what shows that its hardware is here.
     """
 
     nvidia: DriverInventory | None
@@ -72,10 +64,8 @@ class Accelerators(NamedTuple):
 def find_accelerators(
     root: HostRoot, driver_root: str, others: Present, nvidia: Callable[[], DriverInventory] | None
 ) -> Accelerators:
-    """What there is; DriverError if there is nothing at all.
-
-    others: what other vendors have; nvidia: gives the inventory of NVIDIA's driver, to which all nodes are added; None
-    leaves the driver out.
+    """DriverError if there is nothing at all.  nvidia: gives the inventory of NVIDIA's driver, to which all nodes are
+    added; None leaves the driver out.
     """
     vendors = tuple(
         [(item, present.hardware(root, item)) for item in others.vendors if present.has_anything(root, item)]
@@ -109,7 +99,7 @@ def document(found: Accelerators) -> dict[str, Any]:
 
 
 def text(found: Accelerators, *, everything: bool) -> list[str]:
-    """The host for people; everything: with device nodes, files, and vendors' files without hardware."""
+    """everything: with device nodes, files, and vendors' files without hardware."""
     lines = [f"no driver of NVIDIA's: {found.error.message}"] if found.error else []
     if found.nvidia:
         lines = _inventory_text(found.nvidia, everything)
@@ -131,10 +121,7 @@ def summary(found: VendorState) -> str:
 
 
 def _of_platform(root: HostRoot) -> tuple[dict[str, Any], list[str], list[str]] | None:
-    """What a Jetson or WSL 2 gives to containers, see `Accelerators`; None on a host that is neither.
-
-    DriverError if it gives nothing.
-    """
+    """As `Accelerators.instead`; None on a host that is neither; DriverError if it gives nothing."""
     kind, proof = platform.prove(root)
     if kind not in PLATFORMS:
         return None
@@ -183,7 +170,6 @@ def _document(found: VendorState) -> dict[str, Any]:
 
 
 def _vendor_document(found: VendorState, hardware: str) -> dict[str, Any]:
-    """One vendor, for programs; hardware: what shows that it is here, "" for nothing."""
     what = found.inventory
     return {
         **{name: getattr(what, name) for name in ("flag", "kind", "file", "version")},
@@ -203,7 +189,6 @@ def _node(node: DeviceNode, group: str) -> dict[str, object]:
 
 
 def _vendor_text(found: VendorState) -> list[str]:
-    """The vendor in several lines: its devices by the names that ask for them, and what must be said of it."""
     what = found.inventory
     rows: list[Row] = [
         (item.names[0], " ".join(item.names[1:]), " ".join([node.path for node, _ in item.nodes]))
@@ -279,7 +264,6 @@ def _mig_row(device: MigDevice) -> Row:
 
 
 def _files_of(word: str, inventory: DriverInventory) -> list[Row]:
-    """The files that a capability or feature brings; compat32 brings the 32-bit libraries."""
     libraries, files = inventory.libraries, (*inventory.binaries, *inventory.files)
     if word == COMPAT32:
         return [(it.path, it.soname) for it in libraries if it.bits == 32]

@@ -37,7 +37,7 @@ def seconds(
     most: float = LONGEST_SECONDS,
     times: int = 1,
 ) -> Callable[..., Any]:
-    """An option whose value is a number of seconds, which the command may take so many times beyond its own limit."""
+    """times: how often the command may take this time, beyond its own limit."""
 
     def allowed(context: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
         if value is not None:
@@ -80,7 +80,7 @@ config_file = click.option("--config", metavar="FILE", help=f"The administrator'
 
 
 def show(is_json: bool, document: dict[str, object], lines: list[str], painted: Callable[[str], str] = str) -> None:
-    """Print one value as JSON, or its lines; document: may have records; painted: gives a line its colours."""
+    """document: may have records; painted: gives a line its colours."""
     if is_json:
         click.echo(json.dumps(as_json(document), indent=2))
     else:
@@ -88,6 +88,5 @@ def show(is_json: bool, document: dict[str, object], lines: list[str], painted: 
 
 
 def show_lines(lines: list[str], painted: Callable[[str], str] = str) -> None:
-    """Print lines at once; painted: gives a line its colours."""
     # An image, a container and an engine have written some of it: that has no colours, and begins no line.
     click.echo("\n".join([painted(plain(line, LONGEST_LIST)) for line in lines]))

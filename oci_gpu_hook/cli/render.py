@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records as JSON, and rows as aligned lines.  Pure.
-
-Must not decide or leave out anything.  Never on the hook's path.
-"""
+"""Records as JSON, and rows as aligned lines.  Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +20,6 @@ def as_json(value: Any) -> Any:
 
 
 def section(title: str, rows: Iterable[Row], empty: str = "") -> list[str]:
-    """An empty line, a title, and below it the rows; nothing if there is no row, unless `empty` is to be there then."""
     lines = aligned(rows) or ([f"  {empty}"] if empty else [])
     return ["", title, *lines] if lines else []
 
@@ -33,12 +29,10 @@ def sentences(title: str, found: Iterable[str]) -> list[str]:
 
 
 def aligned(rows: Iterable[Row]) -> list[str]:
-    """Rows as lines, indented by two spaces, each column as wide as its widest cell."""
     return [f"  {line}" for line in columns(rows)]
 
 
 def columns(rows: Iterable[Row]) -> list[str]:
-    """The same without an indent."""
     table = list(rows)
     count = max([len(row) for row in table], default=0)
     widths = [max([len(row[at]) for row in table if at < len(row)]) for at in range(count)]

@@ -176,7 +176,6 @@ def _explained(found: tuple[denials.Explanation, ...]) -> list[str]:
 
 
 def policy_folder() -> str:
-    """Where the modules lie: beside the installed package, or in the checkout."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     installed = os.path.join(package, "../../../share/selinux/packages/oci-gpu-hook")
     folder = installed if os.path.isdir(installed) else os.path.join(package, "../policy")
@@ -225,7 +224,6 @@ def _restore_labels(root: HostRoot) -> None:
 
 
 def _say_who_wins(root: HostRoot) -> None:
-    """Print which modules of a higher priority are in force in place of ours."""
     for name in libselinux.MODULES:
         higher = [at for at in libselinux.priorities(root, name) if int(at) > int(_PRIORITY)]
         if higher:
@@ -236,7 +234,6 @@ def _say_who_wins(root: HostRoot) -> None:
 
 
 def _run(words: list[str]) -> str:
-    """Run a program of policycoreutils; gives what it printed."""
     limit.allow(_POLICY_SECONDS)
     try:
         done = apart.program(words)
@@ -270,7 +267,6 @@ def _named(file: str) -> str:
 
 
 def _log() -> str:
-    """The text of auditd's log, or else of the journal since boot, or else of the kernel's log."""
     try:
         with open(_AUDIT_LOG, "rb") as file:
             # Its end: a user can fill it.

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan and its operations as text for people, and as the documented object for programs.  Pure.
-
-Both have all that is in the plan, and what the host has and the plan leaves out: for people who miss something in a
-container, as the hook itself reports only what was requested and could not be given (`Plan.notes`).
+"""A plan as text for people and as the documented object for programs, with what the host has and the plan leaves out:
+the hook itself reports only what was requested and could not be given (`Plan.notes`).  Pure.
 """
 
 from __future__ import annotations
@@ -38,10 +36,8 @@ if TYPE_CHECKING:
 
 
 def plan_document(plan: Plan, left_out: Iterable[str] = ()) -> dict[str, object]:
-    """The plan: container, request, driver, operations in order of execution, notes.
-
-    chosen: what the node would choose now for ``any``; done: what the engine has done, if a CDI spec of ours starts the
-    hook; left_out: what the host has and the container does not get.
+    """chosen: what the node would choose now for ``any``; done: what the engine has done, if a CDI spec of ours starts
+    the hook; left_out: what the host has and the container does not get.
     """
     request = plan.request
     fields = ("capabilities", "requirements", "imex_channels", "features", "mig_config", "mig_monitor")
@@ -66,7 +62,6 @@ def plan_document(plan: Plan, left_out: Iterable[str] = ()) -> dict[str, object]
 
 
 def no_request_document(container_id: str, bundle: str, rootfs: str, notes: Iterable[str]) -> dict[str, object]:
-    """The document for a container that asks for no GPU: the same keys, nothing to do."""
     return {
         "container": {"id": container_id, "bundle": bundle, "rootfs": rootfs},
         "request": None,
@@ -79,7 +74,6 @@ def no_request_document(container_id: str, bundle: str, rootfs: str, notes: Iter
 
 
 def plan_text(plan: Plan, left_out: Iterable[str] = ()) -> list[str]:
-    """The plan as text: operations grouped by kind and aligned, with the reason for each."""
     container = plan.container
     lines = [
         f"container  {container.id or '(no id)'}",
@@ -117,7 +111,6 @@ def _requested(request: Request) -> list[str]:
 
 
 def missing(plan: Plan) -> tuple[str, ...]:
-    """A sentence for each device and group of files that the host has and the container does not get."""
     found, inventory = [], plan.provision.inventory
     given = {operation.path for operation in plan.given() if isinstance(operation, Device)}
     if plan.request is not None and inventory is not None:
@@ -148,7 +141,6 @@ def _gpus(given: set[str], inventory: DriverInventory) -> list[str]:
 
 
 def _files(plan: Plan, request: Request, inventory: DriverInventory) -> list[str]:
-    """One sentence for all files that are left out for the same reason."""
     sources = {operation.source for operation in plan.given() if isinstance(operation, (Mount, Service))}
     links = {operation.path for operation in plan.given() if isinstance(operation, Symlink)}
     files = (*inventory.binaries, *inventory.files)
@@ -169,7 +161,6 @@ def _why_library(library: Library, request: Request) -> str:
 
 
 def _why(capabilities: tuple[str, ...]) -> str:
-    """Why a file with these capabilities is left out; a feature has its own variable."""
     variables = [feature.variable for feature in FEATURES if feature.name in capabilities]
     if variables:
         return f"{' or '.join(variables)} is not 'enabled' or not accepted"

@@ -19,7 +19,6 @@ _NVML = "NVLinks are not known, as NVML was not asked: run 'oci-gpu-hook invento
 
 
 def shown(root: HostRoot, settings: Settings) -> tuple[dict[str, Any], list[str]]:
-    """The GPUs that are not divided, as a document and as a matrix."""
     onhost.check_is_server(root)
     found, most = present.nvidia(root, settings.driver_root), settings.gpu_holders
     gpus = holding.gpus(root, settings, AnyOf(2))

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """``validate``: whether driver, hook and GPUs do their work, step by step, for init containers and for pods that wait.
-
-`validation` has the steps; what doctor knows of the driver and of a container is doctor's.  Fixes nothing.
 """
 
 from __future__ import annotations
@@ -97,9 +95,8 @@ def _told(item: Finding) -> None:
 
 
 def of_driver(driver_root: str) -> str:
-    """What the GPU operator's pods read in the driver's file, as a shell: where its driver lies, on the host and there.
-
-    They have the host's root as /host, and a driver container's as /driver-root.
+    """As a shell reads it, for pods of the GPU operator: they have the host's root as /host, and a driver container's
+    as /driver-root.
     """
     is_hosts = driver_root == "/"
     return (
@@ -112,10 +109,8 @@ def of_driver(driver_root: str) -> str:
 
 
 class _Validation:
-    """The steps that have run, each with what it found.
-
-    tell: gets each finding when its check has ended, and what a check waits for, None for neither;
-    code: the exit code; unwritten: why the record, or a file by which pods wait, is not as it should be.
+    """tell: gets each finding when its check has ended, and what a check waits for, None for neither; code: the exit
+    code; unwritten: why the record, or a file by which pods wait, is not as it should be.
     """
 
     def __init__(
@@ -167,9 +162,8 @@ class _Validation:
             raise HookError(why, "try again, or give a longer --timeout") from err
 
     def _open_folder(self) -> int:
-        """A descriptor of the folder of the files, which is made, as /run is empty after a boot.
-
-        It is used by that from here on: no other can take its place.  ConfigError if it cannot be ours.
+        """Made if it is missing, as /run is empty after a boot, and used by its descriptor: no other can take its
+        place.  ConfigError if it cannot be ours.
         """
         path = self._settings.validation_folder
         setting, hint = f"validation-folder {path}", "the administrator must name another"
@@ -186,10 +180,7 @@ class _Validation:
         return folder
 
     def _put_file(self, step: str, text: str | None) -> None:
-        """Make the file by which pods wait for a step, whole from the moment that it has its name; None removes it.
-
-        What keeps that from being done stops no step.
-        """
+        """Whole from the moment that it has its name; None removes it.  A failure stops no step."""
         if self._folder < 0:
             return
         name = _FILES[step]
@@ -246,12 +237,10 @@ class _Validation:
         return {"passed": self.code == DONE, "steps": steps}
 
     def text(self) -> list[str]:
-        """One line for each step, behind what has been told of its checks."""
         ends = [f"{step.name}: {step.outcome}{f', {step.why}' if step.why else ''}" for step, _ in self._steps]
         return ["", *ends]
 
     def _wait(self, check: str, what: str, times: int = 1) -> None:
-        """Tell what is waited for, which may take so many times the limit."""
         self._tell(Finding(check, "wait", f"{what}, at most {times * self._seconds:g} seconds"))
 
     def _driver(self) -> Iterator[Finding]:
@@ -261,7 +250,6 @@ class _Validation:
             yield from self._ask_nvml(found)[1]
 
     def _ask_nvml(self, found: DriverInventory) -> tuple[DriverInventory, list[Finding]]:
-        """The inventory with what NVML says, and whether NVML answers and agrees with the kernel."""
         if self._facts is None:
             self._wait("NVML", "for its answer")
             try:

@@ -22,7 +22,6 @@ _VERSIONS = {"module": "of module {}", "file": "in {}", "text": "{}", "": ""}
 
 
 def listing(root: HostRoot) -> tuple[dict[str, Any], list[str]]:
-    """Every vendor's file of this host, what of its hardware is here, and what is wrong with the broken ones."""
     found, errors = folders.load_all(root)
     replaced = folders.replaced(root)
     here = {item.inventory.file: item for item in present.find_vendors(root).vendors}
@@ -58,7 +57,7 @@ def check(root: HostRoot, file: str) -> tuple[dict[str, Any], list[str]]:
 
 
 def _row(vendor: Vendor, replaces: str) -> dict[str, Any]:
-    """What there is to say of one file; the version as the file says it: the host is not looked at."""
+    """The version as the file says it: the host is not looked at."""
     return {
         "flag": vendor.flag,
         "kind": vendor.kind,
@@ -70,7 +69,6 @@ def _row(vendor: Vendor, replaces: str) -> dict[str, Any]:
 
 
 def _here(root: HostRoot, found: VendorState | None) -> dict[str, Any] | None:
-    """What this host has of one file's; None if that cannot be served."""
     return found and {
         "hardware": present.hardware(root, found),
         "version": found.inventory.version,
@@ -79,7 +77,6 @@ def _here(root: HostRoot, found: VendorState | None) -> dict[str, Any] | None:
 
 
 def _count(here: dict[str, Any]) -> str:
-    """How many devices a request can name, or a word for it."""
     if not here["hardware"]:
         return ""
     return str(len(here["devices"]) or ("all" if here["hardware"].startswith("/dev/") else "none"))
@@ -113,7 +110,6 @@ def _summary(vendor: Vendor) -> str:
 
 
 def _notes(path: str) -> list[str]:
-    """What its place and its name have to be, whatever its content is."""
     notes = [f"it is read only in {folders.ADMINISTRATORS}"]
     if fault := (HostRoot().source(os.path.realpath(path)) or (False, ""))[1]:
         notes.append(f"it must be root's alone there: now {fault}")

@@ -48,10 +48,7 @@ class Note(NamedTuple):
 
 
 class Compat(NamedTuple):
-    """What an image has in a folder for forward compatibility: all `names`, and libcuda's, ``libcuda.so.575.57.08``.
-
-    fault: why no library can be used, else "".
-    """
+    """names: all in the folder; library: such as ``libcuda.so.575.57.08``; fault: why none can be used, else ""."""
 
     folder: str
     names: tuple[str, ...]
@@ -62,7 +59,7 @@ class Compat(NamedTuple):
 
 
 def compat_of(root_fd: int, folder: str, names: tuple[str, ...]) -> Compat | None:
-    """What the image has in `folder`, in which `names` lie; None if no libcuda with a version is among them."""
+    """None if no libcuda with a version is among `names`."""
     found = [name for name in names if name.startswith(CUDA) and "." in name[len(CUDA) :]]
     if not found:
         return None
@@ -79,12 +76,11 @@ def compat_of(root_fd: int, folder: str, names: tuple[str, ...]) -> Compat | Non
 
 
 def version_of(text: str) -> Version:
-    """``575.57.08`` as numbers; () for what is not a version."""
     return decimals(text, _MOST_NUMBER)
 
 
 def _note_of(root_fd: int, path: str) -> Note | None:
-    """The note of the library at `path`; None without one.  OSError or ValueError if it cannot be read."""
+    """None without a note.  OSError or ValueError if it cannot be read."""
     with closing(syscalls.openat2(root_fd, path, posix.O_PATH, resolve=_RESOLVE)) as named:
         if not is_regular(syscalls.known_of(named)):
             raise ValueError("it is not a regular file")

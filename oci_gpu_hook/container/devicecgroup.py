@@ -24,9 +24,7 @@ _TRANSIENT = "/run/systemd/transient"
 
 
 class DeviceCgroup(NamedTuple):
-    """The device cgroup of a container.
-
-    version: ``v1``, ``v2``, or "" if none may be changed, for the `reason`; path: the directory of its process's
+    """version: ``v1``, ``v2``, or "" if none may be changed, for the `reason`; path: the directory of its process's
     cgroup, "" without a process; top: the highest directory from `path` up that belongs to the container alone.
     """
 
@@ -45,7 +43,7 @@ def find(process: Process | None, container_id: str) -> DeviceCgroup:
 
 
 def locate(process: Process | None, container_id: str) -> DeviceCgroup:
-    """The device cgroup of `process`; without one, what it will be.  OSError if the process is gone."""
+    """Without a process, what it will be.  OSError if the process is gone."""
     # Both versions require capabilities in the initial user namespace.
     if posix.stat("/proc/self/ns/user").st_ino != INITIAL_USER_NAMESPACE:
         return DeviceCgroup(reason="the kernel lets no process in a user namespace change a device cgroup")
@@ -132,7 +130,6 @@ def path_in(data: bytes, controller: str) -> str | None:
 
 
 def _directory(path: str, controller: str, pid: int) -> str:
-    """The directory of the cgroup `path`, which the process `pid` is in, below one of the mounts of its hierarchy."""
     if path.startswith("/.."):
         raise syscalls.SyscallError(syscalls.ENOENT, "open", f"cgroup {path}, outside our cgroup namespace")
     usual = f"{CGROUP_ROOT}/{controller}{path}" if controller else f"{CGROUP_ROOT}{path}"

@@ -34,9 +34,7 @@ NO_SYMLINKS = syscalls.RESOLVE_BELOW | syscalls.RESOLVE_NO_SYMLINKS
 
 
 class IpcMount(NamedTuple):
-    """One of `PATHS` as it is now.
-
-    owner: one of the constants above; context: its label, "" for none; fixed: whether it has a wrong label which
+    """owner: one of the constants above; context: its label, "" for none; fixed: whether it has a wrong label which
     cannot be changed, as it was mounted with ``context=``; members: process labels of the others that share it.
     """
 
@@ -76,7 +74,7 @@ def label_of(fd: int) -> str:
 
 
 def _owner(bundle: Bundle, state_id: str, path: str, fd: int, host: HostRoot) -> tuple[str, tuple[str, ...]]:
-    """The owner of the mount, and the process labels of the other containers that share it."""
+    """Also the process labels of the other containers that share it."""
     hosts_own, here = host.stat(path), posix.fstat(fd)
     if hosts_own is not None and hosts_own.st_dev == here.st_dev:
         return HOST, ()
@@ -125,7 +123,6 @@ def _bundles(bundle: str, id: str) -> dict[str, str]:
 
 
 def _process_label(bundle: str, source: str, path: str, *, is_owner: bool) -> str:
-    """The process label of a container that shares the mount with ours; "" of any other."""
     try:
         other = read_bundle(bundle)
         if is_owner or other.mount_source(path) == source:

@@ -37,14 +37,12 @@ MUSL = "musl"
 
 
 class Layout(NamedTuple):
-    """How one container is laid out.
-
-    library_folder: where its loader searches by itself; library_folder_32: for 32-bit programs; compat: the image's own
-    CUDA libraries, if they were asked for; loader: `GLIBC`, `MUSL`, or "" for one that is not known; user_namespace:
-    whether mknod is refused, or makes nodes that no process can open; dev_is_hosts: whether a node made in its /dev
-    would be the host's; makes_nodes: see `Rootfs`; xorg_folder: of the modules of the image's X server; has_driver:
-    whether a driver's libraries, or what an earlier start has left of them, are in the image's library folder; caches:
-    whether a cache is made for it; local_is_volume: whether /usr/local is another mount than the root.
+    """library_folder: where its loader searches by itself; library_folder_32: for 32-bit programs; compat: the image's
+    own CUDA libraries, if they were asked for; loader: `GLIBC`, `MUSL`, or "" for one that is not known;
+    user_namespace: whether mknod is refused, or makes nodes that no process can open; dev_is_hosts: whether a node made
+    in its /dev would be the host's; makes_nodes: see `Rootfs`; xorg_folder: of the modules of the image's X server;
+    has_driver: whether a driver's libraries, or what an earlier start has left of them, are in the image's library
+    folder; caches: whether a cache is made for it; local_is_volume: whether /usr/local is another mount than the root.
     """
 
     library_folder: str
@@ -67,10 +65,8 @@ class Layout(NamedTuple):
 def layout_of(
     root_fd: int, process: Process | None, *, user_namespace: bool, makes_nodes: bool, compat: str, draws: bool = False
 ) -> Layout:
-    """The layout of the container whose root is open at `root_fd`.
-
-    process: None while there is none, and then `user_namespace` says what config.json asks for; compat: the folder of
-    the image's own CUDA libraries, "" if they are not wanted; draws: whether it may have an X server.
+    """process: None while there is none, and then `user_namespace` says what config.json asks for; compat: the folder
+    of the image's own CUDA libraries, "" if they are not wanted; draws: whether it may have an X server.
     """
     folder, loader = library_folder(root_fd)
     found = None
@@ -94,10 +90,8 @@ def layout_of(
 
 
 def library_folder(root_fd: int) -> tuple[str, str]:
-    """The folder that the container's loader searches by itself, and the loader's kind.
-
-    That is the folder of its own libc: Debian's knows a multiarch folder and not /usr/lib64, others know /usr/lib64.
-    Without a libc Debian's own mark decides; else it is /usr/lib64, and "".
+    """The folder of its own libc: Debian's knows a multiarch folder and not /usr/lib64, others know /usr/lib64.
+    Without a libc Debian's own mark decides; else it is /usr/lib64, and "" for the loader's kind.
     """
     machine = posix.uname().machine
     multiarch = MULTIARCH.get(machine, "")

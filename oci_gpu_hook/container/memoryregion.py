@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory of devices that the kernel counts: dmem.capacity (Linux 6.14, Documentation/admin-guide/cgroup-v2.rst).
-
-A driver registers each of its devices' memories as a region.  Reads only.
-"""
+"""The memory of devices that the kernel counts: dmem.capacity (Linux 6.14, Documentation/admin-guide/cgroup-v2.rst)."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Process:
         return cls(int(posix.readlink("/proc/self")), is_caller=True)
 
     def open(self, name: str, flags: int) -> int:
-        """A descriptor of a file of its folder in /proc, links such as ``root`` and ``ns/mnt`` followed."""
+        """Links such as ``root`` and ``ns/mnt`` are followed."""
         try:
             return posix.open(name, flags | posix.O_CLOEXEC, dir_fd=self._fd)
         except OSError as err:
@@ -69,7 +69,6 @@ class Process:
             raise self._unseen(err) from err
 
     def program(self) -> str:
-        """The path of its program."""
         try:
             return posix.readlink("exe", dir_fd=self._fd)
         except OSError as err:

@@ -53,10 +53,7 @@ def _is_criu(process: Process, root_fd: int) -> bool:
 
 
 def dumped(process: Process) -> frozenset[Number]:
-    """The numbers of the nodes that the container had in its own filesystems, by the checkpoint that CRIU has open.
-
-    They grant nothing: its user may have made some.
-    """
+    """By the checkpoint that CRIU has open.  They grant nothing: the container's user may have made some."""
     found: set[Number] = set()
     with closing(process.open("fd", posix.O_RDONLY | posix.O_DIRECTORY)) as descriptors:
         for name in posix.listdir(descriptors):

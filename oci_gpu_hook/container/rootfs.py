@@ -61,10 +61,9 @@ def of_process(path: str, tmpfs: tuple[str, ...], process: Process) -> Rootfs:
 
 
 def of_caller(path: str, caller: Process) -> Rootfs:
-    """The root of a container in whose mount namespace this process, the `caller`, runs already; BundleError likewise.
-
-    Nothing of the host's is mounted below it alone: what PID 1 has mounted, or this namespace elsewhere, is the host's.
-    So is the root's own filesystem, but in a user namespace: what the hook makes there, the caller could make.
+    """Nothing of the host's is mounted below it alone: what PID 1 has mounted, or this namespace elsewhere, is the
+    host's.  So is the root's own filesystem, but in a user namespace: what the hook makes there, the caller could make.
+    BundleError if it cannot be proved.
     """
     fd = _open(path, None)
     id, is_mounted_there = syscalls.mount_of(fd)
@@ -122,9 +121,7 @@ def _hosts(id: int) -> str:
 
 
 def _session(top: str, hosts: str) -> str:
-    """The tmpfs around the root's mount point `top` that the caller has made, as Apptainer's; "" if that cannot be
-    proved.
-    """
+    """The tmpfs that the caller has made around the root's mount point, as Apptainer's; "" if that cannot be proved."""
     folder = top.rpartition("/")[0]
     there = _lie_at(posix.open("/", _FOLDER), (folder,)) if folder and hosts else []
     if not there:

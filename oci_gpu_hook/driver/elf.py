@@ -58,7 +58,6 @@ def identity_of(root: HostRoot, path: str) -> Identity | None:
 
 
 def needs_of(root: HostRoot, path: str) -> list[str]:
-    """The names of the libraries that the file at `path` in a root needs; none for any other file."""
     try:
         with closing(root.open(path, posix.O_RDONLY | posix.O_NONBLOCK)) as fd:
             return [name.decode() for name in _parsed(fd, _DT_NEEDED, _MOST_NEEDED)[2]]
@@ -67,7 +66,7 @@ def needs_of(root: HostRoot, path: str) -> list[str]:
 
 
 def identify(fd: int) -> Identity:
-    """The identity of the file open at `fd`, whose position does not change; ValueError, or OSError as pread(2)."""
+    """The file's position does not change.  ValueError, or OSError as pread(2)."""
     # Of several SONAMEs the last counts, as in glibc.
     bits, machine, names = _parsed(fd, _DT_SONAME, 1)
     return Identity(bits, machine, b"".join(names).decode("utf-8", "surrogateescape") or None)
@@ -90,7 +89,7 @@ def _parsed(fd: int, tag: int, most: int) -> tuple[int, int, list[bytes]]:
 
 
 def _names(fd: int, segments: list[tuple[int, int, int, int]], entry: Struct, wanted: int, most: int) -> list[bytes]:
-    """The names in entries with the tag `wanted`; segments: type, offset in the file, address and size of each."""
+    """segments: type, offset in the file, address and size of each."""
     values: list[int] = []
     table = 0
     for _, offset, _, size in [segment for segment in segments if segment[0] == _PT_DYNAMIC][-1:]:

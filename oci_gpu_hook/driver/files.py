@@ -51,7 +51,7 @@ class Driver(NamedTuple):
 
 
 def driver(host: HostRoot, driver_root: str, version: str) -> Driver:
-    """The driver of this version below `driver_root` of the host; DriverError if that is not there."""
+    """DriverError if this version is not there."""
     prefix = driver_root.rstrip("/")
     why = host.openness(prefix) if prefix else ""
     if why or (prefix and host.stat(prefix) is None):
@@ -83,7 +83,7 @@ def of_root(host: HostRoot, found: Iterable[Found]) -> tuple[tuple[Found, ...], 
 
 
 def libraries(driver: Driver) -> dict[Library, str]:
-    """The driver's libraries for this machine, then the 32-bit ones, each with its path in the driver's root."""
+    """For this machine first, then the 32-bit ones, each with its path in the driver's root."""
     flags = ldcache.NATIVE_FLAGS.get(posix.uname().machine)
     found = {} if flags is None else _of_word_size(driver, 64, flags)
     if flags == ldcache.NATIVE_FLAGS["x86_64"]:
@@ -121,7 +121,6 @@ def configuration(driver: Driver, host: HostRoot) -> tuple[DriverFile, ...]:
 def _placed(
     driver: Driver, patterns: tuple[tuple[str, tuple[str, ...]], ...], folders: tuple[str, ...], target: str
 ) -> list[DriverFile]:
-    """The files of these names and capabilities, each from the first folder that has it."""
     names = [(pattern.replace("{machine}", posix.uname().machine), brings) for pattern, brings in patterns]
     return [
         DriverFile(driver.source(path), f"{target}/{name}", capabilities, text=_text_of(driver.root, path))
@@ -147,7 +146,7 @@ def _as_they_are(driver: Driver, host: HostRoot) -> list[DriverFile]:
 
 
 def firmware(driver: Driver, host: HostRoot) -> tuple[DriverFile, ...]:
-    """The GPU system processor's firmware, which the libraries look for at the host's path."""
+    """The GPU system processor's, which the libraries look for at the host's path."""
     release = posix.uname().release
     places = [(driver, pattern.replace("{release}", release)) for pattern in catalogue.FIRMWARE_FOLDERS]
     # The folder that the kernel's parameter names, if the administrator has set it: the kernel looks there first.
@@ -165,7 +164,6 @@ def firmware(driver: Driver, host: HostRoot) -> tuple[DriverFile, ...]:
 
 
 def _of_word_size(driver: Driver, bits: int, flags: int) -> dict[Library, str]:
-    """Each of the driver's libraries of this word size, the first that is there, and its entries in `ELSEWHERE`."""
     # Of thousands of names in a folder some hundred are of the catalogue's libraries and subfolders.
     listed = [
         (folder, frozenset([name for name in driver.root.names(folder) if name.partition(".so")[0] in _CATALOGUED]))
@@ -194,7 +192,6 @@ def _of_word_size(driver: Driver, bits: int, flags: int) -> dict[Library, str]:
 def _first_library(
     driver: Driver, name: str, capabilities: tuple[str, ...], places: list[tuple[str, str]], flags: int
 ) -> dict[Library, str]:
-    """The first of these files that is a library for programs with these flags, by each of its places."""
     for path, file in places:
         identity = elf.identity_of(driver.root, path)
         if identity is None or ldcache.FLAGS.get((identity.machine, identity.bits)) != flags:

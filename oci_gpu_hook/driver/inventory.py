@@ -17,7 +17,7 @@ SAVED = f"{saved.FOLDER}/{FILE}"
 
 # Before the stamp and the inventory, see `saved.save`.  The number is made of the sources that say what is saved
 # (tests/unit/test_headings.py): what another version has saved is not read.
-HEADING = b"oci-gpu-hook inventory 2e291ae5\n"
+HEADING = b"oci-gpu-hook inventory ca0dd72a\n"
 
 # In `DriverInventory.unknown`: what NVML said was true when it was asked, and only NVML knows whether it still is.
 MAY_BE_MADE_AGAIN = "whether MIG devices were created again since NVML named them: run 'oci-gpu-hook inventory refresh'"
@@ -27,9 +27,7 @@ _LARGEST_MANIFEST = 1 << 16
 
 
 class Library(NamedTuple):
-    """A library of the driver.
-
-    path: of the versioned file on the host; names: of the file in a container, its own first; flags: of its entry in
+    """path: of the versioned file on the host; names: of the file in a container, its own first; flags: of its entry in
     ld.so.cache; subfolder: of the library folder; folder: in a container, "" for the usual one.
     """
 
@@ -60,9 +58,8 @@ class DriverFile(NamedTuple):
 
 
 class Misfit(NamedTuple):
-    """A required library without a usable file.
-
-    found: its version, the driver's own if it is damaged or left out, "" for none; why: it is left out, a sentence.
+    """found: its version, the driver's own if the file is damaged or left out, "" for none; why: it is left out, a
+    sentence.
     """
 
     name: str
@@ -90,10 +87,9 @@ class MigDevice(NamedTuple):
 
 
 class DriverInventory(NamedTuple):
-    """One host's driver.  The last four fields are not saved, see `nodes`.
-
-    unknown: a sentence for each fact that could not be found out; unlisted: the PCI addresses of GPUs that the kernel
-    module has and NVML does not list; elsewhere: of those that this host, a container, was not given: none of `gpus`.
+    """The last four fields are not saved, see `nodes`.  unknown: a sentence for each fact that could not be found out;
+    unlisted: the PCI addresses of GPUs that the kernel module has and NVML does not list; elsewhere: of those that this
+    host, a container, was not given: none of `gpus`.
     """
 
     driver_version: str
@@ -123,9 +119,8 @@ _INNER = {
 
 
 def read_saved(root: HostRoot, now: Stamp) -> DriverInventory | None:
-    """The saved inventory; None if there is none that is whole, of this format, and stamped as `now`.
-
-    In doubt whose NVML's names are now (`Stamp.shown`) the MIG devices have none, and that is first of what is unknown.
+    """None if there is none that is whole, of this format, and stamped as `now`.  In doubt whose NVML's names are now
+    (`Stamp.shown`) the MIG devices have none, and that is first of what is unknown.
     """
     values = saved.load(root, FILE, HEADING)
     try:
@@ -171,7 +166,7 @@ def with_nodes(
     gpus: tuple[Gpu, ...] | None = None,
     mps: tuple[str, int] = nodes.MPS,
 ) -> DriverInventory:
-    """The inventory with device nodes and sockets as they are now; gpus: those whose nodes are needed, None for all."""
+    """As they are now; gpus: those whose nodes are needed, None for all."""
     gpus = inventory.gpus if gpus is None else gpus
     devices = nodes.devices(root, gpus)
     if families:
@@ -195,9 +190,8 @@ def with_texts(root: HostRoot, inventory: DriverInventory, capabilities: tuple[s
 
 
 def without_folders(root: HostRoot, path: str) -> str:
-    """The text of a file that names libraries, each without its folder, which is the host's; "" if none has one.
-
-    Loaders of Vulkan, EGL and OpenCL take bare names, which the loader of programs finds by its cache.
+    """Empty if no library has a folder, which is the host's.  Loaders of Vulkan, EGL and OpenCL take bare names, which
+    the loader of programs finds by its cache.
     """
     # In JSON each string stands between quotes; an .icd file is one name.
     text = root.text(path)

@@ -55,9 +55,7 @@ MPS = ("/tmp/nvidia-mps", 0)
 
 
 class DeviceNode(NamedTuple):
-    """A character device of the host.
-
-    present: whether there is a node: after a boot some are missing until a first program makes them; mode, uid, gid:
+    """present: whether there is a node: after a boot some are missing until a first program makes them; mode, uid, gid:
     the node's; family: one of `FAMILIES`, "" for a node that every request needs; gpu: the nvml_index of its one GPU.
     """
 
@@ -73,8 +71,6 @@ class DeviceNode(NamedTuple):
 
 
 class DeviceLink(NamedTuple):
-    """Another name of a node: where the link lies, its text, and the node's path."""
-
     path: str
     to: str
     node: str
@@ -108,9 +104,8 @@ def is_container(root: HostRoot) -> bool:
 
 
 def gpus_here(root: HostRoot, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
-    """Those of `gpus` that have a node, if this host is a container that got some of the GPUs alone; else all.
-
-    /proc shows a container all GPUs, unless our hook started it, and NVML there those that it can open.
+    """Those that have a node, if this host is a container that got some of the GPUs alone; else all.  /proc shows a
+    container all GPUs, unless our hook started it, and NVML there those that it can open.
     """
     # Without any node it was given none, as an agent that only looks.
     if not is_container(root) or not [it for it in root.names("/dev") if it.rstrip("0123456789") == "nvidia" != it]:

@@ -26,11 +26,9 @@ _BOUND = "/sys/bus/pci/drivers/nvidia"
 
 
 class Gpu(NamedTuple):
-    """One GPU as the kernel module knows it.
-
-    nvml_index: position in NVML's order, that of PCI addresses; uuid: None until the GPU is first initialised; bus_id:
-    the PCI address with an eight-digit domain, as NVML writes it; proc: the name of its folder in `GPUS`; by NVML:
-    compute_capability (``9.0``), brand, and peers, the bus_ids of the GPUs that it reaches by NVLink.
+    """nvml_index: position in NVML's order, that of PCI addresses; uuid: None until the GPU is first initialised;
+    bus_id: the PCI address with an eight-digit domain, as NVML writes it; proc: the name of its folder in `GPUS`; by
+    NVML: compute_capability (``9.0``), brand, and peers, the bus_ids of the GPUs that it reaches by NVLink.
     """
 
     nvml_index: int
@@ -51,7 +49,6 @@ def is_masked(root: HostRoot) -> bool:
 
 
 def mig_instances(root: HostRoot) -> list[str]:
-    """The folders in `CAPABILITIES` of the compute instances that exist now, such as ``gpu0/mig/gi1/ci0``."""
     found = [""]
     for within, start in (("", "gpu"), ("mig/", "gi"), ("", "ci")):
         folders = [f"{path}{within}" for path in found]
@@ -62,7 +59,6 @@ def mig_instances(root: HostRoot) -> list[str]:
 
 
 def capability_minor(root: HostRoot, path: str) -> int | None:
-    """The minor of the device for the capability `path` in `CAPABILITIES`; None if there is none."""
     return decimal(information(root, f"{CAPABILITIES}/{path}").get("DeviceFileMinor", ""))
 
 
@@ -78,7 +74,7 @@ def uuid_in(information: dict[str, str]) -> str | None:
 
 
 def character_majors(root: HostRoot) -> dict[str, int]:
-    """Names and major numbers of character devices, from /proc/devices (proc(5))."""
+    """From /proc/devices (proc(5))."""
     text = root.text(DEVICES).partition("Block devices:")[0]
     pairs = [line.strip().partition(" ") for line in text.splitlines()]
     # If two have one name, the first counts.
@@ -86,7 +82,6 @@ def character_majors(root: HostRoot) -> dict[str, int]:
 
 
 def character_major(root: HostRoot, name: str) -> int | None:
-    """One of these numbers; None if no driver has that name."""
     text = root.text(DEVICES).partition("Block devices:")[0]
     before, found, _ = text.partition(f" {name}\n")
     return decimal(before.rpartition("\n")[2].strip()) if found else None

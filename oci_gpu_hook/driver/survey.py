@@ -70,14 +70,13 @@ def survey(root: HostRoot, driver_root: str = "/") -> DriverInventory:
 
 
 def save(root: HostRoot, now: Stamp, found: DriverInventory) -> str:
-    """Save the inventory, see `saved.save`; gives the path.  OSError if it cannot be written."""
+    """Gives the path.  OSError if it cannot be written."""
     values = (now, found._replace(devices=(), links=(), ipc_paths=()))
     saved.save(root, inventory.FILE, inventory.HEADING, values)
     return root.path.rstrip("/") + inventory.SAVED
 
 
 def driver_version(root: HostRoot) -> str | None:
-    """The kernel module's version, such as ``580.65.06``; None if no module is loaded."""
     # The first dotted number in the NVRM line: the words before it differ between the two flavours of the module.
     words = root.text(proc.VERSION).partition("\n")[0].split()
     return next((word for word in words if "." in word and decimals(word)), None)
@@ -98,8 +97,7 @@ def list_gpus(root: HostRoot) -> tuple[Gpu, ...]:
 
 
 def mig_devices(root: HostRoot, gpus: tuple[Gpu, ...]) -> tuple[MigDevice, ...]:
-    """Every compute instance, sorted (NVIDIA's MIG user guide, "Device Nodes and Capabilities"); NVML knows its names.
-    """
+    """Sorted (NVIDIA's MIG user guide, "Device Nodes and Capabilities"); NVML knows their names."""
     parents = {f"gpu{gpu.minor}": gpu for gpu in gpus}
     found = []
     for folder in proc.mig_instances(root):

@@ -22,7 +22,7 @@ class MalformedContext(ValueError):
 
 
 class Level(NamedTuple):
-    """One level: ``s<sensitivity>`` and its categories."""
+    """``s<sensitivity>`` and its categories."""
 
     sensitivity: int
     categories: frozenset[int]
@@ -37,7 +37,7 @@ class Level(NamedTuple):
 
 
 class Context(NamedTuple):
-    """One context; high is None if the level is not a range, low is None if the policy has no levels."""
+    """high is None if the level is not a range, low is None if the policy has no levels."""
 
     user: str
     role: str
@@ -55,7 +55,7 @@ class Context(NamedTuple):
 
 
 def parse_context(text: str) -> Context:
-    """The context that `text` is; MalformedContext if it is none."""
+    """MalformedContext for any other text."""
     parts = text.split(":", 3)
     if len(parts) < 3 or not all([name and _NAME.issuperset(name) for name in parts[:3]]):
         raise MalformedContext("it is not of the form user:role:type:level")
@@ -70,7 +70,7 @@ def parse_context(text: str) -> Context:
 
 
 def parse_level(text: str) -> Level:
-    """The level that `text` is, such as ``s0:c1,c4.c6``; MalformedContext if it is none."""
+    """Such as ``s0:c1,c4.c6``; MalformedContext for any other text."""
     sensitivity, colon, categories = text.partition(":")
     # The kernel takes no longer context than a page (PAGE_SIZE, security/selinux/selinuxfs.c).
     if len(categories) > _LONGEST:

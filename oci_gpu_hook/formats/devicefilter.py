@@ -108,7 +108,7 @@ def _load_request() -> bytes:
 
 
 def _allow_whole(rule: DeviceRule, *others: DeviceRule) -> bytes:
-    """Return 1 if the request is within the rule's access; `others` differ from it only in the minor."""
+    """`others` differ from the rule only in the minor."""
     # One comparison checks two things: the type, and that the request has no access bit beyond those of the rule, not
     # even one that a later kernel may add.
     mask, wanted = (~_access(rule) & _HALF) << 16, 0
@@ -120,7 +120,6 @@ def _allow_whole(rule: DeviceRule, *others: DeviceRule) -> bytes:
 
 
 def _deny_any(rule: DeviceRule) -> bytes:
-    """Return 0 if the request has any of the rule's access."""
     denied = _verdict(0)
     body = _masked_request(_access(rule) << 16)
     body += insn(_JEQ32_K, _SCRATCH, offset=len(denied) // 8, immediate=0) + denied
@@ -133,7 +132,6 @@ def _masked_request(mask: int) -> bytes:
 
 
 def _if_equal(register: int, value: int | None, body: bytes) -> bytes:
-    """Run `body` if the register has this value, None for any."""
     return body if value is None else insn(_JNE32_K, register, offset=len(body) // 8, immediate=value) + body
 
 

@@ -7,9 +7,8 @@ from oci_gpu_hook.record import NamedTuple
 
 
 class DeviceRule(NamedTuple):
-    """One rule of a device cgroup, as in ``linux.resources.devices`` (config-linux.md).
-
-    type: ``c``, ``b``, or ``a`` for both; major, minor: None for any; access: letters of ``rwm``.
+    """As in ``linux.resources.devices`` (config-linux.md); type: ``c``, ``b``, or ``a`` for both; major, minor: None
+    for any; access: letters of ``rwm``.
     """
 
     type: str
@@ -20,6 +19,6 @@ class DeviceRule(NamedTuple):
 
 
 def written(rule: DeviceRule) -> str:
-    """A rule in the format of devices.allow (Documentation/admin-guide/cgroup-v1/devices.rst)."""
+    """In the format of devices.allow (Documentation/admin-guide/cgroup-v1/devices.rst)."""
     major, minor = ["*" if number is None else number for number in (rule.major, rule.minor)]
     return f"{rule.type} {major}:{minor} {rule.access}"

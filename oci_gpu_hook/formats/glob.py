@@ -40,9 +40,8 @@ def matches(pattern: str, name: str) -> bool:
 
 
 def expanded(pattern: str, names: Callable[[str], list[str]], most: int) -> list[str]:
-    """The paths that a pattern of an absolute path means, of very many the first ones: `most` and one more.
-
-    names: gives the names in a folder.  If the last part is not a pattern, a path need not be there.
+    """Of very many paths the first ones: `most` and one more.  names: gives the names in a folder.  If the last part is
+    not a pattern, a path need not be there.
     """
     paths = [""]
     for part in pattern.split("/")[1:]:
@@ -70,7 +69,6 @@ def _parts(pattern: str) -> list[str]:
 
 
 def _fits(part: str, letter: str) -> bool:
-    """Whether one letter is what one part of a pattern, no star, stands for."""
     if len(part) == 1:
         return part in ("?", letter)
     negated, found = part[1] == "!", False

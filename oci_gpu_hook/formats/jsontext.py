@@ -34,7 +34,6 @@ def _refuse_constant(name: str) -> object:
 
 
 def _scanner(pairs: Callable[[Pairs], object] | None = None) -> Callable[[str, int], tuple[Any, int]]:
-    """What reads the value that begins at a place in a text, and returns it and its end."""
     if _make_scanner is None:
         import json
 

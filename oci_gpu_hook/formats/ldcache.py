@@ -114,7 +114,6 @@ class Table(NamedTuple):
         return self.rows[_ROW_SIZE * first : _ROW_SIZE * end]
 
     def part(self, first: int, end: int) -> Table:
-        """The same table with some of its rows only."""
         return self._replace(names=self.names[first:end], rows=self.rows_of(first, end))
 
     def path(self, row: int) -> bytes:
@@ -134,7 +133,7 @@ class Entry(NamedTuple):
 
 
 def parse_cache(data: bytes) -> Table:
-    """Parse a cache in any of glibc's layouts: old, old with the new one inside, new."""
+    """In any of glibc's layouts: old, old with the new one inside, new."""
     if len(data) > LARGEST:
         raise MalformedCache(f"{len(data)} bytes are more than any real cache has")
     if data.startswith(_NEW_MAGIC):
@@ -252,7 +251,6 @@ def written(table: Table, pieces: list[bytes]) -> bytes:
 
 
 def _extensions(start: int, names: tuple[int, ...], shift: int) -> bytes:
-    """The directory of the extensions for `start`, the offsets of the hwcaps names, and the generator."""
     hwcaps = [offset + shift for offset in names]
     count = 2 if hwcaps else 1
     hwcaps_start = start + 8 + 16 * count
@@ -330,7 +328,6 @@ def _cut(table: Table, rows: list[int]) -> Table:
 
 
 def _before(table: Table, ours: dict[tuple[bytes, bytes, int], int]) -> Table:
-    """The table with rows for `ours` before its own rows, and their strings after its own strings."""
     # A bytearray grows in place: an image's folder of newer CUDA libraries may hold thousands of names.
     strings, rows = bytearray(table.strings), bytearray()
     for (soname, path, flags), version in ours.items():

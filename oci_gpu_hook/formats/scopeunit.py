@@ -52,10 +52,7 @@ _MOST_BYTES = 1 << 27  # the specification's longest message
 
 
 class ScopeUnit(NamedTuple):
-    """A scope whose devices systemd restricts.
-
-    allowed: what DeviceAllow= lets through, None for everything; pinned: where crun has pinned its program, or "".
-    """
+    """allowed: what DeviceAllow= lets through, None for all; pinned: where crun has pinned its program, or ""."""
 
     name: str
     allowed: tuple[Entry, ...] | None
@@ -63,9 +60,8 @@ class ScopeUnit(NamedTuple):
 
 
 def parse_scope(name: str, text: str) -> ScopeUnit | None:
-    """The scope that these files describe; None if systemd does not restrict its devices.
-
-    A scope that allows all devices has no entry: with a first entry, all other devices are denied (DevicePolicy=auto).
+    """None if systemd does not restrict its devices.  A scope that allows all devices has no entry: with a first entry,
+    all other devices are denied (DevicePolicy=auto).
     """
     policy = pinned = ""
     allowed: list[Entry] = []
@@ -119,7 +115,6 @@ class BusAnswer(NamedTuple):
 
 
 def _aligned(*values: Value) -> bytes:
-    """Values one after another, each on a multiple of its alignment."""
     data = b""
     for alignment, value in values:
         data += bytes(-len(data) % alignment) + value
@@ -137,12 +132,10 @@ def _string(text: str) -> Value:
 
 
 def _signature(text: str) -> Value:
-    """A SIGNATURE, with which each variant begins."""
     return 1, bytes([len(text)]) + text.encode() + b"\0"
 
 
 def _structs(items: Iterable[bytes]) -> tuple[Value, Value]:
-    """An ARRAY of structs: its length, and what it holds."""
     data = _aligned(*[(8, item) for item in items])
     return _uint32(len(data)), (8, data)
 
@@ -153,7 +146,6 @@ def authentication(uid: int) -> bytes:
 
 
 def _method_call(serial: int, interface: str, member: str, types: str = "", body: bytes = b"") -> bytes:
-    """The message that calls a method of systemd's; `body` holds the arguments, of these `types`."""
     texts = (
         *((_PATH, "o", _OBJECT), (_INTERFACE, "s", interface), (_MEMBER, "s", member), (_TO, "s", _SYSTEMD)),
         *([(_SIGNATURE, "g", types)] if types else []),

@@ -28,10 +28,8 @@ _READABLE, _LISTABLE = 0o004, 0o005
 
 
 class Contents(NamedTuple):
-    """All that lies in a folder, by its path.
-
-    folders: those that were looked into, the folder itself first; files: and what is neither file nor folder, each with
-    its user, group and mode; faults: why a thing cannot be given.
+    """By path; folders: those that were looked into, the folder itself first; files: and what is neither file nor
+    folder, each with its user, group and mode; faults: why a thing cannot be given.
     """
 
     folders: tuple[str, ...]
@@ -59,7 +57,7 @@ class TooMuchError(Exception):
 
 
 def folder_contents(root: HostRoot, folder: str, see: Callable[[str], None]) -> Contents:
-    """What lies in the folder at `folder`, a path without links, each shown to `see` first; TooMuchError."""
+    """folder: a path without links; see: is shown each path first.  TooMuchError."""
     roots, mounted = root.roots, _mounted_below(f"{root.path.rstrip('/')}{folder}")
     folders: list[str] = []
     files: dict[str, Way] = {}

@@ -19,7 +19,7 @@ _OURS = {"/dev/stdout": 1, "/dev/stderr": 2}
 
 
 def write(path: str, lines: list[str]) -> None:
-    """Append `lines` to the file at `path`, "" for none; OSError if it cannot be written, or is not ours."""
+    """path: "" for none; OSError if it cannot be written, or is not ours."""
     data = "".join([f"{line}\n" for line in lines]).encode("utf-8", "backslashreplace")
     if path in _OURS:
         posix.write(_OURS[path], data)

@@ -32,7 +32,6 @@ _CONTAINERD = "/var/lib/containerd"
 
 
 def with_record(inputs: Inputs, bundle: Bundle, settings: Settings, host_root: str) -> Inputs:
-    """`inputs` with what dockerd's record says of this container, as far as the settings make it count."""
     by_gpus = settings.docker_count == "any" or not accepts_environment(inputs, settings)
     by_gpus = by_gpus and _HOOK in [words for _, words in bundle.hooks("prestart")]
     if not by_gpus and not settings.swarm_resources:
@@ -67,9 +66,8 @@ def from_image(root: HostRoot, bundle: Bundle, environment: dict[str, str]) -> f
 
 
 def _image_environment(root: HostRoot, folder: str, record: dict[str, object]) -> list[str] | None:
-    """What the image's own configuration has as environment; None if that is not found.
-
-    dockerd keeps it by the image's digest, or in containerd's store, where the image's manifest leads to it.
+    """None if it is not found.  dockerd keeps the configuration by the image's digest, or in containerd's store, where
+    the image's manifest leads to it.
     """
     manifest = record.get("ImageManifest")
     if isinstance(manifest, dict):
@@ -91,7 +89,7 @@ def _config(root: HostRoot, store: str, digest: object) -> dict[str, object] | N
 
 
 def _record_of(root: HostRoot, bundle: Bundle, name: str) -> tuple[str, dict[str, object]]:
-    """dockerd's folder, and this record of the container; an empty one if there is none."""
+    """dockerd's folder, and the record; an empty one if there is none."""
     # dockerd's bundles are named after their containers.  One that joins another's network has that one's files.
     id = bundle.path.rpartition("/")[2]
     for source, destination in bundle.bindings():
@@ -120,7 +118,7 @@ def value(requests: list[dict[str, object]], *, as_any: bool = False) -> str:
 
 
 def _record(root: HostRoot, path: str) -> dict[str, object]:
-    """The JSON object at `path`, if root alone could have written it; else an empty one."""
+    """Empty unless root alone could have written it."""
     data = read_source(root.fd, path, _LARGEST_RECORD)
     try:
         return {} if data is None else object_of(data, path, _LARGEST_RECORD)

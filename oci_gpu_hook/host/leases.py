@@ -30,9 +30,7 @@ _STATE, _START = 0, 19
 
 
 class Lease(NamedTuple):
-    """One container's lease.
-
-    start: when its first process was started, in the kernel's ticks since boot; cgroup, inode: its device cgroup, ""
+    """start: when its first process was started, in the kernel's ticks since boot; cgroup, inode: its device cgroup, ""
     and 0 if it has none of its own; since: seconds since 1970; most: how many holders it lets its devices have, itself
     among them; devices: see `Provision.holds`; memory: the bytes that are its own of the device at a PCI address.
     """
@@ -79,7 +77,7 @@ class Leases:
 
 
 def read_leases(host: HostRoot) -> list[Lease]:
-    """All leases, those that are void too; ConfigError if they are damaged."""
+    """Also those that are void; ConfigError if they are damaged."""
     if host.stat(f"{saved.FOLDER}/{FILE}") is None:
         return []
     try:
@@ -100,7 +98,7 @@ def unhealthy(host: HostRoot) -> dict[str, str]:
 
 
 def write(host: HostRoot, leases: list[Lease]) -> None:
-    """Write these leases, in place of those before; ConfigError if that fails.  Needs the lock."""
+    """In place of those before; ConfigError if that fails.  Needs the lock."""
     try:
         # A start that is killed leaves this one file, which the next one replaces.
         saved.save(host, FILE, HEADING, (host.boot_id(), tuple(leases)), _STAGED)
@@ -118,9 +116,8 @@ def lease_of(id: str, pid: int, stat: bytes, cgroup: str, most: int) -> Lease:
 
 
 def without_void(leases: list[Lease]) -> list[Lease]:
-    """The leases without void ones, of which at most `_MOST_REMOVED` are removed.
-
-    One whose process has a number that is used again stays: `is_valid` takes ten times as long to tell.
+    """At most `_MOST_REMOVED` are removed.  One whose process has a number that is used again stays: `is_valid` takes
+    ten times as long to tell.
     """
     found, removed = [], 0
     for lease in leases:
@@ -141,7 +138,7 @@ def _is_used(pid: int) -> bool:
 
 
 def _start_of(pid: int) -> int:
-    """When the process was started, in ticks since boot; -1 if it has ended."""
+    """In ticks since boot; -1 if it has ended."""
     try:
         fields = procfile.stat_words(procfile.read_whole(f"/proc/{pid}/stat"))
         # A zombie has ended, and its parent has not asked how.

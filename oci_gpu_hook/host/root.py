@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host's root as one descriptor: every host path is resolved below it, and no link leads out of it.
-
-So a driver container's root, a test's tree or a mounted image can stand for ``/`` (``--host-root``).  Reads only.
-"""
+"""The host's root as one descriptor, of ``/`` or of another (``--host-root``): no link leads out of it.  Reads only."""
 
 from __future__ import annotations
 
@@ -52,7 +49,7 @@ class HostRoot:
         return 0, posix.fstat(self.fd).st_uid
 
     def open(self, path: str, flags: int = posix.O_PATH) -> int:
-        """A descriptor of `path`, links followed inside the root; OSError as open(2)."""
+        """Links are followed inside the root; OSError as open(2)."""
         if self._is_hosts_own:
             return posix.open(path, flags | posix.O_CLOEXEC)
         return syscalls.openat2(self.fd, path, flags, resolve=syscalls.RESOLVE_BELOW)
@@ -69,7 +66,7 @@ class HostRoot:
         return tree
 
     def clone_source(self, path: str, owner: int, mount_attr: Callable[[posix.stat_result], bytes]) -> int:
-        """The same, with attributes by the status of what lies at `path`; owner, UntrustedError: see `open_source`.
+        """With attributes by the status of what lies at `path`; owner, UntrustedError: see `open_source`.
 
         What `source` holds is cloned, whatever lies there by now.
         """
@@ -81,9 +78,8 @@ class HostRoot:
         return tree
 
     def source(self, path: str, owner: int = 0, *, hold: bool = False) -> tuple[bool, str] | None:
-        """Whether what lies at `path` is a folder, and why it cannot be trusted, else ""; None for nothing.
-
-        hold: it stays open for `clone_source`.
+        """Whether it is a folder, and why it cannot be trusted, else ""; None for nothing.  hold: it stays open for
+        `clone_source`.
         """
         if hold and (path, owner) in self._held:
             posix.close(self._held.pop((path, owner)))
@@ -119,7 +115,7 @@ class HostRoot:
         return self._of(path, posix.O_PATH, posix.fstat)
 
     def read(self, path: str) -> bytes | None:
-        """The whole content of a file; None if there is none that we may read, or it is too large."""
+        """None if there is none that we may read, or it is too large."""
         return self._of(path, posix.O_RDONLY | posix.O_NONBLOCK, lambda fd: content(fd, _LARGEST))
 
     def text(self, path: str) -> str:
@@ -145,7 +141,7 @@ class HostRoot:
         return self._of(path, posix.O_PATH | posix.O_NOFOLLOW, lambda fd: posix.readlink("", dir_fd=fd))
 
     def real(self, path: str) -> str:
-        """Where `path` leads to, as a path below this root without links; `path` itself if there is nothing."""
+        """Without links; `path` itself if there is nothing."""
         found = self._of(path, posix.O_PATH, _name) or ""
         top = _name(self.fd).rstrip("/")
         return found[len(top) :] if found.startswith(f"{top}/") else path

@@ -47,7 +47,7 @@ class LockedError(ApplyError):
 
 
 def open_folder(root: HostRoot, *, make: bool = False) -> int:
-    """A descriptor of the folder; OSError if it is missing and not to be made, or if others may put files into it."""
+    """OSError if it is missing and not to be made, or if others may put files into it."""
     if make:
         path = f"{root.path.rstrip('/')}{FOLDER}"
         try:
@@ -64,9 +64,7 @@ def open_folder(root: HostRoot, *, make: bool = False) -> int:
 
 
 def lock(root: HostRoot, name: str, seconds: float = LOCK_SECONDS) -> int:
-    """A descriptor; until it is closed no other process has one.  OSError as `open_folder`; LockedError after
-    `seconds`.
-    """
+    """The lock ends with the descriptor.  OSError as `open_folder`; LockedError after `seconds`."""
     with closing(open_folder(root, make=True)) as folder:
         flags = posix.O_RDWR | posix.O_CREAT | posix.O_NOFOLLOW | posix.O_NONBLOCK | posix.O_CLOEXEC
         fd = posix.open(name, flags, 0o600, dir_fd=folder)
@@ -96,7 +94,7 @@ def _takes(fd: int) -> bool:
 
 
 def _holder(fd: int) -> int:
-    """The process that holds the lock; 0 if it has released it, or has no number in our PID namespace."""
+    """0 if it has released the lock, or has no number in our PID namespace."""
     import fcntl
 
     # struct flock (fcntl(2)): type, whence, start, length, and the holder's number at 24.
@@ -107,7 +105,7 @@ def _holder(fd: int) -> int:
 
 
 def read_file(root: HostRoot, name: str) -> bytes | None:
-    """The bytes of a file; None if it is not a regular file that only root or this user can have written."""
+    """None if it is not a regular file that only root or this user can have written."""
     try:
         with closing(open_folder(root)) as folder:
             fd = posix.open(name, posix.O_RDONLY | posix.O_NOFOLLOW | posix.O_NONBLOCK | posix.O_CLOEXEC, dir_fd=folder)
@@ -120,9 +118,8 @@ def read_file(root: HostRoot, name: str) -> bytes | None:
 
 
 def write(root: HostRoot, name: str, data: bytes, staged: str = "") -> None:
-    """Write a file, in place of the one that has its name; OSError if that fails, or it is too large to be read.
-
-    staged: under which name it is written first, if no two can write at once.
+    """In place of the file that has its name; OSError if that fails, or it is too large to be read.  staged: under
+    which name it is written first, if no two can write at once.
     """
     if len(data) > LARGEST:
         raise OSError(syscalls.EFBIG, f"{len(data)} bytes would not be read", f"{FOLDER}/{name}")
@@ -146,7 +143,7 @@ def want_refresh(root: HostRoot) -> None:
 
 
 def save(root: HostRoot, name: str, heading: bytes, values: tuple[Any, ...], staged: str = "") -> None:
-    """Write a file of a heading, the length of the rest, and values; OSError as `write`.
+    """Write a heading, the length of the rest, and values; OSError as `write`.
 
     Every Python from 3.9 on reads marshal's version 2 alike, which has no references and short forms yet: the hook may
     run on another Python than ``inventory refresh``.
@@ -171,7 +168,7 @@ def load(root: HostRoot, name: str, heading: bytes) -> Any:
 
 
 def records(kind: type[Record], rows: Iterable[tuple[Any, ...]]) -> tuple[Record, ...]:
-    """A record for each row; ValueError if one has other fields."""
+    """ValueError if a row has other fields."""
     # An inventory has two hundred: map is faster than a loop.
     if not {*map(len, rows)} <= {len(kind._fields)}:
         raise ValueError(f"a {kind.__name__} has other fields")

@@ -35,10 +35,8 @@ class UntrustedError(OSError):
 
 
 def open_source(root_fd: int, path: str, owner: int | None = 0, roots: Container[int] | None = None) -> int:
-    """An O_PATH descriptor of `path` below the host's root, open at `root_fd`; UntrustedError, OSError.
-
-    owner: a user whose own things count in a sticky folder beside root's, None for every user; roots: the users who
-    count as root, if more than root itself do.
+    """An O_PATH descriptor; UntrustedError, OSError.  owner: a user whose own things count in a sticky folder beside
+    root's, None for every user; roots: the users who count as root, if more than root itself do.
     """
     top = posix.fstat(root_fd)
     # In a user namespace the host's root has another number: whose "/" is.
@@ -78,7 +76,7 @@ def open_source(root_fd: int, path: str, owner: int | None = 0, roots: Container
 
 
 def read_source(root_fd: int, path: str, largest: int) -> bytes | None:
-    """A regular file below the host's root; None if others than root could have written it, or it is larger."""
+    """None if others than root could have written it, or it is larger."""
     try:
         with closing(open_source(root_fd, path)) as named:
             status = posix.fstat(named)

@@ -122,7 +122,7 @@ def obj_pin(prog_fd: int, path: str) -> None:
 
 
 def obj_get(path: str) -> int:
-    """BPF_OBJ_GET: a descriptor of what is kept at `path`, close-on-exec."""
+    """BPF_OBJ_GET: a close-on-exec descriptor."""
     name = bytearray(path.encode() + b"\0")
     return bpf(BPF_OBJ_GET, words(address_of(name)), f"BPF_OBJ_GET {path}")[0]
 

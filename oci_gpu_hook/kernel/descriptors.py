@@ -14,8 +14,6 @@ _WRITE = posix.O_WRONLY | posix.O_CREAT | posix.O_NOFOLLOW | posix.O_CLOEXEC
 
 
 class closing:
-    """A descriptor that is closed at the end of a ``with``."""
-
     __slots__ = ("_fd",)
 
     def __init__(self, fd: int) -> None:
@@ -37,7 +35,7 @@ def reopened(fd: int, flags: int = posix.O_RDONLY) -> int:
 
 
 def exactly(fd: int, offset: int, size: int) -> bytes:
-    """The `size` bytes at `offset`, which the file itself may name; ValueError if it has not as many."""
+    """The file itself may name `offset` and `size`; ValueError if it has not as many bytes."""
     data = posix.pread(fd, size, offset) if offset <= _LARGEST_OFFSET else b""
     if len(data) < size:
         raise ValueError("it is cut off")
@@ -71,9 +69,10 @@ def replace(
     mode: int = 0o600,
     put: Callable[..., None] = posix.rename,
 ) -> None:
-    """Write a file as `new`, then put it in its place: readers see all of it or none.  An error leaves no `new`.
+    """Readers see all of it or none: it is written as `new`, of which an error leaves none.
 
-    ready: gets its descriptor before that; how: O_TRUNC if `new` may be there, as one that was killed has left it.
+    ready: gets its descriptor before it is put in place; how: O_TRUNC if `new` may be there, as one that was killed has
+    left it.
     """
     with closing(posix.open(new, _WRITE | how, mode, dir_fd=folder)) as fd:
         try:

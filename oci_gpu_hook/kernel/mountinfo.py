@@ -15,10 +15,8 @@ if TYPE_CHECKING:
 
 
 class MountLine(NamedTuple):
-    """One mount.
-
-    device: its filesystem's, ``major:minor``; root: the folder or file of it that the mount shows at `point`; tags: the
-    optional fields, such as ``shared:42``; type, options: those of the filesystem.
+    """device: its filesystem's, ``major:minor``; root: the folder or file of it that the mount shows at `point`; tags:
+    the optional fields, such as ``shared:42``; type, options: those of the filesystem.
     """
 
     id: int
@@ -31,7 +29,7 @@ class MountLine(NamedTuple):
 
 
 def mount(pieces: Iterable[bytes], id: int) -> MountLine | None:
-    """The mount with the number `id`, as statx(2) gives it; None if there is none."""
+    """id: as statx(2) gives it."""
     # The kernel writes a newline inside a field as \\012, and a space as \\040.
     start = b"%d " % id
     for text in pieces:

@@ -19,7 +19,7 @@ _PIECE = 1 << 13
 
 
 def read_whole(path: str, dir_fd: int | None = None) -> bytes:
-    """The whole content; a relative `path` starts at `dir_fd`.  OSError also if it is more than a kernel writes."""
+    """A relative `path` starts at `dir_fd`.  OSError also if it is more than a kernel writes."""
     return b"".join([*pieces(path, dir_fd)])
 
 

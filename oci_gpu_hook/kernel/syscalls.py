@@ -120,8 +120,6 @@ _LONGEST_SUBJECT = 300
 
 
 class FileStatus(NamedTuple):
-    """A file's type and mode, its place, and which device it is, as `stat_result` has them."""
-
     st_mode: int
     st_dev: int
     st_ino: int
@@ -189,7 +187,6 @@ def _result(name: str, *arguments: Any) -> int:
 
 
 def _call(name: str, subject: str | int, *arguments: Any) -> int:
-    """Make one system call.  `subject`, a path or a descriptor, is for the error."""
     result = _result(name, *arguments)
     if result < 0:
         raise SyscallError(_get_errno(), name, f"fd {subject}" if isinstance(subject, int) else subject)
@@ -223,10 +220,9 @@ def address_of(memory: bytearray) -> int:
 
 
 def function_of(library: str, name: str) -> Callable[..., int]:
-    """A function of a shared library, for a program of its own; OSError, AttributeError if there is none.
-
-    It takes words of 64 bits, numbers and addresses: on x86_64 and aarch64 each has a register or a stack slot of 64
-    bits, of which a function that wants a C int takes the lower half.
+    """For a program of its own; OSError, AttributeError if there is none.  It takes words of 64 bits, numbers and
+    addresses: on x86_64 and aarch64 each has a register or a stack slot of 64 bits, of which a function that wants a C
+    int takes the lower half.
     """
     import ctypes
 
@@ -370,9 +366,8 @@ def mount_of(fd: int) -> tuple[int, bool]:
 
 
 def known_of(fd: int) -> FileStatus:
-    """statx(2): what of the file that `fd` is open on never changes, as the kernel knows it already.
-
-    AT_STATX_DONT_SYNC: fstat(2) asks the server of a network filesystem, or of FUSE, which may never answer.
+    """statx(2), AT_STATX_DONT_SYNC: what of a file never changes, as the kernel knows it already.  fstat(2) asks the
+    server of a network filesystem, or of FUSE, which may never answer.
     """
     _call("statx", fd, fd, b"", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE | STATX_INO, _STATX_REFERENCE)
     device, rdev = [posix.makedev(number & 0xFFFFFFFF, number >> 32) for number in (word(_STATX, 17), word(_STATX, 16))]

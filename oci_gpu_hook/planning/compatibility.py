@@ -38,9 +38,8 @@ _LISTED = (1, 2, 7, 8, 9, 10, 11, 12, 13, 14)
 def with_newer(
     share: Share, compat: Compat, versions: tuple[str, str], gpus: tuple[Gpu, ...], libraries: tuple[Library, ...]
 ) -> Share:
-    """The share of a driver whose folder leads to those of the image's libraries that go first, and a sentence.
-
-    versions: of the host's driver and its CUDA, "" if not known; gpus: the container's; libraries: the driver's.
+    """The driver's folder leads to those of the image's libraries that go first; and a sentence.  versions: of the
+    host's driver and its CUDA, "" if not known; gpus: the container's; libraries: the driver's.
     """
     driver, cuda = versions
     flags = next((library.flags for library in libraries if library.bits == 64), None)

@@ -41,10 +41,8 @@ def decide(
     caches: bool = True,
     restores: bool = False,
 ) -> Plan:
-    """The plan for a bundle; spec: the CDI spec of ours that has started the hook; caches: see `Layout`.
-
-    Without a `process` the container does not exist yet: what only its process tells is taken from config.json.
-    restores: whether that process is CRIU's.
+    """spec: what has started the hook; caches: see `Layout`; restores: whether the process is CRIU's.  Without a
+    `process` the container does not exist yet: what only its process tells is taken from config.json.
     """
     device_cgroup = devicecgroup.find(process, id)
     scope = devicecgroup.scope_of(device_cgroup.top)
@@ -87,7 +85,6 @@ def decide(
 def _memory(
     request: Request, settings: Settings, host: HostRoot, process: Process | None, cgroup: DeviceCgroup
 ) -> Memory | None:
-    """What the container may take of its devices' memory; None if neither words nor settings say."""
     if not (request.memory_limit or request.memory_request) and settings.gpu_memory == "off":
         return None
     from oci_gpu_hook.planning import memoryshare
@@ -101,7 +98,6 @@ def _memory(
 def _limited(
     provision: Provision, memory: Memory | None, host: HostRoot
 ) -> tuple[Provision, tuple[LimitMemory, ...]]:
-    """The provision with notes on its memory, and what limits that."""
     if memory is None:
         return provision, ()
     from oci_gpu_hook.planning import memoryshare

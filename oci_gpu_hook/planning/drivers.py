@@ -15,7 +15,7 @@ from oci_gpu_hook.vendors import platform
 
 
 def provide(host: HostRoot, laid_out: layout.Layout, request: Request, settings: Settings, label: str) -> Provision:
-    """What the container gets; label: of its process, "" without SELinux."""
+    """label: of the container's process, "" without SELinux."""
     known, is_by_lists = None, False
     if request.devices or request.nodes or not request.vendors:
         known = known_inventory(host, settings.driver_root)

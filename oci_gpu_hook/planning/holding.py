@@ -41,9 +41,8 @@ _UNHEALTHY = "the administrator must look at it: 'oci-gpu-hook validate' clears 
 
 
 class Candidate(NamedTuple):
-    """A device that may be chosen; peers: the keys of those that it reaches by NVLink; node: its NUMA node, or -1.
-
-    address: on PCI, "" if it has none.
+    """peers: the keys of those that it reaches by NVLink; node: its NUMA node, or -1; address: on PCI, "" if it has
+    none.
     """
 
     key: str
@@ -55,9 +54,7 @@ class Candidate(NamedTuple):
 
 
 class Start(NamedTuple):
-    """One container's start.
-
-    process: None if the container is not started, and leases nothing; dumped: the numbers of its nodes, if it is
+    """process: None if the container is not started, and leases nothing; dumped: the numbers of its nodes, if it is
     restored from a checkpoint; memory: what it may take of each device, None for what is not counted.
     """
 
@@ -69,10 +66,8 @@ class Start(NamedTuple):
     memory: Memory | None = None
 
     def given(self, request: Request, provide: Callable[[Request], Provision]) -> tuple[Request, Provision]:
-        """The request with the chosen devices, and what `provide` gives for it; leased.
-
-        RequestError if a device has no room; DriverError for a GPU that is not healthy, if the settings refuse it;
-        ConfigError if no lease can be written; LockedError as `saved.lock`.
+        """With the chosen devices, which are leased.  RequestError if a device has no room; DriverError for a GPU that
+        is not healthy, if the settings refuse it; ConfigError if no lease can be written; LockedError as `saved.lock`.
         """
         unhealthy = leases.unhealthy(self.host)
         most = self.settings.gpu_holders
@@ -104,7 +99,7 @@ class Start(NamedTuple):
     def _chosen(
         self, request: Request, provide: Callable[[Request], Provision], most: int, unhealthy: dict[str, str]
     ) -> tuple[Request, list[str], tuple[str, ...]]:
-        """The request with names in place of ``any``, the keys of what was leased, and a sentence for each choice."""
+        """Names in place of ``any``, the keys of what was leased, and a sentence for each choice."""
         devices = [request.devices, *[it.devices for it in request.vendors]]
         wanted = [request.any_of, *[it.any_of for it in request.vendors]]
         asked = [(place, it) for place, it in enumerate(wanted) if it]
@@ -138,7 +133,6 @@ class Start(NamedTuple):
         return request, [*keys], tuple(words)
 
     def _places(self, provision: Provision) -> dict[str, str]:
-        """The PCI addresses of the devices that the container holds, if their memory is counted."""
         if self.memory is None:
             return {}
         from oci_gpu_hook.planning import memoryshare
@@ -146,9 +140,8 @@ class Start(NamedTuple):
         return memoryshare.addresses(provision)
 
     def _dumped(self, asked: selectors.AnyOf, offer: list[tuple[Candidate, Provision]]) -> list[Candidate]:
-        """The devices of which the checkpoint has all nodes; RequestError if that does not tell which are meant.
-
-        Its user can make nodes, and so choose among what the container may have.
+        """Those of which the checkpoint has all nodes; RequestError if that does not tell which are meant: its user can
+        make nodes, and so choose among what the container may have.
         """
         numbers = self.dumped or frozenset()
         found = [device for device, given in offer if numbers.issuperset(given.devices)]
@@ -158,9 +151,8 @@ class Start(NamedTuple):
         return found
 
     def _leases(self, most: int) -> Leases:
-        """The leases, to be written if this start is counted; ConfigError for a caller's, which cannot be.
-
-        Only the kernel's word on a container's process ends a lease; and a caller may be a user, who can stop the call.
+        """To be written if this start is counted.  ConfigError for a caller's, which cannot be: only the kernel's word
+        on a container's process ends a lease, and a caller may be a user, who can stop the call.
         """
         if most and self.process and self.process.is_caller:
             why = "gpu-holders is set, and a call of nvidia-container-cli without --pid cannot be counted"
@@ -168,9 +160,8 @@ class Start(NamedTuple):
         return Leases(self.host, is_written=bool(most and self.process))
 
     def _apart(self, all_leases: list[Lease]) -> tuple[Lease | None, list[Lease], list[Lease]]:
-        """A lease for this start, without devices; the container's leases; and those of others that are not void.
-
-        Another hook of its start has made one, too.  Of a container that runs already nothing is known but its id.
+        """A lease for this start, without devices; the container's, as another hook of its start has made one, too; and
+        those of others that are not void.  Of a container that runs already nothing is known but its id.
         """
         process, container, mine = self.process, self.container, None
         if process is not None:
@@ -194,7 +185,6 @@ class Start(NamedTuple):
 
 
 def _for_one(request: Request, place: int, name: str) -> Request:
-    """The request for one device of NVIDIA's, or of the vendor at this place, and for no other."""
     if not place:
         return request._replace(devices=(name,), vendors=())
     return request._replace(devices=(), vendors=(request.vendors[place - 1]._replace(devices=(name,)),))
@@ -212,7 +202,7 @@ def _holders(key: str, others: list[Lease], most: int) -> list[Lease]:
 
 
 def _too_little(memory: Memory, name: str, address: str, others: list[Lease]) -> str:
-    """Why a device has too little memory for the container, beside what others have leased; "" if not."""
+    """Beside what others have leased; "" if it has enough."""
     need, capacity = memory.need_of(address), memory.capacity(address)
     if not (need and capacity) or need <= capacity - _leased(others, address):
         return ""
@@ -277,7 +267,7 @@ def _pick(
 
 
 def choose(candidates: list[Candidate], count: int) -> list[Candidate]:
-    """`count` of the candidates, which are in the host's order; all of them if there are no more."""
+    """candidates: in the host's order; all of them if there are no more than `count`."""
     if count >= len(candidates):
         return candidates
     most = sorted([it.holders for it in candidates])[count - 1]
@@ -291,7 +281,7 @@ def choose(candidates: list[Candidate], count: int) -> list[Candidate]:
 
 
 def _grown(chosen: list[Candidate], others: list[Candidate], count: int) -> list[Candidate]:
-    """`chosen` and as many of the others as are missing, each the nearest to those before it."""
+    """Each is the nearest to those before it."""
     chosen = [*chosen]
     while len(chosen) < count:
         left = [it for it in others if it not in chosen]

@@ -50,7 +50,7 @@ def decide(
 
 
 def wanted(mount_label: str, process_label: str) -> Context | None:
-    """The label for a container's files: the engine's, or the usual type with the process's level; None without any."""
+    """The engine's, or the usual type with the process's level; None without any."""
     if mount_label:
         return _parsed(mount_label, "linux.mountLabel")
     if not process_label:

@@ -48,7 +48,7 @@ def of_vendor(found: VendorState) -> Meanings:
 def check_spec(
     spec: Spec, found: Provision, given: tuple[tuple[str, object, object], ...], *, has_names: bool
 ) -> None:
-    """DriverError unless the nodes that the engine has made are still what the spec means by them, see `check`."""
+    """DriverError unless the nodes are still what the spec means by them, see `check`."""
     now: Meanings = {}
     nodes: list[DeviceNode] = []
     if found.inventory is not None:
@@ -69,10 +69,9 @@ def check(
     *,
     has_names: bool = True,
 ) -> None:
-    """DriverError unless each node that the engine has made is still the device that the spec means by it.
-
-    given: path and number of each, None where the runtime looks it up; has_names: whether NVML's names of MIG devices
-    must be known, which a rootless engine may not read.
+    """DriverError unless each node is still the device that the spec means by it.  given: path and number of each that
+    the engine has made, None where the runtime looks it up; has_names: whether NVML's names of MIG devices must be
+    known, which a rootless engine may not read.
     """
     numbers = {node.path: [node.major, node.minor] for node in nodes}
     for path, *number in given:
@@ -93,9 +92,8 @@ def check(
 
 
 def split(plan: Plan, spec: Spec, paths: Collection[str]) -> Plan:
-    """The plan with what the engine has done apart, and with names of the devices in place of their nodes.
-
-    paths: of the nodes in config.json, for which the runtime opens the device cgroup, and tells systemd.
+    """What the engine has done apart, and names of the devices in place of their nodes.  paths: of the nodes in
+    config.json, for which the runtime opens the device cgroup, and tells systemd.
     """
     request, provision = plan.request, plan.provision
     names = tuple([name for _, name in provision.holds])

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much memory of each of its devices a container may take, and the operation that holds it to that.
-
-A container that cannot be held to its limit is refused: it must not start without.  Reads only.
-"""
+"""How much memory of each device a container may take; one that cannot be held to its limit is refused.  Reads only."""
 
 from __future__ import annotations
 
@@ -26,9 +23,7 @@ _NETWORK = "0x02"
 
 
 class Memory(NamedTuple):
-    """What a container may take of each device.
-
-    limit, needed: by its words, in bytes, 0 if it says none; ceiling, holders: the settings gpu-memory, in bytes or
+    """limit, needed: by its words, in bytes, 0 if it says none; ceiling, holders: the settings gpu-memory, in bytes or
     `SHARE`, and gpu-holders; regions: this host's, None if its kernel counts none; library: libnvidia-ml, if NVIDIA's
     driver may hold it to what the kernel cannot, else "".
     """
@@ -42,11 +37,10 @@ class Memory(NamedTuple):
     library: str = ""
 
     def capacity(self, address: str) -> int:
-        """The memory of the device at a PCI address, in bytes; 0 if the kernel does not count it."""
+        """In bytes; 0 if the kernel does not count it."""
         return sum([region.capacity for region in self.regions or () if region.address == address])
 
     def limit_of(self, address: str) -> int | None:
-        """What it may take there; None for no limit."""
         capacity = self.capacity(address)
         most = capacity // self.holders // MIB * MIB if self.ceiling == SHARE else self.ceiling
         most = min(most, capacity or most)
@@ -83,11 +77,9 @@ class Memory(NamedTuple):
         return ""
 
     def is_by_nvml(self, key: str, address: str) -> bool:
-        """Whether NVIDIA's driver holds it to its limit of this device."""
         return bool(self.library) and "=" not in key and not self.capacity(address)
 
     def refusal(self, key: str, name: str, address: str) -> str:
-        """The sentence of `why_not`, "" for none."""
         why = self.why_not(key, address)
         return why and f"the memory of {title(key, name)} cannot be limited: {why}"
 
@@ -106,7 +98,7 @@ def memory_of(request: Request, settings: Settings, host: HostRoot, cgroup: Devi
 
 
 def addresses(provision: Provision) -> dict[str, str]:
-    """The PCI address of each device that the container holds, by its key; "" for a MIG device, and if it has none."""
+    """By key; "" for a MIG device, and if it has none."""
     of_vendors = {
         f"{vendor.inventory.flag}={device.names[0]}": device.address()
         for vendor in provision.vendors
@@ -116,7 +108,7 @@ def addresses(provision: Provision) -> dict[str, str]:
 
 
 def limits(memory: Memory, provision: Provision, host: HostRoot) -> tuple[LimitMemory, ...]:
-    """The operation that limits the devices which the container holds; RequestError if one cannot be limited."""
+    """RequestError if one cannot be limited."""
     found: dict[str, int] = {}
     by_nvml: dict[str, int] = {}
     places = addresses(provision)
@@ -142,7 +134,6 @@ def limits(memory: Memory, provision: Provision, host: HostRoot) -> tuple[LimitM
 
 
 def notes(memory: Memory, provision: Provision) -> tuple[str, ...]:
-    """A sentence if less is given than is asked for, and one if there is nothing to limit."""
     if memory.limit and not provision.holds:
         return (f"{MEMORY_LIMIT} limits nothing: the container has no device",)
     lowest = min([memory.limit_of(it) or 0 for it in addresses(provision).values()], default=0)
@@ -167,7 +158,6 @@ def _refuse_unnamed(provision: Provision) -> None:
 
 
 def _is_network(host: HostRoot, key: str, address: str) -> bool:
-    """Whether another vendor's device is a network adapter, which has no memory for programs."""
     if "=" not in key or not address:
         return False
     domain, rest = address[:8], address[8:]

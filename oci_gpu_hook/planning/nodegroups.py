@@ -18,7 +18,7 @@ _KEEPS_GROUPS = "run.oci.keep_original_groups"
 
 
 def opened(provision: Provision, bundle: Bundle, *, may_change: bool) -> Provision:
-    """The provision with nodes that the container's user can open, as far as `may_change` lets their group change."""
+    """With nodes that the container's user can open, as far as `may_change` lets their group change."""
     user, keeps_groups = bundle.user(), bool(bundle.annotations().get(_KEEPS_GROUPS))
     found, shut = list(provision.operations), []
     for place, node in enumerate(found):

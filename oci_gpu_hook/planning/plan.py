@@ -30,7 +30,6 @@ Held = tuple[tuple[str, str], ...]
 
 
 def title(key: str, name: str) -> str:
-    """What people call a device that is held."""
     flag, equals, _ = key.partition("=")
     if equals:
         return f"{flag} device {name}"
@@ -42,7 +41,7 @@ DEV_IS_HOSTS = "the container's /dev is the host's own: no node is made in it"
 
 
 class Container(NamedTuple):
-    """One container; rootfs: as config.json has it; own_mounts: where things may be made; is_layer: see `Rootfs`."""
+    """rootfs: as config.json has it; own_mounts: where things may be made; is_layer: see `Rootfs`."""
 
     id: str
     bundle: str
@@ -54,11 +53,9 @@ class Container(NamedTuple):
 
 
 class Provision(NamedTuple):
-    """What a container gets from drivers.
-
-    driver_version: of NVIDIA's, "" without it; devices: the numbers that the device cgroup must allow; notes: what is
-    left out; holds: the devices that the container is a holder of; inventory, vendors: what was found of the drivers;
-    chosen: a sentence for each choice that was left to the node.
+    """driver_version: of NVIDIA's, "" without it; devices: the numbers that the device cgroup must allow; notes: what
+    is left out; holds: the devices that the container is a holder of; inventory, vendors: what was found of the
+    drivers; chosen: a sentence for each choice that was left to the node.
     """
 
     driver_version: str = ""
@@ -72,9 +69,7 @@ class Provision(NamedTuple):
 
 
 class Share(NamedTuple):
-    """What one driver gives.
-
-    giver: whose it is, for people; folder: its own in the container, "" for none; operations: all but nodes, that
+    """giver: whose it is, for people; folder: its own in the container, "" for none; operations: all but nodes, that
     folder and ld.so.cache; texts: files of the folder, each by its name below it, and its content.
     """
 
@@ -89,7 +84,7 @@ class Share(NamedTuple):
 
 
 class Labels(NamedTuple):
-    """What SELinux needs: the label of all that is made, the mounts to relabel, and why others are not relabelled."""
+    """The label of all that is made, the mounts to relabel, and why others are not relabelled."""
 
     context: str = ""
     operations: tuple[Operation, ...] = ()
@@ -97,9 +92,7 @@ class Labels(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What will be done for one container.
-
-    request: None if it asks for no GPU, and then `provision` is empty; operations, notes: the provision's, and more;
+    """request: None if it asks for no GPU, and then `provision` is empty; operations, notes: the provision's, and more;
     label: the SELinux label of all that is made, "" for none; done: what the engine has done by a CDI spec of ours.
     """
 
@@ -131,7 +124,7 @@ def make(
     fallback: tuple[DeviceRule, ...],
     limits: tuple[LimitMemory, ...] = (),
 ) -> Plan:
-    """The plan for a container that gets all of `provision`; ConfigError if the setting `device_cgroup` forbids it."""
+    """ConfigError if the setting `device_cgroup` forbids it."""
     cgroup, notes = _open_cgroup(container, device_cgroup, provision.devices, fallback)
     if layout.dev_is_hosts:
         notes += (DEV_IS_HOSTS,)

@@ -41,9 +41,8 @@ _HINT = "the container's author must ask for one that exists; index 0 is the int
 def share(
     root: HostRoot, layout: Layout, request: Request, inventory: DriverInventory | None = None
 ) -> tuple[Share, str]:
-    """The share of this platform's driver, and what that driver is, for people; DriverError if it has nothing.
-
-    inventory: of NVIDIA's module, if it has GPUs; RequestError for a GPU that is not there then.
+    """The share, and what that driver is, for people; DriverError if it has nothing.  inventory: of NVIDIA's module, if
+    it has GPUs; RequestError for a GPU that is not there then.
     """
     kind = platform.platform_of(root)
     found = platform_state(root, kind, everything=request.jetpack_all)
@@ -67,7 +66,7 @@ def share(
 
 
 def platform_state(root: HostRoot, kind: str, *, everything: bool) -> vendorhost.VendorState:
-    """What the platform's driver has, `everything` by all of a Jetson's CSV files; DriverError if it has nothing."""
+    """everything: by all of a Jetson's CSV files; DriverError if it has nothing."""
     file, name = platform.WSL_FOLDER, kind
     if kind == platform.TEGRA:
         file, name = proc.CSV_FOLDER, f"{kind}.all" if everything else kind
@@ -106,10 +105,9 @@ def title(kind: str, found: vendorhost.VendorState) -> str:
 
 
 def joined(libraries: tuple[Library, ...], links: tuple[Link, ...]) -> tuple[tuple[Library, ...], tuple[Link, ...]]:
-    """The libraries with the links beside them as further names, and the other links.
-
-    An image that was built on a Jetson has empty files at all these paths: over such a one a name is mounted.  No name
-    is a file of its own: Windows has no links, and so copies.
+    """Libraries with the links beside them as further names, and the other links.  An image that was built on a Jetson
+    has empty files at all these paths: over such a one a name is mounted.  No name is a file of its own: Windows has no
+    links, and so copies.
     """
     files = {(library.folder, library.file) for library in libraries}
     names = [
@@ -168,7 +166,7 @@ def _with_gpus_on_pci(root: HostRoot, request: Request, inventory: DriverInvento
 def _chosen(
     devices: tuple[str, ...], integrated: proc.Gpu | None, others: tuple[proc.Gpu, ...]
 ) -> tuple[str, tuple[tuple[proc.Gpu, str], ...]]:
-    """The selector that asks for the integrated GPU, "" for none, and the others that are asked for, each with its."""
+    """The selector that asks for the integrated GPU, "" for none, and the others, each with its selector."""
     if devices == (ALL,):
         return ALL, tuple([(gpu, ALL) for gpu in others])
     wants = ""

@@ -48,7 +48,7 @@ _PROFILE_MINORS = 64
 
 
 def of_nvidia(layout: Layout, request: Request, selected: selection.Selection, inventory: DriverInventory) -> Share:
-    """The share of NVIDIA's driver, with the `selected` devices; DriverError if it cannot meet the request."""
+    """DriverError if it cannot meet the request."""
     check_driver(request, inventory)
     nodes = selection.nodes(request, selected, inventory)
     folder = own_folder(layout, FOLDER)
@@ -83,7 +83,7 @@ def of_nvidia(layout: Layout, request: Request, selected: selection.Selection, i
 
 
 def join(layout: Layout, version: str, shares: tuple[Share, ...]) -> Provision:
-    """One provision of all shares; ConfigError if two of them want different things at one path."""
+    """ConfigError if two shares want different things at one path."""
     # What is at each path, and at each path below a driver's folder: who gives it, and what it is.
     taken: dict[str, tuple[str, object]] = {}
     names: dict[str, tuple[str, object]] = {}
@@ -109,7 +109,7 @@ def join(layout: Layout, version: str, shares: tuple[Share, ...]) -> Provision:
 
 
 def own_folder(layout: Layout, folder: str) -> str:
-    """The folder, for a container whose loader finds libraries in it, "" for another; beside a volume at /usr/local."""
+    """Empty if the loader does not find libraries in it; beside a volume at /usr/local."""
     if not layout.finds_by_cache():
         return ""
     return f"{_ELSEWHERE}/{folder.rpartition('/')[2]}" if layout.local_is_volume else folder
@@ -139,7 +139,7 @@ def _libraries(share: Share) -> list[Mount]:
 
 
 def _is_new(taken: dict[str, tuple[str, object]], giver: str, things: dict[str, object]) -> bool:
-    """Whether any of `things` is at a free path; takes it.  ConfigError if two givers want different things there."""
+    """Takes the paths.  ConfigError if two givers want different things there."""
     is_new = not things
     for path, thing in things.items():
         earlier, there = taken.setdefault(path, (giver, thing))
@@ -151,7 +151,7 @@ def _is_new(taken: dict[str, tuple[str, object]], giver: str, things: dict[str, 
 
 
 def _things(operation: Operation) -> dict[str, object]:
-    """What an operation puts at which paths, as far as two drivers can give the same."""
+    """What lies at which paths, as far as two drivers can give the same."""
     if isinstance(operation, Mount):
         return dict.fromkeys(operation.paths(), operation.source)
     if isinstance(operation, Service):
@@ -194,7 +194,7 @@ def _devices(layout: Layout, nodes: Reasoned) -> list[Device]:
 
 
 def links(layout: Layout, nodes: Reasoned, found: tuple[DeviceLink, ...]) -> list[Symlink]:
-    """The links by PCI address to the DRM nodes of `nodes`: programs find a GPU's node by them."""
+    """By PCI address: programs find a GPU's node by them."""
     if layout.dev_is_hosts:
         return []
     paths = {node.path for node, _ in nodes}
@@ -305,7 +305,7 @@ def _for_other_loaders(layout: Layout, folder: str) -> list[Symlink]:
 
 
 def _fixed_names(layout: Layout, placed: list[tuple[Library, str, str]]) -> list[Symlink]:
-    """Links to the libraries for which programs look in a subfolder of the loader's folder, and nowhere else."""
+    """Programs look for these in a subfolder of the loader's folder, and nowhere else."""
     found = []
     for library, folder, capability in placed:
         loaders = layout.library_folder if library.bits == 64 else layout.library_folder_32
@@ -326,9 +326,8 @@ def _over_the_images(layout: Layout, placed: list[tuple[Library, str, str]]) -> 
 def file_operations(
     request: Request, inventory: DriverInventory, folder: str = "", xorg_folder: str = ""
 ) -> tuple[tuple[Mount | Symlink, ...], tuple[tuple[str, str], ...]]:
-    """What brings programs, configuration and firmware, and the texts of those files that are made in `folder`.
-
-    Without a `folder` each is mounted at its fixed path; xorg_folder: see `Layout`.
+    """Also the texts of those files that are made in `folder`.  Without one each is mounted at its fixed path;
+    xorg_folder: see `Layout`.
     """
     requested = (*request.capabilities, *request.features)
     mounts: list[Mount] = []
@@ -370,7 +369,7 @@ def _services(request: Request, inventory: DriverInventory) -> tuple[list[Servic
 
 
 def cache_entries(placed: list[tuple[Library, str, str]]) -> tuple[Entry, ...]:
-    """The entries for ld.so.cache: each library by all its names but that of the versioned file, as in ldconfig's."""
+    """By all names but that of the versioned file, as in ldconfig's."""
     found = [
         Entry(name.encode(), f"{folder}/{name}".encode(), library.flags)
         for library, folder, _ in placed
@@ -382,7 +381,6 @@ def cache_entries(placed: list[tuple[Library, str, str]]) -> tuple[Entry, ...]:
 
 
 def folder_of(layout: Layout, library: Library, driver_folder: str) -> str:
-    """The folder for `library` of a driver with this folder; "" if the container has none for its word size."""
     if library.folder:
         return library.folder
     folder = layout.library_folder if library.bits == 64 else layout.library_folder_32

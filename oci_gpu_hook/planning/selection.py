@@ -28,14 +28,14 @@ _REFRESH_HINT = (
 
 
 class Selection(NamedTuple):
-    """The requested devices in NVML's order, each with its selector; gpus: those of the MIG devices too."""
+    """In NVML's order, each with its selector; gpus: those of the MIG devices too."""
 
     gpus: tuple[tuple[Gpu, str], ...]
     mig_devices: tuple[tuple[MigDevice, str], ...]
 
 
 def families(request: Request) -> tuple[str, ...]:
-    """The families of device nodes that must be looked up for this request, beyond the nodes of every request."""
+    """Those that must be looked up for this request, beyond the nodes of every request."""
     wanted = list(request.features)
     if "display" in request.capabilities:
         wanted.append("modeset")
@@ -79,7 +79,7 @@ def select(request: Request, inventory: DriverInventory) -> Selection:
 
 
 def nodes(request: Request, selection: Selection, inventory: DriverInventory) -> tuple[tuple[DeviceNode, str], ...]:
-    """Exactly the requested device nodes, each with its reason; DriverError if the kernel has no driver for one."""
+    """Exactly the requested ones, each with its reason; DriverError if the kernel has no driver for one."""
     available = {node.path: node for node in inventory.devices}
     wanted = [("/dev/nvidiactl", "control device: every request")]
     for gpu, selector in selection.gpus:
@@ -117,7 +117,7 @@ def absent_features(request: Request, inventory: DriverInventory) -> list[str]:
 
 
 def _of_nodes(paths: tuple[str, ...], inventory: DriverInventory) -> Selection:
-    """The devices whose nodes the engine has made; for a MIG device both capability nodes are needed."""
+    """For a MIG device the engine must have made both capability nodes."""
     gpus = [(gpu, f"/dev/nvidia{gpu.minor}") for gpu in inventory.gpus]
     caps = "/dev/nvidia-caps/nvidia-cap"
     mig_devices = [(item, f"{caps}{item.ci_minor}") for item in inventory.mig_devices]

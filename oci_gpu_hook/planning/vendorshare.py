@@ -27,7 +27,7 @@ _MOST_SHOWN = 3
 
 
 def share(layout: Layout, request: VendorRequest, found: VendorState, process_type: str = "") -> Share:
-    """A vendor's share; DriverError if the host lacks something, RequestError for an unknown device."""
+    """DriverError if the host lacks something, RequestError for an unknown device."""
     inventory, flag = found.inventory, found.inventory.flag
     if request.devices == (NONE,):
         found = found._replace(devices=(), common=(), unmatched=())

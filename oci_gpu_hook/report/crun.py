@@ -42,9 +42,8 @@ def bundle_of(state: State) -> str:
 
 
 def tell(said: str, stderr: int = -1) -> None:
-    """Write one sentence to the stderr and to the log of the crun that has started this process, if one has.
-
-    stderr: crun's, open by O_PATH, for a process that may not look into crun's descriptors any more; -1 for none.
+    """To the stderr and to the log of the crun that has started this process, if one has.  stderr: crun's, open by
+    O_PATH, for a process that may not look into crun's descriptors any more; -1 for none.
     """
     words = _command_line()
     if words[0].rpartition("/")[2] != "crun":
@@ -59,7 +58,6 @@ def tell(said: str, stderr: int = -1) -> None:
 
 
 def _command_line() -> list[str]:
-    """The command line of this process's parent; one empty word if it is hidden."""
     try:
         parent = _parent()
         data = procfile.read_whole(f"/proc/{parent}/cmdline")
@@ -132,7 +130,7 @@ def _keeps_what_is_appended(path: str) -> bool:
 
 
 def append(path: str, text: str, create: int = 0) -> None:
-    """Write behind what stands in a file; `create` is O_CREAT if it may be missing.  What fails is passed over."""
+    """`create` is O_CREAT if it may be missing.  What fails is passed over."""
     try:
         with closing(posix.open(path, _APPEND | create, 0o644)) as fd:
             posix.write(fd, text.encode())

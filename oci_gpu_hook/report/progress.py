@@ -21,7 +21,7 @@ _MOST_NOTES = 128
 
 
 class Progress:
-    """One start; ends: the times of its beginning and of the end of each step; stderr: see `crun.tell`."""
+    """ends: the times of its beginning and of the end of each step; stderr: see `crun.tell`."""
 
     def __init__(self) -> None:
         self.ends = [monotonic_ns()]
@@ -36,7 +36,6 @@ class Progress:
         self.ends.append(monotonic_ns())
 
     def keep(self, notes: Iterable[str]) -> None:
-        """Keep sentences on what is left out, of very many only the first ones."""
         for note in notes:
             if len(self.notes) > _MOST_NOTES:
                 return

@@ -51,7 +51,6 @@ _BEGAN = b"OCI_GPU_HOOK_BEGAN"
 
 
 def send(progress: Progress, exit_code: int, sentence: str) -> None:
-    """Send the record of a start; the current step ends here."""
     progress.end_step()
     steps = _steps(progress.ends)
     if progress.settings is None or progress.settings.records:

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The outcome in one sentence on stderr: an engine shows its user nothing else of a failed hook.
-
-Must not decide anything, and must not fail: a sentence that cannot be written stops no start.
-"""
+"""The outcome in one sentence on stderr: an engine shows its user nothing else of a failed hook.  Never fails."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class Call(NamedTuple):
         return found
 
     def inputs(self) -> Inputs:
-        """What is asked for.  Who names a process is root, or has no more power than over its own containers."""
+        """The request.  A caller who names a process is root, or has no more power than over its own containers."""
         environment = {
             words.VISIBLE_DEVICES: ",".join(filter(None, self.options.get("device", ()))) or NONE,
             words.DRIVER_CAPABILITIES: ",".join([name for name in CAPABILITIES if self.has(name)]),

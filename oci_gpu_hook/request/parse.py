@@ -59,7 +59,7 @@ class Request(NamedTuple):
     any_of: AnyOf | None = None
 
     def words(self) -> tuple[str, ...]:
-        """What is asked of NVIDIA's devices, for people."""
+        """The words for NVIDIA's devices, for people."""
         return (self.any_of.written(),) if self.any_of else (*self.devices, *self.nodes)
 
     def asked(self) -> tuple[str, ...]:

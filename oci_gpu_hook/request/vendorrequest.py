@@ -32,7 +32,7 @@ class KnownVendor(NamedTuple):
 
 
 class VendorRequest(NamedTuple):
-    """What is asked of one vendor.
+    """The request to one vendor.
 
     source, nodes, any_of: see `Request`; devices: ``all`` or ``none`` alone, or names as given.
     """

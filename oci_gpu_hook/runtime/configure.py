@@ -44,7 +44,7 @@ _OMITTED = {
 
 
 def run(call: Call, arguments: list[str]) -> int:
-    """Give the container what `call` asks for; gives the exit code.  arguments: the words as they were given."""
+    """Gives the exit code.  arguments: the words as they were given."""
     # A user's own FUSE server may be what serves the root, to root.
     alarm.begin()
     progress = Progress()
@@ -112,7 +112,7 @@ def _inputs(call: Call) -> Inputs:
 
 
 def _name(path: str) -> str:
-    """The container's name: LXC says it, enroot names the root after it."""
+    """LXC says the container's name, enroot names the root after it."""
     name = posix.environ.get(b"LXC_NAME", b"").decode("utf-8", "replace")
     is_name = name.isprintable() and "/" not in name and len(name) <= _LONGEST_NAME
     return (name if is_name else "") or path.rstrip("/").rpartition("/")[2]

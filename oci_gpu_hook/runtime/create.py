@@ -83,7 +83,7 @@ def _asks(config: str) -> bool:
 
 
 def with_hook(text: str, hook: str, others: bool) -> str:
-    """The text of config.json with one more hook, as JSON, behind `others` of its stage."""
+    """hook: as JSON; others: whether it goes behind those of its stage, or in their place."""
     at = text.index("{")
     hooks = _place(text, at, "hooks")
     if hooks is None or text[hooks[0]] != "{":
@@ -122,7 +122,7 @@ def _registered(registration: str) -> str:
 
 
 def _place(text: str, at: int, name: str) -> tuple[int, int] | None:
-    """Where a member's value begins and ends, in the object that begins at `at`; of several the last counts."""
+    """Of several members of that name the last counts."""
     found = [(first, end) for key, _, first, end in jsontext.members(text, at) if key == name]
     return found[-1] if found else None
 
@@ -136,7 +136,7 @@ def _read(name: str) -> tuple[posix.stat_result, bytes]:
 
 
 def _replace(config: str, before: posix.stat_result, data: bytes) -> None:
-    """Write config.json beside the one that had the status `before`, and put it in its place."""
+    """BundleError if config.json has changed since it had the status `before`."""
     new = f"{config}.oci-gpu-runtime-{posix.getpid()}"
 
     def ready(fd: int) -> None:

@@ -47,7 +47,6 @@ class Finder:
         self._places = places
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> object:
-        """The spec of a module that has been loaded, or of an extension module; None for one that is not linked."""
         place = self._places.get(name)
         if place is None:
             return None
@@ -101,7 +100,6 @@ class Finder:
 
 
 def _extension_spec(name: str, path: str) -> object:
-    """The spec of the extension module at `path`; None if it is not there, and must be searched for."""
     try:
         posix.stat(path)
     except OSError:
@@ -111,7 +109,6 @@ def _extension_spec(name: str, path: str) -> object:
 
 
 def find_linked(library: str) -> None:
-    """Have the import statement find the linked modules below `library`, if they are there."""
     try:
         path = f"{library}/oci_gpu_hook/__linked__/modules.{sys.implementation.cache_tag}"
         file = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)

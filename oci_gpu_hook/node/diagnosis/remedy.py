@@ -49,7 +49,7 @@ def then(*parts: Remedy) -> Remedy:
 
 
 def as_root(remedy: Remedy) -> Remedy:
-    """The same for whoever runs this process: root's own commands need sudo if that is not root."""
+    """With sudo if this process is not root's: the commands are root's own."""
     if os.geteuid() == 0 or not remedy.commands:
         return remedy
     return _made(tuple([f"sudo {line}" for line in remedy.commands]), remedy.note)

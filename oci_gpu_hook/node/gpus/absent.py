@@ -65,7 +65,6 @@ def missing_nodes(root: HostRoot) -> tuple[MissingNode, ...]:
 
 
 def _nodes_of_gpus(root: HostRoot) -> list[MissingNode]:
-    """The nodes of the GPUs and of the loaded modules, with the mode and owner from the module's parameters."""
     params = proc.information(root, proc.PARAMS)
     if params.get("ModifyDeviceFiles") == "0":
         return []
@@ -93,7 +92,6 @@ def _nodes_of_capabilities(root: HostRoot) -> list[MissingNode]:
 
 
 def _files(root: HostRoot, path: str) -> list[str]:
-    """All files below a folder."""
     return [file for name in root.names(path) for file in _files(root, f"{path}/{name}")] or [path]
 
 

@@ -20,7 +20,6 @@ _INFO = ("Device Index", "Device Minor", "Model", "Brand", "GPU UUID", "Bus Loca
 
 
 def paths(call: Call) -> list[str]:
-    """Absolute paths of what the options name, of everything if they name nothing."""
     wanted = [name for name in _FILTERS if call.has(name)]
     root, driver_root = HostRoot(), read_settings(None, None).driver_root
     found = present.nvidia(root, driver_root)
@@ -53,7 +52,6 @@ def _devices(root: HostRoot, driver_root: str, found: inventory.DriverInventory,
 
 
 def facts(call: Call) -> list[str]:
-    """The driver's versions, then each GPU; with ``--csv`` as two tables."""
     found = present.nvidia(HostRoot(), read_settings(None, None).driver_root)
     versions = (("NVRM version", found.driver_version), ("CUDA version", found.cuda_version))
     gpus = [

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What starts count of this host's devices, for people: the leases that are valid, and the GPUs that are not healthy.
-
-Reads only: no lock is taken and nothing is removed.
-"""
+"""What starts count of this host's devices, for people.  No lock is taken, and nothing is removed."""
 
 from __future__ import annotations
 
@@ -26,10 +23,7 @@ class Counted(NamedTuple):
 
 
 def count_holders(root: HostRoot, found: DriverInventory | None, most: int) -> tuple[Counted, ...]:
-    """The host's GPUs and MIG devices, and what is leased of other vendors'; most: the setting gpu-holders.
-
-    ConfigError if the leases are damaged.
-    """
+    """Also what is leased of other vendors' devices; ConfigError if the leases are damaged."""
     valid = [lease for lease in leases.read_leases(root) if lease.is_valid()] if most else []
     names = {key: key.partition("=")[2] for lease in valid for key in lease.devices if "=" in key}
     if found is not None:
@@ -44,6 +38,5 @@ def count_holders(root: HostRoot, found: DriverInventory | None, most: int) -> t
 
 
 def unhealthy_gpus(root: HostRoot, found: DriverInventory) -> dict[str, str]:
-    """Why a GPU is not healthy, by its index."""
     why = leases.unhealthy(root)
     return {str(gpu.nvml_index): why[gpu.bus_id] for gpu in found.gpus if gpu.bus_id in why}

@@ -35,8 +35,6 @@ _GONE = ("GPU_IS_LOST", "RESET_REQUIRED", "UNINITIALIZED", "DRIVER_NOT_LOADED")
 
 
 class MigFacts(NamedTuple):
-    """One MIG device: number on its GPU, UUID, GPU instance, compute instance and profile."""
-
     number: int
     uuid: str
     gi: int
@@ -67,9 +65,8 @@ class Facts(NamedTuple):
 
 
 class GpuReading(NamedTuple):
-    """One GPU that has answered to the end.
-
-    bus_id: with the eight-digit domain, in lower case; values: those of `_MOST` that it supports and that can be true.
+    """bus_id: with the eight-digit domain, in lower case; values: those of `_MOST` that it supports and that can be
+    true.
     """
 
     bus_id: str
@@ -88,7 +85,6 @@ class NvmlUnavailable(Exception):
 
 
 def files(root: HostRoot, found: DriverInventory, *names: str) -> str:
-    """The 64-bit files of these libraries of the driver, to preload."""
     wanted = [item for item in found.libraries if item.bits == 64 and item.file.partition(".so")[0] in names]
     return ":".join([f"{root.path.rstrip('/')}{item.path}" for item in wanted])
 
@@ -96,10 +92,9 @@ def files(root: HostRoot, found: DriverInventory, *names: str) -> str:
 def ask_nvml(
     program: str, root: HostRoot, found: DriverInventory, seconds: float, *, whole: bool
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """What NVML says of itself, see `answer`, and what those GPUs say that have answered, by their numbers.
-
-    program: Python source that calls `answer`; whole: whether NVML must come to an end.  NvmlUnavailable if it does
-    not, or has not answered.
+    """What NVML says of itself, see `answer`, and what those GPUs say that have answered, by their numbers.  program:
+    Python source that calls `answer`; whole: whether NVML must come to an end.  NvmlUnavailable if it does not, or has
+    not answered.
     """
     # Without a file of the driver's it is the loader's.
     library = files(root, found, "libnvidia-ml")
@@ -125,10 +120,8 @@ def ask_nvml(
 
 
 def answer(ask_gpu: Callable[[Any, Any], dict[str, Any]]) -> None:
-    """In the child: print one JSON object of NVML, and one of each GPU as soon as it has answered to the end.
-
-    Of NVML: driver_version, cuda (12040 for 12.4), and count, how many GPUs it numbers.
-    ask_gpu: gets pynvml and a GPU of its.
+    """In the child: print one JSON object of NVML, and one of each GPU as soon as it has answered to the end.  Of NVML:
+    driver_version, cuda (12040 for 12.4), and count, how many GPUs it numbers.  ask_gpu: gets pynvml and a GPU of its.
     """
     import threading
 
@@ -175,7 +168,6 @@ def _bus_id(pynvml: Any, gpu: Any) -> str:
 
 
 def _uuid(pynvml: Any, device: Any) -> str:
-    """The UUID of a GPU or MIG device, in lower case behind its kind."""
     found = _decoded(pynvml.nvmlDeviceGetUUID(device))
     return found[:4] + found[4:].lower()
 
@@ -196,9 +188,8 @@ def facts(root: HostRoot, found: DriverInventory, seconds: float) -> Facts:
 
 
 def with_facts(found: DriverInventory, facts: Facts) -> DriverInventory:
-    """An inventory with what NVML says; as it is if NVML is of another version, and knows nothing of this module.
-
-    A GPU that NVML does not number is none that a container can use, and has no index.
+    """As it is if NVML is of another version, and knows nothing of this module.  A GPU that NVML does not number is
+    none that a container can use, and has no index.
     """
     if facts.driver_version != found.driver_version:
         return found

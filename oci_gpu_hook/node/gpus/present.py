@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All vendors of a host, for people and for the saved inventories: what of each is here, and which files are wrong.
-
-A file that is wrong must not hide the others.
-"""
+"""All vendors of a host: what of each is here, and which files are wrong; such a file does not hide the others."""
 
 from __future__ import annotations
 
@@ -31,8 +28,6 @@ class WrongFile(NamedTuple):
 
 
 class Present(NamedTuple):
-    """What all vendors have on a host, in the order of their files' names."""
-
     vendors: tuple[VendorState, ...]
     wrong: tuple[WrongFile, ...]
 
@@ -70,7 +65,6 @@ def refresh(root: HostRoot) -> Present:
 
 
 def is_saved(root: HostRoot) -> bool:
-    """Whether all that `refresh` has saved is still true."""
     now = _files_now(root)
     known = folders.read_known(root, now) if now else ()
     return known is not None and all(
@@ -86,7 +80,6 @@ def _files_now(root: HostRoot) -> folders.FilesNow:
 
 
 def _look(root: HostRoot, inventory: Callable[[Vendor], Vendor | None]) -> Present:
-    """What all vendors have whose `inventory` is not None."""
     try:
         vendors, errors = folders.load_all(root)
     except ConfigError as err:

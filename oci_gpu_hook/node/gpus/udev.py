@@ -14,10 +14,9 @@ _SUBSYSTEMS = ("pci", "module", *_OF_DEVICES)
 
 
 def changes(settle: float, interval: float) -> Iterator[str]:
-    """Yield whenever the caller should look again: the last event, or "" if there was none for `interval` seconds.
-
-    Events come in bursts while a driver is loaded: one is yielded only after `settle` seconds without another.
-    ImportError without pyudev, OSError without udev.
+    """Yields the last event, or "" if there was none for `interval` seconds.  Events come in bursts while a driver is
+    loaded: one is yielded only after `settle` seconds without another.  ImportError without pyudev, OSError without
+    udev.
     """
     import pyudev
 
@@ -36,7 +35,6 @@ def changes(settle: float, interval: float) -> Iterator[str]:
 
 
 def _concerns_us(subsystem: str, properties: dict[str, str], name: str) -> bool:
-    """Whether an event is about NVIDIA's modules, or a device that may be given to containers."""
     if subsystem == "module":
         return name.startswith("nvidia")
     if subsystem == "pci":

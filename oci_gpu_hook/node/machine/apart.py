@@ -31,10 +31,7 @@ class Ended(Exception):
 
 
 class PythonOutput(NamedTuple):
-    """What a Python has written to standard output, and how it came to an end.
-
-    status: the exit status, or minus the signal's number; None if it was killed at the end of its time.
-    """
+    """status: the exit status, or minus the signal's number; None if it was killed at the end of its time."""
 
     output: bytes
     status: int | None
@@ -49,9 +46,7 @@ class Ran(NamedTuple):
 
 
 def ask(work: Callable[[Callable[[], None]], Any], seconds: Sequence[float]) -> Any:
-    """What `work` gives, run in a child.
-
-    work: gets a function to call at the end of each step but the last; seconds: how long each step may take.
+    """work: gets a function to call at the end of each step but the last; seconds: how long each step may take.
     TimeoutError if one takes longer; HookError as `work`; `Ended` without an answer; RuntimeError if `work` fails.
     """
     reader, writer = os.pipe()
@@ -79,7 +74,6 @@ def ask(work: Callable[[Callable[[], None]], Any], seconds: Sequence[float]) -> 
 
 
 def _answer(work: Callable[[Callable[[], None]], Any], writer: int) -> None:
-    """In the child: say what `work` gives, and end."""
     try:
         document = {"found": work(lambda: _write(writer, _STEP))}
     except errors.HookError as err:

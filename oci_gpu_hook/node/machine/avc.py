@@ -19,7 +19,7 @@ _HEXADECIMAL = frozenset("0123456789ABCDEF")
 
 
 class Denial(NamedTuple):
-    """One denial; times: how many equal ones there are."""
+    """times: how many equal ones there are."""
 
     source: str
     target: str
@@ -38,7 +38,6 @@ def parse_denials(text: str) -> tuple[Denial, ...]:
 
 
 def _denial(line: str) -> Denial | None:
-    """The denial that a line of a log reports; None if it reports none."""
     found = _DENIAL.search(line)
     # Of two with one name the first counts.
     words = reversed(_FIELD.findall(found[2])) if found else ()

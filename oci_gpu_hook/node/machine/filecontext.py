@@ -34,9 +34,8 @@ _NAMED = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def restore(root: HostRoot, path: str, owner: int = 0) -> list[str]:
-    """A sentence for each thing that has another type now, and for a folder that is left alone.
-
-    owner: a user beside root whose the folder may be.  ApplyError if matchpathcon(8) is missing.
+    """A sentence for each thing that has another type now, and for a folder that is left alone.  owner: a user beside
+    root whose the folder may be.  ApplyError if matchpathcon(8) is missing.
     """
     try:
         top = open_source(root.fd, path, owner)
@@ -57,7 +56,6 @@ def is_unknown(path: str) -> bool:
 
 
 def _expected(path: str) -> str:
-    """The type that the file contexts have for a folder; "" if they have none."""
     try:
         done = apart.program(["matchpathcon", "-n", "-m", "dir", path])
     except OSError as err:
@@ -76,7 +74,6 @@ def _inherited(root: HostRoot, path: str, top: int) -> str:
 
 
 def _restored(top: int, path: str, kind: str) -> list[str]:
-    """What was given the type: the folder open at `top`, and all in it."""
     mount, said, count = syscalls.mount_of(top)[0], _set(top, path, kind), 0
     # Paths are for people: each folder is opened once more, name by name below `top`.
     wanted = [""]
@@ -103,7 +100,6 @@ def _opened(top: int, below: str) -> int:
 
 
 def _names(folder: int) -> list[str]:
-    """The names in a folder, and no more of them than what is too many."""
     with os.scandir(folder) as entries:
         return [entry.name for _, entry in zip(range(_MOST_FILES + 1), entries)]
 

@@ -42,7 +42,6 @@ SYSCTLS = (
 
 
 def read_kernel(root: HostRoot) -> Kernel:
-    """The kernel of this host, or of another root, as far as the files there say."""
     cgroups = cgroup_version(root)
     sysctls = [(name, root.text(f"/proc/sys/{name}").strip()) for name in SYSCTLS]
     return Kernel(

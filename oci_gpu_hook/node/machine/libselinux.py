@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SELinux on this host, by libselinux: mode, modules, booleans, labels, and which containers can use GPUs.
-
-`library` is libselinux's Python package, which not every host has.  Reads only.
-"""
+"""SELinux on this host.  `library` is libselinux's Python package, which not every host has.  Reads only."""
 
 from __future__ import annotations
 
@@ -71,8 +68,6 @@ class Module(NamedTuple):
 
 
 class Label(NamedTuple):
-    """A file's label, and the label that the file contexts have for it."""
-
     path: str
     have: str
     expected: str
@@ -85,8 +80,6 @@ class Label(NamedTuple):
 
 
 class Use(NamedTuple):
-    """Whether containers of a type can use GPUs by such nodes, and why."""
-
     type: str
     nodes: str
     can: bool
@@ -94,9 +87,8 @@ class Use(NamedTuple):
 
 
 class Status(NamedTuple):
-    """SELinux's state on a host.  If it is disabled, all other fields are empty.
-
-    void: booleans of ours that are off and forbid nothing, each with the one that allows the same to all containers.
+    """If it is disabled, all other fields are empty.  void: booleans of ours that are off and forbid nothing, each with
+    the one that allows the same to all containers.
     """
 
     enabled: bool
@@ -147,9 +139,8 @@ def _store_folders(root: HostRoot) -> list[str]:
 
 
 def status(root: HostRoot) -> Status:
-    """The status of the running policy; ConfigError if this Python has no package ``selinux`` to ask.
-
-    Another root than "/" is the host's, seen from a container: the kernel is the same.
+    """ConfigError if this Python has no package ``selinux`` to ask.  Another root than "/" is the host's, seen from a
+    container: the kernel is the same.
     """
     if not is_there(root):
         return Status(False, False, "", 0, (), {}, {}, (), ())
@@ -191,7 +182,6 @@ def paths(root: HostRoot) -> list[str]:
 
 
 def knows_type(library: Any, name: str) -> bool:
-    """Whether the loaded policy knows a type of processes."""
     with suppress(OSError):
         return bool(library.security_check_context(f"system_u:system_r:{name}:s0") == 0)
     return False
@@ -251,7 +241,6 @@ def _is_allowed(library: Any, source: str, target: str) -> bool:
 
 
 def imported() -> Any:
-    """libselinux's Python package; None if this Python has none."""
     try:
         import selinux
     except ImportError:

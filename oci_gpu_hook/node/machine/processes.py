@@ -60,7 +60,6 @@ def other_thread(root: HostRoot, pid: int) -> int:
 
 
 def parent(root: HostRoot, pid: int) -> int:
-    """The parent's number; 0 if there is no such process."""
     fields = _stat(root, pid)
     return int(fields[_PARENT]) if fields else 0
 
@@ -116,7 +115,6 @@ def _is_hosts(root: HostRoot, pid: int, path: str) -> bool:
 
 
 def is_in_our_users(root: HostRoot, pid: int) -> bool:
-    """Whether a process is in our user namespace."""
     theirs, ours = root.stat(f"/proc/{pid}/ns/user"), root.stat("/proc/self/ns/user")
     return theirs is not None and ours is not None and is_same(theirs, ours)
 
@@ -127,10 +125,8 @@ def command_line(root: HostRoot, pid: int) -> list[str]:
 
 
 def environment(root: HostRoot, pid: int) -> list[str]:
-    """The variables that a process was started with, to a bound.
-
-    Only of one that `program` has named, or in a child under a time limit.  Bytes that are not UTF-8 are replaced: no
-    request has any.
+    """Only of one that `program` has named, or in a child under a time limit; to a bound.  Bytes that are not UTF-8 are
+    replaced: no request has any.
     """
     data = root.read(f"/proc/{pid}/environ") or b""
     items = data[:_LARGEST_ENVIRONMENT].split(b"\0", _MOST_VARIABLES)[:_MOST_VARIABLES]
@@ -170,7 +166,6 @@ def is_contained(pid: int) -> bool:
 
 
 def device_cgroup(root: HostRoot, pid: int, version: str) -> str:
-    """The folder of the process's device cgroup; "" if it is not known."""
     controller = "devices" if version == "v1" else ""
     path = devicecgroup.path_in(root.read(f"/proc/{pid}/cgroup") or b"", controller) if version else None
     return "" if path is None else f"{_CGROUPS}{controller and '/devices'}{path}"

@@ -67,9 +67,8 @@ class Budget:
 
 
 class Mounts:
-    """The topmost mount at each mount point of a mount namespace (proc_pid_mountinfo(5)).
-
-    is_ours: whether it is our own namespace, whose "/" this program lies on, whatever answers there.
+    """The topmost one at each mount point (proc_pid_mountinfo(5)); is_ours: whether it is our own namespace, whose "/"
+    this program lies on, whatever answers there.
     """
 
     def __init__(self, mountinfo: bytes, *, is_ours: bool = False) -> None:
@@ -77,7 +76,6 @@ class Mounts:
         self._is_ours = is_ours
 
     def way(self, path: str) -> list[str]:
-        """The mount points on the way to `path`, from the top down."""
         parts = path.rstrip("/").split("/")
         ways = ["/".join(parts[:end]) or "/" for end in range(1, len(parts) + 1)]
         return [way for way in ways if way in self.points]
@@ -112,24 +110,21 @@ class ContainerRoot:
         return syscalls.openat2(self.fd, path, flags, resolve=_IN_ROOT if with_links else _IN_ROOT | _NO_LINKS)
 
     def status(self, path: str, *, with_links: bool = True) -> posix.stat_result | None:
-        """The status of what `path` leads to; None as `open` fails."""
         with suppress(OSError), closing(self.open(path, with_links=with_links)) as fd:
             return posix.fstat(fd)
         return None
 
     def numbers(self, path: str) -> Number | None:
-        """Major and minor of the character device that `path` leads to; None if it leads to none."""
         status = self.status(path)
         return number(status) if status and is_character_device(status) else None
 
     def read(self, path: str, largest: int = LARGEST) -> bytes | None:
-        """The content of a regular file; None if there is none, or it is larger."""
+        """None if there is no regular file, or it is larger."""
         with suppress(OSError), closing(self.open(path)) as fd:
             return _content(fd, largest)
         return None
 
     def names(self, path: str) -> list[str]:
-        """The first names in a folder."""
         with suppress(OSError), closing(self.open(path, _FOLDER)) as fd:
             return [entry.name for entry in _entries(fd)]
         return []
@@ -189,9 +184,8 @@ def mountinfo(root: HostRoot, pid: int) -> bytes:
 
 
 def root_of(mountinfo: bytes) -> tuple[str, str] | None:
-    """What a process has as its root, as `Mounts.shown` gives it; None if its root is not a mount point.
-
-    Of the mounts at "/" it is the first: those that follow lie over it.
+    """As `Mounts.shown` gives it; None if the root is not a mount point.  Of the mounts at "/" it is the first: those
+    that follow lie over it.
     """
     lines = [parsed(line) for line in mountinfo.split(b"\n") if b" / " in line]
     return next(((mount.device, mount.root) for mount in filter(None, lines) if mount.point == "/"), None)
@@ -231,7 +225,6 @@ class Files:
             return None
 
     def object(self, path: str) -> dict[str, Any]:
-        """The JSON object in a file; an empty one if there is none."""
         document = self.parsed(path)
         return document if isinstance(document, dict) else {}
 
@@ -259,7 +252,6 @@ def _reopened(fd: int) -> int:
 
 
 def _entries(fd: int) -> Iterator[posix.DirEntry[str]]:
-    """The first entries of a folder, as far as it can be read."""
     with suppress(OSError), posix.scandir(fd) as entries:
         yield from islice(entries, MOST_NAMES)
 

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The record of the last validation of this host.
-
-``validate`` writes it, and what marks the node reads it: the file of features and the GPUs' metrics.  Must not judge.
-"""
+"""The record of this host's last validation, which ``validate`` writes, and what marks the node reads."""
 
 from __future__ import annotations
 

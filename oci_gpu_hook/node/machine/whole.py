@@ -29,9 +29,8 @@ def check_name(option: str, path: str | None) -> None:
 
 
 def write(path: str, text: str) -> None:
-    """Write a file in UTF-8 with mode 0644, first under a hidden name beside it.
-
-    Missing folders are made.  ConfigError if others than root could lead to another folder, ApplyError if it fails.
+    """In UTF-8 with mode 0644, first under a hidden name beside it; missing folders are made.  ConfigError if others
+    than root could lead to another folder, ApplyError if it fails.
     """
     above, name = _split(path)
     with explained(path), folder(above, trusted) as fd:
@@ -71,10 +70,8 @@ def hidden(name: str) -> str:
 
 @contextmanager
 def folder(path: str, find: Callable[[str], int], *, is_for_all: bool = False) -> Iterator[int]:
-    """A descriptor of the folder at `path`, as `find` opens it; it and those above are made if they are missing.
-
-    After an error none is left that was made.  is_for_all: whether all may read it then, whatever the umask is.
-    UntrustedError and OSError.
+    """As `find` opens it; it and those above are made if they are missing.  After an error none is left that was made.
+    is_for_all: whether all may read it then, whatever the umask is.  UntrustedError and OSError.
     """
     above, _, name = path.rstrip("/").rpartition("/")
     try:
@@ -122,7 +119,6 @@ def trusted(path: str) -> int:
 
 @contextmanager
 def explained(path: str) -> Iterator[None]:
-    """What goes wrong with a file, as an error for people."""
     try:
         yield
     except UntrustedError as err:
@@ -135,7 +131,6 @@ def explained(path: str) -> Iterator[None]:
 
 
 def failure(path: str, err: OSError) -> ApplyError:
-    """The error for a file that cannot be written: nothing was changed."""
     hint = "nothing was changed"
     if err.errno in (syscalls.EACCES, syscalls.EPERM) and os.geteuid() != 0:
         hint = "run it as root"

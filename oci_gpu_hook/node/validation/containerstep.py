@@ -64,10 +64,8 @@ def run(
     seconds: float,
     look: Callable[[Running], list[Finding]],
 ) -> list[Finding]:
-    """Make the container, have it looked at, let its program run, and remove it all.
-
-    program: the runtime; config: the administrator's file for the hook, None for the usual one; seconds: how long each
-    call of the runtime may take.
+    """program: the runtime; config: the administrator's file for the hook, None for the usual one; seconds: how long
+    each call of the runtime may take.
     """
     try:
         with _container(program, seconds) as made:
@@ -98,21 +96,17 @@ def _container(runtime: str, seconds: float) -> Iterator[_Container]:
 
 
 class _Container:
-    """A container, with a folder for its bundle and for the runtime's states and output."""
-
     def __init__(self, runtime: str, seconds: float, folder: str) -> None:
         self._runtime, self._seconds, self.folder = runtime, seconds, folder
         self.id = os.path.basename(folder)
         self._may_be_there = False
 
     def create(self) -> int:
-        """Create it; gives the pid of its process."""
         self._may_be_there = True
         self._call("create", "--bundle", self.folder, "--pid-file", f"{self.folder}/pid", self.id, output="output")
         return int(_file_text(f"{self.folder}/pid"))
 
     def start(self, pid: int) -> Finding:
-        """Whether its program runs, and says what a dynamic loader says."""
         with closing(os.pidfd_open(pid)) as process:
             self._call("start", self.id)
             poll = select.poll()
@@ -137,9 +131,8 @@ class _Container:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def _call(self, *words: str, output: str = "stdout") -> None:
-        """Call the runtime, whose states are in our folder; ApplyError if it fails or takes too long.
-
-        What it and the container print are files: a pipe would stay open as long as the container has it.
+        """ApplyError if it fails or takes too long.  What it and the container print are files: a pipe would stay open
+        as long as the container has it.
         """
         log, errors = f"{self.folder}/log", f"{self.folder}/stderr"
         options = ("--root", f"{self.folder}/state", "--log", log, "--log-format", "json")
@@ -233,7 +226,6 @@ def _mount(kind: str, destination: str, source: str, *options: str) -> dict[str,
 
 
 def _loader() -> str:
-    """The host's dynamic loader: the one that has loaded this process."""
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
         for line in file:
             path = line.rstrip("\n").partition("/")[2]
@@ -251,7 +243,6 @@ def _registration(root: HostRoot) -> str:
 
 
 def _gpus(root: HostRoot, pid: int) -> list[Finding]:
-    """Whether the container has the nodes of exactly the GPUs that the kernel has."""
     inside = ContainerRoot(root, pid)
     with closing(inside.fd):
         names = [name[6:] for name in inside.names("/dev") if name.startswith("nvidia")]

@@ -90,7 +90,6 @@ def compare(found: list[float]) -> list[str]:
 
 
 def answer() -> None:
-    """Add on the device, and print what came of it."""
     try:
         document = _added()
     except CudaError as err:
@@ -160,7 +159,6 @@ def _uuid(device: int) -> str:
 
 
 def _sums() -> list[float]:
-    """What the device makes of `vectors`."""
     source, entry = array("B", PTX.encode() + b"\0"), array("B", KERNEL.encode() + b"\0")
     module = _made("cuModuleLoadData", _address(source))
     kernel = _made("cuModuleGetFunction", module, _address(entry))

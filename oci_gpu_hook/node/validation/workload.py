@@ -84,7 +84,6 @@ def by_gpu(found: DriverInventory, computed: list[Finding]) -> dict[str, str]:
 
 
 def rounds(wanted: Sequence[CudaDevice]) -> int:
-    """How many times the limit all of them may take."""
     return -(-len(wanted) // _AT_ONCE)
 
 

@@ -134,6 +134,8 @@ _IPC_DENIED = {"sem": DENIED, "shm": DENIED, "mq": DENIED}
 _CONFINED = Container("nvidia_container_t")
 # What an engine that labels by the sandbox leaves: another container's level.
 _LABELLED = _CONFINED._replace(shm="other", mqueue="other")
+# The other GPU has MIG devices.
+_LIMITED = _CONFINED._replace(devices="1", asks={"NVIDIA_GPU_MEMORY_LIMIT": "1024"})
 _HOLDS = {"hold": WORKS, "hold-mq": WORKS}
 _NEIGHBOUR = _CONFINED._replace(
     level=OTHER,
@@ -215,13 +217,13 @@ ROWS = (
     ),
     Row(
         "a limit of GPU memory by NVML, with its boolean",
-        (_CONFINED._replace(devices="1", asks={"NVIDIA_GPU_MEMORY_LIMIT": "1024"}, expect=_ALL),),
+        (_LIMITED._replace(expect=_ALL),),
         "gpu-memory-by = nvml\n",
         boolean="oci_gpu_hook_use_nvml",
     ),
     Row(
         "a limit of GPU memory by NVML, without",
-        (_CONFINED._replace(devices="1", asks={"NVIDIA_GPU_MEMORY_LIMIT": "1024"}, refused=r"\(NVML\)|exit code: 6\b", avcs=None),),
+        (_LIMITED._replace(refused=r"\(NVML\)|exit code: 6\b", avcs=None),),
         "gpu-memory-by = nvml\n",
         runtimes=CRUN,
         denied="oci_gpu_hook_t xserver_misc_device_t:chr_file read",
