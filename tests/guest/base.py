@@ -41,7 +41,7 @@ PACKAGES = (
 WHEELS = ("hypothesis>=6.100", "nvidia-ml-py>=12", "pytest>=8,<9", "pytest-xdist>=3.7")
 # What packages do when they are configured.
 _LINKS = {"usr/bin/cc": "gcc", "var/run": "/run", "var/lock": "/run/lock"}
-_FOLDERS = ("proc", "sys", "dev", "run", "tmp")
+_FOLDERS = ("proc", "sys", "dev", "run", "tmp", "opt")
 
 
 def key(*paths: str) -> str:
