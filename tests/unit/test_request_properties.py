@@ -45,6 +45,7 @@ DESTINATIONS = st.one_of(
     ITEMS.map(lambda name: f"{LIST}/imex/{name}"),
     st.text(),
 )
+GPUS = ("/dev/nvidia0", "/dev/nvidia7", "/dev/dri/card0")
 INPUTS = st.builds(
     Inputs,
     environment=st.dictionaries(VARIABLES, VALUES, max_size=6),
@@ -53,7 +54,7 @@ INPUTS = st.builds(
         st.one_of(st.sampled_from(["cdi.k8s.io/a", "nvidia.cdi.k8s.io/b"]), st.text(max_size=12)), VALUES, max_size=3
     ),
     privileged=st.booleans(),
-    given=st.lists(st.sampled_from(["/dev/nvidia0", "/dev/nvidia7", "/dev/dri/card0"]), unique=True).map(tuple),
+    given=st.lists(st.sampled_from(GPUS), unique=True).map(tuple),
 )
 CONFIGS = st.builds(
     Settings,
@@ -141,7 +142,12 @@ def test_a_persons_list_of_capabilities_is_read_or_refused(value: str) -> None:
         assert found and set(found) <= set(CAPABILITIES)
 
 
-@given(INPUTS, CONFIGS, st.lists(st.text()), st.lists(ITEMS))
+@given(
+    INPUTS,
+    CONFIGS,
+    st.lists(st.sampled_from([*GPUS, "/dev/nvidiactl"]) | st.text()),
+    st.lists(ITEMS | st.sampled_from(CAPABILITIES)),
+)
 def test_nodes_that_an_engine_has_injected_are_read_too(
     inputs: Inputs, config: Settings, nodes: list[str], capabilities: list[str]
 ) -> None:
@@ -150,7 +156,11 @@ def test_nodes_that_an_engine_has_injected_are_read_too(
     except RequestError as err:
         assert is_one_line(str(err))
     else:
-        assert found is None or set(found.devices) <= set(nodes)
+        if any(node.startswith("/dev/nvidia") for node in nodes):
+            assert found is not None and set(found.devices) == {*nodes} & {*GPUS}
+            assert set(found.capabilities) == {*capabilities} & {*CAPABILITIES}
+        else:
+            assert found is None
 
 
 def uuids(entries: int) -> list[str]:
