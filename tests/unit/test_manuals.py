@@ -50,15 +50,22 @@ def text(page: Path) -> str:
     return re.sub(r"\\f[BIRP]|\\&", "", page.read_text()).replace("\\-", "-").replace("\\(aq", "'")
 
 
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `make man` writes."""
+    folder = tmp_path_factory.mktemp("pages")
+    made = build("build_man.py", folder)
+    assert made.returncode == 0, made.stderr
+    return folder
+
+
 def build(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, PACKAGING / script, folder], capture_output=True, text=True)
 
 
 @pytest.mark.parametrize("name", [source.stem for source in SOURCES])
-def test_a_page_is_made_from_its_source_and_the_program(tmp_path: Path, name: str) -> None:
-    made = build("build_man.py", tmp_path)
-    assert made.returncode == 0, made.stderr
-    assert (MAN / name).read_text() == (tmp_path / name).read_text(), "run `make man`"
+def test_a_page_is_made_from_its_source_and_the_program(pages: Path, name: str) -> None:
+    assert (MAN / name).read_text() == (pages / name).read_text(), "run `make man`"
 
 
 def test_the_completions_are_made_from_the_program(tmp_path: Path) -> None:

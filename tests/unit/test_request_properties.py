@@ -74,7 +74,7 @@ def is_one_line(sentence: str) -> bool:
     return sentence.isascii() and sentence.isprintable() and 0 < len(sentence) < 700
 
 
-@examples(500)
+@examples(200)
 @example(
     Inputs({"DOCKER_RESOURCE_GPU": "0"}, images=frozenset()),
     Settings(accept_environment="privileged", swarm_resources=("DOCKER_RESOURCE_GPU",)),
@@ -102,7 +102,7 @@ def test_every_container_has_a_request_or_one_sentence(inputs: Inputs, config: S
         assert config.accept_volume_mounts
 
 
-@examples(500)
+@examples(200)
 @given(INPUTS, CONFIGS)
 def test_who_has_a_request_may_ask(inputs: Inputs, config: Settings) -> None:
     # Under swarm resources the settings are read for every container; what they name may be any variable.
