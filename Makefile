@@ -67,8 +67,9 @@ types: .venv/up-to-date ## Check types, strictly, as Python 3.9 has them
 contracts: .venv/up-to-date ## Check which module imports which
 	.venv/bin/lint-imports
 
+# Byte code is kept, whatever the environment says: without it each run compiles all, and so does each Python in it.
 unit: .venv/up-to-date ## Run the unit tests: no root, nothing of the machine is touched
-	.venv/bin/python -m pytest -q $(PARALLEL) tests/unit
+	env -u PYTHONDONTWRITEBYTECODE .venv/bin/python -m pytest -q $(PARALLEL) tests/unit
 
 fuzz: .venv/up-to-date ## Feed hostile values to every input of a start and of commands; [FUZZ_SECONDS=600] [FUZZ=ld.so.cache]
 	@.venv/bin/python -m tests.fuzz $(or $(FUZZ_SECONDS),600) $(FUZZ)

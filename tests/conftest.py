@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all tests share: options, and a folder for each session."""
+"""What all tests share: options, a folder for each session, and a limit of time for each test."""
 
 from __future__ import annotations
 
 import os
 import secrets
 import shutil
+import signal
 import tempfile
+from collections.abc import Iterator
+from types import FrameType
 
 import pytest
 
 _FOLDER = pytest.StashKey[str]()
+# For a test and what it sets up: far above what any takes beside others.  What is real is built, loaded and attacked.
+_MINUTES, _MINUTES_OF_REAL = 10, 60
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -35,3 +40,23 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-goldens", action="store_true", help="write the goldens again, for review")
+
+
+def _minutes(item: pytest.Item) -> int:
+    return _MINUTES if item.path.parent.name == "unit" else _MINUTES_OF_REAL
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """End a test that hangs; by a signal and no thread, as a process with threads enters no user namespace."""
+
+    def ended(number: int, frame: FrameType | None) -> None:
+        pytest.fail(f"{item.nodeid} took more than {_minutes(item)} minutes")
+
+    signal.signal(signal.SIGALRM, ended)
+    signal.setitimer(signal.ITIMER_REAL, 60 * _minutes(item))
+    try:
+        return (yield)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)

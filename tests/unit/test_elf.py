@@ -179,13 +179,13 @@ def _is_total(data: bytes) -> None:
     assert identity.bits in (32, 64)
 
 
-@examples(300)
+@examples(150)
 @given(st.sampled_from([b"", b"\x7fELF\x01\x01", b"\x7fELF\x02\x01"]), st.binary(max_size=300))
 def test_any_bytes_are_identified_or_malformed(start: bytes, rest: bytes) -> None:
     _is_total(start + rest)
 
 
-@examples(500)
+@examples(200)
 @given(st.sampled_from([32, 64]), st.data())
 def test_a_file_with_bytes_changed_is_identified_or_malformed(bits: int, draw: st.DataObject) -> None:
     data = bytearray(elf(bits=bits, offset=512))

@@ -451,7 +451,7 @@ def spelled(text: str, places: list[int]) -> str:
     return "".join(letters)
 
 
-@examples(500, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@examples(200, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(CONFIGS, ANNOTATIONS, WRITTEN, st.tuples(SPELLINGS, SPELLINGS), st.booleans())
 def test_the_script_never_answers_where_python_finds_a_request(
     script: Script, found: Any, annotations: Any, how: Any, places: tuple[list[int], list[int]], in_bundle: bool

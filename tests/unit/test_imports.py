@@ -49,12 +49,12 @@ leave, posix._exit = posix._exit, exit
 """
 
 
-def link(library: Path) -> None:
-    """The package at `library`, linked as packaging/install.sh has it linked."""
+def link(library: Path, place: Path | None = None) -> None:
+    """The package at `library`, linked as packaging/install.sh has it linked, for its place."""
     for source in (ROOT / PACKAGE).rglob("*.py"):
         hosts.plant(library, str(source.relative_to(ROOT)), source.read_bytes())
     words = [sys.executable, "-ISB", "-X", "no_debug_ranges", str(ROOT / "packaging/link.py")]
-    subprocess.run([*words, str(library), str(library)], check=True)
+    subprocess.run([*words, str(library), str(place or library)], check=True)
 
 
 class Run:
@@ -356,21 +356,13 @@ print(syscalls.openat2)
     assert ran.returncode == 0, ran.stderr
 
 
-def test_linking_twice_gives_the_same_bytes(tmp_path: Path) -> None:
-    # The place is part of it: tracebacks name it.
-    library, moved = tmp_path / "library", tmp_path / "first"
-    link(library)
-    library.rename(moved)
-    link(library)
-    assert (moved / FILE).read_bytes() == (library / FILE).read_bytes()
+def test_linking_twice_gives_the_same_bytes(shared_library: Path, tmp_path: Path) -> None:
+    """Also beside a folder that an older release has left, with what Python has compiled there: it is no module.
 
-
-def test_what_an_older_release_has_left_of_a_package_is_no_module(tmp_path: Path) -> None:
-    """Its folder, with what Python has compiled there: a module may have taken its name since."""
-    link(tmp_path / "library")
-    linked = (tmp_path / "library" / FILE).read_bytes()
+    The place is part of them, as tracebacks name it.
+    """
     left = tmp_path / "library" / PACKAGE / "operations/__pycache__"
     left.mkdir(parents=True)
     (left / "__init__.cpython-39.pyc").write_bytes(b"")
-    link(tmp_path / "library")
-    assert (tmp_path / "library" / FILE).read_bytes() == linked
+    link(tmp_path / "library", shared_library)
+    assert (tmp_path / "library" / FILE).read_bytes() == (shared_library / FILE).read_bytes()

@@ -314,7 +314,7 @@ def _is_total(data: bytes) -> None:
                 assert parse(merge(merged, OURS)) == parse(merged)
 
 
-@examples(500)
+@examples(200)
 @given(st.sampled_from([b"", WHOLE[:20], WHOLE[:48], b"ld.so-1.7.0\0"]), st.binary(max_size=200))
 def test_any_bytes_are_read_or_malformed(start: bytes, rest: bytes) -> None:
     _is_total(start + rest)
@@ -337,7 +337,7 @@ OLD = b"ld.so-1.7.0\0" + struct.pack("<IIII", 1, X86_64, 5, 0) + b"/lib/liba.so\
 WRITTEN = merge(WITH_HWCAPS, OURS)
 
 
-@examples(1000)
+@examples(300)
 @given(st.sampled_from([WHOLE, WITH_HWCAPS, EMBEDDED, OLD, WRITTEN, marked(WRITTEN)]), st.data())
 def test_a_cache_with_bytes_changed_is_read_or_malformed(data: bytes, draw: st.DataObject) -> None:
     changed = bytearray(data)
@@ -376,7 +376,7 @@ def test_paths_are_found_in_every_layout(data: bytes) -> None:
         assert entry.path in paths_of(data, (entry.soname,))
 
 
-@examples(500)
+@examples(200)
 @given(st.sampled_from([WHOLE, WITH_HWCAPS, EMBEDDED, OLD, WRITTEN]), st.data())
 def test_paths_of_a_damaged_cache_are_some_or_malformed(data: bytes, draws: st.DataObject) -> None:
     damaged = bytearray(data)

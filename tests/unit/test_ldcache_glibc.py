@@ -332,7 +332,7 @@ def _int32(value: int) -> int:
     return (value + 2**31) % 2**32 - 2**31
 
 
-@examples(1000)
+@examples(300)
 @given(some_names, some_names, st.booleans())
 def test_names_compare_as_in_glibc(one: bytes, two: bytes, signed: bool) -> None:
     # Where the difference of two overflown numbers overflows, glibc's comparison is no order.

@@ -45,6 +45,7 @@ DESTINATIONS = st.one_of(
     ITEMS.map(lambda name: f"{LIST}/imex/{name}"),
     st.text(),
 )
+GPUS = ("/dev/nvidia0", "/dev/nvidia7", "/dev/dri/card0")
 INPUTS = st.builds(
     Inputs,
     environment=st.dictionaries(VARIABLES, VALUES, max_size=6),
@@ -53,7 +54,7 @@ INPUTS = st.builds(
         st.one_of(st.sampled_from(["cdi.k8s.io/a", "nvidia.cdi.k8s.io/b"]), st.text(max_size=12)), VALUES, max_size=3
     ).map(cdi_names),
     privileged=st.booleans(),
-    given=st.lists(st.sampled_from(["/dev/nvidia0", "/dev/nvidia7", "/dev/dri/card0"]), unique=True).map(tuple),
+    given=st.lists(st.sampled_from(GPUS), unique=True).map(tuple),
 )
 CONFIGS = st.builds(
     Settings,
@@ -73,7 +74,7 @@ def is_one_line(sentence: str) -> bool:
     return sentence.isascii() and sentence.isprintable() and 0 < len(sentence) < 700
 
 
-@examples(500)
+@examples(200)
 @example(
     Inputs({"DOCKER_RESOURCE_GPU": "0"}, images=frozenset()),
     Settings(accept_environment="privileged", swarm_resources=("DOCKER_RESOURCE_GPU",)),
@@ -102,7 +103,7 @@ def test_every_container_has_a_request_or_one_sentence(inputs: Inputs, config: S
         assert config.accept_volume_mounts
 
 
-@examples(500)
+@examples(200)
 @given(INPUTS, CONFIGS)
 def test_who_has_a_request_may_ask(inputs: Inputs, config: Settings) -> None:
     # Under swarm resources the settings are read for every container; what they name may be any variable.
@@ -142,7 +143,12 @@ def test_a_persons_list_of_capabilities_is_read_or_refused(value: str) -> None:
         assert found and set(found) <= set(CAPABILITIES)
 
 
-@given(INPUTS, CONFIGS, st.lists(st.text()), st.lists(ITEMS))
+@given(
+    INPUTS,
+    CONFIGS,
+    st.lists(st.sampled_from([*GPUS, "/dev/nvidiactl"]) | st.text()),
+    st.lists(ITEMS | st.sampled_from(CAPABILITIES)),
+)
 def test_nodes_that_an_engine_has_injected_are_read_too(
     inputs: Inputs, config: Settings, nodes: list[str], capabilities: list[str]
 ) -> None:
@@ -151,7 +157,11 @@ def test_nodes_that_an_engine_has_injected_are_read_too(
     except RequestError as err:
         assert is_one_line(str(err))
     else:
-        assert found is None or set(found.devices) <= set(nodes)
+        if any(node.startswith("/dev/nvidia") for node in nodes):
+            assert found is not None and set(found.devices) == {*nodes} & {*GPUS}
+            assert set(found.capabilities) == {*capabilities} & {*CAPABILITIES}
+        else:
+            assert found is None
 
 
 def uuids(entries: int) -> list[str]:

@@ -402,7 +402,7 @@ def test_what_is_long_is_pythons_and_takes_the_script_no_memory(script: Script, 
     assert not create(script, NONE).added
 
 
-@examples(300, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@examples(150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(hooks.CONFIGS, hooks.WRITTEN, hooks.SPELLINGS)
 def test_the_hook_is_added_wherever_it_would_find_a_request(
     script: Script, found: Any, how: Any, places: list[int]
