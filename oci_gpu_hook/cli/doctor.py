@@ -41,6 +41,7 @@ from oci_gpu_hook.node.diagnosis.enginecheck import Engines, Registered
 from oci_gpu_hook.node.diagnosis.remedy import as_root
 from oci_gpu_hook.node.engines import cdispecs, containers, registrations, specreaders
 from oci_gpu_hook.node.engines import installed as host_engines
+from oci_gpu_hook.node.engines.enginekinds import CONTAINERD, ENGINES, PODMAN
 from oci_gpu_hook.node.engines.installed import find_program
 from oci_gpu_hook.node.gpus import present
 from oci_gpu_hook.node.machine import kernelconfig, libselinux
@@ -125,9 +126,9 @@ def of_host(root: HostRoot, config: str | None) -> list[Finding]:
     ]
     for engine in known:
         findings.append(enginecheck.seen_by(engine, hooks, tool))
-        findings += enginecheck.images_in_podman(root, engine) if engine.name == "podman" else []
+        findings += enginecheck.images_in_podman(root, engine) if engine.name == PODMAN.name else []
     findings += enginecheck.unread(unread, tool)
-    is_known = "containerd" not in unknown
+    is_known = CONTAINERD.name not in unknown
     findings += _engines(root, installed, docker, hooks, root.real(entry), tool, with_containerd=is_known)
     return [*findings, systemcheck.rootless(root, kernel, tool)]
 
@@ -164,12 +165,13 @@ def _engines(
 ) -> list[Finding]:
     """What the engines start that read no hooks.d, and what else gives GPUs; entry: the entry script without links."""
     findings = []
-    has_containerd = any([find_program(root, name) for name in enginecheck.CONTAINERDS])
+    has_containerd = host_engines.is_there(root, CONTAINERD)
     if has_containerd and with_containerd:
         findings += enginecheck.containerd(root, tool, is_alone=not installed and docker is None)
     if not installed and docker is None and not has_containerd:
         # runc and crun take hooks only from a bundle.
-        seen = "neither podman, CRI-O, Docker nor containerd is installed: a bundle must name the hook itself"
+        *names, last = [kind.name for kind in ENGINES if kind.programs]
+        seen = f"neither {', '.join(names)} nor {last} is installed: a bundle must name the hook itself"
         findings.append(warned("engines", seen, tool, "install", "podman"))
     findings += dockercheck.docker(root, docker, entry, tool) if docker else []
     by_link = docker is not None and docker.leads_to == entry

@@ -12,10 +12,12 @@ from oci_gpu_hook.cli import doctor
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import FAIL, WARN
 from oci_gpu_hook.node.diagnosis import enginecheck as diagnosis
-from oci_gpu_hook.node.engines import installed, registrations, specreaders
+from oci_gpu_hook.node.engines import enginekinds, installed, registrations, specreaders
 from oci_gpu_hook.node.engines.installed import VENDORS_FOLDER, Engine
+from oci_gpu_hook.node.setup import configuration
 from tests.unit import hosts
 
+ROOT = Path(__file__).parents[2]
 CRIO = "/etc/crio/crio.conf"
 CONTAINERD = "/etc/containerd/config.toml"
 DOCKER = "/etc/docker/daemon.json"
@@ -197,3 +199,14 @@ def test_a_registration_that_is_a_link_to_nowhere_is_passed_over_as_engines_do(t
     (tmp_path / "hooks/there.json").write_text("")
     found = registrations.of_folder(HostRoot(str(tmp_path)), "/hooks")
     assert [item.path for item in found] == ["/hooks/there.json"]
+
+
+def test_each_engine_is_known_wherever_one_must_be() -> None:
+    """To the script that a removal asks, which has no Python to read the table by; to `configure`, and to readers."""
+    script = (ROOT / "packaging/in-use.sh").read_text(encoding="utf-8")
+    for kind in enginekinds.ENGINES:
+        files = [file for file in (*kind.files, kind.ours) if file.startswith(("/etc/", "/var/"))]
+        folders = {file.partition("/config.toml")[0] if "/var/" in file else file.rpartition("/")[0] for file in files}
+        assert [folder for folder in folders if f" {folder}/" not in script] == []
+        assert (kind in configuration.WAYS) == bool(kind.word)
+        assert not kind.page or (ROOT / f"packaging/man/{kind.page[:-3]}.7.rst").is_file()

@@ -200,7 +200,7 @@ def test_a_file_that_changes_meanwhile_is_left_alone(tree: Path, there: bool) ->
     if there:
         file.write_text("{}")
     root = HostRoot(str(tree))
-    found = enginefile.read_settings_file(root, daemonjson.PATH)
+    found = enginefile.read_settings_file(root, "/etc/docker/daemon.json")
     file.write_text('{"b": 1}')
     with pytest.raises(ApplyError, match="was changed by another program meanwhile"):
         enginefile.write(root, found, "{}")
@@ -306,7 +306,7 @@ def test_any_object_keeps_its_order_and_its_other_values(values: dict[str, Any],
 def test_a_large_file_is_not_read(tree: Path) -> None:
     (tree / "etc/docker/daemon.json").write_text("{}" + " " * (1 << 20))
     with pytest.raises(ConfigError, match="larger than 1 MiB"):
-        enginefile.read_settings_file(HostRoot(str(tree)), daemonjson.PATH)
+        enginefile.read_settings_file(HostRoot(str(tree)), "/etc/docker/daemon.json")
 
 
 @pytest.mark.parametrize(

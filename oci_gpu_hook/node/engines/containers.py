@@ -16,6 +16,7 @@ from oci_gpu_hook.errors import UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.engines import containerrecords as records
 from oci_gpu_hook.node.engines.containerrecords import UNNAMED, ContainerNames, Running
+from oci_gpu_hook.node.engines.enginekinds import BY_NAME
 from oci_gpu_hook.node.machine import kernelconfig, processes, untrusted
 from oci_gpu_hook.node.machine.untrusted import ROOT, Files
 
@@ -95,9 +96,7 @@ class KnownContainers:
         """Whose a container is, by where its bundle and its cgroup are."""
         cgroup = processes.trusted_cgroup(self._root, item.pid, self.version, item.owner)
         engine = item.called.engine or records.engine_of(f"{item.bundle}/", f"/{'/'.join(cgroup)}")
-        # The users of ctr and of LXC name a container by its id.
-        has_name = engine in (records.CONTAINERD, records.LXC)
-        return ContainerNames(engine, item.id if has_name else "")
+        return ContainerNames(engine, item.id if BY_NAME[engine].by_id else "")
 
     def _with_monitor(self, item: Running) -> Running:
         """A container without a state, with what the process above its first one tells of it."""

@@ -13,6 +13,7 @@ from typing import Any
 from oci_gpu_hook.formats import jsontext
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_regular
+from oci_gpu_hook.node.engines.enginekinds import CONTAINERD, DOCKER, ENGINES, EngineKind
 from oci_gpu_hook.node.machine import toml, untrusted
 from oci_gpu_hook.record import NamedTuple
 
@@ -53,36 +54,20 @@ class Engine(NamedTuple):
     runtime: str = ""
 
 
-# Of each engine that reads hooks.d: its program, the table of its settings, and the key in it of the runtime of
-# containers that name none.
-_ENGINES = {"podman": ("podman", "engine", "runtime"), "CRI-O": ("crio", "crio.runtime", "default_runtime")}
-# dockerd's own, and systemd's PATH, where no dockerd runs that could tell another.
-DOCKERS_SETTINGS = "/etc/docker/daemon.json"
+# systemd's, where no dockerd runs that could tell another.
 PATH: tuple[str, ...] = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin")
-# In the order in which an engine reads them; ``DIR/*.conf`` for all such files of a folder.
-_FILES = {
-    "podman": (
-        "/usr/share/containers/containers.conf",
-        "/usr/share/containers/containers.conf.d/*.conf",
-        "/etc/containers/containers.conf",
-        "/etc/containers/containers.conf.d/*.conf",
-    ),
-    "CRI-O": ("/etc/crio/crio.conf", "/etc/crio/crio.conf.d/*"),
-    # Its own, and where k3s and RKE2 write theirs.
-    "containerd": (
-        "/etc/containerd/config.toml",
-        "/etc/containerd/conf.d/*.toml",
-        "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
-        "/var/lib/rancher/rke2/agent/etc/containerd/config.toml",
-    ),
-}
 # Far above what anybody writes.
 _LARGEST = 1 << 20
 
 
 def installed(root: HostRoot) -> tuple[Engine, ...]:
     """Those engines that read hooks.d and whose program is there."""
-    return tuple([_engine(root, name)[0] for name, (program, *_) in _ENGINES.items() if find_program(root, program)])
+    return tuple([_engine(root, kind)[0] for kind in ENGINES if kind.reads_hooks and is_there(root, kind)])
+
+
+def is_there(root: HostRoot, kind: EngineKind) -> bool:
+    """Whether an engine's program is there."""
+    return any([find_program(root, name) for name in kind.programs])
 
 
 def shims(root: HostRoot) -> list[Runtime]:
@@ -90,7 +75,7 @@ def shims(root: HostRoot) -> list[Runtime]:
     named = of_containerd(root)
     with suppress(ValueError):
         named = [*of_docker(root), *named]
-    of_readers = [item for name in _ENGINES for item in _engine(root, name)[1]]
+    of_readers = [item for kind in ENGINES if kind.reads_hooks for item in _engine(root, kind)[1]]
     return of_readers + [item for item in named if _is_nvidias(root, item.program)]
 
 
@@ -100,25 +85,25 @@ def find_program(root: HostRoot, name: str) -> str:
     return next((path for path in paths if root.stat(path) is not None), "")
 
 
-def _engine(root: HostRoot, name: str) -> tuple[Engine, list[Runtime]]:
+def _engine(root: HostRoot, kind: EngineKind) -> tuple[Engine, list[Runtime]]:
     """What podman or CRI-O is set to, and those of its runtimes that are NVIDIA's."""
-    _, table, default = _ENGINES[name]
-    files, runtimes = _read(root, name), f"{table}.runtimes."
+    name, table = kind.name, kind.table
+    files, runtimes = values_of(root, kind), f"{table}.runtimes."
     merged = {key: (value, file) for file, values in files for key, value in values.items()}
     manager, manager_file = merged.get(f"{table}.cgroup_manager", ("", ""))
-    runtime, file = merged.get(f"{table}.{default}", ("", ""))
+    runtime, file = merged.get(f"{table}.{kind.default}", ("", ""))
     # For each runtime CRI-O has a table, and podman a list of paths.
     of_runtimes = [(key[len(runtimes) :], item) for key, item in merged.items() if key.startswith(runtimes)]
     nvidias = {key.partition(".")[0]: at for key, (value, at) in of_runtimes if _is_nvidias(root, value)}
     if _is_nvidias(root, runtime):
         nvidias[str(runtime)] = file
-    engine = Engine(name, *hook_folders(name, files), str(manager), manager_file, str(runtime))
+    engine = Engine(name, *hook_folders(kind, files), str(manager), manager_file, str(runtime))
     return engine, [Runtime(name, at, item, item == runtime) for item, at in nvidias.items()]
 
 
-def hook_folders(name: str, files: list[tuple[str, dict[str, Any]]]) -> tuple[tuple[str, ...], str]:
+def hook_folders(kind: EngineKind, files: list[tuple[str, dict[str, Any]]]) -> tuple[tuple[str, ...], str]:
     """Where podman or CRI-O looks for hooks by its files, and which of them says so, "" for none."""
-    return named_folders(files, f"{_ENGINES[name][1]}.hooks_dir", (VENDORS_FOLDER,))
+    return named_folders(files, f"{kind.table}.hooks_dir", (VENDORS_FOLDER,))
 
 
 def named_folders(
@@ -143,14 +128,14 @@ def of_containerd(root: HostRoot) -> list[Runtime]:
     """containerd's runtimes for pods; program: their BinaryName."""
     # The runtime of pods that name none, unless the settings say another.
     default, found = "runc", {}
-    for file, values in _read(root, "containerd"):
+    for file, values in values_of(root, CONTAINERD):
         for key, value in values.items():
             words = key.split(".")
-            if words[-1] == "default_runtime_name":
+            if words[-1] == CONTAINERD.default:
                 default = str(value)
             if words[-1] == "BinaryName" and value and "runtimes" in words:
                 found[words[words.index("runtimes") + 1]] = (file, str(value))
-    return [runtime_of(root, "containerd", file, name, its, default) for name, (file, its) in found.items()]
+    return [runtime_of(root, CONTAINERD.name, file, name, its, default) for name, (file, its) in found.items()]
 
 
 def _is_nvidias(root: HostRoot, value: object) -> bool:
@@ -161,20 +146,20 @@ def _is_nvidias(root: HostRoot, value: object) -> bool:
 
 def unread(root: HostRoot) -> list[tuple[str, str, Exception]]:
     """Engine, path and error of each file that cannot be read: what is known of such an engine may be wrong."""
-    every = [(name, path, found) for name in _FILES for path, found in contents(root, name)]
+    every = [(kind.name, path, found) for kind in ENGINES for path, found in contents(root, kind)]
     return [(name, path, err) for name, path, err in every if isinstance(err, Exception)]
 
 
-def _read(root: HostRoot, engine: str) -> list[tuple[str, dict[str, Any]]]:
+def values_of(root: HostRoot, kind: EngineKind) -> list[tuple[str, dict[str, Any]]]:
     """Each file of an engine's that can be read, with its values by dotted keys such as ``engine.hooks_dir``."""
-    return [(path, found) for path, found in contents(root, engine) if isinstance(found, dict)]
+    return [(path, found) for path, found in contents(root, kind) if isinstance(found, dict)]
 
 
 def contents(
-    root: HostRoot, engine: str, more: tuple[str, ...] = ()
+    root: HostRoot, kind: EngineKind, more: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, dict[str, Any] | Exception]]:
     """Each file of an engine's that exists, with its values, or why it cannot be read; more: a user's files."""
-    for file in (*_FILES[engine], *more):
+    for file in (*kind.files, *more):
         folder, star, ending = file.partition("/*")
         names = [name for name in root.names(folder) if name.endswith(ending)] if star else []
         for path in [f"{folder}/{name}" for name in names] if star else [file]:
@@ -196,10 +181,10 @@ def _flat(table: dict[str, Any], above: str) -> Iterator[tuple[str, Any]]:
             yield f"{above}{key}", value
 
 
-def of_docker(root: HostRoot, path: str = DOCKERS_SETTINGS, folders: tuple[str, ...] = PATH) -> list[Runtime]:
+def of_docker(root: HostRoot, path: str = DOCKER.ours, folders: tuple[str, ...] = PATH) -> list[Runtime]:
     """The runtimes in a daemon.json; folders: those in which dockerd looks for programs; ValueError: as below."""
     programs, default = runtimes_in(docker_settings(root, path))
-    return [runtime_of(root, "Docker", path, name, its, default, folders) for name, its in programs]
+    return [runtime_of(root, DOCKER.name, path, name, its, default, folders) for name, its in programs]
 
 
 def docker_settings(root: HostRoot, path: str) -> dict[str, Any]:

@@ -11,10 +11,10 @@ from typing import Any
 
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.engines import installed
+from oci_gpu_hook.node.engines.enginekinds import DOCKER, ENGINES, EngineKind
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.words import CDI_FOLDERS
 
-_PROGRAMS = {"podman": "podman", "CRI-O": "crio", "containerd": "containerd"}
 _LONGEST_PATH = 4096  # PATH_MAX
 _FOLDERS, _IS_ON = "cdi_spec_dirs", "enable_cdi"
 
@@ -32,7 +32,7 @@ class Reader(NamedTuple):
 
 def find_readers(root: HostRoot, docker: dict[str, Any] | None, docker_file: str) -> tuple[Reader, ...]:
     """Every installed engine; docker: dockerd's settings, None if there is no dockerd, or they cannot be read."""
-    found = [_by_toml(root, name) for name, program in _PROGRAMS.items() if installed.find_program(root, program)]
+    found = [_by_toml(root, kind) for kind in ENGINES if kind.files and installed.is_there(root, kind)]
     if docker is not None:
         features, named = docker.get("features"), docker.get("cdi-spec-dirs")
         values: list[tuple[str, dict[str, Any]]] = []
@@ -41,12 +41,12 @@ def find_readers(root: HostRoot, docker: dict[str, Any] | None, docker_file: str
         elif named:
             # For dockerd an empty list is its default, and an empty name no folder.
             values = [(docker_file, {_FOLDERS: named})]
-        found.append(_reader(root, "Docker", values))
+        found.append(_reader(root, DOCKER.name, values))
     return tuple(found)
 
 
-def _by_toml(root: HostRoot, name: str) -> Reader:
-    files = [(file, values) for file, values in installed.contents(root, name) if isinstance(values, dict)]
+def _by_toml(root: HostRoot, kind: EngineKind) -> Reader:
+    name, files = kind.name, installed.values_of(root, kind)
     # Of a key that several files have the last one counts.
     said = [(file, it) for file, values in files for key, it in values.items() if key.endswith(_IS_ON)]
     return Reader(name, (), said[-1][0]) if said and said[-1][1] is False else _reader(root, name, files)
