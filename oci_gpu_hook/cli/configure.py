@@ -74,7 +74,7 @@ def configure(
     given = {"--name": name is not None, "--set-as-default": default, "--cdi": cdi, "--user": user}
     given |= {"--swarm": swarm is not None, "--shares": shares is not None}
     for option in [option for option, is_given in given.items() if is_given and option not in kind.options.split()]:
-        raise UsageError(f"{engine} has no {option}", f"see {kind.page}")
+        raise UsageError(f"{engine} has no {option}", f"it has {', '.join(kind.options.split())}")
     if name is not None and (not _NAME.fullmatch(name) or _TAKEN.fullmatch(name)):
         raise UsageError(f"--name is {quoted(name)}, which cannot name our runtime", "such as nvidia")
     _check_swarm(swarm, shares, removes)

@@ -12,7 +12,7 @@ from oci_gpu_hook.cli import doctor
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import FAIL, WARN
 from oci_gpu_hook.node.diagnosis import enginecheck as diagnosis
-from oci_gpu_hook.node.engines import enginekinds, installed, registrations, specreaders
+from oci_gpu_hook.node.engines import enginekinds, installed, registrations
 from oci_gpu_hook.node.engines.installed import VENDORS_FOLDER, Engine
 from oci_gpu_hook.node.setup import configuration
 from tests.unit import hosts
@@ -78,9 +78,9 @@ def test_where_each_engine_looks_for_cdi_specs(
     (tmp_path / "run").mkdir()
     (tmp_path / "var").mkdir()
     (tmp_path / "var/run").symlink_to("/run")
-    readers = {it.engine: (it.folders, it.file) for it in specreaders.find_readers(root, docker, DOCKER)}
+    readers = {it.engine: (it.folders, it.file) for it in installed.find_readers(root, docker, DOCKER)}
     assert {name: readers[name] for name in found} == found
-    without = specreaders.find_readers(root, None, "")
+    without = installed.find_readers(root, None, "")
     assert [it.engine for it in without] == ["podman", "CRI-O", "containerd"]
 
 
@@ -202,11 +202,10 @@ def test_a_registration_that_is_a_link_to_nowhere_is_passed_over_as_engines_do(t
 
 
 def test_each_engine_is_known_wherever_one_must_be() -> None:
-    """To the script that a removal asks, which has no Python to read the table by; to `configure`, and to readers."""
+    """To the script that a removal asks, which has no Python to read the table by; and to `configure`."""
     script = (ROOT / "packaging/in-use.sh").read_text(encoding="utf-8")
     for kind in enginekinds.ENGINES:
         files = [file for file in (*kind.files, kind.ours) if file.startswith(("/etc/", "/var/"))]
         folders = {file.partition("/config.toml")[0] if "/var/" in file else file.rpartition("/")[0] for file in files}
         assert [folder for folder in folders if f" {folder}/" not in script] == []
         assert (kind in configuration.WAYS) == bool(kind.word)
-        assert not kind.page or (ROOT / f"packaging/man/{kind.page[:-3]}.7.rst").is_file()

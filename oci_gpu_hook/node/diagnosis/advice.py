@@ -35,10 +35,10 @@ def _ways(who: Running) -> _Ways:
     if _is_the_kubelets(who):
         # The kubelet starts a new one in its place.
         return _Ways(command("crictl", "stop", id[:_SHORT]), command("crictl", "inspect", id[:_SHORT]), resume)
-    if kind.client:
+    if kind.request:
         word = who.called.full or who.called.name
         verbs = ("restart", "start", "unpause")
-        return _Ways(*[command(kind.client, verb, word if is_name(word) else id) for verb in verbs])
+        return _Ways(*[command(kind.request[0], verb, word if is_name(word) else id) for verb in verbs])
     if kind == CONTAINERD:
         start = command(*_ctr(who), "tasks", "start", "--detach", id)
         delete = command(*_ctr(who), "tasks", "delete", "--force", id)

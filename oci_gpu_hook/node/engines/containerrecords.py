@@ -21,6 +21,7 @@ from oci_gpu_hook.node.engines.enginekinds import CONTAINERD, CRIO, DOCKER, ENGI
 from oci_gpu_hook.node.machine import processes
 from oci_gpu_hook.node.machine.untrusted import ROOT, Files
 from oci_gpu_hook.record import NamedTuple
+from oci_gpu_hook.request.annotations import CONTAINERDS_NAMES
 
 _USERS = "/run/user"
 # The file of each runtime's, and the keys of a container's first process and of its start.
@@ -152,8 +153,7 @@ def by_config(files: Files, bundle: str) -> ContainerNames:
         return _kubelets(CRIO.name, full)
     kind = said.get("io.kubernetes.cri.container-type")
     if kind is not None:
-        keys = ("container-name", "sandbox-name", "sandbox-namespace")
-        name, pod, namespace = [said.get(f"io.kubernetes.cri.{key}", "") for key in keys]
+        namespace, pod, name = [said.get(key, "") for key in CONTAINERDS_NAMES]
         return ContainerNames(CONTAINERD.name, name, "", pod, namespace, kind == "sandbox")
     return ContainerNames(CONTAINERD.name, said["nerdctl/name"]) if "nerdctl/name" in said else UNNAMED
 

@@ -21,11 +21,10 @@ class EngineKind(NamedTuple):
     that name none.
 
     word, options: what `configure` calls it, and its options for it; ours: the file that this writes, below a user's
-    ~/.config instead of /etc with --user; unit: the service that reads it; page: the manual page.
+    ~/.config instead of /etc with --user; unit: the service that reads it.
 
     places: what is part of a state's folder, a bundle's path or a cgroup's name that it has given; by_id: whether its
-    users name a container by its id; client: the program that restarts, starts and unpauses one by name; request: what
-    starts one with a GPU.
+    users name a container by its id; request: what starts one with a GPU, by the program that does all else by name.
     """
 
     name: str
@@ -38,10 +37,8 @@ class EngineKind(NamedTuple):
     options: str = ""
     ours: str = ""
     unit: str = ""
-    page: str = ""
     places: tuple[str, ...] = ()
     by_id: bool = False
-    client: str = ""
     request: tuple[str, ...] = ()
 
     @property
@@ -66,9 +63,7 @@ PODMAN = EngineKind(
     word="podman",
     options="--set-as-default --user",
     ours="/etc/containers/containers.conf.d/99-oci-gpu-hook.conf",
-    page="oci-gpu-hook-podman(7)",
     places=("/libpod-",),
-    client="podman",
     request=("podman", "run", "--env", VARIABLE, "..."),
 )
 CRIO = EngineKind(
@@ -81,7 +76,6 @@ CRIO = EngineKind(
     options="--name",
     ours="/etc/crio/crio.conf.d/99-oci-gpu-hook.conf",
     unit="crio",
-    page="oci-gpu-hook-kubernetes(7)",
     places=("/crio-",),
 )
 DOCKER = EngineKind(
@@ -91,9 +85,7 @@ DOCKER = EngineKind(
     options="--name --set-as-default --cdi --user --swarm --shares",
     ours="/etc/docker/daemon.json",
     unit="docker",
-    page="oci-gpu-hook-docker(7)",
     places=("/moby/", "/docker/", "/docker-"),
-    client="docker",
     request=("docker", "run", "--gpus", "all", "..."),
 )
 CONTAINERD = EngineKind(
@@ -112,7 +104,6 @@ CONTAINERD = EngineKind(
     # Of several drop-ins the last one holds.
     ours="/etc/containerd/conf.d/99-oci-gpu-hook.toml",
     unit="containerd",
-    page="oci-gpu-hook-kubernetes(7)",
     places=("/cri-containerd-", "/containerd/"),
     by_id=True,
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host's container engines, by their configuration: where they look for hooks, and which runtimes they start.
+"""The host's container engines, by their configuration: their folders of hooks and CDI specs, and their runtimes.
 
 containers.conf(5), crio.conf(5), Docker's daemon.json, containerd's config.toml.  Reads only, and starts no engine.
 """
@@ -16,11 +16,11 @@ from oci_gpu_hook.kernel.filetypes import is_regular
 from oci_gpu_hook.node.engines.enginekinds import CONTAINERD, DOCKER, ENGINES, EngineKind
 from oci_gpu_hook.node.machine import toml, untrusted
 from oci_gpu_hook.record import NamedTuple
+from oci_gpu_hook.request.words import CDI_FOLDERS
 
 VENDORS_FOLDER = "/usr/share/containers/oci/hooks.d"
 ADMINISTRATORS_FOLDER = "/etc/containers/oci/hooks.d"
 RUNTIME = "oci-gpu-runtime"
-_PROGRAM_FOLDERS = ("/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin")
 
 # NVIDIA's runtime adds a hook to config.json and starts runc: nvidia-container-runtime(.cdi, .legacy).
 _SHIM = "nvidia-container-runtime"
@@ -54,10 +54,23 @@ class Engine(NamedTuple):
     runtime: str = ""
 
 
+class Reader(NamedTuple):
+    """An engine that gives devices by CDI.
+
+    folders: where it looks for specs, links resolved, () for nowhere; file: that says so, "" for the engine's default.
+    """
+
+    engine: str
+    folders: tuple[str, ...]
+    file: str = ""
+
+
 # systemd's, where no dockerd runs that could tell another.
 PATH: tuple[str, ...] = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin")
 # Far above what anybody writes.
 _LARGEST = 1 << 20
+_LONGEST_PATH = 4096  # PATH_MAX
+_SPECS, _IS_ON = "cdi_spec_dirs", "enable_cdi"
 
 
 def installed(root: HostRoot) -> tuple[Engine, ...]:
@@ -81,7 +94,7 @@ def shims(root: HostRoot) -> list[Runtime]:
 
 def find_program(root: HostRoot, name: str) -> str:
     """The path of a program in one of the host's folders for programs; "" if none has it."""
-    paths = [f"{folder}/{name}" for folder in _PROGRAM_FOLDERS]
+    paths = [f"{folder}/{name}" for folder in PATH]
     return next((path for path in paths if root.stat(path) is not None), "")
 
 
@@ -122,6 +135,43 @@ def named_folders(
             named = tuple([item for item in found if isinstance(item, str)])
             folders, at = (*folders, *named) if appends else named, file
     return folders, at
+
+
+def find_readers(root: HostRoot, docker: dict[str, Any] | None, docker_file: str) -> tuple[Reader, ...]:
+    """Every installed engine; docker: dockerd's settings, None if there is no dockerd, or they cannot be read."""
+    found = [_by_toml(root, kind) for kind in ENGINES if kind.files and is_there(root, kind)]
+    if docker is not None:
+        features, named = docker.get("features"), docker.get("cdi-spec-dirs")
+        values: list[tuple[str, dict[str, Any]]] = []
+        if isinstance(features, dict) and features.get("cdi") is False:
+            values = [(docker_file, {_SPECS: []})]
+        elif named:
+            # For dockerd an empty list is its default, and an empty name no folder.
+            values = [(docker_file, {_SPECS: named})]
+        found.append(_reader(root, DOCKER.name, values))
+    return tuple(found)
+
+
+def _by_toml(root: HostRoot, kind: EngineKind) -> Reader:
+    name, files = kind.name, values_of(root, kind)
+    # Of a key that several files have the last one counts.
+    said = [(file, it) for file, values in files for key, it in values.items() if key.endswith(_IS_ON)]
+    return Reader(name, (), said[-1][0]) if said and said[-1][1] is False else _reader(root, name, files)
+
+
+def _reader(root: HostRoot, name: str, files: list[tuple[str, dict[str, Any]]]) -> Reader:
+    folders, file = named_folders(files, _SPECS, CDI_FOLDERS)
+    paths = [_resolved(root, it) for it in folders if it[:1] == "/" and len(it) < _LONGEST_PATH]
+    return Reader(name, tuple(dict.fromkeys(paths)), file)
+
+
+def _resolved(root: HostRoot, folder: str) -> str:
+    """A folder's path without links, as far as it is there: /var/run is a link to /run."""
+    above, names = folder.rstrip("/"), ""
+    while above and root.stat(above) is None:
+        above, _, name = above.rpartition("/")
+        names = f"/{name}{names}"
+    return f"{root.real(above or '/').rstrip('/')}{names}"
 
 
 def of_containerd(root: HostRoot) -> list[Runtime]:
@@ -183,8 +233,13 @@ def _flat(table: dict[str, Any], above: str) -> Iterator[tuple[str, Any]]:
 
 def of_docker(root: HostRoot, path: str = DOCKER.ours, folders: tuple[str, ...] = PATH) -> list[Runtime]:
     """The runtimes in a daemon.json; folders: those in which dockerd looks for programs; ValueError: as below."""
-    programs, default = runtimes_in(docker_settings(root, path))
-    return [runtime_of(root, DOCKER.name, path, name, its, default, folders) for name, its in programs]
+    document = docker_settings(root, path)
+    named, default = document.get("runtimes"), str(document.get("default-runtime") or "")
+    programs = {
+        name: str(value.get("path", "")) if isinstance(value, dict) else ""
+        for name, value in (named.items() if isinstance(named, dict) else ())
+    }
+    return [runtime_of(root, DOCKER.name, path, name, its, default, folders) for name, its in programs.items()]
 
 
 def docker_settings(root: HostRoot, path: str) -> dict[str, Any]:
@@ -207,16 +262,6 @@ def docker_settings(root: HostRoot, path: str) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise ValueError("it is not a JSON object")
     return document
-
-
-def runtimes_in(document: dict[str, Any]) -> tuple[list[tuple[str, str]], str]:
-    """Name and program of each runtime in a daemon.json, and the name of the default one."""
-    named = document.get("runtimes")
-    programs = [
-        (name, str(value.get("path", "")) if isinstance(value, dict) else "")
-        for name, value in (named.items() if isinstance(named, dict) else ())
-    ]
-    return programs, str(document.get("default-runtime") or "")
 
 
 def runtime_of(
