@@ -10,11 +10,12 @@ import sys
 
 import click
 
-from oci_gpu_hook.cli.flaglines import HOOKS_FOLDER, PROGRAM, RUNTIME
+from oci_gpu_hook.cli.flaglines import HOOKS_FOLDER, PROGRAM
 from oci_gpu_hook.cli.options import host_root
 from oci_gpu_hook.errors import LONGEST_LIST, ConfigError, UsageError, plain, quoted
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.engines.enginekinds import BY_WORD, CONTAINERD, DOCKER, EngineKind
+from oci_gpu_hook.node.engines.installed import MOST_SHARES, RUNTIME
 from oci_gpu_hook.node.gpus import leased, present
 from oci_gpu_hook.node.setup import configuration, enginefile, swarmresources
 from oci_gpu_hook.node.setup.configuration import Change, WantedRuntime
@@ -37,7 +38,7 @@ _NAME, _TAKEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}"), re.compile(r"run
 @click.option(
     "--shares",
     metavar="N",
-    type=click.IntRange(1, swarmresources.MOST_SHARES),
+    type=click.IntRange(1, MOST_SHARES),
     help="With --swarm: name each GPU N times, for as many tasks to share it.",
 )
 @click.option("--user", is_flag=True, help="Your own rootless Docker or podman: the file below ~/.config.")

@@ -20,7 +20,6 @@ from oci_gpu_hook.errors import ApplyError, ConfigError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.gpus import nvml
 from oci_gpu_hook.node.setup import daemonjson, enginefile, swarmresources
-from oci_gpu_hook.node.setup.swarmresources import KEY
 from oci_gpu_hook.request import selectors
 from oci_gpu_hook.request.settings import Settings
 from tests import manual
@@ -28,6 +27,7 @@ from tests.unit import hosts
 from tests.unit.program import Program
 from tests.vocabulary.host import FACTS, MIG_UUID, plant
 
+KEY = "node-generic-resources"
 UUIDS = [hosts.uuid(1), hosts.uuid(0)]
 # Tasks get GPUs of their own as long as there are.
 SHARES = [f"GPU={uuid}-{share}" for share in (0, 1) for uuid in UUIDS]

@@ -52,13 +52,11 @@ def settings(root: HostRoot, config: str | None) -> tuple[Settings, list[Setting
     top = root.path.rstrip("/")
     path = config or f"{top}{SETTINGS}"
     try:
-        found, lines = read_settings(config, None, top), settingsfile.read_files(files(config, top))
+        names = files(config, top)
+        found, lines = read_settings(config, None, top), settingsfile.read_files(names)
     except ConfigError as err:
         return Settings(), [], failed("settings", err.message, *_fixing(err.message))
-    places = [path, f"{path}.d"]
-    with suppress(OSError):
-        places += [f"{path}.d/{name}" for name in sorted(os.listdir(f"{path}.d"))]
-    for place in places:
+    for place in (f"{path}.d", *names):
         with suppress(OSError):
             if is_open_to_others(os.stat(place)):
                 return found, lines, failed("settings", f"others than root may write {place}", roots_alone(place))

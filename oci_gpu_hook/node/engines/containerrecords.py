@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from oci_gpu_hook.formats import jsontext
+from oci_gpu_hook.host.podman import RECORDS
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.engines.enginekinds import CONTAINERD, CRIO, DOCKER, ENGINES, PODMAN
 from oci_gpu_hook.node.machine import processes
@@ -30,8 +31,6 @@ _KEPT = (
     ("crun", "status", "pid", "process-start-time"),
 )
 _STORAGE = ("/var/lib/containers/storage", "/run/containers/storage")
-# CRI-O's are in the second one: they do not outlive a boot.
-_LISTS = ("containers.json", "volatile-containers.json")
 # Kubernetes' names have 253 letters at most, of which CRI-O joins four.
 _LONGEST_NAME = 1100
 
@@ -165,7 +164,7 @@ def engine_of(*places: str) -> str:
 
 
 def _of_storage(files: Files, folders: Iterable[str]) -> Iterator[tuple[str, ContainerNames]]:
-    for path in [f"{folder}/{name}" for folder in sorted(folders) for name in _LISTS]:
+    for path in [f"{folder}/{name}" for folder in sorted(folders) for name in RECORDS]:
         listed = files.parsed(path)
         for item in listed if isinstance(listed, list) else ():
             if isinstance(item, dict) and isinstance(item.get("names"), list):

@@ -67,6 +67,8 @@ class Reader(NamedTuple):
 
 # systemd's, where no dockerd runs that could tell another.
 PATH: tuple[str, ...] = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin")
+# Swarm's, in daemon.json, and how often `configure` names a GPU there at most.
+RESOURCES, MOST_SHARES = "node-generic-resources", 100
 # Far above what anybody writes.
 _LARGEST = 1 << 20
 _LONGEST_PATH = 4096  # PATH_MAX

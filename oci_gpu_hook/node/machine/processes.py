@@ -16,13 +16,13 @@ from contextlib import ExitStack, suppress
 from oci_gpu_hook.container.devicecgroup import CGROUP_ROOT, path_in
 from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.kernel import procfile
+from oci_gpu_hook.kernel import procfile, syscalls
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.kernel.filetypes import is_same
 from oci_gpu_hook.node.machine import untrusted
 
 # ioctl_nsfs(2); linux/nsfs.h.
-_NS_GET_PARENT, _NS_GET_OWNER_UID = 0xB702, 0xB704
+_NS_GET_PARENT = 0xB702
 # The kernel nests 32 user namespaces at most.
 _DEEPEST = 33
 # proc_pid_stat(5), counted from the state, which follows the command in parentheses.
@@ -148,9 +148,7 @@ def maker(root: HostRoot, pid: int) -> int | None:
         for _ in range(_DEEPEST):
             if posix.fstat(fd).st_ino == ours:
                 return owner
-            number = bytearray(4)
-            fcntl.ioctl(fd, _NS_GET_OWNER_UID, number)
-            owner = int.from_bytes(number, "little")
+            owner = syscalls.ns_get_owner_uid(fd)
             # EPERM: it does not descend from ours.
             fd = opened.enter_context(closing(fcntl.ioctl(fd, _NS_GET_PARENT)))
     return None
