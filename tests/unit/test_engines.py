@@ -139,6 +139,15 @@ def test_a_shim_that_is_no_default_is_found(tmp_path: Path) -> None:
     assert [item[:4] for item in installed.shims(root)] == [("containerd", CONTAINERD, "nvidia", False)]
 
 
+def test_the_containerd_that_k3s_brings_reads_specs(tmp_path: Path) -> None:
+    made = "/var/lib/rancher/k3s/agent/etc/containerd/config.toml"
+    table = "[plugins.'io.containerd.cri.v1.runtime']\ncdi_spec_dirs = ['/d']\n"
+    hosts.plant(tmp_path, made, table)
+    assert installed.find_readers(HostRoot(str(tmp_path)), None, "") == ()
+    hosts.plant(tmp_path, "/usr/local/bin/k3s", "")
+    assert installed.find_readers(HostRoot(str(tmp_path)), None, "") == (("containerd", ("/d",), made),)
+
+
 def test_what_k3s_writes_at_each_start_is_not_named_to_be_changed(tmp_path: Path) -> None:
     """By its own settings, or what is on the host, it writes the same again."""
     made = "/var/lib/rancher/k3s/agent/etc/containerd/config.toml"

@@ -98,7 +98,7 @@ def other_hooks(engines: Engines, registered: Registered, shims: list[Runtime], 
         if item.kind == NVIDIAS and item.folder in read
     ]
     for shim in shims:
-        reads_hooks = BY_NAME[shim.engine].reads_hooks
+        reads_hooks = bool(BY_NAME[shim.engine].table)
         found, default = warned, ", the default" if shim.is_default else ""
         if shim.engine == DOCKER.name and by_link:
             # By its mode it leaves the entry that dockerd makes for --gpus, or takes it away.

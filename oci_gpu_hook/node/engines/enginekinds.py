@@ -17,8 +17,8 @@ class EngineKind(NamedTuple):
     calls nvidia-container-cli.
 
     files: its settings in TOML, in the order in which it reads them, ``DIR/*.conf`` for all such files of a folder;
-    table: of them, in which it is told where to look for hooks; default: the key that names the runtime of containers
-    that name none.
+    table: of them, which tells it where to look for hooks, as only those that read hooks.d do; default: the key of the
+    runtime of containers that name none.
 
     word, options: what `configure` calls it, and its options for it; ours: the file that this writes, below a user's
     ~/.config instead of /etc with --user; unit: the service that reads it.
@@ -40,11 +40,6 @@ class EngineKind(NamedTuple):
     places: tuple[str, ...] = ()
     by_id: bool = False
     request: tuple[str, ...] = ()
-
-    @property
-    def reads_hooks(self) -> bool:
-        """Whether it starts the hooks of hooks.d by itself."""
-        return bool(self.table)
 
 
 VARIABLE = "NVIDIA_VISIBLE_DEVICES=all"

@@ -77,7 +77,7 @@ _SPECS, _IS_ON = "cdi_spec_dirs", "enable_cdi"
 
 def installed(root: HostRoot) -> tuple[Engine, ...]:
     """Those engines that read hooks.d and whose program is there."""
-    return tuple([_engine(root, kind)[0] for kind in ENGINES if kind.reads_hooks and is_there(root, kind)])
+    return tuple([_engine(root, kind)[0] for kind in ENGINES if kind.table and is_there(root, kind)])
 
 
 def is_there(root: HostRoot, kind: EngineKind) -> bool:
@@ -90,7 +90,7 @@ def shims(root: HostRoot) -> list[Runtime]:
     named = of_containerd(root)
     with suppress(ValueError):
         named = [*of_docker(root), *named]
-    of_readers = [item for kind in ENGINES if kind.reads_hooks for item in _engine(root, kind)[1]]
+    of_readers = [item for kind in ENGINES if kind.table for item in _engine(root, kind)[1]]
     return of_readers + [item for item in named if _is_nvidias(root, item.program)]
 
 
