@@ -22,7 +22,7 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_regular
 from oci_gpu_hook.node.diagnosis import counted, dockercheck
 from oci_gpu_hook.node.diagnosis.speccheck import AGAIN, BY_OURS, REMOVE
-from oci_gpu_hook.node.engines import cdispecs, specreaders
+from oci_gpu_hook.node.engines import cdispecs, installed
 from oci_gpu_hook.node.gpus import present
 from oci_gpu_hook.node.machine import whole
 from oci_gpu_hook.node.setup import cdispec as spec_of
@@ -138,7 +138,7 @@ def remove(files: tuple[str, ...]) -> None:
 
 def _folders_of_engines(root: HostRoot) -> tuple[str, ...]:
     docker = dockercheck.find_docker(root)
-    readers = specreaders.find_readers(root, dockercheck.settings_of(root, docker), "")
+    readers = installed.find_readers(root, dockercheck.settings_of(root, docker), "")
     return tuple([folder for reader in readers for folder in reader.folders])
 
 

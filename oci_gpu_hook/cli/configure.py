@@ -10,25 +10,18 @@ import sys
 
 import click
 
-from oci_gpu_hook.cli.flaglines import HOOKS_FOLDER, PROGRAM, RUNTIME
+from oci_gpu_hook.cli.flaglines import HOOKS_FOLDER, PROGRAM
 from oci_gpu_hook.cli.options import host_root
 from oci_gpu_hook.errors import LONGEST_LIST, ConfigError, UsageError, plain, quoted
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.engines.enginekinds import BY_WORD, CONTAINERD, DOCKER, EngineKind
+from oci_gpu_hook.node.engines.installed import MOST_SHARES, RUNTIME
 from oci_gpu_hook.node.gpus import leased, present
-from oci_gpu_hook.node.setup import configuration, daemonjson, enginefile, swarmresources
+from oci_gpu_hook.node.setup import configuration, enginefile, swarmresources
 from oci_gpu_hook.node.setup.configuration import Change, WantedRuntime
 from oci_gpu_hook.node.setup.enginefile import EngineFile
 from oci_gpu_hook.request.settings import read_settings
 
-_OPTIONS = "--name --set-as-default --cdi"
-# Of each engine: its file, a user's below ~/.config, what the file is to be, and the engine's options.
-_ENGINES = {
-    "docker": (daemonjson.PATH, "docker/daemon.json", configuration.docker, f"{_OPTIONS} --user --swarm --shares"),
-    "containerd": (configuration.CONTAINERD, "", configuration.containerd, _OPTIONS),
-    "crio": (configuration.CRIO, "", configuration.crio, "--name"),
-    "podman": (f"/etc/{configuration.PODMAN}", configuration.PODMAN, configuration.podman, "--set-as-default --user"),
-}
-_WITHOUT = {"docker": configuration.without_docker}
 # A link of the administrator's, for tools that look for this name in `docker info`, as devcontainers does.
 _LINK = f"{PROGRAM.rpartition('/')[0]}/nvidia-container-runtime"
 # Of a runtime, or of Swarm's resources, of whose name Docker makes a part of a variable's.  Docker refuses the first of
@@ -37,7 +30,7 @@ _NAME, _TAKEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}"), re.compile(r"run
 
 
 @click.command()
-@click.argument("engine", type=click.Choice([*_ENGINES]))
+@click.argument("engine", type=click.Choice([*BY_WORD]))
 @click.option("--name", metavar="NAME", help=f"The runtime's name, such as nvidia.  [default: {RUNTIME}]")
 @click.option("--set-as-default", "default", is_flag=True, help="For containers that name no runtime, too.")
 @click.option("--cdi", is_flag=True, help="Turn the engine's own CDI on; with --remove, off again.")
@@ -45,7 +38,7 @@ _NAME, _TAKEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}"), re.compile(r"run
 @click.option(
     "--shares",
     metavar="N",
-    type=click.IntRange(1, swarmresources.MOST_SHARES),
+    type=click.IntRange(1, MOST_SHARES),
     help="With --swarm: name each GPU N times, for as many tasks to share it.",
 )
 @click.option("--user", is_flag=True, help="Your own rootless Docker or podman: the file below ~/.config.")
@@ -78,22 +71,20 @@ def configure(
     What others have written stays.  On a terminal the difference is shown.  No engine is restarted: the command says
     which must be.  --remove takes our runtime from daemon.json by every name, or by --name alone.
     """
-    path, users, added, known = _ENGINES[engine]
+    kind = BY_WORD[engine]
     given = {"--name": name is not None, "--set-as-default": default, "--cdi": cdi, "--user": user}
     given |= {"--swarm": swarm is not None, "--shares": shares is not None}
-    for option in [option for option, is_given in given.items() if is_given and option not in known.split()]:
-        page = engine if engine in ("docker", "podman") else "kubernetes"
-        raise UsageError(f"{engine} has no {option}", f"see oci-gpu-hook-{page}(7)")
+    for option in [option for option, is_given in given.items() if is_given and option not in kind.options.split()]:
+        raise UsageError(f"{engine} has no {option}", f"it has {', '.join(kind.options.split())}")
     if name is not None and (not _NAME.fullmatch(name) or _TAKEN.fullmatch(name)):
         raise UsageError(f"--name is {quoted(name)}, which cannot name our runtime", "such as nvidia")
     _check_swarm(swarm, shares, removes)
     program = _LINK if name == "nvidia" and root.real(_LINK) == PROGRAM else PROGRAM
     asked = WantedRuntime(RUNTIME if name is None else name, program, HOOKS_FOLDER, default, cdi, name is not None)
-    service = engine
-    if engine == "containerd":
-        path, service = configuration.containerds_file(root)
-    file = enginefile.read_settings_file(root, _users(users) if user else path, is_users=user)
-    change = (_WITHOUT.get(engine, configuration.without_drop_in) if removes else added)(root, file, asked)
+    path, service = configuration.containerds_file(root) if kind == CONTAINERD else (kind.ours, kind.unit)
+    file = enginefile.read_settings_file(root, _users(kind) if user else path, is_users=user)
+    added, removed = configuration.WAYS[kind]
+    change = (removed if removes else added)(root, file, asked)
     if change.by_hand:
         click.echo(change.by_hand, nl=False)
         raise ConfigError(change.told[0])
@@ -101,9 +92,9 @@ def configure(
         change = _with_gpus(root, file, change, swarm, shares)
     # A reload of dockerd turns no CDI on, reads no resources and keeps a default runtime that is gone; rootlesskit
     # passes no SIGHUP on.
-    reloads = engine == "docker" and not (cdi or swarm or removes)
+    reloads = kind == DOCKER and not (cdi or swarm or removes)
     verb = "--user restart" if user else "reload" if reloads else "restart"
-    _put(root, file, change, dry, f"so that it holds: systemctl {verb} {service}" if engine != "podman" else "")
+    _put(root, file, change, dry, f"so that it holds: systemctl {verb} {service}" if service else "")
 
 
 def _check_swarm(name: str | None, shares: int | None, removes: bool) -> None:
@@ -124,11 +115,12 @@ def _with_gpus(root: HostRoot, file: EngineFile, change: Change, name: str, shar
     return change._replace(told=(*sick, *change.told))
 
 
-def _users(path: str) -> str:
+def _users(kind: EngineKind) -> str:
     if os.geteuid() == 0:
         raise UsageError("--user is for a user's own rootless engine, and you are root", "run it as that user")
     folder = os.environ.get("XDG_CONFIG_HOME", "")
-    return f"{folder if folder[:1] == '/' else os.path.abspath(os.path.expanduser('~/.config'))}/{path}"
+    folder = folder if folder[:1] == "/" else os.path.abspath(os.path.expanduser("~/.config"))
+    return f"{folder}/{kind.ours.removeprefix('/etc/')}"
 
 
 def _put(root: HostRoot, file: EngineFile, change: Change, dry: bool, again: str) -> None:

@@ -39,8 +39,9 @@ from oci_gpu_hook.node.diagnosis import (
 )
 from oci_gpu_hook.node.diagnosis.enginecheck import Engines, Registered
 from oci_gpu_hook.node.diagnosis.remedy import as_root
-from oci_gpu_hook.node.engines import cdispecs, containers, registrations, specreaders
+from oci_gpu_hook.node.engines import cdispecs, containers, registrations
 from oci_gpu_hook.node.engines import installed as host_engines
+from oci_gpu_hook.node.engines.enginekinds import CONTAINERD, ENGINES, PODMAN
 from oci_gpu_hook.node.engines.installed import find_program
 from oci_gpu_hook.node.gpus import present
 from oci_gpu_hook.node.machine import kernelconfig, libselinux
@@ -84,7 +85,7 @@ def of_host(root: HostRoot, config: str | None) -> list[Finding]:
     """Causes come before what follows from them."""
     tool = "dnf" if find_program(root, "dnf") else "apt"
     kernel = kernelconfig.read_kernel(root)
-    driver_root, settings = systemcheck.settings(root, config)
+    settings, lines_of_settings, of_settings = systemcheck.settings(root, config)
     others = present.find_vendors(root)
     here = [item for item in others.vendors if present.hardware(root, item)]
     installed, unread = host_engines.installed(root), host_engines.unread(root)
@@ -94,19 +95,19 @@ def of_host(root: HostRoot, config: str | None) -> list[Finding]:
     hooks = registrations.of_engines(root, installed)
     entry = next((item.program for item in hooks if item.kind == registrations.OURS), "") or registrations.ENTRY
     docker = dockercheck.find_docker(root)
-    of_driver, found = drivercheck.driver(root, driver_root, tool, others=bool(here))
+    of_driver, found = drivercheck.driver(root, settings.driver_root, tool, others=bool(here))
     if found is not None:
-        saved = saved_inventory.read_saved(root, proc.stamp(root, driver_root))
+        saved = saved_inventory.read_saved(root, proc.stamp(root, settings.driver_root))
         of_driver += drivercheck.rdma(root, kernel) if found.gpus else []
         of_driver.append(drivercheck.inventory(root, saved, tool))
         # By NVML's names where it was asked, and nothing has made a doubt of its answer since.
         found = saved_inventory.of_this_host(root, saved or found)
-    counts, by_nvml = systemcheck.memory_ways(root, config)
+    by_nvml = settings.gpu_memory_by == "nvml"
     findings = [
         systemcheck.kernel(kernel, tool),
         *enginecheck.installation(root, entry, hooks, tool),
-        settings,
-        *systemcheck.sections(root, config),
+        of_settings,
+        *systemcheck.sections(root, lines_of_settings),
         *of_driver,
         *vendorcheck.vendors(root, others, here, tool),
         *_written_names(root, docker, found),
@@ -114,27 +115,27 @@ def of_host(root: HostRoot, config: str | None) -> list[Finding]:
         systemcheck.ebpf(kernel),
         *systemcheck.selinux(root, kernel.cgroups, tool),
         *memorycheck.memory(
-            systemcheck.sets_memory(root, config),
+            next((it.where for it in lines_of_settings if it.field == "gpu_memory" and it.value != "off"), ""),
             memoryregion.read_regions(root),
             kernel.cgroups,
             {gpu.bus_id: f"GPU {gpu.nvml_index}" for gpu in (found.gpus if found else ())},
             allowed=libselinux.boolean(root, memorycheck.BOOLEAN),
-            counts=counts,
+            counts=settings.gpu_memory != "share" or bool(settings.gpu_holders),
             by_nvml=libselinux.boolean(root, memorycheck.NVMLS_BOOLEAN) is not False if by_nvml else None,
         ),
     ]
     for engine in known:
         findings.append(enginecheck.seen_by(engine, hooks, tool))
-        findings += enginecheck.images_in_podman(root, engine) if engine.name == "podman" else []
+        findings += enginecheck.images_in_podman(root, engine) if engine.name == PODMAN.name else []
     findings += enginecheck.unread(unread, tool)
-    is_known = "containerd" not in unknown
+    is_known = CONTAINERD.name not in unknown
     findings += _engines(root, installed, docker, hooks, root.real(entry), tool, with_containerd=is_known)
     return [*findings, systemcheck.rootless(root, kernel, tool)]
 
 
 def _written_names(root: HostRoot, docker: dockercheck.Docker | None, found: DriverInventory | None) -> list[Finding]:
     settings, file = dockercheck.settings_of(root, docker), docker.file if docker else ""
-    readers = specreaders.find_readers(root, settings, file)
+    readers = host_engines.find_readers(root, settings, file)
     named = tuple([folder for reader in readers for folder in reader.folders])
     folders = cdispecs.folders(root, named)
     opened = {real: why for real, folder in folders.items() if (why := root.openness(folder))}
@@ -163,12 +164,13 @@ def _engines(
 ) -> list[Finding]:
     """entry: the entry script without links."""
     findings = []
-    has_containerd = any([find_program(root, name) for name in enginecheck.CONTAINERDS])
+    has_containerd = host_engines.is_there(root, CONTAINERD)
     if has_containerd and with_containerd:
         findings += enginecheck.containerd(root, tool, is_alone=not installed and docker is None)
     if not installed and docker is None and not has_containerd:
         # runc and crun take hooks only from a bundle.
-        seen = "neither podman, CRI-O, Docker nor containerd is installed: a bundle must name the hook itself"
+        *names, last = [kind.name for kind in ENGINES if kind.programs]
+        seen = f"neither {', '.join(names)} nor {last} is installed: a bundle must name the hook itself"
         findings.append(warned("engines", seen, tool, "install", "podman"))
     findings += dockercheck.docker(root, docker, entry, tool) if docker else []
     by_link = docker is not None and docker.leads_to == entry

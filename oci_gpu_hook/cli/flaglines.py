@@ -7,12 +7,12 @@ import shlex
 from string import Template
 
 from oci_gpu_hook.cli.cdi import ENTRY
+from oci_gpu_hook.node.engines.installed import RUNTIME
 from oci_gpu_hook.operations import Device, Mount, OpenCgroup, Service
 from oci_gpu_hook.planning.plan import Plan
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.words import ALL, VISIBLE_DEVICES
 
-RUNTIME = "oci-gpu-runtime"
 _PREFIX = ENTRY.rpartition("/libexec/")[0]
 PROGRAM = f"{_PREFIX}/bin/{RUNTIME}"
 HOOKS_FOLDER = f"{_PREFIX}/share/containers/oci/hooks.d"

@@ -9,8 +9,8 @@ from oci_gpu_hook.host.source import read_source
 from oci_gpu_hook.request.annotations import PODMAN, folder_of, keeper_of
 from oci_gpu_hook.request.state import object_of
 
-# Of containers that are gone after a boot there is another.
-_RECORDS = ("containers.json", "volatile-containers.json")
+# The second is of containers that are gone after a boot, as all of CRI-O's are.
+RECORDS = ("containers.json", "volatile-containers.json")
 # A container's has some hundred bytes.
 _LARGEST = 8 << 20
 
@@ -19,7 +19,7 @@ def image(root: HostRoot, bundle: str, id: str) -> str:
     """The image as podman was told it, such as ``registry.example.com/cuda:12``; "" if podman does not say."""
     if keeper_of(bundle, id) != PODMAN or not id.isalnum():
         return ""
-    for name in _RECORDS:
+    for name in RECORDS:
         found = _named(read_source(root.fd, f"{folder_of(bundle)[0]}/{name}", _LARGEST) or b"", id)
         if found:
             return found

@@ -20,8 +20,12 @@ _CRIOS_NAMESPACE, _CRIOS_POD = "io.kubernetes.pod.namespace", "io.kubernetes.pod
 _CRIOS_NAME = "io.kubernetes.container.name"
 _CRIOS_NAMESPACE_OF_SANDBOX = "io.kubernetes.cri-o.Namespace"
 _CONTAINERDS_IMAGE = "io.kubernetes.cri.image-name"
-_CONTAINERDS_NAMESPACE, _CONTAINERDS_POD = "io.kubernetes.cri.sandbox-namespace", "io.kubernetes.cri.sandbox-name"
-_CONTAINERDS_NAME = "io.kubernetes.cri.container-name"
+# Of a container's namespace, pod and name.
+CONTAINERDS_NAMES = (
+    "io.kubernetes.cri.sandbox-namespace",
+    "io.kubernetes.cri.sandbox-name",
+    "io.kubernetes.cri.container-name",
+)
 
 # Below containerd's state folder, with a folder for each of its own namespaces: that of Kubernetes, that of Docker.
 TASKS = "io.containerd.runtime.v2.task"
@@ -47,8 +51,8 @@ def said(state: State) -> EngineSays:
         namespace = given.get(_CRIOS_NAMESPACE_OF_SANDBOX if is_sandbox else _CRIOS_NAMESPACE, "")
         pod, name = ("", "") if is_sandbox else (given.get(_CRIOS_POD, ""), given.get(_CRIOS_NAME, ""))
     elif keeper == CONTAINERD:
-        image, namespace = given.get(_CONTAINERDS_IMAGE, ""), given.get(_CONTAINERDS_NAMESPACE, "")
-        pod, name = given.get(_CONTAINERDS_POD, ""), given.get(_CONTAINERDS_NAME, "")
+        image = given.get(_CONTAINERDS_IMAGE, "")
+        namespace, pod, name = [given.get(key, "") for key in CONTAINERDS_NAMES]
     known = {"image": image, "namespace": namespace or keeper == PODMAN}
     return EngineSays(image, namespace, tuple([scope for scope, text in known.items() if not text]), pod, name)
 

@@ -11,11 +11,12 @@ import pytest
 from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.engines import containers
-from oci_gpu_hook.node.engines.containerrecords import CONTAINERD, CRIO, DOCKER, PODMAN, ContainerNames
+from oci_gpu_hook.node.engines.containerrecords import ContainerNames
 from oci_gpu_hook.node.machine import processes
 from tests.unit import hosts
 from tests.unit.test_containers import USER, owned, plant_cgroup, stat
 
+PODMAN, CRIO, DOCKER, CONTAINERD = "podman", "CRI-O", "Docker", "containerd"
 MAIN, SIDE, SANDBOX, WEB, SHOP, POD, ALONE, OLD, USERS = (digit * 64 for digit in "abcdef012")
 RUN = "/run/containers/storage/overlay-containers"
 TASKS = "/run/containerd/io.containerd.runtime.v2.task"

@@ -19,13 +19,14 @@ from oci_gpu_hook.cli import flaglines
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.engines import installed
 from oci_gpu_hook.node.machine import toml
-from oci_gpu_hook.node.setup import configuration, daemonjson, enginefile
+from oci_gpu_hook.node.setup import daemonjson, enginefile
 from tests.unit import hosts
 from tests.unit.program import Program
 
 OURS = {"path": "/usr/bin/oci-gpu-runtime"}
 DOCKER = "etc/docker/daemon.json"
 CONTAINERD = "etc/containerd/config.toml"
+CONTAINERDS_OURS = "/etc/containerd/conf.d/99-oci-gpu-hook.toml"
 EVERYTHING = ("--name", "nvidia", "--set-as-default", "--cdi")
 
 
@@ -407,7 +408,7 @@ def test_who_is_not_root_is_told_so(tree: Path) -> None:
         (("crio", "--set-as-default"), "crio has no --set-as-default"),
         (("podman", "--cdi"), "podman has no --cdi"),
         (("podman", "--name", "nvidia"), "podman has no --name"),
-        (("lxc",), "'lxc' is not one of 'docker', 'containerd', 'crio', 'podman'"),
+        (("lxc",), "'lxc' is not one of 'podman', 'crio', 'docker', 'containerd'"),
     ],
 )
 def test_wrong_words(program: Program, tree: Path, given: tuple[str, ...], why: str) -> None:
@@ -424,12 +425,12 @@ HEAD = "# Written by 'oci-gpu-hook configure {}', whose --remove takes this file
 
 
 def containerd(tree: Path) -> str:
-    return (tree / configuration.CONTAINERD[1:]).read_text()
+    return (tree / CONTAINERDS_OURS[1:]).read_text()
 
 
 def test_containerd_1_gets_a_drop_in_where_it_loses_nothing_by_it(program: Program, tree: Path) -> None:
     planted(tree, CONTAINERD, f"version = 2\n{IMPORTS}[metrics]\n  address = ':1'\n")
-    assert program(*words(tree, "containerd", *EVERYTHING)) == f"wrote {configuration.CONTAINERD}\n"
+    assert program(*words(tree, "containerd", *EVERYTHING)) == f"wrote {CONTAINERDS_OURS}\n"
     assert program.err == "so that it holds: systemctl restart containerd\n"
     assert (
         containerd(tree)
@@ -449,9 +450,9 @@ def test_containerd_1_gets_a_drop_in_where_it_loses_nothing_by_it(program: Progr
 """
     )
     assert toml.parse_toml(containerd(tree).encode())["version"] == 2
-    written = state(tree / configuration.CONTAINERD[1:])
+    written = state(tree / CONTAINERDS_OURS[1:])
     assert program(*words(tree, "containerd", *EVERYTHING)).startswith("nothing to do")
-    assert state(tree / configuration.CONTAINERD[1:]) == written
+    assert state(tree / CONTAINERDS_OURS[1:]) == written
     program(*words(tree, "containerd", "--remove"))
     assert os.listdir(tree / "etc/containerd/conf.d") == []
     assert program(*words(tree, "containerd", "--remove")).startswith("nothing to do")
@@ -476,7 +477,7 @@ def test_containerd_1_with_settings_of_that_plugin_is_the_administrators_to_chan
     assert os.listdir(tree / "etc/containerd") == ["config.toml"]
     lines = program(*words(tree, "containerd", *EVERYTHING), code=4)
     file.write_text(held + lines)
-    assert program(*words(tree, "containerd", *EVERYTHING)) == f"nothing to do in {configuration.CONTAINERD}\n"
+    assert program(*words(tree, "containerd", *EVERYTHING)) == f"nothing to do in {CONTAINERDS_OURS}\n"
     assert program.err == f"containerd has it by /{CONTAINERD}\n"
 
 
@@ -709,7 +710,7 @@ def test_podman_for_one_user(program: Program, tree: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("engine", "file"), [("podman", PODMAN), ("crio", CRIO), ("containerd", configuration.CONTAINERD)]
+    ("engine", "file"), [("podman", PODMAN), ("crio", CRIO), ("containerd", CONTAINERDS_OURS)]
 )
 @pytest.mark.parametrize("option", ["--dry-run", "--remove"])
 def test_a_drop_in_of_somebody_elses_stays(program: Program, tree: Path, engine: str, file: str, option: str) -> None:

@@ -12,10 +12,12 @@ from oci_gpu_hook.cli import doctor
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import FAIL, WARN
 from oci_gpu_hook.node.diagnosis import enginecheck as diagnosis
-from oci_gpu_hook.node.engines import installed, registrations, specreaders
+from oci_gpu_hook.node.engines import enginekinds, installed, registrations
 from oci_gpu_hook.node.engines.installed import VENDORS_FOLDER, Engine
+from oci_gpu_hook.node.setup import configuration
 from tests.unit import hosts
 
+ROOT = Path(__file__).parents[2]
 CRIO = "/etc/crio/crio.conf"
 CONTAINERD = "/etc/containerd/config.toml"
 DOCKER = "/etc/docker/daemon.json"
@@ -76,9 +78,9 @@ def test_where_each_engine_looks_for_cdi_specs(
     (tmp_path / "run").mkdir()
     (tmp_path / "var").mkdir()
     (tmp_path / "var/run").symlink_to("/run")
-    readers = {it.engine: (it.folders, it.file) for it in specreaders.find_readers(root, docker, DOCKER)}
+    readers = {it.engine: (it.folders, it.file) for it in installed.find_readers(root, docker, DOCKER)}
     assert {name: readers[name] for name in found} == found
-    without = specreaders.find_readers(root, None, "")
+    without = installed.find_readers(root, None, "")
     assert [it.engine for it in without] == ["podman", "CRI-O", "containerd"]
 
 
@@ -135,6 +137,15 @@ def test_a_shim_that_is_no_default_is_found(tmp_path: Path) -> None:
     table = '[plugins."io.containerd.cri".containerd.runtimes.nvidia.options]'
     root = host(tmp_path, **{CONTAINERD: f"{table}\n  BinaryName = '{SHIM}'\n"})
     assert [item[:4] for item in installed.shims(root)] == [("containerd", CONTAINERD, "nvidia", False)]
+
+
+def test_the_containerd_that_k3s_brings_reads_specs(tmp_path: Path) -> None:
+    made = "/var/lib/rancher/k3s/agent/etc/containerd/config.toml"
+    table = "[plugins.'io.containerd.cri.v1.runtime']\ncdi_spec_dirs = ['/d']\n"
+    hosts.plant(tmp_path, made, table)
+    assert installed.find_readers(HostRoot(str(tmp_path)), None, "") == ()
+    hosts.plant(tmp_path, "/usr/local/bin/k3s", "")
+    assert installed.find_readers(HostRoot(str(tmp_path)), None, "") == (("containerd", ("/d",), made),)
 
 
 def test_what_k3s_writes_at_each_start_is_not_named_to_be_changed(tmp_path: Path) -> None:
@@ -197,3 +208,13 @@ def test_a_registration_that_is_a_link_to_nowhere_is_passed_over_as_engines_do(t
     (tmp_path / "hooks/there.json").write_text("")
     found = registrations.of_folder(HostRoot(str(tmp_path)), "/hooks")
     assert [item.path for item in found] == ["/hooks/there.json"]
+
+
+def test_each_engine_is_known_wherever_one_must_be() -> None:
+    """To the script that a removal asks, which has no Python to read the table by; and to `configure`."""
+    script = (ROOT / "packaging/in-use.sh").read_text(encoding="utf-8")
+    for kind in enginekinds.ENGINES:
+        files = [file for file in (*kind.files, kind.ours) if file.startswith(("/etc/", "/var/"))]
+        folders = {file.partition("/config.toml")[0] if "/var/" in file else file.rpartition("/")[0] for file in files}
+        assert [folder for folder in folders if f" {folder}/" not in script] == []
+        assert (kind in configuration.WAYS) == bool(kind.word)

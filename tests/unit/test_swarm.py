@@ -20,7 +20,6 @@ from oci_gpu_hook.errors import ApplyError, ConfigError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.gpus import nvml
 from oci_gpu_hook.node.setup import daemonjson, enginefile, swarmresources
-from oci_gpu_hook.node.setup.swarmresources import KEY
 from oci_gpu_hook.request import selectors
 from oci_gpu_hook.request.settings import Settings
 from tests import manual
@@ -28,6 +27,7 @@ from tests.unit import hosts
 from tests.unit.program import Program
 from tests.vocabulary.host import FACTS, MIG_UUID, plant
 
+KEY = "node-generic-resources"
 UUIDS = [hosts.uuid(1), hosts.uuid(0)]
 # Tasks get GPUs of their own as long as there are.
 SHARES = [f"GPU={uuid}-{share}" for share in (0, 1) for uuid in UUIDS]
@@ -200,7 +200,7 @@ def test_a_file_that_changes_meanwhile_is_left_alone(tree: Path, there: bool) ->
     if there:
         file.write_text("{}")
     root = HostRoot(str(tree))
-    found = enginefile.read_settings_file(root, daemonjson.PATH)
+    found = enginefile.read_settings_file(root, "/etc/docker/daemon.json")
     file.write_text('{"b": 1}')
     with pytest.raises(ApplyError, match="was changed by another program meanwhile"):
         enginefile.write(root, found, "{}")
@@ -307,7 +307,7 @@ def test_any_object_keeps_its_order_and_its_other_values(values: dict[str, Any],
 def test_a_large_file_is_not_read(tree: Path) -> None:
     (tree / "etc/docker/daemon.json").write_text("{}" + " " * (1 << 20))
     with pytest.raises(ConfigError, match="larger than 1 MiB"):
-        enginefile.read_settings_file(HostRoot(str(tree)), daemonjson.PATH)
+        enginefile.read_settings_file(HostRoot(str(tree)), "/etc/docker/daemon.json")
 
 
 @pytest.mark.parametrize(

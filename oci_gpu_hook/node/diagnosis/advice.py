@@ -11,11 +11,10 @@ from __future__ import annotations
 import os
 
 from oci_gpu_hook.node.diagnosis.remedy import NOTHING, Remedy, command, in_words, is_name, then
-from oci_gpu_hook.node.engines.containerrecords import CONTAINERD, CRIO, DOCKER, PODMAN, Running
+from oci_gpu_hook.node.engines.containerrecords import Running
+from oci_gpu_hook.node.engines.enginekinds import BY_NAME, CONTAINERD, CRIO, VARIABLE
 from oci_gpu_hook.record import NamedTuple
 
-_VARIABLE = "NVIDIA_VISIBLE_DEVICES=all"
-_PROGRAMS = {PODMAN: "podman", DOCKER: "docker"}
 # crictl takes the beginning of an id.
 _SHORT = 12
 
@@ -29,18 +28,18 @@ class _Ways(NamedTuple):
 
 
 def _ways(who: Running) -> _Ways:
-    id, engine, runtime = who.id, who.called.engine, who.runtime
+    id, kind, runtime = who.id, BY_NAME[who.called.engine], who.runtime
     if not is_name(id):
         return _Ways()
     resume = command(runtime or "runc", "resume", id)
     if _is_the_kubelets(who):
         # The kubelet starts a new one in its place.
         return _Ways(command("crictl", "stop", id[:_SHORT]), command("crictl", "inspect", id[:_SHORT]), resume)
-    if engine in _PROGRAMS:
+    if kind.request:
         word = who.called.full or who.called.name
         verbs = ("restart", "start", "unpause")
-        return _Ways(*[command(_PROGRAMS[engine], verb, word if is_name(word) else id) for verb in verbs])
-    if engine == CONTAINERD:
+        return _Ways(*[command(kind.request[0], verb, word if is_name(word) else id) for verb in verbs])
+    if kind == CONTAINERD:
         start = command(*_ctr(who), "tasks", "start", "--detach", id)
         delete = command(*_ctr(who), "tasks", "delete", "--force", id)
         return _Ways(then(delete, start), start, command(*_ctr(who), "tasks", "resume", id))
@@ -76,16 +75,15 @@ def resume(who: Running) -> Remedy:
 def ask(who: Running) -> Remedy:
     """Start it with a request for a GPU."""
     if _is_the_kubelets(who):
-        note = f"{_VARIABLE} in its env, or nvidia.com/gpu in its limits"
+        note = f"{VARIABLE} in its env, or nvidia.com/gpu in its limits"
         return command("kubectl", "replace", "--force", "-f", "POD.yaml", note=note)
-    if who.called.engine == PODMAN:
-        return command("podman", "run", "--env", _VARIABLE, "...")
-    if who.called.engine == DOCKER:
-        return command("docker", "run", "--gpus", "all", "...")
-    if who.called.engine == CONTAINERD:
-        return command(*_ctr(who), "run", "--env", _VARIABLE, "...")
+    kind = BY_NAME[who.called.engine]
+    if kind.request:
+        return command(*kind.request)
+    if kind == CONTAINERD:
+        return command(*_ctr(who), "run", "--env", VARIABLE, "...")
     file = f"{who.bundle}/config.json" if who.bundle and not _is_anothers(who) else "config.json"
-    return command("vi", file, note=f"{_VARIABLE} in process.env")
+    return command("vi", file, note=f"{VARIABLE} in process.env")
 
 
 def accepted(who: Running) -> Remedy:
@@ -99,7 +97,7 @@ def _is_anothers(who: Running) -> bool:
 
 
 def _is_the_kubelets(who: Running) -> bool:
-    return who.called.engine == CRIO or bool(who.called.pod)
+    return who.called.engine == CRIO.name or bool(who.called.pod)
 
 
 def _ctr(who: Running) -> tuple[str, ...]:

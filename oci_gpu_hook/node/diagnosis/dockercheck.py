@@ -15,18 +15,19 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.node.diagnosis import Finding, failed, passed, warned
 from oci_gpu_hook.node.diagnosis.enginecheck import of_runtimes
-from oci_gpu_hook.node.diagnosis.remedy import command, install, roots_alone, then
+from oci_gpu_hook.node.diagnosis.remedy import command, install, restart, roots_alone, then
 from oci_gpu_hook.node.engines import containerdevices, installed
+from oci_gpu_hook.node.engines.enginekinds import DOCKER
 from oci_gpu_hook.node.engines.installed import PATH, Runtime, executable
 from oci_gpu_hook.node.machine import processes
 from oci_gpu_hook.record import NamedTuple
 
-_CHECK = "Docker"
+_CHECK = DOCKER.name
 # dockerd looks for it in its PATH, once, when it starts.
 _LINK = "nvidia-container-runtime-hook"
 # The boot and a process's start are told in whole seconds each.
 _SECONDS_UNKNOWN = 2
-_RESTART = command("systemctl", "restart", "docker")
+_RESTART = restart(DOCKER)
 # NVIDIA's packages bring them: with the first comes the program of the link's name, and by the second Docker 29.2 and
 # later see that they can serve --gpus by CDI.
 _RIVALS = {
@@ -62,7 +63,7 @@ def find_docker(root: HostRoot) -> Docker | None:
     pid, began = next(((pid, began) for pid in dockerds if (began := processes.started(root, pid)) is not None), (0, 0))
     if not pid and not executable(root, "dockerd", PATH):
         return None
-    folders, file, cdi_folders = PATH, installed.DOCKERS_SETTINGS, list[str]()
+    folders, file, cdi_folders = PATH, DOCKER.ours, list[str]()
     if pid:
         variables = dict([item.partition("=")[::2] for item in processes.environment(root, pid)])
         folders = tuple([it for it in variables.get("PATH", ":".join(PATH)).split(":") if it[:1] == "/"])

@@ -11,8 +11,9 @@ from oci_gpu_hook.formats.decimal import beginning
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_open_to_others
 from oci_gpu_hook.node.diagnosis import PASS, Finding, failed, passed, warned
-from oci_gpu_hook.node.diagnosis.remedy import Remedy, command, install, roots_alone, then
+from oci_gpu_hook.node.diagnosis.remedy import Remedy, command, install, restart, roots_alone, then
 from oci_gpu_hook.node.diagnosis.systemcheck import python
+from oci_gpu_hook.node.engines.enginekinds import BY_NAME, CONTAINERD, DOCKER, ENGINES, PODMAN
 from oci_gpu_hook.node.engines.installed import Engine, Runtime, find_program, of_containerd
 from oci_gpu_hook.node.engines.registrations import NVIDIAS, OURS, REGISTRATION, Registration
 from oci_gpu_hook.node.machine import apart, toml
@@ -20,23 +21,11 @@ from oci_gpu_hook.node.machine import apart, toml
 Engines = tuple[Engine, ...]
 Registered = tuple[Registration, ...]
 
-
-CONTAINERDS = ("containerd", "k3s", "rke2")
 _SERVED = ("prestart", "createRuntime")
-# The engines that read hooks.d, and what makes them read their settings again.
-_RESTART: dict[str, tuple[Remedy, ...]] = {"podman": (), "CRI-O": (command("systemctl", "restart", "crio"),)}
-_DEFAULT_KEYS = {"podman": "runtime", "CRI-O": "default_runtime", "containerd": "default_runtime_name"}
 # The first that keeps the annotations of an image's manifest to itself (containers/podman, change 18542).
 _KEEPS_ANNOTATIONS = (4, 6)
 _PODMAN, _PODMANS_SECONDS = "/usr/bin/podman", 5
 _ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/", "LC_ALL": "C"}
-# Those who call nvidia-container-cli, by a file that each of them brings.
-_CALLERS = {
-    "LXC": "/usr/share/lxc/hooks/nvidia",
-    "enroot": "/etc/enroot/hooks.d/98-nvidia.sh",
-    "Apptainer": "/usr/bin/apptainer",
-    "Charliecloud": "/usr/bin/ch-fromhost",
-}
 
 
 def seen_by(engine: Engine, registered: Registered, tool: str) -> Finding:
@@ -56,7 +45,7 @@ def seen_by(engine: Engine, registered: Registered, tool: str) -> Finding:
         return failed(check, f"registered twice, by {paths}: it runs twice", "rm", extra.path)
     if ours:
         found = _fit(check, ours[0], tool)
-        if engine.name == "podman" and found.level == PASS:
+        if engine.name == PODMAN.name and found.level == PASS:
             seen = f"{found.seen}; without root, builds need 'podman build --hooks-dir {ours[0].folder}'"
             found = passed(check, seen)
         return found
@@ -71,7 +60,7 @@ def seen_by(engine: Engine, registered: Registered, tool: str) -> Finding:
     folders = ", ".join(engine.folders) or "no folder"
     seen = f"registered in {elsewhere.folder}, and {engine.name} looks in {folders}{by_file}"
     if not engine.folders:
-        return failed(check, seen, then(command("vi", engine.folders_file), *_RESTART[engine.name]))
+        return failed(check, seen, then(command("vi", engine.folders_file), restart(BY_NAME[engine.name])))
     # An engine passes over a link that leads nowhere, as after a removal of the package.
     link = command("ln", "-s", elsewhere.path, engine.folders[-1])
     return failed(check, seen, then(command("mkdir", "-p", engine.folders[-1]), link))
@@ -109,13 +98,14 @@ def other_hooks(engines: Engines, registered: Registered, shims: list[Runtime], 
         if item.kind == NVIDIAS and item.folder in read
     ]
     for shim in shims:
+        reads_hooks = bool(BY_NAME[shim.engine].table)
         found, default = warned, ", the default" if shim.is_default else ""
-        if shim.engine == "Docker" and by_link:
+        if shim.engine == DOCKER.name and by_link:
             # By its mode it leaves the entry that dockerd makes for --gpus, or takes it away.
             why = "it may keep --gpus from our hook"
-        elif shim.engine in _RESTART and shim.is_default:
+        elif reads_hooks and shim.is_default:
             found, why = failed, "GPUs are given twice"
-        elif shim.engine in _RESTART:
+        elif reads_hooks:
             why = "containers that name it are given their GPUs twice"
         elif shim.is_default:
             why = f"{shim.engine} gives GPUs by it, and does not start our hook"
@@ -133,8 +123,8 @@ def _rancher(file: str) -> str:
 
 def _without(shim: Runtime) -> Remedy:
     """Take NVIDIA's runtime out of an engine's settings; of a default one only that it is the default."""
-    restart = _RESTART.get(shim.engine, (command("systemctl", "restart", "containerd"),))
-    if shim.engine == "Docker":
+    kind = BY_NAME[shim.engine]
+    if kind == DOCKER:
         words = ("runtime", "configure", "--runtime=docker", "--nvidia-set-as-default=false")
         return command("nvidia-ctk", *words) if shim.is_default else command("vi", shim.file)
     rancher = _rancher(shim.file)
@@ -142,10 +132,10 @@ def _without(shim: Runtime) -> Remedy:
         own = command("sed", "-i", "/^default-runtime:/d", f"/etc/rancher/{rancher}/config.yaml")
         return then(own, command("systemctl", "restart", f"{rancher}*"))
     if shim.is_default:
-        return then(command("sed", "-i", f"/^ *{_DEFAULT_KEYS[shim.engine]} *=/d", shim.file), *restart)
-    if shim.engine == "podman":
+        return then(command("sed", "-i", f"/^ *{kind.default} *=/d", shim.file), restart(kind))
+    if kind == PODMAN:
         return command("sed", "-i", "/nvidia-container-runtime/d", shim.file)
-    return then(command("rm", shim.file), *restart)
+    return then(command("rm", shim.file), restart(kind))
 
 
 def images_in_podman(root: HostRoot, engine: Engine) -> list[Finding]:
@@ -191,7 +181,7 @@ def callers(root: HostRoot, entry: str, tool: str) -> list[Finding]:
 
     LXC's hook looks in the usual folders as well, whatever its PATH.
     """
-    here = [name for name, path in _CALLERS.items() if root.stat(path) is not None]
+    here = [kind.name for kind in ENGINES if kind.caller and root.stat(kind.caller) is not None]
     if not here:
         return []
     path = find_program(root, "nvidia-container-cli")
@@ -221,7 +211,7 @@ def of_runtimes(check: str, runtimes: list[Runtime], who: str, tool: str) -> lis
 
 def containerd(root: HostRoot, tool: str, *, is_alone: bool) -> list[Finding]:
     """How containerd's pods get GPUs; is_alone: whether there is no other engine."""
-    check, runtimes = "containerd", of_containerd(root)
+    check, runtimes = CONTAINERD.name, of_containerd(root)
     findings = of_runtimes(check, runtimes, "pods", tool)
     if any([item.is_ours for item in runtimes]):
         return findings

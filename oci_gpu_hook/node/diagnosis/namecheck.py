@@ -14,16 +14,15 @@ from oci_gpu_hook.driver.inventory import DriverInventory, with_nodes
 from oci_gpu_hook.errors import HookError, RequestError, plain, quoted
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import Finding, failed, listed, passed
-from oci_gpu_hook.node.diagnosis.remedy import REFRESH, command, in_words, is_name, then
-from oci_gpu_hook.node.engines.installed import DOCKERS_SETTINGS
+from oci_gpu_hook.node.diagnosis.remedy import REFRESH, command, in_words, is_name, restart, then
+from oci_gpu_hook.node.engines.enginekinds import DOCKER
+from oci_gpu_hook.node.engines.installed import MOST_SHARES, RESOURCES
 from oci_gpu_hook.node.machine import kernelconfig, untrusted
 from oci_gpu_hook.planning import selection
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.selectors import canonical
 from oci_gpu_hook.request.words import ALL, CAPABILITIES, DEFAULT_CAPABILITIES, NONE, items
 
-_RESOURCES = "node-generic-resources"
-_MOST_SHARES = 100
 _LXC = "/var/lib/lxc"
 _PROGRAM = "nvidia-container-cli"
 _RULE = re.compile(r"lxc\.(cgroup2?)\.devices\.allow\s*=\s*(?:a|c (\d+|\*):(\d+|\*) \w+)\s*")
@@ -31,7 +30,7 @@ _RULE = re.compile(r"lxc\.(cgroup2?)\.devices\.allow\s*=\s*(?:a|c (\d+|\*):(\d+|
 
 def resources(file: str, values: dict[str, Any], found: DriverInventory) -> list[Finding]:
     """Swarm's resources in dockerd's settings, of which each must name a GPU or a MIG device of this host."""
-    named = values.get(_RESOURCES)
+    named = values.get(RESOURCES)
     rows = [it.partition("=") for it in named if isinstance(it, str)] if isinstance(named, list) else []
     devices = [(kind, name, uuid) for kind, _, name in rows if (uuid := _uuid(name))]
     divided = {it.gpu for it in found.mig_devices}
@@ -48,10 +47,10 @@ def resources(file: str, values: dict[str, Any], found: DriverInventory) -> list
     shares = [int(share) + 1 for other, name, uuid in devices if other == kind and (share := name[len(uuid) + 1 :])]
     words = ["--swarm", kind, *([f"--shares={max(shares)}"] if shares else [])]
     again = command("oci-gpu-hook", "configure", "docker", *words)
-    if not is_name(kind) or max(shares, default=0) > _MOST_SHARES or file != DOCKERS_SETTINGS:
+    if not is_name(kind) or max(shares, default=0) > MOST_SHARES or file != DOCKER.ours:
         again = command("vi", file)
     seen = f"{file} gives {uuid} to Swarm's tasks, and they cannot have it here"
-    return [failed("Docker", seen, then(REFRESH, again, command("systemctl", "restart", "docker")))]
+    return [failed("Docker", seen, then(REFRESH, again, restart(DOCKER)))]
 
 
 def _uuid(name: str) -> str:

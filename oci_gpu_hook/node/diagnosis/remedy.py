@@ -12,6 +12,7 @@ import re
 import shlex
 
 from oci_gpu_hook.errors import plain
+from oci_gpu_hook.node.engines.enginekinds import EngineKind
 
 # An id, or a name as podman and Docker take it.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,255}", re.ASCII)
@@ -70,6 +71,11 @@ UPGRADE_KERNEL = {
 }
 # What the driver has told the kernel's log.
 KERNELS_LOG = command("journalctl", "--dmesg", "--grep=NVRM|Xid")
+
+
+def restart(kind: EngineKind) -> Remedy:
+    """What makes an engine read its settings again; `NOTHING` if it does so at each start of a container."""
+    return command("systemctl", "restart", kind.unit) if kind.unit else NOTHING
 
 
 def roots_alone(*paths: str) -> Remedy:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from oci_gpu_hook.node.diagnosis import Finding, failed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import REFRESH, Remedy, command, in_words, roots_alone, then
 from oci_gpu_hook.node.engines.cdispecs import GPU, MANAGEMENT, SpecFile, words_of
-from oci_gpu_hook.node.engines.specreaders import Reader
+from oci_gpu_hook.node.engines.installed import Reader
 
 # What ends the fault of a spec of ours, see `compared`.
 AGAIN, BY_OURS, REMOVE = "again", "again, by the hook that is installed", "remove"

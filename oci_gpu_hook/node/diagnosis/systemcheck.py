@@ -18,7 +18,8 @@ from oci_gpu_hook.node.machine import libselinux
 from oci_gpu_hook.node.machine.kernelconfig import Kernel
 from oci_gpu_hook.node.machine.libselinux import CGROUP_V1_BOOLEAN, Status
 from oci_gpu_hook.request import settingsfile
-from oci_gpu_hook.request.settings import SETTINGS, files, read_settings
+from oci_gpu_hook.request.settings import SETTINGS, Settings, files, read_settings
+from oci_gpu_hook.request.settingsfile import Setting
 
 _OLDEST_KERNEL = (5, 14)
 _OLDEST_PYTHON = (3, 9)
@@ -46,51 +47,29 @@ def python(interpreter: str, file: str, tool: str) -> Finding:
     return passed("Python", f"{interpreter} is {file}")
 
 
-def settings(root: HostRoot, config: str | None) -> tuple[str, Finding]:
-    """The driver root by the administrator's files, and the finding about these."""
-    path = config or f"{root.path.rstrip('/')}{SETTINGS}"
+def settings(root: HostRoot, config: str | None) -> tuple[Settings, list[Setting], Finding]:
+    """The administrator's settings, the defaults if they cannot be read; their lines; the finding about the files."""
+    top = root.path.rstrip("/")
+    path = config or f"{top}{SETTINGS}"
     try:
-        driver_root = read_settings(config, None, root.path.rstrip("/")).driver_root
+        names = files(config, top)
+        found, lines = read_settings(config, None, top), settingsfile.read_files(names)
     except ConfigError as err:
-        return "/", failed("settings", err.message, *_fixing(err.message))
-    places = [path, f"{path}.d"]
-    with suppress(OSError):
-        places += [f"{path}.d/{name}" for name in sorted(os.listdir(f"{path}.d"))]
-    for place in places:
+        return Settings(), [], failed("settings", err.message, *_fixing(err.message))
+    for place in (f"{path}.d", *names):
         with suppress(OSError):
             if is_open_to_others(os.stat(place)):
-                return driver_root, failed("settings", f"others than root may write {place}", roots_alone(place))
-    return driver_root, passed("settings", path if os.path.exists(path) else "none: the defaults hold")
+                return found, lines, failed("settings", f"others than root may write {place}", roots_alone(place))
+    return found, lines, passed("settings", path if os.path.exists(path) else "none: the defaults hold")
 
 
-def sections(root: HostRoot, config: str | None) -> list[Finding]:
+def sections(root: HostRoot, lines: list[Setting]) -> list[Finding]:
     """A warning if sections of the settings go by what Docker, if it is here, does not say of its containers."""
-    try:
-        scopes = {line.scope for line in settingsfile.read_files(files(config, root.path.rstrip("/")))}
-    except ConfigError:
-        return []
-    unsaid = [scope for scope in ("image", "namespace") if scope in scopes]
+    unsaid = [scope for scope in ("image", "namespace") if scope in [line.scope for line in lines]]
     if not unsaid or not find_program(root, "dockerd"):
         return []
     seen = f"Docker does not say a container's {' and '.join(unsaid)}: of sections for it the strictest hold"
     return [warned("settings", seen, "oci-gpu-hook", "info", "--settings")]
-
-
-def sets_memory(root: HostRoot, config: str | None) -> str:
-    """Where the settings first limit device memory, as ``FILE:LINE``; "" if they do not."""
-    try:
-        lines = settingsfile.read_files(files(config, root.path.rstrip("/")))
-    except ConfigError:
-        return ""
-    return next((line.where for line in lines if line.field == "gpu_memory" and line.value != "off"), "")
-
-
-def memory_ways(root: HostRoot, config: str | None) -> tuple[bool, bool]:
-    """Whether there are holders to divide device memory by, where it is to be divided; whether NVML may limit it."""
-    with suppress(ConfigError):
-        found = read_settings(config, None, root.path.rstrip("/"))
-        return found.gpu_memory != "share" or bool(found.gpu_holders), found.gpu_memory_by == "nvml"
-    return True, False
 
 
 def _fixing(message: str) -> list[str]:

@@ -16,12 +16,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from oci_gpu_hook.formats import jsontext
+from oci_gpu_hook.host.podman import RECORDS
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.engines.enginekinds import CONTAINERD, CRIO, DOCKER, ENGINES, PODMAN
 from oci_gpu_hook.node.machine import processes
 from oci_gpu_hook.node.machine.untrusted import ROOT, Files
 from oci_gpu_hook.record import NamedTuple
-
-PODMAN, CRIO, DOCKER, CONTAINERD, LXC = "podman", "CRI-O", "Docker", "containerd", "LXC"
+from oci_gpu_hook.request.annotations import CONTAINERDS_NAMES
 
 _USERS = "/run/user"
 # The file of each runtime's, and the keys of a container's first process and of its start.
@@ -30,18 +31,8 @@ _KEPT = (
     ("crun", "status", "pid", "process-start-time"),
 )
 _STORAGE = ("/var/lib/containers/storage", "/run/containers/storage")
-# CRI-O's are in the second one: they do not outlive a boot.
-_LISTS = ("containers.json", "volatile-containers.json")
 # Kubernetes' names have 253 letters at most, of which CRI-O joins four.
 _LONGEST_NAME = 1100
-# What is part of a state's folder, a bundle's path or a cgroup's name, and the engine that has given that name.
-_PLACES = {
-    DOCKER: ("/moby/", "/docker/", "/docker-"),
-    CONTAINERD: ("/cri-containerd-", "/containerd/"),
-    CRIO: ("/crio-",),
-    PODMAN: ("/libpod-",),
-    LXC: (f"/{processes.LXC}",),
-}
 
 
 class ContainerNames(NamedTuple):
@@ -156,25 +147,24 @@ def by_config(files: Files, bundle: str) -> ContainerNames:
     found = files.object(f"{bundle}/config.json").get("annotations")
     said = {key: str(value)[:_LONGEST_NAME] for key, value in (found if isinstance(found, dict) else {}).items()}
     if said.get("io.container.manager") == "libpod":
-        return ContainerNames(PODMAN)
+        return ContainerNames(PODMAN.name)
     if full := said.get("io.kubernetes.cri-o.Name", ""):
-        return _kubelets(CRIO, full)
+        return _kubelets(CRIO.name, full)
     kind = said.get("io.kubernetes.cri.container-type")
     if kind is not None:
-        keys = ("container-name", "sandbox-name", "sandbox-namespace")
-        name, pod, namespace = [said.get(f"io.kubernetes.cri.{key}", "") for key in keys]
-        return ContainerNames(CONTAINERD, name, "", pod, namespace, kind == "sandbox")
-    return ContainerNames(CONTAINERD, said["nerdctl/name"]) if "nerdctl/name" in said else UNNAMED
+        namespace, pod, name = [said.get(key, "") for key in CONTAINERDS_NAMES]
+        return ContainerNames(CONTAINERD.name, name, "", pod, namespace, kind == "sandbox")
+    return ContainerNames(CONTAINERD.name, said["nerdctl/name"]) if "nerdctl/name" in said else UNNAMED
 
 
 def engine_of(*places: str) -> str:
     """The engine that has made a state's folder, a bundle or a cgroup; "" if none of them tells."""
-    every = [(place, engine, parts) for place in places for engine, parts in _PLACES.items()]
-    return next((engine for place, engine, parts in every if any([part in place for part in parts])), "")
+    every = [(place, kind) for place in places for kind in ENGINES]
+    return next((kind.name for place, kind in every if any([part in place for part in kind.places])), "")
 
 
 def _of_storage(files: Files, folders: Iterable[str]) -> Iterator[tuple[str, ContainerNames]]:
-    for path in [f"{folder}/{name}" for folder in sorted(folders) for name in _LISTS]:
+    for path in [f"{folder}/{name}" for folder in sorted(folders) for name in RECORDS]:
         listed = files.parsed(path)
         for item in listed if isinstance(listed, list) else ():
             if isinstance(item, dict) and isinstance(item.get("names"), list):
@@ -191,11 +181,11 @@ def _stored(item: dict[str, Any]) -> ContainerNames:
     except ValueError:
         metadata = None
     is_crios = isinstance(metadata, dict) and "pod-id" in metadata
-    return _kubelets(CRIO, full) if is_crios else ContainerNames(PODMAN, full, full)
+    return _kubelets(CRIO.name, full) if is_crios else ContainerNames(PODMAN.name, full, full)
 
 
 def _of_docker(files: Files) -> Iterator[tuple[str, ContainerNames]]:
-    folder = files.object("/etc/docker/daemon.json").get("data-root")
+    folder = files.object(DOCKER.ours).get("data-root")
     containers = f"{folder if isinstance(folder, str) else '/var/lib/docker'}/containers"
     for id in files.names(containers):
         found = _dockers(files, f"{containers}/{id}")
@@ -205,7 +195,7 @@ def _of_docker(files: Files) -> Iterator[tuple[str, ContainerNames]]:
 
 def _dockers(files: Files, folder: str) -> ContainerNames:
     name = files.object(f"{folder}/config.v2.json").get("Name")
-    return _kubelets(DOCKER, name.lstrip("/")[:_LONGEST_NAME]) if isinstance(name, str) else UNNAMED
+    return _kubelets(DOCKER.name, name.lstrip("/")[:_LONGEST_NAME]) if isinstance(name, str) else UNNAMED
 
 
 def _kubelets(engine: str, full: str) -> ContainerNames:

@@ -12,10 +12,12 @@ import posix
 import re
 from collections.abc import Callable
 
+from oci_gpu_hook.container.devicecgroup import is_named_after
 from oci_gpu_hook.errors import UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.engines import containerrecords as records
 from oci_gpu_hook.node.engines.containerrecords import UNNAMED, ContainerNames, Running
+from oci_gpu_hook.node.engines.enginekinds import BY_NAME
 from oci_gpu_hook.node.machine import kernelconfig, processes, untrusted
 from oci_gpu_hook.node.machine.untrusted import ROOT, Files
 
@@ -57,7 +59,7 @@ class KnownContainers:
             return unknown._replace(called=self._by_place(unknown))
         of_owner = [item for item in self.containers if item.owner == owner]
         found = [item for item in of_owner if item.pid == pid] or [
-            item for name in cgroup for item in of_owner if _is_named(name, item.id)
+            it for name in cgroup for it in of_owner if len(it.id) >= _SHORTEST_ID and is_named_after(name, it.id)
         ]
         first = found[0]._replace(pid=pid) if found else unknown
         return first if first.bundle else self._with_monitor(first)
@@ -95,9 +97,7 @@ class KnownContainers:
         """Whose a container is, by where its bundle and its cgroup are."""
         cgroup = processes.trusted_cgroup(self._root, item.pid, self.version, item.owner)
         engine = item.called.engine or records.engine_of(f"{item.bundle}/", f"/{'/'.join(cgroup)}")
-        # The users of ctr and of LXC name a container by its id.
-        has_name = engine in (records.CONTAINERD, records.LXC)
-        return ContainerNames(engine, item.id if has_name else "")
+        return ContainerNames(engine, item.id if BY_NAME[engine].by_id else "")
 
     def _with_monitor(self, item: Running) -> Running:
         """A container without a state, with what the process above its first one tells of it."""
@@ -183,12 +183,6 @@ def _monitored(root: HostRoot, item: Running) -> tuple[Running, str]:
         folder = (root.link(f"/proc/{parent}/cwd") or "").rpartition("/")[0]
         return item._replace(bundle=f"{folder}/{item.id}", runtime="runc"), ""
     return item, ""
-
-
-def _is_named(cgroup: str, id: str) -> bool:
-    """Whether a cgroup's name is one that engines give to the container: ID or ENGINE-ID, with or without ".scope"."""
-    name = cgroup.removesuffix(".scope")
-    return len(id) >= _SHORTEST_ID and (name == id or name.endswith((f"-{id}", f":{id}")))
 
 
 def _runs_contained(root: HostRoot, pid: int) -> bool:

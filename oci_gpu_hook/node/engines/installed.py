@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host's container engines, by their configuration: where they look for hooks, and which runtimes they start.
+"""The host's container engines, by their configuration: their folders of hooks and CDI specs, and their runtimes.
 
 containers.conf(5), crio.conf(5), Docker's daemon.json, containerd's config.toml.  Reads only, and starts no engine.
 """
@@ -13,13 +13,14 @@ from typing import Any
 from oci_gpu_hook.formats import jsontext
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_regular
+from oci_gpu_hook.node.engines.enginekinds import CONTAINERD, DOCKER, ENGINES, EngineKind
 from oci_gpu_hook.node.machine import toml, untrusted
 from oci_gpu_hook.record import NamedTuple
+from oci_gpu_hook.request.words import CDI_FOLDERS
 
 VENDORS_FOLDER = "/usr/share/containers/oci/hooks.d"
 ADMINISTRATORS_FOLDER = "/etc/containers/oci/hooks.d"
 RUNTIME = "oci-gpu-runtime"
-_PROGRAM_FOLDERS = ("/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin")
 
 # NVIDIA's runtime adds a hook to config.json and starts runc: nvidia-container-runtime(.cdi, .legacy).
 _SHIM = "nvidia-container-runtime"
@@ -53,36 +54,35 @@ class Engine(NamedTuple):
     runtime: str = ""
 
 
-# Of each engine that reads hooks.d: its program, the table of its settings, and the key in it of the runtime of
-# containers that name none.
-_ENGINES = {"podman": ("podman", "engine", "runtime"), "CRI-O": ("crio", "crio.runtime", "default_runtime")}
-# dockerd's own, and systemd's PATH, where no dockerd runs that could tell another.
-DOCKERS_SETTINGS = "/etc/docker/daemon.json"
+class Reader(NamedTuple):
+    """An engine that gives devices by CDI.
+
+    folders: where it looks for specs, links resolved, () for nowhere; file: that says so, "" for the engine's default.
+    """
+
+    engine: str
+    folders: tuple[str, ...]
+    file: str = ""
+
+
+# systemd's, where no dockerd runs that could tell another.
 PATH: tuple[str, ...] = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin")
-# In the order in which an engine reads them; ``DIR/*.conf`` for all such files of a folder.
-_FILES = {
-    "podman": (
-        "/usr/share/containers/containers.conf",
-        "/usr/share/containers/containers.conf.d/*.conf",
-        "/etc/containers/containers.conf",
-        "/etc/containers/containers.conf.d/*.conf",
-    ),
-    "CRI-O": ("/etc/crio/crio.conf", "/etc/crio/crio.conf.d/*"),
-    # Its own, and where k3s and RKE2 write theirs.
-    "containerd": (
-        "/etc/containerd/config.toml",
-        "/etc/containerd/conf.d/*.toml",
-        "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
-        "/var/lib/rancher/rke2/agent/etc/containerd/config.toml",
-    ),
-}
+# Swarm's, in daemon.json, and how often `configure` names a GPU there at most.
+RESOURCES, MOST_SHARES = "node-generic-resources", 100
 # Far above what anybody writes.
 _LARGEST = 1 << 20
+_LONGEST_PATH = 4096  # PATH_MAX
+_SPECS, _IS_ON = "cdi_spec_dirs", "enable_cdi"
 
 
 def installed(root: HostRoot) -> tuple[Engine, ...]:
     """Those engines that read hooks.d and whose program is there."""
-    return tuple([_engine(root, name)[0] for name, (program, *_) in _ENGINES.items() if find_program(root, program)])
+    return tuple([_engine(root, kind)[0] for kind in ENGINES if kind.table and is_there(root, kind)])
+
+
+def is_there(root: HostRoot, kind: EngineKind) -> bool:
+    """Whether an engine's program is there."""
+    return any([find_program(root, name) for name in kind.programs])
 
 
 def shims(root: HostRoot) -> list[Runtime]:
@@ -90,35 +90,35 @@ def shims(root: HostRoot) -> list[Runtime]:
     named = of_containerd(root)
     with suppress(ValueError):
         named = [*of_docker(root), *named]
-    of_readers = [item for name in _ENGINES for item in _engine(root, name)[1]]
+    of_readers = [item for kind in ENGINES if kind.table for item in _engine(root, kind)[1]]
     return of_readers + [item for item in named if _is_nvidias(root, item.program)]
 
 
 def find_program(root: HostRoot, name: str) -> str:
     """The path of a program in one of the host's folders for programs; "" if none has it."""
-    paths = [f"{folder}/{name}" for folder in _PROGRAM_FOLDERS]
+    paths = [f"{folder}/{name}" for folder in PATH]
     return next((path for path in paths if root.stat(path) is not None), "")
 
 
-def _engine(root: HostRoot, name: str) -> tuple[Engine, list[Runtime]]:
+def _engine(root: HostRoot, kind: EngineKind) -> tuple[Engine, list[Runtime]]:
     """What podman or CRI-O is set to, and those of its runtimes that are NVIDIA's."""
-    _, table, default = _ENGINES[name]
-    files, runtimes = _read(root, name), f"{table}.runtimes."
+    name, table = kind.name, kind.table
+    files, runtimes = values_of(root, kind), f"{table}.runtimes."
     merged = {key: (value, file) for file, values in files for key, value in values.items()}
     manager, manager_file = merged.get(f"{table}.cgroup_manager", ("", ""))
-    runtime, file = merged.get(f"{table}.{default}", ("", ""))
+    runtime, file = merged.get(f"{table}.{kind.default}", ("", ""))
     # For each runtime CRI-O has a table, and podman a list of paths.
     of_runtimes = [(key[len(runtimes) :], item) for key, item in merged.items() if key.startswith(runtimes)]
     nvidias = {key.partition(".")[0]: at for key, (value, at) in of_runtimes if _is_nvidias(root, value)}
     if _is_nvidias(root, runtime):
         nvidias[str(runtime)] = file
-    engine = Engine(name, *hook_folders(name, files), str(manager), manager_file, str(runtime))
+    engine = Engine(name, *hook_folders(kind, files), str(manager), manager_file, str(runtime))
     return engine, [Runtime(name, at, item, item == runtime) for item, at in nvidias.items()]
 
 
-def hook_folders(name: str, files: list[tuple[str, dict[str, Any]]]) -> tuple[tuple[str, ...], str]:
+def hook_folders(kind: EngineKind, files: list[tuple[str, dict[str, Any]]]) -> tuple[tuple[str, ...], str]:
     """Where podman or CRI-O looks for hooks by its files, and which of them says so, "" for none."""
-    return named_folders(files, f"{_ENGINES[name][1]}.hooks_dir", (VENDORS_FOLDER,))
+    return named_folders(files, f"{kind.table}.hooks_dir", (VENDORS_FOLDER,))
 
 
 def named_folders(
@@ -139,18 +139,55 @@ def named_folders(
     return folders, at
 
 
+def find_readers(root: HostRoot, docker: dict[str, Any] | None, docker_file: str) -> tuple[Reader, ...]:
+    """Every installed engine; docker: dockerd's settings, None if there is no dockerd, or they cannot be read."""
+    found = [_by_toml(root, kind) for kind in ENGINES if kind.files and is_there(root, kind)]
+    if docker is not None:
+        features, named = docker.get("features"), docker.get("cdi-spec-dirs")
+        values: list[tuple[str, dict[str, Any]]] = []
+        if isinstance(features, dict) and features.get("cdi") is False:
+            values = [(docker_file, {_SPECS: []})]
+        elif named:
+            # For dockerd an empty list is its default, and an empty name no folder.
+            values = [(docker_file, {_SPECS: named})]
+        found.append(_reader(root, DOCKER.name, values))
+    return tuple(found)
+
+
+def _by_toml(root: HostRoot, kind: EngineKind) -> Reader:
+    name, files = kind.name, values_of(root, kind)
+    # Of a key that several files have the last one counts.
+    said = [(file, it) for file, values in files for key, it in values.items() if key.endswith(_IS_ON)]
+    return Reader(name, (), said[-1][0]) if said and said[-1][1] is False else _reader(root, name, files)
+
+
+def _reader(root: HostRoot, name: str, files: list[tuple[str, dict[str, Any]]]) -> Reader:
+    folders, file = named_folders(files, _SPECS, CDI_FOLDERS)
+    paths = [_resolved(root, it) for it in folders if it[:1] == "/" and len(it) < _LONGEST_PATH]
+    return Reader(name, tuple(dict.fromkeys(paths)), file)
+
+
+def _resolved(root: HostRoot, folder: str) -> str:
+    """A folder's path without links, as far as it is there: /var/run is a link to /run."""
+    above, names = folder.rstrip("/"), ""
+    while above and root.stat(above) is None:
+        above, _, name = above.rpartition("/")
+        names = f"/{name}{names}"
+    return f"{root.real(above or '/').rstrip('/')}{names}"
+
+
 def of_containerd(root: HostRoot) -> list[Runtime]:
     """containerd's runtimes for pods; program: their BinaryName."""
     # The runtime of pods that name none, unless the settings say another.
     default, found = "runc", {}
-    for file, values in _read(root, "containerd"):
+    for file, values in values_of(root, CONTAINERD):
         for key, value in values.items():
             words = key.split(".")
-            if words[-1] == "default_runtime_name":
+            if words[-1] == CONTAINERD.default:
                 default = str(value)
             if words[-1] == "BinaryName" and value and "runtimes" in words:
                 found[words[words.index("runtimes") + 1]] = (file, str(value))
-    return [runtime_of(root, "containerd", file, name, its, default) for name, (file, its) in found.items()]
+    return [runtime_of(root, CONTAINERD.name, file, name, its, default) for name, (file, its) in found.items()]
 
 
 def _is_nvidias(root: HostRoot, value: object) -> bool:
@@ -161,20 +198,20 @@ def _is_nvidias(root: HostRoot, value: object) -> bool:
 
 def unread(root: HostRoot) -> list[tuple[str, str, Exception]]:
     """Engine, path and error of each file that cannot be read: what is known of such an engine may be wrong."""
-    every = [(name, path, found) for name in _FILES for path, found in contents(root, name)]
+    every = [(kind.name, path, found) for kind in ENGINES for path, found in contents(root, kind)]
     return [(name, path, err) for name, path, err in every if isinstance(err, Exception)]
 
 
-def _read(root: HostRoot, engine: str) -> list[tuple[str, dict[str, Any]]]:
+def values_of(root: HostRoot, kind: EngineKind) -> list[tuple[str, dict[str, Any]]]:
     """Each file of an engine's that can be read, with its values by dotted keys such as ``engine.hooks_dir``."""
-    return [(path, found) for path, found in contents(root, engine) if isinstance(found, dict)]
+    return [(path, found) for path, found in contents(root, kind) if isinstance(found, dict)]
 
 
 def contents(
-    root: HostRoot, engine: str, more: tuple[str, ...] = ()
+    root: HostRoot, kind: EngineKind, more: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, dict[str, Any] | Exception]]:
     """Each file of an engine's that exists, with its values, or why it cannot be read; more: a user's files."""
-    for file in (*_FILES[engine], *more):
+    for file in (*kind.files, *more):
         folder, star, ending = file.partition("/*")
         names = [name for name in root.names(folder) if name.endswith(ending)] if star else []
         for path in [f"{folder}/{name}" for name in names] if star else [file]:
@@ -196,10 +233,15 @@ def _flat(table: dict[str, Any], above: str) -> Iterator[tuple[str, Any]]:
             yield f"{above}{key}", value
 
 
-def of_docker(root: HostRoot, path: str = DOCKERS_SETTINGS, folders: tuple[str, ...] = PATH) -> list[Runtime]:
+def of_docker(root: HostRoot, path: str = DOCKER.ours, folders: tuple[str, ...] = PATH) -> list[Runtime]:
     """The runtimes in a daemon.json; folders: those in which dockerd looks for programs; ValueError: as below."""
-    programs, default = runtimes_in(docker_settings(root, path))
-    return [runtime_of(root, "Docker", path, name, its, default, folders) for name, its in programs]
+    document = docker_settings(root, path)
+    named, default = document.get("runtimes"), str(document.get("default-runtime") or "")
+    programs = {
+        name: str(value.get("path", "")) if isinstance(value, dict) else ""
+        for name, value in (named.items() if isinstance(named, dict) else ())
+    }
+    return [runtime_of(root, DOCKER.name, path, name, its, default, folders) for name, its in programs.items()]
 
 
 def docker_settings(root: HostRoot, path: str) -> dict[str, Any]:
@@ -222,16 +264,6 @@ def docker_settings(root: HostRoot, path: str) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise ValueError("it is not a JSON object")
     return document
-
-
-def runtimes_in(document: dict[str, Any]) -> tuple[list[tuple[str, str]], str]:
-    """Name and program of each runtime in a daemon.json, and the name of the default one."""
-    named = document.get("runtimes")
-    programs = [
-        (name, str(value.get("path", "")) if isinstance(value, dict) else "")
-        for name, value in (named.items() if isinstance(named, dict) else ())
-    ]
-    return programs, str(document.get("default-runtime") or "")
 
 
 def runtime_of(

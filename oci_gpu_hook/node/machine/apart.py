@@ -19,6 +19,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from oci_gpu_hook import errors
+from oci_gpu_hook.kernel.descriptors import write
 
 _STEP = b"\n"
 _LARGEST_ANSWER, _LARGEST_OUTPUT = 4 << 20, 1 << 20
@@ -75,21 +76,16 @@ def ask(work: Callable[[Callable[[], None]], Any], seconds: Sequence[float]) -> 
 
 def _answer(work: Callable[[Callable[[], None]], Any], writer: int) -> None:
     try:
-        document = {"found": work(lambda: _write(writer, _STEP))}
+        document = {"found": work(lambda: write(writer, _STEP))}
     except errors.HookError as err:
         document = {"refused": [type(err).__name__, err.message, err.hint]}
     except BaseException as err:
         document = {"failed": f"{type(err).__name__}: {err}"}
     try:
-        _write(writer, json.dumps(document).encode())
+        write(writer, json.dumps(document).encode())
     finally:
         # Nothing of the parent's is flushed or closed twice.
         os._exit(0)
-
-
-def _write(fd: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(fd, data) :]
 
 
 def _said(fd: int, seconds: Sequence[float]) -> bytes:

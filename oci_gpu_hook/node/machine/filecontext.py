@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
+from oci_gpu_hook.container.ipc import XATTR, label_of
 from oci_gpu_hook.errors import ApplyError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.host.source import UntrustedError, open_source
@@ -27,7 +28,6 @@ SHARED = (
     "/run/nvidia-fabricmanager",
     "/tmp/nvidia-mps",
 )
-_XATTR = "security.selinux"
 _UNKNOWN = "unlabeled_t"
 _MOST_FILES = 10_000
 _NAMED = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -51,7 +51,7 @@ def restore(root: HostRoot, path: str, owner: int = 0) -> list[str]:
 def is_unknown(path: str) -> bool:
     """Whether the loaded policy does not know the type of what lies at a path that root alone leads to."""
     with suppress(OSError), closing(os.open(path, _NAMED)) as fd:
-        return _type_of(_label(fd)) == _UNKNOWN
+        return _type_of(label_of(fd)) == _UNKNOWN
     return False
 
 
@@ -66,10 +66,10 @@ def _expected(path: str) -> str:
 
 def _inherited(root: HostRoot, path: str, top: int) -> str:
     """The type of the folder around it, if its own is gone with its module, and none has been put in its place."""
-    if _type_of(_label(top)) != _UNKNOWN:
+    if _type_of(label_of(top)) != _UNKNOWN:
         return ""
     with suppress(OSError), closing(open_source(root.fd, path.rpartition("/")[0] or "/")) as parent:
-        return _type_of(_label(parent))
+        return _type_of(label_of(parent))
     return ""
 
 
@@ -106,20 +106,14 @@ def _names(folder: int) -> list[str]:
 
 def _set(fd: int, path: str, kind: str) -> list[str]:
     """Set the type of what is open at `fd`; its user, role and level stay, as with restorecon."""
-    before = _label(fd)
+    before = label_of(fd)
     fields = before.split(":")
     if len(fields) < 3 or fields[2] == kind:
         return []
     after = ":".join([*fields[:2], kind, *fields[3:]])
     # fsetxattr refuses an O_PATH descriptor; its link in /proc leads to the very same file.
-    os.setxattr(f"/proc/self/fd/{fd}", _XATTR, after.encode())
+    os.setxattr(f"/proc/self/fd/{fd}", XATTR, after.encode())
     return [f"Relabeled {path} from {before} to {after}"]
-
-
-def _label(fd: int) -> str:
-    with suppress(OSError):
-        return os.getxattr(f"/proc/self/fd/{fd}", _XATTR).rstrip(b"\0").decode("utf-8", "replace")
-    return ""
 
 
 def _type_of(context: str) -> str:

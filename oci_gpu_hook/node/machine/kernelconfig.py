@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import posix
 
-from oci_gpu_hook.container.devicecgroup import is_unified
+from oci_gpu_hook.container.devicecgroup import CGROUP_ROOT, is_unified
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel import bpf
 from oci_gpu_hook.record import NamedTuple
 
-_CGROUPS = "/sys/fs/cgroup"
 # r0 = 1; exit: "allowed", as a device program answers.
 _ALLOW = bytes.fromhex("b7000000010000009500000000000000")
 
@@ -60,9 +59,9 @@ def modules(root: HostRoot) -> tuple[str, ...]:
 
 
 def cgroup_version(root: HostRoot) -> str:
-    if is_unified(f"{root.path.rstrip('/')}{_CGROUPS}"):
+    if is_unified(f"{root.path.rstrip('/')}{CGROUP_ROOT}"):
         return "v2"
-    return "v1" if root.stat(f"{_CGROUPS}/devices/devices.list") is not None else ""
+    return "v1" if root.stat(f"{CGROUP_ROOT}/devices/devices.list") is not None else ""
 
 
 def _bpf_refusal() -> str:

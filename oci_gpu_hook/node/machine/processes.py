@@ -13,16 +13,16 @@ import posix
 import re
 from contextlib import ExitStack, suppress
 
-from oci_gpu_hook.container import devicecgroup
+from oci_gpu_hook.container.devicecgroup import CGROUP_ROOT, path_in
 from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.kernel import procfile
+from oci_gpu_hook.kernel import procfile, syscalls
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.kernel.filetypes import is_same
 from oci_gpu_hook.node.machine import untrusted
 
 # ioctl_nsfs(2); linux/nsfs.h.
-_NS_GET_PARENT, _NS_GET_OWNER_UID = 0xB702, 0xB704
+_NS_GET_PARENT = 0xB702
 # The kernel nests 32 user namespaces at most.
 _DEEPEST = 33
 # proc_pid_stat(5), counted from the state, which follows the command in parentheses.
@@ -30,7 +30,6 @@ _PARENT, _FLAGS, _THREADS, _START = 1, 6, 17, 19
 _PF_KTHREAD = 0x00200000  # linux/sched.h
 # linux/capability.h.
 _CAP_MKNOD = 27
-_CGROUPS = "/sys/fs/cgroup"
 # How LXC, and LXD by it, begin the name of a container's cgroup.
 LXC = "lxc.payload."
 _WHOLE_ID = re.compile("[0-9a-f]{64}")
@@ -145,9 +144,7 @@ def maker(root: HostRoot, pid: int) -> int | None:
         for _ in range(_DEEPEST):
             if posix.fstat(fd).st_ino == ours:
                 return owner
-            number = bytearray(4)
-            fcntl.ioctl(fd, _NS_GET_OWNER_UID, number)
-            owner = int.from_bytes(number, "little")
+            owner = syscalls.ns_get_owner_uid(fd)
             # EPERM: it does not descend from ours.
             fd = opened.enter_context(closing(fcntl.ioctl(fd, _NS_GET_PARENT)))
     return None
@@ -167,8 +164,8 @@ def is_contained(pid: int) -> bool:
 
 def device_cgroup(root: HostRoot, pid: int, version: str) -> str:
     controller = "devices" if version == "v1" else ""
-    path = devicecgroup.path_in(root.read(f"/proc/{pid}/cgroup") or b"", controller) if version else None
-    return "" if path is None else f"{_CGROUPS}{controller and '/devices'}{path}"
+    path = path_in(root.read(f"/proc/{pid}/cgroup") or b"", controller) if version else None
+    return "" if path is None else f"{CGROUP_ROOT}{controller and '/devices'}{path}"
 
 
 def trusted_cgroup(root: HostRoot, pid: int, version: str, owner: int) -> list[str]:
@@ -177,8 +174,8 @@ def trusted_cgroup(root: HostRoot, pid: int, version: str, owner: int) -> list[s
     A user or a container to whom a cgroup was given may call the ones in it what it likes: also one whose root is the
     host's, as podman's with systemd in it.  So what is below the first name with a whole id does not count.
     """
-    folder, found = _CGROUPS, list[str]()
-    for name in device_cgroup(root, pid, version)[len(_CGROUPS) :].split("/")[1:]:
+    folder, found = CGROUP_ROOT, list[str]()
+    for name in device_cgroup(root, pid, version)[len(CGROUP_ROOT) :].split("/")[1:]:
         status = root.stat(folder)
         if status is None or status.st_uid not in (0, posix.fstat(root.fd).st_uid, owner):
             break

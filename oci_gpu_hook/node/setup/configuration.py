@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from oci_gpu_hook.errors import ConfigError, quoted
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.engines import installed
+from oci_gpu_hook.node.engines.enginekinds import CONTAINERD, CRIO, DOCKER, PODMAN, EngineKind
 from oci_gpu_hook.node.machine import toml
 from oci_gpu_hook.node.setup import daemonjson
 from oci_gpu_hook.node.setup.enginefile import FIX, EngineFile
@@ -25,12 +26,7 @@ Files = list[tuple[str, dict[str, Any]]]
 Table = tuple[str, dict[str, Any]]
 
 
-# Of several drop-ins the last one holds.
-CONTAINERD = "/etc/containerd/conf.d/99-oci-gpu-hook.toml"
-CRIO = "/etc/crio/crio.conf.d/99-oci-gpu-hook.conf"
-# Below /etc, or below a user's ~/.config.
-PODMAN = "containers/containers.conf.d/99-oci-gpu-hook.conf"
-_CONFIG = "/etc/containerd/config.toml"
+_CONFIG = CONTAINERD.files[0]
 # At each start k3s and RKE2 write config.toml of their containerd there: by a template, if there is one.
 _RANCHERS = re.compile(r"(/var/lib/rancher/(k3s|rke2)/agent/etc/containerd)/config(-v3)?\.toml(\.tmpl)?")
 _BASE = '{{ template "base" . }}\n'
@@ -121,11 +117,11 @@ def _others(what: str, path: str) -> ConfigError:
 
 def containerds_file(root: HostRoot) -> tuple[str, str]:
     """Our file for containerd, and the units that read it: a drop-in, or a template if k3s or RKE2 is there."""
-    for path, values in installed.contents(root, "containerd"):
+    for path, values in installed.contents(root, CONTAINERD):
         found = _RANCHERS.fullmatch(path)
         if found and isinstance(values, dict):
             return f"{found[1]}/config{'-v3' if values.get('version') == 3 else ''}.toml.tmpl", f"'{found[2]}*'"
-    return CONTAINERD, "containerd"
+    return CONTAINERD.ours, CONTAINERD.unit
 
 
 def _rancher(root: HostRoot, file: EngineFile, asked: WantedRuntime, folder: str, engine: str) -> Change:
@@ -133,7 +129,7 @@ def _rancher(root: HostRoot, file: EngineFile, asked: WantedRuntime, folder: str
 
     What their own has already cannot be said again.
     """
-    files = [item for item in _settings(root, "containerd", file) if item[0] == f"{folder}/config.toml"]
+    files = [item for item in _settings(root, CONTAINERD, file) if item[0] == f"{folder}/config.toml"]
     version = files[0][1].get("version")
     plugin = _PLUGINS.get(version if isinstance(version, int) else 0, _PLUGINS[2])
     tables, told = _runtime(root, files, plugin, asked)
@@ -145,7 +141,7 @@ def _rancher(root: HostRoot, file: EngineFile, asked: WantedRuntime, folder: str
         # Twice the same table would keep containerd from starting.
         why = f"{engine} has a runtime of this name once there is a program nvidia-container-runtime"
         raise ConfigError(why, "make a link of that name to oci-gpu-runtime, or give ours another --name")
-    return Change(f"{_MARK.format('containerd')}{_BASE}{_toml(tables)}", tuple(told))
+    return Change(f"{_MARK.format(CONTAINERD.word)}{_BASE}{_toml(tables)}", tuple(told))
 
 
 def containerd(root: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
@@ -153,7 +149,7 @@ def containerd(root: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change
     rancher = _RANCHERS.fullmatch(file.path)
     if rancher:
         return _rancher(root, file, asked, rancher[1], rancher[2])
-    files = [item for item in _settings(root, "containerd", file) if item[0].startswith("/etc/containerd/")]
+    files = [item for item in _settings(root, CONTAINERD, file) if item[0].startswith("/etc/containerd/")]
     main = dict(files).get(_CONFIG)
     if main is None:
         raise ConfigError(f"there is no {_CONFIG} to read drop-ins", f"make it: containerd config default >{_CONFIG}")
@@ -182,12 +178,12 @@ def containerd(root: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change
         tables.append((f"{shown}.containerd.runtimes.runc", {"runtime_type": _SHIM}))
     found = main.get("imports")
     imports = [str(item) for item in found] if isinstance(found, list) else []
-    folder, name = posixpath.split(CONTAINERD)
+    folder, name = posixpath.split(CONTAINERD.ours)
     read = [posixpath.split(posixpath.join(posixpath.dirname(_CONFIG), item)) for item in imports]
     if not any([place == folder and fnmatchcase(name, pattern) for place, pattern in read]):
         line = f"imports = {_value([*imports, f'{folder}/*.toml'])}"
         told.append(f"containerd reads it once {_CONFIG} has this line ahead of its tables: {line}")
-    return Change(f"{_MARK.format('containerd')}version = {version}\n{_toml(tables)}", tuple(told))
+    return Change(f"{_MARK.format(CONTAINERD.word)}version = {version}\n{_toml(tables)}", tuple(told))
 
 
 def _runtime(root: HostRoot, files: Files, plugin: str, asked: WantedRuntime) -> tuple[list[Table], list[str]]:
@@ -211,8 +207,8 @@ def _runtime(root: HostRoot, files: Files, plugin: str, asked: WantedRuntime) ->
 
 def crio(root: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
     """Our drop-in for CRI-O: the folder of our registration if it is not read, and a runtime for pods that name it."""
-    files = _settings(root, "CRI-O", file)
-    folders, _ = installed.hook_folders("CRI-O", files)
+    files = _settings(root, CRIO, file)
+    folders, _ = installed.hook_folders(CRIO, files)
     tables: list[Table] = []
     if asked.hooks not in folders:
         tables.append(("crio.runtime", {"hooks_dir": [*folders, asked.hooks]}))
@@ -220,7 +216,7 @@ def crio(root: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
         tables.append((f'crio.runtime.runtimes."{asked.name}"', {"runtime_path": asked.program}))
     if not tables:
         return Change(file.text, (f"CRI-O looks for hooks in {asked.hooks}",))
-    return Change(_MARK.format("crio") + _toml(tables))
+    return Change(_MARK.format(CRIO.word) + _toml(tables))
 
 
 def podman(root: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
@@ -232,8 +228,8 @@ def podman(root: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
     tables: list[Table] = [("engine", engine)]
     told = []
     base = file.path.partition(".d/")[0]
-    files = _settings(root, "podman", file, (base, f"{base}.d/*.conf") if file.is_users else ())
-    folders, by = installed.hook_folders("podman", files)
+    files = _settings(root, PODMAN, file, (base, f"{base}.d/*.conf") if file.is_users else ())
+    folders, by = installed.hook_folders(PODMAN, files)
     if by and asked.hooks in folders:
         told.append(f"podman looks for hooks in {asked.hooks}, by {by}")
     else:
@@ -252,7 +248,7 @@ def podman(root: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
         real = runtime if runtime.startswith("/") else installed.find_program(root, runtime or "crun")
         if real:
             told.append(f"podman has {real} by default: so that ours starts it, set in {SETTINGS}: runtime = {real}")
-    return Change(_MARK.format("podman") + _toml(tables) if engine else file.text, tuple(told))
+    return Change(_MARK.format(PODMAN.word) + _toml(tables) if engine else file.text, tuple(told))
 
 
 def without_drop_in(_root: HostRoot, file: EngineFile, _asked: WantedRuntime) -> Change:
@@ -260,16 +256,25 @@ def without_drop_in(_root: HostRoot, file: EngineFile, _asked: WantedRuntime) ->
     return Change("")
 
 
+# Of each engine that has settings for us: its file with our part, and without it.
+WAYS = {
+    DOCKER: (docker, without_docker),
+    CONTAINERD: (containerd, without_drop_in),
+    CRIO: (crio, without_drop_in),
+    PODMAN: (podman, without_drop_in),
+}
+
+
 def _check_own(file: EngineFile) -> None:
     if file.text and not file.text.startswith(_MARK.partition("{")[0]):
         raise ConfigError(f"{file.path} was not written by 'oci-gpu-hook configure', and stays", "move it away first")
 
 
-def _settings(root: HostRoot, engine: str, own: EngineFile, more: tuple[str, ...] = ()) -> Files:
+def _settings(root: HostRoot, kind: EngineKind, own: EngineFile, more: tuple[str, ...] = ()) -> Files:
     """What an engine's files say beside our own; ConfigError if one cannot be read, or our own is somebody else's."""
     _check_own(own)
     found = []
-    for path, values in installed.contents(root, engine, more):
+    for path, values in installed.contents(root, kind, more):
         if isinstance(values, Exception):
             hint = "install python3-tomli" if isinstance(values, toml.NoParser) else FIX
             raise ConfigError(f"cannot read {path}: {values}", hint)

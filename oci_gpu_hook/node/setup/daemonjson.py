@@ -17,7 +17,6 @@ from oci_gpu_hook.node.setup.enginefile import FIX, EngineFile
 Member = tuple[str, int, int, int]
 
 
-PATH = "/etc/docker/daemon.json"
 _SPACE = " \t\n\r"
 _INDENT = "    "
 

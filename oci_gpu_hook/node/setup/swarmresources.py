@@ -12,14 +12,13 @@ from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.errors import ConfigError, DriverError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.engines import installed
+from oci_gpu_hook.node.engines.installed import RESOURCES
 from oci_gpu_hook.node.setup import daemonjson
 from oci_gpu_hook.node.setup.configuration import Change
 from oci_gpu_hook.node.setup.enginefile import EngineFile
 from oci_gpu_hook.request.settings import SETTINGS, Settings
 from oci_gpu_hook.request.sources import SWARM_VARIABLE
 
-KEY = "node-generic-resources"
-MOST_SHARES = 100
 _REFRESH = "run 'oci-gpu-hook inventory refresh'"
 
 
@@ -30,7 +29,7 @@ def with_resources(
     values = daemonjson.values(file._replace(text=change.text))
     ours = [f"{name}={device}" for device in named]
     wanted = merged(values, file.path, name, ours)
-    text = change.text if values.get(KEY) == wanted else daemonjson.with_value(change.text, (KEY,), wanted)
+    text = change.text if values.get(RESOURCES) == wanted else daemonjson.with_value(change.text, (RESOURCES,), wanted)
     return Change(text, (*change.told, *advice(root, values, settings, name, file.path), *_named_twice(wanted, ours)))
 
 
@@ -60,9 +59,9 @@ def merged(values: dict[str, Any], path: str, name: str, ours: list[str]) -> lis
 
     ConfigError if dockerd would not read those that are there.
     """
-    old = values.get(KEY) or []
+    old = values.get(RESOURCES) or []
     if not isinstance(old, list) or not all(isinstance(item, str) for item in old):
-        raise ConfigError(f"{KEY} in {path} is not a list of strings", "fix it first")
+        raise ConfigError(f"{RESOURCES} in {path} is not a list of strings", "fix it first")
     kinds = [item.partition("=")[0].strip() for item in old]
     place = kinds.index(name) if name in kinds else len(old)
     kept = [item for item, kind in zip(old[place:], kinds[place:]) if kind != name]

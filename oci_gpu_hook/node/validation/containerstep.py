@@ -22,6 +22,7 @@ from glob import glob
 from pathlib import Path
 from typing import Any, Callable
 
+from oci_gpu_hook.container.devicecgroup import CGROUP_ROOT
 from oci_gpu_hook.driver.survey import list_gpus
 from oci_gpu_hook.errors import ApplyError, ConfigError, HookError
 from oci_gpu_hook.host.root import HostRoot
@@ -41,7 +42,6 @@ _CAPABILITIES = ("compute", "utility")
 _LABEL = "system_u:object_r:container_file_t:s0"
 _PROGRAM_LABEL = "system_u:object_r:bin_t:s0"
 _LARGEST_TEXT = 1 << 16
-_CGROUPS = "/sys/fs/cgroup"
 _RUN = "/run"
 _ENDING_SECONDS = 10
 
@@ -125,7 +125,7 @@ class _Container:
             if self._may_be_there:
                 with suppress(HookError, OSError):
                     self._call("delete", "--force", self.id)
-                for cgroup in (*glob(f"{_CGROUPS}/{self.id}"), *glob(f"{_CGROUPS}/*/{self.id}")):
+                for cgroup in (*glob(f"{CGROUP_ROOT}/{self.id}"), *glob(f"{CGROUP_ROOT}/*/{self.id}")):
                     _remove_cgroup(cgroup)
         finally:
             shutil.rmtree(self.folder, ignore_errors=True)

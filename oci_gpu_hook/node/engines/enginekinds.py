@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The container engines that commands know: one record each, with all that more than one place must know of it.
+
+A start reads none of this: by which annotations it believes an engine is `request.annotations`.
+"""
+
+from __future__ import annotations
+
+from oci_gpu_hook.node.machine import processes
+from oci_gpu_hook.record import NamedTuple
+
+
+class EngineKind(NamedTuple):
+    """One engine; "" and () for what it has not.
+
+    name: as people write it; programs: of which one is there where it is installed; caller: a file of its own that
+    calls nvidia-container-cli.
+
+    files: its settings in TOML, in the order in which it reads them, ``DIR/*.conf`` for all such files of a folder;
+    table: of them, which tells it where to look for hooks, as only those that read hooks.d do; default: the key of the
+    runtime of containers that name none.
+
+    word, options: what `configure` calls it, and its options for it; ours: the file that this writes, below a user's
+    ~/.config instead of /etc with --user; unit: the service that reads it.
+
+    places: what is part of a state's folder, a bundle's path or a cgroup's name that it has given; by_id: whether its
+    users name a container by its id; request: what starts one with a GPU, by the program that does all else by name.
+    """
+
+    name: str
+    programs: tuple[str, ...] = ()
+    caller: str = ""
+    files: tuple[str, ...] = ()
+    table: str = ""
+    default: str = ""
+    word: str = ""
+    options: str = ""
+    ours: str = ""
+    unit: str = ""
+    places: tuple[str, ...] = ()
+    by_id: bool = False
+    request: tuple[str, ...] = ()
+
+
+VARIABLE = "NVIDIA_VISIBLE_DEVICES=all"
+
+PODMAN = EngineKind(
+    "podman",
+    ("podman",),
+    files=(
+        "/usr/share/containers/containers.conf",
+        "/usr/share/containers/containers.conf.d/*.conf",
+        "/etc/containers/containers.conf",
+        "/etc/containers/containers.conf.d/*.conf",
+    ),
+    table="engine",
+    default="runtime",
+    word="podman",
+    options="--set-as-default --user",
+    ours="/etc/containers/containers.conf.d/99-oci-gpu-hook.conf",
+    places=("/libpod-",),
+    request=("podman", "run", "--env", VARIABLE, "..."),
+)
+CRIO = EngineKind(
+    "CRI-O",
+    ("crio",),
+    files=("/etc/crio/crio.conf", "/etc/crio/crio.conf.d/*"),
+    table="crio.runtime",
+    default="default_runtime",
+    word="crio",
+    options="--name",
+    ours="/etc/crio/crio.conf.d/99-oci-gpu-hook.conf",
+    unit="crio",
+    places=("/crio-",),
+)
+DOCKER = EngineKind(
+    "Docker",
+    ("dockerd",),
+    word="docker",
+    options="--name --set-as-default --cdi --user --swarm --shares",
+    ours="/etc/docker/daemon.json",
+    unit="docker",
+    places=("/moby/", "/docker/", "/docker-"),
+    request=("docker", "run", "--gpus", "all", "..."),
+)
+CONTAINERD = EngineKind(
+    "containerd",
+    # The latter two bring their own, and write its settings.
+    ("containerd", "k3s", "rke2"),
+    files=(
+        "/etc/containerd/config.toml",
+        "/etc/containerd/conf.d/*.toml",
+        "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
+        "/var/lib/rancher/rke2/agent/etc/containerd/config.toml",
+    ),
+    default="default_runtime_name",
+    word="containerd",
+    options="--name --set-as-default --cdi",
+    # Of several drop-ins the last one holds.
+    ours="/etc/containerd/conf.d/99-oci-gpu-hook.toml",
+    unit="containerd",
+    places=("/cri-containerd-", "/containerd/"),
+    by_id=True,
+)
+LXC = EngineKind("LXC", caller="/usr/share/lxc/hooks/nvidia", places=(f"/{processes.LXC}",), by_id=True)
+
+ENGINES = (
+    PODMAN,
+    CRIO,
+    DOCKER,
+    CONTAINERD,
+    LXC,
+    EngineKind("enroot", caller="/etc/enroot/hooks.d/98-nvidia.sh"),
+    EngineKind("Apptainer", caller="/usr/bin/apptainer"),
+    EngineKind("Charliecloud", caller="/usr/bin/ch-fromhost"),
+)
+# With what has made a container that no engine knows.
+BY_NAME = {kind.name: kind for kind in (*ENGINES, EngineKind(""))}
+BY_WORD = {kind.word: kind for kind in ENGINES if kind.word}
