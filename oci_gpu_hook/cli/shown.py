@@ -40,17 +40,16 @@ def plan_document(plan: Plan, left_out: Iterable[str] = ()) -> dict[str, object]
     the hook; left_out: what the host has and the container does not get.
     """
     request = plan.request
-    fields = ("capabilities", "requirements", "imex_channels", "features", "mig_config", "mig_monitor")
-    others = ("memory_limit", "memory_request")
+    fields = ("source", "devices", "capabilities", "requirements", "imex_channels", "features", "mig_config")
+    others = ("mig_monitor", "memory_limit", "memory_request")
+    rows = [(it.flag, it.file, it.source, it.words()) for it in request.vendors] if request else []
     return {
         **no_request_document(plan.container.id, plan.container.bundle, plan.container.rootfs, plan.notes),
         "request": request
         and {
-            **{"source": request.source, "devices": request.words()},
             **{name: getattr(request, name) for name in (*fields, *others)},
-            "vendors": [
-                {"flag": it.flag, "file": it.file, "source": it.source, "devices": it.words()} for it in request.vendors
-            ],
+            "devices": request.words(),
+            "vendors": [dict(zip(("flag", "file", "source", "devices"), row)) for row in rows],
         },
         "driver": {"version": plan.provision.driver_version} if request else None,
         "label": plan.label,

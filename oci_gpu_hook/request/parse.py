@@ -17,7 +17,6 @@ from oci_gpu_hook.request.words import ADMINISTRATOR, ALL, AUTHOR, CAPABILITIES,
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from oci_gpu_hook.request.selectors import AnyOf
     from oci_gpu_hook.request.vendorrequest import KnownVendor, VendorRequest
 
 _REQUIRE = "NVIDIA_REQUIRE_"
@@ -56,7 +55,7 @@ class Request(NamedTuple):
     memory_limit: int = 0
     memory_request: int = 0
     nodes: tuple[str, ...] = ()
-    any_of: AnyOf | None = None
+    any_of: selectors.AnyOf | None = None
 
     def words(self) -> tuple[str, ...]:
         """The words for NVIDIA's devices, for people."""
@@ -76,7 +75,10 @@ def parse_request(
     notes: list[str] = []
     names = named(inputs, settings, notes)
     nodes = names.devices if names.source == "devices" else ()
-    devices, any_of = _devices(names, settings)
+    by_name = () if nodes or is_void(names.devices) else names.devices
+    devices, any_of = selectors.wanted(by_name, names.where, settings, selectors.canonical)
+    if not names.devices and (names.imex_channels or names.features):
+        devices = (NONE,)
     of_vendors: tuple[VendorRequest, ...] = ()
     unknown: list[str] = []
     if known:
@@ -148,19 +150,6 @@ def requirements(environment: dict[str, str], settings: Settings) -> tuple[str, 
     if is_legacy(environment):
         found.append(f"cuda>={_major_minor(environment[CUDA_VERSION])}")
     return tuple(found)
-
-
-def _devices(names: Names, settings: Settings) -> tuple[tuple[str, ...], AnyOf | None]:
-    """`Request.devices` and `Request.any_of`."""
-    if names.source == "devices" or is_void(names.devices):
-        return (), None
-    if not names.devices and (names.imex_channels or names.features):
-        return (NONE,), None
-    if alone := selectors.alone(names.devices):
-        return (alone,), None
-    if any_of := selectors.any_of(names.devices, names.where, settings):
-        return (), any_of
-    return tuple(dict.fromkeys([selectors.canonical(it, names.where) for it in names.devices])), None
 
 
 def _capabilities(

@@ -11,7 +11,7 @@ from oci_gpu_hook.request.words import ADMINISTRATOR, ALL, ANY, NONE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 _HEX = frozenset("0123456789abcdef")
 _UUID_GROUPS = [8, 4, 4, 4, 12]
@@ -36,9 +36,15 @@ class AnyOf(NamedTuple):
         return f"{ANY}:{self.number}" + (f":{self.profile}" if self.profile else "")
 
 
-def alone(items: Iterable[str]) -> str:
-    """``all`` or ``none`` if it stands for the whole list, else ""."""
-    return next((word for item in items if (word := item.lower()) in (ALL, NONE)), "")
+def wanted(
+    items: tuple[str, ...], where: str, settings: Settings, canonical: Callable[[str, str], str]
+) -> tuple[tuple[str, ...], AnyOf | None]:
+    """`Request.devices` and `Request.any_of`; one ``all`` or ``none`` stands for the whole list."""
+    if alone := [word for item in items if (word := item.lower()) in (ALL, NONE)]:
+        return (alone[0],), None
+    if choice := any_of(items, where, settings):
+        return (), choice
+    return tuple(dict.fromkeys([canonical(item, where) for item in items])), None
 
 
 def any_of(items: Iterable[str], where: str, settings: Settings) -> AnyOf | None:

@@ -82,9 +82,7 @@ def files(path: str | None, root: str = "") -> list[str]:
     return found + [f"{name}.d/{item}" for item in drop_ins]
 
 
-def read_settings(
-    path: str | None, state: State | None, root: str = "", image: Callable[[], str] | None = None
-) -> Settings:
+def read_settings(path: str | None, state: State | None, root: str = "", image: Callable[[], str] = str) -> Settings:
     """The settings for a container, None for what stands in no section; ConfigError, RequestError; root: see `files`.
 
     image: gives the container's image by its engine's record, if that is needed.
@@ -95,7 +93,7 @@ def read_settings(
     from oci_gpu_hook.request import settingsfile
 
     lines = settingsfile.read_files(names)
-    found = Settings(**settingsfile.fields(lines, state, defaults._asdict()))
-    if state is None or image is None or "image" not in found.unmatched:
-        return found
-    return Settings(**settingsfile.fields(lines, state._replace(image=image()), defaults._asdict()))
+    found = settingsfile.fields(lines, state, defaults._asdict())
+    if state is not None and "image" in found["unmatched"]:
+        found = settingsfile.fields(lines, state._replace(image=image()), defaults._asdict())
+    return Settings(**found)

@@ -13,10 +13,6 @@ from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs, Names
 from oci_gpu_hook.request.words import ALL, VENDOR_PREFIX
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from oci_gpu_hook.request.selectors import AnyOf
-
 _LONGEST_NAME = 100
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:-")
 _HINT = "the container's author must ask for 'all', 'none', an index, a PCI address or a device's name"
@@ -42,7 +38,7 @@ class VendorRequest(NamedTuple):
     source: str
     devices: tuple[str, ...]
     nodes: tuple[str, ...] = ()
-    any_of: AnyOf | None = None
+    any_of: selectors.AnyOf | None = None
 
     def words(self) -> tuple[str, ...]:
         return (self.any_of.written(),) if self.any_of else (*self.devices, *self.nodes)
@@ -66,9 +62,7 @@ def parse_vendors(
         for word in names.devices:
             if len(word) > _LONGEST_NAME or not _LETTERS.issuperset(word):
                 raise RequestError(f"unknown device {quoted(word)} in {names.where}", _HINT)
-        alone = selectors.alone(names.devices)
-        any_of = None if alone else selectors.any_of(names.devices, names.where, settings)
-        devices = (alone,) if alone else () if any_of else tuple(dict.fromkeys(names.devices))
+        devices, any_of = selectors.wanted(names.devices, names.where, settings, lambda word, _: word)
         found.append(VendorRequest(flag, vendor.file, names.source, devices, any_of=any_of))
     return tuple(found)
 
