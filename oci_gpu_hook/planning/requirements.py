@@ -8,7 +8,7 @@ must hold: ``cuda>=12.4 brand=tesla,driver>=535,driver<536``.  An unknown fact m
 from __future__ import annotations
 
 from oci_gpu_hook.errors import LONGEST_LIST, RequestError, quoted
-from oci_gpu_hook.formats.decimal import decimal
+from oci_gpu_hook.formats.decimal import decimals
 
 # ``cuda>=12.4``: one of `_PROPERTIES`, one of `_OPERATORS`, and a version or, for brand, a word.
 Condition = tuple[str, str, str]
@@ -57,12 +57,12 @@ def _condition(factor: str) -> Condition:
 
 def _version(text: str, factor: str) -> tuple[int, ...]:
     """Numbers of a dotted version, without zeros at its end: 12.0 is 12."""
-    numbers = [decimal(part) for part in text.split(".")]
-    if None in numbers:
+    numbers = [*decimals(text)]
+    if not numbers:
         raise RequestError(f"{quoted(text)} in {quoted(factor)} is not a version", _AUTHOR)
     while numbers and not numbers[-1]:
         numbers.pop()
-    return tuple([number or 0 for number in numbers])
+    return tuple(numbers)
 
 
 def _is_met(conditions: tuple[Condition, ...], facts: Facts) -> bool:

@@ -69,17 +69,15 @@ def _asks(config: str) -> bool:
     from oci_gpu_hook.request import sources
     from oci_gpu_hook.request.bundle import Bundle
 
+    # Which variables ask beside, the administrator says.
+    variables = sources.swarm_variables(None)
     try:
-        bundle = Bundle("", read_object(config, open_file(config)))
-        question = Question(bundle, State(), Options())
-        if question.may_ask():
-            return True
+        question = Question(Bundle("", read_object(config, open_file(config))), State(), Options())
+        return question.may_ask() or any([name in question.inputs.environment for name in variables])
     except ExcessError as err:
-        return err.may_ask(sources.swarm_variables(None))
+        return err.may_ask(variables)
     except (BundleError, RequestError):
         return True
-    # Which variables ask beside, the administrator says.
-    return any([name in question.inputs.environment for name in sources.swarm_variables(None)])
 
 
 def with_hook(text: str, hook: str, others: bool) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from oci_gpu_hook.errors import ConfigError, quoted
 from oci_gpu_hook.formats import glob, jsontext
+from oci_gpu_hook.formats.decimal import decimals
 from oci_gpu_hook.request.words import LONGEST_FLAG, is_flag
 from oci_gpu_hook.vendors import allowed
 from oci_gpu_hook.vendors.vendorinventory import LARGEST_FILE, DevicePattern, Group, Item, Vendor, Version
@@ -164,8 +165,7 @@ def _flag_fault(text: str) -> str:
 
 
 def _release_fault(text: str) -> str:
-    parts = text.split(".")
-    is_release = len(parts) <= 3 and all([0 < len(part) <= 5 and _DIGITS.issuperset(part) for part in parts])
+    is_release = len(text) < 18 and 0 < len(decimals(text, 10**5 - 1)) <= 3
     return "" if is_release else f"{quoted(text)} is not a release"
 
 
