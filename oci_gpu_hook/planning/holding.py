@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from oci_gpu_hook.planning.memoryshare import Memory
-    from oci_gpu_hook.request.vendorrequest import VendorRequest
 
 _MOST_SHOWN = 3
 _SHOWN_ID = 12
@@ -335,7 +334,7 @@ def _numa_node(host: HostRoot, address: str, count: int) -> int:
     return int(text) if text and text.strip().isdigit() else -1
 
 
-def _of_vendor(host: HostRoot, request: VendorRequest) -> list[Candidate]:
+def _of_vendor(host: HostRoot, request: Request) -> list[Candidate]:
     from oci_gpu_hook.planning import vendorshare
     from oci_gpu_hook.vendors import folders, vendorhost
 

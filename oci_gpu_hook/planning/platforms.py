@@ -19,7 +19,6 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.planning import selection, vendorshare
 from oci_gpu_hook.planning.plan import Share
 from oci_gpu_hook.request.parse import Request
-from oci_gpu_hook.request.vendorrequest import VendorRequest
 from oci_gpu_hook.request.words import ALL, NONE, VISIBLE_DEVICES
 from oci_gpu_hook.vendors import allowed, platform, vendorhost
 
@@ -48,7 +47,7 @@ def share(
     found = platform_state(root, kind, everything=request.jetpack_all)
     # Where the engine has made the nodes that somebody chose, only files are lacking.
     is_without = request.devices in ((NONE,), ())
-    asked = VendorRequest(VISIBLE_DEVICES, found.inventory.file, "env", (NONE if is_without else ALL,))
+    asked = Request("env", (NONE if is_without else ALL,), flag=VISIBLE_DEVICES, file=found.inventory.file)
     given = vendorshare.share(layout, asked, found)
     if not is_without:
         nodes = given.nodes if inventory is None else _with_gpus_on_pci(root, request, inventory, given.nodes)

@@ -11,8 +11,8 @@ from oci_gpu_hook.errors import DriverError, RequestError, quoted
 from oci_gpu_hook.operations import Mount, Service, Symlink
 from oci_gpu_hook.planning import provision
 from oci_gpu_hook.planning.plan import Share
+from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.selectors import bus_id
-from oci_gpu_hook.request.vendorrequest import VendorRequest
 from oci_gpu_hook.request.words import ALL, NONE, VISIBLE_DEVICES
 from oci_gpu_hook.vendors.vendorhost import VendorDevice, VendorState
 
@@ -26,7 +26,7 @@ FOLDER = "/usr/local/oci-gpu-hook"
 _MOST_SHOWN = 3
 
 
-def share(layout: Layout, request: VendorRequest, found: VendorState, process_type: str = "") -> Share:
+def share(layout: Layout, request: Request, found: VendorState, process_type: str = "") -> Share:
     """DriverError if the host lacks something, RequestError for an unknown device."""
     inventory, flag = found.inventory, found.inventory.flag
     if request.devices == (NONE,):
@@ -94,7 +94,7 @@ def of_nodes(paths: tuple[str, ...], found: VendorState) -> tuple[tuple[VendorDe
     return tuple([(device, device.nodes[0][0].path) for device in devices])
 
 
-def _notes(request: VendorRequest, found: VendorState, process_type: str) -> tuple[str, ...]:
+def _notes(request: Request, found: VendorState, process_type: str) -> tuple[str, ...]:
     inventory, absent = found.inventory, found.absent
     notes = [*found.faults]
     # Files that may be missing are so on most hosts, as each distribution has folders of its own: `info` lists them.

@@ -38,14 +38,11 @@ def of_nodes(
 
 
 def of_vendor(flag: str, known: Collection[KnownVendor], nodes: tuple[str, ...]) -> Request:
-    from oci_gpu_hook.request.vendorrequest import VendorRequest
-
     for vendor in known:
         if vendor.flag == flag:
             if vendor.fault:
                 raise ConfigError(vendor.fault, ADMINISTRATOR)
-            asked = VendorRequest(flag, vendor.file, "cdi", (), nodes)
-            return Request("cdi", (), (), vendors=(asked,))
+            return Request("cdi", (), vendors=(Request("cdi", (), nodes=nodes, flag=flag, file=vendor.file),))
     hint = "the administrator must take the spec away, or put the file back"
     raise ConfigError(f"the CDI spec is for {quoted(flag)}, which no vendor's file has", hint)
 

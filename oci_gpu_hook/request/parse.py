@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from oci_gpu_hook.errors import RequestError, quoted
 from oci_gpu_hook.formats.decimal import decimal
-from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request import selectors, words
+from oci_gpu_hook.request.selectors import Request as Request
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs, Names, accepts_variable, is_legacy, is_void, named
 from oci_gpu_hook.request.words import ADMINISTRATOR, ALL, AUTHOR, CAPABILITIES, CUDA_VERSION, NONE, listed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from oci_gpu_hook.request.vendorrequest import KnownVendor, VendorRequest
+    from oci_gpu_hook.request.vendorrequest import KnownVendor
 
 _REQUIRE = "NVIDIA_REQUIRE_"
 # The value of NVIDIA_REQUIRE_JETPACK that NVIDIA's runtime knows; there is no other.
@@ -27,42 +27,6 @@ _MOST_IMEX_CHANNEL = (1 << 20) - 1
 _MOST_IMEX_CHANNELS = 2048
 # NVIDIA's stack reads NVIDIA_DISABLE_REQUIRE by Go's strconv.ParseBool.
 _TRUE = ("1", "t", "T", "true", "TRUE", "True")
-
-
-class Request(NamedTuple):
-    """One container's request.
-
-    source: ``env``, ``swarm``, ``mounts``, ``annotations``, ``cli`` for nvidia-container-cli's words; or of `nodes`:
-    ``cdi``, if the engine has injected them by a CDI spec of ours, ``devices``, if the user of an old image gave them.
-    devices: canonical, in the order given: ``all``, ``none`` (driver files, no GPU), each alone; an index;
-    ``GPU-<uuid>`` in lower case after the dash; ``00000000:07:00.0``; ``0:1``, ``MIG-<uuid>`` and
-    ``MIG-GPU-<uuid>/1/0`` for MIG devices.
-    nodes: in their place, the paths of nodes that the engine has made; any_of: in their place, what the node chooses.
-    imex_channels: ``all`` alone, or decimal numbers; features: names of `FEATURES`; vendors: of other vendors; if that
-    is all, `devices` and `capabilities` are empty.  memory_limit, memory_request: in bytes, see `memory`.
-    """
-
-    source: str
-    devices: tuple[str, ...]
-    capabilities: tuple[str, ...]
-    requirements: tuple[str, ...] = ()
-    mig_config: bool = False
-    mig_monitor: bool = False
-    imex_channels: tuple[str, ...] = ()
-    features: tuple[str, ...] = ()
-    jetpack_all: bool = False
-    vendors: tuple[VendorRequest, ...] = ()
-    memory_limit: int = 0
-    memory_request: int = 0
-    nodes: tuple[str, ...] = ()
-    any_of: selectors.AnyOf | None = None
-
-    def words(self) -> tuple[str, ...]:
-        """The words for NVIDIA's devices, for people."""
-        return (self.any_of.written(),) if self.any_of else (*self.devices, *self.nodes)
-
-    def asked(self) -> tuple[str, ...]:
-        return (*self.words(), *[f"{item.flag}={name}" for item in self.vendors for name in item.words()])
 
 
 def parse_request(
@@ -79,7 +43,7 @@ def parse_request(
     devices, any_of = selectors.wanted(by_name, names.where, settings, selectors.canonical)
     if not names.devices and (names.imex_channels or names.features):
         devices = (NONE,)
-    of_vendors: tuple[VendorRequest, ...] = ()
+    of_vendors: tuple[Request, ...] = ()
     unknown: list[str] = []
     if known:
         from oci_gpu_hook.request import vendorrequest

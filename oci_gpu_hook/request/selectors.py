@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names of devices in a request, each in canonical form or refused.  Pure: knows no host."""
+"""A request, and the names of devices in it, each in canonical form or refused.  Pure: knows no host."""
 
 from __future__ import annotations
 
@@ -36,6 +36,45 @@ class AnyOf(NamedTuple):
         return f"{ANY}:{self.number}" + (f":{self.profile}" if self.profile else "")
 
 
+class Request(NamedTuple):
+    """One container's request.
+
+    source: ``env``, ``swarm``, ``mounts``, ``annotations``, ``cli`` for nvidia-container-cli's words; or of `nodes`:
+    ``cdi``, if the engine has injected them by a CDI spec of ours, ``devices``, if the user of an old image gave them.
+    devices: canonical, in the order given: ``all``, ``none`` (driver files, no GPU), each alone; an index;
+    ``GPU-<uuid>`` in lower case after the dash; ``00000000:07:00.0``; ``0:1``, ``MIG-<uuid>`` and
+    ``MIG-GPU-<uuid>/1/0`` for MIG devices.
+    nodes: in their place, the paths of nodes that the engine has made; any_of: in their place, what the node chooses.
+    imex_channels: ``all`` alone, or decimal numbers; features: names of `FEATURES`; vendors: of other vendors, with the
+    flag and the file of each, and names as given; if that is all, `devices` and `capabilities` are empty.
+    memory_limit, memory_request: in bytes, see `memory`.
+    """
+
+    source: str
+    devices: tuple[str, ...]
+    capabilities: tuple[str, ...] = ()
+    requirements: tuple[str, ...] = ()
+    mig_config: bool = False
+    mig_monitor: bool = False
+    imex_channels: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+    jetpack_all: bool = False
+    vendors: tuple[Request, ...] = ()
+    memory_limit: int = 0
+    memory_request: int = 0
+    nodes: tuple[str, ...] = ()
+    any_of: AnyOf | None = None
+    flag: str = ""
+    file: str = ""
+
+    def words(self) -> tuple[str, ...]:
+        """Its devices, for people."""
+        return (self.any_of.written(),) if self.any_of else (*self.devices, *self.nodes)
+
+    def asked(self) -> tuple[str, ...]:
+        return (*self.words(), *[f"{item.flag}={name}" for item in self.vendors for name in item.words()])
+
+
 def wanted(
     items: tuple[str, ...], where: str, settings: Settings, canonical: Callable[[str, str], str]
 ) -> tuple[tuple[str, ...], AnyOf | None]:
@@ -48,8 +87,7 @@ def wanted(
 
 
 def any_of(items: Iterable[str], where: str, settings: Settings) -> AnyOf | None:
-    """What these leave to the node; None if devices are named; RequestError if it is wrong, or no holders are counted.
-    """
+    """What these leave to the node; None if devices are named.  RequestError if it is wrong, or none counts holders."""
     lowered = [item.lower() for item in items]
     asked = [word.split(":") for word in lowered if word == ANY or word.startswith(f"{ANY}:")]
     if not asked:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a container asks of other vendors than NVIDIA: ``OCI_AMD=0`` and its like become `VendorRequest`s.  Pure.
+"""What a container asks of other vendors than NVIDIA: ``OCI_AMD=0`` and its like become a `Request` each.  Pure.
 
 A vendor's file says which variable and which kind of CDI devices ask for its hardware.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 from oci_gpu_hook.errors import ConfigError, RequestError, quoted
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request import selectors, sources
+from oci_gpu_hook.request.selectors import Request
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs, Names
 from oci_gpu_hook.request.words import ALL, VENDOR_PREFIX
@@ -27,26 +28,9 @@ class KnownVendor(NamedTuple):
     fault: str = ""
 
 
-class VendorRequest(NamedTuple):
-    """The request to one vendor.
-
-    source, nodes, any_of: see `Request`; devices: ``all`` or ``none`` alone, or names as given.
-    """
-
-    flag: str
-    file: str
-    source: str
-    devices: tuple[str, ...]
-    nodes: tuple[str, ...] = ()
-    any_of: selectors.AnyOf | None = None
-
-    def words(self) -> tuple[str, ...]:
-        return (self.any_of.written(),) if self.any_of else (*self.devices, *self.nodes)
-
-
 def parse_vendors(
     inputs: Inputs, settings: Settings, known: tuple[KnownVendor, ...], notes: list[str]
-) -> tuple[VendorRequest, ...]:
+) -> tuple[Request, ...]:
     """The requests by flag; RequestError or ConfigError for what can be neither served nor left out."""
     found = []
     for vendor in sorted(known):
@@ -63,7 +47,7 @@ def parse_vendors(
             if len(word) > _LONGEST_NAME or not _LETTERS.issuperset(word):
                 raise RequestError(f"unknown device {quoted(word)} in {names.where}", _HINT)
         devices, any_of = selectors.wanted(names.devices, names.where, settings, lambda word, _: word)
-        found.append(VendorRequest(flag, vendor.file, names.source, devices, any_of=any_of))
+        found.append(Request(names.source, devices, any_of=any_of, flag=flag, file=vendor.file))
     return tuple(found)
 
 

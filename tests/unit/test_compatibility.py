@@ -23,7 +23,6 @@ from oci_gpu_hook.planning import compatibility, provision, vendorshare
 from oci_gpu_hook.planning.plan import Provision, Share
 from oci_gpu_hook.planning.selection import select
 from oci_gpu_hook.request.parse import Request
-from oci_gpu_hook.request.vendorrequest import VendorRequest
 from oci_gpu_hook.request.words import VISIBLE_DEVICES
 from oci_gpu_hook.vendors.vendorhost import VendorState
 from oci_gpu_hook.vendors.vendorinventory import Vendor
@@ -351,7 +350,7 @@ def test_a_jetsons_own_keep_their_folder_and_come_after_the_images() -> None:
     names = ("libcuda.so.1.1", "libcuda.so.1")
     cuda = Library(f"{own}/{names[0]}", names[0], names[1], names, 0xA03, 64, "", ("drivers",), own)
     state = VendorState(Vendor("/lists", VISIBLE_DEVICES, libraries=(cuda,)))
-    share = vendorshare.share(LAYOUT, VendorRequest(VISIBLE_DEVICES, "/lists", "env", ("all",)), state)
+    share = vendorshare.share(LAYOUT, Request("env", ("all",), flag=VISIBLE_DEVICES, file="/lists"), state)
     compat = offered(Note((13, 2), None, None))
     found = compatibility.with_newer(share, compat, ("", "12.6"), (), (cuda,))
     first, second = [entry.path.decode() for entry in found.entries if entry.soname == b"libcuda.so.1"]

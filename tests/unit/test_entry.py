@@ -16,7 +16,6 @@ from oci_gpu_hook.report import records
 from oci_gpu_hook.report.progress import Progress
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.state import State
-from oci_gpu_hook.request.vendorrequest import VendorRequest
 
 REQUEST = Request("env", ("0", "GPU-1"), ("compute", "utility"))
 ID = "3f2a" * 16
@@ -142,7 +141,7 @@ def test_every_error_has_its_reason() -> None:
 
 
 def test_what_is_asked_of_other_vendors_stands_behind_their_flags() -> None:
-    asked = VendorRequest("OCI_AMD", "/usr/share/oci-gpu-hook/vendors/amd.json", "env", ("0", "1"))
+    asked = Request("env", ("0", "1"), flag="OCI_AMD", file="/usr/share/oci-gpu-hook/vendors/amd.json")
     told = made(request=Request("env", (), (), vendors=(asked,)))
     fields = dict(records.fields(*told))
     assert fields["OCI_GPU_HOOK_REQUEST"] == "OCI_AMD=0,OCI_AMD=1"

@@ -19,9 +19,9 @@ from oci_gpu_hook.formats.decimal import beginning
 from oci_gpu_hook.host import saved
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.planning import holding
+from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.selectors import AnyOf
 from oci_gpu_hook.request.sources import Inputs
-from oci_gpu_hook.request.vendorrequest import VendorRequest
 from oci_gpu_hook.vendors import folders, vendorhost, vendorinventory, vendorsurvey
 from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Group, Item, Vendor, Version
 from tests.unit.asking import annotated
@@ -456,7 +456,7 @@ def test_any_device_is_one_that_has_an_index(tree: Path) -> None:
         node(tree, f"/dev/{kind}/acme{minor}", 240, minor, f"pci0000:00/0000:0{minor}:00.0/{kind}/acme{minor}")
     devices = [{"path": f"{kind}/acme*", "major": "acme", "each": True} for kind in ("drm", "accel")]
     plant(tree, FILE, json.dumps({"activation_flag": "OCI_ACME", "inventory": {"a": {"devices": devices}}}))
-    found = holding._of_vendor(HostRoot(str(tree)), VendorRequest("OCI_ACME", FILE, "env", (), any_of=AnyOf(1)))
+    found = holding._of_vendor(HostRoot(str(tree)), Request("env", (), any_of=AnyOf(1), flag="OCI_ACME", file=FILE))
     assert [(it.key, it.name) for it in found] == [("OCI_ACME=0", "0")]
 
 

@@ -19,7 +19,6 @@ from oci_gpu_hook.planning import drivers, provision, vendorshare
 from oci_gpu_hook.planning.plan import Plan, Provision, Share
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.settings import Settings
-from oci_gpu_hook.request.vendorrequest import VendorRequest
 from oci_gpu_hook.request.words import VISIBLE_DEVICES
 from oci_gpu_hook.vendors.vendorhost import VendorDevice, VendorState
 from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Link, Vendor
@@ -53,8 +52,9 @@ DEVICES = (
 HOST = VendorState(INVENTORY, DEVICES, ((CONTROL, "g"),), (("/run/acme.sock", "g"),))
 
 
-def request(*devices: str, source: str = "env") -> VendorRequest:
-    return VendorRequest("OCI_ACME", FILE, source, *(((), devices) if source == "cdi" else (devices,)))
+def request(*devices: str, source: str = "env") -> Request:
+    named, nodes = ((), devices) if source == "cdi" else (devices, ())
+    return Request(source, named, nodes=nodes, flag="OCI_ACME", file=FILE)
 
 
 def share(*devices: str, host: VendorState = HOST, source: str = "env") -> Share:
@@ -227,7 +227,7 @@ def joined(*shares: Share, layout: Layout = LAYOUT) -> Provision:
 def other(flag: str, **fields: object) -> Share:
     inventory = Vendor(f"/v/{flag}.json", flag)._replace(**fields)  # type: ignore[arg-type]
     host = VendorState(inventory)
-    return vendorshare.share(LAYOUT, VendorRequest(flag, inventory.file, "env", ("all",)), host)
+    return vendorshare.share(LAYOUT, Request("env", ("all",), flag=flag, file=inventory.file), host)
 
 
 def test_all_libraries_are_in_one_cache() -> None:

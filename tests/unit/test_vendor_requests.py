@@ -10,7 +10,7 @@ from oci_gpu_hook.request import bycdi, sources, vendorrequest
 from oci_gpu_hook.request.parse import Request, parse_request
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs
-from oci_gpu_hook.request.vendorrequest import KnownVendor, VendorRequest
+from oci_gpu_hook.request.vendorrequest import KnownVendor
 from tests.unit.asking import VISIBLE, annotated
 
 AMD = KnownVendor("OCI_AMD", "amd.com/gpu", "/v/amd.json")
@@ -19,14 +19,15 @@ KNOWN = (AMD, RDMA)
 DEFAULTS = Settings()
 
 
-def asked(inputs: Inputs, settings: Settings = DEFAULTS) -> tuple[VendorRequest, ...]:
+def asked(inputs: Inputs, settings: Settings = DEFAULTS) -> tuple[Request, ...]:
     found, notes = parse_request(inputs, settings, KNOWN)
     assert notes == ()
     return found.vendors if found else ()
 
 
-def amd(*devices: str, source: str = "env") -> VendorRequest:
-    return VendorRequest("OCI_AMD", "/v/amd.json", source, *(((), devices) if source == "cdi" else (devices,)))
+def amd(*devices: str, source: str = "env") -> Request:
+    named, nodes = ((), devices) if source == "cdi" else (devices, ())
+    return Request(source, named, nodes=nodes, flag="OCI_AMD", file="/v/amd.json")
 
 
 @pytest.mark.parametrize(
