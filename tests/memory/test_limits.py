@@ -133,7 +133,8 @@ def test_without_a_driver_that_registers_it_is_refused(installed: Installed, bun
     _is_refused(installed, before + engine.run(bundle("0", 64), "none", "echo started"), "has not told the kernel")
 
 
-@pytest.mark.parametrize("engine", CGROUPFS)
+# crun 1.8 starts no container there at all.
+@pytest.mark.parametrize("engine", [it for it in CGROUPFS if it.id != "crun, cgroupfs"])
 def test_a_parent_with_processes_is_refused(installed: Installed, bundle: Maker, engine: Engine) -> None:
     """The kernel gives the controller to no child of one: with a word it is refused, without it is not."""
     script = """
@@ -141,12 +142,10 @@ echo -dmem >/sys/fs/cgroup/cgroup.subtree_control || :
 mkdir -p /sys/fs/cgroup/busy/a
 sleep 10000 & busy=$!
 echo $busy >/sys/fs/cgroup/busy/a/cgroup.procs
-trap 'kill $busy; wait $busy || :; rmdir /sys/fs/cgroup/busy/a /sys/fs/cgroup/busy' EXIT
+trap 'kill $busy; wait $busy || :; rmdir /sys/fs/cgroup/busy/a || :' EXIT
 """
-    # crun 1.8 starts no container there at all.
-    if engine.program != "crun":
-        done = on_machine(installed, script + engine.run(bundle("0"), "free", "echo started", parent="busy"))
-        assert (done.code, done.out) == (0, "started\n"), done.err
+    done = on_machine(installed, script + engine.run(bundle("0"), "free", "echo started", parent="busy"))
+    assert (done.code, done.out) == (0, "started\n"), done.err
     _is_refused(installed, script + engine.run(bundle("0", 64), "busy", "echo started", parent="busy"), "dmem")
 
 

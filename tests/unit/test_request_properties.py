@@ -158,7 +158,7 @@ def test_nodes_that_an_engine_has_injected_are_read_too(
         assert is_one_line(str(err))
     else:
         if any(node.startswith("/dev/nvidia") for node in nodes):
-            assert found is not None and set(found.devices) == {*nodes} & {*GPUS}
+            assert found is not None and set(found.nodes) == {*nodes} & {*GPUS}
             assert set(found.capabilities) == {*capabilities} & {*CAPABILITIES}
         else:
             assert found is None
