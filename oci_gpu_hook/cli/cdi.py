@@ -139,7 +139,7 @@ def remove(files: tuple[str, ...]) -> None:
 
 def _folders_of_engines(root: HostRoot) -> tuple[str, ...]:
     docker = dockercheck.find_docker(root)
-    readers = installed.find_readers(root, dockercheck.settings_of(root, docker), "")
+    readers = installed.find_readers(root, docker.settings if docker else None, "")
     return tuple([folder for reader in readers for folder in reader.folders])
 
 
