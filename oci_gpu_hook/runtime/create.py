@@ -85,10 +85,10 @@ def _asks(config: str) -> bool:
 def with_hook(text: str, hook: str, others: bool) -> str:
     """The text of config.json with one more hook, as JSON, behind `others` of its stage."""
     at = text.index("{")
-    hooks = _place(text, at, "hooks")
+    hooks = jsontext.place(text, at, "hooks")
     if hooks is None or text[hooks[0]] != "{":
         return _with_member(text, at, "hooks", hooks, f'{{"{_STAGE}":[{hook}]}}')
-    stage = _place(text, hooks[0], _STAGE)
+    stage = jsontext.place(text, hooks[0], _STAGE)
     if stage is None or not others:
         return _with_member(text, hooks[0], _STAGE, stage, f"[{hook}]")
     return f"{text[: stage[1] - 1]},{hook}{text[stage[1] - 1 :]}"
@@ -116,15 +116,9 @@ def _registered(registration: str) -> str:
     except BundleError as err:
         raise ConfigError(err.message, "the administrator must install oci-gpu-hook again") from err
     text = data.decode()
-    place = _place(text, text.index("{"), "hook")
+    place = jsontext.place(text, text.index("{"), "hook")
     assert place is not None
     return text[place[0] : place[1]]
-
-
-def _place(text: str, at: int, name: str) -> tuple[int, int] | None:
-    """Where a member's value begins and ends, in the object that begins at `at`; of several the last counts."""
-    found = [(first, end) for key, _, first, end in jsontext.members(text, at) if key == name]
-    return found[-1] if found else None
 
 
 def _read(name: str) -> tuple[posix.stat_result, bytes]:
