@@ -28,6 +28,7 @@ from oci_gpu_hook.node.machine import whole
 from oci_gpu_hook.node.setup import cdispec as spec_of
 from oci_gpu_hook.operations import Mount
 from oci_gpu_hook.planning import meanings, platforms, provision, selection, vendorshare
+from oci_gpu_hook.request.bundle import objects
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.settings import Settings, read_settings
 from oci_gpu_hook.request.words import ADMINISTRATOR, ALL, CAPABILITIES, FEATURES, NONE, items
@@ -138,7 +139,7 @@ def remove(files: tuple[str, ...]) -> None:
 
 def _folders_of_engines(root: HostRoot) -> tuple[str, ...]:
     docker = dockercheck.find_docker(root)
-    readers = installed.find_readers(root, dockercheck.settings_of(root, docker), "")
+    readers = installed.find_readers(root, docker.settings if docker else None, "")
     return tuple([folder for reader in readers for folder in reader.folders])
 
 
@@ -266,7 +267,7 @@ def stale(root: HostRoot, document: dict[str, Any]) -> tuple[str, str]:
     """Why a spec of ours is out of date, "" if it is not; and what ends that: see `speccheck.compared`."""
     made = cdispecs.origin_of(document)
     flag, family = made.vendor, made.family
-    holders = (document, *cdispecs.objects(document.get("devices")))
+    holders = (document, *objects(document, "devices"))
     has_groups = any(["additionalGids" in cdispecs.edits(item) for item in holders])
     config = made.config or None
     if config and not config.isprintable():

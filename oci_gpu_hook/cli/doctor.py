@@ -134,7 +134,7 @@ def of_host(root: HostRoot, config: str | None) -> list[Finding]:
 
 
 def _written_names(root: HostRoot, docker: dockercheck.Docker | None, found: DriverInventory | None) -> list[Finding]:
-    settings, file = dockercheck.settings_of(root, docker), docker.file if docker else ""
+    settings, file = (docker.settings, docker.file) if docker else (None, "")
     readers = host_engines.find_readers(root, settings, file)
     named = tuple([folder for reader in readers for folder in reader.folders])
     folders = cdispecs.folders(root, named)

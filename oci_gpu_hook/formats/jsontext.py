@@ -95,6 +95,12 @@ def members(text: str, begin: int) -> list[tuple[str, int, int, int]]:
     return found
 
 
+def place(text: str, begin: int, name: str) -> tuple[int, int] | None:
+    """Where a member's value begins and ends, in the object that begins at `begin`; of several the last counts."""
+    found = [(first, end) for key, _, first, end in members(text, begin) if key == name]
+    return found[-1] if found else None
+
+
 def _behind_space(text: str, at: int) -> int:
     while text[at] in _WHITESPACE:
         at += 1

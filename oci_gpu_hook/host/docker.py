@@ -13,7 +13,7 @@ from __future__ import annotations
 from oci_gpu_hook.errors import BundleError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.host.source import read_source
-from oci_gpu_hook.request.bundle import Bundle
+from oci_gpu_hook.request.bundle import Bundle, objects
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs, accepts_environment
 from oci_gpu_hook.request.state import object_of
@@ -51,8 +51,7 @@ def with_record(inputs: Inputs, bundle: Bundle, settings: Settings, host_root: s
 
 
 def requests_of(root: HostRoot, bundle: Bundle) -> list[dict[str, object]]:
-    found = _record_of(root, bundle, _HOST_CONFIG)[1].get("DeviceRequests")
-    return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
+    return objects(_record_of(root, bundle, _HOST_CONFIG)[1], "DeviceRequests")
 
 
 def from_image(root: HostRoot, bundle: Bundle, environment: dict[str, str]) -> frozenset[str] | None:

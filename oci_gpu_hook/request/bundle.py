@@ -58,12 +58,12 @@ class Bundle(NamedTuple):
 
     def bindings(self) -> tuple[tuple[str, str], ...]:
         """Source and destination of each of ``mounts``."""
-        found = [(str(item.get("source", "")), item.get("destination")) for item in _items(self.document, "mounts")]
+        found = [(str(item.get("source", "")), item.get("destination")) for item in objects(self.document, "mounts")]
         return tuple([(source, path) for source, path in found if isinstance(path, str)])
 
     def hooks(self, stage: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
         found = []
-        for item in _items(self.document.get("hooks"), stage):
+        for item in objects(self.document.get("hooks"), stage):
             path, words = item.get("path"), item.get("args") or []
             if isinstance(path, str) and isinstance(words, list):
                 found.append((path, tuple([str(word) for word in words])))
@@ -113,7 +113,7 @@ class Bundle(NamedTuple):
 
     def mount_source(self, destination: str) -> str | None:
         """The source of what is bound at `destination`, None for nothing: of several mounts there, the last counts."""
-        found = [mount for mount in _items(self.document, "mounts") if mount.get("destination") == destination]
+        found = [mount for mount in objects(self.document, "mounts") if mount.get("destination") == destination]
         source = found[-1].get("source") if found and _binds(found[-1]) else None
         return source if isinstance(source, str) else None
 
@@ -190,7 +190,7 @@ def is_gpu(path: str) -> bool:
     return path.startswith("/dev/nvidia") and decimal(path[len("/dev/nvidia") :], _MOST_GPU_MINOR) is not None
 
 
-def _items(parent: object, key: str) -> list[dict[str, object]]:
+def objects(parent: object, key: str) -> list[dict[str, object]]:
     """The objects in a list in `parent`; what has another shape is ignored."""
     found = parent.get(key) if isinstance(parent, dict) else None
     return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []

@@ -83,10 +83,10 @@ def _asks(config: str) -> bool:
 def with_hook(text: str, hook: str, others: bool) -> str:
     """hook: as JSON; others: whether it goes behind those of its stage, or in their place."""
     at = text.index("{")
-    hooks = _place(text, at, "hooks")
+    hooks = jsontext.place(text, at, "hooks")
     if hooks is None or text[hooks[0]] != "{":
         return _with_member(text, at, "hooks", hooks, f'{{"{_STAGE}":[{hook}]}}')
-    stage = _place(text, hooks[0], _STAGE)
+    stage = jsontext.place(text, hooks[0], _STAGE)
     if stage is None or not others:
         return _with_member(text, hooks[0], _STAGE, stage, f"[{hook}]")
     return f"{text[: stage[1] - 1]},{hook}{text[stage[1] - 1 :]}"
@@ -114,15 +114,9 @@ def _registered(registration: str) -> str:
     except BundleError as err:
         raise ConfigError(err.message, "the administrator must install oci-gpu-hook again") from err
     text = data.decode()
-    place = _place(text, text.index("{"), "hook")
+    place = jsontext.place(text, text.index("{"), "hook")
     assert place is not None
     return text[place[0] : place[1]]
-
-
-def _place(text: str, at: int, name: str) -> tuple[int, int] | None:
-    """Of several members of that name the last counts."""
-    found = [(first, end) for key, _, first, end in jsontext.members(text, at) if key == name]
-    return found[-1] if found else None
 
 
 def _read(name: str) -> tuple[posix.stat_result, bytes]:

@@ -725,7 +725,7 @@ def test_doctor_sees_what_was_configured(program: Program, tree: Path) -> None:
     program(*words(tree, "docker", "--name", "nvidia", "--set-as-default"))
     program(*words(tree, "podman"))
     root = HostRoot(str(tree))
-    (found,) = installed.of_docker(root)
+    (found,) = installed.of_docker(root, installed.docker_settings(root))
     assert (found.name, found.is_ours, found.is_there, found.is_default) == ("nvidia", True, True, True)
     assert [engine.folders for engine in installed.installed(root)] == [(flaglines.HOOKS_FOLDER,)]
 

@@ -18,7 +18,7 @@ from oci_gpu_hook.node.diagnosis.enginecheck import of_runtimes
 from oci_gpu_hook.node.diagnosis.remedy import command, install, restart, roots_alone, then
 from oci_gpu_hook.node.engines import containerdevices, installed
 from oci_gpu_hook.node.engines.enginekinds import DOCKER
-from oci_gpu_hook.node.engines.installed import PATH, Runtime, executable
+from oci_gpu_hook.node.engines.installed import PATH, executable
 from oci_gpu_hook.node.machine import processes
 from oci_gpu_hook.record import NamedTuple
 
@@ -45,7 +45,7 @@ _RIVALS = {
 class Docker(NamedTuple):
     """folders: its PATH; file: of its settings; program: what it finds first of the link's name, "" for nothing;
     leads_to: that without links; pid, began: of the dockerd that runs, in seconds since 1970; pid is 0 if none is seen;
-    cdi_folders: of its command line.
+    settings: what it goes by, its command line before its file; None for the fault that it finds in the file.
     """
 
     folders: tuple[str, ...]
@@ -54,7 +54,8 @@ class Docker(NamedTuple):
     leads_to: str
     pid: int = 0
     began: float = 0.0
-    cdi_folders: tuple[str, ...] = ()
+    settings: dict[str, Any] | None = None
+    fault: str = ""
 
 
 def find_docker(root: HostRoot) -> Docker | None:
@@ -74,22 +75,18 @@ def find_docker(root: HostRoot) -> Docker | None:
         cdi_folders = [value for name, value in options if name == "--cdi-spec-dir"]
     found = executable(root, _LINK, folders)
     leads_to = root.real(found) if found else ""
-    return Docker(folders, file, found, leads_to, pid, containerdevices.since(root, began), tuple(cdi_folders))
-
-
-def settings_of(root: HostRoot, found: Docker | None) -> dict[str, Any] | None:
-    """What dockerd goes by, its command line before its file; None without a dockerd, or if it cannot read the file."""
-    with suppress(ValueError):
-        if found is not None:
-            words = {"cdi-spec-dirs": [*found.cdi_folders]} if found.cdi_folders else {}
-            return {**installed.docker_settings(root, found.file), **words}
-    return None
+    docker = Docker(folders, file, found, leads_to, pid, containerdevices.since(root, began))
+    try:
+        settings = installed.docker_settings(root, file)
+    except ValueError as err:
+        return docker._replace(fault=str(err))
+    return docker._replace(settings={**settings, **({"cdi-spec-dirs": cdi_folders} if cdi_folders else {})})
 
 
 def docker(root: HostRoot, found: Docker, entry: str, tool: str) -> list[Finding]:
     """What Docker is served by on this host; entry: the entry script, links resolved."""
     rivals = {name: path for name in _RIVALS if (path := executable(root, name, found.folders))}
-    findings, runtimes = [], list[Runtime]()
+    findings = []
     if found.leads_to == entry:
         findings.append(_ours(root, found))
         for name, path in rivals.items():
@@ -97,19 +94,16 @@ def docker(root: HostRoot, found: Docker, entry: str, tool: str) -> list[Finding
             findings.append(warned(_CHECK, f"{path} {seen}", tool, "remove", package))
     else:
         findings.append(_not_ours(root, found, bool(rivals), tool))
-    try:
-        runtimes = installed.of_docker(root, found.file, found.folders)
-    except ValueError as err:
-        findings.append(warned(_CHECK, f"{found.file}: {err}", "vi", found.file))
-    else:
-        # Who else than root could decide what dockerd reads could be root.
-        fault = root.openness(found.file)
-        if fault:
-            # What others may have written must not become root's.
-            remedy = command("rm", found.file, note="a link: write a file in its place")
-            if root.link(found.file) is None:
-                remedy = roots_alone(found.file.rpartition("/")[0], found.file)
-            findings.append(warned(_CHECK, f"{found.file}: {fault}, and who writes it is root", remedy))
+    if found.settings is None:
+        findings.append(warned(_CHECK, f"{found.file}: {found.fault}", "vi", found.file))
+    # Who else than root could decide what dockerd reads could be root.
+    elif fault := root.openness(found.file):
+        # What others may have written must not become root's.
+        remedy = command("rm", found.file, note="a link: write a file in its place")
+        if root.link(found.file) is None:
+            remedy = roots_alone(found.file.rpartition("/")[0], found.file)
+        findings.append(warned(_CHECK, f"{found.file}: {fault}, and who writes it is root", remedy))
+    runtimes = installed.of_docker(root, found.settings or {}, found.file, found.folders)
     ours = [item for item in runtimes if item.is_ours]
     return findings + of_runtimes(_CHECK, ours, "containers", tool)
 

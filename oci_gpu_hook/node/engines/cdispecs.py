@@ -158,16 +158,11 @@ def edits(item: dict[str, Any]) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def objects(items: object) -> list[dict[str, Any]]:
-    """The objects in a list; none of any other value."""
-    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
-
-
 def origin_of(document: dict[str, Any]) -> SpecOrigin:
     found = edits(document)
     hooks, variables = found.get("hooks"), found.get("env")
     # One in all, whatever the others are: `doctor` takes it by that.
-    hook = objects(hooks)[0] if isinstance(hooks, list) and [*map(type, hooks)] == [dict] else {}
+    hook = hooks[0] if isinstance(hooks, list) and [*map(type, hooks)] == [dict] else {}
     words = hook.get("args")
     options: dict[str, str] = {}
     if isinstance(words, list) and words[:1] == [PROGRAM]:

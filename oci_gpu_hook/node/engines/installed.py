@@ -89,7 +89,7 @@ def shims(root: HostRoot) -> list[Runtime]:
     """NVIDIA's runtimes in the settings of all engines, as far as these can be read."""
     named = of_containerd(root)
     with suppress(ValueError):
-        named = [*of_docker(root), *named]
+        named = [*of_docker(root, docker_settings(root)), *named]
     of_readers = [item for kind in ENGINES if kind.table for item in _engine(root, kind)[1]]
     return of_readers + [item for item in named if _is_nvidias(root, item.program)]
 
@@ -233,9 +233,10 @@ def _flat(table: dict[str, Any], above: str) -> Iterator[tuple[str, Any]]:
             yield f"{above}{key}", value
 
 
-def of_docker(root: HostRoot, path: str = DOCKER.ours, folders: tuple[str, ...] = PATH) -> list[Runtime]:
-    """The runtimes in a daemon.json; folders: those in which dockerd looks for programs; ValueError: as below."""
-    document = docker_settings(root, path)
+def of_docker(
+    root: HostRoot, document: dict[str, Any], path: str = DOCKER.ours, folders: tuple[str, ...] = PATH
+) -> list[Runtime]:
+    """The runtimes in a daemon.json; folders: those in which dockerd looks for programs."""
     named, default = document.get("runtimes"), str(document.get("default-runtime") or "")
     programs = {
         name: str(value.get("path", "")) if isinstance(value, dict) else ""
@@ -244,7 +245,7 @@ def of_docker(root: HostRoot, path: str = DOCKER.ours, folders: tuple[str, ...] 
     return [runtime_of(root, DOCKER.name, path, name, its, default, folders) for name, its in programs.items()]
 
 
-def docker_settings(root: HostRoot, path: str) -> dict[str, Any]:
+def docker_settings(root: HostRoot, path: str = DOCKER.ours) -> dict[str, Any]:
     """What a daemon.json says, {} without a file; ValueError says why dockerd cannot read it."""
     status = root.stat(path)
     if status is None:

@@ -42,12 +42,12 @@ def with_value(text: str, path: tuple[str, ...], value: object) -> str:
     begin = text.index("{")
     step = _indent(text, begin, _INDENT) or _INDENT
     key, *deeper = path
-    while (found := _member(text, begin, key)) and deeper:
-        begin = found[2]
+    while (found := jsontext.place(text, begin, key)) and deeper:
+        begin = found[0]
         key, *deeper = deeper
     indent = _indent(text, begin, step)
     if found:
-        return text[: found[2]] + _written(text, value, indent, step) + text[found[3] :]
+        return text[: found[0]] + _written(text, value, indent, step) + text[found[1] :]
     added = _added(text, (key, *deeper), value, indent, step)
     gap = None if indent is None else f"{_line_end(text)}{indent}"
     members = jsontext.members(text, begin)
@@ -87,10 +87,6 @@ def _cut(text: str, begin: int, members: list[Member], index: int) -> str:
         return text[:first] + text[members[1][1] :]
     close = text.index("}", end)
     return text[: begin + 1] + (text[end:close].lstrip(" \t") if "\n" in text[end:close] else "") + text[close:]
-
-
-def _member(text: str, begin: int, key: str) -> Member | None:
-    return next((member for member in jsontext.members(text, begin) if member[0] == key), None)
 
 
 def _indent(text: str, begin: int, step: str) -> str | None:
