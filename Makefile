@@ -56,7 +56,7 @@ test-beside-the-machine:
 check: .venv/up-to-date ## Run lint, types, contracts and unit: under a minute, no root
 	@$(MAKE) --no-print-directory --keep-going lint types contracts unit
 
-lint: .venv/up-to-date ## Check Python and shell sources for faults of style and substance
+lint: .venv/up-to-date generated ## Check Python and shell sources for faults of style and substance
 	.venv/bin/ruff check --quiet --output-format concise .
 	@if command -v shellcheck >/dev/null; then shellcheck -x $(SHELL_SCRIPTS); \
 	else echo "shellcheck is not installed; not checked: $(SHELL_SCRIPTS)"; fi
@@ -68,13 +68,13 @@ contracts: .venv/up-to-date ## Check which module imports which
 	.venv/bin/lint-imports
 
 # Byte code is kept, whatever the environment says: without it each run compiles all, and so does each Python in it.
-unit: .venv/up-to-date ## Run the unit tests: no root, nothing of the machine is touched
+unit: .venv/up-to-date generated ## Run the unit tests: no root, nothing of the machine is touched
 	env -u PYTHONDONTWRITEBYTECODE .venv/bin/python -m pytest -q $(PARALLEL) tests/unit
 
 fuzz: .venv/up-to-date ## Feed hostile values to every input of a start and of commands; [FUZZ_SECONDS=600] [FUZZ=ld.so.cache]
 	@.venv/bin/python -m tests.fuzz $(or $(FUZZ_SECONDS),600) $(FUZZ)
 
-unit-pythons: .venv/up-to-date ## Run the unit tests on each Python from 3.9 on that this machine has
+unit-pythons: .venv/up-to-date generated ## Run the unit tests on each Python from 3.9 on that this machine has
 	tests/unit-pythons.sh $(PYTHONS)
 
 integration: ## Run the tests on real container runtimes (as root), in throw-away mounts; installs what it needs

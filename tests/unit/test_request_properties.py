@@ -48,10 +48,12 @@ DESTINATIONS = st.one_of(
 GPUS = ("/dev/nvidia0", "/dev/nvidia7", "/dev/dri/card0")
 INPUTS = st.builds(
     Inputs,
-    environment=st.dictionaries(VARIABLES, VALUES, max_size=6),
+    environment=st.dictionaries(VARIABLES, st.sampled_from(["0", "all"]) | VALUES, max_size=6),
     mounts=st.lists(st.tuples(st.sampled_from(["/dev/null", "/x"]), DESTINATIONS), max_size=4).map(tuple),
     cdi=st.dictionaries(
-        st.one_of(st.sampled_from(["cdi.k8s.io/a", "nvidia.cdi.k8s.io/b"]), st.text(max_size=12)), VALUES, max_size=3
+        st.one_of(st.sampled_from(["cdi.k8s.io/a", "nvidia.cdi.k8s.io/b"]), st.text(max_size=12)),
+        st.sampled_from(["nvidia.com/gpu=0", "nvidia.com/gpu=all,nvidia.com/gpu=0"]) | VALUES,
+        max_size=3,
     ).map(cdi_names),
     privileged=st.booleans(),
     given=st.lists(st.sampled_from(GPUS), unique=True).map(tuple),
@@ -104,6 +106,9 @@ def test_every_container_has_a_request_or_one_sentence(inputs: Inputs, config: S
 
 
 @examples(200)
+@example(Inputs({VISIBLE: "0"}), Settings())
+@example(Inputs({}, cdi=("nvidia.com/gpu=0",)), Settings())
+@example(Inputs({}, listed("0")), MOUNTS)
 @given(INPUTS, CONFIGS)
 def test_who_has_a_request_may_ask(inputs: Inputs, config: Settings) -> None:
     # Under swarm resources the settings are read for every container; what they name may be any variable.
