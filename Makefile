@@ -14,8 +14,8 @@ RULE = packaging/prometheus/prometheusrule.yaml
 SETTINGS = packaging/oci-gpu-hook.conf
 PROGRAM = $(shell find oci_gpu_hook -name '*.py') packaging/commandline.py setup.cfg
 
-# One process a core: for tests that share nothing of the machine.
-export PARALLEL = -n auto --maxprocesses 8 --dist worksteal
+# For tests that share nothing of the machine: one process more than cores, as some tests wait.
+export PARALLEL = -n $(shell expr $$(nproc) + 1) --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check lint types contracts unit unit-pythons integration test-docker test-docker-next test-driver
