@@ -30,7 +30,7 @@ demo: ## Show a container getting its GPUs; installs what it needs (as root), le
 	@packaging/requirements.sh demo
 	@PYTHON=$(PYTHON) $(PYTHON) tests/demo/run.py
 
-test: ## Run everything but test-aarch64, test-memory and test-gpu; installs what it needs (as root), leaves nothing else
+test: ## Run everything but fuzz, test-aarch64, test-memory and test-gpu; installs what it needs (as root), leaves nothing else
 	packaging/requirements.sh test
 	$(MAKE) --no-print-directory check generated
 	tests/selinux/requirements.sh policy

@@ -19,7 +19,7 @@ from oci_gpu_hook.request.settingsfile import KINDS
 
 _HEAD = """# SPDX-License-Identifier: Apache-2.0
 # Settings of oci-gpu-hook: "key = value" lines, here and then in oci-gpu-hook.conf.d/*.conf, by the order of the names;
-# what is said later holds.  Below a heading, [namespace NAME] or [image PATTERN], lines hold for those containers only.
+# what comes later holds.  Below [namespace NAME], [image PATTERN] and [caller nvidia-container-cli] it does for these.
 # Each line below is the default: take its "#" away to change it.  A mistake stops only containers that ask for GPUs.
 # Settings of your own are better kept in oci-gpu-hook.conf.d/, which no upgrade touches.  See oci-gpu-hook.conf(5).
 """

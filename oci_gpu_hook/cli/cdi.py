@@ -105,6 +105,8 @@ def generate(
     if capabilities is not None and (flag is not None or kind in FAMILIES):
         option, hint = (f"--kind {kind}", "leave it out") if flag is None else ("--vendor", _OWN)
         raise UsageError(f"--capabilities does not apply to {option}", hint)
+    if kind == MANAGEMENT:
+        onhost.check_is_server(root)
     if kind in FAMILIES:
         document = beside_gpus(root, settings, str(kind))
     elif flag is not None:

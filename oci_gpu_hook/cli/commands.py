@@ -33,7 +33,7 @@ Exit codes:
   4  bad configuration: the administrator must act
   5  the request cannot be met: the container's author must act
   6  host driver absent, mismatched or half installed, or its validation failed
-  7  a step failed while the plan was carried out, and all of it was undone
+  7  a step failed, or a file could not be written; a start has undone all that it did
 """
 
 

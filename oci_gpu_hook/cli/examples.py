@@ -20,7 +20,7 @@ _EXAMPLES = {
     "selinux status": ("selinux status", "selinux status --json"),
     "selinux install": ("selinux install", "selinux install --host-root /mnt"),
     "selinux remove": ("selinux remove", "selinux remove --host-root /mnt"),
-    "selinux relabel": ("selinux relabel", "selinux relabel --host-root /"),
+    "selinux relabel": ("selinux relabel", "selinux relabel --host-root /mnt"),
     "selinux explain": ("selinux explain", "selinux explain ./audit.log"),
     "log": ("log --since 10m --failed", "log -f --container web"),
     "metrics": ("metrics", "metrics --gpus --write"),

@@ -41,10 +41,11 @@ DOCKER = {
 }
 PODMAN = {
     "hook": (
-        f"by the hook; without root too, by podman 4.3; one that looks nowhere else needs --hooks-dir {HOOKS_FOLDER}",
+        "by the hook; without root too, by podman 4.3; one that looks for hooks elsewhere needs "
+        f"--hooks-dir {HOOKS_FOLDER}",
         f"--env {VISIBLE_DEVICES}=$names",
     ),
-    "cdi": (f"by CDI: {_SPEC}", "$cdi_options"),
+    "cdi": (f"by CDI; needs {_SPEC}", "$cdi_options"),
 }
 
 

@@ -149,8 +149,8 @@ def relabel(root: HostRoot) -> None:
 def explain(file: str | None, is_json: bool) -> None:
     """Explain the denials that concern containers and GPUs.
 
-    They are read from FILE ("-" is standard input), else from the audit log, else from the journal.  Denials of a
-    wrong level are hidden by default: 'semodule -DB' makes them show, 'semodule -B' hides them again.
+    They are read from FILE ("-" is standard input), else from the audit log, the journal or the kernel's log.  Denials
+    of a wrong level are hidden by default: 'semodule -DB' makes them show, 'semodule -B' hides them again.
     """
     found = denials.explain(avc.parse_denials(_log() if file is None else _named(file)))
     document: dict[str, object] = {

@@ -90,7 +90,7 @@ def _as_text(document: dict[str, Any]) -> list[str]:
         rows.append(tuple([cell or "-" for cell in cells]))
         if row["replaces"]:
             said.append(f"{row['file']} has taken the place of {row['replaces']}")
-    said += [f"broken: {error}" for error in document["errors"]]
+    said += [f"wrong: {error}" for error in document["errors"]]
     said += [f"collision: {sentence}" for sentence in document["collisions"].values()]
     lines = render.columns(rows) if document["vendors"] else [f"no vendor's file in {' or '.join(folders.FOLDERS)}"]
     return [*lines, *([""] if said else []), *said]
@@ -99,7 +99,7 @@ def _as_text(document: dict[str, Any]) -> list[str]:
 def painted(line: str) -> str:
     if line.split() == [*_HEADINGS]:
         return click.style(line, bold=True)
-    return click.style(line, fg="red") if line.startswith(("broken: ", "collision: ")) else line
+    return click.style(line, fg="red") if line.startswith(("wrong: ", "collision: ")) else line
 
 
 def _summary(vendor: Vendor) -> str:

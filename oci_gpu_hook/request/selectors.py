@@ -104,7 +104,7 @@ def any_of(items: Iterable[str], where: str, settings: Settings) -> AnyOf | None
         raise RequestError(f"{quoted(','.join(lowered))} in {where} is not a number of devices to choose", hint)
     if not settings.gpu_holders:
         raise RequestError(
-            f"{where} asks for any device, and no holders are counted: gpu-holders is not set", ADMINISTRATOR
+            f"{where} asks for 'any', and no holders are counted: gpu-holders is not set", ADMINISTRATOR
         )
     return AnyOf(count, "".join(profile))
 

@@ -351,7 +351,7 @@ def test_people_are_told_which_platform_it_is(
 
 
 def test_what_only_knows_gpus_of_the_module_says_so(installed: Installed) -> None:
-    words = ("containers", "cdi generate --kind gds", "flags docker")
+    words = ("containers", "cdi generate --kind gds", "cdi generate --kind management", "flags docker")
     commands = "".join([f"oci-gpu-hook {word} && exit 1\n" for word in words])
     done = on_node(installed, f"{commands}true", platform="wsl")
     assert done.code == 0, done.out

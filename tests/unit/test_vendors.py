@@ -162,7 +162,7 @@ def test_list_has_every_file_and_what_is_wrong(host: Path, program: Program) -> 
     assert lines[4:] == [
         "",
         f"{ETC}/a.json has taken the place of {USR}/a.json",
-        f"broken: {broken}",
+        f"wrong: {broken}",
         f"collision: {collision}",
     ]
 

@@ -155,10 +155,8 @@ def is_contained(pid: int) -> bool:
     try:
         theirs = posix.stat(f"/proc/{pid}/ns/mnt")
     except OSError as err:
-        may_see = posix.geteuid() == 0
-        raise UsageError(
-            f"the process {pid} cannot be looked into: {err.strerror}", "it has ended" if may_see else "run it as root"
-        ) from err
+        hint = "it has ended" if isinstance(err, FileNotFoundError) else "run it as root, with CAP_SYS_PTRACE"
+        raise UsageError(f"the process {pid} cannot be looked into: {err.strerror}", hint) from err
     return theirs.st_ino != posix.stat("/proc/self/ns/mnt").st_ino
 
 
