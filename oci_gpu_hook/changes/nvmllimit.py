@@ -11,7 +11,7 @@ import posix
 from select import POLLIN, poll
 from signal import SIGKILL
 
-from oci_gpu_hook.kernel import syscalls
+from oci_gpu_hook.kernel import alarm, syscalls
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.kernel.filetypes import is_open_to_others, is_regular
 
@@ -46,9 +46,8 @@ def limit(library: int, cgroup: str, limits: tuple[tuple[str, int], ...]) -> Non
         waiting.register(answer, POLLIN)
         said = posix.read(answer, 4096) if waiting.poll(_SECONDS * 1000) else _LATE
     if said == _LATE:
-        # One that hangs in the driver ends when that lets it go.
+        # One that hangs in the driver, as it may at its end too, ends when that lets it go: none is waited for.
         posix.kill(child, SIGKILL)
-    posix.waitpid(child, posix.WNOHANG if said == _LATE else 0)
     if said != _DONE:
         raise OSError(said.decode(errors="replace") or "libnvidia-ml crashed")
 
@@ -56,6 +55,11 @@ def limit(library: int, cgroup: str, limits: tuple[tuple[str, int], ...]) -> Non
 def _end(answer: int, library: int, cgroup: str, limits: tuple[tuple[str, int], ...]) -> NoReturn:
     """In the child."""
     try:
+        # It must not outlive a start that is killed, nor keep its folder; alarm(2) is not inherited.
+        alarm.begin()
+        posix.chdir("/")
+        # A start's umask is 0, for what it makes in the container.
+        posix.umask(0o022)
         # An engine waits until its hook's output is closed, a lease for its lock: one that hangs must hold neither.
         for name in posix.listdir("/proc/self/fd"):
             if int(name) not in (answer, library):
@@ -83,6 +87,8 @@ def _said(library: str, cgroup: str, limits: tuple[tuple[str, int], ...]) -> byt
         return f"{err}".encode()
     except AttributeError:
         return b"this driver's NVML limits no memory: it does from R615 on"
+    except Exception as err:
+        return f"{type(err).__name__}: {err}".encode(errors="replace")
     return _DONE
 
 

@@ -25,6 +25,7 @@ _TO_READ = frozenset(("getattr", "open", "read", "search"))
 _TO_CHANGE = ("create", "rename", "rmdir", "setattr", "unlink", "write")
 _TO_WRITE = frozenset(("add_name", "append", "ioctl", "remove_name", *_TO_CHANGE))
 _NODE_TYPE = "xserver_misc_device_t"
+_OF_NVML = {"open", "read", "write", "ioctl", "map"}
 _IPC = {"tmpfs": "/dev/shm", "mqueue": "/dev/mqueue"}
 _FILE_TYPE = "container_file_t"
 # The hook, and the script that starts it.
@@ -104,7 +105,7 @@ def _of_hook(denial: Denial, target: contexts.Context) -> tuple[str, str]:
             return "the hook may not limit device memory", "setsebool -P oci_gpu_hook_limit_memory on"
         remedy = "setsebool -P oci_gpu_hook_use_cgroup_v1 on, if this host has cgroup v1: oci-gpu-hook doctor"
         return "the hook may not open devices in cgroup v1", remedy
-    if (target.type, denial.tclass) == (_NODE_TYPE, "chr_file"):
+    if (target.type, denial.tclass) == (_NODE_TYPE, "chr_file") and _OF_NVML.issuperset(denial.permissions):
         return "the hook may not ask NVML to limit GPU memory", "setsebool -P oci_gpu_hook_use_nvml on"
     is_socket = denial.tclass == "sock_file" and _base(denial.name) == "private"
     is_systemds = target.type in _SYSTEMD

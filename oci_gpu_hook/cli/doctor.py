@@ -120,7 +120,8 @@ def of_host(root: HostRoot, config: str | None) -> list[Finding]:
             kernel.cgroups,
             {gpu.bus_id: f"GPU {gpu.nvml_index}" for gpu in (found.gpus if found else ())},
             allowed=libselinux.boolean(root, memorycheck.BOOLEAN),
-            counts=settings.gpu_memory != "share" or bool(settings.gpu_holders),
+            is_share=settings.gpu_memory == "share",
+            counts=bool(settings.gpu_holders),
             by_nvml=libselinux.boolean(root, memorycheck.NVMLS_BOOLEAN) is not False if by_nvml else None,
         ),
     ]

@@ -126,7 +126,9 @@ def _held(
     seen = containerdevices.find_devices(root, holders.wanted(divided))
     uuids = {gpu.nvml_index: gpu.uuid for gpu in found.gpus}
     held, memory = [], []
-    for holder in [it for it in holders.holders(divided, seen.containers).holding if it.is_certain]:
+    holding = [it for it in holders.holders(divided, seen.containers).holding if it.is_certain]
+    # Root's first: a user with very many must not keep them out.
+    for holder in sorted(holding, key=lambda it: bool(it.container.running.of_user)):
         running = holder.container.running
         # A user can give a container any id: it may be that of another team's.
         id = "" if running.of_user else running.id

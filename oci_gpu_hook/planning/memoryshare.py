@@ -64,6 +64,8 @@ class Memory(NamedTuple):
         by_nvml = self.is_by_nvml(key, address)
         if by_nvml and self.ceiling == SHARE:
             return "gpu-memory is share, and only the kernel's dmem controller tells its size"
+        if by_nvml and self.needed and self.holders:
+            return f"{MEMORY_REQUEST} reserves a part of it, and only the kernel's dmem controller tells its size"
         if self.regions is None and not by_nvml:
             return "this kernel has no dmem controller (Linux 6.14, CONFIG_CGROUP_DMEM), or no cgroup has it enabled"
         if not capacity and not by_nvml:

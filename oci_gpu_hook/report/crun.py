@@ -44,6 +44,7 @@ def bundle_of(state: State) -> str:
 def tell(said: str, stderr: int = -1) -> None:
     """To the stderr and to the log of the crun that has started this process, if one has.  stderr: crun's, open by
     O_PATH, for a process that may not look into crun's descriptors any more; -1 for none.
+    It serves unless it is a file: it does not say how crun has opened that.
     """
     words = _command_line()
     if words[0].rpartition("/")[2] != "crun":

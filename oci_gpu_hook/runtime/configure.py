@@ -17,6 +17,7 @@ from oci_gpu_hook.errors import DONE, LONGEST_LIST, plain, quoted
 from oci_gpu_hook.host import debuglog
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel import alarm
+from oci_gpu_hook.operations import LimitMemory, OpenCgroup
 from oci_gpu_hook.planning.decide import decide
 from oci_gpu_hook.planning.plan import DEV_IS_HOSTS, LEFT_ALONE
 from oci_gpu_hook.report import records, sentence
@@ -119,7 +120,9 @@ def _name(path: str) -> str:
 
 
 def _is_omitted(operation: Operation, call: Call) -> bool:
-    source = getattr(operation, "source", "") or getattr(operation, "path", "")
+    # A cgroup's path has the container's name in it.
+    is_of_cgroup = isinstance(operation, (LimitMemory, OpenCgroup))
+    source = getattr(operation, "source", "") or ("" if is_of_cgroup else getattr(operation, "path", ""))
     return any([part in source for option, part in _OMITTED.items() if call.has(option)])
 
 

@@ -53,8 +53,14 @@ _SECRET = {
 # Drivers that no file may name, nor any that begins so: who has a node of theirs reaches more than a device, such as a
 # host's memory, disks, keys and power.
 _REACH_FURTHER = (
-    *("bsg", "crash", "dax", "firewire", "fwctl", "hidraw", "iommu", "ipmi", "megaraid", "mei", "misc", "nvme", "tpm"),
-    *("tty", "uio", "usb", "vfio", "vhost", "watchdog"),
+    # Disks and their controllers, memory.
+    *("aac", "bcache", "bsg", "cciss", "crash", "cxl", "dax", "dimmctl", "fct", "fio", "megadev", "megaraid", "ndctl"),
+    *("nvme", "rpmb", "twa", "twe", "twl", "ubi", "ublk", "userfaultfd", "vduse"),
+    # Firmware, keys and power.
+    *("acpi_", "efi_", "gpiochip", "hpilo", "ipmi", "isst_", "mei", "sev", "tee", "tpm", "vtpmx", "watchdog"),
+    # Consoles, hypervisors, and what leads to any device.
+    *("firewire", "fwctl", "hidraw", "iommu", "ipvtap", "macvtap", "misc", "mshv", "nitro_enclaves", "switchtec"),
+    *("tty", "uio", "usb", "vbox", "vfio", "vhost", "vm", "xen"),
 )
 # Paths that say which driver's they are.
 _KNOWN_NODES = ("nvidia*", "onload*", "sfc_*", "kfd", "accel/*", "dri/*", "infiniband/*")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     See = Callable[[str], object]
 
 # See `inventory.HEADING`.
-HEADING = b"oci-gpu-hook vendors d4c2a6ba\n"
+HEADING = b"oci-gpu-hook vendors c3f36dce\n"
 PREFIX = "vendor."
 
 LARGEST_FILE = 1 << 20

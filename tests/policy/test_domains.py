@@ -51,6 +51,12 @@ def test_the_entry_script_starts_the_hook_and_does_nothing_else(ours: str) -> No
             assert item.split(":")[1] in reading, (target, item)
 
 
+# NVML, which limits GPU memory if a setting lets it.
+BY_NVML = (
+    "allow oci_gpu_hook_t xserver_misc_device_t:chr_file { ioctl map open read write }; [ oci_gpu_hook_use_nvml ]:True"
+)
+
+
 def test_the_hook_starts_no_program_opens_no_device_and_uses_no_network(ours: str) -> None:
     found = rules.permissions(ours, "oci_gpu_hook_t")
     assert "file:execute_no_trans" not in found
@@ -60,8 +66,17 @@ def test_the_hook_starts_no_program_opens_no_device_and_uses_no_network(ours: st
     opened = rules.rules(ours, "-s", "oci_gpu_hook_t", "-c", "chr_file", "-p", "open")
     # What every domain may open: the likes of /dev/null.
     assert {line for line in opened if not line.startswith("allow domain ")} == {
-        "allow oci_gpu_hook_t urandom_device_t:chr_file { getattr ioctl open read };"
+        "allow oci_gpu_hook_t urandom_device_t:chr_file { getattr ioctl open read };",
+        BY_NVML,
     }
+
+
+def test_the_hook_opens_a_gpu_by_a_boolean_alone_which_is_off() -> None:
+    """NVML does, if the setting gpu-memory-by lets it."""
+    for name in ("refpolicy", "targeted"):
+        listed = expected.read(name)
+        assert "boolean oci_gpu_hook_use_nvml false" in listed
+        assert [line for line in listed if line.startswith("allow oci_gpu_hook_t xserver_misc_device_t:")] == [BY_NVML]
 
 
 @pytest.mark.parametrize(
@@ -149,7 +164,11 @@ def test_the_hook_changes_nothing_of_the_hosts(ours: str, target: str) -> None:
     changing = {"write", "append", "create", "unlink", "rename", "setattr", "relabelto", "relabelfrom", "add_name"}
     found = {item for item in rules.permissions(ours, "oci_gpu_hook_t", "-t", target) if item.split(":")[1] in changing}
     # Message queues are tmpfs_t files, which lie in a container's /dev/mqueue; folders of that type are the host's.
-    assert found <= ({"file:relabelfrom", "file:relabelto", "filesystem:relabelfrom"} if target == "tmpfs_t" else set())
+    allowed = {
+        "tmpfs_t": {"file:relabelfrom", "file:relabelto", "filesystem:relabelfrom"},
+        "xserver_misc_device_t": {"chr_file:write"},  # by a boolean: BY_NVML
+    }
+    assert found <= allowed.get(target, set())
 
 
 def test_on_the_targeted_policy_the_hook_relabels_no_file_of_the_hosts_dev_shm() -> None:

@@ -248,6 +248,7 @@ def test_nvml_limits_the_gpus_that_the_kernel_does_not_count(regions: tuple[Regi
     [
         ({"ceiling": SHARE, "holders": 4}, ONE, "only the kernel's dmem controller tells its size"),
         ({"needed": 3 * GIB}, ONE, "REQUEST is 3072, and the container may take 1024 MiB"),
+        ({"needed": GIB, "holders": 2}, ONE, "REQUEST reserves a part of it, and only the kernel's dmem controller"),
         ({"cgroup": DeviceCgroup("v1", "/d", "/d")}, ONE, "this host has cgroup v1"),
         ({}, Provision(holds=((f"{ADDRESS}/1/0", "0:0"),)), "MIG device 0:0 .* memory of its own"),
         ({}, of_vendor("0"), "OCI_X device 0 cannot be limited: this kernel has no dmem controller"),
@@ -477,15 +478,21 @@ def test_more_than_there_is_is_never_leased() -> None:
         ({"regions": TILES}, "fail", "does not count the memory of GPU 0: a container with a GPU is refused"),
         ({"allowed": False}, "fail", "oci_gpu_hook_limit_memory is off"),
         ({"regions": ()}, "fail", "the kernel counts no device's memory"),
-        ({"counts": False}, "fail", "gpu-memory is share, and gpu-holders is not set"),
-        ({"regions": None, "by_nvml": True}, "pass", "by NVML, whose driver must be R615 or later"),
-        ({"by_nvml": False}, "fail", "oci_gpu_hook_use_nvml is off"),
+        ({"counts": False}, "pass", "that of 2 devices"),
+        ({"counts": False, "is_share": True}, "fail", "gpu-memory is share, and gpu-holders is not set"),
+        ({"regions": None, "by_nvml": True}, "pass", "NVML that of GPU 0, if the driver is of R615 or later"),
+        ({"regions": TILES, "by_nvml": True}, "pass", "that of 1 devices, NVML that of GPU 0"),
+        ({"regions": None, "by_nvml": True, "is_share": True}, "fail", "is share, and the kernel does not count"),
+        ({"regions": None, "by_nvml": False}, "fail", "oci_gpu_hook_use_nvml is off"),
+        ({"by_nvml": False}, "pass", "that of 2 devices"),
+        ({"allowed": False, "by_nvml": True}, "fail", "oci_gpu_hook_limit_memory is off"),
         ({"cgroups": "v1", "by_nvml": True}, "fail", "cgroup v1"),
     ],
 )
 def test_doctor_says_whether_the_setting_can_be_held(changes: dict[str, Any], level: str, seen: str) -> None:
     values = {"where": "/etc/x.conf:3", "regions": (NVIDIA, *TILES), "cgroups": "v2", "gpus": {ADDRESS: "GPU 0"}}
-    found = memorycheck.memory(**{**values, "allowed": True, "counts": True, "by_nvml": None, **changes})
+    of_host = {"allowed": True, "counts": True, "is_share": False, "by_nvml": None}
+    found = memorycheck.memory(**{**values, **of_host, **changes})
     assert [it.level for it in found] == ([level] if level else [])
     assert all([seen in it.seen and bool(it.remedy) == (level == "fail") for it in found])
 

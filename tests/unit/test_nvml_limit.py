@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import posix
+import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -28,6 +31,8 @@ typedef struct { const char *nameSpace; unsigned long long softLimit, hardLimit;
 typedef struct { const char *nameSpace; unsigned long long softLimit, hardLimit, currentUsed; } get_t;
 static char gpu[64];
 static unsigned long long hard;
+static unsigned alarms;
+static void forever(void) { for (;;) pause(); }
 int nvmlInit_v2(void) { AT_INIT; return 0; }
 int nvmlDeviceGetHandleByPciBusId_v2(const char *id, void **to) { strcpy(gpu, id); *to = gpu; return 0; }
 #ifndef OLD
@@ -67,6 +72,10 @@ def made(tmp_path: Path) -> Iterator[Made]:
     yield make
     for fd in opened:
         posix.close(fd)
+    # A start does not wait for its child.
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.wait()
 
 
 def test_each_gpu_gets_its_hard_limit_and_no_soft_one(made: Made, tmp_path: Path) -> None:
@@ -91,13 +100,29 @@ def test_what_nvml_does_not_do_is_said(made: Made, faults: dict[str, str], why: 
         nvmllimit.limit(made(**faults), CGROUP, LIMITS[:1])
 
 
-def test_an_nvml_that_hangs_is_killed_and_leaves_no_process(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_nvml_that_hangs_is_killed(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvmllimit, "_SECONDS", 0.1)
     with pytest.raises(OSError, match="NVML has not answered in 20 seconds"):
         nvmllimit.limit(made(AT_INIT="pause()"), CGROUP, LIMITS)
-    assert os.waitid(os.P_ALL, 0, os.WEXITED) is not None
-    with pytest.raises(ChildProcessError):
-        os.waitid(os.P_ALL, 0, os.WEXITED)
+    _, status = os.wait()
+    assert os.WTERMSIG(status) == signal.SIGKILL
+
+
+def test_one_whose_end_hangs_is_not_waited_for(made: Made, tmp_path: Path) -> None:
+    """As a driver hangs that does not let go of a GPU."""
+    at_end = f'atexit(forever); FILE *it = fopen("{tmp_path}/made", "w"); fclose(it)'
+    begun = time.monotonic()
+    nvmllimit.limit(made(AT_INIT=at_end), CGROUP, LIMITS)
+    assert time.monotonic() - begun < nvmllimit._SECONDS
+    assert (tmp_path / "made").stat().st_mode & 0o777 == 0o644
+
+
+def test_the_child_ends_though_the_start_was_killed(made: Made, tmp_path: Path) -> None:
+    """By a limit of its own, and it keeps no folder of an engine's."""
+    look = f'system("readlink /proc/$PPID/cwd >{tmp_path}/cwd"); alarms = alarm(0)'
+    with pytest.raises(OSError, match=r"^nvmlInit_v2 gives (29|30)$"):
+        nvmllimit.limit(made(AT_INIT=f"{look}; return alarms"), CGROUP, LIMITS)
+    assert (tmp_path / "cwd").read_text() == "/\n"
 
 
 def test_the_child_holds_nothing_that_an_engine_waits_for(made: Made, tmp_path: Path) -> None:

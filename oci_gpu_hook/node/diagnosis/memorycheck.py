@@ -21,39 +21,41 @@ def memory(
     gpus: dict[str, str],
     *,
     allowed: bool | None,
+    is_share: bool,
     counts: bool,
     by_nvml: bool | None,
 ) -> list[Finding]:
     """where: of the first line that sets gpu-memory, ``FILE:LINE``, "" for none.
 
     gpus: what people call each, by its PCI address; allowed: the SELinux boolean, None if no policy of ours is loaded;
-    counts: whether there are holders to divide by, if that is set; by_nvml: whether the hook may load NVML, None if it
-    need not.
+    is_share: whether there must be holders to divide by; counts: whether there are; by_nvml: whether the hook may load
+    NVML, None if the settings let it not.
     """
     if not where:
         return []
     file, _, line = where.rpartition(":")
     unset = command("vi", f"+{line}", file, note="gpu-memory = off")
     refused = "a container with a GPU is refused"
-    if not counts:
+    if is_share and not counts:
         count = command("vi", f"+{line}", file, note="gpu-holders = NUMBER, or gpu-memory = off")
         return [failed(_CHECK, f"gpu-memory is share, and gpu-holders is not set: {refused}", count)]
     if cgroups != "v2":
         return [failed(_CHECK, f"gpu-memory is set, and this host has cgroup v1: {refused}", unset)]
-    if by_nvml is False:
+    known = {region.address for region in regions or ()}
+    unknown = [name for address, name in gpus.items() if address not in known]
+    if by_nvml is None and regions is None:
+        return [failed(_CHECK, f"gpu-memory is set, and this kernel has no dmem controller: {refused}", unset)]
+    if by_nvml is None and not known:
+        return [failed(_CHECK, f"gpu-memory is set, and the kernel counts no device's memory: {refused}", unset)]
+    if unknown and (by_nvml is None or is_share):
+        word = "share" if is_share else "set"
+        seen = f"gpu-memory is {word}, and the kernel does not count the memory of {listed(unknown)}: {refused}"
+        return [failed(_CHECK, seen, unset)]
+    if unknown and not by_nvml:
         seen = f"{NVMLS_BOOLEAN} is off: the hook may not load NVML"
         return [failed(_CHECK, seen, "setsebool", "-P", NVMLS_BOOLEAN, "on")]
-    if by_nvml:
-        return [passed(_CHECK, "by NVML, whose driver must be R615 or later, where the kernel counts none")]
-    if regions is None:
-        return [failed(_CHECK, f"gpu-memory is set, and this kernel has no dmem controller: {refused}", unset)]
-    known = {region.address for region in regions}
-    if not known:
-        return [failed(_CHECK, f"gpu-memory is set, and the kernel counts no device's memory: {refused}", unset)]
-    unknown = [name for address, name in gpus.items() if address not in known]
-    if unknown:
-        seen = f"gpu-memory is set, and the kernel does not count the memory of {listed(unknown)}: {refused}"
-        return [failed(_CHECK, seen, unset)]
-    if allowed is False:
+    if known and allowed is False:
         return [failed(_CHECK, f"{BOOLEAN} is off: the hook may not limit it", "setsebool", "-P", BOOLEAN, "on")]
-    return [passed(_CHECK, f"the kernel can limit that of {len(known)} devices")]
+    of_kernel = [f"the kernel can limit that of {len(known)} devices"] if known else []
+    of_nvml = [f"NVML that of {listed(unknown)}, if the driver is of R615 or later"] if unknown else []
+    return [passed(_CHECK, ", ".join([*of_kernel, *of_nvml]) or "there is no GPU to limit it of")]

@@ -67,6 +67,8 @@ class Reader(NamedTuple):
 
 # systemd's, where no dockerd runs that could tell another.
 PATH: tuple[str, ...] = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin")
+# As podman looks for its runtime.
+_PROGRAM_FOLDERS = ("/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin")
 # Swarm's, in daemon.json, and how often `configure` names a GPU there at most.
 RESOURCES, MOST_SHARES = "node-generic-resources", 100
 # Far above what anybody writes.
@@ -96,7 +98,7 @@ def shims(root: HostRoot) -> list[Runtime]:
 
 def find_program(root: HostRoot, name: str) -> str:
     """The path of a program in one of the host's folders for programs; "" if none has it."""
-    paths = [f"{folder}/{name}" for folder in PATH]
+    paths = [f"{folder}/{name}" for folder in _PROGRAM_FOLDERS]
     return next((path for path in paths if root.stat(path) is not None), "")
 
 

@@ -76,7 +76,7 @@ def advice(root: HostRoot, values: dict[str, Any], settings: Settings, name: str
         value = ", ".join([*settings.swarm_resources, variable])
         told.append(f"set in {SETTINGS}: swarm-resources = {value}")
     runtimes = values.get("runtimes")
-    default = runtimes.get(values.get("default-runtime")) if isinstance(runtimes, dict) else None
+    default = runtimes.get(str(values.get("default-runtime"))) if isinstance(runtimes, dict) else None
     if not (isinstance(default, dict) and installed.is_ours(root, str(default.get("path")))):
         told.append("a service can name no runtime, and the default one is not ours: --set-as-default makes it so")
     if values.get("live-restore") is True:
