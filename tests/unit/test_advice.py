@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import posix
 from pathlib import Path
 
 import pytest
@@ -92,8 +94,13 @@ def test_a_container_that_has_stopped_is_to_be_started_and_not_to_be_root(tmp_pa
         examine.running(HostRoot(str(tmp_path)), containers.find(HostRoot(str(tmp_path)), "web"), None)
 
 
-def test_root_is_not_told_to_be_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    for user, hint in ((0, "it has ended"), (1000, "run it as root")):
-        monkeypatch.setattr("posix.geteuid", lambda user=user: user)
-        with pytest.raises(UsageError, match=hint):
-            processes.is_contained(4194305)
+def test_why_a_process_cannot_be_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match=r"No such file or directory \(it has ended\)"):
+        processes.is_contained(4194305)
+
+    def refused(path: str) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+    monkeypatch.setattr(posix, "stat", refused)
+    with pytest.raises(UsageError, match=r"Permission denied \(run it as root, with CAP_SYS_PTRACE\)"):
+        processes.is_contained(1)
