@@ -33,7 +33,8 @@ COMMANDS = dict(walk(program))
 
 
 def options(command: click.Command) -> set[str]:
-    found = {name for option in command.params for name in option.opts if name[:2] == "--"}
+    shown = [it for it in command.params if not getattr(it, "hidden", False)]
+    found = {name for option in shown for name in option.opts if name[:2] == "--"}
     return found | {"--help"}
 
 

@@ -223,7 +223,7 @@ def test_what_is_no_container_is_one_sentence(installed: Installed) -> None:
     scripts = {word: doctor.format(word) for word in sentences}
     nobody = "setpriv --reuid=65534 --regid=65534 --clear-groups "
     scripts["as nobody"] = nobody + doctor.format("$$")
-    sentences["as nobody"] = "cannot be looked into: Permission denied (run it as root)"
+    sentences["as nobody"] = "cannot be looked into: Permission denied (run it as root, with CAP_SYS_PTRACE)"
     for word, (said, *code) in in_turn(installed, scripts).items():
         assert code == ["2"], word
         assert said.startswith("oci-gpu-hook: ")

@@ -18,7 +18,7 @@ OLD = "/usr/local/nvidia"
 
 def test_the_words_of_nvidia_docker_1_are_a_request(installed: Installed, bundle: Maker) -> None:
     """A volume that dockerd has made, empty, and devices, and no variable: the image finds the driver there."""
-    words = manual.blocks("IMAGES OF NVIDIA-DOCKER 1'S TIME")[0].split()
+    words = manual.blocks("oci-gpu-hook-images.7", "IMAGES OF NVIDIA-DOCKER 1'S TIME")[0].split()
     name, *where = words[words.index("--volume") + 1].split(":")
     devices = [path for option, path in zip(words, words[1:]) if option == "--device"]
     assert (where, devices) == ([OLD, "ro"], [CONTROL, "/dev/nvidia0"])
