@@ -85,6 +85,8 @@ if [ "$purpose" = test ]; then
     has strace || need strace
     # The newest engines, beside the distribution's own.
     has mmdebstrap || debian need mmdebstrap
+    # Doctor's remedy for a missing pynvml, which is run, has it installed already.
+    python_has pip || { debian need python3-pip; fedora want python3-pip; }
     has patchelf || { debian need patchelf; fedora want patchelf; }
     has shellcheck || { debian need shellcheck; fedora want ShellCheck; }
     has musl-gcc || { debian need musl-tools; fedora want musl-gcc; }

@@ -60,6 +60,7 @@ def test_an_image_of_a_container_has_no_library_of_the_driver(
             if capabilities == "all"
             else set()
         )
-    assert seen["without"][0] == "0" and seen["without"][-1] == "ended with 127", seen["without"]
+    # Docker has two streams, and no order of them.
+    assert "0" in seen["without"] and seen["without"][-1] == "ended with 127", seen["without"]
     assert seen["again"][-1] == "cuInit 0, 1 devices", seen["again"]
     assert seen["elsewhere"][0] == "cuInit 0, 1 devices" and len(seen["elsewhere"]) == 2, seen["elsewhere"]
