@@ -132,14 +132,14 @@ class Question:
 
     def _of_devices(self, allowed: Settings, spec: Spec | None) -> tuple[Request | None, tuple[str, ...]]:
         if spec is not None:
-            from oci_gpu_hook.request import bycdi, parse
+            from oci_gpu_hook.request import cdirequest, parse
 
             nodes = tuple([path for path, *_ in self.bundle.devices()])
             if spec.vendor:
                 notes: list[str] = []
                 parse.check_sections(allowed, notes)
-                return bycdi.of_vendor(spec.vendor, self._vendors(), nodes), tuple(notes)
-            return bycdi.of_nodes(self.inputs, allowed, nodes, spec.capabilities)
+                return cdirequest.of_vendor(spec.vendor, self._vendors(), nodes), tuple(notes)
+            return cdirequest.of_nodes(self.inputs, allowed, nodes, spec.capabilities)
         from oci_gpu_hook.request import parse
 
         inputs = self.inputs

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from oci_gpu_hook.host.root import HostRoot
 
     class Operation(Protocol):
-        """One step of a plan.  To add a kind, name it in `cli.shown`, and in `planning.meanings` if CDI specs can."""
+        """One step of a plan.  A new kind is named in `cli.plantext`, and in `planning.meanings` if CDI can."""
 
         @property
         def required(self) -> bool:

@@ -60,7 +60,7 @@ ROOTS = {
     # If sections go by images, and no annotation tells the container's.
     "podman": ("host.podman",),
     # If holders are counted, or a GPU is not healthy.
-    "holders": ("planning.holding",),
+    "holders": ("planning.placement",),
     # If runc says that the container is stopped.
     "restore": ("container.restore",),
     # If the driver has no GPU: which platform this is, and what a Jetson or WSL 2 gives.
@@ -75,7 +75,7 @@ ROOTS = {
     "nodes' groups": ("planning.nodegroups",),
     "requirements": ("planning.requirements",),
     "nvidia-container-cli": ("request.containercli", "runtime.configure"),
-    "cdi": ("request.bycdi", "planning.meanings"),
+    "cdi": ("request.cdirequest", "planning.meanings"),
     "labels": ("planning.labels", "changes.contextset"),
     # If a limit is asked for, or set.
     "device memory": ("request.memory", "planning.memoryshare", "changes.dmem"),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from oci_gpu_hook import asking
-from oci_gpu_hook.cli import named, onhost
+from oci_gpu_hook.cli import accelerators, argumentfile
 from oci_gpu_hook.cli.group import CommandGroup
 from oci_gpu_hook.cli.options import config_file, host_root
 from oci_gpu_hook.container import layout
@@ -23,8 +23,8 @@ from oci_gpu_hook.kernel.filetypes import is_regular
 from oci_gpu_hook.node.diagnosis import counted, dockercheck
 from oci_gpu_hook.node.diagnosis.speccheck import AGAIN, BY_OURS, REMOVE
 from oci_gpu_hook.node.engines import cdispecs, installed
-from oci_gpu_hook.node.gpus import present
-from oci_gpu_hook.node.machine import whole
+from oci_gpu_hook.node.gpus import hardware
+from oci_gpu_hook.node.machine import outputfile
 from oci_gpu_hook.node.setup import cdispec as spec_of
 from oci_gpu_hook.operations import Mount
 from oci_gpu_hook.planning import meanings, platforms, provision, selection, vendorshare
@@ -98,7 +98,7 @@ def generate(
     again after a change of GPUs, MIG devices or a vendor's devices: 'inventory watch' does that with --cdi-spec for
     NVIDIA's GPUs.
     """
-    whole.check_name("--output", output)
+    outputfile.check_name("--output", output)
     settings = read_settings(config, None)
     if flag is not None and kind is not None:
         raise UsageError("--kind cannot be given with --vendor", "give one of the two")
@@ -106,7 +106,7 @@ def generate(
         option, hint = (f"--kind {kind}", "leave it out") if flag is None else ("--vendor", _OWN)
         raise UsageError(f"--capabilities does not apply to {option}", hint)
     if kind == MANAGEMENT:
-        onhost.check_is_server(root)
+        accelerators.check_is_server(root)
     if kind in FAMILIES:
         document = beside_gpus(root, settings, str(kind))
     elif flag is not None:
@@ -133,7 +133,7 @@ def remove(files: tuple[str, ...]) -> None:
     root = HostRoot()
     for path in files or [spec.path for spec in cdispecs.specs(root, _folders_of_engines(root)) if spec.is_ours]:
         if _own(path):
-            whole.remove(path)
+            outputfile.remove(path)
             click.echo(f"removed {path}")
         else:
             click.echo(f"there is no spec in {path}")
@@ -175,18 +175,18 @@ def of_host(
     root: HostRoot, settings: Settings, hook: spec_of.Hook, *, management: bool = False
 ) -> tuple[dict[str, Any], str]:
     """The spec of a host as it is now, and a sentence on the devices without a name, "" for none."""
-    if platform.platform_of(root) in onhost.PLATFORMS:
+    if platform.platform_of(root) in accelerators.PLATFORMS:
         return _of_platform(root, settings, hook), ""
     asked = Request("cdi-spec", (ALL,), hook.capabilities)
     if management:
-        found = present.nvidia(root, settings.driver_root)
+        found = hardware.nvidia(root, settings.driver_root)
         # MIG's management if there is MIG; all IMEX channels bring a sentence if there are none.
         asked = asked._replace(
             mig_config=found.mig_config_minor is not None,
             mig_monitor=found.mig_monitor_minor is not None,
             imex_channels=(ALL,),
         )
-    found = onhost.of_server(root, settings.driver_root, selection.families(asked))
+    found = accelerators.of_server(root, settings.driver_root, selection.families(asked))
     provision.check_driver(asked, found)
     hook = hook._replace(means=_means(meanings.of_nvidia(found)))
     common = _nodes(found, asked._replace(devices=(NONE,), mig_config=False, mig_monitor=False, imex_channels=()))
@@ -209,7 +209,7 @@ def _nodes(found: DriverInventory, request: Request) -> Nodes:
 
 def _of_platform(root: HostRoot, settings: Settings, hook: spec_of.Hook) -> dict[str, Any]:
     """The spec of a Jetson, or of WSL 2: its GPU by index 0 and 'all', and of several each by its index and UUID."""
-    gpus = present.nvidia(root, settings.driver_root) if root.names(proc.GPUS) else None
+    gpus = hardware.nvidia(root, settings.driver_root) if root.names(proc.GPUS) else None
     inside = layout.layout_of(root.fd, None, user_namespace=False, makes_nodes=True, compat="")
 
     def provided(selector: str) -> Nodes:
@@ -224,8 +224,8 @@ def _of_platform(root: HostRoot, settings: Settings, hook: spec_of.Hook) -> dict
 
 def beside_gpus(root: HostRoot, settings: Settings, family: str) -> dict[str, Any]:
     """The spec of what is beside GPUs on a host as it is now; DriverError if it has none of it."""
-    onhost.check_is_server(root)
-    found = present.nvidia(root, settings.driver_root)
+    accelerators.check_is_server(root)
+    found = hardware.nvidia(root, settings.driver_root)
     nodes = [node for node in of_families(root, (family,), (), (), ()) if node.present]
     if not nodes:
         raise DriverError(f"this host has no devices of {family}", "load the driver that makes them first")
@@ -326,13 +326,13 @@ def write(path: str, document: dict[str, Any]) -> None:
             whose = there.kind or (quoted(there.vendor) if there.vendor else "NVIDIA's GPUs")
             raise UsageError(f"{path} is there and is the CDI spec of {whose}", "give another --output")
     # Engines read only names that end in .yaml or .json, and so not the temporary file.
-    whole.write(path, spec_of.text(document))
+    outputfile.write(path, spec_of.text(document))
 
 
 def _own(path: str) -> dict[str, Any]:
     """The spec of ours in a file, {} if there is none or it is empty; UsageError if something else is there."""
     found: dict[str, Any] = {}
-    with whole.explained(path), suppress(ValueError):
+    with outputfile.explained(path), suppress(ValueError):
         try:
             status = os.lstat(path)
         except FileNotFoundError:
@@ -342,7 +342,7 @@ def _own(path: str) -> dict[str, Any]:
         if not status.st_size:
             return found
         # Not by its name alone: a user's folder may have a FIFO there meanwhile.
-        found = cdispecs.parsed(named.content(path).decode())
+        found = cdispecs.parsed(argumentfile.content(path).decode())
     if not cdispecs.origin_of(found).is_ours:
         raise UsageError(f"{path} is there and is not a CDI spec of ours", "move it away first")
     return found

@@ -16,7 +16,7 @@ from oci_gpu_hook.errors import LONGEST_LIST, ConfigError, UsageError, plain, qu
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.engines.enginekinds import BY_WORD, CONTAINERD, DOCKER, EngineKind
 from oci_gpu_hook.node.engines.installed import MOST_SHARES, RUNTIME
-from oci_gpu_hook.node.gpus import leased, present
+from oci_gpu_hook.node.gpus import hardware, holdercount
 from oci_gpu_hook.node.setup import configuration, enginefile, swarmresources
 from oci_gpu_hook.node.setup.configuration import Change, WantedRuntime
 from oci_gpu_hook.node.setup.enginefile import EngineFile
@@ -108,10 +108,10 @@ def _check_swarm(name: str | None, shares: int | None, removes: bool) -> None:
 
 def _with_gpus(root: HostRoot, file: EngineFile, change: Change, name: str, shares: int | None) -> Change:
     settings = read_settings(None, None, root.path.rstrip("/"))
-    here = present.nvidia(root, settings.driver_root)
+    here = hardware.nvidia(root, settings.driver_root)
     named = swarmresources.devices(here, shares)
     change = swarmresources.with_resources(root, file, change, settings, name, named)
-    sick = [f"GPU {index} is not healthy: {why}" for index, why in leased.unhealthy_gpus(root, here).items()]
+    sick = [f"GPU {index} is not healthy: {why}" for index, why in holdercount.unhealthy_gpus(root, here).items()]
     return change._replace(told=(*sick, *change.told))
 
 

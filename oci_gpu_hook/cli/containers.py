@@ -13,7 +13,7 @@ from typing import Callable
 
 import click
 
-from oci_gpu_hook.cli import limit, onhost
+from oci_gpu_hook.cli import accelerators, limit
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, seconds, show
 from oci_gpu_hook.cli.render import columns
 from oci_gpu_hook.errors import LONGEST_LIST, DriverError, UsageError, plain
@@ -23,8 +23,8 @@ from oci_gpu_hook.node.diagnosis import holders, listed
 from oci_gpu_hook.node.diagnosis.holders import HeldShare, Holder, Holders, OtherDevice
 from oci_gpu_hook.node.engines import containerdevices
 from oci_gpu_hook.node.engines.containerdevices import AllContainers, ContainerDevices
-from oci_gpu_hook.node.gpus import leased, present
-from oci_gpu_hook.node.gpus.leased import Counted
+from oci_gpu_hook.node.gpus import hardware, holdercount
+from oci_gpu_hook.node.gpus.holdercount import Counted
 from oci_gpu_hook.report.records import printable
 from oci_gpu_hook.request.settings import read_settings
 
@@ -67,8 +67,8 @@ def containers(watch: float | None, is_json: bool, config: str | None, root: Hos
         held, found, with_others = _look(root, settings.driver_root)
         driver, most = None, settings.gpu_holders
         with suppress(DriverError):
-            driver = present.nvidia(root, settings.driver_root)
-        counted = leased.count_holders(root, driver, most)
+            driver = hardware.nvidia(root, settings.driver_root)
+        counted = holdercount.count_holders(root, driver, most)
         lines = [*lines_of(held, found, with_others=with_others), *_told(counted, most)]
         show(is_json, document(held, found, counted, most), lines, _painted)
         return
@@ -79,11 +79,11 @@ def containers(watch: float | None, is_json: bool, config: str | None, root: Hos
 
 def _look(root: HostRoot, driver_root: str) -> tuple[Holders, AllContainers, bool]:
     """DriverError if there is nothing to show; the bool: whether there are other vendors' devices."""
-    vendors = present.find_vendors(root).vendors
+    vendors = hardware.find_vendors(root).vendors
     divided = [item for vendor in vendors for item in holders.of_vendor(vendor)]
     with_others, uses = bool(divided), frozenset[tuple[int, int]]()
     try:
-        nvidia = onhost.of_server(root, driver_root, ("caps", "dri", "modeset"))
+        nvidia = accelerators.of_server(root, driver_root, ("caps", "dri", "modeset"))
         divided, uses = [*holders.divisions(nvidia), *divided], holders.to_use(nvidia)
     except DriverError:
         if not with_others:

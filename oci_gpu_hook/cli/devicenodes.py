@@ -18,18 +18,18 @@ from oci_gpu_hook.driver import nodes
 from oci_gpu_hook.errors import ApplyError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.descriptors import closing
-from oci_gpu_hook.node.gpus import absent
-from oci_gpu_hook.node.gpus.absent import MissingNode
-from oci_gpu_hook.node.machine import apart, libselinux
+from oci_gpu_hook.node.gpus import missingnodes
+from oci_gpu_hook.node.gpus.missingnodes import MissingNode
+from oci_gpu_hook.node.machine import childprocess, libselinux
 
 _SECONDS = 60
 
 
 def make(root: HostRoot) -> tuple[dict[str, object], list[str]]:
-    missing = absent.missing_nodes(root)
+    missing = missingnodes.missing_nodes(root)
     if root.path == "/":
         _start(programs(root, missing))
-        missing = absent.missing_nodes(root)
+        missing = missingnodes.missing_nodes(root)
     for node in missing:
         _make(root, node)
     made = [node.path for node in missing]
@@ -37,13 +37,13 @@ def make(root: HostRoot) -> tuple[dict[str, object], list[str]]:
         # A node that a program makes gets the label device_t: udev labels only those that the kernel makes.
         _start([["restorecon", *made]])
     lines = [f"made {', '.join(made)}" if made else "no node is lacking"]
-    unloaded = absent.unloaded(root)
+    unloaded = missingnodes.unloaded(root)
     lines += [f"not loaded: {', '.join(unloaded)}"] if unloaded else []
     return {"made": made, "unloaded": unloaded}, lines
 
 
 def programs(root: HostRoot, missing: tuple[MissingNode, ...]) -> list[list[str]]:
-    unloaded = absent.unloaded(root)
+    unloaded = missingnodes.unloaded(root)
     if shutil.which("nvidia-modprobe") is None:
         return [["modprobe", "-q", name] for name in unloaded]
     words = []
@@ -64,7 +64,7 @@ def _start(commands: list[list[str]]) -> None:
     for words in commands:
         try:
             limit.allow(_SECONDS)
-            done = apart.program(words, _SECONDS)
+            done = childprocess.program(words, _SECONDS)
         except FileNotFoundError:
             continue
         except OSError as err:

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from oci_gpu_hook.cli import cdi, examine
+from oci_gpu_hook.cli import cdi, containerreport
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
 from oci_gpu_hook.container import memoryregion
 from oci_gpu_hook.driver import inventory as saved_inventory
@@ -43,7 +43,7 @@ from oci_gpu_hook.node.engines import cdispecs, containers, registrations
 from oci_gpu_hook.node.engines import installed as host_engines
 from oci_gpu_hook.node.engines.enginekinds import CONTAINERD, ENGINES, PODMAN
 from oci_gpu_hook.node.engines.installed import find_program
-from oci_gpu_hook.node.gpus import present
+from oci_gpu_hook.node.gpus import hardware
 from oci_gpu_hook.node.machine import kernelconfig, libselinux
 
 # What is left of a line for what was seen, on a terminal that is not narrow.
@@ -76,7 +76,7 @@ def doctor(is_json: bool, word: str | None, config: str | None, root: HostRoot) 
         findings = [it._replace(remedy=as_root(it.remedy)) for it in of_host(root, config)]
     else:
         # Of which those that run it have other remedies than root.
-        findings = examine.running(root, containers.find(root, word), config)
+        findings = containerreport.running(root, containers.find(root, word), config)
     show(is_json, document(findings), as_text(findings), painted)
     return int(is_failed(findings))
 
@@ -86,8 +86,8 @@ def of_host(root: HostRoot, config: str | None) -> list[Finding]:
     tool = "dnf" if find_program(root, "dnf") else "apt"
     kernel = kernelconfig.read_kernel(root)
     settings, lines_of_settings, of_settings = systemcheck.settings(root, config)
-    others = present.find_vendors(root)
-    here = [item for item in others.vendors if present.hardware(root, item)]
+    others = hardware.find_vendors(root)
+    here = [item for item in others.vendors if hardware.proof(root, item)]
     installed, unread = host_engines.installed(root), host_engines.unread(root)
     unknown = {engine for engine, *_ in unread}
     # Where the rest look for hooks is not known.

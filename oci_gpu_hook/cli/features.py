@@ -7,15 +7,15 @@ import os
 
 import click
 
-from oci_gpu_hook.cli import VERSION, onhost
+from oci_gpu_hook.cli import VERSION, accelerators
 from oci_gpu_hook.cli.options import config_file, host_root
 from oci_gpu_hook.driver.survey import driver_version
 from oci_gpu_hook.errors import ConfigError, DriverError, UsageError
-from oci_gpu_hook.host import saved
+from oci_gpu_hook.host import statefile
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.exporters import featurelabels
-from oci_gpu_hook.node.gpus import leased, present
-from oci_gpu_hook.node.machine import libselinux, validated, whole
+from oci_gpu_hook.node.gpus import hardware, holdercount
+from oci_gpu_hook.node.machine import libselinux, outputfile, validationrecord
 from oci_gpu_hook.request.settings import Settings, read_settings
 
 # In /run/oci-gpu-hook: the path of the file that was written last, as it outlives the setting.
@@ -59,39 +59,40 @@ def renew(root: HostRoot, settings: Settings) -> str:
     path = root.path.rstrip("/") + settings.features
     beside = others(root)
     if driver_version(root) is None and not beside:
-        return f"no driver is loaded: {'removed' if whole.remove(path) else 'there is no'} {path}"
+        return f"no driver is loaded: {'removed' if outputfile.remove(path) else 'there is no'} {path}"
     try:
         found = _feature_text(root, settings, beside)
     except DriverError:
         # What it says of a driver is no longer true.
-        whole.remove(path)
+        outputfile.remove(path)
         raise
     _remember(root, settings.features)
     is_there = os.path.isdir(os.path.dirname(os.path.abspath(path)))
-    whole.write(path, found)
+    outputfile.write(path, found)
     made = "" if is_there else "; its folder was not there: is Node Feature Discovery?"
     return f"wrote {path}: {found.count(chr(10))} features{made}"
 
 
 def _remove(root: HostRoot, settings: Settings, keep: str = "") -> str:
     """Remove the file that was written last, and the setting's, unless it is `keep`; gives a sentence, "" for none."""
-    last = (saved.read_file(root, _LAST) or b"").decode("utf-8", "surrogateescape")
+    last = (statefile.read_file(root, _LAST) or b"").decode("utf-8", "surrogateescape")
     names = [name for name in dict.fromkeys([last, settings.features]) if name not in ("", keep)]
     paths = [root.path.rstrip("/") + name for name in names]
-    removed = [f"removed {path}" for path in paths if whole.remove(path)]
+    removed = [f"removed {path}" for path in paths if outputfile.remove(path)]
     if last not in ("", keep):
         _remember(root, "")
     return "; ".join(removed)
 
 
 def _remember(root: HostRoot, path: str) -> None:
-    with whole.explained(f"{saved.FOLDER}/{_LAST}"):
-        saved.write(root, _LAST, path.encode("utf-8", "surrogateescape"))
+    with outputfile.explained(f"{statefile.FOLDER}/{_LAST}"):
+        statefile.write(root, _LAST, path.encode("utf-8", "surrogateescape"))
 
 
 def others(root: HostRoot) -> tuple[featurelabels.OtherVendor, ...]:
     """What other vendors' files name that is here and can be served."""
-    vendors = [it for it in present.find_vendors(root).vendors if it.inventory.kind and it.nodes() and not it.lacking()]
+    found = hardware.find_vendors(root).vendors
+    vendors = [it for it in found if it.inventory.kind and it.nodes() and not it.lacking()]
     return tuple(
         [featurelabels.OtherVendor(it.inventory.kind, len(it.devices), it.inventory.version) for it in vendors]
     )
@@ -102,8 +103,9 @@ def _feature_text(root: HostRoot, settings: Settings, beside: tuple[featurelabel
 
     DriverError if NVIDIA's driver is half installed, or is not there and neither is another vendor's device.
     """
-    onhost.check_is_server(root)
-    found = onhost.NOTHING if beside and driver_version(root) is None else present.nvidia(root, settings.driver_root)
+    accelerators.check_is_server(root)
+    is_left_out = beside and driver_version(root) is None
+    found = accelerators.NOTHING if is_left_out else hardware.nvidia(root, settings.driver_root)
     if found.misfits:
         lacking = ", ".join([misfit.name for misfit in found.misfits])
         raise DriverError(f"the driver {found.driver_version} lacks {lacking}", "install all of it")
@@ -111,8 +113,8 @@ def _feature_text(root: HostRoot, settings: Settings, beside: tuple[featurelabel
         driver_version=found.driver_version,
         selinux=_selinux_mode(root),
         version=VERSION,
-        validation=validated.read_validation(root),
-        unhealthy=len(leased.unhealthy_gpus(root, found)),
+        validation=validationrecord.read_validation(root),
+        unhealthy=len(holdercount.unhealthy_gpus(root, found)),
         others=beside,
     )
     return "".join([f"{name}={value}\n" for name, value in featurelabels.labels(host).items()])

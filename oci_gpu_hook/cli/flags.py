@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import click
 
-from oci_gpu_hook.cli import flaglines, onhost
+from oci_gpu_hook.cli import accelerators, flaglines
 from oci_gpu_hook.cli.options import config_file, host_root
 from oci_gpu_hook.container import rootfs
 from oci_gpu_hook.errors import RequestError, UsageError, quoted
@@ -68,7 +68,7 @@ class _Named(NamedTuple):
         except RequestError as err:
             raise UsageError(err.message, err.hint) from err
         request = self.request()
-        found = onhost.of_server(self.root, self.settings().driver_root, selection.families(request))
+        found = accelerators.of_server(self.root, self.settings().driver_root, selection.families(request))
         try:
             selection.select(request, found)
         except RequestError as err:

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import click
 
-from oci_gpu_hook.cli import inforce, onhost, topology, vendorlist
+from oci_gpu_hook.cli import accelerators, settingslist, topology, vendorlist
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
 from oci_gpu_hook.driver import inventory, proc
 from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.gpus import present
+from oci_gpu_hook.node.gpus import hardware
 from oci_gpu_hook.request.settings import read_settings
 
 
@@ -50,14 +50,14 @@ def info(
     elif what == "vendors":
         show(is_json, *vendorlist.listing(root), vendorlist.painted)
     elif what == "settings":
-        show(is_json, *inforce.shown(config, root))
+        show(is_json, *settingslist.shown(config, root))
     elif what == "topology":
         show(is_json, *topology.shown(root, read_settings(config, None)))
     else:
         driver_root = read_settings(config, None).driver_root
-        nvidia, others = _saved if saved else present.nvidia, present.find_vendors(root, saved_only=saved)
-        found = onhost.find_accelerators(root, driver_root, others, lambda: nvidia(root, driver_root))
-        show(is_json, onhost.document(found), onhost.text(found, everything=everything))
+        nvidia, others = _saved if saved else hardware.nvidia, hardware.find_vendors(root, saved_only=saved)
+        found = accelerators.find_accelerators(root, driver_root, others, lambda: nvidia(root, driver_root))
+        show(is_json, accelerators.document(found), accelerators.text(found, everything=everything))
 
 
 def _saved(root: HostRoot, driver_root: str) -> DriverInventory:

@@ -16,20 +16,20 @@ from typing import NoReturn
 
 import click
 
-from oci_gpu_hook.cli import cdi, devicenodes, features, limit, onhost
+from oci_gpu_hook.cli import accelerators, cdi, devicenodes, features, limit
+from oci_gpu_hook.cli.accelerators import Accelerators
 from oci_gpu_hook.cli.group import CommandGroup
-from oci_gpu_hook.cli.onhost import Accelerators
 from oci_gpu_hook.cli.options import config_file, host_root, nvml_timeout, output_format, seconds, show
 from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import proc, survey
 from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.errors import ApplyError, DriverError, HookError
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.host.saved import FOLDER
+from oci_gpu_hook.host.statefile import FOLDER
 from oci_gpu_hook.node.diagnosis import counted
-from oci_gpu_hook.node.gpus import nvml, present, udev
-from oci_gpu_hook.node.gpus.present import Present
-from oci_gpu_hook.node.machine import whole
+from oci_gpu_hook.node.gpus import hardware, nvml, udev
+from oci_gpu_hook.node.gpus.hardware import Present
+from oci_gpu_hook.node.machine import outputfile
 from oci_gpu_hook.request.settings import read_settings
 from oci_gpu_hook.request.words import ALL
 from oci_gpu_hook.vendors import platform
@@ -68,11 +68,11 @@ def refresh(nodes: bool, nvml_timeout: float, is_json: bool, config: str | None,
     root.remember = True
     driver_root = read_settings(config, None).driver_root
     others = _refresh_vendors(root)
-    found = onhost.find_accelerators(root, driver_root, others, lambda: _refresh(root, driver_root, nvml_timeout))
+    found = accelerators.find_accelerators(root, driver_root, others, lambda: _refresh(root, driver_root, nvml_timeout))
     lines = [*(_summary(root, found.nvidia) if found.nvidia else []), *_other_summaries(found)]
-    document = {"saved": _path(root) if found.nvidia else "", **onhost.document(found)}
-    show(is_json, document, [*lines, *onhost.wrong_lines(found.wrong)])
-    if not found.nvidia and found.error and present.expects_nvidia(root):
+    document = {"saved": _path(root) if found.nvidia else "", **accelerators.document(found)}
+    show(is_json, document, [*lines, *accelerators.wrong_lines(found.wrong)])
+    if not found.nvidia and found.error and hardware.expects_nvidia(root):
         raise found.error
 
 
@@ -87,7 +87,7 @@ def watch(interval: float, cdi_spec: str | None, nvml_timeout: float, config: st
 
     Runs until SIGTERM or SIGINT.  If there is no driver yet, or the disk is full, it waits.
     """
-    whole.check_name("--cdi-spec", cdi_spec)
+    outputfile.check_name("--cdi-spec", cdi_spec)
     for number in _ENDING:
         signal.signal(number, _leave)
     root.remember = True
@@ -124,7 +124,7 @@ class _Watch:
         try:
             self._renew_others(event)
             # Else there is other hardware, and nothing of NVIDIA's driver to wait for.
-            if not self.are_others_here or present.expects_nvidia(self.root):
+            if not self.are_others_here or hardware.expects_nvidia(self.root):
                 self._renew_nvidia(event)
         except DriverError as err:
             # Also in the middle of an upgrade: the kernel module is there and its libraries are not yet.
@@ -156,13 +156,13 @@ class _Watch:
 
     def _renew_others(self, event: str) -> None:
         root = self.root
-        is_old = self.others_said is None or not present.is_saved(root)
-        if not is_old and platform.platform_of(root) not in onhost.PLATFORMS:
+        is_old = self.others_said is None or not hardware.is_saved(root)
+        if not is_old and platform.platform_of(root) not in accelerators.PLATFORMS:
             return
-        others = _refresh_vendors(root) if is_old else present.find_vendors(root)
-        lines = onhost.wrong_lines(others.wrong)
+        others = _refresh_vendors(root) if is_old else hardware.find_vendors(root)
+        lines = accelerators.wrong_lines(others.wrong)
         try:
-            found = onhost.find_accelerators(root, self.driver_root, others, None)
+            found = accelerators.find_accelerators(root, self.driver_root, others, None)
             self.are_others_here = bool(found.instead or found.here())
             lines = [*_other_summaries(found), *lines]
         except DriverError:
@@ -212,7 +212,7 @@ def _refresh(root: HostRoot, driver_root: str, seconds: float) -> DriverInventor
 
 def _refresh_vendors(root: HostRoot) -> Present:
     with _saving():
-        return present.refresh(root)
+        return hardware.refresh(root)
 
 
 @contextmanager
@@ -241,5 +241,5 @@ def _summary(root: HostRoot, found: DriverInventory) -> list[str]:
 
 def _other_summaries(found: Accelerators) -> list[str]:
     lines = [f"{found.platform[0]}: {found.instead[0]['driver_version']}"] if found.instead else []
-    lines += [f"{item.inventory.flag}: {onhost.summary(item)}" for item in found.here()]
+    lines += [f"{item.inventory.flag}: {accelerators.summary(item)}" for item in found.here()]
     return [f"saved {FOLDER}/{PREFIX}{line}" for line in lines]

@@ -10,7 +10,7 @@ import time
 
 import click
 
-from oci_gpu_hook.cli import onhost
+from oci_gpu_hook.cli import accelerators
 from oci_gpu_hook.cli.options import config_file, seconds
 from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import proc
@@ -21,9 +21,9 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import holders
 from oci_gpu_hook.node.engines import containerdevices
 from oci_gpu_hook.node.engines.containermemory import MemoryUse
-from oci_gpu_hook.node.exporters import counters, gpuexposition, sinceboot
-from oci_gpu_hook.node.gpus import kernellog, leased, nvml, present
-from oci_gpu_hook.node.machine import validated, whole
+from oci_gpu_hook.node.exporters import counters, gpuexposition, healthrecord
+from oci_gpu_hook.node.gpus import hardware, holdercount, kernellog, nvml
+from oci_gpu_hook.node.machine import outputfile, validationrecord
 from oci_gpu_hook.request.settings import Settings, read_settings
 
 
@@ -57,7 +57,7 @@ def metrics(write: bool, gpus: bool, timeout: float, config: str | None) -> None
             click.echo(f"no setting 'metrics': {'stopped counting' if counters.stop() else 'not counting'}")
         elif write:
             counters.turn()
-            whole.write(file, counters.exposition(counters.added_up()))
+            outputfile.write(file, counters.exposition(counters.added_up()))
         else:
             click.echo(counters.exposition(counters.added_up()), nl=False)
 
@@ -69,7 +69,7 @@ def _of_gpus(write: bool, timeout: float, config: str | None) -> None:
         return
     text = exposition(HostRoot(), settings, timeout, remember=write)
     if write:
-        whole.write(settings.gpu_metrics, text)
+        outputfile.write(settings.gpu_metrics, text)
     else:
         click.echo(text, nl=False)
 
@@ -79,11 +79,11 @@ def exposition(root: HostRoot, settings: Settings, timeout: float, *, remember: 
 
     timeout: how long NVML may take; remember: whether starts are to know what has been found of the GPUs' health.
     """
-    onhost.check_is_server(root)
+    accelerators.check_is_server(root)
     began = time.monotonic()
     version, found, said = driver_version(root) or "", None, None
     try:
-        found = present.nvidia(root, settings.driver_root)
+        found = hardware.nvidia(root, settings.driver_root)
         said = nvml.readings(root, found, timeout)
     except DriverError as err:
         if version:
@@ -95,7 +95,7 @@ def exposition(root: HostRoot, settings: Settings, timeout: float, *, remember: 
     gpus = found.gpus if found else list_gpus(root)
     records = kernellog.xids(root)
     if remember:
-        sinceboot.renew(root, gpus, records or (), said)
+        healthrecord.renew(root, gpus, records or (), said)
     held, memory = _held(root, settings.driver_root, found) if found else ([], [])
     node = gpuexposition.NodeState(
         driver_version=version,
@@ -106,8 +106,8 @@ def exposition(root: HostRoot, settings: Settings, timeout: float, *, remember: 
         held=held,
         memory=memory,
         # Behind what has just been found of the GPUs' health.
-        counted=leased.count_holders(root, found, settings.gpu_holders),
-        validation=validated.read_validation(root),
+        counted=holdercount.count_holders(root, found, settings.gpu_holders),
+        validation=validationrecord.read_validation(root),
         time=time.time(),
         duration=0,
     )

@@ -8,7 +8,7 @@ import os
 import click
 
 from oci_gpu_hook.asking import Options, Question, Spec
-from oci_gpu_hook.cli import named, shown
+from oci_gpu_hook.cli import argumentfile, plantext
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
 from oci_gpu_hook.container import rootfs
 from oci_gpu_hook.container.process import Process
@@ -50,7 +50,7 @@ def plan(
     if (bundle is None) == (image_root is None) or (bundle and env) or (image_root and pid):
         raise UsageError("give --bundle, or --image-root and --env for a container that does not exist yet")
     if bundle is not None:
-        found = named.bundle(os.path.abspath(bundle))
+        found = argumentfile.bundle(os.path.abspath(bundle))
     else:
         path = os.path.abspath(str(image_root))
         found = Bundle(path, {"process": {"env": list(env)}, "root": {"path": path}})
@@ -62,14 +62,14 @@ def plan(
     if settings is None or (request is None and settings.ipc_labels != "all"):
         none = "request    none: the hook would leave this container alone"
         lines = [f"bundle     {found.path}", none, *[f"{'':11}{note}" for note in notes]]
-        show(is_json, shown.no_request_document(container_id, found.path, path, notes), lines)
+        show(is_json, plantext.no_request_document(container_id, found.path, path, notes), lines)
         return
     process = Process(pid) if pid else None
     inside = rootfs.of_process(path, found.tmpfs(), process) if process else rootfs.of_folder(path)
     made = decide(found, request, settings, root, inside, id=container_id, process=process, spec=spec)
     made = made._replace(notes=(*notes, *made.notes))
-    left_out = shown.missing(made)
-    show(is_json, shown.plan_document(made, left_out), shown.plan_text(made, left_out))
+    left_out = plantext.missing(made)
+    show(is_json, plantext.plan_document(made, left_out), plantext.plan_text(made, left_out))
 
 
 def _request(question: Question, spec: Spec | None) -> tuple[Settings | None, Request | None, tuple[str, ...]]:

@@ -8,13 +8,13 @@ from contextlib import suppress
 
 import click
 
-from oci_gpu_hook.cli import denials, limit, named
+from oci_gpu_hook.cli import argumentfile, denials, limit
 from oci_gpu_hook.cli.group import CommandGroup
 from oci_gpu_hook.cli.options import LONGEST_SECONDS, host_root, output_format, show
 from oci_gpu_hook.cli.render import section
 from oci_gpu_hook.errors import ApplyError, ConfigError, UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.machine import apart, avc, filecontext, kernelconfig, libselinux
+from oci_gpu_hook.node.machine import avc, childprocess, filecontext, kernelconfig, libselinux
 from oci_gpu_hook.request.settings import read_settings
 
 # An administrator's own modules have 400, and so win; distributions use 200 for theirs.
@@ -236,7 +236,7 @@ def _say_who_wins(root: HostRoot) -> None:
 def _run(words: list[str]) -> str:
     limit.allow(_POLICY_SECONDS)
     try:
-        done = apart.program(words)
+        done = childprocess.program(words)
     except OSError as err:
         raise ConfigError(f"cannot run {words[0]}: {err.strerror}", "install policycoreutils") from err
     said = done.out + done.err
@@ -258,7 +258,7 @@ def _named(file: str) -> str:
         limit.allow(LONGEST_SECONDS)
         return click.get_text_stream("stdin", errors="replace").read()
     try:
-        return named.content(file, _LARGEST).decode("utf-8", "replace")
+        return argumentfile.content(file, _LARGEST).decode("utf-8", "replace")
     except OSError as err:
         raise UsageError(
             f"cannot read {quoted(file)}: {err.strerror}",
@@ -278,7 +278,7 @@ def _log() -> str:
         raise ApplyError(f"cannot read {_AUDIT_LOG}: {err.strerror}", "run it as root") from err
     for words in (_JOURNAL, _KERNEL_LOG):
         with suppress(OSError):
-            done = apart.program(words)
+            done = childprocess.program(words)
             # If the journal is not stored, or we may not read it, the output is empty.
             if done.status == 0 and done.out:
                 return done.out

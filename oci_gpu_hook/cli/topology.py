@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from oci_gpu_hook.cli import onhost
+from oci_gpu_hook.cli import accelerators
 from oci_gpu_hook.cli.render import columns
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.gpus import leased, present
-from oci_gpu_hook.planning import holding
+from oci_gpu_hook.node.gpus import hardware, holdercount
+from oci_gpu_hook.planning import placement
 from oci_gpu_hook.request.selectors import AnyOf
 from oci_gpu_hook.request.settings import Settings
 
@@ -19,13 +19,13 @@ _NVML = "NVLinks are not known, as NVML was not asked: run 'oci-gpu-hook invento
 
 
 def shown(root: HostRoot, settings: Settings) -> tuple[dict[str, Any], list[str]]:
-    onhost.check_is_server(root)
-    found, most = present.nvidia(root, settings.driver_root), settings.gpu_holders
-    gpus = holding.gpus(root, settings, AnyOf(2))
-    counted = {it.key: it for it in leased.count_holders(root, found, most)}
+    accelerators.check_is_server(root)
+    found, most = hardware.nvidia(root, settings.driver_root), settings.gpu_holders
+    gpus = placement.gpus(root, settings, AnyOf(2))
+    counted = {it.key: it for it in holdercount.count_holders(root, found, most)}
     rows, document = [("GPU", *[gpu.name for gpu in gpus], "NUMA", "HOLDERS")], []
     for gpu in gpus:
-        near = [_WORDS[holding.near(gpu, (other,))] if other is not gpu else "x" for other in gpus]
+        near = [_WORDS[placement.near(gpu, (other,))] if other is not gpu else "x" for other in gpus]
         holders, why = [lease.id for lease in counted[gpu.key].leases], counted[gpu.key].unhealthy
         said = f"{len(holders)} of {most}" if most else "not counted"
         node = str(gpu.node) if gpu.node >= 0 else "-"

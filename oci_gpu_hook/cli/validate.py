@@ -15,23 +15,23 @@ from typing import Callable, NoReturn
 
 import click
 
-from oci_gpu_hook.cli import doctor, examine, onhost
+from oci_gpu_hook.cli import accelerators, containerreport, doctor
 from oci_gpu_hook.cli.options import config_file, output_format, seconds, show, show_lines
 from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.driver.survey import driver_version
 from oci_gpu_hook.errors import DONE, OUR_BUG, ApplyError, ConfigError, DriverError, HookError, plain
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.host.saved import LockedError
 from oci_gpu_hook.host.source import UntrustedError
+from oci_gpu_hook.host.statefile import LockedError
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.kernel.filetypes import is_open_to_others
 from oci_gpu_hook.node.diagnosis import FAIL, Finding, counted, drivercheck, failed, is_failed
 from oci_gpu_hook.node.diagnosis.remedy import as_root, in_words
 from oci_gpu_hook.node.engines import installed
-from oci_gpu_hook.node.exporters import sinceboot
-from oci_gpu_hook.node.gpus import kernellog, nvml, present
-from oci_gpu_hook.node.machine import validated, whole
-from oci_gpu_hook.node.machine.validated import FAILED, PASSED, SKIPPED, STEPS, StepResult, Validation
+from oci_gpu_hook.node.exporters import healthrecord
+from oci_gpu_hook.node.gpus import hardware, kernellog, nvml
+from oci_gpu_hook.node.machine import outputfile, validationrecord
+from oci_gpu_hook.node.machine.validationrecord import FAILED, PASSED, SKIPPED, STEPS, StepResult, Validation
 from oci_gpu_hook.node.validation import containerstep, workload
 from oci_gpu_hook.request.settings import Settings, read_settings
 from oci_gpu_hook.request.state import State
@@ -156,7 +156,7 @@ class _Validation:
 
     def _lock(self) -> int:
         try:
-            return validated.lock(self._root, self._seconds)
+            return validationrecord.lock(self._root, self._seconds)
         except LockedError as err:
             why = f"another validation has not ended within {self._seconds:g} seconds"
             raise HookError(why, "try again, or give a longer --timeout") from err
@@ -168,7 +168,7 @@ class _Validation:
         path = self._settings.validation_folder
         setting, hint = f"validation-folder {path}", "the administrator must name another"
         try:
-            with whole.folder(self._root.path.rstrip("/") + path, whole.trusted) as fd:
+            with outputfile.folder(self._root.path.rstrip("/") + path, outputfile.trusted) as fd:
                 folder = os.dup(fd)
         except UntrustedError as err:
             raise ConfigError(f"{setting} is not root's alone: {err}", hint) from err
@@ -186,7 +186,7 @@ class _Validation:
         name = _FILES[step]
         try:
             if text is not None:
-                whole.place(self._folder, name, text.encode())
+                outputfile.place(self._folder, name, text.encode())
                 return
             with suppress(FileNotFoundError):
                 os.unlink(name, dir_fd=self._folder)
@@ -198,13 +198,13 @@ class _Validation:
     def _write_record(self, asked: list[str], outcome: str) -> None:
         """Write the record; outcome: of the steps that have none yet.  What other steps had with this driver stays."""
         version = driver_version(self._root) or ""
-        before = validated.read_validation(self._root)
+        before = validationrecord.read_validation(self._root)
         steps = {step.name: step for step in before.steps} if before and before.driver_version == version else {}
         steps.update({name: StepResult(name, outcome, "it did not end") for name in asked})
         steps.update({step.name: step for step, _ in self._steps})
         ordered = tuple([steps[name] for name in STEPS if name in steps])
         try:
-            validated.write(self._root, Validation(int(time.time()), version, ordered))
+            validationrecord.write(self._root, Validation(int(time.time()), version, ordered))
         except ApplyError as err:
             self.unwritten = self.unwritten or err
 
@@ -273,18 +273,18 @@ class _Validation:
         self._wait("container", "for each call of the runtime")
         runtime = containerstep.runtime(self._runtime or settings.runtime)
         return containerstep.run(
-            root, settings, runtime, config, self._seconds, lambda it: examine.running(root, it, config)
+            root, settings, runtime, config, self._seconds, lambda it: containerreport.running(root, it, config)
         )
 
     def _workload(self) -> Iterator[Finding]:
         root, driver_root = self._root, self._settings.driver_root
         pipes = self._settings.mps_pipe_folder
-        if platform.platform_of(root) in onhost.PLATFORMS:
+        if platform.platform_of(root) in accelerators.PLATFORMS:
             self._wait("GPU", "for its computation")
             yield from workload.run("", pipes, workload.FIRST, self._seconds)
             return
         try:
-            found = present.nvidia(root, driver_root)
+            found = hardware.nvidia(root, driver_root)
         except DriverError as err:
             raise _Skipped(err.message, err.exit_code) from err
         found, _ = self._ask_nvml(found)
@@ -302,7 +302,7 @@ class _Validation:
             yield it
         if self._is_root:
             tested = workload.by_gpu(found, computed)
-            sinceboot.renew(root, found.gpus, kernellog.xids(root) or (), tested=tested)
+            healthrecord.renew(root, found.gpus, kernellog.xids(root) or (), tested=tested)
 
 
 def _sees_itself() -> bool:

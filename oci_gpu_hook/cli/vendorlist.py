@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
-from oci_gpu_hook.cli import named, render
+from oci_gpu_hook.cli import argumentfile, render
 from oci_gpu_hook.errors import ConfigError, UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import counted
-from oci_gpu_hook.node.gpus import present
+from oci_gpu_hook.node.gpus import hardware
 from oci_gpu_hook.vendors import folders, vendorfile
 from oci_gpu_hook.vendors.vendorhost import VendorState
 from oci_gpu_hook.vendors.vendorinventory import LARGEST_FILE, Vendor
@@ -24,7 +24,7 @@ _VERSIONS = {"module": "of module {}", "file": "in {}", "text": "{}", "": ""}
 def listing(root: HostRoot) -> tuple[dict[str, Any], list[str]]:
     found, errors = folders.load_all(root)
     replaced = folders.replaced(root)
-    here = {item.inventory.file: item for item in present.find_vendors(root).vendors}
+    here = {item.inventory.file: item for item in hardware.find_vendors(root).vendors}
     document: dict[str, Any] = {
         "vendors": [
             {**_row(vendor, replaced.get(vendor.file, "")), "here": _here(root, here.get(vendor.file))}
@@ -46,7 +46,7 @@ def check(root: HostRoot, file: str) -> tuple[dict[str, Any], list[str]]:
         if not os.path.isfile(file):
             raise UsageError(f"{file!r} is not a regular file", "name a vendor's file")
         try:
-            data = named.content(file, LARGEST_FILE)
+            data = argumentfile.content(file, LARGEST_FILE)
         except OSError as err:
             raise ConfigError(f"cannot read {quoted(file)}: {err.strerror}") from err
         notes = _notes(path)
@@ -70,7 +70,7 @@ def _row(vendor: Vendor, replaces: str) -> dict[str, Any]:
 
 def _here(root: HostRoot, found: VendorState | None) -> dict[str, Any] | None:
     return found and {
-        "hardware": present.hardware(root, found),
+        "hardware": hardware.proof(root, found),
         "version": found.inventory.version,
         "devices": [list(device.names) for device in found.devices],
     }

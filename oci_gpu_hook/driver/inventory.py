@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from oci_gpu_hook.driver import nodes, proc
 from oci_gpu_hook.driver.proc import Gpu, Stamp
-from oci_gpu_hook.host import saved
+from oci_gpu_hook.host import statefile
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.record import NamedTuple
 
 FILE = "inventory"
-SAVED = f"{saved.FOLDER}/{FILE}"
+SAVED = f"{statefile.FOLDER}/{FILE}"
 
 # Before the stamp and the inventory, see `saved.save`.  The number is made of the sources that say what is saved
 # (tests/unit/test_headings.py): what another version has saved is not read.
-HEADING = b"oci-gpu-hook inventory ca0dd72a\n"
+HEADING = b"oci-gpu-hook inventory 75d4d922\n"
 
 # In `DriverInventory.unknown`: what NVML said was true when it was asked, and only NVML knows whether it still is.
 MAY_BE_MADE_AGAIN = "whether MIG devices were created again since NVML named them: run 'oci-gpu-hook inventory refresh'"
@@ -122,12 +122,12 @@ def read_saved(root: HostRoot, now: Stamp) -> DriverInventory | None:
     """None if there is none that is whole, of this format, and stamped as `now`.  In doubt whose NVML's names are now
     (`Stamp.shown`) the MIG devices have none, and that is first of what is unknown.
     """
-    values = saved.load(root, FILE, HEADING)
+    values = statefile.load(root, FILE, HEADING)
     try:
         (*same, shown), rows = values
         if tuple(same) != now[:-1]:
             return None
-        found = saved.nested(DriverInventory, rows, _INNER)
+        found = statefile.nested(DriverInventory, rows, _INNER)
         # Of another mount's times nothing follows.
         is_in_doubt = any([then != it for then, it in zip(shown, now.shown) if then[0] == it[0]])
     except (ValueError, TypeError):

@@ -12,7 +12,7 @@ from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
 from oci_gpu_hook.driver.proc import Gpu, Stamp
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.formats.decimal import decimal, decimals
-from oci_gpu_hook.host import saved
+from oci_gpu_hook.host import statefile
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.request.selectors import bus_id
 
@@ -72,7 +72,7 @@ def survey(root: HostRoot, driver_root: str = "/") -> DriverInventory:
 def save(root: HostRoot, now: Stamp, found: DriverInventory) -> str:
     """Gives the path.  OSError if it cannot be written."""
     values = (now, found._replace(devices=(), links=(), ipc_paths=()))
-    saved.save(root, inventory.FILE, inventory.HEADING, values)
+    statefile.save(root, inventory.FILE, inventory.HEADING, values)
     return root.path.rstrip("/") + inventory.SAVED
 
 

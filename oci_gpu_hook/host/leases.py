@@ -12,7 +12,7 @@ import posix
 from time import time
 
 from oci_gpu_hook.errors import ConfigError
-from oci_gpu_hook.host import saved
+from oci_gpu_hook.host import statefile
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel import procfile
 from oci_gpu_hook.record import NamedTuple
@@ -62,7 +62,7 @@ class Leases:
         self._host, self._lock = host, -1
         try:
             if is_written:
-                self._lock = saved.lock(host, _LOCK)
+                self._lock = statefile.lock(host, _LOCK)
         except OSError as err:
             why = f"gpu-holders is set, and leases cannot be written: {err.strerror}"
             hint = "a rootless engine's containers cannot be counted: see oci-gpu-hook.conf(5), gpu-holders"
@@ -78,19 +78,19 @@ class Leases:
 
 def read_leases(host: HostRoot) -> list[Lease]:
     """Also those that are void; ConfigError if they are damaged."""
-    if host.stat(f"{saved.FOLDER}/{FILE}") is None:
+    if host.stat(f"{statefile.FOLDER}/{FILE}") is None:
         return []
     try:
-        boot, rows = saved.load(host, FILE, HEADING)
-        return list(saved.records(Lease, rows)) if boot == host.boot_id() else []
+        boot, rows = statefile.load(host, FILE, HEADING)
+        return list(statefile.records(Lease, rows)) if boot == host.boot_id() else []
     except (ValueError, TypeError):
         hint = "root must remove it, and containers that run now are not counted then"
-        raise ConfigError(f"{saved.FOLDER}/{FILE} is damaged, or others than root can write to it", hint) from None
+        raise ConfigError(f"{statefile.FOLDER}/{FILE} is damaged, or others than root can write to it", hint) from None
 
 
 def unhealthy(host: HostRoot) -> dict[str, str]:
     """For each GPU that is not healthy, by its PCI address (`Gpu.bus_id`), a clause that says why."""
-    rows = saved.load(host, saved.UNHEALTHY, UNHEALTHY_HEADING)
+    rows = statefile.load(host, statefile.UNHEALTHY, UNHEALTHY_HEADING)
     try:
         return {str(key): str(why) for key, why in rows or ()}
     except (ValueError, TypeError):
@@ -101,7 +101,7 @@ def write(host: HostRoot, leases: list[Lease]) -> None:
     """In place of those before; ConfigError if that fails.  Needs the lock."""
     try:
         # A start that is killed leaves this one file, which the next one replaces.
-        saved.save(host, FILE, HEADING, (host.boot_id(), tuple(leases)), _STAGED)
+        statefile.save(host, FILE, HEADING, (host.boot_id(), tuple(leases)), _STAGED)
     except OSError as err:
         raise ConfigError(f"leases cannot be written: {err.strerror}", "the administrator must see to /run") from err
 

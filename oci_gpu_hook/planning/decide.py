@@ -9,7 +9,7 @@ from oci_gpu_hook.container.devicecgroup import DeviceCgroup
 from oci_gpu_hook.container.process import Process
 from oci_gpu_hook.container.rootfs import Rootfs
 from oci_gpu_hook.driver import proc
-from oci_gpu_hook.host import saved
+from oci_gpu_hook.host import statefile
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.operations import Device, LimitMemory
 from oci_gpu_hook.planning import plan
@@ -118,9 +118,9 @@ def _given(
     restores: bool,
 ) -> tuple[Request, Provision]:
     """The request with the devices that the node chooses, and what `provide` gives for it; a start's are leased."""
-    if not settings.gpu_holders and not host.stat(f"{saved.FOLDER}/{saved.UNHEALTHY}"):
+    if not settings.gpu_holders and not host.stat(f"{statefile.FOLDER}/{statefile.UNHEALTHY}"):
         return request, provide(request)
-    from oci_gpu_hook.planning import holding
+    from oci_gpu_hook.planning import placement
 
     dumped = None
     if restores and process is not None:
@@ -128,7 +128,7 @@ def _given(
 
         dumped = restore.dumped(process)
     is_start = process is not None and (host.remember or process.is_caller)
-    start = holding.Start(host, settings, container, process if is_start else None, dumped, memory)
+    start = placement.Start(host, settings, container, process if is_start else None, dumped, memory)
     return start.given(request, provide)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from oci_gpu_hook.container import layout
 from oci_gpu_hook.driver import inventory, proc
-from oci_gpu_hook.host import saved
+from oci_gpu_hook.host import statefile
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.planning import provision, selection
 from oci_gpu_hook.planning.plan import Provision, Share
@@ -70,5 +70,5 @@ def known_inventory(host: HostRoot, driver_root: str) -> inventory.DriverInvento
         known = survey.survey_and_save(host, driver_root) if host.remember else survey.survey(host, driver_root)
     # NVML alone knows their names.
     if host.remember and any([device.uuid is None for device in known.mig_devices]):
-        saved.want_refresh(host)
+        statefile.want_refresh(host)
     return inventory.of_this_host(host, known)

@@ -20,7 +20,7 @@ from oci_gpu_hook.planning import selection, vendorshare
 from oci_gpu_hook.planning.plan import Share
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.words import ALL, NONE, VISIBLE_DEVICES
-from oci_gpu_hook.vendors import allowed, platform, vendorhost
+from oci_gpu_hook.vendors import platform, vendorhost, vendorrules
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -80,9 +80,9 @@ def platform_state(root: HostRoot, kind: str, *, everything: bool) -> vendorhost
     known = {"/dev/null", *[node.path for node, _ in found.common]}
     # udev makes /dev/v4l2-nvdec a second /dev/null, for a library that opens it and asks nothing of the kernel.
     null = [
-        (device(root, pattern.path, *allowed.NULL), pattern.group)
+        (device(root, pattern.path, *vendorrules.NULL), pattern.group)
         for pattern in inventory.patterns
-        if pattern.path not in known and (status := root.stat(pattern.path)) and allowed.is_null(status.st_rdev)
+        if pattern.path not in known and (status := root.stat(pattern.path)) and vendorrules.is_null(status.st_rdev)
     ]
     if not found.common and not null:
         paths = [pattern.path for pattern in inventory.patterns]

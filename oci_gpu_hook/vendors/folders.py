@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from oci_gpu_hook.errors import ConfigError, quoted
 from oci_gpu_hook.formats import jsontext
-from oci_gpu_hook.host import saved
+from oci_gpu_hook.host import statefile
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.host.source import read_source
 from oci_gpu_hook.kernel.filetypes import is_regular
@@ -124,10 +124,10 @@ def files_now(root: HostRoot) -> FilesNow:
 
 def read_known(root: HostRoot, now: FilesNow) -> tuple[KnownVendor, ...] | None:
     """What the vendors' files said when they were as `now`; None if that was not saved."""
-    values = saved.load(root, _KNOWN, HEADING)
+    values = statefile.load(root, _KNOWN, HEADING)
     try:
         files, rows = values
-        return saved.records(KnownVendor, rows) if files == now else None
+        return statefile.records(KnownVendor, rows) if files == now else None
     except (ValueError, TypeError):
         return None
 
@@ -184,7 +184,7 @@ def read_all(root: HostRoot, now: FilesNow | None) -> tuple[KnownVendor, ...]:
     )
     if now is not None:
         try:
-            saved.save(root, _KNOWN, HEADING, (now, found))
+            statefile.save(root, _KNOWN, HEADING, (now, found))
         except OSError:
             pass  # this start knows either way
     return found

@@ -15,7 +15,7 @@ from oci_gpu_hook.formats import glob
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_folder
 from oci_gpu_hook.request.words import VISIBLE_DEVICES
-from oci_gpu_hook.vendors import allowed, folders
+from oci_gpu_hook.vendors import folders, vendorrules
 from oci_gpu_hook.vendors.platform import BASE, TEGRA_RELEASE
 from oci_gpu_hook.vendors.vendorhost import refusal
 from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Group, Item, Link, Vendor, Version
@@ -148,8 +148,8 @@ class _Listed:
     def add(self, type: str, path: str) -> str:
         if type == "dev":
             # As NVIDIA's runtime has it: a device's name alone is below /dev.
-            return self._add_device(path if path.startswith("/") else f"{allowed.DEV}{path}")
-        if why := allowed.host_path(path):
+            return self._add_device(path if path.startswith("/") else f"{vendorrules.DEV}{path}")
+        if why := vendorrules.host_path(path):
             return why
         if type == "dir":
             self._files[path] = Item(path)
@@ -162,12 +162,12 @@ class _Listed:
         return self._root.names(folder)
 
     def _add_device(self, pattern: str) -> str:
-        if why := allowed.device_path(pattern):
+        if why := vendorrules.device_path(pattern):
             return why
         self._devices[pattern] = DevicePattern(pattern, required=False)
         for path in glob.expanded(pattern, self._root.names, MOST_ENTRIES):
             status = self._root.stat(path)
-            if status is None or allowed.is_null(status.st_rdev):
+            if status is None or vendorrules.is_null(status.st_rdev):
                 continue
             if why := refusal(self._root, path, status, self._majors):
                 return f"{quoted(path)}: {why}"
@@ -186,7 +186,7 @@ class _Listed:
         if status is None:
             return ""
         for link in chain:
-            if why := allowed.host_path(_joined(link)):
+            if why := vendorrules.host_path(_joined(link)):
                 return f"{quoted(path)} leads elsewhere: {why}"
         self._links.update({link.path: link for link in chain})
         folder, _, name = end.rpartition("/")

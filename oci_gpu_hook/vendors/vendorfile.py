@@ -11,7 +11,7 @@ from oci_gpu_hook.errors import ConfigError, quoted
 from oci_gpu_hook.formats import glob, jsontext
 from oci_gpu_hook.formats.decimal import decimals
 from oci_gpu_hook.request.words import LONGEST_FLAG, is_flag
-from oci_gpu_hook.vendors import allowed
+from oci_gpu_hook.vendors import vendorrules
 from oci_gpu_hook.vendors.vendorinventory import LARGEST_FILE, DevicePattern, Group, Item, Vendor, Version
 
 TYPE_CHECKING = False
@@ -126,7 +126,7 @@ def _device(value: object, place: str) -> DevicePattern:
         device = {"path": _read(value, place, _DEVICE_PATH)}
     else:
         device = _keys(value, place, _DEVICE_KEYS, wanted="a name, or an object")
-    if "major" not in device and not allowed.known_node(device.get("path", "")):
+    if "major" not in device and not vendorrules.known_node(device.get("path", "")):
         raise ConfigError(f"{place}: it does not say whose device it is", "write an object with major in it")
     return DevicePattern(**device)
 
@@ -184,20 +184,20 @@ def _host_path_fault(path: str) -> str:
     odd = path.replace(_VERSION, "")
     if "{" in odd or "}" in odd:
         return f"{quoted(path)} has braces, which only {_VERSION} may have"
-    return allowed.host_path(path)
+    return vendorrules.host_path(path)
 
 
 def _socket_fault(path: str) -> str:
     """Services come and go while a driver stays: a socket is looked up at each start, and so is one path."""
     if glob.is_pattern(path) or "{" in path:
         return f"{quoted(path)} is a pattern, a socket is one path"
-    return allowed.host_path(path)
+    return vendorrules.host_path(path)
 
 
 def _version_file_fault(path: str) -> str:
     if glob.is_pattern(path):
         return f"{quoted(path)} is a pattern, the version is in one file"
-    return allowed.written(path) if path.startswith(_KERNELS) else allowed.host_path(path)
+    return vendorrules.written(path) if path.startswith(_KERNELS) else vendorrules.host_path(path)
 
 
 # --- readers of values
@@ -284,26 +284,26 @@ def _without_slash(path: str) -> str:
 
 # --- the keys of each object, and how their values are read
 
-_VERSION = allowed.VERSION
+_VERSION = vendorrules.VERSION
 _OF_DRIVER = "name files of the driver's own, by their whole paths"
 _HOST_PATH = (_checked, _host_path_fault, _OF_DRIVER, _without_slash)
 _DEVICE_PATH = (
     _checked,
-    allowed.device_path,
+    vendorrules.device_path,
     "name the accelerator's own devices, below /dev",
-    lambda text: text if text.startswith("/") else allowed.DEV + text,
+    lambda text: text if text.startswith("/") else vendorrules.DEV + text,
 )
 _PCI_ID = (_checked, _pci_fault, "write four hexadecimal digits, 1002, or twice four, 1d0f:7064", str.lower)
-_VERSION_TEXT = (_checked, allowed.version, "write the version as the files' names have it")
+_VERSION_TEXT = (_checked, vendorrules.version, "write the version as the files' names have it")
 _VERSION_KEYS = {"module": (_name, "-_"), "file": (_checked, _version_file_fault, _OF_DRIVER)}
 _ITEM_KEYS = {
     "path": _HOST_PATH,
-    "target": (_checked, allowed.target, "name a folder, by its path in the container", _without_slash),
+    "target": (_checked, vendorrules.target, "name a folder, by its path in the container", _without_slash),
     "required": (_typed, bool, "true or false"),
 }
 _DEVICE_KEYS = {
     "path": _DEVICE_PATH,
-    "major": (_checked, allowed.driver, "name the accelerator's own driver in /proc/devices or /proc/misc"),
+    "major": (_checked, vendorrules.driver, "name the accelerator's own driver in /proc/devices or /proc/misc"),
     "pci": (_some, "write 1002 or 1d0f:7064, or leave it out", _pci),
     "udev": (_some, "write a property as 'udevadm info' shows it", _pairs, 1, _name, "-._"),
     "each": (_typed, bool, "true or false"),

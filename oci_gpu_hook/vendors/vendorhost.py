@@ -17,7 +17,7 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_character_device, is_socket
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.selectors import bus_id
-from oci_gpu_hook.vendors import allowed, vendorinventory
+from oci_gpu_hook.vendors import vendorinventory, vendorrules
 from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Vendor
 
 TYPE_CHECKING = False
@@ -158,7 +158,8 @@ def _sockets(root: HostRoot, inventory: Vendor) -> tuple[tuple[tuple[str, str], 
         if found is None or status is None:
             continue
         # A link of root's own may lead to what no vendor's file may name.
-        fault = found[1] or allowed.host_path(root.real(path)) or ("" if is_socket(status) else "it is not a socket")
+        fault = found[1] or vendorrules.host_path(root.real(path))
+        fault = fault or ("" if is_socket(status) else "it is not a socket")
         if fault:
             faults.append(f"the host's {path} is left out: {fault}")
         else:
@@ -243,15 +244,15 @@ def refusal(root: HostRoot, path: str, status: posix.stat_result, majors: dict[s
     major, minor = posix.major(status.st_rdev), posix.minor(status.st_rdev)
     if not is_character_device(status):
         return "it is not a character device"
-    if why := allowed.device_path(path) or allowed.device_number(major, minor):
+    if why := vendorrules.device_path(path) or vendorrules.device_number(major, minor):
         return why
-    return next(filter(None, map(allowed.driver, _drivers(root, f"{major}:{minor}", majors))), "")
+    return next(filter(None, map(vendorrules.driver, _drivers(root, f"{major}:{minor}", majors))), "")
 
 
 def _drivers(root: HostRoot, number: str, majors: dict[str, int]) -> list[str]:
     """The names of a device number's driver."""
     major, _, minor = number.partition(":")
-    if major != str(allowed.MISC):
+    if major != str(vendorrules.MISC):
         return [name for name, its in majors.items() if str(its) == major]
     words = [line.split() for line in root.text(_MISC_DEVICES).splitlines()]
     return [pair[1] for pair in words if len(pair) == 2 and pair[0] == minor]
@@ -260,11 +261,11 @@ def _drivers(root: HostRoot, number: str, majors: dict[str, int]) -> list[str]:
 def _paths(root: HostRoot, pattern: DevicePattern, majors: dict[str, int]) -> list[str]:
     if pattern.path:
         return glob.expanded(pattern.path, root.names, _MOST_NODES)
-    major = f"{majors.get(pattern.major, allowed.MISC)}:"
+    major = f"{majors.get(pattern.major, vendorrules.MISC)}:"
     numbers = [number for number in root.names(_BY_NUMBER) if number.startswith(major)]
     numbers = [number for number in numbers if pattern.major in _drivers(root, number, majors)]
     words = [word for number in numbers for word in root.text(f"{_BY_NUMBER}/{number}/uevent").split()]
-    return [allowed.DEV + word[len("DEVNAME=") :] for word in words if word.startswith("DEVNAME=")]
+    return [vendorrules.DEV + word[len("DEVNAME=") :] for word in words if word.startswith("DEVNAME=")]
 
 
 def _fits(root: HostRoot, pattern: DevicePattern, number: str, address: str) -> bool:

@@ -9,7 +9,7 @@ at is still the same.  Device nodes are never saved: see `vendorhost`.  Reads on
 from __future__ import annotations
 
 from oci_gpu_hook.driver.inventory import DriverFile, Library
-from oci_gpu_hook.host import saved
+from oci_gpu_hook.host import statefile
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.record import NamedTuple
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     See = Callable[[str], object]
 
 # See `inventory.HEADING`.
-HEADING = b"oci-gpu-hook vendors c3f36dce\n"
+HEADING = b"oci-gpu-hook vendors 05791dbe\n"
 PREFIX = "vendor."
 
 LARGEST_FILE = 1 << 20
@@ -137,10 +137,10 @@ def read_saved(root: HostRoot, name: str, file: str) -> Vendor | None:
     Saved with it are places, whose time changes with their names; ways, the folders that lead there and the files in a
     folder that is given whole, of which the owner and the mode count; and texts, what files said.
     """
-    values = saved.load(root, f"{PREFIX}{name}", HEADING)
+    values = statefile.load(root, f"{PREFIX}{name}", HEADING)
     try:
         seen, row = values
-        found = saved.nested(Vendor, row, _INNER)
+        found = statefile.nested(Vendor, row, _INNER)
         facts = [(now, path, was) for now, looked in zip((identity, way, HostRoot.read), seen) for path, was in looked]
     except (ValueError, TypeError):
         return None

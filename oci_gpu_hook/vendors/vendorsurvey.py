@@ -13,11 +13,11 @@ from oci_gpu_hook.driver import elf, proc
 from oci_gpu_hook.driver.inventory import DriverFile, Library
 from oci_gpu_hook.errors import ConfigError, quoted
 from oci_gpu_hook.formats import glob, ldcache
-from oci_gpu_hook.host import contents, saved
+from oci_gpu_hook.host import contents, statefile
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_folder
 from oci_gpu_hook.request.words import VISIBLE_DEVICES
-from oci_gpu_hook.vendors import allowed
+from oci_gpu_hook.vendors import vendorrules
 from oci_gpu_hook.vendors.vendorinventory import HEADING, PREFIX, Group, Item, Link, Version, identity, way
 
 TYPE_CHECKING = False
@@ -60,7 +60,7 @@ class Survey:
 
     def save(self, name: str) -> None:
         seen = tuple([tuple(looked.items()) for looked in (self._places, self._ways, self._texts)])
-        saved.save(self._root, f"{PREFIX}{name}", HEADING, (seen, self.found))
+        statefile.save(self._root, f"{PREFIX}{name}", HEADING, (seen, self.found))
 
     def _inventory(self) -> Vendor:
         vendor = self._vendor
@@ -115,12 +115,12 @@ class Survey:
         data = self._texts[path] = self._root.read(path)
         words = (data or b"").decode("utf-8", "replace").split()
         found = words[0] if words else ""
-        return "" if allowed.version(found) else found
+        return "" if vendorrules.version(found) else found
 
     def _existing(self, item: Item, version: str) -> list[str]:
         """The paths that an item means and that can be trusted; what is missing or cannot be is noted."""
-        pattern, paths = item.path.replace(allowed.VERSION, version), []
-        if version or allowed.VERSION not in item.path:
+        pattern, paths = item.path.replace(vendorrules.VERSION, version), []
+        if version or vendorrules.VERSION not in item.path:
             paths = glob.expanded(pattern, self._names, _MOST_FILES)
         if len(paths) > _MOST_FILES:
             what = f"{self._vendor.file}: {pattern} fits more than {_MOST_FILES} files of this host"
@@ -149,7 +149,7 @@ class Survey:
         """Why what is there cannot be given: a link of root's own may lead to what no vendor's file may name."""
         source, status = self._root.source(path), self._root.stat(path)
         fault = (source[1] if source else "") or contents.fault(path, status, self._root.roots)
-        return fault or allowed.host_path(self._root.real(path))
+        return fault or vendorrules.host_path(self._root.real(path))
 
     def _names(self, folder: str) -> list[str]:
         """The names in a folder: in /usr/lib64 there are thousands, and only the folder's time is compared later."""

@@ -21,8 +21,8 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import dockercheck, remedy
 from oci_gpu_hook.node.engines import containerdevices, containerrecords, containers, installed, registrations
 from oci_gpu_hook.node.engines.containerdevices import HostsNodes, Wanted
-from oci_gpu_hook.node.machine import avc, processes, untrusted
-from oci_gpu_hook.node.machine.untrusted import Mounts
+from oci_gpu_hook.node.machine import avc, foreignfile, processes
+from oci_gpu_hook.node.machine.foreignfile import Mounts
 from tests.fuzz.targets import _ANNOTATIONS, _NUMBERS, _TEXTS, SCRATCH, Target, _object, _several, _spoilt, _written
 from tests.unit import hosts
 
@@ -107,7 +107,7 @@ def _runtimes_state(data: bytes) -> None:
 def _engines_list(data: bytes) -> None:
     path = "var/lib/containers/storage/overlay-containers/containers.json"
     root = _host({path: data, "srv/config.json": data})
-    files = untrusted.Files(root, untrusted.our_mounts())
+    files = foreignfile.Files(root, foreignfile.our_mounts())
     for item in containerrecords.names(files, ["/srv/x/userdata"]).values():
         _shown(item.shown, item.full)
     _shown(containerrecords.by_config(files, "/srv").shown)
@@ -123,7 +123,7 @@ def _shown(*texts: str) -> None:
 def _mount_lines(text: str) -> None:
     data = text.encode(errors="surrogatepass")
     ours = Mounts(data, is_ours=True)
-    untrusted.root_of(data)
+    foreignfile.root_of(data)
     for path in ("/", "/dev/nvidia0", text[:9]):
         ours.is_local(path)
         ours.shown(path)

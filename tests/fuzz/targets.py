@@ -24,20 +24,20 @@ from oci_gpu_hook.driver import inventory, nodes, proc, survey
 from oci_gpu_hook.errors import HookError, plain
 from oci_gpu_hook.formats import contexts, devicefilter, ldcache, scopeunit
 from oci_gpu_hook.formats.ldcache import Entry, paths_of
-from oci_gpu_hook.host import docker, podman, saved
+from oci_gpu_hook.host import docker, podman, statefile
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel import mountinfo, procfile
 from oci_gpu_hook.node.engines import cdispecs
 from oci_gpu_hook.planning import compatibility, labels, requirements
 from oci_gpu_hook.planning.plan import Share
-from oci_gpu_hook.request import bycdi, containercli, settingsfile, sources
+from oci_gpu_hook.request import cdirequest, containercli, settingsfile, sources
 from oci_gpu_hook.request.annotations import said
 from oci_gpu_hook.request.bundle import Bundle, read_bundle
 from oci_gpu_hook.request.parse import parse_request
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.state import State, read_state
 from oci_gpu_hook.runtime import create
-from oci_gpu_hook.vendors import allowed, folders, vendorfile
+from oci_gpu_hook.vendors import folders, vendorfile, vendorrules
 from tests.unit import hosts, libcudas
 from tests.unit.bounded import MIB, peak
 from tests.unit.linear import steps
@@ -199,7 +199,7 @@ def _request(bundle: Bundle) -> None:
     inputs = sources.inputs_of(bundle, bundle.annotations())
     sources.may_ask(inputs)
     parse_request(inputs, Settings(accept_volume_mounts=True))
-    bycdi.of_nodes(inputs, Settings(), [path for path, *_ in bundle.devices()], ["compute"])
+    cdirequest.of_nodes(inputs, Settings(), [path for path, *_ in bundle.devices()], ["compute"])
 
 
 def _hooks(bundle: Bundle) -> None:
@@ -306,7 +306,7 @@ def _words(words: list[str]) -> None:
 
 def _injected(values: tuple[sources.Inputs, Settings, list[str], list[str], str]) -> None:
     inputs, allowed, paths, capabilities, spec = values
-    bycdi.of_nodes(inputs, allowed, paths, capabilities)
+    cdirequest.of_nodes(inputs, allowed, paths, capabilities)
     found = cdispecs._spec("/etc/cdi/x.yaml", spec)
     if found is not None:
         cdispecs.words_of(found.document)
@@ -544,8 +544,8 @@ def _host() -> tuple[HostRoot, proc.Stamp]:
 
 
 _HOST, _NOW = _host()
-_SAVED = (SCRATCH / "host" / saved.FOLDER[1:] / inventory.FILE).read_bytes()
-_BEGIN = len(inventory.HEADING) + saved.LENGTH_BYTES
+_SAVED = (SCRATCH / "host" / statefile.FOLDER[1:] / inventory.FILE).read_bytes()
+_BEGIN = len(inventory.HEADING) + statefile.LENGTH_BYTES
 _ROWS = marshal.loads(_SAVED[_BEGIN:])[1]
 
 
@@ -557,8 +557,8 @@ def _replaced(place: int, value: Any) -> Any:
 
 def _inventory(rows: Any) -> None:
     content = marshal.dumps((tuple(_NOW), rows), 2)
-    length = len(content).to_bytes(saved.LENGTH_BYTES, "little")
-    saved.write(_HOST, inventory.FILE, inventory.HEADING + length + content)
+    length = len(content).to_bytes(statefile.LENGTH_BYTES, "little")
+    statefile.write(_HOST, inventory.FILE, inventory.HEADING + length + content)
     inventory.read_saved(_HOST, _NOW)
 
 
@@ -631,7 +631,7 @@ def _vendor(data: bytes) -> None:
         raise
     assert found == vendorfile.parse_vendor(data, "/x.json") and not folders.collisions([found])
     for device in [device for group in found.groups for device in group.devices]:
-        assert device.major or allowed.known_node(device.path), device
+        assert device.major or vendorrules.known_node(device.path), device
 
 
 TARGETS: dict[str, Target] = {

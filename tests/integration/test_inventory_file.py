@@ -2,7 +2,7 @@
 """Every way in which the saved inventory's file can be unfit: damaged, another's, something else in its place.
 
 The container gets what the host has, the file is made again where that is possible, and nothing else is touched.  What
-the file's content can be is shown with values in tests/unit/test_saved.py.
+the file's content can be is shown with values in tests/unit/test_statefile.py.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from oci_gpu_hook.driver import inventory, nodes, proc, survey
 from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.formats.ldcache import MULTIARCH, Entry
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.machine import untrusted
+from oci_gpu_hook.node.machine import foreignfile
 
 VERSION = "580.65.06"
 LIBRARY_FOLDER = f"usr/lib/{MULTIARCH[platform.machine()]}"
@@ -119,7 +119,7 @@ def plant_program(tree: Path, pid: int, program: str, users: int = 0, namespace:
         link.parent.mkdir(parents=True, exist_ok=True)
         if not link.exists():
             os.link(tree / f"ns/{place}", link)
-    device, place = untrusted.our_mounts().shown(str(tree)) or ("", "")
+    device, place = foreignfile.our_mounts().shown(str(tree)) or ("", "")
     own = f"9 1 {device} {place} / rw - ext4 x rw\n" if namespace == "hosts" else "9 1 0:9 / / rw - tmpfs x rw\n"
     plant(tree, f"proc/{pid}/mountinfo", own)
     plant(tree, f"proc/{pid}/status", f"Name:\tx\nUid:\t{users}\t{users}\t{users}\t{users}\n")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from oci_gpu_hook.asking import Options, Question
-from oci_gpu_hook.cli import examine
+from oci_gpu_hook.cli import containerreport
 from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import WARN, Finding, advice, containercheck
@@ -67,7 +67,7 @@ def asks(*env: str, **more: object) -> Question:
 
 
 def unasked(engine: str, question: Question, settings: Settings, *notes: str) -> Finding:
-    return examine._unasked(OF[engine], question, settings, notes, others=False)
+    return containerreport._unasked(OF[engine], question, settings, notes, others=False)
 
 
 LIST = {"destination": f"{sources.LIST_FOLDER}/0", "source": "/dev/null"}
@@ -91,7 +91,7 @@ def test_who_asks_for_nothing_is_told_how_to_ask() -> None:
 def test_a_container_that_has_stopped_is_to_be_started_and_not_to_be_root(tmp_path: Path) -> None:
     hosts.plant(tmp_path, f"var/lib/docker/containers/{ID}/config.v2.json", json.dumps({"Name": "/web"}))
     with pytest.raises(UsageError, match=r"web does not run \(start it: docker start web\)"):
-        examine.running(HostRoot(str(tmp_path)), containers.find(HostRoot(str(tmp_path)), "web"), None)
+        containerreport.running(HostRoot(str(tmp_path)), containers.find(HostRoot(str(tmp_path)), "web"), None)
 
 
 def test_why_a_process_cannot_be_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from oci_gpu_hook import cli
+from oci_gpu_hook.cli import plantext as operations
 from oci_gpu_hook.cli import render
-from oci_gpu_hook.cli import shown as operations
 from oci_gpu_hook.errors import HookError, RequestError
 from oci_gpu_hook.formats.ldcache import MULTIARCH_32
 from oci_gpu_hook.node.engines import cdispecs

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from oci_gpu_hook.cli import named
+from oci_gpu_hook.cli import argumentfile
 from oci_gpu_hook.container import devicecgroup
 from oci_gpu_hook.container.devicecgroup import DeviceCgroup
 from oci_gpu_hook.driver import inventory
@@ -244,7 +244,7 @@ def test_whose_bundle_cannot_be_read_is_for_who_started_it(
     def denied(path: str, opener: object) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
 
-    monkeypatch.setattr(named, "read_bundle", denied)
+    monkeypatch.setattr(argumentfile, "read_bundle", denied)
     said = program.mistake(3, "plan", "--bundle", tmp_path)
     assert "Permission denied (run it as the user who started the container, such as root)" in said
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from oci_gpu_hook.cli import examine
+from oci_gpu_hook.cli import containerreport
 from oci_gpu_hook.container import devicecgroup
 from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.engines import containers
 from oci_gpu_hook.node.machine import processes
-from oci_gpu_hook.node.machine.untrusted import ContainerRoot
+from oci_gpu_hook.node.machine.foreignfile import ContainerRoot
 from tests.unit import hosts
 
 RUNC = '{"id": "abc0", "init_process_pid": 7, "config": {"labels": ["bundle=/b/runc"]}}'
@@ -166,15 +166,15 @@ def test_what_root_has_started_in_a_users_folder_has_no_name_of_his(tmp_path: Pa
 
 def test_a_gpu_that_hangs_in_the_kernel_does_not_hold_doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing ends a process that waits for it; here a signal that does nothing stands for that."""
-    monkeypatch.setattr(examine, "_open_all", lambda *_: time.sleep(20))
-    monkeypatch.setattr(examine, "_OPEN_SECONDS", 0.1)
+    monkeypatch.setattr(containerreport, "_open_all", lambda *_: time.sleep(20))
+    monkeypatch.setattr(containerreport, "_OPEN_SECONDS", 0.1)
     kill, children = os.kill, []
     monkeypatch.setattr(os, "kill", lambda pid, _: children.append(pid))
     root = HostRoot(str(tmp_path))
     inside = ContainerRoot(HostRoot(), os.getpid())
     try:
         nodes = {"/dev/nvidia0": (195, 0)}
-        assert examine._opened(root, inside, os.getpid(), "/somewhere", nodes) == "a GPU does not answer"
+        assert containerreport._opened(root, inside, os.getpid(), "/somewhere", nodes) == "a GPU does not answer"
         # Still there: no process has waited for it to end.
         assert os.waitpid(children[0], os.WNOHANG) == (0, 0)
     finally:

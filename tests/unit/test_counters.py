@@ -13,7 +13,7 @@ import pytest
 
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.exporters import counters
-from oci_gpu_hook.node.machine import whole
+from oci_gpu_hook.node.machine import outputfile
 from oci_gpu_hook.report import records
 
 LINE = re.compile(r'oci_gpu_hook_(\w+)(?:\{\w+="([^"]+)"\})? (\d+(?:\.\d+)?)')
@@ -134,7 +134,7 @@ def _write(lines: int) -> None:
 def test_a_collector_that_dies_anywhere_counts_nothing_twice(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is stopped before each call that changes a file, and the next one goes on."""
     monkeypatch.setattr(counters, "_FULL", 10)
-    calls = [(os, "link"), (os, "rename"), (os, "unlink"), (whole, "write")]
+    calls = [(os, "link"), (os, "rename"), (os, "unlink"), (outputfile, "write")]
     counters.turn()
     written = 0
     for _ in range(3):

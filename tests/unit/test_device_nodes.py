@@ -11,7 +11,7 @@ from oci_gpu_hook.cli import devicenodes
 from oci_gpu_hook.driver import proc
 from oci_gpu_hook.errors import ApplyError, DriverError
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.gpus import absent
+from oci_gpu_hook.node.gpus import missingnodes
 from tests.unit import hosts
 from tests.unit.program import Program
 
@@ -42,7 +42,7 @@ def with_mig(tree: Path) -> None:
 
 
 def lacking(tree: Path) -> dict[str, tuple[int, int, int]]:
-    return {node.path: (node.major, node.minor, node.mode) for node in absent.missing_nodes(HostRoot(str(tree)))}
+    return {node.path: (node.major, node.minor, node.mode) for node in missingnodes.missing_nodes(HostRoot(str(tree)))}
 
 
 def test_a_fresh_boot_lacks_the_nodes_that_the_kernel_knows(tree: Path) -> None:
@@ -67,7 +67,8 @@ def test_mig_capabilities_have_the_numbers_and_modes_that_proc_tells(tree: Path)
 def test_mode_and_owner_are_those_of_the_modules_parameters(tree: Path) -> None:
     text = hosts.PARAMS.replace("438", "432") + "DeviceFileUID: 0\nDeviceFileGID: 39\n"
     hosts.plant(tree, proc.PARAMS, text)
-    assert {(node.mode, node.uid, node.gid) for node in absent.missing_nodes(HostRoot(str(tree)))} == {(0o660, 0, 39)}
+    found = missingnodes.missing_nodes(HostRoot(str(tree)))
+    assert {(node.mode, node.uid, node.gid) for node in found} == {(0o660, 0, 39)}
 
 
 def test_what_nobody_may_make_is_not_made(tree: Path) -> None:
@@ -79,19 +80,19 @@ def test_what_nobody_may_make_is_not_made(tree: Path) -> None:
 
 def test_without_a_driver_there_is_no_node_to_make(tmp_path: Path) -> None:
     with pytest.raises(DriverError, match="kernel module is not loaded"):
-        absent.missing_nodes(HostRoot(str(tmp_path)))
+        missingnodes.missing_nodes(HostRoot(str(tmp_path)))
 
 
 def test_something_else_in_a_nodes_place_is_named_and_stays(tree: Path) -> None:
     hosts.plant(tree, "/dev/nvidia-uvm", "a file")
     with pytest.raises(ApplyError, match="/dev/nvidia-uvm: it is there and is not a character device"):
-        absent.missing_nodes(HostRoot(str(tree)))
+        missingnodes.missing_nodes(HostRoot(str(tree)))
     assert (tree / "dev/nvidia-uvm").read_text() == "a file"
 
 
 def started(tree: Path) -> list[str]:
     root = HostRoot(str(tree))
-    return [" ".join(words) for words in devicenodes.programs(root, absent.missing_nodes(root))]
+    return [" ".join(words) for words in devicenodes.programs(root, missingnodes.missing_nodes(root))]
 
 
 def test_nvidias_own_program_makes_what_is_lacking(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,7 @@ from oci_gpu_hook.node.engines.cdispecs import SpecFile
 from oci_gpu_hook.node.engines.containerrecords import ContainerNames, Running
 from oci_gpu_hook.node.engines.installed import Engine, Reader, Runtime
 from oci_gpu_hook.node.engines.registrations import Registration
-from oci_gpu_hook.node.gpus import present
+from oci_gpu_hook.node.gpus import hardware
 from oci_gpu_hook.node.machine import libselinux, processes
 from oci_gpu_hook.node.machine.kernelconfig import Kernel
 from oci_gpu_hook.node.machine.libselinux import Label, Module, Status, Use
@@ -501,8 +501,8 @@ def test_how_adapters_reach_the_gpus_memory(
     monkeypatch: pytest.MonkeyPatch, modules: tuple[str, ...], is_open: bool, release: str, level: str, seen: str
 ) -> None:
     adapters = list[str]()
-    monkeypatch.setattr(present, "rdma_adapters", lambda root: adapters)
-    monkeypatch.setattr(present, "is_open_module", lambda root: is_open)
+    monkeypatch.setattr(hardware, "rdma_adapters", lambda root: adapters)
+    monkeypatch.setattr(hardware, "is_open_module", lambda root: is_open)
     kernel = KERNEL._replace(modules=modules, release=release)
     assert drivercheck.rdma(HostRoot(), kernel) == []
     adapters += ["mlx5_0", "mlx5_1"]

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from oci_gpu_hook.cli import features
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.exporters import featurelabels
-from oci_gpu_hook.node.gpus import present
-from oci_gpu_hook.node.machine.validated import STEPS, StepResult, Validation
+from oci_gpu_hook.node.gpus import hardware
+from oci_gpu_hook.node.machine.validationrecord import STEPS, StepResult, Validation
 from tests.unit.examples import examples
 
 # Kubernetes: validation.IsQualifiedName and IsValidLabelValue.
@@ -97,7 +97,7 @@ def test_only_devices_that_can_be_served_are_told_of(monkeypatch: pytest.MonkeyP
         return SimpleNamespace(inventory=what, devices=(1, 2), nodes=lambda: nodes, lacking=lambda: lacking)
 
     found = [vendor(), vendor(kind=""), vendor(nodes=0), vendor(lacking=1)]
-    monkeypatch.setattr(present, "find_vendors", lambda root: SimpleNamespace(vendors=found))
+    monkeypatch.setattr(hardware, "find_vendors", lambda root: SimpleNamespace(vendors=found))
     assert features.others(HostRoot()) == (featurelabels.OtherVendor("acme.com/card", 2, "2.5"),)
 
 

@@ -17,8 +17,8 @@ from oci_gpu_hook.node.engines.containerdevices import AllContainers
 from oci_gpu_hook.node.engines.containermemory import MemoryUse
 from oci_gpu_hook.node.exporters import exposition, gpuexposition
 from oci_gpu_hook.node.exporters.gpuexposition import NodeState
-from oci_gpu_hook.node.gpus.leased import Counted
-from oci_gpu_hook.node.machine.validated import StepResult, Validation
+from oci_gpu_hook.node.gpus.holdercount import Counted
+from oci_gpu_hook.node.machine.validationrecord import StepResult, Validation
 from tests.unit import hosts
 from tests.unit.examples import examples
 from tests.unit.test_holders import has

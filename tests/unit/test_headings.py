@@ -14,7 +14,7 @@ from tests.unit import starts
 
 PACKAGE = starts.ROOT / "oci_gpu_hook"
 DRIVER = ("catalogue", "elf", "files", "inventory", "proc", "survey")
-VENDORS = ("allowed", "folders", "tegra", "vendorfile", "vendorinventory", "vendorsurvey", "wsl")
+VENDORS = ("folders", "tegra", "vendorfile", "vendorinventory", "vendorrules", "vendorsurvey", "wsl")
 # Which sources say what is in the file of a heading.
 SAVE = {
     "inventory": (inventory.HEADING, [f"driver/{name}.py" for name in DRIVER]),

@@ -24,9 +24,9 @@ from oci_gpu_hook.node.engines import containerdevices, containermemory, devicev
 from oci_gpu_hook.node.engines.containerdevices import ContainerDevices, ContainerNode, HostsNodes, Wanted
 from oci_gpu_hook.node.engines.containermemory import MemoryUse
 from oci_gpu_hook.node.engines.containerrecords import Running
-from oci_gpu_hook.node.gpus import present
-from oci_gpu_hook.node.machine import processes, untrusted
-from oci_gpu_hook.node.machine.untrusted import Mounts
+from oci_gpu_hook.node.gpus import hardware
+from oci_gpu_hook.node.machine import foreignfile, processes
+from oci_gpu_hook.node.machine.foreignfile import Mounts
 from oci_gpu_hook.vendors.vendorhost import VendorDevice, VendorState
 from oci_gpu_hook.vendors.vendorinventory import Vendor
 from tests.unit import hosts
@@ -183,7 +183,7 @@ def runs(tmp_path: Path) -> HostRoot:
         os.link(tmp_path / f"ns/{namespace}", tmp_path / f"proc/{pid}/ns/mnt")
         device, place = "0:999", "/"
         if namespace not in "ab":
-            device, place = untrusted.our_mounts().shown(str(tmp_path)) or ("", "")
+            device, place = foreignfile.our_mounts().shown(str(tmp_path)) or ("", "")
         own = f"9 1 {device} {place} / rw - ext4 x rw\n"
         hosts.plant(tmp_path, f"proc/{pid}/mountinfo", f"{own}10 9 0:998 / / rw - tmpfs over rw\n")
     (tmp_path / "proc/self").symlink_to("1")
@@ -222,7 +222,7 @@ def at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *paths: str) -> HostsNod
         hosts.plant(tmp_path, path, "")
     inodes = [(tmp_path / path[1:]).stat().st_ino for path in paths]
     monkeypatch.setattr(containerdevices, "is_character_device", lambda it: it.st_ino in inodes)
-    monkeypatch.setattr(untrusted, "number", lambda it: (195, inodes.index(it.st_ino)))
+    monkeypatch.setattr(foreignfile, "number", lambda it: (195, inodes.index(it.st_ino)))
     folders = tuple([(path, 0, 0) for path in paths])
     dev = Mounts(f"9 1 0:6 / {tmp_path}/dev rw - devtmpfs none rw\n".encode())
     return HostsNodes(HostRoot(str(tmp_path)), dev, Wanted((195,), folders, ()))
@@ -247,7 +247,7 @@ def test_what_a_container_may_make_is_bounded(tmp_path: Path, monkeypatch: pytes
     """One with CAP_MKNOD can have thousands of nodes, and each is asked of its device cgroup."""
     nodes = {(195, minor): f"/dev/x{minor}" for minor in range(9_000)}
     monkeypatch.setattr(containerdevices, "_inside", lambda *_: (nodes, True))
-    monkeypatch.setattr(untrusted, "mounts_of", lambda *_: Mounts(b""))
+    monkeypatch.setattr(foreignfile, "mounts_of", lambda *_: Mounts(b""))
     monkeypatch.setattr(processes, "is_in_our_users", lambda *_: True)
     ours = at(tmp_path, monkeypatch)
     found, is_whole = containerdevices.held_nodes(HostRoot(), 7, ours, Wanted((195,), (), ((195, 8_999),)))
@@ -257,7 +257,7 @@ def test_what_a_container_may_make_is_bounded(tmp_path: Path, monkeypatch: pytes
 def test_a_container_with_users_of_its_own_is_not_entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever it has mounted, a step into it would wait for."""
     monkeypatch.setattr(containerdevices, "ContainerRoot", None)
-    monkeypatch.setattr(untrusted, "mounts_of", lambda *_: Mounts(b"1 0 0:7 / / rw - overlay x rw\n"))
+    monkeypatch.setattr(foreignfile, "mounts_of", lambda *_: Mounts(b"1 0 0:7 / / rw - overlay x rw\n"))
     monkeypatch.setattr(processes, "is_in_our_users", lambda *_: False)
     ours = at(tmp_path, monkeypatch)
     assert containerdevices.held_nodes(HostRoot(), 7, ours, Wanted((195,), (), ())) == ({}, True)
@@ -367,7 +367,7 @@ def test_a_watcher_is_told(program: Program, runs: HostRoot, monkeypatch: pytest
 def test_others_have_a_column_of_their_own(program: Program, runs: HostRoot, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also on a host without NVIDIA's driver."""
     (Path(runs.path) / "proc/driver/nvidia/version").unlink()
-    monkeypatch.setattr(present, "find_vendors", lambda root: present.Present((amd(),), ()))
+    monkeypatch.setattr(hardware, "find_vendors", lambda root: hardware.Present((amd(),), ()))
     nodes = {(226, 128): "/dev/x", (226, 1): "/dev/card1"}
     monkeypatch.setattr(containerdevices, "held_nodes", lambda *_: (nodes, True))
     monkeypatch.setattr(containerdevices, "_verdict", lambda *_: partial(deviceverdict.by_rules, "c 226:128 rw\n"))

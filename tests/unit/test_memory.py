@@ -19,7 +19,7 @@ from oci_gpu_hook import operations
 from oci_gpu_hook.asking import Options, Question
 from oci_gpu_hook.changes import dmem
 from oci_gpu_hook.changes.tree import Undo
-from oci_gpu_hook.cli import shown
+from oci_gpu_hook.cli import plantext
 from oci_gpu_hook.container import devicecgroup, memoryregion
 from oci_gpu_hook.container.devicecgroup import DeviceCgroup
 from oci_gpu_hook.container.memoryregion import Region
@@ -32,9 +32,9 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import memorycheck
 from oci_gpu_hook.node.engines import containermemory
 from oci_gpu_hook.operations import LimitMemory, OpenCgroup
-from oci_gpu_hook.planning import decide, holding, memoryshare
-from oci_gpu_hook.planning.holding import Candidate
+from oci_gpu_hook.planning import decide, memoryshare, placement
 from oci_gpu_hook.planning.memoryshare import Memory
+from oci_gpu_hook.planning.placement import Candidate
 from oci_gpu_hook.planning.plan import Plan, Provision
 from oci_gpu_hook.request import memory, settingsfile
 from oci_gpu_hook.request.bundle import read_bundle
@@ -437,7 +437,7 @@ def lease(memory: int, *devices: str) -> Lease:
 
 def pick(found: Memory, number: int, *others: Lease) -> list[str]:
     devices = [Candidate(it, str(at), address=it) for at, it in enumerate((ADDRESS, OTHER))]
-    chosen = holding._pick(AnyOf(number), devices, list(others), 8, {}, found)
+    chosen = placement._pick(AnyOf(number), devices, list(others), 8, {}, found)
     return [it.name for it in chosen]
 
 
@@ -546,7 +546,7 @@ def test_words_and_settings_come_into_the_plan_before_the_cgroup_is_opened(node:
     assert of_plan(planned(node, visible, f"{LIMIT}=8192", settings=share)) == [4 * GIB, 4 * GIB]
     with pytest.raises(RequestError, match="it has 16384 MiB"):
         planned(node, visible, f"{LIMIT}=20000")
-    shown_plan = shown.plan_text(plan)
+    shown_plan = plantext.plan_text(plan)
     assert any(["2048 MiB" in line for line in shown_plan])
 
 
@@ -659,7 +659,7 @@ def test_any_passes_by_what_cannot_be_limited() -> None:
     assert pick(made(8 * GIB, GIB, 0, 0, small, *TILES), 1) == ["1"]
     full = lease(16 * GIB, ADDRESS)
     assert pick(made(8 * GIB), 1, full) == ["1"]
-    chosen = holding._pick(
+    chosen = placement._pick(
         AnyOf(1), [Candidate(ADDRESS, "0", address=ADDRESS)], [full], 0, {}, made(8 * GIB)
     )
     assert [it.name for it in chosen] == ["0"]
@@ -677,7 +677,7 @@ def test_partitions_of_one_gpu_share_its_memory() -> None:
     parts = [Candidate(f"OCI_X={number}", str(number), address=ADDRESS) for number in range(2)]
     other = lease(16 * GIB, "OCI_X=0")._replace(memory=((ADDRESS, 16 * GIB),))
     with pytest.raises(RequestError, match="OCI_X device 1 has 0 MiB"):
-        holding._pick(AnyOf(2), parts, [other], 8, {}, made(GIB))
+        placement._pick(AnyOf(2), parts, [other], 8, {}, made(GIB))
 
 
 def test_systemd_in_a_container_moves_its_first_process() -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from oci_gpu_hook import operations
-from oci_gpu_hook.cli import render, shown
+from oci_gpu_hook.cli import plantext, render
 from oci_gpu_hook.errors import ApplyError
 from oci_gpu_hook.formats.devicerule import DeviceRule
 from oci_gpu_hook.formats.ldcache import Entry
@@ -68,7 +68,7 @@ def protocol() -> tuple[list[ast.FunctionDef], list[ast.FunctionDef]]:
 
 
 def test_there_is_one_example_of_each_kind() -> None:
-    assert [type(example) for example in EXAMPLES] == list(shown.KINDS)
+    assert [type(example) for example in EXAMPLES] == list(plantext.KINDS)
 
 
 @by_kind
@@ -85,10 +85,10 @@ def test_every_kind_implements_the_protocol(example: Operation) -> None:
 
 @by_kind
 def test_what_is_shown_of_an_operation_says_why_and_can_be_written(example: Operation) -> None:
-    title, rows = shown.rows(example)
+    title, rows = plantext.rows(example)
     assert title and any(cells[-1] == ("why" if example.required else "why (optional)") for cells in rows)
     assert all(isinstance(cell, str) for cells in rows for cell in cells)
-    document = render.as_json(shown.document(example))
+    document = render.as_json(plantext.document(example))
     assert json.loads(json.dumps(document)) == document
     assert (document["required"], document["reason"]) == (example.required, "why")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from oci_gpu_hook.cli import shown
+from oci_gpu_hook.cli import plantext
 from oci_gpu_hook.container.layout import Layout
 from oci_gpu_hook.driver.inventory import DriverFile, DriverInventory
 from oci_gpu_hook.operations import Cover, LdCache, Mount, Symlink, Tmpfs
@@ -154,7 +154,7 @@ def left_out(request: Request, layout: Layout = LAYOUT, inventory: DriverInvento
     """The sentences about all that a container does not get."""
     inventory = inventory or everything()
     made = planned(request, inventory, layout)
-    return shown.missing(made._replace(provision=made.provision._replace(inventory=inventory)))
+    return plantext.missing(made._replace(provision=made.provision._replace(inventory=inventory)))
 
 
 def test_whoever_asks_for_all_misses_nothing() -> None:
@@ -201,7 +201,7 @@ def test_a_container_with_the_hosts_dev_has_all_its_gpus() -> None:
 
 def test_a_plan_without_a_request_leaves_nothing_out() -> None:
     made = plan.Plan(CONTAINER, LAYOUT, None, (), (), provision=plan.Provision(inventory=everything()))
-    assert shown.missing(made) == ()
+    assert plantext.missing(made) == ()
 
 
 def test_no_folder_for_a_word_size_is_none_for_its_subfolders() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from oci_gpu_hook.asking import Spec
-from oci_gpu_hook.cli import render, shown
+from oci_gpu_hook.cli import plantext, render
 from oci_gpu_hook.container.devicecgroup import DeviceCgroup
 from oci_gpu_hook.container.layout import Layout
 from oci_gpu_hook.driver.inventory import DriverInventory
@@ -66,7 +66,7 @@ def test_plans_are_as_the_goldens_say(
     container: Container,
 ) -> None:
     plan = made(host, devices, capabilities, layout=layout, container=container)
-    text = "\n".join([*shown.plan_text(plan), ""])
+    text = "\n".join([*plantext.plan_text(plan), ""])
     text = text.replace(hosts.LIBRARY_FOLDER, "usr/lib/x86_64-linux-gnu")
     golden = GOLDENS / f"{name}.txt"
     if pytestconfig.getoption("--update-goldens"):
@@ -91,7 +91,7 @@ def test_a_scope_without_rules_is_not_restricted_by_us(host: DriverInventory) ->
     opened = plan.operations[-1]
     assert isinstance(opened, OpenCgroup)
     assert opened.pinned == "/sys/fs/bpf/crun/crio-c1_scope"
-    assert any("also in /sys/fs/bpf/crun/crio-c1_scope" in line for line in shown.plan_text(plan))
+    assert any("also in /sys/fs/bpf/crun/crio-c1_scope" in line for line in plantext.plan_text(plan))
 
 
 def test_what_an_engine_has_done_by_a_cdi_spec_is_apart(host: DriverInventory) -> None:
@@ -178,7 +178,7 @@ def test_the_administrator_decides_about_the_device_cgroup(host: DriverInventory
 
 
 def test_the_document_has_the_documented_form(host: DriverInventory) -> None:
-    document = render.as_json(shown.plan_document(made(host)))
+    document = render.as_json(plantext.plan_document(made(host)))
     assert document["container"] == {"id": "c1", "bundle": "/b", "rootfs": "/b/rootfs"}
     assert document["request"] == {
         "source": "env",

@@ -15,7 +15,7 @@ import pytest
 
 from oci_gpu_hook.driver import nodes, proc
 from oci_gpu_hook.formats import glob
-from oci_gpu_hook.vendors import allowed, wsl
+from oci_gpu_hook.vendors import vendorrules, wsl
 from oci_gpu_hook.vendors.tegra import parse_csv
 from tests.gpunode import description, node, tegra
 from tests.gpunode import wsl as simulated_wsl
@@ -175,11 +175,11 @@ def test_of_nvidias_lists_a_jetsons_containers_get_all_but_what_has_a_reason() -
     refused = {
         f"{word} {path}"
         for word, path in entries
-        if (allowed.device_path if word == "dev" else allowed.host_path)(path)
+        if (vendorrules.device_path if word == "dev" else vendorrules.host_path)(path)
     }
     assert refused == REFUSED_OF_JETSON.keys()
     # A frame buffer is refused by its number, when it is found.
-    assert allowed.device_number(29, 0) and not allowed.driver("nvhost")
+    assert vendorrules.device_number(29, 0) and not vendorrules.driver("nvhost")
 
 
 def test_a_simulated_wsl_has_the_names_that_hosts_have() -> None:

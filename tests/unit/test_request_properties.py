@@ -13,7 +13,7 @@ from oci_gpu_hook.cli import cdi
 from oci_gpu_hook.errors import RequestError, UsageError
 from oci_gpu_hook.formats.decimal import decimal
 from oci_gpu_hook.request import selectors, sources, words
-from oci_gpu_hook.request.bycdi import of_nodes
+from oci_gpu_hook.request.cdirequest import of_nodes
 from oci_gpu_hook.request.parse import parse_request
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs, cdi_names

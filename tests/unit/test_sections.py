@@ -7,10 +7,10 @@ import itertools
 
 import pytest
 
-from oci_gpu_hook.cli import inforce
+from oci_gpu_hook.cli import settingslist
 from oci_gpu_hook.request import settingsfile
 from oci_gpu_hook.request.annotations import said
-from oci_gpu_hook.request.bycdi import of_nodes
+from oci_gpu_hook.request.cdirequest import of_nodes
 from oci_gpu_hook.request.parse import parse_request
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs
@@ -161,7 +161,7 @@ def others(key: str) -> set[object]:
 @pytest.mark.parametrize("key", ORDERED)
 def test_wherever_the_strictest_stands_it_holds(key: str) -> None:
     field, (strict, *_), (lax,) = key.replace("-", "_"), settingsfile.KINDS[key].strictest or (), others(key)
-    words = [inforce.written(value) for value in (strict, lax, lax)]
+    words = [settingslist.written(value) for value in (strict, lax, lax)]
     for first, second, third in itertools.permutations(words):
         text = f"{key} = {first}\n[image a]\n{key} = {second}\n[namespace b]\n{key} = {third}"
         found = of(text, DOCKER)

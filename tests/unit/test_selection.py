@@ -13,7 +13,7 @@ from oci_gpu_hook.errors import DriverError, RequestError
 from oci_gpu_hook.planning import provision, selection
 from oci_gpu_hook.planning.selection import Selection
 from oci_gpu_hook.request import selectors, sources
-from oci_gpu_hook.request.bycdi import of_nodes
+from oci_gpu_hook.request.cdirequest import of_nodes
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.words import VISIBLE_DEVICES

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oci_gpu_hook.cli import inforce
+from oci_gpu_hook.cli import settingslist
 from oci_gpu_hook.errors import ConfigError, RequestError
 from oci_gpu_hook.request import settings, settingsfile
 from oci_gpu_hook.request.settings import SETTINGS, Settings, read_settings
@@ -297,9 +297,9 @@ def test_of_ten_thousand_lines_the_last_one_holds() -> None:
 def test_written_is_what_parse_reads() -> None:
     for key, (_, value) in ALL_KEYS.items():
         for meant in (value, getattr(Settings(), key.replace("-", "_"))):
-            (line,) = settingsfile.parse_text(f"{key} = {inforce.written(meant)}", "file")
+            (line,) = settingsfile.parse_text(f"{key} = {settingslist.written(meant)}", "file")
             assert line.value == meant
-    assert inforce.written(CAPABILITIES) == "all"
+    assert settingslist.written(CAPABILITIES) == "all"
 
 
 def test_the_installed_file_has_every_key_once_commented_out_with_its_default() -> None:
@@ -330,7 +330,7 @@ def test_parse_is_total(text: str, name: str) -> None:
         assert str(err).startswith("file:")
         return
     read = Settings(**settingsfile.fields(found, of_crio(name, name), DEFAULTS))
-    assert len("\n".join(map(inforce.written, read)).split("\n")) == len(read)
+    assert len("\n".join(map(settingslist.written, read)).split("\n")) == len(read)
 
 
 @given(st.text(), st.text())

@@ -15,7 +15,7 @@ from oci_gpu_hook.driver.survey import driver_version, list_gpus
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.formats.ldcache import FLAGS, Entry, merge
-from oci_gpu_hook.host import saved
+from oci_gpu_hook.host import statefile
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import drivercheck
 from oci_gpu_hook.planning import drivers, provision
@@ -388,7 +388,7 @@ def test_a_start_wants_nvml_asked_for_as_long_as_a_mig_device_has_no_name(
     root.remember = True
     hosts.plant(tmp_path, "etc/ld.so.cache", "")
     hosts.saved(root)
-    wanted = tmp_path / saved.FOLDER[1:] / saved.REFRESH_WANTED
+    wanted = tmp_path / statefile.FOLDER[1:] / statefile.REFRESH_WANTED
     drivers.known_inventory(root, "/")
     assert not wanted.exists()
     device = inventory.MigDevice(0, None, None, "", 1, 0, 30, 31)

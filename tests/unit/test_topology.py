@@ -10,7 +10,7 @@ import pytest
 
 from oci_gpu_hook.driver import proc, survey
 from oci_gpu_hook.host import leases
-from oci_gpu_hook.planning import holding
+from oci_gpu_hook.planning import placement
 from oci_gpu_hook.request.selectors import AnyOf
 from oci_gpu_hook.request.settings import Settings
 from tests.unit import hosts
@@ -52,7 +52,7 @@ def test_near_is_what_planning_calls_near(tree: Path, program: Program) -> None:
     first, second = [row for row in program.document(*command(tree))["gpus"] if row["nvlinks"]]
     assert (first["nvlinks"], second["nvlinks"], first["numa_node"]) == (["2"], ["0"], 0)
     # The same devices as planning chooses among.
-    chosen = holding.choose(holding.gpus(root, Settings(), AnyOf(2)), 2)
+    chosen = placement.choose(placement.gpus(root, Settings(), AnyOf(2)), 2)
     assert [it.name for it in chosen] == [first["gpu"], second["gpu"]]
 
 

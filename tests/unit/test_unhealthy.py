@@ -12,7 +12,7 @@ import pytest
 from oci_gpu_hook.driver.proc import Gpu
 from oci_gpu_hook.host import leases
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.exporters import counters, sinceboot
+from oci_gpu_hook.node.exporters import counters, healthrecord
 from oci_gpu_hook.node.gpus import kernellog
 from oci_gpu_hook.node.gpus.nvml import GpuReading, Readings
 
@@ -38,7 +38,7 @@ class Node(HostRoot):
         Path(f"{link}.new").rename(link)
 
     def renewed(self, said: Readings | None = None, tested: dict[str, str] | None = None) -> dict[str, str]:
-        sinceboot.renew(self, GPUS, kernellog.xids(self) or (), said, tested)
+        healthrecord.renew(self, GPUS, kernellog.xids(self) or (), said, tested)
         return leases.unhealthy(self)
 
     def tested(self, why: str) -> dict[str, str]:

@@ -18,7 +18,7 @@ from oci_gpu_hook.errors import ConfigError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import FAIL, PASS, WARN, drivercheck
 from oci_gpu_hook.node.gpus.nvml import Facts, GpuFacts
-from oci_gpu_hook.node.machine.apart import PythonOutput
+from oci_gpu_hook.node.machine.childprocess import PythonOutput
 from oci_gpu_hook.node.validation import containerstep, vectoradd, workload
 from oci_gpu_hook.request.settings import Settings
 from tests.unit import hosts

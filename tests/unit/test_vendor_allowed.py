@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from oci_gpu_hook.vendors import allowed
+from oci_gpu_hook.vendors import vendorrules
 
 SERVED = """
 nvidia0 nvidiactl nvidia-uvm nvidia-caps/nvidia-cap1 kfd dri/card0 dri/renderD128 accel/accel0 accel/accel_controlD0 hl0
@@ -17,12 +17,12 @@ nvidia* nvidia[0-9]* neuron* neuron? dri/renderD* dri/* accel/* infiniband/* inf
 
 
 def test_accelerators_devices_may_be_named() -> None:
-    assert [name for name in SERVED.split() if allowed.device_path(f"/dev/{name}")] == []
+    assert [name for name in SERVED.split() if vendorrules.device_path(f"/dev/{name}")] == []
 
 
 @pytest.mark.parametrize("name", ["*", "?da", "*/*", "{version}", "shm/x", "mqueue/x", "pts/0", "fd/0", "shm/*"])
 def test_what_could_be_any_device_or_anybodys_file_may_not(name: str) -> None:
-    assert allowed.device_path(f"/dev/{name}")
+    assert vendorrules.device_path(f"/dev/{name}")
 
 
 # Numbers that are the kernel's for good (Documentation/admin-guide/devices.txt).
@@ -38,18 +38,18 @@ FIXED = (
 
 @pytest.mark.parametrize(("name", "major", "minor"), FIXED)
 def test_a_device_of_the_hosts_is_refused_by_its_number(name: str, major: int, minor: int) -> None:
-    assert allowed.device_number(major, minor)
+    assert vendorrules.device_number(major, minor)
 
 
 def test_numbers_for_good_are_accelerators_and_others_the_kernel_gives() -> None:
     """video4linux, ALSA, NVIDIA, DRM, InfiniBand, accel, and what devices.txt leaves to local use."""
     accelerators = {81, 116, 195, 226, 231, 261, *range(60, 64), *range(120, 128)}
-    given = {major for major in range(4096) if not allowed.device_number(major, 200)}
+    given = {major for major in range(4096) if not vendorrules.device_number(major, 200)}
     assert given == accelerators | {*range(234, 255), *range(384, 512)}
 
 
 def test_misc_devices_are_given_by_the_minors_that_are_nobodys_for_good() -> None:
-    assert {minor for minor in range(400) if not allowed.device_number(10, minor)} == {
+    assert {minor for minor in range(400) if not vendorrules.device_number(10, minor)} == {
         *range(16, 128),
         *range(255, 400),
     }
@@ -63,23 +63,23 @@ vhost-vdpa iommu dax crash fwctl misc
 
 @pytest.mark.parametrize("name", DYNAMIC.split())
 def test_drivers_that_reach_further_than_a_device_of_their_own_are_refused(name: str) -> None:
-    assert allowed.driver(name)
+    assert vendorrules.driver(name)
 
 
 def test_drivers_of_accelerators_are_not() -> None:
     names = """nvidia nvidia-uvm nvidia-caps drm kfd accel infiniband_verbs infiniband_mad neuron habanalabs hl
     onload_char sfc_char rdma_cm xclmgmt xdma gdrdrv dxg nvmap qaic alsa video4linux media cuda-x"""
-    assert [name for name in names.split() if allowed.driver(name)] == []
+    assert [name for name in names.split() if vendorrules.driver(name)] == []
 
 
 @pytest.mark.parametrize("name", ["nvidia-uvm", "nvidia[0-9]*", "onload_epoll", "dri/renderD*", "infiniband/rdma_cm"])
 def test_a_path_says_whose_a_device_is(name: str) -> None:
-    assert allowed.known_node(f"/dev/{name}")
+    assert vendorrules.known_node(f"/dev/{name}")
 
 
 @pytest.mark.parametrize("name", ["hidraw0", "[n]vidia0", "nv*", "dri/by-path/x", "x/nvidia0", "dri", "tpmrm0"])
 def test_and_another_does_not(name: str) -> None:
-    assert not allowed.known_node(f"/dev/{name}")
+    assert not vendorrules.known_node(f"/dev/{name}")
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_and_another_does_not(name: str) -> None:
     ],
 )
 def test_paths_of_drivers_are_allowed(path: str) -> None:
-    assert allowed.host_path(path) == ""
+    assert vendorrules.host_path(path) == ""
 
 
 @pytest.mark.parametrize(
@@ -113,12 +113,12 @@ def test_paths_of_drivers_are_allowed(path: str) -> None:
     ],
 )
 def test_other_paths_are_refused(path: str) -> None:
-    assert allowed.host_path(path)
+    assert vendorrules.host_path(path)
 
 
 @pytest.mark.parametrize("path", ["/opt/x", "/usr/lib64", "/usr/local/x", "/srv", "/devices"])
 def test_targets(path: str) -> None:
-    assert allowed.target(path) == ""
+    assert vendorrules.target(path) == ""
 
 
 @pytest.mark.parametrize(
@@ -129,14 +129,14 @@ def test_targets(path: str) -> None:
     ],
 )
 def test_other_targets_are_refused(path: str) -> None:
-    assert allowed.target(path)
+    assert vendorrules.target(path)
 
 
 @pytest.mark.parametrize("text", ["396.26", "6.8.0-1+deb12~1", "2:1.0_a", "1" * 64])
 def test_versions(text: str) -> None:
-    assert allowed.version(text) == ""
+    assert vendorrules.version(text) == ""
 
 
 @pytest.mark.parametrize("text", ["", "..", ".1", "1/2", "1 2", "*", "1\n", "é", "1" * 65])
 def test_what_is_no_version(text: str) -> None:
-    assert allowed.version(text)
+    assert vendorrules.version(text)

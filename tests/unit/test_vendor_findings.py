@@ -15,8 +15,8 @@ from oci_gpu_hook.node.machine import libselinux
 from tests.unit import hosts
 from tests.unit.hosts import plant
 from tests.unit.program import Program
-from tests.unit.test_present import ACME, FOLDER, described, plant_card
-from tests.unit.test_present import tree as tree
+from tests.unit.test_hardware import ACME, FOLDER, described, plant_card
+from tests.unit.test_hardware import tree as tree
 
 # Without a node: only root can make one.
 WHOLE: dict[str, Any] = {

@@ -16,9 +16,9 @@ import pytest
 from oci_gpu_hook.driver import elf
 from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.formats.decimal import beginning
-from oci_gpu_hook.host import saved
+from oci_gpu_hook.host import statefile
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.planning import holding
+from oci_gpu_hook.planning import placement
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.selectors import AnyOf
 from oci_gpu_hook.request.sources import Inputs
@@ -36,7 +36,7 @@ def tree(tmp_path: Path) -> Path:
     tmp_path.chmod(0o755)
     plant(tmp_path, FILE, "{}")
     plant(tmp_path, "/proc/devices", "Character devices:\n240 acme\n")
-    (tmp_path / saved.FOLDER[1:]).mkdir(parents=True)
+    (tmp_path / statefile.FOLDER[1:]).mkdir(parents=True)
     return tmp_path
 
 
@@ -456,7 +456,7 @@ def test_any_device_is_one_that_has_an_index(tree: Path) -> None:
         node(tree, f"/dev/{kind}/acme{minor}", 240, minor, f"pci0000:00/0000:0{minor}:00.0/{kind}/acme{minor}")
     devices = [{"path": f"{kind}/acme*", "major": "acme", "each": True} for kind in ("drm", "accel")]
     plant(tree, FILE, json.dumps({"activation_flag": "OCI_ACME", "inventory": {"a": {"devices": devices}}}))
-    found = holding._of_vendor(HostRoot(str(tree)), Request("env", (), any_of=AnyOf(1), flag="OCI_ACME", file=FILE))
+    found = placement._of_vendor(HostRoot(str(tree)), Request("env", (), any_of=AnyOf(1), flag="OCI_ACME", file=FILE))
     assert [(it.key, it.name) for it in found] == [("OCI_ACME=0", "0")]
 
 

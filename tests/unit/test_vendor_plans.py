@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from oci_gpu_hook.cli import shown
+from oci_gpu_hook.cli import plantext
 from oci_gpu_hook.container.layout import GLIBC, MUSL, Layout
 from oci_gpu_hook.driver.inventory import DriverFile, Library
 from oci_gpu_hook.driver.nodes import DeviceLink, DeviceNode
@@ -302,12 +302,12 @@ def test_what_is_not_asked_for_and_what_is_not_here_is_left_out() -> None:
     host = HOST._replace(inventory=said)
     given = provision.join(LAYOUT, "", (share("0", host=host),))
     made = Plan(None, LAYOUT, None, given.operations, (), "", Provision(vendors=(host,)))  # type: ignore[arg-type]
-    assert shown.missing(made) == (
+    assert plantext.missing(made) == (
         "OCI_ACME=1, x_1: not asked for",
         "OCI_ACME: this host has no /a, /b, /c and 1 more",
         "OCI_ACME: programs may need ACME=/opt, which no hook can set",
     )
     everything = provision.join(LAYOUT, "", (share("all"),))
-    assert shown.missing(made._replace(operations=everything.operations, provision=Provision(vendors=(HOST,)))) == ()
+    assert plantext.missing(made._replace(operations=everything.operations, provision=Provision(vendors=(HOST,)))) == ()
     hosts_dev = made._replace(layout=LAYOUT._replace(dev_is_hosts=True), provision=Provision(vendors=(HOST,)))
-    assert shown.missing(hosts_dev) == ()
+    assert plantext.missing(hosts_dev) == ()

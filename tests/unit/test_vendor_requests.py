@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from oci_gpu_hook.errors import ConfigError, RequestError
-from oci_gpu_hook.request import bycdi, sources, vendorrequest
+from oci_gpu_hook.request import cdirequest, sources, vendorrequest
 from oci_gpu_hook.request.parse import Request, parse_request
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs
@@ -103,12 +103,12 @@ def test_what_a_spec_of_ours_has_served_is_not_served_again() -> None:
 
 def test_a_spec_of_ours_names_its_vendor_and_the_engine_the_nodes() -> None:
     nodes = ("/dev/kfd", "/dev/dri/renderD128")
-    found = bycdi.of_vendor("OCI_AMD", KNOWN, nodes)
+    found = cdirequest.of_vendor("OCI_AMD", KNOWN, nodes)
     assert found == Request("cdi", (), (), vendors=(amd(*nodes, source="cdi"),))
     with pytest.raises(ConfigError, match="'OCI_X', which no vendor's file has"):
-        bycdi.of_vendor("OCI_X", KNOWN, nodes)
+        cdirequest.of_vendor("OCI_X", KNOWN, nodes)
     with pytest.raises(ConfigError, match="broken"):
-        bycdi.of_vendor("OCI_AMD", (AMD._replace(fault="broken"),), nodes)
+        cdirequest.of_vendor("OCI_AMD", (AMD._replace(fault="broken"),), nodes)
 
 
 # What the administrator allows.

@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 
 from oci_gpu_hook.errors import ConfigError
-from oci_gpu_hook.vendors import allowed, folders, vendorfile
+from oci_gpu_hook.vendors import folders, vendorfile, vendorrules
 from tests.unit.program import Program
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -265,5 +265,5 @@ def test_the_manual_names_the_bounds_and_the_folders() -> None:
     page = PAGE.read_text()
     for bound in (folders.MOST_FILES, vendorfile.MOST_ITEMS, vendorfile.MOST_DEVICES):
         assert f"{bound} " in page
-    for folder in (*folders.FOLDERS, *allowed.FOLDERS):
+    for folder in (*folders.FOLDERS, *vendorrules.FOLDERS):
         assert f"*{folder}*" in page

@@ -14,15 +14,15 @@ from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.formats.decimal import beginning
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.host.saved import FOLDER
+from oci_gpu_hook.host.statefile import FOLDER
 from oci_gpu_hook.kernel.filetypes import WRITABLE_BY_OTHERS, is_folder, is_open_to_others
 from oci_gpu_hook.node.diagnosis import Finding, counted, failed, listed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import KERNELS_LOG, REBOOT, REFRESH, Remedy, command, roots_alone, then
-from oci_gpu_hook.node.gpus import leased, present
+from oci_gpu_hook.node.gpus import hardware, holdercount
 from oci_gpu_hook.node.gpus.nvml import Facts
 from oci_gpu_hook.node.machine import kernelconfig
+from oci_gpu_hook.node.machine.foreignfile import number
 from oci_gpu_hook.node.machine.kernelconfig import Kernel
-from oci_gpu_hook.node.machine.untrusted import number
 from oci_gpu_hook.planning import platforms
 from oci_gpu_hook.vendors import platform, tegra
 
@@ -79,7 +79,7 @@ def driver(
         found = saved_inventory.of_this_host(root, survey.survey(root, driver_root))
     except DriverError as err:
         modules = kernelconfig.modules(root)
-        if others and not {"nvidia", "nouveau"}.intersection(modules) and not present.expects_nvidia(root):
+        if others and not {"nvidia", "nouveau"}.intersection(modules) and not hardware.expects_nvidia(root):
             seen = "no GPU of NVIDIA's: other vendors' hardware is here"
             return [passed("driver", seen), *folder(root)], None
         return [absent(root, driver_root, modules, err, tool)], None
@@ -228,7 +228,7 @@ def _gpus(root: HostRoot, found: DriverInventory) -> list[Finding]:
     if found.elsewhere:
         seen += f"; {listed(found.elsewhere)} without a node here, as this host is a container"
     findings = [passed("GPUs", seen)]
-    for index, why in leased.unhealthy_gpus(root, found).items():
+    for index, why in holdercount.unhealthy_gpus(root, found).items():
         findings.append(warned("health", f"GPU {index}: {why}", "oci-gpu-hook", "validate"))
     return findings
 
@@ -264,14 +264,14 @@ def _nodes(root: HostRoot, wanted: tuple[DeviceNode, ...]) -> list[Finding]:
 
 def rdma(root: HostRoot, kernel: Kernel) -> list[Finding]:
     """How adapters reach the GPUs' memory (GPUDirect RDMA); nothing if there is no adapter."""
-    adapters = present.rdma_adapters(root)
+    adapters = hardware.rdma_adapters(root)
     if not adapters:
         return []
     check, whose = "GPUDirect RDMA", listed(adapters, 1)
     by_module = next((name for name in _PEER_MEMORY if name in kernel.modules), "")
     if by_module:
         return [passed(check, f"by {by_module}, for {whose}")]
-    is_open = present.is_open_module(root)
+    is_open = hardware.is_open_module(root)
     if is_open and beginning(kernel.release) >= _DMA_BUF_KERNEL:
         seen = f"by dma-buf, for {whose}; programs that know nvidia_peermem alone copy through the host's memory"
         return [passed(check, seen)]

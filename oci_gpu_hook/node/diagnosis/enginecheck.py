@@ -16,7 +16,7 @@ from oci_gpu_hook.node.diagnosis.systemcheck import python
 from oci_gpu_hook.node.engines.enginekinds import BY_NAME, CONTAINERD, DOCKER, ENGINES, PODMAN
 from oci_gpu_hook.node.engines.installed import Engine, Runtime, find_program, of_containerd
 from oci_gpu_hook.node.engines.registrations import NVIDIAS, OURS, REGISTRATION, Registration
-from oci_gpu_hook.node.machine import apart, toml
+from oci_gpu_hook.node.machine import childprocess, toml
 
 Engines = tuple[Engine, ...]
 Registered = tuple[Registration, ...]
@@ -164,7 +164,7 @@ def podmans_version(root: HostRoot) -> str:
     if root.path != "/" or root.stat(_PODMAN) is None or root.openness(_PODMAN):
         return ""
     try:
-        words = apart.program([_PODMAN, "--version"], _PODMANS_SECONDS, _ENVIRONMENT).out.split()
+        words = childprocess.program([_PODMAN, "--version"], _PODMANS_SECONDS, _ENVIRONMENT).out.split()
     except OSError:
         return ""
     return words[2] if words[:2] == ["podman", "version"] and len(words) == 3 else ""

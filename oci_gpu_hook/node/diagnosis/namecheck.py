@@ -17,7 +17,7 @@ from oci_gpu_hook.node.diagnosis import Finding, failed, listed, passed
 from oci_gpu_hook.node.diagnosis.remedy import REFRESH, command, in_words, is_name, restart, then
 from oci_gpu_hook.node.engines.enginekinds import DOCKER
 from oci_gpu_hook.node.engines.installed import MOST_SHARES, RESOURCES
-from oci_gpu_hook.node.machine import kernelconfig, untrusted
+from oci_gpu_hook.node.machine import foreignfile, kernelconfig
 from oci_gpu_hook.planning import selection
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.selectors import canonical
@@ -67,7 +67,7 @@ def configurations(root: HostRoot, found: DriverInventory) -> list[Finding]:
     version = "cgroup2" if kernelconfig.cgroup_version(root) == "v2" else "cgroup"
     paths = [f"{_LXC}/{name}/config" for name in root.names(_LXC)]
     for path in [path for path in paths if not root.openness(path)]:
-        lines = (untrusted.read_file(root, path) or b"").decode("utf-8", "replace").splitlines()
+        lines = (foreignfile.read_file(root, path) or b"").decode("utf-8", "replace").splitlines()
         hooks = [_options(line) for line in lines if line.startswith("lxc.hook.mount") and _PROGRAM in line]
         hooks = [options for options in hooks if options.get("--device")]
         if hooks:

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.host.saved import FOLDER
+from oci_gpu_hook.host.statefile import FOLDER
 from oci_gpu_hook.node.diagnosis import Finding, counted, failed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import REFRESH, UPGRADE_KERNEL, command, roots_alone, then
-from oci_gpu_hook.node.gpus.present import Present, WrongFile
+from oci_gpu_hook.node.gpus.hardware import Present, WrongFile
 from oci_gpu_hook.node.machine import libselinux
 from oci_gpu_hook.vendors import vendorhost, vendorinventory
 from oci_gpu_hook.vendors.vendorhost import VendorState

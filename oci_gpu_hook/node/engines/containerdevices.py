@@ -27,8 +27,8 @@ from oci_gpu_hook.kernel.filetypes import is_character_device, is_same
 from oci_gpu_hook.node.engines import containermemory, containers, deviceverdict
 from oci_gpu_hook.node.engines.containermemory import MemoryUse
 from oci_gpu_hook.node.engines.containerrecords import Running
-from oci_gpu_hook.node.machine import processes, untrusted
-from oci_gpu_hook.node.machine.untrusted import Budget, ContainerRoot, Mounts, Number
+from oci_gpu_hook.node.machine import foreignfile, processes
+from oci_gpu_hook.node.machine.foreignfile import Budget, ContainerRoot, Mounts, Number
 from oci_gpu_hook.record import NamedTuple
 
 Nodes = tuple[dict[Number, str], bool]
@@ -139,10 +139,10 @@ def _first_processes(root: HostRoot, hosts: Mounts) -> tuple[list[tuple[int, int
         # Its root is looked up in mountinfo: to ask its filesystem may take for ever.
         key = namespace.st_ino, root.link(f"/proc/{pid}/root")
         if key not in judged:
-            said = untrusted.mountinfo(root, pid)
+            said = foreignfile.mountinfo(root, pid)
             if not said:
                 continue  # it has ended
-            judged[key] = untrusted.root_of(said) != top
+            judged[key] = foreignfile.root_of(said) != top
         if judged[key]:
             firsts[namespace.st_ino] = min(firsts.get(namespace.st_ino, (began, pid)), (began, pid))
     return list(firsts.values()), unseen
@@ -203,7 +203,7 @@ class HostsNodes:
             for path in [f"{folder}/{name}" for name in root.names(folder)]:
                 status, place = root.stat(path), hosts.shown(root.path.rstrip("/") + path)
                 if status is not None and place is not None and is_character_device(status):
-                    self._numbers.setdefault(place, untrusted.number(status))
+                    self._numbers.setdefault(place, foreignfile.number(status))
         for device, path in self._numbers:
             self._above.update([(device, str(folder)) for folder in PurePosixPath(path).parents])
 
@@ -228,7 +228,7 @@ class HostsNodes:
 
 
 def held_nodes(root: HostRoot, pid: int, ours: HostsNodes, wanted: Wanted) -> Nodes:
-    mounts = untrusted.mounts_of(root, pid)
+    mounts = foreignfile.mounts_of(root, pid)
     if mounts is None:
         return {}, processes.started(root, pid) is None
     found, is_whole = ours.shown_by(mounts)
@@ -261,7 +261,7 @@ def _inside(root: HostRoot, pid: int, mounts: Mounts, wanted: Wanted) -> Nodes:
         for point in _bound(mounts, wanted):
             status = inside.status(point, with_links=False) if mounts.is_local(point) else None
             if status is not None and is_character_device(status):
-                found.setdefault(untrusted.number(status), point)
+                found.setdefault(foreignfile.number(status), point)
     return found, is_whole
 
 

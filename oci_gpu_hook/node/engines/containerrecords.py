@@ -20,7 +20,7 @@ from oci_gpu_hook.host.podman import RECORDS
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.engines.enginekinds import CONTAINERD, CRIO, DOCKER, ENGINES, PODMAN
 from oci_gpu_hook.node.machine import processes
-from oci_gpu_hook.node.machine.untrusted import ROOT, Files
+from oci_gpu_hook.node.machine.foreignfile import ROOT, Files
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.annotations import CONTAINERDS_NAMES
 

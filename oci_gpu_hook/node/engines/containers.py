@@ -18,8 +18,8 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.engines import containerrecords as records
 from oci_gpu_hook.node.engines.containerrecords import UNNAMED, ContainerNames, Running
 from oci_gpu_hook.node.engines.enginekinds import BY_NAME
-from oci_gpu_hook.node.machine import kernelconfig, processes, untrusted
-from oci_gpu_hook.node.machine.untrusted import ROOT, Files
+from oci_gpu_hook.node.machine import foreignfile, kernelconfig, processes
+from oci_gpu_hook.node.machine.foreignfile import ROOT, Files
 
 # Engines show ids shortened to twelve letters, of sixty-four.
 _SHORTEST_ID = 12
@@ -35,7 +35,7 @@ class KnownContainers:
     def __init__(self, root: HostRoot) -> None:
         self._root = root
         self.version = kernelconfig.cgroup_version(root)
-        self.mounts = untrusted.our_mounts()
+        self.mounts = foreignfile.our_mounts()
         self._files = Files(root, self.mounts)
         self._names: dict[str, ContainerNames] = {}
         self.containers = self._all()
@@ -150,7 +150,7 @@ def config(root: HostRoot, item: Running) -> bytes | None:
 
     It is where root has started the container, and may be filled by others.
     """
-    return untrusted.read_file(root, f"{item.bundle}/config.json")
+    return foreignfile.read_file(root, f"{item.bundle}/config.json")
 
 
 def _matching(known: list[Running], word: str) -> list[Running]:

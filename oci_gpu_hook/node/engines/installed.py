@@ -14,7 +14,7 @@ from oci_gpu_hook.formats import jsontext
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_regular
 from oci_gpu_hook.node.engines.enginekinds import CONTAINERD, DOCKER, ENGINES, EngineKind
-from oci_gpu_hook.node.machine import toml, untrusted
+from oci_gpu_hook.node.machine import foreignfile, toml
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.words import CDI_FOLDERS
 
@@ -218,7 +218,7 @@ def contents(
         names = [name for name in root.names(folder) if name.endswith(ending)] if star else []
         for path in [f"{folder}/{name}" for name in names] if star else [file]:
             # A link may lead to a file of a user's.
-            data = untrusted.read_file(root, path, _LARGEST)
+            data = foreignfile.read_file(root, path, _LARGEST)
             if data is not None:
                 try:
                     yield path, dict(_flat(toml.parse_toml(data), ""))
@@ -257,7 +257,7 @@ def docker_settings(root: HostRoot, path: str = DOCKER.ours) -> dict[str, Any]:
     if status.st_size > _LARGEST:
         raise ValueError(f"it is larger than {_LARGEST >> 20} MiB")
     # Where it is a link, others may have put another thing in its place meanwhile.
-    data = untrusted.read_file(root, path, _LARGEST)
+    data = foreignfile.read_file(root, path, _LARGEST)
     if data is None:
         raise ValueError("it cannot be read")
     try:

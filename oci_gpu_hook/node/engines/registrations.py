@@ -8,7 +8,7 @@ from typing import Any
 from oci_gpu_hook.formats import jsontext
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.engines.installed import ADMINISTRATORS_FOLDER, VENDORS_FOLDER, Engine
-from oci_gpu_hook.node.machine import untrusted
+from oci_gpu_hook.node.machine import foreignfile
 from oci_gpu_hook.record import NamedTuple
 
 ENTRY = "/usr/libexec/oci/hooks.d/oci-gpu-hook"
@@ -66,7 +66,7 @@ def of_folder(root: HostRoot, folder: str) -> tuple[Registration, ...]:
 
 def _registration(root: HostRoot, path: str) -> Registration:
     # An engine may be told to look in a folder of a user's.
-    data = untrusted.read_file(root, path)
+    data = foreignfile.read_file(root, path)
     if data is None:
         return Registration(path, fault="it cannot be read")
     try:

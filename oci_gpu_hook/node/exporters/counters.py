@@ -18,11 +18,11 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from oci_gpu_hook.host import saved
+from oci_gpu_hook.host import statefile
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.descriptors import closing, replace
 from oci_gpu_hook.node.exporters import exposition as text_format
-from oci_gpu_hook.node.machine import whole
+from oci_gpu_hook.node.machine import outputfile
 from oci_gpu_hook.report.records import OUTCOMES, REFUSALS, SPOOL, STEPS
 
 # The upper bounds of the histogram, in seconds; a start takes some tens of milliseconds.
@@ -40,8 +40,8 @@ _FULL = 256 << 10
 @contextmanager
 def lock() -> Iterator[None]:
     """Keep other collectors waiting; hooks do not wait.  LockedError as `saved.lock`."""
-    with whole.explained(_FOLDER):
-        fd = saved.lock(HostRoot(), "metrics.lock")
+    with outputfile.explained(_FOLDER):
+        fd = statefile.lock(HostRoot(), "metrics.lock")
     with closing(fd):
         yield
 
@@ -57,7 +57,7 @@ def added_up() -> Counter[str]:
 def turn() -> None:
     """Make hooks count, by a spool, and replace a full one.  Needs `lock`."""
     folded, numbers = _totals()
-    with whole.explained(SPOOL):
+    with outputfile.explained(SPOOL):
         if os.path.lexists(_taken(folded)):
             os.unlink(_taken(folded))
         if not os.path.lexists(SPOOL):
@@ -71,7 +71,7 @@ def _take_away(folded: int, numbers: Counter[str]) -> None:
     before = _taken(folded + 1)
     if os.path.lexists(before) and not _is_spool(before):
         folded += 1
-        whole.write(_TOTALS, json.dumps({"folded": folded, "numbers": numbers + count(_file_text(before))}) + "\n")
+        outputfile.write(_TOTALS, json.dumps({"folded": folded, "numbers": numbers + count(_file_text(before))}) + "\n")
         os.unlink(before)
     taken = _taken(folded + 1)
     if not _is_spool(taken):
@@ -82,7 +82,7 @@ def _take_away(folded: int, numbers: Counter[str]) -> None:
 def stop() -> bool:
     """Stop hooks from counting; gives whether they did count.  Needs `lock`."""
     was_counting = os.path.lexists(SPOOL)
-    with whole.explained(SPOOL):
+    with outputfile.explained(SPOOL):
         for name in os.listdir(_FOLDER):
             if name == "metrics.json" or name.split(".")[0] == os.path.basename(SPOOL):
                 os.unlink(f"{_FOLDER}/{name}")
@@ -119,7 +119,8 @@ def _totals() -> tuple[int, Counter[str]]:
 
 
 def _file_text(path: str) -> str:
-    with whole.explained(path), suppress(FileNotFoundError), open(path, encoding="ascii", errors="replace") as file:
+    told = outputfile.explained(path)
+    with told, suppress(FileNotFoundError), open(path, encoding="ascii", errors="replace") as file:
         return file.read()
     return ""
 

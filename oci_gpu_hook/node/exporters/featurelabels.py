@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from oci_gpu_hook.node.machine.validated import FAILED, PASSED, STEPS, Validation
+from oci_gpu_hook.node.machine.validationrecord import FAILED, PASSED, STEPS, Validation
 from oci_gpu_hook.record import NamedTuple
 
 OURS = "feature.node.kubernetes.io/oci-gpu-hook."

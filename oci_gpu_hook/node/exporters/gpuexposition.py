@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from oci_gpu_hook.node.engines.containermemory import MemoryUse
 from oci_gpu_hook.node.exporters.exposition import GAUGE, gauge, metric
-from oci_gpu_hook.node.gpus.leased import Counted
-from oci_gpu_hook.node.machine.validated import PASSED, SKIPPED, Validation
+from oci_gpu_hook.node.gpus.holdercount import Counted
+from oci_gpu_hook.node.machine.validationrecord import PASSED, SKIPPED, Validation
 from oci_gpu_hook.record import NamedTuple
 
 # More than one container for each of sixteen GPUs' MIG devices.
@@ -20,8 +20,8 @@ _MOST_HELD = 512
 class NodeState(NamedTuple):
     """driver_version: of the kernel module, "" if none is loaded; gpus: how many it has; answers: whether NVML does;
     log_readable: whether the kernel's log is; fresh: whether the saved inventory is true; held: labels of each device
-    with a container that holds it; counted: see `leased`; memory: labels of a container and a device, and what it has
-    there; time, duration: when this was collected, and how long that took, in seconds.
+    with a container that holds it; counted: see `holdercount`; memory: labels of a container and a device, and what it
+    has there; time, duration: when this was collected, and how long that took, in seconds.
     """
 
     driver_version: str

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from oci_gpu_hook.driver import inventory
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.gpus import present
+from oci_gpu_hook.node.gpus import hardware
 from oci_gpu_hook.planning import selection
 from oci_gpu_hook.request import parse
 from oci_gpu_hook.request.containercli import Call
@@ -22,7 +22,7 @@ _INFO = ("Device Index", "Device Minor", "Model", "Brand", "GPU UUID", "Bus Loca
 def paths(call: Call) -> list[str]:
     wanted = [name for name in _FILTERS if call.has(name)]
     root, driver_root = HostRoot(), read_settings(None, None).driver_root
-    found = present.nvidia(root, driver_root)
+    found = hardware.nvidia(root, driver_root)
     lines = []
     if not wanted or "device" in wanted:
         lines += _devices(root, driver_root, found, call)
@@ -52,7 +52,7 @@ def _devices(root: HostRoot, driver_root: str, found: inventory.DriverInventory,
 
 
 def facts(call: Call) -> list[str]:
-    found = present.nvidia(HostRoot(), read_settings(None, None).driver_root)
+    found = hardware.nvidia(HostRoot(), read_settings(None, None).driver_root)
     versions = (("NVRM version", found.driver_version), ("CUDA version", found.cuda_version))
     gpus = [
         (gpu.nvml_index, gpu.minor, gpu.model, gpu.brand, gpu.uuid or "", gpu.bus_id, gpu.compute_capability)

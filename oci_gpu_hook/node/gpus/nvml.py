@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from oci_gpu_hook.driver import survey
 from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.machine import apart
+from oci_gpu_hook.node.machine import childprocess
 from oci_gpu_hook.planning.compatibility import BRANDS
 
 _MOST_MIG_DEVICES = 64
@@ -99,7 +99,7 @@ def ask_nvml(
     # Without a file of the driver's it is the loader's.
     library = files(root, found, "libnvidia-ml")
     try:
-        (said,) = apart.python(program, seconds, library)
+        (said,) = childprocess.python(program, seconds, library)
     except OSError as err:
         raise NvmlUnavailable(f"NVML cannot be asked: {err.strerror}") from err
     documents: list[dict[str, Any]] = []

@@ -19,7 +19,7 @@ from oci_gpu_hook.host.source import UntrustedError, open_source
 from oci_gpu_hook.kernel import syscalls
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.kernel.filetypes import is_folder, is_link, is_regular
-from oci_gpu_hook.node.machine import apart
+from oci_gpu_hook.node.machine import childprocess
 
 # Of a service's user, of MPS's clients, of a node's agents.
 SHARED = (
@@ -57,7 +57,7 @@ def is_unknown(path: str) -> bool:
 
 def _expected(path: str) -> str:
     try:
-        done = apart.program(["matchpathcon", "-n", "-m", "dir", path])
+        done = childprocess.program(["matchpathcon", "-n", "-m", "dir", path])
     except OSError as err:
         hint = "install libselinux-utils (dnf) or selinux-utils (apt)"
         raise ApplyError(f"cannot run matchpathcon: {err.strerror}", hint) from err

@@ -19,7 +19,7 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel import procfile, syscalls
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.kernel.filetypes import is_same
-from oci_gpu_hook.node.machine import untrusted
+from oci_gpu_hook.node.machine import foreignfile
 
 # ioctl_nsfs(2); linux/nsfs.h.
 _NS_GET_PARENT = 0xB702
@@ -106,8 +106,8 @@ def _is_hosts(root: HostRoot, pid: int, path: str) -> bool:
     if owners != {0} or not is_in_our_users(root, pid):
         return False
     # Nor by its root's filesystem: to ask that may take for ever.
-    own = untrusted.root_of(untrusted.mountinfo(root, pid))
-    if own is None or own != untrusted.our_mounts().shown(root.path):
+    own = foreignfile.root_of(foreignfile.mountinfo(root, pid))
+    if own is None or own != foreignfile.our_mounts().shown(root.path):
         return False
     found = root.source(path)
     return found is not None and not found[1]

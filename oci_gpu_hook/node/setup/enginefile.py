@@ -13,12 +13,12 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 from oci_gpu_hook.errors import ApplyError, ConfigError, quoted
-from oci_gpu_hook.host import saved
+from oci_gpu_hook.host import statefile
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.host.source import UntrustedError, open_source
 from oci_gpu_hook.kernel.descriptors import closing, content, reopened, replace
 from oci_gpu_hook.kernel.filetypes import is_regular, stamp
-from oci_gpu_hook.node.machine import whole
+from oci_gpu_hook.node.machine import outputfile
 
 FIX = "fix it first: nothing was changed"
 _LARGEST = 1 << 20
@@ -87,13 +87,13 @@ def write(root: HostRoot, file: EngineFile, text: str) -> None:
     path, _, name = file.real.rpartition("/")
     try:
         # Docker's package makes no folder for its settings, and a user may have no ~/.config.
-        opened = whole.folder(path, lambda it: _opened(root, it, file.is_users))
+        opened = outputfile.folder(path, lambda it: _opened(root, it, file.is_users))
         with opened as named, closing(reopened(named, os.O_DIRECTORY)) as folder, _alone(root, file):
             _replace(folder, name, file, text)
     except UntrustedError as err:
         raise ConfigError(f"{file.path} is not root's alone: {err}", FIX) from err
     except OSError as err:
-        raise whole.failure(file.path, err) from err
+        raise outputfile.failure(file.path, err) from err
 
 
 def _alone(root: HostRoot, file: EngineFile) -> AbstractContextManager[object]:
@@ -101,7 +101,7 @@ def _alone(root: HostRoot, file: EngineFile) -> AbstractContextManager[object]:
 
     A user's runs are that user's to keep apart: what users may lock, other users may hold.
     """
-    return nullcontext() if file.is_users else closing(saved.lock(root, "configure.lock"))
+    return nullcontext() if file.is_users else closing(statefile.lock(root, "configure.lock"))
 
 
 def _replace(folder: int, name: str, file: EngineFile, text: str) -> None:
@@ -115,7 +115,7 @@ def _replace(folder: int, name: str, file: EngineFile, text: str) -> None:
         os.fsync(fd)
         _check(folder, name, file)
 
-    replace(name, text.encode(), whole.hidden(name), ready, folder=folder, put=os.rename if file.status else _link)
+    replace(name, text.encode(), outputfile.hidden(name), ready, folder=folder, put=os.rename if file.status else _link)
 
 
 def _link(new: str, name: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:

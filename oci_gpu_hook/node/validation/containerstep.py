@@ -31,8 +31,8 @@ from oci_gpu_hook.node.diagnosis import Finding, failed, passed
 from oci_gpu_hook.node.diagnosis.remedy import DOCTOR, NOTHING, in_words
 from oci_gpu_hook.node.engines import installed, registrations
 from oci_gpu_hook.node.engines.containerrecords import Running
-from oci_gpu_hook.node.machine import apart, libselinux
-from oci_gpu_hook.node.machine.untrusted import ContainerRoot
+from oci_gpu_hook.node.machine import childprocess, libselinux
+from oci_gpu_hook.node.machine.foreignfile import ContainerRoot
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.runtime import create as entry
 
@@ -150,7 +150,7 @@ class _Container:
                 code = process.wait(self._seconds)
             except BaseException as err:
                 os.killpg(process.pid, signal.SIGKILL)
-                apart.end(process)
+                childprocess.end(process)
                 if isinstance(err, subprocess.TimeoutExpired):
                     raise ApplyError(f"{name} did not end within {self._seconds:g} seconds") from None
                 raise

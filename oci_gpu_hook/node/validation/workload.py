@@ -16,8 +16,8 @@ from oci_gpu_hook.errors import plain
 from oci_gpu_hook.node.diagnosis import FAIL, Finding, failed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import DOCTOR, KERNELS_LOG, REBOOT, command, then
 from oci_gpu_hook.node.gpus.nvml import Facts
-from oci_gpu_hook.node.machine import apart
-from oci_gpu_hook.node.machine.apart import PythonOutput
+from oci_gpu_hook.node.machine import childprocess
+from oci_gpu_hook.node.machine.childprocess import PythonOutput
 from oci_gpu_hook.node.validation.vectoradd import ELEMENTS
 
 # What libcuda loads beside, which below a driver root no loader of the host finds.
@@ -92,7 +92,8 @@ def run(preload: str, mps_pipe_folder: str, wanted: Sequence[CudaDevice], second
     for begin in range(0, len(wanted), _AT_ONCE):
         devices = wanted[begin : begin + _AT_ONCE]
         try:
-            said = apart.python(_PROGRAM, seconds, preload, [_environment(it, mps_pipe_folder) for it in devices])
+            environments = [_environment(it, mps_pipe_folder) for it in devices]
+            said = childprocess.python(_PROGRAM, seconds, preload, environments)
         except OSError as err:
             seen = f"no process can be started: {err.strerror}"
             yield from [Finding(device.check, FAIL, seen) for device in devices]

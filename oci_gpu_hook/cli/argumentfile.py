@@ -10,14 +10,14 @@ from __future__ import annotations
 import errno
 
 from oci_gpu_hook.errors import BundleError
-from oci_gpu_hook.node.machine import untrusted
+from oci_gpu_hook.node.machine import foreignfile
 from oci_gpu_hook.request.bundle import Bundle, read_bundle
 from oci_gpu_hook.request.state import ENGINE_HINT
 
 
-def content(path: str, largest: int = untrusted.LARGEST) -> bytes:
+def content(path: str, largest: int = foreignfile.LARGEST) -> bytes:
     """The whole content of a regular file; OSError if it is none, or has more bytes."""
-    with open(untrusted.regular(path), "rb") as file:
+    with open(foreignfile.regular(path), "rb") as file:
         data = file.read(largest + 1)
     if len(data) > largest:
         raise OSError(errno.EFBIG, f"it is larger than {largest >> 20} MiB", path)
@@ -27,7 +27,7 @@ def content(path: str, largest: int = untrusted.LARGEST) -> bytes:
 def bundle(path: str) -> Bundle:
     """BundleError if there is none."""
     try:
-        return read_bundle(path, untrusted.regular)
+        return read_bundle(path, foreignfile.regular)
     except OSError as err:
         who = "run it as the user who started the container, such as root"
         hint = who if isinstance(err, PermissionError) else ENGINE_HINT

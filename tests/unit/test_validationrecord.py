@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from oci_gpu_hook.host import saved
+from oci_gpu_hook.host import statefile
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.machine import apart, validated
-from oci_gpu_hook.node.machine.validated import FAILED, PASSED, StepResult, Validation
+from oci_gpu_hook.node.machine import childprocess, validationrecord
+from oci_gpu_hook.node.machine.validationrecord import FAILED, PASSED, StepResult, Validation
 
 RECORD = Validation(
     1_700_000_000, "580.65.06", (StepResult("driver", PASSED, ""), StepResult("hook", FAILED, "runc does not start"))
@@ -20,14 +20,14 @@ RECORD = Validation(
 
 @pytest.fixture()
 def root(tmp_path: Path) -> HostRoot:
-    (tmp_path / saved.FOLDER[1:]).mkdir(parents=True, mode=0o755)
+    (tmp_path / statefile.FOLDER[1:]).mkdir(parents=True, mode=0o755)
     return HostRoot(str(tmp_path))
 
 
 def test_what_is_written_is_read(root: HostRoot) -> None:
-    assert validated.read_validation(root) is None
-    validated.write(root, RECORD)
-    assert validated.read_validation(root) == RECORD
+    assert validationrecord.read_validation(root) is None
+    validationrecord.write(root, RECORD)
+    assert validationrecord.read_validation(root) == RECORD
 
 
 @pytest.mark.parametrize(
@@ -36,28 +36,28 @@ def test_what_is_written_is_read(root: HostRoot) -> None:
     + [b'{"time": 1, "driver_version": "", "steps": [{"name": "x", "outcome": "passed", "why": ""}]}'],
 )  # fmt: skip
 def test_a_damaged_record_is_none(root: HostRoot, data: bytes) -> None:
-    saved.write(root, "validation.json", data)
-    assert validated.read_validation(root) is None
+    statefile.write(root, "validation.json", data)
+    assert validationrecord.read_validation(root) is None
 
 
 def test_a_record_that_others_can_write_is_none(root: HostRoot) -> None:
-    validated.write(root, RECORD)
-    os.chmod(f"{root.path}{saved.FOLDER}/validation.json", 0o666)
-    assert validated.read_validation(root) is None
+    validationrecord.write(root, RECORD)
+    os.chmod(f"{root.path}{statefile.FOLDER}/validation.json", 0o666)
+    assert validationrecord.read_validation(root) is None
 
 
 def test_one_at_a_time_has_the_lock(root: HostRoot) -> None:
-    first = validated.lock(root, 0)
+    first = validationrecord.lock(root, 0)
     program = f"""
-from oci_gpu_hook.host import root, saved
-from oci_gpu_hook.node.machine import validated
+from oci_gpu_hook.host import root, statefile
+from oci_gpu_hook.node.machine import validationrecord
 try:
-    validated.lock(root.HostRoot({root.path!r}), 0.2)
-except saved.LockedError:
+    validationrecord.lock(root.HostRoot({root.path!r}), 0.2)
+except statefile.LockedError:
     print("waited")
 else:
     print("had it")
 """
-    assert apart.python(program, 30)[0].output == b"waited\n"
+    assert childprocess.python(program, 30)[0].output == b"waited\n"
     os.close(first)
-    assert apart.python(program, 30)[0].output == b"had it\n"
+    assert childprocess.python(program, 30)[0].output == b"had it\n"

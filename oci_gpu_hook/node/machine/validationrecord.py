@@ -5,16 +5,16 @@ from __future__ import annotations
 
 import json
 
-from oci_gpu_hook.host import saved
+from oci_gpu_hook.host import statefile
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.machine import whole
+from oci_gpu_hook.node.machine import outputfile
 from oci_gpu_hook.record import NamedTuple
 
 STEPS = ("driver", "hook", "workload")
 PASSED, FAILED, SKIPPED = OUTCOMES = ("passed", "failed", "skipped")
 
 _NAME = "validation.json"
-_PATH = f"{saved.FOLDER}/{_NAME}"
+_PATH = f"{statefile.FOLDER}/{_NAME}"
 
 
 class StepResult(NamedTuple):
@@ -35,14 +35,14 @@ class Validation(NamedTuple):
 
 def lock(root: HostRoot, seconds: float) -> int:
     """A descriptor; until it is closed no other has one.  LockedError if another has it for so long; ApplyError."""
-    with whole.explained(_PATH):
-        return saved.lock(root, "validation.lock", seconds)
+    with outputfile.explained(_PATH):
+        return statefile.lock(root, "validation.lock", seconds)
 
 
 def read_validation(root: HostRoot) -> Validation | None:
     """The last validation since the boot; None if there was none, or where others could have written the record."""
     try:
-        document = json.loads(saved.read_file(root, _NAME) or b"")
+        document = json.loads(statefile.read_file(root, _NAME) or b"")
         steps = tuple([StepResult(row["name"], row["outcome"], str(row["why"])) for row in document["steps"]])
         if not all([step.name in STEPS and step.outcome in OUTCOMES for step in steps]):
             return None
@@ -54,5 +54,5 @@ def read_validation(root: HostRoot) -> Validation | None:
 def write(root: HostRoot, validation: Validation) -> None:
     """Write the record in place of the one before; ApplyError if that fails."""
     document = {**validation._asdict(), "steps": [step._asdict() for step in validation.steps]}
-    with whole.explained(_PATH):
-        saved.write(root, _NAME, json.dumps(document).encode() + b"\n")
+    with outputfile.explained(_PATH):
+        statefile.write(root, _NAME, json.dumps(document).encode() + b"\n")

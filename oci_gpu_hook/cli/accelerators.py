@@ -14,8 +14,8 @@ from oci_gpu_hook.driver.nodes import DeviceNode
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import counted
-from oci_gpu_hook.node.gpus import present
-from oci_gpu_hook.node.gpus.present import Present, WrongFile
+from oci_gpu_hook.node.gpus import hardware
+from oci_gpu_hook.node.gpus.hardware import Present, WrongFile
 from oci_gpu_hook.planning import platforms
 from oci_gpu_hook.planning.provision import COMPAT32
 from oci_gpu_hook.request.words import CAPABILITIES, FEATURES
@@ -41,7 +41,7 @@ def check_is_server(root: HostRoot) -> None:
 def of_server(root: HostRoot, driver_root: str, families: tuple[str, ...]) -> DriverInventory:
     """What only NVML knows is of the saved inventory.  DriverError without a driver, and on a Jetson and WSL 2."""
     check_is_server(root)
-    return saved_inventory.with_nodes(root, present.nvidia(root, driver_root), families, driver_root=driver_root)
+    return saved_inventory.with_nodes(root, hardware.nvidia(root, driver_root), families, driver_root=driver_root)
 
 
 class Accelerators(NamedTuple):
@@ -58,7 +58,7 @@ class Accelerators(NamedTuple):
     wrong: tuple[WrongFile, ...]
 
     def here(self) -> tuple[VendorState, ...]:
-        return tuple([item for item, hardware in self.vendors if hardware])
+        return tuple([item for item, proof in self.vendors if proof])
 
 
 def find_accelerators(
@@ -68,7 +68,7 @@ def find_accelerators(
     added; None leaves the driver out.
     """
     vendors = tuple(
-        [(item, present.hardware(root, item)) for item in others.vendors if present.has_anything(root, item)]
+        [(item, hardware.proof(root, item)) for item in others.vendors if hardware.has_anything(root, item)]
     )
     found = Accelerators(None, None, platform.prove(root), None, vendors, others.wrong)
     try:
@@ -93,7 +93,7 @@ def document(found: Accelerators) -> dict[str, Any]:
         "platform": {"kind": kind, "proof": proof},
         **(found.instead[0] if found.instead else inventory._asdict()),
         **({} if found.instead else {"proc_files": [name for name, _ in inventory.proc_files]}),
-        "vendors": [_vendor_document(item, hardware) for item, hardware in found.vendors],
+        "vendors": [_vendor_document(item, proof) for item, proof in found.vendors],
         "wrong": [{"file": item.file, "fault": item.fault} for item in found.wrong],
     }
 
@@ -107,7 +107,7 @@ def text(found: Accelerators, *, everything: bool) -> list[str]:
         lines = [*found.instead[1], *(found.instead[2] if everything else ())]
     for item in found.here():
         lines += ["", *_vendor_text(item)]
-    unused = [summary(item) for item, hardware in found.vendors if everything and not hardware]
+    unused = [summary(item) for item, proof in found.vendors if everything and not proof]
     return [*lines, *sentences("files of vendors without hardware here", unused), *wrong_lines(found.wrong)]
 
 
@@ -169,11 +169,11 @@ def _document(found: VendorState) -> dict[str, Any]:
     }
 
 
-def _vendor_document(found: VendorState, hardware: str) -> dict[str, Any]:
+def _vendor_document(found: VendorState, proof: str) -> dict[str, Any]:
     what = found.inventory
     return {
         **{name: getattr(what, name) for name in ("flag", "kind", "file", "version")},
-        "hardware": hardware,
+        "hardware": proof,
         **_document(found),
         "needed": what.needed,
         "unclaimed": found.unclaimed,

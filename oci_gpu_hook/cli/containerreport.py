@@ -28,8 +28,8 @@ from oci_gpu_hook.node.diagnosis.drivercheck import cached_names
 from oci_gpu_hook.node.diagnosis.remedy import DOCTOR, Remedy, in_words
 from oci_gpu_hook.node.engines import cdispecs, containermemory, containers
 from oci_gpu_hook.node.engines.containerrecords import Running
-from oci_gpu_hook.node.machine import apart, kernelconfig, libselinux, processes
-from oci_gpu_hook.node.machine.untrusted import ContainerRoot
+from oci_gpu_hook.node.machine import childprocess, kernelconfig, libselinux, processes
+from oci_gpu_hook.node.machine.foreignfile import ContainerRoot
 from oci_gpu_hook.operations import Device, Mount, Symlink
 from oci_gpu_hook.planning import compatibility, decide
 from oci_gpu_hook.planning.plan import Plan
@@ -55,13 +55,13 @@ def running(host: HostRoot, found: Running, config: str | None) -> list[Finding]
         raise UsageError(f"the process {found.pid} is in no container: it sees the host's own mounts")
     process = passed("container", f"{name}{_by(found)}, process {found.pid}")
     try:
-        rows: list[list[str]] = apart.ask(
+        rows: list[list[str]] = childprocess.ask(
             lambda looked: _findings(host, found, config, looked), (_LOOK_SECONDS, _OPEN_SECONDS + 1)
         )
     except TimeoutError:
         seen = f"to look into it takes more than {_LOOK_SECONDS} seconds: a volume may not answer"
         return [process, failed("volumes", seen, "findmnt", "--task", str(found.pid))]
-    except apart.Ended:
+    except childprocess.Ended:
         return [process, failed("request", "the process that looked was killed", DOCTOR)]
     return [process, *[Finding(check, level, seen, Remedy(words)) for check, level, seen, words in rows]]
 
@@ -196,11 +196,13 @@ def _opened(
         return judged.NO_ROOT
     who = processes.credentials(host, pid)
     try:
-        found: dict[str, int] | str = apart.ask(lambda _: _open_all(inside, cgroup, who, nodes), (_OPEN_SECONDS,))
+        found: dict[str, int] | str = childprocess.ask(
+            lambda _: _open_all(inside, cgroup, who, nodes), (_OPEN_SECONDS,)
+        )
         return found
     except TimeoutError:
         return judged.NO_ANSWER
-    except apart.Ended:
+    except childprocess.Ended:
         return judged.KILLED
 
 

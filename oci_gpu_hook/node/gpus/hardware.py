@@ -99,7 +99,7 @@ def _look(root: HostRoot, inventory: Callable[[Vendor], Vendor | None]) -> Prese
     return Present(tuple(found), tuple(wrong))
 
 
-def hardware(root: HostRoot, found: VendorState) -> str:
+def proof(root: HostRoot, found: VendorState) -> str:
     """What shows that the vendor's hardware is here, a node or a PCI function; "" for nothing."""
     # No library: a distribution has some for everybody.
     for node in found.nodes():
@@ -137,4 +137,4 @@ def is_open_module(root: HostRoot) -> bool:
 
 def has_anything(root: HostRoot, found: VendorState) -> bool:
     what = found.inventory
-    return bool(what.libraries or what.cached or what.files or found.sockets or hardware(root, found))
+    return bool(what.libraries or what.cached or what.files or found.sockets or proof(root, found))

@@ -11,7 +11,7 @@ import pytest
 from oci_gpu_hook.errors import ApplyError, ConfigError, UsageError
 from oci_gpu_hook.host.source import open_source
 from oci_gpu_hook.kernel.descriptors import closing
-from oci_gpu_hook.node.machine import whole
+from oci_gpu_hook.node.machine import outputfile
 
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="a folder can only be given away as root")
 
@@ -20,21 +20,21 @@ def test_a_file_is_for_all_to_read_and_its_folders_are_as_the_umask_says(tmp_pat
     path = tmp_path / "a/b/x.prom"
     old = os.umask(0o077)
     try:
-        whole.write(str(path), "é\n")
+        outputfile.write(str(path), "é\n")
     finally:
         os.umask(old)
     assert path.read_text() == "é\n" and path.stat().st_mode & 0o7777 == 0o644
     # Folders are as the umask says.
     assert path.parent.stat().st_mode & 0o777 == 0o700
     assert os.listdir(path.parent) == ["x.prom"]
-    assert whole.remove(str(path)) and not whole.remove(str(path))
-    assert not whole.remove(str(tmp_path / "none/x"))
+    assert outputfile.remove(str(path)) and not outputfile.remove(str(path))
+    assert not outputfile.remove(str(tmp_path / "none/x"))
 
 
 def test_what_is_replaced_is_the_name_and_not_what_a_link_leads_to(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("x")
     (tmp_path / "x").symlink_to("precious")
-    whole.write(str(tmp_path / "x"), "new")
+    outputfile.write(str(tmp_path / "x"), "new")
     assert (tmp_path / "precious").read_text() == "x"
     assert not (tmp_path / "x").is_symlink()
 
@@ -42,14 +42,14 @@ def test_what_is_replaced_is_the_name_and_not_what_a_link_leads_to(tmp_path: Pat
 def test_where_it_fails_nothing_is_left(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     with pytest.raises(ApplyError, match=r"cannot write .*/x: Is a directory"):
-        whole.write(str(tmp_path / "x"), "new")
+        outputfile.write(str(tmp_path / "x"), "new")
     assert os.listdir(tmp_path) == ["x"]
     (tmp_path / "file").write_text("")
     with pytest.raises(ApplyError, match="Not a directory"):
-        whole.write(str(tmp_path / "file/x"), "new")
+        outputfile.write(str(tmp_path / "file/x"), "new")
     (tmp_path / "loose").symlink_to("nowhere")
     with pytest.raises(ApplyError, match="No such file"):
-        whole.write(str(tmp_path / "loose/x"), "new")
+        outputfile.write(str(tmp_path / "loose/x"), "new")
 
 
 @pytest.fixture()
@@ -63,10 +63,10 @@ def exporters(tmp_path: Path) -> Path:
 
 @as_root
 def test_a_folder_of_the_exporters_own_may_be_written(exporters: Path) -> None:
-    whole.write(str(exporters / "x.prom"), "new")
+    outputfile.write(str(exporters / "x.prom"), "new")
     assert (exporters / "x.prom").read_text() == "new"
     assert (exporters / "x.prom").stat().st_uid == 0
-    assert whole.remove(str(exporters / "x.prom"))
+    assert outputfile.remove(str(exporters / "x.prom"))
 
 
 @as_root
@@ -78,12 +78,12 @@ def test_what_lies_below_it_may_not(exporters: Path, tmp_path: Path, led: bool) 
         (tmp_path / "roots").mkdir()
         (exporters / "node-exporter").symlink_to(tmp_path / "roots")
     path = str(exporters / "node-exporter/x.prom")
-    for act in (lambda: whole.write(path, "new"), lambda: whole.remove(path)):
+    for act in (lambda: outputfile.write(path, "new"), lambda: outputfile.remove(path)):
         with pytest.raises(ConfigError, match="'node-exporter' lies in a folder of user 64123's"):
             act()
     assert not (tmp_path / "roots").exists() or os.listdir(tmp_path / "roots") == []
     with pytest.raises(ConfigError, match="would lie in a folder of user"):
-        whole.write(str(exporters / "new/folders/x.prom"), "new")
+        outputfile.write(str(exporters / "new/folders/x.prom"), "new")
     assert not (exporters / "new").exists()
 
 
@@ -94,7 +94,8 @@ def test_whose_the_top_is_counts_as_root(tmp_path: Path, owner: int) -> None:
     (tmp_path / "above").mkdir()
     os.chown(tmp_path / "above", owner, -1)
     os.chown(tmp_path, 64_123, -1)
-    with closing(os.open(tmp_path, os.O_PATH)) as top, whole.folder("/above/a/b", lambda path: open_source(top, path)):
+    opened = closing(os.open(tmp_path, os.O_PATH))
+    with opened as top, outputfile.folder("/above/a/b", lambda path: open_source(top, path)):
         assert (tmp_path / "above/a/b").is_dir()
 
 
@@ -110,7 +111,7 @@ def test_a_user_may_write_to_folders_of_the_users_own(tmp_path: Path) -> None:
             # The folders above it are closed to users.
             os.chroot(tmp_path)
             os.setuid(64_123)
-            whole.write("/own/a/b/x", "new")
+            outputfile.write("/own/a/b/x", "new")
             code = 0
         finally:
             os._exit(code)
@@ -125,12 +126,12 @@ def test_a_folder_that_another_has_made_meanwhile_stays_as_it_is(tmp_path: Path)
             raise FileNotFoundError
         return os.open(f"{tmp_path}{path}", os.O_PATH)
 
-    with pytest.raises(ZeroDivisionError), whole.folder("/a", find, is_for_all=True):
+    with pytest.raises(ZeroDivisionError), outputfile.folder("/a", find, is_for_all=True):
         raise ZeroDivisionError
     assert (tmp_path / "a").stat().st_mode & 0o777 == 0o700
 
 
 def test_more_missing_folders_than_python_has_frames_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="too many folders are missing"):
-        whole.write(f"{tmp_path}{'/a' * 1500}/file", "")
+        outputfile.write(f"{tmp_path}{'/a' * 1500}/file", "")
     assert os.listdir(tmp_path) == []

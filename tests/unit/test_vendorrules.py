@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from oci_gpu_hook.errors import RequestError
-from oci_gpu_hook.request.bycdi import of_nodes
+from oci_gpu_hook.request.cdirequest import of_nodes
 from oci_gpu_hook.request.parse import Request, parse_request
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import NOTHING, Inputs, Names, accepted

@@ -18,9 +18,9 @@ import pytest
 
 from oci_gpu_hook.driver import inventory, proc, survey
 from oci_gpu_hook.driver.inventory import HEADING
-from oci_gpu_hook.host import saved
+from oci_gpu_hook.host import statefile
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.host.saved import LENGTH_BYTES
+from oci_gpu_hook.host.statefile import LENGTH_BYTES
 from tests.unit import hosts, starts
 
 pytestmark = pytest.mark.pythons
@@ -31,27 +31,27 @@ BEGIN = len(HEADING) + LENGTH_BYTES
 @pytest.fixture()
 def root(tmp_path: Path) -> HostRoot:
     """A host with one file that was saved."""
-    (tmp_path / saved.FOLDER[1:]).mkdir(parents=True, mode=0o755)
+    (tmp_path / statefile.FOLDER[1:]).mkdir(parents=True, mode=0o755)
     root = HostRoot(str(tmp_path))
-    saved.write(root, "name", b"data")
+    statefile.write(root, "name", b"data")
     return root
 
 
 def test_a_saved_file_is_one_that_all_may_read(root: HostRoot) -> None:
     umask = os.umask(0o077)
-    saved.write(root, "name", b"more data")
+    statefile.write(root, "name", b"more data")
     os.umask(umask)
-    assert saved.read_file(root, "name") == b"more data"
-    folder = Path(root.path, saved.FOLDER[1:])
+    assert statefile.read_file(root, "name") == b"more data"
+    folder = Path(root.path, statefile.FOLDER[1:])
     assert [path.name for path in folder.iterdir()] == ["name"]
     assert (folder / "name").stat().st_mode & 0o777 == 0o644
 
 
 def test_what_a_killed_one_of_the_same_pid_left_is_replaced(root: HostRoot) -> None:
-    hosts.plant(Path(root.path), f"{saved.FOLDER}/name.{os.getpid()}", "half")
-    saved.write(root, "name", b"whole")
-    assert saved.read_file(root, "name") == b"whole"
-    assert os.listdir(root.path + saved.FOLDER) == ["name"]
+    hosts.plant(Path(root.path), f"{statefile.FOLDER}/name.{os.getpid()}", "half")
+    statefile.write(root, "name", b"whole")
+    assert statefile.read_file(root, "name") == b"whole"
+    assert os.listdir(root.path + statefile.FOLDER) == ["name"]
 
 
 def by_link(path: Path) -> None:
@@ -71,7 +71,7 @@ SPOILT: dict[str, Callable[[Path], object]] = {
     "a link": by_link,
     "writable by its group": lambda file: file.chmod(0o664),
     "writable by others": lambda file: file.chmod(0o646),
-    "too large": lambda file: os.truncate(file, saved.LARGEST + 1),
+    "too large": lambda file: os.truncate(file, statefile.LARGEST + 1),
     "a folder that others may write to": lambda file: file.parent.chmod(0o757),
     "a link to a folder": lambda file: by_link(file.parent),
 }
@@ -79,46 +79,46 @@ SPOILT: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("how", SPOILT)
 def test_what_others_may_have_written_is_not_read(root: HostRoot, how: str) -> None:
-    SPOILT[how](Path(root.path, saved.FOLDER[1:], "name"))
-    assert saved.read_file(root, "name") is None
+    SPOILT[how](Path(root.path, statefile.FOLDER[1:], "name"))
+    assert statefile.read_file(root, "name") is None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for chown(2)")
-@pytest.mark.parametrize("path", [saved.FOLDER, f"{saved.FOLDER}/name"])
+@pytest.mark.parametrize("path", [statefile.FOLDER, f"{statefile.FOLDER}/name"])
 def test_what_another_user_owns_is_not_read(root: HostRoot, path: str) -> None:
     os.chown(root.path + path, 65534, -1)
-    assert saved.read_file(root, "name") is None
+    assert statefile.read_file(root, "name") is None
 
 
 def test_a_file_of_the_largest_size_is_read(root: HostRoot) -> None:
-    os.truncate(f"{root.path}{saved.FOLDER}/name", saved.LARGEST)
-    assert len(saved.read_file(root, "name") or b"") == saved.LARGEST
+    os.truncate(f"{root.path}{statefile.FOLDER}/name", statefile.LARGEST)
+    assert len(statefile.read_file(root, "name") or b"") == statefile.LARGEST
 
 
 def test_what_is_too_large_to_be_read_is_not_written(root: HostRoot) -> None:
-    saved.write(root, "name", b"x" * saved.LARGEST)
+    statefile.write(root, "name", b"x" * statefile.LARGEST)
     with pytest.raises(OSError, match="would not be read"):
-        saved.write(root, "name", b"x" * (saved.LARGEST + 1))
-    assert len(saved.read_file(root, "name") or b"") == saved.LARGEST
-    assert os.listdir(root.path + saved.FOLDER) == ["name"]
+        statefile.write(root, "name", b"x" * (statefile.LARGEST + 1))
+    assert len(statefile.read_file(root, "name") or b"") == statefile.LARGEST
+    assert os.listdir(root.path + statefile.FOLDER) == ["name"]
 
 
 def test_nothing_is_written_where_others_may_write(root: HostRoot) -> None:
-    os.chmod(root.path + saved.FOLDER, 0o777)
+    os.chmod(root.path + statefile.FOLDER, 0o777)
     with pytest.raises(PermissionError):
-        saved.write(root, "name", b"more")
+        statefile.write(root, "name", b"more")
 
 
 def test_a_refresh_is_wanted_again_only_after_a_while(root: HostRoot) -> None:
     """A container that restarts must not start refreshes without end; a clock that was set back stops no wish."""
-    file = Path(root.path, saved.FOLDER[1:], saved.REFRESH_WANTED)
+    file = Path(root.path, statefile.FOLDER[1:], statefile.REFRESH_WANTED)
     wishes = []
-    for age in (0, saved.REFRESH_INTERVAL - 10, saved.REFRESH_INTERVAL + 1, -60):
+    for age in (0, statefile.REFRESH_INTERVAL - 10, statefile.REFRESH_INTERVAL + 1, -60):
         if file.exists():
             then = time.time() - age
             os.utime(file, (then, then))
         before = file.stat().st_mtime_ns if file.exists() else None
-        saved.want_refresh(root)
+        statefile.want_refresh(root)
         wishes.append(file.stat().st_mtime_ns != before)
     assert wishes == [True, False, True, True]
 
@@ -280,8 +280,8 @@ def test_every_python_of_this_machine_has_it_alike(written: Saved, python: str) 
 
 HOLDER = """
 import sys, time
-from oci_gpu_hook.host import root, saved
-fd = saved.lock(root.HostRoot(sys.argv[1]), "name.lock")
+from oci_gpu_hook.host import root, statefile
+fd = statefile.lock(root.HostRoot(sys.argv[1]), "name.lock")
 print("has it", flush=True)
 time.sleep(float(sys.argv[2]))
 """
@@ -302,25 +302,25 @@ def test_a_lock_is_waited_for_within_a_limit_and_its_holder_is_named(root: HostR
         try:
             if is_stopped:
                 child.send_signal(signal.SIGSTOP)
-            with pytest.raises(saved.LockedError) as caught:
-                saved.lock(root, "name.lock", 0.2)
+            with pytest.raises(statefile.LockedError) as caught:
+                statefile.lock(root, "name.lock", 0.2)
             assert str(caught.value) == (
                 f"process {child.pid} holds /run/oci-gpu-hook/name.lock and has not released it within 0.2 seconds "
                 f"(root can end it: kill -KILL {child.pid})"
             )
         finally:
             child.kill()
-    os.close(saved.lock(root, "name.lock", 0.2))
+    os.close(statefile.lock(root, "name.lock", 0.2))
 
 
 def test_a_lock_is_had_when_its_holder_ends(root: HostRoot) -> None:
     with holder(root, 0.2):
-        os.close(saved.lock(root, "name.lock", 1000))
+        os.close(statefile.lock(root, "name.lock", 1000))
 
 
 def test_a_reader_of_its_file_holds_no_lock(root: HostRoot) -> None:
     """flock(2), which any user may use who may read a file, and a shared lock by fcntl(2)."""
-    os.close(saved.lock(root, "name.lock"))
-    with open(f"{root.path}{saved.FOLDER}/name.lock") as file:
+    os.close(statefile.lock(root, "name.lock"))
+    with open(f"{root.path}{statefile.FOLDER}/name.lock") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        os.close(saved.lock(root, "name.lock", 0))
+        os.close(statefile.lock(root, "name.lock", 0))

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from oci_gpu_hook.errors import UsageError
-from oci_gpu_hook.node.machine import apart
+from oci_gpu_hook.node.machine import childprocess
 
 pytestmark = pytest.mark.pythons
 
@@ -26,7 +26,7 @@ def test_the_answer_of_several_steps() -> None:
         done()  # type: ignore[operator]
         return ["a\nb", "\udcff"]
 
-    assert apart.ask(work, (9, 9)) == ["a\nb", "\udcff"]
+    assert childprocess.ask(work, (9, 9)) == ["a\nb", "\udcff"]
 
 
 def test_an_error_for_people_is_the_same_here() -> None:
@@ -34,27 +34,27 @@ def test_an_error_for_people_is_the_same_here() -> None:
         raise UsageError("it has ended", "try again")
 
     with pytest.raises(UsageError) as caught:
-        apart.ask(refuse, (9,))
+        childprocess.ask(refuse, (9,))
     assert (caught.value.message, caught.value.hint) == ("it has ended", "try again")
     with pytest.raises(RuntimeError, match="ZeroDivisionError"):
-        apart.ask(lambda done: 1 // 0, (9,))
+        childprocess.ask(lambda done: 1 // 0, (9,))
 
 
 def test_one_that_is_killed_is_told_from_one_that_fails() -> None:
-    with pytest.raises(apart.Ended):
-        apart.ask(lambda done: ended(signal.SIGKILL), (9,))
+    with pytest.raises(childprocess.Ended):
+        childprocess.ask(lambda done: ended(signal.SIGKILL), (9,))
 
 
 def test_an_answer_without_an_end_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(apart, "_LARGEST_ANSWER", 1 << 10)
-    with pytest.raises(apart.Ended):
-        apart.ask(lambda done: "x" * (1 << 20), (9,))
+    monkeypatch.setattr(childprocess, "_LARGEST_ANSWER", 1 << 10)
+    with pytest.raises(childprocess.Ended):
+        childprocess.ask(lambda done: "x" * (1 << 20), (9,))
 
 
 def test_one_that_takes_too_long_is_ended() -> None:
     began = time.monotonic()
     with pytest.raises(TimeoutError):
-        apart.ask(lambda done: time.sleep(99), (0.1,))
+        childprocess.ask(lambda done: time.sleep(99), (0.1,))
     assert time.monotonic() - began < 50
 
 
@@ -65,25 +65,25 @@ SAY = "import os, time; os.write(1, b'said'); "
     ("program", "status"), [("pass", 0), ("raise SystemExit(3)", 3), ("os.abort()", -6), ("1 / 0", 1)]
 )
 def test_what_it_said_comes_back_with_its_status(program: str, status: int) -> None:
-    assert apart.python(SAY + program, 30) == [apart.PythonOutput(b"said", status)]
+    assert childprocess.python(SAY + program, 30) == [childprocess.PythonOutput(b"said", status)]
 
 
 @pytest.mark.parametrize("program", ["time.sleep(600)", "os.close(1); time.sleep(600)"])
 def test_one_that_hangs_is_ended_and_what_it_said_is_kept(program: str) -> None:
     begin = time.monotonic()
-    assert apart.python(SAY + program, 3) == [apart.PythonOutput(b"said", None)]
+    assert childprocess.python(SAY + program, 3) == [childprocess.PythonOutput(b"said", None)]
     assert time.monotonic() - begin < 300
 
 
 def test_it_finds_the_package_and_has_no_variables_but_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET", "1")
     program = "import os, oci_gpu_hook.errors; print(sorted(set(os.environ) - {'LC_CTYPE'}))"
-    said = apart.python(program, 30, environments=[{"ONE": "1"}])
-    assert said == [apart.PythonOutput(b"['ONE', 'PATH']\n", 0)]
+    said = childprocess.python(program, 30, environments=[{"ONE": "1"}])
+    assert said == [childprocess.PythonOutput(b"['ONE', 'PATH']\n", 0)]
 
 
 def test_an_endless_answer_is_cut() -> None:
-    (said,) = apart.python("import os\nwhile True: os.write(1, b'x' * 65536)", 30)
+    (said,) = childprocess.python("import os\nwhile True: os.write(1, b'x' * 65536)", 30)
     assert said.status is None
     assert len(said.output) < 4 << 20
 
@@ -91,7 +91,7 @@ def test_an_endless_answer_is_cut() -> None:
 def test_several_that_hang_take_the_time_of_one_and_none_loses_what_it_said() -> None:
     program = f"{SAY}time.sleep(60 * (os.environ['HANGS'] == '1'))"
     begin = time.monotonic()
-    said = apart.python(program, 4, "", [{"HANGS": word} for word in "1101"])
-    assert said == [apart.PythonOutput(b"said", 0 if word == "0" else None) for word in "1101"]
+    said = childprocess.python(program, 4, "", [{"HANGS": word} for word in "1101"])
+    assert said == [childprocess.PythonOutput(b"said", 0 if word == "0" else None) for word in "1101"]
     # One after another they take three times four seconds.
     assert time.monotonic() - begin < 12

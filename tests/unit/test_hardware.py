@@ -12,10 +12,10 @@ import pytest
 
 from oci_gpu_hook.cli import features
 from oci_gpu_hook.cli import inventory as cli_inventory
-from oci_gpu_hook.host import saved
+from oci_gpu_hook.host import statefile
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.exporters import featurelabels
-from oci_gpu_hook.node.gpus import present
+from oci_gpu_hook.node.gpus import hardware
 from oci_gpu_hook.vendors import vendorinventory
 from tests.unit import hosts
 from tests.unit.containers import write_bundle
@@ -56,14 +56,14 @@ def tree(tmp_path: Path) -> Path:
     plant(tmp_path, "/sys/module/acme/version", "2.5\n")
     plant_library(tmp_path, "/usr/lib64/libacme.so.1", "libacme.so.1")
     plant_card(tmp_path)
-    (tmp_path / saved.FOLDER[1:]).mkdir(parents=True)
+    (tmp_path / statefile.FOLDER[1:]).mkdir(parents=True)
     return tmp_path
 
 
 def evidence(tree: Path) -> str:
     root = HostRoot(str(tree))
-    (found,) = present.find_vendors(root).vendors
-    return present.hardware(root, found)
+    (found,) = hardware.find_vendors(root).vendors
+    return hardware.proof(root, found)
 
 
 def test_a_card_that_no_driver_serves_is_hardware_all_the_same(tree: Path) -> None:
@@ -91,7 +91,7 @@ def test_one_wrong_file_hides_no_other(tree: Path) -> None:
     plant(tree, f"{FOLDER}/two.json", described("OCI_SAME"))
     plant(tree, f"{FOLDER}/open.json", described("OCI_OPEN"))
     (tree / FOLDER[1:] / "open.json").chmod(0o666)
-    found = present.find_vendors(HostRoot(str(tree)))
+    found = hardware.find_vendors(HostRoot(str(tree)))
     assert [item.inventory.flag for item in found.vendors] == ["OCI_ACME"]
     assert [(item.file.rpartition("/")[2], item.is_open) for item in found.wrong] == [
         *[("broken.json", False), ("open.json", True)],
@@ -104,9 +104,9 @@ def test_too_many_files_are_one_fault(tree: Path) -> None:
     for number in range(257):
         plant(tree, f"{FOLDER}/{number}.json", described(f"OCI_{number}"))
     root = HostRoot(str(tree))
-    assert ["more than 256" in item.fault for item in present.find_vendors(root).wrong] == [True]
-    present.refresh(root)
-    assert present.is_saved(root)
+    assert ["more than 256" in item.fault for item in hardware.find_vendors(root).wrong] == [True]
+    hardware.refresh(root)
+    assert hardware.is_saved(root)
 
 
 @pytest.mark.parametrize(
@@ -115,19 +115,19 @@ def test_too_many_files_are_one_fault(tree: Path) -> None:
         lambda tree: plant_library(tree, "/usr/lib64/libacme.so.2", "libacme.so.2"),
         lambda tree: plant(tree, ACME, described("OCI_OTHER")),
         lambda tree: plant(tree, f"{FOLDER}/new.json", described("OCI_NEW")),
-        lambda tree: (tree / saved.FOLDER[1:] / f"{vendorinventory.PREFIX}OCI_ACME").unlink(),
+        lambda tree: (tree / statefile.FOLDER[1:] / f"{vendorinventory.PREFIX}OCI_ACME").unlink(),
         lambda tree: plant(tree, "/sys/module/acme/version", "3"),
     ],
 )
 def test_what_is_saved_is_true_until_something_changes(tree: Path, change: Any) -> None:
     root = HostRoot(str(tree))
-    assert not present.is_saved(root)
-    present.refresh(root)
-    assert present.is_saved(root)
+    assert not hardware.is_saved(root)
+    hardware.refresh(root)
+    assert hardware.is_saved(root)
     change(tree)
-    assert not present.is_saved(root)
-    present.refresh(root)
-    assert present.is_saved(root)
+    assert not hardware.is_saved(root)
+    hardware.refresh(root)
+    assert hardware.is_saved(root)
 
 
 # --- info
@@ -191,7 +191,7 @@ def test_plan_says_what_the_host_lacks_of_a_vendors(
     found = program.document("plan", "--bundle", bundle, "--host-root", tree)
     assert [item["flag"] for item in found["request"]["vendors"]] == ["OCI_ACME"]
     assert found["left_out"] == ["OCI_ACME: this host has no /usr/lib64/libabsent.so*"]
-    assert not present.is_saved(HostRoot(str(tree)))
+    assert not hardware.is_saved(HostRoot(str(tree)))
 
 
 # --- info --vendors
@@ -227,10 +227,10 @@ def test_list_counts_devices(tree: Path, program: Program) -> None:
 
 
 def test_refresh_saves_vendors_without_nvidias_driver(tree: Path, program: Program) -> None:
-    path = f"{saved.FOLDER}/{vendorinventory.PREFIX}OCI_ACME"
+    path = f"{statefile.FOLDER}/{vendorinventory.PREFIX}OCI_ACME"
     said = program("inventory", "refresh", "--host-root", tree)
     assert said == f"saved {path}: OCI_ACME 2.5: 1 library\n"
-    assert present.is_saved(HostRoot(str(tree)))
+    assert hardware.is_saved(HostRoot(str(tree)))
     document = program.document("inventory", "refresh", "--host-root", tree)
     assert (document["saved"], document["vendors"][0]["flag"]) == ("", "OCI_ACME")
 
@@ -258,7 +258,7 @@ def test_refresh_still_fails_for_a_driver_that_is_broken(tree: Path, program: Pr
     plant(tree, "/proc/driver/nvidia/version", "nonsense\n")
     refresh = ["inventory", "refresh", "--nvml-timeout", 0, "--host-root", tree]
     assert "OCI_ACME" in program(*refresh, code=6)
-    assert present.is_saved(HostRoot(str(tree)))
+    assert hardware.is_saved(HostRoot(str(tree)))
 
 
 def test_refresh_fails_where_a_gpu_of_nvidias_has_no_driver(tree: Path, program: Program) -> None:
@@ -267,13 +267,13 @@ def test_refresh_fails_where_a_gpu_of_nvidias_has_no_driver(tree: Path, program:
         plant(tree, f"/sys/bus/pci/devices/0000:07:00.0/{name}", f"{text}\n")
     assert "OCI_ACME" in program("inventory", "refresh", "--host-root", tree, code=6)
     assert NOTHING in program.err
-    assert present.is_saved(HostRoot(str(tree)))
+    assert hardware.is_saved(HostRoot(str(tree)))
     assert "OCI_ACME" in program("info", "--host-root", tree)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root alone may write everywhere")
 def test_nobody_can_save_where_others_may_write(tree: Path, program: Program) -> None:
-    (tree / saved.FOLDER[1:]).chmod(0o777)
+    (tree / statefile.FOLDER[1:]).chmod(0o777)
     assert "cannot save" in program.mistake(7, "inventory", "refresh", "--host-root", tree)
 
 
@@ -319,7 +319,7 @@ def test_watch_saves_vendors_anew_once_something_changes(
     with pytest.raises(SystemExit):
         program("inventory", "watch", "--nvml-timeout", 0, "--host-root", tree)
     lines = (program("info", "--host-root", tree) + program.err).splitlines()
-    path = f"{saved.FOLDER}/{vendorinventory.PREFIX}OCI_ACME"
+    path = f"{statefile.FOLDER}/{vendorinventory.PREFIX}OCI_ACME"
     assert lines[0] == f"saved {path}: OCI_ACME 2.5: 1 library"
     assert lines[1] == f"saved {path}: OCI_ACME 2.5: 2 libraries (add acme)"
     assert lines[2] == "vendors' files that cannot be served"

@@ -18,14 +18,14 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from oci_gpu_hook.driver.proc import Gpu
-from oci_gpu_hook.host import leases, saved
+from oci_gpu_hook.host import leases, statefile
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.node.exporters import counters
 from oci_gpu_hook.node.gpus import kernellog
 from oci_gpu_hook.node.gpus.kernellog import Xid
 from oci_gpu_hook.node.gpus.nvml import Readings
-from oci_gpu_hook.node.machine import whole
+from oci_gpu_hook.node.machine import outputfile
 
 # Of NVIDIA's list of XID errors those after which a GPU computes no more, or wrong, until it is reset.
 FATAL = {
@@ -107,7 +107,7 @@ def _read(root: HostRoot, bound: dict[str, int]) -> SinceBoot:
     """What was saved in this boot; nothing if it is missing or damaged; bound: the inodes now, see `SinceBoot`."""
     fresh: dict[str, tuple[int, dict[str, str]]] = {bus: (inode, {}) for bus, inode in bound.items()}
     try:
-        document: dict[str, Any] = json.loads(saved.read_file(root, _STATE) or b"")
+        document: dict[str, Any] = json.loads(statefile.read_file(root, _STATE) or b"")
         if document["boot"] != root.boot_id():
             raise ValueError("of another boot")
         kept = {bus: (inode, dict(whys)) for bus, (inode, whys) in document["whys"].items() if bound.get(bus) == inode}
@@ -120,10 +120,10 @@ def _write(root: HostRoot, known: SinceBoot) -> None:
     document = {"boot": root.boot_id(), **known._asdict()}
     clauses = [(bus, "; ".join(filter(None, whys.values()))) for bus, (_, whys) in known.whys.items()]
     unhealthy = tuple([(bus, why) for bus, why in clauses if why])
-    with whole.explained(f"{saved.FOLDER}/{saved.UNHEALTHY}"):
-        saved.write(root, _STATE, json.dumps(document).encode() + b"\n")
+    with outputfile.explained(f"{statefile.FOLDER}/{statefile.UNHEALTHY}"):
+        statefile.write(root, _STATE, json.dumps(document).encode() + b"\n")
         if unhealthy:
-            saved.save(root, saved.UNHEALTHY, leases.UNHEALTHY_HEADING, unhealthy)
+            statefile.save(root, statefile.UNHEALTHY, leases.UNHEALTHY_HEADING, unhealthy)
             return
-        with closing(saved.open_folder(root)) as folder, suppress(FileNotFoundError):
-            os.unlink(saved.UNHEALTHY, dir_fd=folder)
+        with closing(statefile.open_folder(root)) as folder, suppress(FileNotFoundError):
+            os.unlink(statefile.UNHEALTHY, dir_fd=folder)

@@ -7,7 +7,7 @@ from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.host import leases
 from oci_gpu_hook.host.leases import Lease
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.planning.holding import why_unhealthy
+from oci_gpu_hook.planning.placement import why_unhealthy
 from oci_gpu_hook.planning.plan import title
 from oci_gpu_hook.planning.selection import Selection, holds
 from oci_gpu_hook.record import NamedTuple

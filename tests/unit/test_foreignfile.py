@@ -13,8 +13,8 @@ import pytest
 
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.mountinfo import MountLine
-from oci_gpu_hook.node.machine import untrusted
-from oci_gpu_hook.node.machine.untrusted import Budget, ContainerRoot, Files, Mounts
+from oci_gpu_hook.node.machine import foreignfile
+from oci_gpu_hook.node.machine.foreignfile import Budget, ContainerRoot, Files, Mounts
 from tests.unit import hosts
 from tests.unit.test_containers import USER, owned
 from tests.unit.test_contracts import SOURCES, name
@@ -30,7 +30,7 @@ def tree(tmp_path: Path) -> Path:
 
 def read(tree: Path) -> bytes | None:
     owned(tree, FOLDER)
-    return untrusted.read_file(HostRoot(str(tree)), f"{FOLDER}/x", 1000)
+    return foreignfile.read_file(HostRoot(str(tree)), f"{FOLDER}/x", 1000)
 
 
 def test_a_regular_file_is_read(tree: Path) -> None:
@@ -73,7 +73,7 @@ def test_what_root_reads_of_engines_is_roots_and_on_a_filesystem_that_answers(
 ) -> None:
     """Any user may mount FUSE on a folder of his; a user's own command reads what that user may."""
     hosts.plant(tree, f"{FOLDER[1:]}/x", "{}")
-    root, ours = HostRoot(str(tree)), untrusted.our_mounts()
+    root, ours = HostRoot(str(tree)), foreignfile.our_mounts()
     fuse = Mounts(f"7 1 0:7 / {tree} rw - fuse.evil none rw\n".encode())
     for user, mounts, mode, found in (
         (0, ours, 0o600, {}),
@@ -126,7 +126,7 @@ def test_a_file_of_procfs_is_no_file_of_a_containers() -> None:
 
 
 def test_names_without_an_end_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(untrusted, "MOST_NAMES", 50)
+    monkeypatch.setattr(foreignfile, "MOST_NAMES", 50)
     for number in range(60):
         (tmp_path / str(number)).touch()
     found = inside(tmp_path)
@@ -152,13 +152,13 @@ THEIRS = {
     "/run/user": {"node/engines/containerrecords.py"},
     "/cmdline": {"node/machine/processes.py", "report/crun.py"},
     "/environ": {"node/machine/processes.py"},
-    "/root": {"node/machine/untrusted.py", "node/engines/containerdevices.py"},
+    "/root": {"node/machine/foreignfile.py", "node/engines/containerdevices.py"},
     "/cwd": {"node/engines/containers.py"},
 }
 
 
 def test_nothing_else_opens_a_path_that_others_fill() -> None:
-    """`untrusted` opens them; root's commands read a command line only of root's own processes."""
+    """`foreignfile` opens them; root's commands read a command line only of root's own processes."""
     found: dict[str, set[str]] = {part: set() for part in THEIRS}
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_bytes())):
