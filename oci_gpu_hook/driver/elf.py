@@ -8,12 +8,7 @@ not, because stripping may remove them.  Must not be imported by a start that ha
 from __future__ import annotations
 
 import posix
-
-try:
-    # The C module that `struct` wraps: one file less to load.
-    from _struct import Struct
-except ImportError:
-    from struct import Struct
+from struct import Struct
 
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.descriptors import closing, exactly

@@ -10,12 +10,6 @@ and aarch64.
 
 from __future__ import annotations
 
-try:
-    # The C module that `struct` wraps: one file less to load.
-    from _struct import pack
-except ImportError:
-    from struct import pack
-
 from oci_gpu_hook.formats.devicerule import DeviceRule
 
 TYPE_CHECKING = False
@@ -151,4 +145,5 @@ def _can_match(rule: DeviceRule) -> bool:
 
 def insn(code: int, dst: int = 0, src: int = 0, offset: int = 0, *, immediate: int = 0) -> bytes:
     """One struct bpf_insn; immediates are 32 bits, whatever their sign."""
-    return pack("<BBhI", code, src << 4 | dst, offset, immediate & _WORD)
+    operands = (offset & _HALF).to_bytes(2, "little") + (immediate & _WORD).to_bytes(4, "little")
+    return bytes((code, src << 4 | dst)) + operands

@@ -12,12 +12,6 @@ linear in their number.
 
 from __future__ import annotations
 
-try:
-    # The C module that `struct` wraps: one file less to load.
-    from _struct import pack, unpack_from
-except ImportError:
-    from struct import pack, unpack_from
-
 from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
@@ -44,9 +38,10 @@ MULTIARCH_32 = "i386-linux-gnu"
 _OLD_MAGIC = b"ld.so-1.7.0"
 _OLD_HEADER_SIZE, _OLD_ROW_SIZE = 16, 12  # a row: flags, soname, path
 _NEW_MAGIC = b"glibc-ld.so.cache1.1"
-_HEADER = "<20sIIB3xI12x"  # magic, rows, size of the strings, byte order, offset of the extensions
+# After the magic, in words: rows, size of the strings, byte order and three bytes, offset of the extensions, 3 unused.
 _HEADER_SIZE = 48
-_ROW, _ROW_SIZE = "<4IQ", 24  # flags, soname, path, OS version; hwcap
+_ROW_SIZE = 24  # in words: flags, soname, path, OS version; two of hwcap
+_WORD_SIZE = 4
 _LITTLE_ENDIAN = 2
 _EXTENSION_MAGIC = 0xEAA42174
 _GENERATOR_TAG, _HWCAPS_TAG = 0, 1
@@ -117,8 +112,7 @@ class Table(NamedTuple):
         return self._replace(names=self.names[first:end], rows=self.rows_of(first, end))
 
     def path(self, row: int) -> bytes:
-        (offset,) = unpack_from("<I", self.rows, _ROW_SIZE * row + 8)
-        start = offset - self.base
+        start = _words(self.rows, _ROW_SIZE * row + 8, 1)[0] - self.base
         return self.strings[start : self.strings.index(0, start)]
 
 
@@ -140,7 +134,7 @@ def parse_cache(data: bytes) -> Table:
         return _read_new(data, 0)
     if not data.startswith(_OLD_MAGIC) or len(data) < _OLD_HEADER_SIZE:
         raise MalformedCache("it does not start as a cache")
-    (count,) = unpack_from("<I", data, 12)
+    (count,) = _words(data, 12, 1)
     end = _OLD_HEADER_SIZE + _OLD_ROW_SIZE * count
     if end > len(data) or count > _MOST_ROWS:
         raise MalformedCache(f"{count} rows do not fit in")
@@ -180,8 +174,8 @@ def _read_new(data: bytes, start: int) -> Table:
     rows_start = start + _HEADER_SIZE
     if rows_start > len(data):
         raise MalformedCache("the header is cut off")
-    _, count, size, byte_order, extensions = unpack_from(_HEADER, data, start)
-    if byte_order and byte_order & 3 != _LITTLE_ENDIAN:
+    count, size, byte_order, extensions = _words(data, start + len(_NEW_MAGIC), 4)
+    if byte_order & 0xFF and byte_order & 3 != _LITTLE_ENDIAN:
         raise MalformedCache("the byte order is another machine's")
     rows_end = rows_start + _ROW_SIZE * count
     if rows_end + size > len(data) or count > _MOST_ROWS:
@@ -196,12 +190,12 @@ def _extensions_at(data: bytes, start: int) -> tuple[tuple[int, ...], bool]:
         return (), False
     if start % 4 or start + 8 > len(data):
         raise MalformedCache("the offset of the extensions is wrong")
-    magic, count = unpack_from("<II", data, start)
+    magic, count = _words(data, start, 2)
     if magic != _EXTENSION_MAGIC or start + 8 + 16 * count > len(data) or count > _MOST_EXTENSIONS:
         raise MalformedCache("the directory of the extensions is broken")
     hwcaps: tuple[int, ...] = ()
     is_ldconfigs = False
-    words = unpack_from(f"<{4 * count}I", data, start + 8)
+    words = _words(data, start + 8, 4 * count)
     for tag, offset, size in zip(words[::4], words[2::4], words[3::4]):
         if offset + size > len(data):
             raise MalformedCache("an extension reaches beyond the end")
@@ -212,7 +206,7 @@ def _extensions_at(data: bytes, start: int) -> tuple[tuple[int, ...], bool]:
         if size > 4 * _MOST_EXTENSIONS:
             raise MalformedCache("it names more hwcaps than there are")
         # glibc, too, ignores a section that is not aligned.
-        hwcaps = unpack_from(f"<{size // 4}I", data, offset) if offset % 4 == size % 4 == 0 else ()
+        hwcaps = _words(data, offset, size // _WORD_SIZE) if offset % 4 == size % 4 == 0 else ()
     return hwcaps, is_ldconfigs
 
 
@@ -237,17 +231,17 @@ def _checked(table: Table) -> Table:
 
 def written(table: Table, pieces: list[bytes]) -> bytes:
     """The new layout, with these of the table's rows.  Unknown extensions are dropped: they might be wrong now."""
-    rows = bytearray().join(pieces)
+    rows = b"".join(pieces)
     base = _HEADER_SIZE + len(rows)
-    words, shift = memoryview(rows).cast("I"), base - table.base
-    for column in (1, 2):
-        moved = [offset + shift for offset in words[column::6].tolist()]
-        words[column::6] = memoryview(pack(f"<{len(moved)}I", *moved)).cast("I")
+    shift = base - table.base
+    # All offsets move by one sum: the rows are one number, and none of its words overflows.
+    ones = int.from_bytes(_packed(0, 1, 1, 0, 0, 0) * (len(rows) // _ROW_SIZE), "little")
+    rows = (int.from_bytes(rows, "little") + shift * ones).to_bytes(len(rows), "little")
     size = len(table.strings)
     padding = bytes(-size % 4)
     start = base + size + len(padding)
-    header = pack(_HEADER, _NEW_MAGIC, len(rows) // _ROW_SIZE, size, _LITTLE_ENDIAN, start)
-    return b"".join([header, rows, table.strings, padding, _extensions(start, table.hwcap_names, shift)])
+    header = _packed(len(rows) // _ROW_SIZE, size, _LITTLE_ENDIAN, start, 0, 0, 0)
+    return b"".join([_NEW_MAGIC, header, rows, table.strings, padding, _extensions(start, table.hwcap_names, shift)])
 
 
 def _extensions(start: int, names: tuple[int, ...], shift: int) -> bytes:
@@ -257,8 +251,16 @@ def _extensions(start: int, names: tuple[int, ...], shift: int) -> bytes:
     sections = [_GENERATOR_TAG, 0, hwcaps_start + 4 * len(hwcaps), len(_GENERATOR)]
     if hwcaps:
         sections += [_HWCAPS_TAG, 0, hwcaps_start, 4 * len(hwcaps)]
-    words = [_EXTENSION_MAGIC, count, *sections, *hwcaps]
-    return pack(f"<{len(words)}I", *words) + _GENERATOR
+    return _packed(_EXTENSION_MAGIC, count, *sections, *hwcaps) + _GENERATOR
+
+
+def _words(data: bytes, start: int, count: int) -> tuple[int, ...]:
+    """So many 32-bit numbers; without an import of struct."""
+    return tuple(memoryview(data[start : start + _WORD_SIZE * count]).cast("I"))
+
+
+def _packed(*words: int) -> bytes:
+    return b"".join([word.to_bytes(_WORD_SIZE, "little") for word in words])
 
 
 def merge(data: bytes | None, ours: Iterable[Entry], folders: tuple[bytes, ...] = ()) -> bytes:
@@ -334,7 +336,7 @@ def _before(table: Table, ours: dict[tuple[bytes, bytes, int], int]) -> Table:
         start = len(strings) + table.base
         # A name that is the end of its path needs no string of its own.
         strings += path + b"\0" if path.endswith(soname) else path + b"\0" + soname + b"\0"
-        rows += pack(_ROW, flags, len(strings) + table.base - len(soname) - 1, start, version, 0)
+        rows += _packed(flags, len(strings) + table.base - len(soname) - 1, start, version, 0, 0)
     names = [soname for soname, _, _ in ours] + table.names
     return table._replace(strings=bytes(strings), rows=bytes(rows) + table.rows, names=names)
 

@@ -59,7 +59,6 @@ def test_modules_that_cost_much_or_may_go_away_are_named_in_few_places() -> None
     assert {module: places[module] for module in places if module[:1] == "_" and module[1] != "_"} == {
         "_ctypes": {"kernel/syscalls.py"},
         "_json": {"formats/jsontext.py"},
-        "_struct": {"formats/ldcache.py", "formats/devicefilter.py", "driver/elf.py"},
         "_collections": {"record.py"},
         "_signal": {"kernel/alarm.py"},
     }

@@ -112,33 +112,6 @@ def test_without_the_scanner_json_itself_reads(spoil: str) -> None:
     assert without[-1] == "True"
 
 
-STRUCT = {
-    "gone": MISSING,
-    "empty": EMPTY,
-    "no pack": "import _struct; del _struct.pack",
-    "no Struct": "import _struct; del _struct.Struct",
-}
-BY_STRUCT = """
-import posix, sys
-from oci_gpu_hook.formats import devicefilter
-from oci_gpu_hook.formats import ldcache
-from oci_gpu_hook.driver import elf
-print(elf.identify(posix.open(sys.executable, posix.O_RDONLY)))
-entry = ldcache.Entry(flags=ldcache.FLAGS[62, 64], soname=b"liba.so.1", path=b"/liba.so.1")
-merged = ldcache.merge(None, [entry])
-print(merged.hex())
-print(ldcache.parse_cache(merged))
-program = devicefilter.program(devicefilter.runtime_defaults())
-print(program.hex())
-"""
-
-
-@pytest.mark.parametrize("spoil", STRUCT.values(), ids=STRUCT)
-def test_without_the_private_struct_the_public_one_does_the_same(spoil: str) -> None:
-    first = "import struct\n" + spoil.format(module="_struct")
-    assert said(first, BY_STRUCT) == said("", BY_STRUCT)
-
-
 BY_ALARM = """
 import posix, select
 from oci_gpu_hook.kernel import alarm
@@ -200,7 +173,7 @@ def started(spoil: str, folder: Path, *words: str) -> tuple[str, str]:
     return ran.stdout.strip(), ran.stderr
 
 
-@pytest.mark.parametrize("module", ["_json", "_ctypes", "_struct"])
+@pytest.mark.parametrize("module", ["_json", "_ctypes"])
 def test_a_whole_start_is_the_same(tmp_path: Path, module: str) -> None:
     """From the state on stdin to the refusal of a GPU that the host has not."""
     hosts.host(tmp_path / "host")

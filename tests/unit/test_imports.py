@@ -83,7 +83,7 @@ def groups(*names: str) -> set[str]:
 # The budget of imports.
 
 FOR_STATE_AND_CONFIG = {"_json", "_collections", "gc", "linked"}
-FOR_A_GPU = FOR_STATE_AND_CONFIG | {"_ctypes", "_struct"}
+FOR_A_GPU = FOR_STATE_AND_CONFIG | {"_ctypes"}
 # This GPU is not there: it is refused when plan and apply are loaded already.
 ABSENT = "NVIDIA_VISIBLE_DEVICES=7"
 UNKNOWN = "unknown device '7'"
@@ -164,6 +164,7 @@ BUDGETS = {
     "no saved inventory": Budget(
         UNKNOWN,
         ("state", "start", "gpu", "apply", "record", "provision", "survey"),
+        others=FOR_A_GPU | {"struct", "_struct"},
         plant=(proc.LD_SO_CACHE, ""),
         spoil=lambda host: hosts.plant(host, "proc/sys/kernel/random/boot_id", "another\n"),
     ),
