@@ -6,7 +6,7 @@
 #   packaging/install.sh install-docker DESTDIR PREFIX     the link by which dockerd starts what is installed there
 #   packaging/install.sh install-cli DESTDIR PREFIX        the link by which LXC, enroot and others start it
 #   packaging/install.sh uninstall DESTDIR PREFIX
-#   packaging/install.sh stage DESTDIR PREFIX PYTHON       for a package: downloads nothing, records no folders
+#   packaging/install.sh stage DESTDIR PREFIX PYTHON       for a package: records no folders
 #   packaging/install.sh sources DESTDIR PREFIX PYTHON     the same, and compiles nothing: for a package of any Python
 #
 #   PREFIX/libexec/oci/hooks.d/oci-gpu-hook                what an engine starts
@@ -47,6 +47,7 @@ shared='
     completions/oci-gpu-hook:bash-completion/completions
     completions/_oci-gpu-hook:zsh/site-functions
     completions/oci-gpu-hook.fish:fish/vendor_completions.d
+    oci-gpu-hook.conf:oci-gpu-hook
     prometheus/README.md:oci-gpu-hook/prometheus
     prometheus/dashboard.json:oci-gpu-hook/prometheus
     prometheus/oci-gpu-hook.rules.yaml:oci-gpu-hook/prometheus
@@ -61,13 +62,6 @@ state=/run/oci-gpu-hook
 folders=$library/installed-folders # a list of those that we have made
 vendors_list=$library/installed-vendors # a list of our vendors' files
 case $action in stage | sources) packed=yes ;; *) packed='' ;; esac
-
-# The command line's packages; setup.cfg has the same ranges.  It needs click; without the others it does less.
-click='click >=7.1,<9'
-pynvml='nvidia-ml-py >=11.525'
-pyudev='pyudev >=0.22'
-pyyaml='PyYAML >=5.4'
-tomli='tomli >=1.1'
 
 fail() {
     echo "make $action: $*" >&2
@@ -159,7 +153,6 @@ install_library() {
     install -p -m 0644 "$sources/packaging/link.py" "$destdir$library/"
     # For packages that are to be removed.
     install -p -m 0755 "$sources/packaging/in-use.sh" "$destdir$library/"
-    [ "$packed" ] || install_packages
     package=$destdir$library/oci_gpu_hook
     if [ ! -e "$package" ]; then
         mv "$staged/oci_gpu_hook" "$package"
@@ -186,44 +179,17 @@ one, other = [os.fsencode(word) for word in sys.argv[1:]]
 sys.exit(ctypes.CDLL(None).renameat2(-100, one, -100, other, 2) != 0)' "$1" "$2" 2>/dev/null
 }
 
-# Installs those Python packages that the distribution lacks, beside ours and never into the system's site-packages.
-install_packages() {
-    pip=
-    has click || install_package "$click" ||
-        fail "$python has no click, and it cannot be downloaded: install it and try again"
-    has pynvml || install_package "$pynvml" ||
-        echo "without nvidia-ml-py, 'inventory refresh' cannot ask NVML"
-    has pyudev || install_package "$pyudev" ||
-        echo "without pyudev, 'inventory watch' looks by itself every now and then"
-    has yaml || install_package "$pyyaml" ||
-        echo "without PyYAML, 'doctor' cannot read other programs' CDI specs"
-    has tomllib || has tomli || install_package "$tomli" ||
-        echo "without tomli, 'doctor' and 'configure' cannot read the engines' TOML"
-    [ -e "$staged/vendor" ] || return 0
-    rm -rf "$destdir$library/vendor"
-    mv "$staged/vendor" "$destdir$library/"
+# Downloads nothing: the distribution's packages serve, and what the administrator has put into the folder vendor by pip.
+check_packages() {
+    has click || fail "$python has no click, which the command line needs: install the distribution's python3-click"
+    has pynvml || echo "without nvidia-ml-py, 'inventory refresh' cannot ask NVML"
+    has pyudev || echo "without pyudev, 'inventory watch' looks by itself every now and then"
+    has yaml || echo "without PyYAML, 'doctor' cannot read other programs' CDI specs"
+    has tomllib || has tomli || echo "without tomli, 'doctor' and 'configure' cannot read the engines' TOML"
 }
 
 has() {
-    "$python" -IB -c "import $1" 2>/dev/null
-}
-
-# Installs the requirement $1, by the Python's own pip, or by that of a temporary virtual environment.
-install_package() {
-    echo "$python lacks a package that the command line uses: installing $1 beside it"
-    if [ -z "$pip" ] && "$python" -I -m pip --version >/dev/null 2>&1; then
-        pip=$python
-    elif [ -z "$pip" ]; then
-        environment=$(mktemp -d)
-        trap 'rm -rf "$environment"' EXIT
-        "$python" -I -m venv "$environment" >/dev/null 2>&1 || return 1
-        pip=$environment/bin/python
-    fi
-    "$pip" -I -m pip install --quiet --disable-pip-version-check --no-cache-dir \
-        --target "$staged/vendor" "$1" 2>"$staged/pip-said" || {
-        tail -n 1 "$staged/pip-said" >&2
-        return 1
-    }
+    "$python" -IB -c "import sys; sys.path.append('$destdir$library/vendor'); import $1" 2>/dev/null
 }
 
 # Makes the folder that systemd-tmpfiles makes at each boot: hooks save there what they saw. A package leaves that to its
@@ -308,6 +274,7 @@ set_times() {
 do_install() {
     check_python
     check_ours
+    [ "$packed" ] || check_packages
     made=
     [ -z "$destdir" ] || mkdir -p "$destdir"
     for file in "$library/." "$data/vendors/." "$modules/." "$entry" "$command" "$registration"; do
@@ -326,7 +293,6 @@ do_install() {
         case $file in *.sh:*) mode=0755 ;; *) mode=0644 ;; esac
         install -p -m $mode "$sources/packaging/${file%:*}" "$destdir$(shared_path "$file")"
     done
-    install -p -m 0644 "$sources/packaging/oci-gpu-hook.conf" "$destdir$data/"
     install_vendors
     install_services
     remember_folders
@@ -374,7 +340,7 @@ do_uninstall() {
     single_files | while read -r file; do rm -f "$destdir$file" "$destdir$file.new"; done
     remove_vendors
     rm -rf "$destdir$library" "$destdir$modules"
-    rm -f "$destdir$data/oci-gpu-hook.conf" "$destdir$data/vendor.schema.json"
+    rm -f "$destdir$data/vendor.schema.json"
     [ ! -d "$destdir$data" ] || find "$destdir$data" -depth -type d -empty -delete
     [ -n "$destdir" ] || rm -rf "$state"
     echo "$made" | sort -r | while read -r folder; do

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Callable
 
+import pynvml
 import pytest
 
 from tests.integration import roots
@@ -33,6 +34,10 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     subprocess.run(
         ["make", "--silent", "-C", str(REPOSITORY), "install", f"DESTDIR={tree}"], check=True, stdout=subprocess.DEVNULL
     )
+    # What a distribution may lack, where pip's --target puts it.
+    vendor = tree / "usr/lib/oci-gpu-hook/vendor"
+    vendor.mkdir()
+    shutil.copy(pynvml.__file__, vendor)
     return Installed(tree)
 
 
