@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from oci_gpu_hook.driver import nodes, proc
+from oci_gpu_hook.driver import catalogue, nodes, proc
 from oci_gpu_hook.formats import glob
 from oci_gpu_hook.vendors import vendorrules, wsl
 from oci_gpu_hook.vendors.tegra import parse_csv
+from tests.gpunode import catalogue as simulated_catalogue
 from tests.gpunode import description, node, tegra
 from tests.gpunode import wsl as simulated_wsl
 from tests.gpunode.content import Content
@@ -36,6 +37,8 @@ NOT_GIVEN = {
 NOT_NVIDIAS = ("/dev/dri/", "/dev/infiniband/", "gpunode/")
 # In a Jetson's lists, and refused.
 REFUSED_OF_JETSON = {"dir /dev/dri/by-path": "the links in it are made for the nodes that a container gets"}
+# Libraries that no simulated driver has: what finds NVLink's switches, planted in test_files.
+NOT_SIMULATED = {"libnvsdm", "libibumad", "libibmad"}
 # Beside those of /usr/lib/wsl/lib.
 NOT_GIVEN_OF_WSL = {"{store} nvidia-smi": "the one in lib is it, too"}
 
@@ -202,3 +205,11 @@ def test_under_wsl_a_container_gets_each_name_that_hosts_have() -> None:
     }
     assert missed == NOT_GIVEN_OF_WSL.keys()
     assert {name for folder, name in listed("wsl") if folder == "lib"} >= {*wsl.REQUIRED}
+
+
+def test_each_library_and_program_of_the_catalogue_is_simulated() -> None:
+    """So that none is added to the catalogue alone, where no container would ever get it in a test."""
+    simulated = {library.name for library in simulated_catalogue.LIBRARIES}
+    listed = {name for name, _ in (*catalogue.LIBRARIES, *catalogue.OWN_VERSION)}
+    assert listed - simulated == NOT_SIMULATED
+    assert {name for name, _ in catalogue.BINARIES} <= {*simulated_catalogue.PROGRAMS}
