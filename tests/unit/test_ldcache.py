@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oci_gpu_hook.formats import ldcache
-from oci_gpu_hook.formats.ldcache import FLAGS, MalformedCache, paths_of
+from oci_gpu_hook.formats.ldcache import MalformedCache, paths_of
 from tests.unit.bounded import MOST, peak
 from tests.unit.caches import Row as Entry
 from tests.unit.caches import parse
@@ -368,23 +368,6 @@ def test_paths_of_a_name_are_those_of_its_entries_in_the_caches_order(theirs: li
         assert paths_of(data, (name,)) == paths
 
 
-@pytest.mark.parametrize("data", [WHOLE, WITH_HWCAPS, EMBEDDED, OLD, WRITTEN])
-def test_paths_are_found_in_every_layout(data: bytes) -> None:
-    found = parse(data).entries
-    assert found
-    for entry in found:
-        assert entry.path in paths_of(data, (entry.soname,))
-
-
-@examples(200)
-@given(st.sampled_from([WHOLE, WITH_HWCAPS, EMBEDDED, OLD, WRITTEN]), st.data())
-def test_paths_of_a_damaged_cache_are_some_or_malformed(data: bytes, draws: st.DataObject) -> None:
-    damaged = bytearray(data)
-    for at in draws.draw(st.lists(st.integers(0, len(data) - 1), max_size=4)):
-        damaged[at] = draws.draw(st.integers(0, 255))
-    _outcome(lambda it: paths_of(it, (b"liba.so", b"libcuda.so.1")), bytes(damaged))
-
-
 def test_a_crooked_hwcaps_extension_counts_as_absent() -> None:
     assert parse(WITH_HWCAPS).hwcaps == (b"v2",)
     crooked = _patched(len(WITH_HWCAPS) - 11, 6, WITH_HWCAPS)
@@ -482,19 +465,3 @@ def test_names_have_the_same_keys_in_blocks_of_any_size(names: list[bytes]) -> N
 def test_of_one_name_some_paths_are_found_and_none_beyond_path_max() -> None:
     data = merge(None, [Entry(b"liba.so", b"/%d" % number, X86_64) for number in range(300)])
     assert len(paths_of(data, (b"liba.so",))) == 256
-
-
-# --- flags
-
-
-def test_flags_follow_machine_and_word_size() -> None:
-    assert FLAGS[62, 64] == ldcache.NATIVE_FLAGS["x86_64"] == X86_64
-    assert FLAGS[183, 64] == ldcache.NATIVE_FLAGS["aarch64"] == AARCH64
-    assert FLAGS[3, 32] == I386
-
-
-def test_a_cache_in_the_old_layout_has_a_bound_too() -> None:
-    rows = ldcache._MOST_ROWS + 1
-    data = ldcache._OLD_MAGIC.ljust(12, b"\0") + rows.to_bytes(4, "little") + bytes(ldcache._OLD_ROW_SIZE * rows)
-    with pytest.raises(MalformedCache, match="rows do not fit in"):
-        ldcache.parse_cache(data)
