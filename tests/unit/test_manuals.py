@@ -142,24 +142,6 @@ def test_a_setting_that_is_not_described_stops_the_build(tmp_path: Path) -> None
         assert said in made.stderr
 
 
-def test_the_examples_of_settings_are_settings() -> None:
-    blocks = manual.blocks(CONF)
-    assert len(blocks) == 2
-    for block in blocks:
-        assert settingsfile.parse_text(block, "page")
-
-
-def test_the_files_for_compose_are_yaml() -> None:
-    """They run where each Compose is: tests/docker/test_compose.py."""
-    services = [yaml.safe_load(block)["services"]["gpu"] for block in manual.blocks("oci-gpu-hook-docker.7", "COMPOSE")]
-    reserved = [it["deploy"]["resources"]["reservations"]["devices"] for it in services if "deploy" in it]
-    assert reserved == [
-        [{"capabilities": ["gpu"], "device_ids": ["1", "5"]}],
-        [{"capabilities": ["gpu"], "driver": "cdi", "device_ids": ["nvidia.com/gpu=2", "nvidia.com/gpu=6"]}],
-    ]
-    assert services[1]["runtime"] == "oci-gpu-runtime"
-
-
 def test_the_pods_that_wait_for_a_validation_are_pods() -> None:
     """Each volume that an init container mounts is there."""
     blocks = manual.blocks("oci-gpu-hook-kubernetes.7", "VALIDATION")
