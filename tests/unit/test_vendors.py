@@ -33,11 +33,6 @@ BEYOND_A_SCHEMA = {
 
 
 @pytest.fixture
-def program(capsys: pytest.CaptureFixture[str]) -> Program:
-    return Program(capsys)
-
-
-@pytest.fixture
 def host(tmp_path: Path) -> Path:
     tmp_path.chmod(0o755)
     for folder in folders.FOLDERS:
@@ -165,12 +160,6 @@ def test_list_has_every_file_and_what_is_wrong(host: Path, program: Program) -> 
         f"wrong: {broken}",
         f"collision: {collision}",
     ]
-
-
-def test_too_many_files(host: Path, program: Program) -> None:
-    for number in range(257):
-        plant(host, f"{USR}/{number}.json", activation_flag=f"OCI_{number}")
-    assert "more than 256" in program.mistake(4, "info", "--vendors", "--host-root", host)
 
 
 # --- the schema, for editors: the program has one grammar, that of a start, and these tests keep the two alike
