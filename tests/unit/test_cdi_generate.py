@@ -169,21 +169,6 @@ def test_anothers_file_is_not_written_over(program: Program, host: Node, tmp_pat
     assert file.read_bytes() == text.encode("latin-1")
 
 
-def test_a_spec_that_the_device_plugin_has_written_since_is_the_plugins(
-    program: Program, host: Node, tmp_path: Path
-) -> None:
-    """Its file has its kind's name, and each of its starts writes it."""
-    file = tmp_path / "k8s.device-plugin.nvidia.com-gpu.json"
-    program(*generate(host, "--output", file))
-    theirs = {**json.loads(file.read_text()), "kind": "k8s.device-plugin.nvidia.com/gpu"}
-    hook = {"hookName": "createContainer", "path": "/usr/bin/nvidia-ctk", "args": ["nvidia-ctk", "hook", "chmod"]}
-    file.write_text(json.dumps({**theirs, "containerEdits": {"env": ["NVIDIA_VISIBLE_DEVICES=void"], "hooks": [hook]}}))
-    before = file.read_text()
-    assert "is not a CDI spec of ours" in program.mistake(2, *generate(host, "--output", file))
-    assert "is not a CDI spec of ours" in program.mistake(2, "cdi", "remove", file)
-    assert file.read_text() == before
-
-
 def test_our_own_spec_is_written_over_in_yaml_too(program: Program, host: Node, tmp_path: Path) -> None:
     """As an earlier version wrote it, or somebody's YAML tool since: doctor takes it for ours, and says to write it."""
     file = tmp_path / "nvidia.yaml"

@@ -51,19 +51,6 @@ def test_plan_prints_one_json_object_and_changes_nothing(program: Program, plan:
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_plan_for_people_says_why(program: Program, plan: list[object]) -> None:
-    text = program(*plan)
-    assert "GPU 5, NVIDIA H100 80GB HBM3: asked for as 5" in text
-    assert "library: compute" in text
-
-
-def test_plan_for_a_container_without_a_request(program: Program, plan: list[object], tmp_path: Path) -> None:
-    write_bundle(tmp_path)
-    assert ALONE in program(*plan)
-    document = program.document(*plan)
-    assert (document["request"], document["operations"]) == (None, [])
-
-
 def test_plan_says_of_a_mistake_in_the_settings_what_the_hook_does(
     program: Program, plan: list[object], tmp_path: Path
 ) -> None:
@@ -75,11 +62,6 @@ def test_plan_says_of_a_mistake_in_the_settings_what_the_hook_does(
     write_bundle(tmp_path)
     out = program(*plan, "--config", settings)
     assert f"none: the hook {ALONE}" in out and sentence in out
-
-
-def test_a_refusal_by_plan_has_the_hooks_own_code(program: Program, plan: list[object], tmp_path: Path) -> None:
-    write_bundle(tmp_path, "NVIDIA_VISIBLE_DEVICES=9")
-    assert "unknown device '9'" in program.mistake(5, *plan)
 
 
 @pytest.mark.parametrize(

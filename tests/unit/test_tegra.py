@@ -215,16 +215,6 @@ def test_links_that_lead_nowhere_round_or_to_a_folder(host: Host) -> None:
     assert sentences == ()
 
 
-def test_a_pattern_is_what_it_means_on_this_host(host: Host) -> None:
-    for name in ("libnvinfer.so.10.3.0", "libnvinfer_plugin.so.10.3.0", "libother.so.1"):
-        plant(host, f"{LIB}/{name}", "")
-    group, _ = drivers(host, "lib, /usr/lib/*/libnvinfer*.so.10.[0-9].?\n")
-    assert group.libraries == (
-        Item(f"{LIB}/libnvinfer.so.10.3.0", LIB),
-        Item(f"{LIB}/libnvinfer_plugin.so.10.3.0", LIB),
-    )
-
-
 def test_links_that_programs_expect_beside_a_library_are_made(host: Host) -> None:
     for name in ("libcuda.so.1.1", "libGLX_nvidia.so.0", "libnvidia-opticalflow.so.1"):
         plant(host, f"/usr/lib/tegra/{name}", "")
@@ -234,11 +224,6 @@ def test_links_that_programs_expect_beside_a_library_are_made(host: Host) -> Non
         Link("/usr/lib/tegra/libcuda.so", "libcuda.so.1"),
         Link("/usr/lib/tegra/libnvidia-opticalflow.so", "libnvidia-opticalflow.so.1"),
     )
-
-
-def test_an_entry_that_stands_twice_counts_once(host: Host) -> None:
-    group, _ = drivers(host, "dev, /dev/nvmap\nlib, /usr/sbin/nvidia-smi\n" * 3)
-    assert len(group.devices) == len(group.files) == 1
 
 
 def test_many_lines_that_are_left_out_are_counted(host: Host) -> None:

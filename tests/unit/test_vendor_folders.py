@@ -35,24 +35,15 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="root alone can give a
 def test_the_administrators_file_takes_the_place_of_another(host: Path) -> None:
     root = HostRoot(str(host))
     assert folders.list_files(root) == ()
-    for path in (f"{USR}/b.json", f"{USR}/a.json", f"{ETC}/b.json", f"{ETC}/c.json"):
-        plant(host, path)
+    for folder, names in ((USR, "ab"), (LOCAL, "ab"), (ETC, "bc")):
+        for name in names:
+            plant(host, f"{folder}/{name}.json")
     for path in (f"{USR}/.d.json", f"{ETC}/e.json.rpmsave", f"{ETC}/f.JSON"):
         plant(host, path)
-    assert folders.list_files(root) == (f"{USR}/a.json", f"{ETC}/b.json", f"{ETC}/c.json")
-    assert folders.replaced(root) == {f"{ETC}/b.json": f"{USR}/b.json"}
+    assert folders.list_files(root) == (f"{LOCAL}/a.json", f"{ETC}/b.json", f"{ETC}/c.json")
+    # Of three the nearest to the administrator counts.
+    assert folders.replaced(root) == {f"{ETC}/b.json": f"{LOCAL}/b.json", f"{LOCAL}/a.json": f"{USR}/a.json"}
     assert folders.load(root, f"{ETC}/c.json").file == f"{ETC}/c.json"
-
-
-def test_of_three_of_one_name_the_nearest_to_the_administrator_counts(host: Path) -> None:
-    for folder in folders.FOLDERS:
-        plant(host, f"{folder}/a.json")
-    root = HostRoot(str(host))
-    assert folders.list_files(root) == (f"{ETC}/a.json",)
-    assert folders.replaced(root) == {f"{ETC}/a.json": f"{LOCAL}/a.json"}
-    (host / ETC[1:] / "a.json").unlink()
-    assert folders.list_files(root) == (f"{LOCAL}/a.json",)
-    assert folders.replaced(root) == {f"{LOCAL}/a.json": f"{USR}/a.json"}
 
 
 def test_so_many_files_and_no_more(host: Path) -> None:

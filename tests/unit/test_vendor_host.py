@@ -370,18 +370,6 @@ def test_devices_come_in_the_order_of_their_addresses_with_all_their_nodes(tree:
 
 
 @needs_root
-def test_a_device_has_the_name_that_sysfs_has_for_it(tree: Path) -> None:
-    for number in (1, 0):
-        place = f"pci0000:00/0000:0{number + 1}:00.0/infiniband_verbs/uverbs{number}"
-        node(tree, f"/dev/infiniband/uverbs{number}", 231, 192 + number, place, ibdev=f"mlx5_{number}")
-    seen = look(tree, DevicePattern("/dev/infiniband/uverbs*", each=True, name="ibdev"))
-    assert [device.names for device in seen.devices] == [
-        ("0", "0000:01:00.0", "mlx5_0", "uverbs0"),
-        ("1", "0000:02:00.0", "mlx5_1", "uverbs1"),
-    ]
-
-
-@needs_root
 def test_devices_without_an_address_go_by_their_number(tree: Path) -> None:
     for number in (0, 2, 10):
         node(tree, f"/dev/acme{number}", 240, number)

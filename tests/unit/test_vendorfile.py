@@ -45,13 +45,6 @@ def test_oci_decorators_onload() -> None:
     assert onload.files[-1] == Item("/usr/libexec/onload/profiles/latency-best.opf")
 
 
-def test_oci_decorators_nvidia() -> None:
-    path = PUBLISHED / "oci-nvidia.json"
-    vendor = vendorfile.parse_vendor(path.read_bytes(), str(path))
-    assert [group.name for group in vendor.groups] == ["compute", "utility"]
-    assert vendor.groups[1].devices == (DevicePattern("/dev/nvidia0"), DevicePattern("/dev/nvidiactl"))
-
-
 def test_all_keys() -> None:
     vendor = read(
         {
