@@ -104,6 +104,7 @@ def test_a_user_namespace_in_the_config_binds_the_nodes(program: Program, plan: 
         (["docter"], 2, "no such command 'docter', did you mean 'doctor'?"),
         (["inventory", "refesh"], 2, "no such command 'refesh', did you mean 'refresh'?"),
         (["doctor", "--contaner", "x"], 2, "--container"),
+        (["info", "--settings", "--vendors"], 2, "--settings, --vendors and --vendor exclude one another"),
         (["cdi", "generate", "--kind", "tpu"], 2, "invalid value for '--kind'"),
         (["info", "--host-root", "/nowhere"], 2, "cannot open --host-root /nowhere"),
         (["info", "--host-root", "/usr/share"], 6, "this host has no NVIDIA driver"),
