@@ -56,6 +56,11 @@ def test_so_many_files_and_no_more(host: Path) -> None:
         folders.list_files(HostRoot(str(host)))
 
 
+def replaced_by(file: Path, make: Callable[[Path], object]) -> None:
+    file.unlink()
+    make(file)
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -64,9 +69,9 @@ def test_so_many_files_and_no_more(host: Path) -> None:
         (lambda file: file.chmod(0o646), "others than root may write to it"),
         pytest.param(lambda file: os.chown(file, 1000, 1000), "it is user 1000's", marks=needs_root),
         (lambda file: file.write_bytes(b" " * ((1 << 20) + 1)), "larger than 1 MiB"),
-        (lambda file: (file.unlink(), os.mkfifo(file)), "not a regular file"),
-        (lambda file: (file.unlink(), file.mkdir()), "not a regular file"),
-        (lambda file: (file.unlink(), file.symlink_to("nothing")), "there is nothing"),
+        (lambda file: replaced_by(file, os.mkfifo), "not a regular file"),
+        (lambda file: replaced_by(file, Path.mkdir), "not a regular file"),
+        (lambda file: replaced_by(file, lambda it: it.symlink_to("nothing")), "there is nothing"),
     ],
 )
 def test_what_root_alone_has_not_written_whole_is_no_file(
