@@ -15,9 +15,7 @@ from oci_gpu_hook.driver.nodes import DeviceNode
 from oci_gpu_hook.errors import ConfigError
 from oci_gpu_hook.node.setup import cdispec
 from oci_gpu_hook.operations import Device, LdCache, Mount, OpenCgroup, Service, Tmpfs
-from oci_gpu_hook.planning import vendorshare
 from oci_gpu_hook.planning.plan import Plan
-from oci_gpu_hook.report.progress import Progress
 from oci_gpu_hook.vendors.vendorhost import VendorDevice, VendorState
 from oci_gpu_hook.vendors.vendorinventory import Vendor
 from tests.unit import cdi_engine, hosts
@@ -124,18 +122,6 @@ def test_a_vendor_without_a_device_has_files_for_all(bare: Node) -> None:
     assert by_spec(bare, {}, spec, "all") == by_hook(bare, {FLAG: "all"})
 
 
-@needs_root
-@pytest.mark.parametrize(("names", "told"), [(("acme7",), ("1",)), (("0", "1"), ("0", "1")), (("all",), ("0", "1"))])
-def test_the_record_names_the_devices(host: Node, names: tuple[str, ...], told: tuple[str, ...]) -> None:
-    config = cdi_engine.bundle(host.folder, {})
-    words = cdi_engine.inject(config, host.vendors_spec(FLAG), *names)
-    progress = Progress()
-    plan = cdi_engine.start(config, host, words[2:], progress)
-    assert plan is not None and progress.request is not None
-    assert progress.request.asked() == tuple([f"{FLAG}={name}" for name in told])
-    assert not [item for item in plan.operations if isinstance(item, Device)]
-
-
 def _start(host: Node, *changes: tuple[str, str]) -> Plan:
     """Start a container with a spec that was made before the host's files changed."""
     config = cdi_engine.bundle(host.folder, {})
@@ -184,13 +170,6 @@ def test_only_names_that_cdi_has_are_in_it_each_once() -> None:
     names = cdispec.vendors_names(found)
     assert names == ("0", "0000:03:00.0", "mlx5_0", "1", "0000:03:00.1", "all")
     assert all(DEVICE_NAME.fullmatch(name) for name in names)
-
-
-def test_a_name_of_two_devices_is_the_firsts_in_the_spec_too() -> None:
-    found = _found(("0", "acme"), ("1", "acme"))
-    by_name = {name: vendorshare.selected((name,), found) for name in cdispec.vendors_names(found)}
-    assert by_name["acme"][0][0] == by_name["0"][0][0] != by_name["1"][0][0]
-    assert len(by_name["all"]) == 2
 
 
 # `cdi generate --vendor`.

@@ -89,13 +89,6 @@ def test_a_merged_cache_holds_the_union_and_merging_again_changes_nothing(
     assert parse(merge(merged, ours)) == parse(merged)
 
 
-@given(entries, st.integers(0, 99))
-def test_nothing_is_lost_from_a_cache_in_any_order(theirs: list[Entry], seed: int) -> None:
-    data = merge(None, theirs)
-    before = parse(data).entries
-    assert sorted(parse(merge(shuffled(data, seed), [])).entries) == sorted(before)
-
-
 @given(entries, entries)
 def test_a_cache_of_ldconfig_gets_ours_where_sorting_all_of_it_would_put_them(
     theirs: list[Entry], ours: list[Entry]
@@ -189,13 +182,6 @@ def test_what_an_earlier_driver_has_left_goes_and_nothing_grows(theirs: list[Ent
     assert set(parse(second).entries) == {*theirs, *new}
     assert started(started(second, old), new) == second
     assert len(started(second, of_driver("liba.so.1"))) < len(second)
-
-
-@given(entries, st.integers(0, 2**30))
-def test_it_goes_from_a_cache_in_any_order_too(theirs: list[Entry], seed: int) -> None:
-    data = shuffled(merge(None, [*of_driver("libold.so.1", "liba.so.1"), *theirs]), seed)
-    left = {*parse(data).entries}.difference(of_driver("libold.so.1"))
-    assert set(parse(started(data, of_driver("liba.so.1"))).entries) == left
 
 
 def test_a_string_whose_end_is_an_earlier_drivers_stays_whole() -> None:

@@ -32,19 +32,6 @@ def group(**lists: Any) -> Group:
     return read(small(inventory={"a": lists})).groups[0]
 
 
-def test_oci_decorators_onload() -> None:
-    path = PUBLISHED / "oci-onload.json"
-    vendor = vendorfile.parse_vendor(path.read_bytes(), str(path))
-    assert (vendor.flag, vendor.source) == ("OCI_SOLARFLARE", Version("text", "201805"))
-    (onload,) = vendor.groups
-    assert onload.name == "onload"
-    assert onload.devices[2] == DevicePattern("/dev/sfc_char")
-    assert [item.path for item in onload.files[:2]] == ["/usr/bin/onload", "/usr/bin/sfnt-pingpong"]
-    # A library among the programs.
-    assert onload.libraries[-1] == Item("/usr/lib64/libonload.so")
-    assert onload.files[-1] == Item("/usr/libexec/onload/profiles/latency-best.opf")
-
-
 def test_all_keys() -> None:
     vendor = read(
         {
@@ -68,7 +55,9 @@ def test_all_keys() -> None:
                         }
                     ],
                     "libraries": [{"path": "/opt/x-{version}/lib/*.so*", "target": "/opt/lib/"}],
+                    "miscellaneous": ["/etc/x"],
                     "directories": ["/opt/x/share/"],
+                    "binaries": ["/usr/bin/x"],
                     "sockets": ["/run/x.sock"],
                 },
             },
@@ -86,7 +75,7 @@ def test_all_keys() -> None:
                     ),
                 ),
                 libraries=(Item("/opt/x-{version}/lib/*.so*", "/opt/lib"),),
-                files=(Item("/opt/x/share"),),
+                files=(Item("/usr/bin/x"), Item("/opt/x/share"), Item("/etc/x")),
                 sockets=("/run/x.sock",),
             ),
         ),
@@ -102,11 +91,6 @@ def test_all_keys() -> None:
 
 def test_without_driver_feature_a_request_gets_all_groups() -> None:
     assert [found.name for found in read(small(inventory={"b": {}, "a": {}})).groups] == ["b", "a"]
-
-
-def test_files_come_in_one_order() -> None:
-    found = group(miscellaneous=["/etc/m"], directories=["/opt/d"], binaries=["/usr/bin/b"])
-    assert [item.path for item in found.files] == ["/usr/bin/b", "/opt/d", "/etc/m"]
 
 
 @pytest.mark.parametrize(
