@@ -14,7 +14,7 @@ import pytest
 from oci_gpu_hook import cli
 from oci_gpu_hook.cli import plantext as operations
 from oci_gpu_hook.cli import render
-from oci_gpu_hook.errors import HookError
+from oci_gpu_hook.errors import HookError, RequestError
 from oci_gpu_hook.formats.ldcache import MULTIARCH_32
 from oci_gpu_hook.node.engines import cdispecs
 from oci_gpu_hook.operations import LdCache
@@ -218,6 +218,16 @@ def test_a_container_that_got_no_device_of_ours_is_left_alone(mig_host: Node) ->
     config = cdi_engine.bundle(mig_host.folder, {})
     config["linux"]["devices"] = [{"path": "/dev/dri/card1"}, {"path": "/dev/fuse"}]
     assert cdi_engine.start(config, mig_host, words[2:]) is None
+
+
+@pytest.mark.parametrize(
+    ("environment", "sentence"),
+    [({"NVIDIA_REQUIRE_CUDA": "cuda>=99"}, "cuda>=99"), ({"CUDA_VERSION": "99.1.0"}, "cuda>=99.1")],
+)
+def test_requirements_are_enforced(mig_host: Node, environment: dict[str, str], sentence: str) -> None:
+    with pytest.raises(RequestError, match=sentence):
+        by_cdi(mig_host, environment, "all", "0")
+    assert by_cdi(mig_host, {**environment, "NVIDIA_DISABLE_REQUIRE": "1"}, "all", "0")
 
 
 @pytest.mark.parametrize(
