@@ -13,9 +13,10 @@ import shutil
 import subprocess
 import tempfile
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import IO, Any
+from functools import partial
+from typing import Any
 
 import click
 
@@ -141,17 +142,25 @@ def _records(since: str | None) -> tuple[list[dict[str, Any]], bool, str]:
     # To journalctl ``10m`` is a span (systemd.time(7)), which counts back with a sign alone.
     moment = f"-{since}" if since and _SPAN.fullmatch(since) else since
     words = _journalctl(f"--lines={_MOST}", *([f"--since={moment}"] if moment else []))
+    records: deque[tuple[dict[str, Any], int]] = deque()
+    count, size, cursor = 0, 0, ""
     with tempfile.TemporaryFile() as said:
         with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=said) as journal:
             assert journal.stdout is not None
-            found = _last(journal.stdout)
+            for entry in _entries(partial(journal.stdout.readline, _LONGEST)):
+                count += 1
+                record, cursor = as_record(entry), str(entry.get("__CURSOR", ""))
+                records.append((record, len(str(record))))
+                size += records[-1][1]
+                while size > _LARGEST:
+                    size -= records.popleft()[1]
         if journal.returncode:
             said.seek(0)
             why = " ".join(said.read(_LONGEST).decode(errors="replace").split())
             if "parse timestamp" in why:
                 raise UsageError(f"--since is not a time: {why}", "systemd.time(7) has the forms")
             raise ApplyError(f"cannot read the journal: {why or 'journalctl failed'}", "run it as root")
-    return found
+    return [record for record, _ in records], count == len(records) and count < _MOST, cursor
 
 
 def _followed(cursor: str) -> Iterator[dict[str, Any]]:
@@ -159,46 +168,34 @@ def _followed(cursor: str) -> Iterator[dict[str, Any]]:
     words = _journalctl("--follow", "--lines=all", f"--after-cursor={cursor}" if cursor else "--since=now")
     with subprocess.Popen(words, stdout=subprocess.PIPE, bufsize=0) as journal, suppress(KeyboardInterrupt):
         assert journal.stdout is not None
-        rest, poll = b"", select.poll()
-        poll.register(journal.stdout, select.POLLIN)
-        while True:
+        stdout, poll = journal.stdout, select.poll()
+        poll.register(stdout, select.POLLIN)
+
+        def next_line() -> bytes:
             limit.allow(_WAIT_SECONDS)
-            if not poll.poll(1000 * _WAIT_SECONDS):
-                continue
-            if not (piece := journal.stdout.read(1 << 16)):
-                return
-            # What is longer than any entry is cut, so its end is not JSON, and is passed over.
-            *lines, rest = (rest[-_LONGEST:] + piece).split(b"\n")
-            yield from map(as_record, filter(None, map(_entry, lines)))
+            while not poll.poll(1000 * _WAIT_SECONDS):
+                limit.allow(_WAIT_SECONDS)
+            return stdout.readline(_LONGEST)
+
+        yield from map(as_record, _entries(next_line))
 
 
-def _entry(line: bytes) -> dict[str, Any]:
-    try:
-        entry = json.loads(line)
-    except (ValueError, RecursionError):
-        return {}
-    # No journalctl writes anything but objects.
-    return entry if isinstance(entry, dict) else {}
-
-
-def _last(lines: IO[bytes]) -> tuple[list[dict[str, Any]], bool, str]:
-    """The last records in these lines, whether these are all, and the last one's cursor.
-
-    Root in a container to which the journal's socket was given can write entries like ours, as large as it likes.
+def _entries(read: Callable[[], bytes]) -> Iterator[dict[str, Any]]:
+    """What journalctl prints.  read: gives the next line, or the next part of one that is longer than any entry: root
+    in a container to which the journal's socket was given can write entries like ours, as large as it likes.
     """
-    records: deque[tuple[dict[str, Any], int]] = deque()
-    count = size = 0
-    is_begun, cursor = False, ""
-    while line := lines.readline(_LONGEST):
+    is_begun = False
+    while line := read():
         is_rest, is_begun = is_begun, not line.endswith(b"\n")
-        if entry := {} if is_rest or is_begun else _entry(line):
-            count += 1
-            record, cursor = as_record(entry), str(entry.get("__CURSOR", ""))
-            records.append((record, len(str(record))))
-            size += records[-1][1]
-        while size > _LARGEST:
-            size -= records.popleft()[1]
-    return [record for record, _ in records], count == len(records) and count < _MOST, cursor
+        if is_rest or is_begun:
+            continue
+        try:
+            entry = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        # No journalctl writes anything but objects.
+        if isinstance(entry, dict):
+            yield entry
 
 
 def _field_text(value: object) -> str:
