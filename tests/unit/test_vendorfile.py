@@ -107,6 +107,8 @@ def test_a_library_among_the_programs(name: str, is_library: bool) -> None:
         (b"", "line 1: expecting value"),
         (b'\n\n{"a": }', "line 3: expecting value"),
         (b'{"a": "\n"}', "line 1: invalid control character"),
+        (b"{}\n{}", "line 2: extra data (it must be one JSON object, each name once)"),
+        (b'{"a": 1,\n"b": [{"c": 1}, {"c": 1,\n"d": "{",\n"c": 2}]}', "it has the key 'c' twice"),
         (b'{"NaN": 1,\n"a":\nNaN}', "NaN is not a JSON value"),
         (b'{"a":\n"\xff"}', "it is not UTF-8 text"),
         (b"[" * 200_000, "it is nested too deeply"),
@@ -130,7 +132,7 @@ def test_bounds() -> None:
         vendorfile.parse_vendor(b" " * (LARGEST_FILE + 1), "x.json")
 
 
-# Those of tests/data/vendors/wrong are the others: test_vendors.py.
+# Those of tests/data/vendors/wrong.txt are the others: test_vendors.py.
 @pytest.mark.parametrize(
     ("keys", "says"),
     [
