@@ -59,7 +59,7 @@ def info(
     if file is not None:
         show(is_json, *vendorlist.check(root, file))
     elif vendors:
-        show(is_json, *vendorlist.listing(root), vendorlist.painted)
+        show(is_json, *vendorlist.listing(root))
     elif settings:
         show(is_json, *settingslist.shown(config, root))
     elif topology:

@@ -6,8 +6,6 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import click
-
 from oci_gpu_hook.cli import argumentfile, render
 from oci_gpu_hook.errors import ConfigError, UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
@@ -94,12 +92,6 @@ def _as_text(document: dict[str, Any]) -> list[str]:
     said += [f"collision: {sentence}" for sentence in document["collisions"].values()]
     lines = render.columns(rows) if document["vendors"] else [f"no vendor's file in {' or '.join(folders.FOLDERS)}"]
     return [*lines, *([""] if said else []), *said]
-
-
-def painted(line: str) -> str:
-    if line.split() == [*_HEADINGS]:
-        return click.style(line, bold=True)
-    return click.style(line, fg="red") if line.startswith(("wrong: ", "collision: ")) else line
 
 
 def _summary(vendor: Vendor) -> str:

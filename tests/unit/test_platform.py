@@ -32,6 +32,10 @@ class Host(HostRoot):
     def stat(self, path: str) -> posix.stat_result | None:
         return posix.stat("/dev/null") if path in self.devices else super().stat(path)
 
+    def names(self, path: str) -> list[str]:
+        found = [name for name in self.devices if name.rpartition("/")[0] == path]
+        return super().names(path) + [name.rpartition("/")[2] for name in found]
+
 
 @pytest.fixture()
 def host(tmp_path: Path) -> Host:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import posix
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,11 +13,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from oci_gpu_hook.errors import DriverError
-from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.planning import platforms
 from oci_gpu_hook.vendors import platform, tegra
 from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Group, Item, Link, Version
 from tests.unit import hosts
+from tests.unit.test_platform import Host
 
 FOLDER = "/etc/nvidia-container-runtime/host-files-for-container.d"
 LIB = "/usr/lib/aarch64-linux-gnu"
@@ -36,19 +35,6 @@ dir, /lib/firmware/tegra23x
 CUDNN = f"lib, {LIB}/libcudnn.so.9.3.0\nsym, {LIB}/libcudnn.so.9\n"
 
 
-class Host(HostRoot):
-    """A tree in which some paths are character devices, which only root could make there."""
-
-    devices: tuple[str, ...] = ("/dev/nvmap", "/dev/nvhost-gpu")
-
-    def stat(self, path: str) -> posix.stat_result | None:
-        return posix.stat("/dev/null") if path in self.devices else super().stat(path)
-
-    def names(self, path: str) -> list[str]:
-        found = [name for name in self.devices if name.rpartition("/")[0] == path]
-        return super().names(path) + [name.rpartition("/")[2] for name in found]
-
-
 @pytest.fixture()
 def host(tmp_path: Path) -> Iterator[Host]:
     """A Jetson with a list of each kind, whose files are there but for one device and the firmware."""
@@ -56,6 +42,7 @@ def host(tmp_path: Path) -> Iterator[Host]:
     top = tmp_path / "host"
     top.mkdir()
     found = Host(str(top))
+    found.devices = ("/dev/nvmap", "/dev/nvhost-gpu")
     plant(found, f"{FOLDER}/devices.csv", DEVICES)
     plant(found, f"{FOLDER}/drivers.csv", DRIVERS)
     plant(found, f"{FOLDER}/cudnn.csv", CUDNN)
