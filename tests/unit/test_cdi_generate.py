@@ -16,7 +16,7 @@ import yaml
 from oci_gpu_hook import asking
 from oci_gpu_hook.cli import cdi as command
 from oci_gpu_hook.driver.nodes import DeviceNode
-from oci_gpu_hook.errors import ApplyError, HookError, UsageError
+from oci_gpu_hook.errors import ApplyError, HookError
 from oci_gpu_hook.node.engines import cdispecs
 from oci_gpu_hook.node.setup import cdispec
 from oci_gpu_hook.operations import Mount
@@ -176,17 +176,6 @@ def test_our_own_spec_is_written_over_in_yaml_too(program: Program, host: Node, 
     file.write_text(before)
     program(*generate(host, "--output", file))
     assert file.read_text() != before and json.loads(file.read_text()) == yaml.safe_load(before)
-
-
-def test_a_link_is_not_followed_and_not_replaced(host: Node, tmp_path: Path) -> None:
-    target = tmp_path / "target"
-    target.write_text("precious")
-    file = tmp_path / "nvidia.yaml"
-    file.symlink_to(target)
-    with pytest.raises(UsageError, match="is not a regular file"):
-        command.write(str(file), {})
-    assert file.is_symlink()
-    assert target.read_text() == "precious"
 
 
 def test_a_fifo_that_a_user_puts_there_meanwhile_is_not_waited_for(

@@ -96,6 +96,9 @@ def test_a_user_namespace_in_the_config_binds_the_nodes(program: Program, plan: 
     ("words", "code", "sentence"),
     [
         (["plan"], 2, "give --bundle, or --image-root"),
+        (["plan", "--bundle", ".", "--image-root", "."], 2, "--image-root and --env"),
+        (["plan", "--bundle", ".", "--env", "A=1"], 2, "--image-root and --env"),
+        (["plan", "--image-root", ".", "--pid", "7"], 2, "--image-root and --env"),
         (["plan", "--bundle", "/nowhere"], 3, "cannot open /nowhere/config.json"),
         (["inventory", "watch", "--cdi-spec", "/run/cdi/"], 2, "which is not a file name"),
         (["inventory", "watch", "--interval", "inf"], 2, "inf is not in the range"),
@@ -243,11 +246,3 @@ def test_an_image_and_an_environment_have_the_plan_of_their_container(
     for key in ("request", "driver", "operations", "left_out"):
         assert of_image[key] == of_bundle[key], key
     assert ALONE in program("plan", "--image-root", root, "--host-root", host)
-
-
-@pytest.mark.parametrize(
-    "words",
-    [("--bundle", ".", "--image-root", "."), ("--bundle", ".", "--env", "A=1"), ("--image-root", ".", "--pid", "7")],
-)
-def test_a_plan_is_of_a_bundle_or_of_an_image(program: Program, words: tuple[str, ...]) -> None:
-    assert "--image-root and --env" in program.mistake(2, "plan", *words)
