@@ -87,18 +87,15 @@ def test_each_option_is_described() -> None:
     assert set().union(*map(options, COMMANDS.values())) <= described
 
 
-LEAVES = {words: command for words, command in COMMANDS.items() if not isinstance(command, click.Group)}
-
-
-@pytest.mark.parametrize("words", LEAVES, ids=" ".join)
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_each_command_has_two_examples_in_its_help_and_its_page(words: tuple[str, ...]) -> None:
     """The command takes their words; what it does with them is other tests'."""
-    title, *lines = inspect.cleandoc(LEAVES[words].epilog or "").removeprefix("\b\n").splitlines()
+    title, *lines = inspect.cleandoc(COMMANDS[words].epilog or "").removeprefix("\b\n").splitlines()
     assert (title, len(lines)) == ("Examples:", 2)
     for line in lines:
         _, *given = shlex.split(line)
         assert tuple(given[: len(words)]) == words
-        LEAVES[words].make_context("", given[len(words) :]).close()
+        COMMANDS[words].make_context("", given[len(words) :]).close()
         assert " ".join(line.split()) in commands_page()
 
 
