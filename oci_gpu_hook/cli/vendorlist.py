@@ -22,12 +22,10 @@ _VERSIONS = {"module": "of module {}", "file": "in {}", "text": "{}", "": ""}
 def listing(root: HostRoot) -> tuple[dict[str, Any], list[str]]:
     found, errors = folders.load_all(root)
     replaced = folders.replaced(root)
-    here = {item.inventory.file: item for item in hardware.find_vendors(root).vendors}
+    here = {item.inventory.file: _here(root, item) for item in hardware.find_vendors(root).vendors}
+    rows = [{**_row(it, replaced.get(it.file, "")), "here": here.get(it.file)} for it in found]
     document: dict[str, Any] = {
-        "vendors": [
-            {**_row(vendor, replaced.get(vendor.file, "")), "here": _here(root, here.get(vendor.file))}
-            for vendor in found
-        ],
+        "vendors": rows,
         "errors": [str(err) for err in errors.values()],
         "collisions": folders.collisions(found),
     }
@@ -41,12 +39,10 @@ def check(root: HostRoot, file: str) -> tuple[dict[str, Any], list[str]]:
     if os.path.dirname(path) in folders.FOLDERS:
         data = folders.content(root, path)
     else:
-        if not os.path.isfile(file):
-            raise UsageError(f"{file!r} is not a regular file", "name a vendor's file")
         try:
             data = argumentfile.content(file, LARGEST_FILE)
         except OSError as err:
-            raise ConfigError(f"cannot read {quoted(file)}: {err.strerror}") from err
+            raise UsageError(f"cannot read {quoted(file)}: {err.strerror}", "name a vendor's file") from err
         notes = _notes(path)
     vendor = vendorfile.parse_vendor(data, file)
     _check_flag(root, vendor)
@@ -66,8 +62,8 @@ def _row(vendor: Vendor, replaces: str) -> dict[str, Any]:
     }
 
 
-def _here(root: HostRoot, found: VendorState | None) -> dict[str, Any] | None:
-    return found and {
+def _here(root: HostRoot, found: VendorState) -> dict[str, Any]:
+    return {
         "hardware": hardware.proof(root, found),
         "version": found.inventory.version,
         "devices": [list(device.names) for device in found.devices],
