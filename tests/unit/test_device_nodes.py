@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
+from typing import NoReturn
 
 import pytest
 
@@ -98,10 +98,10 @@ def test_on_this_host_modules_are_loaded_first(tree: Path, monkeypatch: pytest.M
     root, started = HostRoot(str(tree)), list[str]()
     root.path = "/"
 
-    def load(words: list[str], seconds: float) -> SimpleNamespace:
+    def load(words: list[str], seconds: float) -> NoReturn:
         started.append(" ".join(words))
         hosts.plant(tree, proc.DEVICES, hosts.DEVICES)
-        return SimpleNamespace(status=1, err="", out="")
+        raise OSError("it says that it failed")
 
     monkeypatch.setattr(childprocess, "program", load)
     monkeypatch.setattr(devicenodes, "_make", lambda root, node: None)
