@@ -7,7 +7,7 @@ What the program itself says is not written a second time.  The sources use thes
 
     .. commands:: [WORD]    every command (of the group WORD), with its options and its help
     .. shared-options::     the options that three commands or more have in common
-    .. exit-codes:: [WORD]  the exit codes at the end of the program's help (or that of the command WORD)
+    .. exit-codes::         the exit codes at the end of the program's help
     .. setting:: KEY        one setting: the text below describes it, its values and default come from the code
 
 A setting without its description, or a description without its setting, is an error.  Must not need a terminal, root
@@ -66,11 +66,8 @@ class SharedOptions(Directive):
 
 
 class ExitCodes(Directive):
-    optional_arguments = 1
-
     def run(self) -> list[nodes.Node]:
-        command = next(c for c in commandline.commands() if c.name == " ".join(self.arguments))
-        lines = [line for text in command.epilog for line in text.text.splitlines()[1:]]
+        lines = [line for text in commandline.commands()[0].epilog for line in text.text.splitlines()[1:]]
         found = nodes.definition_list()
         for line in lines:
             code, _, meaning = line.strip().partition("  ")

@@ -129,17 +129,13 @@ def _put(root: HostRoot, file: EngineFile, change: Change, dry: bool, again: str
         click.echo(f"nothing to do in {file.path}")
     else:
         if dry or sys.stdout.isatty():
-            _show(file, change.text)
+            before, after = [it.removesuffix("\n").split("\n") if it else [] for it in (file.text, change.text)]
+            names = [file.path if lines else "/dev/null" for lines in (before, after)]
+            for line in difflib.unified_diff(before, after, names[0], names[1], lineterm=""):
+                click.echo("\t".join([plain(part, LONGEST_LIST) for part in line.split("\t")]))
         if not dry:
             enginefile.write(root, file, change.text)
             click.echo(f"{'wrote' if change.text else 'removed'} {file.path}")
             told += [again] if again else []
     for sentence in told:
         click.echo(sentence, err=True)
-
-
-def _show(file: EngineFile, text: str) -> None:
-    before, after = [it.removesuffix("\n").split("\n") if it else [] for it in (file.text, text)]
-    names = [file.path if lines else "/dev/null" for lines in (before, after)]
-    for line in difflib.unified_diff(before, after, names[0], names[1], lineterm=""):
-        click.echo("\t".join([plain(part, LONGEST_LIST) for part in line.split("\t")]))

@@ -70,7 +70,7 @@ def containers(watch: float | None, is_json: bool, config: str | None, root: Hos
             driver = hardware.nvidia(root, settings.driver_root)
         counted = holdercount.count_holders(root, driver, most)
         lines = [*lines_of(held, found, with_others=with_others), *_told(counted, most)]
-        show(is_json, document(held, found, counted, most), lines, _painted)
+        show(is_json, document(held, found, counted, most), lines)
         return
     if is_json:
         raise UsageError("--watch shows lines for people: without it --json gives one look")
@@ -179,10 +179,6 @@ def _notes(item: Holder) -> list[str]:
 
 def _list(shares: tuple[HeldShare | OtherDevice, ...]) -> str:
     return ", ".join([share.name for share in shares]) or "none"
-
-
-def _painted(line: str) -> str:
-    return click.style(line, bold=True) if line.split()[:4] == list(_HEADINGS[:4]) else line
 
 
 def _called(container: ContainerDevices) -> str:

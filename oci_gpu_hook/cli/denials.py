@@ -168,7 +168,7 @@ def _node(denial: Denial, source: contexts.Context, target: contexts.Context) ->
     if target.type == "dri_device_t":
         remedy = "setsebool -P nvidia_container_use_dri on" if source.type == _GPU_CONTAINER else _AS_GPU_CONTAINER
         return f"a {source.type} container may not use the host's /dev/dri", remedy
-    if denial.tclass == "chr_file" and _base(denial.name).startswith(_OTHER_NODES):
+    if _base(denial.name).startswith(_OTHER_NODES):
         cause = f"the host's node {quoted(denial.name)}, of type {target.type}, is bound into a {source.type} container"
         remedy = "let the hook make the node in the container's own /dev, by the vendor's flag or a CDI spec of ours"
         return (cause, remedy) if target.type != _FILE_TYPE else _wrong_level(denial, source, target)
@@ -220,9 +220,7 @@ def _features(denial: Denial, source: contexts.Context) -> tuple[str, str]:
         return (cause, "leave it so: features are plain files, which are read and written, and nothing else")
     if permissions <= _TO_READ:
         return f"{cause}, which each container may: the module is older than this program", _INSTALL
-    if source.type == _AGENT:
-        return cause, "setsebool -P nvidia_agent_write_features on"
-    return cause, _AS_AGENT
+    return cause, "setsebool -P nvidia_agent_write_features on" if source.type == _AGENT else _AS_AGENT
 
 
 def _service(denial: Denial, source: contexts.Context, target: contexts.Context) -> tuple[str, str] | None:

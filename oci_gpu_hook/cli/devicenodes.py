@@ -7,14 +7,12 @@ Must not change a node that has the right numbers: its mode is the administrator
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 from contextlib import suppress
 
 import click
 
 from oci_gpu_hook.cli import limit
-from oci_gpu_hook.driver import nodes
 from oci_gpu_hook.errors import ApplyError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.descriptors import closing
@@ -28,51 +26,34 @@ _SECONDS = 60
 def make(root: HostRoot) -> tuple[dict[str, object], list[str]]:
     missing = missingnodes.missing_nodes(root)
     if root.path == "/":
-        _start(programs(root, missing))
+        for name in missingnodes.unloaded(root):
+            _start("modprobe", "-q", name)
         missing = missingnodes.missing_nodes(root)
     for node in missing:
         _make(root, node)
     made = [node.path for node in missing]
     if made and root.path == "/" and libselinux.is_there(root):
         # A node that a program makes gets the label device_t: udev labels only those that the kernel makes.
-        _start([["restorecon", *made]])
+        _start("restorecon", *made)
     lines = [f"made {', '.join(made)}" if made else "no node is lacking"]
     unloaded = missingnodes.unloaded(root)
     lines += [f"not loaded: {', '.join(unloaded)}"] if unloaded else []
     return {"made": made, "unloaded": unloaded}, lines
 
 
-def programs(root: HostRoot, missing: tuple[MissingNode, ...]) -> list[list[str]]:
-    unloaded = missingnodes.unloaded(root)
-    if shutil.which("nvidia-modprobe") is None:
-        return [["modprobe", "-q", name] for name in unloaded]
-    words = []
-    paths = {node.path for node in missing}
-    if "nvidia-uvm" in unloaded or paths & {nodes.UVM, nodes.UVM_TOOLS}:
-        # -c gives the first of its two minors.
-        words.append(["-u", "-c", "0"])
-    if "nvidia-modeset" in unloaded or nodes.MODESET in paths:
-        words.append(["-m"])
-    minors = [str(node.minor) for node in missing if node.major == nodes.GPU_MAJOR and node.path != nodes.MODESET]
-    words.append([word for minor in minors for word in ("-c", minor)])
-    words.append([word for node in missing if node.capability for word in ("-f", node.capability)])
-    return [["nvidia-modprobe", *options] for options in words if options]
-
-
-def _start(commands: list[list[str]]) -> None:
-    """Run the commands one after another.  A failure is only reported: `make` then looks which nodes are missing."""
-    for words in commands:
-        try:
-            limit.allow(_SECONDS)
-            done = childprocess.program(words, _SECONDS)
-        except FileNotFoundError:
-            continue
-        except OSError as err:
-            click.echo(f"{words[0]} failed: {err}", err=True)
-            continue
-        output = (done.err or done.out).strip().splitlines()
-        if done.status and output:
-            click.echo(f"{words[0]} failed: {output[-1]}", err=True)
+def _start(*words: str) -> None:
+    """Run a command.  A failure is only reported: what it was to make is looked for in any case."""
+    limit.allow(_SECONDS)
+    try:
+        done = childprocess.program([*words], _SECONDS)
+    except FileNotFoundError:
+        return
+    except OSError as err:
+        click.echo(f"{words[0]} failed: {err}", err=True)
+        return
+    output = (done.err or done.out).strip().splitlines()
+    if done.status and output:
+        click.echo(f"{words[0]} failed: {output[-1]}", err=True)
 
 
 def _make(root: HostRoot, node: MissingNode) -> None:

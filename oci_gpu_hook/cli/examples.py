@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Examples at the end of each command's help, and in the manual: the words behind the program's name."""
+"""Each command's examples, at the end of its help and in the manual, and the line that its group has for it."""
 
 from __future__ import annotations
 
 import click
 
+# The words behind the program's name.
 _EXAMPLES = {
     "plan": ("plan --bundle /run/containers/BUNDLE", "plan --image-root . --env NVIDIA_VISIBLE_DEVICES=0"),
     "info": ("info --all", "info --settings --json"),
@@ -30,6 +31,8 @@ _EXAMPLES = {
 
 def add(group: click.Group, words: str = "") -> None:
     for name, command in group.commands.items():
+        # The first sentence: click would cut a longer one at the margin.
+        command.short_help = " ".join((command.help or "").partition("\n\n")[0].split()).partition(". ")[0].rstrip(".")
         if isinstance(command, click.Group):
             add(command, f"{words}{name} ")
         else:

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import click
 
-from oci_gpu_hook.cli import accelerators, settingslist, topology, vendorlist
+from oci_gpu_hook.cli import accelerators, settingslist, vendorlist
+from oci_gpu_hook.cli import topology as gpu_topology
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
 from oci_gpu_hook.driver import inventory, proc
 from oci_gpu_hook.driver.inventory import DriverInventory
-from oci_gpu_hook.errors import DriverError
+from oci_gpu_hook.errors import DriverError, UsageError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.gpus import hardware
 from oci_gpu_hook.request.settings import read_settings
@@ -18,15 +19,23 @@ from oci_gpu_hook.request.settings import read_settings
 @click.command()
 @click.option("--all", "everything", is_flag=True, help="Show the device nodes and files that containers can get, too.")
 @click.option("--saved", is_flag=True, help="Show what is saved for the hooks, as far as it is still true.")
-@click.option("--topology", "what", flag_value="topology", help="Show how near the GPUs are to one another.")
-@click.option("--settings", "what", flag_value="settings", help="Show each setting in force, and its file and line.")
-@click.option("--vendors", "what", flag_value="vendors", help="Show every vendor's file, and what is wrong with it.")
+@click.option("--topology", is_flag=True, help="Show how near the GPUs are to one another.")
+@click.option("--settings", is_flag=True, help="Show each setting in force, and its file and line.")
+@click.option("--vendors", is_flag=True, help="Show every vendor's file, and what is wrong with it.")
 @click.option("--vendor", "file", metavar="FILE", help="Say what a vendor's file describes, or which key is wrong.")
 @output_format
 @config_file
 @host_root
 def info(
-    everything: bool, saved: bool, what: str | None, file: str | None, is_json: bool, config: str | None, root: HostRoot
+    everything: bool,
+    saved: bool,
+    topology: bool,
+    settings: bool,
+    vendors: bool,
+    file: str | None,
+    is_json: bool,
+    config: str | None,
+    root: HostRoot,
 ) -> None:
     """Show NVIDIA's driver, its GPUs and MIG devices, and what there is of other vendors, as it is now.
 
@@ -45,14 +54,16 @@ def info(
     have one name, that in the folder named first counts.  FILE may lie anywhere; one in these folders is read as a
     container's start reads it.  It is wrong as well if another vendor's file has its flag.
     """
+    if (file is not None) + vendors + settings + topology > 1:
+        raise UsageError("--topology, --settings, --vendors and --vendor exclude one another")
     if file is not None:
         show(is_json, *vendorlist.check(root, file))
-    elif what == "vendors":
-        show(is_json, *vendorlist.listing(root), vendorlist.painted)
-    elif what == "settings":
+    elif vendors:
+        show(is_json, *vendorlist.listing(root))
+    elif settings:
         show(is_json, *settingslist.shown(config, root))
-    elif what == "topology":
-        show(is_json, *topology.shown(root, read_settings(config, None)))
+    elif topology:
+        show(is_json, *gpu_topology.shown(root, read_settings(config, None)))
     else:
         driver_root = read_settings(config, None).driver_root
         nvidia, others = _saved if saved else hardware.nvidia, hardware.find_vendors(root, saved_only=saved)

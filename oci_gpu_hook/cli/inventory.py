@@ -5,14 +5,11 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from errno import EDQUOT, ENOSPC, EROFS
-from types import FrameType
-from typing import NoReturn
 
 import click
 
@@ -36,7 +33,6 @@ from oci_gpu_hook.vendors import platform
 from oci_gpu_hook.vendors.vendorinventory import PREFIX
 
 _SETTLE_SECONDS = 2.0
-_ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
 @click.group(cls=CommandGroup)
@@ -57,10 +53,10 @@ def refresh(nodes: bool, nvml_timeout: float, is_json: bool, config: str | None,
     longer, and NVML is not asked.  The same is done for each vendor's file; a wrong one is named, and the
     others are saved all the same.
 
-    The nodes of --nodes are those of unified memory, mode setting and MIG capabilities.  nvidia-modprobe makes them, if
-    this host has it; what is still missing is made from what the driver says in /proc.  Existing nodes stay as they
-    are, but a node is replaced if the driver has another number for it since it was loaded again.  With --host-root no
-    program is started and no module is loaded.
+    The nodes of --nodes are those of unified memory, mode setting and MIG capabilities, whose modules are loaded first.
+    They are made from what the driver says in /proc.  Existing nodes stay as they are, but a node is replaced if the
+    driver has another number for it since it was loaded again.  With --host-root no program is started and no module is
+    loaded.
     """
     if nodes:
         show(is_json, *devicenodes.make(root))
@@ -88,21 +84,13 @@ def watch(interval: float, cdi_spec: str | None, nvml_timeout: float, config: st
     Runs until SIGTERM or SIGINT.  If there is no driver yet, or the disk is full, it waits.
     """
     outputfile.check_name("--cdi-spec", cdi_spec)
-    for number in _ENDING:
-        signal.signal(number, _leave)
+    limit.leave_at((signal.SIGTERM, signal.SIGINT), lambda _: 0)
     root.remember = True
     watching = _Watch(root, config, read_settings(config, None).driver_root, nvml_timeout, cdi_spec)
     for event in _moments(interval):
         limit.allow(2 * nvml_timeout)
         watching.look(event)
         limit.allow(interval)
-
-
-def _leave(number: int, frame: FrameType | None) -> NoReturn:
-    """End as asked; a service's manager may ask both of our processes, of which one passes it on."""
-    for other in _ENDING:
-        signal.signal(other, signal.SIG_IGN)
-    sys.exit(0)
 
 
 @dataclass

@@ -33,6 +33,21 @@ def allow(seconds: float) -> None:
     _MOMENT.pack_into(_SHARED, 0, time.monotonic() + seconds + SECONDS)
 
 
+def leave_at(numbers: tuple[signal.Signals, ...], code: Callable[[int], int]) -> None:
+    """End the command with this code at any of these signals that is not ignored: what was made goes on the way out,
+    which no second one breaks off, such as that of a service's manager who asks both processes.
+    """
+
+    def leave(number: int, frame: object) -> None:
+        for other in numbers:
+            signal.signal(other, signal.SIG_IGN)
+        raise SystemExit(code(number))
+
+    for number in numbers:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, leave)
+
+
 def _left() -> float:
     return float(_MOMENT.unpack_from(_SHARED)[0]) - time.monotonic()
 

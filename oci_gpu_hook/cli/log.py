@@ -13,15 +13,16 @@ import shutil
 import subprocess
 import tempfile
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import IO, Any
+from functools import partial
+from typing import Any
 
 import click
 
 from oci_gpu_hook.cli import limit
 from oci_gpu_hook.cli.options import output_format, show, show_lines
-from oci_gpu_hook.errors import ApplyError, HookError, UsageError
+from oci_gpu_hook.errors import ApplyError, UsageError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.engines.containers import KnownContainers
 from oci_gpu_hook.report.records import MESSAGE_ID, PREFIX, STEPS, printable
@@ -67,40 +68,32 @@ def log(
     count, and for another user that user's own.  A container has its engine's name as long as that knows it; with -f
     and --json each record is one line.
     """
-    wanted = _Wanted(container, pod, failed)
+    called = {item.id: item.called for item in KnownContainers(HostRoot()).containers if item.id}
+
+    def is_wanted(record: dict[str, Any]) -> bool:
+        """Whether it is asked for; it gets the container's name, if an engine knows that."""
+        id, of_pod, words = str(record.get("container", "")), record.get("pod"), [record.get("name")]
+        if id in called and called[id].name not in ("", id):
+            record["called"] = called[id].name
+            words += called[id].words
+        return (
+            (id.startswith(container or "") or container in words)
+            and (pod is None or pod in (of_pod, f"{record.get('namespace')}/{of_pod}"))
+            and (not failed or record.get("exit_code") != 0)
+        )
+
     records, is_whole, cursor = _records(since)
     most = _FOLLOWED if follow and most is None else len(records) if most is None else most
-    found = [record for record in records if wanted.has(record)]
+    found = [record for record in records if is_wanted(record)]
     found = found[max(0, len(found) - most) :]
     if follow:
-        for record in itertools.chain(found, _followed(cursor, wanted)):
+        for record in itertools.chain(found, filter(is_wanted, _followed(cursor))):
             click.echo(json.dumps(record)) if is_json else show_lines(_lines(record))
         return
     lines = [line for record in found for line in _lines(record)] or ["no records"]
     if not is_whole:
         lines.append(f"only the last {len(records)} records are shown: --since has others")
     show(is_json, {"records": found}, lines)
-
-
-class _Wanted:
-    """called: what engines call the containers that they know now, by id."""
-    def __init__(self, container: str | None, pod: str | None, failed: bool) -> None:
-        self._container, self._pod, self._failed = container or "", pod, failed
-        self._called = {item.id: item.called for item in KnownContainers(HostRoot()).containers if item.id}
-
-    def has(self, record: dict[str, Any]) -> bool:
-        """Whether it is asked for; it gets the container's name, if an engine knows that."""
-        id, pod = str(record.get("container", "")), record.get("pod")
-        called = self._called.get(id)
-        words = [record.get("name")]
-        if called and called.name not in ("", id):
-            record["called"] = called.name
-            words += called.words
-        return (
-            (id.startswith(self._container) or self._container in words)
-            and (self._pod is None or self._pod in (pod, f"{record.get('namespace')}/{pod}"))
-            and (not self._failed or record.get("exit_code") != 0)
-        )
 
 
 def as_record(entry: dict[str, Any]) -> dict[str, Any]:
@@ -146,75 +139,63 @@ def _journalctl(*words: str) -> list[str]:
 
 def _records(since: str | None) -> tuple[list[dict[str, Any]], bool, str]:
     """The last records, as many as fit, whether there are no others, and the last one's cursor."""
-    words = _journalctl(f"--lines={_MOST}", *([f"--since={_moment(since)}"] if since else []))
+    # To journalctl ``10m`` is a span (systemd.time(7)), which counts back with a sign alone.
+    moment = f"-{since}" if since and _SPAN.fullmatch(since) else since
+    words = _journalctl(f"--lines={_MOST}", *([f"--since={moment}"] if moment else []))
+    records: deque[tuple[dict[str, Any], int]] = deque()
+    count, size, cursor = 0, 0, ""
     with tempfile.TemporaryFile() as said:
         with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=said) as journal:
             assert journal.stdout is not None
-            found = _last(journal.stdout)
+            for entry in _entries(partial(journal.stdout.readline, _LONGEST)):
+                count += 1
+                record, cursor = as_record(entry), str(entry.get("__CURSOR", ""))
+                records.append((record, len(str(record))))
+                size += records[-1][1]
+                while size > _LARGEST:
+                    size -= records.popleft()[1]
         if journal.returncode:
             said.seek(0)
-            raise _unread(" ".join(said.read(_LONGEST).decode(errors="replace").split()))
-    return found
+            why = " ".join(said.read(_LONGEST).decode(errors="replace").split())
+            if "parse timestamp" in why:
+                raise UsageError(f"--since is not a time: {why}", "systemd.time(7) has the forms")
+            raise ApplyError(f"cannot read the journal: {why or 'journalctl failed'}", "run it as root")
+    return [record for record, _ in records], count == len(records) and count < _MOST, cursor
 
 
-def _moment(since: str) -> str:
-    """A time as journalctl takes it: ``10m`` is a span to it (systemd.time(7)), which counts back with a sign alone."""
-    return f"-{since}" if _SPAN.fullmatch(since) else since
-
-
-def _followed(cursor: str, wanted: _Wanted) -> Iterator[dict[str, Any]]:
+def _followed(cursor: str) -> Iterator[dict[str, Any]]:
     """The records behind the cursor, "" for those from now on, as they come, until SIGINT."""
     words = _journalctl("--follow", "--lines=all", f"--after-cursor={cursor}" if cursor else "--since=now")
     with subprocess.Popen(words, stdout=subprocess.PIPE, bufsize=0) as journal, suppress(KeyboardInterrupt):
         assert journal.stdout is not None
-        rest, poll = b"", select.poll()
-        poll.register(journal.stdout, select.POLLIN)
-        while True:
+        stdout, poll = journal.stdout, select.poll()
+        poll.register(stdout, select.POLLIN)
+
+        def next_line() -> bytes:
             limit.allow(_WAIT_SECONDS)
-            if not poll.poll(1000 * _WAIT_SECONDS):
-                continue
-            if not (piece := journal.stdout.read(1 << 16)):
-                return
-            # What is longer than any entry is cut, so its end is not JSON, and is passed over.
-            *lines, rest = (rest[-_LONGEST:] + piece).split(b"\n")
-            for entry in map(_entry, lines):
-                if entry and wanted.has(record := as_record(entry)):
-                    yield record
+            while not poll.poll(1000 * _WAIT_SECONDS):
+                limit.allow(_WAIT_SECONDS)
+            return stdout.readline(_LONGEST)
+
+        yield from map(as_record, _entries(next_line))
 
 
-def _entry(line: bytes) -> dict[str, Any]:
-    try:
-        entry = json.loads(line)
-    except (ValueError, RecursionError):
-        return {}
-    # No journalctl writes anything but objects.
-    return entry if isinstance(entry, dict) else {}
-
-
-def _last(lines: IO[bytes]) -> tuple[list[dict[str, Any]], bool, str]:
-    """The last records in these lines, whether these are all, and the last one's cursor.
-
-    Root in a container to which the journal's socket was given can write entries like ours, as large as it likes.
+def _entries(read: Callable[[], bytes]) -> Iterator[dict[str, Any]]:
+    """What journalctl prints.  read: gives the next line, or the next part of one that is longer than any entry: root
+    in a container to which the journal's socket was given can write entries like ours, as large as it likes.
     """
-    records: deque[tuple[dict[str, Any], int]] = deque()
-    count = size = 0
-    is_begun, cursor = False, ""
-    while line := lines.readline(_LONGEST):
+    is_begun = False
+    while line := read():
         is_rest, is_begun = is_begun, not line.endswith(b"\n")
-        if entry := {} if is_rest or is_begun else _entry(line):
-            count += 1
-            record, cursor = as_record(entry), str(entry.get("__CURSOR", ""))
-            records.append((record, len(str(record))))
-            size += records[-1][1]
-        while size > _LARGEST:
-            size -= records.popleft()[1]
-    return [record for record, _ in records], count == len(records) and count < _MOST, cursor
-
-
-def _unread(why: str) -> HookError:
-    if "parse timestamp" in why:
-        return UsageError(f"--since is not a time: {why}", "systemd.time(7) has the forms")
-    return ApplyError(f"cannot read the journal: {why or 'journalctl failed'}", "run it as root")
+        if is_rest or is_begun:
+            continue
+        try:
+            entry = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        # No journalctl writes anything but objects.
+        if isinstance(entry, dict):
+            yield entry
 
 
 def _field_text(value: object) -> str:

@@ -18,16 +18,6 @@ from oci_gpu_hook.request.settings import SETTINGS
 LONGEST_SECONDS = 86400
 
 
-class Seconds(click.FloatRange):
-    """A number of seconds.  NaN must be refused here, as it passes every check of a range."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        found = super().convert(value, param, ctx)
-        if math.isnan(found):
-            self.fail(f"{value} is not a number of seconds", param, ctx)
-        return found
-
-
 def seconds(
     option: str,
     text: str,
@@ -40,11 +30,14 @@ def seconds(
     """times: how often the command may take this time, beyond its own limit."""
 
     def allowed(context: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
+        # NaN passes every check of a range.
+        if value is not None and math.isnan(value):
+            raise click.BadParameter(f"{value} is not a number of seconds")
         if value is not None:
             limit.allow(times * value)
         return value
 
-    kind = Seconds(least, most)
+    kind = click.FloatRange(least, most)
     return click.option(
         option, metavar="SECONDS", type=kind, default=default, show_default=True, callback=allowed, help=text
     )

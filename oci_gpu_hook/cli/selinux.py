@@ -48,16 +48,8 @@ _SEMODULE = {
     "SELinux policy is not managed or store cannot be accessed": _NO_STORE,
 }
 
-_CODES = """\b
-Exit codes:
-  0  done, or SELinux is disabled, or no denial concerns us
-  2  wrong usage, or there is no log to explain
-  4  this host lacks a program or package that is needed: the administrator must install it
-  7  a step failed
-"""
 
-
-@click.group("selinux", cls=CommandGroup, epilog=_CODES)
+@click.group("selinux", cls=CommandGroup)
 def selinux() -> None:
     """Show SELinux's state, install the policy modules, explain denials.
 

@@ -9,20 +9,16 @@ from oci_gpu_hook.cli.render import columns
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.request import settingsfile
 from oci_gpu_hook.request.settings import Settings, files
-from oci_gpu_hook.request.settingsfile import Setting
 from oci_gpu_hook.request.words import ALL, CAPABILITIES
 
 
 def shown(config: str | None, root: HostRoot) -> tuple[dict[str, Any], list[str]]:
-    document = _in_force(settingsfile.read_files(files(config, root.path.rstrip("/"))))
-    return document, _as_text(document)
-
-
-def _in_force(lines: list[Setting]) -> dict[str, Any]:
+    lines = settingsfile.read_files(files(config, root.path.rstrip("/")))
     rows = {key: _row(key, value, "default") for key, value in Settings()._asdict().items() if key != "unmatched"}
     rows |= {key: _row(key, line.value, line.where) for key, line in settingsfile.decisive(lines).items()}
     rules = [{line.scope: line.pattern, **_row(line.field, line.value, line.where)} for line in lines if line.scope]
-    return {"settings": [*rows.values()], "rules": rules}
+    document = {"settings": [*rows.values()], "rules": rules}
+    return document, _as_text(document)
 
 
 def _row(field: str, value: object, where: str) -> dict[str, Any]:

@@ -10,12 +10,11 @@ import signal
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from types import FrameType
-from typing import Callable, NoReturn
+from typing import Callable
 
 import click
 
-from oci_gpu_hook.cli import accelerators, containerreport, doctor
+from oci_gpu_hook.cli import accelerators, containerreport, doctor, limit
 from oci_gpu_hook.cli.options import config_file, output_format, seconds, show, show_lines
 from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.driver.survey import driver_version
@@ -39,7 +38,6 @@ from oci_gpu_hook.vendors import platform
 
 # The longest usual name of a check; a longer one is not aligned.
 _CHECKS_WIDTH = 12
-_ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 DRIVER, HOOK, WORKLOAD = STEPS
 # As NVIDIA's GPU operator names them.
 _FILES = {DRIVER: "driver-ready", HOOK: "toolkit-ready", WORKLOAD: "cuda-ready"}
@@ -72,9 +70,7 @@ def validate(steps: tuple[str, ...], timeout: float, runtime: str | None, is_jso
     Files by which pods wait are made as the settings say, and the result is kept for the node's features and metrics;
     both by root only.  The exit code is 6 if the driver failed, and 1 if another step failed or could not be tried.
     """
-    for number in _ENDING:
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, _leave)
+    limit.leave_at((signal.SIGTERM, signal.SIGINT, signal.SIGHUP), lambda number: 128 + number)
     # Only root may write to a folder that is made, and pods may read it.
     os.umask(0o022)
     asked = [name for name in STEPS if name in steps] or list(STEPS)
@@ -262,7 +258,8 @@ class _Validation:
     def _hook(self) -> list[Finding]:
         if not self._is_root:
             raise _Skipped("only root can make its container")
-        if not _sees_itself():
+        # Else the runtime's pids are not those that /proc has.
+        if os.path.realpath("/proc/self") != f"/proc/{os.getpid()}":
             raise _Skipped("/proc is of another pid namespace: a pod that does this needs hostPID")
         # As for a container that has no annotation.
         settings = read_settings(self._config, State())
@@ -303,18 +300,3 @@ class _Validation:
         if self._is_root:
             tested = workload.by_gpu(found, computed)
             healthrecord.renew(root, found.gpus, kernellog.xids(root) or (), tested=tested)
-
-
-def _sees_itself() -> bool:
-    """Whether /proc is of our pid namespace: only then are the runtime's pids those that /proc has."""
-    try:
-        return os.readlink("/proc/self") == str(os.getpid())
-    except OSError:
-        return False
-
-
-def _leave(number: int, frame: FrameType | None) -> NoReturn:
-    """What was made goes on the way out, which no second signal breaks off."""
-    for other in _ENDING:
-        signal.signal(other, signal.SIG_IGN)
-    raise SystemExit(128 + number)

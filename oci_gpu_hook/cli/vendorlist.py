@@ -6,8 +6,6 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import click
-
 from oci_gpu_hook.cli import argumentfile, render
 from oci_gpu_hook.errors import ConfigError, UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
@@ -24,12 +22,10 @@ _VERSIONS = {"module": "of module {}", "file": "in {}", "text": "{}", "": ""}
 def listing(root: HostRoot) -> tuple[dict[str, Any], list[str]]:
     found, errors = folders.load_all(root)
     replaced = folders.replaced(root)
-    here = {item.inventory.file: item for item in hardware.find_vendors(root).vendors}
+    here = {item.inventory.file: _here(root, item) for item in hardware.find_vendors(root).vendors}
+    rows = [{**_row(it, replaced.get(it.file, "")), "here": here.get(it.file)} for it in found]
     document: dict[str, Any] = {
-        "vendors": [
-            {**_row(vendor, replaced.get(vendor.file, "")), "here": _here(root, here.get(vendor.file))}
-            for vendor in found
-        ],
+        "vendors": rows,
         "errors": [str(err) for err in errors.values()],
         "collisions": folders.collisions(found),
     }
@@ -43,12 +39,10 @@ def check(root: HostRoot, file: str) -> tuple[dict[str, Any], list[str]]:
     if os.path.dirname(path) in folders.FOLDERS:
         data = folders.content(root, path)
     else:
-        if not os.path.isfile(file):
-            raise UsageError(f"{file!r} is not a regular file", "name a vendor's file")
         try:
             data = argumentfile.content(file, LARGEST_FILE)
         except OSError as err:
-            raise ConfigError(f"cannot read {quoted(file)}: {err.strerror}") from err
+            raise UsageError(f"cannot read {quoted(file)}: {err.strerror}", "name a vendor's file") from err
         notes = _notes(path)
     vendor = vendorfile.parse_vendor(data, file)
     _check_flag(root, vendor)
@@ -68,8 +62,8 @@ def _row(vendor: Vendor, replaces: str) -> dict[str, Any]:
     }
 
 
-def _here(root: HostRoot, found: VendorState | None) -> dict[str, Any] | None:
-    return found and {
+def _here(root: HostRoot, found: VendorState) -> dict[str, Any]:
+    return {
         "hardware": hardware.proof(root, found),
         "version": found.inventory.version,
         "devices": [list(device.names) for device in found.devices],
@@ -94,12 +88,6 @@ def _as_text(document: dict[str, Any]) -> list[str]:
     said += [f"collision: {sentence}" for sentence in document["collisions"].values()]
     lines = render.columns(rows) if document["vendors"] else [f"no vendor's file in {' or '.join(folders.FOLDERS)}"]
     return [*lines, *([""] if said else []), *said]
-
-
-def painted(line: str) -> str:
-    if line.split() == [*_HEADINGS]:
-        return click.style(line, bold=True)
-    return click.style(line, fg="red") if line.startswith(("wrong: ", "collision: ")) else line
 
 
 def _summary(vendor: Vendor) -> str:

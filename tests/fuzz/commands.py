@@ -152,9 +152,9 @@ def _process_files(text: str) -> None:
 
 
 def _journal(entries: bytes) -> None:
-    records, *_ = log._last(io.BytesIO(entries))
-    for record in records:
-        assert all([line.isprintable() for line in log._lines(record)])
+    lines = io.BytesIO(entries)
+    for entry in log._entries(lambda: lines.readline(log._LONGEST)):
+        assert all([line.isprintable() for line in log._lines(log.as_record(entry))])
 
 
 def _denied(text: str) -> None:

@@ -142,25 +142,6 @@ def test_a_node_of_before_is_replaced_another_mode_is_left_and_then_nothing_is_d
     assert control.endswith(" 640")
 
 
-def test_nvidias_own_program_goes_first(installed: Installed) -> None:
-    """A program of that name, which notes what it is asked and makes one of the nodes."""
-    script = r"""
-printf '#!/bin/sh\necho "$@" >>/run/asked\n[ "$1" != -u ] || mknod -m 0600 /dev/nvidia-uvm c "$(
-    awk '"'"'$2 == "nvidia-uvm" { print $1 }'"'"' /proc/devices)" 0\n' >/usr/bin/nvidia-modprobe
-chmod 0755 /usr/bin/nvidia-modprobe
-rm /dev/nvidia-uvm /dev/nvidia-uvm-tools
-/usr/bin/oci-gpu-hook inventory refresh --nodes
-stat -c %a /dev/nvidia-uvm
-cat /run/asked
-"""
-    done = started(installed, script)
-    assert done.code == 0, done.err
-    lines = done.out.splitlines()
-    assert lines[0] == "made /dev/nvidia-uvm-tools"
-    assert "600" in lines
-    assert "-u -c 0" in lines
-
-
 def test_without_a_driver_it_says_so(installed: Installed) -> None:
     done = started(installed, "/usr/bin/oci-gpu-hook inventory refresh --nodes", "no-proc-driver")
     assert done.code == 6

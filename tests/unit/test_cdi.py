@@ -17,12 +17,12 @@ from oci_gpu_hook.cli import render
 from oci_gpu_hook.errors import HookError, RequestError
 from oci_gpu_hook.formats.ldcache import MULTIARCH_32
 from oci_gpu_hook.node.engines import cdispecs
-from oci_gpu_hook.operations import LdCache, Symlink
+from oci_gpu_hook.operations import LdCache
 from oci_gpu_hook.report.progress import Progress
 from oci_gpu_hook.request import parse, sources
 from oci_gpu_hook.request.parse import Request
-from oci_gpu_hook.request.words import CAPABILITIES, DRIVER_CAPABILITIES, VISIBLE_DEVICES
-from tests.unit import asking, cdi_engine, hosts, libcudas
+from oci_gpu_hook.request.words import DRIVER_CAPABILITIES, VISIBLE_DEVICES
+from tests.unit import asking, cdi_engine, hosts
 from tests.unit.cdi_engine import Node, by_cdi, by_hook
 from tests.vocabulary import host as vocabulary
 from tests.vocabulary.host import FACTS, MIG_UUID, UUID, plant
@@ -127,12 +127,6 @@ def _outcome(give: Callable[[], object]) -> object:
         return type(err), str(err)
 
 
-def test_the_rows_ask_for_much_of_what_cdi_can_say() -> None:
-    assert {device for asked in SAYABLE for device in asked.devices} >= {"0", "1", "all", "0:0"}
-    assert {name for asked in SAYABLE for name in asked.capabilities} == {*CAPABILITIES}
-    assert any(asked.requirements for asked in SAYABLE)
-
-
 @pytest.mark.parametrize("asked", SAYABLE, ids=lambda asked: " ".join(map(str, asked[1:4])))
 def test_they_agree_for_every_request_of_the_table(mig_host: Node, asked: Request) -> None:
     capabilities = ",".join(asked.capabilities)
@@ -187,14 +181,6 @@ def test_plan_shows_what_the_engine_does_and_what_the_hook_does(
     assert {item["op"] for item in shown["done"]} <= {"device", "cgroup"}
 
 
-def test_a_mig_device_brings_no_name_of_its_parents_drm_nodes(mig_host: Node) -> None:
-    config = cdi_engine.bundle(mig_host.folder, {})
-    words = cdi_engine.inject(config, mig_host.spec("graphics"), "0:0")
-    plan = cdi_engine.start(config, mig_host, words[2:])
-    assert plan is not None
-    assert not [item for item in plan.operations if isinstance(item, Symlink) and item.path.startswith("/dev/")]
-
-
 @pytest.mark.parametrize("sign", ["/usr/lib64/libc.so.6", "/lib/ld-musl-x86_64.so.1", "/etc/debian_version"])
 def test_they_agree_for_every_image(mig_host: Node, tmp_path: Path, sign: str) -> None:
     """A spec is made before any container, and says nothing of where its loader looks."""
@@ -218,21 +204,6 @@ def test_a_spec_says_nodes_and_nothing_that_a_driver_or_a_boot_changes(mig_host:
     for node in [node for it in edits for node in it.get("deviceNodes", ())]:
         assert node == {"path": node["path"], "permissions": "rw"}
     assert hosts.VERSION not in json.dumps(spec)
-
-
-def test_an_images_newer_cuda_comes_before_the_drivers(mig_host: Node, tmp_path: Path) -> None:
-    """A spec knows nothing of an image: the hook that it starts looks."""
-    folder = "usr/local/cuda/compat"
-    for name in ("libcuda.so.1", "libcuda.so.999.1"):
-        hosts.plant(tmp_path / "bundle/rootfs", f"{folder}/{name}", libcudas.library(None))
-    config = cdi_engine.bundle(tmp_path, {})
-    words = cdi_engine.inject(config, mig_host.spec("compute"), "1")
-    plan = cdi_engine.start(config, mig_host._replace(folder=tmp_path), words[2:])
-    assert plan is not None
-    (cache,) = [item for item in plan.operations if isinstance(item, LdCache)]
-    (named,) = [path for soname, path in cache.entries() if soname == "libcuda.so.1"]
-    links = {item.path: item.to for item in plan.operations if isinstance(item, Symlink)}
-    assert links[named] == f"/{folder}/libcuda.so.1"
 
 
 def test_the_hook_that_is_registered_for_all_leaves_such_a_container_alone(mig_host: Node) -> None:

@@ -15,9 +15,7 @@ from oci_gpu_hook.driver.nodes import DeviceNode
 from oci_gpu_hook.errors import ConfigError
 from oci_gpu_hook.node.setup import cdispec
 from oci_gpu_hook.operations import Device, LdCache, Mount, OpenCgroup, Service, Tmpfs
-from oci_gpu_hook.planning import vendorshare
 from oci_gpu_hook.planning.plan import Plan
-from oci_gpu_hook.report.progress import Progress
 from oci_gpu_hook.vendors.vendorhost import VendorDevice, VendorState
 from oci_gpu_hook.vendors.vendorinventory import Vendor
 from tests.unit import cdi_engine, hosts
@@ -124,25 +122,6 @@ def test_a_vendor_without_a_device_has_files_for_all(bare: Node) -> None:
     assert by_spec(bare, {}, spec, "all") == by_hook(bare, {FLAG: "all"})
 
 
-@needs_root
-@pytest.mark.parametrize(("names", "told"), [(("acme7",), ("1",)), (("0", "1"), ("0", "1")), (("all",), ("0", "1"))])
-def test_the_record_names_the_devices(host: Node, names: tuple[str, ...], told: tuple[str, ...]) -> None:
-    config = cdi_engine.bundle(host.folder, {})
-    words = cdi_engine.inject(config, host.vendors_spec(FLAG), *names)
-    progress = Progress()
-    plan = cdi_engine.start(config, host, words[2:], progress)
-    assert plan is not None and progress.request is not None
-    assert progress.request.asked() == tuple([f"{FLAG}={name}" for name in told])
-    assert not [item for item in plan.operations if isinstance(item, Device)]
-
-
-def test_the_registered_hook_leaves_such_a_container_alone(bare: Node) -> None:
-    config = cdi_engine.bundle(bare.folder, {FLAG: "all"})
-    cdi_engine.inject(config, bare.vendors_spec(FLAG), "all")
-    config["annotations"] = {"cdi.k8s.io/card": "acme.com/card=all"}
-    assert cdi_engine.start(config, bare, ["--config", str(bare.settings)]) is None
-
-
 def _start(host: Node, *changes: tuple[str, str]) -> Plan:
     """Start a container with a spec that was made before the host's files changed."""
     config = cdi_engine.bundle(host.folder, {})
@@ -165,15 +144,9 @@ def test_a_spec_outlives_a_driver(bare: Node) -> None:
     assert sources[1] - sources[0] == {f"/{library}"}
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        (json.dumps({**ACME, "activation_flag": "OCI_OTHER"}), "for 'OCI_ACME', which no vendor's"),
-        ("{", "for 'OCI_ACME', which no vendor's"),
-    ],
-)
-def test_a_spec_whose_vendors_file_is_gone_is_refused(bare: Node, text: str, sentence: str) -> None:
-    with pytest.raises(ConfigError, match=sentence):
+@pytest.mark.parametrize("text", [json.dumps({**ACME, "activation_flag": "OCI_OTHER"}), "{"])
+def test_a_spec_whose_vendors_file_is_gone_is_refused(bare: Node, text: str) -> None:
+    with pytest.raises(ConfigError, match="for 'OCI_ACME', which no vendor's"):
         _start(bare, (FILE, text))
 
 
@@ -199,44 +172,36 @@ def test_only_names_that_cdi_has_are_in_it_each_once() -> None:
     assert all(DEVICE_NAME.fullmatch(name) for name in names)
 
 
-def test_a_name_of_two_devices_is_the_firsts_in_the_spec_too() -> None:
-    found = _found(("0", "acme"), ("1", "acme"))
-    by_name = {name: vendorshare.selected((name,), found) for name in cdispec.vendors_names(found)}
-    assert by_name["acme"][0][0] == by_name["0"][0][0] != by_name["1"][0][0]
-    assert len(by_name["all"]) == 2
-
-
 # `cdi generate --vendor`.
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "sentence"),
+    ("words", "sentence"),
     [
-        (["--vendor", "OCI_NOBODY"], 2, "no vendor's file of this host has the flag 'OCI_NOBODY'"),
-        (["--vendor", ""], 2, "no vendor's file of this host has the flag ''"),
-        (["--vendor", "\x1b[2J"], 2, "the flag '\\x1b[2J'"),
-        (["--vendor", FLAG, "--capabilities", "all"], 2, "--capabilities does not apply to --vendor"),
-        (["--vendor", FLAG, "--hook", "hook"], 2, "--hook is 'hook', which is not an absolute path"),
+        (["--vendor", "OCI_NOBODY"], "no vendor's file of this host has the flag 'OCI_NOBODY'"),
+        (["--vendor", "\x1b[2J"], "the flag '\\x1b[2J'"),
+        (["--vendor", FLAG, "--capabilities", "all"], "--capabilities does not apply to --vendor"),
+        (["--vendor", FLAG], "OCI_ACME is not allowed"),
     ],
 )
-def test_mistakes_are_one_sentence(program: Program, bare: Node, words: list[str], code: int, sentence: str) -> None:
-    assert sentence in program.mistake(code, *generate(bare, *words))
-
-
-def test_what_the_file_must_say(program: Program, bare: Node) -> None:
-    of_vendor = generate(bare, "--vendor", FLAG)
-    hosts.plant(bare.tree, FILE, json.dumps({**ACME, "kind": "acme.com/card", "requires": {"modules": ["acme"]}}))
-    assert "acme is not loaded" in program.mistake(6, *of_vendor)
-    hosts.plant(bare.tree, FILE, json.dumps({key: ACME[key] for key in ACME if key != "kind"}))
-    assert f"{FILE} names no kind of CDI devices" in program.mistake(2, *of_vendor)
-    hosts.plant(bare.tree, FILE.replace("acme", "other"), json.dumps(ACME))
-    assert "other.json" in program.mistake(4, *of_vendor)
-
-
-def test_the_administrator_allows_vendors(program: Program, bare: Node) -> None:
+def test_mistakes_are_one_sentence(program: Program, bare: Node, words: list[str], sentence: str) -> None:
     bare.settings.write_text("allowed-vendors = OCI_OTHER\n")
-    said = program.mistake(2, *generate(bare, "--vendor", FLAG))
-    assert "OCI_ACME is not allowed" in said
+    assert sentence in program.mistake(2, *generate(bare, *words))
+
+
+@pytest.mark.parametrize(
+    ("code", "file", "keys", "sentence"),
+    [
+        (6, FILE, {"requires": {"modules": ["acme"]}}, "acme is not loaded"),
+        (2, FILE, {"kind": None}, f"{FILE} names no kind of CDI devices"),
+        (4, FILE.replace("acme", "other"), {}, "other.json"),
+    ],
+)
+def test_what_the_file_must_say(
+    program: Program, bare: Node, code: int, file: str, keys: dict[str, Any], sentence: str
+) -> None:
+    hosts.plant(bare.tree, file, json.dumps({key: it for key, it in {**ACME, **keys}.items() if it is not None}))
+    assert sentence in program.mistake(code, *generate(bare, "--vendor", FLAG))
 
 
 def test_a_spec_takes_the_place_of_its_own_kind_alone(program: Program, bare: Node, tmp_path: Path) -> None:
@@ -287,11 +252,7 @@ def test_doctor_holds_each_spec_against_its_own_vendor(program: Program, bare: N
         ({"hookName": "prestart"}, "its hook is not for createRuntime", "cdi generate"),
         ({"more": [7]}, "unknown option '7'", "cdi generate --capabilities compute"),
         ({"more": ["--cdi-driver", "580"]}, "unknown option '--cdi-driver'", "cdi generate --capabilities compute"),
-        (
-            {"args": ["oci-gpu-hook", "createRuntime", "--cdi", "compute,foo"]},
-            "it does not say",
-            "--capabilities compute",
-        ),
+        ({"args": ["oci-gpu-hook", "createRuntime", "--cdi", "compute,foo"]}, "it does not say", "compute"),
         ({"config": "/a\0b"}, "its --config is", "rm /etc/cdi/nvidia.yaml"),
     ],
 )

@@ -51,19 +51,6 @@ def test_plan_prints_one_json_object_and_changes_nothing(program: Program, plan:
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_plan_for_people_says_why(program: Program, plan: list[object]) -> None:
-    text = program(*plan)
-    assert "GPU 5, NVIDIA H100 80GB HBM3: asked for as 5" in text
-    assert "library: compute" in text
-
-
-def test_plan_for_a_container_without_a_request(program: Program, plan: list[object], tmp_path: Path) -> None:
-    write_bundle(tmp_path)
-    assert ALONE in program(*plan)
-    document = program.document(*plan)
-    assert (document["request"], document["operations"]) == (None, [])
-
-
 def test_plan_says_of_a_mistake_in_the_settings_what_the_hook_does(
     program: Program, plan: list[object], tmp_path: Path
 ) -> None:
@@ -75,11 +62,6 @@ def test_plan_says_of_a_mistake_in_the_settings_what_the_hook_does(
     write_bundle(tmp_path)
     out = program(*plan, "--config", settings)
     assert f"none: the hook {ALONE}" in out and sentence in out
-
-
-def test_a_refusal_by_plan_has_the_hooks_own_code(program: Program, plan: list[object], tmp_path: Path) -> None:
-    write_bundle(tmp_path, "NVIDIA_VISIBLE_DEVICES=9")
-    assert "unknown device '9'" in program.mistake(5, *plan)
 
 
 @pytest.mark.parametrize(
@@ -114,6 +96,9 @@ def test_a_user_namespace_in_the_config_binds_the_nodes(program: Program, plan: 
     ("words", "code", "sentence"),
     [
         (["plan"], 2, "give --bundle, or --image-root"),
+        (["plan", "--bundle", ".", "--image-root", "."], 2, "--image-root and --env"),
+        (["plan", "--bundle", ".", "--env", "A=1"], 2, "--image-root and --env"),
+        (["plan", "--image-root", ".", "--pid", "7"], 2, "--image-root and --env"),
         (["plan", "--bundle", "/nowhere"], 3, "cannot open /nowhere/config.json"),
         (["inventory", "watch", "--cdi-spec", "/run/cdi/"], 2, "which is not a file name"),
         (["inventory", "watch", "--interval", "inf"], 2, "inf is not in the range"),
@@ -122,6 +107,7 @@ def test_a_user_namespace_in_the_config_binds_the_nodes(program: Program, plan: 
         (["docter"], 2, "no such command 'docter', did you mean 'doctor'?"),
         (["inventory", "refesh"], 2, "no such command 'refesh', did you mean 'refresh'?"),
         (["doctor", "--contaner", "x"], 2, "--container"),
+        (["info", "--settings", "--vendors"], 2, "--settings, --vendors and --vendor exclude one another"),
         (["cdi", "generate", "--kind", "tpu"], 2, "invalid value for '--kind'"),
         (["info", "--host-root", "/nowhere"], 2, "cannot open --host-root /nowhere"),
         (["info", "--host-root", "/usr/share"], 6, "this host has no NVIDIA driver"),
@@ -260,11 +246,3 @@ def test_an_image_and_an_environment_have_the_plan_of_their_container(
     for key in ("request", "driver", "operations", "left_out"):
         assert of_image[key] == of_bundle[key], key
     assert ALONE in program("plan", "--image-root", root, "--host-root", host)
-
-
-@pytest.mark.parametrize(
-    "words",
-    [("--bundle", ".", "--image-root", "."), ("--bundle", ".", "--env", "A=1"), ("--image-root", ".", "--pid", "7")],
-)
-def test_a_plan_is_of_a_bundle_or_of_an_image(program: Program, words: tuple[str, ...]) -> None:
-    assert "--image-root and --env" in program.mistake(2, "plan", *words)

@@ -38,23 +38,6 @@ def test_both_levels_dominate_their_meet_and_nothing_higher_does(one: Level, oth
         assert not (one.dominates(higher) and other.dominates(higher))
 
 
-@given(LEVELS, LEVELS, LEVELS)
-def test_dominance_is_a_partial_order(one: Level, two: Level, three: Level) -> None:
-    assert one.dominates(one)
-    if one.dominates(two) and two.dominates(one):
-        assert one == two
-    if one.dominates(two) and two.dominates(three):
-        assert one.dominates(three)
-
-
-@given(st.lists(LEVELS, min_size=1, max_size=5))
-def test_the_meet_of_many_is_that_of_pairs(levels: list[Level]) -> None:
-    low = levels[0]
-    for level in levels[1:]:
-        low = contexts.meet([low, level])
-    assert contexts.meet(levels) == low
-
-
 @pytest.mark.parametrize(
     ("text", "printed"),
     [

@@ -96,14 +96,19 @@ def test_a_bundle_that_is_there_is_believed(proc: dict[str, bytes], monkeypatch:
     assert crun.bundle_of(lost()) == "/"
 
 
-# A process by the name of crun, which starts a hook as crun does.
-CRUN = "import subprocess, sys; subprocess.run([{python!r}, '-c', {code!r}], stderr=subprocess.DEVNULL, check=True)"
+# A process by the name of crun, which starts a hook as crun does, and says what crun does once that has failed.
+CRUN = """
+import subprocess, sys
+log = open(sys.argv[sys.argv.index("--log") + 1], "ab")
+subprocess.run([{python!r}, '-c', {code!r}], stderr=subprocess.DEVNULL, check=True)
+log.write(b'{{"msg": "error executing hook", "level": "error"}}\\n')
+"""
+CRUNS_OWN = ("error executing hook", "error")
 
 
 def under_crun(tmp_path: Path, code: str, form: str, mode: str) -> tuple[str, list[tuple[str, str]]]:
     """What crun's stderr has, and its log in each line, when this code has run in its hook's place."""
     log, err, script = tmp_path / "log", tmp_path / "err", tmp_path / "script"
-    log.touch()
     script.write_text(CRUN.format(python=sys.executable, code=code))
     words = [script, f"--log-format={form}", "--log", log, "run", "c1"]
     line = ["bash", "-c", 'exec -a crun "$0" "$@"', sys.executable, *map(str, words)]
@@ -120,7 +125,37 @@ def test_what_failed_is_told_where_crun_writes(tmp_path: Path, form: str, told: 
     """Not to a file in which crun would write over it."""
     err, log = under_crun(tmp_path, "from oci_gpu_hook.report import crun; crun.tell('no GPU')", form, mode)
     assert err == ("oci-gpu-hook: no GPU\n" if mode == "ab" else "")
-    assert log == [("oci-gpu-hook: no GPU", "error")] * told
+    # The last of the log is what the shim of Docker and containerd shows, and podman what stands alone.
+    assert log == ([("oci-gpu-hook: no GPU", "error")] if told else [CRUNS_OWN])
+    (tmp_path / "log").chmod(0o640)
+    _, log = under_crun(tmp_path, "from oci_gpu_hook.report import crun; crun.tell('no GPU')", form, mode)
+    assert log == ([("oci-gpu-hook: no GPU", "error")] if told else [CRUNS_OWN]) * 2
+    assert (tmp_path / "log").stat().st_mode & 0o777 == 0o640
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["err", "log", "script"]
+
+
+@pytest.mark.parametrize("kind", ["link", "large", "anothers", "full"])
+def test_a_log_that_cannot_be_replaced_gets_a_line_more(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "log"
+    log.write_text('{"msg": "before"}' + " " * (1 << 16 if kind == "large" else 0) + "\n")
+    if kind == "link":
+        log.rename(tmp_path / "real")
+        log.symlink_to("real")
+    elif kind == "anothers":
+        monkeypatch.setattr(posix, "geteuid", lambda: 4711)
+    elif kind == "full":
+        monkeypatch.setattr(posix, "rename", fails)
+    crun.end_log(str(log), '{"msg": "no GPU"}\n')
+    assert [json.loads(line)["msg"] for line in log.read_text().splitlines()] == ["before", "no GPU"]
+    assert log.is_symlink() == (kind == "link")
+    assert not [path for path in tmp_path.iterdir() if "oci-gpu-hook" in path.name]
+
+
+def fails(*_: object, **__: object) -> None:
+    """As where the disk is full."""
+    raise OSError
 
 
 WITHOUT_POWER = """
@@ -137,7 +172,7 @@ def test_a_step_that_failed_is_told_though_crun_has_more_capabilities_by_then(tm
     """As an engine's: its stderr is a pipe."""
     script = tmp_path / "script"
     script.write_text(CRUN.format(python=sys.executable, code=WITHOUT_POWER))
-    line = ["bash", "-c", 'exec -a crun "$0" "$@"', sys.executable, str(script)]
+    line = ["bash", "-c", 'exec -a crun "$0" "$@"', sys.executable, str(script), "--log", str(tmp_path / "log")]
     environment = {"PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run(line, check=True, stderr=subprocess.PIPE, text=True, env=environment)
     assert done.stderr == "oci-gpu-hook: no GPU\n"

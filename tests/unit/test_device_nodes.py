@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -12,6 +13,7 @@ from oci_gpu_hook.driver import proc
 from oci_gpu_hook.errors import ApplyError, DriverError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.gpus import missingnodes
+from oci_gpu_hook.node.machine import childprocess, libselinux
 from tests.unit import hosts
 from tests.unit.program import Program
 
@@ -90,31 +92,27 @@ def test_something_else_in_a_nodes_place_is_named_and_stays(tree: Path) -> None:
     assert (tree / "dev/nvidia-uvm").read_text() == "a file"
 
 
-def started(tree: Path) -> list[str]:
-    root = HostRoot(str(tree))
-    return [" ".join(words) for words in devicenodes.programs(root, missingnodes.missing_nodes(root))]
-
-
-def test_nvidias_own_program_makes_what_is_lacking(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hosts.plant(tree, "bin/nvidia-modprobe", "#!/bin/sh\n")
-    (tree / "bin/nvidia-modprobe").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tree / "bin"))
-    with_mig(tree)
-    capabilities = "/proc/driver/nvidia/capabilities"
-    assert started(tree) == [
-        "nvidia-modprobe -u -c 0",
-        "nvidia-modprobe -m",
-        "nvidia-modprobe -c 255 -c 1 -c 0",
-        f"nvidia-modprobe -f {capabilities}/gpu0/mig/gi1/access "
-        f"-f {capabilities}/gpu0/mig/gi1/ci0/access -f {capabilities}/mig/config",
-    ]
-
-
-def test_without_it_modules_are_loaded_and_nothing_else_is_started(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tree / "bin"))
-    assert started(tree) == ["modprobe -q nvidia-modeset"]
+def test_on_this_host_modules_are_loaded_first(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then their nodes are there to be made; without a driver no module is loaded."""
     hosts.plant(tree, proc.DEVICES, "Character devices:\n195 nvidia\n")
-    assert started(tree) == ["modprobe -q nvidia-uvm", "modprobe -q nvidia-modeset"]
+    root, started = HostRoot(str(tree)), list[str]()
+    root.path = "/"
+
+    def load(words: list[str], seconds: float) -> NoReturn:
+        started.append(" ".join(words))
+        hosts.plant(tree, proc.DEVICES, hosts.DEVICES)
+        raise OSError("it says that it failed")
+
+    monkeypatch.setattr(childprocess, "program", load)
+    monkeypatch.setattr(devicenodes, "_make", lambda root, node: None)
+    monkeypatch.setattr(libselinux, "is_there", lambda root: False)
+    made, _ = devicenodes.make(root)
+    assert started == ["modprobe -q nvidia-uvm", "modprobe -q nvidia-modeset"]
+    assert "/dev/nvidia-uvm" in made["made"]  # type: ignore[operator]
+    (tree / proc.VERSION[1:]).unlink()
+    with pytest.raises(DriverError):
+        devicenodes.make(root)
+    assert len(started) == 2
 
 
 def test_a_node_that_cannot_be_made_is_named(program: Program, tree: Path) -> None:

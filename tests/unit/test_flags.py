@@ -56,16 +56,6 @@ def test_docker_has_a_line_for_each_way(program: Program, tree: Path) -> None:
     assert program.err == ""
 
 
-def test_all_is_what_is_meant_where_nothing_is_named(program: Program, tree: Path) -> None:
-    for words in ([], ["all"]):
-        lines = program(*command(tree, "docker", *words)).splitlines()
-        assert lines[1::2][:3] == [
-            "--gpus all",
-            "--runtime oci-gpu-runtime --env NVIDIA_VISIBLE_DEVICES=all",
-            "--device nvidia.com/gpu=all",
-        ]
-
-
 @pytest.mark.parametrize("devices", [["1"], ["0", "1"], ["all"]])
 def test_one_way_is_for_the_shells_own_substitution(program: Program, tree: Path, devices: list[str]) -> None:
     """A shell splits what $(...) gives at blanks and takes no quotes away."""
@@ -80,7 +70,8 @@ def test_one_way_is_for_the_shells_own_substitution(program: Program, tree: Path
 def test_podman_by_the_hook_and_by_cdi(program: Program, tree: Path) -> None:
     lines = program(*command(tree, "podman", 1)).splitlines()
     assert lines[1::2] == ["--env NVIDIA_VISIBLE_DEVICES=1", "--device nvidia.com/gpu=1"]
-    assert program(*command(tree, "podman", "--way", "cdi")) == "--device nvidia.com/gpu=all\n"
+    for words in ([], ["all"]):
+        assert program(*command(tree, "podman", "--way", "cdi", *words)) == "--device nvidia.com/gpu=all\n"
 
 
 def test_names_that_only_the_hook_knows_become_others(program: Program, tree: Path) -> None:

@@ -51,13 +51,6 @@ def test_what_is_no_json_is_a_value_error(text: str) -> None:
         jsontext.loads(text.encode())
 
 
-@pytest.mark.usefixtures("way")
-@pytest.mark.parametrize("data", [b"\xff", b'"\xc3"', b"\xef\xbb\xbf{}"])
-def test_what_is_no_utf8_is_a_value_error(data: bytes) -> None:
-    with pytest.raises(ValueError):
-        jsontext.loads(data)
-
-
 PIECES = [*(b"{", b"}", b"[", b"]", b",", b":", b" ", b"\n", b'"a"', b'"', b"\\", b"1", b"-", b".5", b"e9", b"0"),
           *(b"null", b"true", b"NaN", b"Infinity", b"\xc3\xa9", b"\xff", b"\xef\xbb\xbf")]  # fmt: skip
 

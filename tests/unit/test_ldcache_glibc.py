@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our ld.so.caches against glibc's own programs: ldconfig writes, lists and orders, and the loader searches.
-
-Where a test needs ldconfig, a C compiler or root for chroot(2), it skips without them and says so.
+"""Our ld.so.caches against glibc's own program: ldconfig writes, lists and orders.  Where a test
+needs ldconfig or a C compiler, it skips without them and says so.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import random
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
 from functools import cmp_to_key, partial
 from pathlib import Path
 from typing import NamedTuple
@@ -32,9 +30,6 @@ CC = shutil.which("cc", path=_PATH)
 needs_ldconfig = pytest.mark.skipif(LDCONFIG is None or CC is None, reason="needs glibc's ldconfig and a C compiler")
 # Elsewhere nothing is started, and any do.
 NATIVE = ldcache.NATIVE_FLAGS.get(os.uname().machine, X86_64)
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for chroot(2)")
-
-
 # --- the real ldconfig
 
 
@@ -165,26 +160,6 @@ def test_caches_have_the_order_of_ldconfig(root: Root, tmp_path: Path, seed: int
 
 
 @needs_ldconfig
-@pytest.mark.parametrize(("layout", "legacy"), [("new", LEGACY), ("compat", [])])
-def test_merging_gives_the_listing_that_ldconfig_gives_with_our_folder_first(
-    root: Root, tmp_path: Path, layout: str, legacy: list[str]
-) -> None:
-    theirs = [b"lib%d.so.%d" % (major, minor) for major in range(20) for minor in (1, 2, 10)]
-    root.add("opt/theirs", *theirs, b"libcuda.so.1", b"libnvidia-ml.so.1")
-    root.add("opt/theirs/glibc-hwcaps/x86-64-v2", b"libcuda.so.1", b"lib5.so.1", b"libcudb.so")
-    root.add("opt/theirs/glibc-hwcaps/x86-64-v3", b"libcuda.so.1", b"libcudb.so")
-    for folder in legacy:
-        root.add(f"opt/theirs/{folder}", b"libcuda.so.1", b"lib5.so.1")
-    before = root.cache("opt/theirs", layout=layout)
-    sonames = [b"libcuda.so.1", b"libnvidia-ml.so.1", b"lib5.so.3", b"liba.so"]
-    root.add("opt/ours", *sonames)
-    expected = root.cache("opt/ours", "opt/theirs")
-    ours = [Entry(name, b"/opt/ours/" + name, NATIVE) for name in sonames]
-    assert listed(tmp_path, merge(before, ours)) == listed(tmp_path, expected)
-    assert b'hwcap: "x86-64-v3"' in b"".join(line.kind for line in listed(tmp_path, expected))
-
-
-@needs_ldconfig
 @pytest.mark.parametrize("seed", range(2))
 def test_ours_get_the_place_that_ldconfig_gives_them_among_hundreds(root: Root, tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
@@ -212,89 +187,6 @@ def test_the_flags_of_this_machine_are_those_that_ldconfig_writes(root: Root) ->
         pytest.skip(f"no GPU driver for {machine}")
     (entry,) = parse(root.cache("opt/a")).entries
     assert entry.flags == ldcache.NATIVE_FLAGS[machine]
-
-
-# --- the real loader
-
-PROGRAM = r"""
-#include <dlfcn.h>
-#include <stdio.h>
-int main(int count, char **names) {
-    for (int i = 1; i < count; i++) {
-        void *library = dlopen(names[i], RTLD_NOW);
-        int (*which)(void) = library ? (int (*)(void)) dlsym(library, "which") : 0;
-        printf("%d ", which ? which() : 0);
-    }
-    return 0;
-}
-"""
-
-
-@pytest.fixture
-def load(root: Root) -> Callable[[bytes, list[bytes]], list[int]]:
-    """Puts a cache into the root and gives what each library's which() says there; 0: not found."""
-    assert CC is not None
-    (root.path / "load.c").write_text(PROGRAM)
-    command = [CC, "-o", "load", "load.c", "-Wl,--no-as-needed", "-ldl"]
-    subprocess.run(command, cwd=root.path, check=True)
-    ldd = subprocess.run(["ldd", "load"], cwd=root.path, check=True, capture_output=True).stdout
-    for file in re.findall(r"(/\S+) \(0x", ldd.decode()):
-        (root.path / file[1:]).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(file, root.path / file[1:])
-
-    def run(cache: bytes, names: list[bytes]) -> list[int]:
-        (root.path / "etc/ld.so.cache").write_bytes(cache)
-        done = subprocess.run(
-            ["/load", *names], executable="/load", preexec_fn=lambda: os.chroot(root.path),
-            check=True, capture_output=True,
-        )  # fmt: skip
-        return [int(word) for word in done.stdout.split()]
-
-    return run
-
-
-def _saying(root: Root, folder: str, soname: str, number: int) -> None:
-    """A library whose which() gives `number`."""
-    (root.path / folder).mkdir(parents=True, exist_ok=True)
-    (root.path / "say.c").write_text(f"int which(void) {{ return {number}; }}\n")
-    command = [str(CC), "-shared", "-nostdlib", f"-Wl,-soname,{soname}", "-o", f"{folder}/{soname}"]
-    subprocess.run([*command, "say.c"], cwd=root.path, check=True)
-
-
-@needs_root
-@needs_ldconfig
-def test_the_loader_takes_our_library_first_and_still_the_images_hwcaps_variants(
-    root: Root, load: Callable[[bytes, list[bytes]], list[int]]
-) -> None:
-    names = [b"libcuda.so.1", b"libfast.so.1"]
-    _saying(root, "opt/theirs", "libcuda.so.1", 2)
-    _saying(root, "opt/theirs", "libfast.so.1", 2)
-    _saying(root, "opt/theirs/glibc-hwcaps/x86-64-v2", "libfast.so.1", 3)
-    _saying(root, "opt/ours", "libcuda.so.1", 4)
-    before = root.cache("opt/theirs")
-    # This machine or its glibc may have no x86-64-v2.
-    (_, fast) = found = load(before, names)
-    assert found[0] == 2
-    addition = Entry(b"libcuda.so.1", b"/opt/ours/libcuda.so.1", NATIVE)
-    assert load(merge(before, [addition]), names) == [4, fast]
-
-
-@needs_root
-@needs_ldconfig
-def test_the_loader_finds_every_library_through_a_merged_cache(
-    root: Root, load: Callable[[bytes, list[bytes]], list[int]]
-) -> None:
-    names = [*TRICKY, *[b"lib%d.so.%d" % (one, two) for one in range(40) for two in (1, 9, 10)]]
-    random.Random(7).shuffle(names)
-    theirs, ours = names[::2], names[1::2]
-    root.add("opt/theirs", *theirs)
-    before = root.cache("opt/theirs")
-    root.add("opt/ours", *ours)
-    assert 0 in load(before, names)
-    additions = [Entry(name, b"/opt/ours/" + name, NATIVE) for name in ours]
-    for data in (before, shuffled(before), root.cache("opt/theirs", layout="compat")):
-        assert load(merge(data, additions), names) == [1] * len(names)
-    assert load(merge(None, additions), ours) == [1] * len(ours)
 
 
 # --- order, by definition

@@ -60,51 +60,30 @@ def unit(block: str) -> None:
     assert [dict(parser[section]) for section in parser.sections()] != [{}]
 
 
-def lxc(block: str) -> None:
-    assert all(re.fullmatch(r"lxc\.[a-z.]+ = \S.*", line) for line in block.splitlines())
+def lines_of(form: str) -> Callable[[str], None]:
+    def check(block: str) -> None:
+        assert all(re.fullmatch(form, line) for line in block.splitlines())
 
-
-def dockerfile(block: str) -> None:
-    assert all(re.fullmatch(r"ENV NVIDIA_[A-Z_]+=\S+", line) for line in block.splitlines())
-
-
-def criu(block: str) -> None:
-    """tests/integration/test_restore.py restores with it."""
-    assert block == "external mnt[]:ms\n"
-
-
-def of_toml(block: str) -> None:
-    assert toml.parse_toml(block.encode())
-
-
-def of_json(block: str) -> None:
-    json.loads(block)
-
-
-def part_of_json(block: str) -> None:
-    json.loads(f"{{{block.rstrip().rstrip(',')}}}")
-
-
-def of_python(block: str) -> None:
-    compile(block, "block", "exec")
+    return check
 
 
 def settings(block: str) -> None:
     assert settingsfile.parse_text(block, "block")
 
 
-# By how a block begins.
-KINDS: dict[str, Callable[[str], None]] = {
+# By how a block begins: what fails if it is not what it looks like.
+KINDS: dict[str, Callable[[str], object]] = {
     rf"#!/bin/sh\n|(oci-gpu-hook|{OTHERS}) ": shell,
     r"apiVersion:|services:|version:|initContainers:": of_yaml,
     r"\[(Service|Container)\]\n": unit,
-    r"\[plugins\.|version = \d\n\[plugins\.": of_toml,
-    r"lxc\.": lxc,
-    r"ENV ": dockerfile,
-    r"external ": criu,
-    r"\{\n": of_json,
-    '"': part_of_json,
-    r"c\.|from ": of_python,
+    r"\[plugins\.|version = \d\n\[plugins\.": lambda block: toml.parse_toml(block.encode()),
+    r"lxc\.": lines_of(r"lxc\.[a-z.]+ = \S.*"),
+    r"ENV ": lines_of(r"ENV NVIDIA_[A-Z_]+=\S+"),
+    # tests/integration/test_restore.py restores with it.
+    r"external ": lines_of(r"external mnt\[\]:ms"),
+    r"\{\n": json.loads,
+    '"': lambda block: json.loads(f"{{{block.rstrip().rstrip(',')}}}"),
+    r"c\.|from ": lambda block: compile(block, "block", "exec"),
     r"(?!version)[a-z-]+ = ": settings,
 }
 

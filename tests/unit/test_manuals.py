@@ -7,8 +7,6 @@ import functools
 import inspect
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -87,18 +85,15 @@ def test_each_option_is_described() -> None:
     assert set().union(*map(options, COMMANDS.values())) <= described
 
 
-LEAVES = {words: command for words, command in COMMANDS.items() if not isinstance(command, click.Group)}
-
-
-@pytest.mark.parametrize("words", LEAVES, ids=" ".join)
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_each_command_has_two_examples_in_its_help_and_its_page(words: tuple[str, ...]) -> None:
     """The command takes their words; what it does with them is other tests'."""
-    title, *lines = inspect.cleandoc(LEAVES[words].epilog or "").removeprefix("\b\n").splitlines()
+    title, *lines = inspect.cleandoc(COMMANDS[words].epilog or "").removeprefix("\b\n").splitlines()
     assert (title, len(lines)) == ("Examples:", 2)
     for line in lines:
         _, *given = shlex.split(line)
         assert tuple(given[: len(words)]) == words
-        LEAVES[words].make_context("", given[len(words) :]).close()
+        COMMANDS[words].make_context("", given[len(words) :]).close()
         assert " ".join(line.split()) in commands_page()
 
 
@@ -122,42 +117,6 @@ def test_the_manual_has_every_setting_with_its_default() -> None:
         host_wide = re.search(rf"^\.B {key}\n.*?Default: [^\n]*", text(CONF), re.M | re.S)
         assert host_wide is not None
         assert ("For the whole host" in host_wide[0]) == (settingsfile.KINDS[key].strictest is None)
-
-
-def test_a_setting_that_is_not_described_stops_the_build(tmp_path: Path) -> None:
-    script = (
-        f"import sys, pathlib; sys.path.insert(0, {str(PACKAGING)!r})\n"
-        "import build_man; build_man.SOURCES = pathlib.Path(sys.argv[1])\n"
-        "build_man.main(pathlib.Path(sys.argv[1]))"
-    )
-    for old, new, said in (
-        (".. setting:: driver-root\n", "driver-root\n", "nothing is said of the setting driver-root"),
-        (".. setting:: driver-root\n", ".. setting:: driver-rot\n", "there is no setting driver-rot"),
-    ):
-        source = manual.source(CONF)
-        assert old in source
-        (tmp_path / "oci-gpu-hook.conf.5.rst").write_text(source.replace(old, new))
-        made = subprocess.run([sys.executable, "-c", script, tmp_path], capture_output=True, text=True)
-        assert made.returncode != 0
-        assert said in made.stderr
-
-
-def test_the_examples_of_settings_are_settings() -> None:
-    blocks = manual.blocks(CONF)
-    assert len(blocks) == 2
-    for block in blocks:
-        assert settingsfile.parse_text(block, "page")
-
-
-def test_the_files_for_compose_are_yaml() -> None:
-    """They run where each Compose is: tests/docker/test_compose.py."""
-    services = [yaml.safe_load(block)["services"]["gpu"] for block in manual.blocks("oci-gpu-hook-docker.7", "COMPOSE")]
-    reserved = [it["deploy"]["resources"]["reservations"]["devices"] for it in services if "deploy" in it]
-    assert reserved == [
-        [{"capabilities": ["gpu"], "device_ids": ["1", "5"]}],
-        [{"capabilities": ["gpu"], "driver": "cdi", "device_ids": ["nvidia.com/gpu=2", "nvidia.com/gpu=6"]}],
-    ]
-    assert services[1]["runtime"] == "oci-gpu-runtime"
 
 
 def test_the_pods_that_wait_for_a_validation_are_pods() -> None:

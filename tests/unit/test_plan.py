@@ -111,19 +111,6 @@ def test_the_rules_of_config_json_are_what_a_hidden_program_is_made_from(host: D
     assert not {*rules} & {*opened.rules}
 
 
-def test_exactly_the_requested_devices_are_there(host: DriverInventory) -> None:
-    operations = made(host).operations
-    nodes = [item for item in operations if isinstance(item, Device)]
-    # NVML's indices 1 and 5 are minors 6 and 2 on this host.
-    assert [node.path.removeprefix("/dev/nvidia") for node in nodes] == [
-        "ctl", "6", "2", "-uvm", "-uvm-tools",
-    ]  # fmt: skip
-    (cgroup,) = [item for item in operations if isinstance(item, OpenCgroup)]
-    numbers = [(195, 255), (195, 6), (195, 2), (505, 0), (505, 1)]
-    assert cgroup.rules == tuple([DeviceRule("c", *number, "rw") for number in numbers])
-    assert [(node.major, node.minor) for node in nodes] == numbers
-
-
 def test_no_access_has_mknod_and_every_mount_forbids_setuid_and_devices(host: DriverInventory) -> None:
     for operation in made(host, "all", "all").operations:
         if isinstance(operation, Device):

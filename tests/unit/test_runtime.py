@@ -75,11 +75,6 @@ def test_a_hook_that_has_nothing_to_do_there_does_not_do_the_job(config: Path, s
     assert add(config, {"hooks": {stage: [OURS]}})["hooks"]["createRuntime"] == [OURS]
 
 
-def test_added_twice_it_is_there_once(config: Path) -> None:
-    once = add(config, {"hooks": {"prestart": [OTHER]}})
-    assert add(config, once) == once
-
-
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=9) | st.floats(allow_nan=False, allow_infinity=False),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3),

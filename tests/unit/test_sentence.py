@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,7 +18,6 @@ from oci_gpu_hook.kernel.syscalls import SyscallError
 from oci_gpu_hook.report import sentence
 from oci_gpu_hook.report.progress import Progress
 from tests.unit.bounded import MIB, peak
-from tests.unit.starts import ROOT
 
 ESCAPE = "\x1b[31mred\x1b[0m\x07\u202e"
 HOSTILE = [ESCAPE, ESCAPE * 500, "a" * 3_400, "a b " * 900, "\n" * 10, "\udcff", "x" * 4 * MIB, "y " * MIB]
@@ -113,23 +109,6 @@ def test_where_an_images_link_leads_is_said_plainly(tmp_path: Path, name: str) -
     said = str(caught.value)
     assert said.startswith("/volume/") and said.endswith("one of its own, such as an overlay")
     assert said.isprintable() and len(said) < 400
-
-
-def test_a_root_of_any_name_is_one_plain_line_of_a_start(tmp_path: Path) -> None:
-    root = {"path": f"/{ESCAPE}{'x y' * 1000}"}
-    config = {"root": root, "process": {"env": ["NVIDIA_VISIBLE_DEVICES=all"]}}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    state = {"id": ESCAPE, "pid": os.getpid(), "bundle": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-m", "oci_gpu_hook", "createRuntime"],
-        input=json.dumps(state),
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
-    assert done.returncode == 3
-    assert done.stderr.rstrip("\n").isprintable()
-    assert len(done.stderr) <= LONGEST + 200
 
 
 def test_what_a_command_shows_is_plain_line_by_line(capsys: pytest.CaptureFixture[str]) -> None:

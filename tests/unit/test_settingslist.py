@@ -53,13 +53,6 @@ def test_show_for_people_has_a_line_a_setting_and_rules_below_their_headings(pro
     assert lines[-2:] == [["[namespace", "team-*]"], rule]
 
 
-def test_show_sends_no_control_characters_to_a_terminal(program: Program, file: Path) -> None:
-    file.write_text("driver-root = /a\x1b[1m\n[image \x1b*]\ndevice-cgroup = off\n")
-    out = program("info", "--settings", "--config", file)
-    assert "\x1b" not in out
-    assert r"/a\x1b[1m" in out
-
-
 def test_show_names_a_mistake_with_its_line(program: Program, file: Path) -> None:
     file.write_text("\n[host x]\n")
     said = program.mistake(4, "info", "--settings", "--config", file)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import posix
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,11 +13,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from oci_gpu_hook.errors import DriverError
-from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.planning import platforms
 from oci_gpu_hook.vendors import platform, tegra
 from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Group, Item, Link, Version
 from tests.unit import hosts
+from tests.unit.test_platform import Host
 
 FOLDER = "/etc/nvidia-container-runtime/host-files-for-container.d"
 LIB = "/usr/lib/aarch64-linux-gnu"
@@ -36,19 +35,6 @@ dir, /lib/firmware/tegra23x
 CUDNN = f"lib, {LIB}/libcudnn.so.9.3.0\nsym, {LIB}/libcudnn.so.9\n"
 
 
-class Host(HostRoot):
-    """A tree in which some paths are character devices, which only root could make there."""
-
-    devices: tuple[str, ...] = ("/dev/nvmap", "/dev/nvhost-gpu")
-
-    def stat(self, path: str) -> posix.stat_result | None:
-        return posix.stat("/dev/null") if path in self.devices else super().stat(path)
-
-    def names(self, path: str) -> list[str]:
-        found = [name for name in self.devices if name.rpartition("/")[0] == path]
-        return super().names(path) + [name.rpartition("/")[2] for name in found]
-
-
 @pytest.fixture()
 def host(tmp_path: Path) -> Iterator[Host]:
     """A Jetson with a list of each kind, whose files are there but for one device and the firmware."""
@@ -56,6 +42,7 @@ def host(tmp_path: Path) -> Iterator[Host]:
     top = tmp_path / "host"
     top.mkdir()
     found = Host(str(top))
+    found.devices = ("/dev/nvmap", "/dev/nvhost-gpu")
     plant(found, f"{FOLDER}/devices.csv", DEVICES)
     plant(found, f"{FOLDER}/drivers.csv", DRIVERS)
     plant(found, f"{FOLDER}/cudnn.csv", CUDNN)
@@ -215,16 +202,6 @@ def test_links_that_lead_nowhere_round_or_to_a_folder(host: Host) -> None:
     assert sentences == ()
 
 
-def test_a_pattern_is_what_it_means_on_this_host(host: Host) -> None:
-    for name in ("libnvinfer.so.10.3.0", "libnvinfer_plugin.so.10.3.0", "libother.so.1"):
-        plant(host, f"{LIB}/{name}", "")
-    group, _ = drivers(host, "lib, /usr/lib/*/libnvinfer*.so.10.[0-9].?\n")
-    assert group.libraries == (
-        Item(f"{LIB}/libnvinfer.so.10.3.0", LIB),
-        Item(f"{LIB}/libnvinfer_plugin.so.10.3.0", LIB),
-    )
-
-
 def test_links_that_programs_expect_beside_a_library_are_made(host: Host) -> None:
     for name in ("libcuda.so.1.1", "libGLX_nvidia.so.0", "libnvidia-opticalflow.so.1"):
         plant(host, f"/usr/lib/tegra/{name}", "")
@@ -234,11 +211,6 @@ def test_links_that_programs_expect_beside_a_library_are_made(host: Host) -> Non
         Link("/usr/lib/tegra/libcuda.so", "libcuda.so.1"),
         Link("/usr/lib/tegra/libnvidia-opticalflow.so", "libnvidia-opticalflow.so.1"),
     )
-
-
-def test_an_entry_that_stands_twice_counts_once(host: Host) -> None:
-    group, _ = drivers(host, "dev, /dev/nvmap\nlib, /usr/sbin/nvidia-smi\n" * 3)
-    assert len(group.devices) == len(group.files) == 1
 
 
 def test_many_lines_that_are_left_out_are_counted(host: Host) -> None:

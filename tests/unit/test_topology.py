@@ -59,7 +59,3 @@ def test_near_is_what_planning_calls_near(tree: Path, program: Program) -> None:
 def test_what_nvml_alone_knows_is_told(tree: Path, program: Program) -> None:
     hosts.host(tree)
     assert "NVLinks are not known" in program(*command(tree)).splitlines()[-1]
-
-
-def test_without_gpus_of_the_module_there_is_none(tree: Path, program: Program) -> None:
-    program.mistake(6, *command(tree))

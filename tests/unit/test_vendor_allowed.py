@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from oci_gpu_hook.vendors import vendorrules
@@ -14,15 +16,72 @@ sfc_char sfc_affinity xclmgmt1 xfpga/xvc_pub.u1 xvc_pub.u1 xdma0_user gdrdrv dxg
 video0 media0 snd/pcmC0D0p qaic0 mst/mt1 knem xpmem cpu_dma_latency ptp0 dma_heap/system
 nvidia* nvidia[0-9]* neuron* neuron? dri/renderD* dri/* accel/* infiniband/* infiniband/uverbs[0-9]* hl[0-9]* xclmgmt*
 """
+DYNAMIC = """
+ttyprintk hidraw usbmon firewire bsg nvme nvme-generic megaraid_sas_ioctl watchdog tpm tpm_vtpm ipmidev mei uio vfio
+vhost-vdpa iommu dax crash fwctl misc
+"""
+DRIVERS = """
+nvidia nvidia-uvm nvidia-caps drm kfd accel infiniband_verbs infiniband_mad neuron habanalabs hl onload_char sfc_char
+rdma_cm xclmgmt xdma gdrdrv dxg nvmap qaic alsa video4linux media cuda-x
+"""
+PATHS = """
+/usr/lib64/libx.so.1 /opt/rocm /opt/rocm-* /lib/firmware/x /lib64/libx.so* /lib32/x /libx32/x /etc/OpenCL/vendors/*.icd
+/etc/ld.so.conf.d/x.conf /run/x/x.sock /usr/lib/x86_64-linux-gnu/dri/*_dri.so /usr/lib/libx* /usr/share/x
+/opt/x-{version} /run/x*/x.sock
+"""
+OTHER_PATHS = """
+usr/x / /usr /etc /run /opt /lib /usr/ /srv/x /var/lib/x /proc/x /sys/x /dev/x /boot/x /media/x /tmp/x /lib*/x /*/x
+/u?r/x /usr/../x /usr/./x /usr//x /usr/bin /usr/lib64 /usr/lib/x86_64-linux-gnu /etc/* /etc/shadow /etc/ssh /etc/ssh/x
+/etc/ssh/* /etc/pki /etc/pki/tls/private/x /run/docker.sock /run/* /run/*/* /run/containerd/containerd.sock
+/run/{version} /run/systemd/private /run/dbus/system_bus_socket
+"""
 
 
-def test_accelerators_devices_may_be_named() -> None:
-    assert [name for name in SERVED.split() if vendorrules.device_path(f"/dev/{name}")] == []
+@pytest.mark.parametrize(
+    ("fault", "allowed", "refused"),
+    [
+        (
+            lambda name: vendorrules.device_path(f"/dev/{name}"),
+            SERVED.split(),
+            ["*", "?da", "*/*", "{version}", "shm/x", "mqueue/x", "pts/0", "fd/0", "shm/*"],
+        ),
+        # Those that reach further than a device of their own.
+        (vendorrules.driver, DRIVERS.split(), DYNAMIC.split()),
+        (
+            vendorrules.host_path,
+            PATHS.split(),
+            ["", *OTHER_PATHS.split(), "/usr/x\n", "/usr/x\0y", "/usr/" + "x" * 256, "/usr" + "/x" * 2048],
+        ),
+        (
+            vendorrules.target,
+            ["/opt/x", "/usr/lib64", "/usr/local/x", "/srv", "/devices"],
+            ["", *["/", "x", "/proc", "/proc/x", "/sys/x", "/dev", "/dev/x", "/opt/../proc", "/opt/*", "/opt/[a]"]]
+            + ["/opt/{version}", "/opt//x", "//x", "/opt/\n"],
+        ),
+        (
+            vendorrules.version,
+            ["396.26", "6.8.0-1+deb12~1", "2:1.0_a", "1" * 64],
+            ["", "..", ".1", "1/2", "1 2", "*", "1\n", "é", "1" * 65],
+        ),
+    ],
+    ids=["device", "driver", "path", "target", "version"],
+)
+def test_what_may_be_named_and_what_may_not(
+    fault: Callable[[str], str], allowed: list[str], refused: list[str]
+) -> None:
+    assert [name for name in allowed if fault(name)] == []
+    assert [name for name in refused if not fault(name)] == []
 
 
-@pytest.mark.parametrize("name", ["*", "?da", "*/*", "{version}", "shm/x", "mqueue/x", "pts/0", "fd/0", "shm/*"])
-def test_what_could_be_any_device_or_anybodys_file_may_not(name: str) -> None:
-    assert vendorrules.device_path(f"/dev/{name}")
+@pytest.mark.parametrize(
+    ("names", "is_known"),
+    [
+        ("nvidia-uvm nvidia[0-9]* onload_epoll dri/renderD* infiniband/rdma_cm", True),
+        ("hidraw0 [n]vidia0 nv* dri/by-path/x x/nvidia0 dri tpmrm0", False),
+    ],
+)
+def test_a_path_says_whose_a_device_is(names: str, is_known: bool) -> None:
+    assert {vendorrules.known_node(f"/dev/{name}") for name in names.split()} == {is_known}
 
 
 # Numbers that are the kernel's for good (Documentation/admin-guide/devices.txt).
@@ -53,90 +112,3 @@ def test_misc_devices_are_given_by_the_minors_that_are_nobodys_for_good() -> Non
         *range(16, 128),
         *range(255, 400),
     }
-
-
-DYNAMIC = """
-ttyprintk hidraw usbmon firewire bsg nvme nvme-generic megaraid_sas_ioctl watchdog tpm tpm_vtpm ipmidev mei uio vfio
-vhost-vdpa iommu dax crash fwctl misc
-"""
-
-
-@pytest.mark.parametrize("name", DYNAMIC.split())
-def test_drivers_that_reach_further_than_a_device_of_their_own_are_refused(name: str) -> None:
-    assert vendorrules.driver(name)
-
-
-def test_drivers_of_accelerators_are_not() -> None:
-    names = """nvidia nvidia-uvm nvidia-caps drm kfd accel infiniband_verbs infiniband_mad neuron habanalabs hl
-    onload_char sfc_char rdma_cm xclmgmt xdma gdrdrv dxg nvmap qaic alsa video4linux media cuda-x"""
-    assert [name for name in names.split() if vendorrules.driver(name)] == []
-
-
-@pytest.mark.parametrize("name", ["nvidia-uvm", "nvidia[0-9]*", "onload_epoll", "dri/renderD*", "infiniband/rdma_cm"])
-def test_a_path_says_whose_a_device_is(name: str) -> None:
-    assert vendorrules.known_node(f"/dev/{name}")
-
-
-@pytest.mark.parametrize("name", ["hidraw0", "[n]vidia0", "nv*", "dri/by-path/x", "x/nvidia0", "dri", "tpmrm0"])
-def test_and_another_does_not(name: str) -> None:
-    assert not vendorrules.known_node(f"/dev/{name}")
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        *("/usr/lib64/libx.so.1", "/opt/rocm", "/opt/rocm-*", "/lib/firmware/x", "/lib64/libx.so*"),
-        *("/lib32/x", "/libx32/x", "/etc/OpenCL/vendors/*.icd", "/etc/ld.so.conf.d/x.conf", "/run/x/x.sock"),
-        *(
-            "/usr/lib/x86_64-linux-gnu/dri/*_dri.so",
-            "/usr/lib/libx*",
-            "/usr/share/x",
-            "/opt/x-{version}",
-            "/run/x*/x.sock",
-        ),
-    ],
-)
-def test_paths_of_drivers_are_allowed(path: str) -> None:
-    assert vendorrules.host_path(path) == ""
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        *("", "usr/x", "/", "/usr", "/etc", "/run", "/opt", "/lib", "/usr/", "/srv/x", "/var/lib/x", "/proc/x"),
-        *("/sys/x", "/dev/x", "/boot/x", "/media/x", "/tmp/x", "/lib*/x", "/*/x", "/u?r/x", "/usr/../x", "/usr/./x"),
-        *("/usr//x", "/usr/bin", "/usr/lib64", "/usr/lib/x86_64-linux-gnu", "/etc/*"),
-        *("/etc/shadow", "/etc/ssh", "/etc/ssh/x", "/etc/ssh/*", "/etc/pki", "/etc/pki/tls/private/x"),
-        *("/run/docker.sock", "/run/*", "/run/*/*", "/run/containerd/containerd.sock", "/run/{version}"),
-        *("/run/systemd/private", "/run/dbus/system_bus_socket", "/usr/x\n", "/usr/x\0y", "/usr/" + "x" * 256),
-        "/usr" + "/x" * 2048,
-    ],
-)
-def test_other_paths_are_refused(path: str) -> None:
-    assert vendorrules.host_path(path)
-
-
-@pytest.mark.parametrize("path", ["/opt/x", "/usr/lib64", "/usr/local/x", "/srv", "/devices"])
-def test_targets(path: str) -> None:
-    assert vendorrules.target(path) == ""
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        *("", "/", "x", "/proc", "/proc/x", "/sys/x", "/dev", "/dev/x", "/opt/../proc", "/opt/*", "/opt/[a]"),
-        *("/opt/{version}", "/opt//x", "//x", "/opt/\n"),
-    ],
-)
-def test_other_targets_are_refused(path: str) -> None:
-    assert vendorrules.target(path)
-
-
-@pytest.mark.parametrize("text", ["396.26", "6.8.0-1+deb12~1", "2:1.0_a", "1" * 64])
-def test_versions(text: str) -> None:
-    assert vendorrules.version(text) == ""
-
-
-@pytest.mark.parametrize("text", ["", "..", ".1", "1/2", "1 2", "*", "1\n", "é", "1" * 65])
-def test_what_is_no_version(text: str) -> None:
-    assert vendorrules.version(text)

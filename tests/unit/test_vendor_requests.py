@@ -59,11 +59,6 @@ def test_several_vendors_and_nvidia_in_one_container() -> None:
     assert (found.devices, [item.flag for item in found.vendors]) == (("1",), ["OCI_AMD", "OCI_RDMA"])
 
 
-def test_without_nvidia_nothing_of_nvidias_is_asked() -> None:
-    found, _ = parse_request(Inputs({"OCI_AMD": "0"}), Settings(), KNOWN)
-    assert found == Request("env", (), (), vendors=(amd("0"),))
-
-
 @pytest.mark.parametrize("value", ["0/1", "a b", "$(id)", "x" * 101, "\x1b[2J", "../kfd"])
 def test_what_no_device_is_called_is_refused(value: str) -> None:
     with pytest.raises(RequestError) as caught:

@@ -46,16 +46,6 @@ def test_the_vendor_is_the_device_the_libraries_and_the_driver_store(host: HostR
     assert not store.devices and not store.libraries
 
 
-def test_no_device_is_one_of_several_so_that_every_request_gets_it(host: HostRoot) -> None:
-    devices = [device for group in wsl.vendor(host).groups for device in group.devices]
-    assert [(device.each, device.required) for device in devices] == [(False, True)]
-
-
-def test_each_package_of_nvidias_that_is_there_is_mounted(host: HostRoot, tmp_path: Path) -> None:
-    hosts.plant(tmp_path, f"{NOTEBOOK}/libcuda.so.1.1", "")
-    assert wsl.stores(host) == [STORE, NOTEBOOK]
-
-
 def test_hundreds_of_packages_are_not(host: HostRoot, tmp_path: Path) -> None:
     for number in range(100):
         hosts.plant(tmp_path, f"{NOTEBOOK}{number:03}/libcuda.so.1.1", "")

@@ -24,7 +24,7 @@ _PERMISSIONS = 0o777
 
 
 class MissingNode(NamedTuple):
-    """capability: the file in /proc that describes it, "" for none; stale: whether one with other numbers is there."""
+    """stale: whether one with other numbers is there."""
 
     path: str
     major: int
@@ -32,7 +32,6 @@ class MissingNode(NamedTuple):
     mode: int
     uid: int
     gid: int
-    capability: str = ""
     stale: bool = False
 
 
@@ -87,7 +86,7 @@ def _nodes_of_capabilities(root: HostRoot) -> list[MissingNode]:
         minor = _number(fields, "DeviceFileMinor", -1)
         if minor >= 0 and fields.get("DeviceFileModify") != "0":
             mode = _number(fields, "DeviceFileMode", 0o400) & _PERMISSIONS
-            found.append(MissingNode(f"{nodes.CAPS_FOLDER}/nvidia-cap{minor}", major, minor, mode, 0, 0, file))
+            found.append(MissingNode(f"{nodes.CAPS_FOLDER}/nvidia-cap{minor}", major, minor, mode, 0, 0))
     return found
 
 
