@@ -59,6 +59,11 @@ def test_each_callers_words(
     assert (found.devices, found.capabilities, found.requirements) == (devices, capabilities, requirements)
 
 
+def test_channels_add_up() -> None:
+    found = request("configure --device=0 --imex-channel=3 --imex-channel=7 R")
+    assert found is not None and found.imex_channels == ("3", "7")
+
+
 def test_void_asks_for_nothing() -> None:
     assert request("configure --device=void --utility R") is None
 
