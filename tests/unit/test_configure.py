@@ -227,6 +227,9 @@ def test_more_than_our_path_is_somebody_elses(program: Program, tree: Path) -> N
         (b"\xef\xbb\xbf{}", "is not JSON: "),
         (b'{"a": "\xff"}', "is not UTF-8 text"),
         (b"[]", "is not a JSON object"),
+        (b'{"a": NaN}', "is not JSON: "),
+        (b'{"a": 1} x', "is not JSON: "),
+        (b'{"b": [{"a": 1, "a": 2}]}', "has the key 'a' twice"),
         (b'{"runtimes": {}, "runtimes": {}}', "has the key 'runtimes' twice"),
         (b'{"runtimes": {"nvidia": {"path": "/a"}, "nvidia": {"path": "/b"}}}', "has the key 'nvidia' twice"),
         (b'{"runtimes": []}', "runtimes in /etc/docker/daemon.json is not an object"),
@@ -290,23 +293,14 @@ def test_etc_that_is_read_only(program: Program, tree: Path, monkeypatch: pytest
     assert os.listdir(tree / "etc") == []
 
 
-def test_folders_that_were_made_for_a_file_that_fails_go_again(
-    program: Program, tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: Any, **__: Any) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "link", full)
-    assert "make room" in program.mistake(7, *words(tree, "podman"))
-    assert os.listdir(tree) == ["run"]
-
-
-@pytest.mark.parametrize("option", ["--cdi", "--remove"])
+@pytest.mark.parametrize(("option", "is_there"), [("--cdi", True), ("--remove", True), ("--cdi", False)])
 def test_a_file_that_changes_meanwhile_is_left_alone(
-    program: Program, tree: Path, monkeypatch: pytest.MonkeyPatch, option: str
+    program: Program, tree: Path, monkeypatch: pytest.MonkeyPatch, option: str, is_there: bool
 ) -> None:
     file = planted(tree, DOCKER, "")
     program(*words(tree, "docker"))
+    if not is_there:
+        file.unlink()
     real = enginefile.write
 
     def write(*given: Any) -> None:
@@ -330,13 +324,23 @@ def test_many_at_once(tree: Path) -> None:
     assert os.listdir(tree / "etc/docker") == ["daemon.json"]
 
 
-def test_others_than_root_must_not_lead_to_the_file(program: Program, tree: Path) -> None:
-    (tree / "etc/docker").mkdir(parents=True)
-    (tree / "etc/docker").chmod(0o777)
-    (tree / "etc/docker/daemon.json").symlink_to("/srv/daemon.json")
-    planted(tree, "srv/daemon.json", "{}")
-    assert "is not root's alone" in program.mistake(4, *words(tree, "docker"))
-    assert (tree / "srv/daemon.json").read_text() == "{}"
+def test_a_link_counts_where_root_alone_has_made_it(program: Program, tree: Path) -> None:
+    """Here the tree's owner is root: a link in a folder of his own counts, one that others could make does not."""
+    real, file = planted(tree, "srv/real.json", "{}"), tree / DOCKER
+    file.parent.mkdir(parents=True)
+    file.symlink_to("/srv/real.json")
+    program(*words(tree, "docker"))
+    written = real.read_text()
+    assert "runtimes" in written
+    assert file.is_symlink() and os.listdir(file.parent) == ["daemon.json"]
+    for mode in (0o777, 0o1777):
+        file.parent.chmod(mode)
+        assert "is not root's alone" in program.mistake(4, *words(tree, "docker", "--cdi"))
+    assert real.read_text() == written
+    file.parent.chmod(0o755)
+    file.unlink()
+    os.mkfifo(file)
+    assert "is not a regular file" in program.mistake(4, *words(tree, "docker"))
 
 
 @pytest.mark.usefixtures("user")
@@ -759,6 +763,9 @@ def test_any_object_is_as_it_was(
     twice = daemonjson.with_value(once, ("default-runtime",), "nvidia")
     expected = {**values, "runtimes": {**(old or {}), "nvidia": OURS}, "default-runtime": "nvidia"}
     assert json.loads(twice) == expected and list(json.loads(twice)) == list(expected)
+    assert daemonjson.with_value(twice, ("default-runtime",), "nvidia") == twice
+    other = daemonjson.with_value(twice, ("default-runtime",), old)
+    assert list(json.loads(other).items()) == list({**expected, "default-runtime": old}.items())
     if crlf and "\n" in text:
         assert twice.count("\n") == twice.count("\r\n")
     assert daemonjson.without_value(twice, ("default-runtime",), "nvidia") == once
