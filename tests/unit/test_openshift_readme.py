@@ -187,25 +187,3 @@ def test_a_command_in_the_text_is_pasted(
 @pytest.mark.parametrize("block", SETTINGS)
 def test_settings_are_read(block: str) -> None:
     assert settingsfile.parse_text(block, "README")
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        "oc apply -f packaging/openshift/scc-nvidia.yaml",
-        "oc apply --serverside -f packaging/openshift/scc.yaml",
-        "oc delete mc 99-gpu-oci-gpu-hooks",
-        "oc wait mcp/gpus --for=condition=Updated",
-        "oc debug node/NODE -- chroot /host systemctl status oci-gpu-hook-redy",
-        "kubectl -n oci-gpu-hook set env ds/oci-gpu-hook REMOVE_ON_END=yes",
-        "kubectl -n oci-gpu-hooks rollout status ds/oci-gpu-hook",
-        "kubectl -n oci-gpu-hook set image ds/oci-gpu-hook installs=REGISTRY/x:1",
-        "kubectl taint node NODE nvidia.com/gpu",
-        "kubectl describe node NODE",
-    ],
-)
-def test_what_no_client_takes_is_found(sources: Path, wrong: str) -> None:
-    """Otherwise the tests above could not fail."""
-    (call,) = calls_of(sources, wrong)
-    with pytest.raises((AssertionError, OSError, ValueError, KeyError)):
-        check(sources, call)
