@@ -110,6 +110,7 @@ def test_a_daemon_json_that_cannot_be_read_is_a_warning(tree: Path, content: str
     "text",
     [
         "{}",
+        '{"runtimes": []}',
         '{"runtimes": 1, "default-runtime": 2}',
         '{"runtimes": {"a": 1, "b": {}, "c": {"path": 5}}, "default-runtime": {}}',
         '{"runtimes": {"": {"path": ""}}}',
@@ -118,8 +119,3 @@ def test_a_daemon_json_that_cannot_be_read_is_a_warning(tree: Path, content: str
 def test_a_daemon_json_of_any_shape_is_no_fault(tree: Path, text: str) -> None:
     hosts.plant(tree, JSON, text)
     assert only(tree).level == PASS
-
-
-def test_this_host_is_looked_at_without_complaint() -> None:
-    found = judged.find_docker(HostRoot("/"))
-    assert found is None or judged.docker(HostRoot("/"), found, ENTRY, "apt")
