@@ -15,7 +15,8 @@ from tests import manual
 from tests.unit import manifests
 
 # The lines for DockerSpawner and SwarmSpawner are played by tests/docker/test_jupyterhub.py.
-*_, TELLS, _, KUBE, TYPED, PROFILES = manual.blocks("oci-gpu-hook-jupyterhub.7")[:8]
+_LINES = manual.blocks("oci-gpu-hook-jupyterhub.7")
+TELLS, KUBE, TYPED, PROFILES = [_LINES[number] for number in (3, 5, 6, 7)]
 
 
 class Section:
