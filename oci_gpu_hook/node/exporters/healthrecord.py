@@ -81,14 +81,14 @@ def renew(
 def _judge(bus: str, whys: dict[str, str], nvml: Readings | None, tested: dict[str, str]) -> None:
     """What NVML and a validation say of a GPU."""
     if nvml:
-        said = {gpu.bus_id: gpu.values for gpu in nvml.gpus}
-        whys[_LOST] = "" if bus in said else "it does not answer NVML"
-        if bus in said:
-            ecc, wants_reset = said[bus].get("ecc_uncorrected", 0), said[bus].get("recovery_action", 0)
+        said = nvml.values.get(bus)
+        whys[_LOST] = "it does not answer NVML" if said is None else ""
+        if said is not None:
+            ecc, wants_reset = said.get("ecc_uncorrected", 0), said.get("recovery_action", 0)
             if whys.get(_RESET) and not wants_reset:
                 whys[_XID] = ""
             whys[_RESET] = "NVML says that it needs a reset" if wants_reset else ""
-            left = said[bus].get("memory_of_none", 0)
+            left = said.get("memory_of_none", 0)
             whys[_MEMORY] = f"{left} MiB of its memory are in use, and no process has them" if left > _LEFT else ""
             whys[_ECC] = f"{ecc} uncorrectable ECC errors since its last reset" if ecc else ""
     if bus in tested:
