@@ -81,9 +81,10 @@ GOLDENS = {
 }
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("name", GOLDENS)
-def test_docker_gets_what_was_asked_for_and_loses_it_again(program: Program, tree: Path, name: str) -> None:
-    before, after = GOLDENS[name]
+def test_docker_gets_what_was_asked_for_and_loses_it_again(program: Program, tree: Path, name: str, end: str) -> None:
+    before, after = [it.replace("\n", end) for it in GOLDENS[name]]
     file = planted(tree, DOCKER, before)
     file.chmod(0o640)
     assert program(*words(tree, "docker", *EVERYTHING)) == f"wrote /{DOCKER}\n"
@@ -96,7 +97,7 @@ def test_docker_gets_what_was_asked_for_and_loses_it_again(program: Program, tre
     assert program(*words(tree, "docker", "--cdi", "--remove")) == f"wrote /{DOCKER}\n"
     assert "containers that were started by nvidia cannot be stopped" in program.err
     # An object that was there and empty goes only where its layout does not tell it from one of ours.
-    gone = '{\n    "runtimes": {}\n}\n' if name == "empty objects" else before
+    gone = f'{{{end}    "runtimes": {{}}{end}}}{end}' if name == "empty objects" else before
     assert file.read_bytes() == gone.encode()
     assert os.listdir(file.parent) == ["daemon.json"]
     program(*words(tree, "docker", "--cdi", "--remove"))
