@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
 from oci_gpu_hook.host import statefile
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.machine import childprocess, validationrecord
+from oci_gpu_hook.node.machine import validationrecord
 from oci_gpu_hook.node.machine.validationrecord import FAILED, PASSED, StepResult, Validation
 
 RECORD = Validation(
@@ -38,26 +37,3 @@ def test_what_is_written_is_read(root: HostRoot) -> None:
 def test_a_damaged_record_is_none(root: HostRoot, data: bytes) -> None:
     statefile.write(root, "validation.json", data)
     assert validationrecord.read_validation(root) is None
-
-
-def test_a_record_that_others_can_write_is_none(root: HostRoot) -> None:
-    validationrecord.write(root, RECORD)
-    os.chmod(f"{root.path}{statefile.FOLDER}/validation.json", 0o666)
-    assert validationrecord.read_validation(root) is None
-
-
-def test_one_at_a_time_has_the_lock(root: HostRoot) -> None:
-    first = validationrecord.lock(root, 0)
-    program = f"""
-from oci_gpu_hook.host import root, statefile
-from oci_gpu_hook.node.machine import validationrecord
-try:
-    validationrecord.lock(root.HostRoot({root.path!r}), 0.2)
-except statefile.LockedError:
-    print("waited")
-else:
-    print("had it")
-"""
-    assert childprocess.python(program, 30)[0].output == b"waited\n"
-    os.close(first)
-    assert childprocess.python(program, 30)[0].output == b"had it\n"
