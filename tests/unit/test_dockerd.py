@@ -57,17 +57,6 @@ def test_the_first_in_the_path_counts(tree: Path) -> None:
     assert only(tree).level == PASS
 
 
-def test_a_dockerd_that_is_older_than_the_link_may_not_know_it(tree: Path) -> None:
-    root = HostRoot(str(tree))
-    found = judged.find_docker(root)
-    assert found is not None and not found.pid
-    placed, levels = (tree / LINK.lstrip("/")).lstat().st_ctime, []
-    for seconds in (-10, 0, 10):
-        (one,) = judged.docker(root, found._replace(pid=7, began=placed + seconds), ENTRY, "apt")
-        levels.append(one.level)
-    assert levels == [WARN, PASS, PASS]
-
-
 def test_a_dockerd_that_runs_tells_its_path_and_its_file(tree: Path) -> None:
     folder, pid = "proc/77", 77
     hosts.plant(tree, f"{folder}/stat", f"{pid} (dockerd) S " + "0 " * 18 + "500 0 0\n")
