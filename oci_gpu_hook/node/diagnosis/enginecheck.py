@@ -164,7 +164,7 @@ def podmans_version(root: HostRoot) -> str:
     if root.path != "/" or root.stat(_PODMAN) is None or root.openness(_PODMAN):
         return ""
     try:
-        words = childprocess.program([_PODMAN, "--version"], _PODMANS_SECONDS, _ENVIRONMENT).out.split()
+        words = childprocess.program([_PODMAN, "--version"], _PODMANS_SECONDS, _ENVIRONMENT).stdout.split()
     except OSError:
         return ""
     return words[2] if words[:2] == ["podman", "version"] and len(words) == 3 else ""
