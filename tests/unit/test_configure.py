@@ -430,29 +430,6 @@ def test_containerd_1_gets_a_drop_in_where_it_loses_nothing_by_it(program: Progr
     assert program(*words(tree, "containerd", "--remove")).startswith("nothing to do")
 
 
-def test_containerd_1_with_settings_of_that_plugin_is_the_administrators_to_change(
-    program: Program, tree: Path
-) -> None:
-    name = "grpc.v1.cri"
-    held = f"version = 2\n{IMPORTS}{RUNTIME.format(name, 'runc')}{OPTIONS.format(name, 'runc')}  SystemdCgroup = true\n"
-    file = planted(tree, CONTAINERD, held)
-    lines = program(*words(tree, "containerd", "--name", "nvidia"), code=4)
-    assert (
-        f"would lose what /{CONTAINERD} has of this plugin by a drop-in: add these lines to its tables" in program.err
-    )
-    assert toml.parse_toml(lines.encode())["plugins"]["io.containerd.grpc.v1.cri"]["containerd"]["runtimes"][
-        "nvidia"
-    ] == {
-        "runtime_type": "io.containerd.runc.v2",
-        "options": {"SystemdCgroup": True, "BinaryName": "/usr/bin/oci-gpu-runtime"},
-    }
-    assert os.listdir(tree / "etc/containerd") == ["config.toml"]
-    lines = program(*words(tree, "containerd", *EVERYTHING), code=4)
-    file.write_text(held + lines)
-    assert program(*words(tree, "containerd", *EVERYTHING)) == f"nothing to do in {CONTAINERDS_OURS}\n"
-    assert program.err == f"containerd has it by /{CONTAINERD}\n"
-
-
 @pytest.mark.parametrize("version", [3, 4])
 def test_containerd_2_gets_a_runtime_like_its_default_one(program: Program, tree: Path, version: int) -> None:
     name = "cri.v1.runtime"
