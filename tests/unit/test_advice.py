@@ -75,8 +75,9 @@ LIST = {"destination": f"{sources.LIST_FOLDER}/0", "source": "/dev/null"}
 
 def test_the_reason_is_the_setting_that_does_not_accept_what_it_asks() -> None:
     privileged = Settings()._replace(accept_environment="privileged")
-    found = unasked("Docker", asks("NVIDIA_VISIBLE_DEVICES=all"), privileged, "why")
+    found = unasked("CRI-O", asks("NVIDIA_VISIBLE_DEVICES=all"), privileged, "why")
     assert "accept-environment = privileged does not accept: why" in found.seen
+    assert found.remedy.startswith("oci-gpu-hook info --settings  # accept-environment, accept-")
     found = unasked("Docker", asks("A=1", mounts=[LIST]), Settings())
     assert "accept-volume-mounts = no does not accept" in found.seen
     found = unasked("Docker", asks("A=1"), Settings())

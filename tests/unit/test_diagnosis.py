@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from oci_gpu_hook import cli
 from oci_gpu_hook.cli import doctor
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.formats.ldcache import Entry
@@ -472,13 +473,26 @@ def test_how_adapters_reach_the_gpus_memory(
     assert finding.remedy == (remedy if level == "warn" else "")
 
 
-def test_adapters_are_told_by_their_driver(tmp_path: Path) -> None:
-    """Software has no such device, and other makers' adapters have other ways."""
+def test_doctor_tells_of_adapters_where_there_is_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By their driver: software has no such device, and other makers' adapters have other ways."""
+
+    def said() -> str:
+        cli.main(["doctor", "--host-root", str(tmp_path)])
+        return "".join(line for line in capsys.readouterr().out.splitlines() if "GPUDirect" in line)
+
+    hosts.host(tmp_path)
+    hosts.plant(tmp_path, "proc/sys/kernel/osrelease", "5.14.0-427.el9.x86_64\n")
     for address, driver, name in (("0000:03:00.0", "mlx5_core", "mlx5_0"), ("0000:04:00.0", "bnxt_en", "bnxt_re0")):
         folder = tmp_path / "sys/bus/pci/devices" / address
         (folder / "infiniband" / name).mkdir(parents=True)
+        assert "bnxt" not in said()
         (folder / "driver").symlink_to(f"../../../../bus/pci/drivers/{driver}")
-    assert hardware.rdma_adapters(HostRoot(str(tmp_path))) == ["mlx5_0"]
+    assert "pass" in said() and "by dma-buf, for mlx5_0;" in said()
+    version = tmp_path / "proc/driver/nvidia/version"
+    version.write_text(version.read_text().replace("Open Kernel Module for x86_64", "x86_64 Kernel Module"))
+    assert said().startswith("warn")
+    hosts.plant(tmp_path, "proc/modules", "nvidia_peermem 16384 0 - Live 0x0\n")
+    assert "by nvidia_peermem, for mlx5_0" in said()
 
 
 NODE = Device("/dev/nvidiactl", "c", 195, 255, "rw", 0o666, 0, 0, "", True, "")

@@ -144,6 +144,14 @@ def test_info_shows_vendors_where_there_is_no_driver_of_nvidias(tree: Path, prog
     assert document["wrong"] == []
 
 
+def test_info_shows_them_beside_nvidias_driver(tree: Path, program: Program) -> None:
+    hosts.host(tree)
+    document = program.document("info", "--host-root", tree)
+    assert (len(document["gpus"]), len(document["vendors"])) == (2, 1)
+    text = program("info", "--host-root", tree)
+    assert text.startswith(f"driver {hosts.VERSION}") and "OCI_ACME" in text
+
+
 def test_files_without_hardware_are_one_line(tree: Path, program: Program) -> None:
     hosts.host(tree)
     plant_card(tree, "0x060400")
@@ -213,6 +221,15 @@ def test_list_counts_devices(tree: Path, program: Program) -> None:
 # --- inventory refresh, inventory watch
 
 
+def test_refresh_saves_vendors_without_nvidias_driver(tree: Path, program: Program) -> None:
+    path = f"{statefile.FOLDER}/{vendorinventory.PREFIX}OCI_ACME"
+    said = program("inventory", "refresh", "--host-root", tree)
+    assert said == f"saved {path}: OCI_ACME 2.5: 1 library\n"
+    assert hardware.is_saved(HostRoot(str(tree)))
+    document = program.document("inventory", "refresh", "--host-root", tree)
+    assert (document["saved"], document["vendors"][0]["flag"]) == ("", "OCI_ACME")
+
+
 def test_show_has_what_is_saved_and_nothing_else(tree: Path, program: Program) -> None:
     words = ("info", "--saved", "--host-root", tree)
     assert "no saved inventory" in program.mistake(6, *words)
@@ -274,3 +291,27 @@ def test_watch_keeps_the_features_of_vendors_without_nvidias_driver(
     assert one == same and "acme.com/oci-gpu-hook.card.count=1\n" in str(one)
     # It is written where it changes, and not at each moment.
     assert program("info", "--host-root", tree).count(f"wrote {file}") == 1
+
+
+def test_watch_saves_vendors_anew_once_something_changes(
+    tree: Path, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def moments(interval: float) -> Any:
+        yield ""
+        yield "add lo"
+        plant_library(tree, "/usr/lib64/libacme.so.2", "libacme.so.2")
+        yield "add acme"
+        plant(tree, ACME, "{")
+        yield ""
+        raise SystemExit(0)
+
+    monkeypatch.setattr(cli_inventory, "_moments", moments)
+    with pytest.raises(SystemExit):
+        program("inventory", "watch", "--nvml-timeout", 0, "--host-root", tree)
+    lines = (program("info", "--host-root", tree) + program.err).splitlines()
+    path = f"{statefile.FOLDER}/{vendorinventory.PREFIX}OCI_ACME"
+    assert lines[0] == f"saved {path}: OCI_ACME 2.5: 1 library"
+    assert lines[1] == f"saved {path}: OCI_ACME 2.5: 2 libraries (add acme)"
+    assert lines[2] == "vendors' files that cannot be served"
+    assert lines[3].startswith(f"  {ACME}: ")
+    assert lines[4].startswith(f"waiting for the driver: {NOTHING}")
