@@ -51,8 +51,8 @@ def _start(*words: str) -> None:
     except OSError as err:
         click.echo(f"{words[0]} failed: {err}", err=True)
         return
-    output = (done.err or done.out).strip().splitlines()
-    if done.status and output:
+    output = (done.stderr or done.stdout).strip().splitlines()
+    if done.returncode and output:
         click.echo(f"{words[0]} failed: {output[-1]}", err=True)
 
 

@@ -109,7 +109,7 @@ def _feature_text(root: HostRoot, settings: Settings, beside: tuple[featurelabel
     if found.misfits:
         lacking = ", ".join([misfit.name for misfit in found.misfits])
         raise DriverError(f"the driver {found.driver_version} lacks {lacking}", "install all of it")
-    host = featurelabels.Host(
+    labels = featurelabels.labels(
         driver_version=found.driver_version,
         selinux=_selinux_mode(root),
         version=VERSION,
@@ -117,7 +117,7 @@ def _feature_text(root: HostRoot, settings: Settings, beside: tuple[featurelabel
         unhealthy=len(holdercount.unhealthy_gpus(root, found)),
         others=beside,
     )
-    return "".join([f"{name}={value}\n" for name, value in featurelabels.labels(host).items()])
+    return "".join([f"{name}={value}\n" for name, value in labels.items()])
 
 
 def _selinux_mode(root: HostRoot) -> str:

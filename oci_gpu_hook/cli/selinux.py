@@ -231,8 +231,8 @@ def _run(words: list[str]) -> str:
         done = childprocess.program(words)
     except OSError as err:
         raise ConfigError(f"cannot run {words[0]}: {err.strerror}", "install policycoreutils") from err
-    said = done.out + done.err
-    if done.status == 0:
+    said = done.stdout + done.stderr
+    if done.returncode == 0:
         return said
     for part, (why, hint) in _SEMODULE.items():
         if part in said:
@@ -272,8 +272,8 @@ def _log() -> str:
         with suppress(OSError):
             done = childprocess.program(words)
             # If the journal is not stored, or we may not read it, the output is empty.
-            if done.status == 0 and done.out:
-                return done.out
+            if done.returncode == 0 and done.stdout:
+                return done.stdout
     raise UsageError(
         f"there is no {_AUDIT_LOG}, and neither the journal nor the kernel's log can be read",
         "run it as root, or name a file with denials, or pipe one in: oci-gpu-hook selinux explain -",

@@ -96,6 +96,8 @@ def plant(tree: Path, path: str, content: str | bytes) -> None:
     file = tree / path.lstrip("/")
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    if file.parent.name in ("bin", "sbin"):
+        file.chmod(0o755)
 
 
 def plant_library(tree: Path, path: str, soname: str = "", machine: str = "") -> None:

@@ -80,9 +80,6 @@ def test_the_reason_is_the_setting_that_does_not_accept_what_it_asks() -> None:
     assert found.remedy.startswith("oci-gpu-hook info --settings  # accept-environment, accept-")
     found = unasked("Docker", asks("A=1", mounts=[LIST]), Settings())
     assert "accept-volume-mounts = no does not accept" in found.seen
-
-
-def test_who_asks_for_nothing_is_told_how_to_ask() -> None:
     found = unasked("Docker", asks("A=1"), Settings())
     assert "it asks for no GPU" in found.seen
     assert found.remedy == "docker run --gpus all ..."

@@ -86,6 +86,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostRoot:
         (CRIO, "k8s_main_gpu_ml_u-1_1", 10),
         (CRIO, MAIN, 10),
         (CRIO, MAIN[:12], 10),
+        (CRIO, "10", 10),
         (CRIO, "side", 11),
         (DOCKER, "shop", 30),
         (DOCKER, SHOP, 30),
@@ -140,10 +141,6 @@ def test_what_has_stopped_is_found_and_has_no_process(
     hosts.plant(tmp_path, "proc/11/stat", stat(11, state="Z"))
     for word in ("shop", "side", OLD):
         assert containers.find(host, word).pid == 0
-
-
-def test_the_pid_of_a_container_tells_the_same(host: HostRoot) -> None:
-    assert containers.find(host, "10").called.shown == "ml/gpu/main"
 
 
 def without_state(tree: Path, cmdline: str, cgroup: str) -> HostRoot:

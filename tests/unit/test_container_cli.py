@@ -220,6 +220,7 @@ def test_doctor_says_what_the_callers_find(tmp_path: Path, program: str, level: 
     for name in ("usr/share/lxc/hooks/nvidia", "usr/libexec/oci/hooks.d/oci-gpu-hook", "usr/bin/nvidia-cli.real"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
+        (tmp_path / name).chmod(0o755)
     if program:
         (tmp_path / "usr/bin/nvidia-container-cli").symlink_to(program)
     root, entry = HostRoot(str(tmp_path)), "/usr/libexec/oci/hooks.d/oci-gpu-hook"

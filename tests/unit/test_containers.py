@@ -110,15 +110,6 @@ def test_the_device_cgroup_of_each_version(runs: HostRoot) -> None:
     assert processes.device_cgroup(runs, 13, "v1") == ""
 
 
-def test_a_file_without_an_end_is_none(tmp_path: Path) -> None:
-    """Any user can have one where states of his containers would be."""
-    with open(tmp_path / "zeros", "wb") as file:
-        file.truncate(65 << 20)
-    assert HostRoot(str(tmp_path)).read("/zeros") is None
-    with pytest.raises(UsageError):
-        containers.find(HostRoot(str(tmp_path)), POD)
-
-
 def test_a_user_reads_his_own_states(runs: HostRoot, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("posix.geteuid", lambda: USER)
     assert containers.find(runs, "0123")[:4] == (POD, 9, "/b/crun", "crun")
@@ -181,19 +172,6 @@ def test_a_gpu_that_hangs_in_the_kernel_does_not_hold_doctor(tmp_path: Path, mon
         for child in children:
             kill(child, 9)
             os.waitpid(child, 0)
-
-
-def test_a_users_container_that_only_its_monitor_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its user looks for it, and no state of it lies where states are looked for."""
-    for pid, parent in ((30, 29), (29, 1)):
-        hosts.plant(tmp_path, f"proc/{pid}/stat", stat(pid, parent=parent))
-    words = ["conmon", "-c", POD, "-b", "/b/userdata", "-n", "web"]
-    monkeypatch.setattr("posix.geteuid", lambda: USER)
-    monkeypatch.setattr(processes, "maker", lambda root, pid: USER)
-    monkeypatch.setattr(processes, "program", lambda root, pid: "conmon" if pid == 29 else "")
-    monkeypatch.setattr(processes, "command_line", lambda root, pid: words)
-    found = containers.find(HostRoot(str(tmp_path)), "30")
-    assert (found.id, found.shown, found.owner) == (POD, "web", USER)
 
 
 @pytest.mark.parametrize(

@@ -77,15 +77,6 @@ def test_what_dockerd_appends(tmp_path: Path, requests: list[object], value: str
     assert docker.value(found) == value
 
 
-@pytest.mark.parametrize("files", [ID, OTHER_ID])
-def test_a_request_of_dockerds_is_accepted(tmp_path: Path, files: str) -> None:
-    """Also of a container in another's network, which has that one's files."""
-    record(tmp_path, NAMED)
-    record(tmp_path, ALL, id=OTHER_ID)
-    made = bundle(f"{VISIBLE_DEVICES}=all", "A=1", f"{VISIBLE_DEVICES}=1,{UUID}", files=files)
-    assert request_of(inputs(tmp_path, made), HARDENED).devices == ("1", UUID)
-
-
 def test_mounts_of_the_users_own_come_before_dockerds(tmp_path: Path) -> None:
     """--volume /etc/hosts:/etc/hosts"""
     record(tmp_path, TWO)
@@ -93,18 +84,6 @@ def test_mounts_of_the_users_own_come_before_dockerds(tmp_path: Path) -> None:
     users = [{"source": f"/etc/{name}", "destination": f"/etc/{name}"} for name in ("hosts", "hostname")]
     made.document["mounts"][:0] = users  # type: ignore[index]
     assert request_of(inputs(tmp_path, made), HARDENED).devices == ("0", "1")
-
-
-def test_an_images_own_variable_is_not_however_it_stands(tmp_path: Path) -> None:
-    """--gpus 0 of Docker 20.10 brings the hook and no variable: the image's is the last one."""
-    record(tmp_path, NONE)
-    images = (f"{VISIBLE_DEVICES}=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility")
-    found, (note,) = parse_request(inputs(tmp_path, bundle(*images)), HARDENED)
-    assert found is None
-    assert note.startswith(f"the request in {VISIBLE_DEVICES} is not accepted")
-    # As newer ones say it.
-    void = bundle(*images, f"{VISIBLE_DEVICES}=void")
-    assert parse_request(inputs(tmp_path, void), HARDENED) == (None, ())
 
 
 def test_a_container_that_somebody_else_has_registered_the_hook_for_is_not_dockers(tmp_path: Path) -> None:

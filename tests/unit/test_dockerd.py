@@ -57,17 +57,6 @@ def test_the_first_in_the_path_counts(tree: Path) -> None:
     assert only(tree).level == PASS
 
 
-def test_a_dockerd_that_is_older_than_the_link_may_not_know_it(tree: Path) -> None:
-    root = HostRoot(str(tree))
-    found = judged.find_docker(root)
-    assert found is not None and not found.pid
-    placed, levels = (tree / LINK.lstrip("/")).lstat().st_ctime, []
-    for seconds in (-10, 0, 10):
-        (one,) = judged.docker(root, found._replace(pid=7, began=placed + seconds), ENTRY, "apt")
-        levels.append(one.level)
-    assert levels == [WARN, PASS, PASS]
-
-
 def test_a_dockerd_that_runs_tells_its_path_and_its_file(tree: Path) -> None:
     folder, pid = "proc/77", 77
     hosts.plant(tree, f"{folder}/stat", f"{pid} (dockerd) S " + "0 " * 18 + "500 0 0\n")
@@ -110,6 +99,7 @@ def test_a_daemon_json_that_cannot_be_read_is_a_warning(tree: Path, content: str
     "text",
     [
         "{}",
+        '{"runtimes": []}',
         '{"runtimes": 1, "default-runtime": 2}',
         '{"runtimes": {"a": 1, "b": {}, "c": {"path": 5}}, "default-runtime": {}}',
         '{"runtimes": {"": {"path": ""}}}',
@@ -118,8 +108,3 @@ def test_a_daemon_json_that_cannot_be_read_is_a_warning(tree: Path, content: str
 def test_a_daemon_json_of_any_shape_is_no_fault(tree: Path, text: str) -> None:
     hosts.plant(tree, JSON, text)
     assert only(tree).level == PASS
-
-
-def test_this_host_is_looked_at_without_complaint() -> None:
-    found = judged.find_docker(HostRoot("/"))
-    assert found is None or judged.docker(HostRoot("/"), found, ENTRY, "apt")

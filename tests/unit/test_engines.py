@@ -133,12 +133,6 @@ def test_podman_adds_to_its_folders_where_a_file_says_so(tmp_path: Path) -> None
     assert podman.folders == ("/three",)
 
 
-def test_a_shim_that_is_no_default_is_found(tmp_path: Path) -> None:
-    table = '[plugins."io.containerd.cri".containerd.runtimes.nvidia.options]'
-    root = host(tmp_path, **{CONTAINERD: f"{table}\n  BinaryName = '{SHIM}'\n"})
-    assert [item[:4] for item in installed.shims(root)] == [("containerd", CONTAINERD, "nvidia", False)]
-
-
 def test_the_containerd_that_k3s_brings_reads_specs(tmp_path: Path) -> None:
     made = "/var/lib/rancher/k3s/agent/etc/containerd/config.toml"
     table = "[plugins.'io.containerd.cri.v1.runtime']\ncdi_spec_dirs = ['/d']\n"
@@ -195,11 +189,6 @@ def test_without_a_toml_parser_doctor_says_what_to_install(broken: HostRoot, mon
     assert {engine.folders for engine in installed.installed(broken)} == {(VENDORS_FOLDER,)}
     found = diagnosis.unread(installed.unread(broken), "apt")
     assert [(one.level, one.remedy) for one in found] == 2 * [(WARN, "apt install python3-tomli")]
-
-
-@pytest.mark.parametrize("text", ["[]", "{", "null", '{"runtimes": 1}', '{"runtimes": []}'])
-def test_a_daemon_json_of_any_shape_is_no_traceback(tmp_path: Path, text: str) -> None:
-    assert installed.shims(host(tmp_path, **{DOCKER: text})) == []
 
 
 def test_a_registration_that_is_a_link_to_nowhere_is_passed_over_as_engines_do(tmp_path: Path) -> None:

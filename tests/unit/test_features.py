@@ -23,18 +23,18 @@ NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 SUBDOMAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
 
 
-def host(driver_version: str = "580.65.06", **fields: Any) -> featurelabels.Host:
+def labels(driver_version: str = "580.65.06", **fields: Any) -> dict[str, str]:
     values: dict[str, Any] = {"selinux": "selinux", "version": "0.1.0", "validation": None}
-    return featurelabels.Host(driver_version, **{**values, **fields})
+    return featurelabels.labels(driver_version, **{**values, **fields})
 
 
-def short(found: featurelabels.Host) -> dict[str, str]:
+def short(**fields: Any) -> dict[str, str]:
     """The labels, ours without their namespace."""
-    return {name.replace(featurelabels.OURS, ""): value for name, value in featurelabels.labels(found).items()}
+    return {name.replace(featurelabels.OURS, ""): value for name, value in labels(**fields).items()}
 
 
 def test_a_node_is_told_of_by_our_names_alone() -> None:
-    assert short(host(unhealthy=2)) == {
+    assert short(unhealthy=2) == {
         "version": "0.1.0",
         "unhealthy-gpus": "2",
         "selinux-mode": "selinux",
@@ -45,7 +45,7 @@ def test_a_node_is_told_of_by_our_names_alone() -> None:
 def test_a_validation_counts_for_the_driver_that_it_was_of() -> None:
     steps = (StepResult("driver", "passed", ""), StepResult("hook", "failed", "why"))
     last = Validation(1_700_000_000, "580.65.06", steps)
-    found = short(host(validation=last))
+    found = short(validation=last)
     assert {name: found[name] for name in found if "validation" in name} == {
         "validation": "failed",
         "validation.driver": "passed",
@@ -55,10 +55,10 @@ def test_a_validation_counts_for_the_driver_that_it_was_of() -> None:
     for outcome, whole in (("passed", "passed"), ("skipped", "incomplete")):
         two = tuple([StepResult(name, "passed", "") for name in STEPS[:2]])
         made = last._replace(steps=(*two, StepResult(STEPS[2], outcome, "")))
-        assert short(host(validation=made))["validation"] == whole
-    one = short(host(validation=last._replace(steps=steps[:1])))
+        assert short(validation=made)["validation"] == whole
+    one = short(validation=last._replace(steps=steps[:1]))
     assert one["validation"] == "incomplete"
-    older = short(host(validation=last._replace(driver_version="575.1")))
+    older = short(validation=last._replace(driver_version="575.1"))
     assert older["validation"] == "none"
     assert "validation.hook" not in older
 
@@ -67,7 +67,7 @@ ACME = featurelabels.OtherVendor("acme.com/card", 2, "2.5 (beta)")
 
 
 def test_other_vendors_devices_are_told_of_below_their_domains() -> None:
-    found = featurelabels.labels(host(others=(ACME, ACME._replace(kind="x.org/y_z", number=0))))
+    found = labels(others=(ACME, ACME._replace(kind="x.org/y_z", number=0)))
     assert {name: value for name, value in found.items() if "acme" in name or "x.org" in name} == {
         "acme.com/oci-gpu-hook.card.present": "true",
         "acme.com/oci-gpu-hook.card.count": "2",
@@ -79,13 +79,13 @@ def test_other_vendors_devices_are_told_of_below_their_domains() -> None:
 
 @pytest.mark.parametrize("kind", ["", "acme", "ACME.com/card", "ac_me.com/card", "acme/card", "acme.com/", "-a.com/b"])
 def test_a_kind_that_is_no_domains_makes_no_label(kind: str) -> None:
-    assert featurelabels.labels(host(others=(ACME._replace(kind=kind),))) == featurelabels.labels(host())
+    assert labels(others=(ACME._replace(kind=kind),)) == labels()
 
 
 def test_without_nvidias_driver_nothing_is_said_of_it() -> None:
     """Nor of its validation: an AMD node has not failed one."""
     failed = Validation(1, "", (StepResult("driver", "failed", "none"),))
-    found = featurelabels.labels(host("", validation=failed, others=(ACME,)))
+    found = labels("", validation=failed, others=(ACME,))
     assert not [name for name in found if "validation" in name]
     assert found["acme.com/oci-gpu-hook.card.count"] == "2"
     assert found[f"{featurelabels.OURS}version"] == "0.1.0"
@@ -107,8 +107,8 @@ def test_kubernetes_takes_every_label(words: list[str], number: int) -> None:
     """Whatever a driver, its version and a vendor's file say of themselves."""
     last = Validation(number, words[0], (StepResult("driver", "passed", words[1]),))
     others = (featurelabels.OtherVendor(f"acme.com/{words[2]}", number, words[3]),)
-    made = host(words[0], selinux=words[4], version=words[5], validation=last, others=others)
-    for label, value in featurelabels.labels(made).items():
+    made = labels(words[0], selinux=words[4], version=words[5], validation=last, others=others)
+    for label, value in made.items():
         namespace, _, name = label.partition("/")
         assert SUBDOMAIN.fullmatch(namespace), label
         assert NAME.fullmatch(name), label

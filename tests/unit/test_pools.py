@@ -207,10 +207,14 @@ def test_a_pool_says_one_word_everywhere(tmp_path: Path) -> None:
     assert {it["metadata"]["namespace"] for it in scaled} == {made["metadata"]["namespace"]}
 
 
+TAINTED = {"spec": {"metadata": {}, "taints": [{"key": "x", "effect": "NoSchedule"}]}}
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [
         ({"kind": "Machine"}, "this is a Machine, not one MachineSet"),
+        ({"spec": {"replicas": 2, "template": TAINTED}}, "has taints: copy a set of plain workers"),
         ({"spec": machineset("vsphere")["spec"]}, "providerSpec names no kind of machine"),
     ],
 )
@@ -218,9 +222,3 @@ def test_what_cannot_be_copied_is_not_applied(tmp_path: Path, change: dict[str, 
     ran = copied(tmp_path, {**machineset("aws"), **change})
     assert ran.returncode != 0 and why in ran.stderr
     assert not (tmp_path / "applied.json").exists()
-
-
-def test_a_set_with_taints_is_none_of_plain_workers(tmp_path: Path) -> None:
-    tainted = machineset("aws")
-    tainted["spec"]["template"]["spec"]["taints"] = [{"key": "x", "effect": "NoSchedule"}]
-    assert "has taints: copy a set of plain workers" in copied(tmp_path, tainted).stderr

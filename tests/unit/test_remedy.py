@@ -29,6 +29,9 @@ def test_several_commands_and_a_note() -> None:
     both = then(command("rm", "a b"), command("ls", note="and look"))
     assert both == "rm 'a b' && ls  # and look"
     assert shlex.split(both, comments=True) == ["rm", "a b", "&&", "ls"]
+    # No note hides a command behind it.
+    both = then(command("vi", "/f", note="a line"), in_words("ask"), command("systemctl", "reboot"))
+    assert both == "vi /f && systemctl reboot  # a line; ask"
 
 
 @pytest.mark.parametrize(
@@ -65,11 +68,6 @@ def test_a_users_container_is_that_users_to_start_again(advise: object) -> None:
     said = advise(who)  # type: ignore[operator]
     assert "/users/ann" not in said
     assert "runc" not in said or str(who.owner) in said
-
-
-def test_no_note_hides_a_command_behind_it() -> None:
-    both = then(command("vi", "/f", note="a line"), in_words("ask"), command("systemctl", "reboot"))
-    assert both == "vi /f && systemctl reboot  # a line; ask"
 
 
 def test_who_is_not_root_gets_sudo_before_each_command_and_root_before_none(monkeypatch: pytest.MonkeyPatch) -> None:

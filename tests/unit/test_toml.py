@@ -3,18 +3,11 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from oci_gpu_hook.node.machine import toml
-
-
-def test_a_document_is_read() -> None:
-    assert toml.parse_toml("# é\n[a]\nb = [1, 'c']\n".encode()) == {"a": {"b": [1, "c"]}}
-    assert toml.parse_toml(b"") == {}
 
 
 @pytest.mark.parametrize(
@@ -35,10 +28,3 @@ def test_any_bytes_are_a_document_or_malformed(data: bytes) -> None:
         assert isinstance(toml.parse_toml(data), dict)
     except toml.MalformedToml:
         pass
-
-
-def test_a_python_without_a_parser_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("tomllib", "tomli"):
-        monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(toml.NoParser, match="no tomllib, and no tomli"):
-        toml.parse_toml(b"")

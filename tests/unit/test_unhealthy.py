@@ -14,7 +14,7 @@ from oci_gpu_hook.host import leases
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.exporters import counters, healthrecord
 from oci_gpu_hook.node.gpus import kernellog
-from oci_gpu_hook.node.gpus.nvml import GpuReading, Readings
+from oci_gpu_hook.node.gpus.nvml import Readings
 
 BUSES = ("00000000:07:00.0", "00000000:0f:00.0")
 GPUS = tuple(Gpu(number, f"GPU-{number}", "H100", bus, number, bus[4:]) for number, bus in enumerate(BUSES))
@@ -46,8 +46,8 @@ class Node(HostRoot):
 
     def reads(self, *answers: int, **values: int) -> dict[str, str]:
         """By NVML, which these GPUs answer; the values are the first one's."""
-        said = [GpuReading(BUSES[it], values if it == 0 else {}) for it in answers]
-        return self.renewed(Readings("580.65.06", tuple(said)))
+        said = {BUSES[it]: values if it == 0 else {} for it in answers}
+        return self.renewed(Readings("580.65.06", said))
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pure parts of a validation: what is judged of NVML's answer and of a GPU's process, names, files, config.json."""
+"""The parts of a validation: what is judged of NVML's answer and of a GPU's process, names, files, config.json, record.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +16,14 @@ from oci_gpu_hook.cli import validate
 from oci_gpu_hook.driver import survey
 from oci_gpu_hook.driver.inventory import MigDevice
 from oci_gpu_hook.errors import ConfigError
+from oci_gpu_hook.host import statefile
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import FAIL, PASS, WARN, drivercheck
+from oci_gpu_hook.node.gpus import nvml
 from oci_gpu_hook.node.gpus.nvml import Facts, GpuFacts
+from oci_gpu_hook.node.machine import validationrecord
 from oci_gpu_hook.node.machine.childprocess import PythonOutput
+from oci_gpu_hook.node.machine.validationrecord import FAILED, PASSED, StepResult, Validation
 from oci_gpu_hook.node.validation import containerstep, vectoradd, workload
 from oci_gpu_hook.request.settings import Settings
 from tests.unit import hosts
@@ -26,7 +31,7 @@ from tests.unit import hosts
 pytestmark = pytest.mark.pythons
 
 GPU = workload.CudaDevice("GPU 3", "GPU-12345678-1234-1234-1234-123456789abc")
-PASSED = {"device": "H100", "uuid": GPU.word[4:], "differs": None}
+WELL = {"device": "H100", "uuid": GPU.word[4:], "differs": None}
 
 
 def said(*lines: object, status: int | None = 0) -> PythonOutput:
@@ -37,13 +42,13 @@ def said(*lines: object, status: int | None = 0) -> PythonOutput:
 @pytest.mark.parametrize(
     ("answer", "seen"),
     [
-        (said("cuInit", PASSED), "Test PASSED: 50000 elements on H100"),
+        (said("cuInit", WELL), "Test PASSED: 50000 elements on H100"),
         (
-            said("cuInit", PASSED, status=None),
+            said("cuInit", WELL, status=None),
             "no answer within 5 seconds: exit does not return",
         ),
         (
-            said("cuInit", PASSED, status=-11),
+            said("cuInit", WELL, status=-11),
             "the process was killed by SIGSEGV in exit",
         ),
         (said(status=None), "no answer within 5 seconds: the start of its process does not return"),
@@ -62,11 +67,11 @@ def said(*lines: object, status: int | None = 0) -> PythonOutput:
             "cuMemAlloc failed: CUDA_ERROR_OUT_OF_MEMORY (out of memory)",
         ),
         (
-            said({**PASSED, "uuid": "0"}),
+            said({**WELL, "uuid": "0"}),
             "CUDA gave GPU-0 in the place of GPU-12345678-1234-1234-1234-123456789abc",
         ),
         (
-            said({**PASSED, "differs": ["2", "7", "1.0", "nan"]}),
+            said({**WELL, "differs": ["2", "7", "1.0", "nan"]}),
             "2 of 50000 sums differ: the first is element 7, 1.0 was expected and nan came",
         ),
     ],
@@ -188,3 +193,40 @@ def test_the_request_is_for_what_may_be_had() -> None:
     strict = asked(Settings(accept_environment="privileged"), "a:b:c:s0")
     assert strict["process"]["capabilities"]["bounding"] == ["CAP_SYS_ADMIN"]
     assert strict["linux"]["mountLabel"] == "a:b:c:s0"
+
+
+SAYS = """
+import os
+from oci_gpu_hook.node.gpus import nvml
+os.write(1, b'{"error": "not ours"}\\n7\\n{"index": 0}\\n' + b"[" * 100000 + b"\\n")
+nvml._say({"driver_version": "580.1", "cuda": 13000, "count": 2})
+os.write(1, b'{"a": 1}\\n')
+nvml._say({"index": 1, "uuid": "b"})
+nvml._say({"index": 0, "uuid": "a"})
+os.write(1, nvml._OURS + b'{"index": 2, "uu')
+"""
+
+
+def test_only_whole_lines_of_ours_are_an_answer(root: HostRoot) -> None:
+    """The driver's library may write lines of its own."""
+    found = nvml.ask_nvml(SAYS, root, hosts.surveyed(root)._replace(libraries=()), 60, whole=False)
+    first = {"driver_version": "580.1", "cuda": 13000, "count": 2}
+    assert found == (first, [{"index": 0, "uuid": "a"}, {"index": 1, "uuid": "b"}])
+
+
+def test_the_record_is_read_as_it_was_written(root: HostRoot) -> None:
+    steps = (StepResult("driver", PASSED, ""), StepResult("hook", FAILED, "runc does not start"))
+    record = Validation(1_700_000_000, "580.65.06", steps)
+    assert validationrecord.read_validation(root) is None
+    validationrecord.write(root, record)
+    assert validationrecord.read_validation(root) == record
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"{", b"[]", b"{}", b'{"time": 1, "driver_version": "", "steps": [{}]}', b"\xff"]
+    + [b'{"time": 1, "driver_version": "", "steps": [{"name": "x", "outcome": "passed", "why": ""}]}'],
+)  # fmt: skip
+def test_a_damaged_record_is_none(root: HostRoot, data: bytes) -> None:
+    statefile.write(root, "validation.json", data)
+    assert validationrecord.read_validation(root) is None

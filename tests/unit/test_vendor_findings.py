@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from oci_gpu_hook import cli
-from oci_gpu_hook.node.diagnosis import systemcheck, vendorcheck
+from oci_gpu_hook.node.diagnosis import systemcheck
 from oci_gpu_hook.node.machine import libselinux
 from tests.unit import hosts
 from tests.unit.hosts import plant
@@ -131,21 +131,18 @@ def test_what_a_file_says_of_selinux_is_held_to_the_policy(
     plant(tree, "/sys/fs/selinux/enforce", "1")
     if boolean:
         plant(tree, "/sys/fs/selinux/booleans/acme_use", boolean)
-    monkeypatch.setattr(vendorcheck, "knows_type", lambda name: knows)
+
+    class Library:
+        @staticmethod
+        def security_check_context(context: str) -> int:
+            if not knows or context != "system_u:system_r:acme_t:s0":
+                raise OSError(22, "Invalid argument")
+            return 0
+
+    monkeypatch.setattr(libselinux, "imported", lambda: Library)
     monkeypatch.setattr(systemcheck, "selinux", lambda *_: [])
     program("inventory", "refresh", "--host-root", tree)
     found = [item for item in said(capsys, tree) if item[:2] == ("OCI_ACME", "warn")]
     assert [item[3] for item in found] == [remedy for _, remedy in expected]
     assert all(seen in item[2] for item, (seen, _) in zip(found, expected))
 
-
-def test_a_type_is_asked_of_the_loaded_policy() -> None:
-    class Library:
-        @staticmethod
-        def security_check_context(context: str) -> int:
-            if context != "system_u:system_r:acme_t:s0":
-                raise OSError(22, "Invalid argument")
-            return 0
-
-    assert libselinux.knows_type(Library, "acme_t")
-    assert not libselinux.knows_type(Library, "other_t")

@@ -87,11 +87,6 @@ def test_a_second_time_there_is_nothing_to_do(tree: Path) -> None:
     assert worker(tree, "--write", "--shares", "3").stdout.splitlines()[-1] == RESTART
 
 
-def test_it_says_what_it_can() -> None:
-    said = subprocess.run(("sh", str(SCRIPT), "--help"), capture_output=True, text=True, check=True).stdout
-    assert said.startswith("Makes this host a Docker Swarm worker") and "--shares N" in said and "set -eu" not in said
-
-
 def test_what_only_people_can_do_is_said(tree: Path) -> None:
     (tree / "etc/docker/daemon.json").write_text('{"live-restore": true}')
     done = worker(tree, "--write")

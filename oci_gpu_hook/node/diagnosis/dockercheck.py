@@ -18,7 +18,7 @@ from oci_gpu_hook.node.diagnosis.enginecheck import of_runtimes
 from oci_gpu_hook.node.diagnosis.remedy import command, install, restart, roots_alone, then
 from oci_gpu_hook.node.engines import containerdevices, installed
 from oci_gpu_hook.node.engines.enginekinds import DOCKER
-from oci_gpu_hook.node.engines.installed import PATH, executable
+from oci_gpu_hook.node.engines.installed import PATH, find_program
 from oci_gpu_hook.node.machine import processes
 from oci_gpu_hook.record import NamedTuple
 
@@ -62,7 +62,7 @@ def find_docker(root: HostRoot) -> Docker | None:
     """Docker on this host, by the first dockerd that root runs on the host itself, else by its program; else None."""
     dockerds = (pid for pid in processes.numbers(root) if processes.program(root, pid) == "dockerd")
     pid, began = next(((pid, began) for pid in dockerds if (began := processes.started(root, pid)) is not None), (0, 0))
-    if not pid and not executable(root, "dockerd", PATH):
+    if not pid and not find_program(root, "dockerd", PATH):
         return None
     folders, file, cdi_folders = PATH, DOCKER.ours, list[str]()
     if pid:
@@ -73,7 +73,7 @@ def find_docker(root: HostRoot) -> Docker | None:
         options = [(name, value if equals else after) for name, equals, value, after in pairs]
         file = next((value for name, value in options if name == "--config-file"), file)
         cdi_folders = [value for name, value in options if name == "--cdi-spec-dir"]
-    found = executable(root, _LINK, folders)
+    found = find_program(root, _LINK, folders)
     leads_to = root.real(found) if found else ""
     docker = Docker(folders, file, found, leads_to, pid, containerdevices.since(root, began))
     try:
@@ -85,7 +85,7 @@ def find_docker(root: HostRoot) -> Docker | None:
 
 def docker(root: HostRoot, found: Docker, entry: str, tool: str) -> list[Finding]:
     """What Docker is served by on this host; entry: the entry script, links resolved."""
-    rivals = {name: path for name in _RIVALS if (path := executable(root, name, found.folders))}
+    rivals = {name: path for name in _RIVALS if (path := find_program(root, name, found.folders))}
     findings = []
     if found.leads_to == entry:
         findings.append(_ours(root, found))

@@ -83,11 +83,10 @@ def driver(
             seen = "no GPU of NVIDIA's: other vendors' hardware is here"
             return [passed("driver", seen), *folder(root)], None
         return [absent(root, driver_root, modules, err, tool)], None
-    there = saved_inventory.with_nodes(root, found)
-    families = saved_inventory.with_nodes(root, found, ("modeset", "caps", "imex")).devices
-    numbered = (*there.devices, *[node for node in families if node.family and node.present])
-    findings = [*_parts(root, there, tool), _firmware(root, there, tool), _loader_cache(root, driver_root)]
-    return [*findings, *_gpus(root, there), *_nodes(root, numbered)], found
+    devices = saved_inventory.with_nodes(root, found, ("modeset", "caps", "imex")).devices
+    numbered = tuple([node for node in devices if node.present or not node.family])
+    findings = [*_parts(root, found, tool), _firmware(root, found, tool), _loader_cache(root, driver_root)]
+    return [*findings, *_gpus(root, found), *_nodes(root, numbered)], found
 
 
 def absent(root: HostRoot, driver_root: str, modules: tuple[str, ...], err: DriverError, tool: str) -> Finding:

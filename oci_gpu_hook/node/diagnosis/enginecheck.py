@@ -164,7 +164,7 @@ def podmans_version(root: HostRoot) -> str:
     if root.path != "/" or root.stat(_PODMAN) is None or root.openness(_PODMAN):
         return ""
     try:
-        words = childprocess.program([_PODMAN, "--version"], _PODMANS_SECONDS, _ENVIRONMENT).out.split()
+        words = childprocess.program([_PODMAN, "--version"], _PODMANS_SECONDS, _ENVIRONMENT).stdout.split()
     except OSError:
         return ""
     return words[2] if words[:2] == ["podman", "version"] and len(words) == 3 else ""
@@ -239,10 +239,9 @@ def installation(root: HostRoot, entry: str, registered: Registered, tool: str) 
     shell = script.partition("\n")[0].partition("#!")[2].partition(" ")[0]
     ours = {item.path for item in registered if item.kind == OURS}
     run_as_root = [entry, entry.rpartition("/")[0], *sorted(ours | {path.rpartition("/")[0] for path in ours})]
-    if not library:
-        return [_installed(root, entry, shell, "", file, run_as_root, tool)]
-    found = _installed(root, entry, shell, library, file, [*run_as_root, *_below(root, library)], tool)
-    return [found, python(interpreter, file, tool)]
+    run_as_root += _below(root, library) if library else []
+    found = _installed(root, entry, shell, library, file, run_as_root, tool)
+    return [found, python(interpreter, file, tool)] if library else [found]
 
 
 def _installed(

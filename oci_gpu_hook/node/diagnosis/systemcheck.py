@@ -16,7 +16,7 @@ from oci_gpu_hook.node.engines import containers
 from oci_gpu_hook.node.engines.installed import Engine, find_program
 from oci_gpu_hook.node.machine import libselinux
 from oci_gpu_hook.node.machine.kernelconfig import Kernel
-from oci_gpu_hook.node.machine.libselinux import CGROUP_V1_BOOLEAN, Status
+from oci_gpu_hook.node.machine.libselinux import CGROUP_V1_BOOLEAN, NODE_BOOLEANS, Status
 from oci_gpu_hook.request import settingsfile
 from oci_gpu_hook.request.settings import SETTINGS, Settings, files, read_settings
 from oci_gpu_hook.request.settingsfile import Setting
@@ -26,7 +26,6 @@ _OLDEST_PYTHON = (3, 9)
 _NEWUIDMAP = {"dnf": "shadow-utils-subid", "apt": "uidmap"}
 _LIBSELINUX = {"dnf": "python3-libselinux", "apt": "python3-selinux"}
 _INSTALL = command("oci-gpu-hook", "selinux", "install")
-_OPEN_TO_ALL_DEVICES = ("container_use_devices", "container_use_xserver_devices")
 
 
 def kernel(found: Kernel, tool: str) -> Finding:
@@ -159,7 +158,7 @@ def selinux_status(status: Status, cgroups: str) -> list[Finding]:
         remedy = then(command("dnf", "install", "container-selinux"), _INSTALL)
         is_fault = use.type == "container_t" and not use.can
         findings.append(failed(check, seen, remedy) if is_fault else passed(check, seen))
-    for name in [name for name, on in status.booleans.items() if on and name in _OPEN_TO_ALL_DEVICES]:
+    for name in [name for name, on in status.booleans.items() if on and name in NODE_BOOLEANS]:
         seen = f"{name} is on: every container may use the host's nodes, which the hook does not need"
         findings.append(warned("SELinux boolean", seen, "setsebool", "-P", name, "off"))
     is_on = status.booleans.get(CGROUP_V1_BOOLEAN)

@@ -86,7 +86,9 @@ def _selinux(root: HostRoot, item: VendorState) -> list[Finding]:
     what = item.inventory
     file, kind, boolean = what.file, what.selinux_type, what.selinux_boolean
     findings = []
-    if kind and not knows_type(kind):
+    # Without libselinux nothing can be asked.
+    library = libselinux.imported()
+    if kind and library and not libselinux.knows_type(library, kind):
         text = f"{file} says that containers need the SELinux type {kind}, which the policy lacks"
         findings.append(warned(what.flag, text, "semodule", "-l"))
     is_on = libselinux.boolean(root, boolean) if boolean else True
@@ -97,9 +99,3 @@ def _selinux(root: HostRoot, item: VendorState) -> list[Finding]:
         text = f"the SELinux boolean {boolean}, which {file} names, is off"
         findings.append(warned(what.flag, text, "setsebool", "-P", boolean, "on"))
     return findings
-
-
-def knows_type(name: str) -> bool:
-    """Whether SELinux's policy knows a type; True also without libselinux, by which nothing can be asked."""
-    library = libselinux.imported()
-    return library is None or libselinux.knows_type(library, name)

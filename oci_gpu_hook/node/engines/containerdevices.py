@@ -18,6 +18,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import PurePosixPath
+from time import monotonic
 
 from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.host.root import HostRoot
@@ -28,7 +29,7 @@ from oci_gpu_hook.node.engines import containermemory, containers, deviceverdict
 from oci_gpu_hook.node.engines.containermemory import MemoryUse
 from oci_gpu_hook.node.engines.containerrecords import Running
 from oci_gpu_hook.node.machine import foreignfile, processes
-from oci_gpu_hook.node.machine.foreignfile import Budget, ContainerRoot, Mounts, Number
+from oci_gpu_hook.node.machine.foreignfile import ContainerRoot, Mounts, Number
 from oci_gpu_hook.record import NamedTuple
 
 Nodes = tuple[dict[Number, str], bool]
@@ -106,11 +107,11 @@ def find_devices(root: HostRoot, wanted: Wanted) -> AllContainers:
     known = containers.KnownContainers(root)
     ours = HostsNodes(root, known.mounts, wanted)
     firsts, unseen = _first_processes(root, known.mounts)
-    budget = Budget(_SECONDS)
+    until = monotonic() + _SECONDS
     found: list[tuple[int, ContainerDevices]] = []
     # Root's first: a user can have many.
     for _, began, pid in sorted([(bool(processes.maker(root, pid)), began, pid) for began, pid in firsts]):
-        if budget.is_spent():
+        if monotonic() > until:
             break
         found.append((began, _container(root, known, pid, began, ours, wanted)))
     in_order = [item for _, item in sorted(found, key=lambda pair: pair[0])]
@@ -251,10 +252,10 @@ def _inside(root: HostRoot, pid: int, mounts: Mounts, wanted: Wanted) -> Nodes:
     except UsageError:
         return {}, True  # it has ended
     found: dict[Number, str] = {}
-    budget, is_whole = Budget(_SECONDS_INSIDE), True
+    until, is_whole = monotonic() + _SECONDS_INSIDE, True
     with closing(inside.fd):
         for folder in wanted.folders:
-            nodes, was_whole = inside.nodes(folder, budget) if mounts.is_local(folder) else ([], False)
+            nodes, was_whole = inside.nodes(folder, until) if mounts.is_local(folder) else ([], False)
             is_whole = is_whole and was_whole
             for name, at in nodes:
                 found.setdefault(at, f"{folder}/{name}")

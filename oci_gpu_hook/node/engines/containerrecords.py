@@ -188,14 +188,9 @@ def _of_docker(files: Files) -> Iterator[tuple[str, ContainerNames]]:
     folder = files.object(DOCKER.ours).get("data-root")
     containers = f"{folder if isinstance(folder, str) else '/var/lib/docker'}/containers"
     for id in files.names(containers):
-        found = _dockers(files, f"{containers}/{id}")
-        if found.engine:
-            yield id, found
-
-
-def _dockers(files: Files, folder: str) -> ContainerNames:
-    name = files.object(f"{folder}/config.v2.json").get("Name")
-    return _kubelets(DOCKER.name, name.lstrip("/")[:_LONGEST_NAME]) if isinstance(name, str) else UNNAMED
+        name = files.object(f"{containers}/{id}/config.v2.json").get("Name")
+        if isinstance(name, str):
+            yield id, _kubelets(DOCKER.name, name.lstrip("/")[:_LONGEST_NAME])
 
 
 def _kubelets(engine: str, full: str) -> ContainerNames:

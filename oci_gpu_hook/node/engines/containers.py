@@ -37,17 +37,13 @@ class KnownContainers:
         self.version = kernelconfig.cgroup_version(root)
         self.mounts = foreignfile.our_mounts()
         self._files = Files(root, self.mounts)
-        self._names: dict[str, ContainerNames] = {}
-        self.containers = self._all()
-
-    def _all(self) -> list[Running]:
         found = records.states(self._root, self._files)
         self._names = records.names(self._files, [item.bundle for item in found])
         # Of two with one id the first counts: that is root's, if one of them is.
         firsts = {item.id: item for item in reversed(found)}
         running = [item._replace(called=self._called(item)) for item in found if item is firsts[item.id]]
         stopped = [id for id in self._names if id not in firsts]
-        return [*running, *[Running(id, 0, "", "", self._names[id], posix.geteuid()) for id in stopped]]
+        self.containers = [*running, *[Running(id, 0, "", "", self._names[id], posix.geteuid()) for id in stopped]]
 
     def of_process(self, pid: int) -> Running:
         """The container that a process is in: whose first process it is, or whose id is in its cgroup's name."""

@@ -96,10 +96,13 @@ def shims(root: HostRoot) -> list[Runtime]:
     return of_readers + [item for item in named if _is_nvidias(root, item.program)]
 
 
-def find_program(root: HostRoot, name: str) -> str:
-    """The path of a program in one of the host's folders for programs; "" if none has it."""
-    paths = [f"{folder}/{name}" for folder in _PROGRAM_FOLDERS]
-    return next((path for path in paths if root.stat(path) is not None), "")
+def find_program(root: HostRoot, name: str, folders: tuple[str, ...] = _PROGRAM_FOLDERS) -> str:
+    """The first file of this name that can be run, in these folders, without them in the host's; "" for none."""
+    for folder in folders:
+        status = root.stat(f"{folder}/{name}")
+        if status is not None and is_regular(status) and status.st_mode & 0o111:
+            return f"{folder}/{name}"
+    return ""
 
 
 def _engine(root: HostRoot, kind: EngineKind) -> tuple[Engine, list[Runtime]]:
@@ -274,7 +277,7 @@ def runtime_of(
 ) -> Runtime:
     """The runtime that a file names so; folders: those in which its engine looks for programs."""
     # A name without a folder is looked for in the PATH.
-    found = path if path.startswith("/") else executable(root, path, folders)
+    found = path if path.startswith("/") else find_program(root, path, folders)
     is_there = bool(found) and root.stat(found) is not None
     return Runtime(engine, file, name, name == default, path, is_there, is_ours(root, found or path))
 
@@ -284,11 +287,3 @@ def is_ours(root: HostRoot, path: str) -> bool:
     paths = (path, root.real(path) if path.startswith("/") else "")
     return RUNTIME in [path.rpartition("/")[2] for path in paths]
 
-
-def executable(root: HostRoot, name: str, folders: tuple[str, ...]) -> str:
-    """The first file of this name that can be run; "" for none."""
-    for folder in folders:
-        status = root.stat(f"{folder}/{name}")
-        if status is not None and is_regular(status) and status.st_mode & 0o111:
-            return f"{folder}/{name}"
-    return ""

@@ -30,23 +30,27 @@ class OtherVendor(NamedTuple):
     version: str
 
 
-class Host(NamedTuple):
-    """driver_version: "" if NVIDIA's driver is not loaded; selinux: the mode of oci_gpu_hook_selinux(8) that it serves,
-    or ``disabled``, "" if that is not known; version: ours; unhealthy: how many GPUs are not healthy.
+def labels(
+    driver_version: str,
+    selinux: str,
+    version: str,
+    validation: Validation | None,
+    unhealthy: int = 0,
+    others: tuple[OtherVendor, ...] = (),
+) -> dict[str, str]:
+    """All labels of a host, by their whole names.
+
+    driver_version: "" if NVIDIA's driver is not loaded; selinux: the mode of oci_gpu_hook_selinux(8) that it serves, or
+    ``disabled``, "" if that is not known; version: ours; unhealthy: how many GPUs are not healthy.
     """
-
-    driver_version: str
-    selinux: str
-    version: str
-    validation: Validation | None
-    unhealthy: int = 0
-    others: tuple[OtherVendor, ...] = ()
-
-
-def labels(host: Host) -> dict[str, str]:
-    """All labels of a host, by their whole names."""
-    named = {OURS + name: value for name, value in _ours(host).items()}
-    for other in host.others:
+    values = {"version": version, "unhealthy-gpus": str(unhealthy or ""), "selinux-mode": selinux}
+    ours = {name: value for name, value in values.items() if value}
+    if driver_version:
+        # It is NVIDIA's driver that is validated.
+        is_its = validation and validation.driver_version == driver_version
+        ours.update(_validated(validation) if validation and is_its else {"validation": "none"})
+    named = {OURS + name: value for name, value in ours.items()}
+    for other in others:
         named.update(_other(other))
     return {name: label_value(value) for name, value in named.items()}
 
@@ -67,20 +71,10 @@ def _other(other: OtherVendor) -> dict[str, str]:
     return {f"{domain}/oci-gpu-hook.{name}.{key}": value for key, value in values.items() if value}
 
 
-def _ours(host: Host) -> dict[str, str]:
-    """The hook's version, SELinux, and the last validation, if it was of this driver."""
-    values = {"version": host.version, "unhealthy-gpus": str(host.unhealthy or ""), "selinux-mode": host.selinux}
-    found = {name: value for name, value in values.items() if value}
-    last = host.validation
-    if not host.driver_version:
-        # It is NVIDIA's driver that is validated.
-        return found
-    if last is None or last.driver_version != host.driver_version:
-        return {**found, "validation": "none"}
+def _validated(last: Validation) -> dict[str, str]:
     outcomes = {step.name: step.outcome for step in last.steps}
     whole = PASSED if all([outcomes.get(name) == PASSED for name in STEPS]) else "incomplete"
     return {
-        **found,
         "validation": FAILED if FAILED in outcomes.values() else whole,
         **{f"validation.{name}": outcome for name, outcome in outcomes.items()},
         "validation.timestamp": str(last.time),

@@ -53,27 +53,22 @@ def _of_gpus(node: NodeState) -> list[str]:
     held = [(labels, 1) for labels in node.held[:_MOST_HELD]]
     leases = [({"device": it.title}, len(it.leases)) for it in node.counted]
     health = [({"device": it.title}, int(not it.unhealthy)) for it in node.counted]
+    # Where the kernel counts it: its dmem controller.
+    uses = node.memory[:_MOST_HELD]
+    used = [(labels, use.used) for labels, use in uses]
+    peaks = [(labels, use.peak) for labels, use in uses if use.peak]
+    limits = [(labels, use.limit) for labels, use in uses if use.limit]
     return [
         *gauge("nvml_up", "Whether NVML answers, in time.", int(node.answers)),
         *gauge("kernel_log_readable", "Whether the kernel's log can be read.", int(node.log_readable)),
         *gauge("inventory_fresh", "Whether the saved inventory, which starts load, is true.", int(node.fresh)),
         *gauge("gpus", "The GPUs that the kernel module has.", node.gpus),
         *metric("gpu_container_info", "A container that holds a GPU, or a MIG device of it.", GAUGE, held),
-        *_of_memory(node.memory[:_MOST_HELD]),
-        *metric("gpu_leases", "The containers that hold a device, as gpu-holders counts them.", GAUGE, leases),
-        *metric("gpu_healthy", "Whether nothing is known against a device.", GAUGE, health),
-    ]
-
-
-def _of_memory(uses: list[tuple[dict[str, str], MemoryUse]]) -> list[str]:
-    """Where the kernel counts it: its dmem controller."""
-    used = [(labels, use.used) for labels, use in uses]
-    peaks = [(labels, use.peak) for labels, use in uses if use.peak]
-    limits = [(labels, use.limit) for labels, use in uses if use.limit]
-    return [
         *metric("gpu_memory_used_bytes", "What a container has of a device's memory.", GAUGE, used),
         *metric("gpu_memory_peak_bytes", "The most that it had.", GAUGE, peaks),
         *metric("gpu_memory_limit_bytes", "What it may have at most.", GAUGE, limits),
+        *metric("gpu_leases", "The containers that hold a device, as gpu-holders counts them.", GAUGE, leases),
+        *metric("gpu_healthy", "Whether nothing is known against a device.", GAUGE, health),
     ]
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from oci_gpu_hook.driver.proc import Gpu
 from oci_gpu_hook.host import leases, statefile
@@ -43,20 +43,15 @@ FATAL = {
     140: "unrecovered ECC error",
     143: "GPU initialization failed",
 }
+# What is wrong with a GPU that the kernel lists, by its bus_id: the inode of its link below the driver, and a clause by
+# source, "" for nothing.
+Whys = dict[str, tuple[int, dict[str, str]]]
+
 _STATE = "gpu-health.json"
 _BOUND = "/sys/bus/pci/drivers/nvidia"
 _XID, _LOST, _ECC, _RESET, _VALIDATION, _MEMORY = "xid", "lost", "ecc", "reset", "validation", "memory"
 # MiB.  A driver that runs has some hundreds for itself.
 _LEFT = 1024
-
-
-class SinceBoot(NamedTuple):
-    """sequence: of the last record of the log that was read; whys: what is wrong with a GPU that the kernel lists, by
-    its bus_id: the inode of its link below the driver, and a clause by source, "" for nothing.
-    """
-
-    sequence: int
-    whys: dict[str, tuple[int, dict[str, str]]]
 
 
 def renew(
@@ -73,28 +68,27 @@ def renew(
     """
     inodes = dict(root.inodes(_BOUND))
     with counters.lock():
-        known = _read(root, {gpu.bus_id: inodes.get(gpu.proc, 0) for gpu in gpus})
-        new = [xid for xid in records if xid.sequence > known.sequence]
-        buses = {kernellog.place(bus): bus for bus in known.whys}
-        for xid in new:
+        last, known = _read(root, {gpu.bus_id: inodes.get(gpu.proc, 0) for gpu in gpus})
+        buses = {kernellog.place(bus): bus for bus in known}
+        for xid in [xid for xid in records if xid.sequence > last]:
             if xid.pci in buses and xid.number in FATAL:
-                known.whys[buses[xid.pci]][1][_XID] = f"XID {xid.number}, {FATAL[xid.number]}"
-        for bus, (_, whys) in known.whys.items():
+                known[buses[xid.pci]][1][_XID] = f"XID {xid.number}, {FATAL[xid.number]}"
+        for bus, (_, whys) in known.items():
             _judge(bus, whys, nvml, tested or {})
-        _write(root, SinceBoot(max([known.sequence, *[xid.sequence for xid in new]]), known.whys))
+        _write(root, max([last, *[xid.sequence for xid in records]]), known)
 
 
 def _judge(bus: str, whys: dict[str, str], nvml: Readings | None, tested: dict[str, str]) -> None:
     """What NVML and a validation say of a GPU."""
     if nvml:
-        said = {gpu.bus_id: gpu.values for gpu in nvml.gpus}
-        whys[_LOST] = "" if bus in said else "it does not answer NVML"
-        if bus in said:
-            ecc, wants_reset = said[bus].get("ecc_uncorrected", 0), said[bus].get("recovery_action", 0)
+        said = nvml.values.get(bus)
+        whys[_LOST] = "it does not answer NVML" if said is None else ""
+        if said is not None:
+            ecc, wants_reset = said.get("ecc_uncorrected", 0), said.get("recovery_action", 0)
             if whys.get(_RESET) and not wants_reset:
                 whys[_XID] = ""
             whys[_RESET] = "NVML says that it needs a reset" if wants_reset else ""
-            left = said[bus].get("memory_of_none", 0)
+            left = said.get("memory_of_none", 0)
             whys[_MEMORY] = f"{left} MiB of its memory are in use, and no process has them" if left > _LEFT else ""
             whys[_ECC] = f"{ecc} uncorrectable ECC errors since its last reset" if ecc else ""
     if bus in tested:
@@ -103,22 +97,24 @@ def _judge(bus: str, whys: dict[str, str], nvml: Readings | None, tested: dict[s
             whys[_XID] = ""
 
 
-def _read(root: HostRoot, bound: dict[str, int]) -> SinceBoot:
-    """What was saved in this boot; nothing if it is missing or damaged; bound: the inodes now, see `SinceBoot`."""
-    fresh: dict[str, tuple[int, dict[str, str]]] = {bus: (inode, {}) for bus, inode in bound.items()}
+def _read(root: HostRoot, bound: dict[str, int]) -> tuple[int, Whys]:
+    """The number of the last record of the log that was read in this boot, -1 for none, and what is known; nothing if
+    it is missing or damaged; bound: the inodes now.
+    """
+    fresh: Whys = {bus: (inode, {}) for bus, inode in bound.items()}
     try:
         document: dict[str, Any] = json.loads(statefile.read_file(root, _STATE) or b"")
         if document["boot"] != root.boot_id():
             raise ValueError("of another boot")
         kept = {bus: (inode, dict(whys)) for bus, (inode, whys) in document["whys"].items() if bound.get(bus) == inode}
-        return SinceBoot(int(document["sequence"]), {**fresh, **kept})
+        return int(document["sequence"]), {**fresh, **kept}
     except (ValueError, TypeError, KeyError, AttributeError):
-        return SinceBoot(-1, fresh)
+        return -1, fresh
 
 
-def _write(root: HostRoot, known: SinceBoot) -> None:
-    document = {"boot": root.boot_id(), **known._asdict()}
-    clauses = [(bus, "; ".join(filter(None, whys.values()))) for bus, (_, whys) in known.whys.items()]
+def _write(root: HostRoot, sequence: int, known: Whys) -> None:
+    document = {"boot": root.boot_id(), "sequence": sequence, "whys": known}
+    clauses = [(bus, "; ".join(filter(None, whys.values()))) for bus, (_, whys) in known.items()]
     unhealthy = tuple([(bus, why) for bus, why in clauses if why])
     with outputfile.explained(f"{statefile.FOLDER}/{statefile.UNHEALTHY}"):
         statefile.write(root, _STATE, json.dumps(document).encode() + b"\n")

@@ -22,7 +22,7 @@ from oci_gpu_hook.planning.compatibility import BRANDS
 _MOST_MIG_DEVICES = 64
 # What each line of `answer` begins with.
 _OURS = b"nvml: "
-# The values of `GpuReading`, each with the most that a GPU can have: beyond it a driver or a failing board is mistaken.
+# The values of `Readings`, each with the most that a GPU can have: beyond it a driver or a failing board is mistaken.
 _MOST = {
     "ecc_uncorrected": 1 << 53,
     # nvmlDeviceGpuRecoveryAction_t: 0 for none, else a reset or a reboot.
@@ -64,20 +64,13 @@ class Facts(NamedTuple):
     numbered: int = 0
 
 
-class GpuReading(NamedTuple):
-    """bus_id: with the eight-digit domain, in lower case; values: those of `_MOST` that it supports and that can be
-    true.
+class Readings(NamedTuple):
+    """NVML's answer of now; values: of each GPU that has answered in time, by its bus_id, those of `_MOST` that it
+    supports and that can be true.
     """
 
-    bus_id: str
-    values: dict[str, int]
-
-
-class Readings(NamedTuple):
-    """NVML's answer of now; a GPU that has not answered in time is missing."""
-
     driver_version: str
-    gpus: tuple[GpuReading, ...]
+    values: dict[str, dict[str, int]]
 
 
 class NvmlUnavailable(Exception):
@@ -265,11 +258,11 @@ def readings(root: HostRoot, found: DriverInventory, seconds: float) -> Readings
     """What the GPUs say that have answered in time; for the rest see `ask_nvml`."""
     program = "from oci_gpu_hook.node.gpus import nvml; nvml.answer(nvml.reading_of)"
     nvml, rows = ask_nvml(program, root, found, seconds, whole=False)
-    gpus = []
-    for row in rows:
-        values = {name: value for name, value in row["values"].items() if 0 <= value <= _MOST[name]}
-        gpus.append(GpuReading(row["bus_id"], values))
-    return Readings(nvml["driver_version"], tuple(gpus))
+    values = {
+        row["bus_id"]: {name: value for name, value in row["values"].items() if 0 <= value <= _MOST[name]}
+        for row in rows
+    }
+    return Readings(nvml["driver_version"], values)
 
 
 def reading_of(pynvml: Any, gpu: Any) -> dict[str, Any]:

@@ -38,14 +38,6 @@ class PythonOutput(NamedTuple):
     status: int | None
 
 
-class Ran(NamedTuple):
-    """The exit status of a program, or minus the signal's number, and what it wrote."""
-
-    status: int
-    out: str
-    err: str
-
-
 def ask(work: Callable[[Callable[[], None]], Any], seconds: Sequence[float]) -> Any:
     """work: gets a function to call at the end of each step but the last; seconds: how long each step may take.
     TimeoutError if one takes longer; HookError as `work`; `Ended` without an answer; RuntimeError if `work` fails.
@@ -154,8 +146,13 @@ def _outcome(child: subprocess.Popen[bytes], until: float) -> PythonOutput:
     return PythonOutput(output, None)
 
 
-def program(words: Sequence[str], seconds: float | None = None, environment: dict[str, str] | None = None) -> Ran:
-    """Run another program, without input; OSError if it cannot be started, TimeoutError if it does not end in time."""
+def program(
+    words: Sequence[str], seconds: float | None = None, environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run another program, without input; OSError if it cannot be started, TimeoutError if it does not end in time.
+
+    As subprocess.run, which waits for ever for one that hangs in the kernel.
+    """
     none, pipe = subprocess.DEVNULL, subprocess.PIPE
     child = subprocess.Popen(words, stdin=none, stdout=pipe, stderr=pipe, env=environment, text=True, errors="replace")
     try:
@@ -164,7 +161,7 @@ def program(words: Sequence[str], seconds: float | None = None, environment: dic
         raise TimeoutError(f"it did not end within {seconds:g} seconds") from None
     finally:
         end(child)
-    return Ran(child.returncode, out, err)
+    return subprocess.CompletedProcess(words, child.returncode, out, err)
 
 
 def end(child: subprocess.Popen[Any]) -> None:

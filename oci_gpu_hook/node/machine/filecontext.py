@@ -61,7 +61,7 @@ def _expected(path: str) -> str:
     except OSError as err:
         hint = "install libselinux-utils (dnf) or selinux-utils (apt)"
         raise ApplyError(f"cannot run matchpathcon: {err.strerror}", hint) from err
-    return _type_of(done.out) if done.status == 0 else ""
+    return _type_of(done.stdout) if done.returncode == 0 else ""
 
 
 def _inherited(root: HostRoot, path: str, top: int) -> str:

@@ -56,16 +56,6 @@ _LOCAL = frozenset(
 )
 
 
-class Budget:
-    """How long a look at what others fill may take, by a clock that cannot be set."""
-
-    def __init__(self, seconds: float) -> None:
-        self._until = monotonic() + seconds
-
-    def is_spent(self) -> bool:
-        return monotonic() > self._until
-
-
 class Mounts:
     """The topmost one at each mount point (proc_pid_mountinfo(5)); is_ours: whether it is our own namespace, whose "/"
     this program lies on, whatever answers there.
@@ -129,14 +119,17 @@ class ContainerRoot:
             return [entry.name for entry in _entries(fd)]
         return []
 
-    def nodes(self, path: str, budget: Budget) -> tuple[list[tuple[str, Number]], bool]:
-        """Name and number of the character devices in a folder that no link leads to; and whether that is all."""
+    def nodes(self, path: str, until: float) -> tuple[list[tuple[str, Number]], bool]:
+        """Name and number of the character devices in a folder that no link leads to; and whether that is all.
+
+        until: when the look ends, by the clock that cannot be set.
+        """
         found: list[tuple[str, Number]] = []
         count = 0
         with suppress(OSError), closing(self.open(path, _FOLDER, with_links=False)) as fd:
             for entry in _entries(fd):
                 count += 1
-                if budget.is_spent():
+                if monotonic() > until:
                     return found, False
                 # Most names tell their kind without another look: links, folders and files are not nodes.
                 if entry.is_symlink() or entry.is_dir() or entry.is_file():

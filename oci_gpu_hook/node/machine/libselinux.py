@@ -16,12 +16,12 @@ from oci_gpu_hook.record import NamedTuple
 # Each has a type of its name, which is known only while its rules are loaded.
 MODULES = ("nvidia_container", "oci_gpu_hook")
 # The targeted policy's booleans that let plain containers use nodes bound from the host; the narrower one first.
-_NODE_BOOLEANS = ("container_use_xserver_devices", "container_use_devices")
+NODE_BOOLEANS = ("container_use_xserver_devices", "container_use_devices")
 # A boolean of ours, and those of the targeted policy that let every container do what it would forbid to ours.
 _DRI_BOOLEAN = "nvidia_container_use_dri"
 _DRI_OF_ALL = ("container_use_dri_devices", "container_use_devices")
 # How the booleans begin that are shown: ours, and those.
-_SHOWN = ("nvidia_container_", "nvidia_agent_", "oci_gpu_hook_", *_NODE_BOOLEANS, *_DRI_OF_ALL)
+_SHOWN = ("nvidia_container_", "nvidia_agent_", "oci_gpu_hook_", *NODE_BOOLEANS, *_DRI_OF_ALL)
 # Whether the hook may write the rules of cgroup v1; on v2 it writes no file of a cgroup.
 CGROUP_V1_BOOLEAN = "oci_gpu_hook_use_cgroup_v1"
 _SELINUXFS = "/sys/fs/selinux"
@@ -221,7 +221,7 @@ def _why(kind: str, can: bool, is_bound: bool, booleans: dict[str, bool]) -> str
         return "privileged: SELinux does not confine it"
     if kind != "container_t" or not (can or is_bound):
         return f"the policy {'allows' if can else 'does not allow'} it"
-    available = [name for name in _NODE_BOOLEANS if name in booleans and is_bound]
+    available = [name for name in NODE_BOOLEANS if name in booleans and is_bound]
     if can:
         on = [name for name in available if booleans[name]]
         return f"the boolean {on[0]} is on" if on else "needs no module and no boolean"

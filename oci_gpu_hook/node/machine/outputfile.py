@@ -69,9 +69,9 @@ def hidden(name: str) -> str:
 
 
 @contextmanager
-def folder(path: str, find: Callable[[str], int], *, is_for_all: bool = False) -> Iterator[int]:
+def folder(path: str, find: Callable[[str], int]) -> Iterator[int]:
     """As `find` opens it; it and those above are made if they are missing.  After an error none is left that was made.
-    is_for_all: whether all may read it then, whatever the umask is.  UntrustedError and OSError.
+    UntrustedError and OSError.
     """
     above, _, name = path.rstrip("/").rpartition("/")
     try:
@@ -93,8 +93,6 @@ def folder(path: str, find: Callable[[str], int], *, is_for_all: bool = False) -
             with suppress(FileExistsError):
                 os.mkdir(name, 0o755, dir_fd=parent)
                 is_made = True
-            if is_made and is_for_all:
-                os.chmod(name, 0o755, dir_fd=parent)
             with closing(find(path)) as fd:
                 yield fd
         except BaseException:

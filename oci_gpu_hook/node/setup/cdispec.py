@@ -141,13 +141,12 @@ def of_nodes(
         named.setdefault(name, []).append(node)
     spec = document((), tuple([(name, tuple(its)) for name, its in named.items()]), Hook("", (), groups=groups), kind)
     for device in spec["devices"] if mounts else ():  # type: ignore[attr-defined]
-        device["containerEdits"]["mounts"] = [_mount(it) for it in mounts]
+        device["containerEdits"]["mounts"] = [
+            {"hostPath": it.source, "containerPath": it.target, "options": [*it.options, "rbind", "rprivate"]}
+            for it in mounts
+        ]
     # Whose file it is: no other program's is ever replaced.
     return {**spec, "containerEdits": {"env": [f"{MARK}={kind}"]}}
-
-
-def _mount(it: Mount) -> dict[str, object]:
-    return {"hostPath": it.source, "containerPath": it.target, "options": [*it.options, "rbind", "rprivate"]}
 
 
 def _edits(nodes: Nodes, *, groups: bool) -> Edits:

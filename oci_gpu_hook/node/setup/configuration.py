@@ -157,7 +157,7 @@ def containerd(root: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change
     if version not in [*_PLUGINS]:
         raise ConfigError(f"{_CONFIG} has version {quoted(version)}", "bring it up to date: containerd config migrate")
     plugin, shown = f"plugins.{_PLUGINS[version]}", f'plugins."{_PLUGINS[version]}"'
-    merged = {key: value for _, values in files for key, value in values.items()}
+    merged = _merged(files)
     tables: list[Table] = []
     # On by itself since containerd 2.
     if asked.cdi and version == 2 and not merged.get(f"{plugin}.enable_cdi"):
@@ -191,7 +191,7 @@ def _runtime(root: HostRoot, files: Files, plugin: str, asked: WantedRuntime) ->
     runtimes, ours = f"plugins.{plugin}.containerd.runtimes", f'plugins."{plugin}".containerd.runtimes."{asked.name}"'
     if _is_there(root, files, f"{runtimes}.{asked.name}", "options.BinaryName"):
         return [], []
-    merged = {key: value for _, values in files for key, value in values.items()}
+    merged = _merged(files)
     default = str(merged.get(f"plugins.{plugin}.containerd.default_runtime_name") or "runc")
     options = _plain(merged, f"{runtimes}.{default}.options")
     real = str(options.get("BinaryName", ""))
@@ -241,7 +241,7 @@ def podman(root: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
         if file.is_users and not file.text:
             told.append(f"podman build reads no such file: type podman build --hooks-dir {asked.hooks}")
     # In front of crun, which takes the GPU away at an update.
-    runtime = str({key: value for _, values in files for key, value in values.items()}.get("engine.runtime", ""))
+    runtime = str(_merged(files).get("engine.runtime", ""))
     if asked.default and runtime not in (asked.name, asked.program):
         engine["runtime"] = asked.name
         tables.append(("engine.runtimes", {asked.name: [asked.program]}))
@@ -281,6 +281,11 @@ def _settings(root: HostRoot, kind: EngineKind, own: EngineFile, more: tuple[str
         if path != own.path:
             found.append((path, values))
     return found
+
+
+def _merged(files: Files) -> dict[str, Any]:
+    """Of a key that several files have the last one counts."""
+    return {key: value for _, values in files for key, value in values.items()}
 
 
 def _is_there(root: HostRoot, files: Files, table: str, key: str) -> bool:

@@ -16,8 +16,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from glob import glob
 from pathlib import Path
 from typing import Any, Callable
@@ -68,7 +67,7 @@ def run(
     each call of the runtime may take.
     """
     try:
-        with _container(program, seconds) as made:
+        with _Container(program, seconds) as made:
             registration = _prepare(root, made.folder, settings, config)
             pid = made.create()
             running = Running(made.id, pid, made.folder, os.path.basename(program))
@@ -81,25 +80,24 @@ def run(
         return [failed(_CHECK, f"it cannot be made: {err.strerror or err}", DOCTOR)]
 
 
-@contextmanager
-def _container(runtime: str, seconds: float) -> Iterator[_Container]:
-    """A container that is still to be made; signals wait until what was made of it is removed."""
-    made = _Container(runtime, seconds, tempfile.mkdtemp(prefix="oci-gpu-hook-validate-", dir=_RUN))
-    try:
-        yield made
-    finally:
+class _Container:
+    """One that is still to be made; signals wait until what was made of it is removed."""
+
+    def __init__(self, runtime: str, seconds: float) -> None:
+        self._runtime, self._seconds = runtime, seconds
+        self.folder = tempfile.mkdtemp(prefix="oci-gpu-hook-validate-", dir=_RUN)
+        self.id = os.path.basename(self.folder)
+        self._may_be_there = False
+
+    def __enter__(self) -> _Container:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
         try:
-            made.remove()
+            self._remove()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-class _Container:
-    def __init__(self, runtime: str, seconds: float, folder: str) -> None:
-        self._runtime, self._seconds, self.folder = runtime, seconds, folder
-        self.id = os.path.basename(folder)
-        self._may_be_there = False
 
     def create(self) -> int:
         self._may_be_there = True
@@ -118,7 +116,7 @@ class _Container:
             raise ApplyError(f"its program did not run: {_last_line(said) or 'it printed nothing'}")
         return passed(_CHECK, f"{self._runtime} made it, and its program ran")
 
-    def remove(self) -> None:
+    def _remove(self) -> None:
         """Delete it; if the runtime does not, end its processes and remove its cgroups, of either version."""
         self._seconds = min(_ENDING_SECONDS, self._seconds)
         try:

@@ -168,7 +168,13 @@ def _sums() -> list[float]:
     for values in (*[array("f", it) for it in vectors()], found):
         memory.append(_made("cuMemAlloc_v2", _SIZE))
         _call("cuMemcpyHtoD_v2", memory[-1], _address(values), _SIZE)
-    _launch(kernel, memory)
+    # One thread for each element; the parameters are passed by the addresses of their values.
+    given = array("Q", [*memory, ELEMENTS])
+    pointers = array("Q", [_address(given) + given.itemsize * index for index in range(len(given))])
+    blocks = (ELEMENTS + _THREADS - 1) // _THREADS
+    shared_memory, stream, extra = 0, 0, 0
+    grid, block = (blocks, 1, 1), (_THREADS, 1, 1)
+    _call("cuLaunchKernel", kernel, *grid, *block, shared_memory, stream, _address(pointers), extra)
     _call("cuCtxSynchronize")
     _call("cuMemcpyDtoH_v2", _address(found), memory[-1], _SIZE)
     for pointer in memory:
@@ -176,12 +182,3 @@ def _sums() -> list[float]:
     _call("cuModuleUnload", module)
     return found.tolist()
 
-
-def _launch(kernel: int, memory: list[int]) -> None:
-    """One thread for each element; the parameters are passed by the addresses of their values."""
-    given = array("Q", [*memory, ELEMENTS])
-    pointers = array("Q", [_address(given) + given.itemsize * index for index in range(len(given))])
-    blocks = (ELEMENTS + _THREADS - 1) // _THREADS
-    shared_memory, stream, extra = 0, 0, 0
-    grid, block = (blocks, 1, 1), (_THREADS, 1, 1)
-    _call("cuLaunchKernel", kernel, *grid, *block, shared_memory, stream, _address(pointers), extra)

@@ -124,7 +124,9 @@ def judge(device: CudaDevice, said: PythonOutput, seconds: float) -> Finding:
     if said.status is None:
         seen = f"no answer within {seconds:g} seconds: {plain(call)} does not return"
     elif said.status < 0:
-        seen = f"the process was killed by {_signal(-said.status)} in {plain(call)}"
+        names = {it.value: it.name for it in signal.Signals}
+        killer = names.get(-said.status, f"signal {-said.status}")
+        seen = f"the process was killed by {killer} in {plain(call)}"
     else:
         seen = f"the process ended in {plain(call)} with status {said.status}"
     return failed(device.check, seen, KERNELS_LOG)
@@ -149,10 +151,3 @@ def _answered(device: CudaDevice, document: dict[str, Any]) -> Finding:
     else:
         return passed(device.check, plain(f"Test PASSED: {ELEMENTS} elements on {document['device']}"))
     return failed(device.check, plain(seen), remedy)
-
-
-def _signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
