@@ -318,15 +318,8 @@ class LimitMemory(NamedTuple):
             # It is done here, in the host's namespaces, and goes with the cgroup.
             with closing(source.open_source(host.fd, self.library)) as library:
                 nvmllimit.limit(library, self.path, self.gpus)
-        own = len(levels(self.path, self.top))
-
-        def perform(tree: Tree) -> str:
-            if not self.limits:
-                return ""
-            folders = dmem.opened(levels(self.path, CGROUP_ROOT))
-            return dmem.limit(folders[:-own], folders[-own:], self.limits, tree.undo)
-
-        return perform
+        above, own = levels(self.top, CGROUP_ROOT)[:-1], levels(self.path, self.top)
+        return lambda tree: dmem.limit(above, own, self.limits, tree.undo) if self.limits else ""
 
 
 class TellSystemd(NamedTuple):
