@@ -17,7 +17,7 @@ def read_regions(host: HostRoot) -> dict[str, dict[str, int]] | None:
     """The capacities of this host's, as `by_device`; None if its kernel has no dmem controller."""
     data = host.read(f"{CGROUP_ROOT}/dmem.capacity")
     found = by_device((data or b"").decode(errors="replace"))
-    return None if data is None else {address: of for address, of in found.items() if all(of.values())}
+    return None if data is None else {address: of for address, of in found.items() if any(of.values())}
 
 
 def by_device(text: str) -> dict[str, dict[str, int]]:

@@ -90,7 +90,7 @@ def test_nobody_needs_more_than_the_limit() -> None:
 def test_regions_are_told_by_the_number_of_their_address(tmp_path: Path) -> None:
     """Among ten thousand lines that are none of a PCI device's own memory."""
     others = ["drm/0000:04:00.0/gtt 5", "drm/0000:04:00.0/vram", "drm/0000:04:00.0/vram 18446744073709551616"]
-    others += ["drm/0000:04:00.0/vram 0", "drm/card0/vram 5", "a b/0000:04:00.0/vram 5", "0000:04:00.0 5", "", " /"]
+    others += ["drm/0000:05:00.0/vram 0", "drm/card0/vram 5", "a b/0000:04:00.0/vram 5", "0000:04:00.0 5", "", " /"]
     lines = [f"nvidia/{ADDRESS}/vidmem {16 * GIB}", *[f"{name} {8 * GIB}" for name in TILES]]
     folder = tmp_path / "sys/fs/cgroup"
     folder.mkdir(parents=True)
