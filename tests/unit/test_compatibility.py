@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pynvml
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from oci_gpu_hook.container import compat as compats
 from oci_gpu_hook.container.compat import Compat, Note
@@ -145,18 +143,6 @@ def test_a_section_name_that_lies_anywhere_is_no_error(tmp_path: Path) -> None:
     assert found is not None and "cut off" in found.fault
 
 
-@given(st.integers(0, 4096), st.binary(max_size=16))
-def test_any_damage_gives_a_sentence_or_a_note(
-    tmp_path_factory: pytest.TempPathFactory, at: int, change: bytes
-) -> None:
-    data = bytearray(library(said(R575)))
-    at %= len(data)
-    data[at : at + len(change)] = change
-    found = look(tmp_path_factory.mktemp("image"), bytes(data))
-    assert found is not None
-    decide(found)
-
-
 @pytest.mark.parametrize("kind", ["fifo", "folder", "link out", "link to a file", "device"])
 def test_what_is_no_file_of_the_image_is_never_opened(tmp_path: Path, kind: str) -> None:
     (tmp_path / "host").write_bytes(library(said(R575)))
@@ -285,13 +271,6 @@ def test_a_host_without_native_libraries_gets_none() -> None:
 )  # fmt: skip
 def test_a_hostile_name_is_never_named(name: str) -> None:
     assert decide(offered(None, (name, *NAMES)))[0] in (["libcuda.so.1"], [])
-
-
-@given(st.lists(st.one_of(st.text(), st.from_regex(r"lib(cuda|nvidia-).*\.so\..*", fullmatch=True))))
-def test_whatever_an_image_holds_only_libraries_names_are_taken(names: list[str]) -> None:
-    for name in decide(offered(None, (*names, *NAMES)))[0]:
-        assert name.isascii() and name.isprintable() and "/" not in name and " " not in name
-        assert name.startswith(("libcuda", "libnvidia-"))
 
 
 def test_time_grows_with_an_images_folder_and_no_faster() -> None:

@@ -6,8 +6,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from oci_gpu_hook.errors import RequestError
 from oci_gpu_hook.planning import requirements
@@ -88,11 +86,6 @@ def test_brands_are_compared_without_case(value: str) -> None:
     assert holds(f"brand!={value}x")
 
 
-@pytest.mark.parametrize("operator", ["<", "<=", ">", ">="])
-def test_brands_have_no_order(operator: str) -> None:
-    assert "is not a requirement that can be checked" in refused(f"brand{operator}tesla")
-
-
 @pytest.mark.parametrize(
     ("expression", "expected"),
     [
@@ -138,7 +131,8 @@ def test_what_is_no_version_is_refused(name: str, value: str) -> None:
 @pytest.mark.parametrize(
     "factor",
     ["cuda", "cuda12", "=12", ">=", "CUDA>=12", "cuda>=", "cuda==12", "cuda=>12", "cuda<>12", "cuda~12", "memory>=80",
-     "cudaversion>=12", "brand=", "brand!=", "brand<=", "cudа>=12", "cuda>=12;driver>=1", "cuda>=12\x00", "\x1b[2J",
+     "cudaversion>=12", "brand=", "brand!=", "brand<=", "brand>tesla", "cudа>=12", "cuda>=12;driver>=1", "cuda>=12\x00",
+     "\x1b[2J",
      "\udcff>=1", "!", "cuda>=1>=2", "x" * 1_000])  # fmt: skip
 def test_what_cannot_be_checked_is_refused_by_name(factor: str) -> None:
     sentence = refused(factor)
@@ -238,33 +232,8 @@ def test_time_grows_with_the_expression_and_no_faster(separator: str) -> None:
     assert is_linear(unmet)
 
 
-WORDS = st.sampled_from(["cuda", "driver", "arch", "brand", "<", "<=", ">", ">=", "=", "!=", "12.4", "8", "0", ".", ",",
-                         "tesla", " "])  # fmt: skip
 
 
-@given(st.one_of(st.text(), st.lists(WORDS).map("".join)), st.sampled_from(["", "12.4"]))
-def test_an_expression_holds_or_is_refused_in_one_line(expression: str, cuda: str) -> None:
-    found = refusal(Facts("", cuda, (TESLA, ("", ""))), expression)
-    if found is not None:
-        assert str(found).isprintable() and str(found).isascii()
-    else:
-        conditions = requirements.parse_requirement(expression)
-        assert not conditions or cuda or any("brand" in str(item) for item in conditions)
-
-
-VERSIONS = st.lists(st.integers(0, 999), min_size=1, max_size=4)
-
-
-@given(VERSIONS, VERSIONS)
-def test_versions_are_ordered_as_numbers(have: list[int], wanted: list[int]) -> None:
-    facts = Facts(".".join(map(str, have)), "", ())
-    required = ".".join(map(str, wanted))
-    size = max(len(have), len(wanted))
-    left, right = [numbers + [0] * (size - len(numbers)) for numbers in (have, wanted)]
-    assert holds(f"driver={required}", facts) is (left == right)
-    assert holds(f"driver!={required}", facts) is (left != right)
-    assert holds(f"driver<{required}", facts) is (left < right)
-    assert holds(f"driver>={required}", facts) is (left >= right)
 
 
 def required(environment: dict[str, str], settings: Settings = Settings()) -> tuple[str, ...]:  # noqa: B008  read only

@@ -12,11 +12,10 @@ from oci_gpu_hook.driver.nodes import DeviceNode
 from oci_gpu_hook.errors import DriverError, RequestError
 from oci_gpu_hook.planning import provision, selection
 from oci_gpu_hook.planning.selection import Selection
-from oci_gpu_hook.request import selectors, sources
+from oci_gpu_hook.request import sources
 from oci_gpu_hook.request.cdirequest import of_nodes
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.settings import Settings
-from oci_gpu_hook.request.words import VISIBLE_DEVICES
 from tests.unit import hosts
 from tests.unit.asking import by_environment
 from tests.unit.linear import is_linear
@@ -266,12 +265,6 @@ def test_the_profile_for_egl_has_a_bit_for_each_of_64_minors(minors: tuple[int, 
 def test_the_module_behind_a_node_is_named(path: str, module: str) -> None:
     error = selection._no_driver_for(path, "x")
     assert f"{module} is not loaded" in str(error) and f"modprobe {module}" in (error.hint or "")
-
-
-def test_an_index_has_nine_digits_at_the_most() -> None:
-    assert selectors.canonical("123456789", VISIBLE_DEVICES) == "123456789"
-    with pytest.raises(RequestError):
-        selectors.canonical("1234567890", VISIBLE_DEVICES)
 
 
 @pytest.mark.parametrize(

@@ -58,21 +58,11 @@ def test_addresses_sort_as_numbers(tmp_path: Path) -> None:
     assert [gpu.minor for gpu in list_gpus(HostRoot(str(tmp_path)))] == [0x07, 0x4B, 0xC1, 9]
 
 
-def test_an_excluded_gpu_is_not_counted(tmp_path: Path) -> None:
+def test_an_excluded_gpu_is_not_counted_and_one_that_was_never_initialised_has_no_uuid(tmp_path: Path) -> None:
     hosts.plant_gpu(tmp_path, 7, 0, extra="GPU Excluded: Yes\n")
-    hosts.plant_gpu(tmp_path, 8, 1)
-    assert [gpu.minor for gpu in list_gpus(HostRoot(str(tmp_path)))] == [1]
-
-
-def test_a_gpu_that_was_never_initialised_has_no_uuid(tmp_path: Path) -> None:
-    text = f"GPU UUID: {hosts.NO_UUID}\nDevice Minor: 0\n"
-    hosts.plant(tmp_path, "proc/driver/nvidia/gpus/0000:07:00.0/information", text)
-    assert list_gpus(HostRoot(str(tmp_path)))[0].uuid is None
-
-
-def test_majors_are_those_of_character_devices(tmp_path: Path) -> None:
-    majors = proc.character_majors(hosts.host(tmp_path))
-    assert (majors["nvidia-uvm"], "virtblk" in majors) == (505, False)
+    text = f"GPU UUID: {hosts.NO_UUID}\nDevice Minor: 1\n"
+    hosts.plant(tmp_path, "proc/driver/nvidia/gpus/0000:08:00.0/information", text)
+    assert [(gpu.minor, gpu.uuid) for gpu in list_gpus(HostRoot(str(tmp_path)))] == [(1, None)]
 
 
 def test_one_major_is_the_one_that_all_of_them_have(tmp_path: Path) -> None:
@@ -80,6 +70,7 @@ def test_one_major_is_the_one_that_all_of_them_have(tmp_path: Path) -> None:
     lines = (tmp_path / "proc/devices").read_text().splitlines()
     names = {line.strip().partition(" ")[2] for line in lines} | {"nvidia", "uvm", "none", "virtblk"}
     majors = proc.character_majors(root)
+    assert (majors["nvidia-uvm"], "virtblk" in majors) == (505, False)
     assert {name: proc.character_major(root, name) for name in names} == {name: majors.get(name) for name in names}
     hosts.plant(tmp_path, "proc/devices", "Character devices:\n 10 a nvidia-uvm\nx nvidia-caps\n")
     assert proc.character_major(root, "nvidia-uvm") is proc.character_major(root, "nvidia-caps") is None
@@ -147,7 +138,9 @@ def test_absolute_links_stay_in_the_hosts_root(tmp_path: Path) -> None:
     name = f"libcuda.so.{hosts.VERSION}"
     (folder / name).rename(folder / "real" / name)
     (folder / name).symlink_to(f"/{hosts.LIBRARY_FOLDER}/real/{name}")
-    assert "libcuda.so.1" in {library.soname for library in survey.survey(root).libraries}
+    # What is saved is where it leads: who may write to the folder could lead the link elsewhere later.
+    (cuda,) = [it for it in survey.survey(root).libraries if it.file == name]
+    assert cuda.path == f"/{hosts.LIBRARY_FOLDER}/real/{name}"
     (tmp_path / "secret").symlink_to("/etc/passwd")
     assert root.read("/secret") is None
 
@@ -168,18 +161,6 @@ def test_no_kernel_module_is_a_driver_error(tmp_path: Path) -> None:
     hosts.plant(tmp_path, "dev/nvidiactl", "")
     with pytest.raises(DriverError, match="module is not loaded"):
         survey.survey(HostRoot(str(tmp_path)))
-
-
-def test_nodes_have_the_kernels_numbers(tmp_path: Path) -> None:
-    root = hosts.host(tmp_path)
-    numbers = {node.path: (node.major, node.minor) for node in nodes.devices(root, list_gpus(root))}
-    assert numbers == {
-        "/dev/nvidiactl": (195, 255),
-        "/dev/nvidia0": (195, 0),
-        "/dev/nvidia1": (195, 1),
-        "/dev/nvidia-uvm": (505, 0),
-        "/dev/nvidia-uvm-tools": (505, 1),
-    }
 
 
 def test_a_folder_that_others_may_fill_is_left_out(tmp_path: Path) -> None:
@@ -225,18 +206,6 @@ def test_a_file_that_others_could_exchange_is_given_to_nobody(
     assert any(" is left out: " in sentence for sentence in found.unknown), found.unknown
 
 
-def test_a_link_in_a_folder_of_others_is_not_followed_at_a_start(tmp_path: Path) -> None:
-    """What is saved is where it leads: who may write to the folder could lead the link elsewhere later."""
-    root = hosts.host(tmp_path)
-    folder = tmp_path / hosts.LIBRARY_FOLDER
-    (tmp_path / "opt/real").mkdir(parents=True)
-    file = f"libcuda.so.{hosts.VERSION}"
-    (folder / file).rename(tmp_path / "opt/real" / file)
-    (folder / file).symlink_to(f"/opt/real/{file}")
-    (cuda,) = [it for it in survey.survey(root).libraries if it.file == file]
-    assert cuda.path == f"/opt/real/{file}"
-
-
 def test_a_file_that_others_could_exchange_hides_no_good_one(tmp_path: Path) -> None:
     """As in /usr/local/lib, where a distribution's staff may write, and which is in the loader's cache."""
     root = hosts.host(tmp_path)
@@ -269,13 +238,9 @@ def test_a_driver_root_that_is_anothers_is_none(tmp_path: Path) -> None:
         survey.survey(root, "/run/driver")
 
 
-def test_only_sockets_that_exist_are_found(tmp_path: Path) -> None:
-    root = hosts.host(tmp_path)
-    assert [ipc.path for ipc in nodes.ipc_paths(root)] == ["/var/run/nvidia-persistenced/socket"]
-
-
 def test_the_sockets_of_a_driver_container_come_before_the_hosts(tmp_path: Path) -> None:
     root = hosts.host(tmp_path)
+    assert [ipc.path for ipc in nodes.ipc_paths(root)] == ["/var/run/nvidia-persistenced/socket"]
     driver = tmp_path / "run/nvidia/driver"
     (driver / "run/nvidia-persistenced").mkdir(parents=True)
     (driver / "run/nvidia-persistenced/socket").touch()
