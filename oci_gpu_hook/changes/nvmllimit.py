@@ -68,20 +68,15 @@ def _end(answer: int, library: int, cgroup: str, limits: tuple[tuple[str, int], 
         for _ in range(3):
             # NVML may start nvidia-modprobe, which is to have them.
             posix.set_inheritable(posix.open("/dev/null", posix.O_RDWR), True)
-        posix.write(answer, _said(f"/proc/self/fd/{library}", cgroup, limits))
+        for address, most in limits:
+            _limit(f"/proc/self/fd/{library}", cgroup, address, most)
+        posix.write(answer, _DONE)
+    except AttributeError:
+        posix.write(answer, b"this driver's NVML limits no memory: it does from R615 on")
+    except Exception as err:
+        posix.write(answer, f"{err}".encode(errors="replace"))
     finally:
         posix._exit(0)
-
-
-def _said(library: str, cgroup: str, limits: tuple[tuple[str, int], ...]) -> bytes:
-    try:
-        for address, most in limits:
-            _limit(library, cgroup, address, most)
-    except AttributeError:
-        return b"this driver's NVML limits no memory: it does from R615 on"
-    except Exception as err:
-        return f"{err}".encode(errors="replace")
-    return _DONE
 
 
 def _limit(library: str, cgroup: str, address: str, most: int) -> None:

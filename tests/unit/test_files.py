@@ -152,22 +152,27 @@ def test_a_file_without_the_drivers_version(tmp_path: Path, file: str) -> None:
     assert library.file == file and "compute" in library.capabilities
 
 
-@pytest.mark.parametrize("platform", ["gbm", "wayland", "wayland2", "xcb", "xlib"])
-def test_of_a_library_with_its_own_version_the_highest_is_taken(tmp_path: Path, platform: str) -> None:
-    name = f"libnvidia-egl-{platform}"
-    for version in ("1.1.9", "1.1.10", "1.2", "9", "1.1.x", "9.9.9.9", VERSION + ".1"):
+@pytest.mark.parametrize(
+    ("name", "versions", "own", "capabilities"),
+    [
+        *[
+            (f"libnvidia-egl-{it}", f"1.1.9 1.1.10 1.2 9 1.1.x 9.9.9.9 {VERSION}.1", "1.1.10", GRAPHICS)
+            for it in ("gbm", "wayland", "wayland2", "xcb", "xlib")
+        ],
+        # It is the file's, and not its numbers.
+        ("libnvidia-egl-xcb", "1.0.04", "1.0.04", GRAPHICS),
+        # RDMA's have four numbers.
+        ("libibumad", "3.2.39.0 3.2.46.0 3 3.9.9", "3.2.46.0", UTILITY),
+    ],
+)
+def test_of_a_library_with_its_own_version_the_highest_is_taken(
+    tmp_path: Path, name: str, versions: str, own: str, capabilities: set[str]
+) -> None:
+    for version in versions.split():
         hosts.plant_library(tmp_path, f"{FOLDER}/{name}.so.{version}", f"{name}.so.1")
     (library,) = files.libraries(driver(tmp_path))
-    assert library.names == (f"{name}.so.1.1.10", f"{name}.so.1")
-    assert set(library.capabilities) == GRAPHICS
-
-
-def test_rdmas_libraries_have_four_numbers(tmp_path: Path) -> None:
-    for version in ("3.2.39.0", "3.2.46.0", "3", "3.9.9"):
-        hosts.plant_library(tmp_path, f"{FOLDER}/libibumad.so.{version}", "libibumad.so.3")
-    (library,) = files.libraries(driver(tmp_path))
-    assert library.names == ("libibumad.so.3.2.46.0", "libibumad.so.3")
-    assert set(library.capabilities) == {"utility"}
+    assert library.names == (f"{name}.so.{own}", f"{name}.so.1")
+    assert set(library.capabilities) == capabilities
 
 
 def test_each_word_size_has_an_own_version_of_its_own(tmp_path: Path, machine: str) -> None:
@@ -177,12 +182,6 @@ def test_each_word_size_has_an_own_version_of_its_own(tmp_path: Path, machine: s
     found = [(library.bits, library.path) for library in files.libraries(driver(tmp_path))]
     twin = [(32, f"/usr/lib/{name}.so.1.1.3")] if machine == "x86_64" else []
     assert found == [(64, f"/usr/lib64/{name}.so.1.1.2"), *twin]
-
-
-def test_an_own_version_is_the_files_and_not_its_numbers(tmp_path: Path) -> None:
-    hosts.plant_library(tmp_path, f"{FOLDER}/libnvidia-egl-xcb.so.1.0.04")
-    (library,) = files.libraries(driver(tmp_path))
-    assert library.file == "libnvidia-egl-xcb.so.1.0.04"
 
 
 def test_vdpau_may_lie_in_its_subfolder_and_goes_to_the_folder_itself(tmp_path: Path) -> None:

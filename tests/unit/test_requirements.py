@@ -29,11 +29,6 @@ class Facts(NamedTuple):
 
 FACTS = Facts("550.54.15", "12.4", (TESLA,))
 
-BRANDS = ["tesla", "unknown", "nvidia", "nvidiartx", "geforce", "geforcertx", "quadro", "quadrortx", "titan",
-          "titanrtx"]  # fmt: skip
-# As nvidia/cuda:12.4.1 has it: thirty-one alternatives.
-CUDA_12_4 = "cuda>=12.4 " + " ".join([f"brand={b},driver>={n},driver<{n + 1}" for n in (470, 525, 535) for b in BRANDS])
-
 
 def refusal(facts: Facts, *expressions: str) -> RequestError | None:
     try:
@@ -199,21 +194,10 @@ def test_the_sentence_names_each_alternative_and_what_the_host_has() -> None:
     )
 
 
-def test_the_image_of_cuda_12_4_runs_on_its_branches_and_the_refusal_names_every_alternative() -> None:
-    for driver, cuda, expected in (
-        ("550.54.15", "12.4", True),
-        ("535.54.03", "12.2", True),
-        ("530.30.02", "12.1", False),
-    ):
-        assert holds(CUDA_12_4, Facts(driver, cuda, (TESLA,))) is expected
-    found = refusal(Facts("530.30.02", "12.1", (TESLA,)), CUDA_12_4)
-    assert found is not None
-    for alternative in CUDA_12_4.split():
-        assert f"'{alternative}'" in found.message
-    for fact in ("cuda is 12.1", "driver is 530.30.02", "brand is Tesla"):
-        assert found.message.count(fact) == 1
-    # One of its alternatives is "brand=unknown", and yet all is known here.
-    assert found.hint == "use an image for this driver, or have the driver updated"
+def test_a_word_for_an_unknown_brand_makes_nothing_unknown() -> None:
+    """CUDA's images have ``brand=unknown`` among their alternatives."""
+    found = refusal(Facts("530.30.02", "12.1", (TESLA,)), "cuda>=12.4 brand=unknown,driver>=535,driver<536")
+    assert found is not None and found.hint == "use an image for this driver, or have the driver updated"
 
 
 def test_a_huge_list_is_shown_in_part() -> None:
@@ -254,15 +238,16 @@ def test_every_variable_with_the_prefix_counts() -> None:
     assert required(environment) == ("cuda>=12", "driver>=1", "arch>=8")
 
 
-@pytest.mark.parametrize("value", ["1", "t", "T", "true", "TRUE", "True"])
-def test_requirements_are_off_where_the_container_says_so(value: str) -> None:
-    assert required({"NVIDIA_REQUIRE_CUDA": "cuda>=99", "NVIDIA_DISABLE_REQUIRE": value}) == ()
-
-
-@pytest.mark.parametrize("value", ["", "0", "tRUE", "yes", " 1"])
-def test_requirements_stay_on_for_any_other_word(value: str) -> None:
-    environment = {"NVIDIA_REQUIRE_CUDA": "cuda>=99", "NVIDIA_DISABLE_REQUIRE": value}
-    assert required(environment) == ("cuda>=99",)
+@pytest.mark.parametrize(
+    ("value", "is_off"),
+    [
+        *dict.fromkeys(("1", "t", "T", "true", "TRUE", "True"), True).items(),
+        *dict.fromkeys(("", "0", "tRUE", "yes", " 1"), False).items(),
+    ],
+)
+def test_requirements_are_off_where_the_container_says_so(value: str, is_off: bool) -> None:
+    found = required({"NVIDIA_REQUIRE_CUDA": "cuda>=99", "NVIDIA_DISABLE_REQUIRE": value})
+    assert found == (() if is_off else ("cuda>=99",))
 
 
 @pytest.mark.parametrize(
