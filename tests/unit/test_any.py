@@ -150,6 +150,10 @@ def test_leases_are_kept_in_one_file_and_go_with_the_boot(host: HostRoot, tmp_pa
     assert oct((tmp_path / "run/oci-gpu-hook/leases.lock").stat().st_mode)[-3:] == "600"
     (tmp_path / "proc/sys/kernel/random/boot_id").write_text("another\n")
     assert leases.read_leases(host) == []
+    # Another user could have written it.
+    (tmp_path / "run/oci-gpu-hook/leases").chmod(0o666)
+    with pytest.raises(ConfigError, match="others than root"):
+        leases.read_leases(host)
 
 
 @pytest.mark.parametrize("content", [b"", b"x", leases.HEADING + b"\1\0\0\0N", bytes(2 << 20)])
@@ -161,18 +165,11 @@ def test_damaged_leases_stop_who_would_be_counted(host: HostRoot, tmp_path: Path
         pass
 
 
-def test_what_another_user_could_have_written_is_no_lease(host: HostRoot, tmp_path: Path) -> None:
-    with Leases(host, is_written=True):
-        leases.write(host, [lease_of(os.getpid(), "", "a")])
-    (tmp_path / "run/oci-gpu-hook/leases").chmod(0o666)
-    with pytest.raises(ConfigError, match="others than root"):
-        leases.read_leases(host)
-
-
 def test_a_process_holds_until_it_ends_and_no_other_with_its_number_does() -> None:
     child = subprocess.Popen(["/bin/sleep", "1000"])
     held = lease_of(child.pid)
-    assert held.is_valid()
+    assert held.is_valid() and held.is_of(held._replace(id="another", devices=()))
+    assert not held.is_of(held._replace(start=held.start + 1)) and not held.is_of(held._replace(pid=1))
     assert not held._replace(start=held.start + 1).is_valid()
     child.kill()
     # A zombie has ended, if its status was not asked for.
@@ -288,10 +285,3 @@ def test_what_is_full_or_not_healthy_is_not_chosen() -> None:
         picked([mine], {"1": "XID 79"}, number=3)
     with pytest.raises(RequestError, match="4 devices are asked for, and this host has 3"):
         picked([], number=4)
-
-
-def test_a_lease_is_of_the_process_alone() -> None:
-    mine = lease_of(os.getpid(), "", "0")
-    assert mine.is_of(mine._replace(id="another", devices=()))
-    assert not mine.is_of(mine._replace(start=mine.start + 1))
-    assert not mine.is_of(mine._replace(pid=1))

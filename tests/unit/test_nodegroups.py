@@ -62,9 +62,6 @@ def test_a_mode_is_never_wider_than_the_hosts(mode: int) -> None:
     assert found == node(mode)
     (note,) = notes
     assert "user 1000 of the container cannot open it; start it with --group-add 44" in note
-
-
-def test_a_setting_forbids_it() -> None:
     found, notes = given_to(node(), User(1000, 1000, ()), may_change=False)
     assert found == node() and len(notes) == 1
 
