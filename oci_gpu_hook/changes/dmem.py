@@ -41,10 +41,7 @@ def limit(above: list[str], own: list[str], limits: tuple[tuple[str, int], ...],
 
 
 def _read(file: str) -> str:
-    try:
-        return procfile.read_whole(file).decode(errors="replace")
-    except OSError as err:
-        raise syscalls.SyscallError(err.errno or 0, "read", file) from err
+    return procfile.read_whole(file).decode(errors="replace")
 
 
 def _write(file: str, line: str) -> None:

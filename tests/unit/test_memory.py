@@ -40,6 +40,7 @@ from oci_gpu_hook.request import memory, settingsfile
 from oci_gpu_hook.request.bundle import read_bundle
 from oci_gpu_hook.request.memory import MIB, SHARE
 from oci_gpu_hook.request.selectors import AnyOf
+from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.state import State
 from oci_gpu_hook.vendors.vendorhost import VendorDevice, VendorState
 from oci_gpu_hook.vendors.vendorinventory import Vendor
@@ -416,32 +417,42 @@ def test_more_than_there_is_is_never_leased() -> None:
         assert sum([dict(it.memory).get(device, 0) for it in taken]) <= 16 * GIB
 
 
+SHARED, BY_NVML = Settings(gpu_memory="share"), Settings(gpu_memory_by="nvml")
+ON, DENIED, NO_NVML = [
+    dict(zip((memorycheck.BOOLEAN, memorycheck.NVMLS_BOOLEAN), pair))
+    for pair in ((True, True), (False, True), (None, False))
+]
+
+
 @pytest.mark.parametrize(
     ("changes", "level", "seen"),
     [
         ({}, "pass", "that of 2 devices"),
-        ({"allowed": None}, "pass", "that of 2 devices"),
+        ({"booleans": NO_NVML}, "pass", "that of 2 devices"),
         ({"where": ""}, "", ""),
         ({"cgroups": "v1"}, "fail", "cgroup v1"),
         ({"regions": None}, "fail", "no dmem controller"),
         ({"regions": OF_TILES}, "fail", "does not count the memory of GPU 0: a container with a GPU is refused"),
-        ({"allowed": False}, "fail", "oci_gpu_hook_limit_memory is off"),
+        ({"booleans": DENIED}, "fail", "oci_gpu_hook_limit_memory is off"),
         ({"regions": {}}, "fail", "the kernel counts no device's memory"),
-        ({"counts": False}, "pass", "that of 2 devices"),
-        ({"counts": False, "is_share": True}, "fail", "gpu-memory is share, and gpu-holders is not set"),
-        ({"regions": None, "by_nvml": True}, "pass", "NVML that of GPU 0, if the driver is of R615 or later"),
-        ({"regions": OF_TILES, "by_nvml": True}, "pass", "that of 1 devices, NVML that of GPU 0"),
-        ({"regions": None, "by_nvml": True, "is_share": True}, "fail", "is share, and the kernel does not count"),
-        ({"regions": None, "by_nvml": False}, "fail", "oci_gpu_hook_use_nvml is off"),
-        ({"by_nvml": False}, "pass", "that of 2 devices"),
-        ({"allowed": False, "by_nvml": True}, "fail", "oci_gpu_hook_limit_memory is off"),
-        ({"cgroups": "v1", "by_nvml": True}, "fail", "cgroup v1"),
+        ({"settings": SHARED}, "fail", "gpu-memory is share, and gpu-holders is not set"),
+        ({"settings": SHARED._replace(gpu_holders=2)}, "pass", "that of 2 devices"),
+        ({"regions": None, "settings": BY_NVML}, "pass", "NVML that of GPU 0, if the driver is of R615 or later"),
+        ({"regions": OF_TILES, "settings": BY_NVML}, "pass", "that of 1 devices, NVML that of GPU 0"),
+        (
+            {"regions": None, "settings": BY_NVML._replace(gpu_memory="share", gpu_holders=2)},
+            "fail",
+            "is share, and the kernel does not count",
+        ),
+        ({"regions": None, "settings": BY_NVML, "booleans": NO_NVML}, "fail", "oci_gpu_hook_use_nvml is off"),
+        ({"settings": BY_NVML, "booleans": NO_NVML}, "pass", "that of 2 devices"),
+        ({"settings": BY_NVML, "booleans": DENIED}, "fail", "oci_gpu_hook_limit_memory is off"),
+        ({"settings": BY_NVML, "cgroups": "v1"}, "fail", "cgroup v1"),
     ],
 )
 def test_doctor_says_whether_the_setting_can_be_held(changes: dict[str, Any], level: str, seen: str) -> None:
     values = {"where": "/etc/x.conf:3", "regions": REGIONS, "cgroups": "v2", "gpus": {ADDRESS: "GPU 0"}}
-    of_host = {"allowed": True, "counts": True, "is_share": False, "by_nvml": None}
-    found = memorycheck.memory(**{**values, **of_host, **changes})
+    found = memorycheck.memory(**{**values, "settings": Settings(), "booleans": ON, **changes})
     assert [it.level for it in found] == ([level] if level else [])
     assert all([seen in it.seen and bool(it.remedy) == (level == "fail") for it in found])
 
@@ -593,7 +604,7 @@ def test_a_line_is_written_in_one_call_and_an_error_names_the_file(tmp_path: Pat
     file.unlink()
     with pytest.raises(OSError, match=f"write 'r 5' to {file}: No such file"):
         dmem._write(str(file), "r 5")
-    with pytest.raises(OSError, match=f"read {file}: No such file"):
+    with pytest.raises(OSError, match=f"No such file or directory: '{file}'"):
         dmem._read(str(file))
 
 
