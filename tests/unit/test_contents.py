@@ -98,19 +98,6 @@ def test_what_is_no_file_leaves_it(host: Path) -> None:
     assert all([fault.isprintable() for fault in given(host).faults])
 
 
-@pytest.mark.parametrize("name", ["one/deep/a", "one/deep", "one", "two/b"])
-@pytest.mark.parametrize("spoil", [closed, shared])
-def test_what_is_closed_or_opened_later_is_noticed(host: Path, name: str, spoil: Callable[[Path], None]) -> None:
-    """No name in a folder changes with that, and no folder's time."""
-    path = host / FOLDER[1:] / name
-    mode = path.stat().st_mode
-    assert paths(given(host)) == {FOLDER}
-    spoil(path)
-    assert FOLDER not in paths(given(host))
-    path.chmod(mode)
-    assert paths(given(host)) == {FOLDER}
-
-
 def test_of_very_many_files_that_is_noticed_at_the_next_refresh(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("oci_gpu_hook.vendors.vendorsurvey._MOST_WATCHED", 1)
     assert paths(given(host)) == {FOLDER}

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,40 +53,6 @@ def test_what_a_killed_one_of_the_same_pid_left_is_replaced(root: HostRoot) -> N
     assert os.listdir(root.path + statefile.FOLDER) == ["name"]
 
 
-def by_link(path: Path) -> None:
-    path.rename(path.with_name("elsewhere"))
-    path.symlink_to("elsewhere")
-
-
-def in_place(path: Path, make: Callable[[Path], object]) -> None:
-    path.unlink()
-    make(path)
-
-
-SPOILT: dict[str, Callable[[Path], object]] = {
-    "missing": Path.unlink,
-    "a FIFO": lambda file: in_place(file, os.mkfifo),
-    "a folder": lambda file: in_place(file, Path.mkdir),
-    "a link": by_link,
-    "writable by its group": lambda file: file.chmod(0o664),
-    "writable by others": lambda file: file.chmod(0o646),
-    "too large": lambda file: os.truncate(file, statefile.LARGEST + 1),
-    "a folder that others may write to": lambda file: file.parent.chmod(0o757),
-    "a link to a folder": lambda file: by_link(file.parent),
-}
-
-
-@pytest.mark.parametrize("how", SPOILT)
-def test_what_others_may_have_written_is_not_read(root: HostRoot, how: str) -> None:
-    SPOILT[how](Path(root.path, statefile.FOLDER[1:], "name"))
-    assert statefile.read_file(root, "name") is None
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for chown(2)")
-@pytest.mark.parametrize("path", [statefile.FOLDER, f"{statefile.FOLDER}/name"])
-def test_what_another_user_owns_is_not_read(root: HostRoot, path: str) -> None:
-    os.chown(root.path + path, 65534, -1)
-    assert statefile.read_file(root, "name") is None
 
 
 def test_what_is_too_large_to_be_read_is_not_written(root: HostRoot) -> None:
@@ -202,14 +167,6 @@ def test_rows_of_another_length_are_no_inventory(written: Saved, field: str) -> 
     rows[at] = kept
     for others in (rows[:-1], [*rows, ()], []):
         assert written.read_rows(tuple(others)) is None
-
-
-@pytest.mark.parametrize("change", [lambda now: None, lambda now: now[:-1], lambda now: (*now, "")])
-def test_a_stamp_of_any_other_form_is_not_this_moments(
-    written: Saved, change: Callable[[tuple[Any, ...]], Any]
-) -> None:
-    content = (change(tuple(written.now)), tuple(written.rows))
-    assert written.read_content(marshal.dumps(content, 2)) is None
 
 
 # What an inventory is made of, and what marshal's version 2 has for each, which no Python may have otherwise.
