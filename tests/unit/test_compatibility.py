@@ -93,8 +93,12 @@ def test_a_folder_without_a_libcuda_offers_nothing(tmp_path: Path) -> None:
     assert look(tmp_path, None, "libcuda.so.1", "README") is None
 
 
+WELL = library(said(R575))
 DAMAGED = {
     "empty": b"",
+    "sections of another size": WELL[:58] + b"\x41\0" + WELL[60:],
+    "names of none of the sections": WELL[:62] + b"\xff\0" + WELL[64:],
+    "too many sections": WELL[:60] + b"\x01\x02" + WELL[62:],
     "no ELF": b"#!/bin/sh\n" * 20,
     "32 bits": b"\x7fELF\x01\x01" + bytes(100),
     "cut off": library(said(R575))[:100],
@@ -125,6 +129,14 @@ def test_a_library_that_cannot_be_right_is_left_out_with_a_sentence(tmp_path: Pa
     names, sentence = decide(found)
     assert names == []
     assert sentence == f"CUDA forward compatibility: the image's {COMPAT_FOLDER} is left out: {found.fault}"
+
+
+def test_a_table_of_sections_that_points_at_itself_ends(tmp_path: Path) -> None:
+    data = bytearray(library(said(R575)))
+    for offset in (0, 40, 64, len(data) - 64, 1 << 47, (1 << 64) - 1):
+        data[40:48] = offset.to_bytes(8, "little")
+        found = look(tmp_path, bytes(data))
+        assert found is not None and (found.fault or found.note is None)
 
 
 def test_a_section_name_that_lies_anywhere_is_no_error(tmp_path: Path) -> None:
