@@ -108,11 +108,11 @@ class Memory(NamedTuple):
         for held in devices:
             if self.why_not(held):
                 raise self.refusal(held)
-            if most := self.limit_of(held):
+            if limit := self.limit_of(held):
                 # A device of several regions takes no more than the limit in all of them together.
                 regions = self.regions_of(held)
-                limits.update(dict.fromkeys(regions, most // (len(regions) or 1)))
-                gpus.update({} if regions else {held.address: most})
+                limits.update(dict.fromkeys(regions, limit // (len(regions) or 1)))
+                gpus.update({} if regions else {held.address: limit})
         # A vendor that gives nodes and no device: whose memory they lead to is not known.
         for flag in [it.inventory.flag for it in provision.vendors if it.common and (self.limit or self.ceiling)]:
             if not any([it.key.startswith(f"{flag}=") for it in provision.holds]):
@@ -124,12 +124,13 @@ class Memory(NamedTuple):
             notes += (f"{MEMORY_LIMIT} limits nothing: the container has no device",)
         elif lowest < self.limit and devices:
             notes += (f"{MEMORY_LIMIT} is {self.limit // MIB}, and gpu-memory allows {lowest // MIB} MiB",)
-        if not (limits or gpus):
-            return provision._replace(notes=notes)
         reason = f"{MEMORY_LIMIT}={self.limit // MIB}" if lowest == self.limit else "the setting gpu-memory"
-        made = LimitMemory(self.cgroup.path, self.cgroup.top, tuple(limits.items()), True, reason, tuple(gpus.items()))
-        made = made._replace(library=self.library if gpus else "")
-        return provision._replace(operations=(*provision.operations, made), notes=notes)
+        made = [
+            LimitMemory(self.cgroup.path, self.cgroup.top, tuple(most.items()), True, reason, library)
+            for most, library in ((limits, ""), (gpus, self.library))
+            if most
+        ]
+        return provision._replace(operations=(*provision.operations, *made), notes=notes)
 
 
 def memory_of(

@@ -156,7 +156,7 @@ def test_a_word_lowers_what_the_setting_allows_and_never_raises_it(
 
 def limits(found: Memory, provision: Provision = ONE) -> dict[str, int]:
     operations: Any = found.limited(provision, HOST).operations
-    return dict([pair for it in operations for pair in it.limits])
+    return dict([pair for it in operations if not it.library for pair in it.limits])
 
 
 NVML = "/usr/lib/libnvidia-ml.so.615.71.09"
@@ -214,13 +214,15 @@ def test_what_cannot_be_held_is_refused(found: Memory, provision: Provision, why
 def test_nvml_limits_the_gpus_that_the_kernel_does_not_count(regions: Any) -> None:
     found = by_nvml(GIB, 0, 2 * GIB, 0, regions)
 
-    def told(found: Memory) -> Any:
-        (operation,) = found.limited(ONE, HOST).operations
-        return operation
+    def told(found: Memory) -> list[tuple[object, str]]:
+        operations: Any = found.limited(both, HOST).operations
+        return [(it.limits, it.library) for it in operations]
 
-    assert (told(found).limits, told(found).gpus, told(found).library) == ((), ((ADDRESS, GIB),), NVML)
-    assert told(found._replace(limit=0)).gpus == ((ADDRESS, 2 * GIB),)
-    assert told(found._replace(regions=REGIONS)).gpus == ()
+    both = ONE._replace(holds=(*ONE.holds, Held(OTHER, "1", OTHER)))
+    by_kernel, rest = (tuple([(name, GIB // 2) for name in TILES]), ""), ((ADDRESS, GIB),)
+    assert told(found) == ([by_kernel, (rest, NVML)] if regions else [((*rest, (OTHER, GIB)), NVML)])
+    assert (((ADDRESS, 2 * GIB),), NVML) in told(found._replace(limit=0, regions=OF_TILES))
+    assert [library for _, library in told(found._replace(regions=REGIONS))] == [""]
 
 
 def test_a_network_adapter_has_no_memory_to_limit(tmp_path: Path) -> None:

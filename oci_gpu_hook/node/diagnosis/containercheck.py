@@ -138,7 +138,7 @@ def _unopened(error: int, paths: list[str], restart: Remedy) -> Finding:
 
 def _memory(limits: list[LimitMemory], seen: Seen, restart: Remedy) -> list[Finding]:
     """Whether what limits it is what the plan says: the driver may have been loaded again, or root has raised it."""
-    wanted = [pair for item in limits for pair in item.limits]
+    wanted = [pair for item in limits if not item.library for pair in item.limits]
     for name, most in wanted:
         limit = seen.memory.get(name, NO_LIMIT)
         if limit > most:
