@@ -15,7 +15,7 @@ from oci_gpu_hook.request import settings, sources
 from oci_gpu_hook.request.bundle import Bundle
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.state import State
-from oci_gpu_hook.request.words import CAPABILITIES
+from oci_gpu_hook.request.words import CAPABILITIES, MEMORY_LIMIT, MEMORY_REQUEST
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -124,11 +124,13 @@ class Question:
     def request(self, allowed: Settings, spec: Spec | None = None) -> tuple[Request | None, tuple[str, ...]]:
         """The request, and a sentence for each thing left out; spec: what has started the hook, by its nodes."""
         request, notes = self._of_devices(allowed, spec)
-        if request is None:
-            return None, notes
-        from oci_gpu_hook.request import parse
+        environment = self.inputs.environment
+        if request is not None and (MEMORY_LIMIT in environment or MEMORY_REQUEST in environment):
+            from oci_gpu_hook.request import memory
 
-        return parse.with_memory(request, self.inputs.environment), notes
+            limit, needed = memory.parse_memory(environment)
+            request = request._replace(memory_limit=limit, memory_request=needed)
+        return request, notes
 
     def _of_devices(self, allowed: Settings, spec: Spec | None) -> tuple[Request | None, tuple[str, ...]]:
         if spec is not None:

@@ -292,10 +292,10 @@ class OpenCgroup(NamedTuple):
 
 
 class LimitMemory(NamedTuple):
-    """The memory of devices that a cgroup may take: regions of dmem.capacity by name, each with a number of bytes.
+    """The memory of devices that a cgroup may take, in bytes: of regions by their names in dmem.capacity; or of GPUs by
+    their PCI addresses, if NVIDIA's driver holds it to that, by libnvidia-ml, which is `library` on the host.
 
-    path, top: see `DeviceCgroup`; between the two crun has processes in the lower one.  gpus: by their PCI addresses,
-    those that NVIDIA's driver holds it to, by libnvidia-ml, which is `library` on the host.
+    path, top: see `DeviceCgroup`; between the two crun has processes in the lower one.
     """
 
     path: str
@@ -303,30 +303,23 @@ class LimitMemory(NamedTuple):
     limits: tuple[tuple[str, int], ...]
     required: bool
     reason: str
-    gpus: tuple[tuple[str, int], ...] = ()
     library: str = ""
 
     def describe(self) -> str:
-        return f"limit the memory of the devices ({'NVML' if self.gpus else 'dmem'})"
+        return f"limit the memory of the devices ({'NVML' if self.library else 'dmem'})"
 
     def prepare(self, host: HostRoot, undo: Undo) -> Perform:
-        from oci_gpu_hook.changes import dmem
-
-        if self.gpus:
+        if self.library:
             from oci_gpu_hook.changes import nvmllimit
 
             # It is done here, in the host's namespaces, and goes with the cgroup.
             with closing(source.open_source(host.fd, self.library)) as library:
-                nvmllimit.limit(library, self.path, self.gpus)
-        own = len(levels(self.path, self.top))
+                nvmllimit.limit(library, self.path, self.limits)
+            return lambda tree: ""
+        from oci_gpu_hook.changes import dmem
 
-        def perform(tree: Tree) -> str:
-            if not self.limits:
-                return ""
-            folders = dmem.opened(levels(self.path, CGROUP_ROOT))
-            return dmem.limit(folders[:-own], folders[-own:], self.limits, tree.undo)
-
-        return perform
+        above, own = levels(self.top, CGROUP_ROOT)[:-1], levels(self.path, self.top)
+        return lambda tree: dmem.limit(above, own, self.limits, tree.undo)
 
 
 class TellSystemd(NamedTuple):

@@ -63,33 +63,20 @@ def _end(answer: int, library: int, cgroup: str, limits: tuple[tuple[str, int], 
         # An engine waits until its hook's output is closed, a lease for its lock: one that hangs must hold neither.
         for name in posix.listdir("/proc/self/fd"):
             if int(name) not in (answer, library):
-                _close(int(name))
+                # Which ignores that the folder's own is closed.
+                posix.closerange(int(name), int(name) + 1)
         for _ in range(3):
             # NVML may start nvidia-modprobe, which is to have them.
             posix.set_inheritable(posix.open("/dev/null", posix.O_RDWR), True)
-        posix.write(answer, _said(f"/proc/self/fd/{library}", cgroup, limits))
+        for address, most in limits:
+            _limit(f"/proc/self/fd/{library}", cgroup, address, most)
+        posix.write(answer, _DONE)
+    except AttributeError:
+        posix.write(answer, b"this driver's NVML limits no memory: it does from R615 on")
+    except Exception as err:
+        posix.write(answer, f"{err}".encode(errors="replace"))
     finally:
         posix._exit(0)
-
-
-def _close(fd: int) -> None:
-    try:
-        posix.close(fd)
-    except OSError:
-        pass  # the folder's own
-
-
-def _said(library: str, cgroup: str, limits: tuple[tuple[str, int], ...]) -> bytes:
-    try:
-        for address, most in limits:
-            _limit(library, cgroup, address, most)
-    except OSError as err:
-        return f"{err}".encode()
-    except AttributeError:
-        return b"this driver's NVML limits no memory: it does from R615 on"
-    except Exception as err:
-        return f"{type(err).__name__}: {err}".encode(errors="replace")
-    return _DONE
 
 
 def _limit(library: str, cgroup: str, address: str, most: int) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from oci_gpu_hook.asking import Options, Question
-from oci_gpu_hook.container import ipc
+from oci_gpu_hook.container import ipc, memoryregion
 from oci_gpu_hook.container.rootfs import Rootfs
 from oci_gpu_hook.driver import proc
 from oci_gpu_hook.driver.proc import LD_SO_CACHE
@@ -173,7 +173,7 @@ def _seen(
     files = _filled(inside, names)
     cached = cached_names(inside.read(LD_SO_CACHE, ldcache.LARGEST))
     cgroup = processes.device_cgroup(host, pid, kernelconfig.cgroup_version(host))
-    memory = containermemory.limits(host, containermemory.own(cgroup, id)) if cgroup else {}
+    memory = memoryregion.amounts(host.text(f"{containermemory.own(cgroup, id)}/dmem.max")) if cgroup else {}
     looked()
     opened = _opened(host, inside, pid, cgroup, usable)
     return judged.Seen(numbers, opened, files, cached, process_label, shm_label, memory)

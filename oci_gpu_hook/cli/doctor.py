@@ -102,7 +102,6 @@ def of_host(root: HostRoot, config: str | None) -> list[Finding]:
         of_driver.append(drivercheck.inventory(root, saved, tool))
         # By NVML's names where it was asked, and nothing has made a doubt of its answer since.
         found = saved_inventory.of_this_host(root, saved or found)
-    by_nvml = settings.gpu_memory_by == "nvml"
     findings = [
         systemcheck.kernel(kernel, tool),
         *enginecheck.installation(root, entry, hooks, tool),
@@ -119,10 +118,8 @@ def of_host(root: HostRoot, config: str | None) -> list[Finding]:
             memoryregion.read_regions(root),
             kernel.cgroups,
             {gpu.bus_id: f"GPU {gpu.nvml_index}" for gpu in (found.gpus if found else ())},
-            allowed=libselinux.boolean(root, memorycheck.BOOLEAN),
-            is_share=settings.gpu_memory == "share",
-            counts=bool(settings.gpu_holders),
-            by_nvml=libselinux.boolean(root, memorycheck.NVMLS_BOOLEAN) is not False if by_nvml else None,
+            settings,
+            {it: libselinux.boolean(root, it) for it in (memorycheck.BOOLEAN, memorycheck.NVMLS_BOOLEAN)},
         ),
     ]
     for engine in known:

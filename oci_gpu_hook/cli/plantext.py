@@ -220,8 +220,7 @@ def _written(it: OpenCgroup | TellSystemd) -> list[Row]:
 
 
 def _limits(it: LimitMemory) -> list[Row]:
-    by_nvml = [(name, f"{most >> 20} MiB", "by NVML") for name, most in it.gpus]
-    return [*[(name, f"{most >> 20} MiB") for name, most in it.limits], *by_nvml]
+    return [(name, f"{most >> 20} MiB", *(["by NVML"] if it.library else [])) for name, most in it.limits]
 
 
 def _relabel(it: Relabel) -> tuple[str, list[Row]]:

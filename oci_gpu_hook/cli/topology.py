@@ -23,17 +23,17 @@ def shown(root: HostRoot, settings: Settings) -> tuple[dict[str, Any], list[str]
     found, most = hardware.nvidia(root, settings.driver_root), settings.gpu_holders
     gpus = placement.gpus(root, settings, AnyOf(2))
     counted = {it.key: it for it in holdercount.count_holders(root, found, most)}
-    rows, document = [("GPU", *[gpu.name for gpu in gpus], "NUMA", "HOLDERS")], []
+    rows, document = [("GPU", *[gpu.held.name for gpu in gpus], "NUMA", "HOLDERS")], []
     for gpu in gpus:
         near = [_WORDS[placement.near(gpu, (other,))] if other is not gpu else "x" for other in gpus]
-        holders, why = [lease.id for lease in counted[gpu.key].leases], counted[gpu.key].unhealthy
+        holders, why = [lease.id for lease in counted[gpu.held.key].leases], counted[gpu.held.key].unhealthy
         said = f"{len(holders)} of {most}" if most else "not counted"
         node = str(gpu.node) if gpu.node >= 0 else "-"
-        rows.append((gpu.name, *near, node, f"{said}, not healthy: {why}" if why else said))
+        rows.append((gpu.held.name, *near, node, f"{said}, not healthy: {why}" if why else said))
         document.append(
             {
-                **{"gpu": gpu.name, "address": gpu.address, "numa_node": gpu.node},
-                "nvlinks": [other.name for other in gpus if other.key in gpu.peers],
+                **{"gpu": gpu.held.name, "address": gpu.held.address, "numa_node": gpu.node},
+                "nvlinks": [other.held.name for other in gpus if other.held.key in gpu.peers],
                 **{"holders": holders, "unhealthy": why},
             }
         )

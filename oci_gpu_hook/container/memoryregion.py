@@ -3,50 +3,44 @@
 
 from __future__ import annotations
 
-from oci_gpu_hook.container.devicecgroup import CGROUP_ROOT, lines
+from oci_gpu_hook.container.devicecgroup import CGROUP_ROOT
 from oci_gpu_hook.formats.decimal import decimal
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.selectors import bus_id
 
-_CAPACITY = "dmem.capacity"
 # The driver's name for it: NVIDIA's, amdgpu's and nouveau's, and xe's, which numbers those of one device.
 _KINDS = ("vidmem", "vram")
 NO_LIMIT = (1 << 64) - 1
 
 
-class Region(NamedTuple):
-    """One region; name: as the kernel compares it, letter for letter; address: as `Gpu.bus_id`; capacity: in bytes."""
-
-    name: str
-    address: str
-    capacity: int
-
-
-def read_regions(host: HostRoot) -> tuple[Region, ...] | None:
-    """The regions of this host's devices; None if its kernel has no dmem controller."""
-    data = host.read(f"{CGROUP_ROOT}/{_CAPACITY}")
-    return None if data is None else tuple([it for line in lines(data) if (it := parse_region(line)) is not None])
+def read_regions(host: HostRoot) -> dict[str, dict[str, int]] | None:
+    """The capacities of this host's, as `by_device`; None if its kernel has no dmem controller."""
+    data = host.read(f"{CGROUP_ROOT}/dmem.capacity")
+    found = by_device((data or b"").decode(errors="replace"))
+    return None if data is None else {address: of for address, of in found.items() if any(of.values())}
 
 
-def parse_region(line: str) -> Region | None:
-    """``nvidia/00000000:02:00.0/vidmem 12884901888``; None for what is not a PCI device's own memory."""
-    name, _, size = line.rpartition(" ")
-    # NVIDIA's driver writes the domain with eight digits, DRM's with four.
-    _, _, place = name.partition("/")
-    place, _, kind = place.rpartition("/")
-    address, capacity = bus_id(place), decimal(size, NO_LIMIT)
-    if not address or not capacity or " " in name or kind.rstrip("0123456789") not in _KINDS:
-        return None
-    return Region(name, address, capacity)
+def by_device(text: str) -> dict[str, dict[str, int]]:
+    """What `amounts` gives, by the address of the device (as `Gpu.bus_id`); of PCI devices' own memory alone.
+
+    ``nvidia/00000000:02:00.0/vidmem 5``, ``drm/0000:02:00.0/vram1 5``: NVIDIA's driver writes the domain with eight
+    digits, DRM's with four.
+    """
+    found: dict[str, dict[str, int]] = {}
+    for name, amount in amounts(text).items():
+        place, _, kind = name.partition("/")[2].rpartition("/")
+        address = bus_id(place)
+        if address and " " not in name and kind.rstrip("0123456789") in _KINDS:
+            found.setdefault(address, {})[name] = amount
+    return found
 
 
 def amounts(text: str) -> dict[str, int]:
     """The bytes of each region in a file such as dmem.max, by its name; `NO_LIMIT` for ``max``."""
     found = {}
     for line in text.split("\n"):
-        name, blank, value = line.rpartition(" ")
+        name, _, value = line.rpartition(" ")
         number = NO_LIMIT if value == "max" else decimal(value, NO_LIMIT)
-        if blank and number is not None:
+        if name and number is not None:
             found[name] = number
     return found

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from oci_gpu_hook.asking import Spec
 from oci_gpu_hook.container import devicecgroup, layout
-from oci_gpu_hook.container.devicecgroup import DeviceCgroup
 from oci_gpu_hook.container.process import Process
 from oci_gpu_hook.container.rootfs import Rootfs
 from oci_gpu_hook.driver import proc
 from oci_gpu_hook.host import statefile
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.operations import Device, LimitMemory
+from oci_gpu_hook.operations import Device
 from oci_gpu_hook.planning import plan
 from oci_gpu_hook.planning.plan import Container, Labels, Plan, Provision
 from oci_gpu_hook.request.bundle import Bundle
@@ -61,9 +60,14 @@ def decide(
     def provide(asked: Request) -> Provision:
         return drivers.provide(host, laid_out, asked, settings, process_label)
 
-    memory = _memory(request, settings, host, process, device_cgroup)
+    memory = None
+    # What is needed counts only among holders.
+    if request.memory_limit or settings.gpu_memory != "off" or (request.memory_request and settings.gpu_holders):
+        from oci_gpu_hook.planning import memoryshare
+
+        memory = memoryshare.memory_of(request, settings, host, process, device_cgroup)
     request, provision = _given(request, provide, settings, host, container, process, memory, restores=restores)
-    provision, limits = _limited(provision, memory, host)
+    provision = memory.limited(provision, host) if memory else provision
     if spec is not None:
         from oci_gpu_hook.planning import meanings
 
@@ -77,33 +81,9 @@ def decide(
     # Only a program of v2 is ever made from them.
     falls_back = device_cgroup.version == "v2" and settings.device_cgroup != "off"
     rules = bundle.device_rules() if falls_back else ()
-    made = plan.make(container, laid_out, request, provision, labels, settings.device_cgroup, rules, limits)
+    made = plan.make(container, laid_out, request, provision, labels, settings.device_cgroup, rules)
     made = made if spec is None else meanings.split(made, spec, [path for path, *_ in bundle.devices()])
     return made.of_restore() if restores else made
-
-
-def _memory(
-    request: Request, settings: Settings, host: HostRoot, process: Process | None, cgroup: DeviceCgroup
-) -> Memory | None:
-    if not (request.memory_limit or request.memory_request) and settings.gpu_memory == "off":
-        return None
-    from oci_gpu_hook.planning import memoryshare
-
-    if process is not None and process.is_caller:
-        # The cgroup is the caller's.
-        cgroup = DeviceCgroup(reason="a call without --pid names no cgroup")
-    return memoryshare.memory_of(request, settings, host, cgroup)
-
-
-def _limited(
-    provision: Provision, memory: Memory | None, host: HostRoot
-) -> tuple[Provision, tuple[LimitMemory, ...]]:
-    if memory is None:
-        return provision, ()
-    from oci_gpu_hook.planning import memoryshare
-
-    limits = memoryshare.limits(memory, provision, host)
-    return provision._replace(notes=(*provision.notes, *memoryshare.notes(memory, provision))), limits
 
 
 def _given(

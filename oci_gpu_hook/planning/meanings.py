@@ -96,7 +96,7 @@ def split(plan: Plan, spec: Spec, paths: Collection[str]) -> Plan:
     config.json, for which the runtime opens the device cgroup, and tells systemd.
     """
     request, provision = plan.request, plan.provision
-    names = tuple([name for _, name in provision.holds])
+    names = tuple([it.name for it in provision.holds])
     if request is not None and spec.vendor:
         vendors = [it._replace(devices=names or (ALL,), nodes=()) for it in request.vendors]
         request = request._replace(vendors=tuple(vendors))

@@ -16,7 +16,7 @@ from oci_gpu_hook.host import leases
 from oci_gpu_hook.host.leases import Lease, Leases, has_room, without_void
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.planning import drivers, selection
-from oci_gpu_hook.planning.plan import Container, Provision, title
+from oci_gpu_hook.planning.plan import Container, Held, Provision
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request import selectors
 from oci_gpu_hook.request.parse import Request
@@ -40,16 +40,12 @@ _UNHEALTHY = "the administrator must look at it: 'oci-gpu-hook validate' clears 
 
 
 class Candidate(NamedTuple):
-    """peers: the keys of those that it reaches by NVLink; node: its NUMA node, or -1; address: on PCI, "" if it has
-    none.
-    """
+    """peers: the keys of those that it reaches by NVLink; node: its NUMA node, or -1."""
 
-    key: str
-    name: str
+    held: Held
     holders: int = 0
     peers: tuple[str, ...] = ()
     node: int = -1
-    address: str = ""
 
 
 class Start(NamedTuple):
@@ -74,31 +70,29 @@ class Start(NamedTuple):
             most = 0
         request, chosen, words = self._chosen(request, provide, most, unhealthy)
         provision = provide(request)
-        whys = [(title(*held), why_unhealthy(held[0], unhealthy)) for held in provision.holds]
-        notes = [f"{device} is not healthy: {why}" for device, why in whys if why]
+        notes = [said for it in provision.holds if (said := _unhealthy(it, unhealthy))]
         if notes and self.settings.unhealthy != "give":
-            left = [name for key, name in provision.holds if "=" not in key and not why_unhealthy(key, unhealthy)]
+            left = [it.name for it in provision.holds if "=" not in it.key and not why_unhealthy(it.key, unhealthy)]
             if self.settings.unhealthy == "refuse" or not left or not request.devices:
                 raise DriverError("; ".join(notes[:_MOST_SHOWN]), _UNHEALTHY)
             request, notes = request._replace(devices=tuple(left)), [f"left out: {it}" for it in notes]
             provision = provide(request)
-        if most and not {*chosen}.issuperset(dict(provision.holds)):
-            places = self._places(provision)
+        if most and not {*chosen}.issuperset(provision.holds):
             with self._leases(most) as all_leases:
                 mine, own, others = self._apart(all_leases)
-                for key, name in provision.holds:
-                    holders = _holders(key, others, most)
+                for held in provision.holds:
+                    holders = _holders(held, others, most)
                     if not has_room(holders, most):
-                        raise RequestError(f"{_full(title(key, name), holders)}, and gpu-holders is {most}", _WAIT)
-                    if self.memory and (why := _too_little(self.memory, title(key, name), places[key], others)):
+                        raise RequestError(f"{_full(held, holders)}, and gpu-holders is {most}", _WAIT)
+                    if self.memory and (why := self.memory.too_little(held, others)):
                         raise RequestError(why, _WAIT)
-                self._lease(mine, own, others, dict(provision.holds), places.values())
+                self._lease(mine, own, others, provision.holds)
         return request, provision._replace(notes=(*provision.notes, *notes), chosen=words)
 
     def _chosen(
         self, request: Request, provide: Callable[[Request], Provision], most: int, unhealthy: dict[str, str]
-    ) -> tuple[Request, list[str], tuple[str, ...]]:
-        """Names in place of ``any``, the keys of what was leased, and a sentence for each choice."""
+    ) -> tuple[Request, list[Held], tuple[str, ...]]:
+        """Names in place of ``any``, what was leased, and a sentence for each choice."""
         devices = [request.devices, *[it.devices for it in request.vendors]]
         wanted = [request.any_of, *[it.any_of for it in request.vendors]]
         asked = [(place, it) for place, it in enumerate(wanted) if it]
@@ -110,33 +104,26 @@ class Start(NamedTuple):
         ]
         if self.dumped is not None:
             offers = [
-                self._dumped(it, [(device, provide(_for_one(request, place, device.name))) for device in offer])
+                self._dumped(it, [(device, provide(_for_one(request, place, device.held.name))) for device in offer])
                 for (place, it), offer in zip(asked, offers)
             ]
-        keys: dict[str, str] = {}
+        leased: list[Held] = []
         words = []
         with self._leases(most) as all_leases:
             mine, own, others = self._apart(all_leases)
             # A container that runs and is looked at has what it has.
             held = () if self.process else [key for lease in own if lease.is_valid() for key in lease.devices]
             for (place, it), offer in zip(asked, offers):
-                chosen = [device for device in offer if device.key in held]
+                chosen = [device for device in offer if device.held.key in held]
                 chosen = chosen or _pick(it, offer, others, most, unhealthy, self.memory)
-                devices[place] = tuple([device.name for device in chosen])
-                keys.update({device.key: device.address for device in chosen})
+                devices[place] = tuple([device.held.name for device in chosen])
+                leased += [device.held for device in chosen]
                 words.append(_said(it, chosen, most))
             if most:
-                self._lease(mine, own, others, keys, keys.values())
+                self._lease(mine, own, others, leased)
         vendors = [it._replace(devices=names, any_of=None) for it, names in zip(request.vendors, devices[1:])]
         request = request._replace(devices=devices[0], any_of=None, vendors=tuple(vendors))
-        return request, [*keys], tuple(words)
-
-    def _places(self, provision: Provision) -> dict[str, str]:
-        if self.memory is None:
-            return {}
-        from oci_gpu_hook.planning import memoryshare
-
-        return memoryshare.addresses(provision)
+        return request, leased, tuple(words)
 
     def _dumped(self, asked: selectors.AnyOf, offer: list[tuple[Candidate, Provision]]) -> list[Candidate]:
         """Those of which the checkpoint has all nodes; RequestError if that does not tell which are meant: its user can
@@ -169,18 +156,13 @@ class Start(NamedTuple):
         own = [it for it in all_leases if (it.is_of(mine) if mine else it.id == container.id)]
         return mine, own, without_void([it for it in all_leases if it not in own])
 
-    def _lease(
-        self, mine: Lease | None, own: list[Lease], others: list[Lease], keys: Iterable[str], places: Iterable[str]
-    ) -> None:
-        wanted = dict.fromkeys([*[key for lease in own for key in lease.devices], *keys])
-        needs = [(place, self.memory.need_of(place)) for place in places] if self.memory else []
-        memory: dict[str, int] = {}
-        # Another hook of its start may have asked for more.
-        for place, need in (*[pair for lease in own for pair in lease.memory], *needs):
-            memory[place] = max(need, memory.get(place, 0))
+    def _lease(self, mine: Lease | None, own: list[Lease], others: list[Lease], devices: Sequence[Held]) -> None:
+        wanted = dict.fromkeys([*[key for lease in own for key in lease.devices], *[it.key for it in devices]])
+        needs = [(it.address, self.memory.need_of(it)) for it in devices] if self.memory else []
+        # Another hook of its start may have asked for more: of two needs of one device the larger comes last.
+        memory = dict(sorted([*[pair for lease in own for pair in lease.memory], *filter(all, needs)]))
         if mine and wanted:
-            mine = mine._replace(devices=tuple(wanted), memory=tuple([pair for pair in memory.items() if all(pair)]))
-            leases.write(self.host, [*others, mine])
+            leases.write(self.host, [*others, mine._replace(devices=tuple(wanted), memory=tuple(memory.items()))])
 
 
 def _for_one(request: Request, place: int, name: str) -> Request:
@@ -194,36 +176,24 @@ def why_unhealthy(key: str, unhealthy: dict[str, str]) -> str:
     return unhealthy.get(key.partition("/")[0], "")
 
 
-def _holders(key: str, others: list[Lease], most: int) -> list[Lease]:
+def _unhealthy(held: Held, unhealthy: dict[str, str]) -> str:
+    why = why_unhealthy(held.key, unhealthy)
+    return why and f"{held.title()} is not healthy: {why}"
+
+
+def _holders(held: Held, others: list[Lease], most: int) -> list[Lease]:
     """Who holds a device.  A void lease does not count if it would leave no room."""
-    holders = [lease for lease in others if key in lease.devices]
+    holders = [lease for lease in others if held.key in lease.devices]
     return holders if has_room(holders, most) else [lease for lease in holders if lease.is_valid()]
 
 
-def _too_little(memory: Memory, name: str, address: str, others: list[Lease]) -> str:
-    """Beside what others have leased; "" if it has enough."""
-    need, capacity = memory.need_of(address), memory.capacity(address)
-    if not (need and capacity) or need <= capacity - _leased(others, address):
-        return ""
-    # A void lease does not count if it would leave too little.
-    valid = [lease for lease in others if dict(lease.memory).get(address) and lease.is_valid()]
-    free = capacity - _leased(valid, address)
-    if need <= free:
-        return ""
-    return f"{name} has {max(free, 0) >> 20} MiB of {capacity >> 20} left, and {need >> 20} are needed"
-
-
-def _leased(leases: list[Lease], address: str) -> int:
-    return sum([dict(lease.memory).get(address, 0) for lease in leases])
-
-
-def _full(name: str, holders: Sequence[Lease]) -> str:
+def _full(held: Held, holders: Sequence[Lease]) -> str:
     shown = [
         f"{plain(lease.id[:_SHOWN_ID])} since {strftime('%Y-%m-%d %H:%M', localtime(lease.since))}"
         for lease in holders[:_MOST_SHOWN]
     ]
     more = f" and {len(holders) - _MOST_SHOWN} more" if len(holders) > _MOST_SHOWN else ""
-    return f"{name} is held by {', '.join(shown)}{more}"
+    return f"{held.title()} is held by {', '.join(shown)}{more}"
 
 
 def _pick(
@@ -239,25 +209,20 @@ def _pick(
     wanted = f"{asked.number} device{'' if is_one else 's'}{kind} {'is' if is_one else 'are'} asked for"
     if len(devices) < asked.number:
         raise RequestError(f"{wanted}, and this host has {len(devices)}", "the container's author must ask for fewer")
-    room, refused, unlimited = [], [], 0
+    if memory and all([memory.why_not(it.held) for it in devices]):
+        # No holder has to end for that.
+        raise memory.refusal(devices[0].held)
+    room, refused = [], []
     for device in devices:
-        holders = _holders(device.key, others, most)
-        if why := why_unhealthy(device.key, unhealthy):
-            refused.append(f"{title(device.key, device.name)} is not healthy: {why}")
-        elif most and not has_room(holders, most):
-            refused.append(_full(title(device.key, device.name), holders))
-        elif memory and (why := memory.refusal(device.key, device.name, device.address)):
+        held, holders = device.held, _holders(device.held, others, most)
+        if why := _unhealthy(held, unhealthy):
             refused.append(why)
-            unlimited += 1
-        elif most and memory and (why := _too_little(memory, title(device.key, device.name), device.address, others)):
+        elif most and not has_room(holders, most):
+            refused.append(_full(held, holders))
+        elif memory and (why := memory.why_not(held) or (memory.too_little(held, others) if most else "")):
             refused.append(why)
         else:
             room.append(device._replace(holders=len(holders)))
-    if devices and unlimited == len(devices):
-        from oci_gpu_hook.planning import memoryshare
-
-        # No holder has to end for that.
-        raise RequestError(refused[0], memoryshare.ELSEWHERE)
     if len(room) < asked.number:
         more = f"; and {len(refused) - _MOST_SHOWN} more" if len(refused) > _MOST_SHOWN else ""
         shown = "; ".join(refused[:_MOST_SHOWN]) + more
@@ -292,7 +257,7 @@ def _grown(chosen: list[Candidate], others: list[Candidate], count: int) -> list
 def near(device: Candidate, others: Iterable[Candidate]) -> tuple[int, int]:
     """How many of the others it reaches by NVLink, and how many are of its NUMA node."""
     others = [it for it in others if it is not device]
-    return sum([it.key in device.peers for it in others]), sum([it.node == device.node for it in others])
+    return sum([it.held.key in device.peers for it in others]), sum([it.node == device.node for it in others])
 
 
 def _nearness(devices: list[Candidate]) -> tuple[int, int]:
@@ -301,28 +266,26 @@ def _nearness(devices: list[Candidate]) -> tuple[int, int]:
 
 
 def _said(asked: selectors.AnyOf, chosen: Sequence[Candidate], most: int) -> str:
-    shown = [f"{title(it.key, it.name)} ({it.holders} of {most or 'any number of'} holders)" for it in chosen]
+    shown = [f"{it.held.title()} ({it.holders} of {most or 'any number of'} holders)" for it in chosen]
     return f"{asked.written()}: {', '.join(shown)}"
 
 
 def gpus(host: HostRoot, settings: Settings, asked: selectors.AnyOf) -> list[Candidate]:
     known = drivers.known_inventory(host, settings.driver_root)
     if known is None:
-        return [Candidate(ALL, ALL)]  # a Jetson and WSL 2 give all that they have
+        return [Candidate(Held(ALL, ALL))]  # a Jetson and WSL 2 give all that they have
     if asked.profile:
         if known.mig_devices and not any([device.profile for device in known.mig_devices]):
             hint = "root must run 'oci-gpu-hook inventory refresh' on this host"
             raise DriverError("the MIG devices' profiles are not known: only NVML knows them", hint)
         fitting = tuple([(device, "") for device in known.mig_devices if device.profile == asked.profile])
-        return [Candidate(*held) for held in selection.holds(selection.Selection((), fitting), known)]
+        return [Candidate(held) for held in selection.holds(selection.Selection((), fitting), known)]
     divided = {device.gpu for device in known.mig_devices}
     return [
         Candidate(
-            key=gpu.bus_id,
-            name=str(gpu.nvml_index),
+            Held(gpu.bus_id, str(gpu.nvml_index), gpu.bus_id),
             peers=gpu.peers,
             node=_numa_node(host, gpu.proc, asked.number),
-            address=gpu.bus_id,
         )
         for gpu in known.gpus
         if gpu.nvml_index not in divided
@@ -340,8 +303,4 @@ def _of_vendor(host: HostRoot, request: Request) -> list[Candidate]:
 
     found = vendorhost.vendor_state(host, folders.vendor_inventory(host, request.flag, request.file))
     # A device of another class, such as a neural processor beside GPUs, has no index.
-    return [
-        Candidate(vendorshare.key(request.flag, it), it.names[0], address=it.address())
-        for it in found.devices
-        if it.names[0].isdecimal()
-    ]
+    return [Candidate(vendorshare.held(request.flag, it)) for it in found.devices if it.names[0].isdecimal()]

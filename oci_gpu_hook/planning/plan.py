@@ -25,15 +25,21 @@ if TYPE_CHECKING:
 
     Reasoned = tuple[tuple[DeviceNode, str], ...]
 
-# Devices that are held: the key of each, by which leases and health know it, and a name that a request can use.
-Held = tuple[tuple[str, str], ...]
 
+class Held(NamedTuple):
+    """A device that is held; key: by which leases and health know it; name: one that a request can use; address: on
+    PCI, as `Gpu.bus_id`, "" if it has none of its own.
+    """
 
-def title(key: str, name: str) -> str:
-    flag, equals, _ = key.partition("=")
-    if equals:
-        return f"{flag} device {name}"
-    return f"{'MIG device' if '/' in key else 'GPU'} {name}"
+    key: str
+    name: str
+    address: str = ""
+
+    def title(self) -> str:
+        flag, equals, _ = self.key.partition("=")
+        if equals:
+            return f"{flag} device {self.name}"
+        return f"{'MIG device' if '/' in self.key else 'GPU'} {self.name}"
 
 
 LEFT_ALONE = "the device cgroup is left alone: device-cgroup = off"
@@ -62,7 +68,7 @@ class Provision(NamedTuple):
     devices: tuple[tuple[int, int], ...] = ()
     operations: tuple[Operation, ...] = ()
     notes: tuple[str, ...] = ()
-    holds: Held = ()
+    holds: tuple[Held, ...] = ()
     inventory: DriverInventory | None = None
     vendors: tuple[VendorState, ...] = ()
     chosen: tuple[str, ...] = ()
@@ -80,7 +86,7 @@ class Share(NamedTuple):
     entries: tuple[Entry, ...]
     notes: tuple[str, ...] = ()
     texts: tuple[tuple[str, str], ...] = ()
-    holds: Held = ()
+    holds: tuple[Held, ...] = ()
 
 
 class Labels(NamedTuple):
@@ -122,7 +128,6 @@ def make(
     labels: Labels,
     device_cgroup: str,
     fallback: tuple[DeviceRule, ...],
-    limits: tuple[LimitMemory, ...] = (),
 ) -> Plan:
     """ConfigError if the setting `device_cgroup` forbids it."""
     cgroup, notes = _open_cgroup(container, device_cgroup, provision.devices, fallback)
@@ -130,7 +135,7 @@ def make(
         notes += (DEV_IS_HOSTS,)
     # The cgroup comes last: it is the only change that stays when the mount namespace is gone.  No device is opened
     # before its memory is limited.
-    operations = (*provision.operations, *labels.operations, *limits, *cgroup)
+    operations = (*provision.operations, *labels.operations, *cgroup)
     notes = (*provision.notes, *notes, *labels.notes)
     return Plan(container, layout, request, operations, notes, labels.context, provision)
 

@@ -17,7 +17,7 @@ from oci_gpu_hook.errors import DriverError, RequestError, quoted
 from oci_gpu_hook.formats.decimal import decimal
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.planning import selection, vendorshare
-from oci_gpu_hook.planning.plan import Share
+from oci_gpu_hook.planning.plan import Held, Share
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.words import ALL, NONE, VISIBLE_DEVICES
 from oci_gpu_hook.vendors import platform, vendorhost, vendorrules
@@ -51,7 +51,7 @@ def share(
     given = vendorshare.share(layout, asked, found)
     if not is_without:
         nodes = given.nodes if inventory is None else _with_gpus_on_pci(root, request, inventory, given.nodes)
-        given = given._replace(nodes=nodes, holds=((ALL, ALL),))
+        given = given._replace(nodes=nodes, holds=(Held(ALL, ALL),))
     if layout.compat and kind == platform.TEGRA:
         from oci_gpu_hook.planning import compatibility
 

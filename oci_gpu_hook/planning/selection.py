@@ -127,13 +127,14 @@ def _of_nodes(paths: tuple[str, ...], inventory: DriverInventory) -> Selection:
     )
 
 
-def holds(selected: Selection, inventory: DriverInventory) -> Held:
+def holds(selected: Selection, inventory: DriverInventory) -> tuple[Held, ...]:
     """The devices that a container holds, see `Provision`: of a GPU in MIG mode its MIG devices, unless it is alone."""
     bus_ids = {gpu.nvml_index: gpu.bus_id for gpu in inventory.gpus}
     divided = {device.gpu for device, _ in selected.mig_devices}
-    held = [(gpu.bus_id, str(gpu.nvml_index)) for gpu, _ in selected.gpus if gpu.nvml_index not in divided]
+    whole = [gpu for gpu, _ in selected.gpus if gpu.nvml_index not in divided]
+    held = [Held(gpu.bus_id, str(gpu.nvml_index), gpu.bus_id) for gpu in whole]
     # A MIG device made again with the same numbers has the same nodes: who held the one before can open it.
-    held += [(f"{bus_ids[it.gpu]}/{it.gi}/{it.ci}", name_of(it, inventory)) for it, _ in selected.mig_devices]
+    held += [Held(f"{bus_ids[it.gpu]}/{it.gi}/{it.ci}", name_of(it, inventory)) for it, _ in selected.mig_devices]
     return tuple(held)
 
 

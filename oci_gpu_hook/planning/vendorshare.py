@@ -10,7 +10,7 @@ from oci_gpu_hook.container.layout import Layout
 from oci_gpu_hook.errors import DriverError, RequestError, quoted
 from oci_gpu_hook.operations import Mount, Service, Symlink
 from oci_gpu_hook.planning import provision
-from oci_gpu_hook.planning.plan import Share
+from oci_gpu_hook.planning.plan import Held, Share
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.selectors import bus_id
 from oci_gpu_hook.request.words import ALL, NONE, VISIBLE_DEVICES
@@ -64,13 +64,13 @@ def share(layout: Layout, request: Request, found: VendorState, process_type: st
     )
     spare = [entry._replace(spare=True) for entry in provision.cache_entries(needed)]
     entries, notes = (*provision.cache_entries([*placed, *cached]), *spare), _notes(request, found, process_type)
-    holds = tuple([(key(flag, device), device.names[0]) for device, _ in devices])
+    holds = tuple([held(flag, device) for device, _ in devices])
     driver_folder = provision.own_folder(layout, driver_folder) if entries else ""
     return Share(inventory.file, driver_folder, tuple(nodes.items()), operations, entries, notes, holds=holds)
 
 
-def key(flag: str, device: VendorDevice) -> str:
-    return f"{flag}={device.names[0]}"
+def held(flag: str, device: VendorDevice) -> Held:
+    return Held(f"{flag}={device.names[0]}", device.names[0], device.address())
 
 
 def selected(names: tuple[str, ...], found: VendorState) -> tuple[tuple[VendorDevice, str], ...]:

@@ -24,11 +24,16 @@ def parse_memory(environment: dict[str, str]) -> tuple[int, int]:
     RequestError for all but whole MiB, which NVIDIA's toolkit takes (1.20, ``apply-cuda-memory-limits``), for 0, and
     for more than the limit.
     """
-    limit, needed = [_bytes(environment, variable) for variable in (MEMORY_LIMIT, MEMORY_REQUEST)]
+    numbers = {MEMORY_LIMIT: 0, MEMORY_REQUEST: 0}
+    for variable in [name for name in numbers if name in environment]:
+        numbers[variable] = decimal(environment[variable], _MOST) or 0
+        if not numbers[variable]:
+            why = f"{variable} is {quoted(environment[variable])}, which is not a number of MiB from 1 on"
+            raise RequestError(why, AUTHOR)
+    limit, needed = numbers.values()
     if limit and needed > limit:
-        why = f"{MEMORY_REQUEST} is {needed // MIB}, which is more than {MEMORY_LIMIT}, {limit // MIB}"
-        raise RequestError(why, AUTHOR)
-    return limit, needed
+        raise RequestError(f"{MEMORY_REQUEST} is {needed}, which is more than {MEMORY_LIMIT}, {limit}", AUTHOR)
+    return limit * MIB, needed * MIB
 
 
 def ceiling(text: str) -> int | None:
@@ -36,13 +41,3 @@ def ceiling(text: str) -> int | None:
     words = {"off": 0, "share": SHARE}
     number = decimal(text[:-1])
     return number * _UNITS[text[-1]] if number and text[-1] in _UNITS else words.get(text)
-
-
-def _bytes(environment: dict[str, str], variable: str) -> int:
-    text = environment.get(variable)
-    if text is None:
-        return 0
-    number = decimal(text, _MOST)
-    if not number:
-        raise RequestError(f"{variable} is {quoted(text)}, which is not a number of MiB from 1 on", AUTHOR)
-    return number * MIB

@@ -77,16 +77,6 @@ def parse_request(
     return request, tuple(notes)
 
 
-def with_memory(request: Request, environment: dict[str, str]) -> Request:
-    """The request with what the container says of its devices' memory; RequestError as `memory.parse_memory`."""
-    if words.MEMORY_LIMIT not in environment and words.MEMORY_REQUEST not in environment:
-        return request
-    from oci_gpu_hook.request import memory
-
-    limit, needed = memory.parse_memory(environment)
-    return request._replace(memory_limit=limit, memory_request=needed)
-
-
 def check_sections(settings: Settings, notes: list[str]) -> None:
     """Note that the container's sections are not known; RequestError if no settings can hold then."""
     if not settings.unmatched:

@@ -37,9 +37,9 @@ VENDORS = ("amd",)
 
 # What `--break` replaces in a module of the hook.  Only crun meets the controller, and has a process below its scope.
 FAULTS = {
-    "controller": Fault("changes/dmem.py", '_write(folder, _CONTROLLERS, "+dmem")', "pass"),
+    "controller": Fault("changes/dmem.py", '_write(controllers, "+dmem")', "pass"),
     "inner": Fault("changes/dmem.py", "for folder in own:", "for folder in own[:1]:"),
-    "region": Fault("planning/memoryshare.py", "or () if it.address == places[key]", "or ()"),
+    "region": Fault("planning/memoryshare.py", ".get(held.address, {})", ".get(min(self.regions or [""]), {})"),
 }
 
 

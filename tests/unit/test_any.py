@@ -20,7 +20,7 @@ from oci_gpu_hook.host.leases import Lease, Leases
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.planning import placement
 from oci_gpu_hook.planning.placement import Candidate
-from oci_gpu_hook.planning.plan import Container, Provision
+from oci_gpu_hook.planning.plan import Container, Held, Provision
 from oci_gpu_hook.request import parse, selectors
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs
@@ -94,8 +94,7 @@ def candidates(*holders: int, links: str = "", numa: str = "") -> list[Candidate
     links = links or "abcdefgh"
     return [
         Candidate(
-            str(at),
-            str(at),
+            Held(str(at), str(at)),
             number,
             tuple(str(other) for other in range(len(holders)) if links[other] == links[at] and other != at),
             int(numa[at]) if numa else -1,
@@ -105,7 +104,7 @@ def candidates(*holders: int, links: str = "", numa: str = "") -> list[Candidate
 
 
 def chosen(number: int, *holders: int, links: str = "", numa: str = "") -> str:
-    return "".join([it.name for it in placement.choose(candidates(*holders, links=links, numa=numa), number)])
+    return "".join([it.held.name for it in placement.choose(candidates(*holders, links=links, numa=numa), number)])
 
 
 def test_the_fewest_holders_come_first_then_the_lowest_number() -> None:
@@ -151,6 +150,10 @@ def test_leases_are_kept_in_one_file_and_go_with_the_boot(host: HostRoot, tmp_pa
     assert oct((tmp_path / "run/oci-gpu-hook/leases.lock").stat().st_mode)[-3:] == "600"
     (tmp_path / "proc/sys/kernel/random/boot_id").write_text("another\n")
     assert leases.read_leases(host) == []
+    # Another user could have written it.
+    (tmp_path / "run/oci-gpu-hook/leases").chmod(0o666)
+    with pytest.raises(ConfigError, match="others than root"):
+        leases.read_leases(host)
 
 
 @pytest.mark.parametrize("content", [b"", b"x", leases.HEADING + b"\1\0\0\0N", bytes(2 << 20)])
@@ -162,18 +165,11 @@ def test_damaged_leases_stop_who_would_be_counted(host: HostRoot, tmp_path: Path
         pass
 
 
-def test_what_another_user_could_have_written_is_no_lease(host: HostRoot, tmp_path: Path) -> None:
-    with Leases(host, is_written=True):
-        leases.write(host, [lease_of(os.getpid(), "", "a")])
-    (tmp_path / "run/oci-gpu-hook/leases").chmod(0o666)
-    with pytest.raises(ConfigError, match="others than root"):
-        leases.read_leases(host)
-
-
 def test_a_process_holds_until_it_ends_and_no_other_with_its_number_does() -> None:
     child = subprocess.Popen(["/bin/sleep", "1000"])
     held = lease_of(child.pid)
-    assert held.is_valid()
+    assert held.is_valid() and held.is_of(held._replace(id="another", devices=()))
+    assert not held.is_of(held._replace(start=held.start + 1)) and not held.is_of(held._replace(pid=1))
     assert not held._replace(start=held.start + 1).is_valid()
     child.kill()
     # A zombie has ended, if its status was not asked for.
@@ -210,7 +206,7 @@ def test_a_caller_without_a_containers_process_is_not_counted(
     host: HostRoot, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No lock, no lease: it is refused, in words that name the section that lets it in."""
-    monkeypatch.setattr(placement, "gpus", lambda *_: [Candidate("a", "0")])
+    monkeypatch.setattr(placement, "gpus", lambda *_: [Candidate(Held("a", "0"))])
 
     class Caller:
         is_caller = True
@@ -219,7 +215,7 @@ def test_a_caller_without_a_containers_process_is_not_counted(
     start = placement.Start(host, COUNTED, container, cast(Process, Caller()))
     request, _ = parse.parse_request(Inputs({"NVIDIA_VISIBLE_DEVICES": value}), COUNTED)
     assert request is not None
-    held = Provision("", (), (), (), holds=(("a", "0"),))
+    held = Provision("", (), (), (), holds=(Held("a", "0"),))
     with pytest.raises(ConfigError, match=r"without --pid cannot be counted .*below \[caller nvidia-container-cli\]"):
         start.given(request, lambda asked: held)
     assert not Path(host.path, "run/oci-gpu-hook").exists()
@@ -248,7 +244,7 @@ GONE = Lease("gone", 2**22 + 1, 1, "", 0, 1, 1, ("0",))
 
 
 def room(others: list[Lease], most: int) -> bool:
-    return leases.has_room(placement._holders("0", others, most), most)
+    return leases.has_room(placement._holders(Held("0", "0"), others, most), most)
 
 
 def test_void_leases_make_room_and_those_of_other_devices_take_none() -> None:
@@ -263,15 +259,15 @@ def test_void_leases_make_room_and_those_of_other_devices_take_none() -> None:
 
 def test_who_holds_a_device_is_told_and_of_many_the_first_three() -> None:
     mine = lease_of(os.getpid(), "", "0")
-    told = placement._full("GPU 0", [mine])
+    told = placement._full(Held("0", "0"), [mine])
     assert re.fullmatch(rf"GPU 0 is held by c{os.getpid()} since 20\d\d-\S+ \d\d:\d\d", told)
-    told = placement._full("GPU 0", [mine._replace(id=f"c{number}") for number in range(4)])
+    told = placement._full(Held("0", "0"), [mine._replace(id=f"c{number}") for number in range(4)])
     assert re.search(r"held by c0 since \S+ \S+, c1 since \S+ \S+, c2 since \S+ \S+ and 1 more$", told)
 
 
 def picked(others: list[Lease], unhealthy: dict[str, str] | None = None, number: int = 1, most: int = 1) -> str:
     asked = selectors.AnyOf(number)
-    return "".join([it.name for it in placement._pick(asked, candidates(0, 0, 0), others, most, unhealthy or {})])
+    return "".join([it.held.name for it in placement._pick(asked, candidates(0, 0, 0), others, most, unhealthy or {})])
 
 
 def test_what_is_full_or_not_healthy_is_not_chosen() -> None:
@@ -289,10 +285,3 @@ def test_what_is_full_or_not_healthy_is_not_chosen() -> None:
         picked([mine], {"1": "XID 79"}, number=3)
     with pytest.raises(RequestError, match="4 devices are asked for, and this host has 3"):
         picked([], number=4)
-
-
-def test_a_lease_is_of_the_process_alone() -> None:
-    mine = lease_of(os.getpid(), "", "0")
-    assert mine.is_of(mine._replace(id="another", devices=()))
-    assert not mine.is_of(mine._replace(start=mine.start + 1))
-    assert not mine.is_of(mine._replace(pid=1))

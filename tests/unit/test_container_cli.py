@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -64,10 +65,6 @@ def test_channels_add_up() -> None:
     assert found is not None and found.imex_channels == ("3", "7")
 
 
-def test_void_asks_for_nothing() -> None:
-    assert request("configure --device=void --utility R") is None
-
-
 def test_options_have_their_place() -> None:
     """-u is --user before the command, and --utility behind it; --user may have a value."""
     call = containercli.parse_call(["-u", "--user=1000:1000", "-r", "/", "configure", "-u", "-p", "7", "R"])
@@ -109,7 +106,7 @@ def test_words_of_any_length_are_refused() -> None:
 def test_the_settings_hold_for_words_but_for_the_engines_own() -> None:
     """Without --pid it is not known whose words they are."""
     strict = Settings(accept_environment="privileged")
-    assert request("configure --device=0 R", strict) is None
+    assert request("configure --device=void --utility R") is request("configure --device=0 R", strict) is None
     found = request("configure --pid=1 --device=0 R", strict)
     assert found is not None and found.devices == ("0",)
     with pytest.raises(RequestError, match="CAP_SYS_ADMIN"):
@@ -143,46 +140,36 @@ def test_the_usage_names_a_page_of_the_manual() -> None:
 # Where the log may not lie: what is there, and why.
 
 
-def test_a_log_grows_in_the_callers_own_folder(tmp_path: Path) -> None:
-    tmp_path.chmod(0o755)
-    log = tmp_path / "log"
-    for line in ("one", "two"):
-        debuglog.write(str(log), [line])
-    assert log.read_text() == "one\ntwo\n"
-    assert log.stat().st_mode & 0o777 == 0o600
-
-
-def _link(log: Path) -> None:
-    log.symlink_to(log.with_name("other"))
-
-
-def _fifo(log: Path) -> None:
-    os.mkfifo(log)
-
-
-def _second_name(log: Path) -> None:
+def _linked(log: Path) -> None:
     other = log.with_name("other")
     other.write_text("")
     os.link(other, log)
 
 
-def _open_folder(log: Path) -> None:
-    log.parent.chmod(0o777)
+SPOILT: dict[str, Callable[[Path], object]] = {
+    "a link": lambda log: log.symlink_to(log.with_name("other")),
+    "a fifo": os.mkfifo,
+    "a second name": _linked,
+    "others may write to its folder": lambda log: log.parent.chmod(0o777),
+    "a folder": Path.mkdir,
+}
 
 
-def _folder(log: Path) -> None:
-    log.mkdir()
-
-
-@pytest.mark.parametrize("plant", [_link, _fifo, _second_name, _open_folder, _folder])
-def test_nothing_is_written_elsewhere(tmp_path: Path, plant: object) -> None:
+def test_a_log_grows_in_the_callers_own_folder(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     log = tmp_path / "log"
-    plant(log)  # type: ignore[operator]
+    for line in ("one", "two"):
+        debuglog.write(str(log), [line])
+    assert (log.read_text(), log.stat().st_mode & 0o777) == ("one\ntwo\n", 0o600)
+
+
+@pytest.mark.parametrize("how", SPOILT)
+def test_nothing_is_written_elsewhere(tmp_path: Path, how: str) -> None:
+    tmp_path.chmod(0o755)
+    SPOILT[how](tmp_path / "log")
     with pytest.raises(OSError):
-        debuglog.write(str(log), ["one"])
-    others = [path for path in tmp_path.iterdir() if path.is_file() and path.stat().st_size]
-    assert others == []
+        debuglog.write(f"{tmp_path}/log", ["one"])
+    assert [path for path in tmp_path.iterdir() if path.is_file() and path.stat().st_size] == []
 
 
 @pytest.mark.parametrize("path", ["log", "/", "/tmp/..", "/nowhere/log"])

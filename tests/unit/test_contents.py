@@ -63,10 +63,6 @@ def shared(path: Path) -> None:
     path.chmod(0o666 if path.is_file() else 0o777)
 
 
-def listed_by_nobody(path: Path) -> None:
-    path.chmod(0o644 if path.is_file() else 0o711)
-
-
 def test_a_folder_that_is_for_everybody_is_given_whole(host: Path) -> None:
     found = given(host)
     assert [(file.path, file.target, file.folder) for file in found.files] == [(FOLDER, FOLDER, True)]
@@ -88,33 +84,18 @@ def test_what_is_not_leaves_it_and_the_rest_is_given_in_parts(
     assert found.faults == (f"the host's {FOLDER}/{name} is left out: {why}",)
 
 
-def test_a_folder_that_nobody_may_list_is_no_folder_for_everybody(host: Path) -> None:
-    (host / FOLDER[1:] / "two").chmod(0o711)
-    assert look(host).faults == {f"{FOLDER}/two": "not everybody may read it"}
-
-
 def test_what_is_no_file_leaves_it(host: Path) -> None:
     os.mkfifo(host / FOLDER[1:] / "two/fifo")
     (host / FOLDER[1:] / "two/\x1b[2J").write_text("")
+    # One that nobody may list is none for everybody.
+    (host / FOLDER[1:] / "one/deep").chmod(0o711)
     assert look(host).faults == {
+        f"{FOLDER}/one/deep": "not everybody may read it",
         f"{FOLDER}/two/fifo": "it is neither a file nor a folder",
         f"{FOLDER}/two/\x1b[2J": "its name cannot be printed",
     }
-    assert paths(given(host)) == {f"{FOLDER}/{name}" for name in ("one", "link", "two/b")}
+    assert paths(given(host)) == {f"{FOLDER}/{name}" for name in ("link", "two/b")}
     assert all([fault.isprintable() for fault in given(host).faults])
-
-
-@pytest.mark.parametrize("name", ["one/deep/a", "one/deep", "one", "two/b"])
-@pytest.mark.parametrize("spoil", [closed, shared])
-def test_what_is_closed_or_opened_later_is_noticed(host: Path, name: str, spoil: Callable[[Path], None]) -> None:
-    """No name in a folder changes with that, and no folder's time."""
-    path = host / FOLDER[1:] / name
-    mode = path.stat().st_mode
-    assert paths(given(host)) == {FOLDER}
-    spoil(path)
-    assert FOLDER not in paths(given(host))
-    path.chmod(mode)
-    assert paths(given(host)) == {FOLDER}
 
 
 def test_of_very_many_files_that_is_noticed_at_the_next_refresh(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:

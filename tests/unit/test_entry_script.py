@@ -208,22 +208,18 @@ def test_a_vendors_file_that_is_not_plain_is_a_doubt(script: Script, text: str) 
     assert script.start(script.state()).asked
 
 
-def test_and_so_is_one_that_is_no_file(script: Script) -> None:
-    (script.vendors / "z.json").mkdir()
+def test_and_so_is_one_that_is_no_file_or_a_folder_that_cannot_be_listed(script: Script) -> None:
+    """As under SELinux, where a policy of an older release does not let the script: a pattern then fits nothing."""
     script.config(json.dumps(config("OCI_Z=1")))
+    without = ("setpriv", "--bounding-set=-all", "--inh-caps=-all") if os.geteuid() == 0 else ()
+    for mode, asked in ((0o755, False), (0o311, True)):
+        script.vendors.chmod(mode)
+        assert script.start(script.state(), before=without).asked == asked
+    script.vendors.chmod(0o755)
+    (script.vendors / "z.json").mkdir()
     assert script.start(script.state()).asked
     script.config(json.dumps(config()))
     assert not script.start(script.state()).asked
-
-
-def test_and_so_is_a_folder_that_cannot_be_listed(script: Script) -> None:
-    """As under SELinux, where a policy of an older release does not let the script: a pattern then fits nothing."""
-    script.config(json.dumps(config("OCI_Z=1")))
-    script.vendors.chmod(0o311)
-    without = ("setpriv", "--bounding-set=-all", "--inh-caps=-all") if os.geteuid() == 0 else ()
-    assert script.start(script.state(), before=without).asked
-    script.vendors.chmod(0o755)
-    assert not script.start(script.state(), before=without).asked
 
 
 @pytest.mark.parametrize("asks", ["bundle", "other", "both"])
@@ -240,21 +236,20 @@ def test_what_asks_is_the_bundle_wherever_the_runtime_is(script: Script, tmp_pat
         assert said.given == (script.state() if said.asked else b"")
 
 
-def test_a_bundle_that_cannot_be_read_is_pythons(script: Script) -> None:
-    assert script.start(script.state()).asked
-    os.mkfifo(script.bundle / "config.json")  # which must not hold the script up
-    assert script.start(script.state()).asked
-
-
 @pytest.mark.parametrize("there", [None, "", "\0"])
 def test_no_other_folder_answers_for_a_bundle_that_says_nothing(
     script: Script, tmp_path: Path, there: str | None
 ) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other/config.json").write_text(json.dumps(config()))
-    if there is not None:
+    if there is None:
+        os.mkfifo(script.bundle / "config.json")  # which must not hold the script up
+    else:
         script.config(there)
-    assert script.start(script.state(), cwd=tmp_path / "other") == (True, script.state())
+    for cwd in (None, tmp_path / "other"):
+        assert script.start(script.state(), cwd=cwd) == (True, script.state())
+    (script.bundle / "config.json").unlink()
+    assert script.start(script.state(), cwd=tmp_path / "other").asked
 
 
 def test_no_variable_from_outside_answers(script: Script) -> None:
@@ -361,11 +356,9 @@ def test_only_settings_that_concern_all_containers_ask_python(
     file.parent.mkdir(exist_ok=True)
     file.write_text(text)
     assert script.start(script.state()).asked == asked
-
-
-def test_settings_that_are_no_file_do_not_hold_the_script_up(script: Script) -> None:
-    script.config(json.dumps(config()))
-    os.mkfifo(script.settings)
+    # What is no file does not hold the script up.
+    file.unlink()
+    os.mkfifo(file)
     assert script.start(script.state()).asked
 
 

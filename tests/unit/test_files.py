@@ -58,31 +58,17 @@ LIBRARIES = (
     (GRAPHICS, "libnvidia-glvkspirv libnvidia-cbl libnvidia-vulkan-producer"),
     ({"ngx"}, "libnvidia-ngx"),
 )  # fmt: skip
-PROGRAMS = (
-    (UTILITY, "nvidia-smi nvidia-debugdump nvidia-persistenced nv-fabricmanager nvidia-imex nvidia-imex-ctl"),
-    ({"compute"}, "nvidia-cuda-mps-control nvidia-cuda-mps-server"),
-    (GRAPHICS, "nvidia-xconfig"),
-)  # fmt: skip
+# Of each way that one has to its place; the vocabulary has all, with the capabilities that bring them.
 CONFIGURATION = (
-    (GRAPHICS, "/usr/share/glvnd/egl_vendor.d/10_nvidia.json /usr/share/nvidia/nvoptix.bin"),
-    (GRAPHICS, "/usr/share/egl/egl_external_platform.d/15_nvidia_gbm.json"),
-    (GRAPHICS, "/usr/share/egl/egl_external_platform.d/10_nvidia_wayland.json"),
-    (GRAPHICS, "/usr/share/egl/egl_external_platform.d/09_nvidia_wayland2.json"),
-    (GRAPHICS, "/usr/share/egl/egl_external_platform.d/20_nvidia_xcb.json"),
-    (GRAPHICS, "/usr/share/egl/egl_external_platform.d/20_nvidia_xlib.json"),
-    (GRAPHICS, "/usr/share/X11/xorg.conf.d/10-nvidia.conf"),
-    (GRAPHICS, "/usr/share/X11/xorg.conf.d/nvidia-drm-outputclass.conf"),
-    (GRAPHICS, "/etc/vulkan/icd.d/nvidia_icd.json /etc/vulkan/icd.d/nvidia_icd.MACHINE.json"),
-    (GRAPHICS, "/etc/vulkan/icd.d/nvidia_layers.json /etc/vulkan/implicit_layer.d/nvidia_layers.json"),
-    (COMPUTE, "/etc/OpenCL/vendors/nvidia.icd"),
-)  # fmt: skip
+    ("/usr/share/glvnd/egl_vendor.d/10_nvidia.json", GRAPHICS),
+    ("/etc/vulkan/icd.d/nvidia_icd.MACHINE.json", GRAPHICS),
+    ("/etc/OpenCL/vendors/nvidia.icd", COMPUTE),
+)
 
 
-def rows(table: tuple[tuple[set[str], str], ...]) -> list[tuple[str, set[str]]]:
-    return [(name, capabilities) for capabilities, names in table for name in names.split()]
-
-
-@pytest.mark.parametrize(("name", "capabilities"), rows(LIBRARIES))
+@pytest.mark.parametrize(
+    ("name", "capabilities"), [(name, capabilities) for capabilities, names in LIBRARIES for name in names.split()]
+)
 def test_a_library_comes_with_its_capabilities_in_the_exact_version_only(
     tmp_path: Path, name: str, capabilities: set[str]
 ) -> None:
@@ -152,37 +138,27 @@ def test_a_file_without_the_drivers_version(tmp_path: Path, file: str) -> None:
     assert library.file == file and "compute" in library.capabilities
 
 
-@pytest.mark.parametrize("platform", ["gbm", "wayland", "wayland2", "xcb", "xlib"])
-def test_of_a_library_with_its_own_version_the_highest_is_taken(tmp_path: Path, platform: str) -> None:
-    name = f"libnvidia-egl-{platform}"
-    for version in ("1.1.9", "1.1.10", "1.2", "9", "1.1.x", "9.9.9.9", VERSION + ".1"):
+@pytest.mark.parametrize(
+    ("name", "versions", "own", "capabilities"),
+    [
+        *[
+            (f"libnvidia-egl-{it}", f"1.1.9 1.1.10 1.2 9 1.1.x 9.9.9.9 {VERSION}.1", "1.1.10", GRAPHICS)
+            for it in ("gbm", "wayland", "wayland2", "xcb", "xlib")
+        ],
+        # It is the file's, and not its numbers.
+        ("libnvidia-egl-xcb", "1.0.04", "1.0.04", GRAPHICS),
+        # RDMA's have four numbers.
+        ("libibumad", "3.2.39.0 3.2.46.0 3 3.9.9", "3.2.46.0", UTILITY),
+    ],
+)
+def test_of_a_library_with_its_own_version_the_highest_is_taken(
+    tmp_path: Path, name: str, versions: str, own: str, capabilities: set[str]
+) -> None:
+    for version in versions.split():
         hosts.plant_library(tmp_path, f"{FOLDER}/{name}.so.{version}", f"{name}.so.1")
     (library,) = files.libraries(driver(tmp_path))
-    assert library.names == (f"{name}.so.1.1.10", f"{name}.so.1")
-    assert set(library.capabilities) == GRAPHICS
-
-
-def test_rdmas_libraries_have_four_numbers(tmp_path: Path) -> None:
-    for version in ("3.2.39.0", "3.2.46.0", "3", "3.9.9"):
-        hosts.plant_library(tmp_path, f"{FOLDER}/libibumad.so.{version}", "libibumad.so.3")
-    (library,) = files.libraries(driver(tmp_path))
-    assert library.names == ("libibumad.so.3.2.46.0", "libibumad.so.3")
-    assert set(library.capabilities) == {"utility"}
-
-
-def test_each_word_size_has_an_own_version_of_its_own(tmp_path: Path, machine: str) -> None:
-    name = "libnvidia-egl-gbm"
-    hosts.plant_library(tmp_path, f"/usr/lib64/{name}.so.1.1.2", f"{name}.so.1", machine)
-    hosts.plant_library(tmp_path, f"/usr/lib/{name}.so.1.1.3", f"{name}.so.1", "i386")
-    found = [(library.bits, library.path) for library in files.libraries(driver(tmp_path))]
-    twin = [(32, f"/usr/lib/{name}.so.1.1.3")] if machine == "x86_64" else []
-    assert found == [(64, f"/usr/lib64/{name}.so.1.1.2"), *twin]
-
-
-def test_an_own_version_is_the_files_and_not_its_numbers(tmp_path: Path) -> None:
-    hosts.plant_library(tmp_path, f"{FOLDER}/libnvidia-egl-xcb.so.1.0.04")
-    (library,) = files.libraries(driver(tmp_path))
-    assert library.file == "libnvidia-egl-xcb.so.1.0.04"
+    assert library.names == (f"{name}.so.{own}", f"{name}.so.1")
+    assert set(library.capabilities) == capabilities
 
 
 def test_vdpau_may_lie_in_its_subfolder_and_goes_to_the_folder_itself(tmp_path: Path) -> None:
@@ -201,7 +177,14 @@ def test_32_bit_twins_stand_beside(tmp_path: Path, machine: str, folder: str) ->
     name = f"libcuda.so.{VERSION}"
     hosts.plant_library(tmp_path, f"/usr/lib64/{name}", "libcuda.so.1", machine)
     hosts.plant_library(tmp_path, f"{folder}/{name}", "libcuda.so.1", "i386")
+    # Each word size has an own version of its own.
+    own = "libnvidia-egl-gbm"
+    hosts.plant_library(tmp_path, f"/usr/lib64/{own}.so.1.1.2", f"{own}.so.1", machine)
+    hosts.plant_library(tmp_path, f"{folder}/{own}.so.1.1.3", f"{own}.so.1", "i386")
     found = files.libraries(driver(tmp_path))
+    gbm = [it.path for it in found if it.file.startswith(own)]
+    assert gbm == [f"/usr/lib64/{own}.so.1.1.2", *([f"{folder}/{own}.so.1.1.3"] if machine == "x86_64" else [])]
+    found = {it: path for it, path in found.items() if it.path not in gbm}
     twin = [(32, f"{folder}/{name}", 0x0003)] if machine == "x86_64" else []
     native = {"x86_64": 0x0303, "aarch64": 0x0A03}[machine]
     assert [(item.bits, item.path, item.flags) for item in found] == [(64, f"/usr/lib64/{name}", native), *twin]
@@ -231,22 +214,22 @@ def test_the_loaders_cache_knows_the_place_best(tmp_path: Path) -> None:
     assert next(iter(files.libraries(driver(tmp_path)))).path.startswith(f"{FOLDER}/")
 
 
-@pytest.mark.parametrize(("name", "capabilities"), rows(PROGRAMS))
-def test_programs_go_to_usr_bin(tmp_path: Path, name: str, capabilities: set[str]) -> None:
+def test_programs_go_to_usr_bin(tmp_path: Path) -> None:
     assert files.binaries(driver(tmp_path)) == ()
     for folder in ("/run/current-system/sw/bin", "/usr/local/bin", "/usr/sbin"):
-        hosts.plant(tmp_path, f"{folder}/{name}", "")
+        hosts.plant(tmp_path, f"{folder}/nvidia-smi", "")
         (program,) = files.binaries(driver(tmp_path))
-        assert (program.path, program.target) == (f"{folder}/{name}", f"/usr/bin/{name}")
-        assert set(program.capabilities) == capabilities
+        assert program[:3] == (f"{folder}/nvidia-smi", "/usr/bin/nvidia-smi", ("utility",))
 
 
-@pytest.mark.parametrize(("target", "capabilities"), rows(CONFIGURATION))
+@pytest.mark.parametrize(("target", "capabilities"), CONFIGURATION)
 def test_configuration_comes_from_the_first_folder_that_has_it(
     tmp_path: Path, machine: str, target: str, capabilities: set[str]
 ) -> None:
     target = target.replace("MACHINE", machine)
     name = target.removeprefix("/usr/share/").removeprefix("/etc/")
+    other = {"x86_64": "aarch64", "aarch64": "x86_64"}[machine]
+    hosts.plant(tmp_path, f"/usr/share/vulkan/icd.d/nvidia_icd.{other}.json", "")
     assert configuration(tmp_path) == ()
     of_roots = ("", "/share", "/run/opengl-driver/etc", "/run/opengl-driver/share")
     for folder in (*of_roots, "/usr/share", "/usr/local/share", "/etc"):
@@ -254,12 +237,6 @@ def test_configuration_comes_from_the_first_folder_that_has_it(
         (file,) = configuration(tmp_path)
         assert (file.path, file.target) == (f"{folder}/{name}", target)
         assert set(file.capabilities) == capabilities
-
-
-def test_configuration_of_another_machine_is_left(tmp_path: Path, machine: str) -> None:
-    other = {"x86_64": "aarch64", "aarch64": "x86_64"}[machine]
-    hosts.plant(tmp_path, f"/usr/share/vulkan/icd.d/nvidia_icd.{other}.json", "")
-    assert configuration(tmp_path) == ()
 
 
 VULKAN = "/etc/vulkan/icd.d/nvidia_icd.json"

@@ -17,6 +17,7 @@ from oci_gpu_hook import asking, hook
 from oci_gpu_hook.asking import Options, Spec
 from oci_gpu_hook.errors import HookError, UsageError
 from oci_gpu_hook.report.progress import Progress
+from oci_gpu_hook.request.bundle import Bundle
 from oci_gpu_hook.request.state import State
 from tests.unit import hosts
 from tests.unit.containers import write_bundle
@@ -115,36 +116,7 @@ def test_another_program_for_prestart_does_not_do_our_job(tmp_path: Path, is_the
     link.unlink()
     if is_there:
         link.write_text("another's")
-    bundle = write_bundle(tmp_path, "NVIDIA_VISIBLE_DEVICES=all", hooks=hooks)
-    state = State("c", os.getpid(), str(bundle), {})
-    with pytest.raises(HookError):
-        hook.start(Progress(), state, asking.options(["--host-root", "/proc"]), "createRuntime")
-
-
-@pytest.mark.parametrize(
-    ("line", "namespace", "words"),
-    [
-        ("device-cgroup = perhaps", "a", ":2: device-cgroup is 'perhaps'"),
-        ("[namespace b]", "a" * 4097, "the container's namespace is 'aaa"),
-    ],
-    ids=["a wrong value", "a long namespace"],
-)
-def test_settings_in_doubt_are_told_and_stop_who_asks_alone(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], line: str, namespace: str, words: str
-) -> None:
-    config = tmp_path / "settings.conf"
-    config.write_text(f"swarm-resources = MY_GPUS\n{line}\nrecords = yes\n")
-    crios = {"io.kubernetes.cri-o.ContainerID": "c", "io.kubernetes.pod.namespace": namespace}
-    options = asking.options(["--config", str(config)])
-    state = State("c", os.getpid(), str(write_bundle(tmp_path, annotations=crios)), {})
-    progress = Progress()
-    hook.start(progress, state, options)
-    said = capfd.readouterr().err
-    assert said.startswith("oci-gpu-hook: ") and words in said
-    assert (progress.request, progress.notes) == (None, [])
-    write_bundle(tmp_path, "NVIDIA_VISIBLE_DEVICES=0", annotations=crios)
-    with pytest.raises(HookError, match=words):
-        hook.start(progress, state, options)
+    assert not asking.is_served(Bundle("/b", {"hooks": hooks}))
 
 
 def for_labels(folder: Path) -> list[str]:

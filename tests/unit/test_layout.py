@@ -11,7 +11,7 @@ import pytest
 
 from oci_gpu_hook.container import layout
 from oci_gpu_hook.container.layout import Layout
-from tests.unit import cdi_engine, hosts
+from tests.unit import hosts
 
 FEDORAS, DEBIANS = "/usr/lib64/xorg/modules", "/usr/lib/xorg/modules"
 
@@ -44,17 +44,6 @@ def test_a_link_out_of_the_image_is_no_folder_of_modules(tmp_path: Path, to: str
     (tmp_path / "usr/lib/xorg").symlink_to(f"{to}{tmp_path}")
     (tmp_path / "modules").mkdir()
     assert layout_of(tmp_path).xorg_folder == ""
-
-
-@pytest.mark.parametrize(("capabilities", "draws"), [("display", True), ("graphics", True), ("compute,video", False)])
-def test_who_draws_may_have_an_x_server(tmp_path: Path, capabilities: str, draws: bool) -> None:
-    hosts.host(tmp_path)
-    host = cdi_engine.node(tmp_path, tmp_path)
-    environment = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": capabilities}
-    config = cdi_engine.bundle(tmp_path, environment)
-    (tmp_path / "bundle/rootfs" / DEBIANS[1:]).mkdir(parents=True)
-    plan = cdi_engine.start(config, host, ["--config", str(host.settings)])
-    assert plan is not None and plan.layout.xorg_folder == (DEBIANS if draws else "")
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,10 @@ def test_a_node_whose_number_the_runtime_looks_up_has_a_meaning_too() -> None:
     check(THEN, THEN, given)
     with pytest.raises(DriverError, match="/dev/nvidia1 is not a device now"):
         check(THEN, inventory(gpu(0, "GPU-a")), given)
+    # Other nodes of the container are its own; of a GPU's the spec must say something.
+    check(THEN, THEN, (*GIVEN, ("/dev/fuse", 10, 229), ("/dev/dri/card9", 226, 9)))
+    with pytest.raises(DriverError, match=r"/dev/nvidia1 is device .* now, and was not a device"):
+        meanings.check({}, meanings.of_nvidia(THEN), GIVEN, THEN.devices)
 
 
 def test_cards_are_told_apart() -> None:
@@ -112,15 +116,6 @@ def test_mig_devices_are_told_apart() -> None:
     for now in (host(2, "MIG-x"), host(1, "MIG-y"), inventory(gpu(0, "GPU-a"))):
         with pytest.raises(DriverError, match="when the CDI spec was written"):
             check(host(1, "MIG-x"), now, given)
-
-
-def test_a_spec_that_says_nothing_of_a_gpus_node_is_refused() -> None:
-    with pytest.raises(DriverError, match=r"/dev/nvidia1 is device .* now, and was not a device"):
-        meanings.check({}, meanings.of_nvidia(THEN), GIVEN, THEN.devices)
-
-
-def test_other_nodes_of_the_container_are_its_own() -> None:
-    check(THEN, THEN, (*GIVEN, ("/dev/fuse", 10, 229), ("/dev/dri/card9", 226, 9)))
 
 
 @pytest.mark.parametrize("word", ["x", "=y", "nvidia0=", "nvidia0=a,", ","])

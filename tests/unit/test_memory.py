@@ -6,6 +6,7 @@ The cgroup here is a folder of files whose writes answer as the kernel's do; `ma
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections.abc import Callable
@@ -22,7 +23,6 @@ from oci_gpu_hook.changes.tree import Undo
 from oci_gpu_hook.cli import plantext
 from oci_gpu_hook.container import devicecgroup, memoryregion
 from oci_gpu_hook.container.devicecgroup import DeviceCgroup
-from oci_gpu_hook.container.memoryregion import Region
 from oci_gpu_hook.container.process import Process
 from oci_gpu_hook.container.rootfs import Rootfs
 from oci_gpu_hook.errors import ConfigError, RequestError
@@ -32,10 +32,10 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import memorycheck
 from oci_gpu_hook.node.engines import containermemory
 from oci_gpu_hook.operations import LimitMemory, OpenCgroup
-from oci_gpu_hook.planning import decide, memoryshare, placement
+from oci_gpu_hook.planning import decide, memoryshare, placement, vendorshare
 from oci_gpu_hook.planning.memoryshare import Memory
 from oci_gpu_hook.planning.placement import Candidate
-from oci_gpu_hook.planning.plan import Plan, Provision
+from oci_gpu_hook.planning.plan import Held, Plan, Provision
 from oci_gpu_hook.request import memory, settingsfile
 from oci_gpu_hook.request.bundle import read_bundle
 from oci_gpu_hook.request.memory import MIB, SHARE
@@ -45,16 +45,17 @@ from oci_gpu_hook.request.state import State
 from oci_gpu_hook.vendors.vendorhost import VendorDevice, VendorState
 from oci_gpu_hook.vendors.vendorinventory import Vendor
 from tests.unit import hosts
-from tests.unit.asking import by_environment
 from tests.unit.containers import DEBIAN, write_bundle
 
 LIMIT, REQUEST = "NVIDIA_GPU_MEMORY_LIMIT", "NVIDIA_GPU_MEMORY_REQUEST"
 GIB = 1 << 30
 ADDRESS, OTHER = "00000000:02:00.0", "00000000:03:00.0"
-NVIDIA = Region(f"nvidia/{ADDRESS}/vidmem", ADDRESS, 16 * GIB)
-TILES = tuple([Region(f"drm/0000:03:00.0/vram{number}", OTHER, 8 * GIB) for number in (0, 1)])
+REGION, TILES = f"nvidia/{ADDRESS}/vidmem", ("drm/0000:03:00.0/vram0", "drm/0000:03:00.0/vram1")
+OF_TILES = {OTHER: dict.fromkeys(TILES, 8 * GIB)}
+REGIONS = {ADDRESS: {REGION: 16 * GIB}, **OF_TILES}
 CGROUP = DeviceCgroup("v2", "/sys/fs/cgroup/a/b", "/sys/fs/cgroup/a/b")
-ONE = Provision(holds=((ADDRESS, "0"),))
+GPU = Held(ADDRESS, "0", ADDRESS)
+ONE, MIG = Provision(holds=(GPU,)), Provision(holds=(Held(f"{ADDRESS}/1/0", "0:0"),))
 HOST = HostRoot("/")
 
 
@@ -88,37 +89,18 @@ def test_nobody_needs_more_than_the_limit() -> None:
         memory.parse_memory({LIMIT: "1", REQUEST: "2"})
 
 
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("nvidia/00000000:02:00.0/vidmem 17179869184", NVIDIA),
-        ("drm/0000:03:00.0/vram1 8589934592", TILES[1]),
-        ("drm/0000:03:00.0/vram 1", Region("drm/0000:03:00.0/vram", OTHER, 1)),
-        ("drm/10000:E1:00.0/vram 1", Region("drm/10000:E1:00.0/vram", "00010000:e1:00.0", 1)),
-        ("drm/0000:03:00.0/gtt 5", None),
-        ("drm/0000:03:00.0/vram 0", None),
-        ("drm/0000:03:00.0/vram", None),
-        ("drm/0000:03:00.0/vram max", None),
-        ("drm/0000:03:00.0/vram 18446744073709551616", None),
-        ("drm/card0/vram 5", None),
-        ("a b/0000:03:00.0/vram 5", None),
-        ("0000:03:00.0 5", None),
-        ("", None),
-        (" ", None),
-        ("//", None),
-    ],
-)
-def test_regions_are_told_by_the_number_of_their_address(line: str, expected: Region | None) -> None:
-    assert memoryregion.parse_region(line) == expected
-
-
-def test_ten_thousand_regions_are_read_and_none_is_no_controller(tmp_path: Path) -> None:
+def test_regions_are_told_by_the_number_of_their_address(tmp_path: Path) -> None:
+    """Among ten thousand lines that are none of a PCI device's own memory."""
+    others = ["drm/0000:04:00.0/gtt 5", "drm/0000:04:00.0/vram", "drm/0000:04:00.0/vram 18446744073709551616"]
+    others += ["drm/0000:05:00.0/vram 0", "drm/card0/vram 5", "a b/0000:04:00.0/vram 5", "0000:04:00.0 5", "", " /"]
+    lines = [f"nvidia/{ADDRESS}/vidmem {16 * GIB}", *[f"{name} {8 * GIB}" for name in TILES]]
     folder = tmp_path / "sys/fs/cgroup"
     folder.mkdir(parents=True)
     with HostRoot(str(tmp_path)) as host:
         assert memoryregion.read_regions(host) is None
-        (folder / "dmem.capacity").write_text("x y z\n" * 10_000 + f"{NVIDIA.name} {NVIDIA.capacity}\n\n")
-        assert memoryregion.read_regions(host) == (NVIDIA,)
+        (folder / "dmem.capacity").write_text("\n".join([*others * 1000, *lines, "drm/10000:E1:00.0/vram 1", ""]))
+        found = {**REGIONS, "00010000:e1:00.0": {"drm/10000:E1:00.0/vram": 1}}
+        assert memoryregion.read_regions(host) == found
 
 
 def test_sizes_of_the_setting() -> None:
@@ -144,8 +126,8 @@ def test_of_sections_that_are_not_known_the_smallest_holds(values: tuple[str, ..
     assert settingsfile._strictest("gpu_memory", list(values)) == expected
 
 
-def made(limit: int = 0, needed: int = 0, ceiling: int = 0, holders: int = 0, *regions: Region) -> Memory:
-    return Memory(limit, needed, ceiling, holders, regions or (NVIDIA, *TILES), CGROUP)
+def made(limit: int = 0, needed: int = 0, ceiling: int = 0, holders: int = 0, regions: Any = REGIONS) -> Memory:
+    return Memory(limit, needed, ceiling, holders, regions, CGROUP)
 
 
 @pytest.mark.parametrize(
@@ -169,39 +151,31 @@ def made(limit: int = 0, needed: int = 0, ceiling: int = 0, holders: int = 0, *r
 def test_a_word_lowers_what_the_setting_allows_and_never_raises_it(
     found: Memory, expected: tuple[int | None, int]
 ) -> None:
-    assert (found.limit_of(ADDRESS), found.need_of(ADDRESS)) == expected
-
-
-def test_without_a_number_nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: HostRoot) -> None:
-        raise AssertionError
-
-    monkeypatch.setattr(memoryshare, "read_regions", refuse)
-    request = by_environment("0")
-    assert memoryshare.memory_of(request, Settings(gpu_holders=4), HOST, CGROUP) is None
-    # What is needed counts among holders alone.
-    assert memoryshare.memory_of(request._replace(memory_request=GIB), Settings(), HOST, CGROUP) is None
-    with pytest.raises(AssertionError):
-        memoryshare.memory_of(request._replace(memory_request=GIB), Settings(gpu_holders=4), HOST, CGROUP)
-    with pytest.raises(AssertionError):
-        memoryshare.memory_of(request._replace(memory_limit=GIB), Settings(), HOST, CGROUP)
-    with pytest.raises(ConfigError, match="gpu-memory is share, and no holders are counted"):
-        memoryshare.memory_of(request, Settings(gpu_memory="share"), HOST, CGROUP)
+    assert (found.limit_of(GPU), found.need_of(GPU)) == expected
 
 
 def limits(found: Memory, provision: Provision = ONE) -> dict[str, int]:
-    return dict([pair for it in memoryshare.limits(found, provision, HOST) for pair in it.limits])
+    operations: Any = found.limited(provision, HOST).operations
+    return dict([pair for it in operations if not it.library for pair in it.limits])
+
+
+NVML = "/usr/lib/libnvidia-ml.so.615.71.09"
+
+
+def by_nvml(limit: int, needed: int = 0, ceiling: int = 0, holders: int = 0, regions: Any = None) -> Memory:
+    """Where NVIDIA's driver may hold it to what the kernel cannot."""
+    return made(limit, needed, ceiling, holders, regions)._replace(library=NVML)
 
 
 def of_vendor(*names: str) -> Provision:
     """One device of another vendor's, with these names."""
     state = VendorState(Vendor("x.conf", "OCI_X"), (VendorDevice(names, ()),))
-    return Provision(vendors=(state,), holds=((f"OCI_X={names[0]}", names[0]),))
+    return Provision(vendors=(state,), holds=(vendorshare.held("OCI_X", state.devices[0]),))
 
 
 def test_each_device_is_limited_and_one_of_several_regions_in_all_of_them_together() -> None:
-    assert limits(made(GIB)) == {NVIDIA.name: GIB}
-    assert limits(made(GIB), of_vendor("0", "0000:03:00.0")) == {region.name: GIB // 2 for region in TILES}
+    assert limits(made(GIB)) == {REGION: GIB}
+    assert limits(made(GIB), of_vendor("0", "0000:03:00.0")) == dict.fromkeys(TILES, GIB // 2)
     assert limits(made(0, GIB)) == {}
     both = of_vendor("0", "0000:03:00.0")
     both = both._replace(holds=(*ONE.holds, *both.holds))
@@ -215,13 +189,19 @@ def test_each_device_is_limited_and_one_of_several_regions_in_all_of_them_togeth
         (made(GIB)._replace(cgroup=DeviceCgroup(reason="a user's")), ONE, "cannot be limited: a user's"),
         (made(GIB)._replace(cgroup=DeviceCgroup("v2", "/o/c", "/o/c")), ONE, "is not below /sys/fs/cgroup"),
         (made(GIB)._replace(regions=None), ONE, "this kernel has no dmem controller"),
-        (made(GIB, 0, 0, 0, *TILES), ONE, "its driver has not told"),
-        (made(GIB), Provision(holds=((f"{ADDRESS}/1/0", "0:0"),)), "MIG device 0:0 .* memory of its own"),
-        (made(GIB), Provision(holds=(("all", "all"),)), "its driver has not told"),
+        (made(GIB, 0, 0, 0, OF_TILES), ONE, "its driver has not told"),
+        (made(GIB), MIG, "MIG device 0:0 .* memory of its own"),
+        (made(GIB), Provision(holds=(Held("all", "all"),)), "its driver has not told"),
         (made(GIB), of_vendor("0"), "OCI_X device 0 cannot be limited: its driver has not told"),
         (made(17 * GIB), ONE, "NVIDIA_GPU_MEMORY_LIMIT is 17408, and it has 16384 MiB"),
         (made(0, 5 * GIB, SHARE, 4), ONE, "REQUEST is 5120, and the container may take 4096 MiB"),
         (made(0, 0, SHARE, 1 << 20), ONE, "1048576 holders have less than 1 MiB each of its 16384"),
+        (by_nvml(0, 0, SHARE, 4), ONE, "only the kernel's dmem controller tells its size"),
+        (by_nvml(GIB, 3 * GIB), ONE, "REQUEST is 3072, and the container may take 1024 MiB"),
+        (by_nvml(GIB, GIB, 0, 2), ONE, "REQUEST reserves a part of it, and only the kernel's dmem controller"),
+        (by_nvml(GIB)._replace(cgroup=DeviceCgroup("v1", "/d", "/d")), ONE, "this host has cgroup v1"),
+        (by_nvml(GIB), MIG, "MIG device 0:0 .* memory of its own"),
+        (by_nvml(GIB), of_vendor("0"), "OCI_X device 0 cannot be limited: this kernel has no dmem controller"),
     ],
 )
 def test_what_cannot_be_held_is_refused(found: Memory, provision: Provision, why: str) -> None:
@@ -230,54 +210,35 @@ def test_what_cannot_be_held_is_refused(found: Memory, provision: Provision, why
     assert "gpu-memory" in caught.value.hint or "oci-gpu-hook.conf" in caught.value.hint
 
 
-NVML = "/usr/lib/libnvidia-ml.so.615.71.09"
+@pytest.mark.parametrize("regions", [None, OF_TILES])
+def test_nvml_limits_the_gpus_that_the_kernel_does_not_count(regions: Any) -> None:
+    found = by_nvml(GIB, 0, 2 * GIB, 0, regions)
+
+    def told(found: Memory) -> list[tuple[object, str]]:
+        operations: Any = found.limited(both, HOST).operations
+        return [(it.limits, it.library) for it in operations]
+
+    both = ONE._replace(holds=(*ONE.holds, Held(OTHER, "1", OTHER)))
+    by_kernel, rest = (tuple([(name, GIB // 2) for name in TILES]), ""), ((ADDRESS, GIB),)
+    assert told(found) == ([by_kernel, (rest, NVML)] if regions else [((*rest, (OTHER, GIB)), NVML)])
+    assert (((ADDRESS, 2 * GIB),), NVML) in told(found._replace(limit=0, regions=OF_TILES))
+    assert [library for _, library in told(found._replace(regions=REGIONS))] == [""]
 
 
-@pytest.mark.parametrize("regions", [None, TILES])
-def test_nvml_limits_the_gpus_that_the_kernel_does_not_count(regions: tuple[Region, ...] | None) -> None:
-    found = made(GIB, 0, 2 * GIB)._replace(regions=regions, library=NVML)
-    (operation,) = memoryshare.limits(found, ONE, HOST)
-    assert (operation.limits, operation.gpus, operation.library) == ((), ((ADDRESS, GIB),), NVML)
-    (operation,) = memoryshare.limits(found._replace(limit=0), ONE, HOST)
-    assert operation.gpus == ((ADDRESS, 2 * GIB),)
-    assert memoryshare.limits(found._replace(regions=(NVIDIA,)), ONE, HOST)[0].gpus == ()
-
-
-@pytest.mark.parametrize(
-    ("changes", "provision", "why"),
-    [
-        ({"ceiling": SHARE, "holders": 4}, ONE, "only the kernel's dmem controller tells its size"),
-        ({"needed": 3 * GIB}, ONE, "REQUEST is 3072, and the container may take 1024 MiB"),
-        ({"needed": GIB, "holders": 2}, ONE, "REQUEST reserves a part of it, and only the kernel's dmem controller"),
-        ({"cgroup": DeviceCgroup("v1", "/d", "/d")}, ONE, "this host has cgroup v1"),
-        ({}, Provision(holds=((f"{ADDRESS}/1/0", "0:0"),)), "MIG device 0:0 .* memory of its own"),
-        ({}, of_vendor("0"), "OCI_X device 0 cannot be limited: this kernel has no dmem controller"),
-    ],
-)
-def test_what_nvml_does_not_limit_is_refused(changes: dict[str, Any], provision: Provision, why: str) -> None:
-    found = made(GIB)._replace(regions=None, library=NVML)._replace(**changes)
-    with pytest.raises(RequestError, match=why):
-        memoryshare.limits(found, provision, HOST)
-
-
-@pytest.mark.parametrize(("kind", "is_limited"), [("0x020700", False), ("0x030000", True), ("", True)])
-def test_a_network_adapter_has_no_memory_to_limit(tmp_path: Path, kind: str, is_limited: bool) -> None:
-    folder = tmp_path / "sys/bus/pci/devices/0000:05:00.0"
-    folder.mkdir(parents=True)
-    (folder / "class").write_text(f"{kind}\n")
+def test_a_network_adapter_has_no_memory_to_limit(tmp_path: Path) -> None:
+    adapter = of_vendor("0", "0000:05:00.0")
     with HostRoot(str(tmp_path)) as host:
-        if is_limited:
-            with pytest.raises(RequestError):
-                memoryshare.limits(made(GIB), of_vendor("0", "0000:05:00.0"), host)
-        else:
-            assert memoryshare.limits(made(GIB), of_vendor("0", "0000:05:00.0"), host) == ()
+        for kind, is_limited in (("0x020700", False), ("0x030000", True), ("", True)):
+            hosts.plant(tmp_path, "sys/bus/pci/devices/0000:05:00.0/class", f"{kind}\n")
+            with pytest.raises(RequestError) if is_limited else contextlib.nullcontext():
+                assert made(GIB).limited(adapter, host).operations == ()
 
 
 def test_a_need_alone_limits_nothing_and_is_refused_nowhere() -> None:
     """Not on cgroup v1, and not of a MIG device."""
     v1 = made(0, GIB)._replace(cgroup=DeviceCgroup("v1", "/d", "/d"))
     assert limits(v1) == {}
-    assert limits(made(0, GIB), Provision(holds=((f"{ADDRESS}/1/0", "0:0"),))) == {}
+    assert limits(made(0, GIB), MIG) == {}
 
 
 def test_nodes_of_no_single_device_cannot_be_limited() -> None:
@@ -292,11 +253,10 @@ def test_nodes_of_no_single_device_cannot_be_limited() -> None:
 
 
 def test_less_than_was_asked_for_is_told() -> None:
-    assert memoryshare.notes(made(GIB), ONE) == ()
-    assert memoryshare.notes(made(0, 0, GIB), ONE) == ()
-    (note,) = memoryshare.notes(made(2 * GIB, 0, GIB), ONE)
+    assert made(GIB).limited(ONE, HOST).notes == made(0, 0, GIB).limited(ONE, HOST).notes == ()
+    (note,) = made(2 * GIB, 0, GIB).limited(ONE, HOST).notes
     assert note == "NVIDIA_GPU_MEMORY_LIMIT is 2048, and gpu-memory allows 1024 MiB"
-    (note,) = memoryshare.notes(made(GIB), Provision())
+    (note,) = made(GIB).limited(Provision(), HOST).notes
     assert "limits nothing" in note
 
 
@@ -316,10 +276,10 @@ class Kernel:
                 self._offer(path)
 
     def _offer(self, path: Path) -> None:
-        (path / "dmem.max").write_text(f"{NVIDIA.name} max\n{TILES[0].name} max\n")
+        (path / "dmem.max").write_text(f"{REGION} max\n{TILES[0]} max\n")
 
-    def write(self, folder: dmem.Folder, name: str, line: str) -> None:
-        at = self.paths.index(Path(os.readlink(f"/proc/self/fd/{folder.fd}")))
+    def write(self, path: str, line: str) -> None:
+        at, name = self.paths.index(Path(path).parent), Path(path).name
         self.writes.append(f"{'rabc'[at]} {line}")
         if len(self.writes) == self.fails:
             raise OSError(errno.EIO, "fails")
@@ -342,15 +302,12 @@ class Kernel:
 
     def run(self, own: int = 1) -> Undo:
         """Limit both regions in the lowest `own` cgroups."""
-        folders, undo = dmem.opened([str(path) for path in self.paths]), Undo()
+        folders, undo = [str(path) for path in self.paths], Undo()
         try:
-            dmem.limit(folders[:-own], folders[-own:], ((NVIDIA.name, GIB), (TILES[0].name, MIB)), undo)
+            dmem.limit(folders[:-own], folders[-own:], ((REGION, GIB), (TILES[0], MIB)), undo)
         except OSError:
             undo.take_back()
             raise
-        finally:
-            for folder in folders:
-                os.close(folder.fd)
         return undo
 
 
@@ -367,11 +324,11 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ker
 def test_the_controller_is_enabled_from_above_and_each_region_written_alone(kernel: Callable[..., Kernel]) -> None:
     found = kernel(enabled=1)
     found.run()
-    assert found.writes == ["a +dmem", "b +dmem", f"c {NVIDIA.name} {GIB}", f"c {TILES[0].name} {MIB}"]
+    assert found.writes == ["a +dmem", "b +dmem", f"c {REGION} {GIB}", f"c {TILES[0]} {MIB}"]
     # crun has the process in a cgroup below the container's own.
     found = kernel(enabled=3)
     found.run(own=2)
-    lines = [f"{NVIDIA.name} {GIB}", f"{TILES[0].name} {MIB}"]
+    lines = [f"{REGION} {GIB}", f"{TILES[0]} {MIB}"]
     assert found.writes == [f"{level} {line}" for level in "bc" for line in lines]
     # Another hook of the same start has nothing to do.
     count = len(found.writes)
@@ -382,24 +339,20 @@ def test_the_controller_is_enabled_from_above_and_each_region_written_alone(kern
 def test_a_lower_limit_of_the_containers_own_stays(kernel: Callable[..., Kernel]) -> None:
     """Of config.json: linux.resources.unified."""
     found = kernel(enabled=3)
-    (found.paths[3] / "dmem.max").write_text(f"{NVIDIA.name} 4096\n{TILES[0].name} 2097152\n")
+    (found.paths[3] / "dmem.max").write_text(f"{REGION} 4096\n{TILES[0]} 2097152\n")
     found.run()
-    assert found.writes == [f"c {TILES[0].name} {MIB}"]
+    assert found.writes == [f"c {TILES[0]} {MIB}"]
 
 
 def test_what_fails_at_any_step_leaves_the_limits_as_they_were(kernel: Callable[..., Kernel]) -> None:
-    for fails in range(1, 7):
-        found = kernel(enabled=1, fails=fails)
-        before = found.state()
-        if fails <= 4:
-            with pytest.raises(OSError, match="fails"):
-                found.run()
-        else:
+    for enabled, fails, most in ((1, 1, "max"), (1, 2, "max"), (1, 3, "max"), (1, 4, "max"), (3, 2, str(2 * GIB))):
+        found = kernel(enabled=enabled, fails=fails)
+        before = f"{REGION} {most}\n{TILES[0]} max\n"
+        for path in found.root.rglob("dmem.max"):
+            path.write_text(before)
+        with pytest.raises(OSError, match="fails"):
             found.run()
-            continue
-        after = found.state()
-        assert [it for it in after if "max\n" not in it.split(" ")[1]] == []
-        assert before == after[: len(before)]
+        assert {*found.state()} == {before}
 
 
 def test_a_limit_that_the_kernel_has_not_taken_stops_the_start(
@@ -416,13 +369,12 @@ def test_what_a_container_has_is_read_by_device(tmp_path: Path) -> None:
     """Of a device of two regions in both together; nothing of one that is neither used nor limited."""
     folder = tmp_path / "sys/fs/cgroup/c"
     folder.mkdir(parents=True)
-    names = (NVIDIA.name, *[region.name for region in TILES], "drm/0000:09:00.0/vram", "other x")
+    names = (REGION, *TILES, "drm/0000:09:00.0/vram", "other x")
     for file, numbers in (("current", (5, 1, 2, 0, 7)), ("max", ("max", 10, 20, "max", 8)), ("peak", (6, 3, 3, 9, 9))):
         lines = [f"{name} {number}\n" for name, number in zip(names, numbers)]
         (folder / f"dmem.{file}").write_text("".join(lines))
     with HostRoot(str(tmp_path)) as host:
         assert containermemory.uses(host, "/sys/fs/cgroup/c") == ((ADDRESS, 5, 0, 6), (OTHER, 3, 30, 6))
-        assert containermemory.limits(host, "/sys/fs/cgroup/c")[TILES[1].name] == 20
         (folder / "dmem.peak").unlink()
         assert containermemory.uses(host, "/sys/fs/cgroup/c")[0].peak == 0
         assert containermemory.uses(host, "/sys/fs/cgroup/none") == ()
@@ -436,9 +388,9 @@ def lease(memory: int, *devices: str) -> Lease:
 
 
 def pick(found: Memory, number: int, *others: Lease) -> list[str]:
-    devices = [Candidate(it, str(at), address=it) for at, it in enumerate((ADDRESS, OTHER))]
+    devices = [Candidate(Held(it, str(at), it)) for at, it in enumerate((ADDRESS, OTHER))]
     chosen = placement._pick(AnyOf(number), devices, list(others), 8, {}, found)
-    return [it.name for it in chosen]
+    return [it.held.name for it in chosen]
 
 
 def test_any_goes_where_the_memory_is() -> None:
@@ -467,32 +419,42 @@ def test_more_than_there_is_is_never_leased() -> None:
         assert sum([dict(it.memory).get(device, 0) for it in taken]) <= 16 * GIB
 
 
+SHARED, BY_NVML = Settings(gpu_memory="share"), Settings(gpu_memory_by="nvml")
+ON, DENIED, NO_NVML = [
+    dict(zip((memorycheck.BOOLEAN, memorycheck.NVMLS_BOOLEAN), pair))
+    for pair in ((True, True), (False, True), (None, False))
+]
+
+
 @pytest.mark.parametrize(
     ("changes", "level", "seen"),
     [
         ({}, "pass", "that of 2 devices"),
-        ({"allowed": None}, "pass", "that of 2 devices"),
+        ({"booleans": NO_NVML}, "pass", "that of 2 devices"),
         ({"where": ""}, "", ""),
         ({"cgroups": "v1"}, "fail", "cgroup v1"),
         ({"regions": None}, "fail", "no dmem controller"),
-        ({"regions": TILES}, "fail", "does not count the memory of GPU 0: a container with a GPU is refused"),
-        ({"allowed": False}, "fail", "oci_gpu_hook_limit_memory is off"),
-        ({"regions": ()}, "fail", "the kernel counts no device's memory"),
-        ({"counts": False}, "pass", "that of 2 devices"),
-        ({"counts": False, "is_share": True}, "fail", "gpu-memory is share, and gpu-holders is not set"),
-        ({"regions": None, "by_nvml": True}, "pass", "NVML that of GPU 0, if the driver is of R615 or later"),
-        ({"regions": TILES, "by_nvml": True}, "pass", "that of 1 devices, NVML that of GPU 0"),
-        ({"regions": None, "by_nvml": True, "is_share": True}, "fail", "is share, and the kernel does not count"),
-        ({"regions": None, "by_nvml": False}, "fail", "oci_gpu_hook_use_nvml is off"),
-        ({"by_nvml": False}, "pass", "that of 2 devices"),
-        ({"allowed": False, "by_nvml": True}, "fail", "oci_gpu_hook_limit_memory is off"),
-        ({"cgroups": "v1", "by_nvml": True}, "fail", "cgroup v1"),
+        ({"regions": OF_TILES}, "fail", "does not count the memory of GPU 0: a container with a GPU is refused"),
+        ({"booleans": DENIED}, "fail", "oci_gpu_hook_limit_memory is off"),
+        ({"regions": {}}, "fail", "the kernel counts no device's memory"),
+        ({"settings": SHARED}, "fail", "gpu-memory is share, and gpu-holders is not set"),
+        ({"settings": SHARED._replace(gpu_holders=2)}, "pass", "that of 2 devices"),
+        ({"regions": None, "settings": BY_NVML}, "pass", "NVML that of GPU 0, if the driver is of R615 or later"),
+        ({"regions": OF_TILES, "settings": BY_NVML}, "pass", "that of 1 devices, NVML that of GPU 0"),
+        (
+            {"regions": None, "settings": BY_NVML._replace(gpu_memory="share", gpu_holders=2)},
+            "fail",
+            "is share, and the kernel does not count",
+        ),
+        ({"regions": None, "settings": BY_NVML, "booleans": NO_NVML}, "fail", "oci_gpu_hook_use_nvml is off"),
+        ({"settings": BY_NVML, "booleans": NO_NVML}, "pass", "that of 2 devices"),
+        ({"settings": BY_NVML, "booleans": DENIED}, "fail", "oci_gpu_hook_limit_memory is off"),
+        ({"settings": BY_NVML, "cgroups": "v1"}, "fail", "cgroup v1"),
     ],
 )
 def test_doctor_says_whether_the_setting_can_be_held(changes: dict[str, Any], level: str, seen: str) -> None:
-    values = {"where": "/etc/x.conf:3", "regions": (NVIDIA, *TILES), "cgroups": "v2", "gpus": {ADDRESS: "GPU 0"}}
-    of_host = {"allowed": True, "counts": True, "is_share": False, "by_nvml": None}
-    found = memorycheck.memory(**{**values, **of_host, **changes})
+    values = {"where": "/etc/x.conf:3", "regions": REGIONS, "cgroups": "v2", "gpus": {ADDRESS: "GPU 0"}}
+    found = memorycheck.memory(**{**values, "settings": Settings(), "booleans": ON, **changes})
     assert [it.level for it in found] == ([level] if level else [])
     assert all([seen in it.seen and bool(it.remedy) == (level == "fail") for it in found])
 
@@ -550,6 +512,22 @@ def test_words_and_settings_come_into_the_plan_before_the_cgroup_is_opened(node:
     assert any(["2048 MiB" in line for line in shown_plan])
 
 
+def test_without_a_number_nothing_is_read(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: HostRoot) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(memoryshare, "read_regions", refuse)
+    visible, counted = "NVIDIA_VISIBLE_DEVICES=0", "gpu-holders = 4\n"
+    planned(node, visible, settings=counted)
+    # What is needed counts among holders alone.
+    planned(node, visible, f"{REQUEST}=1")
+    for words, settings in ((f"{REQUEST}=1", counted), (f"{LIMIT}=1", "")):
+        with pytest.raises(AssertionError):
+            planned(node, visible, words, settings=settings)
+    with pytest.raises(ConfigError, match="gpu-memory is share, and no holders are counted"):
+        planned(node, visible, settings="gpu-memory = share\n")
+
+
 def test_of_sections_that_are_not_known_a_share_of_fewer_holders_refuses(node: Path) -> None:
     """Whose share is the larger."""
     text = "gpu-memory = share\ngpu-holders = 8\n[image a]\ngpu-holders = 2\n"
@@ -605,64 +583,41 @@ def test_a_call_that_names_no_process_has_no_cgroup_to_limit(node: Path, monkeyp
         planned(node, "NVIDIA_VISIBLE_DEVICES=0", f"{LIMIT}=1", process=process)
 
 
-def test_the_operation_opens_all_cgroups_above_and_limits_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "a/scope/container").mkdir(parents=True)
-    monkeypatch.setattr(operations, "CGROUP_ROOT", str(tmp_path))
+def test_the_operation_limits_its_own_cgroups_and_enables_those_above(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operations, "CGROUP_ROOT", "/c")
     seen: list[list[str]] = []
 
-    def limit(above: list[dmem.Folder], own: list[dmem.Folder], *_: object) -> str:
-        for folder in (*above, *own):
-            assert os.readlink(f"/proc/self/fd/{folder.fd}") == folder.path
-            os.close(folder.fd)
-        seen.extend([[it.path.removeprefix(str(tmp_path)) for it in part] for part in (above, own)])
+    def limit(above: list[str], own: list[str], *_: object) -> str:
+        seen.extend([above, own])
         return "a note"
 
     monkeypatch.setattr(dmem, "limit", limit)
-    made = LimitMemory(f"{tmp_path}/a/scope/container", f"{tmp_path}/a/scope", (("r", 1),), True, "")
+    made = LimitMemory("/c/a/scope/container", "/c/a/scope", (("r", 1),), True, "")
     tree: Any = SimpleNamespace(undo=None)
     assert made.prepare(HOST, Undo())(tree) == "a note"
-    assert seen == [["", "/a"], ["/a/scope", "/a/scope/container"]]
-    gone = made._replace(path=f"{tmp_path}/a/gone", top=f"{tmp_path}/a/gone")
-    with pytest.raises(OSError, match="a/gone: No such file"):
-        gone.prepare(HOST, Undo())(tree)
+    assert seen == [["/c", "/c/a"], ["/c/a/scope", "/c/a/scope/container"]]
 
 
 def test_a_line_is_written_in_one_call_and_an_error_names_the_file(tmp_path: Path) -> None:
-    (tmp_path / "dmem.max").write_text("")
-    (folder,) = dmem.opened([str(tmp_path)])
-    dmem._write(folder, "dmem.max", "r 5")
-    assert (tmp_path / "dmem.max").read_bytes() == b"r 5"
-    with pytest.raises(OSError, match=f"write 'r 5' to {tmp_path}/none: No such file"):
-        dmem._write(folder, "none", "r 5")
-    with pytest.raises(OSError, match=f"read {tmp_path}/none: No such file"):
-        dmem._read(folder, "none")
-    os.close(folder.fd)
-
-
-def test_what_was_limited_before_comes_back(kernel: Callable[..., Kernel]) -> None:
-    found = kernel(enabled=3)
-    file = found.paths[3] / "dmem.max"
-    file.write_text(f"{NVIDIA.name} {2 * GIB}\n{TILES[0].name} max\n")
-    before = file.read_text()
-    found.fails = 2
-    with pytest.raises(OSError, match="fails"):
-        found.run()
-    assert file.read_text() == before
+    file = tmp_path / "dmem.max"
+    file.write_text("")
+    dmem._write(str(file), "r 5")
+    assert file.read_bytes() == b"r 5"
+    file.unlink()
+    with pytest.raises(OSError, match=f"write 'r 5' to {file}: No such file"):
+        dmem._write(str(file), "r 5")
+    with pytest.raises(OSError, match=f"No such file or directory: '{file}'"):
+        dmem._read(str(file))
 
 
 def test_any_passes_by_what_cannot_be_limited() -> None:
     """A GPU that the kernel does not count, and one that is too small; a watcher who is not counted needs no room."""
-    assert pick(made(8 * GIB, 0, 0, 0, *TILES), 1) == ["1"]
-    small = NVIDIA._replace(capacity=4 * GIB)
-    assert pick(made(8 * GIB, GIB, 0, 0, small, *TILES), 1) == ["1"]
+    assert pick(made(8 * GIB, 0, 0, 0, OF_TILES), 1) == ["1"]
+    small = {**REGIONS, ADDRESS: {REGION: 4 * GIB}}
+    assert pick(made(8 * GIB, GIB, 0, 0, small), 1) == ["1"]
     full = lease(16 * GIB, ADDRESS)
     assert pick(made(8 * GIB), 1, full) == ["1"]
-    chosen = placement._pick(
-        AnyOf(1), [Candidate(ADDRESS, "0", address=ADDRESS)], [full], 0, {}, made(8 * GIB)
-    )
-    assert [it.name for it in chosen] == ["0"]
+    assert placement._pick(AnyOf(1), [Candidate(GPU)], [full], 0, {}, made(8 * GIB)) == [Candidate(GPU, 1)]
 
 
 def test_where_no_device_can_be_limited_nobody_is_told_to_wait() -> None:
@@ -674,7 +629,7 @@ def test_where_no_device_can_be_limited_nobody_is_told_to_wait() -> None:
 
 def test_partitions_of_one_gpu_share_its_memory() -> None:
     """amdgpu's have one PCI address."""
-    parts = [Candidate(f"OCI_X={number}", str(number), address=ADDRESS) for number in range(2)]
+    parts = [Candidate(Held(f"OCI_X={number}", str(number), ADDRESS)) for number in range(2)]
     other = lease(16 * GIB, "OCI_X=0")._replace(memory=((ADDRESS, 16 * GIB),))
     with pytest.raises(RequestError, match="OCI_X device 1 has 0 MiB"):
         placement._pick(AnyOf(2), parts, [other], 8, {}, made(GIB))

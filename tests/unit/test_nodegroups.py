@@ -3,14 +3,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oci_gpu_hook.driver.nodes import DeviceNode
-from oci_gpu_hook.node.setup import cdispec
 from oci_gpu_hook.operations import Device
 from oci_gpu_hook.planning import nodegroups
 from oci_gpu_hook.planning.plan import Provision
@@ -62,9 +58,6 @@ def test_a_mode_is_never_wider_than_the_hosts(mode: int) -> None:
     assert found == node(mode)
     (note,) = notes
     assert "user 1000 of the container cannot open it; start it with --group-add 44" in note
-
-
-def test_a_setting_forbids_it() -> None:
     found, notes = given_to(node(), User(1000, 1000, ()), may_change=False)
     assert found == node() and len(notes) == 1
 
@@ -109,14 +102,3 @@ def test_nothing_but_the_group_changes_and_only_to_the_processs_own(device: Devi
 )
 def test_who_a_container_runs_as(said: dict[str, object], user: User) -> None:
     assert Bundle("/b", {"process": {"user": said}}).user() == user
-
-
-def test_a_cdi_spec_brings_the_groups_only_where_they_are_needed() -> None:
-    """podman 4 knows no version with groups."""
-    hook = cdispec.Hook("/hook", ("compute",))
-    for device, groups, version in ((node(), True, "0.7.0"), (node(0o666), True, "0.5.0"), (node(), False, "0.5.0")):
-        made = DeviceNode(device.path, device.major, device.minor, device.mode, device.uid, device.gid, True)
-        spec = cdispec.document((), (("0", (made,)),), hook._replace(groups=groups))
-        assert spec["cdiVersion"] == version
-        devices: Any = spec["devices"]
-        assert devices[0]["containerEdits"].get("additionalGids") == ([VIDEO] if version == "0.7.0" else None)

@@ -144,7 +144,7 @@ def test_the_child_holds_nothing_that_an_engine_waits_for(made: Made, tmp_path: 
 def test_a_library_that_others_could_have_made_is_not_loaded(made: Made, tmp_path: Path) -> None:
     made()
     (tmp_path / "nvml.so").chmod(0o777)
-    operation = LimitMemory(CGROUP, CGROUP, (), True, "", LIMITS, f"{tmp_path}/nvml.so")
+    operation = LimitMemory(CGROUP, CGROUP, LIMITS, True, "", f"{tmp_path}/nvml.so")
     with HostRoot() as host, pytest.raises(OSError, match="others than root"):
         operation.prepare(host, Undo())
     assert not (tmp_path / "told").exists()

@@ -157,8 +157,10 @@ def left_out(request: Request, layout: Layout = LAYOUT, inventory: DriverInvento
     return plantext.missing(made._replace(provision=made.provision._replace(inventory=inventory)))
 
 
-def test_whoever_asks_for_all_misses_nothing() -> None:
+def test_whoever_asks_for_all_or_for_nothing_misses_nothing() -> None:
     assert left_out(EVERYTHING) == ()
+    made = plan.Plan(CONTAINER, LAYOUT, None, (), (), provision=plan.Provision(inventory=everything()))
+    assert plantext.missing(made) == ()
 
 
 def test_what_is_left_out_is_named_with_its_reason() -> None:
@@ -171,6 +173,9 @@ def test_what_is_left_out_is_named_with_its_reason() -> None:
     )
     (twin,) = [line for line in sentences if "libcuda.so" in line]
     assert "compat32 and compute" in twin
+    # A container with the host's /dev has all its GPUs.
+    sentences = left_out(COMPUTE, LAYOUT._replace(dev_is_hosts=True))
+    assert not [line for line in sentences if line.startswith(("GPU", "MIG"))]
 
 
 @pytest.mark.parametrize(
@@ -192,16 +197,6 @@ def test_a_32_bit_library_is_named_with_what_it_lacks(capabilities: tuple[str, .
     found = [line for line in sentences if line.endswith(f": {why}")]
     assert bool(found) is bool(why)
     assert any("libcuda32.so" in line for line in found) is bool(why)
-
-
-def test_a_container_with_the_hosts_dev_has_all_its_gpus() -> None:
-    sentences = left_out(COMPUTE, LAYOUT._replace(dev_is_hosts=True))
-    assert not [line for line in sentences if line.startswith(("GPU", "MIG"))]
-
-
-def test_a_plan_without_a_request_leaves_nothing_out() -> None:
-    made = plan.Plan(CONTAINER, LAYOUT, None, (), (), provision=plan.Provision(inventory=everything()))
-    assert plantext.missing(made) == ()
 
 
 def test_no_folder_for_a_word_size_is_none_for_its_subfolders() -> None:

@@ -7,6 +7,7 @@ The goldens in tests/data/plans are what `oci-gpu-hook plan` prints.  After a wa
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -128,31 +129,35 @@ def test_params_forbid_making_nodes_and_keep_the_rest(host: DriverInventory) -> 
     assert params == hosts.PARAMS.replace("ModifyDeviceFiles: 1", "ModifyDeviceFiles: 0")
 
 
-def test_a_half_installed_driver_stops_only_what_needs_it(tmp_path: Path) -> None:
-    root = hosts.host(tmp_path)
-    folder = tmp_path / hosts.LIBRARY_FOLDER
+def of_another_version(tree: Path) -> None:
+    folder = tree / hosts.LIBRARY_FOLDER
     (folder / f"libcuda.so.{hosts.VERSION}").rename(folder / "libcuda.so.535.54.03")
+
+
+def without_unified_memory(tree: Path) -> None:
+    hosts.plant(tree, "proc/devices", hosts.DEVICES.replace("505 nvidia-uvm\n", ""))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (of_another_version, r"the kernel module is 580.65.06, but libcuda is there as 535.54.03"),
+        (
+            lambda tree: (tree / hosts.LIBRARY_FOLDER / f"libcuda.so.{hosts.VERSION}").write_bytes(b""),
+            "is 580.65.06, but libcuda of that version is cut off or no library",
+        ),
+        (without_unified_memory, "modprobe nvidia-uvm"),
+    ],
+)
+def test_a_half_installed_driver_stops_only_what_needs_it(
+    tmp_path: Path, spoil: Callable[[Path], object], why: str
+) -> None:
+    root = hosts.host(tmp_path)
+    spoil(tmp_path)
     broken = hosts.surveyed(root)
-    with pytest.raises(DriverError, match=r"the kernel module is 580.65.06, but libcuda is there as 535.54.03"):
+    with pytest.raises(DriverError, match=why):
         made(broken, "0", "compute")
     made(broken, "0", "utility")
-
-
-def test_a_library_that_is_cut_off_is_not_said_to_be_of_another_version(tmp_path: Path) -> None:
-    root = hosts.host(tmp_path)
-    (tmp_path / hosts.LIBRARY_FOLDER / f"libcuda.so.{hosts.VERSION}").write_bytes(b"")
-    why = "is 580.65.06, but libcuda of that version is cut off or no library"
-    with pytest.raises(DriverError, match=why):
-        made(hosts.surveyed(root), "0", "compute")
-
-
-def test_compute_without_unified_memory_is_a_driver_error(tmp_path: Path) -> None:
-    root = hosts.host(tmp_path)
-    hosts.plant(tmp_path, "proc/devices", hosts.DEVICES.replace("505 nvidia-uvm\n", ""))
-    without = hosts.surveyed(root)
-    with pytest.raises(DriverError, match="modprobe nvidia-uvm"):
-        made(without, "0", "compute")
-    made(without, "0", "utility")
 
 
 def test_the_administrator_decides_about_the_device_cgroup(host: DriverInventory) -> None:

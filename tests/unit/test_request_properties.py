@@ -13,7 +13,6 @@ from oci_gpu_hook.cli import cdi
 from oci_gpu_hook.errors import RequestError, UsageError
 from oci_gpu_hook.formats.decimal import decimal
 from oci_gpu_hook.request import selectors, sources, words
-from oci_gpu_hook.request.cdirequest import of_nodes
 from oci_gpu_hook.request.parse import parse_request
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs, cdi_names
@@ -148,27 +147,6 @@ def test_a_persons_list_of_capabilities_is_read_or_refused(value: str) -> None:
         assert found and set(found) <= set(CAPABILITIES)
 
 
-@given(
-    INPUTS,
-    CONFIGS,
-    st.lists(st.sampled_from([*GPUS, "/dev/nvidiactl"]) | st.text()),
-    st.lists(ITEMS | st.sampled_from(CAPABILITIES)),
-)
-def test_nodes_that_an_engine_has_injected_are_read_too(
-    inputs: Inputs, config: Settings, nodes: list[str], capabilities: list[str]
-) -> None:
-    try:
-        found, _ = of_nodes(inputs, config, nodes, capabilities)
-    except RequestError as err:
-        assert is_one_line(str(err))
-    else:
-        if any(node.startswith("/dev/nvidia") for node in nodes):
-            assert found is not None and set(found.nodes) == {*nodes} & {*GPUS}
-            assert set(found.capabilities) == {*capabilities} & {*CAPABILITIES}
-        else:
-            assert found is None
-
-
 def uuids(entries: int) -> list[str]:
     return [f"GPU-{number:08x}-2222-3333-4444-555555555555" for number in range(entries)]
 
@@ -236,17 +214,3 @@ def test_what_is_as_long_as_the_kernel_takes_is_read() -> None:
             assert parse_request(inputs, Settings())[0] is not None
 
         assert peak(act) < 16 * MIB
-
-
-@pytest.mark.parametrize(
-    ("item", "rest"),
-    [("GPU-", "-"), ("GPU-", "a-"), ("MIG-GPU-", "/"), ("0:", ":"), ("0:", "0"), ("9", "0")]
-    + [("nvidia.com/gpu=", "="), ("0000:07:00.", "0"), ("cdi/", "/"), ("\x00", "\udcff")],
-)
-def test_time_grows_with_one_long_entry_and_no_faster(item: str, rest: str) -> None:
-    def act(entries: int) -> None:
-        with pytest.raises(RequestError) as caught:
-            parse_request(Inputs({VISIBLE: item + rest * entries * 10}), Settings())
-        assert is_one_line(str(caught.value))
-
-    assert is_linear(act)

@@ -6,8 +6,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from oci_gpu_hook.errors import RequestError
 from oci_gpu_hook.planning import requirements
@@ -30,11 +28,6 @@ class Facts(NamedTuple):
 
 
 FACTS = Facts("550.54.15", "12.4", (TESLA,))
-
-BRANDS = ["tesla", "unknown", "nvidia", "nvidiartx", "geforce", "geforcertx", "quadro", "quadrortx", "titan",
-          "titanrtx"]  # fmt: skip
-# As nvidia/cuda:12.4.1 has it: thirty-one alternatives.
-CUDA_12_4 = "cuda>=12.4 " + " ".join([f"brand={b},driver>={n},driver<{n + 1}" for n in (470, 525, 535) for b in BRANDS])
 
 
 def refusal(facts: Facts, *expressions: str) -> RequestError | None:
@@ -88,11 +81,6 @@ def test_brands_are_compared_without_case(value: str) -> None:
     assert holds(f"brand!={value}x")
 
 
-@pytest.mark.parametrize("operator", ["<", "<=", ">", ">="])
-def test_brands_have_no_order(operator: str) -> None:
-    assert "is not a requirement that can be checked" in refused(f"brand{operator}tesla")
-
-
 @pytest.mark.parametrize(
     ("expression", "expected"),
     [
@@ -138,7 +126,8 @@ def test_what_is_no_version_is_refused(name: str, value: str) -> None:
 @pytest.mark.parametrize(
     "factor",
     ["cuda", "cuda12", "=12", ">=", "CUDA>=12", "cuda>=", "cuda==12", "cuda=>12", "cuda<>12", "cuda~12", "memory>=80",
-     "cudaversion>=12", "brand=", "brand!=", "brand<=", "cudа>=12", "cuda>=12;driver>=1", "cuda>=12\x00", "\x1b[2J",
+     "cudaversion>=12", "brand=", "brand!=", "brand<=", "brand>tesla", "cudа>=12", "cuda>=12;driver>=1", "cuda>=12\x00",
+     "\x1b[2J",
      "\udcff>=1", "!", "cuda>=1>=2", "x" * 1_000])  # fmt: skip
 def test_what_cannot_be_checked_is_refused_by_name(factor: str) -> None:
     sentence = refused(factor)
@@ -205,21 +194,10 @@ def test_the_sentence_names_each_alternative_and_what_the_host_has() -> None:
     )
 
 
-def test_the_image_of_cuda_12_4_runs_on_its_branches_and_the_refusal_names_every_alternative() -> None:
-    for driver, cuda, expected in (
-        ("550.54.15", "12.4", True),
-        ("535.54.03", "12.2", True),
-        ("530.30.02", "12.1", False),
-    ):
-        assert holds(CUDA_12_4, Facts(driver, cuda, (TESLA,))) is expected
-    found = refusal(Facts("530.30.02", "12.1", (TESLA,)), CUDA_12_4)
-    assert found is not None
-    for alternative in CUDA_12_4.split():
-        assert f"'{alternative}'" in found.message
-    for fact in ("cuda is 12.1", "driver is 530.30.02", "brand is Tesla"):
-        assert found.message.count(fact) == 1
-    # One of its alternatives is "brand=unknown", and yet all is known here.
-    assert found.hint == "use an image for this driver, or have the driver updated"
+def test_a_word_for_an_unknown_brand_makes_nothing_unknown() -> None:
+    """CUDA's images have ``brand=unknown`` among their alternatives."""
+    found = refusal(Facts("530.30.02", "12.1", (TESLA,)), "cuda>=12.4 brand=unknown,driver>=535,driver<536")
+    assert found is not None and found.hint == "use an image for this driver, or have the driver updated"
 
 
 def test_a_huge_list_is_shown_in_part() -> None:
@@ -238,33 +216,8 @@ def test_time_grows_with_the_expression_and_no_faster(separator: str) -> None:
     assert is_linear(unmet)
 
 
-WORDS = st.sampled_from(["cuda", "driver", "arch", "brand", "<", "<=", ">", ">=", "=", "!=", "12.4", "8", "0", ".", ",",
-                         "tesla", " "])  # fmt: skip
 
 
-@given(st.one_of(st.text(), st.lists(WORDS).map("".join)), st.sampled_from(["", "12.4"]))
-def test_an_expression_holds_or_is_refused_in_one_line(expression: str, cuda: str) -> None:
-    found = refusal(Facts("", cuda, (TESLA, ("", ""))), expression)
-    if found is not None:
-        assert str(found).isprintable() and str(found).isascii()
-    else:
-        conditions = requirements.parse_requirement(expression)
-        assert not conditions or cuda or any("brand" in str(item) for item in conditions)
-
-
-VERSIONS = st.lists(st.integers(0, 999), min_size=1, max_size=4)
-
-
-@given(VERSIONS, VERSIONS)
-def test_versions_are_ordered_as_numbers(have: list[int], wanted: list[int]) -> None:
-    facts = Facts(".".join(map(str, have)), "", ())
-    required = ".".join(map(str, wanted))
-    size = max(len(have), len(wanted))
-    left, right = [numbers + [0] * (size - len(numbers)) for numbers in (have, wanted)]
-    assert holds(f"driver={required}", facts) is (left == right)
-    assert holds(f"driver!={required}", facts) is (left != right)
-    assert holds(f"driver<{required}", facts) is (left < right)
-    assert holds(f"driver>={required}", facts) is (left >= right)
 
 
 def required(environment: dict[str, str], settings: Settings = Settings()) -> tuple[str, ...]:  # noqa: B008  read only
@@ -285,15 +238,16 @@ def test_every_variable_with_the_prefix_counts() -> None:
     assert required(environment) == ("cuda>=12", "driver>=1", "arch>=8")
 
 
-@pytest.mark.parametrize("value", ["1", "t", "T", "true", "TRUE", "True"])
-def test_requirements_are_off_where_the_container_says_so(value: str) -> None:
-    assert required({"NVIDIA_REQUIRE_CUDA": "cuda>=99", "NVIDIA_DISABLE_REQUIRE": value}) == ()
-
-
-@pytest.mark.parametrize("value", ["", "0", "tRUE", "yes", " 1"])
-def test_requirements_stay_on_for_any_other_word(value: str) -> None:
-    environment = {"NVIDIA_REQUIRE_CUDA": "cuda>=99", "NVIDIA_DISABLE_REQUIRE": value}
-    assert required(environment) == ("cuda>=99",)
+@pytest.mark.parametrize(
+    ("value", "is_off"),
+    [
+        *dict.fromkeys(("1", "t", "T", "true", "TRUE", "True"), True).items(),
+        *dict.fromkeys(("", "0", "tRUE", "yes", " 1"), False).items(),
+    ],
+)
+def test_requirements_are_off_where_the_container_says_so(value: str, is_off: bool) -> None:
+    found = required({"NVIDIA_REQUIRE_CUDA": "cuda>=99", "NVIDIA_DISABLE_REQUIRE": value})
+    assert found == (() if is_off else ("cuda>=99",))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,11 +14,10 @@ from oci_gpu_hook.driver.nodes import DeviceNode
 from oci_gpu_hook.errors import DriverError, RequestError
 from oci_gpu_hook.planning import provision, selection
 from oci_gpu_hook.planning.selection import Selection
-from oci_gpu_hook.request import selectors, sources
+from oci_gpu_hook.request import sources
 from oci_gpu_hook.request.cdirequest import of_nodes
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.settings import Settings
-from oci_gpu_hook.request.words import VISIBLE_DEVICES
 from tests.unit import hosts
 from tests.unit.asking import by_environment
 from tests.unit.linear import is_linear
@@ -105,11 +106,6 @@ def test_what_is_not_there_is_refused_with_what_is(devices: str, words: str) -> 
     assert words in refusal(devices)
 
 
-@pytest.mark.parametrize("devices", ["0:0", MIG_UUID, f"MIG-{UUID}/1/0"])
-def test_a_host_without_mig_devices_says_so(devices: str) -> None:
-    assert "no MIG device" in refusal(devices, everything()._replace(mig_devices=()))
-
-
 @pytest.mark.parametrize("devices", ["0:0", MIG_UUID])
 def test_a_mig_device_that_only_nvml_can_name_is_never_guessed(devices: str) -> None:
     (device,) = everything().mig_devices
@@ -122,15 +118,17 @@ def test_a_mig_device_that_only_nvml_can_name_is_never_guessed(devices: str) -> 
     assert "GPU 1 has no MIG device" in refusal("1:0", host)
 
 
-@pytest.mark.parametrize("devices", ["all", "0", "0:0", MIG_UUID])
-def test_a_driver_without_a_gpu_is_a_driver_error(devices: str) -> None:
-    assert "drives no GPU" in refusal(devices, everything()._replace(gpus=(), mig_devices=()))
-    assert selected("none", everything()._replace(gpus=())) == Selection((), ())
-
-
-def test_a_host_of_one_gpu_has_index_0() -> None:
-    host = everything()._replace(gpus=everything().gpus[:1])
-    assert "this host has index 0 " in refusal("1", host)
+@pytest.mark.parametrize(
+    ("devices", "changes", "words"),
+    [
+        *[(it, {"mig_devices": ()}, "no MIG device") for it in ("0:0", MIG_UUID, f"MIG-{UUID}/1/0")],
+        *[(it, {"mig_devices": (), "gpus": ()}, "drives no GPU") for it in ("all", "0", "0:0", MIG_UUID)],
+        ("1", {"gpus": everything().gpus[:1]}, "this host has index 0 "),
+    ],
+)
+def test_of_a_host_that_has_less_that_is_said(devices: str, changes: dict[str, Any], words: str) -> None:
+    assert words in refusal(devices, everything()._replace(**changes))
+    assert selected("none", everything()._replace(**changes)) == Selection((), ())
 
 
 def test_a_mig_device_brings_its_parent_and_its_own_capabilities_alone() -> None:
@@ -266,12 +264,6 @@ def test_the_profile_for_egl_has_a_bit_for_each_of_64_minors(minors: tuple[int, 
 def test_the_module_behind_a_node_is_named(path: str, module: str) -> None:
     error = selection._no_driver_for(path, "x")
     assert f"{module} is not loaded" in str(error) and f"modprobe {module}" in (error.hint or "")
-
-
-def test_an_index_has_nine_digits_at_the_most() -> None:
-    assert selectors.canonical("123456789", VISIBLE_DEVICES) == "123456789"
-    with pytest.raises(RequestError):
-        selectors.canonical("1234567890", VISIBLE_DEVICES)
 
 
 @pytest.mark.parametrize(

@@ -311,26 +311,6 @@ def test_the_installed_file_has_every_key_once_commented_out_with_its_default() 
     assert Settings(**settingsfile.fields(lines, State(), {})) == Settings()
 
 
-_WORDS = st.sampled_from([word for text, _ in ALL_KEYS.values() for word in text.split()])
-_LINES = st.one_of(
-    st.text(max_size=20),
-    st.builds("{} = {}".format, st.sampled_from(list(ALL_KEYS)), st.text(max_size=8) | _WORDS),
-    st.builds("[{} {}]".format, st.sampled_from(["namespace", "image", "x"]), st.text(max_size=4)),
-)
-
-
-@given(st.lists(_LINES, max_size=6).map("\n".join), st.text(max_size=8))
-def test_parse_is_total(text: str, name: str) -> None:
-    """Settings or one sentence of printable ASCII; and settings always have an effect that can be told."""
-    try:
-        found = settingsfile.parse_text(text, "file")
-    except ConfigError as err:
-        assert str(err).isascii()
-        assert str(err).isprintable()
-        assert str(err).startswith("file:")
-        return
-    read = Settings(**settingsfile.fields(found, of_crio(name, name), DEFAULTS))
-    assert len("\n".join(map(settingslist.written, read)).split("\n")) == len(read)
 
 
 @given(st.text(), st.text())

@@ -7,13 +7,11 @@ The tree's top stands for the host's root here, and the user who runs this test 
 from __future__ import annotations
 
 import os
-import socket
 from pathlib import Path
 
 import pytest
 
 from oci_gpu_hook.host.source import UntrustedError, open_source
-from oci_gpu_hook.kernel.descriptors import closing, reopened
 
 
 @pytest.fixture()
@@ -81,23 +79,3 @@ def test_a_link_that_leads_round_is_an_error(host: Path) -> None:
 def test_nothing_is_nothing(host: Path) -> None:
     with pytest.raises(FileNotFoundError):
         content(host, "/run/none")
-
-
-def test_a_socket_is_opened_without_connecting_to_it(host: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(host / "run/socket"))
-        top = os.open(host, os.O_PATH)
-        os.close(open_source(top, "/run/socket"))
-        os.close(top)
-
-
-def test_what_is_reopened_is_the_file_that_was_checked(host: Path) -> None:
-    """Whatever has its name by then, or the name that the kernel tells of it (proc_pid_fd(5))."""
-    top = os.open(host, os.O_PATH)
-    with closing(open_source(top, "/run/file")) as checked:
-        (host / "run/file").unlink()
-        for name in ("file", "file (deleted)"):
-            (host / "run" / name).symlink_to("../open/file")
-        with closing(reopened(checked)) as fd:
-            assert os.read(fd, 100) == b"of run"
-    os.close(top)

@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import os
 import platform
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,10 +13,9 @@ from oci_gpu_hook.driver.survey import driver_version, list_gpus
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.formats.ldcache import FLAGS, Entry, merge
-from oci_gpu_hook.host import statefile
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import drivercheck
-from oci_gpu_hook.planning import drivers, provision
+from oci_gpu_hook.planning import provision
 from oci_gpu_hook.request.parse import Request
 from tests.unit import hosts
 
@@ -58,21 +55,11 @@ def test_addresses_sort_as_numbers(tmp_path: Path) -> None:
     assert [gpu.minor for gpu in list_gpus(HostRoot(str(tmp_path)))] == [0x07, 0x4B, 0xC1, 9]
 
 
-def test_an_excluded_gpu_is_not_counted(tmp_path: Path) -> None:
+def test_an_excluded_gpu_is_not_counted_and_one_that_was_never_initialised_has_no_uuid(tmp_path: Path) -> None:
     hosts.plant_gpu(tmp_path, 7, 0, extra="GPU Excluded: Yes\n")
-    hosts.plant_gpu(tmp_path, 8, 1)
-    assert [gpu.minor for gpu in list_gpus(HostRoot(str(tmp_path)))] == [1]
-
-
-def test_a_gpu_that_was_never_initialised_has_no_uuid(tmp_path: Path) -> None:
-    text = f"GPU UUID: {hosts.NO_UUID}\nDevice Minor: 0\n"
-    hosts.plant(tmp_path, "proc/driver/nvidia/gpus/0000:07:00.0/information", text)
-    assert list_gpus(HostRoot(str(tmp_path)))[0].uuid is None
-
-
-def test_majors_are_those_of_character_devices(tmp_path: Path) -> None:
-    majors = proc.character_majors(hosts.host(tmp_path))
-    assert (majors["nvidia-uvm"], "virtblk" in majors) == (505, False)
+    text = f"GPU UUID: {hosts.NO_UUID}\nDevice Minor: 1\n"
+    hosts.plant(tmp_path, "proc/driver/nvidia/gpus/0000:08:00.0/information", text)
+    assert [(gpu.minor, gpu.uuid) for gpu in list_gpus(HostRoot(str(tmp_path)))] == [(1, None)]
 
 
 def test_one_major_is_the_one_that_all_of_them_have(tmp_path: Path) -> None:
@@ -80,6 +67,7 @@ def test_one_major_is_the_one_that_all_of_them_have(tmp_path: Path) -> None:
     lines = (tmp_path / "proc/devices").read_text().splitlines()
     names = {line.strip().partition(" ")[2] for line in lines} | {"nvidia", "uvm", "none", "virtblk"}
     majors = proc.character_majors(root)
+    assert (majors["nvidia-uvm"], "virtblk" in majors) == (505, False)
     assert {name: proc.character_major(root, name) for name in names} == {name: majors.get(name) for name in names}
     hosts.plant(tmp_path, "proc/devices", "Character devices:\n 10 a nvidia-uvm\nx nvidia-caps\n")
     assert proc.character_major(root, "nvidia-uvm") is proc.character_major(root, "nvidia-caps") is None
@@ -147,7 +135,9 @@ def test_absolute_links_stay_in_the_hosts_root(tmp_path: Path) -> None:
     name = f"libcuda.so.{hosts.VERSION}"
     (folder / name).rename(folder / "real" / name)
     (folder / name).symlink_to(f"/{hosts.LIBRARY_FOLDER}/real/{name}")
-    assert "libcuda.so.1" in {library.soname for library in survey.survey(root).libraries}
+    # What is saved is where it leads: who may write to the folder could lead the link elsewhere later.
+    (cuda,) = [it for it in survey.survey(root).libraries if it.file == name]
+    assert cuda.path == f"/{hosts.LIBRARY_FOLDER}/real/{name}"
     (tmp_path / "secret").symlink_to("/etc/passwd")
     assert root.read("/secret") is None
 
@@ -168,18 +158,6 @@ def test_no_kernel_module_is_a_driver_error(tmp_path: Path) -> None:
     hosts.plant(tmp_path, "dev/nvidiactl", "")
     with pytest.raises(DriverError, match="module is not loaded"):
         survey.survey(HostRoot(str(tmp_path)))
-
-
-def test_nodes_have_the_kernels_numbers(tmp_path: Path) -> None:
-    root = hosts.host(tmp_path)
-    numbers = {node.path: (node.major, node.minor) for node in nodes.devices(root, list_gpus(root))}
-    assert numbers == {
-        "/dev/nvidiactl": (195, 255),
-        "/dev/nvidia0": (195, 0),
-        "/dev/nvidia1": (195, 1),
-        "/dev/nvidia-uvm": (505, 0),
-        "/dev/nvidia-uvm-tools": (505, 1),
-    }
 
 
 def test_a_folder_that_others_may_fill_is_left_out(tmp_path: Path) -> None:
@@ -225,18 +203,6 @@ def test_a_file_that_others_could_exchange_is_given_to_nobody(
     assert any(" is left out: " in sentence for sentence in found.unknown), found.unknown
 
 
-def test_a_link_in_a_folder_of_others_is_not_followed_at_a_start(tmp_path: Path) -> None:
-    """What is saved is where it leads: who may write to the folder could lead the link elsewhere later."""
-    root = hosts.host(tmp_path)
-    folder = tmp_path / hosts.LIBRARY_FOLDER
-    (tmp_path / "opt/real").mkdir(parents=True)
-    file = f"libcuda.so.{hosts.VERSION}"
-    (folder / file).rename(tmp_path / "opt/real" / file)
-    (folder / file).symlink_to(f"/opt/real/{file}")
-    (cuda,) = [it for it in survey.survey(root).libraries if it.file == file]
-    assert cuda.path == f"/opt/real/{file}"
-
-
 def test_a_file_that_others_could_exchange_hides_no_good_one(tmp_path: Path) -> None:
     """As in /usr/local/lib, where a distribution's staff may write, and which is in the loader's cache."""
     root = hosts.host(tmp_path)
@@ -261,21 +227,9 @@ def test_a_file_that_others_could_exchange_hides_no_good_one(tmp_path: Path) -> 
     assert [(it.seen, it.remedy) for it in libraries] == [(misfit.why, remedy)]
 
 
-def test_a_driver_root_that_is_anothers_is_none(tmp_path: Path) -> None:
-    root = hosts.host(tmp_path)
-    (tmp_path / "run/driver").mkdir(parents=True)
-    (tmp_path / "run/driver").chmod(0o777)
-    with pytest.raises(DriverError, match="the driver root /run/driver is not used: others than root may write to it"):
-        survey.survey(root, "/run/driver")
-
-
-def test_only_sockets_that_exist_are_found(tmp_path: Path) -> None:
-    root = hosts.host(tmp_path)
-    assert [ipc.path for ipc in nodes.ipc_paths(root)] == ["/var/run/nvidia-persistenced/socket"]
-
-
 def test_the_sockets_of_a_driver_container_come_before_the_hosts(tmp_path: Path) -> None:
     root = hosts.host(tmp_path)
+    assert [ipc.path for ipc in nodes.ipc_paths(root)] == ["/var/run/nvidia-persistenced/socket"]
     driver = tmp_path / "run/nvidia/driver"
     (driver / "run/nvidia-persistenced").mkdir(parents=True)
     (driver / "run/nvidia-persistenced/socket").touch()
@@ -291,73 +245,18 @@ def test_the_sockets_of_a_driver_container_come_before_the_hosts(tmp_path: Path)
     assert found.source == path
 
 
-def bind_anew(tree: Path) -> None:
-    """A GPU that was taken from the driver and given back: a new entry in sysfs, of the old name."""
-    bound = tree / "sys/bus/pci/drivers/nvidia/0000:07:00.0"
-    bound.rename(bound.with_name("old"))
-    bound.touch()
-    bound.with_name("old").unlink()
-
-
-def another_uuid(tree: Path) -> None:
-    """A GPU has one once it was first used, long after a survey may have been saved."""
-    hosts.plant_gpu(tree, 7, 1)
-
-
 MIG_DEVICE = "proc/driver/nvidia/capabilities/gpu1/mig/gi5/ci0"
 
 
-def mig_anew(tree: Path) -> None:
-    """Under the same name and with the same time; the old folder keeps its inode number from being given again."""
-    folder = tree / MIG_DEVICE
-    time_ns = folder.stat().st_mtime_ns
-    folder.rename(tree / "kept")
-    hosts.plant(tree, f"{MIG_DEVICE}/access", "")
-    os.utime(folder, ns=(time_ns, time_ns))
 
 
-# What a new survey would find changed, one fact each.
-CHANGES: dict[str, Callable[[Path], object]] = {
-    "driver": lambda tree: hosts.plant(tree, proc.VERSION, hosts.NVRM.replace(hosts.VERSION, "590.10.01")),
-    "a GPU more": lambda tree: hosts.plant_gpu(tree, 0x70, 7),
-    "a GPU bound again": bind_anew,
-    "a GPU's UUID": another_uuid,
-    "boot": lambda tree: hosts.plant(tree, "proc/sys/kernel/random/boot_id", "another\n"),
-    "a MIG device": lambda tree: hosts.plant(tree, "proc/driver/nvidia/capabilities/gpu0/mig/gi1/ci0/access", ""),
-    "a MIG device made again": mig_anew,
-    "ldconfig": lambda tree: hosts.plant(tree, "etc/ld.so.cache", "new"),
-    "another driver of NixOS's": lambda tree: hosts.plant(tree, "run/opengl-driver/lib/libcuda.so.1", ""),
-}
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_saved_inventory_that_may_be_wrong_is_not_used(tmp_path: Path, change: str) -> None:
+def test_on_nixos_another_drivers_folder_makes_the_saved_inventory_another(tmp_path: Path) -> None:
+    """All else that does so is in tests/integration/test_inventory_truth.py; there is no ld.so.cache."""
     root = hosts.host(tmp_path)
-    hosts.plant(tmp_path, "sys/bus/pci/drivers/nvidia/0000:07:00.0", "")
-    hosts.plant(tmp_path, f"{MIG_DEVICE}/access", "")
-    information = tmp_path / "proc/driver/nvidia/gpus/0000:07:00.0/information"
-    information.write_text(information.read_text().replace(hosts.uuid(1), hosts.NO_UUID))
     hosts.saved(root)
-    found = inventory.read_saved(root, proc.stamp(root, "/"))
-    assert found is not None and found.gpus[0].uuid is None
-    CHANGES[change](tmp_path)
+    assert inventory.read_saved(root, proc.stamp(root, "/")) is not None
+    hosts.plant(tmp_path, "run/opengl-driver/lib/libcuda.so.1", "")
     assert inventory.read_saved(root, proc.stamp(root, "/")) is None
-
-
-@pytest.mark.parametrize("uuid", [None, "MIG-27d4e8c1-9b36-5f02-8e7a-c15f90a3b46d"])
-def test_a_mig_device_that_is_shown_once_more_is_in_doubt(tmp_path: Path, uuid: str | None) -> None:
-    """The kernel may only have dropped its folder from memory; where NVML has named none there is no doubt."""
-    root = hosts.host(tmp_path)
-    (tmp_path / "run").mkdir(exist_ok=True)
-    hosts.plant(tmp_path, f"{MIG_DEVICE}/access", "")
-    device = inventory.MigDevice(0, 0, uuid, "", 5, 0, 30, 31)
-    known = survey.survey(root)._replace(mig_devices=(device,))
-    survey.save(root, proc.stamp(root, "/"), known)
-    os.utime(tmp_path / MIG_DEVICE)
-    found = inventory.read_saved(root, proc.stamp(root, "/"))
-    unnamed = device if uuid is None else device._replace(number=None, uuid=None)
-    assert found is not None and found.mig_devices == (unnamed,)
-    assert (inventory.MAY_BE_MADE_AGAIN in found.unknown) == (uuid is not None)
 
 
 def test_another_mount_of_procfs_makes_no_doubt_of_a_mig_device(tmp_path: Path) -> None:
@@ -372,74 +271,6 @@ def test_another_mount_of_procfs_makes_no_doubt_of_a_mig_device(tmp_path: Path) 
     for mount, unknown in ((number, True), (number + 1, False)):
         found = inventory.read_saved(root, now._replace(shown=((mount, time + 1),)))
         assert found is not None and (found.mig_devices[0].uuid is None) is unknown
-
-
-def test_an_inventory_of_another_driver_root_is_not_used(tmp_path: Path) -> None:
-    root = hosts.host(tmp_path)
-    hosts.saved(root)
-    assert inventory.read_saved(root, proc.stamp(root, "/run/nvidia/driver")) is None
-
-
-def test_a_start_wants_nvml_asked_for_as_long_as_a_mig_device_has_no_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whether what is saved is current, as a wish may come to nothing, or the start surveys."""
-    root = hosts.host(tmp_path)
-    root.remember = True
-    hosts.plant(tmp_path, "etc/ld.so.cache", "")
-    hosts.saved(root)
-    wanted = tmp_path / statefile.FOLDER[1:] / statefile.REFRESH_WANTED
-    drivers.known_inventory(root, "/")
-    assert not wanted.exists()
-    device = inventory.MigDevice(0, None, None, "", 1, 0, 30, 31)
-    found = survey.survey(root)._replace(mig_devices=(device,))
-    survey.save(root, proc.stamp(root, "/"), found)
-    drivers.known_inventory(root, "/")
-    assert wanted.exists()
-    wanted.unlink()
-    wanted.with_name(inventory.FILE).unlink()
-    monkeypatch.setattr(survey, "survey_and_save", lambda root, driver_root: found)
-    drivers.known_inventory(root, "/")
-    assert wanted.exists()
-
-
-def test_a_start_saves_what_it_had_to_survey_and_makes_the_folder(tmp_path: Path) -> None:
-    """After an installation it is not there until the next boot; whatever the engine's umask, all may read it."""
-    root = hosts.host(tmp_path)
-    (tmp_path / "run").rmdir()
-    survey.survey_and_save(root, "/")
-    assert not (tmp_path / "run").exists()
-    (tmp_path / "run").mkdir()
-    before = os.umask(0o077)
-    try:
-        survey.survey_and_save(root, "/")
-    finally:
-        os.umask(before)
-    assert (tmp_path / "run/oci-gpu-hook").stat().st_mode & 0o7777 == 0o755
-    assert inventory.read_saved(root, proc.stamp(root, "/")) is not None
-
-
-def test_a_start_that_may_not_make_the_folder_has_its_inventory(tmp_path: Path) -> None:
-    root = hosts.host(tmp_path)
-    (tmp_path / "run").rmdir()
-    hosts.plant(tmp_path, "run", "a file in the way")
-    assert survey.survey_and_save(root, "/").gpus
-
-
-def test_a_start_leaves_what_was_saved_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``inventory refresh`` may end while a start surveys; it has asked NVML, and the start has not."""
-    root = hosts.host(tmp_path)
-    (tmp_path / "run").mkdir(exist_ok=True)
-    look = survey.survey
-    known = look(root)._replace(cuda_version="13.1")
-
-    def survey_while_another_saves(root: HostRoot, driver_root: str) -> inventory.DriverInventory:
-        survey.save(root, proc.stamp(root, "/"), known)
-        return look(root, driver_root)
-
-    monkeypatch.setattr(survey, "survey", survey_while_another_saves)
-    survey.survey_and_save(root, "/")
-    assert inventory.read_saved(root, proc.stamp(root, "/")) == known
 
 
 def test_this_machine_is_one_that_we_know() -> None:

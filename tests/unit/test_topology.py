@@ -53,7 +53,7 @@ def test_near_is_what_planning_calls_near(tree: Path, program: Program) -> None:
     assert (first["nvlinks"], second["nvlinks"], first["numa_node"]) == (["2"], ["0"], 0)
     # The same devices as planning chooses among.
     chosen = placement.choose(placement.gpus(root, Settings(), AnyOf(2)), 2)
-    assert [it.name for it in chosen] == [first["gpu"], second["gpu"]]
+    assert [it.held.name for it in chosen] == [first["gpu"], second["gpu"]]
 
 
 def test_what_nvml_alone_knows_is_told(tree: Path, program: Program) -> None:

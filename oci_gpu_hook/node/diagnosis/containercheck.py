@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno as codes
 import os
 
+from oci_gpu_hook.container.memoryregion import NO_LIMIT
 from oci_gpu_hook.formats import contexts
 from oci_gpu_hook.node.diagnosis import Finding, advice, failed, listed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import DOCTOR, KERNELS_LOG, Remedy, as_root, command, is_name, then
@@ -137,11 +138,11 @@ def _unopened(error: int, paths: list[str], restart: Remedy) -> Finding:
 
 def _memory(limits: list[LimitMemory], seen: Seen, restart: Remedy) -> list[Finding]:
     """Whether what limits it is what the plan says: the driver may have been loaded again, or root has raised it."""
-    wanted = [pair for item in limits for pair in item.limits]
+    wanted = [pair for item in limits if not item.library for pair in item.limits]
     for name, most in wanted:
-        limit = seen.memory.get(name)
-        if limit is None or limit > most:
-            now = "it has no limit" if limit is None else f"its limit is {limit >> 20} MiB"
+        limit = seen.memory.get(name, NO_LIMIT)
+        if limit > most:
+            now = "it has no limit" if limit == NO_LIMIT else f"its limit is {limit >> 20} MiB"
             text = f"{now} of {name}, and is to have {most >> 20} MiB: it was raised, or the driver was loaded again"
             return [failed("memory", text, restart)]
     held = ", ".join([f"{most >> 20} MiB of {name}" for name, most in wanted])

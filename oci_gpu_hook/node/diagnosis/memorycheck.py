@@ -6,9 +6,9 @@ Values in, findings out: the caller has looked.
 
 from __future__ import annotations
 
-from oci_gpu_hook.container.memoryregion import Region
 from oci_gpu_hook.node.diagnosis import Finding, failed, listed, passed
 from oci_gpu_hook.node.diagnosis.remedy import command
+from oci_gpu_hook.request.settings import Settings
 
 _CHECK = "GPU memory"
 BOOLEAN, NVMLS_BOOLEAN = "oci_gpu_hook_limit_memory", "oci_gpu_hook_use_nvml"
@@ -16,46 +16,42 @@ BOOLEAN, NVMLS_BOOLEAN = "oci_gpu_hook_limit_memory", "oci_gpu_hook_use_nvml"
 
 def memory(
     where: str,
-    regions: tuple[Region, ...] | None,
+    regions: dict[str, dict[str, int]] | None,
     cgroups: str,
     gpus: dict[str, str],
-    *,
-    allowed: bool | None,
-    is_share: bool,
-    counts: bool,
-    by_nvml: bool | None,
+    settings: Settings,
+    booleans: dict[str, bool | None],
 ) -> list[Finding]:
     """where: of the first line that sets gpu-memory, ``FILE:LINE``, "" for none.
 
-    gpus: what people call each, by its PCI address; allowed: the SELinux boolean, None if no policy of ours is loaded;
-    is_share: whether there must be holders to divide by; counts: whether there are; by_nvml: whether the hook may load
-    NVML, None if the settings let it not.
+    regions: see `read_regions`; gpus: what people call each, by its PCI address; booleans: SELinux's, None if no policy
+    of ours is loaded.
     """
     if not where:
         return []
     file, _, line = where.rpartition(":")
-    unset = command("vi", f"+{line}", file, note="gpu-memory = off")
-    refused = "a container with a GPU is refused"
-    if is_share and not counts:
-        count = command("vi", f"+{line}", file, note="gpu-holders = NUMBER, or gpu-memory = off")
-        return [failed(_CHECK, f"gpu-memory is share, and gpu-holders is not set: {refused}", count)]
-    if cgroups != "v2":
-        return [failed(_CHECK, f"gpu-memory is set, and this host has cgroup v1: {refused}", unset)]
-    known = {region.address for region in regions or ()}
-    unknown = [name for address, name in gpus.items() if address not in known]
-    if by_nvml is None and regions is None:
-        return [failed(_CHECK, f"gpu-memory is set, and this kernel has no dmem controller: {refused}", unset)]
-    if by_nvml is None and not known:
-        return [failed(_CHECK, f"gpu-memory is set, and the kernel counts no device's memory: {refused}", unset)]
-    if unknown and (by_nvml is None or is_share):
-        word = "share" if is_share else "set"
-        seen = f"gpu-memory is {word}, and the kernel does not count the memory of {listed(unknown)}: {refused}"
-        return [failed(_CHECK, seen, unset)]
-    if unknown and not by_nvml:
-        seen = f"{NVMLS_BOOLEAN} is off: the hook may not load NVML"
-        return [failed(_CHECK, seen, "setsebool", "-P", NVMLS_BOOLEAN, "on")]
-    if known and allowed is False:
-        return [failed(_CHECK, f"{BOOLEAN} is off: the hook may not limit it", "setsebool", "-P", BOOLEAN, "on")]
-    of_kernel = [f"the kernel can limit that of {len(known)} devices"] if known else []
+    unknown = [name for address, name in gpus.items() if address not in (regions or {})]
+    is_share, by_nvml = settings.gpu_memory == "share", settings.gpu_memory_by == "nvml"
+    is_uncounted = is_share and not settings.gpu_holders
+    is_set, off = f"gpu-memory is {'share' if is_share else 'set'}", "gpu-memory = off"
+    faults = (
+        (is_uncounted, f"{is_set}, and gpu-holders is not set", f"gpu-holders = NUMBER, or {off}"),
+        (cgroups != "v2", f"{is_set}, and this host has cgroup v1", off),
+        (not by_nvml and regions is None, f"{is_set}, and this kernel has no dmem controller", off),
+        (not by_nvml and not regions, f"{is_set}, and the kernel counts no device's memory", off),
+        (
+            unknown and (not by_nvml or is_share),
+            f"{is_set}, and the kernel does not count the memory of {listed(unknown)}",
+            off,
+        ),
+    )
+    for is_fault, seen, note in faults:
+        if is_fault:
+            edit = command("vi", f"+{line}", file, note=note)
+            return [failed(_CHECK, f"{seen}: a container with a GPU is refused", edit)]
+    for is_needed, boolean, what in ((unknown, NVMLS_BOOLEAN, "load NVML"), (regions, BOOLEAN, "limit it")):
+        if is_needed and booleans[boolean] is False:
+            return [failed(_CHECK, f"{boolean} is off: the hook may not {what}", "setsebool", "-P", boolean, "on")]
+    of_kernel = [f"the kernel can limit that of {len(regions)} devices"] if regions else []
     of_nvml = [f"NVML that of {listed(unknown)}, if the driver is of R615 or later"] if unknown else []
     return [passed(_CHECK, ", ".join([*of_kernel, *of_nvml]) or "there is no GPU to limit it of")]

@@ -7,7 +7,7 @@ Under runc every container's cgroup has these files on a kernel that has the con
 from __future__ import annotations
 
 from oci_gpu_hook.container.devicecgroup import is_named_after
-from oci_gpu_hook.container.memoryregion import NO_LIMIT, amounts, parse_region
+from oci_gpu_hook.container.memoryregion import NO_LIMIT, by_device
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.record import NamedTuple
 
@@ -28,23 +28,12 @@ def own(cgroup: str, id: str) -> str:
     return "/".join(parts[: named[-1] + 1]) if named else cgroup
 
 
-def limits(root: HostRoot, cgroup: str) -> dict[str, int]:
-    """The limit of each region, by its name; those without one are left out."""
-    found = amounts(root.text(f"{cgroup}/dmem.max"))
-    return {name: most for name, most in found.items() if most != NO_LIMIT}
-
-
 def uses(root: HostRoot, cgroup: str) -> tuple[MemoryUse, ...]:
     """Of each device of which something is in use, or limited; of all its regions together."""
-    used, most = [amounts(root.text(f"{cgroup}/dmem.{name}")) for name in ("current", "max")]
-    peak = amounts(root.text(f"{cgroup}/dmem.peak"))
-    found: dict[str, MemoryUse] = {}
-    for name, now in used.items():
-        region = parse_region(f"{name} 1")
-        limit = most.get(name, NO_LIMIT)
-        if region is None or (not now and limit == NO_LIMIT):
-            continue
-        _, before, limited, highest = found.get(region.address, MemoryUse(region.address, 0, 0, 0))
-        limited += 0 if limit == NO_LIMIT else limit
-        found[region.address] = MemoryUse(region.address, before + now, limited, highest + peak.get(name, 0))
-    return tuple(found.values())
+    used, most, peak = [by_device(root.text(f"{cgroup}/dmem.{name}")) for name in ("current", "max", "peak")]
+    found = []
+    for address, regions in used.items():
+        now, highest = sum(regions.values()), sum(peak.get(address, {}).values())
+        limit = sum([limit for limit in most.get(address, {}).values() if limit != NO_LIMIT])
+        found += [MemoryUse(address, now, limit, highest)] if now or limit else []
+    return tuple(found)

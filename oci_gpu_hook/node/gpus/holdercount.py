@@ -8,7 +8,7 @@ from oci_gpu_hook.host import leases
 from oci_gpu_hook.host.leases import Lease
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.planning.placement import why_unhealthy
-from oci_gpu_hook.planning.plan import title
+from oci_gpu_hook.planning.plan import Held
 from oci_gpu_hook.planning.selection import Selection, holds
 from oci_gpu_hook.record import NamedTuple
 
@@ -30,10 +30,10 @@ def count_holders(root: HostRoot, found: DriverInventory | None, most: int) -> t
         divided = {device.gpu for device in found.mig_devices}
         gpus = tuple([(gpu, "") for gpu in found.gpus if gpu.nvml_index not in divided])
         selected = Selection(gpus, tuple([(device, "") for device in found.mig_devices]))
-        names = {**dict(holds(selected, found)), **names}
+        names = {**{it.key: it.name for it in holds(selected, found)}, **names}
     unhealthy = leases.unhealthy(root)
     holders = {key: tuple([lease for lease in valid if key in lease.devices]) for key in names}
-    rows = [(key, title(key, name), holders[key], why_unhealthy(key, unhealthy)) for key, name in names.items()]
+    rows = [(key, Held(key, name).title(), holders[key], why_unhealthy(key, unhealthy)) for key, name in names.items()]
     return tuple([Counted(*row) for row in rows])
 
 
