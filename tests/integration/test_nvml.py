@@ -159,13 +159,6 @@ def test_nvml_is_found_below_a_driver_root(installed: Installed) -> None:
     assert {gpu["compute_capability"] for gpu in found["gpus"]} == {"9.0"}
 
 
-def test_refresh_without_a_driver_is_one_sentence(installed: Installed) -> None:
-    done = on_node(installed, "oci-gpu-hook inventory refresh", faults=("no-proc-driver",))
-    assert done.code != 0
-    assert "/proc/driver/nvidia is not: the kernel module is not loaded" in done.err
-    assert "Traceback" not in done.err
-
-
 # Runs the watch in the background, waits until a file holds some words, and ends it as systemd does.
 WATCH = """
 oci-gpu-hook inventory watch --interval 0.2 {words} >/tmp/said 2>&1 & watch=$!
@@ -234,16 +227,6 @@ until_often '4 MIG devices' 2
     saved = [line.partition(": ")[2] for line in said.splitlines() if line.startswith("saved ")]
     assert saved == [f"driver 590.48.01, 2 GPUs, {number} MIG devices" for number in (4, 3, 4)]
     assert "not known" not in said
-
-
-def test_watch_puts_back_a_saved_inventory_that_is_lost(installed: Installed) -> None:
-    steps = """
-until_said 'hook/inventory: ' /tmp/said
-rm /run/oci-gpu-hook/inventory
-until_often 'saved /run/oci-gpu-hook/inventory: ' 2
-sleep 1
-"""
-    assert watched(installed, steps).count("saved /run/oci-gpu-hook/inventory: ") == 2
 
 
 def test_watch_outlives_a_full_disk_and_then_writes_what_is_due(installed: Installed) -> None:
