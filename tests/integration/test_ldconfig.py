@@ -153,13 +153,6 @@ def test_a_root_that_another_container_may_have_is_left_alone(
     assert kept(made.rootfs)[CACHE] == image[CACHE]
 
 
-def test_a_read_only_container_finds_it(installed: Installed, bundle: Maker) -> None:
-    made = bundle("debian").asks("0").runs("/bin/sh", "-c", f"/app/cuda; {LISTED}")
-    made.config["root"]["readonly"] = True
-    done = run(installed, "runc", "v2", made)
-    assert done.out.splitlines() == FOUND, done.out + done.err
-
-
 def test_a_loader_that_reads_no_cache_finds_it_by_the_folder_that_it_names(installed: Installed, bundle: Maker) -> None:
     """As the images of Nix: libc is in no usual place, and LD_LIBRARY_PATH names /usr/lib64."""
     made = bundle("debian").asks("0")

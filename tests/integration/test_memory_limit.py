@@ -53,18 +53,6 @@ def test_without_the_driver_the_container_does_not_start(
     assert why in done.err
 
 
-def test_cgroup_v1_is_refused(installed: Installed, bundle: Maker) -> None:
-    done = run(installed, "runc", "v1", bundle("debian").asks("1", **LIMIT).runs("/bin/true"), settings=BY_NVML)
-    assert done.code != 0 and "this host has cgroup v1" in done.err
-
-
-def test_a_mig_device_is_refused(installed: Installed, bundle: Maker) -> None:
-    made = bundle("debian").asks("0:0", **LIMIT).runs("/bin/true")
-    script = f"oci-gpu-hook inventory refresh >/dev/null\n{start('runc', made)}"
-    done = on_node(installed, script, settings=BY_NVML, description="h100mig")
-    assert done.code != 0 and "MIG device 0:0 cannot be limited" in done.err
-
-
 @pytest.mark.parametrize("runtime", ENGINES)
 def test_a_rootless_engines_container_is_refused(
     installed: Installed, patterns: dict[str, Path], runtime: str

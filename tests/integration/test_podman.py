@@ -31,17 +31,6 @@ from tests.integration.inside import node
 from tests.integration.test_cdi import GENERATE, MINORS
 
 
-def test_a_container_without_a_request_is_left_alone(installed: Installed, tmp_path: Path) -> None:
-    root = roots.busybox(tmp_path / "root")
-    # To a file: podman may end before it has passed on the last of a container's output.
-    look = "sh -c '{ ls /dev; ls /usr; true; } >/seen 2>&1'"
-    done = run_podman(installed, root, look, runtime="crun")
-    assert done.code == 0, done.err
-    seen = (root / "seen").read_text()
-    assert "nvidia" not in seen
-    assert "/usr: No such file" in seen
-
-
 @pytest.mark.parametrize("runtime", ["runc", "crun"])
 def test_podman_shows_our_sentence(installed: Installed, tmp_path: Path, runtime: str) -> None:
     """crun leads its hooks' stderr to /dev/null."""

@@ -14,7 +14,7 @@ import pytest
 from tests.integration import roots
 from tests.integration.conftest import Maker
 from tests.integration.engines import Bundle, Installed, on_node, start
-from tests.integration.inside import COMPUTE, CONTROL, REFRESH, Seen, attempt, gpus, look, node, plan, refused
+from tests.integration.inside import COMPUTE, CONTROL, REFRESH, Seen, attempt, gpus, look, node, plan
 from tests.unit.libcudas import R575, SECTION, said
 
 OURS = "/usr/local/nvidia"
@@ -126,21 +126,6 @@ def test_gpudirect_storage_beside_a_driver_container(installed: Installed, bundl
     seen = look(installed, made, "cat /etc/cufile.json; ls /run/udev/data", **how)
     assert '"logging"' in seen.printed
     assert "+module:nvidia_fs" in seen.printed
-
-
-def test_a_driver_root_that_is_not_there_is_said(installed: Installed, bundle: Maker) -> None:
-    settings = f"driver-root = {DRIVER_ROOT}\n"
-    said = refused(installed, bundle("busybox").asks("0"), settings=settings, refresh=False)
-    assert f"the driver root {DRIVER_ROOT} is not there" in said
-
-
-def test_a_driver_root_that_a_user_could_exchange_is_no_driver(installed: Installed, bundle: Maker) -> None:
-    root = "/run/theirs/driver"
-    before = "mkdir -p /run/theirs/driver/usr/lib64 && chown 64123 /run/theirs\n"
-    made = bundle("busybox").asks("0").runs("true")
-    done = on_node(installed, before + start("runc", made), settings=f"driver-root = {root}\n")
-    assert done.code != 0
-    assert f"the driver root {root} is not used: " in done.err and "64123" in done.err, done.err
 
 
 def newer(bundle: Bundle, driver: Path, number: str = "580.65.06", note: dict[str, object] | None = None) -> Bundle:
@@ -274,18 +259,3 @@ def test_musls_loader_reads_no_cache_and_nobody_says_that_it_does(
 ) -> None:
     made = newer(bundle("musl"), driver, "575.57.08", R575)
     assert "forward compatibility" not in plan(installed, made, description="v100")
-
-
-def test_a_compat_folder_never_leads_out_of_the_image(installed: Installed, bundle: Maker, tmp_path: Path) -> None:
-    """The way of CVE-2024-0132: the image's folder is a link, and the host's folder of that name is not the image's."""
-    (tmp_path / "host").mkdir()
-    (tmp_path / "host/libcuda.so.999.1.1").write_text("the host's own")
-    (tmp_path / "host/libcuda.so.1").write_text("the host's own")
-    made = bundle("debian").asks("0")
-    link = made.rootfs / COMPAT.lstrip("/")
-    link.parent.mkdir(parents=True)
-    link.symlink_to(tmp_path / "host")
-    show = f"test ! -e {COMPAT}/libcuda.so.1; /app/cuda; ls {COMPAT}/ 2>/dev/null || echo nothing"
-    seen = look(installed, made, show)
-    assert seen.printed == "cuInit 0, 1 devices\nnothing\n"
-    assert seen.libraries["libcuda.so.1", 64] == [f"{NATIVE}/libcuda.so.1"]
