@@ -15,6 +15,7 @@ import pytest
 
 from tests.gpunode.vendors import VENDORS
 from tests.integration.engines import on_node
+
 ROOT = "/run/nvidia/driver"
 
 
