@@ -51,6 +51,11 @@ def linked(root: Path) -> None:
     (root / CACHE).symlink_to("real")
 
 
+def piped(root: Path) -> None:
+    (root / CACHE).unlink()
+    os.mkfifo(root / CACHE)
+
+
 CACHES: dict[str, Callable[[Path], object]] = {
     "ldconfig's": lambda root: None,
     "empty": lambda root: (root / CACHE).write_bytes(b""),
@@ -105,6 +110,7 @@ UNWRITTEN: dict[str, Callable[[Bundle, Path], object]] = {
     "garbage": lambda made, folder: (made.rootfs / CACHE).write_bytes(b"x" * 5000),
     "cut off": lambda made, folder: (made.rootfs / CACHE).write_bytes((made.rootfs / CACHE).read_bytes()[:100]),
     "a link": lambda made, folder: linked(made.rootfs),
+    "a fifo": lambda made, folder: piped(made.rootfs),
     "a volume": lambda made, folder: volume(made, folder, "rw"),
     "a read-only volume": lambda made, folder: volume(made, folder, "ro"),
     "a tmpfs": lambda made, folder: made.config["mounts"].append(
