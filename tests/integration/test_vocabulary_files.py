@@ -185,43 +185,7 @@ def test_cudas_libraries_that_are_no_newer_or_not_wanted_are_not_named(
     assert takes(seen, f"{NATIVE}/libcuda.so.{'535.183.01' if settings else '580.65.06'}")
 
 
-USED = "CUDA forward compatibility: the image's libcuda.so.575.57.08 is used, newer than the host's driver 535.183.01"
 UNUSED = "CUDA forward compatibility: the image's libcuda.so.575.57.08 is not used: "
-
-
-@pytest.mark.parametrize(
-    ("description", "note", "says"),
-    [
-        ("v100", R575, USED),
-        ("geforce", R575, f"{UNUSED}it is not made for GPUs of the brand GeForce, as GPU 0 is"),
-        ("geforce", {**R575, "device": [5]}, USED),
-        ("v100", {**R575, "driver": [550, 575]}, f"{UNUSED}it is not made for the host's driver 535.183.01"),
-        (
-            "v100",
-            {"driver": "all"},
-            "libcuda.so.575.57.08 cannot be used: its note on forward compatibility has a list",
-        ),
-        ("v100", None, USED),
-        ("geforce", None, f"{UNUSED}it is not made for GPUs of the brand GeForce, as GPU 0 is"),
-    ],
-)
-def test_cudas_newer_libraries_serve_the_drivers_and_gpus_that_they_name(
-    installed: Installed, bundle: Maker, driver: Path, description: str, note: dict[str, object] | None, says: str
-) -> None:
-    """The container's real loader takes them or the host's, and the plan says which, and why."""
-    made = newer(bundle("debian"), driver, "575.57.08", note)
-    seen = look(installed, made, RESOLVED, description=description)
-    hosts = next(path for path in seen.mounts if path.startswith(f"{NATIVE}/libcuda.so."))
-    assert takes(seen, f"{COMPAT}/libcuda.so.575.57.08" if says == USED else hosts)
-    assert says in plan(installed, made, refresh=True, description=description)
-
-
-def test_a_newer_library_of_the_same_branch_is_used_by_its_own_word(
-    installed: Installed, bundle: Maker, driver: Path
-) -> None:
-    made = newer(bundle("debian"), driver, "580.95.05", {**R575, "driver": [580]})
-    seen = look(installed, made, RESOLVED, description="h100x8")
-    assert takes(seen, f"{COMPAT}/libcuda.so.580.95.05")
 
 
 @pytest.mark.parametrize("description", ["v100", "h100x8"])
