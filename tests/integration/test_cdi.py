@@ -38,8 +38,7 @@ def root(tmp_path: Path, driver: Path) -> Path:
 
 def seen(root: Path, installed: Installed, options: str, before: str, **how: str) -> list[str]:
     """What the container saw, in lines without an order."""
-    done = run_podman(installed, root, LOOK, options=options, before=before, description="h100mig", **how)
-    assert done.code == 0, done.out + done.err
+    run_podman(installed, root, LOOK, options=options, before=before, description="h100mig", **how).printed()
     lines = (root / "seen").read_text().splitlines()
     (root / "seen").unlink()
     return sorted(lines)
@@ -99,9 +98,8 @@ def test_what_is_beside_gpus_has_specs_of_its_own(installed: Installed, root: Pa
     generate = f"oci-gpu-hook cdi generate --kind {kind} --output /etc/cdi/{kind}.yaml\n" * 2
     command = f"sh -c '{FIND}'"
     options = cdi_devices(device)
-    done = run_podman(installed, root, command, options=options, before=generate, description=more(tmp_path))
-    assert done.code == 0, done.out + done.err
-    assert [line for line in done.out.splitlines() if line.startswith("/")] == sorted(paths)
+    out = run_podman(installed, root, command, options=options, before=generate, description=more(tmp_path)).printed()
+    assert [line for line in out.splitlines() if line.startswith("/")] == sorted(paths)
     other = f"oci-gpu-hook cdi generate --kind {'gds' if kind != 'gds' else 'mofed'} --output /etc/cdi/{kind}.yaml"
     done = on_node(installed, f"{generate}{other}", description=more(tmp_path))
     assert done.code != 0 and "is there and is the CDI spec" in done.err, "another's file is never replaced"
@@ -126,13 +124,12 @@ def test_management_brings_all_and_none_brings_files(installed: Installed, root:
     generate = f"{GENERATE}oci-gpu-hook cdi generate --kind management --output /etc/cdi/management.yaml\n"
     command = "sh -c 'find /dev/nvidia* ! -type d | sort; nvidia-smi -L; ldconfig -p | grep libcuda.so.1'"
     how = {"before": generate, "description": more(tmp_path)}
-    every = run_podman(installed, root, command, options=cdi_devices("management.nvidia.com/gpu=all"), **how)
-    assert every.code == 0, every.err
-    nodes = [line for line in every.out.splitlines() if line.startswith("/dev/")]
+    out = run_podman(installed, root, command, options=cdi_devices("management.nvidia.com/gpu=all"), **how).printed()
+    nodes = [line for line in out.splitlines() if line.startswith("/dev/")]
     assert len([path for path in nodes if path[len("/dev/nvidia") :].isdecimal()]) == 8
     assert {"/dev/nvidia-caps/nvidia-cap1", "/dev/nvidia-caps/nvidia-cap2"} <= set(nodes)
     assert "/dev/nvidia-caps-imex-channels/channel1" in nodes
-    assert every.out.count("(UUID: GPU-") == 8
+    assert out.count("(UUID: GPU-") == 8
     none = run_podman(installed, root, command, options=cdi_devices("nvidia.com/gpu=none"), **how)
     assert "libcuda.so.1" in none.out and "(UUID: GPU-" not in none.out
     assert not [line for line in none.out.splitlines() if line[len("/dev/nvidia") :].isdecimal()]
@@ -144,11 +141,10 @@ def test_a_jetson_and_wsl_have_specs(installed: Installed, root: Path, platform:
     command = "sh -c 'find /dev/nv* /dev/host1x* /dev/v4l2* /dev/dxg ! -type d 2>/dev/null; ldconfig -p; nvidia-smi'"
     for device in ("all", "0"):
         options = cdi_devices(f"nvidia.com/gpu={device}")
-        done = run_podman(installed, root, command, options=options, before=generate, platform=platform)
-        assert done.code == 0, done.out + done.err
-        lines = done.out.splitlines()
+        out = run_podman(installed, root, command, options=options, before=generate, platform=platform).printed()
+        lines = out.splitlines()
         assert {line for line in lines if line.startswith("/dev/")} >= nodes
-        assert any("libcuda.so.1 " in line for line in lines), done.out
+        assert any("libcuda.so.1 " in line for line in lines), out
 
 
 # GPU 0 and 1 by their addresses, after a boot that has numbered them otherwise; GPU 1 taken away; a node left over.
@@ -213,7 +209,6 @@ ldconfig
 def test_a_spec_outlives_an_upgrade(installed: Installed, root: Path) -> None:
     before = f"{GENERATE}{UPGRADE}{REFRESH}oci-gpu-hook doctor | grep /etc/cdi || :\n"
     options, command = cdi_devices("nvidia.com/gpu=0"), "sh -c 'ls -l $(ldconfig -p | grep -o /.*libcuda.so.1$)'"
-    done = run_podman(installed, root, command, options=options, before=before)
-    assert done.code == 0, done.out + done.err
-    assert f"{SPEC} says what the host has" in done.out
-    assert f"libcuda.so.{NEW}" in done.out and OLD not in done.out
+    out = run_podman(installed, root, command, options=options, before=before).printed()
+    assert f"{SPEC} says what the host has" in out
+    assert f"libcuda.so.{NEW}" in out and OLD not in out

@@ -33,9 +33,7 @@ def test_the_words_of_nvidia_docker_1_are_a_request(installed: Installed, bundle
     look = f"{OLD}/bin/nvidia-smi; ls /dev/nvidia*; ls {OLD}/lib64/ {OLD}/lib/; echo x >{OLD}/new"
     script = start("runc", made.runs("/bin/sh", "-c", look))
     refuse = "printf 'accept-environment = privileged\nunaccepted-requests = refuse\n' >/etc/oci-gpu-hook.conf\n"
-    done = on_node(installed, f"{script} 2>&1 || :\n{refuse}{script} 2>&1 || :")
-    assert done.code == 0, done.err
-    seen = done.out.splitlines()
+    seen = on_node(installed, f"{script} 2>&1 || :\n{refuse}{script} 2>&1 || :").printed().splitlines()
     for path in (CONTROL, node(5)):
         assert any(line.split()[:2] == [path, "allowed"] for line in seen), seen
     assert {path for path in seen if path.startswith("/dev/nvidia")} >= {*COMPUTE, node(5)}
@@ -64,8 +62,7 @@ oci-gpu-hook configure docker --swarm GPU >/dev/null 2>&1
 show
 stat -c %i daemon.json
 """
-    done = on_node(installed, script)
-    assert done.code == 0, done.out + done.err
-    *before, inode = done.out.splitlines()[:3]
-    *after, other = done.out.splitlines()[3:]
+    out = on_node(installed, script).printed()
+    *before, inode = out.splitlines()[:3]
+    *after, other = out.splitlines()[3:]
     assert before == after and before[0] == "24 1000 640" and inode != other

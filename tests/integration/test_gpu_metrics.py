@@ -57,17 +57,16 @@ cat {FILE}; stat -c 'mode %a' {FILE}
 promtool check metrics <{FILE} >&2
 for file in {FILE} /run/bounded /run/less; do echo "held $(grep -c 'container="holder"' $file)"; done
 """
-    done = on_node(installed, script, settings=SETTINGS)
-    assert done.code == 0, done.err
-    assert "mode 644" in done.out
-    found = series(done.out.splitlines())
+    out = on_node(installed, script, settings=SETTINGS).printed()
+    assert "mode 644" in out
+    found = series(out.splitlines())
     healthy = {f'gpu_healthy{{device="GPU {number}"}}': float(number != 2) for number in range(len(node.gpus))}
     assert {key: found[key] for key in found if key.startswith("gpu_healthy")} == healthy
     assert (found["nvml_up"], found["kernel_log_readable"], found["gpus"]) == (1, 1, len(node.gpus))
     (held,) = [key for key in found if 'container="holder"' in key]
     assert held.startswith("gpu_container_info{")
     assert f'uuid="{node.gpus[1].uuid}"' in held
-    assert done.out.splitlines()[-3:] == ["held 1", "held 1", "held 0"]
+    assert out.splitlines()[-3:] == ["held 1", "held 1", "held 0"]
     assert 0 < found["collection_duration_seconds"] < 60
     assert found["inventory_fresh"] == 1
 

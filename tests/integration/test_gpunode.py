@@ -65,10 +65,9 @@ def test_nothing_is_hidden_and_nothing_shows_outside(how: dict[str, Any], tmp_pa
         test -S {how.get("driver_root", "")}/run/nvidia-persistenced/socket
         grep -q nvidia-uvm /proc/devices
     """
-    done = on_node(None, script, **how)
-    assert done.code == 0, done.err
+    out = on_node(None, script, **how).printed()
     assert outside() == before
-    assert {"nvidia-left", "nvidia-mps"} <= set(done.out.split())
+    assert {"nvidia-left", "nvidia-mps"} <= set(out.split())
     for folder in ("/usr/bin", "/usr/lib", "/etc"):
         inside = (tmp_path / Path(folder).name).read_text().split("\n")
         assert set(os.listdir(folder)) - set(inside) == set(), folder
@@ -80,9 +79,7 @@ def test_a_node_with_its_own_network_leaves_the_machines_alone() -> None:
     forwards = Path("/proc/sys/net/ipv4/ip_forward")
     before = forwards.read_text(), sorted(os.listdir("/sys/class/net"))
     script = f"ip link add made type bridge; echo 2 >{forwards}; cat {forwards}; ip -oneline link"
-    done = on_node(None, script, booted=True, own_network=True)
-    assert done.code == 0, done.err
-    value, *links = done.out.splitlines()
+    value, *links = on_node(None, script, booted=True, own_network=True).printed().splitlines()
     assert value == "2"
     assert [line.split()[1] for line in links] == ["lo:", "made:"]
     assert (forwards.read_text(), sorted(os.listdir("/sys/class/net"))) == before

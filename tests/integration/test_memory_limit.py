@@ -23,9 +23,7 @@ LIMIT = {"NVIDIA_GPU_MEMORY_LIMIT": "4096"}
 def test_the_driver_is_told_of_the_containers_own_cgroup(installed: Installed, bundle: Maker, runtime: str) -> None:
     made = bundle("debian").asks("1,5", **LIMIT).runs("/app/cuda")
     script = f": >/run/gpunode-limits\n{start(runtime, made)}\ncat /run/gpunode-limits"
-    done = on_node(installed, script, settings=BY_NVML)
-    assert done.code == 0, done.err
-    cuda, *told = done.out.splitlines()
+    cuda, *told = on_node(installed, script, settings=BY_NVML).printed().splitlines()
     assert cuda == "cuInit 0, 2 devices"
     gpus = description.load("h100x8").gpus
     assert [line.split()[0] for line in told] == [gpus[index].bus_id for index in (1, 5)]

@@ -80,9 +80,8 @@ def script(bundle: Bundle, runtime: str) -> str:
 
 
 def run(installed: Installed, bundle: Bundle, runtime: str = "runc", before: str = "", **node: Any) -> Seen:
-    done = on_node(installed, before + script(bundle, runtime), **node)
-    assert done.code == 0, done.out + done.err
-    return look(done.out)
+    out = on_node(installed, before + script(bundle, runtime), **node).printed()
+    return look(out)
 
 
 def refused(installed: Installed, bundle: Bundle, before: str, **node: Any) -> str:
@@ -179,9 +178,8 @@ def test_a_jetson_gives_all_lists_where_they_are_asked_for(installed: Installed,
     """And what is saved for one is not given to the other."""
     few, many, again = [bundle("debian").asks("0", **more) for more in ({}, ALL, {})]
     parts = [script(one, "runc") + "\necho ==" for one in (few, many, again)]
-    done = on_node(installed, "\n".join(parts), platform="tegra")
-    assert done.code == 0, done.err
-    seen = [look(text) for text in done.out.split("==")[:3]]
+    out = on_node(installed, "\n".join(parts), platform="tegra").printed()
+    seen = [look(text) for text in out.split("==")[:3]]
     assert [one.nodes for one in seen] == [set(tegra.DEVICES)] * 3
     assert ["libcudnn.so.9" in one.libraries for one in seen] == [False, True, False]
     assert seen[1].libraries["libcudnn.so.9"] == f"{USUAL}/libcudnn.so.9"
@@ -198,9 +196,8 @@ def test_an_image_that_was_built_on_a_jetson_has_empty_files_in_the_places(insta
         stub.parent.mkdir(exist_ok=True)
         stub.touch()
     one.runs("/bin/sh", "-c", f"stat -L -c '%s %n' {' '.join(stubs)}")
-    done = on_node(installed, start("runc", one), platform="tegra")
-    assert done.code == 0, done.err
-    sizes = {path: int(size) for size, path in map(str.split, done.out.splitlines())}
+    out = on_node(installed, start("runc", one), platform="tegra").printed()
+    sizes = {path: int(size) for size, path in map(str.split, out.splitlines())}
     assert set(sizes) == set(stubs) and all(sizes.values()), sizes
     assert all((one.rootfs / path[1:]).stat().st_size == 0 for path in stubs)
 
@@ -242,9 +239,7 @@ def test_people_are_told_which_platform_it_is(
         oci-gpu-hook info --json; echo ==
         oci-gpu-hook doctor || true
     """
-    done = on_node(installed, commands, platform=platform)
-    assert done.code == 0, done.err
-    plan, info, document, doctor = done.out.split("==\n")
+    plan, info, document, doctor = on_node(installed, commands, platform=platform).printed().split("==\n")
     assert json.loads(plan)["driver"]["version"] == name
     assert info.splitlines()[0] == f"driver {name}, by {proof}"
     assert json.loads(document)["platform"] == {"kind": platform, "proof": proof}

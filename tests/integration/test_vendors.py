@@ -249,13 +249,12 @@ def test_in_a_user_namespace_the_hosts_nodes_are_bound(
     tries = [f"echo {path} $({{ true <{path}; }} 2>&1)" for path in sorted(nodes)]
     show = "\n".join([*tries, "ls /dev/infiniband /dev/neuron*", "/sbin/ldconfig -p"])
     script = start(runtime, made.runs("/bin/sh", "-c", show))
-    done = on_node(installed, script, cgroup=cgroup, description="none", vendors=EVERYBODYS)
-    assert done.code == 0, done.out + done.err
-    lines = done.out.splitlines()
+    out = on_node(installed, script, cgroup=cgroup, description="none", vendors=EVERYBODYS).printed()
+    lines = out.splitlines()
     assert all(line.endswith(ALLOWED) for line in lines[: len(nodes)]), lines
     assert {"rdma_cm", "uverbs1", "/dev/neuron0"} <= set(lines)
     assert not {"uverbs0", "/dev/neuron1"} & set(lines)
-    assert "libibverbs.so.1 (" in done.out and "libnrt.so.1 (" in done.out
+    assert "libibverbs.so.1 (" in out and "libnrt.so.1 (" in out
 
 
 def test_our_files_outlive_an_upgrade_of_the_driver(installed: Installed, bundle: Maker) -> None:
@@ -268,9 +267,7 @@ def test_our_files_outlive_an_upgrade_of_the_driver(installed: Installed, bundle
     """
     first, again, after = (start("runc", each) for each in made)
     script = "\necho ==\n".join([first, f"{again}\n{upgrade}", after])
-    done = on_node(installed, script, description="none", vendors=("amd",))
-    assert done.code == 0, done.out + done.err
-    old, same, new = done.out.split("==\n")
+    old, same, new = on_node(installed, script, description="none", vendors=("amd",)).printed().split("==\n")
     assert old == same and old.startswith("6.2.0-66\n") and "libamdhip64.so.6.2.60200" in old
     assert new == old.replace("6.2.0-66", "6.3.0-39").replace("6.2.60200", "6.3.60300")
 
