@@ -9,6 +9,7 @@ is none.
 
 from __future__ import annotations
 
+import argparse
 import glob
 import os
 import shutil
@@ -126,35 +127,43 @@ class Base(Protocol):
     def make(self) -> bool:
         """Make it if it is missing or old; gives whether it did."""
 
+    def say(self, text: str) -> None:
+        """Progress, for those who wait."""
+
+
+def options(lane: str, faults: Iterable[str], *folders: tuple[str, str]) -> argparse.Namespace:
+    """A lane's command line, by root: `only`, `fault` and `console`; folders: more options, with their defaults."""
+    parser = argparse.ArgumentParser(prog=lane)
+    parser.add_argument("--only", default="", metavar="WORD", help="run the rows whose names contain it")
+    parser.add_argument("--break", dest="fault", default="", choices=faults, help="what is broken, and must be seen")
+    parser.add_argument("--console", action="store_true", help="show all that the machine prints")
+    for name, default in folders:
+        parser.add_argument(name, default=default, metavar="FOLDER")
+    given = parser.parse_args()
+    if os.geteuid():
+        raise SystemExit(f"{lane}: needs root, to make the machine's file system with its owners and device nodes")
+    return given
+
 
 def test(
-    machine: list[str],
-    base: Base,
-    line: str,
-    make_image: Callable[[], str],
-    *,
-    patience: int,
-    console: bool,
-    say: Callable[[str], None],
+    machine: list[str], base: Base, line: str, make_image: Callable[[], str], *, patience: int, console: bool
 ) -> int:
     """Make or find the base, make the disk, boot, and judge; gives the exit status.
 
     machine: QEMU's program with the board and the processor; line: the kernel's command line; patience: in seconds;
     console: whether to show all that is printed.
     """
-    begun = time.monotonic()
+    begun, say = time.monotonic(), base.say
     cold = base.make()
     say(f"base {'made' if cold else 'found'}: {time.monotonic() - begun:.0f} s")
     image = make_image()
     say(f"image made: {time.monotonic() - begun:.0f} s; booting")
-    passed = _run(machine, base, line, image, patience=patience, console=console, say=say)
+    passed = _run(machine, base, line, image, patience=patience, console=console)
     say(f"{'passed' if passed else 'FAILED'} in {time.monotonic() - begun:.0f} s, {'cold' if cold else 'warm'}")
     return 0 if passed else 1
 
 
-def _run(
-    machine: list[str], base: Base, line: str, image: str, *, patience: int, console: bool, say: Callable[[str], None]
-) -> bool:
+def _run(machine: list[str], base: Base, line: str, image: str, *, patience: int, console: bool) -> bool:
     """Run it to its end, and print its table; whether it said that all rows passed.  The disk stays as it is."""
     disk = f"if=none,id=root,format=raw,file={image},snapshot=on,cache=unsafe"
     boot = ["-kernel", base.vmlinuz, "-initrd", base.initramfs, "-append", line]
@@ -182,9 +191,9 @@ def _run(
             elif text.startswith("E2E-RESULT "):
                 passed = text.startswith("E2E-RESULT passed")
                 ended = True
-                say(text[len("E2E-RESULT ") :])
+                base.say(text[len("E2E-RESULT ") :])
             elif text.startswith("E2E "):
-                say(text[len("E2E ") :])
+                base.say(text[len("E2E ") :])
             elif console:
                 print(text, flush=True)
         process.wait()
@@ -193,6 +202,6 @@ def _run(
         process.kill()
     if not ended:
         print("\n".join(last))
-        say("the machine ended without a result; its last lines are above")
+        base.say("the machine ended without a result; its last lines are above")
     print("\n".join(table))
     return passed

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from tests import machine
 from tests.policy.debian import run
@@ -60,25 +60,43 @@ def clear(cache: str) -> None:
         shutil.rmtree(os.path.join(cache, name), ignore_errors=True)
 
 
-class Packages:
-    """The tree of Debian's packages, and where it lies; recipe: files that decide what it holds, beside this one."""
+class Base:
+    """The kept part of a lane's machine, and where it lies: the tree of Debian's packages, the kernel, the first disk.
 
-    def __init__(self, cache: str, say: Callable[[str], None], *recipe: str) -> None:
-        self.cache = cache
-        self.say = say
+    A lane adds what it alone has in `finish`.
+    """
+
+    def __init__(
+        self, lane: str, architecture: str, cache: str, recipe: Iterable[str], packages: Iterable[str], *options: str
+    ) -> None:
+        """architecture: as wheels name it; cache: a folder; recipe: files that decide what it holds, beside this one;
+        packages: beside all lanes'; options: of mmdebstrap."""
+        self.lane = lane
+        self.architecture = architecture
+        self._cache = cache
+        self._packages = (*PACKAGES, *packages)
+        self._options = options
         self.folder = os.path.join(cache, key(os.path.abspath(__file__), machine.__file__, *recipe))
         self.root = os.path.join(self.folder, "root")
+        self.vmlinuz = os.path.join(self.folder, "vmlinuz")
+        self.initramfs = os.path.join(self.folder, "initramfs")
 
-    def is_made(self) -> bool:
-        """Whether all of it is there."""
-        return os.path.exists(f"{self.folder}/complete")
+    def say(self, text: str) -> None:
+        """Progress, for those who wait."""
+        print(f"{self.lane}: {text}", flush=True)
 
-    def make(self, architecture: str, more: Iterable[str], *options: str) -> None:
-        """Unpack it; architecture: as wheels name it; more: packages; options: of mmdebstrap."""
-        clear(self.cache)
+    def finish(self) -> None:
+        """What follows, once the packages and wheels are there."""
+        raise NotImplementedError
+
+    def make(self) -> bool:
+        """Everything that is kept; whether it had to be made."""
+        if os.path.exists(f"{self.folder}/complete"):
+            return False
+        clear(self._cache)
         os.makedirs(self.root)
         self.say("unpacking Debian (packages are not configured: nothing of it runs here)")
-        machine.unpack(f"{self.folder}/root.tar", (*PACKAGES, *more), [self.root], *options)
+        machine.unpack(f"{self.folder}/root.tar", self._packages, [self.root], *self._options)
         for name, target in _LINKS.items():
             path = f"{self.root}/{name}"
             if os.path.isdir(path) and not os.path.islink(path):
@@ -88,15 +106,14 @@ class Packages:
         for name in _FOLDERS:
             os.makedirs(f"{self.root}/{name}", exist_ok=True)
         self.say(f"installing {', '.join(WHEELS)} into it")
-        machine.install_wheels(self.root, WHEELS, architecture)
+        machine.install_wheels(self.root, WHEELS, self.architecture)
         # Of the same release, this machine's Python writes what that one reads.
         for name in ("python3", machine.interpreter(self.root)):
             compile_python(self.root, f"usr/lib/{name}")
-
-    def complete(self) -> None:
-        """Say that all of it is there."""
+        self.finish()
         with open(f"{self.folder}/complete", "w", encoding="ascii"):
             pass
+        return True
 
 
 def compile_python(root: str, below: str) -> None:

@@ -85,9 +85,8 @@ def test_a_call_that_is_stopped_holds_no_start_of_the_node_up(
     made = bundle("debian").asks("1").runs("/bin/sh", "-c", "echo started")
     line = f"{sys.executable} -m tests.hostile.stopping /run/w/starter /run/w/own {made.path} {TRIES}"
     script = f"{before(kit, starter)}\ncd {REPOSITORY}; {line}"
-    done = on_node(installed, script, cgroup="v2", settings="gpu-holders = 1\n", booted=True)
-    assert done.code == 0, done.err[-2000:]
-    found = json.loads(done.out.splitlines()[-1])
+    out = on_node(installed, script, cgroup="v2", settings="gpu-holders = 1\n", booted=True).printed()
+    found = json.loads(out.splitlines()[-1])
     print(found)
     assert found["wrong"] == []
     assert (found["tries"], found["locked"]) == (TRIES, 0)

@@ -18,7 +18,7 @@ from oci_gpu_hook.changes.tree import Tree, Undo
 from oci_gpu_hook.kernel import syscalls
 from tests.integration import roots
 from tests.integration.conftest import Maker
-from tests.integration.engines import Bundle, Installed, in_turn, on_node, run, start
+from tests.integration.engines import Bundle, Installed, in_turn, run, start
 from tests.unit.libcudas import R575, library, said
 
 LIBRARIES = f"usr/lib/{roots.MULTIARCH}"
@@ -113,48 +113,6 @@ def test_what_no_volume_hides_is_made(installed: Installed, bundle: Maker, tmp_p
     assert "/usr/local/nvidia/lib64/libcuda.so.1" in second and "/dev/nvidiactl" in second
     assert "nvidia-smi" not in second
     assert [names(below), names(over)] == [[str(below / "lib"), str(below / "local")], []]
-
-
-def test_a_shared_mount_is_left_alone(installed: Installed, bundle: Maker, tmp_path: Path) -> None:
-    made = bundle("busybox").asks("0")
-    folder = volume(made, tmp_path / "volume", "/usr/bin", "rshared")
-    (folder / "nvidia-smi").write_text("the volume's own")
-    made.runs("/bin/sh", "-c", "cat /usr/bin/nvidia-smi")
-    script = f"mount --bind {folder} {folder}; mount --make-shared {folder}; {start('runc', made)}; "
-    done = on_node(installed, script + "grep -c volume /proc/self/mountinfo")
-    assert (done.code, done.out) == (0, "the volume's own1\n"), done.err
-
-
-def test_a_link_that_another_driver_left_is_followed(installed: Installed, bundle: Maker) -> None:
-    made = bundle("debian").asks("0").runs("/app/cuda")
-    (made.rootfs / CUDA).symlink_to("libcuda.so.535.54.03")
-    done = run(installed, "runc", "v2", made)
-    assert (done.code, done.out) == (0, "cuInit 0, 1 devices\n"), done.err
-    assert os.readlink(made.rootfs / CUDA) == "libcuda.so.535.54.03"
-
-
-def test_a_damaged_cache_is_replaced_and_not_written(installed: Installed, bundle: Maker) -> None:
-    contents = {
-        "empty": b"",
-        "numbers": b"glibc-ld.so.cache1.1" + b"\xff" * 500,
-        "zeros": b"\0" * 100_000,
-        "fifo": None,
-    }
-    scripts, caches = {}, {}
-    for name, content in contents.items():
-        made = bundle("debian").asks("0").runs("/bin/sh", "-c", "/sbin/ldconfig -p; /app/cuda")
-        caches[name] = made.rootfs / "etc/ld.so.cache"
-        caches[name].unlink()
-        if content is None:
-            os.mkfifo(caches[name])
-        else:
-            caches[name].write_bytes(content)
-        scripts[name] = start("runc", made)
-    for name, lines in in_turn(installed, scripts).items():
-        assert any("libcuda.so.1 (libc6" in line for line in lines), (name, lines)
-        assert lines[-1] == "cuInit 0, 1 devices", (name, lines)
-    kept = {name: caches[name].read_bytes() for name, it in contents.items() if it is not None}
-    assert kept == {name: it for name, it in contents.items() if it is not None}
 
 
 def large(path: Path, data: bytes) -> None:

@@ -39,6 +39,11 @@ class Outcome(NamedTuple):
     out: str
     err: str
 
+    def printed(self) -> str:
+        """What it printed on stdout: it must have succeeded."""
+        assert self.code == 0, self.out + self.err
+        return self.out
+
 
 class Installed(NamedTuple):
     """One installation below a folder."""

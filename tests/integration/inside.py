@@ -151,9 +151,7 @@ def attempt(
         line = start(runtime, bundle)
         script += f"cp /run/host-nodes {path}/rootfs/\n"
         script += f"code=0; {line} >{path}/out 2>{path}/err || code=$?; echo $code >{path}/code\n"
-    done = on_node(installed, script, **node)
-    assert done.code == 0, done.out + done.err
-    rows = _rows(done.out.splitlines(), "capability")
+    rows = _rows(on_node(installed, script, **node).printed().splitlines(), "capability")
     capabilities = {path: f"/dev/nvidia-caps/nvidia-cap{minor}" for path, minor in rows.items()}
     return [Attempt(bundle, _outcome(bundle.path), capabilities, listing) for bundle, listing in zip(bundles, found)]
 

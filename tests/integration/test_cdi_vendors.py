@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.integration import roots
-from tests.integration.engines import Installed, cdi_devices, run_podman
+from tests.integration.engines import Installed, cdi_devices
 from tests.integration.inside import REFRESH, Seen, look_podman
 
 KINDS = {
@@ -32,7 +32,6 @@ cd /usr/bin && stat -c '%A %u:%g %s %n' *
 find /opt /etc/OpenCL /etc/libibverbs.d /usr/lib /usr/lib64 /usr/libexec /usr/share/libdrm -type f 2>/dev/null |
     while read -r path; do stat -c '%A %u:%g %s %n' "$path"; done
 """
-CRUN_SAYS = "--annotation run.oci.hooks.stderr={}"
 
 
 @pytest.fixture()
@@ -96,36 +95,3 @@ def _agree(by_cdi: Seen, by_hook: Seen) -> None:
     assert {key: {*it} for key, it in by_cdi.libraries.items()} == {key: {*it} for key, it in by_hook.libraries.items()}
     assert by_cdi.mounts == by_hook.mounts
     assert by_cdi.printed == by_hook.printed
-
-
-def _refused(installed: Installed, root: Path, device: str, before: str) -> str:
-    said = root.parent / "said"
-    said.touch()
-    done = run_podman(
-        installed,
-        root,
-        "id",
-        options=f"{cdi_devices(device)} {CRUN_SAYS.format(said)}",
-        before=before,
-        runtime="crun",
-        description="none",
-        vendors=("amd", "rdma"),
-    )
-    assert done.code != 0
-    return done.err + said.read_text()
-
-
-def test_a_spec_outlives_an_upgrade(installed: Installed, root: Path) -> None:
-    """A container has the files that the host has when it starts."""
-    folder = f"/usr/lib/{roots.MULTIARCH}"
-    before = _generate(("OCI_RDMA",)) + f"cp {folder}/librdmacm.so.1 {folder}/libefa.so.9\n"
-    options, command = cdi_devices("openfabrics.org/hca=0"), "ls /usr/local/oci-gpu-hook/OCI_RDMA/lib64/libefa.so.9"
-    node: dict[str, Any] = {"description": "none", "vendors": ("rdma",)}
-    done = run_podman(installed, root, command, options=options, before=before, **node)
-    assert done.code == 0 and "libefa.so.9" in done.out, done.out + done.err
-
-
-def test_a_spec_whose_vendors_file_is_gone_is_refused(installed: Installed, root: Path) -> None:
-    gone = "rm /usr/share/oci-gpu-hook/vendors/rdma.json\n"
-    said = _refused(installed, root, "openfabrics.org/hca=0", _generate(("OCI_RDMA",)) + gone)
-    assert "the CDI spec is for 'OCI_RDMA', which no vendor's file has" in said

@@ -369,47 +369,32 @@ def another_program(root: Path) -> None:
     bpf.obj_pin(loaded(RUNTIME_LIKE), str(root / PINNED))
 
 
-def a_link(root: Path) -> None:
-    (root / PINNED).rename(root / "of_another")
-    (root / PINNED).symlink_to("../of_another")
+def does(*commands: str) -> Callable[[Path], None]:
+    """Shell commands in the root of the pins; $PIN is ours."""
+    return lambda root: command("env", "-C", str(root), f"PIN={PINNED}", "sh", "-euc", "; ".join(commands))
 
 
-def a_folder(root: Path) -> None:
-    (root / PINNED).unlink()
-    (root / PINNED).mkdir()
+CHANGES = {
+    "another program": (another_program, "it is none of the container's cgroup"),
+    "a link": (does("mv $PIN of_another", "ln -s ../of_another $PIN"), "it is not a program"),
+    "a folder": (does("rm $PIN", "mkdir $PIN"), "it is not a program"),
+    "nothing": (does("rm $PIN"), "No such file or directory"),
+    "a user's folder": (
+        does("chown 1000:1000 crun"),
+        "'crun' is user 1000's, in a folder that others than root may write to",
+    ),
+    "a folder for all": (
+        does("chmod 777 crun"),
+        "'libpod_scope' lies in a folder that others than root may write to",
+    ),
+    "a linked folder": (
+        does("mv crun real", "chmod 1777 .", "ln -s real crun"),
+        "'crun' is a link, in a folder that others than root may write to",
+    ),
+}
 
 
-def nothing(root: Path) -> None:
-    (root / PINNED).unlink()
-
-
-def a_users_folder(root: Path) -> None:
-    os.chown(root / "crun", 1000, 1000)
-
-
-def a_folder_for_all(root: Path) -> None:
-    (root / "crun").chmod(0o777)
-
-
-def a_linked_folder(root: Path) -> None:
-    (root / "crun").rename(root / "real")
-    root.chmod(0o1777)
-    (root / "crun").symlink_to("real")
-
-
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
-        (another_program, "it is none of the container's cgroup"),
-        (a_link, "it is not a program"),
-        (a_folder, "it is not a program"),
-        (nothing, "No such file or directory"),
-        (a_users_folder, "'crun' is user 1000's, in a folder that others than root may write to"),
-        (a_folder_for_all, "'libpod_scope' lies in a folder that others than root may write to"),
-        (a_linked_folder, "'crun' is a link, in a folder that others than root may write to"),
-    ],
-    ids=lambda it: getattr(it, "__name__", ""),
-)
+@pytest.mark.parametrize(("change", "why"), CHANGES.values(), ids=CHANGES)
 def test_no_other_pin_is_changed(container: DeviceCgroup, pins: Path, change: Callable[[Path], None], why: str) -> None:
     change(pins)
     before = {path: path.lstat() for path in pins.rglob("*")}

@@ -82,11 +82,6 @@ def ask(request: pytest.FixtureRequest, folder: Path) -> Iterator[Ask]:
     yield from request.param(folder)
 
 
-def test_a_shell_that_is_not_there_is_said_and_its_child_ends(folder: Path) -> None:
-    with pytest.raises(EOFError, match="cannot start no-such-shell: No such file"):
-        Shell(["no-such-shell", "-i"], [], folder)
-
-
 def test_each_command_has_the_options_of_its_help(ask: Ask) -> None:
     for words, command in COMMANDS.items():
         offered = ask(f"oci-gpu-hook {words} --".replace("  ", " "))

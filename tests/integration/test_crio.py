@@ -85,9 +85,7 @@ def test_the_sentence_is_in_conmons_answer(installed: Installed, bundle: Maker, 
     """It is what CRI-O quotes to the kubelet: ``container create failed: ...``."""
     made = crio.asks(crio.container(bundle("busybox")), "77").runs("/bin/true")
     script = CONMON.format(runtime=runtime, bundle=made.path)
-    done = on_node(installed, crio.pod() + script, booted=True)
-    assert done.code == 0, done.err
-    answer = json.loads(done.out)
+    answer = json.loads(on_node(installed, crio.pod() + script, booted=True).printed())
     assert answer["pid"] < 0
     assert "oci-gpu-hook: unknown device '77': this host has indices 0 to 7" in answer["message"]
 

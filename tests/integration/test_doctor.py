@@ -406,38 +406,12 @@ def test_a_planted_fault_is_named_with_its_remedy_which_mends_it(installed: Inst
     assert len(found) == len(PLANTED)
 
 
-def test_adapters_that_cannot_reach_the_gpus_memory_are_named(installed: Installed) -> None:
-    """The node's module is NVIDIA's proprietary one, and then the open one, which gives the memory as dma-buf."""
-    done = on_node(installed, SET_UP + DOCTOR, vendors=("rdma",))
-    seen = "mlx5_0 and 1 more cannot reach the GPUs' memory: nvidia_peermem is not loaded"
-    judge(Planted("warn", "GPUDirect RDMA", seen, "modprobe nvidia_peermem && sh -c "), done.out)
-    done = on_node(installed, SET_UP + DOCTOR, vendors=("rdma",), description="h100mig")
-    (found,) = [it for it in parsed(done.out)[1]["findings"] if it["check"] == "GPUDirect RDMA"]
-    assert (found["level"], found["remedy"]) == ("pass", "")
-
-
 @pytest.mark.parametrize(("description", "cgroup"), [("v100", "v1"), ("h100mig", "v2")])
 def test_all_passes_on_a_whole_node(installed: Installed, description: str, cgroup: str) -> None:
     node: dict[str, Any] = {"description": description, "cgroup": cgroup}
     done = on_node(installed, SET_UP + CRIO + DOCTOR, **node)
     passes(done.out)
     assert '"hook in CRI-O"' in done.out
-
-
-def test_a_host_without_rootless_containers_has_nothing_to_mend(installed: Installed) -> None:
-    """Debian and RHEL give ranges of ids to no user until one is added."""
-    done = on_node(installed, SET_UP + "rm -f /etc/subuid /etc/subgid\n" + DOCTOR)
-    passes(done.out)
-
-
-def test_a_kernel_that_takes_no_program_is_named(installed: Installed) -> None:
-    """As in a container, or under a supervisor, that has dropped what bpf(2) needs."""
-    drop = "setpriv --bounding-set=-sys_admin,-bpf --inh-caps=-sys_admin,-bpf "
-    done = on_node(installed, f"{drop} oci-gpu-hook doctor || echo $?")
-    line = next(line for line in done.out.splitlines() if "eBPF" in line)
-    assert line.startswith("fail"), done.out
-    assert "the kernel takes no device program from root: Operation not permitted" in line
-    assert done.out.endswith("1\n")
 
 
 def test_text_and_json_say_the_same(installed: Installed) -> None:

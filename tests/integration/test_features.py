@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.integration.engines import REPOSITORY, Installed, in_turn, on_node
 
 FOLDER = "/etc/kubernetes/node-feature-discovery/features.d"
@@ -23,7 +25,9 @@ VALIDATION = json.dumps(
 OURS = "feature.node.kubernetes.io/oci-gpu-hook"
 
 
-def test_the_file_says_what_the_node_has_and_goes_with_its_driver(installed: Installed) -> None:
+@pytest.fixture(scope="module")
+def done(installed: Installed) -> dict[str, list[str]]:
+    """What each of these says, one after the other on one node."""
     scripts = {
         "written": f"oci-gpu-hook inventory refresh >&2; oci-gpu-hook features --write; cat {FILE}",
         "validated": f"""printf %s '{VALIDATION}' >/run/oci-gpu-hook/validation.json
@@ -49,7 +53,10 @@ oci-gpu-hook features --write; oci-gpu-hook features --write; ls -A {FOLDER}""",
         "no folder": """printf 'features = /proc/nowhere/f\\n' >/etc/oci-gpu-hook.conf
 umount /proc/driver/nvidia; oci-gpu-hook features --write 2>&1 || echo $?""",
     }
-    done = in_turn(installed, scripts, description="h100mig", settings=SETTINGS)
+    return in_turn(installed, scripts, description="h100mig", settings=SETTINGS)
+
+
+def test_the_file_says_what_the_node_has(done: dict[str, list[str]]) -> None:
     said, *lines = done["written"]
     assert said.startswith(f"wrote {FILE}: "), said
     found = dict(line.split("=", 1) for line in lines)
@@ -63,45 +70,38 @@ umount /proc/driver/nvidia; oci-gpu-hook features --write 2>&1 || echo $?""",
         "644",
         "oci-gpu-hook",
     ]
-    half, code = done["upgrade"]
-    assert "the driver 590.48.07 lacks libnvidia-ml" in half
-    assert code == "6"
-    refused, code = done["readonly"]
-    assert refused.startswith(f"oci-gpu-hook: cannot write {FILE}: Read-only file system")
-    assert code == "7"
-    assert done["renamed"] == ["other", f"removed {FOLDER}/other", "no setting 'features': nothing written"]
-    assert done["removed"] == [f"removed {FILE}", "there is no file of features", "2"]
-    assert done["gone"] == [f"no driver is loaded: removed {FILE}", f"no driver is loaded: there is no {FILE}"]
-    assert done["unset"] == ["no setting 'features': nothing written"]
-    assert done["no folder"][0].startswith("oci-gpu-hook: cannot write /proc/nowhere/f: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "status"),
+    [
+        ("upgrade", "the driver 590.48.07 lacks libnvidia-ml", "6"),
+        ("readonly", f"oci-gpu-hook: cannot write {FILE}: Read-only file system", "7"),
+        ("no folder", "oci-gpu-hook: cannot write /proc/nowhere/f: ", "7"),
+    ],
+)
+def test_what_cannot_be_written_leaves_nothing(done: dict[str, list[str]], name: str, said: str, status: str) -> None:
+    sentence, code = done[name]
+    assert (said in sentence, code) == (True, status)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("renamed", ["other", f"removed {FOLDER}/other", "no setting 'features': nothing written"]),
+        ("removed", [f"removed {FILE}", "there is no file of features", "2"]),
+        ("gone", [f"no driver is loaded: removed {FILE}", f"no driver is loaded: there is no {FILE}"]),
+        ("unset", ["no setting 'features': nothing written"]),
+    ],
+)
+def test_it_goes_with_its_setting_and_its_driver(done: dict[str, list[str]], name: str, said: list[str]) -> None:
+    assert done[name] == said
 
 
 def test_an_uninstallation_takes_the_file_with_it() -> None:
     """Else the node would keep its labels for ever."""
     for name in ("install.sh", "oci-gpu-hook.spec", "debian/oci-gpu-hook.prerm"):
         assert "features --remove >/dev/null" in (REPOSITORY / "packaging" / name).read_text()
-
-
-def test_a_node_without_a_driver_has_no_features(installed: Installed) -> None:
-    done = on_node(installed, "oci-gpu-hook features", faults=("no-proc-driver",), description="v100")
-    assert (done.code, done.out) == (6, "")
-    assert "Traceback" not in done.err
-
-
-def test_other_vendors_devices_are_features_with_and_without_nvidias_driver(installed: Installed) -> None:
-    script = f"oci-gpu-hook features --write; cat {FILE}"
-    done = on_node(installed, script, settings=SETTINGS, description="none", vendors=("amd",))
-    said, *lines = done.out.splitlines()
-    assert (done.code, said.startswith(f"wrote {FILE}: ")) == (0, True), done.err
-    found = dict(line.split("=", 1) for line in lines)
-    assert found["amd.com/oci-gpu-hook.gpu.present"] == "true"
-    assert int(found["amd.com/oci-gpu-hook.gpu.count"]) > 0
-    assert not [name for name in found if "validation" in name]
-    adapters = "openfabrics.org/oci-gpu-hook.hca.present=true"
-    for gpus in (True, False):
-        done = on_node(installed, script, settings=SETTINGS, faults=() if gpus else ("no-proc-driver",))
-        lines = done.out.splitlines()
-        assert (adapters in lines, f"{OURS}.validation=none" in lines) == (True, gpus), done.err
 
 
 def test_watch_keeps_the_file_and_removes_it_with_the_driver(installed: Installed) -> None:
@@ -118,8 +118,7 @@ kill -TERM $watch && wait $watch
 cat /run/said
 """
     # The default node has InfiniBand, too, of which the file tells on.
-    done = on_node(installed, script, settings=SETTINGS, description="v100")
-    assert done.code == 0, done.out + done.err
-    told = [line.partition(":")[0] for line in done.out.splitlines() if FILE in line]
+    out = on_node(installed, script, settings=SETTINGS, description="v100").printed()
+    told = [line.partition(":")[0] for line in out.splitlines() if FILE in line]
     assert told == [f"wrote {FILE}", "no driver is loaded", f"wrote {FILE}"]
-    assert "Traceback" not in done.out
+    assert "Traceback" not in out

@@ -11,6 +11,8 @@ import re
 from types import SimpleNamespace
 from typing import cast
 
+import pytest
+
 from tests.gpunode import description
 from tests.gpunode.content import Content
 from tests.gpunode.faults import FAULTS
@@ -55,31 +57,31 @@ cat {FILE}; stat -c 'mode %a' {FILE}
 promtool check metrics <{FILE} >&2
 for file in {FILE} /run/bounded /run/less; do echo "held $(grep -c 'container="holder"' $file)"; done
 """
-    done = on_node(installed, script, settings=SETTINGS)
-    assert done.code == 0, done.err
-    assert "mode 644" in done.out
-    found = series(done.out.splitlines())
+    out = on_node(installed, script, settings=SETTINGS).printed()
+    assert "mode 644" in out
+    found = series(out.splitlines())
     healthy = {f'gpu_healthy{{device="GPU {number}"}}': float(number != 2) for number in range(len(node.gpus))}
     assert {key: found[key] for key in found if key.startswith("gpu_healthy")} == healthy
     assert (found["nvml_up"], found["kernel_log_readable"], found["gpus"]) == (1, 1, len(node.gpus))
     (held,) = [key for key in found if 'container="holder"' in key]
     assert held.startswith("gpu_container_info{")
     assert f'uuid="{node.gpus[1].uuid}"' in held
-    assert done.out.splitlines()[-3:] == ["held 1", "held 1", "held 0"]
+    assert out.splitlines()[-3:] == ["held 1", "held 1", "held 0"]
     assert 0 < found["collection_duration_seconds"] < 60
     assert found["inventory_fresh"] == 1
 
 
+DIVIDED = description.load("h100mig")
 # What hangs: nothing else is cut off, however slow the machine is; beside a GPU that hangs the other one answers.
 SECONDS = {"gpu-hangs": 5, "nvml-hangs": 1}
 
 
-def test_what_goes_wrong_is_told_and_takes_nothing_with_it(installed: Installed) -> None:
-    """A GPU that hangs, or is lost while it is asked; NVML that goes away; a driver that goes."""
-    node = description.load("h100mig")
+@pytest.fixture(scope="module")
+def said(installed: Installed) -> dict[str, list[str]]:
+    """What each fault gives, one after the other on one node."""
 
     def says(fault: str) -> str:
-        content = SimpleNamespace(proc={"gpunode/description": ""}, node=node)
+        content = SimpleNamespace(proc={"gpunode/description": ""}, node=DIVIDED)
         if fault:
             FAULTS[fault].plant(cast(Content, content))
         return (
@@ -105,25 +107,42 @@ def test_what_goes_wrong_is_told_and_takes_nothing_with_it(installed: Installed)
         "mkdir /tmp/none; mount --bind /tmp/none /proc/driver/nvidia; oci-gpu-hook metrics --gpus --write; cat " + FILE,
         "unset": "rm /etc/oci-gpu-hook.conf; oci-gpu-hook metrics --gpus --write",
     }
-    done = in_turn(installed, scripts, LOG, description="h100mig", settings=SETTINGS)
-    found = {name: series(lines) for name, lines in done.items()}
+    return in_turn(installed, scripts, LOG, description="h100mig", settings=SETTINGS)
+
+
+def test_a_gpu_that_is_lost_takes_no_other_with_it(said: dict[str, list[str]]) -> None:
+    """One that hangs, or is lost while it is asked; NVML that goes away."""
+    found = {name: series(lines) for name, lines in said.items()}
     healthy = {name: [value for key, value in it.items() if "gpu_healthy" in key] for name, it in found.items()}
     # The first GPU is divided: its devices are as it is.
-    parts = len(node.gpus[0].mig)
+    parts = len(DIVIDED.gpus[0].mig)
     for name in ("hangs", "falls", "lost"):
         assert healthy[name] == [1.0, *[0.0] * parts], name
     assert {*healthy["leaves"]} == {0}
     assert healthy["whole"] == healthy["again"] == healthy["lies"] == [1.0] * (parts + 1)
     assert found["leaves"]["nvml_up"] == 1
-    for name, sentence in (("silent", "NVML did not answer within 1 seconds"), ("errors", "NVMLError_Unknown")):
-        assert sentence in "\n".join(done[name])
-        assert (found[name]["nvml_up"], found[name]["gpus"]) == (0, 2)
-    assert "the driver root /nowhere is not there" in "\n".join(done["no driver root"])
-    told = {"driver_up": 1, "nvml_up": 0, "gpus": 2, 'validation_passed{step="driver"}': 0}
-    assert {key: found["no driver root"][key] for key in told} == told
-    assert {re.sub("_(seconds|timestamp).*", "", key): value for key, value in found["gone"].items() if value < 1} == {
-        "driver_up": 0,
-        "collection_duration": found["gone"]["collection_duration_seconds"],
-    }
-    assert len(found["gone"]) == 3
-    assert done["unset"] == ["no setting 'gpu-metrics': nothing written"]
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence", "told"),
+    [
+        ("silent", "NVML did not answer within 1 seconds", {"nvml_up": 0, "gpus": 2}),
+        ("errors", "NVMLError_Unknown", {"nvml_up": 0, "gpus": 2}),
+        (
+            "no driver root",
+            "the driver root /nowhere is not there",
+            {"driver_up": 1, "nvml_up": 0, "gpus": 2, 'validation_passed{step="driver"}': 0},
+        ),
+        ("unset", "no setting 'gpu-metrics': nothing written", {}),
+    ],
+)
+def test_what_goes_wrong_is_told(said: dict[str, list[str]], name: str, sentence: str, told: dict[str, float]) -> None:
+    found = series(said[name])
+    assert sentence in "\n".join(said[name])
+    assert {key: found[key] for key in told} == told
+
+
+def test_of_a_driver_that_has_gone_its_absence_is_told(said: dict[str, list[str]]) -> None:
+    found = series(said["gone"])
+    assert {key.partition("_seconds")[0] for key in found} > {"driver_up", "collection_duration"}
+    assert (len(found), found["driver_up"]) == (3, 0)

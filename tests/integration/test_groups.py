@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.integration.conftest import Maker
-from tests.integration.engines import Bundle, Installed, in_turn, on_node, run_podman, start
+from tests.integration.engines import Bundle, Installed, in_turn, run_podman, start
 from tests.integration.inside import node
 
 # Of the host's group 44.  The nodes of the simulated driver give ENXIO to those who may open them.
@@ -43,31 +43,6 @@ def test_a_containers_user_opens_its_devices(installed: Installed, bundle: Maker
         assert OPENED in opened and rest == [made], (name, found[name])
 
 
-def test_a_setting_leaves_the_hosts_group(installed: Installed, bundle: Maker) -> None:
-    made = as_user(bundle("busybox"), 1000, 1000)
-    script = f"{NARROW}{start('runc', made)} 2>&1; oci-gpu-hook plan --bundle {made.path}"
-    done = on_node(installed, script, settings="device-group = host\n")
-    assert "Permission denied" in done.out and "660 44" in done.out, done.out + done.err
-    assert "/dev/nvidiactl and 1 more of mode 0660 and group 44: user 1000 of the container cannot open it" in done.out
-    assert "start it with --group-add 44" in done.out
-
-
-def test_in_a_user_namespace_the_sentence_says_what_helps(installed: Installed, bundle: Maker) -> None:
-    made = as_user(bundle("busybox").in_user_namespace(100_000), 0, 0)
-    script = f"{NARROW}{start('runc', made)} 2>&1 || :; oci-gpu-hook plan --bundle {made.path}"
-    done = on_node(installed, script)
-    assert "Permission denied" in done.out, done.out + done.err
-    assert "rootless podman: --group-add keep-groups" in done.out
-
-
-def test_a_pods_user_opens_its_devices(installed: Installed, bundle: Maker) -> None:
-    """CRI-O's bundle of a pod with runAsUser and runAsGroup, and of one whose fsGroup is the nodes' group."""
-    for groups, made in (((), "660 1000"), ((44,), "660 44")):
-        pod = as_user(bundle("busybox").of_crio(namespace="lab", image="registry.example.com/a"), 1000, 1000, *groups)
-        (lines,) = in_turn(installed, {"pod": f"{start('crun', pod)} 2>&1"}, NARROW).values()
-        assert OPENED in lines[0] and lines[1:] == [made], lines
-
-
 @pytest.mark.parametrize(
     ("options", "made"), [("--user 1000:1000", "660 1000"), ("--user 1000:1000 --group-add 44", "660 44")]
 )
@@ -75,13 +50,3 @@ def test_podmans_user_opens_its_devices(installed: Installed, bundle: Maker, opt
     words = f"--env NVIDIA_VISIBLE_DEVICES=0 {options}"
     done = run_podman(installed, bundle("busybox").rootfs, f'/bin/sh -c "{LOOK} || :"', options=words, before=NARROW)
     assert OPENED in done.out and made in done.out, done.out + done.err
-
-
-def test_a_cdi_spec_brings_the_group(installed: Installed) -> None:
-    """podman 4.3 reads no spec with groups: without them its user is told what helps; with them the spec says so."""
-    script = NARROW + "oci-gpu-hook cdi generate | tr -d ' \\n'; "
-    script += "echo device-group = host >/etc/oci-gpu-hook.conf; oci-gpu-hook cdi generate | tr -d ' \\n'"
-    done = on_node(installed, script)
-    first, second = done.out.split('{"cdiVersion":')[1:]
-    assert first.startswith('"0.7.0"') and '"additionalGids":[44]' in first
-    assert second.startswith('"0.5.0"') and "additionalGids" not in second

@@ -31,8 +31,7 @@ def counted(installed: Installed, made: Bundle, before: str = "", **node: Any) -
     """The system calls of one start."""
     log = made.path / "trace"
     traced(made, log).runs("/bin/sh", "-c", "true")
-    done = on_node(installed, f"{before}{start('runc', made)}", **node)
-    assert done.code == 0, done.err
+    on_node(installed, f"{before}{start('runc', made)}", **node).printed()
     return calls.count(log.read_text().splitlines())
 
 

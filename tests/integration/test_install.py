@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make install` and `make uninstall`: what they put where, that it works, that nothing is left.
+"""`make install` and `make uninstall`: what they put where, that it works, the order of things, that nothing is left.
 
 Nothing is installed outside of a test's own folder and mounts.
 """
@@ -88,6 +88,12 @@ def destination(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture
+def own(destination: Path, tmp_path: Path) -> Path:
+    """A copy of it, for a test that changes it; as what is to be packed it has no path of its place in it."""
+    return Path(shutil.copytree(destination, tmp_path / "own", symlinks=True))
+
+
 PROMETHEUS = ("README.md", "dashboard.json", "oci-gpu-hook.rules.yaml", "prometheusrule.yaml")
 
 
@@ -171,19 +177,17 @@ def test_the_registration_has_an_environment_of_its_own(tmp_path: Path) -> None:
     assert registration["version"] == "1.0.0"
 
 
-def test_vendors_files_of_others_stay_and_those_that_are_dropped_go(tmp_path: Path) -> None:
-    vendors = tmp_path / "usr/share/oci-gpu-hook/vendors"
-    vendors.mkdir(parents=True)
-    (vendors / "others.json").write_text("{}")
-    assert make("install", f"DESTDIR={tmp_path}").status == 0
-    # As an earlier release left them, which had one more.
-    (vendors / "dropped.json").write_text("{}")
-    with (tmp_path / f"usr/{LIBRARY}/installed-vendors").open("a") as listed:
+def test_vendors_files_of_others_stay_and_those_that_are_dropped_go(own: Path) -> None:
+    vendors, at = own / "usr/share/oci-gpu-hook/vendors", f"DESTDIR={own}"
+    # One of another's, and one as an earlier release left it, which had one more.
+    for name in ("others.json", "dropped.json"):
+        (vendors / name).write_text("{}")
+    with (own / f"usr/{LIBRARY}/installed-vendors").open("a") as listed:
         listed.write("dropped.json\n")
-    assert make("install", f"DESTDIR={tmp_path}").status == 0
+    assert make("install", at).status == 0
     names = {path.name for path in vendors.iterdir()}
     assert {"others.json", "amd.json"} <= names and "dropped.json" not in names
-    assert make("uninstall", f"DESTDIR={tmp_path}").status == 0
+    assert make("uninstall", at).status == 0
     assert [path.name for path in vendors.iterdir()] == ["others.json"]
 
 
@@ -315,17 +319,16 @@ def test_a_foreign_file_in_our_place_is_left(tmp_path: Path, part: str, target: 
 
 
 @pytest.mark.parametrize(("target", "name"), LINKS.items())
-def test_a_link_is_made_on_demand_and_goes_with_the_rest(tmp_path: Path, target: str, name: str) -> None:
-    link, at = tmp_path / "usr" / name, f"DESTDIR={tmp_path}"
-    done = make(target, at)
-    sentence = f"{tmp_path}/usr/{ENTRY} is not there: run 'make install' first"
+def test_a_link_is_made_on_demand_and_goes_with_the_rest(own: Path, tmp_path: Path, target: str, name: str) -> None:
+    done = make(target, f"DESTDIR={tmp_path}/empty")
+    sentence = f"{tmp_path}/empty/usr/{ENTRY} is not there: run 'make install' first"
     assert (done.status != 0, sentence in done.err) == (True, True), "it would lead nowhere"
-    assert make("install", at).status == 0
+    link, at = own / "usr" / name, f"DESTDIR={own}"
     assert not link.is_symlink()
     done = make(target, at)
     assert done.status == 0, done.err
     assert str(link.readlink()) == TARGET
-    assert link.samefile(tmp_path / "usr" / ENTRY)
+    assert link.samefile(own / "usr" / ENTRY)
     assert ("restart it, such as by 'systemctl restart docker'" in done.out) == (name == DOCKERS)
     made = link.lstat()
     done = make(target, at)
@@ -334,13 +337,12 @@ def test_a_link_is_made_on_demand_and_goes_with_the_rest(tmp_path: Path, target:
     assert make("install", at).status == 0
     assert str(link.readlink()) == TARGET, "an upgrade leaves it"
     assert make("uninstall", at).status == 0
-    assert tree(tmp_path) == {}
+    assert tree(own) == {}
 
 
 @pytest.mark.parametrize(("target", "name"), LINKS.items())
-def test_a_link_that_was_made_by_hand_is_ours(tmp_path: Path, target: str, name: str) -> None:
-    link, at = tmp_path / "usr" / name, f"DESTDIR={tmp_path}"
-    assert make("install", at).status == 0
+def test_a_link_that_was_made_by_hand_is_ours(own: Path, target: str, name: str) -> None:
+    link, at = own / "usr" / name, f"DESTDIR={own}"
     link.symlink_to(f"/usr/{ENTRY}")
     assert make(target, at).status == 0
     assert str(link.readlink()) == f"/usr/{ENTRY}"
@@ -350,23 +352,22 @@ def test_a_link_that_was_made_by_hand_is_ours(tmp_path: Path, target: str, name:
 
 @pytest.mark.parametrize("text", ["", "nvidia-container-toolkit", f"/opt/{ENTRY}"])
 @pytest.mark.parametrize(("target", "name"), LINKS.items())
-def test_what_another_has_in_the_links_place_is_left(tmp_path: Path, target: str, name: str, text: str) -> None:
-    link, at = tmp_path / "usr" / name, f"DESTDIR={tmp_path}"
-    assert make("install", at).status == 0
+def test_what_another_has_in_the_links_place_is_left(own: Path, target: str, name: str, text: str) -> None:
+    link, at = own / "usr" / name, f"DESTDIR={own}"
     if text:
         link.symlink_to(text)
     else:
         link.write_text("#!/bin/sh\n")
-    before = tree(tmp_path)
+    before = tree(own)
     done = make(target, at)
     assert done.status != 0
     # The second line is make's own.
     first, second = done.err.splitlines()
     assert first.endswith(f"{link} is there and is not ours: move it away first")
     assert second.startswith("make: ***")
-    assert tree(tmp_path) == before
+    assert tree(own) == before
     assert make("uninstall", at).status == 0
-    assert [name for name in tree(tmp_path) if "." not in name and "/bin/" in name] == [f"usr/{name}"]
+    assert [name for name in tree(own) if "." not in name and "/bin/" in name] == [f"usr/{name}"]
 
 
 def test_an_installation_that_was_killed_at_its_start_is_no_obstacle(tmp_path: Path) -> None:
@@ -411,3 +412,58 @@ def test_without_click_nothing_is_installed_and_none_is_downloaded(tmp_path: Pat
     assert done.status == 0, done.err
     assert "without nvidia-ml-py, 'inventory refresh' cannot ask NVML" in done.out
     assert click.is_dir() and files(python.parents[1]) == packages
+
+
+def test_what_is_registered_is_there_at_any_moment(tmp_path: Path) -> None:
+    """An engine that finds the registration alone starts no container; it is the last to come and the first to go."""
+    usr, at = tmp_path / "usr", f"DESTDIR={tmp_path}"
+    registration, parts = usr / REGISTRATION, (usr / ENTRY, usr / LIBRARY / "oci_gpu_hook")
+
+    def is_alone() -> bool:
+        return registration.exists() and not all([it.exists() for it in parts]) and registration.exists()
+
+    with watched(is_alone) as seen:
+        assert make("install", at).status == 0
+        assert make("uninstall", at).status == 0
+    assert not seen
+
+
+def test_what_runs_by_our_runtime_keeps_it(tmp_path: Path) -> None:
+    """No container could be entered or stopped that it has started; none runs by what is to be packed."""
+    words = f"make --silent PYTHON={sys.executable} PREFIX={tmp_path}/usr"
+    packed = f"DESTDIR={tmp_path}/packed"
+    task = "/run/containerd/io.containerd.runtime.v2.task/moby/c1"
+    script = f"""mount -t tmpfs none /run
+{words} install >/dev/null; find {tmp_path} | sort >/run/before
+mkdir -p {task}; echo {tmp_path}/usr/{RUNTIME} >{task}/runtime
+! {words} uninstall || exit 9
+find {tmp_path} | sort | cmp - /run/before
+{words} {packed} install >/dev/null; {words} {packed} uninstall; ls {tmp_path}/packed
+"""
+    done = run(*ALONE, script)
+    assert done.status == 0, done.err
+    refused, _, rest = done.err.partition("make uninstall: nothing was removed\n")
+    assert f"containers run by {tmp_path}/usr/{RUNTIME}" in refused and "oci-gpu-hook:" not in rest
+
+
+def test_what_nothing_keeps_true_goes_with_the_machines_own(tmp_path: Path) -> None:
+    """Labels of the node, and the spec of the service; not with what is to be packed."""
+    at, packed = f"PREFIX={tmp_path}/usr", f"DESTDIR={tmp_path}/packed"
+    told, command = tmp_path / "told", tmp_path / "usr" / COMMAND
+    assert make("install", at).status == make("install", at, packed).status == 0
+    command.write_text(f'#!/bin/sh\n# It stands for oci-gpu-hook.\necho "$*" >>{told}\n')
+    gone = ["features --remove", "cdi remove /run/cdi/oci-gpu-hook.yaml"]
+    for settings, said in ((at, packed), []), ((at,), gone):
+        told.write_text("")
+        assert make("uninstall", *settings).status == 0
+        assert told.read_text().splitlines() == said
+
+
+def test_the_administrators_settings_stay(own: Path) -> None:
+    settings = own / "etc/oci-gpu-hook.conf"
+    settings.parent.mkdir()
+    settings.write_text("records = no\n")
+    done = make("uninstall", f"DESTDIR={own}")
+    assert done.status == 0, done.err
+    assert f"{settings} is the administrator's: left there" in done.out
+    assert [*files(own)] == ["etc/oci-gpu-hook.conf"]

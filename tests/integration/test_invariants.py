@@ -55,8 +55,7 @@ def test_the_hook_starts_no_program_and_opens_no_gpu(
 ) -> None:
     made = traced(bundle("debian").asks("1,5"), tmp_path / "trace").runs("/bin/sh", "-c", "true")
     prepare = "oci-gpu-hook inventory refresh\n" if warm else ""
-    done = on_node(installed, prepare + start("runc", made))
-    assert done.code == 0, done.err
+    on_node(installed, prepare + start("runc", made)).printed()
     calls = (tmp_path / "trace").read_text().splitlines()
     executed = [line for line in calls if re.search(r"\bexec(ve|veat)\(", line)]
     entry, interpreter = executed
@@ -82,10 +81,9 @@ def test_what_the_plan_says_is_done(installed: Installed, bundle: Maker, tmp_pat
     made = planned(bundle("debian").asks("1,5"), tmp_path / "plan.json")
     made = traced(made, tmp_path / "trace").runs("/bin/sh", "-c", show)
     # The node's own hook mounts on /proc/driver, with a request or without.
-    done = on_node(
+    out = on_node(
         installed, f"{start('runc', plain)} >{tmp_path}/plain\n{start('runc', made, made.path.name)}", cgroup=cgroup
-    )
-    assert done.code == 0, done.err
+    ).printed()
     plan = json.loads((tmp_path / "plan.json").read_text())
     operations = plan["operations"]
     calls = lines(tmp_path / "trace")
@@ -100,7 +98,7 @@ def test_what_the_plan_says_is_done(installed: Installed, bundle: Maker, tmp_pat
         for point in [it.get("target", it.get("path")), *([it["configuration"]] if "configuration" in it else [])]
     ]
     points = [point for point, _ in mounts]
-    shown, before = mounted(done.out), mounted((tmp_path / "plain").read_text())
+    shown, before = mounted(out), mounted((tmp_path / "plain").read_text())
     assert set(shown) - set(before) == set(points)
     for point, operation in mounts:
         assert set(operation.get("options", ())) <= shown[point], point
@@ -111,7 +109,7 @@ def test_what_the_plan_says_is_done(installed: Installed, bundle: Maker, tmp_pat
     targets = [path[len(root) :].replace(" (deleted)", "") for path in moved if path != root]
     assert targets == points
 
-    nodes = re.findall(r"node (\S+) (\w+):(\w+) (\d+) (\d+):(\d+)", done.out)
+    nodes = re.findall(r"node (\S+) (\w+):(\w+) (\d+) (\d+):(\d+)", out)
     wanted = [
         (o["path"], f"{o['major']:x}", f"{o['minor']:x}", o["mode"].lstrip("0"), str(o["uid"]), str(o["gid"]))
         for o in operations
@@ -131,9 +129,9 @@ def test_what_the_plan_says_is_done(installed: Installed, bundle: Maker, tmp_pat
         assert len([call for call in calls if "BPF_PROG_ATTACH" in call]) == 1
 
     links = {(it["path"], it["to"]) for it in operations if it["op"] == "symlink"}
-    assert links <= set(re.findall(r"^link '([^']+)' -> '([^']+)'$", done.out, re.MULTILINE))
+    assert links <= set(re.findall(r"^link '([^']+)' -> '([^']+)'$", out, re.MULTILINE))
 
-    listed = set(re.findall(r"^\t(\S+) \(.*\) => (\S+)$", done.out, re.MULTILINE))
+    listed = set(re.findall(r"^\t(\S+) \(.*\) => (\S+)$", out, re.MULTILINE))
     (entries,) = [operation["entries"] for operation in operations if operation["op"] == "ldcache"]
     assert {(entry["soname"], entry["path"]) for entry in entries} <= listed
 
@@ -220,6 +218,5 @@ def test_a_failure_at_each_operation_leaves_nothing(
             )
         )
         expected.append(f"{words}: {'exit status 7' if required else 'started'}")
-    done = on_node(installed, "\n".join(script), cgroup=cgroup)
-    assert done.code == 0, done.out + done.err
-    assert done.out.splitlines() == expected
+    out = on_node(installed, "\n".join(script), cgroup=cgroup).printed()
+    assert out.splitlines() == expected

@@ -7,10 +7,8 @@ the file's content can be is shown with values in tests/unit/test_statefile.py.
 
 from __future__ import annotations
 
-import pytest
-
 from tests.integration.conftest import Maker
-from tests.integration.engines import Installed, in_turn, on_node, start
+from tests.integration.engines import Installed, in_turn, start
 from tests.integration.inside import REFRESH
 from tests.integration.savedinventory import FILE, FOLDER, LIE, LIES, NO_VENDORS, TRUE, shows_gpus
 
@@ -145,14 +143,3 @@ oci-gpu-hook inventory refresh 2>&1 | head -n 1
             assert any(words in told for words in said.split("|")), (name, told)
         else:
             assert told.startswith(f"saved {FILE}: ")
-
-
-@pytest.mark.parametrize("runtime", ["runc", "crun"])
-def test_the_first_start_makes_the_folder(installed: Installed, bundle: Maker, runtime: str) -> None:
-    """Where an installation was not followed by a boot; the second one then starts from what it saved."""
-    made = bundle("busybox").asks("0").runs("/bin/sh", "-c", ":")
-    command = start(runtime, made, f"first-{runtime}")
-    script = f"rm -r {FOLDER}; umask 077; {command}; stat -c '%a %u' {FOLDER}; ls {FOLDER}; {command}"
-    done = on_node(installed, script)
-    assert done.code == 0, done.err
-    assert done.out == "755 0\ninventory\n"

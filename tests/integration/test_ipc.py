@@ -70,27 +70,19 @@ def ask(tmp_path: Path, ours: Path, prepare: str, *, pid: str = str(os.getpid())
 
 
 OWN = "mount -t tmpfs shm shm"
+# The memory's source by config.json, what makes it, the process's IPC namespace, and the owner.
+OWNERS = {
+    "a fresh tmpfs": (None, OWN, str(os.getpid()), "container"),
+    "the host's, known by its device": ("/dev/shm", "mount --bind /dev/shm shm", str(os.getpid()), "host"),
+    "no IPC namespace of its own": (None, OWN, "self", "host"),
+    "a link": (None, "rmdir shm; ln -s /dev/shm shm", str(os.getpid()), "link"),
+}
 
 
-def test_a_fresh_tmpfs_is_the_containers_own(tmp_path: Path) -> None:
-    (found,) = ask(tmp_path, bundle(tmp_path, OURS, None, "c1,c2"), OWN)
-    assert (found["owner"], found["members"], found["fixed"]) == ("container", [], False)
-
-
-def test_the_hosts_own_is_known_by_its_device(tmp_path: Path) -> None:
-    ours = bundle(tmp_path, OURS, "/dev/shm", "c1,c2")
-    (found,) = ask(tmp_path, ours, "mount --bind /dev/shm shm")
-    assert found["owner"] == "host"
-
-
-def test_without_an_ipc_namespace_of_its_own_it_is_the_hosts(tmp_path: Path) -> None:
-    (found,) = ask(tmp_path, bundle(tmp_path, OURS, None, "c1,c2"), OWN, pid="self")
-    assert found["owner"] == "host"
-
-
-def test_a_link_is_seen_as_one(tmp_path: Path) -> None:
-    (found,) = ask(tmp_path, bundle(tmp_path, OURS, None, "c1,c2"), "rmdir shm; ln -s /dev/shm shm")
-    assert found["owner"] == "link"
+@pytest.mark.parametrize(("source", "prepare", "pid", "owner"), OWNERS.values(), ids=OWNERS)
+def test_whose_it_is_outside_of_pods(tmp_path: Path, source: str | None, prepare: str, pid: str, owner: str) -> None:
+    (found,) = ask(tmp_path, bundle(tmp_path, OURS, source, "c1,c2"), prepare, pid=pid)
+    assert (found["owner"], found["members"], found["fixed"]) == (owner, [], False)
 
 
 def bound(source: str) -> str:
@@ -111,30 +103,25 @@ def test_a_pods_members_are_those_that_have_its_memory(tmp_path: Path) -> None:
     assert sorted(found["members"]) == [LABEL + "c1", LABEL + "c1,c3"]
 
 
-def test_podmans_container_has_its_own_where_podman_keeps_it(tmp_path: Path) -> None:
-    source = f"{tmp_path}/{STORAGE.format(OURS)}/shm"
-    ours = bundle(tmp_path, OURS, source, "c1,c2")
-    bundle(tmp_path, STRANGER, None, "c7")
-    (found,) = ask(tmp_path, ours, bound(source))
-    assert (found["owner"], found["members"]) == ("pod", [])
+CRI_SHM = f"containerd/io.containerd.grpc.v1.cri/sandboxes/{SANDBOX}/shm"
+DOCKER_SHM = f"docker/containers/{SIBLING}/mounts/shm"
+# Where an engine keeps bundles and memory, and who else has that memory.
+KEPT = {
+    "podman's, alone": (STORAGE, f"{STORAGE.format(OURS)}/shm", {}),
+    "containerd's, beside its tasks": (f"{TASKS}/k8s.io/{{}}", CRI_SHM, {SANDBOX: "c1"}),
+    "Docker's, beside its records": (f"{TASKS}/moby/{{}}", DOCKER_SHM, {SIBLING: "c1,c5"}),
+}
 
 
-def test_containerd_keeps_it_beside_its_tasks(tmp_path: Path) -> None:
-    place = f"{TASKS}/k8s.io/{{}}"
-    source = f"{tmp_path}/containerd/io.containerd.grpc.v1.cri/sandboxes/{SANDBOX}/shm"
+@pytest.mark.parametrize(("place", "path", "others"), KEPT.values(), ids=KEPT)
+def test_each_engine_keeps_it_in_its_own_place(tmp_path: Path, place: str, path: str, others: dict[str, str]) -> None:
+    source = f"{tmp_path}/{path}"
     ours = bundle(tmp_path, OURS, source, "c1,c2", place=place)
-    bundle(tmp_path, SANDBOX, source, "c1", place=place)
+    bundle(tmp_path, STRANGER, None, "c7", place=place)
+    for name, level in others.items():
+        bundle(tmp_path, name, source, level, place=place)
     (found,) = ask(tmp_path, ours, bound(source))
-    assert (found["owner"], found["members"]) == ("pod", [LABEL + "c1"])
-
-
-def test_docker_keeps_it_beside_its_records(tmp_path: Path) -> None:
-    place = f"{TASKS}/moby/{{}}"
-    source = f"{tmp_path}/docker/containers/{SIBLING}/mounts/shm"
-    ours = bundle(tmp_path, OURS, source, "c1,c2", place=place)
-    bundle(tmp_path, SIBLING, source, "c1,c5", place=place)
-    (found,) = ask(tmp_path, ours, bound(source))
-    assert (found["owner"], found["members"]) == ("pod", [LABEL + "c1,c5"])
+    assert (found["owner"], found["members"]) == ("pod", [LABEL + level for level in others.values()])
 
 
 # What an image, under podman before 4.6, and a pod's author can say: it makes no volume the pod's.

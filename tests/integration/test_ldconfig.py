@@ -51,6 +51,11 @@ def linked(root: Path) -> None:
     (root / CACHE).symlink_to("real")
 
 
+def piped(root: Path) -> None:
+    (root / CACHE).unlink()
+    os.mkfifo(root / CACHE)
+
+
 CACHES: dict[str, Callable[[Path], object]] = {
     "ldconfig's": lambda root: None,
     "empty": lambda root: (root / CACHE).write_bytes(b""),
@@ -105,6 +110,7 @@ UNWRITTEN: dict[str, Callable[[Bundle, Path], object]] = {
     "garbage": lambda made, folder: (made.rootfs / CACHE).write_bytes(b"x" * 5000),
     "cut off": lambda made, folder: (made.rootfs / CACHE).write_bytes((made.rootfs / CACHE).read_bytes()[:100]),
     "a link": lambda made, folder: linked(made.rootfs),
+    "a fifo": lambda made, folder: piped(made.rootfs),
     "a volume": lambda made, folder: volume(made, folder, "rw"),
     "a read-only volume": lambda made, folder: volume(made, folder, "ro"),
     "a tmpfs": lambda made, folder: made.config["mounts"].append(
@@ -151,13 +157,6 @@ def test_a_root_that_another_container_may_have_is_left_alone(
     done = run(installed, runtime, "v2", made)
     assert done.out.splitlines() == FOUND, done.out + done.err
     assert kept(made.rootfs)[CACHE] == image[CACHE]
-
-
-def test_a_read_only_container_finds_it(installed: Installed, bundle: Maker) -> None:
-    made = bundle("debian").asks("0").runs("/bin/sh", "-c", f"/app/cuda; {LISTED}")
-    made.config["root"]["readonly"] = True
-    done = run(installed, "runc", "v2", made)
-    assert done.out.splitlines() == FOUND, done.out + done.err
 
 
 def test_a_loader_that_reads_no_cache_finds_it_by_the_folder_that_it_names(installed: Installed, bundle: Maker) -> None:

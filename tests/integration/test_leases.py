@@ -123,22 +123,6 @@ runc delete --force {one}
         assert found["freed"][0].startswith("nvidia")
 
 
-def test_a_container_of_the_same_name_is_another(installed: Installed, bundle: Maker) -> None:
-    """Its cgroup has the path of the one before, whose devices are free, and an inode number of its own."""
-    every, one = [bundle("debian").asks(word).runs(*WAITS) for word in ("all", "0")]
-    others = bundle("debian").asks("any:7").runs(*GPUS)
-    name = every.id
-    scripts = {
-        "every": f"{begun('crun', every, name)}\ncrun delete --force {name}",
-        "one": begun("crun", one, name),
-        "others": start("crun", others),
-        "end": f"crun delete --force {name}",
-    }
-    found = in_turn(installed, scripts, settings=ONE)
-    assert len(found["others"][0].split()) == 7
-    assert not {*found["one"]} & {*found["others"][0].split()}
-
-
 def test_people_see_what_starts_count(installed: Installed, bundle: Maker) -> None:
     """`plan` says what it would be now and takes nothing; `containers`, metrics and JSON say who holds what."""
     made = bundle("debian").asks("any:3").runs(*WAITS)
@@ -197,21 +181,6 @@ def test_a_gpu_that_is_not_healthy_is_not_chosen_and_by_name_as_the_settings_say
     assert "nvidia0" not in " ".join(found["refuse"])
     assert found["doctor"]
     assert found["features"] == ["feature.node.kubernetes.io/oci-gpu-hook.unhealthy-gpus=1"]
-
-
-def test_a_gpu_that_was_reset_is_healthy_again(installed: Installed) -> None:
-    """NVML says what it wants done with the first GPU, and no longer does after a reset."""
-    look = (
-        "oci-gpu-hook metrics --gpus --write >/dev/null 2>&1; oci-gpu-hook containers | grep 'not healthy' || echo well"
-    )
-    wants = "echo fault 0 recovery_action 1 >>/proc/driver/gpunode/description"
-    reset = "sed -i /recovery_action.1/d /proc/driver/gpunode/description"
-    left = "echo fault 1 processes 0 >>/proc/driver/gpunode/description"
-    scripts = {"before": look, "wants": f"{wants}; {look}", "reset": f"{reset}; {look}", "left": f"{left}; {look}"}
-    found = in_turn(installed, scripts, settings="gpu-holders = 1\ngpu-metrics = /run/gpus.prom\n")
-    assert found["before"] == found["reset"] == ["well"]
-    assert found["wants"] == ["GPU 0 is not healthy: NVML says that it needs a reset"]
-    assert found["left"] == ["GPU 1 is not healthy: 1177 MiB of its memory are in use, and no process has them"]
 
 
 def test_other_vendors_devices_are_counted_as_well(installed: Installed, bundle: Maker) -> None:

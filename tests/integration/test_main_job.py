@@ -94,10 +94,9 @@ def test_a_container_that_asks_for_nothing_is_left_alone(
     made = [bundle("busybox").asks(it).runs("/bin/sh", "-c", "ls /dev; cat /proc/self/mountinfo") for it in asked]
     before = roots.listing(made[0].rootfs)
     script = "\n".join(start(runtime, each) for each in made)
-    done = on_node(installed, script, cgroup=cgroup, faults=("no-proc-driver",))
-    assert done.code == 0, done.err
-    assert done.out.count(" /proc ") == len(asked)
-    assert "nvidia" not in done.out.replace("/proc/driver/nvidia", "")
+    out = on_node(installed, script, cgroup=cgroup, faults=("no-proc-driver",)).printed()
+    assert out.count(" /proc ") == len(asked)
+    assert "nvidia" not in out.replace("/proc/driver/nvidia", "")
     for each in made:
         assert set(roots.listing(each.rootfs)) - set(before) <= {"dev", "proc", "sys"}
 
@@ -131,9 +130,8 @@ def test_a_container_as_another_user_uses_its_gpu(installed: Installed, bundle: 
     made.config["hooks"] = hooks
     read = "cat /proc/driver/nvidia/params /lib/firmware/nvidia/*/gsp* >/dev/null"
     script = f"{read} && ls /proc/driver/nvidia/gpus/*/information && /app/cuda"
-    done = run(installed, "runc", "v2", made.runs("/bin/sh", "-c", script))
-    assert done.code == 0, done.err
-    assert done.out.endswith("/information\ncuInit 0, 1 devices\n")
+    out = run(installed, "runc", "v2", made.runs("/bin/sh", "-c", script)).printed()
+    assert out.endswith("/information\ncuInit 0, 1 devices\n")
 
 
 @pytest.mark.parametrize("root", [0, 100_000])
@@ -148,10 +146,9 @@ def test_in_a_user_namespace_the_hosts_nodes_are_bound(
         os.chown(made.rootfs / folder, root, root)
         (made.rootfs / folder).chmod(0o555)
     show = "for path in /dev/nvidia*; do echo $({ true <$path; } 2>&1); done; cat /proc/self/mountinfo"
-    done = run(installed, runtime, cgroup, made.runs("/bin/sh", "-c", show))
-    assert done.code == 0, done.err
-    assert done.out.count(ALLOWED[0]) == 5, done.out
-    assert {*COMPUTE, node(1), node(5)} <= set(mounted(done.out))
+    out = run(installed, runtime, cgroup, made.runs("/bin/sh", "-c", show)).printed()
+    assert out.count(ALLOWED[0]) == 5, out
+    assert {*COMPUTE, node(1), node(5)} <= set(mounted(out))
 
 
 def test_a_hosts_node_of_another_device_is_not_bound(installed: Installed, bundle: Maker) -> None:

@@ -28,10 +28,9 @@ def refresh(installed: Installed, name: str, *faults: str, words: str = "") -> d
     """What ``inventory refresh`` says, and the saved inventory says the same to the next reader."""
     script = f"oci-gpu-hook inventory refresh --json {words}; echo ,; "
     script += "oci-gpu-hook info --saved --json"
-    done = on_node(installed, script, description=name, faults=faults)
-    assert done.code == 0, done.err
+    out = on_node(installed, script, description=name, faults=faults).printed()
     answer: dict[str, Any]
-    answer, shown = (json.loads(text) for text in done.out.split("\n,\n", 1))
+    answer, shown = (json.loads(text) for text in out.split("\n,\n", 1))
     assert answer.pop("saved") == "/run/oci-gpu-hook/inventory"
     assert answer == shown
     return answer
@@ -85,10 +84,9 @@ kill -0 $long && echo 'the longer one still waits'
 asking=$(cat /proc/$long/task/$long/children)
 kill -KILL $long $asking
 """
-    done = on_node(installed, script, faults=("nvml-hangs",))
-    assert done.code == 0, done.err
-    assert "NVML did not answer within 0.5 seconds" in done.out
-    assert done.out.endswith("the longer one still waits\n")
+    out = on_node(installed, script, faults=("nvml-hangs",)).printed()
+    assert "NVML did not answer within 0.5 seconds" in out
+    assert out.endswith("the longer one still waits\n")
 
 
 @pytest.mark.parametrize("name", ["v100", "h100x8"])
@@ -146,24 +144,16 @@ def test_a_library_of_another_release_is_not_believed(installed: Installed) -> N
 
 
 def test_nvml_is_found_below_a_driver_root(installed: Installed) -> None:
-    done = on_node(
+    out = on_node(
         installed,
         "oci-gpu-hook inventory refresh --json",
         driver_root="/run/nvidia/driver",
         layout="current",
         settings="driver-root = /run/nvidia/driver\n",
-    )
-    assert done.code == 0, done.err
-    found = json.loads(done.out)
+    ).printed()
+    found = json.loads(out)
     assert found["unknown"] == []
     assert {gpu["compute_capability"] for gpu in found["gpus"]} == {"9.0"}
-
-
-def test_refresh_without_a_driver_is_one_sentence(installed: Installed) -> None:
-    done = on_node(installed, "oci-gpu-hook inventory refresh", faults=("no-proc-driver",))
-    assert done.code != 0
-    assert "/proc/driver/nvidia is not: the kernel module is not loaded" in done.err
-    assert "Traceback" not in done.err
 
 
 # Runs the watch in the background, waits until a file holds some words, and ends it as systemd does.
@@ -234,16 +224,6 @@ until_often '4 MIG devices' 2
     saved = [line.partition(": ")[2] for line in said.splitlines() if line.startswith("saved ")]
     assert saved == [f"driver 590.48.01, 2 GPUs, {number} MIG devices" for number in (4, 3, 4)]
     assert "not known" not in said
-
-
-def test_watch_puts_back_a_saved_inventory_that_is_lost(installed: Installed) -> None:
-    steps = """
-until_said 'hook/inventory: ' /tmp/said
-rm /run/oci-gpu-hook/inventory
-until_often 'saved /run/oci-gpu-hook/inventory: ' 2
-sleep 1
-"""
-    assert watched(installed, steps).count("saved /run/oci-gpu-hook/inventory: ") == 2
 
 
 def test_watch_outlives_a_full_disk_and_then_writes_what_is_due(installed: Installed) -> None:

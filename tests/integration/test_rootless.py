@@ -80,9 +80,8 @@ PATHS = ["/run/user-home/store/root", "/run/user-home/sticky/root", "/run/shifte
 def test_a_users_folders_count_in_the_users_own_namespace_alone(installed: Installed) -> None:
     words = shlex.join(["/usr/bin/python3", "-ISB", "-c", ASK, PACKAGE, *PATHS])
     script = [f"echo '== {name}'; {prefix}{words}" for name, prefix in NAMESPACES.items()]
-    done = on_node(None, FOLDERS + "\n".join(script))
-    assert done.code == 0, done.err
-    parts = [part.splitlines() for part in done.out.split("== ")[1:]]
+    out = on_node(None, FOLDERS + "\n".join(script)).printed()
+    parts = [part.splitlines() for part in out.split("== ")[1:]]
     counts = {name: [line.split()[0] for line in lines if "True" in line] for name, *lines in parts}
     assert counts == {
         "machine": [],

@@ -34,9 +34,8 @@ def test_it_adds_the_hook_and_becomes_the_runtime(
     one, none = made(bundle, "1,5"), made(bundle, None)
     before = (none.path / "config.json").read_bytes()
     script = "".join([f"oci-gpu-runtime run -b {it.path} {it.path.name}\n" for it in (one, none)])
-    seen = on_node(installed, script, cgroup=cgroup, settings=SERVES.format(runtime))
-    assert seen.code == 0, seen.err
-    assert given(seen.out) == {node(1), node(5)} and seen.out.count("nvidia7:") == 2
+    out = on_node(installed, script, cgroup=cgroup, settings=SERVES.format(runtime)).printed()
+    assert given(out) == {node(1), node(5)} and out.count("nvidia7:") == 2
     # A second start of the same bundle finds the hook there.
     after = json.loads((one.path / "config.json").read_text())
     assert [hook["path"] for hook in after["hooks"]["createRuntime"]] == [
@@ -45,28 +44,6 @@ def test_it_adds_the_hook_and_becomes_the_runtime(
     ]
     assert (none.path / "config.json").read_bytes() == before
     assert not [path for path in one.path.iterdir() if "oci-gpu-runtime" in path.name]
-
-
-def test_a_containers_life(installed: Installed, bundle: Maker) -> None:
-    """create, start, exec, update, pause, resume, kill and delete, as Docker's shim calls them, under runc."""
-    it = made(bundle, "1", seconds=60)
-    words = "oci-gpu-runtime --root /run/own --log /run/log.json --log-format json"
-    script = f"""
-{words} create --bundle {it.path} --pid-file /run/pid life >/run/out
-{words} start life
-{words} update --cpu-share 512 life
-{words} pause life && {words} resume life
-{words} exec life /bin/sh -c 'echo /dev/nvidiactl $({{ true </dev/nvidiactl; }} 2>&1)'
-{words} state life | grep -o '"status": "running"'
-{words} kill life KILL
-until {words} delete life 2>/dev/null; do sleep 0.05; done
-{words} list -q
-cat /run/out
-"""
-    seen = on_node(installed, script, cgroup="v1", settings=SERVES.format("runc"))
-    assert seen.code == 0, seen.err
-    assert '"status": "running"' in seen.out
-    assert given(seen.out) == {"/dev/nvidiactl", node(1)}
 
 
 # As containerd's shim sends an update: all resources of config.json, and what has changed.
@@ -103,28 +80,3 @@ def test_an_engines_update_leaves_the_gpu(installed: Installed, bundle: Maker, r
         assert given(out) == own, out
         assert cgroup == "v2" or f"shares {shares}" in out
     assert given(others) == (own if runtime == "runc" else set()), others
-
-
-@pytest.mark.parametrize("runtime", ["runc", "crun"])
-def test_what_stops_a_container_is_in_the_runtimes_log(installed: Installed, bundle: Maker, runtime: str) -> None:
-    it = made(bundle, "77")
-    broken = made(bundle, "0")
-    (broken.path / "config.json").write_text('{"NVIDIA_')
-    words = "oci-gpu-runtime --log /run/$name.json --log-format json run --bundle"
-    script = f"""
-set +e
-name=hook; {words} {it.path} a; echo $?
-name=json; {words} {broken.path} b; echo $?
-mount -t tmpfs -o size=4k none {broken.path} && head -c 4000 /dev/zero | tr '\\0' ' ' >{broken.path}/config.json
-echo '{{"process":{{"env":["NVIDIA_VISIBLE_DEVICES=0"]}}}}' 1<>{broken.path}/config.json
-name=full; {words} {broken.path} c; echo $?
-ls {broken.path}
-cat /run/hook.json /run/json.json /run/full.json
-"""
-    seen = on_node(installed, script, settings=SERVES.format(runtime))
-    codes, lines = seen.out.split("config.json\n")
-    assert codes.split()[1:] == ["3", "7"] and codes.split()[0] != "0"
-    said = "".join([json.loads(line)["msg"] for line in lines.splitlines()])
-    assert "oci-gpu-hook: unknown device '77'" in said
-    assert "config.json is not JSON" in said
-    assert "config.json.oci-gpu-runtime" in said and "No space left on device" in said

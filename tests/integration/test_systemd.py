@@ -110,10 +110,9 @@ podman {PODMAN_RUN} --detach --name stay --log-driver=k8s-file --env NVIDIA_VISI
     remove = "for name in runc free untold; do runc --systemd-cgroup delete --force stay-$name; done\n"
     remove += "crun --systemd-cgroup delete --force stay-crun; podman rm --force --time 0 stay >/dev/null\n"
     remove += f"{newest}/crun --systemd-cgroup delete --force stay-newest; ls /sys/fs/bpf/crun 2>/dev/null || true"
-    done = on_node(installed, script + SCRIPT + END.format(remove=remove), cgroup=cgroup, booted=True)
-    assert done.code == 0, done.out + done.err
+    out = on_node(installed, script + SCRIPT + END.format(remove=remove), cgroup=cgroup, booted=True).printed()
     found: dict[str, dict[str, list[str]]] = {}
-    lines = [line.split(maxsplit=3) for line in done.out.splitlines()]
+    lines = [line.split(maxsplit=3) for line in out.splitlines()]
     for row in lines:
         if row[0] in STEPS and len(row) == 4:
             answer = "".join(it for it in (*ALLOWED[:1], DENIED) if row[3].endswith(it))
@@ -123,7 +122,7 @@ podman {PODMAN_RUN} --detach --name stay --log-driver=k8s-file --env NVIDIA_VISI
     wanted = {name: dict.fromkeys(STEPS, given) for name in CONTAINERS}
     wanted["free"] = dict.fromkeys(STEPS, free_answers)
     wanted["untold"] = {**dict.fromkeys(STEPS, none), "start": given}
-    assert found == wanted, done.out
+    assert found == wanted, out
     assert not [row for row in lines if "stay" in row[0]], "systemd kept something"
 
 
@@ -218,9 +217,8 @@ def test_systemd_says_why_not(installed: Installed, tmp_path: Path, cgroup: str)
         {scope} told.scope --property=DevicePolicy=strict --property='DeviceAllow=/dev/null rwm' \
             --property='DeviceAllow=char-pts rw' /usr/bin/python3 -ISB {tmp_path}/scope.py
     """
-    done = on_node(installed, script, cgroup=cgroup, booted=True)
-    assert done.code == 0, done.err
-    assert done.out.splitlines() == [
+    out = on_node(installed, script, cgroup=cgroup, booted=True).printed()
+    assert out.splitlines() == [
         "found told.scope [('/dev/null', 'rwm'), ('char-pts', 'rw')]",
         "added ['/dev/char/195:0 rw', '/dev/char/195:255 rw']",
         "withdrawn True",

@@ -220,21 +220,20 @@ def test_all_steps_pass_and_their_files_are_made(installed: Installed, name: str
     settings = "settings=/etc/oci-gpu-hook.conf\n"
     settings += "echo 'validation-folder = /run/nvidia/validations' >>$settings\n"
     settings += "echo 'accept-environment = privileged' >>$settings\n"
-    done = on_node(installed, SET_UP + settings + EVERYTHING, description=name, cgroup=cgroup)
-    assert done.code == 0, done.out + done.err
-    assert "\ndriver: passed\nhook: passed\nworkload: passed\n" in done.out
-    waits = re.findall("^wait  ([^ ]+)", done.out, re.MULTILINE)
+    out = on_node(installed, SET_UP + settings + EVERYTHING, description=name, cgroup=cgroup).printed()
+    assert "\ndriver: passed\nhook: passed\nworkload: passed\n" in out
+    waits = re.findall("^wait  ([^ ]+)", out, re.MULTILINE)
     assert waits == ["NVML", "container", "GPUs"]
     node = description.load(name)
     for gpu in node.gpus:
         checks = [f"MIG {gpu.nvml_index}:{number}" for number in range(len(gpu.mig))]
         for check in checks or [f"GPU {gpu.nvml_index}"]:
-            line = next(line for line in done.out.splitlines() if f"pass  {check} " in line)
+            line = next(line for line in out.splitlines() if f"pass  {check} " in line)
             assert f"Test PASSED: 50000 elements on {gpu.model}" in line
     files = ["cuda-ready", "driver-ready", "toolkit-ready"]
     listed = [f"/run/nvidia/validations/{file} 644 root" for file in files]
-    assert "\n".join([*listed, "/run/oci-gpu-hook/validation.json 644 root"]) in done.out
-    assert done.out.endswith(
+    assert "\n".join([*listed, "/run/oci-gpu-hook/validation.json 644 root"]) in out
+    assert out.endswith(
         "IS_HOST_DRIVER=true\nNVIDIA_DRIVER_ROOT=/\nDRIVER_ROOT_CTR_PATH=/host\n"
         "NVIDIA_DEV_ROOT=/\nDEV_ROOT_CTR_PATH=/host\n"
     )

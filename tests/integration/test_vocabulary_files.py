@@ -14,7 +14,7 @@ import pytest
 from tests.integration import roots
 from tests.integration.conftest import Maker
 from tests.integration.engines import Bundle, Installed, on_node, start
-from tests.integration.inside import COMPUTE, CONTROL, REFRESH, Seen, attempt, gpus, look, node, plan, refused
+from tests.integration.inside import COMPUTE, CONTROL, REFRESH, Seen, attempt, gpus, look, node, plan
 from tests.unit.libcudas import R575, SECTION, said
 
 OURS = "/usr/local/nvidia"
@@ -128,21 +128,6 @@ def test_gpudirect_storage_beside_a_driver_container(installed: Installed, bundl
     assert "+module:nvidia_fs" in seen.printed
 
 
-def test_a_driver_root_that_is_not_there_is_said(installed: Installed, bundle: Maker) -> None:
-    settings = f"driver-root = {DRIVER_ROOT}\n"
-    said = refused(installed, bundle("busybox").asks("0"), settings=settings, refresh=False)
-    assert f"the driver root {DRIVER_ROOT} is not there" in said
-
-
-def test_a_driver_root_that_a_user_could_exchange_is_no_driver(installed: Installed, bundle: Maker) -> None:
-    root = "/run/theirs/driver"
-    before = "mkdir -p /run/theirs/driver/usr/lib64 && chown 64123 /run/theirs\n"
-    made = bundle("busybox").asks("0").runs("true")
-    done = on_node(installed, before + start("runc", made), settings=f"driver-root = {root}\n")
-    assert done.code != 0
-    assert f"the driver root {root} is not used: " in done.err and "64123" in done.err, done.err
-
-
 def newer(bundle: Bundle, driver: Path, number: str = "580.65.06", note: dict[str, object] | None = None) -> Bundle:
     """The image with CUDA's libraries of that release, as its cuda-compat package has them; note: what libcuda says."""
     folder = bundle.asks("0").rootfs / COMPAT.lstrip("/")
@@ -200,43 +185,7 @@ def test_cudas_libraries_that_are_no_newer_or_not_wanted_are_not_named(
     assert takes(seen, f"{NATIVE}/libcuda.so.{'535.183.01' if settings else '580.65.06'}")
 
 
-USED = "CUDA forward compatibility: the image's libcuda.so.575.57.08 is used, newer than the host's driver 535.183.01"
 UNUSED = "CUDA forward compatibility: the image's libcuda.so.575.57.08 is not used: "
-
-
-@pytest.mark.parametrize(
-    ("description", "note", "says"),
-    [
-        ("v100", R575, USED),
-        ("geforce", R575, f"{UNUSED}it is not made for GPUs of the brand GeForce, as GPU 0 is"),
-        ("geforce", {**R575, "device": [5]}, USED),
-        ("v100", {**R575, "driver": [550, 575]}, f"{UNUSED}it is not made for the host's driver 535.183.01"),
-        (
-            "v100",
-            {"driver": "all"},
-            "libcuda.so.575.57.08 cannot be used: its note on forward compatibility has a list",
-        ),
-        ("v100", None, USED),
-        ("geforce", None, f"{UNUSED}it is not made for GPUs of the brand GeForce, as GPU 0 is"),
-    ],
-)
-def test_cudas_newer_libraries_serve_the_drivers_and_gpus_that_they_name(
-    installed: Installed, bundle: Maker, driver: Path, description: str, note: dict[str, object] | None, says: str
-) -> None:
-    """The container's real loader takes them or the host's, and the plan says which, and why."""
-    made = newer(bundle("debian"), driver, "575.57.08", note)
-    seen = look(installed, made, RESOLVED, description=description)
-    hosts = next(path for path in seen.mounts if path.startswith(f"{NATIVE}/libcuda.so."))
-    assert takes(seen, f"{COMPAT}/libcuda.so.575.57.08" if says == USED else hosts)
-    assert says in plan(installed, made, refresh=True, description=description)
-
-
-def test_a_newer_library_of_the_same_branch_is_used_by_its_own_word(
-    installed: Installed, bundle: Maker, driver: Path
-) -> None:
-    made = newer(bundle("debian"), driver, "580.95.05", {**R575, "driver": [580]})
-    seen = look(installed, made, RESOLVED, description="h100x8")
-    assert takes(seen, f"{COMPAT}/libcuda.so.580.95.05")
 
 
 @pytest.mark.parametrize("description", ["v100", "h100x8"])
@@ -274,18 +223,3 @@ def test_musls_loader_reads_no_cache_and_nobody_says_that_it_does(
 ) -> None:
     made = newer(bundle("musl"), driver, "575.57.08", R575)
     assert "forward compatibility" not in plan(installed, made, description="v100")
-
-
-def test_a_compat_folder_never_leads_out_of_the_image(installed: Installed, bundle: Maker, tmp_path: Path) -> None:
-    """The way of CVE-2024-0132: the image's folder is a link, and the host's folder of that name is not the image's."""
-    (tmp_path / "host").mkdir()
-    (tmp_path / "host/libcuda.so.999.1.1").write_text("the host's own")
-    (tmp_path / "host/libcuda.so.1").write_text("the host's own")
-    made = bundle("debian").asks("0")
-    link = made.rootfs / COMPAT.lstrip("/")
-    link.parent.mkdir(parents=True)
-    link.symlink_to(tmp_path / "host")
-    show = f"test ! -e {COMPAT}/libcuda.so.1; /app/cuda; ls {COMPAT}/ 2>/dev/null || echo nothing"
-    seen = look(installed, made, show)
-    assert seen.printed == "cuInit 0, 1 devices\nnothing\n"
-    assert seen.libraries["libcuda.so.1", 64] == [f"{NATIVE}/libcuda.so.1"]

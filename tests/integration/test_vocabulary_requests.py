@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from tests.integration.conftest import Maker
 from tests.integration.engines import Bundle, Installed
-from tests.integration.inside import COMPUTE, CONTROL, attempt, gpus, look, node, plan
+from tests.integration.inside import COMPUTE, attempt, gpus, node, plan
 
 LIST_FOLDER = "/var/run/nvidia-container-devices"
 LISTS_ONLY = "accept-environment = privileged\naccept-volume-mounts = yes\n"
@@ -59,14 +59,6 @@ def test_a_rule_holds_in_its_namespace_only(installed: Installed, bundle: Maker)
     other.seen().has_exactly()
 
 
-def test_no_capability_that_is_not_allowed(installed: Installed, bundle: Maker) -> None:
-    made = bundle("busybox").asks("0", "utility,compute")
-    seen = look(installed, made, settings="allowed-capabilities = utility\n")
-    seen.has_exactly(CONTROL, node(0))
-    assert not [path for path in seen.mounts if "libcuda" in path]
-    assert [path for path in seen.mounts if "/libnvidia-ml.so." in path]
-
-
 def test_a_share_of_a_swarm_resource_is_the_gpu_itself(installed: Installed, bundle: Maker) -> None:
     """Notebooks share a GPU this way: the swarm manager counts names, all of which mean one GPU."""
     uuid = gpus()[5]["uuid"]
@@ -109,16 +101,3 @@ def test_without_settings(installed: Installed, bundle: Maker) -> None:
     ) in unmet.refusal()
     met.seen().has_exactly(*COMPUTE, node(0))
     assert "requires 'driver<580' (here driver is 580.65.06)" in both.refusal()
-
-
-def test_what_only_nvml_knows_fulfils_nothing(installed: Installed, bundle: Maker) -> None:
-    """CUDA's version has the driver's branch as its lower bound; compute capability and brand have none."""
-    arch, cuda = attempt(
-        installed,
-        bundle("busybox").asks("0", NVIDIA_REQUIRE_CUDA="arch>=9.0"),
-        bundle("busybox").asks("0", NVIDIA_REQUIRE_CUDA="cuda>=12.4"),
-        refresh=False,
-    )
-    assert "'arch>=9.0' (here arch is unknown)" in arch.refusal()
-    assert "inventory refresh" in arch.refusal()
-    cuda.seen().has_exactly(*COMPUTE, node(0))

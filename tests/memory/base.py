@@ -15,7 +15,7 @@ import time
 
 from tests import machine
 from tests.gpunode import boot
-from tests.guest.base import Packages, clear, key
+from tests.guest import base as guest
 from tests.guest.places import SOURCES
 from tests.guest.tree import REPOSITORY
 from tests.memory.places import MODULE
@@ -23,7 +23,7 @@ from tests.policy.debian import run
 from tests.selinux.files import write
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-CACHE = os.path.join(REPOSITORY, ".build", "memory")
+_CACHE = os.path.join(REPOSITORY, ".build", "memory")
 _PACKAGES = ("conmon", "dbus", "kmod", "podman", "systemd")
 
 # All that this systemd starts, beside a message bus; the machine ends with it.
@@ -46,29 +46,22 @@ _ROWS = f"""
     """
 
 
-def say(text: str) -> None:
-    """Progress, for those who wait."""
-    print(f"test-memory: {text}", flush=True)
-
-
-class Base:
+class Base(guest.Base):
     """The kept parts, and where they lie."""
 
     def __init__(self) -> None:
-        self._packages = Packages(os.path.join(CACHE, "packages"), say, os.path.abspath(__file__), boot.__file__)
-        recipe = key(f"{HERE}/kernel.sh", f"{HERE}/kernel.config")
-        self._kernel = os.path.join(CACHE, "kernel", recipe)
-        self.folder = self._packages.folder
-        self.root = self._packages.root
+        recipe = (os.path.abspath(__file__), boot.__file__)
+        super().__init__("test-memory", "x86_64", os.path.join(_CACHE, "packages"), recipe, _PACKAGES)
+        built = guest.key(f"{HERE}/kernel.sh", f"{HERE}/kernel.config")
+        self._kernel = os.path.join(_CACHE, "kernel", built)
         self.vmlinuz = os.path.join(self._kernel, "vmlinuz")
-        self.initramfs = os.path.join(self.folder, "initramfs")
 
     def make(self) -> bool:
         """Everything that is kept; whether something had to be made."""
-        kernel, packages = self._make_kernel(), self._make_packages()
+        kernel, packages = self._make_kernel(), super().make()
         with open(f"{self._kernel}/version", encoding="ascii") as file:
             version = file.read().strip()
-        say(f"Linux {version}, {os.path.getsize(self.vmlinuz) / 1e6:.1f} MB")
+        self.say(f"Linux {version}, {os.path.getsize(self.vmlinuz) / 1e6:.1f} MB")
         self._make_initramfs()
         self._make_module()
         return kernel or packages
@@ -76,17 +69,15 @@ class Base:
     def _make_kernel(self) -> bool:
         if os.path.exists(self._kernel):
             return False
-        say("building a kernel: five minutes on two cores, if no other needs them")
+        self.say("building a kernel: five minutes on two cores, if no other needs them")
         begun = time.monotonic()
-        clear(os.path.dirname(self._kernel))
+        guest.clear(os.path.dirname(self._kernel))
         subprocess.run([f"{HERE}/kernel.sh", f"{HERE}/kernel.config", self._kernel], check=True)
-        say(f"kernel built: {time.monotonic() - begun:.0f} s")
+        self.say(f"kernel built: {time.monotonic() - begun:.0f} s")
         return True
 
-    def _make_packages(self) -> bool:
-        if self._packages.is_made():
-            return False
-        self._packages.make(os.uname().machine, _PACKAGES)
+    def finish(self) -> None:
+        """What systemd and dbus start by."""
         # Without one, systemd takes each boot for the first and presets all units.
         write(f"{self.root}/etc/machine-id", "0123456789abcdef0123456789abcdef\n")
         # dbus makes its user when it is configured.
@@ -96,8 +87,6 @@ class Base:
         bus = ("dbus.socket", "dbus.service", "sysinit.target", "basic.target", "shutdown.target")
         for name, text in {**{name: boot.UNITS[name] for name in bus}, "rows.service": _ROWS}.items():
             write(f"{self.root}/etc/systemd/system/{name}", textwrap.dedent(text))
-        self._packages.complete()
-        return True
 
     def _make_initramfs(self) -> None:
         """Of the kernel's modules and of the packages' busybox, either of which may be new."""

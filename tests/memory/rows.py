@@ -6,17 +6,12 @@ Must not run anything.
 
 from __future__ import annotations
 
-_GROUND = "tests/memory/test_ground.py"
 _LIMITS = "tests/memory/test_limits.py"
 
 # One after the other: a driver is the whole machine's.
 WORKERS = 0
 
 ROWS = {
-    "regions by NVIDIA's, amdgpu's and xe's names": (f"{_GROUND}::test_regions_have_the_names_that_drivers_give_them",),
-    "one write, one region": (f"{_GROUND}::test_one_write_sets_one_region",),
-    "a driver's end takes limits along": (f"{_GROUND}::test_a_limit_is_gone_with_the_driver",),
-    "a limit by hand, under each runtime": (f"{_GROUND}::test_a_limit_by_hand_holds_inside",),
     "the kernel refuses at the limit": (f"{_LIMITS}::test_the_kernel_refuses_at_the_limit",),
     "two on one GPU, each at its own": (f"{_LIMITS}::test_two_on_one_gpu_each_at_its_own",),
     "each of two GPUs": (f"{_LIMITS}::test_each_of_two_gpus_has_the_limit",),

@@ -1,15 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Boot a virtual machine whose kernel has the dmem controller, run the rows in it, and say whether all passed.
-
-    python3 -m tests.memory.run [--only WORD] [--break FAULT] [--console]
-
-`--only` runs the rows whose names contain a word; `--break` plants a fault in the hook, which must make it fail;
-`--console` shows all that the machine prints.  Exit status 0 only if every row passed.
-"""
+"""Boot a virtual machine whose kernel has the dmem controller, and run the rows in it, as tests.guest.lane says."""
 
 from __future__ import annotations
 
-import argparse
 import glob
 import os
 import platform
@@ -17,22 +10,20 @@ import shutil
 import subprocess
 import sys
 
-from tests import machine
 from tests.gpunode import node
+from tests.guest import lane
 from tests.guest.places import SOURCES
-from tests.guest.tree import REPOSITORY, Fault, make_image, renew
-from tests.memory.base import Base, say
+from tests.guest.tree import REPOSITORY, Fault
+from tests.memory.base import Base
 from tests.memory.places import NEWEST
 from tests.memory.rows import ROWS
 from tests.policy.debian import run
 
-PATIENCE = 3600  # seconds for the machine, from power-on to power-off, on a busy host
 MACHINE = ["qemu-system-x86_64", "-M", "q35", "-cpu", "max"]
 KERNEL_LINE = (
     "console=ttyS0 quiet panic=-1 mitigations=off nokaslr systemd.show_status=0 systemd.log_level=warning tsc=reliable"
 )
-# Whose drivers the rows' nodes have.
-DESCRIPTIONS = ("h100x8",)
+DESCRIPTION = "h100x8"
 VENDORS = ("amd",)
 
 # What `--break` replaces in a module of the hook.  Only crun meets the controller, and has a process below its scope.
@@ -63,28 +54,17 @@ def _add_newest(root: str) -> None:
 
 
 def main() -> int:
-    """Make or find the base, renew it, boot, judge."""
-    parser = argparse.ArgumentParser(description="Memory limits on a kernel with dmem, in a virtual machine.")
-    parser.add_argument("--only", default="", metavar="WORD")
-    parser.add_argument("--break", dest="fault", default="", choices=FAULTS)
-    parser.add_argument("--console", action="store_true")
-    options = parser.parse_args()
+    """Make the machine and judge."""
     if platform.machine() != "x86_64":
         raise SystemExit("test-memory: the virtual machine is x86_64's: run this on such a machine")
-    if not any(options.only in name for name in ROWS):
-        raise SystemExit(f"test-memory: no row's name contains {options.only!r}")
-    if os.geteuid():
-        raise SystemExit("test-memory: needs root, to make the machine's file system with its owners")
     base = Base()
 
-    def image() -> str:
-        renew(base.root, options.only, FAULTS.get(options.fault), "x86_64", DESCRIPTIONS)
+    def add() -> None:
         # Compiled here: emulated, this takes minutes.
-        node.prepare(DESCRIPTIONS[0], [], f"{base.root}/{SOURCES}/.build/gpunode", vendors=VENDORS)
+        node.prepare(DESCRIPTION, [], f"{base.root}/{SOURCES}/.build/gpunode", vendors=VENDORS)
         _add_newest(base.root)
-        return make_image(base.root, f"{base.folder}/root.img")
 
-    return machine.test(MACHINE, base, KERNEL_LINE, image, patience=PATIENCE, console=options.console, say=say)
+    return lane.run(base, MACHINE, KERNEL_LINE, ROWS, FAULTS, patience=3600, descriptions=(DESCRIPTION,), add=add)
 
 
 if __name__ == "__main__":

@@ -34,9 +34,7 @@ echo ==
 {shown(regions.name(0), "${one%/*}/dmem.max")}
 {engine.remove("one")}
 """
-    done = on_machine(installed, script)
-    assert done.code == 0, done.err
-    taken, own, above = done.out.split("==\n")
+    taken, own, above = on_machine(installed, script).printed().split("==\n")
     assert said(taken) == [HELD, REFUSED, HELD, REFUSED, HELD]
     limits = dict(line.rsplit(" ", 1) for line in own.splitlines())
     assert limits == {**dict.fromkeys(regions.all_of_them(), "max"), regions.name(0): str(64 * regions.MIB)}
@@ -57,9 +55,7 @@ until grep -q . /run/taken; do sleep 0.1; done
 {shown(regions.name(0), "$one/dmem.current", "$two/dmem.current")}
 {engine.remove("one", "two")}
 """
-    done = on_machine(installed, script)
-    assert done.code == 0, done.err
-    lines = done.out.splitlines()
+    lines = on_machine(installed, script).printed().splitlines()
     assert said("\n".join(lines[:4])) == [HELD, HELD, REFUSED, REFUSED]
     assert lines[4:] == [f"{regions.name(0)} {size}" for size in (64 * regions.MIB, 0)]
 
@@ -67,9 +63,8 @@ until grep -q . /run/taken; do sleep 0.1; done
 @pytest.mark.parametrize("engine", CGROUPFS)
 def test_each_of_two_gpus_has_the_limit(installed: Installed, bundle: Maker, engine: Engine) -> None:
     script = takes(1, 64, 1) + takes(2, 64, 1)
-    done = on_machine(installed, engine.run(bundle("1,2", 64), "two", script))
-    assert done.code == 0, done.err
-    assert said(done.out) == [HELD, REFUSED] * 2
+    out = on_machine(installed, engine.run(bundle("1,2", 64), "two", script)).printed()
+    assert said(out) == [HELD, REFUSED] * 2
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -77,9 +72,8 @@ def test_without_the_word_there_is_no_limit(installed: Installed, bundle: Maker,
     """REQUEST alone binds nothing."""
     script = takes(0, regions.capacity(0) >> 21, 1)
     lines = [engine.run(made, "free", script) for made in (bundle("0"), bundle("0", NVIDIA_GPU_MEMORY_REQUEST=64))]
-    done = on_machine(installed, "\n".join(lines))
-    assert done.code == 0, done.err
-    assert said(done.out) == [HELD] * 4
+    out = on_machine(installed, "\n".join(lines)).printed()
+    assert said(out) == [HELD] * 4
 
 
 def test_another_vendors_device_has_it_too(installed: Installed, bundle: Maker) -> None:
@@ -91,9 +85,8 @@ def test_another_vendors_device_has_it_too(installed: Installed, bundle: Maker) 
 {shown(regions.AMDGPU, "$one/dmem.max")}
 {engine.remove("one")}
 """
-    done = on_machine(installed, script, vendors=("amd",))
-    assert done.code == 0, done.err
-    assert done.out == f"{regions.AMDGPU} {64 * regions.MIB}\n"
+    out = on_machine(installed, script, vendors=("amd",)).printed()
+    assert out == f"{regions.AMDGPU} {64 * regions.MIB}\n"
 
 
 WRONG = {
@@ -172,9 +165,7 @@ def test_the_limit_stays_whatever_systemd_is_told(installed: Installed, bundle: 
     script = engine.stay(bundle("0", 64), "one") + look
     script += "scope=${one##*/}; case $scope in *.scope) ;; *) scope=${one%/*}; scope=${scope##*/} ;; esac\n"
     script += "".join(f"{step}\n{look}" for step in steps.values())
-    done = on_machine(installed, script + engine.remove("one"))
-    assert done.code == 0, done.err
-    lines = done.out.splitlines()
+    lines = on_machine(installed, script + engine.remove("one")).printed().splitlines()
     assert lines[0::3] == [f"{regions.name(0)} {64 * regions.MIB}"] * (len(steps) + 1)
     assert said("\n".join(line for number, line in enumerate(lines) if number % 3)) == [REFUSED, HELD] * (
         len(steps) + 1
@@ -186,9 +177,8 @@ def test_a_restart_has_its_limit_again(installed: Installed, bundle: Maker, engi
     """A runtime's state and cgroup are new each time."""
     made = bundle("0", 64)
     lines = [engine.run(made, "again", takes(0, 64, 1))] * 2
-    done = on_machine(installed, "\n".join(lines))
-    assert done.code == 0, done.err
-    assert said(done.out) == [HELD, REFUSED] * 2
+    out = on_machine(installed, "\n".join(lines)).printed()
+    assert said(out) == [HELD, REFUSED] * 2
 
 
 @pytest.mark.parametrize("engine", CGROUPFS)
@@ -196,9 +186,8 @@ def test_a_user_namespace_has_its_limit(installed: Installed, bundle: Maker, eng
     made = bundle("0", 64)
     engine.place(made, "mapped", "lane")
     made.in_user_namespace(100_000)
-    done = on_machine(installed, engine.run(made, "mapped", takes(0, 64, 1)))
-    assert done.code == 0, done.err
-    assert said(done.out) == [HELD, REFUSED]
+    out = on_machine(installed, engine.run(made, "mapped", takes(0, 64, 1))).printed()
+    assert said(out) == [HELD, REFUSED]
 
 
 @pytest.mark.parametrize("engine", CGROUPFS)
@@ -218,9 +207,7 @@ cat below/dmem.max | grep '^{regions.name(0)} '
 echo 0 >below/cgroup.procs
 {takes(0, 64, 1)}
 """
-    done = on_machine(installed, engine.run(made, "root", inside))
-    assert done.code == 0, done.err
-    first, below, *rest = done.out.splitlines()
+    first, below, *rest = on_machine(installed, engine.run(made, "root", inside)).printed().splitlines()
     assert first.endswith("Operation not permitted")
     assert below == f"{regions.name(0)} max"
     assert said("\n".join(rest)) == [HELD, REFUSED]
@@ -230,8 +217,7 @@ def test_the_hook_opens_no_gpu(installed: Installed, bundle: Maker) -> None:
     """The module can be unloaded while a container with a limit is there that holds nothing."""
     engine = Engine("runc", systemd=False)
     script = f"{engine.stay(bundle('0', 64), 'one')}\nrmmod regions\ninsmod /srv/regions.ko\n{engine.remove('one')}"
-    done = on_machine(installed, script)
-    assert done.code == 0, done.err
+    on_machine(installed, script).printed()
 
 
 @pytest.mark.parametrize("engine", CGROUPFS)
@@ -241,18 +227,16 @@ def test_behind_the_runtime_in_front(installed: Installed, bundle: Maker, engine
     made.config["hooks"] = {"createRuntime": [PROCDRIVER]}
     front = Engine("oci-gpu-runtime", systemd=False)
     script = front.run(made, "front", takes(0, 65, 64, 1))
-    done = on_machine(installed, script, settings=f"runtime = {shutil.which(engine.program)}\n")
-    assert done.code == 0, done.err
-    assert said(done.out) == [REFUSED, HELD, REFUSED]
+    out = on_machine(installed, script, settings=f"runtime = {shutil.which(engine.program)}\n").printed()
+    assert said(out) == [REFUSED, HELD, REFUSED]
 
 
 def test_podman(installed: Installed, tmp_path: Path, pattern: Path) -> None:
     shutil.copytree(pattern, tmp_path / "root", symlinks=True)
     asks = "--env NVIDIA_VISIBLE_DEVICES=0 --env NVIDIA_GPU_MEMORY_LIMIT=64"
     words = f"{PODMAN_RUN} --rm {asks} --rootfs {tmp_path}/root /bin/sh -c {shlex.quote(takes(0, 65, 64, 1))}"
-    done = on_machine(installed, podman(words, runtime="crun", folder=tmp_path))
-    assert done.code == 0, done.err
-    assert said(done.out) == [REFUSED, HELD, REFUSED]
+    out = on_machine(installed, podman(words, runtime="crun", folder=tmp_path)).printed()
+    assert said(out) == [REFUSED, HELD, REFUSED]
 
 
 SETTINGS = {
@@ -268,9 +252,8 @@ def test_the_administrators_setting_is_the_most(
     installed: Installed, bundle: Maker, settings: str, limit: int | None, most: int
 ) -> None:
     script = Engine("runc", systemd=False).run(bundle("0", limit), "set", takes(0, most + 1, most, 1))
-    done = on_machine(installed, script, settings=settings)
-    assert done.code == 0, done.err
-    assert said(done.out) == [REFUSED, HELD, REFUSED]
+    out = on_machine(installed, script, settings=settings).printed()
+    assert said(out) == [REFUSED, HELD, REFUSED]
 
 
 def test_any_goes_where_there_is_room(installed: Installed, bundle: Maker) -> None:
@@ -279,7 +262,6 @@ def test_any_goes_where_there_is_room(installed: Installed, bundle: Maker) -> No
     size = (regions.capacity(0) >> 20) // 2 + 1
     names = ("one", "two", "three")
     script = "".join(engine.stay(bundle("any", size), name) + f"cat ${name}/dmem.max" + "\n" for name in names)
-    done = on_machine(installed, script + engine.remove(*names), settings="gpu-holders = 4\n")
-    assert done.code == 0, done.err
-    limited = [line.split()[0] for line in done.out.splitlines() if not line.endswith(" max")]
+    out = on_machine(installed, script + engine.remove(*names), settings="gpu-holders = 4\n").printed()
+    limited = [line.split()[0] for line in out.splitlines() if not line.endswith(" max")]
     assert len(limited) == len(set(limited)) == len(names)

@@ -18,8 +18,20 @@ from tests.integration import roots
 
 ROOT = Path(__file__).resolve().parents[2]
 DATABASE = "/var/lib/rpm"
-# What an older version's tables lack (`forget`).
+# What an older version's tables lack (`older_tree`).
 FORGOTTEN = "nvidia-debugdump"
+
+# Of what the packages of both kinds hold.
+ENTRY = "/usr/libexec/oci/hooks.d/oci-gpu-hook"
+REGISTRATION = "/usr/share/containers/oci/hooks.d/oci-gpu-hook.json"
+SETTINGS = "/etc/oci-gpu-hook.conf"
+LIBRARY = "/usr/lib/oci-gpu-hook"
+PACKAGE = f"{LIBRARY}/oci_gpu_hook"
+DOCKERS = "/usr/bin/nvidia-container-runtime-hook"
+CLI = "/usr/bin/nvidia-container-cli"
+TARGET = "../libexec/oci/hooks.d/oci-gpu-hook"
+# An administrator's settings.
+CHANGED = "device-cgroup = on\n"
 
 # What a distribution's packages provide to ours.
 BASE = """
@@ -130,7 +142,18 @@ def copy_of_tree(folder: Path) -> Path:
     return folder
 
 
-def forget(tree: Path) -> None:
+def older_tree(folder: Path) -> Path:
+    """As an older version: a folder that is no more, a start's module that differs, other words in settings."""
+    _forget(copy_of_tree(folder))
+    (folder / "oci_gpu_hook/gone").mkdir()
+    (folder / "oci_gpu_hook/gone/__init__.py").write_text('"""No more."""\n')
+    for name, text in (("oci_gpu_hook/hook.py", "\n_BEFORE = 0\n"), ("packaging/oci-gpu-hook.conf", "# as before\n")):
+        with (folder / name).open("a") as file:
+            file.write(text)
+    return folder
+
+
+def _forget(tree: Path) -> None:
     """Take a program out of a tree's tables, as an older version that did not know it; its inventories differ then."""
     catalogue, inventory = tree / "oci_gpu_hook/driver/catalogue.py", tree / "oci_gpu_hook/driver/inventory.py"
     text = catalogue.read_text()
@@ -140,6 +163,16 @@ def forget(tree: Path) -> None:
     inventory.write_text(
         re.sub(r'(?m)^(HEADING = b"oci-gpu-hook inventory ).*', r'\g<1>00000000\\n"', inventory.read_text())
     )
+
+
+def install_by_hand(root: Path) -> None:
+    """As `make install` does, and the halves that one that was stopped leaves."""
+    words = ["make", "--silent", "-C", str(ROOT), "install", f"DESTDIR={root}"]
+    subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+    for half in ("vendor/click", ".new/oci_gpu_hook", "oci_gpu_hook/__linked__"):
+        (root / LIBRARY[1:] / half).mkdir(parents=True, exist_ok=True)
+    (root / PACKAGE[1:] / "hook.py").write_text("half a modu")
+    (root / PACKAGE[1:] / "__linked__/modules.other").write_text("another Python's")
 
 
 def build_base(folder: Path) -> Path:
@@ -191,7 +224,7 @@ class Scratch:
         return Ended(done.returncode, done.stdout + done.stderr)
 
     def __truediv__(self, path: str) -> Path:
-        return self.path / path
+        return self.path / path.lstrip("/")
 
     def listing(self) -> dict[str, tuple[int, bytes]]:
         """Every path with its mode and content, rpm's database left out."""

@@ -35,7 +35,7 @@ def test_a_boot_makes_the_nodes_and_saves_the_inventory_and_what_changes_is_save
     """After other libraries of the driver have come, and a MIG device; and when a start has asked for it, by name."""
     saved = "/run/oci-gpu-hook/inventory"
     forget = f"rm {saved}\nsleep 0.2\n[ ! -e {saved} ]"
-    done = booted(
+    out = booted(
         installed,
         f"systemctl is-system-running\n{NODES}\n"
         f"oci-gpu-hook info --saved >/run/shown\nstat -c %a {saved}\n"
@@ -43,30 +43,28 @@ def test_a_boot_makes_the_nodes_and_saves_the_inventory_and_what_changes_is_save
         f"{forget}\ncp /etc/ld.so.cache /etc/new && mv /etc/new /etc/ld.so.cache\nwait_for {saved}\n"
         f"{forget}\nmknod /dev/nvidia-caps/nvidia-cap300 c 508 300\nwait_for {saved}\n"
         f"{forget}\n: >/run/wanted && mv /run/wanted /run/oci-gpu-hook/refresh-wanted\nwait_for {saved}",
-    )
-    assert done.code == 0, done.err
-    state, *nodes, mode, path = done.out.split()
+    ).printed()
+    state, *nodes, mode, path = out.split()
     assert (state, mode, path) == ("running", "644", "active")
     for name in ("nvidiactl", "nvidia0", "nvidia-uvm", "nvidia-modeset", "nvidia-caps/nvidia-cap1"):
         assert f"/dev/{name}" in nodes
 
 
 def test_the_spec_is_kept_once_an_administrator_says_so(installed: Installed) -> None:
-    done = booted(
+    out = booted(
         installed,
         "systemctl is-enabled oci-gpu-hook-cdi || :\n[ ! -e /run/cdi ]\n"
         "systemctl enable oci-gpu-hook-cdi 2>/dev/null\n"
         "systemctl start oci-gpu-hook-inventory\nwait_for /run/cdi/oci-gpu-hook.yaml\n"
         "rm /run/cdi/oci-gpu-hook.yaml\nsystemctl disable oci-gpu-hook-cdi 2>/dev/null\n"
         "systemctl start oci-gpu-hook-inventory\nls /run/cdi | wc -l",
-    )
-    assert done.code == 0, done.err
-    assert done.out.split() == ["disabled", "0"]
+    ).printed()
+    assert out.split() == ["disabled", "0"]
 
 
 def test_features_and_metrics_are_written_in_their_sandboxes_and_go_with_the_driver(installed: Installed) -> None:
     """The features with each refresh of the inventory, the metrics with the kernel's log."""
-    done = booted(
+    out = booted(
         installed,
         """
 features=/etc/kubernetes/node-feature-discovery/features.d/oci-gpu-hook gpus=/run/gpus.prom
@@ -88,11 +86,10 @@ ls $features 2>/dev/null || :
 grep driver_up $gpus
 cat /run/said >&2
 """,
-    )
-    assert done.code == 0, done.err
-    assert done.out.split("\n")[:3] == ["1", "5", "1"]
-    assert done.out.endswith("oci_gpu_hook_driver_up 0\n")
-    assert "/features.d/" not in done.out
+    ).printed()
+    assert out.split("\n")[:3] == ["1", "5", "1"]
+    assert out.endswith("oci_gpu_hook_driver_up 0\n")
+    assert "/features.d/" not in out
 
 
 # A new procfs shows no simulated driver: this runtime puts it into the container's.
@@ -104,7 +101,7 @@ def test_a_validation_marks_the_node_and_stops_nothing(installed: Installed) -> 
 
     The features are still being written when the next validation ends.
     """
-    done = booted(
+    out = booted(
         installed,
         f"""
 install -m 0755 {RUNTIME} /usr/bin/simulated-runc
@@ -135,9 +132,8 @@ mkdir /run/none && mount --bind /run/none /proc/driver/nvidia
 ! systemctl start oci-gpu-hook-validate 2>/dev/null
 ls /run/nvidia/validations
 """,
-    )
-    assert done.code == 0, done.err
-    *said, marked = done.out.split()
+    ).printed()
+    *said, marked = out.split()
     assert marked == "1"
     enabled, *files, features, failed, cdi, inventory = said
     assert enabled == "disabled"
@@ -162,7 +158,7 @@ def test_without_its_capability_the_devices_service_makes_nothing(installed: Ins
 
 def test_a_service_writes_to_no_file_system_of_the_host(installed: Installed) -> None:
     """Tried in its own sandbox, in the place of its command.  /run is left out: systemd 252 leaves it open here."""
-    done = booted(
+    out = booted(
         installed,
         f"""
 cat >/run/try <<'TRY'
@@ -181,10 +177,9 @@ systemctl daemon-reload
 for service in {" ".join(SERVICES)}; do systemctl start oci-gpu-hook-$service; done
 cat /run/written
 """,
-    )
-    assert done.code == 0, done.err
+    ).printed()
     # A set: the path unit may have started one of them once more.
-    assert set(done.out.splitlines()) == {f"{service} tried" for service in SERVICES}
+    assert set(out.splitlines()) == {f"{service} tried" for service in SERVICES}
 
 
 # What the node's inventory knows of MIG devices, which NVML alone can tell.
@@ -238,9 +233,8 @@ wait_for $saved
 ls /run/containers/oci/hooks.d
 named{CHANGES}END
 """
-    done = on_node(None, script, description="h100mig")
-    assert done.code == 0, done.out + done.err
-    assert done.out.split("\n") == ["oci-gpu-hook.json", *["4 4"] * 3, ""]
+    out = on_node(None, script, description="h100mig").printed()
+    assert out.split("\n") == ["oci-gpu-hook.json", *["4 4"] * 3, ""]
 
 
 # A pod of the DaemonSet: no namespace of the node, no capability but one, and the node's root as a volume.
@@ -280,9 +274,7 @@ named{CHANGES}
 systemctl is-active oci-gpu-hook-inventory.path || :
 ls /usr/local/lib/systemd/system /etc/systemd/system/multi-user.target.wants 2>/dev/null || :
 """
-    done = booted(installed, script)
-    assert done.code == 0, done.out + done.err
-    installed_as, *enabled_and_counts, removed, state = done.out.splitlines()
+    installed_as, *enabled_and_counts, removed, state = booted(installed, script).printed().splitlines()
     assert installed_as.endswith("registered in /etc/containers/oci/hooks.d")
     assert enabled_and_counts == ["enabled"] * 3 + ["4 4"] * 3
     assert (removed.startswith("removed"), state) == (True, "inactive")

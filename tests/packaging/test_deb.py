@@ -20,19 +20,12 @@ from tests.integration.engines import PODMAN_RUN, PROCDRIVER, Installed, on_node
 from tests.integration.inside import ALLOWED, COMPUTE, node
 from tests.packaging import debs, rpms
 from tests.packaging.debs import Release, View
+from tests.packaging.rpms import CHANGED, CLI, DOCKERS, ENTRY, LIBRARY, PACKAGE, REGISTRATION, SETTINGS, TARGET
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytestmark = pytest.mark.skipif(shutil.which("dpkg") is None, reason="RHEL and Fedora have no packages of this kind")
-ENTRY = "/usr/libexec/oci/hooks.d/oci-gpu-hook"
-REGISTRATION = "/usr/share/containers/oci/hooks.d/oci-gpu-hook.json"
-SETTINGS = "/etc/oci-gpu-hook.conf"
-LIBRARY = "/usr/lib/oci-gpu-hook"
-PACKAGE = f"{LIBRARY}/oci_gpu_hook"
-LINK = "/usr/bin/nvidia-container-runtime-hook"
-CLI = "/usr/bin/nvidia-container-cli"
-CHANGED = "device-cgroup = on\n"
 PYENV = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
 # What a start and a command leave behind.
 USED = f"mkdir -p /run/oci-gpu-hook; touch /run/oci-gpu-hook/inventory {PACKAGE}/cli/__pycache__/x.pyc"
@@ -46,15 +39,8 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Release:
 
 @pytest.fixture(scope="session")
 def previous(tmp_path_factory: pytest.TempPathFactory) -> Release:
-    """An older one: a folder with a module that is no more, a start's module that differs, other words in settings."""
-    tree = rpms.copy_of_tree(tmp_path_factory.mktemp("tree") / "tree")
-    rpms.forget(tree)
-    (tree / "oci_gpu_hook/gone").mkdir()
-    (tree / "oci_gpu_hook/gone/__init__.py").write_text('"""No more."""\n')
-    with (tree / "oci_gpu_hook/hook.py").open("a") as module:
-        module.write("\n_BEFORE = 0\n")
-    with (tree / "packaging/oci-gpu-hook.conf").open("a") as settings:
-        settings.write("# as it was before\n")
+    """An older one."""
+    tree = rpms.older_tree(tmp_path_factory.mktemp("tree") / "tree")
     return debs.build(tmp_path_factory.mktemp("previous"), "0.0.1", tree)
 
 
@@ -100,8 +86,8 @@ def test_the_packages_hold_what_make_install_installs(release: Release, installe
     }
     assert files - listed == set()
     more = {re.sub(r"/(doc|lintian)/.*", r"/\1", path) for path in listed - files}
-    assert more == {SETTINGS, LINK, CLI, "/usr/share/doc", "/usr/share/lintian"}
-    assert debs.contents(release.docker) >= {LINK}
+    assert more == {SETTINGS, DOCKERS, CLI, "/usr/share/doc", "/usr/share/lintian"}
+    assert debs.contents(release.docker) >= {DOCKERS}
     assert debs.contents(release.cli) >= {CLI}
     assert not [path for path in listed if path.endswith(".cil")] <= [*debs.contents(release.hook)]
 
@@ -120,7 +106,7 @@ def test_what_doctor_says_of_a_missing_package_brings_it(view: View) -> None:
     """Over an installation by `make install` too, of which no package is known."""
     make, install = remedy.install("apt", "oci-gpu-hook-docker").commands
     does(view.sh(f"cd {rpms.ROOT} && {make} >/dev/null && {install} --yes --no-install-recommends 2>/dev/null"))
-    assert os.readlink(view / LINK) == "../libexec/oci/hooks.d/oci-gpu-hook"
+    assert os.readlink(view / DOCKERS) == TARGET
     does(view.dpkg("--verify", "oci-gpu-hook", "oci-gpu-hook-docker"))
 
 
@@ -161,7 +147,7 @@ def test_installed_and_purged_nothing_is_left(view: View, release: Release) -> N
     does(view.dpkg("--verify", "oci-gpu-hook", "oci-gpu-hook-docker"))
     assert (view / ENTRY).stat().st_mode & 0o7777 == 0o755
     assert (view / "/run/oci-gpu-hook").stat().st_mode & 0o7777 == 0o755
-    assert os.readlink(view / LINK) == "../libexec/oci/hooks.d/oci-gpu-hook"
+    assert os.readlink(view / DOCKERS) == TARGET
     assert compiled(view) == tags("/usr/bin/python3")
     preset = (rpms.ROOT / "packaging/systemd/90-oci-gpu-hook.preset").read_text()
     units = {path.name for path in (view / "/etc/systemd/system").glob("*.wants/oci-gpu-hook*")}
@@ -218,8 +204,8 @@ def test_what_the_administrator_has_changed_is_kept(view: View, release: Release
 
 
 def test_a_foreign_file_in_our_place_stops_the_installation(view: View, release: Release) -> None:
-    places = (ENTRY, REGISTRATION, "/usr/bin/oci-gpu-hook", "/usr/bin/oci-gpu-runtime", LINK, CLI)
-    packages = {LINK: ("oci-gpu-hook-docker", release.docker), CLI: ("oci-gpu-hook-cli", release.cli)}
+    places = (ENTRY, REGISTRATION, "/usr/bin/oci-gpu-hook", "/usr/bin/oci-gpu-runtime", DOCKERS, CLI)
+    packages = {DOCKERS: ("oci-gpu-hook-docker", release.docker), CLI: ("oci-gpu-hook-cli", release.cli)}
     for place in places:
         name, package = packages.get(place, ("oci-gpu-hook", release.hook))
         foreign = view / place
@@ -236,12 +222,12 @@ def test_a_foreign_file_in_our_place_stops_the_installation(view: View, release:
 def test_at_an_upgrade_too_anothers_file_stays(view: View, release: Release) -> None:
     """In the place of the link, since it was installed."""
     does(view.dpkg("-i", release.hook, release.docker))
-    (view / LINK).unlink()
-    (view / LINK).write_text("another program's\n")
+    (view / DOCKERS).unlink()
+    (view / DOCKERS).write_text("another program's\n")
     done = view.dpkg("-i", release.docker)
     assert done.status != 0 and "is there and is not ours: move it away first" in done.said
-    assert (view / LINK).read_text() == "another program's\n"
-    (view / LINK).unlink()
+    assert (view / DOCKERS).read_text() == "another program's\n"
+    (view / DOCKERS).unlink()
     does(view.dpkg("-i", release.docker))
 
 
@@ -254,13 +240,8 @@ def test_a_damaged_installation_can_be_removed(view: View, release: Release) -> 
 def test_an_installation_by_hand_is_taken_over(view: View, release: Release) -> None:
     """A whole one or a half one, its settings too; after the purge nothing of it is left either."""
     before = view.listing()
-    words = ["make", "--silent", "-C", str(rpms.ROOT), "install", f"DESTDIR={view.path}"]
-    subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
-    for half in (f"{LIBRARY}/vendor/click", f"{LIBRARY}/.new/oci_gpu_hook", f"{PACKAGE}/__linked__"):
-        (view / half).mkdir(parents=True, exist_ok=True)
-    (view / PACKAGE / "hook.py").write_text("half a modu")
-    (view / PACKAGE / "__linked__/modules.other").write_text("another Python's")
-    (view / LINK).symlink_to(ENTRY)
+    rpms.install_by_hand(view.path)
+    (view / DOCKERS).symlink_to(ENTRY)
     (view / SETTINGS).write_text(CHANGED)
     does(view.dpkg("--force-confold", "-i", release.hook, release.docker))
     assert (view / SETTINGS).read_text() == CHANGED
@@ -271,22 +252,6 @@ def test_an_installation_by_hand_is_taken_over(view: View, release: Release) -> 
     assert {path for path in after if "/deb-systemd-helper" not in path} == before.keys()
 
 
-def test_an_installation_by_hand_refuses_to_go_while_it_is_in_use() -> None:
-    view = View(str(rpms.ROOT))
-    uses = '{"runtimes": {"ours": {"path": "/usr/bin/oci-gpu-runtime"}}}'
-    try:
-        make = f"make --silent -C {rpms.ROOT}"
-        assert view.sh(f"{make} install").status == 0
-        view.sh(f"mkdir -p /etc/docker; printf %s {shlex.quote(uses)} >/etc/docker/daemon.json")
-        done = view.sh(f"{make} uninstall")
-        assert done.status != 0 and "nothing was removed" in done.said
-        assert (view / "/usr/bin/oci-gpu-runtime").exists()
-        assert view.sh(f"rm /etc/docker/daemon.json; {make} uninstall").status == 0
-        assert not (view / "/usr/bin/oci-gpu-runtime").exists()
-    finally:
-        view.close()
-
-
 def test_nvidias_container_cli_and_ours_refuse_each_other(view: View, release: Release, tmp_path: Path) -> None:
     control = {"Package": "libnvidia-container-tools", "Version": "1.20.2-1", "Architecture": "all"}
     theirs = debs.pack(tmp_path, control, {CLI: "NVIDIA's\n"})
@@ -295,7 +260,7 @@ def test_nvidias_container_cli_and_ours_refuse_each_other(view: View, release: R
     assert done.status != 0 and "conflict" in done.said, done.said
     does(view.dpkg("--purge", "libnvidia-container-tools"))
     does(view.dpkg("-i", release.cli))
-    assert os.readlink(view / CLI) == "../libexec/oci/hooks.d/oci-gpu-hook"
+    assert os.readlink(view / CLI) == TARGET
     done = view.sh("nvidia-container-cli configure --no-cgroups /")
     assert done.status == 3 and "is not the container's root" in done.said, done.said
     does(view.dpkg("--purge", "oci-gpu-hook-cli", "oci-gpu-hook"))
@@ -308,17 +273,17 @@ def test_nvidias_packages_and_oci_gpu_hook_docker_refuse_each_other(
     """The hook itself can be beside them."""
     for name in ("nvidia-container-toolkit", "nvidia-container-toolkit-base"):
         control = {"Package": name, "Version": "1.17.0-1", "Architecture": "all"}
-        theirs = debs.pack(tmp_path, control, {LINK: "NVIDIA's\n"})
+        theirs = debs.pack(tmp_path, control, {DOCKERS: "NVIDIA's\n"})
         does(view.dpkg("-i", theirs, release.hook))
         for done in (view.dpkg("-i", release.docker), view.apt("install", "--no-remove", release.docker)):
             assert done.status != 0
             assert "conflict" in done.said or "remove is disabled" in done.said, done.said
-        assert (view / LINK).read_text() == "NVIDIA's\n"
+        assert (view / DOCKERS).read_text() == "NVIDIA's\n"
         does(view.dpkg("--purge", name))
         does(view.dpkg("-i", release.docker))
         done = view.dpkg("-i", theirs)
         assert done.status != 0 and "conflict" in done.said, done.said
-        assert os.readlink(view / LINK) == "../libexec/oci/hooks.d/oci-gpu-hook"
+        assert os.readlink(view / DOCKERS) == TARGET
         does(view.dpkg("--purge", "oci-gpu-hook-docker", "oci-gpu-hook"))
 
 

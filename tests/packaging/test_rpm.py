@@ -23,16 +23,19 @@ from tests.integration.engines import (
     remove_podmans_parents,
 )
 from tests.packaging import rpms
-from tests.packaging.rpms import Release, Scratch
-
-ENTRY = "usr/libexec/oci/hooks.d/oci-gpu-hook"
-REGISTRATION = "usr/share/containers/oci/hooks.d/oci-gpu-hook.json"
-SETTINGS = "etc/oci-gpu-hook.conf"
-LIBRARY = "usr/lib/oci-gpu-hook"
-DOCKERS = "usr/bin/nvidia-container-runtime-hook"
-CLI = "usr/bin/nvidia-container-cli"
-TARGET = "../libexec/oci/hooks.d/oci-gpu-hook"
-CHANGED = "device-cgroup = on\n"
+from tests.packaging.rpms import (
+    CHANGED,
+    CLI,
+    DOCKERS,
+    ENTRY,
+    LIBRARY,
+    PACKAGE,
+    REGISTRATION,
+    SETTINGS,
+    TARGET,
+    Release,
+    Scratch,
+)
 
 
 @pytest.fixture(scope="session")
@@ -43,12 +46,8 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Release:
 
 @pytest.fixture(scope="session")
 def previous(tmp_path_factory: pytest.TempPathFactory) -> Release:
-    """An older one: a module that is no more, and other words in the settings."""
-    tree = rpms.copy_of_tree(tmp_path_factory.mktemp("tree") / "tree")
-    rpms.forget(tree)
-    (tree / "oci_gpu_hook/gone.py").write_text('"""No more."""\n')
-    with (tree / "packaging/oci-gpu-hook.conf").open("a") as settings:
-        settings.write("# as it was before\n")
+    """An older one."""
+    tree = rpms.older_tree(tmp_path_factory.mktemp("tree") / "tree")
     return rpms.build(tmp_path_factory.mktemp("previous"), "0.0.1", tree)
 
 
@@ -105,7 +104,7 @@ def test_two_packages_hold_one_link_each(release: Release) -> None:
         words: list[str | Path] = ["rpm", "-qp", "--qf", form, package]
         done = subprocess.run(words, check=True, capture_output=True, text=True)
         files = [line for line in done.stdout.splitlines() if "/licenses/" not in line]
-        assert files == [f"/{link} {TARGET}"]
+        assert files == [f"{link} {TARGET}"]
 
 
 def test_they_are_noarch_and_say_what_the_sources_say(release: Release) -> None:
@@ -125,10 +124,10 @@ def test_installed_and_erased_nothing_is_left(scratch: Scratch, release: Release
     # What a start and a command leave, and must not be left by us.
     (scratch / "run/oci-gpu-hook").mkdir(parents=True, exist_ok=True)
     (scratch / "run/oci-gpu-hook/inventory").write_text("")
-    (scratch / LIBRARY / "oci_gpu_hook/cli/__pycache__/x.pyc").write_text("")
+    (scratch / PACKAGE / "cli/__pycache__/x.pyc").write_text("")
     # Or "rpm -V is clean" would say nothing.
     (scratch / ENTRY).write_text("#!/bin/sh\n")
-    assert f"/{ENTRY}" in scratch.rpm("-V", "oci-gpu-hook").said
+    assert ENTRY in scratch.rpm("-V", "oci-gpu-hook").said
     does(scratch, "-e", "oci-gpu-hook", "oci-gpu-hook-selinux")
     assert scratch.listing() == before
 
@@ -136,7 +135,7 @@ def test_installed_and_erased_nothing_is_left(scratch: Scratch, release: Release
 def test_an_upgrade_and_a_downgrade_leave_nothing_of_the_other(
     scratch: Scratch, release: Release, previous: Release
 ) -> None:
-    gone = scratch / LIBRARY / "oci_gpu_hook/gone.py"
+    gone = scratch / PACKAGE / "gone"
     does(scratch, "-i", *previous)
     first = scratch.listing()
     assert gone.exists()
@@ -167,7 +166,7 @@ def test_changed_settings_are_kept(scratch: Scratch, release: Release, previous:
     assert not (scratch / ENTRY).exists()
 
 
-@pytest.mark.parametrize("place", [ENTRY, REGISTRATION, "usr/bin/oci-gpu-hook"])
+@pytest.mark.parametrize("place", [ENTRY, REGISTRATION, "/usr/bin/oci-gpu-hook"])
 def test_a_foreign_file_in_our_place_stops_the_installation(scratch: Scratch, release: Release, place: str) -> None:
     foreign = scratch / place
     foreign.parent.mkdir(parents=True, exist_ok=True)
@@ -175,10 +174,10 @@ def test_a_foreign_file_in_our_place_stops_the_installation(scratch: Scratch, re
     before = scratch.listing()
     done = scratch.rpm("-i", *release)
     assert done.status != 0
-    assert f"oci-gpu-hook: /{place} is there and is not ours: move it away first" in done.said
+    assert f"oci-gpu-hook: {place} is there and is not ours: move it away first" in done.said
     assert scratch.rpm("-q", "oci-gpu-hook").status != 0
     assert foreign.read_text() == "another program's\n"
-    assert not [path for path in scratch.listing().keys() - before.keys() if LIBRARY in path]
+    assert not [path for path in scratch.listing().keys() - before.keys() if LIBRARY in f"/{path}"]
 
 
 def test_dockers_link_comes_goes_and_outlives_an_upgrade(scratch: Scratch, release: Release, previous: Release) -> None:
@@ -197,7 +196,7 @@ def test_dockers_link_comes_goes_and_outlives_an_upgrade(scratch: Scratch, relea
     assert not link.is_symlink()
     dockerd.write_text("")
     dockerd.chmod(0o755)
-    link.symlink_to(f"/{ENTRY}")
+    link.symlink_to(ENTRY)
     said = does(scratch, "-i", release.docker)
     assert "restart dockerd before the first --gpus" in said
     assert str(link.readlink()) == TARGET
@@ -289,7 +288,7 @@ def test_a_runtime_that_is_in_use_is_not_erased(scratch: Scratch, release: Relea
     assert not (scratch / RUNTIME[1:]).exists()
 
 
-@pytest.mark.parametrize("target", ["", "/opt/nvidia/hook", f"/{ENTRY}.old"])
+@pytest.mark.parametrize("target", ["", "/opt/nvidia/hook", f"{ENTRY}.old"])
 @pytest.mark.parametrize(("kind", "name"), [("docker", DOCKERS), ("cli", CLI)])
 def test_what_another_has_in_the_links_place_stays(
     scratch: Scratch, release: Release, kind: str, name: str, target: str
@@ -300,7 +299,7 @@ def test_what_another_has_in_the_links_place_stays(
     does(scratch, "-i", *release)
     put()
     before = scratch.listing()
-    sentence = f"oci-gpu-hook-{kind}: /{name} is there and is not ours: move it away first"
+    sentence = f"oci-gpu-hook-{kind}: {name} is there and is not ours: move it away first"
     done = scratch.rpm("-i", package)
     assert (done.status != 0, sentence in done.said) == (True, True), done.said
     assert scratch.listing() == before
@@ -341,11 +340,7 @@ def test_settings_that_were_there_before_stay(scratch: Scratch, release: Release
 def test_an_installation_by_hand_is_taken_over(scratch: Scratch, release: Release) -> None:
     """A whole one or a half one; after the erasure nothing of it is left either."""
     before = scratch.listing()
-    words = ["make", "--silent", "-C", str(rpms.ROOT), "install", f"DESTDIR={scratch.path}"]
-    subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
-    for half in (f"{LIBRARY}/vendor/click", f"{LIBRARY}/.new/oci_gpu_hook"):
-        (scratch / half).mkdir(parents=True)
-    (scratch / LIBRARY / "oci_gpu_hook/hook.py").write_text("half a modu")
+    rpms.install_by_hand(scratch.path)
     does(scratch, "-i", *release)
     assert is_sound(scratch)
     assert {path.name for path in (scratch / LIBRARY).iterdir()} == {*("in-use.sh", "link.py", "oci_gpu_hook")}
@@ -442,7 +437,7 @@ def test_a_container_outlives_an_upgrade(release: Release, previous: Release, tm
     after = Bundle(tmp_path / "next", {"createRuntime": [PROCDRIVER]}).asks("1,5")
     after.runs("/bin/sh", "-c", f"command -v {rpms.FORGOTTEN}")
     new = " ".join(str(path) for path in release)
-    done = on_node_with(
+    out = on_node_with(
         previous,
         f"""
 rpm -i {previous.docker} >&2
@@ -456,13 +451,12 @@ oci-gpu-runtime exec outlives /bin/sh -c 'nvidia-smi -L; /app/cuda'
 oci-gpu-runtime kill outlives KILL
 until oci-gpu-runtime delete outlives 2>/dev/null; do sleep 0.1; done
 """,
-    )
-    assert done.code == 0, done.out + done.err
+    ).printed()
     assert previous.hook.name.startswith("oci-gpu-hook-0.0.1")
-    version, *known = done.out.splitlines()[:3]
+    version, *known = out.splitlines()[:3]
     assert version.startswith("oci-gpu-hook-0.1.0")
     assert known[0] == "not known" and known[1].endswith(f"/{rpms.FORGOTTEN}")
-    assert done.out.count("NVIDIA H100") == 2 and done.out.endswith("cuInit 0, 2 devices\n")
+    assert out.count("NVIDIA H100") == 2 and out.endswith("cuInit 0, 2 devices\n")
 
 
 def test_commands_units_and_erasure_work_on_a_node(release: Release) -> None:
@@ -478,10 +472,9 @@ rpm -e oci-gpu-hook oci-gpu-hook-selinux >&2
 enabled
 find /usr /etc /run -xdev -name '*oci*gpu*hook*' ! -path '*/tests/*' -newercm {release.hook}
 """
-    done = on_node_with(release, script)
-    assert done.code == 0, done.err
-    lines = done.out.splitlines()
+    out = on_node_with(release, script).printed()
+    lines = out.splitlines()
     assert lines[0] == "/run/oci-gpu-hook 755"
     assert lines[1] == ("oci-gpu-hook-devices.service oci-gpu-hook-inventory.path oci-gpu-hook-inventory.service")
-    assert "saved /run/oci-gpu-hook/inventory: driver " in done.out
+    assert "saved /run/oci-gpu-hook/inventory: driver " in out
     assert lines[-1] == "", "nothing is enabled, and nothing is left"

@@ -9,7 +9,6 @@ Prints what only one of them may do, by the other type and the class, and the at
 
 from __future__ import annotations
 
-import re
 import sys
 from collections import defaultdict
 
@@ -17,8 +16,6 @@ from tests.policy import rules
 
 RUNNING = "/sys/fs/selinux/policy"
 PLAIN, CONFINED = "container_t", "nvidia_container_t"
-
-_RULE = re.compile(r"^allow (\S+) (\S+):(\S+) (?:\{([^}]*)\}|(\w+));(.*)$")
 
 # Direction, the other type, class and condition ("" for always); and the permissions.
 Permitted = dict[tuple[str, str, str, str], set[str]]
@@ -28,14 +25,12 @@ def permitted(policy: str, name: str) -> Permitted:
     """What a type may do, and what others may do to it; the type is written THIS."""
     found: Permitted = defaultdict(set)
     for side, direction in (("-s", "to"), ("-t", "by")):
-        for line in rules.rules(policy, side, name):
-            match = _RULE.match(line)
-            if match:
-                # One of the two is the type, or an attribute of it that has brought the rule.
-                other = match[2] if direction == "to" else match[1]
-                other = "THIS" if other in (name, "self") else other
-                key = direction, other, match[3], match[6].strip()
-                found[key] |= set((match[4] or match[5]).split())
+        for rule in rules.allowing(rules.rules(policy, side, name)):
+            # One of the two is the type, or an attribute of it that has brought the rule.
+            other = rule.target if direction == "to" else rule.source
+            other = "THIS" if other in (name, "self") else other
+            condition = f"[ {rule.boolean} ]:{rule.state}" if rule.boolean else ""
+            found[direction, other, rule.kind, condition] |= rule.permissions
     return found
 
 

@@ -10,7 +10,6 @@ policy.
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -21,7 +20,6 @@ HOOKS = ("oci_gpu_hook_t", "oci_gpu_hook_entry_t", "oci_gpu_runtime_t")
 PLAIN = "container_t"
 CONTAINERS = ("nvidia_container_t", "nvidia_agent_t")
 EVERY = "domain"
-_RULE = re.compile(r"^allow (\S+) (\S+):(\S+) (?:\{([^}]*)\}|(\w+));(?: \[ (.*) \]:(True|False))?")
 _FILES = "file dir lnk_file"
 _SOCKETS = "sock_file fifo_file"
 _NODES = "chr_file blk_file"
@@ -69,10 +67,7 @@ class Policy:
     """A binary policy that is asked: once for each domain."""
 
     def __init__(self, path: str, names: tuple[str, ...] = (*HOOKS, PLAIN, *CONTAINERS)) -> None:
-        found = {name: rules.rules(path, "-s", name) for name in names}
-        self.rules = {
-            name: [match for match in map(_RULE.match, sorted(lines)) if match] for name, lines in found.items()
-        }
+        self.rules = {name: rules.allowing(rules.rules(path, "-s", name)) for name in names}
 
     def may(self, name: str, power: Power) -> set[str]:
         """Over what a domain has a power, itself as "itself"; what every domain has is left out."""
@@ -86,10 +81,9 @@ class Policy:
     def _granted(self, name: str, power: Power) -> set[tuple[str, str]]:
         found = set()
         for rule in self.rules[name]:
-            source, target, kind, many, one, boolean, state = rule.groups()
-            words = {*(many or one).split()}
+            source, target, kind, words, boolean, state = rule
             if power.permissions != "ANY":
-                words &= {*power.permissions.split()}
+                words = words & {*power.permissions.split()}
             # Its own files are its entries in /proc, which every domain has.
             own = target == name and kind in _OWN
             if not words or own or not _is_of(kind, power.kinds):

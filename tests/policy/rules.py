@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 from tests.policy.debian import run
 
 # Attributes that the linker makes up, with numbers that depend on everything else.
 _MADE_UP = re.compile(r"_typeattr_\d+$|^base_typeattr_")
+_ALLOW = re.compile(r"allow (\S+) (\S+):(\S+) (?:\{([^}]*)\}|(\w+));(?: \[ (.*) \]:(True|False))?")
 
 
 def rules(policy: str, *query: str) -> frozenset[str]:
@@ -22,15 +25,30 @@ def rules(policy: str, *query: str) -> frozenset[str]:
     return frozenset(line for line in text.splitlines() if line)
 
 
+class Rule(NamedTuple):
+    """An allow rule; boolean: that it takes, "" for none, and `state`, which it must have: True or False."""
+
+    source: str
+    target: str
+    kind: str
+    permissions: set[str]
+    boolean: str
+    state: str
+
+
+def allowing(lines: Iterable[str]) -> list[Rule]:
+    """The allow rules among lines."""
+    found = []
+    for match in filter(None, map(_ALLOW.match, lines)):
+        source, target, kind, many, one, boolean, state = match.groups(default="")
+        found.append(Rule(source, target, kind, {*(many or one).split()}, boolean, state))
+    return found
+
+
 def permissions(policy: str, source: str, *query: str) -> set[str]:
     """What a source is allowed by the rules that the query finds, as CLASS:PERMISSION, whatever the target."""
-    found = set()
-    for line in rules(policy, "-s", source, *query):
-        match = re.match(r"allow \S+ \S+:(\w+) (?:\{([^}]*)\}|(\w+));", line)
-        if match:
-            words = (match.group(2) or match.group(3)).split()
-            found |= {f"{match.group(1)}:{word}" for word in words}
-    return found
+    found = allowing(rules(policy, "-s", source, *query))
+    return {f"{rule.kind}:{word}" for rule in found for word in rule.permissions}
 
 
 def concerning(policy: str, name: str) -> frozenset[str]:

@@ -19,7 +19,6 @@ from tests.policy.debian import run
 TYPES = ("container_t", "nvidia_container_t", "nvidia_agent_t", "spc_t")
 # The type of a file that the source makes in a folder of tmpfs_t: /dev/mqueue, and the host's own /dev/shm.
 MADE = "MADE"
-_RULE = re.compile(r"^allow \S+ (\S+):(\S+) (?:\{([^}]*)\}|(\w+));(?: \[ (.*) \]:(True|False))?")
 
 
 class Access(NamedTuple):
@@ -112,16 +111,16 @@ class Policy:
         if target not in self.types or source not in self.types:
             return None
         found = [
-            match
-            for match in map(_RULE.match, self.rules(source))
-            if match and match[2] == access.kind and self.types[match[1]] & self.types[target]
+            rule
+            for rule in rules.allowing(self.rules(source))
+            if rule.kind == access.kind and self.types[rule.target] & self.types[target]
         ]
         takes: set[str] = set()
         for permission in access.permissions.split():
             conditions = [
-                f"{match[5]}={match[6].lower()}" if match[5] else ""
-                for match in found
-                if permission in (match[3] or match[4]).split()
+                f"{rule.boolean}={rule.state.lower()}" if rule.boolean else ""
+                for rule in found
+                if permission in rule.permissions
             ]
             if not conditions:
                 return None

@@ -125,11 +125,8 @@ def test_the_runtime_starts_python_and_the_real_runtime_and_has_no_power_of_its_
 
 def test_the_runtime_writes_in_bundles_alone(ours: str) -> None:
     changing = {"write", "append", "create", "unlink", "rename", "setattr", "add_name"}
-    places = set()
-    for line in rules.rules(ours, "-s", "oci_gpu_runtime_t", "-c", "file,dir,lnk_file"):
-        match = re.match(r"allow (\S+) (\S+):\w+ (?:\{([^}]*)\}|(\w+));", line)
-        if match and changing & {*(match.group(3) or match.group(4)).split()}:
-            places.add((match.group(1), match.group(2)))
+    found = rules.allowing(rules.rules(ours, "-s", "oci_gpu_runtime_t", "-c", "file,dir,lnk_file"))
+    places = {(rule.source, rule.target) for rule in found if changing & rule.permissions}
     # Every domain may write to the files of its own type, which are in /proc.
     assert places - {("oci_gpu_runtime_t", "oci_gpu_runtime_t")} == {
         ("oci_gpu_runtime_t", "container_runtime_t"),

@@ -74,8 +74,6 @@ CLOSED_TO_AGENTS = [
 ]
 
 
-_ALLOWED = re.compile(r"allow \S+ (\S+):(\w+) (?:\{([^}]*)\}|(\w+));")
-
 # For two types that are compared with container_t.
 concerning = functools.lru_cache(rules.concerning)
 
@@ -150,16 +148,13 @@ def test_nvidia_agent_t_is_container_t_and_the_listed_rules(ours: str) -> None:
 
 def test_an_agent_reaches_nothing_else_of_the_host(ours: str) -> None:
     members = rules.memberships(ours)
-    granted = [
-        (match.group(1), match.group(2), {*(match.group(3) or match.group(4)).split()})
-        for match in map(_ALLOWED.match, rules.rules(ours, "-s", "nvidia_agent_t"))
-        if match
-    ]
+    granted = rules.allowing(rules.rules(ours, "-s", "nvidia_agent_t"))
     for target, kinds, closed in CLOSED_TO_AGENTS:
         assert f"type {target}" in members
-        for name, kind, words in granted:
-            if kind in kinds.split() and (name == target or f"attribute {name} has {target}" in members):
-                assert not words & {*closed.split()}, (target, name, kind)
+        for rule in granted:
+            name = rule.target
+            if rule.kind in kinds.split() and (name == target or f"attribute {name} has {target}" in members):
+                assert not rule.permissions & {*closed.split()}, (target, rule)
 
 
 @pytest.mark.parametrize("name", ["refpolicy", "targeted"])
@@ -197,11 +192,7 @@ def test_agents_of_different_levels_do_not_connect_to_one_another(name: str) -> 
 def test_on_the_targeted_policy_our_types_have_no_less_than_container_t(name: str) -> None:
     """What container-selinux gives to container_t itself, and not to an attribute of it."""
     listed = expected.read("targeted")
-    granted = {
-        (match.group(1), match.group(2)): {*(match.group(3) or match.group(4)).split()}
-        for match in map(_ALLOWED.match, listed)
-        if match and match.group().startswith(f"allow {name} ")
-    }
+    granted = {(it.target, it.kind): it.permissions for it in rules.allowing(listed) if it.source == name}
     assert granted["container_file_t", "chr_file"] >= {"execute", "map"}
     listing = {"getattr", "open", "read", "search", "ioctl", "lock"}
     assert granted["container_var_run_t", "dir"] == {*listing, "mounton"}

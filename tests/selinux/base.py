@@ -89,6 +89,7 @@ class Base:
     """The kept part, and where it lies; store: the root of another policy's module store, "" for Debian's policy."""
 
     def __init__(self, store: str) -> None:
+        self.say = say
         self.kernel = kernel_package()
         self.store = store
         self.policy = debian.store_name(store) if store else debian.STORE

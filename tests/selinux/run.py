@@ -12,13 +12,12 @@ Must not decide what is tested: guest/cases.py does, and guest/policy.py what di
 
 from __future__ import annotations
 
-import argparse
 import os
 import platform
 import sys
 
 from tests import machine
-from tests.selinux.base import REPOSITORY, Base, say
+from tests.selinux.base import REPOSITORY, Base
 from tests.selinux.tree import FAULTS, Tree
 
 PATIENCE = 3600  # seconds for the machine, from power-on to power-off, on a busy host
@@ -31,17 +30,10 @@ KERNEL_LINE = (
 
 def main() -> int:
     """Make or find the tree, renew it, boot, judge."""
-    parser = argparse.ArgumentParser(description="The SELinux cases, in a virtual machine.")
-    parser.add_argument("--only", default="", metavar="WORD")
-    parser.add_argument("--policy", default=os.path.join(REPOSITORY, "policy"), metavar="FOLDER")
-    parser.add_argument("--store", default="", metavar="FOLDER")
-    parser.add_argument("--break", dest="fault", default="", choices=FAULTS)
-    parser.add_argument("--console", action="store_true")
-    options = parser.parse_args()
+    folders = (("--policy", os.path.join(REPOSITORY, "policy")), ("--store", ""))
+    options = machine.options("test-selinux", FAULTS, *folders)
     if platform.machine() != "x86_64":
         raise SystemExit("test-selinux: the virtual machine is x86_64's: run this on such a machine")
-    if os.geteuid():
-        raise SystemExit("test-selinux: needs root, to write labels and device nodes into the machine's file system")
     base = Base(options.store)
 
     def image() -> str:
@@ -49,7 +41,7 @@ def main() -> int:
         tree.renew(options.policy, options.only, options.fault)
         return tree.make_image()
 
-    return machine.test(MACHINE, base, KERNEL_LINE, image, patience=PATIENCE, console=options.console, say=say)
+    return machine.test(MACHINE, base, KERNEL_LINE, image, patience=PATIENCE, console=options.console)
 
 
 if __name__ == "__main__":
