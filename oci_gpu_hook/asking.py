@@ -156,14 +156,14 @@ class Question:
         from oci_gpu_hook.host import podman
         from oci_gpu_hook.host.root import HostRoot
 
-        with HostRoot(self.options.host_root) as root:
-            return podman.image(root, self.state.bundle, self.state.id)
+        with HostRoot(self.options.host_root) as host:
+            return podman.image(host, self.state.bundle, self.state.id)
 
     def _vendors(self) -> tuple[KnownVendor, ...]:
         if self._known is None:
             from oci_gpu_hook.host.root import HostRoot
             from oci_gpu_hook.vendors import folders
 
-            with HostRoot(self.options.host_root, remember=self._remember) as root:
-                self._known = folders.for_container(root, self.inputs)
+            with HostRoot(self.options.host_root, remember=self._remember) as host:
+                self._known = folders.for_container(host, self.inputs)
         return self._known

@@ -22,9 +22,9 @@ def allow(levels: list[str], rules: tuple[devicerule.DeviceRule, ...], undo: Und
             if any([_covers(entry, rule) for entry in listed]):
                 continue
             # The kernel takes one rule a write.
-            _write(f"{directory}/devices.allow", devicerule.written(rule))
+            _write(f"{directory}/devices.allow", devicerule.text_of(rule))
             # The kernel adds to an entry for the same numbers: only what that entry lacked is to be taken back.
-            device = devicerule.written(rule).rpartition(" ")[0]
+            device = devicerule.text_of(rule).rpartition(" ")[0]
             before = "".join([access for other, access in listed if other == device])
             added = "".join([letter for letter in rule.access if letter not in before])
             undo.remember(_write, f"{directory}/devices.deny", f"{device} {added}")

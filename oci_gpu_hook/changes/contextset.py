@@ -19,7 +19,7 @@ from oci_gpu_hook.kernel.filetypes import is_folder, is_link
 
 _CREATE = "/proc/thread-self/attr/fscreate"
 # A pod's /dev/shm holds some hundred files.  A container that makes many more must not delay the start of another.
-_MOST_FILES = 10_000
+_MAX_FILES = 10_000
 _NAMED = posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC
 
 
@@ -56,8 +56,8 @@ def _relabel_below(tree: Tree, root: int, path: str, context: str) -> None:
         folder = folders.pop()
         for name in _names(folder):
             count += 1
-            if count > _MOST_FILES:
-                raise TargetError(syscalls.E2BIG, f"{path} holds more than {_MOST_FILES} files")
+            if count > _MAX_FILES:
+                raise TargetError(syscalls.E2BIG, f"{path} holds more than {_MAX_FILES} files")
             try:
                 fd = posix.open(name, _NAMED, dir_fd=folder)
             except FileNotFoundError:
@@ -99,4 +99,4 @@ def _restore(folder: int, name: str, context: str) -> None:
 def _names(folder: int) -> list[str]:
     flags = posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC
     with closing(posix.open(".", flags, dir_fd=folder)) as fd, posix.scandir(fd) as entries:
-        return [entry.name for _, entry in zip(range(_MOST_FILES + 1), entries)]
+        return [entry.name for _, entry in zip(range(_MAX_FILES + 1), entries)]

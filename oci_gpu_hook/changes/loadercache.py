@@ -37,11 +37,11 @@ def merge(tree: Tree, path: str, configuration: str, folders: tuple[str, ...], o
     data = None if found is None or is_left_out else _read(found)
     is_file = found is None or data is not None
     try:
-        wanted = ldcache.wanted(data, ours, below)
+        wanted = ldcache.without_spares(data, ours, below)
         merged = ldcache.merge(data, wanted, below)
     except ldcache.MalformedCache:
         # glibc may read more than we do.
-        wanted = ldcache.wanted(None, ours, below)
+        wanted = ldcache.without_spares(None, ours, below)
         merged, is_file = ldcache.merge(None, wanted), False
     if merged != data:
         _put(tree, path, folders[0], merged, data, is_file=is_file)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _BELOW = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
 
 _NAMED = posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC
-_MOST_LINKS = 40
+_MAX_LINKS = 40
 # Each missing folder of a link's text would be made, and no driver leaves such a link.
 _DEEPEST = 40
 _LONGEST_MESSAGE = 300
@@ -370,7 +370,7 @@ class Tree:
 
     def _make_at(self, path: str, make: Callable[[str, int, str], int]) -> int:
         """What `make` makes at `path`, or where a link leads that another driver may have left there: a descriptor."""
-        for _ in range(_MOST_LINKS):
+        for _ in range(_MAX_LINKS):
             parent_path, _, name = path.rpartition("/")
             parent = self.own_folder(parent_path)
             try:

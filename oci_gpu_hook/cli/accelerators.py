@@ -28,9 +28,9 @@ PLATFORMS = (platform.TEGRA, platform.WSL)
 NOTHING = DriverInventory("", "", (), (), None, None, (), (), (), (), (), (), ())
 
 
-def check_is_server(root: HostRoot) -> None:
+def check_is_server(host: HostRoot) -> None:
     """DriverError on a Jetson and under WSL 2, for what only knows GPUs that NVIDIA's module drives."""
-    kind = platform.platform_of(root)
+    kind = platform.platform_of(host)
     if kind in PLATFORMS:
         raise DriverError(
             f"this host is {platform.NAMES[kind]}, and no GPU here is driven by NVIDIA's module",
@@ -38,10 +38,10 @@ def check_is_server(root: HostRoot) -> None:
         )
 
 
-def of_server(root: HostRoot, driver_root: str, families: tuple[str, ...]) -> DriverInventory:
+def of_server(host: HostRoot, driver_root: str, families: tuple[str, ...]) -> DriverInventory:
     """What only NVML knows is of the saved inventory.  DriverError without a driver, and on a Jetson and WSL 2."""
-    check_is_server(root)
-    return saved_inventory.with_nodes(root, hardware.nvidia(root, driver_root), families, driver_root=driver_root)
+    check_is_server(host)
+    return saved_inventory.with_nodes(host, hardware.nvidia(host, driver_root), families, driver_root=driver_root)
 
 
 class Accelerators(NamedTuple):
@@ -62,20 +62,20 @@ class Accelerators(NamedTuple):
 
 
 def find_accelerators(
-    root: HostRoot, driver_root: str, others: Present, nvidia: Callable[[], DriverInventory] | None
+    host: HostRoot, driver_root: str, others: Present, nvidia: Callable[[], DriverInventory] | None
 ) -> Accelerators:
     """DriverError if there is nothing at all.  nvidia: gives the inventory of NVIDIA's driver, to which all nodes are
     added; None leaves the driver out.
     """
     vendors = tuple(
-        [(item, hardware.proof(root, item)) for item in others.vendors if hardware.has_anything(root, item)]
+        [(item, hardware.proof(host, item)) for item in others.vendors if hardware.has_anything(host, item)]
     )
-    found = Accelerators(None, None, platform.prove(root), None, vendors, others.wrong)
+    found = Accelerators(None, None, platform.prove(host), None, vendors, others.wrong)
     try:
-        instead = _of_platform(root)
+        instead = _of_platform(host)
         if instead or not nvidia:
             return found._replace(instead=instead)
-        with_nodes = saved_inventory.with_nodes(root, nvidia(), nodes.FAMILIES, driver_root=driver_root)
+        with_nodes = saved_inventory.with_nodes(host, nvidia(), nodes.FAMILIES, driver_root=driver_root)
         return found._replace(nvidia=with_nodes)
     except DriverError as err:
         # A vendor's file that is wrong may be that of the hardware that is here.
@@ -120,17 +120,17 @@ def summary(found: VendorState) -> str:
     return f"{what.flag}{what.version and ' '}{what.version}: {_counted(found)}"
 
 
-def _of_platform(root: HostRoot) -> tuple[dict[str, Any], list[str], list[str]] | None:
+def _of_platform(host: HostRoot) -> tuple[dict[str, Any], list[str], list[str]] | None:
     """As `Accelerators.instead`; None on a host that is neither; DriverError if it gives nothing."""
-    kind, proof = platform.prove(root)
+    kind, proof = platform.prove(host)
     if kind not in PLATFORMS:
         return None
     left_out: tuple[str, ...] = ()
-    found = platforms.platform_state(root, kind, everything=False)
+    found = platforms.platform_state(host, kind, everything=False)
     if kind == platform.TEGRA:
-        _, left_out = tegra.vendor(root, everything=True)
-        if root.remember:
-            platforms.platform_state(root, kind, everything=True)
+        _, left_out = tegra.vendor(host, everything=True)
+        if host.remember:
+            platforms.platform_state(host, kind, everything=True)
     title = platforms.title(kind, found)
     said = {"driver_version": title, **_document(found), "left_out": left_out}
     faults = [*sentences("missing", found.lacking()), *sentences("not trusted", found.faults)]

@@ -85,7 +85,7 @@ def generate(
     capabilities: str | None,
     entry: str,
     config: str | None,
-    root: HostRoot,
+    host: HostRoot,
 ) -> None:
     """Write a spec of kind nvidia.com/gpu: devices by index, UUID and MIG name, 'all', and 'none' (the driver's files).
 
@@ -106,14 +106,14 @@ def generate(
         option, hint = (f"--kind {kind}", "leave it out") if flag is None else ("--vendor", _OWN)
         raise UsageError(f"--capabilities does not apply to {option}", hint)
     if kind == MANAGEMENT:
-        accelerators.check_is_server(root)
+        accelerators.check_is_server(host)
     if kind in FAMILIES:
-        document = beside_gpus(root, settings, str(kind))
+        document = beside_gpus(host, settings, str(kind))
     elif flag is not None:
-        document = of_vendor(root, settings, hook_of(entry, (), config, settings, flag))
+        document = of_vendor(host, settings, hook_of(entry, (), config, settings, flag))
     else:
         hook = hook_of(entry, granted(ALL if capabilities is None else capabilities, settings), config, settings)
-        document, nameless = of_host(root, settings, hook, management=kind == MANAGEMENT)
+        document, nameless = of_host(host, settings, hook, management=kind == MANAGEMENT)
         if nameless:
             click.echo(f"{cdispecs.PROGRAM}: {nameless}", err=True)
     if output is None:
@@ -130,8 +130,8 @@ def remove(files: tuple[str, ...]) -> None:
 
     Without the hook, a container that asks for their devices does not start: remove them before the hook.
     """
-    root = HostRoot()
-    for path in files or [spec.path for spec in cdispecs.specs(root, _folders_of_engines(root)) if spec.is_ours]:
+    host = HostRoot()
+    for path in files or [spec.path for spec in cdispecs.specs(host, _folders_of_engines(host)) if spec.is_ours]:
         if _own(path):
             outputfile.remove(path)
             click.echo(f"removed {path}")
@@ -139,9 +139,9 @@ def remove(files: tuple[str, ...]) -> None:
             click.echo(f"there is no spec in {path}")
 
 
-def _folders_of_engines(root: HostRoot) -> tuple[str, ...]:
-    docker = dockercheck.find_docker(root)
-    readers = installed.find_readers(root, docker.settings if docker else None, "")
+def _folders_of_engines(host: HostRoot) -> tuple[str, ...]:
+    docker = dockercheck.find_docker(host)
+    readers = installed.find_readers(host, docker.settings if docker else None, "")
     return tuple([folder for reader in readers for folder in reader.folders])
 
 
@@ -172,21 +172,21 @@ def granted(capabilities: str, settings: Settings) -> tuple[str, ...]:
 
 
 def of_host(
-    root: HostRoot, settings: Settings, hook: spec_of.Hook, *, management: bool = False
+    host: HostRoot, settings: Settings, hook: spec_of.Hook, *, management: bool = False
 ) -> tuple[dict[str, Any], str]:
     """The spec of a host as it is now, and a sentence on the devices without a name, "" for none."""
-    if platform.platform_of(root) in accelerators.PLATFORMS:
-        return _of_platform(root, settings, hook), ""
+    if platform.platform_of(host) in accelerators.PLATFORMS:
+        return _of_platform(host, settings, hook), ""
     asked = Request("cdi-spec", (ALL,), hook.capabilities)
     if management:
-        found = hardware.nvidia(root, settings.driver_root)
+        found = hardware.nvidia(host, settings.driver_root)
         # MIG's management if there is MIG; all IMEX channels bring a sentence if there are none.
         asked = asked._replace(
             mig_config=found.mig_config_minor is not None,
             mig_monitor=found.mig_monitor_minor is not None,
             imex_channels=(ALL,),
         )
-    found = accelerators.of_server(root, settings.driver_root, selection.families(asked))
+    found = accelerators.of_server(host, settings.driver_root, selection.families(asked))
     provision.check_driver(asked, found)
     hook = hook._replace(means=_means(meanings.of_nvidia(found)))
     common = _nodes(found, asked._replace(devices=(NONE,), mig_config=False, mig_monitor=False, imex_channels=()))
@@ -207,13 +207,13 @@ def _nodes(found: DriverInventory, request: Request) -> Nodes:
     return tuple(dict.fromkeys([node for node, _ in wanted if node.present or node.family != "modeset"]))
 
 
-def _of_platform(root: HostRoot, settings: Settings, hook: spec_of.Hook) -> dict[str, Any]:
+def _of_platform(host: HostRoot, settings: Settings, hook: spec_of.Hook) -> dict[str, Any]:
     """The spec of a Jetson, or of WSL 2: its GPU by index 0 and 'all', and of several each by its index and UUID."""
-    gpus = hardware.nvidia(root, settings.driver_root) if root.names(proc.GPUS) else None
-    inside = layout.layout_of(root.fd, None, user_namespace=False, makes_nodes=True, compat="")
+    gpus = hardware.nvidia(host, settings.driver_root) if host.names(proc.GPUS) else None
+    inside = layout.layout_of(host.fd, None, user_namespace=False, makes_nodes=True, compat="")
 
     def provided(selector: str) -> Nodes:
-        share, _ = platforms.share(root, inside, Request("cdi-spec", (selector,), hook.capabilities), gpus)
+        share, _ = platforms.share(host, inside, Request("cdi-spec", (selector,), hook.capabilities), gpus)
         return tuple([node for node, _ in share.nodes])
 
     listed = gpus.gpus if gpus else ()
@@ -222,11 +222,11 @@ def _of_platform(root: HostRoot, settings: Settings, hook: spec_of.Hook) -> dict
     return spec_of.document(provided(NONE), devices, hook)
 
 
-def beside_gpus(root: HostRoot, settings: Settings, family: str) -> dict[str, Any]:
+def beside_gpus(host: HostRoot, settings: Settings, family: str) -> dict[str, Any]:
     """The spec of what is beside GPUs on a host as it is now; DriverError if it has none of it."""
-    accelerators.check_is_server(root)
-    found = hardware.nvidia(root, settings.driver_root)
-    nodes = [node for node in of_families(root, (family,), (), (), ()) if node.present]
+    accelerators.check_is_server(host)
+    found = hardware.nvidia(host, settings.driver_root)
+    nodes = [node for node in of_families(host, (family,), (), (), ()) if node.present]
     if not nodes:
         raise DriverError(f"this host has no devices of {family}", "load the driver that makes them first")
     is_imex = family == IMEX
@@ -237,9 +237,9 @@ def beside_gpus(root: HostRoot, settings: Settings, family: str) -> dict[str, An
     return spec_of.of_nodes(kind, tuple(named), own, groups=settings.device_group == "container")
 
 
-def of_vendor(root: HostRoot, settings: Settings, hook: spec_of.Hook) -> dict[str, Any]:
+def of_vendor(host: HostRoot, settings: Settings, hook: spec_of.Hook) -> dict[str, Any]:
     flag = hook.vendor
-    known = folders.known(root)
+    known = folders.known(host)
     found = next((vendor for vendor in known if vendor.flag == flag), None)
     if found is None:
         flags = [vendor.flag for vendor in known if vendor.flag]
@@ -253,7 +253,7 @@ def of_vendor(root: HostRoot, settings: Settings, hook: spec_of.Hook) -> dict[st
         raise UsageError(f"{found.file} names no kind of CDI devices", "add kind to it, such as vendor.com/gpu")
     if ALL not in settings.allowed_vendors and flag not in settings.allowed_vendors:
         raise UsageError(f"{flag} is not allowed", ADMINISTRATOR)
-    here = on_host.vendor_state(root, folders.vendor_inventory(root, flag, found.file))
+    here = on_host.vendor_state(host, folders.vendor_inventory(host, flag, found.file))
     if lacking := here.lacking():
         raise DriverError(f"{found.file} requires what this host lacks: {lacking[0]}", ADMINISTRATOR)
     hook = hook._replace(means=_means(meanings.of_vendor(here)))
@@ -265,7 +265,7 @@ def of_vendor(root: HostRoot, settings: Settings, hook: spec_of.Hook) -> dict[st
     return spec_of.document(common, tuple(devices), hook, found.kind, here.inventory.environment)
 
 
-def stale(root: HostRoot, document: dict[str, Any]) -> tuple[str, str]:
+def stale(host: HostRoot, document: dict[str, Any]) -> tuple[str, str]:
     """Why a spec of ours is out of date, "" if it is not; and what ends that: see `speccheck.compared`."""
     made = cdispecs.origin_of(document)
     flag, family = made.vendor, made.family
@@ -279,13 +279,13 @@ def stale(root: HostRoot, document: dict[str, Any]) -> tuple[str, str]:
         capabilities = tuple(items(made.capabilities))
         hook = spec_of.Hook("/", capabilities, "", flag, has_groups)
         if family in FAMILIES:
-            now = beside_gpus(root, settings, family)
+            now = beside_gpus(host, settings, family)
         elif family:
             return "its kind is unknown", REMOVE
         elif flag:
-            now = of_vendor(root, settings._replace(allowed_vendors=(ALL,)), hook)
+            now = of_vendor(host, settings._replace(allowed_vendors=(ALL,)), hook)
         else:
-            now, _ = of_host(root, settings, hook, management=document.get("kind") == cdispecs.MANAGEMENT)
+            now, _ = of_host(host, settings, hook, management=document.get("kind") == cdispecs.MANAGEMENT)
     except UsageError as err:
         # Of a vendor whose file is gone.
         return err.message, REMOVE
@@ -298,16 +298,16 @@ def stale(root: HostRoot, document: dict[str, Any]) -> tuple[str, str]:
     ]
     if before != after:
         return "it does not say what the host has now", AGAIN
-    return ("", "") if family else _unstartable(root, document)
+    return ("", "") if family else _unstartable(host, document)
 
 
-def _unstartable(root: HostRoot, document: dict[str, Any]) -> tuple[str, str]:
+def _unstartable(host: HostRoot, document: dict[str, Any]) -> tuple[str, str]:
     """Why the hook of a spec of ours does not start here: then no container by the spec starts."""
     (hook,) = document["containerEdits"]["hooks"]
     words, path = hook["args"], cdispecs.origin_of(document).hook
     if hook.get("hookName") != spec_of.STAGE or words[1:2] != [spec_of.STAGE]:
         return f"its hook is not for {spec_of.STAGE}", AGAIN
-    if root.stat(path) is None:
+    if host.stat(path) is None:
         return f"it starts {quoted(path)}, which is not there", BY_OURS
     try:
         asking.options([str(word) for word in words[2:]])

@@ -15,7 +15,7 @@ from oci_gpu_hook.cli.options import host_root
 from oci_gpu_hook.errors import LONGEST_LIST, ConfigError, UsageError, plain, quoted
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.engines.enginekinds import BY_WORD, CONTAINERD, DOCKER, EngineKind
-from oci_gpu_hook.node.engines.installed import MOST_SHARES, RUNTIME
+from oci_gpu_hook.node.engines.installed import MAX_SHARES, RUNTIME
 from oci_gpu_hook.node.gpus import hardware, holdercount
 from oci_gpu_hook.node.setup import configuration, enginefile, swarmresources
 from oci_gpu_hook.node.setup.configuration import Change, WantedRuntime
@@ -38,7 +38,7 @@ _NAME, _TAKEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}"), re.compile(r"run
 @click.option(
     "--shares",
     metavar="N",
-    type=click.IntRange(1, MOST_SHARES),
+    type=click.IntRange(1, MAX_SHARES),
     help="With --swarm: name each GPU N times, for as many tasks to share it.",
 )
 @click.option("--user", is_flag=True, help="Your own rootless Docker or podman: the file below ~/.config.")
@@ -55,7 +55,7 @@ def configure(
     user: bool,
     removes: bool,
     dry: bool,
-    root: HostRoot,
+    host: HostRoot,
 ) -> None:
     """Name our runtime, or our hook's folder, in an engine's settings.
 
@@ -79,22 +79,22 @@ def configure(
     if name is not None and (not _NAME.fullmatch(name) or _TAKEN.fullmatch(name)):
         raise UsageError(f"--name is {quoted(name)}, which cannot name our runtime", "such as nvidia")
     _check_swarm(swarm, shares, removes)
-    program = _LINK if name == "nvidia" and root.real(_LINK) == PROGRAM else PROGRAM
+    program = _LINK if name == "nvidia" and host.real(_LINK) == PROGRAM else PROGRAM
     asked = WantedRuntime(RUNTIME if name is None else name, program, HOOKS_FOLDER, default, cdi, name is not None)
-    path, service = configuration.containerds_file(root) if kind == CONTAINERD else (kind.ours, kind.unit)
-    file = enginefile.read_settings_file(root, _users(kind) if user else path, is_users=user)
+    path, service = configuration.containerds_file(host) if kind == CONTAINERD else (kind.ours, kind.unit)
+    file = enginefile.read_settings_file(host, _users(kind) if user else path, is_users=user)
     added, removed = configuration.WAYS[kind]
-    change = (removed if removes else added)(root, file, asked)
+    change = (removed if removes else added)(host, file, asked)
     if change.by_hand:
         click.echo(change.by_hand, nl=False)
         raise ConfigError(change.told[0])
     if swarm is not None:
-        change = _with_gpus(root, file, change, swarm, shares)
+        change = _with_gpus(host, file, change, swarm, shares)
     # A reload of dockerd turns no CDI on, reads no resources and keeps a default runtime that is gone; rootlesskit
     # passes no SIGHUP on.
     reloads = kind == DOCKER and not (cdi or swarm or removes)
     verb = "--user restart" if user else "reload" if reloads else "restart"
-    _put(root, file, change, dry, f"so that it holds: systemctl {verb} {service}" if service else "")
+    _put(host, file, change, dry, f"so that it holds: systemctl {verb} {service}" if service else "")
 
 
 def _check_swarm(name: str | None, shares: int | None, removes: bool) -> None:
@@ -106,12 +106,12 @@ def _check_swarm(name: str | None, shares: int | None, removes: bool) -> None:
         raise UsageError(f"--swarm is {quoted(name)}, which is not a resource's name", "such as GPU")
 
 
-def _with_gpus(root: HostRoot, file: EngineFile, change: Change, name: str, shares: int | None) -> Change:
-    settings = read_settings(None, None, root.path.rstrip("/"))
-    here = hardware.nvidia(root, settings.driver_root)
+def _with_gpus(host: HostRoot, file: EngineFile, change: Change, name: str, shares: int | None) -> Change:
+    settings = read_settings(None, None, host.path.rstrip("/"))
+    here = hardware.nvidia(host, settings.driver_root)
     named = swarmresources.devices(here, shares)
-    change = swarmresources.with_resources(root, file, change, settings, name, named)
-    sick = [f"GPU {index} is not healthy: {why}" for index, why in holdercount.unhealthy_gpus(root, here).items()]
+    change = swarmresources.with_resources(host, file, change, settings, name, named)
+    sick = [f"GPU {index} is not healthy: {why}" for index, why in holdercount.unhealthy_gpus(host, here).items()]
     return change._replace(told=(*sick, *change.told))
 
 
@@ -123,7 +123,7 @@ def _users(kind: EngineKind) -> str:
     return f"{folder}/{kind.ours.removeprefix('/etc/')}"
 
 
-def _put(root: HostRoot, file: EngineFile, change: Change, dry: bool, again: str) -> None:
+def _put(host: HostRoot, file: EngineFile, change: Change, dry: bool, again: str) -> None:
     told = list(change.told)
     if change.text == file.text:
         click.echo(f"nothing to do in {file.path}")
@@ -134,7 +134,7 @@ def _put(root: HostRoot, file: EngineFile, change: Change, dry: bool, again: str
             for line in difflib.unified_diff(before, after, names[0], names[1], lineterm=""):
                 click.echo("\t".join([plain(part, LONGEST_LIST) for part in line.split("\t")]))
         if not dry:
-            enginefile.write(root, file, change.text)
+            enginefile.write(host, file, change.text)
             click.echo(f"{'wrote' if change.text else 'removed'} {file.path}")
             told += [again] if again else []
     for sentence in told:

@@ -44,7 +44,7 @@ Number = tuple[int, int]
 _SHORT_ID = 12
 _LOOK_SECONDS, _OPEN_SECONDS = 4, 30
 # Of another version than the plan's that lie beside a library.
-_MOST_OTHERS = 64
+_MAX_OTHERS = 64
 
 
 def running(host: HostRoot, found: Running, config: str | None) -> list[Finding]:
@@ -234,6 +234,6 @@ def _filled(inside: ContainerRoot, wanted: list[str]) -> frozenset[str]:
     stems, others = tuple({f"{path.partition('.so.')[0]}.so." for path in wanted if ".so." in path}), []
     for folder in dict.fromkeys([path.rpartition("/")[0] for path in wanted]):
         paths = [f"{folder}/{name}" for name in inside.names(folder)]
-        others += [path for path in paths if path.startswith(stems) and path not in wanted][:_MOST_OTHERS]
+        others += [path for path in paths if path.startswith(stems) and path not in wanted][:_MAX_OTHERS]
     there = {path: inside.status(path) for path in (*wanted, *others)}
     return frozenset([path for path, status in there.items() if status and status.st_size])

@@ -54,7 +54,7 @@ class _Watching(click.Command):
 @output_format
 @config_file
 @host_root
-def containers(watch: float | None, is_json: bool, config: str | None, root: HostRoot) -> None:
+def containers(watch: float | None, is_json: bool, config: str | None, host: HostRoot) -> None:
     """Show which running container holds which GPU, and which GPUs are free; other vendors' devices as well.
 
     It is read from the containers themselves, their device nodes, mounts and cgroups: no engine is asked, nothing is
@@ -62,34 +62,34 @@ def containers(watch: float | None, is_json: bool, config: str | None, root: Hos
     cgroup was written for that GPU, no matter who gave it.  One that may open no node to compute or draw by, such as a
     device plugin, only watches it.  ^C ends --watch.
     """
-    settings = read_settings(config, None, root.path.rstrip("/"))
+    settings = read_settings(config, None, host.path.rstrip("/"))
     if watch is None:
-        held, found, with_others = _look(root, settings.driver_root)
+        held, found, with_others = _look(host, settings.driver_root)
         driver, most = None, settings.gpu_holders
         with suppress(DriverError):
-            driver = hardware.nvidia(root, settings.driver_root)
-        counted = holdercount.count_holders(root, driver, most)
+            driver = hardware.nvidia(host, settings.driver_root)
+        counted = holdercount.count_holders(host, driver, most)
         lines = [*lines_of(held, found, with_others=with_others), *_told(counted, most)]
         show(is_json, document(held, found, counted, most), lines)
         return
     if is_json:
         raise UsageError("--watch shows lines for people: without it --json gives one look")
-    repeat(lambda: devices(_look(root, settings.driver_root)[0]), watch)
+    repeat(lambda: devices(_look(host, settings.driver_root)[0]), watch)
 
 
-def _look(root: HostRoot, driver_root: str) -> tuple[Holders, AllContainers, bool]:
+def _look(host: HostRoot, driver_root: str) -> tuple[Holders, AllContainers, bool]:
     """DriverError if there is nothing to show; the bool: whether there are other vendors' devices."""
-    vendors = hardware.find_vendors(root).vendors
+    vendors = hardware.find_vendors(host).vendors
     divided = [item for vendor in vendors for item in holders.of_vendor(vendor)]
     with_others, uses = bool(divided), frozenset[tuple[int, int]]()
     try:
-        nvidia = accelerators.of_server(root, driver_root, ("caps", "dri", "modeset"))
+        nvidia = accelerators.of_server(host, driver_root, ("caps", "dri", "modeset"))
         divided, uses = [*holders.divisions(nvidia), *divided], holders.to_use(nvidia)
     except DriverError:
         if not with_others:
             raise
     nodes = tuple([(node.path, node.major, node.minor) for vendor in vendors for node in vendor.nodes()])
-    found = containerdevices.find_devices(root, holders.wanted(tuple(divided), nodes, uses))
+    found = containerdevices.find_devices(host, holders.what_to_find(tuple(divided), nodes, uses))
     return holders.holders(tuple(divided), found.containers, uses), found, with_others
 
 

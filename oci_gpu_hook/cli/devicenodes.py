@@ -23,20 +23,20 @@ from oci_gpu_hook.node.machine import childprocess, libselinux
 _SECONDS = 60
 
 
-def make(root: HostRoot) -> tuple[dict[str, object], list[str]]:
-    missing = missingnodes.missing_nodes(root)
-    if root.path == "/":
-        for name in missingnodes.unloaded(root):
+def make(host: HostRoot) -> tuple[dict[str, object], list[str]]:
+    missing = missingnodes.missing_nodes(host)
+    if host.path == "/":
+        for name in missingnodes.unloaded(host):
             _start("modprobe", "-q", name)
-        missing = missingnodes.missing_nodes(root)
+        missing = missingnodes.missing_nodes(host)
     for node in missing:
-        _make(root, node)
+        _make(host, node)
     made = [node.path for node in missing]
-    if made and root.path == "/" and libselinux.is_there(root):
+    if made and host.path == "/" and libselinux.is_there(host):
         # A node that a program makes gets the label device_t: udev labels only those that the kernel makes.
         _start("restorecon", *made)
     lines = [f"made {', '.join(made)}" if made else "no node is lacking"]
-    unloaded = missingnodes.unloaded(root)
+    unloaded = missingnodes.unloaded(host)
     lines += [f"not loaded: {', '.join(unloaded)}"] if unloaded else []
     return {"made": made, "unloaded": unloaded}, lines
 
@@ -56,11 +56,11 @@ def _start(*words: str) -> None:
         click.echo(f"{words[0]} failed: {output[-1]}", err=True)
 
 
-def _make(root: HostRoot, node: MissingNode) -> None:
+def _make(host: HostRoot, node: MissingNode) -> None:
     """Its mode is that of `node` whatever the umask.  If another program makes it first, that node stays."""
     folder, _, name = node.path.rpartition("/")
     try:
-        with suppress(FileExistsError), closing(_folder(root, folder)) as fd:
+        with suppress(FileExistsError), closing(_folder(host, folder)) as fd:
             if node.stale:
                 os.unlink(name, dir_fd=fd)
             # It has no permissions until it has its owner, so no user opens it before.
@@ -71,11 +71,11 @@ def _make(root: HostRoot, node: MissingNode) -> None:
         raise ApplyError(f"cannot make {node.path}: {err.strerror}", "run it as root") from err
 
 
-def _folder(root: HostRoot, path: str) -> int:
+def _folder(host: HostRoot, path: str) -> int:
     flags = os.O_RDONLY | os.O_DIRECTORY
     parent, _, name = path.rpartition("/")
-    if parent and root.stat(path) is None:
-        with suppress(FileExistsError), closing(root.open(parent, flags)) as fd:
+    if parent and host.stat(path) is None:
+        with suppress(FileExistsError), closing(host.open(parent, flags)) as fd:
             os.mkdir(name, 0o755, dir_fd=fd)
             os.chmod(name, 0o755, dir_fd=fd)
-    return root.open(path, flags)
+    return host.open(path, flags)

@@ -66,92 +66,92 @@ _STYLES: dict[str, dict[str, Any]] = {
 )
 @config_file
 @host_root
-def doctor(is_json: bool, word: str | None, config: str | None, root: HostRoot) -> int:
+def doctor(is_json: bool, word: str | None, config: str | None, host: HostRoot) -> int:
     """Check every precondition on this host, in order of cause; or one running container.
 
     Each line is a pass, a warning or a failure, with what was seen and the one command that fixes it.  Nothing is
     changed.  The exit code is 1 if anything failed.
     """
     if word is None:
-        findings = [it._replace(remedy=as_root(it.remedy)) for it in of_host(root, config)]
+        findings = [it._replace(remedy=as_root(it.remedy)) for it in of_host(host, config)]
     else:
         # Of which those that run it have other remedies than root.
-        findings = containerreport.running(root, containers.find(root, word), config)
+        findings = containerreport.running(host, containers.find(host, word), config)
     show(is_json, document(findings), as_text(findings), painted)
     return int(is_failed(findings))
 
 
-def of_host(root: HostRoot, config: str | None) -> list[Finding]:
+def of_host(host: HostRoot, config: str | None) -> list[Finding]:
     """Causes come before what follows from them."""
-    tool = "dnf" if find_program(root, "dnf") else "apt"
-    kernel = kernelconfig.read_kernel(root)
-    settings, lines_of_settings, of_settings = systemcheck.settings(root, config)
-    others = hardware.find_vendors(root)
-    here = [item for item in others.vendors if hardware.proof(root, item)]
-    installed, unread = host_engines.installed(root), host_engines.unread(root)
+    tool = "dnf" if find_program(host, "dnf") else "apt"
+    kernel = kernelconfig.read_kernel(host)
+    settings, lines_of_settings, of_settings = systemcheck.settings(host, config)
+    others = hardware.find_vendors(host)
+    here = [item for item in others.vendors if hardware.proof(host, item)]
+    installed, unread = host_engines.installed(host), host_engines.unread(host)
     unknown = {engine for engine, *_ in unread}
     # Where the rest look for hooks is not known.
     known = tuple([engine for engine in installed if engine.name not in unknown])
-    hooks = registrations.of_engines(root, installed)
+    hooks = registrations.of_engines(host, installed)
     entry = next((item.program for item in hooks if item.kind == registrations.OURS), "") or registrations.ENTRY
-    docker = dockercheck.find_docker(root)
-    of_driver, found = drivercheck.driver(root, settings.driver_root, tool, others=bool(here))
+    docker = dockercheck.find_docker(host)
+    of_driver, found = drivercheck.check_driver(host, settings.driver_root, tool, others=bool(here))
     if found is not None:
-        saved = saved_inventory.read_saved(root, proc.stamp(root, settings.driver_root))
-        of_driver += drivercheck.rdma(root, kernel) if found.gpus else []
-        of_driver.append(drivercheck.inventory(root, saved, tool))
+        saved = saved_inventory.read_saved(host, proc.stamp(host, settings.driver_root))
+        of_driver += drivercheck.rdma(host, kernel) if found.gpus else []
+        of_driver.append(drivercheck.inventory(host, saved, tool))
         # By NVML's names where it was asked, and nothing has made a doubt of its answer since.
-        found = saved_inventory.of_this_host(root, saved or found)
+        found = saved_inventory.of_this_host(host, saved or found)
     findings = [
         systemcheck.kernel(kernel, tool),
-        *enginecheck.installation(root, entry, hooks, tool),
+        *enginecheck.installation(host, entry, hooks, tool),
         of_settings,
-        *systemcheck.sections(root, lines_of_settings),
+        *systemcheck.sections(host, lines_of_settings),
         *of_driver,
-        *vendorcheck.vendors(root, others, here, tool),
-        *_written_names(root, docker, found),
+        *vendorcheck.vendors(host, others, here, tool),
+        *_written_names(host, docker, found),
         systemcheck.cgroups(kernel, known),
         systemcheck.ebpf(kernel),
-        *systemcheck.selinux(root, kernel.cgroups, tool),
+        *systemcheck.selinux(host, kernel.cgroups, tool),
         *memorycheck.memory(
             next((it.where for it in lines_of_settings if it.field == "gpu_memory" and it.value != "off"), ""),
-            memoryregion.read_regions(root),
+            memoryregion.read_regions(host),
             kernel.cgroups,
             {gpu.bus_id: f"GPU {gpu.nvml_index}" for gpu in (found.gpus if found else ())},
             settings,
-            {it: libselinux.boolean(root, it) for it in (memorycheck.BOOLEAN, memorycheck.NVMLS_BOOLEAN)},
+            {it: libselinux.boolean(host, it) for it in (memorycheck.BOOLEAN, memorycheck.NVMLS_BOOLEAN)},
         ),
     ]
     for engine in known:
         findings.append(enginecheck.seen_by(engine, hooks, tool))
-        findings += enginecheck.images_in_podman(root, engine) if engine.name == PODMAN.name else []
+        findings += enginecheck.images_in_podman(host, engine) if engine.name == PODMAN.name else []
     findings += enginecheck.unread(unread, tool)
     is_known = CONTAINERD.name not in unknown
-    findings += _engines(root, installed, docker, hooks, root.real(entry), tool, with_containerd=is_known)
-    return [*findings, systemcheck.rootless(root, kernel, tool)]
+    findings += _engines(host, installed, docker, hooks, host.real(entry), tool, with_containerd=is_known)
+    return [*findings, systemcheck.rootless(host, kernel, tool)]
 
 
-def _written_names(root: HostRoot, docker: dockercheck.Docker | None, found: DriverInventory | None) -> list[Finding]:
+def _written_names(host: HostRoot, docker: dockercheck.Docker | None, found: DriverInventory | None) -> list[Finding]:
     settings, file = (docker.settings, docker.file) if docker else (None, "")
-    readers = host_engines.find_readers(root, settings, file)
+    readers = host_engines.find_readers(host, settings, file)
     named = tuple([folder for reader in readers for folder in reader.folders])
-    folders = cdispecs.folders(root, named)
-    opened = {real: why for real, folder in folders.items() if (why := root.openness(folder))}
-    specs = cdispecs.specs(root, named)
+    folders = cdispecs.folders(host, named)
+    opened = {real: why for real, folder in folders.items() if (why := host.openness(folder))}
+    specs = cdispecs.specs(host, named)
     findings = [
         *speccheck.of_folders(opened, readers),
         *speccheck.unread(specs),
-        *speccheck.compared(specs, found.driver_version if found else "", lambda it: cdi.stale(root, it.document)),
-        *speccheck.unseen(specs, readers, root.real, opened),
+        *speccheck.compared(specs, found.driver_version if found else "", lambda it: cdi.stale(host, it.document)),
+        *speccheck.unseen(specs, readers, host.real, opened),
     ]
     if found is None:
         return findings
     findings = findings or [passed("CDI", "no spec: the hook needs none")]
-    return [*findings, *namecheck.resources(file, settings or {}, found), *namecheck.configurations(root, found)]
+    return [*findings, *namecheck.resources(file, settings or {}, found), *namecheck.configurations(host, found)]
 
 
 def _engines(
-    root: HostRoot,
+    host: HostRoot,
     installed: Engines,
     docker: dockercheck.Docker | None,
     hooks: Registered,
@@ -162,18 +162,18 @@ def _engines(
 ) -> list[Finding]:
     """entry: the entry script without links."""
     findings = []
-    has_containerd = host_engines.is_there(root, CONTAINERD)
+    has_containerd = host_engines.is_there(host, CONTAINERD)
     if has_containerd and with_containerd:
-        findings += enginecheck.containerd(root, tool, is_alone=not installed and docker is None)
+        findings += enginecheck.containerd(host, tool, is_alone=not installed and docker is None)
     if not installed and docker is None and not has_containerd:
         # runc and crun take hooks only from a bundle.
         *names, last = [kind.name for kind in ENGINES if kind.programs]
         seen = f"neither {', '.join(names)} nor {last} is installed: a bundle must name the hook itself"
         findings.append(warned("engines", seen, tool, "install", "podman"))
-    findings += dockercheck.docker(root, docker, entry, tool) if docker else []
+    findings += dockercheck.docker(host, docker, entry, tool) if docker else []
     by_link = docker is not None and docker.leads_to == entry
-    findings += enginecheck.other_hooks(installed, hooks, host_engines.shims(root), by_link)
-    return findings + enginecheck.callers(root, entry, tool)
+    findings += enginecheck.other_hooks(installed, hooks, host_engines.shims(host), by_link)
+    return findings + enginecheck.callers(host, entry, tool)
 
 
 def document(findings: list[Finding]) -> dict[str, object]:

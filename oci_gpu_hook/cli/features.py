@@ -29,7 +29,7 @@ _LAST = "features"
 @click.option("--remove", is_flag=True, help="Remove that file, and one that --write has written before it.")
 @config_file
 @host_root
-def features(write: bool, remove: bool, config: str | None, root: HostRoot) -> None:
+def features(write: bool, remove: bool, config: str | None, host: HostRoot) -> None:
     """Show what this node offers containers, as Node Feature Discovery's local source reads it.
 
     Labels feature.node.kubernetes.io/oci-gpu-hook... are the hook's version, the SELinux mode that is served, GPUs that
@@ -40,90 +40,90 @@ def features(write: bool, remove: bool, config: str | None, root: HostRoot) -> N
     if write and remove:
         raise UsageError("--write and --remove exclude one another")
     if remove:
-        click.echo(_remove(root, settings) or "there is no file of features")
+        click.echo(_remove(host, settings) or "there is no file of features")
     elif write:
-        click.echo(renew(root, settings) or "no setting 'features': nothing written")
+        click.echo(renew(host, settings) or "no setting 'features': nothing written")
     else:
-        click.echo(_feature_text(root, settings, others(root)), nl=False)
+        click.echo(_feature_text(host, settings, others(host)), nl=False)
 
 
-def renew(root: HostRoot, settings: Settings) -> str:
+def renew(host: HostRoot, settings: Settings) -> str:
     """Write the feature file, or remove it if neither a driver nor another vendor's device is here; gives a sentence.
 
     One that was written before under another name is removed.  "" if there was none, and the setting names none.
     DriverError if the driver is half installed.
     """
-    said = _remove(root, settings, keep=settings.features)
+    said = _remove(host, settings, keep=settings.features)
     if not settings.features:
         return said
-    path = root.path.rstrip("/") + settings.features
-    beside = others(root)
-    if driver_version(root) is None and not beside:
+    path = host.path.rstrip("/") + settings.features
+    beside = others(host)
+    if driver_version(host) is None and not beside:
         return f"no driver is loaded: {'removed' if outputfile.remove(path) else 'there is no'} {path}"
     try:
-        found = _feature_text(root, settings, beside)
+        found = _feature_text(host, settings, beside)
     except DriverError:
         # What it says of a driver is no longer true.
         outputfile.remove(path)
         raise
-    _remember(root, settings.features)
+    _remember(host, settings.features)
     is_there = os.path.isdir(os.path.dirname(os.path.abspath(path)))
     outputfile.write(path, found)
     made = "" if is_there else "; its folder was not there: is Node Feature Discovery?"
     return f"wrote {path}: {found.count(chr(10))} features{made}"
 
 
-def _remove(root: HostRoot, settings: Settings, keep: str = "") -> str:
+def _remove(host: HostRoot, settings: Settings, keep: str = "") -> str:
     """Remove the file that was written last, and the setting's, unless it is `keep`; gives a sentence, "" for none."""
-    last = (statefile.read_file(root, _LAST) or b"").decode("utf-8", "surrogateescape")
+    last = (statefile.read_file(host, _LAST) or b"").decode("utf-8", "surrogateescape")
     names = [name for name in dict.fromkeys([last, settings.features]) if name not in ("", keep)]
-    paths = [root.path.rstrip("/") + name for name in names]
+    paths = [host.path.rstrip("/") + name for name in names]
     removed = [f"removed {path}" for path in paths if outputfile.remove(path)]
     if last not in ("", keep):
-        _remember(root, "")
+        _remember(host, "")
     return "; ".join(removed)
 
 
-def _remember(root: HostRoot, path: str) -> None:
+def _remember(host: HostRoot, path: str) -> None:
     with outputfile.explained(f"{statefile.FOLDER}/{_LAST}"):
-        statefile.write(root, _LAST, path.encode("utf-8", "surrogateescape"))
+        statefile.write(host, _LAST, path.encode("utf-8", "surrogateescape"))
 
 
-def others(root: HostRoot) -> tuple[featurelabels.OtherVendor, ...]:
+def others(host: HostRoot) -> tuple[featurelabels.OtherVendor, ...]:
     """What other vendors' files name that is here and can be served."""
-    found = hardware.find_vendors(root).vendors
+    found = hardware.find_vendors(host).vendors
     vendors = [it for it in found if it.inventory.kind and it.nodes() and not it.lacking()]
     return tuple(
         [featurelabels.OtherVendor(it.inventory.kind, len(it.devices), it.inventory.version) for it in vendors]
     )
 
 
-def _feature_text(root: HostRoot, settings: Settings, beside: tuple[featurelabels.OtherVendor, ...]) -> str:
+def _feature_text(host: HostRoot, settings: Settings, beside: tuple[featurelabels.OtherVendor, ...]) -> str:
     """The feature file of a host as it is now.
 
     DriverError if NVIDIA's driver is half installed, or is not there and neither is another vendor's device.
     """
-    accelerators.check_is_server(root)
-    is_left_out = beside and driver_version(root) is None
-    found = accelerators.NOTHING if is_left_out else hardware.nvidia(root, settings.driver_root)
+    accelerators.check_is_server(host)
+    is_left_out = beside and driver_version(host) is None
+    found = accelerators.NOTHING if is_left_out else hardware.nvidia(host, settings.driver_root)
     if found.misfits:
         lacking = ", ".join([misfit.name for misfit in found.misfits])
         raise DriverError(f"the driver {found.driver_version} lacks {lacking}", "install all of it")
     labels = featurelabels.labels(
         driver_version=found.driver_version,
-        selinux=_selinux_mode(root),
+        selinux=_selinux_mode(host),
         version=VERSION,
-        validation=validationrecord.read_validation(root),
-        unhealthy=len(holdercount.unhealthy_gpus(root, found)),
+        validation=validationrecord.read_validation(host),
+        unhealthy=len(holdercount.unhealthy_gpus(host, found)),
         others=beside,
     )
     return "".join([f"{name}={value}\n" for name, value in labels.items()])
 
 
-def _selinux_mode(root: HostRoot) -> str:
+def _selinux_mode(host: HostRoot) -> str:
     """The mode of oci_gpu_hook_selinux(8) that containers with GPUs can have here at best."""
     try:
-        found = libselinux.status(root)
+        found = libselinux.status(host)
     except ConfigError:
         return ""
     if not found.enabled:

@@ -42,7 +42,7 @@ _NAMED_ONLY = "cdi"
 class _Named(NamedTuple):
     gpus: tuple[str, ...]
     config: str | None
-    root: HostRoot
+    host: HostRoot
 
     def settings(self, state: State | None = None) -> Settings:
         return read_settings(self.config, state)
@@ -68,7 +68,7 @@ class _Named(NamedTuple):
         except RequestError as err:
             raise UsageError(err.message, err.hint) from err
         request = self.request()
-        found = accelerators.of_server(self.root, self.settings().driver_root, selection.families(request))
+        found = accelerators.of_server(self.host, self.settings().driver_root, selection.families(request))
         try:
             selection.select(request, found)
         except RequestError as err:
@@ -81,7 +81,7 @@ class _Named(NamedTuple):
     def plan(self, request: Request, folder: str) -> Plan:
         """What a container with this root would get from somebody who makes no cache for its loader."""
         inside, bundle = rootfs.of_folder(folder), Bundle(folder, {})
-        return decide(bundle, request, self.settings(), self.root, inside, id="", process=None, caches=False)
+        return decide(bundle, request, self.settings(), self.host, inside, id="", process=None, caches=False)
 
 
 @click.command()
@@ -103,7 +103,7 @@ def flags(
     directory: str | None,
     file: str | None,
     config: str | None,
-    root: HostRoot,
+    host: HostRoot,
 ) -> None:
     """Print the lines that give GPUs to containers, to paste into a command or a configuration.
 
@@ -122,7 +122,7 @@ def flags(
         raise UsageError(f"{engine} has no --write", "lxc has")
     if (directory is not None) != (engine == "nspawn"):
         raise UsageError("nspawn needs --directory, and others have none")
-    named = _Named(gpus, config, root)
+    named = _Named(gpus, config, host)
     if engine == "lxc":
         _lxc(named, file)
     elif directory is not None:
@@ -133,15 +133,15 @@ def flags(
 
 def _lxc(named: _Named, file: str | None) -> None:
     request = named.request()
-    version = kernelconfig.cgroup_version(named.root)
+    version = kernelconfig.cgroup_version(named.host)
     lines = flaglines.lxc(named.plan(request, "/"), request, version)
     if file is None:
         click.echo("\n".join(lines))
     else:
-        found = enginefile.read_settings_file(named.root, os.path.abspath(file))
+        found = enginefile.read_settings_file(named.host, os.path.abspath(file))
         if found.status is None:
             raise UsageError(f"{quoted(file)} is not there", "name the configuration of a container that was made")
-        enginefile.write(named.root, found, flaglines.with_lxc(found.text, lines))
+        enginefile.write(named.host, found, flaglines.with_lxc(found.text, lines))
         click.echo(f"wrote {quoted(file)}: a hook and {len(lines) - 1} rules, from the container's next start on")
     if named.settings(State(caller=CONTAINER_CLI)).gpu_holders:
         note = "gpu-holders is set, and LXC's containers are not counted: they get no GPU but by a section"

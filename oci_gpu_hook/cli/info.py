@@ -35,7 +35,7 @@ def info(
     file: str | None,
     is_json: bool,
     config: str | None,
-    root: HostRoot,
+    host: HostRoot,
 ) -> None:
     """Show NVIDIA's driver, its GPUs and MIG devices, and what there is of other vendors, as it is now.
 
@@ -57,22 +57,22 @@ def info(
     if (file is not None) + vendors + settings + topology > 1:
         raise UsageError("--topology, --settings, --vendors and --vendor exclude one another")
     if file is not None:
-        show(is_json, *vendorlist.check(root, file))
+        show(is_json, *vendorlist.check(host, file))
     elif vendors:
-        show(is_json, *vendorlist.listing(root))
+        show(is_json, *vendorlist.listing(host))
     elif settings:
-        show(is_json, *settingslist.shown(config, root))
+        show(is_json, *settingslist.list_settings(config, host))
     elif topology:
-        show(is_json, *gpu_topology.shown(root, read_settings(config, None)))
+        show(is_json, *gpu_topology.describe_topology(host, read_settings(config, None)))
     else:
         driver_root = read_settings(config, None).driver_root
-        nvidia, others = _saved if saved else hardware.nvidia, hardware.find_vendors(root, saved_only=saved)
-        found = accelerators.find_accelerators(root, driver_root, others, lambda: nvidia(root, driver_root))
+        nvidia, others = _saved if saved else hardware.nvidia, hardware.find_vendors(host, saved_only=saved)
+        found = accelerators.find_accelerators(host, driver_root, others, lambda: nvidia(host, driver_root))
         show(is_json, accelerators.document(found), accelerators.text(found, everything=everything))
 
 
-def _saved(root: HostRoot, driver_root: str) -> DriverInventory:
-    found = inventory.read_saved(root, proc.stamp(root, driver_root))
+def _saved(host: HostRoot, driver_root: str) -> DriverInventory:
+    found = inventory.read_saved(host, proc.stamp(host, driver_root))
     if found is None:
         hint = "run 'oci-gpu-hook inventory refresh'"
         raise DriverError("there is no saved inventory, or it is no longer true", hint)

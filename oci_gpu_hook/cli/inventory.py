@@ -46,7 +46,7 @@ def inventory() -> None:
 @output_format
 @config_file
 @host_root
-def refresh(nodes: bool, nvml_timeout: float, is_json: bool, config: str | None, root: HostRoot) -> None:
+def refresh(nodes: bool, nvml_timeout: float, is_json: bool, config: str | None, host: HostRoot) -> None:
     """Survey the host, ask NVML what only it knows, and save the result for the hooks.
 
     A hook without a saved inventory that is still true surveys the host itself: the result is correct, but that takes
@@ -59,16 +59,16 @@ def refresh(nodes: bool, nvml_timeout: float, is_json: bool, config: str | None,
     loaded.
     """
     if nodes:
-        show(is_json, *devicenodes.make(root))
+        show(is_json, *devicenodes.make(host))
         return
-    root.remember = True
+    host.remember = True
     driver_root = read_settings(config, None).driver_root
-    others = _refresh_vendors(root)
-    found = accelerators.find_accelerators(root, driver_root, others, lambda: _refresh(root, driver_root, nvml_timeout))
-    lines = [*(_summary(root, found.nvidia) if found.nvidia else []), *_other_summaries(found)]
-    document = {"saved": _path(root) if found.nvidia else "", **accelerators.document(found)}
+    others = _refresh_vendors(host)
+    found = accelerators.find_accelerators(host, driver_root, others, lambda: _refresh(host, driver_root, nvml_timeout))
+    lines = [*(_summary(host, found.nvidia) if found.nvidia else []), *_other_summaries(found)]
+    document = {"saved": _path(host) if found.nvidia else "", **accelerators.document(found)}
     show(is_json, document, [*lines, *accelerators.wrong_lines(found.wrong)])
-    if not found.nvidia and found.error and hardware.expects_nvidia(root):
+    if not found.nvidia and found.error and hardware.expects_nvidia(host):
         raise found.error
 
 
@@ -78,15 +78,15 @@ def refresh(nodes: bool, nvml_timeout: float, is_json: bool, config: str | None,
 @nvml_timeout
 @config_file
 @host_root
-def watch(interval: float, cdi_spec: str | None, nvml_timeout: float, config: str | None, root: HostRoot) -> None:
+def watch(interval: float, cdi_spec: str | None, nvml_timeout: float, config: str | None, host: HostRoot) -> None:
     """Keep the saved inventory true: refresh it now, and whenever a driver, its devices or a vendor's file change.
 
     Runs until SIGTERM or SIGINT.  If there is no driver yet, or the disk is full, it waits.
     """
     outputfile.check_name("--cdi-spec", cdi_spec)
     limit.leave_at((signal.SIGTERM, signal.SIGINT), lambda _: 0)
-    root.remember = True
-    watching = _Watch(root, config, read_settings(config, None).driver_root, nvml_timeout, cdi_spec)
+    host.remember = True
+    watching = _Watch(host, config, read_settings(config, None).driver_root, nvml_timeout, cdi_spec)
     for event in _moments(interval):
         limit.allow(2 * nvml_timeout)
         watching.look(event)
@@ -95,7 +95,7 @@ def watch(interval: float, cdi_spec: str | None, nvml_timeout: float, config: st
 
 @dataclass
 class _Watch:
-    root: HostRoot
+    host: HostRoot
     config: str | None
     driver_root: str
     seconds: float
@@ -112,7 +112,7 @@ class _Watch:
         try:
             self._renew_others(event)
             # Else there is other hardware, and nothing of NVIDIA's driver to wait for.
-            if not self.are_others_here or hardware.expects_nvidia(self.root):
+            if not self.are_others_here or hardware.expects_nvidia(self.host):
                 self._renew_nvidia(event)
         except DriverError as err:
             # Also in the middle of an upgrade: the kernel module is there and its libraries are not yet.
@@ -127,30 +127,30 @@ class _Watch:
         self._renew_features()
 
     def _renew_nvidia(self, event: str) -> None:
-        root = self.root
+        host = self.host
         # A hook that finds no saved inventory saves its own, without what NVML says.
-        if not self.saved or saved_inventory.read_saved(root, proc.stamp(root, self.driver_root)) != self.saved:
+        if not self.saved or saved_inventory.read_saved(host, proc.stamp(host, self.driver_root)) != self.saved:
             self.saved = None
-            self.saved = found = _refresh(root, self.driver_root, self.seconds)
-            click.echo("\n".join(_summary(root, found)) + (f" ({event})" if event else ""))
+            self.saved = found = _refresh(host, self.driver_root, self.seconds)
+            click.echo("\n".join(_summary(host, found)) + (f" ({event})" if event else ""))
             self.is_spec_due = self.are_features_due = True
         if self.cdi_spec and self.is_spec_due:
             settings = read_settings(self.config, None)
             hook = cdi.hook_of(cdi.ENTRY, cdi.granted(ALL, settings), self.config, settings)
-            document, nameless = cdi.of_host(root, settings, hook)
+            document, nameless = cdi.of_host(host, settings, hook)
             cdi.write(self.cdi_spec, document)
             click.echo(f"wrote {self.cdi_spec}{f': {nameless}' if nameless else ''}")
             self.is_spec_due = False
 
     def _renew_others(self, event: str) -> None:
-        root = self.root
-        is_old = self.others_said is None or not hardware.is_saved(root)
-        if not is_old and platform.platform_of(root) not in accelerators.PLATFORMS:
+        host = self.host
+        is_old = self.others_said is None or not hardware.is_saved(host)
+        if not is_old and platform.platform_of(host) not in accelerators.PLATFORMS:
             return
-        others = _refresh_vendors(root) if is_old else hardware.find_vendors(root)
+        others = _refresh_vendors(host) if is_old else hardware.find_vendors(host)
         lines = accelerators.wrong_lines(others.wrong)
         try:
-            found = accelerators.find_accelerators(root, self.driver_root, others, None)
+            found = accelerators.find_accelerators(host, self.driver_root, others, None)
             self.are_others_here = bool(found.instead or found.here())
             lines = [*_other_summaries(found), *lines]
         except DriverError:
@@ -160,12 +160,12 @@ class _Watch:
         self.others_said = lines
 
     def _renew_features(self) -> None:
-        beside = features.others(self.root)
+        beside = features.others(self.host)
         if not self.are_features_due and beside == self.beside:
             return
         self.beside, self.are_features_due = beside, False
         try:
-            said = features.renew(self.root, read_settings(self.config, None))
+            said = features.renew(self.host, read_settings(self.config, None))
         except HookError as err:
             said = f"cannot write the feature file yet: {err}"
         if said:
@@ -184,23 +184,23 @@ def _moments(interval: float) -> Iterator[str]:
         yield ""
 
 
-def _refresh(root: HostRoot, driver_root: str, seconds: float) -> DriverInventory:
-    now = proc.stamp(root, driver_root)
-    found = survey.survey(root, driver_root)
+def _refresh(host: HostRoot, driver_root: str, seconds: float) -> DriverInventory:
+    now = proc.stamp(host, driver_root)
+    found = survey.survey(host, driver_root)
     try:
         if not seconds:
             raise nvml.NvmlUnavailable("NVML was not asked: --nvml-timeout 0")
-        found = nvml.with_facts(found, nvml.facts(root, found, seconds))
+        found = nvml.with_facts(found, nvml.facts(host, found, seconds))
     except nvml.NvmlUnavailable as err:
         found = found._replace(unknown=(str(err), *found.unknown))
     with _saving():
-        survey.save(root, now, found)
+        survey.save(host, now, found)
     return found
 
 
-def _refresh_vendors(root: HostRoot) -> Present:
+def _refresh_vendors(host: HostRoot) -> Present:
     with _saving():
-        return hardware.refresh(root)
+        return hardware.refresh(host)
 
 
 @contextmanager
@@ -216,13 +216,13 @@ def _saving() -> Iterator[None]:
         raise ApplyError(f"cannot save the inventory in {FOLDER}: {err.strerror}", hint) from err
 
 
-def _path(root: HostRoot) -> str:
-    return root.path.rstrip("/") + saved_inventory.SAVED
+def _path(host: HostRoot) -> str:
+    return host.path.rstrip("/") + saved_inventory.SAVED
 
 
-def _summary(root: HostRoot, found: DriverInventory) -> list[str]:
+def _summary(host: HostRoot, found: DriverInventory) -> list[str]:
     there = counted((len(found.gpus), "GPU", "GPUs"), (len(found.mig_devices), "MIG device", "MIG devices"))
-    saved = f"saved {_path(root)}: driver {found.driver_version}, {there}"
+    saved = f"saved {_path(host)}: driver {found.driver_version}, {there}"
     unlisted = [f"  not listed by NVML, and given to no container: {address}" for address in found.unlisted]
     return [saved, *unlisted, *[f"  not known: {sentence}" for sentence in found.unknown]]
 

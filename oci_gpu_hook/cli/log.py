@@ -35,7 +35,7 @@ _SPAN = re.compile("([0-9.]+ *(us|ms|s|sec|m|min|h|hr|d|w|M|y|(second|minute|hou
 # How many are shown before those that come.
 _FOLLOWED, _WAIT_SECONDS = 10, 30
 # Some weeks of a busy node.
-_MOST = 10_000
+_MAX = 10_000
 # Of an entry as journalctl prints it, ours being a tenth of that; and of all records.
 _LONGEST, _LARGEST = 256 << 10, 8 << 20
 
@@ -141,7 +141,7 @@ def _records(since: str | None) -> tuple[list[dict[str, Any]], bool, str]:
     """The last records, as many as fit, whether there are no others, and the last one's cursor."""
     # To journalctl ``10m`` is a span (systemd.time(7)), which counts back with a sign alone.
     moment = f"-{since}" if since and _SPAN.fullmatch(since) else since
-    words = _journalctl(f"--lines={_MOST}", *([f"--since={moment}"] if moment else []))
+    words = _journalctl(f"--lines={_MAX}", *([f"--since={moment}"] if moment else []))
     records: deque[tuple[dict[str, Any], int]] = deque()
     count, size, cursor = 0, 0, ""
     with tempfile.TemporaryFile() as said:
@@ -160,7 +160,7 @@ def _records(since: str | None) -> tuple[list[dict[str, Any]], bool, str]:
             if "parse timestamp" in why:
                 raise UsageError(f"--since is not a time: {why}", "systemd.time(7) has the forms")
             raise ApplyError(f"cannot read the journal: {why or 'journalctl failed'}", "run it as root")
-    return [record for record, _ in records], count == len(records) and count < _MOST, cursor
+    return [record for record, _ in records], count == len(records) and count < _MAX, cursor
 
 
 def _followed(cursor: str) -> Iterator[dict[str, Any]]:

@@ -74,17 +74,17 @@ def _of_gpus(write: bool, timeout: float, config: str | None) -> None:
         click.echo(text, nl=False)
 
 
-def exposition(root: HostRoot, settings: Settings, timeout: float, *, remember: bool) -> str:
+def exposition(host: HostRoot, settings: Settings, timeout: float, *, remember: bool) -> str:
     """GPUs' metrics of a host as it is now; on stderr why NVML did not answer, or was not asked.
 
     timeout: how long NVML may take; remember: whether starts are to know what has been found of the GPUs' health.
     """
-    accelerators.check_is_server(root)
+    accelerators.check_is_server(host)
     began = time.monotonic()
-    version, found, said = driver_version(root) or "", None, None
+    version, found, said = driver_version(host) or "", None, None
     try:
-        found = hardware.nvidia(root, settings.driver_root)
-        said = nvml.readings(root, found, timeout)
+        found = hardware.nvidia(host, settings.driver_root)
+        said = nvml.readings(host, found, timeout)
     except DriverError as err:
         if version:
             click.echo(f"oci-gpu-hook: {err.message}", err=True)
@@ -92,22 +92,22 @@ def exposition(root: HostRoot, settings: Settings, timeout: float, *, remember: 
         click.echo(f"oci-gpu-hook: {err}", err=True)
     # A library of another version knows nothing of this kernel module.
     said = said if said and said.driver_version == version else None
-    gpus = found.gpus if found else list_gpus(root)
-    records = kernellog.xids(root)
+    gpus = found.gpus if found else list_gpus(host)
+    records = kernellog.xids(host)
     if remember:
-        healthrecord.renew(root, gpus, records or (), said)
-    held, memory = _held(root, settings.driver_root, found) if found else ([], [])
+        healthrecord.renew(host, gpus, records or (), said)
+    held, memory = _held(host, settings.driver_root, found) if found else ([], [])
     node = gpuexposition.NodeState(
         driver_version=version,
         gpus=len(gpus),
         answers=said is not None,
         log_readable=records is not None,
-        fresh=saved_inventory.read_saved(root, proc.stamp(root, settings.driver_root)) is not None,
+        fresh=saved_inventory.read_saved(host, proc.stamp(host, settings.driver_root)) is not None,
         held=held,
         memory=memory,
         # Behind what has just been found of the GPUs' health.
-        counted=holdercount.count_holders(root, found, settings.gpu_holders),
-        validation=validationrecord.read_validation(root),
+        counted=holdercount.count_holders(host, found, settings.gpu_holders),
+        validation=validationrecord.read_validation(host),
         time=time.time(),
         duration=0,
     )
@@ -115,15 +115,15 @@ def exposition(root: HostRoot, settings: Settings, timeout: float, *, remember: 
 
 
 def _held(
-    root: HostRoot, driver_root: str, found: DriverInventory
+    host: HostRoot, driver_root: str, found: DriverInventory
 ) -> tuple[list[dict[str, str]], list[tuple[dict[str, str], MemoryUse]]]:
     """The GPUs and MIG devices that containers hold, and what these have of devices' memory: see `NodeState`.
 
     None of a container whose device cgroup cannot be read.
     """
-    with_nodes = saved_inventory.with_nodes(root, found, ("caps",), driver_root=driver_root)
+    with_nodes = saved_inventory.with_nodes(host, found, ("caps",), driver_root=driver_root)
     divided = holders.divisions(with_nodes)
-    seen = containerdevices.find_devices(root, holders.wanted(divided))
+    seen = containerdevices.find_devices(host, holders.what_to_find(divided))
     uuids = {gpu.nvml_index: gpu.uuid for gpu in found.gpus}
     held, memory = [], []
     holding = [it for it in holders.holders(divided, seen.containers).holding if it.is_certain]

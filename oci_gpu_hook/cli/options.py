@@ -62,7 +62,7 @@ def output_format(command: Callable[..., Any]) -> Callable[..., Any]:
 
 host_root = click.option(
     "--host-root",
-    "root",
+    "host",
     metavar="DIR",
     default="/",
     show_default=True,

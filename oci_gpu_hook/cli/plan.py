@@ -40,7 +40,7 @@ def plan(
     container_id: str,
     is_json: bool,
     config: str | None,
-    root: HostRoot,
+    host: HostRoot,
 ) -> None:
     """Show what the hook would do for a bundle, or for an image and an environment, and why.
 
@@ -55,7 +55,7 @@ def plan(
         path = os.path.abspath(str(image_root))
         found = Bundle(path, {"process": {"env": list(env)}, "root": {"path": path}})
     path = found.rootfs()
-    question = Question(found, State(container_id or folder_of(found.path)[1]), Options(config, root.path))
+    question = Question(found, State(container_id or folder_of(found.path)[1]), Options(config, host.path))
     # Of several, of which each is a start of its own, the first.
     spec = next(iter(cdispecs.in_bundle(found)), None)
     settings, request, notes = _request(question, spec)
@@ -66,7 +66,7 @@ def plan(
         return
     process = Process(pid) if pid else None
     inside = rootfs.of_process(path, found.tmpfs(), process) if process else rootfs.of_folder(path)
-    made = decide(found, request, settings, root, inside, id=container_id, process=process, spec=spec)
+    made = decide(found, request, settings, host, inside, id=container_id, process=process, spec=spec)
     made = made._replace(notes=(*notes, *made.notes))
     left_out = plantext.missing(made)
     show(is_json, plantext.plan_document(made, left_out), plantext.plan_text(made, left_out))

@@ -216,7 +216,7 @@ def _ldcache(it: LdCache) -> tuple[str, list[Row]]:
 
 def _written(it: OpenCgroup | TellSystemd) -> list[Row]:
     pinned = f"also in {it.pinned}" if isinstance(it, OpenCgroup) and it.pinned else ""
-    return [*[(devicerule.written(rule),) for rule in it.rules], *([(pinned,)] if pinned else [])]
+    return [*[(devicerule.text_of(rule),) for rule in it.rules], *([(pinned,)] if pinned else [])]
 
 
 def _limits(it: LimitMemory) -> list[Row]:

@@ -60,9 +60,9 @@ def selinux() -> None:
 @selinux.command()
 @output_format
 @host_root
-def status(is_json: bool, root: HostRoot) -> None:
+def status(is_json: bool, host: HostRoot) -> None:
     """Show the mode, our modules, booleans and labels, and which containers can use GPUs now."""
-    found = libselinux.status(root)
+    found = libselinux.status(host)
     modules = [{**item._asdict(), "state": item.state} for item in found.modules]
     show(is_json, {**found._asdict(), "modules": modules}, _status_text(found))
 
@@ -87,7 +87,7 @@ def _status_text(found: libselinux.Status) -> list[str]:
 
 @selinux.command()
 @host_root
-def install(root: HostRoot) -> None:
+def install(host: HostRoot) -> None:
     """Install both policy modules, and label the files that they name.
 
     They are installed at priority 200, in one transaction: both or none.  A module of the same name that you installed
@@ -101,38 +101,38 @@ def install(root: HostRoot) -> None:
         raise ConfigError(
             f"the policy module {missing[0]} is missing", "install oci-gpu-hook-selinux, or reinstall this program"
         )
-    _semodule(root, [word for file in files for word in ("-i", file)])
+    _semodule(host, [word for file in files for word in ("-i", file)])
     click.echo(f"installed {', '.join(libselinux.MODULES)}")
-    if root.path == "/":
-        _decide_on_cgroups(root)
-    _restore_labels(root)
-    _say_who_wins(root)
+    if host.path == "/":
+        _decide_on_cgroups(host)
+    _restore_labels(host)
+    _say_who_wins(host)
 
 
 @selinux.command()
 @host_root
-def remove(root: HostRoot) -> None:
+def remove(host: HostRoot) -> None:
     """Remove both policy modules, and give their files the labels that they had before."""
     ours = [*libselinux.MODULES]
     # Without access to the store, semodule is run all the same: its error says why there is none.
-    if libselinux.is_store_readable(root):
-        ours = [name for name in ours if _PRIORITY in libselinux.priorities(root, name)]
+    if libselinux.is_store_readable(host):
+        ours = [name for name in ours if _PRIORITY in libselinux.priorities(host, name)]
     if ours:
-        _semodule(root, [word for name in ours for word in ("-r", name)])
+        _semodule(host, [word for name in ours for word in ("-r", name)])
     click.echo(f"removed {', '.join(ours)}" if ours else "neither module is installed")
-    _restore_labels(root)
-    _say_who_wins(root)
+    _restore_labels(host)
+    _say_who_wins(host)
 
 
 @selinux.command()
 @host_root
-def relabel(root: HostRoot) -> None:
+def relabel(host: HostRoot) -> None:
     """Give the files that the modules name the labels that they have with the modules that are in force.
 
     'selinux install' and 'selinux remove' do so as well.  In folders that others than root may write to no path is
     followed: what lies there is found and labelled by descriptor.
     """
-    _restore_labels(root)
+    _restore_labels(host)
 
 
 @selinux.command()
@@ -174,33 +174,33 @@ def policy_folder() -> str:
     return os.path.normpath(folder)
 
 
-def _semodule(root: HostRoot, words: list[str]) -> None:
+def _semodule(host: HostRoot, words: list[str]) -> None:
     """One transaction: both modules or none."""
-    if not libselinux.has_store(root):
+    if not libselinux.has_store(host):
         raise ConfigError(
             "this host has no SELinux policy that modules could go into",
             "install selinux-policy-targeted, on Debian selinux-policy-default",
         )
     # For another root its policy must be named: semodule would look for the name in this host's settings.
-    there = [] if root.path == "/" else ["-p", root.path, "-s", libselinux.policy_name(root), "-n"]
+    there = [] if host.path == "/" else ["-p", host.path, "-s", libselinux.policy_name(host), "-n"]
     _run(["semodule", *there, "-X", _PRIORITY, *words])
 
 
-def _decide_on_cgroups(root: HostRoot) -> None:
+def _decide_on_cgroups(host: HostRoot) -> None:
     """Let the hook write the files of cgroups if this host has v1's, and no other host's."""
     name = libselinux.CGROUP_V1_BOOLEAN
-    version, is_on = kernelconfig.cgroup_version(root), libselinux.boolean(root, name)
+    version, is_on = kernelconfig.cgroup_version(host), libselinux.boolean(host, name)
     if version and is_on not in (None, version == "v1"):
         value = "on" if version == "v1" else "off"
         _run(["setsebool", "-P", name, value])
         click.echo(f"turned {name} {value}: this host has cgroup {version}")
 
 
-def _restore_labels(root: HostRoot) -> None:
+def _restore_labels(host: HostRoot) -> None:
     """Restore the labels of the existing files that our file contexts name, and of no others."""
-    if root.path != "/" or not libselinux.is_there(root):
+    if host.path != "/" or not libselinux.is_there(host):
         return
-    roots = [path for path in libselinux.paths(root) if path not in filecontext.SHARED]
+    roots = [path for path in libselinux.paths(host) if path not in filecontext.SHARED]
     # Its warnings are about files without a label in the file contexts: see below.
     said = _run(["restorecon", "-R", "-v", *roots]).splitlines() if roots else []
     for line in [line for line in said if line.startswith("Relabeled")]:
@@ -211,13 +211,13 @@ def _restore_labels(root: HostRoot) -> None:
     # What has no label in the file contexts has lost its own with the module: on Debian all below /run and /tmp.
     lost = [path for path in roots if filecontext.is_unknown(path)]
     for path in (*lost, *filecontext.SHARED):
-        for line in filecontext.restore(root, path, owner):
+        for line in filecontext.restore(host, path, owner):
             click.echo(line)
 
 
-def _say_who_wins(root: HostRoot) -> None:
+def _say_who_wins(host: HostRoot) -> None:
     for name in libselinux.MODULES:
-        higher = [at for at in libselinux.priorities(root, name) if int(at) > int(_PRIORITY)]
+        higher = [at for at in libselinux.priorities(host, name) if int(at) > int(_PRIORITY)]
         if higher:
             click.echo(
                 f"a module {name} at priority {higher[0]} is not ours, stays and is in force: "

@@ -12,8 +12,8 @@ from oci_gpu_hook.request.settings import Settings, files
 from oci_gpu_hook.request.words import ALL, CAPABILITIES
 
 
-def shown(config: str | None, root: HostRoot) -> tuple[dict[str, Any], list[str]]:
-    lines = settingsfile.read_files(files(config, root.path.rstrip("/")))
+def list_settings(config: str | None, host: HostRoot) -> tuple[dict[str, Any], list[str]]:
+    lines = settingsfile.read_files(files(config, host.path.rstrip("/")))
     rows = {key: _row(key, value, "default") for key, value in Settings()._asdict().items() if key != "unmatched"}
     rows |= {key: _row(key, line.value, line.where) for key, line in settingsfile.decisive(lines).items()}
     rules = [{line.scope: line.pattern, **_row(line.field, line.value, line.where)} for line in lines if line.scope]
@@ -27,7 +27,7 @@ def _row(field: str, value: object, where: str) -> dict[str, Any]:
 
 def _as_text(document: dict[str, Any]) -> list[str]:
     rows = document["settings"] + document["rules"]
-    cells = [(row["key"], written(row["value"]), row["from"]) for row in rows]
+    cells = [(row["key"], text_of(row["value"]), row["from"]) for row in rows]
     lines, heading = [], ""
     for row, text in zip(rows, columns(cells)):
         scope = next((word for word in settingsfile.SCOPES[1:] if word in row), "")
@@ -39,7 +39,7 @@ def _as_text(document: dict[str, Any]) -> list[str]:
     return lines
 
 
-def written(value: object) -> str:
+def text_of(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if value == CAPABILITIES:

@@ -18,11 +18,11 @@ _WORDS = {(1, 1): "NVLink", (1, 0): "NVLink", (0, 1): "node", (0, 0): "-"}
 _NVML = "NVLinks are not known, as NVML was not asked: run 'oci-gpu-hook inventory refresh'"
 
 
-def shown(root: HostRoot, settings: Settings) -> tuple[dict[str, Any], list[str]]:
-    accelerators.check_is_server(root)
-    found, most = hardware.nvidia(root, settings.driver_root), settings.gpu_holders
-    gpus = placement.gpus(root, settings, AnyOf(2))
-    counted = {it.key: it for it in holdercount.count_holders(root, found, most)}
+def describe_topology(host: HostRoot, settings: Settings) -> tuple[dict[str, Any], list[str]]:
+    accelerators.check_is_server(host)
+    found, most = hardware.nvidia(host, settings.driver_root), settings.gpu_holders
+    gpus = placement.gpus(host, settings, AnyOf(2))
+    counted = {it.key: it for it in holdercount.count_holders(host, found, most)}
     rows, document = [("GPU", *[gpu.held.name for gpu in gpus], "NUMA", "HOLDERS")], []
     for gpu in gpus:
         near = [_WORDS[placement.near(gpu, (other,))] if other is not gpu else "x" for other in gpus]

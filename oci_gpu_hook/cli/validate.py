@@ -240,7 +240,7 @@ class _Validation:
         self._tell(Finding(check, "wait", f"{what}, at most {times * self._seconds:g} seconds"))
 
     def _driver(self) -> Iterator[Finding]:
-        findings, found = drivercheck.driver(self._root, self._settings.driver_root, self._tool)
+        findings, found = drivercheck.check_driver(self._root, self._settings.driver_root, self._tool)
         yield from findings
         if found:
             yield from self._ask_nvml(found)[1]

@@ -19,10 +19,10 @@ _HEADINGS: tuple[str, ...] = ("FLAG", "KIND", "DEVICES", "VERSION", "GROUPS", "F
 _VERSIONS = {"module": "of module {}", "file": "in {}", "text": "{}", "": ""}
 
 
-def listing(root: HostRoot) -> tuple[dict[str, Any], list[str]]:
-    found, errors = folders.load_all(root)
-    replaced = folders.replaced(root)
-    here = {item.inventory.file: _here(root, item) for item in hardware.find_vendors(root).vendors}
+def listing(host: HostRoot) -> tuple[dict[str, Any], list[str]]:
+    found, errors = folders.load_all(host)
+    replaced = folders.replaced(host)
+    here = {item.inventory.file: _here(host, item) for item in hardware.find_vendors(host).vendors}
     rows = [{**_row(it, replaced.get(it.file, "")), "here": here.get(it.file)} for it in found]
     document: dict[str, Any] = {
         "vendors": rows,
@@ -32,12 +32,12 @@ def listing(root: HostRoot) -> tuple[dict[str, Any], list[str]]:
     return document, _as_text(document)
 
 
-def check(root: HostRoot, file: str) -> tuple[dict[str, Any], list[str]]:
+def check(host: HostRoot, file: str) -> tuple[dict[str, Any], list[str]]:
     """What a file describes; ConfigError names the key in it that is wrong."""
     path = os.path.abspath(file)
     notes = []
     if os.path.dirname(path) in folders.FOLDERS:
-        data = folders.content(root, path)
+        data = folders.content(host, path)
     else:
         try:
             data = argumentfile.content(file, LARGEST_FILE)
@@ -45,7 +45,7 @@ def check(root: HostRoot, file: str) -> tuple[dict[str, Any], list[str]]:
             raise UsageError(f"cannot read {quoted(file)}: {err.strerror}", "name a vendor's file") from err
         notes = _notes(path)
     vendor = vendorfile.parse_vendor(data, file)
-    _check_flag(root, vendor)
+    _check_flag(host, vendor)
     lines = [f"{file}: {_summary(vendor)}", *[f"note: {note}" for note in notes]]
     return {**_row(vendor, ""), "notes": notes}, lines
 
@@ -62,9 +62,9 @@ def _row(vendor: Vendor, replaces: str) -> dict[str, Any]:
     }
 
 
-def _here(root: HostRoot, found: VendorState) -> dict[str, Any]:
+def _here(host: HostRoot, found: VendorState) -> dict[str, Any]:
     return {
-        "hardware": hardware.proof(root, found),
+        "hardware": hardware.proof(host, found),
         "version": found.inventory.version,
         "devices": [list(device.names) for device in found.devices],
     }
@@ -107,10 +107,10 @@ def _notes(path: str) -> list[str]:
     return notes
 
 
-def _check_flag(root: HostRoot, vendor: Vendor) -> None:
+def _check_flag(host: HostRoot, vendor: Vendor) -> None:
     """ConfigError if a file of the host has this flag that this one would not take the place of."""
     name = os.path.basename(vendor.file)
-    for other in folders.load_all(root)[0]:
+    for other in folders.load_all(host)[0]:
         if other.flag == vendor.flag and os.path.basename(other.file) != name:
             raise ConfigError(
                 f"{vendor.file}: {vendor.flag} is the flag of {other.file} too",

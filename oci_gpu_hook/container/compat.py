@@ -32,11 +32,11 @@ _OWNER = b"NVIDIA Corporation"
 _NOTE = "its note on forward compatibility"
 
 # Real libraries have some forty sections, and a note of 120 bytes.
-_MOST_SECTIONS = 512
+_MAX_SECTIONS = 512
 _LARGEST_NOTE = 1 << 16
 # CUDA has had some twenty branches of its driver, and sixteen brands of GPUs.
-_MOST_NUMBERS = 1 << 14
-_MOST_NUMBER = 99_999
+_MAX_NUMBERS = 1 << 14
+_MAX_NUMBER = 99_999
 
 
 class Note(NamedTuple):
@@ -76,7 +76,7 @@ def compat_of(root_fd: int, folder: str, names: tuple[str, ...]) -> Compat | Non
 
 
 def version_of(text: str) -> Version:
-    return decimals(text, _MOST_NUMBER)
+    return decimals(text, _MAX_NUMBER)
 
 
 def _note_of(root_fd: int, path: str) -> Note | None:
@@ -96,7 +96,7 @@ def _section(fd: int) -> bytes | None:
         raise ValueError("it is not a 64-bit library")
     table_at = memoryview(head).cast("Q")[5]
     size, count, names = memoryview(head).cast("H")[29:]
-    if count > _MOST_SECTIONS or (count and (size != _SIZE or names >= count)):
+    if count > _MAX_SECTIONS or (count and (size != _SIZE or names >= count)):
         raise ValueError("its table of sections makes no sense")
     # Eight words a row: type and name's offset, flags, address, offset, size, and what is not needed here.
     table = memoryview(exactly(fd, table_at, count * _SIZE)).cast("Q").tolist()
@@ -136,8 +136,8 @@ def _parsed(section: bytes) -> Note:
 def _numbers(value: object) -> tuple[int, ...] | None:
     if value is None:
         return None
-    if not isinstance(value, list) or len(value) > _MOST_NUMBERS:
+    if not isinstance(value, list) or len(value) > _MAX_NUMBERS:
         raise ValueError(f"{_NOTE} has a list that makes no sense")
-    if not all([type(item) is int and 0 <= item <= _MOST_NUMBER for item in value]):
+    if not all([type(item) is int and 0 <= item <= _MAX_NUMBER for item in value]):
         raise ValueError(f"{_NOTE} lists something other than numbers")
     return tuple(sorted({*value}))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from oci_gpu_hook.container.compat import Compat
 
 # No image has more names in one folder.
-_MOST_NAMES = 4096
+_MAX_NAMES = 4096
 
 # CUDA's images hold newer driver libraries there, for hosts with an older driver; those for a Jetson Orin lie apart.
 COMPAT_FOLDER, COMPAT_ORIN_FOLDER = "/usr/local/cuda/compat", "/usr/local/cuda/compat_orin"
@@ -131,8 +131,8 @@ def names(root_fd: int, path: str) -> tuple[str, ...]:
         return ()
     # Not listdir: an image may have millions of names there.
     with closing(fd), posix.scandir(fd) as entries:
-        found = [entry.name for _, entry in zip(range(_MOST_NAMES + 1), entries)]
-    return tuple(sorted(found)) if len(found) <= _MOST_NAMES else ()
+        found = [entry.name for _, entry in zip(range(_MAX_NAMES + 1), entries)]
+    return tuple(sorted(found)) if len(found) <= _MAX_NAMES else ()
 
 
 def _dev_is_hosts(root_fd: int) -> bool:

@@ -26,8 +26,8 @@ _NAME = "criu"
 # A checkpoint's folder has the first of these, and for each tmpfs an archive of tar's, compressed.
 _INVENTORY, _TMPFS = "inventory.img", "tmpfs-"
 # A node takes 512 bytes of an archive.
-_MOST_BYTES = 4 << 20
-_MOST_ARCHIVES = 64
+_MAX_BYTES = 4 << 20
+_MAX_ARCHIVES = 64
 _FOLDER = posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC
 _BLOCK, _GZIP = 512, 31
 _CHARACTER_DEVICE = b"3"
@@ -60,7 +60,7 @@ def dumped(process: Process) -> frozenset[Number]:
             try:
                 with closing(posix.open(name, _FOLDER, dir_fd=descriptors)) as folder:
                     posix.stat(_INVENTORY, dir_fd=folder)
-                    for archive in [it for it in posix.listdir(folder) if it.startswith(_TMPFS)][:_MOST_ARCHIVES]:
+                    for archive in [it for it in posix.listdir(folder) if it.startswith(_TMPFS)][:_MAX_ARCHIVES]:
                         found |= _nodes(_read(folder, archive))
             except OSError:
                 continue
@@ -73,7 +73,7 @@ def _read(folder: int, name: str) -> bytes:
         if not is_regular(posix.fstat(found)):
             return b""
         with closing(reopened(found)) as fd:
-            return posix.read(fd, _MOST_BYTES)
+            return posix.read(fd, _MAX_BYTES)
 
 
 def _nodes(archive: bytes) -> set[Number]:
@@ -82,7 +82,7 @@ def _nodes(archive: bytes) -> set[Number]:
 
     found = set()
     try:
-        data = zlib.decompressobj(_GZIP).decompress(archive, _MOST_BYTES)
+        data = zlib.decompressobj(_GZIP).decompress(archive, _MAX_BYTES)
         at = 0
         while data[at : at + _BLOCK].strip(b"\0"):
             if data[at + 156 : at + 157] == _CHARACTER_DEVICE:

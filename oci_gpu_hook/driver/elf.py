@@ -15,10 +15,10 @@ from oci_gpu_hook.kernel.descriptors import closing, exactly
 from oci_gpu_hook.record import NamedTuple
 
 # Real libraries have about ten program headers and a few KiB of dynamic section; a SONAME is a file's name (NAME_MAX).
-_MOST_SEGMENTS = 512
+_MAX_SEGMENTS = 512
 _LARGEST_DYNAMIC = 1 << 20
 _LONGEST_NAME = 255
-_MOST_NEEDED = 512
+_MAX_NEEDED = 512
 
 _MAGIC = b"\x7fELF"
 _HEADER_SIZE = 64  # of 64-bit files; 52 of 32-bit ones
@@ -44,18 +44,18 @@ _LAYOUTS = {1: (32, "18xH8xI10xHH6x", "III4xI12x", "iI"), 2: (64, "18xH12xQ14xHH
 _BYTE_ORDERS = {1: "<", 2: ">"}
 
 
-def identity_of(root: HostRoot, path: str) -> Identity | None:
+def identity_of(host: HostRoot, path: str) -> Identity | None:
     try:
-        with closing(root.open(path, posix.O_RDONLY | posix.O_NONBLOCK)) as fd:
+        with closing(host.open(path, posix.O_RDONLY | posix.O_NONBLOCK)) as fd:
             return identify(fd)
     except (ValueError, OSError):
         return None
 
 
-def needs_of(root: HostRoot, path: str) -> list[str]:
+def needs_of(host: HostRoot, path: str) -> list[str]:
     try:
-        with closing(root.open(path, posix.O_RDONLY | posix.O_NONBLOCK)) as fd:
-            return [name.decode() for name in _parsed(fd, _DT_NEEDED, _MOST_NEEDED)[2]]
+        with closing(host.open(path, posix.O_RDONLY | posix.O_NONBLOCK)) as fd:
+            return [name.decode() for name in _parsed(fd, _DT_NEEDED, _MAX_NEEDED)[2]]
     except (ValueError, OSError):
         return []
 
@@ -77,7 +77,7 @@ def _parsed(fd: int, tag: int, most: int) -> tuple[int, int, list[bytes]]:
     if len(head) < header.size:
         raise ValueError("the file is cut off")
     machine, offset, entry_size, count = header.unpack_from(head)
-    if count and (entry_size != segment.size or count > _MOST_SEGMENTS):
+    if count and (entry_size != segment.size or count > _MAX_SEGMENTS):
         raise ValueError("program headers that make no sense")
     segments = [*segment.iter_unpack(exactly(fd, offset, count * segment.size))]
     return bits, machine, _names(fd, segments, dynamic, tag, most)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Found = TypeVar("Found", Library, DriverFile)
 
 # A driver has some forty libraries, of which a newer one's few are not known; of one there are a few versions.
-_MOST_UNKNOWN, _MOST_OF_ONE = 256, 16
+_MAX_UNKNOWN, _MAX_OF_ONE = 256, 16
 
 _CATALOGUED = frozenset(
     [name for name, _ in (*catalogue.LIBRARIES, *catalogue.OWN_VERSION)] + [*catalogue.SUBFOLDERS.values()]
@@ -50,7 +50,7 @@ class Driver(NamedTuple):
         return self.prefix + self.root.real(path)
 
 
-def driver(host: HostRoot, driver_root: str, version: str) -> Driver:
+def find_driver(host: HostRoot, driver_root: str, version: str) -> Driver:
     """DriverError if this version is not there."""
     prefix = driver_root.rstrip("/")
     why = host.openness(prefix) if prefix else ""
@@ -129,8 +129,8 @@ def _placed(
     ]
 
 
-def _text_of(root: HostRoot, path: str) -> str:
-    return inventory.without_folders(root, path) if path.endswith(catalogue.NAMES_LIBRARIES) else ""
+def _text_of(host: HostRoot, path: str) -> str:
+    return inventory.without_folders(host, path) if path.endswith(catalogue.NAMES_LIBRARIES) else ""
 
 
 def _as_they_are(driver: Driver, host: HostRoot) -> list[DriverFile]:
@@ -208,8 +208,8 @@ def _first_library(
     return {}
 
 
-def _is_link_to(root: HostRoot, link: str, path: str) -> bool:
-    one, other = root.stat(link), root.stat(path)
+def _is_link_to(host: HostRoot, link: str, path: str) -> bool:
+    one, other = host.stat(link), host.stat(path)
     return one is not None and other is not None and is_same(one, other)
 
 
@@ -217,7 +217,7 @@ def _unknown(driver: Driver, folder: str) -> list[str]:
     ending = f".so.{driver.version}"
     names = [name[: -len(ending)] for name in driver.root.names(folder) if name.endswith(ending)]
     known = (*_CATALOGUED, *catalogue.NOT_BROUGHT, *[name.removesuffix(".so") for name, *_ in catalogue.XORG_MODULES])
-    return [name for name in names if name.startswith("lib") and name not in known][:_MOST_UNKNOWN]
+    return [name for name in names if name.startswith("lib") and name not in known][:_MAX_UNKNOWN]
 
 
 def _places(files: list[str], subfolder: str, listed: list[tuple[str, frozenset[str]]]) -> list[tuple[str, str]]:
@@ -235,7 +235,7 @@ def _of_own_version(name: str, listed: list[tuple[str, frozenset[str]]]) -> list
     start = f"{name}.so."
     files = {decimals(file[len(start) :]): file for _, names in listed for file in names if file.startswith(start)}
     found = [files[own] for own in sorted(files, reverse=True) if len(own) == catalogue.NUMBERS.get(name, 3)]
-    return found[:_MOST_OF_ONE]
+    return found[:_MAX_OF_ONE]
 
 
 def _library_folders(driver: Driver, bits: int) -> list[str]:
@@ -250,22 +250,22 @@ def _library_folders(driver: Driver, bits: int) -> list[str]:
     return sorted(folders, key=lambda folder: bool(driver.root.openness(folder)))
 
 
-def _cached_folders(root: HostRoot) -> list[str]:
+def _cached_folders(host: HostRoot) -> list[str]:
     """The folders of the driver's libraries in the ld.so.cache, in its order: it lists native libraries first."""
     try:
-        data = root.read(proc.LD_SO_CACHE) or b""
+        data = host.read(proc.LD_SO_CACHE) or b""
         paths = ldcache.paths_of(data, (b"libcuda.so.1", b"libnvidia-ml.so.1"))
     except ldcache.MalformedCache:
         return []
     names = [path.decode(errors="surrogateescape") for path in paths]
     # Debian's alternatives lead from there to the folder of one of several drivers.
-    folders = [path.rpartition("/")[0] for path in (*names, *[root.real(name) for name in names])]
-    return [_below_usr(root, folder) for folder in dict.fromkeys(folders)]
+    folders = [path.rpartition("/")[0] for path in (*names, *[host.real(name) for name in names])]
+    return [_below_usr(host, folder) for folder in dict.fromkeys(folders)]
 
 
-def _below_usr(root: HostRoot, folder: str) -> str:
+def _below_usr(host: HostRoot, folder: str) -> str:
     """/usr/lib64 for /lib64 if one is a link to the other, as on today's distributions: ldconfig lists both."""
-    here, there = root.stat(folder), root.stat(f"/usr{folder}")
+    here, there = host.stat(folder), host.stat(f"/usr{folder}")
     return f"/usr{folder}" if here and there and is_same(here, there) else folder
 
 
@@ -290,10 +290,10 @@ def _xorg_modules(driver: Driver) -> list[DriverFile]:
     return found
 
 
-def _first(root: HostRoot, paths: list[str]) -> list[str]:
+def _first(host: HostRoot, paths: list[str]) -> list[str]:
     """The first of `paths` that is there and that root alone could have made, else the first that is there."""
-    there = [path for path in paths if root.stat(path) is not None]
-    return [next((path for path in there if not root.openness(path)), there[0])] if there else []
+    there = [path for path in paths if host.stat(path) is not None]
+    return [next((path for path in there if not host.openness(path)), there[0])] if there else []
 
 
 def _other_version(driver: Driver, name: str) -> str:

@@ -17,7 +17,7 @@ SAVED = f"{statefile.FOLDER}/{FILE}"
 
 # Before the stamp and the inventory, see `saved.save`.  The number is made of the sources that say what is saved
 # (tests/unit/test_headings.py): what another version has saved is not read.
-HEADING = b"oci-gpu-hook inventory 4aa40c49\n"
+HEADING = b"oci-gpu-hook inventory cbda4d6c\n"
 
 # In `DriverInventory.unknown`: what NVML said was true when it was asked, and only NVML knows whether it still is.
 MAY_BE_MADE_AGAIN = "whether MIG devices were created again since NVML named them: run 'oci-gpu-hook inventory refresh'"
@@ -118,11 +118,11 @@ _INNER = {
 }
 
 
-def read_saved(root: HostRoot, now: Stamp) -> DriverInventory | None:
+def read_saved(host: HostRoot, now: Stamp) -> DriverInventory | None:
     """None if there is none that is whole, of this format, and stamped as `now`.  In doubt whose NVML's names are now
     (`Stamp.shown`) the MIG devices have none, and that is first of what is unknown.
     """
-    values = statefile.load(root, FILE, HEADING)
+    values = statefile.load(host, FILE, HEADING)
     try:
         (*same, shown), rows = values
         if tuple(same) != now[:-1]:
@@ -134,7 +134,7 @@ def read_saved(root: HostRoot, now: Stamp) -> DriverInventory | None:
         return None
     # A GPU gets its UUID at its first use, which does not change the stamp.
     unused = [f"{proc.GPUS}/{gpu.proc}/information" for gpu in found.gpus if not gpu.uuid]
-    if any([proc.uuid_in(proc.information(root, path)) for path in unused]):
+    if any([proc.uuid_in(proc.information(host, path)) for path in unused]):
         return None
     if is_in_doubt and any([device.uuid for device in found.mig_devices]):
         return found._replace(
@@ -144,9 +144,9 @@ def read_saved(root: HostRoot, now: Stamp) -> DriverInventory | None:
     return found
 
 
-def of_this_host(root: HostRoot, found: DriverInventory) -> DriverInventory:
+def of_this_host(host: HostRoot, found: DriverInventory) -> DriverInventory:
     """The inventory without the GPUs that are not this host's (`nodes.gpus_here`): they have no numbers."""
-    here = nodes.gpus_here(root, found.gpus)
+    here = nodes.gpus_here(host, found.gpus)
     if here == found.gpus:
         return found
     numbers = {gpu.nvml_index: number for number, gpu in enumerate(here)}
@@ -158,7 +158,7 @@ def of_this_host(root: HostRoot, found: DriverInventory) -> DriverInventory:
 
 
 def with_nodes(
-    root: HostRoot,
+    host: HostRoot,
     inventory: DriverInventory,
     families: tuple[str, ...] = (),
     channels: tuple[str, ...] = (),
@@ -168,33 +168,33 @@ def with_nodes(
 ) -> DriverInventory:
     """As they are now; gpus: those whose nodes are needed, None for all."""
     gpus = inventory.gpus if gpus is None else gpus
-    devices = nodes.devices(root, gpus)
+    devices = nodes.devices(host, gpus)
     if families:
         minors = [inventory.mig_config_minor, inventory.mig_monitor_minor]
         minors += [minor for device in inventory.mig_devices for minor in (device.gi_minor, device.ci_minor)]
         known = tuple(dict.fromkeys([minor for minor in minors if minor is not None]))
-        devices += nodes.of_families(root, families, gpus, known, channels)
+        devices += nodes.of_families(host, families, gpus, known, channels)
     return inventory._replace(
-        devices=devices, links=nodes.links(devices, gpus), ipc_paths=nodes.ipc_paths(root, driver_root, mps)
+        devices=devices, links=nodes.links(devices, gpus), ipc_paths=nodes.ipc_paths(host, driver_root, mps)
     )
 
 
-def with_texts(root: HostRoot, inventory: DriverInventory, capabilities: tuple[str, ...]) -> DriverInventory:
+def with_texts(host: HostRoot, inventory: DriverInventory, capabilities: tuple[str, ...]) -> DriverInventory:
     """The inventory with the texts of these capabilities' files as they are now: the administrator may change them."""
     wanted = {*capabilities}
     files = [
-        it._replace(text=without_folders(root, it.path)) if it.text and not wanted.isdisjoint(it.capabilities) else it
+        it._replace(text=without_folders(host, it.path)) if it.text and not wanted.isdisjoint(it.capabilities) else it
         for it in inventory.files
     ]
     return inventory._replace(files=tuple(files))
 
 
-def without_folders(root: HostRoot, path: str) -> str:
+def without_folders(host: HostRoot, path: str) -> str:
     """Empty if no library has a folder, which is the host's.  Loaders of Vulkan, EGL and OpenCL take bare names, which
     the loader of programs finds by its cache.
     """
     # In JSON each string stands between quotes; an .icd file is one name.
-    text = root.text(path)
+    text = host.text(path)
     if len(text) > _LARGEST_MANIFEST:
         return ""
     names = [(word, word.rpartition("/")[2]) for word in text.split('"')]

@@ -90,32 +90,32 @@ class IpcPath(NamedTuple):
     fault: str = ""
 
 
-def devices(root: HostRoot, gpus: tuple[Gpu, ...]) -> tuple[DeviceNode, ...]:
-    nodes = [device(root, CONTROL, GPU_MAJOR, CONTROL_MINOR)]
-    nodes += [device(root, f"/dev/nvidia{gpu.minor}", GPU_MAJOR, gpu.minor, "", gpu.nvml_index) for gpu in gpus]
-    uvm = proc.character_major(root, "nvidia-uvm")
+def devices(host: HostRoot, gpus: tuple[Gpu, ...]) -> tuple[DeviceNode, ...]:
+    nodes = [device(host, CONTROL, GPU_MAJOR, CONTROL_MINOR)]
+    nodes += [device(host, f"/dev/nvidia{gpu.minor}", GPU_MAJOR, gpu.minor, "", gpu.nvml_index) for gpu in gpus]
+    uvm = proc.character_major(host, "nvidia-uvm")
     if uvm is not None:
-        nodes += [device(root, UVM, uvm, 0), device(root, UVM_TOOLS, uvm, 1)]
+        nodes += [device(host, UVM, uvm, 0), device(host, UVM_TOOLS, uvm, 1)]
     return tuple(nodes)
 
 
-def is_container(root: HostRoot) -> bool:
-    return proc.is_masked(root) or any([root.stat(path) for path in _CONTAINERS_OWN])
+def is_container(host: HostRoot) -> bool:
+    return proc.is_masked(host) or any([host.stat(path) for path in _CONTAINERS_OWN])
 
 
-def gpus_here(root: HostRoot, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+def gpus_here(host: HostRoot, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
     """Those that have a node, if this host is a container that got some of the GPUs alone; else all.  /proc shows a
     container all GPUs, unless our hook started it, and NVML there those that it can open.
     """
     # Without any node it was given none, as an agent that only looks.
-    if not is_container(root) or not [it for it in root.names("/dev") if it.rstrip("0123456789") == "nvidia" != it]:
+    if not is_container(host) or not [it for it in host.names("/dev") if it.rstrip("0123456789") == "nvidia" != it]:
         return gpus
-    wanted = [(gpu, posix.makedev(GPU_MAJOR, gpu.minor), root.stat(f"/dev/nvidia{gpu.minor}")) for gpu in gpus]
+    wanted = [(gpu, posix.makedev(GPU_MAJOR, gpu.minor), host.stat(f"/dev/nvidia{gpu.minor}")) for gpu in gpus]
     return tuple([gpu for gpu, number, status in wanted if status is not None and status.st_rdev == number])
 
 
 def of_families(
-    root: HostRoot,
+    host: HostRoot,
     families: tuple[str, ...],
     gpus: tuple[Gpu, ...],
     caps_minors: tuple[int, ...],
@@ -125,17 +125,17 @@ def of_families(
     nodes: list[DeviceNode] = []
     for family in families:
         if family == "modeset":
-            nodes.append(device(root, MODESET, GPU_MAJOR, MODESET_MINOR, family))
+            nodes.append(device(host, MODESET, GPU_MAJOR, MODESET_MINOR, family))
         elif family == "caps":
-            nodes += _numbered(root, "nvidia-caps", f"{CAPS_FOLDER}/nvidia-cap", caps_minors, family)
+            nodes += _numbered(host, "nvidia-caps", f"{CAPS_FOLDER}/nvidia-cap", caps_minors, family)
         elif family == "imex":
-            present = [name[len("channel") :] for name in root.names(IMEX_FOLDER)]
+            present = [name[len("channel") :] for name in host.names(IMEX_FOLDER)]
             wanted = tuple(sorted({int(text) for text in (*present, *channels) if text.isdecimal()}))
-            nodes += _numbered(root, "nvidia-caps-imex-channels", f"{IMEX_FOLDER}/channel", wanted, family)
+            nodes += _numbered(host, "nvidia-caps-imex-channels", f"{IMEX_FOLDER}/channel", wanted, family)
         elif family == "dri":
-            nodes += [node for gpu in gpus for node in _drm(root, gpu)]
+            nodes += [node for gpu in gpus for node in _drm(host, gpu)]
         else:
-            nodes += _nodes_of_other_drivers(root, family)
+            nodes += _nodes_of_other_drivers(host, family)
     return tuple(nodes)
 
 
@@ -150,58 +150,58 @@ def links(nodes: tuple[DeviceNode, ...], gpus: tuple[Gpu, ...]) -> tuple[DeviceL
     return tuple(found)
 
 
-def device(root: HostRoot, path: str, major: int, minor: int, family: str = "", gpu: int | None = None) -> DeviceNode:
-    status = root.stat(path)
+def device(host: HostRoot, path: str, major: int, minor: int, family: str = "", gpu: int | None = None) -> DeviceNode:
+    status = host.stat(path)
     if status is None or not is_character_device(status):
         return DeviceNode(path, major, minor, _DEFAULT_MODE, 0, 0, False, family, gpu)
     mode = status.st_mode & _PERMISSIONS
     return DeviceNode(path, major, minor, mode, status.st_uid, status.st_gid, True, family, gpu)
 
 
-def ipc_paths(root: HostRoot, driver_root: str = "/", mps: tuple[str, int] = MPS) -> tuple[IpcPath, ...]:
+def ipc_paths(host: HostRoot, driver_root: str = "/", mps: tuple[str, int] = MPS) -> tuple[IpcPath, ...]:
     """Those of `IPC_PATHS` that exist now, in the driver container or else on the host; mps: in place of `MPS`."""
-    found = _ipc_paths(root, mps)
+    found = _ipc_paths(host, mps)
     prefix = driver_root.rstrip("/")
-    if prefix and root.stat(prefix) is not None:
+    if prefix and host.stat(prefix) is not None:
         # Links must be resolved inside the driver's root: /var/run can be an absolute link there.
-        with HostRoot(root.path.rstrip("/") + root.real(prefix)) as driver:
+        with HostRoot(host.path.rstrip("/") + host.real(prefix)) as driver:
             for path, ipc in _ipc_paths(driver, mps).items():
                 found[path] = ipc._replace(source=prefix + driver.real(ipc.source))
     return tuple([found[path] for path, _ in IPC_PATHS if path in found])
 
 
-def _ipc_paths(root: HostRoot, mps: tuple[str, int]) -> dict[str, IpcPath]:
+def _ipc_paths(host: HostRoot, mps: tuple[str, int]) -> dict[str, IpcPath]:
     found = {}
     for path, capability in IPC_PATHS:
         source, owner = mps if path == MPS[0] else (path, 0)
-        seen = root.source(source, owner, hold=True)
+        seen = host.source(source, owner, hold=True)
         if seen is not None:
             found[path] = IpcPath(path, capability, source, seen[0], owner, seen[1])
     return found
 
 
-def _numbered(root: HostRoot, chardev: str, stem: str, minors: tuple[int, ...], family: str) -> list[DeviceNode]:
-    major = proc.character_major(root, chardev)
+def _numbered(host: HostRoot, chardev: str, stem: str, minors: tuple[int, ...], family: str) -> list[DeviceNode]:
+    major = proc.character_major(host, chardev)
     if major is None:
         return []
-    return [device(root, f"{stem}{minor}", major, minor, family) for minor in minors]
+    return [device(host, f"{stem}{minor}", major, minor, family) for minor in minors]
 
 
-def _drm(root: HostRoot, gpu: Gpu) -> list[DeviceNode]:
+def _drm(host: HostRoot, gpu: Gpu) -> list[DeviceNode]:
     """A GPU's card and render node, as its PCI device names them (Documentation/ABI, sysfs-class-drm)."""
     found = []
-    for name in root.names(f"/sys/bus/pci/devices/{gpu.proc}/drm"):
+    for name in host.names(f"/sys/bus/pci/devices/{gpu.proc}/drm"):
         kind = name.rstrip("0123456789")
         if kind in ("card", "renderD") and kind != name:
-            found.append(device(root, f"/dev/dri/{name}", DRM_MAJOR, int(name[len(kind) :]), "dri", gpu.nvml_index))
+            found.append(device(host, f"/dev/dri/{name}", DRM_MAJOR, int(name[len(kind) :]), "dri", gpu.nvml_index))
     return found
 
 
-def _nodes_of_other_drivers(root: HostRoot, family: str) -> list[DeviceNode]:
+def _nodes_of_other_drivers(host: HostRoot, family: str) -> list[DeviceNode]:
     found = []
     folders = _OF_OTHER_DRIVERS[family]
-    for path in [f"{at}/{name}" for at, start in folders for name in root.names(at) if name.startswith(start)]:
-        status = root.stat(path)
+    for path in [f"{at}/{name}" for at, start in folders for name in host.names(at) if name.startswith(start)]:
+        status = host.stat(path)
         if status is not None and is_character_device(status):
-            found.append(device(root, path, posix.major(status.st_rdev), posix.minor(status.st_rdev), family))
+            found.append(device(host, path, posix.major(status.st_rdev), posix.minor(status.st_rdev), family))
     return found

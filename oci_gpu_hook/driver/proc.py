@@ -42,28 +42,28 @@ class Gpu(NamedTuple):
     peers: tuple[str, ...] = ()
 
 
-def is_masked(root: HostRoot) -> bool:
+def is_masked(host: HostRoot) -> bool:
     """Whether another file lies over `PARAMS`: so NVIDIA's CDI specs keep a container's programs from making nodes."""
-    params, folder = root.stat(PARAMS), root.stat(DRIVER)
+    params, folder = host.stat(PARAMS), host.stat(DRIVER)
     return params is not None and folder is not None and params.st_dev != folder.st_dev
 
 
-def mig_instances(root: HostRoot) -> list[str]:
+def mig_instances(host: HostRoot) -> list[str]:
     found = [""]
     for within, start in (("", "gpu"), ("mig/", "gi"), ("", "ci")):
         folders = [f"{path}{within}" for path in found]
         found = [
-            f"{at}{name}/" for at in folders for name in root.names(f"{CAPABILITIES}/{at}") if name.startswith(start)
+            f"{at}{name}/" for at in folders for name in host.names(f"{CAPABILITIES}/{at}") if name.startswith(start)
         ]
     return [path[:-1] for path in found]
 
 
-def capability_minor(root: HostRoot, path: str) -> int | None:
-    return decimal(information(root, f"{CAPABILITIES}/{path}").get("DeviceFileMinor", ""))
+def capability_minor(host: HostRoot, path: str) -> int | None:
+    return decimal(information(host, f"{CAPABILITIES}/{path}").get("DeviceFileMinor", ""))
 
 
-def information(root: HostRoot, path: str) -> dict[str, str]:
-    pairs = [line.partition(":") for line in root.text(path).splitlines()]
+def information(host: HostRoot, path: str) -> dict[str, str]:
+    pairs = [line.partition(":") for line in host.text(path).splitlines()]
     return {key.strip(): value.strip() for key, colon, value in pairs if colon}
 
 
@@ -73,16 +73,16 @@ def uuid_in(information: dict[str, str]) -> str | None:
     return None if "?" in uuid else "GPU-" + uuid[4:].lower()
 
 
-def character_majors(root: HostRoot) -> dict[str, int]:
+def character_majors(host: HostRoot) -> dict[str, int]:
     """From /proc/devices (proc(5))."""
-    text = root.text(DEVICES).partition("Block devices:")[0]
+    text = host.text(DEVICES).partition("Block devices:")[0]
     pairs = [line.strip().partition(" ") for line in text.splitlines()]
     # If two have one name, the first counts.
     return {name: major for text, _, name in reversed(pairs) if (major := decimal(text)) is not None}
 
 
-def character_major(root: HostRoot, name: str) -> int | None:
-    text = root.text(DEVICES).partition("Block devices:")[0]
+def character_major(host: HostRoot, name: str) -> int | None:
+    text = host.text(DEVICES).partition("Block devices:")[0]
     before, found, _ = text.partition(f" {name}\n")
     return decimal(before.rpartition("\n")[2].strip()) if found else None
 
@@ -111,17 +111,17 @@ class Stamp(NamedTuple):
     shown: tuple[tuple[int, int], ...]
 
 
-def stamp(root: HostRoot, driver_root: str) -> Stamp:
+def stamp(host: HostRoot, driver_root: str) -> Stamp:
     # On NixOS each driver has a folder of its own.
     top = driver_root.rstrip("/")
-    cache = root.stat(f"{top}{LD_SO_CACHE}") or root.stat(f"{top}{NIXOS}")
-    folders = [(name, root.stat(f"{CAPABILITIES}/{name}")) for name in mig_instances(root)]
+    cache = host.stat(f"{top}{LD_SO_CACHE}") or host.stat(f"{top}{NIXOS}")
+    folders = [(name, host.stat(f"{CAPABILITIES}/{name}")) for name in mig_instances(host)]
     instances = [(name, folder) for name, folder in folders if folder is not None]
     return Stamp(
-        boot_id=root.boot_id(),
-        driver=root.text(VERSION),
-        gpus=tuple(root.names(GPUS)),
-        bound=tuple([f"{name} {inode}" for name, inode in root.inodes(_BOUND)]),
+        boot_id=host.boot_id(),
+        driver=host.text(VERSION),
+        gpus=tuple(host.names(GPUS)),
+        bound=tuple([f"{name} {inode}" for name, inode in host.inodes(_BOUND)]),
         mig=tuple([f"{name} {folder.st_ino}" for name, folder in instances]),
         driver_root=driver_root,
         ld_so_cache=() if cache is None else (cache.st_dev, cache.st_ino, cache.st_size, cache.st_mtime_ns),
@@ -129,6 +129,6 @@ def stamp(root: HostRoot, driver_root: str) -> Stamp:
     )
 
 
-def is_orin(root: HostRoot) -> bool:
+def is_orin(host: HostRoot) -> bool:
     """Whether it is a Jetson whose integrated GPU NVIDIA's module does not drive, as it drives Thor's."""
-    return root.stat(CSV_FOLDER) is not None and root.stat(f"{GPUS}/{INTEGRATED}") is None
+    return host.stat(CSV_FOLDER) is not None and host.stat(f"{GPUS}/{INTEGRATED}") is None

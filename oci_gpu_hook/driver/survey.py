@@ -21,44 +21,44 @@ _REFRESH = "run 'oci-gpu-hook inventory refresh'"
 FROM_BRANCH = f"the CUDA version is taken from the driver's branch: {_REFRESH}"
 
 
-def survey_and_save(root: HostRoot, driver_root: str) -> DriverInventory:
+def survey_and_save(host: HostRoot, driver_root: str) -> DriverInventory:
     """A new inventory, saved if that is possible; one that ``inventory refresh`` has saved meanwhile stays."""
-    now = proc.stamp(root, driver_root)
-    found = survey(root, driver_root)
+    now = proc.stamp(host, driver_root)
+    found = survey(host, driver_root)
     try:
-        if inventory.read_saved(root, proc.stamp(root, driver_root)) is None:
-            save(root, now, found)
+        if inventory.read_saved(host, proc.stamp(host, driver_root)) is None:
+            save(host, now, found)
     except OSError:
         pass  # this start has its inventory either way
     return found
 
 
-def survey(root: HostRoot, driver_root: str = "/") -> DriverInventory:
+def survey(host: HostRoot, driver_root: str = "/") -> DriverInventory:
     """A new inventory, without what only NVML knows; DriverError if no kernel module is loaded."""
-    version = driver_version(root)
+    version = driver_version(host)
     if version is None:
-        if root.stat(nodes.CONTROL) is None:
+        if host.stat(nodes.CONTROL) is None:
             raise DriverError("this host has no NVIDIA driver: /proc/driver/nvidia is missing", _INSTALL_HINT)
         raise DriverError(
             "NVIDIA device nodes are there, but /proc/driver/nvidia is not: the kernel module is not loaded",
             "the administrator must load it: modprobe nvidia",
         )
-    driver = files.driver(root, driver_root, version)
-    libraries, faults = files.of_root(root, files.libraries(driver))
-    gpus = list_gpus(root)
-    instances = mig_devices(root, gpus)
-    kinds = (files.binaries(driver), files.configuration(driver, root), files.firmware(driver, root))
-    (binaries, configuration, firmware), more = zip(*[files.of_root(root, kind) for kind in kinds])
+    driver = files.find_driver(host, driver_root, version)
+    libraries, faults = files.of_root(host, files.libraries(driver))
+    gpus = list_gpus(host)
+    instances = mig_devices(host, gpus)
+    kinds = (files.binaries(driver), files.configuration(driver, host), files.firmware(driver, host))
+    (binaries, configuration, firmware), more = zip(*[files.of_root(host, kind) for kind in kinds])
     left_out = {path: why for found in (faults, *more) for path, why in found.items()}
     sentences = (*driver.untrusted, *[f"{path} is left out: {why}" for path, why in left_out.items()])
-    texts = [(name, root.read(f"{proc.DRIVER}/{name}")) for name in ("params", "version", "registry")]
+    texts = [(name, host.read(f"{proc.DRIVER}/{name}")) for name in ("params", "version", "registry")]
     return DriverInventory(
         driver_version=version,
         cuda_version=_cuda_of(version),
         gpus=gpus,
         mig_devices=instances,
-        mig_config_minor=proc.capability_minor(root, "mig/config"),
-        mig_monitor_minor=proc.capability_minor(root, "mig/monitor"),
+        mig_config_minor=proc.capability_minor(host, "mig/config"),
+        mig_monitor_minor=proc.capability_minor(host, "mig/monitor"),
         libraries=libraries,
         misfits=files.misfits(driver, libraries, faults),
         binaries=binaries,
@@ -69,25 +69,25 @@ def survey(root: HostRoot, driver_root: str = "/") -> DriverInventory:
     )
 
 
-def save(root: HostRoot, now: Stamp, found: DriverInventory) -> str:
+def save(host: HostRoot, now: Stamp, found: DriverInventory) -> str:
     """Gives the path.  OSError if it cannot be written."""
     values = (now, found._replace(devices=(), links=(), ipc_paths=()))
-    statefile.save(root, inventory.FILE, inventory.HEADING, values)
-    return root.path.rstrip("/") + inventory.SAVED
+    statefile.save(host, inventory.FILE, inventory.HEADING, values)
+    return host.path.rstrip("/") + inventory.SAVED
 
 
-def driver_version(root: HostRoot) -> str | None:
+def driver_version(host: HostRoot) -> str | None:
     # The first dotted number in the NVRM line: the words before it differ between the two flavours of the module.
-    words = root.text(proc.VERSION).partition("\n")[0].split()
+    words = host.text(proc.VERSION).partition("\n")[0].split()
     return next((word for word in words if "." in word and decimals(word)), None)
 
 
-def list_gpus(root: HostRoot) -> tuple[Gpu, ...]:
+def list_gpus(host: HostRoot) -> tuple[Gpu, ...]:
     """The GPUs that NVML would list, in its order."""
     found: list[Gpu] = []
     # Of one length each, addresses sort as numbers do; a name of another shape sorts last.
-    for bus, name in sorted([(bus_id(name) or f"~{name}", name) for name in root.names(proc.GPUS)]):
-        fields = proc.information(root, f"{proc.GPUS}/{name}/information")
+    for bus, name in sorted([(bus_id(name) or f"~{name}", name) for name in host.names(proc.GPUS)]):
+        fields = proc.information(host, f"{proc.GPUS}/{name}/information")
         minor = decimal(fields.get("Device Minor", ""))
         # "GPU Excluded: Yes" comes from a module parameter that the administrator sets.  NVML skips such a GPU.
         if fields.get("GPU Excluded") == "Yes" or minor is None:
@@ -96,15 +96,15 @@ def list_gpus(root: HostRoot) -> tuple[Gpu, ...]:
     return tuple(found)
 
 
-def mig_devices(root: HostRoot, gpus: tuple[Gpu, ...]) -> tuple[MigDevice, ...]:
+def mig_devices(host: HostRoot, gpus: tuple[Gpu, ...]) -> tuple[MigDevice, ...]:
     """Sorted (NVIDIA's MIG user guide, "Device Nodes and Capabilities"); NVML knows their names."""
     parents = {f"gpu{gpu.minor}": gpu for gpu in gpus}
     found = []
-    for folder in proc.mig_instances(root):
+    for folder in proc.mig_instances(host):
         parent, mig, instance, compute = folder.split("/")
         gpu, gi, ci = parents.get(parent), decimal(instance[2:]), decimal(compute[2:])
-        gi_minor = proc.capability_minor(root, f"{parent}/{mig}/{instance}/access")
-        ci_minor = proc.capability_minor(root, f"{folder}/access")
+        gi_minor = proc.capability_minor(host, f"{parent}/{mig}/{instance}/access")
+        ci_minor = proc.capability_minor(host, f"{folder}/access")
         if gpu is None or gi is None or ci is None or gi_minor is None or ci_minor is None:
             continue
         found.append(MigDevice(gpu.nvml_index, None, None, "", gi, ci, gi_minor, ci_minor))

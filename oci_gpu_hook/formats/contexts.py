@@ -12,7 +12,7 @@ from oci_gpu_hook.formats.decimal import decimal
 from oci_gpu_hook.record import NamedTuple
 
 # Today's policies have c0 to c1023 and s0 to s15: a number from here on is a mistake.
-_MOST = 1 << 16
+_MAX = 1 << 16
 _LONGEST = 4096
 _NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-")
 
@@ -84,7 +84,7 @@ def parse_level(text: str) -> Level:
         if end < start:
             raise MalformedContext("a range of categories runs backwards")
         named += end + 1 - start
-        if named > _MOST:
+        if named > _MAX:
             raise MalformedContext("its level names categories many times")
         numbers.update(range(start, end + 1))
     return Level(_number("s", sensitivity), frozenset(numbers))
@@ -100,8 +100,8 @@ def _number(letter: str, text: str) -> int:
     number = decimal(text[1:])
     if not text.startswith(letter) or number is None:
         raise MalformedContext(f"its level has something that is not {letter} and a number")
-    if number >= _MOST:
-        raise MalformedContext(f"its level has a number of {_MOST} or more")
+    if number >= _MAX:
+        raise MalformedContext(f"its level has a number of {_MAX} or more")
     return number
 
 

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 # int() takes other scripts' digits and signs, and fails with an error of its own for thousands of digits.
-_MOST_DIGITS = 20
+_MAX_DIGITS = 20
 
 
 def decimal(text: str, most: int = 10**9 - 1) -> int | None:
     """The number from 0 to `most` that a text of ASCII digits stands for; None for any other text."""
-    if not (text.isdecimal() and text.isascii() and len(text) <= _MOST_DIGITS):
+    if not (text.isdecimal() and text.isascii() and len(text) <= _MAX_DIGITS):
         return None
     number = int(text)
     return number if number <= most else None

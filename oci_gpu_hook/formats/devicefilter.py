@@ -45,7 +45,7 @@ _SCRATCH = 5
 _LAST_REGISTER = "a"
 
 # A jump goes at most 32,767 instructions far, and a device takes three.
-_MOST_TOGETHER = 4096
+_MAX_TOGETHER = 4096
 
 
 def prefix(rules: Iterable[DeviceRule]) -> bytes:
@@ -57,7 +57,7 @@ def prefix(rules: Iterable[DeviceRule]) -> bytes:
     groups: dict[tuple[object, ...], list[DeviceRule]] = {}
     for number, rule in enumerate(rules):
         if rule.allow and _can_match(rule):
-            shared = (rule.type, rule.access, rule.major, number // _MOST_TOGETHER)
+            shared = (rule.type, rule.access, rule.major, number // _MAX_TOGETHER)
             groups.setdefault(shared, []).append(rule)
     return b"".join([_load_request(), *[_allow_whole(*group) for group in groups.values()]])
 

@@ -18,7 +18,7 @@ class DeviceRule(NamedTuple):
     allow: bool = True
 
 
-def written(rule: DeviceRule) -> str:
+def text_of(rule: DeviceRule) -> str:
     """In the format of devices.allow (Documentation/admin-guide/cgroup-v1/devices.rst)."""
     major, minor = ["*" if number is None else number for number in (rule.major, rule.minor)]
     return f"{rule.type} {major}:{minor} {rule.access}"

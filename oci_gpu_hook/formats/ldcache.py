@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # A cache of 1,050 libraries has 80 KiB.  A larger one than this is not read, nor one with more rows.
 LARGEST = 2 << 20
-_MOST_ROWS = 1 << 15
+_MAX_ROWS = 1 << 15
 
 # The flags that a loader demands of an entry, by e_machine and word size in bits.  glibc, sysdeps/generic/ldconfig.h:
 # the libc6 type (3), and what the architecture requires.
@@ -54,11 +54,11 @@ _LDCONFIG = b"ldconfig ("
 _LONGEST_STRING = 4095
 _SHARING = 4
 # The bytes of all names that are compared: each may take a dozen in memory.
-_MOST_COMPARED = 1 << 20
+_MAX_COMPARED = 1 << 20
 # A library of one name lies in a few folders.
-_MOST_PATHS = 256
+_MAX_PATHS = 256
 # glibc knows ten names of hwcaps, and two kinds of extensions.
-_MOST_EXTENSIONS = 1024
+_MAX_EXTENSIONS = 1024
 
 
 # glibc compares names as C chars, which are signed on x86 and unsigned on ARM, but puts digits after all other chars
@@ -136,7 +136,7 @@ def parse_cache(data: bytes) -> Table:
         raise MalformedCache("it does not start as a cache")
     (count,) = _words(data, 12, 1)
     end = _OLD_HEADER_SIZE + _OLD_ROW_SIZE * count
-    if end > len(data) or count > _MOST_ROWS:
+    if end > len(data) or count > _MAX_ROWS:
         raise MalformedCache(f"{count} rows do not fit in")
     for start in (end + 4 & ~7, end):  # aligned as on 64-bit machines, or as on 32-bit ones
         if data.startswith(_NEW_MAGIC, start):
@@ -146,13 +146,13 @@ def parse_cache(data: bytes) -> Table:
 
 
 def paths_of(data: bytes, sonames: Collection[bytes]) -> list[bytes]:
-    """The paths of libraries with these names, in the cache's order, at most `_MOST_PATHS`; MalformedCache."""
+    """The paths of libraries with these names, in the cache's order, at most `_MAX_PATHS`; MalformedCache."""
     table = parse_cache(data)
     rows = [row for row, name in enumerate(table.names) if name in sonames]
-    return [table.path(row) for row in rows[:_MOST_PATHS]]
+    return [table.path(row) for row in rows[:_MAX_PATHS]]
 
 
-def wanted(data: bytes | None, ours: tuple[Entry, ...], folders: tuple[bytes, ...]) -> tuple[Entry, ...]:
+def without_spares(data: bytes | None, ours: tuple[Entry, ...], folders: tuple[bytes, ...]) -> tuple[Entry, ...]:
     """`ours` without the spare ones of whose names the cache `data` has one outside of `folders`; MalformedCache.
 
     Without a cache none of these is wanted: the loader would find ours before the image's in its own folders.
@@ -178,7 +178,7 @@ def _read_new(data: bytes, start: int) -> Table:
     if byte_order & 0xFF and byte_order & 3 != _LITTLE_ENDIAN:
         raise MalformedCache("the byte order is another machine's")
     rows_end = rows_start + _ROW_SIZE * count
-    if rows_end + size > len(data) or count > _MOST_ROWS:
+    if rows_end + size > len(data) or count > _MAX_ROWS:
         raise MalformedCache(f"{count} rows and {size} bytes of strings do not fit in")
     strings = data[rows_end : rows_end + size]
     return _checked(Table(strings, rows_end - start, data[rows_start:rows_end], [], *_extensions_at(data, extensions)))
@@ -191,7 +191,7 @@ def _extensions_at(data: bytes, start: int) -> tuple[tuple[int, ...], bool]:
     if start % 4 or start + 8 > len(data):
         raise MalformedCache("the offset of the extensions is wrong")
     magic, count = _words(data, start, 2)
-    if magic != _EXTENSION_MAGIC or start + 8 + 16 * count > len(data) or count > _MOST_EXTENSIONS:
+    if magic != _EXTENSION_MAGIC or start + 8 + 16 * count > len(data) or count > _MAX_EXTENSIONS:
         raise MalformedCache("the directory of the extensions is broken")
     hwcaps: tuple[int, ...] = ()
     is_ldconfigs = False
@@ -203,7 +203,7 @@ def _extensions_at(data: bytes, start: int) -> tuple[tuple[int, ...], bool]:
             is_ldconfigs = data.startswith(_LDCONFIG, offset)
         if tag != _HWCAPS_TAG:
             continue
-        if size > 4 * _MOST_EXTENSIONS:
+        if size > 4 * _MAX_EXTENSIONS:
             raise MalformedCache("it names more hwcaps than there are")
         # glibc, too, ignores a section that is not aligned.
         hwcaps = _words(data, offset, size // _WORD_SIZE) if offset % 4 == size % 4 == 0 else ()
@@ -224,12 +224,12 @@ def _checked(table: Table) -> Table:
         total += length
     if total > _SHARING * (len(strings) + len(table.rows)):
         raise MalformedCache("the strings overlap too much")
-    if length > _MOST_COMPARED:
+    if length > _MAX_COMPARED:
         raise MalformedCache("the names are longer than those of any real cache")
     return table._replace(names=[strings[start - base : end] for start, end in zip(names, ends)])
 
 
-def written(table: Table, pieces: list[bytes]) -> bytes:
+def encode(table: Table, pieces: list[bytes]) -> bytes:
     """The new layout, with these of the table's rows.  Unknown extensions are dropped: they might be wrong now."""
     rows = b"".join(pieces)
     base = _HEADER_SIZE + len(rows)
@@ -287,11 +287,11 @@ def merge(data: bytes | None, ours: Iterable[Entry], folders: tuple[bytes, ...] 
     unsigned = NATIVE_FLAGS["aarch64"] in ([flags for _, _, flags in versions] or theirs.column(0))
     repeated = _repeated_rows(theirs, versions).union([row + len(versions) for row in stale])
     if theirs.is_ldconfigs and not repeated:
-        return written(table, _put_in_order(table, len(versions), unsigned=unsigned))
+        return encode(table, _put_in_order(table, len(versions), unsigned=unsigned))
     # The keys are gone before the rows are copied.
     order = sorted(range(len(table.names)), key=_keys(table, unsigned=unsigned).__getitem__, reverse=True)
     rows = table.rows
-    return written(table, [rows[_ROW_SIZE * row : _ROW_SIZE * row + _ROW_SIZE] for row in order if row not in repeated])
+    return encode(table, [rows[_ROW_SIZE * row : _ROW_SIZE * row + _ROW_SIZE] for row in order if row not in repeated])
 
 
 def _put_in_order(table: Table, ours: int, *, unsigned: bool) -> list[bytes]:

@@ -48,7 +48,7 @@ _LITTLE_ENDIAN, _METHOD_CALL, _VERSION = ord("l"), 1, 1
 # The codes of header fields.
 _PATH, _INTERFACE, _MEMBER, _ERROR_NAME, _REPLY_SERIAL, _TO, _SIGNATURE = 1, 2, 3, 4, 5, 6, 8
 _FIXED_HEADER = 16
-_MOST_BYTES = 1 << 27  # the specification's longest message
+_MAX_BYTES = 1 << 27  # the specification's longest message
 
 
 class ScopeUnit(NamedTuple):
@@ -167,7 +167,7 @@ def first_answer(data: bytes) -> tuple[BusAnswer | None, bytes]:
     fields_end = _FIXED_HEADER + _uint32_at(data, 12)
     body_at = fields_end + -fields_end % 8
     end = body_at + _uint32_at(data, 4)
-    if end > _MOST_BYTES:
+    if end > _MAX_BYTES:
         raise ValueError("a message longer than D-Bus allows")
     if len(data) < end:
         return None, data

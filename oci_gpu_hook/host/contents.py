@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Way = tuple[int, int, int]
 
 # A release of ROCm, the largest that is known, has some ten thousands of things in some thousands of folders.
-MOST_THINGS, MOST_FOLDERS, MOST_DEPTH = 1 << 17, 1 << 13, 32
+MAX_THINGS, MAX_FOLDERS, MAX_DEPTH = 1 << 17, 1 << 13, 32
 _LIST = posix.O_RDONLY | posix.O_DIRECTORY | posix.O_NOFOLLOW
 _READABLE, _LISTABLE = 0o004, 0o005
 
@@ -56,9 +56,9 @@ class TooMuchError(Exception):
     """A folder has more in it than is looked at; the text says what."""
 
 
-def folder_contents(root: HostRoot, folder: str, see: Callable[[str], None]) -> Contents:
+def folder_contents(host: HostRoot, folder: str, see: Callable[[str], None]) -> Contents:
     """folder: a path without links; see: is shown each path first.  TooMuchError."""
-    roots, mounted = root.roots, _mounted_below(f"{root.path.rstrip('/')}{folder}")
+    roots, mounted = host.roots, _mounted_below(f"{host.path.rstrip('/')}{folder}")
     folders: list[str] = []
     files: dict[str, Way] = {}
     links: list[str] = []
@@ -68,7 +68,7 @@ def folder_contents(root: HostRoot, folder: str, see: Callable[[str], None]) -> 
         path, depth = wanted.pop()
         see(path)
         folders.append(path)
-        for name, status in _entries(root, path):
+        for name, status in _entries(host, path):
             at = f"{path}/{name}"
             # A clone has what the mount hides.
             reason = "something is mounted on it" if at[len(folder) :] in mounted else fault(name, status, roots)
@@ -86,11 +86,11 @@ def folder_contents(root: HostRoot, folder: str, see: Callable[[str], None]) -> 
     return Contents(tuple(folders), files, tuple(links), faults)
 
 
-def _entries(root: HostRoot, path: str) -> list[tuple[str, posix.stat_result | None]]:
+def _entries(host: HostRoot, path: str) -> list[tuple[str, posix.stat_result | None]]:
     """Each name in a folder with its status, None if that cannot be had; no name if the folder cannot be read."""
     found: list[tuple[str, posix.stat_result | None]] = []
     try:
-        fd = root.open(path, _LIST)
+        fd = host.open(path, _LIST)
     except OSError:
         return []
     with closing(fd), posix.scandir(fd) as entries:
@@ -99,7 +99,7 @@ def _entries(root: HostRoot, path: str) -> list[tuple[str, posix.stat_result | N
                 found.append((entry.name, entry.stat(follow_symlinks=False)))
             except OSError:
                 found.append((entry.name, None))
-            if len(found) > MOST_THINGS:
+            if len(found) > MAX_THINGS:
                 break
     return found
 
@@ -123,12 +123,12 @@ def fault(name: str, status: posix.stat_result | None, roots: tuple[int, ...]) -
 
 
 def _check(folders: int, others: int, depth: int) -> None:
-    if folders > MOST_FOLDERS:
-        raise TooMuchError(f"it has more than {MOST_FOLDERS} folders in it")
-    if folders + others > MOST_THINGS:
-        raise TooMuchError(f"it has more than {MOST_THINGS} things in it")
-    if depth > MOST_DEPTH:
-        raise TooMuchError(f"its folders lie more than {MOST_DEPTH} deep")
+    if folders > MAX_FOLDERS:
+        raise TooMuchError(f"it has more than {MAX_FOLDERS} folders in it")
+    if folders + others > MAX_THINGS:
+        raise TooMuchError(f"it has more than {MAX_THINGS} things in it")
+    if depth > MAX_DEPTH:
+        raise TooMuchError(f"its folders lie more than {MAX_DEPTH} deep")
 
 
 def _mounted_below(folder: str) -> set[str]:

@@ -25,7 +25,7 @@ _LARGEST_RECORD = 1 << 20
 # dockerd makes these for each container, in a folder of its id's, and binds them unless its user mounts others there.
 _BOUND = ("/etc/hostname", "/etc/hosts", "/etc/resolv.conf")
 _DRIVERS = ("", "nvidia")
-_MOST_GPUS = 1 << 10
+_MAX_GPUS = 1 << 10
 # Where containerd keeps what images are made of: dockerd's own, and the host's.
 _CONTENT = "io.containerd.content.v1.content/blobs"
 _CONTAINERD = "/var/lib/containerd"
@@ -36,9 +36,9 @@ def with_record(inputs: Inputs, bundle: Bundle, settings: Settings, host_root: s
     by_gpus = by_gpus and _HOOK in [words for _, words in bundle.hooks("prestart")]
     if not by_gpus and not settings.swarm_resources:
         return inputs
-    with HostRoot(host_root) as root:
+    with HostRoot(host_root) as host:
         if by_gpus:
-            requests = requests_of(root, bundle)
+            requests = requests_of(host, bundle)
             appended = devices = value(requests)
             # In place of the first GPUs, if it is dockerd that has named these.
             if settings.docker_count == "any" and appended and inputs.environment.get(VISIBLE_DEVICES) == appended:
@@ -46,35 +46,35 @@ def with_record(inputs: Inputs, bundle: Bundle, settings: Settings, host_root: s
                 inputs = inputs._replace(environment={**inputs.environment, VISIBLE_DEVICES: devices})
             inputs = inputs._replace(docker_devices=devices)
         if settings.swarm_resources:
-            inputs = inputs._replace(images=from_image(root, bundle, inputs.environment))
+            inputs = inputs._replace(images=from_image(host, bundle, inputs.environment))
         return inputs
 
 
-def requests_of(root: HostRoot, bundle: Bundle) -> list[dict[str, object]]:
-    return objects(_record_of(root, bundle, _HOST_CONFIG)[1], "DeviceRequests")
+def requests_of(host: HostRoot, bundle: Bundle) -> list[dict[str, object]]:
+    return objects(_record_of(host, bundle, _HOST_CONFIG)[1], "DeviceRequests")
 
 
-def from_image(root: HostRoot, bundle: Bundle, environment: dict[str, str]) -> frozenset[str] | None:
-    folder, record = _record_of(root, bundle, _CONFIG)
+def from_image(host: HostRoot, bundle: Bundle, environment: dict[str, str]) -> frozenset[str] | None:
+    folder, record = _record_of(host, bundle, _CONFIG)
     if record.get("Managed") is not True:
         return None
-    entries = _image_environment(root, folder, record)
+    entries = _image_environment(host, folder, record)
     if entries is None:
         return frozenset(environment)
     return frozenset([name for name, text in environment.items() if f"{name}={text}" in entries])
 
 
-def _image_environment(root: HostRoot, folder: str, record: dict[str, object]) -> list[str] | None:
+def _image_environment(host: HostRoot, folder: str, record: dict[str, object]) -> list[str] | None:
     """None if it is not found.  dockerd keeps the configuration by the image's digest, or in containerd's store, where
     the image's manifest leads to it.
     """
     manifest = record.get("ImageManifest")
     if isinstance(manifest, dict):
         stores = (f"{folder}/containerd/daemon/{_CONTENT}", f"{_CONTAINERD}/{_CONTENT}")
-        named = [(store, _config(root, store, manifest.get("digest")) or {}) for store in stores]
-        configs = [_config(root, store, config.get("digest")) for store, config in named]
+        named = [(store, _config(host, store, manifest.get("digest")) or {}) for store in stores]
+        configs = [_config(host, store, config.get("digest")) for store, config in named]
     else:
-        configs = [_config(root, f"{folder}/image/{record.get('Driver')}/imagedb/content", record.get("Image"))]
+        configs = [_config(host, f"{folder}/image/{record.get('Driver')}/imagedb/content", record.get("Image"))]
     for config in [it for it in configs if it is not None]:
         entries = config.get("Env")
         if entries is None or isinstance(entries, list):
@@ -82,12 +82,12 @@ def _image_environment(root: HostRoot, folder: str, record: dict[str, object]) -
     return None
 
 
-def _config(root: HostRoot, store: str, digest: object) -> dict[str, object] | None:
-    found = _record(root, f"{store}/{str(digest).replace(':', '/', 1)}").get("config")
+def _config(host: HostRoot, store: str, digest: object) -> dict[str, object] | None:
+    found = _record(host, f"{store}/{str(digest).replace(':', '/', 1)}").get("config")
     return found if isinstance(found, dict) else None
 
 
-def _record_of(root: HostRoot, bundle: Bundle, name: str) -> tuple[str, dict[str, object]]:
+def _record_of(host: HostRoot, bundle: Bundle, name: str) -> tuple[str, dict[str, object]]:
     """dockerd's folder, and the record; an empty one if there is none."""
     # dockerd's bundles are named after their containers.  One that joins another's network has that one's files.
     id = bundle.path.rpartition("/")[2]
@@ -96,7 +96,7 @@ def _record_of(root: HostRoot, bundle: Bundle, name: str) -> tuple[str, dict[str
         containers, _, owner = folder.rpartition("/")
         is_bound = destination in _BOUND and destination == f"/etc/{file}" and owner
         # Without a record it was the user's own mount, of which dockerd has more.
-        if is_bound and (record := _record(root, f"{containers}/{id}/{name}")):
+        if is_bound and (record := _record(host, f"{containers}/{id}/{name}")):
             return containers.rpartition("/")[0], record
     return "", {}
 
@@ -109,16 +109,16 @@ def value(requests: list[dict[str, object]], *, as_any: bool = False) -> str:
             continue
         if isinstance(ids, list) and ids:
             return ",".join([str(id) for id in ids])
-        if isinstance(count, int) and 0 < count <= _MOST_GPUS:
+        if isinstance(count, int) and 0 < count <= _MAX_GPUS:
             return f"{ANY}:{count}" if as_any else ",".join(map(str, range(count)))
         if isinstance(count, int) and count < 0:
             return ALL
     return ""
 
 
-def _record(root: HostRoot, path: str) -> dict[str, object]:
+def _record(host: HostRoot, path: str) -> dict[str, object]:
     """Empty unless root alone could have written it."""
-    data = read_source(root.fd, path, _LARGEST_RECORD)
+    data = read_source(host.fd, path, _LARGEST_RECORD)
     try:
         return {} if data is None else object_of(data, path, _LARGEST_RECORD)
     except BundleError:

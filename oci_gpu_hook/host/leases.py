@@ -22,9 +22,9 @@ FILE, _LOCK, _STAGED = "leases", "leases.lock", "leases.new"
 HEADING = b"oci-gpu-hook leases 2\n"
 UNHEALTHY_HEADING = b"oci-gpu-hook unhealthy 1\n"
 # Of one start: what it leaves the next ones remove.
-_MOST_REMOVED = 100
+_MAX_REMOVED = 100
 # A container may make cgroups below its own; if there are more, it counts as alive.
-_MOST_CGROUPS = 1000
+_MAX_CGROUPS = 1000
 # In stat(5) of /proc/PID, behind the name: the state is the first word, the time of the start the 20th.
 _STATE, _START = 0, 19
 
@@ -116,12 +116,12 @@ def lease_of(id: str, pid: int, stat: bytes, cgroup: str, most: int) -> Lease:
 
 
 def without_void(leases: list[Lease]) -> list[Lease]:
-    """At most `_MOST_REMOVED` are removed.  One whose process has a number that is used again stays: `is_valid` takes
+    """At most `_MAX_REMOVED` are removed.  One whose process has a number that is used again stays: `is_valid` takes
     ten times as long to tell.
     """
     found, removed = [], 0
     for lease in leases:
-        if removed < _MOST_REMOVED and not _is_used(lease.pid) and not lease.is_valid():
+        if removed < _MAX_REMOVED and not _is_used(lease.pid) and not lease.is_valid():
             removed += 1
         else:
             found.append(lease)
@@ -156,7 +156,7 @@ def _has_process(cgroup: str, inode: int) -> bool:
         pass  # v1
     folders = [cgroup]
     for number, folder in enumerate(folders):
-        if number == _MOST_CGROUPS:
+        if number == _MAX_CGROUPS:
             return True
         try:
             if procfile.read_whole(f"{folder}/cgroup.procs"):

@@ -15,12 +15,12 @@ RECORDS = ("containers.json", "volatile-containers.json")
 _LARGEST = 8 << 20
 
 
-def image(root: HostRoot, bundle: str, id: str) -> str:
+def image(host: HostRoot, bundle: str, id: str) -> str:
     """The image as podman was told it, such as ``registry.example.com/cuda:12``; "" if podman does not say."""
     if keeper_of(bundle, id) != PODMAN or not id.isalnum():
         return ""
     for name in RECORDS:
-        found = _named(read_source(root.fd, f"{folder_of(bundle)[0]}/{name}", _LARGEST) or b"", id)
+        found = _named(read_source(host.fd, f"{folder_of(bundle)[0]}/{name}", _LARGEST) or b"", id)
         if found:
             return found
     return ""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Container
 
 _STICKY = 0o1000
-_MOST_LINKS = 40
+_MAX_LINKS = 40
 _NAMED = posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC
 
 
@@ -62,7 +62,7 @@ def open_source(root_fd: int, path: str, owner: int | None = 0, roots: Container
                 folders.append((fd, status))
                 continue
             links += 1
-            if links > _MOST_LINKS:
+            if links > _MAX_LINKS:
                 raise UntrustedError("too many links lead to it")
             text = posix.readlink("", dir_fd=fd)
             names += text.split("/")[::-1]

@@ -46,26 +46,26 @@ class LockedError(ApplyError):
     """Another process has held a lock for longer than `lock` waits."""
 
 
-def open_folder(root: HostRoot, *, make: bool = False) -> int:
+def open_folder(host: HostRoot, *, make: bool = False) -> int:
     """OSError if it is missing and not to be made, or if others may put files into it."""
     if make:
-        path = f"{root.path.rstrip('/')}{FOLDER}"
+        path = f"{host.path.rstrip('/')}{FOLDER}"
         try:
             posix.mkdir(path, 0o755)
             with closing(posix.open(path, posix.O_DIRECTORY | posix.O_NOFOLLOW | posix.O_CLOEXEC)) as made:
                 posix.fchmod(made, 0o755)  # whatever the engine's umask is
         except FileExistsError:
             pass
-    fd = root.open(FOLDER, posix.O_PATH | posix.O_DIRECTORY | posix.O_NOFOLLOW)
+    fd = host.open(FOLDER, posix.O_PATH | posix.O_DIRECTORY | posix.O_NOFOLLOW)
     if is_open_to_others(posix.fstat(fd), posix.geteuid()):
         posix.close(fd)
         raise PermissionError(syscalls.EPERM, "others than root may write to it", FOLDER)
     return fd
 
 
-def lock(root: HostRoot, name: str, seconds: float = LOCK_SECONDS) -> int:
+def lock(host: HostRoot, name: str, seconds: float = LOCK_SECONDS) -> int:
     """The lock ends with the descriptor.  OSError as `open_folder`; LockedError after `seconds`."""
-    with closing(open_folder(root, make=True)) as folder:
+    with closing(open_folder(host, make=True)) as folder:
         flags = posix.O_RDWR | posix.O_CREAT | posix.O_NOFOLLOW | posix.O_NONBLOCK | posix.O_CLOEXEC
         fd = posix.open(name, flags, 0o600, dir_fd=folder)
     until = monotonic() + seconds
@@ -104,10 +104,10 @@ def _holder(fd: int) -> int:
     return int.from_bytes(found[24:28], "little") if is_held else 0
 
 
-def read_file(root: HostRoot, name: str) -> bytes | None:
+def read_file(host: HostRoot, name: str) -> bytes | None:
     """None if it is not a regular file that only root or this user can have written."""
     try:
-        with closing(open_folder(root)) as folder:
+        with closing(open_folder(host)) as folder:
             fd = posix.open(name, posix.O_RDONLY | posix.O_NOFOLLOW | posix.O_NONBLOCK | posix.O_CLOEXEC, dir_fd=folder)
         with closing(fd):
             status = posix.fstat(fd)
@@ -117,7 +117,7 @@ def read_file(root: HostRoot, name: str) -> bytes | None:
         return None
 
 
-def write(root: HostRoot, name: str, data: bytes, staged: str = "") -> None:
+def write(host: HostRoot, name: str, data: bytes, staged: str = "") -> None:
     """In place of the file that has its name; OSError if that fails, or it is too large to be read.  staged: under
     which name it is written first, if no two can write at once.
     """
@@ -125,36 +125,36 @@ def write(root: HostRoot, name: str, data: bytes, staged: str = "") -> None:
         raise OSError(syscalls.EFBIG, f"{len(data)} bytes would not be read", f"{FOLDER}/{name}")
     # Two hooks that write at once have different pids, and so different files.  What a killed one left is written over.
     staged = staged or f"{name}.{posix.getpid()}"
-    with closing(open_folder(root, make=True)) as folder:
+    with closing(open_folder(host, make=True)) as folder:
         # Of this mode whatever the engine's umask is.
         replace(name, data, staged, lambda fd: posix.fchmod(fd, 0o644), folder=folder, how=posix.O_TRUNC)
 
 
-def want_refresh(root: HostRoot) -> None:
+def want_refresh(host: HostRoot) -> None:
     """Ask for a refresh of the inventory, if we may write, and none was asked for within `REFRESH_INTERVAL`."""
-    last = root.stat(f"{FOLDER}/{REFRESH_WANTED}")
+    last = host.stat(f"{FOLDER}/{REFRESH_WANTED}")
     # A time in the future is of a clock that was set back since.
     if last is not None and 0 <= time() - last.st_mtime < REFRESH_INTERVAL:
         return
     try:
-        write(root, REFRESH_WANTED, b"")
+        write(host, REFRESH_WANTED, b"")
     except OSError:
         pass
 
 
-def save(root: HostRoot, name: str, heading: bytes, values: tuple[Any, ...], staged: str = "") -> None:
+def save(host: HostRoot, name: str, heading: bytes, values: tuple[Any, ...], staged: str = "") -> None:
     """Write a heading, the length of the rest, and values; OSError as `write`.
 
     Every Python from 3.9 on reads marshal's version 2 alike, which has no references and short forms yet: the hook may
     run on another Python than ``inventory refresh``.
     """
     content = marshal.dumps(_plain(values), 2)
-    write(root, name, heading + len(content).to_bytes(LENGTH_BYTES, "little") + content, staged)
+    write(host, name, heading + len(content).to_bytes(LENGTH_BYTES, "little") + content, staged)
 
 
-def load(root: HostRoot, name: str, heading: bytes) -> Any:
+def load(host: HostRoot, name: str, heading: bytes) -> Any:
     """The values of such a file, records as plain tuples; None if `read_file` gives none that is whole."""
-    data = read_file(root, name)
+    data = read_file(host, name)
     begin = len(heading) + LENGTH_BYTES
     if data is None or not data.startswith(heading):
         return None

@@ -23,7 +23,7 @@ BPF_F_REPLACE = 4
 BPF_F_QUERY_EFFECTIVE = 1
 
 # A cgroup takes 64 programs of one type (BPF_CGROUP_MAX_PROGS).
-_MOST_PROGS = 64
+_MAX_PROGS = 64
 _INSN_SIZE = 8
 _LOG_SIZE = 1 << 16
 _LICENSE = b"Apache-2.0\0"
@@ -34,8 +34,8 @@ def prog_query(cgroup_fd: int, *, query_flags: int = 0) -> tuple[int, tuple[int,
 
     With BPF_F_QUERY_EFFECTIVE: no flags, and the ids of all programs in effect, including those of the cgroups above.
     """
-    ids = bytearray(4 * _MOST_PROGS)
-    attr = words(cgroup_fd | BPF_CGROUP_DEVICE << 32, query_flags, address_of(ids), _MOST_PROGS)
+    ids = bytearray(4 * _MAX_PROGS)
+    attr = words(cgroup_fd | BPF_CGROUP_DEVICE << 32, query_flags, address_of(ids), _MAX_PROGS)
     _, answer = bpf(BPF_PROG_QUERY, attr, f"BPF_PROG_QUERY of cgroup fd {cgroup_fd}")
     count = word(answer, 3) & 0xFFFFFFFF
     found = [int.from_bytes(ids[at : at + 4], "little") for at in range(0, 4 * count, 4)]

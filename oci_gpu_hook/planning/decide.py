@@ -82,7 +82,7 @@ def decide(
     falls_back = device_cgroup.version == "v2" and settings.device_cgroup != "off"
     rules = bundle.device_rules() if falls_back else ()
     made = plan.make(container, laid_out, request, provision, labels, settings.device_cgroup, rules)
-    made = made if spec is None else meanings.split(made, spec, [path for path, *_ in bundle.devices()])
+    made = made if spec is None else meanings.leave_to_engine(made, spec, [path for path, *_ in bundle.devices()])
     return made.of_restore() if restores else made
 
 

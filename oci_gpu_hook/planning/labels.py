@@ -27,7 +27,7 @@ def decide(
     mounts: tuple[ipc.IpcMount, ...], mount_label: str, process_label: str, settings: Settings, *, required: bool
 ) -> Labels:
     """required: whether the container asks for a GPU."""
-    label = wanted(mount_label, process_label)
+    label = context_for(mount_label, process_label)
     if label is None:
         return Labels("", (), ("the engine gives this container no SELinux label: none is set",))
     if settings.ipc_labels == "off":
@@ -49,7 +49,7 @@ def decide(
     return Labels(str(label), tuple(operations), tuple(notes))
 
 
-def wanted(mount_label: str, process_label: str) -> Context | None:
+def context_for(mount_label: str, process_label: str) -> Context | None:
     """The engine's, or the usual type with the process's level; None without any."""
     if mount_label:
         return _parsed(mount_label, "linux.mountLabel")

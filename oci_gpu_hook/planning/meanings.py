@@ -91,7 +91,7 @@ def check(
             raise DriverError(f"whether {path} is still {name} is not known: NVML was not asked since", _REFRESH)
 
 
-def split(plan: Plan, spec: Spec, paths: Collection[str]) -> Plan:
+def leave_to_engine(plan: Plan, spec: Spec, paths: Collection[str]) -> Plan:
     """What the engine has done apart, and names of the devices in place of their nodes.  paths: of the nodes in
     config.json, for which the runtime opens the device cgroup, and tells systemd.
     """

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from oci_gpu_hook.planning.memoryshare import Memory
 
-_MOST_SHOWN = 3
+_MAX_SHOWN = 3
 _SHOWN_ID = 12
 _WAIT = "'oci-gpu-hook containers' shows the holders: wait for one to end, or ask for another device"
 _UNCOUNTED = (
@@ -74,7 +74,7 @@ class Start(NamedTuple):
         if notes and self.settings.unhealthy != "give":
             left = [it.name for it in provision.holds if "=" not in it.key and not why_unhealthy(it.key, unhealthy)]
             if self.settings.unhealthy == "refuse" or not left or not request.devices:
-                raise DriverError("; ".join(notes[:_MOST_SHOWN]), _UNHEALTHY)
+                raise DriverError("; ".join(notes[:_MAX_SHOWN]), _UNHEALTHY)
             request, notes = request._replace(devices=tuple(left)), [f"left out: {it}" for it in notes]
             provision = provide(request)
         if most and not {*chosen}.issuperset(provision.holds):
@@ -190,9 +190,9 @@ def _holders(held: Held, others: list[Lease], most: int) -> list[Lease]:
 def _full(held: Held, holders: Sequence[Lease]) -> str:
     shown = [
         f"{plain(lease.id[:_SHOWN_ID])} since {strftime('%Y-%m-%d %H:%M', localtime(lease.since))}"
-        for lease in holders[:_MOST_SHOWN]
+        for lease in holders[:_MAX_SHOWN]
     ]
-    more = f" and {len(holders) - _MOST_SHOWN} more" if len(holders) > _MOST_SHOWN else ""
+    more = f" and {len(holders) - _MAX_SHOWN} more" if len(holders) > _MAX_SHOWN else ""
     return f"{held.title()} is held by {', '.join(shown)}{more}"
 
 
@@ -224,8 +224,8 @@ def _pick(
         else:
             room.append(device._replace(holders=len(holders)))
     if len(room) < asked.number:
-        more = f"; and {len(refused) - _MOST_SHOWN} more" if len(refused) > _MOST_SHOWN else ""
-        shown = "; ".join(refused[:_MOST_SHOWN]) + more
+        more = f"; and {len(refused) - _MAX_SHOWN} more" if len(refused) > _MAX_SHOWN else ""
+        shown = "; ".join(refused[:_MAX_SHOWN]) + more
         raise RequestError(f"{wanted}, and {len(room)} {'has' if len(room) == 1 else 'have'} room: {shown}", _WAIT)
     return choose(room, asked.number)
 

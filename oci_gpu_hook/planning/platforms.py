@@ -38,19 +38,19 @@ _HINT = "the container's author must ask for one that exists; index 0 is the int
 
 
 def share(
-    root: HostRoot, layout: Layout, request: Request, inventory: DriverInventory | None = None
+    host: HostRoot, layout: Layout, request: Request, inventory: DriverInventory | None = None
 ) -> tuple[Share, str]:
     """The share, and what that driver is, for people; DriverError if it has nothing.  inventory: of NVIDIA's module, if
     it has GPUs; RequestError for a GPU that is not there then.
     """
-    kind = platform.platform_of(root)
-    found = platform_state(root, kind, everything=request.jetpack_all)
+    kind = platform.platform_of(host)
+    found = platform_state(host, kind, everything=request.jetpack_all)
     # Where the engine has made the nodes that somebody chose, only files are lacking.
     is_without = request.devices in ((NONE,), ())
     asked = Request("env", (NONE if is_without else ALL,), flag=VISIBLE_DEVICES, file=found.inventory.file)
     given = vendorshare.share(layout, asked, found)
     if not is_without:
-        nodes = given.nodes if inventory is None else _with_gpus_on_pci(root, request, inventory, given.nodes)
+        nodes = given.nodes if inventory is None else _with_gpus_on_pci(host, request, inventory, given.nodes)
         given = given._replace(nodes=nodes, holds=(Held(ALL, ALL),))
     if layout.compat and kind == platform.TEGRA:
         from oci_gpu_hook.planning import compatibility
@@ -64,7 +64,7 @@ def share(
     return given._replace(notes=(*given.notes, *_notes(request, kind))), title(kind, found)
 
 
-def platform_state(root: HostRoot, kind: str, *, everything: bool) -> vendorhost.VendorState:
+def platform_state(host: HostRoot, kind: str, *, everything: bool) -> vendorhost.VendorState:
     """everything: by all of a Jetson's CSV files; DriverError if it has nothing."""
     file, name = platform.WSL_FOLDER, kind
     if kind == platform.TEGRA:
@@ -73,16 +73,16 @@ def platform_state(root: HostRoot, kind: str, *, everything: bool) -> vendorhost
     def describe(see: See) -> Vendor:
         from oci_gpu_hook.vendors import tegra, wsl
 
-        return tegra.vendor(root, everything, see)[0] if kind == platform.TEGRA else wsl.vendor(root, see)
+        return tegra.vendor(host, everything, see)[0] if kind == platform.TEGRA else wsl.vendor(host, see)
 
-    found = vendorhost.vendor_state(root, vendorhost.saved_or_new(root, name, file, describe))
+    found = vendorhost.vendor_state(host, vendorhost.saved_or_new(host, name, file, describe))
     inventory = found.inventory
     known = {"/dev/null", *[node.path for node, _ in found.common]}
     # udev makes /dev/v4l2-nvdec a second /dev/null, for a library that opens it and asks nothing of the kernel.
     null = [
-        (device(root, pattern.path, *vendorrules.NULL), pattern.group)
+        (device(host, pattern.path, *vendorrules.NULL), pattern.group)
         for pattern in inventory.patterns
-        if pattern.path not in known and (status := root.stat(pattern.path)) and vendorrules.is_null(status.st_rdev)
+        if pattern.path not in known and (status := host.stat(pattern.path)) and vendorrules.is_null(status.st_rdev)
     ]
     if not found.common and not null:
         paths = [pattern.path for pattern in inventory.patterns]
@@ -139,7 +139,7 @@ def _notes(request: Request, kind: str) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _with_gpus_on_pci(root: HostRoot, request: Request, inventory: DriverInventory, listed: Reasoned) -> Reasoned:
+def _with_gpus_on_pci(host: HostRoot, request: Request, inventory: DriverInventory, listed: Reasoned) -> Reasoned:
     """The nodes that a request brings, of those that the lists name and those of GPUs on PCI; RequestError."""
     others = tuple([gpu for gpu in inventory.gpus if gpu.bus_id != _INTEGRATED])
     integrated = next((gpu for gpu in inventory.gpus if gpu.bus_id == _INTEGRATED), None)
@@ -150,12 +150,12 @@ def _with_gpus_on_pci(root: HostRoot, request: Request, inventory: DriverInvento
     given = [None, integrated] if wants_integrated else [None]
     found = {node: reason for node, reason in listed if of_gpus.get(node.path) in given}
     if wants_integrated:
-        display = device(root, f"/dev/nvidia{_DISPLAY_MINOR}", GPU_MAJOR, _DISPLAY_MINOR)
+        display = device(host, f"/dev/nvidia{_DISPLAY_MINOR}", GPU_MAJOR, _DISPLAY_MINOR)
         if display.present and display.path not in of_gpus:
             found[display] = f"display of the integrated GPU: asked for as {wants_integrated}"
     if chosen:
         gpus = tuple([gpu for gpu, _ in chosen])
-        looked = with_nodes(root, inventory, selection.families(request), request.imex_channels, gpus=gpus)
+        looked = with_nodes(host, inventory, selection.families(request), request.imex_channels, gpus=gpus)
         known = {node.path for node in found}
         wanted = selection.nodes(request, selection.Selection(chosen, ()), looked)
         found.update([(node, reason) for node, reason in wanted if node.path not in known])

@@ -20,7 +20,7 @@ _AUTHOR = "the image's author must fix it, or the container set NVIDIA_DISABLE_R
 _OPERATORS = {"!=": (-1, 1), "<=": (-1, 0), ">=": (0, 1), "=": (0,), "<": (-1,), ">": (1,)}
 _PROPERTIES = ("cuda", "driver", "arch", "brand")
 # For an error.  CUDA's images list an alternative for each brand and branch of the driver, some sixty.
-_MOST_SHOWN = 100
+_MAX_SHOWN = 100
 
 
 def check(expressions: tuple[str, ...], driver: str, cuda: str, gpus: tuple[tuple[str, str], ...]) -> None:
@@ -82,7 +82,7 @@ def _compares(condition: Condition, value: str) -> bool:
 def _unmet(alternatives: tuple[tuple[Condition, ...], ...], each: list[Facts]) -> RequestError:
     # Each once: images repeat a branch for each brand, and the host has one driver.
     required = dict.fromkeys([quoted(",".join(map("".join, alternative))) for alternative in alternatives])
-    shown = [*required][:_MOST_SHOWN]
+    shown = [*required][:_MAX_SHOWN]
     if len(required) > len(shown):
         shown.append(f"{len(required) - len(shown)} more")
     conditions = [condition for alternative in alternatives for condition in alternative]

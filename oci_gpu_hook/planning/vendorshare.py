@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # See `provision.FOLDER`.  The others' lie below it by their flags: by CDI each vendor's hook is started by itself.
 FOLDER = "/usr/local/oci-gpu-hook"
 
-_MOST_SHOWN = 3
+_MAX_SHOWN = 3
 
 
 def share(layout: Layout, request: Request, found: VendorState, process_type: str = "") -> Share:
@@ -99,8 +99,8 @@ def _notes(request: Request, found: VendorState, process_type: str) -> tuple[str
     notes = [*found.faults]
     # Files that may be missing are so on most hosts, as each distribution has folders of its own: `info` lists them.
     if absent:
-        more = f" and {len(absent) - _MOST_SHOWN} more" if len(absent) > _MOST_SHOWN else ""
-        notes.append(f"{request.flag}: this host has no {', '.join(absent[:_MOST_SHOWN])}{more}")
+        more = f" and {len(absent) - _MAX_SHOWN} more" if len(absent) > _MAX_SHOWN else ""
+        notes.append(f"{request.flag}: this host has no {', '.join(absent[:_MAX_SHOWN])}{more}")
     if request.devices == (ALL,) and inventory.patterns and not found.nodes():
         notes.append(f"{request.flag}=all brings no device: this host has none")
     if inventory.selinux_type and process_type not in ("", inventory.selinux_type):
@@ -114,8 +114,8 @@ def _notes(request: Request, found: VendorState, process_type: str) -> tuple[str
 def _unknown(name: str, found: VendorState) -> RequestError:
     devices = found.devices
     if devices:
-        shown = ", ".join([device.names[-1] for device in devices[:_MOST_SHOWN]])
-        here = f"this host has {len(devices)}: {shown}{', ...' if len(devices) > _MOST_SHOWN else ''}"
+        shown = ", ".join([device.names[-1] for device in devices[:_MAX_SHOWN]])
+        here = f"this host has {len(devices)}: {shown}{', ...' if len(devices) > _MAX_SHOWN else ''}"
     elif any([pattern.each for pattern in found.inventory.patterns]):
         here = "this host has none"
     else:

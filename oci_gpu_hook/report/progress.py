@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from oci_gpu_hook.request.parse import Request
 
 # A plan of a hundred steps that may all fail has as many.
-_MOST_NOTES = 128
+_MAX_NOTES = 128
 
 
 class Progress:
@@ -37,9 +37,9 @@ class Progress:
 
     def keep(self, notes: Iterable[str]) -> None:
         for note in notes:
-            if len(self.notes) > _MOST_NOTES:
+            if len(self.notes) > _MAX_NOTES:
                 return
-            if len(self.notes) == _MOST_NOTES:
+            if len(self.notes) == _MAX_NOTES:
                 note = "more is left out than is listed here"
             self.notes.append(sentence.line(note))
 

@@ -18,7 +18,7 @@ from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.kernel.filetypes import is_regular
 from oci_gpu_hook.operations import Device, Mount, Relabel
 from oci_gpu_hook.report.progress import Progress
-from oci_gpu_hook.request.annotations import said
+from oci_gpu_hook.request.annotations import read_engine
 from oci_gpu_hook.request.state import State
 
 TYPE_CHECKING = False
@@ -43,8 +43,8 @@ OUTCOMES = {"started": 6, "ignored": 5, "refused": 4, "failed": 3}
 
 # Limits, as a datagram must fit into a socket's buffer of some 200 KiB: bytes of a value, values of a list.
 _LONGEST = 2000
-_MOST_DEVICES = 64
-_MOST_NOTES = 8
+_MAX_DEVICES = 64
+_MAX_NOTES = 8
 
 # When the entry script started Python, in seconds since 1970: the interpreter's start is most of a hook's time.
 _BEGAN = b"OCI_GPU_HOOK_BEGAN"
@@ -113,7 +113,7 @@ def fields(progress: Progress, steps: dict[str, int], exit_code: int, sentence: 
     """
     result, why = _outcome(progress, steps, exit_code)
     state, plan, request, total = progress.state or State(), progress.plan, progress.request, sum(steps.values())
-    known, asked = said(state), request.asked() if request else ()
+    known, asked = read_engine(state), request.asked() if request else ()
     operations = plan.given() if plan else ()
     devices = [operation.path for operation in operations if type(operation) is Device]
     relabelled = [it.path for it in operations if type(it) is Relabel] if plan and plan.label else []
@@ -128,10 +128,10 @@ def fields(progress: Progress, steps: dict[str, int], exit_code: int, sentence: 
         ("CAPABILITIES", ",".join(request.capabilities) if request else ""),
         ("DRIVER", plan.provision.driver_version if plan else ""),
         ("DEVICES", str(len(devices)) if plan else ""),
-        *[("DEVICE", path) for path in devices[:_MOST_DEVICES]],
+        *[("DEVICE", path) for path in devices[:_MAX_DEVICES]],
         ("FILES", str([type(operation) for operation in operations].count(Mount)) if plan else ""),
         ("LABEL", plan.label if plan else ""),
-        *[("RELABELLED", path) for path in relabelled[:_MOST_NOTES]],
+        *[("RELABELLED", path) for path in relabelled[:_MAX_NOTES]],
         *[(f"{step.upper()}_USEC", str(took)) for step, took in steps.items()],
         ("TOTAL_USEC", str(total)),
         ("CPU_USEC", str(process_time_ns() // 1000)),
@@ -139,7 +139,7 @@ def fields(progress: Progress, steps: dict[str, int], exit_code: int, sentence: 
         ("EXIT_CODE", str(exit_code)),
         ("REASON" if result == "refused" else "STEP", why),
         ("SENTENCE", sentence),
-        *[("NOTE", note) for note in progress.notes[:_MOST_NOTES]],
+        *[("NOTE", note) for note in progress.notes[:_MAX_NOTES]],
     ]
     message = {
         "started": f"got {_given(plan)}: {len(devices)} device node{'' if len(devices) == 1 else 's'}, "

@@ -42,7 +42,7 @@ class EngineSays(NamedTuple):
     name: str = ""
 
 
-def said(state: State) -> EngineSays:
+def read_engine(state: State) -> EngineSays:
     image, namespace, pod, name, given = state.image, "", "", "", state.annotations
     keeper = keeper_of(state.bundle, state.id)
     if state.id and given.get(_CRIOS_ID) == state.id:

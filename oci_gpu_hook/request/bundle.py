@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 # The kernel's own list of device numbers, devices.txt: below 254 they are GPUs.
 _NVIDIA_MAJOR = 195
-_MOST_GPU_MINOR = 253
+_MAX_GPU_MINOR = 253
 BESIDE_GPUS = ("/dev/nvidia-caps/", "/dev/dri/")
 
 # Each variable takes some hundred bytes here, and each mount and rule some microseconds: no engine writes so many.
-_MOST_VARIABLES = 1 << 16
-_MOST_MOUNTS = 1 << 13
-_MOST_RULES = 1 << 12
+_MAX_VARIABLES = 1 << 16
+_MAX_MOUNTS = 1 << 13
+_MAX_RULES = 1 << 12
 # (uid_t)-1, which is the id of no user (credentials(7)).
 _INVALID_ID = (1 << 32) - 1
 _KINDS: dict[type, str] = {dict: "an object", list: "a list", str: "a string"}
@@ -49,7 +49,7 @@ class Bundle(NamedTuple):
     def environment(self) -> dict[str, str]:
         """``process.env``; of a name that is given twice the last counts, as for the container's process."""
         variables = {}
-        for entry in self._part(self._process(), "process.env", list, _MOST_VARIABLES):
+        for entry in self._part(self._process(), "process.env", list, _MAX_VARIABLES):
             if not isinstance(entry, str):
                 raise self._wrong_shape("process.env holds something that is not a string")
             name, _, value = entry.partition("=")
@@ -103,7 +103,7 @@ class Bundle(NamedTuple):
     def tmpfs(self) -> tuple[str, ...]:
         """The destinations of new tmpfs in ``mounts``, in order; none with "..", on which runtimes differ."""
         found = []
-        for mount in self._part(self.document, "mounts", list, _MOST_MOUNTS):
+        for mount in self._part(self.document, "mounts", list, _MAX_MOUNTS):
             destination = mount.get("destination") if isinstance(mount, dict) else None
             if not isinstance(mount, dict) or not isinstance(destination, str):
                 raise self._wrong_shape("mounts holds something without a destination")
@@ -143,7 +143,7 @@ class Bundle(NamedTuple):
     def device_rules(self) -> tuple[DeviceRule, ...]:
         """``linux.resources.devices`` in order: of the rules that match a device, the last one holds."""
         resources = self._part(self._linux(), "linux.resources", dict)
-        devices = self._part(resources, "linux.resources.devices", list, _MOST_RULES)
+        devices = self._part(resources, "linux.resources.devices", list, _MAX_RULES)
         return tuple([self._device_rule(item) for item in devices])
 
     def _device_rule(self, item: object) -> DeviceRule:
@@ -187,7 +187,7 @@ def read_bundle(path: str, opened: Callable[[str], int] = open_file) -> Bundle:
 
 
 def is_gpu(path: str) -> bool:
-    return path.startswith("/dev/nvidia") and decimal(path[len("/dev/nvidia") :], _MOST_GPU_MINOR) is not None
+    return path.startswith("/dev/nvidia") and decimal(path[len("/dev/nvidia") :], _MAX_GPU_MINOR) is not None
 
 
 def objects(parent: object, key: str) -> list[dict[str, object]]:

@@ -43,7 +43,7 @@ _COMMANDS = {
 # What has no effect here: no ldconfig runs, no cache is read, no module is loaded, and no root is pivoted into.
 NEEDLESS = ("load-kmods", "ldcache", "ldconfig", "no-pivot", "no-create-imex-channels", "user", "csv")
 # The largest pid (proc_sys_kernel(5), pid_max).
-_MOST_PID = 1 << 22
+_MAX_PID = 1 << 22
 
 
 class Call(NamedTuple):
@@ -63,7 +63,7 @@ class Call(NamedTuple):
         """The container's process, None if the caller runs in the container's mount namespace."""
         if not self.has("pid"):
             return None
-        found = decimal(self.last("pid"), _MOST_PID)
+        found = decimal(self.last("pid"), _MAX_PID)
         if not found:
             raise UsageError(f"--pid is {quoted(self.last('pid'))}, which is not a process")
         return found

@@ -15,7 +15,7 @@ MIB = 1 << 20
 SHARE = -1
 _UNITS = {"M": MIB, "G": MIB << 10}
 # Of a number of bytes in 64 bits.
-_MOST = (1 << 44) - 1
+_MAX = (1 << 44) - 1
 
 
 def parse_memory(environment: dict[str, str]) -> tuple[int, int]:
@@ -26,7 +26,7 @@ def parse_memory(environment: dict[str, str]) -> tuple[int, int]:
     """
     numbers = {MEMORY_LIMIT: 0, MEMORY_REQUEST: 0}
     for variable in [name for name in numbers if name in environment]:
-        numbers[variable] = decimal(environment[variable], _MOST) or 0
+        numbers[variable] = decimal(environment[variable], _MAX) or 0
         if not numbers[variable]:
             why = f"{variable} is {quoted(environment[variable])}, which is not a number of MiB from 1 on"
             raise RequestError(why, AUTHOR)

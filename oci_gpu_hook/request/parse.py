@@ -12,7 +12,7 @@ from oci_gpu_hook.formats.decimal import decimal
 from oci_gpu_hook.request import selectors, words
 from oci_gpu_hook.request.selectors import Request as Request
 from oci_gpu_hook.request.settings import Settings
-from oci_gpu_hook.request.sources import Inputs, Names, accepts_variable, is_legacy, is_void, named
+from oci_gpu_hook.request.sources import Inputs, Names, accepts_variable, find_names, is_legacy, is_void
 from oci_gpu_hook.request.words import ADMINISTRATOR, ALL, AUTHOR, CAPABILITIES, CUDA_VERSION, NONE, listed
 
 TYPE_CHECKING = False
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 _REQUIRE = "NVIDIA_REQUIRE_"
 # The value of NVIDIA_REQUIRE_JETPACK that NVIDIA's runtime knows; there is no other.
 _ALL_CSV_FILES = "csv-mounts=all"
-_MOST_IMEX_CHANNEL = (1 << 20) - 1
+_MAX_IMEX_CHANNEL = (1 << 20) - 1
 # A driver has 2,048 by default.  A container that wants more can ask for all.
-_MOST_IMEX_CHANNELS = 2048
+_MAX_IMEX_CHANNELS = 2048
 # NVIDIA's stack reads NVIDIA_DISABLE_REQUIRE by Go's strconv.ParseBool.
 _TRUE = ("1", "t", "T", "true", "TRUE", "True")
 
@@ -37,10 +37,10 @@ def parse_request(
     known: the vendors' files, () if none is named.  RequestError for what can be neither served nor omitted.
     """
     notes: list[str] = []
-    names = named(inputs, settings, notes)
+    names = find_names(inputs, settings, notes)
     nodes = names.devices if names.source == "devices" else ()
     by_name = () if nodes or is_void(names.devices) else names.devices
-    devices, any_of = selectors.wanted(by_name, names.where, settings, selectors.canonical)
+    devices, any_of = selectors.parse_devices(by_name, names.where, settings, selectors.canonical)
     if not names.devices and (names.imex_channels or names.features):
         devices = (NONE,)
     of_vendors: tuple[Request, ...] = ()
@@ -169,13 +169,13 @@ def _imex_channels(inputs: Inputs, names: Names, settings: Settings, notes: list
         return (ALL,)
     found: dict[str, None] = {}
     for item, where in channels:
-        number = decimal(item.removeprefix("channel"), _MOST_IMEX_CHANNEL)
+        number = decimal(item.removeprefix("channel"), _MAX_IMEX_CHANNEL)
         if number is None:
-            why = f"{quoted(item)} in {where} is not an IMEX channel: a number from 0 to {_MOST_IMEX_CHANNEL}"
+            why = f"{quoted(item)} in {where} is not an IMEX channel: a number from 0 to {_MAX_IMEX_CHANNEL}"
             raise RequestError(why, AUTHOR)
         found[str(number)] = None
-    if len(found) > _MOST_IMEX_CHANNELS:
-        raise RequestError(f"the container asks for more than {_MOST_IMEX_CHANNELS} single IMEX channels", AUTHOR)
+    if len(found) > _MAX_IMEX_CHANNELS:
+        raise RequestError(f"the container asks for more than {_MAX_IMEX_CHANNELS} single IMEX channels", AUTHOR)
     return tuple(found)
 
 

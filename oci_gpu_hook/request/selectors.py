@@ -18,7 +18,7 @@ _UUID_GROUPS = [8, 4, 4, 4, 12]
 # Of MIG-GPU-<uuid>-<share>/<gpu instance>/<compute instance>, and some more.
 _LONGEST = 100
 # A driver knows fewer GPUs and MIG devices.
-_MOST_OF_ANY = 1024
+_MAX_OF_ANY = 1024
 
 _HINT = (
     "the container's author must ask for 'all', 'none', an index, a GPU-<uuid>, a MIG-<uuid>, a MIG device as GPU:MIG, "
@@ -75,7 +75,7 @@ class Request(NamedTuple):
         return (*self.words(), *[f"{item.flag}={name}" for item in self.vendors for name in item.words()])
 
 
-def wanted(
+def parse_devices(
     items: tuple[str, ...], where: str, settings: Settings, canonical: Callable[[str, str], str]
 ) -> tuple[tuple[str, ...], AnyOf | None]:
     """`Request.devices` and `Request.any_of`; one ``all`` or ``none`` stands for the whole list."""
@@ -96,7 +96,7 @@ def any_of(items: Iterable[str], where: str, settings: Settings) -> AnyOf | None
     # ``any:1g.10gb`` is one of that profile.
     if not rest or not rest[0].lstrip("-").isdecimal():
         rest = ["1", *rest]
-    count, profile = decimal(rest[0], _MOST_OF_ANY), rest[1:]
+    count, profile = decimal(rest[0], _MAX_OF_ANY), rest[1:]
     if len(lowered) > 1 or not count or len(profile) > 1 or not all(map(_is_profile, profile)):
         hint = (
             "the container's author must ask for any, any:COUNT, any:PROFILE or any:COUNT:PROFILE, and nothing beside"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # The default file: it alone may be absent.
 SETTINGS = "/etc/oci-gpu-hook.conf"
 
-_MOST_DROP_INS = 256
+_MAX_DROP_INS = 256
 
 
 class Settings(NamedTuple):
@@ -77,8 +77,8 @@ def files(path: str | None, root: str = "") -> list[str]:
     except OSError as err:
         raise ConfigError(f"cannot open {name}.d: {err.strerror}") from err
     drop_ins = sorted([item for item in names if item.endswith(".conf") and item[0] != "."])
-    if len(drop_ins) > _MOST_DROP_INS:
-        raise ConfigError(f"{name}.d has more than {_MOST_DROP_INS} drop-ins")
+    if len(drop_ins) > _MAX_DROP_INS:
+        raise ConfigError(f"{name}.d has more than {_MAX_DROP_INS} drop-ins")
     return found + [f"{name}.d/{item}" for item in drop_ins]
 
 

@@ -11,7 +11,7 @@ import posix
 from oci_gpu_hook.errors import ConfigError, RequestError, quoted
 from oci_gpu_hook.formats.decimal import decimal
 from oci_gpu_hook.record import NamedTuple
-from oci_gpu_hook.request.annotations import said
+from oci_gpu_hook.request.annotations import read_engine
 from oci_gpu_hook.request.memory import SHARE, ceiling
 from oci_gpu_hook.request.state import State
 from oci_gpu_hook.request.words import ALL, CAPABILITIES, is_flag, items
@@ -152,7 +152,7 @@ def fields(lines: list[Setting], state: State | None, defaults: dict[str, Any]) 
 
     If its engine does not say which sections are its own, no restriction may fail open: the strictest values hold.
     """
-    image, namespace, unsaid, *_ = said(state) if state is not None else ("", "", ())
+    image, namespace, unsaid, *_ = read_engine(state) if state is not None else ("", "", ())
     decided = decisive(lines, image, namespace, state.caller if state is not None else "")
     found = {**defaults, **{field: line.value for field, line in decided.items()}}
     scopes = {line.scope for line in lines}

@@ -135,7 +135,7 @@ def _swarm_variables(settings: Settings, flag: str) -> list[str]:
     return [variable for owner, _, variable in pairs if owner == flag]
 
 
-def named(inputs: Inputs, settings: Settings, notes: list[str]) -> Names:
+def find_names(inputs: Inputs, settings: Settings, notes: list[str]) -> Names:
     """NVIDIA's devices in the first place that names any: accepted mounts, then annotations, then variables."""
     if settings.accept_volume_mounts:
         mounted = _in_mounts(inputs.mounts, notes)

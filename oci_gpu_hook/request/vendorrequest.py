@@ -46,7 +46,7 @@ def parse_vendors(
         for word in names.devices:
             if len(word) > _LONGEST_NAME or not _LETTERS.issuperset(word):
                 raise RequestError(f"unknown device {quoted(word)} in {names.where}", _HINT)
-        devices, any_of = selectors.wanted(names.devices, names.where, settings, lambda word, _: word)
+        devices, any_of = selectors.parse_devices(names.devices, names.where, settings, lambda word, _: word)
         found.append(Request(names.source, devices, any_of=any_of, flag=flag, file=vendor.file))
     return tuple(found)
 

@@ -40,46 +40,46 @@ WAYS = (
     *("/usr/share", "/usr/share/oci-gpu-hook", PACKAGES),
 )
 SUFFIX = ".json"
-MOST_FILES = 256
+MAX_FILES = 256
 _KNOWN = "vendors"
 _REMEDY = "the administrator must fix it"
 
 
-def list_files(root: HostRoot) -> tuple[str, ...]:
+def list_files(host: HostRoot) -> tuple[str, ...]:
     """The paths of those that hold, sorted by name; ConfigError if there are too many."""
-    found = _by_name(root)
-    if len(found) > MOST_FILES:
-        raise ConfigError(f"{' and '.join(FOLDERS)} have more than {MOST_FILES} vendors' files", _REMEDY)
+    found = _by_name(host)
+    if len(found) > MAX_FILES:
+        raise ConfigError(f"{' and '.join(FOLDERS)} have more than {MAX_FILES} vendors' files", _REMEDY)
     return tuple([found[name][0] for name in sorted(found)])
 
 
-def replaced(root: HostRoot) -> dict[str, str]:
+def replaced(host: HostRoot) -> dict[str, str]:
     """The file whose place another has taken, by that other's path; of several the one that would hold next."""
-    return {paths[0]: paths[1] for paths in _by_name(root).values() if len(paths) > 1}
+    return {paths[0]: paths[1] for paths in _by_name(host).values() if len(paths) > 1}
 
 
-def load(root: HostRoot, path: str) -> Vendor:
+def load(host: HostRoot, path: str) -> Vendor:
     """What the file at `path` says; ConfigError if it is wrong, or not only root's."""
     # A start that finds everything saved reads no such file.
     from oci_gpu_hook.vendors import vendorfile
 
-    return vendorfile.parse_vendor(content(root, path), path)
+    return vendorfile.parse_vendor(content(host, path), path)
 
 
-def flag_of(root: HostRoot, path: str) -> str:
+def flag_of(host: HostRoot, path: str) -> str:
     try:
-        document = jsontext.loads(content(root, path))
+        document = jsontext.loads(content(host, path))
     except (ConfigError, ValueError):
         return ""
     flag = document.get("activation_flag") if isinstance(document, dict) else None
     return flag if isinstance(flag, str) and is_flag(flag) else ""
 
 
-def load_all(root: HostRoot) -> tuple[tuple[Vendor, ...], dict[str, ConfigError]]:
+def load_all(host: HostRoot) -> tuple[tuple[Vendor, ...], dict[str, ConfigError]]:
     vendors, errors = [], {}
-    for path in list_files(root):
+    for path in list_files(host):
         try:
-            vendors.append(load(root, path))
+            vendors.append(load(host, path))
         except ConfigError as err:
             errors[path] = err
     return tuple(vendors), errors
@@ -98,12 +98,12 @@ def collisions(vendors: Sequence[Vendor]) -> dict[str, str]:
     return found
 
 
-def content(root: HostRoot, path: str) -> bytes:
+def content(host: HostRoot, path: str) -> bytes:
     """The bytes of the file at `path`; ConfigError if they cannot be read, or are not only root's."""
-    data = read_source(root.fd, path, LARGEST_FILE)
+    data = read_source(host.fd, path, LARGEST_FILE)
     if data is not None:
         return data
-    status, fault, remedy = root.stat(path), root.openness(path), _REMEDY
+    status, fault, remedy = host.stat(path), host.openness(path), _REMEDY
     if fault:
         remedy = "what root alone may write is read: 'chown root' and 'chmod go-w' make it so"
     elif status is None:
@@ -116,15 +116,15 @@ def content(root: HostRoot, path: str) -> bytes:
     raise ConfigError(f"cannot read {path if path.isascii() and path.isprintable() else quoted(path)}: {fault}", remedy)
 
 
-def files_now(root: HostRoot) -> FilesNow:
-    files = [(path, identity(root, path)) for path in list_files(root)]
-    ways = [(path, way(root, path)) for path in WAYS] if files else []
+def files_now(host: HostRoot) -> FilesNow:
+    files = [(path, identity(host, path)) for path in list_files(host)]
+    ways = [(path, way(host, path)) for path in WAYS] if files else []
     return (*files, *ways)
 
 
-def read_known(root: HostRoot, now: FilesNow) -> tuple[KnownVendor, ...] | None:
+def read_known(host: HostRoot, now: FilesNow) -> tuple[KnownVendor, ...] | None:
     """What the vendors' files said when they were as `now`; None if that was not saved."""
-    values = statefile.load(root, _KNOWN, HEADING)
+    values = statefile.load(host, _KNOWN, HEADING)
     try:
         files, rows = values
         return statefile.records(KnownVendor, rows) if files == now else None
@@ -132,69 +132,69 @@ def read_known(root: HostRoot, now: FilesNow) -> tuple[KnownVendor, ...] | None:
         return None
 
 
-def known(root: HostRoot) -> tuple[KnownVendor, ...]:
+def known(host: HostRoot) -> tuple[KnownVendor, ...]:
     """One for each of the vendors' files; what is not saved yet is saved if `root` remembers."""
     try:
-        now = files_now(root)
+        now = files_now(host)
     except ConfigError as err:
         return (KnownVendor("", "", ADMINISTRATORS, str(err)),)
     if not now:
         return ()
-    found = read_known(root, now)
-    return read_all(root, now if root.remember else None) if found is None else found
+    found = read_known(host, now)
+    return read_all(host, now if host.remember else None) if found is None else found
 
 
-def for_container(root: HostRoot, inputs: Inputs) -> tuple[KnownVendor, ...]:
+def for_container(host: HostRoot, inputs: Inputs) -> tuple[KnownVendor, ...]:
     """The same without the kinds whose CDI names the container's engine has resolved, or would have, by a spec on the
     host: AMD's and Intel's own tools write such specs.
     """
     kinds = {name.partition("=")[0] for name in inputs.cdi}
     return tuple(
         [
-            vendor._replace(kind="") if vendor.kind in kinds and _has_spec(root, vendor.kind.encode()) else vendor
-            for vendor in known(root)
+            vendor._replace(kind="") if vendor.kind in kinds and _has_spec(host, vendor.kind.encode()) else vendor
+            for vendor in known(host)
         ]
     )
 
 
-def _has_spec(root: HostRoot, kind: bytes) -> bool:
-    paths = [f"{folder}/{name}" for folder in CDI_FOLDERS for name in root.names(folder)]
-    return any([kind in (root.read(path) or b"") for path in paths if path.endswith((".json", ".yaml"))])
+def _has_spec(host: HostRoot, kind: bytes) -> bool:
+    paths = [f"{folder}/{name}" for folder in CDI_FOLDERS for name in host.names(folder)]
+    return any([kind in (host.read(path) or b"") for path in paths if path.endswith((".json", ".yaml"))])
 
 
-def vendor_inventory(root: HostRoot, flag: str, file: str) -> Vendor:
+def vendor_inventory(host: HostRoot, flag: str, file: str) -> Vendor:
     """What a host has of one vendor's; ConfigError if the file cannot be understood."""
     from oci_gpu_hook.vendors import vendorhost
 
     def describe(see: See) -> Vendor:
         see(file)
-        return load(root, file)
+        return load(host, file)
 
-    return vendorhost.saved_or_new(root, flag, file, describe)
+    return vendorhost.saved_or_new(host, flag, file, describe)
 
 
-def read_all(root: HostRoot, now: FilesNow | None) -> tuple[KnownVendor, ...]:
+def read_all(host: HostRoot, now: FilesNow | None) -> tuple[KnownVendor, ...]:
     """What the files say, without what was saved of them; now: the files as they are, if the answer is to be saved."""
-    vendors, errors = load_all(root)
+    vendors, errors = load_all(host)
     faults = collisions(vendors)
     found = (
         *[KnownVendor(item.flag, item.kind, item.file, faults.get(item.flag, "")) for item in vendors],
         # If not even the flag can be read, each container is told that asks for a flag of no other file.
-        *[KnownVendor(flag_of(root, path), "", path, str(err)) for path, err in errors.items()],
+        *[KnownVendor(flag_of(host, path), "", path, str(err)) for path, err in errors.items()],
     )
     if now is not None:
         try:
-            statefile.save(root, _KNOWN, HEADING, (now, found))
+            statefile.save(host, _KNOWN, HEADING, (now, found))
         except OSError:
             pass  # this start knows either way
     return found
 
 
-def _by_name(root: HostRoot) -> dict[str, list[str]]:
+def _by_name(host: HostRoot) -> dict[str, list[str]]:
     """The paths of the files of each name, that which holds first."""
     found: dict[str, list[str]] = {}
     for folder in FOLDERS:
-        for name in root.names(folder):
+        for name in host.names(folder):
             if name.endswith(SUFFIX) and name[0] != ".":
                 found.setdefault(name, []).append(f"{folder}/{name}")
     return found

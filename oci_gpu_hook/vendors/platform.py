@@ -28,31 +28,31 @@ WSL_FOLDER = "/usr/lib/wsl"
 DXCORE = f"{WSL_FOLDER}/lib/libdxcore.so"
 
 
-def platform_of(root: HostRoot) -> str:
+def platform_of(host: HostRoot) -> str:
     """``nvidia``, ``tegra``, ``wsl``, or "" for none of them."""
-    return prove(root)[0]
+    return prove(host)[0]
 
 
-def prove(root: HostRoot) -> tuple[str, str]:
+def prove(host: HostRoot) -> tuple[str, str]:
     """The platform, and the file that proves it; two empty words for none.
 
     A Jetson Orin has /proc/driver/nvidia/version too, as its display has NVIDIA's module, but no GPU there: nvgpu
     drives that.  On Thor the module drives the integrated GPU, and a board may have a GPU on PCI beside it: what their
     containers get the lists say all the same, and without lists the module goes first.
     """
-    has_module = root.stat(proc.VERSION) is not None
-    if has_module and root.names(proc.GPUS) and {*BASE}.isdisjoint(root.names(proc.CSV_FOLDER)):
+    has_module = host.stat(proc.VERSION) is not None
+    if has_module and host.names(proc.GPUS) and {*BASE}.isdisjoint(host.names(proc.CSV_FOLDER)):
         return NVIDIA, proc.VERSION
     # /dev/dxg alone is the module's, which any kernel could have: the library comes from Windows.
-    node, release = root.stat(DXG), root.stat(TEGRA_RELEASE)
-    if node and is_character_device(node) and root.stat(DXCORE):
+    node, release = host.stat(DXG), host.stat(TEGRA_RELEASE)
+    if node and is_character_device(node) and host.stat(DXCORE):
         return WSL, DXG
     if release and is_regular(release):
         return TEGRA, TEGRA_RELEASE
-    if (root.read(SOC_FAMILY) or b"").lower().startswith(b"tegra"):
+    if (host.read(SOC_FAMILY) or b"").lower().startswith(b"tegra"):
         return TEGRA, SOC_FAMILY
     for path in COMPATIBLE:
         # Words that end in a zero byte, the board's first and the chip's last: nvidia,p3737-0000, nvidia,tegra234.
-        if any([word.startswith(b"nvidia,tegra") for word in (root.read(path) or b"").split(b"\0")]):
+        if any([word.startswith(b"nvidia,tegra") for word in (host.read(path) or b"").split(b"\0")]):
             return TEGRA, path
     return (NVIDIA, proc.VERSION) if has_module else ("", "")

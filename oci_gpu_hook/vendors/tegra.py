@@ -29,9 +29,9 @@ KIND = "nvidia.com/gpu"
 _SUFFIX = ".csv"
 _TYPES = ("dev", "lib", "dir", "sym")
 # JetPack's largest file has 300 lines.
-MOST_FILES, MOST_ENTRIES = 256, 10_000
-_MOST_SENTENCES = 50
-_MOST_LINKS = 40
+MAX_FILES, MAX_ENTRIES = 256, 10_000
+_MAX_SENTENCES = 50
+_MAX_LINKS = 40
 
 # Names that programs open and that no list has; NVIDIA's runtime makes these links beside the libraries.
 _LINKS_BESIDE = (
@@ -44,16 +44,16 @@ _INSTALL_HINT = "the administrator must install all of JetPack: apt install --re
 _FILE_HINT = "the administrator must fix or remove it"
 
 
-def vendor(root: HostRoot, everything: bool, see: See = lambda _: None) -> tuple[Vendor, tuple[str, ...]]:
+def vendor(host: HostRoot, everything: bool, see: See = lambda _: None) -> tuple[Vendor, tuple[str, ...]]:
     """What the CSV files of this host say, and a sentence for each line that is left out; DriverError if none serve.
 
     everything: whether all files count, which a container asks for by NVIDIA_REQUIRE_JETPACK=csv-mounts=all.
     """
     see(CSV_FOLDER)
     see(TEGRA_RELEASE)
-    names = [name for name in root.names(CSV_FOLDER) if name.lower().endswith(_SUFFIX) and len(name) > len(_SUFFIX)]
-    if len(names) > MOST_FILES:
-        raise DriverError(f"{CSV_FOLDER} has more than {MOST_FILES} CSV files", _FILE_HINT)
+    names = [name for name in host.names(CSV_FOLDER) if name.lower().endswith(_SUFFIX) and len(name) > len(_SUFFIX)]
+    if len(names) > MAX_FILES:
+        raise DriverError(f"{CSV_FOLDER} has more than {MAX_FILES} CSV files", _FILE_HINT)
     names = [name for name in names if everything or name in BASE]
     if not names:
         why = f"no CSV file lists what containers get on this Jetson: {CSV_FOLDER} has no {', '.join(BASE)}"
@@ -65,24 +65,24 @@ def vendor(root: HostRoot, everything: bool, see: See = lambda _: None) -> tuple
         path = f"{CSV_FOLDER}/{name}"
         see(path)
         try:
-            entries, left_out = parse_csv(folders.content(root, path), path)
+            entries, left_out = parse_csv(folders.content(host, path), path)
         except ConfigError as err:
             raise DriverError(err.message, _FILE_HINT) from err
         count += len(entries)
-        if count > MOST_ENTRIES:
-            raise DriverError(f"{CSV_FOLDER} has more than {MOST_ENTRIES} entries", _FILE_HINT)
-        listed = _Listed(root, see)
+        if count > MAX_ENTRIES:
+            raise DriverError(f"{CSV_FOLDER} has more than {MAX_ENTRIES} entries", _FILE_HINT)
+        listed = _Listed(host, see)
         refused = [(place, listed.add(type, entry)) for (type, entry), place in entries.items()]
         sentences += [*left_out, *[f"{place} is left out: {why}" for place, why in refused if why]]
         groups.append(listed.group(name[: -len(_SUFFIX)]))
     if not any([group.devices for group in groups]):
         raise DriverError(f"the CSV files in {CSV_FOLDER} name no device", _INSTALL_HINT)
-    if root.stat(TEGRA_RELEASE) is not None:
+    if host.stat(TEGRA_RELEASE) is not None:
         groups.append(Group("release", files=(Item(TEGRA_RELEASE),)))
-    rest = len(sentences) - _MOST_SENTENCES
+    rest = len(sentences) - _MAX_SENTENCES
     if rest > 0:
-        sentences[_MOST_SENTENCES:] = [f"{rest} more lines below {CSV_FOLDER} are left out"]
-    found = Vendor(CSV_FOLDER, VISIBLE_DEVICES, tuple(groups), KIND, Version("text", release(root)))
+        sentences[_MAX_SENTENCES:] = [f"{rest} more lines below {CSV_FOLDER} are left out"]
+    found = Vendor(CSV_FOLDER, VISIBLE_DEVICES, tuple(groups), KIND, Version("text", release(host)))
     return found, tuple(sentences)
 
 
@@ -115,9 +115,9 @@ def parse_csv(data: bytes, path: str) -> tuple[dict[tuple[str, str], str], list[
     return entries, sentences
 
 
-def release(root: HostRoot) -> str:
+def release(host: HostRoot) -> str:
     """Such as ``36.4.3``; "" if it is not said, as in ``# R36 (release), REVISION: 4.3, GCID: 38968081, ...``."""
-    line = (root.read(TEGRA_RELEASE) or b"").partition(b"\n")[0].decode("ascii", "replace")
+    line = (host.read(TEGRA_RELEASE) or b"").partition(b"\n")[0].decode("ascii", "replace")
     major = line.lstrip("# ").partition(" ")[0][1:]
     revision = line.partition("REVISION:")[2].partition(",")[0].strip()
     whole = f"{major}.{revision}" if revision else major
@@ -127,9 +127,9 @@ def release(root: HostRoot) -> str:
 class _Listed:
     """What one file's entries mean on this host, by its paths."""
 
-    def __init__(self, root: HostRoot, see: See) -> None:
-        self._root, self._see = root, see
-        self._majors = proc.character_majors(root)
+    def __init__(self, host: HostRoot, see: See) -> None:
+        self._root, self._see = host, see
+        self._majors = proc.character_majors(host)
         self._devices: dict[str, DevicePattern] = {}
         self._libraries: dict[str, Item] = {}
         self._files: dict[str, Item] = {}
@@ -149,12 +149,12 @@ class _Listed:
         if type == "dev":
             # As NVIDIA's runtime has it: a device's name alone is below /dev.
             return self._add_device(path if path.startswith("/") else f"{vendorrules.DEV}{path}")
-        if why := vendorrules.host_path(path):
+        if why := vendorrules.fault_of_host_path(path):
             return why
         if type == "dir":
             self._files[path] = Item(path)
             return ""
-        faults = [self._add_file(found) for found in glob.expanded(path, self._names, MOST_ENTRIES)]
+        faults = [self._add_file(found) for found in glob.expanded(path, self._names, MAX_ENTRIES)]
         return next(filter(None, faults), "")
 
     def _names(self, folder: str) -> list[str]:
@@ -162,10 +162,10 @@ class _Listed:
         return self._root.names(folder)
 
     def _add_device(self, pattern: str) -> str:
-        if why := vendorrules.device_path(pattern):
+        if why := vendorrules.fault_of_device_path(pattern):
             return why
         self._devices[pattern] = DevicePattern(pattern, required=False)
-        for path in glob.expanded(pattern, self._root.names, MOST_ENTRIES):
+        for path in glob.expanded(pattern, self._root.names, MAX_ENTRIES):
             status = self._root.stat(path)
             if status is None or vendorrules.is_null(status.st_rdev):
                 continue
@@ -178,7 +178,7 @@ class _Listed:
         chain: list[Link] = []
         end = path
         self._see(end.rpartition("/")[0])
-        while (text := self._root.link(end)) is not None and len(chain) < _MOST_LINKS:
+        while (text := self._root.link(end)) is not None and len(chain) < _MAX_LINKS:
             chain.append(Link(end, text))
             end = _joined(chain[-1])
             self._see(end.rpartition("/")[0])
@@ -186,7 +186,7 @@ class _Listed:
         if status is None:
             return ""
         for link in chain:
-            if why := vendorrules.host_path(_joined(link)):
+            if why := vendorrules.fault_of_host_path(_joined(link)):
                 return f"{quoted(path)} leads elsewhere: {why}"
         self._links.update({link.path: link for link in chain})
         folder, _, name = end.rpartition("/")

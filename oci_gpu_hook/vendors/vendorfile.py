@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     Row = tuple[Any, ...]
 
 # Bounds far above what a driver has: ROCm's and NVIDIA's have some hundreds of files.
-MOST_ITEMS = 4096
-MOST_DEVICES = 256
+MAX_ITEMS = 4096
+MAX_DEVICES = 256
 _LONGEST_TEXT = 4096
 # So many names are compared with one that is unknown, or listed in a sentence.
-_MOST_NAMES = 32
+_MAX_NAMES = 32
 
 # Where a driver says its version, beside the folders of files.
 _KERNELS = ("/sys/", "/proc/driver/")
@@ -81,7 +81,7 @@ def _chosen(names: tuple[str, ...], groups: dict[str, Group]) -> dict[str, Group
     for number, name in enumerate(names):
         place = f".driver_feature[{number}]"
         if name not in groups:
-            known = ", ".join([quoted(group) for group in list(groups)[:_MOST_NAMES]])
+            known = ", ".join([quoted(group) for group in list(groups)[:_MAX_NAMES]])
             what = f"inventory has no {quoted(name)}{_meant(name, groups)}"
             raise ConfigError(f"{place}: {what}", f"inventory has {known}")
         if name in chosen:
@@ -94,7 +94,7 @@ def _inventory(value: object, place: str) -> dict[str, Group]:
     document = _typed(value, place, dict, "an object")
     found = [(key, items) for it in document.values() if isinstance(it, dict) for key, items in it.items()]
     # Before an item is read, which takes far longer than to count it.
-    for keys, most, what in ((_LISTS, MOST_ITEMS, "things"), (("devices",), MOST_DEVICES, "devices")):
+    for keys, most, what in ((_LISTS, MAX_ITEMS, "things"), (("devices",), MAX_DEVICES, "devices")):
         if sum([len(items) for key, items in found if key in keys and isinstance(items, list)]) > most:
             raise ConfigError(f"{place}: it has more than {most} {what}", "write patterns")
     return {_plain_text(name, f"{place}.{name}"): _group(name, it, f"{place}.{name}") for name, it in document.items()}
@@ -184,20 +184,20 @@ def _host_path_fault(path: str) -> str:
     odd = path.replace(_VERSION, "")
     if "{" in odd or "}" in odd:
         return f"{quoted(path)} has braces, which only {_VERSION} may have"
-    return vendorrules.host_path(path)
+    return vendorrules.fault_of_host_path(path)
 
 
 def _socket_fault(path: str) -> str:
     """Services come and go while a driver stays: a socket is looked up at each start, and so is one path."""
     if glob.is_pattern(path) or "{" in path:
         return f"{quoted(path)} is a pattern, a socket is one path"
-    return vendorrules.host_path(path)
+    return vendorrules.fault_of_host_path(path)
 
 
 def _version_file_fault(path: str) -> str:
     if glob.is_pattern(path):
         return f"{quoted(path)} is a pattern, the version is in one file"
-    return vendorrules.written(path) if path.startswith(_KERNELS) else vendorrules.host_path(path)
+    return vendorrules.fault_of_path(path) if path.startswith(_KERNELS) else vendorrules.fault_of_host_path(path)
 
 
 # --- readers of values
@@ -275,7 +275,7 @@ def _plain_text(value: object, place: str, least: int = 1) -> str:
 def _meant(name: str, among: Iterable[str]) -> str:
     from oci_gpu_hook.request import settingsfile
 
-    return settingsfile.meant(name, [other[:64] for other in list(among)[:_MOST_NAMES]])
+    return settingsfile.meant(name, [other[:64] for other in list(among)[:_MAX_NAMES]])
 
 
 def _without_slash(path: str) -> str:
@@ -289,21 +289,21 @@ _OF_DRIVER = "name files of the driver's own, by their whole paths"
 _HOST_PATH = (_checked, _host_path_fault, _OF_DRIVER, _without_slash)
 _DEVICE_PATH = (
     _checked,
-    vendorrules.device_path,
+    vendorrules.fault_of_device_path,
     "name the accelerator's own devices, below /dev",
     lambda text: text if text.startswith("/") else vendorrules.DEV + text,
 )
 _PCI_ID = (_checked, _pci_fault, "write four hexadecimal digits, 1002, or twice four, 1d0f:7064", str.lower)
-_VERSION_TEXT = (_checked, vendorrules.version, "write the version as the files' names have it")
+_VERSION_TEXT = (_checked, vendorrules.fault_of_version, "write the version as the files' names have it")
 _VERSION_KEYS = {"module": (_name, "-_"), "file": (_checked, _version_file_fault, _OF_DRIVER)}
 _ITEM_KEYS = {
     "path": _HOST_PATH,
-    "target": (_checked, vendorrules.target, "name a folder, by its path in the container", _without_slash),
+    "target": (_checked, vendorrules.fault_of_target, "name a folder, by its path in the container", _without_slash),
     "required": (_typed, bool, "true or false"),
 }
 _DEVICE_KEYS = {
     "path": _DEVICE_PATH,
-    "major": (_checked, vendorrules.driver, "name the accelerator's own driver in /proc/devices or /proc/misc"),
+    "major": (_checked, vendorrules.fault_of_driver, "name the accelerator's driver in /proc/devices or /proc/misc"),
     "pci": (_some, "write 1002 or 1d0f:7064, or leave it out", _pci),
     "udev": (_some, "write a property as 'udevadm info' shows it", _pairs, 1, _name, "-._"),
     "each": (_typed, bool, "true or false"),

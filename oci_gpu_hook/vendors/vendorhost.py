@@ -38,8 +38,8 @@ _BY_PATH = "/dev/dri/by-path"
 _TOPOLOGY = "/sys/devices/virtual/kfd/kfd/topology/nodes"
 _MISC_DEVICES = "/proc/misc"
 # A host with 16 GPUs has a hundred nodes of theirs.
-_MOST_NODES = 4096
-_MOST_DIGITS = 9
+_MAX_NODES = 4096
+_MAX_DIGITS = 9
 
 
 class VendorDevice(NamedTuple):
@@ -80,16 +80,16 @@ class VendorState(NamedTuple):
         return [*self.unmet, *self.inventory.lacking, *[f"{pattern} is missing" for pattern in self.unmatched]]
 
 
-def saved_or_new(root: HostRoot, name: str, file: str, describe: Callable[[See], Vendor]) -> Vendor:
-    found = vendorinventory.read_saved(root, name, file)
+def saved_or_new(host: HostRoot, name: str, file: str, describe: Callable[[See], Vendor]) -> Vendor:
+    found = vendorinventory.read_saved(host, name, file)
     if found is not None:
         return found
     from oci_gpu_hook.vendors import vendorsurvey
 
     places: dict[str, Identity] = {}
-    vendor = describe(lambda path: places.setdefault(path, vendorinventory.identity(root, path)))
-    survey = vendorsurvey.Survey(root, vendor, places)
-    if root.remember:
+    vendor = describe(lambda path: places.setdefault(path, vendorinventory.identity(host, path)))
+    survey = vendorsurvey.Survey(host, vendor, places)
+    if host.remember:
         try:
             survey.save(name)
         except OSError:
@@ -97,16 +97,16 @@ def saved_or_new(root: HostRoot, name: str, file: str, describe: Callable[[See],
     return survey.found
 
 
-def vendor_state(root: HostRoot, inventory: Vendor) -> VendorState:
+def vendor_state(host: HostRoot, inventory: Vendor) -> VendorState:
     """What is there now; devices in the order of their PCI addresses, or of their names if they have none."""
-    majors = proc.character_majors(root)
+    majors = proc.character_majors(host)
     single: list[Match] = []
     common: dict[tuple[DeviceNode, str], None] = {}
     unmatched: list[str] = []
     absent: list[str] = []
     others: dict[str, None] = {}
     for pattern in inventory.patterns:
-        matching, refused, unfit = _matching(root, pattern, majors)
+        matching, refused, unfit = _matching(host, pattern, majors)
         others.update(dict.fromkeys(unfit))
         if not matching:
             shown = f"{_written(pattern)} (not given: {refused})" if refused else _written(pattern)
@@ -116,17 +116,17 @@ def vendor_state(root: HostRoot, inventory: Vendor) -> VendorState:
         else:
             common.update(dict.fromkeys([(node, group) for node, group, *_ in matching]))
     claimed = {node.path for node, _ in common} | {it[0].path for it in single}
-    sockets, faults = _sockets(root, inventory)
+    sockets, faults = _sockets(host, inventory)
     return VendorState(
         inventory,
         _devices(single),
         tuple(common),
         sockets,
-        _unmet(root, inventory),
+        _unmet(host, inventory),
         tuple(unmatched),
         tuple(dict.fromkeys(absent)),
         (*inventory.faults, *faults),
-        _links(root) if claimed else (),
+        _links(host) if claimed else (),
         tuple([path for path in others if path not in claimed]),
     )
 
@@ -145,20 +145,20 @@ def _devices(matching: list[Match]) -> tuple[VendorDevice, ...]:
     return tuple([VendorDevice((*index, *names), tuple(of_it)) for index, (_, names, of_it) in indexed])
 
 
-def _links(root: HostRoot) -> tuple[DeviceLink, ...]:
+def _links(host: HostRoot) -> tuple[DeviceLink, ...]:
     """The host's names of DRM nodes by the places of their devices."""
-    texts = [(path, root.link(path)) for path in [f"{_BY_PATH}/{name}" for name in root.names(_BY_PATH)]]
+    texts = [(path, host.link(path)) for path in [f"{_BY_PATH}/{name}" for name in host.names(_BY_PATH)]]
     return tuple([DeviceLink(path, text, text.replace("..", "/dev/dri", 1)) for path, text in texts if text])
 
 
-def _sockets(root: HostRoot, inventory: Vendor) -> tuple[tuple[tuple[str, str], ...], list[str]]:
+def _sockets(host: HostRoot, inventory: Vendor) -> tuple[tuple[tuple[str, str], ...], list[str]]:
     sockets, faults = [], []
     for path, group in inventory.sockets:
-        found, status = root.source(path), root.stat(path)
+        found, status = host.source(path), host.stat(path)
         if found is None or status is None:
             continue
         # A link of root's own may lead to what no vendor's file may name.
-        fault = found[1] or vendorrules.host_path(root.real(path))
+        fault = found[1] or vendorrules.fault_of_host_path(host.real(path))
         fault = fault or ("" if is_socket(status) else "it is not a socket")
         if fault:
             faults.append(f"the host's {path} is left out: {fault}")
@@ -167,8 +167,8 @@ def _sockets(root: HostRoot, inventory: Vendor) -> tuple[tuple[tuple[str, str], 
     return tuple(sockets), faults
 
 
-def _unmet(root: HostRoot, inventory: Vendor) -> tuple[str, ...]:
-    unmet = [f"the kernel's module {it} is not loaded" for it in inventory.modules if not is_loaded(root, it)]
+def _unmet(host: HostRoot, inventory: Vendor) -> tuple[str, ...]:
+    unmet = [f"the kernel's module {it} is not loaded" for it in inventory.modules if not is_loaded(host, it)]
     release = posix.uname().release
     # 6.12 is 6.12.0.
     now, least = [(*beginning(it), 0, 0, 0)[:3] for it in (release, inventory.kernel)]
@@ -177,14 +177,14 @@ def _unmet(root: HostRoot, inventory: Vendor) -> tuple[str, ...]:
     return tuple(unmet)
 
 
-def is_loaded(root: HostRoot, module: str) -> bool:
+def is_loaded(host: HostRoot, module: str) -> bool:
     """Whether the kernel has a module; one that is built in is seen, too, if it has parameters or a version."""
-    return root.stat(f"/sys/module/{module.replace('-', '_')}") is not None
+    return host.stat(f"/sys/module/{module.replace('-', '_')}") is not None
 
 
-def pci_ids(root: HostRoot, address: str, *names: str) -> list[str]:
+def pci_ids(host: HostRoot, address: str, *names: str) -> list[str]:
     """What sysfs says of a PCI function: ``vendor``, ``device`` or ``class``, in hexadecimal without ``0x``."""
-    return [root.text(f"{PCI}/{address}/{name}").strip()[2:] for name in names]
+    return [host.text(f"{PCI}/{address}/{name}").strip()[2:] for name in names]
 
 
 def _written(pattern: DevicePattern) -> str:
@@ -195,42 +195,42 @@ def _written(pattern: DevicePattern) -> str:
     return " ".join(words)
 
 
-def _matching(root: HostRoot, pattern: DevicePattern, majors: dict[str, int]) -> tuple[list[Match], str, list[str]]:
+def _matching(host: HostRoot, pattern: DevicePattern, majors: dict[str, int]) -> tuple[list[Match], str, list[str]]:
     """The nodes that a pattern means, why another is not given, and those of its path that no PCI vendor has."""
     found, refused, others = [], "", []
     partitions: dict[int, str] | None = None
-    for path in _paths(root, pattern, majors):
-        status = root.stat(path)
+    for path in _paths(host, pattern, majors):
+        status = host.stat(path)
         if status is None:
             continue
         major, minor = posix.major(status.st_rdev), posix.minor(status.st_rdev)
-        if why := refusal(root, path, status, majors):
+        if why := refusal(host, path, status, majors):
             refused = why
             continue
         place = f"{_BY_NUMBER}/{major}:{minor}"
-        *above, device, kind, _ = (root.link(place) or "//").split("/")
+        *above, device, kind, _ = (host.link(place) or "//").split("/")
         # The PCI function that a device in sysfs belongs to is the last one in the path.
         own = address = next(filter(bus_id, [device, *reversed(above)]), "")
-        name = root.text(f"{place}/{pattern.name}").strip() if pattern.name else ""
+        name = host.text(f"{place}/{pattern.name}").strip() if pattern.name else ""
         if not own and pattern.pci and kind == "drm":
-            partitions = _partitions(root) if partitions is None else partitions
+            partitions = _partitions(host) if partitions is None else partitions
             address, name = partitions.get(minor, ""), name or device
-        is_its = not pattern.major or pattern.major in _drivers(root, f"{major}:{minor}", majors)
-        if is_its and _fits(root, pattern, f"{major}:{minor}", address):
-            found.append((nodes.device(root, path, major, minor), pattern.group, kind, address, name))
+        is_its = not pattern.major or pattern.major in _drivers(host, f"{major}:{minor}", majors)
+        if is_its and _fits(host, pattern, f"{major}:{minor}", address):
+            found.append((nodes.device(host, path, major, minor), pattern.group, kind, address, name))
         elif not (own and pattern.pci):
             others.append(path)
     return found, refused, others
 
 
-def _partitions(root: HostRoot) -> dict[int, str]:
+def _partitions(host: HostRoot) -> dict[int, str]:
     """The PCI addresses of amdgpu's render nodes that are in use, by their minors.
 
     Those of a GPU's second and further partitions hang on no bus, and are there for partitions that are not.
     """
     found = {}
-    for name in root.names(_TOPOLOGY):
-        rows = [line.split() for line in root.text(f"{_TOPOLOGY}/{name}/properties").splitlines()]
+    for name in host.names(_TOPOLOGY):
+        rows = [line.split() for line in host.text(f"{_TOPOLOGY}/{name}/properties").splitlines()]
         said = {row[0]: int(row[1]) for row in rows if len(row) == 2 and len(row[1]) < 20 and row[1].isdecimal()}
         minor, place = said.get("drm_render_minor", 0), said.get("location_id", 0)
         # A processor has no render node.  A function's number may be the partition's.
@@ -239,41 +239,41 @@ def _partitions(root: HostRoot) -> dict[int, str]:
     return found
 
 
-def refusal(root: HostRoot, path: str, status: posix.stat_result, majors: dict[str, int]) -> str:
+def refusal(host: HostRoot, path: str, status: posix.stat_result, majors: dict[str, int]) -> str:
     """Why a node may not be given: by its path, its type, its number, and its driver, as many numbers are dynamic."""
     major, minor = posix.major(status.st_rdev), posix.minor(status.st_rdev)
     if not is_character_device(status):
         return "it is not a character device"
-    if why := vendorrules.device_path(path) or vendorrules.device_number(major, minor):
+    if why := vendorrules.fault_of_device_path(path) or vendorrules.fault_of_device_number(major, minor):
         return why
-    return next(filter(None, map(vendorrules.driver, _drivers(root, f"{major}:{minor}", majors))), "")
+    return next(filter(None, map(vendorrules.fault_of_driver, _drivers(host, f"{major}:{minor}", majors))), "")
 
 
-def _drivers(root: HostRoot, number: str, majors: dict[str, int]) -> list[str]:
+def _drivers(host: HostRoot, number: str, majors: dict[str, int]) -> list[str]:
     """The names of a device number's driver."""
     major, _, minor = number.partition(":")
     if major != str(vendorrules.MISC):
         return [name for name, its in majors.items() if str(its) == major]
-    words = [line.split() for line in root.text(_MISC_DEVICES).splitlines()]
+    words = [line.split() for line in host.text(_MISC_DEVICES).splitlines()]
     return [pair[1] for pair in words if len(pair) == 2 and pair[0] == minor]
 
 
-def _paths(root: HostRoot, pattern: DevicePattern, majors: dict[str, int]) -> list[str]:
+def _paths(host: HostRoot, pattern: DevicePattern, majors: dict[str, int]) -> list[str]:
     if pattern.path:
-        return glob.expanded(pattern.path, root.names, _MOST_NODES)
+        return glob.expanded(pattern.path, host.names, _MAX_NODES)
     major = f"{majors.get(pattern.major, vendorrules.MISC)}:"
-    numbers = [number for number in root.names(_BY_NUMBER) if number.startswith(major)]
-    numbers = [number for number in numbers if pattern.major in _drivers(root, number, majors)]
-    words = [word for number in numbers for word in root.text(f"{_BY_NUMBER}/{number}/uevent").split()]
+    numbers = [number for number in host.names(_BY_NUMBER) if number.startswith(major)]
+    numbers = [number for number in numbers if pattern.major in _drivers(host, number, majors)]
+    words = [word for number in numbers for word in host.text(f"{_BY_NUMBER}/{number}/uevent").split()]
     return [vendorrules.DEV + word[len("DEVNAME=") :] for word in words if word.startswith("DEVNAME=")]
 
 
-def _fits(root: HostRoot, pattern: DevicePattern, number: str, address: str) -> bool:
+def _fits(host: HostRoot, pattern: DevicePattern, number: str, address: str) -> bool:
     if pattern.pci:
-        vendor, device = pci_ids(root, address, "vendor", "device") if address else ("", "")
+        vendor, device = pci_ids(host, address, "vendor", "device") if address else ("", "")
         if vendor not in pattern.pci and f"{vendor}:{device}" not in pattern.pci:
             return False
-    lines = root.text(f"{_UDEV}/c{number}").splitlines() if pattern.udev else []
+    lines = host.text(f"{_UDEV}/c{number}").splitlines() if pattern.udev else []
     return all([f"E:{key}={value}" in lines for key, value in pattern.udev])
 
 
@@ -288,6 +288,6 @@ def _key(node: DeviceNode, address: str, name: str) -> tuple[object, ...]:
     folder, _, file = node.path.rpartition("/")
     called = name or file
     digits = called[len(called.rstrip("0123456789")) :]
-    if not digits or len(digits) > _MOST_DIGITS:
+    if not digits or len(digits) > _MAX_DIGITS:
         return (2, (), node.path)
     return (1, (int(digits),), f"{folder}/{name}")

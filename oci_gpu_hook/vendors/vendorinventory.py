@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     See = Callable[[str], object]
 
 # See `inventory.HEADING`.
-HEADING = b"oci-gpu-hook vendors 05791dbe\n"
+HEADING = b"oci-gpu-hook vendors b3a32ce3\n"
 PREFIX = "vendor."
 
 LARGEST_FILE = 1 << 20
@@ -116,14 +116,14 @@ class Vendor(NamedTuple):
     faults: tuple[str, ...] = ()
 
 
-def way(root: HostRoot, path: str) -> Identity:
+def way(host: HostRoot, path: str) -> Identity:
     """Whose a folder is, and who may write to it: its user, its group and its mode; None if there is nothing."""
-    status = root.stat(path)
+    status = host.stat(path)
     return None if status is None else (status.st_uid, status.st_gid, status.st_mode)
 
 
-def identity(root: HostRoot, path: str) -> Identity:
-    status = root.stat(path)
+def identity(host: HostRoot, path: str) -> Identity:
+    status = host.stat(path)
     return None if status is None else (status.st_dev, status.st_ino, status.st_ctime_ns)
 
 
@@ -131,17 +131,17 @@ _LIBRARIES = dict.fromkeys(("libraries", "cached", "needed"), Library)
 _INNER = {"patterns": DevicePattern, "files": DriverFile, "links": Link, **_LIBRARIES}
 
 
-def read_saved(root: HostRoot, name: str, file: str) -> Vendor | None:
+def read_saved(host: HostRoot, name: str, file: str) -> Vendor | None:
     """The saved inventory of this name, made from the vendor's `file`; None if there is none that is still true.
 
     Saved with it are places, whose time changes with their names; ways, the folders that lead there and the files in a
     folder that is given whole, of which the owner and the mode count; and texts, what files said.
     """
-    values = statefile.load(root, f"{PREFIX}{name}", HEADING)
+    values = statefile.load(host, f"{PREFIX}{name}", HEADING)
     try:
         seen, row = values
         found = statefile.nested(Vendor, row, _INNER)
         facts = [(now, path, was) for now, looked in zip((identity, way, HostRoot.read), seen) for path, was in looked]
     except (ValueError, TypeError):
         return None
-    return found if found.file == file and all([now(root, path) == was for now, path, was in facts]) else None
+    return found if found.file == file and all([now(host, path) == was for now, path, was in facts]) else None

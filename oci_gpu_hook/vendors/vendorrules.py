@@ -76,9 +76,9 @@ MISC, _MISC_MINORS = 10, frozenset((*range(16), *range(128, 255)))
 NULL = (1, 3)
 
 
-def host_path(path: str) -> str:
+def fault_of_host_path(path: str) -> str:
     """Why a vendor's file may not name this path of the host; it may be a pattern, with ``{version}``."""
-    if fault := written(path):
+    if fault := fault_of_path(path):
         return fault
     parts = path.split("/")[1:]
     folder, below = f"/{parts[0]}", parts[1:]
@@ -97,9 +97,9 @@ def host_path(path: str) -> str:
     return ""
 
 
-def target(path: str) -> str:
+def fault_of_target(path: str) -> str:
     """Why nothing may be put into this folder of the container."""
-    if fault := written(path):
+    if fault := fault_of_path(path):
         return fault
     if glob.is_pattern(path) or "{" in path:
         return f"{quoted(path)} is a pattern, a target is one folder"
@@ -108,9 +108,9 @@ def target(path: str) -> str:
     return ""
 
 
-def device_path(path: str) -> str:
+def fault_of_device_path(path: str) -> str:
     """Why a vendor's file may not name this path, or pattern, below /dev: what is there is judged by its number."""
-    if fault := written(path):
+    if fault := fault_of_path(path):
         return fault
     if not path.startswith(DEV):
         return f"{quoted(path)} lies outside of /dev"
@@ -128,7 +128,7 @@ def known_node(path: str) -> bool:
     return any([_fit(parts, known.split("/")) for known in _KNOWN_NODES])
 
 
-def device_number(major: int, minor: int) -> str:
+def fault_of_device_number(major: int, minor: int) -> str:
     is_given = minor not in _MISC_MINORS if major == MISC else major in _MAJORS
     return "" if is_given else f"character device {major}:{minor} is of a driver that is not an accelerator's"
 
@@ -137,12 +137,12 @@ def is_null(number: int) -> bool:
     return (posix.major(number), posix.minor(number)) == NULL
 
 
-def driver(name: str) -> str:
+def fault_of_driver(name: str) -> str:
     """Why devices of the driver with this name, in /proc/devices or in /proc/misc, may not be given."""
     return f"the driver {quoted(name)} is the host's own" if name.startswith(_REACH_FURTHER) else ""
 
 
-def version(text: str) -> str:
+def fault_of_version(text: str) -> str:
     if not text or len(text) > _LONGEST_VERSION:
         return f"the version {quoted(text)} must have 1 to {_LONGEST_VERSION} characters"
     odd = [letter for letter in text if not ((letter.isascii() and letter.isalnum()) or letter in "._+~:-")]
@@ -151,7 +151,7 @@ def version(text: str) -> str:
     return ""
 
 
-def written(path: str) -> str:
+def fault_of_path(path: str) -> str:
     """Why this is not an absolute path without doubt of what it means."""
     if not path.startswith("/"):
         return f"{quoted(path)} is not an absolute path"

@@ -24,13 +24,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.vendors.vendorinventory import Identity, Vendor
 
-_MOST_LINKS = 40
+_MAX_LINKS = 40
 # For one vendor's file; a saved inventory holds some thousands.
-_MOST_FILES = 4096
+_MAX_FILES = 4096
 # How many files of one folder are watched, and how many that are left out are named.
-_MOST_WATCHED, _MOST_TOLD = 2048, 16
+_MAX_WATCHED, _MAX_TOLD = 2048, 16
 # LLVM needs some ten, a program with windows some hundred.
-_MOST_NEEDED = 256
+_MAX_NEEDED = 256
 # Libraries that every image of such programs has: its own fit its C library, and the host's might not.
 _BASE = (
     *("ld-linux", "libc.so.", "libm.so.", "libmvec.so.", "libdl.so.", "libpthread.so.", "librt.so.", "libutil.so."),
@@ -39,9 +39,9 @@ _BASE = (
 
 
 class Survey:
-    def __init__(self, root: HostRoot, vendor: Vendor, read: dict[str, Identity]) -> None:
+    def __init__(self, host: HostRoot, vendor: Vendor, read: dict[str, Identity]) -> None:
         """read: the files that `vendor` was read from, as they were before that."""
-        self._root = root
+        self._host = host
         self._vendor = vendor
         self._places = dict(read)
         self._ways: dict[str, Identity] = {}
@@ -60,7 +60,7 @@ class Survey:
 
     def save(self, name: str) -> None:
         seen = tuple([tuple(looked.items()) for looked in (self._places, self._ways, self._texts)])
-        statefile.save(self._root, f"{PREFIX}{name}", HEADING, (seen, self.found))
+        statefile.save(self._host, f"{PREFIX}{name}", HEADING, (seen, self.found))
 
     def _inventory(self) -> Vendor:
         vendor = self._vendor
@@ -102,7 +102,7 @@ class Survey:
         self._faults[f"the host's {path if path.isprintable() else quoted(path)} is left out: {fault}"] = None
 
     def _see(self, path: str) -> None:
-        self._places.setdefault(path, identity(self._root, path))
+        self._places.setdefault(path, identity(self._host, path))
 
     def _version_of(self, version: Version) -> str:
         if version.kind not in ("module", "file"):
@@ -112,24 +112,24 @@ class Survey:
             path = f"/sys/module/{version.value.replace('-', '_')}/version"
         else:
             self._see(path)
-        data = self._texts[path] = self._root.read(path)
+        data = self._texts[path] = self._host.read(path)
         words = (data or b"").decode("utf-8", "replace").split()
         found = words[0] if words else ""
-        return "" if vendorrules.version(found) else found
+        return "" if vendorrules.fault_of_version(found) else found
 
     def _existing(self, item: Item, version: str) -> list[str]:
         """The paths that an item means and that can be trusted; what is missing or cannot be is noted."""
         pattern, paths = item.path.replace(vendorrules.VERSION, version), []
         if version or vendorrules.VERSION not in item.path:
-            paths = glob.expanded(pattern, self._names, _MOST_FILES)
-        if len(paths) > _MOST_FILES:
-            what = f"{self._vendor.file}: {pattern} fits more than {_MOST_FILES} files of this host"
+            paths = glob.expanded(pattern, self._names, _MAX_FILES)
+        if len(paths) > _MAX_FILES:
+            what = f"{self._vendor.file}: {pattern} fits more than {_MAX_FILES} files of this host"
             raise ConfigError(what, "the file's author must name fewer")
         for folder in dict.fromkeys([path.rpartition("/")[0] for path in paths]):
             self._see_down(folder)
         found, is_there = [], False
         for path in paths:
-            if self._root.stat(path) is None:
+            if self._host.stat(path) is None:
                 continue
             is_there = True
             fault = self._fault(path)
@@ -137,7 +137,7 @@ class Survey:
                 self._leave_out(path, fault)
             else:
                 self._see_links(path)
-                self._ways.setdefault(path, way(self._root, path))
+                self._ways.setdefault(path, way(self._host, path))
                 found.append(path)
         if not found and item.required:
             self._lacking[f"{item.path} is missing"] = None
@@ -147,19 +147,19 @@ class Survey:
 
     def _fault(self, path: str) -> str:
         """Why what is there cannot be given: a link of root's own may lead to what no vendor's file may name."""
-        source, status = self._root.source(path), self._root.stat(path)
-        fault = (source[1] if source else "") or contents.fault(path, status, self._root.roots)
-        return fault or vendorrules.host_path(self._root.real(path))
+        source, status = self._host.source(path), self._host.stat(path)
+        fault = (source[1] if source else "") or contents.fault(path, status, self._host.roots)
+        return fault or vendorrules.fault_of_host_path(self._host.real(path))
 
     def _names(self, folder: str) -> list[str]:
         """The names in a folder: in /usr/lib64 there are thousands, and only the folder's time is compared later."""
         self._see(folder)
-        return self._root.names(folder)
+        return self._host.names(folder)
 
     def _see_links(self, path: str) -> None:
         """See the folder of each link that leads from `path` to a file: one of them may be led elsewhere."""
-        for _ in range(_MOST_LINKS):
-            text = self._root.link(path)
+        for _ in range(_MAX_LINKS):
+            text = self._host.link(path)
             if text is None:
                 return
             folder = path.rpartition("/")[0]
@@ -175,13 +175,13 @@ class Survey:
             folder = folder.rpartition("/")[0]
         while folder:
             folder = folder.rpartition("/")[0]
-            self._ways.setdefault(folder or "/", way(self._root, folder or "/"))
+            self._ways.setdefault(folder or "/", way(self._host, folder or "/"))
 
     def _add_file(self, group: Group, item: Item, path: str) -> None:
         target = f"{item.target}/{path.rpartition('/')[2]}" if item.target else path
         # By the path without links: one of them may be led elsewhere after this look.
-        real = self._root.real(path)
-        status = self._root.stat(real)
+        real = self._host.real(path)
+        status = self._host.stat(real)
         if status and is_folder(status):
             self._add_folder(group, real, target)
         else:
@@ -189,36 +189,36 @@ class Survey:
 
     def _add_folder(self, group: Group, folder: str, target: str) -> None:
         try:
-            found = contents.folder_contents(self._root, folder, self._see)
+            found = contents.folder_contents(self._host, folder, self._see)
         except contents.TooMuchError as err:
             self._leave_out(folder, str(err))
             return
         # Who may read and write each file: what becomes closed later must not be given.  Each takes a start a
         # microsecond or two: of very many only the names are compared, until the next refresh.
-        if len(found.files) <= _MOST_WATCHED:
+        if len(found.files) <= _MAX_WATCHED:
             self._ways.update(found.files)
         pieces = found.pieces()
-        if len(pieces) > _MOST_FILES:
-            self._leave_out(folder, f"it cannot be given whole, and has more than {_MOST_FILES} parts")
+        if len(pieces) > _MAX_FILES:
+            self._leave_out(folder, f"it cannot be given whole, and has more than {_MAX_FILES} parts")
             return
         told = sorted(found.faults.items())
-        for path, fault in told[:_MOST_TOLD]:
+        for path, fault in told[:_MAX_TOLD]:
             self._leave_out(path, fault)
-        if len(told) > _MOST_TOLD:
-            self._faults[f"{len(told) - _MOST_TOLD} more things in the host's {folder} are left out"] = None
+        if len(told) > _MAX_TOLD:
+            self._faults[f"{len(told) - _MAX_TOLD} more things in the host's {folder} are left out"] = None
         whole, links = {*found.folders}, {*found.links}
         for path in pieces:
             at = target + path[len(folder) :]
             if path in links:
-                self._links.setdefault(at, Link(at, self._root.link(path) or ""))
+                self._links.setdefault(at, Link(at, self._host.link(path) or ""))
             else:
                 self._files.setdefault(at, DriverFile(path, at, (group.name,), path in whole))
 
     def _add_library(self, group: Group, item: Item, path: str) -> None:
         """A library, by the file that the path leads to; one for another machine is a file like others."""
-        real = self._root.real(path)
+        real = self._host.real(path)
         self._see_down(real.rpartition("/")[0])
-        identified = elf.identity_of(self._root, real)
+        identified = elf.identity_of(self._host, real)
         if identified is None:
             self._add_file(group, item._replace(target=""), path)
             return
@@ -235,20 +235,20 @@ class Survey:
         """Add what the libraries and the programs need of the host's, and what these need in turn."""
         self._see(proc.LD_SO_CACHE)
         try:
-            table = ldcache.parse_cache(self._root.read(proc.LD_SO_CACHE) or b"")
+            table = ldcache.parse_cache(self._host.read(proc.LD_SO_CACHE) or b"")
         except ldcache.MalformedCache:
             table = ldcache.Table(b"", 0, b"", [], ())
         waiting = [(it.path, it.capabilities[0]) for it in self._libraries.values()]
         waiting += [(it.path, it.capabilities[0]) for it in self._files.values() if not it.folder]
         known = {name for it in self._libraries.values() for name in (*it.names, it.soname)}
-        most = len(known) + _MOST_NEEDED
+        most = len(known) + _MAX_NEEDED
         while waiting:
             path, group = waiting.pop()
-            for name in elf.needs_of(self._root, path):
+            for name in elf.needs_of(self._host, path):
                 if name in known or name.startswith(_BASE) or not name.isprintable():
                     continue
                 if len(known) == most:
-                    what = f"more than {_MOST_NEEDED} libraries of the host's are needed, and the rest is left out"
+                    what = f"more than {_MAX_NEEDED} libraries of the host's are needed, and the rest is left out"
                     self._faults[f"{self._vendor.file}: {what}"] = None
                     return
                 known.add(name)
@@ -257,7 +257,7 @@ class Survey:
                     self._faults[f"the host's {path} needs {name}, which the host does not have"] = None
                 for it in self._existing(Item(place), "") if place else ():
                     self._add_library(Group(group), Item(it), it)
-                    waiting.append((self._root.real(it), group))
+                    waiting.append((self._host.real(it), group))
 
     def _place_of(self, name: str, beside: str, table: ldcache.Table) -> str:
         """Where the host's loader finds a library that a file in the folder `beside` needs; "" for nowhere.
@@ -269,10 +269,10 @@ class Survey:
         # What lies there is for some processors, and has a twin for all.
         plain = [path.decode(errors="replace") for path in cached if b"/glibc-hwcaps/" not in path]
         # A vendor's own folder is named in its libraries.
-        there = [path for path in (f"{beside}/{name}", *plain) if self._root.stat(path)]
+        there = [path for path in (f"{beside}/{name}", *plain) if self._host.stat(path)]
         given = [path for path in there if not self._fault(path)]
         for path in given:
-            found = elf.identity_of(self._root, path)
+            found = elf.identity_of(self._host, path)
             if found and ldcache.FLAGS.get((found.machine, found.bits)) == self._flags:
                 return path
         return "" if given else next(iter(there), "")
@@ -281,5 +281,5 @@ class Survey:
         """Whether `source` is at `target` anyway, as a folder above that is mounted holds it there."""
         for folder, origin in mounted.items():
             if target.startswith(f"{folder}/"):
-                return self._root.real(f"{origin}{target[len(folder) :]}") == source
+                return self._host.real(f"{origin}{target[len(folder) :]}") == source
         return False

@@ -33,24 +33,24 @@ _PROGRAM, _PROGRAMS = "nvidia-smi", "/usr/bin"
 # A package of NVIDIA's display driver: nv_dispi.inf_amd64_..., nvlt.inf_amd64_... for notebooks, and others.  After an
 # upgrade Windows keeps the old one for a while; which one is in force only dxcore can tell, so each is mounted.
 _STORE = "nv*.inf_*"
-_MOST_STORES = 16
+_MAX_STORES = 16
 # The store has hundreds of files; these are the ones that NVIDIA's libraries for Linux open.
 OF_STORE = ("lib*.so*", "*.bin", "*.dll")
 
 _HINT = "the administrator of the Windows host must install NVIDIA's driver there and restart WSL: wsl --shutdown"
 
 
-def vendor(root: HostRoot, see: See = lambda _: None) -> Vendor:
+def vendor(host: HostRoot, see: See = lambda _: None) -> Vendor:
     """What this WSL 2 gives to containers; DriverError if Windows has no driver of NVIDIA's for it."""
     for folder in (WSL_FOLDER, LIBRARIES, DRIVERS):
         see(folder)
     for name in REQUIRED:
-        status = root.stat(f"{LIBRARIES}/{name}")
+        status = host.stat(f"{LIBRARIES}/{name}")
         if status is None or not is_regular(status):
             raise DriverError(f"this WSL 2 has no driver of NVIDIA's: {LIBRARIES}/{name} is missing", _HINT)
     required = [Item(f"{LIBRARIES}/{name}", LIBRARIES, required=True) for name in REQUIRED]
     libraries = (*required, Item(f"{LIBRARIES}/{_LIBRARIES}", LIBRARIES))
-    stored = [Item(f"{store}/{pattern}") for store in stores(root, see) for pattern in OF_STORE]
+    stored = [Item(f"{store}/{pattern}") for store in stores(host, see) for pattern in OF_STORE]
     groups = (
         Group(
             "wsl",
@@ -64,10 +64,10 @@ def vendor(root: HostRoot, see: See = lambda _: None) -> Vendor:
     return Vendor(WSL_FOLDER, VISIBLE_DEVICES, groups, KIND)
 
 
-def stores(root: HostRoot, see: See = lambda _: None) -> list[str]:
+def stores(host: HostRoot, see: See = lambda _: None) -> list[str]:
     found = []
-    for store in [f"{DRIVERS}/{name}" for name in root.names(DRIVERS) if glob.matches(_STORE, name)]:
+    for store in [f"{DRIVERS}/{name}" for name in host.names(DRIVERS) if glob.matches(_STORE, name)]:
         see(store)
-        if root.stat(f"{store}/libcuda.so.1.1") is not None:
+        if host.stat(f"{store}/libcuda.so.1.1") is not None:
             found.append(store)
-    return found[:_MOST_STORES]
+    return found[:_MAX_STORES]

@@ -31,7 +31,7 @@ from oci_gpu_hook.node.engines import cdispecs
 from oci_gpu_hook.planning import compatibility, labels, requirements
 from oci_gpu_hook.planning.plan import Share
 from oci_gpu_hook.request import cdirequest, containercli, settingsfile, sources
-from oci_gpu_hook.request.annotations import said
+from oci_gpu_hook.request.annotations import read_engine
 from oci_gpu_hook.request.bundle import Bundle, read_bundle
 from oci_gpu_hook.request.parse import parse_request
 from oci_gpu_hook.request.settings import Settings
@@ -244,7 +244,7 @@ def _stored(data: bytes) -> None:
 
 
 def _labels(bundle: Bundle) -> None:
-    labels.wanted(bundle.mount_label(), bundle.process_label())
+    labels.context_for(bundle.mount_label(), bundle.process_label())
     bundle.mount_source("/dev/shm")
 
 
@@ -582,7 +582,7 @@ def _settings(value: tuple[str, dict[str, str]]) -> None:
     state = State(id, 1, "/x-containers/a/userdata", named)
     found = settingsfile.fields(settingsfile.parse_text(text, "/etc/oci-gpu-hook.conf"), state, Settings()._asdict())
     assert isinstance(Settings(**found), Settings)
-    said(state)
+    read_engine(state)
 
 
 _PIECES = st.sampled_from(

@@ -15,7 +15,7 @@ from typing import Any, Callable
 
 # Ten times the input takes ten times the steps where the work is linear, and a hundred times where it is quadratic.
 _FACTOR = 10
-_MOST = 15
+_MAX = 15
 _LARGE = 64
 _SEARCHED = (bytes, bytearray, str, list, tuple)
 
@@ -90,7 +90,7 @@ def is_linear(act: Callable[[int], object], entries: int = 100) -> bool:
     # Twice: Python 3.12 and later report no instructions of the first frame in which they are asked for.
     few = max([steps(lambda: act(entries)) for _ in range(2)])
     try:
-        steps(lambda: act(entries * _FACTOR), _MOST * few)
+        steps(lambda: act(entries * _FACTOR), _MAX * few)
     except TooManySteps:
         return False
     return True

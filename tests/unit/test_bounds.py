@@ -75,8 +75,8 @@ def test_of_a_folder_with_too_many_names_not_all_are_read(tmp_path: Path, monkey
     """An image's folder of newer CUDA libraries, and a pod's /dev/shm."""
     for number in range(2_000):
         (tmp_path / f"name-{number}").touch()
-    monkeypatch.setattr(layout, "_MOST_NAMES", 20)
-    monkeypatch.setattr(contextset, "_MOST_FILES", 20)
+    monkeypatch.setattr(layout, "_MAX_NAMES", 20)
+    monkeypatch.setattr(contextset, "_MAX_FILES", 20)
     fd = os.open(tmp_path, os.O_PATH)
     try:
         assert layout.names(fd, "/") == ()

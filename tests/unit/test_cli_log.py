@@ -98,7 +98,7 @@ def test_what_is_no_entry_is_passed_over(journal: Journal, program: Program, lin
 
 
 def test_of_very_many_the_last_are_shown(journal: Journal, program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_command, "_MOST", 2)
+    monkeypatch.setattr(log_command, "_MAX", 2)
     assert "only the last 2 records are shown: --since has others" in program("log")
     assert "--lines=2" in journal.words().split()
 

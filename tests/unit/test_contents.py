@@ -99,7 +99,7 @@ def test_what_is_no_file_leaves_it(host: Path) -> None:
 
 
 def test_of_very_many_files_that_is_noticed_at_the_next_refresh(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oci_gpu_hook.vendors.vendorsurvey._MOST_WATCHED", 1)
+    monkeypatch.setattr("oci_gpu_hook.vendors.vendorsurvey._MAX_WATCHED", 1)
     assert paths(given(host)) == {FOLDER}
     closed(host / FOLDER[1:] / "two/b")
     assert paths(given(host)) == {FOLDER}
@@ -125,9 +125,9 @@ def test_of_very_many_faults_the_first_are_told(host: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "most", "says"),
     [
-        ("MOST_FOLDERS", 3, "it has more than 3 folders in it"),
-        ("MOST_THINGS", 5, "it has more than 5 things in it"),
-        ("MOST_DEPTH", 1, "its folders lie more than 1 deep"),
+        ("MAX_FOLDERS", 3, "it has more than 3 folders in it"),
+        ("MAX_THINGS", 5, "it has more than 5 things in it"),
+        ("MAX_DEPTH", 1, "its folders lie more than 1 deep"),
     ],
 )
 def test_what_is_too_much_to_look_through_is_left_out(
@@ -146,7 +146,7 @@ def test_a_deep_folder_ends_no_command(host: Path) -> None:
 
 
 def test_a_folder_in_parts_may_not_have_too_many(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oci_gpu_hook.vendors.vendorsurvey._MOST_FILES", 2)
+    monkeypatch.setattr("oci_gpu_hook.vendors.vendorsurvey._MAX_FILES", 2)
     closed(host / FOLDER[1:] / "two/b")
     for number in range(3):
         (host / FOLDER[1:] / f"two/{number}").write_text("")

@@ -95,7 +95,7 @@ def test_a_level_is_no_longer_than_the_kernel_takes() -> None:
 
 
 def test_a_level_has_so_many_categories_and_no_more() -> None:
-    most = contexts._MOST
+    most = contexts._MAX
     assert len(contexts.parse_context(f"u:r:t:s0:c0.c{most - 1}").low.categories) == most  # type: ignore[union-attr]
     for level in (f"s0:c{most}", f"s{most}", f"s0:c0.c{most - 1},c1"):
         with pytest.raises(MalformedContext):

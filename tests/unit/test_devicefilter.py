@@ -233,8 +233,8 @@ def test_a_rule_that_no_device_can_match_is_left_out(rule: DeviceRule) -> None:
 
 
 def test_a_rule_reads_as_devices_allow_takes_it() -> None:
-    assert devicerule.written(DeviceRule("c", 195, 0, "rw")) == "c 195:0 rw"
-    assert devicerule.written(DeviceRule("a", None, None, "rwm")) == "a *:* rwm"
+    assert devicerule.text_of(DeviceRule("c", 195, 0, "rw")) == "c 195:0 rw"
+    assert devicerule.text_of(DeviceRule("a", None, None, "rwm")) == "a *:* rwm"
 
 
 # --- what can be loaded again

@@ -27,7 +27,7 @@ EVERYTHING_BUT_UTILITY = COMPUTE | GRAPHICS
 
 
 def driver(tree: Path) -> files.Driver:
-    return files.driver(HostRoot(str(tree)), "", VERSION)
+    return files.find_driver(HostRoot(str(tree)), "", VERSION)
 
 
 def configuration(tree: Path) -> tuple[inventory.DriverFile, ...]:

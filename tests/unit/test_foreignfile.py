@@ -126,7 +126,7 @@ def test_a_file_of_procfs_is_no_file_of_a_containers() -> None:
 
 
 def test_names_without_an_end_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(foreignfile, "MOST_NAMES", 50)
+    monkeypatch.setattr(foreignfile, "MAX_NAMES", 50)
     for number in range(60):
         (tmp_path / str(number)).touch()
     found = inside(tmp_path)

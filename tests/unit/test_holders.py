@@ -290,7 +290,7 @@ def test_who_can_only_watch_holds_no_gpu(tmp_path: Path) -> None:
     others = tuple([it for it in found.devices if it.path != uvm.path])
     assert holders.to_use(found._replace(devices=(*others, card))) == frozenset(), "without it none can compute"
     uses = holders.to_use(found._replace(devices=(*others, uvm, card)))
-    assert uses == {(511, 0), (226, 128), (195, 254)} <= {*holders.wanted(divided, uses=uses).numbers}
+    assert uses == {(511, 0), (226, 128), (195, 254)} <= {*holders.what_to_find(divided, uses=uses).numbers}
     plugin = has((195, 0), (195, 1), (195, 255), (226, 1))
     everyones = plugin._replace(is_open=True)
     unread = has((195, 0), (195, 1), allowed=None)

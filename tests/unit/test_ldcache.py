@@ -154,11 +154,12 @@ def test_a_spare_library_is_for_an_image_that_has_none_of_its_name() -> None:
     of_32_bits, earlier = Entry(b"libb.so", b"/lib/libb.so", I386), Entry(b"libb.so", b"/usr/local/x/libb.so", X86_64)
     image = merge(None, [Entry(b"liba.so", b"/usr/lib64/liba.so", X86_64), of_32_bits, earlier])
     always = ldcache.Entry(*OURS[0][:4])
-    assert ldcache.wanted(image, (always, *spare), (b"/usr/local/x/",)) == (always, spare[1])
+    assert ldcache.without_spares(image, (always, *spare), (b"/usr/local/x/",)) == (always, spare[1])
     # Without a cache a loader would find these before the image's own, in its own folders.
-    assert ldcache.wanted(b"", (always, *spare), ()) == ldcache.wanted(None, (always, *spare), ()) == (always,)
+    for nothing in (b"", None):
+        assert ldcache.without_spares(nothing, (always, *spare), ()) == (always,)
     with pytest.raises(ldcache.MalformedCache):
-        ldcache.wanted(b"no cache", spare, ())
+        ldcache.without_spares(b"no cache", spare, ())
 
 
 DRIVERS = b"/usr/local/nvidia/"

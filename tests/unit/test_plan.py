@@ -100,7 +100,7 @@ def test_what_an_engine_has_done_by_a_cdi_spec_is_apart(host: DriverInventory) -
     plan = made(host, container=IN_SCOPE)
     paths = tuple([it.path for it in plan.operations if isinstance(it, Device)])
     for listed, kinds in ((paths, {Device, OpenCgroup, TellSystemd}), (paths[1:], {Device}), ((), set())):
-        found = meanings.split(plan, Spec(("compute",), ""), listed)
+        found = meanings.leave_to_engine(plan, Spec(("compute",), ""), listed)
         assert {type(it) for it in found.done} == kinds
         assert {*found.operations} ^ {*found.done} == {*plan.operations}
 

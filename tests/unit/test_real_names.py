@@ -178,11 +178,11 @@ def test_of_nvidias_lists_a_jetsons_containers_get_all_but_what_has_a_reason() -
     refused = {
         f"{word} {path}"
         for word, path in entries
-        if (vendorrules.device_path if word == "dev" else vendorrules.host_path)(path)
+        if (vendorrules.fault_of_device_path if word == "dev" else vendorrules.fault_of_host_path)(path)
     }
     assert refused == REFUSED_OF_JETSON.keys()
     # A frame buffer is refused by its number, when it is found.
-    assert vendorrules.device_number(29, 0) and not vendorrules.driver("nvhost")
+    assert vendorrules.fault_of_device_number(29, 0) and not vendorrules.fault_of_driver("nvhost")
 
 
 def test_a_simulated_wsl_has_the_names_that_hosts_have() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from oci_gpu_hook.cli import settingslist
 from oci_gpu_hook.request import settingsfile
-from oci_gpu_hook.request.annotations import said
+from oci_gpu_hook.request.annotations import read_engine
 from oci_gpu_hook.request.cdirequest import of_nodes
 from oci_gpu_hook.request.parse import parse_request
 from oci_gpu_hook.request.settings import Settings
@@ -70,7 +70,7 @@ def annotated(state: State, **more: str) -> State:
     ],
 )
 def test_what_an_engine_does_not_say(state: State, expected: tuple[str, ...]) -> None:
-    assert said(state).unsaid == expected
+    assert read_engine(state).unsaid == expected
     found = of("[image x]\nrecords = no\n[namespace x]\nrecords = no", state)
     assert found.unmatched == expected
     assert of("records = no", state).unmatched == (), "nothing goes by it"
@@ -78,9 +78,9 @@ def test_what_an_engine_does_not_say(state: State, expected: tuple[str, ...]) ->
 
 @pytest.mark.parametrize("state", [CRIO, CONTAINERD])
 def test_a_containers_pod_is_known_where_its_namespace_is(state: State) -> None:
-    known = said(state)
+    known = read_engine(state)
     assert (known.namespace, known.pod, known.name) == ("team", "training", "main")
-    forged = said(state._replace(id="f" * 64))
+    forged = read_engine(state._replace(id="f" * 64))
     assert (forged.namespace, forged.pod, forged.name) == ("", "", "")
 
 
@@ -107,9 +107,9 @@ FORGED = {
 @pytest.mark.parametrize("engine", [DOCKER, PODMAN, State(ID, 1, "/srv/bundle")])
 def test_no_annotation_of_an_image_says_which_sections_are_its_own(engine: State) -> None:
     """As podman before 4.6 hands them on."""
-    found = said(annotated(engine, **FORGED))
+    found = read_engine(annotated(engine, **FORGED))
     assert (found.image, found.namespace, found.pod, found.name) == ("", "", "", "")
-    assert found.unsaid == said(engine).unsaid
+    assert found.unsaid == read_engine(engine).unsaid
     hardened = "accept-environment = privileged\n[{} trusted]\naccept-environment = always"
     for scope in ("image", "namespace"):
         allowed = of(hardened.format(scope), annotated(engine, **FORGED))
@@ -121,15 +121,16 @@ def test_a_pods_author_changes_nothing_of_what_an_engine_says() -> None:
     names = ("io.kubernetes.cri-o.", "io.kubernetes.pod.", "io.kubernetes.container.")
     others = {key: text for key, text in FORGED.items() if not key.startswith(names)}
     others["io.kubernetes.cri-o.Namespace"] = "trusted"
-    assert said(annotated(CRIO, **others)) == said(CRIO)
-    assert said(CRIO)[:2] == ("registry.example.com/cuda:12", "team")
+    assert read_engine(annotated(CRIO, **others)) == read_engine(CRIO)
+    assert read_engine(CRIO)[:2] == ("registry.example.com/cuda:12", "team")
     others = {key: text for key, text in FORGED.items() if not key.startswith("io.kubernetes.cri.")}
-    assert said(annotated(CONTAINERD, **others)) == said(CONTAINERD) == ("cuda:12", "team", (), "training", "main")
+    assert read_engine(CONTAINERD) == ("cuda:12", "team", (), "training", "main")
+    assert read_engine(annotated(CONTAINERD, **others)) == read_engine(CONTAINERD)
 
 
 def test_of_a_pods_sandbox_crio_has_the_namespace_elsewhere() -> None:
     pod = {"io.kubernetes.pod.namespace": "trusted", "io.kubernetes.pod.name": "trusted"}
-    found = said(State(crio.SANDBOX, 1, "", crio.sandbox(pod)))
+    found = read_engine(State(crio.SANDBOX, 1, "", crio.sandbox(pod)))
     assert (found.namespace, found.unsaid, found.pod) == ("team", ("image",), "")
 
 
@@ -161,7 +162,7 @@ def others(key: str) -> set[object]:
 @pytest.mark.parametrize("key", ORDERED)
 def test_wherever_the_strictest_stands_it_holds(key: str) -> None:
     field, (strict, *_), (lax,) = key.replace("-", "_"), settingsfile.KINDS[key].strictest or (), others(key)
-    words = [settingslist.written(value) for value in (strict, lax, lax)]
+    words = [settingslist.text_of(value) for value in (strict, lax, lax)]
     for first, second, third in itertools.permutations(words):
         text = f"{key} = {first}\n[image a]\n{key} = {second}\n[namespace b]\n{key} = {third}"
         found = of(text, DOCKER)

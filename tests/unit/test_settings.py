@@ -297,9 +297,9 @@ def test_of_ten_thousand_lines_the_last_one_holds() -> None:
 def test_written_is_what_parse_reads() -> None:
     for key, (_, value) in ALL_KEYS.items():
         for meant in (value, getattr(Settings(), key.replace("-", "_"))):
-            (line,) = settingsfile.parse_text(f"{key} = {settingslist.written(meant)}", "file")
+            (line,) = settingsfile.parse_text(f"{key} = {settingslist.text_of(meant)}", "file")
             assert line.value == meant
-    assert settingslist.written(CAPABILITIES) == "all"
+    assert settingslist.text_of(CAPABILITIES) == "all"
 
 
 def test_the_installed_file_has_every_key_once_commented_out_with_its_default() -> None:

@@ -166,9 +166,9 @@ def test_a_folder_that_others_may_fill_is_left_out(tmp_path: Path) -> None:
     entry = Entry(b"libcuda.so.1", b"/opt/lib/libcuda.so.1", FLAGS[62, 64])
     hosts.plant(tmp_path, "etc/ld.so.cache", merge(None, [entry]))
     (tmp_path / "opt/lib").mkdir(parents=True)
-    assert files.driver(root, "", hosts.VERSION).cached == ("/opt/lib",)
+    assert files.find_driver(root, "", hosts.VERSION).cached == ("/opt/lib",)
     (tmp_path / "opt").chmod(0o777)
-    found = files.driver(root, "", hosts.VERSION)
+    found = files.find_driver(root, "", hosts.VERSION)
     assert found.cached == ()
     (sentence,) = found.untrusted
     assert sentence.startswith("/opt/lib is left out: 'lib' lies in a folder that others than root")
@@ -222,7 +222,7 @@ def test_a_file_that_others_could_exchange_hides_no_good_one(tmp_path: Path) -> 
     assert misfit.why == f"/{hosts.LIBRARY_FOLDER}/{file} is left out: others than root may write to it"
     with pytest.raises(DriverError, match="is left out: others than root may write to it"):
         provision.check_driver(Request("env", ("all",), ("compute",)), survey.survey(root))
-    libraries = [it for it in drivercheck.driver(root, "/", "apt")[0] if it.check == "libraries"]
+    libraries = [it for it in drivercheck.check_driver(root, "/", "apt")[0] if it.check == "libraries"]
     remedy = f"chmod go-w /{hosts.LIBRARY_FOLDER}/{file} && oci-gpu-hook inventory refresh"
     assert [(it.seen, it.remedy) for it in libraries] == [(misfit.why, remedy)]
 

@@ -41,25 +41,25 @@ usr/x / /usr /etc /run /opt /lib /usr/ /srv/x /var/lib/x /proc/x /sys/x /dev/x /
     ("fault", "allowed", "refused"),
     [
         (
-            lambda name: vendorrules.device_path(f"/dev/{name}"),
+            lambda name: vendorrules.fault_of_device_path(f"/dev/{name}"),
             SERVED.split(),
             ["*", "?da", "*/*", "{version}", "shm/x", "mqueue/x", "pts/0", "fd/0", "shm/*"],
         ),
         # Those that reach further than a device of their own.
-        (vendorrules.driver, DRIVERS.split(), DYNAMIC.split()),
+        (vendorrules.fault_of_driver, DRIVERS.split(), DYNAMIC.split()),
         (
-            vendorrules.host_path,
+            vendorrules.fault_of_host_path,
             PATHS.split(),
             ["", *OTHER_PATHS.split(), "/usr/x\n", "/usr/x\0y", "/usr/" + "x" * 256, "/usr" + "/x" * 2048],
         ),
         (
-            vendorrules.target,
+            vendorrules.fault_of_target,
             ["/opt/x", "/usr/lib64", "/usr/local/x", "/srv", "/devices"],
             ["", *["/", "x", "/proc", "/proc/x", "/sys/x", "/dev", "/dev/x", "/opt/../proc", "/opt/*", "/opt/[a]"]]
             + ["/opt/{version}", "/opt//x", "//x", "/opt/\n"],
         ),
         (
-            vendorrules.version,
+            vendorrules.fault_of_version,
             ["396.26", "6.8.0-1+deb12~1", "2:1.0_a", "1" * 64],
             ["", "..", ".1", "1/2", "1 2", "*", "1\n", "é", "1" * 65],
         ),
@@ -97,18 +97,18 @@ FIXED = (
 
 @pytest.mark.parametrize(("name", "major", "minor"), FIXED)
 def test_a_device_of_the_hosts_is_refused_by_its_number(name: str, major: int, minor: int) -> None:
-    assert vendorrules.device_number(major, minor)
+    assert vendorrules.fault_of_device_number(major, minor)
 
 
 def test_numbers_for_good_are_accelerators_and_others_the_kernel_gives() -> None:
     """video4linux, ALSA, NVIDIA, DRM, InfiniBand, accel, and what devices.txt leaves to local use."""
     accelerators = {81, 116, 195, 226, 231, 261, *range(60, 64), *range(120, 128)}
-    given = {major for major in range(4096) if not vendorrules.device_number(major, 200)}
+    given = {major for major in range(4096) if not vendorrules.fault_of_device_number(major, 200)}
     assert given == accelerators | {*range(234, 255), *range(384, 512)}
 
 
 def test_misc_devices_are_given_by_the_minors_that_are_nobodys_for_good() -> None:
-    assert {minor for minor in range(400) if not vendorrules.device_number(10, minor)} == {
+    assert {minor for minor in range(400) if not vendorrules.fault_of_device_number(10, minor)} == {
         *range(16, 128),
         *range(255, 400),
     }

@@ -47,10 +47,10 @@ def test_the_administrators_file_takes_the_place_of_another(host: Path) -> None:
 
 
 def test_so_many_files_and_no_more(host: Path) -> None:
-    for number in range(folders.MOST_FILES):
+    for number in range(folders.MAX_FILES):
         plant(host, f"{USR}/{number}.json")
     plant(host, f"{ETC}/1.json")
-    assert len(folders.list_files(HostRoot(str(host)))) == folders.MOST_FILES
+    assert len(folders.list_files(HostRoot(str(host)))) == folders.MAX_FILES
     plant(host, f"{ETC}/x.json")
     with pytest.raises(ConfigError, match="more than 256"):
         folders.list_files(HostRoot(str(host)))

@@ -121,7 +121,7 @@ def test_the_key_or_the_line_is_said(text: bytes, says: str) -> None:
 
 
 def test_bounds() -> None:
-    most = [f"/opt/x/{number}" for number in range(vendorfile.MOST_ITEMS)]
+    most = [f"/opt/x/{number}" for number in range(vendorfile.MAX_ITEMS)]
     assert len(group(miscellaneous=most).files) == len(most)
     with pytest.raises(ConfigError, match="more than 4096 things"):
         group(miscellaneous=most, sockets=["/run/x"])

@@ -244,7 +244,7 @@ def test_the_manual_has_every_key() -> None:
 
 def test_the_manual_names_the_bounds_and_the_folders() -> None:
     page = PAGE.read_text()
-    for bound in (folders.MOST_FILES, vendorfile.MOST_ITEMS, vendorfile.MOST_DEVICES):
+    for bound in (folders.MAX_FILES, vendorfile.MAX_ITEMS, vendorfile.MAX_DEVICES):
         assert f"{bound} " in page
     for folder in (*folders.FOLDERS, *vendorrules.FOLDERS):
         assert f"*{folder}*" in page

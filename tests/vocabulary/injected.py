@@ -40,7 +40,7 @@ def _by_cdi_too(path: str) -> bool:
     """Whether the hook brings it where a CDI spec is used, too."""
     plan = planned("1", "utility")
     paths = tuple([it.path for it in plan.operations if isinstance(it, Device)])
-    left = meanings.split(plan, Spec(("utility",), ""), paths).operations
+    left = meanings.leave_to_engine(plan, Spec(("utility",), ""), paths).operations
     return path in [it.target for it in left if isinstance(it, Service)]
 
 

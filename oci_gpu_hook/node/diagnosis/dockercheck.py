@@ -58,59 +58,59 @@ class Docker(NamedTuple):
     fault: str = ""
 
 
-def find_docker(root: HostRoot) -> Docker | None:
+def find_docker(host: HostRoot) -> Docker | None:
     """Docker on this host, by the first dockerd that root runs on the host itself, else by its program; else None."""
-    dockerds = (pid for pid in processes.numbers(root) if processes.program(root, pid) == "dockerd")
-    pid, began = next(((pid, began) for pid in dockerds if (began := processes.started(root, pid)) is not None), (0, 0))
-    if not pid and not find_program(root, "dockerd", PATH):
+    dockerds = (pid for pid in processes.numbers(host) if processes.program(host, pid) == "dockerd")
+    pid, began = next(((pid, began) for pid in dockerds if (began := processes.started(host, pid)) is not None), (0, 0))
+    if not pid and not find_program(host, "dockerd", PATH):
         return None
     folders, file, cdi_folders = PATH, DOCKER.ours, list[str]()
     if pid:
-        variables = dict([item.partition("=")[::2] for item in processes.environment(root, pid)])
+        variables = dict([item.partition("=")[::2] for item in processes.environment(host, pid)])
         folders = tuple([it for it in variables.get("PATH", ":".join(PATH)).split(":") if it[:1] == "/"])
-        words = processes.command_line(root, pid)
+        words = processes.command_line(host, pid)
         pairs = [(*word.partition("="), after) for word, after in zip(words, [*words[1:], ""])]
         options = [(name, value if equals else after) for name, equals, value, after in pairs]
         file = next((value for name, value in options if name == "--config-file"), file)
         cdi_folders = [value for name, value in options if name == "--cdi-spec-dir"]
-    found = find_program(root, _LINK, folders)
-    leads_to = root.real(found) if found else ""
-    docker = Docker(folders, file, found, leads_to, pid, containerdevices.since(root, began))
+    found = find_program(host, _LINK, folders)
+    leads_to = host.real(found) if found else ""
+    docker = Docker(folders, file, found, leads_to, pid, containerdevices.since(host, began))
     try:
-        settings = installed.docker_settings(root, file)
+        settings = installed.docker_settings(host, file)
     except ValueError as err:
         return docker._replace(fault=str(err))
     return docker._replace(settings={**settings, **({"cdi-spec-dirs": cdi_folders} if cdi_folders else {})})
 
 
-def docker(root: HostRoot, found: Docker, entry: str, tool: str) -> list[Finding]:
+def docker(host: HostRoot, found: Docker, entry: str, tool: str) -> list[Finding]:
     """What Docker is served by on this host; entry: the entry script, links resolved."""
-    rivals = {name: path for name in _RIVALS if (path := find_program(root, name, found.folders))}
+    rivals = {name: path for name in _RIVALS if (path := find_program(host, name, found.folders))}
     findings = []
     if found.leads_to == entry:
-        findings.append(_ours(root, found))
+        findings.append(_ours(host, found))
         for name, path in rivals.items():
             package, seen = _RIVALS[name]
             findings.append(warned(_CHECK, f"{path} {seen}", tool, "remove", package))
     else:
-        findings.append(_not_ours(root, found, bool(rivals), tool))
+        findings.append(_not_ours(host, found, bool(rivals), tool))
     if found.settings is None:
         findings.append(warned(_CHECK, f"{found.file}: {found.fault}", "vi", found.file))
     # Who else than root could decide what dockerd reads could be root.
-    elif fault := root.openness(found.file):
+    elif fault := host.openness(found.file):
         # What others may have written must not become root's.
         remedy = command("rm", found.file, note="a link: write a file in its place")
-        if root.link(found.file) is None:
+        if host.link(found.file) is None:
             remedy = roots_alone(found.file.rpartition("/")[0], found.file)
         findings.append(warned(_CHECK, f"{found.file}: {fault}, and who writes it is root", remedy))
-    runtimes = installed.of_docker(root, found.settings or {}, found.file, found.folders)
+    runtimes = installed.of_docker(host, found.settings or {}, found.file, found.folders)
     ours = [item for item in runtimes if item.is_ours]
     return findings + of_runtimes(_CHECK, ours, "containers", tool)
 
 
-def _ours(root: HostRoot, found: Docker) -> Finding:
+def _ours(host: HostRoot, found: Docker) -> Finding:
     placed = 0.0
-    with suppress(OSError), closing(root.open(found.program, os.O_PATH | os.O_NOFOLLOW)) as fd:
+    with suppress(OSError), closing(host.open(found.program, os.O_PATH | os.O_NOFOLLOW)) as fd:
         # A link's own time, which no package sets.
         placed = os.fstat(fd).st_ctime
     if found.pid and placed > found.began + _SECONDS_UNKNOWN:
@@ -119,7 +119,7 @@ def _ours(root: HostRoot, found: Docker) -> Finding:
     return passed(_CHECK, f"{found.program} leads to our hook, for 'docker run --gpus'")
 
 
-def _not_ours(root: HostRoot, found: Docker, has_rivals: bool, tool: str) -> Finding:
+def _not_ours(host: HostRoot, found: Docker, has_rivals: bool, tool: str) -> Finding:
     then_restart = then(install(tool, "oci-gpu-hook-docker"), _RESTART)
     if found.program:
         seen = f"'docker run --gpus' starts {found.program}, which is another's"
@@ -129,7 +129,7 @@ def _not_ours(root: HostRoot, found: Docker, has_rivals: bool, tool: str) -> Fin
         away = toolkit if has_rivals else ("mv", found.program, f"{found.program}.other")
         return warned(_CHECK, seen, then(command(*away), then_restart))
     for path in [f"{folder}/{_LINK}" for folder in found.folders]:
-        if root.link(path) is not None and root.stat(path) is None:
+        if host.link(path) is not None and host.stat(path) is None:
             seen = f"{path} leads nowhere: 'docker run --gpus' starts no container"
             return failed(_CHECK, seen, then(command("rm", path), then_restart))
     seen = f"there is no {_LINK} in dockerd's PATH: 'docker run --gpus' is not served; Docker 29 names AMD's CDI"

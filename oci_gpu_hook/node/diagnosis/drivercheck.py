@@ -65,50 +65,50 @@ _OF_PLATFORM = {
 }
 
 
-def driver(
-    root: HostRoot, driver_root: str, tool: str, *, others: bool = False
+def check_driver(
+    host: HostRoot, driver_root: str, tool: str, *, others: bool = False
 ) -> tuple[list[Finding], DriverInventory | None]:
     """The platform, or the driver's parts, GPUs and nodes; and what was found of a driver whose module is loaded.
 
     others: whether another vendor's hardware is here.
     """
-    kind, proof = platform.prove(root)
+    kind, proof = platform.prove(host)
     if kind in (platform.TEGRA, platform.WSL):
-        return of_platform(root, kind, proof), None
+        return of_platform(host, kind, proof), None
     try:
-        found = saved_inventory.of_this_host(root, survey.survey(root, driver_root))
+        found = saved_inventory.of_this_host(host, survey.survey(host, driver_root))
     except DriverError as err:
-        modules = kernelconfig.modules(root)
-        if others and not {"nvidia", "nouveau"}.intersection(modules) and not hardware.expects_nvidia(root):
+        modules = kernelconfig.modules(host)
+        if others and not {"nvidia", "nouveau"}.intersection(modules) and not hardware.expects_nvidia(host):
             seen = "no GPU of NVIDIA's: other vendors' hardware is here"
-            return [passed("driver", seen), *folder(root)], None
-        return [absent(root, driver_root, modules, err, tool)], None
-    devices = saved_inventory.with_nodes(root, found, ("modeset", "caps", "imex")).devices
+            return [passed("driver", seen), *folder(host)], None
+        return [absent(host, driver_root, modules, err, tool)], None
+    devices = saved_inventory.with_nodes(host, found, ("modeset", "caps", "imex")).devices
     numbered = tuple([node for node in devices if node.present or not node.family])
-    findings = [*_parts(root, found, tool), _firmware(root, found, tool), _loader_cache(root, driver_root)]
-    return [*findings, *_gpus(root, found), *_nodes(root, numbered)], found
+    findings = [*_parts(host, found, tool), _firmware(host, found, tool), _loader_cache(host, driver_root)]
+    return [*findings, *_gpus(host, found), *_nodes(host, numbered)], found
 
 
-def absent(root: HostRoot, driver_root: str, modules: tuple[str, ...], err: DriverError, tool: str) -> Finding:
+def absent(host: HostRoot, driver_root: str, modules: tuple[str, ...], err: DriverError, tool: str) -> Finding:
     """The one finding where no driver is loaded: all others would follow from it; err: the survey's."""
     if "nouveau" in modules:
         why = "the kernel's nouveau drives the GPUs, and NVIDIA's module cannot"
         return failed("driver", why, then(command("modprobe", "-r", "nouveau"), command("modprobe", "nvidia")))
-    if root.stat(driver_root) is None:
+    if host.stat(driver_root) is None:
         return failed("driver", err.message, command("oci-gpu-hook", "info", "--settings", note="driver-root"))
-    if root.stat(nodes.CONTROL) is not None or "nvidia" in modules:
+    if host.stat(nodes.CONTROL) is not None or "nvidia" in modules:
         return failed("driver", err.message, "modprobe", "nvidia")
     return failed("driver", err.message, _INSTALL[tool])
 
 
-def of_platform(root: HostRoot, kind: str, proof: str) -> list[Finding]:
+def of_platform(host: HostRoot, kind: str, proof: str) -> list[Finding]:
     """A Jetson or WSL 2, whose driver is not a kernel module: how it was detected, and which entries are usable."""
     found = passed("platform", f"{platform.NAMES[kind]}, by {proof}")
     left_out: tuple[str, ...] = ()
     try:
         if kind == platform.TEGRA:
-            _, left_out = tegra.vendor(root, everything=True)
-        platforms.platform_state(root, kind, everything=True)
+            _, left_out = tegra.vendor(host, everything=True)
+        platforms.platform_state(host, kind, everything=True)
     except DriverError as err:
         return [found, failed("driver", err.message, _OF_PLATFORM[kind])]
     seen = "all that it says of containers' files and devices serves"
@@ -153,7 +153,7 @@ def unasked(why: str, tool: str) -> Finding:
     return failed("NVML", why, KERNELS_LOG)
 
 
-def _parts(root: HostRoot, found: DriverInventory, tool: str) -> list[Finding]:
+def _parts(host: HostRoot, found: DriverInventory, tool: str) -> list[Finding]:
     """The module, and whether the libraries are of its version."""
     kernel = found.driver_version
     findings = [passed("driver", f"the kernel module is of version {kernel}")]
@@ -162,7 +162,7 @@ def _parts(root: HostRoot, found: DriverInventory, tool: str) -> list[Finding]:
     for misfit in found.misfits:
         why = misfit.why or ("" if misfit.found else left_out)
         if why:
-            findings.append(failed("libraries", why, _owners(root, why)))
+            findings.append(failed("libraries", why, _owners(host, why)))
             continue
         if not misfit.found:
             remedy = _of_version(tool, _LIBRARIES, kernel, _INSTALL["dnf"])
@@ -182,11 +182,11 @@ def _parts(root: HostRoot, found: DriverInventory, tool: str) -> list[Finding]:
     return [*dict.fromkeys(findings)]
 
 
-def _firmware(root: HostRoot, found: DriverInventory, tool: str) -> Finding:
+def _firmware(host: HostRoot, found: DriverInventory, tool: str) -> Finding:
     """The firmware of the GPU system processor, if one runs it, as the kernel module says."""
     if found.firmware:
         return passed("firmware", f"{counted((len(found.firmware), 'file', 'files'))} for the GPU's processor")
-    fields = [proc.information(root, f"{proc.GPUS}/{gpu.proc}/information") for gpu in found.gpus]
+    fields = [proc.information(host, f"{proc.GPUS}/{gpu.proc}/information") for gpu in found.gpus]
     if all([gpu.get("GPU Firmware", "N/A") == "N/A" for gpu in fields]):
         return passed("firmware", "these GPUs need none")
     seen = f"the GPUs run firmware, and none of version {found.driver_version} is there"
@@ -201,9 +201,9 @@ def _of_version(tool: str, names: str, version: str, by_dnf: Remedy, *options: s
     return command("apt", "install", *options, pattern) if tool == "apt" else by_dnf
 
 
-def _loader_cache(root: HostRoot, driver_root: str) -> Finding:
+def _loader_cache(host: HostRoot, driver_root: str) -> Finding:
     """The host's ld.so.cache, by which the host's programs find the driver."""
-    names = cached_names(root.read(f"{driver_root.rstrip('/')}{proc.LD_SO_CACHE}"))
+    names = cached_names(host.read(f"{driver_root.rstrip('/')}{proc.LD_SO_CACHE}"))
     if names is not None and "libcuda.so.1" in names:
         return passed("ld.so.cache", "names libcuda.so.1")
     return warned("ld.so.cache", "there is none" if names is None else "does not name libcuda.so.1", "ldconfig")
@@ -218,7 +218,7 @@ def cached_names(data: bytes | None) -> frozenset[str] | None:
     return frozenset([name.decode("utf-8", "replace") for name in names])
 
 
-def _gpus(root: HostRoot, found: DriverInventory) -> list[Finding]:
+def _gpus(host: HostRoot, found: DriverInventory) -> list[Finding]:
     if not found.gpus:
         return [failed("GPUs", "the driver is loaded and drives no GPU", KERNELS_LOG)]
     seen = f"{len(found.gpus)}, the first is {found.gpus[0].model}"
@@ -227,17 +227,17 @@ def _gpus(root: HostRoot, found: DriverInventory) -> list[Finding]:
     if found.elsewhere:
         seen += f"; {listed(found.elsewhere)} without a node here, as this host is a container"
     findings = [passed("GPUs", seen)]
-    for index, why in holdercount.unhealthy_gpus(root, found).items():
+    for index, why in holdercount.unhealthy_gpus(host, found).items():
         findings.append(warned("health", f"GPU {index}: {why}", "oci-gpu-hook", "validate"))
     return findings
 
 
-def _nodes(root: HostRoot, wanted: tuple[DeviceNode, ...]) -> list[Finding]:
+def _nodes(host: HostRoot, wanted: tuple[DeviceNode, ...]) -> list[Finding]:
     findings, missing = [], []
-    if "nvidia-uvm" not in proc.character_majors(root):
+    if "nvidia-uvm" not in proc.character_majors(host):
         findings.append(failed("nodes", "nvidia-uvm is not loaded: CUDA cannot start", "modprobe", "nvidia-uvm"))
     for node in wanted:
-        status = root.stat(node.path)
+        status = host.stat(node.path)
         if status is None or not status.st_rdev:
             missing.append(node.path)
         elif number(status) != (node.major, node.minor):
@@ -261,16 +261,16 @@ def _nodes(root: HostRoot, wanted: tuple[DeviceNode, ...]) -> list[Finding]:
     return findings or [passed("nodes", f"{len(usual)}, with the driver's numbers and mode 0666")]
 
 
-def rdma(root: HostRoot, kernel: Kernel) -> list[Finding]:
+def rdma(host: HostRoot, kernel: Kernel) -> list[Finding]:
     """How adapters reach the GPUs' memory (GPUDirect RDMA); nothing if there is no adapter."""
-    adapters = hardware.rdma_adapters(root)
+    adapters = hardware.rdma_adapters(host)
     if not adapters:
         return []
     check, whose = "GPUDirect RDMA", listed(adapters, 1)
     by_module = next((name for name in _PEER_MEMORY if name in kernel.modules), "")
     if by_module:
         return [passed(check, f"by {by_module}, for {whose}")]
-    is_open = hardware.is_open_module(root)
+    is_open = hardware.is_open_module(host)
     if is_open and beginning(kernel.release) >= _DMA_BUF_KERNEL:
         seen = f"by dma-buf, for {whose}; programs that know nvidia_peermem alone copy through the host's memory"
         return [passed(check, seen)]
@@ -279,38 +279,38 @@ def rdma(root: HostRoot, kernel: Kernel) -> list[Finding]:
     return [warned(check, seen, _LOAD_PEER_MEMORY)]
 
 
-def inventory(root: HostRoot, saved: DriverInventory | None, tool: str) -> Finding:
+def inventory(host: HostRoot, saved: DriverInventory | None, tool: str) -> Finding:
     """The saved inventory.  Without it starts take longer, and nothing is known of what only NVML says."""
-    wrong = folder(root)
+    wrong = folder(host)
     if wrong:
         return wrong[0]
     if saved is None:
-        seen = "none is saved" if root.stat(saved_inventory.SAVED) is None else "what is saved is no longer true"
+        seen = "none is saved" if host.stat(saved_inventory.SAVED) is None else "what is saved is no longer true"
         return warned("inventory", f"{seen}: each start looks at the driver again", REFRESH)
     paths = [*[it.path for it in saved.libraries], *[it.path for it in saved.binaries]]
-    gone = [path for path in paths if root.stat(path) is None]
+    gone = [path for path in paths if host.stat(path) is None]
     if gone:
         return failed("inventory", f"{gone[0]}, which each start would give, is not there any more", REFRESH)
-    if saved.unlisted and not nodes.is_container(root):
+    if saved.unlisted and not nodes.is_container(host):
         seen = f"NVML did not list {listed(saved.unlisted)}, which the kernel module has: no container gets it"
         # NVML may list it since it was asked.
         return failed("inventory", seen, then(REFRESH, KERNELS_LOG))
     if saved.unknown:
         first = saved.unknown[0]
         if _LEFT_OUT in first:
-            return warned("inventory", first, _owners(root, first))
+            return warned("inventory", first, _owners(host, first))
         # Asked again, NVML says the same until that is changed.
         remedy = then(_PYNVML[tool], REFRESH) if "no pynvml" in first else REFRESH
         return warned("inventory", f"not known: {first}", KERNELS_LOG if "cannot be asked: NVML" in first else remedy)
     return passed("inventory", f"saved, and true for driver {saved.driver_version}")
 
 
-def _owners(root: HostRoot, left_out: str) -> Remedy:
+def _owners(host: HostRoot, left_out: str) -> Remedy:
     """What takes a file of the driver's, and root's folders above it, from all but root; if another has one, who."""
     path = left_out.partition(_LEFT_OUT)[0]
-    real = root.real(path)
-    found = {place: root.stat(place) for place in (real, *[str(it) for it in PurePosixPath(real).parents])}
-    owned = {place: status for place, status in found.items() if status is not None and status.st_uid in root.roots}
+    real = host.real(path)
+    found = {place: host.stat(place) for place in (real, *[str(it) for it in PurePosixPath(real).parents])}
+    owned = {place: status for place, status in found.items() if status is not None and status.st_uid in host.roots}
     # In a sticky folder, such as /tmp, each file is its owner's.
     wide = {place: status.st_mode for place, status in owned.items() if status.st_mode & WRITABLE_BY_OTHERS}
     opened = [place for place, mode in wide.items() if not mode & S_ISVTX]
@@ -320,9 +320,9 @@ def _owners(root: HostRoot, left_out: str) -> Remedy:
     return then(REFRESH, look)
 
 
-def folder(root: HostRoot) -> list[Finding]:
+def folder(host: HostRoot) -> list[Finding]:
     """What is wrong with the folder where inventories are saved."""
-    status = root.stat(FOLDER)
+    status = host.stat(FOLDER)
     if status is not None and not is_folder(status):
         seen = f"{FOLDER} is not a folder: nothing can be saved"
         return [warned("inventory", seen, then(command("rm", FOLDER), REFRESH))]

@@ -138,14 +138,14 @@ def _without(shim: Runtime) -> Remedy:
     return then(command("rm", shim.file), restart(kind))
 
 
-def images_in_podman(root: HostRoot, engine: Engine) -> list[Finding]:
+def images_in_podman(host: HostRoot, engine: Engine) -> list[Finding]:
     """A warning if an image can name a file for crun to write to: run.oci.hooks.stderr, for which any hook is enough.
 
     Podman takes crun before runc.
     """
-    version = podmans_version(root)
+    version = podmans_version(host)
     numbers = beginning(version)
-    runtime = engine.runtime.rpartition("/")[2] or ("crun" if find_program(root, "crun") else "")
+    runtime = engine.runtime.rpartition("/")[2] or ("crun" if find_program(host, "crun") else "")
     if len(numbers) < 2 or numbers >= _KEEPS_ANNOTATIONS or runtime != "crun":
         return []
     seen = (
@@ -156,12 +156,12 @@ def images_in_podman(root: HostRoot, engine: Engine) -> list[Finding]:
     return [warned("images in podman", seen, remedy)]
 
 
-def podmans_version(root: HostRoot) -> str:
+def podmans_version(host: HostRoot) -> str:
     """podman's version, such as ``4.3.1``, by itself: no file of its packages tells; "" if it is not known.
 
     Not for another root than this host's, and not if others than root could have written the program.
     """
-    if root.path != "/" or root.stat(_PODMAN) is None or root.openness(_PODMAN):
+    if host.path != "/" or host.stat(_PODMAN) is None or host.openness(_PODMAN):
         return ""
     try:
         words = childprocess.program([_PODMAN, "--version"], _PODMANS_SECONDS, _ENVIRONMENT).stdout.split()
@@ -176,18 +176,18 @@ def unread(files: list[tuple[str, str, Exception]], tool: str) -> list[Finding]:
     return [warned("engines", f"{path} was not read: {err}", *fix) for (_, path, err), fix in zip(files, fixes)]
 
 
-def callers(root: HostRoot, entry: str, tool: str) -> list[Finding]:
+def callers(host: HostRoot, entry: str, tool: str) -> list[Finding]:
     """Whether those who call nvidia-container-cli find our entry script by that name; entry: without links.
 
     LXC's hook looks in the usual folders as well, whatever its PATH.
     """
-    here = [kind.name for kind in ENGINES if kind.caller and root.stat(kind.caller) is not None]
+    here = [kind.name for kind in ENGINES if kind.caller and host.stat(kind.caller) is not None]
     if not here:
         return []
-    path = find_program(root, "nvidia-container-cli")
+    path = find_program(host, "nvidia-container-cli")
     who = f"{', '.join(here)} call{'' if len(here) > 1 else 's'} nvidia-container-cli"
-    if path and root.real(path) != entry:
-        seen = f"{who}, which is {root.real(path)}, not this hook"
+    if path and host.real(path) != entry:
+        seen = f"{who}, which is {host.real(path)}, not this hook"
         return [warned("callers", seen, install(tool, "oci-gpu-hook-cli"))]
     # A host where they give no GPUs needs no such program.
     is_what = "which is this hook" if path else "which is not there: with oci-gpu-hook-cli they give GPUs"
@@ -209,14 +209,14 @@ def of_runtimes(check: str, runtimes: list[Runtime], who: str, tool: str) -> lis
     return findings
 
 
-def containerd(root: HostRoot, tool: str, *, is_alone: bool) -> list[Finding]:
+def containerd(host: HostRoot, tool: str, *, is_alone: bool) -> list[Finding]:
     """How containerd's pods get GPUs; is_alone: whether there is no other engine."""
-    check, runtimes = CONTAINERD.name, of_containerd(root)
+    check, runtimes = CONTAINERD.name, of_containerd(host)
     findings = of_runtimes(check, runtimes, "pods", tool)
     if any([item.is_ours for item in runtimes]):
         return findings
-    plugins = [f"/opt/nri/plugins/{name}" for name in root.names("/opt/nri/plugins") if name.endswith("-hook-injector")]
-    has_pods = runtimes or any([find_program(root, name) for name in ("kubelet", "k3s", "rke2")])
+    plugins = [f"/opt/nri/plugins/{name}" for name in host.names("/opt/nri/plugins") if name.endswith("-hook-injector")]
+    has_pods = runtimes or any([find_program(host, name) for name in ("kubelet", "k3s", "rke2")])
     if plugins:
         findings.append(passed(check, f"{plugins[0]} reads hooks.d, for pods, while it runs"))
     elif has_pods or is_alone:
@@ -226,57 +226,57 @@ def containerd(root: HostRoot, tool: str, *, is_alone: bool) -> list[Finding]:
     return findings
 
 
-def installation(root: HostRoot, entry: str, registered: Registered, tool: str) -> list[Finding]:
+def installation(host: HostRoot, entry: str, registered: Registered, tool: str) -> list[Finding]:
     """What an engine starts, and its Python; entry: the entry script.
 
     It is bash, and packaging/install.sh writes two paths into it: the interpreter's, and that of the folder from which
     it imports.
     """
-    script = root.text(entry)
+    script = host.text(entry)
     interpreter = script.partition(" exec ")[2].partition(" ")[0]
-    file = root.real(interpreter) if interpreter and root.stat(interpreter) else ""
+    file = host.real(interpreter) if interpreter and host.stat(interpreter) else ""
     library = script.partition('sys.path.insert(0, "')[2].partition("/oci_gpu_hook/startup")[0]
     shell = script.partition("\n")[0].partition("#!")[2].partition(" ")[0]
     ours = {item.path for item in registered if item.kind == OURS}
     run_as_root = [entry, entry.rpartition("/")[0], *sorted(ours | {path.rpartition("/")[0] for path in ours})]
-    run_as_root += _below(root, library) if library else []
-    found = _installed(root, entry, shell, library, file, run_as_root, tool)
+    run_as_root += _below(host, library) if library else []
+    found = _installed(host, entry, shell, library, file, run_as_root, tool)
     return [found, python(interpreter, file, tool)] if library else [found]
 
 
 def _installed(
-    root: HostRoot, entry: str, shell: str, library: str, python: str, run_as_root: list[str], tool: str
+    host: HostRoot, entry: str, shell: str, library: str, python: str, run_as_root: list[str], tool: str
 ) -> Finding:
     """Whether the installation is ours and complete, and only root may write it."""
     check, fix, package = "installation", install(tool), f"{library}/oci_gpu_hook"
-    status = root.stat(entry)
+    status = host.stat(entry)
     if status is None or not status.st_mode & 0o111:
         return failed(check, f"{entry} is not there or cannot be run", fix)
-    if shell and root.stat(shell) is None:
+    if shell and host.stat(shell) is None:
         return failed(check, f"{shell} is not there, and {entry} is written for it", tool, "install", "bash")
     if not library:
         away = command("mv", entry, f"{entry}.other")
         return failed(check, f"{entry} is another's file in our place", then(away, fix))
-    if root.stat(f"{package}/__main__.py") is None:
+    if host.stat(f"{package}/__main__.py") is None:
         return failed(check, f"{library} is not whole", fix)
     for path in run_as_root:
-        at = root.stat(path)
+        at = host.stat(path)
         if at is not None and is_open_to_others(at):
             return failed(check, f"others than root may write {path}, which runs as root", roots_alone(path))
     # packaging/link.py writes a file for this Python; a Python's name without a version does not tell.
     major, dot, minor = python.rpartition("/python")[2].partition(".")
-    if dot and f"modules.cpython-{major}{minor}" not in root.names(f"{package}/__linked__"):
+    if dot and f"modules.cpython-{major}{minor}" not in host.names(f"{package}/__linked__"):
         return warned(check, f"{library} was not made for {python}: each start compiles it again", fix)
     # What packaging/install.sh leaves if it was interrupted before it could move the files into place.
-    left = [path for path in (f"{entry}.new", f"{library}/.new", f"{library}/.old") if root.stat(path) is not None]
+    left = [path for path in (f"{entry}.new", f"{library}/.new", f"{library}/.old") if host.stat(path) is not None]
     if left:
         seen = f"{left[0]} is left from an installation that did not end"
         return warned(check, seen, then(fix, command("rm", "-rf", *left)))
     return passed(check, f"{entry} leads to {library}")
 
 
-def _below(root: HostRoot, path: str) -> list[str]:
+def _below(host: HostRoot, path: str) -> list[str]:
     """A folder and everything in it."""
-    if root.link(path) is not None:
+    if host.link(path) is not None:
         return []
-    return [path, *[found for name in root.names(path) for found in _below(root, f"{path}/{name}")]]
+    return [path, *[found for name in host.names(path) for found in _below(host, f"{path}/{name}")]]

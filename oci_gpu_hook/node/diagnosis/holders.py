@@ -105,7 +105,7 @@ def to_use(inventory: DriverInventory) -> frozenset[tuple[int, int]]:
     return frozenset([(it.major, it.minor) for it in found if is_loaded])
 
 
-def wanted(
+def what_to_find(
     divided: tuple[Division, ...],
     nodes: tuple[tuple[str, int, int], ...] = (),
     uses: frozenset[tuple[int, int]] = frozenset(),

@@ -16,7 +16,7 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import Finding, failed, listed, passed
 from oci_gpu_hook.node.diagnosis.remedy import REFRESH, command, in_words, is_name, restart, then
 from oci_gpu_hook.node.engines.enginekinds import DOCKER
-from oci_gpu_hook.node.engines.installed import MOST_SHARES, RESOURCES
+from oci_gpu_hook.node.engines.installed import MAX_SHARES, RESOURCES
 from oci_gpu_hook.node.machine import foreignfile, kernelconfig
 from oci_gpu_hook.planning import selection
 from oci_gpu_hook.request.parse import Request
@@ -47,7 +47,7 @@ def resources(file: str, values: dict[str, Any], found: DriverInventory) -> list
     shares = [int(share) + 1 for other, name, uuid in devices if other == kind and (share := name[len(uuid) + 1 :])]
     words = ["--swarm", kind, *([f"--shares={max(shares)}"] if shares else [])]
     again = command("oci-gpu-hook", "configure", "docker", *words)
-    if not is_name(kind) or max(shares, default=0) > MOST_SHARES or file != DOCKER.ours:
+    if not is_name(kind) or max(shares, default=0) > MAX_SHARES or file != DOCKER.ours:
         again = command("vi", file)
     seen = f"{file} gives {uuid} to Swarm's tasks, and they cannot have it here"
     return [failed("Docker", seen, then(REFRESH, again, restart(DOCKER)))]
@@ -61,19 +61,19 @@ def _uuid(name: str) -> str:
     return ""
 
 
-def configurations(root: HostRoot, found: DriverInventory) -> list[Finding]:
+def configurations(host: HostRoot, found: DriverInventory) -> list[Finding]:
     """LXC's configurations with lines of `flags lxc`: their rules must be for the numbers that the nodes have now."""
     findings = []
-    version = "cgroup2" if kernelconfig.cgroup_version(root) == "v2" else "cgroup"
-    paths = [f"{_LXC}/{name}/config" for name in root.names(_LXC)]
-    for path in [path for path in paths if not root.openness(path)]:
-        lines = (foreignfile.read_file(root, path) or b"").decode("utf-8", "replace").splitlines()
+    version = "cgroup2" if kernelconfig.cgroup_version(host) == "v2" else "cgroup"
+    paths = [f"{_LXC}/{name}/config" for name in host.names(_LXC)]
+    for path in [path for path in paths if not host.openness(path)]:
+        lines = (foreignfile.read_file(host, path) or b"").decode("utf-8", "replace").splitlines()
         hooks = [_options(line) for line in lines if line.startswith("lxc.hook.mount") and _PROGRAM in line]
         hooks = [options for options in hooks if options.get("--device")]
         if hooks:
             rules = [match.groups() for line in lines if (match := _RULE.fullmatch(line))]
             allowed = [tuple(number) for group, *number in rules if group == version]
-            findings.append(_configuration(root, path, hooks[-1], allowed, found))
+            findings.append(_configuration(host, path, hooks[-1], allowed, found))
     return findings
 
 
@@ -83,7 +83,7 @@ def _options(hook: str) -> dict[str, str]:
 
 
 def _configuration(
-    root: HostRoot, path: str, options: dict[str, str], allowed: list[tuple[str | None, ...]], found: DriverInventory
+    host: HostRoot, path: str, options: dict[str, str], allowed: list[tuple[str | None, ...]], found: DriverInventory
 ) -> Finding:
     """One configuration; allowed: major and minor of each rule, "*" and None for any."""
     capabilities = tuple([name for name in CAPABILITIES if f"--{name}" in options])
@@ -91,7 +91,7 @@ def _configuration(
         names = tuple([it if it in (ALL, NONE) else canonical(it, path) for it in items(options["--device"])])
         request = Request("cli", names or (NONE,), capabilities)
         selected = selection.select(request, found)
-        wanted = selection.nodes(request, selected, with_nodes(root, found, selection.families(request)))
+        wanted = selection.nodes(request, selected, with_nodes(host, found, selection.families(request)))
     except HookError as err:
         return failed("LXC", f"{path}: {plain(err.message)}", in_words(err.hint))
     any_of = (None, "*")

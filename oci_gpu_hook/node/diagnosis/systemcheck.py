@@ -46,9 +46,9 @@ def python(interpreter: str, file: str, tool: str) -> Finding:
     return passed("Python", f"{interpreter} is {file}")
 
 
-def settings(root: HostRoot, config: str | None) -> tuple[Settings, list[Setting], Finding]:
+def settings(host: HostRoot, config: str | None) -> tuple[Settings, list[Setting], Finding]:
     """The administrator's settings, the defaults if they cannot be read; their lines; the finding about the files."""
-    top = root.path.rstrip("/")
+    top = host.path.rstrip("/")
     path = config or f"{top}{SETTINGS}"
     try:
         names = files(config, top)
@@ -62,10 +62,10 @@ def settings(root: HostRoot, config: str | None) -> tuple[Settings, list[Setting
     return found, lines, passed("settings", path if os.path.exists(path) else "none: the defaults hold")
 
 
-def sections(root: HostRoot, lines: list[Setting]) -> list[Finding]:
+def sections(host: HostRoot, lines: list[Setting]) -> list[Finding]:
     """A warning if sections of the settings go by what Docker, if it is here, does not say of its containers."""
     unsaid = [scope for scope in ("image", "namespace") if scope in [line.scope for line in lines]]
-    if not unsaid or not find_program(root, "dockerd"):
+    if not unsaid or not find_program(host, "dockerd"):
         return []
     seen = f"Docker does not say a container's {' and '.join(unsaid)}: of sections for it the strictest hold"
     return [warned("settings", seen, "oci-gpu-hook", "info", "--settings")]
@@ -118,12 +118,12 @@ def ebpf(found: Kernel) -> Finding:
     return passed("eBPF", seen)
 
 
-def rootless(root: HostRoot, found: Kernel, tool: str) -> Finding:
+def rootless(host: HostRoot, found: Kernel, tool: str) -> Finding:
     """What rootless containers need of the host, if a user's run, or may run."""
     check, ids = "rootless", "100000-165535"
-    subids = all([root.read(f"/etc/{name}") for name in ("subuid", "subgid")])
-    newuidmap = find_program(root, "newuidmap")
-    if not (subids and newuidmap) and not containers.users_have_some(root):
+    subids = all([host.read(f"/etc/{name}") for name in ("subuid", "subgid")])
+    newuidmap = find_program(host, "newuidmap")
+    if not (subids and newuidmap) and not containers.users_have_some(host):
         return passed(check, "no container of a user's runs here")
     if found.sysctls.get("user/max_user_namespaces") == 0:
         return warned(check, "the kernel gives no user namespaces", "sysctl", "-w", "user.max_user_namespaces=65536")
@@ -137,10 +137,10 @@ def rootless(root: HostRoot, found: Kernel, tool: str) -> Finding:
     return passed(check, "user namespaces, newuidmap and ranges of ids are there")
 
 
-def selinux(root: HostRoot, cgroups: str, tool: str) -> list[Finding]:
+def selinux(host: HostRoot, cgroups: str, tool: str) -> list[Finding]:
     """Mode, modules, booleans, labels and container types; cgroups: their version, as `Kernel` has it."""
     try:
-        status = libselinux.status(root)
+        status = libselinux.status(host)
     except ConfigError:
         return [warned("SELinux", "this Python has no libselinux to ask", tool, "install", _LIBSELINUX[tool])]
     return selinux_status(status, cgroups) if status.enabled else [passed("SELinux", "disabled: nothing is labelled")]

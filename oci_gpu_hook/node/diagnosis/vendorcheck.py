@@ -16,11 +16,11 @@ _CHECK = "vendors"
 _LOOK = command("oci-gpu-hook", "info")
 
 
-def vendors(root: HostRoot, present: Present, here: list[VendorState], tool: str) -> list[Finding]:
+def vendors(host: HostRoot, present: Present, here: list[VendorState], tool: str) -> list[Finding]:
     """The findings, first about the files; here: those whose hardware is here."""
     findings = [_wrong(item) for item in present.wrong]
     for item in here:
-        findings += _vendor(root, item, tool)
+        findings += _vendor(host, item, tool)
     if not findings:
         files = counted((len(present.vendors), "file", "files"))
         text = f"{files}, and no hardware of theirs" if present.vendors else ""
@@ -37,14 +37,14 @@ def _wrong(item: WrongFile) -> Finding:
     return failed(_CHECK, item.fault, remedy)
 
 
-def _vendor(root: HostRoot, item: VendorState, tool: str) -> list[Finding]:
+def _vendor(host: HostRoot, item: VendorState, tool: str) -> list[Finding]:
     what = item.inventory
     check = what.flag
-    findings = _lacking(root, item, tool)
+    findings = _lacking(host, item, tool)
     findings += [warned(check, fault, _LOOK) for fault in item.faults]
-    if libselinux.is_there(root):
-        findings += _selinux(root, item)
-    if root.stat(f"{FOLDER}/{vendorinventory.PREFIX}{what.flag}") is None:
+    if libselinux.is_there(host):
+        findings += _selinux(host, item)
+    if host.stat(f"{FOLDER}/{vendorinventory.PREFIX}{what.flag}") is None:
         findings.append(warned(check, "no inventory is saved: the next start looks at its files again", REFRESH))
     if findings:
         return findings
@@ -58,16 +58,16 @@ def _vendor(root: HostRoot, item: VendorState, tool: str) -> list[Finding]:
         text += f"; {counted((len(item.unclaimed), 'node', 'nodes'))} with such a name, of no device"
     if absent:
         text += f"; {absent} of what may be missing is"
-    if vendorinventory.read_saved(root, what.flag, what.file) is None:
+    if vendorinventory.read_saved(host, what.flag, what.file) is None:
         # Any program that is installed in a folder of its files does that.
         text += "; what is saved is no longer true, and the next start saves it again"
     return [passed(check, text)]
 
 
-def _lacking(root: HostRoot, item: VendorState, tool: str) -> list[Finding]:
+def _lacking(host: HostRoot, item: VendorState, tool: str) -> list[Finding]:
     """What the vendor's file requires and the host lacks, causes first."""
     what, remedy = item.inventory, _LOOK
-    unloaded = [command("modprobe", name) for name in what.modules if not vendorhost.is_loaded(root, name)]
+    unloaded = [command("modprobe", name) for name in what.modules if not vendorhost.is_loaded(host, name)]
     lacking = [
         (said, then(*unloaded) if unloaded and said.startswith("the kernel's module") else UPGRADE_KERNEL[tool])
         for said in item.unmet
@@ -82,7 +82,7 @@ def _lacking(root: HostRoot, item: VendorState, tool: str) -> list[Finding]:
     return [found(what.flag, f"{what.file} requires what is not here: {it}", fix) for it, fix in lacking]
 
 
-def _selinux(root: HostRoot, item: VendorState) -> list[Finding]:
+def _selinux(host: HostRoot, item: VendorState) -> list[Finding]:
     what = item.inventory
     file, kind, boolean = what.file, what.selinux_type, what.selinux_boolean
     findings = []
@@ -91,7 +91,7 @@ def _selinux(root: HostRoot, item: VendorState) -> list[Finding]:
     if kind and library and not libselinux.knows_type(library, kind):
         text = f"{file} says that containers need the SELinux type {kind}, which the policy lacks"
         findings.append(warned(what.flag, text, "semodule", "-l"))
-    is_on = libselinux.boolean(root, boolean) if boolean else True
+    is_on = libselinux.boolean(host, boolean) if boolean else True
     if is_on is None:
         text = f"{file} names the SELinux boolean {boolean}, which the policy lacks"
         findings.append(warned(what.flag, text, "semanage", "boolean", "-l"))

@@ -77,25 +77,25 @@ class SpecOrigin(NamedTuple):
         return self.kind.rpartition("/")[2].partition("-")[0]
 
 
-def folders(root: HostRoot, more: tuple[str, ...]) -> dict[str, str]:
+def folders(host: HostRoot, more: tuple[str, ...]) -> dict[str, str]:
     """The usual folders for specs, and these, by their paths without links; of two paths of one folder the first."""
     found: dict[str, str] = {}
     for folder in (*CDI_FOLDERS, *more):
-        found.setdefault(root.real(folder), folder)
+        found.setdefault(host.real(folder), folder)
     return found
 
 
-def specs(root: HostRoot, more: tuple[str, ...] = ()) -> tuple[SpecFile, ...]:
+def specs(host: HostRoot, more: tuple[str, ...] = ()) -> tuple[SpecFile, ...]:
     """Every spec in folders of root's; without PyYAML those in YAML that are for NVIDIA's GPUs; more: see `folders`."""
-    trusted = [folder for folder in folders(root, more).values() if not root.openness(folder)]
-    paths = [f"{folder}/{name}" for folder in trusted for name in root.names(folder)]
-    found = [_read(root, path) for path in paths if path.endswith((".yaml", ".json"))]
+    trusted = [folder for folder in folders(host, more).values() if not host.openness(folder)]
+    paths = [f"{folder}/{name}" for folder in trusted for name in host.names(folder)]
+    found = [_read(host, path) for path in paths if path.endswith((".yaml", ".json"))]
     return tuple([spec for spec in found if spec is not None])
 
 
-def _read(root: HostRoot, path: str) -> SpecFile | None:
-    why = root.openness(path)
-    data = None if why else root.read(path)
+def _read(host: HostRoot, path: str) -> SpecFile | None:
+    why = host.openness(path)
+    data = None if why else host.read(path)
     if data is None:
         return SpecFile(path, "", False, "", {}, why or "it is not a file of at most 8 MiB", bool(why))
     return _spec(path, data.decode("utf-8", "replace"))

@@ -40,10 +40,10 @@ _DIRECTORY = posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC
 # Of all containers; and of the folders of one.
 _SECONDS, _SECONDS_INSIDE = 3.0, 0.25
 _FOLDERS = ("/dev", "/dev/nvidia-caps")
-_MOST_BOUND = 256
-_MOST_FOLDERS = 64
+_MAX_BOUND = 256
+_MAX_FOLDERS = 64
 # Far more than the devices of a host; each is asked of the device cgroup.
-_MOST_NODES = 256
+_MAX_NODES = 256
 # No driver has this number: a cgroup that lets it be opened lets all be.
 _UNUSED_NUMBER = (4095, (1 << 20) - 1)
 
@@ -103,44 +103,44 @@ class AllContainers(NamedTuple):
     unlooked: int = 0
 
 
-def find_devices(root: HostRoot, wanted: Wanted) -> AllContainers:
-    known = containers.KnownContainers(root)
-    ours = HostsNodes(root, known.mounts, wanted)
-    firsts, unseen = _first_processes(root, known.mounts)
+def find_devices(host: HostRoot, wanted: Wanted) -> AllContainers:
+    known = containers.KnownContainers(host)
+    ours = HostsNodes(host, known.mounts, wanted)
+    firsts, unseen = _first_processes(host, known.mounts)
     until = monotonic() + _SECONDS
     found: list[tuple[int, ContainerDevices]] = []
     # Root's first: a user can have many.
-    for _, began, pid in sorted([(bool(processes.maker(root, pid)), began, pid) for began, pid in firsts]):
+    for _, began, pid in sorted([(bool(processes.maker(host, pid)), began, pid) for began, pid in firsts]):
         if monotonic() > until:
             break
-        found.append((began, _container(root, known, pid, began, ours, wanted)))
+        found.append((began, _container(host, known, pid, began, ours, wanted)))
     in_order = [item for _, item in sorted(found, key=lambda pair: pair[0])]
     return AllContainers(tuple(in_order), unseen, len(firsts) - len(found))
 
 
-def _first_processes(root: HostRoot, hosts: Mounts) -> tuple[list[tuple[int, int]], int]:
+def _first_processes(host: HostRoot, hosts: Mounts) -> tuple[list[tuple[int, int]], int]:
     """The clock tick of each container's start with its first process; and how many processes are unseen."""
     firsts: dict[int, tuple[int, int]] = {}
     judged: dict[tuple[int, str | None], bool] = {}
     unseen = 0
-    ours, top = root.stat(_OURS), hosts.shown(root.path)
-    for first in processes.numbers(root):
-        pid, namespace = first, root.stat(f"/proc/{first}/ns/mnt")
+    ours, top = host.stat(_OURS), hosts.shown(host.path)
+    for first in processes.numbers(host):
+        pid, namespace = first, host.stat(f"/proc/{first}/ns/mnt")
         if namespace is None:
-            pid = processes.other_thread(root, first)
-            namespace = root.stat(f"/proc/{pid}/ns/mnt") if pid != first else None
+            pid = processes.other_thread(host, first)
+            namespace = host.stat(f"/proc/{pid}/ns/mnt") if pid != first else None
         if namespace and ours and is_same(namespace, ours):
             continue
-        began = processes.started(root, pid)
-        if began is None or processes.is_kernels(root, pid):
+        began = processes.started(host, pid)
+        if began is None or processes.is_kernels(host, pid):
             continue
         if namespace is None:
             unseen += 1
             continue
         # Its root is looked up in mountinfo: to ask its filesystem may take for ever.
-        key = namespace.st_ino, root.link(f"/proc/{pid}/root")
+        key = namespace.st_ino, host.link(f"/proc/{pid}/root")
         if key not in judged:
-            said = foreignfile.mountinfo(root, pid)
+            said = foreignfile.mountinfo(host, pid)
             if not said:
                 continue  # it has ended
             judged[key] = foreignfile.root_of(said) != top
@@ -150,31 +150,31 @@ def _first_processes(root: HostRoot, hosts: Mounts) -> tuple[list[tuple[int, int
 
 
 def _container(
-    root: HostRoot, known: containers.KnownContainers, pid: int, began: int, ours: HostsNodes, wanted: Wanted
+    host: HostRoot, known: containers.KnownContainers, pid: int, began: int, ours: HostsNodes, wanted: Wanted
 ) -> ContainerDevices:
-    cgroup = processes.device_cgroup(root, pid, known.version)
-    allows = _verdict(root, cgroup, known.version)
-    nodes, is_whole = held_nodes(root, pid, ours, wanted)
+    cgroup = processes.device_cgroup(host, pid, known.version)
+    allows = _verdict(host, cgroup, known.version)
+    nodes, is_whole = held_nodes(host, pid, ours, wanted)
     running = known.of_process(pid)
     return ContainerDevices(
         running,
-        since(root, began),
+        since(host, began),
         tuple([ContainerNode(path, *at, allows(*at)) for at, path in sorted(nodes.items())]),
         frozenset([at for at in wanted.numbers if allows(*at)]),
         bool(allows(*_UNUSED_NUMBER)),
-        processes.is_in_our_users(root, pid) and processes.makes_nodes(root, pid),
+        processes.is_in_our_users(host, pid) and processes.makes_nodes(host, pid),
         is_whole,
-        containermemory.uses(root, containermemory.own(cgroup, running.id)) if cgroup else (),
+        containermemory.uses(host, containermemory.own(cgroup, running.id)) if cgroup else (),
     )
 
 
-def _verdict(root: HostRoot, cgroup: str, version: str) -> Callable[[int, int], bool | None]:
+def _verdict(host: HostRoot, cgroup: str, version: str) -> Callable[[int, int], bool | None]:
     """What v1's rules, or those programs of v2 that are in effect, answer; None if they cannot be read."""
     if version == "v1" and cgroup:
-        data = root.read(f"{cgroup}/devices.list")
+        data = host.read(f"{cgroup}/devices.list")
         if data is not None:
             return partial(deviceverdict.by_rules, data.decode("ascii", "replace"))
-    if version == "v2" and cgroup and root.path == "/":
+    if version == "v2" and cgroup and host.path == "/":
         with suppress(OSError), closing(posix.open(cgroup, _DIRECTORY)) as fd:
             ids = bpf.prog_query(fd, query_flags=bpf.BPF_F_QUERY_EFFECTIVE)[1]
             return partial(deviceverdict.by_programs, [_program(id) for id in ids])
@@ -187,9 +187,9 @@ def _program(id: int) -> bytes | None:
     return None
 
 
-def since(root: HostRoot, began: int) -> int:
+def since(host: HostRoot, began: int) -> int:
     """`processes.started` in seconds since 1970."""
-    lines = root.text("/proc/stat").splitlines()
+    lines = host.text("/proc/stat").splitlines()
     booted = next((int(line[6:]) for line in lines if line.startswith("btime ")), 0)
     return booted + began // posix.sysconf("SC_CLK_TCK")
 
@@ -197,12 +197,12 @@ def since(root: HostRoot, began: int) -> int:
 class HostsNodes:
     """The host's nodes in the folders that count, by their filesystem's device and their place in it."""
 
-    def __init__(self, root: HostRoot, hosts: Mounts, wanted: Wanted) -> None:
+    def __init__(self, host: HostRoot, hosts: Mounts, wanted: Wanted) -> None:
         self._numbers: dict[tuple[str, str], Number] = {}
         self._above: set[tuple[str, str]] = set()
         for folder in wanted.folders:
-            for path in [f"{folder}/{name}" for name in root.names(folder)]:
-                status, place = root.stat(path), hosts.shown(root.path.rstrip("/") + path)
+            for path in [f"{folder}/{name}" for name in host.names(folder)]:
+                status, place = host.stat(path), hosts.shown(host.path.rstrip("/") + path)
                 if status is not None and place is not None and is_character_device(status):
                     self._numbers.setdefault(place, foreignfile.number(status))
         for device, path in self._numbers:
@@ -218,37 +218,37 @@ class HostsNodes:
                 found.setdefault(number, point)
             elif (mount.device, mount.root) in self._above:
                 folders.append((point, mount.device, mount.root.rstrip("/") + "/"))
-        for point, device, top in folders[:_MOST_FOLDERS]:
+        for point, device, top in folders[:_MAX_FOLDERS]:
             for (its, path), number in self._numbers.items():
                 if its == device and path.startswith(top):
                     place = f"{point.rstrip('/')}/{path[len(top) :]}"
                     # Another mount may lie over it.
                     if mounts.way(place)[-1] == point:
                         found.setdefault(number, place)
-        return found, len(folders) <= _MOST_FOLDERS
+        return found, len(folders) <= _MAX_FOLDERS
 
 
-def held_nodes(root: HostRoot, pid: int, ours: HostsNodes, wanted: Wanted) -> Nodes:
-    mounts = foreignfile.mounts_of(root, pid)
+def held_nodes(host: HostRoot, pid: int, ours: HostsNodes, wanted: Wanted) -> Nodes:
+    mounts = foreignfile.mounts_of(host, pid)
     if mounts is None:
-        return {}, processes.started(root, pid) is None
+        return {}, processes.started(host, pid) is None
     found, is_whole = ours.shown_by(mounts)
-    if processes.is_in_our_users(root, pid):
-        others, was_whole = _inside(root, pid, mounts, wanted)
+    if processes.is_in_our_users(host, pid):
+        others, was_whole = _inside(host, pid, mounts, wanted)
         found, is_whole = {**others, **found}, is_whole and was_whole
     numbers = {(major, minor) for _, major, minor in wanted.nodes}
     count = [at for at in found if at[0] in wanted.majors or at in numbers]
     # First those that there are on this host: a container that may make nodes can have thousands.
     count.sort(key=lambda at: (at not in wanted.numbers, at))
-    return {at: found[at] for at in count[:_MOST_NODES]}, is_whole and len(count) <= _MOST_NODES
+    return {at: found[at] for at in count[:_MAX_NODES]}, is_whole and len(count) <= _MAX_NODES
 
 
-def _inside(root: HostRoot, pid: int, mounts: Mounts, wanted: Wanted) -> Nodes:
+def _inside(host: HostRoot, pid: int, mounts: Mounts, wanted: Wanted) -> Nodes:
     """What a look into the container finds, where root alone can have mounted anything."""
     if not mounts.is_local("/"):
         return {}, False
     try:
-        inside = ContainerRoot(root, pid)
+        inside = ContainerRoot(host, pid)
     except UsageError:
         return {}, True  # it has ended
     found: dict[Number, str] = {}
@@ -274,4 +274,4 @@ def _bound(mounts: Mounts, wanted: Wanted) -> list[str]:
         for point, mount in mounts.points.items()
         if "/nvidia" in mount.root or mount.root.rpartition("/")[2] in names
     ]
-    return found[:_MOST_BOUND]
+    return found[:_MAX_BOUND]

@@ -28,9 +28,9 @@ def own(cgroup: str, id: str) -> str:
     return "/".join(parts[: named[-1] + 1]) if named else cgroup
 
 
-def uses(root: HostRoot, cgroup: str) -> tuple[MemoryUse, ...]:
+def uses(host: HostRoot, cgroup: str) -> tuple[MemoryUse, ...]:
     """Of each device of which something is in use, or limited; of all its regions together."""
-    used, most, peak = [by_device(root.text(f"{cgroup}/dmem.{name}")) for name in ("current", "max", "peak")]
+    used, most, peak = [by_device(host.text(f"{cgroup}/dmem.{name}")) for name in ("current", "max", "peak")]
     found = []
     for address, regions in used.items():
         now, highest = sum(regions.values()), sum(peak.get(address, {}).values())

@@ -87,20 +87,20 @@ class Running(NamedTuple):
         return f"user {self.owner}'s" if self.owner != ROOT else ""
 
 
-def states(root: HostRoot, files: Files) -> list[Running]:
+def states(host: HostRoot, files: Files) -> list[Running]:
     """Containers with a state, root's first; of their names only the engine is known, if the state's place tells."""
     own = posix.geteuid()
-    return [*_below(root, "/run", files, ROOT), *_below(root, f"{_USERS}/{own}", files, own)]
+    return [*_below(host, "/run", files, ROOT), *_below(host, f"{_USERS}/{own}", files, own)]
 
 
-def _below(root: HostRoot, base: str, files: Files, owner: int) -> Iterator[Running]:
+def _below(host: HostRoot, base: str, files: Files, owner: int) -> Iterator[Running]:
     for folder in _folders(base, files):
         for id in files.names(folder):
             for runtime, file, first, start in _KEPT:
                 document = files.object(f"{folder}/{id}/{file}")
                 pid = document.get(first)
                 if isinstance(pid, int):
-                    began = processes.started(root, pid)
+                    began = processes.started(host, pid)
                     # Else that process is gone, or is another one by now.
                     alive = pid if began is not None and document.get(start) in (began, None, 0) else 0
                     bundle = _runcs_bundle(document) if runtime == "runc" else document.get("bundle")

@@ -23,7 +23,7 @@ from oci_gpu_hook.node.machine.foreignfile import ROOT, Files
 
 # Engines show ids shortened to twelve letters, of sixty-four.
 _SHORTEST_ID = 12
-_MOST_NAMED = 4
+_MAX_NAMED = 4
 
 
 class KnownContainers:
@@ -32,12 +32,12 @@ class KnownContainers:
     mounts: the host's; version: of cgroups, "" for none.
     """
 
-    def __init__(self, root: HostRoot) -> None:
-        self._root = root
-        self.version = kernelconfig.cgroup_version(root)
+    def __init__(self, host: HostRoot) -> None:
+        self._host = host
+        self.version = kernelconfig.cgroup_version(host)
         self.mounts = foreignfile.our_mounts()
-        self._files = Files(root, self.mounts)
-        found = records.states(self._root, self._files)
+        self._files = Files(host, self.mounts)
+        found = records.states(self._host, self._files)
         self._names = records.names(self._files, [item.bundle for item in found])
         # Of two with one id the first counts: that is root's, if one of them is.
         firsts = {item.id: item for item in reversed(found)}
@@ -47,8 +47,8 @@ class KnownContainers:
 
     def of_process(self, pid: int) -> Running:
         """The container that a process is in: whose first process it is, or whose id is in its cgroup's name."""
-        owner = processes.maker(self._root, pid) or ROOT
-        cgroup = processes.trusted_cgroup(self._root, pid, self.version, owner)
+        owner = processes.maker(self._host, pid) or ROOT
+        cgroup = processes.trusted_cgroup(self._host, pid, self.version, owner)
         unknown = Running(processes.id_in(cgroup[-1]) if cgroup else "", pid, "", "", owner=owner)
         if owner not in (ROOT, posix.geteuid()):
             # That user can give it the id of any container.
@@ -68,15 +68,15 @@ class KnownContainers:
         if len(id) < _SHORTEST_ID:
             return None
         of_users = None
-        for pid in processes.numbers(self._root):
+        for pid in processes.numbers(self._host):
             # Most processes are not in such a cgroup: to ask further costs more.
-            if id not in processes.device_cgroup(self._root, pid, self.version):
+            if id not in processes.device_cgroup(self._host, pid, self.version):
                 continue
-            maker = processes.maker(self._root, pid) or ROOT
-            names = processes.trusted_cgroup(self._root, pid, self.version, maker)
+            maker = processes.maker(self._host, pid) or ROOT
+            names = processes.trusted_cgroup(self._host, pid, self.version, maker)
             # conmon, a container's monitor, has the id in its cgroup's name too, but is in the host's mount namespace.
             begin = [name for name in names if re.search(rf"(^|[-:]){re.escape(id)}", name)]
-            if owner in (None, maker) and begin and _runs_contained(self._root, pid):
+            if owner in (None, maker) and begin and _runs_contained(self._host, pid):
                 if maker in (ROOT, owner):
                     return pid
                 of_users = of_users or pid
@@ -91,13 +91,13 @@ class KnownContainers:
 
     def _by_place(self, item: Running) -> ContainerNames:
         """Whose a container is, by where its bundle and its cgroup are."""
-        cgroup = processes.trusted_cgroup(self._root, item.pid, self.version, item.owner)
+        cgroup = processes.trusted_cgroup(self._host, item.pid, self.version, item.owner)
         engine = item.called.engine or records.engine_of(f"{item.bundle}/", f"/{'/'.join(cgroup)}")
         return ContainerNames(engine, item.id if BY_NAME[engine].by_id else "")
 
     def _with_monitor(self, item: Running) -> Running:
         """A container without a state, with what the process above its first one tells of it."""
-        found, name = _monitored(self._root, item)
+        found, name = _monitored(self._host, item)
         if found.called.name:
             return found
         if found.bundle:
@@ -106,22 +106,22 @@ class KnownContainers:
         return found._replace(called=words if words.name else words._replace(name=name, full=name))
 
 
-def users_have_some(root: HostRoot) -> bool:
+def users_have_some(host: HostRoot) -> bool:
     """Whether a container of a user's runs, by the id in its cgroup's name."""
-    version = kernelconfig.cgroup_version(root)
-    makers = [(pid, maker) for pid in processes.numbers(root) if (maker := processes.maker(root, pid))]
-    cgroups = [processes.trusted_cgroup(root, pid, version, maker) for pid, maker in makers]
+    version = kernelconfig.cgroup_version(host)
+    makers = [(pid, maker) for pid in processes.numbers(host) if (maker := processes.maker(host, pid))]
+    cgroups = [processes.trusted_cgroup(host, pid, version, maker) for pid, maker in makers]
     return any([processes.id_in(name) for names in cgroups for name in names])
 
 
-def find(root: HostRoot, word: str) -> Running:
+def find(host: HostRoot, word: str) -> Running:
     """The container with this id, beginning of an id, name, pod or process; UsageError if none or several have it."""
-    known = KnownContainers(root)
-    if word.isdecimal() and int(word) > 0 and processes.started(root, int(word)) is not None:
+    known = KnownContainers(host)
+    if word.isdecimal() and int(word) > 0 and processes.started(host, int(word)) is not None:
         return known.of_process(int(word))
     named = _matching(known.containers, word)
     if len(named) > 1:
-        listed = ", ".join([f"{quoted(item.shown)[1:-1]} {quoted(item.id[:12])[1:-1]}" for item in named[:_MOST_NAMED]])
+        listed = ", ".join([f"{quoted(item.shown)[1:-1]} {quoted(item.id[:12])[1:-1]}" for item in named[:_MAX_NAMED]])
         raise UsageError(
             f"several containers have an id that begins with {quoted(word)}, or that name: {listed}",
             "give more of the id, or NAMESPACE/POD/NAME",
@@ -141,12 +141,12 @@ def find(root: HostRoot, word: str) -> Running:
     )
 
 
-def config(root: HostRoot, item: Running) -> bytes | None:
+def config(host: HostRoot, item: Running) -> bytes | None:
     """The config.json of a container's bundle; None if there is none.
 
     It is where root has started the container, and may be filled by others.
     """
-    return foreignfile.read_file(root, f"{item.bundle}/config.json")
+    return foreignfile.read_file(host, f"{item.bundle}/config.json")
 
 
 def _matching(known: list[Running], word: str) -> list[Running]:
@@ -164,28 +164,28 @@ def _matching(known: list[Running], word: str) -> list[Running]:
     return []
 
 
-def _monitored(root: HostRoot, item: Running) -> tuple[Running, str]:
+def _monitored(host: HostRoot, item: Running) -> tuple[Running, str]:
     """A container with what conmon or containerd's shim has on its command line, and the name that conmon has there."""
-    parent = processes.parent(root, item.pid)
-    program = processes.program(root, parent)
+    parent = processes.parent(host, item.pid)
+    program = processes.program(host, parent)
     if program == "conmon":
-        words = processes.command_line(root, parent)
+        words = processes.command_line(host, parent)
         said = dict(zip(words, words[1:]))
         runtime = said.get("-r", "").rpartition("/")[2]
         id, bundle = said.get("-c", item.id), said.get("-b", "")
         return item._replace(id=id, bundle=bundle, runtime=runtime), said.get("-n", "")
     if program.startswith("containerd-shim") and item.id:
         # It works in a bundle's folder; one shim can have all containers of a pod.
-        folder = (root.link(f"/proc/{parent}/cwd") or "").rpartition("/")[0]
+        folder = (host.link(f"/proc/{parent}/cwd") or "").rpartition("/")[0]
         return item._replace(bundle=f"{folder}/{item.id}", runtime="runc"), ""
     return item, ""
 
 
-def _runs_contained(root: HostRoot, pid: int) -> bool:
+def _runs_contained(host: HostRoot, pid: int) -> bool:
     """`is_contained` of a process that may have ended: what waits for its parent has no namespaces any more."""
     try:
         return processes.is_contained(pid)
     except UsageError:
-        if processes.started(root, pid) is None:
+        if processes.started(host, pid) is None:
             return False
         raise

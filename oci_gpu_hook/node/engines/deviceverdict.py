@@ -42,7 +42,7 @@ _COMPARISONS: dict[int, Callable[[int, int], object]] = {
     0xB0: operator.le,
 }
 # The verifier lets no program run for longer.
-_MOST_STEPS = 1_000_000
+_MAX_STEPS = 1_000_000
 
 
 def by_rules(text: str, major: int, minor: int) -> bool:
@@ -77,7 +77,7 @@ def _run(code: bytes, context: bytes) -> int:
     """The value that a program returns; R1 points to the request, and is the only register that no number is in."""
     registers: dict[int, int] = {}
     at = 0
-    for _ in range(_MOST_STEPS):
+    for _ in range(_MAX_STEPS):
         opcode, both, offset, immediate = _INSTRUCTION.unpack_from(code, 8 * at)
         dst, src = both & 15, both >> 4
         at += 1

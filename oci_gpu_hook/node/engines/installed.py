@@ -70,52 +70,52 @@ PATH: tuple[str, ...] = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr
 # As podman looks for its runtime.
 _PROGRAM_FOLDERS = ("/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin")
 # Swarm's, in daemon.json, and how often `configure` names a GPU there at most.
-RESOURCES, MOST_SHARES = "node-generic-resources", 100
+RESOURCES, MAX_SHARES = "node-generic-resources", 100
 # Far above what anybody writes.
 _LARGEST = 1 << 20
 _LONGEST_PATH = 4096  # PATH_MAX
 _SPECS, _IS_ON = "cdi_spec_dirs", "enable_cdi"
 
 
-def installed(root: HostRoot) -> tuple[Engine, ...]:
+def installed(host: HostRoot) -> tuple[Engine, ...]:
     """Those engines that read hooks.d and whose program is there."""
-    return tuple([_engine(root, kind)[0] for kind in ENGINES if kind.table and is_there(root, kind)])
+    return tuple([_engine(host, kind)[0] for kind in ENGINES if kind.table and is_there(host, kind)])
 
 
-def is_there(root: HostRoot, kind: EngineKind) -> bool:
+def is_there(host: HostRoot, kind: EngineKind) -> bool:
     """Whether an engine's program is there."""
-    return any([find_program(root, name) for name in kind.programs])
+    return any([find_program(host, name) for name in kind.programs])
 
 
-def shims(root: HostRoot) -> list[Runtime]:
+def shims(host: HostRoot) -> list[Runtime]:
     """NVIDIA's runtimes in the settings of all engines, as far as these can be read."""
-    named = of_containerd(root)
+    named = of_containerd(host)
     with suppress(ValueError):
-        named = [*of_docker(root, docker_settings(root)), *named]
-    of_readers = [item for kind in ENGINES if kind.table for item in _engine(root, kind)[1]]
-    return of_readers + [item for item in named if _is_nvidias(root, item.program)]
+        named = [*of_docker(host, docker_settings(host)), *named]
+    of_readers = [item for kind in ENGINES if kind.table for item in _engine(host, kind)[1]]
+    return of_readers + [item for item in named if _is_nvidias(host, item.program)]
 
 
-def find_program(root: HostRoot, name: str, folders: tuple[str, ...] = _PROGRAM_FOLDERS) -> str:
+def find_program(host: HostRoot, name: str, folders: tuple[str, ...] = _PROGRAM_FOLDERS) -> str:
     """The first file of this name that can be run, in these folders, without them in the host's; "" for none."""
     for folder in folders:
-        status = root.stat(f"{folder}/{name}")
+        status = host.stat(f"{folder}/{name}")
         if status is not None and is_regular(status) and status.st_mode & 0o111:
             return f"{folder}/{name}"
     return ""
 
 
-def _engine(root: HostRoot, kind: EngineKind) -> tuple[Engine, list[Runtime]]:
+def _engine(host: HostRoot, kind: EngineKind) -> tuple[Engine, list[Runtime]]:
     """What podman or CRI-O is set to, and those of its runtimes that are NVIDIA's."""
     name, table = kind.name, kind.table
-    files, runtimes = values_of(root, kind), f"{table}.runtimes."
+    files, runtimes = values_of(host, kind), f"{table}.runtimes."
     merged = {key: (value, file) for file, values in files for key, value in values.items()}
     manager, manager_file = merged.get(f"{table}.cgroup_manager", ("", ""))
     runtime, file = merged.get(f"{table}.{kind.default}", ("", ""))
     # For each runtime CRI-O has a table, and podman a list of paths.
     of_runtimes = [(key[len(runtimes) :], item) for key, item in merged.items() if key.startswith(runtimes)]
-    nvidias = {key.partition(".")[0]: at for key, (value, at) in of_runtimes if _is_nvidias(root, value)}
-    if _is_nvidias(root, runtime):
+    nvidias = {key.partition(".")[0]: at for key, (value, at) in of_runtimes if _is_nvidias(host, value)}
+    if _is_nvidias(host, runtime):
         nvidias[str(runtime)] = file
     engine = Engine(name, *hook_folders(kind, files), str(manager), manager_file, str(runtime))
     return engine, [Runtime(name, at, item, item == runtime) for item, at in nvidias.items()]
@@ -144,9 +144,9 @@ def named_folders(
     return folders, at
 
 
-def find_readers(root: HostRoot, docker: dict[str, Any] | None, docker_file: str) -> tuple[Reader, ...]:
+def find_readers(host: HostRoot, docker: dict[str, Any] | None, docker_file: str) -> tuple[Reader, ...]:
     """Every installed engine; docker: dockerd's settings, None if there is no dockerd, or they cannot be read."""
-    found = [_by_toml(root, kind) for kind in ENGINES if kind.files and is_there(root, kind)]
+    found = [_by_toml(host, kind) for kind in ENGINES if kind.files and is_there(host, kind)]
     if docker is not None:
         features, named = docker.get("features"), docker.get("cdi-spec-dirs")
         values: list[tuple[str, dict[str, Any]]] = []
@@ -155,73 +155,73 @@ def find_readers(root: HostRoot, docker: dict[str, Any] | None, docker_file: str
         elif named:
             # For dockerd an empty list is its default, and an empty name no folder.
             values = [(docker_file, {_SPECS: named})]
-        found.append(_reader(root, DOCKER.name, values))
+        found.append(_reader(host, DOCKER.name, values))
     return tuple(found)
 
 
-def _by_toml(root: HostRoot, kind: EngineKind) -> Reader:
-    name, files = kind.name, values_of(root, kind)
+def _by_toml(host: HostRoot, kind: EngineKind) -> Reader:
+    name, files = kind.name, values_of(host, kind)
     # Of a key that several files have the last one counts.
     said = [(file, it) for file, values in files for key, it in values.items() if key.endswith(_IS_ON)]
-    return Reader(name, (), said[-1][0]) if said and said[-1][1] is False else _reader(root, name, files)
+    return Reader(name, (), said[-1][0]) if said and said[-1][1] is False else _reader(host, name, files)
 
 
-def _reader(root: HostRoot, name: str, files: list[tuple[str, dict[str, Any]]]) -> Reader:
+def _reader(host: HostRoot, name: str, files: list[tuple[str, dict[str, Any]]]) -> Reader:
     folders, file = named_folders(files, _SPECS, CDI_FOLDERS)
-    paths = [_resolved(root, it) for it in folders if it[:1] == "/" and len(it) < _LONGEST_PATH]
+    paths = [_resolved(host, it) for it in folders if it[:1] == "/" and len(it) < _LONGEST_PATH]
     return Reader(name, tuple(dict.fromkeys(paths)), file)
 
 
-def _resolved(root: HostRoot, folder: str) -> str:
+def _resolved(host: HostRoot, folder: str) -> str:
     """A folder's path without links, as far as it is there: /var/run is a link to /run."""
     above, names = folder.rstrip("/"), ""
-    while above and root.stat(above) is None:
+    while above and host.stat(above) is None:
         above, _, name = above.rpartition("/")
         names = f"/{name}{names}"
-    return f"{root.real(above or '/').rstrip('/')}{names}"
+    return f"{host.real(above or '/').rstrip('/')}{names}"
 
 
-def of_containerd(root: HostRoot) -> list[Runtime]:
+def of_containerd(host: HostRoot) -> list[Runtime]:
     """containerd's runtimes for pods; program: their BinaryName."""
     # The runtime of pods that name none, unless the settings say another.
     default, found = "runc", {}
-    for file, values in values_of(root, CONTAINERD):
+    for file, values in values_of(host, CONTAINERD):
         for key, value in values.items():
             words = key.split(".")
             if words[-1] == CONTAINERD.default:
                 default = str(value)
             if words[-1] == "BinaryName" and value and "runtimes" in words:
                 found[words[words.index("runtimes") + 1]] = (file, str(value))
-    return [runtime_of(root, CONTAINERD.name, file, name, its, default) for name, (file, its) in found.items()]
+    return [runtime_of(host, CONTAINERD.name, file, name, its, default) for name, (file, its) in found.items()]
 
 
-def _is_nvidias(root: HostRoot, value: object) -> bool:
+def _is_nvidias(host: HostRoot, value: object) -> bool:
     """Whether a runtime's path, or one of several, is NVIDIA's runtime, and no link to ours by its name."""
     paths = [str(path) for path in (value if isinstance(value, list) else [value])]
-    return any([_SHIM in path and not is_ours(root, path) for path in paths])
+    return any([_SHIM in path and not is_ours(host, path) for path in paths])
 
 
-def unread(root: HostRoot) -> list[tuple[str, str, Exception]]:
+def unread(host: HostRoot) -> list[tuple[str, str, Exception]]:
     """Engine, path and error of each file that cannot be read: what is known of such an engine may be wrong."""
-    every = [(kind.name, path, found) for kind in ENGINES for path, found in contents(root, kind)]
+    every = [(kind.name, path, found) for kind in ENGINES for path, found in contents(host, kind)]
     return [(name, path, err) for name, path, err in every if isinstance(err, Exception)]
 
 
-def values_of(root: HostRoot, kind: EngineKind) -> list[tuple[str, dict[str, Any]]]:
+def values_of(host: HostRoot, kind: EngineKind) -> list[tuple[str, dict[str, Any]]]:
     """Each file of an engine's that can be read, with its values by dotted keys such as ``engine.hooks_dir``."""
-    return [(path, found) for path, found in contents(root, kind) if isinstance(found, dict)]
+    return [(path, found) for path, found in contents(host, kind) if isinstance(found, dict)]
 
 
 def contents(
-    root: HostRoot, kind: EngineKind, more: tuple[str, ...] = ()
+    host: HostRoot, kind: EngineKind, more: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, dict[str, Any] | Exception]]:
     """Each file of an engine's that exists, with its values, or why it cannot be read; more: a user's files."""
     for file in (*kind.files, *more):
         folder, star, ending = file.partition("/*")
-        names = [name for name in root.names(folder) if name.endswith(ending)] if star else []
+        names = [name for name in host.names(folder) if name.endswith(ending)] if star else []
         for path in [f"{folder}/{name}" for name in names] if star else [file]:
             # A link may lead to a file of a user's.
-            data = foreignfile.read_file(root, path, _LARGEST)
+            data = foreignfile.read_file(host, path, _LARGEST)
             if data is not None:
                 try:
                     yield path, dict(_flat(toml.parse_toml(data), ""))
@@ -239,7 +239,7 @@ def _flat(table: dict[str, Any], above: str) -> Iterator[tuple[str, Any]]:
 
 
 def of_docker(
-    root: HostRoot, document: dict[str, Any], path: str = DOCKER.ours, folders: tuple[str, ...] = PATH
+    host: HostRoot, document: dict[str, Any], path: str = DOCKER.ours, folders: tuple[str, ...] = PATH
 ) -> list[Runtime]:
     """The runtimes in a daemon.json; folders: those in which dockerd looks for programs."""
     named, default = document.get("runtimes"), str(document.get("default-runtime") or "")
@@ -247,12 +247,12 @@ def of_docker(
         name: str(value.get("path", "")) if isinstance(value, dict) else ""
         for name, value in (named.items() if isinstance(named, dict) else ())
     }
-    return [runtime_of(root, DOCKER.name, path, name, its, default, folders) for name, its in programs.items()]
+    return [runtime_of(host, DOCKER.name, path, name, its, default, folders) for name, its in programs.items()]
 
 
-def docker_settings(root: HostRoot, path: str = DOCKER.ours) -> dict[str, Any]:
+def docker_settings(host: HostRoot, path: str = DOCKER.ours) -> dict[str, Any]:
     """What a daemon.json says, {} without a file; ValueError says why dockerd cannot read it."""
-    status = root.stat(path)
+    status = host.stat(path)
     if status is None:
         return {}
     if not is_regular(status):
@@ -260,7 +260,7 @@ def docker_settings(root: HostRoot, path: str = DOCKER.ours) -> dict[str, Any]:
     if status.st_size > _LARGEST:
         raise ValueError(f"it is larger than {_LARGEST >> 20} MiB")
     # Where it is a link, others may have put another thing in its place meanwhile.
-    data = foreignfile.read_file(root, path, _LARGEST)
+    data = foreignfile.read_file(host, path, _LARGEST)
     if data is None:
         raise ValueError("it cannot be read")
     try:
@@ -273,17 +273,17 @@ def docker_settings(root: HostRoot, path: str = DOCKER.ours) -> dict[str, Any]:
 
 
 def runtime_of(
-    root: HostRoot, engine: str, file: str, name: str, path: str, default: str, folders: tuple[str, ...] = PATH
+    host: HostRoot, engine: str, file: str, name: str, path: str, default: str, folders: tuple[str, ...] = PATH
 ) -> Runtime:
     """The runtime that a file names so; folders: those in which its engine looks for programs."""
     # A name without a folder is looked for in the PATH.
-    found = path if path.startswith("/") else find_program(root, path, folders)
-    is_there = bool(found) and root.stat(found) is not None
-    return Runtime(engine, file, name, name == default, path, is_there, is_ours(root, found or path))
+    found = path if path.startswith("/") else find_program(host, path, folders)
+    is_there = bool(found) and host.stat(found) is not None
+    return Runtime(engine, file, name, name == default, path, is_there, is_ours(host, found or path))
 
 
-def is_ours(root: HostRoot, path: str) -> bool:
+def is_ours(host: HostRoot, path: str) -> bool:
     """Whether this is our runtime's path, or a link leads from it to our runtime."""
-    paths = (path, root.real(path) if path.startswith("/") else "")
+    paths = (path, host.real(path) if path.startswith("/") else "")
     return RUNTIME in [path.rpartition("/")[2] for path in paths]
 

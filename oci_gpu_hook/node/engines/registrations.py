@@ -51,22 +51,22 @@ class Registration(NamedTuple):
         return self.path.rpartition("/")[2]
 
 
-def of_engines(root: HostRoot, engines: tuple[Engine, ...]) -> tuple[Registration, ...]:
+def of_engines(host: HostRoot, engines: tuple[Engine, ...]) -> tuple[Registration, ...]:
     """The registrations in the engines' default folders, and in those that these engines are set to."""
     folders = {VENDORS_FOLDER, ADMINISTRATORS_FOLDER, *[folder for engine in engines for folder in engine.folders]}
-    return tuple([item for folder in sorted(folders) for item in of_folder(root, folder)])
+    return tuple([item for folder in sorted(folders) for item in of_folder(host, folder)])
 
 
-def of_folder(root: HostRoot, folder: str) -> tuple[Registration, ...]:
+def of_folder(host: HostRoot, folder: str) -> tuple[Registration, ...]:
     """The registrations in a folder, in the order of their names."""
-    paths = [f"{folder}/{name}" for name in root.names(folder) if name.endswith(".json")]
+    paths = [f"{folder}/{name}" for name in host.names(folder) if name.endswith(".json")]
     # Engines pass over a link that leads nowhere.
-    return tuple([_registration(root, path) for path in paths if root.stat(path) is not None])
+    return tuple([_registration(host, path) for path in paths if host.stat(path) is not None])
 
 
-def _registration(root: HostRoot, path: str) -> Registration:
+def _registration(host: HostRoot, path: str) -> Registration:
     # An engine may be told to look in a folder of a user's.
-    data = foreignfile.read_file(root, path)
+    data = foreignfile.read_file(host, path)
     if data is None:
         return Registration(path, fault="it cannot be read")
     try:

@@ -14,7 +14,7 @@ from oci_gpu_hook.node.machine.validationrecord import PASSED, SKIPPED, Validati
 from oci_gpu_hook.record import NamedTuple
 
 # More than one container for each of sixteen GPUs' MIG devices.
-_MOST_HELD = 512
+_MAX_HELD = 512
 
 
 class NodeState(NamedTuple):
@@ -50,11 +50,11 @@ def exposition(node: NodeState) -> str:
 
 def _of_gpus(node: NodeState) -> list[str]:
     """Who holds which GPU, by UUID; leases and health by the names that requests use."""
-    held = [(labels, 1) for labels in node.held[:_MOST_HELD]]
+    held = [(labels, 1) for labels in node.held[:_MAX_HELD]]
     leases = [({"device": it.title}, len(it.leases)) for it in node.counted]
     health = [({"device": it.title}, int(not it.unhealthy)) for it in node.counted]
     # Where the kernel counts it: its dmem controller.
-    uses = node.memory[:_MOST_HELD]
+    uses = node.memory[:_MAX_HELD]
     used = [(labels, use.used) for labels, use in uses]
     peaks = [(labels, use.peak) for labels, use in uses if use.peak]
     limits = [(labels, use.limit) for labels, use in uses if use.limit]

@@ -55,7 +55,7 @@ _LEFT = 1024
 
 
 def renew(
-    root: HostRoot,
+    host: HostRoot,
     gpus: tuple[Gpu, ...],
     records: tuple[Xid, ...],
     nvml: Readings | None = None,
@@ -66,16 +66,16 @@ def renew(
     gpus: the kernel's list; records: all that the kernel's log has; nvml: what it reads, if it has answered; tested:
     why the validation of a GPU failed, "" if it passed, by bus_id.
     """
-    inodes = dict(root.inodes(_BOUND))
+    inodes = dict(host.inodes(_BOUND))
     with counters.lock():
-        last, known = _read(root, {gpu.bus_id: inodes.get(gpu.proc, 0) for gpu in gpus})
+        last, known = _read(host, {gpu.bus_id: inodes.get(gpu.proc, 0) for gpu in gpus})
         buses = {kernellog.place(bus): bus for bus in known}
         for xid in [xid for xid in records if xid.sequence > last]:
             if xid.pci in buses and xid.number in FATAL:
                 known[buses[xid.pci]][1][_XID] = f"XID {xid.number}, {FATAL[xid.number]}"
         for bus, (_, whys) in known.items():
             _judge(bus, whys, nvml, tested or {})
-        _write(root, max([last, *[xid.sequence for xid in records]]), known)
+        _write(host, max([last, *[xid.sequence for xid in records]]), known)
 
 
 def _judge(bus: str, whys: dict[str, str], nvml: Readings | None, tested: dict[str, str]) -> None:
@@ -97,14 +97,14 @@ def _judge(bus: str, whys: dict[str, str], nvml: Readings | None, tested: dict[s
             whys[_XID] = ""
 
 
-def _read(root: HostRoot, bound: dict[str, int]) -> tuple[int, Whys]:
+def _read(host: HostRoot, bound: dict[str, int]) -> tuple[int, Whys]:
     """The number of the last record of the log that was read in this boot, -1 for none, and what is known; nothing if
     it is missing or damaged; bound: the inodes now.
     """
     fresh: Whys = {bus: (inode, {}) for bus, inode in bound.items()}
     try:
-        document: dict[str, Any] = json.loads(statefile.read_file(root, _STATE) or b"")
-        if document["boot"] != root.boot_id():
+        document: dict[str, Any] = json.loads(statefile.read_file(host, _STATE) or b"")
+        if document["boot"] != host.boot_id():
             raise ValueError("of another boot")
         kept = {bus: (inode, dict(whys)) for bus, (inode, whys) in document["whys"].items() if bound.get(bus) == inode}
         return int(document["sequence"]), {**fresh, **kept}
@@ -112,14 +112,14 @@ def _read(root: HostRoot, bound: dict[str, int]) -> tuple[int, Whys]:
         return -1, fresh
 
 
-def _write(root: HostRoot, sequence: int, known: Whys) -> None:
-    document = {"boot": root.boot_id(), "sequence": sequence, "whys": known}
+def _write(host: HostRoot, sequence: int, known: Whys) -> None:
+    document = {"boot": host.boot_id(), "sequence": sequence, "whys": known}
     clauses = [(bus, "; ".join(filter(None, whys.values()))) for bus, (_, whys) in known.items()]
     unhealthy = tuple([(bus, why) for bus, why in clauses if why])
     with outputfile.explained(f"{statefile.FOLDER}/{statefile.UNHEALTHY}"):
-        statefile.write(root, _STATE, json.dumps(document).encode() + b"\n")
+        statefile.write(host, _STATE, json.dumps(document).encode() + b"\n")
         if unhealthy:
-            statefile.save(root, statefile.UNHEALTHY, leases.UNHEALTHY_HEADING, unhealthy)
+            statefile.save(host, statefile.UNHEALTHY, leases.UNHEALTHY_HEADING, unhealthy)
             return
-        with closing(statefile.open_folder(root)) as folder, suppress(FileNotFoundError):
+        with closing(statefile.open_folder(host)) as folder, suppress(FileNotFoundError):
             os.unlink(statefile.UNHEALTHY, dir_fd=folder)

@@ -38,7 +38,7 @@ def paths(call: Call) -> list[str]:
     return [*dict.fromkeys(lines)]
 
 
-def _devices(root: HostRoot, driver_root: str, found: inventory.DriverInventory, call: Call) -> list[str]:
+def _devices(host: HostRoot, driver_root: str, found: inventory.DriverInventory, call: Call) -> list[str]:
     inputs = call.inputs()
     if not call.has("device"):
         inputs.environment[VISIBLE_DEVICES] = ALL
@@ -47,7 +47,7 @@ def _devices(root: HostRoot, driver_root: str, found: inventory.DriverInventory,
         return []
     request = request._replace(capabilities=CAPABILITIES)
     selected = selection.select(request, found)
-    found = inventory.with_nodes(root, found, selection.families(request), request.imex_channels, driver_root)
+    found = inventory.with_nodes(host, found, selection.families(request), request.imex_channels, driver_root)
     return [node.path for node, _ in selection.nodes(request, selected, found)]
 
 

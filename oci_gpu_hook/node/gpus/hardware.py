@@ -32,59 +32,59 @@ class Present(NamedTuple):
     wrong: tuple[WrongFile, ...]
 
 
-def nvidia(root: HostRoot, driver_root: str) -> DriverInventory:
+def nvidia(host: HostRoot, driver_root: str) -> DriverInventory:
     """The saved inventory while it is true, as only that has NVML's answer, else a new one; nothing is saved."""
-    found = read_saved(root, proc.stamp(root, driver_root)) or survey.survey(root, driver_root)
-    return of_this_host(root, found)
+    found = read_saved(host, proc.stamp(host, driver_root)) or survey.survey(host, driver_root)
+    return of_this_host(host, found)
 
 
-def find_vendors(root: HostRoot, *, saved_only: bool = False) -> Present:
+def find_vendors(host: HostRoot, *, saved_only: bool = False) -> Present:
     """What is here now; nothing is saved.  saved_only: only of those whose saved inventory is still true."""
 
     def inventory(vendor: Vendor) -> Vendor | None:
-        known = vendorinventory.read_saved(root, vendor.flag, vendor.file)
-        return known if known or saved_only else vendorsurvey.Survey(root, vendor, {}).found
+        known = vendorinventory.read_saved(host, vendor.flag, vendor.file)
+        return known if known or saved_only else vendorsurvey.Survey(host, vendor, {}).found
 
-    return _look(root, inventory)
+    return _look(host, inventory)
 
 
-def refresh(root: HostRoot) -> Present:
+def refresh(host: HostRoot) -> Present:
     """What is here, found by a new survey and saved for the next starts; OSError if nothing can be saved."""
-    now = _files_now(root)
+    now = _files_now(host)
     before = dict(now)
 
     def inventory(vendor: Vendor) -> Vendor:
-        survey = vendorsurvey.Survey(root, vendor, {vendor.file: before.get(vendor.file)})
+        survey = vendorsurvey.Survey(host, vendor, {vendor.file: before.get(vendor.file)})
         survey.save(vendor.flag)
         return survey.found
 
-    found = _look(root, inventory)
+    found = _look(host, inventory)
     if before:
-        folders.read_all(root, now)
+        folders.read_all(host, now)
     return found
 
 
-def is_saved(root: HostRoot) -> bool:
-    now = _files_now(root)
-    known = folders.read_known(root, now) if now else ()
+def is_saved(host: HostRoot) -> bool:
+    now = _files_now(host)
+    known = folders.read_known(host, now) if now else ()
     return known is not None and all(
-        [vendorinventory.read_saved(root, item.flag, item.file) is not None for item in known if not item.fault]
+        [vendorinventory.read_saved(host, item.flag, item.file) is not None for item in known if not item.fault]
     )
 
 
-def _files_now(root: HostRoot) -> folders.FilesNow:
+def _files_now(host: HostRoot) -> folders.FilesNow:
     try:
-        return folders.files_now(root)
+        return folders.files_now(host)
     except ConfigError:
         return ()  # `_look` says it
 
 
-def _look(root: HostRoot, inventory: Callable[[Vendor], Vendor | None]) -> Present:
+def _look(host: HostRoot, inventory: Callable[[Vendor], Vendor | None]) -> Present:
     try:
-        vendors, errors = folders.load_all(root)
+        vendors, errors = folders.load_all(host)
     except ConfigError as err:
         return Present((), (WrongFile(folders.ADMINISTRATORS, err.message),))
-    wrong = [WrongFile(path, err.message, bool(root.openness(path))) for path, err in errors.items()]
+    wrong = [WrongFile(path, err.message, bool(host.openness(path))) for path, err in errors.items()]
     collisions, found = folders.collisions(vendors), []
     for vendor in vendors:
         if vendor.flag in collisions:
@@ -93,48 +93,48 @@ def _look(root: HostRoot, inventory: Callable[[Vendor], Vendor | None]) -> Prese
         try:
             its = inventory(vendor)
             if its is not None:
-                found.append(vendorhost.vendor_state(root, its))
+                found.append(vendorhost.vendor_state(host, its))
         except ConfigError as err:
             wrong.append(WrongFile(vendor.file, err.message))
     return Present(tuple(found), tuple(wrong))
 
 
-def proof(root: HostRoot, found: VendorState) -> str:
+def proof(host: HostRoot, found: VendorState) -> str:
     """What shows that the vendor's hardware is here, a node or a PCI function; "" for nothing."""
     # No library: a distribution has some for everybody.
     for node in found.nodes():
         return node.path
-    return _on_pci(root, {pci for pattern in found.inventory.patterns for pci in pattern.pci})
+    return _on_pci(host, {pci for pattern in found.inventory.patterns for pci in pattern.pci})
 
 
-def _on_pci(root: HostRoot, wanted: Set[str]) -> str:
+def _on_pci(host: HostRoot, wanted: Set[str]) -> str:
     """A function on PCI of one of these vendors, or vendors and devices, that computes; "" for none."""
-    for address in root.names(vendorhost.PCI) if wanted else ():
-        vendor, device, kind = vendorhost.pci_ids(root, address, "vendor", "device", "class")
+    for address in host.names(vendorhost.PCI) if wanted else ():
+        vendor, device, kind = vendorhost.pci_ids(host, address, "vendor", "device", "class")
         if f"{vendor}:{device}" in wanted or (vendor in wanted and kind.startswith(_CLASSES)):
             return f"PCI {address}"
     return ""
 
 
-def expects_nvidia(root: HostRoot) -> bool:
+def expects_nvidia(host: HostRoot) -> bool:
     """Whether a GPU of NVIDIA's is here, or was: then its driver's absence is a fault, whatever else there is."""
-    return any([root.stat(path) for path in (proc.VERSION, nodes.CONTROL)]) or bool(_on_pci(root, {_NVIDIA}))
+    return any([host.stat(path) for path in (proc.VERSION, nodes.CONTROL)]) or bool(_on_pci(host, {_NVIDIA}))
 
 
-def rdma_adapters(root: HostRoot) -> list[str]:
+def rdma_adapters(host: HostRoot) -> list[str]:
     """NVIDIA's own adapters of InfiniBand and RoCE, such as ``mlx5_0``: those that can reach a GPU's memory."""
     found = []
-    for address in root.names(vendorhost.PCI):
+    for address in host.names(vendorhost.PCI):
         folder = f"{vendorhost.PCI}/{address}"
-        if (root.link(f"{folder}/driver") or "").endswith("/mlx5_core"):
-            found += root.names(f"{folder}/infiniband")
+        if (host.link(f"{folder}/driver") or "").endswith("/mlx5_core"):
+            found += host.names(f"{folder}/infiniband")
     return found
 
 
-def is_open_module(root: HostRoot) -> bool:
-    return b" Open Kernel Module " in (root.read(proc.VERSION) or b"")
+def is_open_module(host: HostRoot) -> bool:
+    return b" Open Kernel Module " in (host.read(proc.VERSION) or b"")
 
 
-def has_anything(root: HostRoot, found: VendorState) -> bool:
+def has_anything(host: HostRoot, found: VendorState) -> bool:
     what = found.inventory
-    return bool(what.libraries or what.cached or what.files or found.sockets or proof(root, found))
+    return bool(what.libraries or what.cached or what.files or found.sockets or proof(host, found))

@@ -21,7 +21,7 @@ _KMSG = "/dev/kmsg"
 # No record is longer; a shorter read gets none at all.
 _LONGEST_RECORD = 8192
 # Far more than a kernel keeps, which is a quarter of a MiB unless log_buf_len says otherwise.
-_MOST_READS = 1 << 17
+_MAX_READS = 1 << 17
 # Facility and level, in one number, and the record's: facility 0 is the kernel's, of which 7 is the last level.
 _RECORD = re.compile(
     rb"([0-7]),([0-9]{1,19})(?:,[^;]*)?;NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]+)\): \s*([0-9]{1,5})\s*(?:,|$)"
@@ -36,9 +36,9 @@ class Xid(NamedTuple):
     number: int
 
 
-def xids(root: HostRoot) -> tuple[Xid, ...] | None:
+def xids(host: HostRoot) -> tuple[Xid, ...] | None:
     """All that the log has, in its order; None if it cannot be read."""
-    with suppress(OSError), closing(root.open(_KMSG, posix.O_RDONLY | posix.O_NONBLOCK)) as fd:
+    with suppress(OSError), closing(host.open(_KMSG, posix.O_RDONLY | posix.O_NONBLOCK)) as fd:
         return tuple([found for found in map(parse_xid, _lines(fd)) if found])
     return None
 
@@ -46,7 +46,7 @@ def xids(root: HostRoot) -> tuple[Xid, ...] | None:
 def _lines(fd: int) -> Iterator[bytes]:
     """The lines that are whole: the kernel gives one record with each read, a file in a test as much as fits."""
     rest = b""
-    for _ in range(_MOST_READS):
+    for _ in range(_MAX_READS):
         try:
             piece = posix.read(fd, _LONGEST_RECORD)
         except BrokenPipeError:

@@ -35,21 +35,21 @@ class MissingNode(NamedTuple):
     stale: bool = False
 
 
-def unloaded(root: HostRoot) -> tuple[str, ...]:
-    majors = proc.character_majors(root)
+def unloaded(host: HostRoot) -> tuple[str, ...]:
+    majors = proc.character_majors(host)
     return tuple([name for name in MODULES if name not in majors])
 
 
-def missing_nodes(root: HostRoot) -> tuple[MissingNode, ...]:
+def missing_nodes(host: HostRoot) -> tuple[MissingNode, ...]:
     """The nodes to make; DriverError if no driver is loaded, ApplyError if another file has a node's path."""
-    if driver_version(root) is None:
+    if driver_version(host) is None:
         raise DriverError(
             "there is no node to make: NVIDIA's kernel module is not loaded",
             "the administrator must load it: modprobe nvidia",
         )
     found = []
-    for node in [*_nodes_of_gpus(root), *_nodes_of_capabilities(root)]:
-        status = root.stat(node.path)
+    for node in [*_nodes_of_gpus(host), *_nodes_of_capabilities(host)]:
+        status = host.stat(node.path)
         if status is None:
             found.append(node)
         elif not is_character_device(status):
@@ -63,26 +63,26 @@ def missing_nodes(root: HostRoot) -> tuple[MissingNode, ...]:
     return tuple(found)
 
 
-def _nodes_of_gpus(root: HostRoot) -> list[MissingNode]:
-    params = proc.information(root, proc.PARAMS)
+def _nodes_of_gpus(host: HostRoot) -> list[MissingNode]:
+    params = proc.information(host, proc.PARAMS)
     if params.get("ModifyDeviceFiles") == "0":
         return []
     mode = _number(params, "DeviceFileMode", 0o666) & _PERMISSIONS
     uid, gid = _number(params, "DeviceFileUID", 0), _number(params, "DeviceFileGID", 0)
-    families = () if "nvidia-modeset" in unloaded(root) else ("modeset",)
-    gpus = nodes.gpus_here(root, list_gpus(root))
-    wanted = [*nodes.devices(root, gpus), *nodes.of_families(root, families, (), (), ())]
+    families = () if "nvidia-modeset" in unloaded(host) else ("modeset",)
+    gpus = nodes.gpus_here(host, list_gpus(host))
+    wanted = [*nodes.devices(host, gpus), *nodes.of_families(host, families, (), (), ())]
     return [MissingNode(node.path, node.major, node.minor, mode, uid, gid) for node in wanted]
 
 
-def _nodes_of_capabilities(root: HostRoot) -> list[MissingNode]:
+def _nodes_of_capabilities(host: HostRoot) -> list[MissingNode]:
     """The nodes of MIG's and the fabric's capabilities.  A file below /proc has the minor and mode of each."""
-    major = proc.character_majors(root).get("nvidia-caps")
+    major = proc.character_majors(host).get("nvidia-caps")
     if major is None:
         return []
     found = []
-    for file in _files(root, proc.CAPABILITIES):
-        fields = proc.information(root, file)
+    for file in _files(host, proc.CAPABILITIES):
+        fields = proc.information(host, file)
         minor = _number(fields, "DeviceFileMinor", -1)
         if minor >= 0 and fields.get("DeviceFileModify") != "0":
             mode = _number(fields, "DeviceFileMode", 0o400) & _PERMISSIONS
@@ -90,8 +90,8 @@ def _nodes_of_capabilities(root: HostRoot) -> list[MissingNode]:
     return found
 
 
-def _files(root: HostRoot, path: str) -> list[str]:
-    return [file for name in root.names(path) for file in _files(root, f"{path}/{name}")] or [path]
+def _files(host: HostRoot, path: str) -> list[str]:
+    return [file for name in host.names(path) for file in _files(host, f"{path}/{name}")] or [path]
 
 
 def _number(fields: dict[str, str], key: str, default: int) -> int:

@@ -19,11 +19,11 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.machine import childprocess
 from oci_gpu_hook.planning.compatibility import BRANDS
 
-_MOST_MIG_DEVICES = 64
+_MAX_MIG_DEVICES = 64
 # What each line of `answer` begins with.
 _OURS = b"nvml: "
 # The values of `Readings`, each with the most that a GPU can have: beyond it a driver or a failing board is mistaken.
-_MOST = {
+_MAX = {
     "ecc_uncorrected": 1 << 53,
     # nvmlDeviceGpuRecoveryAction_t: 0 for none, else a reset or a reboot.
     "recovery_action": 100,
@@ -65,7 +65,7 @@ class Facts(NamedTuple):
 
 
 class Readings(NamedTuple):
-    """NVML's answer of now; values: of each GPU that has answered in time, by its bus_id, those of `_MOST` that it
+    """NVML's answer of now; values: of each GPU that has answered in time, by its bus_id, those of `_MAX` that it
     supports and that can be true.
     """
 
@@ -77,20 +77,20 @@ class NvmlUnavailable(Exception):
     """NVML has not answered; the sentence says why."""
 
 
-def files(root: HostRoot, found: DriverInventory, *names: str) -> str:
+def files(host: HostRoot, found: DriverInventory, *names: str) -> str:
     wanted = [item for item in found.libraries if item.bits == 64 and item.file.partition(".so")[0] in names]
-    return ":".join([f"{root.path.rstrip('/')}{item.path}" for item in wanted])
+    return ":".join([f"{host.path.rstrip('/')}{item.path}" for item in wanted])
 
 
 def ask_nvml(
-    program: str, root: HostRoot, found: DriverInventory, seconds: float, *, whole: bool
+    program: str, host: HostRoot, found: DriverInventory, seconds: float, *, whole: bool
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """What NVML says of itself, see `answer`, and what those GPUs say that have answered, by their numbers.  program:
     Python source that calls `answer`; whole: whether NVML must come to an end.  NvmlUnavailable if it does not, or has
     not answered.
     """
     # Without a file of the driver's it is the loader's.
-    library = files(root, found, "libnvidia-ml")
+    library = files(host, found, "libnvidia-ml")
     try:
         (said,) = childprocess.python(program, seconds, library)
     except OSError as err:
@@ -165,10 +165,10 @@ def _uuid(pynvml: Any, device: Any) -> str:
     return found[:4] + found[4:].lower()
 
 
-def facts(root: HostRoot, found: DriverInventory, seconds: float) -> Facts:
+def facts(host: HostRoot, found: DriverInventory, seconds: float) -> Facts:
     """What NVML knows of all GPUs but those that it has lost; NvmlUnavailable if one of them hangs."""
     program = "from oci_gpu_hook.node.gpus import nvml; nvml.answer(nvml.facts_of)"
-    nvml, rows = ask_nvml(program, root, found, seconds, whole=True)
+    nvml, rows = ask_nvml(program, host, found, seconds, whole=True)
     answered = {row["bus_id"] for row in rows}
     gpus = []
     for row in rows:
@@ -245,7 +245,7 @@ def facts_of(pynvml: Any, gpu: Any) -> dict[str, Any]:
 def _mig_facts(pynvml: Any, gpu: Any) -> list[list[Any]]:
     """The `MigFacts` of each MIG device of a GPU in MIG mode; numbers may have gaps."""
     found = []
-    for number in range(min(pynvml.nvmlDeviceGetMaxMigDeviceCount(gpu), _MOST_MIG_DEVICES)):
+    for number in range(min(pynvml.nvmlDeviceGetMaxMigDeviceCount(gpu), _MAX_MIG_DEVICES)):
         with suppress(pynvml.NVMLError):
             device = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, number)
             gi, ci = pynvml.nvmlDeviceGetGpuInstanceId(device), pynvml.nvmlDeviceGetComputeInstanceId(device)
@@ -254,12 +254,12 @@ def _mig_facts(pynvml: Any, gpu: Any) -> list[list[Any]]:
     return found
 
 
-def readings(root: HostRoot, found: DriverInventory, seconds: float) -> Readings:
+def readings(host: HostRoot, found: DriverInventory, seconds: float) -> Readings:
     """What the GPUs say that have answered in time; for the rest see `ask_nvml`."""
     program = "from oci_gpu_hook.node.gpus import nvml; nvml.answer(nvml.reading_of)"
-    nvml, rows = ask_nvml(program, root, found, seconds, whole=False)
+    nvml, rows = ask_nvml(program, host, found, seconds, whole=False)
     values = {
-        row["bus_id"]: {name: value for name, value in row["values"].items() if 0 <= value <= _MOST[name]}
+        row["bus_id"]: {name: value for name, value in row["values"].items() if 0 <= value <= _MAX[name]}
         for row in rows
     }
     return Readings(nvml["driver_version"], values)

@@ -29,22 +29,22 @@ SHARED = (
     "/tmp/nvidia-mps",
 )
 _UNKNOWN = "unlabeled_t"
-_MOST_FILES = 10_000
+_MAX_FILES = 10_000
 _NAMED = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def restore(root: HostRoot, path: str, owner: int = 0) -> list[str]:
+def restore(host: HostRoot, path: str, owner: int = 0) -> list[str]:
     """A sentence for each thing that has another type now, and for a folder that is left alone.  owner: a user beside
     root whose the folder may be.  ApplyError if matchpathcon(8) is missing.
     """
     try:
-        top = open_source(root.fd, path, owner)
+        top = open_source(host.fd, path, owner)
     except UntrustedError as err:
         return [f"left alone: {path}: {err}"]
     except OSError:
         return []
     with closing(top):
-        kind = _expected(path) or _inherited(root, path, top)
+        kind = _expected(path) or _inherited(host, path, top)
         return _restored(top, path, kind) if kind else []
 
 
@@ -64,11 +64,11 @@ def _expected(path: str) -> str:
     return _type_of(done.stdout) if done.returncode == 0 else ""
 
 
-def _inherited(root: HostRoot, path: str, top: int) -> str:
+def _inherited(host: HostRoot, path: str, top: int) -> str:
     """The type of the folder around it, if its own is gone with its module, and none has been put in its place."""
     if _type_of(label_of(top)) != _UNKNOWN:
         return ""
-    with suppress(OSError), closing(open_source(root.fd, path.rpartition("/")[0] or "/")) as parent:
+    with suppress(OSError), closing(open_source(host.fd, path.rpartition("/")[0] or "/")) as parent:
         return _type_of(label_of(parent))
     return ""
 
@@ -82,8 +82,8 @@ def _restored(top: int, path: str, kind: str) -> list[str]:
         with suppress(OSError), closing(_opened(top, below)) as folder:
             for name in _names(folder):
                 count += 1
-                if count > _MOST_FILES:
-                    return [*said, f"left alone: {path} holds more than {_MOST_FILES} files"]
+                if count > _MAX_FILES:
+                    return [*said, f"left alone: {path} holds more than {_MAX_FILES} files"]
                 with suppress(OSError), closing(os.open(name, _NAMED, dir_fd=folder)) as fd:
                     status = os.fstat(fd)
                     is_elsewhere = is_link(status) or (is_regular(status) and status.st_nlink > 1)
@@ -101,7 +101,7 @@ def _opened(top: int, below: str) -> int:
 
 def _names(folder: int) -> list[str]:
     with os.scandir(folder) as entries:
-        return [entry.name for _, entry in zip(range(_MOST_FILES + 1), entries)]
+        return [entry.name for _, entry in zip(range(_MAX_FILES + 1), entries)]
 
 
 def _set(fd: int, path: str, kind: str) -> list[str]:

@@ -33,11 +33,11 @@ Number = tuple[int, int]
 ROOT = 0
 # As large as a config.json that a start reads; a list of 500 containers has some hundred KiB.
 LARGEST = 4 << 20
-MOST_NAMES = 16384
+MAX_NAMES = 16384
 # A value takes a hundred bytes of memory.
-_MOST_VALUES = 50_000
+_MAX_VALUES = 50_000
 # Of a container; and of a process, whose root comes first.
-_LARGEST_MOUNTINFO, _MOST_OF_FIRST = 2 << 20, 1 << 16
+_LARGEST_MOUNTINFO, _MAX_OF_FIRST = 2 << 20, 1 << 16
 
 _NAMED = posix.O_PATH | posix.O_CLOEXEC
 _FOLDER = posix.O_RDONLY | posix.O_DIRECTORY
@@ -87,8 +87,8 @@ class Mounts:
 class ContainerRoot:
     """The root of a container, seen from outside.  Links are followed inside that root.  Its user closes `fd`."""
 
-    def __init__(self, root: HostRoot, pid: int) -> None:
-        path = f"{root.path.rstrip('/')}/proc/{pid}/root"
+    def __init__(self, host: HostRoot, pid: int) -> None:
+        path = f"{host.path.rstrip('/')}/proc/{pid}/root"
         try:
             # An O_PATH descriptor: nothing is opened.
             self.fd = posix.open(path, _NAMED | posix.O_DIRECTORY)
@@ -138,7 +138,7 @@ class ContainerRoot:
                     status = entry.stat(follow_symlinks=False)
                     if is_character_device(status):
                         found.append((entry.name, number(status)))
-        return found, count < MOST_NAMES
+        return found, count < MAX_NAMES
 
     def try_node(self, path: str, numbers: Number) -> None:
         """Open the character device with these numbers, and close it; OSError if that fails, or `path` is another."""
@@ -159,19 +159,19 @@ def our_mounts() -> Mounts:
         return Mounts(b"")
 
 
-def mounts_of(root: HostRoot, pid: int) -> Mounts | None:
+def mounts_of(host: HostRoot, pid: int) -> Mounts | None:
     """The mounts that a process sees; None if they cannot be read, or are too many."""
-    with suppress(OSError), closing(root.open(f"/proc/{pid}/mountinfo", posix.O_RDONLY)) as fd:
+    with suppress(OSError), closing(host.open(f"/proc/{pid}/mountinfo", posix.O_RDONLY)) as fd:
         data = content(fd, _LARGEST_MOUNTINFO)
         return Mounts(data) if data else None
     return None
 
 
-def mountinfo(root: HostRoot, pid: int) -> bytes:
+def mountinfo(host: HostRoot, pid: int) -> bytes:
     """The first bytes of what the kernel says of the mounts that a process sees; none if there is no such process."""
     said = b""
-    with suppress(OSError), closing(root.open(f"/proc/{pid}/mountinfo", posix.O_RDONLY)) as fd:
-        while len(said) < _MOST_OF_FIRST and (piece := posix.read(fd, 1 << 16)):
+    with suppress(OSError), closing(host.open(f"/proc/{pid}/mountinfo", posix.O_RDONLY)) as fd:
+        while len(said) < _MAX_OF_FIRST and (piece := posix.read(fd, 1 << 16)):
             said += piece
     return said
 
@@ -190,9 +190,9 @@ def regular(path: str) -> int:
         return _reopened(fd)
 
 
-def read_file(root: HostRoot, path: str, largest: int = LARGEST) -> bytes | None:
+def read_file(host: HostRoot, path: str, largest: int = LARGEST) -> bytes | None:
     """A regular file that root has named and others may have filled, as a bundle's; None if there is none."""
-    with suppress(OSError), closing(root.open(path)) as fd:
+    with suppress(OSError), closing(host.open(path)) as fd:
         return _content(fd, largest)
     return None
 
@@ -203,8 +203,8 @@ class Files:
     Any other user has no power to lose, and reads what that user may; mounts: ours.
     """
 
-    def __init__(self, root: HostRoot, mounts: Mounts) -> None:
-        self._root, self._mounts = root, mounts
+    def __init__(self, host: HostRoot, mounts: Mounts) -> None:
+        self._root, self._mounts = host, mounts
 
     def names(self, path: str) -> list[str]:
         return self._root.names(path)
@@ -213,7 +213,7 @@ class Files:
         """The JSON value in a regular file; None if there is none, or it is larger, or has too many values."""
         data = self._read(path)
         try:
-            return None if data is None or jsontext.has_more_values(data, _MOST_VALUES) else jsontext.loads(data)
+            return None if data is None or jsontext.has_more_values(data, _MAX_VALUES) else jsontext.loads(data)
         except ValueError:
             return None
 
@@ -246,7 +246,7 @@ def _reopened(fd: int) -> int:
 
 def _entries(fd: int) -> Iterator[posix.DirEntry[str]]:
     with suppress(OSError), posix.scandir(fd) as entries:
-        yield from islice(entries, MOST_NAMES)
+        yield from islice(entries, MAX_NAMES)
 
 
 def number(status: posix.stat_result) -> Number:

@@ -40,28 +40,28 @@ SYSCTLS = (
 )
 
 
-def read_kernel(root: HostRoot) -> Kernel:
-    cgroups = cgroup_version(root)
-    sysctls = [(name, root.text(f"/proc/sys/{name}").strip()) for name in SYSCTLS]
+def read_kernel(host: HostRoot) -> Kernel:
+    cgroups = cgroup_version(host)
+    sysctls = [(name, host.text(f"/proc/sys/{name}").strip()) for name in SYSCTLS]
     return Kernel(
-        release=root.text("/proc/sys/kernel/osrelease").strip(),
+        release=host.text("/proc/sys/kernel/osrelease").strip(),
         cgroups=cgroups,
-        bpf_refusal=_bpf_refusal() if cgroups == "v2" and root.path == "/" else None,
-        lockdown=root.text("/sys/kernel/security/lockdown").partition("[")[2].partition("]")[0],
-        systemd=root.stat("/run/systemd/system") is not None,
-        modules=modules(root),
+        bpf_refusal=_bpf_refusal() if cgroups == "v2" and host.path == "/" else None,
+        lockdown=host.text("/sys/kernel/security/lockdown").partition("[")[2].partition("]")[0],
+        systemd=host.stat("/run/systemd/system") is not None,
+        modules=modules(host),
         sysctls={name: int(value) for name, value in sysctls if value.isdecimal()},
     )
 
 
-def modules(root: HostRoot) -> tuple[str, ...]:
-    return tuple([line.split(" ")[0] for line in root.text("/proc/modules").splitlines()])
+def modules(host: HostRoot) -> tuple[str, ...]:
+    return tuple([line.split(" ")[0] for line in host.text("/proc/modules").splitlines()])
 
 
-def cgroup_version(root: HostRoot) -> str:
-    if is_unified(f"{root.path.rstrip('/')}{CGROUP_ROOT}"):
+def cgroup_version(host: HostRoot) -> str:
+    if is_unified(f"{host.path.rstrip('/')}{CGROUP_ROOT}"):
         return "v2"
-    return "v1" if root.stat(f"{CGROUP_ROOT}/devices/devices.list") is not None else ""
+    return "v1" if host.stat(f"{CGROUP_ROOT}/devices/devices.list") is not None else ""
 
 
 def _bpf_refusal() -> str:

@@ -102,47 +102,47 @@ class Status(NamedTuple):
     uses: tuple[Use, ...]
 
 
-def is_there(root: HostRoot) -> bool:
+def is_there(host: HostRoot) -> bool:
     """Whether the kernel has SELinux enabled.  Needs no libselinux, which a host without SELinux may lack."""
-    return root.stat(f"{_SELINUXFS}/enforce") is not None
+    return host.stat(f"{_SELINUXFS}/enforce") is not None
 
 
-def policy_name(root: HostRoot) -> str:
+def policy_name(host: HostRoot) -> str:
     """SELINUXTYPE in a root's settings, such as targeted; "" if it is not set."""
-    for line in reversed(root.text("/etc/selinux/config").split("\n")):
+    for line in reversed(host.text("/etc/selinux/config").split("\n")):
         key, equals, value = line.partition("=")
         if equals and key.strip() == "SELINUXTYPE":
             return value.strip()
     return ""
 
 
-def has_store(root: HostRoot) -> bool:
+def has_store(host: HostRoot) -> bool:
     """Whether there is a policy to install modules in.  Without one, semodule makes an empty policy and fails."""
-    name = policy_name(root)
-    return bool(name and root.names(f"/etc/selinux/{name}/policy"))
+    name = policy_name(host)
+    return bool(name and host.names(f"/etc/selinux/{name}/policy"))
 
 
-def is_store_readable(root: HostRoot) -> bool:
+def is_store_readable(host: HostRoot) -> bool:
     """Whether we may see which modules are installed: only root may, and only where there is a policy."""
-    return any([root.names(folder) for folder in _store_folders(root)])
+    return any([host.names(folder) for folder in _store_folders(host)])
 
 
-def priorities(root: HostRoot, name: str) -> tuple[str, ...]:
+def priorities(host: HostRoot, name: str) -> tuple[str, ...]:
     """The priorities at which the store has a module; the highest, which is the one that counts, first."""
-    every = [(folder, at) for folder in _store_folders(root) for at in root.names(folder) if at.isdigit()]
-    found = {at for folder, at in every if name in root.names(f"{folder}/{at}")}
+    every = [(folder, at) for folder in _store_folders(host) for at in host.names(folder) if at.isdigit()]
+    found = {at for folder, at in every if name in host.names(f"{folder}/{at}")}
     return tuple(sorted(found, key=int, reverse=True))
 
 
-def _store_folders(root: HostRoot) -> list[str]:
-    return [f"{store}/{policy_name(root)}/active/modules" for store in ("/var/lib/selinux", "/etc/selinux")]
+def _store_folders(host: HostRoot) -> list[str]:
+    return [f"{store}/{policy_name(host)}/active/modules" for store in ("/var/lib/selinux", "/etc/selinux")]
 
 
-def status(root: HostRoot) -> Status:
+def status(host: HostRoot) -> Status:
     """ConfigError if this Python has no package ``selinux`` to ask.  Another root than "/" is the host's, seen from a
     container: the kernel is the same.
     """
-    if not is_there(root):
+    if not is_there(host):
         return Status(False, False, "", 0, (), {}, {}, (), ())
     library = imported()
     if library is None:
@@ -150,15 +150,15 @@ def status(root: HostRoot) -> Status:
             "this Python has no package selinux (libselinux)",
             "install python3-libselinux (dnf) or python3-selinux (apt)",
         )
-    policy = policy_name(root)
-    if root.path != "/":
-        library.set_selinuxmnt(f"{root.path}{_SELINUXFS}")
-        library.selinux_set_policy_root(f"{root.path}/etc/selinux/{policy}")
+    policy = policy_name(host)
+    if host.path != "/":
+        library.set_selinuxmnt(f"{host.path}{_SELINUXFS}")
+        library.selinux_set_policy_root(f"{host.path}/etc/selinux/{policy}")
     names = [name for name in library.security_get_boolean_names()[1] if name.startswith(_SHOWN)]
     booleans = {name: library.security_get_boolean_active(name) == 1 for name in sorted(names)}
     of_all = [name for name in _DRI_OF_ALL if booleans.get(name)]
     modules = [
-        Module(name, priorities(root, name), knows_type(library, f"{name}_t"), is_store_readable(root))
+        Module(name, priorities(host, name), knows_type(library, f"{name}_t"), is_store_readable(host))
         for name in MODULES
     ]
     return Status(
@@ -169,15 +169,15 @@ def status(root: HostRoot) -> Status:
         modules=tuple(modules),
         booleans=booleans,
         void={_DRI_BOOLEAN: of_all[0]} if of_all and booleans.get(_DRI_BOOLEAN) is False else {},
-        labels=tuple([_label(library, root, path) for path in paths(root)]),
+        labels=tuple([_label(library, host, path) for path in paths(host)]),
         uses=_uses(library, booleans),
     )
 
 
-def paths(root: HostRoot) -> list[str]:
+def paths(host: HostRoot) -> list[str]:
     """Those of `NODES` and `PATHS` that exist and are root's: they are relabelled after an installation, and shown."""
-    nodes = [f"{folder}/{name}" for folder, begin in NODES for name in root.names(folder) if name.startswith(begin)]
-    there = [(path, found) for path in (*nodes, *PATHS) if (found := root.source(path))]
+    nodes = [f"{folder}/{name}" for folder, begin in NODES for name in host.names(folder) if name.startswith(begin)]
+    there = [(path, found) for path in (*nodes, *PATHS) if (found := host.source(path))]
     return [path for path, (is_folder, fault) in there if not fault and (path in PATHS or not is_folder)]
 
 
@@ -187,15 +187,15 @@ def knows_type(library: Any, name: str) -> bool:
     return False
 
 
-def boolean(root: HostRoot, name: str) -> bool | None:
+def boolean(host: HostRoot, name: str) -> bool | None:
     """Whether a boolean is on, as the kernel says; None if the policy has none so named.  Needs no libselinux."""
-    words = (root.read(f"{_SELINUXFS}/booleans/{name}") or b"").split()
+    words = (host.read(f"{_SELINUXFS}/booleans/{name}") or b"").split()
     return words[0] == b"1" if words else None
 
 
-def _label(library: Any, root: HostRoot, path: str) -> Label:
+def _label(library: Any, host: HostRoot, path: str) -> Label:
     actual = expected = "none"
-    with suppress(OSError), closing(root.open(path)) as fd:
+    with suppress(OSError), closing(host.open(path)) as fd:
         with suppress(OSError):
             # By descriptor: no link leads out of the root.
             actual = library.getfilecon(f"/proc/self/fd/{fd}")[1]
@@ -248,9 +248,9 @@ def imported() -> Any:
     return selinux
 
 
-def of_engines(root: HostRoot) -> str:
+def of_engines(host: HostRoot) -> str:
     """The label that the policy gives to what engines keep in /run; "" without SELinux or this Python's libselinux."""
-    library = imported() if is_there(root) else None
+    library = imported() if is_there(host) else None
     with suppress(OSError):
         return str(library.matchpathcon("/run/containers/storage", S_IFDIR)[1]) if library else ""
     return ""

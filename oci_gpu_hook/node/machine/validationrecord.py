@@ -33,16 +33,16 @@ class Validation(NamedTuple):
     steps: tuple[StepResult, ...]
 
 
-def lock(root: HostRoot, seconds: float) -> int:
+def lock(host: HostRoot, seconds: float) -> int:
     """A descriptor; until it is closed no other has one.  LockedError if another has it for so long; ApplyError."""
     with outputfile.explained(_PATH):
-        return statefile.lock(root, "validation.lock", seconds)
+        return statefile.lock(host, "validation.lock", seconds)
 
 
-def read_validation(root: HostRoot) -> Validation | None:
+def read_validation(host: HostRoot) -> Validation | None:
     """The last validation since the boot; None if there was none, or where others could have written the record."""
     try:
-        document = json.loads(statefile.read_file(root, _NAME) or b"")
+        document = json.loads(statefile.read_file(host, _NAME) or b"")
         steps = tuple([StepResult(row["name"], row["outcome"], str(row["why"])) for row in document["steps"]])
         if not all([step.name in STEPS and step.outcome in OUTCOMES for step in steps]):
             return None
@@ -51,8 +51,8 @@ def read_validation(root: HostRoot) -> Validation | None:
         return None
 
 
-def write(root: HostRoot, validation: Validation) -> None:
+def write(host: HostRoot, validation: Validation) -> None:
     """Write the record in place of the one before; ApplyError if that fails."""
     document = {**validation._asdict(), "steps": [step._asdict() for step in validation.steps]}
     with outputfile.explained(_PATH):
-        statefile.write(root, _NAME, json.dumps(document).encode() + b"\n")
+        statefile.write(host, _NAME, json.dumps(document).encode() + b"\n")

@@ -57,7 +57,7 @@ class Change(NamedTuple):
     by_hand: str = ""
 
 
-def docker(root: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
+def docker(host: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
     """daemon.json with our runtime, and with what else is asked for."""
     values, text, entry = daemonjson.values(file), file.text, {"path": asked.program}
     runtimes, features = _object(file, values, "runtimes"), _object(file, values, "features")
@@ -65,28 +65,28 @@ def docker(root: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
     rows: list[tuple[Any, ...]] = [(("runtimes", asked.name), entry, runtimes.get(asked.name))]
     if asked.default:
         # Another one of ours makes room.
-        there = None if _is_ours(root, runtimes.get(str(default))) else default
+        there = None if _is_ours(host, runtimes.get(str(default))) else default
         rows.append((("default-runtime",), asked.name, default if default == asked.name else there))
     if asked.cdi:
         rows.append((("features", "cdi"), True, features.get("cdi")))
     for path, value, found in rows:
         if found is None:
             text = daemonjson.with_value(text, path, value)
-        elif found != value and not _is_ours(root, found):
+        elif found != value and not _is_ours(host, found):
             raise _others(".".join(path), file.path)
     return Change(text)
 
 
-def without_docker(root: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
+def without_docker(host: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
     """daemon.json without our runtime, by every name if none was given, and without what makes it the default one."""
     values, text = daemonjson.values(file), file.text
     runtimes, features = _object(file, values, "runtimes"), _object(file, values, "features")
     there = [name for name in runtimes if name == asked.name or not asked.is_named]
     # By a link to our runtime it is written as well.
-    ours = [name for name in there if _is_ours(root, runtimes[name]) and [*runtimes[name]] == ["path"]]
+    ours = [name for name in there if _is_ours(host, runtimes[name]) and [*runtimes[name]] == ["path"]]
     for name in there:
         # What it has beside its path is somebody else's.
-        if name not in ours and (asked.is_named or _is_ours(root, runtimes[name])):
+        if name not in ours and (asked.is_named or _is_ours(host, runtimes[name])):
             raise _others(f"runtimes.{name}", file.path)
     default = values.get("default-runtime")
     rows: list[tuple[Any, ...]] = [(("runtimes", name), runtimes[name]) for name in ours]
@@ -105,9 +105,9 @@ def _object(file: EngineFile, values: dict[str, Any], key: str) -> dict[str, Any
     return found
 
 
-def _is_ours(root: HostRoot, entry: object) -> bool:
+def _is_ours(host: HostRoot, entry: object) -> bool:
     path = entry.get("path") if isinstance(entry, dict) else None
-    return isinstance(path, str) and installed.is_ours(root, path)
+    return isinstance(path, str) and installed.is_ours(host, path)
 
 
 def _others(what: str, path: str) -> ConfigError:
@@ -115,24 +115,24 @@ def _others(what: str, path: str) -> ConfigError:
     return ConfigError(f"{quoted(what)} in {path} is not what 'oci-gpu-hook configure' writes, and stays", hint)
 
 
-def containerds_file(root: HostRoot) -> tuple[str, str]:
+def containerds_file(host: HostRoot) -> tuple[str, str]:
     """Our file for containerd, and the units that read it: a drop-in, or a template if k3s or RKE2 is there."""
-    for path, values in installed.contents(root, CONTAINERD):
+    for path, values in installed.contents(host, CONTAINERD):
         found = _RANCHERS.fullmatch(path)
         if found and isinstance(values, dict):
             return f"{found[1]}/config{'-v3' if values.get('version') == 3 else ''}.toml.tmpl", f"'{found[2]}*'"
     return CONTAINERD.ours, CONTAINERD.unit
 
 
-def _rancher(root: HostRoot, file: EngineFile, asked: WantedRuntime, folder: str, engine: str) -> Change:
+def _rancher(host: HostRoot, file: EngineFile, asked: WantedRuntime, folder: str, engine: str) -> Change:
     """A template for k3s or RKE2: their own, and a runtime like their default one, but by our program.
 
     What their own has already cannot be said again.
     """
-    files = [item for item in _settings(root, CONTAINERD, file) if item[0] == f"{folder}/config.toml"]
+    files = [item for item in _settings(host, CONTAINERD, file) if item[0] == f"{folder}/config.toml"]
     version = files[0][1].get("version")
     plugin = _PLUGINS.get(version if isinstance(version, int) else 0, _PLUGINS[2])
-    tables, told = _runtime(root, files, plugin, asked)
+    tables, told = _runtime(host, files, plugin, asked)
     if asked.default and files[0][1].get(f"plugins.{plugin}.containerd.default_runtime_name") != asked.name:
         told.append(f"for each pod: default-runtime: {asked.name} in /etc/rancher/{engine}/config.yaml")
     if not tables:
@@ -144,12 +144,12 @@ def _rancher(root: HostRoot, file: EngineFile, asked: WantedRuntime, folder: str
     return Change(f"{_MARK.format(CONTAINERD.word)}{_BASE}{_toml(tables)}", tuple(told))
 
 
-def containerd(root: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
+def containerd(host: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
     """Our drop-in for containerd's pods: a runtime like the default one, but by our program."""
     rancher = _RANCHERS.fullmatch(file.path)
     if rancher:
-        return _rancher(root, file, asked, rancher[1], rancher[2])
-    files = [item for item in _settings(root, CONTAINERD, file) if item[0].startswith("/etc/containerd/")]
+        return _rancher(host, file, asked, rancher[1], rancher[2])
+    files = [item for item in _settings(host, CONTAINERD, file) if item[0].startswith("/etc/containerd/")]
     main = dict(files).get(_CONFIG)
     if main is None:
         raise ConfigError(f"there is no {_CONFIG} to read drop-ins", f"make it: containerd config default >{_CONFIG}")
@@ -164,7 +164,7 @@ def containerd(root: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change
         tables.append((shown, {"enable_cdi": True, "cdi_spec_dirs": ["/etc/cdi", "/var/run/cdi"]}))
     if asked.default and merged.get(f"{plugin}.containerd.default_runtime_name") != asked.name:
         tables.append((f"{shown}.containerd", {"default_runtime_name": asked.name}))
-    ours, told = _runtime(root, files, _PLUGINS[version], asked)
+    ours, told = _runtime(host, files, _PLUGINS[version], asked)
     tables += ours
     held = [path for path, values in files if any([key.startswith(f"{plugin}.") for key in values])]
     if not tables:
@@ -186,17 +186,17 @@ def containerd(root: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change
     return Change(f"{_MARK.format(CONTAINERD.word)}version = {version}\n{_toml(tables)}", tuple(told))
 
 
-def _runtime(root: HostRoot, files: Files, plugin: str, asked: WantedRuntime) -> tuple[list[Table], list[str]]:
+def _runtime(host: HostRoot, files: Files, plugin: str, asked: WantedRuntime) -> tuple[list[Table], list[str]]:
     """The tables of a runtime like the default one, but by our program, and what is to be said; none if it is there."""
     runtimes, ours = f"plugins.{plugin}.containerd.runtimes", f'plugins."{plugin}".containerd.runtimes."{asked.name}"'
-    if _is_there(root, files, f"{runtimes}.{asked.name}", "options.BinaryName"):
+    if _is_there(host, files, f"{runtimes}.{asked.name}", "options.BinaryName"):
         return [], []
     merged = _merged(files)
     default = str(merged.get(f"plugins.{plugin}.containerd.default_runtime_name") or "runc")
     options = _plain(merged, f"{runtimes}.{default}.options")
     real = str(options.get("BinaryName", ""))
     told = []
-    if real and not installed.is_ours(root, real):
+    if real and not installed.is_ours(host, real):
         told.append(f"pods have {real} by default: so that ours starts it, set in {SETTINGS}: runtime = {real}")
     tables = [
         (ours, {"runtime_type": _SHIM, **_plain(merged, f"{runtimes}.{default}")}),
@@ -205,21 +205,21 @@ def _runtime(root: HostRoot, files: Files, plugin: str, asked: WantedRuntime) ->
     return tables, told
 
 
-def crio(root: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
+def crio(host: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
     """Our drop-in for CRI-O: the folder of our registration if it is not read, and a runtime for pods that name it."""
-    files = _settings(root, CRIO, file)
+    files = _settings(host, CRIO, file)
     folders, _ = installed.hook_folders(CRIO, files)
     tables: list[Table] = []
     if asked.hooks not in folders:
         tables.append(("crio.runtime", {"hooks_dir": [*folders, asked.hooks]}))
-    if asked.is_named and not _is_there(root, files, f"crio.runtime.runtimes.{asked.name}", "runtime_path"):
+    if asked.is_named and not _is_there(host, files, f"crio.runtime.runtimes.{asked.name}", "runtime_path"):
         tables.append((f'crio.runtime.runtimes."{asked.name}"', {"runtime_path": asked.program}))
     if not tables:
         return Change(file.text, (f"CRI-O looks for hooks in {asked.hooks}",))
     return Change(_MARK.format(CRIO.word) + _toml(tables))
 
 
-def podman(root: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
+def podman(host: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
     """Our drop-in for podman: the folder of our registration beside those that it reads, and our runtime.
 
     Without a file that names any, root's podman reads the two default folders; on a user's that is not relied.
@@ -228,7 +228,7 @@ def podman(root: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
     tables: list[Table] = [("engine", engine)]
     told = []
     base = file.path.partition(".d/")[0]
-    files = _settings(root, PODMAN, file, (base, f"{base}.d/*.conf") if file.is_users else ())
+    files = _settings(host, PODMAN, file, (base, f"{base}.d/*.conf") if file.is_users else ())
     folders, by = installed.hook_folders(PODMAN, files)
     if by and asked.hooks in folders:
         told.append(f"podman looks for hooks in {asked.hooks}, by {by}")
@@ -236,7 +236,7 @@ def podman(root: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
         if not by:
             folders = () if file.is_users else (installed.VENDORS_FOLDER, installed.ADMINISTRATORS_FOLDER)
         # If one of the folders is missing, podman starts no hook at all, and only warns.
-        there = [folder for folder in folders if root.stat(folder) is not None and folder != asked.hooks]
+        there = [folder for folder in folders if host.stat(folder) is not None and folder != asked.hooks]
         engine["hooks_dir"] = [*there, asked.hooks]
         if file.is_users and not file.text:
             told.append(f"podman build reads no such file: type podman build --hooks-dir {asked.hooks}")
@@ -245,7 +245,7 @@ def podman(root: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
     if asked.default and runtime not in (asked.name, asked.program):
         engine["runtime"] = asked.name
         tables.append(("engine.runtimes", {asked.name: [asked.program]}))
-        real = runtime if runtime.startswith("/") else installed.find_program(root, runtime or "crun")
+        real = runtime if runtime.startswith("/") else installed.find_program(host, runtime or "crun")
         if real:
             told.append(f"podman has {real} by default: so that ours starts it, set in {SETTINGS}: runtime = {real}")
     return Change(_MARK.format(PODMAN.word) + _toml(tables) if engine else file.text, tuple(told))
@@ -270,11 +270,11 @@ def _check_own(file: EngineFile) -> None:
         raise ConfigError(f"{file.path} was not written by 'oci-gpu-hook configure', and stays", "move it away first")
 
 
-def _settings(root: HostRoot, kind: EngineKind, own: EngineFile, more: tuple[str, ...] = ()) -> Files:
+def _settings(host: HostRoot, kind: EngineKind, own: EngineFile, more: tuple[str, ...] = ()) -> Files:
     """What an engine's files say beside our own; ConfigError if one cannot be read, or our own is somebody else's."""
     _check_own(own)
     found = []
-    for path, values in installed.contents(root, kind, more):
+    for path, values in installed.contents(host, kind, more):
         if isinstance(values, Exception):
             hint = "install python3-tomli" if isinstance(values, toml.NoParser) else FIX
             raise ConfigError(f"cannot read {path}: {values}", hint)
@@ -288,11 +288,11 @@ def _merged(files: Files) -> dict[str, Any]:
     return {key: value for _, values in files for key, value in values.items()}
 
 
-def _is_there(root: HostRoot, files: Files, table: str, key: str) -> bool:
+def _is_there(host: HostRoot, files: Files, table: str, key: str) -> bool:
     """Whether one of the files has our runtime by this name; ConfigError for another one."""
     there = [item for item in files if any([name.startswith(f"{table}.") for name in item[1]])]
     for path, values in there:
-        if not installed.is_ours(root, str(values.get(f"{table}.{key}", ""))):
+        if not installed.is_ours(host, str(values.get(f"{table}.{key}", ""))):
             raise _others(table, path)
     return bool(there)
 

@@ -40,22 +40,22 @@ class EngineFile(NamedTuple):
     is_users: bool = False
 
 
-def read_settings_file(root: HostRoot, path: str, *, is_users: bool = False) -> EngineFile:
+def read_settings_file(host: HostRoot, path: str, *, is_users: bool = False) -> EngineFile:
     """The file at `path` below `root`; ConfigError if it is not text, or others than root could have made it."""
     shown = quoted(path) if not path.isprintable() else path
     try:
-        with closing(_opened(root, path, is_users)) as named:
+        with closing(_opened(host, path, is_users)) as named:
             status = os.fstat(named)
             if not is_regular(status):
                 raise ConfigError(f"{shown} is not a regular file", FIX)
-            top = os.readlink(f"/proc/self/fd/{root.fd}").rstrip("/")
+            top = os.readlink(f"/proc/self/fd/{host.fd}").rstrip("/")
             real = os.readlink(f"/proc/self/fd/{named}")[len(top) :]
             with closing(reopened(named)) as fd:
                 data = content(fd, _LARGEST)
     except UntrustedError as err:
         raise ConfigError(f"{shown} is not root's alone: {err}", FIX) from err
     except FileNotFoundError:
-        if root.link(path) is not None:
+        if host.link(path) is not None:
             raise ConfigError(f"{shown} is a dangling symbolic link", FIX) from None
         return EngineFile(path, path, "", None, is_users)
     except OSError as err:
@@ -69,17 +69,17 @@ def read_settings_file(root: HostRoot, path: str, *, is_users: bool = False) -> 
         raise ConfigError(f"{shown} is not UTF-8 text", FIX) from err
 
 
-def _opened(root: HostRoot, path: str, is_users: bool) -> int:
+def _opened(host: HostRoot, path: str, is_users: bool) -> int:
     if not is_users:
-        return open_source(root.fd, path)
+        return open_source(host.fd, path)
     try:
-        return root.open(path)
+        return host.open(path)
     except OSError as err:
         # As the class that its number stands for.
         raise OSError(err.errno, err.strerror) from err
 
 
-def write(root: HostRoot, file: EngineFile, text: str) -> None:
+def write(host: HostRoot, file: EngineFile, text: str) -> None:
     """Put `text` in the place of the file as it was read, or remove the file for "".
 
     ApplyError if that fails, and then nothing is left.
@@ -87,8 +87,8 @@ def write(root: HostRoot, file: EngineFile, text: str) -> None:
     path, _, name = file.real.rpartition("/")
     try:
         # Docker's package makes no folder for its settings, and a user may have no ~/.config.
-        opened = outputfile.folder(path, lambda it: _opened(root, it, file.is_users))
-        with opened as named, closing(reopened(named, os.O_DIRECTORY)) as folder, _alone(root, file):
+        opened = outputfile.folder(path, lambda it: _opened(host, it, file.is_users))
+        with opened as named, closing(reopened(named, os.O_DIRECTORY)) as folder, _alone(host, file):
             _replace(folder, name, file, text)
     except UntrustedError as err:
         raise ConfigError(f"{file.path} is not root's alone: {err}", FIX) from err
@@ -96,12 +96,12 @@ def write(root: HostRoot, file: EngineFile, text: str) -> None:
         raise outputfile.failure(file.path, err) from err
 
 
-def _alone(root: HostRoot, file: EngineFile) -> AbstractContextManager[object]:
+def _alone(host: HostRoot, file: EngineFile) -> AbstractContextManager[object]:
     """One run of root's after another: between its last look and its rename no other one comes.
 
     A user's runs are that user's to keep apart: what users may lock, other users may hold.
     """
-    return nullcontext() if file.is_users else closing(statefile.lock(root, "configure.lock"))
+    return nullcontext() if file.is_users else closing(statefile.lock(host, "configure.lock"))
 
 
 def _replace(folder: int, name: str, file: EngineFile, text: str) -> None:

@@ -23,14 +23,14 @@ _REFRESH = "run 'oci-gpu-hook inventory refresh'"
 
 
 def with_resources(
-    root: HostRoot, file: EngineFile, change: Change, settings: Settings, name: str, named: list[str]
+    host: HostRoot, file: EngineFile, change: Change, settings: Settings, name: str, named: list[str]
 ) -> Change:
     """daemon.json with these devices as resources of this name too, and what else Swarm's tasks need."""
     values = daemonjson.values(file._replace(text=change.text))
     ours = [f"{name}={device}" for device in named]
     wanted = merged(values, file.path, name, ours)
     text = change.text if values.get(RESOURCES) == wanted else daemonjson.with_value(change.text, (RESOURCES,), wanted)
-    return Change(text, (*change.told, *advice(root, values, settings, name, file.path), *_named_twice(wanted, ours)))
+    return Change(text, (*change.told, *advice(host, values, settings, name, file.path), *_named_twice(wanted, ours)))
 
 
 def devices(found: DriverInventory, shares: int | None) -> list[str]:
@@ -68,7 +68,7 @@ def merged(values: dict[str, Any], path: str, name: str, ours: list[str]) -> lis
     return [*old[:place], *ours, *kept]
 
 
-def advice(root: HostRoot, values: dict[str, Any], settings: Settings, name: str, path: str) -> list[str]:
+def advice(host: HostRoot, values: dict[str, Any], settings: Settings, name: str, path: str) -> list[str]:
     """What else is needed, a sentence each: our setting, and dockerd's runtime."""
     variable = SWARM_VARIABLE + name.upper()
     told = []
@@ -77,7 +77,7 @@ def advice(root: HostRoot, values: dict[str, Any], settings: Settings, name: str
         told.append(f"set in {SETTINGS}: swarm-resources = {value}")
     runtimes = values.get("runtimes")
     default = runtimes.get(str(values.get("default-runtime"))) if isinstance(runtimes, dict) else None
-    if not (isinstance(default, dict) and installed.is_ours(root, str(default.get("path")))):
+    if not (isinstance(default, dict) and installed.is_ours(host, str(default.get("path")))):
         told.append("a service can name no runtime, and the default one is not ours: --set-as-default makes it so")
     if values.get("live-restore") is True:
         told.append(f'remove "live-restore" from {path}: dockerd has either that or Swarm')

@@ -56,7 +56,7 @@ def runtime(named: str) -> str:
 
 
 def run(
-    root: HostRoot,
+    host: HostRoot,
     settings: Settings,
     program: str,
     config: str | None,
@@ -68,12 +68,12 @@ def run(
     """
     try:
         with _Container(program, seconds) as made:
-            registration = _prepare(root, made.folder, settings, config)
+            registration = _prepare(host, made.folder, settings, config)
             pid = made.create()
             running = Running(made.id, pid, made.folder, os.path.basename(program))
             # It is gone before anybody can fix it: what is wrong is the host's.
             seen = [item._replace(remedy=DOCTOR if item.remedy else NOTHING) for item in look(running)]
-            return [passed("registration", registration), *seen, *_gpus(root, pid), made.start(pid)]
+            return [passed("registration", registration), *seen, *_gpus(host, pid), made.start(pid)]
     except HookError as err:
         return [failed(_CHECK, err.message, in_words(err.hint) if err.hint else DOCTOR)]
     except OSError as err:
@@ -157,7 +157,7 @@ class _Container:
             raise ApplyError(f"{name} failed: {why}")
 
 
-def _prepare(root: HostRoot, folder: str, settings: Settings, config: str | None) -> str:
+def _prepare(host: HostRoot, folder: str, settings: Settings, config: str | None) -> str:
     """Write the bundle; gives the registration whose hook is in it."""
     os.mkdir(f"{folder}/rootfs", 0o755)
     # A copy: not every runtime's domain, in which its process stays, may start the host's own.
@@ -165,13 +165,13 @@ def _prepare(root: HostRoot, folder: str, settings: Settings, config: str | None
     shutil.copyfile(_loader(), program)
     os.chmod(program, 0o755)
     # As what engines keep in /run, which runtimes may use.
-    engines = libselinux.of_engines(root)
+    engines = libselinux.of_engines(host)
     if engines:
         for path, label in ((folder, engines), (f"{folder}/rootfs", _LABEL), (program, _PROGRAM_LABEL)):
             os.setxattr(path, "security.selinux", f"{label}\0".encode())
     document = configuration(os.path.basename(folder), settings, program, _LABEL if engines else "")
     file.write_text(json.dumps(document), encoding="utf-8")
-    registration = _registration(root)
+    registration = _registration(host)
     entry.add_hook(str(file), registration)
     if config is not None:
         document = json.loads(file.read_bytes())
@@ -232,20 +232,20 @@ def _loader() -> str:
     raise ApplyError("the host's dynamic loader is not found")
 
 
-def _registration(root: HostRoot) -> str:
-    found = registrations.of_engines(root, installed.installed(root))
+def _registration(host: HostRoot) -> str:
+    found = registrations.of_engines(host, installed.installed(host))
     ours = [item for item in found if item.kind == registrations.OURS and "createRuntime" in item.stages]
     if not ours:
         raise ApplyError("the hook is not registered with any engine")
     return max(ours, key=lambda item: item.folder).path
 
 
-def _gpus(root: HostRoot, pid: int) -> list[Finding]:
-    inside = ContainerRoot(root, pid)
+def _gpus(host: HostRoot, pid: int) -> list[Finding]:
+    inside = ContainerRoot(host, pid)
     with closing(inside.fd):
         names = [name[6:] for name in inside.names("/dev") if name.startswith("nvidia")]
     found = {int(word) for word in names if word.isdecimal()}
-    wanted = {gpu.minor for gpu in list_gpus(root)}
+    wanted = {gpu.minor for gpu in list_gpus(host)}
     if found == wanted:
         return [passed("GPUs", f"the container has the nodes of all {len(wanted)}")]
     wrong = [f"the container lacks /dev/nvidia{minor}" for minor in sorted(wanted - found)]
