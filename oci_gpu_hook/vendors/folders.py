@@ -133,7 +133,7 @@ def read_known(host: HostRoot, now: FilesNow) -> tuple[KnownVendor, ...] | None:
 
 
 def known(host: HostRoot) -> tuple[KnownVendor, ...]:
-    """One for each of the vendors' files; what is not saved yet is saved if `root` remembers."""
+    """One for each of the vendors' files; what is not saved yet is saved if `host` remembers."""
     try:
         now = files_now(host)
     except ConfigError as err:

@@ -41,7 +41,7 @@ class EngineFile(NamedTuple):
 
 
 def read_settings_file(host: HostRoot, path: str, *, is_users: bool = False) -> EngineFile:
-    """The file at `path` below `root`; ConfigError if it is not text, or others than root could have made it."""
+    """The file at `path` below `host`; ConfigError if it is not text, or others than root could have made it."""
     shown = quoted(path) if not path.isprintable() else path
     try:
         with closing(_opened(host, path, is_users)) as named:
