@@ -179,7 +179,8 @@ one, other = [os.fsencode(word) for word in sys.argv[1:]]
 sys.exit(ctypes.CDLL(None).renameat2(-100, one, -100, other, 2) != 0)' "$1" "$2" 2>/dev/null
 }
 
-# Downloads nothing: the distribution's packages serve, and what the administrator has put into the folder vendor by pip.
+# Downloads nothing: the distribution's packages serve, and what pip's --target has put into the folder vendor, as doctor
+# says it.  Where DESTDIR will be the root, another Python may have them.
 check_packages() {
     has click || fail "$python has no click, which the command line needs: install the distribution's python3-click"
     has pynvml || echo "without nvidia-ml-py, 'inventory refresh' cannot ask NVML"
@@ -189,7 +190,7 @@ check_packages() {
 }
 
 has() {
-    "$python" -IB -c "import sys; sys.path.append('$destdir$library/vendor'); import $1" 2>/dev/null
+    "$python" -IB -c "import sys; sys.path.append('$library/vendor'); import $1" 2>/dev/null
 }
 
 # Makes the folder that systemd-tmpfiles makes at each boot: hooks save there what they saw. A package leaves that to its
@@ -274,7 +275,7 @@ set_times() {
 do_install() {
     check_python
     check_ours
-    [ "$packed" ] || check_packages
+    [ "$packed$destdir" ] || check_packages
     made=
     [ -z "$destdir" ] || mkdir -p "$destdir"
     for file in "$library/." "$data/vendors/." "$modules/." "$entry" "$command" "$registration"; do

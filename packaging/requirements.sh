@@ -34,7 +34,7 @@ want() { wanted="$wanted $1"; }
 
 has make || need make
 has /usr/bin/python3 || need python3
-python_has click || need python3-click
+python_has click || { debian need python3-click; fedora want python3-click; }
 
 if [ "$purpose" = generate ]; then
     python_has docutils || need python3-docutils

@@ -53,10 +53,10 @@ def refresh(nodes: bool, nvml_timeout: float, is_json: bool, config: str | None,
     longer, and NVML is not asked.  The same is done for each vendor's file; a wrong one is named, and the
     others are saved all the same.
 
-    The nodes of --nodes are those of unified memory, mode setting and MIG capabilities, whose modules are loaded first.
-    They are made from what the driver says in /proc.  Existing nodes stay as they are, but a node is replaced if the
-    driver has another number for it since it was loaded again.  With --host-root no program is started and no module is
-    loaded.
+    The nodes of --nodes are those of unified memory, mode setting and MIG capabilities; nvidia-uvm and nvidia-modeset
+    are loaded first.  Root makes them, from what the driver says in /proc.  Existing nodes stay as they are, but a node
+    is replaced if the driver has another number for it since it was loaded again.  With --host-root no program is
+    started and no module is loaded.
     """
     if nodes:
         show(is_json, *devicenodes.make(host))

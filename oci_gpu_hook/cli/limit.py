@@ -14,6 +14,7 @@ import signal
 import struct
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Callable
 
@@ -33,9 +34,9 @@ def allow(seconds: float) -> None:
     _MOMENT.pack_into(_SHARED, 0, time.monotonic() + seconds + SECONDS)
 
 
-def leave_at(numbers: tuple[signal.Signals, ...], code: Callable[[int], int]) -> None:
-    """End the command with this code at any of these signals that is not ignored: what was made goes on the way out,
-    which no second one breaks off, such as that of a service's manager who asks both processes.
+def leave_at(numbers: Sequence[signal.Signals], code: Callable[[int], int]) -> None:
+    """End the command with this code at any of these signals: what was made goes on the way out, which no second one
+    breaks off, such as that of a service's manager who asks both processes.
     """
 
     def leave(number: int, frame: object) -> None:
@@ -44,8 +45,7 @@ def leave_at(numbers: tuple[signal.Signals, ...], code: Callable[[int], int]) ->
         raise SystemExit(code(number))
 
     for number in numbers:
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, leave)
+        signal.signal(number, leave)
 
 
 def _left() -> float:

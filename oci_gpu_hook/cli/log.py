@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import IO, Any
 
 import click
 
@@ -168,16 +168,25 @@ def _followed(cursor: str) -> Iterator[dict[str, Any]]:
     words = _journalctl("--follow", "--lines=all", f"--after-cursor={cursor}" if cursor else "--since=now")
     with subprocess.Popen(words, stdout=subprocess.PIPE, bufsize=0) as journal, suppress(KeyboardInterrupt):
         assert journal.stdout is not None
-        stdout, poll = journal.stdout, select.poll()
-        poll.register(stdout, select.POLLIN)
+        lines = _lines_as_they_come(journal.stdout)
+        yield from map(as_record, _entries(lambda: next(lines, b"")))
 
-        def next_line() -> bytes:
-            limit.allow(_WAIT_SECONDS)
-            while not poll.poll(1000 * _WAIT_SECONDS):
-                limit.allow(_WAIT_SECONDS)
-            return stdout.readline(_LONGEST)
 
-        yield from map(as_record, _entries(next_line))
+def _lines_as_they_come(journal: IO[bytes]) -> Iterator[bytes]:
+    """Without a time limit: it may pause inside a line, too."""
+    rest, poll = b"", select.poll()
+    poll.register(journal, select.POLLIN)
+    while True:
+        limit.allow(_WAIT_SECONDS)
+        if not poll.poll(1000 * _WAIT_SECONDS):
+            continue
+        if not (piece := journal.read(1 << 16)):
+            return
+        *lines, rest = (rest + piece).split(b"\n")
+        yield from [line + b"\n" for line in lines]
+        if len(rest) > _LONGEST:
+            yield rest
+            rest = b""
 
 
 def _entries(read: Callable[[], bytes]) -> Iterator[dict[str, Any]]:

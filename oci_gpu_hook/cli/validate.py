@@ -70,7 +70,9 @@ def validate(steps: tuple[str, ...], timeout: float, runtime: str | None, is_jso
     Files by which pods wait are made as the settings say, and the result is kept for the node's features and metrics;
     both by root only.  The exit code is 6 if the driver failed, and 1 if another step failed or could not be tried.
     """
-    limit.leave_at((signal.SIGTERM, signal.SIGINT, signal.SIGHUP), lambda number: 128 + number)
+    # What nohup ignores stays ignored.
+    ends = [it for it in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP) if signal.getsignal(it) != signal.SIG_IGN]
+    limit.leave_at(ends, lambda number: 128 + number)
     # Only root may write to a folder that is made, and pods may read it.
     os.umask(0o022)
     asked = [name for name in STEPS if name in steps] or list(STEPS)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import Any
 
@@ -42,7 +43,8 @@ def check(host: HostRoot, file: str) -> tuple[dict[str, Any], list[str]]:
         try:
             data = argumentfile.content(file, LARGEST_FILE)
         except OSError as err:
-            raise UsageError(f"cannot read {quoted(file)}: {err.strerror}", "name a vendor's file") from err
+            error = UsageError if err.errno in (errno.ENOENT, errno.EINVAL) else ConfigError
+            raise error(f"cannot read {quoted(file)}: {err.strerror}", "name a vendor's file") from err
         notes = _notes(path)
     vendor = vendorfile.parse_vendor(data, file)
     _check_flag(host, vendor)

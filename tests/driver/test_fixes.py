@@ -26,7 +26,6 @@ NOT_RUN = {
     "modprobe ": "the kernel's side is simulated, and has no module",
     "apt install nvidia-driver nvidia-smi": "it builds the kernel's module",
     "apt install --only-upgrade ": "the archive has one version of each driver",
-    "nvidia-modprobe ": "it makes no node of a module that the kernel has not loaded",
     "journalctl --dmesg ": "it shows what the module has said, which there is not",
     "oci-gpu-hook info": "it shows what a vendor's file looks for; which package has it the vendor knows",
     "oci-gpu-hook validate": "it asks the GPU",

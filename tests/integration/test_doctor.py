@@ -106,7 +106,8 @@ BROKEN = {
     "stale-cache": Planted("warn", "ld.so.cache", "does not name libcuda.so.1", "ldconfig", True),
     "no-gpus": Planted("fail", "GPUs", "the driver is loaded and drives no GPU", "journalctl --dmesg"),
     "no-uvm": Planted("fail", "nodes", "nvidia-uvm is not loaded", "modprobe nvidia-uvm"),
-    "no-uvm-nodes": Planted("warn", "nodes", "/dev/nvidia-uvm and 1 more missing", "nvidia-modprobe -u -c"),
+    "no-uvm-nodes": Planted("warn", "nodes", "/dev/nvidia-uvm and 1 more missing",
+        "oci-gpu-hook inventory refresh --nodes"),
     "wrong-node": Planted("fail", "nodes", "is device 1:7, the driver's is 195:", "rm /dev/nvidia"),
 }
 RUNTIMES = '{"runtimes": {"gpu": {"path": "%s"}}, "default-runtime": "gpu"}'

@@ -105,11 +105,11 @@ def test_a_flag_of_another_file_is_said_with_the_line(host: Path, tmp_path: Path
 def test_what_is_no_file_to_check(tmp_path: Path, program: Program) -> None:
     assert "there is nothing" in program.mistake(4, "info", "--vendor", f"{ETC}/absent.json")
     (tmp_path / "x.json").write_bytes(b" " * ((1 << 20) + 1))
-    for name, why in (
-        *[(tmp_path / "absent", "No such file"), ("", "No such file"), (tmp_path / "x.json", "larger than 1 MiB")],
-        *[(tmp_path, "is not a regular file"), ("/dev/null", "is not a regular file")],
+    for code, name, why in (
+        *[(2, tmp_path / "absent", "No such file"), (2, "", "No such file"), (2, "/dev/null", "is not a regular file")],
+        *[(2, tmp_path, "is not a regular file"), (4, tmp_path / "x.json", "larger than 1 MiB")],
     ):
-        assert why in program.mistake(2, "info", "--vendor", name)
+        assert why in program.mistake(code, "info", "--vendor", name)
 
 
 # --- info --vendors

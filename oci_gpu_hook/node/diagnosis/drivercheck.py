@@ -52,12 +52,10 @@ _UPGRADE = {
     "dnf": command("dnf", "upgrade", "nvidia-*", "libnvidia-*"),
     "apt": command("apt", "install", "--only-upgrade", "libnvidia-*", "libcuda1"),
 }
-# By pip: of Debian's components contrib alone has python3-pynvml, and not every dnf has nvidia-ml-py.
-_PIP = ("/usr/bin/python3", "-m", "pip", "install")
-_PYNVML = {
-    "dnf": then(command("dnf", "install", "python3-pip"), command(*_PIP, "nvidia-ml-py")),
-    "apt": then(command("apt", "install", "python3-pip"), command(*_PIP, "--break-system-packages", "nvidia-ml-py")),
-}
+# The folder that our command looks in last: of Debian's components contrib alone has python3-pynvml, and not every dnf
+# has nvidia-ml-py.  What root's pip puts into /usr/local a Python of Red Hat's does not see if it is started by -I.
+_VENDOR = f"{PurePosixPath(__file__).parents[3]}/vendor"
+_PYNVML = command("/usr/bin/python3", "-m", "pip", "install", "--target", _VENDOR, "nvidia-ml-py")
 # What fixes a host whose platform has a description of its driver in place of the module, by that platform.
 _OF_PLATFORM = {
     "tegra": then(command("apt", "install", "--reinstall", "nvidia-l4t-init"), command("modprobe", "nvgpu")),
@@ -149,7 +147,7 @@ def nvml(found: DriverInventory, facts: Facts) -> list[Finding]:
 def unasked(why: str, tool: str) -> Finding:
     """NVML has not answered; why: `NvmlUnavailable`.  Without pynvml all but what NVML alone knows is known."""
     if "no pynvml" in why:
-        return warned("NVML", why, _PYNVML[tool])
+        return warned("NVML", why, _with_pynvml(tool))
     return failed("NVML", why, KERNELS_LOG)
 
 
@@ -244,12 +242,12 @@ def _nodes(host: HostRoot, wanted: tuple[DeviceNode, ...]) -> list[Finding]:
             major, minor = number(status)
             seen = f"{node.path} is device {major}:{minor}, the driver's is {node.major}:{node.minor}"
             # An IMEX channel is its driver's to make.
-            again = [] if node.family == "imex" else [_NODES if node.family else _made(wanted)]
+            again = [] if node.family == "imex" else [_NODES]
             findings.append(failed("nodes", seen, then(command("rm", node.path), *again)))
     if missing:
         # The hook makes nodes in containers, but in a user namespace it must bind the host's.
         seen = f"{listed(missing, 1)} missing: rootless containers cannot have them"
-        findings.append(warned("nodes", seen, _made(wanted)))
+        findings.append(warned("nodes", seen, _NODES))
     narrow = [n for n in wanted if n.present and not n.family and n.mode & 0o666 != _USABLE_BY_ALL]
     if narrow:
         paths = [node.path for node in narrow]
@@ -300,7 +298,7 @@ def inventory(host: HostRoot, saved: DriverInventory | None, tool: str) -> Findi
         if _LEFT_OUT in first:
             return warned("inventory", first, _owners(host, first))
         # Asked again, NVML says the same until that is changed.
-        remedy = then(_PYNVML[tool], REFRESH) if "no pynvml" in first else REFRESH
+        remedy = then(_with_pynvml(tool), REFRESH) if "no pynvml" in first else REFRESH
         return warned("inventory", f"not known: {first}", KERNELS_LOG if "cannot be asked: NVML" in first else remedy)
     return passed("inventory", f"saved, and true for driver {saved.driver_version}")
 
@@ -332,7 +330,5 @@ def folder(host: HostRoot) -> list[Finding]:
     return []
 
 
-def _made(wanted: tuple[DeviceNode, ...]) -> Remedy:
-    """The command that makes the missing nodes.  -c names a GPU by its minor, -u means unified memory."""
-    minors = [str(node.minor) for node in wanted if node.gpu is not None and not node.family]
-    return command("nvidia-modprobe", "-u", *[word for minor in minors for word in ("-c", minor)])
+def _with_pynvml(tool: str) -> Remedy:
+    return then(command(tool, "install", "python3-pip"), _PYNVML)

@@ -286,4 +286,3 @@ def is_ours(host: HostRoot, path: str) -> bool:
     """Whether this is our runtime's path, or a link leads from it to our runtime."""
     paths = (path, host.real(path) if path.startswith("/") else "")
     return RUNTIME in [path.rpartition("/")[2] for path in paths]
-

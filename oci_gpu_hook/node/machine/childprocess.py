@@ -151,7 +151,7 @@ def program(
 ) -> subprocess.CompletedProcess[str]:
     """Run another program, without input; OSError if it cannot be started, TimeoutError if it does not end in time.
 
-    As subprocess.run, which waits for ever for one that hangs in the kernel.
+    Not subprocess.run: that waits for ever for one that hangs in the kernel.
     """
     none, pipe = subprocess.DEVNULL, subprocess.PIPE
     child = subprocess.Popen(words, stdin=none, stdout=pipe, stderr=pipe, env=environment, text=True, errors="replace")

@@ -181,4 +181,3 @@ def _sums() -> list[float]:
         _call("cuMemFree_v2", pointer)
     _call("cuModuleUnload", module)
     return found.tolist()
-
