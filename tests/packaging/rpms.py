@@ -166,7 +166,7 @@ def _forget(tree: Path) -> None:
 
 
 def install_by_hand(root: Path) -> None:
-    """As `make install` does, and the halves that one that was stopped leaves."""
+    """As `make install` does, the halves that one that was stopped leaves, and what pip has put beside it."""
     words = ["make", "--silent", "-C", str(ROOT), "install", f"DESTDIR={root}"]
     subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
     for half in ("vendor/click", ".new/oci_gpu_hook", "oci_gpu_hook/__linked__"):
