@@ -13,41 +13,54 @@ from oci_gpu_hook.changes.tree import Undo
 from oci_gpu_hook.container.memoryregion import NO_LIMIT, amounts
 from oci_gpu_hook.kernel import procfile, syscalls
 from oci_gpu_hook.kernel.descriptors import closing
+from oci_gpu_hook.record import NamedTuple
+
+_FOLDER = posix.O_PATH | posix.O_DIRECTORY | posix.O_NOFOLLOW | posix.O_CLOEXEC
+_LIMITS, _CONTROLLERS = "dmem.max", "cgroup.subtree_control"
+
+
+class Cgroup(NamedTuple):
+    """Its folder: another container's cgroup may have the path when a step is taken back."""
+
+    path: str
+    fd: int
 
 
 def limit(above: list[str], own: list[str], limits: tuple[tuple[str, int], ...], undo: Undo) -> str:
     """Gives "", or a sentence about what was lower already.  OSError if a step fails, or the kernel has not taken a
     limit.  above: all cgroups above `own`, the root first; limits: regions by name, in bytes.
     """
-    for folder in (*above, *own[:-1]):
-        controllers = f"{folder}/cgroup.subtree_control"
-        if "dmem" not in _read(controllers).split():
-            _write(controllers, "+dmem")
+    cgroups = [Cgroup(path, posix.open(path, _FOLDER)) for path in (*above, *own)]
+    for cgroup in cgroups[:-1]:
+        if "dmem" not in _read(cgroup, _CONTROLLERS).split():
+            _write(cgroup, _CONTROLLERS, "+dmem")
     lower = []
-    for folder in own:
-        file = f"{folder}/dmem.max"
+    for cgroup in cgroups[len(above) :]:
         for name, most in limits:
-            before = amounts(_read(file)).get(name, NO_LIMIT)
+            before = amounts(_read(cgroup, _LIMITS)).get(name, NO_LIMIT)
             # A lower one is config.json's own: linux.resources.unified.
             if before <= most:
                 lower += [f"{name} is limited to {before >> 20} MiB already"] if before < most else []
                 continue
-            undo.remember(_write, file, f"{name} {'max' if before == NO_LIMIT else before}")
+            undo.remember(_write, cgroup, _LIMITS, f"{name} {'max' if before == NO_LIMIT else before}")
             # The kernel takes one region a write.
-            _write(file, f"{name} {most}")
-            if amounts(_read(file)).get(name, NO_LIMIT) > most:
-                raise OSError(f"{file} still has more than '{name} {most}', which was written")
+            _write(cgroup, _LIMITS, f"{name} {most}")
+            if amounts(_read(cgroup, _LIMITS)).get(name, NO_LIMIT) > most:
+                raise OSError(f"{cgroup.path}/{_LIMITS} still has more than '{name} {most}', which was written")
     return "; ".join(lower)
 
 
-def _read(file: str) -> str:
-    return procfile.read_whole(file).decode(errors="replace")
-
-
-def _write(file: str, line: str) -> None:
+def _read(cgroup: Cgroup, file: str) -> str:
     try:
-        with closing(posix.open(file, posix.O_WRONLY | posix.O_CLOEXEC)) as fd:
+        return procfile.read_whole(file, cgroup.fd).decode(errors="replace")
+    except OSError as err:
+        raise syscalls.SyscallError(err.errno or 0, "read", f"{cgroup.path}/{file}") from err
+
+
+def _write(cgroup: Cgroup, file: str, line: str) -> None:
+    try:
+        with closing(posix.open(file, posix.O_WRONLY | posix.O_CLOEXEC, dir_fd=cgroup.fd)) as fd:
             posix.write(fd, line.encode())
     except OSError as err:
         # EBUSY of the controllers' file: processes are in that very cgroup (cgroups(7), "no internal processes").
-        raise syscalls.SyscallError(err.errno or 0, "write", f"'{line}' to {file}") from err
+        raise syscalls.SyscallError(err.errno or 0, "write", f"'{line}' to {cgroup.path}/{file}") from err

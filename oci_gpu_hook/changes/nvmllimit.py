@@ -74,7 +74,8 @@ def _end(answer: int, library: int, cgroup: str, limits: tuple[tuple[str, int], 
     except AttributeError:
         posix.write(answer, b"this driver's NVML limits no memory: it does from R615 on")
     except Exception as err:
-        posix.write(answer, f"{err}".encode(errors="replace"))
+        kind = "" if isinstance(err, OSError) else f"{type(err).__name__}: "
+        posix.write(answer, f"{kind}{err}".encode(errors="replace"))
     finally:
         posix._exit(0)
 

@@ -16,8 +16,12 @@ NO_LIMIT = (1 << 64) - 1
 def read_regions(host: HostRoot) -> dict[str, dict[str, int]] | None:
     """The capacities of this host's, as `by_device`; None if its kernel has no dmem controller."""
     data = host.read(f"{CGROUP_ROOT}/dmem.capacity")
-    found = by_device((data or b"").decode(errors="replace"))
-    return None if data is None else {address: of for address, of in found.items() if any(of.values())}
+    if data is None:
+        return None
+    # A line that is cut off says less than there is; a region without an end is none of a device.
+    found = by_device(data.rpartition(b"\n")[0].decode(errors="replace"))
+    known = {at: {name: size for name, size in of.items() if 0 < size < NO_LIMIT} for at, of in found.items()}
+    return {address: of for address, of in known.items() if of}
 
 
 def by_device(text: str) -> dict[str, dict[str, int]]:

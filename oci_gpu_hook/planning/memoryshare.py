@@ -63,7 +63,7 @@ class Memory(NamedTuple):
         if need > free:
             # A void lease does not count if it would leave too little.
             free = capacity - sum([memory for lease, memory in leased if memory and lease.is_valid()])
-        if not capacity or need <= free:
+        if not (need and capacity) or need <= free:
             return ""
         return f"{held.title()} has {max(free, 0) // MIB} MiB of {capacity // MIB} left, and {need // MIB} are needed"
 

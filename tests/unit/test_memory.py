@@ -29,6 +29,7 @@ from oci_gpu_hook.errors import ConfigError, RequestError
 from oci_gpu_hook.host import leases
 from oci_gpu_hook.host.leases import Lease
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.node.diagnosis import memorycheck
 from oci_gpu_hook.node.engines import containermemory
 from oci_gpu_hook.operations import LimitMemory, OpenCgroup
@@ -101,6 +102,10 @@ def test_regions_are_told_by_the_number_of_their_address(tmp_path: Path) -> None
         (folder / "dmem.capacity").write_text("\n".join([*others * 1000, *lines, "drm/10000:E1:00.0/vram 1", ""]))
         found = {**REGIONS, "00010000:e1:00.0": {"drm/10000:E1:00.0/vram": 1}}
         assert memoryregion.read_regions(host) == found
+        # Of a device with a region that is empty, and what says no size: one of no end, and a line that is cut off.
+        sizes = ("vram0 0", "vram1 5", "vram2 max", "vram3 1")
+        (folder / "dmem.capacity").write_text("\n".join([f"drm/0000:06:00.0/{size}" for size in sizes]))
+        assert memoryregion.read_regions(host) == {"00000000:06:00.0": {"drm/0000:06:00.0/vram1": 5}}
 
 
 def test_sizes_of_the_setting() -> None:
@@ -278,8 +283,8 @@ class Kernel:
     def _offer(self, path: Path) -> None:
         (path / "dmem.max").write_text(f"{REGION} max\n{TILES[0]} max\n")
 
-    def write(self, path: str, line: str) -> None:
-        at, name = self.paths.index(Path(path).parent), Path(path).name
+    def write(self, cgroup: dmem.Cgroup, name: str, line: str) -> None:
+        at = self.paths.index(Path(cgroup.path))
         self.writes.append(f"{'rabc'[at]} {line}")
         if len(self.writes) == self.fails:
             raise OSError(errno.EIO, "fails")
@@ -601,13 +606,33 @@ def test_the_operation_limits_its_own_cgroups_and_enables_those_above(monkeypatc
 def test_a_line_is_written_in_one_call_and_an_error_names_the_file(tmp_path: Path) -> None:
     file = tmp_path / "dmem.max"
     file.write_text("")
-    dmem._write(str(file), "r 5")
-    assert file.read_bytes() == b"r 5"
-    file.unlink()
-    with pytest.raises(OSError, match=f"write 'r 5' to {file}: No such file"):
-        dmem._write(str(file), "r 5")
-    with pytest.raises(OSError, match=f"No such file or directory: '{file}'"):
-        dmem._read(str(file))
+    with closing(os.open(tmp_path, os.O_PATH)) as fd:
+        cgroup = dmem.Cgroup(str(tmp_path), fd)
+        dmem._write(cgroup, "dmem.max", "r 5")
+        assert file.read_bytes() == b"r 5"
+        file.unlink()
+        with pytest.raises(OSError, match=f"write 'r 5' to {file}: No such file"):
+            dmem._write(cgroup, "dmem.max", "r 5")
+        with pytest.raises(OSError, match=f"read {file}: No such file"):
+            dmem._read(cgroup, "dmem.max")
+
+
+def test_what_is_taken_back_is_none_of_a_later_containers(tmp_path: Path) -> None:
+    """Whose cgroup has the same path, as of the same name in config.json; nor is a link followed to another's."""
+    own = tmp_path / "c"
+    own.mkdir()
+    (own / "dmem.max").write_text(f"{REGION} max\n")
+    undo = Undo()
+    with pytest.raises(OSError, match="still has more than"):
+        dmem.limit([], [str(own)], ((REGION, GIB), (TILES[0], MIB)), undo)
+    own.rename(tmp_path / "gone")
+    own.mkdir()
+    (own / "dmem.max").write_text("the later one's\n")
+    undo.take_back()
+    assert (own / "dmem.max").read_text() == "the later one's\n"
+    (tmp_path / "link").symlink_to(own)
+    with pytest.raises(OSError, match="Not a directory"):
+        dmem.limit([], [str(tmp_path / "link")], ((REGION, GIB),), undo)
 
 
 def test_any_passes_by_what_cannot_be_limited() -> None:

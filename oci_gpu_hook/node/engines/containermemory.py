@@ -34,6 +34,6 @@ def uses(host: HostRoot, cgroup: str) -> tuple[MemoryUse, ...]:
     found = []
     for address, regions in used.items():
         now, highest = sum(regions.values()), sum(peak.get(address, {}).values())
-        limit = sum([limit for limit in most.get(address, {}).values() if limit != NO_LIMIT])
-        found += [MemoryUse(address, now, limit, highest)] if now or limit else []
+        limits = [limit for limit in most.get(address, {}).values() if limit != NO_LIMIT]
+        found += [MemoryUse(address, now, sum(limits), highest)] if now or limits else []
     return tuple(found)
