@@ -93,8 +93,9 @@ def test_the_map_has_every_package_and_no_other() -> None:
     assert sorted(mapped) == sorted(tops - {"__init__"})
 
 
-def test_what_the_map_names_is_there() -> None:
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("document", ["CONTRIBUTING.md", "SECURITY.md"])
+def test_what_the_map_names_is_there(document: str) -> None:
+    text = (ROOT / document).read_text(encoding="utf-8")
     for named in re.findall(r"`((?:[\w.-]+/)+[\w.-]+)`", text):
         assert (ROOT / named).exists() or (PACKAGE / named).exists(), named
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Golden plans: host x container -> plan, and every refusal.
 
-The goldens in tests/data/plans are what `oci-gpu-hook plan` prints.  After a wanted change run
-``pytest --update-goldens`` and review the difference like code.
+The goldens in tests/data/plans are what `oci-gpu-hook plan` prints.  After a wanted change write
+them again as CONTRIBUTING.md says, and review the difference like code.
 """
 
 from __future__ import annotations
