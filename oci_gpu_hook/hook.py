@@ -32,7 +32,7 @@ _NOTHING_TO_DO = ("poststart", "poststop")
 
 
 def main(stage: str, arguments: list[str]) -> int:
-    """The one place that catches every error; gives the exit code."""
+    """Catches every error of a start; gives the exit code."""
     progress = Progress()
     try:
         if stage in _NOTHING_TO_DO:

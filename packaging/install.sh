@@ -179,12 +179,12 @@ one, other = [os.fsencode(word) for word in sys.argv[1:]]
 sys.exit(ctypes.CDLL(None).renameat2(-100, one, -100, other, 2) != 0)' "$1" "$2" 2>/dev/null
 }
 
-# Downloads nothing: the distribution's packages serve, and what pip's --target has put into the folder vendor, as doctor
-# says it.  Where DESTDIR will be the root, another Python may have them.
+# Downloads nothing: the distribution's packages serve, and what pip's --target has put into PREFIX/lib/oci-gpu-hook/vendor.
+# Not called with DESTDIR: the packages of that root are not this host's.
 check_packages() {
     has click || fail "$python has no click, which the command line needs: install the distribution's python3-click"
     has pynvml || echo "without nvidia-ml-py, 'inventory refresh' cannot ask NVML"
-    has pyudev || echo "without pyudev, 'inventory watch' looks by itself every now and then"
+    has pyudev || echo "without pyudev, 'inventory watch' looks by itself every 30 seconds"
     has yaml || echo "without PyYAML, 'doctor' cannot read other programs' CDI specs"
     has tomllib || has tomli || echo "without tomli, 'doctor' and 'configure' cannot read the engines' TOML"
 }

@@ -49,7 +49,7 @@ class _Watching(click.Command):
 @click.command(cls=_Watching)
 @seconds(
     "--watch",
-    f"Show each device and who holds it, again every so many seconds; alone: {_WATCH_SECONDS}.",
+    f"Show each device and who holds it, again every so many seconds, {_WATCH_SECONDS} without a number.",
 )
 @output_format
 @config_file

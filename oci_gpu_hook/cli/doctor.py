@@ -69,7 +69,7 @@ _STYLES: dict[str, dict[str, Any]] = {
 def doctor(is_json: bool, word: str | None, config: str | None, host: HostRoot) -> int:
     """Check every precondition on this host, in order of cause; or one running container.
 
-    Each line is a pass, a warning or a failure, with what was seen and the one command that fixes it.  Nothing is
+    Each line is a pass, a warning or a failure, with what was seen and what fixes it.  Nothing is
     changed.  The exit code is 1 if anything failed.
     """
     if word is None:

@@ -43,13 +43,14 @@ def info(
     proves the platform.  For another vendor, it shows the devices with the names that ask for them, what its file
     requires and the host has not, and what may be missing and is.  --json prints all that --all shows.
 
-    Of --topology a cell says how near two GPUs are, by what any:2 goes by: 'NVLink' reaches the other one, 'node' has
-    the same NUMA node, '-' neither.  HOLDERS counts those of gpu-holders.  GPUs that MIG divides are left out.
+    With --topology each cell says how near two GPUs are, as the choice for any:2 counts it: 'NVLink' reaches the other
+    one, 'node' has the same NUMA node, '-' neither.  HOLDERS is how many containers hold the GPU, if gpu-holders is
+    set.  GPUs that MIG divides are left out.
 
-    Of --settings those for every container come first, then those below headings.
+    With --settings those for every container come first, then those below headings.
 
-    Of --vendors DEVICES is how many devices a request can name; 'all' if it can name none and gets what is there;
-    'none' if hardware is here without a node; '-' if none is here.  VERSION is the driver's.  The files lie in
+    With --vendors the column DEVICES is how many devices a request can name; 'all' if it can name none and gets what is
+    there; 'none' if hardware is here without a node; '-' if none is here.  VERSION is the driver's.  The files lie in
     /etc/oci-gpu-hook/vendors, /usr/local/share/oci-gpu-hook/vendors and /usr/share/oci-gpu-hook/vendors.  If several
     have one name, that in the folder named first counts.  FILE may lie anywhere; one in these folders is read as a
     container's start reads it.  It is wrong as well if another vendor's file has its flag.

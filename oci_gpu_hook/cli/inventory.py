@@ -50,8 +50,8 @@ def refresh(nodes: bool, nvml_timeout: float, is_json: bool, config: str | None,
     """Survey the host, ask NVML what only it knows, and save the result for the hooks.
 
     A hook without a saved inventory that is still true surveys the host itself: the result is correct, but that takes
-    longer, and NVML is not asked.  The same is done for each vendor's file; a wrong one is named, and the
-    others are saved all the same.
+    longer, and NVML is not asked.  What each vendor's file finds is saved too; a wrong one is named, and the others are
+    saved all the same.
 
     The nodes of --nodes are those of unified memory, mode setting and MIG capabilities; nvidia-uvm and nvidia-modeset
     are loaded first.  Root makes them, from what the driver says in /proc.  Existing nodes stay as they are, but a node

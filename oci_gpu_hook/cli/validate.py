@@ -120,10 +120,10 @@ class _Validation:
         tell: Callable[[Finding], None] | None = None,
     ) -> None:
         self._tell = tell or (lambda _: None)
-        self._root, self._settings, self._config = HostRoot(), settings, config
+        self._host, self._settings, self._config = HostRoot(), settings, config
         self._seconds, self._runtime = seconds, runtime
         self._is_root = os.geteuid() == 0
-        self._tool = "dnf" if installed.find_program(self._root, "dnf") else "apt"
+        self._tool = "dnf" if installed.find_program(self._host, "dnf") else "apt"
         self._facts: nvml.Facts | None = None
         self._folder = -1
         self._steps: list[tuple[StepResult, list[Finding]]] = []
@@ -154,7 +154,7 @@ class _Validation:
 
     def _lock(self) -> int:
         try:
-            return validationrecord.lock(self._root, self._seconds)
+            return validationrecord.lock(self._host, self._seconds)
         except LockedError as err:
             why = f"another validation has not ended within {self._seconds:g} seconds"
             raise HookError(why, "try again, or give a longer --timeout") from err
@@ -166,7 +166,7 @@ class _Validation:
         path = self._settings.validation_folder
         setting, hint = f"validation-folder {path}", "the administrator must name another"
         try:
-            with outputfile.folder(self._root.path.rstrip("/") + path, outputfile.trusted) as fd:
+            with outputfile.folder(self._host.path.rstrip("/") + path, outputfile.trusted) as fd:
                 folder = os.dup(fd)
         except UntrustedError as err:
             raise ConfigError(f"{setting} is not root's alone: {err}", hint) from err
@@ -195,14 +195,14 @@ class _Validation:
 
     def _write_record(self, asked: list[str], outcome: str) -> None:
         """Write the record; outcome: of the steps that have none yet.  What other steps had with this driver stays."""
-        version = driver_version(self._root) or ""
-        before = validationrecord.read_validation(self._root)
+        version = driver_version(self._host) or ""
+        before = validationrecord.read_validation(self._host)
         steps = {step.name: step for step in before.steps} if before and before.driver_version == version else {}
         steps.update({name: StepResult(name, outcome, "it did not end") for name in asked})
         steps.update({step.name: step for step, _ in self._steps})
         ordered = tuple([steps[name] for name in STEPS if name in steps])
         try:
-            validationrecord.write(self._root, Validation(int(time.time()), version, ordered))
+            validationrecord.write(self._host, Validation(int(time.time()), version, ordered))
         except ApplyError as err:
             self.unwritten = self.unwritten or err
 
@@ -242,7 +242,7 @@ class _Validation:
         self._tell(Finding(check, "wait", f"{what}, at most {times * self._seconds:g} seconds"))
 
     def _driver(self) -> Iterator[Finding]:
-        findings, found = drivercheck.check_driver(self._root, self._settings.driver_root, self._tool)
+        findings, found = drivercheck.check_driver(self._host, self._settings.driver_root, self._tool)
         yield from findings
         if found:
             yield from self._ask_nvml(found)[1]
@@ -251,7 +251,7 @@ class _Validation:
         if self._facts is None:
             self._wait("NVML", "for its answer")
             try:
-                self._facts = nvml.facts(self._root, found, self._seconds)
+                self._facts = nvml.facts(self._host, found, self._seconds)
             except nvml.NvmlUnavailable as err:
                 return found, [drivercheck.unasked(str(err), self._tool)]
         found = nvml.with_facts(found, self._facts)
@@ -268,7 +268,7 @@ class _Validation:
         if settings.unmatched and settings.unmatched_sections == "refuse":
             what = " and ".join(settings.unmatched)
             raise _Skipped(f"unmatched-sections = refuse, and its container has no {what}")
-        root, config = self._root, self._config
+        root, config = self._host, self._config
         self._wait("container", "for each call of the runtime")
         runtime = containerstep.runtime(self._runtime or settings.runtime)
         return containerstep.run(
@@ -276,7 +276,7 @@ class _Validation:
         )
 
     def _workload(self) -> Iterator[Finding]:
-        root, driver_root = self._root, self._settings.driver_root
+        root, driver_root = self._host, self._settings.driver_root
         pipes = self._settings.mps_pipe_folder
         if platform.platform_of(root) in accelerators.PLATFORMS:
             self._wait("GPU", "for its computation")

@@ -45,7 +45,7 @@ class Rootfs(NamedTuple):
 
 
 def of_folder(path: str) -> Rootfs:
-    """The root of a container that does not exist yet: nothing is mounted below it."""
+    """The root of a container that does not exist yet, or that CRIU restores: nothing is mounted below it."""
     return Rootfs(_open(path, None), (), path)
 
 

@@ -58,7 +58,7 @@ class Leases:
     """The leases of a host, those that are void too, while `with` holds the lock, if they are to be written."""
 
     def __init__(self, host: HostRoot, *, is_written: bool) -> None:
-        """ConfigError if we may not write, as a rootless engine's start may not; LockedError as `saved.lock`."""
+        """ConfigError if we may not write, as a rootless engine's start may not; LockedError as `statefile.lock`."""
         self._host, self._lock = host, -1
         try:
             if is_written:

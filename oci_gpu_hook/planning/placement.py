@@ -62,7 +62,8 @@ class Start(NamedTuple):
 
     def given(self, request: Request, provide: Callable[[Request], Provision]) -> tuple[Request, Provision]:
         """With the chosen devices, which are leased.  RequestError if a device has no room; DriverError for a GPU that
-        is not healthy, if the settings refuse it; ConfigError if no lease can be written; LockedError as `saved.lock`.
+        is not healthy, if the settings refuse it; ConfigError if no lease can be written; LockedError as
+        `statefile.lock`.
         """
         unhealthy = leases.unhealthy(self.host)
         most = self.settings.gpu_holders

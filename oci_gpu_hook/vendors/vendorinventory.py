@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     See = Callable[[str], object]
 
 # See `inventory.HEADING`.
-HEADING = b"oci-gpu-hook vendors ba87f6d0\n"
+HEADING = b"oci-gpu-hook vendors 1f27ecf6\n"
 PREFIX = "vendor."
 
 LARGEST_FILE = 1 << 20

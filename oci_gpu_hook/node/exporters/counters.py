@@ -39,7 +39,7 @@ _FULL = 256 << 10
 
 @contextmanager
 def lock() -> Iterator[None]:
-    """Keep other collectors waiting; hooks do not wait.  LockedError as `saved.lock`."""
+    """Keep other collectors waiting; hooks do not wait.  LockedError as `statefile.lock`."""
     with outputfile.explained(_FOLDER):
         fd = statefile.lock(HostRoot(), "metrics.lock")
     with closing(fd):

@@ -88,7 +88,7 @@ def rounds(wanted: Sequence[CudaDevice]) -> int:
 
 
 def run(preload: str, mps_pipe_folder: str, wanted: Sequence[CudaDevice], seconds: float) -> Iterator[Finding]:
-    """A finding for each device: some at once, as each may take all its time; preload: see `apart.python`."""
+    """A finding for each device: some at once, as each may take all its time; preload: see `childprocess.python`."""
     for begin in range(0, len(wanted), _AT_ONCE):
         devices = wanted[begin : begin + _AT_ONCE]
         try:
