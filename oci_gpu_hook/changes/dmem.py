@@ -20,7 +20,7 @@ _LIMITS, _CONTROLLERS = "dmem.max", "cgroup.subtree_control"
 
 
 class Cgroup(NamedTuple):
-    """Its folder: another container's cgroup may have the path when a step is taken back."""
+    """A cgroup by a descriptor: another container's may have the path when a step is taken back."""
 
     path: str
     fd: int
@@ -28,7 +28,8 @@ class Cgroup(NamedTuple):
 
 def limit(above: list[str], own: list[str], limits: tuple[tuple[str, int], ...], undo: Undo) -> str:
     """Gives "", or a sentence about what was lower already.  OSError if a step fails, or the kernel has not taken a
-    limit.  above: all cgroups above `own`, the root first; limits: regions by name, in bytes.
+    limit.  above: all cgroups above `own`, the root first; own: the container's, from its top to that of its process;
+    limits: regions by name, in bytes.
     """
     cgroups = [Cgroup(path, posix.open(path, _FOLDER)) for path in (*above, *own)]
     for cgroup in cgroups[:-1]:

@@ -28,9 +28,9 @@ _UNKNOWN_SIZE = "only the kernel's dmem controller tells its size"
 
 
 class Memory(NamedTuple):
-    """limit, needed: by its words, in bytes, 0 if it says none; ceiling, holders: the settings gpu-memory, in bytes or
-    `SHARE`, and gpu-holders; regions: see `read_regions`; library: libnvidia-ml, if NVIDIA's driver may hold it to what
-    the kernel cannot, else "".
+    """limit, needed: by its variables, in bytes, 0 if it says none; ceiling, holders: the settings gpu-memory, in bytes
+    or `SHARE`, and gpu-holders; regions: see `read_regions`; library: libnvidia-ml, if NVIDIA's driver may hold it to
+    what the kernel cannot, else "".
     """
 
     limit: int
@@ -45,6 +45,7 @@ class Memory(NamedTuple):
         return (self.regions or {}).get(held.address, {})
 
     def limit_of(self, held: Held) -> int | None:
+        """In bytes; None if there is no limit, 0 if a share is less than 1 MiB."""
         if not self.ceiling:
             return self.limit or None
         capacity = sum(self.regions_of(held).values())
@@ -52,11 +53,11 @@ class Memory(NamedTuple):
         return min(most, capacity or most, self.limit or most)
 
     def need_of(self, held: Held) -> int:
-        """What must be free there for it; 0 if it does not say.  By a setting it is what it may take."""
+        """The bytes that must be free there for it; 0 if it does not say.  By a setting it is what it may take."""
         return (0 if self.ceiling else self.needed) or self.limit_of(held) or 0
 
     def too_little(self, held: Held, others: list[Lease]) -> str:
-        """Beside what others have leased; "" if it has enough."""
+        """A sentence if too little is left beside what others have leased, else ""."""
         need, capacity = self.need_of(held), sum(self.regions_of(held).values())
         leased = [(lease, dict(lease.memory).get(held.address, 0)) for lease in others]
         free = capacity - sum([memory for _, memory in leased])
@@ -136,7 +137,7 @@ class Memory(NamedTuple):
 def memory_of(
     request: Request, settings: Settings, host: HostRoot, process: Process | None, cgroup: DeviceCgroup
 ) -> Memory:
-    """ConfigError if the settings contradict one another."""
+    """What the container may take and needs, by request and settings; ConfigError if these contradict one another."""
     most, holders = ceiling(settings.gpu_memory) or 0, settings.gpu_holders
     if most == SHARE and not holders:
         raise ConfigError("gpu-memory is share, and no holders are counted: gpu-holders is not set", ADMINISTRATOR)
