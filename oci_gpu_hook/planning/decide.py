@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from oci_gpu_hook.asking import Spec
 from oci_gpu_hook.container import devicecgroup, layout
+from oci_gpu_hook.container.devicecgroup import DeviceCgroup
 from oci_gpu_hook.container.process import Process
 from oci_gpu_hook.container.rootfs import Rootfs
 from oci_gpu_hook.driver import proc
@@ -60,12 +61,7 @@ def decide(
     def provide(asked: Request) -> Provision:
         return drivers.provide(host, laid_out, asked, settings, process_label)
 
-    memory = None
-    # What is needed counts only among holders.
-    if request.memory_limit or settings.gpu_memory != "off" or (request.memory_request and settings.gpu_holders):
-        from oci_gpu_hook.planning import memoryshare
-
-        memory = memoryshare.memory_of(request, settings, host, process, device_cgroup)
+    memory = _memory(request, settings, host, process, device_cgroup)
     request, provision = _given(request, provide, settings, host, container, process, memory, restores=restores)
     provision = memory.limited(provision, host) if memory else provision
     if spec is not None:
@@ -84,6 +80,17 @@ def decide(
     made = plan.make(container, laid_out, request, provision, labels, settings.device_cgroup, rules)
     made = made if spec is None else meanings.leave_to_engine(made, spec, [path for path, *_ in bundle.devices()])
     return made.of_restore() if restores else made
+
+
+def _memory(
+    request: Request, settings: Settings, host: HostRoot, process: Process | None, cgroup: DeviceCgroup
+) -> Memory | None:
+    # What is needed counts only among holders.
+    if request.memory_limit or settings.gpu_memory != "off" or (request.memory_request and settings.gpu_holders):
+        from oci_gpu_hook.planning import memoryshare
+
+        return memoryshare.memory_of(request, settings, host, process, cgroup)
+    return None
 
 
 def _given(
