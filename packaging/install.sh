@@ -234,7 +234,7 @@ from oci_gpu_hook.__main__ import main; sys.exit(main())
 END
     sed "s|/usr/libexec/oci/hooks.d/oci-gpu-hook|$entry|" "$sources/hooks.d/oci-gpu-hook.json" |
         write 0644 "$registration"
-    script oci-gpu-runtime | sed "s|^registration=.*|registration=$registration|" | write 0755 "$runtime"
+    script oci-gpu-runtime | write 0755 "$runtime"
 }
 
 # The script $1 of hooks.d as it is installed: with this installation's paths, and with the text of asking.bash in place
@@ -242,7 +242,7 @@ END
 script() {
     sed '1,/^$/d' "$sources/hooks.d/asking.bash" |
         sed -e '/# shellcheck source=/d; /^ *source /{r /dev/stdin' -e 'd}' "$sources/hooks.d/$1" |
-        sed "s|/usr/bin/python3|$python|; s|/usr/lib/oci-gpu-hook|$library|"
+        sed "s|/usr/bin/python3|$python|; s|/usr/lib/oci-gpu-hook|$library|; s|/usr/libexec/oci/hooks.d/oci-gpu-hook|$entry|"
 }
 
 # Writes standard input to the file $2 with mode $1, whole or not at all.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The hook's entry in a bundle's config.json, for engines that read no hooks.d.
 
-hooks.d/oci-gpu-runtime starts this before it becomes the real runtime, with the words CONFIG REGISTRATION LOG: where
-config.json lies, what registers the hook, and the runtime's log, which is "" if none is named.
+hooks.d/oci-gpu-runtime starts this where it does not add the hook itself, before it becomes the real runtime, with the
+words CONFIG HOOK LOG: where config.json lies, the hook as it is to be there, and the runtime's log, "" for none.
 
 config.json is spliced: what this module does not know of stays as its engine wrote it.  The hook decides, not this.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 import posix
 import sys
 
-from oci_gpu_hook.errors import DONE, ApplyError, BundleError, ConfigError, RequestError
+from oci_gpu_hook.errors import DONE, ApplyError, BundleError, RequestError
 from oci_gpu_hook.formats import jsontext
 from oci_gpu_hook.kernel.descriptors import closing, replace
 from oci_gpu_hook.kernel.filetypes import is_regular, stamp
@@ -31,10 +31,10 @@ _STAGES_OF_THE_JOB = ("prestart", _STAGE, "createContainer")
 
 
 def main() -> NoReturn:
-    config, registration, log = sys.argv[1:]
+    config, hook, log = sys.argv[1:]
     code = DONE
     try:
-        add_hook(config, registration)
+        add_hook(config, hook)
     except Exception as err:
         code = failure(err, config, log)
     posix._exit(code)
@@ -53,14 +53,14 @@ def failure(error: Exception, config: str, log: str) -> int:
     return code
 
 
-def add_hook(config: str, registration: str) -> None:
+def add_hook(config: str, hook: str) -> None:
     before, data = _read(config)
     hooks = object_of(data, config).get("hooks") or {}
     if not isinstance(hooks, dict) or not all([it is None or isinstance(it, list) for it in hooks.values()]):
         raise BundleError(f"{config} is of the wrong shape: hooks has no lists", ENGINE_HINT)
-    if any([_does_the_job(hook) for stage in _STAGES_OF_THE_JOB for hook in hooks.get(stage) or ()]):
+    if any([_does_the_job(it) for stage in _STAGES_OF_THE_JOB for it in hooks.get(stage) or ()]):
         return
-    text = with_hook(data.decode(), _registered(registration), bool(hooks.get(_STAGE)))
+    text = with_hook(data.decode(), hook, bool(hooks.get(_STAGE)))
     _replace(config, before, text.encode())
 
 
@@ -103,20 +103,6 @@ def _with_member(text: str, at: int, name: str, old: tuple[int, int] | None, val
 def _does_the_job(hook: object) -> bool:
     path = hook.get("path") if isinstance(hook, dict) else None
     return isinstance(path, str) and path.rpartition("/")[2] in _DO_THE_JOB
-
-
-def _registered(registration: str) -> str:
-    try:
-        _, data = _read(registration)
-        hook = object_of(data, registration).get("hook")
-        if not isinstance(hook, dict):
-            raise BundleError(f"{registration} registers no hook")
-    except BundleError as err:
-        raise ConfigError(err.message, "the administrator must install oci-gpu-hook again") from err
-    text = data.decode()
-    place = jsontext.place(text, text.index("{"), "hook")
-    assert place is not None
-    return text[place[0] : place[1]]
 
 
 def _read(name: str) -> tuple[posix.stat_result, bytes]:

@@ -27,8 +27,11 @@ def play(kit: Kit, rounds: int) -> dict[str, list[Sample]]:
         # A hook of ours is to be added first.
         scene.bundle.config.pop("hooks")
         scene.bundle.write()
-    config = gpu.path / "config.json"
-    asks = config.read_bytes()
+    # Where Docker and containerd have theirs.
+    asks = (gpu.path / "config.json").read_bytes()
+    bundle = Path("/run/moby")
+    bundle.mkdir()
+    config = bundle / "config.json"
     bare = hook_of(kit, BARE)
     assert bare is not None
     calls = {
@@ -37,7 +40,7 @@ def play(kit: Kit, rounds: int) -> dict[str, list[Sample]]:
         "runc": ["/usr/sbin/runc", "state", "none"],
         "state": [PROGRAM, "state", "none"],
         "create": [PROGRAM, "create", "--bundle", str(none.path), "none"],
-        "create-gpu": [PROGRAM, "create", "--bundle", str(gpu.path), "none"],
+        "create-gpu": [PROGRAM, "create", "--bundle", str(bundle), "none"],
     }
     samples: dict[str, list[Sample]] = {name: [] for name in calls}
     for number in range(rounds + 1):

@@ -19,6 +19,8 @@ ASKS = "--env NVIDIA_VISIBLE_DEVICES=1,5"
 BY_GPUS = """--gpus '"device=1,5"'"""
 GIVEN = [1, 5]
 START = f"docker run --detach --network none --name kept {ASKS} image /bin/sleep 100000 >/dev/null"
+# Its hook is added without Python, to what dockerd writes of a container with a network and without.
+ALONE = "sed s,/usr/bin/python3,/bin/false, /usr/bin/oci-gpu-runtime >/run/alone; cat /run/alone >/usr/bin/oci-gpu-runtime"
 # With crun dockerd sends a limit of 0 for the memory that was not named, which the kernel refuses: with ours or not.
 UPDATE = "--cpus 1.5 --memory 1g --memory-swap 2g"
 FIXED = {"default-runtime": "oci-gpu-runtime", "live-restore": True}
@@ -57,6 +59,8 @@ cp -a --remove-destination {tree}/usr/. /usr/
         "gpus": run(f"--runtime simulated-{runtime} {BY_GPUS}"),
         "user": run(f"--user 1000 --cap-drop ALL --read-only {ASKS}"),
         "none": run("--env NVIDIA_VISIBLE_DEVICES=none"),
+        "alone": f"{ALONE}\n{run(ASKS)}",
+        "alone, network": run(f"--network bridge {ASKS}").replace("--network none ", ""),
         "unknown": run("--env NVIDIA_VISIBLE_DEVICES=77"),
         "unknown by gpus": run(f"--runtime simulated-{runtime} --gpus device=77"),
         "end": "docker rm --force kept; docker ps --all --quiet; pgrep sleep || echo nobody",
@@ -73,7 +77,7 @@ def test_from_start_to_end(installed: Installed, patterns: dict[str, Path], runt
         settings=f"runtime = /usr/bin/simulated-{runtime}\n",
         cgroup="v1",
     )
-    for name in ("start", "update", "pause", "restart", "upgrade", "gpus"):
+    for name in ("start", "update", "pause", "restart", "upgrade", "gpus", "alone", "alone, network"):
         has_its_own(seen[name])
     assert seen["cpus"] == ["150000"]
     assert seen["daemon"][0] == "0 running"

@@ -15,15 +15,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oci_gpu_hook.errors import ApplyError, BundleError, ConfigError
+from oci_gpu_hook.errors import ApplyError, BundleError
 from oci_gpu_hook.formats import jsontext
 from oci_gpu_hook.request.vendorrequest import KnownVendor
 from oci_gpu_hook.runtime import create
 from oci_gpu_hook.vendors import folders
 from tests.unit.starts import ROOT
 
-REGISTRATION = ROOT / "hooks.d/oci-gpu-hook.json"
-OURS = json.loads(REGISTRATION.read_text())["hook"]
+OURS = json.loads((ROOT / "hooks.d/oci-gpu-hook.json").read_text())["hook"]
+HOOK = json.dumps(OURS)
 OTHER = {"path": "/usr/bin/other", "args": ["other"]}
 
 
@@ -35,7 +35,7 @@ def config(tmp_path: Path) -> Path:
 def add(config: Path, document: object) -> Any:
     """What config.json says after the hook was added to this."""
     config.write_text(document if isinstance(document, str) else json.dumps(document))
-    create.add_hook(str(config), str(REGISTRATION))
+    create.add_hook(str(config), HOOK)
     return json.loads(config.read_text())
 
 
@@ -131,7 +131,7 @@ def test_what_is_no_config_json_is_refused_and_stays(config: Path, text: str) ->
     data = text.encode(errors="surrogateescape")
     config.write_bytes(data)
     with pytest.raises(BundleError) as caught:
-        create.add_hook(str(config), str(REGISTRATION))
+        create.add_hook(str(config), HOOK)
     assert str(caught.value).startswith(str(config)) and len(str(caught.value)) < 600
     assert config.read_bytes() == data
     assert [path.name for path in config.parent.iterdir()] == ["config.json"]
@@ -140,31 +140,20 @@ def test_what_is_no_config_json_is_refused_and_stays(config: Path, text: str) ->
 @pytest.mark.parametrize("kind", ["none", "link", "fifo", "folder"])
 def test_what_is_no_file_is_refused(config: Path, kind: str) -> None:
     if kind == "link":
-        config.symlink_to(REGISTRATION)
+        config.symlink_to(ROOT)
     elif kind == "fifo":
         os.mkfifo(config)
     elif kind == "folder":
         config.mkdir()
     with pytest.raises(BundleError, match=r"^(cannot open )?/.*config\.json"):
-        create.add_hook(str(config), str(REGISTRATION))
-
-
-@pytest.mark.parametrize("text", [None, "", "[]", "{}", '{"hook": "x"}'])
-def test_a_broken_registration_is_the_administrators(config: Path, text: str | None) -> None:
-    registration = config.with_name("registration")
-    if text is not None:
-        registration.write_text(text)
-    config.write_text("{}")
-    with pytest.raises(ConfigError, match=r"registration.*install oci-gpu-hook again"):
-        create.add_hook(str(config), str(registration))
-    assert config.read_text() == "{}"
+        create.add_hook(str(config), HOOK)
 
 
 def test_mode_and_owner_stay(config: Path) -> None:
     config.write_text("{}")
     config.chmod(0o640)
     before = config.stat()
-    create.add_hook(str(config), str(REGISTRATION))
+    create.add_hook(str(config), HOOK)
     after = config.stat()
     assert (after.st_mode, after.st_uid, after.st_gid) == (before.st_mode, before.st_uid, before.st_gid)
     assert after.st_ino != before.st_ino
@@ -180,7 +169,7 @@ def test_what_another_writes_meanwhile_is_not_lost(config: Path, monkeypatch: py
 
     monkeypatch.setattr(create, "with_hook", while_another_writes)
     with pytest.raises(BundleError, match=r"was changed while the hook was added"):
-        create.add_hook(str(config), str(REGISTRATION))
+        create.add_hook(str(config), HOOK)
     assert config.read_text() == '{"theirs": 1}'
     assert [path.name for path in config.parent.iterdir()] == ["config.json"]
 
@@ -194,7 +183,7 @@ def test_a_write_that_fails_leaves_nothing(config: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
     try:
         with pytest.raises(ApplyError, match=r"^cannot write .*: File too large"):
-            create.add_hook(str(config), str(REGISTRATION))
+            create.add_hook(str(config), HOOK)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)
@@ -229,7 +218,7 @@ def test_what_fails_stops_only_a_container_that_asks(
     real.write_text(json.dumps({"process": {"env": env}}))
     config.symlink_to(real)
     monkeypatch.setattr(create.posix, "_exit", sys.exit)  # type: ignore[attr-defined]
-    monkeypatch.setattr("sys.argv", ["-c", str(config), str(REGISTRATION), ""])
+    monkeypatch.setattr("sys.argv", ["-c", str(config), HOOK, ""])
     with pytest.raises(SystemExit) as ended:
         create.main()
     assert bool(ended.value.code) == stops
@@ -242,7 +231,7 @@ def test_an_error_is_told_in_the_log_too(
     config.write_text(text)
     log = config.with_name("log.json")
     monkeypatch.setattr(create.posix, "_exit", sys.exit)  # type: ignore[attr-defined]
-    monkeypatch.setattr("sys.argv", ["-c", str(config), str(REGISTRATION), str(log)])
+    monkeypatch.setattr("sys.argv", ["-c", str(config), HOOK, str(log)])
     with pytest.raises(SystemExit) as ended:
         create.main()
     said = capfd.readouterr().err

@@ -8,20 +8,25 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, given
+from hypothesis import strategies as st
 
 from oci_gpu_hook.errors import HookError
 from oci_gpu_hook.request import sources
 from oci_gpu_hook.request.bundle import read_bundle
+from oci_gpu_hook.runtime import create as module
 from tests.unit import starts
 from tests.unit import test_entry_script as hooks
 from tests.unit.examples import examples
 
+HOOK = re.search("^hook='(.*)'$", starts.script("oci-gpu-runtime"), re.MULTILINE)[1]  # type: ignore[index]
+OURS = json.loads((starts.ROOT / "hooks.d/oci-gpu-hook.json").read_text())["hook"]
 ASKS = json.dumps(hooks.config("NVIDIA_VISIBLE_DEVICES=all"))
 ASKS_VENDOR = json.dumps(hooks.config("OCI_AMD=all"))
 NONE = json.dumps(hooks.config())
@@ -62,9 +67,9 @@ class Script:
         text = starts.script("oci-gpu-runtime").replace("/usr/bin/python3", str(folder / "bin/python"))
         self.write(
             "bin/oci-gpu-runtime",
-            text.replace("/etc/oci-gpu-hook.conf", str(self.settings)).replace(
-                "/{etc,usr/local/share,usr/share}/oci-gpu-hook/vendors", str(folder / "vendors")
-            ),
+            text.replace("/etc/oci-gpu-hook.conf", str(self.settings))
+            .replace("/{etc,usr/local/share,usr/share}/oci-gpu-hook/vendors", str(folder / "vendors"))
+            .replace("?(/var)/run/*", f"{folder}/run/*"),
         )
 
     def write(self, name: str, text: str) -> str:
@@ -126,9 +131,9 @@ def test_the_bundle_and_the_log_are_found(script: Script, call: str) -> None:
     words = call.replace("BUNDLE", str(script.bundle)).replace("LOG", str(script.log)).split()
     said = script.start(*words)
     assert (said.words, said.code, said.err) == ([script.real, *words], 0, "")
-    config, registration, log = said.added
+    config, hook, log = said.added
     assert os.path.samefile(config, script.bundle / "config.json")
-    assert registration == "/usr/share/containers/oci/hooks.d/oci-gpu-hook.json"
+    assert (hook, json.loads(hook)) == (HOOK, OURS)
     assert log == str(script.log)
 
 
@@ -185,6 +190,70 @@ def test_a_container_that_asks_for_nothing_needs_no_python(script: Script) -> No
     assert not create(script, NONE.replace("bin", r"\u0026")).added
     # Its own words are not the script's.
     assert not create(script, NONE, env={"doubt": "yes", "config": ASKS, "file": "/x"}).added
+
+
+# What engines write, and what they do not.
+COMPACT: dict[str, Any] = {"separators": (",", ":"), "ensure_ascii": False}
+OTHER = {"path": "/proc/1/exe", "args": ["libnetwork-setkey", "a]}", '"hooks":{']}
+USUAL: list[dict[str, Any]] = [{}, {"hooks": {"prestart": [OTHER]}}, {"hooks": {"poststop": None, "poststart": []}}]
+UNUSUAL = {
+    "escape": ASKS.replace("_", r"\u005F"),
+    "lines": json.dumps(json.loads(ASKS), indent=1),
+    "empty": json.dumps({**json.loads(ASKS), "hooks": {}}),
+    "null": json.dumps({**json.loads(ASKS), "hooks": None}),
+    "spaces": json.dumps({**json.loads(ASKS), "hooks": {"prestart": [OTHER]}}),
+    "stage": json.dumps({**json.loads(ASKS), "hooks": {"createRuntime": [OTHER]}}, **COMPACT),
+    "ours": json.dumps({**json.loads(ASKS), "hooks": {"prestart": [{"path": OURS["path"]}]}}, **COMPACT),
+    "theirs": ASKS.replace("bin", "nvidia-container-runtime-hook"),
+    "twice": json.dumps({**USUAL[1], **json.loads(ASKS), "linux": USUAL[1]}, **COMPACT),
+    "nested": json.dumps({**json.loads(ASKS), "linux": USUAL[1]}, **COMPACT),
+    "list": f"[{ASKS}]",
+}
+
+
+def in_memory(script: Script) -> None:
+    """From here on the bundle is below what is /run."""
+    script.bundle = script.folder / "run/moby"
+    script.bundle.mkdir(parents=True, exist_ok=True)
+
+
+@pytest.mark.parametrize("document", USUAL)
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_a_usual_config_json_needs_no_python(script: Script, document: dict[str, Any], end: str) -> None:
+    in_memory(script)
+    text = json.dumps({**document, **json.loads(ASKS), "é": '"hooks":{"&'}, **COMPACT).replace("&", r"\u0026") + end
+    assert create(script, text).added == []
+    after = (script.bundle / "config.json").read_text()
+    assert json.loads(after) == {**json.loads(text), "hooks": {**document.get("hooks", {}), "createRuntime": [OURS]}}
+    # As Python writes it, to the byte.
+    assert after == module.with_hook(text, HOOK, False)
+    assert create(script, after).added
+
+
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_any_other_is_pythons(script: Script, name: str) -> None:
+    in_memory(script)
+    assert create(script, UNUSUAL[name]).added
+    assert (script.bundle / "config.json").read_text() == UNUSUAL[name]
+
+
+def test_a_link_and_a_bundle_on_a_disk_are_pythons(script: Script) -> None:
+    assert create(script, ASKS).added
+    in_memory(script)
+    (script.folder / "real.json").touch()
+    (script.bundle / "config.json").symlink_to(script.folder / "real.json")
+    assert create(script, ASKS).added
+    assert (script.folder / "real.json").read_text() == ASKS
+
+
+def test_where_the_hook_has_no_room_the_text_stays(script: Script) -> None:
+    """As in a full tmpfs, here by the kernel's limit of a file's size."""
+    in_memory(script)
+    text = script.program.read_text()
+    script.program.write_text(text.replace("\n", "\ntrap '' XFSZ; ulimit -f 8\n", 1))
+    long = ASKS.replace("bin", "x" * (8190 - len(ASKS)))
+    assert create(script, long).added
+    assert (script.bundle / "config.json").read_text() == long
 
 
 # As containerd's shim of any version calls crun, and as people do.  ROOT/id is crun's folder of the container.
@@ -403,15 +472,21 @@ def test_what_is_long_is_pythons_and_takes_the_script_no_memory(script: Script, 
 
 
 @examples(150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(hooks.CONFIGS, hooks.WRITTEN, hooks.SPELLINGS)
+@given(hooks.CONFIGS, st.sampled_from([*USUAL, {"hooks": {}}]), hooks.WRITTEN, hooks.SPELLINGS)
 def test_the_hook_is_added_wherever_it_would_find_a_request(
-    script: Script, found: Any, how: Any, places: list[int]
+    script: Script, found: Any, known: Any, how: Any, places: list[int]
 ) -> None:
-    text = hooks.spelled(json.dumps(found, **how), places)
+    in_memory(script)
+    text = hooks.spelled(json.dumps({**found, **known}, **how), places)
     added = create(script, text).added
+    after = (script.bundle / "config.json").read_text()
+    if after != text:
+        assert (after, added) == (module.with_hook(text, HOOK, False), [])
+        return
     try:
         bundle = read_bundle(str(script.bundle))
         asks = sources.may_ask(sources.inputs_of(bundle, bundle.annotations()))
     except HookError:
         asks = False
     assert added or not asks
+
