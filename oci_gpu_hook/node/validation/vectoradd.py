@@ -149,12 +149,9 @@ def _added() -> dict[str, Any]:
 
 
 def _uuid(device: int) -> str:
-    """The device's UUID without what it begins with; drivers before CUDA 11.4 give that of a MIG device's GPU."""
+    """The device's UUID without what it begins with."""
     data = array("B", bytes(16))
-    try:
-        _call("cuDeviceGetUuid_v2", _address(data), device)
-    except AttributeError:
-        _call("cuDeviceGetUuid", _address(data), device)
+    _call("cuDeviceGetUuid_v2", _address(data), device)
     return str(UUID(bytes=data.tobytes()))
 
 

@@ -92,16 +92,6 @@ EXPORT int cuDeviceGetUuid_v2(unsigned char *to, int device)
 		return INVALID_VALUE;
 	return device < 0 || device >= count ? INVALID_DEVICE : give_uuid(to, devices[device].is);
 }
-/* That of a MIG device's GPU. */
-EXPORT int cuDeviceGetUuid(unsigned char *to, int device)
-{
-	if (!to)
-		return INVALID_VALUE;
-	if (device < 0 || device >= count)
-		return INVALID_DEVICE;
-	const struct gpu *is = devices[device].is;
-	return give_uuid(to, is && is->parent ? is->parent : is);
-}
 
 /* The context of a device is the place of its number. */
 EXPORT int cuDevicePrimaryCtxRetain(void **to, int device)
