@@ -6,16 +6,12 @@ from __future__ import annotations
 import shlex
 from string import Template
 
-from oci_gpu_hook.cli.cdi import ENTRY
-from oci_gpu_hook.node.engines.installed import RUNTIME
+from oci_gpu_hook.node.engines.installed import HOOKS_FOLDER, PROGRAM, RUNTIME
 from oci_gpu_hook.operations import Device, Mount, OpenCgroup, Service
 from oci_gpu_hook.planning.plan import Plan
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.words import ALL, VISIBLE_DEVICES
 
-_PREFIX = ENTRY.rpartition("/libexec/")[0]
-PROGRAM = f"{_PREFIX}/bin/{RUNTIME}"
-HOOKS_FOLDER = f"{_PREFIX}/share/containers/oci/hooks.d"
 _BY_RUNTIME = f'by the runtime: daemon.json needs "runtimes": {{"{RUNTIME}": {{"path": "{PROGRAM}"}}}}'
 _SPEC = "oci-gpu-hook cdi generate --output /run/cdi/oci-gpu-hook.yaml"
 

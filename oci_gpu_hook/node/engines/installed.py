@@ -18,9 +18,20 @@ from oci_gpu_hook.node.machine import foreignfile, toml
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.words import CDI_FOLDERS
 
+
+def entry_of(file: str) -> str:
+    """The entry script that was installed with a file of ours."""
+    prefix, library, _ = file.rpartition("/lib/oci-gpu-hook/oci_gpu_hook/")
+    return f"{prefix if library else '/usr'}/libexec/oci/hooks.d/oci-gpu-hook"
+
+
+ENTRY = entry_of(__file__)
+_PREFIX = ENTRY.rpartition("/libexec/")[0]
 VENDORS_FOLDER = "/usr/share/containers/oci/hooks.d"
 ADMINISTRATORS_FOLDER = "/etc/containers/oci/hooks.d"
+HOOKS_FOLDER = f"{_PREFIX}/share/containers/oci/hooks.d"
 RUNTIME = "oci-gpu-runtime"
+PROGRAM = f"{_PREFIX}/bin/{RUNTIME}"
 
 # NVIDIA's runtime adds a hook to config.json and starts runc: nvidia-container-runtime(.cdi, .legacy).
 _SHIM = "nvidia-container-runtime"
