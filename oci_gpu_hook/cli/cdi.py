@@ -11,8 +11,7 @@ import click
 
 from oci_gpu_hook import asking
 from oci_gpu_hook.cli import accelerators, argumentfile
-from oci_gpu_hook.cli.group import CommandGroup
-from oci_gpu_hook.cli.options import config_file, host_root
+from oci_gpu_hook.cli.options import CommandGroup, config_file, host_root
 from oci_gpu_hook.container import layout
 from oci_gpu_hook.driver import proc
 from oci_gpu_hook.driver.inventory import DriverInventory

@@ -22,7 +22,7 @@ from oci_gpu_hook.cli import (
     selinux,
     validate,
 )
-from oci_gpu_hook.cli.group import CommandGroup
+from oci_gpu_hook.cli.options import CommandGroup
 
 EXIT_CODES = """\b
 Exit codes:

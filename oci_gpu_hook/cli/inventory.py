@@ -15,8 +15,7 @@ import click
 
 from oci_gpu_hook.cli import accelerators, cdi, devicenodes, features, limit
 from oci_gpu_hook.cli.accelerators import Accelerators
-from oci_gpu_hook.cli.group import CommandGroup
-from oci_gpu_hook.cli.options import config_file, host_root, nvml_timeout, output_format, seconds, show
+from oci_gpu_hook.cli.options import CommandGroup, config_file, host_root, nvml_timeout, output_format, seconds, show
 from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import proc, survey
 from oci_gpu_hook.driver.inventory import DriverInventory

@@ -9,12 +9,11 @@ from contextlib import suppress
 import click
 
 from oci_gpu_hook.cli import argumentfile, denials, limit
-from oci_gpu_hook.cli.group import CommandGroup
-from oci_gpu_hook.cli.options import LONGEST_SECONDS, host_root, output_format, show
+from oci_gpu_hook.cli.options import LONGEST_SECONDS, CommandGroup, host_root, output_format, show
 from oci_gpu_hook.cli.render import section
 from oci_gpu_hook.errors import ApplyError, ConfigError, UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.machine import avc, childprocess, filecontext, kernelconfig, libselinux
+from oci_gpu_hook.node.machine import childprocess, filecontext, kernelconfig, libselinux
 from oci_gpu_hook.request.settings import read_settings
 
 # An administrator's own modules have 400, and so win; distributions use 200 for theirs.
@@ -144,7 +143,7 @@ def explain(file: str | None, is_json: bool) -> None:
     They are read from FILE ("-" is standard input), else from the audit log, the journal or the kernel's log.  Denials
     of a wrong level are hidden by default: 'semodule -DB' makes them show, 'semodule -B' hides them again.
     """
-    found = denials.explain(avc.parse_denials(_log() if file is None else _named(file)))
+    found = denials.explain(denials.parse_denials(_log() if file is None else _named(file)))
     document: dict[str, object] = {
         "denials": [{**item.denial._asdict(), "cause": item.cause, "remedy": item.remedy} for item in found]
     }
