@@ -97,7 +97,7 @@ def exposition(host: HostRoot, settings: Settings, timeout: float, *, remember: 
     if remember:
         healthrecord.renew(host, gpus, records or (), said)
     held, memory = _held(host, settings.driver_root, found) if found else ([], [])
-    node = gpuexposition.NodeState(
+    return gpuexposition.exposition(
         driver_version=version,
         gpus=len(gpus),
         answers=said is not None,
@@ -109,15 +109,14 @@ def exposition(host: HostRoot, settings: Settings, timeout: float, *, remember: 
         counted=holdercount.count_holders(host, found, settings.gpu_holders),
         validation=validationrecord.read_validation(host),
         time=time.time(),
-        duration=0,
+        duration=time.monotonic() - began,
     )
-    return gpuexposition.exposition(node._replace(duration=time.monotonic() - began))
 
 
 def _held(
     host: HostRoot, driver_root: str, found: DriverInventory
 ) -> tuple[list[dict[str, str]], list[tuple[dict[str, str], MemoryUse]]]:
-    """The GPUs and MIG devices that containers hold, and what these have of devices' memory: see `NodeState`.
+    """The GPUs and MIG devices that containers hold, and what these have of devices' memory: see `gpuexposition`.
 
     None of a container whose device cgroup cannot be read.
     """
