@@ -75,7 +75,7 @@ def test_where_each_engine_looks_for_cdi_specs(
 ) -> None:
     root = host(tmp_path, **files)
     hosts.plant(tmp_path, "/usr/bin/containerd", "")
-    (tmp_path / "run").mkdir()
+    (tmp_path / "run/cdi").mkdir(parents=True)
     (tmp_path / "var").mkdir()
     (tmp_path / "var/run").symlink_to("/run")
     readers = {it.engine: (it.folders, it.file) for it in installed.find_readers(root, docker, DOCKER)}

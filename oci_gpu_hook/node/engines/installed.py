@@ -179,17 +179,8 @@ def _by_toml(host: HostRoot, kind: EngineKind) -> Reader:
 
 def _reader(host: HostRoot, name: str, files: list[tuple[str, dict[str, Any]]]) -> Reader:
     folders, file = named_folders(files, _SPECS, CDI_FOLDERS)
-    paths = [_resolved(host, it) for it in folders if it[:1] == "/" and len(it) < _LONGEST_PATH]
+    paths = [host.real(it) for it in folders if it[:1] == "/" and len(it) < _LONGEST_PATH]
     return Reader(name, tuple(dict.fromkeys(paths)), file)
-
-
-def _resolved(host: HostRoot, folder: str) -> str:
-    """A folder's path without links, as far as it is there: /var/run is a link to /run."""
-    above, names = folder.rstrip("/"), ""
-    while above and host.stat(above) is None:
-        above, _, name = above.rpartition("/")
-        names = f"/{name}{names}"
-    return f"{host.real(above or '/').rstrip('/')}{names}"
 
 
 def of_containerd(host: HostRoot) -> list[Runtime]:
