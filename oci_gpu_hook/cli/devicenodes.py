@@ -13,11 +13,11 @@ from contextlib import suppress
 import click
 
 from oci_gpu_hook.cli import limit
+from oci_gpu_hook.driver.nodes import DeviceNode
 from oci_gpu_hook.errors import ApplyError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.node.gpus import missingnodes
-from oci_gpu_hook.node.gpus.missingnodes import MissingNode
 from oci_gpu_hook.node.machine import childprocess, libselinux
 
 _SECONDS = 60
@@ -56,12 +56,12 @@ def _start(*words: str) -> None:
         click.echo(f"{words[0]} failed: {output[-1]}", err=True)
 
 
-def _make(host: HostRoot, node: MissingNode) -> None:
+def _make(host: HostRoot, node: DeviceNode) -> None:
     """Its mode is that of `node` whatever the umask.  If another program makes it first, that node stays."""
     folder, _, name = node.path.rpartition("/")
     try:
         with suppress(FileExistsError), closing(_folder(host, folder)) as fd:
-            if node.stale:
+            if node.present:
                 os.unlink(name, dir_fd=fd)
             # It has no permissions until it has its owner, so no user opens it before.
             os.mknod(name, stat.S_IFCHR, os.makedev(node.major, node.minor), dir_fd=fd)
