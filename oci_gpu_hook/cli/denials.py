@@ -67,7 +67,7 @@ _RELABEL_IPC = "have the hook put it right at the container's start: ipc-labels 
 
 
 class Denial(NamedTuple):
-    """times: how many equal ones there are."""
+    """times: how many equal ones there are; cause, remedy: see `explain`."""
 
     source: str
     target: str
@@ -77,6 +77,8 @@ class Denial(NamedTuple):
     device: str
     command: str
     times: int = 1
+    cause: str = ""
+    remedy: str = ""
 
 
 def parse_denials(text: str) -> tuple[Denial, ...]:
@@ -104,13 +106,8 @@ def _decoded(key: str, value: str) -> str:
     return value
 
 
-class Explanation(NamedTuple):
-    denial: Denial
-    cause: str
-    remedy: str
-
-
-def explain(denials: tuple[Denial, ...]) -> tuple[Explanation, ...]:
+def explain(denials: tuple[Denial, ...]) -> tuple[Denial, ...]:
+    """Those that concern containers and GPUs, each with its cause and remedy."""
     found = []
     for denial in denials:
         try:
@@ -119,7 +116,7 @@ def explain(denials: tuple[Denial, ...]) -> tuple[Explanation, ...]:
         except contexts.MalformedContext:
             continue
         if explanation := _cause(denial, source, target):
-            found.append(Explanation(denial, *explanation))
+            found.append(denial._replace(cause=explanation[0], remedy=explanation[1]))
     return tuple(found)
 
 

@@ -183,5 +183,5 @@ def test_names_that_the_kernel_writes_in_hexadecimal_are_read_and_cannot_reach_a
     name = "\x1b[2Jnvidia0"
     text = line("open", f"name={name.encode().hex().upper()}", CONTAINER, NODE, "chr_file")
     (found,) = denials.explain(denials.parse_denials(text))
-    assert found.denial.name == name
+    assert found.name == name
     assert found.cause.isprintable()
