@@ -23,6 +23,7 @@ from oci_gpu_hook.node.diagnosis import holders, listed
 from oci_gpu_hook.node.diagnosis.holders import HeldShare, Holder, Holders, OtherDevice
 from oci_gpu_hook.node.engines import containerdevices
 from oci_gpu_hook.node.engines.containerdevices import AllContainers, ContainerDevices
+from oci_gpu_hook.node.engines.containerrecords import SHORT_ID
 from oci_gpu_hook.node.gpus import hardware, holdercount
 from oci_gpu_hook.node.gpus.holdercount import Counted
 from oci_gpu_hook.report.records import printable
@@ -31,7 +32,6 @@ from oci_gpu_hook.request.settings import read_settings
 _OTHERS = "OTHERS"
 _HEADINGS = ("CONTAINER", "ID", "ENGINE", "RUNTIME", "GPU", _OTHERS, "SINCE")
 _OF_DEVICES = ("DEVICE", "MODEL", "HELD BY")
-_SHORT_ID = 12
 _WATCH_SECONDS = 2
 
 
@@ -110,7 +110,7 @@ def _lease(lease: Lease, key: str) -> dict[str, object]:
 
 def _leaser(lease: Lease, key: str) -> str:
     memory = dict(lease.memory).get(key, 0)
-    return f"{lease.id[:_SHORT_ID]} since {_time(lease.since)}{f' ({memory >> 20} MiB)' if memory else ''}"
+    return f"{lease.id[:SHORT_ID]} since {_time(lease.since)}{f' ({memory >> 20} MiB)' if memory else ''}"
 
 
 def document(held: Holders, found: AllContainers, counted: tuple[Counted, ...], most: int) -> dict[str, object]:
@@ -205,7 +205,7 @@ def _row(item: Holder) -> dict[str, object]:
 
 def _cells(item: Holder) -> tuple[str, ...]:
     running = item.container.running
-    id = running.id[:_SHORT_ID] if running.id != running.shown else ""
+    id = running.id[:SHORT_ID] if running.id != running.shown else ""
     gpus = ",".join([share.name for share in item.held if isinstance(share, HeldShare)])
     others = " ".join([share.name for share in item.held if isinstance(share, OtherDevice)])
     found = (_name(item), id, running.called.engine, running.runtime, gpus, others, _time(item.container.since))

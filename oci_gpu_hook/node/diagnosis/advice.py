@@ -11,12 +11,9 @@ from __future__ import annotations
 import os
 
 from oci_gpu_hook.node.diagnosis.remedy import NOTHING, Remedy, command, in_words, is_name, then
-from oci_gpu_hook.node.engines.containerrecords import Running
+from oci_gpu_hook.node.engines.containerrecords import SHORT_ID, Running
 from oci_gpu_hook.node.engines.enginekinds import BY_NAME, CONTAINERD, CRIO, VARIABLE
 from oci_gpu_hook.record import NamedTuple
-
-# crictl takes the beginning of an id.
-_SHORT = 12
 
 
 class _Ways(NamedTuple):
@@ -34,7 +31,7 @@ def _ways(who: Running) -> _Ways:
     resume = command(runtime or "runc", "resume", id)
     if _is_the_kubelets(who):
         # The kubelet starts a new one in its place.
-        return _Ways(command("crictl", "stop", id[:_SHORT]), command("crictl", "inspect", id[:_SHORT]), resume)
+        return _Ways(command("crictl", "stop", id[:SHORT_ID]), command("crictl", "inspect", id[:SHORT_ID]), resume)
     if kind.request:
         word = who.called.full or who.called.name
         verbs = ("restart", "start", "unpause")
