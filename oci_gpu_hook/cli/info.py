@@ -3,17 +3,27 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from oci_gpu_hook.cli import accelerators, settingslist, vendorlist
-from oci_gpu_hook.cli import topology as gpu_topology
+from oci_gpu_hook.cli import accelerators, vendorlist
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
+from oci_gpu_hook.cli.render import columns
 from oci_gpu_hook.driver import inventory, proc
 from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.errors import DriverError, UsageError
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.gpus import hardware
-from oci_gpu_hook.request.settings import read_settings
+from oci_gpu_hook.node.gpus import hardware, holdercount
+from oci_gpu_hook.planning import placement
+from oci_gpu_hook.request import settingsfile
+from oci_gpu_hook.request.selectors import AnyOf
+from oci_gpu_hook.request.settings import Settings, files, read_settings
+from oci_gpu_hook.request.words import ALL, CAPABILITIES
+
+# By how many of the other one it reaches by NVLink, and how many are of its NUMA node.
+_WORDS = {(1, 1): "NVLink", (1, 0): "NVLink", (0, 1): "node", (0, 0): "-"}
+_NVML = "NVLinks are not known, as NVML was not asked: run 'oci-gpu-hook inventory refresh'"
 
 
 @click.command()
@@ -62,9 +72,9 @@ def info(
     elif vendors:
         show(is_json, *vendorlist.listing(host))
     elif settings:
-        show(is_json, *settingslist.list_settings(config, host))
+        show(is_json, *list_settings(config, host))
     elif topology:
-        show(is_json, *gpu_topology.describe_topology(host, read_settings(config, None)))
+        show(is_json, *describe_topology(host, read_settings(config, None)))
     else:
         driver_root = read_settings(config, None).driver_root
         nvidia, others = _saved if saved else hardware.nvidia, hardware.find_vendors(host, saved_only=saved)
@@ -78,3 +88,62 @@ def _saved(host: HostRoot, driver_root: str) -> DriverInventory:
         hint = "run 'oci-gpu-hook inventory refresh'"
         raise DriverError("there is no saved inventory, or it is no longer true", hint)
     return found
+
+
+def describe_topology(host: HostRoot, settings: Settings) -> tuple[dict[str, Any], list[str]]:
+    accelerators.check_is_server(host)
+    found, most = hardware.nvidia(host, settings.driver_root), settings.gpu_holders
+    gpus = placement.gpus(host, settings, AnyOf(2))
+    counted = {it.key: it for it in holdercount.count_holders(host, found, most)}
+    rows, document = [("GPU", *[gpu.held.name for gpu in gpus], "NUMA", "HOLDERS")], []
+    for gpu in gpus:
+        near = [_WORDS[placement.near(gpu, (other,))] if other is not gpu else "x" for other in gpus]
+        holders, why = [lease.id for lease in counted[gpu.held.key].leases], counted[gpu.held.key].unhealthy
+        said = f"{len(holders)} of {most}" if most else "not counted"
+        node = str(gpu.node) if gpu.node >= 0 else "-"
+        rows.append((gpu.held.name, *near, node, f"{said}, not healthy: {why}" if why else said))
+        document.append(
+            {
+                **{"gpu": gpu.held.name, "address": gpu.held.address, "numa_node": gpu.node},
+                "nvlinks": [other.held.name for other in gpus if other.held.key in gpu.peers],
+                **{"holders": holders, "unhealthy": why},
+            }
+        )
+    lines = columns(rows) if gpus else ["each GPU is divided into MIG devices, which are near to none"]
+    is_asked = any([gpu.brand for gpu in found.gpus])
+    return {"gpu_holders": most, "gpus": document}, [*lines, *([] if is_asked else [_NVML])]
+
+
+def list_settings(config: str | None, host: HostRoot) -> tuple[dict[str, Any], list[str]]:
+    lines = settingsfile.read_files(files(config, host.path.rstrip("/")))
+    rows = {key: _setting(key, value, "default") for key, value in Settings()._asdict().items() if key != "unmatched"}
+    rows |= {key: _setting(key, line.value, line.where) for key, line in settingsfile.decisive(lines).items()}
+    rules = [{line.scope: line.pattern, **_setting(line.field, line.value, line.where)} for line in lines if line.scope]
+    document = {"settings": [*rows.values()], "rules": rules}
+    return document, _settings_text(document)
+
+
+def _setting(field: str, value: object, where: str) -> dict[str, Any]:
+    return {"key": field.replace("_", "-"), "value": value, "from": where}
+
+
+def _settings_text(document: dict[str, Any]) -> list[str]:
+    rows = document["settings"] + document["rules"]
+    cells = [(row["key"], text_of(row["value"]), row["from"]) for row in rows]
+    lines, heading = [], ""
+    for row, text in zip(rows, columns(cells)):
+        scope = next((word for word in settingsfile.SCOPES[1:] if word in row), "")
+        under = f"[{scope} {row[scope]}]" if scope else ""
+        if under != heading:
+            lines += ["", under]
+            heading = under
+        lines.append(text)
+    return lines
+
+
+def text_of(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value == CAPABILITIES:
+        return ALL
+    return ", ".join(value) if isinstance(value, tuple) else str(value)
