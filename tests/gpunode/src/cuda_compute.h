@@ -101,12 +101,6 @@ EXPORT int cuDevicePrimaryCtxRetain(void **to, int device)
 	*to = &devices[device];
 	return fault("cuDevicePrimaryCtxRetain", device);
 }
-EXPORT int cuDevicePrimaryCtxRelease_v2(int device)
-{
-	if (current == device)
-		current = -1;
-	return SUCCESS;
-}
 EXPORT int cuCtxSetCurrent(void *context)
 {
 	current = context ? (int)((struct shown *)context - devices) : -1;
@@ -170,12 +164,6 @@ EXPORT int cuModuleLoadData(void **to, const char *image)
 			is_loaded = 1;
 	*to = &is_loaded;
 	return is_loaded ? SUCCESS : INVALID_IMAGE;
-}
-EXPORT int cuModuleUnload(void *module)
-{
-	(void)module;
-	is_loaded = 0;
-	return SUCCESS;
 }
 EXPORT int cuModuleGetFunction(void **to, void *module, const char *name)
 {
