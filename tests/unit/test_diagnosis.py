@@ -376,7 +376,7 @@ def test_a_spec_where_an_engine_does_not_look_is_named(tmp_path: Path) -> None:
         Reader("CRI-O", ("/opt/a", "/opt/b"), "/etc/crio/crio.conf"),
         Reader("Docker", (), "/etc/docker/daemon.json"),
     )
-    found = speccheck.unseen((ours, theirs), readers, lambda path: path)
+    found = [*speccheck.unseen((ours, theirs), readers, lambda path: path)]
     assert [(one.level, one.seen) for one in found] == [
         (WARN, "CRI-O does not read /etc/cdi/0.yaml: /etc/crio/crio.conf names /opt/a, /opt/b"),
         (WARN, "Docker does not read /etc/cdi/0.yaml: /etc/docker/daemon.json names no folder"),
