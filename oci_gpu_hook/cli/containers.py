@@ -8,7 +8,6 @@ import os
 import shutil
 import sys
 import time
-from contextlib import suppress
 from typing import Callable
 
 import click
@@ -16,6 +15,7 @@ import click
 from oci_gpu_hook.cli import accelerators, limit
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, seconds, show
 from oci_gpu_hook.cli.render import columns
+from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.errors import LONGEST_LIST, DriverError, UsageError, plain
 from oci_gpu_hook.host.leases import Lease, has_room
 from oci_gpu_hook.host.root import HostRoot
@@ -64,11 +64,9 @@ def containers(watch: float | None, is_json: bool, config: str | None, host: Hos
     """
     settings = read_settings(config, None, host.path.rstrip("/"))
     if watch is None:
-        held, found, with_others = _look(host, settings.driver_root)
-        driver, most = None, settings.gpu_holders
-        with suppress(DriverError):
-            driver = hardware.nvidia(host, settings.driver_root)
-        counted = holdercount.count_holders(host, driver, most)
+        held, found, nvidia, with_others = _look(host, settings.driver_root)
+        most = settings.gpu_holders
+        counted = holdercount.count_holders(host, nvidia, most)
         lines = [*lines_of(held, found, with_others=with_others), *_told(counted, most)]
         show(is_json, document(held, found, counted, most), lines)
         return
@@ -77,11 +75,11 @@ def containers(watch: float | None, is_json: bool, config: str | None, host: Hos
     repeat(lambda: devices(_look(host, settings.driver_root)[0]), watch)
 
 
-def _look(host: HostRoot, driver_root: str) -> tuple[Holders, AllContainers, bool]:
-    """DriverError if there is nothing to show; the bool: whether there are other vendors' devices."""
+def _look(host: HostRoot, driver_root: str) -> tuple[Holders, AllContainers, DriverInventory | None, bool]:
+    """DriverError if there is nothing to show; with NVIDIA's driver, and whether there are other vendors' devices."""
     vendors = hardware.find_vendors(host).vendors
     divided = [item for vendor in vendors for item in holders.of_vendor(vendor)]
-    with_others, uses = bool(divided), frozenset[tuple[int, int]]()
+    with_others, nvidia, uses = bool(divided), None, frozenset[tuple[int, int]]()
     try:
         nvidia = accelerators.of_server(host, driver_root, ("caps", "dri", "modeset"))
         divided, uses = [*holders.divisions(nvidia), *divided], holders.to_use(nvidia)
@@ -90,7 +88,7 @@ def _look(host: HostRoot, driver_root: str) -> tuple[Holders, AllContainers, boo
             raise
     nodes = tuple([(node.path, node.major, node.minor) for vendor in vendors for node in vendor.nodes()])
     found = containerdevices.find_devices(host, holders.what_to_find(tuple(divided), nodes, uses))
-    return holders.holders(tuple(divided), found.containers, uses), found, with_others
+    return holders.holders(tuple(divided), found.containers, uses), found, nvidia, with_others
 
 
 def _told(counted: tuple[Counted, ...], most: int) -> list[str]:
