@@ -70,7 +70,8 @@ def info(
     there; 'none' if hardware is here without a node; '-' if none is here.  VERSION is the driver's.  The files lie in
     /etc/oci-gpu-hook/vendors, /usr/local/share/oci-gpu-hook/vendors and /usr/share/oci-gpu-hook/vendors.  If several
     have one name, that in the folder named first counts.  FILE may lie anywhere; one in these folders is read as a
-    container's start reads it.  It is wrong as well if another vendor's file has its flag.
+    container's start reads it.  It is wrong as well if another vendor's file has its flag or its
+    kind.
     """
     if (file is not None) + vendors + settings + topology > 1:
         raise UsageError("--topology, --settings, --vendors and --vendor exclude one another")
@@ -183,7 +184,9 @@ def _check_vendor(host: HostRoot, file: str) -> tuple[dict[str, Any], list[str]]
             raise error(f"cannot read {quoted(file)}: {err.strerror}", "name a vendor's file") from err
         notes = _notes(path)
     vendor = vendorfile.parse_vendor(data, file)
-    _check_flag(host, vendor)
+    others = [it for it in folders.load_all(host)[0] if os.path.basename(it.file) != os.path.basename(file)]
+    if fault := folders.collisions([*others, vendor]).get(vendor.flag):
+        raise ConfigError(f"{file}: {fault}", "write another, or give it that file's name to take its place")
     lines = [f"{file}: {_summary(vendor)}", *[f"note: {note}" for note in notes]]
     return {**_vendor(vendor, ""), "notes": notes}, lines
 
@@ -244,14 +247,3 @@ def _notes(path: str) -> list[str]:
     if not name.endswith(folders.SUFFIX) or name.startswith("."):
         notes.append(f"its name must end in {folders.SUFFIX}, and not begin with a dot")
     return notes
-
-
-def _check_flag(host: HostRoot, vendor: Vendor) -> None:
-    """ConfigError if a file of the host has this flag that this one would not take the place of."""
-    name = os.path.basename(vendor.file)
-    for other in folders.load_all(host)[0]:
-        if other.flag == vendor.flag and os.path.basename(other.file) != name:
-            raise ConfigError(
-                f"{vendor.file}: {vendor.flag} is the flag of {other.file} too",
-                "write another flag, or give it that file's name to take its place",
-            )
