@@ -20,7 +20,7 @@ from oci_gpu_hook.errors import LONGEST_LIST, DriverError, UsageError, plain
 from oci_gpu_hook.host.leases import Lease, has_room
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import holders, listed
-from oci_gpu_hook.node.diagnosis.holders import HeldShare, Holder, Holders, OtherDevice
+from oci_gpu_hook.node.diagnosis.holders import HeldShare, Holder, Holders
 from oci_gpu_hook.node.engines import containerdevices
 from oci_gpu_hook.node.engines.containerdevices import AllContainers, ContainerDevices
 from oci_gpu_hook.node.engines.containerrecords import SHORT_ID
@@ -127,10 +127,10 @@ def document(held: Holders, found: AllContainers, counted: tuple[Counted, ...], 
     }
 
 
-def _kinds(name: str, others: str, shares: tuple[HeldShare | OtherDevice, ...]) -> dict[str, object]:
+def _kinds(name: str, others: str, shares: tuple[HeldShare, ...]) -> dict[str, object]:
     return {
-        name: [share for share in shares if isinstance(share, HeldShare)],
-        others: [share for share in shares if isinstance(share, OtherDevice)],
+        name: [dict(zip(("name", "gpu", "mig", "uuid", "model"), share)) for share in shares if not share.flag],
+        others: [{"name": it.name, "flag": it.flag, "names": it.names} for it in shares if it.flag],
     }
 
 
@@ -163,7 +163,7 @@ def _notes(item: Holder) -> list[str]:
         lines.append(f"{_name(item)} has the node of {_shown(item.denied)}, and its device cgroup denies it{more}")
     if item.hidden:
         lines.append(f"{_name(item)} may open {_shown(item.hidden)}, and no node of it was found in its /dev{more}")
-    if item.watches and (held := [share for share in item.held if isinstance(share, HeldShare)]):
+    if item.watches and (held := [share for share in item.held if not share.flag]):
         lines.append(f"{_name(item)} watches {_shown(tuple(held))}, and can compute on none")
     for use in item.container.memory:
         peak = f", had {use.peak >> 20} at most" if use.peak else ""
@@ -175,7 +175,7 @@ def _notes(item: Holder) -> list[str]:
     return lines
 
 
-def _list(shares: tuple[HeldShare | OtherDevice, ...]) -> str:
+def _list(shares: tuple[HeldShare, ...]) -> str:
     return ", ".join([share.name for share in shares]) or "none"
 
 
@@ -204,8 +204,8 @@ def _row(item: Holder) -> dict[str, object]:
 def _cells(item: Holder) -> tuple[str, ...]:
     running = item.container.running
     id = running.id[:SHORT_ID] if running.id != running.shown else ""
-    gpus = ",".join([share.name for share in item.held if isinstance(share, HeldShare)])
-    others = " ".join([share.name for share in item.held if isinstance(share, OtherDevice)])
+    gpus = ",".join([share.name for share in item.held if not share.flag])
+    others = " ".join([share.name for share in item.held if share.flag])
     found = (_name(item), id, running.called.engine, running.runtime, gpus, others, _time(item.container.since))
     return tuple([cell or "-" for cell in found])
 
@@ -219,26 +219,26 @@ def _time(seconds: int) -> str:
     return datetime.datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="seconds")
 
 
-def _shown(shares: tuple[HeldShare | OtherDevice, ...]) -> str:
-    return ", ".join([f"GPU {share.name}" if isinstance(share, HeldShare) else share.name for share in shares])
+def _shown(shares: tuple[HeldShare, ...]) -> str:
+    return ", ".join([share.name if share.flag else f"GPU {share.name}" for share in shares])
 
 
 def devices(held: Holders) -> list[str]:
-    who: dict[HeldShare | OtherDevice, list[str]] = {item: [] for item in (*held.free, *held.open)}
+    who: dict[HeldShare, list[str]] = {item: [] for item in (*held.free, *held.open)}
     for holder in held.holding:
         for item in holder.held:
             watches = "" if item in holder.keeps() else " (watches)"
             who.setdefault(item, []).append(f"{_name(holder)}{watches}")
     rows = [
-        (item.name, item.model if isinstance(item, HeldShare) else "", ", ".join(names) or "no container")
+        (item.name, item.model, ", ".join(names) or "no container")
         for item, names in sorted(who.items(), key=lambda pair: _order(pair[0]))
     ]
     return columns((_OF_DEVICES, *rows))
 
 
-def _order(item: HeldShare | OtherDevice) -> tuple[list[int], str]:
+def _order(item: HeldShare) -> tuple[list[int], str]:
     """GPU 2 before GPU 10, and behind it its MIG devices."""
-    numbers = [int(word) for word in item.name.split(":")] if isinstance(item, HeldShare) else [sys.maxsize]
+    numbers = [int(word) for word in item.name.split(":")] if not item.flag else [sys.maxsize]
     return numbers, item.name
 
 
