@@ -93,9 +93,7 @@ def others(host: HostRoot) -> tuple[featurelabels.OtherVendor, ...]:
     """What other vendors' files name that is here and can be served."""
     found = hardware.find_vendors(host).vendors
     vendors = [it for it in found if it.inventory.kind and it.nodes() and not it.lacking()]
-    return tuple(
-        [featurelabels.OtherVendor(it.inventory.kind, len(it.devices), it.inventory.version) for it in vendors]
-    )
+    return tuple([(it.inventory.kind, len(it.devices), it.inventory.version) for it in vendors])
 
 
 def _feature_text(host: HostRoot, settings: Settings, beside: tuple[featurelabels.OtherVendor, ...]) -> str:

@@ -24,7 +24,7 @@ from tests.unit.program import Program
 
 FOLDER = "/usr/share/oci-gpu-hook/vendors"
 ACME = f"{FOLDER}/acme.json"
-OTHER = featurelabels.OtherVendor("acme.com/card", 1, "2.5")
+OTHER = ("acme.com/card", 1, "2.5")
 NOTHING = "this host has no NVIDIA driver"
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 
 from oci_gpu_hook.node.machine.validationrecord import FAILED, PASSED, STEPS, Validation
-from oci_gpu_hook.record import NamedTuple
 
 OURS = "feature.node.kubernetes.io/oci-gpu-hook."
 
@@ -20,14 +19,8 @@ _NOT_ALLOWED = re.compile(r"[^\sA-Za-z0-9_.-]")
 _LONGEST_CLASS = 32
 # Kubernetes: what stands before the slash.  A domain, and no name of a single word.
 _DOMAIN = re.compile(r"(?=.{1,253}\Z)([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-
-
-class OtherVendor(NamedTuple):
-    """kind: of the vendor's file, ``amd.com/gpu``; number: how many have a name; version: the driver's, or ""."""
-
-    kind: str
-    number: int
-    version: str
+# Of a vendor's file its kind, ``amd.com/gpu``; how many devices have a name; and the driver's version, or "".
+OtherVendor = tuple[str, int, str]
 
 
 def labels(
@@ -51,7 +44,7 @@ def labels(
         ours.update(_validated(validation) if validation and is_its else {"validation": "none"})
     named = {OURS + name: value for name, value in ours.items()}
     for other in others:
-        named.update(_other(other))
+        named.update(_other(*other))
     return {name: label_value(value) for name, value in named.items()}
 
 
@@ -61,13 +54,13 @@ def label_value(words: str) -> str:
     return "-".join(kept.split())[:_LONGEST].strip("-_.")
 
 
-def _other(other: OtherVendor) -> dict[str, str]:
+def _other(kind: str, number: int, version: str) -> dict[str, str]:
     """By whole names: that devices are here, how many if a request can tell them apart, and the driver's version."""
-    domain, _, name = other.kind.partition("/")
+    domain, _, name = kind.partition("/")
     name = label_value(name)[:_LONGEST_CLASS].strip("-_.")
     if not name or not _DOMAIN.fullmatch(domain):
         return {}
-    values = {"present": "true", "count": str(other.number or ""), "driver-version": other.version}
+    values = {"present": "true", "count": str(number or ""), "driver-version": version}
     return {f"{domain}/oci-gpu-hook.{name}.{key}": value for key, value in values.items() if value}
 
 
