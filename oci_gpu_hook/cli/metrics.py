@@ -90,8 +90,6 @@ def exposition(host: HostRoot, settings: Settings, timeout: float, *, remember: 
             click.echo(f"oci-gpu-hook: {err.message}", err=True)
     except nvml.NvmlUnavailable as err:
         click.echo(f"oci-gpu-hook: {err}", err=True)
-    # A library of another version knows nothing of this kernel module.
-    said = said if said and said.driver_version == version else None
     gpus = found.gpus if found else list_gpus(host)
     records = kernellog.xids(host)
     if remember:

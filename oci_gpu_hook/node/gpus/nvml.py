@@ -30,6 +30,8 @@ _MAX = {
     # In MiB: of no process.
     "memory_of_none": 1 << 32,
 }
+# Of each GPU that has answered in time, by its bus_id, those that it supports and that can be true.
+Readings = dict[str, dict[str, int]]
 # After these nothing more is asked of a GPU: it has fallen off the bus, or NVML has gone away.
 _GONE = ("GPU_IS_LOST", "RESET_REQUIRED", "UNINITIALIZED", "DRIVER_NOT_LOADED")
 
@@ -56,15 +58,6 @@ class Facts(NamedTuple):
     cuda_version: str
     gpus: tuple[GpuFacts, ...]
     numbered: int = 0
-
-
-class Readings(NamedTuple):
-    """NVML's answer of now; values: of each GPU that has answered in time, by its bus_id, those of `_MAX` that it
-    supports and that can be true.
-    """
-
-    driver_version: str
-    values: dict[str, dict[str, int]]
 
 
 class NvmlUnavailable(Exception):
@@ -244,15 +237,16 @@ def _mig_facts(pynvml: Any, gpu: Any) -> list[Any]:
     return found
 
 
-def readings(host: HostRoot, found: DriverInventory, seconds: float) -> Readings:
-    """What the GPUs say that have answered in time; for the rest see `ask_nvml`."""
+def readings(host: HostRoot, found: DriverInventory, seconds: float) -> Readings | None:
+    """None from a library of another version, which knows nothing of this module; for the rest see `ask_nvml`."""
     program = "from oci_gpu_hook.node.gpus import nvml; nvml.answer(nvml.reading_of)"
     nvml, rows = ask_nvml(program, host, found, seconds, whole=False)
-    values = {
+    if nvml["driver_version"] != found.driver_version:
+        return None
+    return {
         row["bus_id"]: {name: value for name, value in row["values"].items() if 0 <= value <= _MAX[name]}
         for row in rows
     }
-    return Readings(nvml["driver_version"], values)
 
 
 def reading_of(pynvml: Any, gpu: Any) -> dict[str, Any]:
