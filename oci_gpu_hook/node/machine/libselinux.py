@@ -7,6 +7,7 @@ import posix
 from contextlib import suppress
 from typing import Any
 
+from oci_gpu_hook.container.ipc import label_of
 from oci_gpu_hook.errors import ConfigError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.descriptors import closing
@@ -196,9 +197,7 @@ def boolean(host: HostRoot, name: str) -> bool | None:
 def _label(library: Any, host: HostRoot, path: str) -> Label:
     actual = expected = "none"
     with suppress(OSError), closing(host.open(path)) as fd:
-        with suppress(OSError):
-            # By descriptor: no link leads out of the root.
-            actual = library.getfilecon(f"/proc/self/fd/{fd}")[1]
+        actual = label_of(fd) or actual
         expected = library.matchpathcon(path, posix.fstat(fd).st_mode)[1]
     return Label(path, actual, expected)
 
