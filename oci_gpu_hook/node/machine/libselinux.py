@@ -12,6 +12,7 @@ from oci_gpu_hook.errors import ConfigError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.kernel.filetypes import S_IFDIR
+from oci_gpu_hook.node.machine.filecontext import SHARED
 from oci_gpu_hook.record import NamedTuple
 
 # Each has a type of its name, which is known only while its rules are loaded.
@@ -31,14 +32,11 @@ _SELINUXFS = "/sys/fs/selinux"
 PATHS = (
     "/etc/oci-gpu-hook.conf",
     "/etc/oci-gpu-hook.conf.d",
-    "/etc/kubernetes/node-feature-discovery/features.d",
     "/run/oci-gpu-hook",
-    "/run/nvidia-persistenced",
-    "/run/nvidia-fabricmanager",
-    "/tmp/nvidia-mps",
     "/usr/bin/oci-gpu-runtime",
     "/usr/libexec/oci/hooks.d/oci-gpu-hook",
     "/usr/lib/oci-gpu-hook",
+    *SHARED,
 )
 NODES = (("/dev", "nvidia"), ("/dev/nvidia-caps", "nvidia-cap"), ("/dev/nvidia-caps-imex-channels", "channel"))
 
