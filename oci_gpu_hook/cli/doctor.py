@@ -172,7 +172,7 @@ def _engines(
         findings.append(warned("engines", seen, tool, "install", "podman"))
     findings += dockercheck.docker(host, docker, entry, tool) if docker else []
     by_link = docker is not None and docker.leads_to == entry
-    findings += enginecheck.other_hooks(installed, hooks, host_engines.shims(host), by_link)
+    findings += enginecheck.other_hooks(installed, hooks, host_engines.shims(host, installed), by_link)
     return findings + enginecheck.callers(host, entry, tool)
 
 

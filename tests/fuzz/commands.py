@@ -166,8 +166,7 @@ def _settings_of_daemons(data: bytes) -> None:
     root = _host({"etc/docker/daemon.json": data, "usr/bin/dockerd": "", "usr/bin/containerd": "",
                     "etc/containerd/config.toml": data})  # fmt: skip
     dockercheck.find_docker(root)
-    installed.installed(root)
-    installed.shims(root)
+    installed.shims(root, installed.installed(root))
     installed.unread(root)
 
 

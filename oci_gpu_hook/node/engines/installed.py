@@ -54,7 +54,8 @@ class Engine(NamedTuple):
 
     folders: where it looks for hooks, in the order of rising precedence; folders_file: the file that sets them, ""
     where they are the engine's default; cgroup_manager: ``systemd`` or ``cgroupfs``, "" if no file sets it;
-    manager_file: the file that sets it; runtime: of containers that name none, "" if no file sets it.
+    manager_file: the file that sets it; runtime: of containers that name none, "" if no file sets it; shims: those of
+    its runtimes that are NVIDIA's.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Engine(NamedTuple):
     cgroup_manager: str
     manager_file: str = ""
     runtime: str = ""
+    shims: tuple[Runtime, ...] = ()
 
 
 class Reader(NamedTuple):
@@ -90,7 +92,7 @@ _SPECS, _IS_ON = "cdi_spec_dirs", "enable_cdi"
 
 def installed(host: HostRoot) -> tuple[Engine, ...]:
     """Those engines that read hooks.d and whose program is there."""
-    return tuple([_engine(host, kind)[0] for kind in ENGINES if kind.table and is_there(host, kind)])
+    return tuple([_engine(host, kind) for kind in ENGINES if kind.table and is_there(host, kind)])
 
 
 def is_there(host: HostRoot, kind: EngineKind) -> bool:
@@ -98,12 +100,12 @@ def is_there(host: HostRoot, kind: EngineKind) -> bool:
     return any([find_program(host, name) for name in kind.programs])
 
 
-def shims(host: HostRoot) -> list[Runtime]:
-    """NVIDIA's runtimes in the settings of all engines, as far as these can be read."""
+def shims(host: HostRoot, engines: tuple[Engine, ...]) -> list[Runtime]:
+    """NVIDIA's runtimes in the settings of these engines, Docker and containerd, as far as they can be read."""
     named = of_containerd(host)
     with suppress(ValueError):
         named = [*of_docker(host, docker_settings(host)), *named]
-    of_readers = [item for kind in ENGINES if kind.table for item in _engine(host, kind)[1]]
+    of_readers = [item for engine in engines for item in engine.shims]
     return of_readers + [item for item in named if _is_nvidias(host, item.program)]
 
 
@@ -116,8 +118,8 @@ def find_program(host: HostRoot, name: str, folders: tuple[str, ...] = _PROGRAM_
     return ""
 
 
-def _engine(host: HostRoot, kind: EngineKind) -> tuple[Engine, list[Runtime]]:
-    """What podman or CRI-O is set to, and those of its runtimes that are NVIDIA's."""
+def _engine(host: HostRoot, kind: EngineKind) -> Engine:
+    """What podman or CRI-O is set to."""
     name, table = kind.name, kind.table
     files, runtimes = values_of(host, kind), f"{table}.runtimes."
     merged = {key: (value, file) for file, values in files for key, value in values.items()}
@@ -128,8 +130,8 @@ def _engine(host: HostRoot, kind: EngineKind) -> tuple[Engine, list[Runtime]]:
     nvidias = {key.partition(".")[0]: at for key, (value, at) in of_runtimes if _is_nvidias(host, value)}
     if _is_nvidias(host, runtime):
         nvidias[str(runtime)] = file
-    engine = Engine(name, *hook_folders(kind, files), str(manager), manager_file, str(runtime))
-    return engine, [Runtime(name, at, item, item == runtime) for item, at in nvidias.items()]
+    shims = tuple([Runtime(name, at, item, item == runtime) for item, at in nvidias.items()])
+    return Engine(name, *hook_folders(kind, files), str(manager), manager_file, str(runtime), shims)
 
 
 def hook_folders(kind: EngineKind, files: list[tuple[str, dict[str, Any]]]) -> tuple[tuple[str, ...], str]:
