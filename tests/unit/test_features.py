@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from oci_gpu_hook.cli import features
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.exporters import featurelabels
 from oci_gpu_hook.node.gpus import hardware
 from oci_gpu_hook.node.machine.validationrecord import STEPS, StepResult, Validation
 from tests.unit.examples import examples
@@ -25,12 +24,12 @@ SUBDOMAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z
 
 def labels(driver_version: str = "580.65.06", **fields: Any) -> dict[str, str]:
     values: dict[str, Any] = {"selinux": "selinux", "version": "0.1.0", "validation": None}
-    return featurelabels.labels(driver_version, **{**values, **fields})
+    return features.labels(driver_version, **{**values, **fields})
 
 
 def short(**fields: Any) -> dict[str, str]:
     """The labels, ours without their namespace."""
-    return {name.replace(featurelabels.OURS, ""): value for name, value in labels(**fields).items()}
+    return {name.replace(features.OURS, ""): value for name, value in labels(**fields).items()}
 
 
 def test_a_node_is_told_of_by_our_names_alone() -> None:
@@ -88,7 +87,7 @@ def test_without_nvidias_driver_nothing_is_said_of_it() -> None:
     found = labels("", validation=failed, others=(ACME,))
     assert not [name for name in found if "validation" in name]
     assert found["acme.com/oci-gpu-hook.card.count"] == "2"
-    assert found[f"{featurelabels.OURS}version"] == "0.1.0"
+    assert found[f"{features.OURS}version"] == "0.1.0"
 
 
 def test_only_devices_that_can_be_served_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
