@@ -26,9 +26,7 @@ from oci_gpu_hook.request.settings import Settings, read_settings
 
 # In /run/oci-gpu-hook: the path of the file that was written last, as it outlives the setting.
 _LAST = "features"
-
 OURS = "feature.node.kubernetes.io/oci-gpu-hook."
-
 _LONGEST = 63
 _NOT_ALLOWED = re.compile(r"[^\sA-Za-z0-9_.-]")
 _LONGEST_CLASS = 32
