@@ -11,8 +11,7 @@ import click
 
 from oci_gpu_hook import asking
 from oci_gpu_hook.cli import accelerators, argumentfile
-from oci_gpu_hook.cli.group import CommandGroup
-from oci_gpu_hook.cli.options import config_file, host_root
+from oci_gpu_hook.cli.options import CommandGroup, config_file, host_root
 from oci_gpu_hook.container import layout
 from oci_gpu_hook.driver import proc
 from oci_gpu_hook.driver.inventory import DriverInventory
@@ -23,6 +22,7 @@ from oci_gpu_hook.kernel.filetypes import is_regular
 from oci_gpu_hook.node.diagnosis import counted, dockercheck
 from oci_gpu_hook.node.diagnosis.speccheck import AGAIN, BY_OURS, REMOVE
 from oci_gpu_hook.node.engines import cdispecs, installed
+from oci_gpu_hook.node.engines.installed import ENTRY
 from oci_gpu_hook.node.gpus import hardware
 from oci_gpu_hook.node.machine import outputfile
 from oci_gpu_hook.node.setup import cdispec as spec_of
@@ -44,14 +44,6 @@ FAMILIES = (IMEX, *[feature.name for feature in FEATURES])
 
 _CHOICE = f"choose from {', '.join(CAPABILITIES)} or all"
 _OWN = "a vendor's file says in driver_feature what containers get"
-
-
-def entry_of(file: str) -> str:
-    prefix, library, _ = file.rpartition("/lib/oci-gpu-hook/oci_gpu_hook/")
-    return f"{prefix if library else '/usr'}/libexec/oci/hooks.d/oci-gpu-hook"
-
-
-ENTRY = entry_of(__file__)
 
 
 @click.group(cls=CommandGroup)

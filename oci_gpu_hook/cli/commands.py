@@ -11,7 +11,6 @@ from oci_gpu_hook.cli import (
     configure,
     containers,
     doctor,
-    examples,
     features,
     flags,
     info,
@@ -22,7 +21,7 @@ from oci_gpu_hook.cli import (
     selinux,
     validate,
 )
-from oci_gpu_hook.cli.group import CommandGroup
+from oci_gpu_hook.cli.options import CommandGroup
 
 EXIT_CODES = """\b
 Exit codes:
@@ -35,6 +34,29 @@ Exit codes:
   6  host driver absent, mismatched or half installed, or its validation failed
   7  a step failed, or a file could not be written; a start has undone all that it did
 """
+
+# The words behind the program's name.
+_EXAMPLES = {
+    "plan": ("plan --bundle /run/containers/BUNDLE", "plan --image-root . --env NVIDIA_VISIBLE_DEVICES=0"),
+    "info": ("info --all", "info --settings --json"),
+    "inventory refresh": ("inventory refresh", "inventory refresh --nodes"),
+    "inventory watch": ("inventory watch", "inventory watch --interval 60 --cdi-spec /run/cdi/oci-gpu-hook.yaml"),
+    "cdi generate": ("cdi generate --output /run/cdi/oci-gpu-hook.yaml", "cdi generate --vendor OCI_AMD"),
+    "cdi remove": ("cdi remove", "cdi remove /etc/cdi/nvidia.yaml"),
+    "configure": ("configure docker --set-as-default --dry-run", "configure docker --swarm GPU --shares 2"),
+    "doctor": ("doctor", "doctor --container web"),
+    "validate": ("validate", "validate driver --timeout 10 --json"),
+    "containers": ("containers", "containers --watch"),
+    "flags": ("flags docker --way cdi 0 1", "flags lxc --write /var/lib/lxc/web/config 0"),
+    "selinux status": ("selinux status", "selinux status --json"),
+    "selinux install": ("selinux install", "selinux install --host-root /mnt"),
+    "selinux remove": ("selinux remove", "selinux remove --host-root /mnt"),
+    "selinux relabel": ("selinux relabel", "selinux relabel --host-root /mnt"),
+    "selinux explain": ("selinux explain", "selinux explain ./audit.log"),
+    "log": ("log --since 10m --failed", "log -f --container web"),
+    "metrics": ("metrics", "metrics --gpus --write"),
+    "features": ("features", "features --write"),
+}
 
 
 @click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXIT_CODES)
@@ -49,10 +71,22 @@ def program() -> None:
     """
 
 
+def _add_examples(group: click.Group, words: str = "") -> None:
+    """At the end of each command's help and in the manual; and the line that its group has for it."""
+    for name, command in group.commands.items():
+        # The first sentence: click would cut a longer one at the margin.
+        command.short_help = " ".join((command.help or "").partition("\n\n")[0].split()).partition(". ")[0].rstrip(".")
+        if isinstance(command, click.Group):
+            _add_examples(command, f"{words}{name} ")
+        else:
+            lines = "\n".join([f"  oci-gpu-hook {example}" for example in _EXAMPLES[f"{words}{name}"]])
+            command.epilog = f"\b\nExamples:\n{lines}"
+
+
 for command in (
     *(plan.plan, info.info, inventory.inventory, cdi.cdi, configure.configure),
     *(doctor.doctor, validate.validate, containers.containers, flags.flags),
     *(selinux.selinux, log.log, metrics.metrics, features.features),
 ):
     program.add_command(command)
-examples.add(program)
+_add_examples(program)

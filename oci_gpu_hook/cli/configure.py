@@ -10,12 +10,11 @@ import sys
 
 import click
 
-from oci_gpu_hook.cli.flaglines import HOOKS_FOLDER, PROGRAM
 from oci_gpu_hook.cli.options import host_root
 from oci_gpu_hook.errors import LONGEST_LIST, ConfigError, UsageError, plain, quoted
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.engines.enginekinds import BY_WORD, CONTAINERD, DOCKER, EngineKind
-from oci_gpu_hook.node.engines.installed import MAX_SHARES, RUNTIME
+from oci_gpu_hook.node.engines.installed import MAX_SHARES, PROGRAM, RUNTIME
 from oci_gpu_hook.node.gpus import hardware, holdercount
 from oci_gpu_hook.node.setup import configuration, enginefile, swarmresources
 from oci_gpu_hook.node.setup.configuration import Change, WantedRuntime
@@ -80,7 +79,7 @@ def configure(
         raise UsageError(f"--name is {quoted(name)}, which cannot name our runtime", "such as nvidia")
     _check_swarm(swarm, shares, removes)
     program = _LINK if name == "nvidia" and host.real(_LINK) == PROGRAM else PROGRAM
-    asked = WantedRuntime(RUNTIME if name is None else name, program, HOOKS_FOLDER, default, cdi, name is not None)
+    asked = WantedRuntime(RUNTIME if name is None else name, program, default, cdi, name is not None)
     path, service = configuration.containerds_file(host) if kind == CONTAINERD else (kind.ours, kind.unit)
     file = enginefile.read_settings_file(host, _users(kind) if user else path, is_users=user)
     added, removed = configuration.WAYS[kind]

@@ -27,9 +27,9 @@ from oci_gpu_hook.node.diagnosis import containercheck as judged
 from oci_gpu_hook.node.diagnosis.drivercheck import cached_names
 from oci_gpu_hook.node.diagnosis.remedy import DOCTOR, Remedy, in_words
 from oci_gpu_hook.node.engines import cdispecs, containermemory, containers
-from oci_gpu_hook.node.engines.containerrecords import Running
+from oci_gpu_hook.node.engines.containerrecords import SHORT_ID, Running
 from oci_gpu_hook.node.machine import childprocess, kernelconfig, libselinux, processes
-from oci_gpu_hook.node.machine.foreignfile import ContainerRoot
+from oci_gpu_hook.node.machine.foreignfile import ContainerRoot, Number
 from oci_gpu_hook.operations import Device, Mount, Symlink
 from oci_gpu_hook.planning import compatibility, decide
 from oci_gpu_hook.planning.plan import Plan
@@ -39,9 +39,6 @@ from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.state import State, object_of
 from oci_gpu_hook.vendors import folders
 
-Number = tuple[int, int]
-
-_SHORT_ID = 12
 _LOOK_SECONDS, _OPEN_SECONDS = 4, 30
 # Of another version than the plan's that lie beside a library.
 _MAX_OTHERS = 64
@@ -78,7 +75,7 @@ def _findings(host: HostRoot, found: Running, config: str | None, looked: Callab
 
 def _by(found: Running) -> str:
     is_shown = found.id and found.called.shown not in ("", found.id)
-    id = f" ({quoted(found.id[:_SHORT_ID])[1:-1]})" if is_shown else ""
+    id = f" ({quoted(found.id[:SHORT_ID])[1:-1]})" if is_shown else ""
     engine = found.called.engine or found.runtime
     return id + (f" of {engine}" if engine else "") + (f", {found.of_user}" if found.of_user else "")
 

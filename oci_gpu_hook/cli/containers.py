@@ -8,7 +8,6 @@ import os
 import shutil
 import sys
 import time
-from contextlib import suppress
 from typing import Callable
 
 import click
@@ -16,13 +15,15 @@ import click
 from oci_gpu_hook.cli import accelerators, limit
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, seconds, show
 from oci_gpu_hook.cli.render import columns
+from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.errors import LONGEST_LIST, DriverError, UsageError, plain
 from oci_gpu_hook.host.leases import Lease, has_room
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import holders, listed
-from oci_gpu_hook.node.diagnosis.holders import HeldShare, Holder, Holders, OtherDevice
+from oci_gpu_hook.node.diagnosis.holders import HeldShare, Holder, Holders
 from oci_gpu_hook.node.engines import containerdevices
 from oci_gpu_hook.node.engines.containerdevices import AllContainers, ContainerDevices
+from oci_gpu_hook.node.engines.containerrecords import SHORT_ID
 from oci_gpu_hook.node.gpus import hardware, holdercount
 from oci_gpu_hook.node.gpus.holdercount import Counted
 from oci_gpu_hook.report.records import printable
@@ -31,7 +32,6 @@ from oci_gpu_hook.request.settings import read_settings
 _OTHERS = "OTHERS"
 _HEADINGS = ("CONTAINER", "ID", "ENGINE", "RUNTIME", "GPU", _OTHERS, "SINCE")
 _OF_DEVICES = ("DEVICE", "MODEL", "HELD BY")
-_SHORT_ID = 12
 _WATCH_SECONDS = 2
 
 
@@ -64,11 +64,9 @@ def containers(watch: float | None, is_json: bool, config: str | None, host: Hos
     """
     settings = read_settings(config, None, host.path.rstrip("/"))
     if watch is None:
-        held, found, with_others = _look(host, settings.driver_root)
-        driver, most = None, settings.gpu_holders
-        with suppress(DriverError):
-            driver = hardware.nvidia(host, settings.driver_root)
-        counted = holdercount.count_holders(host, driver, most)
+        held, found, nvidia, with_others = _look(host, settings.driver_root)
+        most = settings.gpu_holders
+        counted = holdercount.count_holders(host, nvidia, most)
         lines = [*lines_of(held, found, with_others=with_others), *_told(counted, most)]
         show(is_json, document(held, found, counted, most), lines)
         return
@@ -77,11 +75,11 @@ def containers(watch: float | None, is_json: bool, config: str | None, host: Hos
     repeat(lambda: devices(_look(host, settings.driver_root)[0]), watch)
 
 
-def _look(host: HostRoot, driver_root: str) -> tuple[Holders, AllContainers, bool]:
-    """DriverError if there is nothing to show; the bool: whether there are other vendors' devices."""
+def _look(host: HostRoot, driver_root: str) -> tuple[Holders, AllContainers, DriverInventory | None, bool]:
+    """DriverError if there is nothing to show; with NVIDIA's driver, and whether there are other vendors' devices."""
     vendors = hardware.find_vendors(host).vendors
     divided = [item for vendor in vendors for item in holders.of_vendor(vendor)]
-    with_others, uses = bool(divided), frozenset[tuple[int, int]]()
+    with_others, nvidia, uses = bool(divided), None, frozenset[tuple[int, int]]()
     try:
         nvidia = accelerators.of_server(host, driver_root, ("caps", "dri", "modeset"))
         divided, uses = [*holders.divisions(nvidia), *divided], holders.to_use(nvidia)
@@ -90,7 +88,7 @@ def _look(host: HostRoot, driver_root: str) -> tuple[Holders, AllContainers, boo
             raise
     nodes = tuple([(node.path, node.major, node.minor) for vendor in vendors for node in vendor.nodes()])
     found = containerdevices.find_devices(host, holders.what_to_find(tuple(divided), nodes, uses))
-    return holders.holders(tuple(divided), found.containers, uses), found, with_others
+    return holders.holders(tuple(divided), found.containers, uses), found, nvidia, with_others
 
 
 def _told(counted: tuple[Counted, ...], most: int) -> list[str]:
@@ -110,7 +108,7 @@ def _lease(lease: Lease, key: str) -> dict[str, object]:
 
 def _leaser(lease: Lease, key: str) -> str:
     memory = dict(lease.memory).get(key, 0)
-    return f"{lease.id[:_SHORT_ID]} since {_time(lease.since)}{f' ({memory >> 20} MiB)' if memory else ''}"
+    return f"{lease.id[:SHORT_ID]} since {_time(lease.since)}{f' ({memory >> 20} MiB)' if memory else ''}"
 
 
 def document(held: Holders, found: AllContainers, counted: tuple[Counted, ...], most: int) -> dict[str, object]:
@@ -129,10 +127,10 @@ def document(held: Holders, found: AllContainers, counted: tuple[Counted, ...], 
     }
 
 
-def _kinds(name: str, others: str, shares: tuple[HeldShare | OtherDevice, ...]) -> dict[str, object]:
+def _kinds(name: str, others: str, shares: tuple[HeldShare, ...]) -> dict[str, object]:
     return {
-        name: [share for share in shares if isinstance(share, HeldShare)],
-        others: [share for share in shares if isinstance(share, OtherDevice)],
+        name: [dict(zip(("name", "gpu", "mig", "uuid", "model"), share)) for share in shares if not share.flag],
+        others: [{"name": it.name, "flag": it.flag, "names": it.names} for it in shares if it.flag],
     }
 
 
@@ -165,7 +163,7 @@ def _notes(item: Holder) -> list[str]:
         lines.append(f"{_name(item)} has the node of {_shown(item.denied)}, and its device cgroup denies it{more}")
     if item.hidden:
         lines.append(f"{_name(item)} may open {_shown(item.hidden)}, and no node of it was found in its /dev{more}")
-    if item.watches and (held := [share for share in item.held if isinstance(share, HeldShare)]):
+    if item.watches and (held := [share for share in item.held if not share.flag]):
         lines.append(f"{_name(item)} watches {_shown(tuple(held))}, and can compute on none")
     for use in item.container.memory:
         peak = f", had {use.peak >> 20} at most" if use.peak else ""
@@ -177,7 +175,7 @@ def _notes(item: Holder) -> list[str]:
     return lines
 
 
-def _list(shares: tuple[HeldShare | OtherDevice, ...]) -> str:
+def _list(shares: tuple[HeldShare, ...]) -> str:
     return ", ".join([share.name for share in shares]) or "none"
 
 
@@ -205,9 +203,9 @@ def _row(item: Holder) -> dict[str, object]:
 
 def _cells(item: Holder) -> tuple[str, ...]:
     running = item.container.running
-    id = running.id[:_SHORT_ID] if running.id != running.shown else ""
-    gpus = ",".join([share.name for share in item.held if isinstance(share, HeldShare)])
-    others = " ".join([share.name for share in item.held if isinstance(share, OtherDevice)])
+    id = running.id[:SHORT_ID] if running.id != running.shown else ""
+    gpus = ",".join([share.name for share in item.held if not share.flag])
+    others = " ".join([share.name for share in item.held if share.flag])
     found = (_name(item), id, running.called.engine, running.runtime, gpus, others, _time(item.container.since))
     return tuple([cell or "-" for cell in found])
 
@@ -221,26 +219,26 @@ def _time(seconds: int) -> str:
     return datetime.datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="seconds")
 
 
-def _shown(shares: tuple[HeldShare | OtherDevice, ...]) -> str:
-    return ", ".join([f"GPU {share.name}" if isinstance(share, HeldShare) else share.name for share in shares])
+def _shown(shares: tuple[HeldShare, ...]) -> str:
+    return ", ".join([share.name if share.flag else f"GPU {share.name}" for share in shares])
 
 
 def devices(held: Holders) -> list[str]:
-    who: dict[HeldShare | OtherDevice, list[str]] = {item: [] for item in (*held.free, *held.open)}
+    who: dict[HeldShare, list[str]] = {item: [] for item in (*held.free, *held.open)}
     for holder in held.holding:
         for item in holder.held:
             watches = "" if item in holder.keeps() else " (watches)"
             who.setdefault(item, []).append(f"{_name(holder)}{watches}")
     rows = [
-        (item.name, item.model if isinstance(item, HeldShare) else "", ", ".join(names) or "no container")
+        (item.name, item.model, ", ".join(names) or "no container")
         for item, names in sorted(who.items(), key=lambda pair: _order(pair[0]))
     ]
     return columns((_OF_DEVICES, *rows))
 
 
-def _order(item: HeldShare | OtherDevice) -> tuple[list[int], str]:
+def _order(item: HeldShare) -> tuple[list[int], str]:
     """GPU 2 before GPU 10, and behind it its MIG devices."""
-    numbers = [int(word) for word in item.name.split(":")] if isinstance(item, HeldShare) else [sys.maxsize]
+    numbers = [int(word) for word in item.name.split(":")] if not item.flag else [sys.maxsize]
     return numbers, item.name
 
 

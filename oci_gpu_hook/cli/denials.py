@@ -1,16 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Explain SELinux's denials: the cause, and a remedy that keeps the container confined.  Pure.
+"""Explain SELinux's denials, from whichever log has the kernel's audit messages: the cause, and a remedy that keeps the
+container confined.  Pure.
 
-No remedy here is ``label=disable`` or a permissive domain.  Names in a denial come from containers, so they must be
-quoted for output.
+A denial is a line ``avc:  denied  { PERMISSIONS } for  KEY=VALUE ...``.  Names in it come from containers, so they must
+be quoted for output.  No remedy here is ``label=disable`` or a permissive domain.
 """
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+
 from oci_gpu_hook.errors import quoted
 from oci_gpu_hook.formats import contexts
-from oci_gpu_hook.node.machine.avc import Denial
 from oci_gpu_hook.record import NamedTuple
+
+_DENIAL = re.compile(r"avc:\s*denied\s*\{([^{}]*)\}(.*)")
+# KEY=VALUE and KEY="VALUE", as the kernel writes them: a value without quotes has no blank.
+_FIELD = re.compile(r"""(?<!\S)([^\s=]+)=(?:"([^"]*)"?|(\S*))""")
+_HEXADECIMAL = frozenset("0123456789ABCDEF")
 
 _GPU_CONTAINER = "nvidia_container_t"
 # The node's agents: the device plugin and the like.
@@ -58,13 +66,48 @@ _AS_GPU_CONTAINER = f"run the container as {_GPU_CONTAINER}: {_INSTALL}"
 _RELABEL_IPC = "have the hook put it right at the container's start: ipc-labels = gpu for GPU containers, all for all"
 
 
-class Explanation(NamedTuple):
-    denial: Denial
-    cause: str
-    remedy: str
+class Denial(NamedTuple):
+    """times: how many equal ones there are; cause, remedy: see `explain`."""
+
+    source: str
+    target: str
+    tclass: str
+    permissions: tuple[str, ...]
+    name: str
+    device: str
+    command: str
+    times: int = 1
+    cause: str = ""
+    remedy: str = ""
 
 
-def explain(denials: tuple[Denial, ...]) -> tuple[Explanation, ...]:
+def parse_denials(text: str) -> tuple[Denial, ...]:
+    """The denials in a log, equal ones counted together, in the order of their first.  Other lines are skipped."""
+    found = Counter([denial for line in text.splitlines() if (denial := _denial(line))])
+    return tuple([denial._replace(times=times) for denial, times in found.items()])
+
+
+def _denial(line: str) -> Denial | None:
+    found = _DENIAL.search(line)
+    # Of two with one name the first counts.
+    words = reversed(_FIELD.findall(found[2])) if found else ()
+    fields = {key: quoted or _decoded(key, plain) for key, quoted, plain in words}
+    if found is None or not {"scontext", "tcontext", "tclass"} <= set(fields):
+        return None
+    contexts = fields["scontext"], fields["tcontext"], fields["tclass"]
+    name = fields.get("path", fields.get("name", ""))
+    return Denial(*contexts, tuple(sorted(found[1].split())), name, fields.get("dev", ""), fields.get("comm", ""))
+
+
+def _decoded(key: str, value: str) -> str:
+    """The value without quotes of a key: the kernel writes a name with blanks or control characters in hexadecimal."""
+    if key in ("comm", "name", "path") and value and len(value) % 2 == 0 and _HEXADECIMAL.issuperset(value):
+        return bytes.fromhex(value).decode("utf-8", "replace")
+    return value
+
+
+def explain(denials: tuple[Denial, ...]) -> tuple[Denial, ...]:
+    """Those that concern containers and GPUs, each with its cause and remedy."""
     found = []
     for denial in denials:
         try:
@@ -73,7 +116,7 @@ def explain(denials: tuple[Denial, ...]) -> tuple[Explanation, ...]:
         except contexts.MalformedContext:
             continue
         if explanation := _cause(denial, source, target):
-            found.append(Explanation(denial, *explanation))
+            found.append(denial._replace(cause=explanation[0], remedy=explanation[1]))
     return tuple(found)
 
 

@@ -93,12 +93,12 @@ def of_host(host: HostRoot, config: str | None) -> list[Finding]:
     # Where the rest look for hooks is not known.
     known = tuple([engine for engine in installed if engine.name not in unknown])
     hooks = registrations.of_engines(host, installed)
-    entry = next((item.program for item in hooks if item.kind == registrations.OURS), "") or registrations.ENTRY
+    entry = next((item.program for item in hooks if item.kind == registrations.OURS), "") or host_engines.ENTRY
     docker = dockercheck.find_docker(host)
     of_driver, found = drivercheck.check_driver(host, settings.driver_root, tool, others=bool(here))
     if found is not None:
         saved = saved_inventory.read_saved(host, proc.stamp(host, settings.driver_root))
-        of_driver += drivercheck.rdma(host, kernel) if found.gpus else []
+        of_driver += drivercheck.rdma(host, kernel.modules) if found.gpus else []
         of_driver.append(drivercheck.inventory(host, saved, tool))
         # By NVML's names where it was asked, and nothing has made a doubt of its answer since.
         found = saved_inventory.of_this_host(host, saved or found)
@@ -172,7 +172,7 @@ def _engines(
         findings.append(warned("engines", seen, tool, "install", "podman"))
     findings += dockercheck.docker(host, docker, entry, tool) if docker else []
     by_link = docker is not None and docker.leads_to == entry
-    findings += enginecheck.other_hooks(installed, hooks, host_engines.shims(host), by_link)
+    findings += enginecheck.other_hooks(installed, hooks, host_engines.shims(host, installed), by_link)
     return findings + enginecheck.callers(host, entry, tool)
 
 

@@ -5,34 +5,39 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from errno import EDQUOT, ENOSPC, EROFS
 
 import click
 
-from oci_gpu_hook.cli import accelerators, cdi, devicenodes, features, limit
+from oci_gpu_hook.cli import accelerators, cdi, features, limit
 from oci_gpu_hook.cli.accelerators import Accelerators
-from oci_gpu_hook.cli.group import CommandGroup
-from oci_gpu_hook.cli.options import config_file, host_root, nvml_timeout, output_format, seconds, show
+from oci_gpu_hook.cli.options import CommandGroup, config_file, host_root, nvml_timeout, output_format, seconds, show
 from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import proc, survey
 from oci_gpu_hook.driver.inventory import DriverInventory
+from oci_gpu_hook.driver.nodes import DeviceNode
 from oci_gpu_hook.errors import ApplyError, DriverError, HookError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.host.statefile import FOLDER
+from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.node.diagnosis import counted
-from oci_gpu_hook.node.gpus import hardware, nvml, udev
+from oci_gpu_hook.node.engines.installed import ENTRY
+from oci_gpu_hook.node.gpus import hardware, missingnodes, nvml, udev
 from oci_gpu_hook.node.gpus.hardware import Present
-from oci_gpu_hook.node.machine import outputfile
+from oci_gpu_hook.node.machine import childprocess, libselinux, outputfile
 from oci_gpu_hook.request.settings import read_settings
 from oci_gpu_hook.request.words import ALL
 from oci_gpu_hook.vendors import platform
 from oci_gpu_hook.vendors.vendorinventory import PREFIX
 
 _SETTLE_SECONDS = 2.0
+# To load a module, and to label a node.
+_MODULE_SECONDS = 60
 
 
 @click.group(cls=CommandGroup)
@@ -59,7 +64,7 @@ def refresh(nodes: bool, nvml_timeout: float, is_json: bool, config: str | None,
     started and no module is loaded.
     """
     if nodes:
-        show(is_json, *devicenodes.make(host))
+        show(is_json, *_make_nodes(host))
         return
     host.remember = True
     driver_root = read_settings(config, None).driver_root
@@ -136,7 +141,7 @@ class _Watch:
             self.is_spec_due = self.are_features_due = True
         if self.cdi_spec and self.is_spec_due:
             settings = read_settings(self.config, None)
-            hook = cdi.hook_of(cdi.ENTRY, cdi.granted(ALL, settings), self.config, settings)
+            hook = cdi.hook_of(ENTRY, cdi.granted(ALL, settings), self.config, settings)
             document, nameless = cdi.of_host(host, settings, hook)
             cdi.write(self.cdi_spec, document)
             click.echo(f"wrote {self.cdi_spec}{f': {nameless}' if nameless else ''}")
@@ -231,3 +236,62 @@ def _other_summaries(found: Accelerators) -> list[str]:
     lines = [f"{found.platform[0]}: {found.instead[0]['driver_version']}"] if found.instead else []
     lines += [f"{item.inventory.flag}: {accelerators.summary(item)}" for item in found.here()]
     return [f"saved {FOLDER}/{PREFIX}{line}" for line in lines]
+
+
+def _make_nodes(host: HostRoot) -> tuple[dict[str, object], list[str]]:
+    """As nvidia-modprobe makes them; not one that has the right numbers: its mode is the administrator's choice."""
+    missing = missingnodes.missing_nodes(host)
+    if host.path == "/":
+        for name in missingnodes.unloaded(host):
+            _start("modprobe", "-q", name)
+        missing = missingnodes.missing_nodes(host)
+    for node in missing:
+        _make_node(host, node)
+    made = [node.path for node in missing]
+    if made and host.path == "/" and libselinux.is_there(host):
+        # A node that a program makes gets the label device_t: udev labels only those that the kernel makes.
+        _start("restorecon", *made)
+    lines = [f"made {', '.join(made)}" if made else "no node is lacking"]
+    unloaded = missingnodes.unloaded(host)
+    lines += [f"not loaded: {', '.join(unloaded)}"] if unloaded else []
+    return {"made": made, "unloaded": unloaded}, lines
+
+
+def _start(*words: str) -> None:
+    """Run a command.  A failure is only reported: what it was to make is looked for in any case."""
+    limit.allow(_MODULE_SECONDS)
+    try:
+        done = childprocess.program([*words], _MODULE_SECONDS)
+    except FileNotFoundError:
+        return
+    except OSError as err:
+        click.echo(f"{words[0]} failed: {err}", err=True)
+        return
+    output = (done.stderr or done.stdout).strip().splitlines()
+    if done.returncode and output:
+        click.echo(f"{words[0]} failed: {output[-1]}", err=True)
+
+
+def _make_node(host: HostRoot, node: DeviceNode) -> None:
+    """Its mode is that of `node` whatever the umask.  If another program makes it first, that node stays."""
+    folder, _, name = node.path.rpartition("/")
+    try:
+        with suppress(FileExistsError), closing(_folder(host, folder)) as fd:
+            if node.present:
+                os.unlink(name, dir_fd=fd)
+            # It has no permissions until it has its owner, so no user opens it before.
+            os.mknod(name, stat.S_IFCHR, os.makedev(node.major, node.minor), dir_fd=fd)
+            os.chown(name, node.uid, node.gid, dir_fd=fd, follow_symlinks=False)
+            os.chmod(name, node.mode, dir_fd=fd)
+    except OSError as err:
+        raise ApplyError(f"cannot make {node.path}: {err.strerror}", "run it as root") from err
+
+
+def _folder(host: HostRoot, path: str) -> int:
+    flags = os.O_RDONLY | os.O_DIRECTORY
+    parent, _, name = path.rpartition("/")
+    if parent and host.stat(path) is None:
+        with suppress(FileExistsError), closing(host.open(parent, flags)) as fd:
+            os.mkdir(name, 0o755, dir_fd=fd)
+            os.chmod(name, 0o755, dir_fd=fd)
+    return host.open(path, flags)

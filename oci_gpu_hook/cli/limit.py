@@ -20,8 +20,8 @@ from typing import Callable
 
 from oci_gpu_hook.errors import ApplyError
 
-# Many times what any command takes on a large node.
-SECONDS = 60.0
+# Many times what any command takes on a large node; and for one that goes on until its user ends it.
+SECONDS, ENDLESS = 60.0, 1e9
 
 _WATCHED = (signal.SIGCHLD, signal.SIGCONT, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 # Both processes have it: when the command must have ended, by the clock that does not jump.
@@ -66,7 +66,7 @@ def run(command: Callable[[], int]) -> int:
         told = _told(max(_left(), 0)) or _told(0)
         if told and told.si_signo == signal.SIGCONT:
             # Both were stopped, and the clock went on.
-            allow(0)
+            allow(max(_left() - SECONDS, 0))
         # What a terminal sends, all of its foreground processes get.
         elif told and told.si_signo != signal.SIGCHLD and told.si_code <= 0:
             os.kill(child, told.si_signo)

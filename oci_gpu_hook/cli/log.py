@@ -8,7 +8,6 @@ import itertools
 import json
 import os
 import re
-import select
 import shutil
 import subprocess
 import tempfile
@@ -16,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import IO, Any
+from typing import Any
 
 import click
 
@@ -33,7 +32,7 @@ _NUMBER = re.compile("[0-9]{1,18}")
 # A span of time without a word behind it, such as "ago".
 _SPAN = re.compile("([0-9.]+ *(us|ms|s|sec|m|min|h|hr|d|w|M|y|(second|minute|hour|day|week|month|year)s?) *)+")
 # How many are shown before those that come.
-_FOLLOWED, _WAIT_SECONDS = 10, 30
+_FOLLOWED = 10
 # Some weeks of a busy node.
 _MAX = 10_000
 # Of an entry as journalctl prints it, ours being a tenth of that; and of all records.
@@ -166,27 +165,10 @@ def _records(since: str | None) -> tuple[list[dict[str, Any]], bool, str]:
 def _followed(cursor: str) -> Iterator[dict[str, Any]]:
     """The records behind the cursor, "" for those from now on, as they come, until SIGINT."""
     words = _journalctl("--follow", "--lines=all", f"--after-cursor={cursor}" if cursor else "--since=now")
-    with subprocess.Popen(words, stdout=subprocess.PIPE, bufsize=0) as journal, suppress(KeyboardInterrupt):
+    limit.allow(limit.ENDLESS)
+    with suppress(KeyboardInterrupt), subprocess.Popen(words, stdout=subprocess.PIPE) as journal:
         assert journal.stdout is not None
-        lines = _lines_as_they_come(journal.stdout)
-        yield from map(as_record, _entries(lambda: next(lines, b"")))
-
-
-def _lines_as_they_come(journal: IO[bytes]) -> Iterator[bytes]:
-    """Without a time limit: it may pause inside a line, too."""
-    rest, poll = b"", select.poll()
-    poll.register(journal, select.POLLIN)
-    while True:
-        limit.allow(_WAIT_SECONDS)
-        if not poll.poll(1000 * _WAIT_SECONDS):
-            continue
-        if not (piece := journal.read(1 << 16)):
-            return
-        *lines, rest = (rest + piece).split(b"\n")
-        yield from [line + b"\n" for line in lines]
-        if len(rest) > _LONGEST:
-            yield rest
-            rest = b""
+        yield from map(as_record, _entries(partial(journal.stdout.readline, _LONGEST)))
 
 
 def _entries(read: Callable[[], bytes]) -> Iterator[dict[str, Any]]:

@@ -90,14 +90,12 @@ def exposition(host: HostRoot, settings: Settings, timeout: float, *, remember: 
             click.echo(f"oci-gpu-hook: {err.message}", err=True)
     except nvml.NvmlUnavailable as err:
         click.echo(f"oci-gpu-hook: {err}", err=True)
-    # A library of another version knows nothing of this kernel module.
-    said = said if said and said.driver_version == version else None
     gpus = found.gpus if found else list_gpus(host)
     records = kernellog.xids(host)
     if remember:
         healthrecord.renew(host, gpus, records or (), said)
     held, memory = _held(host, settings.driver_root, found) if found else ([], [])
-    node = gpuexposition.NodeState(
+    return gpuexposition.exposition(
         driver_version=version,
         gpus=len(gpus),
         answers=said is not None,
@@ -109,15 +107,14 @@ def exposition(host: HostRoot, settings: Settings, timeout: float, *, remember: 
         counted=holdercount.count_holders(host, found, settings.gpu_holders),
         validation=validationrecord.read_validation(host),
         time=time.time(),
-        duration=0,
+        duration=time.monotonic() - began,
     )
-    return gpuexposition.exposition(node._replace(duration=time.monotonic() - began))
 
 
 def _held(
     host: HostRoot, driver_root: str, found: DriverInventory
 ) -> tuple[list[dict[str, str]], list[tuple[dict[str, str], MemoryUse]]]:
-    """The GPUs and MIG devices that containers hold, and what these have of devices' memory: see `NodeState`.
+    """The GPUs and MIG devices that containers hold, and what these have of devices' memory: see `gpuexposition`.
 
     None of a container whose device cgroup cannot be read.
     """
@@ -135,7 +132,7 @@ def _held(
         who = {"container": id or f"{running.of_user} process {running.pid}".lstrip()}
         who.update({name: getattr(running.called, name) for name in ("name", "pod", "namespace")})
         for share in holder.held:
-            if isinstance(share, holders.HeldShare) and (uuid := uuids[share.gpu]):
+            if uuid := uuids[share.gpu]:
                 held.append({"uuid": uuid, "mig_uuid": share.uuid if share.mig else "", **who})
         memory += [({"address": use.address.removeprefix("0000"), **who}, use) for use in holder.container.memory]
     return held, memory

@@ -9,12 +9,11 @@ from contextlib import suppress
 import click
 
 from oci_gpu_hook.cli import argumentfile, denials, limit
-from oci_gpu_hook.cli.group import CommandGroup
-from oci_gpu_hook.cli.options import LONGEST_SECONDS, host_root, output_format, show
+from oci_gpu_hook.cli.options import LONGEST_SECONDS, CommandGroup, host_root, output_format, show
 from oci_gpu_hook.cli.render import section
 from oci_gpu_hook.errors import ApplyError, ConfigError, UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.machine import avc, childprocess, filecontext, kernelconfig, libselinux
+from oci_gpu_hook.node.machine import childprocess, filecontext, kernelconfig, libselinux
 from oci_gpu_hook.request.settings import read_settings
 
 # An administrator's own modules have 400, and so win; distributions use 200 for theirs.
@@ -144,26 +143,22 @@ def explain(file: str | None, is_json: bool) -> None:
     They are read from FILE ("-" is standard input), else from the audit log, the journal or the kernel's log.  Denials
     of a wrong level are hidden by default: 'semodule -DB' makes them show, 'semodule -B' hides them again.
     """
-    found = denials.explain(avc.parse_denials(_log() if file is None else _named(file)))
-    document: dict[str, object] = {
-        "denials": [{**item.denial._asdict(), "cause": item.cause, "remedy": item.remedy} for item in found]
-    }
-    show(is_json, document, _explained(found))
+    found = denials.explain(denials.parse_denials(_log() if file is None else _named(file)))
+    show(is_json, {"denials": found}, _explained(found))
 
 
-def _explained(found: tuple[denials.Explanation, ...]) -> list[str]:
+def _explained(found: tuple[denials.Denial, ...]) -> list[str]:
     if not found:
         hidden = "those of a wrong level are hidden by default: 'semodule -DB' makes them show"
         return ["no denial concerns containers and GPUs", hidden]
     lines = []
-    for item in found:
-        denial = item.denial
+    for denial in found:
         times = f" ({denial.times} times)" if denial.times > 1 else ""
         # Names come from a container, and may hold control characters.
         who = quoted(denial.command) if denial.command else "a process"
         name = f" {quoted(denial.name)}" if denial.name else ""
         what = f"{who} may not {'/'.join(denial.permissions)} the {denial.tclass}{name}"
-        lines += ["", f"{what}{times}", f"  cause   {item.cause}", f"  remedy  {item.remedy}"]
+        lines += ["", f"{what}{times}", f"  cause   {denial.cause}", f"  remedy  {denial.remedy}"]
     return lines[1:]
 
 

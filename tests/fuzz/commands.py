@@ -21,7 +21,7 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import dockercheck, remedy
 from oci_gpu_hook.node.engines import containerdevices, containerrecords, containers, installed, registrations
 from oci_gpu_hook.node.engines.containerdevices import HostsNodes, Wanted
-from oci_gpu_hook.node.machine import avc, foreignfile, processes
+from oci_gpu_hook.node.machine import foreignfile, processes
 from oci_gpu_hook.node.machine.foreignfile import Mounts
 from tests.fuzz.targets import _ANNOTATIONS, _NUMBERS, _TEXTS, SCRATCH, Target, _object, _several, _spoilt, _written
 from tests.unit import hosts
@@ -158,7 +158,7 @@ def _journal(entries: bytes) -> None:
 
 
 def _denied(text: str) -> None:
-    for item in denials.explain(avc.parse_denials(text)):
+    for item in denials.explain(denials.parse_denials(text)):
         assert item.remedy
 
 
@@ -166,8 +166,7 @@ def _settings_of_daemons(data: bytes) -> None:
     root = _host({"etc/docker/daemon.json": data, "usr/bin/dockerd": "", "usr/bin/containerd": "",
                     "etc/containerd/config.toml": data})  # fmt: skip
     dockercheck.find_docker(root)
-    installed.installed(root)
-    installed.shims(root)
+    installed.shims(root, installed.installed(root))
     installed.unread(root)
 
 

@@ -17,7 +17,7 @@ from oci_gpu_hook import asking
 from oci_gpu_hook.cli import cdi as command
 from oci_gpu_hook.driver.nodes import DeviceNode
 from oci_gpu_hook.errors import ApplyError, HookError
-from oci_gpu_hook.node.engines import cdispecs
+from oci_gpu_hook.node.engines import cdispecs, installed
 from oci_gpu_hook.node.setup import cdispec
 from oci_gpu_hook.operations import Mount
 from tests.unit import cdi_engine, hosts
@@ -101,7 +101,7 @@ def test_the_specs_hook_is_started_with_what_the_hook_understands(host: Node) ->
     ],
 )
 def test_the_specs_hook_is_the_one_that_was_installed_with_us(file: str, prefix: str) -> None:
-    assert command.entry_of(file) == f"{prefix}/libexec/oci/hooks.d/oci-gpu-hook"
+    assert installed.entry_of(file) == f"{prefix}/libexec/oci/hooks.d/oci-gpu-hook"
 
 
 def test_yaml_and_json_are_one_document(program: Program, host: Node) -> None:

@@ -7,14 +7,12 @@ import json
 import os
 import re
 import subprocess
-import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from oci_gpu_hook.cli import limit
 from oci_gpu_hook.cli import log as log_command
 from oci_gpu_hook.node.engines.containerrecords import ContainerNames
 from oci_gpu_hook.report.records import MESSAGE_ID
@@ -179,30 +177,6 @@ def test_follow_shows_the_last_and_then_each_that_comes(journal: Journal, progra
     assert [record["container"] for record in records] == [f"a{n}" for n in range(2, 13)]
     assert "--after-cursor=s=11 " in journal.words()
     assert program("log", "-fn1").count("container abc got 0") == 2
-
-
-def test_what_is_followed_comes_in_pieces_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """journalctl may pause inside a line: each look gets its own time.  What is longer than any entry is not kept."""
-    looks: list[float] = []
-    monkeypatch.setattr(log_command, "_WAIT_SECONDS", 0.01)
-    monkeypatch.setattr(limit, "allow", looks.append)
-    reader, writer = os.pipe()
-    long = b"x" * (2 * log_command._LONGEST)
-
-    def write() -> None:
-        with open(writer, "wb", buffering=0) as journal:
-            journal.write(b"half a ")
-            time.sleep(0.2)
-            journal.write(b"line\n" + long + b"\nlast\n")
-
-    writing = threading.Thread(target=write)
-    writing.start()
-    with open(reader, "rb", buffering=0) as journal:
-        lines = [*log_command._lines_as_they_come(journal)]
-    writing.join()
-    assert (lines[0], lines[-1]) == (b"half a line\n", b"last\n")
-    assert b"".join(lines[1:-1]) == long + b"\n" and len(lines) > 3
-    assert len(looks) > 5
 
 
 def test_a_container_has_the_name_that_its_engine_knows(

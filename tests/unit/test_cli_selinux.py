@@ -42,7 +42,6 @@ def library(known: set[str]) -> Any:
     module.security_check_context = lambda context: 0 if context.split(":")[2] in known else -1
     module.security_get_boolean_names = lambda: [0, ["nvidia_container_use_dri", "httpd_enable"]]
     module.security_get_boolean_active = lambda name: 1
-    module.getfilecon = lambda path: [0, "u:object_r:tmpfs_t:s0"]
     module.matchpathcon = lambda path, mode: [0, "u:object_r:device_t:s0"]
     module.av_decision = Decision
     module.string_to_security_class = lambda name: 8
@@ -70,6 +69,7 @@ def known(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """The types that the loaded policy knows; a test may take one away."""
     types_known = {"container_t", "spc_t", "nvidia_container_t", "oci_gpu_hook_t"}
     monkeypatch.setitem(sys.modules, "selinux", library(types_known))
+    monkeypatch.setattr(libselinux, "label_of", lambda fd: "u:object_r:tmpfs_t:s0")
     return types_known
 
 

@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oci_gpu_hook.cli import flaglines
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.engines import installed
 from oci_gpu_hook.node.machine import toml
@@ -676,7 +675,7 @@ def test_doctor_sees_what_was_configured(program: Program, tree: Path) -> None:
     root = HostRoot(str(tree))
     (found,) = installed.of_docker(root, installed.docker_settings(root))
     assert (found.name, found.is_ours, found.is_there, found.is_default) == ("nvidia", True, True, True)
-    assert [engine.folders for engine in installed.installed(root)] == [(flaglines.HOOKS_FOLDER,)]
+    assert [engine.folders for engine in installed.installed(root)] == [(installed.HOOKS_FOLDER,)]
 
 
 # daemon.json's text.

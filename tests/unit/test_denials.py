@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oci_gpu_hook.cli import denials
-from oci_gpu_hook.node.machine import avc
 
 CONTAINER = "system_u:system_r:container_t:s0:c1,c2"
 AGENT = "system_u:system_r:nvidia_agent_t:s0:c1,c2"
@@ -140,7 +139,7 @@ ROWS.append((USER_AVC, CAUSE, "selinux install"))
 
 @pytest.mark.parametrize(("text", "cause", "remedy"), ROWS)
 def test_each_cause_is_named_with_a_remedy_that_keeps_confinement(text: str, cause: str, remedy: str) -> None:
-    (found,) = denials.explain(avc.parse_denials(text))
+    (found,) = denials.explain(denials.parse_denials(text))
     assert cause in found.cause
     assert remedy in found.remedy
     for word in ("disable", "permissive", "spc_t", "privileged", "setenforce"):
@@ -164,12 +163,12 @@ def test_each_cause_is_named_with_a_remedy_that_keeps_confinement(text: str, cau
     ],
 )
 def test_what_does_not_concern_us_is_left_out(text: str) -> None:
-    assert denials.explain(avc.parse_denials(text)) == ()
+    assert denials.explain(denials.parse_denials(text)) == ()
 
 
 def test_alike_denials_are_counted_together() -> None:
     text = "\n".join([ROWS[0][0].replace("pid=7", f"pid={number}") for number in range(9)])
-    (found,) = avc.parse_denials(text)
+    (found,) = denials.parse_denials(text)
     assert found.times == 9
 
 
@@ -177,12 +176,12 @@ def test_alike_denials_are_counted_together() -> None:
 def test_reading_a_log_is_total(text: str) -> None:
     rest = f"for {text} scontext={text} tcontext={text} tclass={text}"
     for log in (text, f"avc:  denied  {{ {text} }} {rest}"):
-        denials.explain(avc.parse_denials(log))
+        denials.explain(denials.parse_denials(log))
 
 
 def test_names_that_the_kernel_writes_in_hexadecimal_are_read_and_cannot_reach_a_terminal() -> None:
     name = "\x1b[2Jnvidia0"
     text = line("open", f"name={name.encode().hex().upper()}", CONTAINER, NODE, "chr_file")
-    (found,) = denials.explain(avc.parse_denials(text))
-    assert found.denial.name == name
+    (found,) = denials.explain(denials.parse_denials(text))
+    assert found.name == name
     assert found.cause.isprintable()

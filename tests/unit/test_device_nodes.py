@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import pytest
 
-from oci_gpu_hook.cli import devicenodes
+from oci_gpu_hook.cli import inventory as command
 from oci_gpu_hook.driver import proc
 from oci_gpu_hook.errors import ApplyError, DriverError
 from oci_gpu_hook.host.root import HostRoot
@@ -104,14 +104,14 @@ def test_on_this_host_modules_are_loaded_first(tree: Path, monkeypatch: pytest.M
         raise OSError("it says that it failed")
 
     monkeypatch.setattr(childprocess, "program", load)
-    monkeypatch.setattr(devicenodes, "_make", lambda root, node: None)
+    monkeypatch.setattr(command, "_make_node", lambda root, node: None)
     monkeypatch.setattr(libselinux, "is_there", lambda root: False)
-    made, _ = devicenodes.make(root)
+    made, _ = command._make_nodes(root)
     assert started == ["modprobe -q nvidia-uvm", "modprobe -q nvidia-modeset"]
     assert "/dev/nvidia-uvm" in made["made"]  # type: ignore[operator]
     (tree / proc.VERSION[1:]).unlink()
     with pytest.raises(DriverError):
-        devicenodes.make(root)
+        command._make_nodes(root)
     assert len(started) == 2
 
 

@@ -75,7 +75,7 @@ def test_where_each_engine_looks_for_cdi_specs(
 ) -> None:
     root = host(tmp_path, **files)
     hosts.plant(tmp_path, "/usr/bin/containerd", "")
-    (tmp_path / "run").mkdir()
+    (tmp_path / "run/cdi").mkdir(parents=True)
     (tmp_path / "var").mkdir()
     (tmp_path / "var/run").symlink_to("/run")
     readers = {it.engine: (it.folders, it.file) for it in installed.find_readers(root, docker, DOCKER)}
@@ -108,15 +108,17 @@ cgroup_manager = "a = b" # said
         f"BinaryName = '{SHIM}'\n",
     }
     root = host(tmp_path, **files)
-    assert installed.installed(root) == (
+    found = installed.installed(root)
+    assert tuple([item._replace(shims=()) for item in found]) == (
         Engine("podman", ("/etc/h",), podman, "", "", "nvidia"),
         Engine("CRI-O", ("/a#b", "/c"), f"{CRIO}.d/20-x", "a = b", f"{CRIO}.d/20-x"),
     )
-    assert [item[:4] for item in installed.shims(root)] == [
+    assert [item[:4] for item in installed.shims(root, found)] == [
         ("podman", podman, "nvidia", True),
         ("Docker", DOCKER, "nvidia", True),
         ("containerd", CONTAINERD, "nvidia", True),
     ]
+    assert [item.engine for item in installed.shims(root, ())] == ["Docker", "containerd"], "of none that is not there"
     assert installed.unread(root) == []
 
 
@@ -148,7 +150,7 @@ def test_what_k3s_writes_at_each_start_is_not_named_to_be_changed(tmp_path: Path
     table = "[plugins.'io.containerd.cri.v1.runtime'.containerd]\ndefault_runtime_name = 'nvidia'\n"
     table += "[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.nvidia.options]\nBinaryName = '{}'\n"
     root = host(tmp_path, **{made: table.format(SHIM), SHIM: ""})
-    (default,) = diagnosis.other_hooks((), (), installed.shims(root))
+    (default,) = diagnosis.other_hooks((), (), installed.shims(root, ()))
     assert default.seen.startswith(f"{made} has NVIDIA's runtime as nvidia, the default")
     assert default.remedy == "sed -i '/^default-runtime:/d' /etc/rancher/k3s/config.yaml && systemctl restart 'k3s*'"
     gone, none = diagnosis.containerd(host(tmp_path / "gone", **{made: table.format(SHIM)}), "dnf", is_alone=True)

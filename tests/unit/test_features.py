@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from oci_gpu_hook.cli import features
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.exporters import featurelabels
 from oci_gpu_hook.node.gpus import hardware
 from oci_gpu_hook.node.machine.validationrecord import STEPS, StepResult, Validation
 from tests.unit.examples import examples
@@ -25,12 +24,12 @@ SUBDOMAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z
 
 def labels(driver_version: str = "580.65.06", **fields: Any) -> dict[str, str]:
     values: dict[str, Any] = {"selinux": "selinux", "version": "0.1.0", "validation": None}
-    return featurelabels.labels(driver_version, **{**values, **fields})
+    return features.labels(driver_version, **{**values, **fields})
 
 
 def short(**fields: Any) -> dict[str, str]:
     """The labels, ours without their namespace."""
-    return {name.replace(featurelabels.OURS, ""): value for name, value in labels(**fields).items()}
+    return {name.replace(features.OURS, ""): value for name, value in labels(**fields).items()}
 
 
 def test_a_node_is_told_of_by_our_names_alone() -> None:
@@ -63,11 +62,11 @@ def test_a_validation_counts_for_the_driver_that_it_was_of() -> None:
     assert "validation.hook" not in older
 
 
-ACME = featurelabels.OtherVendor("acme.com/card", 2, "2.5 (beta)")
+ACME = ("acme.com/card", 2, "2.5 (beta)")
 
 
 def test_other_vendors_devices_are_told_of_below_their_domains() -> None:
-    found = labels(others=(ACME, ACME._replace(kind="x.org/y_z", number=0)))
+    found = labels(others=(ACME, ("x.org/y_z", 0, ACME[2])))
     assert {name: value for name, value in found.items() if "acme" in name or "x.org" in name} == {
         "acme.com/oci-gpu-hook.card.present": "true",
         "acme.com/oci-gpu-hook.card.count": "2",
@@ -79,7 +78,7 @@ def test_other_vendors_devices_are_told_of_below_their_domains() -> None:
 
 @pytest.mark.parametrize("kind", ["", "acme", "ACME.com/card", "ac_me.com/card", "acme/card", "acme.com/", "-a.com/b"])
 def test_a_kind_that_is_no_domains_makes_no_label(kind: str) -> None:
-    assert labels(others=(ACME._replace(kind=kind),)) == labels()
+    assert labels(others=((kind, *ACME[1:]),)) == labels()
 
 
 def test_without_nvidias_driver_nothing_is_said_of_it() -> None:
@@ -88,7 +87,7 @@ def test_without_nvidias_driver_nothing_is_said_of_it() -> None:
     found = labels("", validation=failed, others=(ACME,))
     assert not [name for name in found if "validation" in name]
     assert found["acme.com/oci-gpu-hook.card.count"] == "2"
-    assert found[f"{featurelabels.OURS}version"] == "0.1.0"
+    assert found[f"{features.OURS}version"] == "0.1.0"
 
 
 def test_only_devices_that_can_be_served_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +97,7 @@ def test_only_devices_that_can_be_served_are_told_of(monkeypatch: pytest.MonkeyP
 
     found = [vendor(), vendor(kind=""), vendor(nodes=0), vendor(lacking=1)]
     monkeypatch.setattr(hardware, "find_vendors", lambda root: SimpleNamespace(vendors=found))
-    assert features.others(HostRoot()) == (featurelabels.OtherVendor("acme.com/card", 2, "2.5"),)
+    assert features.others(HostRoot()) == (("acme.com/card", 2, "2.5"),)
 
 
 @examples(40)
@@ -106,7 +105,7 @@ def test_only_devices_that_can_be_served_are_told_of(monkeypatch: pytest.MonkeyP
 def test_kubernetes_takes_every_label(words: list[str], number: int) -> None:
     """Whatever a driver, its version and a vendor's file say of themselves."""
     last = Validation(number, words[0], (StepResult("driver", "passed", words[1]),))
-    others = (featurelabels.OtherVendor(f"acme.com/{words[2]}", number, words[3]),)
+    others = ((f"acme.com/{words[2]}", number, words[3]),)
     made = labels(words[0], selinux=words[4], version=words[5], validation=last, others=others)
     for label, value in made.items():
         namespace, _, name = label.partition("/")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from oci_gpu_hook.cli import flaglines
+from oci_gpu_hook.cli import flags
 from oci_gpu_hook.container.layout import MUSL
 from oci_gpu_hook.operations import Mount
 from oci_gpu_hook.planning import provision
@@ -132,9 +132,9 @@ def test_lines_of_lxc_are_exchanged_for_new_ones() -> None:
         ([*theirs, *old, fuse, *theirs, end], [*theirs, *new, fuse, *theirs, end]),
         ([*old, end, *old], [end, *new]),
     ):
-        text = flaglines.with_lxc("".join([f"{line}\n" for line in before]), new)
+        text = flags.with_lxc("".join([f"{line}\n" for line in before]), new)
         assert text == "".join([f"{line}\n" for line in after])
-        assert flaglines.with_lxc(text, new) == text, "once more changes nothing"
+        assert flags.with_lxc(text, new) == text, "once more changes nothing"
 
 
 def test_a_configuration_that_is_not_there_is_not_made(program: Program, tree: Path) -> None:
@@ -152,7 +152,7 @@ def test_nspawn_binds_files_where_the_loader_and_programs_look_by_themselves(is_
     twin = cuda._replace(path="/usr/lib32/libcuda.so", bits=32)
     inventory = everything()._replace(libraries=(*everything().libraries, twin))
     request = Request("env", ("all",), CAPABILITIES, features=("gds",))
-    lines, _ = flaglines.nspawn(planned(request, inventory, LAYOUT._replace(caches=False)), is_file=is_file)
+    lines, _ = flags.nspawn(planned(request, inventory, LAYOUT._replace(caches=False)), is_file=is_file)
     start = "BindReadOnly=" if is_file else "--bind-ro="
     pairs = [line.removeprefix(start).split(":") for line in lines if line.startswith(start)]
     bound = {target: source for source, target in pairs}

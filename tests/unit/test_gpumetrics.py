@@ -16,7 +16,6 @@ from oci_gpu_hook.node.engines import containerdevices
 from oci_gpu_hook.node.engines.containerdevices import AllContainers
 from oci_gpu_hook.node.engines.containermemory import MemoryUse
 from oci_gpu_hook.node.exporters import exposition, gpuexposition
-from oci_gpu_hook.node.exporters.gpuexposition import NodeState
 from oci_gpu_hook.node.gpus.holdercount import Counted
 from oci_gpu_hook.node.machine.validationrecord import StepResult, Validation
 from tests.unit import hosts
@@ -27,8 +26,8 @@ LINE = re.compile(r'([a-z_]+)(?:\{((?:[a-z_]+="(?:[^"\\\n]|\\[\\"n])*",?)*)\})? 
 UUID = "GPU-00000007-0000-4000-8000-000000000007"
 
 
-def node(**fields: Any) -> NodeState:
-    values: dict[str, Any] = {
+def node(**fields: Any) -> dict[str, Any]:
+    return {
         "driver_version": "580.65.06",
         "gpus": 2,
         "answers": True,
@@ -40,17 +39,17 @@ def node(**fields: Any) -> NodeState:
         "validation": None,
         "time": 1_700_000_000.25,
         "duration": 0.5,
+        **fields,
     }
-    return NodeState(**{**values, **fields})
 
 
 def held(*values: str) -> dict[str, str]:
     return dict(zip(("uuid", "mig_uuid", "container", "name", "pod", "namespace"), values))
 
 
-def samples(made: NodeState) -> dict[str, float]:
+def samples(made: dict[str, Any]) -> dict[str, float]:
     """What Prometheus reads: names with labels, and values; each series once, each metric in one piece."""
-    text = gpuexposition.exposition(made)
+    text = gpuexposition.exposition(**made)
     assert text.endswith("\n")
     found: dict[str, float] = {}
     metric, seen = "", set()

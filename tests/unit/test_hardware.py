@@ -14,7 +14,6 @@ from oci_gpu_hook.cli import features
 from oci_gpu_hook.cli import inventory as cli_inventory
 from oci_gpu_hook.host import statefile
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.exporters import featurelabels
 from oci_gpu_hook.node.gpus import hardware
 from oci_gpu_hook.vendors import vendorinventory
 from tests.unit import hosts
@@ -24,7 +23,7 @@ from tests.unit.program import Program
 
 FOLDER = "/usr/share/oci-gpu-hook/vendors"
 ACME = f"{FOLDER}/acme.json"
-OTHER = featurelabels.OtherVendor("acme.com/card", 1, "2.5")
+OTHER = ("acme.com/card", 1, "2.5")
 NOTHING = "this host has no NVIDIA driver"
 
 
@@ -274,7 +273,7 @@ def test_watch_keeps_the_features_of_vendors_without_nvidias_driver(
     plant(tree, "hook.conf", "features = /etc/f\n")
     plant(tree, "etc/f", "of before\n")
     counts: list[bool | str] = []
-    found: list[tuple[featurelabels.OtherVendor, ...]] = [(), (OTHER,), (OTHER,), ()]
+    found: list[tuple[features.OtherVendor, ...]] = [(), (OTHER,), (OTHER,), ()]
 
     def moments(interval: float) -> Any:
         for step in found:

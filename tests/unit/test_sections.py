@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 
-from oci_gpu_hook.cli import settingslist
+from oci_gpu_hook.cli import info
 from oci_gpu_hook.request import settingsfile
 from oci_gpu_hook.request.annotations import read_engine
 from oci_gpu_hook.request.cdirequest import of_nodes
@@ -162,7 +162,7 @@ def others(key: str) -> set[object]:
 @pytest.mark.parametrize("key", ORDERED)
 def test_wherever_the_strictest_stands_it_holds(key: str) -> None:
     field, (strict, *_), (lax,) = key.replace("-", "_"), settingsfile.KINDS[key].strictest or (), others(key)
-    words = [settingslist.text_of(value) for value in (strict, lax, lax)]
+    words = [info.text_of(value) for value in (strict, lax, lax)]
     for first, second, third in itertools.permutations(words):
         text = f"{key} = {first}\n[image a]\n{key} = {second}\n[namespace b]\n{key} = {third}"
         found = of(text, DOCKER)

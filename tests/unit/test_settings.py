@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oci_gpu_hook.cli import settingslist
+from oci_gpu_hook.cli import info
 from oci_gpu_hook.errors import ConfigError, RequestError
 from oci_gpu_hook.request import settings, settingsfile
 from oci_gpu_hook.request.settings import SETTINGS, Settings, read_settings
@@ -297,9 +297,9 @@ def test_of_ten_thousand_lines_the_last_one_holds() -> None:
 def test_written_is_what_parse_reads() -> None:
     for key, (_, value) in ALL_KEYS.items():
         for meant in (value, getattr(Settings(), key.replace("-", "_"))):
-            (line,) = settingsfile.parse_text(f"{key} = {settingslist.text_of(meant)}", "file")
+            (line,) = settingsfile.parse_text(f"{key} = {info.text_of(meant)}", "file")
             assert line.value == meant
-    assert settingslist.text_of(CAPABILITIES) == "all"
+    assert info.text_of(CAPABILITIES) == "all"
 
 
 def test_the_installed_file_has_every_key_once_commented_out_with_its_default() -> None:

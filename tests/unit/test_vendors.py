@@ -92,14 +92,17 @@ def test_in_its_folder_a_file_must_be_roots_alone(host: Path, program: Program) 
     assert path in said and "others than root may write to" in said and "chown root" in said
 
 
-def test_a_flag_of_another_file_is_said_with_the_line(host: Path, tmp_path: Path, program: Program) -> None:
-    plant(host, f"{USR}/x.json")
+def test_a_flag_or_a_kind_of_another_file_is_said(host: Path, tmp_path: Path, program: Program) -> None:
+    plant(host, f"{USR}/x.json", kind="x.com/card")
     (tmp_path / "y.json").write_text('{"inventory": {"a": {}},\n\n"activation_flag": "OCI_X"}')
     said = program.mistake(4, "info", "--vendor", tmp_path / "y.json", "--host-root", host)
-    assert f"y.json: OCI_X is the flag of {USR}/x.json too" in said
+    assert f"y.json: OCI_X is the flag of {tmp_path}/y.json and of {USR}/x.json" in said
+    (tmp_path / "y.json").write_text('{"inventory": {"a": {}}, "activation_flag": "OCI_Y", "kind": "x.com/card"}')
+    said = program.mistake(4, "info", "--vendor", tmp_path / "y.json", "--host-root", host)
+    assert f"y.json: x.com/card is the kind of {tmp_path}/y.json and of {USR}/x.json" in said
     # That one it would take the place of.
     shutil.copy(tmp_path / "y.json", tmp_path / "x.json")
-    assert "OCI_X" in program("info", "--vendor", tmp_path / "x.json", "--host-root", host)
+    assert "OCI_Y" in program("info", "--vendor", tmp_path / "x.json", "--host-root", host)
 
 
 def test_what_is_no_file_to_check(tmp_path: Path, program: Program) -> None:

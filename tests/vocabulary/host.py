@@ -36,12 +36,13 @@ TWIN = f"/usr/lib/i386-linux-gnu/libcuda.so.{hosts.VERSION}"
 # Where a container has the driver's libraries, of 64 and of 32 bits.
 GIVEN, GIVEN_32 = f"{provision.FOLDER}/lib64", f"{provision.FOLDER}/lib"
 MIG_UUID = "MIG-22222222-3333-4444-5555-666666666666"
+MIG = {"number": 0, "uuid": MIG_UUID, "profile": "3g.40gb"}
 LAYOUT = DEBIAN._replace(library_folder=FOLDER)
 FACTS = nvml.Facts(
     hosts.VERSION,
     "13.0",
     (
-        nvml.GpuFacts(UUID, "00000000:07:00.0", "9.0", "Tesla", (nvml.MigFacts(0, MIG_UUID, 1, 0, "3g.40gb"),)),
+        nvml.GpuFacts(UUID, "00000000:07:00.0", "9.0", "Tesla", [(1, 0, MIG)]),
         nvml.GpuFacts(hosts.uuid(0), "00000000:08:00.0", "9.0", "Tesla", ()),
     ),
 )

@@ -11,43 +11,31 @@ from __future__ import annotations
 import os
 
 from oci_gpu_hook.node.diagnosis.remedy import NOTHING, Remedy, command, in_words, is_name, then
-from oci_gpu_hook.node.engines.containerrecords import Running
+from oci_gpu_hook.node.engines.containerrecords import SHORT_ID, Running
 from oci_gpu_hook.node.engines.enginekinds import BY_NAME, CONTAINERD, CRIO, VARIABLE
-from oci_gpu_hook.record import NamedTuple
-
-# crictl takes the beginning of an id.
-_SHORT = 12
 
 
-class _Ways(NamedTuple):
-    """What starts a container again, so that the hook runs again, starts a stopped one, and resumes a paused one."""
-
-    restart: Remedy = NOTHING
-    start: Remedy = NOTHING
-    resume: Remedy = NOTHING
-
-
-def _ways(who: Running) -> _Ways:
-    id, kind, runtime = who.id, BY_NAME[who.called.engine], who.runtime
+def _way(who: Running, verb: str) -> Remedy:
+    """What does this to it: restart, so that the hook runs again; start, if it has stopped; resume, if it is paused."""
+    id, kind, runtime, is_paused = who.id, BY_NAME[who.called.engine], who.runtime, verb == "resume"
     if not is_name(id):
-        return _Ways()
-    resume = command(runtime or "runc", "resume", id)
+        return NOTHING
+    resumed = command(runtime or "runc", "resume", id)
     if _is_the_kubelets(who):
         # The kubelet starts a new one in its place.
-        return _Ways(command("crictl", "stop", id[:_SHORT]), command("crictl", "inspect", id[:_SHORT]), resume)
+        crictls = command("crictl", "stop" if verb == "restart" else "inspect", id[:SHORT_ID])
+        return resumed if is_paused else crictls
     if kind.request:
         word = who.called.full or who.called.name
-        verbs = ("restart", "start", "unpause")
-        return _Ways(*[command(kind.request[0], verb, word if is_name(word) else id) for verb in verbs])
+        return command(kind.request[0], "unpause" if is_paused else verb, word if is_name(word) else id)
     if kind == CONTAINERD:
-        start = command(*_ctr(who), "tasks", "start", "--detach", id)
-        delete = command(*_ctr(who), "tasks", "delete", "--force", id)
-        return _Ways(then(delete, start), start, command(*_ctr(who), "tasks", "resume", id))
-    if not runtime:
-        return _Ways(resume=resume)
+        tasks = (*_ctr(who), "tasks")
+        does = command(*tasks, verb, id) if is_paused else command(*tasks, "start", "--detach", id)
+        return then(command(*tasks, "delete", "--force", id), does) if verb == "restart" else does
+    if is_paused or not runtime:
+        return resumed if is_paused else NOTHING
     run = command(runtime, "run", "--detach", "--bundle", who.bundle, id)
-    again = then(command(runtime, "delete", "--force", id), run)
-    return _Ways(again, again, resume)
+    return then(command(runtime, "delete", "--force", id), run)
 
 
 def restart(who: Running) -> Remedy:
@@ -55,21 +43,21 @@ def restart(who: Running) -> Remedy:
     if _is_anothers(who):
         return in_words(f"the user {who.owner} must start it again")
     by_hand = command("kill", str(who.pid)) if who.pid else in_words("start it again")
-    return _ways(who).restart or by_hand
+    return _way(who, "restart") or by_hand
 
 
 def start(who: Running) -> Remedy:
     """What to do about one that has stopped: start it, or see why it has."""
     if _is_anothers(who):
         return in_words(f"the user {who.owner} must start it")
-    found = _ways(who).start
+    found = _way(who, "start")
     return in_words(f"{'see why' if _is_the_kubelets(who) else 'start it'}: {found}" if found else "start it")
 
 
 def resume(who: Running) -> Remedy:
     if _is_anothers(who):
         return in_words(f"the user {who.owner} must let it run on")
-    return _ways(who).resume
+    return _way(who, "resume")
 
 
 def ask(who: Running) -> Remedy:

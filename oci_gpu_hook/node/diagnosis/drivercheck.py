@@ -22,7 +22,6 @@ from oci_gpu_hook.node.gpus import hardware, holdercount
 from oci_gpu_hook.node.gpus.nvml import Facts
 from oci_gpu_hook.node.machine import kernelconfig
 from oci_gpu_hook.node.machine.foreignfile import number
-from oci_gpu_hook.node.machine.kernelconfig import Kernel
 from oci_gpu_hook.planning import platforms
 from oci_gpu_hook.vendors import platform, tegra
 
@@ -31,8 +30,6 @@ _USABLE_BY_ALL = 0o666
 _LEFT_OUT = " is left out: "
 # Which lets adapters reach GPUs' memory: NVIDIA's, and Mellanox's before it.
 _PEER_MEMORY = ("nvidia_peermem", "nv_peer_mem")
-# Since then mlx5 takes memory by dma-buf; NVIDIA's proprietary module gives none.
-_DMA_BUF_KERNEL = (5, 12)
 _LOAD_PEER_MEMORY = then(
     command("modprobe", "nvidia_peermem"),
     command("sh", "-c", "echo nvidia_peermem >/etc/modules-load.d/nvidia-peermem.conf"),
@@ -259,22 +256,21 @@ def _nodes(host: HostRoot, wanted: tuple[DeviceNode, ...]) -> list[Finding]:
     return findings or [passed("nodes", f"{len(usual)}, with the driver's numbers and mode 0666")]
 
 
-def rdma(host: HostRoot, kernel: Kernel) -> list[Finding]:
+def rdma(host: HostRoot, modules: tuple[str, ...]) -> list[Finding]:
     """How adapters reach the GPUs' memory (GPUDirect RDMA); nothing if there is no adapter."""
     adapters = hardware.rdma_adapters(host)
     if not adapters:
         return []
     check, whose = "GPUDirect RDMA", listed(adapters, 1)
-    by_module = next((name for name in _PEER_MEMORY if name in kernel.modules), "")
+    by_module = next((name for name in _PEER_MEMORY if name in modules), "")
     if by_module:
         return [passed(check, f"by {by_module}, for {whose}")]
-    is_open = hardware.is_open_module(host)
-    if is_open and beginning(kernel.release) >= _DMA_BUF_KERNEL:
+    # mlx5 takes memory by dma-buf; NVIDIA's proprietary module gives none.
+    if hardware.is_open_module(host):
         seen = f"by dma-buf, for {whose}; programs that know nvidia_peermem alone copy through the host's memory"
         return [passed(check, seen)]
-    why = "the kernel is older than 5.12" if is_open else "NVIDIA's module is not the open one"
-    seen = f"{whose} cannot reach the GPUs' memory: nvidia_peermem is not loaded, and there is no dma-buf, as {why}"
-    return [warned(check, seen, _LOAD_PEER_MEMORY)]
+    why = "nvidia_peermem is not loaded, and there is no dma-buf, as NVIDIA's module is not the open one"
+    return [warned(check, f"{whose} cannot reach the GPUs' memory: {why}", _LOAD_PEER_MEMORY)]
 
 
 def inventory(host: HostRoot, saved: DriverInventory | None, tool: str) -> Finding:

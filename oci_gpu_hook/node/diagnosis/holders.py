@@ -16,27 +16,20 @@ from oci_gpu_hook.vendors.vendorhost import VendorState
 
 
 class HeldShare(NamedTuple):
-    """A GPU, or one of its MIG devices.
+    """A GPU, one of its MIG devices, or another vendor's device, or all that its driver has where a request can name no
+    single device.
 
-    name: what a request calls it, ``0`` or ``0:1``; mig: whether it is a MIG device; uuid: "" if it is not known.
+    name: what asks for it, ``0``, ``0:1``, ``OCI_AMD=0`` or ``OCI_SOLARFLARE``; mig: whether it is a MIG device; uuid:
+    "" if it is not known; flag: of the other vendor, "" for NVIDIA; names: all that a request can call that one's.
     """
 
     name: str
-    gpu: int
-    mig: bool
-    uuid: str
-    model: str
-
-
-class OtherDevice(NamedTuple):
-    """Another vendor's device, or all that its driver has where a request can name no single device.
-
-    name: what asks for it, ``OCI_AMD=0`` or ``OCI_SOLARFLARE``; names: all that a request can call it.
-    """
-
-    name: str
-    flag: str
-    names: tuple[str, ...]
+    gpu: int = -1
+    mig: bool = False
+    uuid: str = ""
+    model: str = ""
+    flag: str = ""
+    names: tuple[str, ...] = ()
 
 
 class Holder(NamedTuple):
@@ -48,15 +41,15 @@ class Holder(NamedTuple):
     """
 
     container: ContainerDevices
-    held: tuple[HeldShare | OtherDevice, ...]
-    denied: tuple[HeldShare | OtherDevice, ...]
+    held: tuple[HeldShare, ...]
+    denied: tuple[HeldShare, ...]
     is_certain: bool
-    hidden: tuple[HeldShare | OtherDevice, ...] = ()
+    hidden: tuple[HeldShare, ...] = ()
     watches: bool = False
 
-    def keeps(self) -> tuple[HeldShare | OtherDevice, ...]:
+    def keeps(self) -> tuple[HeldShare, ...]:
         """What is not free because of it."""
-        return tuple([share for share in self.held if not (self.watches and isinstance(share, HeldShare))])
+        return tuple([share for share in self.held if share.flag or not self.watches])
 
 
 class Holders(NamedTuple):
@@ -65,15 +58,15 @@ class Holders(NamedTuple):
     """
 
     holding: tuple[Holder, ...]
-    free: tuple[HeldShare | OtherDevice, ...]
+    free: tuple[HeldShare, ...]
     privileged: tuple[ContainerDevices, ...] = ()
-    open: tuple[HeldShare | OtherDevice, ...] = ()
+    open: tuple[HeldShare, ...] = ()
 
 
 class Division(NamedTuple):
     """Device numbers of a share: all of them are needed."""
 
-    share: HeldShare | OtherDevice
+    share: HeldShare
     numbers: tuple[tuple[int, int], ...]
 
 
@@ -120,9 +113,10 @@ def what_to_find(
 def of_vendor(found: VendorState) -> tuple[Division, ...]:
     """What can be held of a vendor's: each device, by any of its nodes."""
     flag = found.inventory.flag
-    shares = [(OtherDevice(f"{flag}={device.names[0]}", flag, device.names), device.nodes) for device in found.devices]
+    named = [(f"{flag}={device.names[0]}", device.names, device.nodes) for device in found.devices]
     # Beside devices these are what every request gets, such as /dev/kfd, and stand for none.
-    shares = shares or [(OtherDevice(flag, flag, ()), found.common)]
+    named = named or [(flag, (), found.common)]
+    shares = [(HeldShare(name, flag=flag, names=names), nodes) for name, names, nodes in named]
     return tuple([Division(share, ((node.major, node.minor),)) for share, nodes in shares for node, _ in nodes])
 
 
@@ -143,9 +137,9 @@ def holders(
 
 def _holder(divided: tuple[Division, ...], container: ContainerDevices) -> Holder:
     there = {(node.major, node.minor): node.allowed for node in container.nodes}
-    held: dict[HeldShare | OtherDevice, None] = {}
-    hidden: dict[HeldShare | OtherDevice, None] = {}
-    denied: dict[HeldShare | OtherDevice, None] = {}
+    held: dict[HeldShare, None] = {}
+    hidden: dict[HeldShare, None] = {}
+    denied: dict[HeldShare, None] = {}
     certain = True
     for share, numbers in divided:
         if all([number in there for number in numbers]):

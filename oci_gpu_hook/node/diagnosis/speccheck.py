@@ -7,7 +7,7 @@ no longer there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 
 from oci_gpu_hook.node.diagnosis import Finding, failed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import REFRESH, Remedy, command, in_words, roots_alone, then
@@ -22,27 +22,25 @@ SERVICES = "oci-gpu-hook.yaml"
 
 def compared(
     specs: tuple[SpecFile, ...], version: str, out_of_date: Callable[[SpecFile], tuple[str, str]]
-) -> list[Finding]:
+) -> Iterator[Finding]:
     """Each spec of ours as the host is now, of one kind one in a folder; and others' specs of GPUs.
 
     version: the driver's, for which others' must be, "" without one, as then nothing is known of specs of GPUs;
     out_of_date: why a spec of ours is, "" if it is not, and what ends that, a word of these or a sentence.
     """
-    findings = []
     for spec in [spec for spec in specs if version or spec.kind not in (GPU, MANAGEMENT)]:
         ours = [it for it in specs if (it.folder, it.kind, it.is_ours) == (spec.folder, spec.kind, True)]
         # The one that the service writes again is to stay, else the first.
         kept = min(ours or [spec], key=lambda it: not it.path.endswith(f"/{SERVICES}"))
         if spec != kept:
             seen = f"{spec.path} and {kept.path} give the same devices, and engines take neither"
-            findings.append(failed("CDI", seen, command("rm", spec.path)))
+            yield failed("CDI", seen, command("rm", spec.path))
         elif spec.is_ours:
             why, fix = out_of_date(spec)
             seen = f"{spec.path} says what the host has"
-            findings.append(failed("CDI", f"{spec.path}: {why}", _fixed(spec, fix)) if why else passed("CDI", seen))
+            yield failed("CDI", f"{spec.path}: {why}", _fixed(spec, fix)) if why else passed("CDI", seen)
         elif spec.kind == GPU:
-            findings.append(_of_others(spec, version))
-    return findings
+            yield _of_others(spec, version)
 
 
 def _fixed(spec: SpecFile, fix: str) -> Remedy:
@@ -64,38 +62,33 @@ def _of_others(spec: SpecFile, version: str) -> Finding:
     return warned("CDI", f"{spec.path} was made by another program: engines use it without the hook", remove)
 
 
-def unread(specs: tuple[SpecFile, ...]) -> list[Finding]:
+def unread(specs: tuple[SpecFile, ...]) -> Iterator[Finding]:
     """Specs that are not read, in folders of root's: what an engine takes them for is not known."""
-    findings = []
     for spec in [spec for spec in specs if spec.fault and spec.kind != GPU]:
         seen, remedy = f"{spec.path} cannot be read: {spec.fault}", command("vi", spec.path)
         if spec.is_open:
             seen = f"{spec.path}: {spec.fault}, and who writes it chooses what containers get"
             # What others have written must not become root's.
             remedy = command("rm", spec.path)
-        findings.append(warned("CDI", seen, remedy))
-    return findings
+        yield warned("CDI", seen, remedy)
 
 
-def of_folders(opened: dict[str, str], readers: tuple[Reader, ...]) -> list[Finding]:
+def of_folders(opened: dict[str, str], readers: tuple[Reader, ...]) -> Iterator[Finding]:
     """Folders that are not root's alone, by their paths without links, each with why: no spec in them is read here."""
-    findings = []
     for folder, why in opened.items():
         named = [reader.file for reader in readers if folder in reader.folders and reader.file]
         seen = f"{folder}: {why}, and who writes there chooses what containers get"
         remedy = command("vi", named[0]) if named else roots_alone(folder)
-        findings.append(warned("CDI", seen, remedy))
-    return findings
+        yield warned("CDI", seen, remedy)
 
 
 def unseen(
     specs: tuple[SpecFile, ...], readers: tuple[Reader, ...], real: Callable[[str], str], opened: Collection[str] = ()
-) -> list[Finding]:
+) -> Iterator[Finding]:
     """The engines that do not look where a spec of ours lies, and have no other of its kind.
 
     real: a path without links; opened: the folders that are not root's alone.
     """
-    findings = []
     ours = [(spec, real(spec.folder)) for spec in specs if spec.is_ours]
     for reader in readers:
         seen_kinds = {spec.kind for spec, folder in ours if folder in reader.folders}
@@ -106,8 +99,7 @@ def unseen(
             # The last one is that which a boot empties and a service fills.
             again = [_again(spec, f"{folder}/{spec.path.rpartition('/')[2]}") for folder in trusted[-1:]]
             remedy = again[0] if again else command("vi", reader.file or spec.path)
-            findings.append(warned("CDI", f"{reader.engine} does not read {spec.path}: {where}", remedy))
-    return findings
+            yield warned("CDI", f"{reader.engine} does not read {spec.path}: {where}", remedy)
 
 
 def _again(spec: SpecFile, path: str, *, with_hook: bool = True) -> Remedy:

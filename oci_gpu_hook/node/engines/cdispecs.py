@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from oci_gpu_hook import asking
 from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.engines.registrations import ENTRY
+from oci_gpu_hook.node.engines.installed import ENTRY
 from oci_gpu_hook.request.bundle import Bundle
 from oci_gpu_hook.request.words import CAPABILITIES, CDI_FOLDERS, items
 

@@ -108,14 +108,13 @@ def find_devices(host: HostRoot, wanted: Wanted) -> AllContainers:
     ours = HostsNodes(host, known.mounts, wanted)
     firsts, unseen = _first_processes(host, known.mounts)
     until = monotonic() + _SECONDS
-    found: list[tuple[int, ContainerDevices]] = []
+    found = []
     # Root's first: a user can have many.
     for _, began, pid in sorted([(bool(processes.maker(host, pid)), began, pid) for began, pid in firsts]):
         if monotonic() > until:
             break
-        found.append((began, _container(host, known, pid, began, ours, wanted)))
-    in_order = [item for _, item in sorted(found, key=lambda pair: pair[0])]
-    return AllContainers(tuple(in_order), unseen, len(firsts) - len(found))
+        found.append(_container(host, known, pid, began, ours, wanted))
+    return AllContainers(tuple(sorted(found, key=lambda it: it.since)), unseen, len(firsts) - len(found))
 
 
 def _first_processes(host: HostRoot, hosts: Mounts) -> tuple[list[tuple[int, int]], int]:

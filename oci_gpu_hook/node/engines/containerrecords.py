@@ -33,6 +33,8 @@ _KEPT = (
 _STORAGE = ("/var/lib/containers/storage", "/run/containers/storage")
 # Kubernetes' names have 253 letters at most, of which CRI-O joins four.
 _LONGEST_NAME = 1100
+# Engines show ids shortened to so many letters, of sixty-four, and take them so.
+SHORT_ID = 12
 
 
 class ContainerNames(NamedTuple):

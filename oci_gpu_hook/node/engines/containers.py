@@ -16,13 +16,11 @@ from oci_gpu_hook.container.devicecgroup import is_named_after
 from oci_gpu_hook.errors import UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.engines import containerrecords as records
-from oci_gpu_hook.node.engines.containerrecords import UNNAMED, ContainerNames, Running
+from oci_gpu_hook.node.engines.containerrecords import SHORT_ID, UNNAMED, ContainerNames, Running
 from oci_gpu_hook.node.engines.enginekinds import BY_NAME
 from oci_gpu_hook.node.machine import foreignfile, kernelconfig, processes
 from oci_gpu_hook.node.machine.foreignfile import ROOT, Files
 
-# Engines show ids shortened to twelve letters, of sixty-four.
-_SHORTEST_ID = 12
 _MAX_NAMED = 4
 
 
@@ -55,7 +53,7 @@ class KnownContainers:
             return unknown._replace(called=self._by_place(unknown))
         of_owner = [item for item in self.containers if item.owner == owner]
         found = [item for item in of_owner if item.pid == pid] or [
-            it for name in cgroup for it in of_owner if len(it.id) >= _SHORTEST_ID and is_named_after(name, it.id)
+            it for name in cgroup for it in of_owner if len(it.id) >= SHORT_ID and is_named_after(name, it.id)
         ]
         first = found[0]._replace(pid=pid) if found else unknown
         return first if first.bundle else self._with_monitor(first)
@@ -65,7 +63,7 @@ class KnownContainers:
 
         owner: whose container it is, None if that is not known: then root's goes before users'.
         """
-        if len(id) < _SHORTEST_ID:
+        if len(id) < SHORT_ID:
             return None
         of_users = None
         for pid in processes.numbers(self._host):
@@ -121,7 +119,8 @@ def find(host: HostRoot, word: str) -> Running:
         return known.of_process(int(word))
     named = _matching(known.containers, word)
     if len(named) > 1:
-        listed = ", ".join([f"{quoted(item.shown)[1:-1]} {quoted(item.id[:12])[1:-1]}" for item in named[:_MAX_NAMED]])
+        shown = named[:_MAX_NAMED]
+        listed = ", ".join([f"{quoted(item.shown)[1:-1]} {quoted(item.id[:SHORT_ID])[1:-1]}" for item in shown])
         raise UsageError(
             f"several containers have an id that begins with {quoted(word)}, or that name: {listed}",
             "give more of the id, or NAMESPACE/POD/NAME",

@@ -18,9 +18,20 @@ from oci_gpu_hook.node.machine import foreignfile, toml
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.words import CDI_FOLDERS
 
+
+def entry_of(file: str) -> str:
+    """The entry script that was installed with a file of ours."""
+    prefix, library, _ = file.rpartition("/lib/oci-gpu-hook/oci_gpu_hook/")
+    return f"{prefix if library else '/usr'}/libexec/oci/hooks.d/oci-gpu-hook"
+
+
+ENTRY = entry_of(__file__)
+_PREFIX = ENTRY.rpartition("/libexec/")[0]
 VENDORS_FOLDER = "/usr/share/containers/oci/hooks.d"
 ADMINISTRATORS_FOLDER = "/etc/containers/oci/hooks.d"
+HOOKS_FOLDER = f"{_PREFIX}/share/containers/oci/hooks.d"
 RUNTIME = "oci-gpu-runtime"
+PROGRAM = f"{_PREFIX}/bin/{RUNTIME}"
 
 # NVIDIA's runtime adds a hook to config.json and starts runc: nvidia-container-runtime(.cdi, .legacy).
 _SHIM = "nvidia-container-runtime"
@@ -43,7 +54,8 @@ class Engine(NamedTuple):
 
     folders: where it looks for hooks, in the order of rising precedence; folders_file: the file that sets them, ""
     where they are the engine's default; cgroup_manager: ``systemd`` or ``cgroupfs``, "" if no file sets it;
-    manager_file: the file that sets it; runtime: of containers that name none, "" if no file sets it.
+    manager_file: the file that sets it; runtime: of containers that name none, "" if no file sets it; shims: those of
+    its runtimes that are NVIDIA's.
     """
 
     name: str
@@ -52,6 +64,7 @@ class Engine(NamedTuple):
     cgroup_manager: str
     manager_file: str = ""
     runtime: str = ""
+    shims: tuple[Runtime, ...] = ()
 
 
 class Reader(NamedTuple):
@@ -79,7 +92,7 @@ _SPECS, _IS_ON = "cdi_spec_dirs", "enable_cdi"
 
 def installed(host: HostRoot) -> tuple[Engine, ...]:
     """Those engines that read hooks.d and whose program is there."""
-    return tuple([_engine(host, kind)[0] for kind in ENGINES if kind.table and is_there(host, kind)])
+    return tuple([_engine(host, kind) for kind in ENGINES if kind.table and is_there(host, kind)])
 
 
 def is_there(host: HostRoot, kind: EngineKind) -> bool:
@@ -87,12 +100,12 @@ def is_there(host: HostRoot, kind: EngineKind) -> bool:
     return any([find_program(host, name) for name in kind.programs])
 
 
-def shims(host: HostRoot) -> list[Runtime]:
-    """NVIDIA's runtimes in the settings of all engines, as far as these can be read."""
+def shims(host: HostRoot, engines: tuple[Engine, ...]) -> list[Runtime]:
+    """NVIDIA's runtimes in the settings of these engines, Docker and containerd, as far as they can be read."""
     named = of_containerd(host)
     with suppress(ValueError):
         named = [*of_docker(host, docker_settings(host)), *named]
-    of_readers = [item for kind in ENGINES if kind.table for item in _engine(host, kind)[1]]
+    of_readers = [item for engine in engines for item in engine.shims]
     return of_readers + [item for item in named if _is_nvidias(host, item.program)]
 
 
@@ -105,8 +118,8 @@ def find_program(host: HostRoot, name: str, folders: tuple[str, ...] = _PROGRAM_
     return ""
 
 
-def _engine(host: HostRoot, kind: EngineKind) -> tuple[Engine, list[Runtime]]:
-    """What podman or CRI-O is set to, and those of its runtimes that are NVIDIA's."""
+def _engine(host: HostRoot, kind: EngineKind) -> Engine:
+    """What podman or CRI-O is set to."""
     name, table = kind.name, kind.table
     files, runtimes = values_of(host, kind), f"{table}.runtimes."
     merged = {key: (value, file) for file, values in files for key, value in values.items()}
@@ -117,8 +130,8 @@ def _engine(host: HostRoot, kind: EngineKind) -> tuple[Engine, list[Runtime]]:
     nvidias = {key.partition(".")[0]: at for key, (value, at) in of_runtimes if _is_nvidias(host, value)}
     if _is_nvidias(host, runtime):
         nvidias[str(runtime)] = file
-    engine = Engine(name, *hook_folders(kind, files), str(manager), manager_file, str(runtime))
-    return engine, [Runtime(name, at, item, item == runtime) for item, at in nvidias.items()]
+    shims = tuple([Runtime(name, at, item, item == runtime) for item, at in nvidias.items()])
+    return Engine(name, *hook_folders(kind, files), str(manager), manager_file, str(runtime), shims)
 
 
 def hook_folders(kind: EngineKind, files: list[tuple[str, dict[str, Any]]]) -> tuple[tuple[str, ...], str]:
@@ -168,17 +181,8 @@ def _by_toml(host: HostRoot, kind: EngineKind) -> Reader:
 
 def _reader(host: HostRoot, name: str, files: list[tuple[str, dict[str, Any]]]) -> Reader:
     folders, file = named_folders(files, _SPECS, CDI_FOLDERS)
-    paths = [_resolved(host, it) for it in folders if it[:1] == "/" and len(it) < _LONGEST_PATH]
+    paths = [host.real(it) for it in folders if it[:1] == "/" and len(it) < _LONGEST_PATH]
     return Reader(name, tuple(dict.fromkeys(paths)), file)
-
-
-def _resolved(host: HostRoot, folder: str) -> str:
-    """A folder's path without links, as far as it is there: /var/run is a link to /run."""
-    above, names = folder.rstrip("/"), ""
-    while above and host.stat(above) is None:
-        above, _, name = above.rpartition("/")
-        names = f"/{name}{names}"
-    return f"{host.real(above or '/').rstrip('/')}{names}"
 
 
 def of_containerd(host: HostRoot) -> list[Runtime]:
@@ -252,17 +256,12 @@ def of_docker(
 
 def docker_settings(host: HostRoot, path: str = DOCKER.ours) -> dict[str, Any]:
     """What a daemon.json says, {} without a file; ValueError says why dockerd cannot read it."""
-    status = host.stat(path)
-    if status is None:
+    if host.stat(path) is None:
         return {}
-    if not is_regular(status):
-        raise ValueError("it is not a regular file")
-    if status.st_size > _LARGEST:
-        raise ValueError(f"it is larger than {_LARGEST >> 20} MiB")
-    # Where it is a link, others may have put another thing in its place meanwhile.
+    # It may be a link to what others have made.
     data = foreignfile.read_file(host, path, _LARGEST)
     if data is None:
-        raise ValueError("it cannot be read")
+        raise ValueError(f"it is not a file of at most {_LARGEST >> 20} MiB")
     try:
         document = jsontext.loads(data)
     except ValueError as err:

@@ -11,7 +11,6 @@ from oci_gpu_hook.node.engines.installed import ADMINISTRATORS_FOLDER, VENDORS_F
 from oci_gpu_hook.node.machine import foreignfile
 from oci_gpu_hook.record import NamedTuple
 
-ENTRY = "/usr/libexec/oci/hooks.d/oci-gpu-hook"
 REGISTRATION = "oci-gpu-hook.json"
 
 # oci-hooks(5).

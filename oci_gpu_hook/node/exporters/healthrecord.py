@@ -80,8 +80,8 @@ def renew(
 
 def _judge(bus: str, whys: dict[str, str], nvml: Readings | None, tested: dict[str, str]) -> None:
     """What NVML and a validation say of a GPU."""
-    if nvml:
-        said = nvml.values.get(bus)
+    if nvml is not None:
+        said = nvml.get(bus)
         whys[_LOST] = "it does not answer NVML" if said is None else ""
         if said is not None:
             ecc, wants_reset = said.get("ecc_uncorrected", 0), said.get("recovery_action", 0)

@@ -44,8 +44,7 @@ def xids(host: HostRoot) -> tuple[Xid, ...] | None:
 
 
 def _lines(fd: int) -> Iterator[bytes]:
-    """The lines that are whole: the kernel gives one record with each read, a file in a test as much as fits."""
-    rest = b""
+    """The kernel gives one record with each read, and a file as much as fits."""
     for _ in range(_MAX_READS):
         try:
             piece = posix.read(fd, _LONGEST_RECORD)
@@ -55,9 +54,7 @@ def _lines(fd: int) -> Iterator[bytes]:
             return
         if not piece:
             return
-        *lines, rest = (rest + piece).split(b"\n")
-        rest = rest[-_LONGEST_RECORD:]
-        yield from lines
+        yield from piece.split(b"\n")
 
 
 def parse_xid(line: bytes) -> Xid | None:

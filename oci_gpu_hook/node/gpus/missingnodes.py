@@ -10,12 +10,12 @@ from __future__ import annotations
 import posix
 
 from oci_gpu_hook.driver import nodes, proc
+from oci_gpu_hook.driver.nodes import DeviceNode
 from oci_gpu_hook.driver.survey import driver_version, list_gpus
 from oci_gpu_hook.errors import ApplyError, DriverError
 from oci_gpu_hook.formats.decimal import decimal
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_character_device
-from oci_gpu_hook.record import NamedTuple
 
 # Kernel modules with nodes of their own.  Nothing loads them before a program needs them.
 MODULES = ("nvidia-uvm", "nvidia-modeset")
@@ -23,25 +23,15 @@ MODULES = ("nvidia-uvm", "nvidia-modeset")
 _PERMISSIONS = 0o777
 
 
-class MissingNode(NamedTuple):
-    """stale: whether one with other numbers is there."""
-
-    path: str
-    major: int
-    minor: int
-    mode: int
-    uid: int
-    gid: int
-    stale: bool = False
-
-
 def unloaded(host: HostRoot) -> tuple[str, ...]:
     majors = proc.character_majors(host)
     return tuple([name for name in MODULES if name not in majors])
 
 
-def missing_nodes(host: HostRoot) -> tuple[MissingNode, ...]:
-    """The nodes to make; DriverError if no driver is loaded, ApplyError if another file has a node's path."""
+def missing_nodes(host: HostRoot) -> tuple[DeviceNode, ...]:
+    """The nodes to make; present: whether one with other numbers is there.  DriverError if no driver is loaded,
+    ApplyError if another file has a node's path.
+    """
     if driver_version(host) is None:
         raise DriverError(
             "there is no node to make: NVIDIA's kernel module is not loaded",
@@ -59,11 +49,11 @@ def missing_nodes(host: HostRoot) -> tuple[MissingNode, ...]:
             )
         elif status.st_rdev != posix.makedev(node.major, node.minor):
             # Most majors are dynamic: they can change when the driver is loaded again.
-            found.append(node._replace(stale=True))
+            found.append(node._replace(present=True))
     return tuple(found)
 
 
-def _nodes_of_gpus(host: HostRoot) -> list[MissingNode]:
+def _nodes_of_gpus(host: HostRoot) -> list[DeviceNode]:
     params = proc.information(host, proc.PARAMS)
     if params.get("ModifyDeviceFiles") == "0":
         return []
@@ -72,10 +62,10 @@ def _nodes_of_gpus(host: HostRoot) -> list[MissingNode]:
     families = () if "nvidia-modeset" in unloaded(host) else ("modeset",)
     gpus = nodes.gpus_here(host, list_gpus(host))
     wanted = [*nodes.devices(host, gpus), *nodes.of_families(host, families, (), (), ())]
-    return [MissingNode(node.path, node.major, node.minor, mode, uid, gid) for node in wanted]
+    return [node._replace(mode=mode, uid=uid, gid=gid, present=False) for node in wanted]
 
 
-def _nodes_of_capabilities(host: HostRoot) -> list[MissingNode]:
+def _nodes_of_capabilities(host: HostRoot) -> list[DeviceNode]:
     """The nodes of MIG's and the fabric's capabilities.  A file below /proc has the minor and mode of each."""
     major = proc.character_majors(host).get("nvidia-caps")
     if major is None:
@@ -86,7 +76,7 @@ def _nodes_of_capabilities(host: HostRoot) -> list[MissingNode]:
         minor = _number(fields, "DeviceFileMinor", -1)
         if minor >= 0 and fields.get("DeviceFileModify") != "0":
             mode = _number(fields, "DeviceFileMode", 0o400) & _PERMISSIONS
-            found.append(MissingNode(f"{nodes.CAPS_FOLDER}/nvidia-cap{minor}", major, minor, mode, 0, 0))
+            found.append(DeviceNode(f"{nodes.CAPS_FOLDER}/nvidia-cap{minor}", major, minor, mode, 0, 0, False))
     return found
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -30,26 +30,22 @@ _MAX = {
     # In MiB: of no process.
     "memory_of_none": 1 << 32,
 }
+# Of each GPU that has answered in time, by its bus_id, those that it supports and that can be true.
+Readings = dict[str, dict[str, int]]
 # After these nothing more is asked of a GPU: it has fallen off the bus, or NVML has gone away.
 _GONE = ("GPU_IS_LOST", "RESET_REQUIRED", "UNINITIALIZED", "DRIVER_NOT_LOADED")
 
 
-class MigFacts(NamedTuple):
-    number: int
-    uuid: str
-    gi: int
-    ci: int
-    profile: str
-
-
 class GpuFacts(NamedTuple):
-    """One GPU, see `proc.Gpu`; in_mig_mode: it computes by its MIG devices only; number: NVML's, None if not known."""
+    """One GPU, see `proc.Gpu`; mig: GPU instance and compute instance of each MIG device, and its number, uuid and
+    profile; in_mig_mode: it computes by its MIG devices only; number: NVML's, None if not known.
+    """
 
     uuid: str
     bus_id: str
     compute_capability: str
     brand: str
-    mig: tuple[MigFacts, ...]
+    mig: Sequence[tuple[int, int, dict[str, Any]]]
     in_mig_mode: bool = False
     peers: tuple[str, ...] = ()
     number: int | None = None
@@ -62,15 +58,6 @@ class Facts(NamedTuple):
     cuda_version: str
     gpus: tuple[GpuFacts, ...]
     numbered: int = 0
-
-
-class Readings(NamedTuple):
-    """NVML's answer of now; values: of each GPU that has answered in time, by its bus_id, those of `_MAX` that it
-    supports and that can be true.
-    """
-
-    driver_version: str
-    values: dict[str, dict[str, int]]
 
 
 class NvmlUnavailable(Exception):
@@ -172,10 +159,8 @@ def facts(host: HostRoot, found: DriverInventory, seconds: float) -> Facts:
     answered = {row["bus_id"] for row in rows}
     gpus = []
     for row in rows:
-        peers = [peer for peer in row["peers"] if peer in answered and peer != row["bus_id"]]
-        number = row.pop("index")
-        lists = {"mig": tuple([MigFacts(*device) for device in row["mig"]]), "peers": tuple(peers)}
-        gpus.append(GpuFacts(**{**row, **lists}, number=number))
+        row["peers"] = tuple([peer for peer in row["peers"] if peer in answered and peer != row["bus_id"]])
+        gpus.append(GpuFacts(number=row.pop("index"), **row))
     cuda = f"{nvml['cuda'] // 1000}.{nvml['cuda'] % 1000 // 10}"
     return Facts(nvml["driver_version"], cuda, tuple(gpus), nvml["count"])
 
@@ -189,7 +174,7 @@ def with_facts(found: DriverInventory, facts: Facts) -> DriverInventory:
     before = (survey.FROM_BRANCH, *survey.missing(found.gpus, found.mig_devices))
     found = _numbered(found, facts)
     listed = {gpu.bus_id: gpu for gpu in facts.gpus}
-    named = {(gpu.bus_id, mig.gi, mig.ci): mig for gpu in facts.gpus for mig in gpu.mig}
+    named = {(gpu.bus_id, gi, ci): mig for gpu in facts.gpus for gi, ci, mig in gpu.mig}
     gpus, devices = [], []
     for gpu in found.gpus:
         if said := listed.get(gpu.bus_id):
@@ -198,9 +183,7 @@ def with_facts(found: DriverInventory, facts: Facts) -> DriverInventory:
         gpus.append(gpu)
     addresses = {gpu.nvml_index: gpu.bus_id for gpu in gpus}
     for device in found.mig_devices:
-        if mig := named.get((addresses[device.gpu], device.gi, device.ci)):
-            device = device._replace(number=mig.number, uuid=mig.uuid, profile=mig.profile)
-        devices.append(device)
+        devices.append(device._replace(**named.get((addresses[device.gpu], device.gi, device.ci), {})))
     made = found._replace(cuda_version=facts.cuda_version, gpus=tuple(gpus), mig_devices=tuple(devices))
     others = [sentence for sentence in found.unknown if sentence not in before]
     return made._replace(unknown=(*others, *survey.missing(made.gpus, made.mig_devices)))
@@ -242,27 +225,28 @@ def facts_of(pynvml: Any, gpu: Any) -> dict[str, Any]:
     return {**found, "mig": mig, "peers": peers}
 
 
-def _mig_facts(pynvml: Any, gpu: Any) -> list[list[Any]]:
-    """The `MigFacts` of each MIG device of a GPU in MIG mode; numbers may have gaps."""
+def _mig_facts(pynvml: Any, gpu: Any) -> list[Any]:
+    """As in `GpuFacts`, of a GPU in MIG mode; numbers may have gaps."""
     found = []
     for number in range(min(pynvml.nvmlDeviceGetMaxMigDeviceCount(gpu), _MAX_MIG_DEVICES)):
         with suppress(pynvml.NVMLError):
             device = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, number)
             gi, ci = pynvml.nvmlDeviceGetGpuInstanceId(device), pynvml.nvmlDeviceGetComputeInstanceId(device)
             profile = _decoded(pynvml.nvmlDeviceGetName(device)).rpartition("MIG ")[2]
-            found.append([number, _uuid(pynvml, device), gi, ci, profile])
+            found.append((gi, ci, {"number": number, "uuid": _uuid(pynvml, device), "profile": profile}))
     return found
 
 
-def readings(host: HostRoot, found: DriverInventory, seconds: float) -> Readings:
-    """What the GPUs say that have answered in time; for the rest see `ask_nvml`."""
+def readings(host: HostRoot, found: DriverInventory, seconds: float) -> Readings | None:
+    """None from a library of another version, which knows nothing of this module; for the rest see `ask_nvml`."""
     program = "from oci_gpu_hook.node.gpus import nvml; nvml.answer(nvml.reading_of)"
     nvml, rows = ask_nvml(program, host, found, seconds, whole=False)
-    values = {
+    if nvml["driver_version"] != found.driver_version:
+        return None
+    return {
         row["bus_id"]: {name: value for name, value in row["values"].items() if 0 <= value <= _MAX[name]}
         for row in rows
     }
-    return Readings(nvml["driver_version"], values)
 
 
 def reading_of(pynvml: Any, gpu: Any) -> dict[str, Any]:

@@ -7,10 +7,12 @@ import posix
 from contextlib import suppress
 from typing import Any
 
+from oci_gpu_hook.container.ipc import label_of
 from oci_gpu_hook.errors import ConfigError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.kernel.filetypes import S_IFDIR
+from oci_gpu_hook.node.machine.filecontext import SHARED
 from oci_gpu_hook.record import NamedTuple
 
 # Each has a type of its name, which is known only while its rules are loaded.
@@ -30,14 +32,11 @@ _SELINUXFS = "/sys/fs/selinux"
 PATHS = (
     "/etc/oci-gpu-hook.conf",
     "/etc/oci-gpu-hook.conf.d",
-    "/etc/kubernetes/node-feature-discovery/features.d",
     "/run/oci-gpu-hook",
-    "/run/nvidia-persistenced",
-    "/run/nvidia-fabricmanager",
-    "/tmp/nvidia-mps",
     "/usr/bin/oci-gpu-runtime",
     "/usr/libexec/oci/hooks.d/oci-gpu-hook",
     "/usr/lib/oci-gpu-hook",
+    *SHARED,
 )
 NODES = (("/dev", "nvidia"), ("/dev/nvidia-caps", "nvidia-cap"), ("/dev/nvidia-caps-imex-channels", "channel"))
 
@@ -196,9 +195,7 @@ def boolean(host: HostRoot, name: str) -> bool | None:
 def _label(library: Any, host: HostRoot, path: str) -> Label:
     actual = expected = "none"
     with suppress(OSError), closing(host.open(path)) as fd:
-        with suppress(OSError):
-            # By descriptor: no link leads out of the root.
-            actual = library.getfilecon(f"/proc/self/fd/{fd}")[1]
+        actual = label_of(fd) or actual
         expected = library.matchpathcon(path, posix.fstat(fd).st_mode)[1]
     return Label(path, actual, expected)
 

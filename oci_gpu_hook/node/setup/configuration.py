@@ -17,6 +17,7 @@ from oci_gpu_hook.errors import ConfigError, quoted
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.engines import installed
 from oci_gpu_hook.node.engines.enginekinds import CONTAINERD, CRIO, DOCKER, PODMAN, EngineKind
+from oci_gpu_hook.node.engines.installed import HOOKS_FOLDER
 from oci_gpu_hook.node.machine import toml
 from oci_gpu_hook.node.setup import daemonjson
 from oci_gpu_hook.node.setup.enginefile import FIX, EngineFile
@@ -38,12 +39,12 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class WantedRuntime(NamedTuple):
-    """A runtime's name, which the user has given or not, its program, and the folder of our registration; whether it is
-    for containers that name none, and whether the engine's own CDI is asked for."""
+    """A runtime's name, which the user has given or not, and its program; whether it is for containers that name none,
+    and whether the engine's own CDI is asked for.
+    """
 
     name: str
     program: str
-    hooks: str
     default: bool
     cdi: bool
     is_named: bool
@@ -210,12 +211,12 @@ def crio(host: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
     files = _settings(host, CRIO, file)
     folders, _ = installed.hook_folders(CRIO, files)
     tables: list[Table] = []
-    if asked.hooks not in folders:
-        tables.append(("crio.runtime", {"hooks_dir": [*folders, asked.hooks]}))
+    if HOOKS_FOLDER not in folders:
+        tables.append(("crio.runtime", {"hooks_dir": [*folders, HOOKS_FOLDER]}))
     if asked.is_named and not _is_there(host, files, f"crio.runtime.runtimes.{asked.name}", "runtime_path"):
         tables.append((f'crio.runtime.runtimes."{asked.name}"', {"runtime_path": asked.program}))
     if not tables:
-        return Change(file.text, (f"CRI-O looks for hooks in {asked.hooks}",))
+        return Change(file.text, (f"CRI-O looks for hooks in {HOOKS_FOLDER}",))
     return Change(_MARK.format(CRIO.word) + _toml(tables))
 
 
@@ -230,16 +231,16 @@ def podman(host: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
     base = file.path.partition(".d/")[0]
     files = _settings(host, PODMAN, file, (base, f"{base}.d/*.conf") if file.is_users else ())
     folders, by = installed.hook_folders(PODMAN, files)
-    if by and asked.hooks in folders:
-        told.append(f"podman looks for hooks in {asked.hooks}, by {by}")
+    if by and HOOKS_FOLDER in folders:
+        told.append(f"podman looks for hooks in {HOOKS_FOLDER}, by {by}")
     else:
         if not by:
             folders = () if file.is_users else (installed.VENDORS_FOLDER, installed.ADMINISTRATORS_FOLDER)
         # If one of the folders is missing, podman starts no hook at all, and only warns.
-        there = [folder for folder in folders if host.stat(folder) is not None and folder != asked.hooks]
-        engine["hooks_dir"] = [*there, asked.hooks]
+        there = [folder for folder in folders if host.stat(folder) is not None and folder != HOOKS_FOLDER]
+        engine["hooks_dir"] = [*there, HOOKS_FOLDER]
         if file.is_users and not file.text:
-            told.append(f"podman build reads no such file: type podman build --hooks-dir {asked.hooks}")
+            told.append(f"podman build reads no such file: type podman build --hooks-dir {HOOKS_FOLDER}")
     # In front of crun, which takes the GPU away at an update.
     runtime = str(_merged(files).get("engine.runtime", ""))
     if asked.default and runtime not in (asked.name, asked.program):

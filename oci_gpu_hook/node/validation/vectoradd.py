@@ -2,8 +2,8 @@
 """In a process of its own: the sum of two vectors on one GPU or MIG device, through libcuda, compared with the CPU's.
 
 CUDA has one device here, which CUDA_VISIBLE_DEVICES names.  Each call is named on a line before it is made, so that
-the parent knows which one hangs or crashes; the last line is the answer, as JSON.  After an error nothing is freed:
-a GPU that is lost may never answer again, and what the process had goes with it.  Must not print anything else.
+the parent knows which one hangs or crashes; the last line is the answer, as JSON.  Nothing is freed: what the process
+had goes with it.  Must not print anything else.
 """
 
 from __future__ import annotations
@@ -143,18 +143,13 @@ def _added() -> dict[str, Any]:
     _call("cuDeviceGetName", _address(name), _LONGEST_TEXT, device)
     context = _made("cuDevicePrimaryCtxRetain", device)
     _call("cuCtxSetCurrent", context)
-    uuid, found = _uuid(device), _sums()
-    _call("cuDevicePrimaryCtxRelease_v2", device)
-    return {"device": _c_string(name), "uuid": uuid, "differs": compare(found)}
+    return {"device": _c_string(name), "uuid": _uuid(device), "differs": compare(_sums())}
 
 
 def _uuid(device: int) -> str:
-    """The device's UUID without what it begins with; drivers before CUDA 11.4 give that of a MIG device's GPU."""
+    """The device's UUID without what it begins with."""
     data = array("B", bytes(16))
-    try:
-        _call("cuDeviceGetUuid_v2", _address(data), device)
-    except AttributeError:
-        _call("cuDeviceGetUuid", _address(data), device)
+    _call("cuDeviceGetUuid_v2", _address(data), device)
     return str(UUID(bytes=data.tobytes()))
 
 
@@ -177,7 +172,4 @@ def _sums() -> list[float]:
     _call("cuLaunchKernel", kernel, *grid, *block, shared_memory, stream, _address(pointers), extra)
     _call("cuCtxSynchronize")
     _call("cuMemcpyDtoH_v2", _address(found), memory[-1], _SIZE)
-    for pointer in memory:
-        _call("cuMemFree_v2", pointer)
-    _call("cuModuleUnload", module)
     return found.tolist()

@@ -141,7 +141,6 @@ def _answered(device: CudaDevice, document: dict[str, Any]) -> Finding:
         seen = f"{call.partition('_v2')[0]} failed: {name} ({text.rstrip('.')})"
         remedy = _REMEDIES.get(document["code"], KERNELS_LOG)
     elif device.word.startswith("GPU-") and document["uuid"] != device.word[4:]:
-        # An old driver gives a MIG device the UUID of its GPU.
         seen, remedy = f"CUDA gave GPU-{document['uuid']} in the place of {device.word}", _VALIDATE_DRIVER
     elif document["differs"]:
         count, index, expected, got = document["differs"]

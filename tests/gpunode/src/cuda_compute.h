@@ -92,16 +92,6 @@ EXPORT int cuDeviceGetUuid_v2(unsigned char *to, int device)
 		return INVALID_VALUE;
 	return device < 0 || device >= count ? INVALID_DEVICE : give_uuid(to, devices[device].is);
 }
-/* That of a MIG device's GPU. */
-EXPORT int cuDeviceGetUuid(unsigned char *to, int device)
-{
-	if (!to)
-		return INVALID_VALUE;
-	if (device < 0 || device >= count)
-		return INVALID_DEVICE;
-	const struct gpu *is = devices[device].is;
-	return give_uuid(to, is && is->parent ? is->parent : is);
-}
 
 /* The context of a device is the place of its number. */
 EXPORT int cuDevicePrimaryCtxRetain(void **to, int device)
@@ -110,12 +100,6 @@ EXPORT int cuDevicePrimaryCtxRetain(void **to, int device)
 		return INVALID_DEVICE;
 	*to = &devices[device];
 	return fault("cuDevicePrimaryCtxRetain", device);
-}
-EXPORT int cuDevicePrimaryCtxRelease_v2(int device)
-{
-	if (current == device)
-		current = -1;
-	return SUCCESS;
 }
 EXPORT int cuCtxSetCurrent(void *context)
 {
@@ -180,12 +164,6 @@ EXPORT int cuModuleLoadData(void **to, const char *image)
 			is_loaded = 1;
 	*to = &is_loaded;
 	return is_loaded ? SUCCESS : INVALID_IMAGE;
-}
-EXPORT int cuModuleUnload(void *module)
-{
-	(void)module;
-	is_loaded = 0;
-	return SUCCESS;
 }
 EXPORT int cuModuleGetFunction(void **to, void *module, const char *name)
 {
