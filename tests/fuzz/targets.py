@@ -20,7 +20,7 @@ import yaml  # noqa: F401  -- else its import, which compiles patterns, counts a
 from hypothesis import strategies as st
 
 from oci_gpu_hook.container import compat, devicecgroup
-from oci_gpu_hook.driver import inventory, nodes, proc, survey
+from oci_gpu_hook.driver import elf, inventory, nodes, proc, survey
 from oci_gpu_hook.errors import HookError, plain
 from oci_gpu_hook.formats import contexts, devicefilter, ldcache, scopeunit
 from oci_gpu_hook.formats.ldcache import Entry, paths_of
@@ -40,6 +40,7 @@ from oci_gpu_hook.runtime import create
 from oci_gpu_hook.vendors import folders, vendorfile, vendorrules
 from tests.unit import hosts, libcudas
 from tests.unit.bounded import MIB, peak
+from tests.unit.caches import parse
 from tests.unit.linear import steps
 from tests.unit.test_request_properties import CONFIGS, INPUTS, ITEMS, VALUES
 from tests.vocabulary.host import everything
@@ -376,18 +377,41 @@ _CACHES = _spoilt(
     )
     | st.binary(max_size=200).map(lambda rest: b"ld.so-1.7.0\0" + rest)
 )
+_ELVES = _spoilt(
+    st.builds(
+        lambda tags, bits, order: hosts.elf_file(b"\0libcuda.so.1\0", bits=bits, order=order, tags=tuple(tags)),
+        st.lists(st.tuples(st.sampled_from([1, 5, 14]), st.sampled_from([0, 1, 0x11000]) | st.integers(0, 2**32 - 1))),
+        st.sampled_from([32, 64]),
+        st.sampled_from("<>"),
+    )
+)
 _OURS = [Entry(b"lib%d.so.1" % number, b"/usr/lib64/lib%d.so.1" % number, 0x303) for number in range(9)]
 
 
 def _ld_so_cache(data: bytes) -> None:
-    for read in (
-        ldcache.parse_cache,
-        lambda it: ldcache.merge(it, _OURS),
-        lambda it: paths_of(it, (b"libcuda.so.1", b"lib")),
-    ):
+    """What is no cache to one is none to the other; a merge keeps what was there."""
+
+    def read(act: Callable[[], Any]) -> Any:
         try:
-            read(data)
+            return act()
         except ldcache.MalformedCache:
+            return None
+
+    read(lambda: paths_of(data, (b"libcuda.so.1", b"lib")))
+    theirs, merged = read(lambda: parse(data)), read(lambda: ldcache.merge(data, _OURS))
+    assert not data or (theirs is None) == (merged is None)
+    if theirs and merged:
+        ours = {tuple(it[:3]) for it in _OURS}
+        assert {it[:3] for it in parse(merged).entries} == {it[:3] for it in theirs.entries} | ours
+
+
+def _elf(data: bytes) -> None:
+    with tempfile.TemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        try:
+            assert elf.identify(file.fileno()).bits in (32, 64)
+        except ValueError:
             pass
 
 
@@ -645,6 +669,7 @@ TARGETS: dict[str, Target] = {
     "environment": Target(st.tuples(INPUTS, CONFIGS), _asked),
     "requirements": Target(_EXPRESSIONS, _requirement),
     "device-lists": Target(_LISTS, _device_list),
+    "elf": Target(_ELVES, _elf),
     "ld.so.cache": Target(_CACHES, _ld_so_cache),
     "libcuda": Target(_LIBCUDAS, _libcuda),
     "proc-files": Target(st.tuples(_LINES, _NAMES), _proc_files),

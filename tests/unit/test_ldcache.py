@@ -20,7 +20,6 @@ from oci_gpu_hook.formats.ldcache import MalformedCache, paths_of
 from tests.unit.bounded import MOST, peak
 from tests.unit.caches import Row as Entry
 from tests.unit.caches import parse
-from tests.unit.examples import examples
 from tests.unit.linear import is_linear, steps
 
 X86_64 = 0x0303
@@ -289,24 +288,6 @@ def _outcome(read: Callable[[bytes], object], data: bytes) -> bool:
     return True
 
 
-def _is_total(data: bytes) -> None:
-    """Reading and merging end in a result or in MalformedCache, both in the same."""
-    if data:
-        assert _outcome(parse, data) == _outcome(lambda data: merge(data, OURS), data)
-        if _outcome(parse, data):
-            merged = merge(data, OURS)
-            assert contents(parse(merged).entries) == contents(parse(data).entries) | contents(OURS)
-            # What says that it is in order, and is not, is not put in order.
-            if b"ldconfig (" not in data:
-                assert parse(merge(merged, OURS)) == parse(merged)
-
-
-@examples(200)
-@given(st.sampled_from([b"", WHOLE[:20], WHOLE[:48], b"ld.so-1.7.0\0"]), st.binary(max_size=200))
-def test_any_bytes_are_read_or_malformed(start: bytes, rest: bytes) -> None:
-    _is_total(start + rest)
-
-
 def _embedded(old_rows: int, padding: bytes) -> bytes:
     """WITH_HWCAPS behind the old header and rows, its offsets from the start of the file set right."""
     start = struct.pack("<I", old_rows) + struct.pack("<III", X86_64, 5, 0) * old_rows + padding
@@ -322,19 +303,6 @@ def _embedded(old_rows: int, padding: bytes) -> bytes:
 EMBEDDED = _embedded(2, b"")
 OLD = b"ld.so-1.7.0\0" + struct.pack("<IIII", 1, X86_64, 5, 0) + b"/lib/liba.so\0"
 WRITTEN = merge(WITH_HWCAPS, OURS)
-
-
-@examples(300)
-@given(st.sampled_from([WHOLE, WITH_HWCAPS, EMBEDDED, OLD, WRITTEN, marked(WRITTEN)]), st.data())
-def test_a_cache_with_bytes_changed_is_read_or_malformed(data: bytes, draw: st.DataObject) -> None:
-    changed = bytearray(data)
-    for _ in range(draw.draw(st.integers(1, 4))):
-        place = draw.draw(st.integers(0, len(data) - 4))
-        few = st.sampled_from([0, 1, 2, 4, 24, 48, 72, 85, 2**31, 2**32 - 1])
-        value = draw.draw(few | st.integers(0, 2**32 - 1))
-        width = draw.draw(st.sampled_from([1, 4]))
-        changed[place : place + width] = struct.pack("<I", value)[:width]
-    _is_total(bytes(changed))
 
 
 def test_the_new_layout_is_found_inside_the_old_one() -> None:
