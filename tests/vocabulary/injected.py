@@ -74,11 +74,12 @@ GIVEN_TWIN = f"{GIVEN_32}/{TWIN.rpartition('/')[2]}"
 COMPUTE = (
     "libcuda libcudadebugger libnvidia-opencl libnvidia-gpucomp libnvidia-ptxjitcompiler libnvidia-fatbinaryloader "
     "libnvidia-allocator libnvidia-compiler libnvidia-pkcs11 libnvidia-pkcs11-openssl3 libnvidia-nvvm "
-    "libnvidia-tileiras"
+    "libnvidia-nvvm70 libnvidia-tileiras"
 )
 GRAPHICS = (
     "libnvidia-eglcore libnvidia-glcore libnvidia-tls libnvidia-glsi libnvidia-fbc libnvidia-ifr libnvidia-rtcore "
-    "libnvoptix libGLX_nvidia libEGL_nvidia libGLESv2_nvidia libGLESv1_CM_nvidia libnvidia-glvkspirv libnvidia-cbl"
+    "libnvoptix libGLX_nvidia libEGL_nvidia libGLESv2_nvidia libGLESv1_CM_nvidia libnvidia-glvkspirv libnvidia-cbl "
+    "libnvidia-gpucomp libnvidia-allocator libnvidia-ptxjitcompiler libnvidia-nvvm"
 )
 PROGRAMS = ("nvidia-smi", "nvidia-debugdump", "nvidia-persistenced", "nv-fabricmanager")
 SHARED = (
