@@ -17,17 +17,18 @@ from oci_gpu_hook.asking import Spec
 from oci_gpu_hook.cli import plantext, render
 from oci_gpu_hook.container.devicecgroup import DeviceCgroup
 from oci_gpu_hook.container.layout import Layout
-from oci_gpu_hook.driver.inventory import DriverInventory
+from oci_gpu_hook.driver.inventory import DriverFile, DriverInventory
 from oci_gpu_hook.errors import ConfigError, DriverError
 from oci_gpu_hook.formats.devicerule import DeviceRule
 from oci_gpu_hook.formats.scopeunit import ScopeUnit
-from oci_gpu_hook.operations import Device, Mount, OpenCgroup, TellSystemd, Tmpfs
+from oci_gpu_hook.operations import Device, Mount, OpenCgroup, Symlink, TellSystemd, Tmpfs
 from oci_gpu_hook.planning import meanings
 from oci_gpu_hook.planning.plan import Container, Plan
 from oci_gpu_hook.request.settings import Settings
 from tests.unit import hosts
 from tests.unit.asking import by_environment
 from tests.unit.containers import ALPINE, CONTAINER, DEBIAN, HOSTS_DEV, ROOTLESS, planned
+from tests.vocabulary.host import LAYOUT, everything
 
 GOLDENS = Path(__file__).parent.parent / "data" / "plans"
 
@@ -66,14 +67,43 @@ def test_plans_are_as_the_goldens_say(
     layout: Layout,
     container: Container,
 ) -> None:
-    plan = made(host, devices, capabilities, layout=layout, container=container)
-    text = "\n".join([*plantext.plan_text(plan), ""])
-    text = text.replace(hosts.LIBRARY_FOLDER, "usr/lib/x86_64-linux-gnu")
+    compare(pytestconfig, name, made(host, devices, capabilities, layout=layout, container=container))
+
+
+def compare(pytestconfig: pytest.Config, name: str, plan: Plan) -> None:
+    """A plan with its golden, or the golden written anew."""
+    text = "\n".join([*plantext.plan_text(plan), ""]).replace(hosts.LIBRARY_FOLDER, "usr/lib/x86_64-linux-gnu")
     golden = GOLDENS / f"{name}.txt"
     if pytestconfig.getoption("--update-goldens"):
         golden.parent.mkdir(parents=True, exist_ok=True)
         golden.write_text(text)
     assert text == golden.read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [
+        # Over a driver of the image's own lies ours, as LD_LIBRARY_PATH may name its folder.
+        ("places-debian", LAYOUT._replace(has_driver=True, xorg_folder="/usr/lib/xorg/modules")),
+        ("places-beside-a-volume-at-usr-local", LAYOUT._replace(local_is_volume=True)),
+        ("places-musl", ALPINE._replace(has_driver=True)),
+    ],
+)
+def test_each_kind_of_file_goes_where_it_is_looked_for(pytestconfig: pytest.Config, name: str, layout: Layout) -> None:
+    """libgbm looks in its distribution's folder alone, and libvdpau for libvdpau_nvidia.so by that name."""
+    host = everything()
+    files = ("libcuda.", "libvdpau_nvidia.", "libnvidia-allocator.", "nvidia.icd", "cufile.json", "nvidia_drv.so")
+    libraries, others = [
+        tuple([it for it in found if it.path.rpartition("/")[2].startswith(files)])
+        for found in ([it for it in host.libraries if it.bits == 64], host.files)
+    ]
+    udev = DriverFile("/run/udev", "/run/udev", ("gds",), folder=True)
+    host = host._replace(libraries=libraries, files=(*others, udev), binaries=host.binaries[:1])
+    request = by_environment("1", "utility,compute,video,graphics", NVIDIA_GDS="enabled")
+    plan = planned(request, host, layout)
+    compare(pytestconfig, name, plan)
+    # What an image has at the place of a link gives way.
+    assert all(it.covers for it in plan.operations if isinstance(it, Symlink) and "nvidia" in it.to)
 
 
 def test_systemd_gets_the_rules_of_the_cgroup_and_after_it(host: DriverInventory) -> None:
