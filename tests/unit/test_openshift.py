@@ -42,8 +42,6 @@ from tests.unit.manifests import (
     restricted,
 )
 
-pytestmark = pytest.mark.unit
-
 MADE = ("machineconfig.yaml", "machineconfig-selinux.yaml")
 PODS = sorted(path.name for path in (OPENSHIFT / "pods").glob("*.yaml"))
 COMMAND = "/usr/local/bin/oci-gpu-hook"

@@ -16,8 +16,6 @@ import pytest
 from oci_gpu_hook.request import settingsfile
 from tests.unit.manifests import OPENSHIFT, ROOT, documents, generate_without_package
 
-pytestmark = pytest.mark.unit
-
 README = (OPENSHIFT / "README.md").read_text()
 INLINE = re.findall(r"`((?:oc|kubectl|make|packaging/openshift/generate\.py) [^`]*)`", README)
 # Each indented block, as it is pasted.
