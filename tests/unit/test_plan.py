@@ -92,13 +92,13 @@ def compare(pytestconfig: pytest.Config, name: str, plan: Plan) -> None:
 def test_each_kind_of_file_goes_where_it_is_looked_for(pytestconfig: pytest.Config, name: str, layout: Layout) -> None:
     """libgbm looks in its distribution's folder alone, and libvdpau for libvdpau_nvidia.so by that name."""
     host = everything()
-    files = ("libcuda.", "libvdpau_nvidia.", "libnvidia-allocator.", "nvidia.icd", "cufile.json", "nvidia_drv.so")
-    libraries, others = [
-        tuple([it for it in found if it.path.rpartition("/")[2].startswith(files)])
-        for found in ([it for it in host.libraries if it.bits == 64], host.files)
-    ]
-    udev = DriverFile("/run/udev", "/run/udev", ("gds",), folder=True)
-    host = host._replace(libraries=libraries, files=(*others, udev), binaries=host.binaries[:1])
+    names = ("libcuda.", "libvdpau_nvidia.", "libnvidia-allocator.", "nvidia.icd", "cufile.json", "nvidia_drv.so")
+    files = [it for it in host.files if it.path.rpartition("/")[2].startswith(names)]
+    host = host._replace(
+        libraries=tuple([it for it in host.libraries if it.file.startswith(names) and it.bits == 64]),
+        files=(*files, DriverFile("/run/udev", "/run/udev", ("gds",), folder=True)),
+        binaries=host.binaries[:1],
+    )
     request = by_environment("1", "utility,compute,video,graphics", NVIDIA_GDS="enabled")
     plan = planned(request, host, layout)
     compare(pytestconfig, name, plan)
@@ -106,17 +106,10 @@ def test_each_kind_of_file_goes_where_it_is_looked_for(pytestconfig: pytest.Conf
     assert all(it.covers for it in plan.operations if isinstance(it, Symlink) and "nvidia" in it.to)
 
 
-def test_systemd_gets_the_rules_of_the_cgroup_and_after_it(host: DriverInventory) -> None:
-    *_, opened, sent = made(host, container=IN_SCOPE).operations
-    assert isinstance(opened, OpenCgroup)
-    assert isinstance(sent, TellSystemd)
-    assert sent[:4] == (SCOPE.name, opened.rules, SCOPE.allowed, False)
-    off = made(host, container=IN_SCOPE, settings=Settings(device_cgroup="off"))
-    assert not [item for item in off.operations if isinstance(item, TellSystemd)]
-
-
 def test_a_scope_without_rules_is_not_restricted_by_us(host: DriverInventory) -> None:
     """With a first entry in DeviceAllow=, systemd would deny all other devices."""
+    *_, sent = made(host, container=IN_SCOPE).operations
+    assert isinstance(sent, TellSystemd) and sent.before == SCOPE.allowed
     in_crun = IN_SCOPE._replace(scope=ScopeUnit(SCOPE.name, None, "/sys/fs/bpf/crun/crio-c1_scope"))
     plan = made(host, container=in_crun)
     opened = plan.operations[-1]
@@ -191,8 +184,8 @@ def test_a_half_installed_driver_stops_only_what_needs_it(
 
 
 def test_the_administrator_decides_about_the_device_cgroup(host: DriverInventory) -> None:
-    off = made(host, settings=Settings(device_cgroup="off"))
-    assert not [operation for operation in off.operations if isinstance(operation, OpenCgroup)]
+    off = made(host, container=IN_SCOPE, settings=Settings(device_cgroup="off"))
+    assert not [operation for operation in off.operations if isinstance(operation, (OpenCgroup, TellSystemd))]
     assert off.notes == ("the device cgroup is left alone: device-cgroup = off",)
     assert made(host, container=OF_A_USER).notes == ("the device cgroup is left alone: rootless",)
     with pytest.raises(ConfigError, match="rootless"):
