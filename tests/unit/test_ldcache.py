@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import re
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import pytest
 from hypothesis import given
@@ -221,15 +221,23 @@ def test_higher_flags_come_first_among_equal_names() -> None:
 # --- hostile bytes
 
 
-def cache(rows: list[tuple[int, int]], strings: bytes, extensions: bytes = b"") -> bytes:
-    """The new layout from scratch; offsets of strings count from the start of `strings`."""
+def cache(
+    rows: Sequence[tuple[int, ...]], strings: bytes, extensions: bytes = b"", more: tuple[int, int] = (0, 0)
+) -> bytes:
+    """The new layout from scratch; offsets of strings count from the start of `strings`.
+
+    A row may have flags and hwcap, too; more: by how much the counts of rows and of bytes are off.
+    """
     base = 48 + 24 * len(rows)
-    packed = [struct.pack("<IIIIQ", X86_64, name + base, path + base, 0, 0) for name, path in rows]
+    packed = []
+    for name, path, *kind in rows:
+        flags, hwcap = kind or (X86_64, 0)
+        packed.append(struct.pack("<IIIIQ", flags, name + base, path + base, 0, hwcap))
     end = base + len(strings)
     padding = bytes(-end % 4) if extensions else b""
     start = end + len(padding) if extensions else 0
-    magic = b"glibc-ld.so.cache1.1"
-    header = struct.pack("<20sIIB3xI12x", magic, len(rows), len(strings), 2, start)
+    counts = [max(count + it, 0) for count, it in zip((len(rows), len(strings)), more)]
+    header = struct.pack("<20sIIB3xI12x", b"glibc-ld.so.cache1.1", *counts, 2, start)
     return header + b"".join(packed) + strings + padding + extensions
 
 
