@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PACKAGING = Path(__file__).resolve().parents[2] / "packaging"
-MAN = PACKAGING / "man"
 CONF = "oci-gpu-hook.conf.5"
 README = PACKAGING.parent / "README.md"
 

@@ -44,7 +44,6 @@ from tests.unit.manifests import (
 
 MADE = ("machineconfig.yaml", "machineconfig-selinux.yaml")
 PODS = sorted(path.name for path in (OPENSHIFT / "pods").glob("*.yaml"))
-COMMAND = "/usr/local/bin/oci-gpu-hook"
 ARCHIVE = "/usr/local/libexec/oci-gpu-hook/payload.tar.xz"
 IGNITION = shutil.which("ignition-validate")
 GPU_NODE = {"feature.node.kubernetes.io/pci-10de.present": "true"}
