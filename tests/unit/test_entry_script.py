@@ -222,20 +222,6 @@ def test_and_so_is_one_that_is_no_file_or_a_folder_that_cannot_be_listed(script:
     assert not script.start(script.state()).asked
 
 
-@pytest.mark.parametrize("asks", ["bundle", "other", "both"])
-def test_what_asks_is_the_bundle_wherever_the_runtime_is(script: Script, tmp_path: Path, asks: str) -> None:
-    """Runtimes start hooks in the bundle; a config.json of another folder answers for no container."""
-    gpu, none = json.dumps(config("NVIDIA_VISIBLE_DEVICES=0")), json.dumps(config())
-    script.config(none if asks == "other" else gpu)
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "config.json").write_text(none if asks == "bundle" else gpu)
-    for cwd in (other, script.bundle):
-        said = script.start(script.state(), cwd=cwd)
-        assert said.asked or asks == "other"
-        assert said.given == (script.state() if said.asked else b"")
-
-
 @pytest.mark.parametrize("there", [None, "", "\0"])
 def test_no_other_folder_answers_for_a_bundle_that_says_nothing(
     script: Script, tmp_path: Path, there: str | None
