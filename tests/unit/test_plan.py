@@ -7,7 +7,6 @@ them again as CONTRIBUTING.md says, and review the difference like code.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -152,33 +151,12 @@ def test_params_forbid_making_nodes_and_keep_the_rest(host: DriverInventory) -> 
     assert params == hosts.PARAMS.replace("ModifyDeviceFiles: 1", "ModifyDeviceFiles: 0")
 
 
-def of_another_version(tree: Path) -> None:
-    folder = tree / hosts.LIBRARY_FOLDER
-    (folder / f"libcuda.so.{hosts.VERSION}").rename(folder / "libcuda.so.535.54.03")
-
-
-def without_unified_memory(tree: Path) -> None:
-    hosts.plant(tree, "proc/devices", hosts.DEVICES.replace("505 nvidia-uvm\n", ""))
-
-
-@pytest.mark.parametrize(
-    ("spoil", "why"),
-    [
-        (of_another_version, r"the kernel module is 580.65.06, but libcuda is there as 535.54.03"),
-        (
-            lambda tree: (tree / hosts.LIBRARY_FOLDER / f"libcuda.so.{hosts.VERSION}").write_bytes(b""),
-            "is 580.65.06, but libcuda of that version is cut off or no library",
-        ),
-        (without_unified_memory, "modprobe nvidia-uvm"),
-    ],
-)
-def test_a_half_installed_driver_stops_only_what_needs_it(
-    tmp_path: Path, spoil: Callable[[Path], object], why: str
-) -> None:
+def test_a_library_that_is_cut_off_stops_only_what_needs_it(tmp_path: Path) -> None:
+    """As one of another version does, and a module that is not loaded: see tests/integration/test_faults.py."""
     root = hosts.host(tmp_path)
-    spoil(tmp_path)
+    hosts.plant(tmp_path, f"{hosts.LIBRARY_FOLDER}/libcuda.so.{hosts.VERSION}", "")
     broken = hosts.surveyed(root)
-    with pytest.raises(DriverError, match=why):
+    with pytest.raises(DriverError, match=r"is 580.65.06, but libcuda of that version is cut off or no library"):
         made(broken, "0", "compute")
     made(broken, "0", "utility")
 
