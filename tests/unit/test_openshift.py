@@ -120,9 +120,12 @@ def test_check_says_what_differs(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_the_node_gets_nothing_of_this_machine(machineconfigs: Path) -> None:
-    """That it has all it needs is shown where it runs, by tests/packaging."""
-    for path, content in (unpacked(machineconfigs) | node_files(config_of(machineconfigs / MADE[0]))).items():
+def test_the_node_gets_the_udev_rule_and_nothing_of_this_machine(machineconfigs: Path) -> None:
+    """That it has all else that it needs is shown where it runs, by tests/packaging."""
+    files = unpacked(machineconfigs) | node_files(config_of(machineconfigs / MADE[0]))
+    rule = "60-oci-gpu-hook.rules"
+    assert files[f"/etc/udev/rules.d/{rule}"] == (ROOT / "packaging/systemd" / rule).read_bytes()
+    for path, content in files.items():
         # Image-based systems can be written nowhere else.
         assert path.startswith(("/usr/local/", "/etc/")), path
         assert str(ROOT).encode() not in content, path
