@@ -316,10 +316,11 @@ def test_every_doubt_in_the_state_is_pythons(script: Script, tmp_path: Path, sta
     assert script.start(data.encode("latin-1")) == (True, data.encode("latin-1"))
 
 
-@pytest.mark.parametrize("size", [65535, 65536, 65537])
+@pytest.mark.parametrize("size", [65535, 65536, 65537, 65600])
 def test_a_long_state_is_handed_over_whole(script: Script, size: int) -> None:
-    script.config(json.dumps(config("NVIDIA_VISIBLE_DEVICES=all")))
-    state = script.state(annotations={"long": ""})
+    """What asks is its end, of which the script has not read all."""
+    script.config(json.dumps(config()))
+    state = script.state(annotations={"long": "", "cdi.k8s.io/x": "nvidia.com/gpu=0"})
     state = state.replace(b'"long": "', b'"long": "' + b"x" * (size - len(state)))
     assert script.start(state) == (True, state)
 
