@@ -60,25 +60,6 @@ def test_a_library_comes_in_the_exact_version_only(tmp_path: Path) -> None:
     assert (set(library.capabilities), library.subfolder, library.bits) == ({"compute", "video"}, "", 64)
 
 
-@pytest.mark.parametrize(
-    ("name", "others"),
-    [
-        ("libcuda", ("libcuda.so.1", "libcuda.so")),
-        ("libGLX_nvidia", ("libGLX_nvidia.so.1", "libGLX_indirect.so.0")),
-        ("libvdpau_nvidia", ("libvdpau_nvidia.so.1", "libvdpau_nvidia.so")),
-        ("libnvidia-opticalflow", ("libnvidia-opticalflow.so.1", "libnvidia-opticalflow.so")),
-        ("libnvidia-vulkan-producer", ("libnvidia-vulkan-producer.so",)),
-        # Its SONAME is its file's name.
-        ("libnvidia-gpucomp", ()),
-    ],
-)
-def test_names_beside_the_files(tmp_path: Path, name: str, others: tuple[str, ...]) -> None:
-    soname = f"{name}.so.1" if f"{name}.so.1" in others else f"{name}.so.{VERSION}"
-    hosts.plant_library(tmp_path, f"{FOLDER}/{name}.so.{VERSION}", soname)
-    (library,) = files.libraries(driver(tmp_path))
-    assert library.names == (f"{name}.so.{VERSION}", *others)
-
-
 def test_what_the_driver_has_beside_its_first_libraries_is_brought_too(tmp_path: Path) -> None:
     """No table knows a newer driver's libraries; in another folder such a file is not the driver's."""
     for path in (f"{FOLDER}/libnvidia-new.so.{VERSION}", f"{FOLDER}/libnvidia-gtk3.so.{VERSION}"):
@@ -135,15 +116,6 @@ def test_of_a_library_with_its_own_version_the_highest_is_taken(
     (library,) = files.libraries(driver(tmp_path))
     assert library.names == (f"{name}.so.{own}", f"{name}.so.1")
     assert set(library.capabilities) == capabilities
-
-
-def test_vdpau_may_lie_in_its_subfolder_and_goes_to_the_folder_itself(tmp_path: Path) -> None:
-    hosts.plant_library(tmp_path, f"{FOLDER}/vdpau/libvdpau_nvidia.so.{VERSION}", "libvdpau_nvidia.so.1")
-    hosts.plant_library(tmp_path, f"{FOLDER}/vdpau/libcuda.so.{VERSION}")
-    (library,) = files.libraries(driver(tmp_path))
-    assert (library.file, library.subfolder) == (f"libvdpau_nvidia.so.{VERSION}", "")
-    assert library.names == (f"libvdpau_nvidia.so.{VERSION}", "libvdpau_nvidia.so.1", "libvdpau_nvidia.so")
-    assert library.path == f"{FOLDER}/vdpau/libvdpau_nvidia.so.{VERSION}"
 
 
 @pytest.mark.parametrize(
