@@ -46,25 +46,16 @@ _CGROUPS = st.lists(
     | st.text(max_size=20),
     max_size=8,
 ).map("".join)
+_FIELDS = (
+    "MESSAGE __REALTIME_TIMESTAMP OCI_GPU_HOOK_CONTAINER OCI_GPU_HOOK_DEVICE OCI_GPU_HOOK_NOTE OCI_GPU_HOOK_OUTCOME "
+    "OCI_GPU_HOOK_EXIT_CODE OCI_GPU_HOOK_READ_USEC OCI_GPU_HOOK_TIME"
+)
+_WORTH = (
+    *(_TEXTS, st.sampled_from(["started", "1500", "9" * 18]), _several(_TEXTS)),
+    *(st.lists(st.integers(-1, 300), max_size=9), _NUMBERS, st.none()),
+)
 _ENTRIES = st.lists(
-    st.dictionaries(
-        st.sampled_from(
-            [
-                *("MESSAGE", "__REALTIME_TIMESTAMP", "OCI_GPU_HOOK_CONTAINER"),
-                *("OCI_GPU_HOOK_DEVICE", "OCI_GPU_HOOK_NOTE", "OCI_GPU_HOOK_OUTCOME"),
-                *("OCI_GPU_HOOK_EXIT_CODE", "OCI_GPU_HOOK_READ_USEC", "OCI_GPU_HOOK_TIME"),
-            ]
-        )
-        | _TEXTS,
-        _TEXTS
-        | st.sampled_from(["started", "1500", "9" * 18])
-        | _several(_TEXTS)
-        | st.lists(st.integers(-1, 300), max_size=9)
-        | _NUMBERS
-        | st.none(),
-        max_size=6,
-    ),
-    max_size=5,
+    st.dictionaries(st.sampled_from(_FIELDS.split()) | _TEXTS, st.one_of(*_WORTH), max_size=6), max_size=5
 )
 _DENIALS = st.lists(
     st.sampled_from(

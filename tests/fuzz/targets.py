@@ -20,7 +20,7 @@ import yaml  # noqa: F401  -- else its import, which compiles patterns, counts a
 from hypothesis import strategies as st
 
 from oci_gpu_hook.container import compat, devicecgroup
-from oci_gpu_hook.driver import inventory, nodes, proc, survey
+from oci_gpu_hook.driver import elf, inventory, nodes, proc, survey
 from oci_gpu_hook.errors import HookError, plain
 from oci_gpu_hook.formats import contexts, devicefilter, ldcache, scopeunit
 from oci_gpu_hook.formats.ldcache import Entry, paths_of
@@ -40,7 +40,9 @@ from oci_gpu_hook.runtime import create
 from oci_gpu_hook.vendors import folders, vendorfile, vendorrules
 from tests.unit import hosts, libcudas
 from tests.unit.bounded import MIB, peak
+from tests.unit.caches import parse
 from tests.unit.linear import steps
+from tests.unit.test_ldcache import cache
 from tests.unit.test_request_properties import CONFIGS, INPUTS, ITEMS, VALUES
 from tests.vocabulary.host import everything
 
@@ -102,17 +104,8 @@ _RULES = _object(
     allow=st.booleans(), type=st.sampled_from(["a", "b", "c", "u", "p"]), major=_NUMBERS, minor=_NUMBERS, access=_TEXTS
 )
 _MOUNTS = _object(destination=_TEXTS, source=_TEXTS, type=_TEXTS, options=_several(_TEXTS))
-_ANNOTATIONS = st.dictionaries(
-    st.sampled_from(
-        [
-            *("cdi.k8s.io/a", "io.kubernetes.cri-o.ImageName", "io.kubernetes.pod.namespace"),
-            "io.kubernetes.cri-o.ContainerID",
-        ]
-    )
-    | _TEXTS,
-    _TEXTS,
-    max_size=4,
-)
+_KNOWN = "cdi.k8s.io/a io.kubernetes.cri-o.ImageName io.kubernetes.pod.namespace io.kubernetes.cri-o.ContainerID"
+_ANNOTATIONS = st.dictionaries(st.sampled_from(_KNOWN.split()) | _TEXTS, _TEXTS, max_size=4)
 _HOOKS = _object(path=st.sampled_from(["/usr/bin/other", "/x/oci-gpu-hook"]) | _TEXTS, args=_several(_TEXTS))
 _CONFIGS = _object(
     process=_object(
@@ -275,27 +268,11 @@ def _asked(values: tuple[sources.Inputs, Settings]) -> None:
     parse_request(inputs, allowed)
 
 
-_WORDS = st.lists(
-    st.sampled_from(
-        [
-            *("configure", "list", "info", "--user", "--user=0:0", "-u", "-d", "--device=all", "--device", "--pid=7"),
-            *(
-                "--compute",
-                "--utility",
-                "-cuv",
-                "--require=cuda>=1",
-                "--debug=/x",
-                "--csv",
-                "--mig-config=all",
-                "--",
-                "/r",
-            ),
-        ]
-    )
-    | ITEMS
-    | _TEXTS,
-    max_size=12,
+_OPTIONS = (
+    "configure list info --user --user=0:0 -u -d --device=all --device --pid=7 --compute --utility -cuv "
+    "--require=cuda>=1 --debug=/x --csv --mig-config=all -- /r"
 )
+_WORDS = st.lists(st.sampled_from(_OPTIONS.split()) | ITEMS | _TEXTS, max_size=12)
 
 
 def _words(words: list[str]) -> None:
@@ -330,17 +307,6 @@ def _device_list(rows: list[tuple[str, str, str]]) -> None:
 # --- ld.so.cache
 
 
-def _cache(rows: list[tuple[int, int, int, int]], strings: bytes, size: int, count: int, extension: bytes) -> bytes:
-    """A cache in the new layout; `count` and `size` are off by so much."""
-    base = 48 + 24 * len(rows)
-    packed = [struct.pack("<IIIIQ", flags, base + name, base + path, 0, hwcap) for name, path, flags, hwcap in rows]
-    start = -(-(base + len(strings)) // 4) * 4 if extension else 0
-    head = struct.pack(
-        "<20sIIB3xI12x", b"glibc-ld.so.cache1.1", max(len(rows) + count, 0), max(len(strings) + size, 0), 2, start
-    )
-    return (head + b"".join(packed) + strings).ljust(start, b"\0") + extension
-
-
 _OFFSETS = st.integers(0, 60) | st.sampled_from([0, 0, 4095, 2**31])
 _STRINGS = st.lists(
     st.sampled_from(
@@ -357,7 +323,7 @@ _EXTENSIONS = st.builds(
 )
 _CACHES = _spoilt(
     st.builds(
-        _cache,
+        lambda rows, strings, extension, more: cache(rows, strings, extension, more=more),
         st.one_of(
             st.lists(
                 st.tuples(
@@ -370,24 +336,46 @@ _CACHES = _spoilt(
             ),
         ),
         _STRINGS.map(lambda text: text + b"\0"),
-        st.sampled_from([0, 0, 0, 1, -1, 2**31]),
-        st.sampled_from([0, 0, 0, 1, -1, 2**30]),
         st.just(b"") | _EXTENSIONS,
+        st.tuples(st.sampled_from([0, 0, 0, 1, -1, 2**30]), st.sampled_from([0, 0, 0, 1, -1, 2**31])),
     )
     | st.binary(max_size=200).map(lambda rest: b"ld.so-1.7.0\0" + rest)
+)
+_ELVES = _spoilt(
+    st.builds(
+        lambda tags, bits, order: hosts.elf_file(b"\0libcuda.so.1\0", bits=bits, order=order, tags=tuple(tags)),
+        st.lists(st.tuples(st.sampled_from([1, 5, 14]), st.sampled_from([0, 1, 0x11000]) | st.integers(0, 2**32 - 1))),
+        st.sampled_from([32, 64]),
+        st.sampled_from("<>"),
+    )
 )
 _OURS = [Entry(b"lib%d.so.1" % number, b"/usr/lib64/lib%d.so.1" % number, 0x303) for number in range(9)]
 
 
 def _ld_so_cache(data: bytes) -> None:
-    for read in (
-        ldcache.parse_cache,
-        lambda it: ldcache.merge(it, _OURS),
-        lambda it: paths_of(it, (b"libcuda.so.1", b"lib")),
-    ):
+    """What is no cache to one is none to the other; a merge keeps what was there."""
+
+    def read(act: Callable[[], Any]) -> Any:
         try:
-            read(data)
+            return act()
         except ldcache.MalformedCache:
+            return None
+
+    read(lambda: paths_of(data, (b"libcuda.so.1", b"lib")))
+    theirs, merged = read(lambda: parse(data)), read(lambda: ldcache.merge(data, _OURS))
+    assert not data or (theirs is None) == (merged is None)
+    if theirs and merged:
+        ours = {tuple(it[:3]) for it in _OURS}
+        assert {it[:3] for it in parse(merged).entries} == {it[:3] for it in theirs.entries} | ours
+
+
+def _elf(data: bytes) -> None:
+    with tempfile.TemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        try:
+            assert elf.identify(file.fileno()).bits in (32, 64)
+        except ValueError:
             pass
 
 
@@ -480,11 +468,8 @@ _LINES = st.lists(
     | st.text(max_size=20),
     max_size=12,
 ).map("\n".join)
-_NAMES = st.lists(
-    st.sampled_from(["0000:07:00.0", "gpu0", "gi1", "ci0", "channel7", "channel²", "card0", "renderD128", "gi²", "x"])
-    | st.text(max_size=8),
-    max_size=5,
-)
+_FOUND = "0000:07:00.0 gpu0 gi1 ci0 channel7 channel² card0 renderD128 gi² x"
+_NAMES = st.lists(st.sampled_from(_FOUND.split()) | st.text(max_size=8), max_size=5)
 
 
 def _proc_files(value: tuple[str, list[str]]) -> None:
@@ -645,6 +630,7 @@ TARGETS: dict[str, Target] = {
     "environment": Target(st.tuples(INPUTS, CONFIGS), _asked),
     "requirements": Target(_EXPRESSIONS, _requirement),
     "device-lists": Target(_LISTS, _device_list),
+    "elf": Target(_ELVES, _elf),
     "ld.so.cache": Target(_CACHES, _ld_so_cache),
     "libcuda": Target(_LIBCUDAS, _libcuda),
     "proc-files": Target(st.tuples(_LINES, _NAMES), _proc_files),

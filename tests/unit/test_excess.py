@@ -18,26 +18,15 @@ MANY = {f"key{number}": "v" for number in range(200_000)}
 LONG = {"long": "x" * (8 << 20)}
 
 
-# As JSON, once: it takes long to write.
-TEXTS = {id(many): json.dumps(many) for many in (MANY, LONG)}
-
-
-def written(document: dict[str, Any]) -> str:
-    """A document as JSON, whose annotations come last."""
-    annotations = document.get("annotations", {})
-    rest = json.dumps({name: value for name, value in document.items() if name != "annotations"})
-    return f'{rest[:-1]}, "annotations": {TEXTS.get(id(annotations)) or json.dumps(annotations)}}}'
-
-
 def outcome(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: dict[str, Any], config: dict[str, Any], *words: str
 ) -> int:
     """How the hook ends for this state and config.json."""
     bundle = tmp_path / "bundle"
     bundle.mkdir(exist_ok=True)
-    (bundle / "config.json").write_text(written(config))
+    (bundle / "config.json").write_text(json.dumps(config))
     file = tmp_path / "state"
-    file.write_text(written({"id": "c", "pid": 1, "bundle": str(bundle), **state}))
+    file.write_text(json.dumps({"id": "c", "pid": 1, "bundle": str(bundle), **state}))
     settings = tmp_path / "hook.conf"
     settings.touch()
     with file.open() as stdin:

@@ -10,15 +10,8 @@ from pathlib import Path
 import pytest
 
 from oci_gpu_hook.cli import flags
-from oci_gpu_hook.container.layout import MUSL
-from oci_gpu_hook.operations import Mount
-from oci_gpu_hook.planning import provision
-from oci_gpu_hook.request.parse import Request
-from oci_gpu_hook.request.words import CAPABILITIES
 from tests.unit import hosts
-from tests.unit.containers import planned
 from tests.unit.program import Program
-from tests.vocabulary.host import LAYOUT, everything
 
 UUIDS = [hosts.uuid(1), hosts.uuid(0)]
 
@@ -140,35 +133,6 @@ def test_lines_of_lxc_are_exchanged_for_new_ones() -> None:
 def test_a_configuration_that_is_not_there_is_not_made(program: Program, tree: Path) -> None:
     said = program.mistake(2, *command(tree, "lxc", "--write", "/var/lib/lxc/typo/config", 0))
     assert "config' is not there" in said and not (tree / "var/lib/lxc").exists()
-
-
-# systemd-nspawn.
-
-
-@pytest.mark.parametrize("is_file", [False, True])
-def test_nspawn_binds_files_where_the_loader_and_programs_look_by_themselves(is_file: bool) -> None:
-    """It makes no cache of the loader's, so that nothing would find a library in the driver's folder."""
-    cuda = next(library for library in everything().libraries if library.soname == "libcuda.so.1")
-    twin = cuda._replace(path="/usr/lib32/libcuda.so", bits=32)
-    inventory = everything()._replace(libraries=(*everything().libraries, twin))
-    request = Request("env", ("all",), CAPABILITIES, features=("gds",))
-    lines, _ = flags.nspawn(planned(request, inventory, LAYOUT._replace(caches=False)), is_file=is_file)
-    start = "BindReadOnly=" if is_file else "--bind-ro="
-    pairs = [line.removeprefix(start).split(":") for line in lines if line.startswith(start)]
-    bound = {target: source for source, target in pairs}
-    assert not [line for line in lines if provision.FOLDER in line]
-    # As with musl, which reads no cache either.
-    others = planned(request, inventory, LAYOUT._replace(loader=MUSL)).operations
-    mounts = {path: it.source for it in others if isinstance(it, Mount) for path in it.paths()}
-    assert bound == {path: source for path, source in mounts.items() if not path.startswith("/proc/")}
-    folder, folder_32 = LAYOUT.library_folder, LAYOUT.library_folder_32
-    for path, source in (
-        *[(f"{folder}/{name}", cuda.path) for name in cuda.names],
-        *[(f"{folder_32}/{name}", twin.path) for name in cuda.names],
-        (f"{folder}/gbm/nvidia-drm_gbm.so", f"{folder}/libnvidia-allocator.so.{hosts.VERSION}"),
-        *[(path, path) for path in ("/usr/bin/nvidia-smi", "/etc/OpenCL/vendors/nvidia.icd", "/etc/cufile.json")],
-    ):
-        assert bound[path] == source
 
 
 @pytest.mark.parametrize(

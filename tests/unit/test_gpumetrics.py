@@ -100,20 +100,14 @@ def test_users_containers_have_series_of_their_own(tmp_path: Path, monkeypatch: 
 def test_who_holds_what_and_what_is_healthy() -> None:
     counted = (Counted("a", "GPU 0", (), ""), Counted("b", "GPU 1", (), "it does not answer NVML"))
     found = samples(node(held=[held(UUID, "", "c0ffee", "train", "", "")] * 2, counted=counted, log_readable=False))
-    assert found == {
-        "driver_up": 1,
-        "nvml_up": 1,
-        "kernel_log_readable": 0,
-        "inventory_fresh": 1,
-        "gpus": 2,
+    assert {key: found[key] for key in found if "{" in key} == {
         f'gpu_container_info{{uuid="{UUID}",mig_uuid="",container="c0ffee",name="train",pod="",namespace=""}}': 1,
         'gpu_leases{device="GPU 0"}': 0,
         'gpu_leases{device="GPU 1"}': 0,
         'gpu_healthy{device="GPU 0"}': 1,
         'gpu_healthy{device="GPU 1"}': 0,
-        "collected_timestamp_seconds": 1_700_000_000,
-        "collection_duration_seconds": 0.5,
     }
+    assert (found["nvml_up"], found["kernel_log_readable"], found["inventory_fresh"]) == (1, 0, 1)
 
 
 def test_without_a_driver_nothing_of_before_is_told() -> None:

@@ -149,10 +149,7 @@ def test_info_shows_them_beside_nvidias_driver(tree: Path, program: Program) -> 
     assert (len(document["gpus"]), len(document["vendors"])) == (2, 1)
     text = program("info", "--host-root", tree)
     assert text.startswith(f"driver {hosts.VERSION}") and "OCI_ACME" in text
-
-
-def test_files_without_hardware_are_one_line(tree: Path, program: Program) -> None:
-    hosts.host(tree)
+    # Files without hardware are one line, and of one that fits nothing there is none.
     plant_card(tree, "0x060400")
     text = program("info", "--all", "--host-root", tree)
     assert text.endswith("files of vendors without hardware here\n  OCI_ACME 2.5: 1 library\n")
@@ -258,12 +255,6 @@ def test_refresh_fails_where_a_gpu_of_nvidias_has_no_driver_or_half_of_one(tree:
     assert "OCI_ACME" in program("info", "--host-root", tree)
     plant(tree, "/proc/driver/nvidia/version", "nonsense\n")
     assert "OCI_ACME" in program("inventory", "refresh", "--nvml-timeout", 0, "--host-root", tree, code=6)
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="root alone may write everywhere")
-def test_nobody_can_save_where_others_may_write(tree: Path, program: Program) -> None:
-    (tree / statefile.FOLDER[1:]).chmod(0o777)
-    assert "cannot save" in program.mistake(7, "inventory", "refresh", "--host-root", tree)
 
 
 def test_watch_keeps_the_features_of_vendors_without_nvidias_driver(

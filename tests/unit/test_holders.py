@@ -101,13 +101,6 @@ def has(*numbers: tuple[int, int], allowed: bool | None = True) -> ContainerDevi
     return ContainerDevices(Running("a" * 64, 7, "", "runc"), 0, tuple(nodes), given)
 
 
-def test_a_gpu_is_held_by_its_number_whatever_its_name(tmp_path: Path) -> None:
-    divided = holders.divisions(surveyed(tmp_path))
-    holding, free, *_ = holders.holders(divided, (has((195, 1), (195, 255)), has((195, 255)), has()))
-    assert [[share.name for share in item.held] for item in holding] == [["0"]]
-    assert [share.name for share in free] == ["1"]
-
-
 def test_a_node_that_may_not_be_opened_holds_nothing(tmp_path: Path) -> None:
     divided = holders.divisions(surveyed(tmp_path))
     (item,), free, *_ = holders.holders(divided, (has((195, 1), allowed=False),))
@@ -198,22 +191,6 @@ def test_each_container_once_by_its_first_process_and_no_service(runs: HostRoot)
     assert unseen == 1
 
 
-def test_a_process_whose_first_thread_has_ended_is_found(
-    tmp_path: Path, runs: HostRoot, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It goes on with its GPU, and /proc has links to namespaces of its other threads alone."""
-    (tmp_path / "proc/40").rename(tmp_path / "proc/42")
-    for number in (40, 42):
-        (tmp_path / f"proc/40/task/{number}").mkdir(parents=True)
-    hosts.plant(tmp_path, "proc/40/stat", stat(40, state="Z", threads=3))
-    # No thread is listed.
-    monkeypatch.setattr(processes, "numbers", lambda root: [1, 30, 40])
-    found = containerdevices.find_devices(runs, Wanted((195,), (), ())).containers
-    assert [item.running.pid for item in found] == [42, 30]
-    hosts.plant(tmp_path, "proc/40/stat", stat(40, state="Z"))
-    assert processes.other_thread(runs, 40) == 40
-
-
 def at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *paths: str) -> HostsNodes:
     """The host's nodes, with the numbers 195:0 and so on; plain files are taken for them."""
     for path in paths:
@@ -259,15 +236,6 @@ def test_a_container_with_users_of_its_own_is_not_entered(tmp_path: Path, monkey
     monkeypatch.setattr(processes, "is_in_our_users", lambda *_: False)
     ours = at(tmp_path, monkeypatch)
     assert containerdevices.held_nodes(HostRoot(), 7, ours, Wanted((195,), (), ())) == ({}, True)
-
-
-def test_what_a_device_cgroup_was_written_for_is_held_without_a_node(tmp_path: Path) -> None:
-    """A container can move its node, or make it again in a place at which no command looks."""
-    divided = holders.divisions(surveyed(tmp_path))
-    hidden = has()._replace(allowed=frozenset({(195, 1)}))
-    (item,), free, *_ = holders.holders(divided, (hidden,))
-    assert [share.name for share in item.held] == ["0"] == [share.name for share in item.hidden]
-    assert [share.name for share in free] == ["1"]
 
 
 def test_what_may_open_all_devices_leaves_none_free_if_it_can_make_nodes(tmp_path: Path) -> None:

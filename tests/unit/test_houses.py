@@ -18,15 +18,19 @@ STARTS = ("startup.linked", "hook", "runtime.create", "runtime.update", "runtime
 COMMANDS = {"cli", "node"}
 
 
-def imported(module: str) -> set[str]:
-    """The modules of ours that a module imports anywhere in it, for the type checker too."""
+def imported(node: ast.AST, *, for_types: bool = True) -> set[str]:
+    """The modules of ours that a tree imports anywhere in it; for_types: also where only a type checker sees it."""
+    if isinstance(node, ast.If) and not for_types and "TYPE_CHECKING" in ast.unparse(node.test):
+        return set()
     found = set()
-    for node in ast.walk(ast.parse(SOURCES[module].read_bytes())):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PACKAGE):
-            for alias in node.names:
-                inner = f"{node.module}.{alias.name}"
-                found.add(inner if inner in SOURCES else str(node.module))
-    return found
+    if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PACKAGE):
+        names = [f"{node.module}.{alias.name}" for alias in node.names]
+        found = {name if name in SOURCES else str(node.module) for name in names}
+    return found.union(*[imported(child, for_types=for_types) for child in ast.iter_child_nodes(node)])
+
+
+def source(module: str) -> ast.Module:
+    return ast.parse(SOURCES[module].read_bytes())
 
 
 def reached() -> set[str]:
@@ -36,7 +40,7 @@ def reached() -> set[str]:
         module = ahead.pop()
         if module not in found:
             found.add(module)
-            ahead += [*imported(module), module.rpartition(".")[0] or module]
+            ahead += [*imported(source(module)), module.rpartition(".")[0] or module]
     return found
 
 
@@ -67,8 +71,8 @@ def test_a_modules_name_occurs_once() -> None:
 def test_a_name_tells_what_it_is() -> None:
     """Two records that mean different things have different names, and a module's functions say what they read."""
     classes, functions = [], set()
-    for path in SOURCES.values():
-        for node in ast.parse(path.read_bytes()).body:
+    for module in SOURCES:
+        for node in source(module).body:
             if isinstance(node, ast.ClassDef):
                 classes.append(node.name)
             elif isinstance(node, ast.FunctionDef):

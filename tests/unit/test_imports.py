@@ -26,6 +26,7 @@ from oci_gpu_hook.vendors import folders
 from tests.unit import hosts, starts
 from tests.unit.containers import write_bundle
 from tests.unit.process import contained
+from tests.unit.test_houses import PACKAGE, imported, source
 
 pytestmark = pytest.mark.pythons
 
@@ -33,7 +34,6 @@ ROOT = starts.ROOT
 LINKER = runpy.run_path(str(ROOT / "packaging/link.py"))
 GROUPS: dict[str, tuple[str, ...]] = LINKER["groups"](str(ROOT))
 FILE = f"oci_gpu_hook/__linked__/modules.{sys.implementation.cache_tag}"
-PACKAGE = "oci_gpu_hook"
 
 # The hook's start; and where each module came from, for a linked one has no file.
 REPORT = f"""
@@ -51,8 +51,8 @@ leave, posix._exit = posix._exit, exit
 
 def link(library: Path, place: Path | None = None) -> None:
     """The package at `library`, linked as packaging/install.sh has it linked, for its place."""
-    for source in (ROOT / PACKAGE).rglob("*.py"):
-        hosts.plant(library, str(source.relative_to(ROOT)), source.read_bytes())
+    for file in (ROOT / PACKAGE).rglob("*.py"):
+        hosts.plant(library, str(file.relative_to(ROOT)), file.read_bytes())
     words = [sys.executable, "-ISB", "-X", "no_debug_ranges", str(ROOT / "packaging/link.py")]
     subprocess.run([*words, str(library), str(place or library)], check=True)
 
@@ -206,43 +206,20 @@ def test_a_start_loads_exactly_this(shared_library: Path, tmp_path: Path, at_sta
 # The order of the modules.
 
 
-def source(name: str) -> ast.Module:
-    path = ROOT / name.replace(".", "/")
-    package = path / "__init__.py"
-    file = package if package.is_file() else path.with_suffix(".py")
-    return ast.parse(file.read_text())
-
-
-def imported(node: ast.AST) -> set[str]:
-    """The modules of ours that a tree imports, but for those that only a type checker sees."""
-    if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-        return set()
-    found = set()
-    if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PACKAGE):
-        for alias in node.names:
-            name = f"{node.module}.{alias.name}"
-            path = ROOT / name.replace(".", "/")
-            is_module = (path / "__init__.py").is_file() or path.with_suffix(".py").exists()
-            found.add(name if is_module else str(node.module))
-    for child in ast.iter_child_nodes(node):
-        found |= imported(child)
-    return found
-
-
 def test_every_module_stands_behind_what_it_imports() -> None:
     """Else an import at the top of a file would load its group a second time."""
     before: set[str] = set()
     for module in [module for group in GROUPS.values() for module in group]:
         name = LINKER["full_name"](module)
         top = [node for node in source(name).body if isinstance(node, ast.ImportFrom)]
-        assert {need for node in top for need in imported(node)} <= before, name
+        assert {need for node in top for need in imported(node, for_types=False)} <= before, name
         before.add(name)
 
 
 def test_whatever_a_linked_module_imports_is_linked() -> None:
     """Also in its functions, where imports wait until they are needed; but for the command line."""
     everywhere = groups(*GROUPS)
-    found = {(name, need) for name in everywhere for need in imported(source(name))}
+    found = {(name, need) for name in everywhere for need in imported(source(name), for_types=False)}
     assert {(name, need) for name, need in found if need not in everywhere} == {
         ("oci_gpu_hook.__main__", "oci_gpu_hook.cli"),
         ("oci_gpu_hook.__main__", "oci_gpu_hook.node.gpus.driverlist"),

@@ -26,13 +26,6 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setattr(jsontext, "_make_scanner", None)
 
 
-def test_this_python_has_the_scanner() -> None:
-    """The budget of the hook rests on it: a Python without it must be noticed."""
-    import _json
-
-    assert callable(_json.make_scanner)
-
-
 @pytest.mark.usefixtures("way")
 def test_it_reads_what_json_writes() -> None:
     @given(VALUES, st.sampled_from([None, 1]))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import sys
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,10 +17,6 @@ from tests.unit import manifests
 # The lines for DockerSpawner and SwarmSpawner are played by tests/docker/test_jupyterhub.py.
 _LINES = manual.blocks("oci-gpu-hook-jupyterhub.7")
 TELLS, KUBE, TYPED, PROFILES = [_LINES[number] for number in (3, 5, 6, 7)]
-
-
-class Section:
-    """A section of JupyterHub's configuration."""
 
 
 class APIError(Exception):
@@ -42,18 +38,14 @@ class Refusing:
 
 def configured(text: str, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """JupyterHub's configuration after these lines."""
-    stubs: dict[str, dict[str, Any]] = {
-        "docker": {},
-        "docker.errors": {"APIError": APIError},
-        "dockerspawner": {"DockerSpawner": Refusing},
-        "tornado": {},
-        "tornado.web": {"HTTPError": HTTPError},
-    }
-    for name, content in stubs.items():
-        module = ModuleType(name)
-        module.__dict__.update(content)
-        monkeypatch.setitem(sys.modules, name, module)
-    found = SimpleNamespace(KubeSpawner=Section(), JupyterHub=Section())
+    for name, content in (
+        ("docker.errors", {"APIError": APIError}),
+        ("dockerspawner", {"DockerSpawner": Refusing}),
+        ("tornado.web", {"HTTPError": HTTPError}),
+    ):
+        monkeypatch.setitem(sys.modules, name.partition(".")[0], SimpleNamespace())
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace(**content))
+    found = SimpleNamespace(KubeSpawner=SimpleNamespace(), JupyterHub=SimpleNamespace())
     ast.parse(text, feature_version=(3, 9))
     exec(compile(text, "jupyterhub_config.py", "exec"), {"c": found})
     return found
@@ -62,10 +54,7 @@ def configured(text: str, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 @pytest.mark.parametrize(
     ("explanation", "raised"),
     [
-        (
-            "OCI runtime create failed: ... oci-gpu-hook: GPU 0 is held by c (hint)\n",
-            "503, 'GPU 0 is held by c (hint)'",
-        ),
+        ("OCI create failed: ... oci-gpu-hook: GPU 0 is held by c (hint)\n", "503, 'GPU 0 is held by c (hint)'"),
         ("no such image", ""),
     ],
 )
@@ -79,12 +68,7 @@ def test_a_hubs_user_reads_the_hooks_sentence(monkeypatch: pytest.MonkeyPatch, e
 
 def spawned(settings: dict[str, Any]) -> dict[str, Any]:
     """The pod that KubeSpawner makes by these settings, as far as constraints look at it."""
-    limits = settings.get("extra_resource_limits", {})
-    container = {
-        "name": "notebook",
-        "securityContext": {"allowPrivilegeEscalation": False},
-        "resources": {"limits": limits},
-    }
+    container = {"name": "notebook", "securityContext": {"allowPrivilegeEscalation": False}}
     return {
         "metadata": {"annotations": settings.get("extra_annotations", {})},
         "spec": {"containers": [container], "securityContext": settings.get("pod_security_context", {})},

@@ -10,19 +10,15 @@ import random
 import re
 import shutil
 import subprocess
-from functools import cmp_to_key, partial
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
 
 from oci_gpu_hook.formats import ldcache
 from tests.unit.caches import Row as Entry
 from tests.unit.caches import parse
-from tests.unit.examples import examples
-from tests.unit.test_ldcache import AARCH64, X86_64, merge, shuffled, some_names, unmarked
+from tests.unit.test_ldcache import AARCH64, X86_64, merge, shuffled, unmarked
 
 _PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
 LDCONFIG = shutil.which("ldconfig", path=_PATH)
@@ -179,67 +175,13 @@ def test_ours_get_the_place_that_ldconfig_gives_them_among_hundreds(root: Root, 
     assert parse(merge(shuffled(before), entries)) == parse(merged)
 
 
-@needs_ldconfig
-def test_the_flags_of_this_machine_are_those_that_ldconfig_writes(root: Root) -> None:
-    root.add("opt/a", b"liba.so.1")
-    machine = os.uname().machine
-    if machine not in ldcache.NATIVE_FLAGS:
-        pytest.skip(f"no GPU driver for {machine}")
-    (entry,) = parse(root.cache("opt/a")).entries
-    assert entry.flags == ldcache.NATIVE_FLAGS[machine]
-
-
-# --- order, by definition
-
-
-def libcmp(one: bytes, two: bytes, signed: bool) -> int:
-    """_dl_cache_libcmp as elf/dl-cache.c describes it, in C's arithmetic; 0 ends a string."""
-    sign = 128 if signed else 256
-    left = [char - 256 if char >= sign else char for char in one + b"\0"]
-    right = [char - 256 if char >= sign else char for char in two + b"\0"]
-    while left[0] != 0:
-        digit_left, digit_right = 48 <= left[0] <= 57, 48 <= right[0] <= 57
-        if digit_left and digit_right:
-            difference = _int32(_number(left) - _number(right))
-            if difference:
-                return difference
-        elif digit_left or digit_right:
-            return 1 if digit_left else -1
-        elif left[0] != right[0]:
-            return left[0] - right[0]
-        else:
-            del left[0], right[0]
-    return left[0] - right[0]
-
-
-def _number(characters: list[int]) -> int:
-    """The number at the start, taken off, as an int that overflows."""
-    value = 0
-    while 48 <= characters[0] <= 57:
-        value = _int32(value * 10 + characters.pop(0) - 48)
-    return value
-
-
-def _int32(value: int) -> int:
-    return (value + 2**31) % 2**32 - 2**31
-
-
-@examples(300)
-@given(some_names, some_names, st.booleans())
-def test_names_compare_as_in_glibc(one: bytes, two: bytes, signed: bool) -> None:
-    # Where the difference of two overflown numbers overflows, glibc's comparison is no order.
-    numbers = [int(run) for run in re.findall(rb"[0-9]+", one + b"." + two)]
-    assume(all(number < 2**30 or _int32(number) < 0 for number in numbers))
-    assume(all(_int32(number) >= -(2**30) for number in numbers))
-    left, right = ldcache.name_keys([one, two], unsigned=not signed)
-    expected = libcmp(one, two, signed)
-    assert (left > right) - (left < right) == (expected > 0) - (expected < 0)
+def by_glibc(name: bytes) -> list[tuple[bool, int]]:
+    """What elf/dl-cache.c compares of a name where characters have no sign, and its numbers are less than 2**31."""
+    return [(run.isdigit(), int(run) if run.isdigit() else ord(run)) for run in re.findall(rb"(?s)[0-9]+|.", name)]
 
 
 def test_a_cache_for_aarch64_is_ordered_by_characters_without_a_sign() -> None:
     names = [name for name in TRICKY if not re.search(rb"[0-9]{9}", name)]
-    for flags, signed in ((AARCH64, False), (X86_64, True)):
-        data = merge(None, [Entry(name, b"/" + name, flags) for name in names])
-        expected = sorted(names, key=cmp_to_key(partial(libcmp, signed=signed)), reverse=True)
-        assert [entry.soname for entry in parse(data).entries] == expected
-        assert parse(merge(shuffled(data), [])) == parse(data)
+    data = merge(None, [Entry(name, b"/" + name, AARCH64) for name in names])
+    assert [entry.soname for entry in parse(data).entries] == sorted(names, key=by_glibc, reverse=True)
+    assert parse(merge(shuffled(data), [])) == parse(data)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The manuals and completions tell what the program is: they are made from it, and their examples are true."""
+"""The manuals tell what the program is: they are made from it, and their examples are true."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PACKAGING = Path(__file__).resolve().parents[2] / "packaging"
-MAN = PACKAGING / "man"
 CONF = "oci-gpu-hook.conf.5"
 README = PACKAGING.parent / "README.md"
 
@@ -51,13 +50,6 @@ def text(page: str) -> str:
 
 def commands_page() -> str:
     return text("oci-gpu-hook.8")
-
-
-def test_the_completion_of_each_shell_has_every_command() -> None:
-    """What it offers is tests/integration/test_completions.py's."""
-    made = [file.read_text() for file in manual.made("build_completions.py").iterdir()]
-    assert len(made) == 3
-    assert all(word in one for one in made for words in COMMANDS for word in words)
 
 
 def options(command: click.Command) -> set[str]:

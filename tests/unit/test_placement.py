@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the driver's files go, what an image's names can do about it, and the sentences about all that is left out."""
+"""Where the driver's files go that the goldens of test_plan.py have not, and what is said of all that is left out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from oci_gpu_hook.cli import plantext
 from oci_gpu_hook.container.layout import Layout
 from oci_gpu_hook.driver.inventory import DriverFile, DriverInventory
-from oci_gpu_hook.operations import Cover, LdCache, Mount, Symlink, Tmpfs
+from oci_gpu_hook.operations import LdCache, Mount, Symlink, Tmpfs
 from oci_gpu_hook.planning import plan, provision
 from oci_gpu_hook.planning.provision import FOLDER
 from oci_gpu_hook.request.parse import Request
@@ -20,83 +20,6 @@ COMPUTE = Request("env", ("1",), ("utility", "compute"))
 GRAPHICS = Request("env", ("1",), ("graphics",))
 EVERYTHING = Request("env", ("all",), CAPABILITIES, features=("gds", "nvswitch"))
 LIB64 = f"{FOLDER}/lib64"
-
-
-def test_the_allocator_in_gbms_folder_has_one_name_that_is_not_its_files() -> None:
-    operations = planned(EVERYTHING, everything(), LAYOUT).operations
-    (gbm,) = [it for it in operations if isinstance(it, Mount) and "/gbm/" in it.target]
-    assert gbm.paths() == (f"{LIB64}/gbm/nvidia-drm_gbm.so",)
-    # libgbm looks in the folder of its own distribution, and there alone.
-    (link,) = [it for it in operations if isinstance(it, Symlink) and "/gbm/" in it.path]
-    assert (link.path, link.to, link.covers) == (f"{LAYOUT.library_folder}/gbm/nvidia-drm_gbm.so", gbm.target, True)
-
-
-def test_vdpau_is_found_by_the_cache() -> None:
-    """libvdpau opens libvdpau_nvidia.so by that name alone if its own folder has no driver."""
-    operations = planned(EVERYTHING, everything(), LAYOUT).operations
-    (cache,) = [it for it in operations if isinstance(it, LdCache)]
-    assert ("libvdpau_nvidia.so", f"{LIB64}/libvdpau_nvidia.so") in cache.entries()
-    (vdpau,) = [it for it in operations if isinstance(it, Mount) and "libvdpau" in it.target]
-    assert {path.rpartition("/")[0] for path in vdpau.paths()} == {LIB64}
-
-
-def files_at(request: Request, folder: str, inventory: DriverInventory | None = None) -> dict[str, Mount | Symlink]:
-    """What of the driver's files but libraries lies at each path, in a container with this folder."""
-    found, _ = provision.file_operations(request, inventory or everything(), folder)
-    return {it.target if isinstance(it, Mount) else it.path: it for it in found}
-
-
-@pytest.mark.parametrize("folder", [FOLDER, ""], ids=["glibc", "musl"])
-def test_every_file_of_every_request_has_its_capability_as_its_reason(folder: str) -> None:
-    files = files_at(EVERYTHING, folder)
-    assert {*files} >= {"/etc/cufile.json", "/usr/bin/nvidia-smi"}
-    assert "/etc/cufile.json" not in files_at(COMPUTE, folder)
-    for it in files.values():
-        assert it.reason.partition(": ")[2] in (*EVERYTHING.capabilities, "gds", "every request")
-    for mount in [it for it in files.values() if isinstance(it, Mount)]:
-        is_code = "/bin/" in mount.target or "/xorg/modules/" in mount.source
-        assert ("noexec" in mount.options) is not is_code
-
-
-def test_where_programs_look_for_a_file_a_link_leads_to_it() -> None:
-    """But to firmware and folders, which are mounted there."""
-    udev = DriverFile("/run/udev", "/run/udev", ("gds",), folder=True)
-    inventory = everything()._replace(files=(*everything().files, udev))
-    fixed, files = files_at(EVERYTHING, "", inventory), files_at(EVERYTHING, FOLDER, inventory)
-    led = {path: it.to for path, it in files.items() if isinstance(it, Symlink)}
-    assert {path for path in fixed if path not in led} == {"/run/udev", *[it.target for it in inventory.firmware]}
-    for path, it in fixed.items():
-        assert isinstance(it, Mount)
-        assert files[led.get(path, path)] == (it._replace(target=led[path]) if path in led else it)
-        assert path not in led or files[path] == Symlink(path, led[path], False, it.reason, covers=True)
-    assert led.items() >= {
-        ("/usr/bin/nvidia-smi", f"{FOLDER}/bin/nvidia-smi"),
-        ("/usr/share/nvidia/nvoptix.bin", f"{FOLDER}/share/nvidia/nvoptix.bin"),
-        ("/etc/OpenCL/vendors/nvidia.icd", f"{FOLDER}/etc/OpenCL/vendors/nvidia.icd"),
-    }
-
-
-def test_the_folder_is_the_first_thing_and_nothing_else_of_the_driver_is_beside_it() -> None:
-    first, *operations = planned(EVERYTHING, everything(), LAYOUT).operations
-    assert isinstance(first, Tmpfs)
-    assert (first.path, first.options, first.required) == (FOLDER, provision.READ_ONLY_DATA, True)
-    outside = [it for it in operations if isinstance(it, Mount) and not it.target.startswith((f"{FOLDER}/", "/proc/"))]
-    assert [it.target for it in outside] == [it.target for it in everything().firmware]
-    (cache,) = [it for it in operations if isinstance(it, LdCache)]
-    assert (cache.path, cache.folders) == ("/etc/ld.so.cache", (FOLDER,))
-
-
-def test_beside_a_volume_at_usr_local_the_folder_is_elsewhere() -> None:
-    first, *operations = planned(EVERYTHING, everything(), LAYOUT._replace(local_is_volume=True)).operations
-    assert isinstance(first, Tmpfs) and first.path == "/usr/lib/oci-gpu-hook/nvidia"
-    inside = [it.target for it in operations if isinstance(it, Mount) and "lib64" in it.target]
-    assert inside and all(it.startswith(f"{first.path}/lib64/") for it in inside)
-    links = [it.to for it in operations if isinstance(it, Symlink) and "nvidia" in it.to]
-    assert links and all(it.startswith(f"{first.path}/") for it in links)
-    (cache,) = [it for it in operations if isinstance(it, LdCache)]
-    assert cache.folders == (first.path,) and {path.rpartition("/")[0] for _, path in cache.entries()} <= {
-        f"{first.path}/{name}" for name in ("lib64", "lib")
-    }
 
 
 def test_a_file_without_its_folders_names_is_made_in_the_folder() -> None:
@@ -116,38 +39,6 @@ def test_a_file_without_its_folders_names_is_made_in_the_folder() -> None:
     # Without a folder each has its own content.
     sources = {it.source: it.target for it in planned(GRAPHICS, inventory, ALPINE).operations if isinstance(it, Mount)}
     assert (sources[vulkan.path], sources[egl.path]) == paths
-
-
-@pytest.mark.parametrize("own", ["/usr/lib/xorg/modules", f"{LAYOUT.library_folder}/xorg/modules", ""])
-def test_modules_of_the_x_server_are_where_the_host_and_the_images_server_have_them(own: str) -> None:
-    operations = planned(GRAPHICS, everything(), LAYOUT._replace(xorg_folder=own)).operations
-    (module,) = [it for it in operations if isinstance(it, Mount) and "nvidia_drv" in it.source]
-    assert (module.target, module.options) == (f"{FOLDER}/xorg/drivers/nvidia_drv.so", provision.READ_ONLY)
-    links = [it.path for it in operations if isinstance(it, Symlink) and it.to == module.target and it.covers]
-    assert links == [*dict.fromkeys([module.source, *([f"{own}/drivers/nvidia_drv.so"] if own else [])])]
-
-
-def test_over_a_driver_in_the_images_own_library_folder_lies_ours() -> None:
-    """LD_LIBRARY_PATH may name that folder, and goes before the loader's cache."""
-    has_driver = LAYOUT._replace(has_driver=True)
-    operations = planned(EVERYTHING, everything(), has_driver).operations
-    (cover,) = [it for it in operations if isinstance(it, Cover)]
-    paths = [path for it in operations if isinstance(it, Mount) for path in it.paths()]
-    assert [*cover.files] == [path for path in paths if path.startswith(f"{LIB64}/") and "/gbm/" not in path]
-    assert [*cover.paths()] == [path.replace(LIB64, LAYOUT.library_folder) for path in cover.files]
-    assert not cover.required
-    for layout in (LAYOUT, ALPINE._replace(has_driver=True)):
-        assert not [it for it in planned(EVERYTHING, everything(), layout).operations if isinstance(it, Cover)]
-
-
-def test_musl_has_each_file_where_it_is_looked_for_and_no_folder() -> None:
-    operations = planned(EVERYTHING, everything(), ALPINE).operations
-    assert not [it for it in operations if isinstance(it, (LdCache, Symlink)) and not it.path.startswith("/dev/")]
-    paths = [it.path for it in operations if isinstance(it, Tmpfs)]
-    paths += [path for it in operations if isinstance(it, Mount) for path in it.paths()]
-    assert not [path for path in paths if path.startswith(FOLDER)]
-    names = ("libcuda.so.1", "libvdpau_nvidia.so", "gbm/nvidia-drm_gbm.so")
-    assert {*paths} >= {"/usr/bin/nvidia-smi", "/etc/OpenCL/vendors/nvidia.icd", *[f"/usr/lib/{it}" for it in names]}
 
 
 def left_out(request: Request, layout: Layout = LAYOUT, inventory: DriverInventory | None = None) -> tuple[str, ...]:

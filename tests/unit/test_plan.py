@@ -7,7 +7,6 @@ them again as CONTRIBUTING.md says, and review the difference like code.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +16,18 @@ from oci_gpu_hook.asking import Spec
 from oci_gpu_hook.cli import plantext, render
 from oci_gpu_hook.container.devicecgroup import DeviceCgroup
 from oci_gpu_hook.container.layout import Layout
-from oci_gpu_hook.driver.inventory import DriverInventory
+from oci_gpu_hook.driver.inventory import DriverFile, DriverInventory
 from oci_gpu_hook.errors import ConfigError, DriverError
 from oci_gpu_hook.formats.devicerule import DeviceRule
 from oci_gpu_hook.formats.scopeunit import ScopeUnit
-from oci_gpu_hook.operations import Device, Mount, OpenCgroup, TellSystemd, Tmpfs
+from oci_gpu_hook.operations import Device, Mount, OpenCgroup, Symlink, TellSystemd, Tmpfs
 from oci_gpu_hook.planning import meanings
 from oci_gpu_hook.planning.plan import Container, Plan
 from oci_gpu_hook.request.settings import Settings
 from tests.unit import hosts
 from tests.unit.asking import by_environment
 from tests.unit.containers import ALPINE, CONTAINER, DEBIAN, HOSTS_DEV, ROOTLESS, planned
+from tests.vocabulary.host import LAYOUT, everything
 
 GOLDENS = Path(__file__).parent.parent / "data" / "plans"
 
@@ -66,9 +66,12 @@ def test_plans_are_as_the_goldens_say(
     layout: Layout,
     container: Container,
 ) -> None:
-    plan = made(host, devices, capabilities, layout=layout, container=container)
-    text = "\n".join([*plantext.plan_text(plan), ""])
-    text = text.replace(hosts.LIBRARY_FOLDER, "usr/lib/x86_64-linux-gnu")
+    compare(pytestconfig, name, made(host, devices, capabilities, layout=layout, container=container))
+
+
+def compare(pytestconfig: pytest.Config, name: str, plan: Plan) -> None:
+    """A plan with its golden, or the golden written anew."""
+    text = "\n".join([*plantext.plan_text(plan), ""]).replace(hosts.LIBRARY_FOLDER, "usr/lib/x86_64-linux-gnu")
     golden = GOLDENS / f"{name}.txt"
     if pytestconfig.getoption("--update-goldens"):
         golden.parent.mkdir(parents=True, exist_ok=True)
@@ -76,17 +79,36 @@ def test_plans_are_as_the_goldens_say(
     assert text == golden.read_text()
 
 
-def test_systemd_gets_the_rules_of_the_cgroup_and_after_it(host: DriverInventory) -> None:
-    *_, opened, sent = made(host, container=IN_SCOPE).operations
-    assert isinstance(opened, OpenCgroup)
-    assert isinstance(sent, TellSystemd)
-    assert sent[:4] == (SCOPE.name, opened.rules, SCOPE.allowed, False)
-    off = made(host, container=IN_SCOPE, settings=Settings(device_cgroup="off"))
-    assert not [item for item in off.operations if isinstance(item, TellSystemd)]
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [
+        # Over a driver of the image's own lies ours, as LD_LIBRARY_PATH may name its folder.
+        ("places-debian", LAYOUT._replace(has_driver=True, xorg_folder="/usr/lib/xorg/modules")),
+        ("places-beside-a-volume-at-usr-local", LAYOUT._replace(local_is_volume=True)),
+        ("places-musl", ALPINE._replace(has_driver=True)),
+    ],
+)
+def test_each_kind_of_file_goes_where_it_is_looked_for(pytestconfig: pytest.Config, name: str, layout: Layout) -> None:
+    """libgbm looks in its distribution's folder alone, and libvdpau for libvdpau_nvidia.so by that name."""
+    host = everything()
+    names = ("libcuda.", "libvdpau_nvidia.", "libnvidia-allocator.", "nvidia.icd", "cufile.json", "nvidia_drv.so")
+    files = [it for it in host.files if it.path.rpartition("/")[2].startswith(names)]
+    host = host._replace(
+        libraries=tuple([it for it in host.libraries if it.file.startswith(names) and it.bits == 64]),
+        files=(*files, DriverFile("/run/udev", "/run/udev", ("gds",), folder=True)),
+        binaries=host.binaries[:1],
+    )
+    request = by_environment("1", "utility,compute,video,graphics", NVIDIA_GDS="enabled")
+    plan = planned(request, host, layout)
+    compare(pytestconfig, name, plan)
+    # What an image has at the place of a link gives way.
+    assert all(it.covers for it in plan.operations if isinstance(it, Symlink) and "nvidia" in it.to)
 
 
 def test_a_scope_without_rules_is_not_restricted_by_us(host: DriverInventory) -> None:
     """With a first entry in DeviceAllow=, systemd would deny all other devices."""
+    *_, sent = made(host, container=IN_SCOPE).operations
+    assert isinstance(sent, TellSystemd) and sent.before == SCOPE.allowed
     in_crun = IN_SCOPE._replace(scope=ScopeUnit(SCOPE.name, None, "/sys/fs/bpf/crun/crio-c1_scope"))
     plan = made(host, container=in_crun)
     opened = plan.operations[-1]
@@ -129,40 +151,19 @@ def test_params_forbid_making_nodes_and_keep_the_rest(host: DriverInventory) -> 
     assert params == hosts.PARAMS.replace("ModifyDeviceFiles: 1", "ModifyDeviceFiles: 0")
 
 
-def of_another_version(tree: Path) -> None:
-    folder = tree / hosts.LIBRARY_FOLDER
-    (folder / f"libcuda.so.{hosts.VERSION}").rename(folder / "libcuda.so.535.54.03")
-
-
-def without_unified_memory(tree: Path) -> None:
-    hosts.plant(tree, "proc/devices", hosts.DEVICES.replace("505 nvidia-uvm\n", ""))
-
-
-@pytest.mark.parametrize(
-    ("spoil", "why"),
-    [
-        (of_another_version, r"the kernel module is 580.65.06, but libcuda is there as 535.54.03"),
-        (
-            lambda tree: (tree / hosts.LIBRARY_FOLDER / f"libcuda.so.{hosts.VERSION}").write_bytes(b""),
-            "is 580.65.06, but libcuda of that version is cut off or no library",
-        ),
-        (without_unified_memory, "modprobe nvidia-uvm"),
-    ],
-)
-def test_a_half_installed_driver_stops_only_what_needs_it(
-    tmp_path: Path, spoil: Callable[[Path], object], why: str
-) -> None:
+def test_a_library_that_is_cut_off_stops_only_what_needs_it(tmp_path: Path) -> None:
+    """As one of another version does, and a module that is not loaded: see tests/integration/test_faults.py."""
     root = hosts.host(tmp_path)
-    spoil(tmp_path)
+    hosts.plant(tmp_path, f"{hosts.LIBRARY_FOLDER}/libcuda.so.{hosts.VERSION}", "")
     broken = hosts.surveyed(root)
-    with pytest.raises(DriverError, match=why):
+    with pytest.raises(DriverError, match=r"is 580.65.06, but libcuda of that version is cut off or no library"):
         made(broken, "0", "compute")
     made(broken, "0", "utility")
 
 
 def test_the_administrator_decides_about_the_device_cgroup(host: DriverInventory) -> None:
-    off = made(host, settings=Settings(device_cgroup="off"))
-    assert not [operation for operation in off.operations if isinstance(operation, OpenCgroup)]
+    off = made(host, container=IN_SCOPE, settings=Settings(device_cgroup="off"))
+    assert not [operation for operation in off.operations if isinstance(operation, (OpenCgroup, TellSystemd))]
     assert off.notes == ("the device cgroup is left alone: device-cgroup = off",)
     assert made(host, container=OF_A_USER).notes == ("the device cgroup is left alone: rootless",)
     with pytest.raises(ConfigError, match="rootless"):
@@ -172,19 +173,11 @@ def test_the_administrator_decides_about_the_device_cgroup(host: DriverInventory
 def test_the_document_has_the_documented_form(host: DriverInventory) -> None:
     document = render.as_json(plantext.plan_document(made(host)))
     assert document["container"] == {"id": "c1", "bundle": "/b", "rootfs": "/b/rootfs"}
-    assert document["request"] == {
-        "source": "env",
-        "devices": ["1", "5"],
-        "capabilities": ["utility", "compute"],
-        "requirements": [],
-        "imex_channels": [],
-        "features": [],
-        "mig_config": False,
-        "mig_monitor": False,
-        "memory_limit": 0,
-        "memory_request": 0,
-        "vendors": [],
-    }
+    request = document["request"]
+    assert (request["source"], request["devices"]) == ("env", ["1", "5"])
+    assert request["capabilities"] == ["utility", "compute"]
+    others = "requirements imex_channels features mig_config mig_monitor memory_limit memory_request vendors"
+    assert request.keys() == {"source", "devices", "capabilities", *others.split()}
     operations = document["operations"]
     assert isinstance(operations, list)
     needed = {

@@ -5,16 +5,14 @@ from __future__ import annotations
 
 import os
 import posix
-import stat
 from pathlib import Path
 
 import pytest
 
 from oci_gpu_hook.driver.inventory import Library
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.diagnosis import drivercheck
 from oci_gpu_hook.planning import platforms
-from oci_gpu_hook.vendors import platform, tegra
+from oci_gpu_hook.vendors import platform
 from oci_gpu_hook.vendors.vendorinventory import Link
 from tests.unit import hosts
 from tests.unit.program import Program
@@ -131,26 +129,6 @@ def test_copies_keep_their_names_and_links_beside_a_library_become_its_names() -
     assert left == links[3:]
 
 
-# What doctor says of it.
-
-LISTS = "etc/nvidia-container-runtime/host-files-for-container.d"
-
-
-def test_doctor_says_which_platform_and_what_of_its_lists_does_not_serve(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(platforms, "platform_state", lambda *_, **__: None)
-    for left_out, seen in (
-        ((), "all that it says of containers' files and devices serves"),
-        (("a.csv:1 is left out: x",), "a.csv:1 is left out: x"),
-        (("a.csv:1 is left out: x", "b", "c"), "a.csv:1 is left out: x, and 2 more"),
-    ):
-        monkeypatch.setattr(tegra, "vendor", lambda root, everything, left_out=left_out: (None, left_out))
-        found = drivercheck.of_platform(HostRoot(), "tegra", "/etc/nv_tegra_release")
-        assert [(one.check, one.level, one.seen) for one in found] == [
-            ("platform", "pass", "Jetson (Tegra), by /etc/nv_tegra_release"),
-            ("driver", "pass", seen),
-        ]
-
-
 def test_doctor_names_what_mends_a_jetson(host: Host, program: Program) -> None:
     plant(host, "etc/nv_tegra_release", RELEASE)
     said = program("doctor", "--host-root", host.path, code=1)
@@ -158,14 +136,3 @@ def test_doctor_names_what_mends_a_jetson(host: Host, program: Program) -> None:
     assert ["pass", "platform", "Jetson (Tegra), by /etc/nv_tegra_release"] in lines
     assert any(line[:2] == ["fail", "driver"] and line[2].startswith("no CSV file lists what ") for line in lines)
     assert "fix: apt install --reinstall nvidia-l4t-init && modprobe nvgpu" in said
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may make device nodes")
-def test_doctor_names_what_a_jetsons_list_may_not_name(host: Host, program: Program) -> None:
-    plant(host, "etc/nv_tegra_release", RELEASE)
-    plant(host, f"{LISTS}/devices.csv", "dev, /dev/nvmap\ndev, /dev/fb0\n")
-    Path(host.path, "dev").mkdir()
-    for name, number in (("nvmap", (240, 1)), ("fb0", (29, 0))):
-        os.mknod(f"{host.path}/dev/{name}", stat.S_IFCHR | 0o660, os.makedev(*number))
-    said = program("doctor", "--host-root", host.path, code=1)
-    assert f"/{LISTS}/devices.csv:2 is left out: '/dev/fb0': character device 29:0 is of a driver" in said

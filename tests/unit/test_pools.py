@@ -14,8 +14,6 @@ import pytest
 
 from tests.unit.manifests import AGENTS, OPENSHIFT, POOLS, ROOT, containers, documents, judge, named, pod_of
 
-pytestmark = pytest.mark.unit
-
 POOL, TAINT = "node-restriction.kubernetes.io/gpu-pool", "nvidia.com/gpu"
 
 

@@ -28,6 +28,12 @@ from tests.vocabulary.host import (
 from tests.vocabulary.row import REFUSED, SERVED, Row
 
 
+def _comes(paths: str, by: str, without: str | None = None, **more: str) -> bool:
+    """Whether all these paths, with blanks between them, come by capabilities and variables, and none by `without`."""
+    lacks = set() if without is None else targets("1", without)
+    return {*paths.split()} <= targets("1", by, **more) - lacks
+
+
 def _options(path: str, capabilities: str = "utility") -> tuple[str, ...]:
     """Of the mount to which the link at `path` leads."""
     operations = planned("1", capabilities).operations
@@ -74,29 +80,26 @@ GIVEN_TWIN = f"{GIVEN_32}/{TWIN.rpartition('/')[2]}"
 COMPUTE = (
     "libcuda libcudadebugger libnvidia-opencl libnvidia-gpucomp libnvidia-ptxjitcompiler libnvidia-fatbinaryloader "
     "libnvidia-allocator libnvidia-compiler libnvidia-pkcs11 libnvidia-pkcs11-openssl3 libnvidia-nvvm "
-    "libnvidia-tileiras"
+    "libnvidia-nvvm70 libnvidia-tileiras"
 )
 GRAPHICS = (
     "libnvidia-eglcore libnvidia-glcore libnvidia-tls libnvidia-glsi libnvidia-fbc libnvidia-ifr libnvidia-rtcore "
-    "libnvoptix libGLX_nvidia libEGL_nvidia libGLESv2_nvidia libGLESv1_CM_nvidia libnvidia-glvkspirv libnvidia-cbl"
+    "libnvoptix libGLX_nvidia libEGL_nvidia libGLESv2_nvidia libGLESv1_CM_nvidia libnvidia-glvkspirv libnvidia-cbl "
+    "libnvidia-gpucomp libnvidia-allocator libnvidia-ptxjitcompiler libnvidia-nvvm"
 )
 PROGRAMS = ("nvidia-smi", "nvidia-debugdump", "nvidia-persistenced", "nv-fabricmanager")
 SHARED = (
-    "glvnd/egl_vendor.d/10_nvidia.json",
-    "egl/egl_external_platform.d/15_nvidia_gbm.json",
-    "egl/egl_external_platform.d/10_nvidia_wayland.json",
-    "egl/egl_external_platform.d/09_nvidia_wayland2.json",
-    "egl/egl_external_platform.d/20_nvidia_xcb.json",
-    "egl/egl_external_platform.d/20_nvidia_xlib.json",
-    "nvidia/nvoptix.bin",
-    "X11/xorg.conf.d/10-nvidia.conf",
-    "X11/xorg.conf.d/nvidia-drm-outputclass.conf",
+    "/usr/share/glvnd/egl_vendor.d/10_nvidia.json /usr/share/egl/egl_external_platform.d/15_nvidia_gbm.json "
+    "/usr/share/egl/egl_external_platform.d/10_nvidia_wayland.json "
+    "/usr/share/egl/egl_external_platform.d/09_nvidia_wayland2.json "
+    "/usr/share/egl/egl_external_platform.d/20_nvidia_xcb.json "
+    "/usr/share/egl/egl_external_platform.d/20_nvidia_xlib.json "
+    "/usr/share/nvidia/nvoptix.bin /usr/share/X11/xorg.conf.d/10-nvidia.conf "
+    "/usr/share/X11/xorg.conf.d/nvidia-drm-outputclass.conf"
 )
 VULKAN = (
-    "icd.d/nvidia_icd.json",
-    "icd.d/nvidia_layers.json",
-    "implicit_layer.d/nvidia_layers.json",
-    f"icd.d/nvidia_icd.{platform.machine()}.json",
+    "/etc/vulkan/icd.d/nvidia_icd.json /etc/vulkan/icd.d/nvidia_layers.json "
+    f"/etc/vulkan/implicit_layer.d/nvidia_layers.json /etc/vulkan/icd.d/nvidia_icd.{platform.machine()}.json"
 )
 
 INJECTED = (
@@ -108,8 +111,8 @@ INJECTED = (
     Row("2.1", "graphics / display", SERVED,
         lambda: all(brings(capability, GRAPHICS) for capability in ("graphics", "display"))),
     Row("2.1", "graphics extras", SERVED,
-        lambda: {f"{GIVEN}/libnvidia-egl-gbm.so.1.1.2", f"{FOLDER}/xorg/modules/drivers/nvidia_drv.so",
-                 f"{GIVEN}/libnvidia-vulkan-producer.so", "/usr/bin/nvidia-xconfig"} <= targets("1", "graphics")),
+        lambda: _comes(f"{GIVEN}/libnvidia-egl-gbm.so.1.1.2 {FOLDER}/xorg/modules/drivers/nvidia_drv.so "
+                       f"{GIVEN}/libnvidia-vulkan-producer.so /usr/bin/nvidia-xconfig", "graphics")),
     Row("2.1", "ngx", SERVED, lambda: brings("ngx", "libnvidia-ngx")),
     # By what its ELF header says, and only where the machine runs such programs.
     Row("2.1", "compat32", SERVED,
@@ -130,17 +133,13 @@ INJECTED = (
         lambda: {f"/usr/bin/{name}" for name in PROGRAMS} <= targets("1", "utility")
             and _options("/usr/bin/nvidia-smi") == ("ro", "nosuid", "nodev")),
     Row("2.2", "Binaries: compute", SERVED,
-        lambda: {"/usr/bin/nvidia-cuda-mps-control", "/usr/bin/nvidia-cuda-mps-server"}
-                <= targets("1", "compute") - targets("1", "utility")),
-    Row("2.2", "Binaries: imex", SERVED,
-        lambda: {"/usr/bin/nvidia-imex", "/usr/bin/nvidia-imex-ctl"} <= targets("1", "utility")),
+        lambda: _comes("/usr/bin/nvidia-cuda-mps-control /usr/bin/nvidia-cuda-mps-server", "compute", "utility")),
+    Row("2.2", "Binaries: imex", SERVED, lambda: _comes("/usr/bin/nvidia-imex /usr/bin/nvidia-imex-ctl", "utility")),
     Row("2.2", "IPC: persistenced, fabricmanager", SERVED,
-        lambda: {f"/var/run/nvidia-{name}/socket" for name in ("persistenced", "fabricmanager")}
-                <= targets("1", "utility")),
-    Row("2.2", "IPC: MPS", SERVED, lambda: "/tmp/nvidia-mps" in targets("1", "compute") - targets("1", "utility")),
+        lambda: _comes("/var/run/nvidia-persistenced/socket /var/run/nvidia-fabricmanager/socket", "utility")),
+    Row("2.2", "IPC: MPS", SERVED, lambda: _comes("/tmp/nvidia-mps", "compute", "utility")),
     Row("2.2", "IPC: CDI", SERVED, lambda: _by_cdi_too("/var/run/nvidia-fabricmanager/socket")),
-    Row("2.2", "Firmware", SERVED,
-        lambda: f"/lib/firmware/nvidia/{hosts.VERSION}/gsp_ga10x.bin" in targets("1", "utility")),
+    Row("2.2", "Firmware", SERVED, lambda: _comes(f"/lib/firmware/nvidia/{hosts.VERSION}/gsp_ga10x.bin", "utility")),
     Row("2.2", "procfs overlay", SERVED,
         lambda: any("ModifyDeviceFiles: 0" in content for _, content, _ in _tmpfs("/proc/driver/nvidia").files)),
     Row("2.2", "per GPU procfs", SERVED, lambda: "/proc/driver/nvidia/gpus/0000:08:00.0" in targets("1")),
@@ -154,42 +153,35 @@ INJECTED = (
     Row("2.2", "CUDA forward-compat", SERVED, _newer_cuda_comes_first),
     Row("2.3", "`/dev/nvidiactl`", SERVED, lambda: "/dev/nvidiactl" in targets("none")),
     Row("2.3", "`/dev/nvidia<minor>`", SERVED, lambda: "/dev/nvidia1" in targets("0")),
-    Row("2.3", "`/dev/nvidia-modeset`", SERVED,
-        lambda: "/dev/nvidia-modeset" in targets("1", "display") - targets("1", "graphics")),
+    Row("2.3", "`/dev/nvidia-modeset`", SERVED, lambda: _comes("/dev/nvidia-modeset", "display", "graphics")),
     Row("2.3", "`/dev/nvidia-uvm`, `/dev/nvidia-uvm-tools`", SERVED,
-        lambda: {"/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"} <= targets("1", "compute") - targets("1", "utility")),
+        lambda: _comes("/dev/nvidia-uvm /dev/nvidia-uvm-tools", "compute", "utility")),
     Row("2.3", "`/dev/nvidia-caps/nvidia-cap<N>`", SERVED,
         lambda: {"/dev/nvidia-caps/nvidia-cap30", "/dev/nvidia-caps/nvidia-cap31"} <= targets("0:0") - targets("1")),
     Row("2.3", "`/dev/nvidia-nvswitchctl`, `/dev/nvidia-nvswitch*`", SERVED,
-        lambda: {"/dev/nvidia-nvswitchctl", "/dev/nvidia-nvswitch0"}
-                <= targets("1", NVIDIA_NVSWITCH="enabled") - targets("1")),
+        lambda: _comes("/dev/nvidia-nvswitchctl /dev/nvidia-nvswitch0", "", "", NVIDIA_NVSWITCH="enabled")),
     Row("2.3", "`/dev/nvidia-fs*` + `/run/udev`, `/etc/cufile.json`", SERVED,
-        lambda: {"/dev/nvidia-fs0", "/etc/cufile.json"} <= targets("1", NVIDIA_GDS="enabled") - targets("1")
+        lambda: _comes("/dev/nvidia-fs0 /etc/cufile.json", "", "", NVIDIA_GDS="enabled")
             and any(path == "/run/udev" for path, _ in catalogue.AS_THEY_ARE)),
     Row("2.3", "`/dev/infiniband/uverbs*`, `/dev/infiniband/rdma_cm`", SERVED,
-        lambda: {"/dev/infiniband/uverbs0", "/dev/infiniband/rdma_cm"}
-                <= targets("1", NVIDIA_MOFED="enabled") - targets("1")),
-    Row("2.3", "`/dev/gdrdrv`", SERVED,
-        lambda: "/dev/gdrdrv" in targets("1", NVIDIA_GDRCOPY="enabled") - targets("1")),
+        lambda: _comes("/dev/infiniband/uverbs0 /dev/infiniband/rdma_cm", "", "", NVIDIA_MOFED="enabled")),
+    Row("2.3", "`/dev/gdrdrv`", SERVED, lambda: _comes("/dev/gdrdrv", "", "", NVIDIA_GDRCOPY="enabled")),
     Row("2.3", "`/dev/nvidia-caps-imex-channels/channel<N>`", SERVED,
-        lambda: "/dev/nvidia-caps-imex-channels/channel7" in targets("1", NVIDIA_IMEX_CHANNELS="7") - targets("1")),
+        lambda: _comes("/dev/nvidia-caps-imex-channels/channel7", "", "", NVIDIA_IMEX_CHANNELS="7")),
     Row("2.3", "`/dev/dri/card*`, `/dev/dri/renderD*`, by-path links", SERVED,
         lambda: {"/dev/dri/card1", "/dev/dri/renderD128", "/dev/dri/by-path/pci-0000:08:00.0-card"}
                 <= targets("1", "graphics")
             and "/dev/dri/card2" not in targets("1", "graphics")),
     # As above: there is no such device on a Linux host.
     Row("2.3", "`/dev/dxg`", REFUSED, lambda: not any(node.path == "/dev/dxg" for node in everything().devices)),
-    Row("2.4", "glvnd, EGL, nvoptix, X11 files", SERVED,
-        lambda: {f"/usr/share/{name}" for name in SHARED} <= targets("1", "graphics") - targets("1", "compute")),
-    Row("2.4", "vulkan files", SERVED,
-        lambda: {f"/etc/vulkan/{name}" for name in VULKAN} <= targets("1", "display") - targets("1", "compute")),
-    Row("2.4", "OpenCL/vendors/nvidia.icd", SERVED,
-        lambda: "/etc/OpenCL/vendors/nvidia.icd" in targets("1", "compute")),
+    Row("2.4", "glvnd, EGL, nvoptix, X11 files", SERVED, lambda: _comes(SHARED, "graphics", "compute")),
+    Row("2.4", "vulkan files", SERVED, lambda: _comes(VULKAN, "display", "compute")),
+    Row("2.4", "OpenCL/vendors/nvidia.icd", SERVED, lambda: _comes("/etc/OpenCL/vendors/nvidia.icd", "compute")),
     Row("2.4", "Symlinks legacy", SERVED,
         lambda: {f"{GIVEN}/{name}" for name in ("libcuda.so", "libGLX_indirect.so.0", "libnvidia-opticalflow.so")}
                 <= targets("1", "all")),
     Row("2.4", "Symlinks CDI", SERVED,
         lambda: {f"{FOLDER}/gbm/nvidia-drm_gbm.so", f"{GIVEN}/libnvidia-ml.so.1"} <= targets("1", "all")),
     Row("2.4", "Legacy hook alone does not inject ICD files", SERVED,
-        lambda: "/usr/share/glvnd/egl_vendor.d/10_nvidia.json" in targets("1", "graphics")),
+        lambda: _comes("/usr/share/glvnd/egl_vendor.d/10_nvidia.json", "graphics")),
 )  # fmt: skip
