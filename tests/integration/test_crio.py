@@ -4,17 +4,14 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
 
-from tests.integration import cdiedits, crio
+from tests.integration import crio
 from tests.integration.conftest import Maker
 from tests.integration.engines import Bundle, Installed, in_turn, on_node, start
 from tests.integration.inside import ALLOWED, COMPUTE, Seen, attempt, node
-from tests.integration.test_cdi import GENERATE, MINORS, SPEC
 
-EDITS = cdiedits.__file__
 RUNTIMES = [("runc", "v2"), ("crun", "v2"), ("crun", "v1")]
 # Each container counts those of its pod that have started, by their /dev/shm.
 SHARED = "echo started >>/dev/shm/seen; echo $(cat /dev/shm/seen | busybox wc -l) of the pod"
@@ -88,22 +85,6 @@ def test_the_sentence_is_in_conmons_answer(installed: Installed, bundle: Maker, 
     answer = json.loads(on_node(installed, crio.pod() + script, booted=True).printed())
     assert answer["pid"] < 0
     assert "oci-gpu-hook: unknown device '77': this host has indices 0 to 7" in answer["message"]
-
-
-@pytest.mark.parametrize("runtime", ["runc", "crun"])
-def test_a_cdi_device_that_is_another_now_is_refused(installed: Installed, bundle: Maker, runtime: str) -> None:
-    """As the kubelet names it to CRI-O for a device plugin."""
-    before, after = crio.container(bundle("debian")), crio.container(bundle("debian"))
-    scripts = {}
-    for name, made, change in (("before", before, ""), ("after", after, MINORS)):
-        made.config["annotations"]["run.oci.hooks.stderr"] = "/run/said"
-        made.runs("/bin/sh", "-c", OPENED)
-        edit = f"{sys.executable} {EDITS} {made.path} {SPEC} 0\n"
-        scripts[name] = f"{change}{edit}{start(with_systemd(runtime), made, name)} 2>&1 || cat /run/said"
-    seen = in_turn(installed, scripts, crio.pod() + GENERATE + "touch /run/said\n", booted=True)
-    assert seen["before"][-1] == "cuInit 0, 1 devices", seen
-    assert any("when the CDI spec was written" in line for line in seen["after"]), seen
-    assert not any("cuInit" in line for line in seen["after"]), seen
 
 
 def look(installed: Installed, pod: tuple[Bundle, ...], runtime: str, cgroup: str) -> list[Seen]:
