@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.docker.dockerd import LINK, LOOK, RUNTIME, denied, docker, look, nodes, opened, run, tried, uuid
+from tests.docker.dockerd import LOOK, RUNTIME, denied, docker, look, nodes, opened, run, tried, uuid
 from tests.integration.engines import Installed
 
 ALL = list(range(8))
@@ -124,16 +124,3 @@ def test_an_unknown_gpu_is_told_by_docker(seen: dict[str, list[str]], way: str) 
     assert said.startswith("docker: Error response from daemon: ")
     assert f"exit status 5, stdout: , stderr: {UNKNOWN}" in said
     assert last == "failed"
-
-
-def test_another_user_opens_nodes_that_only_a_group_may_open_on_the_host(
-    installed: Installed, patterns: dict[str, Path]
-) -> None:
-    narrow = "chgrp 44 /dev/nvidia*[0-9l]; chmod 0660 /dev/nvidia*[0-9l]\n"
-    rows = {
-        "gpus": run("--user 1000:1000 --gpus device=6"),
-        "group": run(f"--user 1000:1000 --group-add 44 {RUNTIME} {asks('6')}"),
-    }
-    daemon = {"default-runtime": "simulated-runc"}
-    for lines in docker(installed, patterns["debian"], rows, daemon, before=LINK + narrow).values():
-        assert nodes([6]) <= opened(lines), lines
