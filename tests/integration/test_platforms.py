@@ -16,7 +16,7 @@ from tests.gpunode import tegra, wsl
 from tests.integration import roots
 from tests.integration.conftest import Maker
 from tests.integration.engines import Bundle, Installed, on_node, start
-from tests.integration.inside import Seen, attempt, look, refused
+from tests.integration.inside import Seen, attempt, look
 
 USUAL = f"/usr/lib/{roots.MULTIARCH}"
 OWN = f"{USUAL}/nvidia"
@@ -72,55 +72,40 @@ def test_a_jetson_gives_what_its_lists_say(installed: Installed, bundle: Maker, 
 
 THOR, DISCRETE = "GPU-5d1b7a90-22c4-4f0e-9c53-0a7be1d3f6a1", "GPU-b7e0c4d2-8f13-4a6d-b1d9-3c2f5a7e9d04"
 SHARED = {*tegra.DEVICES, "/dev/nvidiactl", "/dev/nvidia-modeset"}
+UVM = {"/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"}
+ON_THOR, BESIDE_THOR, ON_ORIN, BESIDE_ORIN = (
+    {"/dev/nvidia0", "/dev/nvidia2"},
+    {"/dev/nvidia1", *UVM},
+    {"/dev/nvidia2"},
+    {"/dev/nvidia0", *UVM},
+)
 # What is asked for, and which nodes of NVIDIA's module come beside those of the lists.
-ON_THOR = {
-    "all": {"/dev/nvidia0", "/dev/nvidia1", "/dev/nvidia2", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"},
-    "0": {"/dev/nvidia0", "/dev/nvidia2"},
-    THOR: {"/dev/nvidia0", "/dev/nvidia2"},
-    "1": {"/dev/nvidia1", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"},
-    DISCRETE: {"/dev/nvidia1", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"},
-    "0,1": {"/dev/nvidia0", "/dev/nvidia1", "/dev/nvidia2", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"},
-    "none": set(),
+BOARDS = {
+    "thor": {
+        **dict.fromkeys(("all", "0,1"), ON_THOR | BESIDE_THOR),
+        **dict.fromkeys(("0", THOR), ON_THOR),
+        **dict.fromkeys(("1", DISCRETE), BESIDE_THOR),
+    },
+    # nvgpu drives the integrated one, of which NVIDIA's module knows nothing.
+    "igx": {
+        "all": ON_ORIN | BESIDE_ORIN,
+        **dict.fromkeys(("0", "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"), ON_ORIN),
+        **dict.fromkeys(("1", DISCRETE), BESIDE_ORIN),
+    },
 }
 
 
-@pytest.mark.parametrize("devices", [*ON_THOR])
-def test_on_thor_a_request_chooses_among_its_gpus(installed: Installed, bundle: Maker, devices: str) -> None:
-    one = bundle("debian").asks(devices, "compute,utility")
-    seen = run(installed, one, vendors=("thor",), description="thor")
-    assert {*seen.nodes} == ({*SHARED, *ON_THOR[devices]} if devices != "none" else set())
-    assert seen.allowed - {NULL} == {*seen.nodes} - {NULL}
-    assert f"{OWN}/libcuda.so.1.1" in seen.mounts
-
-
-BARE = "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"
-OWN_GPU = {"/dev/nvidia0", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"}
-
-
-@pytest.mark.parametrize(
-    ("devices", "nodes"),
-    [
-        ("0", {"/dev/nvidia2"}),
-        (BARE, {"/dev/nvidia2"}),
-        ("1", OWN_GPU),
-        (DISCRETE, OWN_GPU),
-        ("all", {"/dev/nvidia2", *OWN_GPU}),
-    ],
-)
-def test_beside_orin_a_gpu_on_pci_is_index_1(
-    installed: Installed, bundle: Maker, devices: str, nodes: set[str]
-) -> None:
-    """nvgpu drives the integrated one, of which NVIDIA's module knows nothing."""
-    one = bundle("debian").asks(devices, "compute,utility")
-    seen = run(installed, one, vendors=("thor",), description="igx")
-    seen.has_exactly(*SHARED, *nodes)
-
-
-def test_on_thor_an_unknown_gpu_is_refused(installed: Installed, bundle: Maker) -> None:
-    for unknown in ("2", DISCRETE.replace("b7", "c8")):
-        made = bundle("debian").asks(unknown)
-        said = refused(installed, made, refresh=False, vendors=("thor",), description="thor")
-        assert f"unknown device '{unknown}': this Jetson has indices 0 to 1" in said
+@pytest.mark.parametrize("board", BOARDS)
+def test_a_request_chooses_among_a_boards_gpus(installed: Installed, bundle: Maker, board: str) -> None:
+    unknown = ("2", DISCRETE.replace("b7", "c8"))
+    made = [bundle("debian").asks(devices, "compute,utility") for devices in ("none", *unknown, *BOARDS[board])]
+    none, *others = attempt(installed, *made, refresh=False, vendors=("thor",), description=board)
+    assert not none.seen().nodes and none.seen().allowed == {NULL}
+    for each, devices in zip(others, unknown):
+        assert f"unknown device '{devices}': this Jetson has indices 0 to 1" in each.refusal()
+    for each, nodes in zip(others[len(unknown) :], BOARDS[board].values()):
+        each.seen().has_exactly(*SHARED, *nodes)
+        assert f"{OWN}/libcuda.so.1.1" in each.seen().mounts
 
 
 def test_a_jetson_gives_all_lists_where_they_are_asked_for(installed: Installed, bundle: Maker) -> None:
