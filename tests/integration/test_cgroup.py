@@ -271,19 +271,6 @@ def test_a_single_program_that_is_attached_otherwise_is_replaced_too(
     assert attached(container.path) == before
 
 
-def test_a_scope_and_its_sub_cgroup_are_both_opened(container: DeviceCgroup, nodes: Path) -> None:
-    scope, leaf = Path(container.path), Path(container.path, "container")
-    leaf.mkdir()
-    programs = {str(scope.parent): ALLOW_ALL, str(scope): DENY_ALL, str(leaf): RUNTIME_LIKE}
-    before = {path: attach(path, program) for path, program in programs.items()}
-    undo = open_for(container._replace(path=str(leaf)), GPU0)
-    assert opens(leaf, nodes / "gpu0") == ENXIO
-    assert opens(leaf, nodes / "null") == EPERM
-    assert attached(str(scope.parent)) == before[str(scope.parent)]
-    undo.take_back()
-    assert {path: attached(path) for path in programs} == before
-
-
 def test_no_program_at_all_is_said_and_left_so(container: DeviceCgroup) -> None:
     reason = "the device cgroup is left alone: no device program restricts the container's cgroup"
     assert cgroup_v2.allow([container.path], (GPU0,), SPEC_RULES, Undo()) == reason
@@ -545,20 +532,6 @@ def test_a_program_that_is_not_shown_is_rebuilt_from_the_rules(
 
 def listed(folder: str | Path) -> str:
     return Path(folder, "devices.list").read_text()
-
-
-def test_v1_opens_only_the_given_devices(old_container: DeviceCgroup, nodes: Path) -> None:
-    folder = old_container.path
-    before = listed(folder)
-    assert opens(folder, nodes / "gpu0") == EPERM
-    undo = open_for(old_container, GPU0, CONTROL)
-    assert opens(folder, nodes / "gpu0") == opens(folder, nodes / "control") == ENXIO
-    assert opens(folder, nodes / "gpu1") == opens(folder, nodes / "kmsg") == EPERM
-    assert opens(folder, nodes / "null") == 0
-    assert makes(folder, nodes / "new") == EPERM
-    undo.take_back()
-    assert listed(folder) == before
-    assert opens(folder, nodes / "gpu0") == EPERM
 
 
 def test_v1_undo_takes_only_what_was_ours(v1: None, group: Maker, nodes: Path) -> None:

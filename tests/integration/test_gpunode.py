@@ -73,13 +73,3 @@ def test_nothing_is_hidden_and_nothing_shows_outside(how: dict[str, Any], tmp_pa
         assert set(os.listdir(folder)) - set(inside) == set(), folder
     for folder in BUSY:  # others may have come and gone there; ours must not have
         assert not [name for name in names(folder) - busy[folder] if name.startswith("nvidia")]
-
-
-def test_a_node_with_its_own_network_leaves_the_machines_alone() -> None:
-    forwards = Path("/proc/sys/net/ipv4/ip_forward")
-    before = forwards.read_text(), sorted(os.listdir("/sys/class/net"))
-    script = f"ip link add made type bridge; echo 2 >{forwards}; cat {forwards}; ip -oneline link"
-    value, *links = on_node(None, script, booted=True, own_network=True).printed().splitlines()
-    assert value == "2"
-    assert [line.split()[1] for line in links] == ["lo:", "made:"]
-    assert (forwards.read_text(), sorted(os.listdir("/sys/class/net"))) == before

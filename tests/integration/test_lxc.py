@@ -118,19 +118,6 @@ END
 oci-gpu-hook flags lxc 4; }} >/run/lxc/privileged/config
 lxc-execute -P /run/lxc -n privileged -- /bin/sh /look 2>&1 || echo failed
 """
-    scripts["two at once"] = (
-        "".join(
-            f"""
-root at-once-{n} {patterns["debian"]} 100000
-cat >/run/lxc/at-once-{n}/config <<'END'
-{(CONFIG + UNPRIVILEGED).format(name=f"at-once-{n}", asks=n, capabilities="compute,utility")}
-END
-lxc-execute -P /run/lxc -n at-once-{n} -- /bin/sh /look >/run/at-once-{n} 2>&1 &
-"""
-            for n in (0, 1)
-        )
-        + "wait\ncat /run/at-once-0 /run/at-once-1"
-    )
     scripts["shown"] = """
 sed -i 's/VISIBLE_DEVICES=0/VISIBLE_DEVICES=6/' /run/lxc/index/config
 echo 'while sleep 1; do :; done' >/run/lxc/index/rootfs/wait
@@ -194,10 +181,6 @@ def test_a_privileged_container_has_the_lines_of_flags(seen: dict[str, list[str]
     assert allowed(lines) == COMPUTE | {node(4)}, lines
     assert "cuInit 0, 1 devices" in lines
     assert any(line.startswith("tried: ") and "not permitted" in line for line in lines), lines
-
-
-def test_two_at_once(seen: dict[str, list[str]]) -> None:
-    assert allowed(seen["two at once"]) == COMPUTE | {node(0), node(1)}
 
 
 def test_commands_know_its_name(seen: dict[str, list[str]]) -> None:
