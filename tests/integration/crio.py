@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from tests.integration.engines import PROCDRIVER, REPOSITORY, Bundle
+from tests.integration.engines import REPOSITORY, Bundle
 
 DATA = REPOSITORY / "tests/data/crio"
 MAPPED = 100_000
@@ -39,7 +39,7 @@ def container(made: Bundle, *cases: str) -> Bundle:
     for kind in ("bounding", "effective", "permitted"):
         config["process"]["capabilities"][kind].append("CAP_MKNOD")
     made.config = config
-    return _mapped(made) if "uidMappings" in config["linux"] else made
+    return made.owned_by(MAPPED).told_to_the_driver() if "uidMappings" in config["linux"] else made
 
 
 def asks(made: Bundle, devices: str | None) -> Bundle:
@@ -70,21 +70,6 @@ def pod(*, mapped: bool = False) -> str:
         *[f"mount --bind /proc/$!/ns/{SPACES[kind]} {path}" for kind, path in pinned.items()],
     ]
     return "\n".join([*lines, "kill $!", ""])
-
-
-def _mapped(made: Bundle) -> Bundle:
-    """As in a user namespace: the root's files are the mapped user's, and the simulated driver is told the bundle."""
-    for path in (made.rootfs, *made.rootfs.rglob("*")):
-        os.chown(path, MAPPED, MAPPED, follow_symlinks=False)
-    # pytest's folders are its user's alone.
-    for folder in (made.path, *list(made.path.parents)[:3]):
-        folder.chmod(0o755)
-    tells = f"""sed -E 's#"bundle": *"(\\\\)?/"#"bundle":"{made.path}"#' | {PROCDRIVER["path"]}"""
-    first, *others = made.config["hooks"]["createRuntime"]
-    assert first == PROCDRIVER
-    first = {"path": "/bin/sh", "args": ["sh", "-c", tells]}
-    made.config["hooks"] = {**made.config["hooks"], "createRuntime": [first, *others]}
-    return made
 
 
 def _read(name: str) -> dict[str, Any]:

@@ -133,11 +133,24 @@ class Bundle:
         # sysfs can be mounted in a user namespace only together with a network namespace.
         self.config["linux"]["namespaces"] += [{"type": "user"}, {"type": "network"}]
         self.config["linux"]["uidMappings"] = self.config["linux"]["gidMappings"] = mapping
+        return self.owned_by(root)
+
+    def owned_by(self, root: int) -> Bundle:
+        """Give the root's files to this user of the host."""
         for path in (self.rootfs, *self.rootfs.rglob("*")):
             os.chown(path, root, root, follow_symlinks=False)
         # pytest's folders are its user's alone.
         for folder in (self.path, *list(self.path.parents)[:3]):
             folder.chmod(0o755)
+        return self
+
+    def told_to_the_driver(self) -> Bundle:
+        """The simulated driver is told the bundle, where crun tells its hooks of none."""
+        tells = f"""sed -E 's#"bundle": *"(\\\\)?/"#"bundle":"{self.path}"#' | {PROCDRIVER["path"]}"""
+        first, *others = self.config["hooks"]["createRuntime"]
+        assert first == PROCDRIVER
+        first = {"path": "/bin/sh", "args": ["sh", "-c", tells]}
+        self.config["hooks"] = {**self.config["hooks"], "createRuntime": [first, *others]}
         return self
 
     def write(self) -> None:
