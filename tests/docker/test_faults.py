@@ -18,22 +18,8 @@ from tests.integration.engines import Installed
 ASKS = "--env NVIDIA_VISIBLE_DEVICES=1"
 # The bundle is the working folder.
 PLANTED = {
-    "broken": "echo '{' >config.json",
     "torn": """printf '{"process":{"env":["NVIDIA_VISIBLE_DEVICES=1' >config.json""",
     "link": "mv config.json other && ln -s other config.json",
-    # As by a tmpfs in /run that is full: there is no room for a second file.
-    "full": """
-mkdir -p /run/small
-mount -t tmpfs -o size=64k none /run/small
-cp config.json /run/small
-! cat /dev/zero >/run/small/rest
-for word; do
-    shift
-    test "$before" != --bundle || word=/run/small
-    set -- "$@" "$word"
-    before=$word
-done
-""",
 }
 SCRIPT = """
 cat >/usr/bin/{name} <<'END'
@@ -76,12 +62,10 @@ def seen(installed: Installed, patterns: dict[str, Path]) -> dict[str, list[str]
 
 
 SAYS = {
-    "broken": "unexpected EOF",
     "torn": "oci-gpu-runtime: FILE is not JSON: Unterminated string starting at: line 1 column 20 (char 19) "
     "(the container engine or runtime must fix it)",
     "link": "oci-gpu-runtime: cannot open FILE: Too many levels of symbolic links "
     "(the container engine or runtime must fix it)",
-    "full": "oci-gpu-runtime: cannot write FILE: No space left on device (the administrator must fix it)",
     "no such runtime": "oci-gpu-runtime: the setting 'runtime' names /usr/bin/nothing, which is not a program "
     "(the administrator must name one by its absolute path)",
     "itself": "oci-gpu-runtime: the setting 'runtime' names this very script, /usr/bin/oci-gpu-runtime "
