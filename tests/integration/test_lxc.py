@@ -39,7 +39,6 @@ exit 0
 END
 """
 CONFIG = """
-lxc.rootfs.path = dir:/run/lxc/{name}/rootfs
 lxc.mount.auto = proc:mixed
 lxc.autodev = 1
 lxc.net.0.type = empty
@@ -93,7 +92,10 @@ ROWS = {
 
 def container(name: str, row: Row, patterns: dict[str, Path]) -> str:
     """The shell lines that run it, and show the debug log that LXC's hook asked for."""
-    config = (CONFIG + UNPRIVILEGED).format(name=name, asks=row.asks, capabilities=row.capabilities) + row.more
+    config = (
+        f"lxc.rootfs.path = {DIR}{CONFIG}{UNPRIVILEGED}".format(name=name, asks=row.asks, capabilities=row.capabilities)
+        + row.more
+    )
     # The bare root has no shell: its program says enough.
     command = "/app/cuda" if row.root == "bare" else "/bin/sh /look"
     return f"""
@@ -110,14 +112,7 @@ grep -o 'oci-gpu-hook: .*' /run/lxc/{name}/log | sed 's/^/log /' || :
 @pytest.fixture(scope="module")
 def seen(installed: Installed, patterns: dict[str, Path]) -> dict[str, list[str]]:
     scripts = {name: container(name, row, patterns) for name, row in ROWS.items()}
-    scripts["privileged"] = f"""
-root privileged {patterns["debian"]} 0
-{{ cat <<'END'
-{CONFIG.format(name="privileged")}{PRIVILEGED}
-END
-oci-gpu-hook flags lxc 4; }} >/run/lxc/privileged/config
-lxc-execute -P /run/lxc -n privileged -- /bin/sh /look 2>&1 || echo failed
-"""
+    scripts["privileged"] = privileged("privileged", patterns["debian"])
     scripts["shown"] = """
 sed -i 's/VISIBLE_DEVICES=0/VISIBLE_DEVICES=6/' /run/lxc/index/config
 echo 'while sleep 1; do :; done' >/run/lxc/index/rootfs/wait
@@ -190,19 +185,20 @@ def test_commands_know_its_name(seen: dict[str, list[str]]) -> None:
     assert "pass  callers" in text, text
 
 
-OVERLAY = "lxc.rootfs.path = overlayfs:/run/lxc/{name}/rootfs:/run/lxc/{name}/delta"
+DIR = "dir:/run/lxc/{name}/rootfs"
+OVERLAY = "overlayfs:/run/lxc/{name}/rootfs:/run/lxc/{name}/delta"
 
 
-def privileged(name: str, root: Path, path: str, flags: str = "4") -> str:
+def privileged(name: str, root: Path, path: str = DIR) -> str:
     """A container by the lines of ``flags lxc``, and whether its root is as before."""
-    config = CONFIG.replace("lxc.rootfs.path = dir:/run/lxc/{name}/rootfs", path)
+    config = f"\nlxc.rootfs.path = {path}{CONFIG}"
     return f"""
 root {name} {root} 0
 mkdir -p /run/lxc/{name}/delta
 {{ cat <<'END'
 {config.format(name=name)}{PRIVILEGED}
 END
-oci-gpu-hook flags lxc {flags}; }} >/run/lxc/{name}/config
+oci-gpu-hook flags lxc 4; }} >/run/lxc/{name}/config
 (cd /run/lxc/{name}/rootfs; find . | sort) >/run/before
 lxc-execute -P /run/lxc -n {name} -l DEBUG -o /run/lxc/{name}/log -- /bin/sh /look 2>&1 || echo failed
 (cd /run/lxc/{name}/rootfs; find . | sort) | diff /run/before - && echo root as before || :
@@ -216,8 +212,8 @@ def on_the_host(installed: Installed, patterns: dict[str, Path]) -> dict[str, li
     """Privileged containers on a node whose PID 1 has the filesystem that their roots lie on."""
     root = patterns["debian"]
     scripts = {
-        "folder": privileged("folder", root, "lxc.rootfs.path = dir:/run/lxc/{name}/rootfs"),
-        "read-only": privileged("ro", root, "lxc.rootfs.path = dir:/run/lxc/{name}/rootfs\nlxc.rootfs.options = ro"),
+        "folder": privileged("folder", root),
+        "read-only": privileged("ro", root, f"{DIR}\nlxc.rootfs.options = ro"),
         "overlay": privileged("overlay", root, OVERLAY),
     }
     # The node's own /run is an overlay, on which there can be no other.
@@ -233,10 +229,10 @@ def test_where_holders_are_counted_a_container_of_lxcs_is_refused_or_let_in(
     installed: Installed, patterns: dict[str, Path]
 ) -> None:
     """Without a process of its own its GPU would be given to the next; and it must not hold the leases' lock."""
-    root, path = patterns["debian"], "lxc.rootfs.path = dir:/run/lxc/{name}/rootfs"
+    root = patterns["debian"]
     unprivileged = container("unprivileged", Row("0", None), patterns)
-    let_in = f"printf '{LETS_IN}' >>/etc/oci-gpu-hook.conf; {privileged('in', root, path)}"
-    scripts = {"refused": privileged("refused", root, path), "unprivileged": unprivileged, "let in": let_in}
+    let_in = f"printf '{LETS_IN}' >>/etc/oci-gpu-hook.conf; {privileged('in', root)}"
+    scripts = {"refused": privileged("refused", root), "unprivileged": unprivileged, "let in": let_in}
     scripts["left"] = "ls /run/oci-gpu-hook"
     scripts["after"] = AFTER
     seen = in_turn(installed, scripts, BEFORE, description="h100x8", cgroup=CGROUP, settings=COUNTED)
