@@ -207,15 +207,13 @@ def on_node(
     if settings:
         install += f"printf %s {shlex.quote(settings)} >/etc/oci-gpu-hook.conf\n"
     environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}
+    return _outcome([*line, "--"], install + script, timeout, environment)
+
+
+def _outcome(line: list[str], script: str, timeout: int, environment: dict[str, str] | None = None) -> Outcome:
+    words = [*line, "/bin/sh", "-eu", "-c", script]
     done = subprocess.run(
-        [*line, "--", "/bin/sh", "-eu", "-c", install + script],
-        check=False,
-        capture_output=True,
-        text=True,
-        input="",
-        env=environment,
-        cwd="/",
-        timeout=timeout,
+        words, check=False, capture_output=True, text=True, input="", env=environment, cwd="/", timeout=timeout
     )
     return Outcome(done.returncode, done.stdout, done.stderr)
 
@@ -240,17 +238,7 @@ mount -t overlay -o lowerdir=/usr,upperdir=/mnt/upper,workdir=/mnt/work none /us
 def on_host(installed: Installed, script: str, *, timeout: int = HANGS) -> Outcome:
     """Run a shell script on this very host and its driver, with the hook installed for as long as it runs."""
     install = f"cp -a {shlex.quote(str(installed.tree))}/usr/. /usr/\n"
-    line = ["unshare", "--mount", "--propagation", "private", "/bin/sh", "-eu", "-c"]
-    done = subprocess.run(
-        [*line, HOST + install + script],
-        check=False,
-        capture_output=True,
-        text=True,
-        input="",
-        cwd="/",
-        timeout=timeout,
-    )
-    return Outcome(done.returncode, done.stdout, done.stderr)
+    return _outcome(["unshare", "--mount", "--propagation", "private"], HOST + install + script, timeout)
 
 
 def run_unshared(code: str, *namespaces: str) -> str:
