@@ -307,8 +307,12 @@ def run_podman(
 ) -> Outcome:
     """``podman run`` of a root folder, after the shell lines `before`."""
     words = f"{PODMAN_RUN} --rm {options} --rootfs {root} {command}"
+    return with_podman(installed, before + podman(words, runtime=runtime, folder=root.parent), **node)
+
+
+def with_podman(installed: Installed, script: str, **node: Any) -> Outcome:
+    """As on_node, for a script that starts podman."""
     try:
-        script = before + podman(words, runtime=runtime, folder=root.parent)
         return on_node(installed, script, **node)
     finally:
         remove_podmans_parents()

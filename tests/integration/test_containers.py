@@ -15,15 +15,7 @@ import pytest
 
 from tests.integration import roots
 from tests.integration.conftest import Maker
-from tests.integration.engines import (
-    PODMAN_RUN,
-    Bundle,
-    Installed,
-    cdi_devices,
-    on_node,
-    podman,
-    remove_podmans_parents,
-)
+from tests.integration.engines import PODMAN_RUN, Bundle, Installed, cdi_devices, on_node, podman, with_podman
 from tests.integration.inside import REFRESH
 from tests.integration.test_doctor_container import SLEEPS, WITHOUT_GPUS
 
@@ -106,10 +98,7 @@ oci-gpu-hook doctor --container main >&2
 for name in bare-crun $(cat /run/id); do crun delete --force $name >/dev/null 2>&1; done
 exit 0
 """
-    try:
-        done = on_node(installed, script, cgroup=cgroup)
-    finally:
-        remove_podmans_parents()
+    done = with_podman(installed, script, cgroup=cgroup)
     assert done.code == 0, done.out + done.err
     assert "Traceback" not in done.err, done.err
     first, table, found, denied = done.out.split("=\n")

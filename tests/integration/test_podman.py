@@ -16,15 +16,7 @@ import yaml
 
 from tests import manual
 from tests.integration import roots
-from tests.integration.engines import (
-    PODMAN_RUN,
-    Installed,
-    cdi_devices,
-    on_node,
-    podman,
-    remove_podmans_parents,
-    run_podman,
-)
+from tests.integration.engines import PODMAN_RUN, Installed, cdi_devices, on_node, podman, run_podman, with_podman
 from tests.integration.inside import node
 
 
@@ -114,10 +106,7 @@ def test_our_runtime_stands_in_front_once_podman_is_configured(
         ls /run/crun
         podman rm --force --time 0 front >/dev/null
     """
-    try:
-        done = on_node(installed, script)
-    finally:
-        remove_podmans_parents()
+    done = with_podman(installed, script)
     assert done.code == 0, done.out + done.err
     _, setting, runtime, gpu, _ = done.out.splitlines()
     assert (setting, runtime) == ("runtime = /usr/bin/crun", "oci-gpu-runtime")
@@ -169,10 +158,7 @@ END
 {engine("kube down /run/pod.yaml")} >/dev/null
 {engine(QUADLET.replace("--cgroups=split", "--network none"))} image /bin/sh -c {shlex.quote(SEEN)}
 """
-    try:
-        done = on_node(installed, script, cgroup="v1")
-    finally:
-        remove_podmans_parents()
+    done = with_podman(installed, script, cgroup="v1")
     assert done.code == 0, done.out + done.err
     found = re.findall(r"^seen (.*)$", done.out, re.MULTILINE)
     assert found == [f"{node(index)[5:]} nvidiactl" for index in range(3)], done.out
