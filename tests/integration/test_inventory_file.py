@@ -8,9 +8,28 @@ the file's content can be is shown with values in tests/unit/test_statefile.py.
 from __future__ import annotations
 
 from tests.integration.conftest import Maker
-from tests.integration.engines import Installed, in_turn, start
+from tests.integration.engines import Bundle, Installed, in_turn, start
 from tests.integration.inside import REFRESH
-from tests.integration.savedinventory import FILE, FOLDER, LIE, LIES, NO_VENDORS, TRUE, shows_gpus
+
+# A lie is another minor for GPU 0: a start that believes it gives another GPU.
+FOLDER = "/run/oci-gpu-hook"
+FILE = f"{FOLDER}/inventory"
+# Behind ls: what is there beside what is known of other vendors; a file that was left unfinished shows.
+NO_VENDORS = "| grep -v -e '^vendors$' -e '^vendor[.][A-Z_]*$' || true"
+# Of h100x8: the first GPU by address has minor 2, the second 0; the lie says 7.
+TRUE, SECOND, LIE = "/dev/nvidia2", "/dev/nvidia0", "/dev/nvidia7"
+# By the bytes of the file: a number is an "i" and four of them, a string a "u", its length and itself.
+HAS_LIED = f"LC_ALL=C grep -aqP '00000000:1b:00\\.0i\\x07\\0' {FILE}"
+ASKED_NVML = f"LC_ALL=C grep -aqP 'u\\x03\\0\\0\\0009\\.0u' {FILE}"
+LIES = f"""{REFRESH}LC_ALL=C sed -i 's/\\(00000000:1b:00\\.0i\\)\\x02/\\1\\x07/' {FILE}
+{HAS_LIED}
+"""
+
+
+def shows_gpus(made: Bundle, devices: str = "0") -> Bundle:
+    """The bundle of a container that asks for GPUs and prints which it has."""
+    return made.asks(devices).runs("/bin/sh", "-c", "echo /dev/nvidia[0-9]*")
+
 
 FILES = {
     "missing": f"rm {FILE}",

@@ -24,7 +24,7 @@ from tests.integration.migdevices import (
     SHOWN_ONCE_MORE,
     instance,
 )
-from tests.integration.savedinventory import (
+from tests.integration.test_inventory_file import (
     ASKED_NVML,
     FILE,
     FOLDER,
