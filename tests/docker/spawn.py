@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import dockerspawner
+import dockerspawner  # type: ignore[import-not-found]
 from tornado.web import HTTPError
 from traitlets.config import Config
 

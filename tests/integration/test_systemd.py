@@ -8,13 +8,12 @@ device cgroup says: open gives ENXIO where it allows, EPERM where not.
 from __future__ import annotations
 
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.integration.conftest import Maker
-from tests.integration.engines import PODMAN_RUN, REPOSITORY, Bundle, Installed, on_node, podman
+from tests.integration.engines import PODMAN_RUN, REPOSITORY, Bundle, Installed, on_node, podman, version
 from tests.integration.inside import ALLOWED, DENIED, node
 from tests.integration.test_invariants import traced
 
@@ -65,13 +64,8 @@ def stays(made: Bundle, runtime: str, name: str) -> Bundle:
     return made.runs("/bin/sh", "-c", SLEEP)
 
 
-def legacy() -> bool:
-    """Whether this systemd still boots a cgroup v1 host: the last is 257."""
-    said = subprocess.run(["systemctl", "--version"], check=True, capture_output=True, text=True)
-    return int(said.stdout.split()[1]) < 258
-
-
-CGROUPS = ["v2", pytest.param("v1", marks=pytest.mark.skipif(not legacy(), reason="systemd 258"))]
+# The last systemd that boots a cgroup v1 host is 257.
+CGROUPS = ["v2", pytest.param("v1", marks=pytest.mark.skipif(version("systemctl") >= (258,), reason="systemd 258"))]
 
 
 @pytest.mark.parametrize("cgroup", CGROUPS)
