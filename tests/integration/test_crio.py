@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.integration.conftest import Maker
-from tests.integration.engines import REPOSITORY, Bundle, Installed, in_turn, on_node, start
+from tests.integration.engines import REPOSITORY, Bundle, Installed, in_turn, start
 from tests.integration.inside import ALLOWED, COMPUTE, Seen, attempt, node
 
 DATA = REPOSITORY / "tests/data/crio"
@@ -100,16 +100,6 @@ OPENED = """
 for path in $(find /dev/nvidia*); do echo $({ true <$path; } 2>&1); done
 test ! -e /dev/nvidia0 -a ! -e /dev/nvidiactl || /app/cuda
 """
-# As CRI-O starts it, but for its place for logs; the answer comes by the file descriptor that is named here.
-CONMON = """
-mkdir /run/attach && touch /run/answer
-_OCI_SYNCPIPE=3 _OCI_STARTPIPE=4 conmon --systemd-cgroup --cid failing --cuuid failing --name failing \\
-    --bundle {bundle} --container-pidfile /run/failing.pid --log-path /run/failing.log --exit-dir /run/attach \\
-    --runtime /usr/bin/{runtime} --runtime-arg --root=/run/{runtime} --socket-dir-path /run/attach \\
-    3>>/run/answer 4</dev/zero
-for try in $(seq 30000); do if test -s /run/answer; then break; fi; sleep 0.02; done
-cat /run/answer
-"""
 
 
 @pytest.mark.parametrize(("runtime", "cgroup"), RUNTIMES)
@@ -156,16 +146,6 @@ def test_in_a_pod_with_a_user_namespace(installed: Installed, bundle: Maker, run
     assert [line.endswith(answer) for line in seen["main"][:-1]] == [True] * 5, seen
     assert seen["main"][-1] == "cuInit 0, 2 devices"
     assert seen["sidecar"] == []
-
-
-@pytest.mark.parametrize("runtime", ["runc", "crun"])
-def test_the_sentence_is_in_conmons_answer(installed: Installed, bundle: Maker, runtime: str) -> None:
-    """It is what CRI-O quotes to the kubelet: ``container create failed: ...``."""
-    made = asks(container(bundle("busybox")), "77").runs("/bin/true")
-    script = CONMON.format(runtime=runtime, bundle=made.path)
-    answer = json.loads(on_node(installed, pod() + script, booted=True).printed())
-    assert answer["pid"] < 0
-    assert "oci-gpu-hook: unknown device '77': this host has indices 0 to 7" in answer["message"]
 
 
 def look(installed: Installed, made: tuple[Bundle, ...], runtime: str, cgroup: str) -> list[Seen]:
