@@ -53,6 +53,13 @@ def make(target: str, *settings: str, **variables: str) -> Ended:
     return run(*ALONE, COVERED, *words, **variables)
 
 
+def made(target: str, *settings: str, **variables: str) -> str:
+    """What it says; it must have succeeded."""
+    done = make(target, *settings, **variables)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def tree(folder: Path) -> dict[str, tuple[int, bytes]]:
     """Every path below the folder, with its mode and content."""
     found = {}
@@ -70,8 +77,7 @@ def files(folder: Path) -> set[str]:
 def destination(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An installation below a folder from which it would be packed."""
     folder = tmp_path_factory.mktemp("destination")
-    done = make("install", f"DESTDIR={folder}", SOURCE_DATE_EPOCH=str(EPOCH))
-    assert done.returncode == 0, done.stderr
+    made("install", f"DESTDIR={folder}", SOURCE_DATE_EPOCH=str(EPOCH))
     return folder
 
 
@@ -85,8 +91,7 @@ def own(destination: Path, tmp_path: Path) -> Path:
 def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An installation that works where it is."""
     folder = tmp_path_factory.mktemp("place") / "prefix"
-    done = make("install", f"PREFIX={folder}")
-    assert done.returncode == 0, done.stderr
+    made("install", f"PREFIX={folder}")
     return folder
 
 
@@ -169,10 +174,10 @@ def test_vendors_files_of_others_stay_and_those_that_are_dropped_go(own: Path) -
         (vendors / name).write_text("{}")
     with (own / f"usr/{LIBRARY}/installed-vendors").open("a") as listed:
         listed.write("dropped.json\n")
-    assert make("install", at).returncode == 0
+    made("install", at)
     names = {path.name for path in vendors.iterdir()}
     assert {"others.json", "amd.json"} <= names and "dropped.json" not in names
-    assert make("uninstall", at).returncode == 0
+    made("uninstall", at)
     assert [path.name for path in vendors.iterdir()] == ["others.json"]
 
 
@@ -184,8 +189,7 @@ def test_two_are_equal_and_uninstall_leaves_nothing(destination: Path, tmp_path:
     others.write_text("{}")
     (usr / "libexec").mkdir()
     before, foreign = tree(tmp_path), str(others.relative_to(tmp_path))
-    done = make("install", f"DESTDIR={tmp_path}", SOURCE_DATE_EPOCH=str(EPOCH))
-    assert done.returncode == 0, done.stderr
+    made("install", f"DESTDIR={tmp_path}", SOURCE_DATE_EPOCH=str(EPOCH))
     found, whole = tree(tmp_path), tree(destination)
     # Which folders it has made is another's here.
     for name in (foreign, f"usr/{LIBRARY}/installed-folders"):
@@ -266,8 +270,7 @@ def test_an_older_installation_is_replaced_in_one_step(prefix: Path) -> None:
     package = prefix / LIBRARY / "oci_gpu_hook"
     before = package.stat().st_ino
     with watched(lambda: not package.exists()) as missed:
-        done = make("install", f"PREFIX={prefix}")
-    assert done.returncode == 0, done.stderr
+        made("install", f"PREFIX={prefix}")
     assert package.stat().st_ino != before
     assert not missed
     assert tree(prefix) == first
@@ -310,18 +313,17 @@ def test_a_link_is_made_on_demand_and_goes_with_the_rest(own: Path, tmp_path: Pa
     assert (done.returncode != 0, sentence in done.stderr) == (True, True), "it would lead nowhere"
     link, at = own / "usr" / name, f"DESTDIR={own}"
     assert not link.is_symlink()
-    done = make(target, at)
-    assert done.returncode == 0, done.stderr
+    said = made(target, at)
     assert str(link.readlink()) == TARGET
     assert link.samefile(own / "usr" / ENTRY)
-    assert ("restart it, such as by 'systemctl restart docker'" in done.stdout) == (name == DOCKERS)
-    made = link.lstat()
+    assert ("restart it, such as by 'systemctl restart docker'" in said) == (name == DOCKERS)
+    inode = link.lstat().st_ino
     done = make(target, at)
     assert (done.returncode, "is there already" in done.stdout) == (0, True)
-    assert link.lstat().st_ino == made.st_ino
-    assert make("install", at).returncode == 0
+    assert link.lstat().st_ino == inode
+    made("install", at)
     assert str(link.readlink()) == TARGET, "an upgrade leaves it"
-    assert make("uninstall", at).returncode == 0
+    made("uninstall", at)
     assert tree(own) == {}
 
 
@@ -329,9 +331,9 @@ def test_a_link_is_made_on_demand_and_goes_with_the_rest(own: Path, tmp_path: Pa
 def test_a_link_that_was_made_by_hand_is_ours(own: Path, target: str, name: str) -> None:
     link, at = own / "usr" / name, f"DESTDIR={own}"
     link.symlink_to(f"/usr/{ENTRY}")
-    assert make(target, at).returncode == 0
+    made(target, at)
     assert str(link.readlink()) == f"/usr/{ENTRY}"
-    assert make("uninstall", at).returncode == 0
+    made("uninstall", at)
     assert not link.is_symlink()
 
 
@@ -351,15 +353,14 @@ def test_what_another_has_in_the_links_place_is_left(own: Path, target: str, nam
     assert first.endswith(f"{link} is there and is not ours: move it away first")
     assert second.startswith("make: ***")
     assert tree(own) == before
-    assert make("uninstall", at).returncode == 0
+    made("uninstall", at)
     assert [name for name in tree(own) if "." not in name and "/bin/" in name] == [f"usr/{name}"]
 
 
 def test_an_installation_that_was_killed_at_its_start_is_no_obstacle(tmp_path: Path) -> None:
     for target in ("uninstall", "install"):
         (tmp_path / "usr" / LIBRARY).mkdir(parents=True)
-        done = make(target, f"DESTDIR={tmp_path}")
-        assert done.returncode == 0, done.stderr
+        made(target, f"DESTDIR={tmp_path}")
         assert (tmp_path / "usr" / ENTRY).exists() == (target == "install")
 
 
@@ -395,9 +396,8 @@ def test_without_click_nothing_is_installed_and_none_is_downloaded(tmp_path: Pat
     click = prefix / LIBRARY / "vendor/click"
     click.mkdir(parents=True)
     (click / "__init__.py").touch()
-    done = make("install", *settings)
-    assert done.returncode == 0, done.stderr
-    assert "without nvidia-ml-py, 'inventory refresh' cannot ask NVML" in done.stdout
+    said = made("install", *settings)
+    assert "without nvidia-ml-py, 'inventory refresh' cannot ask NVML" in said
     assert click.is_dir() and files(python.parents[1]) == packages
 
 
@@ -410,8 +410,8 @@ def test_what_is_registered_is_there_at_any_moment(tmp_path: Path) -> None:
         return registration.exists() and not all([it.exists() for it in parts]) and registration.exists()
 
     with watched(is_alone) as seen:
-        assert make("install", at).returncode == 0
-        assert make("uninstall", at).returncode == 0
+        made("install", at)
+        made("uninstall", at)
     assert not seen
 
 
@@ -442,7 +442,7 @@ def test_what_nothing_keeps_true_goes_with_the_machines_own(tmp_path: Path) -> N
     gone = ["features --remove", "cdi remove /run/cdi/oci-gpu-hook.yaml"]
     for settings, said in ((at, packed), []), ((at,), gone):
         told.write_text("")
-        assert make("uninstall", *settings).returncode == 0
+        made("uninstall", *settings)
         assert told.read_text().splitlines() == said
 
 
@@ -450,7 +450,6 @@ def test_the_administrators_settings_stay(own: Path) -> None:
     settings = own / "etc/oci-gpu-hook.conf"
     settings.parent.mkdir()
     settings.write_text("records = no\n")
-    done = make("uninstall", f"DESTDIR={own}")
-    assert done.returncode == 0, done.stderr
-    assert f"{settings} is the administrator's: left there" in done.stdout
+    said = made("uninstall", f"DESTDIR={own}")
+    assert f"{settings} is the administrator's: left there" in said
     assert [*files(own)] == ["etc/oci-gpu-hook.conf"]
