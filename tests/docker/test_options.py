@@ -7,6 +7,7 @@ default-runtime.
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
 from typing import NamedTuple
@@ -60,6 +61,24 @@ CASES = {
     "0": Case("--gpus 0", asks("void"), []),
     "nothing": Case("", "", []),
 }
+CONF, REGISTRATION = "/etc/oci-gpu-hook.conf", "/usr/share/containers/oci/hooks.d/oci-gpu-hook.json"
+# What goes wrong in oci-gpu-runtime, by its script and by its Python: a file that is changed, and what is told.
+FAULTS = {
+    "no such runtime": (
+        f"echo 'runtime = /usr/bin/nothing' >{CONF}",
+        "the setting 'runtime' names /usr/bin/nothing, which is not a program "
+        "(the administrator must name one by its absolute path)",
+    ),
+    "no registration": (
+        f"rm {REGISTRATION}",
+        f"cannot open {REGISTRATION}: No such file or directory (the administrator must ",
+    ),
+}
+HOOKS = f"""
+name=$(docker run --detach --network none {RUNTIME} --gpus device=1 image)
+cat $(find /run -path "*/moby/$name/config.json")
+docker rm --force $name >/dev/null
+"""
 LOOKED = shlex.quote(f"{LOOK}\necho looked\nexec sleep 100000")
 
 
@@ -82,6 +101,12 @@ def seen(installed: Installed, patterns: dict[str, Path]) -> dict[str, list[str]
     scripts["gpus too many"] = run("--gpus 9")
     scripts |= {f"runtime {name}": life(f"{RUNTIME} {case.env}") for name, case in CASES.items()}
     scripts["runtime unknown"] = run(f"{RUNTIME} {asks('77')}")
+    for name, (plant, _) in FAULTS.items():
+        back = f"cp -p /run/oci-gpu-hook.conf {CONF}; cp -p /run/oci-gpu-hook.json {REGISTRATION}"
+        told = run(f"{RUNTIME} {asks('1')}")
+        scripts[name] = f"cp -p {CONF} {REGISTRATION} /run/\n{plant}\n{told}\n{back}"
+    scripts["both"] = HOOKS
+    scripts["left"] = "docker ps --all --quiet; find /run -path '*/moby/*' -name config.json"
     scripts["reload"] = """
 sed -i 's/"default-runtime": "simulated-runc"/"default-runtime": "oci-gpu-runtime"/' /etc/docker/daemon.json
 reload_dockerd oci-gpu-runtime
@@ -124,3 +149,19 @@ def test_an_unknown_gpu_is_told_by_docker(seen: dict[str, list[str]], way: str) 
     assert said.startswith("docker: Error response from daemon: ")
     assert f"exit status 5, stdout: , stderr: {UNKNOWN}" in said
     assert last == "failed"
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_what_goes_wrong_is_told_by_docker(seen: dict[str, list[str]], name: str) -> None:
+    said, *_, last = seen[name]
+    assert said.startswith("docker: Error response from daemon: ")
+    assert f": oci-gpu-runtime: {FAULTS[name][1]}" in said
+    assert (last, seen["left"]) == ("failed", [])
+
+
+def test_a_hook_by_gpus_gets_no_second_one(seen: dict[str, list[str]]) -> None:
+    hooks = json.loads("".join(seen["both"]))["hooks"]
+    paths = [hook["path"] for listed in hooks.values() for hook in listed]
+    # One of the others is Docker's network's.
+    ours = [path for path in paths if "oci-gpu-hook" in path or "nvidia" in path]
+    assert ours == ["/usr/bin/nvidia-container-runtime-hook"], hooks
