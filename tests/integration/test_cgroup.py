@@ -271,6 +271,19 @@ def test_a_single_program_that_is_attached_otherwise_is_replaced_too(
     assert attached(container.path) == before
 
 
+def test_a_scope_and_its_sub_cgroup_are_both_opened(container: DeviceCgroup, nodes: Path) -> None:
+    scope, leaf = Path(container.path), Path(container.path, "container")
+    leaf.mkdir()
+    programs = {str(scope.parent): ALLOW_ALL, str(scope): DENY_ALL, str(leaf): RUNTIME_LIKE}
+    before = {path: attach(path, program) for path, program in programs.items()}
+    undo = open_for(container._replace(path=str(leaf)), GPU0)
+    assert opens(leaf, nodes / "gpu0") == ENXIO
+    assert opens(leaf, nodes / "null") == EPERM
+    assert attached(str(scope.parent)) == before[str(scope.parent)]
+    undo.take_back()
+    assert {path: attached(path) for path in programs} == before
+
+
 def test_no_program_at_all_is_said_and_left_so(container: DeviceCgroup) -> None:
     reason = "the device cgroup is left alone: no device program restricts the container's cgroup"
     assert cgroup_v2.allow([container.path], (GPU0,), SPEC_RULES, Undo()) == reason
