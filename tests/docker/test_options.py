@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a container has by each way to ask, from docker run to docker exec: exactly the GPUs that were asked for.
 
-The same table by ``--gpus`` with the link alone, by ``--runtime oci-gpu-runtime``, and with that as the daemon's
-default-runtime.
+The same table by ``--gpus`` with the link alone, and by ``--runtime oci-gpu-runtime``; with that as the daemon's
+default-runtime see test_configure.py.
 """
 
 from __future__ import annotations
@@ -107,12 +107,6 @@ def seen(installed: Installed, patterns: dict[str, Path]) -> dict[str, list[str]
         scripts[name] = f"cp -p {CONF} {REGISTRATION} /run/\n{plant}\n{told}\n{back}"
     scripts["both"] = HOOKS
     scripts["left"] = "docker ps --all --quiet; find /run -path '*/moby/*' -name config.json"
-    scripts["reload"] = """
-sed -i 's/"default-runtime": "simulated-runc"/"default-runtime": "oci-gpu-runtime"/' /etc/docker/daemon.json
-reload_dockerd oci-gpu-runtime
-"""
-    scripts |= {f"default {name}": run(case.env) for name, case in CASES.items()}
-    scripts["default unknown"] = run(asks("77"))
     return docker(installed, patterns["debian"], scripts, {"default-runtime": "simulated-runc"})
 
 
@@ -133,17 +127,12 @@ def test_from_run_to_exec(seen: dict[str, list[str]], way: str, name: str) -> No
         has_what_it_asked_for(CASES[name], by)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_by_default_runtime(seen: dict[str, list[str]], name: str) -> None:
-    has_what_it_asked_for(CASES[name], seen[f"default {name}"])
-
-
 def test_more_gpus_than_there_are_is_told_by_their_number(seen: dict[str, list[str]]) -> None:
     said = seen["gpus too many"][0]
     assert "oci-gpu-hook: 9 GPUs are asked for (0 to 8), and this host has 8 (" in said, said
 
 
-@pytest.mark.parametrize("way", ["gpus", "runtime", "default"])
+@pytest.mark.parametrize("way", ["gpus", "runtime"])
 def test_an_unknown_gpu_is_told_by_docker(seen: dict[str, list[str]], way: str) -> None:
     said, *_, last = seen[f"{way} unknown"]
     assert said.startswith("docker: Error response from daemon: ")
