@@ -46,11 +46,11 @@ int main(void) {
 def bundle(tmp_path: Path, installed: Installed) -> Bundle:
     """A Debian-like root with a CUDA program in it and what nvidia-smi is linked to."""
     folders = [Path(f"/usr/lib/{roots.MULTIARCH}"), Path("/usr/lib64"), Path("/usr/local/nvidia/lib64")]
-    driver = next(folder for folder in folders if list(folder.glob("libcuda.so.[0-9]*.*")))
-    root = roots.debian(tmp_path / "rootfs", driver)
+    library = next(path for folder in folders for path in folder.glob("libcuda.so.[0-9]*.*"))
+    root = roots.debian(tmp_path / "rootfs", None)
+    (root / "app").mkdir()
     source = tmp_path / "cuda.c"
     source.write_text(CUDA)
-    library = next(driver.glob("libcuda.so.[0-9]*.*"))
     # The library's own needs are met in the container, not where it is linked.
     flags = ["-Wl,--allow-shlib-undefined"]
     subprocess.run(["cc", "-o", root / "app/cuda", source, library, *flags], check=True)
