@@ -78,7 +78,6 @@ def docker(
     configuration: dict[str, Any] | None = None,
     *,
     before: str = LINK,
-    start: bool = True,
     settings: str = SETTINGS,
     **how: Any,
 ) -> dict[str, list[str]]:
@@ -88,7 +87,7 @@ def docker(
     """
     document = {"runtimes": RUNTIMES, "pidfile": "/run/docker.pid", **(configuration or {})}
     lines = _BEFORE.format(folder=FOLDER, simulated=SIMULATED, configuration=shlex.quote(json.dumps(document)))
-    lines += before + (_START.format(image=image) if start else "")
+    lines += before + _START.format(image=image)
     how = {"booted": True, "own_network": True, "settings": settings, **how}
     if not BOOTS_V1:
         how["cgroup"] = "v2"

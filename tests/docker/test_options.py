@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a container has by each way to ask, from docker run to docker exec: exactly the GPUs that were asked for.
 
-The same table by ``--gpus`` with the link alone, by ``--runtime oci-gpu-runtime``, and with that as the daemon's
-default-runtime.
+The same table by ``--gpus`` with the link alone, and by ``--runtime oci-gpu-runtime``; with that as the daemon's
+default-runtime see test_configure.py.
 """
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from tests.docker.dockerd import LINK, LOOK, RUNTIME, denied, docker, look, nodes, opened, run, tried, uuid
+from tests.docker.dockerd import LOOK, RUNTIME, denied, docker, look, nodes, opened, run, tried, uuid
 from tests.integration.engines import Installed
 
 ALL = list(range(8))
@@ -60,6 +61,24 @@ CASES = {
     "0": Case("--gpus 0", asks("void"), []),
     "nothing": Case("", "", []),
 }
+CONF, REGISTRATION = "/etc/oci-gpu-hook.conf", "/usr/share/containers/oci/hooks.d/oci-gpu-hook.json"
+# What goes wrong in oci-gpu-runtime, by its script and by its Python: a file that is changed, and what is told.
+FAULTS = {
+    "no such runtime": (
+        f"echo 'runtime = /usr/bin/nothing' >{CONF}",
+        "the setting 'runtime' names /usr/bin/nothing, which is not a program "
+        "(the administrator must name one by its absolute path)",
+    ),
+    "no registration": (
+        f"rm {REGISTRATION}",
+        f"cannot open {REGISTRATION}: No such file or directory (the administrator must ",
+    ),
+}
+HOOKS = f"""
+name=$(docker run --detach --network none {RUNTIME} --gpus device=1 image)
+cat $(find /run -path "*/moby/$name/config.json")
+docker rm --force $name >/dev/null
+"""
 LOOKED = shlex.quote(f"{LOOK}\necho looked\nexec sleep 100000")
 
 
@@ -82,12 +101,12 @@ def seen(installed: Installed, patterns: dict[str, Path]) -> dict[str, list[str]
     scripts["gpus too many"] = run("--gpus 9")
     scripts |= {f"runtime {name}": life(f"{RUNTIME} {case.env}") for name, case in CASES.items()}
     scripts["runtime unknown"] = run(f"{RUNTIME} {asks('77')}")
-    scripts["reload"] = """
-sed -i 's/"default-runtime": "simulated-runc"/"default-runtime": "oci-gpu-runtime"/' /etc/docker/daemon.json
-reload_dockerd oci-gpu-runtime
-"""
-    scripts |= {f"default {name}": run(case.env) for name, case in CASES.items()}
-    scripts["default unknown"] = run(asks("77"))
+    for name, (plant, _) in FAULTS.items():
+        back = f"cp -p /run/oci-gpu-hook.conf {CONF}; cp -p /run/oci-gpu-hook.json {REGISTRATION}"
+        told = run(f"{RUNTIME} {asks('1')}")
+        scripts[name] = f"cp -p {CONF} {REGISTRATION} /run/\n{plant}\n{told}\n{back}"
+    scripts["both"] = HOOKS
+    scripts["left"] = "docker ps --all --quiet; find /run -path '*/moby/*' -name config.json"
     return docker(installed, patterns["debian"], scripts, {"default-runtime": "simulated-runc"})
 
 
@@ -108,17 +127,12 @@ def test_from_run_to_exec(seen: dict[str, list[str]], way: str, name: str) -> No
         has_what_it_asked_for(CASES[name], by)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_by_default_runtime(seen: dict[str, list[str]], name: str) -> None:
-    has_what_it_asked_for(CASES[name], seen[f"default {name}"])
-
-
 def test_more_gpus_than_there_are_is_told_by_their_number(seen: dict[str, list[str]]) -> None:
     said = seen["gpus too many"][0]
     assert "oci-gpu-hook: 9 GPUs are asked for (0 to 8), and this host has 8 (" in said, said
 
 
-@pytest.mark.parametrize("way", ["gpus", "runtime", "default"])
+@pytest.mark.parametrize("way", ["gpus", "runtime"])
 def test_an_unknown_gpu_is_told_by_docker(seen: dict[str, list[str]], way: str) -> None:
     said, *_, last = seen[f"{way} unknown"]
     assert said.startswith("docker: Error response from daemon: ")
@@ -126,14 +140,17 @@ def test_an_unknown_gpu_is_told_by_docker(seen: dict[str, list[str]], way: str) 
     assert last == "failed"
 
 
-def test_another_user_opens_nodes_that_only_a_group_may_open_on_the_host(
-    installed: Installed, patterns: dict[str, Path]
-) -> None:
-    narrow = "chgrp 44 /dev/nvidia*[0-9l]; chmod 0660 /dev/nvidia*[0-9l]\n"
-    rows = {
-        "gpus": run("--user 1000:1000 --gpus device=6"),
-        "group": run(f"--user 1000:1000 --group-add 44 {RUNTIME} {asks('6')}"),
-    }
-    daemon = {"default-runtime": "simulated-runc"}
-    for lines in docker(installed, patterns["debian"], rows, daemon, before=LINK + narrow).values():
-        assert nodes([6]) <= opened(lines), lines
+@pytest.mark.parametrize("name", FAULTS)
+def test_what_goes_wrong_is_told_by_docker(seen: dict[str, list[str]], name: str) -> None:
+    said, *_, last = seen[name]
+    assert said.startswith("docker: Error response from daemon: ")
+    assert f": oci-gpu-runtime: {FAULTS[name][1]}" in said
+    assert (last, seen["left"]) == ("failed", [])
+
+
+def test_a_hook_by_gpus_gets_no_second_one(seen: dict[str, list[str]]) -> None:
+    hooks = json.loads("".join(seen["both"]))["hooks"]
+    paths = [hook["path"] for listed in hooks.values() for hook in listed]
+    # One of the others is Docker's network's.
+    ours = [path for path in paths if "oci-gpu-hook" in path or "nvidia" in path]
+    assert ours == ["/usr/bin/nvidia-container-runtime-hook"], hooks

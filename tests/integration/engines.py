@@ -133,11 +133,24 @@ class Bundle:
         # sysfs can be mounted in a user namespace only together with a network namespace.
         self.config["linux"]["namespaces"] += [{"type": "user"}, {"type": "network"}]
         self.config["linux"]["uidMappings"] = self.config["linux"]["gidMappings"] = mapping
+        return self.owned_by(root)
+
+    def owned_by(self, root: int) -> Bundle:
+        """Give the root's files to this user of the host."""
         for path in (self.rootfs, *self.rootfs.rglob("*")):
             os.chown(path, root, root, follow_symlinks=False)
         # pytest's folders are its user's alone.
         for folder in (self.path, *list(self.path.parents)[:3]):
             folder.chmod(0o755)
+        return self
+
+    def told_to_the_driver(self) -> Bundle:
+        """The simulated driver is told the bundle, where crun tells its hooks of none."""
+        tells = f"""sed -E 's#"bundle": *"(\\\\)?/"#"bundle":"{self.path}"#' | {PROCDRIVER["path"]}"""
+        first, *others = self.config["hooks"]["createRuntime"]
+        assert first == PROCDRIVER
+        first = {"path": "/bin/sh", "args": ["sh", "-c", tells]}
+        self.config["hooks"] = {**self.config["hooks"], "createRuntime": [first, *others]}
         return self
 
     def write(self) -> None:
@@ -194,15 +207,13 @@ def on_node(
     if settings:
         install += f"printf %s {shlex.quote(settings)} >/etc/oci-gpu-hook.conf\n"
     environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}
+    return _outcome([*line, "--"], install + script, timeout, environment)
+
+
+def _outcome(line: list[str], script: str, timeout: int, environment: dict[str, str] | None = None) -> Outcome:
+    words = [*line, "/bin/sh", "-eu", "-c", script]
     done = subprocess.run(
-        [*line, "--", "/bin/sh", "-eu", "-c", install + script],
-        check=False,
-        capture_output=True,
-        text=True,
-        input="",
-        env=environment,
-        cwd="/",
-        timeout=timeout,
+        words, check=False, capture_output=True, text=True, input="", env=environment, cwd="/", timeout=timeout
     )
     return Outcome(done.returncode, done.stdout, done.stderr)
 
@@ -227,17 +238,7 @@ mount -t overlay -o lowerdir=/usr,upperdir=/mnt/upper,workdir=/mnt/work none /us
 def on_host(installed: Installed, script: str, *, timeout: int = HANGS) -> Outcome:
     """Run a shell script on this very host and its driver, with the hook installed for as long as it runs."""
     install = f"cp -a {shlex.quote(str(installed.tree))}/usr/. /usr/\n"
-    line = ["unshare", "--mount", "--propagation", "private", "/bin/sh", "-eu", "-c"]
-    done = subprocess.run(
-        [*line, HOST + install + script],
-        check=False,
-        capture_output=True,
-        text=True,
-        input="",
-        cwd="/",
-        timeout=timeout,
-    )
-    return Outcome(done.returncode, done.stdout, done.stderr)
+    return _outcome(["unshare", "--mount", "--propagation", "private"], HOST + install + script, timeout)
 
 
 def run_unshared(code: str, *namespaces: str) -> str:
@@ -306,8 +307,12 @@ def run_podman(
 ) -> Outcome:
     """``podman run`` of a root folder, after the shell lines `before`."""
     words = f"{PODMAN_RUN} --rm {options} --rootfs {root} {command}"
+    return with_podman(installed, before + podman(words, runtime=runtime, folder=root.parent), **node)
+
+
+def with_podman(installed: Installed, script: str, **node: Any) -> Outcome:
+    """As on_node, for a script that starts podman."""
     try:
-        script = before + podman(words, runtime=runtime, folder=root.parent)
         return on_node(installed, script, **node)
     finally:
         remove_podmans_parents()

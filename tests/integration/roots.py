@@ -35,8 +35,11 @@ def busybox(root: Path) -> Path:
     return root
 
 
-def debian(root: Path, driver: Path) -> Path:
-    """A root laid out as Debian's: merged /usr, multiarch folders, ldconfig and its cache."""
+def debian(root: Path, driver: Path | None) -> Path:
+    """A root laid out as Debian's: merged /usr, multiarch folders, ldconfig and its cache.
+
+    driver: None leaves the program out.
+    """
     library_folder = root / "usr/lib" / MULTIARCH
     library_folder.mkdir(parents=True)
     for name in ("bin", "lib", "lib64", "sbin"):
@@ -50,7 +53,8 @@ def debian(root: Path, driver: Path) -> Path:
     _copy_loader(root, library_folder)
     shutil.copy("/sbin/ldconfig", root / "usr/sbin/ldconfig")
     _add_busybox(root / "usr/bin")
-    _compile("cc", root / "app/cuda", driver)
+    if driver is not None:
+        _compile("cc", root / "app/cuda", driver)
     subprocess.run(["/sbin/ldconfig", "-r", str(root)], check=True)
     return root
 

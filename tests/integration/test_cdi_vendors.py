@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""podman with CDI specs of other vendors' devices: a container has what the hook alone gives it for the same."""
+"""podman with CDI specs of ours, for NVIDIA's and other vendors' devices: a container has what the hook alone gives it.
+
+podman 4.3, the oldest that is tested, resolves the devices, makes the spec's edits and starts the spec's hook.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +27,15 @@ KINDS = {
 }
 EVERYBODYS = ("amd", "intel", "habana", "neuron", "rdma", "onload", "xrt")
 GENERATE = "oci-gpu-hook cdi generate --vendor {flag} --output /etc/cdi/{flag}.{form}\n"
-NVIDIAS = f"{REFRESH}oci-gpu-hook cdi generate --output /etc/cdi/nvidia.yaml --capabilities compute,utility\n"
+NVIDIAS = "{refresh}oci-gpu-hook cdi generate --output /etc/cdi/nvidia.{form}\n"
 # Every file that a vendor's has, and its environment.  Times are those of a copy, and what runtimes make has none.
 LOOK = """
 env >/environment
+nvidia-smi -L
+/app/cuda
+stat -c '%n %F %t:%T %a %u:%g' /dev/nvidia* /dev/dri/*
+find /proc/driver/nvidia | sort
+cat /proc/driver/nvidia/params
 cd /usr/bin && stat -c '%A %u:%g %s %n' *
 find /opt /etc/OpenCL /etc/libibverbs.d /usr/lib /usr/lib64 /usr/libexec /usr/share/libdrm -type f 2>/dev/null |
     while read -r path; do stat -c '%A %u:%g %s %n' "$path"; done
@@ -40,8 +48,8 @@ def root(tmp_path: Path, driver: Path) -> Path:
 
 
 def _generate(flags: tuple[str, ...], form: str = "yaml") -> str:
-    lines = [NVIDIAS if flag.startswith("NVIDIA") else GENERATE.format(flag=flag, form=form) for flag in flags]
-    return "".join(lines)
+    lines = [NVIDIAS if flag.startswith("NVIDIA") else GENERATE for flag in flags]
+    return "".join([line.format(flag=flag, form=form, refresh=REFRESH) for line, flag in zip(lines, flags)])
 
 
 def _devices(asked: dict[str, str]) -> str:
@@ -64,6 +72,10 @@ def _environment(root: Path) -> dict[str, str]:
         ("crun", "v2", dict.fromkeys([flag for flag in KINDS if flag.startswith("OCI_")], "all")),
         ("runc", "v1", {"OCI_XRT": "0000:e7:00.1", "OCI_INTEL": "renderD131,0"}),
         ("runc", "v2", {"NVIDIA_VISIBLE_DEVICES": "0", "OCI_RDMA": "0"}),
+        ("runc", "v2", {"NVIDIA_VISIBLE_DEVICES": "all"}),
+        ("runc", "v1", {"NVIDIA_VISIBLE_DEVICES": "0:1"}),
+        ("crun", "v1", {"NVIDIA_VISIBLE_DEVICES": "GPU-e8a75d20-1f9c-4b63-8d7e-30b5c9f2614a"}),
+        ("crun", "v2", {"NVIDIA_VISIBLE_DEVICES": "1,0:0,0:1"}),
     ],
     ids=lambda value: "+".join(value) if isinstance(value, dict) else value,
 )
@@ -71,18 +83,28 @@ def test_a_container_has_the_same_by_cdi_and_by_the_hook(
     installed: Installed, root: Path, runtime: str, cgroup: str, asked: dict[str, str]
 ) -> None:
     node: dict[str, Any] = {"description": "none", "vendors": EVERYBODYS}
-    if "NVIDIA_VISIBLE_DEVICES" in asked:
-        node = {"description": "h100x8", "vendors": ("rdma",)}
+    gpus = asked.get("NVIDIA_VISIBLE_DEVICES", "")
+    if gpus:
+        node = {"description": "h100x8" if "OCI_RDMA" in asked else "h100mig", "vendors": ("rdma",)}
     how = {"runtime": runtime, "cgroup": cgroup, **node}
     before = _generate(tuple(asked), "json" if runtime == "crun" else "yaml")
-    by_cdi = look_podman(installed, root, _devices(asked), LOOK, before=before, **how)
+    # A spec's hook checks what the image requires.
+    required = "--env 'NVIDIA_REQUIRE_CUDA=cuda>=13'"
+    by_cdi = look_podman(installed, root, f"{_devices(asked)} {required}", LOOK, before=before, **how)
     given = _environment(root)
     options = " ".join(f"--env {flag}={names}" for flag, names in asked.items())
+    options += " --env NVIDIA_DRIVER_CAPABILITIES=all" if gpus else ""
     refresh = REFRESH if node["description"] != "none" else ""
     by_hook = look_podman(installed, root, options, LOOK, before=refresh, **how)
     _environment(root)
     _agree(by_cdi, by_hook)
     assert {given[flag] for flag in asked} == {"void"}
+    if gpus:
+        # nvidia-smi lists those MIG devices whose capabilities it can open.
+        count, mig = (2, 4) if gpus == "all" else (2, 2) if "," in gpus else (1, gpus.count(":"))
+        assert f"cuInit 0, {count} devices" in by_cdi.printed
+        assert (by_cdi.printed.count("(UUID: GPU-"), by_cdi.printed.count("(UUID: MIG-")) == (count, mig)
+        assert by_cdi.libraries["libcuda.so.1", 64]
     if "OCI_SOLARFLARE" in asked:
         assert given["LD_PRELOAD"] == "libonload.so"
 

@@ -547,20 +547,6 @@ def listed(folder: str | Path) -> str:
     return Path(folder, "devices.list").read_text()
 
 
-def test_v1_opens_only_the_given_devices(old_container: DeviceCgroup, nodes: Path) -> None:
-    folder = old_container.path
-    before = listed(folder)
-    assert opens(folder, nodes / "gpu0") == EPERM
-    undo = open_for(old_container, GPU0, CONTROL)
-    assert opens(folder, nodes / "gpu0") == opens(folder, nodes / "control") == ENXIO
-    assert opens(folder, nodes / "gpu1") == opens(folder, nodes / "kmsg") == EPERM
-    assert opens(folder, nodes / "null") == 0
-    assert makes(folder, nodes / "new") == EPERM
-    undo.take_back()
-    assert listed(folder) == before
-    assert opens(folder, nodes / "gpu0") == EPERM
-
-
 def test_v1_undo_takes_only_what_was_ours(v1: None, group: Maker, nodes: Path) -> None:
     """Not even from a container that may use everything."""
     entries = ("c 195:0 r", "c 195:0 rwm", "c 195:* rw", "c 195:* r", "c *:* m", "")

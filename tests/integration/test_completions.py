@@ -3,8 +3,15 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import re
+import select
+import struct
 import subprocess
+from contextlib import contextmanager
+from fcntl import ioctl
+from termios import TIOCSWINSZ
 from typing import TYPE_CHECKING, Callable
 
 import click
@@ -12,7 +19,6 @@ import pytest
 
 from oci_gpu_hook.cli.commands import program
 from tests import manual
-from tests.integration.terminal import ANSWER_BY_BASH, ANSWER_BY_ZSH, Shell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,17 +59,69 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+PROMPT, ANSWER, ASK, KILL_LINE = "<ready>", "<done>", "\x14", "\x15"
+# What the shells answer to a key of ours, once they have done with those before it.
+ANSWER_BY_BASH = """bind -x '"\\C-t": printf "<do""ne>"'"""
+ANSWER_BY_ZSH = "answer() { zle -R; print -rn -- '<do''ne>' }; zle -N answer; bindkey '^T' answer"
+# What moves the cursor parts words, what colours them does not.
+MOVES = re.compile(r"\x1b\[[0-9;?]*[A-KP-X@]|\r")
+ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[A-Za-z]|[=>]|\][^\x07]*\x07)|\x07")
+SECONDS = 600
+
+
+@contextmanager
+def terminal(command: list[str], setup: list[str], folder: Path) -> Iterator[Ask]:
+    """A shell on a terminal of its own, which is given these lines, one of ANSWER_BY_ among them; asks it.
+
+    The answer is the line as completed, or the list.
+    """
+    ours, its = pty.openpty()
+    # So wide that nothing is cut, so high that nothing waits for a key.
+    ioctl(its, TIOCSWINSZ, struct.pack("HHHH", 200, 300, 0, 0))
+    environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "TERM": "xterm"}
+    shell = subprocess.Popen(
+        command, stdin=its, stdout=its, stderr=its, cwd=folder, env=environment, start_new_session=True
+    )
+    os.close(its)
+
+    def shown(keys: str, end: str) -> str:
+        os.write(ours, keys.encode())
+        found = b""
+        while True:
+            text = ESCAPES.sub("", MOVES.sub(" ", found.decode(errors="replace")))
+            if end in text:
+                return text.partition(end)[0]
+            assert select.select([ours], [], [], SECONDS)[0], f"no {end!r} in {text!r}"
+            found += os.read(ours, 65536)
+
+    def offers(typed: str) -> str:
+        # Behind a word that is not begun the first may add what all have in common, bash waits for a second, and then
+        # lists.
+        told = shown(typed + "\t" * (3 if typed[-1] in " -=" else 1) + ASK, ANSWER)
+        # The line is drawn again: that is none of what comes next.
+        shown(KILL_LINE + ASK, ANSWER)
+        return told
+
+    try:
+        # The prompt is put together by the shell: the echo of this line is not taken for it.
+        shown("".join(f"{line}\n" for line in (*setup, "PS1='<ready'; PS1+='> '")), PROMPT)
+        yield offers
+    finally:
+        os.close(ours)
+        shell.wait()
+
+
 def bash(folder: Path) -> Iterator[Ask]:
     setup = [f". {made()}/oci-gpu-hook", ANSWER_BY_BASH, "bind 'set completion-query-items 0'"]
-    with Shell(["bash", "--norc", "--noprofile", "-i"], setup, folder) as shell:
-        yield shell.offers
+    with terminal(["bash", "--norc", "--noprofile", "-i"], setup, folder) as ask:
+        yield ask
 
 
 def zsh(folder: Path) -> Iterator[Ask]:
     setup = [f"fpath=({made()} $fpath)", "autoload -Uz compinit; compinit -u -D"]
     setup += ["bindkey -e; LISTMAX=0", ANSWER_BY_ZSH]
-    with Shell(["zsh", "-f", "-i"], setup, folder) as shell:
-        yield shell.offers
+    with terminal(["zsh", "-f", "-i"], setup, folder) as ask:
+        yield ask
 
 
 def fish(folder: Path) -> Iterator[Ask]:

@@ -15,7 +15,7 @@ import pytest
 
 from tests.integration import roots
 from tests.integration.conftest import Maker
-from tests.integration.engines import PODMAN_RUN, Bundle, Installed, on_node, podman, remove_podmans_parents
+from tests.integration.engines import PODMAN_RUN, Bundle, Installed, cdi_devices, on_node, podman, with_podman
 from tests.integration.inside import REFRESH
 from tests.integration.test_doctor_container import SLEEPS, WITHOUT_GPUS
 
@@ -69,12 +69,13 @@ def test_who_holds_which_gpu(installed: Installed, bundle: Maker, tmp_path: Path
     without.asks(None).runs(*SLEEPS)
     plugin.asks("all", "utility").runs(*SLEEPS)
     root = roots.busybox(tmp_path / "root")
-    words = f"{PODMAN_RUN} --detach --name patient --env NVIDIA_VISIBLE_DEVICES=3 --rootfs {root}"
+    words = f"{PODMAN_RUN} --detach --name patient {cdi_devices('nvidia.com/gpu=3')} --rootfs {root}"
     command = podman(f"{words} /bin/sh -c 'while :; do sleep 1; done'", runtime="crun", folder=tmp_path)
     deny = WITHOUT_GPUS
     if cgroup == "v1":
         deny = "echo a >/sys/fs/cgroup/devices$(sed -n 's/.*:devices://p' /proc/$PID/cgroup)/devices.deny"
-    script = f"""{REFRESH}{before}
+    script = f"""{REFRESH}oci-gpu-hook cdi generate --output /etc/cdi/gpu.yaml >/dev/null
+{before}
 {detached("runc", USERDATA, CRIOS)}{detached("crun", bare.path, "bare-crun")}{detached("runc", without.path, "without")}
 {detached("runc", plugin.path, "plugin")}
 {command} </dev/null >/run/id 2>/run/said || {{ cat /run/said >&2; exit 99; }}
@@ -86,6 +87,7 @@ echo =
 for word in {WORDS} patient $(cut -c 1-12 /run/id) bare-crun; do
     oci-gpu-hook doctor --container $word | head -n 1
 done
+oci-gpu-hook doctor --container patient --json
 echo =
 PID=$(crun state bare-crun | sed -n 's/.*"pid": *\\([0-9]*\\).*/\\1/p')
 {deny}
@@ -96,10 +98,7 @@ oci-gpu-hook doctor --container main >&2
 for name in bare-crun $(cat /run/id); do crun delete --force $name >/dev/null 2>&1; done
 exit 0
 """
-    try:
-        done = on_node(installed, script, cgroup=cgroup)
-    finally:
-        remove_podmans_parents()
+    done = with_podman(installed, script, cgroup=cgroup)
     assert done.code == 0, done.out + done.err
     assert "Traceback" not in done.err, done.err
     first, table, found, denied = done.out.split("=\n")
@@ -123,7 +122,10 @@ exit 0
         "plugin": True,
     }
     assert "plugin watches GPU 0, GPU 1, GPU 2, GPU 3, GPU 4, GPU 5, GPU 6, GPU 7, and can compute on none" in table
-    lines = found.splitlines()
+    names, brace, findings = found.partition("{\n")
+    lines = names.splitlines()
+    seen = {it["check"]: it["seen"] for it in json.loads(brace + findings)["findings"]}
+    assert seen["request"].endswith(", by cdi") and seen["nodes"].endswith("with the driver's numbers"), seen
     assert [line for line in lines if "ml/gpu-pod/main (c0ffeec0ffee) of CRI-O" in line] == lines[:7]
     assert [line for line in lines if "patient (" in line and "of podman" in line] == lines[7:9]
     assert "bare-crun of crun" in lines[9]

@@ -1,36 +1,104 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CRI-O's pods under its two runtimes: containers as CRI-O writes them (crio.py), on a node that systemd has booted."""
+"""CRI-O's pods under its two runtimes, on a node that systemd has booted.
+
+The containers are as CRI-O 1.37 writes them, made by hand after its sources (tests/data/crio) and fitted to a node:
+container.json is a whole config.json, the other files are what a case adds to it.  All are of one pod, whose namespaces
+and /dev/shm are there before they start.
+"""
 
 from __future__ import annotations
 
 import json
-import sys
+import os
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.integration import cdiedits, crio
 from tests.integration.conftest import Maker
-from tests.integration.engines import Bundle, Installed, in_turn, on_node, start
+from tests.integration.engines import REPOSITORY, Bundle, Installed, in_turn, start
 from tests.integration.inside import ALLOWED, COMPUTE, Seen, attempt, node
-from tests.integration.test_cdi import GENERATE, MINORS, SPEC
 
-EDITS = cdiedits.__file__
+DATA = REPOSITORY / "tests/data/crio"
+MAPPED = 100_000
+MAPS = f"--map-users={MAPPED},0,65536 --map-groups={MAPPED},0,65536"
+SPACES = {"network": "net", "ipc": "ipc", "uts": "uts", "user": "user"}
+# Runtimes write no cpu.weight where the machine's controllers belong to cgroup v1.
+UNWRITABLE = ("cpu", "memory", "pids")
+
+
+def container(made: Bundle, *cases: str) -> Bundle:
+    """Make a bundle CRI-O's, whose root and hooks stay."""
+    config = _read("container")
+    for case in cases:
+        _add(config, _read(case))
+    # The oldest crun that is tested refuses a newer one.
+    config["ociVersion"] = made.config["ociVersion"]
+    config["root"] = {"path": str(made.rootfs)}
+    config["hooks"] = made.config["hooks"]
+    for name in UNWRITABLE:
+        config["linux"]["resources"].pop(name, None)
+    # As an id of its own would: two containers of a pod have two scopes.
+    config["linux"]["cgroupsPath"] += f"-{made.path.name}"
+    # What a test tries is refused by the device cgroup, not for want of a capability.
+    for kind in ("bounding", "effective", "permitted"):
+        config["process"]["capabilities"][kind].append("CAP_MKNOD")
+    made.config = config
+    return made.owned_by(MAPPED).told_to_the_driver() if "uidMappings" in config["linux"] else made
+
+
+def asks(made: Bundle, devices: str | None) -> Bundle:
+    """Add a request to the environment that is there."""
+    if devices is not None:
+        made.config["process"]["env"].append(f"NVIDIA_VISIBLE_DEVICES={devices}")
+    return made
+
+
+def pod(*, mapped: bool = False) -> str:
+    """The shell lines that make what CRI-O and the kubelet have made of the pod before its containers start."""
+    config = _read("container")
+    spaces = config["linux"]["namespaces"]
+    spaces += _read("user-namespace")["linux"]["namespaces"] if mapped else []
+    pinned = {space["type"]: space["path"] for space in spaces if "path" in space}
+    sources = [mount["source"] for mount in config["mounts"] if mount["type"] == "bind"]
+    (shm,) = [path for path in sources if path.endswith("/shm")]
+    files = [*pinned.values(), *[path for path in sources if path != shm]]
+    lines = [
+        # The machine's own.
+        "mount -t tmpfs none /var/lib",
+        f"mkdir -p {shm} {' '.join(sorted({os.path.dirname(path) for path in files}))}",
+        f"mount -t tmpfs -o mode=1777 shm {shm}",
+        f"touch {' '.join(files)}",
+        f"echo root:{MAPPED}:65536 >/etc/subuid && cp /etc/subuid /etc/subgid",
+        f"unshare {MAPS if mapped else ''} --net --ipc --uts sh -c 'echo made; exec sleep 1000' >/run/made &",
+        "until test -s /run/made; do sleep 0.02; done",
+        *[f"mount --bind /proc/$!/ns/{SPACES[kind]} {path}" for kind, path in pinned.items()],
+    ]
+    return "\n".join([*lines, "kill $!", ""])
+
+
+def _read(name: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(Path(DATA, f"{name}.json").read_text())
+    return document
+
+
+def _add(document: dict[str, Any], more: dict[str, Any]) -> None:
+    """Objects are merged, lists go on, anything else is replaced."""
+    for key, value in more.items():
+        if isinstance(value, dict):
+            _add(document.setdefault(key, {}), value)
+        elif isinstance(value, list):
+            document[key] = document.get(key, []) + value
+        else:
+            document[key] = value
+
+
 RUNTIMES = [("runc", "v2"), ("crun", "v2"), ("crun", "v1")]
 # Each container counts those of its pod that have started, by their /dev/shm.
 SHARED = "echo started >>/dev/shm/seen; echo $(cat /dev/shm/seen | busybox wc -l) of the pod"
 OPENED = """
 for path in $(find /dev/nvidia*); do echo $({ true <$path; } 2>&1); done
 test ! -e /dev/nvidia0 -a ! -e /dev/nvidiactl || /app/cuda
-"""
-# As CRI-O starts it, but for its place for logs; the answer comes by the file descriptor that is named here.
-CONMON = """
-mkdir /run/attach && touch /run/answer
-_OCI_SYNCPIPE=3 _OCI_STARTPIPE=4 conmon --systemd-cgroup --cid failing --cuuid failing --name failing \\
-    --bundle {bundle} --container-pidfile /run/failing.pid --log-path /run/failing.log --exit-dir /run/attach \\
-    --runtime /usr/bin/{runtime} --runtime-arg --root=/run/{runtime} --socket-dir-path /run/attach \\
-    3>>/run/answer 4</dev/zero
-for try in $(seq 30000); do if test -s /run/answer; then break; fi; sleep 0.02; done
-cat /run/answer
 """
 
 
@@ -40,10 +108,10 @@ def test_each_container_of_a_pod_has_what_it_asked_for(
 ) -> None:
     """By its environment, by nothing, by a device plugin's mounts, by an annotation of its own."""
     made = (
-        crio.asks(crio.container(bundle("debian")), "1,5"),
-        crio.container(bundle("debian")),
-        crio.container(bundle("debian"), "device-plugin"),
-        crio.container(bundle("debian"), "cdi-container"),
+        asks(container(bundle("debian")), "1,5"),
+        container(bundle("debian")),
+        container(bundle("debian"), "device-plugin"),
+        container(bundle("debian"), "cdi-container"),
     )
     main, sidecar, listed, annotated = look(installed, made, runtime, cgroup)
     main.has_exactly(*COMPUTE, node(1), node(5))
@@ -60,7 +128,7 @@ def test_a_pods_own_annotation_asks_for_none_of_its_containers(
     installed: Installed, bundle: Maker, runtime: str
 ) -> None:
     """CRI-O copies it to each of them."""
-    made = (crio.container(bundle("debian"), "cdi-pod"), crio.container(bundle("debian"), "cdi-pod", "cdi-container"))
+    made = (container(bundle("debian"), "cdi-pod"), container(bundle("debian"), "cdi-pod", "cdi-container"))
     silent, annotated = look(installed, made, runtime, "v2")
     silent.has_exactly()
     annotated.has_exactly(*COMPUTE, node(5))
@@ -71,49 +139,23 @@ def test_in_a_pod_with_a_user_namespace(installed: Installed, bundle: Maker, run
     """Its root is nobody here, and crun tells of no bundle, as there is a device."""
     found = {}
     for name, devices in (("main", "1,5"), ("sidecar", None)):
-        made = crio.asks(crio.container(bundle("debian"), "user-namespace"), devices)
+        made = asks(container(bundle("debian"), "user-namespace"), devices)
         found[name] = start(with_systemd(runtime), made.runs("/bin/sh", "-c", OPENED), name)
-    seen = in_turn(installed, found, crio.pod(mapped=True), cgroup=cgroup, booted=True)
+    seen = in_turn(installed, found, pod(mapped=True), cgroup=cgroup, booted=True)
     answer = f": {ALLOWED[0]}"
     assert [line.endswith(answer) for line in seen["main"][:-1]] == [True] * 5, seen
     assert seen["main"][-1] == "cuInit 0, 2 devices"
     assert seen["sidecar"] == []
 
 
-@pytest.mark.parametrize("runtime", ["runc", "crun"])
-def test_the_sentence_is_in_conmons_answer(installed: Installed, bundle: Maker, runtime: str) -> None:
-    """It is what CRI-O quotes to the kubelet: ``container create failed: ...``."""
-    made = crio.asks(crio.container(bundle("busybox")), "77").runs("/bin/true")
-    script = CONMON.format(runtime=runtime, bundle=made.path)
-    answer = json.loads(on_node(installed, crio.pod() + script, booted=True).printed())
-    assert answer["pid"] < 0
-    assert "oci-gpu-hook: unknown device '77': this host has indices 0 to 7" in answer["message"]
-
-
-@pytest.mark.parametrize("runtime", ["runc", "crun"])
-def test_a_cdi_device_that_is_another_now_is_refused(installed: Installed, bundle: Maker, runtime: str) -> None:
-    """As the kubelet names it to CRI-O for a device plugin."""
-    before, after = crio.container(bundle("debian")), crio.container(bundle("debian"))
-    scripts = {}
-    for name, made, change in (("before", before, ""), ("after", after, MINORS)):
-        made.config["annotations"]["run.oci.hooks.stderr"] = "/run/said"
-        made.runs("/bin/sh", "-c", OPENED)
-        edit = f"{sys.executable} {EDITS} {made.path} {SPEC} 0\n"
-        scripts[name] = f"{change}{edit}{start(with_systemd(runtime), made, name)} 2>&1 || cat /run/said"
-    seen = in_turn(installed, scripts, crio.pod() + GENERATE + "touch /run/said\n", booted=True)
-    assert seen["before"][-1] == "cuInit 0, 1 devices", seen
-    assert any("when the CDI spec was written" in line for line in seen["after"]), seen
-    assert not any("cuInit" in line for line in seen["after"]), seen
-
-
-def look(installed: Installed, pod: tuple[Bundle, ...], runtime: str, cgroup: str) -> list[Seen]:
+def look(installed: Installed, made: tuple[Bundle, ...], runtime: str, cgroup: str) -> list[Seen]:
     """What the containers of a pod have, one after another."""
     done = attempt(
         installed,
-        *pod,
+        *made,
         commands=SHARED,
         runtime=with_systemd(runtime),
-        before=crio.pod(),
+        before=pod(),
         cgroup=cgroup,
         booted=True,
         settings="accept-volume-mounts = yes\n",

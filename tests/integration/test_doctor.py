@@ -42,8 +42,18 @@ restore() {{
     [ ! -d $USERS ] || {{ kill $(cat $USERS/cgroup.procs); until rmdir $USERS; do sleep 0.1; done 2>/dev/null; }}
     umount /usr/bin/podman 2>/dev/null || :
     umount /var/lib/lxc 2>/dev/null || :
+    for it in $PROGRAMS; do [ ! -e $it.away ] || mv $it.away $it; done
     (cd / && rm -rf $PLACES etc/oci-gpu-hook* usr/bin/crio usr/bin/bash.away $LINK.other usr/local/*/nvidia* \\
-        usr/bin/nvidia-container-* && tar -xpf /tmp/kept)
+        usr/bin/nvidia-container-* usr/bin/kubelet etc/containerd opt/* && tar -xpf /tmp/kept)
+}}
+# Programs are moved away, as no package may be.
+command -v containerd >/dev/null || install -m 0755 /bin/true /usr/bin/containerd
+PROGRAMS="/usr/bin/podman /usr/sbin/dockerd /usr/bin/dockerd /usr/bin/containerd"
+without() {{ for it in $PROGRAMS; do case $it in *$1) [ ! -e $it ] || mv $it $it.away ;; esac; done; }}
+runs() {{
+    plugin='[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.%s.options]'
+    mkdir -p /etc/containerd
+    printf "$plugin\\nBinaryName = \\"%s\\"\\n" $1 $2 >/etc/containerd/config.toml
 }}
 """
 DOCTOR = "\n{ oci-gpu-hook doctor --json || echo $?; } | tr -d '\\n' | tee /tmp/said; echo\n"
@@ -78,12 +88,15 @@ REINSTALL = "make deb && apt install --reinstall ./.build/deb/oci-gpu-hook_*.deb
 
 
 class Planted(NamedTuple):
-    """What doctor must say of a fault; the remedies of a fixed one are run, and nothing is left to say then."""
+    """What doctor must say of a fault; the remedies of a fixed one are run, and nothing is left to say then.
+
+    Where what is planted passes, there is nothing else to say.
+    """
 
     level: str
     check: str
     seen: str
-    remedy: str
+    remedy: str = ""
     fixed: bool = False
 
 
@@ -110,6 +123,10 @@ BROKEN = {
         "oci-gpu-hook inventory refresh --nodes"),
     "wrong-node": Planted("fail", "nodes", "is device 1:7, the driver's is 195:", "rm /dev/nvidia"),
 }
+ALONE = "without podman; without dockerd\n"
+FILE = "/etc/containerd/config.toml"
+CONFIGURE = "oci-gpu-hook configure containerd --set-as-default"
+LINKED = "ln -s oci-gpu-runtime /usr/bin/nvidia-container-runtime; "
 RUNTIMES = '{"runtimes": {"gpu": {"path": "%s"}}, "default-runtime": "gpu"}'
 # By the commands that plant them.
 PLANTED = {
@@ -331,6 +348,36 @@ PLANTED = {
     PODMAN.format(version="4.5.1"):
         Planted("warn", "images in podman", "podman 4.5.1 hands an image's annotations on to crun",
             "vi /etc/containers/containers.conf"),
+    ALONE:
+        Planted("warn", "containerd", "no runtime of containerd's is oci-gpu-runtime", CONFIGURE),
+    "install -m 0755 /bin/true /usr/bin/kubelet":
+        Planted("warn", "containerd", "no runtime of containerd's is oci-gpu-runtime", CONFIGURE),
+    f"{ALONE}runs runc /usr/bin/nothing":
+        Planted("fail", "containerd",
+            f"{FILE} has /usr/bin/nothing as the runtime runc, the default, and it is not there", f"vi {FILE}"),
+    f"{ALONE}runs gpu /opt/oci-gpu-runtime":
+        Planted("fail", "containerd", f"{FILE} has /opt/oci-gpu-runtime as the runtime gpu, and it is not there",
+            REINSTALL),
+    "install -m 0755 /bin/true /usr/bin/nvidia-container-runtime; runs runc /usr/bin/nvidia-container-runtime":
+        Planted("warn", "other hooks", f"{FILE} has NVIDIA's runtime as runc, the default",
+            f"sed -i '/^ *default_runtime_name *=/d' {FILE}"),
+    f"{ALONE}without containerd":
+        Planted("warn", "engines", "neither podman, CRI-O, Docker nor containerd is installed", "apt install podman"),
+    f"{ALONE}runs runc /usr/bin/oci-gpu-runtime":
+        Planted("pass", "containerd", f"{FILE} has /usr/bin/oci-gpu-runtime as the runtime runc, the default"),
+    f"{ALONE}runs gpu oci-gpu-runtime":
+        Planted("pass", "containerd", f"{FILE} has oci-gpu-runtime as the runtime gpu"),
+    f"{ALONE}mkdir -p /opt/nri/plugins; : >/opt/nri/plugins/10-hook-injector":
+        Planted("pass", "containerd", "/opt/nri/plugins/10-hook-injector reads hooks.d, for pods, while it runs"),
+    "without podman":
+        Planted("pass", "Docker",
+            "/usr/bin/nvidia-container-runtime-hook leads to our hook, for 'docker run --gpus'"),
+    # What `docker info` must show where an editor looks for NVIDIA's.
+    f"{LINKED}printf '{RUNTIMES}' /usr/bin/nvidia-container-runtime >$JSON":
+        Planted("pass", "Docker", "daemon.json has /usr/bin/nvidia-container-runtime as the runtime gpu, the default"),
+    f"{LINKED}runs runc /usr/bin/nvidia-container-runtime":
+        Planted("pass", "containerd",
+            f"{FILE} has /usr/bin/nvidia-container-runtime as the runtime runc, the default"),
     # These stay.
     "rm /usr/lib/*/libnvidia-encode.so.*.*":
         Planted("fail", "inventory", "libnvidia-encode.so.580.65.06, which each start would give, is not there",
@@ -356,7 +403,8 @@ def parsed(said: str) -> tuple[int, dict[str, Any]]:
 def judge(planted: Planted, said: str) -> None:
     """Whether doctor said what it must of a planted fault, and ended as it must."""
     code, document = parsed(said)
-    found = [item for item in document["findings"] if item["level"] != "pass"]
+    found = [item for item in document["findings"] if item["level"] in (planted.level, "warn", "fail")]
+    assert planted.level != "pass" or {item["level"] for item in found} == {"pass"}, found
     assert any(
         (item["level"], item["check"]) == (planted.level, planted.check)
         and planted.seen in item["seen"]

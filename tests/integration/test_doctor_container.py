@@ -3,15 +3,12 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.integration import roots
 from tests.integration.conftest import Maker
-from tests.integration.engines import PODMAN_RUN, RUNTIMES, Bundle, Installed, in_turn, on_node, remove_podmans_parents
+from tests.integration.engines import RUNTIMES, Bundle, Installed, in_turn
 from tests.integration.inside import REFRESH
 from tests.integration.test_doctor import parsed
 
@@ -190,28 +187,3 @@ def test_other_containers(installed: Installed, bundle: Maker) -> None:
     code, findings = found["paused"]
     assert (code, of(findings, "open")[0][0]) == (0, "warn")
     assert "it is paused" in of(findings, "open")[0][1]
-
-
-def test_a_container_of_podman_by_name(installed: Installed, tmp_path: Path, driver: Path) -> None:
-    root = roots.debian(tmp_path / "root", driver)
-    # The folder of podman's own store is there only once podman has run: /var/lib is covered, which is always there.
-    script = f"""
-mount -t tmpfs none /var/lib
-mkdir /var/lib/containers
-oci-gpu-hook cdi generate --output /etc/cdi/gpu.yaml >/dev/null
-podman --storage-driver vfs --runtime crun --cgroup-manager=cgroupfs --events-backend=none \\
-    --hooks-dir /usr/libexec/gpunode/hooks.d --hooks-dir /usr/share/containers/oci/hooks.d \\
-    {PODMAN_RUN} --detach --name patient --device nvidia.com/gpu=0 --rootfs {root} \\
-    sleep 600 </dev/null >/run/id 2>/run/said || {{ cat /run/said >&2; exit 99; }}
-set +e
-oci-gpu-hook doctor --container patient --json
-crun delete --force $(cat /run/id) >/dev/null 2>&1
-"""
-    try:
-        done = on_node(installed, script)
-    finally:
-        remove_podmans_parents()
-    findings = json.loads(done.out)["findings"]
-    assert not_passed(findings) == ["open"], done.err
-    assert of(findings, "nodes") == [("pass", "5, with the driver's numbers")]
-    assert of(findings, "request")[0][1].endswith(", by cdi")

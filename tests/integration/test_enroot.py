@@ -13,6 +13,7 @@ import pytest
 
 from tests.integration.engines import Installed, in_turn
 from tests.integration.inside import COMPUTE, gpus, node
+from tests.integration.test_lxc import allowed
 
 USER = 64_123
 UUIDS = [str(gpu["uuid"]) for gpu in gpus()]
@@ -214,9 +215,8 @@ def has(lines: list[str], indices: tuple[int, ...], *, all_nodes: bool) -> None:
     assert [line.split("UUID: ")[1][:-1] for line in lines if "UUID: " in line and line.startswith("GPU ")] == [
         UUIDS[index] for index in indices
     ], lines
-    allowed = {line.split()[1] for line in lines if line.startswith("smi /dev/") and line.split()[2] == "allowed"}
     wanted = COMPUTE | {node(index) for index in (range(8) if all_nodes else indices)}
-    assert wanted == {name for name in allowed if name in COMPUTE or name[11:].isdecimal()}, lines
+    assert wanted == {name for name in allowed(lines) if name in COMPUTE or name[11:].isdecimal()}, lines
     count = 8 if all_nodes else len(indices)
     assert (f"cuInit 0, {count} devices" if count else "cuInit 100, -1 devices") in lines, lines
 

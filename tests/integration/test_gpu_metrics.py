@@ -8,16 +8,13 @@ The kernel's log is a file of the node's own.  Must not import the source tree's
 from __future__ import annotations
 
 import re
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
 from tests.gpunode import description
-from tests.gpunode.content import Content
-from tests.gpunode.faults import FAULTS
 from tests.integration.conftest import Maker
 from tests.integration.engines import REPOSITORY, Installed, in_turn, on_node
+from tests.integration.test_validate import line_of
 
 FILE = "/run/collector/gpus.prom"
 SETTINGS = f"gpu-metrics = {FILE}\n"
@@ -81,11 +78,8 @@ def said(installed: Installed) -> dict[str, list[str]]:
     """What each fault gives, one after the other on one node."""
 
     def says(fault: str) -> str:
-        content = SimpleNamespace(proc={"gpunode/description": ""}, node=DIVIDED)
-        if fault:
-            FAULTS[fault].plant(cast(Content, content))
         return (
-            f"printf '{content.proc['gpunode/description']}' >>/proc/driver/gpunode/description\n"
+            f"echo '{line_of(fault, DIVIDED)}' >>/proc/driver/gpunode/description\n"
             f"oci-gpu-hook metrics --gpus --write --timeout {SECONDS.get(fault, 600)} 2>&1\n"
             f"cat /run/whole >/proc/driver/gpunode/description; cat {FILE}"
         )

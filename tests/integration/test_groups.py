@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.integration.conftest import Maker
-from tests.integration.engines import Bundle, Installed, in_turn, run_podman, start
+from tests.integration.engines import Bundle, Installed, in_turn, start
 from tests.integration.inside import node
 
 # Of the host's group 44.  The nodes of the simulated driver give ENXIO to those who may open them.
@@ -41,12 +41,3 @@ def test_a_containers_user_opens_its_devices(installed: Installed, bundle: Maker
     for name, (_, made) in USERS.items():
         opened, *rest = [line for line in found[name] if not line.startswith("time=")]
         assert OPENED in opened and rest == [made], (name, found[name])
-
-
-@pytest.mark.parametrize(
-    ("options", "made"), [("--user 1000:1000", "660 1000"), ("--user 1000:1000 --group-add 44", "660 44")]
-)
-def test_podmans_user_opens_its_devices(installed: Installed, bundle: Maker, options: str, made: str) -> None:
-    words = f"--env NVIDIA_VISIBLE_DEVICES=0 {options}"
-    done = run_podman(installed, bundle("busybox").rootfs, f'/bin/sh -c "{LOOK} || :"', options=words, before=NARROW)
-    assert OPENED in done.out and made in done.out, done.out + done.err

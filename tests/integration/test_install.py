@@ -16,7 +16,7 @@ import venv
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Callable, NamedTuple
+from typing import Callable
 
 import pytest
 
@@ -34,17 +34,13 @@ UNITS = (".service", ".path", ".timer")
 UNCHECKED_HASH = 1  # PEP 552
 
 
-class Ended(NamedTuple):
-    status: int
-    out: str
-    err: str
+Ended = subprocess.CompletedProcess[str]
 
 
 def run(*command: str | Path, **variables: str) -> Ended:
     """Run a command in an environment of our own: no variable of an outer make reaches it."""
     environment = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), **variables}
-    ran = subprocess.run(command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-    return Ended(ran.returncode, ran.stdout, ran.stderr)
+    return subprocess.run(command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
 
 
 # An installation makes the folder in /run: in one of its own, so that this machine gets none.
@@ -53,17 +49,15 @@ COVERED = 'mount -t tmpfs none /run; exec "$@"'
 
 
 def make(target: str, *settings: str, **variables: str) -> Ended:
-    return run(
-        *ALONE,
-        COVERED,
-        "sh",
-        "make",
-        "--no-print-directory",
-        target,
-        f"PYTHON={sys.executable}",
-        *settings,
-        **variables,
-    )
+    words = ("sh", "make", "--no-print-directory", target, f"PYTHON={sys.executable}", *settings)
+    return run(*ALONE, COVERED, *words, **variables)
+
+
+def made(target: str, *settings: str, **variables: str) -> str:
+    """What it says; it must have succeeded."""
+    done = make(target, *settings, **variables)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def tree(folder: Path) -> dict[str, tuple[int, bytes]]:
@@ -83,8 +77,7 @@ def files(folder: Path) -> set[str]:
 def destination(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An installation below a folder from which it would be packed."""
     folder = tmp_path_factory.mktemp("destination")
-    done = make("install", f"DESTDIR={folder}", SOURCE_DATE_EPOCH=str(EPOCH))
-    assert done.status == 0, done.err
+    made("install", f"DESTDIR={folder}", SOURCE_DATE_EPOCH=str(EPOCH))
     return folder
 
 
@@ -94,15 +87,11 @@ def own(destination: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(destination, tmp_path / "own", symlinks=True))
 
 
-PROMETHEUS = ("README.md", "dashboard.json", "oci-gpu-hook.rules.yaml", "prometheusrule.yaml")
-
-
 @pytest.fixture(scope="module")
 def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An installation that works where it is."""
     folder = tmp_path_factory.mktemp("place") / "prefix"
-    done = make("install", f"PREFIX={folder}")
-    assert done.status == 0, done.err
+    made("install", f"PREFIX={folder}")
     return folder
 
 
@@ -119,7 +108,8 @@ def test_it_installs_what_the_readme_lists_and_nothing_else(destination: Path) -
         *(f"usr/share/selinux/packages/oci-gpu-hook/{it.name}" for it in ROOT.glob("policy/*.cil")),
         "usr/share/oci-gpu-hook/oci-gpu-hook.conf",
         "usr/share/oci-gpu-hook/vendor.schema.json",
-        *(f"usr/share/oci-gpu-hook/prometheus/{name}" for name in PROMETHEUS),
+        *(f"usr/share/oci-gpu-hook/prometheus/{name}" for name in ("README.md", "dashboard.json")),
+        *(f"usr/share/oci-gpu-hook/prometheus/{name}" for name in ("oci-gpu-hook.rules.yaml", "prometheusrule.yaml")),
         "usr/share/oci-gpu-hook/swarm/make-worker.sh",
         f"{library}/installed-vendors",
         *(
@@ -147,7 +137,7 @@ def test_it_installs_what_the_readme_lists_and_nothing_else(destination: Path) -
 
 def test_a_clone_installs_what_git_does_not_hold(destination: Path, tmp_path: Path) -> None:
     """Manuals, completions and the PrometheusRule are made in it first."""
-    listed = run("make", "--silent", "--no-print-directory", "-C", str(ROOT), "list-generated").out.split()
+    listed = run("make", "--silent", "--no-print-directory", "-C", str(ROOT), "list-generated").stdout.split()
     for name in ("hooks.d", "oci_gpu_hook", "packaging", "policy"):
         shutil.copytree(ROOT / name, tmp_path / "clone" / name)
     for name in ("Makefile", "setup.cfg"):
@@ -155,14 +145,14 @@ def test_a_clone_installs_what_git_does_not_hold(destination: Path, tmp_path: Pa
     for name in listed:
         (tmp_path / "clone" / name).unlink()
     done = run("make", "-C", f"{tmp_path}/clone", f"PYTHON={sys.executable}", f"DESTDIR={tmp_path}/it", "install")
-    assert done.status == 0, done.err
+    assert done.returncode == 0, done.stderr
     assert len(listed) > 20
     assert files(tmp_path / "it") == files(destination)
 
 
 def test_the_registration_has_an_environment_of_its_own(tmp_path: Path) -> None:
     """It is no part of any path once the files have gone where they belong."""
-    assert make("install", f"DESTDIR={tmp_path}", "PREFIX=/opt/gpu").status == 0
+    assert make("install", f"DESTDIR={tmp_path}", "PREFIX=/opt/gpu").returncode == 0
     named = [name for name, (_, content) in tree(tmp_path).items() if bytes(tmp_path) in content]
     assert named == []
     assert b"/opt/gpu/lib/oci-gpu-hook" in (tmp_path / "opt/gpu" / ENTRY).read_bytes()
@@ -184,10 +174,10 @@ def test_vendors_files_of_others_stay_and_those_that_are_dropped_go(own: Path) -
         (vendors / name).write_text("{}")
     with (own / f"usr/{LIBRARY}/installed-vendors").open("a") as listed:
         listed.write("dropped.json\n")
-    assert make("install", at).status == 0
+    made("install", at)
     names = {path.name for path in vendors.iterdir()}
     assert {"others.json", "amd.json"} <= names and "dropped.json" not in names
-    assert make("uninstall", at).status == 0
+    made("uninstall", at)
     assert [path.name for path in vendors.iterdir()] == ["others.json"]
 
 
@@ -199,8 +189,7 @@ def test_two_are_equal_and_uninstall_leaves_nothing(destination: Path, tmp_path:
     others.write_text("{}")
     (usr / "libexec").mkdir()
     before, foreign = tree(tmp_path), str(others.relative_to(tmp_path))
-    done = make("install", f"DESTDIR={tmp_path}", SOURCE_DATE_EPOCH=str(EPOCH))
-    assert done.status == 0, done.err
+    made("install", f"DESTDIR={tmp_path}", SOURCE_DATE_EPOCH=str(EPOCH))
     found, whole = tree(tmp_path), tree(destination)
     # Which folders it has made is another's here.
     for name in (foreign, f"usr/{LIBRARY}/installed-folders"):
@@ -213,7 +202,7 @@ def test_two_are_equal_and_uninstall_leaves_nothing(destination: Path, tmp_path:
     for path in [usr / ENTRY, usr / COMMAND, usr / RUNTIME, usr / REGISTRATION, *units]:
         path.with_name(f"{path.name}.new").write_bytes(b"")
     for _ in range(2):
-        assert make("uninstall", f"DESTDIR={tmp_path}").status == 0
+        assert make("uninstall", f"DESTDIR={tmp_path}").returncode == 0
         assert tree(tmp_path) == before
 
 
@@ -230,8 +219,8 @@ def test_the_folder_in_run_is_there_at_once_but_not_in_what_is_to_be_packed(dest
 {words.format("install")} {packed}; ls /run
 """
     done = run(*ALONE, script)
-    assert done.status == 0, done.err
-    assert done.out == "/run/oci-gpu-hook 755 0\ninventory\noci-gpu-hook\n"
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "/run/oci-gpu-hook 755 0\ninventory\noci-gpu-hook\n"
     assert "cannot be made" not in (tmp_path / "said").read_text()
     assert not (destination / "run").exists()
 
@@ -250,9 +239,9 @@ exec chroot /mnt sh -c 'cd "$0" && exec "$@"' "$PWD" "$@"
 def test_without_a_run_the_folder_is_not_missed(tmp_path: Path) -> None:
     words = ("make", "--silent", f"PYTHON={sys.executable}", f"PREFIX={tmp_path}")
     done = run(*ALONE, WITHOUT_RUN, "sh", *words, "install")
-    assert (done.status, done.err) == (0, "")
-    assert f"installed {tmp_path}/{ENTRY}" in done.out
-    assert "/run" not in done.out
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"installed {tmp_path}/{ENTRY}" in done.stdout
+    assert "/run" not in done.stdout
 
 
 @contextmanager
@@ -281,8 +270,7 @@ def test_an_older_installation_is_replaced_in_one_step(prefix: Path) -> None:
     package = prefix / LIBRARY / "oci_gpu_hook"
     before = package.stat().st_ino
     with watched(lambda: not package.exists()) as missed:
-        done = make("install", f"PREFIX={prefix}")
-    assert done.status == 0, done.err
+        made("install", f"PREFIX={prefix}")
     assert package.stat().st_ino != before
     assert not missed
     assert tree(prefix) == first
@@ -300,8 +288,8 @@ def test_what_is_installed_works_and_changes_nothing(prefix: Path, tmp_path: Pat
         assert ran.stderr.startswith(said)
         assert ran.stderr.count("\n") == (1 if said else 0)
     done = run(prefix / COMMAND, "--help")
-    assert done.status == 0, done.err
-    assert "inventory" in done.out
+    assert done.returncode == 0, done.stderr
+    assert "inventory" in done.stdout
     assert tree(prefix) == before
 
 
@@ -313,8 +301,8 @@ def test_a_foreign_file_in_our_place_is_left(tmp_path: Path, part: str, target: 
     foreign.write_text("another program's\n")
     before = tree(tmp_path)
     done = make(target, f"DESTDIR={tmp_path}")
-    assert done.status != 0
-    assert "is not ours: move it away first" in done.err
+    assert done.returncode != 0
+    assert "is not ours: move it away first" in done.stderr
     assert tree(tmp_path) == before
 
 
@@ -322,21 +310,20 @@ def test_a_foreign_file_in_our_place_is_left(tmp_path: Path, part: str, target: 
 def test_a_link_is_made_on_demand_and_goes_with_the_rest(own: Path, tmp_path: Path, target: str, name: str) -> None:
     done = make(target, f"DESTDIR={tmp_path}/empty")
     sentence = f"{tmp_path}/empty/usr/{ENTRY} is not there: run 'make install' first"
-    assert (done.status != 0, sentence in done.err) == (True, True), "it would lead nowhere"
+    assert (done.returncode != 0, sentence in done.stderr) == (True, True), "it would lead nowhere"
     link, at = own / "usr" / name, f"DESTDIR={own}"
     assert not link.is_symlink()
-    done = make(target, at)
-    assert done.status == 0, done.err
+    said = made(target, at)
     assert str(link.readlink()) == TARGET
     assert link.samefile(own / "usr" / ENTRY)
-    assert ("restart it, such as by 'systemctl restart docker'" in done.out) == (name == DOCKERS)
-    made = link.lstat()
+    assert ("restart it, such as by 'systemctl restart docker'" in said) == (name == DOCKERS)
+    inode = link.lstat().st_ino
     done = make(target, at)
-    assert (done.status, "is there already" in done.out) == (0, True)
-    assert link.lstat().st_ino == made.st_ino
-    assert make("install", at).status == 0
+    assert (done.returncode, "is there already" in done.stdout) == (0, True)
+    assert link.lstat().st_ino == inode
+    made("install", at)
     assert str(link.readlink()) == TARGET, "an upgrade leaves it"
-    assert make("uninstall", at).status == 0
+    made("uninstall", at)
     assert tree(own) == {}
 
 
@@ -344,9 +331,9 @@ def test_a_link_is_made_on_demand_and_goes_with_the_rest(own: Path, tmp_path: Pa
 def test_a_link_that_was_made_by_hand_is_ours(own: Path, target: str, name: str) -> None:
     link, at = own / "usr" / name, f"DESTDIR={own}"
     link.symlink_to(f"/usr/{ENTRY}")
-    assert make(target, at).status == 0
+    made(target, at)
     assert str(link.readlink()) == f"/usr/{ENTRY}"
-    assert make("uninstall", at).status == 0
+    made("uninstall", at)
     assert not link.is_symlink()
 
 
@@ -360,21 +347,20 @@ def test_what_another_has_in_the_links_place_is_left(own: Path, target: str, nam
         link.write_text("#!/bin/sh\n")
     before = tree(own)
     done = make(target, at)
-    assert done.status != 0
+    assert done.returncode != 0
     # The second line is make's own.
-    first, second = done.err.splitlines()
+    first, second = done.stderr.splitlines()
     assert first.endswith(f"{link} is there and is not ours: move it away first")
     assert second.startswith("make: ***")
     assert tree(own) == before
-    assert make("uninstall", at).status == 0
+    made("uninstall", at)
     assert [name for name in tree(own) if "." not in name and "/bin/" in name] == [f"usr/{name}"]
 
 
 def test_an_installation_that_was_killed_at_its_start_is_no_obstacle(tmp_path: Path) -> None:
     for target in ("uninstall", "install"):
         (tmp_path / "usr" / LIBRARY).mkdir(parents=True)
-        done = make(target, f"DESTDIR={tmp_path}")
-        assert done.status == 0, done.err
+        made(target, f"DESTDIR={tmp_path}")
         assert (tmp_path / "usr" / ENTRY).exists() == (target == "install")
 
 
@@ -388,8 +374,8 @@ def test_a_wrong_setting_is_refused_in_one_sentence(tmp_path: Path) -> None:
     }
     for setting, sentence in sentences.items():
         done = make("install", f"DESTDIR={tmp_path}", setting)
-        assert done.status != 0
-        assert sentence in done.err
+        assert done.returncode != 0
+        assert sentence in done.stderr
         assert tree(tmp_path) == {}
 
 
@@ -400,19 +386,18 @@ def test_without_click_nothing_is_installed_and_none_is_downloaded(tmp_path: Pat
     packages = files(python.parents[1])
     settings = [f"PREFIX={prefix}", f"PYTHON={python}"]
     done = make("install", *settings)
-    assert done.status != 0
+    assert done.returncode != 0
     said = "no click, which the command line needs: install the distribution's python3-click"
-    assert done.err.splitlines()[0].endswith(said)
+    assert done.stderr.splitlines()[0].endswith(said)
     assert not prefix.exists() and files(python.parents[1]) == packages
     # Another Python may be there.
-    assert make("install", *settings, f"DESTDIR={tmp_path}/root").status == 0
-    assert make("install", f"PREFIX={prefix}").status == 0
+    assert make("install", *settings, f"DESTDIR={tmp_path}/root").returncode == 0
+    assert make("install", f"PREFIX={prefix}").returncode == 0
     click = prefix / LIBRARY / "vendor/click"
     click.mkdir(parents=True)
     (click / "__init__.py").touch()
-    done = make("install", *settings)
-    assert done.status == 0, done.err
-    assert "without nvidia-ml-py, 'inventory refresh' cannot ask NVML" in done.out
+    said = made("install", *settings)
+    assert "without nvidia-ml-py, 'inventory refresh' cannot ask NVML" in said
     assert click.is_dir() and files(python.parents[1]) == packages
 
 
@@ -425,8 +410,8 @@ def test_what_is_registered_is_there_at_any_moment(tmp_path: Path) -> None:
         return registration.exists() and not all([it.exists() for it in parts]) and registration.exists()
 
     with watched(is_alone) as seen:
-        assert make("install", at).status == 0
-        assert make("uninstall", at).status == 0
+        made("install", at)
+        made("uninstall", at)
     assert not seen
 
 
@@ -443,8 +428,8 @@ find {tmp_path} | sort | cmp - /run/before
 {words} {packed} install >/dev/null; {words} {packed} uninstall; ls {tmp_path}/packed
 """
     done = run(*ALONE, script)
-    assert done.status == 0, done.err
-    refused, _, rest = done.err.partition("make uninstall: nothing was removed\n")
+    assert done.returncode == 0, done.stderr
+    refused, _, rest = done.stderr.partition("make uninstall: nothing was removed\n")
     assert f"containers run by {tmp_path}/usr/{RUNTIME}" in refused and "oci-gpu-hook:" not in rest
 
 
@@ -452,12 +437,12 @@ def test_what_nothing_keeps_true_goes_with_the_machines_own(tmp_path: Path) -> N
     """Labels of the node, and the spec of the service; not with what is to be packed."""
     at, packed = f"PREFIX={tmp_path}/usr", f"DESTDIR={tmp_path}/packed"
     told, command = tmp_path / "told", tmp_path / "usr" / COMMAND
-    assert make("install", at).status == make("install", at, packed).status == 0
+    assert make("install", at).returncode == make("install", at, packed).returncode == 0
     command.write_text(f'#!/bin/sh\n# It stands for oci-gpu-hook.\necho "$*" >>{told}\n')
     gone = ["features --remove", "cdi remove /run/cdi/oci-gpu-hook.yaml"]
     for settings, said in ((at, packed), []), ((at,), gone):
         told.write_text("")
-        assert make("uninstall", *settings).status == 0
+        made("uninstall", *settings)
         assert told.read_text().splitlines() == said
 
 
@@ -465,7 +450,6 @@ def test_the_administrators_settings_stay(own: Path) -> None:
     settings = own / "etc/oci-gpu-hook.conf"
     settings.parent.mkdir()
     settings.write_text("records = no\n")
-    done = make("uninstall", f"DESTDIR={own}")
-    assert done.status == 0, done.err
-    assert f"{settings} is the administrator's: left there" in done.out
+    said = made("uninstall", f"DESTDIR={own}")
+    assert f"{settings} is the administrator's: left there" in said
     assert [*files(own)] == ["etc/oci-gpu-hook.conf"]

@@ -7,9 +7,6 @@ test_inventory_file.py.
 
 from __future__ import annotations
 
-import subprocess
-from pathlib import Path
-
 import pytest
 
 from tests.integration import inside
@@ -27,7 +24,7 @@ from tests.integration.migdevices import (
     SHOWN_ONCE_MORE,
     instance,
 )
-from tests.integration.savedinventory import (
+from tests.integration.test_inventory_file import (
     ASKED_NVML,
     FILE,
     FOLDER,
@@ -219,35 +216,6 @@ def test_a_mig_devices_names_are_never_those_of_before(installed: Installed, bun
     for name, lines in in_turn(installed, scripts, KEEP, description="h100mig").items():
         assert lines.count("stopped") == len(made), (name, lines)
         assert len([line for line in lines if "inventory refresh" in line]) == len(made), name
-
-
-# A folder that a module of the kernel makes in /proc and removes, and makes again under the same name.
-IN_PROC = """cd $(mktemp -d); truncate -s 4M file; mkfs.ext4 -q -O ^has_journal file; mkdir on
-loop=$(losetup -f --show file); folder=/proc/fs/ext4/${loop#/dev/}
-trap 'losetup -d $loop; cd /; rm -r $OLDPWD' EXIT
-for i in 1 2 3 4 5 6 7 8; do mount -t ext4 $loop on; stat -c %i $folder; umount on; done
-"""
-
-
-def test_a_folder_made_anew_in_proc_has_another_inode_number() -> None:
-    """In the kernel's own procfs, as long as the last start's look at it is in memory."""
-    done = subprocess.run(["unshare", "--mount", "/bin/bash", "-euc", IN_PROC], capture_output=True, text=True)
-    numbers = done.stdout.split()
-    assert (done.returncode, len(numbers)) == (0, 8), done.stderr
-    assert not [number for number, then in zip(numbers, numbers[1:]) if number == then]
-
-
-TWO_MOUNTS = """mount -t proc proc $1
-stat -c '%d %i' /proc/fs $1/fs
-"""
-
-
-def test_each_mount_of_procfs_has_a_device_number_and_all_have_the_same_inode_numbers(tmp_path: Path) -> None:
-    words = ["unshare", "--mount", "--pid", "--fork", "/bin/bash", "-euc", TWO_MOUNTS, "-"]
-    done = subprocess.run([*words, tmp_path], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    device, inode, other_device, other_inode = done.stdout.split()
-    assert device != other_device and inode == other_inode
 
 
 WANTED = f"{FOLDER}/refresh-wanted"

@@ -16,7 +16,7 @@ import pytest
 
 from tests.integration import roots
 from tests.integration.conftest import Maker
-from tests.integration.engines import PROCDRIVER, RUNTIMES, Installed, on_node, run, start
+from tests.integration.engines import RUNTIMES, Installed, on_node, run, start
 from tests.integration.inside import ALLOWED, COMPUTE, CONTROL, gpus, look, mounted, node
 
 # What the runtime allowed stays allowed: /dev/null.
@@ -190,10 +190,7 @@ def test_a_bundle_that_crun_does_not_tell_is_found(installed: Installed, bundle:
     made = bundle("busybox").asks(devices).in_user_namespace(100_000)
     made.config["linux"]["devices"] = [FUSE]
     made.config["root"]["path"] = str(made.rootfs)
-    # The simulated driver is no part of this.
-    tells = f"""sed -E 's#"bundle": *"(\\\\)?/"#"bundle":"{made.path}"#' | {PROCDRIVER["path"]}"""
-    made.config["hooks"]["createRuntime"][0] = {"path": "/bin/sh", "args": ["sh", "-c", tells]}
-    made.runs("/bin/sh", "-c", "ls /dev/nvidia[0-9]* 2>/dev/null | wc -l")
+    made.told_to_the_driver().runs("/bin/sh", "-c", "ls /dev/nvidia[0-9]* 2>/dev/null | wc -l")
     collects = f"{sys.executable} -c {shlex.quote(COLLECTS)}"
     # crun's child is the container's parent, or a subreaper, or PID 1.
     lines = [

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """podman with --hooks-dir: the registration as an engine reads it.
 
-That a container by podman has its GPUs, under each runtime and cgroup version, is shown in test_cdi.py.
+That a container by podman has its GPUs, under each runtime and cgroup version, is shown in test_cdi_vendors.py.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import shutil
@@ -17,18 +16,8 @@ import yaml
 
 from tests import manual
 from tests.integration import roots
-from tests.integration.engines import (
-    PODMAN_RUN,
-    PROCDRIVER,
-    Installed,
-    cdi_devices,
-    on_node,
-    podman,
-    remove_podmans_parents,
-    run_podman,
-)
+from tests.integration.engines import PODMAN_RUN, Installed, cdi_devices, on_node, podman, run_podman, with_podman
 from tests.integration.inside import node
-from tests.integration.test_cdi import GENERATE, MINORS
 
 
 @pytest.mark.parametrize("runtime", ["runc", "crun"])
@@ -48,117 +37,33 @@ def test_a_read_only_container_works(installed: Installed, tmp_path: Path, drive
     run_podman(installed, root, look, options=options, runtime="crun").printed()
 
 
-# The simulated driver's hook is no part of this: it goes by the bundle that crun does not tell.
-TOLD = r"""
-cat >/run/told <<'END'
-state=$(cat)
-id=$(echo "$state" | sed -n 's/.*"id": *"\([0-9a-f]*\).*/\1/p')
-own={folder}/storage/vfs-containers/$id/userdata
-echo "$state" | sed -E "s#\"bundle\": *\"(\\\\)?/\"#\"bundle\":\"$own\"#" | {procdriver}
-END
-sed -i 's#"path": *"{procdriver}"#"path": "/bin/sh", "args": ["sh", "/run/told"]#' /usr/libexec/gpunode/hooks.d/*.json
-"""
-
-
-@pytest.mark.parametrize(("runtime", "more"), [("runc", ""), ("crun", ""), ("crun", "--device /dev/fuse")])
-def test_a_user_namespace_may_map_anyone(
-    installed: Installed, tmp_path: Path, driver: Path, runtime: str, more: str
-) -> None:
-    """Whose root has no number in the host's namespace cannot be given what root owns.
-
-    With a device crun tells its hooks no bundle, and under podman's conmon it is not the container's parent.
-    """
-    root = roots.debian(tmp_path / "root", driver)
-    for path in (root, *root.rglob("*")):
-        os.chown(path, 100_000, 100_000, follow_symlinks=False)
-    # pytest's folders are its user's alone.
-    for folder in (tmp_path, *list(tmp_path.parents)[:2]):
-        folder.chmod(0o755)
-    options = "--env NVIDIA_VISIBLE_DEVICES=1,5 --uidmap 0:100000:65536 --gidmap 0:100000:65536"
-    look = "sh -c '/app/cuda >/seen; nvidia-smi -L >>/seen'"
-    told = TOLD.format(folder=tmp_path, procdriver=PROCDRIVER["path"]) if more else ""
-    options = f"{options} {more}"
-    run_podman(installed, root, look, options=options, before=told, runtime=runtime).printed()
-    seen = (root / "seen").read_text()
-    assert "2 devices" in seen and seen.count("NVIDIA H100") == 2
-
-
-ROOTLESS = """
-echo 'user:x:64123:64123::{home}:/bin/sh' >>/etc/passwd
-echo 'user:x:64123:' >>/etc/group
-echo 'user:6553600:65536' >>/etc/subuid
-echo 'user:6553600:65536' >>/etc/subgid
-chown -R 64123:64123 {home}
-mkdir -p /run/user/64123 && chown 64123 /run/user/64123
-run() {{
-    setpriv --reuid=64123 --regid=64123 --clear-groups env HOME={home} XDG_RUNTIME_DIR=/run/user/64123 \\
-        {podman} >{home}/out 2>&1
-}}
-run || {{ cat {home}/out; exit 1; }}
-"""
-
-
-def users_home(tmp_path: Path, driver: Path) -> Path:
-    """A home with an image's root, where a user can go: pytest's folders are its user's alone."""
-    home = tmp_path / "home"
-    home.mkdir()
-    roots.debian(home / "root", driver)
-    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        folder.chmod(0o755)
-    return home
-
-
-def test_a_rootless_container_has_its_gpus(installed: Installed, tmp_path: Path, driver: Path) -> None:
-    """In a user namespace: mknod is refused, so the nodes are bound; no cgroup can be changed, so none is."""
-    home = users_home(tmp_path, driver)
-    words = f"run --rm --cgroups=disabled --network=none --env NVIDIA_VISIBLE_DEVICES=1,5 --rootfs {home}/root"
-    words += " sh -c '{ id -u; nvidia-smi; /app/cuda; } >/seen 2>&1'"
-    line = podman(words, runtime="crun", folder=home, run="/run/user/64123/c")
-    script = ROOTLESS.format(home=home, podman=line)
-    # podman's pause process would keep the node's namespace alive.
-    on_node(installed, f"{{ {script} }}\npkill -U 64123 || true").printed()
-    seen = (home / "root/seen").read_text()
-    assert seen.startswith("0\n")
-    assert seen.count("NVIDIA H100") == 2, seen
-    assert seen.endswith("cuInit 0, 2 devices\n")
-
-
-def test_a_rootless_container_is_refused_a_cdi_device_that_is_another_now(
-    installed: Installed, tmp_path: Path, driver: Path
-) -> None:
-    """The same spec serves root's containers and users'."""
-    home = users_home(tmp_path, driver)
-    words = f"run --rm --cgroups=disabled --network=none {cdi_devices('nvidia.com/gpu=0')} "
-    words += f"--annotation run.oci.hooks.stderr={home}/said --rootfs {home}/root sh -c '/app/cuda 2>&1'"
-    line = podman(words, runtime="crun", folder=home, run="/run/user/64123/c")
-    script = ROOTLESS.format(home=home, podman=line)
-    again = f"cat {home}/out; {MINORS}\nrun || cat {home}/out {home}/said"
-    done = on_node(installed, f"{GENERATE}{script}\n{again}\npkill -U 64123 || true")
-    assert done.code == 0, done.out + done.err
-    well, _, refused = done.out.partition("cuInit 0, 1 devices\n")
-    assert well.startswith("wrote") and refused, done.out + done.err
-    assert "when the CDI spec was written" in refused and "cuInit" not in refused, done.out
-
-
 def test_a_rootless_container_needs_no_option_once_podman_is_configured(
     installed: Installed, tmp_path: Path, driver: Path
 ) -> None:
-    """By the user's own file, which names a folder, by root's for all users, and where none names one by itself."""
+    """By the user's own file, which names a folder, by root's for all users, and where none names one by itself.
+
+    In a user namespace: mknod is refused, so the nodes are bound; no cgroup can be changed, so none is.
+    """
     home = tmp_path / "home"
     conf = home / ".config/containers"
     conf.mkdir(parents=True)
     (conf / "containers.conf").write_text('[engine]\nhooks_dir = ["/usr/libexec/gpunode/hooks.d"]\n')
     roots.debian(home / "root", driver)
+    # pytest's folders are its user's alone.
     for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
         folder.chmod(0o755)
     words = (
         f"run --rm --cgroups=disabled --network=none --env NVIDIA_VISIBLE_DEVICES=1,5 --rootfs {home}/root /app/cuda"
     )
     line = re.sub("--hooks-dir [^ ]+ ", "", podman(words, runtime="crun", folder=home, run="/run/user/64123/c"))
+    by_cdi = line.replace("--env NVIDIA_VISIBLE_DEVICES=1,5", cdi_devices("nvidia.com/gpu=1", "nvidia.com/gpu=5"))
     user = f"setpriv --reuid=64123 --regid=64123 --clear-groups env HOME={home}"
     configure = "oci-gpu-hook configure podman"
     steps = "\n".join(
         [
+            f"echo 'user:x:64123:64123::{home}:/bin/sh' >>/etc/passwd; echo 'user:x:64123:' >>/etc/group",
+            "for file in /etc/subuid /etc/subgid; do echo 'user:6553600:65536' >>$file; done",
+            f"mkdir -p /run/user/64123; chown -R 64123:64123 /run/user/64123 {home}",
             f'try() {{ echo "== $*"; {user} XDG_RUNTIME_DIR=/run/user/64123 {line} 2>&1 || :; }}',
             f"try before; {user} {configure} --user; try user",
             f"{user} {configure} --user; {user} {configure} --user --remove; try removed",
@@ -166,10 +71,12 @@ def test_a_rootless_container_needs_no_option_once_podman_is_configured(
             f"echo '[engine]\nhooks_dir = [\"/run/both\"]' >/etc/containers/containers.conf; {configure}; try root",
             "rm -r /etc/containers/containers.conf*",
             "cp /usr/libexec/gpunode/hooks.d/* /usr/share/containers/oci/hooks.d/; try default",
+            "oci-gpu-hook cdi generate --output /etc/cdi/nvidia.yaml >/dev/null 2>&1; echo == cdi",
+            f"{user} XDG_RUNTIME_DIR=/run/user/64123 {by_cdi} 2>&1",
         ]
     )
-    script = ROOTLESS.format(home=home, podman="true")
-    out = on_node(installed, f"{{ {script}\n{steps}\n}} 2>&1; pkill -U 64123 || true").printed()
+    # podman's pause process would keep the node's namespace alive.
+    out = on_node(installed, f"{{ {steps}\n}} 2>&1; pkill -U 64123 || true").printed()
     parts = dict([part.split("\n", 1) for part in out.split("== ")[1:]])
     place = f"{conf}/containers.conf.d/99-oci-gpu-hook.conf"
     served = "cuInit 0, 2 devices\n"
@@ -177,6 +84,7 @@ def test_a_rootless_container_needs_no_option_once_podman_is_configured(
     assert parts["user"] == f"{served}nothing to do in {place}\nremoved {place}\n", out
     assert parts["root"] == served, out
     assert parts["default"] == served, "where no file says another folder, rootless podman reads that of packages"
+    assert parts["cdi"] == served, "the same spec serves root's containers and users'"
 
 
 def test_our_runtime_stands_in_front_once_podman_is_configured(
@@ -198,35 +106,11 @@ def test_our_runtime_stands_in_front_once_podman_is_configured(
         ls /run/crun
         podman rm --force --time 0 front >/dev/null
     """
-    try:
-        done = on_node(installed, script)
-    finally:
-        remove_podmans_parents()
+    done = with_podman(installed, script)
     assert done.code == 0, done.out + done.err
     _, setting, runtime, gpu, _ = done.out.splitlines()
     assert (setting, runtime) == ("runtime = /usr/bin/crun", "oci-gpu-runtime")
     assert gpu.startswith("GPU 0: ")
-
-
-def test_a_rootless_build_needs_the_option(installed: Installed, tmp_path: Path, driver: Path) -> None:
-    """podman build reads no hooks_dir of containers.conf, for which `configure podman --user` gives this advice."""
-    home = users_home(tmp_path, driver)
-    (home / "Dockerfile").write_text("FROM image\nENV NVIDIA_VISIBLE_DEVICES=1\nRUN /app/cuda || true\n")
-    line = re.sub("--hooks-dir [^ ]+ ", "", podman('"$@"', runtime="crun", folder=home, run="/run/user/64123/c"))
-    given = "--hooks-dir=/usr/libexec/gpunode/hooks.d --hooks-dir=/usr/share/containers/oci/hooks.d"
-    build = f"build --no-cache --network=host --isolation=oci --ulimit nofile=1024:1024 {home}"
-    script = f"""
-        {ROOTLESS.format(home=home, podman="true")}
-        user="setpriv --reuid=64123 --regid=64123 --clear-groups env HOME={home} XDG_RUNTIME_DIR=/run/user/64123"
-        podman() {{ $user {line}; }}
-        tar -C {home}/root -c . | podman import - image >/dev/null 2>&1
-        $user oci-gpu-hook configure podman --user
-        podman {build}; podman {build} {given}
-    """
-    out = on_node(installed, f"{{ {script}\n}} 2>&1; pkill -U 64123 || true").printed()
-    assert out.count("cuInit 0, 1 devices\n") == 1, out
-    advice = "podman build reads no such file: type podman build --hooks-dir /usr/share/containers/oci/hooks.d"
-    assert advice in out
 
 
 # What podman of this machine may do, which lacks CAP_SYS_RESOURCE; and the simulated driver, for builds too, which
@@ -274,10 +158,7 @@ END
 {engine("kube down /run/pod.yaml")} >/dev/null
 {engine(QUADLET.replace("--cgroups=split", "--network none"))} image /bin/sh -c {shlex.quote(SEEN)}
 """
-    try:
-        done = on_node(installed, script, cgroup="v1")
-    finally:
-        remove_podmans_parents()
+    done = with_podman(installed, script, cgroup="v1")
     assert done.code == 0, done.out + done.err
     found = re.findall(r"^seen (.*)$", done.out, re.MULTILINE)
     assert found == [f"{node(index)[5:]} nvidiactl" for index in range(3)], done.out

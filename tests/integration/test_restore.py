@@ -12,16 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import Maker
-from tests.integration.engines import (
-    PODMAN_RUN,
-    Bundle,
-    Installed,
-    cdi_devices,
-    in_turn,
-    on_node,
-    podman,
-    remove_podmans_parents,
-)
+from tests.integration.engines import PODMAN_RUN, Bundle, Installed, cdi_devices, in_turn, on_node, podman, with_podman
 from tests.integration.inside import ALLOWED, DENIED, node
 from tests.integration.test_leases import ONE, begun
 
@@ -163,10 +154,7 @@ def test_podman_restores_with_runc(
         {look}
         podman rm --force --time 0 again >&2
     """
-    try:
-        done = on_node(installed, script)
-    finally:
-        remove_podmans_parents()
+    done = with_podman(installed, script)
     assert done.code == 0, done.err
     before, after = done.out.splitlines()[:2], done.out.splitlines()[2:]
     assert before == after

@@ -8,13 +8,12 @@ device cgroup says: open gives ENXIO where it allows, EPERM where not.
 from __future__ import annotations
 
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.integration.conftest import Maker
-from tests.integration.engines import PODMAN_RUN, REPOSITORY, Bundle, Installed, on_node, podman
+from tests.integration.engines import PODMAN_RUN, REPOSITORY, Bundle, Installed, on_node, podman, version
 from tests.integration.inside import ALLOWED, DENIED, node
 from tests.integration.test_invariants import traced
 
@@ -65,13 +64,8 @@ def stays(made: Bundle, runtime: str, name: str) -> Bundle:
     return made.runs("/bin/sh", "-c", SLEEP)
 
 
-def legacy() -> bool:
-    """Whether this systemd still boots a cgroup v1 host: the last is 257."""
-    said = subprocess.run(["systemctl", "--version"], check=True, capture_output=True, text=True)
-    return int(said.stdout.split()[1]) < 258
-
-
-CGROUPS = ["v2", pytest.param("v1", marks=pytest.mark.skipif(not legacy(), reason="systemd 258"))]
+# The last systemd that boots a cgroup v1 host is 257.
+CGROUPS = ["v2", pytest.param("v1", marks=pytest.mark.skipif(version("systemctl") >= (258,), reason="systemd 258"))]
 
 
 @pytest.mark.parametrize("cgroup", CGROUPS)
@@ -153,16 +147,11 @@ def test_a_start_that_fails_is_withdrawn_from_systemd(
 
 # In a scope that systemd made: what systemd is told is withdrawn whole, and every refusal is a sentence.
 TELLING = f"""
-import errno, os, subprocess, sys, time
+import errno, os, sys, time
 sys.path.insert(0, "{REPOSITORY}")
 from oci_gpu_hook.changes import scope
 from oci_gpu_hook.container.devicecgroup import scope_of as find
 from oci_gpu_hook.formats.devicerule import DeviceRule
-
-def has():
-    words = ["systemctl", "show", "--value", "--property=DeviceAllow", "told.scope"]
-    said = subprocess.run(words, check=True, capture_output=True, text=True).stdout
-    return sorted(said.split("\\n"))
 
 def refusal(function, *arguments):
     try:
@@ -179,12 +168,6 @@ def answers():
 rules = [DeviceRule("c", 195, minor, "rw") for minor in (0, 255)]
 found = find("/sys/fs/cgroup/system.slice/told.scope")
 print("found", found.name, sorted(found.allowed))
-before = has()
-fd = scope.tell(found.name, rules)
-scope.wait(fd)
-print("added", [line for line in has() if line not in before])
-scope.withdraw(fd, found.name, found.allowed)
-print("withdrawn", has() == before)
 seen = set()
 for _ in range(50):
     fd = scope.tell(found.name, rules)
@@ -199,8 +182,6 @@ for _ in range(12000):
         break
     time.sleep(0.05)
 print("escaped", find("/sys/fs/cgroup/system.slice/_memory.scope"))
-print("unrestricted", find("/sys/fs/cgroup/system.slice/free.scope"))
-print("gone", find("/sys/fs/cgroup/system.slice/gone.scope"))
 print("refused", refusal(scope.wait, scope.tell("gone.scope", rules)))
 scope._SOCKET = "/run/systemd/gone"
 print("unreachable", refusal(scope.tell, found.name, rules))
@@ -212,7 +193,6 @@ def test_systemd_says_why_not(installed: Installed, tmp_path: Path, cgroup: str)
     (tmp_path / "scope.py").write_text(TELLING)
     scope = "systemd-run --quiet --scope --unit"
     script = f"""
-        {scope} free.scope sleep 1000 &
         {scope} memory.scope --property=DevicePolicy=strict sleep 1000 &
         {scope} told.scope --property=DevicePolicy=strict --property='DeviceAllow=/dev/null rwm' \
             --property='DeviceAllow=char-pts rw' /usr/bin/python3 -ISB {tmp_path}/scope.py
@@ -220,12 +200,8 @@ def test_systemd_says_why_not(installed: Installed, tmp_path: Path, cgroup: str)
     out = on_node(installed, script, cgroup=cgroup, booted=True).printed()
     assert out.splitlines() == [
         "found told.scope [('/dev/null', 'rwm'), ('char-pts', 'rw')]",
-        "added ['/dev/char/195:0 rw', '/dev/char/195:255 rw']",
-        "withdrawn True",
         "at once {('ENXIO', 'EPERM')}",
         "escaped ScopeUnit(name='memory.scope', allowed=(), pinned='')",
-        "unrestricted None",
-        "gone None",
         "refused systemd refuses: Unit gone.scope not found.",
         "unreachable connect /run/systemd/gone: No such file or directory",
     ]

@@ -185,18 +185,6 @@ tree.attach(clone("file"), "/opt/lib.so.2.5", folder=False)
 """
 
 
-def test_another_name_is_a_link_where_nothing_has_it(tmp_path: Path) -> None:
-    case = f"""
-{NAMES}
-for name in ("lib.so.2", "lib.so"): tree.name("/opt/lib.so.2.5", "/opt/" + name, "lib.so.2.5")
-there("lib.so.2", "lib.so")
-print(count())
-tree.undo.take_back()
-print(below())
-"""
-    assert run(tmp_path, case) == ["lib.so.2 lib.so.2.5 ours", "lib.so lib.so.2.5 ours", "1", "['/opt']"]
-
-
 def test_what_has_the_name_is_mounted_over_and_stays(tmp_path: Path) -> None:
     """A library of the image's own, a link to one, and one that leads nowhere, which another driver has left."""
     case = f"""
@@ -301,28 +289,6 @@ print(loadercache.merge(tree, "/etc/ld.so.cache", "/etc/conf.d/x", ("/opt/own",)
 OWN = 'tree.attach_tmpfs("/opt/a/own", ("ro", "nosuid", "nodev", "noexec"), ("lib",), [])'
 
 
-def test_a_filesystem_of_ours_is_filled_and_then_read_only(tmp_path: Path) -> None:
-    """In a folder that was not there: what is made below its name lies in it, and nothing in the root."""
-    case = f"""
-{OWN}
-tree.attach(clone("file"), "/opt/a/own/lib/x", folder=False)
-tree.attach(clone("file"), "/opt/a/own/more/y", folder=False)
-tree.name("/opt/a/own/lib/x", "/opt/x", "/opt/a/own/lib/x")
-tree.make_readonly()
-options = [line.split()[5].replace(",relatime", "") for line in open("/proc/self/mountinfo") if "/a/own " in line]
-print(options, os.readlink(root + "/opt/x"), open(root + "/opt/a/own/more/y").read())
-try: os.mkdir(root + "/opt/a/own/new")
-except OSError as err: print(err.strerror)
-assert os.spawnvp(os.P_WAIT, "umount", ["umount", "-l", root + "/opt/a/own"]) == 0
-print(below())
-"""
-    assert run(tmp_path, case) == [
-        "['ro,nosuid,nodev,noexec'] /opt/a/own/lib/x ours",
-        "Read-only file system",
-        "['/opt', '/opt/a', '/opt/a/own', '/opt/x']",
-    ]
-
-
 def test_a_filesystem_of_ours_that_hides_files_says_so(tmp_path: Path) -> None:
     """Of the image's: an empty folder is what an earlier start has left, and a volume is meant to be covered."""
     case = """
@@ -355,21 +321,6 @@ print(below(), open(root + "/opt/x").read())
         "Read-only file system",
         "['/opt', '/opt/x'] the image's",
     ]
-
-
-def test_a_file_that_cannot_cover_leaves_nothing(tmp_path: Path) -> None:
-    case = f"""
-import errno
-{OWN}
-def refused(*words):
-    raise syscalls.SyscallError(errno.ENOMEM, "open_tree", "file")
-syscalls.open_tree = refused
-try: tree.cover_with("/opt/x", "/opt/a/own/file", b"new")
-except OSError as err: print(err)
-tree.undo.take_back()
-print(below(), open("/proc/self/mountinfo").read().count(root))
-"""
-    assert run(tmp_path, case) == ["open_tree file: Cannot allocate memory", "['/opt'] 0"]
 
 
 # A user namespace with many users, as a container's is; its root's own things in the root, user 1000's in /opt.

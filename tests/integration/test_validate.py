@@ -75,9 +75,9 @@ def described(*lines: str) -> str:
     return f"{{ cat $DESCRIPTION; printf '%s\\n' {' '.join(repr(line) for line in lines)}; }} | instead $DESCRIPTION"
 
 
-def line_of(fault: str) -> str:
+def line_of(fault: str, node: description.Description = NODE) -> str:
     """What one of the node's own faults adds to the description."""
-    content: Any = SimpleNamespace(proc={"gpunode/description": ""}, node=NODE)
+    content: Any = SimpleNamespace(proc={"gpunode/description": ""}, node=node)
     FAULTS[fault].plant(content)
     return str(content.proc["gpunode/description"]).strip()
 

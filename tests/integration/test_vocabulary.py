@@ -7,7 +7,6 @@ means is shown with values in tests/unit/test_selection.py.
 
 from __future__ import annotations
 
-import subprocess
 from typing import Any
 
 from tests.integration.conftest import Maker
@@ -72,34 +71,15 @@ def test_mig_is_managed_by_privileged_containers(installed: Installed, bundle: M
         assert set(seen.capabilities) <= seen.shown("capabilities")
 
 
-# What a device plugin asks NVML for on a divided GPU: its memory, without which it does not start.
-MEMORY = r"""
-#include <dlfcn.h>
-#include <stdio.h>
-int main(void) {
-    void *nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW), *gpu = NULL;
-    unsigned long long memory[3] = {0};
-    ((int (*)(void))dlsym(nvml, "nvmlInit_v2"))();
-    ((int (*)(unsigned, void **))dlsym(nvml, "nvmlDeviceGetHandleByIndex_v2"))(0, &gpu);
-    int code = ((int (*)(void *, void *))dlsym(nvml, "nvmlDeviceGetMemoryInfo"))(gpu, memory);
-    puts(((const char *(*)(int))dlsym(nvml, "nvmlErrorString"))(code));
-    return 0;
-}
-"""
-
-
 def test_a_device_plugin_without_privilege_may_watch_mig(installed: Installed, bundle: Maker) -> None:
-    """Where the administrator lets it; a section of its namespace is tests/unit/test_sections.py's."""
-    made = [bundle("debian").asks("all", "utility", **more) for more in ({}, {"NVIDIA_MIG_MONITOR_DEVICES": "all"})]
-    for each in made:
-        source = each.path / "memory.c"
-        source.write_text(MEMORY)
-        subprocess.run(["cc", "-o", each.rootfs / "app/memory", source], check=True)
-    settings = "mig-monitor = always\n"
-    found = attempt(installed, *made, commands="/app/memory", description="h100mig", settings=settings)
+    """Where the administrator lets it: without, NVML tells no memory of a divided GPU.
+
+    A section of its namespace is tests/unit/test_sections.py's.
+    """
+    made = [bundle("busybox").asks("all", "utility", **more) for more in ({}, {"NVIDIA_MIG_MONITOR_DEVICES": "all"})]
+    found = attempt(installed, *made, description="h100mig", settings="mig-monitor = always\n")
     denied, watching = [each.seen() for each in found]
-    assert "Insufficient Permissions" in denied.printed
-    assert "Success" in watching.printed
+    assert denied.capability_nodes("mig/monitor", "mig/config") <= denied.denied
     assert watching.capability_nodes("mig/monitor") <= watching.allowed
     assert watching.capability_nodes("mig/config") <= watching.denied
 

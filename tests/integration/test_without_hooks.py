@@ -9,6 +9,7 @@ import pytest
 
 from tests.integration.engines import Installed, in_turn
 from tests.integration.inside import COMPUTE, node
+from tests.integration.test_lxc import allowed
 
 ROOT = """
 cp -a {root} /run/root
@@ -44,10 +45,6 @@ sed '/^# systemd-nspawn@/,$d' /run/lines >/etc/systemd/nspawn/files.nspawn
 systemd-nspawn --register=no --quiet --machine files --directory /run/root /bin/sh /look 2>&1 </dev/null || echo failed
 sed 's/^/line /' /run/lines
 """
-
-
-def allowed(lines: list[str]) -> set[str]:
-    return {line.split()[1] for line in lines if line.startswith("smi /dev/") and line.split()[2] == "allowed"}
 
 
 def test_charliecloud_copies_the_drivers_files(installed: Installed, patterns: dict[str, Path]) -> None:
