@@ -16,6 +16,11 @@ from tests.integration.conftest import _as_root, bundle, driver, installed, patt
 __all__ = ["_as_root", "bundle", "driver", "installed", "patterns"]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The file that takes longest goes first, and the others run beside it."""
+    items.sort(key=lambda item: item.path.name != "test_jupyterhub.py")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _with_docker() -> None:
     if shutil.which("dockerd", path=f"{FOLDER}:/usr/sbin:/usr/bin") is None:

@@ -78,6 +78,7 @@ def docker(
     configuration: dict[str, Any] | None = None,
     *,
     before: str = LINK,
+    start: bool = True,
     settings: str = SETTINGS,
     **how: Any,
 ) -> dict[str, list[str]]:
@@ -87,7 +88,7 @@ def docker(
     """
     document = {"runtimes": RUNTIMES, "pidfile": "/run/docker.pid", **(configuration or {})}
     lines = _BEFORE.format(folder=FOLDER, simulated=SIMULATED, configuration=shlex.quote(json.dumps(document)))
-    lines += before + _START.format(image=image)
+    lines += before + (_START.format(image=image) if start else "")
     how = {"booted": True, "own_network": True, "settings": settings, **how}
     if not BOOTS_V1:
         how["cgroup"] = "v2"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The manual's files for Compose, run as they are by docker-compose 1.29.
+"""The manual's files for Compose, run as they are by docker-compose 1.29, and by podman-compose.
 
 Compose 2 reads the same files, and has CDI with Docker 26: the lane of the newest engines has both.
 """
@@ -14,8 +14,10 @@ import pytest
 
 from tests import manual
 from tests.docker.dockerd import LOOK, docker, nodes, opened, tried
-from tests.integration.engines import Installed, version
+from tests.integration.engines import Installed, in_turn, podman, version
+from tests.integration.inside import node
 
+OPTIONS = "--network=none --pids-limit=0 --ulimit nofile=1024:1024 --ulimit nproc=1024:1024"
 HAS_CDI = version("docker-compose") >= (2,)
 RESERVATIONS, RUNTIME, CDI = manual.blocks("oci-gpu-hook-docker.7", "COMPOSE")
 ENVIRONMENT = RUNTIME.replace("    runtime: oci-gpu-runtime\n", "")
@@ -70,3 +72,28 @@ def test_docker_compose_has_what_is_named(seen: dict[str, list[str]], name: str,
 
 def test_all_is_all(seen: dict[str, list[str]]) -> None:
     assert opened(seen["all"]) == nodes([*range(8)]) | tried([*range(8)]), seen["all"]
+
+
+def test_podman_compose_passes_the_variable_on(installed: Installed, patterns: dict[str, Path], tmp_path: Path) -> None:
+    """It reads no ``deploy``."""
+    engine = podman('"$@"', runtime="runc", folder=tmp_path)
+    script = f"""
+mkdir -p /run/compose && cd /run/compose
+# A network of its own costs time, and podman-compose asks for one whatever the file says.
+cat >/usr/bin/our-podman <<'END'
+#!/bin/bash
+words=()
+while (($#)); do
+    case $1 in --net | --network-alias) shift ;; --network=*:*) ;; *) words+=("$1") ;; esac
+    shift
+done
+set -- "${{words[@]}}"
+exec {engine}
+END
+chmod 755 /usr/bin/our-podman
+tar -C {patterns["debian"]} -c . | our-podman import - localhost/image >/dev/null
+printf %s {shlex.quote(ENVIRONMENT.replace("IMAGE", "localhost/image"))} >docker-compose.yml
+podman-compose --podman-path /usr/bin/our-podman --podman-run-args '{OPTIONS}' run -T gpu nvidia-smi 2>&1
+"""
+    lines = in_turn(installed, {"run": script}, description="h100x8")["run"]
+    assert any(line.startswith(f"{node(2)} ") and "allowed" in line for line in lines), lines

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LXC, by Debian's own programs and LXC's own hook, which start nvidia-container-cli by its words; so does LXD by it.
+"""LXC and LXD, by Debian's own programs and LXC's own hook, which start nvidia-container-cli by its words.
 
 Unprivileged: the hook runs in the container's user namespace, as root of 100000 on the host.  Privileged, and for any
 other: the lines of ``flags lxc``.
@@ -257,3 +257,39 @@ def test_a_privileged_container_on_an_overlay_has_its_gpu(on_the_host: dict[str,
     assert allowed(lines) == COMPUTE | {node(4)}, lines
     assert "cuInit 0, 1 devices" in lines and "root as before" in lines, lines
     assert not any(line.startswith("node ") for line in lines), lines
+
+
+LXD = """
+export LXD_DIR=/run/lxd LXD_CONF=/run/lxd-conf
+mkdir -p $LXD_DIR /run/image/rootfs
+cp -a {root}/. /run/image/rootfs/
+for name in proc dev sys tmp run; do mkdir -p /run/image/rootfs/$name; done
+cp /run/look /run/image/rootfs/
+printf '#!/bin/sh\\nwhile sleep 1; do :; done\\n' >/run/image/rootfs/usr/sbin/init
+chmod 755 /run/image/rootfs/usr/sbin/init
+printf 'architecture: x86_64\\ncreation_date: 1\\n' >/run/image/metadata.yaml
+tar -C /run/image -czf /run/image.tar.gz metadata.yaml rootfs
+# It goes before LXC's own hook, which raw.lxc cannot.
+echo 'lxc.hook.mount = /usr/bin/add-procdriver' >/usr/share/lxc/config/common.conf.d/00-procdriver.conf
+lxd >/run/lxd.log 2>&1 &
+lxd waitready --timeout 300
+lxc storage create default dir
+lxc profile device add default root disk path=/ pool=default
+lxc image import /run/image.tar.gz --alias image
+lxc init image one -c nvidia.runtime=true -c nvidia.driver.capabilities=compute,utility
+lxc config device add one gpu unix-char path={node}
+lxc start one
+lxc exec one -- /bin/sh /look
+oci-gpu-hook doctor --container one || :
+lxc delete --force one
+lxd shutdown --timeout 300
+"""
+
+
+@pytest.mark.skipif(not version("lxd"), reason="Debian's newer releases have no LXD")
+def test_lxd(installed: Installed, patterns: dict[str, Path]) -> None:
+    """``nvidia.runtime=true`` brings the driver's files by LXC's hook, and a device of LXD's brings the GPU."""
+    script = LXD.format(root=patterns["debian"], node=node(3))
+    lines = in_turn(installed, {"lxd": script + AFTER}, BEFORE, description="h100x8", cgroup=CGROUP)["lxd"]
+    assert allowed(lines) == COMPUTE | {node(3)}, lines
+    assert any("one of LXC, process" in line for line in lines), lines
