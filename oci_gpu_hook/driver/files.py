@@ -15,7 +15,7 @@ from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.formats.decimal import decimals
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.kernel.filetypes import is_folder, is_open_to_others, is_same
+from oci_gpu_hook.kernel.filetypes import is_folder, is_open_to_others
 from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
@@ -197,20 +197,16 @@ def _first_library(
         if identity is None or ldcache.FLAGS.get((identity.machine, identity.bits)) != flags:
             continue
         soname = identity.soname or file
-        links = [f"{name}.so"] if _is_link_to(driver.root, f"{path.rpartition('/')[0]}/{name}.so", path) else []
+        source, link = driver.source(path), f"{name}.so"
+        links = [link] if driver.source(f"{path.rpartition('/')[0]}/{link}") == source else []
         called = tuple(dict.fromkeys([file, soname, *catalogue.OTHER_NAMES.get(name, ()), *links]))
-        library = Library(driver.source(path), file, soname, called, flags, identity.bits, "", capabilities)
+        library = Library(source, file, soname, called, flags, identity.bits, "", capabilities)
         found = {library: path}
         for of, other, other_name, bringing in catalogue.ELSEWHERE:
             if of == name:
                 found[library._replace(names=(other_name,), subfolder=other, capabilities=bringing)] = path
         return found
     return {}
-
-
-def _is_link_to(host: HostRoot, link: str, path: str) -> bool:
-    one, other = host.stat(link), host.stat(path)
-    return one is not None and other is not None and is_same(one, other)
 
 
 def _unknown(driver: Driver, folder: str) -> list[str]:
@@ -251,22 +247,17 @@ def _library_folders(driver: Driver, bits: int) -> list[str]:
 
 
 def _cached_folders(host: HostRoot) -> list[str]:
-    """The folders of the driver's libraries in the ld.so.cache, in its order: it lists native libraries first."""
+    """The folders that the ld.so.cache's names of the driver lead to, in its order: native libraries come first.
+
+    Debian's alternatives lead from there to the folder of one of several drivers.
+    """
     try:
         data = host.read(proc.LD_SO_CACHE) or b""
         paths = ldcache.paths_of(data, (b"libcuda.so.1", b"libnvidia-ml.so.1"))
     except ldcache.MalformedCache:
         return []
-    names = [path.decode(errors="surrogateescape") for path in paths]
-    # Debian's alternatives lead from there to the folder of one of several drivers.
-    folders = [path.rpartition("/")[0] for path in (*names, *[host.real(name) for name in names])]
-    return [_below_usr(host, folder) for folder in dict.fromkeys(folders)]
-
-
-def _below_usr(host: HostRoot, folder: str) -> str:
-    """/usr/lib64 for /lib64 if one is a link to the other, as on today's distributions: ldconfig lists both."""
-    here, there = host.stat(folder), host.stat(f"/usr{folder}")
-    return f"/usr{folder}" if here and there and is_same(here, there) else folder
+    real = [host.real(path.decode(errors="surrogateescape")) for path in paths]
+    return [*dict.fromkeys([path.rpartition("/")[0] for path in real])]
 
 
 def _xorg_modules(driver: Driver) -> list[DriverFile]:
