@@ -9,7 +9,7 @@ from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.host.source import UntrustedError, open_source
 from oci_gpu_hook.kernel import syscalls
 from oci_gpu_hook.kernel.descriptors import closing, content
-from oci_gpu_hook.kernel.filetypes import is_folder, is_open_to_others
+from oci_gpu_hook.kernel.filetypes import is_folder, openness
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -99,12 +99,8 @@ class HostRoot:
     def openness(self, path: str) -> str:
         """Why others than root may have made what lies at `path`, or may write to it; "" if none can."""
         source, status = self.source(path), self.stat(path)
-        if source is not None and source[1]:
-            return source[1]
-        if status is None or not is_open_to_others(status, self.roots[1]):
-            return ""
-        is_theirs = status.st_uid not in self.roots
-        return f"it is user {status.st_uid}'s" if is_theirs else "others than root may write to it"
+        why = source[1] if source else ""
+        return why or ("" if status is None else openness(status, self.roots))
 
     def stat(self, path: str) -> posix.stat_result | None:
         if self._is_hosts_own:
