@@ -14,10 +14,6 @@ from __future__ import annotations
 
 from oci_gpu_hook.record import NamedTuple
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
-
 # A cache of 1,050 libraries has 80 KiB.  A larger one than this is not read, nor one with more rows.
 LARGEST = 2 << 20
 _MAX_ROWS = 1 << 15
@@ -144,7 +140,7 @@ def parse_cache(data: bytes) -> Table:
     return _checked(Table(data[end:], 0, b"".join([row.ljust(_ROW_SIZE, b"\0") for row in old]), [], ()))
 
 
-def paths_of(data: bytes, sonames: Collection[bytes]) -> list[bytes]:
+def paths_of(data: bytes, sonames: tuple[bytes, ...]) -> list[bytes]:
     """The paths of libraries with these names, in the cache's order, at most `_MAX_PATHS`; MalformedCache."""
     table = parse_cache(data)
     rows = [row for row, name in enumerate(table.names) if name in sonames]
@@ -200,12 +196,11 @@ def _extensions_at(data: bytes, start: int) -> tuple[tuple[int, ...], bool]:
             raise MalformedCache("an extension reaches beyond the end")
         if tag == _GENERATOR_TAG:
             is_ldconfigs = data.startswith(_LDCONFIG, offset)
-        if tag != _HWCAPS_TAG:
-            continue
-        if size > 4 * _MAX_EXTENSIONS:
+        elif tag == _HWCAPS_TAG and size > 4 * _MAX_EXTENSIONS:
             raise MalformedCache("it names more hwcaps than there are")
-        # glibc, too, ignores a section that is not aligned.
-        hwcaps = _words(data, offset, size // _WORD_SIZE) if offset % 4 == size % 4 == 0 else ()
+        elif tag == _HWCAPS_TAG:
+            # glibc, too, ignores a section that is not aligned.
+            hwcaps = _words(data, offset, size // _WORD_SIZE) if offset % 4 == size % 4 == 0 else ()
     return hwcaps, is_ldconfigs
 
 
@@ -262,7 +257,7 @@ def _packed(*words: int) -> bytes:
     return b"".join([word.to_bytes(_WORD_SIZE, "little") for word in words])
 
 
-def merge(data: bytes | None, ours: Iterable[Entry], folders: tuple[bytes, ...] = ()) -> bytes:
+def merge(data: bytes | None, ours: tuple[Entry, ...] | list[Entry], folders: tuple[bytes, ...] = ()) -> bytes:
     """The cache `data` with `ours` in it, as ldconfig since glibc 2.32 would write it; MalformedCache for `data`.
 
     Every loader since glibc 2.2 reads it.  Among entries of one name, flags and hwcap, ours come first and in their
@@ -315,7 +310,7 @@ def _put_in_order(table: Table, ours: int, *, unsigned: bool) -> list[bytes]:
     return [*pieces, table.rows_of(first, len(table.names))]
 
 
-def _before(table: Table, ours: Collection[tuple[bytes, bytes, int]]) -> Table:
+def _before(table: Table, ours: dict[tuple[bytes, bytes, int], None]) -> Table:
     # A bytearray grows in place: an image's folder of newer CUDA libraries may hold thousands of names.
     strings, rows = bytearray(table.strings), bytearray()
     for soname, path, flags in ours:
@@ -328,7 +323,7 @@ def _before(table: Table, ours: Collection[tuple[bytes, bytes, int]]) -> Table:
 
 
 def _entries(
-    table: Table, ours: Collection[tuple[bytes, bytes, int]], folders: tuple[bytes, ...]
+    table: Table, ours: dict[tuple[bytes, bytes, int], None], folders: tuple[bytes, ...]
 ) -> dict[int, tuple[bytes, bytes, int]]:
     """Name, path and flags, by row, of those with a name of ours; of all if a path may lie below these folders."""
     is_any = any([folder in table.strings for folder in folders])
