@@ -83,8 +83,7 @@ class MalformedCache(ValueError):
 class Table(NamedTuple):
     """A cache: its rows in the new layout, whose offsets count from `base` bytes before `strings`, and their names.
 
-    The rows stay the bytes that they are: numbers of Python take ten times as much.  is_ldconfigs: whether it says that
-    ldconfig has written it.
+    The rows stay the bytes that they are: numbers of Python take ten times as much.  is_ldconfigs: as it says itself.
     """
 
     strings: bytes

@@ -78,9 +78,7 @@ class HostRoot:
         return tree
 
     def source(self, path: str, owner: int = 0, *, hold: bool = False) -> tuple[bool, str] | None:
-        """Whether it is a folder, and why it cannot be trusted, else ""; None for nothing.  hold: it stays open for
-        `clone_source`.
-        """
+        """Whether it is a folder, and why it cannot be trusted or ""; None for nothing.  hold: for `clone_source`."""
         if hold and (path, owner) in self._held:
             posix.close(self._held.pop((path, owner)))
         try:

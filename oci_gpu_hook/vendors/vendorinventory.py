@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     See = Callable[[str], object]
 
 # See `inventory.HEADING`.
-HEADING = b"oci-gpu-hook vendors f4f2c2b3\n"
+HEADING = b"oci-gpu-hook vendors a370dbac\n"
 PREFIX = "vendor."
 
 LARGEST_FILE = 1 << 20
