@@ -118,21 +118,17 @@ class Survey:
 
     def _existing(self, item: Item, version: str) -> list[str]:
         """The paths that an item means and that can be trusted; what is missing or cannot be is noted."""
-        pattern, paths = item.path.replace(vendorrules.VERSION, version), []
-        if version or vendorrules.VERSION not in item.path:
-            paths = glob.expanded(pattern, self._names, _MAX_FILES)
+        pattern = item.path.replace(vendorrules.VERSION, version)
+        is_known = version or vendorrules.VERSION not in item.path
+        paths = glob.expanded(pattern, self._names, _MAX_FILES) if is_known else []
         if len(paths) > _MAX_FILES:
             what = f"{self._vendor.file}: {pattern} fits more than {_MAX_FILES} files of this host"
             raise ConfigError(what, "the file's author must name fewer")
         for folder in dict.fromkeys([path.rpartition("/")[0] for path in paths]):
             self._see_down(folder)
-        found, is_there = [], False
-        for path in paths:
-            if self._host.stat(path) is None:
-                continue
-            is_there = True
-            fault = self._fault(path)
-            if fault:
+        there, found = [path for path in paths if self._host.stat(path) is not None], []
+        for path in there:
+            if fault := self._fault(path):
                 self._leave_out(path, fault)
             else:
                 self._see_links(path)
@@ -140,7 +136,7 @@ class Survey:
                 found.append(path)
         if not found and item.required:
             self._lacking[f"{item.path} is missing"] = None
-        elif not is_there:
+        elif not there:
             self._absent[item.path] = None
         return found
 
