@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 # Not all folders that are read belong to root, and a link in one may lead to /dev/zero.
 _LARGEST = 8 << 20
+_LIST = posix.O_RDONLY | posix.O_DIRECTORY
 
 
 class HostRoot:
@@ -121,7 +122,7 @@ class HostRoot:
 
     def names(self, path: str) -> list[str]:
         if not self._is_hosts_own:
-            return sorted(self._of(path, posix.O_RDONLY | posix.O_DIRECTORY, posix.listdir) or ())
+            return sorted(self._of(path, _LIST, posix.listdir) or ())
         try:
             # By a descriptor it takes seven system calls more.
             return sorted(posix.listdir(path))
@@ -129,7 +130,8 @@ class HostRoot:
             return []
 
     def inodes(self, path: str) -> list[tuple[str, int]]:
-        return sorted(self._of(path, posix.O_RDONLY | posix.O_DIRECTORY, _inodes) or ())
+        found = self._of(path, _LIST, lambda fd: [(entry.name, entry.inode()) for entry in posix.scandir(fd)])
+        return sorted(found or ())
 
     def link(self, path: str) -> str | None:
         return self._of(path, posix.O_PATH | posix.O_NOFOLLOW, lambda fd: posix.readlink("", dir_fd=fd))
@@ -146,11 +148,6 @@ class HostRoot:
                 return act(fd)
         except (OSError, ValueError):
             return None
-
-
-def _inodes(fd: int) -> list[tuple[str, int]]:
-    with posix.scandir(fd) as entries:
-        return [(entry.name, entry.inode()) for entry in entries]
 
 
 def _name(fd: int) -> str:
