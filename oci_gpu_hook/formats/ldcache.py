@@ -270,21 +270,21 @@ def merge(data: bytes | None, ours: tuple[Entry, ...] | list[Entry], folders: tu
     """
     theirs = parse_cache(data) if data else Table(b"", 0, b"", [], ())
     wanted = dict.fromkeys([(it.soname, it.path, it.flags) for it in ours])
-    listed = _entries(theirs, wanted, folders)
-    stale = {row: entry for row, entry in listed.items() if entry[1].startswith(folders)}
-    if stale and data and {*stale.values()} <= wanted.keys() <= {*listed.values()}:
+    rows, listed = _entries(theirs, wanted, folders)
+    stale = {entry for entry in listed if entry[1].startswith(folders)}
+    if stale and data and stale <= wanted.keys() <= {*listed}:
         return data
     hwcaps = theirs.hwcaps()
-    dropped = {row for row, entry in listed.items() if row in stale or (entry in wanted and not hwcaps[row])}
+    gone = {row + len(wanted) for row, it in zip(rows, listed) if it in stale or (it in wanted and not hwcaps[row])}
     table = _before(theirs, wanted)
     # C chars are unsigned on ARM.
     unsigned = NATIVE_FLAGS["aarch64"] in ([flags for _, _, flags in wanted] or theirs.column(0))
-    if theirs.is_ldconfigs and not dropped:
+    if theirs.is_ldconfigs and not gone:
         return encode(table, _put_in_order(table, len(wanted), unsigned=unsigned))
     # The keys are gone before the rows are copied.
     order = sorted(range(len(table.names)), key=_keys(table, unsigned=unsigned).__getitem__, reverse=True)
-    rows, gone = table.rows, {row + len(wanted) for row in dropped}
-    return encode(table, [rows[_ROW_SIZE * row : _ROW_SIZE * row + _ROW_SIZE] for row in order if row not in gone])
+    data = table.rows
+    return encode(table, [data[_ROW_SIZE * row : _ROW_SIZE * row + _ROW_SIZE] for row in order if row not in gone])
 
 
 def _put_in_order(table: Table, ours: int, *, unsigned: bool) -> list[bytes]:
@@ -323,13 +323,13 @@ def _before(table: Table, ours: dict[tuple[bytes, bytes, int], None]) -> Table:
 
 def _entries(
     table: Table, ours: dict[tuple[bytes, bytes, int], None], folders: tuple[bytes, ...]
-) -> dict[int, tuple[bytes, bytes, int]]:
-    """Name, path and flags, by row, of those with a name of ours; of all if a path may lie below these folders."""
+) -> tuple[list[int], list[tuple[bytes, bytes, int]]]:
+    """The rows with a name of ours, or all if a path may lie below these folders; and of each name, path and flags."""
     is_any = any([folder in table.strings for folder in folders])
     sonames = {soname for soname, _, _ in ours}
     rows = [row for row, name in enumerate(table.names) if is_any or name in sonames]
-    flags = table.column(0)
-    return {row: (table.names[row], table.path(row), flags[row]) for row in rows}
+    names, flags = map(table.names.__getitem__, rows), map(table.column(0).__getitem__, rows)
+    return rows, [*zip(names, map(table.path, rows), flags)]
 
 
 def _keys(table: Table, *, unsigned: bool) -> list[bytes]:
