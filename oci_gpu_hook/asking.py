@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a container asks for: its inputs, the settings that hold for it, its request, and what is left out.
 
-The hook, what stands in for other programs, ``plan`` and ``doctor --container`` ask here alone, so that all find the
-same request.
+The hook, what stands in for other programs, ``plan`` and ``doctor --container`` ask here alone.
 """
 
 from __future__ import annotations

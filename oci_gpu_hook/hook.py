@@ -18,11 +18,7 @@ from oci_gpu_hook.request.state import ENGINE_HINT, ExcessError, State, read_sta
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, TypeVar
-
     from oci_gpu_hook.request.parse import Request
-
-    Read = TypeVar("Read")
 
 _STDIN = 0
 # What hooks.d/oci-gpu-hook has read of stdin.
@@ -45,7 +41,7 @@ def main(stage: str, arguments: list[str]) -> int:
             )
         options = asking.options(arguments)
         try:
-            state = progress.state = _in_time(lambda: read_state(_STDIN, posix.environ.get(_READ_BEFORE, b"")))
+            state = progress.state = _read_state()
             start(progress, state, options, stage)
         except ExcessError as err:
             if progress.request is not None or err.may_ask(sources.swarm_variables(options.config)):
@@ -63,11 +59,11 @@ def main(stage: str, arguments: list[str]) -> int:
     return DONE
 
 
-def _in_time(read: Callable[[], Read]) -> Read:
-    """What `read` gives of stdin, which is not waited for without end."""
+def _read_state() -> State:
+    """The state on stdin, which is not waited for without end."""
     alarm.begin(BundleError(f"the state on stdin does not end within {alarm.SECONDS} seconds", ENGINE_HINT))
     try:
-        return read()
+        return read_state(_STDIN, posix.environ.get(_READ_BEFORE, b""))
     finally:
         alarm.end_by_signal()
 

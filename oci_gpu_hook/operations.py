@@ -221,9 +221,7 @@ class Tmpfs(NamedTuple):
 
 
 class LdCache(NamedTuple):
-    """folders: the drivers' own; configuration: a file that names these for an ldconfig in the container, where the
-    image has a folder for it.
-    """
+    """folders: the drivers' own; configuration: a file that names these for ldconfig, if the image has its folder."""
 
     path: str
     configuration: str
@@ -262,9 +260,8 @@ class Relabel(NamedTuple):
 
 
 class OpenCgroup(NamedTuple):
-    """`rules` are added to what a `DeviceCgroup` allows, never with the ``m`` (mknod) access.  fallback:
-    linux.resources.devices of config.json, for a v2 program whose instructions the kernel does not show; pinned: see
-    `ScopeUnit`.
+    """`rules` are added to what a `DeviceCgroup` allows, never with the ``m`` (mknod) access.  pinned: see `ScopeUnit`;
+    fallback: linux.resources.devices of config.json, for a v2 program whose instructions the kernel does not show.
     """
 
     version: str

@@ -45,11 +45,14 @@ _BYTE_ORDERS = {1: "<", 2: ">"}
 
 
 def identity_of(host: HostRoot, path: str) -> Identity | None:
+    """None if the file is not an ELF file, or contradicts itself."""
     try:
         with closing(host.open(path, posix.O_RDONLY | posix.O_NONBLOCK)) as fd:
-            return identify(fd)
+            bits, machine, names = _parsed(fd, _DT_SONAME, 1)
     except (ValueError, OSError):
         return None
+    # Of several SONAMEs the last counts, as in glibc.
+    return Identity(bits, machine, b"".join(names).decode("utf-8", "surrogateescape") or None)
 
 
 def needs_of(host: HostRoot, path: str) -> list[str]:
@@ -58,13 +61,6 @@ def needs_of(host: HostRoot, path: str) -> list[str]:
             return [name.decode() for name in _parsed(fd, _DT_NEEDED, _MAX_NEEDED)[2]]
     except (ValueError, OSError):
         return []
-
-
-def identify(fd: int) -> Identity:
-    """The file's position does not change.  ValueError, or OSError as pread(2)."""
-    # Of several SONAMEs the last counts, as in glibc.
-    bits, machine, names = _parsed(fd, _DT_SONAME, 1)
-    return Identity(bits, machine, b"".join(names).decode("utf-8", "surrogateescape") or None)
 
 
 def _parsed(fd: int, tag: int, most: int) -> tuple[int, int, list[bytes]]:

@@ -17,7 +17,7 @@ SAVED = f"{statefile.FOLDER}/{FILE}"
 
 # Before the stamp and the inventory, see `statefile.save`.  The number is made of the sources that say what is saved
 # (tests/unit/test_headings.py): what another version has saved is not read.
-HEADING = b"oci-gpu-hook inventory 99cb81d9\n"
+HEADING = b"oci-gpu-hook inventory 9538c563\n"
 
 # In `DriverInventory.unknown`: what NVML said was true when it was asked, and only NVML knows whether it still is.
 MAY_BE_MADE_AGAIN = "whether MIG devices were created again since NVML named them: run 'oci-gpu-hook inventory refresh'"
@@ -58,9 +58,7 @@ class DriverFile(NamedTuple):
 
 
 class Misfit(NamedTuple):
-    """found: its version, the driver's own if the file is damaged or left out, "" for none; why: it is left out, a
-    sentence.
-    """
+    """found: its version, the driver's own if the file is damaged or left out, "" for none; why: it is left out."""
 
     name: str
     capability: str
@@ -87,9 +85,9 @@ class MigDevice(NamedTuple):
 
 
 class DriverInventory(NamedTuple):
-    """The last four fields are not saved, see `nodes`.  unknown: a sentence for each fact that could not be found out;
-    unlisted: the PCI addresses of GPUs that the kernel module has and NVML does not list; elsewhere: of those that this
-    host, a container, was not given: none of `gpus`.
+    """The survey leaves the last four fields empty, see `nodes`.  unknown: a sentence for each fact that could not be
+    found out; unlisted: the PCI addresses of GPUs that the kernel module has and NVML does not list; elsewhere: of
+    those that this host, a container, was not given: none of `gpus`.
     """
 
     driver_version: str

@@ -115,8 +115,7 @@ def stamp(host: HostRoot, driver_root: str) -> Stamp:
     # On NixOS each driver has a folder of its own.
     top = driver_root.rstrip("/")
     cache = host.stat(f"{top}{LD_SO_CACHE}") or host.stat(f"{top}{NIXOS}")
-    folders = [(name, host.stat(f"{CAPABILITIES}/{name}")) for name in mig_instances(host)]
-    instances = [(name, folder) for name, folder in folders if folder is not None]
+    instances = [(name, it) for name in mig_instances(host) if (it := host.stat(f"{CAPABILITIES}/{name}"))]
     return Stamp(
         boot_id=host.boot_id(),
         driver=host.text(VERSION),

@@ -71,8 +71,7 @@ def survey(host: HostRoot, driver_root: str = "/") -> DriverInventory:
 
 def save(host: HostRoot, now: Stamp, found: DriverInventory) -> str:
     """Gives the path.  OSError if it cannot be written."""
-    values = (now, found._replace(devices=(), links=(), ipc_paths=()))
-    statefile.save(host, inventory.FILE, inventory.HEADING, values)
+    statefile.save(host, inventory.FILE, inventory.HEADING, (now, found))
     return host.path.rstrip("/") + inventory.SAVED
 
 

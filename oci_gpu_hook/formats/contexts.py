@@ -22,8 +22,6 @@ class MalformedContext(ValueError):
 
 
 class Level(NamedTuple):
-    """``s<sensitivity>`` and its categories."""
-
     sensitivity: int
     categories: frozenset[int]
 

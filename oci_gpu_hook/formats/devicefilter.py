@@ -12,10 +12,6 @@ from __future__ import annotations
 
 from oci_gpu_hook.formats.devicerule import DeviceRule
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 # struct bpf_cgroup_dev_ctx: the low half of access_type is the device's type, the high half the access.
 _ACCESS_TYPE = 0
 _MAJOR = 4
@@ -48,7 +44,7 @@ _LAST_REGISTER = "a"
 _MAX_TOGETHER = 4096
 
 
-def prefix(rules: Iterable[DeviceRule]) -> bytes:
+def prefix(rules: tuple[DeviceRule, ...] | list[DeviceRule]) -> bytes:
     """Instructions that return 1 for a request that `rules` allow, and pass any other on to the program behind them.
 
     The whole request must be within one rule's access: ``rw`` does not let a mknod through.  Rules that differ only in
@@ -83,14 +79,14 @@ def runtime_defaults() -> tuple[DeviceRule, ...]:
     )
 
 
-def program(rules: Iterable[DeviceRule]) -> bytes:
+def program(rules: tuple[DeviceRule, ...] | list[DeviceRule]) -> bytes:
     """A whole filter, to replace one that the kernel does not show.  It means what linux.resources.devices does.
 
     The last rule that fits decides: one that allows fits a request that is wholly within its access, one that denies
     fits a request for any of its access.  A request that no rule fits is denied.
     """
     blocks = [_load_request()]
-    for rule in reversed(tuple(rules)):
+    for rule in reversed(rules):
         if _can_match(rule):
             blocks.append(_allow_whole(rule) if rule.allow else _deny_any(rule))
     return b"".join([*blocks, _verdict(0)])

@@ -7,9 +7,7 @@ from oci_gpu_hook.record import NamedTuple
 
 
 class DeviceRule(NamedTuple):
-    """As in ``linux.resources.devices`` (config-linux.md); type: ``c``, ``b``, or ``a`` for both; major, minor: None
-    for any; access: letters of ``rwm``.
-    """
+    """As in ``linux.resources.devices`` (config-linux.md); type: also ``a`` for both; major, minor: None for any."""
 
     type: str
     major: int | None

@@ -171,17 +171,17 @@ def first_answer(data: bytes) -> tuple[BusAnswer | None, bytes]:
         raise ValueError("a message longer than D-Bus allows")
     if len(data) < end:
         return None, data
-    fields = _fields(data, fields_end)
-    text = ""
-    if data[1] == ERROR and str(fields.get(_SIGNATURE, "")).startswith("s"):
-        text = _string_at(data, body_at)[0]
-    serial = fields.get(_REPLY_SERIAL, 0)
-    name = str(fields.get(_ERROR_NAME, ""))
-    return BusAnswer(data[1], serial if isinstance(serial, int) else 0, name, text), data[end:]
+    fields, text = _fields(data, fields_end), b""
+    if data[1] == ERROR and fields.get(_SIGNATURE, b"").startswith(b"s"):
+        text = data[body_at + 4 : body_at + 4 + _uint32_at(data, body_at)]
+    name = fields.get(_ERROR_NAME, b"")
+    serial = _uint32_at(fields.get(_REPLY_SERIAL, b""), 0)
+    return BusAnswer(data[1], serial, name.decode(errors="replace"), text.decode(errors="replace")), data[end:]
 
 
-def _fields(data: bytes, end: int) -> dict[int, str | int]:
-    found: dict[int, str | int] = {}
+def _fields(data: bytes, end: int) -> dict[int, bytes]:
+    """The bytes of each value by its field's code, of a text without its length."""
+    found = {}
     at = _FIXED_HEADER
     while at < end:
         at += -at % 8
@@ -189,20 +189,18 @@ def _fields(data: bytes, end: int) -> dict[int, str | int]:
         kind = data[at + 2 : at + 2 + length]
         at += 3 + length
         if kind == b"g":
-            length = data[at]
-            found[code] = data[at + 1 : at + 1 + length].decode(errors="replace")
-            at += 2 + length
-        elif kind in (b"s", b"o", b"u"):
-            at += -at % 4
-            found[code], at = (_uint32_at(data, at), at + 4) if kind == b"u" else _string_at(data, at)
+            begin, length = at + 1, data[at]
+        elif kind == b"u":
+            begin, length = at + -at % 4, 4
+        elif kind in (b"s", b"o"):
+            begin = at + -at % 4 + 4
+            length = _uint32_at(data, begin - 4)
         else:
             raise ValueError("a header field of a type that D-Bus does not have there")
+        found[code] = data[begin : begin + length]
+        # A text has a NUL behind it.
+        at = begin + length + (kind != b"u")
     return found
-
-
-def _string_at(data: bytes, at: int) -> tuple[str, int]:
-    end = at + 4 + _uint32_at(data, at)
-    return data[at + 4 : end].decode(errors="replace"), end + 1
 
 
 def _uint32_at(data: bytes, at: int) -> int:

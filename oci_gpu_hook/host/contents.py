@@ -12,7 +12,7 @@ import posix
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel import mountinfo, procfile
 from oci_gpu_hook.kernel.descriptors import closing
-from oci_gpu_hook.kernel.filetypes import WRITABLE_BY_OTHERS, is_folder, is_link, is_regular
+from oci_gpu_hook.kernel.filetypes import is_folder, is_link, is_regular, openness
 from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
@@ -114,10 +114,8 @@ def fault(name: str, status: posix.stat_result | None, roots: tuple[int, ...]) -
         return ""
     if not (is_folder(status) or is_regular(status)):
         return "it is neither a file nor a folder"
-    if status.st_uid not in roots:
-        return f"it is user {status.st_uid}'s"
-    if status.st_mode & WRITABLE_BY_OTHERS:
-        return "others than root may write to it"
+    if why := openness(status, roots):
+        return why
     needed = _LISTABLE if is_folder(status) else _READABLE
     return "" if status.st_mode & needed == needed else "not everybody may read it"
 

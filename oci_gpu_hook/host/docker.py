@@ -65,9 +65,7 @@ def from_image(host: HostRoot, bundle: Bundle, environment: dict[str, str]) -> f
 
 
 def _image_environment(host: HostRoot, folder: str, record: dict[str, object]) -> list[str] | None:
-    """None if it is not found.  dockerd keeps the configuration by the image's digest, or in containerd's store, where
-    the image's manifest leads to it.
-    """
+    """None if it is not found.  dockerd keeps it by the image's digest, containerd's store by the image's manifest."""
     manifest = record.get("ImageManifest")
     if isinstance(manifest, dict):
         stores = (f"{folder}/containerd/daemon/{_CONTENT}", f"{_CONTAINERD}/{_CONTENT}")

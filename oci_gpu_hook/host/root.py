@@ -9,7 +9,7 @@ from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.host.source import UntrustedError, open_source
 from oci_gpu_hook.kernel import syscalls
 from oci_gpu_hook.kernel.descriptors import closing, content
-from oci_gpu_hook.kernel.filetypes import is_folder, is_open_to_others
+from oci_gpu_hook.kernel.filetypes import is_folder, openness
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 # Not all folders that are read belong to root, and a link in one may lead to /dev/zero.
 _LARGEST = 8 << 20
+_LIST = posix.O_RDONLY | posix.O_DIRECTORY
 
 
 class HostRoot:
@@ -78,9 +79,7 @@ class HostRoot:
         return tree
 
     def source(self, path: str, owner: int = 0, *, hold: bool = False) -> tuple[bool, str] | None:
-        """Whether it is a folder, and why it cannot be trusted, else ""; None for nothing.  hold: it stays open for
-        `clone_source`.
-        """
+        """Whether it is a folder, and why it cannot be trusted or ""; None for nothing.  hold: for `clone_source`."""
         if hold and (path, owner) in self._held:
             posix.close(self._held.pop((path, owner)))
         try:
@@ -99,12 +98,8 @@ class HostRoot:
     def openness(self, path: str) -> str:
         """Why others than root may have made what lies at `path`, or may write to it; "" if none can."""
         source, status = self.source(path), self.stat(path)
-        if source is not None and source[1]:
-            return source[1]
-        if status is None or not is_open_to_others(status, self.roots[1]):
-            return ""
-        is_theirs = status.st_uid not in self.roots
-        return f"it is user {status.st_uid}'s" if is_theirs else "others than root may write to it"
+        why = source[1] if source else ""
+        return why or ("" if status is None else openness(status, self.roots))
 
     def stat(self, path: str) -> posix.stat_result | None:
         if self._is_hosts_own:
@@ -127,7 +122,7 @@ class HostRoot:
 
     def names(self, path: str) -> list[str]:
         if not self._is_hosts_own:
-            return sorted(self._of(path, posix.O_RDONLY | posix.O_DIRECTORY, posix.listdir) or ())
+            return sorted(self._of(path, _LIST, posix.listdir) or ())
         try:
             # By a descriptor it takes seven system calls more.
             return sorted(posix.listdir(path))
@@ -135,7 +130,8 @@ class HostRoot:
             return []
 
     def inodes(self, path: str) -> list[tuple[str, int]]:
-        return sorted(self._of(path, posix.O_RDONLY | posix.O_DIRECTORY, _inodes) or ())
+        found = self._of(path, _LIST, lambda fd: [(entry.name, entry.inode()) for entry in posix.scandir(fd)])
+        return sorted(found or ())
 
     def link(self, path: str) -> str | None:
         return self._of(path, posix.O_PATH | posix.O_NOFOLLOW, lambda fd: posix.readlink("", dir_fd=fd))
@@ -152,11 +148,6 @@ class HostRoot:
                 return act(fd)
         except (OSError, ValueError):
             return None
-
-
-def _inodes(fd: int) -> list[tuple[str, int]]:
-    with posix.scandir(fd) as entries:
-        return [(entry.name, entry.inode()) for entry in entries]
 
 
 def _name(fd: int) -> str:

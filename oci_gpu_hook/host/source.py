@@ -15,10 +15,6 @@ from oci_gpu_hook.kernel import syscalls
 from oci_gpu_hook.kernel.descriptors import closing, content, reopened
 from oci_gpu_hook.kernel.filetypes import WRITABLE_BY_OTHERS, is_link, is_open_to_others, is_regular, is_socket
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Container
-
 _STICKY = 0o1000
 _MAX_LINKS = 40
 _NAMED = posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC
@@ -34,7 +30,7 @@ class UntrustedError(OSError):
         return str(self.strerror)
 
 
-def open_source(root_fd: int, path: str, owner: int | None = 0, roots: Container[int] | None = None) -> int:
+def open_source(root_fd: int, path: str, owner: int | None = 0, roots: tuple[int, ...] | range | None = None) -> int:
     """An O_PATH descriptor; UntrustedError, OSError.  owner: a user whose own things count in a sticky folder beside
     root's, None for every user; roots: the users who count as root, if more than root itself do.
     """
@@ -94,7 +90,7 @@ def _check(
     status: posix.stat_result,
     name: str,
     is_last: bool,
-    roots: Container[int],
+    roots: tuple[int, ...] | range,
     owner: int | None,
 ) -> None:
     """UntrustedError if others could have put what has this `status` into its folder, or could exchange it."""

@@ -71,8 +71,7 @@ def replace(
 ) -> None:
     """Readers see all of it or none: it is written as `new`, of which an error leaves none.
 
-    ready: gets its descriptor before it is put in place; how: O_TRUNC if `new` may be there, as one that was killed has
-    left it.
+    ready: gets its descriptor before it is put in place; how: O_TRUNC if one that was killed may have left `new`.
     """
     with closing(posix.open(new, _WRITE | how, mode, dir_fd=folder)) as fd:
         try:

@@ -44,4 +44,11 @@ def stamp(status: stat_result) -> tuple[int, ...]:
 
 def is_open_to_others(status: stat_result, owner: int = 0) -> bool:
     """Whether users other than root own it or may write to it; `owner` counts as root."""
-    return status.st_uid not in (0, owner) or bool(status.st_mode & WRITABLE_BY_OTHERS)
+    return bool(openness(status, (0, owner)))
+
+
+def openness(status: stat_result, roots: tuple[int, ...]) -> str:
+    """Why it is open to others than the users `roots`, "" if it is not."""
+    if status.st_uid not in roots:
+        return f"it is user {status.st_uid}'s"
+    return "others than root may write to it" if status.st_mode & WRITABLE_BY_OTHERS else ""

@@ -106,9 +106,8 @@ def _configure(progress: Progress, call: Call) -> None:
 
 def _inputs(call: Call) -> Inputs:
     """The words; and of its own environment two variables: LXC and enroot give a call the container's."""
-    given = {name: posix.environ.get(name.encode()) for name in (MEMORY_LIMIT, MEMORY_REQUEST)}
-    said = {name: value.decode("utf-8", "replace") for name, value in given.items() if value is not None}
-    inputs = call.inputs()
+    inputs, names = call.inputs(), {name: name.encode() for name in (MEMORY_LIMIT, MEMORY_REQUEST)}
+    said = {name: posix.environ[it].decode("utf-8", "replace") for name, it in names.items() if it in posix.environ}
     return inputs._replace(environment={**inputs.environment, **said})
 
 

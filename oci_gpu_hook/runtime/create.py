@@ -19,10 +19,6 @@ from oci_gpu_hook.kernel.filetypes import is_regular, stamp
 from oci_gpu_hook.report import sentence
 from oci_gpu_hook.request.state import ENGINE_HINT, ExcessError, State, object_of, open_file, read_bytes, read_object
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import NoReturn
-
 _STAGE = "createRuntime"
 # Hooks that do the job, by their names: ours, as dockerd starts it or NVIDIA's, and NVIDIA's own runtime's.
 _DO_THE_JOB = ("oci-gpu-hook", "nvidia-container-runtime-hook", "nvidia-container-toolkit")
@@ -30,7 +26,7 @@ _DO_THE_JOB = ("oci-gpu-hook", "nvidia-container-runtime-hook", "nvidia-containe
 _STAGES_OF_THE_JOB = ("prestart", _STAGE, "createContainer")
 
 
-def main() -> NoReturn:
+def main() -> None:
     config, hook, log = sys.argv[1:]
     code = DONE
     try:

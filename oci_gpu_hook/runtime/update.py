@@ -21,15 +21,11 @@ from oci_gpu_hook.request.bundle import Bundle
 from oci_gpu_hook.request.state import object_of, open_file, read_bytes, read_object
 from oci_gpu_hook.runtime import create
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import NoReturn
-
 _STDIN, _STDOUT = 0, 1
 _DEVICES = "devices"
 
 
-def main() -> NoReturn:
+def main() -> None:
     config, resources, log = sys.argv[1:]
     code, data = DONE, b""
     try:

@@ -18,10 +18,10 @@ NAMES = {NVIDIA: "NVIDIA's driver", TEGRA: "Jetson (Tegra)", WSL: "WSL 2"}
 # What a container gets that does not ask for all: since JetPack 5 the images have CUDA, cuDNN and TensorRT themselves.
 BASE = ("devices.csv", "drivers.csv", "l4t.csv")
 
-# Jetson Linux has the first, a kernel of NVIDIA's the second, and every kernel with a device tree one of the others.
+# Jetson Linux has the first, a kernel of NVIDIA's the second, and every kernel with a device tree the third.
 TEGRA_RELEASE = "/etc/nv_tegra_release"
 SOC_FAMILY = "/sys/devices/soc0/family"
-COMPATIBLE = ("/sys/firmware/devicetree/base/compatible", "/proc/device-tree/compatible")
+COMPATIBLE = "/sys/firmware/devicetree/base/compatible"
 
 DXG = "/dev/dxg"
 WSL_FOLDER = "/usr/lib/wsl"
@@ -51,8 +51,7 @@ def prove(host: HostRoot) -> tuple[str, str]:
         return TEGRA, TEGRA_RELEASE
     if (host.read(SOC_FAMILY) or b"").lower().startswith(b"tegra"):
         return TEGRA, SOC_FAMILY
-    for path in COMPATIBLE:
-        # Words that end in a zero byte, the board's first and the chip's last: nvidia,p3737-0000, nvidia,tegra234.
-        if any([word.startswith(b"nvidia,tegra") for word in (host.read(path) or b"").split(b"\0")]):
-            return TEGRA, path
+    # Words that end in a zero byte, the board's first and the chip's last: nvidia,p3737-0000, nvidia,tegra234.
+    if any([word.startswith(b"nvidia,tegra") for word in (host.read(COMPATIBLE) or b"").split(b"\0")]):
+        return TEGRA, COMPATIBLE
     return (NVIDIA, proc.VERSION) if has_module else ("", "")

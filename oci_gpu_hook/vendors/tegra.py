@@ -65,7 +65,7 @@ def vendor(host: HostRoot, everything: bool, see: See = lambda _: None) -> tuple
         path = f"{CSV_FOLDER}/{name}"
         see(path)
         try:
-            entries, left_out = parse_csv(folders.content(host, path), path)
+            entries = parse_csv(folders.content(host, path), path)
         except ConfigError as err:
             raise DriverError(err.message, _FILE_HINT) from err
         count += len(entries)
@@ -73,7 +73,7 @@ def vendor(host: HostRoot, everything: bool, see: See = lambda _: None) -> tuple
             raise DriverError(f"{CSV_FOLDER} has more than {MAX_ENTRIES} entries", _FILE_HINT)
         listed = _Listed(host, see)
         refused = [(place, listed.add(type, entry)) for (type, entry), place in entries.items()]
-        sentences += [*left_out, *[f"{place} is left out: {why}" for place, why in refused if why]]
+        sentences += [f"{place} is left out: {why}" for place, why in refused if why]
         groups.append(listed.group(name[: -len(_SUFFIX)]))
     if not any([group.devices for group in groups]):
         raise DriverError(f"the CSV files in {CSV_FOLDER} name no device", _INSTALL_HINT)
@@ -86,8 +86,8 @@ def vendor(host: HostRoot, everything: bool, see: See = lambda _: None) -> tuple
     return found, tuple(sentences)
 
 
-def parse_csv(data: bytes, path: str) -> tuple[dict[tuple[str, str], str], list[str]]:
-    """The types and paths in one file, each with its place, and a sentence for each line that has none; DriverError.
+def parse_csv(data: bytes, path: str) -> dict[tuple[str, str], str]:
+    """The types and paths in one file, each with its place; DriverError.
 
     A comma in a path belongs to it.  Blanks around type and path do not, nor does a carriage return.
     """
@@ -97,22 +97,14 @@ def parse_csv(data: bytes, path: str) -> tuple[dict[tuple[str, str], str], list[
         at = data.count(b"\n", 0, err.start) + 1
         raise DriverError(f"{path}:{at}: this is not UTF-8", _FILE_HINT) from err
     entries: dict[tuple[str, str], str] = {}
-    sentences = []
     for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        place = f"{path}:{number}"
         word, _, rest = [part.strip() for part in line.partition(",")]
         # Of Jetson Linux 36.3: //lib/firmware/tegra19x/...
         while "//" in rest:
             rest = rest.replace("//", "/")
-        if not rest:
-            sentences.append(f"{place} is left out: {quoted(line.strip())} is not 'type, path'")
-        elif word not in _TYPES:
-            sentences.append(f"{place} is left out: its type {quoted(word)} is not one of {', '.join(_TYPES)}")
-        else:
-            entries.setdefault((word, rest), place)
-    return entries, sentences
+        if line.strip():
+            entries.setdefault((word, rest), f"{path}:{number}")
+    return entries
 
 
 def release(host: HostRoot) -> str:
@@ -146,6 +138,10 @@ class _Listed:
         return Group(name, devices, tuple(libraries), tuple(files), links=tuple(self._links.values()))
 
     def add(self, type: str, path: str) -> str:
+        if not path:
+            return f"{quoted(type)} has no path"
+        if type not in _TYPES:
+            return f"its type {quoted(type)} is not one of {', '.join(_TYPES)}"
         if type == "dev":
             # As NVIDIA's runtime has it: a device's name alone is below /dev.
             return self._add_device(path if path.startswith("/") else f"{vendorrules.DEV}{path}")

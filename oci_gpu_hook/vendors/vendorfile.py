@@ -16,7 +16,7 @@ from oci_gpu_hook.vendors.vendorinventory import LARGEST_FILE, DevicePattern, Gr
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     # What reads a value, and with which arguments after the value and its place, which is such as
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 MAX_ITEMS = 4096
 MAX_DEVICES = 256
 _LONGEST_TEXT = 4096
-# So many names are compared with one that is unknown, or listed in a sentence.
-_MAX_NAMES = 32
+_MAX_LISTED = 32
 
 # Where a driver says its version, beside the folders of files.
 _KERNELS = ("/sys/", "/proc/driver/")
@@ -81,9 +80,8 @@ def _chosen(names: tuple[str, ...], groups: dict[str, Group]) -> dict[str, Group
     for number, name in enumerate(names):
         place = f".driver_feature[{number}]"
         if name not in groups:
-            known = ", ".join([quoted(group) for group in list(groups)[:_MAX_NAMES]])
-            what = f"inventory has no {quoted(name)}{_meant(name, groups)}"
-            raise ConfigError(f"{place}: {what}", f"inventory has {known}")
+            known = ", ".join([quoted(group) for group in list(groups)[:_MAX_LISTED]])
+            raise ConfigError(f"{place}: inventory has no {quoted(name)}", f"inventory has {known}")
         if name in chosen:
             raise ConfigError(f"{place}: {quoted(name)} is there twice", "name it once")
         chosen[name] = groups[name]
@@ -214,7 +212,7 @@ def _keys(
     found = _typed(value, place, dict, wanted)
     for key in found:
         if key not in rows:
-            raise ConfigError(f"{place}: unknown key {quoted(key)}{_meant(key, rows)}", f"known are {', '.join(rows)}")
+            raise ConfigError(f"{place}: unknown key {quoted(key)}", f"known are {', '.join(rows)}")
     for key in needed:
         if key not in found:
             raise ConfigError(f"{place}: it has no {key}", f"write the key {key}")
@@ -270,12 +268,6 @@ def _plain_text(value: object, place: str, least: int = 1) -> str:
         what = f"it is longer than {_LONGEST_TEXT} characters" if text else "it is empty"
         raise ConfigError(f"{place}: {what}", "write it, or leave the key out")
     return text
-
-
-def _meant(name: str, among: Iterable[str]) -> str:
-    from oci_gpu_hook.request import settingsfile
-
-    return settingsfile.meant(name, [other[:64] for other in list(among)[:_MAX_NAMES]])
 
 
 def _without_slash(path: str) -> str:

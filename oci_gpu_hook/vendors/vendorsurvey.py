@@ -18,7 +18,7 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_folder
 from oci_gpu_hook.request.words import VISIBLE_DEVICES
 from oci_gpu_hook.vendors import vendorrules
-from oci_gpu_hook.vendors.vendorinventory import HEADING, PREFIX, Group, Item, Link, Version, identity, way
+from oci_gpu_hook.vendors.vendorinventory import HEADING, PREFIX, Item, Link, Version, identity, way
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,11 +68,11 @@ class Survey:
         for group in vendor.groups:
             for item in group.files:
                 for path in self._existing(item, version):
-                    self._add_file(group, item, path)
+                    self._add_file(group.name, item.target, path)
         for group in vendor.groups:
             for item in group.libraries:
                 for path in self._existing(item, version):
-                    self._add_library(group, item, path)
+                    self._add_library(group.name, item.target, path)
         mounted = {file.target: file.path for file in self._files.values() if file.folder}
         own = {*self._libraries}
         # A Jetson's lists are whole, and so is what Windows shows to WSL.
@@ -105,35 +105,30 @@ class Survey:
         self._places.setdefault(path, identity(self._host, path))
 
     def _version_of(self, version: Version) -> str:
-        if version.kind not in ("module", "file"):
-            return version.value
         path = version.value
         if version.kind == "module":
-            path = f"/sys/module/{version.value.replace('-', '_')}/version"
-        else:
+            path = f"/sys/module/{path.replace('-', '_')}/version"
+        elif version.kind == "file":
             self._see(path)
+        else:
+            return version.value
         data = self._texts[path] = self._host.read(path)
-        words = (data or b"").decode("utf-8", "replace").split()
-        found = words[0] if words else ""
+        found = next(iter((data or b"").decode("utf-8", "replace").split()), "")
         return "" if vendorrules.fault_of_version(found) else found
 
     def _existing(self, item: Item, version: str) -> list[str]:
         """The paths that an item means and that can be trusted; what is missing or cannot be is noted."""
-        pattern, paths = item.path.replace(vendorrules.VERSION, version), []
-        if version or vendorrules.VERSION not in item.path:
-            paths = glob.expanded(pattern, self._names, _MAX_FILES)
+        pattern = item.path.replace(vendorrules.VERSION, version)
+        is_known = version or vendorrules.VERSION not in item.path
+        paths = glob.expanded(pattern, self._names, _MAX_FILES) if is_known else []
         if len(paths) > _MAX_FILES:
             what = f"{self._vendor.file}: {pattern} fits more than {_MAX_FILES} files of this host"
             raise ConfigError(what, "the file's author must name fewer")
         for folder in dict.fromkeys([path.rpartition("/")[0] for path in paths]):
             self._see_down(folder)
-        found, is_there = [], False
-        for path in paths:
-            if self._host.stat(path) is None:
-                continue
-            is_there = True
-            fault = self._fault(path)
-            if fault:
+        there, found = [path for path in paths if self._host.stat(path) is not None], []
+        for path in there:
+            if fault := self._fault(path):
                 self._leave_out(path, fault)
             else:
                 self._see_links(path)
@@ -141,7 +136,7 @@ class Survey:
                 found.append(path)
         if not found and item.required:
             self._lacking[f"{item.path} is missing"] = None
-        elif not is_there:
+        elif not there:
             self._absent[item.path] = None
         return found
 
@@ -168,26 +163,25 @@ class Survey:
 
     def _see_down(self, folder: str) -> None:
         """See a folder and the way there; for one that is missing the nearest that is there: it may appear in that."""
-        while True:
-            self._see(folder or "/")
-            if not folder or self._places[folder] is not None:
-                break
+        self._see(folder or "/")
+        while folder and self._places[folder] is None:
             folder = folder.rpartition("/")[0]
+            self._see(folder or "/")
         while folder:
             folder = folder.rpartition("/")[0]
             self._ways.setdefault(folder or "/", way(self._host, folder or "/"))
 
-    def _add_file(self, group: Group, item: Item, path: str) -> None:
-        target = f"{item.target}/{path.rpartition('/')[2]}" if item.target else path
+    def _add_file(self, group: str, into: str, path: str) -> None:
+        target = f"{into}/{path.rpartition('/')[2]}" if into else path
         # By the path without links: one of them may be led elsewhere after this look.
         real = self._host.real(path)
         status = self._host.stat(real)
         if status and is_folder(status):
             self._add_folder(group, real, target)
         else:
-            self._files.setdefault(target, DriverFile(real, target, (group.name,)))
+            self._files.setdefault(target, DriverFile(real, target, (group,)))
 
-    def _add_folder(self, group: Group, folder: str, target: str) -> None:
+    def _add_folder(self, group: str, folder: str, target: str) -> None:
         try:
             found = contents.folder_contents(self._host, folder, self._see)
         except contents.TooMuchError as err:
@@ -212,24 +206,24 @@ class Survey:
             if path in links:
                 self._links.setdefault(at, Link(at, self._host.link(path) or ""))
             else:
-                self._files.setdefault(at, DriverFile(path, at, (group.name,), path in whole))
+                self._files.setdefault(at, DriverFile(path, at, (group,), path in whole))
 
-    def _add_library(self, group: Group, item: Item, path: str) -> None:
+    def _add_library(self, group: str, into: str, path: str) -> None:
         """A library, by the file that the path leads to; one for another machine is a file like others."""
         real = self._host.real(path)
         self._see_down(real.rpartition("/")[0])
         identified = elf.identity_of(self._host, real)
         if identified is None:
-            self._add_file(group, item._replace(target=""), path)
+            self._add_file(group, "", path)
             return
         flags = ldcache.FLAGS.get((identified.machine, identified.bits))
         file, name = real.rpartition("/")[2], path.rpartition("/")[2]
         soname = identified.soname or file
         if flags is None or flags != self._flags or not soname.isprintable():
             return  # of another architecture or word size: its names are not this machine's
-        new = Library(real, file, soname, (file, soname), flags, 64, "", (group.name,), item.target)
-        known = self._libraries.get((real, item.target), new)
-        self._libraries[real, item.target] = known._replace(names=tuple(dict.fromkeys([*known.names, name])))
+        new = Library(real, file, soname, (file, soname), flags, 64, "", (group,), into)
+        known = self._libraries.get((real, into), new)
+        self._libraries[real, into] = known._replace(names=tuple(dict.fromkeys([*known.names, name])))
 
     def _add_needed(self) -> None:
         """Add what the libraries and the programs need of the host's, and what these need in turn."""
@@ -256,7 +250,7 @@ class Survey:
                 if not place:
                     self._faults[f"the host's {path} needs {name}, which the host does not have"] = None
                 for it in self._existing(Item(place), "") if place else ():
-                    self._add_library(Group(group), Item(it), it)
+                    self._add_library(group, "", it)
                     waiting.append((self._host.real(it), group))
 
     def _place_of(self, name: str, beside: str, table: ldcache.Table) -> str:

@@ -52,7 +52,6 @@ def plant(host: Host, path: str, content: str | bytes = "") -> None:
         ("sys/devices/soc0/family", "Tegra\n"),
         ("sys/devices/soc0/family", "tegra234\n"),
         ("sys/firmware/devicetree/base/compatible", ORIN),
-        ("proc/device-tree/compatible", ORIN),
     ],
 )
 def test_each_proof_of_a_jetson_stands_alone(host: Host, path: str, content: str | bytes) -> None:
@@ -65,9 +64,9 @@ def test_each_proof_of_a_jetson_stands_alone(host: Host, path: str, content: str
     [
         ("sys/devices/soc0/family", "Snapdragon\n"),
         ("sys/devices/soc0/family", "not a tegra\n"),
-        ("proc/device-tree/compatible", b"raspberrypi,4\0brcm,bcm2711\0"),
+        ("sys/firmware/devicetree/base/compatible", b"raspberrypi,4\0brcm,bcm2711\0"),
         # The word must begin with it, and a board's name alone is no proof.
-        ("proc/device-tree/compatible", b"xnvidia,tegra234\0nvidia,grace\0"),
+        ("sys/firmware/devicetree/base/compatible", b"xnvidia,tegra234\0nvidia,grace\0"),
         ("etc/nv_tegra_release/file", "a folder, not a file"),
     ],
 )
