@@ -183,8 +183,8 @@ class Content:
             self.texts["/run/udev/data/+module:nvidia_fs"] = "I:1\n"
 
     def _add_simulation(self, built: str) -> None:
-        for path in (PROCDRIVER, NOMEMLOCK):
-            self.files[path] = f"{built}/libexec/{os.path.basename(path)}"
+        self.files[PROCDRIVER] = os.path.join(os.path.dirname(os.path.abspath(__file__)), "procdriver.py")
+        self.files[NOMEMLOCK] = f"{built}/libexec/{os.path.basename(NOMEMLOCK)}"
         self.texts[f"{HOOKS_FOLDER}/00-gpunode-procdriver.json"] = json.dumps(HOOK)
         self.texts[f"{CDI_FOLDER}/gpunode.json"] = json.dumps(SPEC)
         for name in ("proc", "sys"):
