@@ -25,12 +25,11 @@ from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
 from tests.hostile import linux
-from tests.hostile.scene import ENVIRONMENT, Kit
+from tests.hostile.scene import ENVIRONMENT, FUSE, Kit
 from tests.integration import roots
 from tests.integration.engines import Bundle
 
 USER = 64_123
-FUSE = str(Path(__file__).with_name("silent.py"))
 PROGRAM = "/usr/bin/oci-gpu-hook"
 CONTAINERS = ("containers", "--json")
 METRICS = ("metrics", "--gpus")

@@ -15,8 +15,9 @@ from typing import Callable
 
 from oci_gpu_hook.cli import limit
 from tests.hostile.beliefs import held
-from tests.hostile.commands import CONTAINERS, DOCTOR, FUSE, METRICS, USER, Host, until
+from tests.hostile.commands import CONTAINERS, DOCTOR, METRICS, USER, Host, until
 from tests.hostile.matrix import ARGUMENTS, BUNDLE, command_of, commands
+from tests.hostile.scene import FUSE
 from tests.integration.engines import Bundle
 
 Attack = Callable[[Host], "list[str]"]

@@ -22,6 +22,7 @@ from tests.integration.engines import Bundle
 
 STAGE = "createRuntime"
 NAIVE = Path(__file__).with_name("naive.py")
+FUSE = str(Path(__file__).with_name("silent.py"))
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}
 # Of the container, for a driver's libraries.
 OWN_LIBRARIES = "/usr/local/nvidia/lib64"

@@ -6,13 +6,13 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from tests.hostile import fuse
 from tests.hostile.attack import BAD_STATE, BOTH, Attack
-from tests.hostile.scene import Scene
+from tests.hostile.scene import FUSE, Scene
 from tests.hostile.sources import PIPES, pipes
 
 STOPS = (3, 7)
@@ -123,18 +123,22 @@ def _back(above: Path, aside: Path) -> None:
 
 
 def hung(path: str, hangs: str, scene: Scene, *, name: str = "") -> None:
-    """Where the hook looks at a file or mounts one: a server that does not answer.  name: see `fuse.Fuse`."""
+    """Where the hook looks at a file or mounts one: a server that does not answer.  name: of the file in a folder."""
     point, place = scene.path / "hung", scene.root / path.format(libraries=scene.libraries)[1:]
-    for it in (point, place):
-        it.parent.mkdir(parents=True, exist_ok=True)
-        if name:
-            it.mkdir(exist_ok=True)
-        elif not it.exists():
-            it.touch()
-    served = fuse.Fuse(point, hangs, name)
-    scene.later(served.end)
+    point.mkdir()
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if name:
+        place.mkdir(exist_ok=True)
+    elif not place.exists():
+        place.touch()
+    line = [sys.executable, FUSE, str(point), "allow_other", f"hangs={hangs}", f"only={name}"]
+    server = subprocess.Popen(line, stdout=subprocess.PIPE)
+    scene.processes.add(server.pid)
+    assert server.stdout is not None and server.stdout.readline() == b"ready\n"
+    scene.later(server.wait)
+    scene.later(server.kill)
     scene.later(subprocess.run, ["umount", "-l", str(point)])
-    scene.bundle.mounts(point, f"/{place.relative_to(scene.root)}", "rw")
+    scene.bundle.mounts(point if name else point / "file", f"/{place.relative_to(scene.root)}", "rw")
 
 
 def hung_behind_a_link(hangs: str, scene: Scene) -> None:
@@ -170,7 +174,7 @@ ATTACKS = [
     *[
         Attack(f"a-hung-volume-{hangs}-at-{path.rpartition('/')[2]}", "row 14",
                partial(hung, path, hangs), root, codes=(0,), bites=())
-        for hangs in (fuse.OPENING, fuse.ASKED)
+        for hangs in ("opening", "asked")
         for path, root in (
             ("/etc/ld.so.cache", "debian"),
             ("/{libraries}/libcuda.so.1", "debian"),
@@ -182,18 +186,18 @@ ATTACKS = [
         Attack(f"a-hung-volume-{hangs}-at-a-node", "row 14",
                partial(hung, "/dev/nvidiactl", hangs), codes=(7,), says="is not a character device",
                bites=())
-        for hangs in (fuse.OPENING, fuse.ASKED)
+        for hangs in ("opening", "asked")
     ],
     Attack("a-hung-volume-with-the-cache", "row 14",
-           partial(hung, "/etc", fuse.OPENING, name="ld.so.cache"), "debian", codes=(0,),
+           partial(hung, "/etc", "opening", name="ld.so.cache"), "debian", codes=(0,),
            says="lies in a volume or in procfs, and what it lists is left out", bites=()),
     Attack("a-hung-volume-with-cudas-libraries", "row 14",
-           partial(hung, "/usr/local/cuda", fuse.ASKED, name="compat"), "debian", codes=(0,), bites=()),
+           partial(hung, "/usr/local/cuda", "asked", name="compat"), "debian", codes=(0,), bites=()),
     *[
         Attack(f"a-hung-volume-{hangs}-behind-cudas-library", "row 14",
                partial(hung_behind_a_link, hangs), "debian", codes=(0,),
                says="libcuda.so.999.1.1 cannot be used: it cannot be read", bites=())
-        for hangs in (fuse.OPENING, fuse.ASKED)
+        for hangs in ("opening", "asked")
     ],
     *[
         Attack(f"a-volume-{'-'.join(options)}-at-{destination[1:].replace('/', '-')}",
@@ -221,7 +225,7 @@ ATTACKS = [
     *[
         Attack(f"a-hung-volume-{hangs}-at-the-drivers-folder", "row 14",
                partial(hung, "/usr/local/nvidia", hangs, name="lib64"), root, codes=(0,), bites=())
-        for hangs, root in ((fuse.OPENING, "busybox"), (fuse.ASKED, "debian"))
+        for hangs, root in (("opening", "busybox"), ("asked", "debian"))
     ],
     *[
         Attack(f"a-{make.__name__.partition('_')[0]}-at-{path.replace('/', '-')}", "CVE-2024-0133",
