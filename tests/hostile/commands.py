@@ -318,9 +318,7 @@ def main() -> None:
     attacks = {**beliefs.ATTACKS, **claims.ATTACKS, **limits.ATTACKS, **matrix.ATTACKS}
     file, runtime, *names = sys.argv[1:]
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    words = json.loads(Path(file).read_text())
-    patterns = {name: Path(path) for name, path in words["patterns"].items()}
-    kit = Kit(Path(words["work"]), patterns, words["hooks"], Path(words["preload"]))
+    kit = Kit.read(file)
     for name in names:
         host = Host(kit, runtime, name)
         try:

@@ -46,6 +46,12 @@ def kit(tmp_path_factory: pytest.TempPathFactory, installed: Installed, patterns
     return made
 
 
+def parameters(request: pytest.FixtureRequest, name: str) -> list[tuple[str, dict[str, str]]]:
+    """Of each selected test that has this one: the test's name, and all its parameters."""
+    found = [(item.name, getattr(item, "callspec", None)) for item in request.session.items]
+    return [(test, call.params) for test, call in found if call is not None and name in call.params]
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for line in terminalreporter.config.stash.get(SUMMARY, []):
         terminalreporter.write_line(line)

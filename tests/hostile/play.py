@@ -11,7 +11,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 from tests.hostile import linux
 from tests.hostile.scene import Kit, Scene
@@ -30,9 +29,7 @@ def main() -> None:
     file, runtime, injector, *names = sys.argv[1:]
     own_ipc()
     linux.adopt_orphans()
-    words = json.loads(Path(file).read_text())
-    patterns = {name: Path(path) for name, path in words["patterns"].items()}
-    kit = Kit(Path(words["work"]), patterns, words["hooks"], Path(words["preload"]))
+    kit = Kit.read(file)
     for name in names:
         for _ in range(STARTS.get(name, 1) * (12 if injector == "naive" else 1)):
             scene = Scene(kit, f"{name}-{runtime}-{injector}", runtime, BY_NAME[name].root)

@@ -43,6 +43,13 @@ class Kit(NamedTuple):
     hooks: dict[str, list[dict[str, Any]]]  # as the registration in hooks.d says
     preload: Path  # a library that, once loaded, makes the file that its folder is named for
 
+    @staticmethod
+    def read(file: str) -> Kit:
+        """As conftest.py has written it."""
+        words = json.loads(Path(file).read_text())
+        patterns = {name: Path(path) for name, path in words["patterns"].items()}
+        return Kit(Path(words["work"]), patterns, words["hooks"], Path(words["preload"]))
+
 
 class Outcome(NamedTuple):
     """What came of one attack.

@@ -15,7 +15,7 @@ import pytest
 from oci_gpu_hook.errors import plain
 from tests.hostile import beliefs, claims, limits, matrix
 from tests.hostile.commands import Done
-from tests.hostile.conftest import SUMMARY
+from tests.hostile.conftest import SUMMARY, parameters
 from tests.hostile.scene import Kit
 from tests.integration.engines import REPOSITORY, Installed, on_node
 
@@ -56,12 +56,10 @@ def play(installed: Installed, kit: Kit, runtime: str, names: list[str]) -> dict
 def results(request: pytest.FixtureRequest, installed: Installed, kit: Kit) -> Iterator[Results]:
     """What got out in each of the attacks that were selected; at the end the matrix is counted."""
     names: dict[str, list[str]] = {}
-    for item in request.session.items:
-        call = getattr(item, "callspec", None)
-        if call is not None and "belief" in call.params:
-            names.setdefault(call.params["runtime"], []).append(call.params["belief"])
+    for _, its in parameters(request, "belief"):
+        names.setdefault(its["runtime"], []).append(its["belief"])
     with ThreadPoolExecutor(1) as pool:
-        found = {key: pool.submit(play, installed, kit, key, its) for key, its in names.items()}
+        found = {key: pool.submit(play, installed, kit, key, wanted) for key, wanted in names.items()}
         yield found
     lines = request.config.stash.setdefault(SUMMARY, [])
     for runtime, played in found.items():
