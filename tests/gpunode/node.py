@@ -233,10 +233,10 @@ def add_mps_folder(temporary: str) -> None:
         os.chmod(mps, 0o1777)
 
 
-def set_up(content: Content, cgroup: str = "host", overlay: bool = True, *, installs: bool = False) -> None:
+def set_up(content: Content, cgroup: str = "host", *, installs: bool = False) -> None:
     """Turn this process's machine into the node; everything it starts is on it too.
 
-    installs: whether files will be installed there, wherever below /usr, /etc, /run and /var; OSError if they cannot.
+    installs: whether files will be installed there, wherever below /usr, /etc, /run and /var.
     """
     folder = os.getcwd()
     umask = os.umask(0o022)
@@ -245,9 +245,7 @@ def set_up(content: Content, cgroup: str = "host", overlay: bool = True, *, inst
     layers: dict[str, Layer] = {}
     write_files(content, layers, ("/var",) if installs else ())
     for layer in layers.values():
-        if not layer.mount(overlay) and installs:
-            # What is bound there is the machine's own.
-            raise OSError(f"a real driver needs an overlay over {layer.root}")
+        layer.mount()
     if content.cached:
         run_ldconfig(content.driver_root)
     if cgroups.is_v2() and not linux.has_capability(linux.CAP_SYS_RESOURCE):
@@ -314,7 +312,6 @@ def main() -> int:
     parser.add_argument("--vendor", dest="vendors", action="append", default=[], choices=[*VENDORS, *BOARDS])
     parser.add_argument("--platform", choices=PLATFORMS, help="in place of NVIDIA's driver")
     parser.add_argument("--cache", default=build.CACHE, help="where the driver is built")
-    parser.add_argument("--no-overlay", action="store_true", help="as if overlays were refused")
     parser.add_argument("--driver-root", default="", metavar="DIR", help="put the driver's files below DIR")
     layouts = dict.fromkeys((*LAYOUTS, *realdriver.LAYOUTS))
     parser.add_argument("--layout", default="host", choices=layouts, help="which folder has the libraries")
@@ -342,7 +339,7 @@ def main() -> int:
             faults = ["no-user-space", *faults]
         own = "host" if real else layout
         content = prepare(name, faults, cache, root, own, vendors, version)
-        set_up(content, options.cgroup, not options.no_overlay, installs=bool(real or packages))
+        set_up(content, options.cgroup, installs=bool(real or packages))
         if real or packages:
             realdriver.put(real, packages, "" if layout == "host" else layout)
     except OSError as error:

@@ -50,11 +50,10 @@ def names(folder: str) -> set[str]:
     "how",
     [
         {"cgroup": "v1"},
-        {"overlay": False},
         {"driver_root": ROOT, "layout": "current", "description": "h100mig"},
         {"vendors": tuple(VENDORS)},
     ],
-    ids=["overlay", "no overlay", "driver root", "vendors"],
+    ids=["host", "driver root", "vendors"],
 )
 def test_nothing_is_hidden_and_nothing_shows_outside(how: dict[str, Any], tmp_path: Path) -> None:
     before, busy = outside(), {folder: names(folder) for folder in BUSY}
