@@ -120,6 +120,12 @@ class Additions:
         self.programs.update(dict.fromkeys(paths, nodes))
 
 
+def numbered(file: str) -> str:
+    """The SONAME of most libraries: with the first number alone."""
+    name, _, version = file.partition(".so.")
+    return f"{name}.so.{version.partition('.')[0]}"
+
+
 def _place(parent: str) -> str:
     """udev's ID_PATH of a device, by its folder in sysfs."""
     return f"{'platform' if parent.startswith('devices/platform/') else 'pci'}-{parent.rpartition('/')[2]}"
