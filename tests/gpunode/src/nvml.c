@@ -120,17 +120,14 @@ EXPORT int nvmlSystemGetCudaDriverVersion(int *to)
 {
 	return give_number((unsigned *)to, node.cuda);
 }
-EXPORT int nvmlSystemGetCudaDriverVersion_v2(int *to)
-{
-	return nvmlSystemGetCudaDriverVersion(to);
-}
+ALIAS(nvmlSystemGetCudaDriverVersion_v2, nvmlSystemGetCudaDriverVersion);
 
 EXPORT int nvmlDeviceGetCount_v2(unsigned *to)
 {
 	/* The fault: the driver goes away between two calls. */
 	return node.goes ? UNKNOWN : give_number(to, visible_count);
 }
-EXPORT int nvmlDeviceGetCount(unsigned *to) { return nvmlDeviceGetCount_v2(to); }
+ALIAS(nvmlDeviceGetCount, nvmlDeviceGetCount_v2);
 
 EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned index, struct gpu **to)
 {
@@ -141,27 +138,17 @@ EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned index, struct gpu **to)
 	*to = visible[index];
 	return visible[index]->lost ? GPU_IS_LOST : OK;
 }
-EXPORT int nvmlDeviceGetHandleByIndex(unsigned index, struct gpu **to)
-{
-	return nvmlDeviceGetHandleByIndex_v2(index, to);
-}
+ALIAS(nvmlDeviceGetHandleByIndex, nvmlDeviceGetHandleByIndex_v2);
 
 /* `[domain:]bus:device.function`, the domain in any number of digits. */
 struct address { unsigned domain, bus, device; };
 static struct address read_address(const char *text)
 {
-	unsigned parts[3] = {0, 0, 0};
-	for (int colons = 0;; text++) {
-		if (!colons) {
-			parts[0] = parts[1], parts[1] = parts[2];
-			parts[2] = (unsigned)text_number(text, 16);
-			colons = 1;
-		}
+	struct address found = {0, 0, (unsigned)text_number(text, 16)};
+	for (; *text; text++)
 		if (*text == ':')
-			colons = 0;
-		else if (!*text)
-			return (struct address){parts[0], parts[1], parts[2]};
-	}
+			found = (struct address){found.bus, found.device, (unsigned)text_number(text + 1, 16)};
+	return found;
 }
 
 EXPORT int nvmlDeviceGetName(struct gpu *gpu, char *to, unsigned room)
@@ -187,8 +174,8 @@ EXPORT int nvmlDeviceGetCudaComputeCapability(struct gpu *gpu, unsigned *major, 
 	if (!gpu)
 		return INVALID_ARGUMENT;
 	gpu = gpu->parent ? gpu->parent : gpu;
-	int first = give_number(major, gpu->major_capability);
-	return first ? first : give_number(minor, gpu->minor_capability);
+	int first = give_number(major, gpu->capability_major);
+	return first ? first : give_number(minor, gpu->capability_minor);
 }
 
 EXPORT int nvmlDeviceGetPciInfo_v3(struct gpu *gpu, struct pci_info *to)
@@ -206,17 +193,12 @@ EXPORT int nvmlDeviceGetPciInfo_v3(struct gpu *gpu, struct pci_info *to)
 	/* NVML writes an 8-digit domain, in capitals; the kernel 4 digits, in small letters. */
 	text_copy(to->bus_id, sizeof to->bus_id, "0000");
 	text_append(to->bus_id, sizeof to->bus_id, gpu->bus_id);
-	text_copy(to->bus_id_legacy, sizeof to->bus_id_legacy, gpu->bus_id);
 	for (char *p = to->bus_id; *p; p++)
 		*p = *p >= 'a' && *p <= 'f' ? (char)(*p - 32) : *p;
-	for (char *p = to->bus_id_legacy; *p; p++)
-		*p = *p >= 'a' && *p <= 'f' ? (char)(*p - 32) : *p;
+	text_copy(to->bus_id_legacy, sizeof to->bus_id_legacy, to->bus_id + 4);
 	return OK;
 }
-EXPORT int nvmlDeviceGetPciInfo(struct gpu *gpu, struct pci_info *to)
-{
-	return nvmlDeviceGetPciInfo_v3(gpu, to);
-}
+ALIAS(nvmlDeviceGetPciInfo, nvmlDeviceGetPciInfo_v3);
 
 EXPORT int nvmlDeviceGetP2PStatus(struct gpu *one, struct gpu *other, unsigned capability, unsigned *to)
 {

@@ -15,6 +15,7 @@ typedef unsigned long long u64;
 #define EXPORT __attribute__((visibility("default")))
 #define LOCAL __attribute__((visibility("hidden"), used))
 #define UNUSED __attribute__((unused))
+#define ALIAS(name, of) EXPORT extern __typeof__(of) name __attribute__((alias(#of)))
 
 #if defined(__x86_64__)
 enum { NR_read = 0, NR_write = 1, NR_close = 3, NR_exit = 231, NR_openat = 257, NR_getdents64 = 217, NR_prlimit64 = 302,
@@ -155,14 +156,20 @@ static UNUSED u64 text_number(const char *text, int base)
 	}
 	return value;
 }
-static UNUSED void append_number(char *to, size_t room, u64 value)
+/* Until the next number. */
+static UNUSED const char *number_text(u64 value)
 {
-	char digits[24], *p = digits + sizeof digits;
+	static char digits[24];
+	char *p = digits + sizeof digits;
 	*--p = 0;
 	do
 		*--p = (char)('0' + value % 10);
 	while (value /= 10);
-	text_append(to, room, p);
+	return p;
+}
+static UNUSED void append_number(char *to, size_t room, u64 value)
+{
+	text_append(to, room, number_text(value));
 }
 /* Reads a small file whole; returns its length or the negative errno. Ends with NUL. */
 static UNUSED long read_file(int dir, const char *path, char *to, size_t room)
@@ -185,4 +192,14 @@ static UNUSED void print_to(int fd, const char *text)
 	for (long n = 1; left && n > 0; left -= (size_t)n, text += n)
 		n = sys_write(fd, text, left);
 }
+/* Texts on stdout, one after another. */
+static UNUSED void say(const char *text, ...)
+{
+	__builtin_va_list more;
+	__builtin_va_start(more, text);
+	for (; text; text = __builtin_va_arg(more, const char *))
+		print_to(1, text);
+	__builtin_va_end(more);
+}
+#define SAY(...) say(__VA_ARGS__, NULL)
 #endif
