@@ -258,6 +258,15 @@ class Host:
         multiarch = f"/usr/lib/{roots.MULTIARCH}"
         return multiarch if (self.kit.patterns["debian"] / multiarch[1:]).exists() else "/usr/lib64"
 
+    def gives_cgroups(self, pid: int, *cgroups: Path) -> None:
+        """Cgroups of the user's, each in the one before it, the last with this process of his."""
+        self.later(lambda: until(lambda: removed(*reversed(cgroups))))
+        self.later(lambda: os.kill(pid, signal.SIGKILL))
+        for folder in cgroups:
+            folder.mkdir()
+            os.chown(folder, USER, USER)
+        (cgroups[-1] / "cgroup.procs").write_text(str(pid))
+
     def inside(self, pid: int, script: str) -> None:
         """What a container does to its own mounts and files."""
         _run("nsenter", "-t", str(pid), "-m", "/bin/busybox", "sh", "-ec", script)
@@ -303,6 +312,16 @@ def until(holds: Callable[[], bool]) -> None:
     raise TimeoutError
 
 
+def removed(*cgroups: Path) -> bool:
+    """Whether these are gone now; a process of one may be on its way out."""
+    try:
+        for folder in [it for it in cgroups if it.exists()]:
+            folder.rmdir()
+    except OSError:
+        return False
+    return True
+
+
 def children(pid: int) -> list[int]:
     """The processes that a process has started."""
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
@@ -313,9 +332,9 @@ def _run(*words: str) -> None:
 
 
 def main() -> None:
-    from tests.hostile import beliefs, claims, limits, matrix
+    from tests.hostile import beliefs, limits, matrix
 
-    attacks = {**beliefs.ATTACKS, **claims.ATTACKS, **limits.ATTACKS, **matrix.ATTACKS}
+    attacks = {**beliefs.ATTACKS, **limits.ATTACKS, **matrix.ATTACKS}
     file, runtime, *names = sys.argv[1:]
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     kit = Kit.read(file)

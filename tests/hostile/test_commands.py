@@ -13,13 +13,13 @@ from typing import NamedTuple
 import pytest
 
 from oci_gpu_hook.errors import plain
-from tests.hostile import beliefs, claims, limits, matrix
+from tests.hostile import beliefs, limits, matrix
 from tests.hostile.commands import Done
 from tests.hostile.conftest import SUMMARY, parameters
 from tests.hostile.scene import Kit
 from tests.integration.engines import REPOSITORY, Installed, on_node
 
-ATTACKS = {**beliefs.ATTACKS, **claims.ATTACKS, **limits.ATTACKS}
+ATTACKS = {**beliefs.ATTACKS, **limits.ATTACKS}
 # The rest has no container of root's in it.
 OF_CONTAINERS = ("anothers-", "node-", "many-links", "many-names", "many-processes")
 CASES = [("runc", name) for name in (*ATTACKS, *matrix.ATTACKS)]

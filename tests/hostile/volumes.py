@@ -14,6 +14,7 @@ from pathlib import Path
 from tests.hostile.attack import BAD_STATE, BOTH, Attack
 from tests.hostile.scene import FUSE, Scene
 from tests.hostile.sources import PIPES, pipes
+from tests.integration import roots
 
 STOPS = (3, 7)
 IN_VOLUME = "lies in a volume of the host"
@@ -233,6 +234,11 @@ ATTACKS = [
         for make in (Path.touch, os.mkfifo, socket_at)
         for path, says in (("usr/local/nvidia", "is there and is not a folder"), ("usr/local", "Not a directory"))
     ],
+    *[
+        Attack(f"a-{make.__name__}-at-{path.replace('/', '-')}", "CVE-2024-0133", partial(in_the_way, make, path),
+               "debian", bites=())
+        for make, path in ((Path.mkdir, f"usr/lib/{roots.MULTIARCH}/libcuda.so.1"), (Path.touch, "usr/lib/firmware"))
+    ],
     Attack("the-images-own-driver-in-its-place", "CVE-2024-0133", images_own, codes=(0,),
            says="/usr/local/nvidia: the image's own files there are hidden", bites=()),
     *[
@@ -245,12 +251,12 @@ ATTACKS = [
     Attack("below-a-clone-the-cache", "row 2", partial(clone, "etc/ld.so.cache"), codes=(0, 7)),
     Attack("below-a-clone-the-programs", "row 2", partial(clone, "usr/bin"), codes=(0, 7)),
     Attack("below-a-clone-the-firmware", "row 2", firmware, codes=(0, 7)),
-    Attack("a-mount-below-a-volume-rw", "row 3", partial(below_a_volume, ("rw",)), codes=(7,)),
-    Attack("a-mount-below-a-volume-ro", "row 3", partial(below_a_volume, ("ro",)), codes=(7,)),
+    Attack("a-mount-below-a-volume-rw", "row 3", partial(below_a_volume, ("rw",)), codes=(7,), says=IN_VOLUME),
+    Attack("a-mount-below-a-volume-ro", "row 3", partial(below_a_volume, ("ro",)), codes=(7,), says=IN_VOLUME),
     Attack("a-mount-below-a-volume-read-only-root", "row 3",
-           partial(below_a_volume, ("rw",), read_only=True), codes=(7,)),
-    Attack("a-volume-over-the-root", "row 4", over_the_root, codes=BAD_STATE, bites=("crun",),
-           runtimes=("crun",)),
+           partial(below_a_volume, ("rw",), read_only=True), codes=(7,), says=IN_VOLUME),
+    Attack("a-volume-over-the-root", "row 4", over_the_root, codes=BAD_STATE, says="is not the container's root",
+           bites=("crun",), runtimes=("crun",)),
     Attack("the-parent-of-the-root-is-moved", "row 5", moved_parent, codes=BAD_STATE),
     Attack("queues-of-the-host", "row 9", queues, codes=(0, 7)),
 ]  # fmt: skip
