@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attacks on ``nvidia-container-cli configure``: by the image, by volumes, by who owns a folder, by words.
 
-Root calls, as SingularityCE's set-user-ID starter does, on a booted node, whose PID 1 has the host's mounts.  Whatever
-comes of a call, the host is as before, and where it is refused, the container's root too.
+Root calls, as SingularityCE's set-user-ID starter does for any user, who may also stop the call at any moment, on a
+booted node, whose PID 1 has the host's mounts.  Whatever comes of a call, the host is as before, and where it is
+refused, the container's root too.
 """
 
 from __future__ import annotations
@@ -121,6 +122,9 @@ WORKS = f"chroot {ROOT} /app/cuda"
 ONE = "cuInit 0, 1 devices"
 USERS = f"setpriv --reuid {USER} --regid {USER} --clear-groups"
 AT_ONCE = f"for n in 1 2 3; do nvidia-container-cli {WORDS} --device=0 {ROOT} || echo failed $n; done & wait; {WORKS}"
+SETTINGS = "/etc/oci-gpu-hook.conf"
+TRACED = "strace -f -o /run/trace -e trace=flock,fcntl"
+LOCKS = 'echo locks $(grep -cE "LCK|LK|flock" /run/trace)'
 SILENT = f"""
 python3 /run/silent & SERVER=$!
 until grep -q " {ROOT} .* fuse " /proc/self/mountinfo; do sleep 0.1; done"""
@@ -194,6 +198,9 @@ ROOTS = {
     "a shared image, bound read-only": Row(
         *(7, HOSTS_ROOT), bind=f"{BIND}; {READ_ONLY}", after=WRITTEN, prints="read-only"
     ),
+    "a user's, on the host's disk": Row(7, HOSTS_ROOT, image=f"chown -R {USER} {ROOT}", bind=BIND),
+    "a user's, bound read-only": Row(7, HOSTS_ROOT, image=f"chown -R {USER} {ROOT}", bind=f"{BIND}; {READ_ONLY}"),
+    "a user's, below a filesystem of its own": Row(0, image=f"chown -R {USER} {ROOT}", after=WORKS, prints=ONE),
 }
 READ_ONLY_ROOTS = {
     "its own": Row(7, "Read-only file system", mounts=READ_ONLY, after=WRITTEN, prints="read-only"),
@@ -243,6 +250,15 @@ CALLS = {
     "at once": Row(0, after=AT_ONCE, prints=ONE),
     "after another driver's": Row(
         0, image=f"cd {LIBRARIES}; : >libcuda.so.1.2; ln -s libcuda.so.1.2 libcuda.so.1; cd -", after=WORKS, prints=ONE
+    ),
+    # A lock that a stopped call holds would hold up each start of the node.
+    "no lock": Row(0, prefix=TRACED, after=LOCKS, prints="locks 0"),
+    "no lock, where holders are counted": Row(
+        *(4, "gpu-holders is set", f"echo gpu-holders = 1 >{SETTINGS}"),
+        prefix=TRACED,
+        after=LOCKS,
+        prints="locks 0",
+        clean=f"rm {SETTINGS}",
     ),
     # What a user asks of a setuid caller.
     "MIG's configuration": Row(5, "CAP_SYS_ADMIN only", more="--device=0 --mig-config=all"),
