@@ -121,7 +121,7 @@ def put(host: Host, place: Path, kind: str, document: Callable[[str], Any]) -> N
         host.watch.add(str(place))
     else:
         place.write_text(json.dumps(document(TEXTS[kind])))
-    owned(host, place)
+    host.owned(place)
 
 
 def sparse(host: Host, place: Path) -> None:
@@ -130,14 +130,7 @@ def sparse(host: Host, place: Path) -> None:
     place.unlink(missing_ok=True)
     place.touch()
     os.truncate(place, 1 << 30)
-    owned(host, place)
-
-
-def owned(host: Host, place: Path) -> None:
-    """What lies in the user's session is his."""
-    for each in (place, *place.parents):
-        if host.session in (each, *each.parents):
-            os.lchown(each, USER, USER)
+    host.owned(place)
 
 
 def word(kind: str) -> str:
@@ -294,18 +287,11 @@ def daemons(host: Host, kind: str) -> list[Words]:
             },
         )
         link = Path(path)
-        made = [it for it in link.parents if not it.exists()]
         link.parent.mkdir(parents=True, exist_ok=True)
         if not link.exists() and not link.is_symlink():
             link.symlink_to(target)
-            host.later(functools.partial(_unlinked, link, made))
+            host.later(link.unlink)
     return []
-
-
-def _unlinked(link: Path, made: list[Path]) -> None:
-    link.unlink()
-    for folder in made:
-        folder.rmdir()
 
 
 def named(host: Host, kind: str) -> list[Words]:
@@ -399,9 +385,7 @@ IS_WHOLE = os.environ.get("HOSTILE_MATRIX") == "all"
 
 def source_alone(host: Host, source: str, kind: str) -> list[str]:
     """One source, and all commands that look at users and containers."""
-    found = [*LOOKS, *SOURCES[source](host, kind)]
-    host.cells += len(found)
-    return played(host, found)
+    return played(host, [*LOOKS, *SOURCES[source](host, kind)])
 
 
 def all_sources(host: Host, kind: str) -> list[str]:
@@ -409,7 +393,6 @@ def all_sources(host: Host, kind: str) -> list[str]:
     there = [name for name in SOURCES if (name, kind) not in CANNOT_BE]
     for name in there:
         SOURCES[name](host, kind)
-    host.cells += len(OTHERS) * len(there)
     folder = host.work / "roots-bundle"
     folder.mkdir()
     shutil.copytree(host.kit.patterns["busybox"], folder / "rootfs", symlinks=True)

@@ -135,6 +135,17 @@ class Scene:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
+    def owned(self) -> Path:
+        """A folder of another's, into which the root is moved, and whose names the host has, too."""
+        above = self.path / "owned"
+        above.mkdir()
+        self.root.rename(above / "rootfs")
+        self.bundle.rootfs = self.root = above / "rootfs"
+        self.config["root"]["path"] = str(self.root)
+        for name in ("etc", "dev", "usr/local", "usr/lib64", "usr/bin"):
+            self.hosts(f"rootfs/{name}")
+        return above
+
     def mount(self, *words: str | Path) -> None:
         """mount(8) on the host, until the attack is over; the last word is the target."""
         subprocess.run(["mount", *map(str, words)], check=True)

@@ -35,6 +35,16 @@ def over_own(destination: str, scene: Scene) -> None:
         (scene.root / "usr").mkdir(parents=True, exist_ok=True)
 
 
+def below_own(scene: Scene) -> None:
+    """A tmpfs of the container's own over a volume is its own, and things are made there."""
+    for name in ("local", "lib"):
+        (scene.volume / name).mkdir()
+    scene.bundle.mounts(scene.volume, "/usr")
+    scene.config["mounts"].append({"type": "tmpfs", "source": "tmpfs", "destination": "/usr/lib"})
+    scene.probe = "find /usr/lib -name 'libcuda.so*' | grep -q . || echo no driver"
+    scene.escaped = lambda out: ["the container has no driver"] * ("no driver" in out)
+
+
 def below_a_volume(options: tuple[str, ...], scene: Scene, *, read_only: bool = False) -> None:
     """Row 3: the tmpfs of /scratch was made where the volume hides it, and its path leads to a mount of the host's."""
     inner = scene.volume / "sub"
@@ -101,17 +111,7 @@ def queues(scene: Scene) -> None:
 
 def moved_parent(scene: Scene) -> None:
     """Row 5: who owns the folder above the root leads its path elsewhere, behind the runtime's back."""
-    above = scene.path / "owned"
-    above.mkdir()
-    (above / "rootfs").symlink_to("nowhere")
-    (above / "rootfs").unlink()
-    scene.root.rename(above / "rootfs")
-    scene.root.symlink_to(above / "rootfs")
-    scene.bundle.rootfs = scene.root = above / "rootfs"
-    scene.config["root"]["path"] = str(scene.root)
-    for name in ("etc", "dev", "usr/local", "usr/lib64", "usr/bin"):
-        scene.hosts(f"rootfs/{name}")
-    aside = scene.path / "aside"
+    above, aside = scene.owned(), scene.path / "aside"
     scene.before_hook.append(f"mv {above} {aside} && ln -s {scene.host} {above}")
     scene.after_hook.append(f"rm -f {above}; mv {aside} {above}")
     scene.later(_back, above, aside)
@@ -246,6 +246,7 @@ ATTACKS = [
                codes=(7,), says=IN_VOLUME)
         for number, destination in enumerate(("/usr", "//usr/./", "/data"))
     ],
+    Attack("own-over-a-volume", "CVE-2024-0133", below_own, codes=(0,), bites=()),
     Attack("a-shared-volume", "CVE-2024-0133", shared, codes=(0,)),
     Attack("the-hosts-own-dev", "CVE-2024-0136", hosts_dev, codes=(0, 7)),
     Attack("below-a-clone-the-cache", "row 2", partial(clone, "etc/ld.so.cache"), codes=(0, 7)),

@@ -65,7 +65,6 @@ EXPORT int nvmlInitWithFlags(unsigned flags)
 	users = 1;
 	return OK;
 }
-EXPORT int nvmlInit(void) { return nvmlInitWithFlags(0); }
 EXPORT int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
 EXPORT int nvmlShutdown(void) { return users ? (users--, OK) : UNINITIALIZED; }
 
@@ -120,14 +119,12 @@ EXPORT int nvmlSystemGetCudaDriverVersion(int *to)
 {
 	return give_number((unsigned *)to, node.cuda);
 }
-ALIAS(nvmlSystemGetCudaDriverVersion_v2, nvmlSystemGetCudaDriverVersion);
 
 EXPORT int nvmlDeviceGetCount_v2(unsigned *to)
 {
 	/* The fault: the driver goes away between two calls. */
 	return node.goes ? UNKNOWN : give_number(to, visible_count);
 }
-ALIAS(nvmlDeviceGetCount, nvmlDeviceGetCount_v2);
 
 EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned index, struct gpu **to)
 {
@@ -138,7 +135,6 @@ EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned index, struct gpu **to)
 	*to = visible[index];
 	return visible[index]->lost ? GPU_IS_LOST : OK;
 }
-ALIAS(nvmlDeviceGetHandleByIndex, nvmlDeviceGetHandleByIndex_v2);
 
 /* `[domain:]bus:device.function`, the domain in any number of digits. */
 struct address { unsigned domain, bus, device; };
@@ -160,10 +156,6 @@ EXPORT int nvmlDeviceGetUUID(struct gpu *gpu, char *to, unsigned room)
 	if (!gpu)
 		return INVALID_ARGUMENT;
 	return give_text(to, room, *gpu->claims ? gpu->claims : gpu->uuid);
-}
-EXPORT int nvmlDeviceGetMinorNumber(struct gpu *gpu, unsigned *to)
-{
-	return give_gpu_number(gpu, to, gpu ? gpu->minor : 0);
 }
 EXPORT int nvmlDeviceGetBrand(struct gpu *gpu, unsigned *to)
 {
@@ -198,7 +190,6 @@ EXPORT int nvmlDeviceGetPciInfo_v3(struct gpu *gpu, struct pci_info *to)
 	text_copy(to->bus_id_legacy, sizeof to->bus_id_legacy, to->bus_id + 4);
 	return OK;
 }
-ALIAS(nvmlDeviceGetPciInfo, nvmlDeviceGetPciInfo_v3);
 
 EXPORT int nvmlDeviceGetP2PStatus(struct gpu *one, struct gpu *other, unsigned capability, unsigned *to)
 {
