@@ -188,8 +188,6 @@ class Scene:
         hooks = {STAGE: [node]}
         if injector == "naive":
             words = f"/usr/bin/python3 -S {NAIVE} {STAGE}" + (" --checks" if self.checks else "")
-        if injector == "none":
-            words = "/bin/true"
         if self.edit_state:
             words = f"sed {shlex.quote(self.edit_state)} | {words}"
         script = KEPT.format(self.path, f"sh -c {shlex.quote(words)}")

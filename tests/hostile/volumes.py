@@ -16,7 +16,6 @@ from tests.hostile.scene import FUSE, Scene
 from tests.hostile.sources import PIPES, pipes
 from tests.integration import roots
 
-STOPS = (3, 7)
 IN_VOLUME = "lies in a volume of the host"
 
 

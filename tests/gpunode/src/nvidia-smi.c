@@ -4,8 +4,6 @@
  *   nvidia-smi            one line for each node there is of those that a container can ask for:
  *                         /dev/nvidia*, nvidia-caps/, nvidia-caps-imex-channels/, dri/, infiniband/,
  *                         gdrdrv
- *   nvidia-smi WHAT...    the control device and these, there or not: N is /dev/nvidiaN, else a
- *                         path below /dev
  *   nvidia-smi -L         GPU n: model (UUID: ...), for each GPU that may be opened, and below it
  *                         the MIG devices that may be used
  * Exit 0 where every node shown is allowed, the control device among them; else 1.
@@ -138,19 +136,10 @@ static const struct { const char *folder, *prefix; } places[] = {
 	{"dri/", ""}, {"infiniband/", ""}, {"", "gdrdrv"},
 };
 
-static int show(int argc, char **argv)
+static int show(void)
 {
 	int refused = 0, control = 0;
-	if (argc > 1)
-		add_node("nvidiactl");
-	for (int i = 1; i < argc; i++) {
-		char name[NAME] = "";
-		if (argv[i][0] >= '0' && argv[i][0] <= '9')
-			text_append(name, sizeof name, "nvidia");
-		text_append(name, sizeof name, argv[i]);
-		add_node(name);
-	}
-	for (unsigned i = 0; argc == 1 && i < sizeof places / sizeof *places; i++)
+	for (unsigned i = 0; i < sizeof places / sizeof *places; i++)
 		find_nodes(places[i].folder, places[i].prefix);
 	SAY("NVIDIA-SMI (simulated)  Driver Version: ", *description.driver ? description.driver : "unknown", "\n");
 	for (unsigned i = 0; i < node_count; i++) {
@@ -177,11 +166,10 @@ LOCAL void start(long *stack)
 	read_description(&description);
 	if (argc == 2 && !text_compare(argv[1], "-L"))
 		sys_exit(list_gpus());
-	for (int i = 1; i < argc; i++)
-		if (argv[i][0] == '-') {
-			print_to(2, "usage: nvidia-smi [-L | WHAT...]\n");
-			sys_exit(2);
-		}
-	sys_exit(show(argc, argv));
+	if (argc > 1) {
+		print_to(2, "usage: nvidia-smi [-L]\n");
+		sys_exit(2);
+	}
+	sys_exit(show());
 }
 ENTRY(start);
