@@ -13,8 +13,8 @@ import pytest
 
 from tests.hostile.attack import BOTH, Attack
 from tests.hostile.conftest import parameters
+from tests.hostile.play import BY_NAME
 from tests.hostile.scene import Kit, Outcome, shown
-from tests.hostile.table import BY_NAME
 from tests.integration.engines import REPOSITORY, Installed, on_node
 
 Lane = tuple[str, str, str]  # runtime, cgroup, injector
