@@ -141,7 +141,7 @@ def mount_proc(content: Content) -> None:
 
 def mount_sys(content: Content) -> None:
     """The node's devices among the machine's own; PCI's nowhere on a machine without a PCI bus."""
-    added = content.whole_sysfs()
+    added = content.sysfs
     folders = [folder for folder in added.folders() if os.path.isdir(f"/sys/{folder}")]
     if not folders:
         return

@@ -19,7 +19,7 @@ CLASS = "0x030200"  # a 3D controller: these GPUs drive no screen of their own
 VGA = "0x030000"
 
 
-def _files(gpu: Gpu) -> dict[str, str]:
+def files(gpu: Gpu) -> dict[str, str]:
     """`0x233010DE` is device 2330 of vendor 10de, as NVML writes the pair."""
     own, subsystem = [f"{pair[6:]}:{pair[2:6]}".lower() for pair in (gpu.pci_id, gpu.subsystem_id)]
     kind = VGA if gpu.brand in ("geforce", "titan", "quadro") else CLASS
@@ -32,16 +32,7 @@ def _files(gpu: Gpu) -> dict[str, str]:
 
 def tree(node: Description) -> dict[str, str]:
     """Every file below `DEVICES`, by its path there."""
-    return {f"{gpu.bus_id}/{name}": text for gpu in node.gpus for name, text in _files(gpu).items()}
-
-
-def links(node: Description) -> dict[str, str]:
-    """Link -> target, of which udev reads no more than the last name."""
-    found = {}
-    for gpu in node.gpus:
-        found[f"{gpu.bus_id}/subsystem"] = "../../../../bus/pci"
-        found[f"{gpu.bus_id}/driver"] = "../../../../bus/pci/drivers/nvidia"
-    return found
+    return {f"{gpu.bus_id}/{name}": text for gpu in node.gpus for name, text in files(gpu).items()}
 
 
 def device_links(node: Description) -> dict[str, str]:
