@@ -166,8 +166,8 @@ def roots_folder(host: Host, how: str) -> list[str]:
     state = str(host.work / "states")
     pid = host.container(ID, "1", edit, state=state if how == "list" else "")
     if how == "config":
-        os.chown(host.work / "bundle-0", USER, USER)
-        os.chown(host.work / "bundle-0/config.json", USER, USER)
+        for path in (host.work / f"bundle-{ID}", host.work / f"bundle-{ID}/config.json"):
+            os.chown(path, USER, USER)
     else:
         # Another container of root's, which is stopped, has its bundle there.
         labels = {"labels": [f"bundle={bundle}"]}

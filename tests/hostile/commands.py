@@ -70,11 +70,7 @@ class Host:
         _run("mount", "-t", "tmpfs", "-o", f"uid={USER},mode=0700", "none", str(self.session))
         self.watch = linux.Watch()
         self.watch.add("/proc/kmsg")
-        self._ids: list[str] = []
-        self._children: list[subprocess.Popen[bytes]] = []
-        self._masters: list[int] = []
         self._servers: list[int] = []
-        self._mounts: list[Path] = []
         self._later: list[Callable[[], object]] = []
         self._count = itertools.count()
         began = time.monotonic()
@@ -143,7 +139,7 @@ class Host:
             os.mkfifo(place, 0o666)
         else:
             master, slave = pty.openpty()
-            self._masters.append(master)
+            self.later(lambda: os.close(master))
             place.symlink_to(os.ttyname(slave))
             os.close(slave)
         self.watch.add(str(place))
@@ -172,19 +168,19 @@ class Host:
             [argv0 or words[0], *words[1:]], executable=shutil.which(words[0]), env=ENVIRONMENT,
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **who,
         )  # fmt: skip
-        self._children.append(child)
+        self.later(child.wait)
+        self.later(child.kill)
         return child.pid
 
-    def serves(self, folder: Path, *options: str) -> int:
+    def serves(self, folder: Path, *options: str) -> None:
         """A FUSE filesystem of root's on a folder, which answers until `silence` is called."""
         folder.mkdir(parents=True, exist_ok=True)
         words = [sys.executable, FUSE, str(folder), *options]
         server = subprocess.Popen(words, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
-        self._children.append(server)
+        self.later(server.wait)
+        self.later(lambda: _run("umount", "-l", str(folder)))
         self._servers.append(server.pid)
-        self._mounts.append(folder)
         assert server.stdout is not None and server.stdout.readline() == b"ready\n"
-        return server.pid
 
     def users_server(self, place: Path) -> None:
         """The FUSE filesystem whose process a user has written to a file."""
@@ -227,16 +223,15 @@ class Host:
         state: str = "", root: str = "busybox", runs: tuple[str, ...] = SLEEPS,
     ) -> int:  # fmt: skip
         """A container of root's that runs; state: the folder of its runtime's states, "" for the usual one."""
-        folder = self.work / f"bundle-{len(self._ids)}"
-        folder.mkdir()
+        folder = self.work / f"bundle-{id}"
         shutil.copytree(self.kit.patterns[root], folder / "rootfs", symlinks=True)
         bundle = Bundle(folder, self.kit.hooks).asks(asks)
         edit(bundle)
         bundle.runs(*runs)
-        options = ["--root", state] if state else []
-        self._ids.append(f"{state}:{id}")
+        runtime = [self.runtime, *(["--root", state] if state else [])]
+        self.later(lambda: subprocess.run([*runtime, "delete", "--force", id], capture_output=True, env=ENVIRONMENT))
         file = self.work / "pid"
-        words = [self.runtime, *options, "run", "--detach", f"--pid-file={file}"]
+        words = [*runtime, "run", "--detach", f"--pid-file={file}"]
         with open(self.work / "started", "wb") as said, open(os.devnull) as null:
             done = subprocess.run(
                 [*words, "--bundle", str(folder), id],
@@ -274,19 +269,8 @@ class Host:
         self.end_servers()
         for does in self._later:
             does()
-        for name in self._ids:
-            state, _, id = name.partition(":")
-            options = ["--root", state] if state else []
-            words = [self.runtime, *options, "delete", "--force", id]
-            subprocess.run(words, capture_output=True, env=ENVIRONMENT)
-        for child in self._children:
-            child.kill()
-            child.wait()
         opened = [f"opened: {path}" for path in self.watch.opened()]
-        for master in self._masters:
-            os.close(master)
-        for point in (*self._mounts, self.session):
-            _run("umount", "-l", str(point))
+        _run("umount", "-l", str(self.session))
         self.session.rmdir()
         shutil.rmtree(self.work)
         return opened
