@@ -1,7 +1,6 @@
 # shellcheck shell=sh
 # SPDX-License-Identifier: Apache-2.0
-# What installs Debian's packages for the lanes that build on them; tests/*/requirements.sh read it, and say what they
-# need.
+# What installs Debian's packages for the lanes that build on them; tests/*/*.sh read it, and say what they need.
 PATH=$PATH:/usr/sbin:/sbin
 
 say() { echo "requirements.sh: $*" >&2; }

@@ -1,7 +1,22 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # What `make test-aarch64` starts: installs what it needs, then boots the machine.  Options as run.py's.
+#
+# Debian only: the virtual machine's kernel, runtimes and programs are Debian's packages for arm64, which are unpacked
+# and never installed here.
 set -eu
 cd "$(dirname "$0")/../.."
-tests/aarch64/requirements.sh
+
+# shellcheck source=tests/debian.sh
+. tests/debian.sh
+
+need make make
+need python3 python3
+need qemu-system-aarch64 qemu-system-arm
+need aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu
+need mmdebstrap mmdebstrap
+need mke2fs e2fsprogs
+need cpio cpio
+need_pip
+install_needed
 exec /usr/bin/python3 -B -m tests.aarch64.run "$@"

@@ -20,7 +20,7 @@ from typing import Any, Callable, NamedTuple
 
 from tests.bench.variants import BARE, BUSYBOX, CANDIDATE, LARGE, LEFT, NEWER, NONE, OURS, SMALL, TRUE, Variant
 from tests.gpunode import linux, node
-from tests.gpunode.content import Content
+from tests.gpunode.content import NOMEMLOCK, Content
 from tests.integration import cdiedits, roots
 from tests.integration.engines import PROCDRIVER, REPOSITORY, Bundle, Installed
 from tests.unit.libcudas import R575, library, said
@@ -76,7 +76,7 @@ def make_kit(scratch: Path, python: str, candidate: list[str]) -> Kit:
     make = ("make", "--silent", "--no-print-directory", "-C", str(REPOSITORY))
     quiet(*make, "install", f"DESTDIR={installed.tree}", f"PYTHON={python}")
     registered = installed.hooks(simulated=False)[STAGE][0]
-    built = node.prepare(DESCRIPTION, []).files[PROCDRIVER["path"]]  # type: ignore[index]
+    built = node.prepare(DESCRIPTION, []).files[NOMEMLOCK]
     driver = Path(built).parents[1]
     small = roots.debian(scratch / "roots" / SMALL, driver)
     patterns = {

@@ -16,12 +16,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
-from typing import Any, Callable, NamedTuple
+from typing import Any, NamedTuple
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 NODE = f"{ROOT}/tests/gpunode/node.py"
@@ -36,7 +36,6 @@ SIMULATION = "/usr/libexec/gpunode/hooks.d/00-gpunode-procdriver.json"
 PYTHON = os.environ.get("PYTHON", "/usr/bin/python3")
 
 NAME = f"oci-gpu-hook-demo-{os.getpid()}"
-STARTS = 30
 SHOWN_LINES = 5
 
 # What an image that knows nothing of GPUs would have.
@@ -49,8 +48,6 @@ QUESTIONS = (
     "ldconfig -p | grep -E 'libcuda.so.1|libnvidia-ml.so.1'",
 )
 
-BOLD, RED, GREEN = "1", "31", "32"
-
 
 class Failure(Exception):
     """The demo cannot go on, in one sentence."""
@@ -62,14 +59,8 @@ class Gpu(NamedTuple):
     model: str
 
 
-def coloured(text: str, code: str) -> str:
-    if not sys.stdout.isatty() or "NO_COLOR" in os.environ:
-        return text
-    return f"\x1b[{code}m{text}\x1b[0m"
-
-
 def heading(text: str) -> None:
-    print(f"\n{coloured(text, BOLD)}")
+    print(f"\n{text}")
 
 
 def tell(text: str) -> None:
@@ -140,8 +131,6 @@ def inside(kind: str, scratch: str) -> int:
     before = show(container)
     heading("What the hook put in, as 'oci-gpu-hook plan' tells it")
     tell(shortened(output_of(COMMAND, "plan", "--bundle", container.bundle, "--id", NAME)))
-    heading("How long it took")
-    tell(times(container))
     return verdict(asked, before, container.nvidia_smi_list())
 
 
@@ -161,7 +150,7 @@ def choose(gpus: list[Gpu]) -> list[Gpu]:
 
 
 def introduce(kind: str, runtime: str, driver: str, gpus: list[Gpu]) -> None:
-    print(coloured("oci-gpu-hook: a container gets its GPUs", BOLD))
+    print("oci-gpu-hook: a container gets its GPUs")
     models = [gpu.model for gpu in gpus]
     counted = " and ".join(f"{models.count(model)} x {model}" for model in dict.fromkeys(models))
     where = "this host's own NVIDIA driver" if kind == "real" else "no NVIDIA driver here, so a simulated node"
@@ -242,17 +231,13 @@ def libraries_of(program: str) -> list[str]:
 
 def show(container: Container) -> str:
     """The container without and with the hook, by the same questions; gives the first answer."""
-    script = "\n".join(f"echo; echo {quoted('$ ' + question)}; {question}" for question in QUESTIONS) + "\n:"
+    script = "\n".join(f"echo; echo {shlex.quote('$ ' + question)}; {question}" for question in QUESTIONS) + "\n:"
     heading(f"A container that asks for NVIDIA_VISIBLE_DEVICES={container.request}, no hook registered")
     before = container.run(script, hooked=False)
     tell(before.strip("\n"))
     heading(f"The same container, its hook taken from {REGISTRATION}")
     tell(container.run(script, hooked=True).strip("\n"))
     return before
-
-
-def quoted(text: str) -> str:
-    return "'" + text.replace("'", "'\\''") + "'"
 
 
 def shortened(plan: str) -> str:
@@ -267,40 +252,14 @@ def shortened(plan: str) -> str:
     return "\n".join(groups)
 
 
-def times(container: Container) -> str:
-    """The best of some starts each, taken in turns so that all meet the same machine."""
-    measured: dict[str, list[float]] = {}
-
-    def measure(name: str, action: Callable[[], object]) -> None:
-        begun = time.perf_counter()
-        action()
-        measured.setdefault(name, []).append((time.perf_counter() - begun) * 1000)
-
-    for _ in range(STARTS):
-        measure("without", lambda: container.run(":", hooked=False))
-        measure("with", lambda: container.run(":", hooked=True))
-        measure("bare", lambda: output_of(PYTHON, "-IS", "-c", "pass"))
-    best = {name: min(taken) for name, taken in measured.items()}
-    added = best["with"] - best["without"]
-    ratio = added / best["bare"]
-    return (
-        f"container's whole run, without the hook  {best['without']:6.1f} ms\n"
-        f"container's whole run, with the hook     {best['with']:6.1f} ms\n"
-        f"so the hook took                         {added:6.1f} ms,"
-        f" {ratio:.1f} times a bare interpreter\n"
-        f"bare interpreter, python3 -IS -c pass    {best['bare']:6.1f} ms\n"
-        f"(the best of {STARTS} each, in turns)"
-    )
-
-
 def verdict(asked: list[Gpu], before: str, listed: str) -> int:
     found = re.findall(r"GPU-[0-9a-f-]{36}", listed)
     words = " and ".join(f"GPU {gpu.number} ({gpu.uuid})" for gpu in asked)
     print()
     if "GPU-" in before or sorted(found) != sorted(gpu.uuid for gpu in asked):
-        print(coloured(f"failed: nvidia-smi in the container should list {words} alone:\n{listed}", RED))
+        print(f"failed: nvidia-smi in the container should list {words} alone:\n{listed}")
         return 1
-    print(coloured(f"ok: with the hook the container's nvidia-smi lists {words} as allowed, and no other", GREEN))
+    print(f"ok: with the hook the container's nvidia-smi lists {words} as allowed, and no other")
     return 0
 
 

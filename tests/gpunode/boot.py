@@ -11,6 +11,7 @@ Must not: let that systemd change the machine's sysctls, or leave a process or a
 
 from __future__ import annotations
 
+import argparse
 import os
 import shlex
 import shutil
@@ -221,16 +222,11 @@ def main() -> int:
         print(__doc__ or "", file=sys.stderr)
         return FAILED
     at = words.index("--")
-    options, command = words[:at], words[at + 1 :]
-    own_network = "--own-network" in options
-    if own_network:
-        options.remove("--own-network")
-    cgroup = "v2"
-    if "--cgroup" in options:
-        where = options.index("--cgroup")
-        cgroup = options[where + 1]
-        del options[where : where + 2]
-    return boot(options, command, cgroup, own_network=own_network)
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--own-network", action="store_true")
+    parser.add_argument("--cgroup", default="v2")
+    own, options = parser.parse_known_args(words[:at])
+    return boot(options, words[at + 1 :], own.cgroup, own_network=own.own_network)
 
 
 if __name__ == "__main__":

@@ -91,15 +91,8 @@ LIBRARIES = (
 )
 
 PROGRAMS = (
-    "nvidia-smi",
-    "nvidia-debugdump",
-    "nvidia-persistenced",
-    "nvidia-cuda-mps-control",
-    "nvidia-cuda-mps-server",
-    "nv-fabricmanager",
-    "nvidia-imex",
-    "nvidia-imex-ctl",
-    "nvidia-xconfig",
+    *("nvidia-smi", "nvidia-debugdump", "nvidia-persistenced", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server"),
+    *("nv-fabricmanager", "nvidia-imex", "nvidia-imex-ctl", "nvidia-xconfig"),
 )
 
 FIRMWARE = ("gsp_ga10x.bin", "gsp_tu10x.bin")

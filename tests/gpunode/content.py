@@ -11,7 +11,7 @@ import os
 from typing import TYPE_CHECKING
 
 from . import catalogue, pci, procfs
-from .description import Description, render
+from .description import Description, Gpu, render
 from .sysfs import PCI_DEVICES, Sysfs
 
 if TYPE_CHECKING:
@@ -76,24 +76,14 @@ class Content:
         self.device_links = pci.device_links(node)
         self.proc = procfs.tree(node, mig_minors, os.uname().machine)
         self.proc["gpunode/description"] = render(node)
-        self.pci = pci.tree(node)
-        self.pci_links = pci.links(node)
-        self.sysfs = Sysfs()  # what is there beside `pci`
-        self._add_graphics()
+        self.sysfs = Sysfs()
+        for gpu in node.gpus:
+            self._add_pci(gpu)
         if node.driver:
             self._add_libraries(built, layout)
             self._add_driver(built)
             self._add_storage()
         self._add_simulation(built)
-
-    def whole_sysfs(self) -> Sysfs:
-        """All that the node's sysfs has beside the machine's own."""
-        found = Sysfs()
-        found.files = {f"{PCI_DEVICES}/{name}": text for name, text in self.pci.items()}
-        found.links = {f"{PCI_DEVICES}/{name}": text for name, text in self.pci_links.items()}
-        found.files.update(self.sysfs.files)
-        found.links.update(self.sysfs.links)
-        return found
 
     def library(self, name: str) -> str:
         """The path on the node of a file or link in the library folder."""
@@ -147,19 +137,19 @@ class Content:
         if self.library_folder == f"{root}/usr/lib64" and root:
             self.links[f"{root}/lib64"] = "usr/lib64"
 
-    def _add_graphics(self) -> None:
-        """Where DRM's nodes of the GPUs lead in sysfs; NVIDIA's other nodes lead nowhere there."""
-        for gpu in self.node.gpus:
-            if not gpu.dri:
-                continue
-            prefix = f"{gpu.bus_id}/"
-            files = {name[len(prefix) :]: self.pci.pop(name) for name in list(self.pci) if name.startswith(prefix)}
-            for name in [name for name in self.pci_links if name.startswith(prefix)]:
-                del self.pci_links[name]
-            folder = self.sysfs.pci_device(gpu.bus_id, "nvidia", files)
+    def _add_pci(self, gpu: Gpu) -> None:
+        """A GPU on the bus, and where DRM's nodes of it lead; NVIDIA's other nodes lead nowhere in sysfs."""
+        if gpu.dri:
+            folder = self.sysfs.pci_device(gpu.bus_id, "nvidia", pci.files(gpu))
             for kind, number in zip(("card", "renderD"), gpu.dri):
                 path = f"/dev/dri/{kind}{number}"
                 self.sysfs.character_device(folder, "drm", path, (pci.DRM_MAJOR, number), {})
+            return
+        folder = f"{PCI_DEVICES}/{gpu.bus_id}"
+        self.sysfs.files.update({f"{folder}/{name}": text for name, text in pci.files(gpu).items()})
+        # Of which udev reads no more than the last name.
+        self.sysfs.links[f"{folder}/subsystem"] = "../../../../bus/pci"
+        self.sysfs.links[f"{folder}/driver"] = "../../../../bus/pci/drivers/nvidia"
 
     def add_vendors(self, additions: Additions, built: dict[str, str]) -> None:
         """Other vendors' drivers; what the node has already, it keeps."""
@@ -183,8 +173,8 @@ class Content:
             self.texts["/run/udev/data/+module:nvidia_fs"] = "I:1\n"
 
     def _add_simulation(self, built: str) -> None:
-        for path in (PROCDRIVER, NOMEMLOCK):
-            self.files[path] = f"{built}/libexec/{os.path.basename(path)}"
+        self.files[PROCDRIVER] = os.path.join(os.path.dirname(os.path.abspath(__file__)), "procdriver.py")
+        self.files[NOMEMLOCK] = f"{built}/libexec/{os.path.basename(NOMEMLOCK)}"
         self.texts[f"{HOOKS_FOLDER}/00-gpunode-procdriver.json"] = json.dumps(HOOK)
         self.texts[f"{CDI_FOLDER}/gpunode.json"] = json.dumps(SPEC)
         for name in ("proc", "sys"):

@@ -106,22 +106,16 @@ def load(name_or_file: str) -> Description:
 
 
 def _gpu_lines(gpu: Gpu) -> list[str]:
-    capability_major, capability_minor = gpu.compute_capability.split(".")
+    major, minor = gpu.compute_capability.split(".")
+    as_they_are = ("uuid", "model", "bus_id", "minor", "max_mig")
     return [
         f"gpu {gpu.nvml_index}",
-        f"uuid {gpu.uuid}",
-        f"model {gpu.model}",
-        f"bus_id {gpu.bus_id}",
-        f"minor {gpu.minor}",
+        *[f"{name} {getattr(gpu, name)}" for name in as_they_are],
         f"brand {BRANDS[gpu.brand]}",
         f"memory {gpu.memory_mib << 20}",
-        f"pci_id {gpu.pci_id[2:]}",
-        f"subsystem_id {gpu.subsystem_id[2:]}",
-        f"capability_major {capability_major}",
-        f"capability_minor {capability_minor}",
-        f"mig_capable {int(gpu.mig_capable)}",
-        f"max_mig {gpu.max_mig}",
-        f"mig_enabled {int(gpu.mig_enabled)}",
+        *[f"{name} {getattr(gpu, name)[2:]}" for name in ("pci_id", "subsystem_id")],
+        *(f"capability_major {major}", f"capability_minor {minor}"),
+        *[f"{name} {int(getattr(gpu, name))}" for name in ("mig_capable", "mig_enabled")],
         *[f"reading {name} {value}" for name, value in READINGS.items()],
     ]
 

@@ -6,6 +6,7 @@ Must not: touch the machine; a fault changes the value, before anything is mount
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Callable, NamedTuple
 
 from . import procfs
@@ -13,10 +14,12 @@ from . import procfs
 if TYPE_CHECKING:
     from .content import Content
 
+    Plant = Callable[[Content], object]
+
 
 class Fault(NamedTuple):
     sentence: str
-    plant: Callable[[Content], None]
+    plant: Plant
 
 
 def _newer(driver: str) -> str:
@@ -41,90 +44,54 @@ def _driver_version(content: Content) -> None:
     )
 
 
-def _remove(content: Content, paths: list[str]) -> None:
-    for path in paths:
-        content.files.pop(path, None)
-        content.links.pop(path, None)
+def _all(*plants: Plant) -> Plant:
+    return lambda content: [plant(content) for plant in plants]
 
 
-def _no_libcuda(content: Content) -> None:
-    _remove(content, content.libraries("libcuda.so"))
+def _without(tables: str, pattern: str) -> Plant:
+    """Without the paths and names in these tables of the content in which the pattern is found."""
+
+    def plant(content: Content) -> None:
+        for table in [getattr(content, name) for name in tables.split()]:
+            for path in [path for path in table if re.search(pattern, path)]:
+                del table[path]
+
+    return plant
 
 
-def _no_libraries(content: Content) -> None:
-    _remove(content, content.libraries())
+def _no_library(start: str) -> Plant:
+    """Without what lies in a library folder, i386 too, and has a name that starts so."""
+
+    def plant(content: Content) -> None:
+        for path in content.libraries(start):
+            content.files.pop(path, None)
+            content.links.pop(path, None)
+
+    return plant
 
 
-_PACKAGED = ("/usr/", "/etc/", "/lib", "/opt/")
+def _no_nodes(pattern: str) -> Plant:
+    def plant(content: Content) -> None:
+        content.nodes = [node for node in content.nodes if not re.match(pattern, node.path)]
 
-
-def _no_user_space(content: Content) -> None:
-    """What the driver's packages bring, for real ones in its place; what makes the node one stays."""
-    for kind in (content.files, content.links, content.texts):
-        for path in [path for path in kind if path.startswith(_PACKAGED) and "/gpunode/" not in path]:
-            del kind[path]
-
-
-def _no_proc_driver(content: Content) -> None:
-    for path in [path for path in content.proc if path.startswith("nvidia")]:
-        del content.proc[path]
-
-
-def _no_gpus(content: Content) -> None:
-    for path in [path for path in content.proc if path.startswith("nvidia/gpus/")]:
-        del content.proc[path]
-    _without_nodes(content, [f"/dev/nvidia{gpu.minor}" for gpu in content.node.gpus])
-
-
-def _without_nodes(content: Content, paths: list[str]) -> None:
-    content.nodes = [node for node in content.nodes if node.path not in paths]
-
-
-def _no_uvm(content: Content) -> None:
-    del content.registered["nvidia-uvm"]
-    _without_nodes(content, ["/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"])
-
-
-def _no_uvm_nodes(content: Content) -> None:
-    _without_nodes(content, ["/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"])
-
-
-def _no_nodes(content: Content) -> None:
-    content.nodes = []
+    return plant
 
 
 def _wrong_node(content: Content) -> None:
     path = f"/dev/nvidia{content.node.gpus[0].minor}"
-    _without_nodes(content, [path])
+    _no_nodes(f"{path}$")(content)
     content.nodes.append(procfs.DeviceNode(path, 1, 7))  # the kernel's /dev/full
-
-
-def _no_firmware(content: Content) -> None:
-    for path in [path for path in content.texts if path.startswith(content.firmware_folder)]:
-        del content.texts[path]
 
 
 def _stale_cache(content: Content) -> None:
     content.cached = False
 
 
-def _no_nvml(content: Content) -> None:
-    _remove(content, content.libraries("libnvidia-ml.so"))
-
-
-def _nvml_hangs(content: Content) -> None:
-    content.proc["gpunode/description"] += "nvml hangs\n"
-
-
-def _nvml_errors(content: Content) -> None:
-    content.proc["gpunode/description"] += "nvml errors\n"
-
-
-def _says(*lines: str) -> Callable[[Content], None]:
-    """Lines for the node's description, as src/description.h reads them."""
+def _says(line: str) -> Plant:
+    """A line for the node's description, as src/description.h reads it."""
 
     def plant(content: Content) -> None:
-        content.proc["gpunode/description"] += "".join(f"{line}\n" for line in lines)
+        content.proc["gpunode/description"] += f"{line}\n"
 
     return plant
 
@@ -134,27 +101,33 @@ def _says_another_uuid(content: Content) -> None:
     _says(f"fault 0 claims {uuid[:4]}{'1' if uuid[4] == '0' else '0'}{uuid[5:]}")(content)
 
 
-def _cuda(line: str) -> Callable[[Content], None]:
+def _cuda(line: str) -> Plant:
     """A fault of libcuda on the first GPU: the call, and what it does."""
     return _says(f"fault 0 cuda {line}")
 
 
+_UVM_NODES = _no_nodes("/dev/nvidia-uvm")
+_UVM = _all(_without("registered", "nvidia-uvm"), _UVM_NODES)
+_GPUS = _all(_without("proc", "^nvidia/gpus/"), _no_nodes("/dev/nvidia[0-9]"))
+# What the driver's packages bring, for real ones in its place; what makes the node one stays.
+_USER_SPACE = _without("files links texts", "^/(usr|etc|lib|opt)(?!.*/gpunode/)")
+
 FAULTS = {
     "library-version": Fault("libcuda is of the next release", _library_version),
     "driver-version": Fault("the kernel driver is of the next release", _driver_version),
-    "no-libcuda": Fault("no libcuda", _no_libcuda),
-    "no-libraries": Fault("kernel driver only: no library", _no_libraries),
-    "no-user-space": Fault("kernel driver only: no file of the driver's packages", _no_user_space),
-    "no-proc-driver": Fault("nodes, but no /proc/driver/nvidia*", _no_proc_driver),
-    "no-gpus": Fault("a driver without any GPU", _no_gpus),
-    "no-uvm": Fault("nvidia-uvm is not loaded: no major, no nodes", _no_uvm),
-    "no-uvm-nodes": Fault("nvidia-uvm is loaded, its nodes are not made", _no_uvm_nodes),
-    "no-nodes": Fault("no /dev/nvidia* at all", _no_nodes),
+    "no-libcuda": Fault("no libcuda", _no_library("libcuda.so")),
+    "no-libraries": Fault("kernel driver only: no library", _no_library("")),
+    "no-user-space": Fault("kernel driver only: no file of the driver's packages", _USER_SPACE),
+    "no-proc-driver": Fault("nodes, but no /proc/driver/nvidia*", _without("proc", "^nvidia")),
+    "no-gpus": Fault("a driver without any GPU", _GPUS),
+    "no-uvm": Fault("nvidia-uvm is not loaded: no major, no nodes", _UVM),
+    "no-uvm-nodes": Fault("nvidia-uvm is loaded, its nodes are not made", _UVM_NODES),
+    "no-nodes": Fault("no /dev/nvidia* at all", _no_nodes("")),
     "wrong-node": Fault("the first GPU's node is another device (1:7)", _wrong_node),
-    "no-firmware": Fault("no GSP firmware", _no_firmware),
-    "no-nvml": Fault("no libnvidia-ml", _no_nvml),
-    "nvml-hangs": Fault("nvmlInit never returns", _nvml_hangs),
-    "nvml-errors": Fault("nvmlInit fails with an unknown error", _nvml_errors),
+    "no-firmware": Fault("no GSP firmware", _without("texts", "/firmware/nvidia/")),
+    "no-nvml": Fault("no libnvidia-ml", _no_library("libnvidia-ml.so")),
+    "nvml-hangs": Fault("nvmlInit never returns", _says("nvml hangs")),
+    "nvml-errors": Fault("nvmlInit fails with an unknown error", _says("nvml errors")),
     "nvml-goes": Fault("NVML fails once it is asked for the GPUs", _says("nvml goes")),
     "nvml-leaves": Fault("NVML goes away after two questions", _says("leaves 2")),
     "gpu-lost": Fault("NVML says that its first GPU is lost", _says("fault 0 lost")),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Adds files to host folders inside this mount namespace, so that the host's folders stay as found.
 
-Two ways: an overlay with its upper part on the node's tmpfs; where the kernel refuses that, a
-tmpfs in the folder's place with every entry of the host's folder bound into it.
+By an overlay with its upper part on the node's tmpfs.  In /tmp and sysfs, where others come and go, by a tmpfs in the
+folder's place with every entry of the host's folder bound into it.
 Must not: write to anything but the scratch folder it is given, which lies on a tmpfs of the node.
 """
 
@@ -47,24 +47,13 @@ class Layer:
                 copy_attributes(parent, target)
         return self.upper + path[len(self.root) :]
 
-    def mount(self, overlay: bool = True) -> bool:
-        """Put it in force; whether by an overlay."""
-        done = overlay and self._mount_overlay()
-        if not done:
-            self._mount_farm()
-        return done
-
-    def _mount_overlay(self) -> bool:
-        """False if the kernel refuses: an overlay may not lie on every file system."""
+    def mount(self) -> None:
+        """Put it in force."""
         held = self._hold_submounts()
         options = f"lowerdir={self.root},upperdir={self.upper},workdir={self.scratch}/work"
-        try:
-            linux.mount("overlay", self.root, "overlay", options=options)
-        except OSError:
-            return False
+        linux.mount("overlay", self.root, "overlay", options=options)
         for path, holder in held:
             linux.mount(holder, path, flags=linux.MS_BIND | linux.MS_REC)
-        return True
 
     def _hold_submounts(self) -> list[tuple[str, str]]:
         """An overlay shows what lies under the host's submounts: keep them to put them back."""
@@ -77,10 +66,6 @@ class Layer:
             linux.mount(point, holder, flags=linux.MS_BIND | linux.MS_REC)
             held.append((point, holder))
         return held
-
-    def _mount_farm(self) -> None:
-        bind_entries(self.root, self.upper)
-        linux.mount(self.upper, self.root, flags=linux.MS_BIND | linux.MS_REC)
 
 
 def bind_entries(source: str, target: str) -> None:

@@ -79,8 +79,7 @@ def write_files(content: Content, layers: dict[str, Layer], more: Sequence[str])
         shutil.copyfile(source, place(path))
         os.chmod(place(path), 0o755)
     for path, text in content.texts.items():
-        with open(place(path), "w", encoding="utf-8") as file:
-            file.write(text)
+        write(place(path), text)
     for path, target in content.links.items():
         os.symlink(target, place(path))
     for path in content.sockets:
@@ -107,17 +106,17 @@ def run_ldconfig(root: str) -> None:
     if caches:
         # ldconfig also writes /var/cache/ldconfig/aux-cache, which is the host's.
         linux.mount("tmpfs", "/var/cache", "tmpfs")
-    child = os.fork()
-    if child == 0:
-        for program in ("/usr/sbin/ldconfig", "/sbin/ldconfig"):
-            if os.path.exists(program):
-                os.execl(program, program, *arguments)
-        os._exit(127)
-    _, status = os.waitpid(child, 0)
+    status = os.spawnv(os.P_WAIT, "/sbin/ldconfig", ["ldconfig", *arguments])
     if caches:
         linux.unmount("/var/cache")
     if status:
         raise OSError(f"ldconfig failed with status {status}")
+
+
+def write(path: str, text: str) -> None:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
 
 
 def mount_proc(content: Content) -> None:
@@ -126,8 +125,7 @@ def mount_proc(content: Content) -> None:
         devices = procfs.devices(file.read(), content.registered)
     # A rootless engine may mount a new procfs only where a whole one is in sight.
     linux.mount("proc", f"{LIBEXEC}/proc", "proc")
-    with open(f"{SCRATCH}/devices", "w", encoding="ascii") as file:
-        file.write(devices)
+    write(f"{SCRATCH}/devices", devices)
     os.chmod(f"{SCRATCH}/devices", 0o444)
     linux.mount(f"{SCRATCH}/devices", "/proc/devices", flags=linux.MS_BIND)
     tree = f"{SCRATCH}/proc"
@@ -136,16 +134,14 @@ def mount_proc(content: Content) -> None:
     linux.mount("tmpfs", tree, "tmpfs", flags, "mode=0555")
     umask = os.umask(0o222)  # procfs shows its files read-only, and so do we
     for path, text in content.proc.items():
-        os.makedirs(os.path.dirname(f"{tree}/{path}"), exist_ok=True)
-        with open(f"{tree}/{path}", "w", encoding="ascii") as file:
-            file.write(text)
+        write(f"{tree}/{path}", text)
     os.umask(umask)
     linux.mount(tree, "/proc/driver", flags=linux.MS_MOVE)
 
 
 def mount_sys(content: Content) -> None:
     """The node's devices among the machine's own; PCI's nowhere on a machine without a PCI bus."""
-    added = content.whole_sysfs()
+    added = content.sysfs
     folders = [folder for folder in added.folders() if os.path.isdir(f"/sys/{folder}")]
     if not folders:
         return
@@ -156,9 +152,7 @@ def mount_sys(content: Content) -> None:
     flags = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
     linux.mount("tmpfs", tree, "tmpfs", flags, "mode=0755")
     for path, text in added.files.items():
-        os.makedirs(os.path.dirname(f"{tree}/{path}"), exist_ok=True)
-        with open(f"{tree}/{path}", "w", encoding="ascii") as file:
-            file.write(text)
+        write(f"{tree}/{path}", text)
     for path, target in added.links.items():
         os.makedirs(os.path.dirname(f"{tree}/{path}"), exist_ok=True)
         os.symlink(target, f"{tree}/{path}")
@@ -233,10 +227,10 @@ def add_mps_folder(temporary: str) -> None:
         os.chmod(mps, 0o1777)
 
 
-def set_up(content: Content, cgroup: str = "host", overlay: bool = True, *, installs: bool = False) -> None:
+def set_up(content: Content, cgroup: str = "host", *, installs: bool = False) -> None:
     """Turn this process's machine into the node; everything it starts is on it too.
 
-    installs: whether files will be installed there, wherever below /usr, /etc, /run and /var; OSError if they cannot.
+    installs: whether files will be installed there, wherever below /usr, /etc, /run and /var.
     """
     folder = os.getcwd()
     umask = os.umask(0o022)
@@ -245,9 +239,7 @@ def set_up(content: Content, cgroup: str = "host", overlay: bool = True, *, inst
     layers: dict[str, Layer] = {}
     write_files(content, layers, ("/var",) if installs else ())
     for layer in layers.values():
-        if not layer.mount(overlay) and installs:
-            # What is bound there is the machine's own.
-            raise OSError(f"a real driver needs an overlay over {layer.root}")
+        layer.mount()
     if content.cached:
         run_ldconfig(content.driver_root)
     if cgroups.is_v2() and not linux.has_capability(linux.CAP_SYS_RESOURCE):
@@ -313,8 +305,6 @@ def main() -> int:
     parser.add_argument("--break", dest="faults", action="append", default=[], choices=FAULTS)
     parser.add_argument("--vendor", dest="vendors", action="append", default=[], choices=[*VENDORS, *BOARDS])
     parser.add_argument("--platform", choices=PLATFORMS, help="in place of NVIDIA's driver")
-    parser.add_argument("--cache", default=build.CACHE, help="where the driver is built")
-    parser.add_argument("--no-overlay", action="store_true", help="as if overlays were refused")
     parser.add_argument("--driver-root", default="", metavar="DIR", help="put the driver's files below DIR")
     layouts = dict.fromkeys((*LAYOUTS, *realdriver.LAYOUTS))
     parser.add_argument("--layout", default="host", choices=layouts, help="which folder has the libraries")
@@ -328,7 +318,7 @@ def main() -> int:
     try:
         root = options.driver_root.rstrip("/")
         faults = options.faults
-        cache, layout = options.cache, options.layout
+        layout = options.layout
         name, vendors = options.description, options.vendors
         if options.platform:
             name, vendors = "none", [options.platform, *vendors]
@@ -341,8 +331,8 @@ def main() -> int:
             real = realdriver.folder_of(real) if real else ""
             faults = ["no-user-space", *faults]
         own = "host" if real else layout
-        content = prepare(name, faults, cache, root, own, vendors, version)
-        set_up(content, options.cgroup, not options.no_overlay, installs=bool(real or packages))
+        content = prepare(name, faults, build.CACHE, root, own, vendors, version)
+        set_up(content, options.cgroup, installs=bool(real or packages))
         if real or packages:
             realdriver.put(real, packages, "" if layout == "host" else layout)
     except OSError as error:

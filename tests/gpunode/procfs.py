@@ -36,6 +36,7 @@ VERSION_FORMATS = {
     "  (dvs-builder@U22-I3-B17-02-2)  Tue May 20 19:18:36 UTC 2025",
 }
 
+# Some of some forty.
 PARAMS = """\
 ResmanDebugLevel: 4294967295
 RmLogonRC: 1
@@ -43,54 +44,15 @@ ModifyDeviceFiles: 1
 DeviceFileUID: 0
 DeviceFileGID: 0
 DeviceFileMode: 438
-InitializeSystemMemoryAllocations: 1
-UsePageAttributeTable: 4294967295
 EnableMSI: 1
-EnablePCIeGen3: 0
-MemoryPoolSize: 0
-KMallocHeapMaxSize: 0
-VMallocHeapMaxSize: 0
-IgnoreMMIOCheck: 0
-EnableStreamMemOPs: 0
-EnableUserNUMAManagement: 1
-NvLinkDisable: 0
-RmProfilingAdminOnly: 1
-PreserveVideoMemoryAllocations: 0
-EnableS0ixPowerManagement: 0
-S0ixPowerManagementVideoMemoryThreshold: 256
-DynamicPowerManagement: 3
-DynamicPowerManagementVideoMemoryThreshold: 200
-RegisterPCIDriver: 1
-EnablePCIERelaxedOrderingMode: 0
-EnableResizableBar: 0
 EnableGpuFirmware: 18
-EnableGpuFirmwareLogs: 2
-RmNvlinkBandwidthLinkCount: 0
-EnableDbgBreakpoint: 0
-OpenRmEnableUnsupportedGpus: 1
-DmaRemapPeerMmio: 1
-ImexChannelCount: 2048
-CreateImexChannel0: 0
-GrdmaPciTopoCheckOverride: 0
 RegistryDwords: ""
-RegistryDwordsPerDevice: ""
-RmMsg: ""
-GpuBlacklist: ""
-TemporaryFilePath: ""
 ExcludedGpus: ""
 """
 
 POWER = """\
 Runtime D3 status:          Disabled by default
 Video Memory:               Active
-
-GPU Hardware Support:
- Video Memory Self Refresh: Not Supported
- Video Memory Off:          Not Supported
-
-S0ix Power Management:
- Platform Support:          Not Supported
- Status:                    Disabled
 """
 
 REGISTRY = 'Binary: ""\n'

@@ -22,6 +22,23 @@ def pci_folder(address: str) -> str:
     return f"devices/pci{domain}:{root:02x}/{domain}:{root:02x}:01.0/{address}"
 
 
+def pci_files(address: str, driver: str, kind: str, own: str, subsystem: str) -> dict[str, str]:
+    """The files of a PCI device, `0000:23:00.0`; kind: its class, `0x030200`; own, subsystem: `1002:740f`."""
+    vendor, device = own.split(":")
+    its_vendor, its_device = subsystem.split(":")
+    return {
+        "class": f"{kind}\n",
+        "vendor": f"0x{vendor}\n",
+        "device": f"0x{device}\n",
+        "subsystem_vendor": f"0x{its_vendor}\n",
+        "subsystem_device": f"0x{its_device}\n",
+        "numa_node": "0\n",
+        "enable": "1\n",
+        "uevent": f"DRIVER={driver}\nPCI_CLASS={kind[3:].upper()}\nPCI_ID={own.upper()}\n"
+        f"PCI_SUBSYS_ID={subsystem.upper()}\nPCI_SLOT_NAME={address}\n",
+    }
+
+
 def up(folder: str) -> str:
     """The way from a folder below /sys back to /sys itself."""
     return "/".join([".."] * (folder.count("/") + 1))

@@ -25,12 +25,11 @@ from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
 from tests.hostile import linux
-from tests.hostile.scene import ENVIRONMENT, Kit
+from tests.hostile.scene import ENVIRONMENT, FUSE, Kit
 from tests.integration import roots
 from tests.integration.engines import Bundle
 
 USER = 64_123
-FUSE = str(Path(__file__).with_name("silent.py"))
 PROGRAM = "/usr/bin/oci-gpu-hook"
 CONTAINERS = ("containers", "--json")
 METRICS = ("metrics", "--gpus")
@@ -71,15 +70,9 @@ class Host:
         _run("mount", "-t", "tmpfs", "-o", f"uid={USER},mode=0700", "none", str(self.session))
         self.watch = linux.Watch()
         self.watch.add("/proc/kmsg")
-        self._ids: list[str] = []
-        self._children: list[subprocess.Popen[bytes]] = []
-        self._masters: list[int] = []
         self._servers: list[int] = []
-        self._mounts: list[Path] = []
         self._later: list[Callable[[], object]] = []
         self._count = itertools.count()
-        self.cells = 0
-        self._ran: list[tuple[Done, str]] = []
         began = time.monotonic()
         _run("/usr/bin/python3", "-IS", "-c", "pass")
         self.most_seconds = SECONDS + INTERPRETERS * (time.monotonic() - began)
@@ -114,15 +107,7 @@ class Host:
         done = Done(code, said, err.read_text(errors="replace"), took, status[2].ru_maxrss)
         out.unlink()
         err.unlink()
-        self._ran.append((done, words[0]))
         return done
-
-    def most(self) -> tuple[tuple[float, str], tuple[int, str]]:
-        """The most seconds and KiB that a command took beyond the plain one, each with its first word."""
-        return (
-            max([(done.seconds - self.plain.seconds, word) for done, word in self._ran]),
-            max([(done.memory - self.plain.memory, word) for done, word in self._ran]),
-        )
 
     def wrong(self, done: Done, *codes: int) -> list[str]:
         """What is wrong with any command, whatever it was shown."""
@@ -154,7 +139,7 @@ class Host:
             os.mkfifo(place, 0o666)
         else:
             master, slave = pty.openpty()
-            self._masters.append(master)
+            self.later(lambda: os.close(master))
             place.symlink_to(os.ttyname(slave))
             os.close(slave)
         self.watch.add(str(place))
@@ -167,10 +152,14 @@ class Host:
             place.symlink_to(content)
         else:
             place.write_bytes(content if isinstance(content, bytes) else content.encode())
+        self.owned(place)
+        return place
+
+    def owned(self, place: Path) -> None:
+        """What lies in the user's session is his."""
         for each in (place, *place.parents):
             if self.session in (each, *each.parents):
                 os.lchown(each, USER, USER)
-        return place
 
     def starts(self, *words: str, argv0: str = "", root: bool = False) -> int:
         """A process of the user's, or of root's; argv0: what it calls itself."""
@@ -179,19 +168,19 @@ class Host:
             [argv0 or words[0], *words[1:]], executable=shutil.which(words[0]), env=ENVIRONMENT,
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **who,
         )  # fmt: skip
-        self._children.append(child)
+        self.later(child.wait)
+        self.later(child.kill)
         return child.pid
 
-    def serves(self, folder: Path, *options: str) -> int:
+    def serves(self, folder: Path, *options: str) -> None:
         """A FUSE filesystem of root's on a folder, which answers until `silence` is called."""
         folder.mkdir(parents=True, exist_ok=True)
         words = [sys.executable, FUSE, str(folder), *options]
         server = subprocess.Popen(words, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
-        self._children.append(server)
+        self.later(server.wait)
+        self.later(lambda: _run("umount", "-l", str(folder)))
         self._servers.append(server.pid)
-        self._mounts.append(folder)
         assert server.stdout is not None and server.stdout.readline() == b"ready\n"
-        return server.pid
 
     def users_server(self, place: Path) -> None:
         """The FUSE filesystem whose process a user has written to a file."""
@@ -234,16 +223,15 @@ class Host:
         state: str = "", root: str = "busybox", runs: tuple[str, ...] = SLEEPS,
     ) -> int:  # fmt: skip
         """A container of root's that runs; state: the folder of its runtime's states, "" for the usual one."""
-        folder = self.work / f"bundle-{len(self._ids)}"
-        folder.mkdir()
+        folder = self.work / f"bundle-{id}"
         shutil.copytree(self.kit.patterns[root], folder / "rootfs", symlinks=True)
         bundle = Bundle(folder, self.kit.hooks).asks(asks)
         edit(bundle)
         bundle.runs(*runs)
-        options = ["--root", state] if state else []
-        self._ids.append(f"{state}:{id}")
+        runtime = [self.runtime, *(["--root", state] if state else [])]
+        self.later(lambda: subprocess.run([*runtime, "delete", "--force", id], capture_output=True, env=ENVIRONMENT))
         file = self.work / "pid"
-        words = [self.runtime, *options, "run", "--detach", f"--pid-file={file}"]
+        words = [*runtime, "run", "--detach", f"--pid-file={file}"]
         with open(self.work / "started", "wb") as said, open(os.devnull) as null:
             done = subprocess.run(
                 [*words, "--bundle", str(folder), id],
@@ -259,6 +247,15 @@ class Host:
         multiarch = f"/usr/lib/{roots.MULTIARCH}"
         return multiarch if (self.kit.patterns["debian"] / multiarch[1:]).exists() else "/usr/lib64"
 
+    def gives_cgroups(self, pid: int, *cgroups: Path) -> None:
+        """Cgroups of the user's, each in the one before it, the last with this process of his."""
+        self.later(lambda: until(lambda: removed(*reversed(cgroups))))
+        self.later(lambda: os.kill(pid, signal.SIGKILL))
+        for folder in cgroups:
+            folder.mkdir()
+            os.chown(folder, USER, USER)
+        (cgroups[-1] / "cgroup.procs").write_text(str(pid))
+
     def inside(self, pid: int, script: str) -> None:
         """What a container does to its own mounts and files."""
         _run("nsenter", "-t", str(pid), "-m", "/bin/busybox", "sh", "-ec", script)
@@ -272,19 +269,8 @@ class Host:
         self.end_servers()
         for does in self._later:
             does()
-        for name in self._ids:
-            state, _, id = name.partition(":")
-            options = ["--root", state] if state else []
-            words = [self.runtime, *options, "delete", "--force", id]
-            subprocess.run(words, capture_output=True, env=ENVIRONMENT)
-        for child in self._children:
-            child.kill()
-            child.wait()
         opened = [f"opened: {path}" for path in self.watch.opened()]
-        for master in self._masters:
-            os.close(master)
-        for point in (*self._mounts, self.session):
-            _run("umount", "-l", str(point))
+        _run("umount", "-l", str(self.session))
         self.session.rmdir()
         shutil.rmtree(self.work)
         return opened
@@ -304,6 +290,16 @@ def until(holds: Callable[[], bool]) -> None:
     raise TimeoutError
 
 
+def removed(*cgroups: Path) -> bool:
+    """Whether these are gone now; a process of one may be on its way out."""
+    try:
+        for folder in [it for it in cgroups if it.exists()]:
+            folder.rmdir()
+    except OSError:
+        return False
+    return True
+
+
 def children(pid: int) -> list[int]:
     """The processes that a process has started."""
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
@@ -314,14 +310,12 @@ def _run(*words: str) -> None:
 
 
 def main() -> None:
-    from tests.hostile import beliefs, claims, limits, matrix
+    from tests.hostile import beliefs, limits, matrix
 
-    attacks = {**beliefs.ATTACKS, **claims.ATTACKS, **limits.ATTACKS, **matrix.ATTACKS}
+    attacks = {**beliefs.ATTACKS, **limits.ATTACKS, **matrix.ATTACKS}
     file, runtime, *names = sys.argv[1:]
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    words = json.loads(Path(file).read_text())
-    patterns = {name: Path(path) for name, path in words["patterns"].items()}
-    kit = Kit(Path(words["work"]), patterns, words["hooks"], Path(words["preload"]))
+    kit = Kit.read(file)
     for name in names:
         host = Host(kit, runtime, name)
         try:
@@ -330,8 +324,7 @@ def main() -> None:
             wrong = [f"the attack itself: {err!r}"]
         finally:
             opened = host.end()
-        took = (host.cells, *host.most())
-        print(json.dumps([name, [*wrong, *opened], took]), flush=True)
+        print(json.dumps([name, [*wrong, *opened]]), flush=True)
 
 
 if __name__ == "__main__":

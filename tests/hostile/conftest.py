@@ -15,8 +15,6 @@ from tests.integration.engines import Installed
 
 __all__ = ["_as_root", "bundle", "driver", "installed", "patterns"]
 
-# Lines that a lane says at its end.
-SUMMARY = pytest.StashKey[list[str]]()
 PRELOAD = """
 #include <fcntl.h>
 #include <stdlib.h>
@@ -46,6 +44,7 @@ def kit(tmp_path_factory: pytest.TempPathFactory, installed: Installed, patterns
     return made
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    for line in terminalreporter.config.stash.get(SUMMARY, []):
-        terminalreporter.write_line(line)
+def parameters(request: pytest.FixtureRequest, name: str) -> list[tuple[str, dict[str, str]]]:
+    """Of each selected test that has this one: the test's name, and all its parameters."""
+    found = [(item.name, getattr(item, "callspec", None)) for item in request.session.items]
+    return [(test, call.params) for test, call in found if call is not None and name in call.params]

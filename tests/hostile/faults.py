@@ -16,6 +16,7 @@ import json
 import os
 import re
 import signal
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -99,10 +100,9 @@ def names(root: str) -> list[str]:
     for folder, folders, files in os.walk(root):
         for name in (*folders, *files):
             it = os.lstat(f"{folder}/{name}")
-            found.append(f"{folder[len(root) :]}/{name} {it.st_mode:o} {it.st_size}")
-    return sorted(line for line in found if not re.search(r" 4\d{4} \d+$", line)) + sorted(
-        line.rsplit(" ", 1)[0] for line in found if re.search(r" 4\d{4} \d+$", line)
-    )
+            size = 0 if stat.S_ISDIR(it.st_mode) else it.st_size
+            found.append(f"{folder[len(root) :]}/{name} {it.st_mode:o} {size}")
+    return sorted(found)
 
 
 def tidy(root: str, before: dict[str, Any]) -> None:
@@ -116,31 +116,35 @@ def tidy(root: str, before: dict[str, Any]) -> None:
                 (os.rmdir if os.path.isdir(path) and not os.path.islink(path) else os.unlink)(path)
 
 
-def start(state: dict[str, Any], stand: Stand, *options: str) -> tuple[int, str]:
-    """Our hook, under strace where it has options; how it ended, and what it said."""
+class Start(NamedTuple):
+    """How one ended, what it said, and what there was before and after it."""
+
+    code: int
+    said: str
+    before: dict[str, Any]
+    after: dict[str, Any]
+
+
+def start(state: dict[str, Any], *options: str) -> Start:
+    """Our hook, under strace where it has options, in a copy of the container; afterwards all is as it was."""
+    stand = Stand(state["pid"], f"fault-{os.getpid()}")
+    before = stand.look(state["root"])
     tracer = ["strace", "-f", "--seccomp-bpf", "-qq", *options] if options else []
     words = json.dumps({**state, "pid": stand.pid})
     done = subprocess.run(
         [*tracer, HOOK, "createRuntime"], input=words, capture_output=True, text=True, env=ENVIRONMENT, timeout=1200
     )
-    return done.returncode, done.stderr
-
-
-def meet(state: dict[str, Any], stand: Stand, cell: Cell) -> tuple[int, str]:
-    """A start with its fault."""
-    options = ("-o", "/dev/null", "-e", f"trace={cell.call}", "-e", cell.option())
-    return start(state, stand, *options)
+    after = stand.look(state["root"])
+    stand.end()
+    tidy(state["root"], before)
+    return Start(done.returncode, done.stderr, before, after)
 
 
 def calls(state: dict[str, Any], log: str) -> dict[str, int]:
     """How often a start makes each changing call, on a host with a saved inventory."""
     for _ in range(3):
-        stand = Stand(state["pid"], f"fault-{os.getpid()}")
-        before = stand.look(state["root"])
-        code, said = start(state, stand, "-o", log, "-e", f"trace={','.join(CHANGING)}")
-        assert code == 0, said
-        stand.end()
-        tidy(state["root"], before)
+        its = start(state, "-o", log, "-e", f"trace={','.join(CHANGING)}")
+        assert its.code == 0, its.said
     counts: dict[str, int] = {}
     # A call that this strace does not know has a number for a name, and is shown whatever was asked for.
     for name in re.findall(r"^\d+ +(?!syscall_)(\w+)\(", Path(log).read_text(), re.MULTILINE):
@@ -148,8 +152,9 @@ def calls(state: dict[str, Any], log: str) -> dict[str, int]:
     return counts
 
 
-def judged(cell: Cell, code: int, said: str, before: dict[str, Any], after: dict[str, Any], whole: int) -> list[str]:
+def judged(cell: Cell, its: Start, whole: int) -> list[str]:
     """What is wrong with a start that met a fault."""
+    code, said, before, after = its
     wrong = []
     if after["host"] != before["host"]:
         wrong.append("the host's mounts have changed")
@@ -193,21 +198,12 @@ def main() -> None:
         for number in range(1, count + 1)
         for fault in (*ERRORS, KILLED)
     ]
-    stand = Stand(state["pid"], f"fault-{os.getpid()}")
-    before = stand.look(state["root"])
-    start(state, stand)
-    whole = len(stand.look(state["root"])["mounts"]) - len(before["mounts"])
-    stand.end()
-    tidy(state["root"], before)
+    plain = start(state)
+    whole = len(plain.after["mounts"]) - len(plain.before["mounts"])
     with open(f"{folder}/rows-{part}", "w") as output:
         for cell in cells[part::of]:
-            stand = Stand(state["pid"], f"fault-{os.getpid()}")
-            before = stand.look(state["root"])
-            code, said = meet(state, stand, cell)
-            wrong = judged(cell, code, said, before, stand.look(state["root"]), whole)
-            stand.end()
-            tidy(state["root"], before)
-            print(json.dumps([*cell, code, wrong]), file=output, flush=True)
+            its = start(state, "-o", "/dev/null", "-e", f"trace={cell.call}", "-e", cell.option())
+            print(json.dumps([*cell, its.code, judged(cell, its, whole)]), file=output, flush=True)
 
 
 if __name__ == "__main__":

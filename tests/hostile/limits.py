@@ -15,8 +15,9 @@ from typing import Callable
 
 from oci_gpu_hook.cli import limit
 from tests.hostile.beliefs import held
-from tests.hostile.commands import CONTAINERS, DOCTOR, FUSE, METRICS, USER, Host, until
+from tests.hostile.commands import CONTAINERS, DOCTOR, METRICS, USER, Host, until
 from tests.hostile.matrix import ARGUMENTS, BUNDLE, command_of, commands
+from tests.hostile.scene import FUSE
 from tests.integration.engines import Bundle
 
 Attack = Callable[[Host], "list[str]"]
@@ -47,6 +48,14 @@ int main(int count, char **words) {
     for (;;) pause();
 }
 """
+# A user's server, in a mount namespace of his own.
+SERVE = """
+mount -t tmpfs none /mnt
+mkdir /mnt/dfuse
+/usr/bin/python3 {host.work}/fuse.py /mnt/dfuse >/mnt/said &
+until grep -q ready /mnt/said; do sleep 0.1; done
+echo $! >{host.session}/server
+"""
 CALLED = ("conmon", "dockerd", "containerd-shim-runc-v2")
 
 
@@ -65,12 +74,9 @@ while True:
     if how == "fuse":
         mount = "mount --bind /mnt/dfuse /mnt/dmerged"
     script = f"""
-mount -t tmpfs none /mnt
-mkdir /mnt/dfuse /mnt/dmerged
-/usr/bin/python3 {host.work}/fuse.py /mnt/dfuse >/mnt/said &
-until grep -q ready /mnt/said; do sleep 0.1; done
+{SERVE.format(host=host)}
+mkdir /mnt/dmerged
 {mount}
-echo $! >{host.session}/server
 exec /usr/bin/python3 -c {shlex.quote(enter)}
 """
     host.in_namespace(script)
@@ -87,11 +93,7 @@ def users_words(host: Host) -> list[str]:
     subprocess.run(compile, input=WORDS, text=True, check=True)
     shutil.copy(FUSE, host.work / "fuse.py")
     script = f"""
-mount -t tmpfs none /mnt
-mkdir /mnt/dfuse
-/usr/bin/python3 {host.work}/fuse.py /mnt/dfuse >/mnt/said &
-until grep -q ready /mnt/said; do sleep 0.1; done
-echo $! >{host.session}/server
+{SERVE.format(host=host)}
 mkdir -p $ROOT/proc
 mount --rbind /proc $ROOT/proc
 touch $ROOT/file

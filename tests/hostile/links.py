@@ -13,22 +13,20 @@ MULTIARCH = f"usr/lib/{roots.MULTIARCH}"
 UP = "../" * 30
 
 
+STYLES = {"absolute": "/", "upwards": UP, "magic": "/proc/self/root/"}
+
+
 def parent(path: str, style: str, scene: Scene) -> None:
     """A folder of the image leads to one of the host's."""
     folder = scene.hosts("taken")
     for name in ("lib64", "bin", "local", "nvidia-persistenced"):
         scene.hosts(f"taken/{name}")
-    text = {"absolute": f"{folder}", "upwards": f"{UP}{str(folder)[1:]}",
-            "magic": f"/proc/self/root{folder}"}[style]  # fmt: skip
-    scene.link(path, text)
+    scene.link(path, f"{STYLES[style]}{str(folder)[1:]}")
 
 
 def target(path: str, style: str, scene: Scene) -> None:
     """The very place of a mount point leads to a name that the host does not have yet."""
-    place = f"{scene.hosts('taken')}/planted"
-    text = {"absolute": place, "upwards": f"{UP}{place[1:]}",
-            "magic": f"/proc/self/root{place}"}[style]  # fmt: skip
-    scene.link(path, text)
+    scene.link(path, f"{STYLES[style]}{str(scene.hosts('taken'))[1:]}/planted")
 
 
 def chain(scene: Scene) -> None:
@@ -77,14 +75,14 @@ ATTACKS = [
         Attack(f"usr/local/nvidia-is-a-link-{style}", "CVE-2024-0133",
                partial(target, "usr/local/nvidia", style), root, bites=())
         for root in ("busybox", "debian")
-        for style in ("absolute", "upwards", "magic")
+        for style in STYLES
         if root == "busybox" or style == "absolute"
     ],
     Attack("usr-bin-leads-out-magic", "CVE-2024-0133", partial(parent, "usr/bin", "magic")),
     *[
         Attack(f"{path}-is-a-link-{style}", "CVE-2024-0133", partial(target, path, style), root)
         for root, path in TARGETS
-        for style in ("absolute", "upwards", "magic")
+        for style in STYLES
     ],
     Attack("a-chain-of-links", "CVE-2024-0133", chain),
     Attack("links-are-made-outside", "CVE-2024-0134", gbm),

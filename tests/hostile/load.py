@@ -18,11 +18,11 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 from tests.hostile import canary, linux
 from tests.hostile.play import own_ipc
-from tests.hostile.scene import ENVIRONMENT, OWN_LIBRARIES, STAGE
+from tests.hostile.scene import ENVIRONMENT, OWN_LIBRARIES, STAGE, Kit
 from tests.integration import roots
 from tests.integration.engines import Bundle
 
@@ -54,15 +54,30 @@ def refresh(ended: threading.Event) -> None:
         subprocess.run(line, capture_output=True, env=ENVIRONMENT)
 
 
+def killed(hook: dict[str, Any], seconds: float) -> dict[str, Any]:
+    """The hook that is killed after so long."""
+    args = ["timeout", "-s", "KILL", f"{seconds:.3f}", hook["path"], STAGE]
+    return {**hook, "path": "/usr/bin/timeout", "args": args}
+
+
+def run(runtime: str, made: Bundle, name: str, meanwhile: Callable[[], object] = lambda: None) -> tuple[int, str, str]:
+    """One container, from its start to its end: its exit code, what it said, and what its runtime said."""
+    # Files, not pipes: what a killed runtime has started would hold them open.
+    with open(made.path / "out", "w") as out, open(made.path / "err", "w") as err:
+        process = subprocess.Popen([runtime, "run", "--bundle", str(made.path), name], stdout=out, stderr=err)
+    meanwhile()
+    process.wait(timeout=1200)
+    subprocess.run([runtime, "delete", "--force", name], capture_output=True)
+    return process.returncode, (made.path / "out").read_text(), (made.path / "err").read_text()
+
+
 class Load:
     """All starts."""
 
-    def __init__(self, kit: dict[str, object], starts: int) -> None:
-        self.work = Path(str(kit["work"])) / "load"
+    def __init__(self, kit: Kit, starts: int) -> None:
+        self.work = kit.work / "load"
         self.work.mkdir()
-        patterns: dict[str, str] = kit["patterns"]  # type: ignore[assignment]
-        self.pattern = patterns["busybox"]
-        self.hooks: dict[str, list[dict[str, Any]]] = kit["hooks"]  # type: ignore[assignment]
+        self.pattern, self.hooks = kit.patterns["busybox"], kit.hooks
         self.killed = set(random.Random(1).sample(range(starts), starts * KILLED_OF_100 // 100))
         self.upgrade_at = starts // 2
         self.lock = threading.Lock()
@@ -75,27 +90,18 @@ class Load:
         path = self.work / str(number)
         path.mkdir()
         shutil.copytree(self.pattern, path / "rootfs", symlinks=True)
-        killed = number in self.killed
         node, ours = self.hooks[STAGE]
-        if killed:
+        if number in self.killed:
             # A runtime that is killed leaves its cgroup: what counts is that the hook leaves nothing.
-            seconds = f"{random.Random(number).uniform(0.005, 0.06):.3f}"
-            args = ["timeout", "-s", "KILL", seconds, ours["path"], STAGE]
-            ours = {**ours, "path": "/usr/bin/timeout", "args": args}
+            ours = killed(ours, random.Random(number).uniform(0.005, 0.06))
         made = Bundle(path, {STAGE: [node, ours]}).asks("0", "utility")
         made.runs("/bin/sh", "-c", f"{LOOK} 2>&1; echo whole")
-        line = ["runc", "run", "--bundle", str(path), name]
-        # Files, not pipes: what a killed runtime has started would hold them open.
-        with open(path / "out", "w") as out, open(path / "err", "w") as err:
-            run = subprocess.Popen(line, stdout=out, stderr=err)
-        run.wait(timeout=1200)
-        subprocess.run(["runc", "delete", "--force", name], capture_output=True)
-        said, told = (path / "out").read_text(), (path / "err").read_text()
+        code, said, told = run("runc", made, name)
         outside = sorted(str(it.relative_to(path / "rootfs")) for it in (path / "rootfs").rglob("*")
                          if it.is_file() and not it.is_symlink() and it.stat().st_size
                          and not str(it).startswith(f"{path}/rootfs/bin/"))  # fmt: skip
         shutil.rmtree(path)
-        row = {"number": number, "killed": killed, "code": run.returncode, "left": outside,
+        row = {"number": number, "killed": number in self.killed, "code": code, "left": outside,
                "libraries": sorted(set(re.findall(rf"{OWN_LIBRARIES}/(lib\S+\.so\.\d{{3}}\S*)", said))),
                "whole": "whole" in said, "err": told[-500:]}  # fmt: skip
         with self.lock:
@@ -104,7 +110,7 @@ class Load:
 
 def main() -> None:
     """Before and after it the host is the same, but for the driver's files."""
-    kit, starts, at_once = json.loads(Path(sys.argv[1]).read_text()), int(sys.argv[2]), int(sys.argv[3])  # fmt: skip
+    kit, starts, at_once = Kit.read(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     own_ipc()
     linux.adopt_orphans()
     load = Load(kit, starts)

@@ -57,14 +57,8 @@ def library(scene: Scene) -> None:
 
 def root(scene: Scene) -> None:
     """Row 5: the folder above the root, while hooks run."""
-    above, other, flag = scene.path / "owned", scene.path / "other", scene.path / "flag"
-    above.mkdir()
-    scene.root.rename(above / "rootfs")
-    scene.bundle.rootfs = scene.root = above / "rootfs"
-    scene.config["root"]["path"] = str(scene.root)
+    above, other, flag = scene.owned(), scene.path / "other", scene.path / "flag"
     other.symlink_to(scene.host)
-    for name in ("etc", "dev", "usr/local", "usr/lib64", "usr/bin"):
-        scene.hosts(f"rootfs/{name}")
     # The runtime has done its part by then; its own part after that gets the right path again.
     scene.before_hook.append(f": >{flag}; while [ -e {flag}.idle ]; do :; done")
     scene.after_hook.append(f"rm {flag}; until [ -e {flag}.idle ]; do :; done")

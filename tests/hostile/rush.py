@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.hostile import linux
-from tests.hostile.scene import STAGE
+from tests.hostile.load import killed, run
+from tests.hostile.scene import STAGE, Kit
 from tests.integration.engines import Bundle
 
 DEVICES = Path("/sys/fs/cgroup/devices")
@@ -34,30 +35,20 @@ _CONTROL = 255
 class Rush:
     """All starts; each thread has a root of its own, in which its containers follow one another."""
 
-    def __init__(self, kit: dict[str, Any], runtimes: list[str]) -> None:
+    def __init__(self, kit: Kit, runtimes: list[str], starts: int) -> None:
         self.name = f"rush-{os.getpid()}"
-        self.work = Path(kit["work"]) / self.name
-        self.work.mkdir()
-        self.pattern, self.hooks, self.runtimes = kit["patterns"]["busybox"], kit["hooks"], runtimes
-        self.lock = threading.Lock()
+        self.work = kit.work / self.name
+        self.pattern, self.hooks, self.runtimes = kit.patterns["busybox"], kit.hooks, runtimes
         self.rows: list[dict[str, Any]] = []
-        self.begun = 0
+        # An iterator gives each number to one thread.
+        self.numbers = iter(range(starts))
 
-    def bundle(self, thread: int) -> Bundle:
-        path = self.work / str(thread)
-        path.mkdir()
-        shutil.copytree(self.pattern, path / "rootfs", symlinks=True)
-        return Bundle(path, {})
-
-    def run(self, thread: int, starts: int) -> None:
+    def run(self, thread: int) -> None:
         """Containers one after another, until all threads together have begun so many."""
-        made = self.bundle(thread)
-        while True:
-            with self.lock:
-                if self.begun == starts:
-                    return
-                number = self.begun
-                self.begun += 1
+        path = self.work / str(thread)
+        shutil.copytree(self.pattern, path / "rootfs", symlinks=True)
+        made = Bundle(path, {})
+        for number in self.numbers:
             self.start(made, number)
 
     def start(self, made: Bundle, number: int) -> None:
@@ -66,23 +57,19 @@ class Rush:
         node, ours = self.hooks[STAGE]
         is_hook_killed, is_killed = chance.random() < 0.1, chance.random() < 0.1
         if is_hook_killed:
-            args = ["timeout", "-s", "KILL", f"{chance.uniform(0.005, 0.15):.3f}", ours["path"], STAGE]
-            ours = {**ours, "path": "/usr/bin/timeout", "args": args}
+            ours = killed(ours, chance.uniform(0.005, 0.15))
         made.config["hooks"] = {STAGE: [node, ours]}
         made.asks("any", "utility")
         made.runs("/bin/sh", "-c", f"echo whole; exec sleep {chance.uniform(0, 0.4):.2f}")
         name, runtime = f"{self.name}-{number}", self.runtimes[number % len(self.runtimes)]
-        with open(made.path / "out", "w") as out, open(made.path / "err", "w") as err:
-            run = subprocess.Popen([runtime, "run", "--bundle", str(made.path), name], stdout=out, stderr=err)
-        if is_killed:
+
+        def kill() -> None:
             time.sleep(chance.uniform(0.05, 0.4))
             subprocess.run([runtime, "kill", name, "KILL"], capture_output=True)
-        run.wait(timeout=1200)
-        subprocess.run([runtime, "delete", "--force", name], capture_output=True)
-        said, told = (made.path / "out").read_text(), (made.path / "err").read_text()
-        row = {"killed": is_hook_killed or is_killed, "whole": "whole" in said, "code": run.returncode, "err": told}
-        with self.lock:
-            self.rows.append(row)
+
+        code, said, told = run(runtime, made, name, kill if is_killed else lambda: None)
+        row = {"killed": is_hook_killed or is_killed, "whole": "whole" in said, "code": code, "err": told}
+        self.rows.append(row)
 
     def holders(self) -> dict[int, set[str]]:
         """The containers of each GPU, by its minor: those whose device cgroup allows it and has a process."""
@@ -110,15 +97,15 @@ class Rush:
 
 def main() -> None:
     """The rows, and at the end what was seen from outside and what is left."""
-    kit, starts, at_once, *runtimes = json.loads(Path(sys.argv[1]).read_text()), *sys.argv[2:]
+    file, starts, at_once, *runtimes = sys.argv[1:]
     linux.adopt_orphans()
-    rush = Rush(kit, runtimes)
+    rush = Rush(Kit.read(file), runtimes, int(starts))
     ended, seen = threading.Event(), {"looks": 0, "busy": 0, "twice": 0}
     watcher = threading.Thread(target=rush.watch, args=(ended, seen))
     watcher.start()
     try:
         with ThreadPoolExecutor(int(at_once)) as pool:
-            list(pool.map(rush.run, range(int(at_once)), [int(starts)] * int(at_once)))
+            list(pool.map(rush.run, range(int(at_once))))
     finally:
         ended.set()
         watcher.join()

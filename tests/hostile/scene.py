@@ -22,6 +22,7 @@ from tests.integration.engines import Bundle
 
 STAGE = "createRuntime"
 NAIVE = Path(__file__).with_name("naive.py")
+FUSE = str(Path(__file__).with_name("silent.py"))
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}
 # Of the container, for a driver's libraries.
 OWN_LIBRARIES = "/usr/local/nvidia/lib64"
@@ -41,6 +42,13 @@ class Kit(NamedTuple):
     patterns: dict[str, Path]
     hooks: dict[str, list[dict[str, Any]]]  # as the registration in hooks.d says
     preload: Path  # a library that, once loaded, makes the file that its folder is named for
+
+    @staticmethod
+    def read(file: str) -> Kit:
+        """As conftest.py has written it."""
+        words = json.loads(Path(file).read_text())
+        patterns = {name: Path(path) for name, path in words["patterns"].items()}
+        return Kit(Path(words["work"]), patterns, words["hooks"], Path(words["preload"]))
 
 
 class Outcome(NamedTuple):
@@ -127,6 +135,17 @@ class Scene:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
+    def owned(self) -> Path:
+        """A folder of another's, into which the root is moved, and whose names the host has, too."""
+        above = self.path / "owned"
+        above.mkdir()
+        self.root.rename(above / "rootfs")
+        self.bundle.rootfs = self.root = above / "rootfs"
+        self.config["root"]["path"] = str(self.root)
+        for name in ("etc", "dev", "usr/local", "usr/lib64", "usr/bin"):
+            self.hosts(f"rootfs/{name}")
+        return above
+
     def mount(self, *words: str | Path) -> None:
         """mount(8) on the host, until the attack is over; the last word is the target."""
         subprocess.run(["mount", *map(str, words)], check=True)
@@ -169,8 +188,6 @@ class Scene:
         hooks = {STAGE: [node]}
         if injector == "naive":
             words = f"/usr/bin/python3 -S {NAIVE} {STAGE}" + (" --checks" if self.checks else "")
-        if injector == "none":
-            words = "/bin/true"
         if self.edit_state:
             words = f"sed {shlex.quote(self.edit_state)} | {words}"
         script = KEPT.format(self.path, f"sh -c {shlex.quote(words)}")

@@ -76,20 +76,11 @@ def files_of_the_host(scene: Scene) -> None:
     scene.escaped = tampered
 
 
-def device_for_cache(numbers: tuple[int, int], scene: Scene) -> None:
-    """Row 6: to open it does something, and to read it may never end."""
-    path = scene.root / CACHE
-    path.parent.mkdir(exist_ok=True)
-    path.unlink(missing_ok=True)
-    os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(*numbers))
-    scene.watch.add(str(path))
-
-
-def fifo_for_cache(scene: Scene) -> None:
-    """Row 6: somebody waits at the other end."""
+def no_file_for_cache(kind: int, device: int, scene: Scene) -> None:
+    """Row 6: to open it does something, to read it may never end, or somebody waits at the other end."""
     path = scene.root / CACHE
     path.unlink()
-    os.mkfifo(path)
+    os.mknod(path, kind | 0o666, device)
     scene.watch.add(str(path))
 
 
@@ -122,11 +113,12 @@ ATTACKS = [
     Attack("roots-own-folder-is-written", "row 1", writable_by_the_container, codes=SERVES),
     Attack("programs-of-the-host-are-written", "CVE-2024-0135", files_of_the_host, codes=SERVES),
     *[
-        Attack(f"a-device-{major}-{minor}-for-the-cache", "row 6",
-               partial(device_for_cache, (major, minor)), "debian")
-        for major, minor in ((1, 5), (1, 8), (1, 11))
+        Attack(f"a-{name}-for-the-cache", "row 6", partial(no_file_for_cache, kind, device), "debian")
+        for name, kind, device in (
+            *[(f"device-1-{minor}", stat.S_IFCHR, os.makedev(1, minor)) for minor in (5, 8, 11)],
+            ("fifo", stat.S_IFIFO, 0),
+        )
     ],
-    Attack("a-fifo-for-the-cache", "row 6", fifo_for_cache, "debian"),
     *[
         Attack(f"compat-leads-to-a-{content}", "CVE-2024-0132", partial(compat, content), root,
                codes=SERVES)

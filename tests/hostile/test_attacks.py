@@ -12,8 +12,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from tests.hostile.attack import BOTH, Attack
+from tests.hostile.conftest import parameters
+from tests.hostile.play import BY_NAME
 from tests.hostile.scene import Kit, Outcome, shown
-from tests.hostile.table import BY_NAME
 from tests.integration.engines import REPOSITORY, Installed, on_node
 
 Lane = tuple[str, str, str]  # runtime, cgroup, injector
@@ -46,12 +47,9 @@ def play(installed: Installed, kit: Kit, lane: Lane, names: list[str]) -> dict[s
 def results(request: pytest.FixtureRequest, installed: Installed, kit: Kit) -> Iterator[Results]:
     """What came of all attacks that were selected: two lanes at a time, as one waits for a start half of its time."""
     names: dict[Lane, list[str]] = {}
-    for item in request.session.items:
-        call = getattr(item, "callspec", None)
-        if call is not None and "attack" in call.params:
-            injector = "naive" if "naive" in item.name else "ours"
-            key = lane(call.params["runtime"], BY_NAME[call.params["attack"]], injector)
-            names.setdefault(key, []).append(call.params["attack"])
+    for test, its in parameters(request, "attack"):
+        key = lane(its["runtime"], BY_NAME[its["attack"]], "naive" if "naive" in test else "ours")
+        names.setdefault(key, []).append(its["attack"])
     with ThreadPoolExecutor(2) as pool:
         yield {key: pool.submit(play, installed, kit, key, wanted) for key, wanted in names.items()}
 

@@ -8,6 +8,7 @@ container's own, and Debian 12's does: real podman pulls these images.
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -48,9 +49,7 @@ def run_image(
 ) -> Outcome:
     """One container of the image that `tmp_path` has, called `name` when it is pulled; after: shell lines."""
 
-    def line(words: str) -> str:
-        return podman(words, runtime=runtime, folder=tmp_path)
-
+    line = partial(podman, runtime=runtime, folder=tmp_path)
     script = f"""
 {line(f"pull --quiet oci:{tmp_path}/image")} >/run/pulled
 {line("tag")} $(cat /run/pulled) {name}
@@ -125,9 +124,7 @@ def test_no_image_makes_a_volume_its_pods(installed: Installed, tmp_path: Path, 
     sandbox = {f"io.kubernetes.{key}": "memory" for key in ("cri-o.SandboxID", "cri.sandbox-id")}
     image(tmp_path, {**CLAIMS, **sandbox})
 
-    def line(words: str) -> str:
-        return podman(words, runtime=runtime, folder=tmp_path)
-
+    line = partial(podman, runtime=runtime, folder=tmp_path)
     script = f"""
 whose() {{
     set -- $({line("inspect --format '{{.Id}} {{.State.Pid}}'")} $1)

@@ -6,16 +6,16 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from tests.hostile import fuse
 from tests.hostile.attack import BAD_STATE, BOTH, Attack
-from tests.hostile.scene import Scene
+from tests.hostile.scene import FUSE, Scene
 from tests.hostile.sources import PIPES, pipes
+from tests.integration import roots
 
-STOPS = (3, 7)
 IN_VOLUME = "lies in a volume of the host"
 
 
@@ -32,6 +32,16 @@ def over_own(destination: str, scene: Scene) -> None:
     if destination == "/data":
         scene.link("data", "/usr")
         (scene.root / "usr").mkdir(parents=True, exist_ok=True)
+
+
+def below_own(scene: Scene) -> None:
+    """A tmpfs of the container's own over a volume is its own, and things are made there."""
+    for name in ("local", "lib"):
+        (scene.volume / name).mkdir()
+    scene.bundle.mounts(scene.volume, "/usr")
+    scene.config["mounts"].append({"type": "tmpfs", "source": "tmpfs", "destination": "/usr/lib"})
+    scene.probe = "find /usr/lib -name 'libcuda.so*' | grep -q . || echo no driver"
+    scene.escaped = lambda out: ["the container has no driver"] * ("no driver" in out)
 
 
 def below_a_volume(options: tuple[str, ...], scene: Scene, *, read_only: bool = False) -> None:
@@ -100,17 +110,7 @@ def queues(scene: Scene) -> None:
 
 def moved_parent(scene: Scene) -> None:
     """Row 5: who owns the folder above the root leads its path elsewhere, behind the runtime's back."""
-    above = scene.path / "owned"
-    above.mkdir()
-    (above / "rootfs").symlink_to("nowhere")
-    (above / "rootfs").unlink()
-    scene.root.rename(above / "rootfs")
-    scene.root.symlink_to(above / "rootfs")
-    scene.bundle.rootfs = scene.root = above / "rootfs"
-    scene.config["root"]["path"] = str(scene.root)
-    for name in ("etc", "dev", "usr/local", "usr/lib64", "usr/bin"):
-        scene.hosts(f"rootfs/{name}")
-    aside = scene.path / "aside"
+    above, aside = scene.owned(), scene.path / "aside"
     scene.before_hook.append(f"mv {above} {aside} && ln -s {scene.host} {above}")
     scene.after_hook.append(f"rm -f {above}; mv {aside} {above}")
     scene.later(_back, above, aside)
@@ -123,18 +123,22 @@ def _back(above: Path, aside: Path) -> None:
 
 
 def hung(path: str, hangs: str, scene: Scene, *, name: str = "") -> None:
-    """Where the hook looks at a file or mounts one: a server that does not answer.  name: see `fuse.Fuse`."""
+    """Where the hook looks at a file or mounts one: a server that does not answer.  name: of the file in a folder."""
     point, place = scene.path / "hung", scene.root / path.format(libraries=scene.libraries)[1:]
-    for it in (point, place):
-        it.parent.mkdir(parents=True, exist_ok=True)
-        if name:
-            it.mkdir(exist_ok=True)
-        elif not it.exists():
-            it.touch()
-    served = fuse.Fuse(point, hangs, name)
-    scene.later(served.end)
+    point.mkdir()
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if name:
+        place.mkdir(exist_ok=True)
+    elif not place.exists():
+        place.touch()
+    line = [sys.executable, FUSE, str(point), "allow_other", f"hangs={hangs}", f"only={name}"]
+    server = subprocess.Popen(line, stdout=subprocess.PIPE)
+    scene.processes.add(server.pid)
+    assert server.stdout is not None and server.stdout.readline() == b"ready\n"
+    scene.later(server.wait)
+    scene.later(server.kill)
     scene.later(subprocess.run, ["umount", "-l", str(point)])
-    scene.bundle.mounts(point, f"/{place.relative_to(scene.root)}", "rw")
+    scene.bundle.mounts(point if name else point / "file", f"/{place.relative_to(scene.root)}", "rw")
 
 
 def hung_behind_a_link(hangs: str, scene: Scene) -> None:
@@ -170,7 +174,7 @@ ATTACKS = [
     *[
         Attack(f"a-hung-volume-{hangs}-at-{path.rpartition('/')[2]}", "row 14",
                partial(hung, path, hangs), root, codes=(0,), bites=())
-        for hangs in (fuse.OPENING, fuse.ASKED)
+        for hangs in ("opening", "asked")
         for path, root in (
             ("/etc/ld.so.cache", "debian"),
             ("/{libraries}/libcuda.so.1", "debian"),
@@ -182,18 +186,18 @@ ATTACKS = [
         Attack(f"a-hung-volume-{hangs}-at-a-node", "row 14",
                partial(hung, "/dev/nvidiactl", hangs), codes=(7,), says="is not a character device",
                bites=())
-        for hangs in (fuse.OPENING, fuse.ASKED)
+        for hangs in ("opening", "asked")
     ],
     Attack("a-hung-volume-with-the-cache", "row 14",
-           partial(hung, "/etc", fuse.OPENING, name="ld.so.cache"), "debian", codes=(0,),
+           partial(hung, "/etc", "opening", name="ld.so.cache"), "debian", codes=(0,),
            says="lies in a volume or in procfs, and what it lists is left out", bites=()),
     Attack("a-hung-volume-with-cudas-libraries", "row 14",
-           partial(hung, "/usr/local/cuda", fuse.ASKED, name="compat"), "debian", codes=(0,), bites=()),
+           partial(hung, "/usr/local/cuda", "asked", name="compat"), "debian", codes=(0,), bites=()),
     *[
         Attack(f"a-hung-volume-{hangs}-behind-cudas-library", "row 14",
                partial(hung_behind_a_link, hangs), "debian", codes=(0,),
                says="libcuda.so.999.1.1 cannot be used: it cannot be read", bites=())
-        for hangs in (fuse.OPENING, fuse.ASKED)
+        for hangs in ("opening", "asked")
     ],
     *[
         Attack(f"a-volume-{'-'.join(options)}-at-{destination[1:].replace('/', '-')}",
@@ -221,13 +225,18 @@ ATTACKS = [
     *[
         Attack(f"a-hung-volume-{hangs}-at-the-drivers-folder", "row 14",
                partial(hung, "/usr/local/nvidia", hangs, name="lib64"), root, codes=(0,), bites=())
-        for hangs, root in ((fuse.OPENING, "busybox"), (fuse.ASKED, "debian"))
+        for hangs, root in (("opening", "busybox"), ("asked", "debian"))
     ],
     *[
         Attack(f"a-{make.__name__.partition('_')[0]}-at-{path.replace('/', '-')}", "CVE-2024-0133",
                partial(in_the_way, make, path), codes=(7,), says=says, bites=())
         for make in (Path.touch, os.mkfifo, socket_at)
         for path, says in (("usr/local/nvidia", "is there and is not a folder"), ("usr/local", "Not a directory"))
+    ],
+    *[
+        Attack(f"a-{make.__name__}-at-{path.replace('/', '-')}", "CVE-2024-0133", partial(in_the_way, make, path),
+               "debian", bites=())
+        for make, path in ((Path.mkdir, f"usr/lib/{roots.MULTIARCH}/libcuda.so.1"), (Path.touch, "usr/lib/firmware"))
     ],
     Attack("the-images-own-driver-in-its-place", "CVE-2024-0133", images_own, codes=(0,),
            says="/usr/local/nvidia: the image's own files there are hidden", bites=()),
@@ -236,17 +245,18 @@ ATTACKS = [
                codes=(7,), says=IN_VOLUME)
         for number, destination in enumerate(("/usr", "//usr/./", "/data"))
     ],
+    Attack("own-over-a-volume", "CVE-2024-0133", below_own, codes=(0,), bites=()),
     Attack("a-shared-volume", "CVE-2024-0133", shared, codes=(0,)),
     Attack("the-hosts-own-dev", "CVE-2024-0136", hosts_dev, codes=(0, 7)),
     Attack("below-a-clone-the-cache", "row 2", partial(clone, "etc/ld.so.cache"), codes=(0, 7)),
     Attack("below-a-clone-the-programs", "row 2", partial(clone, "usr/bin"), codes=(0, 7)),
     Attack("below-a-clone-the-firmware", "row 2", firmware, codes=(0, 7)),
-    Attack("a-mount-below-a-volume-rw", "row 3", partial(below_a_volume, ("rw",)), codes=(7,)),
-    Attack("a-mount-below-a-volume-ro", "row 3", partial(below_a_volume, ("ro",)), codes=(7,)),
+    Attack("a-mount-below-a-volume-rw", "row 3", partial(below_a_volume, ("rw",)), codes=(7,), says=IN_VOLUME),
+    Attack("a-mount-below-a-volume-ro", "row 3", partial(below_a_volume, ("ro",)), codes=(7,), says=IN_VOLUME),
     Attack("a-mount-below-a-volume-read-only-root", "row 3",
-           partial(below_a_volume, ("rw",), read_only=True), codes=(7,)),
-    Attack("a-volume-over-the-root", "row 4", over_the_root, codes=BAD_STATE, bites=("crun",),
-           runtimes=("crun",)),
+           partial(below_a_volume, ("rw",), read_only=True), codes=(7,), says=IN_VOLUME),
+    Attack("a-volume-over-the-root", "row 4", over_the_root, codes=BAD_STATE, says="is not the container's root",
+           bites=("crun",), runtimes=("crun",)),
     Attack("the-parent-of-the-root-is-moved", "row 5", moved_parent, codes=BAD_STATE),
     Attack("queues-of-the-host", "row 9", queues, codes=(0, 7)),
 ]  # fmt: skip

@@ -170,7 +170,6 @@ def on_node(
     settings: str = "",
     booted: bool = False,
     own_network: bool = False,
-    overlay: bool = True,
     vendors: tuple[str, ...] = (),
     platform: str = "",
     driver: str = "",
@@ -185,12 +184,11 @@ def on_node(
     driver_root, layout: where the node's driver lies; vendors: whose drivers it has beside it; platform: what it has in
     the place of NVIDIA's; driver: a real one's user space, as node.py takes it; packages: folders of Debian's packages
     that are installed; settings: what the administrator has written in our file; booted: the node has systemd as PID 1;
-    own_network: and a network of its own; overlay: whether it may use overlays.
+    own_network: and a network of its own.
     """
     line = [sys.executable, str(BOOT if booted else NODE)]
     line += ["--description", description, "--cgroup", cgroup]
     line += ["--driver-root", driver_root, "--layout", layout]
-    line += [] if overlay else ["--no-overlay"]
     line += ["--own-network"] if own_network else []
     for fault in faults:
         line += ["--break", fault]

@@ -47,11 +47,10 @@ def outside() -> dict[str, Any]:
     "how",
     [
         {"cgroup": "v1"},
-        {"overlay": False},
         {"driver_root": ROOT, "layout": "current", "description": "h100mig"},
         {"vendors": tuple(VENDORS)},
     ],
-    ids=["overlay", "no overlay", "driver root", "vendors"],
+    ids=["host", "driver root", "vendors"],
 )
 def test_nothing_shows_outside(how: dict[str, Any]) -> None:
     before = outside()

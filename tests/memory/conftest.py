@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,17 +11,14 @@ from typing import Any, Callable
 import pytest
 
 from tests.integration import roots
+from tests.integration.conftest import installed
 from tests.integration.engines import Bundle, Installed
 from tests.memory import regions
 from tests.memory.places import MODULE
 
+__all__ = ["installed"]
+
 Maker = Callable[..., Bundle]
-
-
-@pytest.fixture(scope="session")
-def installed() -> Installed:
-    """What the lane has installed below a folder of the machine."""
-    return Installed(Path(os.environ["OCI_GPU_HOOK_INSTALLED"]))
 
 
 @pytest.fixture(autouse=True)

@@ -8,14 +8,15 @@
 # machine's own; the lists of packages and all that is built on the way lie in a scratch folder beside FOLDER.
 set -eu
 
+# shellcheck source=tests/debian.sh
+. "$(dirname "$0")/../debian.sh"
+
 config=$1 folder=$2
 scratch=$folder.scratch
 rm -rf "$scratch" "$folder"
 mkdir -p "$scratch/lists/partial" "$scratch/archives/partial"
 trap 'rm -rf "$scratch"' EXIT
-# shellcheck disable=SC2016  # apt's own words
-mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Component: main' | grep -v security | head -n 1)
-[ -n "$mirror" ] || { echo >&2 "kernel.sh: apt has no mirror of Debian's here"; exit 1; }
+mirror=$(mirror)
 for suite in trixie-backports sid; do
     # A machine's clock may be ahead of the release that its mirror has.
     words="signed-by=/usr/share/keyrings/debian-archive-keyring.gpg check-valid-until=no"

@@ -53,9 +53,3 @@ def end_containers() -> None:
 def unload() -> None:
     """Which the kernel refuses while a GPU is open."""
     subprocess.run(["rmmod", "regions"], check=True)
-
-
-def read(path: str | Path) -> dict[str, str]:
-    """A file of the controller, its values by region."""
-    lines = Path(path).read_text().splitlines()
-    return dict(line.rsplit(" ", 1) for line in lines)

@@ -1,8 +1,30 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # What `make test-memory` starts: installs what it needs, then boots the machine.  Options as run.py's.
+#
+# Debian only: the virtual machine's kernel is built from Debian's source package, and its programs are Debian's; both
+# are unpacked and never installed here.
 set -eu
 cd "$(dirname "$0")/../.."
-tests/memory/requirements.sh
+
+# shellcheck source=tests/debian.sh
+. tests/debian.sh
+
+need make make
+need python3 python3
+need cc gcc
+need /usr/include/stdlib.h libc6-dev
+need flex flex
+need bison bison
+need bc bc
+need xz xz-utils
+need /usr/include/libelf.h libelf-dev
+need qemu-system-x86_64 qemu-system-x86
+need mmdebstrap mmdebstrap
+need mke2fs e2fsprogs
+need cpio cpio
+need patchelf patchelf
+need_pip
+install_needed
 tests/newest.sh .build/newest
 exec /usr/bin/python3 -B -m tests.memory.run "$@"

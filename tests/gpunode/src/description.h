@@ -25,7 +25,7 @@ struct gpu {
 	struct gpu *parent;
 	unsigned gi, ci;
 	unsigned mig_enabled, lost, unlisted, hangs, falls, asked;
-	unsigned minor, brand, major_capability, minor_capability, mig_capable, max_mig;
+	unsigned minor, brand, capability_major, capability_minor, mig_capable, max_mig;
 	unsigned pci_id, subsystem_id;
 	u64 memory, readings[READINGS];
 	char has[READINGS];
@@ -46,6 +46,12 @@ static void read_reading(struct gpu *gpu, const char *line)
 	}
 }
 
+#define NUMBER(field, base) {#field " ", __builtin_offsetof(struct gpu, field), base}
+static const struct { const char *key; size_t at; int base; } numbers[] = {
+	NUMBER(minor, 10), NUMBER(brand, 10), NUMBER(pci_id, 16), NUMBER(subsystem_id, 16), NUMBER(mig_capable, 10),
+	NUMBER(max_mig, 10), NUMBER(mig_enabled, 10), NUMBER(capability_major, 10), NUMBER(capability_minor, 10),
+};
+
 static void read_gpu_line(struct gpu *gpu, const char *line)
 {
 	const char *value;
@@ -57,26 +63,11 @@ static void read_gpu_line(struct gpu *gpu, const char *line)
 		text_copy(gpu->model, sizeof gpu->model, value);
 	else if ((value = text_after(line, "bus_id ")))
 		text_copy(gpu->bus_id, sizeof gpu->bus_id, value);
-	else if ((value = text_after(line, "minor ")))
-		gpu->minor = (unsigned)text_number(value, 10);
-	else if ((value = text_after(line, "brand ")))
-		gpu->brand = (unsigned)text_number(value, 10);
 	else if ((value = text_after(line, "memory ")))
 		gpu->memory = text_number(value, 10);
-	else if ((value = text_after(line, "pci_id ")))
-		gpu->pci_id = (unsigned)text_number(value, 16);
-	else if ((value = text_after(line, "subsystem_id ")))
-		gpu->subsystem_id = (unsigned)text_number(value, 16);
-	else if ((value = text_after(line, "mig_capable ")))
-		gpu->mig_capable = (unsigned)text_number(value, 10);
-	else if ((value = text_after(line, "max_mig ")))
-		gpu->max_mig = (unsigned)text_number(value, 10);
-	else if ((value = text_after(line, "mig_enabled ")))
-		gpu->mig_enabled = (unsigned)text_number(value, 10);
-	else if ((value = text_after(line, "capability_major ")))
-		gpu->major_capability = (unsigned)text_number(value, 10);
-	else if ((value = text_after(line, "capability_minor ")))
-		gpu->minor_capability = (unsigned)text_number(value, 10);
+	for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+		if ((value = text_after(line, numbers[i].key)))
+			*(unsigned *)((char *)gpu + numbers[i].at) = (unsigned)text_number(value, numbers[i].base);
 }
 
 static struct gpu *add_mig(struct description *node, const char *numbers)

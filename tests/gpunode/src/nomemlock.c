@@ -22,15 +22,9 @@ EXPORT int prlimit64(int pid, unsigned resource, const void *wanted, void *old)
 	}
 	return 0;
 }
-EXPORT int prlimit(int pid, unsigned resource, const void *wanted, void *old)
-{
-	return prlimit64(pid, resource, wanted, old);
-}
+ALIAS(prlimit, prlimit64);
 EXPORT int setrlimit64(unsigned resource, const void *wanted)
 {
 	return prlimit64(0, resource, wanted, NULL);
 }
-EXPORT int setrlimit(unsigned resource, const void *wanted)
-{
-	return prlimit64(0, resource, wanted, NULL);
-}
+ALIAS(setrlimit, setrlimit64);

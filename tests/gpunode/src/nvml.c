@@ -65,7 +65,6 @@ EXPORT int nvmlInitWithFlags(unsigned flags)
 	users = 1;
 	return OK;
 }
-EXPORT int nvmlInit(void) { return nvmlInitWithFlags(0); }
 EXPORT int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
 EXPORT int nvmlShutdown(void) { return users ? (users--, OK) : UNINITIALIZED; }
 
@@ -120,17 +119,12 @@ EXPORT int nvmlSystemGetCudaDriverVersion(int *to)
 {
 	return give_number((unsigned *)to, node.cuda);
 }
-EXPORT int nvmlSystemGetCudaDriverVersion_v2(int *to)
-{
-	return nvmlSystemGetCudaDriverVersion(to);
-}
 
 EXPORT int nvmlDeviceGetCount_v2(unsigned *to)
 {
 	/* The fault: the driver goes away between two calls. */
 	return node.goes ? UNKNOWN : give_number(to, visible_count);
 }
-EXPORT int nvmlDeviceGetCount(unsigned *to) { return nvmlDeviceGetCount_v2(to); }
 
 EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned index, struct gpu **to)
 {
@@ -141,27 +135,16 @@ EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned index, struct gpu **to)
 	*to = visible[index];
 	return visible[index]->lost ? GPU_IS_LOST : OK;
 }
-EXPORT int nvmlDeviceGetHandleByIndex(unsigned index, struct gpu **to)
-{
-	return nvmlDeviceGetHandleByIndex_v2(index, to);
-}
 
 /* `[domain:]bus:device.function`, the domain in any number of digits. */
 struct address { unsigned domain, bus, device; };
 static struct address read_address(const char *text)
 {
-	unsigned parts[3] = {0, 0, 0};
-	for (int colons = 0;; text++) {
-		if (!colons) {
-			parts[0] = parts[1], parts[1] = parts[2];
-			parts[2] = (unsigned)text_number(text, 16);
-			colons = 1;
-		}
+	struct address found = {0, 0, (unsigned)text_number(text, 16)};
+	for (; *text; text++)
 		if (*text == ':')
-			colons = 0;
-		else if (!*text)
-			return (struct address){parts[0], parts[1], parts[2]};
-	}
+			found = (struct address){found.bus, found.device, (unsigned)text_number(text + 1, 16)};
+	return found;
 }
 
 EXPORT int nvmlDeviceGetName(struct gpu *gpu, char *to, unsigned room)
@@ -174,10 +157,6 @@ EXPORT int nvmlDeviceGetUUID(struct gpu *gpu, char *to, unsigned room)
 		return INVALID_ARGUMENT;
 	return give_text(to, room, *gpu->claims ? gpu->claims : gpu->uuid);
 }
-EXPORT int nvmlDeviceGetMinorNumber(struct gpu *gpu, unsigned *to)
-{
-	return give_gpu_number(gpu, to, gpu ? gpu->minor : 0);
-}
 EXPORT int nvmlDeviceGetBrand(struct gpu *gpu, unsigned *to)
 {
 	return give_gpu_number(gpu, to, gpu ? gpu->brand : 0);
@@ -187,8 +166,8 @@ EXPORT int nvmlDeviceGetCudaComputeCapability(struct gpu *gpu, unsigned *major, 
 	if (!gpu)
 		return INVALID_ARGUMENT;
 	gpu = gpu->parent ? gpu->parent : gpu;
-	int first = give_number(major, gpu->major_capability);
-	return first ? first : give_number(minor, gpu->minor_capability);
+	int first = give_number(major, gpu->capability_major);
+	return first ? first : give_number(minor, gpu->capability_minor);
 }
 
 EXPORT int nvmlDeviceGetPciInfo_v3(struct gpu *gpu, struct pci_info *to)
@@ -206,16 +185,10 @@ EXPORT int nvmlDeviceGetPciInfo_v3(struct gpu *gpu, struct pci_info *to)
 	/* NVML writes an 8-digit domain, in capitals; the kernel 4 digits, in small letters. */
 	text_copy(to->bus_id, sizeof to->bus_id, "0000");
 	text_append(to->bus_id, sizeof to->bus_id, gpu->bus_id);
-	text_copy(to->bus_id_legacy, sizeof to->bus_id_legacy, gpu->bus_id);
 	for (char *p = to->bus_id; *p; p++)
 		*p = *p >= 'a' && *p <= 'f' ? (char)(*p - 32) : *p;
-	for (char *p = to->bus_id_legacy; *p; p++)
-		*p = *p >= 'a' && *p <= 'f' ? (char)(*p - 32) : *p;
+	text_copy(to->bus_id_legacy, sizeof to->bus_id_legacy, to->bus_id + 4);
 	return OK;
-}
-EXPORT int nvmlDeviceGetPciInfo(struct gpu *gpu, struct pci_info *to)
-{
-	return nvmlDeviceGetPciInfo_v3(gpu, to);
 }
 
 EXPORT int nvmlDeviceGetP2PStatus(struct gpu *one, struct gpu *other, unsigned capability, unsigned *to)

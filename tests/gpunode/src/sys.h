@@ -15,12 +15,11 @@ typedef unsigned long long u64;
 #define EXPORT __attribute__((visibility("default")))
 #define LOCAL __attribute__((visibility("hidden"), used))
 #define UNUSED __attribute__((unused))
+#define ALIAS(name, of) EXPORT extern __typeof__(of) name __attribute__((alias(#of)))
 
 #if defined(__x86_64__)
-enum { NR_read = 0, NR_write = 1, NR_close = 3, NR_exit = 231, NR_mount = 165, NR_mkdirat = 258,
-       NR_openat = 257, NR_newfstatat = 262, NR_readlinkat = 267, NR_statfs = 137, NR_setns = 308,
-       NR_symlinkat = 266, NR_getdents64 = 217, NR_prlimit64 = 302, NR_fchmodat = 268,
-       NR_ppoll = 271 };
+enum { NR_read = 0, NR_write = 1, NR_close = 3, NR_exit = 231, NR_openat = 257, NR_getdents64 = 217, NR_prlimit64 = 302,
+       NR_ppoll = 271, O_DIRECTORY = 0200000 };
 static inline long sys6(long n, long a, long b, long c, long d, long e, long f)
 {
 	register long r10 __asm__("r10") = d, r8 __asm__("r8") = e, r9 __asm__("r9") = f;
@@ -34,10 +33,8 @@ static inline long sys6(long n, long a, long b, long c, long d, long e, long f)
 	__asm__(".globl _start\n_start:\n\txor %ebp,%ebp\n\tmov %rsp,%rdi\n\tand $-16,%rsp\n\t" \
 		"call " #function "\n\thlt\n")
 #elif defined(__aarch64__)
-enum { NR_read = 63, NR_write = 64, NR_close = 57, NR_exit = 94, NR_mount = 40, NR_mkdirat = 34,
-       NR_openat = 56, NR_newfstatat = 79, NR_readlinkat = 78, NR_statfs = 43, NR_setns = 268,
-       NR_symlinkat = 36, NR_getdents64 = 61, NR_prlimit64 = 261, NR_fchmodat = 53,
-       NR_ppoll = 73 };
+enum { NR_read = 63, NR_write = 64, NR_close = 57, NR_exit = 94, NR_openat = 56, NR_getdents64 = 61, NR_prlimit64 = 261,
+       NR_ppoll = 73, O_DIRECTORY = 040000 };
 static inline long sys6(long n, long a, long b, long c, long d, long e, long f)
 {
 	register long x8 __asm__("x8") = n, x0 __asm__("x0") = a, x1 __asm__("x1") = b;
@@ -53,15 +50,10 @@ static inline long sys6(long n, long a, long b, long c, long d, long e, long f)
 #error "only x86_64 and aarch64 have NVIDIA's data centre driver"
 #endif
 
-enum { AT_FDCWD = -100, O_RDONLY = 0, O_WRONLY = 1, O_RDWR = 2, O_CREAT = 0100, O_TRUNC = 01000, O_APPEND = 02000,
-       O_NONBLOCK = 04000, O_CLOEXEC = 02000000 };
-#if defined(__aarch64__)
-enum { O_DIRECTORY = 040000, O_NOFOLLOW = 0100000 };
-#else
-enum { O_DIRECTORY = 0200000, O_NOFOLLOW = 0400000 };
-#endif
-enum { EPERM = 1, ENOENT = 2, ENXIO = 6, EACCES = 13, EEXIST = 17, ENODEV = 19, ELOOP = 40 };
-enum { DT_CHR = 2, DT_DIR = 4, DT_REG = 8, DT_LNK = 10 };
+enum { AT_FDCWD = -100, O_RDONLY = 0, O_WRONLY = 1, O_RDWR = 2, O_APPEND = 02000, O_NONBLOCK = 04000,
+       O_CLOEXEC = 02000000 };
+enum { EPERM = 1, ENOENT = 2, ENXIO = 6, EACCES = 13, ENODEV = 19, ELOOP = 40 };
+enum { DT_CHR = 2, DT_DIR = 4, DT_REG = 8 };
 
 struct dirent64 {
 	u64 d_ino;
@@ -164,14 +156,20 @@ static UNUSED u64 text_number(const char *text, int base)
 	}
 	return value;
 }
-static UNUSED void append_number(char *to, size_t room, u64 value)
+/* Until the next number. */
+static UNUSED const char *number_text(u64 value)
 {
-	char digits[24], *p = digits + sizeof digits;
+	static char digits[24];
+	char *p = digits + sizeof digits;
 	*--p = 0;
 	do
 		*--p = (char)('0' + value % 10);
 	while (value /= 10);
-	text_append(to, room, p);
+	return p;
+}
+static UNUSED void append_number(char *to, size_t room, u64 value)
+{
+	text_append(to, room, number_text(value));
 }
 /* Reads a small file whole; returns its length or the negative errno. Ends with NUL. */
 static UNUSED long read_file(int dir, const char *path, char *to, size_t room)
@@ -194,4 +192,14 @@ static UNUSED void print_to(int fd, const char *text)
 	for (long n = 1; left && n > 0; left -= (size_t)n, text += n)
 		n = sys_write(fd, text, left);
 }
+/* Texts on stdout, one after another. */
+static UNUSED void say(const char *text, ...)
+{
+	__builtin_va_list more;
+	__builtin_va_start(more, text);
+	for (; text; text = __builtin_va_arg(more, const char *))
+		print_to(1, text);
+	__builtin_va_end(more);
+}
+#define SAY(...) say(__VA_ARGS__, NULL)
 #endif

@@ -13,7 +13,6 @@ static int found, denied;
 
 static void show(const char *path)
 {
-	char line[PATH + 16] = "";
 	long result = sys_open(path, O_RDWR | O_NONBLOCK);
 	if (result == -ENOENT)
 		return;
@@ -22,9 +21,7 @@ static void show(const char *path)
 		sys_close((int)result);
 	found++;
 	denied += no;
-	text_append(line, sizeof line, path);
-	text_append(line, sizeof line, no ? " denied\n" : " allowed\n");
-	print_to(1, line);
+	SAY(path, no ? " denied\n" : " allowed\n");
 }
 
 static void show_folder(int fd, const char *folder)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .additions import numbered
+
 if TYPE_CHECKING:
     from .additions import Additions
 
@@ -24,22 +26,13 @@ def amd(node: Additions) -> None:
     node.drm([second, first])
     folder = f"/opt/rocm-{ROCM}"
     node.links["/opt/rocm"] = f"rocm-{ROCM}"
-    for name, version, number in (
-        ("libhsa-runtime64", "1.14.60200", 1),
-        ("libamdhip64", "6.2.60200", 6),
-        ("libhiprtc", "6.2.60200", 6),
-        ("librocprofiler-register", "0.4.0", 0),
-        ("libamd_comgr", "2.8.60200", 2),
-        ("libhsakmt", "1.0.6", 1),
-        ("librocm_smi64", "7.3.60200", 7),
-        ("libamd_smi", "24.6.60200", 24),
-        ("librocm-core", "1.0.60200", 1),
-        ("librccl", "1.0.60200", 1),
-        ("librocblas", "4.2.60200", 4),
-        ("libamdocl64", "2.1.60200", 2),
+    for name in (
+        *("libhsa-runtime64.so.1.14.60200", "libamdhip64.so.6.2.60200", "libhiprtc.so.6.2.60200", "libhsakmt.so.1.0.6"),
+        *("librocprofiler-register.so.0.4.0", "libamd_comgr.so.2.8.60200", "librocm_smi64.so.7.3.60200"),
+        *("libamd_smi.so.24.6.60200", "librocm-core.so.1.0.60200", "librccl.so.1.0.60200"),
+        *("librocblas.so.4.2.60200", "libamdocl64.so.2.1.60200"),
     ):
-        path = f"{folder}/lib/{name}.so.{version}"
-        node.library(path, f"{name}.so.{number}", development=True)
+        node.library(f"{folder}/lib/{name}", numbered(name), development=True)
     node.library("libdrm_amdgpu.so.1.0.0", "libdrm_amdgpu.so.1")
     nodes = "/dev/kfd /dev/dri"
     node.program(nodes, *(f"{folder}/bin/{name}" for name in ("rocminfo", "rocm-smi", "amd-smi")))
@@ -76,21 +69,13 @@ def intel(node: Additions) -> None:
     gpus = [node.pci(address, "8086:56c0", "0x038000", "i915") for address in ("0000:4d:00.0", "0000:b5:00.0")]
     node.drm(gpus)
     node.accel(node.pci("0000:40:0b.0", "8086:643e", "0x120000", "intel_vpu"))
-    for name, version, number in (
-        ("libze_loader", "1.17.44", 1),
-        ("libze_validation_layer", "1.17.44", 1),
-        ("libze_tracing_layer", "1.17.44", 1),
-        ("libze_intel_gpu", "1.3.30872", 1),
-        ("libze_intel_npu", "1.8.0", 1),
-        ("libigdgmm", "12.5.0", 12),
-        ("libigc", "1.0.17537", 1),
-        ("libigdfcl", "1.0.17537", 1),
-        ("libiga64", "1.0.17537", 1),
-        ("libopencl-clang", "14", 14),
-        ("libmfx-gen", "1.2.12", "1.2"),
-        ("libvpl", "2.12", 2),
+    for name in (
+        *("libze_loader.so.1.17.44", "libze_validation_layer.so.1.17.44", "libze_tracing_layer.so.1.17.44"),
+        *("libze_intel_gpu.so.1.3.30872", "libze_intel_npu.so.1.8.0", "libigdgmm.so.12.5.0", "libigc.so.1.0.17537"),
+        *("libigdfcl.so.1.0.17537", "libiga64.so.1.0.17537", "libopencl-clang.so.14", "libvpl.so.2.12"),
     ):
-        node.library(f"{name}.so.{version}", f"{name}.so.{number}")
+        node.library(name, numbered(name))
+    node.library("libmfx-gen.so.1.2.12", "libmfx-gen.so.1.2")
     node.library("intel-opencl/libigdrcl.so")
     node.library("dri/iHD_drv_video.so")
     icd = f"{node.library_folder}/intel-opencl/libigdrcl.so\n"
@@ -108,16 +93,8 @@ def habana(node: Additions) -> None:
         node.node(f"/dev/accel/accel_controlD{number}", (control, number), "accel", folder)
     folder = "/usr/lib/habanalabs"
     for name in (
-        "libhl-thunk",
-        "libhl_logger",
-        "libhlml",
-        "libSynapse",
-        "libSynapse_profiler",
-        "libSynapseUtils",
-        "libhcl",
-        "libtpc_kernels",
-        "libscal",
-        "libaeon",
+        *("libhl-thunk", "libhl_logger", "libhlml", "libSynapse", "libSynapse_profiler", "libSynapseUtils"),
+        *("libhcl", "libtpc_kernels", "libscal", "libaeon"),
     ):
         node.library(f"{folder}/{name}.so")
     node.texts["/etc/ld.so.conf.d/habanalabs.conf"] = f"{folder}\n"

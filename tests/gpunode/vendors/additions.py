@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..pci import DRM_MAJOR
 from ..procfs import DeviceNode
-from ..sysfs import Sysfs
+from ..sysfs import Sysfs, pci_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,18 +52,7 @@ class Additions:
 
     def pci(self, address: str, identity: str, kind: str, driver: str) -> str:
         """A PCI device, `1002:740f`, of a class; its folder in sysfs."""
-        vendor, device = identity.split(":")
-        files = {
-            "class": f"{kind}\n",
-            "vendor": f"0x{vendor}\n",
-            "device": f"0x{device}\n",
-            "subsystem_vendor": f"0x{vendor}\n",
-            "subsystem_device": "0x0001\n",
-            "numa_node": "0\n",
-            "enable": "1\n",
-            "uevent": f"DRIVER={driver}\nPCI_CLASS={kind[3:].upper()}\nPCI_ID={identity.upper()}\n"
-            f"PCI_SUBSYS_ID={vendor.upper()}:0001\nPCI_SLOT_NAME={address}\n",
-        }
+        files = pci_files(address, driver, kind, identity, f"{identity.partition(':')[0]}:0001")
         return self.sysfs.pci_device(address, driver, files)
 
     def node(
@@ -118,6 +107,12 @@ class Additions:
     def program(self, nodes: str, *paths: str) -> None:
         """Programs that say which of these nodes may be opened."""
         self.programs.update(dict.fromkeys(paths, nodes))
+
+
+def numbered(file: str) -> str:
+    """The SONAME of most libraries: with the first number alone."""
+    name, _, version = file.partition(".so.")
+    return f"{name}.so.{version.partition('.')[0]}"
 
 
 def _place(parent: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..procfs import MISC_MAJOR, RDMA_CM_MINOR, VERBS_FIRST, VERBS_MAJOR
+from .additions import numbered
 
 if TYPE_CHECKING:
     from .additions import Additions
@@ -45,14 +46,9 @@ def rdma(node: Additions) -> None:
 
 def _rdma_core(node: Additions) -> None:
     """As Debian and Fedora have it."""
-    for name, version, number in (
-        ("libibverbs", f"1.14.{RDMA_CORE}", 1),
-        ("librdmacm", f"1.3.{RDMA_CORE}", 1),
-        ("libibumad", f"3.2.{RDMA_CORE}", 3),
-        ("libibmad", f"5.3.{RDMA_CORE}", 5),
-        *((f"lib{provider}", version, 1) for provider, version in PROVIDERS.items()),
-    ):
-        node.library(f"{name}.so.{version}", f"{name}.so.{number}", development=True)
+    core = [f"lib{name}.{RDMA_CORE}" for name in ("ibverbs.so.1.14", "rdmacm.so.1.3", "ibumad.so.3.2", "ibmad.so.5.3")]
+    for name in [*core, *(f"lib{provider}.so.{version}" for provider, version in PROVIDERS.items())]:
+        node.library(name, numbered(name), development=True)
     for provider, version in PROVIDERS.items():
         link = f"{node.library_folder}/libibverbs/lib{provider}-rdmav34.so"
         node.links[link] = f"../lib{provider}.so.{version}"
