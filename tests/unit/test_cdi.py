@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +13,17 @@ import pytest
 from oci_gpu_hook import cli
 from oci_gpu_hook.cli import plantext as operations
 from oci_gpu_hook.cli import render
-from oci_gpu_hook.errors import HookError, RequestError
+from oci_gpu_hook.errors import RequestError
 from oci_gpu_hook.formats.ldcache import MULTIARCH_32
 from oci_gpu_hook.node.engines import cdispecs
 from oci_gpu_hook.operations import LdCache
 from oci_gpu_hook.report.progress import Progress
-from oci_gpu_hook.request import parse, sources
-from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.words import DRIVER_CAPABILITIES, VISIBLE_DEVICES
-from tests.unit import asking, cdi_engine, hosts
+from tests.unit import cdi_engine, hosts
 from tests.unit.cdi_engine import Node, by_cdi, by_hook
-from tests.vocabulary import host as vocabulary
 from tests.vocabulary.host import FACTS, MIG_UUID, UUID, plant
-from tests.vocabulary.rows import ROWS
 
-SETS = ("all", "utility", "compute,compat32", "display")
+SETS = ("all", "utility", "compute,compat32", "display", "graphics,video,ngx")
 MIG_NAMES = ("0:0", MIG_UUID)
 DRIVER_ROOT = "/run/nvidia/driver"
 
@@ -89,66 +84,8 @@ def test_they_agree_for_several_devices_at_once(mig_host: Node, names: tuple[str
     assert by_cdi(mig_host, environment, "all", *names) == by_hook(mig_host, environment)
 
 
-def _requests_of_rows() -> Iterator[Request]:
-    """Every request that the vocabulary's rows make."""
-    made: list[Request] = []
-
-    def noting(inputs: sources.Inputs, allowed: Any) -> Any:
-        found, notes = parse.parse_request(inputs, allowed)
-        if found is not None:
-            made.append(found)
-        return found, notes
-
-    with pytest.MonkeyPatch.context() as patch:
-        for module in (asking, vocabulary):
-            patch.setattr(module, "parse_request", noting)
-        for row in ROWS:
-            row.holds()
-    yield from dict.fromkeys(made)
-
-
-def _sayable(asked: Request) -> bool:
-    """Whether CDI can name it: GPUs and MIG devices by index and UUID.
-
-    It has no name for a bus id, the older MIG form, or no GPU at all; what is not a GPU is of another kind.
-    """
-    beside = asked.features or asked.imex_channels or asked.mig_config or asked.mig_monitor
-    return not beside and {*asked.devices} <= {"0", "1", "all", UUID, hosts.uuid(0), *MIG_NAMES}
-
-
-SAYABLE = [asked for asked in _requests_of_rows() if _sayable(asked)]
-
-
-def _outcome(give: Callable[[], object]) -> object:
-    """What is given, or the sentence that it is refused with."""
-    try:
-        return give()
-    except HookError as err:
-        return type(err), str(err)
-
-
-@pytest.mark.parametrize("asked", SAYABLE, ids=lambda asked: " ".join(map(str, asked[1:4])))
-def test_they_agree_for_every_request_of_the_table(mig_host: Node, asked: Request) -> None:
-    capabilities = ",".join(asked.capabilities)
-    environment = environment_of(",".join(asked.devices), capabilities)
-    for number, expression in enumerate(asked.requirements):
-        environment[f"NVIDIA_REQUIRE_{number}"] = expression
-    outcomes = [
-        _outcome(lambda: by_cdi(mig_host, environment, capabilities, *asked.devices)),
-        _outcome(lambda: by_hook(mig_host, environment)),
-    ]
-    assert outcomes[0] == outcomes[1]
-
-
 @pytest.mark.parametrize(
-    ("names", "told"),
-    [
-        (("1",), ("1",)),
-        ((UUID, "1"), ("0", "1")),
-        (("0:0",), ("0:0",)),
-        ((MIG_UUID, "1"), ("1", "0:0")),
-        (("all",), ("1", "0:0")),
-    ],
+    ("names", "told"), [((UUID, "1"), ("0", "1")), ((MIG_UUID, "1"), ("1", "0:0")), (("all",), ("1", "0:0"))]
 )
 def test_the_record_names_the_devices_that_were_asked_for(
     mig_host: Node, names: tuple[str, ...], told: tuple[str, ...]

@@ -15,7 +15,6 @@ from oci_gpu_hook.driver.nodes import DeviceNode
 from oci_gpu_hook.errors import ConfigError
 from oci_gpu_hook.node.setup import cdispec
 from oci_gpu_hook.operations import Device, LdCache, Mount, OpenCgroup, Service, Tmpfs
-from oci_gpu_hook.planning.plan import Plan
 from oci_gpu_hook.vendors.vendorhost import VendorDevice, VendorState
 from oci_gpu_hook.vendors.vendorinventory import Vendor
 from tests.unit import cdi_engine, hosts
@@ -100,8 +99,10 @@ def test_the_document_is_as_the_schema_says(host: Node) -> None:
     (started,) = spec["containerEdits"]["hooks"]
     words = ["oci-gpu-hook", "createRuntime", "--cdi-vendor", FLAG, "--config", str(host.settings)]
     assert started["args"] == words
+    # No file: a container gets those that the host has when it starts.
     for edits in (spec, *spec["devices"]):
         found = edits["containerEdits"]
+        assert found.keys() <= {"deviceNodes", "env", "hooks"}
         assert found and all(found.values()), "engines refuse an edit that edits nothing"
         assert not any("m" in node["permissions"] for node in found.get("deviceNodes", ()))
 
@@ -122,32 +123,13 @@ def test_a_vendor_without_a_device_has_files_for_all(bare: Node) -> None:
     assert by_spec(bare, {}, spec, "all") == by_hook(bare, {FLAG: "all"})
 
 
-def _start(host: Node, *changes: tuple[str, str]) -> Plan:
-    """Start a container with a spec that was made before the host's files changed."""
-    config = cdi_engine.bundle(host.folder, {})
-    words = cdi_engine.inject(config, host.vendors_spec(FLAG), "all")
-    for path, text in changes:
-        hosts.plant(host.tree, path, text)
-    plan = cdi_engine.start(config, host, words[2:])
-    assert plan is not None
-    return plan
-
-
-def test_a_spec_outlives_a_driver(bare: Node) -> None:
-    """A container gets what the host has when it starts."""
-    before = _start(bare)
-    library = f"{hosts.LIBRARY_FOLDER}/libacmenew.so.1"
-    hosts.plant_library(bare.tree, library)
-    hosts.plant(bare.tree, "/opt/acme/version", "1.6")
-    after = _start(bare)
-    sources = [{it.source for it in plan.operations if isinstance(it, Mount)} for plan in (before, after)]
-    assert sources[1] - sources[0] == {f"/{library}"}
-
-
 @pytest.mark.parametrize("text", [json.dumps({**ACME, "activation_flag": "OCI_OTHER"}), "{"])
 def test_a_spec_whose_vendors_file_is_gone_is_refused(bare: Node, text: str) -> None:
+    config = cdi_engine.bundle(bare.folder, {})
+    words = cdi_engine.inject(config, bare.vendors_spec(FLAG), "all")
+    hosts.plant(bare.tree, FILE, text)
     with pytest.raises(ConfigError, match="for 'OCI_ACME', which no vendor's"):
-        _start(bare, (FILE, text))
+        cdi_engine.start(config, bare, words[2:])
 
 
 # The names of a spec's devices.
@@ -193,14 +175,14 @@ def test_mistakes_are_one_sentence(program: Program, bare: Node, words: list[str
     ("code", "file", "keys", "sentence"),
     [
         (6, FILE, {"requires": {"modules": ["acme"]}}, "acme is not loaded"),
-        (2, FILE, {"kind": None}, f"{FILE} names no kind of CDI devices"),
+        (2, FILE, {"kind": ""}, f"{FILE} names no kind of CDI devices"),
         (4, FILE.replace("acme", "other"), {}, "other.json"),
     ],
 )
 def test_what_the_file_must_say(
     program: Program, bare: Node, code: int, file: str, keys: dict[str, Any], sentence: str
 ) -> None:
-    hosts.plant(bare.tree, file, json.dumps({key: it for key, it in {**ACME, **keys}.items() if it is not None}))
+    hosts.plant(bare.tree, file, json.dumps({key: it for key, it in {**ACME, **keys}.items() if it}))
     assert sentence in program.mistake(code, *generate(bare, "--vendor", FLAG))
 
 
