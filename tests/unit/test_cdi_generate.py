@@ -146,12 +146,7 @@ def test_a_spec_that_cannot_be_written_whole_leaves_the_old_one(
 
 
 def test_no_file_of_another_is_written_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prepared by whom the folder belongs to: a name that he foresees is not used, and one that he hits is an error."""
-    (tmp_path / "other").write_text("kept")
-    os.link(tmp_path / "other", tmp_path / f".nvidia.yaml.{os.getpid()}")
-    command.write(str(tmp_path / "nvidia.yaml"), {})
-    assert (tmp_path / "nvidia.yaml").read_text() == "{}\n"
-    assert (tmp_path / "other").read_text() == "kept"
+    """Prepared by whom the folder belongs to: the name that he hits, of all that it may be, is an error."""
     monkeypatch.setattr(os, "urandom", bytes)
     os.mkfifo(tmp_path / f".more.yaml.{'00' * 8}")
     with pytest.raises(ApplyError, match="File exists"):
