@@ -76,19 +76,15 @@ def status(**changes: Any) -> Status:
             {"booleans": {"container_use_devices": True}},
             WARN,
             "container_use_devices is on",
-            "setsebool -P container_use_devices off",
+            "container_use_devices off",
         ),
         (
             {"labels": (Label("/run/x", "u:r:var_t:s0", "u:r:run_t:s0"),)},
-            FAIL,
-            "/run/x bears u:r:var_t:s0, the policy says u:r:run_t:s0",
-            "oci-gpu-hook selinux relabel",
+            *(FAIL, "/run/x bears u:r:var_t:s0, the policy says u:r:run_t:s0", "oci-gpu-hook selinux relabel"),
         ),
         (
             {"uses": (Use("container_t", "any", False, "the loaded policy does not know the type"),)},
-            FAIL,
-            "does not know the type",
-            "dnf install container-selinux",
+            *(FAIL, "does not know the type", "dnf install container-selinux"),
         ),
     ],
 )
@@ -129,14 +125,9 @@ def test_selinux_and_the_version_of_cgroups(is_on: bool | None, cgroups: str, le
     [
         ({}, True, PASS, "are taken"),
         ({"cgroups": "v1"}, True, PASS, "not needed"),
-        ({"bpf_refusal": "Operation not permitted"}, False, WARN, "only root"),
-        ({"bpf_refusal": "Operation not permitted"}, True, FAIL, "Operation not permitted"),
-        (
-            {"bpf_refusal": "Operation not permitted", "lockdown": "confidentiality"},
-            True,
-            FAIL,
-            "lockdown is confidentiality",
-        ),
+        ({"bpf_refusal": "it may not"}, False, WARN, "only root"),
+        ({"bpf_refusal": "it may not"}, True, FAIL, "it may not"),
+        ({"bpf_refusal": "it may not", "lockdown": "confidentiality"}, True, FAIL, "lockdown is confidentiality"),
     ],
 )
 def test_ebpf(changes: dict[str, Any], as_root: bool, level: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,20 +300,7 @@ def test_a_broken_spec_is_no_second_one_of_the_gpus(tmp_path: Path) -> None:
     assert "made by another program" in judged(theirs)[1].seen
 
 
-WRONG = (
-    "",
-    "{",
-    "[" * 100000,
-    "{" * 100000,
-    "a: " * 100000,
-    "!!python/object:os.system x",
-    "7",
-    "\0",
-    r'a: "\UFFFFFFFF"',
-)
-
-
-@pytest.mark.parametrize("text", WRONG, ids=lambda text: repr(text[:8]))
+@pytest.mark.parametrize("text", ["", "{", "[" * 100000, "a: " * 100000, "!!python/object:os.system x", "7", "\0"])
 def test_a_text_that_is_no_spec_is_warned_of(tmp_path: Path, text: str) -> None:
     (found,) = judged(planted(tmp_path, text))
     assert found.seen == "/etc/cdi/0.yaml cannot be read: it is neither JSON nor YAML"
