@@ -358,24 +358,16 @@ def test_containerd_1_gets_a_drop_in_where_it_loses_nothing_by_it(program: Progr
     planted(tree, CONTAINERD, f"version = 2\n{IMPORTS}[metrics]\n  address = ':1'\n")
     assert program(*words(tree, "containerd", *EVERYTHING)) == f"wrote {CONTAINERDS_OURS}\n"
     assert program.err == "so that it holds: systemctl restart containerd\n"
-    assert (
-        containerd(tree)
-        == HEAD.format("containerd")
-        + """version = 2
-[plugins."io.containerd.grpc.v1.cri"]
-  enable_cdi = true
-  cdi_spec_dirs = ["/etc/cdi", "/var/run/cdi"]
-[plugins."io.containerd.grpc.v1.cri".containerd]
-  default_runtime_name = "nvidia"
-[plugins."io.containerd.grpc.v1.cri".containerd.runtimes."nvidia"]
-  runtime_type = "io.containerd.runc.v2"
-[plugins."io.containerd.grpc.v1.cri".containerd.runtimes."nvidia".options]
-  BinaryName = "/usr/bin/oci-gpu-runtime"
-[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
-  runtime_type = "io.containerd.runc.v2"
-"""
-    )
-    assert toml.parse_toml(containerd(tree).encode())["version"] == 2
+    assert containerd(tree).startswith(HEAD.format("containerd"))
+    parsed = toml.parse_toml(containerd(tree).encode())
+    runtime = {"runtime_type": "io.containerd.runc.v2"}
+    ours = {**runtime, "options": {"BinaryName": "/usr/bin/oci-gpu-runtime"}}
+    assert parsed["version"] == 2
+    assert parsed["plugins"]["io.containerd.grpc.v1.cri"] == {
+        "enable_cdi": True,
+        "cdi_spec_dirs": ["/etc/cdi", "/var/run/cdi"],
+        "containerd": {"default_runtime_name": "nvidia", "runtimes": {"nvidia": ours, "runc": runtime}},
+    }
     written = state(tree / CONTAINERDS_OURS[1:])
     assert program(*words(tree, "containerd", *EVERYTHING)).startswith("nothing to do")
     assert state(tree / CONTAINERDS_OURS[1:]) == written
