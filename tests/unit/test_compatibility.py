@@ -24,7 +24,7 @@ from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.words import VISIBLE_DEVICES
 from oci_gpu_hook.vendors.vendorhost import VendorState
 from oci_gpu_hook.vendors.vendorinventory import Vendor
-from tests.unit.libcudas import ORIN, R575, library, note, said
+from tests.unit.libcudas import ORIN, R575, library, said
 from tests.unit.linear import is_linear
 from tests.vocabulary.host import LAYOUT, everything
 
@@ -98,25 +98,18 @@ DAMAGED = {
     "sections of another size": WELL[:58] + b"\x41\0" + WELL[60:],
     "names of none of the sections": WELL[:62] + b"\xff\0" + WELL[64:],
     "too many sections": WELL[:60] + b"\x01\x02" + WELL[62:],
-    "no ELF": b"#!/bin/sh\n" * 20,
     "32 bits": b"\x7fELF\x01\x01" + bytes(100),
-    "cut off": library(said(R575))[:100],
     "table beyond the end": library(said(R575))[:-1],
     "a note of 1 GiB": library(said(R575), size=1 << 30),
     "a note beyond the end": library(said(R575), size=1 << 15),
     "a name beyond the end": WELL[:-64] + b"\xff" * 4 + WELL[-60:],
     "compressed": library(said(R575), flags=0x800),
     "a list": library(said([1])),
-    "deep JSON": library(note(b"[" * 30_000)),
     "says nothing": library(said({"format": 1})),
     "drivers are true": library(said({**R575, "driver": [True]})),
     "a negative driver": library(said({**R575, "driver": [-1]})),
-    "too many drivers": library(said({"driver": list(range(20_000))})),
     "brands are words": library(said({**R575, "device": ["Tesla"]})),
-    "another's note": library(note(b"{}", b"GNU\0")),
     "an owner of 4 GiB": library(struct.pack("<III", 0xFFFFFFF0, 8, 1) + bytes(64)),
-    "a description of 4 GiB": library(struct.pack("<III", 19, 0xFFFFFFFF, 1) + bytes(64)),
-    "an empty section": library(b""),
 }
 
 
@@ -165,10 +158,8 @@ def test_a_version_is_of_ascii_digits(version: str) -> None:
         ("580.1.1", "Tesla", False, ""),
         ("545.23.08", "Tesla", False, "is not used: it is not made for the host's driver 545.23.08"),
         ("535.183.06", "GeForceRTX", False, "not made for GPUs of the brand GeForceRTX, as GPU 0 is"),
-        ("535.183.06", "TITAN", False, "not made for GPUs of the brand TITAN"),
         ("535.183.06", "Nvidia", True, "is used"),
         ("535.183.06", "", True, "is used"),
-        ("535.183.06", "Unknown", True, "is used"),
         ("535.183.06", "TomorrowsBrand", True, "is used"),
     ],
 )
