@@ -502,10 +502,8 @@ def test_sections_that_an_engine_says_nothing_of(
     ("version", "runtime", "has_crun", "warns"),
     [
         ("4.3.1", "", False, False),
-        ("4.3.1", "crun", False, True),
         ("4.3.1", "/usr/bin/crun", True, True),
         ("4.3.1", "runc", True, False),
-        ("3.4.4", "", True, True),
         ("4.5.1-rhel", "", True, True),
         ("5.0.0-rc1", "crun", True, False),
         ("", "crun", True, False),
