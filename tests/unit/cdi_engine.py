@@ -113,13 +113,8 @@ def by_hook(host: Node, environment: dict[str, str]) -> set[Any]:
     return facts(plan.operations)
 
 
-def by_cdi(host: Node, environment: dict[str, str], capabilities: str, *names: str) -> set[Any]:
-    """What it gets by the spec's edits and the hook that the spec starts."""
-    return by_spec(host, environment, host.spec(capabilities), *names)
-
-
 def by_spec(host: Node, environment: dict[str, str], spec: dict[str, Any], *names: str) -> set[Any]:
-    """The same, of any spec."""
+    """What it gets by the spec's edits and the hook that the spec starts."""
     config = bundle(host.folder, environment)
     words = inject(config, spec, *names)
     plan = start(config, host, words[2:])

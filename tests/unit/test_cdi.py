@@ -20,7 +20,7 @@ from oci_gpu_hook.operations import LdCache
 from oci_gpu_hook.report.progress import Progress
 from oci_gpu_hook.request.words import DRIVER_CAPABILITIES, VISIBLE_DEVICES
 from tests.unit import cdi_engine, hosts
-from tests.unit.cdi_engine import Node, by_cdi, by_hook
+from tests.unit.cdi_engine import Node, by_hook, by_spec
 from tests.vocabulary.host import FACTS, MIG_UUID, UUID, plant
 
 SETS = ("all", "utility", "compute,compat32", "display", "graphics,video,ngx")
@@ -75,13 +75,13 @@ def names_of(spec: dict[str, Any]) -> list[str]:
 def test_spec_and_hook_agree_for_every_name(host: Node, capabilities: str) -> None:
     for name in names_of(host.spec(capabilities)):
         environment = environment_of(name, capabilities)
-        assert by_cdi(host, environment, capabilities, name) == by_hook(host, environment), name
+        assert by_spec(host, environment, host.spec(capabilities), name) == by_hook(host, environment), name
 
 
 @pytest.mark.parametrize("names", [("0", "1"), ("1", UUID), ("0", "0:0"), (*MIG_NAMES, "1")], ids=",".join)
 def test_they_agree_for_several_devices_at_once(mig_host: Node, names: tuple[str, ...]) -> None:
     environment = environment_of(",".join(names), "all")
-    assert by_cdi(mig_host, environment, "all", *names) == by_hook(mig_host, environment)
+    assert by_spec(mig_host, environment, mig_host.spec("all"), *names) == by_hook(mig_host, environment)
 
 
 @pytest.mark.parametrize(
@@ -163,8 +163,8 @@ def test_a_container_that_got_no_device_of_ours_is_left_alone(mig_host: Node) ->
 )
 def test_requirements_are_enforced(mig_host: Node, environment: dict[str, str], sentence: str) -> None:
     with pytest.raises(RequestError, match=sentence):
-        by_cdi(mig_host, environment, "all", "0")
-    assert by_cdi(mig_host, {**environment, "NVIDIA_DISABLE_REQUIRE": "1"}, "all", "0")
+        by_spec(mig_host, environment, mig_host.spec("all"), "0")
+    assert by_spec(mig_host, {**environment, "NVIDIA_DISABLE_REQUIRE": "1"}, mig_host.spec("all"), "0")
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_requirements_are_enforced(mig_host: Node, environment: dict[str, str], 
 def test_what_a_spec_does_not_bring_is_said(
     mig_host: Node, capfd: pytest.CaptureFixture[str], environment: dict[str, str], sentence: str
 ) -> None:
-    by_cdi(mig_host, environment, "utility,compute", "0")
+    by_spec(mig_host, environment, mig_host.spec("utility,compute"), "0")
     assert sentence in capfd.readouterr().err
 
 
