@@ -78,12 +78,6 @@ def test_spec_and_hook_agree_for_every_name(host: Node, capabilities: str) -> No
         assert by_spec(host, environment, host.spec(capabilities), name) == by_hook(host, environment), name
 
 
-@pytest.mark.parametrize("names", [("0", "1"), ("1", UUID), ("0", "0:0"), (*MIG_NAMES, "1")], ids=",".join)
-def test_they_agree_for_several_devices_at_once(mig_host: Node, names: tuple[str, ...]) -> None:
-    environment = environment_of(",".join(names), "all")
-    assert by_spec(mig_host, environment, mig_host.spec("all"), *names) == by_hook(mig_host, environment)
-
-
 @pytest.mark.parametrize(
     ("names", "told"), [((UUID, "1"), ("0", "1")), ((MIG_UUID, "1"), ("1", "0:0")), (("all",), ("1", "0:0"))]
 )

@@ -149,14 +149,6 @@ def test_an_output_that_is_full_is_one_sentence(words: list[str]) -> None:
     assert done.stderr == "oci-gpu-hook: cannot go on: No space left on device\n"
 
 
-def test_a_fifo_as_the_bundles_configuration_is_not_opened(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "config.json")
-    command = [*MAIN, "plan", "--bundle", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 3
-    assert "config.json: it is not a regular file" in done.stderr
-
-
 def test_the_older_words_for_json_are_understood(program: Program, plan: list[object]) -> None:
     """Scripts have ``plan --format json``."""
     assert program(*plan, "--format", "json") == program(*plan, "--json")

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import sys
@@ -122,16 +121,6 @@ def test_status_without_libselinux_or_selinux(program: Program, monkeypatch: pyt
     assert "python3-libselinux" in program.mistake(4, *words)
     (host / "sys/fs/selinux/enforce").unlink()
     assert program(*words).startswith("SELinux is disabled")
-
-
-def test_explain_opens_regular_files_alone(program: Program, tmp_path: Path) -> None:
-    (tmp_path / "large").touch()
-    os.truncate(tmp_path / "large", 1 << 30)
-    os.mkfifo(tmp_path / "pipe")
-    for path in (tmp_path / "pipe", "/dev/zero", "/proc/kmsg", tmp_path / "large"):
-        said = program.mistake(2, "selinux", "explain", path)
-        assert ("larger than 8 MiB" if path == tmp_path / "large" else "it is not a regular file") in said
-        assert "explain -" in said
 
 
 def test_explain_reads_the_end_of_a_long_log(program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

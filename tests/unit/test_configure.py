@@ -278,10 +278,6 @@ def test_a_link_counts_where_root_alone_has_made_it(program: Program, tree: Path
         file.parent.chmod(mode)
         assert "is not root's alone" in program.mistake(4, *words(tree, "docker", "--cdi"))
     assert real.read_text() == written
-    file.parent.chmod(0o755)
-    file.unlink()
-    os.mkfifo(file)
-    assert "is not a regular file" in program.mistake(4, *words(tree, "docker"))
 
 
 @pytest.mark.usefixtures("user")
