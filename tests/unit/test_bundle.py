@@ -139,7 +139,8 @@ def test_hooks_of_another_shape_are_passed_over() -> None:
         ("/c", ()),
         ("/d", ()),
     )
-    for other in ({"prestart": {"path": "/a"}}, {"poststop": hooks}, [], None):
+    others: list[object] = [{"prestart": {"path": "/a"}}, {"poststop": hooks}, [], None]
+    for other in others:
         assert bundle({"hooks": other}).hooks("prestart") == ()
 
 
