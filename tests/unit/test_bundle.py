@@ -26,11 +26,6 @@ def test_the_environment_is_a_mapping_and_the_last_of_two_counts() -> None:
     assert [bundle(document).environment() for document in documents] == [{}] * 4
 
 
-def test_a_relative_root_lies_below_the_bundle() -> None:
-    assert bundle({"root": {"path": "rootfs"}}).rootfs() == "/b/rootfs"
-    assert bundle({"root": {"path": "/elsewhere"}}).rootfs() == "/elsewhere"
-
-
 def test_only_what_the_kernel_makes_for_a_container_is_its_own() -> None:
     mounts: list[dict[str, object]] = [
         {"destination": "/proc", "type": "proc", "source": "proc"},
@@ -98,13 +93,6 @@ def test_of_several_mounts_at_one_place_the_last_is_there() -> None:
     assert bundle({"mounts": mounts}).mount_source("/dev/shm") == "/b"
     assert bundle({"mounts": [*mounts, {**shm, "type": "tmpfs"}]}).mount_source("/dev/shm") is None
     assert bundle({"mounts": mounts}).mount_source("/dev") is None
-
-
-def test_a_user_namespace_is_seen() -> None:
-    namespaces = [{"type": "mount"}, {"type": "user"}]
-    assert bundle({"linux": {"namespaces": namespaces}}).has_user_namespace()
-    assert not bundle({"linux": {"namespaces": namespaces[:1]}}).has_user_namespace()
-    assert not bundle({}).has_user_namespace()
 
 
 @pytest.mark.parametrize("content", [None, "", "{", "[]"])

@@ -85,6 +85,17 @@ def test_device_rules_of_the_wrong_shape_stop_nobody_who_does_not_need_them(
     assert ("linux.resources.devices" in program.err) == bool(code)
 
 
+@pytest.mark.parametrize("is_users", [False, True])
+def test_a_user_namespace_in_the_config_binds_the_nodes(
+    program: Program, plan: list[object], tmp_path: Path, is_users: bool
+) -> None:
+    """The hook asks the container's process."""
+    namespaces = [{"type": "mount"}, {"type": "user"}][: 1 + is_users]
+    write_bundle(tmp_path, "NVIDIA_VISIBLE_DEVICES=1", linux={"namespaces": namespaces})
+    operations = program.document(*plan)["operations"]
+    assert {bool(item["source"]) for item in operations if item["op"] == "device"} == {is_users}
+
+
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [
