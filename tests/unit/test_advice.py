@@ -15,7 +15,7 @@ from oci_gpu_hook.asking import Options, Question
 from oci_gpu_hook.cli import containerreport
 from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.diagnosis import Finding, advice
+from oci_gpu_hook.node.diagnosis import WARN, Finding, advice, containercheck
 from oci_gpu_hook.node.engines import containers
 from oci_gpu_hook.node.engines.containerrecords import ContainerNames, Running
 from oci_gpu_hook.node.machine import processes
@@ -53,6 +53,12 @@ def test_every_advice_is_in_the_engines_own_words(name: str) -> None:
     for advise in (advice.restart, advice.start, advice.resume, advice.ask):
         text = advise(OF[name]).rpartition(": ")[2]
         assert text.startswith(WORDS[name]), text
+
+
+def test_a_paused_container_is_to_run_on_and_no_one_is_told_to_be_root() -> None:
+    seen = containercheck.Seen({"/dev/nvidia0": (195, 0)}, containercheck.PAUSED, frozenset(), None, "", "")
+    (_, found) = containercheck.judge(None, seen, OF["podman"])
+    assert (found.level, found.remedy) == (WARN, "podman unpause web")
 
 
 def asks(*env: str, **more: object) -> Question:

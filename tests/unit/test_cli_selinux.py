@@ -76,6 +76,9 @@ def test_status_shows_modules_booleans_and_labels(program: Program, known: set[s
     assert "installed, priority 200" in out
     # The targeted policy lets every container use /dev/dri, whatever our boolean says.
     assert re.search(r"nvidia_container_use_dri +off +forbids nothing: container_use_dri_devices is on", out)
+    for state in (0, 1):
+        sys.modules["selinux"].security_get_boolean_active = lambda name, state=state: state  # type: ignore[attr-defined]
+        assert program.document("selinux", "status", "--host-root", host)["void"] == {}
 
 
 def test_a_module_that_is_stored_and_not_loaded_is_half_installed(
