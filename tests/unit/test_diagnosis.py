@@ -261,7 +261,6 @@ def judged(specs: tuple[SpecFile, ...], why: str = "", fix: str = speccheck.AGAI
 OUR_SPEC = """{"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [
     {"name": "0", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia1"}]}}],
 "containerEdits": {"hooks": [{"args": ["oci-gpu-hook", "createRuntime", "--cdi", "compute"]}]}}"""
-ONLY = "--capabilities compute"
 THEIR_SPEC = """cdiVersion: 0.5.0
 containerEdits:
   hooks:
@@ -341,6 +340,8 @@ def test_a_spec_where_an_engine_does_not_look_is_named(tmp_path: Path) -> None:
     assert found.seen == "Docker does not read /etc/cdi/0.yaml: /etc/docker/daemon.json names no folder"
     assert (found.level, found.remedy) == (WARN, "vi /etc/docker/daemon.json")
     assert speccheck.unseen(elsewhere, (podman, crio), lambda path: path) == []
+    (found,) = speccheck.unseen((ours,), (crio,), lambda path: path)
+    assert found.remedy == "oci-gpu-hook cdi generate --capabilities compute --output /opt/b/0.yaml"
     (found,) = speccheck.unseen((ours,), (crio,), lambda path: path, ("/opt/a", "/opt/b"))
     assert found.remedy == "vi /etc/crio/crio.conf", "no spec is written into a folder of a user's"
     (found,) = speccheck.unseen(elsewhere[2:], (podman,), lambda path: path)
