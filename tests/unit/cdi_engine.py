@@ -14,7 +14,7 @@ import pytest
 
 from oci_gpu_hook import apply, asking, cli, hook
 from oci_gpu_hook.container import process, rootfs
-from oci_gpu_hook.driver import inventory, proc, survey
+from oci_gpu_hook.driver import proc, survey
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.gpus import nvml
 from oci_gpu_hook.node.gpus.nvml import Facts
@@ -47,13 +47,6 @@ class Node(NamedTuple):
             assert cli.main([*arguments, "--config", str(self.settings), *words]) == 0
         document: dict[str, Any] = json.loads(file.read_text())
         return document
-
-    def inventory(self, driver_root: str = "/") -> inventory.DriverInventory:
-        """What was saved for the hooks."""
-        root = HostRoot(str(self.tree))
-        found = inventory.read_saved(root, proc.stamp(root, driver_root))
-        assert found is not None
-        return found
 
 
 def node(tree: Path, folder: Path, facts: Facts | None = None, settings: str = "") -> Node:
@@ -120,13 +113,8 @@ def by_hook(host: Node, environment: dict[str, str]) -> set[Any]:
     return facts(plan.operations)
 
 
-def by_cdi(host: Node, environment: dict[str, str], capabilities: str, *names: str) -> set[Any]:
-    """What it gets by the spec's edits and the hook that the spec starts."""
-    return by_spec(host, environment, host.spec(capabilities), *names)
-
-
 def by_spec(host: Node, environment: dict[str, str], spec: dict[str, Any], *names: str) -> set[Any]:
-    """The same, of any spec."""
+    """What it gets by the spec's edits and the hook that the spec starts."""
     config = bundle(host.folder, environment)
     words = inject(config, spec, *names)
     plan = start(config, host, words[2:])

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 from contextlib import suppress
@@ -65,16 +64,6 @@ def test_a_state_without_an_end_is_one_sentence(before: str, written: bytes) -> 
         "oci-gpu-hook: the state on stdin does not end within 1 seconds (the container engine or runtime must fix it)\n"
     )
     assert started("", before, written) == (3, sentence)
-
-
-def test_a_state_that_is_too_long_is_not_read_to_its_end() -> None:
-    """Without a sign of a request in what was read the container starts, and gets no GPU."""
-    state = b'{"bundle":"%b", "x": "%b' % (os.getcwdb(), b"x" * (4 << 20))
-    code, sentence = started("", AS_IT_IS, state)
-    assert code == 0
-    assert sentence.startswith(
-        "oci-gpu-hook: whether the container asks for a GPU is not known, and it gets none: the state"
-    )
 
 
 @pytest.mark.parametrize("before", [AS_IT_IS, BLOCKED, IGNORED])

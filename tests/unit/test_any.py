@@ -8,19 +8,16 @@ import os
 import re
 import subprocess
 from pathlib import Path
-from typing import cast
 
 import pytest
 
-from oci_gpu_hook.container.devicecgroup import DeviceCgroup
-from oci_gpu_hook.container.process import Process
 from oci_gpu_hook.errors import ConfigError, RequestError
 from oci_gpu_hook.host import leases, statefile
 from oci_gpu_hook.host.leases import Lease, Leases
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.planning import placement
 from oci_gpu_hook.planning.placement import Candidate
-from oci_gpu_hook.planning.plan import Container, Held, Provision
+from oci_gpu_hook.planning.plan import Held
 from oci_gpu_hook.request import parse, selectors
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs
@@ -55,17 +52,8 @@ def test_the_words(value: str, canonical: str, number: int, profile: str) -> Non
 @pytest.mark.parametrize(
     "value",
     [
-        "any:0",
-        "any:-1",
-        "any:1025",
-        "any,0",
-        "0,any:2",
-        "any,any",
-        "any:",
-        "any:2:",
-        "any:2:a b",
-        "any:2:1g:3",
-        "any:2/3",
+        *("any:0", "any:-1", "any:1025", "any,0", "0,any:2", "any,any"),
+        *("any:", "any:2:", "any:2:a b", "any:2:1g:3", "any:2/3"),
     ],
 )
 def test_what_is_no_number_of_devices_is_refused(value: str) -> None:
@@ -201,26 +189,6 @@ def test_void_leases_are_removed_and_no_more_than_a_hundred_at_a_time() -> None:
     assert leases.without_void([*gone[:100], here]) == [here]
 
 
-@pytest.mark.parametrize("value", ["0", "any"])
-def test_a_caller_without_a_containers_process_is_not_counted(
-    host: HostRoot, value: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No lock, no lease: it is refused, in words that name the section that lets it in."""
-    monkeypatch.setattr(placement, "gpus", lambda *_: [Candidate(Held("a", "0"))])
-
-    class Caller:
-        is_caller = True
-
-    container = Container("caller", "", "", DeviceCgroup("v1", "", ""))
-    start = placement.Start(host, COUNTED, container, cast(Process, Caller()))
-    request, _ = parse.parse_request(Inputs({"NVIDIA_VISIBLE_DEVICES": value}), COUNTED)
-    assert request is not None
-    held = Provision("", (), (), (), holds=(Held("a", "0"),))
-    with pytest.raises(ConfigError, match=r"without --pid cannot be counted .*below \[caller nvidia-container-cli\]"):
-        start.given(request, lambda asked: held)
-    assert not Path(host.path, "run/oci-gpu-hook").exists()
-
-
 def test_who_cannot_write_leases_is_told_so(host: HostRoot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object, **__: object) -> int:
         raise PermissionError(13, "Permission denied")
@@ -229,15 +197,6 @@ def test_who_cannot_write_leases_is_told_so(host: HostRoot, tmp_path: Path, monk
     with pytest.raises(ConfigError, match="leases cannot be written") as caught, Leases(host, is_written=True):
         pass
     assert "rootless" in caught.value.hint
-
-
-def test_a_holder_who_wants_its_device_alone_keeps_it_alone() -> None:
-    """Whatever the next container's section allows."""
-    mine = lease_of(os.getpid(), "", "a")
-    assert not leases.has_room([mine], 8)
-    assert leases.has_room([mine._replace(most=8)], 8)
-    assert not leases.has_room([mine._replace(most=8)], 1)
-    assert leases.has_room([], 1)
 
 
 GONE = Lease("gone", 2**22 + 1, 1, "", 0, 1, 1, ("0",))

@@ -26,11 +26,6 @@ def test_the_environment_is_a_mapping_and_the_last_of_two_counts() -> None:
     assert [bundle(document).environment() for document in documents] == [{}] * 4
 
 
-def test_a_relative_root_lies_below_the_bundle() -> None:
-    assert bundle({"root": {"path": "rootfs"}}).rootfs() == "/b/rootfs"
-    assert bundle({"root": {"path": "/elsewhere"}}).rootfs() == "/elsewhere"
-
-
 def test_only_what_the_kernel_makes_for_a_container_is_its_own() -> None:
     mounts: list[dict[str, object]] = [
         {"destination": "/proc", "type": "proc", "source": "proc"},
@@ -100,13 +95,6 @@ def test_of_several_mounts_at_one_place_the_last_is_there() -> None:
     assert bundle({"mounts": mounts}).mount_source("/dev") is None
 
 
-def test_a_user_namespace_is_seen() -> None:
-    namespaces = [{"type": "mount"}, {"type": "user"}]
-    assert bundle({"linux": {"namespaces": namespaces}}).has_user_namespace()
-    assert not bundle({"linux": {"namespaces": namespaces[:1]}}).has_user_namespace()
-    assert not bundle({}).has_user_namespace()
-
-
 @pytest.mark.parametrize("content", [None, "", "{", "[]"])
 def test_a_config_that_cannot_be_read_is_a_bundle_error(tmp_path: Path, content: str | None) -> None:
     if content is not None:
@@ -130,23 +118,18 @@ def test_no_engine_writes_so_many_items() -> None:
             part()
 
 
-@pytest.mark.parametrize(
-    ("hooks", "found"),
-    [
-        ({"prestart": [{"path": "/a", "args": ["a", "b"]}, {"path": "/c"}]}, 2),
-        ({"prestart": [{"path": "/a", "args": None}]}, 1),
-        ({"prestart": [{"path": "/a", "args": "ab"}, {"path": 1}, {}, None, "x"]}, 0),
-        ({"prestart": {"path": "/a"}}, 0),
-        ({"poststop": [{"path": "/a"}]}, 0),
-        ([], 0),
-        (None, 0),
-    ],
-)
-def test_hooks_of_another_shape_are_passed_over(hooks: object, found: int) -> None:
+def test_hooks_of_another_shape_are_passed_over() -> None:
     """They are the runtime's to complain of."""
-    seen = bundle({"hooks": hooks}).hooks("prestart")
-    assert seen == (("/a", ("a", "b")), ("/c", ()))[:found] or seen == (("/a", ()),)
-    assert len(seen) == found
+    hooks: list[object] = [{"path": "/a", "args": ["a", "b"]}, {"path": "/c"}, {"path": "/d", "args": None}]
+    wrong: list[object] = [{"path": "/a", "args": "ab"}, {"path": 1}, {}, None, "x"]
+    assert bundle({"hooks": {"prestart": hooks + wrong}}).hooks("prestart") == (
+        ("/a", ("a", "b")),
+        ("/c", ()),
+        ("/d", ()),
+    )
+    others: list[object] = [{"prestart": {"path": "/a"}}, {"poststop": hooks}, [], None]
+    for other in others:
+        assert bundle({"hooks": other}).hooks("prestart") == ()
 
 
 def test_a_gpus_node_has_one_of_the_numbers_that_the_kernel_gives_to_gpus() -> None:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Containers of each engine are found by every word that people have for them, as the engine's own files have it."""
+"""Containers of each engine are found by every word that people have for them, as the engine's own files have it.
+
+Another user's states and lists, which say what he likes, do not count.
+"""
 
 from __future__ import annotations
 
@@ -45,6 +48,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostRoot:
         stored(MAIN, "k8s_main_gpu_ml_u-1_1", **{"pod-id": SANDBOX}),
         stored(SIDE, "k8s_side_gpu_ml_u-1_0", **{"pod-id": SANDBOX}),
         stored(SANDBOX, "k8s_POD_gpu_ml_u-1_0", **{"pod-id": SANDBOX}),
+        *(stored(ALONE, "roots-own"), None, {"names": None}),
     ]
     storage = "var/lib/containers/storage/overlay-containers"
     hosts.plant(tmp_path, f"{storage}/volatile-containers.json", json.dumps(crios))
@@ -53,7 +57,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostRoot:
     own = "/users/ann/.local/share/containers/storage/vfs-containers"
     hosts.plant(tmp_path, f"{own}/containers.json", json.dumps([stored(WEB, "web")]))
     runs(tmp_path, f"run/user/{USER}/runc", WEB, 20, f"{own}/{WEB}/userdata")
-    monkeypatch.setattr(processes, "maker", lambda root, pid: USER if pid in (20, 70) else 0)
+    monkeypatch.setattr(processes, "maker", lambda root, pid: USER if pid in (20, 70, 81) else 0)
     runs(tmp_path, "run/docker/runtime-runc/moby", SHOP, 30, f"{TASKS}/moby/{SHOP}")
     hosts.plant(tmp_path, f"var/lib/docker/containers/{SHOP}/config.v2.json", '{"Name": "/shop"}')
     runs(tmp_path, "run/containerd/runc/k8s.io", POD, 40, f"{TASKS}/k8s.io/{POD}")
@@ -72,7 +76,18 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostRoot:
     for id, name in ((USERS, "/mine-alone"), (POD, "/planted")):
         record = f"/users/ann/.local/share/docker/containers/{id}/config.v2.json"
         hosts.plant(tmp_path, record, json.dumps({"Name": name}))
+    for id, pid in ((ALONE, 21), (SHOP, 21), ("roots", 80)):
+        hosts.plant(tmp_path, f"run/user/{USER}/crun/{id}/status", json.dumps({"pid": pid, "bundle": "/b/users"}))
     owned(tmp_path, f"run/user/{USER}", "users/ann")
+    # Without an engine, without a state, and in no container at all.
+    hosts.plant(tmp_path, "run/crun/bare0/status", '{"pid": 80, "bundle": "/b/crun"}')
+    plant_cgroup(tmp_path, 80, "/x/bare0")
+    plant_cgroup(tmp_path, 81, f"/machine.slice/libpod-{ALONE}.scope")
+    hosts.plant(tmp_path, "proc/82/cgroup", "0::/user.slice\n")
+    for pid in (80, 81, 82):
+        hosts.plant(tmp_path, f"proc/{pid}/stat", stat(pid))
+    hosts.plant(tmp_path, "run/runc/broken/state.json", "{")
+    hosts.plant(tmp_path, "run/crun/odd/status", '{"pid": "80"}')
     runs(tmp_path, "run/containerd/runc/default", "mine", 50, f"{TASKS}/default/mine")
     hosts.plant(tmp_path, f"{TASKS}/default/mine/config.json", "{}")
     return HostRoot(str(tmp_path))
@@ -81,24 +96,18 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostRoot:
 @pytest.mark.parametrize(
     ("engine", "word", "pid"),
     [
-        (CRIO, "main", 10),
-        (CRIO, "gpu/main", 10),
-        (CRIO, "k8s_main_gpu_ml_u-1_1", 10),
-        (CRIO, MAIN, 10),
-        (CRIO, MAIN[:12], 10),
         (CRIO, "10", 10),
         (CRIO, "side", 11),
         (DOCKER, "shop", 30),
-        (DOCKER, SHOP, 30),
         (DOCKER, SHOP[:12], 30),
         (CONTAINERD, "train", 40),
         (CONTAINERD, "job", 40),
-        (CONTAINERD, "ml/job", 40),
-        (CONTAINERD, "job/train", 40),
         (CONTAINERD, "ml/job/train", 40),
         (CRIO, "ml/gpu/side", 11),
         (CONTAINERD, POD[:12], 40),
         (CONTAINERD, "mine", 50),
+        ("", "bare0", 80),
+        ("", "bar", 80),
     ],
 )
 def test_each_engines_container_is_found(host: HostRoot, engine: str, word: str, pid: int) -> None:
@@ -106,10 +115,18 @@ def test_each_engines_container_is_found(host: HostRoot, engine: str, word: str,
     assert (found.pid, found.called.engine) == (pid, engine)
 
 
-@pytest.mark.parametrize("word", ["web", "mine-alone", "planted"])
+@pytest.mark.parametrize("word", ["web", "mine-alone", "planted", "roots", "broken", "zz"])
 def test_a_users_records_name_no_container_for_root(host: HostRoot, word: str) -> None:
     with pytest.raises(UsageError, match="no running container has"):
         containers.find(host, word)
+
+
+def test_of_a_process_its_cgroup_tells_and_of_a_users_no_more_than_the_id(host: HostRoot) -> None:
+    found = [containers.find(host, word) for word in ("80", "81", "82")]
+    assert [it[:4] for it in found] == [("bare0", 80, "/b/crun", "crun"), (ALONE, 81, "", ""), ("", 82, "", "")]
+    assert (found[1].owner, found[1].called.name, found[1].called.engine) == (USER, "", PODMAN)
+    places = [processes.device_cgroup(host, *which) for which in ((80, "v1"), (80, "v2"), (82, "v1"))]
+    assert places == ["/sys/fs/cgroup/devices/x/bare0", "/sys/fs/cgroup/x", ""]
 
 
 def test_a_users_own_containers_have_names_for_that_user(host: HostRoot, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,6 +135,7 @@ def test_a_users_own_containers_have_names_for_that_user(host: HostRoot, monkeyp
     assert (found.pid, found.called.engine, found.owner) == (20, PODMAN, USER)
     found = containers.find(host, USERS[:12])
     assert (found.pid, found.called.engine, found.owner) == (70, DOCKER, USER)
+    assert containers.find(host, "81")[:4] == (ALONE, 81, "/b/users", "crun")
 
 
 def test_the_parts_of_a_pods_name(host: HostRoot) -> None:
@@ -129,6 +147,8 @@ def test_the_parts_of_a_pods_name(host: HostRoot) -> None:
 def test_a_pod_of_several_containers_asks_for_one_of_them(host: HostRoot) -> None:
     with pytest.raises(UsageError, match=r"several .*ml/gpu/main a{12}, ml/gpu/side b{12} .*NAMESPACE/POD/NAME"):
         containers.find(host, "gpu")
+    with pytest.raises(UsageError, match="several"):
+        containers.find(host, "b")
 
 
 def test_what_has_stopped_is_found_and_has_no_process(
@@ -152,20 +172,15 @@ def without_state(tree: Path, cmdline: str, cgroup: str) -> HostRoot:
     return HostRoot(str(tree))
 
 
-def test_conmon_tells_what_it_watches(tmp_path: Path) -> None:
+def test_conmon_tells_what_it_watches_where_root_alone_has_put_it(tmp_path: Path) -> None:
     line = f"/usr/bin/conmon --api-version 1 -c {ALONE} -n alone -r /usr/bin/crun -b /b/userdata"
     root = without_state(tmp_path, line, f"/machine.slice/libpod-{ALONE}.scope/container")
     found = containers.find(root, "60")
     assert found[:4] == (ALONE, 60, "/b/userdata", "crun")
     assert (found.called.engine, found.called.name) == (PODMAN, "alone")
-
-
-def test_what_lies_in_a_users_folder_is_no_conmon(tmp_path: Path) -> None:
-    """A hard link gives a set-user-ID program any name; so root's it is by every number."""
-    line = f"/srv/conmon -c {ALONE} -n alone -r /usr/bin/crun -b /b/userdata"
-    root = without_state(tmp_path, line, f"/machine.slice/libpod-{ALONE}.scope/container")
-    assert containers.find(root, "60").called.name == "alone"
-    (tmp_path / "srv").chmod(0o777)
+    # What lies in a user's folder is no conmon: a hard link gives a set-user-ID program any name, and by every number
+    # it is root's.
+    (tmp_path / "usr/bin").chmod(0o777)
     assert containers.find(root, "60").called.name == ""
 
 

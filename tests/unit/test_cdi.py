@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +13,17 @@ import pytest
 from oci_gpu_hook import cli
 from oci_gpu_hook.cli import plantext as operations
 from oci_gpu_hook.cli import render
-from oci_gpu_hook.errors import HookError, RequestError
+from oci_gpu_hook.errors import RequestError
 from oci_gpu_hook.formats.ldcache import MULTIARCH_32
 from oci_gpu_hook.node.engines import cdispecs
 from oci_gpu_hook.operations import LdCache
 from oci_gpu_hook.report.progress import Progress
-from oci_gpu_hook.request import parse, sources
-from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.words import DRIVER_CAPABILITIES, VISIBLE_DEVICES
-from tests.unit import asking, cdi_engine, hosts
-from tests.unit.cdi_engine import Node, by_cdi, by_hook
-from tests.vocabulary import host as vocabulary
+from tests.unit import cdi_engine, hosts
+from tests.unit.cdi_engine import Node, by_hook, by_spec
 from tests.vocabulary.host import FACTS, MIG_UUID, UUID, plant
-from tests.vocabulary.rows import ROWS
 
-SETS = ("all", "utility", "compute,compat32", "display")
+SETS = ("all", "utility", "compute,compat32", "display", "graphics,video,ngx")
 MIG_NAMES = ("0:0", MIG_UUID)
 DRIVER_ROOT = "/run/nvidia/driver"
 
@@ -80,75 +75,11 @@ def names_of(spec: dict[str, Any]) -> list[str]:
 def test_spec_and_hook_agree_for_every_name(host: Node, capabilities: str) -> None:
     for name in names_of(host.spec(capabilities)):
         environment = environment_of(name, capabilities)
-        assert by_cdi(host, environment, capabilities, name) == by_hook(host, environment), name
-
-
-@pytest.mark.parametrize("names", [("0", "1"), ("1", UUID), ("0", "0:0"), (*MIG_NAMES, "1")], ids=",".join)
-def test_they_agree_for_several_devices_at_once(mig_host: Node, names: tuple[str, ...]) -> None:
-    environment = environment_of(",".join(names), "all")
-    assert by_cdi(mig_host, environment, "all", *names) == by_hook(mig_host, environment)
-
-
-def _requests_of_rows() -> Iterator[Request]:
-    """Every request that the vocabulary's rows make."""
-    made: list[Request] = []
-
-    def noting(inputs: sources.Inputs, allowed: Any) -> Any:
-        found, notes = parse.parse_request(inputs, allowed)
-        if found is not None:
-            made.append(found)
-        return found, notes
-
-    with pytest.MonkeyPatch.context() as patch:
-        for module in (asking, vocabulary):
-            patch.setattr(module, "parse_request", noting)
-        for row in ROWS:
-            row.holds()
-    yield from dict.fromkeys(made)
-
-
-def _sayable(asked: Request) -> bool:
-    """Whether CDI can name it: GPUs and MIG devices by index and UUID.
-
-    It has no name for a bus id, the older MIG form, or no GPU at all; what is not a GPU is of another kind.
-    """
-    beside = asked.features or asked.imex_channels or asked.mig_config or asked.mig_monitor
-    return not beside and {*asked.devices} <= {"0", "1", "all", UUID, hosts.uuid(0), *MIG_NAMES}
-
-
-SAYABLE = [asked for asked in _requests_of_rows() if _sayable(asked)]
-
-
-def _outcome(give: Callable[[], object]) -> object:
-    """What is given, or the sentence that it is refused with."""
-    try:
-        return give()
-    except HookError as err:
-        return type(err), str(err)
-
-
-@pytest.mark.parametrize("asked", SAYABLE, ids=lambda asked: " ".join(map(str, asked[1:4])))
-def test_they_agree_for_every_request_of_the_table(mig_host: Node, asked: Request) -> None:
-    capabilities = ",".join(asked.capabilities)
-    environment = environment_of(",".join(asked.devices), capabilities)
-    for number, expression in enumerate(asked.requirements):
-        environment[f"NVIDIA_REQUIRE_{number}"] = expression
-    outcomes = [
-        _outcome(lambda: by_cdi(mig_host, environment, capabilities, *asked.devices)),
-        _outcome(lambda: by_hook(mig_host, environment)),
-    ]
-    assert outcomes[0] == outcomes[1]
+        assert by_spec(host, environment, host.spec(capabilities), name) == by_hook(host, environment), name
 
 
 @pytest.mark.parametrize(
-    ("names", "told"),
-    [
-        (("1",), ("1",)),
-        ((UUID, "1"), ("0", "1")),
-        (("0:0",), ("0:0",)),
-        ((MIG_UUID, "1"), ("1", "0:0")),
-        (("all",), ("1", "0:0")),
-    ],
+    ("names", "told"), [((UUID, "1"), ("0", "1")), ((MIG_UUID, "1"), ("1", "0:0")), (("all",), ("1", "0:0"))]
 )
 def test_the_record_names_the_devices_that_were_asked_for(
     mig_host: Node, names: tuple[str, ...], told: tuple[str, ...]
@@ -226,8 +157,8 @@ def test_a_container_that_got_no_device_of_ours_is_left_alone(mig_host: Node) ->
 )
 def test_requirements_are_enforced(mig_host: Node, environment: dict[str, str], sentence: str) -> None:
     with pytest.raises(RequestError, match=sentence):
-        by_cdi(mig_host, environment, "all", "0")
-    assert by_cdi(mig_host, {**environment, "NVIDIA_DISABLE_REQUIRE": "1"}, "all", "0")
+        by_spec(mig_host, environment, mig_host.spec("all"), "0")
+    assert by_spec(mig_host, {**environment, "NVIDIA_DISABLE_REQUIRE": "1"}, mig_host.spec("all"), "0")
 
 
 @pytest.mark.parametrize(
@@ -242,26 +173,21 @@ def test_requirements_are_enforced(mig_host: Node, environment: dict[str, str], 
 def test_what_a_spec_does_not_bring_is_said(
     mig_host: Node, capfd: pytest.CaptureFixture[str], environment: dict[str, str], sentence: str
 ) -> None:
-    by_cdi(mig_host, environment, "utility,compute", "0")
+    by_spec(mig_host, environment, mig_host.spec("utility,compute"), "0")
     assert sentence in capfd.readouterr().err
 
 
-OURS = {"args": ["oci-gpu-hook", "createRuntime", "--cdi", "compute"]}
-
-
-@pytest.mark.parametrize(
-    "edits",
-    [
-        None,
-        [],
-        {"hooks": [{**OURS, "args": ["other", *OURS["args"][1:]]}]},
-        {"hooks": [OURS, OURS]},
-        # `doctor` takes the one hook of ours.
-        {"hooks": ["", OURS]},
-        {"hooks": [{**OURS, "args": "oci-gpu-hook"}]},
-    ],
-)
-def test_another_hands_spec_is_not_ours(edits: object) -> None:
-    made = cdispecs.origin_of({"containerEdits": edits})
-    assert not made.is_ours
-    assert made.capabilities == made.vendor == made.kind == ""
+def test_another_hands_spec_is_not_ours() -> None:
+    ours = {"args": ["oci-gpu-hook", "createRuntime", "--cdi", "compute"]}
+    # `doctor` takes the one hook of ours.
+    others: list[object] = [
+        [{"args": ["other", *ours["args"][1:]]}],
+        [ours, ours],
+        ["", ours],
+        [{"args": "oci-gpu-hook"}],
+    ]
+    others = [None, [], *[{"hooks": it} for it in others]]
+    for edits in others:
+        made = cdispecs.origin_of({"containerEdits": edits})
+        assert not made.is_ours
+        assert made.capabilities == made.vendor == made.kind == ""

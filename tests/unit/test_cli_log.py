@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import time
@@ -15,7 +14,6 @@ import pytest
 
 from oci_gpu_hook.cli import log as log_command
 from oci_gpu_hook.node.engines.containerrecords import ContainerNames
-from oci_gpu_hook.report.records import MESSAGE_ID
 from tests.unit.program import Program
 
 STARTED: dict[str, object] = {
@@ -66,13 +64,9 @@ class Journal:
         program.chmod(0o755)
         self.has(STARTED, REFUSED)
 
-    def has(self, *entries: dict[str, object]) -> None:
-        lines = [json.dumps(entry) + "\n" for entry in entries]
-        (self.folder / "entries").write_text("".join(lines))
-
-    def gets(self, *entries: dict[str, object]) -> None:
-        """What is written to it afterwards."""
-        (self.folder / "later").write_text("".join([json.dumps(entry) + "\n" for entry in entries]))
+    def has(self, *entries: dict[str, object], file: str = "entries") -> None:
+        """What is in it, or in the file "later" what is written to it afterwards."""
+        (self.folder / file).write_text("".join([json.dumps(entry) + "\n" for entry in entries]))
 
     def words(self) -> str:
         return (self.folder / "words").read_text()
@@ -82,12 +76,6 @@ class Journal:
 def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Journal:
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     return Journal(tmp_path)
-
-
-def test_only_roots_entries_count_or_the_users_own(journal: Journal, program: Program) -> None:
-    """Anybody may write to the journal, and journald says who has."""
-    program("log")
-    assert f"_UID={os.geteuid()}" in journal.words().split()
 
 
 @pytest.mark.parametrize("line", ["[1, 2]", "5", '"x"', "null", "{", "[" * 100_000])
@@ -122,27 +110,16 @@ def test_of_large_ones_the_last_that_fit_are_shown(journal: Journal, program: Pr
     assert f"only the last {len(records)} records are shown" in program("log")
 
 
-def test_fields_have_short_names_and_their_types(journal: Journal, program: Program) -> None:
-    first = program.document("log")["records"][0]
-    assert first["device"] == ["/dev/nvidia0", "/dev/nvidiactl"]
-    assert first["note"] == ["one alone"]
-    assert first["image"] == "\x1b[31m"
-    assert (first["exit_code"], first["read_usec"]) == (0, 1500)
-    assert {f"MESSAGE_ID={MESSAGE_ID}", "--output=json"} <= {*journal.words().split()}
-
-
 @pytest.mark.parametrize(
     ("words", "containers"),
     [
         ((), ["abcdef", "b"]),
         (("--failed",), ["b"]),
-        (("--container", "abc"), ["abcdef"]),
         (("--container", "bc"), []),
         (("--container", "main"), ["b"]),
         (("-n", "1"), ["b"]),
         (("-n", "0"), []),
         (("-n", "1", "--container", "abc"), ["abcdef"]),
-        (("--pod", "train"), ["b"]),
         (("--pod", "ml/train"), ["b"]),
         (("--pod", "other/train"), []),
         (("--pod", "tra"), []),
@@ -172,7 +149,7 @@ def test_a_span_counts_back(journal: Journal, program: Program, given: str, pass
 def test_follow_shows_the_last_and_then_each_that_comes(journal: Journal, program: Program) -> None:
     numbered = [{**STARTED, "OCI_GPU_HOOK_CONTAINER": f"a{n}", "__CURSOR": f"s={n}"} for n in range(12)]
     journal.has(*numbered)
-    journal.gets(REFUSED, {**STARTED, "OCI_GPU_HOOK_CONTAINER": "a12"})
+    journal.has(REFUSED, {**STARTED, "OCI_GPU_HOOK_CONTAINER": "a12"}, file="later")
     records = [json.loads(line) for line in program("log", "-f", "--container", "a", "--json").splitlines()]
     assert [record["container"] for record in records] == [f"a{n}" for n in range(2, 13)]
     assert "--after-cursor=s=11 " in journal.words()

@@ -24,7 +24,7 @@ from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.words import VISIBLE_DEVICES
 from oci_gpu_hook.vendors.vendorhost import VendorState
 from oci_gpu_hook.vendors.vendorinventory import Vendor
-from tests.unit.libcudas import ORIN, R575, library, note, said
+from tests.unit.libcudas import ORIN, R575, library, said
 from tests.unit.linear import is_linear
 from tests.vocabulary.host import LAYOUT, everything
 
@@ -95,30 +95,21 @@ def test_a_folder_without_a_libcuda_offers_nothing(tmp_path: Path) -> None:
 
 WELL = library(said(R575))
 DAMAGED = {
-    "empty": b"",
     "sections of another size": WELL[:58] + b"\x41\0" + WELL[60:],
     "names of none of the sections": WELL[:62] + b"\xff\0" + WELL[64:],
     "too many sections": WELL[:60] + b"\x01\x02" + WELL[62:],
-    "no ELF": b"#!/bin/sh\n" * 20,
     "32 bits": b"\x7fELF\x01\x01" + bytes(100),
-    "cut off": library(said(R575))[:100],
     "table beyond the end": library(said(R575))[:-1],
     "a note of 1 GiB": library(said(R575), size=1 << 30),
     "a note beyond the end": library(said(R575), size=1 << 15),
+    "a name beyond the end": WELL[:-64] + b"\xff" * 4 + WELL[-60:],
     "compressed": library(said(R575), flags=0x800),
-    "no JSON": library(note(b"{")),
     "a list": library(said([1])),
-    "deep JSON": library(note(b"[" * 30_000)),
     "says nothing": library(said({"format": 1})),
-    "drivers are a word": library(said({**R575, "driver": "535"})),
     "drivers are true": library(said({**R575, "driver": [True]})),
     "a negative driver": library(said({**R575, "driver": [-1]})),
-    "too many drivers": library(said({"driver": list(range(20_000))})),
     "brands are words": library(said({**R575, "device": ["Tesla"]})),
-    "another's note": library(note(b"{}", b"GNU\0")),
     "an owner of 4 GiB": library(struct.pack("<III", 0xFFFFFFF0, 8, 1) + bytes(64)),
-    "a description of 4 GiB": library(struct.pack("<III", 19, 0xFFFFFFFF, 1) + bytes(64)),
-    "an empty section": library(b""),
 }
 
 
@@ -131,43 +122,17 @@ def test_a_library_that_cannot_be_right_is_left_out_with_a_sentence(tmp_path: Pa
     assert sentence == f"CUDA forward compatibility: the image's {COMPAT_FOLDER} is left out: {found.fault}"
 
 
-def test_a_table_of_sections_that_points_at_itself_ends(tmp_path: Path) -> None:
-    data = bytearray(library(said(R575)))
-    for offset in (0, 40, 64, len(data) - 64, 1 << 47, (1 << 64) - 1):
-        data[40:48] = offset.to_bytes(8, "little")
-        found = look(tmp_path, bytes(data))
-        assert found is not None and (found.fault or found.note is None)
-
-
-def test_a_section_name_that_lies_anywhere_is_no_error(tmp_path: Path) -> None:
-    data = bytearray(library(said(R575)))
-    data[-64:-60] = (0xFFFFFFFF).to_bytes(4, "little")
-    found = look(tmp_path, bytes(data))
-    assert found is not None and "cut off" in found.fault
-
-
-@pytest.mark.parametrize("kind", ["fifo", "folder", "link out", "link to a file", "device"])
-def test_what_is_no_file_of_the_image_is_never_opened(tmp_path: Path, kind: str) -> None:
+def test_a_link_within_the_image_is_followed_and_none_out_of_it(tmp_path: Path) -> None:
+    """tests/hostile/test_images.py has what is no file."""
     (tmp_path / "host").write_bytes(library(said(R575)))
-    root = tmp_path / "root"
-    folder = root / COMPAT_FOLDER[1:]
+    folder = tmp_path / "root" / COMPAT_FOLDER[1:]
     folder.mkdir(parents=True)
-    place = folder / NEWER
-    if kind == "fifo":
-        os.mkfifo(place)
-    elif kind == "folder":
-        place.mkdir()
-    elif kind == "link out":
-        place.symlink_to(tmp_path / "host")
-    elif kind == "device":
-        place.symlink_to("/dev/zero")
-    else:
-        (root / "opt").mkdir()
-        (root / "opt/real").write_bytes(library(said(R575)))
-        place.symlink_to("/opt/real")
-    found = look(root)
-    assert found is not None
-    assert bool(found.fault) == (kind != "link to a file")
+    (tmp_path / "root/real").write_bytes(library(said(R575)))
+    for to in ("/real", str(tmp_path / "host")):
+        (folder / NEWER).symlink_to(to)
+        found = look(tmp_path / "root")
+        assert found is not None and bool(found.fault) == (to != "/real")
+        (folder / NEWER).unlink()
 
 
 @pytest.mark.parametrize("names", [(NEWER, "libcuda.so.570.1.1"), (NEWER, "libcuda.so.1.old")])
@@ -193,10 +158,8 @@ def test_a_version_is_of_ascii_digits(version: str) -> None:
         ("580.1.1", "Tesla", False, ""),
         ("545.23.08", "Tesla", False, "is not used: it is not made for the host's driver 545.23.08"),
         ("535.183.06", "GeForceRTX", False, "not made for GPUs of the brand GeForceRTX, as GPU 0 is"),
-        ("535.183.06", "TITAN", False, "not made for GPUs of the brand TITAN"),
         ("535.183.06", "Nvidia", True, "is used"),
         ("535.183.06", "", True, "is used"),
-        ("535.183.06", "Unknown", True, "is used"),
         ("535.183.06", "TomorrowsBrand", True, "is used"),
     ],
 )

@@ -15,8 +15,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.engines import installed
 from oci_gpu_hook.node.machine import toml
 from oci_gpu_hook.node.setup import daemonjson, enginefile
 from tests.unit import hosts
@@ -72,23 +70,17 @@ GOLDENS = {
         '{\n    "runtimes": {"nvidia": {"path": "/usr/bin/oci-gpu-runtime"}},\n    "features": {\n        "cdi": true\n'
         '    },\n    "default-runtime": "nvidia"\n}\n',
     ),
-    "{}": (
-        "{}\n",
-        '{"runtimes": {"nvidia": {"path": "/usr/bin/oci-gpu-runtime"}}, "default-runtime": "nvidia", '
-        '"features": {"cdi": true}}\n',
-    ),
 }
 
 
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("name", GOLDENS)
-def test_docker_gets_what_was_asked_for_and_loses_it_again(program: Program, tree: Path, name: str, end: str) -> None:
-    before, after = [it.replace("\n", end) for it in GOLDENS[name]]
+def test_docker_gets_what_was_asked_for_and_loses_it_again(program: Program, tree: Path, name: str) -> None:
+    before, after = GOLDENS[name]
     file = planted(tree, DOCKER, before)
     file.chmod(0o640)
     assert program(*words(tree, "docker", *EVERYTHING)) == f"wrote /{DOCKER}\n"
     assert program.err == "so that it holds: systemctl restart docker\n"
-    assert file.read_bytes() == after.encode()
+    assert file.read_text() == after
     assert file.stat().st_mode & 0o7777 == 0o640
     written = state(file)
     assert program(*words(tree, "docker", *EVERYTHING)) == f"nothing to do in /{DOCKER}\n"
@@ -96,11 +88,8 @@ def test_docker_gets_what_was_asked_for_and_loses_it_again(program: Program, tre
     assert program(*words(tree, "docker", "--cdi", "--remove")) == f"wrote /{DOCKER}\n"
     assert "containers that were started by nvidia cannot be stopped" in program.err
     # An object that was there and empty goes only where its layout does not tell it from one of ours.
-    gone = f'{{{end}    "runtimes": {{}}{end}}}{end}' if name == "empty objects" else before
-    assert file.read_bytes() == gone.encode()
+    assert file.read_text() == ('{\n    "runtimes": {}\n}\n' if name == "empty objects" else before)
     assert os.listdir(file.parent) == ["daemon.json"]
-    program(*words(tree, "docker", "--cdi", "--remove"))
-    assert file.read_bytes() == gone.encode()
 
 
 @pytest.mark.parametrize("before", [None, "", " \n"])
@@ -122,16 +111,6 @@ def test_a_file_that_only_we_have_filled_goes_with_it(program: Program, tree: Pa
     assert program(*words(tree, "docker", "--remove")) == f"nothing to do in /{DOCKER}\n"
 
 
-def test_what_was_added_after_ours_stays(program: Program, tree: Path) -> None:
-    file = planted(tree, DOCKER, '{\n  "a": 1\n}\n')
-    program(*words(tree, "docker", *EVERYTHING))
-    values = json.loads(file.read_text())
-    values["runtimes"]["kata"] = {"path": "/k"}
-    file.write_text(json.dumps({**values, "z": 2}, indent=2))
-    program(*words(tree, "docker", "--remove", "--cdi"))
-    assert file.read_text() == json.dumps({"a": 1, "runtimes": {"kata": {"path": "/k"}}, "z": 2}, indent=2)
-
-
 def test_one_name_is_removed_and_the_other_stays(program: Program, tree: Path) -> None:
     file = planted(tree, DOCKER, "{}")
     program(*words(tree, "docker", "--set-as-default"))
@@ -145,8 +124,6 @@ def test_one_name_is_removed_and_the_other_stays(program: Program, tree: Path) -
     program(*words(tree, "docker", "--cdi", "--name", "nvidia"))
     program(*words(tree, "docker", "--remove"))
     assert file.read_text() == '{"features": {"cdi": true}}'
-    program(*words(tree, "docker", "--remove", "--cdi"))
-    assert file.read_text() == "{}"
 
 
 def test_a_link_to_our_runtime_serves_already(program: Program, tree: Path) -> None:
@@ -199,14 +176,9 @@ def test_more_than_our_path_is_somebody_elses(program: Program, tree: Path) -> N
     ("text", "why"),
     [
         (b'{ // ours\n "a": 1 }', "is not JSON: "),
-        (b'{"a": 1,}', "is not JSON: "),
-        (b"\xef\xbb\xbf{}", "is not JSON: "),
         (b'{"a": "\xff"}', "is not UTF-8 text"),
         (b"[]", "is not a JSON object"),
-        (b'{"a": NaN}', "is not JSON: "),
-        (b'{"a": 1} x', "is not JSON: "),
         (b'{"b": [{"a": 1, "a": 2}]}', "has the key 'a' twice"),
-        (b'{"runtimes": {}, "runtimes": {}}', "has the key 'runtimes' twice"),
         (b'{"runtimes": {"nvidia": {"path": "/a"}, "nvidia": {"path": "/b"}}}', "has the key 'nvidia' twice"),
         (b'{"runtimes": []}', "runtimes in /etc/docker/daemon.json is not an object"),
         (b'{"features": null}', "features in /etc/docker/daemon.json is not an object"),
@@ -224,29 +196,11 @@ def test_what_is_no_daemon_json_is_refused(program: Program, tree: Path, text: b
 def test_a_dry_run_shows_the_difference_and_writes_nothing(program: Program, tree: Path) -> None:
     file = planted(tree, DOCKER, '{\n\t"a": "\x7f"\n}\n')
     before = state(file)
-    shown = program(*words(tree, "docker", "--dry-run"))
-    assert (
-        shown
-        == """--- /etc/docker/daemon.json
-+++ /etc/docker/daemon.json
-@@ -1,3 +1,8 @@
- {
--\t"a": "\\x7f"
-+\t"a": "\\x7f",
-+\t"runtimes": {
-+\t\t"oci-gpu-runtime": {
-+\t\t\t"path": "/usr/bin/oci-gpu-runtime"
-+\t\t}
-+\t}
- }
-"""
+    begin = (
+        f'--- /{DOCKER}\n+++ /{DOCKER}\n@@ -1,3 +1,8 @@\n {{\n-\t"a": "\\x7f"\n+\t"a": "\\x7f",\n+\t"runtimes": {{\n'
     )
+    assert program(*words(tree, "docker", "--dry-run")).startswith(begin)
     assert program.err == "" and state(file) == before
-    file.unlink()
-    assert program(*words(tree, "docker", "--dry-run")).startswith(
-        f"--- /dev/null\n+++ /{DOCKER}\n@@ -0,0 +1,7 @@\n+{{\n"
-    )
-    assert not file.exists()
 
 
 def test_on_a_terminal_the_difference_is_shown_first(
@@ -254,7 +208,8 @@ def test_on_a_terminal_the_difference_is_shown_first(
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     shown = program(*words(tree, "docker"))
-    assert shown.startswith("--- /dev/null\n") and shown.endswith(f"\n+}}\nwrote /{DOCKER}\n")
+    assert shown.startswith(f"--- /dev/null\n+++ /{DOCKER}\n@@ -0,0 +1,7 @@\n+{{\n")
+    assert shown.endswith(f"\n+}}\nwrote /{DOCKER}\n")
 
 
 @pytest.mark.parametrize(("option", "is_there"), [("--cdi", True), ("--remove", True), ("--cdi", False)])
@@ -323,10 +278,6 @@ def test_a_link_counts_where_root_alone_has_made_it(program: Program, tree: Path
         file.parent.chmod(mode)
         assert "is not root's alone" in program.mistake(4, *words(tree, "docker", "--cdi"))
     assert real.read_text() == written
-    file.parent.chmod(0o755)
-    file.unlink()
-    os.mkfifo(file)
-    assert "is not a regular file" in program.mistake(4, *words(tree, "docker"))
 
 
 @pytest.mark.usefixtures("user")
@@ -403,24 +354,16 @@ def test_containerd_1_gets_a_drop_in_where_it_loses_nothing_by_it(program: Progr
     planted(tree, CONTAINERD, f"version = 2\n{IMPORTS}[metrics]\n  address = ':1'\n")
     assert program(*words(tree, "containerd", *EVERYTHING)) == f"wrote {CONTAINERDS_OURS}\n"
     assert program.err == "so that it holds: systemctl restart containerd\n"
-    assert (
-        containerd(tree)
-        == HEAD.format("containerd")
-        + """version = 2
-[plugins."io.containerd.grpc.v1.cri"]
-  enable_cdi = true
-  cdi_spec_dirs = ["/etc/cdi", "/var/run/cdi"]
-[plugins."io.containerd.grpc.v1.cri".containerd]
-  default_runtime_name = "nvidia"
-[plugins."io.containerd.grpc.v1.cri".containerd.runtimes."nvidia"]
-  runtime_type = "io.containerd.runc.v2"
-[plugins."io.containerd.grpc.v1.cri".containerd.runtimes."nvidia".options]
-  BinaryName = "/usr/bin/oci-gpu-runtime"
-[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
-  runtime_type = "io.containerd.runc.v2"
-"""
-    )
-    assert toml.parse_toml(containerd(tree).encode())["version"] == 2
+    assert containerd(tree).startswith(HEAD.format("containerd"))
+    parsed = toml.parse_toml(containerd(tree).encode())
+    runtime = {"runtime_type": "io.containerd.runc.v2"}
+    ours = {**runtime, "options": {"BinaryName": "/usr/bin/oci-gpu-runtime"}}
+    assert parsed["version"] == 2
+    assert parsed["plugins"]["io.containerd.grpc.v1.cri"] == {
+        "enable_cdi": True,
+        "cdi_spec_dirs": ["/etc/cdi", "/var/run/cdi"],
+        "containerd": {"default_runtime_name": "nvidia", "runtimes": {"nvidia": ours, "runc": runtime}},
+    }
     written = state(tree / CONTAINERDS_OURS[1:])
     assert program(*words(tree, "containerd", *EVERYTHING)).startswith("nothing to do")
     assert state(tree / CONTAINERDS_OURS[1:]) == written
@@ -567,13 +510,9 @@ def test_without_a_toml_parser_it_is_said_what_to_install(
 CRIO = "etc/crio/crio.conf.d/99-oci-gpu-hook.conf"
 
 
-def test_crio_needs_nothing_where_it_looks_for_our_hook(program: Program, tree: Path) -> None:
+def test_crio_gets_our_folder_beside_its_own_and_a_runtime(program: Program, tree: Path) -> None:
     assert program(*words(tree, "crio")) == f"nothing to do in /{CRIO}\n"
     assert program.err == "CRI-O looks for hooks in /usr/share/containers/oci/hooks.d\n"
-    assert os.listdir(tree) == ["run"]
-
-
-def test_crio_gets_our_folder_beside_its_own_and_a_runtime(program: Program, tree: Path) -> None:
     planted(tree, "etc/crio/crio.conf.d/10-x", '[crio.runtime]\nhooks_dir = ["/x"]\n')
     program(*words(tree, "crio", "--name", "nvidia"))
     assert program.err == "so that it holds: systemctl restart crio\n"
@@ -617,25 +556,18 @@ def test_podman_for_every_user(program: Program, tree: Path) -> None:
 
 
 def test_podman_gets_our_runtime_in_front_of_its_own(program: Program, tree: Path) -> None:
-    hosts.plant(tree, "usr/bin/crun", "")
-    program(*words(tree, "podman", "--set-as-default"))
-    assert program.err == (
-        "podman has /usr/bin/crun by default: so that ours starts it, set in /etc/oci-gpu-hook.conf: "
-        "runtime = /usr/bin/crun\n"
-    )
-    written = toml.parse_toml((tree / PODMAN).read_bytes())["engine"]
-    assert written == {
-        "hooks_dir": [HOOKS],
+    """tests/integration/test_podman.py has it in front of crun, and a user's drop-in."""
+    configure = words(tree, "podman", "--set-as-default")
+    planted(tree, "etc/containers/containers.conf", f'[engine]\nhooks_dir = ["{HOOKS}"]\nruntime = "/opt/runc"\n')
+    program(*configure)
+    assert "so that ours starts it, set in /etc/oci-gpu-hook.conf: runtime = /opt/runc" in program.err
+    assert toml.parse_toml((tree / PODMAN).read_bytes())["engine"] == {
         "runtime": "oci-gpu-runtime",
         "runtimes": {"oci-gpu-runtime": ["/usr/bin/oci-gpu-runtime"]},
     }
-    assert program(*words(tree, "podman", "--set-as-default")).startswith("nothing to do")
-    planted(tree, "etc/containers/containers.conf", f'[engine]\nhooks_dir = ["{HOOKS}"]\nruntime = "/opt/runc"\n')
-    program(*words(tree, "podman", "--set-as-default"))
-    assert "hooks_dir" not in (tree / PODMAN).read_text()
-    assert "so that ours starts it, set in /etc/oci-gpu-hook.conf: runtime = /opt/runc" in program.err
+    assert program(*configure).startswith("nothing to do")
     planted(tree, "etc/containers/containers.conf", '[engine]\nruntime = "/usr/bin/oci-gpu-runtime"\n')
-    program(*words(tree, "podman", "--set-as-default"))
+    program(*configure)
     assert "runtime" not in toml.parse_toml((tree / PODMAN).read_bytes())["engine"]
 
 
@@ -643,8 +575,7 @@ def test_podman_gets_our_runtime_in_front_of_its_own(program: Program, tree: Pat
 def test_podman_for_one_user(program: Program, tree: Path) -> None:
     place = "/homes/user/.config/containers/containers.conf.d/99-oci-gpu-hook.conf"
     (tree / "etc/containers/oci/hooks.d").mkdir(parents=True)
-    assert program(*words(tree, "podman", "--user")) == f"wrote {place}\n"
-    assert program.err == f"podman build reads no such file: type podman build --hooks-dir {HOOKS}\n"
+    program(*words(tree, "podman", "--user"))
     assert folders_of((tree / place[1:]).read_text()) == [HOOKS]
     (tree / "srv").mkdir()
     planted(tree, "homes/user/.config/containers/containers.conf", '[engine]\nhooks_dir = ["/srv", "/gone"]\n')
@@ -657,25 +588,13 @@ def test_podman_for_one_user(program: Program, tree: Path) -> None:
     assert program.err == f"podman looks for hooks in {HOOKS}, by /{PODMAN}\n"
 
 
-@pytest.mark.parametrize(
-    ("engine", "file"), [("podman", PODMAN), ("crio", CRIO), ("containerd", CONTAINERDS_OURS)]
-)
-@pytest.mark.parametrize("option", ["--dry-run", "--remove"])
-def test_a_drop_in_of_somebody_elses_stays(program: Program, tree: Path, engine: str, file: str, option: str) -> None:
+@pytest.mark.parametrize(("engine", "file"), [("podman", PODMAN), ("crio", CRIO), ("containerd", CONTAINERDS_OURS)])
+def test_a_drop_in_of_somebody_elses_stays(program: Program, tree: Path, engine: str, file: str) -> None:
     there = planted(tree, file, "[x]\n")
-    assert "was not written by 'oci-gpu-hook configure', and stays" in program.mistake(4, *words(tree, engine, option))
+    for option in ("--dry-run", "--remove"):
+        said = program.mistake(4, *words(tree, engine, option))
+        assert "was not written by 'oci-gpu-hook configure', and stays" in said
     assert there.read_text() == "[x]\n"
-
-
-def test_doctor_sees_what_was_configured(program: Program, tree: Path) -> None:
-    hosts.plant(tree, "usr/bin/oci-gpu-runtime", "")
-    hosts.plant(tree, "usr/bin/podman", "")
-    program(*words(tree, "docker", "--name", "nvidia", "--set-as-default"))
-    program(*words(tree, "podman"))
-    root = HostRoot(str(tree))
-    (found,) = installed.of_docker(root, installed.docker_settings(root))
-    assert (found.name, found.is_ours, found.is_there, found.is_default) == ("nvidia", True, True, True)
-    assert [engine.folders for engine in installed.installed(root)] == [(installed.HOOKS_FOLDER,)]
 
 
 # daemon.json's text.

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Callable
 
 import pytest
 
@@ -55,35 +54,6 @@ def paths(found: Vendor) -> set[str]:
     return {file.path for file in found.files} | {link.path for link in found.links}
 
 
-def closed(path: Path) -> None:
-    path.chmod(0o600 if path.is_file() else 0o700)
-
-
-def shared(path: Path) -> None:
-    path.chmod(0o666 if path.is_file() else 0o777)
-
-
-def test_a_folder_that_is_for_everybody_is_given_whole(host: Path) -> None:
-    found = given(host)
-    assert [(file.path, file.target, file.folder) for file in found.files] == [(FOLDER, FOLDER, True)]
-    assert (found.links, found.faults) == ((), ())
-
-
-@pytest.mark.parametrize("spoil", [closed, shared])
-@pytest.mark.parametrize("name", ["one/deep/a", "one/deep", "two"])
-def test_what_is_not_leaves_it_and_the_rest_is_given_in_parts(
-    host: Path, spoil: Callable[[Path], None], name: str
-) -> None:
-    spoil(host / FOLDER[1:] / name)
-    expected = {"one/deep/a": {"two", "link"}, "one/deep": {"two", "link"}, "two": {"one", "link"}}
-    found = given(host)
-    assert paths(found) == {f"{FOLDER}/{it}" for it in expected[name]}
-    assert all([file.folder for file in found.files])
-    assert [(link.path, link.to) for link in found.links] == [(f"{FOLDER}/link", "one/deep/a")]
-    why = "not everybody may read it" if spoil is closed else "others than root may write to it"
-    assert found.faults == (f"the host's {FOLDER}/{name} is left out: {why}",)
-
-
 def test_what_is_no_file_leaves_it(host: Path) -> None:
     os.mkfifo(host / FOLDER[1:] / "two/fifo")
     (host / FOLDER[1:] / "two/\x1b[2J").write_text("")
@@ -101,17 +71,10 @@ def test_what_is_no_file_leaves_it(host: Path) -> None:
 def test_of_very_many_files_that_is_noticed_at_the_next_refresh(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("oci_gpu_hook.vendors.vendorsurvey._MAX_WATCHED", 1)
     assert paths(given(host)) == {FOLDER}
-    closed(host / FOLDER[1:] / "two/b")
+    (host / FOLDER[1:] / "two/b").chmod(0o600)
     assert paths(given(host)) == {FOLDER}
     (host / FOLDER[1:] / "one/deep/b").touch()
     assert FOLDER not in paths(given(host))
-
-
-def test_what_is_put_there_later_is_noticed(host: Path) -> None:
-    assert paths(given(host)) == {FOLDER}
-    (host / FOLDER[1:] / "one/deep/token").write_text("")
-    closed(host / FOLDER[1:] / "one/deep/token")
-    assert paths(given(host)) == {f"{FOLDER}/{name}" for name in ("one/deep/a", "two", "link")}
 
 
 def test_of_very_many_faults_the_first_are_told(host: Path) -> None:
@@ -147,7 +110,7 @@ def test_a_deep_folder_ends_no_command(host: Path) -> None:
 
 def test_a_folder_in_parts_may_not_have_too_many(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("oci_gpu_hook.vendors.vendorsurvey._MAX_FILES", 2)
-    closed(host / FOLDER[1:] / "two/b")
+    (host / FOLDER[1:] / "two/b").chmod(0o600)
     for number in range(3):
         (host / FOLDER[1:] / f"two/{number}").write_text("")
     (fault,) = given(host).faults

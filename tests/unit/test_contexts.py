@@ -68,14 +68,6 @@ def test_what_is_no_context_is_refused(text: str) -> None:
         contexts.parse_context(text)
 
 
-@given(st.text())
-def test_reading_a_context_is_total(text: str) -> None:
-    try:
-        contexts.parse_context(text)
-    except MalformedContext:
-        pass
-
-
 @pytest.mark.parametrize(
     "categories",
     ["c0.c65535," * 300 + "c0", "c1," * 10**6 + "c1", "c0.c60000,c1.c60000"],

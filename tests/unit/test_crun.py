@@ -11,6 +11,7 @@ import posix
 import subprocess
 import sys
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -106,29 +107,33 @@ log.write(b'{{"msg": "error executing hook", "level": "error"}}\\n')
 CRUNS_OWN = ("error executing hook", "error")
 
 
-def under_crun(tmp_path: Path, code: str, form: str, mode: str) -> tuple[str, list[tuple[str, str]]]:
-    """What crun's stderr has, and its log in each line, when this code has run in its hook's place."""
-    log, err, script = tmp_path / "log", tmp_path / "err", tmp_path / "script"
+def under_crun(tmp_path: Path, code: str, form: str, stderr: IO[bytes] | int) -> tuple[str, list[tuple[str, str]]]:
+    """What crun's stderr has if it is a pipe, and its log in each line, when this code has run in its hook's place."""
+    log, script = tmp_path / "log", tmp_path / "script"
     script.write_text(CRUN.format(python=sys.executable, code=code))
     words = [script, f"--log-format={form}", "--log", log, "run", "c1"]
     line = ["bash", "-c", 'exec -a crun "$0" "$@"', sys.executable, *map(str, words)]
     environment = {"PYTHONPATH": str(Path(__file__).parents[2])}
-    with err.open(mode) as stderr:
-        subprocess.run(line, check=True, stderr=stderr, env=environment)
+    done = subprocess.run(line, check=True, stderr=stderr, text=True, env=environment)
     lines = [json.loads(line) for line in log.read_text().splitlines()]
-    return err.read_text(), [(line["msg"], line["level"]) for line in lines]
+    return done.stderr, [(line["msg"], line["level"]) for line in lines]
+
+
+TELL = "from oci_gpu_hook.report import crun; crun.tell('no GPU')"
 
 
 @pytest.mark.parametrize(("form", "told"), [("json", 1), ("text", 0)])
 @pytest.mark.parametrize("mode", ["ab", "wb"])
 def test_what_failed_is_told_where_crun_writes(tmp_path: Path, form: str, told: int, mode: str) -> None:
     """Not to a file in which crun would write over it."""
-    err, log = under_crun(tmp_path, "from oci_gpu_hook.report import crun; crun.tell('no GPU')", form, mode)
-    assert err == ("oci-gpu-hook: no GPU\n" if mode == "ab" else "")
+    err = tmp_path / "err"
+    with err.open(mode) as stderr:
+        _, log = under_crun(tmp_path, TELL, form, stderr)
+    assert err.read_text() == ("oci-gpu-hook: no GPU\n" if mode == "ab" else "")
     # The last of the log is what the shim of Docker and containerd shows, and podman what stands alone.
     assert log == ([("oci-gpu-hook: no GPU", "error")] if told else [CRUNS_OWN])
     (tmp_path / "log").chmod(0o640)
-    _, log = under_crun(tmp_path, "from oci_gpu_hook.report import crun; crun.tell('no GPU')", form, mode)
+    _, log = under_crun(tmp_path, TELL, form, subprocess.DEVNULL)
     assert log == ([("oci-gpu-hook: no GPU", "error")] if told else [CRUNS_OWN]) * 2
     assert (tmp_path / "log").stat().st_mode & 0o777 == 0o640
     assert sorted(path.name for path in tmp_path.iterdir()) == ["err", "log", "script"]
@@ -170,12 +175,7 @@ crun.tell('no GPU', held)
 
 def test_a_step_that_failed_is_told_though_crun_has_more_capabilities_by_then(tmp_path: Path) -> None:
     """As an engine's: its stderr is a pipe."""
-    script = tmp_path / "script"
-    script.write_text(CRUN.format(python=sys.executable, code=WITHOUT_POWER))
-    line = ["bash", "-c", 'exec -a crun "$0" "$@"', sys.executable, str(script), "--log", str(tmp_path / "log")]
-    environment = {"PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run(line, check=True, stderr=subprocess.PIPE, text=True, env=environment)
-    assert done.stderr == "oci-gpu-hook: no GPU\n"
+    assert under_crun(tmp_path, WITHOUT_POWER, "text", subprocess.PIPE) == ("oci-gpu-hook: no GPU\n", [CRUNS_OWN])
 
 
 START = """
@@ -189,7 +189,7 @@ hook.start(Progress(), State("c1-of-this-test", 77, "/", {}), Options())
 
 def test_a_start_without_a_bundle_is_told_there_as_well(tmp_path: Path) -> None:
     """crun leads its hook's own stderr away, and the container starts: nothing else says that it may lack its GPU."""
-    err, log = under_crun(tmp_path, START, "json", "ab")
+    err, log = under_crun(tmp_path, START, "json", subprocess.PIPE)
     note = "whether the container asks for a GPU is not known, and it gets none: the runtime says "
     assert err.startswith(f"oci-gpu-hook: {note}") and err.count("\n") == 1
     assert [message.startswith(f"oci-gpu-hook: {note}") for message, _ in log] == [True]

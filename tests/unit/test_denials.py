@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from oci_gpu_hook.cli import denials
 
@@ -41,12 +39,8 @@ ROWS = [(line(*parts), cause, remedy) for parts, cause, remedy in [
      "the host's own node 'nvidia0' is bound into a container_t container", "NVIDIA_VISIBLE_DEVICES"),
     (("write", 'name="socket" dev="tmpfs"', CONTAINER, "nvidia_runtime_t", "sock_file"),
      "connects to a service of NVIDIA's", "nvidia_container_t"),
-    (("write", 'name="control" dev="tmpfs"', CONTAINER, "nvidia_mps_t", "fifo_file"),
-     "may not take part in MPS", "nvidia_container_use_mps"),
     (("read", 'name="other" dev="vda"', CONTAINER, FILE + ":c3,c4", "file"),
      "'other' has the level s0:c3,c4", "as a volume with :z"),
-    (("relabelfrom", 'name="/" dev="tmpfs"', HOOK, "tmpfs_t", "dir"),
-     "the hook's own domain may not relabelfrom a dir of type tmpfs_t", "selinux install"),
     (("map", 'path="/usr/bin/bash"', "u:system_r:oci_gpu_hook_entry_t:s0", "shell_exec_t", "file"),
      "the hook's own domain may not map a file of type shell_exec_t", "selinux install"),
     (("connectto", 'path="/run/systemd/private"', HOOK, "u:system_r:init_t:s0", "unix_stream_socket"),
@@ -72,8 +66,6 @@ ROWS = [(line(*parts), cause, remedy) for parts, cause, remedy in [
      "the host's node 'nvidia0' is labelled event_device_t", "restorecon"),
     (("map", 'path="/dev/nvidia0" dev="tmpfs"', CONTAINER, FILE + ":c1,c2", "chr_file"),
      "does not let container_t map a chr_file", "nvidia_container_t"),
-    (("open", 'name="nvidia0" dev="tmpfs"', CONTAINER, FILE + ":c3,c4", "chr_file"),
-     "'nvidia0' has the level s0:c3,c4", "leave it so"),
     (("open", 'name="card0"', GPU_CONTAINER, "dri_device_t", "chr_file"),
      "may not use the host's /dev/dri", "setsebool -P nvidia_container_use_dri on"),
     (("open", 'name="card0"', CONTAINER, "dri_device_t", "chr_file"),
@@ -118,8 +110,6 @@ ROWS = [(line(*parts), cause, remedy) for parts, cause, remedy in [
      "the domain of oci-gpu-runtime may not write a file of type container_file_t", "selinux install"),
     (("execute", 'name="youki"', RUNTIME, "usr_t", "file"),
      "the runtime behind oci-gpu-runtime does not have the label", "container_runtime_exec_t"),
-    (("sys_admin", "capability=21", RUNTIME, RUNTIME, "capability"),
-     "the runtime behind oci-gpu-runtime does not have the label", "restorecon"),
     (("search", 'name="oci-gpu-hook"', CONTAINER, "oci_gpu_hook_state_t", "dir"),
      "the hook's own files", "volumes"),
     (("open", 'name="nvidia0"', "u:r:my_app.process:s0:c1,c2", NODE, "chr_file"),
@@ -151,13 +141,11 @@ def test_each_cause_is_named_with_a_remedy_that_keeps_confinement(text: str, cau
     [
         "",
         "avc: granted { read } for scontext=a:b:container_t:s0 tcontext=a:b:c:s0 tclass=file",
-        line("read", 'name="x"', "u:r:sshd_t:s0", "u:r:shadow_t:s0", "file"),
         line("read", 'name="x"', CONTAINER, "non:sense", "file"),
         line("getattr", 'name="x"', CONTAINER, FILE + ":c1,c2", "file"),
         line("open", 'name="sda"', CONTAINER, "u:object_r:device_t:s0", "chr_file"),
         line("read", 'name="x"', ENGINE, FILE + ":c3,c4", "file"),
         # kubelet's other files, and its socket's folder: closed to agents on purpose, and to others.
-        line("write", 'name="pod-resources"', AGENT, "kubelet_var_lib_t", "dir"),
         line("read", 'name="cpu_manager_state"', AGENT, "kubelet_var_lib_t", "file"),
         line("search", 'name="pod-resources"', CONTAINER, "kubelet_var_lib_t", "dir"),
     ],
@@ -170,13 +158,6 @@ def test_alike_denials_are_counted_together() -> None:
     text = "\n".join([ROWS[0][0].replace("pid=7", f"pid={number}") for number in range(9)])
     (found,) = denials.parse_denials(text)
     assert found.times == 9
-
-
-@given(st.text() | st.sampled_from([row[0][: len(row[0]) // 2] for row in ROWS]))
-def test_reading_a_log_is_total(text: str) -> None:
-    rest = f"for {text} scontext={text} tcontext={text} tclass={text}"
-    for log in (text, f"avc:  denied  {{ {text} }} {rest}"):
-        denials.explain(denials.parse_denials(log))
 
 
 def test_names_that_the_kernel_writes_in_hexadecimal_are_read_and_cannot_reach_a_terminal() -> None:

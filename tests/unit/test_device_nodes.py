@@ -17,15 +17,8 @@ from oci_gpu_hook.node.machine import childprocess, libselinux
 from tests.unit import hosts
 from tests.unit.program import Program
 
-CAPABILITIES = "195 nvidia-modeset\n237 nvidia-caps\n"
-
-
 # The module's parameters where it says that no program is to make its nodes.
 NO_NODES = hosts.PARAMS.replace("ModifyDeviceFiles: 1", "ModifyDeviceFiles: 0")
-
-
-def capability(minor: int, mode: int, modify: int = 1) -> str:
-    return f"DeviceFileMinor: {minor}\nDeviceFileMode: {mode}\nDeviceFileModify: {modify}\n"
 
 
 @pytest.fixture()
@@ -33,37 +26,6 @@ def tree(tmp_path: Path) -> Path:
     hosts.host(tmp_path)
     (tmp_path / "dev").mkdir()
     return tmp_path
-
-
-def with_mig(tree: Path) -> None:
-    hosts.plant(tree, proc.DEVICES, hosts.DEVICES.replace("505 ", f"{CAPABILITIES}505 "))
-    folder = proc.CAPABILITIES
-    hosts.plant(tree, f"{folder}/mig/config", capability(1, 0o400))
-    hosts.plant(tree, f"{folder}/gpu0/mig/gi1/access", capability(12, 0o444))
-    hosts.plant(tree, f"{folder}/gpu0/mig/gi1/ci0/access", capability(13, 0o444))
-
-
-def lacking(tree: Path) -> dict[str, tuple[int, int, int]]:
-    return {node.path: (node.major, node.minor, node.mode) for node in missingnodes.missing_nodes(HostRoot(str(tree)))}
-
-
-def test_a_fresh_boot_lacks_the_nodes_that_the_kernel_knows(tree: Path) -> None:
-    assert lacking(tree) == {
-        "/dev/nvidiactl": (195, 255, 0o666),
-        "/dev/nvidia0": (195, 0, 0o666),
-        "/dev/nvidia1": (195, 1, 0o666),
-        "/dev/nvidia-uvm": (505, 0, 0o666),
-        "/dev/nvidia-uvm-tools": (505, 1, 0o666),
-    }
-
-
-def test_mig_capabilities_have_the_numbers_and_modes_that_proc_tells(tree: Path) -> None:
-    with_mig(tree)
-    found = lacking(tree)
-    assert found["/dev/nvidia-caps/nvidia-cap1"] == (237, 1, 0o400)
-    assert found["/dev/nvidia-caps/nvidia-cap12"] == (237, 12, 0o444)
-    assert found["/dev/nvidia-caps/nvidia-cap13"] == (237, 13, 0o444)
-    assert found["/dev/nvidia-modeset"] == (195, 254, 0o666)
 
 
 def test_mode_and_owner_are_those_of_the_modules_parameters(tree: Path) -> None:
@@ -74,15 +36,13 @@ def test_mode_and_owner_are_those_of_the_modules_parameters(tree: Path) -> None:
 
 
 def test_what_nobody_may_make_is_not_made(tree: Path) -> None:
-    with_mig(tree)
-    hosts.plant(tree, f"{proc.CAPABILITIES}/mig/config", capability(1, 0o400, modify=0))
+    hosts.plant(tree, proc.DEVICES, hosts.DEVICES.replace("505 ", "237 nvidia-caps\n505 "))
+    for minor, modify in ((1, 0), (12, 1)):
+        text = f"DeviceFileMinor: {minor}\nDeviceFileMode: 292\nDeviceFileModify: {modify}\n"
+        hosts.plant(tree, f"{proc.CAPABILITIES}/gpu0/mig/gi{minor}/access", text)
     hosts.plant(tree, proc.PARAMS, NO_NODES)
-    assert sorted(lacking(tree)) == ["/dev/nvidia-caps/nvidia-cap12", "/dev/nvidia-caps/nvidia-cap13"]
-
-
-def test_without_a_driver_there_is_no_node_to_make(tmp_path: Path) -> None:
-    with pytest.raises(DriverError, match="kernel module is not loaded"):
-        missingnodes.missing_nodes(HostRoot(str(tmp_path)))
+    (node,) = missingnodes.missing_nodes(HostRoot(str(tree)))
+    assert node[:4] == ("/dev/nvidia-caps/nvidia-cap12", 237, 12, 0o444)
 
 
 def test_something_else_in_a_nodes_place_is_named_and_stays(tree: Path) -> None:

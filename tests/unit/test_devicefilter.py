@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Device filters: an interpreter runs them, and a direct reading of the rules says what they must answer.
+"""Device filters: doctor's interpreter runs them, and a direct reading of the rules says what they must answer.
 
 Must not need root or a kernel with eBPF; tests/integration/test_cgroup.py asks the real verifier.
 """
 
 from __future__ import annotations
 
-import operator
 import struct
-from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
@@ -16,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oci_gpu_hook.formats import devicerule
-from oci_gpu_hook.formats.devicefilter import is_loadable, prefix, program, runtime_defaults
+from oci_gpu_hook.formats.devicefilter import insn, is_loadable, prefix, program, runtime_defaults
 from oci_gpu_hook.formats.devicerule import DeviceRule
+from oci_gpu_hook.node.engines import deviceverdict
 
 MKNOD, READ, WRITE = 1, 2, 4
 BLOCK, CHAR = 1, 2
@@ -33,61 +32,10 @@ class Request(NamedTuple):
     access: int
 
 
-# --- an interpreter for the part of eBPF that device filters use (instruction-set.rst)
-
-
-class Refused(Exception):
-    """The verifier would not have loaded this, or the interpreter does not know it."""
-
-
-CALCULATIONS: dict[int, Callable[[int, int], int]] = {0x50: operator.and_, 0xB0: lambda left, right: right}
-JUMPS = {0x10: operator.eq, 0x50: operator.ne}
-
-
-class Machine:
-    """Runs one program; as for the verifier, a register may be read only after it was written."""
-
-    def __init__(self, instructions: bytes, request: Request) -> None:
-        self.code = list(struct.iter_unpack("<BBhi", instructions))
-        access = request.access << 16 | request.type
-        self.context = struct.pack("<III", access, request.major, request.minor)
-        self.registers: dict[int, int | None] = {1: None}  # None: the pointer to the context
-
-    def run(self) -> int:
-        counter = 0
-        while counter < len(self.code):
-            code, registers, offset, immediate = self.code[counter]
-            dst, src = registers & 15, registers >> 4
-            counter += 1
-            if code == 0x95:
-                return self.read(0)
-            if code == 0x61:
-                if self.registers.get(src, 0) is not None or offset not in (0, 4, 8):
-                    raise Refused("invalid read of the context")
-                self.registers[dst] = struct.unpack_from("<I", self.context, offset)[0]
-            elif code == 0xBF and self.registers.get(src, 0) is None:
-                self.registers[dst] = None
-            else:
-                # Of 32 bits or 64; a calculation (4, 7) or a jump (5, 6).
-                mask = (1 << 32 if code & 7 in (4, 6) else 1 << 64) - 1
-                right = (self.read(src) if code & 8 else immediate) & mask
-                moves = code & 7 in (4, 7) and code & 0xF0 == 0xB0
-                left = 0 if moves else self.read(dst) & mask
-                if code & 7 in (4, 7):
-                    self.registers[dst] = CALCULATIONS[code & 0xF0](left, right)
-                elif code & 7 in (5, 6) and JUMPS[code & 0xF0](left, right):
-                    counter += offset
-        raise Refused("fell off the end")
-
-    def read(self, register: int) -> int:
-        value = self.registers.get(register)
-        if value is None:
-            raise Refused(f"R{register} is no number here")
-        return value
-
-
 def run(instructions: bytes, request: Request) -> int:
-    return Machine(instructions, request).run()
+    """As for the verifier, a register may be read only after it was written: else KeyError."""
+    access = request.access << 16 | request.type
+    return deviceverdict._run(instructions, struct.pack("<III", access, request.major, request.minor))
 
 
 # --- what rules mean, read directly
@@ -132,15 +80,10 @@ rules = st.builds(
 requests = st.builds(Request, st.sampled_from([BLOCK, CHAR]), numbers, numbers, st.integers(0, 15))
 
 
-def insn(code: int, dst: int = 0, src: int = 0, offset: int = 0, immediate: int = 0) -> bytes:
-    return struct.pack("<BBhi", code, src << 4 | dst, offset, immediate)
-
-
 @st.composite
 def originals(draw: st.DrawFn) -> bytes:
     """Programs as others write them: any register, forward jumps, the context read late."""
-    blocks = [insn(0xBF, 6, 1)] if draw(st.booleans()) else []
-    context = 6 if blocks else 1
+    blocks = []
     for _ in range(draw(st.integers(0, 5))):
         register = draw(st.sampled_from([0, 2, 3, 4, 5, 7, 8]))
         field = draw(st.sampled_from([0, 4, 8]))
@@ -148,7 +91,7 @@ def originals(draw: st.DrawFn) -> bytes:
         jump = draw(st.sampled_from([0x55, 0x15, 0x56]))
         verdict = draw(st.sampled_from([0, 1]))
         blocks += [
-            insn(0x61, register, context, field),
+            insn(0x61, register, 1, field),
             insn(0x54, register, immediate=mask),
             insn(jump, register, offset=2, immediate=draw(st.integers(0, 4))),
             insn(0xB7, 0, immediate=verdict),
@@ -242,4 +185,4 @@ def test_a_rule_reads_as_devices_allow_takes_it() -> None:
 
 @pytest.mark.parametrize("registers", [0x0B, 0xB0, 0xBB])
 def test_the_kernels_own_register_cannot_be_loaded_again(registers: int) -> None:
-    assert not is_loadable(DENY_ALL + struct.pack("<BBhi", 0xBC, registers, 0, 0))
+    assert not is_loadable(DENY_ALL + insn(0xBC, registers & 15, registers >> 4))

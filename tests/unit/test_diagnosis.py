@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import sys
 from pathlib import Path
@@ -12,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from oci_gpu_hook import cli
 from oci_gpu_hook.cli import doctor
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.formats.ldcache import Entry
@@ -34,12 +34,12 @@ from oci_gpu_hook.node.engines.cdispecs import SpecFile
 from oci_gpu_hook.node.engines.containerrecords import ContainerNames, Running
 from oci_gpu_hook.node.engines.installed import Engine, Reader, Runtime
 from oci_gpu_hook.node.engines.registrations import Registration
-from oci_gpu_hook.node.gpus import hardware
 from oci_gpu_hook.node.machine import libselinux, processes
 from oci_gpu_hook.node.machine.kernelconfig import Kernel
 from oci_gpu_hook.node.machine.libselinux import Label, Module, Status, Use
 from oci_gpu_hook.operations import Device, LdCache, LimitMemory, Mount
 from tests.unit import hosts
+from tests.unit.program import Program
 from tests.unit.test_containers import USER, plant_cgroup, stat
 
 KERNEL = Kernel("5.14.0-427.el9", "v2", "", "none", True, (), {})
@@ -76,19 +76,15 @@ def status(**changes: Any) -> Status:
             {"booleans": {"container_use_devices": True}},
             WARN,
             "container_use_devices is on",
-            "setsebool -P container_use_devices off",
+            "container_use_devices off",
         ),
         (
             {"labels": (Label("/run/x", "u:r:var_t:s0", "u:r:run_t:s0"),)},
-            FAIL,
-            "/run/x bears u:r:var_t:s0, the policy says u:r:run_t:s0",
-            "oci-gpu-hook selinux relabel",
+            *(FAIL, "/run/x bears u:r:var_t:s0, the policy says u:r:run_t:s0", "oci-gpu-hook selinux relabel"),
         ),
         (
             {"uses": (Use("container_t", "any", False, "the loaded policy does not know the type"),)},
-            FAIL,
-            "does not know the type",
-            "dnf install container-selinux",
+            *(FAIL, "does not know the type", "dnf install container-selinux"),
         ),
     ],
 )
@@ -129,14 +125,9 @@ def test_selinux_and_the_version_of_cgroups(is_on: bool | None, cgroups: str, le
     [
         ({}, True, PASS, "are taken"),
         ({"cgroups": "v1"}, True, PASS, "not needed"),
-        ({"bpf_refusal": "Operation not permitted"}, False, WARN, "only root"),
-        ({"bpf_refusal": "Operation not permitted"}, True, FAIL, "Operation not permitted"),
-        (
-            {"bpf_refusal": "Operation not permitted", "lockdown": "confidentiality"},
-            True,
-            FAIL,
-            "lockdown is confidentiality",
-        ),
+        ({"bpf_refusal": "it may not"}, False, WARN, "only root"),
+        ({"bpf_refusal": "it may not"}, True, FAIL, "it may not"),
+        ({"bpf_refusal": "it may not", "lockdown": "confidentiality"}, True, FAIL, "lockdown is confidentiality"),
     ],
 )
 def test_ebpf(changes: dict[str, Any], as_root: bool, level: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,13 +148,7 @@ def test_kernel_releases(release: str, level: str) -> None:
 
 @pytest.mark.parametrize(
     ("file", "level"),
-    [
-        ("/usr/bin/python3.11", PASS),
-        ("/usr/bin/python3.9", PASS),
-        ("/usr/libexec/platform-python3.6", FAIL),
-        ("/opt/python", PASS),
-        ("", FAIL),
-    ],
+    [("/usr/bin/python3.9", PASS), ("/usr/libexec/platform-python3.6", FAIL), ("/opt/python", PASS), ("", FAIL)],
 )
 def test_interpreters(file: str, level: str) -> None:
     assert systemcheck.python("/usr/bin/python3", file, "dnf").level == level
@@ -228,7 +213,6 @@ THEIRS = registration(f"{ETC}/{OUR_FILE}", "other")
     [
         # A folder that only the other engine reads is no mask.
         ((SHARE,), (THEIRS,), PASS, f"registered by {SHARE}/"),
-        ((SHARE, ETC), (THEIRS,), FAIL, f"{ETC}/{OUR_FILE} masks"),
         # Our own file in both is one registration, the preferred one's.
         (
             (SHARE, ETC),
@@ -239,25 +223,14 @@ THEIRS = registration(f"{ETC}/{OUR_FILE}", "other")
         ((ETC,), (registration(f"{ETC}/{OUR_FILE}", stages=("prestart", "createRuntime")),), FAIL, "runs twice"),
     ],
 )
-def test_what_an_engine_sees(
-    folders: tuple[str, ...], hooks: tuple[Registration, ...], level: str, seen: str
-) -> None:
+def test_what_an_engine_sees(folders: tuple[str, ...], hooks: tuple[Registration, ...], level: str, seen: str) -> None:
     found = enginecheck.seen_by(Engine("podman", folders, "", ""), (registration(f"{SHARE}/{OUR_FILE}"), *hooks), "dnf")
     assert found.level == level and seen in found.seen
 
 
-@pytest.mark.parametrize(
-    ("engine", "is_default", "level"),
-    [
-        ("podman", True, FAIL),
-        ("podman", False, WARN),
-        ("Docker", True, WARN),
-        ("Docker", False, PASS),
-        ("containerd", True, WARN),
-    ],
-)
-def test_shims(engine: str, is_default: bool, level: str) -> None:
-    shim = Runtime(engine, "/f", "nvidia", is_default)
+@pytest.mark.parametrize(("engine", "level"), [("podman", WARN), ("Docker", PASS)])
+def test_shims_that_are_no_default(engine: str, level: str) -> None:
+    shim = Runtime(engine, "/f", "nvidia", is_default=False)
     assert [f.level for f in enginecheck.other_hooks((), (), [shim])] == [level]
 
 
@@ -288,7 +261,6 @@ def judged(specs: tuple[SpecFile, ...], why: str = "", fix: str = speccheck.AGAI
 OUR_SPEC = """{"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [
     {"name": "0", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia1"}]}}],
 "containerEdits": {"hooks": [{"args": ["oci-gpu-hook", "createRuntime", "--cdi", "compute"]}]}}"""
-ONLY = "--capabilities compute"
 THEIR_SPEC = """cdiVersion: 0.5.0
 containerEdits:
   hooks:
@@ -327,20 +299,7 @@ def test_a_broken_spec_is_no_second_one_of_the_gpus(tmp_path: Path) -> None:
     assert "made by another program" in judged(theirs)[1].seen
 
 
-WRONG = (
-    "",
-    "{",
-    "[" * 100000,
-    "{" * 100000,
-    "a: " * 100000,
-    "!!python/object:os.system x",
-    "7",
-    "\0",
-    r'a: "\UFFFFFFFF"',
-)
-
-
-@pytest.mark.parametrize("text", WRONG, ids=lambda text: repr(text[:8]))
+@pytest.mark.parametrize("text", ["", "{", "[" * 100000, "a: " * 100000, "!!python/object:os.system x", "7", "\0"])
 def test_a_text_that_is_no_spec_is_warned_of(tmp_path: Path, text: str) -> None:
     (found,) = judged(planted(tmp_path, text))
     assert found.seen == "/etc/cdi/0.yaml cannot be read: it is neither JSON nor YAML"
@@ -371,27 +330,22 @@ def test_a_spec_that_is_too_large_or_that_others_may_write_is_not_read(tmp_path:
 def test_a_spec_where_an_engine_does_not_look_is_named(tmp_path: Path) -> None:
     """Unless the engine has another of that kind: which one is to be kept is the administrator's choice."""
     ours, theirs = planted(tmp_path, OUR_SPEC, THEIR_SPEC)
-    readers = (
+    podman, crio, docker = (
         Reader("podman", ("/etc/cdi", "/run/cdi")),
         Reader("CRI-O", ("/opt/a", "/opt/b"), "/etc/crio/crio.conf"),
         Reader("Docker", (), "/etc/docker/daemon.json"),
     )
-    found = [*speccheck.unseen((ours, theirs), readers, lambda path: path)]
-    assert [(one.level, one.seen) for one in found] == [
-        (WARN, "CRI-O does not read /etc/cdi/0.yaml: /etc/crio/crio.conf names /opt/a, /opt/b"),
-        (WARN, "Docker does not read /etc/cdi/0.yaml: /etc/docker/daemon.json names no folder"),
-    ]
-    again = f"oci-gpu-hook cdi generate {ONLY} --output /opt/b/0.yaml"
-    assert [one.remedy for one in found] == [again, "vi /etc/docker/daemon.json"]
-    elsewhere = (ours, ours._replace(path="/opt/b/gpu.yaml"))
-    found = speccheck.unseen(elsewhere, readers, lambda path: path)
-    assert [one.seen.partition(" ")[0] for one in found] == ["Docker", "Docker"]
-    (found_there,) = speccheck.unseen((ours,), readers[1:2], lambda path: path, ("/opt/a", "/opt/b"))
-    assert found_there.remedy == "vi /etc/crio/crio.conf", "no spec is written into a folder of a user's"
-    found = speccheck.unseen(elsewhere[1:], readers[:1], lambda path: path)
-    assert [one.seen for one in found] == [
-        "podman does not read /opt/b/gpu.yaml: by default it looks in /etc/cdi, /run/cdi"
-    ]
+    elsewhere = (ours, theirs, ours._replace(path="/opt/b/gpu.yaml"))
+    (found,) = speccheck.unseen(elsewhere[:2], (podman, docker), lambda path: path)
+    assert found.seen == "Docker does not read /etc/cdi/0.yaml: /etc/docker/daemon.json names no folder"
+    assert (found.level, found.remedy) == (WARN, "vi /etc/docker/daemon.json")
+    assert [*speccheck.unseen(elsewhere, (podman, crio), lambda path: path)] == []
+    (found,) = speccheck.unseen((ours,), (crio,), lambda path: path)
+    assert found.remedy == "oci-gpu-hook cdi generate --capabilities compute --output /opt/b/0.yaml"
+    (found,) = speccheck.unseen((ours,), (crio,), lambda path: path, ("/opt/a", "/opt/b"))
+    assert found.remedy == "vi /etc/crio/crio.conf", "no spec is written into a folder of a user's"
+    (found,) = speccheck.unseen(elsewhere[2:], (podman,), lambda path: path)
+    assert found.seen == "podman does not read /opt/b/gpu.yaml: by default it looks in /etc/cdi, /run/cdi"
 
 
 def test_without_pyyaml_other_programs_specs_of_gpus_are_not_read(
@@ -407,18 +361,6 @@ def test_without_pyyaml_other_programs_specs_of_gpus_are_not_read(
     assert (older.level, older.seen) == (FAIL, "/etc/cdi/0.yaml is for driver 570.1, the host has 580.1")
 
 
-def test_a_spec_of_ours_that_is_out_of_date_is_written_again_as_it_was_made_or_removed(tmp_path: Path) -> None:
-    specs = planted(tmp_path, OUR_SPEC)
-    (found,) = judged(specs, "it is old")
-    assert (found.level, found.seen) == (FAIL, "/etc/cdi/0.yaml: it is old")
-    again = f"oci-gpu-hook cdi generate {ONLY} --output /etc/cdi/0.yaml"
-    assert found.remedy == f"oci-gpu-hook inventory refresh && {again}"
-    (found,) = judged(specs, "this host has none", speccheck.REMOVE)
-    assert found.remedy == "rm /etc/cdi/0.yaml"
-    (found,) = judged(specs, "no driver is loaded", "the administrator must load it")
-    assert found.remedy == "the administrator must load it", "what is right again after a boot is not removed"
-
-
 def test_without_a_driver_nothing_is_said_of_specs_of_gpus(tmp_path: Path) -> None:
     """That there is none is the finding; other devices' specs are compared all the same."""
     vendors = OUR_SPEC.replace("nvidia.com/gpu", "acme.com/npu").replace(
@@ -427,6 +369,8 @@ def test_without_a_driver_nothing_is_said_of_specs_of_gpus(tmp_path: Path) -> No
     specs = planted(tmp_path, OUR_SPEC, THEIR_SPEC, vendors)
     (found,) = speccheck.compared(specs, "", lambda spec: ("it is old", speccheck.AGAIN))
     assert found.seen == "/etc/cdi/2.yaml: it is old" and "--vendor OCI_A" in found.remedy
+    (found,) = judged(specs[:1], "no driver is loaded", "the administrator must load it")
+    assert found.remedy == "the administrator must load it", "what is right again after a boot is not removed"
 
 
 @pytest.mark.parametrize("tool", ["dnf", "apt"])
@@ -442,49 +386,41 @@ def test_nouveau_is_named() -> None:
     assert found.remedy == "modprobe -r nouveau && modprobe nvidia"
 
 
+OPEN, CLOSED = "NVIDIA UNIX Open Kernel Module for x86_64", "NVIDIA UNIX x86_64 Kernel Module"
+
+
 @pytest.mark.parametrize(
-    ("modules", "is_open", "level", "seen"),
+    ("modules", "module", "release", "level", "seen"),
     [
-        (("nvidia", "nvidia_peermem"), False, "pass", "by nvidia_peermem, for mlx5_0 and 1 more"),
-        (("nvidia", "nv_peer_mem"), False, "pass", "by nv_peer_mem"),
-        (("nvidia",), True, "pass", "by dma-buf, for mlx5_0"),
-        (("nvidia",), False, "warn", "no dma-buf, as NVIDIA's module is not the open one"),
+        ("nvidia_peermem", CLOSED, "5.14.0-427.el9.x86_64", "pass", "by nvidia_peermem, for mlx5_0 and 1 more"),
+        ("nv_peer_mem", CLOSED, "5.14.0", "pass", "by nv_peer_mem"),
+        ("", OPEN, "5.14.0-427.el9.x86_64", "pass", "by dma-buf, for mlx5_0 and 1 more"),
+        ("", CLOSED, "6.12.1", "warn", "no dma-buf, as NVIDIA's module is not the open one"),
     ],
 )
 def test_how_adapters_reach_the_gpus_memory(
-    monkeypatch: pytest.MonkeyPatch, modules: tuple[str, ...], is_open: bool, level: str, seen: str
+    tmp_path: Path, program: Program, modules: str, module: str, release: str, level: str, seen: str
 ) -> None:
-    adapters = list[str]()
-    monkeypatch.setattr(hardware, "rdma_adapters", lambda root: adapters)
-    monkeypatch.setattr(hardware, "is_open_module", lambda root: is_open)
-    assert drivercheck.rdma(HostRoot(), modules) == []
-    adapters += ["mlx5_0", "mlx5_1"]
-    (finding,) = drivercheck.rdma(HostRoot(), modules)
-    assert finding.level == level and seen in finding.seen
-    remedy = "modprobe nvidia_peermem && sh -c 'echo nvidia_peermem >/etc/modules-load.d/nvidia-peermem.conf'"
-    assert finding.remedy == (remedy if level == "warn" else "")
-
-
-def test_doctor_tells_of_adapters_where_there_is_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """By their driver: software has no such device, and other makers' adapters have other ways."""
 
-    def said() -> str:
-        cli.main(["doctor", "--host-root", str(tmp_path)])
-        return "".join(line for line in capsys.readouterr().out.splitlines() if "GPUDirect" in line)
+    def said() -> list[Any]:
+        found = json.loads(program("doctor", "--host-root", tmp_path, "--json", code=1))["findings"]
+        return [item for item in found if "GPUDirect" in item["check"]]
 
     hosts.host(tmp_path)
-    hosts.plant(tmp_path, "proc/sys/kernel/osrelease", "5.14.0-427.el9.x86_64\n")
-    for address, driver, name in (("0000:03:00.0", "mlx5_core", "mlx5_0"), ("0000:04:00.0", "bnxt_en", "bnxt_re0")):
-        folder = tmp_path / "sys/bus/pci/devices" / address
-        (folder / "infiniband" / name).mkdir(parents=True)
-        assert "bnxt" not in said()
-        (folder / "driver").symlink_to(f"../../../../bus/pci/drivers/{driver}")
-    assert "pass" in said() and "by dma-buf, for mlx5_0;" in said()
+    hosts.plant(tmp_path, "proc/sys/kernel/osrelease", f"{release}\n")
+    hosts.plant(tmp_path, "proc/modules", f"{modules} 16384 0 - Live 0x0\n")
     version = tmp_path / "proc/driver/nvidia/version"
-    version.write_text(version.read_text().replace("Open Kernel Module for x86_64", "x86_64 Kernel Module"))
-    assert said().startswith("warn")
-    hosts.plant(tmp_path, "proc/modules", "nvidia_peermem 16384 0 - Live 0x0\n")
-    assert "by nvidia_peermem, for mlx5_0" in said()
+    version.write_text(version.read_text().replace(OPEN, module))
+    for name, driver in (("bnxt_re0", "bnxt_en"), ("mlx5_0", "mlx5_core"), ("mlx5_1", "mlx5_core")):
+        assert name == "mlx5_1" or said() == []
+        folder = tmp_path / f"sys/bus/pci/devices/0000:0{name[-1]}:00.{len(name)}"
+        (folder / "infiniband" / name).mkdir(parents=True)
+        (folder / "driver").symlink_to(f"../../../../bus/pci/drivers/{driver}")
+    (finding,) = said()
+    assert finding["level"] == level and seen in finding["seen"]
+    remedy = "modprobe nvidia_peermem && sh -c 'echo nvidia_peermem >/etc/modules-load.d/nvidia-peermem.conf'"
+    assert finding["remedy"] == (remedy if level == "warn" else "")
 
 
 NODE = Device("/dev/nvidiactl", "c", 195, 255, "rw", 0o666, 0, 0, "", True, "")
@@ -508,27 +444,18 @@ WELL = containercheck.Seen(
 @pytest.mark.parametrize(
     ("changes", "level", "seen"),
     [
-        ({"nodes": {}}, FAIL, "the hook did not run"),
-        ({"nodes": {"/dev/nvidiactl": (195, 255)}}, FAIL, "/dev/nvidia0 missing"),
-        ({"nodes": {**WELL.nodes, "/dev/nvidia0": (1, 3)}}, FAIL, "/dev/nvidia0 is device 1:3"),
         ({"opened": containercheck.NO_ENTRY}, WARN, "nothing was opened: its device cgroup cannot be entered"),
         ({"opened": containercheck.PAUSED}, WARN, "nothing was opened: it is paused"),
         ({"opened": containercheck.NO_ANSWER}, FAIL, "a GPU does not answer"),
-        ({"opened": {"/dev/nvidia0": errno.ENODEV}}, FAIL, "/dev/nvidia0: No such device"),
-        ({"opened": {"/dev/nvidia0": errno.EPERM}}, FAIL, "its device cgroup denies /dev/nvidia0"),
         ({"opened": {"/dev/nvidia0": errno.EACCES}}, FAIL, "its user may not open"),
         ({"opened": {"/dev/nvidia0": errno.ENXIO}}, WARN, "no driver answers"),
+        ({"opened": {"/dev/nvidia0": errno.ENODEV}}, FAIL, "/dev/nvidia0: No such device"),
         ({"opened": {"/dev/nvidia0": errno.EIO}}, FAIL, "Input/output error"),
-        ({"files": frozenset()}, FAIL, "libcuda.so.580.1, /usr/lib64/libcuda.so.1 missing"),
-        (
-            {"files": frozenset(["/usr/lib64/libcuda.so.570.9", "/usr/lib64/libcuda.so.1"])},
-            FAIL,
-            "/usr/lib64/libcuda.so.580.1 missing, libcuda.so.570.9 is there: the driver has changed",
-        ),
         ({"cached": None}, FAIL, "there is none"),
-        ({"cached": frozenset(["libc.so.6"])}, FAIL, "does not name libcuda.so.1"),
         ({"shm_label": "u:r:container_file_t:s0:c1,c9"}, FAIL, "semaphores fail"),
         ({"shm_label": "nonsense"}, WARN, "cannot be read"),
+        # As an image's package manager may remove a link, since it is in the container's own root.
+        ({"files": frozenset(["/usr/lib64/libcuda.so.580.1"])}, FAIL, "/usr/lib64/libcuda.so.1 missing"),
     ],
 )
 def test_a_containers_faults(changes: dict[str, Any], level: str, seen: str) -> None:
@@ -556,13 +483,6 @@ def test_a_limit_of_memory_that_is_not_the_plans(limits: dict[str, int], seen: s
     assert seen in limited.seen
 
 
-def test_a_link_that_somebody_has_removed_is_no_change_of_the_driver() -> None:
-    """As an image's package manager may, since it is in the container's own root."""
-    left = WELL._replace(files=frozenset(["/usr/lib64/libcuda.so.580.1"]))
-    (found,) = [f for f in containercheck.judge(PLANNED, left, CONTAINER) if f.level != PASS]
-    assert (found.level, found.seen) == (FAIL, "/usr/lib64/libcuda.so.1 missing")
-
-
 @pytest.mark.parametrize(
     ("scopes", "engine", "told"),
     [
@@ -584,17 +504,12 @@ def test_sections_that_an_engine_says_nothing_of(
 @pytest.mark.parametrize(
     ("version", "runtime", "has_crun", "warns"),
     [
-        ("4.3.1", "", True, True),
         ("4.3.1", "", False, False),
-        ("4.3.1", "crun", False, True),
         ("4.3.1", "/usr/bin/crun", True, True),
         ("4.3.1", "runc", True, False),
-        ("3.4.4", "", True, True),
         ("4.5.1-rhel", "", True, True),
-        ("4.6.0", "", True, False),
         ("5.0.0-rc1", "crun", True, False),
         ("", "crun", True, False),
-        ("4", "crun", True, False),
         ("a.b", "crun", True, False),
     ],
 )

@@ -64,11 +64,7 @@ def test_a_dockerd_that_runs_tells_its_path_and_its_file(tree: Path) -> None:
     hosts.plant(tree, f"{folder}/environ", "A=1\0PATH=/opt/bin:relative:/usr/bin\0")
     options = "--cdi-spec-dir\0/a\0--config-file=/opt/d.json\0--cdi-spec-dir=/b\0"
     hosts.plant(tree, f"{folder}/cmdline", f"dockerd\0{options}")
-    # A process of a user's, by a name that he chose; a container's root; and a link to a set-user-ID program.
-    for other, path, users in ((60, "/usr/bin/dockerd", 1000), (61, "/usr/bin/sudo", 0)):
-        hosts.plant_program(tree, other, path, users)
-        hosts.plant(tree, f"proc/{other}/comm", "dockerd\n")
-        hosts.plant(tree, f"proc/{other}/stat", f"{other} (dockerd) S " + "0 " * 18 + "5 0 0\n")
+    # A process of a container's root; tests/hostile/beliefs.py has a user's, and a link to a set-user-ID program.
     hosts.plant_program(tree, 62, "/usr/bin/dockerd", namespace="other")
     hosts.plant(tree, "proc/62/stat", "62 (dockerd) S " + "0 " * 18 + "5 0 0\n")
     hosts.plant(tree, "proc/stat", "cpu 1\nbtime 1000\n")
@@ -84,21 +80,17 @@ def test_a_dockerd_that_runs_tells_its_path_and_its_file(tree: Path) -> None:
     assert found.settings == {"cdi-spec-dirs": ["/a", "/b"]}
 
 
-@pytest.mark.parametrize(
-    ("content", "fault"),
-    [("\xff", "it is not JSON"), ("[" * 200_000, "it is not JSON"), ("[]", "it is not a JSON object")],
-)
-def test_a_daemon_json_that_cannot_be_read_is_a_warning(tree: Path, content: str, fault: str) -> None:
+@pytest.mark.parametrize("content", ["\xff", "[" * 200_000, "[]"])
+def test_a_daemon_json_that_is_none_is_a_warning(tree: Path, content: str) -> None:
     (tree / JSON.lstrip("/")).write_bytes(content.encode("latin-1"))
     _, found = findings(tree)
     assert (found.level, found.remedy) == (WARN, f"vi {JSON}")
-    assert found.seen.startswith(f"{JSON}: {fault}")
+    assert found.seen.startswith(f"{JSON}: it is not {'a JSON object' if content == '[]' else 'JSON'}")
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "{}",
         '{"runtimes": []}',
         '{"runtimes": 1, "default-runtime": 2}',
         '{"runtimes": {"a": 1, "b": {}, "c": {"path": 5}}, "default-runtime": {}}',
