@@ -11,16 +11,12 @@ import os
 import subprocess
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import ANY
 
 import pytest
-from hypothesis import HealthCheck, given
 
-from oci_gpu_hook.errors import HookError
-from oci_gpu_hook.request import sources
-from oci_gpu_hook.request.bundle import read_bundle
 from tests.unit import starts
 from tests.unit import test_entry_script as hooks
-from tests.unit.examples import examples
 
 ASKS = json.dumps(hooks.config("NVIDIA_VISIBLE_DEVICES=all"))
 ASKS_VENDOR = json.dumps(hooks.config("OCI_AMD=all"))
@@ -94,10 +90,9 @@ def script(tmp_path: Path) -> Script:
     return Script(tmp_path)
 
 
-def create(script: Script, text: str | bytes, **how: Any) -> Said:
+def create(script: Script, text: str, **how: Any) -> Said:
     """`create` of a container with this config.json, which must come to the real runtime."""
-    data = text if isinstance(text, bytes) else text.encode(errors="surrogatepass")
-    (script.bundle / "config.json").write_bytes(data)
+    (script.bundle / "config.json").write_text(text)
     words = ("create", "--bundle", str(script.bundle), "id")
     said = script.start(*words, **how)
     assert (said.words, said.code, said.err) == ([script.real, *words], 0, "")
@@ -171,13 +166,6 @@ def test_words_with_blanks_and_none_at_all_are_handed_on(script: Script) -> None
 )
 def test_a_container_that_may_ask_gets_the_hook(script: Script, text: str) -> None:
     assert create(script, text).added
-
-
-def test_a_variable_that_no_vendors_file_names_asks_for_nothing(script: Script) -> None:
-    other = json.dumps(hooks.config("OCI_RESOURCE_PRINCIPAL_VERSION=2.2"))
-    assert not create(script, other).added
-    script.write("vendors/broken.json", "{}")
-    assert create(script, other).added
 
 
 def test_a_container_that_asks_for_nothing_needs_no_python(script: Script) -> None:
@@ -260,22 +248,17 @@ def test_a_config_json_that_is_not_there_is_the_real_runtimes_to_tell(script: Sc
     assert script.start(*words).words == [script.real, *words]
 
 
-@pytest.mark.parametrize("code", [3, 7])
-def test_where_the_hook_cannot_be_added_no_container_is_made(script: Script, code: int) -> None:
+@pytest.mark.parametrize("how", ["3", "7", "1", "no interpreter"])
+def test_where_the_hook_cannot_be_added_no_container_is_made(script: Script, how: str) -> None:
+    """Where Python cannot tell why, the script does."""
     (script.bundle / "config.json").write_text(ASKS)
-    (script.folder / "fails").write_text(str(code))
-    said = script.start("create", "--bundle", str(script.bundle), "id")
-    assert (said.words, said.code, said.err) == ([], code, "")
-
-
-@pytest.mark.parametrize("how", ["1", "no interpreter"])
-def test_where_python_cannot_tell_why_the_script_does(script: Script, how: str) -> None:
-    (script.bundle / "config.json").write_text(ASKS)
-    (script.folder / "fails").write_text("1")
-    if how != "1":
+    (script.folder / "fails").write_text(how if how.isdigit() else "1")
+    if not how.isdigit():
         (script.folder / "bin/python").unlink()
-    words = ("--log", str(script.log), "create", "--bundle", str(script.bundle), "id")
-    said = script.start(*words)
+    said = script.start("--log", str(script.log), "create", "--bundle", str(script.bundle), "id")
+    if how in ("3", "7"):
+        assert said == ([ANY, ANY, ANY], [], int(how), "")
+        return
     assert (said.words, said.code) == ([], 4)
     (line,) = script.log.read_text().splitlines()
     assert "the hook cannot be added to" in json.loads(line)["msg"]
@@ -394,24 +377,8 @@ def test_the_real_runtimes_environment_is_the_engines(script: Script) -> None:
     assert seen == {"PATH": f"{script.folder}/bin", **given}
 
 
-@pytest.mark.parametrize("name", hooks.LONG)
-def test_what_is_long_is_pythons_and_takes_the_script_no_memory(script: Script, name: str) -> None:
+def test_what_is_long_is_pythons_and_takes_the_script_no_memory(script: Script) -> None:
     text = script.program.read_text()
     script.program.write_text(text.replace("\n", "\nulimit -v 65536\n", 1))
-    assert create(script, hooks.LONG[name]()).added
+    assert create(script, hooks.LONG["a word"]()).added
     assert not create(script, NONE).added
-
-
-@examples(150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(hooks.CONFIGS, hooks.WRITTEN, hooks.SPELLINGS)
-def test_the_hook_is_added_wherever_it_would_find_a_request(
-    script: Script, found: Any, how: Any, places: list[int]
-) -> None:
-    text = hooks.spelled(json.dumps(found, **how), places)
-    added = create(script, text).added
-    try:
-        bundle = read_bundle(str(script.bundle))
-        asks = sources.may_ask(sources.inputs_of(bundle, bundle.annotations()))
-    except HookError:
-        asks = False
-    assert added or not asks
