@@ -81,15 +81,15 @@ HOOKS = st.none() | st.dictionaries(
 @given(
     st.dictionaries(st.text(max_size=9).filter("hooks".__ne__), JSON, max_size=3),
     st.none() | st.tuples(HOOKS),
-    st.sampled_from([None, 1, "\t"]),
-    st.booleans(),
+    st.fixed_dictionaries(
+        {"ensure_ascii": st.booleans(), "separators": st.sampled_from([None, (",", ":")])},
+        optional={"indent": st.sampled_from([1, "\t"])},
+    ),
 )
-def test_nothing_else_of_the_text_changes(
-    others: dict[str, Any], hooks: tuple[Any] | None, indent: Any, escaped: bool
-) -> None:
+def test_nothing_else_of_the_text_changes(others: dict[str, Any], hooks: tuple[Any] | None, how: Any) -> None:
     """Numbers, escapes and white space stay as the engine wrote them."""
     document = {**others, **({"hooks": hooks[0]} if hooks else {})}
-    text = json.dumps(document, indent=indent, ensure_ascii=escaped)
+    text = json.dumps(document, **how)
     listed = (document.get("hooks") or {}).get("createRuntime")
     after = create.with_hook(text, '"ours"', bool(listed))
     stages = {**(document.get("hooks") or {}), "createRuntime": [*(listed or []), "ours"]}

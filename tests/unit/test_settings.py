@@ -109,6 +109,7 @@ def test_a_file_that_cannot_be_read_is_a_config_error(tmp_path: Path) -> None:
         ("device-cgroup", "is not a 'key = value' line"),
         ("# fine\ndevice-cgroups = on", ":2: unknown key 'device-cgroups'"),
         ("device-cgroup = maybe", "allowed is one of auto, on, off"),
+        ("ipc-labels = maybe", "allowed is one of gpu, all, off"),
         ("device_cgroup = on", "unknown key 'device_cgroup', did you mean 'device-cgroup'?"),
         ("drivr-root = /", "did you mean 'driver-root'?"),
         ("foo = bar", "unknown key 'foo' (known are"),
