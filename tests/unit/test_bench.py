@@ -36,19 +36,3 @@ def test_a_failed_start_is_counted_and_not_measured() -> None:
     row = figures.rows(variants(False), samples)["gpu-1"]
     assert (row["failed"], row["starts"], row["said"]) == (1, 4, "no GPU")
     assert row["hook"]["median"] == 17.0
-
-
-def test_mounts_are_judged_by_what_the_same_hook_takes_beside_none() -> None:
-    times = {0: 10.0, 500: 11.0, 2000: 13.6, 5000: 19.0}
-    samples = {f"gpu-1 old {mounts}": [sample(it)] for mounts, it in times.items()}
-    samples |= {f"candidate-gpu-1 old {mounts}": [sample(2 * it)] for mounts, it in times.items()}
-    samples["gpu-1 old 500"].append(sample(99.0, said="no GPU"))
-    rows = figures.mounts(samples)
-    ours = [row for row in rows.values() if row["title"] == "1 GPU, old root"]
-    assert [(row["mounts"], row["of_none"], row["met"]) for row in ours] == [
-        (0, 1.0, None),
-        (500, 1.1, True),
-        (2000, 1.36, False),
-        (5000, 1.9, True),
-    ]
-    assert {row["met"] for row in rows.values() if "candidate" in row["title"]} == {None}

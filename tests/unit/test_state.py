@@ -39,11 +39,6 @@ def test_what_the_entry_script_has_read_of_a_state_comes_first() -> None:
         assert read(data[at:], data[:at]) == State("c1", 42, "/b", {}, status="creating")
 
 
-def test_the_bundle_path_of_old_engines_is_read() -> None:
-    old = {key: value for key, value in GOOD.items() if key != "bundle"}
-    assert read(json.dumps({**old, "bundlePath": "/old"})).bundle == "/old"
-
-
 @pytest.mark.parametrize(
     "change",
     [
