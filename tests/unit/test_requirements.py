@@ -158,16 +158,6 @@ def test_a_brand_that_nobody_has_asked_for_is_no_brand(expression: str) -> None:
     assert holds("brand=unknown", Facts("550.54.15", "12.4", (("8.0", "Unknown"),)))
 
 
-def test_the_sentence_names_each_alternative_and_what_the_host_has() -> None:
-    facts = Facts("550.54.15", "12.4", (TESLA, HOPPER))
-    # What holds is not named: driver>=550, and arch>=9 of the second GPU.
-    assert str(refusal(facts, "cuda>=12.8 brand=geforce,driver>=550 arch>=9,driver>=551")) == (
-        "the image requires 'cuda>=12.8' or 'brand=geforce,driver>=550' or 'arch>=9,driver>=551' "
-        "(here cuda is 12.4, brand is Tesla, brand is Nvidia, arch is 8.0, driver is 550.54.15) "
-        "(use an image for this driver, or have the driver updated)"
-    )
-
-
 def test_a_word_for_an_unknown_brand_makes_nothing_unknown() -> None:
     """CUDA's images have ``brand=unknown`` among their alternatives."""
     found = refusal(Facts("530.30.02", "12.1", (TESLA,)), "cuda>=12.4 brand=unknown,driver>=535,driver<536")

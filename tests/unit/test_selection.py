@@ -131,15 +131,6 @@ def test_of_a_host_that_has_less_that_is_said(devices: str, changes: dict[str, A
     assert selected("none", everything()._replace(**changes)) == Selection((), ())
 
 
-def test_a_mig_device_brings_its_parent_and_its_own_capabilities_alone() -> None:
-    second = MigDevice(0, 1, None, "", 2, 0, 40, 41)
-    host = everything()
-    host = host._replace(mig_devices=(*host.mig_devices, second))
-    assert paths(by_environment("0:0", "graphics"), host) == [
-        "/dev/nvidiactl", "/dev/nvidia1", f"{CAPS}30", f"{CAPS}31",
-    ]  # fmt: skip
-
-
 def test_compute_instances_of_one_gpu_instance_share_its_node() -> None:
     first, second = [MigDevice(0, ci, None, "", 1, ci, 30, 31 + ci) for ci in (0, 1)]
     nodes = everything().devices

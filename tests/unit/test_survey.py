@@ -14,7 +14,6 @@ from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.formats.ldcache import FLAGS, Entry, merge
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.diagnosis import drivercheck
 from oci_gpu_hook.planning import provision
 from oci_gpu_hook.request.parse import Request
 from tests.unit import hosts
@@ -59,17 +58,6 @@ def test_one_major_is_the_one_that_all_of_them_have(tmp_path: Path) -> None:
     assert proc.character_major(root, "nvidia-uvm") is proc.character_major(root, "nvidia-caps") is None
 
 
-def test_the_survey_finds_the_driver(tmp_path: Path) -> None:
-    found = survey.survey(hosts.host(tmp_path))
-    assert found.driver_version == hosts.VERSION
-    assert {library.soname for library in found.libraries} == set(hosts.SONAMES.values())
-    assert {library.path.rpartition("/")[0] for library in found.libraries} == {f"/{hosts.LIBRARY_FOLDER}"}
-    assert found.misfits == ()
-    assert [file.path for file in found.firmware] == [f"/lib/firmware/nvidia/{hosts.VERSION}/gsp_ga10x.bin"]
-    assert found.binaries[0].path == "/usr/bin/nvidia-smi"
-    assert dict(found.proc_files)["params"] == hosts.PARAMS
-
-
 def test_in_a_driver_root_links_lead_within_it_and_paths_are_the_hosts(tmp_path: Path) -> None:
     hosts.plant(tmp_path, "proc/driver/nvidia/version", hosts.NVRM)
     tree = tmp_path / "run/driver"
@@ -83,9 +71,6 @@ def test_in_a_driver_root_links_lead_within_it_and_paths_are_the_hosts(tmp_path:
     hosts.plant(tree, "/opt/icd/nvidia.icd", "")
     (tree / "etc/OpenCL").mkdir(parents=True)
     (tree / "etc/OpenCL/vendors").symlink_to("/opt/icd")
-    hosts.plant(tree, f"/opt/gsp/{hosts.VERSION}/gsp.bin", "")
-    (tree / "lib/firmware").mkdir(parents=True)
-    (tree / "lib/firmware/nvidia").symlink_to("/opt/gsp")
     # The host's own, which are another driver's, count for nothing.
     hosts.plant_library(tmp_path, f"/{hosts.LIBRARY_FOLDER}/libnvidia-ml.so.{hosts.VERSION}")
     hosts.plant(tmp_path, "usr/bin/nvidia-debugdump", "")
@@ -94,11 +79,10 @@ def test_in_a_driver_root_links_lead_within_it_and_paths_are_the_hosts(tmp_path:
     assert library.path == f"/run/driver{real}"
     assert library.file == f"libcuda.so.{hosts.VERSION}"
     assert (library.subfolder, library.folder) == ("", "")
-    targets = [(file.path, file.target) for file in (*found.binaries, *found.files, *found.firmware)]
+    targets = [(file.path, file.target) for file in (*found.binaries, *found.files)]
     assert targets == [
         ("/run/driver/opt/real/nvidia-smi", "/usr/bin/nvidia-smi"),
         ("/run/driver/opt/icd/nvidia.icd", "/etc/OpenCL/vendors/nvidia.icd"),
-        (f"/run/driver/opt/gsp/{hosts.VERSION}/gsp.bin", f"/lib/firmware/nvidia/{hosts.VERSION}/gsp.bin"),
     ]
     assert [misfit.name for misfit in found.misfits] == ["libnvidia-ml"]
 
@@ -208,9 +192,6 @@ def test_a_file_that_others_could_exchange_hides_no_good_one(tmp_path: Path) -> 
     assert misfit.why == f"/{hosts.LIBRARY_FOLDER}/{file} is left out: others than root may write to it"
     with pytest.raises(DriverError, match="is left out: others than root may write to it"):
         provision.check_driver(Request("env", ("all",), ("compute",)), survey.survey(root))
-    libraries = [it for it in drivercheck.check_driver(root, "/", "apt")[0] if it.check == "libraries"]
-    remedy = f"chmod go-w /{hosts.LIBRARY_FOLDER}/{file} && oci-gpu-hook inventory refresh"
-    assert [(it.seen, it.remedy) for it in libraries] == [(misfit.why, remedy)]
 
 
 def test_the_sockets_of_a_driver_container_come_before_the_hosts(tmp_path: Path) -> None:

@@ -76,15 +76,6 @@ def test_any_other_word_is_left_out_with_a_sentence(feature: str, variable: str,
 MANAGING = ["NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES"]
 
 
-@pytest.mark.parametrize("variable", MANAGING)
-@pytest.mark.parametrize("devices", ["none", "0", UUID, "0000:07:00.0"])
-def test_mig_is_managed_by_privileged_containers(variable: str, devices: str) -> None:
-    inputs = Inputs({VISIBLE: devices, variable: "All"}, privileged=True)
-    found = request_of(inputs)
-    assert [found.mig_config, found.mig_monitor] == [variable == name for name in MANAGING]
-    assert f"{variable} is for containers with CAP_SYS_ADMIN" in refusal(inputs._replace(privileged=False))
-
-
 def test_mig_is_watched_by_those_whom_the_administrator_lets_watch() -> None:
     """To configure it is not for them."""
     allowing = Settings(mig_monitor="always")
@@ -178,16 +169,6 @@ def test_words_of_a_privileged_container_are_accepted() -> None:
     assert request_of(inputs, HARDENED).imex_channels == ("3",)
     inputs = annotated({}, {"cdi.k8s.io/a": "nvidia.com/gpu=1"}, privileged=True)
     assert request_of(inputs, HARDENED).devices == ("1",)
-
-
-@by_feature
-def test_a_device_list_in_mounts_lets_the_environment_ask_for_no_feature(feature: str, variable: str) -> None:
-    settings = Settings(**LISTS_ALONE)
-    inputs = Inputs({variable: "enabled"}, listed("0"))
-    assert request_of(inputs, settings) == Request("mounts", ("0",), ("utility", "compute"))
-    assert request_of(inputs._replace(privileged=True), settings).features == (feature,)
-    named = inputs._replace(mounts=listed("0", f"cdi/nvidia.com/{feature}/all"))
-    assert request_of(named, settings).features == (feature,)
 
 
 @pytest.mark.parametrize(

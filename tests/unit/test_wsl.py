@@ -11,7 +11,6 @@ import pytest
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.vendors import wsl
-from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Item
 from tests.unit import hosts
 
 LIB = "/usr/lib/wsl/lib"
@@ -29,21 +28,6 @@ def host(tmp_path: Path) -> HostRoot:
     for name in ("iigd_dch.inf_amd64_9f", "nvhda.inf_amd64_77", "nvblank.inf_amd64_1"):
         hosts.plant(tmp_path, f"/usr/lib/wsl/drivers/{name}/some.dll", "")
     return HostRoot(str(tmp_path))
-
-
-def test_the_vendor_is_the_device_the_libraries_and_the_driver_store(host: HostRoot) -> None:
-    found = wsl.vendor(host)
-    assert (found.flag, found.kind, found.file) == ("NVIDIA_VISIBLE_DEVICES", "nvidia.com/gpu", "/usr/lib/wsl")
-    main, store = found.groups
-    assert main.devices == (DevicePattern("/dev/dxg"),)
-    assert main.libraries == (
-        Item(f"{LIB}/libcuda.so.1", LIB, required=True),
-        Item(f"{LIB}/libdxcore.so", LIB, required=True),
-        Item(f"{LIB}/lib*.so*", LIB),
-    )
-    assert main.files == (Item(f"{LIB}/nvidia-smi", "/usr/bin"),)
-    assert store.files == (Item(f"{STORE}/lib*.so*"), Item(f"{STORE}/*.bin"), Item(f"{STORE}/*.dll"))
-    assert not store.devices and not store.libraries
 
 
 def test_hundreds_of_packages_are_not(host: HostRoot, tmp_path: Path) -> None:
