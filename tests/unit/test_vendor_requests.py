@@ -53,12 +53,6 @@ def test_what_asks_for_nothing(value: str) -> None:
     assert not vendorrequest.asks(inputs, KNOWN)
 
 
-def test_several_vendors_and_nvidia_in_one_container() -> None:
-    found, notes = parse_request(Inputs({"OCI_RDMA": "0", "OCI_AMD": "all", VISIBLE: "1"}), Settings(), KNOWN)
-    assert found is not None and notes == ()
-    assert (found.devices, [item.flag for item in found.vendors]) == (("1",), ["OCI_AMD", "OCI_RDMA"])
-
-
 @pytest.mark.parametrize("value", ["0/1", "a b", "$(id)", "x" * 101, "\x1b[2J", "../kfd"])
 def test_what_no_device_is_called_is_refused(value: str) -> None:
     with pytest.raises(RequestError) as caught:

@@ -129,7 +129,8 @@ def test_words_of_an_unprivileged_container_are_left_out_unread_or_refused(input
         assert "the administrator decides" in said
     # Nothing was asked for, or all of it is accepted.
     assert parse_request(Inputs({VISIBLE: "void"}), refusing) == (None, ())
-    assert parse_request(Inputs({VISIBLE: "0"}, privileged=True), refusing)[0] is not None
+    for privileged in (Inputs({VISIBLE: "1", "NVIDIA_IMEX_CHANNELS": "3"}), Inputs({}, cdi=("nvidia.com/gpu=1",))):
+        assert request_of(privileged._replace(privileged=True), refusing).devices == ("1",)
 
 
 def test_beside_a_device_plugin_a_pods_author_is_told_the_words_of_a_pod() -> None:
@@ -162,13 +163,6 @@ def test_what_is_not_accepted_beside_or_of_a_list_is_refused_too(
     assert words in note
     assert found in (None, *[Request(source, ("0",), ("utility", "compute")) for source in ("env", "mounts")])
     assert words in refusal(inputs, Settings(**changes, **REFUSING))
-
-
-def test_words_of_a_privileged_container_are_accepted() -> None:
-    inputs = Inputs({VISIBLE: "0", "NVIDIA_IMEX_CHANNELS": "3"}, privileged=True)
-    assert request_of(inputs, HARDENED).imex_channels == ("3",)
-    inputs = annotated({}, {"cdi.k8s.io/a": "nvidia.com/gpu=1"}, privileged=True)
-    assert request_of(inputs, HARDENED).devices == ("1",)
 
 
 @pytest.mark.parametrize(
