@@ -16,6 +16,7 @@ import pytest
 from oci_gpu_hook.errors import ConfigError
 from oci_gpu_hook.vendors import vendorfile
 from oci_gpu_hook.vendors.vendorinventory import LARGEST_FILE, DevicePattern, Group, Item, Vendor, Version
+from tests import manual
 
 PUBLISHED = Path(__file__).resolve().parents[1] / "data/vendors"
 
@@ -33,57 +34,40 @@ def group(**lists: Any) -> Group:
 
 
 def test_all_keys() -> None:
-    vendor = read(
-        {
-            "$schema": "file:///usr/share/oci-gpu-hook/vendor.schema.json",
-            "description": "X's",
-            "activation_flag": "OCI_X",
-            "kind": "x.com/card",
-            "version": {"module": "x_core"},
-            "environment": {"X_HOME": "/opt/x", "EMPTY": ""},
-            "requires": {"kernel": "5.14", "modules": ["x_core"]},
-            "selinux": {"type": "x_t", "boolean": "x_use"},
-            "driver_feature": ["b"],
-            "inventory": {
-                "a": {"devices": ["kfd"]},
-                "b": {
-                    "devices": [
-                        {
-                            **{"path": "x/[0-9]*", "major": "x", "pci": ["1D0F", "10ee:5000"]},
-                            **{"udev": {"ID_X": "1"}, "each": True, "name": "xdev"},
-                            "required": False,
-                        }
-                    ],
-                    "libraries": [{"path": "/opt/x-{version}/lib/*.so*", "target": "/opt/lib/"}],
-                    "miscellaneous": ["/etc/x"],
-                    "directories": ["/opt/x/share/"],
-                    "binaries": ["/usr/bin/x"],
-                    "sockets": ["/run/x.sock"],
-                },
-            },
-        }
-    )
-    assert vendor == Vendor(
+    """Of the manual's example, and those that it does without."""
+    (example,) = [text for text in manual.blocks("oci-gpu-hook-vendors.5", "EXAMPLE") if text.startswith("{")]
+    document = json.loads(example)
+    document |= {"$schema": "file:///x", "log_level": "info", "selinux": {"type": "x_t", "boolean": "x_use"}}
+    document["environment"]["EMPTY"] = ""
+    control, each = document["inventory"]["compute"]["devices"]
+    each.update(pci=["10EE", "1d0f:5000"], udev={"ID_X": "1"}, name="xdev", required=False)
+    document["inventory"]["compute"]["devices"] = ["kfd", control, each]
+    document["inventory"]["compute"]["directories"].append("/opt/x/share/")
+    pci, udev = ("10ee", "1d0f:5000"), (("ID_X", "1"),)
+    icd = Item("/etc/OpenCL/vendors/xcard.icd")
+    assert read(document) == Vendor(
         file="x.json",
-        flag="OCI_X",
+        flag="OCI_XCARD",
         groups=(
             Group(
-                "b",
+                "compute",
                 devices=(
-                    DevicePattern(
-                        *("/dev/x/[0-9]*", "x", ("1d0f", "10ee:5000"), (("ID_X", "1"),), True), *("xdev", False)
-                    ),
+                    *(DevicePattern("/dev/kfd"), DevicePattern("/dev/xcard_ctl", "xcard")),
+                    DevicePattern("/dev/xcard[0-9]*", "xcard", pci, udev, True, "xdev", False),
                 ),
-                libraries=(Item("/opt/x-{version}/lib/*.so*", "/opt/lib"),),
-                files=(Item("/usr/bin/x"), Item("/opt/x/share"), Item("/etc/x")),
-                sockets=("/run/x.sock",),
+                libraries=(
+                    Item("/usr/lib64/libxcard.so.{version}", required=True),
+                    Item("/usr/lib/x86_64-linux-gnu/libxcard*.so*"),
+                ),
+                files=(Item("/usr/bin/xcard-smi"), Item("/opt/xcard-{version}", "/opt"), Item("/opt/x/share"), icd),
+                sockets=("/run/xcard/xcardd.sock",),
             ),
         ),
-        kind="x.com/card",
-        source=Version("module", "x_core"),
-        environment=(("X_HOME", "/opt/x"), ("EMPTY", "")),
+        kind="example.com/card",
+        source=Version("module", "xcard"),
+        environment=(("XCARD_HOME", "/opt/xcard"), ("EMPTY", "")),
         kernel="5.14",
-        modules=("x_core",),
+        modules=("xcard",),
         selinux_type="x_t",
         selinux_boolean="x_use",
     )

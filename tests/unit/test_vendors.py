@@ -14,6 +14,7 @@ import pytest
 
 from oci_gpu_hook.errors import ConfigError
 from oci_gpu_hook.vendors import folders, vendorfile, vendorrules
+from tests import manual
 from tests.unit.program import Program
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -196,21 +197,9 @@ def test_the_schema_and_the_program_agree_on_paths(path: str, key: str, schema: 
 
 # --- the manual
 
-PAGE = TESTS.parent / "packaging/man/oci-gpu-hook-vendors.5.rst"
-
-
-def test_the_manuals_example_is_a_right_file() -> None:
-    (example,) = [
-        block for block in re.findall(r"::\n\n((?:    .*\n|\n)+)", PAGE.read_text()) if block.lstrip().startswith("{")
-    ]
-    vendor = vendorfile.parse_vendor(example.encode(), "example.json")
-    assert vendor.flag == "OCI_XCARD" and len(vendor.groups) == 1
-
-
 def test_the_manual_has_every_key() -> None:
     """Each in its section, with its type; a list of a group is one by what is said above all of them."""
-    sections = re.split(r"\n([A-Z ]+)\n=+\n", PAGE.read_text())
-    text = dict(zip(sections[1::2], sections[2::2]))
+    text = manual.sections("oci-gpu-hook-vendors.5")
     ignored = {"$schema", "log_level"}
     for section, keys in (
         ("KEYS", set(vendorfile._KEYS) - ignored),
@@ -225,7 +214,7 @@ def test_the_manual_has_every_key() -> None:
 
 
 def test_the_manual_names_the_bounds_and_the_folders() -> None:
-    page = PAGE.read_text()
+    page = manual.source("oci-gpu-hook-vendors.5")
     for bound in (folders.MAX_FILES, vendorfile.MAX_ITEMS, vendorfile.MAX_DEVICES):
         assert f"{bound} " in page
     for folder in (*folders.FOLDERS, *vendorrules.FOLDERS):
