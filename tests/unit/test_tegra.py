@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.planning import platforms
 from oci_gpu_hook.vendors import platform, tegra
-from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Group, Item, Link, Version
+from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Group, Item, Link
 from tests.unit import hosts
 from tests.unit.test_platform import Host
 
@@ -71,34 +71,6 @@ def drivers(host: Host, content: str | bytes) -> tuple[Group, tuple[str, ...]]:
     plant(host, f"{FOLDER}/drivers.csv", content)
     found, sentences = tegra.vendor(host, everything=False)
     return next(group for group in found.groups if group.name == "drivers"), sentences
-
-
-def test_the_files_of_jetpack_are_a_vendor(host: Host) -> None:
-    found, sentences = tegra.vendor(host, everything=False)
-    assert sentences == ()
-    assert (found.file, found.flag, found.kind) == (FOLDER, "NVIDIA_VISIBLE_DEVICES", "nvidia.com/gpu")
-    assert found.source == Version("text", "36.4.3")
-    assert found.groups == (
-        Group(
-            "devices",
-            devices=(
-                DevicePattern("/dev/nvmap", required=False),
-                DevicePattern("/dev/nvhost-gpu", required=False),
-                DevicePattern("/dev/nvhost-nvdec1", required=False),
-            ),
-        ),
-        Group(
-            "drivers",
-            libraries=(Item(f"{LIB}/nvidia/libcuda.so.1.1", f"{LIB}/nvidia"),),
-            files=(Item("/usr/sbin/nvidia-smi"), Item("/lib/firmware/tegra23x")),
-            links=(
-                Link(f"{LIB}/libcuda.so", "nvidia/libcuda.so.1"),
-                Link(f"{LIB}/nvidia/libcuda.so.1", "libcuda.so.1.1"),
-                Link(f"{LIB}/nvidia/libcuda.so", "libcuda.so.1.1"),
-            ),
-        ),
-        Group("release", files=(Item("/etc/nv_tegra_release"),)),
-    )
 
 
 def test_all_files_count_where_a_container_asks_for_all(host: Host) -> None:
