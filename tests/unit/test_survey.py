@@ -196,20 +196,14 @@ def test_a_file_that_others_could_exchange_hides_no_good_one(tmp_path: Path) -> 
 
 def test_the_sockets_of_a_driver_container_come_before_the_hosts(tmp_path: Path) -> None:
     root = hosts.host(tmp_path)
-    assert [ipc.path for ipc in nodes.ipc_paths(root)] == ["/var/run/nvidia-persistenced/socket"]
-    driver = tmp_path / "run/nvidia/driver"
-    (driver / "run/nvidia-persistenced").mkdir(parents=True)
-    (driver / "run/nvidia-persistenced/socket").touch()
-    (driver / "var").mkdir()
-    (driver / "var/run").symlink_to("/run")
-    path, below = "/var/run/nvidia-persistenced/socket", "/run/nvidia-persistenced/socket"
-    (found,) = nodes.ipc_paths(root, "/run/nvidia/driver")
-    assert (found.path, found.source) == (path, f"/run/nvidia/driver{below}")
-    (driver / "run/nvidia-persistenced/socket").unlink()
-    (found,) = nodes.ipc_paths(root, "/run/nvidia/driver")
-    assert (found.path, found.source) == (path, path)
-    (found,) = nodes.ipc_paths(root, "/not/there")
-    assert found.source == path
+    path, own = "/var/run/nvidia-persistenced/socket", "/run/nvidia/driver/run/nvidia-persistenced/socket"
+    hosts.plant(tmp_path, own, "")
+    (tmp_path / "run/nvidia/driver/var").mkdir()
+    (tmp_path / "run/nvidia/driver/var/run").symlink_to("/run")
+    for driver_root, source in (("/", path), ("/run/nvidia/driver", own), ("/not/there", path)):
+        assert [(it.path, it.source) for it in nodes.ipc_paths(root, driver_root)] == [(path, source)]
+    (tmp_path / own[1:]).unlink()
+    assert [it.source for it in nodes.ipc_paths(root, "/run/nvidia/driver")] == [path]
 
 
 def test_on_nixos_another_drivers_folder_makes_the_saved_inventory_another(tmp_path: Path) -> None:
