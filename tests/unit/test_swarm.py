@@ -200,8 +200,8 @@ def test_a_default_runtime_that_is_not_ours_is_told_of() -> None:
     """By its program: dockerd refuses a name that stands for none."""
     settings = Settings(swarm_resources=("DOCKER_RESOURCE_GPU",))
     assert swarmresources.advice(HostRoot(), SERVED, settings, "GPU", "/d") == []
-    others = ("oci-gpu-runtime", {}), ("runc", SERVED["runtimes"]), ("gpu", {"gpu": {"path": "/usr/bin/runc"}})
-    for name, runtimes in (*others, ("gpu", ["gpu"])):
+    others: list[tuple[str, Any]] = [("oci-gpu-runtime", {}), ("runc", SERVED["runtimes"]), ("gpu", ["gpu"])]
+    for name, runtimes in (*others, ("gpu", {"gpu": {"path": "/usr/bin/runc"}})):
         values = {"default-runtime": name, "runtimes": runtimes}
         (told,) = swarmresources.advice(HostRoot(), values, settings, "GPU", "/d")
         assert "--set-as-default" in told
