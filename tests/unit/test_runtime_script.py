@@ -127,21 +127,17 @@ def test_the_bundle_and_the_log_are_found(script: Script, call: str) -> None:
     assert log == str(script.log)
 
 
-@pytest.mark.parametrize("words", ["create id", "run id", "create --bundle . id", "run --bundle= id"])
+@pytest.mark.parametrize(
+    "words", ["create id", "run id", "create --bundle . id", "run --bundle= id", "run -b BUNDLE -f config.json id"]
+)
 def test_without_a_bundle_it_is_the_working_folder(script: Script, words: str) -> None:
-    (script.bundle / "config.json").write_text(ASKS)
-    said = script.start(*words.split(), cwd=script.bundle)
-    assert os.path.samefile(script.bundle / said.added[0], script.bundle / "config.json")
-    assert said.words == [script.real, *words.split()]
-
-
-def test_cruns_own_config_is_looked_for_where_crun_does(script: Script) -> None:
-    """Not in the bundle."""
-    (script.bundle / "other.json").write_text(NONE)
-    (script.folder / "other.json").write_text(ASKS)
-    words = ("run", "--bundle", str(script.bundle), "--config", "other.json", "id")
-    said = script.start(*words, cwd=script.folder)
-    assert os.path.samefile(script.folder / said.added[0], script.folder / "other.json")
+    """There crun looks for a config.json of its own, and not in the bundle."""
+    (script.bundle / "config.json").write_text(NONE)
+    (script.folder / "config.json").write_text(ASKS)
+    called = words.replace("BUNDLE", str(script.bundle)).split()
+    said = script.start(*called, cwd=script.folder)
+    assert os.path.samefile(script.folder / said.added[0], script.folder / "config.json")
+    assert said.words == [script.real, *called]
 
 
 @pytest.mark.parametrize(
@@ -157,8 +153,7 @@ def test_any_other_subcommand_is_the_real_runtimes(script: Script, call: str) ->
 
 def test_words_with_blanks_and_none_at_all_are_handed_on(script: Script) -> None:
     words = ("--log", "", "create", "a b", "*", "", "--", "\n")
-    said = subprocess.run([script.program, *words], capture_output=True, env={"PATH": f"{script.folder}/bin"})
-    assert said.stdout.decode() == "\n".join([script.real, *words]) + "\n"
+    assert script.start(*words).words == "\n".join([script.real, *words, ""]).splitlines()
 
 
 @pytest.mark.parametrize(
@@ -302,9 +297,8 @@ def test_other_settings_may_speak_of_runtimes(script: Script, line: str) -> None
 def test_settings_that_concern_all_containers_ask_python(script: Script, text: str, added: bool) -> None:
     script.settings.write_text(text.replace("REAL", script.real))
     assert bool(create(script, NONE).added) == added
-
-
-def test_settings_that_are_no_file_are_the_hooks_to_tell(script: Script) -> None:
+    # What is no file the hook tells.
+    script.settings.unlink()
     os.mkfifo(script.settings)
     assert create(script, NONE).added
 
