@@ -178,11 +178,8 @@ def test_a_file_that_others_could_exchange_hides_no_good_one(tmp_path: Path) -> 
     root = hosts.host(tmp_path)
     file = f"libcuda.so.{hosts.VERSION}"
     hosts.plant_library(tmp_path, f"/usr/local/lib/{file}", "libcuda.so.1")
-    hosts.plant(
-        tmp_path,
-        "etc/ld.so.cache",
-        merge(None, [Entry(b"libcuda.so.1", f"/usr/local/lib/{file}".encode(), FLAGS[62, 64])]),
-    )
+    entry = Entry(b"libcuda.so.1", f"/usr/local/lib/{file}".encode(), FLAGS[62, 64])
+    hosts.plant(tmp_path, "etc/ld.so.cache", merge(None, [entry]))
     (tmp_path / "usr/local/lib").chmod(0o775)
     found = survey.survey(root)
     assert [it.path for it in found.libraries if it.file == file] == [f"/{hosts.LIBRARY_FOLDER}/{file}"]
