@@ -14,6 +14,7 @@ from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.formats.ldcache import FLAGS, Entry, merge
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.diagnosis import drivercheck
 from oci_gpu_hook.planning import provision
 from oci_gpu_hook.request.parse import Request
 from tests.unit import hosts
@@ -189,6 +190,8 @@ def test_a_file_that_others_could_exchange_hides_no_good_one(tmp_path: Path) -> 
     assert misfit.why == f"/{hosts.LIBRARY_FOLDER}/{file} is left out: others than root may write to it"
     with pytest.raises(DriverError, match="is left out: others than root may write to it"):
         provision.check_driver(Request("env", ("all",), ("compute",)), survey.survey(root))
+    (finding,) = [it for it in drivercheck.check_driver(root, "/", "apt")[0] if it.check == "libraries"]
+    assert finding.remedy == f"chmod go-w /{hosts.LIBRARY_FOLDER}/{file} && oci-gpu-hook inventory refresh"
 
 
 def test_the_sockets_of_a_driver_container_come_before_the_hosts(tmp_path: Path) -> None:
