@@ -379,6 +379,17 @@ def test_devices_of_one_function_are_told_apart_by_what_sysfs_calls_them(tree: P
 
 
 @needs_root
+def test_a_processor_among_the_gpus_of_the_topology_has_no_node(tree: Path) -> None:
+    """Partitions are shown by tests/integration/test_vendors.py."""
+    node(tree, "/dev/dri/card0", 226, 0, "platform/display.0/drm/card0")
+    pci(tree, "0000:00:00.0", "1002", "74a1")
+    text = f"domain 0\nlocation_id 0\ndrm_render_minor 0\nunique_id {1 << 64}\nodd\nx y\n"
+    plant(tree, "/sys/devices/virtual/kfd/kfd/topology/nodes/0/properties", text)
+    seen = look(tree, DevicePattern("/dev/dri/*", pci=("1002",), each=True))
+    assert (seen.devices, seen.unclaimed) == ((), ("/dev/dri/card0",))
+
+
+@needs_root
 def test_any_device_is_one_that_has_an_index(tree: Path) -> None:
     """Or a request for a GPU could be given a neural processor."""
     for minor, kind in ((1, "drm"), (2, "accel")):
