@@ -30,6 +30,15 @@ def host(tmp_path: Path) -> HostRoot:
     return HostRoot(str(tmp_path))
 
 
+def test_the_vendor_is_the_device_the_libraries_and_the_driver_store(host: HostRoot) -> None:
+    """A container that has them: tests/integration/test_platforms.py."""
+    found = wsl.vendor(host)
+    assert (found.flag, found.kind, found.file) == ("NVIDIA_VISIBLE_DEVICES", "nvidia.com/gpu", "/usr/lib/wsl")
+    main, store = found.groups
+    assert [item.required for item in main.libraries] == [True, True, False]
+    assert [item.path.rpartition("/")[0] for item in store.files] == [STORE] * 3
+
+
 def test_hundreds_of_packages_are_not(host: HostRoot, tmp_path: Path) -> None:
     for number in range(100):
         hosts.plant(tmp_path, f"{NOTEBOOK}{number:03}/libcuda.so.1.1", "")
