@@ -173,6 +173,7 @@ def test_every_python_of_this_machine_has_it_alike(written: Saved, python: str) 
     values = (marshal.loads(written.data[BEGIN:]), "\xe9\u20ac\udcff", -1, 1 << 31, -(1 << 62), None, True, False, ())
     done = subprocess.run([python, "-ISB", "-c", PROGRAM], input=repr(values), capture_output=True, text=True)
     assert (done.stdout, done.stderr) == (marshal.dumps(values, 2).hex(), "")
+    assert written.data[BEGIN:] == marshal.dumps(values[0], 2)
     known = "28 02000000 75 01000000 61 6c fbffffff 0000 0000 0000 0000 0400"
     assert marshal.dumps(("a", -(1 << 62)), 2) == bytes.fromhex(known)
 
