@@ -26,8 +26,6 @@ from tests.bench import calls, commands, figures, growth, load, mounts, rounds, 
 from tests.bench.variants import by_key, variants
 from tests.gpunode import node
 
-PARTS = ("rounds", "growth", "mounts", "calls", "load", "commands", "runtime")
-
 
 def main() -> int:
     """Measure the parts that were asked for, in this order, and write them."""
@@ -45,7 +43,7 @@ def main() -> int:
             "machine": _machine(options),
             "rounds": options.rounds,
         }
-        failed = [part for part in options.only or PARTS if not _measure(part, kit, options, bench)]
+        failed = [part for part in options.only or MEASURED if not _measure(part, kit, options, bench)]
     text = tables.document(bench, before)
     options.output.mkdir(parents=True, exist_ok=True)
     (options.output / "table.md").write_text(text)
@@ -58,7 +56,7 @@ def main() -> int:
 def _measure(part: str, kit: stage.Kit, options: argparse.Namespace, bench: dict[str, Any]) -> bool:
     """One part; where it cannot be done the others still are."""
     try:
-        MEASURED[part](kit, options, bench)
+        bench["variants" if part == "rounds" else part] = MEASURED[part](kit, options)
     except RuntimeError as err:
         rounds.say(f"bench: {part} could not be measured: {err}")
         return False
@@ -75,7 +73,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--cgroup", default="v2", choices=("v1", "v2", "host"))
     parser.add_argument("--load", type=int, default=500, help="container starts of the load")
     parser.add_argument("--at-once", type=int, default=8, help="how many of them at a time")
-    parser.add_argument("--only", action="append", choices=PARTS, help="one part, repeatable")
+    parser.add_argument("--only", action="append", choices=MEASURED, help="one part, repeatable")
     options = parser.parse_args()
     options.output = options.output.resolve()
     return options
@@ -93,56 +91,39 @@ def _machine(options: argparse.Namespace) -> dict[str, str]:
     }
 
 
-def _rounds(kit: stage.Kit, options: argparse.Namespace, bench: dict[str, Any]) -> None:
+def _on_node(kit: stage.Kit, options: argparse.Namespace, work: Callable[[], Any]) -> Any:
+    return stage.on_node(kit, node.prepare(stage.DESCRIPTION, []), options.cgroup, work)
+
+
+def _rounds(kit: stage.Kit, options: argparse.Namespace) -> dict[str, Any]:
     rows = variants(kit.candidate is not None)
-    content = node.prepare(stage.DESCRIPTION, [])
-    samples = stage.on_node(kit, content, options.cgroup, lambda: rounds.play(kit, rows, options.rounds))
-    bench["variants"] = figures.rows(rows, samples)
+    return figures.rows(rows, _on_node(kit, options, lambda: rounds.play(kit, rows, options.rounds)))
 
 
-def _growth(kit: stage.Kit, options: argparse.Namespace, bench: dict[str, Any]) -> None:
-    bench["growth"] = growth.play(kit, options.cgroup, max(1, options.rounds // 5))
+def _mounts(kit: stage.Kit, options: argparse.Namespace) -> dict[str, Any]:
+    return figures.mounts(_on_node(kit, options, partial(mounts.play, kit, max(1, options.rounds // 5))))
 
 
-def _mounts(kit: stage.Kit, options: argparse.Namespace, bench: dict[str, Any]) -> None:
-    content = node.prepare(stage.DESCRIPTION, [])
-    play = partial(mounts.play, kit, max(1, options.rounds // 5))
-    bench["mounts"] = figures.mounts(stage.on_node(kit, content, options.cgroup, play))
+def _commands(kit: stage.Kit, options: argparse.Namespace) -> dict[str, Any]:
+    samples = _on_node(kit, options, partial(commands.play, kit, max(1, options.rounds // 4)))
+    return {name: figures.load(taken) for name, taken in samples.items()}
 
 
-def _calls(kit: stage.Kit, options: argparse.Namespace, bench: dict[str, Any]) -> None:
-    content = node.prepare(stage.DESCRIPTION, [])
-    bench["calls"] = stage.on_node(kit, content, options.cgroup, lambda: calls.play(kit))
-
-
-def _commands(kit: stage.Kit, options: argparse.Namespace, bench: dict[str, Any]) -> None:
-    content = node.prepare(stage.DESCRIPTION, [])
-    number = max(1, options.rounds // 4)
-    samples = stage.on_node(kit, content, options.cgroup, partial(commands.play, kit, number))
-    bench["commands"] = {name: figures.load(taken) for name, taken in samples.items()}
-
-
-def _runtime(kit: stage.Kit, options: argparse.Namespace, bench: dict[str, Any]) -> None:
-    content = node.prepare(stage.DESCRIPTION, [])
-    play = partial(runtime.play, kit, options.rounds)
-    bench["runtime"] = figures.runtime(stage.on_node(kit, content, options.cgroup, play))
-
-
-def _load(kit: stage.Kit, options: argparse.Namespace, bench: dict[str, Any]) -> None:
-    content = node.prepare(stage.DESCRIPTION, [])
-    samples = stage.on_node(kit, content, options.cgroup, lambda: load.play(kit, options.load, options.at_once))
+def _load(kit: stage.Kit, options: argparse.Namespace) -> dict[str, Any]:
+    samples = _on_node(kit, options, partial(load.play, kit, options.load, options.at_once))
     hooks = {key: {"title": by_key(key).title, **figures.load(samples[key])} for key in load.HOOKS}
-    bench["load"] = {"at_once": options.at_once, "hooks": hooks}
+    return {"at_once": options.at_once, "hooks": hooks}
 
 
-MEASURED: dict[str, Callable[[stage.Kit, argparse.Namespace, dict[str, Any]], None]] = {
+# In the order in which they are measured.
+MEASURED: dict[str, Callable[[stage.Kit, argparse.Namespace], dict[str, Any]]] = {
     "rounds": _rounds,
-    "calls": _calls,
-    "commands": _commands,
-    "runtime": _runtime,
-    "growth": _growth,
+    "growth": lambda kit, options: growth.play(kit, options.cgroup, max(1, options.rounds // 5)),
     "mounts": _mounts,
+    "calls": lambda kit, options: _on_node(kit, options, partial(calls.play, kit)),
     "load": _load,
+    "commands": _commands,
+    "runtime": lambda kit, options: figures.runtime(_on_node(kit, options, partial(runtime.play, kit, options.rounds))),
 }
 
 if __name__ == "__main__":

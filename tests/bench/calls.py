@@ -10,7 +10,6 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from tests.bench.rounds import Node, start
@@ -71,17 +70,9 @@ def play(kit: Kit) -> dict[str, Any]:
         scene.remove()
         if sample.said:
             raise RuntimeError(f"{variant.title} under strace: {sample.said}")
-        found[key] = {"title": variant.title, **count(_lines(trace))}
-    _keep_own_files(found)
-    return found
-
-
-def _keep_own_files(found: dict[str, Any]) -> None:
-    """Only of the path that must open next to none, and only what the bare interpreter does not open too."""
-    common = set(found["bare"]["files"])
+        found[key] = {"title": variant.title, **count(trace.read_text(errors="replace").splitlines())}
+    # Only of the path that must open next to none, and only what the bare interpreter does not open too.
+    common = {*found["bare"]["files"]}
     for key, path in found.items():
         path["files"] = [file for file in path["files"] if key == "no-request" and file not in common]
-
-
-def _lines(trace: Path) -> list[str]:
-    return trace.read_text(errors="replace").splitlines()
+    return found

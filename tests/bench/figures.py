@@ -29,7 +29,7 @@ def median(values: Iterable[float]) -> float:
     return percentile(values, 0.5)
 
 
-def spread(values: Sequence[float]) -> dict[str, float]:
+def spread(values: Iterable[float]) -> dict[str, float]:
     """A measure as the table and the JSON have it."""
     return {
         "median": round(median(values), 4),
@@ -97,19 +97,17 @@ def mounts(samples: dict[str, list[list[Any]]]) -> dict[str, Any]:
     found = {}
     for name, taken in samples.items():
         key, root, number = name.split()
-        good = [sample for sample in taken if not sample[5]]
-        none = [sample[1] for sample in samples[f"{key} {root} 0"] if not sample[5]]
-        of_none = ratio(median([sample[1] for sample in good]), median(none))
+        row, none = load(taken), load(samples[f"{key} {root} 0"])
+        of_none = ratio(row["hook"]["median"], none["hook"]["median"])
         ours = not key.startswith("candidate")
+        goal = MOUNTS_GOALS[int(number)] if ours else 0.0
         found[name] = {
-            **load(taken),
+            **row,
             "title": f"{'1 GPU' if ours else 'candidate: 1 GPU'}, {root} root",
             "mounts": int(number),
-            "cpu": spread([sample[2] for sample in good]),
-            "memory": median([sample[3] for sample in good]),
             "of_none": of_none,
-            "goal": MOUNTS_GOALS[int(number)] if ours else 0.0,
-            "met": _met(of_none, MOUNTS_GOALS[int(number)] if ours else 0.0),
+            "goal": goal,
+            "met": _met(of_none, goal),
         }
     return dict(sorted(found.items(), key=lambda item: (item[1]["title"], item[1]["mounts"])))
 
@@ -117,17 +115,11 @@ def mounts(samples: dict[str, list[list[Any]]]) -> dict[str, Any]:
 def _row(variant: Variant, samples: list[list[Any]]) -> dict[str, Any]:
     good = [sample for sample in samples if not sample[5]]
     return {
+        **load(samples),
         "title": variant.title,
         "goal": variant.goal,
         # As that of time: of the starts that a node pays for again and again.
         "memory_goal": MEMORY_GOAL if variant.goal else 0.0,
-        "hook": spread([sample[1] for sample in good]),
-        "run": spread([sample[0] for sample in good]),
-        "cpu": spread([sample[2] for sample in good]),
-        "memory": median([sample[3] for sample in good]),
-        "starts": len(samples),
-        "failed": len(samples) - len(good),
-        "said": next((sample[5] for sample in samples if sample[5]), ""),
         "saved": sum(1 for sample in good if sample[4]),
         "samples": [[round(value, 3) for value in sample[:3]] for sample in good],
     }
@@ -139,7 +131,7 @@ def _met(value: float, goal: float) -> bool | None:
 
 
 def load(samples: list[list[Any]]) -> dict[str, Any]:
-    """A load's figures."""
+    """What every part has of its samples."""
     good = [sample for sample in samples if not sample[5]]
     return {
         "starts": len(samples),
@@ -147,4 +139,6 @@ def load(samples: list[list[Any]]) -> dict[str, Any]:
         "said": next((sample[5] for sample in samples if sample[5]), ""),
         "run": spread([sample[0] for sample in good]),
         "hook": spread([sample[1] for sample in good]),
+        "cpu": spread([sample[2] for sample in good]),
+        "memory": median([sample[3] for sample in good]),
     }

@@ -26,21 +26,16 @@ _TEXT = script("oci-gpu-hook")
 
 _start = re.search(r"exec /usr/bin/python3 (-\w+ -X utf8) -c '(.*?)' \"\$@\"$", _TEXT, re.DOTALL | re.MULTILINE)
 assert _start
-FLAGS = _start[1].split()
+_FLAGS, _PROGRAM = _start[1].split(), _start[2]
 # The program's last line starts the hook; the lines before it find it.
 MAIN = "linked.run()"
-assert _start[2].endswith(f"import linked\n{MAIN}")
+assert _PROGRAM.endswith(f"import linked\n{MAIN}")
 _LIBRARY = "/usr/lib/oci-gpu-hook"
 
 
-def program(main: str = MAIN, library: Path = ROOT) -> str:
-    """What the interpreter runs, for the package below `library`, with `main` in the place of the hook's own start."""
-    return _start[2].replace(MAIN, main).replace(_LIBRARY, str(library))  # type: ignore[index]
-
-
 def command(main: str, *words: str, library: Path = ROOT) -> list[str]:
-    """The interpreter that runs this, started as the entry script starts it."""
-    return [sys.executable, *FLAGS, "-c", program(main, library), *words]
+    """The interpreter that runs this, as the entry script starts it, but for `main` and the package below `library`."""
+    return [sys.executable, *_FLAGS, "-c", _PROGRAM.replace(MAIN, main).replace(_LIBRARY, str(library)), *words]
 
 
 def entry(folder: Path, main: str = MAIN, library: Path = ROOT) -> Path:

@@ -62,19 +62,9 @@ def numbered(kind: str) -> dict[str, str]:
 def matching(name: str, patterns: Iterable[str]) -> str:
     """The pattern that a name has the form of, "" for none."""
     for pattern in patterns:
-        parts = re.split(r"(\{[^}]*\})", pattern)
-        form = "".join(
-            [
-                re.escape(it)
-                if it[:1] != "{"
-                else r"[\da-f]{4}:[\da-f]{2}:[\da-f]{2}\.\d"
-                if it == "{address}"
-                else r"(\d+)"
-                for it in parts
-            ]
-        )
-        found = re.fullmatch(form, name)
-        bounds = [it[1:-1].split("-") for it in parts if "-" in it and it[:1] == "{"]
+        form = re.escape(pattern).replace(r"\{address\}", r"[\da-f]{4}:[\da-f]{2}:[\da-f]{2}\.\d")
+        found = re.fullmatch(re.sub(r"\\\{.*?\\\}", r"(\\d+)", form), name)
+        bounds = [it.split("-") for it in re.findall(r"\{(\d+-\d+)\}", pattern)]
         if found and all([int(low) <= int(it) <= int(high) for it, (low, high) in zip(found.groups(), bounds)]):
             return pattern
     return ""
@@ -109,14 +99,9 @@ def test_the_simulated_kernel_has_the_real_names(content: Content) -> None:
 def test_the_simulated_capabilities_have_the_modules_minors(content: Content) -> None:
     """As nv-caps.c numbers its tables, one after the other."""
     minors = numbered("minor")
-    found = dict(
-        [
-            line.split()
-            for name in ("mig", "nvlink", "sys")
-            for line in content.proc.get(f"nvidia-caps/{name}-minors", "").splitlines()
-        ]
-    )
-    assert {name: found[name] for name in minors if name in found} == {k: v for k, v in minors.items() if k in found}
+    texts = [content.proc.get(f"nvidia-caps/{name}-minors", "") for name in ("mig", "nvlink", "sys")]
+    found = dict([line.split() for line in "".join(texts).splitlines()])
+    assert found == {**found, **{name: minor for name, minor in minors.items() if name in found}}
     assert {"config", "monitor"} <= found.keys()
     # A GPU's instances lie between those.
     assert (found["gpu0/gi0/access"], found["gpu31/gi14/ci7/access"]) == ("3", "4322")
@@ -124,14 +109,8 @@ def test_the_simulated_capabilities_have_the_modules_minors(content: Content) ->
 
 def test_the_product_names_what_the_kernel_has() -> None:
     """Each path of NVIDIA's in the sources is one of the lists', or the beginning of one."""
-    text = "\n".join(
-        [
-            path.read_text()
-            for folder in PRODUCT
-            for path in folder.rglob("*")
-            if path.is_file() and "__pycache__" not in path.parts
-        ]
-    )
+    paths = [path for folder in PRODUCT for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    text = "\n".join([path.read_text() for path in paths])
     files, devices = numbered("proc"), [*numbered("node"), "dxg"]
     for path in set(re.findall(r"/proc/(driver/[a-z][\w/-]*)", text)):
         assert any([it.startswith(path.rstrip("/")) for it in files]), path

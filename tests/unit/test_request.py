@@ -14,12 +14,7 @@ from tests.unit.asking import MIG, MOUNTS, UUID, VISIBLE, by_environment, listed
 
 @pytest.mark.parametrize("value", ["", " , ,,", "VOID", "0,void", "void,nvidia.com/gpu=0", "void,rubbish"])  # fmt: skip
 def test_an_empty_list_or_void_anywhere_asks_for_nothing(value: str) -> None:
-    assert parse_request(Inputs({VISIBLE: value}), Settings()) == (None, ())
-
-
-def test_capabilities_alone_ask_for_nothing() -> None:
-    inputs = Inputs({"NVIDIA_DRIVER_CAPABILITIES": "all"})
-    assert parse_request(inputs, Settings()) == (None, ())
+    assert parse_request(Inputs({VISIBLE: value, "NVIDIA_DRIVER_CAPABILITIES": "all"}), Settings()) == (None, ())
 
 
 @pytest.mark.parametrize(
@@ -95,10 +90,6 @@ def test_a_cdi_name_that_cannot_be_served_is_refused(value: str, words: str) -> 
 )
 def test_capabilities(value: str, expected: tuple[str, ...]) -> None:
     assert by_environment("0", value).capabilities == expected
-
-
-def test_without_the_variable_the_capabilities_are_utility_and_compute() -> None:
-    assert request_of(Inputs({VISIBLE: "0"})).capabilities == ("utility", "compute")
 
 
 @pytest.mark.parametrize("value", ["none", "Utility", "utility;compute"])

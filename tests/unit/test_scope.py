@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
@@ -21,19 +22,13 @@ def test_a_bus_that_says_other_things_is_not_waited_for_for_ever(monkeypatch: py
     ours, theirs = socket.socketpair()
 
     def talk() -> None:
-        for _ in range(30_000):
-            time.sleep(0.02)
-            try:
+        with theirs, contextlib.suppress(OSError):
+            for _ in range(30_000):
+                time.sleep(0.02)
                 theirs.sendall(SIGNAL)
-            except OSError:
-                return
-        theirs.close()
 
     talking = threading.Thread(target=talk)
     talking.start()
-    try:
-        with ours, pytest.raises(OSError, match="systemd has not answered"):
-            scope.wait(ours.fileno())
-    finally:
-        talking.join()
-        theirs.close()
+    with ours, pytest.raises(OSError, match="systemd has not answered"):
+        scope.wait(ours.fileno())
+    talking.join()

@@ -131,15 +131,6 @@ def test_of_a_host_that_has_less_that_is_said(devices: str, changes: dict[str, A
     assert selected("none", everything()._replace(**changes)) == Selection((), ())
 
 
-def test_a_mig_device_brings_its_parent_and_its_own_capabilities_alone() -> None:
-    second = MigDevice(0, 1, None, "", 2, 0, 40, 41)
-    host = everything()
-    host = host._replace(mig_devices=(*host.mig_devices, second))
-    assert paths(by_environment("0:0", "graphics"), host) == [
-        "/dev/nvidiactl", "/dev/nvidia1", f"{CAPS}30", f"{CAPS}31",
-    ]  # fmt: skip
-
-
 def test_compute_instances_of_one_gpu_instance_share_its_node() -> None:
     first, second = [MigDevice(0, ci, None, "", 1, ci, 30, 31 + ci) for ci in (0, 1)]
     nodes = everything().devices
@@ -149,11 +140,17 @@ def test_compute_instances_of_one_gpu_instance_share_its_node() -> None:
     assert paths(by_environment("0:0,0:1", "utility"), host)[2:] == [f"{CAPS}30", f"{CAPS}31", f"{CAPS}32"]
 
 
-def test_a_mig_device_whose_capability_has_no_node_is_a_driver_error() -> None:
+@pytest.mark.parametrize(
+    ("devices", "lacks", "hint"),
+    [("0:0", f"{CAPS}31", ""), ("0", "/dev/nvidia-modeset", "modprobe nvidia-modeset")]
+    + [("0", "/dev/nvidia-uvm-tools", "modprobe nvidia-uvm")],
+)
+def test_a_node_that_is_not_there_is_a_driver_error(devices: str, lacks: str, hint: str) -> None:
     host = everything()
-    without = [node for node in host.devices if node.path != f"{CAPS}31"]
-    with pytest.raises(DriverError, match="nvidia-cap31"):
-        paths(by_environment("0:0"), host._replace(devices=tuple(without)))
+    without = tuple([node for node in host.devices if node.path != lacks])
+    with pytest.raises(DriverError, match=lacks) as caught:
+        paths(by_environment(devices, "all"), host._replace(devices=without))
+    assert caught.value.hint.endswith(hint)
 
 
 @pytest.mark.parametrize("variable", ["NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES"])
@@ -256,22 +253,6 @@ def test_the_profile_for_egl_has_a_bit_for_each_of_64_minors(minors: tuple[int, 
     assert f'"EGLVisibleDGPUDevices", {mask}]' in str(profile)
     alone = Selection(((everything().gpus[0]._replace(minor=64), ""),), ())
     assert provision._application_profile(drawing, alone) == []
-
-
-@pytest.mark.parametrize(
-    ("path", "module"), [("/dev/nvidia-modeset", "nvidia-modeset"), ("/dev/nvidia-uvm-tools", "nvidia-uvm")]
-)
-def test_the_module_behind_a_node_is_named(path: str, module: str) -> None:
-    error = selection._no_driver_for(path, "x")
-    assert f"{module} is not loaded" in str(error) and f"modprobe {module}" in (error.hint or "")
-
-
-@pytest.mark.parametrize(
-    ("capability", "families"),
-    [("display", {"modeset", "dri"}), ("graphics", {"dri"}), ("compute", set()), ("utility", set())],
-)
-def test_a_screen_and_a_renderer_have_nodes_of_their_own(capability: str, families: set[str]) -> None:
-    assert {*selection.families(by_environment("0", capability))} == families
 
 
 @pytest.mark.parametrize(("source", "who"), [("swarm", "docker --swarm GPU"), ("mounts", "the device plugin")])

@@ -53,8 +53,6 @@ def test_what_a_killed_one_of_the_same_pid_left_is_replaced(root: HostRoot) -> N
     assert os.listdir(root.path + statefile.FOLDER) == ["name"]
 
 
-
-
 def test_what_is_too_large_to_be_read_is_not_written(root: HostRoot) -> None:
     statefile.write(root, "name", b"x" * statefile.LARGEST)
     with pytest.raises(OSError, match="would not be read"):
@@ -153,53 +151,31 @@ def test_content_that_is_no_inventory_is_none(written: Saved) -> None:
     assert written.read(written.data + b"\n") is None
 
 
-@pytest.mark.parametrize("field", ["gpus", "mig_devices", "libraries", "misfits", "binaries", "files", "firmware"])
-def test_rows_of_another_length_are_no_inventory(written: Saved, field: str) -> None:
-    at = inventory.DriverInventory._fields.index(field)
-    rows = written.rows
-    kept = rows[at] or (("/a", "/b", ()),)
-    for wrong in (kept[0][:-1], (*kept[0], ""), "a", None):
-        rows[at] = (*kept, wrong)
-        assert written.read_rows(tuple(rows)) is None
-    for wrong in ("names", 4):
-        rows[at] = wrong
-        assert written.read_rows(tuple(rows)) is None
-    rows[at] = kept
-    for others in (rows[:-1], [*rows, ()], []):
+def test_rows_of_another_form_are_no_inventory(written: Saved) -> None:
+    """Of each kind of records: those that have a field less, a field more, or are none."""
+    for name in ("gpus", "mig_devices", "libraries", "misfits", "binaries", "firmware"):
+        at = inventory.DriverInventory._fields.index(name)
+        kept = written.rows[at]
+        for wrong in ((*kept, kept[0][:-1]), (*kept, (*kept[0], "")), (*kept, None), "names", 4):
+            rows = written.rows
+            rows[at] = wrong
+            assert written.read_rows(tuple(rows)) is None
+    for others in (written.rows[:-1], [*written.rows, ()], []):
         assert written.read_rows(tuple(others)) is None
 
 
-# What an inventory is made of, and what marshal's version 2 has for each, which no Python may have otherwise.
-VALUES: dict[object, str] = {
-    "a": "75 01000000 61",
-    "\xe9\u20ac\udcff": "75 08000000 c3a9 e282ac edb3bf",
-    -1: "69 ffffffff",
-    1 << 31: "6c 03000000 0000 0000 0200",
-    -(1 << 62): "6c fbffffff 0000 0000 0000 0000 0400",
-    None: "4e",
-    True: "54",
-    False: "46",
-    (): "28 00000000",
-    (0, ("b",)): "28 02000000 69 00000000 28 01000000 75 01000000 62",
-}
-PROGRAM = """
-import marshal, sys
-for content, value in eval(sys.stdin.read()):
-    found = marshal.loads(bytes.fromhex(content))
-    assert repr(found) == repr(value), (content, found)
-    assert marshal.dumps(value, 2) == bytes.fromhex(content), value
-print("alike")
-"""
+PROGRAM = "import marshal, sys; sys.stdout.write(marshal.dumps(eval(sys.stdin.read()), 2).hex())"
 
 
 @pytest.mark.parametrize("python", [sys.executable, *starts.others().values()])
 def test_every_python_of_this_machine_has_it_alike(written: Saved, python: str) -> None:
-    whole = marshal.loads(written.data[BEGIN:])
-    pairs = [(content, value) for value, content in VALUES.items()]
-    sent = repr([(written.data[BEGIN:].hex(), whole), *pairs])
-    words = [python, "-ISB", "-c", PROGRAM]
-    done = subprocess.run(words, input=sent, capture_output=True, text=True)
-    assert (done.stdout, done.stderr) == ("alike\n", "")
+    """All kinds of values that an inventory is made of, as marshal's version 2 has them."""
+    values = (marshal.loads(written.data[BEGIN:]), "\xe9\u20ac\udcff", -1, 1 << 31, -(1 << 62), None, True, False, ())
+    done = subprocess.run([python, "-ISB", "-c", PROGRAM], input=repr(values), capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == (marshal.dumps(values, 2).hex(), "")
+    assert written.data[BEGIN:] == marshal.dumps(values[0], 2)
+    known = "28 02000000 75 01000000 61 6c fbffffff 0000 0000 0000 0000 0400"
+    assert marshal.dumps(("a", -(1 << 62)), 2) == bytes.fromhex(known)
 
 
 HOLDER = """

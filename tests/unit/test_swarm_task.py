@@ -113,9 +113,7 @@ def test_what_the_author_of_a_service_says_is_no_images(tmp_path: Path) -> None:
     # Swarm has no variable of this name.
     (said,) = asked(inputs(tmp_path, "MY_GPUS=1"))
     assert "MY_GPUS is not accepted" in said
-
-
-def test_a_vendor_whose_devices_swarm_does_not_count_is_as_before(tmp_path: Path) -> None:
+    # A vendor whose devices Swarm does not count is as before.
     task(tmp_path, ["OCI_AMD=0"])
     settings = Settings(swarm_resources=("DOCKER_RESOURCE_GPU",))
     assert asked(inputs(tmp_path, "OCI_AMD=0", settings=settings), settings) == ["OCI_AMD=0"]
@@ -153,18 +151,14 @@ def test_no_other_container_is_a_task(tmp_path: Path, other: dict[str, Any]) -> 
 def test_a_record_that_others_could_have_written_says_nothing(tmp_path: Path) -> None:
     task(tmp_path, [])
     assert inputs(tmp_path, MINE).images == frozenset()
+    # Where Swarm counts nothing it is not looked at.
+    assert inputs(tmp_path, MINE, settings=Settings(accept_environment="privileged")).images is None
     path = tmp_path / f"{CONTAINERS}/{ID}/config.v2.json".lstrip("/")
     path.chmod(0o666)
     assert inputs(tmp_path, MINE).images is None
     path.chmod(0o600)
     assert inputs(tmp_path, MINE, files=OTHER_ID).images == frozenset()
     assert inputs(tmp_path, MINE, mounts=[]).images is None
-
-
-def test_nobody_looks_where_swarm_counts_nothing(tmp_path: Path) -> None:
-    task(tmp_path, [])
-    settings = Settings(accept_environment="privileged")
-    assert inputs(tmp_path, MINE, settings=settings).images is None
 
 
 def test_swarms_variables_vouch_for_no_other_beside_them() -> None:

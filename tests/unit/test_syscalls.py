@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import subprocess
 from pathlib import Path
@@ -86,24 +85,6 @@ def test_layouts_are_the_kernels(tmp_path: Path) -> None:
         "offsetof(struct sockaddr_un, sun_path)": 2,
     }
     assert compiled(tmp_path, list(expected)) == expected
-
-
-def test_openat2_stays_below_its_root(tmp_path: Path) -> None:
-    (tmp_path / "out").symlink_to("/etc/passwd")
-    (tmp_path / "up").symlink_to("../../../../../../etc/passwd")
-    (tmp_path / "magic").symlink_to("/proc/self/root")
-    root = os.open(tmp_path, os.O_PATH)
-    flags = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
-    for name in ("out", "up"):
-        with pytest.raises(syscalls.SyscallError) as caught:
-            syscalls.openat2(root, name, os.O_RDONLY, resolve=flags)
-        assert caught.value.errno == errno.ENOENT
-    host = os.open("/", os.O_PATH)
-    with pytest.raises(syscalls.SyscallError) as caught:
-        syscalls.openat2(host, "proc/self/root", os.O_PATH, resolve=flags)
-    assert caught.value.errno == errno.ELOOP
-    os.close(host)
-    os.close(root)
 
 
 @pytest.mark.parametrize("path", ["/", "/etc/passwd", "/dev/null", "/proc/self/exe", "/dev/pts"])

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.planning import platforms
 from oci_gpu_hook.vendors import platform, tegra
-from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Group, Item, Link, Version
+from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Group, Item, Link
 from tests.unit import hosts
 from tests.unit.test_platform import Host
 
@@ -74,34 +73,6 @@ def drivers(host: Host, content: str | bytes) -> tuple[Group, tuple[str, ...]]:
     return next(group for group in found.groups if group.name == "drivers"), sentences
 
 
-def test_the_files_of_jetpack_are_a_vendor(host: Host) -> None:
-    found, sentences = tegra.vendor(host, everything=False)
-    assert sentences == ()
-    assert (found.file, found.flag, found.kind) == (FOLDER, "NVIDIA_VISIBLE_DEVICES", "nvidia.com/gpu")
-    assert found.source == Version("text", "36.4.3")
-    assert found.groups == (
-        Group(
-            "devices",
-            devices=(
-                DevicePattern("/dev/nvmap", required=False),
-                DevicePattern("/dev/nvhost-gpu", required=False),
-                DevicePattern("/dev/nvhost-nvdec1", required=False),
-            ),
-        ),
-        Group(
-            "drivers",
-            libraries=(Item(f"{LIB}/nvidia/libcuda.so.1.1", f"{LIB}/nvidia"),),
-            files=(Item("/usr/sbin/nvidia-smi"), Item("/lib/firmware/tegra23x")),
-            links=(
-                Link(f"{LIB}/libcuda.so", "nvidia/libcuda.so.1"),
-                Link(f"{LIB}/nvidia/libcuda.so.1", "libcuda.so.1.1"),
-                Link(f"{LIB}/nvidia/libcuda.so", "libcuda.so.1.1"),
-            ),
-        ),
-        Group("release", files=(Item("/etc/nv_tegra_release"),)),
-    )
-
-
 def test_all_files_count_where_a_container_asks_for_all(host: Host) -> None:
     plant(host, f"{FOLDER}/OPENCV.CSV", "dir, /usr/share/opencv4\n")
     plant(host, f"{FOLDER}/.csv", "dir, /usr/share/none\n")
@@ -116,55 +87,34 @@ def test_all_files_count_where_a_container_asks_for_all(host: Host) -> None:
 def test_blanks_carriage_returns_and_commas_are_as_nvidia_reads_them(host: Host) -> None:
     plant(host, "/usr/share/a,b/x", "")
     plant(host, "/usr/lib/spaced.so.1", "")
-    group, sentences = drivers(host, "\n\tdev ,/dev/a\r\ndir,/usr/share/a,b\r\n \n  lib,\t/usr/lib/spaced.so.1 ")
+    """A device without a folder is below /dev, and may be a pattern."""
+    group, sentences = drivers(host, "\n\tdev ,nvgpu/*\r\ndir,/usr/share/a,b\r\n \n  lib,\t/usr/lib/spaced.so.1 ")
     assert sentences == ()
-    assert group.devices == (DevicePattern("/dev/a", required=False),)
+    assert group.devices == (DevicePattern("/dev/nvgpu/*", required=False),)
     assert group.files == (Item("/usr/share/a,b"),)
     assert group.libraries == (Item("/usr/lib/spaced.so.1", "/usr/lib"),)
-
-
-def test_a_device_without_a_folder_is_below_dev_and_may_be_a_pattern(host: Host) -> None:
-    group, sentences = drivers(host, "dev, nvhost-vic\ndev, /dev/nvgpu/igpu0/*\n")
-    assert sentences == ()
-    assert [device.path for device in group.devices] == ["/dev/nvhost-vic", "/dev/nvgpu/igpu0/*"]
 
 
 def test_a_line_that_is_no_entry_is_left_out_and_said(host: Host) -> None:
     _, sentences = drivers(host, "# a comment\n\nlib,\n,\nnot-dev ,/usr/a\nLIB, /usr/b\nlib, /usr/\x1b[2J\n")
     start = f"{FOLDER}/drivers.csv"
+    words = {1: "'# a comment'", 3: "'lib'", 4: "''"}
     assert sentences == (
-        f"{start}:1 is left out: '# a comment' has no path",
-        f"{start}:3 is left out: 'lib' has no path",
-        f"{start}:4 is left out: '' has no path",
+        *[f"{start}:{line} is left out: {word} has no path" for line, word in words.items()],
         f"{start}:5 is left out: its type 'not-dev' is not one of dev, lib, dir, sym",
         f"{start}:6 is left out: its type 'LIB' is not one of dev, lib, dir, sym",
         f"{start}:7 is left out: '/usr/\\x1b[2J' has characters that cannot be printed",
     )
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "dev, /dev/shm/x",
-        "dev, /dev/*",
-        "dev, /dev/nvmap/../mem",
-        "dev, /etc/passwd",
-        "lib, /etc/shadow",
-        "lib, /root/.ssh/id_rsa",
-        "lib, relative.so",
-        "lib, /usr/../etc/shadow",
-        "dir, /",
-        "dir, /usr/lib",
-        "dir, /var/nvidia/nvcam",
-        "dir, /proc/driver",
-        "sym, /srv/user/link",
-    ],
-)
-def test_what_no_vendor_may_name_is_left_out_and_said(host: Host, line: str) -> None:
-    group, sentences = drivers(host, f"{line}\nlib, /usr/sbin/nvidia-smi\n")
+def test_what_no_vendor_may_name_is_left_out_and_said(host: Host) -> None:
+    """Of each type of line; test_vendor_allowed has the paths."""
+    lines = ["dev, /dev/shm/x", "dev, /dev/nvmap/../mem", "dev, /etc/passwd", "lib, /etc/shadow", "lib, relative.so"]
+    lines += ["lib, /usr/../etc/shadow", "dir, /", "dir, /usr/lib", "dir, /proc/driver", "sym, /srv/user/link"]
+    group, sentences = drivers(host, "\n".join([*lines, "lib, /usr/sbin/nvidia-smi\n"]))
     assert group == Group("drivers", files=(Item("/usr/sbin/nvidia-smi"),))
-    assert len(sentences) == 1
-    assert re.match(rf"{FOLDER}/drivers\.csv:1 is left out: '", sentences[0])
+    starts = [f"{FOLDER}/drivers.csv:{number} is left out: '" for number in range(1, len(lines) + 1)]
+    assert [sentence.startswith(start) for sentence, start in zip(sentences, starts)] == [True] * len(lines)
 
 
 def test_a_link_to_what_no_vendor_may_name_is_left_out_with_it(host: Host) -> None:
@@ -172,33 +122,25 @@ def test_a_link_to_what_no_vendor_may_name_is_left_out_with_it(host: Host) -> No
     link(host, f"{LIB}/libevil.so", "/srv/user/libevil.so")
     link(host, f"{LIB}/libevil.so.1", "libevil.so")
     for type in ("sym", "lib"):
-        group, sentences = drivers(host, f"{type}, {LIB}/libevil.so.1\n")
+        group, (sentence,) = drivers(host, f"{type}, {LIB}/libevil.so.1\n")
         assert group == Group("drivers")
-        assert sentences == (
-            f"{FOLDER}/drivers.csv:1 is left out: '{LIB}/libevil.so.1' leads elsewhere:"
-            f" '/srv/user/libevil.so' lies outside of /usr, /opt, /lib, /lib32, /lib64, /libx32, /etc, /run",
-        )
+        said = f"'{LIB}/libevil.so.1' leads elsewhere: '/srv/user/libevil.so' lies outside of /usr, "
+        assert sentence.startswith(f"{FOLDER}/drivers.csv:1 is left out: {said}")
 
 
-def test_what_a_list_calls_a_library_and_is_a_link_is_both(host: Host) -> None:
-    plant(host, f"{LIB}/tegra/libnvv4l2.so", "")
-    link(host, f"{LIB}/libv4l2.so.0", "./tegra/../tegra/libnvv4l2.so")
-    group, _ = drivers(host, f"lib, {LIB}/libv4l2.so.0\n")
+def test_links_that_lead_nowhere_round_or_to_a_folder_and_one_that_is_a_library(host: Host) -> None:
+    links = {"libgone.so": "libgone.so.1", "liba.so": "libb.so", "libb.so": "liba.so", "cuda": "cuda-12.6"}
+    links["libv4l2.so.0"] = "./tegra/../tegra/libnvv4l2.so"
+    for name, text in links.items():
+        link(host, f"{LIB}/{name}", text)
+    for path in (f"{LIB}/cuda-12.6/version.json", f"{LIB}/tegra/libnvv4l2.so"):
+        plant(host, path, "")
+    lines = [f"{kind}, {LIB}/{name}\n" for kind, name in (("lib", "libv4l2.so.0"), ("lib", "absent"))]
+    lines += [f"sym, {LIB}/{name}\n" for name in ("libgone.so", "liba.so", "cuda")]
+    group, sentences = drivers(host, "".join(lines))
     assert group.libraries == (Item(f"{LIB}/tegra/libnvv4l2.so", f"{LIB}/tegra"),)
-    assert group.links == (Link(f"{LIB}/libv4l2.so.0", "./tegra/../tegra/libnvv4l2.so"),)
-
-
-def test_links_that_lead_nowhere_round_or_to_a_folder(host: Host) -> None:
-    link(host, f"{LIB}/libgone.so", "libgone.so.1")
-    link(host, f"{LIB}/liba.so", "libb.so")
-    link(host, f"{LIB}/libb.so", "liba.so")
-    link(host, "/usr/local/cuda", "cuda-12.6")
-    plant(host, "/usr/local/cuda-12.6/version.json", "{}")
-    group, sentences = drivers(
-        host, f"sym, {LIB}/libgone.so\nsym, {LIB}/liba.so\nsym, /usr/local/cuda\nlib, /usr/absent\n"
-    )
-    assert group == Group("drivers", links=(Link("/usr/local/cuda", "cuda-12.6"),))
-    assert sentences == ()
+    assert {*group.links} == {Link(f"{LIB}/{name}", links[name]) for name in ("libv4l2.so.0", "cuda")}
+    assert (group.files, sentences) == ((), ())
 
 
 def test_links_that_programs_expect_beside_a_library_are_made(host: Host) -> None:
@@ -221,13 +163,9 @@ def test_many_lines_that_are_left_out_are_counted(host: Host) -> None:
 @pytest.mark.parametrize(
     ("text", "release"),
     [
-        (RELEASE, "36.4.3"),
         ("# R39 (release), REVISION: 2.0, GCID: 45755727, BOARD: generic\n", "39.2.0"),
         ("R32 (release)\n", "32"),
-        ("", ""),
-        ("# R36 (release), REVISION: \x1b[2J, x\n", ""),
-        ("garbage", ""),
-        ("# R" + "9" * 100, ""),
+        *[(text, "") for text in ("", "# R36 (release), REVISION: \x1b[2J, x\n", "garbage", "# R" + "9" * 100)],
     ],
 )
 def test_the_release_is_what_jetson_linux_says(host: Host, text: str, release: str) -> None:
@@ -282,13 +220,7 @@ def refused(host: Host, everything: bool = False) -> str:
 def test_a_host_without_lists_is_named_with_the_remedy(host: Host) -> None:
     for name in ("devices.csv", "drivers.csv"):
         os.unlink(f"{host.path}{FOLDER}/{name}")
-    with pytest.raises(DriverError) as caught:
-        tegra.vendor(host, everything=False)
-    assert str(caught.value) == (
-        f"no CSV file lists what containers get on this Jetson: {FOLDER} has no devices.csv, drivers.csv,"
-        " l4t.csv (the administrator must install all of JetPack: apt install --reinstall"
-        " nvidia-l4t-init)"
-    )
+    assert f"on this Jetson: {FOLDER} has no devices.csv, drivers.csv, l4t.csv" in refused(host)
 
 
 def test_a_list_that_is_not_roots_is_refused(host: Host) -> None:
@@ -319,9 +251,5 @@ def test_a_host_without_any_of_the_devices_is_named_with_the_remedy(host: Host) 
     host.devices = ()
     with pytest.raises(DriverError, match=f"none of the 3 devices that {FOLDER} names is there, such as /dev/nvmap"):
         platforms.platform_state(host, platform.TEGRA, everything=False)
-    host.devices = ("/dev/nvhost-gpu",)
-    assert [node.path for node in platforms.platform_state(host, platform.TEGRA, everything=False).nodes()] == [
-        "/dev/nvhost-gpu"
-    ]
     plant(host, f"{FOLDER}/devices.csv", "")
     assert refused(host) == f"the CSV files in {FOLDER} name no device"

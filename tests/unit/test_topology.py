@@ -6,8 +6,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import pytest
-
 from oci_gpu_hook.driver import proc, survey
 from oci_gpu_hook.host import leases
 from oci_gpu_hook.planning import placement
@@ -20,17 +18,15 @@ NODES = (0, 0, 1, 1)
 PAIRS = {0: 2, 2: 0}
 
 
-@pytest.fixture()
-def tree(tmp_path: Path) -> Path:
-    return tmp_path
-
-
 def command(tree: Path) -> tuple[object, ...]:
     hosts.plant(tree, "hook.conf", "gpu-holders = 3\n")
     return ("info", "--topology", "--host-root", tree, "--config", tree / "hook.conf")
 
 
-def test_near_is_what_planning_calls_near(tree: Path, program: Program) -> None:
+def test_near_is_what_planning_calls_near(tmp_path: Path, program: Program) -> None:
+    tree = tmp_path
+    hosts.host(tree)
+    assert "NVLinks are not known" in program(*command(tree)).splitlines()[-1], "NVML alone knows them"
     root = hosts.host(tree, gpus=4)
     root.remember = True
     found = survey.survey(root)
@@ -54,8 +50,3 @@ def test_near_is_what_planning_calls_near(tree: Path, program: Program) -> None:
     # The same devices as planning chooses among.
     chosen = placement.choose(placement.gpus(root, Settings(), AnyOf(2)), 2)
     assert [it.held.name for it in chosen] == [first["gpu"], second["gpu"]]
-
-
-def test_what_nvml_alone_knows_is_told(tree: Path, program: Program) -> None:
-    hosts.host(tree)
-    assert "NVLinks are not known" in program(*command(tree)).splitlines()[-1]

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -52,11 +51,7 @@ class Node(HostRoot):
 
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
-    @contextmanager
-    def alone() -> Iterator[None]:
-        yield
-
-    monkeypatch.setattr(counters, "lock", alone)
+    monkeypatch.setattr(counters, "lock", contextlib.nullcontext)
     for folder in ("run", "dev", "proc/sys/kernel/random", "sys/bus/pci/drivers/nvidia"):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "dev/kmsg").write_text("")
@@ -67,12 +62,19 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     return made
 
 
-def test_memory_that_no_process_has(node: Node) -> None:
+def test_what_nvml_says_of_a_gpu_and_what_a_validation_has_found(node: Node) -> None:
     """A GPU that somebody has, whose process the host does not see, or that was not given back."""
     assert node.reads(0, 1, memory_of_none=1024) == {}
     why = "9000 MiB of its memory are in use, and no process has them"
     assert node.reads(0, 1, memory_of_none=9000) == {FIRST: why}
     assert node.reads(0, 1) == {}
+    assert node.reads(1) == {FIRST: "it does not answer NVML"}
+    assert node.renewed() == {FIRST: "it does not answer NVML"}
+    assert node.reads(0, 1) == {}
+    # What a validation has found stays until one passes.
+    assert node.tested("wrong sums") == {FIRST: "its validation failed: wrong sums"}
+    assert node.reads(0, 1) == {FIRST: "its validation failed: wrong sums"}
+    assert node.tested("") == {}
 
 
 def test_a_fatal_error_stays_until_a_validation_passes(node: Node) -> None:
@@ -88,18 +90,6 @@ def test_a_fatal_error_stays_until_a_validation_passes(node: Node) -> None:
     assert not Path(f"{node.path}/run/oci-gpu-hook/unhealthy").exists()
     node.log(7, 79)
     assert list(node.renewed()) == [FIRST]
-
-
-def test_a_failed_validation_stays_until_one_passes(node: Node) -> None:
-    assert node.tested("wrong sums") == {FIRST: "its validation failed: wrong sums"}
-    assert node.reads(0, 1) == {FIRST: "its validation failed: wrong sums"}
-    assert node.tested("") == {}
-
-
-def test_a_gpu_that_nvml_has_lost_is_healthy_when_it_answers(node: Node) -> None:
-    assert node.reads(1) == {FIRST: "it does not answer NVML"}
-    assert node.renewed() == {FIRST: "it does not answer NVML"}
-    assert node.reads(0, 1) == {}
 
 
 def test_a_reset_clears_what_it_was_wanted_for(node: Node) -> None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import struct
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -43,17 +45,9 @@ def said(*lines: object, status: int | None = 0) -> PythonOutput:
     ("answer", "seen"),
     [
         (said("cuInit", WELL), "Test PASSED: 50000 elements on H100"),
-        (
-            said("cuInit", WELL, status=None),
-            "no answer within 5 seconds: exit does not return",
-        ),
-        (
-            said("cuInit", WELL, status=-11),
-            "the process was killed by SIGSEGV in exit",
-        ),
+        (said("cuInit", WELL, status=None), "no answer within 5 seconds: exit does not return"),
+        (said("cuInit", WELL, status=-11), "the process was killed by SIGSEGV in exit"),
         (said(status=None), "no answer within 5 seconds: the start of its process does not return"),
-        (said("cuInit", status=None), "no answer within 5 seconds: cuInit does not return"),
-        (said("cuInit", status=-11), "the process was killed by SIGSEGV in cuInit"),
         (said("cuInit", status=-99), "the process was killed by signal 99 in cuInit"),
         (said("cuInit", '{"device": ', status=1), 'the process ended in {"device":  with status 1'),
         (said("cuInit", {}), "the process ended in {} with status 0"),
@@ -62,21 +56,10 @@ def said(*lines: object, status: int | None = 0) -> PythonOutput:
             said({"missing": "libcuda.so.1: cannot open\x1b[31m"}),
             "libcuda cannot be loaded: libcuda.so.1: cannot open\\x1b[31m",
         ),
-        (
-            said({"call": "cuMemAlloc_v2", "code": 2, "name": "CUDA_ERROR_OUT_OF_MEMORY", "text": "out of memory"}),
-            "cuMemAlloc failed: CUDA_ERROR_OUT_OF_MEMORY (out of memory)",
-        ),
-        (
-            said({**WELL, "uuid": "0"}),
-            "CUDA gave GPU-0 in the place of GPU-12345678-1234-1234-1234-123456789abc",
-        ),
-        (
-            said({**WELL, "differs": ["2", "7", "1.0", "nan"]}),
-            "2 of 50000 sums differ: the first is element 7, 1.0 was expected and nan came",
-        ),
     ],
 )  # fmt: skip
 def test_what_a_process_says_is_judged(answer: PythonOutput, seen: str) -> None:
+    """What CUDA itself answers is planted in tests/integration/test_validate.py."""
     found = workload.judge(GPU, answer, 5)
     assert (found.check, found.seen) == ("GPU 3", seen)
     assert found.level == (PASS if seen.startswith("Test PASSED") else FAIL)
@@ -84,8 +67,6 @@ def test_what_a_process_says_is_judged(answer: PythonOutput, seen: str) -> None:
 
 
 def test_the_sums_are_exact_in_32_bits_and_what_differs_is_found() -> None:
-    import struct
-
     first, second = vectoradd.vectors()
     sums = [a + b for a, b in zip(first, second)]
     for values in (first, second, sums):
@@ -98,8 +79,7 @@ def test_the_sums_are_exact_in_32_bits_and_what_differs_is_found() -> None:
 
 def test_the_kernel_is_one_that_old_drivers_compile() -> None:
     lines = vectoradd.PTX.split("\n")
-    assert [it for it in lines if it][:3] == [".version 6.0", ".target sm_50", ".address_size 64"]
-    assert f".visible .entry {vectoradd.KERNEL}(" in vectoradd.PTX
+    assert lines[1:4] == [".version 6.0", ".target sm_50", ".address_size 64"]
     declared = set(re.findall(r"%\w+", " ".join(it for it in lines if ".reg" in it)))
     special = {"%ctaid", "%ntid", "%tid"}
     assert set(re.findall(r"%\w+", vectoradd.PTX)) == declared | special
@@ -127,23 +107,15 @@ def test_nvml_must_agree_with_the_kernel(root: HostRoot) -> None:
     first, second = facts.gpus
     [version] = told(facts._replace(driver_version="1.2"))
     assert version.startswith("NVML is of version 1.2, the kernel module of ")
-    [one] = told(facts._replace(gpus=(first,)))
-    assert one == f"NVML lacks 1 of the kernel's 2 GPUs: {second.bus_id}"
     stranger = second._replace(bus_id="00000000:ff:00.0")
     [stays] = told(facts._replace(gpus=(first, second, stranger)))
     assert stays == "NVML lists 00000000:ff:00.0, which the kernel does not"
-    [renamed] = told(facts._replace(gpus=(first, second._replace(uuid="GPU-0"))))
-    assert renamed == f"{second.bus_id} is GPU-0 for NVML, {second.uuid} for the kernel"
 
 
-def test_a_mig_device_is_computed_on_in_the_place_of_its_gpu(root: HostRoot) -> None:
+def test_what_has_no_uuid_is_computed_on_by_its_number_or_not_at_all(root: HostRoot) -> None:
     found = survey.survey(root)
-    mig = MigDevice(1, 0, "MIG-1", "1g.10gb", 3, 0, 30, 31)
-    wanted, wrong = workload.devices(found._replace(mig_devices=(mig,)), None)
-    assert wanted == [workload.CudaDevice("GPU 0", found.gpus[0].uuid or ""), workload.CudaDevice("MIG 1:0", "MIG-1")]
-    assert wrong == []
-    nameless = found.gpus[0]._replace(uuid=None)
-    half = found._replace(gpus=(nameless, found.gpus[1]), mig_devices=(mig._replace(uuid=None),))
+    mig = MigDevice(1, 0, None, "1g.10gb", 3, 0, 30, 31)
+    half = found._replace(gpus=(found.gpus[0]._replace(uuid=None), found.gpus[1]), mig_devices=(mig,))
     wanted, wrong = workload.devices(half, None)
     assert wanted == [workload.CudaDevice("GPU 0", "0")]
     assert [item.seen for item in wrong] == ["GPU instance 3, compute instance 0 has no UUID without NVML"]
@@ -160,13 +132,10 @@ def test_a_gpu_in_mig_mode_without_a_mig_device_is_left_out(root: HostRoot) -> N
 
 
 def test_the_drivers_file_is_for_a_shell(tmp_path: Path) -> None:
-    import subprocess
-
-    for folder, is_hosts in (("/", "true"), ("/run/my driver", "false")):
-        (tmp_path / "ready").write_text(validate.of_driver(folder))
-        line = f'. {tmp_path}/ready; echo "$IS_HOST_DRIVER $NVIDIA_DRIVER_ROOT $DRIVER_ROOT_CTR_PATH"'
-        told = subprocess.run(["sh", "-c", line], check=True, capture_output=True, text=True).stdout
-        assert told == f"{is_hosts} {folder} {'/host' if folder == '/' else '/driver-root'}\n"
+    (tmp_path / "ready").write_text(validate.of_driver("/run/my driver"))
+    line = f'. {tmp_path}/ready; echo "$IS_HOST_DRIVER $NVIDIA_DRIVER_ROOT $DRIVER_ROOT_CTR_PATH"'
+    told = subprocess.run(["sh", "-c", line], check=True, capture_output=True, text=True).stdout
+    assert told == "false /run/my driver /driver-root\n"
 
 
 def test_the_runtime_is_runc_then_crun_or_the_named_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

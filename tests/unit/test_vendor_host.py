@@ -79,9 +79,9 @@ def test_a_version_stands_for_itself_in_paths(tree: Path, kind: str) -> None:
     assert (seen.version, [file.path for file in seen.files]) == ("2.5", ["/opt/acme-2.5/acme.cfg"])
 
 
-@pytest.mark.parametrize("text", ["", "../..", "a/b", "x" * 65, "\x1b[2J"])
-def test_a_version_that_is_none_leads_nowhere(tree: Path, text: str) -> None:
-    plant(tree, "/opt/version", text)
+def test_a_version_that_is_none_leads_nowhere(tree: Path) -> None:
+    """test_vendor_allowed has what is none."""
+    plant(tree, "/opt/version", "../..")
     said = vendor(files=("/opt/acme-{version}",), source=Version("file", "/opt/version"))
     seen = found(tree, said)
     assert (seen.version, seen.files, seen.absent) == ("", (), ("/opt/acme-{version}",))
@@ -167,14 +167,17 @@ def test_what_a_mounted_folder_does_not_hold_is_mounted_over_it(tree: Path) -> N
     plant(tree, "/opt/big/y", "")
     plant(tree, "/usr/share/y.conf", "")
     plant_library(tree, "/opt/v/libx.so.1", "libx.so.1")
+    missing = (Item("/opt/a", required=True), Item("/opt/b"))
     group = Group(
         "g",
         libraries=(Item("/opt/v/libx.so.1", "/opt/big/lib", required=True),),
-        files=(Item("/opt/big"), Item("/usr/share/y.conf", "/opt/big", required=True)),
+        files=(Item("/opt/big"), Item("/usr/share/y.conf", "/opt/big", required=True), *missing),
     )
     seen = found(tree, Vendor(FILE, "OCI_ACME", (group,)))
     assert [file.target for file in seen.files] == ["/opt/big", "/opt/big/y.conf"]
     assert (len(seen.libraries), seen.cached) == (1, ())
+    # What is required and missing is told apart.
+    assert (seen.lacking, seen.absent) == (("/opt/a is missing",), ("/opt/b",))
 
 
 def test_names_that_no_cache_can_hold_are_left_out(tree: Path) -> None:
@@ -183,12 +186,6 @@ def test_names_that_no_cache_can_hold_are_left_out(tree: Path) -> None:
     seen = found(tree, vendor("/usr/lib64/lib*.so.*"))
     assert [library.names for library in seen.libraries] == [("libx.so.1",)]
     assert "cannot be printed" in seen.faults[0] and seen.faults[0].isprintable()
-
-
-def test_what_is_required_and_missing_is_told_apart(tree: Path) -> None:
-    group = Group("g", files=(Item("/opt/a", required=True), Item("/opt/b")))
-    seen = found(tree, Vendor(FILE, "OCI_ACME", (group,)))
-    assert (seen.lacking, seen.absent) == (("/opt/a is missing",), ("/opt/b",))
 
 
 # What is needed of the host's.
@@ -293,6 +290,8 @@ def test_a_saved_inventory_is_the_one_that_was_found(tree: Path) -> None:
     said = vendor("/usr/lib64/libacme.so*", files=("/opt/acme",), kernel="5.14", modules=("acme",))
     said = said._replace(groups=(said.groups[0]._replace(devices=(pattern,)),))
     assert again(tree, said) is not None
+    # Of another file it is none.
+    assert vendorinventory.read_saved(HostRoot(str(tree)), "OCI_ACME", "/etc/other.json") is None
 
 
 @pytest.mark.parametrize(
@@ -319,11 +318,6 @@ def test_whatever_would_be_found_otherwise_makes_it_untrue(tree: Path, change: o
     assert again(tree, said) is not None
     change(tree)  # type: ignore[operator]
     assert vendorinventory.read_saved(HostRoot(str(tree)), "OCI_ACME", FILE) is None
-
-
-def test_an_inventory_of_another_file_is_not_taken(tree: Path) -> None:
-    assert again(tree, vendor()) is not None
-    assert vendorinventory.read_saved(HostRoot(str(tree)), "OCI_ACME", "/etc/other.json") is None
 
 
 # Devices.  Real nodes, of numbers that no driver here has.
@@ -356,20 +350,6 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may make de
 
 
 @needs_root
-def test_devices_come_in_the_order_of_their_addresses_with_all_their_nodes(tree: Path) -> None:
-    for number, address in ((128, "0000:0a:00.0"), (129, "0000:03:00.0"), (130, "0000:04:00.0")):
-        place = f"pci0000:00/{address}/drm"
-        node(tree, f"/dev/dri/renderD{number}", 226, number, f"{place}/renderD{number}")
-        node(tree, f"/dev/dri/card{number - 128}", 226, number - 128, f"{place}/card{number - 128}")
-        pci(tree, address, "8086" if number == 130 else "1002", "744c")
-    both = [DevicePattern(f"/dev/dri/{name}*", pci=("1002",), each=True) for name in ("renderD", "card")]
-    seen = look(tree, *both)
-    assert [device.names[:2] for device in seen.devices] == [("0", "0000:03:00.0"), ("1", "0000:0a:00.0")]
-    assert [item.path for item, _ in seen.devices[0].nodes] == ["/dev/dri/renderD129", "/dev/dri/card1"]
-    assert look(tree, both[0]._replace(pci=("8086:744c",))).devices[0].names[1] == "0000:04:00.0"
-
-
-@needs_root
 def test_devices_without_an_address_go_by_their_number(tree: Path) -> None:
     for number in (0, 2, 10):
         node(tree, f"/dev/acme{number}", 240, number)
@@ -377,6 +357,12 @@ def test_devices_without_an_address_go_by_their_number(tree: Path) -> None:
     seen = look(tree, DevicePattern("/dev/acme*", major="acme", each=True))
     assert [device.names for device in seen.devices][2] == ("2", "acme10", "acme_control10")
     assert look(tree, DevicePattern("/dev/acme*", major="other", each=True)).devices == ()
+    # Without a number, and in other folders, each node is a device of its own.
+    paths = ("/dev/x/c0/ctl", "/dev/x/c0/q1", "/dev/x/c1/ctl", "/dev/x/c1/q1")
+    for minor, path in enumerate(paths):
+        node(tree, path, 240, 200 + minor)
+    apart = look(tree, DevicePattern("/dev/x/*/*", each=True)).devices
+    assert sorted([[item.path for item, _ in device.nodes] for device in apart]) == [[path] for path in paths]
 
 
 @needs_root
@@ -393,39 +379,14 @@ def test_devices_of_one_function_are_told_apart_by_what_sysfs_calls_them(tree: P
 
 
 @needs_root
-def test_each_partition_that_is_in_use_is_a_device_of_its_gpus(tree: Path) -> None:
-    """Its node hangs on no bus: the driver says which GPU's it is, and which nodes are no partition's."""
-    for number, place in enumerate(("pci0000:00/0000:05:00.0", *[f"platform/amdgpu_xcp_{it}" for it in range(8, 12)])):
-        node(tree, f"/dev/dri/renderD{128 + number}", 226, 128 + number, f"{place}/drm/renderD{128 + number}")
+def test_a_processor_among_the_gpus_of_the_topology_has_no_node(tree: Path) -> None:
+    """Partitions are shown by tests/integration/test_vendors.py."""
     node(tree, "/dev/dri/card0", 226, 0, "platform/display.0/drm/card0")
-    pci(tree, "0000:05:00.0", "1002", "74a1")
-    rows = ((0, 0, 0), (128, 0x500, 0), (130, 0x502, 0), (131, 3 << 28 | 0x500, 0), (129, 0x501, 1))
-    for number, (minor, location, domain) in enumerate(rows):
-        text = f"domain {domain}\nlocation_id {location}\ndrm_render_minor {minor}\nunique_id {1 << 64}\nodd\nx y\n"
-        plant(tree, f"/sys/devices/virtual/kfd/kfd/topology/nodes/{number}/properties", text)
+    pci(tree, "0000:00:00.0", "1002", "74a1")
+    text = f"domain 0\nlocation_id 0\ndrm_render_minor 0\nunique_id {1 << 64}\nodd\nx y\n"
+    plant(tree, "/sys/devices/virtual/kfd/kfd/topology/nodes/0/properties", text)
     seen = look(tree, DevicePattern("/dev/dri/*", pci=("1002",), each=True))
-    assert [device.names for device in seen.devices] == [
-        ("0", "0000:05:00.0", "renderD128"),
-        ("1", "0000:05:00.0", "amdgpu_xcp_9", "renderD130"),
-        ("2", "0000:05:00.0", "amdgpu_xcp_10", "renderD131"),
-    ]
-    # Of a GPU that is not there, of no partition, and of no GPU of theirs.
-    assert seen.unclaimed == ("/dev/dri/card0", "/dev/dri/renderD129", "/dev/dri/renderD132")
-
-
-@needs_root
-def test_indices_count_the_class_that_the_file_names_first(tree: Path) -> None:
-    for path, number, address in (
-        ("accel/accel0", 0, "01"),
-        ("dri/renderD128", 128, "02"),
-        ("dri/renderD129", 129, "03"),
-    ):
-        kind = "drm" if number else "accel"
-        node(tree, f"/dev/{path}", 226 if number else 261, number, f"pci0000:00/0000:{address}:00.0/{kind}/{path[-9:]}")
-    patterns = [DevicePattern(path, each=True) for path in ("/dev/dri/renderD*", "/dev/accel/accel*")]
-    indexed = [("0", "0000:02:00.0"), ("1", "0000:03:00.0"), ("0000:01:00.0", "accel0")]
-    assert [device.names[:2] for device in look(tree, *patterns).devices] == indexed
-    assert look(tree, *reversed(patterns)).devices[0].names == ("0", "0000:01:00.0", "accel0")
+    assert (seen.devices, seen.unclaimed) == ((), ("/dev/dri/card0",))
 
 
 @needs_root
@@ -451,49 +412,26 @@ def test_a_node_that_no_pattern_means_is_told_unless_another_pci_vendor_has_it(t
 
 
 @needs_root
-def test_nodes_without_a_number_or_of_other_folders_are_devices_of_their_own(tree: Path) -> None:
-    paths = ("/dev/x/c0/ctl", "/dev/x/c1/ctl", "/dev/x/c0/q1", "/dev/x/c1/q1")
-    for minor, path in enumerate(paths):
-        node(tree, path, 240, minor)
-    seen = look(tree, DevicePattern("/dev/x/*/*", each=True))
-    assert sorted([item.path for device in seen.devices for item, _ in device.nodes[:1]]) == sorted(paths)
-    assert len(seen.devices) == len(paths)
-
-
-@needs_root
-def test_a_driver_alone_says_which_nodes(tree: Path) -> None:
-    node(tree, "/dev/deep/acme7", 240, 7, "virtual/acme/acme7", uevent="DEVNAME=deep/acme7")
-    node(tree, "/dev/other", 241, 7, "virtual/x/x", uevent="DEVNAME=other")
-    seen = look(tree, DevicePattern("", major="acme"))
-    assert [item.path for item, _ in seen.common] == ["/dev/deep/acme7"]
-
-
-@needs_root
-def test_udev_says_what_a_device_is(tree: Path) -> None:
+def test_a_driver_alone_says_which_nodes_and_udev_what_a_device_is(tree: Path) -> None:
     for minor, kind in ((1, "npu"), (2, "camera")):
-        node(tree, f"/dev/acme{minor}", 240, minor)
+        node(tree, f"/dev/deep/acme{minor}", 240, minor, f"virtual/x/{minor}", uevent=f"DEVNAME=deep/acme{minor}")
         plant(tree, f"/run/udev/data/c240:{minor}", f"I:1\nE:ACME={kind}\n")
-    seen = look(tree, DevicePattern("/dev/acme*", "acme", udev=(("ACME", "npu"),)))
-    assert [item.path for item, _ in seen.common] == ["/dev/acme1"]
+    node(tree, "/dev/other", 241, 7, "virtual/x/x", uevent="DEVNAME=other")
+    for udev, minors in (((), (1, 2)), ((("ACME", "npu"),), (1,))):
+        seen = look(tree, DevicePattern("", major="acme", udev=udev))
+        assert {item.path for item, _ in seen.common} == {f"/dev/deep/acme{minor}" for minor in minors}
 
 
 @needs_root
-@pytest.mark.parametrize(("major", "minor"), [(1, 1), (4, 64), (10, 232), (21, 0), (1, 11)])
-def test_a_node_of_the_hosts_own_is_none_whatever_its_name(tree: Path, major: int, minor: int) -> None:
-    node(tree, "/dev/acme0", major, minor)
-    seen = look(tree, DevicePattern("/dev/acme0"))
-    assert seen.common == ()
-    assert seen.unmatched[0].startswith(f"/dev/acme0 (not given: character device {major}:{minor} is ")
-
-
-@needs_root
-def test_a_disk_and_a_node_in_a_folder_of_everybodys_are_none(tree: Path) -> None:
-    (tree / "dev").mkdir()
+def test_a_node_of_the_hosts_own_a_disk_and_one_in_a_folder_of_everybodys_are_none(tree: Path) -> None:
+    """Whatever its name; test_vendor_allowed has all numbers."""
+    node(tree, "/dev/acme0", 10, 232)
     os.mknod(tree / "dev/sda", stat.S_IFBLK | 0o660, os.makedev(8, 0))
     node(tree, "/dev/shm/acme0", 240, 1)
-    seen = look(tree, DevicePattern("/dev/sda"), DevicePattern("/dev/s*/acme0"))
+    seen = look(tree, *map(DevicePattern, ("/dev/acme0", "/dev/sda", "/dev/s*/acme0")))
     assert seen.common == ()
-    assert "not a character device" in seen.unmatched[0] and "lies in /dev/shm" in seen.unmatched[1]
+    assert seen.unmatched[0].startswith("/dev/acme0 (not given: character device 10:232 is ")
+    assert "not a character device" in seen.unmatched[1] and "lies in /dev/shm" in seen.unmatched[2]
 
 
 @needs_root
@@ -557,15 +495,12 @@ def test_what_is_wrong_is_not_saved_as_it_may_be_mended_elsewhere(tree: Path) ->
     assert "others than root" in known(tree)[0][1]
 
 
-def test_two_files_of_one_kind_are_a_fault(tree: Path) -> None:
+def test_an_engine_that_has_a_spec_of_a_kind_resolves_its_names_itself(tree: Path) -> None:
     text = ACME.replace('"inventory"', '"kind": "acme.com/card", "inventory"')
     plant(tree, FILE, text)
     plant(tree, "/etc/oci-gpu-hook/vendors/b.json", text.replace("ACME", "B"))
     assert {fault.partition(" of ")[0] for _, fault in known(tree)} == {"acme.com/card is the kind"}
-
-
-def test_an_engine_that_has_a_spec_of_a_kind_resolves_its_names_itself(tree: Path) -> None:
-    plant(tree, FILE, ACME.replace('"inventory"', '"kind": "acme.com/card", "inventory"'))
+    (tree / "etc/oci-gpu-hook/vendors/b.json").unlink()
     root = HostRoot(str(tree))
     inputs = annotated({}, {"cdi.k8s.io/x": "acme.com/card=0"})
     (ours,) = folders.for_container(root, inputs)

@@ -68,11 +68,8 @@ def paths(given: Share) -> list[str]:
 @pytest.mark.parametrize(
     ("names", "expected"),
     [
-        (("0",), ["/dev/acmectl", "/dev/acme1"]),
         (("1", "0"), ["/dev/acmectl", "/dev/acme1", "/dev/acme0"]),
-        (("x_1",), ["/dev/acmectl", "/dev/acme0"]),
         (("acme0", "1"), ["/dev/acmectl", "/dev/acme0"]),
-        (("0000:0a:00.0",), ["/dev/acmectl", "/dev/acme0"]),
         (("00000000:0A:00.0",), ["/dev/acmectl", "/dev/acme0"]),
         (("0:a:0.0",), ["/dev/acmectl", "/dev/acme0"]),
         (("all",), ["/dev/acmectl", "/dev/acme1", "/dev/acme0"]),
@@ -83,11 +80,8 @@ def test_a_request_gets_exactly_the_devices_that_it_names(names: tuple[str, ...]
     assert paths(share(*names)) == expected
 
 
-def test_where_the_engine_made_the_nodes_they_are_the_request() -> None:
-    assert paths(share("/dev/acmectl", "/dev/acme0", source="cdi")) == ["/dev/acmectl", "/dev/acme0"]
-
-
 def test_a_device_is_asked_for_by_cdi_only_with_all_of_its_nodes() -> None:
+    assert paths(share("/dev/acmectl", "/dev/acme0", source="cdi")) == ["/dev/acmectl", "/dev/acme0"]
     both = VendorDevice(("0",), ((node(0), "g"), (node(1), "g")))
     host = HOST._replace(devices=(both,))
     assert vendorshare.of_nodes(("/dev/acme0",), host) == ()
@@ -154,17 +148,14 @@ def test_with_musl_libraries_go_to_the_loaders_folder() -> None:
     assert targets == ["/usr/lib/libacme.so.1.2", "/usr/bin/tool"]
 
 
-def test_what_nvidias_flag_brings_on_a_jetson_or_under_wsl_is_in_nvidias_folder() -> None:
-    nvidias = HOST._replace(inventory=INVENTORY._replace(flag=VISIBLE_DEVICES))
-    given = share("all", host=nvidias)
+def test_the_folder_is_the_vendors_nvidias_for_its_own_flag_and_none_without_a_library() -> None:
+    """On a Jetson and under WSL what NVIDIA's flag brings is a vendor's."""
+    given = share("all", host=HOST._replace(inventory=INVENTORY._replace(flag=VISIBLE_DEVICES)))
     assert given.folder == provision.FOLDER
     assert [entry.path for entry in given.entries] == [f"{provision.FOLDER}/lib64/libacme.so.1".encode()]
-
-
-def test_without_a_library_there_is_no_folder() -> None:
-    given = share("all", host=HOST._replace(inventory=INVENTORY._replace(libraries=())))
-    assert (given.folder, given.entries) == ("", ())
-    assert not [item for item in joined(given).operations if isinstance(item, (Tmpfs, LdCache))]
+    without = share("all", host=HOST._replace(inventory=INVENTORY._replace(libraries=())))
+    assert (without.folder, without.entries) == ("", ())
+    assert not [item for item in joined(without).operations if isinstance(item, (Tmpfs, LdCache))]
 
 
 def test_what_lies_in_a_mounted_folder_has_a_place_in_the_cache_only() -> None:
@@ -188,10 +179,8 @@ def test_what_a_file_requires_and_the_host_lacks_is_the_drivers_fault(host: Vend
     with pytest.raises(DriverError, match=f"^{FILE} requires what this host lacks: ") as caught:
         share("all", host=host)
     assert caught.value.exit_code == 6
-
-
-def test_without_devices_no_device_is_required() -> None:
-    assert paths(share("none", host=HOST._replace(unmatched=("/dev/x",)))) == []
+    if host.unmatched:
+        assert paths(share("none", host=host)) == [], "without devices none is required"
 
 
 def test_nodes_of_an_old_image_are_nvidias_beside_a_vendor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,12 +53,6 @@ def test_what_asks_for_nothing(value: str) -> None:
     assert not vendorrequest.asks(inputs, KNOWN)
 
 
-def test_several_vendors_and_nvidia_in_one_container() -> None:
-    found, notes = parse_request(Inputs({"OCI_RDMA": "0", "OCI_AMD": "all", VISIBLE: "1"}), Settings(), KNOWN)
-    assert found is not None and notes == ()
-    assert (found.devices, [item.flag for item in found.vendors]) == (("1",), ["OCI_AMD", "OCI_RDMA"])
-
-
 @pytest.mark.parametrize("value", ["0/1", "a b", "$(id)", "x" * 101, "\x1b[2J", "../kfd"])
 def test_what_no_device_is_called_is_refused(value: str) -> None:
     with pytest.raises(RequestError) as caught:
@@ -89,11 +83,8 @@ def test_cdi_annotations_of_a_files_kind_ask() -> None:
     found = asked(inputs)
     assert found[0] == amd("1", source="annotations")
     assert [item.devices for item in found] == [("1",), ("mlx5_0",)]
-
-
-def test_what_a_spec_of_ours_has_served_is_not_served_again() -> None:
-    annotations = {"cdi.k8s.io/x": "amd.com/gpu=1"}
-    assert asked(annotated({"OCI_AMD": "void"}, annotations)) == ()
+    # What a spec of ours has served is not served again.
+    assert asked(annotated({"OCI_AMD": "void"}, {"cdi.k8s.io/x": "amd.com/gpu=1"})) == ()
 
 
 def test_a_spec_of_ours_names_its_vendor_and_the_engine_the_nodes() -> None:
@@ -137,13 +128,14 @@ def test_a_swarm_resource_of_a_vendor_goes_before_its_flag() -> None:
     assert sources.may_name_vendor(Inputs({}), SWARM)
     assert asked(inputs, SWARM) == (amd("0000:03:00.0", source="swarm"),)
     assert asked(inputs) == (amd("all"),)
-
-
-def test_a_vendors_resource_is_none_of_nvidias() -> None:
-    inputs = Inputs({"DOCKER_RESOURCE_GPU": "none", "DOCKER_RESOURCE_AMD": "renderD128"})
-    found, _ = parse_request(inputs, SWARM, KNOWN)
+    with pytest.raises(RequestError, match="a number of devices"):
+        asked(Inputs({"DOCKER_RESOURCE_AMD": "2"}), SWARM)
+    # It is none of NVIDIA's, and all of several are read.
+    several = Settings(swarm_resources=(*SWARM.swarm_resources, "OCI_AMD=TWO"))
+    environment = {"DOCKER_RESOURCE_GPU": "none", "DOCKER_RESOURCE_AMD": "renderD128", "TWO": "1"}
+    found, _ = parse_request(Inputs(environment), several, KNOWN)
     assert found is not None and found.devices == ("none",)
-    assert [item.devices for item in found.vendors] == [("renderD128",)]
+    assert found.vendors == (amd("renderD128", "1", source="swarm"),)
 
 
 def test_no_image_gives_itself_what_swarm_gives() -> None:
@@ -156,16 +148,6 @@ def test_no_image_gives_itself_what_swarm_gives() -> None:
         assert "DOCKER_RESOURCE_AMD is not accepted from a container without CAP_SYS" in note
     accepted = Inputs({"DOCKER_RESOURCE_AMD": "all"}, privileged=True)
     assert asked(accepted, settings) == (amd("all", source="swarm"),)
-
-
-def test_a_count_from_swarm_is_no_index() -> None:
-    with pytest.raises(RequestError, match="a number of devices"):
-        parse_request(Inputs({"DOCKER_RESOURCE_AMD": "2"}), SWARM, KNOWN)
-
-
-def test_several_swarm_resources_of_a_vendor_are_all_read() -> None:
-    settings = Settings(swarm_resources=("OCI_AMD=ONE", "OCI_AMD=TWO"))
-    assert asked(Inputs({"ONE": "renderD128", "TWO": "1"}), settings) == (amd("renderD128", "1", source="swarm"),)
 
 
 # Files with faults.

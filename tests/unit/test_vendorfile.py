@@ -16,6 +16,7 @@ import pytest
 from oci_gpu_hook.errors import ConfigError
 from oci_gpu_hook.vendors import vendorfile
 from oci_gpu_hook.vendors.vendorinventory import LARGEST_FILE, DevicePattern, Group, Item, Vendor, Version
+from tests import manual
 
 PUBLISHED = Path(__file__).resolve().parents[1] / "data/vendors"
 
@@ -33,57 +34,40 @@ def group(**lists: Any) -> Group:
 
 
 def test_all_keys() -> None:
-    vendor = read(
-        {
-            "$schema": "file:///usr/share/oci-gpu-hook/vendor.schema.json",
-            "description": "X's",
-            "activation_flag": "OCI_X",
-            "kind": "x.com/card",
-            "version": {"module": "x_core"},
-            "environment": {"X_HOME": "/opt/x", "EMPTY": ""},
-            "requires": {"kernel": "5.14", "modules": ["x_core"]},
-            "selinux": {"type": "x_t", "boolean": "x_use"},
-            "driver_feature": ["b"],
-            "inventory": {
-                "a": {"devices": ["kfd"]},
-                "b": {
-                    "devices": [
-                        {
-                            **{"path": "x/[0-9]*", "major": "x", "pci": ["1D0F", "10ee:5000"]},
-                            **{"udev": {"ID_X": "1"}, "each": True, "name": "xdev"},
-                            "required": False,
-                        }
-                    ],
-                    "libraries": [{"path": "/opt/x-{version}/lib/*.so*", "target": "/opt/lib/"}],
-                    "miscellaneous": ["/etc/x"],
-                    "directories": ["/opt/x/share/"],
-                    "binaries": ["/usr/bin/x"],
-                    "sockets": ["/run/x.sock"],
-                },
-            },
-        }
-    )
-    assert vendor == Vendor(
+    """Of the manual's example, and those that it does without."""
+    (example,) = [text for text in manual.blocks("oci-gpu-hook-vendors.5", "EXAMPLE") if text.startswith("{")]
+    document = json.loads(example)
+    document |= {"$schema": "file:///x", "log_level": "info", "selinux": {"type": "x_t", "boolean": "x_use"}}
+    document["environment"]["EMPTY"] = ""
+    control, each = document["inventory"]["compute"]["devices"]
+    each.update(pci=["10EE", "1d0f:5000"], udev={"ID_X": "1"}, name="xdev", required=False)
+    document["inventory"]["compute"]["devices"] = ["kfd", control, each]
+    document["inventory"]["compute"]["directories"].append("/opt/x/share/")
+    pci, udev = ("10ee", "1d0f:5000"), (("ID_X", "1"),)
+    icd = Item("/etc/OpenCL/vendors/xcard.icd")
+    assert read(document) == Vendor(
         file="x.json",
-        flag="OCI_X",
+        flag="OCI_XCARD",
         groups=(
             Group(
-                "b",
+                "compute",
                 devices=(
-                    DevicePattern(
-                        *("/dev/x/[0-9]*", "x", ("1d0f", "10ee:5000"), (("ID_X", "1"),), True), *("xdev", False)
-                    ),
+                    *(DevicePattern("/dev/kfd"), DevicePattern("/dev/xcard_ctl", "xcard")),
+                    DevicePattern("/dev/xcard[0-9]*", "xcard", pci, udev, True, "xdev", False),
                 ),
-                libraries=(Item("/opt/x-{version}/lib/*.so*", "/opt/lib"),),
-                files=(Item("/usr/bin/x"), Item("/opt/x/share"), Item("/etc/x")),
-                sockets=("/run/x.sock",),
+                libraries=(
+                    Item("/usr/lib64/libxcard.so.{version}", required=True),
+                    Item("/usr/lib/x86_64-linux-gnu/libxcard*.so*"),
+                ),
+                files=(Item("/usr/bin/xcard-smi"), Item("/opt/xcard-{version}", "/opt"), Item("/opt/x/share"), icd),
+                sockets=("/run/xcard/xcardd.sock",),
             ),
         ),
-        kind="x.com/card",
-        source=Version("module", "x_core"),
-        environment=(("X_HOME", "/opt/x"), ("EMPTY", "")),
+        kind="example.com/card",
+        source=Version("module", "xcard"),
+        environment=(("XCARD_HOME", "/opt/xcard"), ("EMPTY", "")),
         kernel="5.14",
-        modules=("x_core",),
+        modules=("xcard",),
         selinux_type="x_t",
         selinux_boolean="x_use",
     )
@@ -93,12 +77,10 @@ def test_without_driver_feature_a_request_gets_all_groups() -> None:
     assert [found.name for found in read(small(inventory={"b": {}, "a": {}})).groups] == ["b", "a"]
 
 
-@pytest.mark.parametrize(
-    "name,is_library",
-    [("libx.so", True), ("libx.so.1", True), ("libx.so*", True), ("x.sock", False), ("x.some", False), ("x", False)],
-)
-def test_a_library_among_the_programs(name: str, is_library: bool) -> None:
-    assert bool(group(binaries=[f"/usr/bin/{name}"]).libraries) == is_library
+def test_a_library_among_the_programs() -> None:
+    names = ("libx.so", "libx.so.1", "libx.so*", "x.sock", "x.some", "x")
+    found = [bool(group(binaries=[f"/usr/bin/{name}"]).libraries) for name in names]
+    assert found == [True, True, True, False, False, False]
 
 
 @pytest.mark.parametrize(
@@ -137,10 +119,7 @@ def test_bounds() -> None:
     ("keys", "says"),
     [
         ({"activation_flag": "OCI_x"}, "not a flag"),
-        ({"activation_flag": "OCI_"}, "not a flag"),
         ({"kind": "amd.com/-gpu"}, "not a CDI kind"),
-        ({"version": {"file": "/sys/../etc/x"}}, "'..'"),
-        ({"version": {"module": "../x"}}, "not a name"),
         ({"version": "1/2"}, "letters, digits"),
         ({"version": 1}, "a number"),
         ({"environment": {"A": "a\0"}}, "cannot be printed"),
@@ -149,7 +128,6 @@ def test_bounds() -> None:
         *[
             ({"inventory": {"a": {key: [item]}}}, says)
             for key, item, says in (
-                ("devices", "../etc/passwd", "'.' or '..'"),
                 ("devices", {"path": "x*", "pci": "8086", "udev": {"SUBSYSTEM": "x"}}, "whose device it is"),
                 ("devices", {"pci": []}, "empty"),
                 ("devices", {"path": "kvm", "major": "misc"}, "the host's own"),
@@ -157,8 +135,6 @@ def test_bounds() -> None:
                 ("libraries", None, "null"),
                 ("libraries", {"target": "/opt"}, "no path"),
                 ("libraries", {"path": "/opt/x", "target": "/"}, "empty name"),
-                ("libraries", {"path": "/opt/x", "target": "/opt/*"}, "a pattern"),
-                ("directories", "/etc", "everybody's"),
                 ("sockets", "/run/{version}.sock", "one path"),
                 ("sockets", {"path": "/run/x.sock"}, "an object, not a string"),
             )

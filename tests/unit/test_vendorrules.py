@@ -76,15 +76,6 @@ def test_any_other_word_is_left_out_with_a_sentence(feature: str, variable: str,
 MANAGING = ["NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES"]
 
 
-@pytest.mark.parametrize("variable", MANAGING)
-@pytest.mark.parametrize("devices", ["none", "0", UUID, "0000:07:00.0"])
-def test_mig_is_managed_by_privileged_containers(variable: str, devices: str) -> None:
-    inputs = Inputs({VISIBLE: devices, variable: "All"}, privileged=True)
-    found = request_of(inputs)
-    assert [found.mig_config, found.mig_monitor] == [variable == name for name in MANAGING]
-    assert f"{variable} is for containers with CAP_SYS_ADMIN" in refusal(inputs._replace(privileged=False))
-
-
 def test_mig_is_watched_by_those_whom_the_administrator_lets_watch() -> None:
     """To configure it is not for them."""
     allowing = Settings(mig_monitor="always")
@@ -99,27 +90,22 @@ def test_mig_is_watched_by_those_whom_the_administrator_lets_watch() -> None:
 
 
 @pytest.mark.parametrize("variable", MANAGING)
-def test_mig_management_left_empty_is_not_requested(variable: str) -> None:
-    found = request_of(Inputs({VISIBLE: "0", variable: "  "}))
-    assert not found.mig_config and not found.mig_monitor
-
-
-@pytest.mark.parametrize("variable", MANAGING)
-@pytest.mark.parametrize("value", ["0:0", "none", "all,0", "all\x00"])
-def test_mig_management_is_of_all_or_nothing(variable: str, value: str) -> None:
-    inputs = Inputs({VISIBLE: "0", variable: value}, privileged=True)
-    assert "only 'all' can be asked for" in refusal(inputs)
-
-
-@pytest.mark.parametrize("variable", MANAGING)
-@pytest.mark.parametrize("devices", ["0:1", f"MIG-{UUID}/1/0", f"0,{MIG}"])
-def test_mig_is_not_managed_from_single_mig_devices(variable: str, devices: str) -> None:
-    inputs = Inputs({VISIBLE: devices, variable: "all"}, privileged=True)
-    assert "beside single MIG devices" in refusal(inputs)
+@pytest.mark.parametrize(
+    ("devices", "value", "words"),
+    [("0", value, "only 'all' can be asked for") for value in ("0:0", "none", "all,0", "all\x00")]
+    + [(devices, "all", "beside single MIG devices") for devices in ("0:1", f"MIG-{UUID}/1/0", f"0,{MIG}")],
+)
+def test_mig_management_is_of_all_or_nothing(variable: str, devices: str, value: str, words: str) -> None:
+    inputs = Inputs({VISIBLE: devices, variable: value}, privileged=True)
+    assert words in refusal(inputs)
+    left_empty = request_of(Inputs({VISIBLE: devices, variable: "  "}))
+    assert not left_empty.mig_config and not left_empty.mig_monitor
 
 
 # What the administrator refuses.
 
+REFUSING: dict[str, Any] = {"unaccepted_requests": "refuse"}
+LISTS_ALONE: dict[str, Any] = {"accept_volume_mounts": True, "accept_environment": "privileged"}
 BY_WORDS = [
     (Inputs({VISIBLE: "rubbish"}), VISIBLE),
     (Inputs({VISIBLE: "all", "NVIDIA_MIG_CONFIG_DEVICES": "all"}), VISIBLE),
@@ -135,11 +121,16 @@ BY_WORDS = [
 
 
 @pytest.mark.parametrize(("inputs", "where"), BY_WORDS)
-def test_words_of_an_unprivileged_container_are_left_out_unread(inputs: Inputs, where: str) -> None:
+def test_words_of_an_unprivileged_container_are_left_out_unread_or_refused(inputs: Inputs, where: str) -> None:
     settings = HARDENED._replace(swarm_resources=("DOCKER_RESOURCE_GPU",))
-    note = left_out(inputs, settings)
-    assert note.startswith(f"the request in {where} is not accepted from a container without CAP")
-    assert "the administrator decides" in note
+    refusing = settings._replace(**REFUSING)
+    for said in (left_out(inputs, settings), refusal(inputs, refusing)):
+        assert said.startswith(f"the request in {where} is not accepted from a container without CAP")
+        assert "the administrator decides" in said
+    # Nothing was asked for, or all of it is accepted.
+    assert parse_request(Inputs({VISIBLE: "void"}), refusing) == (None, ())
+    for privileged in (Inputs({VISIBLE: "1", "NVIDIA_IMEX_CHANNELS": "3"}), Inputs({}, cdi=("nvidia.com/gpu=1",))):
+        assert request_of(privileged._replace(privileged=True), refusing).devices == ("1",)
 
 
 def test_beside_a_device_plugin_a_pods_author_is_told_the_words_of_a_pod() -> None:
@@ -154,75 +145,24 @@ def test_beside_a_device_plugin_a_pods_author_is_told_the_words_of_a_pod() -> No
     assert hint not in notes[0]
 
 
-REFUSING: dict[str, Any] = {"unaccepted_requests": "refuse"}
-
-
-@pytest.mark.parametrize(("inputs", "where"), BY_WORDS)
-def test_where_the_administrator_says_so_they_are_refused_with_that_sentence(inputs: Inputs, where: str) -> None:
-    settings = HARDENED._replace(swarm_resources=("DOCKER_RESOURCE_GPU",), **REFUSING)
-    sentence = refusal(inputs, settings)
-    assert sentence.startswith(f"the request in {where} is not accepted from a container without")
-    assert "the administrator decides" in sentence
-    # Nothing was asked for, or all of it is accepted.
-    assert parse_request(Inputs({VISIBLE: "void"}), settings) == (None, ())
-    assert parse_request(Inputs({VISIBLE: "0"}, privileged=True), settings)[0] is not None
-
-
 @pytest.mark.parametrize(
     ("inputs", "changes", "words"),
     [
         (Inputs({}, listed("0")), {}, "the device list in volume mounts is not accepted: accept-volume-mounts is no"),
         (Inputs({VISIBLE: "0"}, listed("0")), {}, "the device list in volume mounts"),
-        (
-            Inputs({"NVIDIA_IMEX_CHANNELS": "3"}, listed("0")),
-            {"accept_volume_mounts": True, "accept_environment": "privileged"},
-            "the request in NVIDIA_IMEX_CHANNELS is not accepted",
-        ),
-        (
-            Inputs({"NVIDIA_GDS": "enabled"}, listed("0")),
-            {"accept_volume_mounts": True, "accept_environment": "privileged"},
-            "the request in NVIDIA_GDS is not accepted",
-        ),
+        *[
+            (Inputs({VISIBLE: "all", name: value}, listed("0")), LISTS_ALONE, f"the request in {name} is not accepted")
+            for name, value in (("NVIDIA_IMEX_CHANNELS", "3"), ("NVIDIA_GDS", "enabled"))
+        ],
     ],
 )
 def test_what_is_not_accepted_beside_or_of_a_list_is_refused_too(
     inputs: Inputs, changes: dict[str, Any], words: str
 ) -> None:
-    assert words in parse_request(inputs, Settings(**changes))[1][0]
+    found, (note,) = parse_request(inputs, Settings(**changes))
+    assert words in note
+    assert found in (None, *[Request(source, ("0",), ("utility", "compute")) for source in ("env", "mounts")])
     assert words in refusal(inputs, Settings(**changes, **REFUSING))
-
-
-def test_who_asks_for_nothing_is_not_reported_as_refused() -> None:
-    for value in ("void", " ,"):
-        assert parse_request(Inputs({VISIBLE: value}), HARDENED) == (None, ())
-
-
-def test_words_of_a_privileged_container_are_accepted() -> None:
-    inputs = Inputs({VISIBLE: "0", "NVIDIA_IMEX_CHANNELS": "3"}, privileged=True)
-    assert request_of(inputs, HARDENED).imex_channels == ("3",)
-    inputs = annotated({}, {"cdi.k8s.io/a": "nvidia.com/gpu=1"}, privileged=True)
-    assert request_of(inputs, HARDENED).devices == ("1",)
-
-
-def test_with_mounts_alone_accepted_the_environment_names_nothing() -> None:
-    settings = HARDENED._replace(accept_volume_mounts=True)
-    inputs = Inputs({VISIBLE: "all", "NVIDIA_IMEX_CHANNELS": "3"}, listed("1", "imex/7"))
-    found, (note,) = parse_request(inputs, settings)
-    assert found is not None
-    assert (found.devices, found.imex_channels) == (("1",), ("7",))
-    assert note.startswith("the request in NVIDIA_IMEX_CHANNELS is not accepted")
-
-
-@by_feature
-def test_a_device_list_in_mounts_lets_the_environment_ask_for_no_feature(feature: str, variable: str) -> None:
-    settings = HARDENED._replace(accept_volume_mounts=True)
-    inputs = Inputs({variable: "enabled"}, listed("0"))
-    found, (note,) = parse_request(inputs, settings)
-    assert found is not None and (found.devices, found.features) == (("0",), ())
-    assert note.startswith(f"the request in {variable} is not accepted")
-    assert request_of(inputs._replace(privileged=True), settings).features == (feature,)
-    named = inputs._replace(mounts=listed("0", f"cdi/nvidia.com/{feature}/all"))
-    assert request_of(named, settings).features == (feature,)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pytest
 
 from oci_gpu_hook.errors import ConfigError
 from oci_gpu_hook.vendors import folders, vendorfile, vendorrules
+from tests import manual
 from tests.unit.program import Program
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -59,19 +60,23 @@ ETC, LOCAL, USR = folders.FOLDERS
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_file_is_named_with_its_key_and_a_remedy(name: str, tmp_path: Path, program: Program) -> None:
+def test_a_wrong_file_is_named_with_its_key_and_a_remedy(
+    name: str, tmp_path: Path, program: Program, schema: jsonschema.Draft7Validator
+) -> None:
     path, (text, sentence) = tmp_path / "x.json", WRONG[name]
     path.write_text(text)
     assert program.mistake(4, "info", "--vendor", path) == f"oci-gpu-hook: {path}: {sentence}\n"
     assert sentence.endswith(")")
+    assert schema.is_valid(json.loads(text)) == (name in BEYOND_A_SCHEMA)
 
 
 @pytest.mark.parametrize("path", RIGHT, ids=lambda path: path.name)
-def test_a_right_file_is_summed_up(path: Path, program: Program) -> None:
+def test_a_right_file_is_summed_up(path: Path, program: Program, schema: jsonschema.Draft7Validator) -> None:
     first, *notes = program("info", "--vendor", path).splitlines()
     assert first.startswith(f"{path}: OCI_")
     assert all([note.startswith("note: ") for note in notes])
     assert program.document("info", "--vendor", path)["file"] == str(path)
+    schema.validate(json.loads(path.read_text()))
 
 
 def test_what_would_be_refused_in_its_folder_is_a_note_elsewhere(tmp_path: Path, program: Program) -> None:
@@ -118,33 +123,21 @@ def test_what_is_no_file_to_check(tmp_path: Path, program: Program) -> None:
 # --- info --vendors
 
 
-def test_a_host_without_vendors(tmp_path: Path, program: Program) -> None:
-    assert program("info", "--vendors", "--host-root", tmp_path).startswith("no vendor's file in ")
-
-
 def test_list_has_every_file_and_what_is_wrong(host: Path, program: Program) -> None:
+    assert program("info", "--vendors", "--host-root", host).startswith("no vendor's file in ")
     plant(host, f"{USR}/a.json", activation_flag="OCI_A", kind="a.com/card", version={"module": "a"})
     plant(host, f"{ETC}/a.json", activation_flag="OCI_A", version={"file": "/sys/x"})
     plant(host, f"{USR}/b.json", activation_flag="OCI_B", kind="b.com/card", version="1.0")
     plant(host, f"{USR}/c.json", activation_flag="OCI_B")
     plant(host, f"{USR}/d.json", activation_flag="D")
     found = program.document("info", "--vendors", "--host-root", host)
-    here = [row.pop("here") for row in found["vendors"]]
-    assert here == [
-        {"hardware": "", "version": "", "devices": []},
-        None,  # two files have the flag
-        None,
-    ]
+    names = ("flag", "kind", "version", "groups", "file", "replaces", "here")
+    here = {"hardware": "", "version": "", "devices": []}
+    # Of two files that have one flag none says what is here.
     assert found["vendors"] == [
-        {
-            **{"flag": "OCI_A", "kind": "", "version": "in /sys/x", "groups": ["a"]},
-            **{"file": f"{ETC}/a.json", "replaces": f"{USR}/a.json"},
-        },
-        {
-            **{"flag": "OCI_B", "kind": "b.com/card", "version": "1.0", "groups": ["a"]},
-            **{"file": f"{USR}/b.json", "replaces": ""},
-        },
-        {**{"flag": "OCI_B", "kind": "", "version": "", "groups": ["a"]}, **{"file": f"{USR}/c.json", "replaces": ""}},
+        dict(zip(names, ("OCI_A", "", "in /sys/x", ["a"], f"{ETC}/a.json", f"{USR}/a.json", here))),
+        dict(zip(names, ("OCI_B", "b.com/card", "1.0", ["a"], f"{USR}/b.json", "", None))),
+        dict(zip(names, ("OCI_B", "", "", ["a"], f"{USR}/c.json", "", None))),
     ]
     (broken,) = found["errors"]
     assert broken.startswith(f"{USR}/d.json: ")
@@ -162,16 +155,6 @@ def test_list_has_every_file_and_what_is_wrong(host: Path, program: Program) -> 
 
 
 # --- the schema, for editors: the program has one grammar, that of a start, and these tests keep the two alike
-
-
-@pytest.mark.parametrize("path", RIGHT, ids=lambda path: path.name)
-def test_the_schema_takes_what_is_right(path: Path, schema: jsonschema.Draft7Validator) -> None:
-    schema.validate(json.loads(path.read_text()))
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_the_schema_refuses_what_is_wrong(name: str, schema: jsonschema.Draft7Validator) -> None:
-    assert schema.is_valid(json.loads(WRONG[name][0])) == (name in BEYOND_A_SCHEMA)
 
 
 def test_the_shipped_files_have_flags_of_their_own() -> None:
@@ -217,21 +200,9 @@ def test_the_schema_and_the_program_agree_on_paths(path: str, key: str, schema: 
 
 # --- the manual
 
-PAGE = TESTS.parent / "packaging/man/oci-gpu-hook-vendors.5.rst"
-
-
-def test_the_manuals_example_is_a_right_file() -> None:
-    (example,) = [
-        block for block in re.findall(r"::\n\n((?:    .*\n|\n)+)", PAGE.read_text()) if block.lstrip().startswith("{")
-    ]
-    vendor = vendorfile.parse_vendor(example.encode(), "example.json")
-    assert vendor.flag == "OCI_XCARD" and len(vendor.groups) == 1
-
-
 def test_the_manual_has_every_key() -> None:
     """Each in its section, with its type; a list of a group is one by what is said above all of them."""
-    sections = re.split(r"\n([A-Z ]+)\n=+\n", PAGE.read_text())
-    text = dict(zip(sections[1::2], sections[2::2]))
+    text = manual.sections("oci-gpu-hook-vendors.5")
     ignored = {"$schema", "log_level"}
     for section, keys in (
         ("KEYS", set(vendorfile._KEYS) - ignored),
@@ -246,7 +217,7 @@ def test_the_manual_has_every_key() -> None:
 
 
 def test_the_manual_names_the_bounds_and_the_folders() -> None:
-    page = PAGE.read_text()
+    page = manual.source("oci-gpu-hook-vendors.5")
     for bound in (folders.MAX_FILES, vendorfile.MAX_ITEMS, vendorfile.MAX_DEVICES):
         assert f"{bound} " in page
     for folder in (*folders.FOLDERS, *vendorrules.FOLDERS):

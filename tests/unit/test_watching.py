@@ -9,7 +9,6 @@ import struct
 import subprocess
 import sys
 from fcntl import ioctl
-from pathlib import Path
 from termios import TIOCSWINSZ
 from types import SimpleNamespace
 from typing import Any
@@ -20,8 +19,9 @@ from oci_gpu_hook import cli
 from oci_gpu_hook.cli import containers, doctor
 from oci_gpu_hook.node.diagnosis import failed, passed
 from oci_gpu_hook.node.diagnosis.holders import HeldShare
+from tests.unit.program import Program
+from tests.unit.starts import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 REPEAT = """
 import sys, time
 from oci_gpu_hook.cli import containers
@@ -54,7 +54,7 @@ def test_each_device_has_a_line_in_its_order(monkeypatch: pytest.MonkeyPatch) ->
     ]
 
 
-def test_a_terminal_gets_one_screen_and_no_colours_of_others(tmp_path: Path) -> None:
+def test_a_terminal_gets_one_screen_and_no_colours_of_others() -> None:
     ours, theirs = pty.openpty()
     ioctl(theirs, TIOCSWINSZ, struct.pack("HHHH", 8, 30, 0, 0))
     words = [sys.executable, "-c", REPEAT]
@@ -92,10 +92,8 @@ def test_watch_needs_no_number(monkeypatch: pytest.MonkeyPatch, words: tuple[str
     assert given == [seconds]
 
 
-def test_json_is_one_look() -> None:
-    words = [sys.executable, "-m", "oci_gpu_hook", "containers", "--watch", "1", "--json"]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 2 and "--watch shows lines for people" in done.stderr
+def test_json_is_one_look(program: Program) -> None:
+    assert "--watch shows lines for people" in program.mistake(2, "containers", "--watch", "1", "--json")
 
 
 LONG = "the driver's libraries are of another version than the module that the kernel has loaded, which wants its own"
