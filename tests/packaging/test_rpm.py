@@ -12,16 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration import roots
-from tests.integration.engines import (
-    PODMAN_RUN,
-    PROCDRIVER,
-    Bundle,
-    Installed,
-    Outcome,
-    on_node,
-    podman,
-    remove_podmans_parents,
-)
+from tests.integration.engines import PROCDRIVER, Bundle, Installed, Outcome, on_node
 from tests.packaging import rpms
 from tests.packaging.rpms import (
     CHANGED,
@@ -73,12 +64,14 @@ def is_sound(scratch: Scratch) -> bool:
     return scratch.rpm("-V", "oci-gpu-hook", "oci-gpu-hook-selinux") == (0, "")
 
 
+def query(package: Path, *words: str) -> str:
+    """What rpm says of a package."""
+    return subprocess.run(["rpm", "-qp", *words, package], check=True, capture_output=True, text=True, cwd="/").stdout
+
+
 def test_the_packages_hold_what_make_install_installs(release: Release, installed: Installed) -> None:
     """And beside it the settings, documents and a folder for the state."""
-    listed = set()
-    for package in release:
-        done = subprocess.run(["rpm", "-qpl", package], check=True, capture_output=True, text=True, cwd="/")
-        listed |= {line.removesuffix(".gz") for line in done.stdout.splitlines()}
+    listed = {line.removesuffix(".gz") for package in release for line in query(package, "-l").splitlines()}
     files = {
         f"/{path.relative_to(installed.tree)}"
         for path in installed.tree.rglob("*")
@@ -99,21 +92,15 @@ def test_the_packages_hold_what_make_install_installs(release: Release, installe
 
 
 def test_two_packages_hold_one_link_each(release: Release) -> None:
-    form = "[%{FILENAMES} %{FILELINKTOS}\n]"
     for package, link in ((release.docker, DOCKERS), (release.cli, CLI)):
-        words: list[str | Path] = ["rpm", "-qp", "--qf", form, package]
-        done = subprocess.run(words, check=True, capture_output=True, text=True)
-        files = [line for line in done.stdout.splitlines() if "/licenses/" not in line]
-        assert files == [f"{link} {TARGET}"]
+        files = query(package, "--qf", "[%{FILENAMES} %{FILELINKTOS}\n]").splitlines()
+        assert [line for line in files if "/licenses/" not in line] == [f"{link} {TARGET}"]
 
 
 def test_they_are_noarch_and_say_what_the_sources_say(release: Release) -> None:
-    text = (rpms.ROOT / "setup.cfg").read_text()
-    [version] = re.findall(r"^version = (.*)$", text, re.MULTILINE)
+    [version] = re.findall(r"^version = (.*)$", (rpms.ROOT / "setup.cfg").read_text(), re.MULTILINE)
     for package in (*release, release.docker, release.cli):
-        form = "%{VERSION} %{ARCH} %{LICENSE}"
-        done = subprocess.run(["rpm", "-qp", "--qf", form, package], check=True, capture_output=True, text=True)
-        assert done.stdout == f"{version} noarch Apache-2.0"
+        assert query(package, "--qf", "%{VERSION} %{ARCH} %{LICENSE}") == f"{version} noarch Apache-2.0"
 
 
 def test_installed_and_erased_nothing_is_left(scratch: Scratch, release: Release) -> None:
@@ -382,21 +369,11 @@ def test_rpmlint_has_nothing_to_say_that_is_not_explained(release: Release) -> N
     assert done.returncode == 0
 
 
-def test_every_explanation_has_a_reason() -> None:
-    lines = (rpms.ROOT / "packaging/oci-gpu-hook.rpmlintrc").read_text().splitlines()
-    for before, line in zip(lines, lines[1:]):
-        assert not line.startswith("addFilter") or before.startswith(("#", "addFilter"))
-
-
 def test_two_builds_of_one_tree_hold_the_same(release: Release, tmp_path: Path) -> None:
     """Names, modes, times and digests of all files."""
     again = rpms.build(tmp_path)
     for one, other in zip((*release, release.docker, release.cli), (*again, again.docker, again.cli)):
-        contents = [
-            subprocess.run(["rpm", "-qp", "--dump", package], check=True, capture_output=True).stdout
-            for package in (one, other)
-        ]
-        assert contents[0] == contents[1]
+        assert query(one, "--dump") == query(other, "--dump")
 
 
 # On the node's own root, whose /usr, /etc and /run are throw-away, with a database of its own.
@@ -413,20 +390,6 @@ exec >&9
 def on_node_with(release: Release, script: str) -> Outcome:
     packages = " ".join(str(path) for path in release)
     return on_node(None, ON_NODE.format(packages=packages, script=script))
-
-
-def test_podman_starts_a_container_with_the_installed_package(release: Release, tmp_path: Path, driver: Path) -> None:
-    root = roots.debian(tmp_path / "root", driver)
-    words = f"{PODMAN_RUN} --rm --env NVIDIA_VISIBLE_DEVICES=1,5 --rootfs {root} "
-    words += "sh -c 'nvidia-smi -L >/seen 2>&1; /app/cuda >>/seen 2>&1'"
-    try:
-        done = on_node_with(release, podman(words, runtime="crun", folder=tmp_path))
-    finally:
-        remove_podmans_parents()
-    assert done.code == 0, done.out + done.err
-    seen = (root / "seen").read_text()
-    assert seen.count("NVIDIA H100") == 2, seen
-    assert seen.endswith("cuInit 0, 2 devices\n")
 
 
 def test_a_container_outlives_an_upgrade(release: Release, previous: Release, tmp_path: Path, driver: Path) -> None:
