@@ -19,8 +19,9 @@ from tests.integration import roots
 from tests.integration.engines import PODMAN_RUN, PROCDRIVER, Installed, on_node, podman, remove_podmans_parents
 from tests.integration.inside import ALLOWED, COMPUTE, node
 from tests.packaging import debs, rpms
-from tests.packaging.debs import Release, View
+from tests.packaging.debs import Release
 from tests.packaging.rpms import CHANGED, CLI, DOCKERS, ENTRY, LIBRARY, PACKAGE, REGISTRATION, SETTINGS, TARGET
+from tests.packaging.views import Ended, View
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +52,7 @@ def view() -> Iterator[View]:
     opened.close()
 
 
-def does(done: rpms.Ended) -> str:
+def does(done: Ended) -> str:
     """What must succeed, without a word of complaint."""
     assert done.status == 0, done.said
     expected = r"dpkg: warning: (downgrading|while removing .*/systemd/.* not empty so not removed).*"
