@@ -16,10 +16,11 @@ import shutil
 
 from tests import pods
 from tests.gpunode import build, catalogue, description
+from tests.guest.tree import Fault
 from tests.policy import debian
 from tests.policy.debian import run
 from tests.selinux import base
-from tests.selinux.base import GUEST, HERE, LAYER, MULTIARCH, REPOSITORY, say
+from tests.selinux.base import GUEST, HERE, LAYER, MULTIARCH, REPOSITORY
 from tests.selinux.files import write
 from tests.selinux.guest import vendors
 
@@ -55,17 +56,19 @@ FAULTS = {
 
 # Copies of the hook that lack one check each: what the text in a module is replaced with.  Where "ro" goes too, the
 # kernel would refuse by itself what SELinux is asked here.
-_WRITABLE = ("operations.py", '_SERVICE_OPTIONS = ("ro", *_SOCKET_OPTIONS)', "_SERVICE_OPTIONS = _SOCKET_OPTIONS")
+_WRITABLE = Fault("operations.py", '_SERVICE_OPTIONS = ("ro", *_SOCKET_OPTIONS)', "_SERVICE_OPTIONS = _SOCKET_OPTIONS")
 UNCHECKED = {
     "sources": (
-        ("host/source.py", "    if parent.st_uid not in roots:\n", "    return\n    if parent.st_uid not in roots:\n"),
+        Fault(
+            "host/source.py", "    if parent.st_uid not in roots:\n", "    return\n    if parent.st_uid not in roots:\n"
+        ),
         _WRITABLE,
     ),
-    "mounts": (("changes/tree.py", "return syscalls.mount_of(fd)[0] in self._own\n", "return True\n"), _WRITABLE),
+    "mounts": (Fault("changes/tree.py", "return syscalls.mount_of(fd)[0] in self._own\n", "return True\n"), _WRITABLE),
     "root": (
-        ("container/rootfs.py", "if not is_mounted_there:", "if False:"),
-        ("container/rootfs.py", "if not _is_here_too(fd, path):", "if False:"),
-        ("container/rootfs.py", " and not _is_roots(path, fd, owner):", " and False:"),
+        Fault("container/rootfs.py", "if not is_mounted_there:", "if False:"),
+        Fault("container/rootfs.py", "if not _is_here_too(fd, path):", "if False:"),
+        Fault("container/rootfs.py", " and not _is_roots(path, fd, owner):", " and False:"),
     ),
 }
 
@@ -115,7 +118,7 @@ class Tree:
         if fault:
             self._break(fault)
         if self._install_modules(policy):
-            say("labelling all files")
+            self.base.say("labelling all files")
             self._label("")
         else:
             for name in _RENEWED:
@@ -131,7 +134,7 @@ class Tree:
         digest = hashlib.sha256(b"".join(_bytes(file) for file in files)).hexdigest()
         if os.path.exists(stamp) and _bytes(stamp).decode() == digest:
             return False
-        say("installing our policy modules")
+        self.base.say("installing our policy modules")
         if os.path.exists(stamp):
             os.unlink(stamp)
         debian.install(self.root, *files)
@@ -152,12 +155,8 @@ class Tree:
         for name, changes in UNCHECKED.items():
             folder = f"{self.root}/{GUEST}/unchecked/{name}"
             shutil.copytree(f"{self.root}/{LIBRARY}", folder, symlinks=True)
-            for module, text, other in changes:
-                path = f"{folder}/oci_gpu_hook/{module}"
-                source = _bytes(path).decode()
-                if source.count(text) != 1:
-                    raise SystemExit(f"test-selinux: there is no check {text!r} in {path}")
-                write(path, source.replace(text, other))
+            for change in changes:
+                change.plant(f"{folder}/oci_gpu_hook")
             _link(folder)
         folder = f"{self.root}/{GUEST}/unchecked/taken"
         shutil.copytree(f"{self.root}/{LIBRARY}", folder, symlinks=True)
@@ -251,27 +250,6 @@ class Tree:
         path = f"{self.root}/{below}".rstrip("/")
         if os.path.lexists(path):
             run("setfiles", "-F", "-m", "-r", self.root, debian.file_contexts(self.root), path)
-
-    def make_image(self) -> str:
-        """The root file system as a disk, labels included."""
-        image = f"{self.base.folder}/root.img"
-        if os.path.exists(image):
-            os.unlink(image)
-        run(
-            "mke2fs",
-            "-q",
-            "-t",
-            "ext4",
-            "-O",
-            "^has_journal,^metadata_csum",
-            "-E",
-            "lazy_itable_init=1,root_owner=0:0",
-            "-d",
-            self.root,
-            image,
-            "1200M",
-        )
-        return image
 
 
 def _link(folder: str) -> None:
