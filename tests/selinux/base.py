@@ -27,7 +27,7 @@ CACHE = os.path.join(REPOSITORY, ".build", "selinux")
 # What of a root a module store is.
 _STORE = ("etc/selinux", "var/lib/selinux")
 
-PACKAGES = ("attr", "kmod", "policycoreutils", "python3-grpcio", "python3-selinux", "selinux-utils", "systemd")
+PACKAGES = ("attr", "kmod", "policycoreutils", "python3-selinux", "selinux-utils", "systemd")
 # What `inventory refresh` asks NVML by on the host, and agents in containers.
 NVML_WHEEL = "nvidia-ml-py"
 WHEELS = ("distributed", NVML_WHEEL)

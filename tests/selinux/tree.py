@@ -194,11 +194,7 @@ class Tree:
         flags = ["-O2", "-Wall", "-Wextra", "-Werror"]
         run("cc", *flags, "-static", "-o", f"{guest}/bin/before", f"{HERE}/guest/before.c")
         run("cc", *flags, "-o", f"{self.root}/{LAYER}/app/probe", f"{HERE}/guest/probe.c")
-        protocols = f"{REPOSITORY}/tests/data/kubelet"
-        descriptors = f"{guest}/tests/selinux/guest/kubelet.binpb"
-        names = ("deviceplugin-v1beta1.proto", "podresources-v1.proto")
-        run("protoc", f"--proto_path={protocols}", f"--descriptor_set_out={descriptors}", *names)
-        for name in ("story.py", "agent.py", "kubeletapi.py", "kubelet.binpb"):
+        for name in ("story.py", "agent.py"):
             source = f"{guest}/tests/selinux/guest/{name}"
             shutil.copy(source, f"{self.root}/{LAYER}/app/{name}")
 
