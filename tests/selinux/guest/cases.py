@@ -31,8 +31,7 @@ REFUSED = r"oci-gpu-hook: .*/dev/shm|oci-gpu-hook.*exit code: [1-7]\b"
 RUNC, CRUN = ("runc",), ("crun",)
 # The container of a row that BuildKit makes.
 BUILT = "built"
-MULTIPROCESSING = ("/usr/bin/python3", "-IS", "/app/story.py", "lock")
-DASK = ("/usr/bin/python3", "-I", "/app/story.py", "dask")
+DASK = ("/usr/bin/python3", "-I", "/app/story.py")
 
 
 class Container(NamedTuple):
@@ -59,7 +58,6 @@ class Container(NamedTuple):
     agent: whether it is root, without a capability, on a read-only root.
     mounts: paths of the host that the engine binds, as PATH or PATH:TARGET.
     hold: stay; the probe leaves a file, a segment and a queue.
-    readonly: whether its root is, and whether it is looked at from outside, by `outside`.
     after: the label that /dev/shm must have when the container has started, "" for any.
     avcs: how many denials there may be: 0, or None for any.
     """
@@ -83,7 +81,6 @@ class Container(NamedTuple):
     expect: Mapping[str, str] = MappingProxyType({})
     refused: str = ""
     hold: bool = False
-    readonly: bool = False
     after: str = ""
     avcs: int | None = 0
 
@@ -169,20 +166,8 @@ ROWS = (
         runtimes=RUNC,
     ),
     Row("nvidia_container_t c1,c2: a user namespace at 100000", (_CONFINED._replace(mapped=100_000, expect=_ALL),)),
-    Row(
-        "nvidia_container_t s0: the host's nodes",
-        (Container("nvidia_container_t", "s0", "s0", nodes="host", expect=_ALL),),
-        runtimes=CRUN,
-    ),
     # The entry script answers, and Python is never started.
     Row("container_t c1,c2: no request", (Container("container_t", gpu=False, expect={"nodes": "none", **_IPC}),)),
-    # A setting of IPC may concern it: the entry script leaves it to Python.
-    Row(
-        "container_t c1,c2: no request, settings in a drop-in",
-        (Container("container_t", gpu=False, expect={"nodes": "none", **_IPC}),),
-        drop_in="ipc-labels = gpu\n",
-        runtimes=CRUN,
-    ),
     Row(
         "container_t c1,c2: graphics by address",
         (
@@ -245,12 +230,6 @@ ROWS = (
         "another's level, no GPU",
         (_LABELLED._replace(gpu=False, expect=_IPC_DENIED, after=_file(OTHER)),),
         runtimes=RUNC,
-    ),
-    Row(
-        "another's level, no GPU, ipc-labels = all",
-        (_LABELLED._replace(gpu=False, expect={**_IPC, **_QUEUE}, after=_file(OWN)),),
-        "ipc-labels = all\n",
-        runtimes=CRUN,
     ),
     Row(
         "another's level, no GPU, ipc-labels = all in a drop-in",
@@ -336,24 +315,6 @@ ROWS = (
         runtimes=RUNC,
     ),
     Row("neighbour c3,c4", (_CONFINED._replace(shm="pod", mqueue="other", hold=True, expect=_HOLDS), _NEIGHBOUR)),
-    Row(
-        "multiprocessing, without the hook",
-        (
-            Container(
-                "container_t",
-                shm="other",
-                hook=False,
-                command=MULTIPROCESSING,
-                expect={"lock": "FileNotFoundError in SemLock"},
-            ),
-        ),
-        runtimes=RUNC,
-    ),
-    Row(
-        "multiprocessing",
-        (Container("container_t", shm="other", command=MULTIPROCESSING, expect={"lock": WORKS}),),
-        runtimes=CRUN,
-    ),
     Row(
         "dask.distributed, without the hook",
         (

@@ -17,7 +17,7 @@ import sys
 import time
 from typing import Any
 
-from . import outside, policy, traps
+from . import policy, traps
 from .cases import BUILT, Container, Row
 from .hostile import ROWS
 from .mounting import bind_from, label, mount, set_label, unmount
@@ -142,7 +142,7 @@ class Start:
             specification["mountLabel"] = file_context(container.label)
         return {
             "ociVersion": "1.0.2",
-            "root": {"path": self.rootfs, "readonly": container.agent or container.readonly},
+            "root": {"path": self.rootfs, "readonly": container.agent},
             "hostname": "container",
             "process": {
                 "terminal": False,
@@ -251,8 +251,6 @@ class Start:
         seen = dict(line.split("=", 1) for line in _read(self.output).splitlines() if "=" in line)
         if holds:
             seen["labels"] = " ".join(sorted(set(self.labels())))
-        if holds and self.container.readonly:
-            seen.update(outside.look(self.pid()))
         return {
             "seen": seen,
             "code": code,
