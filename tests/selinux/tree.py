@@ -174,6 +174,7 @@ class Tree:
             shutil.copytree(f"{REPOSITORY}/tests/{name}", f"{guest}/tests/{name}", ignore=ignored)
         for name in ("tests", "tests/selinux"):
             write(f"{guest}/{name}/__init__.py", "")
+        shutil.copy(f"{HERE}/files.py", f"{guest}/tests/selinux")
         for source, target in (
             ("load", f"{GUEST}/load"),
             ("init", "usr/sbin/init"),
@@ -191,7 +192,7 @@ class Tree:
             shutil.copy(f"{HERE}/guest/simulated", f"{guest}/bin/simulated-{runtime}")
             os.chmod(f"{guest}/bin/simulated-{runtime}", 0o755)
         write(f"{guest}/hooks.d/before.json", json.dumps(BEFORE))
-        flags = ["-O2", "-Wall", "-Wextra", "-Werror"]
+        flags = ["-O2", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror"]
         run("cc", *flags, "-static", "-o", f"{guest}/bin/before", f"{HERE}/guest/before.c")
         run("cc", *flags, "-o", f"{self.root}/{LAYER}/app/probe", f"{HERE}/guest/probe.c")
         for name in ("story.py", "agent.py"):

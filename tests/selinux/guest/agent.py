@@ -6,7 +6,7 @@
     agent.py discovery      writes features for Node Feature Discovery, in a folder beside and renamed
 
 Of kubelet's protocols there are the sockets, and who connects to whom: SELinux asks for no more.
-Prints NAME=RESULT; where kubelet is not there, or does not come back, it says so and ends.
+Prints NAME=RESULT; where kubelet does not come back it says so and ends.
 Runs in the container, without the hook's sources.
 """
 
@@ -76,9 +76,6 @@ def plugin() -> None:
     if libc.inotify_add_watch(watched, PLUGINS.encode(), _IN_CREATE) < 0:
         raise SystemExit(f"{PLUGINS} cannot be watched: {os.strerror(ctypes.get_errno())}")
     tell("watch", "ok")
-    if not os.path.exists(f"{PLUGINS}/kubelet.sock"):
-        tell("kubelet", "gone")
-        return
     register(devices)
     tell("register", "ok")
     made = b""

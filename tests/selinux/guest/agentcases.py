@@ -124,16 +124,4 @@ AGENTS = (
         denied="nvidia_agent_t kubelet_t:unix_stream_socket connectto",
         runtimes=CRUN,
     ),
-    Row(
-        "agents: kubelet is gone",
-        (
-            _AGENT._replace(
-                mounts=(PLUGINS,),
-                command=(*_PROGRAM, "plugin"),
-                # It has its GPUs, and may wait for kubelet.
-                expect={"nvml": _GPUS, "watch": WORKS, "kubelet": "gone"},
-            ),
-        ),
-        runtimes=CRUN,
-    ),
 )

@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 
+from ..files import write
 from . import host, policy
 from .commands import ENGINE_CONTEXT, HOOK, Answer
 from .mounting import label, mount, set_label, unmount
@@ -56,9 +57,7 @@ def tried(domain: str, expected: Mapping[str, str], denied: frozenset[str] | Non
 @contextlib.contextmanager
 def _bundle() -> Iterator[None]:
     """A bundle that asks for a GPU."""
-    os.makedirs(BUNDLE)
-    with open(CONFIG, "w", encoding="ascii") as file:
-        json.dump({"process": {"env": ["NVIDIA_VISIBLE_DEVICES=all"]}}, file)
+    write(CONFIG, json.dumps({"process": {"env": ["NVIDIA_VISIBLE_DEVICES=all"]}}))
     subprocess.run(["restorecon", "-R", os.path.dirname(BUNDLE)], check=True)
     try:
         yield
@@ -98,8 +97,7 @@ def memory_limit() -> Answer:
 def shared_memory() -> Answer:
     """A file of a root service's in the host's /dev/shm."""
     path = "/dev/shm/service"
-    with open(path, "w", encoding="ascii"):
-        pass
+    write(path, "")
     set_label(path, "system_u:object_r:tmpfs_t:s0")
     try:
         return tried(
@@ -132,8 +130,7 @@ def the_host() -> Answer:
 def layer() -> Answer:
     """Files of an image, by the runtime: what it makes there is none of the image's."""
     unneeded, planted = f"{LAYER}/app/unneeded", f"{LAYER}/app/planted"
-    with open(unneeded, "w", encoding="ascii"):
-        pass
+    write(unneeded, "")
     subprocess.run(["restorecon", unneeded], check=True)
     try:
         answer = tried(

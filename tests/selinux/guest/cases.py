@@ -141,6 +141,18 @@ _NEIGHBOUR = _CONFINED._replace(
     expect={f"read:/victim/{it}": "EACCES" for it in ("secret", "shm/secret", "mqueue/secret")},
 )
 
+_LOOKS = Container(
+    "container_t",
+    gpu=False,
+    mounts=("/run/containers:/victim/containers",),
+    expect={
+        "list:/victim/containers": policy.HERE.list_engines,
+        "map:/dev/zero": policy.HERE.map_node,
+        "klog": "EACCES",
+    },
+    avcs=None,
+)
+
 # Of the simulated node's GPUs: the one with MIG, its first device, and its render node by its address.
 _MIG_GPU = "0000:18:00.0"
 _CAPABILITY = "/proc/driver/nvidia/capabilities/gpu1/mig/gi{}/access"
@@ -243,11 +255,6 @@ ROWS = (
         "ipc-labels = off\n",
         runtimes=CRUN,
     ),
-    Row(
-        "the engine's type, without the hook",
-        (_CONFINED._replace(label=None, shm="engine", hook=False, expect=_IPC_DENIED, avcs=None),),
-        runtimes=RUNC,
-    ),
     # Without a mountLabel /dev/null has the engine's type too, which is the engine's doing and is denied: any denials.
     Row(
         "the engine's type",
@@ -309,11 +316,6 @@ ROWS = (
         runtimes=RUNC,
         scope=True,
     ),
-    Row(
-        "neighbour c3,c4, without the hook",
-        (_CONFINED._replace(shm="pod", hook=False, hold=True, expect=_HOLDS), _NEIGHBOUR._replace(hook=False)),
-        runtimes=RUNC,
-    ),
     Row("neighbour c3,c4", (_CONFINED._replace(shm="pod", mqueue="other", hold=True, expect=_HOLDS), _NEIGHBOUR)),
     Row(
         "dask.distributed, without the hook",
@@ -326,5 +328,28 @@ ROWS = (
     ),
     Row(
         "dask.distributed", (Container("container_t", shm="other", command=DASK, expect={"dask": "14"}),), runtimes=RUNC
+    ),
+    # No less than container_t has, and no more.
+    Row(
+        "the host, as container_t sees it",
+        tuple(_LOOKS._replace(type=it) for it in ("container_t", "nvidia_container_t", "nvidia_agent_t")),
+        denied="nvidia_container_t kernel_t:system syslog_read",
+        runtimes=CRUN,
+    ),
+    # By what BuildKit starts in the place of runc.
+    Row(
+        "BuildKit's folder, by oci-gpu-runtime",
+        (
+            Container(
+                "container_t",
+                hook=False,
+                mounts=(f"{policy.HERE.executor}:/victim/executor",),
+                expect={**_NODES, f"read:/victim/executor/{BUILT}/config.json": "EACCES"},
+                avcs=None,
+            ),
+        ),
+        buildkit=True,
+        denied=f"container_t {policy.HERE.configs_type}:file read",
+        runtimes=("oci-gpu-runtime",),
     ),
 )

@@ -13,7 +13,6 @@ from tests.gpunode.catalogue import MPS_FOLDER
 from . import cases, traps
 from .agentcases import AGENTS
 from .cases import CRUN, RUNC, WORKS, Container, Row
-from .policycases import BOUNDS
 from .traps import Trap
 from .vendorcases import VENDORS
 
@@ -105,4 +104,4 @@ HOSTILE = (
 )
 
 # All rows of a run.
-ROWS = (*cases.ROWS, *BOUNDS, *VENDORS, *AGENTS, *HOSTILE)
+ROWS = (*cases.ROWS, *VENDORS, *AGENTS, *HOSTILE)

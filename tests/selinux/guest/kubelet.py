@@ -8,6 +8,7 @@ Must not judge.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -17,6 +18,7 @@ import sys
 import threading
 from itertools import count
 
+from ..files import write
 from .mounting import label, set_label
 
 ROOT = "/var/lib/kubelet"
@@ -33,34 +35,26 @@ PODS = "team/train-0/main nvidia.com/gpu:GPU-0"
 
 
 class Kubelet:
-    """The process, there or not."""
+    """The process, once it is wanted: it stays."""
 
     def __init__(self) -> None:
         self.process: subprocess.Popen[str] | None = None
 
-    def want(self, there: bool) -> None:
-        """Start it or end it; a killed one leaves no socket, as kubelet's own end does not."""
-        if there and self.process is None:
-            os.makedirs(ROOT, exist_ok=True)
-            os.makedirs(FEATURES, exist_ok=True)
-            with socket.socket(socket.AF_UNIX) as listener:
-                listener.bind(ENGINE)
-            subprocess.run(["restorecon", ROOT, ENGINE, FEATURES], check=True)
-            self.process = subprocess.Popen(
-                ["runcon", CONTEXT, sys.executable, "-B", "-m", __name__],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            self._read()
-        elif not there and self.process is not None:
-            assert self.process.stdin is not None
-            self.process.stdin.close()
-            self.process.wait()
-            self.process = None
-            for path in (f"{PLUGINS}/kubelet.sock", f"{RESOURCES}/kubelet.sock", ENGINE):
-                if os.path.lexists(path):
-                    os.unlink(path)
+    def start(self) -> None:
+        if self.process is not None:
+            return
+        os.makedirs(ROOT, exist_ok=True)
+        os.makedirs(FEATURES, exist_ok=True)
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(ENGINE)
+        subprocess.run(["restorecon", ROOT, ENGINE, FEATURES], check=True)
+        self.process = subprocess.Popen(
+            ["runcon", CONTEXT, sys.executable, "-B", "-m", __name__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._read()
 
     def told(self) -> dict[str, str]:
         """What it has seen since it was asked last; and what an agent has written."""
@@ -92,7 +86,10 @@ def list_pods(listener: socket.socket) -> None:
     """One pod with one GPU, for whoever asks."""
     while True:
         with listener.accept()[0] as asker:
-            asker.sendall(PODS.encode())
+            # Who asks has said all, or is gone.
+            asker.recv(1)
+            with contextlib.suppress(BrokenPipeError):
+                asker.sendall(PODS.encode())
 
 
 def register(listener: socket.socket, seen: dict[str, str]) -> None:
@@ -127,8 +124,7 @@ def main() -> int:
     """Serve."""
     shutil.rmtree(PLUGINS, ignore_errors=True)
     os.makedirs(RESOURCES, mode=0o750, exist_ok=True)
-    with open(STATE, "w", encoding="ascii") as file:
-        file.write("{}\n")
+    write(STATE, "{}\n")
     seen: dict[str, str] = {}
     resources = _listen(f"{RESOURCES}/kubelet.sock")
     threading.Thread(target=list_pods, args=(resources,), daemon=True).start()
