@@ -9,13 +9,12 @@ has no SELinux.  Must not touch anything outside the cache.
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import os
 import shutil
 
 from tests import pods
-from tests.gpunode import build, catalogue, description
+from tests.gpunode import build, description, node
 from tests.guest.tree import Fault
 from tests.policy import debian
 from tests.policy.debian import run
@@ -86,6 +85,7 @@ _RENEWED = (
     GUEST,
     "usr/libexec",
     LIBRARY,
+    "usr/lib/xorg",
     "opt",
     "usr/share",
     "usr/bin",
@@ -106,8 +106,7 @@ class Tree:
         """Our modules, the installed hook, the simulated driver and the guest's programs, as they are now."""
         self._install_guest(only)
         self._install_pods()
-        self._install_driver()
-        self._install_vendors()
+        self._install_node()
         for name in (*(LIBRARY, "usr/libexec/oci", "usr/share/containers/oci"), "usr/share/oci-gpu-hook"):
             shutil.rmtree(f"{self.root}/{name}", ignore_errors=True)
         run("make", "-s", "-C", REPOSITORY, "install", f"DESTDIR={self.root}", "PYTHON=/usr/bin/python3")
@@ -206,42 +205,23 @@ class Tree:
             write(f"{self.root}/{GUEST}/pods/{name}", pods.text(type_, uuid))
         write(f"{self.root}/{LAYER}/app/nvidia-smi", pods.LOOK, 0o755)
 
-    def _install_driver(self) -> None:
-        node = description.load(DESCRIPTION)
-        built = build.build(node.driver, node.cuda_number)
-        libraries = f"{self.root}/usr/lib/{MULTIARCH}"
-        for library in catalogue.libraries(node.driver):
-            name = library.file(node.driver)
-            os.makedirs(os.path.dirname(f"{libraries}/{name}"), exist_ok=True)
-            shutil.copyfile(f"{built}/lib/{name}", f"{libraries}/{name}")
-        for name, target in catalogue.links(node.driver).items():
-            os.makedirs(os.path.dirname(f"{libraries}/{name}"), exist_ok=True)
-            if not os.path.lexists(f"{libraries}/{name}"):
-                os.symlink(target, f"{libraries}/{name}")
-        for name in catalogue.PROGRAMS:
-            shutil.copy(f"{built}/bin/{name}", f"{self.root}/usr/bin/{name}")
-        for path, text in catalogue.texts(node.driver).items():
-            write(self.root + path, text)
-        for name in catalogue.FIRMWARE:
-            write(f"{self.root}/usr/lib/firmware/nvidia/{node.driver}/{name}", f"simulated {name} {node.driver}\n")
-        shutil.copy(f"{built}/mig-minors", f"{self.root}/{GUEST}/mig-minors")
-        run("/sbin/ldconfig", "-X", "-r", self.root)
-
-    def _install_vendors(self) -> None:
-        """Other vendors' drivers, but for what lies in memory."""
-        folder = f"/usr/lib/{MULTIARCH}"
-        additions = vendors.of_node(description.load(DESCRIPTION), folder, itertools.count(400))
-        for path, file in build.build_vendors(additions).items():
-            os.makedirs(os.path.dirname(self.root + path), exist_ok=True)
-            shutil.copy(file, self.root + path)
-        for path, text in additions.texts.items():
+    def _install_node(self) -> None:
+        """The drivers, NVIDIA's and other vendors', but for what lies in memory, and for libraries of 32 bits."""
+        content = node.prepare(DESCRIPTION, [], layout="multiarch", vendors=vendors.NAMES)
+        for path, file in content.files.items():
+            if not path.startswith(f"{content.twin_folder}/"):
+                os.makedirs(os.path.dirname(self.root + path), exist_ok=True)
+                shutil.copy(file, self.root + path)
+        for path, text in {**content.texts, vendors.FILE: json.dumps(vendors.EVERYTHING)}.items():
             if not path.startswith("/run/"):
                 write(self.root + path, text)
-        write(self.root + vendors.FILE, json.dumps(vendors.EVERYTHING))
-        for path, target in additions.links.items():
-            if not os.path.lexists(self.root + path):
+        for path, target in content.links.items():
+            if not path.startswith(f"{content.twin_folder}/") and not os.path.lexists(self.root + path):
                 os.makedirs(os.path.dirname(self.root + path), exist_ok=True)
                 os.symlink(target, self.root + path)
+        built = build.build(content.node.driver, content.node.cuda_number)
+        shutil.copy(f"{built}/mig-minors", f"{self.root}/{GUEST}/mig-minors")
+        run("/sbin/ldconfig", "-X", "-r", self.root)
 
     def _label(self, below: str) -> None:
         path = f"{self.root}/{below}".rstrip("/")
