@@ -20,7 +20,7 @@ export PARALLEL = -n $(shell expr $$(nproc) + 1) --maxprocesses 8 --dist workste
 .DEFAULT_GOAL := help
 .PHONY: help demo test check lint types contracts unit unit-pythons integration test-docker test-docker-next test-driver
 .PHONY: test-hostile test-on-the-machine test-beside-the-machine test-packaging test-selinux test-aarch64 test-memory
-.PHONY: test-gpu bench bench-load fuzz rpm deb dist openshift
+.PHONY: ready test-gpu bench bench-load fuzz rpm deb dist openshift
 .PHONY: install install-docker install-cli uninstall generated list-generated clean
 
 help: ## List what can be made
@@ -77,39 +77,32 @@ fuzz: .venv/up-to-date ## Feed hostile values to every input of a start and of c
 unit-pythons: .venv/up-to-date generated ## Run the unit tests on each Python from 3.9 on that this machine has
 	tests/unit-pythons.sh $(PYTHONS)
 
-integration: ## Run the tests on real container runtimes (as root), in throw-away mounts; installs what it needs
+# What a lane on this machine needs: packages first, as .venv is made by them.
+ready:
 	packaging/requirements.sh test
 	$(MAKE) --no-print-directory .venv/up-to-date generated
+
+integration: ready ## Run the tests on real container runtimes (as root), in throw-away mounts; installs what it needs
 	.venv/bin/python -m pytest -q -m "not gpu" tests/integration
 
-test-docker: ## Run containers by real Docker, Swarm and containerd (as root); [DOCKER_FROM=FOLDER]; installs what it needs
-	packaging/requirements.sh test
-	$(MAKE) --no-print-directory .venv/up-to-date generated
+test-docker: ready ## Run containers by real Docker, Swarm and containerd (as root); [DOCKER_FROM=FOLDER]; installs what it needs
 	$(if $(DOCKER_FROM),DOCKER_FROM=$(DOCKER_FROM)) .venv/bin/python -m pytest -q \
 		-n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(or $(DOCKER_TESTS),tests/docker)
 
-test-driver: ## NVIDIA's real user space, two drivers as Debian packages them (as root, on Debian); installs what it needs
-	packaging/requirements.sh test
-	$(MAKE) --no-print-directory .venv/up-to-date generated
+test-driver: ready ## NVIDIA's real user space, two drivers as Debian packages them (as root, on Debian); installs what it needs
 	tests/driver/fetch.sh .build/driver
 	.venv/bin/python -m pytest -q tests/driver
 
-test-docker-next: ## The newest podman, Docker, LXC, runc and crun, in a root of Debian's unstable release (as root, on Debian); installs what it needs
-	packaging/requirements.sh test
-	$(MAKE) --no-print-directory .venv/up-to-date generated
+test-docker-next: ready ## The newest podman, Docker, LXC, runc and crun, in a root of Debian's unstable release (as root, on Debian); installs what it needs
 	tests/newest.sh .build/newest python3 -m pytest -q -p no:cacheprovider \
 		$(foreach name,cdi cdi_vendors cgroup_location leases lxc main_job podman restart restore twice,tests/integration/test_$(name).py)
 	tests/newest.sh .build/newest python3 -m pytest -q -p no:cacheprovider -n 2 --dist loadfile \
 		$(foreach name,accept build cdi compose options,tests/docker/test_$(name).py)
 
-test-hostile: ## Attack the hook, and a naive one, in real containers (as root); [HOSTILE_LOAD=1000] [HOSTILE_MATRIX=all]; installs what it needs
-	packaging/requirements.sh test
-	$(MAKE) --no-print-directory .venv/up-to-date generated
+test-hostile: ready ## Attack the hook, and a naive one, in real containers (as root); [HOSTILE_LOAD=1000] [HOSTILE_MATRIX=all]; installs what it needs
 	.venv/bin/python -m pytest -q tests/hostile
 
-test-packaging: ## Test the RPM, the Debian packages and the units (as root), in scratch roots; installs what it needs
-	packaging/requirements.sh test
-	$(MAKE) --no-print-directory .venv/up-to-date generated
+test-packaging: ready ## Test the RPM, the Debian packages and the units (as root), in scratch roots; installs what it needs
 	.venv/bin/python -m pytest -q tests/packaging
 
 test-selinux: ## Run containers on an enforcing kernel, in a virtual machine (as root, on Debian)

@@ -44,9 +44,9 @@ _LINKS = {"usr/bin/cc": "gcc", "var/run": "/run", "var/lock": "/run/lock"}
 _FOLDERS = ("proc", "sys", "dev", "run", "tmp", "opt")
 
 
-def key(*paths: str) -> str:
-    """Of everything that decides what a base holds, but for Debian's updates; paths: of the files among it."""
-    digest = hashlib.sha256(machine.suite().encode())
+def key(*paths: str, words: str = "") -> str:
+    """Of all that decides what a base holds; paths: of the files among it; words: Debian's updates, if they do."""
+    digest = hashlib.sha256(f"{machine.suite()}{words}".encode())
     for path in paths:
         with open(path, "rb") as file:
             digest.update(file.read())
@@ -63,20 +63,27 @@ def clear(cache: str) -> None:
 class Base:
     """The kept part of a lane's machine, and where it lies: the tree of Debian's packages, the kernel, the first disk.
 
-    A lane adds what it alone has in `finish`.
+    A lane adds what it alone has in `finish`; one whose rows are not pytest's fills all of it by itself.
     """
 
     def __init__(
-        self, lane: str, architecture: str, cache: str, recipe: Iterable[str], packages: Iterable[str], *options: str
+        self,
+        lane: str,
+        architecture: str,
+        cache: str,
+        recipe: Iterable[str],
+        packages: Iterable[str],
+        *options: str,
+        words: str = "",
     ) -> None:
         """architecture: as wheels name it; cache: a folder; recipe: files that decide what it holds, beside this one;
-        packages: beside all lanes'; options: of mmdebstrap."""
+        packages: beside all lanes'; options: of mmdebstrap; words: as of `key`."""
         self.lane = lane
         self.architecture = architecture
         self._cache = cache
         self._packages = (*PACKAGES, *packages)
         self._options = options
-        self.folder = os.path.join(cache, key(os.path.abspath(__file__), machine.__file__, *recipe))
+        self.folder = os.path.join(cache, key(os.path.abspath(__file__), machine.__file__, *recipe, words=words))
         self.root = os.path.join(self.folder, "root")
         self.vmlinuz = os.path.join(self.folder, "vmlinuz")
         self.initramfs = os.path.join(self.folder, "initramfs")
@@ -93,8 +100,16 @@ class Base:
         """Everything that is kept; whether it had to be made."""
         if os.path.exists(f"{self.folder}/complete"):
             return False
+        # Of other inputs, or half made.
         clear(self._cache)
         os.makedirs(self.root)
+        self.fill()
+        with open(f"{self.folder}/complete", "w", encoding="ascii"):
+            pass
+        return True
+
+    def fill(self) -> None:
+        """The folder, which is empty but for the tree's."""
         self.say("unpacking Debian (packages are not configured: nothing of it runs here)")
         machine.unpack(f"{self.folder}/root.tar", self._packages, [self.root], *self._options)
         for name, target in _LINKS.items():
@@ -111,9 +126,6 @@ class Base:
         for name in ("python3", machine.interpreter(self.root)):
             compile_python(self.root, f"usr/lib/{name}")
         self.finish()
-        with open(f"{self.folder}/complete", "w", encoding="ascii"):
-            pass
-        return True
 
 
 def compile_python(root: str, below: str) -> None:

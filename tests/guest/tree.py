@@ -23,7 +23,7 @@ _PARTS = ("Makefile", "setup.cfg", "oci_gpu_hook", "hooks.d", "packaging", "poli
 
 
 class Fault:
-    """What is replaced in a module of the hook, which must make a row fail."""
+    """What is replaced in a module of the hook, once: a row must fail then, or somebody else refuses."""
 
     def __init__(self, module: str, text: str, other: str) -> None:
         self.module, self.text, self.other = module, text, other
@@ -76,7 +76,7 @@ def _install(root: str) -> None:
 
 
 def make_image(root: str, image: str) -> str:
-    """The root file system as a disk."""
+    """The root file system as a disk, its labels included."""
     if os.path.exists(image):
         os.unlink(image)
     options = ["-O", "^has_journal,^metadata_csum", "-E", "lazy_itable_init=1,root_owner=0:0"]

@@ -1,23 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RPMs built from this tree, and roots below a folder that real rpm installs them into.
+"""RPMs, built from this tree and as stand-ins for others'.
 
-A root holds a busybox as its shell and one package that provides what ours require, so that scriptlets run and
-dependencies count.  Must not touch this machine's own RPM database.
+Must not touch this machine's own RPM database.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.integration import roots
-
 ROOT = Path(__file__).resolve().parents[2]
-DATABASE = "/var/lib/rpm"
 # What an older version's tables lack (`older_tree`).
 FORGOTTEN = "nvidia-debugdump"
 
@@ -34,60 +29,33 @@ TARGET = "../libexec/oci/hooks.d/oci-gpu-hook"
 CHANGED = "device-cgroup = on\n"
 
 # What a distribution's packages provide to ours.
-BASE = """
-%define _binaries_in_noarch_packages_terminate_build 0
-Name: base
-Version: 1
-Release: 1
-Summary: A root for tests
-License: Apache-2.0
-BuildArch: noarch
-AutoReqProv: no
-Provides: /bin/sh /bin/bash /usr/bin/python3 {provided}
-%description
-A root for tests.
-%install
-cp -a {root}/. %{{buildroot}}/
-%files
-/*
-"""
-PROVIDED = ("python3dist(click) = 8.1", "container-selinux", "libselinux-utils", "policycoreutils",
-            "selinux-policy-targeted")  # fmt: skip
-
-# Folders of the packages filesystem, systemd and udev.
-FOLDERS = (
-    "etc",
-    "run",
-    "usr/bin",
-    "usr/lib/systemd/system",
-    "usr/lib/systemd/system-preset",
-    "usr/lib/tmpfiles.d",
-    "usr/lib/udev/rules.d",
-    "usr/libexec",
-    "usr/share/bash-completion/completions",
-    "usr/share/doc",
-    "usr/share/fish/vendor_completions.d",
-    "usr/share/licenses",
-    "usr/share/man/man5",
-    "usr/share/man/man7",
-    "usr/share/man/man8",
-    "usr/share/zsh/site-functions",
-    "var/lib",
-    "var/tmp",  # where rpm keeps a scriptlet while it runs
+PROVIDED = (
+    "/bin/sh /bin/bash /usr/bin/python3 container-selinux libselinux-utils policycoreutils selinux-policy-targeted"
+    " python(abi) = {abi} python3dist(click) = 8.1"
 )
-
-
-# NVIDIA's package, as far as it is in our way: it owns the name that dockerd looks for.
-RIVAL = """
-Name: nvidia-container-toolkit
+# Folders of its package filesystem, as far as Debian has none of them.
+FOLDERS = """
+%install
+mkdir -p %{buildroot}/usr/share/licenses %{buildroot}/usr/share/zsh/site-functions
+%files
+/usr/share/licenses
+/usr/share/zsh
+"""
+SPEC = """
+%define _binaries_in_noarch_packages_terminate_build 0
+Name: {name}
 Version: 1.20
 Release: 1
-Summary: A rival for tests
+Summary: A package for tests
 License: Apache-2.0
 BuildArch: noarch
 AutoReqProv: no
+{lines}
 %description
-A rival for tests.
+A package for tests.
+"""
+# NVIDIA's package, as far as it is in our way: it owns the name that dockerd looks for.
+RIVAL = """
 %install
 install -D /bin/true %{buildroot}/usr/bin/nvidia-container-runtime-hook
 %files
@@ -110,13 +78,6 @@ class Release(NamedTuple):
     def cli(self) -> Path:
         """The one for callers of nvidia-container-cli."""
         return self.hook.with_name(self.hook.name.replace("hook-", "hook-cli-", 1))
-
-
-class Ended(NamedTuple):
-    """What rpm said and how it ended."""
-
-    status: int
-    said: str
 
 
 def build(folder: Path, version: str = "", tree: Path = ROOT) -> Release:
@@ -176,62 +137,23 @@ def install_by_hand(root: Path) -> None:
 
 
 def build_base(folder: Path) -> Path:
-    """The package of everything that is not ours."""
-    root = roots.busybox(folder / "root")
-    (root / "bin/rm").symlink_to("busybox")
-    for name in FOLDERS:
-        (root / name).mkdir(parents=True)
-    abi = subprocess.run(
-        ["/usr/bin/python3", "-c", "import sys; print('%d.%d' % sys.version_info[:2])"],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    provided = ", ".join(("", *PROVIDED, f"python(abi) = {abi.stdout.strip()}"))
-    return _built(folder, BASE.format(provided=provided, root=root))
+    """The package that stands for everything that is not ours."""
+    words = ["/usr/bin/python3", "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
+    abi = subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
+    return _built(folder, "base", f"Provides: {PROVIDED.format(abi=abi)}", FOLDERS)
 
 
 def build_rival(folder: Path) -> Path:
     """A package with another's program under the name that dockerd looks for."""
-    return _built(folder, f"%define _binaries_in_noarch_packages_terminate_build 0\n{RIVAL}")
+    return _built(folder, "nvidia-container-toolkit", "", RIVAL)
 
 
-def _built(folder: Path, text: str) -> Path:
+def _built(folder: Path, name: str, lines: str, files: str) -> Path:
     """The one package of a spec."""
     spec = folder / "one.spec"
-    spec.write_text(text)
+    spec.write_text(SPEC.format(name=name, lines=lines) + files)
     words = ["rpmbuild", "-bb", "--define", f"_topdir {folder}", str(spec)]
     done = subprocess.run(words, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     [package] = (folder / "RPMS/noarch").glob("*.rpm")
     return package
-
-
-class Scratch:
-    """A root below a folder, with rpm's own database in it."""
-
-    def __init__(self, path: Path, base: Path) -> None:
-        self.path = path
-        path.mkdir()
-        done = self.rpm("-i", base)
-        assert done.status == 0, done.said
-
-    def rpm(self, *words: str | Path) -> Ended:
-        """Real rpm, with scriptlets and dependencies."""
-        line = ["rpm", "--root", self.path, "--define", f"_dbpath {DATABASE}", *words]
-        environment = {"PATH": os.environ["PATH"], "HOME": "/", "LC_ALL": "C"}
-        done = subprocess.run(line, check=False, capture_output=True, text=True, env=environment)
-        return Ended(done.returncode, done.stdout + done.stderr)
-
-    def __truediv__(self, path: str) -> Path:
-        return self.path / path.lstrip("/")
-
-    def listing(self) -> dict[str, tuple[int, bytes]]:
-        """Every path with its mode and content, rpm's database left out."""
-        found = {}
-        for path in sorted(self.path.rglob("*")):
-            name = str(path.relative_to(self.path))
-            if not f"/{name}/".startswith(f"{DATABASE}/"):
-                content = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
-                found[name] = (path.lstat().st_mode, content)
-        return found

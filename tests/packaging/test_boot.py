@@ -6,8 +6,6 @@ The nodes of a fresh boot are those that were not made: /dev has none of NVIDIA'
 
 from __future__ import annotations
 
-import base64
-import gzip
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +13,7 @@ from pathlib import Path
 import yaml
 
 from tests.integration.engines import REPOSITORY, Installed, Outcome, on_node
-from tests.packaging.test_install_node import make_payload
+from tests.packaging.test_install_node import deliver, make_payload
 
 OPENSHIFT = REPOSITORY / "packaging/openshift"
 BOOTED = Path(__file__).with_name("booted.sh")
@@ -63,12 +61,16 @@ def test_the_spec_is_kept_once_an_administrator_says_so(installed: Installed) ->
 
 
 def test_features_and_metrics_are_written_in_their_sandboxes_and_go_with_the_driver(installed: Installed) -> None:
-    """The features with each refresh of the inventory, the metrics with the kernel's log."""
+    """The features with each refresh of the inventory, the metrics with the kernel's log; none without a setting."""
     out = booted(
         installed,
         """
 features=/etc/kubernetes/node-feature-discovery/features.d/oci-gpu-hook gpus=/run/gpus.prom
-printf 'features = %s\\ngpu-metrics = %s\\n' $features $gpus >/etc/oci-gpu-hook.conf
+systemctl start oci-gpu-hook-metrics oci-gpu-hook-features oci-gpu-hook-gpu-metrics
+sed -n 's/^no setting //p' /run/said | sort
+printf '%s\\n' "features = $features" "gpu-metrics = $gpus" 'metrics = /run/counts.prom' >/etc/oci-gpu-hook.conf
+systemctl start oci-gpu-hook-metrics
+grep -c '^# HELP' /run/counts.prom
 mkdir -p /etc/kubernetes
 systemctl enable oci-gpu-hook-features oci-gpu-hook-gpu-metrics.timer 2>/dev/null
 systemctl start oci-gpu-hook-inventory
@@ -87,7 +89,9 @@ grep driver_up $gpus
 cat /run/said >&2
 """,
     ).printed()
-    assert out.split("\n")[:3] == ["1", "5", "1"]
+    *unset, counts, validated, healthy, readable = out.split("\n")[:7]
+    assert unset == ["'features': nothing written", "'gpu-metrics': nothing written", "'metrics': not counting"]
+    assert int(counts) and (validated, healthy, readable) == ("1", "5", "1")
     assert out.endswith("oci_gpu_hook_driver_up 0\n")
     assert "/features.d/" not in out
 
@@ -208,11 +212,7 @@ def test_a_node_of_the_machineconfig_asks_nvml(tmp_path: Path) -> None:
     subprocess.run((sys.executable, OPENSHIFT / "generate.py", tmp_path), check=True, capture_output=True)
     config = yaml.safe_load((tmp_path / "machineconfig.yaml").read_text())["spec"]["config"]
     node = tmp_path / "node"
-    for file in config["storage"]["files"]:
-        path = node / file["path"].lstrip("/")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(gzip.decompress(base64.b64decode(file["contents"]["source"].partition(",")[2])))
-        path.chmod(file["mode"])
+    deliver(config, node)
     # As Ignition enables units.
     presets = [f"{'enable' if it['enabled'] else 'disable'} {it['name']}\n" for it in config["systemd"]["units"]]
     for name, text in (

@@ -19,8 +19,9 @@ from tests.integration import roots
 from tests.integration.engines import PODMAN_RUN, PROCDRIVER, Installed, on_node, podman, remove_podmans_parents
 from tests.integration.inside import ALLOWED, COMPUTE, node
 from tests.packaging import debs, rpms
-from tests.packaging.debs import Release, View
+from tests.packaging.debs import Release
 from tests.packaging.rpms import CHANGED, CLI, DOCKERS, ENTRY, LIBRARY, PACKAGE, REGISTRATION, SETTINGS, TARGET
+from tests.packaging.views import Ended, View
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +52,7 @@ def view() -> Iterator[View]:
     opened.close()
 
 
-def does(done: rpms.Ended) -> str:
+def does(done: Ended) -> str:
     """What must succeed, without a word of complaint."""
     assert done.status == 0, done.said
     expected = r"dpkg: warning: (downgrading|while removing .*/systemd/.* not empty so not removed).*"
@@ -117,12 +118,6 @@ def test_lintian_has_nothing_to_say_that_is_not_explained(release: Release, tmp_
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     done = subprocess.run(words, check=False, capture_output=True, text=True, env=environment)
     assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
-
-
-def test_every_explanation_has_a_reason() -> None:
-    for file in (rpms.ROOT / "packaging/debian").glob("*.lintian-overrides"):
-        lines = file.read_text().splitlines()
-        assert [line.startswith("# ") for line in lines] == [True, False] * (len(lines) // 2)
 
 
 def test_two_builds_of_one_tree_are_equal(release: Release, tmp_path: Path) -> None:
@@ -253,39 +248,33 @@ def test_an_installation_by_hand_is_taken_over(view: View, release: Release) -> 
     assert {path for path in after if "/deb-systemd-helper" not in path} == before.keys()
 
 
-def test_nvidias_container_cli_and_ours_refuse_each_other(view: View, release: Release, tmp_path: Path) -> None:
-    control = {"Package": "libnvidia-container-tools", "Version": "1.20.2-1", "Architecture": "all"}
-    theirs = debs.pack(tmp_path, control, {CLI: "NVIDIA's\n"})
-    does(view.dpkg("-i", theirs, release.hook))
-    done = view.dpkg("-i", release.cli)
-    assert done.status != 0 and "conflict" in done.said, done.said
-    does(view.dpkg("--purge", "libnvidia-container-tools"))
-    does(view.dpkg("-i", release.cli))
-    assert os.readlink(view / CLI) == TARGET
-    done = view.sh("nvidia-container-cli configure --no-cgroups /")
-    assert done.status == 3 and "is not the container's root" in done.said, done.said
-    does(view.dpkg("--purge", "oci-gpu-hook-cli", "oci-gpu-hook"))
-    assert not (view / CLI).is_symlink()
-
-
-def test_nvidias_packages_and_oci_gpu_hook_docker_refuse_each_other(
-    view: View, release: Release, tmp_path: Path
+@pytest.mark.parametrize(
+    ("name", "kind", "link"),
+    [
+        ("libnvidia-container-tools", "cli", CLI),
+        ("nvidia-container-toolkit", "docker", DOCKERS),
+        ("nvidia-container-toolkit-base", "docker", DOCKERS),
+    ],
+)
+def test_nvidias_packages_and_ours_refuse_each_other(
+    view: View, release: Release, tmp_path: Path, name: str, kind: str, link: str
 ) -> None:
     """The hook itself can be beside them."""
-    for name in ("nvidia-container-toolkit", "nvidia-container-toolkit-base"):
-        control = {"Package": name, "Version": "1.17.0-1", "Architecture": "all"}
-        theirs = debs.pack(tmp_path, control, {DOCKERS: "NVIDIA's\n"})
-        does(view.dpkg("-i", theirs, release.hook))
-        for done in (view.dpkg("-i", release.docker), view.apt("install", "--no-remove", release.docker)):
-            assert done.status != 0
-            assert "conflict" in done.said or "remove is disabled" in done.said, done.said
-        assert (view / DOCKERS).read_text() == "NVIDIA's\n"
-        does(view.dpkg("--purge", name))
-        does(view.dpkg("-i", release.docker))
-        done = view.dpkg("-i", theirs)
-        assert done.status != 0 and "conflict" in done.said, done.said
-        assert os.readlink(view / DOCKERS) == TARGET
-        does(view.dpkg("--purge", "oci-gpu-hook-docker", "oci-gpu-hook"))
+    control = {"Package": name, "Version": "1.20.2-1", "Architecture": "all"}
+    theirs = debs.pack(tmp_path, control, {link: "NVIDIA's\n"})
+    ours = getattr(release, kind)
+    does(view.dpkg("-i", theirs, release.hook))
+    for done in (view.dpkg("-i", ours), view.apt("install", "--no-remove", ours)):
+        assert done.status != 0
+        assert "conflict" in done.said or "remove is disabled" in done.said, done.said
+    assert (view / link).read_text() == "NVIDIA's\n"
+    does(view.dpkg("--purge", name))
+    does(view.dpkg("-i", ours))
+    done = view.dpkg("-i", theirs)
+    assert done.status != 0 and "conflict" in done.said, done.said
+    assert os.readlink(view / link) == TARGET
+    does(view.dpkg("--purge", f"oci-gpu-hook-{kind}", "oci-gpu-hook"))
+    assert not (view / link).is_symlink()
 
 
 def other_python() -> str:

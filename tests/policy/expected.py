@@ -14,7 +14,7 @@ import sys
 import tempfile
 from functools import lru_cache
 
-from tests.policy import debian, policies, powers, rules, standin, table
+from tests.policy import debian, policies, rules, standin, table
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MANUAL = f"{policies.REPOSITORY}/packaging/man/oci_gpu_hook_selinux.8.rst"
@@ -73,7 +73,7 @@ def tables() -> dict[str, str]:
     refpolicy = debian.binary(policies.build().ours)
     with tempfile.TemporaryDirectory() as folder:
         other = targeted(folder)
-        return {"policy table": table.table(refpolicy, other), "table of powers": powers.powers(refpolicy, other)}
+        return {"policy table": table.table(refpolicy, other), "table of powers": table.powers(refpolicy, other)}
 
 
 def in_manual(name: str, text: str) -> str:

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of what containers of each type may do, worked out by sesearch; the manual oci_gpu_hook_selinux(8) has it.
+"""The tables of oci_gpu_hook_selinux(8), worked out by sesearch: what containers may do, and what our domains.
 
     python3 -m tests.policy.table [POLICY]      without a POLICY, Debian's with our modules
 
+In that of domains an item is a power; behind each domain stand the types over which it has it.  What the policy gives
+to every domain stands apart, and of containers what ours may beyond container_t.
 Must not know an answer: every cell comes from the policy.
 """
 
@@ -11,6 +13,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from tests.policy import debian, policies, rules
@@ -178,6 +181,139 @@ def table(path: str, targeted: str = "") -> str:
     return "\n".join(items)
 
 
+HOOKS = ("oci_gpu_hook_t", "oci_gpu_hook_entry_t", "oci_gpu_runtime_t")
+PLAIN = "container_t"
+CONTAINERS = ("nvidia_container_t", "nvidia_agent_t")
+EVERY = "domain"
+_FILES = "file dir lnk_file"
+_SOCKETS = "sock_file fifo_file"
+_NODES = "chr_file blk_file"
+_OWN = ("file", "dir", "lnk_file", "fifo_file")
+_CHANGES = "create write append unlink rename rmdir setattr link add_name remove_name"
+
+
+class Power(NamedTuple):
+    """kinds, permissions: the classes and the permissions of which any gives it.
+
+    told: what a cell lists: ``types``, or the ``permissions`` themselves, or the ``classes``.
+    """
+
+    words: str
+    kinds: str
+    permissions: str
+    told: str = "types"
+
+
+POWERS = (
+    Power("start a program that stays in the domain", "file", "execute_no_trans"),
+    Power("start a program in another domain", "process", "transition dyntransition"),
+    Power("open device nodes", _NODES, "open"),
+    Power("make sockets of the network", "SOCKETS", "create", "classes"),
+    Power("connect and send to local sockets", "unix_stream_socket unix_dgram_socket", "connectto sendto"),
+    Power("make, write, rename and remove files and folders", _FILES, _CHANGES),
+    Power("the same of sockets and pipes", _SOCKETS, _CHANGES),
+    Power("change labels of files", f"{_FILES} {_SOCKETS} {_NODES}", "relabelfrom relabelto"),
+    Power(
+        "mount on files and folders, or mount and unmount file systems",
+        f"{_FILES} {_SOCKETS} {_NODES} filesystem",
+        "mounton mount remount unmount",
+    ),
+    Power("stop, signal and trace processes", "process", "ptrace sigkill signal sigstop"),
+    Power("use capabilities", "capability capability2", "ANY", "permissions"),
+    Power("use capabilities in a user namespace", "cap_userns cap2_userns", "ANY", "permissions"),
+    Power("load and run eBPF programs", "bpf", "prog_load prog_run map_create"),
+    Power("start, stop or enable units of systemd", "system service", "start stop enable disable reload reboot halt"),
+    Power("read the kernel's log", "system", "syslog_read"),
+    Power("load kernel modules, or change the policy", "system security", "module_load load_policy setenforce setbool"),
+)
+
+
+class Domains:
+    """A binary policy that is asked: once for each domain."""
+
+    def __init__(self, path: str, names: tuple[str, ...] = (*HOOKS, PLAIN, *CONTAINERS)) -> None:
+        self.rules = {name: rules.allowing(rules.rules(path, "-s", name)) for name in names}
+
+    def may(self, name: str, power: Power) -> set[str]:
+        """Over what a domain has a power, itself as "itself"; what every domain has is left out."""
+        granted = self._granted(name, power)
+        return {text for source, text in granted if source != EVERY}
+
+    def all_may(self, power: Power) -> set[str]:
+        """The same of every domain."""
+        return {text for source, text in self._granted(HOOKS[1], power) if source == EVERY}
+
+    def _granted(self, name: str, power: Power) -> set[tuple[str, str]]:
+        found = set()
+        for rule in self.rules[name]:
+            source, target, kind, words, boolean, state = rule
+            if power.permissions != "ANY":
+                words = words & {*power.permissions.split()}
+            # Its own files are its entries in /proc, which every domain has.
+            own = target == name and kind in _OWN
+            if not words or own or not _is_of(kind, power.kinds):
+                continue
+            when = f" by **{boolean}**" if boolean else ""
+            when += " off" if state == "False" else ""
+            texts: Iterable[str] = words
+            if power.told == "types":
+                texts = ("itself" if target == name else f"*{target}*",)
+            elif power.told == "classes":
+                texts = (kind.removesuffix("_socket"),)
+            found |= {(source, f"{text}{when}") for text in texts}
+        # A boolean that gives what is given anyway says nothing.
+        return {(a, text) for a, text in found if " by " not in text or not _is_given(text, found)}
+
+
+def _is_of(kind: str, kinds: str) -> bool:
+    if kinds == "SOCKETS":
+        return kind.endswith("_socket") and not kind.startswith("unix_")
+    return kind in kinds.split()
+
+
+def _is_given(text: str, found: set[tuple[str, str]]) -> bool:
+    return text.partition(" by ")[0] in {other for _, other in found}
+
+
+def _cell(names: list[str], may: set[str]) -> str:
+    who = ", ".join(f"*{name}*" for name in names)
+    return f"{who}: {', '.join(sorted(may))}" if may else f"{who}: no"
+
+
+def _grouped(cells: dict[str, set[str]]) -> list[str]:
+    """A text for each answer, with all that have it, in the order of the first."""
+    answers: dict[frozenset[str], list[str]] = {}
+    for name, may in cells.items():
+        answers.setdefault(frozenset(may), []).append(name)
+    return [_cell(names, {*may}) for may, names in answers.items()]
+
+
+def powers(path: str, targeted: str = "") -> str:
+    """The table as a definition list, in the manual's reStructuredText.
+
+    targeted: RHEL's and Fedora's policy, or a stand-in for it, "" for none: if the hook's domains differ, it is said.
+    """
+    policy = Domains(path)
+    other = Domains(targeted, HOOKS) if targeted else None
+    items = []
+    for power in POWERS:
+        hooks = {name: policy.may(name, power) for name in HOOKS}
+        lines = _grouped(hooks)
+        if other:
+            there = {name: other.may(name, power) for name in HOOKS}
+            differing = {name: it for name, it in there.items() if it != hooks[name]}
+            lines += [f"on RHEL and Fedora {text}" for text in _grouped(differing)]
+        plain = policy.may(PLAIN, power)
+        lines.append(f"*{PLAIN}*: {'yes' if plain else 'no'}")
+        more = {name: policy.may(name, power) - plain for name in CONTAINERS}
+        beyond = {name: it for name, it in more.items() if it}
+        lines += [f"{text} beyond that" for text in _grouped(beyond)]
+        if every := policy.all_may(power):
+            lines.append(f"every domain: {', '.join(sorted(every))}")
+        items.append(f"{power.words}\n    {'; '.join(lines)}\n")
+    return "\n".join(items)
+
+
 if __name__ == "__main__":
     given = sys.argv[1] if len(sys.argv) > 1 else debian.binary(policies.build().ours)
-    sys.stdout.write(table(given))
+    sys.stdout.write(table(given) + powers(given))

@@ -1,37 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the RPM's scriptlets do to a policy store, by real rpm and semodule, in a copy of Debian's policy.
 
-The copy is called targeted, as RHEL's and Fedora's is.  This machine's own store is hidden behind it for as long as a
-test runs.
+The copy is called targeted, as RHEL's and Fedora's is, and lies in a view of this machine, in its own store's place.
 """
 
 from __future__ import annotations
 
-import os
-import subprocess
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.packaging import rpms
+from tests.packaging.views import View
 from tests.policy import debian, policies
 
 OURS = ["200/nvidia_container", "200/oci_gpu_hook"]
-# A view of this host whose folders are throw-away, but for the store below $1.
-SCRIPT = """
-mkdir -p /mnt && mount -t tmpfs none /mnt
-for folder in usr etc var; do
-    mkdir -p /mnt/$folder/upper /mnt/$folder/work
-    mount -t overlay -o lowerdir=/$folder,upperdir=/mnt/$folder/upper,workdir=/mnt/$folder/work none /$folder
-done
-mkdir -p /etc/selinux /var/lib/selinux
-mount --bind "$1/etc/selinux" /etc/selinux
-mount --bind "$1/var/lib/selinux" /var/lib/selinux
-database=$1/rpm
-shift
-eval "$PREPARATION"
-exec rpm --define "_dbpath $database" --nodeps "$@"
-"""
 
 
 @pytest.fixture(scope="module")
@@ -40,50 +25,41 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> rpms.Release:
 
 
 @pytest.fixture()
-def store(tmp_path: Path) -> Path:
-    """A root's policy and module store."""
-    root = tmp_path / "root"
-    subprocess.run(["cp", "-a", policies.build().base, root], check=True)
+def view() -> Iterator[View]:
+    opened = View()
     for folder in ("etc/selinux", "var/lib/selinux"):
-        (root / folder / "default").rename(root / folder / "targeted")
-    (root / "etc/selinux/config").write_text("SELINUX=permissive\nSELINUXTYPE=targeted\n")
-    return root
+        shutil.rmtree(opened / folder, ignore_errors=True)
+        shutil.copytree(f"{policies.build().base}/{folder}/default", opened / folder / "targeted")
+    (opened / "etc/selinux/config").write_text("SELINUX=permissive\nSELINUXTYPE=targeted\n")
+    yield opened
+    opened.close()
 
 
-def rpm(store: Path, *words: str | Path, preparation: str = "") -> None:
-    """Run rpm; preparation: shell commands that come before, in its view of this host."""
-    line = ["unshare", "--mount", "--propagation", "private", "/bin/sh", "-eu", "-c", SCRIPT, "sh"]
-    done = subprocess.run(
-        [*line, store, *words],
-        check=False,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PREPARATION": preparation},
-    )
-    assert done.returncode == 0, done.stderr
-    assert "scriptlet failed" not in done.stderr, done.stderr
+def rpm(view: View, *words: str | Path) -> None:
+    done = view.rpm("--nodeps", *words)
+    assert done.status == 0 and "scriptlet failed" not in done.said, done.said
 
 
-def stored(store: Path) -> list[str]:
-    folder = store / "var/lib/selinux/targeted/active/modules"
+def stored(view: View) -> list[str]:
+    folder = view / "var/lib/selinux/targeted/active/modules"
     return sorted(f"{path.parent.name}/{path.name}" for name in policies.MODULES for path in folder.glob(f"*/{name}"))
 
 
-def test_modules_come_with_the_package_and_go_with_it(store: Path, release: rpms.Release, tmp_path: Path) -> None:
+def test_modules_come_with_the_package_and_go_with_it(view: View, release: rpms.Release, tmp_path: Path) -> None:
     previous = rpms.build(tmp_path / "previous", "0.0.1").selinux
     package = release.selinux
-    assert stored(store) == []
+    assert stored(view) == []
     for words in (("-i", previous), ("-U", package), ("-U", "--oldpackage", previous)):
-        rpm(store, *words)
-        assert stored(store) == OURS
-    rpm(store, "-e", "oci-gpu-hook-selinux")
-    assert stored(store) == []
+        rpm(view, *words)
+        assert stored(view) == OURS
+    rpm(view, "-e", "oci-gpu-hook-selinux")
+    assert stored(view) == []
 
 
-def test_another_policy_is_left_alone(store: Path, release: rpms.Release) -> None:
-    (store / "etc/selinux/config").write_text("SELINUX=permissive\nSELINUXTYPE=minimum\n")
-    rpm(store, "-i", release.selinux)
-    assert stored(store) == []
+def test_another_policy_is_left_alone(view: View, release: rpms.Release) -> None:
+    (view / "etc/selinux/config").write_text("SELINUX=permissive\nSELINUXTYPE=minimum\n")
+    rpm(view, "-i", release.selinux)
+    assert stored(view) == []
 
 
 # A kernel with SELinux and cgroups of a version, as far as its files show it.  setsebool writes its words down.
@@ -101,13 +77,13 @@ echo {now} >/sys/fs/selinux/booleans/oci_gpu_hook_use_cgroup_v1
     ("version", "now", "turned"), [("v1", "0 0", "1"), ("v1", "1 1", ""), ("v2", "1 1", "0"), ("v2", "0 0", "")]
 )
 def test_the_hook_may_write_to_cgroups_where_they_are_v1s(
-    store: Path, release: rpms.Release, tmp_path: Path, version: str, now: str, turned: str
+    view: View, release: rpms.Release, tmp_path: Path, version: str, now: str, turned: str
 ) -> None:
     # What is decided does not hang on the modules: without them the test takes no minute.
-    (store / "etc/selinux/config").write_text("SELINUX=permissive\nSELINUXTYPE=minimum\n")
+    (view / "etc/selinux/config").write_text("SELINUX=permissive\nSELINUXTYPE=minimum\n")
     said = tmp_path / "said"
-    preparation = CGROUPS.format(said=said, version=version, now=now)
-    rpm(store, "-i", release.selinux, preparation=preparation)
+    assert view.sh(CGROUPS.format(said=said, version=version, now=now)).status == 0
+    rpm(view, "-i", release.selinux)
     expected = f"-P oci_gpu_hook_use_cgroup_v1 {turned}\n" if turned else ""
     assert (said.read_text() if said.exists() else "") == expected
 

@@ -10,12 +10,12 @@ Must not touch anything outside the cache, or this machine's own policy.
 from __future__ import annotations
 
 import glob
-import hashlib
 import os
 import shutil
 import subprocess
 
 from tests import machine
+from tests.guest import base as guest
 from tests.policy import debian
 from tests.policy.debian import run
 from tests.selinux import docker, podman
@@ -27,28 +27,7 @@ CACHE = os.path.join(REPOSITORY, ".build", "selinux")
 # What of a root a module store is.
 _STORE = ("etc/selinux", "var/lib/selinux")
 
-PACKAGES = (
-    "attr",
-    "bash",
-    "busybox-static",
-    "coreutils",
-    "crun",
-    "dash",
-    "kmod",
-    "libc-bin",
-    "mount",
-    "policycoreutils",
-    "procps",
-    "python3",
-    "python3-click",
-    # kubelet's protocols.
-    "python3-grpcio",
-    "python3-selinux",
-    "runc",
-    "selinux-utils",
-    "systemd",
-    "util-linux",
-)
+PACKAGES = ("attr", "kmod", "policycoreutils", "python3-selinux", "selinux-utils", "systemd")
 # What `inventory refresh` asks NVML by on the host, and agents in containers.
 NVML_WHEEL = "nvidia-ml-py"
 WHEELS = ("distributed", NVML_WHEEL)
@@ -57,11 +36,6 @@ KERNEL_PACKAGE = "linux-image-cloud-amd64"
 LAYER = "var/lib/containers/storage/overlay/app/diff"
 GUEST = "usr/lib/e2e"
 MULTIARCH = "x86_64-linux-gnu"
-
-
-def say(text: str) -> None:
-    """Progress, for those who wait."""
-    print(f"test-selinux: {text}", flush=True)
 
 
 def kernel_package() -> str:
@@ -74,61 +48,41 @@ def kernel_package() -> str:
     raise SystemExit(f"test-selinux: {KERNEL_PACKAGE} depends on no kernel")
 
 
-def _key(kernel: str, store: str) -> str:
-    """Of everything that decides what the base holds."""
-    digest = hashlib.sha256(f"{machine.suite()} {kernel} {debian.version()}".encode())
-    parts = (debian.__file__, docker.__file__, machine.__file__, podman.__file__)
-    given = (debian.binary(store), debian.file_contexts(store)) if store else ()
-    for path in (os.path.abspath(__file__), *parts, *given):
-        with open(path, "rb") as file:
-            digest.update(file.read())
-    return digest.hexdigest()[:16]
-
-
-class Base:
+class Base(guest.Base):
     """The kept part, and where it lies; store: the root of another policy's module store, "" for Debian's policy."""
 
     def __init__(self, store: str) -> None:
-        self.say = say
         self.kernel = kernel_package()
         self.store = store
         self.policy = debian.store_name(store) if store else debian.STORE
-        self.folder = os.path.join(CACHE, self.policy, _key(self.kernel, store))
-        self.root = os.path.join(self.folder, "root")
-        self.vmlinuz = os.path.join(self.folder, "vmlinuz")
-        self.initramfs = os.path.join(self.folder, "initramfs")
+        given = (debian.binary(store), debian.file_contexts(store)) if store else ()
+        recipe = (os.path.abspath(__file__), debian.__file__, docker.__file__, podman.__file__, *given)
+        cache = os.path.join(CACHE, self.policy)
+        words = f"{self.kernel} {debian.version()}"
+        super().__init__("test-selinux", "x86_64", cache, recipe, (*PACKAGES, *podman.LIBRARIES), words=words)
 
-    def make(self) -> bool:
-        """Everything that is kept; whether it had to be made."""
-        if os.path.exists(f"{self.folder}/complete"):
-            return False
-        # Of other inputs, or half made.
-        shutil.rmtree(os.path.dirname(self.folder), ignore_errors=True)
-        os.makedirs(self.root)
+    def fill(self) -> None:
+        """Everything that is kept."""
         self._download()
         self._unpack()
         self._make_policy()
         self._make_layer()
-        say("adding Docker's daemons and an image for them")
+        self.say("adding Docker's daemons and an image for them")
         docker.install(self.root, f"{self.folder}/scratch", LAYER)
-        say("adding podman and an image for it")
+        self.say("adding podman and an image for it")
         podman.install(self.root, f"{self.folder}/scratch", LAYER)
         modules, busybox = f"{self.folder}/kernel/lib/modules", f"{self.root}/usr/bin/busybox"
         machine.make_initramfs(self.initramfs, modules, busybox, f"/{GUEST}/load")
-        with open(f"{self.folder}/complete", "w", encoding="ascii"):
-            pass
-        return True
 
     def _download(self) -> None:
-        say(f"downloading {self.kernel}")
+        self.say(f"downloading {self.kernel}")
         [package] = debian.download(f"{self.folder}/downloads", self.kernel)
         run("dpkg", "-x", package, f"{self.folder}/kernel")
         shutil.copy(glob.glob(f"{self.folder}/kernel/boot/vmlinuz-*")[0], self.vmlinuz)
 
     def _unpack(self) -> None:
-        say("unpacking Debian (packages are not configured: no service is enabled)")
-        packages = (*PACKAGES, *podman.LIBRARIES)
-        machine.unpack(f"{self.folder}/root.tar", packages, [self.root, f"{self.root}/{LAYER}"])
+        self.say("unpacking Debian (packages are not configured: no service is enabled)")
+        machine.unpack(f"{self.folder}/root.tar", self._packages, [self.root, f"{self.root}/{LAYER}"])
         # Without one, systemd takes each boot for the first and presets all units.
         write(f"{self.root}/etc/machine-id", "0123456789abcdef0123456789abcdef\n")
         write(f"{self.root}/etc/ld.so.conf", f"/usr/lib/{MULTIARCH}\n/usr/lib/{MULTIARCH}/vdpau\n")
@@ -140,7 +94,7 @@ class Base:
             for name in _STORE:
                 shutil.copytree(f"{self.store}/{name}", f"{self.root}/{name}", dirs_exist_ok=True)
         else:
-            say("linking the base policy with its container module")
+            self.say("linking the base policy with its container module")
             debian.link(self.root, f"{self.folder}/scratch")
         write(f"{self.root}/etc/selinux/config", f"SELINUX=enforcing\nSELINUXTYPE={self.policy}\n")
 
@@ -156,5 +110,5 @@ class Base:
         os.chmod(f"{layer}/tmp", 0o1777)
 
     def _install(self, root: str, wheels: tuple[str, ...]) -> None:
-        say(f"installing {', '.join(wheels)} into {os.path.relpath(root, self.folder)}")
-        machine.install_wheels(root, wheels, "x86_64")
+        self.say(f"installing {', '.join(wheels)} into {os.path.relpath(root, self.folder)}")
+        machine.install_wheels(root, wheels, self.architecture)

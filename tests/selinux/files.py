@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of the trees that become the virtual machine's disk."""
+"""Files of the trees that become a virtual machine's disk, and of the SELinux lane's machine itself."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 
 
 def write(path: str, text: str, mode: int = 0o644) -> None:
-    """A file, its folders made; for trees that are not this machine's own."""
+    """A file, its folders made."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "w", encoding="utf-8") as file:
         file.write(text)

@@ -29,7 +29,6 @@ if [ "$purpose" = vm ]; then
     need mmdebstrap mmdebstrap
     need mke2fs e2fsprogs
     need cpio cpio
-    need protoc protobuf-compiler
     need busybox busybox-static
     need cc gcc
     need /usr/include/stdlib.h libc6-dev

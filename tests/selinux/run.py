@@ -17,6 +17,7 @@ import platform
 import sys
 
 from tests import machine
+from tests.guest.tree import make_image
 from tests.selinux.base import REPOSITORY, Base
 from tests.selinux.tree import FAULTS, Tree
 
@@ -39,7 +40,7 @@ def main() -> int:
     def image() -> str:
         tree = Tree(base)
         tree.renew(options.policy, options.only, options.fault)
-        return tree.make_image()
+        return make_image(base.root, f"{base.folder}/root.img")
 
     return machine.test(MACHINE, base, KERNEL_LINE, image, patience=PATIENCE, console=options.console)
 

@@ -9,17 +9,17 @@ has no SELinux.  Must not touch anything outside the cache.
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import os
 import shutil
 
 from tests import pods
-from tests.gpunode import build, catalogue, description
+from tests.gpunode import build, description, node
+from tests.guest.tree import Fault
 from tests.policy import debian
 from tests.policy.debian import run
 from tests.selinux import base
-from tests.selinux.base import GUEST, HERE, LAYER, MULTIARCH, REPOSITORY, say
+from tests.selinux.base import GUEST, HERE, LAYER, MULTIARCH, REPOSITORY
 from tests.selinux.files import write
 from tests.selinux.guest import vendors
 
@@ -55,17 +55,19 @@ FAULTS = {
 
 # Copies of the hook that lack one check each: what the text in a module is replaced with.  Where "ro" goes too, the
 # kernel would refuse by itself what SELinux is asked here.
-_WRITABLE = ("operations.py", '_SERVICE_OPTIONS = ("ro", *_SOCKET_OPTIONS)', "_SERVICE_OPTIONS = _SOCKET_OPTIONS")
+_WRITABLE = Fault("operations.py", '_SERVICE_OPTIONS = ("ro", *_SOCKET_OPTIONS)', "_SERVICE_OPTIONS = _SOCKET_OPTIONS")
 UNCHECKED = {
     "sources": (
-        ("host/source.py", "    if parent.st_uid not in roots:\n", "    return\n    if parent.st_uid not in roots:\n"),
+        Fault(
+            "host/source.py", "    if parent.st_uid not in roots:\n", "    return\n    if parent.st_uid not in roots:\n"
+        ),
         _WRITABLE,
     ),
-    "mounts": (("changes/tree.py", "return syscalls.mount_of(fd)[0] in self._own\n", "return True\n"), _WRITABLE),
+    "mounts": (Fault("changes/tree.py", "return syscalls.mount_of(fd)[0] in self._own\n", "return True\n"), _WRITABLE),
     "root": (
-        ("container/rootfs.py", "if not is_mounted_there:", "if False:"),
-        ("container/rootfs.py", "if not _is_here_too(fd, path):", "if False:"),
-        ("container/rootfs.py", " and not _is_roots(path, fd, owner):", " and False:"),
+        Fault("container/rootfs.py", "if not is_mounted_there:", "if False:"),
+        Fault("container/rootfs.py", "if not _is_here_too(fd, path):", "if False:"),
+        Fault("container/rootfs.py", " and not _is_roots(path, fd, owner):", " and False:"),
     ),
 }
 
@@ -83,6 +85,7 @@ _RENEWED = (
     GUEST,
     "usr/libexec",
     LIBRARY,
+    "usr/lib/xorg",
     "opt",
     "usr/share",
     "usr/bin",
@@ -103,8 +106,7 @@ class Tree:
         """Our modules, the installed hook, the simulated driver and the guest's programs, as they are now."""
         self._install_guest(only)
         self._install_pods()
-        self._install_driver()
-        self._install_vendors()
+        self._install_node()
         for name in (*(LIBRARY, "usr/libexec/oci", "usr/share/containers/oci"), "usr/share/oci-gpu-hook"):
             shutil.rmtree(f"{self.root}/{name}", ignore_errors=True)
         run("make", "-s", "-C", REPOSITORY, "install", f"DESTDIR={self.root}", "PYTHON=/usr/bin/python3")
@@ -115,7 +117,7 @@ class Tree:
         if fault:
             self._break(fault)
         if self._install_modules(policy):
-            say("labelling all files")
+            self.base.say("labelling all files")
             self._label("")
         else:
             for name in _RENEWED:
@@ -131,7 +133,7 @@ class Tree:
         digest = hashlib.sha256(b"".join(_bytes(file) for file in files)).hexdigest()
         if os.path.exists(stamp) and _bytes(stamp).decode() == digest:
             return False
-        say("installing our policy modules")
+        self.base.say("installing our policy modules")
         if os.path.exists(stamp):
             os.unlink(stamp)
         debian.install(self.root, *files)
@@ -152,12 +154,8 @@ class Tree:
         for name, changes in UNCHECKED.items():
             folder = f"{self.root}/{GUEST}/unchecked/{name}"
             shutil.copytree(f"{self.root}/{LIBRARY}", folder, symlinks=True)
-            for module, text, other in changes:
-                path = f"{folder}/oci_gpu_hook/{module}"
-                source = _bytes(path).decode()
-                if source.count(text) != 1:
-                    raise SystemExit(f"test-selinux: there is no check {text!r} in {path}")
-                write(path, source.replace(text, other))
+            for change in changes:
+                change.plant(f"{folder}/oci_gpu_hook")
             _link(folder)
         folder = f"{self.root}/{GUEST}/unchecked/taken"
         shutil.copytree(f"{self.root}/{LIBRARY}", folder, symlinks=True)
@@ -175,6 +173,7 @@ class Tree:
             shutil.copytree(f"{REPOSITORY}/tests/{name}", f"{guest}/tests/{name}", ignore=ignored)
         for name in ("tests", "tests/selinux"):
             write(f"{guest}/{name}/__init__.py", "")
+        shutil.copy(f"{HERE}/files.py", f"{guest}/tests/selinux")
         for source, target in (
             ("load", f"{GUEST}/load"),
             ("init", "usr/sbin/init"),
@@ -192,14 +191,10 @@ class Tree:
             shutil.copy(f"{HERE}/guest/simulated", f"{guest}/bin/simulated-{runtime}")
             os.chmod(f"{guest}/bin/simulated-{runtime}", 0o755)
         write(f"{guest}/hooks.d/before.json", json.dumps(BEFORE))
-        flags = ["-O2", "-Wall", "-Wextra", "-Werror"]
+        flags = ["-O2", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror"]
         run("cc", *flags, "-static", "-o", f"{guest}/bin/before", f"{HERE}/guest/before.c")
         run("cc", *flags, "-o", f"{self.root}/{LAYER}/app/probe", f"{HERE}/guest/probe.c")
-        protocols = f"{REPOSITORY}/tests/data/kubelet"
-        descriptors = f"{guest}/tests/selinux/guest/kubelet.binpb"
-        names = ("deviceplugin-v1beta1.proto", "podresources-v1.proto")
-        run("protoc", f"--proto_path={protocols}", f"--descriptor_set_out={descriptors}", *names)
-        for name in ("story.py", "agent.py", "kubeletapi.py", "kubelet.binpb"):
+        for name in ("story.py", "agent.py"):
             source = f"{guest}/tests/selinux/guest/{name}"
             shutil.copy(source, f"{self.root}/{LAYER}/app/{name}")
 
@@ -210,68 +205,28 @@ class Tree:
             write(f"{self.root}/{GUEST}/pods/{name}", pods.text(type_, uuid))
         write(f"{self.root}/{LAYER}/app/nvidia-smi", pods.LOOK, 0o755)
 
-    def _install_driver(self) -> None:
-        node = description.load(DESCRIPTION)
-        built = build.build(node.driver, node.cuda_number)
-        libraries = f"{self.root}/usr/lib/{MULTIARCH}"
-        for library in catalogue.libraries(node.driver):
-            name = library.file(node.driver)
-            os.makedirs(os.path.dirname(f"{libraries}/{name}"), exist_ok=True)
-            shutil.copyfile(f"{built}/lib/{name}", f"{libraries}/{name}")
-        for name, target in catalogue.links(node.driver).items():
-            os.makedirs(os.path.dirname(f"{libraries}/{name}"), exist_ok=True)
-            if not os.path.lexists(f"{libraries}/{name}"):
-                os.symlink(target, f"{libraries}/{name}")
-        for name in catalogue.PROGRAMS:
-            shutil.copy(f"{built}/bin/{name}", f"{self.root}/usr/bin/{name}")
-        for path, text in catalogue.texts(node.driver).items():
-            write(self.root + path, text)
-        for name in catalogue.FIRMWARE:
-            write(f"{self.root}/usr/lib/firmware/nvidia/{node.driver}/{name}", f"simulated {name} {node.driver}\n")
-        shutil.copy(f"{built}/mig-minors", f"{self.root}/{GUEST}/mig-minors")
-        run("/sbin/ldconfig", "-X", "-r", self.root)
-
-    def _install_vendors(self) -> None:
-        """Other vendors' drivers, but for what lies in memory."""
-        folder = f"/usr/lib/{MULTIARCH}"
-        additions = vendors.of_node(description.load(DESCRIPTION), folder, itertools.count(400))
-        for path, file in build.build_vendors(additions).items():
-            os.makedirs(os.path.dirname(self.root + path), exist_ok=True)
-            shutil.copy(file, self.root + path)
-        for path, text in additions.texts.items():
+    def _install_node(self) -> None:
+        """The drivers, NVIDIA's and other vendors', but for what lies in memory, and for libraries of 32 bits."""
+        content = node.prepare(DESCRIPTION, [], layout="multiarch", vendors=vendors.NAMES)
+        for path, file in content.files.items():
+            if not path.startswith(f"{content.twin_folder}/"):
+                os.makedirs(os.path.dirname(self.root + path), exist_ok=True)
+                shutil.copy(file, self.root + path)
+        for path, text in {**content.texts, vendors.FILE: json.dumps(vendors.EVERYTHING)}.items():
             if not path.startswith("/run/"):
                 write(self.root + path, text)
-        write(self.root + vendors.FILE, json.dumps(vendors.EVERYTHING))
-        for path, target in additions.links.items():
-            if not os.path.lexists(self.root + path):
+        for path, target in content.links.items():
+            if not path.startswith(f"{content.twin_folder}/") and not os.path.lexists(self.root + path):
                 os.makedirs(os.path.dirname(self.root + path), exist_ok=True)
                 os.symlink(target, self.root + path)
+        built = build.build(content.node.driver, content.node.cuda_number)
+        shutil.copy(f"{built}/mig-minors", f"{self.root}/{GUEST}/mig-minors")
+        run("/sbin/ldconfig", "-X", "-r", self.root)
 
     def _label(self, below: str) -> None:
         path = f"{self.root}/{below}".rstrip("/")
         if os.path.lexists(path):
             run("setfiles", "-F", "-m", "-r", self.root, debian.file_contexts(self.root), path)
-
-    def make_image(self) -> str:
-        """The root file system as a disk, labels included."""
-        image = f"{self.base.folder}/root.img"
-        if os.path.exists(image):
-            os.unlink(image)
-        run(
-            "mke2fs",
-            "-q",
-            "-t",
-            "ext4",
-            "-O",
-            "^has_journal,^metadata_csum",
-            "-E",
-            "lazy_itable_init=1,root_owner=0:0",
-            "-d",
-            self.root,
-            image,
-            "1200M",
-        )
-        return image
 
 
 def _link(folder: str) -> None:

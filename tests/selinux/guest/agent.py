@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stand-ins for NVIDIA's agents on a node: each does what the real one does with kubelet, the host's files and NVML.
 
-    agent.py plugin         registers nvidia.com/gpu, serves it, registers again when kubelet has started again
-    agent.py exporter       lists the GPUs of pods
+    agent.py plugin         registers at kubelet, is asked for its devices, does so again when kubelet has started again
+    agent.py exporter       asks for the GPUs of pods
     agent.py discovery      writes features for Node Feature Discovery, in a folder beside and renamed
 
-Prints NAME=RESULT; where kubelet is not there, or does not come back, it says so and ends.
+Of kubelet's protocols there are the sockets, and who connects to whom: SELinux asks for no more.
+Prints NAME=RESULT; where kubelet does not come back it says so and ends.
 Runs in the container, without the hook's sources.
 """
 
@@ -15,14 +16,13 @@ import ctypes
 import importlib
 import os
 import select
+import socket
 import sys
-import threading
 from typing import Any
 
 PLUGINS = "/var/lib/kubelet/device-plugins"
 RESOURCES = "/var/lib/kubelet/pod-resources"
 FEATURES = "/etc/kubernetes/node-feature-discovery/features.d"
-RESOURCE = "nvidia.com/gpu"
 ENDPOINT = "nvidia-gpu.sock"
 SECONDS = 60
 _IN_CREATE = 0x100
@@ -45,82 +45,53 @@ def gpus() -> list[str]:
     return found
 
 
-def is_there(socket: str) -> bool:
-    """Whether kubelet's socket is."""
-    if not os.path.exists(socket):
-        tell("kubelet", "gone")
-        return False
-    return True
+def ask(path: str, words: str) -> str:
+    """What is answered at a socket."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(path)
+        connection.sendall(words.encode())
+        connection.shutdown(socket.SHUT_WR)
+        with connection.makefile() as answer:
+            return answer.read()
 
 
-class Plugin:
-    """What a device plugin serves."""
-
-    def __init__(self, api: Any, devices: list[str]) -> None:
-        self.api = api
-        self.devices = devices
-        self.allocated = threading.Event()
-        self.server: Any = None
-
-    def ListAndWatch(self, _: Any, __: Any) -> Any:
-        device = self.api.message("v1beta1.Device")
-        yield self.api.message("v1beta1.ListAndWatchResponse")(
-            devices=[device(ID=uuid, health="Healthy") for uuid in self.devices]
-        )
-        self.allocated.wait(SECONDS)
-
-    def Allocate(self, request: Any, context: Any) -> Any:
-        answer = self.api.message("v1beta1.ContainerAllocateResponse")
-        answers = [
-            answer(envs={"NVIDIA_VISIBLE_DEVICES": ",".join(one.devices_ids)}) for one in request.container_requests
-        ]
-        context.add_callback(self.allocated.set)
-        return self.api.message("v1beta1.AllocateResponse")(container_responses=answers)
-
-    def register(self, name: str) -> None:
-        """Serve, and tell kubelet: it has emptied the folder if it has started again."""
-        if self.server:
-            self.server.stop(None).wait()
-        self.server = self.api.serve(f"{PLUGINS}/{ENDPOINT}", "v1beta1.DevicePlugin", self)
-        fields = {"version": "v1beta1", "endpoint": ENDPOINT, "resource_name": RESOURCE}
-        socket = f"{PLUGINS}/kubelet.sock"
-        self.api.call(socket, "v1beta1.Registration", "Register", SECONDS, **fields)
-        tell(name, "ok")
+def register(devices: list[str]) -> None:
+    """Listen, tell kubelet where, and answer it; it has seen all that it wants when it hangs up."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.settimeout(SECONDS)
+        listener.bind(f"{PLUGINS}/{ENDPOINT}")
+        listener.listen()
+        ask(f"{PLUGINS}/kubelet.sock", ENDPOINT)
+        with listener.accept()[0] as asked:
+            asked.sendall(" ".join(devices).encode())
+            asked.shutdown(socket.SHUT_WR)
+            asked.recv(1)
 
 
 def plugin() -> None:
-    """Registers, waits for kubelet's new socket, registers again, until a device was taken."""
+    """Registers, waits for kubelet's new socket, registers again: kubelet has emptied the folder."""
     devices = gpus()
     libc = ctypes.CDLL(None, use_errno=True)
     watched = libc.inotify_init1(0)
     if libc.inotify_add_watch(watched, PLUGINS.encode(), _IN_CREATE) < 0:
         raise SystemExit(f"{PLUGINS} cannot be watched: {os.strerror(ctypes.get_errno())}")
     tell("watch", "ok")
-    if not is_there(f"{PLUGINS}/kubelet.sock"):
-        return
-    served = Plugin(importlib.import_module("kubeletapi"), devices)
-    served.register("register")
+    register(devices)
+    tell("register", "ok")
     made = b""
     while b"kubelet.sock" not in made:
         if not select.select([watched], [], [], SECONDS)[0]:
             tell("again", "no")
             return
         made = os.read(watched, 4096)
-    served.register("again")
-    tell("allocated", "ok" if served.allocated.wait(SECONDS) else "no")
+    register(devices)
+    tell("again", "ok")
 
 
 def exporter() -> None:
     """Asks once, as at a scrape."""
     gpus()
-    if not is_there(f"{RESOURCES}/kubelet.sock"):
-        return
-    api: Any = importlib.import_module("kubeletapi")
-    listed = api.call(f"{RESOURCES}/kubelet.sock", "v1.PodResourcesLister", "List", SECONDS)
-    for pod in listed.pod_resources:
-        for container in pod.containers:
-            names = [f"{it.resource_name}:{','.join(it.device_ids)}" for it in container.devices]
-            tell("pods", f"{pod.namespace}/{pod.name}/{container.name} {' '.join(names)}")
+    tell("pods", ask(f"{RESOURCES}/kubelet.sock", ""))
 
 
 def discovery() -> None:
@@ -138,5 +109,3 @@ def discovery() -> None:
 
 if __name__ == "__main__":
     {"plugin": plugin, "exporter": exporter, "discovery": discovery}[sys.argv[1]]()
-    # Its socket stays, as that of an agent that was killed does.
-    os._exit(0)

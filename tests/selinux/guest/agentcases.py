@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rows of a node's agents: what nvidia_agent_t may do with kubelet and features.d, and what stays closed.
 
-The agents are stand-ins (`agent`), and so is kubelet (`kubelet`); what they say to each other is kubelet's protocol.
+The agents are stand-ins (`agent`), and so is kubelet (`kubelet`).
 """
 
 from __future__ import annotations
@@ -42,11 +42,9 @@ AGENTS = (
                     "watch": WORKS,
                     "register": WORKS,
                     "again": WORKS,
-                    "allocated": WORKS,
                     # Of kubelet's side.
-                    "given": "True",
-                    "registered": "nvidia.com/gpu v1beta1 2",
-                    "healthy": _GPUS,
+                    "registered": "2",
+                    "devices": _GPUS,
                     "plugin label": f"system_u:object_r:container_file_t:{policy.HERE.agents_socket}",
                 },
             ),
@@ -124,18 +122,6 @@ AGENTS = (
         kubelet=True,
         off="nvidia_agent_use_kubelet",
         denied="nvidia_agent_t kubelet_t:unix_stream_socket connectto",
-        runtimes=CRUN,
-    ),
-    Row(
-        "agents: kubelet is gone",
-        (
-            _AGENT._replace(
-                mounts=(PLUGINS,),
-                command=(*_PROGRAM, "plugin"),
-                # It has its GPUs, and may wait for kubelet.
-                expect={"nvml": _GPUS, "watch": WORKS, "kubelet": "gone"},
-            ),
-        ),
         runtimes=CRUN,
     ),
 )

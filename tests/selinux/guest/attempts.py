@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 
+from ..files import write
 from . import host, policy
 from .commands import ENGINE_CONTEXT, HOOK, Answer
 from .mounting import label, mount, set_label, unmount
@@ -50,24 +51,18 @@ def tried(domain: str, expected: Mapping[str, str], denied: frozenset[str] | Non
     ]
     if wrong:
         wrong.append(done.stderr[-500:])
-    return Answer(_told(expected), _told(seen), wrong, denied=denied)
+    return Answer(wrong, denied=denied)
 
 
 @contextlib.contextmanager
 def _bundle() -> Iterator[None]:
     """A bundle that asks for a GPU."""
-    os.makedirs(BUNDLE)
-    with open(CONFIG, "w", encoding="ascii") as file:
-        json.dump({"process": {"env": ["NVIDIA_VISIBLE_DEVICES=all"]}}, file)
+    write(CONFIG, json.dumps({"process": {"env": ["NVIDIA_VISIBLE_DEVICES=all"]}}))
     subprocess.run(["restorecon", "-R", os.path.dirname(BUNDLE)], check=True)
     try:
         yield
     finally:
         shutil.rmtree(os.path.dirname(BUNDLE))
-
-
-def _told(seen: Mapping[str, str]) -> str:
-    return " ".join(f"{word}={result}" for word, result in seen.items())
 
 
 def root_cgroup() -> Answer:
@@ -102,16 +97,14 @@ def memory_limit() -> Answer:
 def shared_memory() -> Answer:
     """A file of a root service's in the host's /dev/shm."""
     path = "/dev/shm/service"
-    with open(path, "w", encoding="ascii"):
-        pass
+    write(path, "")
     set_label(path, "system_u:object_r:tmpfs_t:s0")
     try:
-        answer = tried(
+        return tried(
             "oci_gpu_hook_t",
             {f"write:{path}": CLOSED, f"relabel:{path}": policy.HERE.relabels_shm},
             frozenset(("oci_gpu_hook_t tmpfs_t:file write",)),
         )
-        return answer._replace(seen=f"{answer.seen} {label(path)}")
     finally:
         os.unlink(path)
 
@@ -137,8 +130,7 @@ def the_host() -> Answer:
 def layer() -> Answer:
     """Files of an image, by the runtime: what it makes there is none of the image's."""
     unneeded, planted = f"{LAYER}/app/unneeded", f"{LAYER}/app/planted"
-    with open(unneeded, "w", encoding="ascii"):
-        pass
+    write(unneeded, "")
     subprocess.run(["restorecon", unneeded], check=True)
     try:
         answer = tried(

@@ -4,9 +4,7 @@
  * the container's /proc shows the host's /proc/driver (a real kernel shows the driver's folder in every procfs), and,
  * with a label, the container's /dev/mqueue gets it: an engine that labelled it wrongly.
  *
- *   before [ROOTFS [LABEL-OF-MQUEUE]]     the container's state on stdin
- *
- * Without ROOTFS it is what the bundle's config.json says, as an engine writes it that has the hook from a file.
+ *   before [LABEL-OF-MQUEUE]     the container's state on stdin
  *
  * Must not: touch anything else, or need anything of an image.
  */
@@ -39,21 +37,20 @@ static int fail(const char *what)
 	return 1;
 }
 
-/* What follows `key` in `text`, up to the next quote. */
+/* The string that follows `key` in `text`. */
 static int quoted(const char *text, const char *key, char *value, size_t size)
 {
-	const char *found = strstr(text, key);
-	const char *end = found ? strchr(found + strlen(key), '"') : NULL;
-	if (!end || (size_t)snprintf(value, size, "%.*s", (int)(end - found - strlen(key)), found + strlen(key)) >= size)
-		return 0;
-	return 1;
+	const char *found = text ? strstr(text, key) : NULL;
+	const char *begin = found ? strchr(found + strlen(key), '"') : NULL;
+	const char *end = begin ? strchr(begin + 1, '"') : NULL;
+	return end && (size_t)snprintf(value, size, "%.*s", (int)(end - begin - 1), begin + 1) < size;
 }
 
 static int root_of_bundle(const char *state, char *root, size_t size)
 {
 	static char config[1 << 20];
-	char bundle[3000], path[4096];
-	if (!quoted(state, "\"bundle\":\"", bundle, sizeof bundle))
+	char bundle[1000], name[1000], path[4096];
+	if (!quoted(state, "\"bundle\":", bundle, sizeof bundle))
 		return 0;
 	snprintf(path, sizeof path, "%s/config.json", bundle);
 	FILE *file = fopen(path, "r");
@@ -61,7 +58,10 @@ static int root_of_bundle(const char *state, char *root, size_t size)
 		return 0;
 	config[fread(config, 1, sizeof config - 1, file)] = 0;
 	fclose(file);
-	return quoted(config, "\"root\":{\"path\":\"", root, size);
+	if (!quoted(strstr(config, "\"root\":"), "\"path\":", name, sizeof name))
+		return 0;
+	snprintf(root, size, "%s/%s", *name == '/' ? "" : bundle, name);
+	return 1;
 }
 
 int main(int count, char **words)
@@ -70,9 +70,8 @@ int main(int count, char **words)
 	size_t length = fread(state, 1, sizeof state - 1, stdin);
 	state[length] = 0;
 	const char *found = strstr(state, "\"pid\":");
-	if (!found || (count < 2 && !root_of_bundle(state, root, sizeof root)))
+	if (!found || !root_of_bundle(state, root, sizeof root))
 		return 2;
-	const char *rootfs = count < 2 ? root : words[1];
 	snprintf(path, sizeof path, "/proc/%d/ns/mnt", atoi(found + 6));
 	int namespace = open(path, O_RDONLY | O_CLOEXEC);
 	if (namespace < 0)
@@ -82,16 +81,16 @@ int main(int count, char **words)
 		return fail("/proc/driver");
 	if (setns(namespace, CLONE_NEWNS))
 		return fail("setns");
-	snprintf(path, sizeof path, "%s/proc/driver", rootfs);
+	snprintf(path, sizeof path, "%s/proc/driver", root);
 	if (attach(tree, path))
 		return fail(path);
 	/* systemd shares the host's mounts; a container's own /proc is of no such group. */
 	if (mount("", path, "", MS_REC | MS_PRIVATE, ""))
 		return fail("private");
-	if (count < 3)
+	if (count < 2)
 		return 0;
-	snprintf(path, sizeof path, "%s/dev/mqueue", rootfs);
-	if (setxattr(path, "security.selinux", words[2], strlen(words[2]) + 1, 0))
+	snprintf(path, sizeof path, "%s/dev/mqueue", root);
+	if (setxattr(path, "security.selinux", words[1], strlen(words[1]) + 1, 0))
 		return fail(path);
 	return 0;
 }

@@ -31,8 +31,7 @@ REFUSED = r"oci-gpu-hook: .*/dev/shm|oci-gpu-hook.*exit code: [1-7]\b"
 RUNC, CRUN = ("runc",), ("crun",)
 # The container of a row that BuildKit makes.
 BUILT = "built"
-MULTIPROCESSING = ("/usr/bin/python3", "-IS", "/app/story.py", "lock")
-DASK = ("/usr/bin/python3", "-I", "/app/story.py", "dask")
+DASK = ("/usr/bin/python3", "-I", "/app/story.py")
 
 
 class Container(NamedTuple):
@@ -59,7 +58,6 @@ class Container(NamedTuple):
     agent: whether it is root, without a capability, on a read-only root.
     mounts: paths of the host that the engine binds, as PATH or PATH:TARGET.
     hold: stay; the probe leaves a file, a segment and a queue.
-    readonly: whether its root is, and whether it is looked at from outside, by `outside`.
     after: the label that /dev/shm must have when the container has started, "" for any.
     avcs: how many denials there may be: 0, or None for any.
     """
@@ -83,7 +81,6 @@ class Container(NamedTuple):
     expect: Mapping[str, str] = MappingProxyType({})
     refused: str = ""
     hold: bool = False
-    readonly: bool = False
     after: str = ""
     avcs: int | None = 0
 
@@ -144,6 +141,18 @@ _NEIGHBOUR = _CONFINED._replace(
     expect={f"read:/victim/{it}": "EACCES" for it in ("secret", "shm/secret", "mqueue/secret")},
 )
 
+_LOOKS = Container(
+    "container_t",
+    gpu=False,
+    mounts=("/run/containers:/victim/containers",),
+    expect={
+        "list:/victim/containers": policy.HERE.list_engines,
+        "map:/dev/zero": policy.HERE.map_node,
+        "klog": "EACCES",
+    },
+    avcs=None,
+)
+
 # Of the simulated node's GPUs: the one with MIG, its first device, and its render node by its address.
 _MIG_GPU = "0000:18:00.0"
 _CAPABILITY = "/proc/driver/nvidia/capabilities/gpu1/mig/gi{}/access"
@@ -169,20 +178,8 @@ ROWS = (
         runtimes=RUNC,
     ),
     Row("nvidia_container_t c1,c2: a user namespace at 100000", (_CONFINED._replace(mapped=100_000, expect=_ALL),)),
-    Row(
-        "nvidia_container_t s0: the host's nodes",
-        (Container("nvidia_container_t", "s0", "s0", nodes="host", expect=_ALL),),
-        runtimes=CRUN,
-    ),
     # The entry script answers, and Python is never started.
     Row("container_t c1,c2: no request", (Container("container_t", gpu=False, expect={"nodes": "none", **_IPC}),)),
-    # A setting of IPC may concern it: the entry script leaves it to Python.
-    Row(
-        "container_t c1,c2: no request, settings in a drop-in",
-        (Container("container_t", gpu=False, expect={"nodes": "none", **_IPC}),),
-        drop_in="ipc-labels = gpu\n",
-        runtimes=CRUN,
-    ),
     Row(
         "container_t c1,c2: graphics by address",
         (
@@ -247,12 +244,6 @@ ROWS = (
         runtimes=RUNC,
     ),
     Row(
-        "another's level, no GPU, ipc-labels = all",
-        (_LABELLED._replace(gpu=False, expect={**_IPC, **_QUEUE}, after=_file(OWN)),),
-        "ipc-labels = all\n",
-        runtimes=CRUN,
-    ),
-    Row(
         "another's level, no GPU, ipc-labels = all in a drop-in",
         (_LABELLED._replace(gpu=False, expect={**_IPC, **_QUEUE}, after=_file(OWN)),),
         drop_in="ipc-labels = all\n",
@@ -263,11 +254,6 @@ ROWS = (
         (_LABELLED._replace(expect=_IPC_DENIED, after=_file(OTHER)),),
         "ipc-labels = off\n",
         runtimes=CRUN,
-    ),
-    Row(
-        "the engine's type, without the hook",
-        (_CONFINED._replace(label=None, shm="engine", hook=False, expect=_IPC_DENIED, avcs=None),),
-        runtimes=RUNC,
     ),
     # Without a mountLabel /dev/null has the engine's type too, which is the engine's doing and is denied: any denials.
     Row(
@@ -330,30 +316,7 @@ ROWS = (
         runtimes=RUNC,
         scope=True,
     ),
-    Row(
-        "neighbour c3,c4, without the hook",
-        (_CONFINED._replace(shm="pod", hook=False, hold=True, expect=_HOLDS), _NEIGHBOUR._replace(hook=False)),
-        runtimes=RUNC,
-    ),
     Row("neighbour c3,c4", (_CONFINED._replace(shm="pod", mqueue="other", hold=True, expect=_HOLDS), _NEIGHBOUR)),
-    Row(
-        "multiprocessing, without the hook",
-        (
-            Container(
-                "container_t",
-                shm="other",
-                hook=False,
-                command=MULTIPROCESSING,
-                expect={"lock": "FileNotFoundError in SemLock"},
-            ),
-        ),
-        runtimes=RUNC,
-    ),
-    Row(
-        "multiprocessing",
-        (Container("container_t", shm="other", command=MULTIPROCESSING, expect={"lock": WORKS}),),
-        runtimes=CRUN,
-    ),
     Row(
         "dask.distributed, without the hook",
         (
@@ -365,5 +328,28 @@ ROWS = (
     ),
     Row(
         "dask.distributed", (Container("container_t", shm="other", command=DASK, expect={"dask": "14"}),), runtimes=RUNC
+    ),
+    # No less than container_t has, and no more.
+    Row(
+        "the host, as container_t sees it",
+        tuple(_LOOKS._replace(type=it) for it in ("container_t", "nvidia_container_t", "nvidia_agent_t")),
+        denied="nvidia_container_t kernel_t:system syslog_read",
+        runtimes=CRUN,
+    ),
+    # By what BuildKit starts in the place of runc.
+    Row(
+        "BuildKit's folder, by oci-gpu-runtime",
+        (
+            Container(
+                "container_t",
+                hook=False,
+                mounts=(f"{policy.HERE.executor}:/victim/executor",),
+                expect={**_NODES, f"read:/victim/executor/{BUILT}/config.json": "EACCES"},
+                avcs=None,
+            ),
+        ),
+        buildkit=True,
+        denied=f"container_t {policy.HERE.configs_type}:file read",
+        runtimes=("oci-gpu-runtime",),
     ),
 )

@@ -17,7 +17,8 @@ import sys
 import time
 from typing import Any
 
-from . import outside, policy, traps
+from ..files import write
+from . import policy, traps
 from .cases import BUILT, Container, Row
 from .hostile import ROWS
 from .mounting import bind_from, label, mount, set_label, unmount
@@ -91,8 +92,7 @@ class Start:
         self.mount_shm()
         self.output = self.stream("out")
         self.errors = self.stream("err")
-        with open(f"{self.bundle}/config.json", "w", encoding="ascii") as file:
-            json.dump(self.config(), file)
+        write(f"{self.bundle}/config.json", json.dumps(self.config()))
 
     def mount(self, source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
         mount(source, target, kind, flags, options)
@@ -112,8 +112,7 @@ class Start:
     def stream(self, name: str) -> str:
         """A file for the container to print into, with its label: a pipe has the engine's."""
         path = f"{self.bundle}/{name}"
-        with open(path, "w", encoding="ascii"):
-            os.chmod(path, 0o666)
+        write(path, "", 0o666)
         set_label(path, file_context(self.container.level))
         return path
 
@@ -142,7 +141,7 @@ class Start:
             specification["mountLabel"] = file_context(container.label)
         return {
             "ociVersion": "1.0.2",
-            "root": {"path": self.rootfs, "readonly": container.agent or container.readonly},
+            "root": {"path": self.rootfs, "readonly": container.agent},
             "hostname": "container",
             "process": {
                 "terminal": False,
@@ -198,9 +197,7 @@ class Start:
     def hooks(self) -> dict[str, list[dict[str, Any]]]:
         """The registered hooks, after the one that completes the simulation."""
         container = self.container
-        before = [BEFORE, self.rootfs]
-        if container.mqueue == "other":
-            before.append(file_context("s0:c3,c4"))
+        before = [BEFORE, *([file_context("s0:c3,c4")] if container.mqueue == "other" else [])]
         found: dict[str, list[dict[str, Any]]] = {"prestart": [{"path": BEFORE, "args": before, "env": [PATH]}]}
         if self.trap.covers_root():
             # The container's own /proc cannot be reached by its path any more.
@@ -251,8 +248,6 @@ class Start:
         seen = dict(line.split("=", 1) for line in _read(self.output).splitlines() if "=" in line)
         if holds:
             seen["labels"] = " ".join(sorted(set(self.labels())))
-        if holds and self.container.readonly:
-            seen.update(outside.look(self.pid()))
         return {
             "seen": seen,
             "code": code,
@@ -281,7 +276,7 @@ class Start:
 
     def wait_for_first_words(self) -> None:
         end = time.monotonic() + SECONDS
-        last = ("hold-mq=", "looked=", "stay=")
+        last = ("hold=", "stay=")
         while not any(it in _read(self.output) for it in last) and time.monotonic() < end:
             time.sleep(0.1)
 
@@ -356,8 +351,7 @@ class Group:
         for name, path in (("secret", "/tmp/secret"), ("shm", "/dev/shm"), ("mqueue", "/dev/mqueue")):
             target = f"{STATE}/{start.id}/{name}-exposed"
             if name == "secret":
-                with open(target, "w", encoding="ascii"):
-                    pass
+                write(target, "")
             else:
                 os.mkdir(target)
             bind_from(start.pid(), path, target)

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from tests.gpunode import catalogue, pci, procfs
 from tests.gpunode.description import Description, load, render
 
+from ..files import write
 from . import policy, vendors
 from .mounting import MS_BIND, label, mount, set_label
 
@@ -64,9 +65,7 @@ def set_up(mig_minors: str) -> None:
     registered = {**others.registered, **procfs.registered(node, majors)}
     files["gpunode/devices"] = procfs.devices(real, registered)
     for name, text in files.items():
-        os.makedirs(os.path.dirname(f"{SIMULATED}/{name}"), exist_ok=True)
-        with open(f"{SIMULATED}/{name}", "w", encoding="ascii") as file:
-            file.write(text)
+        write(f"{SIMULATED}/{name}", text)
     mount(f"{SIMULATED}/gpunode/devices", "/proc/devices", "", MS_BIND)
     mount_pci(node)
     vendors.set_up(others)
@@ -99,9 +98,7 @@ def mount_pci(node: Description) -> None:
         os.makedirs(folder, exist_ok=True)
         mount("pci-devices", folder, "tmpfs", 0, f"mode=0555,context={vendors.SYSFS_CONTEXT}")
     for name, text in pci.tree(node).items():
-        os.makedirs(os.path.dirname(f"{files}/{name}"), exist_ok=True)
-        with open(f"{files}/{name}", "w", encoding="ascii") as file:
-            file.write(text)
+        write(f"{files}/{name}", text)
     for gpu in node.gpus:
         os.symlink(f"{files}/{gpu.bus_id}", f"{pci.DEVICES}/{gpu.bus_id}")
 
@@ -112,9 +109,7 @@ def administer(settings: str, drop_in: str) -> None:
         if os.path.exists(path):
             os.unlink(path)
         if text:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            with open(path, "w", encoding="ascii") as file:
-                file.write(text)
+            write(path, text)
             subprocess.run(["restorecon", path], check=True)
     if not drop_in and os.path.isdir(os.path.dirname(DROP_IN)):
         os.rmdir(os.path.dirname(DROP_IN))

@@ -1,23 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What people run in containers, and what they see where /dev/shm has another container's level.
+"""What people run in containers, and what they see where /dev/shm has another container's level: dask on processes.
 
-    story.py lock|dask      prints NAME=RESULT, or NAME= the error and whether a semaphore was its cause
-
+Prints dask=RESULT, or dask= the error and whether a semaphore was its cause.
 Runs in the container, without the hook's sources.  Must not print anything else on success.
 """
 
 from __future__ import annotations
 
+import importlib
+import os
 import sys
 import traceback
-
-
-def lock() -> str:
-    """A lock of multiprocessing: what data loaders, pools and queues are made of."""
-    import multiprocessing
-
-    with multiprocessing.get_context("spawn").Lock():
-        return "ok"
 
 
 def square(number: int) -> int:
@@ -27,9 +20,6 @@ def square(number: int) -> int:
 
 def dask() -> str:
     """A cluster of processes works out a sum."""
-    import importlib
-    import os
-
     # Worker processes import this file by its name.
     os.environ["PYTHONPATH"] = os.path.dirname(os.path.abspath(__file__))
     # NVML denies a divided GPU's memory to those who may not watch MIG, and dask's own monitor ends there.
@@ -46,18 +36,17 @@ def dask() -> str:
 
 
 def main() -> int:
-    """Tell one story."""
-    name = sys.argv[1]
+    """Tell the story."""
     try:
-        result = {"lock": lock, "dask": dask}[name]()
+        result = dask()
     except Exception as error:
-        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-        missing = "FileNotFoundError" in text
-        result = "FileNotFoundError" if missing else type(error).__name__
-        result += " in SemLock" if "SemLock" in text else f": {error}"
-        if not missing or "SemLock" not in text:
-            traceback.print_exc()
-    print(f"{name}={result}", flush=True)
+        text = traceback.format_exc()
+        result = f"{type(error).__name__}: {error}"
+        if "FileNotFoundError" in text and "SemLock" in text:
+            result = "FileNotFoundError in SemLock"
+        else:
+            print(text, file=sys.stderr)
+    print(f"dask={result}", flush=True)
     return 0
 
 

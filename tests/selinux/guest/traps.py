@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from tests.gpunode.catalogue import MPS_FOLDER
 
+from ..files import write
 from .mounting import label, mount, set_label, unmount
 
 HOST = "/srv/trap"
@@ -117,8 +118,7 @@ def _make(trap: Trap, later: contextlib.ExitStack) -> None:
     for name in ("dev", "proc", "sys", "etc", "usr/bin", "tmp", "sub"):
         os.makedirs(f"{top}/{name}")
     later.callback(shutil.rmtree, trap.place)
-    with open(f"{top}/secret", "w", encoding="ascii") as file:
-        file.write("secret")
+    write(f"{top}/secret", "secret")
     for path in _paths(trap.place):
         os.chmod(path, 0o777)
         os.chown(path, trap.owner, trap.owner)

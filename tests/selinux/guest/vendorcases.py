@@ -40,11 +40,11 @@ VENDORS = (
         ),
     ),
     Row(
-        "container_t c1,c2: a GPU and a vendor's adapter",
+        "container_t c1,c2: a GPU, a vendor's adapter and a third's",
         (
             Container(
                 "container_t",
-                asks={"OCI_RDMA": "mlx5_1"},
+                asks={"OCI_RDMA": "mlx5_1", "OCI_SOLARFLARE": "all"},
                 expect={
                     "nodes": "ENXIO",
                     "lib": WORKS,
@@ -53,25 +53,13 @@ VENDORS = (
                     "read:/dev/infiniband/uverbs0": "ENOENT",
                     "read:/etc/libibverbs.d/mlx5.driver": WORKS,
                     "load:libibverbs.so.1": WORKS,
-                },
-            ),
-        ),
-        runtimes=CRUN,
-    ),
-    Row(
-        "container_t c1,c2: two vendors",
-        (
-            _UNMODIFIED._replace(
-                asks={"OCI_SOLARFLARE": "all", "OCI_AMD": "all"},
-                expect={
                     **ONLOAD,
-                    **AMD,
                     "load:libonload_ext.so.1": WORKS,
                     "read:/usr/libexec/onload/profiles/latency.opf": WORKS,
                 },
             ),
         ),
-        runtimes=RUNC,
+        runtimes=CRUN,
     ),
     Row(
         "container_t c1,c2: all that a vendor's file can say",

@@ -16,6 +16,7 @@ from tests.gpunode import sysfs, vendors
 from tests.gpunode.description import Description
 from tests.gpunode.vendors.additions import Additions
 
+from ..files import write
 from .mounting import MS_BIND, MS_PRIVATE, mount
 
 # One file that says all that a file can say, so that the hook looks wherever it may have to.
@@ -65,7 +66,7 @@ def set_up(additions: Additions) -> None:
         os.chmod(node.path, 0o666)
     for path, text in additions.texts.items():
         if path.startswith("/run/"):
-            _write(path, text + "E:SUBSYSTEM=onload\n")
+            write(path, text + "E:SUBSYSTEM=onload\n")
     os.makedirs(os.path.dirname(SOCKET))
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(SOCKET)
@@ -84,7 +85,7 @@ def _mount_sysfs(found: sysfs.Sysfs) -> None:
     mount("", _REAL, "", MS_PRIVATE)
     _tmpfs(_SIMULATED)
     for name, text in found.files.items():
-        _write(f"{_SIMULATED}/{name}", text)
+        write(f"{_SIMULATED}/{name}", text)
     for folder in (sysfs.CHARACTER, "module"):
         _tmpfs(f"/sys/{folder}")
         _link(f"{_REAL}/{folder}", f"/sys/{folder}", os.listdir(f"{_REAL}/{folder}"))
@@ -96,12 +97,6 @@ def _mount_sysfs(found: sysfs.Sysfs) -> None:
             if os.path.lexists(path):
                 os.unlink(path)
             os.symlink(f"{_SIMULATED}/devices/{to.partition('devices/')[2]}", path)
-
-
-def _write(path: str, text: str) -> None:
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "w", encoding="ascii") as file:
-        file.write(text)
 
 
 def _tmpfs(folder: str) -> None:
