@@ -146,7 +146,8 @@ class Device(NamedTuple):
             raise FileExistsError(f"it is device {found}, and the driver's is {right}")
 
         def perform(tree: Tree) -> None:
-            if not tree.has_node(self.path, self.major, self.minor):
+            # Where /dev lies on a disk, the mount point of the last start stays as a file.
+            if not tree.has_node(self.path, self.major, self.minor, covers=True):
                 tree.attach(mount, self.path, folder=False)
 
         return perform

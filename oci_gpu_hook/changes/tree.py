@@ -227,13 +227,17 @@ class Tree:
         if uid or gid:
             posix.chown(name, uid, gid, dir_fd=parent, follow_symlinks=False)
 
-    def has_node(self, path: str, major: int, minor: int) -> bool:
-        """Whether the character device exists; TargetError if something else has its name."""
+    def has_node(self, path: str, major: int, minor: int, *, covers: bool = False) -> bool:
+        """Whether the character device exists; TargetError if something else has its name, but for a file that it
+        covers.
+        """
         fd = self.find(path)
         if fd is None:
             return False
         with closing(fd):
             status = syscalls.known_of(fd)
+        if covers and is_regular(status):
+            return False
         if not is_character_device(status):
             raise TargetError(syscalls.EEXIST, f"{path} is there and is not a character device")
         if status.st_rdev != posix.makedev(major, minor):

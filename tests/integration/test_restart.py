@@ -44,6 +44,23 @@ def test_the_same_driver_leaves_nothing_more(
     assert first[-1] == second[-1]
 
 
+def test_a_dev_on_a_disk_is_served_again(installed: Installed, bundle: Maker, tmp_path: Path) -> None:
+    """By a caller that has no other: nodes are bound there, and their mount points stay."""
+    root = bundle("debian").rootfs
+    before = f"""
+        ln -s ../libexec/oci/hooks.d/oci-gpu-hook /usr/bin/nvidia-container-cli
+        mkdir {tmp_path}/upper {tmp_path}/work
+        mount -t overlay -o lowerdir={root},upperdir={tmp_path}/upper,workdir={tmp_path}/work none /mnt
+    """
+    script = """
+        unshare --mount sh -ec 'nvidia-container-cli configure --no-cgroups --device=0 --compute /mnt
+            stat -c %t:%T /mnt/dev/nvidiactl'
+        stat -c %F /mnt/dev/nvidiactl
+    """
+    first, second = in_turn(installed, {"first": script, "second": script}, before).values()
+    assert first == second == ["c3:ff", "regular empty file"]
+
+
 def test_another_driver_finds_nothing_of_the_last(installed: Installed, bundle: Maker) -> None:
     """Up and down: what is left names no version but the firmware's folder, and serves each driver."""
     made = bundle("debian").asks("0").runs(*LOOK)
