@@ -186,7 +186,7 @@ def _check_vendor(host: HostRoot, file: str) -> tuple[dict[str, Any], list[str]]
     vendor = vendorfile.parse_vendor(data, file)
     others = [it for it in folders.load_all(host)[0] if os.path.basename(it.file) != os.path.basename(file)]
     if fault := folders.collisions([*others, vendor]).get(vendor.flag):
-        raise ConfigError(f"{file}: {fault}", "write another, or give it that file's name to take its place")
+        raise ConfigError(f"{file}: {fault}", "give it another flag and kind, or that file's name, to take its place")
     lines = [f"{file}: {_summary(vendor)}", *[f"note: {note}" for note in notes]]
     return {**_vendor(vendor, ""), "notes": notes}, lines
 

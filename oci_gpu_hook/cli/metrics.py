@@ -132,7 +132,7 @@ def _held(
         who = {"container": id or f"{running.of_user} process {running.pid}".lstrip()}
         who.update({name: getattr(running.called, name) for name in ("name", "pod", "namespace")})
         for share in holder.held:
-            if uuid := uuids[share.gpu]:
+            if uuid := uuids.get(share.gpu):
                 held.append({"uuid": uuid, "mig_uuid": share.uuid if share.mig else "", **who})
         memory += [({"address": use.address.removeprefix("0000"), **who}, use) for use in holder.container.memory]
     return held, memory

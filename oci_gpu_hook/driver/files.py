@@ -15,7 +15,7 @@ from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.formats.decimal import decimals
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.kernel.filetypes import is_folder, is_open_to_others
+from oci_gpu_hook.kernel.filetypes import is_folder, is_open_to_others, is_same
 from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
@@ -165,50 +165,52 @@ def firmware(driver: Driver, host: HostRoot) -> tuple[DriverFile, ...]:
 
 def _of_word_size(driver: Driver, bits: int, flags: int) -> dict[Library, str]:
     # Of thousands of names in a folder some hundred are of the catalogue's libraries and subfolders.
-    there: dict[str, list[str]] = {}
-    for folder in _library_folders(driver, bits):
-        for name in driver.root.names(folder):
-            if name.partition(".so")[0] in _CATALOGUED:
-                there.setdefault(name, []).append(f"{folder}/{name}")
+    listed = [
+        (folder, frozenset([name for name in driver.root.names(folder) if name.partition(".so")[0] in _CATALOGUED]))
+        for folder in _library_folders(driver, bits)
+    ]
     wanted = [
         (name, capabilities, [f"{name}.so.{driver.version}", *catalogue.FILES.get(name, ())])
         for name, capabilities in catalogue.LIBRARIES
     ]
-    wanted += [(name, capabilities, _of_own_version(name, there)) for name, capabilities in catalogue.OWN_VERSION]
+    wanted += [(name, capabilities, _of_own_version(name, listed)) for name, capabilities in catalogue.OWN_VERSION]
     found: dict[Library, str] = {}
     for name, capabilities, files in wanted:
-        subfolders = there.get(catalogue.SUBFOLDERS.get(name, ""), [])
-        paths = [path for file in files for path in (*there.get(file, ()), *[f"{at}/{file}" for at in subfolders])]
-        found.update(_first_library(driver, name, capabilities, paths, flags))
+        places = _places(files, catalogue.SUBFOLDERS.get(name, ""), listed)
+        found.update(_first_library(driver, name, capabilities, places, flags))
     # What a newer driver has beside its first libraries.
     own = {
         path.rpartition("/")[0] for it, path in found.items() if it.file.startswith(("libcuda.so.", "libnvidia-ml."))
     }
     for folder in sorted(own):
         for name in _unknown(driver, folder):
-            path = f"{folder}/{name}.so.{driver.version}"
-            found.update(_first_library(driver, name, catalogue.OF_UNKNOWN, [path], flags))
+            file = f"{name}.so.{driver.version}"
+            found.update(_first_library(driver, name, catalogue.OF_UNKNOWN, [(f"{folder}/{file}", file)], flags))
     return found
 
 
 def _first_library(
-    driver: Driver, name: str, capabilities: tuple[str, ...], paths: list[str], flags: int
+    driver: Driver, name: str, capabilities: tuple[str, ...], places: list[tuple[str, str]], flags: int
 ) -> dict[Library, str]:
-    for path in paths:
+    for path, file in places:
         identity = elf.identity_of(driver.root, path)
         if identity is None or ldcache.FLAGS.get((identity.machine, identity.bits)) != flags:
             continue
-        folder, _, file = path.rpartition("/")
-        soname, source, link = identity.soname or file, driver.source(path), f"{name}.so"
-        links = [link] if driver.source(f"{folder}/{link}") == source else []
+        soname = identity.soname or file
+        links = [f"{name}.so"] if _is_link_to(driver.root, f"{path.rpartition('/')[0]}/{name}.so", path) else []
         called = tuple(dict.fromkeys([file, soname, *catalogue.OTHER_NAMES.get(name, ()), *links]))
-        library = Library(source, file, soname, called, flags, identity.bits, "", capabilities)
+        library = Library(driver.source(path), file, soname, called, flags, identity.bits, "", capabilities)
         found = {library: path}
         for of, other, other_name, bringing in catalogue.ELSEWHERE:
             if of == name:
                 found[library._replace(names=(other_name,), subfolder=other, capabilities=bringing)] = path
         return found
     return {}
+
+
+def _is_link_to(host: HostRoot, link: str, path: str) -> bool:
+    one, other = host.stat(link), host.stat(path)
+    return one is not None and other is not None and is_same(one, other)
 
 
 def _unknown(driver: Driver, folder: str) -> list[str]:
@@ -218,10 +220,20 @@ def _unknown(driver: Driver, folder: str) -> list[str]:
     return [name for name in names if name.startswith("lib") and name not in known][:_MAX_UNKNOWN]
 
 
-def _of_own_version(name: str, names: Iterable[str]) -> list[str]:
+def _places(files: list[str], subfolder: str, listed: list[tuple[str, frozenset[str]]]) -> list[tuple[str, str]]:
+    found = []
+    for file, (folder, names) in [(file, place) for file in files for place in listed]:
+        if file in names:
+            found.append((f"{folder}/{file}", file))
+        if subfolder in names:
+            found.append((f"{folder}/{subfolder}/{file}", file))
+    return found
+
+
+def _of_own_version(name: str, listed: list[tuple[str, frozenset[str]]]) -> list[str]:
     """The files ``NAME.so.X.Y.Z``, with as many numbers as the library has, the highest version first."""
     start = f"{name}.so."
-    files = {decimals(file[len(start) :]): file for file in names if file.startswith(start)}
+    files = {decimals(file[len(start) :]): file for _, names in listed for file in names if file.startswith(start)}
     found = [files[own] for own in sorted(files, reverse=True) if len(own) == catalogue.NUMBERS.get(name, 3)]
     return found[:_MAX_OF_ONE]
 
@@ -239,17 +251,22 @@ def _library_folders(driver: Driver, bits: int) -> list[str]:
 
 
 def _cached_folders(host: HostRoot) -> list[str]:
-    """The folders that the ld.so.cache's names of the driver lead to, in its order: native libraries come first.
-
-    Debian's alternatives lead from there to the folder of one of several drivers.
-    """
+    """The folders of the driver's libraries in the ld.so.cache, in its order: it lists native libraries first."""
     try:
         data = host.read(proc.LD_SO_CACHE) or b""
         paths = ldcache.paths_of(data, (b"libcuda.so.1", b"libnvidia-ml.so.1"))
     except ldcache.MalformedCache:
         return []
-    real = [host.real(path.decode(errors="surrogateescape")) for path in paths]
-    return [*dict.fromkeys([path.rpartition("/")[0] for path in real])]
+    names = [path.decode(errors="surrogateescape") for path in paths]
+    # Debian's alternatives lead from there to the folder of one of several drivers.
+    folders = [path.rpartition("/")[0] for path in (*names, *[host.real(name) for name in names])]
+    return [_below_usr(host, folder) for folder in dict.fromkeys(folders)]
+
+
+def _below_usr(host: HostRoot, folder: str) -> str:
+    """/usr/lib64 for /lib64 if one is a link to the other, as on today's distributions: ldconfig lists both."""
+    here, there = host.stat(folder), host.stat(f"/usr{folder}")
+    return f"/usr{folder}" if here and there and is_same(here, there) else folder
 
 
 def _xorg_modules(driver: Driver) -> list[DriverFile]:
@@ -258,13 +275,18 @@ def _xorg_modules(driver: Driver) -> list[DriverFile]:
     # Debian's variants of the driver have one name in each folder.
     variants = [f"nvidia/{folder.rpartition('/')[2]}" for folder in driver.cached if "/nvidia/" in folder]
     for name, below, places in catalogue.XORG_MODULES:
-        folders = [f"{folder}/{at}" for folder in _library_folders(driver, 64) for at in (*places, *variants)]
+        below_libraries = (*places, *variants)
+        folders = [f"{folder}/{at}" for folder in _library_folders(driver, 64) for at in below_libraries]
         paths = [f"{folder}/{file}" for folder in folders for file in (f"{name}.{driver.version}", name)]
         for path in _first(driver.root, paths):
             folder, _, file = path.rpartition("/")
-            for called in dict.fromkeys([file, name]):
-                place, module = f"{folder}/{called}", f"{below}/{called}"
-                found.append(DriverFile(driver.source(path), place, catalogue.XORG_CAPABILITIES, module=module))
+            targets = [f"{folder}/{called}" for called in dict.fromkeys([file, name])]
+            found += [
+                DriverFile(
+                    driver.source(path), it, catalogue.XORG_CAPABILITIES, module=f"{below}/{it.rpartition('/')[2]}"
+                )
+                for it in targets
+            ]
     return found
 
 

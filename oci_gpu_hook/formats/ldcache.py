@@ -14,6 +14,10 @@ from __future__ import annotations
 
 from oci_gpu_hook.record import NamedTuple
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
 # A cache of 1,050 libraries has 80 KiB.  A larger one than this is not read, nor one with more rows.
 LARGEST = 2 << 20
 _MAX_ROWS = 1 << 15
@@ -83,7 +87,8 @@ class MalformedCache(ValueError):
 class Table(NamedTuple):
     """A cache: its rows in the new layout, whose offsets count from `base` bytes before `strings`, and their names.
 
-    The rows stay the bytes that they are: numbers of Python take ten times as much.  is_ldconfigs: as it says itself.
+    The rows stay the bytes that they are: numbers of Python take ten times as much.  is_ldconfigs: whether it says that
+    ldconfig has written it.
     """
 
     strings: bytes
@@ -117,6 +122,7 @@ class Entry(NamedTuple):
     soname: bytes
     path: bytes
     flags: int
+    osversion: int = 0
     spare: bool = False
 
 
@@ -139,7 +145,7 @@ def parse_cache(data: bytes) -> Table:
     return _checked(Table(data[end:], 0, b"".join([row.ljust(_ROW_SIZE, b"\0") for row in old]), [], ()))
 
 
-def paths_of(data: bytes, sonames: tuple[bytes, ...]) -> list[bytes]:
+def paths_of(data: bytes, sonames: Collection[bytes]) -> list[bytes]:
     """The paths of libraries with these names, in the cache's order, at most `_MAX_PATHS`; MalformedCache."""
     table = parse_cache(data)
     rows = [row for row, name in enumerate(table.names) if name in sonames]
@@ -195,11 +201,12 @@ def _extensions_at(data: bytes, start: int) -> tuple[tuple[int, ...], bool]:
             raise MalformedCache("an extension reaches beyond the end")
         if tag == _GENERATOR_TAG:
             is_ldconfigs = data.startswith(_LDCONFIG, offset)
-        elif tag == _HWCAPS_TAG and size > 4 * _MAX_EXTENSIONS:
+        if tag != _HWCAPS_TAG:
+            continue
+        if size > 4 * _MAX_EXTENSIONS:
             raise MalformedCache("it names more hwcaps than there are")
-        elif tag == _HWCAPS_TAG:
-            # glibc, too, ignores a section that is not aligned.
-            hwcaps = _words(data, offset, size // _WORD_SIZE) if offset % 4 == size % 4 == 0 else ()
+        # glibc, too, ignores a section that is not aligned.
+        hwcaps = _words(data, offset, size // _WORD_SIZE) if offset % 4 == size % 4 == 0 else ()
     return hwcaps, is_ldconfigs
 
 
@@ -256,35 +263,35 @@ def _packed(*words: int) -> bytes:
     return b"".join([word.to_bytes(_WORD_SIZE, "little") for word in words])
 
 
-def merge(data: bytes | None, ours: tuple[Entry, ...] | list[Entry], folders: tuple[bytes, ...] = ()) -> bytes:
+def merge(data: bytes | None, ours: Iterable[Entry], folders: tuple[bytes, ...] = ()) -> bytes:
     """The cache `data` with `ours` in it, as ldconfig since glibc 2.32 would write it; MalformedCache for `data`.
 
     Every loader since glibc 2.2 reads it.  Among entries of one name, flags and hwcap, ours come first and in their
     order, so the loader takes them; the others stay listed.  An entry that is there already is moved, not doubled.
     `data` is None or empty if there is no cache.  Ours have no hwcap.  What it lists below these `folders`, which end
-    with "/", is of an earlier driver and goes, but for its strings: some KiB for each driver that a container has had.
-    If that is just ours, `data` is what it must be.
+    with "/", is of an earlier driver and goes; if that is just ours, `data` is what it must be.
 
     All rows are sorted, not only ours, unless ldconfig has written the cache.  Other programs write caches too, and
     some sort them by plain bytes: the loader's binary search misses names there, and would miss ours.
     """
     theirs = parse_cache(data) if data else Table(b"", 0, b"", [], ())
-    wanted = dict.fromkeys([(it.soname, it.path, it.flags) for it in ours])
-    rows, listed = _entries(theirs, wanted, folders)
-    stale = {entry for entry in listed if entry[1].startswith(folders)}
-    if stale and data and stale <= wanted.keys() <= {*listed}:
+    versions: dict[tuple[bytes, bytes, int], int] = {}
+    for soname, path, flags, version, _ in ours:
+        versions.setdefault((soname, path, flags), version)
+    listed = _entries(theirs, folders)
+    stale = [row for row, entry in enumerate(listed) if entry[1].startswith(folders)]
+    if stale and data and versions.keys() <= {*listed} and all([listed[row] in versions for row in stale]):
         return data
-    hwcaps = theirs.hwcaps()
-    gone = {row + len(wanted) for row, it in zip(rows, listed) if it in stale or (it in wanted and not hwcaps[row])}
-    table = _before(theirs, wanted)
+    table = _before(_cut(theirs, stale), versions)
     # C chars are unsigned on ARM.
-    unsigned = NATIVE_FLAGS["aarch64"] in ([flags for _, _, flags in wanted] or theirs.column(0))
-    if theirs.is_ldconfigs and not gone:
-        return encode(table, _put_in_order(table, len(wanted), unsigned=unsigned))
+    unsigned = NATIVE_FLAGS["aarch64"] in ([flags for _, _, flags in versions] or theirs.column(0))
+    repeated = _repeated_rows(theirs, versions).union([row + len(versions) for row in stale])
+    if theirs.is_ldconfigs and not repeated:
+        return encode(table, _put_in_order(table, len(versions), unsigned=unsigned))
     # The keys are gone before the rows are copied.
     order = sorted(range(len(table.names)), key=_keys(table, unsigned=unsigned).__getitem__, reverse=True)
-    data = table.rows
-    return encode(table, [data[_ROW_SIZE * row : _ROW_SIZE * row + _ROW_SIZE] for row in order if row not in gone])
+    rows = table.rows
+    return encode(table, [rows[_ROW_SIZE * row : _ROW_SIZE * row + _ROW_SIZE] for row in order if row not in repeated])
 
 
 def _put_in_order(table: Table, ours: int, *, unsigned: bool) -> list[bytes]:
@@ -309,27 +316,44 @@ def _put_in_order(table: Table, ours: int, *, unsigned: bool) -> list[bytes]:
     return [*pieces, table.rows_of(first, len(table.names))]
 
 
-def _before(table: Table, ours: dict[tuple[bytes, bytes, int], None]) -> Table:
+def _cut(table: Table, rows: list[int]) -> Table:
+    """The table without the strings of these rows, if they are the last ones: else they would grow with each driver."""
+    if not rows:
+        return table
+    names, paths = table.column(1), table.column(2)
+    start = min([min(names[row], paths[row]) for row in rows])
+    others = [max(names[row], paths[row]) for row in {*range(len(names))}.difference(rows)]
+    kept = table.strings[: start - table.base]
+    # One string may be the end of another.
+    is_last = max([*others, *table.hwcap_names], default=0) < start and kept[-1:] in (b"", b"\0")
+    return table._replace(strings=kept) if is_last else table
+
+
+def _before(table: Table, ours: dict[tuple[bytes, bytes, int], int]) -> Table:
     # A bytearray grows in place: an image's folder of newer CUDA libraries may hold thousands of names.
     strings, rows = bytearray(table.strings), bytearray()
-    for soname, path, flags in ours:
+    for (soname, path, flags), version in ours.items():
         start = len(strings) + table.base
         # A name that is the end of its path needs no string of its own.
         strings += path + b"\0" if path.endswith(soname) else path + b"\0" + soname + b"\0"
-        rows += _packed(flags, len(strings) + table.base - len(soname) - 1, start, 0, 0, 0)
+        rows += _packed(flags, len(strings) + table.base - len(soname) - 1, start, version, 0, 0)
     names = [soname for soname, _, _ in ours] + table.names
     return table._replace(strings=bytes(strings), rows=bytes(rows) + table.rows, names=names)
 
 
-def _entries(
-    table: Table, ours: dict[tuple[bytes, bytes, int], None], folders: tuple[bytes, ...]
-) -> tuple[list[int], list[tuple[bytes, bytes, int]]]:
-    """The rows with a name of ours, or all if a path may lie below these folders; and of each name, path and flags."""
-    is_any = any([folder in table.strings for folder in folders])
+def _repeated_rows(table: Table, ours: dict[tuple[bytes, bytes, int], int]) -> set[int]:
+    """The rows of `table` that repeat one of ours, by their numbers in the table with our rows before its own."""
     sonames = {soname for soname, _, _ in ours}
-    rows = [row for row, name in enumerate(table.names) if is_any or name in sonames]
-    names, flags = map(table.names.__getitem__, rows), map(table.column(0).__getitem__, rows)
-    return rows, [*zip(names, map(table.path, rows), flags)]
+    flags, hwcaps = table.column(0), table.hwcaps()
+    same = [row for row, name in enumerate(table.names) if name in sonames and not hwcaps[row]]
+    return {row + len(ours) for row in same if (table.names[row], table.path(row), flags[row]) in ours}
+
+
+def _entries(table: Table, folders: tuple[bytes, ...]) -> list[tuple[bytes, bytes, int]]:
+    """Name, path and flags of each row; none if no path lies below these folders, as in most images."""
+    if not any([folder in table.strings for folder in folders]):
+        return []
+    return [*zip(table.names, map(table.path, range(len(table.names))), table.column(0))]
 
 
 def _keys(table: Table, *, unsigned: bool) -> list[bytes]:

@@ -68,7 +68,8 @@ def vendor(host: HostRoot, everything: bool, see: See = lambda _: None) -> tuple
             entries = parse_csv(folders.content(host, path), path)
         except ConfigError as err:
             raise DriverError(err.message, _FILE_HINT) from err
-        count += len(entries)
+        # Comments and what is left out are none.
+        count += sum([type in _TYPES and bool(entry) for type, entry in entries])
         if count > MAX_ENTRIES:
             raise DriverError(f"{CSV_FOLDER} has more than {MAX_ENTRIES} entries", _FILE_HINT)
         listed = _Listed(host, see)

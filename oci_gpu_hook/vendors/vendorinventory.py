@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     See = Callable[[str], object]
 
 # See `inventory.HEADING`.
-HEADING = b"oci-gpu-hook vendors 21fadc7d\n"
+HEADING = b"oci-gpu-hook vendors 05ca3135\n"
 PREFIX = "vendor."
 
 LARGEST_FILE = 1 << 20

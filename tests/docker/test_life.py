@@ -19,7 +19,7 @@ BY_GPUS = """--gpus '"device=1,5"'"""
 GIVEN = [1, 5]
 START = f"docker run --detach --network none --name kept {ASKS} image /bin/sleep 100000 >/dev/null"
 # Its hook is added without Python, to what dockerd writes of a container with a network and without.
-ALONE = "sed s,/usr/bin/python3,/bin/false, /usr/bin/oci-gpu-runtime >/run/alone; cat /run/alone >/usr/bin/oci-gpu-runtime"
+ALONE = "sed -i s,/usr/bin/python3,/bin/false, /usr/bin/oci-gpu-runtime"
 # With crun dockerd sends a limit of 0 for the memory that was not named, which the kernel refuses: with ours or not.
 UPDATE = "--cpus 1.5 --memory 1g --memory-swap 2g"
 FIXED = {"default-runtime": "oci-gpu-runtime", "live-restore": True}

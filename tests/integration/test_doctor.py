@@ -154,9 +154,9 @@ PLANTED = {
     "echo '{\"runtimes\": {' >$JSON":
         Planted("warn", "Docker", "/etc/docker/daemon.json: it is not JSON", "vi /etc/docker/daemon.json"),
     "mkdir $JSON":
-        Planted("warn", "Docker", "daemon.json: it is not a file of at most 1 MiB", "vi /etc/docker/daemon.json"),
+        Planted("warn", "Docker", "daemon.json: it cannot be read as a file of at most", "vi /etc/docker/daemon.json"),
     "truncate -s 2G $JSON":
-        Planted("warn", "Docker", "daemon.json: it is not a file of at most 1 MiB", "vi /etc/docker/daemon.json"),
+        Planted("warn", "Docker", "daemon.json: it cannot be read as a file of at most", "vi /etc/docker/daemon.json"),
     "mkdir -m 0777 /etc/docker/theirs; echo '{}' >/etc/docker/theirs/d; ln -s theirs/d $JSON":
         Planted("warn", "Docker", "/etc/docker/daemon.json: 'd' lies in a folder that others than root may write to",
             "rm /etc/docker/daemon.json  # a link", True),

@@ -16,7 +16,6 @@ import pytest
 from tests.integration import roots
 from tests.integration.conftest import Maker
 from tests.integration.engines import Bundle, Installed, Outcome, on_node, run, start
-from tests.unit.caches import parse
 
 CACHE = "etc/ld.so.cache"
 FOUND = ["cuInit 0, 1 devices", "/usr/local/nvidia/lib64/libcuda.so.1"]
@@ -94,10 +93,7 @@ def test_a_second_start_leaves_the_cache_as_it_is_and_another_driver_replaces_it
     last = on_node(installed, mount + start("runc", made))
     names = [line.split()[0] for line in last.out.splitlines() if "/usr/local/nvidia/" in line]
     assert len(names) > 20 and "535" not in " ".join(names)
-    assert older != first
-    # The strings of names that went stay.
-    assert parse(again[CACHE]) == parse(first[CACHE])
-    assert {**again, CACHE: b""} == {**first, CACHE: b""}
+    assert older != first == again
     changed = {name for name, data in first.items() if image.get(name) != data}
     links = {name for name, data in first.items() if data.startswith(b"/usr/local/nvidia/")}
     assert changed - links == {CACHE, "etc/ld.so.conf.d/000-oci-gpu-hook.conf"}

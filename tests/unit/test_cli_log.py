@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from oci_gpu_hook.cli import limit
 from oci_gpu_hook.cli import log as log_command
 from oci_gpu_hook.node.engines.containerrecords import ContainerNames
 from tests.unit.program import Program
@@ -146,7 +147,11 @@ def test_a_span_counts_back(journal: Journal, program: Program, given: str, pass
     assert float(moment) < time.time()
 
 
-def test_follow_shows_the_last_and_then_each_that_comes(journal: Journal, program: Program) -> None:
+def test_follow_shows_the_last_and_then_each_that_comes(
+    journal: Journal, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allowed: list[float] = []
+    monkeypatch.setattr("oci_gpu_hook.cli.limit.allow", allowed.append)
     numbered = [{**STARTED, "OCI_GPU_HOOK_CONTAINER": f"a{n}", "__CURSOR": f"s={n}"} for n in range(12)]
     journal.has(*numbered)
     journal.has(REFUSED, {**STARTED, "OCI_GPU_HOOK_CONTAINER": "a12"}, file="later")
@@ -154,6 +159,7 @@ def test_follow_shows_the_last_and_then_each_that_comes(journal: Journal, progra
     assert [record["container"] for record in records] == [f"a{n}" for n in range(2, 13)]
     assert "--after-cursor=s=11 " in journal.words()
     assert program("log", "-fn1").count("container abc got 0") == 2
+    assert allowed == [limit.ENDLESS] * 2
 
 
 def test_a_container_has_the_name_that_its_engine_knows(

@@ -318,7 +318,10 @@ def test_a_spec_with_aliases_is_not_read(tmp_path: Path) -> None:
 
 def test_a_spec_that_is_too_large_or_that_others_may_write_is_not_read(tmp_path: Path) -> None:
     large, larger, theirs = planted(tmp_path, f"a: [{'7, ' * 400_000}", " " * (9 << 20), OUR_SPEC)
-    assert [large.fault, larger.fault] == ["it is not JSON, and larger than 1 MiB", "it is not a file of at most 8 MiB"]
+    assert [large.fault, larger.fault] == [
+        "it is not JSON, and larger than 1 MiB",
+        "it cannot be read as a file of at most 8 MiB",
+    ]
     assert (theirs.is_ours, theirs.fault) == (True, "")
     (tmp_path / "etc/cdi/2.yaml").chmod(0o666)
     theirs = cdispecs.specs(HostRoot(str(tmp_path)))[2]

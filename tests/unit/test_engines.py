@@ -110,7 +110,7 @@ def test_engines_and_shims_are_found_in_their_files(tmp_path: Path) -> None:
         ("Docker", DOCKER, "nvidia", True),
         ("containerd", CONTAINERD, "nvidia", True),
     ]
-    assert [item.engine for item in installed.shims(root, ())] == ["Docker", "containerd"], "of none that is not there"
+    assert [item.engine for item in installed.shims(root, ())] == ["Docker", "containerd"]
     assert installed.unread(root) == []
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oci_gpu_hook.cli import metrics
+from oci_gpu_hook.driver import survey
+from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.engines import containerdevices
 from oci_gpu_hook.node.engines.containerdevices import AllContainers
 from oci_gpu_hook.node.engines.containermemory import MemoryUse
 from oci_gpu_hook.node.exporters import exposition, gpuexposition
+from oci_gpu_hook.node.gpus import nvml
 from oci_gpu_hook.node.gpus.holdercount import Counted
 from oci_gpu_hook.node.machine.validationrecord import StepResult, Validation
 from tests.unit import hosts
@@ -149,3 +153,12 @@ def test_label_values_are_escaped_and_cut() -> None:
     line = exposition.sample("a", {"b": 'say "no"\\\n\x1b\udc80'}, 1)
     assert line == 'oci_gpu_hook_a{b="say \\"no\\"\\\\\\n??"} 1'
     assert len(exposition.sample("a", {"b": "x" * 1000}, 1)) < 300
+
+
+def test_a_library_of_another_version_says_nothing_of_the_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    hosts.host(tmp_path)
+    found = survey.survey(HostRoot(str(tmp_path)))
+    for version, answers in ((found.driver_version, True), ("1.2", False)):
+        monkeypatch.setattr(nvml, "ask_nvml", lambda *_, said=version, **__: ({"driver_version": said}, []))
+        with nullcontext() if answers else pytest.raises(nvml.NvmlUnavailable, match="libnvidia-ml is of 1.2, and the"):
+            assert nvml.readings(HostRoot(str(tmp_path)), found, 1) == {}

@@ -97,7 +97,7 @@ def _read(host: HostRoot, path: str) -> SpecFile | None:
     why = host.openness(path)
     data = None if why else host.read(path)
     if data is None:
-        return SpecFile(path, "", False, "", {}, why or "it is not a file of at most 8 MiB", bool(why))
+        return SpecFile(path, "", False, "", {}, why or "it cannot be read as a file of at most 8 MiB", bool(why))
     return _spec(path, data.decode("utf-8", "replace"))
 
 

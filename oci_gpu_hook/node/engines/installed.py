@@ -181,7 +181,7 @@ def _by_toml(host: HostRoot, kind: EngineKind) -> Reader:
 
 def _reader(host: HostRoot, name: str, files: list[tuple[str, dict[str, Any]]]) -> Reader:
     folders, file = named_folders(files, _SPECS, CDI_FOLDERS)
-    paths = [host.real(it) for it in folders if it[:1] == "/" and len(it) < _LONGEST_PATH]
+    paths = [host.real(it.rstrip("/") or "/") for it in folders if it[:1] == "/" and len(it) < _LONGEST_PATH]
     return Reader(name, tuple(dict.fromkeys(paths)), file)
 
 
@@ -261,7 +261,7 @@ def docker_settings(host: HostRoot, path: str = DOCKER.ours) -> dict[str, Any]:
     # It may be a link to what others have made.
     data = foreignfile.read_file(host, path, _LARGEST)
     if data is None:
-        raise ValueError(f"it is not a file of at most {_LARGEST >> 20} MiB")
+        raise ValueError(f"it cannot be read as a file of at most {_LARGEST >> 20} MiB")
     try:
         document = jsontext.loads(data)
     except ValueError as err:

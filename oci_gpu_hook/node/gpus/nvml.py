@@ -237,12 +237,12 @@ def _mig_facts(pynvml: Any, gpu: Any) -> list[Any]:
     return found
 
 
-def readings(host: HostRoot, found: DriverInventory, seconds: float) -> Readings | None:
-    """None from a library of another version, which knows nothing of this module; for the rest see `ask_nvml`."""
+def readings(host: HostRoot, found: DriverInventory, seconds: float) -> Readings:
+    """As `ask_nvml`; NvmlUnavailable too if the library is of another version, and so knows nothing of this module."""
     program = "from oci_gpu_hook.node.gpus import nvml; nvml.answer(nvml.reading_of)"
     nvml, rows = ask_nvml(program, host, found, seconds, whole=False)
     if nvml["driver_version"] != found.driver_version:
-        return None
+        raise NvmlUnavailable(f"libnvidia-ml is of {nvml['driver_version']}, and the driver of {found.driver_version}")
     return {
         row["bus_id"]: {name: value for name, value in row["values"].items() if 0 <= value <= _MAX[name]}
         for row in rows
