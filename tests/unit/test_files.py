@@ -299,6 +299,19 @@ def test_what_only_looks_like_a_file_is_none(tmp_path: Path) -> None:
     assert files.libraries(driver(tmp_path)) == {}
 
 
+def test_a_folder_of_links_gives_all_that_they_lead_to(tmp_path: Path) -> None:
+    """Each into a folder of its own; the loader's cache names the links."""
+    for name, soname in (("libcuda", "libcuda.so.1"), ("libnvidia-ml", "libnvidia-ml.so.1"), ("libnvcuvid", "")):
+        hosts.plant_library(tmp_path, f"/opt/store/{name}/{name}.so.{VERSION}", soname or f"{name}.so.1")
+        (tmp_path / "opt/farm").mkdir(exist_ok=True)
+        for link in (f"{name}.so.{VERSION}", f"{name}.so.1", f"{name}.so"):
+            (tmp_path / "opt/farm" / link).symlink_to(f"/opt/store/{name}/{name}.so.{VERSION}")
+    hosts.plant_cache(tmp_path, "/opt/farm/libcuda.so.1")
+    found = {it.soname: it for it in files.libraries(driver(tmp_path))}
+    assert found.keys() == {"libcuda.so.1", "libnvidia-ml.so.1", "libnvcuvid.so.1"}
+    assert "libnvidia-ml.so" in found["libnvidia-ml.so.1"].names
+
+
 @pytest.mark.parametrize(
     "text", ["/etc/alternatives/nvidia--libcuda.so.1", "/srv/theirs/libcuda.so.1", "/proc/self/fd/9"]
 )

@@ -160,5 +160,5 @@ def test_a_library_of_another_version_says_nothing_of_the_gpus(monkeypatch: pyte
     found = survey.survey(HostRoot(str(tmp_path)))
     for version, answers in ((found.driver_version, True), ("1.2", False)):
         monkeypatch.setattr(nvml, "ask_nvml", lambda *_, said=version, **__: ({"driver_version": said}, []))
-        with nullcontext() if answers else pytest.raises(nvml.NvmlUnavailable, match="libnvidia-ml is of 1.2, and the"):
+        with nullcontext() if answers else pytest.raises(nvml.NvmlUnavailable, match="libnvidia-ml is of 1"):
             assert nvml.readings(HostRoot(str(tmp_path)), found, 1) == {}
