@@ -198,7 +198,7 @@ UNUSUAL = {
     "list": f"[{ASKS}]",
     "devices": json.dumps({**json.loads(ASKS), "linux": {"netDevices": {"e": {}, "hooks": {"name": "e"}}}}, **COMPACT),
     "rdma": json.dumps({**json.loads(ASKS), "linux": {"rdma": {"e": {}, "hooks": {"hcaHandles": 3}}}}, **COMPACT),
-    **{str(size): json.dumps(json.loads(ASKS), **COMPACT)[:-1] + " " * (size - 80) + "}" for size in (1 << 16, 1 << 18)},
+    **{str(size): f"{json.dumps(json.loads(ASKS), **COMPACT)[:-1]}{' ' * size}}}" for size in (1 << 16, 1 << 18)},
     "long": json.dumps(hooks.config("A=" + "x" * (1 << 18)), **COMPACT),
 }
 
