@@ -78,8 +78,6 @@ if [ "$purpose" = test ]; then
     has rootlesskit || need rootlesskit
     has slirp4netns || need slirp4netns
     has newuidmap || { debian need uidmap; fedora need shadow-utils; }
-    # A file system that the kernel shows in /proc.
-    has mkfs.ext4 || need e2fsprogs
     has pkill || { debian need procps; fedora need procps-ng; }
     has strace || need strace
     # The newest engines, beside the distribution's own.

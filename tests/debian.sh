@@ -1,9 +1,9 @@
 # shellcheck shell=sh
 # SPDX-License-Identifier: Apache-2.0
-# What installs Debian's packages for the lanes that build on them; tests/*/*.sh read it, and say what they need.
+# What installs Debian's packages for the lanes that build on them; their scripts read it, and say what they need.
 PATH=$PATH:/usr/sbin:/sbin
 
-say() { echo "requirements.sh: $*" >&2; }
+say() { echo "${0##*/}: $*" >&2; }
 
 if ! command -v apt-get >/dev/null; then
     say "these tests build on Debian's packages, and there is no apt-get here: run them on Debian"

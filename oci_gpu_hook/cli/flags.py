@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``flags``: the lines to paste that give this host's GPUs to containers, for each engine."""
+"""``flags``: the lines to paste that give this host's GPUs to containers, for each engine; LXC's it writes as well."""
 
 from __future__ import annotations
 

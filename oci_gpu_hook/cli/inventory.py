@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``inventory``: the saved copy of what this host has, which hooks load."""
+"""``inventory``: the saved copy of what this host has, which hooks load; and the device nodes that a boot lacks."""
 
 from __future__ import annotations
 

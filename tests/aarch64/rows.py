@@ -45,15 +45,10 @@ ROWS = {
     "and without the hook in none": (f"{_JOB}::test_the_same_program_fails_without_the_hook",),
     "system calls and structs are the kernel headers'": (_SYSCALLS,),
     "ELF: a library of the C compiler": (f"{_ELF}::test_a_library_of_the_compiler_is_identified[bfd]",),
-    "ld.so.cache: this machine's flags": (f"{_CACHE}::test_the_flags_of_this_machine_are_those_that_ldconfig_writes",),
+    "ld.so.cache: as ldconfig lists it": (f"{_CACHE}::test_a_cache_of_ldconfig_reads_as_ldconfig_lists_it",),
     "ld.so.cache: ldconfig's order": (
         f"{_CACHE}::test_caches_have_the_order_of_ldconfig",
-        f"{_CACHE}::test_merging_gives_the_listing_that_ldconfig_gives_with_our_folder_first",
         f"{_CACHE}::test_ours_get_the_place_that_ldconfig_gives_them_among_hundreds",
-    ),
-    "ld.so.cache: the loader finds all that is merged": (
-        f"{_CACHE}::test_the_loader_takes_our_library_first_and_still_the_images_hwcaps_variants",
-        f"{_CACHE}::test_the_loader_finds_every_library_through_a_merged_cache",
     ),
     "device cgroup: a program is replaced, and put back": (
         f"{_CGROUP}::test_only_the_given_devices_open_as_they_are_given",

@@ -22,7 +22,6 @@ NVIDIA = "oci-gpu-hook configure docker --name nvidia"
 RESTART = "kill $(cat /run/docker.pid); wait_for '! test -e /run/docker.pid'\nstart_dockerd"
 DROP_IN = "/etc/containerd/conf.d/99-oci-gpu-hook.toml"
 CONFIGURE = "oci-gpu-hook configure containerd --name nvidia --set-as-default"
-DUMP = "containerd config dump"
 MAIN = 'version = 2\nimports = ["/etc/containerd/conf.d/*.toml"]'
 
 

@@ -61,17 +61,19 @@ CASES = {
     "0": Case("--gpus 0", asks("void"), []),
     "nothing": Case("", "", []),
 }
-CONF, REGISTRATION = "/etc/oci-gpu-hook.conf", "/usr/share/containers/oci/hooks.d/oci-gpu-hook.json"
-# What goes wrong in oci-gpu-runtime, by its script and by its Python: a file that is changed, and what is told.
+CONF = "/etc/oci-gpu-hook.conf"
+# What goes wrong in oci-gpu-runtime, by its script and by its Python: how the container is started, and what is told.
 FAULTS = {
     "no such runtime": (
-        f"echo 'runtime = /usr/bin/nothing' >{CONF}",
+        f"sed -i 's,^runtime.*,runtime = /usr/bin/nothing,' {CONF}",
+        asks("1"),
         "the setting 'runtime' names /usr/bin/nothing, which is not a program "
         "(the administrator must name one by its absolute path)",
     ),
-    "no registration": (
-        f"rm {REGISTRATION}",
-        f"cannot open {REGISTRATION}: No such file or directory (the administrator must ",
+    "too long": (
+        "for n in $(seq 100); do echo A$n=$(head -c 60000 /dev/zero | tr '\\0' x); done >/run/env",
+        f"{asks('1')} --env-file /run/env",
+        "is larger than 4 MiB",
     ),
 }
 HOOKS = f"""
@@ -101,10 +103,9 @@ def seen(installed: Installed, patterns: dict[str, Path]) -> dict[str, list[str]
     scripts["gpus too many"] = run("--gpus 9")
     scripts |= {f"runtime {name}": life(f"{RUNTIME} {case.env}") for name, case in CASES.items()}
     scripts["runtime unknown"] = run(f"{RUNTIME} {asks('77')}")
-    for name, (plant, _) in FAULTS.items():
-        back = f"cp -p /run/oci-gpu-hook.conf {CONF}; cp -p /run/oci-gpu-hook.json {REGISTRATION}"
-        told = run(f"{RUNTIME} {asks('1')}")
-        scripts[name] = f"cp -p {CONF} {REGISTRATION} /run/\n{plant}\n{told}\n{back}"
+    for name, (plant, options, _) in FAULTS.items():
+        told = run(f"{RUNTIME} {options}")
+        scripts[name] = f"cp -p {CONF} /run/\n{plant}\n{told}\ncp -p /run/oci-gpu-hook.conf {CONF}"
     scripts["both"] = HOOKS
     scripts["left"] = "docker ps --all --quiet; find /run -path '*/moby/*' -name config.json"
     return docker(installed, patterns["debian"], scripts, {"default-runtime": "simulated-runc"})
@@ -144,7 +145,7 @@ def test_an_unknown_gpu_is_told_by_docker(seen: dict[str, list[str]], way: str) 
 def test_what_goes_wrong_is_told_by_docker(seen: dict[str, list[str]], name: str) -> None:
     said, *_, last = seen[name]
     assert said.startswith("docker: Error response from daemon: ")
-    assert f": oci-gpu-runtime: {FAULTS[name][1]}" in said
+    assert ": oci-gpu-runtime: " in said and FAULTS[name][2] in said
     assert (last, seen["left"]) == ("failed", [])
 
 

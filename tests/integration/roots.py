@@ -112,6 +112,7 @@ def _compile(compiler: str, target: Path, driver: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     source = target.parent / "cuda.c"
     source.write_text(PROGRAM)
-    library = next(driver.rglob("lib/libcuda.so.[0-9]*.*"))
+    # Not WSL's, which lies deeper.
+    library = next(driver.glob("*/lib/libcuda.so.[0-9]*.*"))
     subprocess.run([compiler, "-o", target, source, library], check=True)
     source.unlink()

@@ -24,7 +24,6 @@ from tests.unit.cdi_engine import Node, by_hook, by_spec
 from tests.vocabulary.host import FACTS, MIG_UUID, UUID, plant
 
 SETS = ("all", "utility", "compute,compat32", "display", "graphics,video,ngx")
-MIG_NAMES = ("0:0", MIG_UUID)
 DRIVER_ROOT = "/run/nvidia/driver"
 
 
