@@ -2,8 +2,8 @@
 """The step ``hook``: a throw-away container through the host's runtime, looked at from outside while it is held.
 
 It needs no image: its root is empty, and its one program is the host's dynamic loader, which needs no library.  Between
-the runtime's ``create`` and ``start`` the hook has run and the program has not.  The hook gets into config.json as
-oci-gpu-runtime adds it.  Must leave nothing behind, whatever happens.
+the runtime's ``create`` and ``start`` the hook has run and the program has not.  The hook is in config.json as it is
+registered.  Must leave nothing behind, whatever happens.
 """
 
 from __future__ import annotations
@@ -30,10 +30,9 @@ from oci_gpu_hook.node.diagnosis import Finding, failed, passed
 from oci_gpu_hook.node.diagnosis.remedy import DOCTOR, NOTHING, in_words
 from oci_gpu_hook.node.engines import installed, registrations
 from oci_gpu_hook.node.engines.containerrecords import Running
-from oci_gpu_hook.node.machine import childprocess, libselinux
+from oci_gpu_hook.node.machine import childprocess, foreignfile, libselinux
 from oci_gpu_hook.node.machine.foreignfile import ContainerRoot
 from oci_gpu_hook.request.settings import Settings
-from oci_gpu_hook.runtime import create as entry
 
 _CHECK = "container"
 _PROGRAM = "/ld.so"
@@ -161,7 +160,7 @@ def _prepare(host: HostRoot, folder: str, settings: Settings, config: str | None
     """Write the bundle; gives the registration whose hook is in it."""
     os.mkdir(f"{folder}/rootfs", 0o755)
     # A copy: not every runtime's domain, in which its process stays, may start the host's own.
-    program, file = f"{folder}/program", Path(folder, "config.json")
+    program = f"{folder}/program"
     shutil.copyfile(_loader(), program)
     os.chmod(program, 0o755)
     # As what engines keep in /run, which runtimes may use.
@@ -169,15 +168,13 @@ def _prepare(host: HostRoot, folder: str, settings: Settings, config: str | None
     if engines:
         for path, label in ((folder, engines), (f"{folder}/rootfs", _LABEL), (program, _PROGRAM_LABEL)):
             os.setxattr(path, "security.selinux", f"{label}\0".encode())
-    document = configuration(os.path.basename(folder), settings, program, _LABEL if engines else "")
-    file.write_text(json.dumps(document), encoding="utf-8")
     registration = _registration(host)
-    entry.add_hook(str(file), registration)
+    hook = json.loads(foreignfile.read_file(host, registration) or b"{}")["hook"]
     if config is not None:
-        document = json.loads(file.read_bytes())
-        [hook] = document["hooks"]["createRuntime"]
         hook["args"] += ["--config", os.path.abspath(config)]
-        file.write_text(json.dumps(document), encoding="utf-8")
+    document = configuration(os.path.basename(folder), settings, program, _LABEL if engines else "")
+    document["hooks"] = {"createRuntime": [hook]}
+    Path(folder, "config.json").write_text(json.dumps(document), encoding="utf-8")
     return registration
 
 

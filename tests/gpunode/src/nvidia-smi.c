@@ -117,11 +117,22 @@ static void list_mig(const struct gpu *gpu)
 	}
 }
 
+/* As the driver's own, it knows those GPUs alone that /proc shows. */
+static int is_shown(const struct gpu *gpu)
+{
+	char path[128] = "/proc/driver/nvidia/gpus/";
+	text_append(path, sizeof path, gpu->bus_id);
+	long fd = sys_open(path, O_RDONLY | O_DIRECTORY);
+	if (fd >= 0)
+		sys_close((int)fd);
+	return fd >= 0;
+}
+
 static int list_gpus(void)
 {
 	unsigned number = 0;
 	for (const struct gpu *gpu = description.gpus; gpu < description.gpus + description.count; gpu++) {
-		if (open_minor(gpu->minor))
+		if (!is_shown(gpu) || open_minor(gpu->minor))
 			continue;
 		SAY("GPU ", number_text(number++), ": ", gpu->model, " (UUID: ", gpu->uuid, ")\n");
 		list_mig(gpu);

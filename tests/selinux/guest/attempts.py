@@ -56,8 +56,8 @@ def tried(domain: str, expected: Mapping[str, str], denied: frozenset[str] | Non
 
 @contextlib.contextmanager
 def _bundle() -> Iterator[None]:
-    """A bundle that asks for a GPU."""
-    write(CONFIG, json.dumps({"process": {"env": ["NVIDIA_VISIBLE_DEVICES=all"]}}))
+    """A bundle that asks for a GPU, of a form that oci-gpu-runtime leaves to Python."""
+    write(CONFIG, json.dumps({"hooks": {}, "process": {"env": ["NVIDIA_VISIBLE_DEVICES=all"]}}))
     subprocess.run(["restorecon", "-R", os.path.dirname(BUNDLE)], check=True)
     try:
         yield
