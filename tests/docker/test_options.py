@@ -71,8 +71,9 @@ FAULTS = {
         "(the administrator must name one by its absolute path)",
     ),
     "too long": (
-        "for n in $(seq 100); do echo A$n=$(head -c 60000 /dev/zero | tr '\\0' x); done >/run/env",
-        f"{asks('1')} --env-file /run/env",
+        "echo NVIDIA_VISIBLE_DEVICES=1 >/run/env; "
+        "for n in $(seq 100); do echo A$n=$(head -c 60000 /dev/zero | tr '\\0' x); done >>/run/env",
+        "--env-file /run/env",
         "is larger than 4 MiB",
     ),
 }
@@ -143,8 +144,8 @@ def test_an_unknown_gpu_is_told_by_docker(seen: dict[str, list[str]], way: str) 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_what_goes_wrong_is_told_by_docker(seen: dict[str, list[str]], name: str) -> None:
-    said, *_, last = seen[name]
-    assert said.startswith("docker: Error response from daemon: ")
+    *lines, last = seen[name]
+    (said,) = [line for line in lines if line.startswith("docker: Error response from daemon: ")]
     assert ": oci-gpu-runtime: " in said and FAULTS[name][2] in said
     assert (last, seen["left"]) == ("failed", [])
 
