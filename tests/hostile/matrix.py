@@ -447,7 +447,9 @@ ATTACKS: dict[str, Attack] = {
         f"{source}-{kind}": functools.partial(source_alone, source=source, kind=kind)
         for number, source in enumerate(SOURCES)
         for other, kind in enumerate(ALL)
-        if (source, kind) not in CANNOT_BE and (IS_WHOLE or (number + other) % 3 == 2)
+        if (source, kind) not in CANNOT_BE
+        # No other source shows that a kernel's file is not opened.
+        and (IS_WHOLE or (number + other) % 3 == 2 or (source, kind) == ("named", "kmsg"))
     },
     **{f"all-{kind}": functools.partial(all_sources, kind=kind) for kind in ALL},
 }

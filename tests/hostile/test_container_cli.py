@@ -224,7 +224,7 @@ LOGS = {
     "link in another's folder": (f"ln -s {VICTIM}/log {VICTIM}/theirs/log", "theirs/log", OTHERS),
     "another's folder": ("", "theirs/new", OTHERS),
     # Of the call itself, whose name it would be.
-    "the kernel's": ("", "../../../proc/self/comm", "the kernel's own"),
+    "the kernel's": ("", "../../../proc/self/comm", "is not written: it is one of the kernel's own"),
 }
 OWN = "unshare --mount --propagation slave sleep 60 & PID=$!; sleep 0.5"
 SHARED = "mount --make-rshared /; unshare --mount --propagation unchanged sleep 60 & PID=$!; sleep 0.5"
@@ -253,13 +253,17 @@ CALLS = {
     ),
     # A lock that a stopped call holds would hold up each start of the node.
     "no lock": Row(0, prefix=TRACED, after=LOCKS, prints="locks 0"),
-    "no lock, where holders are counted": Row(
-        *(4, "gpu-holders is set", f"echo gpu-holders = 1 >{SETTINGS}"),
-        prefix=TRACED,
-        after=LOCKS,
-        prints="locks 0",
-        clean=f"rm {SETTINGS}",
-    ),
+    **{
+        f"no lock, where holders are counted: {device}": Row(
+            *(4, "gpu-holders is set", f"echo gpu-holders = 1 >{SETTINGS}"),
+            prefix=TRACED,
+            more=f"--device={device}",
+            after=LOCKS,
+            prints="locks 0",
+            clean=f"rm {SETTINGS}",
+        )
+        for device in ("0", "any")
+    },
     # What a user asks of a setuid caller.
     "MIG's configuration": Row(5, "CAP_SYS_ADMIN only", more="--device=0 --mig-config=all"),
     "a driver of the caller's": Row(2, "is not taken from a caller", options=f"--root={VICTIM}"),

@@ -103,6 +103,26 @@ def test_a_pods_members_are_those_that_have_its_memory(tmp_path: Path) -> None:
     assert sorted(found["members"]) == [LABEL + "c1", LABEL + "c1,c3"]
 
 
+CRI_SHM = f"containerd/io.containerd.grpc.v1.cri/sandboxes/{SANDBOX}/shm"
+DOCKER_SHM = f"docker/containers/{SIBLING}/mounts/shm"
+# Where an engine keeps bundles and memory, and who else has that memory.
+KEPT = {
+    "containerd's, beside its tasks": (f"{TASKS}/k8s.io/{{}}", CRI_SHM, {SANDBOX: "c1"}),
+    "Docker's, beside its records": (f"{TASKS}/moby/{{}}", DOCKER_SHM, {SIBLING: "c1,c5"}),
+}
+
+
+@pytest.mark.parametrize(("place", "path", "others"), KEPT.values(), ids=KEPT)
+def test_each_engine_keeps_it_in_its_own_place(tmp_path: Path, place: str, path: str, others: dict[str, str]) -> None:
+    source = f"{tmp_path}/{path}"
+    ours = bundle(tmp_path, OURS, source, "c1,c2", place=place)
+    bundle(tmp_path, STRANGER, None, "c7", place=place)
+    for name, level in others.items():
+        bundle(tmp_path, name, source, level, place=place)
+    (found,) = ask(tmp_path, ours, bound(source))
+    assert (found["owner"], found["members"]) == ("pod", [LABEL + level for level in others.values()])
+
+
 # What an image, under podman before 4.6, and a pod's author can say: it makes no volume the pod's.
 CLAIMED = {
     f"io.kubernetes.{key}": value for key in ("cri-o.SandboxID", "cri.sandbox-id") for value in ("memory", SANDBOX)

@@ -182,6 +182,7 @@ for _ in range(12000):
         break
     time.sleep(0.05)
 print("escaped", find("/sys/fs/cgroup/system.slice/_memory.scope"))
+print("gone", find("/sys/fs/cgroup/system.slice/gone.scope"))
 print("refused", refusal(scope.wait, scope.tell("gone.scope", rules)))
 scope._SOCKET = "/run/systemd/gone"
 print("unreachable", refusal(scope.tell, found.name, rules))
@@ -202,6 +203,7 @@ def test_systemd_says_why_not(installed: Installed, tmp_path: Path, cgroup: str)
         "found told.scope [('/dev/null', 'rwm'), ('char-pts', 'rw')]",
         "at once {('ENXIO', 'EPERM')}",
         "escaped ScopeUnit(name='memory.scope', allowed=(), pinned='')",
+        "gone None",
         "refused systemd refuses: Unit gone.scope not found.",
         "unreachable connect /run/systemd/gone: No such file or directory",
     ]

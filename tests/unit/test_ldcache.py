@@ -396,3 +396,16 @@ def test_names_have_the_same_keys_in_blocks_of_any_size(names: list[bytes]) -> N
 def test_of_one_name_some_paths_are_found_and_none_beyond_path_max() -> None:
     data = merge(None, [Entry(b"liba.so", b"/%d" % number, X86_64) for number in range(300)])
     assert len(paths_of(data, (b"liba.so",))) == 256
+
+
+def test_a_string_whose_end_is_an_earlier_drivers_stays_whole() -> None:
+    """One that ends in the path of the driver's library, which ldconfig writes once for both."""
+    other = Entry(b"libx.so.1", b"/srv" + DRIVERS + b"lib64/libold.so.1", X86_64)
+    data = bytearray(merge(None, [other, *of_driver("libold.so.1")]))
+    (count,) = struct.unpack_from("<I", data, 20)
+    rows = [struct.unpack_from("<4IQ", data, 48 + 24 * row) for row in range(count)]
+    by_path = {bytes(data[row[2] :]).partition(b"\0")[0]: row for row in rows}
+    inner = by_path[other.path][2] + 4
+    number = rows.index(by_path[DRIVERS + b"lib64/libold.so.1"])
+    struct.pack_into("<I", data, 48 + 24 * number + 8, inner)
+    assert set(parse(started(bytes(data), of_driver("liba.so.1"))).entries) == {other, *of_driver("liba.so.1")}
