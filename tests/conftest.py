@@ -24,8 +24,8 @@ def pytest_configure(config: pytest.Config) -> None:
     pytest's default lies in a folder of the user's, which each session closes to other users again when it begins:
     containers with users of their own could not reach their roots any more.
     """
-    # The lanes run side by side by one make that sorts their output.  One that a test starts would take part in that, and
-    # wait for whatever holds a lock on its output, /dev/null.
+    # The lanes run side by side by one make that sorts their output.  One that a test starts would take part in that,
+    # and wait for whatever holds a lock on its output, /dev/null.
     os.environ.pop("MAKEFLAGS", None)
     if config.option.basetemp is None:
         # podman names an image by its folder, and takes no name with an underscore beside a dash, which mkdtemp makes.
