@@ -85,6 +85,12 @@ mount --bind /run/none /run/simulated/driver/nvidia
 systemctl start oci-gpu-hook-inventory oci-gpu-hook-gpu-metrics
 for _ in $(seq 6000); do [ -e $features ] || break; sleep 0.1; done
 ls $features 2>/dev/null || :
+# One that the timer has started may have looked before.
+for _ in $(seq 600); do
+    if grep -q '^oci_gpu_hook_driver_up 0' $gpus; then break; fi
+    systemctl start oci-gpu-hook-gpu-metrics || :
+    sleep 0.1
+done
 grep driver_up $gpus
 cat /run/said >&2
 """,
