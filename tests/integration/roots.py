@@ -112,7 +112,7 @@ def _compile(compiler: str, target: Path, driver: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     source = target.parent / "cuda.c"
     source.write_text(PROGRAM)
-    # Not WSL's, which lies deeper.
-    library = next(driver.glob("*/lib/libcuda.so.[0-9]*.*"))
+    # WSL's is another.
+    library = next(path for path in driver.rglob("lib/libcuda.so.[0-9]*.*") if "wsl" not in path.parts)
     subprocess.run([compiler, "-o", target, source, library], check=True)
     source.unlink()
