@@ -5,7 +5,7 @@ DESTDIR ?=
 PYTHON ?= /usr/bin/python3
 
 SHELL_SCRIPTS = packaging/completions/oci-gpu-hook \
-	$(filter-out %.json,$(wildcard .ci/* hooks.d/*)) $(wildcard packaging/*.sh packaging/*/*.sh packaging/debian/*.p* tests/*.sh tests/*/*.sh)
+	$(filter-out %.json %-start,$(wildcard .ci/* hooks.d/*)) $(wildcard packaging/*.sh packaging/*/*.sh packaging/debian/*.p* tests/*.sh tests/*/*.sh)
 
 # What git does not hold: made from the program and from the sources beside it.
 MANUALS = $(patsubst %.rst,%,$(wildcard packaging/man/*.rst))

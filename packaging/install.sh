@@ -10,6 +10,7 @@
 #   packaging/install.sh sources DESTDIR PREFIX PYTHON     the same, and compiles nothing: for a package of any Python
 #
 #   PREFIX/libexec/oci/hooks.d/oci-gpu-hook                what an engine starts
+#   PREFIX/libexec/oci-gpu-hook-start                      what our CDI specs and oci-gpu-runtime have an engine start
 #   PREFIX/bin/oci-gpu-hook                                what people start
 #   PREFIX/bin/oci-gpu-runtime                             a runtime, for engines that read no hooks.d
 #   PREFIX/bin/nvidia-container-runtime-hook               install-docker: a link to the entry script
@@ -35,6 +36,7 @@ sources=$(cd "$(dirname "$0")/.." && pwd)
 
 library=$prefix/lib/oci-gpu-hook
 entry=$prefix/libexec/oci/hooks.d/oci-gpu-hook
+start=$prefix/libexec/oci-gpu-hook-start
 command=$prefix/bin/oci-gpu-hook
 runtime=$prefix/bin/oci-gpu-runtime
 dockers=$prefix/bin/nvidia-container-runtime-hook
@@ -85,7 +87,7 @@ check_python() {
 
 # Fails where another program's file is in our place: it is never replaced.
 check_ours() {
-    for file in "$entry" "$command" "$runtime" "$registration"; do
+    for file in "$entry" "$start" "$command" "$runtime" "$registration"; do
         if [ -e "$destdir$file" ] && ! grep -q 'oci[-_]gpu[-_]hook' "$destdir$file"; then
             fail "$destdir$file is there and is not ours: move it away first"
         fi
@@ -224,6 +226,7 @@ remove_vendors() {
 
 install_scripts() {
     script oci-gpu-hook | write 0755 "$entry"
+    script oci-gpu-hook-start | write 0755 "$start"
     # -I without -S: site finds the distribution's click, which comes before ours.
     write 0755 "$command" <<END
 #!$python -I
@@ -242,7 +245,7 @@ END
 script() {
     sed '1,/^$/d' "$sources/hooks.d/asking.bash" |
         sed -e '/# shellcheck source=/d; /^ *source /{r /dev/stdin' -e 'd}' "$sources/hooks.d/$1" |
-        sed "s|/usr/bin/python3|$python|; s|/usr/lib/oci-gpu-hook|$library|; s|/usr/libexec/oci/hooks.d/oci-gpu-hook|$entry|"
+        sed "s|/usr/bin/python3|$python|; s|/usr/lib/oci-gpu-hook|$library|; s|/usr/libexec/oci-gpu-hook-start|$start|"
 }
 
 # Writes standard input to the file $2 with mode $1, whole or not at all.
@@ -261,7 +264,7 @@ shared_path() {
 # The installed files outside of the folders that are ours alone. The registration comes first, to be removed first: an
 # engine that still had it, and found no entry script, could start no container.
 single_files() {
-    printf '%s\n' "$registration" "$entry" "$command" "$runtime"
+    printf '%s\n' "$registration" "$entry" "$start" "$command" "$runtime"
     for file in $shared; do shared_path "$file"; done
     services | sed 's/.* //'
 }

@@ -22,7 +22,7 @@ from oci_gpu_hook.kernel.filetypes import is_regular
 from oci_gpu_hook.node.diagnosis import counted, dockercheck
 from oci_gpu_hook.node.diagnosis.speccheck import AGAIN, BY_OURS, REMOVE
 from oci_gpu_hook.node.engines import cdispecs, installed
-from oci_gpu_hook.node.engines.installed import ENTRY
+from oci_gpu_hook.node.engines.installed import START
 from oci_gpu_hook.node.gpus import hardware
 from oci_gpu_hook.node.machine import outputfile
 from oci_gpu_hook.node.setup import cdispec as spec_of
@@ -67,7 +67,7 @@ def cdi() -> None:
     help="NVIDIA's driver capabilities of every container that uses the spec: with CDI, none can ask for its own."
     "  [default: all]",
 )
-@click.option("--hook", "entry", metavar="PATH", default=ENTRY, show_default=True, help="The hook's program.")
+@click.option("--hook", "entry", metavar="PATH", default=START, show_default=True, help="The hook's program.")
 @config_file
 @host_root
 def generate(

@@ -26,7 +26,7 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.host.statefile import FOLDER
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.node.diagnosis import counted
-from oci_gpu_hook.node.engines.installed import ENTRY
+from oci_gpu_hook.node.engines.installed import START
 from oci_gpu_hook.node.gpus import hardware, missingnodes, nvml, udev
 from oci_gpu_hook.node.gpus.hardware import Present
 from oci_gpu_hook.node.machine import childprocess, libselinux, outputfile
@@ -141,7 +141,7 @@ class _Watch:
             self.is_spec_due = self.are_features_due = True
         if self.cdi_spec and self.is_spec_due:
             settings = read_settings(self.config, None)
-            hook = cdi.hook_of(ENTRY, cdi.granted(ALL, settings), self.config, settings)
+            hook = cdi.hook_of(START, cdi.granted(ALL, settings), self.config, settings)
             document, nameless = cdi.of_host(host, settings, hook)
             cdi.write(self.cdi_spec, document)
             click.echo(f"wrote {self.cdi_spec}{f': {nameless}' if nameless else ''}")

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from time import monotonic_ns
+from time import monotonic_ns, process_time_ns
 
 from oci_gpu_hook.report import sentence
 from oci_gpu_hook.request.settings import Settings
@@ -21,9 +21,12 @@ _MAX_NOTES = 128
 
 
 class Progress:
-    """ends: the times of its beginning and of the end of each step; stderr: see `crun.tell`."""
+    """began: the processor time that the process had taken before; ends: the times of its beginning, and of the end of
+    each step; both in ns; stderr: see `crun.tell`.
+    """
 
     def __init__(self) -> None:
+        self.began = process_time_ns()
         self.ends = [monotonic_ns()]
         self.state: State | None = None
         self.settings: Settings | None = None

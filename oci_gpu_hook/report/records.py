@@ -10,7 +10,7 @@ No system call here waits or stops a start: where the journal is missing or full
 from __future__ import annotations
 
 import posix
-from time import process_time_ns, time_ns
+from time import process_time_ns
 
 from oci_gpu_hook.errors import LONGEST_LIST, plain
 from oci_gpu_hook.kernel import syscalls
@@ -46,13 +46,10 @@ _LONGEST = 2000
 _MAX_DEVICES = 64
 _MAX_NOTES = 8
 
-# When the entry script started Python, in seconds since 1970: the interpreter's start is most of a hook's time.
-_BEGAN = b"OCI_GPU_HOOK_BEGAN"
-
 
 def send(progress: Progress, exit_code: int, sentence: str) -> None:
     progress.end_step()
-    steps = _steps(progress.ends)
+    steps = _steps(progress)
     if progress.settings is None or progress.settings.records:
         to_journal(datagram(progress, steps, exit_code, plain(sentence, LONGEST_LIST)))
     to_spool(counted(progress, steps, exit_code))
@@ -65,16 +62,10 @@ def _outcome(progress: Progress, steps: dict[str, int], exit_code: int) -> tuple
     return "ignored" if progress.request is None else "started", ""
 
 
-def _steps(ends: list[int]) -> dict[str, int]:
-    """Microseconds of each step; the first, the interpreter's start, is what the entry script's time has left."""
-    took = [(end - begin) // 1000 for begin, end in zip(ends, ends[1:])]
-    try:
-        began = int(posix.environ.get(_BEGAN, b"").replace(b".", b""))
-        first = time_ns() // 1000 - began - sum(took)
-    except ValueError:
-        # Bash before 5.0 has no EPOCHREALTIME.
-        first = 0
-    return dict(zip(STEPS, (max(first, 0), *took)))
+def _steps(progress: Progress) -> dict[str, int]:
+    """Microseconds of each step; the first, the start of bash and of the interpreter, is most of a hook's time."""
+    times = (0, progress.began), *zip(progress.ends, progress.ends[1:])
+    return dict(zip(STEPS, [(end - begin) // 1000 for begin, end in times]))
 
 
 def to_journal(datagram: bytes) -> None:

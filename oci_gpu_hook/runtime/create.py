@@ -20,8 +20,8 @@ from oci_gpu_hook.report import sentence
 from oci_gpu_hook.request.state import ENGINE_HINT, ExcessError, State, object_of, open_file, read_bytes, read_object
 
 _STAGE = "createRuntime"
-# Hooks that do the job, by their names: ours, as dockerd starts it or NVIDIA's, and NVIDIA's own runtime's.
-_DO_THE_JOB = ("oci-gpu-hook", "nvidia-container-runtime-hook", "nvidia-container-toolkit")
+# Hooks that do the job, by their names: ours, by either program; as dockerd starts it or NVIDIA's; NVIDIA's runtime's.
+_DO_THE_JOB = ("oci-gpu-hook", "oci-gpu-hook-start", "nvidia-container-runtime-hook", "nvidia-container-toolkit")
 # And at these stages: at the later ones they have nothing to do.
 _STAGES_OF_THE_JOB = ("prestart", _STAGE, "createContainer")
 

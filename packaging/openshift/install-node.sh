@@ -10,7 +10,7 @@
 #   HOST       the node's root (/host)          HOOKS_DIR  the folder where the node's engine looks for hooks (found out)
 #   PAYLOAD    what `make install PREFIX=/usr/local` made (/payload)   GRACE  seconds for hooks still running (30)
 #
-# Each version has a folder of its own, which the entry script names: one rename is the whole upgrade, and a container
+# Each version has a folder of its own, which the scripts name: one rename is the whole upgrade, and a container
 # that starts meanwhile finds one whole version. The registration is added last and removed first: an engine that has it
 # without the rest can start no container at all. So a version that fails its trial is not registered.
 #
@@ -24,6 +24,7 @@ host=${host%/}
 prefix=/usr/local
 library=$prefix/lib/oci-gpu-hook
 entry=$prefix/libexec/oci/hooks.d/oci-gpu-hook
+start=$prefix/libexec/oci-gpu-hook-start
 command=$prefix/bin/oci-gpu-hook
 # What else of the payload is installed as it is.
 shared='share/oci-gpu-hook/vendors lib/systemd/system lib/udev/rules.d lib/tmpfiles.d'
@@ -86,7 +87,7 @@ check_ours() {
     if [ "$action" != ready ] && [ -e "$(on_node $delivered)" ]; then
         fail "a MachineConfig serves this node already: remove that one first, or leave this node out of the DaemonSet"
     fi
-    for file in "$(on_node $entry)" "$(on_node $command)" "$host$hooks/oci-gpu-hook.json"; do
+    for file in "$(on_node $entry)" "$(on_node $start)" "$(on_node $command)" "$host$hooks/oci-gpu-hook.json"; do
         if [ -e "$file" ] && ! grep -qs 'oci[-_]gpu[-_]hook' "$file"; then
             fail "$file is there and is not ours: move it away first"
         fi
@@ -190,7 +191,7 @@ stage() {
 
 # Installs the payload's scripts, which name this version from now on.
 switch_version() {
-    for file in $command $entry; do
+    for file in $command $start $entry; do
         sed "s|\"$library|\"$library/$version|" "$payload$file" | write 0755 "$(on_node "$file")"
         label "$real${file#"$prefix"}"
     done
@@ -300,7 +301,7 @@ take_away() {
     folders=$(cat "$(on_node $library)/installed-folders" 2>/dev/null || :)
     stop_units
     try "cannot remove what is installed" rm -f "$host$hooks/oci-gpu-hook.json" "$host$hooks/oci-gpu-hook.json.new"
-    for file in $entry $command; do
+    for file in $entry $start $command; do
         try "cannot remove what is installed" rm -f "$(on_node "$file")" "$(on_node "$file").new"
     done
     remove_shared

@@ -253,7 +253,7 @@ PLANTED = {
             "vi /etc/docker/daemon.json"),
     "oci-gpu-hook cdi generate --output /etc/cdi/gpu.yaml; mv /etc/cdi/gpu.yaml /tmp/x; "
     "sed s,/usr/libexec,/usr/local/libexec, /tmp/x >/etc/cdi/gpu.yaml":
-        Planted("fail", "CDI", "/etc/cdi/gpu.yaml: it starts '/usr/local/libexec/oci/hooks.d/oci-gpu-hook', which",
+        Planted("fail", "CDI", "/etc/cdi/gpu.yaml: it starts '/usr/local/libexec/oci-gpu-hook-start', which",
             "oci-gpu-hook cdi generate --output /etc/cdi/gpu.yaml", True),
     "oci-gpu-hook configure docker --swarm GPU --shares 2; sed -i s/GPU=GPU-......../GPU=GPU-00000000/ $JSON":
         Planted("fail", "Docker", "/etc/docker/daemon.json gives GPU-00000000-",
@@ -285,6 +285,8 @@ PLANTED = {
     "rm /usr/libexec/oci/hooks.d/oci-gpu-hook":
         Planted("fail", "installation", "/usr/libexec/oci/hooks.d/oci-gpu-hook is not there",
             REINSTALL),
+    "rm /usr/libexec/oci-gpu-hook-start":
+        Planted("fail", "installation", "/usr/libexec/oci-gpu-hook-start is not there", REINSTALL),
     "printf '#!/bin/sh\\n' >/usr/libexec/oci/hooks.d/oci-gpu-hook":
         Planted("fail", "installation", "is another's file in our place",
             "mv /usr/libexec/oci/hooks.d/oci-gpu-hook /usr/libexec/oci/hooks.d/oci-gpu-hook.other"),

@@ -21,7 +21,7 @@ from typing import Callable
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-ENTRY = "libexec/oci/hooks.d/oci-gpu-hook"
+ENTRY, START = "libexec/oci/hooks.d/oci-gpu-hook", "libexec/oci-gpu-hook-start"
 COMMAND = "bin/oci-gpu-hook"
 RUNTIME = "bin/oci-gpu-runtime"
 LIBRARY = "lib/oci-gpu-hook"
@@ -100,7 +100,7 @@ def test_it_installs_what_the_readme_lists_and_nothing_else(destination: Path) -
     packaging, library = ROOT / "packaging", f"usr/{LIBRARY}"
     units = [it for it in (packaging / "systemd").iterdir() if it.suffix in UNITS]
     expected = {
-        *(f"usr/{part}" for part in (ENTRY, COMMAND, RUNTIME, REGISTRATION)),
+        *(f"usr/{part}" for part in (ENTRY, START, COMMAND, RUNTIME, REGISTRATION)),
         *(f"usr/share/man/man{it.stem[-1]}/{it.stem}" for it in packaging.glob("man/*.rst")),
         "usr/share/bash-completion/completions/oci-gpu-hook",
         "usr/share/zsh/site-functions/_oci-gpu-hook",
@@ -199,7 +199,7 @@ def test_two_are_equal_and_uninstall_leaves_nothing(destination: Path, tmp_path:
     ours = [tmp_path / name for name in files(tmp_path) - {foreign}]
     assert {path.stat().st_mtime for path in ours} == {EPOCH}
     units = [path for path in ours if path.is_relative_to(usr / "lib") and "oci-gpu-hook/" not in str(path)]
-    for path in [usr / ENTRY, usr / COMMAND, usr / RUNTIME, usr / REGISTRATION, *units]:
+    for path in [usr / part for part in (ENTRY, START, COMMAND, RUNTIME, REGISTRATION)] + units:
         path.with_name(f"{path.name}.new").write_bytes(b"")
     for _ in range(2):
         assert make("uninstall", f"DESTDIR={tmp_path}").returncode == 0
@@ -293,7 +293,7 @@ def test_what_is_installed_works_and_changes_nothing(prefix: Path, tmp_path: Pat
     assert tree(prefix) == before
 
 
-@pytest.mark.parametrize("part", [ENTRY, COMMAND, RUNTIME, REGISTRATION, f"{LIBRARY}/something"])
+@pytest.mark.parametrize("part", [ENTRY, START, COMMAND, RUNTIME, REGISTRATION, f"{LIBRARY}/something"])
 @pytest.mark.parametrize("target", ["install", "uninstall"])
 def test_a_foreign_file_in_our_place_is_left(tmp_path: Path, part: str, target: str) -> None:
     foreign = tmp_path / "usr" / part

@@ -40,7 +40,7 @@ def test_it_adds_the_hook_and_becomes_the_runtime(
     after = json.loads((one.path / "config.json").read_text())
     assert [hook["path"] for hook in after["hooks"]["createRuntime"]] == [
         PROCDRIVER["path"],
-        "/usr/libexec/oci/hooks.d/oci-gpu-hook",
+        "/usr/libexec/oci-gpu-hook-start",
     ]
     assert (none.path / "config.json").read_bytes() == before
     assert not [path for path in one.path.iterdir() if "oci-gpu-runtime" in path.name]

@@ -31,10 +31,10 @@ ALONE = {
         r"attribute oci_gpu_(hook|runtime)_caller has(.*)",
         {"hook container_runtime_t", "hook kubelet_t", "runtime container_runtime_t"},
     ),
-    "the entry script starts the hook": (
+    "engines and the entry script start the hook": (
         _BOTH,
         r"allow (\w+ oci_gpu_hook_\w+):process .*\btransition\b",
-        {"oci_gpu_hook_caller oci_gpu_hook_entry_t", "oci_gpu_hook_entry_t oci_gpu_hook_t"},
+        {"oci_gpu_hook_caller oci_gpu_hook_started", "oci_gpu_hook_entry_t oci_gpu_hook_t"},
     ),
     "the runtime leaves to where it came from": (
         ("refpolicy",),

@@ -91,6 +91,7 @@ def test_the_hook_may_write_to_cgroups_where_they_are_v1s(
 # The longest beginning that fits decides; of units and the like the base policy speaks.
 LABELS = {
     "/usr/libexec/oci/hooks.d/oci-gpu-hook": "oci_gpu_hook_exec_t",
+    "/usr/libexec/oci-gpu-hook-start": "oci_gpu_hook_start_exec_t",
     "/usr/lib/oci-gpu-hook": "lib_t",
     "/etc/oci-gpu-hook": "etc_t",
     "/run/oci-gpu-hook": "oci_gpu_hook_state_t",

@@ -22,20 +22,25 @@ def script(name: str) -> str:
     return text
 
 
+# The hook as oci-gpu-runtime adds it.
+_added = re.search(r"^hook='(.*)'$", script("oci-gpu-runtime"), re.MULTILINE)
+assert _added
+ADDED = _added[1]
+
 _TEXT = script("oci-gpu-hook")
 
 _start = re.search(r"exec /usr/bin/python3 (-\w+ -X utf8) -c '(.*?)' \"\$@\"$", _TEXT, re.DOTALL | re.MULTILINE)
 assert _start
-_FLAGS, _PROGRAM = _start[1].split(), _start[2]
+FLAGS, PROGRAM = _start[1].split(), _start[2]
 # The program's last line starts the hook; the lines before it find it.
 MAIN = "linked.run()"
-assert _PROGRAM.endswith(f"import linked\n{MAIN}")
+assert PROGRAM.endswith(f"import linked\n{MAIN}")
 _LIBRARY = "/usr/lib/oci-gpu-hook"
 
 
 def command(main: str, *words: str, library: Path = ROOT) -> list[str]:
     """The interpreter that runs this, as the entry script starts it, but for `main` and the package below `library`."""
-    return [sys.executable, *_FLAGS, "-c", _PROGRAM.replace(MAIN, main).replace(_LIBRARY, str(library)), *words]
+    return [sys.executable, *FLAGS, "-c", PROGRAM.replace(MAIN, main).replace(_LIBRARY, str(library)), *words]
 
 
 def entry(folder: Path, main: str = MAIN, library: Path = ROOT) -> Path:

@@ -97,7 +97,7 @@ def test_the_specs_hook_is_started_with_what_the_hook_understands(host: Node) ->
     ],
 )
 def test_the_specs_hook_is_the_one_that_was_installed_with_us(file: str, prefix: str) -> None:
-    assert installed.entry_of(file) == f"{prefix}/libexec/oci/hooks.d/oci-gpu-hook"
+    assert installed.prefix_of(file) == prefix
 
 
 def test_yaml_and_json_are_one_document(program: Program, host: Node) -> None:

@@ -170,9 +170,9 @@ def test_doctor_holds_each_spec_against_its_own_vendor(program: Program, bare: N
     again = f"oci-gpu-hook inventory refresh && oci-gpu-hook cdi generate {words}"
     program(*generate(bare, "--output", bare.tree / "etc/cdi/nvidia.yaml"))
     program(*generate(bare, "--vendor", FLAG, "--output", bare.tree / path[1:]))
-    seen = "/etc/cdi/nvidia.yaml: it starts '/usr/libexec/oci/hooks.d/oci-gpu-hook', which is not there"
+    seen = "/etc/cdi/nvidia.yaml: it starts '/usr/libexec/oci-gpu-hook-start', which is not there"
     assert ("fail", seen) in [it[:2] for it in _findings(program, bare)]
-    hosts.plant(bare.tree, "/usr/libexec/oci/hooks.d/oci-gpu-hook", "")
+    hosts.plant(bare.tree, "/usr/libexec/oci-gpu-hook-start", "")
     nvidias = ("pass", "/etc/cdi/nvidia.yaml says what the host has", "")
     assert _findings(program, bare) == [("pass", f"{path} says what the host has", ""), nvidias]
     hosts.plant(bare.tree, FILE, json.dumps({**ACME, "environment": {"ACME_HOME": "/opt/other"}}))
@@ -198,7 +198,7 @@ def test_doctor_says_whether_a_specs_hook_starts(
     program: Program, bare: Node, change: dict[str, Any], why: str, fix: str
 ) -> None:
     """Else each container by it ends with 127, or with 2."""
-    hosts.plant(bare.tree, "/usr/libexec/oci/hooks.d/oci-gpu-hook", "")
+    hosts.plant(bare.tree, "/usr/libexec/oci-gpu-hook-start", "")
     file = bare.tree / "etc/cdi/nvidia.yaml"
     program(*generate(bare, "--capabilities", "compute", "--output", file))
     document = json.loads(file.read_text())

@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 import json
-import posix
 from pathlib import Path
-from time import monotonic_ns, time_ns
+from time import monotonic_ns
 
 import pytest
 
@@ -19,11 +18,9 @@ from oci_gpu_hook.request.state import State
 from tests import crio
 from tests.unit.asking import of_crio
 
-BEGAN = b"OCI_GPU_HOOK_BEGAN"
-
 
 class Sent:
-    """What a start has sent; the step `read` took 2 ms, and the one that was under way began 3 ms ago."""
+    """What a start has sent: 7 ms had gone before, the step `read` took 2 ms, the one under way began 3 ms ago."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, settings: Settings | None = None) -> None:
         self.records: list[bytes] = []
@@ -32,6 +29,7 @@ class Sent:
         monkeypatch.setattr(records, "to_spool", self.lines.append)
         progress = Progress()
         now = monotonic_ns()
+        progress.began = 7_000_000
         progress.ends = [now - 5_000_000, now - 3_000_000]
         progress.settings = settings
         records.send(progress, 6, "there is no driver")
@@ -45,25 +43,11 @@ class Sent:
         return {name: int(value) for name, value in found.items() if value is not None}
 
 
-@pytest.mark.parametrize("began", [b"", b"soon", b"1.5.x"])
-def test_without_the_entry_scripts_clock_the_first_step_takes_no_time(
-    monkeypatch: pytest.MonkeyPatch, began: bytes
-) -> None:
-    monkeypatch.setitem(posix.environ, BEGAN, began)
+def test_the_first_step_is_the_processor_time_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = Sent(monkeypatch).steps()
-    assert (steps["START"], steps["READ"]) == (0, 2000)
+    assert (steps["START"], steps["READ"]) == (7000, 2000)
     assert set(steps) == {"START", "READ", "PLAN"}
     assert 3_000 <= steps["PLAN"] < 10_000_000
-
-
-def test_the_first_step_takes_what_the_entry_scripts_clock_says_without_the_other_steps(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    begun = time_ns() // 1000 - 15_000
-    monkeypatch.setitem(posix.environ, BEGAN, b"%d.%06d" % divmod(begun, 1_000_000))
-    steps = Sent(monkeypatch).steps()
-    assert steps["READ"] == 2000
-    assert 9_000 <= steps["START"] < 10_000_000
 
 
 def test_the_counters_have_the_step_that_was_under_way_and_no_records_are_no_matter(

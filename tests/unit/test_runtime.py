@@ -19,10 +19,11 @@ from oci_gpu_hook.errors import ApplyError, BundleError
 from oci_gpu_hook.request.vendorrequest import KnownVendor
 from oci_gpu_hook.runtime import create
 from oci_gpu_hook.vendors import folders
+from tests.unit import starts
 from tests.unit.starts import ROOT
 
-OURS = json.loads((ROOT / "hooks.d/oci-gpu-hook.json").read_text())["hook"]
-HOOK = json.dumps(OURS)
+HOOK = starts.ADDED
+OURS = json.loads(HOOK)
 OTHER = {"path": "/usr/bin/other", "args": ["other"]}
 
 

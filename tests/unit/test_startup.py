@@ -55,6 +55,14 @@ def test_the_state_is_handed_over_as_it_is(tmp_path: Path) -> None:
     assert ran == (0, f"{state!r} {tmp_path} ['-c', 'createRuntime']\n", "")
 
 
+def test_the_start_program_starts_python_as_the_entry_script_does() -> None:
+    first, *lines = (ROOT / "hooks.d/oci-gpu-hook-start").read_text().splitlines()
+    begin, option, value = starts.FLAGS
+    # One word is all that the kernel passes (execve(2)).
+    assert first == f"#!/usr/bin/python3 {begin}{option[1:]}{value}"
+    assert [line for line in lines if line and not line.startswith("#")] == starts.PROGRAM.split("\n")[1:]
+
+
 def poison(folder: Path) -> Path:
     """A folder in which every module that an interpreter might look for says that it was found."""
     folder.mkdir()

@@ -14,7 +14,7 @@ from oci_gpu_hook.node.diagnosis import PASS, Finding, failed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import Remedy, command, install, restart, roots_alone, then
 from oci_gpu_hook.node.diagnosis.systemcheck import python
 from oci_gpu_hook.node.engines.enginekinds import BY_NAME, CONTAINERD, DOCKER, ENGINES, PODMAN
-from oci_gpu_hook.node.engines.installed import Engine, Runtime, find_program, of_containerd
+from oci_gpu_hook.node.engines.installed import START, Engine, Runtime, find_program, of_containerd
 from oci_gpu_hook.node.engines.registrations import NVIDIAS, OURS, REGISTRATION, Registration
 from oci_gpu_hook.node.machine import childprocess, toml
 
@@ -238,7 +238,7 @@ def installation(host: HostRoot, entry: str, registered: Registered, tool: str) 
     library = script.partition('sys.path.insert(0, "')[2].partition("/oci_gpu_hook/startup")[0]
     shell = script.partition("\n")[0].partition("#!")[2].partition(" ")[0]
     ours = {item.path for item in registered if item.kind == OURS}
-    run_as_root = [entry, entry.rpartition("/")[0], *sorted(ours | {path.rpartition("/")[0] for path in ours})]
+    run_as_root = [START, entry, entry.rpartition("/")[0], *sorted(ours | {path.rpartition("/")[0] for path in ours})]
     run_as_root += _below(host, library) if library else []
     found = _installed(host, entry, shell, library, file, run_as_root, tool)
     return [found, python(interpreter, file, tool)] if library else [found]
@@ -249,9 +249,10 @@ def _installed(
 ) -> Finding:
     """Whether the installation is ours and complete, and only root may write it."""
     check, fix, package = "installation", install(tool), f"{library}/oci_gpu_hook"
-    status = host.stat(entry)
-    if status is None or not status.st_mode & 0o111:
-        return failed(check, f"{entry} is not there or cannot be run", fix)
+    for program in (entry, START):
+        status = host.stat(program)
+        if status is None or not status.st_mode & 0o111:
+            return failed(check, f"{program} is not there or cannot be run", fix)
     if shell and host.stat(shell) is None:
         return failed(check, f"{shell} is not there, and {entry} is written for it", tool, "install", "bash")
     if not library:

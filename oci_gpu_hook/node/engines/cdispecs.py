@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from oci_gpu_hook import asking
 from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.engines.installed import ENTRY
+from oci_gpu_hook.node.engines.installed import ENTRY, START
 from oci_gpu_hook.request.bundle import Bundle
 from oci_gpu_hook.request.words import CAPABILITIES, CDI_FOLDERS, items
 
@@ -187,7 +187,7 @@ def words_of(document: dict[str, Any], *, with_hook: bool = True) -> tuple[str, 
     if capabilities and {*capabilities} != {*CAPABILITIES}:
         words += ["--capabilities", ",".join(capabilities)]
     words += ["--config", made.config] if made.config else []
-    return (*words, *(["--hook", made.hook] if with_hook and made.hook not in ("", ENTRY) else []))
+    return (*words, *(["--hook", made.hook] if with_hook and made.hook not in ("", ENTRY, START) else []))
 
 
 def in_bundle(bundle: Bundle) -> list[asking.Spec]:

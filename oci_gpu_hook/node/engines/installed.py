@@ -19,14 +19,16 @@ from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.words import CDI_FOLDERS
 
 
-def entry_of(file: str) -> str:
-    """The entry script that was installed with a file of ours."""
+def prefix_of(file: str) -> str:
+    """Where a file of ours was installed; /usr for one of a checkout."""
     prefix, library, _ = file.rpartition("/lib/oci-gpu-hook/oci_gpu_hook/")
-    return f"{prefix if library else '/usr'}/libexec/oci/hooks.d/oci-gpu-hook"
+    return prefix if library else "/usr"
 
 
-ENTRY = entry_of(__file__)
-_PREFIX = ENTRY.rpartition("/libexec/")[0]
+_PREFIX = prefix_of(__file__)
+# The entry script; and the start program, for those who know that a container asks for a device.
+ENTRY = f"{_PREFIX}/libexec/oci/hooks.d/oci-gpu-hook"
+START = f"{_PREFIX}/libexec/oci-gpu-hook-start"
 VENDORS_FOLDER = "/usr/share/containers/oci/hooks.d"
 ADMINISTRATORS_FOLDER = "/etc/containers/oci/hooks.d"
 HOOKS_FOLDER = f"{_PREFIX}/share/containers/oci/hooks.d"

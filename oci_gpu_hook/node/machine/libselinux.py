@@ -34,6 +34,7 @@ PATHS = (
     "/etc/oci-gpu-hook.conf.d",
     "/run/oci-gpu-hook",
     "/usr/bin/oci-gpu-runtime",
+    "/usr/libexec/oci-gpu-hook-start",
     "/usr/libexec/oci/hooks.d/oci-gpu-hook",
     "/usr/lib/oci-gpu-hook",
     *SHARED,

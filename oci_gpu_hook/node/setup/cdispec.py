@@ -40,7 +40,7 @@ _READ_WRITE = 0o6
 _NOTHING_MORE = f"={VOID}"
 # With an empty one the hook would get the container's (CVE-2025-23266).  Without SHELL, bash looks in the user
 # database.
-_HOOK_ENVIRONMENT = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin", "SHELL=/bin/bash"]
+_HOOK_ENVIRONMENT = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C"]
 
 
 class Hook(NamedTuple):

@@ -51,7 +51,7 @@ _GPUS = [{"Count": -1, "Capabilities": [["gpu", "compute", "utility"]]}]
 _ENVIRONMENT = ("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility")
 _DOCKERD = policy.HERE.dockerd
 _BY_HOOK = {(_DOCKERD, "oci_gpu_hook_entry_t"), ("oci_gpu_hook_entry_t", "oci_gpu_hook_t")}
-_BY_RUNTIME = {(_DOCKERD, "oci_gpu_runtime_t"), ("oci_gpu_runtime_t", _DOCKERD)}
+_BY_RUNTIME = {(_DOCKERD, "oci_gpu_runtime_t"), ("oci_gpu_runtime_t", _DOCKERD), (_DOCKERD, "oci_gpu_hook_t")}
 
 
 class Way(NamedTuple):
@@ -63,7 +63,7 @@ class Way(NamedTuple):
 
 
 GPUS = Way({"Runtime": "gpus", "DeviceRequests": _GPUS}, (), _BY_HOOK)
-RUNTIME = Way({"Runtime": "ours"}, _ENVIRONMENT, {*_BY_HOOK, *_BY_RUNTIME})
+RUNTIME = Way({"Runtime": "ours"}, _ENVIRONMENT, _BY_RUNTIME)
 
 
 class _Connection(http.client.HTTPConnection):
