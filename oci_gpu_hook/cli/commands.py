@@ -46,7 +46,7 @@ _EXAMPLES = {
     "configure": ("configure docker --set-as-default --dry-run", "configure docker --swarm GPU --shares 2"),
     "doctor": ("doctor", "doctor --container web"),
     "validate": ("validate", "validate driver --timeout 10 --json"),
-    "containers": ("containers", "containers --watch"),
+    "containers": ("containers", "containers --json"),
     "flags": ("flags docker --way cdi 0 1", "flags lxc --write /var/lib/lxc/web/config 0"),
     "selinux status": ("selinux status", "selinux status --json"),
     "selinux install": ("selinux install", "selinux install --host-root /mnt"),

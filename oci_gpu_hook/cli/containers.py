@@ -5,18 +5,14 @@ from __future__ import annotations
 
 import datetime
 import os
-import shutil
-import sys
-import time
-from typing import Callable
 
 import click
 
-from oci_gpu_hook.cli import accelerators, limit
-from oci_gpu_hook.cli.options import config_file, host_root, output_format, seconds, show
+from oci_gpu_hook.cli import accelerators
+from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
 from oci_gpu_hook.cli.render import columns
 from oci_gpu_hook.driver.inventory import DriverInventory
-from oci_gpu_hook.errors import LONGEST_LIST, DriverError, UsageError, plain
+from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.host.leases import Lease, has_room
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import holders, listed
@@ -31,48 +27,26 @@ from oci_gpu_hook.request.settings import read_settings
 
 _OTHERS = "OTHERS"
 _HEADINGS = ("CONTAINER", "ID", "ENGINE", "RUNTIME", "GPU", _OTHERS, "SINCE")
-_OF_DEVICES = ("DEVICE", "MODEL", "HELD BY")
-_WATCH_SECONDS = 2
 
 
-class _Watching(click.Command):
-    """--watch may stand without its number, which click before 8.0 has no words for."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        with_values = [*args, "-"]
-        for at, word in enumerate(args):
-            if word == "--watch" and with_values[at + 1].startswith("-"):
-                args[at] = f"--watch={_WATCH_SECONDS}"
-        return super().parse_args(ctx, args)
-
-
-@click.command(cls=_Watching)
-@seconds(
-    "--watch",
-    f"Show each device and who holds it, again every so many seconds, {_WATCH_SECONDS} without a number.",
-)
+@click.command()
 @output_format
 @config_file
 @host_root
-def containers(watch: float | None, is_json: bool, config: str | None, host: HostRoot) -> None:
+def containers(is_json: bool, config: str | None, host: HostRoot) -> None:
     """Show which running container holds which GPU, and which GPUs are free; other vendors' devices as well.
 
     It is read from the containers themselves, their device nodes, mounts and cgroups: no engine is asked, nothing is
     remembered, and no GPU is opened.  A container holds a GPU that it may open, if it has the node or if its device
     cgroup was written for that GPU, no matter who gave it.  One that may open no node to compute or draw by, such as a
-    device plugin, only watches it.  ^C ends --watch.
+    device plugin, only watches it.
     """
     settings = read_settings(config, None, host.path.rstrip("/"))
-    if watch is None:
-        held, found, nvidia, with_others = _look(host, settings.driver_root)
-        most = settings.gpu_holders
-        counted = holdercount.count_holders(host, nvidia, most)
-        lines = [*lines_of(held, found, with_others=with_others), *_told(counted, most)]
-        show(is_json, document(held, found, counted, most), lines)
-        return
-    if is_json:
-        raise UsageError("--watch shows lines for people: without it --json gives one look")
-    repeat(lambda: devices(_look(host, settings.driver_root)[0]), watch)
+    held, found, nvidia, with_others = _look(host, settings.driver_root)
+    most = settings.gpu_holders
+    counted = holdercount.count_holders(host, nvidia, most)
+    lines = [*lines_of(held, found, with_others=with_others), *_told(counted, most)]
+    show(is_json, document(held, found, counted, most), lines)
 
 
 def _look(host: HostRoot, driver_root: str) -> tuple[Holders, AllContainers, DriverInventory | None, bool]:
@@ -221,37 +195,3 @@ def _time(seconds: int) -> str:
 
 def _shown(shares: tuple[HeldShare, ...]) -> str:
     return ", ".join([share.name if share.flag else f"GPU {share.name}" for share in shares])
-
-
-def devices(held: Holders) -> list[str]:
-    who: dict[HeldShare, list[str]] = {item: [] for item in (*held.free, *held.open)}
-    for holder in held.holding:
-        for item in holder.held:
-            watches = "" if item in holder.keeps() else " (watches)"
-            who.setdefault(item, []).append(f"{_name(holder)}{watches}")
-    rows = [
-        (item.name, item.model, ", ".join(names) or "no container")
-        for item, names in sorted(who.items(), key=lambda pair: _order(pair[0]))
-    ]
-    return columns((_OF_DEVICES, *rows))
-
-
-def _order(item: HeldShare) -> tuple[list[int], str]:
-    """GPU 2 before GPU 10, and behind it its MIG devices."""
-    numbers = [int(word) for word in item.name.split(":")] if not item.flag else [sys.maxsize]
-    return numbers, item.name
-
-
-def repeat(look: Callable[[], list[str]], seconds: float) -> None:
-    try:
-        while True:
-            limit.allow(seconds)
-            lines = [plain(line, LONGEST_LIST) for line in [_time(int(time.time())), *look()]]
-            if sys.stdout.isatty():
-                width, height = shutil.get_terminal_size()
-                lines = [line[:width] for line in lines[: height - 1]]
-                click.clear()
-            click.echo("\n".join([*lines, ""]))
-            time.sleep(seconds)
-    except KeyboardInterrupt:
-        click.echo()
