@@ -17,26 +17,20 @@ from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.errors import ConfigError, DriverError, UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import counted
-from oci_gpu_hook.node.gpus import hardware, holdercount
-from oci_gpu_hook.planning import placement
+from oci_gpu_hook.node.gpus import hardware
 from oci_gpu_hook.request import settingsfile
-from oci_gpu_hook.request.selectors import AnyOf
 from oci_gpu_hook.request.settings import Settings, files, read_settings
 from oci_gpu_hook.request.words import ALL, CAPABILITIES
 from oci_gpu_hook.vendors import folders, vendorfile
 from oci_gpu_hook.vendors.vendorhost import VendorState
 from oci_gpu_hook.vendors.vendorinventory import LARGEST_FILE, Vendor
 
-# By how many of the other one it reaches by NVLink, and how many are of its NUMA node.
-_WORDS = {(1, 1): "NVLink", (1, 0): "NVLink", (0, 1): "node", (0, 0): "-"}
-_NVML = "NVLinks are not known, as NVML was not asked: run 'oci-gpu-hook inventory refresh'"
 _VERSIONS = {"module": "of module {}", "file": "in {}", "text": "{}", "": ""}
 
 
 @click.command()
 @click.option("--all", "everything", is_flag=True, help="Show the device nodes and files that containers can get, too.")
 @click.option("--saved", is_flag=True, help="Show what is saved for the hooks, as far as it is still true.")
-@click.option("--topology", is_flag=True, help="Show how near the GPUs are to one another.")
 @click.option("--settings", is_flag=True, help="Show each setting in force, and its file and line.")
 @click.option("--vendors", is_flag=True, help="Show every vendor's file, and what is wrong with it.")
 @click.option("--vendor", "file", metavar="FILE", help="Say what a vendor's file describes, or which key is wrong.")
@@ -46,7 +40,6 @@ _VERSIONS = {"module": "of module {}", "file": "in {}", "text": "{}", "": ""}
 def info(
     everything: bool,
     saved: bool,
-    topology: bool,
     settings: bool,
     vendors: bool,
     file: str | None,
@@ -60,10 +53,6 @@ def info(
     proves the platform.  For another vendor, it shows the devices with the names that ask for them, what its file
     requires and the host has not, and what may be missing and is.  --json prints all that --all shows.
 
-    With --topology each cell says how near two GPUs are, as the choice for any:2 counts it: 'NVLink' reaches the other
-    one, 'node' has the same NUMA node, '-' neither.  HOLDERS is how many containers hold the GPU, if gpu-holders is
-    set.  GPUs that MIG divides are left out.
-
     With --settings those for every container come first, then those below headings.
 
     With --vendors the column DEVICES is how many devices a request can name; 'all' if it can name none and gets what is
@@ -73,16 +62,14 @@ def info(
     container's start reads it.  It is wrong as well if another vendor's file has its flag or its
     kind.
     """
-    if (file is not None) + vendors + settings + topology > 1:
-        raise UsageError("--topology, --settings, --vendors and --vendor exclude one another")
+    if (file is not None) + vendors + settings > 1:
+        raise UsageError("--settings, --vendors and --vendor exclude one another")
     if file is not None:
         show(is_json, *_check_vendor(host, file))
     elif vendors:
         show(is_json, *_list_vendors(host))
     elif settings:
         show(is_json, *_list_settings(config, host))
-    elif topology:
-        show(is_json, *_describe_topology(host, read_settings(config, None)))
     else:
         driver_root = read_settings(config, None).driver_root
         nvidia, others = _saved if saved else hardware.nvidia, hardware.find_vendors(host, saved_only=saved)
@@ -96,30 +83,6 @@ def _saved(host: HostRoot, driver_root: str) -> DriverInventory:
         hint = "run 'oci-gpu-hook inventory refresh'"
         raise DriverError("there is no saved inventory, or it is no longer true", hint)
     return found
-
-
-def _describe_topology(host: HostRoot, settings: Settings) -> tuple[dict[str, Any], list[str]]:
-    accelerators.check_is_server(host)
-    found, most = hardware.nvidia(host, settings.driver_root), settings.gpu_holders
-    gpus = placement.gpus(host, settings, AnyOf(2))
-    counted = {it.key: it for it in holdercount.count_holders(host, found, most)}
-    rows, document = [("GPU", *[gpu.held.name for gpu in gpus], "NUMA", "HOLDERS")], []
-    for gpu in gpus:
-        near = [_WORDS[placement.near(gpu, (other,))] if other is not gpu else "x" for other in gpus]
-        holders, why = [lease.id for lease in counted[gpu.held.key].leases], counted[gpu.held.key].unhealthy
-        said = f"{len(holders)} of {most}" if most else "not counted"
-        node = str(gpu.node) if gpu.node >= 0 else "-"
-        rows.append((gpu.held.name, *near, node, f"{said}, not healthy: {why}" if why else said))
-        document.append(
-            {
-                **{"gpu": gpu.held.name, "address": gpu.held.address, "numa_node": gpu.node},
-                "nvlinks": [other.held.name for other in gpus if other.held.key in gpu.peers],
-                **{"holders": holders, "unhealthy": why},
-            }
-        )
-    lines = columns(rows) if gpus else ["each GPU is divided into MIG devices, which are near to none"]
-    is_asked = any([gpu.brand for gpu in found.gpus])
-    return {"gpu_holders": most, "gpus": document}, [*lines, *([] if is_asked else [_NVML])]
 
 
 def _list_settings(config: str | None, host: HostRoot) -> tuple[dict[str, Any], list[str]]:
