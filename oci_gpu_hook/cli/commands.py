@@ -53,7 +53,7 @@ _EXAMPLES = {
     "selinux remove": ("selinux remove", "selinux remove --host-root /mnt"),
     "selinux relabel": ("selinux relabel", "selinux relabel --host-root /mnt"),
     "selinux explain": ("selinux explain", "selinux explain ./audit.log"),
-    "log": ("log --since 10m --failed", "log -f --container web"),
+    "log": ("log --since 10m --failed", "log -n 5 --container web"),
     "metrics": ("metrics", "metrics --gpus --write"),
     "features": ("features", "features --write"),
 }
