@@ -3,24 +3,11 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import click
 
-from oci_gpu_hook.cli import (
-    VERSION,
-    cdi,
-    configure,
-    containers,
-    doctor,
-    features,
-    flags,
-    info,
-    inventory,
-    log,
-    metrics,
-    plan,
-    selinux,
-    validate,
-)
+from oci_gpu_hook.cli import VERSION
 from oci_gpu_hook.cli.options import CommandGroup
 
 EXIT_CODES = """\b
@@ -35,7 +22,7 @@ Exit codes:
   7  a step failed, or a file could not be written; a start has undone all that it did
 """
 
-# The words behind the program's name.
+# Each command, whose first word is its module's name, with the words of its examples.
 _EXAMPLES = {
     "plan": ("plan --bundle /run/containers/BUNDLE", "plan --image-root . --env NVIDIA_VISIBLE_DEVICES=0"),
     "info": ("info --all", "info --settings --json"),
@@ -83,10 +70,6 @@ def _add_examples(group: click.Group, words: str = "") -> None:
             command.epilog = f"\b\nExamples:\n{lines}"
 
 
-for command in (
-    *(plan.plan, info.info, inventory.inventory, cdi.cdi, configure.configure),
-    *(doctor.doctor, validate.validate, containers.containers, flags.flags),
-    *(selinux.selinux, log.log, metrics.metrics, features.features),
-):
-    program.add_command(command)
+for name in dict.fromkeys([words.partition(" ")[0] for words in _EXAMPLES]):
+    program.add_command(getattr(import_module(f"oci_gpu_hook.cli.{name}"), name))
 _add_examples(program)
