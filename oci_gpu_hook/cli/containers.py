@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import datetime
 import os
+from typing import Any
 
 import click
 
 from oci_gpu_hook.cli import accelerators
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
 from oci_gpu_hook.cli.render import columns
-from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.errors import DriverError
-from oci_gpu_hook.host.leases import Lease, has_room
+from oci_gpu_hook.host.leases import has_room
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import holders, listed
 from oci_gpu_hook.node.diagnosis.holders import HeldShare, Holder, Holders
@@ -21,12 +21,10 @@ from oci_gpu_hook.node.engines import containerdevices
 from oci_gpu_hook.node.engines.containerdevices import AllContainers, ContainerDevices
 from oci_gpu_hook.node.engines.containerrecords import SHORT_ID
 from oci_gpu_hook.node.gpus import hardware, holdercount
-from oci_gpu_hook.node.gpus.holdercount import Counted
 from oci_gpu_hook.report.records import printable
 from oci_gpu_hook.request.settings import read_settings
 
-_OTHERS = "OTHERS"
-_HEADINGS = ("CONTAINER", "ID", "ENGINE", "RUNTIME", "GPU", _OTHERS, "SINCE")
+_HEADINGS = ("CONTAINER", "ID", "ENGINE", "RUNTIME", "GPU", "OTHERS", "SINCE")
 
 
 @click.command()
@@ -42,50 +40,40 @@ def containers(is_json: bool, config: str | None, host: HostRoot) -> None:
     device plugin, only watches it.
     """
     settings = read_settings(config, None, host.path.rstrip("/"))
-    held, found, nvidia, with_others = _look(host, settings.driver_root)
-    most = settings.gpu_holders
-    counted = holdercount.count_holders(host, nvidia, most)
-    lines = [*lines_of(held, found, with_others=with_others), *_told(counted, most)]
-    show(is_json, document(held, found, counted, most), lines)
-
-
-def _look(host: HostRoot, driver_root: str) -> tuple[Holders, AllContainers, DriverInventory | None, bool]:
-    """DriverError if there is nothing to show; with NVIDIA's driver, and whether there are other vendors' devices."""
     vendors = hardware.find_vendors(host).vendors
-    divided = [item for vendor in vendors for item in holders.of_vendor(vendor)]
-    with_others, nvidia, uses = bool(divided), None, frozenset[tuple[int, int]]()
+    others = [item for vendor in vendors for item in holders.of_vendor(vendor)]
+    nvidia, divided, uses = None, (*others,), frozenset[tuple[int, int]]()
     try:
-        nvidia = accelerators.of_server(host, driver_root, ("caps", "dri", "modeset"))
-        divided, uses = [*holders.divisions(nvidia), *divided], holders.to_use(nvidia)
+        nvidia = accelerators.of_server(host, settings.driver_root, ("caps", "dri", "modeset"))
+        divided, uses = (*holders.divisions(nvidia), *others), holders.to_use(nvidia)
     except DriverError:
-        if not with_others:
+        if not others:
             raise
     nodes = tuple([(node.path, node.major, node.minor) for vendor in vendors for node in vendor.nodes()])
-    found = containerdevices.find_devices(host, holders.what_to_find(tuple(divided), nodes, uses))
-    return holders.holders(tuple(divided), found.containers, uses), found, nvidia, with_others
-
-
-def _told(counted: tuple[Counted, ...], most: int) -> list[str]:
-    lines = [f"{it.title} is not healthy: {it.unhealthy}" for it in counted if it.unhealthy]
+    found = containerdevices.find_devices(host, holders.what_to_find(divided, nodes, uses))
+    held, most = holders.holders(divided, found.containers, uses), settings.gpu_holders
+    counted = holdercount.count_holders(host, nvidia, most)
     room = [it.title for it in counted if has_room([*it.leases], most) and not it.unhealthy]
+    leases = [_leased(it) for it in counted]
+    lines = [f"{it['device']} is not healthy: {it['unhealthy']}" for it in leases if it["unhealthy"]]
     lines += [f"devices with room, of {most} holders each: {', '.join(room) or 'none'}"] if most else []
-    for it in counted:
-        who = ", ".join([_leaser(lease, it.key) for lease in it.leases])
-        lines += [f"{it.title} is leased by {who}"] if who else []
-    return lines
+    lines += [f"{it['device']} is leased by {', '.join(map(_leaser, it['holders']))}" for it in leases if it["holders"]]
+    more = {"gpu_holders": most, "leases": leases}
+    show(is_json, {**document(held, found), **more}, [*lines_of(held, found), *lines])
 
 
-def _lease(lease: Lease, key: str) -> dict[str, object]:
-    memory = dict(lease.memory).get(key, 0)
-    return {"id": lease.id, "pid": lease.pid, "since": _time(lease.since), "memory": memory}
+def _leased(it: holdercount.Counted) -> dict[str, Any]:
+    found = [(lease.id, lease.pid, _time(lease.since), dict(lease.memory).get(it.key, 0)) for lease in it.leases]
+    found_holders = [dict(zip(("id", "pid", "since", "memory"), row)) for row in found]
+    return {"device": it.title, "holders": found_holders, "unhealthy": it.unhealthy}
 
 
-def _leaser(lease: Lease, key: str) -> str:
-    memory = dict(lease.memory).get(key, 0)
-    return f"{lease.id[:SHORT_ID]} since {_time(lease.since)}{f' ({memory >> 20} MiB)' if memory else ''}"
+def _leaser(lease: dict[str, Any]) -> str:
+    memory = f" ({lease['memory'] >> 20} MiB)" if lease["memory"] else ""
+    return f"{lease['id'][:SHORT_ID]} since {lease['since']}{memory}"
 
 
-def document(held: Holders, found: AllContainers, counted: tuple[Counted, ...], most: int) -> dict[str, object]:
+def document(held: Holders, found: AllContainers) -> dict[str, object]:
     return {
         "containers": [_row(item) for item in held.holding],
         **_kinds("free", "free_others", held.free),
@@ -93,11 +81,6 @@ def document(held: Holders, found: AllContainers, counted: tuple[Counted, ...], 
         "privileged": [{"id": it.running.id, "name": _called(it), "pid": it.running.pid} for it in held.privileged],
         "unseen_processes": found.unseen,
         "unlooked_containers": found.unlooked,
-        "gpu_holders": most,
-        "leases": [
-            {"device": it.title, "holders": [_lease(lease, it.key) for lease in it.leases], "unhealthy": it.unhealthy}
-            for it in counted
-        ],
     }
 
 
@@ -108,14 +91,13 @@ def _kinds(name: str, others: str, shares: tuple[HeldShare, ...]) -> dict[str, o
     }
 
 
-def lines_of(held: Holders, found: AllContainers, *, with_others: bool) -> list[str]:
+def lines_of(held: Holders, found: AllContainers) -> list[str]:
     holding, unseen = held.holding, found.unseen
-    shown = [at for at, name in enumerate(_HEADINGS) if with_others or name != _OTHERS]
     is_partial = bool(unseen) and os.geteuid() != 0
     where = " that you may look into" if is_partial else ""
-    lines = [f"no container{where} holds a GPU{' or another device' if with_others else ''}"]
-    if holding:
-        lines = columns([tuple([row[at] for at in shown]) for row in (_HEADINGS, *map(_cells, holding))])
+    cells = zip(_HEADINGS, *map(_cells, holding))
+    table = [column for column in cells if column[0] != "OTHERS" or {*column[1:]} != {"-"}]
+    lines = columns(zip(*table)) if holding else [f"no container{where} holds a device"]
     lines += ["", f"held by no container{where}: {_list(held.free)}"]
     who = listed([printable(_called(item)) for item in held.privileged])
     if held.open:
