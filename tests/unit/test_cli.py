@@ -10,15 +10,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from oci_gpu_hook.cli import argumentfile, doctor
+from oci_gpu_hook.cli import argumentfile
 from oci_gpu_hook.container import devicecgroup
 from oci_gpu_hook.container.devicecgroup import DeviceCgroup
 from oci_gpu_hook.driver import inventory
-from oci_gpu_hook.node.diagnosis import failed, passed
 from tests.unit import hosts
 from tests.unit.containers import write_bundle
 from tests.unit.program import Program
@@ -241,23 +239,3 @@ def test_an_image_and_an_environment_have_the_plan_of_their_container(
     for key in ("request", "driver", "operations", "left_out"):
         assert of_image[key] == of_bundle[key], key
     assert ALONE in program("plan", "--image-root", root, "--host-root", host)
-
-
-LONG = "the driver's libraries are of another version than the module that the kernel has loaded, which wants its own"
-
-
-@pytest.mark.parametrize(
-    ("width", "first"), [(60, "fail  libraries"), (110, "fail  libraries  the driver's libraries are of")]
-)
-def test_on_a_narrow_terminal_doctor_breaks_what_it_has_seen_and_no_command(
-    monkeypatch: pytest.MonkeyPatch, width: int, first: str
-) -> None:
-    monkeypatch.setattr("sys.stdout", SimpleNamespace(isatty=lambda: True))
-    monkeypatch.setenv("COLUMNS", str(width))
-    fix = "apt install --only-upgrade 'libnvidia-*' libcuda1 libnvidia-ml1 nvidia-driver-libs && systemctl reboot"
-    lines = doctor.lines([passed("driver", "it is there"), failed("libraries", LONG, "sh", "-c", fix)])
-    told = [line for line in lines if "fix: " not in line]
-    assert max(map(len, told)) <= width
-    assert told[-1].startswith(" ") and any(line.startswith(first) for line in told)
-    assert " ".join(" ".join(told).split()).endswith(LONG)
-    assert sum(fix.rsplit(maxsplit=1)[-1] in line and "apt install" in line for line in lines) == 1
