@@ -11,7 +11,7 @@ import click
 
 from oci_gpu_hook import asking
 from oci_gpu_hook.cli import accelerators, argumentfile
-from oci_gpu_hook.cli.options import CommandGroup, config_file, host_root
+from oci_gpu_hook.cli.options import config_file, host_root
 from oci_gpu_hook.container import layout
 from oci_gpu_hook.driver import proc
 from oci_gpu_hook.driver.inventory import DriverInventory
@@ -46,7 +46,7 @@ _CHOICE = f"choose from {', '.join(CAPABILITIES)} or all"
 _OWN = "a vendor's file says in driver_feature what containers get"
 
 
-@click.group(cls=CommandGroup)
+@click.group()
 def cdi() -> None:
     """Write a Container Device Interface spec of this host's devices."""
 

@@ -8,7 +8,6 @@ from importlib import import_module
 import click
 
 from oci_gpu_hook.cli import VERSION
-from oci_gpu_hook.cli.options import CommandGroup
 
 EXIT_CODES = """\b
 Exit codes:
@@ -46,7 +45,7 @@ _EXAMPLES = {
 }
 
 
-@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXIT_CODES)
+@click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXIT_CODES)
 @click.version_option(
     VERSION, prog_name="oci-gpu-hook", message="%(prog)s %(version)s", help="Show the version and exit."
 )

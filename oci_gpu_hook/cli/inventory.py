@@ -16,7 +16,7 @@ import click
 
 from oci_gpu_hook.cli import accelerators, cdi, features, limit
 from oci_gpu_hook.cli.accelerators import Accelerators
-from oci_gpu_hook.cli.options import CommandGroup, config_file, host_root, nvml_timeout, output_format, seconds, show
+from oci_gpu_hook.cli.options import config_file, host_root, nvml_timeout, output_format, seconds, show
 from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import proc, survey
 from oci_gpu_hook.driver.inventory import DriverInventory
@@ -40,7 +40,7 @@ _SETTLE_SECONDS = 2.0
 _MODULE_SECONDS = 60
 
 
-@click.group(cls=CommandGroup)
+@click.group()
 def inventory() -> None:
     """Prepare the saved inventory that hooks load at a container's start, or keep it fresh."""
 

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options that several commands have, each defined once; and a group, which says what a mistyped word is like."""
+"""The options that several commands have, each defined once, and how they show what they have found."""
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 from typing import Any, Callable
@@ -17,16 +16,6 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.request.settings import SETTINGS
 
 LONGEST_SECONDS = 86400
-
-
-class CommandGroup(click.Group):
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        word = args[0]
-        if self.get_command(ctx, word) is None and not word.startswith("-"):
-            near = difflib.get_close_matches(word.lower(), self.list_commands(ctx), 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"'{ctx.command_path} --help' lists them"
-            ctx.fail(f"no such command {word!r}, {hint}")
-        return super().resolve_command(ctx, args)
 
 
 def seconds(
