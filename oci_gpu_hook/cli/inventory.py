@@ -71,7 +71,8 @@ def refresh(nodes: bool, nvml_timeout: float, is_json: bool, config: str | None,
     others = _refresh_vendors(host)
     found = accelerators.find_accelerators(host, driver_root, others, lambda: _refresh(host, driver_root, nvml_timeout))
     lines = [*(_summary(host, found.nvidia) if found.nvidia else []), *_other_summaries(found)]
-    document = {"saved": _path(host) if found.nvidia else "", **accelerators.document(found)}
+    path = host.path.rstrip("/") + saved_inventory.SAVED if found.nvidia else ""
+    document = {"saved": path, **accelerators.document(found)}
     show(is_json, document, [*lines, *accelerators.wrong_lines(found.wrong)])
     if not found.nvidia and found.error and hardware.expects_nvidia(host):
         raise found.error
@@ -92,9 +93,9 @@ def watch(interval: float, cdi_spec: str | None, nvml_timeout: float, config: st
     limit.leave_at((signal.SIGTERM, signal.SIGINT), lambda _: 0)
     host.remember = True
     watching = _Watch(host, config, read_settings(config, None).driver_root, nvml_timeout, cdi_spec)
-    for event in _moments(interval):
+    for _ in _moments(interval):
         limit.allow(2 * nvml_timeout)
-        watching.look(event)
+        watching.look()
         limit.allow(interval)
 
 
@@ -111,14 +112,14 @@ class _Watch:
     others_said: list[str] | None = None
     beside: object = None
 
-    def look(self, event: str) -> None:
-        """Renew what is no longer true, and say so; event: of udev, "" for none."""
+    def look(self) -> None:
+        """Renew what is no longer true, and say so."""
         trouble = ""
         try:
-            self._renew_others(event)
+            self._renew_others()
             # Else there is other hardware, and nothing of NVIDIA's driver to wait for.
             if not self.are_others_here or hardware.expects_nvidia(self.host):
-                self._renew_nvidia(event)
+                self._renew_nvidia()
         except DriverError as err:
             # Also in the middle of an upgrade: the kernel module is there and its libraries are not yet.
             trouble = f"waiting for the driver: {err.message}"
@@ -131,13 +132,13 @@ class _Watch:
         self.trouble = trouble
         self._renew_features()
 
-    def _renew_nvidia(self, event: str) -> None:
+    def _renew_nvidia(self) -> None:
         host = self.host
         # A hook that finds no saved inventory saves its own, without what NVML says.
         if not self.saved or saved_inventory.read_saved(host, proc.stamp(host, self.driver_root)) != self.saved:
             self.saved = None
             self.saved = found = _refresh(host, self.driver_root, self.seconds)
-            click.echo("\n".join(_summary(host, found)) + (f" ({event})" if event else ""))
+            click.echo("\n".join(_summary(host, found)))
             self.is_spec_due = self.are_features_due = True
         if self.cdi_spec and self.is_spec_due:
             settings = read_settings(self.config, None)
@@ -147,7 +148,7 @@ class _Watch:
             click.echo(f"wrote {self.cdi_spec}{f': {nameless}' if nameless else ''}")
             self.is_spec_due = False
 
-    def _renew_others(self, event: str) -> None:
+    def _renew_others(self) -> None:
         host = self.host
         is_old = self.others_said is None or not hardware.is_saved(host)
         if not is_old and platform.platform_of(host) not in accelerators.PLATFORMS:
@@ -161,7 +162,7 @@ class _Watch:
         except DriverError:
             self.are_others_here = False
         if lines != (self.others_said or []):
-            click.echo("\n".join(filter(None, lines)) + (f" ({event})" if event else ""))
+            click.echo("\n".join(filter(None, lines)))
         self.others_said = lines
 
     def _renew_features(self) -> None:
@@ -178,7 +179,7 @@ class _Watch:
 
 
 def _moments(interval: float) -> Iterator[str]:
-    """Yields at once, and then the event of udev, or "" if there was none for the interval."""
+    """Yields at once, and then at each event of udev, or if there was none for the interval."""
     yield ""
     try:
         yield from udev.changes(_SETTLE_SECONDS, interval)
@@ -214,22 +215,20 @@ def _saving() -> Iterator[None]:
         yield
     except OSError as err:
         hint = f"no hook would trust what is there: move it away, or 'chown root: {FOLDER} && chmod go-w {FOLDER}'"
-        if os.geteuid():
-            hint = "run it as root"
-        elif err.errno in (ENOSPC, EDQUOT, EROFS):
-            hint = f"make room in {FOLDER}, and have it writable"
+        hint = f"make room in {FOLDER}, and have it writable" if err.errno in (ENOSPC, EDQUOT, EROFS) else hint
+        hint = "run it as root" if os.geteuid() else hint
         raise ApplyError(f"cannot save the inventory in {FOLDER}: {err.strerror}", hint) from err
-
-
-def _path(host: HostRoot) -> str:
-    return host.path.rstrip("/") + saved_inventory.SAVED
 
 
 def _summary(host: HostRoot, found: DriverInventory) -> list[str]:
     there = counted((len(found.gpus), "GPU", "GPUs"), (len(found.mig_devices), "MIG device", "MIG devices"))
-    saved = f"saved {_path(host)}: driver {found.driver_version}, {there}"
+    path = host.path.rstrip("/") + saved_inventory.SAVED
     unlisted = [f"  not listed by NVML, and given to no container: {address}" for address in found.unlisted]
-    return [saved, *unlisted, *[f"  not known: {sentence}" for sentence in found.unknown]]
+    return [
+        f"saved {path}: driver {found.driver_version}, {there}",
+        *unlisted,
+        *[f"  not known: {sentence}" for sentence in found.unknown],
+    ]
 
 
 def _other_summaries(found: Accelerators) -> list[str]:
@@ -275,8 +274,14 @@ def _start(*words: str) -> None:
 def _make_node(host: HostRoot, node: DeviceNode) -> None:
     """Its mode is that of `node` whatever the umask.  If another program makes it first, that node stays."""
     folder, _, name = node.path.rpartition("/")
+    parent, _, folders_name = folder.rpartition("/")
+    flags = os.O_RDONLY | os.O_DIRECTORY
     try:
-        with suppress(FileExistsError), closing(_folder(host, folder)) as fd:
+        if parent and host.stat(folder) is None:
+            with suppress(FileExistsError), closing(host.open(parent, flags)) as fd:
+                os.mkdir(folders_name, 0o755, dir_fd=fd)
+                os.chmod(folders_name, 0o755, dir_fd=fd)
+        with suppress(FileExistsError), closing(host.open(folder, flags)) as fd:
             if node.present:
                 os.unlink(name, dir_fd=fd)
             # It has no permissions until it has its owner, so no user opens it before.
@@ -285,13 +290,3 @@ def _make_node(host: HostRoot, node: DeviceNode) -> None:
             os.chmod(name, node.mode, dir_fd=fd)
     except OSError as err:
         raise ApplyError(f"cannot make {node.path}: {err.strerror}", "run it as root") from err
-
-
-def _folder(host: HostRoot, path: str) -> int:
-    flags = os.O_RDONLY | os.O_DIRECTORY
-    parent, _, name = path.rpartition("/")
-    if parent and host.stat(path) is None:
-        with suppress(FileExistsError), closing(host.open(parent, flags)) as fd:
-            os.mkdir(name, 0o755, dir_fd=fd)
-            os.chmod(name, 0o755, dir_fd=fd)
-    return host.open(path, flags)
