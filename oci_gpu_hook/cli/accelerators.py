@@ -43,7 +43,7 @@ def of_server(host: HostRoot, driver_root: str, families: tuple[str, ...]) -> Dr
 
 
 class Accelerators(NamedTuple):
-    """nvidia: None if `error` says why; platform: as `platform.prove`; instead: what a Jetson or WSL 2 has, as document,
+    """nvidia: None if `error` says why; platform: as `platform.prove`; instead: what a Jetson or WSL 2 has, a document,
     lines and further lines; vendors: those of which there is anything, each with what shows that its hardware is here.
     """
 

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 GPU, MANAGEMENT, IMEX = "gpu", "management", "imex"
 # What is beside GPUs, each by the name of its nodes' family.
 FAMILIES = (IMEX, *[feature.name for feature in FEATURES])
+_KINDS = (GPU, MANAGEMENT, *FAMILIES)
 
 _CHOICE = f"choose from {', '.join(CAPABILITIES)} or all"
 _OWN = "a vendor's file says in driver_feature what containers get"
@@ -57,7 +58,7 @@ def cdi() -> None:
 )
 @click.option(
     "--kind",
-    type=click.Choice([GPU, MANAGEMENT, *FAMILIES]),
+    type=click.Choice(_KINDS),
     help="What of NVIDIA's: GPUs; GPUs with all that manages them; or what is beside GPUs.  [default: gpu]",
 )
 @click.option("--output", metavar="FILE", help="Write to FILE, whole or not at all.  [default: stdout]")
@@ -97,17 +98,11 @@ def generate(
     if capabilities is not None and (flag is not None or kind in FAMILIES):
         option, hint = (f"--kind {kind}", "leave it out") if flag is None else ("--vendor", _OWN)
         raise UsageError(f"--capabilities does not apply to {option}", hint)
-    if kind == MANAGEMENT:
-        accelerators.check_is_server(host)
-    if kind in FAMILIES:
-        document = beside_gpus(host, settings, str(kind))
-    elif flag is not None:
-        document = of_vendor(host, settings, hook_of(entry, (), config, settings, flag))
-    else:
-        hook = hook_of(entry, granted(ALL if capabilities is None else capabilities, settings), config, settings)
-        document, nameless = of_host(host, settings, hook, management=kind == MANAGEMENT)
-        if nameless:
-            click.echo(f"{cdispecs.PROGRAM}: {nameless}", err=True)
+    is_nvidias = flag is None and kind not in FAMILIES
+    words = granted(ALL if capabilities is None else capabilities, settings) if is_nvidias else ()
+    document, nameless = spec_now(host, settings, hook_of(entry, words, config, settings, flag or ""), kind or GPU)
+    if nameless:
+        click.echo(f"{cdispecs.PROGRAM}: {nameless}", err=True)
     if output is None:
         click.echo(spec_of.text(document), nl=False)
         return
@@ -163,14 +158,20 @@ def granted(capabilities: str, settings: Settings) -> tuple[str, ...]:
     return granted
 
 
-def of_host(
-    host: HostRoot, settings: Settings, hook: spec_of.Hook, *, management: bool = False
-) -> tuple[dict[str, Any], str]:
-    """The spec of a host as it is now, and a sentence on the devices without a name, "" for none."""
-    if platform.platform_of(host) in accelerators.PLATFORMS:
+def spec_now(host: HostRoot, settings: Settings, hook: spec_of.Hook, kind: str = GPU) -> tuple[dict[str, Any], str]:
+    """The spec of a host as it is now, and a sentence on the devices without a name, "" for none.
+
+    hook: with a flag, a vendor's spec; kind: else a word of --kind.
+    """
+    if kind in FAMILIES:
+        return _beside_gpus(host, settings, kind), ""
+    if hook.vendor:
+        return _of_vendor(host, settings, hook), ""
+    if platform.platform_of(host) in accelerators.PLATFORMS and kind == GPU:
         return _of_platform(host, settings, hook), ""
     asked = Request("cdi-spec", (ALL,), hook.capabilities)
-    if management:
+    accelerators.check_is_server(host)
+    if kind == MANAGEMENT:
         found = hardware.nvidia(host, settings.driver_root)
         # MIG's management if there is MIG; all IMEX channels bring a sentence if there are none.
         asked = asked._replace(
@@ -182,7 +183,7 @@ def of_host(
     provision.check_driver(asked, found)
     hook = hook._replace(means=_means(meanings.of_nvidia(found)))
     common = _nodes(found, asked._replace(devices=(NONE,), mig_config=False, mig_monitor=False, imex_channels=()))
-    if management:
+    if kind == MANAGEMENT:
         return spec_of.document(common, ((ALL, _nodes(found, asked)),), hook, cdispecs.MANAGEMENT), ""
     devices = [(name, _nodes(found, asked._replace(devices=(name,)))) for name in spec_of.names(found)]
     return spec_of.document(common, tuple(devices), hook), spec_of.nameless(found)
@@ -214,7 +215,7 @@ def _of_platform(host: HostRoot, settings: Settings, hook: spec_of.Hook) -> dict
     return spec_of.document(provided(NONE), devices, hook)
 
 
-def beside_gpus(host: HostRoot, settings: Settings, family: str) -> dict[str, Any]:
+def _beside_gpus(host: HostRoot, settings: Settings, family: str) -> dict[str, Any]:
     """The spec of what is beside GPUs on a host as it is now; DriverError if it has none of it."""
     accelerators.check_is_server(host)
     found = hardware.nvidia(host, settings.driver_root)
@@ -229,15 +230,11 @@ def beside_gpus(host: HostRoot, settings: Settings, family: str) -> dict[str, An
     return spec_of.of_nodes(kind, tuple(named), own, groups=settings.device_group == "container")
 
 
-def of_vendor(host: HostRoot, settings: Settings, hook: spec_of.Hook) -> dict[str, Any]:
+def _of_vendor(host: HostRoot, settings: Settings, hook: spec_of.Hook) -> dict[str, Any]:
     flag = hook.vendor
-    known = folders.known(host)
-    found = next((vendor for vendor in known if vendor.flag == flag), None)
+    found = next((vendor for vendor in folders.known(host) if vendor.flag == flag), None)
     if found is None:
-        flags = [vendor.flag for vendor in known if vendor.flag]
-        hint = f"choose from {', '.join(flags)}" if flags else "there is no vendor's file"
-        if len(flags) < len(known):
-            hint += "; 'oci-gpu-hook info --vendors' shows the files that are wrong"
+        hint = "'oci-gpu-hook info --vendors' shows the files, their flags, and what is wrong with them"
         raise UsageError(f"no vendor's file of this host has the flag {quoted(flag)}", hint)
     if found.fault:
         raise ConfigError(found.fault, ADMINISTRATOR)
@@ -260,24 +257,18 @@ def of_vendor(host: HostRoot, settings: Settings, hook: spec_of.Hook) -> dict[st
 def stale(host: HostRoot, document: dict[str, Any]) -> tuple[str, str]:
     """Why a spec of ours is out of date, "" if it is not; and what ends that: see `speccheck.compared`."""
     made = cdispecs.origin_of(document)
-    flag, family = made.vendor, made.family
+    kind = made.family or (MANAGEMENT if document.get("kind") == cdispecs.MANAGEMENT else GPU)
     holders = (document, *objects(document, "devices"))
     has_groups = any(["additionalGids" in cdispecs.edits(item) for item in holders])
     config = made.config or None
     if config and not config.isprintable():
         return f"its --config is {quoted(config)}", REMOVE
+    if kind not in _KINDS:
+        return "its kind is unknown", REMOVE
     try:
         settings = read_settings(config, None)._replace(device_group="container" if has_groups else "host")
-        capabilities = tuple(items(made.capabilities))
-        hook = spec_of.Hook("/", capabilities, "", flag, has_groups)
-        if family in FAMILIES:
-            now = beside_gpus(host, settings, family)
-        elif family:
-            return "its kind is unknown", REMOVE
-        elif flag:
-            now = of_vendor(host, settings._replace(allowed_vendors=(ALL,)), hook)
-        else:
-            now, _ = of_host(host, settings, hook, management=document.get("kind") == cdispecs.MANAGEMENT)
+        hook = spec_of.Hook("/", tuple(items(made.capabilities)), "", made.vendor, has_groups)
+        now, _ = spec_now(host, settings._replace(allowed_vendors=(ALL,)), hook, kind)
     except UsageError as err:
         # Of a vendor whose file is gone.
         return err.message, REMOVE
@@ -290,7 +281,7 @@ def stale(host: HostRoot, document: dict[str, Any]) -> tuple[str, str]:
     ]
     if before != after:
         return "it does not say what the host has now", AGAIN
-    return ("", "") if family else _unstartable(host, document)
+    return ("", "") if made.family else _unstartable(host, document)
 
 
 def _unstartable(host: HostRoot, document: dict[str, Any]) -> tuple[str, str]:

@@ -143,7 +143,7 @@ class _Watch:
         if self.cdi_spec and self.is_spec_due:
             settings = read_settings(self.config, None)
             hook = cdi.hook_of(ENTRY, cdi.granted(ALL, settings), self.config, settings)
-            document, nameless = cdi.of_host(host, settings, hook)
+            document, nameless = cdi.spec_now(host, settings, hook)
             cdi.write(self.cdi_spec, document)
             click.echo(f"wrote {self.cdi_spec}{f': {nameless}' if nameless else ''}")
             self.is_spec_due = False
