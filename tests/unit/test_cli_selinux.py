@@ -127,8 +127,7 @@ def test_no_log_at_all_is_wrong_usage_with_a_way_out(
     program: Program, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(command, "_AUDIT_LOG", str(tmp_path / "absent"))
-    monkeypatch.setattr(command, "_JOURNAL", (str(tmp_path / "journalctl"),))
-    monkeypatch.setattr(command, "_KERNEL_LOG", ("true",))
+    monkeypatch.setattr(command, "_LOGS", (str(tmp_path / "journalctl"), "true"))
     assert "explain -" in program.mistake(2, "selinux", "explain")
 
 
