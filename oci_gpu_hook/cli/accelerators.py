@@ -186,10 +186,8 @@ def _node(node: DeviceNode, group: str) -> dict[str, object]:
 
 def _vendor_text(found: VendorState) -> list[str]:
     what = found.inventory
-    rows: list[Row] = [
-        (item.names[0], " ".join(item.names[1:]), " ".join([node.path for node, _ in item.nodes]))
-        for item in found.devices
-    ]
+    paths = [" ".join([node.path for node, _ in item.nodes]) for item in found.devices]
+    rows: list[Row] = [(it.names[0], " ".join(it.names[1:]), path) for it, path in zip(found.devices, paths)]
     rows += [("-", "every request", node.path) for node in dict(found.common)]
     said = [f"environment that programs may need: {name}={value}" for name, value in what.environment]
     said += [f"SELinux: a container's process must be of type {what.selinux_type}"] if what.selinux_type else []
@@ -222,26 +220,20 @@ def _counted(found: VendorState) -> str:
 
 def _inventory_text(inventory: DriverInventory, everything: bool) -> list[str]:
     cuda = f", CUDA {inventory.cuda_version}" if inventory.cuda_version else ""
-    gpus: list[Row] = [
-        (
-            *(str(gpu.nvml_index), gpu.bus_id, f"minor {gpu.minor}", gpu.uuid or "(no UUID yet)", gpu.model),
-            f"{gpu.brand} {gpu.compute_capability}".strip(),
+    gpus: list[Row] = []
+    for it in inventory.gpus:
+        kind = f"{it.brand} {it.compute_capability}".strip()
+        gpus.append((str(it.nvml_index), it.bus_id, f"minor {it.minor}", it.uuid or "(no UUID yet)", it.model, kind))
+    mig: list[Row] = []
+    for part in inventory.mig_devices:
+        name, uuid = (
+            f"{part.gpu}:{'?' if part.number is None else part.number}",
+            part.uuid or "(only NVML knows its UUID)",
         )
-        for gpu in inventory.gpus
-    ]
-    mig_devices: list[Row] = [
-        (
-            f"{it.gpu}:{'?' if it.number is None else it.number}",
-            *(f"instances {it.gi}/{it.ci}", f"minors {it.gi_minor},{it.ci_minor}"),
-            *(it.uuid or "(only NVML knows its UUID)", it.profile),
-        )
-        for it in inventory.mig_devices
-    ]
-    lines = [
-        f"driver {inventory.driver_version}{cuda}",
-        *section(f"GPUs ({len(gpus)})", gpus, "none"),
-        *section("MIG devices", mig_devices),
-    ]
+        minors = f"minors {part.gi_minor},{part.ci_minor}"
+        mig.append((name, f"instances {part.gi}/{part.ci}", minors, uuid, part.profile))
+    lines = [f"driver {inventory.driver_version}{cuda}", *section(f"GPUs ({len(gpus)})", gpus, "none")]
+    lines += section("MIG devices", mig)
     if everything:
         files: list[Row] = [(it.path, ", ".join(it.capabilities)) for it in (*inventory.binaries, *inventory.files)]
         files += [(it.source, it.capability) for it in inventory.ipc_paths]

@@ -53,21 +53,10 @@ def cdi() -> None:
 
 
 @cdi.command()
-@click.option(
-    "--vendor", "flag", metavar="FLAG", help="The devices of this vendor's file, such as OCI_AMD.  [default: NVIDIA's]"
-)
-@click.option(
-    "--kind",
-    type=click.Choice(_KINDS),
-    help="What of NVIDIA's: GPUs; GPUs with all that manages them; or what is beside GPUs.  [default: gpu]",
-)
+@click.option("--vendor", "flag", metavar="FLAG", help="The devices of this vendor's file, such as OCI_AMD.")
+@click.option("--kind", type=click.Choice(_KINDS), help="Which of NVIDIA's devices.  [default: gpu]")
 @click.option("--output", metavar="FILE", help="Write to FILE, whole or not at all.  [default: stdout]")
-@click.option(
-    "--capabilities",
-    metavar="LIST",
-    help="NVIDIA's driver capabilities of every container that uses the spec: with CDI, none can ask for its own."
-    "  [default: all]",
-)
+@click.option("--capabilities", metavar="LIST", help="NVIDIA's driver capabilities for the spec.  [default: all]")
 @click.option("--hook", "entry", metavar="PATH", default=ENTRY, show_default=True, help="The hook's program.")
 @config_file
 @host_root
@@ -86,7 +75,8 @@ def generate(
     nodes and further names, and 'all'.  With --kind management it is of management.nvidia.com/gpu, with one device,
     'all'; with imex of nvidia.com/imex-channel, by number; with another WORD of nvidia.com/WORD, with 'all' alone.
 
-    Engines look for specs in /etc/cdi and /var/run/cdi.  The spec has the device nodes, and starts the hook, which
+    Engines look for specs in /etc/cdi and /var/run/cdi.  All containers that use the spec have its capabilities: with
+    CDI, none can ask for its own.  The spec has the device nodes, and starts the hook, which
     gives all else; one of --kind imex, gds, mofed, gdrcopy or nvswitch starts no hook, and has the files.  Write it
     again after a change of GPUs, MIG devices or a vendor's devices: 'inventory watch' does that with --cdi-spec for
     NVIDIA's GPUs.
@@ -174,11 +164,8 @@ def spec_now(host: HostRoot, settings: Settings, hook: spec_of.Hook, kind: str =
     if kind == MANAGEMENT:
         found = hardware.nvidia(host, settings.driver_root)
         # MIG's management if there is MIG; all IMEX channels bring a sentence if there are none.
-        asked = asked._replace(
-            mig_config=found.mig_config_minor is not None,
-            mig_monitor=found.mig_monitor_minor is not None,
-            imex_channels=(ALL,),
-        )
+        configures, monitors = found.mig_config_minor is not None, found.mig_monitor_minor is not None
+        asked = asked._replace(mig_config=configures, mig_monitor=monitors, imex_channels=(ALL,))
     found = accelerators.of_server(host, settings.driver_root, selection.families(asked))
     provision.check_driver(asked, found)
     hook = hook._replace(means=_means(meanings.of_nvidia(found)))
@@ -275,11 +262,8 @@ def stale(host: HostRoot, document: dict[str, Any]) -> tuple[str, str]:
     except HookError as err:
         return err.message, err.hint
     # How a spec starts the hook depends on who wrote it.
-    before, after = [
-        {**it, "containerEdits": {**it["containerEdits"], "hooks": cdispecs.origin_of(it).means}}
-        for it in (document, now)
-    ]
-    if before != after:
+    edits = [{**it["containerEdits"], "hooks": cdispecs.origin_of(it).means} for it in (document, now)]
+    if {**document, "containerEdits": edits[0]} != {**now, "containerEdits": edits[1]}:
         return "it does not say what the host has now", AGAIN
     return ("", "") if made.family else _unstartable(host, document)
 

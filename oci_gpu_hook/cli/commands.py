@@ -46,9 +46,7 @@ _EXAMPLES = {
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXIT_CODES)
-@click.version_option(
-    VERSION, prog_name="oci-gpu-hook", message="%(prog)s %(version)s", help="Show the version and exit."
-)
+@click.version_option(VERSION, prog_name="oci-gpu-hook", message="%(prog)s %(version)s", help="Show the version.")
 def program() -> None:
     """Puts NVIDIA GPUs into containers, as an OCI hook.
 

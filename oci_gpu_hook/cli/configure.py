@@ -34,12 +34,7 @@ _NAME, _TAKEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}"), re.compile(r"run
 @click.option("--set-as-default", "default", is_flag=True, help="For containers that name no runtime, too.")
 @click.option("--cdi", is_flag=True, help="Turn the engine's own CDI on; with --remove, off again.")
 @click.option("--swarm", metavar="NAME", help="Name the GPUs as Swarm's resources too; services ask for NAME=1.")
-@click.option(
-    "--shares",
-    metavar="N",
-    type=click.IntRange(1, MAX_SHARES),
-    help="With --swarm: name each GPU N times, for as many tasks to share it.",
-)
+@click.option("--shares", metavar="N", type=click.IntRange(1, MAX_SHARES), help="With --swarm: name each GPU N times.")
 @click.option("--user", is_flag=True, help="Your own rootless Docker or podman: the file below ~/.config.")
 @click.option("--remove", "removes", is_flag=True, help="Take away what this command has written.")
 @click.option("--dry-run", "dry", is_flag=True, help="Show the difference, and write nothing.")

@@ -52,9 +52,8 @@ def running(host: HostRoot, found: Running, config: str | None) -> list[Finding]
         raise UsageError(f"the process {found.pid} is in no container: it sees the host's own mounts")
     process = passed("container", f"{name}{_by(found)}, process {found.pid}")
     try:
-        rows: list[list[str]] = childprocess.ask(
-            lambda looked: _findings(host, found, config, looked), (_LOOK_SECONDS, _OPEN_SECONDS + 1)
-        )
+        seconds = (_LOOK_SECONDS, _OPEN_SECONDS + 1)
+        rows: list[list[str]] = childprocess.ask(lambda looked: _findings(host, found, config, looked), seconds)
     except TimeoutError:
         seen = f"to look into it takes more than {_LOOK_SECONDS} seconds: a volume may not answer"
         return [process, failed("volumes", seen, "findmnt", "--task", str(found.pid))]
@@ -193,10 +192,10 @@ def _opened(
         return judged.NO_ROOT
     who = processes.credentials(host, pid)
     try:
-        found: dict[str, int] | str = childprocess.ask(
+        errors: dict[str, int] | str = childprocess.ask(
             lambda _: _open_all(inside, cgroup, who, nodes), (_OPEN_SECONDS,)
         )
-        return found
+        return errors
     except TimeoutError:
         return judged.NO_ANSWER
     except childprocess.Ended:

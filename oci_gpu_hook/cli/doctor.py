@@ -6,8 +6,6 @@ Changes nothing: each warning and failure names the command that fixes it, and t
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from oci_gpu_hook.cli import cdi, containerreport
@@ -44,11 +42,7 @@ from oci_gpu_hook.node.gpus import hardware
 from oci_gpu_hook.node.machine import kernelconfig, libselinux
 
 # click leaves them out where the output is not a terminal.
-_STYLES: dict[str, dict[str, Any]] = {
-    PASS: {"fg": "green"},
-    WARN: {"fg": "yellow", "bold": True},
-    FAIL: {"fg": "red", "bold": True},
-}
+_COLOURS = {PASS: "green", WARN: "yellow", FAIL: "red"}
 
 
 @click.command()
@@ -186,4 +180,4 @@ def lines(findings: list[Finding], least: int = 0) -> list[str]:
 
 def painted(line: str) -> str:
     level, gap, rest = line.partition("  ")
-    return f"{click.style(level, **_STYLES[level])}{gap}{rest}" if level in _STYLES else line
+    return f"{click.style(level, fg=_COLOURS[level], bold=level != PASS or None)}{gap}{rest}" if level in _COLOURS else line

@@ -37,9 +37,7 @@ OtherVendor = tuple[str, int, str]
 
 
 @click.command()
-@click.option(
-    "--write", is_flag=True, help="Write the file that the setting 'features' names; remove it if there is no device."
-)
+@click.option("--write", is_flag=True, help="Write the file that the setting 'features' names, if there is a device.")
 @click.option("--remove", is_flag=True, help="Remove that file, and one that --write has written before it.")
 @config_file
 @host_root

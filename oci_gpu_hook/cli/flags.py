@@ -43,18 +43,12 @@ _WHERE = "the command line"
 # `filled`.
 _WAYS: dict[str, dict[str, tuple[str, str]]] = {
     "docker": {
-        "gpus": (
-            "by --gpus: needs the package oci-gpu-hook-docker, or 'make install-docker', and a restart of dockerd",
-            "--gpus $csv",
-        ),
+        "gpus": ("by --gpus: needs the package oci-gpu-hook-docker, and a restart of dockerd", "--gpus $csv"),
         "runtime": (
             f'by the runtime: daemon.json needs "runtimes": {{"{RUNTIME}": {{"path": "{PROGRAM}"}}}}',
             f"--runtime {RUNTIME} --env {VISIBLE_DEVICES}=$names",
         ),
-        "cdi": (
-            'by CDI, from Docker 28.2 on, and from 25 on with "features": {"cdi": true} in daemon.json; needs ' + _SPEC,
-            "$cdi_options",
-        ),
+        "cdi": (f"by CDI, as oci-gpu-hook-docker(7) says for each Docker; needs {_SPEC}", "$cdi_options"),
     },
     "podman": {
         "hook": (
@@ -221,10 +215,8 @@ def lxc(plan: Plan, request: Request, version: str) -> list[str]:
     script = f'exec {shlex.join(["nvidia-container-cli", *words])} "$LXC_ROOTFS_MOUNT"'
     rules = [rule for it in plan.operations if isinstance(it, OpenCgroup) for rule in it.rules]
     group = "cgroup2" if version == "v2" else "cgroup"
-    return [
-        f"lxc.hook.mount = /bin/sh -c {shlex.quote(script)}",
-        *[f"lxc.{group}.devices.allow = c {rule.major}:{rule.minor} rw" for rule in rules],
-    ]
+    allowed = [f"lxc.{group}.devices.allow = c {rule.major}:{rule.minor} rw" for rule in rules]
+    return [f"lxc.hook.mount = /bin/sh -c {shlex.quote(script)}", *allowed]
 
 
 def with_lxc(text: str, lines: list[str]) -> str:

@@ -125,12 +125,8 @@ def _list_vendors(host: HostRoot) -> tuple[dict[str, Any], list[str]]:
     replaced = folders.replaced(host)
     here = {item.inventory.file: _here(host, item) for item in hardware.find_vendors(host).vendors}
     rows = [{**_vendor(it, replaced.get(it.file, "")), "here": here.get(it.file)} for it in found]
-    document: dict[str, Any] = {
-        "vendors": rows,
-        "errors": [str(err) for err in errors.values()],
-        "collisions": folders.collisions(found),
-    }
-    return document, _vendors_text(document)
+    said = {"errors": [str(err) for err in errors.values()], "collisions": folders.collisions(found)}
+    return {"vendors": rows, **said}, _vendors_text({"vendors": rows, **said})
 
 
 def _check_vendor(host: HostRoot, file: str) -> tuple[dict[str, Any], list[str]]:
@@ -167,11 +163,8 @@ def _vendor(vendor: Vendor, replaces: str) -> dict[str, Any]:
 
 
 def _here(host: HostRoot, found: VendorState) -> dict[str, Any]:
-    return {
-        "hardware": hardware.proof(host, found),
-        "version": found.inventory.version,
-        "devices": [list(device.names) for device in found.devices],
-    }
+    names = [list(device.names) for device in found.devices]
+    return {"hardware": hardware.proof(host, found), "version": found.inventory.version, "devices": names}
 
 
 def _count(here: dict[str, Any]) -> str:

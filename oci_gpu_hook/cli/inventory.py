@@ -223,12 +223,9 @@ def _saving() -> Iterator[None]:
 def _summary(host: HostRoot, found: DriverInventory) -> list[str]:
     there = counted((len(found.gpus), "GPU", "GPUs"), (len(found.mig_devices), "MIG device", "MIG devices"))
     path = host.path.rstrip("/") + saved_inventory.SAVED
-    unlisted = [f"  not listed by NVML, and given to no container: {address}" for address in found.unlisted]
-    return [
-        f"saved {path}: driver {found.driver_version}, {there}",
-        *unlisted,
-        *[f"  not known: {sentence}" for sentence in found.unknown],
-    ]
+    lines = [f"  not listed by NVML, and given to no container: {address}" for address in found.unlisted]
+    lines += [f"  not known: {sentence}" for sentence in found.unknown]
+    return [f"saved {path}: driver {found.driver_version}, {there}", *lines]
 
 
 def _other_summaries(found: Accelerators) -> list[str]:

@@ -34,12 +34,10 @@ _LONGEST, _LARGEST = 256 << 10, 8 << 20
 
 
 @click.command()
-@click.option(
-    "--since", metavar="TIME", help="Only those since TIME: a time before now, such as 10m, or as journalctl takes it."
-)
+@click.option("--since", metavar="TIME", help="Only those since TIME: of the last 10m, or as journalctl takes it.")
 @click.option("-n", "--lines", "most", metavar="N", type=click.IntRange(min=0), help="Only the last N of them.")
 @click.option(
-    "--container", metavar="ID|NAME", help="Only those of the container whose id begins so, or that has this name."
+    "--container", metavar="ID|NAME", help="Only those of the container with this id, its beginning, or name."
 )
 @click.option("--pod", metavar="POD", help="Only those of this pod, POD or NAMESPACE/POD.")
 @click.option("--failed", is_flag=True, help="Only those of containers that did not start.")
@@ -77,10 +75,8 @@ def log(
 
 
 def as_record(entry: dict[str, Any]) -> dict[str, Any]:
-    record: dict[str, Any] = {
-        "time": _time(entry.get("__REALTIME_TIMESTAMP")),
-        "message": _field_text(entry.get("MESSAGE")),
-    }
+    time, message = _time(entry.get("__REALTIME_TIMESTAMP")), _field_text(entry.get("MESSAGE"))
+    record: dict[str, Any] = {"time": time, "message": message}
     for name, value in entry.items():
         key = name[len(PREFIX) :].lower()
         if not name.startswith(PREFIX) or key in record:
@@ -97,9 +93,8 @@ def as_record(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _lines(record: dict[str, Any]) -> list[str]:
-    steps = [
-        f"{step} {record[f'{step}_usec'] / 1000:.1f}" for step in STEPS if isinstance(record.get(f"{step}_usec"), int)
-    ]
+    times = [(step, record.get(f"{step}_usec")) for step in STEPS]
+    steps = [f"{step} {usec / 1000:.1f}" for step, usec in times if isinstance(usec, int)]
     took = f" ({', '.join(steps)})" if steps else ""
     lines = [f"{record['time']}  {printable(record['message'])}{took}"]
     lines += [f"    {key} {printable(record[key])}" for key in ("called", "image") if record.get(key)]

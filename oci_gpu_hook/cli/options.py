@@ -38,9 +38,8 @@ def seconds(
         return value
 
     kind = click.FloatRange(least, most)
-    return click.option(
-        option, metavar="SECONDS", type=kind, default=default, show_default=True, callback=allowed, help=text
-    )
+    words: dict[str, Any] = {"metavar": "SECONDS", "default": default, "show_default": True, "help": text}
+    return click.option(option, type=kind, callback=allowed, **words)
 
 
 nvml_timeout = seconds("--nvml-timeout", "How long NVML may take to answer; 0 does not ask it.", 30.0, least=0, times=2)

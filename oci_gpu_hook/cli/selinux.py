@@ -33,10 +33,7 @@ _SEMODULE = {
         "another module declares nvidia_container_t too",
         "remove that one: 'semodule -r nvidia-container', if it is NVIDIA's for DGX",
     ),
-    "Failed to resolve": (
-        "this host's policy has no types for containers",
-        "install container-selinux, on Debian the container module",
-    ),
+    "Failed to resolve": ("the policy has no types for containers", "install container-selinux, on Debian container"),
     "Could not connect to policy handler": ("there is no policy store that we may write", "run it as root"),
 }
 
@@ -90,9 +87,7 @@ def install(host: HostRoot) -> None:
     files = [f"{policy_folder()}/{name}.cil" for name in libselinux.MODULES]
     for file in files:
         if not os.path.exists(file):
-            raise ConfigError(
-                f"the policy module {file} is missing", "install oci-gpu-hook-selinux, or this program again"
-            )
+            raise ConfigError(f"the policy module {file} is missing", "install oci-gpu-hook-selinux, or this again")
     _semodule(host, [word for file in files for word in ("-i", file)])
     click.echo(f"installed {', '.join(libselinux.MODULES)}")
     if host.path == "/":
@@ -205,10 +200,8 @@ def _say_who_wins(host: HostRoot) -> None:
     for name in libselinux.MODULES:
         higher = [at for at in libselinux.priorities(host, name) if int(at) > int(_PRIORITY)]
         if higher:
-            click.echo(
-                f"a module {name} at priority {higher[0]} is not ours, stays and is in force: "
-                f"'semodule -X {higher[0]} -r {name}' removes it"
-            )
+            remedy = f"'semodule -X {higher[0]} -r {name}' removes it"
+            click.echo(f"a module {name} at priority {higher[0]} is not ours, stays and is in force: {remedy}")
 
 
 def _run(words: list[str]) -> str:

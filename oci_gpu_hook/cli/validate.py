@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Callable
 
 import click
@@ -54,9 +55,7 @@ class _Skipped(HookError):
 @click.command()
 @click.argument("steps", metavar="[STEP]...", nargs=-1, type=click.Choice(STEPS))
 @seconds("--timeout", "How long NVML, each call of the runtime and each GPU's test may take.", 60.0, most=3600, times=9)
-@click.option(
-    "--runtime", metavar="PATH|NAME", help="Make the container with this runtime.  [default: as the setting 'runtime']"
-)
+@click.option("--runtime", metavar="PATH|NAME", help="Make the container with this, not by the setting 'runtime'.")
 @output_format
 @config_file
 def validate(steps: tuple[str, ...], timeout: float, runtime: str | None, is_json: bool, config: str | None) -> int:
@@ -258,9 +257,8 @@ class _Validation:
         root, config = self.host, self.config
         self._wait("container", "for each call of the runtime")
         runtime = containerstep.runtime(self.runtime or settings.runtime)
-        return containerstep.run(
-            root, settings, runtime, config, self.seconds, lambda it: containerreport.running(root, it, config)
-        )
+        look = partial(containerreport.running, root, config=config)
+        return containerstep.run(root, settings, runtime, config, self.seconds, look)
 
     def _workload(self) -> Iterator[Finding]:
         root, driver_root = self.host, self.settings.driver_root
