@@ -180,4 +180,6 @@ def lines(findings: list[Finding], least: int = 0) -> list[str]:
 
 def painted(line: str) -> str:
     level, gap, rest = line.partition("  ")
-    return f"{click.style(level, fg=_COLOURS[level], bold=level != PASS or None)}{gap}{rest}" if level in _COLOURS else line
+    if level not in _COLOURS:
+        return line
+    return click.style(level, fg=_COLOURS[level], bold=level != PASS or None) + gap + rest

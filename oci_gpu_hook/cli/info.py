@@ -132,22 +132,17 @@ def _list_vendors(host: HostRoot) -> tuple[dict[str, Any], list[str]]:
 def _check_vendor(host: HostRoot, file: str) -> tuple[dict[str, Any], list[str]]:
     """What a file describes; ConfigError names the key in it that is wrong."""
     path = os.path.abspath(file)
-    notes = []
-    if os.path.dirname(path) in folders.FOLDERS:
-        data = folders.content(host, path)
-    else:
-        try:
-            data = argumentfile.content(file, LARGEST_FILE)
-        except OSError as err:
-            error = UsageError if err.errno in (errno.ENOENT, errno.EINVAL) else ConfigError
-            raise error(f"cannot read {quoted(file)}: {err.strerror}", "name a vendor's file") from err
-        notes = _notes(path)
+    try:
+        is_in_place = os.path.dirname(path) in folders.FOLDERS
+        data = folders.content(host, path) if is_in_place else argumentfile.content(file, LARGEST_FILE)
+    except OSError as err:
+        error = UsageError if err.errno in (errno.ENOENT, errno.EINVAL) else ConfigError
+        raise error(f"cannot read {quoted(file)}: {err.strerror}", "name a vendor's file") from err
     vendor = vendorfile.parse_vendor(data, file)
     others = [it for it in folders.load_all(host)[0] if os.path.basename(it.file) != os.path.basename(file)]
     if fault := folders.collisions([*others, vendor]).get(vendor.flag):
         raise ConfigError(f"{file}: {fault}", "give it another flag and kind, or that file's name, to take its place")
-    lines = [f"{file}: {_summary(vendor)}", *[f"note: {note}" for note in notes]]
-    return {**_vendor(vendor, ""), "notes": notes}, lines
+    return _vendor(vendor, ""), [f"{file}: {_summary(vendor)}"]
 
 
 def _vendor(vendor: Vendor, replaces: str) -> dict[str, Any]:
@@ -193,13 +188,3 @@ def _summary(vendor: Vendor) -> str:
     said = counted(*[(sum([len(getattr(group, many)) for group in vendor.groups]), one, many) for one, many in words])
     kind = f" ({vendor.kind})" if vendor.kind else ""
     return f"{vendor.flag}{kind} gets {', '.join([group.name for group in vendor.groups])}: {said}"
-
-
-def _notes(path: str) -> list[str]:
-    notes = [f"it is read only in {folders.ADMINISTRATORS}"]
-    if fault := (HostRoot().source(os.path.realpath(path)) or (False, ""))[1]:
-        notes.append(f"it must be root's alone there: now {fault}")
-    name = os.path.basename(path)
-    if not name.endswith(folders.SUFFIX) or name.startswith("."):
-        notes.append(f"its name must end in {folders.SUFFIX}, and not begin with a dot")
-    return notes
