@@ -15,7 +15,7 @@ from oci_gpu_hook.errors import LONGEST_LIST, ConfigError, UsageError, plain, qu
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.engines.enginekinds import BY_WORD, CONTAINERD, DOCKER, EngineKind
 from oci_gpu_hook.node.engines.installed import MAX_SHARES, PROGRAM, RUNTIME
-from oci_gpu_hook.node.gpus import hardware, holdercount
+from oci_gpu_hook.node.gpus import hardware
 from oci_gpu_hook.node.setup import configuration, enginefile, swarmresources
 from oci_gpu_hook.node.setup.configuration import Change, WantedRuntime
 from oci_gpu_hook.node.setup.enginefile import EngineFile
@@ -104,9 +104,7 @@ def _with_gpus(host: HostRoot, file: EngineFile, change: Change, name: str, shar
     settings = read_settings(None, None, host.path.rstrip("/"))
     here = hardware.nvidia(host, settings.driver_root)
     named = swarmresources.devices(here, shares)
-    change = swarmresources.with_resources(host, file, change, settings, name, named)
-    sick = [f"GPU {index} is not healthy: {why}" for index, why in holdercount.unhealthy_gpus(host, here).items()]
-    return change._replace(told=(*sick, *change.told))
+    return swarmresources.with_resources(host, file, change, settings, name, named)
 
 
 def _users(kind: EngineKind) -> str:
