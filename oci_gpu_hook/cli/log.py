@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from collections import deque
 from collections.abc import Iterator
 from typing import IO, Any
@@ -116,22 +115,21 @@ def _records(since: str | None) -> tuple[list[dict[str, Any]], bool]:
     words += [f"MESSAGE_ID={MESSAGE_ID}", f"_UID={os.geteuid()}"]
     records: deque[tuple[dict[str, Any], int]] = deque()
     count, size = 0, 0
-    with tempfile.TemporaryFile() as said:
-        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=said) as journal:
-            assert journal.stdout is not None
-            for entry in _entries(journal.stdout):
-                count += 1
-                record = as_record(entry)
-                records.append((record, len(str(record))))
-                size += records[-1][1]
-                while size > _LARGEST:
-                    size -= records.popleft()[1]
-        if journal.returncode:
-            said.seek(0)
-            why = " ".join(said.read(_LONGEST).decode(errors="replace").split())
-            if "parse timestamp" in why:
-                raise UsageError(f"--since is not a time: {why}", "systemd.time(7) has the forms")
-            raise ApplyError(f"cannot read the journal: {why or 'journalctl failed'}", "run it as root")
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as journal:
+        assert journal.stdout is not None and journal.stderr is not None
+        for entry in _entries(journal.stdout):
+            count += 1
+            record = as_record(entry)
+            records.append((record, len(str(record))))
+            size += records[-1][1]
+            while size > _LARGEST:
+                size -= records.popleft()[1]
+        # A sentence or two, which a pipe holds.
+        why = " ".join(journal.stderr.read(_LONGEST).decode(errors="replace").split())
+    if journal.returncode and "parse timestamp" in why:
+        raise UsageError(f"--since is not a time: {why}", "systemd.time(7) has the forms")
+    if journal.returncode:
+        raise ApplyError(f"cannot read the journal: {why or 'journalctl failed'}", "run it as root")
     return [record for record, _ in records], count == len(records) and count < _MAX
 
 
