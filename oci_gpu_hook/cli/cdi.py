@@ -108,18 +108,15 @@ def remove(files: tuple[str, ...]) -> None:
     Without the hook, a container that asks for their devices does not start: remove them before the hook.
     """
     host = HostRoot()
-    for path in files or [spec.path for spec in cdispecs.specs(host, _folders_of_engines(host)) if spec.is_ours]:
+    docker = dockercheck.find_docker(host)
+    readers = installed.find_readers(host, docker.settings if docker else None, "")
+    folders_read = tuple([folder for reader in readers for folder in reader.folders])
+    for path in files or [spec.path for spec in cdispecs.specs(host, folders_read) if spec.is_ours]:
         if _own(path):
             outputfile.remove(path)
             click.echo(f"removed {path}")
         else:
             click.echo(f"there is no spec in {path}")
-
-
-def _folders_of_engines(host: HostRoot) -> tuple[str, ...]:
-    docker = dockercheck.find_docker(host)
-    readers = installed.find_readers(host, docker.settings if docker else None, "")
-    return tuple([folder for reader in readers for folder in reader.folders])
 
 
 def hook_of(
@@ -182,7 +179,7 @@ def _means(found: dict[str, str]) -> tuple[tuple[str, str], ...]:
 
 
 def _nodes(found: DriverInventory, request: Request) -> Nodes:
-    """That of nvidia-modeset only if it is there: an engine refuses a path that is not, and a server needs none."""
+    """That of nvidia-modeset only if it is there: an engine refuses a path that is not."""
     wanted = selection.nodes(request, selection.select(request, found), found)
     return tuple(dict.fromkeys([node for node, _ in wanted if node.present or node.family != "modeset"]))
 

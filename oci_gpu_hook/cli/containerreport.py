@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """``doctor --container``: why the GPU of one running container does or does not work.
 
-It reads the container from outside, below a descriptor of its root.  What is in it may hang, as a volume of a server
-that does not answer: so a child process looks, under a time limit.  To open the nodes another child enters the
-container's device cgroup, becomes the container's user, and ends.  Starts no program, and nothing of the image.
+It reads the container from outside, below a descriptor of its root, in a child process under a time limit, as a volume
+may hang.  To open the nodes another child enters the container's device cgroup, becomes its user, and ends.  Starts no
+program, and nothing of the image.
 """
 
 from __future__ import annotations
@@ -101,9 +101,8 @@ def _wanted(
 
 
 def _asked(request: Request) -> str:
-    words = []
-    if request.words():
-        words = [f"{','.join(request.words())} with {','.join(request.capabilities)}, by {request.source}"]
+    given = f"{','.join(request.words())} with {','.join(request.capabilities)}, by {request.source}"
+    words = [given] if request.words() else []
     words += [f"{it.flag}={','.join(it.words())}, by {it.source}" for it in request.vendors]
     return "; ".join(words)
 

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Explain SELinux's denials, from whichever log has the kernel's audit messages: the cause, and a remedy that keeps the
-container confined.  Pure.
+"""Explain SELinux's denials: the cause, and a remedy that keeps the container confined.  Pure.
 
-A denial is a line ``avc:  denied  { PERMISSIONS } for  KEY=VALUE ...``.  Names in it come from containers, so they must
-be quoted for output.  No remedy here is ``label=disable`` or a permissive domain.
+A denial is a line ``avc:  denied  { PERMISSIONS } for  KEY=VALUE ...``, in any log.  Names in it come from containers,
+so they must be quoted for output.  No remedy here is ``label=disable`` or a permissive domain.
 """
 
 from __future__ import annotations
@@ -223,13 +222,10 @@ def _explanation(denial: Denial, source: contexts.Context, target: contexts.Cont
         *((denial.tclass,), denial.permissions, (denial.name, base), (denial.device,)),
     )
     cause, remedy = next(((cause, remedy) for rule, cause, remedy in _RULES if _fits(rule, columns)), ("", ""))
-    said = {
-        **{"kind": kind, "source": source.type, "target": target.type, "tclass": denial.tclass},
-        **{"words": f"{'/'.join(denial.permissions)} a {denial.tclass} of type", "ipc": _IPC.get(denial.device)},
-        **{"name": quoted(denial.name) if denial.name else "(no name)", "level": target.low},
-        **{"clearance": source.clearance, "listens": target.clearance},
-    }
-    return cause.format(**said), remedy
+    words, name = f"{'/'.join(denial.permissions)} a {denial.tclass} of type", quoted(denial.name or "(no name)")
+    types = {"kind": kind, "source": source.type, "target": target.type, "tclass": denial.tclass}
+    levels = {"level": target.low, "clearance": source.clearance, "listens": target.clearance}
+    return cause.format(words=words, name=name, ipc=_IPC.get(denial.device), **types, **levels), remedy
 
 
 def _fits(rule: str, columns: tuple[tuple[str, ...], ...]) -> bool:

@@ -8,7 +8,6 @@ Discovery's.  Every name and value is one that Kubernetes takes.
 
 from __future__ import annotations
 
-import os
 import re
 
 import click
@@ -60,10 +59,8 @@ def features(write: bool, remove: bool, config: str | None, host: HostRoot) -> N
 
 
 def renew(host: HostRoot, settings: Settings) -> str:
-    """Write the feature file, or remove it if neither a driver nor another vendor's device is here; gives a sentence.
-
-    One that was written before under another name is removed.  "" if there was none, and the setting names none.
-    DriverError if the driver is half installed.
+    """Write the feature file, or remove it if neither a driver nor another vendor's device is here, and one of another
+    name; gives a sentence, "" if no file was there and the setting names none.  DriverError as `_feature_text`.
     """
     said = _remove(host, settings, keep=settings.features)
     if not settings.features:
@@ -79,10 +76,8 @@ def renew(host: HostRoot, settings: Settings) -> str:
         outputfile.remove(path)
         raise
     _remember(host, settings.features)
-    is_there = os.path.isdir(os.path.dirname(os.path.abspath(path)))
     outputfile.write(path, found)
-    made = "" if is_there else "; its folder was not there: is Node Feature Discovery?"
-    return f"wrote {path}: {found.count(chr(10))} features{made}"
+    return f"wrote {path}: {found.count(chr(10))} features"
 
 
 def _remove(host: HostRoot, settings: Settings, keep: str = "") -> str:
@@ -109,25 +104,16 @@ def others(host: HostRoot) -> tuple[OtherVendor, ...]:
 
 
 def _feature_text(host: HostRoot, settings: Settings, beside: tuple[OtherVendor, ...]) -> str:
-    """The feature file of a host as it is now.
-
-    DriverError if NVIDIA's driver is half installed, or is not there and neither is another vendor's device.
-    """
+    """As it is now; DriverError if NVIDIA's driver is half installed, or there is neither that nor another's device."""
     accelerators.check_is_server(host)
     is_left_out = beside and driver_version(host) is None
     found = accelerators.NOTHING if is_left_out else hardware.nvidia(host, settings.driver_root)
     if found.misfits:
         lacking = ", ".join([misfit.name for misfit in found.misfits])
         raise DriverError(f"the driver {found.driver_version} lacks {lacking}", "install all of it")
-    found_labels = labels(
-        driver_version=found.driver_version,
-        selinux=_selinux_mode(host),
-        version=VERSION,
-        validation=validationrecord.read_validation(host),
-        unhealthy=len(holdercount.unhealthy_gpus(host, found)),
-        others=beside,
-    )
-    return "".join([f"{name}={value}\n" for name, value in found_labels.items()])
+    last, unhealthy = validationrecord.read_validation(host), len(holdercount.unhealthy_gpus(host, found))
+    made = labels(found.driver_version, _selinux_mode(host), VERSION, last, unhealthy, beside)
+    return "".join([f"{name}={value}\n" for name, value in made.items()])
 
 
 def _selinux_mode(host: HostRoot) -> str:
@@ -152,18 +138,14 @@ def labels(
     unhealthy: int = 0,
     others: tuple[OtherVendor, ...] = (),
 ) -> dict[str, str]:
-    """All labels of a host, by their whole names.
-
-    driver_version: "" if NVIDIA's driver is not loaded; selinux: the mode of oci_gpu_hook_selinux(8) that it serves, or
-    ``disabled``, "" if that is not known; version: ours; unhealthy: how many GPUs are not healthy.
+    """By whole names.  driver_version: "" without NVIDIA's, which is what is validated; selinux: "" if not known;
+    unhealthy: how many GPUs are.
     """
-    values = {"version": version, "unhealthy-gpus": str(unhealthy or ""), "selinux-mode": selinux}
-    ours = {name: value for name, value in values.items() if value}
+    ours = {"version": version, "unhealthy-gpus": str(unhealthy or ""), "selinux-mode": selinux}
     if driver_version:
-        # It is NVIDIA's driver that is validated.
         is_its = validation and validation.driver_version == driver_version
         ours.update(_validated(validation) if validation and is_its else {"validation": "none"})
-    named = {OURS + name: value for name, value in ours.items()}
+    named = {OURS + name: value for name, value in ours.items() if value}
     for other in others:
         named.update(_other(*other))
     return {name: label_value(value) for name, value in named.items()}

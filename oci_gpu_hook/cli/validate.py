@@ -45,11 +45,11 @@ _FILES = {DRIVER: "driver-ready", HOOK: "toolkit-ready", WORKLOAD: "cuda-ready"}
 
 
 class _Skipped(HookError):
-    """A step cannot be tried; because: who must act, as an error's exit code says."""
+    """A step cannot be tried."""
 
-    def __init__(self, why: str, because: int = OUR_BUG) -> None:
+    def __init__(self, why: str, exit_code: int = OUR_BUG) -> None:
         super().__init__(why)
-        self.exit_code = because
+        self.exit_code = exit_code
 
 
 @click.command()
@@ -88,9 +88,7 @@ def validate(steps: tuple[str, ...], timeout: float, runtime: str | None, is_jso
 
 
 def of_driver(driver_root: str) -> str:
-    """As a shell reads it, for pods of the GPU operator: they have the host's root as /host, and a driver container's
-    as /driver-root.
-    """
+    """For a shell of the GPU operator's pods: they have the host as /host, a driver container as /driver-root."""
     is_hosts = driver_root == "/"
     return (
         f"IS_HOST_DRIVER={'true' if is_hosts else 'false'}\n"
@@ -181,7 +179,7 @@ class _Validation:
             self.unwritten = self.unwritten or ApplyError(f"cannot {verb} {path}: {err.strerror}", hint)
 
     def _write_record(self, asked: list[str], outcome: str) -> None:
-        """Write the record; outcome: of the steps that have none yet.  What other steps had with this driver stays."""
+        """outcome: of the steps that have none yet.  What other steps had with this driver stays."""
         version = driver_version(self.host) or ""
         before = validationrecord.read_validation(self.host)
         steps = {step.name: step for step in before.steps} if before and before.driver_version == version else {}
