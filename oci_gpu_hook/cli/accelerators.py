@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from oci_gpu_hook.cli.render import Row, aligned, section, sentences
+from oci_gpu_hook.cli.options import Row, aligned, section, sentences
 from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import nodes
 from oci_gpu_hook.driver.inventory import DriverInventory, Library

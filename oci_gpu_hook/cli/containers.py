@@ -10,8 +10,7 @@ from typing import Any
 import click
 
 from oci_gpu_hook.cli import accelerators
-from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
-from oci_gpu_hook.cli.render import columns
+from oci_gpu_hook.cli.options import columns, config_file, host_root, output_format, show
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.host.leases import has_room
 from oci_gpu_hook.host.root import HostRoot

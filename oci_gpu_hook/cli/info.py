@@ -10,8 +10,7 @@ from typing import Any
 import click
 
 from oci_gpu_hook.cli import accelerators, argumentfile
-from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
-from oci_gpu_hook.cli.render import columns
+from oci_gpu_hook.cli.options import columns, config_file, host_root, output_format, show
 from oci_gpu_hook.driver import inventory, proc
 from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.errors import ConfigError, DriverError, UsageError, quoted
@@ -56,11 +55,9 @@ def info(
     With --settings those for every container come first, then those below headings.
 
     With --vendors the column DEVICES is how many devices a request can name; 'all' if it can name none and gets what is
-    there; 'none' if hardware is here without a node; '-' if none is here.  VERSION is the driver's.  The files lie in
-    /etc/oci-gpu-hook/vendors, /usr/local/share/oci-gpu-hook/vendors and /usr/share/oci-gpu-hook/vendors.  If several
-    have one name, that in the folder named first counts.  FILE may lie anywhere; one in these folders is read as a
-    container's start reads it.  It is wrong as well if another vendor's file has its flag or its
-    kind.
+    there; 'none' if hardware is here without a node; '-' if none is here.  VERSION is the driver's.  FILE may lie
+    anywhere; one in the vendors' folders is read as a container's start reads it.  It is wrong as well if another
+    vendor's file has its flag or its kind.
     """
     if (file is not None) + vendors + settings > 1:
         raise UsageError("--settings, --vendors and --vendor exclude one another")

@@ -120,12 +120,11 @@ class _Watch:
             # Else there is other hardware, and nothing of NVIDIA's driver to wait for.
             if not self.are_others_here or hardware.expects_nvidia(self.host):
                 self._renew_nvidia()
-        except DriverError as err:
-            # Also in the middle of an upgrade: the kernel module is there and its libraries are not yet.
-            trouble = f"waiting for the driver: {err.message}"
         except HookError as err:
-            # Also what lies at the spec's path and is not ours: who can write to that folder must not end the service.
-            trouble = f"waiting to write: {err}"
+            # Also in the middle of an upgrade, before its libraries are there; and what lies at the spec's path and is
+            # not ours: who can write to that folder must not end the service.
+            is_drivers = isinstance(err, DriverError)
+            trouble = f"waiting for the driver: {err.message}" if is_drivers else f"waiting to write: {err}"
         if trouble and trouble != self.trouble:
             click.echo(trouble)
             self.are_features_due = True
@@ -134,7 +133,7 @@ class _Watch:
 
     def _renew_nvidia(self) -> None:
         host = self.host
-        # A hook that finds no saved inventory saves its own, without what NVML says.
+        # A hook may have saved its own, without what NVML says.
         if not self.saved or saved_inventory.read_saved(host, proc.stamp(host, self.driver_root)) != self.saved:
             self.saved = None
             self.saved = found = _refresh(host, self.driver_root, self.seconds)

@@ -48,28 +48,26 @@ def metrics(write: bool, gpus: bool, timeout: float, config: str | None) -> None
     saved inventory serve, and the last validation.  oci-gpu-hook-gpu-metrics.timer starts it.  Temperature, power,
     clocks and the use of a GPU are told by NVIDIA's DCGM exporter.
     """
-    if gpus:
-        _of_gpus(write, timeout, config)
-        return
-    with counters.lock():
-        file = read_settings(config, None).metrics if write else ""
-        if write and not file:
-            click.echo(f"no setting 'metrics': {'stopped counting' if counters.stop() else 'not counting'}")
-        elif write:
-            counters.turn()
-            outputfile.write(file, counters.exposition(counters.added_up()))
-        else:
-            click.echo(counters.exposition(counters.added_up()), nl=False)
-
-
-def _of_gpus(write: bool, timeout: float, config: str | None) -> None:
-    settings = read_settings(config, None)
-    if write and not settings.gpu_metrics:
+    # Wrong settings stop no look at the counters.
+    settings = read_settings(config, None) if gpus or write else Settings()
+    file = settings.gpu_metrics if gpus else settings.metrics
+    if gpus and write and not file:
         click.echo("no setting 'gpu-metrics': nothing written")
-        return
-    text = exposition(HostRoot(), settings, timeout, remember=write)
-    if write:
-        outputfile.write(settings.gpu_metrics, text)
+    elif gpus:
+        _put(file if write else "", exposition(HostRoot(), settings, timeout, remember=write))
+    else:
+        with counters.lock():
+            if write and not file:
+                click.echo(f"no setting 'metrics': {'stopped counting' if counters.stop() else 'not counting'}")
+                return
+            if write:
+                counters.turn()
+            _put(file if write else "", counters.exposition(counters.added_up()))
+
+
+def _put(file: str, text: str) -> None:
+    if file:
+        outputfile.write(file, text)
     else:
         click.echo(text, nl=False)
 

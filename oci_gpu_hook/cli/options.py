@@ -5,17 +5,18 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from typing import Any, Callable
 
 import click
 
 from oci_gpu_hook.cli import limit
-from oci_gpu_hook.cli.render import as_json
 from oci_gpu_hook.errors import LONGEST_LIST, plain
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.request.settings import SETTINGS
 
 LONGEST_SECONDS = 86400
+Row = tuple[str, ...]
 
 
 def seconds(
@@ -82,3 +83,33 @@ def show(is_json: bool, document: dict[str, object], lines: list[str], painted: 
 def show_lines(lines: list[str], painted: Callable[[str], str] = str) -> None:
     # An image, a container and an engine have written some of it: that has no colours, and begins no line.
     click.echo("\n".join([painted(plain(line, LONGEST_LIST)) for line in lines]))
+
+
+def as_json(value: Any) -> Any:
+    """A value as JSON has it: a record is an object of its fields, and the mode of a file four octal digits."""
+    if hasattr(value, "_asdict"):
+        value = value._asdict()
+    if isinstance(value, dict):
+        is_mode = isinstance(value.get("mode"), int)
+        return {key: f"{item:04o}" if key == "mode" and is_mode else as_json(item) for key, item in value.items()}
+    return [as_json(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def section(title: str, rows: Iterable[Row], empty: str = "") -> list[str]:
+    lines = aligned(rows) or ([f"  {empty}"] if empty else [])
+    return ["", title, *lines] if lines else []
+
+
+def sentences(title: str, found: Iterable[str]) -> list[str]:
+    return section(title, [(sentence,) for sentence in found])
+
+
+def aligned(rows: Iterable[Row]) -> list[str]:
+    return [f"  {line}" for line in columns(rows)]
+
+
+def columns(rows: Iterable[Row]) -> list[str]:
+    table = list(rows)
+    count = max([len(row) for row in table], default=0)
+    widths = [max([len(row[at]) for row in table if at < len(row)]) for at in range(count)]
+    return ["  ".join([cell.ljust(width) for cell, width in zip(row, widths)]).rstrip() for row in table]

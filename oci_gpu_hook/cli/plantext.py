@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Any, Callable
 
 from oci_gpu_hook import operations as kinds
-from oci_gpu_hook.cli.render import Row, section, sentences
+from oci_gpu_hook.cli.options import Row, section, sentences
 from oci_gpu_hook.driver.inventory import DriverInventory, Library
 from oci_gpu_hook.formats import devicerule
 from oci_gpu_hook.node.diagnosis import listed

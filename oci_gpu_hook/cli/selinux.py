@@ -9,8 +9,7 @@ from contextlib import suppress
 import click
 
 from oci_gpu_hook.cli import argumentfile, denials, limit
-from oci_gpu_hook.cli.options import LONGEST_SECONDS, host_root, output_format, show
-from oci_gpu_hook.cli.render import section
+from oci_gpu_hook.cli.options import LONGEST_SECONDS, host_root, output_format, section, show
 from oci_gpu_hook.errors import ApplyError, ConfigError, UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.machine import childprocess, filecontext, kernelconfig, libselinux
