@@ -82,7 +82,6 @@ _RULES: tuple[tuple[str, str, str], ...] = (
      "{source} may not start the hook or oci-gpu-runtime, {target}: in the policy it is not a container engine",
      "start the engine by its service, so that it runs in its own domain, and give its program its label back with "
      "restorecon"),
-    ("engine", "", ""),
     ("container oci_gpu_hook_exec_t|oci_gpu_hook_state_t|oci_gpu_hook_tmpfs_t|oci_gpu_runtime_exec_t",
      "the container uses the hook's own files, which belong to the host", "take them out of the container's volumes"),
     # Nodes.

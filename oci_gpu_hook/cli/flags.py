@@ -24,10 +24,8 @@ from oci_gpu_hook.planning.decide import decide
 from oci_gpu_hook.planning.plan import Plan
 from oci_gpu_hook.request import selectors
 from oci_gpu_hook.request.bundle import Bundle
-from oci_gpu_hook.request.containercli import CONTAINER_CLI
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.settings import Settings, read_settings
-from oci_gpu_hook.request.state import State
 from oci_gpu_hook.request.words import ALL, ANY, DEFAULT_CAPABILITIES, VISIBLE_DEVICES
 
 _SPEC = "oci-gpu-hook cdi generate --output /run/cdi/oci-gpu-hook.yaml"
@@ -70,8 +68,8 @@ class _Named(NamedTuple):
     config: str | None
     host: HostRoot
 
-    def settings(self, state: State | None = None) -> Settings:
-        return read_settings(self.config, state)
+    def settings(self) -> Settings:
+        return read_settings(self.config, None)
 
     def request(self) -> Request:
         """What a container that gets them asks for; UsageError for what does not name a device."""
@@ -169,9 +167,6 @@ def _lxc(named: _Named, file: str | None) -> None:
             raise UsageError(f"{quoted(file)} is not there", "name the configuration of a container that was made")
         enginefile.write(named.host, found, with_lxc(found.text, lines))
         click.echo(f"wrote {quoted(file)}: a hook and {len(lines) - 1} rules, from the container's next start on")
-    if named.settings(State(caller=CONTAINER_CLI)).gpu_holders:
-        note = "gpu-holders is set, and LXC's containers are not counted: they get no GPU but by a section"
-        click.echo(f"{note} [caller {CONTAINER_CLI}] of the settings", err=True)
 
 
 def _nspawn(named: _Named, directory: str, *, is_file: bool) -> None:

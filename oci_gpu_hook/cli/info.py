@@ -21,7 +21,6 @@ from oci_gpu_hook.request import settingsfile
 from oci_gpu_hook.request.settings import Settings, files, read_settings
 from oci_gpu_hook.request.words import ALL, CAPABILITIES
 from oci_gpu_hook.vendors import folders, vendorfile
-from oci_gpu_hook.vendors.vendorhost import VendorState
 from oci_gpu_hook.vendors.vendorinventory import LARGEST_FILE, Vendor
 
 _VERSIONS = {"module": "of module {}", "file": "in {}", "text": "{}", "": ""}
@@ -120,7 +119,13 @@ def text_of(value: object) -> str:
 def _list_vendors(host: HostRoot) -> tuple[dict[str, Any], list[str]]:
     found, errors = folders.load_all(host)
     replaced = folders.replaced(host)
-    here = {item.inventory.file: _here(host, item) for item in hardware.find_vendors(host).vendors}
+    here = {
+        it.inventory.file: {
+            **{"hardware": hardware.proof(host, it), "version": it.inventory.version},
+            "devices": [list(device.names) for device in it.devices],
+        }
+        for it in hardware.find_vendors(host).vendors
+    }
     rows = [{**_vendor(it, replaced.get(it.file, "")), "here": here.get(it.file)} for it in found]
     said = {"errors": [str(err) for err in errors.values()], "collisions": folders.collisions(found)}
     return {"vendors": rows, **said}, _vendors_text({"vendors": rows, **said})
@@ -152,11 +157,6 @@ def _vendor(vendor: Vendor, replaces: str) -> dict[str, Any]:
         "file": vendor.file,
         "replaces": replaces,
     }
-
-
-def _here(host: HostRoot, found: VendorState) -> dict[str, Any]:
-    names = [list(device.names) for device in found.devices]
-    return {"hardware": hardware.proof(host, found), "version": found.inventory.version, "devices": names}
 
 
 def _count(here: dict[str, Any]) -> str:

@@ -242,29 +242,27 @@ def _make_nodes(host: HostRoot) -> tuple[dict[str, object], list[str]]:
         missing = missingnodes.missing_nodes(host)
     for node in missing:
         _make_node(host, node)
-    made = [node.path for node in missing]
+    made, unloaded = [node.path for node in missing], missingnodes.unloaded(host)
     if made and host.path == "/" and libselinux.is_there(host):
         # A node that a program makes gets the label device_t: udev labels only those that the kernel makes.
         _start("restorecon", *made)
     lines = [f"made {', '.join(made)}" if made else "no node is lacking"]
-    unloaded = missingnodes.unloaded(host)
     lines += [f"not loaded: {', '.join(unloaded)}"] if unloaded else []
     return {"made": made, "unloaded": unloaded}, lines
 
 
 def _start(*words: str) -> None:
-    """Run a command.  A failure is only reported: what it was to make is looked for in any case."""
+    """A failure is only told: what the command was to make is looked for in any case."""
     limit.allow(_MODULE_SECONDS)
     try:
         done = childprocess.program([*words], _MODULE_SECONDS)
+        why = (done.stderr or done.stdout).strip().rpartition("\n")[2] if done.returncode else ""
     except FileNotFoundError:
         return
     except OSError as err:
-        click.echo(f"{words[0]} failed: {err}", err=True)
-        return
-    output = (done.stderr or done.stdout).strip().splitlines()
-    if done.returncode and output:
-        click.echo(f"{words[0]} failed: {output[-1]}", err=True)
+        why = str(err)
+    if why:
+        click.echo(f"{words[0]} failed: {why}", err=True)
 
 
 def _make_node(host: HostRoot, node: DeviceNode) -> None:
