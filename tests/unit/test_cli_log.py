@@ -114,15 +114,12 @@ def test_of_large_ones_the_last_that_fit_are_shown(journal: Journal, program: Pr
     [
         ((), ["abcdef", "b"]),
         (("--failed",), ["b"]),
-        (("--container", "bc"), []),
         (("--container", "main"), ["b"]),
         (("-n", "1"), ["b"]),
         (("-n", "0"), []),
         (("-n", "1", "--container", "abc"), ["abcdef"]),
         (("--pod", "ml/train"), ["b"]),
         (("--pod", "other/train"), []),
-        (("--pod", "tra"), []),
-        (("--container", "abc", "--failed"), []),
     ],
 )
 def test_filters(journal: Journal, program: Program, words: tuple[str, ...], containers: list[str]) -> None:

@@ -29,8 +29,6 @@ def line(permissions: str, more: str, source: str, target: str, tclass: str) -> 
 ROWS = [(line(*parts), cause, remedy) for parts, cause, remedy in [
     (("search", 'comm="python3" name="/" dev="tmpfs" ino=1', CONTAINER, FILE + ":c3,c4", "dir"),
      "/dev/shm has the level s0:c3,c4, the container runs at s0:c1,c2", "ipc-labels"),
-    (("search", 'name="/" dev="mqueue"', CONTAINER, FILE + ":c3,c4", "dir"),
-     "/dev/mqueue has the level s0:c3,c4", "ipc-labels"),
     (("write", 'name="/" dev="tmpfs"', CONTAINER, "container_engine_tmpfs_t", "dir"),
      "/dev/shm has the engine's type container_engine_tmpfs_t", "ipc-labels"),
     (("read write open", 'path="/q1" dev="mqueue"', CONTAINER, "u:object_r:tmpfs_t:s0:c1,c2", "file"),
@@ -45,8 +43,6 @@ ROWS = [(line(*parts), cause, remedy) for parts, cause, remedy in [
      "the hook's own domain may not map a file of type shell_exec_t", "selinux install"),
     (("connectto", 'path="/run/systemd/private"', HOOK, "u:system_r:init_t:s0", "unix_stream_socket"),
      "may not set a scope's devices in systemd (unix_stream_socket init_t)", "selinux install"),
-    (("write", 'name="private" dev="tmpfs"', HOOK, "init_var_run_t", "sock_file"),
-     "may not set a scope's devices in systemd (sock_file init_var_run_t)", "selinux install"),
     (("write", 'name="private" dev="tmpfs"', HOOK, "var_run_t", "sock_file"),
      "may not set a scope's devices in systemd (sock_file var_run_t)", "restorecon -v /run/systemd/private"),
     (("write", 'name="devices.allow" dev="cgroup"', HOOK, "cgroup_t", "file"),
