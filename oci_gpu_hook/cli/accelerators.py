@@ -61,9 +61,7 @@ class Accelerators(NamedTuple):
 def find_accelerators(
     host: HostRoot, driver_root: str, others: Present, nvidia: Callable[[], DriverInventory] | None
 ) -> Accelerators:
-    """DriverError if there is nothing at all.  nvidia: gives the inventory of NVIDIA's driver, to which all nodes are
-    added; None leaves the driver out.
-    """
+    """DriverError if there is nothing at all.  nvidia: its inventory without nodes; None leaves its driver out."""
     vendors = [(item, hardware.proof(host, item)) for item in others.vendors if hardware.has_anything(host, item)]
     found = Accelerators(None, None, platform.prove(host), None, tuple(vendors), others.wrong)
     try:

@@ -146,10 +146,7 @@ def granted(capabilities: str, settings: Settings) -> tuple[str, ...]:
 
 
 def spec_now(host: HostRoot, settings: Settings, hook: spec_of.Hook, kind: str = GPU) -> tuple[dict[str, Any], str]:
-    """The spec of a host as it is now, and a sentence on the devices without a name, "" for none.
-
-    hook: with a flag, a vendor's spec; kind: else a word of --kind.
-    """
+    """Of a host as it is now, with a sentence on nameless devices, "" for none.  kind: a word of --kind."""
     if kind in FAMILIES:
         return _beside_gpus(host, settings, kind), ""
     if hook.vendor:
@@ -281,9 +278,7 @@ def _unstartable(host: HostRoot, document: dict[str, Any]) -> tuple[str, str]:
 
 
 def write(path: str, document: dict[str, Any]) -> None:
-    """Whole or not at all: engines may read it at any moment.  UsageError if the file is not ours, or a spec of other
-    devices: it is never replaced.
-    """
+    """Whole or not at all: engines may read it at any moment.  UsageError if it is no spec of ours of these devices."""
     if found := _own(path):
         there, ours = cdispecs.origin_of(found), cdispecs.origin_of(document)
         if (there.vendor, there.kind) != (ours.vendor, ours.kind):

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``doctor``: check every precondition on this host, or why one container's GPU does or does not work.
-
-Changes nothing: each warning and failure names the command that fixes it, and the reader decides whether to run it.
-"""
+"""``doctor``: check each precondition on this host, or why one container's GPU does or does not work; changes nothing."""
 
 from __future__ import annotations
 
@@ -158,8 +155,8 @@ def _engines(
         findings += enginecheck.containerd(host, tool, is_alone=not installed and docker is None)
     if not installed and docker is None and not has_containerd:
         # runc and crun take hooks only from a bundle.
-        *names, last = [kind.name for kind in ENGINES if kind.programs]
-        seen = f"neither {', '.join(names)} nor {last} is installed: a bundle must name the hook itself"
+        names = ", ".join([kind.name for kind in ENGINES if kind.programs])
+        seen = f"none of {names} is installed: a bundle must name the hook itself"
         findings.append(warned("engines", seen, tool, "install", "podman"))
     findings += dockercheck.docker(host, docker, entry, tool) if docker else []
     by_link = docker is not None and docker.leads_to == entry

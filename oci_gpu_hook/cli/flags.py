@@ -37,8 +37,7 @@ _NOT_BY_NSPAWN = {
     "Symlink": "links beside the device nodes are not made",
 }
 _WHERE = "the command line"
-# Of each engine its ways: what docker's and podman's need, for people, and their words, with the placeholders of
-# `filled`.
+# Of each engine its ways: what docker's and podman's need, and their words with the placeholders of `filled`.
 _WAYS: dict[str, dict[str, tuple[str, str]]] = {
     "docker": {
         "gpus": ("by --gpus: needs the package oci-gpu-hook-docker, and a restart of dockerd", "--gpus $csv"),
@@ -201,9 +200,7 @@ def filled(text: str, names: tuple[str, ...]) -> str:
 
 
 def lxc(plan: Plan, request: Request, version: str) -> list[str]:
-    """Also for privileged containers: LXC's monitor sets the device cgroup.  version: of the host's cgroups: on a host
-    with v2 LXC 7 refuses lines of v1.
-    """
+    """For privileged ones, too: LXC's monitor sets the device cgroup.  version: its own; LXC 7 refuses the other."""
     words = ["--user", "configure", "--no-cgroups", f"--device={','.join(request.devices)}"]
     words += [f"--{name}" for name in request.capabilities]
     # LXC appends words of its own, which are the shell's then.

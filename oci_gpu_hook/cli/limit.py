@@ -36,7 +36,7 @@ def allow(seconds: float) -> None:
 
 def leave_at(numbers: Sequence[signal.Signals], code: Callable[[int], int]) -> None:
     """End the command with this code at any of these signals: what was made goes on the way out, which no second one
-    breaks off, such as that of a service's manager who asks both processes.
+    breaks off, as a service's manager asks both processes.
     """
 
     def leave(number: int, frame: object) -> None:

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``metrics``: counters of starts, and who holds which GPU, and whether it is healthy, for Prometheus.
-
-With --gpus every GPU is opened, in a process of its own and under a time limit.
-"""
+"""``metrics``: counters of starts; with --gpus, which opens every GPU in a process of its own, who holds which GPU."""
 
 from __future__ import annotations
 
@@ -73,10 +70,7 @@ def _put(file: str, text: str) -> None:
 
 
 def exposition(host: HostRoot, settings: Settings, timeout: float, *, remember: bool) -> str:
-    """GPUs' metrics of a host as it is now; on stderr why NVML did not answer, or was not asked.
-
-    timeout: how long NVML may take; remember: whether starts are to know what has been found of the GPUs' health.
-    """
+    """Of a host now; on stderr why NVML did not answer.  remember: whether starts are to know what is found."""
     accelerators.check_is_server(host)
     began = time.monotonic()
     version, found, said = driver_version(host) or "", None, None
@@ -112,10 +106,7 @@ def exposition(host: HostRoot, settings: Settings, timeout: float, *, remember: 
 def _held(
     host: HostRoot, driver_root: str, found: DriverInventory
 ) -> tuple[list[dict[str, str]], list[tuple[dict[str, str], MemoryUse]]]:
-    """The GPUs and MIG devices that containers hold, and what these have of devices' memory: see `gpuexposition`.
-
-    None of a container whose device cgroup cannot be read.
-    """
+    """See `gpuexposition`.  None of a container whose device cgroup cannot be read."""
     with_nodes = saved_inventory.with_nodes(host, found, ("caps",), driver_root=driver_root)
     divided = holders.divisions(with_nodes)
     seen = containerdevices.find_devices(host, holders.what_to_find(divided))

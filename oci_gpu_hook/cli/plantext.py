@@ -24,9 +24,7 @@ _OVER, _LATER = "files over the image's own, where it has them", "found at the s
 
 
 def plan_document(plan: Plan, left_out: Iterable[str] = ()) -> dict[str, object]:
-    """chosen: what the node would choose now for ``any``; done: what the engine has done, if a CDI spec of ours starts
-    the hook; left_out: what the host has and the container does not get.
-    """
+    """left_out: what the host has and the container does not get; see oci-gpu-hook(8) for each key."""
     request = plan.request
     fields = ("source", "devices", "capabilities", "requirements", "imex_channels", "features", "mig_config")
     others = ("mig_monitor", "memory_limit", "memory_request")
