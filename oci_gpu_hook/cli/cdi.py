@@ -265,20 +265,18 @@ def stale(host: HostRoot, document: dict[str, Any]) -> tuple[str, str]:
 def _unstartable(host: HostRoot, document: dict[str, Any]) -> tuple[str, str]:
     """Why the hook of a spec of ours does not start here: then no container by the spec starts."""
     (hook,) = document["containerEdits"]["hooks"]
-    words, path = hook["args"], cdispecs.origin_of(document).hook
-    if hook.get("hookName") != spec_of.STAGE or words[1:2] != [spec_of.STAGE]:
-        return f"its hook is not for {spec_of.STAGE}", AGAIN
+    path = cdispecs.origin_of(document).hook
     if host.stat(path) is None:
         return f"it starts {quoted(path)}, which is not there", BY_OURS
     try:
-        asking.options([str(word) for word in words[2:]])
+        asking.options([str(word) for word in hook["args"][2:]])
     except UsageError as err:
         return err.message, AGAIN
     return "", ""
 
 
 def write(path: str, document: dict[str, Any]) -> None:
-    """Whole or not at all: engines may read it at any moment.  UsageError if it is no spec of ours of these devices."""
+    """Whole or not at all: engines may read it at any moment.  UsageError if it is not ours, or of other devices."""
     if found := _own(path):
         there, ours = cdispecs.origin_of(found), cdispecs.origin_of(document)
         if (there.vendor, there.kind) != (ours.vendor, ours.kind):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``doctor``: check each precondition on this host, or why one container's GPU does or does not work; changes nothing."""
+"""``doctor``: check each precondition on this host, or why one container has its GPU or not; changes nothing."""
 
 from __future__ import annotations
 

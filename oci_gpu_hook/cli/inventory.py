@@ -129,7 +129,15 @@ class _Watch:
             click.echo(trouble)
             self.are_features_due = True
         self.trouble = trouble
-        self._renew_features()
+        beside = features.others(self.host)
+        if self.are_features_due or beside != self.beside:
+            self.beside, self.are_features_due = beside, False
+            try:
+                said = features.renew(self.host, read_settings(self.config, None))
+            except HookError as err:
+                said = f"cannot write the feature file yet: {err}"
+            if said:
+                click.echo(said)
 
     def _renew_nvidia(self) -> None:
         host = self.host
@@ -163,18 +171,6 @@ class _Watch:
         if lines != (self.others_said or []):
             click.echo("\n".join(filter(None, lines)))
         self.others_said = lines
-
-    def _renew_features(self) -> None:
-        beside = features.others(self.host)
-        if not self.are_features_due and beside == self.beside:
-            return
-        self.beside, self.are_features_due = beside, False
-        try:
-            said = features.renew(self.host, read_settings(self.config, None))
-        except HookError as err:
-            said = f"cannot write the feature file yet: {err}"
-        if said:
-            click.echo(said)
 
 
 def _moments(interval: float) -> Iterator[str]:
