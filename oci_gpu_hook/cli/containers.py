@@ -102,9 +102,11 @@ def lines_of(held: Holders, found: AllContainers) -> list[str]:
     if held.open:
         lines += [f"held by no container, and open to privileged containers ({who}): {_list(held.open)}"]
     lines += [note for item in holding for note in _notes(item)]
-    is_certain = all([item.is_certain for item in holding])
     notes = (
-        (not is_certain, "whether the device cgroups allow what is there cannot be read here"),
+        (
+            not all([item.is_certain for item in holding]),
+            "whether the device cgroups allow what is there cannot be read here",
+        ),
         (is_partial, f"{unseen} processes of other users could not be looked into: run it as root"),
         (found.unlooked, f"there was no time for {found.unlooked} more containers: their devices are not known"),
     )

@@ -95,10 +95,8 @@ def _setting(field: str, value: object, where: str) -> dict[str, Any]:
 
 
 def _settings_text(document: dict[str, Any]) -> list[str]:
-    rows = document["settings"] + document["rules"]
-    cells = [(row["key"], text_of(row["value"]), row["from"]) for row in rows]
-    lines, heading = [], ""
-    for row, text in zip(rows, columns(cells)):
+    rows, lines, heading = document["settings"] + document["rules"], [], ""
+    for row, text in zip(rows, columns([(row["key"], text_of(row["value"]), row["from"]) for row in rows])):
         scope = next((word for word in settingsfile.SCOPES[1:] if word in row), "")
         under = f"[{scope} {row[scope]}]" if scope else ""
         if under != heading:

@@ -113,24 +113,23 @@ def _records(since: str | None) -> tuple[list[dict[str, Any]], bool]:
     words = [program, "--quiet", "--no-pager", "--all", "--output=json", f"--lines={_MAX}"]
     words += [f"--since={moment}"] if moment else []
     words += [f"MESSAGE_ID={MESSAGE_ID}", f"_UID={os.geteuid()}"]
-    records: deque[tuple[dict[str, Any], int]] = deque()
+    records: deque[dict[str, Any]] = deque()
     count, size = 0, 0
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as journal:
         assert journal.stdout is not None and journal.stderr is not None
         for entry in _entries(journal.stdout):
             count += 1
-            record = as_record(entry)
-            records.append((record, len(str(record))))
-            size += records[-1][1]
+            records.append(as_record(entry))
+            size += len(str(records[-1]))
             while size > _LARGEST:
-                size -= records.popleft()[1]
+                size -= len(str(records.popleft()))
         # A sentence or two, which a pipe holds.
         why = " ".join(journal.stderr.read(_LONGEST).decode(errors="replace").split())
     if journal.returncode and "parse timestamp" in why:
         raise UsageError(f"--since is not a time: {why}", "systemd.time(7) has the forms")
     if journal.returncode:
         raise ApplyError(f"cannot read the journal: {why or 'journalctl failed'}", "run it as root")
-    return [record for record, _ in records], count == len(records) and count < _MAX
+    return [*records], count == len(records) and count < _MAX
 
 
 def _entries(printed: IO[bytes]) -> Iterator[dict[str, Any]]:

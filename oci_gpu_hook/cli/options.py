@@ -49,14 +49,13 @@ nvml_timeout = seconds("--nvml-timeout", "How long NVML may take to answer; 0 do
 def output_format(command: Callable[..., Any]) -> Callable[..., Any]:
     """Whether to print JSON: --json, and --format json, which scripts have."""
 
-    def asked(context: click.Context, parameter: click.Parameter, value: bool) -> bool:
-        return value or context.meta.get("format") == "json"
-
-    def written(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
-        context.meta["format"] = value
+    def asked(context: click.Context, parameter: click.Parameter, value: bool | str | None) -> bool:
+        """Of either option: each is whether one of both asks."""
+        context.meta["json"] = context.meta.get("json", False) or value in (True, "json")
+        return bool(context.meta["json"])
 
     kind = click.Choice(["text", "json"])
-    older = click.option("--format", type=kind, callback=written, is_eager=True, expose_value=False, hidden=True)
+    older = click.option("--format", type=kind, callback=asked, is_eager=True, expose_value=False, hidden=True)
     return click.option("--json", "is_json", is_flag=True, callback=asked, help="Print it as JSON.")(older(command))
 
 
