@@ -58,8 +58,7 @@ _WAYS: dict[str, dict[str, tuple[str, str]]] = {
     "lxc": {},
     "nspawn": dict.fromkeys(("words", "file"), ("", "")),
 }
-# No hook stands behind it, which would choose the devices at each start.
-_NAMED_ONLY = "cdi"
+_ALL_WAYS = [*dict.fromkeys([way for ways in _WAYS.values() for way in ways])]
 
 
 class _Named(NamedTuple):
@@ -110,11 +109,7 @@ class _Named(NamedTuple):
 @click.command()
 @click.argument("engine", type=click.Choice([*_WAYS]))
 @click.argument("gpus", metavar="[GPU]...", nargs=-1)
-@click.option(
-    "--way",
-    type=click.Choice([*dict.fromkeys([way for ways in _WAYS.values() for way in ways])]),
-    help="Print this way alone: for docker run $(...) and podman run $(...), as words or as a file for nspawn.",
-)
+@click.option("--way", type=click.Choice(_ALL_WAYS), help="Print this way alone; for nspawn as words or as a file.")
 @click.option("--directory", metavar="DIR", help="The container's root, which nspawn needs.")
 @click.option("--write", "file", metavar="FILE", help="Write LXC's lines into FILE, in place of those that it has.")
 @config_file
@@ -156,8 +151,15 @@ def flags(
 
 def _lxc(named: _Named, file: str | None) -> None:
     request = named.request()
-    version = kernelconfig.cgroup_version(named.host)
-    lines = lxc(named.plan(request, "/"), request, version)
+    words = ["--user", "configure", "--no-cgroups", f"--device={','.join(request.devices)}"]
+    words += [f"--{name}" for name in request.capabilities]
+    # LXC appends words of its own, which are the shell's then.
+    script = f'exec {shlex.join(["nvidia-container-cli", *words])} "$LXC_ROOTFS_MOUNT"'
+    opened = [it for it in named.plan(request, "/").operations if isinstance(it, OpenCgroup)]
+    # For privileged containers, too: LXC's monitor sets the device cgroup.  With v2 LXC 7 refuses lines of v1.
+    group = "cgroup2" if kernelconfig.cgroup_version(named.host) == "v2" else "cgroup"
+    rules = [f"lxc.{group}.devices.allow = c {rule.major}:{rule.minor} rw" for it in opened for rule in it.rules]
+    lines = [f"lxc.hook.mount = /bin/sh -c {shlex.quote(script)}", *rules]
     if file is None:
         click.echo("\n".join(lines))
     else:
@@ -165,7 +167,7 @@ def _lxc(named: _Named, file: str | None) -> None:
         if found.status is None:
             raise UsageError(f"{quoted(file)} is not there", "name the configuration of a container that was made")
         enginefile.write(named.host, found, with_lxc(found.text, lines))
-        click.echo(f"wrote {quoted(file)}: a hook and {len(lines) - 1} rules, from the container's next start on")
+        click.echo(f"wrote {quoted(file)}: a hook and {len(rules)} rules, from the container's next start on")
 
 
 def _nspawn(named: _Named, directory: str, *, is_file: bool) -> None:
@@ -177,7 +179,8 @@ def _nspawn(named: _Named, directory: str, *, is_file: bool) -> None:
 
 
 def _print_words(ways: dict[str, tuple[str, str]], way: str | None, names: tuple[str, ...]) -> None:
-    left_out = _NAMED_ONLY if names[0].startswith(ANY) else ""
+    # No hook stands behind a CDI spec, which would choose the devices at each start.
+    left_out = "cdi" if names[0].startswith(ANY) else ""
     if way and way == left_out:
         raise UsageError(f"--way {way} needs the names of GPUs", "any is for ways by which the hook chooses")
     if way:
@@ -197,18 +200,6 @@ def filled(text: str, names: tuple[str, ...]) -> str:
         csv=f'"{value}"' if "," in value else value,
         cdi_options=" ".join([f"--device nvidia.com/gpu={name}" for name in names]),
     )
-
-
-def lxc(plan: Plan, request: Request, version: str) -> list[str]:
-    """For privileged ones, too: LXC's monitor sets the device cgroup.  version: its own; LXC 7 refuses the other."""
-    words = ["--user", "configure", "--no-cgroups", f"--device={','.join(request.devices)}"]
-    words += [f"--{name}" for name in request.capabilities]
-    # LXC appends words of its own, which are the shell's then.
-    script = f'exec {shlex.join(["nvidia-container-cli", *words])} "$LXC_ROOTFS_MOUNT"'
-    rules = [rule for it in plan.operations if isinstance(it, OpenCgroup) for rule in it.rules]
-    group = "cgroup2" if version == "v2" else "cgroup"
-    allowed = [f"lxc.{group}.devices.allow = c {rule.major}:{rule.minor} rw" for rule in rules]
-    return [f"lxc.hook.mount = /bin/sh -c {shlex.quote(script)}", *allowed]
 
 
 def with_lxc(text: str, lines: list[str]) -> str:
