@@ -83,7 +83,9 @@ def configure(
         click.echo(change.by_hand, nl=False)
         raise ConfigError(change.told[0])
     if swarm is not None:
-        change = _with_gpus(host, file, change, swarm, shares)
+        settings = read_settings(None, None, host.path.rstrip("/"))
+        named = swarmresources.devices(hardware.nvidia(host, settings.driver_root), shares)
+        change = swarmresources.with_resources(host, file, change, settings, swarm, named)
     # A reload of dockerd turns no CDI on, reads no resources and keeps a default runtime that is gone; rootlesskit
     # passes no SIGHUP on.
     reloads = kind == DOCKER and not (cdi or swarm or removes)
@@ -98,13 +100,6 @@ def _check_swarm(name: str | None, shares: int | None, removes: bool) -> None:
         raise UsageError("--swarm cannot be given with --remove", "an editor takes node-generic-resources away")
     if name is not None and not _NAME.fullmatch(name):
         raise UsageError(f"--swarm is {quoted(name)}, which is not a resource's name", "such as GPU")
-
-
-def _with_gpus(host: HostRoot, file: EngineFile, change: Change, name: str, shares: int | None) -> Change:
-    settings = read_settings(None, None, host.path.rstrip("/"))
-    here = hardware.nvidia(host, settings.driver_root)
-    named = swarmresources.devices(here, shares)
-    return swarmresources.with_resources(host, file, change, settings, name, named)
 
 
 def _users(kind: EngineKind) -> str:

@@ -142,9 +142,14 @@ def labels(
     unhealthy: how many GPUs are.
     """
     ours = {"version": version, "unhealthy-gpus": str(unhealthy or ""), "selinux-mode": selinux}
-    if driver_version:
-        is_its = validation and validation.driver_version == driver_version
-        ours.update(_validated(validation) if validation and is_its else {"validation": "none"})
+    if driver_version and validation and validation.driver_version == driver_version:
+        outcomes = {step.name: step.outcome for step in validation.steps}
+        whole = PASSED if all([outcomes.get(name) == PASSED for name in STEPS]) else "incomplete"
+        ours["validation"] = FAILED if FAILED in outcomes.values() else whole
+        ours.update({f"validation.{name}": outcome for name, outcome in outcomes.items()})
+        ours["validation.timestamp"] = str(validation.time)
+    elif driver_version:
+        ours["validation"] = "none"
     named = {OURS + name: value for name, value in ours.items() if value}
     for other in others:
         named.update(_other(*other))
@@ -165,13 +170,3 @@ def _other(kind: str, number: int, version: str) -> dict[str, str]:
         return {}
     values = {"present": "true", "count": str(number or ""), "driver-version": version}
     return {f"{domain}/oci-gpu-hook.{name}.{key}": value for key, value in values.items() if value}
-
-
-def _validated(last: Validation) -> dict[str, str]:
-    outcomes = {step.name: step.outcome for step in last.steps}
-    whole = PASSED if all([outcomes.get(name) == PASSED for name in STEPS]) else "incomplete"
-    return {
-        "validation": FAILED if FAILED in outcomes.values() else whole,
-        **{f"validation.{name}": outcome for name, outcome in outcomes.items()},
-        "validation.timestamp": str(last.time),
-    }

@@ -172,9 +172,25 @@ def _lxc(named: _Named, file: str | None) -> None:
 
 def _nspawn(named: _Named, directory: str, *, is_file: bool) -> None:
     plan = named.plan(named.request(), os.path.abspath(directory))
-    lines, unsaid = nspawn(plan, is_file=is_file)
-    click.echo("\n".join(lines) if is_file else shlex.join(lines))
-    for sentence in (*unsaid, *plan.notes):
+    nodes = [it.path for it in plan.operations if isinstance(it, Device)]
+    pairs: list[tuple[str, str, str]] = [("Bind", path, path) for path in nodes]
+    for it in plan.operations:
+        if isinstance(it, Mount) and not it.source.startswith("/proc/"):
+            pairs += [("BindReadOnly", it.source, path) for path in it.paths()]
+        elif isinstance(it, Service):
+            pairs.append(("Bind", it.source, it.target))
+    # systemd-nspawn(1): a backslash keeps a colon in a path.
+    binds = [(key, ":".join(path.replace(":", "\\:") for path in paths)) for key, *paths in pairs]
+    if is_file:
+        files = ["# systemd.nspawn(5)", "[Files]", *[f"{key}={value}" for key, value in binds]]
+        unit = ["", "# systemd-nspawn@.service.d/gpus.conf", "[Service]"]
+        click.echo("\n".join([*files, *unit, *[f"DeviceAllow={path} rw" for path in nodes]]))
+    else:
+        options = {"Bind": "--bind", "BindReadOnly": "--bind-ro"}
+        rules = [f"--property=DeviceAllow={path} rw" for path in nodes]
+        click.echo(shlex.join([*rules, *[f"{options[key]}={value}" for key, value in binds]]))
+    kinds = {type(it).__name__ for it in plan.operations}
+    for sentence in (*[said for kind, said in _NOT_BY_NSPAWN.items() if kind in kinds], *plan.notes):
         click.echo(sentence, err=True)
 
 
@@ -217,25 +233,3 @@ def with_lxc(text: str, lines: list[str]) -> str:
             kept.append(line)
     place = len(kept) if place < 0 else place
     return "\n".join([*kept[:place], *lines, *kept[place:], ""])
-
-
-def nspawn(plan: Plan, *, is_file: bool) -> tuple[list[str], list[str]]:
-    """Words of systemd-nspawn, or the lines of its files; and a sentence for each thing that it cannot do."""
-    nodes = [it.path for it in plan.operations if isinstance(it, Device)]
-    pairs: list[tuple[str, str, str]] = [("Bind", path, path) for path in nodes]
-    for it in plan.operations:
-        if isinstance(it, Mount) and not it.source.startswith("/proc/"):
-            pairs += [("BindReadOnly", it.source, path) for path in it.paths()]
-        elif isinstance(it, Service):
-            pairs.append(("Bind", it.source, it.target))
-    kinds = {type(it).__name__ for it in plan.operations}
-    unsaid = [sentence for kind, sentence in _NOT_BY_NSPAWN.items() if kind in kinds]
-    # systemd-nspawn(1): a backslash keeps a colon in a path.
-    binds = [(key, ":".join(path.replace(":", "\\:") for path in paths)) for key, *paths in pairs]
-    if is_file:
-        files = ["[Files]", *[f"{key}={value}" for key, value in binds]]
-        unit = ["", "# systemd-nspawn@.service.d/gpus.conf", "[Service]"]
-        return ["# systemd.nspawn(5)", *files, *unit, *[f"DeviceAllow={path} rw" for path in nodes]], unsaid
-    options = {"Bind": "--bind", "BindReadOnly": "--bind-ro"}
-    rules = [f"--property=DeviceAllow={path} rw" for path in nodes]
-    return [*rules, *[f"{options[key]}={value}" for key, value in binds]], unsaid

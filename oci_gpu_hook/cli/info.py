@@ -86,24 +86,17 @@ def _list_settings(config: str | None, host: HostRoot) -> tuple[dict[str, Any], 
     rows = {key: _setting(key, value, "default") for key, value in Settings()._asdict().items() if key != "unmatched"}
     rows |= {key: _setting(key, line.value, line.where) for key, line in settingsfile.decisive(lines).items()}
     rules = [{line.scope: line.pattern, **_setting(line.field, line.value, line.where)} for line in lines if line.scope]
-    document = {"settings": [*rows.values()], "rules": rules}
-    return document, _settings_text(document)
+    shown, text, heading = [*rows.values(), *rules], [], ""
+    for row, line in zip(shown, columns([(row["key"], text_of(row["value"]), row["from"]) for row in shown])):
+        scope = next((word for word in settingsfile.SCOPES[1:] if word in row), "")
+        under = f"[{scope} {row[scope]}]" if scope else ""
+        text += ["", under, line] if under != heading else [line]
+        heading = under
+    return {"settings": [*rows.values()], "rules": rules}, text
 
 
 def _setting(field: str, value: object, where: str) -> dict[str, Any]:
     return {"key": field.replace("_", "-"), "value": value, "from": where}
-
-
-def _settings_text(document: dict[str, Any]) -> list[str]:
-    rows, lines, heading = document["settings"] + document["rules"], [], ""
-    for row, text in zip(rows, columns([(row["key"], text_of(row["value"]), row["from"]) for row in rows])):
-        scope = next((word for word in settingsfile.SCOPES[1:] if word in row), "")
-        under = f"[{scope} {row[scope]}]" if scope else ""
-        if under != heading:
-            lines += ["", under]
-            heading = under
-        lines.append(text)
-    return lines
 
 
 def text_of(value: object) -> str:
