@@ -127,17 +127,15 @@ def _of_platform(host: HostRoot) -> tuple[dict[str, Any], list[str], list[str]] 
     title = platforms.title(kind, found)
     said = {"driver_version": title, **_document(found), "left_out": left_out}
     faults = [*sentences("missing", found.lacking()), *sentences("not trusted", found.faults)]
-    return said, [f"driver {title}, by {proof}", *faults], [*_platform_text(found), *sentences("left out", left_out)]
-
-
-def _platform_text(found: VendorState) -> list[str]:
     inventory = found.inventory
-    nodes = [*found.common, *[item for device in found.devices for item in device.nodes]]
-    return [
-        *_given([(*_node_row(node), group) for node, group in nodes], (*inventory.libraries, *inventory.cached)),
+    given = [*found.common, *[item for device in found.devices for item in device.nodes]]
+    more = [
+        *_given([(*_node_row(node), group) for node, group in given], (*inventory.libraries, *inventory.cached)),
         *section("files and folders", [(it.path, ", ".join(it.capabilities)) for it in inventory.files], "none"),
         *section("links", [(link.path, f"-> {link.to}") for link in inventory.links]),
+        *sentences("left out", left_out),
     ]
+    return said, [f"driver {title}, by {proof}", *faults], more
 
 
 def _given(nodes: list[Row], libraries: tuple[Library, ...]) -> list[str]:

@@ -259,17 +259,13 @@ def stale(host: HostRoot, document: dict[str, Any]) -> tuple[str, str]:
     edits = [{**it["containerEdits"], "hooks": cdispecs.origin_of(it).means} for it in (document, now)]
     if {**document, "containerEdits": edits[0]} != {**now, "containerEdits": edits[1]}:
         return "it does not say what the host has now", AGAIN
-    return ("", "") if made.family else _unstartable(host, document)
-
-
-def _unstartable(host: HostRoot, document: dict[str, Any]) -> tuple[str, str]:
-    """Why the hook of a spec of ours does not start here: then no container by the spec starts."""
-    (hook,) = document["containerEdits"]["hooks"]
-    path = cdispecs.origin_of(document).hook
-    if host.stat(path) is None:
-        return f"it starts {quoted(path)}, which is not there", BY_OURS
+    if made.family:
+        return "", ""
+    # Else no container by the spec starts.
+    if host.stat(made.hook) is None:
+        return f"it starts {quoted(made.hook)}, which is not there", BY_OURS
     try:
-        asking.options([str(word) for word in hook["args"][2:]])
+        asking.options([str(word) for word in document["containerEdits"]["hooks"][0]["args"][2:]])
     except UsageError as err:
         return err.message, AGAIN
     return "", ""

@@ -95,16 +95,12 @@ def _wanted(
         plan = decide.decide(bundle, request, settings, host, Rootfs(inside.fd, (), "/"), id=found.id, process=None)
     except HookError as err:
         return [failed("request", err.message, in_words(err.hint) if err.hint else DOCTOR)], None
-    findings = [passed("request", _asked(request))]
-    findings += [passed("libcuda", note) for note in plan.notes if note.startswith(compatibility.TOPIC)]
-    return findings, plan
-
-
-def _asked(request: Request) -> str:
     given = f"{','.join(request.words())} with {','.join(request.capabilities)}, by {request.source}"
     words = [given] if request.words() else []
     words += [f"{it.flag}={','.join(it.words())}, by {it.source}" for it in request.vendors]
-    return "; ".join(words)
+    findings = [passed("request", "; ".join(words))]
+    findings += [passed("libcuda", note) for note in plan.notes if note.startswith(compatibility.TOPIC)]
+    return findings, plan
 
 
 def _unasked(who: Running, question: Question, settings: Settings, notes: tuple[str, ...], *, others: bool) -> Finding:

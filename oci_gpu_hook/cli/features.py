@@ -151,8 +151,13 @@ def labels(
     elif driver_version:
         ours["validation"] = "none"
     named = {OURS + name: value for name, value in ours.items() if value}
-    for other in others:
-        named.update(_other(*other))
+    for kind, number, driver in others:
+        domain, _, name = kind.partition("/")
+        name = label_value(name)[:_LONGEST_CLASS].strip("-_.")
+        if name and _DOMAIN.fullmatch(domain):
+            # How many, if a request can tell them apart.
+            its = {"present": "true", "count": str(number or ""), "driver-version": driver}
+            named.update({f"{domain}/oci-gpu-hook.{name}.{key}": value for key, value in its.items() if value})
     return {name: label_value(value) for name, value in named.items()}
 
 
@@ -160,13 +165,3 @@ def label_value(words: str) -> str:
     """What Kubernetes takes as a label's value: letters, digits, ``-_.``, 63 at most, a letter or digit at each end."""
     kept = _NOT_ALLOWED.sub("", words)
     return "-".join(kept.split())[:_LONGEST].strip("-_.")
-
-
-def _other(kind: str, number: int, version: str) -> dict[str, str]:
-    """By whole names: that devices are here, how many if a request can tell them apart, and the driver's version."""
-    domain, _, name = kind.partition("/")
-    name = label_value(name)[:_LONGEST_CLASS].strip("-_.")
-    if not name or not _DOMAIN.fullmatch(domain):
-        return {}
-    values = {"present": "true", "count": str(number or ""), "driver-version": version}
-    return {f"{domain}/oci-gpu-hook.{name}.{key}": value for key, value in values.items() if value}

@@ -28,7 +28,6 @@ from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.node.diagnosis import counted
 from oci_gpu_hook.node.engines.installed import ENTRY
 from oci_gpu_hook.node.gpus import hardware, missingnodes, nvml, udev
-from oci_gpu_hook.node.gpus.hardware import Present
 from oci_gpu_hook.node.machine import childprocess, libselinux, outputfile
 from oci_gpu_hook.request.settings import read_settings
 from oci_gpu_hook.request.words import ALL
@@ -68,7 +67,8 @@ def refresh(nodes: bool, nvml_timeout: float, is_json: bool, config: str | None,
         return
     host.remember = True
     driver_root = read_settings(config, None).driver_root
-    others = _refresh_vendors(host)
+    with _saving():
+        others = hardware.refresh(host)
     found = accelerators.find_accelerators(host, driver_root, others, lambda: _refresh(host, driver_root, nvml_timeout))
     lines = [*(_summary(host, found.nvidia) if found.nvidia else []), *_other_summaries(found)]
     path = host.path.rstrip("/") + saved_inventory.SAVED if found.nvidia else ""
@@ -160,7 +160,8 @@ class _Watch:
         is_old = self.others_said is None or not hardware.is_saved(host)
         if not is_old and platform.platform_of(host) not in accelerators.PLATFORMS:
             return
-        others = _refresh_vendors(host) if is_old else hardware.find_vendors(host)
+        with _saving():
+            others = hardware.refresh(host) if is_old else hardware.find_vendors(host)
         lines = accelerators.wrong_lines(others.wrong)
         try:
             found = accelerators.find_accelerators(host, self.driver_root, others, None)
@@ -197,11 +198,6 @@ def _refresh(host: HostRoot, driver_root: str, seconds: float) -> DriverInventor
     with _saving():
         survey.save(host, now, found)
     return found
-
-
-def _refresh_vendors(host: HostRoot) -> Present:
-    with _saving():
-        return hardware.refresh(host)
 
 
 @contextmanager

@@ -70,7 +70,12 @@ def run(command: Callable[[], int]) -> int:
         if ended:
             return _ended(status)
         if told is None and _left() <= 0:
-            return _late(child, time.monotonic() - began)
+            # One that hangs in the kernel ends once that goes on, and no process waits for it until then.
+            os.kill(child, signal.SIGKILL)
+            why = f"the command has not ended within {time.monotonic() - began:.0f} seconds"
+            hint = "look for a filesystem or a device of this host that does not answer"
+            print(f"oci-gpu-hook: {why} ({hint})", file=sys.stderr, flush=True)
+            return ApplyError.exit_code
 
 
 def _ended(status: int) -> int:
@@ -82,12 +87,3 @@ def _ended(status: int) -> int:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (-code,))
         os.kill(os.getpid(), -code)
     return code
-
-
-def _late(child: int, seconds: float) -> int:
-    """End the command; one that hangs in the kernel ends once that goes on, and no process waits for it until then."""
-    os.kill(child, signal.SIGKILL)
-    why = f"the command has not ended within {seconds:.0f} seconds"
-    hint = "look for a filesystem or a device of this host that does not answer"
-    print(f"oci-gpu-hook: {why} ({hint})", file=sys.stderr, flush=True)
-    return ApplyError.exit_code

@@ -89,8 +89,12 @@ def install(host: HostRoot) -> None:
             raise ConfigError(f"the policy module {file} is missing", "install oci-gpu-hook-selinux, or this again")
     _semodule(host, [word for file in files for word in ("-i", file)])
     click.echo(f"installed {', '.join(libselinux.MODULES)}")
-    if host.path == "/":
-        _decide_on_cgroups(host)
+    name, version = libselinux.CGROUP_V1_BOOLEAN, kernelconfig.cgroup_version(host) if host.path == "/" else ""
+    if version and libselinux.boolean(host, name) not in (None, version == "v1"):
+        # The hook must write the files of v1, and of no other.
+        value = "on" if version == "v1" else "off"
+        _run(["setsebool", "-P", name, value])
+        click.echo(f"turned {name} {value}: this host has cgroup {version}")
     _restore_labels(host)
     _say_who_wins(host)
 
@@ -164,16 +168,6 @@ def _semodule(host: HostRoot, words: list[str]) -> None:
     # For another root its policy must be named: semodule would look for the name in this host's settings.
     there = [] if host.path == "/" else ["-p", host.path, "-s", libselinux.policy_name(host), "-n"]
     _run(["semodule", *there, "-X", _PRIORITY, *words])
-
-
-def _decide_on_cgroups(host: HostRoot) -> None:
-    """Let the hook write the files of cgroups if this host has v1's, and no other host's."""
-    name = libselinux.CGROUP_V1_BOOLEAN
-    version, is_on = kernelconfig.cgroup_version(host), libselinux.boolean(host, name)
-    if version and is_on not in (None, version == "v1"):
-        value = "on" if version == "v1" else "off"
-        _run(["setsebool", "-P", name, value])
-        click.echo(f"turned {name} {value}: this host has cgroup {version}")
 
 
 def _restore_labels(host: HostRoot) -> None:
