@@ -50,7 +50,10 @@ def running(host: HostRoot, found: Running, config: str | None) -> list[Finding]
         raise UsageError(f"the container {name} does not run", advice.start(found))
     if not processes.is_contained(found.pid):
         raise UsageError(f"the process {found.pid} is in no container: it sees the host's own mounts")
-    process = passed("container", f"{name}{_by(found)}, process {found.pid}")
+    is_shown = found.id and found.called.shown not in ("", found.id)
+    id, engine = f" ({quoted(found.id[:SHORT_ID])[1:-1]})" if is_shown else "", found.called.engine or found.runtime
+    by = (f" of {engine}" if engine else "") + (f", {found.of_user}" if found.of_user else "")
+    process = passed("container", f"{name}{id}{by}, process {found.pid}")
     try:
         seconds = (_LOOK_SECONDS, _OPEN_SECONDS + 1)
         rows: list[list[str]] = childprocess.ask(lambda looked: _findings(host, found, config, looked), seconds)
@@ -70,13 +73,6 @@ def _findings(host: HostRoot, found: Running, config: str | None, looked: Callab
         return findings
     seen = _seen(host, inside, found.pid, found.id, plan, looked)
     return [*findings, *judged.judge(plan, seen, found)]
-
-
-def _by(found: Running) -> str:
-    is_shown = found.id and found.called.shown not in ("", found.id)
-    id = f" ({quoted(found.id[:SHORT_ID])[1:-1]})" if is_shown else ""
-    engine = found.called.engine or found.runtime
-    return id + (f" of {engine}" if engine else "") + (f", {found.of_user}" if found.of_user else "")
 
 
 def _wanted(

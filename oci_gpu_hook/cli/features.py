@@ -138,9 +138,7 @@ def labels(
     unhealthy: int = 0,
     others: tuple[OtherVendor, ...] = (),
 ) -> dict[str, str]:
-    """By whole names.  driver_version: "" without NVIDIA's, which is what is validated; selinux: "" if not known;
-    unhealthy: how many GPUs are.
-    """
+    """By whole names.  driver_version: "" without NVIDIA's driver, which is what is validated."""
     ours = {"version": version, "unhealthy-gpus": str(unhealthy or ""), "selinux-mode": selinux}
     if driver_version and validation and validation.driver_version == driver_version:
         outcomes = {step.name: step.outcome for step in validation.steps}

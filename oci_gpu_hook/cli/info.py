@@ -76,8 +76,7 @@ def info(
 def _saved(host: HostRoot, driver_root: str) -> DriverInventory:
     found = inventory.read_saved(host, proc.stamp(host, driver_root))
     if found is None:
-        hint = "run 'oci-gpu-hook inventory refresh'"
-        raise DriverError("there is no saved inventory, or it is no longer true", hint)
+        raise DriverError("there is no saved inventory that is still true", "run 'oci-gpu-hook inventory refresh'")
     return found
 
 
