@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from oci_gpu_hook.cli.render import Row, aligned, section, sentences
+from oci_gpu_hook.cli.options import Row, aligned, section, sentences
 from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import nodes
-from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
+from oci_gpu_hook.driver.inventory import DriverInventory, Library
 from oci_gpu_hook.driver.nodes import DeviceNode
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.host.root import HostRoot
@@ -17,8 +17,6 @@ from oci_gpu_hook.node.diagnosis import counted
 from oci_gpu_hook.node.gpus import hardware
 from oci_gpu_hook.node.gpus.hardware import Present, WrongFile
 from oci_gpu_hook.planning import platforms
-from oci_gpu_hook.planning.provision import COMPAT32
-from oci_gpu_hook.request.words import CAPABILITIES, FEATURES
 from oci_gpu_hook.vendors import platform, tegra
 from oci_gpu_hook.vendors.vendorhost import VendorState
 
@@ -45,9 +43,8 @@ def of_server(host: HostRoot, driver_root: str, families: tuple[str, ...]) -> Dr
 
 
 class Accelerators(NamedTuple):
-    """nvidia: None if `error` says why; platform: a word of `vendors.platform`, and the file that proves it; instead:
-    what a Jetson or WSL 2 has, as a document, as lines and as further lines; vendors: those of which there is anything,
-    each with what shows that its hardware is here.
+    """nvidia: None if `error` says why; platform: as `platform.prove`; instead: what a Jetson or WSL 2 has, a document,
+    lines and further lines; vendors: those of which there is anything, each with what shows that its hardware is here.
     """
 
     nvidia: DriverInventory | None
@@ -64,13 +61,9 @@ class Accelerators(NamedTuple):
 def find_accelerators(
     host: HostRoot, driver_root: str, others: Present, nvidia: Callable[[], DriverInventory] | None
 ) -> Accelerators:
-    """DriverError if there is nothing at all.  nvidia: gives the inventory of NVIDIA's driver, to which all nodes are
-    added; None leaves the driver out.
-    """
-    vendors = tuple(
-        [(item, hardware.proof(host, item)) for item in others.vendors if hardware.has_anything(host, item)]
-    )
-    found = Accelerators(None, None, platform.prove(host), None, vendors, others.wrong)
+    """DriverError if there is nothing at all.  nvidia: its inventory without nodes; None leaves its driver out."""
+    vendors = [(item, hardware.proof(host, item)) for item in others.vendors if hardware.has_anything(host, item)]
+    found = Accelerators(None, None, platform.prove(host), None, tuple(vendors), others.wrong)
     try:
         instead = _of_platform(host)
         if instead or not nvidia:
@@ -134,19 +127,20 @@ def _of_platform(host: HostRoot) -> tuple[dict[str, Any], list[str], list[str]] 
     title = platforms.title(kind, found)
     said = {"driver_version": title, **_document(found), "left_out": left_out}
     faults = [*sentences("missing", found.lacking()), *sentences("not trusted", found.faults)]
-    return said, [f"driver {title}, by {proof}", *faults], [*_platform_text(found), *sentences("left out", left_out)]
-
-
-def _platform_text(found: VendorState) -> list[str]:
     inventory = found.inventory
-    nodes = [*found.common, *[item for device in found.devices for item in device.nodes]]
-    libraries = (*inventory.libraries, *inventory.cached)
-    return [
-        *section("device nodes", [(*_node_row(node), group) for node, group in nodes], "none"),
-        *section("libraries", [(it.path, it.soname, ", ".join(it.capabilities)) for it in libraries], "none"),
+    given = [*found.common, *[item for device in found.devices for item in device.nodes]]
+    more = [
+        *_given([(*_node_row(node), group) for node, group in given], (*inventory.libraries, *inventory.cached)),
         *section("files and folders", [(it.path, ", ".join(it.capabilities)) for it in inventory.files], "none"),
         *section("links", [(link.path, f"-> {link.to}") for link in inventory.links]),
+        *sentences("left out", left_out),
     ]
+    return said, [f"driver {title}, by {proof}", *faults], more
+
+
+def _given(nodes: list[Row], libraries: tuple[Library, ...]) -> list[str]:
+    rows = [(it.path, it.soname, ", ".join(it.capabilities)) for it in libraries]
+    return [*section("device nodes", nodes, "none"), *section("libraries", rows, "none")]
 
 
 def _node_row(node: DeviceNode) -> Row:
@@ -157,9 +151,7 @@ def _node_row(node: DeviceNode) -> Row:
 def _document(found: VendorState) -> dict[str, Any]:
     inventory = found.inventory
     return {
-        "devices": [
-            {"names": device.names, "nodes": [_node(*item) for item in device.nodes]} for device in found.devices
-        ],
+        "devices": [{"names": it.names, "nodes": [_node(*node) for node in it.nodes]} for it in found.devices],
         "common": [_node(*item) for item in found.common],
         "libraries": (*inventory.libraries, *inventory.cached),
         "files": inventory.files,
@@ -190,10 +182,8 @@ def _node(node: DeviceNode, group: str) -> dict[str, object]:
 
 def _vendor_text(found: VendorState) -> list[str]:
     what = found.inventory
-    rows: list[Row] = [
-        (item.names[0], " ".join(item.names[1:]), " ".join([node.path for node, _ in item.nodes]))
-        for item in found.devices
-    ]
+    paths = [" ".join([node.path for node, _ in item.nodes]) for item in found.devices]
+    rows: list[Row] = [(it.names[0], " ".join(it.names[1:]), path) for it, path in zip(found.devices, paths)]
     rows += [("-", "every request", node.path) for node in dict(found.common)]
     said = [f"environment that programs may need: {name}={value}" for name, value in what.environment]
     said += [f"SELinux: a container's process must be of type {what.selinux_type}"] if what.selinux_type else []
@@ -226,22 +216,25 @@ def _counted(found: VendorState) -> str:
 
 def _inventory_text(inventory: DriverInventory, everything: bool) -> list[str]:
     cuda = f", CUDA {inventory.cuda_version}" if inventory.cuda_version else ""
-    gpus: list[Row] = [
-        (
-            *(str(gpu.nvml_index), gpu.bus_id, f"minor {gpu.minor}", gpu.uuid or "(no UUID yet)", gpu.model),
-            f"{gpu.brand} {gpu.compute_capability}".strip(),
+    gpus: list[Row] = []
+    for it in inventory.gpus:
+        kind = f"{it.brand} {it.compute_capability}".strip()
+        gpus.append((str(it.nvml_index), it.bus_id, f"minor {it.minor}", it.uuid or "(no UUID yet)", it.model, kind))
+    mig: list[Row] = []
+    for part in inventory.mig_devices:
+        name, uuid = (
+            f"{part.gpu}:{'?' if part.number is None else part.number}",
+            part.uuid or "(only NVML knows its UUID)",
         )
-        for gpu in inventory.gpus
-    ]
-    lines = [
-        f"driver {inventory.driver_version}{cuda}",
-        *section(f"GPUs ({len(gpus)})", gpus, "none"),
-        *section("MIG devices", [_mig_row(item) for item in inventory.mig_devices]),
-    ]
+        minors = f"minors {part.gi_minor},{part.ci_minor}"
+        mig.append((name, f"instances {part.gi}/{part.ci}", minors, uuid, part.profile))
+    lines = [f"driver {inventory.driver_version}{cuda}", *section(f"GPUs ({len(gpus)})", gpus, "none")]
+    lines += section("MIG devices", mig)
     if everything:
-        lines += section("device nodes", [_node_row(node) for node in inventory.devices], "none")
-        for word in (*CAPABILITIES, *[feature.name for feature in FEATURES]):
-            lines += section(f"capability {word}", _files_of(word, inventory))
+        files: list[Row] = [(it.path, ", ".join(it.capabilities)) for it in (*inventory.binaries, *inventory.files)]
+        files += [(it.source, it.capability) for it in inventory.ipc_paths]
+        lines += _given([_node_row(node) for node in inventory.devices], inventory.libraries)
+        lines += section("files and sockets", files, "none")
         lines += section("firmware", [(file.path,) for file in inventory.firmware], "none")
     misfits = [(misfit.name, misfit.found or "missing", misfit.capability) for misfit in inventory.misfits]
     return [
@@ -250,25 +243,4 @@ def _inventory_text(inventory: DriverInventory, everything: bool) -> list[str]:
         *sentences("not listed by NVML", inventory.unlisted),
         *sentences("without a node in this container", inventory.elsewhere),
         *sentences("not known", inventory.unknown),
-    ]
-
-
-def _mig_row(device: MigDevice) -> Row:
-    return (
-        f"{device.gpu}:{'?' if device.number is None else device.number}",
-        f"instances {device.gi}/{device.ci}",
-        f"minors {device.gi_minor},{device.ci_minor}",
-        device.uuid or "(only NVML knows its UUID)",
-        device.profile,
-    )
-
-
-def _files_of(word: str, inventory: DriverInventory) -> list[Row]:
-    libraries, files = inventory.libraries, (*inventory.binaries, *inventory.files)
-    if word == COMPAT32:
-        return [(it.path, it.soname) for it in libraries if it.bits == 32]
-    return [
-        *[(it.path, it.soname) for it in libraries if word in it.capabilities and it.bits == 64],
-        *[(it.path,) for it in files if word in it.capabilities],
-        *[(it.source,) for it in inventory.ipc_paths if it.capability == word],
     ]

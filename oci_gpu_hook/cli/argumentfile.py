@@ -12,7 +12,6 @@ import errno
 from oci_gpu_hook.errors import BundleError
 from oci_gpu_hook.node.machine import foreignfile
 from oci_gpu_hook.request.bundle import Bundle, read_bundle
-from oci_gpu_hook.request.state import ENGINE_HINT
 
 
 def content(path: str, largest: int = foreignfile.LARGEST) -> bytes:
@@ -29,6 +28,5 @@ def bundle(path: str) -> Bundle:
     try:
         return read_bundle(path, foreignfile.regular)
     except OSError as err:
-        who = "run it as the user who started the container, such as root"
-        hint = who if isinstance(err, PermissionError) else ENGINE_HINT
+        hint = "name a container's bundle, and run it as the user who started the container, such as root"
         raise BundleError(f"cannot open {path}/config.json: {err.strerror}", hint) from err

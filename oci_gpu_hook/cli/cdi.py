@@ -11,7 +11,7 @@ import click
 
 from oci_gpu_hook import asking
 from oci_gpu_hook.cli import accelerators, argumentfile
-from oci_gpu_hook.cli.options import CommandGroup, config_file, host_root
+from oci_gpu_hook.cli.options import config_file, host_root
 from oci_gpu_hook.container import layout
 from oci_gpu_hook.driver import proc
 from oci_gpu_hook.driver.inventory import DriverInventory
@@ -41,31 +41,25 @@ if TYPE_CHECKING:
 GPU, MANAGEMENT, IMEX = "gpu", "management", "imex"
 # What is beside GPUs, each by the name of its nodes' family.
 FAMILIES = (IMEX, *[feature.name for feature in FEATURES])
+_KINDS = (GPU, MANAGEMENT, *FAMILIES)
 
 _CHOICE = f"choose from {', '.join(CAPABILITIES)} or all"
 _OWN = "a vendor's file says in driver_feature what containers get"
 
 
-@click.group(cls=CommandGroup)
+@click.group()
 def cdi() -> None:
     """Write a Container Device Interface spec of this host's devices."""
 
 
 @cdi.command()
-@click.option(
-    "--vendor", "flag", metavar="FLAG", help="The devices of this vendor's file, such as OCI_AMD.  [default: NVIDIA's]"
-)
-@click.option(
-    "--kind",
-    type=click.Choice([GPU, MANAGEMENT, *FAMILIES]),
-    help="What of NVIDIA's: GPUs; GPUs with all that manages them; or what is beside GPUs.  [default: gpu]",
-)
+@click.option("--vendor", "flag", metavar="FLAG", help="The devices of this vendor's file, such as OCI_AMD.")
+@click.option("--kind", type=click.Choice(_KINDS), help="Which of NVIDIA's devices.  [default: gpu]")
 @click.option("--output", metavar="FILE", help="Write to FILE, whole or not at all.  [default: stdout]")
 @click.option(
     "--capabilities",
     metavar="LIST",
-    help="NVIDIA's driver capabilities of every container that uses the spec: with CDI, none can ask for its own."
-    "  [default: all]",
+    help="NVIDIA's driver capabilities: by CDI no container can ask for its own.  [default: all]",
 )
 @click.option("--hook", "entry", metavar="PATH", default=START, show_default=True, help="The hook's program.")
 @config_file
@@ -85,7 +79,8 @@ def generate(
     nodes and further names, and 'all'.  With --kind management it is of management.nvidia.com/gpu, with one device,
     'all'; with imex of nvidia.com/imex-channel, by number; with another WORD of nvidia.com/WORD, with 'all' alone.
 
-    Engines look for specs in /etc/cdi and /var/run/cdi.  The spec has the device nodes, and starts the hook, which
+    Engines look for specs in /etc/cdi and /var/run/cdi.  All containers that use the spec have its capabilities: with
+    CDI, none can ask for its own.  The spec has the device nodes, and starts the hook, which
     gives all else; one of --kind imex, gds, mofed, gdrcopy or nvswitch starts no hook, and has the files.  Write it
     again after a change of GPUs, MIG devices or a vendor's devices: 'inventory watch' does that with --cdi-spec for
     NVIDIA's GPUs.
@@ -97,17 +92,11 @@ def generate(
     if capabilities is not None and (flag is not None or kind in FAMILIES):
         option, hint = (f"--kind {kind}", "leave it out") if flag is None else ("--vendor", _OWN)
         raise UsageError(f"--capabilities does not apply to {option}", hint)
-    if kind == MANAGEMENT:
-        accelerators.check_is_server(host)
-    if kind in FAMILIES:
-        document = beside_gpus(host, settings, str(kind))
-    elif flag is not None:
-        document = of_vendor(host, settings, hook_of(entry, (), config, settings, flag))
-    else:
-        hook = hook_of(entry, granted(ALL if capabilities is None else capabilities, settings), config, settings)
-        document, nameless = of_host(host, settings, hook, management=kind == MANAGEMENT)
-        if nameless:
-            click.echo(f"{cdispecs.PROGRAM}: {nameless}", err=True)
+    is_nvidias = flag is None and kind not in FAMILIES
+    words = granted(ALL if capabilities is None else capabilities, settings) if is_nvidias else ()
+    document, nameless = spec_now(host, settings, hook_of(entry, words, config, settings, flag or ""), kind or GPU)
+    if nameless:
+        click.echo(f"{cdispecs.PROGRAM}: {nameless}", err=True)
     if output is None:
         click.echo(spec_of.text(document), nl=False)
         return
@@ -123,18 +112,15 @@ def remove(files: tuple[str, ...]) -> None:
     Without the hook, a container that asks for their devices does not start: remove them before the hook.
     """
     host = HostRoot()
-    for path in files or [spec.path for spec in cdispecs.specs(host, _folders_of_engines(host)) if spec.is_ours]:
+    docker = dockercheck.find_docker(host)
+    readers = installed.find_readers(host, docker.settings if docker else None, "")
+    folders_read = tuple([folder for reader in readers for folder in reader.folders])
+    for path in files or [spec.path for spec in cdispecs.specs(host, folders_read) if spec.is_ours]:
         if _own(path):
             outputfile.remove(path)
             click.echo(f"removed {path}")
         else:
             click.echo(f"there is no spec in {path}")
-
-
-def _folders_of_engines(host: HostRoot) -> tuple[str, ...]:
-    docker = dockercheck.find_docker(host)
-    readers = installed.find_readers(host, docker.settings if docker else None, "")
-    return tuple([folder for reader in readers for folder in reader.folders])
 
 
 def hook_of(
@@ -163,26 +149,26 @@ def granted(capabilities: str, settings: Settings) -> tuple[str, ...]:
     return granted
 
 
-def of_host(
-    host: HostRoot, settings: Settings, hook: spec_of.Hook, *, management: bool = False
-) -> tuple[dict[str, Any], str]:
-    """The spec of a host as it is now, and a sentence on the devices without a name, "" for none."""
-    if platform.platform_of(host) in accelerators.PLATFORMS:
+def spec_now(host: HostRoot, settings: Settings, hook: spec_of.Hook, kind: str = GPU) -> tuple[dict[str, Any], str]:
+    """Of a host as it is now, with a sentence on nameless devices, "" for none.  kind: a word of --kind."""
+    if kind in FAMILIES:
+        return _beside_gpus(host, settings, kind), ""
+    if hook.vendor:
+        return _of_vendor(host, settings, hook), ""
+    if platform.platform_of(host) in accelerators.PLATFORMS and kind == GPU:
         return _of_platform(host, settings, hook), ""
     asked = Request("cdi-spec", (ALL,), hook.capabilities)
-    if management:
+    accelerators.check_is_server(host)
+    if kind == MANAGEMENT:
         found = hardware.nvidia(host, settings.driver_root)
         # MIG's management if there is MIG; all IMEX channels bring a sentence if there are none.
-        asked = asked._replace(
-            mig_config=found.mig_config_minor is not None,
-            mig_monitor=found.mig_monitor_minor is not None,
-            imex_channels=(ALL,),
-        )
+        configures, monitors = found.mig_config_minor is not None, found.mig_monitor_minor is not None
+        asked = asked._replace(mig_config=configures, mig_monitor=monitors, imex_channels=(ALL,))
     found = accelerators.of_server(host, settings.driver_root, selection.families(asked))
     provision.check_driver(asked, found)
     hook = hook._replace(means=_means(meanings.of_nvidia(found)))
     common = _nodes(found, asked._replace(devices=(NONE,), mig_config=False, mig_monitor=False, imex_channels=()))
-    if management:
+    if kind == MANAGEMENT:
         return spec_of.document(common, ((ALL, _nodes(found, asked)),), hook, cdispecs.MANAGEMENT), ""
     devices = [(name, _nodes(found, asked._replace(devices=(name,)))) for name in spec_of.names(found)]
     return spec_of.document(common, tuple(devices), hook), spec_of.nameless(found)
@@ -194,7 +180,7 @@ def _means(found: dict[str, str]) -> tuple[tuple[str, str], ...]:
 
 
 def _nodes(found: DriverInventory, request: Request) -> Nodes:
-    """That of nvidia-modeset only if it is there: an engine refuses a path that is not, and a server needs none."""
+    """That of nvidia-modeset only if it is there: an engine refuses a path that is not."""
     wanted = selection.nodes(request, selection.select(request, found), found)
     return tuple(dict.fromkeys([node for node, _ in wanted if node.present or node.family != "modeset"]))
 
@@ -214,7 +200,7 @@ def _of_platform(host: HostRoot, settings: Settings, hook: spec_of.Hook) -> dict
     return spec_of.document(provided(NONE), devices, hook)
 
 
-def beside_gpus(host: HostRoot, settings: Settings, family: str) -> dict[str, Any]:
+def _beside_gpus(host: HostRoot, settings: Settings, family: str) -> dict[str, Any]:
     """The spec of what is beside GPUs on a host as it is now; DriverError if it has none of it."""
     accelerators.check_is_server(host)
     found = hardware.nvidia(host, settings.driver_root)
@@ -229,15 +215,11 @@ def beside_gpus(host: HostRoot, settings: Settings, family: str) -> dict[str, An
     return spec_of.of_nodes(kind, tuple(named), own, groups=settings.device_group == "container")
 
 
-def of_vendor(host: HostRoot, settings: Settings, hook: spec_of.Hook) -> dict[str, Any]:
+def _of_vendor(host: HostRoot, settings: Settings, hook: spec_of.Hook) -> dict[str, Any]:
     flag = hook.vendor
-    known = folders.known(host)
-    found = next((vendor for vendor in known if vendor.flag == flag), None)
+    found = next((vendor for vendor in folders.known(host) if vendor.flag == flag), None)
     if found is None:
-        flags = [vendor.flag for vendor in known if vendor.flag]
-        hint = f"choose from {', '.join(flags)}" if flags else "there is no vendor's file"
-        if len(flags) < len(known):
-            hint += "; 'oci-gpu-hook info --vendors' shows the files that are wrong"
+        hint = "'oci-gpu-hook info --vendors' shows the files, their flags, and what is wrong with them"
         raise UsageError(f"no vendor's file of this host has the flag {quoted(flag)}", hint)
     if found.fault:
         raise ConfigError(found.fault, ADMINISTRATOR)
@@ -260,58 +242,41 @@ def of_vendor(host: HostRoot, settings: Settings, hook: spec_of.Hook) -> dict[st
 def stale(host: HostRoot, document: dict[str, Any]) -> tuple[str, str]:
     """Why a spec of ours is out of date, "" if it is not; and what ends that: see `speccheck.compared`."""
     made = cdispecs.origin_of(document)
-    flag, family = made.vendor, made.family
+    kind = made.family or (MANAGEMENT if document.get("kind") == cdispecs.MANAGEMENT else GPU)
     holders = (document, *objects(document, "devices"))
     has_groups = any(["additionalGids" in cdispecs.edits(item) for item in holders])
     config = made.config or None
     if config and not config.isprintable():
         return f"its --config is {quoted(config)}", REMOVE
+    if kind not in _KINDS:
+        return "its kind is unknown", REMOVE
     try:
         settings = read_settings(config, None)._replace(device_group="container" if has_groups else "host")
-        capabilities = tuple(items(made.capabilities))
-        hook = spec_of.Hook("/", capabilities, "", flag, has_groups)
-        if family in FAMILIES:
-            now = beside_gpus(host, settings, family)
-        elif family:
-            return "its kind is unknown", REMOVE
-        elif flag:
-            now = of_vendor(host, settings._replace(allowed_vendors=(ALL,)), hook)
-        else:
-            now, _ = of_host(host, settings, hook, management=document.get("kind") == cdispecs.MANAGEMENT)
+        hook = spec_of.Hook("/", tuple(items(made.capabilities)), "", made.vendor, has_groups)
+        now, _ = spec_now(host, settings._replace(allowed_vendors=(ALL,)), hook, kind)
     except UsageError as err:
         # Of a vendor whose file is gone.
         return err.message, REMOVE
     except HookError as err:
         return err.message, err.hint
     # How a spec starts the hook depends on who wrote it.
-    before, after = [
-        {**it, "containerEdits": {**it["containerEdits"], "hooks": cdispecs.origin_of(it).means}}
-        for it in (document, now)
-    ]
-    if before != after:
+    edits = [{**it["containerEdits"], "hooks": cdispecs.origin_of(it).means} for it in (document, now)]
+    if {**document, "containerEdits": edits[0]} != {**now, "containerEdits": edits[1]}:
         return "it does not say what the host has now", AGAIN
-    return ("", "") if family else _unstartable(host, document)
-
-
-def _unstartable(host: HostRoot, document: dict[str, Any]) -> tuple[str, str]:
-    """Why the hook of a spec of ours does not start here: then no container by the spec starts."""
-    (hook,) = document["containerEdits"]["hooks"]
-    words, path = hook["args"], cdispecs.origin_of(document).hook
-    if hook.get("hookName") != spec_of.STAGE or words[1:2] != [spec_of.STAGE]:
-        return f"its hook is not for {spec_of.STAGE}", AGAIN
-    if host.stat(path) is None:
-        return f"it starts {quoted(path)}, which is not there", BY_OURS
+    if made.family:
+        return "", ""
+    # Else no container by the spec starts.
+    if host.stat(made.hook) is None:
+        return f"it starts {quoted(made.hook)}, which is not there", BY_OURS
     try:
-        asking.options([str(word) for word in words[2:]])
+        asking.options([str(word) for word in document["containerEdits"]["hooks"][0]["args"][2:]])
     except UsageError as err:
         return err.message, AGAIN
     return "", ""
 
 
 def write(path: str, document: dict[str, Any]) -> None:
-    """Whole or not at all: engines may read it at any moment.  UsageError if the file is not ours, or a spec of other
-    devices: it is never replaced.
-    """
+    """Whole or not at all: engines may read it at any moment.  UsageError if it is not ours, or of other devices."""
     if found := _own(path):
         there, ours = cdispecs.origin_of(found), cdispecs.origin_of(document)
         if (there.vendor, there.kind) != (ours.vendor, ours.kind):

@@ -3,25 +3,11 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import click
 
-from oci_gpu_hook.cli import (
-    VERSION,
-    cdi,
-    configure,
-    containers,
-    doctor,
-    features,
-    flags,
-    info,
-    inventory,
-    log,
-    metrics,
-    plan,
-    selinux,
-    validate,
-)
-from oci_gpu_hook.cli.options import CommandGroup
+from oci_gpu_hook.cli import VERSION
 
 EXIT_CODES = """\b
 Exit codes:
@@ -35,7 +21,7 @@ Exit codes:
   7  a step failed, or a file could not be written; a start has undone all that it did
 """
 
-# The words behind the program's name.
+# Each command, whose first word is its module's name, with the words of its examples.
 _EXAMPLES = {
     "plan": ("plan --bundle /run/containers/BUNDLE", "plan --image-root . --env NVIDIA_VISIBLE_DEVICES=0"),
     "info": ("info --all", "info --settings --json"),
@@ -46,23 +32,21 @@ _EXAMPLES = {
     "configure": ("configure docker --set-as-default --dry-run", "configure docker --swarm GPU --shares 2"),
     "doctor": ("doctor", "doctor --container web"),
     "validate": ("validate", "validate driver --timeout 10 --json"),
-    "containers": ("containers", "containers --watch"),
+    "containers": ("containers", "containers --json"),
     "flags": ("flags docker --way cdi 0 1", "flags lxc --write /var/lib/lxc/web/config 0"),
     "selinux status": ("selinux status", "selinux status --json"),
     "selinux install": ("selinux install", "selinux install --host-root /mnt"),
     "selinux remove": ("selinux remove", "selinux remove --host-root /mnt"),
     "selinux relabel": ("selinux relabel", "selinux relabel --host-root /mnt"),
     "selinux explain": ("selinux explain", "selinux explain ./audit.log"),
-    "log": ("log --since 10m --failed", "log -f --container web"),
+    "log": ("log --since 10m --failed", "log -n 5 --container web"),
     "metrics": ("metrics", "metrics --gpus --write"),
     "features": ("features", "features --write"),
 }
 
 
-@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXIT_CODES)
-@click.version_option(
-    VERSION, prog_name="oci-gpu-hook", message="%(prog)s %(version)s", help="Show the version and exit."
-)
+@click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXIT_CODES)
+@click.version_option(VERSION, prog_name="oci-gpu-hook", message="%(prog)s %(version)s", help="Show the version.")
 def program() -> None:
     """Puts NVIDIA GPUs into containers, as an OCI hook.
 
@@ -83,10 +67,6 @@ def _add_examples(group: click.Group, words: str = "") -> None:
             command.epilog = f"\b\nExamples:\n{lines}"
 
 
-for command in (
-    *(plan.plan, info.info, inventory.inventory, cdi.cdi, configure.configure),
-    *(doctor.doctor, validate.validate, containers.containers, flags.flags),
-    *(selinux.selinux, log.log, metrics.metrics, features.features),
-):
-    program.add_command(command)
+for name in dict.fromkeys([words.partition(" ")[0] for words in _EXAMPLES]):
+    program.add_command(getattr(import_module(f"oci_gpu_hook.cli.{name}"), name))
 _add_examples(program)

@@ -15,7 +15,7 @@ from oci_gpu_hook.errors import LONGEST_LIST, ConfigError, UsageError, plain, qu
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.engines.enginekinds import BY_WORD, CONTAINERD, DOCKER, EngineKind
 from oci_gpu_hook.node.engines.installed import MAX_SHARES, PROGRAM, RUNTIME
-from oci_gpu_hook.node.gpus import hardware, holdercount
+from oci_gpu_hook.node.gpus import hardware
 from oci_gpu_hook.node.setup import configuration, enginefile, swarmresources
 from oci_gpu_hook.node.setup.configuration import Change, WantedRuntime
 from oci_gpu_hook.node.setup.enginefile import EngineFile
@@ -34,12 +34,7 @@ _NAME, _TAKEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}"), re.compile(r"run
 @click.option("--set-as-default", "default", is_flag=True, help="For containers that name no runtime, too.")
 @click.option("--cdi", is_flag=True, help="Turn the engine's own CDI on; with --remove, off again.")
 @click.option("--swarm", metavar="NAME", help="Name the GPUs as Swarm's resources too; services ask for NAME=1.")
-@click.option(
-    "--shares",
-    metavar="N",
-    type=click.IntRange(1, MAX_SHARES),
-    help="With --swarm: name each GPU N times, for as many tasks to share it.",
-)
+@click.option("--shares", metavar="N", type=click.IntRange(1, MAX_SHARES), help="With --swarm: name each GPU N times.")
 @click.option("--user", is_flag=True, help="Your own rootless Docker or podman: the file below ~/.config.")
 @click.option("--remove", "removes", is_flag=True, help="Take away what this command has written.")
 @click.option("--dry-run", "dry", is_flag=True, help="Show the difference, and write nothing.")
@@ -77,7 +72,12 @@ def configure(
         raise UsageError(f"{engine} has no {option}", f"it has {', '.join(kind.options.split())}")
     if name is not None and (not _NAME.fullmatch(name) or _TAKEN.fullmatch(name)):
         raise UsageError(f"--name is {quoted(name)}, which cannot name our runtime", "such as nvidia")
-    _check_swarm(swarm, shares, removes)
+    if swarm is None and shares is not None:
+        raise UsageError("--shares is for --swarm", "such as --swarm GPU")
+    if swarm is not None and removes:
+        raise UsageError("--swarm cannot be given with --remove", "an editor takes node-generic-resources away")
+    if swarm is not None and not _NAME.fullmatch(swarm):
+        raise UsageError(f"--swarm is {quoted(swarm)}, which is not a resource's name", "such as GPU")
     program = _LINK if name == "nvidia" and host.real(_LINK) == PROGRAM else PROGRAM
     asked = WantedRuntime(RUNTIME if name is None else name, program, default, cdi, name is not None)
     path, service = configuration.containerds_file(host) if kind == CONTAINERD else (kind.ours, kind.unit)
@@ -88,30 +88,14 @@ def configure(
         click.echo(change.by_hand, nl=False)
         raise ConfigError(change.told[0])
     if swarm is not None:
-        change = _with_gpus(host, file, change, swarm, shares)
+        settings = read_settings(None, None, host.path.rstrip("/"))
+        named = swarmresources.devices(hardware.nvidia(host, settings.driver_root), shares)
+        change = swarmresources.with_resources(host, file, change, settings, swarm, named)
     # A reload of dockerd turns no CDI on, reads no resources and keeps a default runtime that is gone; rootlesskit
     # passes no SIGHUP on.
     reloads = kind == DOCKER and not (cdi or swarm or removes)
     verb = "--user restart" if user else "reload" if reloads else "restart"
     _put(host, file, change, dry, f"so that it holds: systemctl {verb} {service}" if service else "")
-
-
-def _check_swarm(name: str | None, shares: int | None, removes: bool) -> None:
-    if name is None and shares is not None:
-        raise UsageError("--shares is for --swarm", "such as --swarm GPU")
-    if name is not None and removes:
-        raise UsageError("--swarm cannot be given with --remove", "an editor takes node-generic-resources away")
-    if name is not None and not _NAME.fullmatch(name):
-        raise UsageError(f"--swarm is {quoted(name)}, which is not a resource's name", "such as GPU")
-
-
-def _with_gpus(host: HostRoot, file: EngineFile, change: Change, name: str, shares: int | None) -> Change:
-    settings = read_settings(None, None, host.path.rstrip("/"))
-    here = hardware.nvidia(host, settings.driver_root)
-    named = swarmresources.devices(here, shares)
-    change = swarmresources.with_resources(host, file, change, settings, name, named)
-    sick = [f"GPU {index} is not healthy: {why}" for index, why in holdercount.unhealthy_gpus(host, here).items()]
-    return change._replace(told=(*sick, *change.told))
 
 
 def _users(kind: EngineKind) -> str:

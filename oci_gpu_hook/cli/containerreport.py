@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """``doctor --container``: why the GPU of one running container does or does not work.
 
-It reads the container from outside, below a descriptor of its root.  What is in it may hang, as a volume of a server
-that does not answer: so a child process looks, under a time limit.  To open the nodes another child enters the
-container's device cgroup, becomes the container's user, and ends.  Starts no program, and nothing of the image.
+It reads the container from outside, below a descriptor of its root, in a child process under a time limit, as a volume
+may hang.  To open the nodes another child enters the container's device cgroup, becomes its user, and ends.  Starts no
+program, and nothing of the image.
 """
 
 from __future__ import annotations
@@ -50,11 +50,13 @@ def running(host: HostRoot, found: Running, config: str | None) -> list[Finding]
         raise UsageError(f"the container {name} does not run", advice.start(found))
     if not processes.is_contained(found.pid):
         raise UsageError(f"the process {found.pid} is in no container: it sees the host's own mounts")
-    process = passed("container", f"{name}{_by(found)}, process {found.pid}")
+    is_shown = found.id and found.called.shown not in ("", found.id)
+    id, engine = f" ({quoted(found.id[:SHORT_ID])[1:-1]})" if is_shown else "", found.called.engine or found.runtime
+    by = (f" of {engine}" if engine else "") + (f", {found.of_user}" if found.of_user else "")
+    process = passed("container", f"{name}{id}{by}, process {found.pid}")
     try:
-        rows: list[list[str]] = childprocess.ask(
-            lambda looked: _findings(host, found, config, looked), (_LOOK_SECONDS, _OPEN_SECONDS + 1)
-        )
+        seconds = (_LOOK_SECONDS, _OPEN_SECONDS + 1)
+        rows: list[list[str]] = childprocess.ask(lambda looked: _findings(host, found, config, looked), seconds)
     except TimeoutError:
         seen = f"to look into it takes more than {_LOOK_SECONDS} seconds: a volume may not answer"
         return [process, failed("volumes", seen, "findmnt", "--task", str(found.pid))]
@@ -73,13 +75,6 @@ def _findings(host: HostRoot, found: Running, config: str | None, looked: Callab
     return [*findings, *judged.judge(plan, seen, found)]
 
 
-def _by(found: Running) -> str:
-    is_shown = found.id and found.called.shown not in ("", found.id)
-    id = f" ({quoted(found.id[:SHORT_ID])[1:-1]})" if is_shown else ""
-    engine = found.called.engine or found.runtime
-    return id + (f" of {engine}" if engine else "") + (f", {found.of_user}" if found.of_user else "")
-
-
 def _wanted(
     host: HostRoot, inside: ContainerRoot, found: Running, config: str | None
 ) -> tuple[list[Finding], Plan | None]:
@@ -96,17 +91,12 @@ def _wanted(
         plan = decide.decide(bundle, request, settings, host, Rootfs(inside.fd, (), "/"), id=found.id, process=None)
     except HookError as err:
         return [failed("request", err.message, in_words(err.hint) if err.hint else DOCTOR)], None
-    findings = [passed("request", _asked(request))]
+    given = f"{','.join(request.words())} with {','.join(request.capabilities)}, by {request.source}"
+    words = [given] if request.words() else []
+    words += [f"{it.flag}={','.join(it.words())}, by {it.source}" for it in request.vendors]
+    findings = [passed("request", "; ".join(words))]
     findings += [passed("libcuda", note) for note in plan.notes if note.startswith(compatibility.TOPIC)]
     return findings, plan
-
-
-def _asked(request: Request) -> str:
-    words = []
-    if request.words():
-        words = [f"{','.join(request.words())} with {','.join(request.capabilities)}, by {request.source}"]
-    words += [f"{it.flag}={','.join(it.words())}, by {it.source}" for it in request.vendors]
-    return "; ".join(words)
 
 
 def _unasked(who: Running, question: Question, settings: Settings, notes: tuple[str, ...], *, others: bool) -> Finding:
@@ -193,10 +183,10 @@ def _opened(
         return judged.NO_ROOT
     who = processes.credentials(host, pid)
     try:
-        found: dict[str, int] | str = childprocess.ask(
+        errors: dict[str, int] | str = childprocess.ask(
             lambda _: _open_all(inside, cgroup, who, nodes), (_OPEN_SECONDS,)
         )
-        return found
+        return errors
     except TimeoutError:
         return judged.NO_ANSWER
     except childprocess.Ended:

@@ -5,19 +5,14 @@ from __future__ import annotations
 
 import datetime
 import os
-import shutil
-import sys
-import time
-from typing import Callable
+from typing import Any
 
 import click
 
-from oci_gpu_hook.cli import accelerators, limit
-from oci_gpu_hook.cli.options import config_file, host_root, output_format, seconds, show
-from oci_gpu_hook.cli.render import columns
-from oci_gpu_hook.driver.inventory import DriverInventory
-from oci_gpu_hook.errors import LONGEST_LIST, DriverError, UsageError, plain
-from oci_gpu_hook.host.leases import Lease, has_room
+from oci_gpu_hook.cli import accelerators
+from oci_gpu_hook.cli.options import columns, config_file, host_root, output_format, show
+from oci_gpu_hook.errors import DriverError
+from oci_gpu_hook.host.leases import has_room
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import holders, listed
 from oci_gpu_hook.node.diagnosis.holders import HeldShare, Holder, Holders
@@ -25,93 +20,59 @@ from oci_gpu_hook.node.engines import containerdevices
 from oci_gpu_hook.node.engines.containerdevices import AllContainers, ContainerDevices
 from oci_gpu_hook.node.engines.containerrecords import SHORT_ID
 from oci_gpu_hook.node.gpus import hardware, holdercount
-from oci_gpu_hook.node.gpus.holdercount import Counted
 from oci_gpu_hook.report.records import printable
 from oci_gpu_hook.request.settings import read_settings
 
-_OTHERS = "OTHERS"
-_HEADINGS = ("CONTAINER", "ID", "ENGINE", "RUNTIME", "GPU", _OTHERS, "SINCE")
-_OF_DEVICES = ("DEVICE", "MODEL", "HELD BY")
-_WATCH_SECONDS = 2
+_HEADINGS = ("CONTAINER", "ID", "ENGINE", "RUNTIME", "GPU", "OTHERS", "SINCE")
 
 
-class _Watching(click.Command):
-    """--watch may stand without its number, which click before 8.0 has no words for."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        with_values = [*args, "-"]
-        for at, word in enumerate(args):
-            if word == "--watch" and with_values[at + 1].startswith("-"):
-                args[at] = f"--watch={_WATCH_SECONDS}"
-        return super().parse_args(ctx, args)
-
-
-@click.command(cls=_Watching)
-@seconds(
-    "--watch",
-    f"Show each device and who holds it, again every so many seconds, {_WATCH_SECONDS} without a number.",
-)
+@click.command()
 @output_format
 @config_file
 @host_root
-def containers(watch: float | None, is_json: bool, config: str | None, host: HostRoot) -> None:
+def containers(is_json: bool, config: str | None, host: HostRoot) -> None:
     """Show which running container holds which GPU, and which GPUs are free; other vendors' devices as well.
 
     It is read from the containers themselves, their device nodes, mounts and cgroups: no engine is asked, nothing is
     remembered, and no GPU is opened.  A container holds a GPU that it may open, if it has the node or if its device
     cgroup was written for that GPU, no matter who gave it.  One that may open no node to compute or draw by, such as a
-    device plugin, only watches it.  ^C ends --watch.
+    device plugin, only watches it.
     """
     settings = read_settings(config, None, host.path.rstrip("/"))
-    if watch is None:
-        held, found, nvidia, with_others = _look(host, settings.driver_root)
-        most = settings.gpu_holders
-        counted = holdercount.count_holders(host, nvidia, most)
-        lines = [*lines_of(held, found, with_others=with_others), *_told(counted, most)]
-        show(is_json, document(held, found, counted, most), lines)
-        return
-    if is_json:
-        raise UsageError("--watch shows lines for people: without it --json gives one look")
-    repeat(lambda: devices(_look(host, settings.driver_root)[0]), watch)
-
-
-def _look(host: HostRoot, driver_root: str) -> tuple[Holders, AllContainers, DriverInventory | None, bool]:
-    """DriverError if there is nothing to show; with NVIDIA's driver, and whether there are other vendors' devices."""
     vendors = hardware.find_vendors(host).vendors
-    divided = [item for vendor in vendors for item in holders.of_vendor(vendor)]
-    with_others, nvidia, uses = bool(divided), None, frozenset[tuple[int, int]]()
+    others = [item for vendor in vendors for item in holders.of_vendor(vendor)]
+    nvidia, divided, uses = None, (*others,), frozenset[tuple[int, int]]()
     try:
-        nvidia = accelerators.of_server(host, driver_root, ("caps", "dri", "modeset"))
-        divided, uses = [*holders.divisions(nvidia), *divided], holders.to_use(nvidia)
+        nvidia = accelerators.of_server(host, settings.driver_root, ("caps", "dri", "modeset"))
+        divided, uses = (*holders.divisions(nvidia), *others), holders.to_use(nvidia)
     except DriverError:
-        if not with_others:
+        if not others:
             raise
     nodes = tuple([(node.path, node.major, node.minor) for vendor in vendors for node in vendor.nodes()])
-    found = containerdevices.find_devices(host, holders.what_to_find(tuple(divided), nodes, uses))
-    return holders.holders(tuple(divided), found.containers, uses), found, nvidia, with_others
-
-
-def _told(counted: tuple[Counted, ...], most: int) -> list[str]:
-    lines = [f"{it.title} is not healthy: {it.unhealthy}" for it in counted if it.unhealthy]
+    found = containerdevices.find_devices(host, holders.what_to_find(divided, nodes, uses))
+    held, most = holders.holders(divided, found.containers, uses), settings.gpu_holders
+    counted = holdercount.count_holders(host, nvidia, most)
     room = [it.title for it in counted if has_room([*it.leases], most) and not it.unhealthy]
+    leases = [_leased(it) for it in counted]
+    lines = [f"{it['device']} is not healthy: {it['unhealthy']}" for it in leases if it["unhealthy"]]
     lines += [f"devices with room, of {most} holders each: {', '.join(room) or 'none'}"] if most else []
-    for it in counted:
-        who = ", ".join([_leaser(lease, it.key) for lease in it.leases])
-        lines += [f"{it.title} is leased by {who}"] if who else []
-    return lines
+    lines += [f"{it['device']} is leased by {', '.join(map(_leaser, it['holders']))}" for it in leases if it["holders"]]
+    more = {"gpu_holders": most, "leases": leases}
+    show(is_json, {**document(held, found), **more}, [*lines_of(held, found), *lines])
 
 
-def _lease(lease: Lease, key: str) -> dict[str, object]:
-    memory = dict(lease.memory).get(key, 0)
-    return {"id": lease.id, "pid": lease.pid, "since": _time(lease.since), "memory": memory}
+def _leased(it: holdercount.Counted) -> dict[str, Any]:
+    found = [(lease.id, lease.pid, _time(lease.since), dict(lease.memory).get(it.key, 0)) for lease in it.leases]
+    found_holders = [dict(zip(("id", "pid", "since", "memory"), row)) for row in found]
+    return {"device": it.title, "holders": found_holders, "unhealthy": it.unhealthy}
 
 
-def _leaser(lease: Lease, key: str) -> str:
-    memory = dict(lease.memory).get(key, 0)
-    return f"{lease.id[:SHORT_ID]} since {_time(lease.since)}{f' ({memory >> 20} MiB)' if memory else ''}"
+def _leaser(lease: dict[str, Any]) -> str:
+    memory = f" ({lease['memory'] >> 20} MiB)" if lease["memory"] else ""
+    return f"{lease['id'][:SHORT_ID]} since {lease['since']}{memory}"
 
 
-def document(held: Holders, found: AllContainers, counted: tuple[Counted, ...], most: int) -> dict[str, object]:
+def document(held: Holders, found: AllContainers) -> dict[str, object]:
     return {
         "containers": [_row(item) for item in held.holding],
         **_kinds("free", "free_others", held.free),
@@ -119,11 +80,6 @@ def document(held: Holders, found: AllContainers, counted: tuple[Counted, ...], 
         "privileged": [{"id": it.running.id, "name": _called(it), "pid": it.running.pid} for it in held.privileged],
         "unseen_processes": found.unseen,
         "unlooked_containers": found.unlooked,
-        "gpu_holders": most,
-        "leases": [
-            {"device": it.title, "holders": [_lease(lease, it.key) for lease in it.leases], "unhealthy": it.unhealthy}
-            for it in counted
-        ],
     }
 
 
@@ -134,22 +90,23 @@ def _kinds(name: str, others: str, shares: tuple[HeldShare, ...]) -> dict[str, o
     }
 
 
-def lines_of(held: Holders, found: AllContainers, *, with_others: bool) -> list[str]:
+def lines_of(held: Holders, found: AllContainers) -> list[str]:
     holding, unseen = held.holding, found.unseen
-    shown = [at for at, name in enumerate(_HEADINGS) if with_others or name != _OTHERS]
     is_partial = bool(unseen) and os.geteuid() != 0
     where = " that you may look into" if is_partial else ""
-    lines = [f"no container{where} holds a GPU{' or another device' if with_others else ''}"]
-    if holding:
-        lines = columns([tuple([row[at] for at in shown]) for row in (_HEADINGS, *map(_cells, holding))])
+    cells = zip(_HEADINGS, *map(_cells, holding))
+    table = [column for column in cells if column[0] != "OTHERS" or {*column[1:]} != {"-"}]
+    lines = columns(zip(*table)) if holding else [f"no container{where} holds a device"]
     lines += ["", f"held by no container{where}: {_list(held.free)}"]
     who = listed([printable(_called(item)) for item in held.privileged])
     if held.open:
         lines += [f"held by no container, and open to privileged containers ({who}): {_list(held.open)}"]
     lines += [note for item in holding for note in _notes(item)]
-    is_certain = all([item.is_certain for item in holding])
     notes = (
-        (not is_certain, "whether the device cgroups allow what is there cannot be read here"),
+        (
+            not all([item.is_certain for item in holding]),
+            "whether the device cgroups allow what is there cannot be read here",
+        ),
         (is_partial, f"{unseen} processes of other users could not be looked into: run it as root"),
         (found.unlooked, f"there was no time for {found.unlooked} more containers: their devices are not known"),
     )
@@ -221,37 +178,3 @@ def _time(seconds: int) -> str:
 
 def _shown(shares: tuple[HeldShare, ...]) -> str:
     return ", ".join([share.name if share.flag else f"GPU {share.name}" for share in shares])
-
-
-def devices(held: Holders) -> list[str]:
-    who: dict[HeldShare, list[str]] = {item: [] for item in (*held.free, *held.open)}
-    for holder in held.holding:
-        for item in holder.held:
-            watches = "" if item in holder.keeps() else " (watches)"
-            who.setdefault(item, []).append(f"{_name(holder)}{watches}")
-    rows = [
-        (item.name, item.model, ", ".join(names) or "no container")
-        for item, names in sorted(who.items(), key=lambda pair: _order(pair[0]))
-    ]
-    return columns((_OF_DEVICES, *rows))
-
-
-def _order(item: HeldShare) -> tuple[list[int], str]:
-    """GPU 2 before GPU 10, and behind it its MIG devices."""
-    numbers = [int(word) for word in item.name.split(":")] if not item.flag else [sys.maxsize]
-    return numbers, item.name
-
-
-def repeat(look: Callable[[], list[str]], seconds: float) -> None:
-    try:
-        while True:
-            limit.allow(seconds)
-            lines = [plain(line, LONGEST_LIST) for line in [_time(int(time.time())), *look()]]
-            if sys.stdout.isatty():
-                width, height = shutil.get_terminal_size()
-                lines = [line[:width] for line in lines[: height - 1]]
-                click.clear()
-            click.echo("\n".join([*lines, ""]))
-            time.sleep(seconds)
-    except KeyboardInterrupt:
-        click.echo()

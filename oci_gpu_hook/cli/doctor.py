@@ -1,15 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``doctor``: check every precondition on this host, or why one container's GPU does or does not work.
-
-Changes nothing: each warning and failure names the command that fixes it, and the reader decides whether to run it.
-"""
+"""``doctor``: check each precondition on this host, or why one container has its GPU or not; changes nothing."""
 
 from __future__ import annotations
-
-import shutil
-import sys
-import textwrap
-from typing import Any
 
 import click
 
@@ -46,14 +38,8 @@ from oci_gpu_hook.node.engines.installed import find_program
 from oci_gpu_hook.node.gpus import hardware
 from oci_gpu_hook.node.machine import kernelconfig, libselinux
 
-# What is left of a line for what was seen, on a terminal that is not narrow.
-_WIDEST = 50
 # click leaves them out where the output is not a terminal.
-_STYLES: dict[str, dict[str, Any]] = {
-    PASS: {"fg": "green"},
-    WARN: {"fg": "yellow", "bold": True},
-    FAIL: {"fg": "red", "bold": True},
-}
+_COLOURS = {PASS: "green", WARN: "yellow", FAIL: "red"}
 
 
 @click.command()
@@ -77,7 +63,9 @@ def doctor(is_json: bool, word: str | None, config: str | None, host: HostRoot) 
     else:
         # Of which those that run it have other remedies than root.
         findings = containerreport.running(host, containers.find(host, word), config)
-    show(is_json, document(findings), as_text(findings), painted)
+    fails, warns = [len([item for item in findings if item.level == level]) for level in (FAIL, WARN)]
+    text = [*lines(findings), "", f"{len(findings)} checks: {fails} {FAIL}, {warns} {WARN}"]
+    show(is_json, {"failed": fails, "warned": warns, "findings": findings}, text, painted)
     return int(is_failed(findings))
 
 
@@ -167,8 +155,8 @@ def _engines(
         findings += enginecheck.containerd(host, tool, is_alone=not installed and docker is None)
     if not installed and docker is None and not has_containerd:
         # runc and crun take hooks only from a bundle.
-        *names, last = [kind.name for kind in ENGINES if kind.programs]
-        seen = f"neither {', '.join(names)} nor {last} is installed: a bundle must name the hook itself"
+        names = ", ".join([kind.name for kind in ENGINES if kind.programs])
+        seen = f"none of {names} is installed: a bundle must name the hook itself"
         findings.append(warned("engines", seen, tool, "install", "podman"))
     findings += dockercheck.docker(host, docker, entry, tool) if docker else []
     by_link = docker is not None and docker.leads_to == entry
@@ -176,39 +164,19 @@ def _engines(
     return findings + enginecheck.callers(host, entry, tool)
 
 
-def document(findings: list[Finding]) -> dict[str, object]:
-    return {
-        "failed": len([item for item in findings if item.level == FAIL]),
-        "warned": len([item for item in findings if item.level == WARN]),
-        "findings": findings,
-    }
-
-
-def as_text(findings: list[Finding]) -> list[str]:
-    counted = [f"{len([f for f in findings if f.level == level])} {level}" for level in (FAIL, WARN)]
-    return [*lines(findings), "", f"{len(findings)} checks: {', '.join(counted)}"]
-
-
 def lines(findings: list[Finding], least: int = 0) -> list[str]:
-    """Below each finding the command that fixes it, to be pasted.  A narrow terminal has what was seen below the
-    check's name, and broken at its margin.  least: the width of that name.
-    """
+    """Below each finding the command that fixes it, to be pasted.  least: the width of a check's name."""
     width = max([least, *[len(item.check) for item in findings]]) + 2
-    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
-    is_narrow = 0 < columns < width + _WIDEST
-    indent = " " * (6 if is_narrow else 6 + width)
     found = []
     for item in findings:
-        head = f"{item.level:6}{item.check:{width}}"
-        seen = textwrap.wrap(item.seen, columns - len(indent), break_on_hyphens=False) if columns > 20 else [item.seen]
-        found += [head.rstrip(), *[f"{indent}{line}" for line in seen]] if is_narrow else [
-            f"{head}{line}" if number == 0 else f"{indent}{line}" for number, line in enumerate(seen)
-        ]
+        found.append(f"{item.level:6}{item.check:{width}}{item.seen}")
         if item.remedy:
-            found.append(f"{indent}fix: {item.remedy}")
+            found.append(f"{'':{6 + width}}fix: {item.remedy}")
     return found
 
 
 def painted(line: str) -> str:
     level, gap, rest = line.partition("  ")
-    return f"{click.style(level, **_STYLES[level])}{gap}{rest}" if level in _STYLES else line
+    if level not in _COLOURS:
+        return line
+    return click.style(level, fg=_COLOURS[level], bold=level != PASS or None) + gap + rest

@@ -8,7 +8,6 @@ Discovery's.  Every name and value is one that Kubernetes takes.
 
 from __future__ import annotations
 
-import os
 import re
 
 import click
@@ -37,9 +36,7 @@ OtherVendor = tuple[str, int, str]
 
 
 @click.command()
-@click.option(
-    "--write", is_flag=True, help="Write the file that the setting 'features' names; remove it if there is no device."
-)
+@click.option("--write", is_flag=True, help="Write the file that the setting 'features' names, if there is a device.")
 @click.option("--remove", is_flag=True, help="Remove that file, and one that --write has written before it.")
 @config_file
 @host_root
@@ -62,10 +59,8 @@ def features(write: bool, remove: bool, config: str | None, host: HostRoot) -> N
 
 
 def renew(host: HostRoot, settings: Settings) -> str:
-    """Write the feature file, or remove it if neither a driver nor another vendor's device is here; gives a sentence.
-
-    One that was written before under another name is removed.  "" if there was none, and the setting names none.
-    DriverError if the driver is half installed.
+    """Write the feature file, or remove it if neither a driver nor another vendor's device is here, and one of another
+    name; gives a sentence, "" if no file was there and the setting names none.  DriverError as `_feature_text`.
     """
     said = _remove(host, settings, keep=settings.features)
     if not settings.features:
@@ -81,10 +76,8 @@ def renew(host: HostRoot, settings: Settings) -> str:
         outputfile.remove(path)
         raise
     _remember(host, settings.features)
-    is_there = os.path.isdir(os.path.dirname(os.path.abspath(path)))
     outputfile.write(path, found)
-    made = "" if is_there else "; its folder was not there: is Node Feature Discovery?"
-    return f"wrote {path}: {found.count(chr(10))} features{made}"
+    return f"wrote {path}: {found.count(chr(10))} features"
 
 
 def _remove(host: HostRoot, settings: Settings, keep: str = "") -> str:
@@ -111,25 +104,16 @@ def others(host: HostRoot) -> tuple[OtherVendor, ...]:
 
 
 def _feature_text(host: HostRoot, settings: Settings, beside: tuple[OtherVendor, ...]) -> str:
-    """The feature file of a host as it is now.
-
-    DriverError if NVIDIA's driver is half installed, or is not there and neither is another vendor's device.
-    """
+    """As it is now; DriverError if NVIDIA's driver is half installed, or there is neither that nor another's device."""
     accelerators.check_is_server(host)
     is_left_out = beside and driver_version(host) is None
     found = accelerators.NOTHING if is_left_out else hardware.nvidia(host, settings.driver_root)
     if found.misfits:
         lacking = ", ".join([misfit.name for misfit in found.misfits])
         raise DriverError(f"the driver {found.driver_version} lacks {lacking}", "install all of it")
-    found_labels = labels(
-        driver_version=found.driver_version,
-        selinux=_selinux_mode(host),
-        version=VERSION,
-        validation=validationrecord.read_validation(host),
-        unhealthy=len(holdercount.unhealthy_gpus(host, found)),
-        others=beside,
-    )
-    return "".join([f"{name}={value}\n" for name, value in found_labels.items()])
+    last, unhealthy = validationrecord.read_validation(host), len(holdercount.unhealthy_gpus(host, found))
+    made = labels(found.driver_version, _selinux_mode(host), VERSION, last, unhealthy, beside)
+    return "".join([f"{name}={value}\n" for name, value in made.items()])
 
 
 def _selinux_mode(host: HostRoot) -> str:
@@ -154,20 +138,24 @@ def labels(
     unhealthy: int = 0,
     others: tuple[OtherVendor, ...] = (),
 ) -> dict[str, str]:
-    """All labels of a host, by their whole names.
-
-    driver_version: "" if NVIDIA's driver is not loaded; selinux: the mode of oci_gpu_hook_selinux(8) that it serves, or
-    ``disabled``, "" if that is not known; version: ours; unhealthy: how many GPUs are not healthy.
-    """
-    values = {"version": version, "unhealthy-gpus": str(unhealthy or ""), "selinux-mode": selinux}
-    ours = {name: value for name, value in values.items() if value}
-    if driver_version:
-        # It is NVIDIA's driver that is validated.
-        is_its = validation and validation.driver_version == driver_version
-        ours.update(_validated(validation) if validation and is_its else {"validation": "none"})
-    named = {OURS + name: value for name, value in ours.items()}
-    for other in others:
-        named.update(_other(*other))
+    """By whole names.  driver_version: "" without NVIDIA's driver, which is what is validated."""
+    ours = {"version": version, "unhealthy-gpus": str(unhealthy or ""), "selinux-mode": selinux}
+    if driver_version and validation and validation.driver_version == driver_version:
+        outcomes = {step.name: step.outcome for step in validation.steps}
+        whole = PASSED if all([outcomes.get(name) == PASSED for name in STEPS]) else "incomplete"
+        ours["validation"] = FAILED if FAILED in outcomes.values() else whole
+        ours.update({f"validation.{name}": outcome for name, outcome in outcomes.items()})
+        ours["validation.timestamp"] = str(validation.time)
+    elif driver_version:
+        ours["validation"] = "none"
+    named = {OURS + name: value for name, value in ours.items() if value}
+    for kind, number, driver in others:
+        domain, _, name = kind.partition("/")
+        name = label_value(name)[:_LONGEST_CLASS].strip("-_.")
+        if name and _DOMAIN.fullmatch(domain):
+            # How many, if a request can tell them apart.
+            its = {"present": "true", "count": str(number or ""), "driver-version": driver}
+            named.update({f"{domain}/oci-gpu-hook.{name}.{key}": value for key, value in its.items() if value})
     return {name: label_value(value) for name, value in named.items()}
 
 
@@ -175,23 +163,3 @@ def label_value(words: str) -> str:
     """What Kubernetes takes as a label's value: letters, digits, ``-_.``, 63 at most, a letter or digit at each end."""
     kept = _NOT_ALLOWED.sub("", words)
     return "-".join(kept.split())[:_LONGEST].strip("-_.")
-
-
-def _other(kind: str, number: int, version: str) -> dict[str, str]:
-    """By whole names: that devices are here, how many if a request can tell them apart, and the driver's version."""
-    domain, _, name = kind.partition("/")
-    name = label_value(name)[:_LONGEST_CLASS].strip("-_.")
-    if not name or not _DOMAIN.fullmatch(domain):
-        return {}
-    values = {"present": "true", "count": str(number or ""), "driver-version": version}
-    return {f"{domain}/oci-gpu-hook.{name}.{key}": value for key, value in values.items() if value}
-
-
-def _validated(last: Validation) -> dict[str, str]:
-    outcomes = {step.name: step.outcome for step in last.steps}
-    whole = PASSED if all([outcomes.get(name) == PASSED for name in STEPS]) else "incomplete"
-    return {
-        "validation": FAILED if FAILED in outcomes.values() else whole,
-        **{f"validation.{name}": outcome for name, outcome in outcomes.items()},
-        "validation.timestamp": str(last.time),
-    }

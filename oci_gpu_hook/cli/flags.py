@@ -24,10 +24,8 @@ from oci_gpu_hook.planning.decide import decide
 from oci_gpu_hook.planning.plan import Plan
 from oci_gpu_hook.request import selectors
 from oci_gpu_hook.request.bundle import Bundle
-from oci_gpu_hook.request.containercli import CONTAINER_CLI
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.settings import Settings, read_settings
-from oci_gpu_hook.request.state import State
 from oci_gpu_hook.request.words import ALL, ANY, DEFAULT_CAPABILITIES, VISIBLE_DEVICES
 
 _SPEC = "oci-gpu-hook cdi generate --output /run/cdi/oci-gpu-hook.yaml"
@@ -39,22 +37,15 @@ _NOT_BY_NSPAWN = {
     "Symlink": "links beside the device nodes are not made",
 }
 _WHERE = "the command line"
-# Of each engine its ways: what docker's and podman's need, for people, and their words, with the placeholders of
-# `filled`.
+# Of each engine its ways: what docker's and podman's need, and their words with the placeholders of `filled`.
 _WAYS: dict[str, dict[str, tuple[str, str]]] = {
     "docker": {
-        "gpus": (
-            "by --gpus: needs the package oci-gpu-hook-docker, or 'make install-docker', and a restart of dockerd",
-            "--gpus $csv",
-        ),
+        "gpus": ("by --gpus: needs the package oci-gpu-hook-docker, and a restart of dockerd", "--gpus $csv"),
         "runtime": (
             f'by the runtime: daemon.json needs "runtimes": {{"{RUNTIME}": {{"path": "{PROGRAM}"}}}}',
             f"--runtime {RUNTIME} --env {VISIBLE_DEVICES}=$names",
         ),
-        "cdi": (
-            'by CDI, from Docker 28.2 on, and from 25 on with "features": {"cdi": true} in daemon.json; needs ' + _SPEC,
-            "$cdi_options",
-        ),
+        "cdi": (f"by CDI, as oci-gpu-hook-docker(7) says for each Docker; needs {_SPEC}", "$cdi_options"),
     },
     "podman": {
         "hook": (
@@ -67,8 +58,7 @@ _WAYS: dict[str, dict[str, tuple[str, str]]] = {
     "lxc": {},
     "nspawn": dict.fromkeys(("words", "file"), ("", "")),
 }
-# No hook stands behind it, which would choose the devices at each start.
-_NAMED_ONLY = "cdi"
+_ALL_WAYS = [*dict.fromkeys([way for ways in _WAYS.values() for way in ways])]
 
 
 class _Named(NamedTuple):
@@ -76,8 +66,8 @@ class _Named(NamedTuple):
     config: str | None
     host: HostRoot
 
-    def settings(self, state: State | None = None) -> Settings:
-        return read_settings(self.config, state)
+    def settings(self) -> Settings:
+        return read_settings(self.config, None)
 
     def request(self) -> Request:
         """What a container that gets them asks for; UsageError for what does not name a device."""
@@ -119,11 +109,7 @@ class _Named(NamedTuple):
 @click.command()
 @click.argument("engine", type=click.Choice([*_WAYS]))
 @click.argument("gpus", metavar="[GPU]...", nargs=-1)
-@click.option(
-    "--way",
-    type=click.Choice([*dict.fromkeys([way for ways in _WAYS.values() for way in ways])]),
-    help="Print this way alone: for docker run $(...) and podman run $(...), as words or as a file for nspawn.",
-)
+@click.option("--way", type=click.Choice(_ALL_WAYS), help="Print this way alone; for nspawn as words or as a file.")
 @click.option("--directory", metavar="DIR", help="The container's root, which nspawn needs.")
 @click.option("--write", "file", metavar="FILE", help="Write LXC's lines into FILE, in place of those that it has.")
 @config_file
@@ -165,8 +151,15 @@ def flags(
 
 def _lxc(named: _Named, file: str | None) -> None:
     request = named.request()
-    version = kernelconfig.cgroup_version(named.host)
-    lines = lxc(named.plan(request, "/"), request, version)
+    words = ["--user", "configure", "--no-cgroups", f"--device={','.join(request.devices)}"]
+    words += [f"--{name}" for name in request.capabilities]
+    # LXC appends words of its own, which are the shell's then.
+    script = f'exec {shlex.join(["nvidia-container-cli", *words])} "$LXC_ROOTFS_MOUNT"'
+    opened = [it for it in named.plan(request, "/").operations if isinstance(it, OpenCgroup)]
+    # For privileged containers, too: LXC's monitor sets the device cgroup.  With v2 LXC 7 refuses lines of v1.
+    group = "cgroup2" if kernelconfig.cgroup_version(named.host) == "v2" else "cgroup"
+    rules = [f"lxc.{group}.devices.allow = c {rule.major}:{rule.minor} rw" for it in opened for rule in it.rules]
+    lines = [f"lxc.hook.mount = /bin/sh -c {shlex.quote(script)}", *rules]
     if file is None:
         click.echo("\n".join(lines))
     else:
@@ -174,22 +167,36 @@ def _lxc(named: _Named, file: str | None) -> None:
         if found.status is None:
             raise UsageError(f"{quoted(file)} is not there", "name the configuration of a container that was made")
         enginefile.write(named.host, found, with_lxc(found.text, lines))
-        click.echo(f"wrote {quoted(file)}: a hook and {len(lines) - 1} rules, from the container's next start on")
-    if named.settings(State(caller=CONTAINER_CLI)).gpu_holders:
-        note = "gpu-holders is set, and LXC's containers are not counted: they get no GPU but by a section"
-        click.echo(f"{note} [caller {CONTAINER_CLI}] of the settings", err=True)
+        click.echo(f"wrote {quoted(file)}: a hook and {len(rules)} rules, from the container's next start on")
 
 
 def _nspawn(named: _Named, directory: str, *, is_file: bool) -> None:
     plan = named.plan(named.request(), os.path.abspath(directory))
-    lines, unsaid = nspawn(plan, is_file=is_file)
-    click.echo("\n".join(lines) if is_file else shlex.join(lines))
-    for sentence in (*unsaid, *plan.notes):
+    nodes = [it.path for it in plan.operations if isinstance(it, Device)]
+    pairs: list[tuple[str, str, str]] = [("Bind", path, path) for path in nodes]
+    for it in plan.operations:
+        if isinstance(it, Mount) and not it.source.startswith("/proc/"):
+            pairs += [("BindReadOnly", it.source, path) for path in it.paths()]
+        elif isinstance(it, Service):
+            pairs.append(("Bind", it.source, it.target))
+    # systemd-nspawn(1): a backslash keeps a colon in a path.
+    binds = [(key, ":".join(path.replace(":", "\\:") for path in paths)) for key, *paths in pairs]
+    if is_file:
+        files = ["# systemd.nspawn(5)", "[Files]", *[f"{key}={value}" for key, value in binds]]
+        unit = ["", "# systemd-nspawn@.service.d/gpus.conf", "[Service]"]
+        click.echo("\n".join([*files, *unit, *[f"DeviceAllow={path} rw" for path in nodes]]))
+    else:
+        options = {"Bind": "--bind", "BindReadOnly": "--bind-ro"}
+        rules = [f"--property=DeviceAllow={path} rw" for path in nodes]
+        click.echo(shlex.join([*rules, *[f"{options[key]}={value}" for key, value in binds]]))
+    kinds = {type(it).__name__ for it in plan.operations}
+    for sentence in (*[said for kind, said in _NOT_BY_NSPAWN.items() if kind in kinds], *plan.notes):
         click.echo(sentence, err=True)
 
 
 def _print_words(ways: dict[str, tuple[str, str]], way: str | None, names: tuple[str, ...]) -> None:
-    left_out = _NAMED_ONLY if names[0].startswith(ANY) else ""
+    # No hook stands behind a CDI spec, which would choose the devices at each start.
+    left_out = "cdi" if names[0].startswith(ANY) else ""
     if way and way == left_out:
         raise UsageError(f"--way {way} needs the names of GPUs", "any is for ways by which the hook chooses")
     if way:
@@ -211,22 +218,6 @@ def filled(text: str, names: tuple[str, ...]) -> str:
     )
 
 
-def lxc(plan: Plan, request: Request, version: str) -> list[str]:
-    """Also for privileged containers: LXC's monitor sets the device cgroup.  version: of the host's cgroups: on a host
-    with v2 LXC 7 refuses lines of v1.
-    """
-    words = ["--user", "configure", "--no-cgroups", f"--device={','.join(request.devices)}"]
-    words += [f"--{name}" for name in request.capabilities]
-    # LXC appends words of its own, which are the shell's then.
-    script = f'exec {shlex.join(["nvidia-container-cli", *words])} "$LXC_ROOTFS_MOUNT"'
-    rules = [rule for it in plan.operations if isinstance(it, OpenCgroup) for rule in it.rules]
-    group = "cgroup2" if version == "v2" else "cgroup"
-    return [
-        f"lxc.hook.mount = /bin/sh -c {shlex.quote(script)}",
-        *[f"lxc.{group}.devices.allow = c {rule.major}:{rule.minor} rw" for rule in rules],
-    ]
-
-
 def with_lxc(text: str, lines: list[str]) -> str:
     """A configuration with these lines in the place of those that were made before; at its end if it has none."""
     kept: list[str] = []
@@ -242,25 +233,3 @@ def with_lxc(text: str, lines: list[str]) -> str:
             kept.append(line)
     place = len(kept) if place < 0 else place
     return "\n".join([*kept[:place], *lines, *kept[place:], ""])
-
-
-def nspawn(plan: Plan, *, is_file: bool) -> tuple[list[str], list[str]]:
-    """Words of systemd-nspawn, or the lines of its files; and a sentence for each thing that it cannot do."""
-    nodes = [it.path for it in plan.operations if isinstance(it, Device)]
-    pairs: list[tuple[str, str, str]] = [("Bind", path, path) for path in nodes]
-    for it in plan.operations:
-        if isinstance(it, Mount) and not it.source.startswith("/proc/"):
-            pairs += [("BindReadOnly", it.source, path) for path in it.paths()]
-        elif isinstance(it, Service):
-            pairs.append(("Bind", it.source, it.target))
-    kinds = {type(it).__name__ for it in plan.operations}
-    unsaid = [sentence for kind, sentence in _NOT_BY_NSPAWN.items() if kind in kinds]
-    # systemd-nspawn(1): a backslash keeps a colon in a path.
-    binds = [(key, ":".join(path.replace(":", "\\:") for path in paths)) for key, *paths in pairs]
-    if is_file:
-        files = ["[Files]", *[f"{key}={value}" for key, value in binds]]
-        unit = ["", "# systemd-nspawn@.service.d/gpus.conf", "[Service]"]
-        return ["# systemd.nspawn(5)", *files, *unit, *[f"DeviceAllow={path} rw" for path in nodes]], unsaid
-    options = {"Bind": "--bind", "BindReadOnly": "--bind-ro"}
-    rules = [f"--property=DeviceAllow={path} rw" for path in nodes]
-    return [*rules, *[f"{options[key]}={value}" for key, value in binds]], unsaid

@@ -16,7 +16,7 @@ import click
 
 from oci_gpu_hook.cli import accelerators, cdi, features, limit
 from oci_gpu_hook.cli.accelerators import Accelerators
-from oci_gpu_hook.cli.options import CommandGroup, config_file, host_root, nvml_timeout, output_format, seconds, show
+from oci_gpu_hook.cli.options import config_file, host_root, nvml_timeout, output_format, seconds, show
 from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import proc, survey
 from oci_gpu_hook.driver.inventory import DriverInventory
@@ -28,7 +28,6 @@ from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.node.diagnosis import counted
 from oci_gpu_hook.node.engines.installed import START
 from oci_gpu_hook.node.gpus import hardware, missingnodes, nvml, udev
-from oci_gpu_hook.node.gpus.hardware import Present
 from oci_gpu_hook.node.machine import childprocess, libselinux, outputfile
 from oci_gpu_hook.request.settings import read_settings
 from oci_gpu_hook.request.words import ALL
@@ -40,7 +39,7 @@ _SETTLE_SECONDS = 2.0
 _MODULE_SECONDS = 60
 
 
-@click.group(cls=CommandGroup)
+@click.group()
 def inventory() -> None:
     """Prepare the saved inventory that hooks load at a container's start, or keep it fresh."""
 
@@ -68,10 +67,12 @@ def refresh(nodes: bool, nvml_timeout: float, is_json: bool, config: str | None,
         return
     host.remember = True
     driver_root = read_settings(config, None).driver_root
-    others = _refresh_vendors(host)
+    with _saving():
+        others = hardware.refresh(host)
     found = accelerators.find_accelerators(host, driver_root, others, lambda: _refresh(host, driver_root, nvml_timeout))
     lines = [*(_summary(host, found.nvidia) if found.nvidia else []), *_other_summaries(found)]
-    document = {"saved": _path(host) if found.nvidia else "", **accelerators.document(found)}
+    path = host.path.rstrip("/") + saved_inventory.SAVED if found.nvidia else ""
+    document = {"saved": path, **accelerators.document(found)}
     show(is_json, document, [*lines, *accelerators.wrong_lines(found.wrong)])
     if not found.nvidia and found.error and hardware.expects_nvidia(host):
         raise found.error
@@ -92,9 +93,9 @@ def watch(interval: float, cdi_spec: str | None, nvml_timeout: float, config: st
     limit.leave_at((signal.SIGTERM, signal.SIGINT), lambda _: 0)
     host.remember = True
     watching = _Watch(host, config, read_settings(config, None).driver_root, nvml_timeout, cdi_spec)
-    for event in _moments(interval):
+    for _ in _moments(interval):
         limit.allow(2 * nvml_timeout)
-        watching.look(event)
+        watching.look()
         limit.allow(interval)
 
 
@@ -111,48 +112,56 @@ class _Watch:
     others_said: list[str] | None = None
     beside: object = None
 
-    def look(self, event: str) -> None:
-        """Renew what is no longer true, and say so; event: of udev, "" for none."""
+    def look(self) -> None:
+        """Renew what is no longer true, and say so."""
         trouble = ""
         try:
-            self._renew_others(event)
+            self._renew_others()
             # Else there is other hardware, and nothing of NVIDIA's driver to wait for.
             if not self.are_others_here or hardware.expects_nvidia(self.host):
-                self._renew_nvidia(event)
-        except DriverError as err:
-            # Also in the middle of an upgrade: the kernel module is there and its libraries are not yet.
-            trouble = f"waiting for the driver: {err.message}"
+                self._renew_nvidia()
         except HookError as err:
-            # Also what lies at the spec's path and is not ours: who can write to that folder must not end the service.
-            trouble = f"waiting to write: {err}"
+            # Also in the middle of an upgrade, before its libraries are there; and what lies at the spec's path and is
+            # not ours: who can write to that folder must not end the service.
+            is_drivers = isinstance(err, DriverError)
+            trouble = f"waiting for the driver: {err.message}" if is_drivers else f"waiting to write: {err}"
         if trouble and trouble != self.trouble:
             click.echo(trouble)
             self.are_features_due = True
         self.trouble = trouble
-        self._renew_features()
+        beside = features.others(self.host)
+        if self.are_features_due or beside != self.beside:
+            self.beside, self.are_features_due = beside, False
+            try:
+                said = features.renew(self.host, read_settings(self.config, None))
+            except HookError as err:
+                said = f"cannot write the feature file yet: {err}"
+            if said:
+                click.echo(said)
 
-    def _renew_nvidia(self, event: str) -> None:
+    def _renew_nvidia(self) -> None:
         host = self.host
-        # A hook that finds no saved inventory saves its own, without what NVML says.
+        # A hook may have saved its own, without what NVML says.
         if not self.saved or saved_inventory.read_saved(host, proc.stamp(host, self.driver_root)) != self.saved:
             self.saved = None
             self.saved = found = _refresh(host, self.driver_root, self.seconds)
-            click.echo("\n".join(_summary(host, found)) + (f" ({event})" if event else ""))
+            click.echo("\n".join(_summary(host, found)))
             self.is_spec_due = self.are_features_due = True
         if self.cdi_spec and self.is_spec_due:
             settings = read_settings(self.config, None)
             hook = cdi.hook_of(START, cdi.granted(ALL, settings), self.config, settings)
-            document, nameless = cdi.of_host(host, settings, hook)
+            document, nameless = cdi.spec_now(host, settings, hook)
             cdi.write(self.cdi_spec, document)
             click.echo(f"wrote {self.cdi_spec}{f': {nameless}' if nameless else ''}")
             self.is_spec_due = False
 
-    def _renew_others(self, event: str) -> None:
+    def _renew_others(self) -> None:
         host = self.host
         is_old = self.others_said is None or not hardware.is_saved(host)
         if not is_old and platform.platform_of(host) not in accelerators.PLATFORMS:
             return
-        others = _refresh_vendors(host) if is_old else hardware.find_vendors(host)
+        with _saving():
+            others = hardware.refresh(host) if is_old else hardware.find_vendors(host)
         lines = accelerators.wrong_lines(others.wrong)
         try:
             found = accelerators.find_accelerators(host, self.driver_root, others, None)
@@ -161,24 +170,12 @@ class _Watch:
         except DriverError:
             self.are_others_here = False
         if lines != (self.others_said or []):
-            click.echo("\n".join(filter(None, lines)) + (f" ({event})" if event else ""))
+            click.echo("\n".join(filter(None, lines)))
         self.others_said = lines
-
-    def _renew_features(self) -> None:
-        beside = features.others(self.host)
-        if not self.are_features_due and beside == self.beside:
-            return
-        self.beside, self.are_features_due = beside, False
-        try:
-            said = features.renew(self.host, read_settings(self.config, None))
-        except HookError as err:
-            said = f"cannot write the feature file yet: {err}"
-        if said:
-            click.echo(said)
 
 
 def _moments(interval: float) -> Iterator[str]:
-    """Yields at once, and then the event of udev, or "" if there was none for the interval."""
+    """Yields at once, and then at each event of udev, or if there was none for the interval."""
     yield ""
     try:
         yield from udev.changes(_SETTLE_SECONDS, interval)
@@ -203,33 +200,23 @@ def _refresh(host: HostRoot, driver_root: str, seconds: float) -> DriverInventor
     return found
 
 
-def _refresh_vendors(host: HostRoot) -> Present:
-    with _saving():
-        return hardware.refresh(host)
-
-
 @contextmanager
 def _saving() -> Iterator[None]:
     try:
         yield
     except OSError as err:
         hint = f"no hook would trust what is there: move it away, or 'chown root: {FOLDER} && chmod go-w {FOLDER}'"
-        if os.geteuid():
-            hint = "run it as root"
-        elif err.errno in (ENOSPC, EDQUOT, EROFS):
-            hint = f"make room in {FOLDER}, and have it writable"
+        hint = f"make room in {FOLDER}, and have it writable" if err.errno in (ENOSPC, EDQUOT, EROFS) else hint
+        hint = "run it as root" if os.geteuid() else hint
         raise ApplyError(f"cannot save the inventory in {FOLDER}: {err.strerror}", hint) from err
-
-
-def _path(host: HostRoot) -> str:
-    return host.path.rstrip("/") + saved_inventory.SAVED
 
 
 def _summary(host: HostRoot, found: DriverInventory) -> list[str]:
     there = counted((len(found.gpus), "GPU", "GPUs"), (len(found.mig_devices), "MIG device", "MIG devices"))
-    saved = f"saved {_path(host)}: driver {found.driver_version}, {there}"
-    unlisted = [f"  not listed by NVML, and given to no container: {address}" for address in found.unlisted]
-    return [saved, *unlisted, *[f"  not known: {sentence}" for sentence in found.unknown]]
+    path = host.path.rstrip("/") + saved_inventory.SAVED
+    lines = [f"  not listed by NVML, and given to no container: {address}" for address in found.unlisted]
+    lines += [f"  not known: {sentence}" for sentence in found.unknown]
+    return [f"saved {path}: driver {found.driver_version}, {there}", *lines]
 
 
 def _other_summaries(found: Accelerators) -> list[str]:
@@ -247,36 +234,40 @@ def _make_nodes(host: HostRoot) -> tuple[dict[str, object], list[str]]:
         missing = missingnodes.missing_nodes(host)
     for node in missing:
         _make_node(host, node)
-    made = [node.path for node in missing]
+    made, unloaded = [node.path for node in missing], missingnodes.unloaded(host)
     if made and host.path == "/" and libselinux.is_there(host):
         # A node that a program makes gets the label device_t: udev labels only those that the kernel makes.
         _start("restorecon", *made)
     lines = [f"made {', '.join(made)}" if made else "no node is lacking"]
-    unloaded = missingnodes.unloaded(host)
     lines += [f"not loaded: {', '.join(unloaded)}"] if unloaded else []
     return {"made": made, "unloaded": unloaded}, lines
 
 
 def _start(*words: str) -> None:
-    """Run a command.  A failure is only reported: what it was to make is looked for in any case."""
+    """A failure is only told: what the command was to make is looked for in any case."""
     limit.allow(_MODULE_SECONDS)
     try:
         done = childprocess.program([*words], _MODULE_SECONDS)
+        why = (done.stderr or done.stdout).strip().rpartition("\n")[2] if done.returncode else ""
     except FileNotFoundError:
         return
     except OSError as err:
-        click.echo(f"{words[0]} failed: {err}", err=True)
-        return
-    output = (done.stderr or done.stdout).strip().splitlines()
-    if done.returncode and output:
-        click.echo(f"{words[0]} failed: {output[-1]}", err=True)
+        why = str(err)
+    if why:
+        click.echo(f"{words[0]} failed: {why}", err=True)
 
 
 def _make_node(host: HostRoot, node: DeviceNode) -> None:
     """Its mode is that of `node` whatever the umask.  If another program makes it first, that node stays."""
     folder, _, name = node.path.rpartition("/")
+    parent, _, folders_name = folder.rpartition("/")
+    flags = os.O_RDONLY | os.O_DIRECTORY
     try:
-        with suppress(FileExistsError), closing(_folder(host, folder)) as fd:
+        if parent and host.stat(folder) is None:
+            with suppress(FileExistsError), closing(host.open(parent, flags)) as fd:
+                os.mkdir(folders_name, 0o755, dir_fd=fd)
+                os.chmod(folders_name, 0o755, dir_fd=fd)
+        with suppress(FileExistsError), closing(host.open(folder, flags)) as fd:
             if node.present:
                 os.unlink(name, dir_fd=fd)
             # It has no permissions until it has its owner, so no user opens it before.
@@ -285,13 +276,3 @@ def _make_node(host: HostRoot, node: DeviceNode) -> None:
             os.chmod(name, node.mode, dir_fd=fd)
     except OSError as err:
         raise ApplyError(f"cannot make {node.path}: {err.strerror}", "run it as root") from err
-
-
-def _folder(host: HostRoot, path: str) -> int:
-    flags = os.O_RDONLY | os.O_DIRECTORY
-    parent, _, name = path.rpartition("/")
-    if parent and host.stat(path) is None:
-        with suppress(FileExistsError), closing(host.open(parent, flags)) as fd:
-            os.mkdir(name, 0o755, dir_fd=fd)
-            os.chmod(name, 0o755, dir_fd=fd)
-    return host.open(path, flags)

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``metrics``: counters of starts, and who holds which GPU, and whether it is healthy, for Prometheus.
-
-With --gpus every GPU is opened, in a process of its own and under a time limit.
-"""
+"""``metrics``: counters of starts; with --gpus, which opens every GPU in a process of its own, who holds which GPU."""
 
 from __future__ import annotations
 
@@ -48,37 +45,32 @@ def metrics(write: bool, gpus: bool, timeout: float, config: str | None) -> None
     saved inventory serve, and the last validation.  oci-gpu-hook-gpu-metrics.timer starts it.  Temperature, power,
     clocks and the use of a GPU are told by NVIDIA's DCGM exporter.
     """
-    if gpus:
-        _of_gpus(write, timeout, config)
-        return
-    with counters.lock():
-        file = read_settings(config, None).metrics if write else ""
-        if write and not file:
-            click.echo(f"no setting 'metrics': {'stopped counting' if counters.stop() else 'not counting'}")
-        elif write:
-            counters.turn()
-            outputfile.write(file, counters.exposition(counters.added_up()))
-        else:
-            click.echo(counters.exposition(counters.added_up()), nl=False)
-
-
-def _of_gpus(write: bool, timeout: float, config: str | None) -> None:
-    settings = read_settings(config, None)
-    if write and not settings.gpu_metrics:
+    # Wrong settings stop no look at the counters.
+    settings = read_settings(config, None) if gpus or write else Settings()
+    file = settings.gpu_metrics if gpus else settings.metrics
+    if gpus and write and not file:
         click.echo("no setting 'gpu-metrics': nothing written")
-        return
-    text = exposition(HostRoot(), settings, timeout, remember=write)
-    if write:
-        outputfile.write(settings.gpu_metrics, text)
+    elif gpus:
+        _put(file if write else "", exposition(HostRoot(), settings, timeout, remember=write))
+    else:
+        with counters.lock():
+            if write and not file:
+                click.echo(f"no setting 'metrics': {'stopped counting' if counters.stop() else 'not counting'}")
+                return
+            if write:
+                counters.turn()
+            _put(file if write else "", counters.exposition(counters.added_up()))
+
+
+def _put(file: str, text: str) -> None:
+    if file:
+        outputfile.write(file, text)
     else:
         click.echo(text, nl=False)
 
 
 def exposition(host: HostRoot, settings: Settings, timeout: float, *, remember: bool) -> str:
-    """GPUs' metrics of a host as it is now; on stderr why NVML did not answer, or was not asked.
-
-    timeout: how long NVML may take; remember: whether starts are to know what has been found of the GPUs' health.
-    """
+    """Of a host now; on stderr why NVML did not answer.  remember: whether starts are to know what is found."""
     accelerators.check_is_server(host)
     began = time.monotonic()
     version, found, said = driver_version(host) or "", None, None
@@ -114,10 +106,7 @@ def exposition(host: HostRoot, settings: Settings, timeout: float, *, remember: 
 def _held(
     host: HostRoot, driver_root: str, found: DriverInventory
 ) -> tuple[list[dict[str, str]], list[tuple[dict[str, str], MemoryUse]]]:
-    """The GPUs and MIG devices that containers hold, and what these have of devices' memory: see `gpuexposition`.
-
-    None of a container whose device cgroup cannot be read.
-    """
+    """See `gpuexposition`.  None of a container whose device cgroup cannot be read."""
     with_nodes = saved_inventory.with_nodes(host, found, ("caps",), driver_root=driver_root)
     divided = holders.divisions(with_nodes)
     seen = containerdevices.find_devices(host, holders.what_to_find(divided))

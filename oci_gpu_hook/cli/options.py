@@ -1,32 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options that several commands have, each defined once; and a group, which says what a mistyped word is like."""
+"""The options that several commands have, each defined once, and how they show what they have found."""
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
+from collections.abc import Iterable
 from typing import Any, Callable
 
 import click
 
 from oci_gpu_hook.cli import limit
-from oci_gpu_hook.cli.render import as_json
 from oci_gpu_hook.errors import LONGEST_LIST, plain
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.request.settings import SETTINGS
 
 LONGEST_SECONDS = 86400
-
-
-class CommandGroup(click.Group):
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        word = args[0]
-        if self.get_command(ctx, word) is None and not word.startswith("-"):
-            near = difflib.get_close_matches(word.lower(), self.list_commands(ctx), 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"'{ctx.command_path} --help' lists them"
-            ctx.fail(f"no such command {word!r}, {hint}")
-        return super().resolve_command(ctx, args)
+Row = tuple[str, ...]
 
 
 def seconds(
@@ -49,9 +39,8 @@ def seconds(
         return value
 
     kind = click.FloatRange(least, most)
-    return click.option(
-        option, metavar="SECONDS", type=kind, default=default, show_default=True, callback=allowed, help=text
-    )
+    words: dict[str, Any] = {"metavar": "SECONDS", "default": default, "show_default": True, "help": text}
+    return click.option(option, type=kind, callback=allowed, **words)
 
 
 nvml_timeout = seconds("--nvml-timeout", "How long NVML may take to answer; 0 does not ask it.", 30.0, least=0, times=2)
@@ -60,14 +49,13 @@ nvml_timeout = seconds("--nvml-timeout", "How long NVML may take to answer; 0 do
 def output_format(command: Callable[..., Any]) -> Callable[..., Any]:
     """Whether to print JSON: --json, and --format json, which scripts have."""
 
-    def asked(context: click.Context, parameter: click.Parameter, value: bool) -> bool:
-        return value or context.meta.get("format") == "json"
-
-    def written(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
-        context.meta["format"] = value
+    def asked(context: click.Context, parameter: click.Parameter, value: bool | str | None) -> bool:
+        """Of either option: each is whether one of both asks."""
+        context.meta["json"] = context.meta.get("json", False) or value in (True, "json")
+        return bool(context.meta["json"])
 
     kind = click.Choice(["text", "json"])
-    older = click.option("--format", type=kind, callback=written, is_eager=True, expose_value=False, hidden=True)
+    older = click.option("--format", type=kind, callback=asked, is_eager=True, expose_value=False, hidden=True)
     return click.option("--json", "is_json", is_flag=True, callback=asked, help="Print it as JSON.")(older(command))
 
 
@@ -94,3 +82,33 @@ def show(is_json: bool, document: dict[str, object], lines: list[str], painted: 
 def show_lines(lines: list[str], painted: Callable[[str], str] = str) -> None:
     # An image, a container and an engine have written some of it: that has no colours, and begins no line.
     click.echo("\n".join([painted(plain(line, LONGEST_LIST)) for line in lines]))
+
+
+def as_json(value: Any) -> Any:
+    """A value as JSON has it: a record is an object of its fields, and the mode of a file four octal digits."""
+    if hasattr(value, "_asdict"):
+        value = value._asdict()
+    if isinstance(value, dict):
+        is_mode = isinstance(value.get("mode"), int)
+        return {key: f"{item:04o}" if key == "mode" and is_mode else as_json(item) for key, item in value.items()}
+    return [as_json(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def section(title: str, rows: Iterable[Row], empty: str = "") -> list[str]:
+    lines = aligned(rows) or ([f"  {empty}"] if empty else [])
+    return ["", title, *lines] if lines else []
+
+
+def sentences(title: str, found: Iterable[str]) -> list[str]:
+    return section(title, [(sentence,) for sentence in found])
+
+
+def aligned(rows: Iterable[Row]) -> list[str]:
+    return [f"  {line}" for line in columns(rows)]
+
+
+def columns(rows: Iterable[Row]) -> list[str]:
+    table = list(rows)
+    count = max([len(row) for row in table], default=0)
+    widths = [max([len(row[at]) for row in table if at < len(row)]) for at in range(count)]
+    return ["  ".join([cell.ljust(width) for cell, width in zip(row, widths)]).rstrip() for row in table]

@@ -7,7 +7,7 @@ import os
 
 import click
 
-from oci_gpu_hook.asking import Options, Question, Spec
+from oci_gpu_hook.asking import Options, Question
 from oci_gpu_hook.cli import argumentfile, plantext
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
 from oci_gpu_hook.container import rootfs
@@ -18,8 +18,6 @@ from oci_gpu_hook.node.engines import cdispecs
 from oci_gpu_hook.planning.decide import decide
 from oci_gpu_hook.request.annotations import folder_of
 from oci_gpu_hook.request.bundle import Bundle
-from oci_gpu_hook.request.parse import Request
-from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.state import State
 
 
@@ -58,7 +56,15 @@ def plan(
     question = Question(found, State(container_id or folder_of(found.path)[1]), Options(config, host.path))
     # Of several, of which each is a start of its own, the first.
     spec = next(iter(cdispecs.in_bundle(found)), None)
-    settings, request, notes = _request(question, spec)
+    settings, request, notes = None, None, tuple[str, ...]()
+    try:
+        settings = question.settings()
+        request, notes = question.request(settings, spec)
+    except (ConfigError, RequestError) as err:
+        # Wrong settings stop only a container that asks for something.
+        if settings or spec or question.may_ask():
+            raise
+        notes = (str(err),)
     if settings is None or (request is None and settings.ipc_labels != "all"):
         none = "request    none: the hook would leave this container alone"
         lines = [f"bundle     {found.path}", none, *[f"{'':11}{note}" for note in notes]]
@@ -70,14 +76,3 @@ def plan(
     made = made._replace(notes=(*notes, *made.notes))
     left_out = plantext.missing(made)
     show(is_json, plantext.plan_document(made, left_out), plantext.plan_text(made, left_out))
-
-
-def _request(question: Question, spec: Spec | None) -> tuple[Settings | None, Request | None, tuple[str, ...]]:
-    """The settings, the request, and what is left out; wrong settings stop only a container that asks for something."""
-    try:
-        settings = question.settings()
-    except (ConfigError, RequestError) as err:
-        if spec or question.may_ask():
-            raise
-        return None, None, (str(err),)
-    return (settings, *question.request(settings, spec))

@@ -7,38 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Callable
+from typing import Any, Callable
 
-from oci_gpu_hook.cli.render import Row, section, sentences
+from oci_gpu_hook import operations as kinds
+from oci_gpu_hook.cli.options import Row, section, sentences
 from oci_gpu_hook.driver.inventory import DriverInventory, Library
 from oci_gpu_hook.formats import devicerule
 from oci_gpu_hook.node.diagnosis import listed
-from oci_gpu_hook.operations import (
-    Cover,
-    Device,
-    LdCache,
-    LimitMemory,
-    Mount,
-    OpenCgroup,
-    Relabel,
-    Service,
-    Symlink,
-    TellSystemd,
-    Tmpfs,
-)
 from oci_gpu_hook.planning.plan import Plan
 from oci_gpu_hook.planning.provision import COMPAT32, brought_by
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.words import FEATURES
 
-if TYPE_CHECKING:
-    from oci_gpu_hook.operations import Operation
+Group = tuple[str, list[Row]]
+_OVER, _LATER = "files over the image's own, where it has them", "found at the start"
 
 
 def plan_document(plan: Plan, left_out: Iterable[str] = ()) -> dict[str, object]:
-    """chosen: what the node would choose now for ``any``; done: what the engine has done, if a CDI spec of ours starts
-    the hook; left_out: what the host has and the container does not get.
-    """
+    """left_out: what the host has and the container does not get; see oci-gpu-hook(8) for each key."""
     request = plan.request
     fields = ("source", "devices", "capabilities", "requirements", "imex_channels", "features", "mig_config")
     others = ("mig_monitor", "memory_limit", "memory_request")
@@ -111,7 +97,7 @@ def _requested(request: Request) -> list[str]:
 
 def missing(plan: Plan) -> tuple[str, ...]:
     found, inventory = [], plan.provision.inventory
-    given = {operation.path for operation in plan.given() if isinstance(operation, Device)}
+    given = {operation.path for operation in plan.given() if isinstance(operation, kinds.Device)}
     if plan.request is not None and inventory is not None:
         found += [] if plan.layout.dev_is_hosts else _gpus(given, inventory)
         found += _files(plan, plan.request, inventory)
@@ -140,8 +126,8 @@ def _gpus(given: set[str], inventory: DriverInventory) -> list[str]:
 
 
 def _files(plan: Plan, request: Request, inventory: DriverInventory) -> list[str]:
-    sources = {operation.source for operation in plan.given() if isinstance(operation, (Mount, Service))}
-    links = {operation.path for operation in plan.given() if isinstance(operation, Symlink)}
+    sources = {operation.source for operation in plan.given() if isinstance(operation, (kinds.Mount, kinds.Service))}
+    links = {operation.path for operation in plan.given() if isinstance(operation, kinds.Symlink)}
     files = (*inventory.binaries, *inventory.files)
     whys = [(item.path, _why_library(item, request)) for item in inventory.libraries]
     names: dict[str, list[str]] = {}
@@ -166,46 +152,46 @@ def _why(capabilities: tuple[str, ...]) -> str:
     return f"{' or '.join(capabilities)}, not in NVIDIA_DRIVER_CAPABILITIES or not allowed"
 
 
-def rows(operation: Operation) -> tuple[str, list[Row]]:
+def rows(operation: kinds.Operation) -> Group:
     """The title of an operation's group, and its lines there; the last cell of each is the reason."""
     title, lines = KINDS[type(operation)][1](operation)
     # The loader's entries have the reason once.
-    further = "" if isinstance(operation, LdCache) else operation.reason
+    further = "" if isinstance(operation, kinds.LdCache) else operation.reason
     optional = "" if operation.required else " (optional)"
     whys = [operation.reason, *[further] * (len(lines) - 1)]
     return title, [(*line, f"{why}{optional}") for line, why in zip(lines, whys)]
 
 
-def document(operation: Operation) -> dict[str, Any]:
+def document(operation: kinds.Operation) -> dict[str, Any]:
     fields: dict[str, Any] = operation._asdict()  # type: ignore[attr-defined]  # each kind is a record
-    if isinstance(operation, Service):
+    if isinstance(operation, kinds.Service):
         fields["options"] = operation.options()
-    elif isinstance(operation, Tmpfs):
+    elif isinstance(operation, kinds.Tmpfs):
         fields["files"] = [dict(zip(("name", "content", "mode"), file)) for file in operation.files]
-    elif isinstance(operation, LdCache):
+    elif isinstance(operation, kinds.LdCache):
         del fields["libraries"]
         fields["entries"] = [{"soname": soname, "path": path} for soname, path in operation.entries()]
     return {"op": KINDS[type(operation)][0], **fields}
 
 
-def _mount(it: Mount | Service, options: tuple[str, ...], names: tuple[str, ...] = ()) -> tuple[str, list[Row]]:
+def _mount(it: kinds.Mount | kinds.Service, options: tuple[str, ...], names: tuple[str, ...] = ()) -> Group:
     folder, _, name = it.source.rpartition("/")
     origin = name if it.target.startswith(f"{folder}/") else it.source
     origin = "same path" if it.source == it.target else origin
     return f"mounts, {','.join(options)}", [(it.target, f"{origin}, also {', '.join(names)}" if names else origin)]
 
 
-def _device(it: Device) -> tuple[str, list[Row]]:
+def _device(it: kinds.Device) -> Group:
     how = f"bound from {it.source}" if it.source else f"{it.mode:04o}"
     return "device nodes", [(it.path, f"{it.type} {it.major}:{it.minor}", how)]
 
 
-def _tmpfs(it: Tmpfs) -> tuple[str, list[Row]]:
+def _tmpfs(it: kinds.Tmpfs) -> Group:
     holds = [name for name, _, _ in it.files] + [f"{name}/" for name in it.folders]
     return "new filesystems", [(it.path, " ".join(holds))]
 
 
-def _ldcache(it: LdCache) -> tuple[str, list[Row]]:
+def _ldcache(it: kinds.LdCache) -> Group:
     entries = it.entries()
     return "loader cache", [
         (it.path, f"{len(entries)} entries merged"),
@@ -214,30 +200,30 @@ def _ldcache(it: LdCache) -> tuple[str, list[Row]]:
     ]
 
 
-def _written(it: OpenCgroup | TellSystemd) -> list[Row]:
-    pinned = f"also in {it.pinned}" if isinstance(it, OpenCgroup) and it.pinned else ""
+def _written(it: kinds.OpenCgroup | kinds.TellSystemd) -> list[Row]:
+    pinned = f"also in {it.pinned}" if isinstance(it, kinds.OpenCgroup) and it.pinned else ""
     return [*[(devicerule.text_of(rule),) for rule in it.rules], *([(pinned,)] if pinned else [])]
 
 
-def _limits(it: LimitMemory) -> list[Row]:
+def _limits(it: kinds.LimitMemory) -> list[Row]:
     return [(name, f"{most >> 20} MiB", *(["by NVML"] if it.library else [])) for name, most in it.limits]
 
 
-def _relabel(it: Relabel) -> tuple[str, list[Row]]:
+def _relabel(it: kinds.Relabel) -> Group:
     return "labels", [(it.path, f"{it.was} -> {it.context if it.context != it.was else 'as it is'}")]
 
 
 # Each with its name in `plan --json`, and what makes the title and the cells.
-KINDS: dict[type, tuple[str, Callable[[Any], tuple[str, list[Row]]]]] = {
-    Mount: ("mount", lambda it: _mount(it, it.options, it.names)),
-    Service: ("service", lambda it: _mount(it, it.options())),
-    Device: ("device", _device),
-    Cover: ("cover", lambda it: ("files over the image's own, where it has them", [(path,) for path in it.paths()])),
-    Symlink: ("symlink", lambda it: ("links", [(it.path, f"-> {it.to}")])),
-    Tmpfs: ("tmpfs", _tmpfs),
-    LdCache: ("ldcache", _ldcache),
-    Relabel: ("relabel", _relabel),
-    LimitMemory: ("memory", lambda it: (f"device memory, {it.path or 'found at the start'}", _limits(it))),
-    OpenCgroup: ("cgroup", lambda it: (f"device cgroup {it.version}, {it.path or 'found at the start'}", _written(it))),
-    TellSystemd: ("deviceallow", lambda it: (f"systemd, {it.unit}", _written(it))),
+KINDS: dict[type, tuple[str, Callable[[Any], Group]]] = {
+    kinds.Mount: ("mount", lambda it: _mount(it, it.options, it.names)),
+    kinds.Service: ("service", lambda it: _mount(it, it.options())),
+    kinds.Device: ("device", _device),
+    kinds.Cover: ("cover", lambda it: (_OVER, [(path,) for path in it.paths()])),
+    kinds.Symlink: ("symlink", lambda it: ("links", [(it.path, f"-> {it.to}")])),
+    kinds.Tmpfs: ("tmpfs", _tmpfs),
+    kinds.LdCache: ("ldcache", _ldcache),
+    kinds.Relabel: ("relabel", _relabel),
+    kinds.LimitMemory: ("memory", lambda it: (f"device memory, {it.path or _LATER}", _limits(it))),
+    kinds.OpenCgroup: ("cgroup", lambda it: (f"device cgroup {it.version}, {it.path or _LATER}", _written(it))),
+    kinds.TellSystemd: ("deviceallow", lambda it: (f"systemd, {it.unit}", _written(it))),
 }

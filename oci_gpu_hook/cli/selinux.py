@@ -9,8 +9,7 @@ from contextlib import suppress
 import click
 
 from oci_gpu_hook.cli import argumentfile, denials, limit
-from oci_gpu_hook.cli.options import LONGEST_SECONDS, CommandGroup, host_root, output_format, show
-from oci_gpu_hook.cli.render import section
+from oci_gpu_hook.cli.options import LONGEST_SECONDS, host_root, output_format, section, show
 from oci_gpu_hook.errors import ApplyError, ConfigError, UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.machine import childprocess, filecontext, kernelconfig, libselinux
@@ -19,36 +18,26 @@ from oci_gpu_hook.request.settings import read_settings
 # An administrator's own modules have 400, and so win; distributions use 200 for theirs.
 _PRIORITY = "200"
 _AUDIT_LOG = "/var/log/audit/audit.log"
-_JOURNAL = (
-    *("journalctl", "--quiet", "--no-pager", "-o", "cat", "-b", "--lines=20000"),
-    *("_TRANSPORT=audit", "+", "_TRANSPORT=kernel"),
-)
-_KERNEL_LOG = ("dmesg",)
+_JOURNAL = "journalctl --quiet --no-pager -o cat -b --lines=20000 _TRANSPORT=audit + _TRANSPORT=kernel"
+# Programs that print others: the output is empty if the journal is not stored, or we may not read it.
+_LOGS = (_JOURNAL, "dmesg")
 # To build a policy takes half a minute, on a slow machine several.
 _POLICY_SECONDS = 600
 # What auditd keeps in one file, unless it was told otherwise.
 _LARGEST = 8 << 20
 
-_NO_STORE = (
-    "there is no policy store here, or it is not for us to write",
-    "run it as root, on a host with a policy (selinux-policy-targeted, selinux-policy-default)",
-)
 # By a part of semodule's error: what it means here, and who can fix it.  Other errors are shown as they are.
 _SEMODULE = {
     "Re-declaration of type nvidia_container_t": (
         "another module declares nvidia_container_t too",
         "remove that one: 'semodule -r nvidia-container', if it is NVIDIA's for DGX",
     ),
-    "Failed to resolve": (
-        "this host's policy has no types for containers",
-        "install container-selinux, on Debian the container module",
-    ),
-    "Could not connect to policy handler": _NO_STORE,
-    "SELinux policy is not managed or store cannot be accessed": _NO_STORE,
+    "Failed to resolve": ("the policy has no types for containers", "install container-selinux, on Debian container"),
+    "Could not connect to policy handler": ("there is no policy store that we may write", "run it as root"),
 }
 
 
-@click.group("selinux", cls=CommandGroup)
+@click.group("selinux")
 def selinux() -> None:
     """Show SELinux's state, install the policy modules, explain denials.
 
@@ -95,15 +84,17 @@ def install(host: HostRoot) -> None:
     With --host-root nothing is loaded, labelled or turned on or off.
     """
     files = [f"{policy_folder()}/{name}.cil" for name in libselinux.MODULES]
-    missing = [file for file in files if not os.path.exists(file)]
-    if missing:
-        raise ConfigError(
-            f"the policy module {missing[0]} is missing", "install oci-gpu-hook-selinux, or reinstall this program"
-        )
+    for file in files:
+        if not os.path.exists(file):
+            raise ConfigError(f"the policy module {file} is missing", "install oci-gpu-hook-selinux, or this again")
     _semodule(host, [word for file in files for word in ("-i", file)])
     click.echo(f"installed {', '.join(libselinux.MODULES)}")
-    if host.path == "/":
-        _decide_on_cgroups(host)
+    name, version = libselinux.CGROUP_V1_BOOLEAN, kernelconfig.cgroup_version(host) if host.path == "/" else ""
+    if version and libselinux.boolean(host, name) not in (None, version == "v1"):
+        # The hook must write the files of v1, and of no other.
+        value = "on" if version == "v1" else "off"
+        _run(["setsebool", "-P", name, value])
+        click.echo(f"turned {name} {value}: this host has cgroup {version}")
     _restore_labels(host)
     _say_who_wins(host)
 
@@ -172,23 +163,11 @@ def policy_folder() -> str:
 def _semodule(host: HostRoot, words: list[str]) -> None:
     """One transaction: both modules or none."""
     if not libselinux.has_store(host):
-        raise ConfigError(
-            "this host has no SELinux policy that modules could go into",
-            "install selinux-policy-targeted, on Debian selinux-policy-default",
-        )
+        hint = "install selinux-policy-targeted, on Debian selinux-policy-default"
+        raise ConfigError("this host has no SELinux policy that modules could go into", hint)
     # For another root its policy must be named: semodule would look for the name in this host's settings.
     there = [] if host.path == "/" else ["-p", host.path, "-s", libselinux.policy_name(host), "-n"]
     _run(["semodule", *there, "-X", _PRIORITY, *words])
-
-
-def _decide_on_cgroups(host: HostRoot) -> None:
-    """Let the hook write the files of cgroups if this host has v1's, and no other host's."""
-    name = libselinux.CGROUP_V1_BOOLEAN
-    version, is_on = kernelconfig.cgroup_version(host), libselinux.boolean(host, name)
-    if version and is_on not in (None, version == "v1"):
-        value = "on" if version == "v1" else "off"
-        _run(["setsebool", "-P", name, value])
-        click.echo(f"turned {name} {value}: this host has cgroup {version}")
 
 
 def _restore_labels(host: HostRoot) -> None:
@@ -214,10 +193,8 @@ def _say_who_wins(host: HostRoot) -> None:
     for name in libselinux.MODULES:
         higher = [at for at in libselinux.priorities(host, name) if int(at) > int(_PRIORITY)]
         if higher:
-            click.echo(
-                f"a module {name} at priority {higher[0]} is not ours, stays and is in force: "
-                f"'semodule -X {higher[0]} -r {name}' removes it"
-            )
+            remedy = f"'semodule -X {higher[0]} -r {name}' removes it"
+            click.echo(f"a module {name} at priority {higher[0]} is not ours, stays and is in force: {remedy}")
 
 
 def _run(words: list[str]) -> str:
@@ -234,10 +211,8 @@ def _run(words: list[str]) -> str:
             raise ApplyError(f"{words[0]} failed: {why}", hint)
     # Its last line says only that it failed.
     lines = [line for line in said.splitlines() if line and "Failed!" not in line]
-    raise ApplyError(
-        f"{words[0]} failed: {quoted(lines[-1]) if lines else 'it did not say why'}",
-        f"the administrator must look: {' '.join(words[:5])} ...",
-    )
+    why = quoted(lines[-1]) if lines else "it did not say why"
+    raise ApplyError(f"{words[0]} failed: {why}", f"the administrator must look: {' '.join(words[:5])} ...")
 
 
 def _named(file: str) -> str:
@@ -247,10 +222,8 @@ def _named(file: str) -> str:
     try:
         return argumentfile.content(file, _LARGEST).decode("utf-8", "replace")
     except OSError as err:
-        raise UsageError(
-            f"cannot read {quoted(file)}: {err.strerror}",
-            "if it is not a regular file, or too large, use standard input: oci-gpu-hook selinux explain -",
-        ) from err
+        hint = "if it is not a regular file, or too large, use standard input: oci-gpu-hook selinux explain -"
+        raise UsageError(f"cannot read {quoted(file)}: {err.strerror}", hint) from err
 
 
 def _log() -> str:
@@ -263,10 +236,9 @@ def _log() -> str:
         pass
     except OSError as err:
         raise ApplyError(f"cannot read {_AUDIT_LOG}: {err.strerror}", "run it as root") from err
-    for words in (_JOURNAL, _KERNEL_LOG):
+    for words in _LOGS:
         with suppress(OSError):
-            done = childprocess.program(words)
-            # If the journal is not stored, or we may not read it, the output is empty.
+            done = childprocess.program(words.split())
             if done.returncode == 0 and done.stdout:
                 return done.stdout
     raise UsageError(

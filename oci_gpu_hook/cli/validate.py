@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``validate``: whether driver, hook and GPUs do their work, step by step, for init containers and for pods that wait.
-"""
+"""``validate``: whether driver, hook and GPUs do their work, step by step; for init containers and pods that wait."""
 
 from __future__ import annotations
 
@@ -10,6 +9,8 @@ import signal
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Callable
 
 import click
@@ -44,19 +45,17 @@ _FILES = {DRIVER: "driver-ready", HOOK: "toolkit-ready", WORKLOAD: "cuda-ready"}
 
 
 class _Skipped(HookError):
-    """A step cannot be tried; because: who must act, as an error's exit code says."""
+    """A step cannot be tried."""
 
-    def __init__(self, why: str, because: int = OUR_BUG) -> None:
+    def __init__(self, why: str, exit_code: int = OUR_BUG) -> None:
         super().__init__(why)
-        self.exit_code = because
+        self.exit_code = exit_code
 
 
 @click.command()
 @click.argument("steps", metavar="[STEP]...", nargs=-1, type=click.Choice(STEPS))
 @seconds("--timeout", "How long NVML, each call of the runtime and each GPU's test may take.", 60.0, most=3600, times=9)
-@click.option(
-    "--runtime", metavar="PATH|NAME", help="Make the container with this runtime.  [default: as the setting 'runtime']"
-)
+@click.option("--runtime", metavar="PATH|NAME", help="Make the container with this, not by the setting 'runtime'.")
 @output_format
 @config_file
 def validate(steps: tuple[str, ...], timeout: float, runtime: str | None, is_json: bool, config: str | None) -> int:
@@ -76,26 +75,20 @@ def validate(steps: tuple[str, ...], timeout: float, runtime: str | None, is_jso
     # Only root may write to a folder that is made, and pods may read it.
     os.umask(0o022)
     asked = [name for name in STEPS if name in steps] or list(STEPS)
-    found = _Validation(read_settings(config, None), config, timeout, runtime, None if is_json else _told)
-    found.validate(asked)
-    show(is_json, found.document(), found.text())
-    if found.unwritten and not found.code:
-        raise found.unwritten
-    if found.unwritten:
-        click.echo(f"oci-gpu-hook: {found.unwritten}", err=True)
-    return found.code
-
-
-def _told(item: Finding) -> None:
-    # A validation goes on without a reader: its record and files are others'.
-    with suppress(OSError):
-        show_lines(doctor.lines([item], _CHECKS_WIDTH), doctor.painted)
+    validation = _Validation(read_settings(config, None), config, timeout, runtime, is_json)
+    validation.validate(asked)
+    documents = [{**step._asdict(), "findings": found} for step, found in validation.steps]
+    told = [f"{step.name}: {step.outcome}{f', {step.why}' if step.why else ''}" for step, _ in validation.steps]
+    show(is_json, {"passed": validation.code == DONE, "steps": documents}, ["", *told])
+    if validation.unwritten and not validation.code:
+        raise validation.unwritten
+    if validation.unwritten:
+        click.echo(f"oci-gpu-hook: {validation.unwritten}", err=True)
+    return validation.code
 
 
 def of_driver(driver_root: str) -> str:
-    """As a shell reads it, for pods of the GPU operator: they have the host's root as /host, and a driver container's
-    as /driver-root.
-    """
+    """For a shell of the GPU operator's pods: they have the host as /host, a driver container as /driver-root."""
     is_hosts = driver_root == "/"
     return (
         f"IS_HOST_DRIVER={'true' if is_hosts else 'false'}\n"
@@ -106,39 +99,33 @@ def of_driver(driver_root: str) -> str:
     )
 
 
+@dataclass
 class _Validation:
-    """tell: gets each finding when its check has ended, and what a check waits for, None for neither; code: the exit
-    code; unwritten: why the record, or a file by which pods wait, is not as it should be.
-    """
+    """code: the exit code; unwritten: why the record, or a file by which pods wait, is not as it should be."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        config: str | None,
-        seconds: float,
-        runtime: str | None,
-        tell: Callable[[Finding], None] | None = None,
-    ) -> None:
-        self._tell = tell or (lambda _: None)
-        self._host, self._settings, self._config = HostRoot(), settings, config
-        self._seconds, self._runtime = seconds, runtime
-        self._is_root = os.geteuid() == 0
-        self._tool = "dnf" if installed.find_program(self._host, "dnf") else "apt"
-        self._facts: nvml.Facts | None = None
-        self._folder = -1
-        self._steps: list[tuple[StepResult, list[Finding]]] = []
-        self.code = DONE
-        self.unwritten: ApplyError | None = None
+    settings: Settings
+    config: str | None
+    seconds: float
+    runtime: str | None
+    is_json: bool
+    host: HostRoot = field(default_factory=HostRoot)
+    is_root: bool = field(default_factory=lambda: os.geteuid() == 0)
+    tool: str = field(default_factory=lambda: "dnf" if installed.find_program(HostRoot(), "dnf") else "apt")
+    facts: nvml.Facts | None = None
+    folder: int = -1
+    steps: list[tuple[StepResult, list[Finding]]] = field(default_factory=list)
+    code: int = DONE
+    unwritten: ApplyError | None = None
 
     def validate(self, asked: list[str]) -> None:
         """Run the steps; as root with record and files, which are those of one run: another must end first."""
-        if not self._is_root:
+        if not self.is_root:
             for name in asked:
                 self._run(name)
             return
         with closing(self._lock()):
-            if self._settings.validation_folder:
-                self._folder = self._open_folder()
+            if self.settings.validation_folder:
+                self.folder = self._open_folder()
             # A pod must not see the result of before, even if this run is killed.
             for name in asked:
                 self._put_file(name, None)
@@ -146,7 +133,7 @@ class _Validation:
                 for name in asked:
                     # A step that runs must raise no alarm.
                     self._write_record(asked, SKIPPED)
-                    text = of_driver(self._settings.driver_root) if name == DRIVER else ""
+                    text = of_driver(self.settings.driver_root) if name == DRIVER else ""
                     if self._run(name) == PASSED:
                         self._put_file(name, text)
             finally:
@@ -154,19 +141,17 @@ class _Validation:
 
     def _lock(self) -> int:
         try:
-            return validationrecord.lock(self._host, self._seconds)
+            return validationrecord.lock(self.host, self.seconds)
         except LockedError as err:
-            why = f"another validation has not ended within {self._seconds:g} seconds"
+            why = f"another validation has not ended within {self.seconds:g} seconds"
             raise HookError(why, "try again, or give a longer --timeout") from err
 
     def _open_folder(self) -> int:
-        """Made if it is missing, as /run is empty after a boot, and used by its descriptor: no other can take its
-        place.  ConfigError if it cannot be ours.
-        """
-        path = self._settings.validation_folder
+        """Made if it is missing; its descriptor, so that no other takes its place.  ConfigError if it is not ours."""
+        path = self.settings.validation_folder
         setting, hint = f"validation-folder {path}", "the administrator must name another"
         try:
-            with outputfile.folder(self._host.path.rstrip("/") + path, outputfile.trusted) as fd:
+            with outputfile.folder(self.host.path.rstrip("/") + path, outputfile.trusted) as fd:
                 folder = os.dup(fd)
         except UntrustedError as err:
             raise ConfigError(f"{setting} is not root's alone: {err}", hint) from err
@@ -179,30 +164,30 @@ class _Validation:
 
     def _put_file(self, step: str, text: str | None) -> None:
         """Whole from the moment that it has its name; None removes it.  A failure stops no step."""
-        if self._folder < 0:
+        if self.folder < 0:
             return
         name = _FILES[step]
         try:
             if text is not None:
-                outputfile.place(self._folder, name, text.encode())
+                outputfile.place(self.folder, name, text.encode())
                 return
             with suppress(FileNotFoundError):
-                os.unlink(name, dir_fd=self._folder)
+                os.unlink(name, dir_fd=self.folder)
         except OSError as err:
-            verb, path = "remove" if text is None else "make", f"{self._settings.validation_folder}/{name}"
+            verb, path = "remove" if text is None else "make", f"{self.settings.validation_folder}/{name}"
             hint = "the administrator must make the folder writable, or set another as validation-folder"
             self.unwritten = self.unwritten or ApplyError(f"cannot {verb} {path}: {err.strerror}", hint)
 
     def _write_record(self, asked: list[str], outcome: str) -> None:
-        """Write the record; outcome: of the steps that have none yet.  What other steps had with this driver stays."""
-        version = driver_version(self._host) or ""
-        before = validationrecord.read_validation(self._host)
+        """outcome: of the steps that have none yet.  What other steps had with this driver stays."""
+        version = driver_version(self.host) or ""
+        before = validationrecord.read_validation(self.host)
         steps = {step.name: step for step in before.steps} if before and before.driver_version == version else {}
         steps.update({name: StepResult(name, outcome, "it did not end") for name in asked})
-        steps.update({step.name: step for step, _ in self._steps})
+        steps.update({step.name: step for step, _ in self.steps})
         ordered = tuple([steps[name] for name in STEPS if name in steps])
         try:
-            validationrecord.write(self._host, Validation(int(time.time()), version, ordered))
+            validationrecord.write(self.host, Validation(int(time.time()), version, ordered))
         except ApplyError as err:
             self.unwritten = self.unwritten or err
 
@@ -211,7 +196,7 @@ class _Validation:
         steps = {DRIVER: self._driver, HOOK: self._hook, WORKLOAD: self._workload}
         found: list[Finding] = []
         try:
-            if name != DRIVER and any([it.name == DRIVER and it.outcome == FAILED for it, _ in self._steps]):
+            if name != DRIVER and any([it.name == DRIVER and it.outcome == FAILED for it, _ in self.steps]):
                 raise _Skipped("the driver's validation failed", DriverError.exit_code)
             for it in steps[name]():
                 found.append(it._replace(remedy=as_root(it.remedy)))
@@ -227,60 +212,58 @@ class _Validation:
             outcome, why, code = FAILED, err.message, err.exit_code
         if outcome != PASSED:
             self.code = self.code or code
-        self._steps.append((StepResult(name, outcome, plain(why)), found))
+        self.steps.append((StepResult(name, outcome, plain(why)), found))
         return outcome
 
-    def document(self) -> dict[str, object]:
-        steps = [{**step._asdict(), "findings": found} for step, found in self._steps]
-        return {"passed": self.code == DONE, "steps": steps}
-
-    def text(self) -> list[str]:
-        ends = [f"{step.name}: {step.outcome}{f', {step.why}' if step.why else ''}" for step, _ in self._steps]
-        return ["", *ends]
+    def _tell(self, item: Finding) -> None:
+        """Each finding when its check has ended, and what a check waits for."""
+        # A validation goes on without a reader: its record and files are others'.
+        with suppress(OSError):
+            if not self.is_json:
+                show_lines(doctor.lines([item], _CHECKS_WIDTH), doctor.painted)
 
     def _wait(self, check: str, what: str, times: int = 1) -> None:
-        self._tell(Finding(check, "wait", f"{what}, at most {times * self._seconds:g} seconds"))
+        self._tell(Finding(check, "wait", f"{what}, at most {times * self.seconds:g} seconds"))
 
     def _driver(self) -> Iterator[Finding]:
-        findings, found = drivercheck.check_driver(self._host, self._settings.driver_root, self._tool)
+        findings, found = drivercheck.check_driver(self.host, self.settings.driver_root, self.tool)
         yield from findings
         if found:
             yield from self._ask_nvml(found)[1]
 
     def _ask_nvml(self, found: DriverInventory) -> tuple[DriverInventory, list[Finding]]:
-        if self._facts is None:
+        if self.facts is None:
             self._wait("NVML", "for its answer")
             try:
-                self._facts = nvml.facts(self._host, found, self._seconds)
+                self.facts = nvml.facts(self.host, found, self.seconds)
             except nvml.NvmlUnavailable as err:
-                return found, [drivercheck.unasked(str(err), self._tool)]
-        found = nvml.with_facts(found, self._facts)
-        return found, drivercheck.nvml(found, self._facts)
+                return found, [drivercheck.unasked(str(err), self.tool)]
+        found = nvml.with_facts(found, self.facts)
+        return found, drivercheck.nvml(found, self.facts)
 
     def _hook(self) -> list[Finding]:
-        if not self._is_root:
+        if not self.is_root:
             raise _Skipped("only root can make its container")
         # Else the runtime's pids are not those that /proc has.
         if os.path.realpath("/proc/self") != f"/proc/{os.getpid()}":
             raise _Skipped("/proc is of another pid namespace: a pod that does this needs hostPID")
         # As for a container that has no annotation.
-        settings = read_settings(self._config, State())
+        settings = read_settings(self.config, State())
         if settings.unmatched and settings.unmatched_sections == "refuse":
             what = " and ".join(settings.unmatched)
             raise _Skipped(f"unmatched-sections = refuse, and its container has no {what}")
-        root, config = self._host, self._config
+        root, config = self.host, self.config
         self._wait("container", "for each call of the runtime")
-        runtime = containerstep.runtime(self._runtime or settings.runtime)
-        return containerstep.run(
-            root, settings, runtime, config, self._seconds, lambda it: containerreport.running(root, it, config)
-        )
+        runtime = containerstep.runtime(self.runtime or settings.runtime)
+        look = partial(containerreport.running, root, config=config)
+        return containerstep.run(root, settings, runtime, config, self.seconds, look)
 
     def _workload(self) -> Iterator[Finding]:
-        root, driver_root = self._host, self._settings.driver_root
-        pipes = self._settings.mps_pipe_folder
+        root, driver_root = self.host, self.settings.driver_root
+        pipes = self.settings.mps_pipe_folder
         if platform.platform_of(root) in accelerators.PLATFORMS:
             self._wait("GPU", "for its computation")
-            yield from workload.run("", pipes, workload.FIRST, self._seconds)
+            yield from workload.run("", pipes, workload.FIRST, self.seconds)
             return
         try:
             found = hardware.nvidia(root, driver_root)
@@ -289,16 +272,16 @@ class _Validation:
         found, _ = self._ask_nvml(found)
         if not found.gpus:
             raise _Skipped("the driver is loaded and drives no GPU", DriverError.exit_code)
-        wanted, wrong = workload.devices(found, self._facts)
+        wanted, wrong = workload.devices(found, self.facts)
         if not wanted and not is_failed(wrong):
             raise _Skipped("each GPU is in MIG mode and has no MIG device")
         yield from wrong
         on = counted((len(wanted), "device", "devices"))
         self._wait("GPUs", f"for computations on {on}", workload.rounds(wanted))
         computed = []
-        for it in workload.run(nvml.files(root, found, *workload.LIBRARIES), pipes, wanted, self._seconds):
+        for it in workload.run(nvml.files(root, found, *workload.LIBRARIES), pipes, wanted, self.seconds):
             computed.append(it)
             yield it
-        if self._is_root:
+        if self.is_root:
             tested = workload.by_gpu(found, computed)
             healthrecord.renew(root, found.gpus, kernellog.xids(root) or (), tested=tested)

@@ -143,8 +143,7 @@ def _process_files(text: str) -> None:
 
 
 def _journal(entries: bytes) -> None:
-    lines = io.BytesIO(entries)
-    for entry in log._entries(lambda: lines.readline(log._LONGEST)):
+    for entry in log._entries(io.BytesIO(entries)):
         assert all([line.isprintable() for line in log._lines(log.as_record(entry))])
 
 

@@ -49,7 +49,7 @@ ARGUMENTS: dict[Words, tuple[Words, ...]] = {
     ("log",): ((), ("--json",)),
     ("plan",): (("--bundle", BUNDLE), ("--bundle", BUNDLE, "--json")),
     ("validate",): (("driver", "hook"),),
-    ("info",): (("--all",), ("--topology",), ("--vendors",), ("--settings",), ("--vendor", "/etc/passwd")),
+    ("info",): (("--all",), ("--vendors",), ("--settings",), ("--vendor", "/etc/passwd")),
 }
 # These run until they are ended.
 ENDLESS = (("inventory", "watch"),)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from oci_gpu_hook.driver import proc, survey
 from oci_gpu_hook.errors import ConfigError, RequestError
 from oci_gpu_hook.host import leases, statefile
 from oci_gpu_hook.host.leases import Lease, Leases
@@ -22,6 +23,7 @@ from oci_gpu_hook.request import parse, selectors
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs
 from oci_gpu_hook.request.vendorrequest import KnownVendor
+from tests.unit import hosts
 
 COUNTED = Settings(gpu_holders=1)
 
@@ -107,6 +109,18 @@ def test_several_are_neighbours_by_nvlink_before_they_are_of_one_numa_node() -> 
     assert chosen(2, 0, 0, 0, 0, links="abcb") == "13"
     assert chosen(3, 0, 1, 1, 1, links="acdc", numa="0111") == "013"
     assert chosen(4, *[0] * 8, links="abababab") == "0246"
+
+
+def test_what_is_near_is_read_from_the_saved_inventory_and_sysfs(tmp_path: Path) -> None:
+    root = hosts.host(tmp_path, gpus=3)
+    root.remember = True
+    found = survey.survey(root)
+    first, second, third = found.gpus
+    hosts.plant(tmp_path, f"sys/bus/pci/devices/{third.proc}/numa_node", "1\n")
+    linked = first._replace(brand="NVIDIA", peers=(third.bus_id,))
+    survey.save(root, proc.stamp(root, "/"), found._replace(gpus=(linked, second, third)))
+    gpus = placement.gpus(root, Settings(), selectors.AnyOf(2))
+    assert [(it.peers, it.node) for it in gpus] == [((third.bus_id,), -1), ((), -1), ((), 1)]
 
 
 @pytest.mark.parametrize("number", range(1, 5))

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from oci_gpu_hook import cli
+from oci_gpu_hook.cli import options
 from oci_gpu_hook.cli import plantext as operations
-from oci_gpu_hook.cli import render
 from oci_gpu_hook.errors import RequestError
 from oci_gpu_hook.formats.ldcache import MULTIARCH_32
 from oci_gpu_hook.node.engines import cdispecs
@@ -104,7 +104,7 @@ def test_plan_shows_what_the_engine_does_and_what_the_hook_does(
     bundle = str(mig_host.folder / "bundle")
     assert cli.main(["plan", "--bundle", bundle, "--host-root", str(mig_host.tree), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert shown["operations"] == [render.as_json(operations.document(item)) for item in carried_out.operations]
+    assert shown["operations"] == [options.as_json(operations.document(item)) for item in carried_out.operations]
     made = [node["path"] for node in config["linux"]["devices"]]
     # The runtime opens the device cgroup for the nodes that a spec lists.
     assert sorted([item["path"] for item in shown["done"] if item["op"] != "cgroup"]) == sorted(made)

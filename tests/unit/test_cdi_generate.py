@@ -16,7 +16,7 @@ import yaml
 from oci_gpu_hook import asking
 from oci_gpu_hook.cli import cdi as command
 from oci_gpu_hook.driver.nodes import DeviceNode
-from oci_gpu_hook.errors import ApplyError, HookError, UsageError
+from oci_gpu_hook.errors import ApplyError, HookError
 from oci_gpu_hook.node.engines import cdispecs, installed
 from oci_gpu_hook.node.setup import cdispec
 from oci_gpu_hook.operations import Mount
@@ -239,14 +239,3 @@ def test_a_spec_without_a_hook_and_one_with_groups_are_as_the_schema_says(host: 
         assert cdispecs.origin_of(spec).kind == "nvidia.com/imex-channel"
         assert cdispecs.origin_of(cdispecs.parsed(cdispec.text(spec))).kind == "nvidia.com/imex-channel"
     assert cdispecs.origin_of(host.spec("all")).kind == cdispecs.origin_of({"containerEdits": {}}).kind == ""
-
-
-def test_a_spec_of_what_is_beside_gpus_takes_no_other_ones_place(tmp_path: Path) -> None:
-    file = str(tmp_path / "beside.json")
-    node = DeviceNode("/dev/beside", 1, 2, 0o666, 0, 0, True)
-    kinds = [f"nvidia.com/{kind}" for kind in ("gds", "mofed")]
-    one, other = [cdispec.of_nodes(kind, (("all", node),), (), groups=False) for kind in kinds]
-    for _ in range(2):
-        command.write(file, one)
-    with pytest.raises(UsageError, match="is there and is the CDI spec of nvidia"):
-        command.write(file, other)

@@ -301,7 +301,7 @@ def test_watch_saves_vendors_anew_once_something_changes(
     lines = (program("info", "--host-root", tree) + program.err).splitlines()
     path = f"{statefile.FOLDER}/{vendorinventory.PREFIX}OCI_ACME"
     assert lines[0] == f"saved {path}: OCI_ACME 2.5: 1 library"
-    assert lines[1] == f"saved {path}: OCI_ACME 2.5: 2 libraries (add acme)"
+    assert lines[1] == f"saved {path}: OCI_ACME 2.5: 2 libraries"
     assert lines[2] == "vendors' files that cannot be served"
     assert lines[3].startswith(f"  {ACME}: ")
     assert lines[4].startswith(f"waiting for the driver: {NOTHING}")

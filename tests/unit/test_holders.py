@@ -282,7 +282,7 @@ def test_where_nobody_holds_a_gpu(program: Program, runs: HostRoot, monkeypatch:
     text = program(*words)
     assert "held by no container that you may look into: 0, 1\n1 processes of other" in text
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert program(*words).startswith("no container holds a GPU\n\nheld by no container: 0, 1\n")
+    assert program(*words).startswith("no container holds a device\n\nheld by no container: 0, 1\n")
     document = program.document(*words)
     assert document["containers"] == []
     assert [(item["name"], item["mig"]) for item in document["free"]] == [("0", False), ("1", False)]

@@ -54,7 +54,7 @@ def test_what_hangs_is_ended_in_a_sentence() -> None:
     done = run("os.read(os.pipe()[0], 1)")
     assert done.returncode == 7
     assert re.fullmatch(
-        r"oci-gpu-hook: the command has not ended within \d+ seconds(: process \d+ waits in the kernel \(\w+\))? "
+        r"oci-gpu-hook: the command has not ended within \d+ seconds "
         r"\(look for a filesystem or a device of this host that does not answer\)\n",
         done.stderr,
     ), done.stderr
@@ -84,17 +84,6 @@ def test_a_signal_reaches_the_command(number: signal.Signals) -> None:
 
 def test_a_command_that_is_killed_is_told_as_that() -> None:
     assert run("os.kill(os.getpid(), signal.SIGKILL)").returncode == -signal.SIGKILL
-
-
-@pytest.mark.parametrize("command", ["time.sleep(0.2)", "limit.allow(limit.ENDLESS); time.sleep(2 * SECONDS + 1)"])
-def test_stopped_and_gone_on_with_a_command_has_its_time_again(command: str) -> None:
-    child = begin(f'print("begun", flush=True); {command.replace("SECONDS", str(SECONDS))}')
-    child.send_signal(signal.SIGSTOP)
-    time.sleep(SECONDS + 0.3)
-    child.send_signal(signal.SIGCONT)
-    assert child.wait(100) == 7
-    assert child.stderr is not None
-    assert child.stderr.read() == ""
 
 
 def test_signals_of_a_terminal_come_once(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from oci_gpu_hook.cli import plantext, render
+from oci_gpu_hook.cli import options, plantext
 from oci_gpu_hook.errors import ApplyError
 from oci_gpu_hook.formats.devicerule import DeviceRule
 from oci_gpu_hook.formats.ldcache import Entry
@@ -63,7 +63,7 @@ def test_what_is_shown_of_an_operation_says_why_and_can_be_written(example: Oper
     title, rows = plantext.rows(example)
     assert title and any(cells[-1] == ("why" if example.required else "why (optional)") for cells in rows)
     assert all(isinstance(cell, str) for cells in rows for cell in cells)
-    document = render.as_json(plantext.document(example))
+    document = options.as_json(plantext.document(example))
     assert json.loads(json.dumps(document)) == document
     assert (document["required"], document["reason"]) == (example.required, "why")
 

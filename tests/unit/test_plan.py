@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from oci_gpu_hook.asking import Spec
-from oci_gpu_hook.cli import plantext, render
+from oci_gpu_hook.cli import options, plantext
 from oci_gpu_hook.container.devicecgroup import DeviceCgroup
 from oci_gpu_hook.container.layout import Layout
 from oci_gpu_hook.driver.inventory import DriverFile, DriverInventory
@@ -171,7 +171,7 @@ def test_the_administrator_decides_about_the_device_cgroup(host: DriverInventory
 
 
 def test_the_document_has_the_documented_form(host: DriverInventory) -> None:
-    document = render.as_json(plantext.plan_document(made(host)))
+    document = options.as_json(plantext.plan_document(made(host)))
     assert document["container"] == {"id": "c1", "bundle": "/b", "rootfs": "/b/rootfs"}
     request = document["request"]
     assert (request["source"], request["devices"]) == ("env", ["1", "5"])

@@ -50,7 +50,6 @@ def said(*lines: object, status: int | None = 0) -> PythonOutput:
         (said(status=None), "no answer within 5 seconds: the start of its process does not return"),
         (said("cuInit", status=-99), "the process was killed by signal 99 in cuInit"),
         (said("cuInit", '{"device": ', status=1), 'the process ended in {"device":  with status 1'),
-        (said("cuInit", {}), "the process ended in {} with status 0"),
         (said("cuInit", []), "the process ended in [] with status 0"),
         (
             said({"missing": "libcuda.so.1: cannot open\x1b[31m"}),
