@@ -341,10 +341,6 @@ PLANTED = {
     "echo $! >$USERS/cgroup.procs; : >/etc/subuid\n"
     "until [ $(readlink /proc/$!/ns/user) != $(readlink /proc/self/ns/user) ]; do sleep 0.1; done":
         Planted("warn", "rootless", "/etc/subuid or /etc/subgid has no entry", "usermod --add-subuids"),
-    "mount -t tmpfs none /run/systemd 2>/dev/null || true\n"
-    "printf '[engine]\\ncgroup_manager = \"systemd\"\\n' >/etc/containers/containers.conf":
-        Planted("fail", "cgroups", "podman is set to use systemd's cgroups",
-            "sed -i '/^ *cgroup_manager *=/s/systemd/cgroupfs/' /etc/containers/containers.conf", True),
     PODMAN.format(version="4.5.1"):
         Planted("warn", "images in podman", "podman 4.5.1 hands an image's annotations on to crun",
             "vi /etc/containers/containers.conf"),
