@@ -33,7 +33,7 @@ VENDORS=/etc/oci-gpu-hook/vendors
 RESTORE = f"""
 LIBCUDA=$(find /usr/lib/{roots.MULTIARCH} /usr/lib64 -name 'libcuda.so.[0-9]*.*' -type f 2>/dev/null | head -n 1)
 PLACES="usr/share/containers/oci usr/libexec/oci usr/lib/oci-gpu-hook etc/containers etc/crio etc/cdi etc/subuid
-    etc/docker ${{LINK#/}} run/oci-gpu-hook dev/nvidiactl usr/bin/bash ${{LIBCUDA#/}}"
+    etc/docker ${{LINK#/}} run/oci-gpu-hook dev/nvidiactl ${{LIBCUDA#/}}"
 tar -C / -cf /tmp/kept $PLACES
 USERS=/sys/fs/cgroup/devices
 [ -d $USERS ] || USERS=/sys/fs/cgroup
@@ -43,7 +43,7 @@ restore() {{
     umount /usr/bin/podman 2>/dev/null || :
     umount /var/lib/lxc 2>/dev/null || :
     for it in $PROGRAMS; do [ ! -e $it.away ] || mv $it.away $it; done
-    (cd / && rm -rf $PLACES etc/oci-gpu-hook* usr/bin/crio usr/bin/bash.away $LINK.other usr/local/*/nvidia* \\
+    (cd / && rm -rf $PLACES etc/oci-gpu-hook* usr/bin/crio $LINK.other usr/local/*/nvidia* \\
         usr/bin/nvidia-container-* usr/bin/kubelet etc/containerd opt/* && tar -xpf /tmp/kept)
 }}
 # Programs are moved away, as no package may be.
@@ -144,12 +144,12 @@ PLANTED = {
     "install -m 0755 /bin/true /usr/bin/nvidia-container-toolkit":
         Planted("warn", "Docker",
             "'docker run --gpus' starts /usr/local/bin/nvidia-container-runtime-hook, which is another's",
-            "apt remove nvidia-container-toolkit && "),
+            "apt remove nvidia-container-toolkit-base && "),
     "install -m 0755 /bin/true /usr/bin/nvidia-container-toolkit":
         Planted("warn", "Docker", "/usr/bin/nvidia-container-toolkit is NVIDIA's",
-            "apt remove nvidia-container-toolkit"),
+            "apt remove nvidia-container-toolkit-base"),
     "install -m 0755 /bin/true /usr/local/sbin/nvidia-cdi-hook":
-        Planted("warn", "Docker", "/usr/local/sbin/nvidia-cdi-hook is there: Docker 29.2 and later then try CDI",
+        Planted("warn", "Docker", "/usr/local/sbin/nvidia-cdi-hook is NVIDIA's, which may serve --gpus",
             "apt remove nvidia-container-toolkit-base"),
     "echo '{\"runtimes\": {' >$JSON":
         Planted("warn", "Docker", "/etc/docker/daemon.json: it is not JSON", "vi /etc/docker/daemon.json"),
@@ -288,13 +288,8 @@ PLANTED = {
     "printf '#!/bin/sh\\n' >/usr/libexec/oci/hooks.d/oci-gpu-hook":
         Planted("fail", "installation", "is another's file in our place",
             "mv /usr/libexec/oci/hooks.d/oci-gpu-hook /usr/libexec/oci/hooks.d/oci-gpu-hook.other"),
-    "mkdir /usr/lib/oci-gpu-hook/.new":
-        Planted("warn", "installation", "/usr/lib/oci-gpu-hook/.new is left from an installation that did not end",
-            "rm -rf /usr/lib/oci-gpu-hook/.new"),
     "sed -i 's|exec /usr/bin/python3 |exec /usr/bin/python3.99 |' /usr/libexec/oci/hooks.d/oci-gpu-hook":
         Planted("fail", "Python", "/usr/bin/python3.99 is not there", "apt install python3"),
-    "mv /usr/bin/bash /usr/bin/bash.away":
-        Planted("fail", "installation", "/bin/bash is not there", "apt install bash"),
     "cd /usr/lib/oci-gpu-hook/oci_gpu_hook/__linked__; for f in *; do mv $f ${f%.*}.cpython-39; done":
         Planted("warn", "installation", "/usr/lib/oci-gpu-hook was not made for /usr/bin/python3.",
             REINSTALL),

@@ -28,18 +28,9 @@ _LINK = "nvidia-container-runtime-hook"
 # The boot and a process's start are told in whole seconds each.
 _SECONDS_UNKNOWN = 2
 _RESTART = restart(DOCKER)
-# NVIDIA's packages bring them: with the first comes the program of the link's name, and by the second Docker 29.2 and
-# later see that they can serve --gpus by CDI.
-_RIVALS = {
-    "nvidia-container-toolkit": (
-        "nvidia-container-toolkit",
-        "is NVIDIA's: its package has a program in the place of our link",
-    ),
-    "nvidia-cdi-hook": (
-        "nvidia-container-toolkit-base",
-        "is there: Docker 29.2 and later then try CDI for --gpus before our hook",
-    ),
-}
+# NVIDIA's: with the first comes a program of the link's name, and by the second Docker 29.2 and later see that they can
+# serve --gpus by CDI.  The package of the second takes that of the first with it.
+_RIVALS, _THEIR_PACKAGE = ("nvidia-container-toolkit", "nvidia-cdi-hook"), "nvidia-container-toolkit-base"
 
 
 class Docker(NamedTuple):
@@ -85,15 +76,11 @@ def find_docker(host: HostRoot) -> Docker | None:
 
 def docker(host: HostRoot, found: Docker, entry: str, tool: str) -> list[Finding]:
     """What Docker is served by on this host; entry: the entry script, links resolved."""
-    rivals = {name: path for name in _RIVALS if (path := find_program(host, name, found.folders))}
-    findings = []
-    if found.leads_to == entry:
-        findings.append(_ours(host, found))
-        for name, path in rivals.items():
-            package, seen = _RIVALS[name]
-            findings.append(warned(_CHECK, f"{path} {seen}", tool, "remove", package))
-    else:
-        findings.append(_not_ours(host, found, bool(rivals), tool))
+    rivals = [path for name in _RIVALS if (path := find_program(host, name, found.folders))]
+    findings = [_ours(host, found) if found.leads_to == entry else _not_ours(host, found, bool(rivals), tool)]
+    if found.leads_to == entry and rivals:
+        seen = f"{rivals[0]} is NVIDIA's, which may serve --gpus in the place of our hook"
+        findings.append(warned(_CHECK, seen, tool, "remove", _THEIR_PACKAGE))
     if found.settings is None:
         findings.append(warned(_CHECK, f"{found.file}: {found.fault}", "vi", found.file))
     # Who else than root could decide what dockerd reads could be root.
@@ -125,8 +112,7 @@ def _not_ours(host: HostRoot, found: Docker, has_rivals: bool, tool: str) -> Fin
         seen = f"'docker run --gpus' starts {found.program}, which is another's"
         if found.leads_to != found.program:
             seen += f": it leads to {found.leads_to}"
-        toolkit = (tool, "remove", "nvidia-container-toolkit")
-        away = toolkit if has_rivals else ("mv", found.program, f"{found.program}.other")
+        away = (tool, "remove", _THEIR_PACKAGE) if has_rivals else ("mv", found.program, f"{found.program}.other")
         return warned(_CHECK, seen, then(command(*away), then_restart))
     for path in [f"{folder}/{_LINK}" for folder in found.folders]:
         if host.link(path) is not None and host.stat(path) is None:

@@ -98,15 +98,12 @@ def other_hooks(engines: Engines, registered: Registered, shims: list[Runtime], 
         if item.kind == NVIDIAS and item.folder in read
     ]
     for shim in shims:
-        reads_hooks = bool(BY_NAME[shim.engine].table)
         found, default = warned, ", the default" if shim.is_default else ""
         if shim.engine == DOCKER.name and by_link:
             # By its mode it leaves the entry that dockerd makes for --gpus, or takes it away.
             why = "it may keep --gpus from our hook"
-        elif reads_hooks and shim.is_default:
-            found, why = failed, "GPUs are given twice"
-        elif reads_hooks:
-            why = "containers that name it are given their GPUs twice"
+        elif BY_NAME[shim.engine].table:
+            found, why = failed if shim.is_default else warned, "containers that it starts are given their GPUs twice"
         elif shim.is_default:
             why = f"{shim.engine} gives GPUs by it, and does not start our hook"
         else:
@@ -123,19 +120,15 @@ def _rancher(file: str) -> str:
 
 def _without(shim: Runtime) -> Remedy:
     """Take NVIDIA's runtime out of an engine's settings; of a default one only that it is the default."""
-    kind = BY_NAME[shim.engine]
+    kind, rancher = BY_NAME[shim.engine], _rancher(shim.file)
+    if not shim.is_default:
+        return then(command("vi", shim.file), restart(kind))
     if kind == DOCKER:
-        words = ("runtime", "configure", "--runtime=docker", "--nvidia-set-as-default=false")
-        return command("nvidia-ctk", *words) if shim.is_default else command("vi", shim.file)
-    rancher = _rancher(shim.file)
-    if shim.is_default and rancher:
+        return command("nvidia-ctk", "runtime", "configure", "--runtime=docker", "--nvidia-set-as-default=false")
+    if rancher:
         own = command("sed", "-i", "/^default-runtime:/d", f"/etc/rancher/{rancher}/config.yaml")
         return then(own, command("systemctl", "restart", f"{rancher}*"))
-    if shim.is_default:
-        return then(command("sed", "-i", f"/^ *{kind.default} *=/d", shim.file), restart(kind))
-    if kind == PODMAN:
-        return command("sed", "-i", "/nvidia-container-runtime/d", shim.file)
-    return then(command("rm", shim.file), restart(kind))
+    return then(command("sed", "-i", f"/^ *{kind.default} *=/d", shim.file), restart(kind))
 
 
 def images_in_podman(host: HostRoot, engine: Engine) -> list[Finding]:
@@ -236,24 +229,19 @@ def installation(host: HostRoot, entry: str, registered: Registered, tool: str) 
     interpreter = script.partition(" exec ")[2].partition(" ")[0]
     file = host.real(interpreter) if interpreter and host.stat(interpreter) else ""
     library = script.partition('sys.path.insert(0, "')[2].partition("/oci_gpu_hook/startup")[0]
-    shell = script.partition("\n")[0].partition("#!")[2].partition(" ")[0]
     ours = {item.path for item in registered if item.kind == OURS}
     run_as_root = [entry, entry.rpartition("/")[0], *sorted(ours | {path.rpartition("/")[0] for path in ours})]
     run_as_root += _below(host, library) if library else []
-    found = _installed(host, entry, shell, library, file, run_as_root, tool)
+    found = _installed(host, entry, library, file, run_as_root, tool)
     return [found, python(interpreter, file, tool)] if library else [found]
 
 
-def _installed(
-    host: HostRoot, entry: str, shell: str, library: str, python: str, run_as_root: list[str], tool: str
-) -> Finding:
+def _installed(host: HostRoot, entry: str, library: str, python: str, run_as_root: list[str], tool: str) -> Finding:
     """Whether the installation is ours and complete, and only root may write it."""
     check, fix, package = "installation", install(tool), f"{library}/oci_gpu_hook"
     status = host.stat(entry)
     if status is None or not status.st_mode & 0o111:
         return failed(check, f"{entry} is not there or cannot be run", fix)
-    if shell and host.stat(shell) is None:
-        return failed(check, f"{shell} is not there, and {entry} is written for it", tool, "install", "bash")
     if not library:
         away = command("mv", entry, f"{entry}.other")
         return failed(check, f"{entry} is another's file in our place", then(away, fix))
@@ -267,11 +255,6 @@ def _installed(
     major, dot, minor = python.rpartition("/python")[2].partition(".")
     if dot and f"modules.cpython-{major}{minor}" not in host.names(f"{package}/__linked__"):
         return warned(check, f"{library} was not made for {python}: each start compiles it again", fix)
-    # What packaging/install.sh leaves if it was interrupted before it could move the files into place.
-    left = [path for path in (f"{entry}.new", f"{library}/.new", f"{library}/.old") if host.stat(path) is not None]
-    if left:
-        seen = f"{left[0]} is left from an installation that did not end"
-        return warned(check, seen, then(fix, command("rm", "-rf", *left)))
     return passed(check, f"{entry} leads to {library}")
 
 
