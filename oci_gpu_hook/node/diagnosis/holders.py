@@ -16,11 +16,10 @@ from oci_gpu_hook.vendors.vendorhost import VendorState
 
 
 class HeldShare(NamedTuple):
-    """A GPU, one of its MIG devices, or another vendor's device, or all that its driver has where a request can name no
-    single device.
+    """A GPU, one of its MIG devices, or another vendor's device, or all of its devices if a request can name no one.
 
-    name: what asks for it, ``0``, ``0:1``, ``OCI_AMD=0`` or ``OCI_SOLARFLARE``; mig: whether it is a MIG device; uuid:
-    "" if it is not known; flag: of the other vendor, "" for NVIDIA; names: all that a request can call that one's.
+    name: what asks for it, ``0``, ``0:1``, ``OCI_AMD=0`` or ``OCI_SOLARFLARE``; uuid: "" if it is not known; flag: of
+    the other vendor, "" for NVIDIA; names: all that a request can call that one's.
     """
 
     name: str
@@ -35,9 +34,9 @@ class HeldShare(NamedTuple):
 class Holder(NamedTuple):
     """A container that has devices.
 
-    hidden: those of `held` that it may open, and no node of which was found; denied: those whose nodes it has, and its
-    device cgroup does not let it open; is_certain: whether the device cgroup could be read; watches: whether it may
-    open no node to use NVIDIA's by.
+    hidden: those of `held` that it may open, and no node of which was found; denied: those whose nodes it has, and may
+    not open; is_certain: whether the device cgroup could be read; watches: whether it may open no node to use NVIDIA's
+    by.
     """
 
     container: ContainerDevices
@@ -63,11 +62,8 @@ class Holders(NamedTuple):
     open: tuple[HeldShare, ...] = ()
 
 
-class Division(NamedTuple):
-    """Device numbers of a share: all of them are needed."""
-
-    share: HeldShare
-    numbers: tuple[tuple[int, int], ...]
+# A share, and device numbers of it: all of them are needed.
+Division = tuple[HeldShare, tuple[tuple[int, int], ...]]
 
 
 def divisions(inventory: DriverInventory) -> tuple[Division, ...]:
@@ -76,7 +72,7 @@ def divisions(inventory: DriverInventory) -> tuple[Division, ...]:
         node.gpu: (node.major, node.minor) for node in inventory.devices if node.gpu is not None and not node.family
     }
     majors = [node.major for node in inventory.devices if node.family == "caps"]
-    found = []
+    found: list[Division] = []
     for gpu in inventory.gpus:
         number = nodes.get(gpu.nvml_index)
         if number is None:
@@ -84,10 +80,10 @@ def divisions(inventory: DriverInventory) -> tuple[Division, ...]:
         parts = [item for item in inventory.mig_devices if item.gpu == gpu.nvml_index]
         for part in parts if majors else ():
             caps = ((majors[0], part.gi_minor), (majors[0], part.ci_minor))
-            found.append(Division(_mig(part, gpu.model), (number, *caps)))
+            found.append((_mig(part, gpu.model), (number, *caps)))
         if not parts or not majors:
             share = HeldShare(str(gpu.nvml_index), gpu.nvml_index, False, gpu.uuid or "", gpu.model)
-            found.append(Division(share, (number,)))
+            found.append((share, (number,)))
     return tuple(found)
 
 
@@ -105,7 +101,7 @@ def what_to_find(
 ) -> Wanted:
     """What to look for in containers; nodes: paths of the host and numbers of other vendors' nodes; uses: `to_use`."""
     others = {(major, minor) for _, major, minor in nodes}
-    numbers = dict.fromkeys([number for item in divided for number in item.numbers])
+    numbers = dict.fromkeys([number for _, needed in divided for number in needed])
     majors = dict.fromkeys([number[0] for number in numbers if number not in others])
     return Wanted(tuple(majors), nodes, (*numbers, *uses))
 
@@ -117,7 +113,7 @@ def of_vendor(found: VendorState) -> tuple[Division, ...]:
     # Beside devices these are what every request gets, such as /dev/kfd, and stand for none.
     named = named or [(flag, (), found.common)]
     shares = [(HeldShare(name, flag=flag, names=names), nodes) for name, names, nodes in named]
-    return tuple([Division(share, ((node.major, node.minor),)) for share, nodes in shares for node, _ in nodes])
+    return tuple([(share, ((node.major, node.minor),)) for share, nodes in shares for node, _ in nodes])
 
 
 def holders(
@@ -137,24 +133,13 @@ def holders(
 
 def _holder(divided: tuple[Division, ...], container: ContainerDevices) -> Holder:
     there = {(node.major, node.minor): node.allowed for node in container.nodes}
-    held: dict[HeldShare, None] = {}
-    hidden: dict[HeldShare, None] = {}
-    denied: dict[HeldShare, None] = {}
-    certain = True
-    for share, numbers in divided:
-        if all([number in there for number in numbers]):
-            answers = [there[number] for number in numbers]
-            certain = certain and None not in answers
-            (denied if False in answers else held)[share] = None
-        elif not container.is_open and container.allowed.issuperset(numbers):
-            hidden[share] = None
-    return Holder(
-        container=container,
-        held=tuple(dict.fromkeys([*held, *hidden])),
-        denied=tuple([share for share in denied if share not in held and share not in hidden]),
-        is_certain=certain,
-        hidden=tuple([share for share in hidden if share not in held]),
-    )
+    found = [(share, [there.get(it) for it in numbers]) for share, numbers in divided if there.keys() >= {*numbers}]
+    opened = [share for share, answers in found if False not in answers]
+    given = [share for share, numbers in divided if not container.is_open and container.allowed.issuperset(numbers)]
+    hidden = tuple(dict.fromkeys([share for share in given if share not in opened]))
+    held = (*dict.fromkeys(opened), *hidden)
+    denied = tuple(dict.fromkeys([share for share, answers in found if False in answers and share not in held]))
+    return Holder(container, held, denied, not [1 for _, answers in found if None in answers], hidden)
 
 
 def _watches(holder: Holder, uses: frozenset[tuple[int, int]]) -> bool:
