@@ -133,7 +133,7 @@ PLANTED = {
         "nodes: nvidia-uvm is not loaded",
         f"nodes: /dev/nvidia{FIRST.minor} is device 1:7, the driver's is 195:{FIRST.minor}",
         "libraries: libcuda of version 580.65.06 is cut off",
-        f"NVML: NVML lacks 1 of the kernel's 8 GPUs: 0000{FIRST.bus_id}"),
+        f"NVML: NVML lacks 0000{FIRST.bus_id}, which the kernel has"),
     "calls of CUDA": cuda({
         "cuda-crashes": "the process was killed by SIG",
         "cuda-not-ready": "cuInit failed: CUDA_ERROR_SYSTEM_NOT_READY (system not yet initialized)",

@@ -103,7 +103,7 @@ def test_nvml_must_agree_with_the_kernel(root: HostRoot) -> None:
     def told(other: Facts) -> list[str]:
         return [item.seen for item in drivercheck.nvml(found, other)]
 
-    assert told(facts) == ["CUDA 13.0; it knows the kernel's GPUs (2)"]
+    assert told(facts) == ["CUDA 13.0; it knows what the kernel knows: 2 GPUs"]
     first, second = facts.gpus
     [version] = told(facts._replace(driver_version="1.2"))
     assert version.startswith("NVML is of version 1.2, the kernel module of ")

@@ -99,17 +99,13 @@ def absent(host: HostRoot, driver_root: str, modules: tuple[str, ...], err: Driv
 def of_platform(host: HostRoot, kind: str, proof: str) -> list[Finding]:
     """A Jetson or WSL 2, whose driver is not a kernel module: how it was detected, and which entries are usable."""
     found = passed("platform", f"{platform.NAMES[kind]}, by {proof}")
-    left_out: tuple[str, ...] = ()
     try:
-        if kind == platform.TEGRA:
-            _, left_out = tegra.vendor(host, everything=True)
+        left_out = tegra.vendor(host, everything=True)[1] if kind == platform.TEGRA else ()
         platforms.platform_state(host, kind, everything=True)
     except DriverError as err:
         return [found, failed("driver", err.message, _OF_PLATFORM[kind])]
-    seen = "all that it says of containers' files and devices serves"
-    if left_out:
-        # Of every board, and more than a container may have: there is nothing to fix.
-        seen = left_out[0] + (f", and {len(left_out) - 1} more" if len(left_out) > 1 else "")
+    # What is left out is of every board, and more than a container may have: there is nothing to fix.
+    seen = "; ".join(left_out) or "all that it says of containers' files and devices serves"
     return [found, passed("driver", seen)]
 
 
@@ -120,25 +116,18 @@ def nvml(found: DriverInventory, facts: Facts) -> list[Finding]:
         return [failed("NVML", seen, REBOOT)]
     kernels = {**dict.fromkeys(found.unlisted), **{gpu.bus_id: gpu.uuid for gpu in found.gpus}}
     theirs = {gpu.bus_id: gpu.uuid for gpu in facts.gpus}
-    wrong = []
-    missing = [bus_id for bus_id in kernels if bus_id not in theirs]
-    if missing:
-        wrong.append(f"NVML lacks {len(missing)} of the kernel's {len(kernels)} GPUs: {missing[0]}")
-    wrong += [f"NVML lists {bus_id}, which the kernel does not" for bus_id in theirs if bus_id not in kernels][:1]
-    wrong += [
-        f"{bus_id} is {uuid} for NVML, {kernels[bus_id]} for the kernel"
-        for bus_id, uuid in theirs.items()
-        if kernels.get(bus_id) not in (None, "", uuid)
-    ][:1]
-    unnamed = [device for device in found.mig_devices if device.uuid is None]
-    if unnamed and not missing:
-        wrong.append(f"NVML lacks {len(unnamed)} of the kernel's MIG devices")
+    wrong = [f"NVML lacks {bus_id}, which the kernel has" for bus_id in kernels if bus_id not in theirs]
+    for bus_id, uuid in theirs.items():
+        if bus_id not in kernels:
+            wrong.append(f"NVML lists {bus_id}, which the kernel does not")
+        elif kernels[bus_id] not in (None, "", uuid):
+            wrong.append(f"{bus_id} is {uuid} for NVML, {kernels[bus_id]} for the kernel")
+    if unnamed := len([device for device in found.mig_devices if device.uuid is None]):
+        wrong.append(f"NVML lacks {unnamed} of the kernel's MIG devices")
     if wrong:
         return [failed("NVML", sentence, KERNELS_LOG) for sentence in wrong]
-    seen = f"CUDA {facts.cuda_version}; it knows the kernel's GPUs ({len(kernels)})"
-    if found.mig_devices:
-        seen += f" and MIG devices ({len(found.mig_devices)})"
-    return [passed("NVML", seen)]
+    known = counted((len(kernels), "GPU", "GPUs"), (len(found.mig_devices), "MIG device", "MIG devices"))
+    return [passed("NVML", f"CUDA {facts.cuda_version}; it knows what the kernel knows: {known}")]
 
 
 def unasked(why: str, tool: str) -> Finding:
@@ -155,8 +144,7 @@ def _parts(host: HostRoot, found: DriverInventory, tool: str) -> list[Finding]:
     # Of a folder that others may write to no file is looked at.
     left_out = next((sentence for sentence in found.unknown if _LEFT_OUT in sentence), "")
     for misfit in found.misfits:
-        why = misfit.why or ("" if misfit.found else left_out)
-        if why:
+        if why := misfit.why or ("" if misfit.found else left_out):
             findings.append(failed("libraries", why, _owners(host, why)))
             continue
         if not misfit.found:
@@ -248,9 +236,8 @@ def _nodes(host: HostRoot, wanted: tuple[DeviceNode, ...]) -> list[Finding]:
     narrow = [n for n in wanted if n.present and not n.family and n.mode & 0o666 != _USABLE_BY_ALL]
     if narrow:
         paths = [node.path for node in narrow]
-        # What the hook gives by itself a rootless engine and CDI before 0.7 do not.
-        group = f" without --group-add {narrow[0].gid} (rootless podman: keep-groups)" if narrow[0].mode & 0o060 else ""
-        seen = f"{listed(paths, 1)} of mode {narrow[0].mode:04o}: containers as other users cannot open them{group}"
+        # The hook gives their group by itself; a rootless engine, and CDI before 0.7, do not.
+        seen = f"{listed(paths, 1)} of mode {narrow[0].mode:04o}: containers as other users need --group-add"
         findings.append(warned("nodes", seen, "chmod", "0666", *paths))
     usual = [node for node in wanted if not node.family]
     return findings or [passed("nodes", f"{len(usual)}, with the driver's numbers and mode 0666")]
@@ -262,9 +249,9 @@ def rdma(host: HostRoot, modules: tuple[str, ...]) -> list[Finding]:
     if not adapters:
         return []
     check, whose = "GPUDirect RDMA", listed(adapters, 1)
-    by_module = next((name for name in _PEER_MEMORY if name in modules), "")
-    if by_module:
-        return [passed(check, f"by {by_module}, for {whose}")]
+    for name in _PEER_MEMORY:
+        if name in modules:
+            return [passed(check, f"by {name}, for {whose}")]
     # mlx5 takes memory by dma-buf; NVIDIA's proprietary module gives none.
     if hardware.is_open_module(host):
         seen = f"by dma-buf, for {whose}; programs that know nvidia_peermem alone copy through the host's memory"
@@ -293,9 +280,8 @@ def inventory(host: HostRoot, saved: DriverInventory | None, tool: str) -> Findi
         first = saved.unknown[0]
         if _LEFT_OUT in first:
             return warned("inventory", first, _owners(host, first))
-        # Asked again, NVML says the same until that is changed.
-        remedy = then(_with_pynvml(tool), REFRESH) if "no pynvml" in first else REFRESH
-        return warned("inventory", f"not known: {first}", KERNELS_LOG if "cannot be asked: NVML" in first else remedy)
+        remedy = then(_with_pynvml(tool), REFRESH) if "no pynvml" in first else then(REFRESH, KERNELS_LOG)
+        return warned("inventory", f"not known: {first}", remedy)
     return passed("inventory", f"saved, and true for driver {saved.driver_version}")
 
 
@@ -317,13 +303,13 @@ def _owners(host: HostRoot, left_out: str) -> Remedy:
 def folder(host: HostRoot) -> list[Finding]:
     """What is wrong with the folder where inventories are saved."""
     status = host.stat(FOLDER)
-    if status is not None and not is_folder(status):
+    if status is None:
+        return []
+    if not is_folder(status):
         seen = f"{FOLDER} is not a folder: nothing can be saved"
         return [warned("inventory", seen, then(command("rm", FOLDER), REFRESH))]
-    if status is not None and is_open_to_others(status):
-        seen = f"others than root may write {FOLDER}: nothing in it is trusted"
-        return [warned("inventory", seen, then(roots_alone(FOLDER), REFRESH))]
-    return []
+    seen = f"others than root may write {FOLDER}: nothing in it is trusted"
+    return [warned("inventory", seen, then(roots_alone(FOLDER), REFRESH))] if is_open_to_others(status) else []
 
 
 def _with_pynvml(tool: str) -> Remedy:
