@@ -40,10 +40,10 @@ OF = {
 }
 WORDS = {
     "podman": ("podman",),
-    "CRI-O": ("crictl", "kubectl", "crun resume"),
+    "CRI-O": ("crictl", "kubectl", "crun resume", "start it"),
     "Docker": ("docker",),
     "containerd": ("ctr --namespace prod",),
-    "containerd for the kubelet": ("crictl", "kubectl", "runc resume"),
+    "containerd for the kubelet": ("crictl", "kubectl", "runc resume", "start it"),
     "runc": ("runc", "vi "),
 }
 
