@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from oci_gpu_hook.host import statefile
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.descriptors import closing, replace
-from oci_gpu_hook.node.exporters import exposition as text_format
+from oci_gpu_hook.node.exporters.exposition import COUNTER, HISTOGRAM, head, metric, sample
 from oci_gpu_hook.node.machine import outputfile
 from oci_gpu_hook.report.records import OUTCOMES, REFUSALS, SPOOL, STEPS
 
@@ -49,9 +49,8 @@ def lock() -> Iterator[None]:
 def added_up() -> Counter[str]:
     """All counters, up to now.  Needs `lock`."""
     folded, numbers = _totals()
-    taken = _taken(folded + 1)
-    old = "" if _is_spool(taken) else _file_text(taken)
-    return numbers + count(old) + count(_file_text(SPOOL))
+    old = _taken(folded + 1)
+    return numbers + count("" if _is_spool(old) else _file_text(old)) + count(_file_text(SPOOL))
 
 
 def turn() -> None:
@@ -73,9 +72,8 @@ def _take_away(folded: int, numbers: Counter[str]) -> None:
         folded += 1
         outputfile.write(_TOTALS, json.dumps({"folded": folded, "numbers": numbers + count(_file_text(before))}) + "\n")
         os.unlink(before)
-    taken = _taken(folded + 1)
-    if not _is_spool(taken):
-        os.link(SPOOL, taken)
+    if not _is_spool(_taken(folded + 1)):
+        os.link(SPOOL, _taken(folded + 1))
     _put_fresh()
 
 
@@ -140,21 +138,19 @@ def count(text: str) -> Counter[str]:
 
 def exposition(totals: Counter[str]) -> str:
     """The whole .prom file; with zeros, as Prometheus notices an increase only of a counter that it has seen before."""
-    starts = {outcome: sum([totals[f"{outcome} {why}"] for why in _WHY[outcome]]) for outcome in OUTCOMES}
-    refusals = {why: totals[f"refused {why}"] for why in _WHY["refused"]}
-    failures = {step: totals[f"failed {step}"] for step in _WHY["failed"]}
-    lines = []
-    for name, label, values, help in (
-        ("starts_total", "outcome", starts, "Starts of containers that ask for GPUs or other accelerators."),
-        ("refusals_total", "reason", refusals, "Starts that were refused, by reason."),
-        ("failures_total", "step", failures, "Starts that failed, by the step."),
-    ):
-        lines += text_format.metric(name, help, text_format.COUNTER, [({label: key}, values[key]) for key in values])
+    starts = [({"outcome": it}, sum([totals[f"{it} {why}"] for why in _WHY[it]])) for it in OUTCOMES]
+    refusals = [({"reason": why}, totals[f"refused {why}"]) for why in _WHY["refused"]]
+    failures = [({"step": step}, totals[f"failed {step}"]) for step in _WHY["failed"]]
     name, help = "start_duration_seconds", "What the hook takes of a start, its interpreter's start included."
-    lines += text_format.head(name, help, text_format.HISTOGRAM)
+    lines = [
+        *metric("starts_total", "Starts of containers that ask for GPUs or other accelerators.", COUNTER, starts),
+        *metric("refusals_total", "Starts that were refused, by reason.", COUNTER, refusals),
+        *metric("failures_total", "Starts that failed, by the step.", COUNTER, failures),
+        *head(name, help, HISTOGRAM),
+    ]
     so_far = 0
     for index, bound in enumerate((*BUCKETS, "+Inf")):
         so_far += totals[str(index)]
-        lines.append(text_format.sample(f"{name}_bucket", {"le": str(bound)}, so_far))
-    name = text_format.PREFIX + name
-    return "\n".join([*lines, f"{name}_sum {totals[_SUM] / 1e6:.6f}", f"{name}_count {so_far}"]) + "\n"
+        lines.append(sample(f"{name}_bucket", {"le": str(bound)}, so_far))
+    lines += [sample(f"{name}_sum", {}, totals[_SUM] / 1e6), sample(f"{name}_count", {}, so_far)]
+    return "\n".join(lines) + "\n"
