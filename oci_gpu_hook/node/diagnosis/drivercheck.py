@@ -44,7 +44,6 @@ _NODES = command("oci-gpu-hook", "inventory", "refresh", "--nodes")
 _REINSTALL = command("dnf", "reinstall", "nvidia-*", "libnvidia-*")
 # Packages of a driver, of whichever variant: libcuda1, libnvidia-tesla-470-cuda1, libnvidia-compute-580.
 _LIBRARIES = "^lib(cuda1|nvidia-(.*-)?(cuda1|ml1|compute-.*))$"
-_FIRMWARE = "^(firmware-nvidia|nvidia-firmware)-"
 _UPGRADE = {
     "dnf": command("dnf", "upgrade", "nvidia-*", "libnvidia-*"),
     "apt": command("apt", "install", "--only-upgrade", "libnvidia-*", "libcuda1"),
@@ -80,8 +79,7 @@ def check_driver(
         return [absent(host, driver_root, modules, err, tool)], None
     devices = saved_inventory.with_nodes(host, found, ("modeset", "caps", "imex")).devices
     numbered = tuple([node for node in devices if node.present or not node.family])
-    findings = [*_parts(host, found, tool), _firmware(host, found, tool), _loader_cache(host, driver_root)]
-    return [*findings, *_gpus(host, found), *_nodes(host, numbered)], found
+    return [*_parts(host, found, tool), *_gpus(host, found), *_nodes(host, numbered)], found
 
 
 def absent(host: HostRoot, driver_root: str, modules: tuple[str, ...], err: DriverError, tool: str) -> Finding:
@@ -148,10 +146,10 @@ def _parts(host: HostRoot, found: DriverInventory, tool: str) -> list[Finding]:
             findings.append(failed("libraries", why, _owners(host, why)))
             continue
         if not misfit.found:
-            remedy = _of_version(tool, _LIBRARIES, kernel, _INSTALL["dnf"])
+            remedy = _of_version(tool, kernel, _INSTALL["dnf"])
             seen = f"of version {kernel} is missing: {misfit.capability} is not served"
         elif misfit.found == kernel:
-            remedy = _of_version(tool, _LIBRARIES, kernel, _REINSTALL, "--reinstall")
+            remedy = _of_version(tool, kernel, _REINSTALL, "--reinstall")
             seen = f"of version {kernel} is cut off or no library: its installation did not end"
         else:
             # After an upgrade the files are new, and the loaded module is still the old one.
@@ -165,31 +163,12 @@ def _parts(host: HostRoot, found: DriverInventory, tool: str) -> list[Finding]:
     return [*dict.fromkeys(findings)]
 
 
-def _firmware(host: HostRoot, found: DriverInventory, tool: str) -> Finding:
-    """The firmware of the GPU system processor, if one runs it, as the kernel module says."""
-    if found.firmware:
-        return passed("firmware", f"{counted((len(found.firmware), 'file', 'files'))} for the GPU's processor")
-    fields = [proc.information(host, f"{proc.GPUS}/{gpu.proc}/information") for gpu in found.gpus]
-    if all([gpu.get("GPU Firmware", "N/A") == "N/A" for gpu in fields]):
-        return passed("firmware", "these GPUs need none")
-    seen = f"the GPUs run firmware, and none of version {found.driver_version} is there"
-    return warned("firmware", seen, _of_version(tool, _FIRMWARE, found.driver_version, _INSTALL["dnf"]))
-
-
-def _of_version(tool: str, names: str, version: str, by_dnf: Remedy, *options: str) -> Remedy:
-    """The command that installs the packages of such names that are of the module's version, and of no other driver."""
+def _of_version(tool: str, version: str, by_dnf: Remedy, *options: str) -> Remedy:
+    """The command that installs the libraries' packages that are of the module's version, and of no other driver."""
     number = version.replace(".", "[.]")
     # apt-patterns(7).
-    pattern = f'?and(?name("{names}"),?version("^{number}"))'
+    pattern = f'?and(?name("{_LIBRARIES}"),?version("^{number}"))'
     return command("apt", "install", *options, pattern) if tool == "apt" else by_dnf
-
-
-def _loader_cache(host: HostRoot, driver_root: str) -> Finding:
-    """The host's ld.so.cache, by which the host's programs find the driver."""
-    names = cached_names(host.read(f"{driver_root.rstrip('/')}{proc.LD_SO_CACHE}"))
-    if names is not None and "libcuda.so.1" in names:
-        return passed("ld.so.cache", "names libcuda.so.1")
-    return warned("ld.so.cache", "there is none" if names is None else "does not name libcuda.so.1", "ldconfig")
 
 
 def cached_names(data: bytes | None) -> frozenset[str] | None:
