@@ -81,9 +81,9 @@ def test_a_fatal_error_stays_until_a_validation_passes(node: Node) -> None:
     node.log(5, 31)  # a program's mistake
     assert node.renewed() == {}
     node.log(6, 79)
-    assert node.renewed() == {FIRST: "XID 79, GPU has fallen off the bus"}
-    assert node.reads(0, 1) == {FIRST: "XID 79, GPU has fallen off the bus"}
-    assert node.tested("wrong sums") == {FIRST: "XID 79, GPU has fallen off the bus; its validation failed: wrong sums"}
+    assert node.renewed() == {FIRST: "XID 79, after which it needs a reset"}
+    assert node.reads(0, 1) == {FIRST: "XID 79, after which it needs a reset"}
+    assert node.tested("wrong sums") == {FIRST: "XID 79, after which it needs a reset; its validation failed: wrong sums"}
     assert node.tested("") == {}
     # The log still has the record, which counts no more; a later one does.
     assert node.renewed() == {}
@@ -95,7 +95,7 @@ def test_a_fatal_error_stays_until_a_validation_passes(node: Node) -> None:
 def test_a_reset_clears_what_it_was_wanted_for(node: Node) -> None:
     node.log(6, 119)
     assert node.reads(0, 1, ecc_uncorrected=2, recovery_action=1)[FIRST].split("; ") == [
-        "XID 119, GSP RPC timeout",
+        "XID 119, after which it needs a reset",
         "NVML says that it needs a reset",
         "2 uncorrectable ECC errors since its last reset",
     ]
@@ -119,8 +119,8 @@ def test_what_is_known_goes_with_the_driver_and_the_boot(node: Node, cleared: st
 
 def test_another_gpu_is_not_held_against_the_first(node: Node) -> None:
     node.log(6, 79, BUSES[1])
-    assert node.renewed() == {BUSES[1]: "XID 79, GPU has fallen off the bus"}
-    assert node.tested("") == {BUSES[1]: "XID 79, GPU has fallen off the bus"}
+    assert node.renewed() == {BUSES[1]: "XID 79, after which it needs a reset"}
+    assert node.tested("") == {BUSES[1]: "XID 79, after which it needs a reset"}
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"boot": "one", "sequence": 1, "gpus": []}', '{"boot": "one"}'])
