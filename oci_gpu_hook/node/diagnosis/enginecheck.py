@@ -29,7 +29,6 @@ _ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/", "LC_ALL": 
 
 
 def seen_by(engine: Engine, registered: Registered, tool: str) -> Finding:
-    """How one engine sees our hook; registered: the hooks of all folders."""
     check = f"hook in {engine.name}"
     read = [item for folder in engine.folders for item in registered if item.folder == folder]
     effective = {item.file: item for item in read}
@@ -67,7 +66,7 @@ def seen_by(engine: Engine, registered: Registered, tool: str) -> Finding:
 
 
 def _fit(check: str, item: Registration, tool: str) -> Finding:
-    """Whether the registration that the engine sees is for one stage that the hook serves, and for every container."""
+    """Whether the registration is for one stage that the hook serves, and for every container."""
     seen, fix = f"{item.path} registers it for", install(tool)
     wrong = ", ".join([stage for stage in item.stages if stage not in _SERVED])
     if wrong or not item.stages:
@@ -132,19 +131,15 @@ def _without(shim: Runtime) -> Remedy:
 
 
 def images_in_podman(host: HostRoot, engine: Engine) -> list[Finding]:
-    """A warning if an image can name a file for crun to write to: run.oci.hooks.stderr, for which any hook is enough.
-
-    Podman takes crun before runc.
-    """
+    """If an image can name a file for crun to write to: run.oci.hooks.stderr, for which any hook is enough."""
     version = podmans_version(host)
     numbers = beginning(version)
+    # podman takes crun before runc.
     runtime = engine.runtime.rpartition("/")[2] or ("crun" if find_program(host, "crun") else "")
     if len(numbers) < 2 or numbers >= _KEEPS_ANNOTATIONS or runtime != "crun":
         return []
-    seen = (
-        f"podman {version} hands an image's annotations on to crun, which as root makes, or appends to, a file "
-        "of the host that run.oci.hooks.stderr names: use podman 4.6 or later, or runc"
-    )
+    seen = f"podman {version} hands an image's annotations on to crun, which as root writes to the host's file that"
+    seen += " run.oci.hooks.stderr names: use podman 4.6 or later, or runc"
     remedy = command("vi", "/etc/containers/containers.conf", note='[engine] runtime = "runc"')
     return [warned("images in podman", seen, remedy)]
 
@@ -164,27 +159,23 @@ def podmans_version(host: HostRoot) -> str:
 
 
 def unread(files: list[tuple[str, str, Exception]], tool: str) -> list[Finding]:
-    """The engines' files that could not be read, as `installed.unread` gives them."""
+    """files: see `installed.unread`."""
     fixes = [(tool, "install", "python3-tomli") if isinstance(it, toml.NoParser) else ("vi", at) for _, at, it in files]
     return [warned("engines", f"{path} was not read: {err}", *fix) for (_, path, err), fix in zip(files, fixes)]
 
 
 def callers(host: HostRoot, entry: str, tool: str) -> list[Finding]:
-    """Whether those who call nvidia-container-cli find our entry script by that name; entry: without links.
-
-    LXC's hook looks in the usual folders as well, whatever its PATH.
-    """
+    """Whether those who call nvidia-container-cli find our entry script in the usual folders; entry: without links."""
     here = [kind.name for kind in ENGINES if kind.caller and host.stat(kind.caller) is not None]
     if not here:
         return []
     path = find_program(host, "nvidia-container-cli")
-    who = f"{', '.join(here)} call{'' if len(here) > 1 else 's'} nvidia-container-cli"
-    if path and host.real(path) != entry:
-        seen = f"{who}, which is {host.real(path)}, not this hook"
-        return [warned("callers", seen, install(tool, "oci-gpu-hook-cli"))]
-    # A host where they give no GPUs needs no such program.
-    is_what = "which is this hook" if path else "which is not there: with oci-gpu-hook-cli they give GPUs"
-    return [passed("callers", f"{who}, {is_what}")]
+    real = host.real(path) if path else ""
+    seen = f"nvidia-container-cli, by which {', '.join(here)} can give GPUs, is {real or 'not there'}"
+    # A host where they give none needs no such program.
+    if real in ("", entry):
+        return [passed("callers", seen)]
+    return [warned("callers", f"{seen}, not this hook", install(tool, "oci-gpu-hook-cli"))]
 
 
 def of_runtimes(check: str, runtimes: list[Runtime], who: str, tool: str) -> list[Finding]:
@@ -237,7 +228,6 @@ def installation(host: HostRoot, entry: str, registered: Registered, tool: str) 
 
 
 def _installed(host: HostRoot, entry: str, library: str, python: str, run_as_root: list[str], tool: str) -> Finding:
-    """Whether the installation is ours and complete, and only root may write it."""
     check, fix, package = "installation", install(tool), f"{library}/oci_gpu_hook"
     status = host.stat(entry)
     if status is None or not status.st_mode & 0o111:
@@ -259,7 +249,6 @@ def _installed(host: HostRoot, entry: str, library: str, python: str, run_as_roo
 
 
 def _below(host: HostRoot, path: str) -> list[str]:
-    """A folder and everything in it."""
     if host.link(path) is not None:
         return []
     return [path, *[found for name in host.names(path) for found in _below(host, f"{path}/{name}")]]
