@@ -88,8 +88,11 @@ def status(**changes: Any) -> Status:
         ),
     ],
 )
-def test_selinux(changes: dict[str, Any], level: str, seen: str, remedy: str) -> None:
-    found = systemcheck.selinux_status(status(**changes), "v2")
+def test_selinux(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], level: str, seen: str, remedy: str
+) -> None:
+    monkeypatch.setattr(libselinux, "status", lambda _: status(**changes))
+    found = systemcheck.selinux(HostRoot(), "v2", "dnf")
     assert any(f.level == level and seen in f.seen and remedy in f.remedy for f in found)
     others = {f.level for f in found if seen not in f.seen}
     assert others == {PASS}
@@ -113,9 +116,12 @@ def test_selinux_that_cannot_be_asked_is_no_failure(tmp_path: Path, monkeypatch:
         (None, "v1", "", ""),
     ],
 )
-def test_selinux_and_the_version_of_cgroups(is_on: bool | None, cgroups: str, level: str, remedy: str) -> None:
+def test_selinux_and_the_version_of_cgroups(
+    monkeypatch: pytest.MonkeyPatch, is_on: bool | None, cgroups: str, level: str, remedy: str
+) -> None:
     booleans = {} if is_on is None else {"oci_gpu_hook_use_cgroup_v1": is_on}
-    found = systemcheck.selinux_status(status(booleans=booleans), cgroups)
+    monkeypatch.setattr(libselinux, "status", lambda _: status(booleans=booleans))
+    found = systemcheck.selinux(HostRoot(), cgroups, "dnf")
     assert [(f.level, f.remedy) for f in found if f.check == "SELinux boolean"] == [(level, remedy)] * bool(level)
 
 

@@ -52,21 +52,22 @@ class Seen(NamedTuple):
 
 def judge(plan: Plan | None, seen: Seen, who: Running) -> list[Finding]:
     """The findings in order of cause: nodes, whether they open, libraries, cache, labels; plan: None if it has none."""
+    there = [path for path, numbers in seen.nodes.items() if numbers is not None]
+    if plan is None and not there:
+        return [passed("nodes", "none, as it asks for none")]
     if plan is None:
-        return _without_request(seen, who)
+        # A CDI spec, for example, can have given it nodes.
+        text = f"{len(there)} are there all the same: {listed(there)}"
+        return [warned("nodes", text, "ls", "/etc/cdi", "/var/run/cdi"), *_opened(there, seen, who)]
     restart = advice.restart(who)
     devices = [item for item in plan.operations if isinstance(item, Device)]
-    present = [item.path for item in devices if seen.nodes.get(item.path) is not None]
+    present = [item.path for item in devices if item.path in there]
     if devices and not present:
         text = f"none of its {len(devices)} nodes is there: the hook did not run when it started"
         return [failed("nodes", text, then(DOCTOR, restart))]
-    files = {
-        path: item.required
-        for item in plan.operations
-        if isinstance(item, (Mount, Symlink))
-        for path in (item.paths() if isinstance(item, Mount) else (item.path,))
-    }
-    libraries = {it: required for it, required in files.items() if ".so." in _name(it) or it.endswith(".so")}
+    files = [(it, item.required) for item in plan.operations if isinstance(item, Mount) for it in item.paths()]
+    files += [(item.path, item.required) for item in plan.operations if isinstance(item, Symlink)]
+    libraries = {path: required for path, required in files if ".so." in _name(path) or path.endswith(".so")}
     return [
         *_nodes(devices, seen, restart),
         *_opened(present, seen, who),
@@ -81,15 +82,6 @@ def counted_none() -> Finding:
     """Why one that Docker was asked for GPUs for has none."""
     seen = "it was asked for with 0 GPUs (--gpus 0): docker-compose before 2 says so if a service has no 'count'"
     return warned("request", seen, command("vi", "docker-compose.yml", note="count: all, below its devices"))
-
-
-def _without_request(seen: Seen, who: Running) -> list[Finding]:
-    """The findings about a container that asks for nothing: a CDI spec, for example, can have given it nodes."""
-    paths = [path for path, numbers in seen.nodes.items() if numbers is not None]
-    if not paths:
-        return [passed("nodes", "none, as it asks for none")]
-    text = f"{len(paths)} are there all the same: {listed(paths)}"
-    return [warned("nodes", text, "ls", "/etc/cdi", "/var/run/cdi"), *_opened(paths, seen, who)]
 
 
 def _nodes(devices: list[Device], seen: Seen, restart: Remedy) -> list[Finding]:

@@ -9,7 +9,7 @@ A container that may open no node to compute or draw by, such as a device plugin
 
 from __future__ import annotations
 
-from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
+from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.node.engines.containerdevices import ContainerDevices, Wanted
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.vendors.vendorhost import VendorState
@@ -80,7 +80,12 @@ def divisions(inventory: DriverInventory) -> tuple[Division, ...]:
         parts = [item for item in inventory.mig_devices if item.gpu == gpu.nvml_index]
         for part in parts if majors else ():
             caps = ((majors[0], part.gi_minor), (majors[0], part.ci_minor))
-            found.append((_mig(part, gpu.model), (number, *caps)))
+            # Only NVML knows its number: the instances tell it from others.
+            shown = (
+                f"{part.gpu} (instances {part.gi}/{part.ci})" if part.number is None else f"{part.gpu}:{part.number}"
+            )
+            share = HeldShare(shown, part.gpu, True, part.uuid or "", part.profile or gpu.model)
+            found.append((share, (number, *caps)))
         if not parts or not majors:
             share = HeldShare(str(gpu.nvml_index), gpu.nvml_index, False, gpu.uuid or "", gpu.model)
             found.append((share, (number,)))
@@ -122,8 +127,7 @@ def holders(
     uses: frozenset[tuple[int, int]] = frozenset(),
 ) -> Holders:
     """The containers that have devices, in the order given, and what none of them has; uses: `to_use`."""
-    found = [_holder(divided, container) for container in containers]
-    found = [it._replace(watches=bool(uses) and _watches(it, uses)) for it in found]
+    found = [_holder(divided, container, uses) for container in containers]
     holding = tuple([holder for holder in found if holder.held or holder.denied])
     taken = {share for holder in holding for share in holder.keeps()}
     left = tuple(dict.fromkeys([share for share, _ in divided if share not in taken]))
@@ -131,7 +135,7 @@ def holders(
     return Holders(holding, () if privileged else left, privileged, left if privileged else ())
 
 
-def _holder(divided: tuple[Division, ...], container: ContainerDevices) -> Holder:
+def _holder(divided: tuple[Division, ...], container: ContainerDevices, uses: frozenset[tuple[int, int]]) -> Holder:
     there = {(node.major, node.minor): node.allowed for node in container.nodes}
     found = [(share, [there.get(it) for it in numbers]) for share, numbers in divided if there.keys() >= {*numbers}]
     opened = [share for share, answers in found if False not in answers]
@@ -139,19 +143,8 @@ def _holder(divided: tuple[Division, ...], container: ContainerDevices) -> Holde
     hidden = tuple(dict.fromkeys([share for share in given if share not in opened]))
     held = (*dict.fromkeys(opened), *hidden)
     denied = tuple(dict.fromkeys([share for share, answers in found if False in answers and share not in held]))
-    return Holder(container, held, denied, not [1 for _, answers in found if None in answers], hidden)
-
-
-def _watches(holder: Holder, uses: frozenset[tuple[int, int]]) -> bool:
-    """Whether its device cgroup was read, and keeps from it all that it could use NVIDIA's GPUs by."""
-    container = holder.container
-    is_read = bool(container.allowed) and not container.is_open and holder.is_certain
-    return is_read and not container.allowed & uses
-
-
-def _mig(device: MigDevice, model: str) -> HeldShare:
-    name = f"{device.gpu}:{device.number}"
-    if device.number is None:
-        # Only NVML knows its number: the instances tell it from others.
-        name = f"{device.gpu} (instances {device.gi}/{device.ci})"
-    return HeldShare(name, device.gpu, True, device.uuid or "", device.profile or model)
+    is_certain = not [1 for _, answers in found if None in answers]
+    # Its device cgroup was read, and keeps from it all that it could use NVIDIA's GPUs by.
+    is_read = bool(container.allowed) and not container.is_open and is_certain
+    watches = bool(uses) and is_read and not container.allowed & uses
+    return Holder(container, held, denied, is_certain, hidden, watches)

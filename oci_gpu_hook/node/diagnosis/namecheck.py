@@ -68,7 +68,8 @@ def configurations(host: HostRoot, found: DriverInventory) -> list[Finding]:
     paths = [f"{_LXC}/{name}/config" for name in host.names(_LXC)]
     for path in [path for path in paths if not host.openness(path)]:
         lines = (foreignfile.read_file(host, path) or b"").decode("utf-8", "replace").splitlines()
-        hooks = [_options(line) for line in lines if line.startswith("lxc.hook.mount") and _PROGRAM in line]
+        words = [line.split() for line in lines if line.startswith("lxc.hook.mount") and _PROGRAM in line]
+        hooks = [dict([word.strip("'\"").partition("=")[::2] for word in hook if "--" in word]) for hook in words]
         hooks = [options for options in hooks if options.get("--device")]
         if hooks:
             rules = [match.groups() for line in lines if (match := _RULE.fullmatch(line))]
@@ -77,15 +78,10 @@ def configurations(host: HostRoot, found: DriverInventory) -> list[Finding]:
     return findings
 
 
-def _options(hook: str) -> dict[str, str]:
-    """The options in a line that starts a hook, each with its value, "" for none."""
-    return dict([word.strip("'\"").partition("=")[::2] for word in hook.split() if "--" in word])
-
-
 def _configuration(
     host: HostRoot, path: str, options: dict[str, str], allowed: list[tuple[str | None, ...]], found: DriverInventory
 ) -> Finding:
-    """One configuration; allowed: major and minor of each rule, "*" and None for any."""
+    """options: of its hook, each with its value; allowed: major and minor of each rule, "*" and None for any."""
     capabilities = tuple([name for name in CAPABILITIES if f"--{name}" in options])
     try:
         names = tuple([it if it in (ALL, NONE) else canonical(it, path) for it in items(options["--device"])])

@@ -37,19 +37,14 @@ def compared(
             yield failed("CDI", seen, command("rm", spec.path))
         elif spec.is_ours:
             why, fix = out_of_date(spec)
+            remedy = command("rm", spec.path) if fix == REMOVE else in_words(fix)
+            if fix in (AGAIN, BY_OURS):
+                # The names in a spec are those of the saved inventory.
+                remedy = then(REFRESH, _again(spec, spec.path, with_hook=fix == AGAIN))
             seen = f"{spec.path} says what the host has"
-            yield failed("CDI", f"{spec.path}: {why}", _fixed(spec, fix)) if why else passed("CDI", seen)
+            yield failed("CDI", f"{spec.path}: {why}", remedy) if why else passed("CDI", seen)
         elif spec.kind == GPU:
             yield _of_others(spec, version)
-
-
-def _fixed(spec: SpecFile, fix: str) -> Remedy:
-    if fix == REMOVE:
-        return command("rm", spec.path)
-    if fix in (AGAIN, BY_OURS):
-        # The names in a spec are those of the saved inventory.
-        return then(REFRESH, _again(spec, spec.path, with_hook=fix == AGAIN))
-    return in_words(fix)
 
 
 def _of_others(spec: SpecFile, version: str) -> Finding:

@@ -16,7 +16,7 @@ from oci_gpu_hook.node.engines import containers
 from oci_gpu_hook.node.engines.installed import find_program
 from oci_gpu_hook.node.machine import libselinux
 from oci_gpu_hook.node.machine.kernelconfig import Kernel
-from oci_gpu_hook.node.machine.libselinux import CGROUP_V1_BOOLEAN, NODE_BOOLEANS, Status
+from oci_gpu_hook.node.machine.libselinux import CGROUP_V1_BOOLEAN, NODE_BOOLEANS
 from oci_gpu_hook.request import settingsfile
 from oci_gpu_hook.request.settings import SETTINGS, Settings, files, read_settings
 from oci_gpu_hook.request.settingsfile import Setting
@@ -54,22 +54,16 @@ def settings(host: HostRoot, config: str | None) -> tuple[Settings, list[Setting
         names = files(config, top)
         found, lines = read_settings(config, None, top), settingsfile.read_files(names)
     except ConfigError as err:
-        return Settings(), [], failed("settings", err.message, *_fixing(err.message))
+        # ``FILE:LINE: why`` for a line, ``cannot read FILE: why`` for a file.
+        file, _, rest = err.message.partition(":")
+        line, unread = rest.partition(":")[0], file.rpartition(" ")[2]
+        fix = ["mv", unread, f"{unread}.broken"] if "directory" in rest else ["vi", unread]
+        return Settings(), [], failed("settings", err.message, *(["vi", f"+{line}", file] if line.isdigit() else fix))
     for place in (f"{path}.d", *names):
         with suppress(OSError):
             if is_open_to_others(os.stat(place)):
                 return found, lines, failed("settings", f"others than root may write {place}", roots_alone(place))
     return found, lines, passed("settings", path if os.path.exists(path) else "none: the defaults hold")
-
-
-def _fixing(message: str) -> list[str]:
-    """The command for an error of the settings: ``FILE:LINE: why`` for a line, ``cannot read FILE: why`` for a file."""
-    file, _, rest = message.partition(":")
-    line = rest.partition(":")[0]
-    if line.isdigit():
-        return ["vi", f"+{line}", file]
-    file = file.rpartition(" ")[2]
-    return ["mv", file, f"{file}.broken"] if "directory" in rest else ["vi", file]
 
 
 def cgroups(found: Kernel) -> Finding:
@@ -119,11 +113,8 @@ def selinux(host: HostRoot, cgroups: str, tool: str) -> list[Finding]:
         status = libselinux.status(host)
     except ConfigError:
         return [warned("SELinux", "this Python has no libselinux to ask", tool, "install", _LIBSELINUX[tool])]
-    return selinux_status(status, cgroups) if status.enabled else [passed("SELinux", "disabled: nothing is labelled")]
-
-
-def selinux_status(status: Status, cgroups: str) -> list[Finding]:
-    """The findings about an enabled SELinux."""
+    if not status.enabled:
+        return [passed("SELinux", "disabled: nothing is labelled")]
     findings = [passed("SELinux", f"{'enforcing' if status.enforcing else 'permissive'}, policy {status.policy}")]
     for module in status.modules:
         check = f"SELinux module {module.name}"

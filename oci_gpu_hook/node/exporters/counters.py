@@ -59,22 +59,19 @@ def turn() -> None:
     with outputfile.explained(SPOOL):
         if os.path.lexists(_taken(folded)):
             os.unlink(_taken(folded))
-        if not os.path.lexists(SPOOL):
-            _put_fresh()
-        elif os.stat(SPOOL).st_size > _FULL:
-            _take_away(folded, numbers)
-
-
-def _take_away(folded: int, numbers: Counter[str]) -> None:
-    """Add the spool before to the totals, and replace the full one."""
-    before = _taken(folded + 1)
-    if os.path.lexists(before) and not _is_spool(before):
-        folded += 1
-        outputfile.write(_TOTALS, json.dumps({"folded": folded, "numbers": numbers + count(_file_text(before))}) + "\n")
-        os.unlink(before)
-    if not _is_spool(_taken(folded + 1)):
-        os.link(SPOOL, _taken(folded + 1))
-    _put_fresh()
+        if os.path.lexists(SPOOL):
+            if os.stat(SPOOL).st_size <= _FULL:
+                return
+            # The spool before it goes into the totals.
+            before = _taken(folded + 1)
+            if os.path.lexists(before) and not _is_spool(before):
+                folded, numbers = folded + 1, numbers + count(_file_text(before))
+                outputfile.write(_TOTALS, json.dumps({"folded": folded, "numbers": numbers}) + "\n")
+                os.unlink(before)
+            if not _is_spool(_taken(folded + 1)):
+                os.link(SPOOL, _taken(folded + 1))
+        # By a rename: there is no moment without one.
+        replace(SPOOL, b"", f"{SPOOL}.new", how=os.O_TRUNC, put=os.rename)
 
 
 def stop() -> bool:
@@ -85,11 +82,6 @@ def stop() -> bool:
             if name == "metrics.json" or name.split(".")[0] == os.path.basename(SPOOL):
                 os.unlink(f"{_FOLDER}/{name}")
     return was_counting
-
-
-def _put_fresh() -> None:
-    """Put an empty spool into place by a rename: there is no moment without one."""
-    replace(SPOOL, b"", f"{SPOOL}.new", how=os.O_TRUNC, put=os.rename)
 
 
 def _is_spool(path: str) -> bool:
