@@ -51,7 +51,7 @@ class Seen(NamedTuple):
 
 
 def judge(plan: Plan | None, seen: Seen, who: Running) -> list[Finding]:
-    """The findings in order of cause: nodes, whether they open, libraries, cache, labels; plan: None if it has none."""
+    """In order of cause; plan: None if it has none."""
     there = [path for path, numbers in seen.nodes.items() if numbers is not None]
     if plan is None and not there:
         return [passed("nodes", "none, as it asks for none")]
@@ -129,7 +129,6 @@ def _unopened(error: int, paths: list[str], restart: Remedy) -> Finding:
 
 
 def _memory(limits: list[LimitMemory], seen: Seen, restart: Remedy) -> list[Finding]:
-    """Whether what limits it is what the plan says: the driver may have been loaded again, or root has raised it."""
     wanted = [pair for item in limits if not item.library for pair in item.limits]
     for name, most in wanted:
         limit = seen.memory.get(name, NO_LIMIT)
@@ -142,7 +141,7 @@ def _memory(limits: list[LimitMemory], seen: Seen, restart: Remedy) -> list[Find
 
 
 def _libraries(wanted: dict[str, bool], seen: Seen, restart: Remedy) -> Finding:
-    """wanted: the paths, each with whether it is required."""
+    """wanted: the paths, and whether each is required."""
     missing = [path for path in wanted if path not in seen.files]
     if not missing:
         return passed("libraries", f"{len(wanted)} names are there")

@@ -35,7 +35,7 @@ _LOAD_PEER_MEMORY = then(
     command("sh", "-c", "echo nvidia_peermem >/etc/modules-load.d/nvidia-peermem.conf"),
 )
 
-# The commands that install the driver and its libraries, by the distribution's package manager.
+# By the distribution's package manager.
 _INSTALL = {
     "dnf": command("dnf", "install", "nvidia-driver", "nvidia-driver-cuda"),
     "apt": command("apt", "install", "nvidia-driver", "nvidia-smi"),
@@ -51,7 +51,8 @@ _UPGRADE = {
 # The folder that our command looks in last: of Debian's components contrib alone has python3-pynvml, and not every dnf
 # has nvidia-ml-py.  What root's pip puts into /usr/local a Python of Red Hat's does not see if it is started by -I.
 _VENDOR = f"{PurePosixPath(__file__).parents[3]}/vendor"
-_PYNVML = command("/usr/bin/python3", "-m", "pip", "install", "--target", _VENDOR, "nvidia-ml-py")
+_BY_PIP = command("/usr/bin/python3", "-m", "pip", "install", "--target", _VENDOR, "nvidia-ml-py")
+_PYNVML = {tool: then(command(tool, "install", "python3-pip"), _BY_PIP) for tool in ("dnf", "apt")}
 # What fixes a host whose platform has a description of its driver in place of the module, by that platform.
 _OF_PLATFORM = {
     "tegra": then(command("apt", "install", "--reinstall", "nvidia-l4t-init"), command("modprobe", "nvgpu")),
@@ -62,9 +63,8 @@ _OF_PLATFORM = {
 def check_driver(
     host: HostRoot, driver_root: str, tool: str, *, others: bool = False
 ) -> tuple[list[Finding], DriverInventory | None]:
-    """The platform, or the driver's parts, GPUs and nodes; and what was found of a driver whose module is loaded.
-
-    others: whether another vendor's hardware is here.
+    """The platform, or the driver's parts, GPUs and nodes; and what was found if its module is loaded; others: whether
+    another vendor's hardware is here.
     """
     kind, proof = platform.prove(host)
     if kind in (platform.TEGRA, platform.WSL):
@@ -130,13 +130,10 @@ def nvml(found: DriverInventory, facts: Facts) -> list[Finding]:
 
 def unasked(why: str, tool: str) -> Finding:
     """NVML has not answered; why: `NvmlUnavailable`.  Without pynvml all but what NVML alone knows is known."""
-    if "no pynvml" in why:
-        return warned("NVML", why, _with_pynvml(tool))
-    return failed("NVML", why, KERNELS_LOG)
+    return warned("NVML", why, _PYNVML[tool]) if "no pynvml" in why else failed("NVML", why, KERNELS_LOG)
 
 
 def _parts(host: HostRoot, found: DriverInventory, tool: str) -> list[Finding]:
-    """The module, and whether the libraries are of its version."""
     kernel = found.driver_version
     findings = [passed("driver", f"the kernel module is of version {kernel}")]
     # Of a folder that others may write to no file is looked at.
@@ -153,8 +150,7 @@ def _parts(host: HostRoot, found: DriverInventory, tool: str) -> list[Finding]:
             seen = f"of version {kernel} is cut off or no library: its installation did not end"
         else:
             # After an upgrade the files are new, and the loaded module is still the old one.
-            is_newer = beginning(misfit.found) > beginning(kernel)
-            remedy = REBOOT if is_newer else _UPGRADE[tool]
+            remedy = REBOOT if beginning(misfit.found) > beginning(kernel) else _UPGRADE[tool]
             seen = f"is of version {misfit.found}, the kernel module of {kernel}"
         findings.append(failed("libraries", f"{misfit.name} {seen}", remedy))
     if not found.misfits:
@@ -205,9 +201,7 @@ def _nodes(host: HostRoot, wanted: tuple[DeviceNode, ...]) -> list[Finding]:
         elif number(status) != (node.major, node.minor):
             major, minor = number(status)
             seen = f"{node.path} is device {major}:{minor}, the driver's is {node.major}:{node.minor}"
-            # An IMEX channel is its driver's to make.
-            again = [] if node.family == "imex" else [_NODES]
-            findings.append(failed("nodes", seen, then(command("rm", node.path), *again)))
+            findings.append(failed("nodes", seen, then(command("rm", node.path), _NODES)))
     if missing:
         # The hook makes nodes in containers, but in a user namespace it must bind the host's.
         seen = f"{listed(missing, 1)} missing: rootless containers cannot have them"
@@ -259,7 +253,7 @@ def inventory(host: HostRoot, saved: DriverInventory | None, tool: str) -> Findi
         first = saved.unknown[0]
         if _LEFT_OUT in first:
             return warned("inventory", first, _owners(host, first))
-        remedy = then(_with_pynvml(tool), REFRESH) if "no pynvml" in first else then(REFRESH, KERNELS_LOG)
+        remedy = then(_PYNVML[tool], REFRESH) if "no pynvml" in first else then(REFRESH, KERNELS_LOG)
         return warned("inventory", f"not known: {first}", remedy)
     return passed("inventory", f"saved, and true for driver {saved.driver_version}")
 
@@ -269,18 +263,16 @@ def _owners(host: HostRoot, left_out: str) -> Remedy:
     path = left_out.partition(_LEFT_OUT)[0]
     real = host.real(path)
     found = {place: host.stat(place) for place in (real, *[str(it) for it in PurePosixPath(real).parents])}
-    owned = {place: status for place, status in found.items() if status is not None and status.st_uid in host.roots}
+    owned = {place: status.st_mode for place, status in found.items() if status and status.st_uid in host.roots}
     # In a sticky folder, such as /tmp, each file is its owner's.
-    wide = {place: status.st_mode for place, status in owned.items() if status.st_mode & WRITABLE_BY_OTHERS}
-    opened = [place for place, mode in wide.items() if not mode & S_ISVTX]
-    if opened and len(owned) == len(found):
-        return then(command("chmod", "go-w", *opened), REFRESH)
+    wide = [place for place, mode in owned.items() if mode & WRITABLE_BY_OTHERS and not mode & S_ISVTX]
+    if wide and len(owned) == len(found):
+        return then(command("chmod", "go-w", *wide), REFRESH)
     look = command("namei", "--owners", "--modes", path, note="take it from others than root, then again")
     return then(REFRESH, look)
 
 
 def folder(host: HostRoot) -> list[Finding]:
-    """What is wrong with the folder where inventories are saved."""
     status = host.stat(FOLDER)
     if status is None:
         return []
@@ -289,7 +281,3 @@ def folder(host: HostRoot) -> list[Finding]:
         return [warned("inventory", seen, then(command("rm", FOLDER), REFRESH))]
     seen = f"others than root may write {FOLDER}: nothing in it is trusted"
     return [warned("inventory", seen, then(roots_alone(FOLDER), REFRESH))] if is_open_to_others(status) else []
-
-
-def _with_pynvml(tool: str) -> Remedy:
-    return then(command(tool, "install", "python3-pip"), _PYNVML)

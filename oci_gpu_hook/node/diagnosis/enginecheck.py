@@ -67,23 +67,20 @@ def seen_by(engine: Engine, registered: Registered, tool: str) -> Finding:
 
 def _fit(check: str, item: Registration, tool: str) -> Finding:
     """Whether the registration is for one stage that the hook serves, and for every container."""
-    seen, fix = f"{item.path} registers it for", install(tool)
     wrong = ", ".join([stage for stage in item.stages if stage not in _SERVED])
-    if wrong or not item.stages:
-        return failed(check, f"{seen} {wrong or 'no stage'}", fix)
-    if len(item.stages) > 1:
-        return failed(check, f"{seen} {' and '.join(item.stages)}: it runs twice", fix)
-    if item.words[1:2] not in [(stage,) for stage in _SERVED]:
-        words = " ".join(item.words) or "nothing"
-        seen = f"{item.path} starts it with {words}, a stage that it does not serve: it stops every container"
-        return failed(check, seen, fix)
-    if item.timeout is not None and item.timeout <= 0:
-        return failed(check, f"{item.path} gives it {item.timeout} seconds: it stops every container", fix)
-    if item.timeout is not None:
-        seen = f"{item.path} gives it a timeout: if other hooks run before it, crun fails some containers"
-        return warned(check, seen, fix)
-    if not item.always:
-        return warned(check, f"{seen} some containers only", fix)
+    is_served = item.words[1:2] in [(stage,) for stage in _SERVED]
+    starts = f"starts it with {' '.join(item.words) or 'nothing'}, a stage that it does not serve"
+    has_timeout, is_too_short = item.timeout is not None, item.timeout is not None and item.timeout <= 0
+    for found, is_fault, seen in (
+        (failed, wrong or not item.stages, f"registers it for {wrong or 'no stage'}"),
+        (failed, len(item.stages) > 1, f"registers it for {' and '.join(item.stages)}: it runs twice"),
+        (failed, not is_served, f"{starts}: it stops every container"),
+        (failed, is_too_short, f"gives it {item.timeout} seconds: it stops every container"),
+        (warned, has_timeout, "gives it a timeout: if other hooks run before it, crun fails some containers"),
+        (warned, not item.always, "registers it for some containers only"),
+    ):
+        if is_fault:
+            return found(check, f"{item.path} {seen}", install(tool))
     return passed(check, f"registered by {item.path}")
 
 

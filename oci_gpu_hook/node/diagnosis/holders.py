@@ -2,9 +2,9 @@
 """Which container holds which GPU or other device, and which of them are free: values in, values out.  Pure.
 
 A container can move its nodes, or make others elsewhere.  So it holds a GPU that its device cgroup allows, if it has
-the node, or if that cgroup was written for it, as it does not allow every device.  A GPU that is divided is held by MIG
-devices: those whose two capabilities the container has as well.  Another vendor's device is held by any of its nodes.
-A container that may open no node to compute or draw by, such as a device plugin, watches NVIDIA's and leaves them free.
+the node, or if that cgroup does not allow every device.  A GPU that is divided is held by MIG devices: those whose two
+capabilities the container has as well.  Another vendor's device is held by any of its nodes.  A container that may open
+no node to compute or draw by, such as a device plugin, watches NVIDIA's and leaves them free.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def what_to_find(
     nodes: tuple[tuple[str, int, int], ...] = (),
     uses: frozenset[tuple[int, int]] = frozenset(),
 ) -> Wanted:
-    """What to look for in containers; nodes: paths of the host and numbers of other vendors' nodes; uses: `to_use`."""
+    """nodes: paths of the host and numbers of other vendors' nodes; uses: `to_use`."""
     others = {(major, minor) for _, major, minor in nodes}
     numbers = dict.fromkeys([number for _, needed in divided for number in needed])
     majors = dict.fromkeys([number[0] for number in numbers if number not in others])
@@ -112,7 +112,6 @@ def what_to_find(
 
 
 def of_vendor(found: VendorState) -> tuple[Division, ...]:
-    """What can be held of a vendor's: each device, by any of its nodes."""
     flag = found.inventory.flag
     named = [(f"{flag}={device.names[0]}", device.names, device.nodes) for device in found.devices]
     # Beside devices these are what every request gets, such as /dev/kfd, and stand for none.

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Findings about the host's CDI specs: each must say what the host has now.  Pure.
 
-An engine makes the nodes that stand in a spec: a name that is stale gives another device than it says, or one that is
-no longer there.
+An engine makes the nodes that stand in a spec: a name that is stale gives another device than it says, or none.
 """
 
 from __future__ import annotations
@@ -98,6 +97,5 @@ def unseen(
 
 
 def _again(spec: SpecFile, path: str, *, with_hook: bool = True) -> Remedy:
-    """The command that writes a spec of ours, as it was made."""
     words = words_of(spec.document, with_hook=with_hook)
     return command("oci-gpu-hook", "cdi", "generate", *words, "--output", path)

@@ -17,7 +17,7 @@ _LOOK = command("oci-gpu-hook", "info")
 
 
 def vendors(host: HostRoot, present: Present, here: list[VendorState], tool: str) -> list[Finding]:
-    """The findings, first about the files; here: those whose hardware is here."""
+    """here: those whose hardware is here."""
     findings = [_wrong(item) for item in present.wrong]
     findings += [found for item in here for found in _vendor(host, item, tool)]
     files = counted((len(present.vendors), "file", "files"))

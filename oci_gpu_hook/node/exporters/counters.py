@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Counters of starts: add up the lines that hooks write, so that none is lost or counted twice, and tell Prometheus.
 
-Hooks append to one file, the spool, and take no lock: a start does not wait.  A collector gives a full spool the
-name ``starts.N``, and renames a new one into its place.  A hook that has the old one open still writes to it.  So an
-old spool is added up again at each collection, and goes into the totals only when the next one is full, long after.
-The totals say which N they contain: a collector that dies between two of its steps counts nothing twice.
-
-Must not be used by the hook, nor by two collectors at once: they take `lock`.
+Hooks append to one file, the spool, and take no lock: a start does not wait.  A collector gives a full spool the name
+``starts.N``, and renames a new one into its place.  A hook that has the old one open still writes to it.  So an old one
+is added up again at each collection, and goes into the totals only when the next one is full, long after.  The totals
+say which N they contain: a collector that dies between two steps counts nothing twice.  Must not be used by the hook.
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ def lock() -> Iterator[None]:
 
 
 def added_up() -> Counter[str]:
-    """All counters, up to now.  Needs `lock`."""
+    """Needs `lock`."""
     folded, numbers = _totals()
     old = _taken(folded + 1)
     return numbers + count("" if _is_spool(old) else _file_text(old)) + count(_file_text(SPOOL))
@@ -75,7 +73,7 @@ def turn() -> None:
 
 
 def stop() -> bool:
-    """Stop hooks from counting; gives whether they did count.  Needs `lock`."""
+    """Gives whether hooks did count.  Needs `lock`."""
     was_counting = os.path.lexists(SPOOL)
     with outputfile.explained(SPOOL):
         for name in os.listdir(_FOLDER):
@@ -85,7 +83,7 @@ def stop() -> bool:
 
 
 def _is_spool(path: str) -> bool:
-    """Whether `path` is still the spool: a collector has died before it could put a new one into place."""
+    """A collector has died before it could put a new one into place."""
     with suppress(FileNotFoundError):
         return os.path.samefile(path, SPOOL)
     return False
@@ -96,10 +94,7 @@ def _taken(number: int) -> str:
 
 
 def _totals() -> tuple[int, Counter[str]]:
-    """The last N that the saved totals contain, and the totals.
-
-    Zeros if they are missing or damaged, as after a boot: Prometheus takes that for a reset.
-    """
+    """The last N, and the totals; zeros if they are missing or damaged, as after a boot: to Prometheus a reset."""
     try:
         document = json.loads(_file_text(_TOTALS))
         numbers = Counter({str(key): int(value) for key, value in document["numbers"].items()})

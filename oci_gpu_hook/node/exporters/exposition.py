@@ -32,7 +32,7 @@ def head(name: str, help: str, kind: str) -> list[str]:
 
 
 def sample(name: str, labels: dict[str, str], value: float) -> str:
-    """One sample; of a whole number all digits are kept."""
+    """Of a whole number all digits are kept."""
     pairs = []
     for label, text in labels.items():
         shown = [it if it.isprintable() or it == "\n" else "?" for it in text[:_LONGEST]]

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The step ``hook``: a throw-away container through the host's runtime, looked at from outside while it is held.
 
-It needs no image: its root is empty, and its one program is the host's dynamic loader, which needs no library.  Between
-the runtime's ``create`` and ``start`` the hook has run and the program has not.  The hook is in config.json as it is
-registered.  Must leave nothing behind, whatever happens.
+Its root is empty, and its one program is the host's dynamic loader, which needs no library.  Between the runtime's
+``create`` and ``start`` the hook has run, as it is registered, and the program has not.  Must leave nothing behind.
 """
 
 from __future__ import annotations
@@ -49,9 +48,8 @@ def runtime(named: str) -> str:
     for name in (named,) if named else ("runc", "crun"):
         if found := shutil.which(name):
             return os.path.abspath(found)
-    if named:
-        raise ConfigError(f"the runtime {named} is not a program", "see 'runtime' in the settings")
-    raise ConfigError("neither runc nor crun is in PATH", "install one, or set 'runtime'")
+    seen = f"the runtime {named} is not a program" if named else "neither runc nor crun is in PATH"
+    raise ConfigError(seen, "install one, or see 'runtime' in the settings")
 
 
 def run(
@@ -62,9 +60,7 @@ def run(
     seconds: float,
     look: Callable[[Running], list[Finding]],
 ) -> list[Finding]:
-    """program: the runtime; config: the administrator's file for the hook, None for the usual one; seconds: how long
-    each call of the runtime may take.
-    """
+    """program: the runtime; config: see `read_settings`; seconds: how long each call of the runtime may take."""
     try:
         with _Container(program, seconds) as made:
             registration = _prepare(host, made.folder, settings, config)
@@ -86,20 +82,24 @@ class _Container:
         self._runtime, self._seconds = runtime, seconds
         self.folder = tempfile.mkdtemp(prefix="oci-gpu-hook-validate-", dir=_RUN)
         self.id = os.path.basename(self.folder)
-        self._may_be_there = False
 
     def __enter__(self) -> _Container:
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Delete it; if the runtime does not, end its processes and remove its cgroups, of either version."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
+        self._seconds = min(_ENDING_SECONDS, self._seconds)
         try:
-            self._remove()
+            with suppress(HookError, OSError):
+                self._call("delete", "--force", self.id)
+            for cgroup in (*glob(f"{CGROUP_ROOT}/{self.id}"), *glob(f"{CGROUP_ROOT}/*/{self.id}")):
+                _remove_cgroup(cgroup)
         finally:
+            shutil.rmtree(self.folder, ignore_errors=True)
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def create(self) -> int:
-        self._may_be_there = True
         self._call("create", "--bundle", self.folder, "--pid-file", f"{self.folder}/pid", self.id, output="output")
         return int(_said(f"{self.folder}/pid"))
 
@@ -114,18 +114,6 @@ class _Container:
         if not said.startswith("ld.so"):
             raise ApplyError(f"its program did not run: {said or 'it printed nothing'}")
         return passed(_CHECK, f"{self._runtime} made it, and its program ran")
-
-    def _remove(self) -> None:
-        """Delete it; if the runtime does not, end its processes and remove its cgroups, of either version."""
-        self._seconds = min(_ENDING_SECONDS, self._seconds)
-        try:
-            if self._may_be_there:
-                with suppress(HookError, OSError):
-                    self._call("delete", "--force", self.id)
-                for cgroup in (*glob(f"{CGROUP_ROOT}/{self.id}"), *glob(f"{CGROUP_ROOT}/*/{self.id}")):
-                    _remove_cgroup(cgroup)
-        finally:
-            shutil.rmtree(self.folder, ignore_errors=True)
 
     def _call(self, *words: str, output: str = "stdout") -> None:
         """ApplyError if it fails or takes too long.  What it and the container print are files: a pipe would stay open
@@ -157,7 +145,7 @@ class _Container:
 
 
 def _prepare(host: HostRoot, folder: str, settings: Settings, config: str | None) -> str:
-    """Write the bundle; gives the registration whose hook is in it."""
+    """Write the bundle; gives the registration of its hook."""
     os.mkdir(f"{folder}/rootfs", 0o755)
     # A copy: not every runtime's domain, in which its process stays, may start the host's own.
     program = f"{folder}/program"
@@ -245,9 +233,9 @@ def _gpus(host: HostRoot, pid: int) -> list[Finding]:
     wanted = {gpu.minor for gpu in list_gpus(host)}
     if found == wanted:
         return [passed("GPUs", f"the container has the nodes of all {len(wanted)}")]
-    wrong = [f"the container lacks /dev/nvidia{minor}" for minor in sorted(wanted - found)]
-    wrong += [f"the container has /dev/nvidia{minor}, which is not a GPU's" for minor in sorted(found - wanted)]
-    return [failed("GPUs", sentence, DOCTOR) for sentence in wrong]
+    wrong = [f"lacks /dev/nvidia{minor}" for minor in sorted(wanted - found)]
+    wrong += [f"has /dev/nvidia{minor}, which is not a GPU's" for minor in sorted(found - wanted)]
+    return [failed("GPUs", f"the container {it}", DOCTOR) for it in wrong]
 
 
 def _remove_cgroup(cgroup: str) -> None:

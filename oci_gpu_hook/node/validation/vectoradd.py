@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """In a process of its own: the sum of two vectors on one GPU or MIG device, through libcuda, compared with the CPU's.
 
-CUDA has one device here, which CUDA_VISIBLE_DEVICES names.  Each call is named on a line before it is made, so that
-the parent knows which one hangs or crashes; the last line is the answer, as JSON.  Nothing is freed: what the process
-had goes with it.  Must not print anything else.
+CUDA has one device here, which CUDA_VISIBLE_DEVICES names.  Each call is named on a line before it is made: it may hang
+or crash.  The last line is the answer, as JSON.  Nothing is freed, as the process ends.  Must not print anything else.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ def vectors() -> tuple[list[float], list[float]]:
 
 
 def compare(found: list[float]) -> list[str]:
-    """How many sums differ from the CPU's, and of the first its index, the CPU's sum and this one; [] for none."""
+    """How many sums differ from the CPU's, and the first one's index, the CPU's and this one; [] for none."""
     wrong = [(index, a + b, found[index]) for index, (a, b) in enumerate(zip(*vectors())) if found[index] != a + b]
     # JSON has no infinity and no NaN, which a wrong result may be.
     return [str(value) for value in (len(wrong), *wrong[0])] if wrong else []
@@ -92,7 +91,7 @@ def answer() -> None:
 
 
 def _call(name: str, *words: int) -> None:
-    """Call a function of libcuda; CudaError if it fails."""
+    """CudaError if it fails."""
     function = syscalls.function_of(_LIBRARY, name)
     print(name, flush=True)
     code = function(*words)
