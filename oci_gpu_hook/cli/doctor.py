@@ -94,11 +94,10 @@ def of_host(host: HostRoot, config: str | None) -> list[Finding]:
         systemcheck.kernel(kernel, tool),
         *enginecheck.installation(host, entry, hooks, tool),
         of_settings,
-        *systemcheck.sections(host, lines_of_settings),
         *of_driver,
         *vendorcheck.vendors(host, others, here, tool),
         *_written_names(host, docker, found),
-        systemcheck.cgroups(kernel, known),
+        systemcheck.cgroups(kernel),
         systemcheck.ebpf(kernel),
         *systemcheck.selinux(host, kernel.cgroups, tool),
         *memorycheck.memory(
@@ -116,7 +115,7 @@ def of_host(host: HostRoot, config: str | None) -> list[Finding]:
     findings += enginecheck.unread(unread, tool)
     is_known = CONTAINERD.name not in unknown
     findings += _engines(host, installed, docker, hooks, host.real(entry), tool, with_containerd=is_known)
-    return [*findings, systemcheck.rootless(host, kernel, tool)]
+    return [*findings, systemcheck.rootless(host, tool)]
 
 
 def _written_names(host: HostRoot, docker: dockercheck.Docker | None, found: DriverInventory | None) -> list[Finding]:

@@ -16,7 +16,6 @@ from typing import NamedTuple
 import pytest
 
 from tests.driver.conftest import PACKAGES
-from tests.gpunode import realdriver
 from tests.integration import roots
 from tests.integration.engines import Installed, in_turn
 
@@ -31,7 +30,7 @@ NOT_RUN = {
     "oci-gpu-hook validate": "it asks the GPU",
 }
 # Findings about the driver; others are of engines and of this machine.
-CHECKS = ("driver", "libraries", "firmware", "ld.so.cache", "GPUs", "nodes", "inventory", "NVML", "OCI_AMD")
+CHECKS = ("driver", "libraries", "GPUs", "nodes", "inventory", "NVML", "OCI_AMD")
 DEPENDENCIES = ("Pre-Depends", "Depends", "Recommends", "Suggests", "Conflicts", "Breaks", "Replaces")
 
 # apt's own questions are answered; modprobe, which nvidia-modprobe starts, has nothing to load.
@@ -90,10 +89,6 @@ FAULTS = {
     "an open folder above": Fault(
         f"chmod 0777 $(dirname $(readlink -f {LIBCUDA}))", "libraries", "is left out: others than root may write to it"
     ),
-    "not in the cache": Fault(
-        f"mv {LIBCUDA} /run/away; ldconfig; mv /run/away {LIBCUDA}", "ld.so.cache", "does not name libcuda.so.1"
-    ),
-    "no firmware": Fault("", "firmware", "the GPUs run firmware, and none of version"),
     "a narrow node": Fault("chmod 0600 /dev/nvidiactl", "nodes", "/dev/nvidiactl of mode 0600"),
     "an open folder": Fault(
         "chmod 0777 /run/oci-gpu-hook", "inventory", "others than root may write /run/oci-gpu-hook"
@@ -104,22 +99,12 @@ DRIVERS = {"535": "libcuda1:amd64", "tesla-470": "libnvidia-tesla-470-cuda1"}
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository of all fetched packages, and of firmware, of which the lane fetches none."""
+    """A repository of all fetched packages."""
     folder = tmp_path_factory.mktemp("repository")
-    for name in DRIVERS:
-        version = realdriver.version(f"debian:{name}")
-        made = folder / "made" / name
-        (made / f"lib/firmware/nvidia/{version}").mkdir(parents=True)
-        (made / f"lib/firmware/nvidia/{version}/gsp_tu10x.bin").write_text("none\n")
-        (made / "DEBIAN").mkdir()
-        lines = [f"Package: firmware-nvidia-{name}-gsp", f"Version: {version}-1", "Architecture: all"]
-        (made / "DEBIAN/control").write_text("\n".join([*lines, "Maintainer: the lane", "Description: none", ""]))
-        build = ["dpkg-deb", "--root-owner-group", "--build", str(made), str(folder / f"firmware-{name}.deb")]
-        subprocess.run(build, check=True, stdout=subprocess.DEVNULL)
     for name in (*DRIVERS, "rocm", "fixes"):
         (folder / name).symlink_to(PACKAGES / name)
     paragraphs: dict[str, str] = {}
-    for package in [path for pattern in ("*.deb", "*/*.deb") for path in sorted(folder.glob(pattern))]:
+    for package in sorted(folder.glob("*/*.deb")):
         said = subprocess.run(["dpkg-deb", "--field", package], check=True, capture_output=True, text=True).stdout
         lines = [line for line in said.splitlines() if not line.startswith((*[f"{it}:" for it in DEPENDENCIES], " "))]
         lines += [f"Filename: ./{package.relative_to(folder)}", f"Size: {package.stat().st_size}"]

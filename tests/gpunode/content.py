@@ -69,7 +69,6 @@ class Content:
         self.links: dict[str, str] = {}  # -> where it points
         self.texts: dict[str, str] = {}  # -> what it says
         self.sockets = [root + path for path in catalogue.SOCKETS if node.driver]
-        self.cached = True  # whether ld.so.cache knows the driver's libraries
         majors = procfs.choose_majors(devices)
         self.registered = procfs.registered(node, majors)
         self.nodes = procfs.nodes(node, majors, mig_minors)

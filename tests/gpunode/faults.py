@@ -83,10 +83,6 @@ def _wrong_node(content: Content) -> None:
     content.nodes.append(procfs.DeviceNode(path, 1, 7))  # the kernel's /dev/full
 
 
-def _stale_cache(content: Content) -> None:
-    content.cached = False
-
-
 def _says(line: str) -> Plant:
     """A line for the node's description, as src/description.h reads it."""
 
@@ -124,7 +120,6 @@ FAULTS = {
     "no-uvm-nodes": Fault("nvidia-uvm is loaded, its nodes are not made", _UVM_NODES),
     "no-nodes": Fault("no /dev/nvidia* at all", _no_nodes("")),
     "wrong-node": Fault("the first GPU's node is another device (1:7)", _wrong_node),
-    "no-firmware": Fault("no GSP firmware", _without("texts", "/firmware/nvidia/")),
     "no-nvml": Fault("no libnvidia-ml", _no_library("libnvidia-ml.so")),
     "nvml-hangs": Fault("nvmlInit never returns", _says("nvml hangs")),
     "nvml-errors": Fault("nvmlInit fails with an unknown error", _says("nvml errors")),
@@ -149,5 +144,4 @@ FAULTS = {
     "cuda-lost": Fault("the first GPU falls off the bus", _cuda("cuCtxSynchronize 999")),
     "cuda-ecc": Fault("the first GPU's memory fails", _cuda("cuCtxSynchronize 214")),
     "cuda-stuck": Fault("a kernel on the first GPU never ends", _cuda("cuCtxSynchronize hang")),
-    "stale-cache": Fault("ld.so.cache does not know the driver", _stale_cache),
 }

@@ -240,8 +240,7 @@ def set_up(content: Content, cgroup: str = "host", *, installs: bool = False) ->
     write_files(content, layers, ("/var",) if installs else ())
     for layer in layers.values():
         layer.mount()
-    if content.cached:
-        run_ldconfig(content.driver_root)
+    run_ldconfig(content.driver_root)
     if cgroups.is_v2() and not linux.has_capability(linux.CAP_SYS_RESOURCE):
         with open("/etc/ld.so.preload", "a", encoding="ascii") as file:
             file.write(f"{NOMEMLOCK}\n")

@@ -148,7 +148,7 @@ def test_only_what_is_mounted_elsewhere_too_is_the_hosts() -> None:
 
 @pytest.mark.parametrize(
     ("program", "level", "says"),
-    [("", PASS, "which is not there"), ("nvidia-cli.real", WARN, "which is /usr/bin/nvidia-cli.real, not this hook")],
+    [("", PASS, "is not there"), ("nvidia-cli.real", WARN, "is /usr/bin/nvidia-cli.real, not this hook")],
 )
 def test_doctor_says_what_the_callers_find(tmp_path: Path, program: str, level: str, says: str) -> None:
     for name in ("usr/share/lxc/hooks/nvidia", "usr/libexec/oci/hooks.d/oci-gpu-hook", "usr/bin/nvidia-cli.real"):

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Findings from values, where no simulated node has the fault: SELinux, lockdown, engines that are not here."""
+"""Findings from values, where no simulated node has the fault: SELinux, kernels, engines that are not here."""
 
 from __future__ import annotations
 
 import errno
-import json
 import os
 import sys
 from pathlib import Path
@@ -39,10 +38,9 @@ from oci_gpu_hook.node.machine.kernelconfig import Kernel
 from oci_gpu_hook.node.machine.libselinux import Label, Module, Status, Use
 from oci_gpu_hook.operations import Device, LdCache, LimitMemory, Mount
 from tests.unit import hosts
-from tests.unit.program import Program
 from tests.unit.test_containers import USER, plant_cgroup, stat
 
-KERNEL = Kernel("5.14.0-427.el9", "v2", "", "none", True, (), {})
+KERNEL = Kernel("5.14.0-427.el9", "v2", "", ())
 OUR_FILE = "oci-gpu-hook.json"
 SHARE, ETC = host_engines.VENDORS_FOLDER, host_engines.ADMINISTRATORS_FOLDER
 
@@ -62,37 +60,42 @@ def status(**changes: Any) -> Status:
     return plain._replace(**changes)
 
 
+V1 = "oci_gpu_hook_use_cgroup_v1"
+
+
 @pytest.mark.parametrize(
-    ("changes", "level", "seen", "remedy"),
+    ("changes", "cgroups", "level", "seen", "remedy"),
     [
-        ({}, PASS, "enforcing, policy targeted", ""),
+        ({}, "v2", PASS, "enforcing, policy targeted", ""),
+        ({"booleans": {V1: True}}, "v1", PASS, "enforcing", ""),
+        ({"booleans": {}}, "v1", PASS, "enforcing", ""),
+        ({}, "v1", FAIL, f"{V1} is off", f"setsebool -P {V1} on"),
+        ({"booleans": {V1: True}}, "v2", WARN, f"{V1} is on", f"setsebool -P {V1} off"),
         (
             {"modules": (Module("oci_gpu_hook", ("200",), False),)},
-            FAIL,
-            "half installed",
-            "oci-gpu-hook selinux install",
+            *("v2", FAIL, "half installed", "oci-gpu-hook selinux install"),
         ),
         (
             {"booleans": {"container_use_devices": True}},
-            WARN,
-            "container_use_devices is on",
-            "container_use_devices off",
+            *("v2", WARN, "container_use_devices is on", "container_use_devices off"),
         ),
         (
             {"labels": (Label("/run/x", "u:r:var_t:s0", "u:r:run_t:s0"),)},
-            *(FAIL, "/run/x bears u:r:var_t:s0, the policy says u:r:run_t:s0", "oci-gpu-hook selinux relabel"),
+            *("v2", FAIL, "/run/x bears u:r:var_t:s0, the policy says u:r:run_t:s0", "oci-gpu-hook selinux relabel"),
         ),
         (
             {"uses": (Use("container_t", "any", False, "the loaded policy does not know the type"),)},
-            *(FAIL, "does not know the type", "dnf install container-selinux"),
+            *("v2", FAIL, "does not know the type", "dnf install container-selinux"),
         ),
     ],
 )
-def test_selinux(changes: dict[str, Any], level: str, seen: str, remedy: str) -> None:
-    found = systemcheck.selinux_status(status(**changes), "v2")
+def test_selinux(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], cgroups: str, level: str, seen: str, remedy: str
+) -> None:
+    monkeypatch.setattr(libselinux, "status", lambda _: status(**changes))
+    found = systemcheck.selinux(HostRoot(), cgroups, "dnf")
     assert any(f.level == level and seen in f.seen and remedy in f.remedy for f in found)
-    others = {f.level for f in found if seen not in f.seen}
-    assert others == {PASS}
+    assert {f.level for f in found if seen not in f.seen} == {PASS}
 
 
 def test_selinux_that_cannot_be_asked_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,31 +106,12 @@ def test_selinux_that_cannot_be_asked_is_no_failure(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    ("is_on", "cgroups", "level", "remedy"),
-    [
-        (False, "v2", PASS, ""),
-        (True, "v1", PASS, ""),
-        (False, "v1", FAIL, "setsebool -P oci_gpu_hook_use_cgroup_v1 on"),
-        (True, "v2", WARN, "setsebool -P oci_gpu_hook_use_cgroup_v1 off"),
-        # Without the hook's module, or a cgroup, there is nothing to say.
-        (None, "v1", "", ""),
-        (False, "", "", ""),
-    ],
-)
-def test_selinux_and_the_version_of_cgroups(is_on: bool | None, cgroups: str, level: str, remedy: str) -> None:
-    booleans = {} if is_on is None else {"oci_gpu_hook_use_cgroup_v1": is_on}
-    found = systemcheck.selinux_status(status(booleans=booleans), cgroups)
-    assert [(f.level, f.remedy) for f in found if f.check == "SELinux and cgroups"] == [(level, remedy)] * bool(level)
-
-
-@pytest.mark.parametrize(
     ("changes", "as_root", "level", "words"),
     [
         ({}, True, PASS, "are taken"),
-        ({"cgroups": "v1"}, True, PASS, "not needed"),
+        ({"bpf_refusal": None}, True, PASS, "not tried"),
         ({"bpf_refusal": "it may not"}, False, WARN, "only root"),
         ({"bpf_refusal": "it may not"}, True, FAIL, "it may not"),
-        ({"bpf_refusal": "it may not", "lockdown": "confidentiality"}, True, FAIL, "lockdown is confidentiality"),
     ],
 )
 def test_ebpf(changes: dict[str, Any], as_root: bool, level: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,47 +122,34 @@ def test_ebpf(changes: dict[str, Any], as_root: bool, level: str, words: str, mo
     assert bool(found.remedy) == (level != PASS)
 
 
-@pytest.mark.parametrize(
-    ("release", "level"),
-    [("5.14.0-427.el9", PASS), ("10.1", PASS), ("5.4.0", FAIL), ("4.18.0-553.el8", FAIL), ("nonsense", FAIL)],
-)
-def test_kernel_releases(release: str, level: str) -> None:
-    assert systemcheck.kernel(KERNEL._replace(release=release), "dnf").level == level
+def test_kernels_and_interpreters_that_are_too_old() -> None:
+    for release, level in (("5.14.0-427.el9", PASS), ("10.1", PASS), ("4.18.0-553.el8", FAIL), ("nonsense", FAIL)):
+        assert systemcheck.kernel(KERNEL._replace(release=release), "dnf").level == level
+    for file, level in (("/usr/bin/python3.9", PASS), ("/usr/libexec/platform-python3.6", FAIL), ("/opt/python", PASS)):
+        assert systemcheck.python("/usr/bin/python3", file, "dnf").level == level
 
 
 @pytest.mark.parametrize(
-    ("file", "level"),
-    [("/usr/bin/python3.9", PASS), ("/usr/libexec/platform-python3.6", FAIL), ("/opt/python", PASS), ("", FAIL)],
-)
-def test_interpreters(file: str, level: str) -> None:
-    assert systemcheck.python("/usr/bin/python3", file, "dnf").level == level
-
-
-@pytest.mark.parametrize(
-    ("sysctls", "subids", "newuidmap", "remedy"),
+    ("lacks", "sysctl", "remedy"),
     [
-        ({}, True, True, ""),
-        ({"user/max_user_namespaces": 0}, True, True, "sysctl -w user.max_user_namespaces"),
-        ({"kernel/unprivileged_userns_clone": 0}, True, True, "unprivileged_userns_clone=1"),
-        ({}, True, False, "uidmap"),
-        ({}, False, True, "usermod"),
+        ("", "", ""),
+        ("", "user/max_user_namespaces", "sysctl -w user.max_user_namespaces=65536"),
+        ("", "kernel/unprivileged_userns_clone", "unprivileged_userns_clone=1"),
+        ("usr/bin/newuidmap", "", "uidmap"),
+        ("etc/subgid", "", "usermod"),
     ],
 )
-def test_rootless(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sysctls: dict[str, int], subids: bool, newuidmap: bool, remedy: str
-) -> None:
-    for name, is_there in (("etc/subuid", subids), ("etc/subgid", subids), ("usr/bin/newuidmap", newuidmap)):
-        if is_there:
-            hosts.plant(tmp_path, name, "user:100000:65536\n")
-    root, kernel = HostRoot(str(tmp_path)), KERNEL._replace(sysctls=sysctls)
+def test_rootless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacks: str, sysctl: str, remedy: str) -> None:
+    for name in {"etc/subuid", "etc/subgid", "usr/bin/newuidmap"} - {lacks}:
+        hosts.plant(tmp_path, name, "user:100000:65536\n")
+    hosts.plant(tmp_path, f"proc/sys/{sysctl or 'other'}", "0\n")
+    root = HostRoot(str(tmp_path))
     monkeypatch.setattr(containers, "users_have_some", lambda root: True)
-    found = systemcheck.rootless(root, kernel, "apt")
-    assert found.level == (WARN if remedy else PASS)
-    assert remedy in found.remedy
+    found = systemcheck.rootless(root, "apt")
+    assert (found.level, remedy in found.remedy) == (WARN if remedy else PASS, True)
     # A host without rootless containers is not warned.
     monkeypatch.setattr(containers, "users_have_some", lambda root: False)
-    if not (subids and newuidmap):
-        assert systemcheck.rootless(root, kernel, "apt").level == PASS
+    assert not lacks or systemcheck.rootless(root, "apt").level == PASS
 
 
 @pytest.mark.parametrize(
@@ -199,39 +170,32 @@ def test_who_has_rootless_containers(
     assert containers.users_have_some(HostRoot(str(tmp_path))) == are_some
 
 
-def registration(path: str, kind: str = "ours", **changes: Any) -> Registration:
-    return Registration(path, kind, "/x", ("x", "createRuntime"), None, ("createRuntime",), True, "")._replace(
-        **changes
-    )
-
-
-THEIRS = registration(f"{ETC}/{OUR_FILE}", "other")
+def registration(path: str, kind: str = "ours", stages: tuple[str, ...] = ("createRuntime",)) -> Registration:
+    return Registration(path, kind, "/x", ("x", "createRuntime"), None, stages, True, "")
 
 
 @pytest.mark.parametrize(
-    ("folders", "hooks", "level", "seen"),
+    ("folders", "hook", "level", "seen"),
     [
         # A folder that only the other engine reads is no mask.
-        ((SHARE,), (THEIRS,), PASS, f"registered by {SHARE}/"),
+        ((SHARE,), registration(f"{ETC}/{OUR_FILE}", "other"), PASS, f"registered by {SHARE}/"),
         # Our own file in both is one registration, the preferred one's.
         (
-            (SHARE, ETC),
-            (registration(f"{ETC}/{OUR_FILE}"),),
-            PASS,
+            *((SHARE, ETC), registration(f"{ETC}/{OUR_FILE}"), PASS),
             f"registered by {ETC}/{OUR_FILE}; without root, builds need 'podman build --hooks-dir {ETC}'",
         ),
-        ((ETC,), (registration(f"{ETC}/{OUR_FILE}", stages=("prestart", "createRuntime")),), FAIL, "runs twice"),
+        ((ETC,), registration(f"{ETC}/{OUR_FILE}", stages=("prestart", "createRuntime")), FAIL, "runs twice"),
     ],
 )
-def test_what_an_engine_sees(folders: tuple[str, ...], hooks: tuple[Registration, ...], level: str, seen: str) -> None:
-    found = enginecheck.seen_by(Engine("podman", folders, "", ""), (registration(f"{SHARE}/{OUR_FILE}"), *hooks), "dnf")
+def test_what_an_engine_sees(folders: tuple[str, ...], hook: Registration, level: str, seen: str) -> None:
+    found = enginecheck.seen_by(Engine("podman", folders, ""), (registration(f"{SHARE}/{OUR_FILE}"), hook), "dnf")
     assert found.level == level and seen in found.seen
 
 
-@pytest.mark.parametrize(("engine", "level"), [("podman", WARN), ("Docker", PASS)])
-def test_shims_that_are_no_default(engine: str, level: str) -> None:
-    shim = Runtime(engine, "/f", "nvidia", is_default=False)
-    assert [f.level for f in enginecheck.other_hooks((), (), [shim])] == [level]
+def test_shims_that_are_no_default() -> None:
+    for engine, level in (("podman", WARN), ("Docker", PASS)):
+        shim = Runtime(engine, "/f", "nvidia", is_default=False)
+        assert [f.level for f in enginecheck.other_hooks((), (), [shim])] == [level]
 
 
 @pytest.mark.parametrize(
@@ -291,40 +255,33 @@ def test_whose_a_spec_is_is_read_from_each_programs_text(tmp_path: Path) -> None
 
 def test_a_broken_spec_is_no_second_one_of_the_gpus(tmp_path: Path) -> None:
     found = judged(planted(tmp_path, "kind: [", OUR_SPEC))
-    assert [(one.level, one.seen.partition(" ")[0]) for one in found] == [
-        (WARN, "/etc/cdi/0.yaml"),
-        (PASS, "/etc/cdi/1.yaml"),
-    ]
+    assert [(one.level, one.seen.split()[0]) for one in found] == [(WARN, "/etc/cdi/0.yaml"), (PASS, "/etc/cdi/1.yaml")]
     theirs = planted(tmp_path / "theirs", "kind: [", THEIR_SPEC)
     assert "made by another program" in judged(theirs)[1].seen
 
 
-@pytest.mark.parametrize("text", ["", "{", "[" * 100000, "a: " * 100000, "!!python/object:os.system x", "7", "\0"])
-def test_a_text_that_is_no_spec_is_warned_of(tmp_path: Path, text: str) -> None:
-    (found,) = judged(planted(tmp_path, text))
-    assert found.seen == "/etc/cdi/0.yaml cannot be read: it is neither JSON nor YAML"
-    assert (found.level, found.remedy) == (WARN, "vi /etc/cdi/0.yaml")
-
-
-def test_a_spec_with_aliases_is_not_read(tmp_path: Path) -> None:
-    """They make it larger than any memory once it is shown, and longer than any time once it is walked."""
+def test_a_text_that_is_no_spec_is_warned_of(tmp_path: Path) -> None:
+    """Aliases make one larger than any memory once it is shown, and longer than any time once it is walked."""
     bomb = "a0: &a0 x\n" + "".join([f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 40)])
-    text = f"{bomb}kind: *a39\ndevices: [{{name: *a39, containerEdits: {{deviceNodes: [{{path: *a39}}]}}}}]\n"
-    (spec,) = planted(tmp_path, text)
-    assert (spec.kind, spec.document) == ("", {})
-    (found,) = judged((spec,))
-    assert found.seen == "/etc/cdi/0.yaml cannot be read: it has YAML aliases"
+    texts = {
+        f"{bomb}kind: *a39\ndevices: [{{name: *a39, containerEdits: {{}}}}]\n": "it has YAML aliases",
+        f"a: [{'7, ' * 400_000}": "it is not JSON, and larger than 1 MiB",
+        " " * (9 << 20): "it cannot be read as a file of at most 8 MiB",
+    }
+    wrong = ("{", "[" * 100000, "a: " * 100000, "!!python/object:os.system x", "7")
+    texts.update(dict.fromkeys(wrong, "it is neither JSON nor YAML"))
+    for number, (spec, fault) in enumerate(zip(planted(tmp_path, *texts), texts.values())):
+        assert (spec.kind, spec.document) == ("", {})
+        (found,) = judged((spec,))
+        assert found.seen == f"/etc/cdi/{number}.yaml cannot be read: {fault}"
+        assert (found.level, found.remedy) == (WARN, f"vi /etc/cdi/{number}.yaml")
 
 
-def test_a_spec_that_is_too_large_or_that_others_may_write_is_not_read(tmp_path: Path) -> None:
-    large, larger, theirs = planted(tmp_path, f"a: [{'7, ' * 400_000}", " " * (9 << 20), OUR_SPEC)
-    assert [large.fault, larger.fault] == [
-        "it is not JSON, and larger than 1 MiB",
-        "it cannot be read as a file of at most 8 MiB",
-    ]
+def test_a_spec_that_others_may_write_is_not_read(tmp_path: Path) -> None:
+    (theirs,) = planted(tmp_path, OUR_SPEC)
     assert (theirs.is_ours, theirs.fault) == (True, "")
-    (tmp_path / "etc/cdi/2.yaml").chmod(0o666)
-    theirs = cdispecs.specs(HostRoot(str(tmp_path)))[2]
+    (tmp_path / "etc/cdi/0.yaml").chmod(0o666)
+    (theirs,) = cdispecs.specs(HostRoot(str(tmp_path)))
     assert (theirs.is_ours, theirs.is_open, theirs.document) == (False, True, {})
     (tmp_path / "etc/cdi").chmod(0o777)
     assert cdispecs.specs(HostRoot(str(tmp_path))) == ()
@@ -333,18 +290,13 @@ def test_a_spec_that_is_too_large_or_that_others_may_write_is_not_read(tmp_path:
 def test_a_spec_where_an_engine_does_not_look_is_named(tmp_path: Path) -> None:
     """Unless the engine has another of that kind: which one is to be kept is the administrator's choice."""
     ours, theirs = planted(tmp_path, OUR_SPEC, THEIR_SPEC)
-    podman, crio, docker = (
-        Reader("podman", ("/etc/cdi", "/run/cdi")),
-        Reader("CRI-O", ("/opt/a", "/opt/b"), "/etc/crio/crio.conf"),
-        Reader("Docker", (), "/etc/docker/daemon.json"),
-    )
+    podman, docker = Reader("podman", ("/etc/cdi", "/run/cdi")), Reader("Docker", (), "/etc/docker/daemon.json")
+    crio = Reader("CRI-O", ("/opt/a", "/opt/b"), "/etc/crio/crio.conf")
     elsewhere = (ours, theirs, ours._replace(path="/opt/b/gpu.yaml"))
     (found,) = speccheck.unseen(elsewhere[:2], (podman, docker), lambda path: path)
     assert found.seen == "Docker does not read /etc/cdi/0.yaml: /etc/docker/daemon.json names no folder"
     assert (found.level, found.remedy) == (WARN, "vi /etc/docker/daemon.json")
     assert [*speccheck.unseen(elsewhere, (podman, crio), lambda path: path)] == []
-    (found,) = speccheck.unseen((ours,), (crio,), lambda path: path)
-    assert found.remedy == "oci-gpu-hook cdi generate --capabilities compute --output /opt/b/0.yaml"
     (found,) = speccheck.unseen((ours,), (crio,), lambda path: path, ("/opt/a", "/opt/b"))
     assert found.remedy == "vi /etc/crio/crio.conf", "no spec is written into a folder of a user's"
     (found,) = speccheck.unseen(elsewhere[2:], (podman,), lambda path: path)
@@ -366,9 +318,7 @@ def test_without_pyyaml_other_programs_specs_of_gpus_are_not_read(
 
 def test_without_a_driver_nothing_is_said_of_specs_of_gpus(tmp_path: Path) -> None:
     """That there is none is the finding; other devices' specs are compared all the same."""
-    vendors = OUR_SPEC.replace("nvidia.com/gpu", "acme.com/npu").replace(
-        '"--cdi", "compute"', '"--cdi-vendor", "OCI_A"'
-    )
+    vendors = OUR_SPEC.replace("nvidia.com/gpu", "a.com/npu").replace('--cdi", "compute"', '--cdi-vendor", "OCI_A"')
     specs = planted(tmp_path, OUR_SPEC, THEIR_SPEC, vendors)
     (found,) = speccheck.compared(specs, "", lambda spec: ("it is old", speccheck.AGAIN))
     assert found.seen == "/etc/cdi/2.yaml: it is old" and "--vendor OCI_A" in found.remedy
@@ -376,11 +326,10 @@ def test_without_a_driver_nothing_is_said_of_specs_of_gpus(tmp_path: Path) -> No
     assert found.remedy == "the administrator must load it", "what is right again after a boot is not removed"
 
 
-@pytest.mark.parametrize("tool", ["dnf", "apt"])
-def test_an_engine_is_installed_by_the_distributions_own_tool(tmp_path: Path, tool: str) -> None:
-    hosts.plant(tmp_path, f"usr/bin/{tool}", "")
+def test_an_engine_is_installed_by_the_distributions_own_tool(tmp_path: Path) -> None:
+    hosts.plant(tmp_path, "usr/bin/dnf", "")
     found = doctor.of_host(HostRoot(str(tmp_path)), None)
-    assert [f.remedy for f in found if f.check == "engines"] == [f"{tool} install podman"]
+    assert [f.remedy for f in found if f.check == "engines"] == ["dnf install podman"]
 
 
 def test_nouveau_is_named() -> None:
@@ -393,37 +342,28 @@ OPEN, CLOSED = "NVIDIA UNIX Open Kernel Module for x86_64", "NVIDIA UNIX x86_64 
 
 
 @pytest.mark.parametrize(
-    ("modules", "module", "release", "level", "seen"),
-    [
-        ("nvidia_peermem", CLOSED, "5.14.0-427.el9.x86_64", "pass", "by nvidia_peermem, for mlx5_0 and 1 more"),
-        ("nv_peer_mem", CLOSED, "5.14.0", "pass", "by nv_peer_mem"),
-        ("", OPEN, "5.14.0-427.el9.x86_64", "pass", "by dma-buf, for mlx5_0 and 1 more"),
-        ("", CLOSED, "6.12.1", "warn", "no dma-buf, as NVIDIA's module is not the open one"),
-    ],
+    ("modules", "module", "reach"),
+    [(("nvidia_peermem",), CLOSED, True), (("nv_peer_mem",), CLOSED, True), ((), OPEN, True), ((), CLOSED, False)],
 )
-def test_how_adapters_reach_the_gpus_memory(
-    tmp_path: Path, program: Program, modules: str, module: str, release: str, level: str, seen: str
+def test_adapters_that_cannot_reach_the_gpus_memory(
+    tmp_path: Path, modules: tuple[str, ...], module: str, reach: bool
 ) -> None:
     """By their driver: software has no such device, and other makers' adapters have other ways."""
-
-    def said() -> list[Any]:
-        found = json.loads(program("doctor", "--host-root", tmp_path, "--json", code=1))["findings"]
-        return [item for item in found if "GPUDirect" in item["check"]]
-
-    hosts.host(tmp_path)
-    hosts.plant(tmp_path, "proc/sys/kernel/osrelease", f"{release}\n")
-    hosts.plant(tmp_path, "proc/modules", f"{modules} 16384 0 - Live 0x0\n")
+    root = hosts.host(tmp_path)
     version = tmp_path / "proc/driver/nvidia/version"
     version.write_text(version.read_text().replace(OPEN, module))
     for name, driver in (("bnxt_re0", "bnxt_en"), ("mlx5_0", "mlx5_core"), ("mlx5_1", "mlx5_core")):
-        assert name == "mlx5_1" or said() == []
+        assert name == "mlx5_1" or drivercheck.rdma(root, modules) == []
         folder = tmp_path / f"sys/bus/pci/devices/0000:0{name[-1]}:00.{len(name)}"
         (folder / "infiniband" / name).mkdir(parents=True)
         (folder / "driver").symlink_to(f"../../../../bus/pci/drivers/{driver}")
-    (finding,) = said()
-    assert finding["level"] == level and seen in finding["seen"]
+    hosts.plant(tmp_path, "proc/modules", "".join([f"{name} 16384 0 - Live 0x0\n" for name in modules]))
+    found = [item for item in doctor.of_host(root, None) if item.check == "GPUDirect RDMA"]
+    assert [item.seen.partition(":")[0] for item in found] == ["mlx5_0 and 1 more cannot reach the GPUs' memory"] * (
+        not reach
+    )
     remedy = "modprobe nvidia_peermem && sh -c 'echo nvidia_peermem >/etc/modules-load.d/nvidia-peermem.conf'"
-    assert finding["remedy"] == (remedy if level == "warn" else "")
+    assert {item.remedy for item in found} <= {remedy}
 
 
 NODE = Device("/dev/nvidiactl", "c", 195, 255, "rw", 0o666, 0, 0, "", True, "")
@@ -450,7 +390,6 @@ WELL = containercheck.Seen(
         ({"opened": containercheck.NO_ENTRY}, WARN, "nothing was opened: its device cgroup cannot be entered"),
         ({"opened": containercheck.PAUSED}, WARN, "nothing was opened: it is paused"),
         ({"opened": containercheck.NO_ANSWER}, FAIL, "a GPU does not answer"),
-        ({"opened": {"/dev/nvidia0": errno.EACCES}}, FAIL, "its user may not open"),
         ({"opened": {"/dev/nvidia0": errno.ENXIO}}, WARN, "no driver answers"),
         ({"opened": {"/dev/nvidia0": errno.ENODEV}}, FAIL, "/dev/nvidia0: No such device"),
         ({"opened": {"/dev/nvidia0": errno.EIO}}, FAIL, "Input/output error"),
@@ -472,8 +411,7 @@ def test_a_containers_faults(changes: dict[str, Any], level: str, seen: str) -> 
 @pytest.mark.parametrize(
     ("limits", "seen"),
     [
-        ({"r": 2 << 20}, ""),
-        ({"r": 1 << 20, "other": 5}, ""),
+        ({"r": 2 << 20, "other": 5}, ""),
         ({"r": 3 << 20}, "its limit is 3 MiB of r, and is to have 2 MiB"),
         ({}, "it has no limit of r, and is to have 2 MiB: it was raised, or the driver was loaded again"),
     ],
@@ -484,45 +422,3 @@ def test_a_limit_of_memory_that_is_not_the_plans(limits: dict[str, int], seen: s
     (limited,) = [it for it in found if it.check == "memory"]
     assert (limited.level, bool(limited.remedy)) == ((FAIL, True) if seen else (PASS, False))
     assert seen in limited.seen
-
-
-@pytest.mark.parametrize(
-    ("scopes", "engine", "told"),
-    [
-        ((), "dockerd", []),
-        (("namespace",), "crio", []),
-        (("namespace",), "dockerd", ["Docker does not say a container's namespace"]),
-        (("image", "namespace"), "dockerd", ["Docker does not say a container's image and namespace"]),
-    ],
-)
-def test_sections_that_an_engine_says_nothing_of(
-    tmp_path: Path, scopes: tuple[str, ...], engine: str, told: list[str]
-) -> None:
-    hosts.plant(tmp_path, f"usr/bin/{engine}", "")
-    hosts.plant(tmp_path, "etc/oci-gpu-hook.conf", "".join([f"[{scope} a]\nrecords = no\n" for scope in scopes]))
-    found = [item for item in doctor.of_host(HostRoot(str(tmp_path)), None) if item.check == "settings"]
-    assert [item.seen.partition(":")[0] for item in found if item.level == WARN] == told
-
-
-@pytest.mark.parametrize(
-    ("version", "runtime", "has_crun", "warns"),
-    [
-        ("4.3.1", "", False, False),
-        ("4.3.1", "/usr/bin/crun", True, True),
-        ("4.3.1", "runc", True, False),
-        ("4.5.1-rhel", "", True, True),
-        ("5.0.0-rc1", "crun", True, False),
-        ("", "crun", True, False),
-        ("a.b", "crun", True, False),
-    ],
-)
-def test_a_podman_that_lets_images_speak_to_crun_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, runtime: str, has_crun: bool, warns: bool
-) -> None:
-    monkeypatch.setattr(enginecheck, "podmans_version", lambda root: version)
-    if has_crun:
-        hosts.plant(tmp_path, "usr/bin/crun", "")
-    engine = Engine("podman", (), "", "", runtime=runtime)
-    found = enginecheck.images_in_podman(HostRoot(str(tmp_path)), engine)
-    assert [item.level for item in found] == [WARN] * warns
-    assert not warns or f"podman {version} hands" in found[0].seen

@@ -87,13 +87,13 @@ def test_where_each_engine_looks_for_cdi_specs(
 def test_engines_and_shims_are_found_in_their_files(tmp_path: Path) -> None:
     podman = "/etc/containers/containers.conf"
     runtimes = f'[engine.runtimes]\nnvidia = ["{SHIM}"]\n'
-    crio = '[crio.runtime]\nhooks_dir = ["/a", "/c"]\ncgroup_manager = "systemd"\n'
+    crio = '[crio.runtime]\nhooks_dir = ["/a", "/c"]\n'
     files = {
         podman: f'[engine]\nhooks_dir = ["/etc/h"]\nruntime = "nvidia"\n{runtimes}',
         # Only names that end in .conf are read.
         f"{podman}.d/x.old": '[engine]\nhooks_dir = ["/x"]\n',
         # A later file replaces what an earlier one says.
-        CRIO: '[crio.runtime]\nhooks_dir = ["/one"]\ncgroup_manager = "cgroupfs"\n',
+        CRIO: '[crio.runtime]\nhooks_dir = ["/one"]\n',
         f"{CRIO}.d/20-x": crio,
         DOCKER: f'{{"default-runtime": "nvidia", "runtimes": {{"nvidia": {{"path": "{SHIM}"}}}}}}',
         CONTAINERD: 'default_runtime_name = "nvidia"\n[plugins."io.x".runtimes.nvidia.options]\n'
@@ -102,8 +102,8 @@ def test_engines_and_shims_are_found_in_their_files(tmp_path: Path) -> None:
     root = host(tmp_path, **files)
     found = installed.installed(root)
     assert tuple([item._replace(shims=()) for item in found]) == (
-        Engine("podman", ("/etc/h",), podman, "", "", "nvidia"),
-        Engine("CRI-O", ("/a", "/c"), f"{CRIO}.d/20-x", "systemd", f"{CRIO}.d/20-x"),
+        Engine("podman", ("/etc/h",), podman, "nvidia"),
+        Engine("CRI-O", ("/a", "/c"), f"{CRIO}.d/20-x"),
     )
     assert [item[:4] for item in installed.shims(root, found)] == [
         ("podman", podman, "nvidia", True),

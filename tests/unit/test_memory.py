@@ -441,7 +441,6 @@ ON, DENIED, NO_NVML = [
         ({"regions": None}, "fail", "no dmem controller"),
         ({"regions": OF_TILES}, "fail", "does not count the memory of GPU 0: a container with a GPU is refused"),
         ({"booleans": DENIED}, "fail", "oci_gpu_hook_limit_memory is off"),
-        ({"regions": {}}, "fail", "the kernel counts no device's memory"),
         ({"settings": SHARED}, "fail", "gpu-memory is share, and gpu-holders is not set"),
         ({"settings": SHARED._replace(gpu_holders=2)}, "pass", "that of 2 devices"),
         ({"regions": None, "settings": BY_NVML}, "pass", "NVML that of GPU 0, if the driver is of R615 or later"),

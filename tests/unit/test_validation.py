@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of a validation: what is judged of NVML's answer and of a GPU's process, names, files, config.json, record.
-"""
+"""The parts of a validation: what is judged of NVML's answer and of a GPU's process; files, config.json, the record."""
 
 from __future__ import annotations
 
@@ -46,15 +45,11 @@ def said(*lines: object, status: int | None = 0) -> PythonOutput:
     [
         (said("cuInit", WELL), "Test PASSED: 50000 elements on H100"),
         (said("cuInit", WELL, status=None), "no answer within 5 seconds: exit does not return"),
-        (said("cuInit", WELL, status=-11), "the process was killed by SIGSEGV in exit"),
+        (said("cuInit", WELL, status=-11), "the process was killed in exit: Segmentation fault"),
         (said(status=None), "no answer within 5 seconds: the start of its process does not return"),
-        (said("cuInit", status=-99), "the process was killed by signal 99 in cuInit"),
         (said("cuInit", '{"device": ', status=1), 'the process ended in {"device":  with status 1'),
-        (said("cuInit", []), "the process ended in [] with status 0"),
-        (
-            said({"missing": "libcuda.so.1: cannot open\x1b[31m"}),
-            "libcuda cannot be loaded: libcuda.so.1: cannot open\\x1b[31m",
-        ),
+        (said("cuInit", {}), "the process ended in {} with status 0"),
+        (said({"missing": "libcuda.so.1: no\x1b[31m"}), "libcuda cannot be loaded: libcuda.so.1: no\\x1b[31m"),
     ],
 )  # fmt: skip
 def test_what_a_process_says_is_judged(answer: PythonOutput, seen: str) -> None:
@@ -102,7 +97,7 @@ def test_nvml_must_agree_with_the_kernel(root: HostRoot) -> None:
     def told(other: Facts) -> list[str]:
         return [item.seen for item in drivercheck.nvml(found, other)]
 
-    assert told(facts) == ["CUDA 13.0; it knows the kernel's GPUs (2)"]
+    assert told(facts) == ["CUDA 13.0; it knows what the kernel knows: 2 GPUs"]
     first, second = facts.gpus
     [version] = told(facts._replace(driver_version="1.2"))
     assert version.startswith("NVML is of version 1.2, the kernel module of ")
@@ -182,19 +177,13 @@ def test_only_whole_lines_of_ours_are_an_answer(root: HostRoot) -> None:
     assert found == (first, [{"index": 0, "uuid": "a"}, {"index": 1, "uuid": "b"}])
 
 
-def test_the_record_is_read_as_it_was_written(root: HostRoot) -> None:
+def test_the_record_is_read_as_it_was_written_and_a_damaged_one_is_none(root: HostRoot) -> None:
     steps = (StepResult("driver", PASSED, ""), StepResult("hook", FAILED, "runc does not start"))
     record = Validation(1_700_000_000, "580.65.06", steps)
     assert validationrecord.read_validation(root) is None
     validationrecord.write(root, record)
     assert validationrecord.read_validation(root) == record
-
-
-@pytest.mark.parametrize(
-    "data",
-    [b"", b"{", b"[]", b"{}", b'{"time": 1, "driver_version": "", "steps": [{}]}', b"\xff"]
-    + [b'{"time": 1, "driver_version": "", "steps": [{"name": "x", "outcome": "passed", "why": ""}]}'],
-)  # fmt: skip
-def test_a_damaged_record_is_none(root: HostRoot, data: bytes) -> None:
-    statefile.write(root, "validation.json", data)
-    assert validationrecord.read_validation(root) is None
+    step = b'{"time": 1, "driver_version": "", "steps": [{"name": "x", "outcome": "passed", "why": ""}]}'
+    for data in (b"{", b"[]", b"\xff", step):
+        statefile.write(root, "validation.json", data)
+        assert validationrecord.read_validation(root) is None

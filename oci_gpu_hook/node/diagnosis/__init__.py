@@ -29,17 +29,16 @@ def passed(check: str, seen: str) -> Finding:
 
 
 def warned(check: str, seen: str, fix: str, *words: str) -> Finding:
-    """A warning; fix, words: the words of the command that fixes it; or fix alone, a remedy."""
+    """fix, words: the words of the command that fixes it; or fix alone, a remedy."""
     return Finding(check, WARN, seen, fix if isinstance(fix, Remedy) else command(fix, *words))
 
 
 def failed(check: str, seen: str, fix: str, *words: str) -> Finding:
-    """What keeps containers from their GPUs; fix, words: see `warned`."""
+    """Of what keeps containers from their GPUs; see `warned`."""
     return warned(check, seen, fix, *words)._replace(level=FAIL)
 
 
 def is_failed(findings: list[Finding]) -> bool:
-    """Whether anything keeps containers from their GPUs."""
     return any([finding.level == FAIL for finding in findings])
 
 

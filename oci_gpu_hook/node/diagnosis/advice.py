@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What to type about one container, in the words of the engine that runs it.  Pure.
 
-A container that has no engine is its runtime's.  Its names, and the bundle of a user's container, are others' words: a
-name is one of a command only if `remedy.is_name` holds for it, and a user's container is that user's to start again.
-Must not name a command of another engine.
+Its names, and the bundle of a user's container, are others' words: a name is one of a command only if `remedy.is_name`
+holds for it, and a user's container is that user's to start again.  Must not name a command of another engine.
 """
 
 from __future__ import annotations
@@ -15,53 +14,44 @@ from oci_gpu_hook.node.engines.containerrecords import SHORT_ID, Running
 from oci_gpu_hook.node.engines.enginekinds import BY_NAME, CONTAINERD, CRIO, VARIABLE
 
 
-def _way(who: Running, verb: str) -> Remedy:
-    """What does this to it: restart, so that the hook runs again; start, if it has stopped; resume, if it is paused."""
-    id, kind, runtime, is_paused = who.id, BY_NAME[who.called.engine], who.runtime, verb == "resume"
-    if not is_name(id):
-        return NOTHING
+def _ways(who: Running) -> tuple[Remedy, Remedy, Remedy]:
+    """What starts it again; what starts it if it has stopped, or tells why; what ends its pause."""
+    id, kind, runtime = who.id, BY_NAME[who.called.engine], who.runtime
     resumed = command(runtime or "runc", "resume", id)
+    if not is_name(id):
+        return NOTHING, NOTHING, NOTHING
     if _is_the_kubelets(who):
         # The kubelet starts a new one in its place.
-        crictls = command("crictl", "stop" if verb == "restart" else "inspect", id[:SHORT_ID])
-        return resumed if is_paused else crictls
+        return command("crictl", "stop", id[:SHORT_ID]), command("crictl", "inspect", id[:SHORT_ID]), resumed
     if kind.request:
-        word = who.called.full or who.called.name
-        return command(kind.request[0], "unpause" if is_paused else verb, word if is_name(word) else id)
+        name = who.called.full or who.called.name
+        verbs = ("restart", "start", "unpause")
+        again, run, resumed = [command(kind.request[0], it, name if is_name(name) else id) for it in verbs]
+        return again, run, resumed
     if kind == CONTAINERD:
         tasks = (*_ctr(who), "tasks")
-        does = command(*tasks, verb, id) if is_paused else command(*tasks, "start", "--detach", id)
-        return then(command(*tasks, "delete", "--force", id), does) if verb == "restart" else does
-    if is_paused or not runtime:
-        return resumed if is_paused else NOTHING
+        run = command(*tasks, "start", "--detach", id)
+        return then(command(*tasks, "delete", "--force", id), run), run, command(*tasks, "resume", id)
+    if not runtime:
+        return NOTHING, NOTHING, resumed
     run = command(runtime, "run", "--detach", "--bundle", who.bundle, id)
-    return then(command(runtime, "delete", "--force", id), run)
+    return then(command(runtime, "delete", "--force", id), run), run, resumed
 
 
 def restart(who: Running) -> Remedy:
-    """Start it again, so that the hook runs again."""
-    if _is_anothers(who):
-        return in_words(f"the user {who.owner} must start it again")
     by_hand = command("kill", str(who.pid)) if who.pid else in_words("start it again")
-    return _way(who, "restart") or by_hand
+    return _of_owner(who, "start it again") or _ways(who)[0] or by_hand
 
 
 def start(who: Running) -> Remedy:
-    """What to do about one that has stopped: start it, or see why it has."""
-    if _is_anothers(who):
-        return in_words(f"the user {who.owner} must start it")
-    found = _way(who, "start")
-    return in_words(f"{'see why' if _is_the_kubelets(who) else 'start it'}: {found}" if found else "start it")
+    return _of_owner(who, "start it") or _ways(who)[1] or in_words("start it")
 
 
 def resume(who: Running) -> Remedy:
-    if _is_anothers(who):
-        return in_words(f"the user {who.owner} must let it run on")
-    return _way(who, "resume")
+    return _of_owner(who, "let it run on") or _ways(who)[2]
 
 
 def ask(who: Running) -> Remedy:
-    """Start it with a request for a GPU."""
     if _is_the_kubelets(who):
         note = f"{VARIABLE} in its env, or nvidia.com/gpu in its limits"
         return command("kubectl", "replace", "--force", "-f", "POD.yaml", note=note)
@@ -70,18 +60,16 @@ def ask(who: Running) -> Remedy:
         return command(*kind.request)
     if kind == CONTAINERD:
         return command(*_ctr(who), "run", "--env", VARIABLE, "...")
-    file = f"{who.bundle}/config.json" if who.bundle and not _is_anothers(who) else "config.json"
+    file = f"{who.bundle}/config.json" if who.bundle and who.owner == os.geteuid() else "config.json"
     return command("vi", file, note=f"{VARIABLE} in process.env")
 
 
 def accepted(who: Running) -> Remedy:
-    """See which requests the administrator accepts, and make one of those."""
-    by_pod = "; the pod can ask by nvidia.com/gpu in its limits" if _is_the_kubelets(who) else ""
-    return command("oci-gpu-hook", "info", "--settings", note=f"accept-environment, accept-volume-mounts{by_pod}")
+    return command("oci-gpu-hook", "info", "--settings", note="accept-environment, accept-volume-mounts")
 
 
-def _is_anothers(who: Running) -> bool:
-    return who.owner != os.geteuid()
+def _of_owner(who: Running, does: str) -> Remedy:
+    return in_words(f"the user {who.owner} must {does}") if who.owner != os.geteuid() else NOTHING
 
 
 def _is_the_kubelets(who: Running) -> bool:

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Findings about one running container: what it has, compared with the hook's plan for it.  Pure.
-
-So whatever the hook learns to give is checked here too, without a list of its own.
-"""
+"""Findings about one running container: what it has, compared with the hook's plan for it.  Pure."""
 
 from __future__ import annotations
 
@@ -51,22 +48,23 @@ class Seen(NamedTuple):
 
 
 def judge(plan: Plan | None, seen: Seen, who: Running) -> list[Finding]:
-    """The findings in order of cause: nodes, whether they open, libraries, cache, labels; plan: None if it has none."""
+    """In order of cause; plan: None if it has none."""
+    there = [path for path, numbers in seen.nodes.items() if numbers is not None]
+    if plan is None and not there:
+        return [passed("nodes", "none, as it asks for none")]
     if plan is None:
-        return _without_request(seen, who)
+        # A CDI spec, for example, can have given it nodes.
+        text = f"{len(there)} are there all the same: {listed(there)}"
+        return [warned("nodes", text, "ls", "/etc/cdi", "/var/run/cdi"), *_opened(there, seen, who)]
     restart = advice.restart(who)
     devices = [item for item in plan.operations if isinstance(item, Device)]
-    present = [item.path for item in devices if seen.nodes.get(item.path) is not None]
+    present = [item.path for item in devices if item.path in there]
     if devices and not present:
         text = f"none of its {len(devices)} nodes is there: the hook did not run when it started"
         return [failed("nodes", text, then(DOCTOR, restart))]
-    files = {
-        path: item.required
-        for item in plan.operations
-        if isinstance(item, (Mount, Symlink))
-        for path in (item.paths() if isinstance(item, Mount) else (item.path,))
-    }
-    libraries = {it: required for it, required in files.items() if ".so." in _name(it) or it.endswith(".so")}
+    files = [(it, item.required) for item in plan.operations if isinstance(item, Mount) for it in item.paths()]
+    files += [(item.path, item.required) for item in plan.operations if isinstance(item, Symlink)]
+    libraries = {path: required for path, required in files if ".so." in _name(path) or path.endswith(".so")}
     return [
         *_nodes(devices, seen, restart),
         *_opened(present, seen, who),
@@ -78,18 +76,8 @@ def judge(plan: Plan | None, seen: Seen, who: Running) -> list[Finding]:
 
 
 def counted_none() -> Finding:
-    """Why one that Docker was asked for GPUs for has none."""
     seen = "it was asked for with 0 GPUs (--gpus 0): docker-compose before 2 says so if a service has no 'count'"
     return warned("request", seen, command("vi", "docker-compose.yml", note="count: all, below its devices"))
-
-
-def _without_request(seen: Seen, who: Running) -> list[Finding]:
-    """The findings about a container that asks for nothing: a CDI spec, for example, can have given it nodes."""
-    paths = [path for path, numbers in seen.nodes.items() if numbers is not None]
-    if not paths:
-        return [passed("nodes", "none, as it asks for none")]
-    text = f"{len(paths)} are there all the same: {listed(paths)}"
-    return [warned("nodes", text, "ls", "/etc/cdi", "/var/run/cdi"), *_opened(paths, seen, who)]
 
 
 def _nodes(devices: list[Device], seen: Seen, restart: Remedy) -> list[Finding]:
@@ -137,7 +125,6 @@ def _unopened(error: int, paths: list[str], restart: Remedy) -> Finding:
 
 
 def _memory(limits: list[LimitMemory], seen: Seen, restart: Remedy) -> list[Finding]:
-    """Whether what limits it is what the plan says: the driver may have been loaded again, or root has raised it."""
     wanted = [pair for item in limits if not item.library for pair in item.limits]
     for name, most in wanted:
         limit = seen.memory.get(name, NO_LIMIT)
@@ -150,7 +137,6 @@ def _memory(limits: list[LimitMemory], seen: Seen, restart: Remedy) -> list[Find
 
 
 def _libraries(wanted: dict[str, bool], seen: Seen, restart: Remedy) -> Finding:
-    """wanted: the paths, each with whether it is required."""
     missing = [path for path in wanted if path not in seen.files]
     if not missing:
         return passed("libraries", f"{len(wanted)} names are there")

@@ -28,24 +28,15 @@ _LINK = "nvidia-container-runtime-hook"
 # The boot and a process's start are told in whole seconds each.
 _SECONDS_UNKNOWN = 2
 _RESTART = restart(DOCKER)
-# NVIDIA's packages bring them: with the first comes the program of the link's name, and by the second Docker 29.2 and
-# later see that they can serve --gpus by CDI.
-_RIVALS = {
-    "nvidia-container-toolkit": (
-        "nvidia-container-toolkit",
-        "is NVIDIA's: its package has a program in the place of our link",
-    ),
-    "nvidia-cdi-hook": (
-        "nvidia-container-toolkit-base",
-        "is there: Docker 29.2 and later then try CDI for --gpus before our hook",
-    ),
-}
+# NVIDIA's: with the first comes a program of the link's name, and by the second Docker 29.2 and later see that they can
+# serve --gpus by CDI.  The package of the second takes that of the first with it.
+_RIVALS, _THEIR_PACKAGE = ("nvidia-container-toolkit", "nvidia-cdi-hook"), "nvidia-container-toolkit-base"
 
 
 class Docker(NamedTuple):
     """folders: its PATH; file: of its settings; program: what it finds first of the link's name, "" for nothing;
-    leads_to: that without links; pid, began: of the dockerd that runs, in seconds since 1970; pid is 0 if none is seen;
-    settings: what it goes by, its command line before its file; None for the fault that it finds in the file.
+    leads_to: that without links; pid, began: of the dockerd that runs, in seconds since 1970; 0 for none; settings:
+    of its file, None for the fault in it.
     """
 
     folders: tuple[str, ...]
@@ -64,36 +55,30 @@ def find_docker(host: HostRoot) -> Docker | None:
     pid, began = next(((pid, began) for pid in dockerds if (began := processes.started(host, pid)) is not None), (0, 0))
     if not pid and not find_program(host, "dockerd", PATH):
         return None
-    folders, file, cdi_folders = PATH, DOCKER.ours, list[str]()
+    folders, file = PATH, DOCKER.ours
     if pid:
         variables = dict([item.partition("=")[::2] for item in processes.environment(host, pid)])
         folders = tuple([it for it in variables.get("PATH", ":".join(PATH)).split(":") if it[:1] == "/"])
         words = processes.command_line(host, pid)
-        pairs = [(*word.partition("="), after) for word, after in zip(words, [*words[1:], ""])]
-        options = [(name, value if equals else after) for name, equals, value, after in pairs]
-        file = next((value for name, value in options if name == "--config-file"), file)
-        cdi_folders = [value for name, value in options if name == "--cdi-spec-dir"]
+        for word, after in zip(words, [*words[1:], ""]):
+            option, equals, value = word.partition("=")
+            file = (value if equals else after) if option == "--config-file" else file
     found = find_program(host, _LINK, folders)
     leads_to = host.real(found) if found else ""
     docker = Docker(folders, file, found, leads_to, pid, containerdevices.since(host, began))
     try:
-        settings = installed.docker_settings(host, file)
+        return docker._replace(settings=installed.docker_settings(host, file))
     except ValueError as err:
         return docker._replace(fault=str(err))
-    return docker._replace(settings={**settings, **({"cdi-spec-dirs": cdi_folders} if cdi_folders else {})})
 
 
 def docker(host: HostRoot, found: Docker, entry: str, tool: str) -> list[Finding]:
     """What Docker is served by on this host; entry: the entry script, links resolved."""
-    rivals = {name: path for name in _RIVALS if (path := find_program(host, name, found.folders))}
-    findings = []
-    if found.leads_to == entry:
-        findings.append(_ours(host, found))
-        for name, path in rivals.items():
-            package, seen = _RIVALS[name]
-            findings.append(warned(_CHECK, f"{path} {seen}", tool, "remove", package))
-    else:
-        findings.append(_not_ours(host, found, bool(rivals), tool))
+    rivals = [path for name in _RIVALS if (path := find_program(host, name, found.folders))]
+    findings = [_ours(host, found) if found.leads_to == entry else _not_ours(host, found, bool(rivals), tool)]
+    if found.leads_to == entry and rivals:
+        seen = f"{rivals[0]} is NVIDIA's, which may serve --gpus in the place of our hook"
+        findings.append(warned(_CHECK, seen, tool, "remove", _THEIR_PACKAGE))
     if found.settings is None:
         findings.append(warned(_CHECK, f"{found.file}: {found.fault}", "vi", found.file))
     # Who else than root could decide what dockerd reads could be root.
@@ -104,8 +89,7 @@ def docker(host: HostRoot, found: Docker, entry: str, tool: str) -> list[Finding
             remedy = roots_alone(found.file.rpartition("/")[0], found.file)
         findings.append(warned(_CHECK, f"{found.file}: {fault}, and who writes it is root", remedy))
     runtimes = installed.of_docker(host, found.settings or {}, found.file, found.folders)
-    ours = [item for item in runtimes if item.is_ours]
-    return findings + of_runtimes(_CHECK, ours, "containers", tool)
+    return findings + of_runtimes(_CHECK, [item for item in runtimes if item.is_ours], "containers", tool)
 
 
 def _ours(host: HostRoot, found: Docker) -> Finding:
@@ -122,11 +106,8 @@ def _ours(host: HostRoot, found: Docker) -> Finding:
 def _not_ours(host: HostRoot, found: Docker, has_rivals: bool, tool: str) -> Finding:
     then_restart = then(install(tool, "oci-gpu-hook-docker"), _RESTART)
     if found.program:
-        seen = f"'docker run --gpus' starts {found.program}, which is another's"
-        if found.leads_to != found.program:
-            seen += f": it leads to {found.leads_to}"
-        toolkit = (tool, "remove", "nvidia-container-toolkit")
-        away = toolkit if has_rivals else ("mv", found.program, f"{found.program}.other")
+        seen = f"'docker run --gpus' starts {found.leads_to}, which is another's"
+        away = (tool, "remove", _THEIR_PACKAGE) if has_rivals else ("mv", found.program, f"{found.program}.other")
         return warned(_CHECK, seen, then(command(*away), then_restart))
     for path in [f"{folder}/{_LINK}" for folder in found.folders]:
         if host.link(path) is not None and host.stat(path) is None:

@@ -25,17 +25,16 @@ from oci_gpu_hook.node.machine.foreignfile import number
 from oci_gpu_hook.planning import platforms
 from oci_gpu_hook.vendors import platform, tegra
 
-_USABLE_BY_ALL = 0o666
 # In the sentences of `files.of_root`.
 _LEFT_OUT = " is left out: "
 # Which lets adapters reach GPUs' memory: NVIDIA's, and Mellanox's before it.
-_PEER_MEMORY = ("nvidia_peermem", "nv_peer_mem")
+_PEER_MEMORY = frozenset(["nvidia_peermem", "nv_peer_mem"])
 _LOAD_PEER_MEMORY = then(
     command("modprobe", "nvidia_peermem"),
     command("sh", "-c", "echo nvidia_peermem >/etc/modules-load.d/nvidia-peermem.conf"),
 )
 
-# The commands that install the driver and its libraries, by the distribution's package manager.
+# By the distribution's package manager.
 _INSTALL = {
     "dnf": command("dnf", "install", "nvidia-driver", "nvidia-driver-cuda"),
     "apt": command("apt", "install", "nvidia-driver", "nvidia-smi"),
@@ -44,7 +43,6 @@ _NODES = command("oci-gpu-hook", "inventory", "refresh", "--nodes")
 _REINSTALL = command("dnf", "reinstall", "nvidia-*", "libnvidia-*")
 # Packages of a driver, of whichever variant: libcuda1, libnvidia-tesla-470-cuda1, libnvidia-compute-580.
 _LIBRARIES = "^lib(cuda1|nvidia-(.*-)?(cuda1|ml1|compute-.*))$"
-_FIRMWARE = "^(firmware-nvidia|nvidia-firmware)-"
 _UPGRADE = {
     "dnf": command("dnf", "upgrade", "nvidia-*", "libnvidia-*"),
     "apt": command("apt", "install", "--only-upgrade", "libnvidia-*", "libcuda1"),
@@ -52,7 +50,8 @@ _UPGRADE = {
 # The folder that our command looks in last: of Debian's components contrib alone has python3-pynvml, and not every dnf
 # has nvidia-ml-py.  What root's pip puts into /usr/local a Python of Red Hat's does not see if it is started by -I.
 _VENDOR = f"{PurePosixPath(__file__).parents[3]}/vendor"
-_PYNVML = command("/usr/bin/python3", "-m", "pip", "install", "--target", _VENDOR, "nvidia-ml-py")
+_BY_PIP = command("/usr/bin/python3", "-m", "pip", "install", "--target", _VENDOR, "nvidia-ml-py")
+_PYNVML = {tool: then(command(tool, "install", "python3-pip"), _BY_PIP) for tool in ("dnf", "apt")}
 # What fixes a host whose platform has a description of its driver in place of the module, by that platform.
 _OF_PLATFORM = {
     "tegra": then(command("apt", "install", "--reinstall", "nvidia-l4t-init"), command("modprobe", "nvgpu")),
@@ -63,9 +62,8 @@ _OF_PLATFORM = {
 def check_driver(
     host: HostRoot, driver_root: str, tool: str, *, others: bool = False
 ) -> tuple[list[Finding], DriverInventory | None]:
-    """The platform, or the driver's parts, GPUs and nodes; and what was found of a driver whose module is loaded.
-
-    others: whether another vendor's hardware is here.
+    """The platform, or the driver's parts, GPUs and nodes; and what was found if its module is loaded; others: whether
+    another vendor's hardware is here.
     """
     kind, proof = platform.prove(host)
     if kind in (platform.TEGRA, platform.WSL):
@@ -80,8 +78,7 @@ def check_driver(
         return [absent(host, driver_root, modules, err, tool)], None
     devices = saved_inventory.with_nodes(host, found, ("modeset", "caps", "imex")).devices
     numbered = tuple([node for node in devices if node.present or not node.family])
-    findings = [*_parts(host, found, tool), _firmware(host, found, tool), _loader_cache(host, driver_root)]
-    return [*findings, *_gpus(host, found), *_nodes(host, numbered)], found
+    return [*_parts(host, found, tool), *_gpus(host, found), *_nodes(host, numbered)], found
 
 
 def absent(host: HostRoot, driver_root: str, modules: tuple[str, ...], err: DriverError, tool: str) -> Finding:
@@ -99,17 +96,13 @@ def absent(host: HostRoot, driver_root: str, modules: tuple[str, ...], err: Driv
 def of_platform(host: HostRoot, kind: str, proof: str) -> list[Finding]:
     """A Jetson or WSL 2, whose driver is not a kernel module: how it was detected, and which entries are usable."""
     found = passed("platform", f"{platform.NAMES[kind]}, by {proof}")
-    left_out: tuple[str, ...] = ()
     try:
-        if kind == platform.TEGRA:
-            _, left_out = tegra.vendor(host, everything=True)
+        left_out = tegra.vendor(host, everything=True)[1] if kind == platform.TEGRA else ()
         platforms.platform_state(host, kind, everything=True)
     except DriverError as err:
         return [found, failed("driver", err.message, _OF_PLATFORM[kind])]
-    seen = "all that it says of containers' files and devices serves"
-    if left_out:
-        # Of every board, and more than a container may have: there is nothing to fix.
-        seen = left_out[0] + (f", and {len(left_out) - 1} more" if len(left_out) > 1 else "")
+    # What is left out is of every board, and more than a container may have: there is nothing to fix.
+    seen = "; ".join(left_out) or "all that it says of containers' files and devices serves"
     return [found, passed("driver", seen)]
 
 
@@ -120,55 +113,43 @@ def nvml(found: DriverInventory, facts: Facts) -> list[Finding]:
         return [failed("NVML", seen, REBOOT)]
     kernels = {**dict.fromkeys(found.unlisted), **{gpu.bus_id: gpu.uuid for gpu in found.gpus}}
     theirs = {gpu.bus_id: gpu.uuid for gpu in facts.gpus}
-    wrong = []
-    missing = [bus_id for bus_id in kernels if bus_id not in theirs]
-    if missing:
-        wrong.append(f"NVML lacks {len(missing)} of the kernel's {len(kernels)} GPUs: {missing[0]}")
-    wrong += [f"NVML lists {bus_id}, which the kernel does not" for bus_id in theirs if bus_id not in kernels][:1]
-    wrong += [
-        f"{bus_id} is {uuid} for NVML, {kernels[bus_id]} for the kernel"
-        for bus_id, uuid in theirs.items()
-        if kernels.get(bus_id) not in (None, "", uuid)
-    ][:1]
-    unnamed = [device for device in found.mig_devices if device.uuid is None]
-    if unnamed and not missing:
-        wrong.append(f"NVML lacks {len(unnamed)} of the kernel's MIG devices")
+    wrong = [f"NVML lacks {bus_id}, which the kernel has" for bus_id in kernels if bus_id not in theirs]
+    for bus_id, uuid in theirs.items():
+        if bus_id not in kernels:
+            wrong.append(f"NVML lists {bus_id}, which the kernel does not")
+        elif kernels[bus_id] not in (None, "", uuid):
+            wrong.append(f"{bus_id} is {uuid} for NVML, {kernels[bus_id]} for the kernel")
+    if unnamed := len([device for device in found.mig_devices if device.uuid is None]):
+        wrong.append(f"NVML lacks {unnamed} of the kernel's MIG devices")
     if wrong:
         return [failed("NVML", sentence, KERNELS_LOG) for sentence in wrong]
-    seen = f"CUDA {facts.cuda_version}; it knows the kernel's GPUs ({len(kernels)})"
-    if found.mig_devices:
-        seen += f" and MIG devices ({len(found.mig_devices)})"
-    return [passed("NVML", seen)]
+    known = counted((len(kernels), "GPU", "GPUs"), (len(found.mig_devices), "MIG device", "MIG devices"))
+    return [passed("NVML", f"CUDA {facts.cuda_version}; it knows what the kernel knows: {known}")]
 
 
 def unasked(why: str, tool: str) -> Finding:
     """NVML has not answered; why: `NvmlUnavailable`.  Without pynvml all but what NVML alone knows is known."""
-    if "no pynvml" in why:
-        return warned("NVML", why, _with_pynvml(tool))
-    return failed("NVML", why, KERNELS_LOG)
+    return warned("NVML", why, _PYNVML[tool]) if "no pynvml" in why else failed("NVML", why, KERNELS_LOG)
 
 
 def _parts(host: HostRoot, found: DriverInventory, tool: str) -> list[Finding]:
-    """The module, and whether the libraries are of its version."""
     kernel = found.driver_version
     findings = [passed("driver", f"the kernel module is of version {kernel}")]
     # Of a folder that others may write to no file is looked at.
     left_out = next((sentence for sentence in found.unknown if _LEFT_OUT in sentence), "")
     for misfit in found.misfits:
-        why = misfit.why or ("" if misfit.found else left_out)
-        if why:
+        if why := misfit.why or ("" if misfit.found else left_out):
             findings.append(failed("libraries", why, _owners(host, why)))
             continue
         if not misfit.found:
-            remedy = _of_version(tool, _LIBRARIES, kernel, _INSTALL["dnf"])
+            remedy = _of_version(tool, kernel, _INSTALL["dnf"])
             seen = f"of version {kernel} is missing: {misfit.capability} is not served"
         elif misfit.found == kernel:
-            remedy = _of_version(tool, _LIBRARIES, kernel, _REINSTALL, "--reinstall")
+            remedy = _of_version(tool, kernel, _REINSTALL, "--reinstall")
             seen = f"of version {kernel} is cut off or no library: its installation did not end"
         else:
             # After an upgrade the files are new, and the loaded module is still the old one.
-            is_newer = beginning(misfit.found) > beginning(kernel)
-            remedy = REBOOT if is_newer else _UPGRADE[tool]
+            remedy = REBOOT if beginning(misfit.found) > beginning(kernel) else _UPGRADE[tool]
             seen = f"is of version {misfit.found}, the kernel module of {kernel}"
         findings.append(failed("libraries", f"{misfit.name} {seen}", remedy))
     if not found.misfits:
@@ -177,31 +158,12 @@ def _parts(host: HostRoot, found: DriverInventory, tool: str) -> list[Finding]:
     return [*dict.fromkeys(findings)]
 
 
-def _firmware(host: HostRoot, found: DriverInventory, tool: str) -> Finding:
-    """The firmware of the GPU system processor, if one runs it, as the kernel module says."""
-    if found.firmware:
-        return passed("firmware", f"{counted((len(found.firmware), 'file', 'files'))} for the GPU's processor")
-    fields = [proc.information(host, f"{proc.GPUS}/{gpu.proc}/information") for gpu in found.gpus]
-    if all([gpu.get("GPU Firmware", "N/A") == "N/A" for gpu in fields]):
-        return passed("firmware", "these GPUs need none")
-    seen = f"the GPUs run firmware, and none of version {found.driver_version} is there"
-    return warned("firmware", seen, _of_version(tool, _FIRMWARE, found.driver_version, _INSTALL["dnf"]))
-
-
-def _of_version(tool: str, names: str, version: str, by_dnf: Remedy, *options: str) -> Remedy:
-    """The command that installs the packages of such names that are of the module's version, and of no other driver."""
+def _of_version(tool: str, version: str, by_dnf: Remedy, *options: str) -> Remedy:
+    """The command that installs the libraries' packages that are of the module's version, and of no other driver."""
     number = version.replace(".", "[.]")
     # apt-patterns(7).
-    pattern = f'?and(?name("{names}"),?version("^{number}"))'
+    pattern = f'?and(?name("{_LIBRARIES}"),?version("^{number}"))'
     return command("apt", "install", *options, pattern) if tool == "apt" else by_dnf
-
-
-def _loader_cache(host: HostRoot, driver_root: str) -> Finding:
-    """The host's ld.so.cache, by which the host's programs find the driver."""
-    names = cached_names(host.read(f"{driver_root.rstrip('/')}{proc.LD_SO_CACHE}"))
-    if names is not None and "libcuda.so.1" in names:
-        return passed("ld.so.cache", "names libcuda.so.1")
-    return warned("ld.so.cache", "there is none" if names is None else "does not name libcuda.so.1", "ldconfig")
 
 
 def cached_names(data: bytes | None) -> frozenset[str] | None:
@@ -238,39 +200,28 @@ def _nodes(host: HostRoot, wanted: tuple[DeviceNode, ...]) -> list[Finding]:
         elif number(status) != (node.major, node.minor):
             major, minor = number(status)
             seen = f"{node.path} is device {major}:{minor}, the driver's is {node.major}:{node.minor}"
-            # An IMEX channel is its driver's to make.
-            again = [] if node.family == "imex" else [_NODES]
-            findings.append(failed("nodes", seen, then(command("rm", node.path), *again)))
+            findings.append(failed("nodes", seen, then(command("rm", node.path), _NODES)))
     if missing:
         # The hook makes nodes in containers, but in a user namespace it must bind the host's.
         seen = f"{listed(missing, 1)} missing: rootless containers cannot have them"
         findings.append(warned("nodes", seen, _NODES))
-    narrow = [n for n in wanted if n.present and not n.family and n.mode & 0o666 != _USABLE_BY_ALL]
+    narrow = [n for n in wanted if n.present and not n.family and n.mode & 0o666 != 0o666]
     if narrow:
         paths = [node.path for node in narrow]
-        # What the hook gives by itself a rootless engine and CDI before 0.7 do not.
-        group = f" without --group-add {narrow[0].gid} (rootless podman: keep-groups)" if narrow[0].mode & 0o060 else ""
-        seen = f"{listed(paths, 1)} of mode {narrow[0].mode:04o}: containers as other users cannot open them{group}"
+        # The hook gives their group by itself; a rootless engine, and CDI before 0.7, do not.
+        seen = f"{listed(paths, 1)} of mode {narrow[0].mode:04o}: containers as other users need --group-add"
         findings.append(warned("nodes", seen, "chmod", "0666", *paths))
-    usual = [node for node in wanted if not node.family]
-    return findings or [passed("nodes", f"{len(usual)}, with the driver's numbers and mode 0666")]
+    return findings or [passed("nodes", f"{len(wanted)}, with the driver's numbers, and usable by all")]
 
 
 def rdma(host: HostRoot, modules: tuple[str, ...]) -> list[Finding]:
-    """How adapters reach the GPUs' memory (GPUDirect RDMA); nothing if there is no adapter."""
     adapters = hardware.rdma_adapters(host)
-    if not adapters:
-        return []
-    check, whose = "GPUDirect RDMA", listed(adapters, 1)
-    by_module = next((name for name in _PEER_MEMORY if name in modules), "")
-    if by_module:
-        return [passed(check, f"by {by_module}, for {whose}")]
     # mlx5 takes memory by dma-buf; NVIDIA's proprietary module gives none.
-    if hardware.is_open_module(host):
-        seen = f"by dma-buf, for {whose}; programs that know nvidia_peermem alone copy through the host's memory"
-        return [passed(check, seen)]
+    if not adapters or _PEER_MEMORY.intersection(modules) or hardware.is_open_module(host):
+        return []
     why = "nvidia_peermem is not loaded, and there is no dma-buf, as NVIDIA's module is not the open one"
-    return [warned(check, f"{whose} cannot reach the GPUs' memory: {why}", _LOAD_PEER_MEMORY)]
+    seen = f"{listed(adapters, 1)} cannot reach the GPUs' memory: {why}"
+    return [warned("GPUDirect RDMA", seen, _LOAD_PEER_MEMORY)]
 
 
 def inventory(host: HostRoot, saved: DriverInventory | None, tool: str) -> Finding:
@@ -293,9 +244,8 @@ def inventory(host: HostRoot, saved: DriverInventory | None, tool: str) -> Findi
         first = saved.unknown[0]
         if _LEFT_OUT in first:
             return warned("inventory", first, _owners(host, first))
-        # Asked again, NVML says the same until that is changed.
-        remedy = then(_with_pynvml(tool), REFRESH) if "no pynvml" in first else REFRESH
-        return warned("inventory", f"not known: {first}", KERNELS_LOG if "cannot be asked: NVML" in first else remedy)
+        remedy = then(_PYNVML[tool], REFRESH) if "no pynvml" in first else then(REFRESH, KERNELS_LOG)
+        return warned("inventory", f"not known: {first}", remedy)
     return passed("inventory", f"saved, and true for driver {saved.driver_version}")
 
 
@@ -304,27 +254,21 @@ def _owners(host: HostRoot, left_out: str) -> Remedy:
     path = left_out.partition(_LEFT_OUT)[0]
     real = host.real(path)
     found = {place: host.stat(place) for place in (real, *[str(it) for it in PurePosixPath(real).parents])}
-    owned = {place: status for place, status in found.items() if status is not None and status.st_uid in host.roots}
+    owned = {place: status.st_mode for place, status in found.items() if status and status.st_uid in host.roots}
     # In a sticky folder, such as /tmp, each file is its owner's.
-    wide = {place: status.st_mode for place, status in owned.items() if status.st_mode & WRITABLE_BY_OTHERS}
-    opened = [place for place, mode in wide.items() if not mode & S_ISVTX]
-    if opened and len(owned) == len(found):
-        return then(command("chmod", "go-w", *opened), REFRESH)
+    wide = [place for place, mode in owned.items() if mode & WRITABLE_BY_OTHERS and not mode & S_ISVTX]
+    if wide and len(owned) == len(found):
+        return then(command("chmod", "go-w", *wide), REFRESH)
     look = command("namei", "--owners", "--modes", path, note="take it from others than root, then again")
     return then(REFRESH, look)
 
 
 def folder(host: HostRoot) -> list[Finding]:
-    """What is wrong with the folder where inventories are saved."""
     status = host.stat(FOLDER)
-    if status is not None and not is_folder(status):
+    if status is None:
+        return []
+    if not is_folder(status):
         seen = f"{FOLDER} is not a folder: nothing can be saved"
         return [warned("inventory", seen, then(command("rm", FOLDER), REFRESH))]
-    if status is not None and is_open_to_others(status):
-        seen = f"others than root may write {FOLDER}: nothing in it is trusted"
-        return [warned("inventory", seen, then(roots_alone(FOLDER), REFRESH))]
-    return []
-
-
-def _with_pynvml(tool: str) -> Remedy:
-    return then(command(tool, "install", "python3-pip"), _PYNVML)
+    seen = f"others than root may write {FOLDER}: nothing in it is trusted"
+    return [warned("inventory", seen, then(roots_alone(FOLDER), REFRESH))] if is_open_to_others(status) else []

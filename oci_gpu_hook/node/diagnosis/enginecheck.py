@@ -29,7 +29,6 @@ _ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/", "LC_ALL": 
 
 
 def seen_by(engine: Engine, registered: Registered, tool: str) -> Finding:
-    """How one engine sees our hook; registered: the hooks of all folders."""
     check = f"hook in {engine.name}"
     read = [item for folder in engine.folders for item in registered if item.folder == folder]
     effective = {item.file: item for item in read}
@@ -67,24 +66,20 @@ def seen_by(engine: Engine, registered: Registered, tool: str) -> Finding:
 
 
 def _fit(check: str, item: Registration, tool: str) -> Finding:
-    """Whether the registration that the engine sees is for one stage that the hook serves, and for every container."""
-    seen, fix = f"{item.path} registers it for", install(tool)
     wrong = ", ".join([stage for stage in item.stages if stage not in _SERVED])
-    if wrong or not item.stages:
-        return failed(check, f"{seen} {wrong or 'no stage'}", fix)
-    if len(item.stages) > 1:
-        return failed(check, f"{seen} {' and '.join(item.stages)}: it runs twice", fix)
-    if item.words[1:2] not in [(stage,) for stage in _SERVED]:
-        words = " ".join(item.words) or "nothing"
-        seen = f"{item.path} starts it with {words}, a stage that it does not serve: it stops every container"
-        return failed(check, seen, fix)
-    if item.timeout is not None and item.timeout <= 0:
-        return failed(check, f"{item.path} gives it {item.timeout} seconds: it stops every container", fix)
-    if item.timeout is not None:
-        seen = f"{item.path} gives it a timeout: if other hooks run before it, crun fails some containers"
-        return warned(check, seen, fix)
-    if not item.always:
-        return warned(check, f"{seen} some containers only", fix)
+    is_served = item.words[1:2] in [(stage,) for stage in _SERVED]
+    starts = f"starts it with {' '.join(item.words) or 'nothing'}, a stage that it does not serve"
+    has_timeout, is_too_short = item.timeout is not None, item.timeout is not None and item.timeout <= 0
+    for found, is_fault, seen in (
+        (failed, wrong or not item.stages, f"registers it for {wrong or 'no stage'}"),
+        (failed, len(item.stages) > 1, f"registers it for {' and '.join(item.stages)}: it runs twice"),
+        (failed, not is_served, f"{starts}: it stops every container"),
+        (failed, is_too_short, f"gives it {item.timeout} seconds: it stops every container"),
+        (warned, has_timeout, "gives it a timeout: if other hooks run before it, crun fails some containers"),
+        (warned, not item.always, "registers it for some containers only"),
+    ):
+        if is_fault:
+            return found(check, f"{item.path} {seen}", install(tool))
     return passed(check, f"registered by {item.path}")
 
 
@@ -98,15 +93,12 @@ def other_hooks(engines: Engines, registered: Registered, shims: list[Runtime], 
         if item.kind == NVIDIAS and item.folder in read
     ]
     for shim in shims:
-        reads_hooks = bool(BY_NAME[shim.engine].table)
         found, default = warned, ", the default" if shim.is_default else ""
         if shim.engine == DOCKER.name and by_link:
             # By its mode it leaves the entry that dockerd makes for --gpus, or takes it away.
             why = "it may keep --gpus from our hook"
-        elif reads_hooks and shim.is_default:
-            found, why = failed, "GPUs are given twice"
-        elif reads_hooks:
-            why = "containers that name it are given their GPUs twice"
+        elif BY_NAME[shim.engine].table:
+            found, why = failed if shim.is_default else warned, "containers that it starts are given their GPUs twice"
         elif shim.is_default:
             why = f"{shim.engine} gives GPUs by it, and does not start our hook"
         else:
@@ -123,75 +115,54 @@ def _rancher(file: str) -> str:
 
 def _without(shim: Runtime) -> Remedy:
     """Take NVIDIA's runtime out of an engine's settings; of a default one only that it is the default."""
-    kind = BY_NAME[shim.engine]
+    kind, rancher = BY_NAME[shim.engine], _rancher(shim.file)
+    if not shim.is_default:
+        return then(command("vi", shim.file), restart(kind))
     if kind == DOCKER:
-        words = ("runtime", "configure", "--runtime=docker", "--nvidia-set-as-default=false")
-        return command("nvidia-ctk", *words) if shim.is_default else command("vi", shim.file)
-    rancher = _rancher(shim.file)
-    if shim.is_default and rancher:
+        return command("nvidia-ctk", "runtime", "configure", "--runtime=docker", "--nvidia-set-as-default=false")
+    if rancher:
         own = command("sed", "-i", "/^default-runtime:/d", f"/etc/rancher/{rancher}/config.yaml")
         return then(own, command("systemctl", "restart", f"{rancher}*"))
-    if shim.is_default:
-        return then(command("sed", "-i", f"/^ *{kind.default} *=/d", shim.file), restart(kind))
-    if kind == PODMAN:
-        return command("sed", "-i", "/nvidia-container-runtime/d", shim.file)
-    return then(command("rm", shim.file), restart(kind))
+    return then(command("sed", "-i", f"/^ *{kind.default} *=/d", shim.file), restart(kind))
 
 
 def images_in_podman(host: HostRoot, engine: Engine) -> list[Finding]:
-    """A warning if an image can name a file for crun to write to: run.oci.hooks.stderr, for which any hook is enough.
-
-    Podman takes crun before runc.
-    """
-    version = podmans_version(host)
-    numbers = beginning(version)
+    """If an image can name a file for crun to write to: run.oci.hooks.stderr, for which any hook is enough."""
+    # podman takes crun before runc.  No file tells its version: it is asked, if it is this host's and root's alone.
     runtime = engine.runtime.rpartition("/")[2] or ("crun" if find_program(host, "crun") else "")
-    if len(numbers) < 2 or numbers >= _KEEPS_ANNOTATIONS or runtime != "crun":
+    if runtime != "crun" or host.path != "/" or host.stat(_PODMAN) is None or host.openness(_PODMAN):
         return []
-    seen = (
-        f"podman {version} hands an image's annotations on to crun, which as root makes, or appends to, a file "
-        "of the host that run.oci.hooks.stderr names: use podman 4.6 or later, or runc"
-    )
+    try:
+        said = childprocess.program([_PODMAN, "--version"], _PODMANS_SECONDS, _ENVIRONMENT).stdout
+    except OSError:
+        return []
+    version = said.partition("podman version ")[2].strip()
+    numbers = beginning(version)
+    if len(numbers) < 2 or numbers >= _KEEPS_ANNOTATIONS:
+        return []
+    seen = f"podman {version} hands an image's annotations on to crun, which as root writes to the host's file that"
+    seen += " run.oci.hooks.stderr names: use podman 4.6 or later, or runc"
     remedy = command("vi", "/etc/containers/containers.conf", note='[engine] runtime = "runc"')
     return [warned("images in podman", seen, remedy)]
 
 
-def podmans_version(host: HostRoot) -> str:
-    """podman's version, such as ``4.3.1``, by itself: no file of its packages tells; "" if it is not known.
-
-    Not for another root than this host's, and not if others than root could have written the program.
-    """
-    if host.path != "/" or host.stat(_PODMAN) is None or host.openness(_PODMAN):
-        return ""
-    try:
-        words = childprocess.program([_PODMAN, "--version"], _PODMANS_SECONDS, _ENVIRONMENT).stdout.split()
-    except OSError:
-        return ""
-    return words[2] if words[:2] == ["podman", "version"] and len(words) == 3 else ""
-
-
 def unread(files: list[tuple[str, str, Exception]], tool: str) -> list[Finding]:
-    """The engines' files that could not be read, as `installed.unread` gives them."""
     fixes = [(tool, "install", "python3-tomli") if isinstance(it, toml.NoParser) else ("vi", at) for _, at, it in files]
     return [warned("engines", f"{path} was not read: {err}", *fix) for (_, path, err), fix in zip(files, fixes)]
 
 
 def callers(host: HostRoot, entry: str, tool: str) -> list[Finding]:
-    """Whether those who call nvidia-container-cli find our entry script by that name; entry: without links.
-
-    LXC's hook looks in the usual folders as well, whatever its PATH.
-    """
+    """Whether those who call nvidia-container-cli find our entry script in the usual folders; entry: without links."""
     here = [kind.name for kind in ENGINES if kind.caller and host.stat(kind.caller) is not None]
     if not here:
         return []
     path = find_program(host, "nvidia-container-cli")
-    who = f"{', '.join(here)} call{'' if len(here) > 1 else 's'} nvidia-container-cli"
-    if path and host.real(path) != entry:
-        seen = f"{who}, which is {host.real(path)}, not this hook"
-        return [warned("callers", seen, install(tool, "oci-gpu-hook-cli"))]
-    # A host where they give no GPUs needs no such program.
-    is_what = "which is this hook" if path else "which is not there: with oci-gpu-hook-cli they give GPUs"
-    return [passed("callers", f"{who}, {is_what}")]
+    real = host.real(path) if path else ""
+    seen = f"nvidia-container-cli, by which {', '.join(here)} can give GPUs, is {real or 'not there'}"
+    # A host where they give none needs no such program.
+    if real in ("", entry):
+        return [passed("callers", seen)]
+    return [warned("callers", f"{seen}, not this hook", install(tool, "oci-gpu-hook-cli"))]
 
 
 def of_runtimes(check: str, runtimes: list[Runtime], who: str, tool: str) -> list[Finding]:
@@ -227,34 +198,24 @@ def containerd(host: HostRoot, tool: str, *, is_alone: bool) -> list[Finding]:
 
 
 def installation(host: HostRoot, entry: str, registered: Registered, tool: str) -> list[Finding]:
-    """What an engine starts, and its Python; entry: the entry script.
-
-    It is bash, and packaging/install.sh writes two paths into it: the interpreter's, and that of the folder from which
-    it imports.
-    """
+    # packaging/install.sh writes two paths into it: the interpreter's, and that of the folder from which it imports.
     script = host.text(entry)
     interpreter = script.partition(" exec ")[2].partition(" ")[0]
     file = host.real(interpreter) if interpreter and host.stat(interpreter) else ""
     library = script.partition('sys.path.insert(0, "')[2].partition("/oci_gpu_hook/startup")[0]
-    shell = script.partition("\n")[0].partition("#!")[2].partition(" ")[0]
     ours = {item.path for item in registered if item.kind == OURS}
     run_as_root = [START, entry, entry.rpartition("/")[0], *sorted(ours | {path.rpartition("/")[0] for path in ours})]
     run_as_root += _below(host, library) if library else []
-    found = _installed(host, entry, shell, library, file, run_as_root, tool)
+    found = _installed(host, entry, library, file, run_as_root, tool)
     return [found, python(interpreter, file, tool)] if library else [found]
 
 
-def _installed(
-    host: HostRoot, entry: str, shell: str, library: str, python: str, run_as_root: list[str], tool: str
-) -> Finding:
-    """Whether the installation is ours and complete, and only root may write it."""
+def _installed(host: HostRoot, entry: str, library: str, python: str, run_as_root: list[str], tool: str) -> Finding:
     check, fix, package = "installation", install(tool), f"{library}/oci_gpu_hook"
     for program in (entry, START):
         status = host.stat(program)
         if status is None or not status.st_mode & 0o111:
             return failed(check, f"{program} is not there or cannot be run", fix)
-    if shell and host.stat(shell) is None:
-        return failed(check, f"{shell} is not there, and {entry} is written for it", tool, "install", "bash")
     if not library:
         away = command("mv", entry, f"{entry}.other")
         return failed(check, f"{entry} is another's file in our place", then(away, fix))
@@ -268,16 +229,10 @@ def _installed(
     major, dot, minor = python.rpartition("/python")[2].partition(".")
     if dot and f"modules.cpython-{major}{minor}" not in host.names(f"{package}/__linked__"):
         return warned(check, f"{library} was not made for {python}: each start compiles it again", fix)
-    # What packaging/install.sh leaves if it was interrupted before it could move the files into place.
-    left = [path for path in (f"{entry}.new", f"{library}/.new", f"{library}/.old") if host.stat(path) is not None]
-    if left:
-        seen = f"{left[0]} is left from an installation that did not end"
-        return warned(check, seen, then(fix, command("rm", "-rf", *left)))
     return passed(check, f"{entry} leads to {library}")
 
 
 def _below(host: HostRoot, path: str) -> list[str]:
-    """A folder and everything in it."""
     if host.link(path) is not None:
         return []
     return [path, *[found for name in host.names(path) for found in _below(host, f"{path}/{name}")]]

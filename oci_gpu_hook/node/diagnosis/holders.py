@@ -2,25 +2,24 @@
 """Which container holds which GPU or other device, and which of them are free: values in, values out.  Pure.
 
 A container can move its nodes, or make others elsewhere.  So it holds a GPU that its device cgroup allows, if it has
-the node, or if that cgroup was written for it, as it does not allow every device.  A GPU that is divided is held by MIG
-devices: those whose two capabilities the container has as well.  Another vendor's device is held by any of its nodes.
-A container that may open no node to compute or draw by, such as a device plugin, watches NVIDIA's and leaves them free.
+the node, or if that cgroup does not allow every device.  A GPU that is divided is held by MIG devices: those whose two
+capabilities the container has as well.  Another vendor's device is held by any of its nodes.  A container that may open
+no node to compute or draw by, such as a device plugin, watches NVIDIA's and leaves them free.
 """
 
 from __future__ import annotations
 
-from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
+from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.node.engines.containerdevices import ContainerDevices, Wanted
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.vendors.vendorhost import VendorState
 
 
 class HeldShare(NamedTuple):
-    """A GPU, one of its MIG devices, or another vendor's device, or all that its driver has where a request can name no
-    single device.
+    """A GPU, one of its MIG devices, or another vendor's device, or all of its devices if a request can name no one.
 
-    name: what asks for it, ``0``, ``0:1``, ``OCI_AMD=0`` or ``OCI_SOLARFLARE``; mig: whether it is a MIG device; uuid:
-    "" if it is not known; flag: of the other vendor, "" for NVIDIA; names: all that a request can call that one's.
+    name: what asks for it, ``0``, ``0:1``, ``OCI_AMD=0`` or ``OCI_SOLARFLARE``; uuid: "" if it is not known; flag: of
+    the other vendor, "" for NVIDIA; names: all that a request can call that one's.
     """
 
     name: str
@@ -33,11 +32,8 @@ class HeldShare(NamedTuple):
 
 
 class Holder(NamedTuple):
-    """A container that has devices.
-
-    hidden: those of `held` that it may open, and no node of which was found; denied: those whose nodes it has, and its
-    device cgroup does not let it open; is_certain: whether the device cgroup could be read; watches: whether it may
-    open no node to use NVIDIA's by.
+    """denied: those whose nodes it has, and may not open; is_certain: whether the device cgroup could be read; hidden:
+    those of `held` no node of which was found; watches: whether it may open no node to use NVIDIA's by.
     """
 
     container: ContainerDevices
@@ -63,11 +59,8 @@ class Holders(NamedTuple):
     open: tuple[HeldShare, ...] = ()
 
 
-class Division(NamedTuple):
-    """Device numbers of a share: all of them are needed."""
-
-    share: HeldShare
-    numbers: tuple[tuple[int, int], ...]
+# A share, and device numbers of it: all of them are needed.
+Division = tuple[HeldShare, tuple[tuple[int, int], ...]]
 
 
 def divisions(inventory: DriverInventory) -> tuple[Division, ...]:
@@ -76,7 +69,7 @@ def divisions(inventory: DriverInventory) -> tuple[Division, ...]:
         node.gpu: (node.major, node.minor) for node in inventory.devices if node.gpu is not None and not node.family
     }
     majors = [node.major for node in inventory.devices if node.family == "caps"]
-    found = []
+    found: list[Division] = []
     for gpu in inventory.gpus:
         number = nodes.get(gpu.nvml_index)
         if number is None:
@@ -84,10 +77,15 @@ def divisions(inventory: DriverInventory) -> tuple[Division, ...]:
         parts = [item for item in inventory.mig_devices if item.gpu == gpu.nvml_index]
         for part in parts if majors else ():
             caps = ((majors[0], part.gi_minor), (majors[0], part.ci_minor))
-            found.append(Division(_mig(part, gpu.model), (number, *caps)))
+            # Only NVML knows its number: the instances tell it from others.
+            shown = (
+                f"{part.gpu} (instances {part.gi}/{part.ci})" if part.number is None else f"{part.gpu}:{part.number}"
+            )
+            share = HeldShare(shown, part.gpu, True, part.uuid or "", part.profile or gpu.model)
+            found.append((share, (number, *caps)))
         if not parts or not majors:
             share = HeldShare(str(gpu.nvml_index), gpu.nvml_index, False, gpu.uuid or "", gpu.model)
-            found.append(Division(share, (number,)))
+            found.append((share, (number,)))
     return tuple(found)
 
 
@@ -103,21 +101,20 @@ def what_to_find(
     nodes: tuple[tuple[str, int, int], ...] = (),
     uses: frozenset[tuple[int, int]] = frozenset(),
 ) -> Wanted:
-    """What to look for in containers; nodes: paths of the host and numbers of other vendors' nodes; uses: `to_use`."""
+    """nodes: paths of the host and numbers of other vendors' nodes; uses: `to_use`."""
     others = {(major, minor) for _, major, minor in nodes}
-    numbers = dict.fromkeys([number for item in divided for number in item.numbers])
+    numbers = dict.fromkeys([number for _, needed in divided for number in needed])
     majors = dict.fromkeys([number[0] for number in numbers if number not in others])
     return Wanted(tuple(majors), nodes, (*numbers, *uses))
 
 
 def of_vendor(found: VendorState) -> tuple[Division, ...]:
-    """What can be held of a vendor's: each device, by any of its nodes."""
     flag = found.inventory.flag
     named = [(f"{flag}={device.names[0]}", device.names, device.nodes) for device in found.devices]
     # Beside devices these are what every request gets, such as /dev/kfd, and stand for none.
     named = named or [(flag, (), found.common)]
     shares = [(HeldShare(name, flag=flag, names=names), nodes) for name, names, nodes in named]
-    return tuple([Division(share, ((node.major, node.minor),)) for share, nodes in shares for node, _ in nodes])
+    return tuple([(share, ((node.major, node.minor),)) for share, nodes in shares for node, _ in nodes])
 
 
 def holders(
@@ -126,8 +123,7 @@ def holders(
     uses: frozenset[tuple[int, int]] = frozenset(),
 ) -> Holders:
     """The containers that have devices, in the order given, and what none of them has; uses: `to_use`."""
-    found = [_holder(divided, container) for container in containers]
-    found = [it._replace(watches=bool(uses) and _watches(it, uses)) for it in found]
+    found = [_holder(divided, container, uses) for container in containers]
     holding = tuple([holder for holder in found if holder.held or holder.denied])
     taken = {share for holder in holding for share in holder.keeps()}
     left = tuple(dict.fromkeys([share for share, _ in divided if share not in taken]))
@@ -135,38 +131,16 @@ def holders(
     return Holders(holding, () if privileged else left, privileged, left if privileged else ())
 
 
-def _holder(divided: tuple[Division, ...], container: ContainerDevices) -> Holder:
+def _holder(divided: tuple[Division, ...], container: ContainerDevices, uses: frozenset[tuple[int, int]]) -> Holder:
     there = {(node.major, node.minor): node.allowed for node in container.nodes}
-    held: dict[HeldShare, None] = {}
-    hidden: dict[HeldShare, None] = {}
-    denied: dict[HeldShare, None] = {}
-    certain = True
-    for share, numbers in divided:
-        if all([number in there for number in numbers]):
-            answers = [there[number] for number in numbers]
-            certain = certain and None not in answers
-            (denied if False in answers else held)[share] = None
-        elif not container.is_open and container.allowed.issuperset(numbers):
-            hidden[share] = None
-    return Holder(
-        container=container,
-        held=tuple(dict.fromkeys([*held, *hidden])),
-        denied=tuple([share for share in denied if share not in held and share not in hidden]),
-        is_certain=certain,
-        hidden=tuple([share for share in hidden if share not in held]),
-    )
-
-
-def _watches(holder: Holder, uses: frozenset[tuple[int, int]]) -> bool:
-    """Whether its device cgroup was read, and keeps from it all that it could use NVIDIA's GPUs by."""
-    container = holder.container
-    is_read = bool(container.allowed) and not container.is_open and holder.is_certain
-    return is_read and not container.allowed & uses
-
-
-def _mig(device: MigDevice, model: str) -> HeldShare:
-    name = f"{device.gpu}:{device.number}"
-    if device.number is None:
-        # Only NVML knows its number: the instances tell it from others.
-        name = f"{device.gpu} (instances {device.gi}/{device.ci})"
-    return HeldShare(name, device.gpu, True, device.uuid or "", device.profile or model)
+    found = [(share, [there.get(it) for it in numbers]) for share, numbers in divided if there.keys() >= {*numbers}]
+    opened = [share for share, answers in found if False not in answers]
+    given = [share for share, numbers in divided if not container.is_open and container.allowed.issuperset(numbers)]
+    hidden = tuple(dict.fromkeys([share for share in given if share not in opened]))
+    held = (*dict.fromkeys(opened), *hidden)
+    denied = tuple(dict.fromkeys([share for share, answers in found if False in answers and share not in held]))
+    is_certain = not [1 for _, answers in found if None in answers]
+    # Its device cgroup was read, and keeps from it all that it could use NVIDIA's GPUs by.
+    is_read = bool(container.allowed) and not container.is_open and is_certain
+    watches = bool(uses) and is_read and not container.allowed & uses
+    return Holder(container, held, denied, is_certain, hidden, watches)

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Findings about limits of device memory, where the settings have any: whether this host can hold containers to them.
-
-Values in, findings out: the caller has looked.
-"""
+"""Findings about limits of device memory, where settings have any: whether this host can hold containers to them."""
 
 from __future__ import annotations
 
@@ -22,33 +19,24 @@ def memory(
     settings: Settings,
     booleans: dict[str, bool | None],
 ) -> list[Finding]:
-    """where: of the first line that sets gpu-memory, ``FILE:LINE``, "" for none.
-
-    regions: see `read_regions`; gpus: what people call each, by its PCI address; booleans: SELinux's, None if no policy
-    of ours is loaded.
+    """where: of the first line that sets gpu-memory, ``FILE:LINE``, "" for none; regions: see `read_regions`; gpus:
+    what people call each, by its PCI address; booleans: SELinux's, None if no policy of ours is loaded.
     """
     if not where:
         return []
     file, _, line = where.rpartition(":")
     unknown = [name for address, name in gpus.items() if address not in (regions or {})]
-    is_share, by_nvml = settings.gpu_memory == "share", settings.gpu_memory_by == "nvml"
-    is_uncounted = is_share and not settings.gpu_holders
-    is_set, off = f"gpu-memory is {'share' if is_share else 'set'}", "gpu-memory = off"
+    is_share, needs_kernel = settings.gpu_memory == "share", settings.gpu_memory_by != "nvml"
     faults = (
-        (is_uncounted, f"{is_set}, and gpu-holders is not set", f"gpu-holders = NUMBER, or {off}"),
-        (cgroups != "v2", f"{is_set}, and this host has cgroup v1", off),
-        (not by_nvml and regions is None, f"{is_set}, and this kernel has no dmem controller", off),
-        (not by_nvml and not regions, f"{is_set}, and the kernel counts no device's memory", off),
-        (
-            unknown and (not by_nvml or is_share),
-            f"{is_set}, and the kernel does not count the memory of {listed(unknown)}",
-            off,
-        ),
+        (is_share and not settings.gpu_holders, "gpu-holders is not set"),
+        (cgroups != "v2", "this host has cgroup v1"),
+        (needs_kernel and regions is None, "this kernel has no dmem controller"),
+        (unknown and (needs_kernel or is_share), f"the kernel does not count the memory of {listed(unknown)}"),
     )
-    for is_fault, seen, note in faults:
+    for is_fault, why in faults:
         if is_fault:
-            edit = command("vi", f"+{line}", file, note=note)
-            return [failed(_CHECK, f"{seen}: a container with a GPU is refused", edit)]
+            seen = f"gpu-memory is {'share' if is_share else 'set'}, and {why}: a container with a GPU is refused"
+            return [failed(_CHECK, seen, command("vi", f"+{line}", file, note="gpu-memory = off"))]
     for is_needed, boolean, what in ((unknown, NVMLS_BOOLEAN, "load NVML"), (regions, BOOLEAN, "limit it")):
         if is_needed and booleans[boolean] is False:
             return [failed(_CHECK, f"{boolean} is off: the hook may not {what}", "setsebool", "-P", boolean, "on")]

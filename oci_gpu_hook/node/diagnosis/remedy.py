@@ -19,9 +19,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,255}", re.ASCII)
 
 
 class Remedy(str):
-    """What fixes a fault; "" for nothing.  Made by the functions below alone.
-
-    commands: each for the shell, to be run if the one before has succeeded; () if it is not of commands.
+    """What fixes a fault; "" for nothing.  Made by the functions below alone; commands: each for the shell, to be run
+    if the one before has succeeded; () if it is not of commands.
     """
 
     commands: tuple[str, ...] = ()
@@ -39,7 +38,7 @@ def _made(commands: tuple[str, ...], note: str) -> Remedy:
 
 
 def command(*words: str, note: str = "") -> Remedy:
-    """One command; note: a text of ours for its reader, which the shell takes for a comment."""
+    """note: a text of ours for its reader, which the shell takes for a comment."""
     return _made((shlex.join(words),), note)
 
 
@@ -57,7 +56,6 @@ def as_root(remedy: Remedy) -> Remedy:
 
 
 def in_words(hint: str) -> Remedy:
-    """What an error says of who can fix it, and how."""
     return Remedy(plain(hint))
 
 
@@ -79,7 +77,6 @@ def restart(kind: EngineKind) -> Remedy:
 
 
 def roots_alone(*paths: str) -> Remedy:
-    """Take files and folders from everybody but root."""
     return then(command("chown", "root:", *paths), command("chmod", "go-w", *paths))
 
 

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Findings about the host's CDI specs: each must say what the host has now.  Pure.
 
-An engine makes the nodes that stand in a spec: a name that is stale gives another device than it says, or one that is
-no longer there.
+An engine makes the nodes that stand in a spec: a name that is stale gives another device than it says, or none.
 """
 
 from __future__ import annotations
@@ -23,10 +22,8 @@ SERVICES = "oci-gpu-hook.yaml"
 def compared(
     specs: tuple[SpecFile, ...], version: str, out_of_date: Callable[[SpecFile], tuple[str, str]]
 ) -> Iterator[Finding]:
-    """Each spec of ours as the host is now, of one kind one in a folder; and others' specs of GPUs.
-
-    version: the driver's, for which others' must be, "" without one, as then nothing is known of specs of GPUs;
-    out_of_date: why a spec of ours is, "" if it is not, and what ends that, a word of these or a sentence.
+    """Each spec of ours as the host is now, of one kind one in a folder; and others' of GPUs; version: the driver's,
+    "" for none; out_of_date: why a spec of ours is, "" if it is not, and what ends that, a word of these or a sentence.
     """
     for spec in [spec for spec in specs if version or spec.kind not in (GPU, MANAGEMENT)]:
         ours = [it for it in specs if (it.folder, it.kind, it.is_ours) == (spec.folder, spec.kind, True)]
@@ -37,19 +34,14 @@ def compared(
             yield failed("CDI", seen, command("rm", spec.path))
         elif spec.is_ours:
             why, fix = out_of_date(spec)
+            remedy = command("rm", spec.path) if fix == REMOVE else in_words(fix)
+            if fix in (AGAIN, BY_OURS):
+                # The names in a spec are those of the saved inventory.
+                remedy = then(REFRESH, _again(spec, spec.path, with_hook=fix == AGAIN))
             seen = f"{spec.path} says what the host has"
-            yield failed("CDI", f"{spec.path}: {why}", _fixed(spec, fix)) if why else passed("CDI", seen)
+            yield failed("CDI", f"{spec.path}: {why}", remedy) if why else passed("CDI", seen)
         elif spec.kind == GPU:
             yield _of_others(spec, version)
-
-
-def _fixed(spec: SpecFile, fix: str) -> Remedy:
-    if fix == REMOVE:
-        return command("rm", spec.path)
-    if fix in (AGAIN, BY_OURS):
-        # The names in a spec are those of the saved inventory.
-        return then(REFRESH, _again(spec, spec.path, with_hook=fix == AGAIN))
-    return in_words(fix)
 
 
 def _of_others(spec: SpecFile, version: str) -> Finding:
@@ -85,9 +77,8 @@ def of_folders(opened: dict[str, str], readers: tuple[Reader, ...]) -> Iterator[
 def unseen(
     specs: tuple[SpecFile, ...], readers: tuple[Reader, ...], real: Callable[[str], str], opened: Collection[str] = ()
 ) -> Iterator[Finding]:
-    """The engines that do not look where a spec of ours lies, and have no other of its kind.
-
-    real: a path without links; opened: the folders that are not root's alone.
+    """The engines that do not look where a spec of ours lies, and have no other of its kind; real: a path without
+    links; opened: the folders that are not root's alone.
     """
     ours = [(spec, real(spec.folder)) for spec in specs if spec.is_ours]
     for reader in readers:
@@ -103,6 +94,5 @@ def unseen(
 
 
 def _again(spec: SpecFile, path: str, *, with_hook: bool = True) -> Remedy:
-    """The command that writes a spec of ours, as it was made."""
     words = words_of(spec.document, with_hook=with_hook)
     return command("oci-gpu-hook", "cdi", "generate", *words, "--output", path)

@@ -13,10 +13,10 @@ from oci_gpu_hook.kernel.filetypes import is_open_to_others
 from oci_gpu_hook.node.diagnosis import Finding, failed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import UPGRADE_KERNEL, command, roots_alone, then
 from oci_gpu_hook.node.engines import containers
-from oci_gpu_hook.node.engines.installed import Engine, find_program
+from oci_gpu_hook.node.engines.installed import find_program
 from oci_gpu_hook.node.machine import libselinux
 from oci_gpu_hook.node.machine.kernelconfig import Kernel
-from oci_gpu_hook.node.machine.libselinux import CGROUP_V1_BOOLEAN, NODE_BOOLEANS, Status
+from oci_gpu_hook.node.machine.libselinux import CGROUP_V1_BOOLEAN, NODE_BOOLEANS
 from oci_gpu_hook.request import settingsfile
 from oci_gpu_hook.request.settings import SETTINGS, Settings, files, read_settings
 from oci_gpu_hook.request.settingsfile import Setting
@@ -54,7 +54,11 @@ def settings(host: HostRoot, config: str | None) -> tuple[Settings, list[Setting
         names = files(config, top)
         found, lines = read_settings(config, None, top), settingsfile.read_files(names)
     except ConfigError as err:
-        return Settings(), [], failed("settings", err.message, *_fixing(err.message))
+        # ``FILE:LINE: why`` for a line, ``cannot read FILE: why`` for a file.
+        file, _, rest = err.message.partition(":")
+        line, unread = rest.partition(":")[0], file.rpartition(" ")[2]
+        fix = ["mv", unread, f"{unread}.broken"] if "directory" in rest else ["vi", unread]
+        return Settings(), [], failed("settings", err.message, *(["vi", f"+{line}", file] if line.isdigit() else fix))
     for place in (f"{path}.d", *names):
         with suppress(OSError):
             if is_open_to_others(os.stat(place)):
@@ -62,73 +66,35 @@ def settings(host: HostRoot, config: str | None) -> tuple[Settings, list[Setting
     return found, lines, passed("settings", path if os.path.exists(path) else "none: the defaults hold")
 
 
-def sections(host: HostRoot, lines: list[Setting]) -> list[Finding]:
-    """A warning if sections of the settings go by what Docker, if it is here, does not say of its containers."""
-    unsaid = [scope for scope in ("image", "namespace") if scope in [line.scope for line in lines]]
-    if not unsaid or not find_program(host, "dockerd"):
-        return []
-    seen = f"Docker does not say a container's {' and '.join(unsaid)}: of sections for it the strictest hold"
-    return [warned("settings", seen, "oci-gpu-hook", "info", "--settings")]
-
-
-def _fixing(message: str) -> list[str]:
-    """The command for an error of the settings: ``FILE:LINE: why`` for a line, ``cannot read FILE: why`` for a file."""
-    file, _, rest = message.partition(":")
-    line = rest.partition(":")[0]
-    if line.isdigit():
-        return ["vi", f"+{line}", file]
-    file = file.rpartition(" ")[2]
-    if "Permission denied" in message:
-        return ["chmod", "0644", file]
-    return ["mv", file, f"{file}.broken"] if "directory" in rest else ["vi", file]
-
-
-def cgroups(found: Kernel, engines: tuple[Engine, ...]) -> Finding:
-    """The version of cgroups, and the engines' cgroup managers."""
-    if not found.cgroups:
-        seen = "/sys/fs/cgroup is neither v2 nor has it the devices controller of v1"
-        return failed("cgroups", seen, "mount", "-t", "cgroup2", "none", "/sys/fs/cgroup")
-    wrong = [engine for engine in engines if engine.cgroup_manager == "systemd" and not found.systemd]
-    if wrong:
-        seen = f"{wrong[0].name} is set to use systemd's cgroups, and systemd does not run here"
-        return failed("cgroups", seen, "sed", "-i", "/^ *cgroup_manager *=/s/systemd/cgroupfs/", wrong[0].manager_file)
-    default = "systemd" if found.systemd else "cgroupfs"
-    managers = [f"{engine.name}'s manager is {engine.cgroup_manager or default}" for engine in engines]
-    return passed("cgroups", "; ".join([found.cgroups, *managers]))
+def cgroups(found: Kernel) -> Finding:
+    if found.cgroups:
+        return passed("cgroups", found.cgroups)
+    seen = "/sys/fs/cgroup is neither v2 nor has it the devices controller of v1"
+    return failed("cgroups", seen, "mount", "-t", "cgroup2", "none", "/sys/fs/cgroup")
 
 
 def ebpf(found: Kernel) -> Finding:
-    """Whether the kernel takes our device programs, which cgroup v2 needs."""
-    if found.cgroups != "v2":
-        return passed("eBPF", "not needed: only v2 has programs")
     if found.bpf_refusal is None:
-        return passed("eBPF", "not tried: another root has no kernel of its own")
+        return passed("eBPF", "not tried: only cgroup v2 has device programs, and only this host's root a kernel")
     if found.bpf_refusal and os.geteuid() != 0:
         return warned("eBPF", "only root can try it", "oci-gpu-hook", "doctor")
     if found.bpf_refusal:
         seen = f"the kernel takes no device program from root: {found.bpf_refusal}"
-        if found.lockdown not in ("", "none"):
-            seen += f" (lockdown is {found.lockdown})"
-            return failed("eBPF", seen, "grubby", "--update-kernel=ALL", "--remove-args=lockdown=confidentiality")
         # systemd-run gives all of root's capabilities: it shows whether CAP_BPF is missing in this session only.
         return failed("eBPF", seen, "systemd-run", "--pty", "oci-gpu-hook", "doctor")
-    seen = "device programs are taken"
-    if all([found.sysctls.get(name, 0) >= 2 for name in ("kernel/kptr_restrict", "net/core/bpf_jit_harden")]):
-        seen += "; those of others are hidden, and the hook rebuilds them"
-    return passed("eBPF", seen)
+    return passed("eBPF", "device programs are taken")
 
 
-def rootless(host: HostRoot, found: Kernel, tool: str) -> Finding:
-    """What rootless containers need of the host, if a user's run, or may run."""
+def rootless(host: HostRoot, tool: str) -> Finding:
     check, ids = "rootless", "100000-165535"
     subids = all([host.read(f"/etc/{name}") for name in ("subuid", "subgid")])
     newuidmap = find_program(host, "newuidmap")
     if not (subids and newuidmap) and not containers.users_have_some(host):
         return passed(check, "no container of a user's runs here")
-    if found.sysctls.get("user/max_user_namespaces") == 0:
-        return warned(check, "the kernel gives no user namespaces", "sysctl", "-w", "user.max_user_namespaces=65536")
-    if found.sysctls.get("kernel/unprivileged_userns_clone") == 0:
-        return warned(check, "plain users get no user namespaces", "sysctl", "-w", "kernel.unprivileged_userns_clone=1")
+    for name, enough in (("user/max_user_namespaces", 65536), ("kernel/unprivileged_userns_clone", 1)):
+        if host.text(f"/proc/sys/{name}").strip() == "0":
+            key = name.replace("/", ".")
+            return warned(check, f"{key} is 0: users get no user namespaces", "sysctl", "-w", f"{key}={enough}")
     if not newuidmap:
         return warned(check, "newuidmap is missing: users have only their own id", tool, "install", _NEWUIDMAP[tool])
     if not subids:
@@ -138,16 +104,12 @@ def rootless(host: HostRoot, found: Kernel, tool: str) -> Finding:
 
 
 def selinux(host: HostRoot, cgroups: str, tool: str) -> list[Finding]:
-    """Mode, modules, booleans, labels and container types; cgroups: their version, as `Kernel` has it."""
     try:
         status = libselinux.status(host)
     except ConfigError:
         return [warned("SELinux", "this Python has no libselinux to ask", tool, "install", _LIBSELINUX[tool])]
-    return selinux_status(status, cgroups) if status.enabled else [passed("SELinux", "disabled: nothing is labelled")]
-
-
-def selinux_status(status: Status, cgroups: str) -> list[Finding]:
-    """The findings about an enabled SELinux."""
+    if not status.enabled:
+        return [passed("SELinux", "disabled: nothing is labelled")]
     findings = [passed("SELinux", f"{'enforcing' if status.enforcing else 'permissive'}, policy {status.policy}")]
     for module in status.modules:
         check = f"SELinux module {module.name}"
@@ -162,22 +124,14 @@ def selinux_status(status: Status, cgroups: str) -> list[Finding]:
         seen = f"{name} is on: every container may use the host's nodes, which the hook does not need"
         findings.append(warned("SELinux boolean", seen, "setsebool", "-P", name, "off"))
     is_on = status.booleans.get(CGROUP_V1_BOOLEAN)
-    if is_on is not None and cgroups:
-        findings.append(_cgroup_boolean(is_on, cgroups))
+    if is_on and cgroups == "v2":
+        seen = f"{CGROUP_V1_BOOLEAN} is on: the hook may write to every cgroup, which v2 does not need"
+        findings.append(warned("SELinux boolean", seen, "setsebool", "-P", CGROUP_V1_BOOLEAN, "off"))
+    if is_on is False and cgroups == "v1":
+        seen = f"{CGROUP_V1_BOOLEAN} is off: the hook may not open devices in cgroup v1"
+        findings.append(failed("SELinux boolean", seen, "setsebool", "-P", CGROUP_V1_BOOLEAN, "on"))
     wrong = [label for label in status.labels if not label.is_right]
     if wrong:
         seen = f"{wrong[0].path} bears {wrong[0].have}, the policy says {wrong[0].expected}"
         return [*findings, failed("SELinux labels", seen, "oci-gpu-hook", "selinux", "relabel")]
     return [*findings, passed("SELinux labels", f"{len(status.labels)} files bear what the policy says")]
-
-
-def _cgroup_boolean(is_on: bool, cgroups: str) -> Finding:
-    """Whether the hook may write cgroup v1's files, which it must on v1 and needs not on v2."""
-    seen, check = f"{CGROUP_V1_BOOLEAN} is {'on' if is_on else 'off'}", "SELinux and cgroups"
-    if is_on == (cgroups == "v1"):
-        return passed(check, f"{seen}, as cgroup {cgroups} needs it")
-    if is_on:
-        seen += ": the hook may write to every cgroup, which v2 does not need"
-        return warned(check, seen, "setsebool", "-P", CGROUP_V1_BOOLEAN, "off")
-    seen += ": the hook may not open devices in cgroup v1"
-    return failed(check, seen, "setsebool", "-P", CGROUP_V1_BOOLEAN, "on")

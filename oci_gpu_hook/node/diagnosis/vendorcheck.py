@@ -17,15 +17,11 @@ _LOOK = command("oci-gpu-hook", "info")
 
 
 def vendors(host: HostRoot, present: Present, here: list[VendorState], tool: str) -> list[Finding]:
-    """The findings, first about the files; here: those whose hardware is here."""
+    """here: those whose hardware is here."""
     findings = [_wrong(item) for item in present.wrong]
-    for item in here:
-        findings += _vendor(host, item, tool)
-    if not findings:
-        files = counted((len(present.vendors), "file", "files"))
-        text = f"{files}, and no hardware of theirs" if present.vendors else ""
-        return [passed(_CHECK, text or "no files describe any")]
-    return findings
+    findings += [found for item in here for found in _vendor(host, item, tool)]
+    files = counted((len(present.vendors), "file", "files"))
+    return findings or [passed(_CHECK, f"{files} of theirs, and no hardware")]
 
 
 def _wrong(item: WrongFile) -> Finding:
@@ -38,10 +34,8 @@ def _wrong(item: WrongFile) -> Finding:
 
 
 def _vendor(host: HostRoot, item: VendorState, tool: str) -> list[Finding]:
-    what = item.inventory
-    check = what.flag
-    findings = _lacking(host, item, tool)
-    findings += [warned(check, fault, _LOOK) for fault in item.faults]
+    what, check = item.inventory, item.inventory.flag
+    findings = [*_lacking(host, item, tool), *[warned(check, fault, _LOOK) for fault in item.faults]]
     if libselinux.is_there(host):
         findings += _selinux(host, item)
     if host.stat(f"{FOLDER}/{vendorinventory.PREFIX}{what.flag}") is None:
@@ -52,20 +46,10 @@ def _vendor(host: HostRoot, item: VendorState, tool: str) -> list[Finding]:
     numbers = (len(item.devices), "device", "devices"), (nodes, "node of every request", "nodes of every request")
     words = [counted(*numbers)] if item.devices or nodes else []
     words += [f"version {what.version}"] if what.version else []
-    text = f"{', '.join(words)}, by {what.file}"
-    absent = len(item.absent) + len(what.absent)
-    if item.unclaimed:
-        text += f"; {counted((len(item.unclaimed), 'node', 'nodes'))} with such a name, of no device"
-    if absent:
-        text += f"; {absent} of what may be missing is"
-    if vendorinventory.read_saved(host, what.flag, what.file) is None:
-        # Any program that is installed in a folder of its files does that.
-        text += "; what is saved is no longer true, and the next start saves it again"
-    return [passed(check, text)]
+    return [passed(check, f"{', '.join(words)}, by {what.file}")]
 
 
 def _lacking(host: HostRoot, item: VendorState, tool: str) -> list[Finding]:
-    """What the vendor's file requires and the host lacks, causes first."""
     what, remedy = item.inventory, _LOOK
     unloaded = [command("modprobe", name) for name in what.modules if not vendorhost.is_loaded(host, name)]
     lacking = [

@@ -55,16 +55,13 @@ class Engine(NamedTuple):
     """An installed engine that reads hooks.d.
 
     folders: where it looks for hooks, in the order of rising precedence; folders_file: the file that sets them, ""
-    where they are the engine's default; cgroup_manager: ``systemd`` or ``cgroupfs``, "" if no file sets it;
-    manager_file: the file that sets it; runtime: of containers that name none, "" if no file sets it; shims: those of
+    where they are the engine's default; runtime: of containers that name none, "" if no file sets it; shims: those of
     its runtimes that are NVIDIA's.
     """
 
     name: str
     folders: tuple[str, ...]
     folders_file: str
-    cgroup_manager: str
-    manager_file: str = ""
     runtime: str = ""
     shims: tuple[Runtime, ...] = ()
 
@@ -125,7 +122,6 @@ def _engine(host: HostRoot, kind: EngineKind) -> Engine:
     name, table = kind.name, kind.table
     files, runtimes = values_of(host, kind), f"{table}.runtimes."
     merged = {key: (value, file) for file, values in files for key, value in values.items()}
-    manager, manager_file = merged.get(f"{table}.cgroup_manager", ("", ""))
     runtime, file = merged.get(f"{table}.{kind.default}", ("", ""))
     # For each runtime CRI-O has a table, and podman a list of paths.
     of_runtimes = [(key[len(runtimes) :], item) for key, item in merged.items() if key.startswith(runtimes)]
@@ -133,7 +129,7 @@ def _engine(host: HostRoot, kind: EngineKind) -> Engine:
     if _is_nvidias(host, runtime):
         nvidias[str(runtime)] = file
     shims = tuple([Runtime(name, at, item, item == runtime) for item, at in nvidias.items()])
-    return Engine(name, *hook_folders(kind, files), str(manager), manager_file, str(runtime), shims)
+    return Engine(name, *hook_folders(kind, files), str(runtime), shims)
 
 
 def hook_folders(kind: EngineKind, files: list[tuple[str, dict[str, Any]]]) -> tuple[tuple[str, ...], str]:

@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Counters of starts: add up the lines that hooks write, so that none is lost or counted twice, and tell Prometheus.
 
-Hooks append to one file, the spool, and take no lock: a start does not wait.  A collector gives a full spool the
-name ``starts.N``, and renames a new one into its place.  A hook that has the old one open still writes to it.  So an
-old spool is added up again at each collection, and goes into the totals only when the next one is full, long after.
-The totals say which N they contain: a collector that dies between two of its steps counts nothing twice.
-
-Must not be used by the hook, nor by two collectors at once: they take `lock`.
+Hooks append to one file, the spool, and take no lock: a start does not wait.  A collector gives a full spool the name
+``starts.N``, and renames a new one into its place.  A hook that has the old one open still writes to it.  So an old one
+is added up again at each collection, and goes into the totals only when the next one is full, long after.  The totals
+say which N they contain: a collector that dies between two steps counts nothing twice.  Must not be used by the hook.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from contextlib import contextmanager, suppress
 from oci_gpu_hook.host import statefile
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.descriptors import closing, replace
-from oci_gpu_hook.node.exporters import exposition as text_format
+from oci_gpu_hook.node.exporters.exposition import COUNTER, HISTOGRAM, head, metric, sample
 from oci_gpu_hook.node.machine import outputfile
 from oci_gpu_hook.report.records import OUTCOMES, REFUSALS, SPOOL, STEPS
 
@@ -47,11 +45,10 @@ def lock() -> Iterator[None]:
 
 
 def added_up() -> Counter[str]:
-    """All counters, up to now.  Needs `lock`."""
+    """Needs `lock`."""
     folded, numbers = _totals()
-    taken = _taken(folded + 1)
-    old = "" if _is_spool(taken) else _file_text(taken)
-    return numbers + count(old) + count(_file_text(SPOOL))
+    old = _taken(folded + 1)
+    return numbers + count("" if _is_spool(old) else _file_text(old)) + count(_file_text(SPOOL))
 
 
 def turn() -> None:
@@ -60,27 +57,23 @@ def turn() -> None:
     with outputfile.explained(SPOOL):
         if os.path.lexists(_taken(folded)):
             os.unlink(_taken(folded))
-        if not os.path.lexists(SPOOL):
-            _put_fresh()
-        elif os.stat(SPOOL).st_size > _FULL:
-            _take_away(folded, numbers)
-
-
-def _take_away(folded: int, numbers: Counter[str]) -> None:
-    """Add the spool before to the totals, and replace the full one."""
-    before = _taken(folded + 1)
-    if os.path.lexists(before) and not _is_spool(before):
-        folded += 1
-        outputfile.write(_TOTALS, json.dumps({"folded": folded, "numbers": numbers + count(_file_text(before))}) + "\n")
-        os.unlink(before)
-    taken = _taken(folded + 1)
-    if not _is_spool(taken):
-        os.link(SPOOL, taken)
-    _put_fresh()
+        if os.path.lexists(SPOOL):
+            if os.stat(SPOOL).st_size <= _FULL:
+                return
+            # The spool before it goes into the totals.
+            before = _taken(folded + 1)
+            if os.path.lexists(before) and not _is_spool(before):
+                folded, numbers = folded + 1, numbers + count(_file_text(before))
+                outputfile.write(_TOTALS, json.dumps({"folded": folded, "numbers": numbers}) + "\n")
+                os.unlink(before)
+            if not _is_spool(_taken(folded + 1)):
+                os.link(SPOOL, _taken(folded + 1))
+        # By a rename: there is no moment without one.
+        replace(SPOOL, b"", f"{SPOOL}.new", how=os.O_TRUNC, put=os.rename)
 
 
 def stop() -> bool:
-    """Stop hooks from counting; gives whether they did count.  Needs `lock`."""
+    """Gives whether hooks did count.  Needs `lock`."""
     was_counting = os.path.lexists(SPOOL)
     with outputfile.explained(SPOOL):
         for name in os.listdir(_FOLDER):
@@ -89,13 +82,8 @@ def stop() -> bool:
     return was_counting
 
 
-def _put_fresh() -> None:
-    """Put an empty spool into place by a rename: there is no moment without one."""
-    replace(SPOOL, b"", f"{SPOOL}.new", how=os.O_TRUNC, put=os.rename)
-
-
 def _is_spool(path: str) -> bool:
-    """Whether `path` is still the spool: a collector has died before it could put a new one into place."""
+    """A collector has died before it could put a new one into place."""
     with suppress(FileNotFoundError):
         return os.path.samefile(path, SPOOL)
     return False
@@ -106,10 +94,7 @@ def _taken(number: int) -> str:
 
 
 def _totals() -> tuple[int, Counter[str]]:
-    """The last N that the saved totals contain, and the totals.
-
-    Zeros if they are missing or damaged, as after a boot: Prometheus takes that for a reset.
-    """
+    """The last N, and the totals; zeros if they are missing or damaged, as after a boot: to Prometheus a reset."""
     try:
         document = json.loads(_file_text(_TOTALS))
         numbers = Counter({str(key): int(value) for key, value in document["numbers"].items()})
@@ -140,21 +125,19 @@ def count(text: str) -> Counter[str]:
 
 def exposition(totals: Counter[str]) -> str:
     """The whole .prom file; with zeros, as Prometheus notices an increase only of a counter that it has seen before."""
-    starts = {outcome: sum([totals[f"{outcome} {why}"] for why in _WHY[outcome]]) for outcome in OUTCOMES}
-    refusals = {why: totals[f"refused {why}"] for why in _WHY["refused"]}
-    failures = {step: totals[f"failed {step}"] for step in _WHY["failed"]}
-    lines = []
-    for name, label, values, help in (
-        ("starts_total", "outcome", starts, "Starts of containers that ask for GPUs or other accelerators."),
-        ("refusals_total", "reason", refusals, "Starts that were refused, by reason."),
-        ("failures_total", "step", failures, "Starts that failed, by the step."),
-    ):
-        lines += text_format.metric(name, help, text_format.COUNTER, [({label: key}, values[key]) for key in values])
+    starts = [({"outcome": it}, sum([totals[f"{it} {why}"] for why in _WHY[it]])) for it in OUTCOMES]
+    refusals = [({"reason": why}, totals[f"refused {why}"]) for why in _WHY["refused"]]
+    failures = [({"step": step}, totals[f"failed {step}"]) for step in _WHY["failed"]]
     name, help = "start_duration_seconds", "What the hook takes of a start, its interpreter's start included."
-    lines += text_format.head(name, help, text_format.HISTOGRAM)
+    lines = [
+        *metric("starts_total", "Starts of containers that ask for GPUs or other accelerators.", COUNTER, starts),
+        *metric("refusals_total", "Starts that were refused, by reason.", COUNTER, refusals),
+        *metric("failures_total", "Starts that failed, by the step.", COUNTER, failures),
+        *head(name, help, HISTOGRAM),
+    ]
     so_far = 0
     for index, bound in enumerate((*BUCKETS, "+Inf")):
         so_far += totals[str(index)]
-        lines.append(text_format.sample(f"{name}_bucket", {"le": str(bound)}, so_far))
-    name = text_format.PREFIX + name
-    return "\n".join([*lines, f"{name}_sum {totals[_SUM] / 1e6:.6f}", f"{name}_count {so_far}"]) + "\n"
+        lines.append(sample(f"{name}_bucket", {"le": str(bound)}, so_far))
+    lines += [sample(f"{name}_sum", {}, totals[_SUM] / 1e6), sample(f"{name}_count", {}, so_far)]
+    return "\n".join(lines) + "\n"

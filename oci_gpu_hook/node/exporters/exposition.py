@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prometheus's text format, version 0.0.4: the lines of a metric.  Pure.
-
-Must not know any metric.
-"""
+"""Prometheus's text format, version 0.0.4: the lines of a metric.  Pure.  Must not know any metric."""
 
 from __future__ import annotations
 
@@ -32,12 +29,10 @@ def head(name: str, help: str, kind: str) -> list[str]:
 
 
 def sample(name: str, labels: dict[str, str], value: float) -> str:
-    """One sample; of a whole number all digits are kept."""
-    pairs = ",".join([f'{label}="{_escaped(text)}"' for label, text in labels.items()])
+    """Of a whole number all digits are kept."""
+    pairs = []
+    for label, text in labels.items():
+        shown = [it if it.isprintable() or it == "\n" else "?" for it in text[:_LONGEST]]
+        pairs.append(f'{label}="{"".join([_ESCAPES.get(it, it) for it in shown])}"')
     number = value if isinstance(value, int) else f"{value:.10g}"
-    return f"{PREFIX}{name}{{{pairs}}} {number}" if pairs else f"{PREFIX}{name} {number}"
-
-
-def _escaped(text: str) -> str:
-    shown = [letter if letter.isprintable() or letter == "\n" else "?" for letter in text[:_LONGEST]]
-    return "".join([_ESCAPES.get(letter, letter) for letter in shown])
+    return f"{PREFIX}{name}{{{','.join(pairs)}}} {number}" if pairs else f"{PREFIX}{name} {number}"

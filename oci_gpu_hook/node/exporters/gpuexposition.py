@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The metrics of GPUs that no other exporter has, in Prometheus's text format, from values.  Pure.
 
-Who holds a GPU and whether it is healthy, and what the hook goes by: the driver, NVML, the inventory, the validation.
-A GPU's sensors and counters are DCGM exporter's.  Must not look at anything.
+Who holds a GPU, whether it is healthy, and what the hook goes by.  A GPU's sensors and counters are DCGM exporter's.
 """
 
 from __future__ import annotations
@@ -30,8 +29,7 @@ def exposition(
     time: float,
     duration: float,
 ) -> str:
-    """driver_version: of the kernel module, "" if none is loaded; gpus: how many it has; answers: whether NVML does;
-    log_readable: whether the kernel's log is; fresh: whether the saved inventory is true; held: labels of each device
+    """driver_version: of the kernel module, "" if none is loaded; gpus: how many it has; held: labels of each device
     with a container that holds it; counted: see `holdercount`; memory: labels of a container and a device, and what it
     has there; time, duration: when this was collected, and how long that took, in seconds.
     """
@@ -46,7 +44,9 @@ def exposition(
         ]
     # If it was of this driver, or of none as there is none.
     if validation and validation.driver_version == driver_version:
-        lines += _of_validation(validation)
+        steps = [({"step": it.name}, int(it.outcome == PASSED)) for it in validation.steps if it.outcome != SKIPPED]
+        lines += metric("validation_passed", "Whether a step of the last validation has passed.", GAUGE, steps)
+        lines += gauge("validation_timestamp_seconds", "When the last validation ended.", validation.time)
     lines += gauge("collected_timestamp_seconds", "When this was collected.", time)
     lines += gauge("collection_duration_seconds", "How long that took.", max(0.0, duration))
     return "\n".join(lines) + "\n"
@@ -71,13 +71,4 @@ def _of_holders(
         *metric("gpu_memory_limit_bytes", "What it may have at most.", GAUGE, limits),
         *metric("gpu_leases", "The containers that hold a device, as gpu-holders counts them.", GAUGE, leases),
         *metric("gpu_healthy", "Whether nothing is known against a device.", GAUGE, health),
-    ]
-
-
-def _of_validation(last: Validation) -> list[str]:
-    steps = [step for step in last.steps if step.outcome != SKIPPED]
-    passed = [({"step": step.name}, int(step.outcome == PASSED)) for step in steps]
-    return [
-        *metric("validation_passed", "Whether a step of the last validation has passed.", GAUGE, passed),
-        *gauge("validation_timestamp_seconds", "When the last validation ended.", last.time),
     ]

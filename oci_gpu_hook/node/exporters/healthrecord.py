@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is known against GPUs since the boot.
 
-The kernel's log forgets.  So all is kept in /run, with the number of the last record that was read.  Starts learn by
-`host.leases` which GPUs are not healthy: an XID error stays until a validation passes, or NVML, which has asked for a
-reset of the GPU, no longer does.  A failed validation stays until another passes, a GPU that did not answer until it
-does, an ECC error until NVML's count is 0 again, as after a reset, memory that no process has until it is free.  All of
-it goes if the driver is bound to the GPU again.
-
-Opens no GPU.  Must not be used by the hook.
+The kernel's log forgets, so all is kept in /run, with the number of the last record that was read.  Starts learn by
+`host.leases` which GPUs are not healthy.  An XID error stays until a validation passes, or NVML no longer asks for the
+reset that it has asked for; a failed validation until another passes; all else until NVML no longer says it.  All of it
+goes if the driver is bound to the GPU again.  Opens no GPU.  Must not be used by the hook.
 """
 
 from __future__ import annotations
@@ -27,22 +24,8 @@ from oci_gpu_hook.node.gpus.kernellog import Xid
 from oci_gpu_hook.node.gpus.nvml import Readings
 from oci_gpu_hook.node.machine import outputfile
 
-# Of NVIDIA's list of XID errors those after which a GPU computes no more, or wrong, until it is reset.
-FATAL = {
-    46: "GPU stopped processing",
-    48: "double bit ECC error",
-    62: "internal micro-controller halt",
-    64: "ECC row remapping or page retirement failed",
-    74: "NVLink error",
-    79: "GPU has fallen off the bus",
-    95: "uncontained ECC error",
-    110: "security fault",
-    119: "GSP RPC timeout",
-    120: "GSP error",
-    136: "link training failed",
-    140: "unrecovered ECC error",
-    143: "GPU initialization failed",
-}
+# NVIDIA's list of XID errors: after these a GPU computes no more, or wrong, until it is reset.
+FATAL = (46, 48, 62, 64, 74, 79, 95, 110, 119, 120, 136, 140, 143)
 # What is wrong with a GPU that the kernel lists, by its bus_id: the inode of its link below the driver, and a clause by
 # source, "" for nothing.
 Whys = dict[str, tuple[int, dict[str, str]]]
@@ -50,8 +33,7 @@ Whys = dict[str, tuple[int, dict[str, str]]]
 _STATE = "gpu-health.json"
 _BOUND = "/sys/bus/pci/drivers/nvidia"
 _XID, _LOST, _ECC, _RESET, _VALIDATION, _MEMORY = "xid", "lost", "ecc", "reset", "validation", "memory"
-# MiB.  A driver that runs has some hundreds for itself.
-_LEFT = 1024
+_LEFT = 1024  # MiB: a driver that runs has some hundreds for itself
 
 
 def renew(
@@ -61,34 +43,31 @@ def renew(
     nvml: Readings | None = None,
     tested: dict[str, str] | None = None,
 ) -> None:
-    """Save what is known now; ApplyError if that fails.
-
-    gpus: the kernel's list; records: all that the kernel's log has; nvml: what it reads, if it has answered; tested:
-    why the validation of a GPU failed, "" if it passed, by bus_id.
+    """Save what is known now; ApplyError if that fails; gpus: the kernel's list; records: all that its log has; nvml:
+    what it reads, if it has answered; tested: why the validation of a GPU failed, "" if it passed, by bus_id.
     """
     inodes = dict(host.inodes(_BOUND))
     with counters.lock():
         last, known = _read(host, {gpu.bus_id: inodes.get(gpu.proc, 0) for gpu in gpus})
         buses = {kernellog.place(bus): bus for bus in known}
-        for xid in [xid for xid in records if xid.sequence > last]:
-            if xid.pci in buses and xid.number in FATAL:
-                known[buses[xid.pci]][1][_XID] = f"XID {xid.number}, {FATAL[xid.number]}"
+        for xid in records:
+            if xid.sequence > last and xid.pci in buses and xid.number in FATAL:
+                known[buses[xid.pci]][1][_XID] = f"XID {xid.number}, after which it needs a reset"
         for bus, (_, whys) in known.items():
             _judge(bus, whys, nvml, tested or {})
         _write(host, max([last, *[xid.sequence for xid in records]]), known)
 
 
 def _judge(bus: str, whys: dict[str, str], nvml: Readings | None, tested: dict[str, str]) -> None:
-    """What NVML and a validation say of a GPU."""
     if nvml is not None:
         said = nvml.get(bus)
         whys[_LOST] = "it does not answer NVML" if said is None else ""
         if said is not None:
-            ecc, wants_reset = said.get("ecc_uncorrected", 0), said.get("recovery_action", 0)
+            ecc, left = said.get("ecc_uncorrected", 0), said.get("memory_of_none", 0)
+            wants_reset = said.get("recovery_action", 0)
             if whys.get(_RESET) and not wants_reset:
                 whys[_XID] = ""
             whys[_RESET] = "NVML says that it needs a reset" if wants_reset else ""
-            left = said.get("memory_of_none", 0)
             whys[_MEMORY] = f"{left} MiB of its memory are in use, and no process has them" if left > _LEFT else ""
             whys[_ECC] = f"{ecc} uncorrectable ECC errors since its last reset" if ecc else ""
     if bus in tested:
@@ -98,8 +77,8 @@ def _judge(bus: str, whys: dict[str, str], nvml: Readings | None, tested: dict[s
 
 
 def _read(host: HostRoot, bound: dict[str, int]) -> tuple[int, Whys]:
-    """The number of the last record of the log that was read in this boot, -1 for none, and what is known; nothing if
-    it is missing or damaged; bound: the inodes now.
+    """The number of the last record of the log that was read in this boot, -1 for none, and what is known; bound: the
+    inodes now.
     """
     fresh: Whys = {bus: (inode, {}) for bus, inode in bound.items()}
     try:

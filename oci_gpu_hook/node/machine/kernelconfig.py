@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel and the host, as far as the hook depends on them: release, cgroups, eBPF, user namespaces.
+"""The kernel and the host, as far as the hook depends on them: release, cgroups, eBPF, modules.
 
 Reads only, but for one device program, which is loaded to see whether the kernel takes it, and attached to nothing.
 """
@@ -19,38 +19,22 @@ _ALLOW = bytes.fromhex("b7000000010000009500000000000000")
 
 class Kernel(NamedTuple):
     """cgroups: ``v2``, ``v1`` with its devices controller, or "" for neither; bpf_refusal: why the kernel takes no
-    device program from us, "" if it does, None if that was not tried; systemd: whether it runs as init; sysctls: those
-    of `SYSCTLS` that exist.
+    device program from us, "" if it does, None if that was not tried.
     """
 
     release: str
     cgroups: str
     bpf_refusal: str | None
-    lockdown: str
-    systemd: bool
     modules: tuple[str, ...]
-    sysctls: dict[str, int]
-
-
-SYSCTLS = (
-    "kernel/kptr_restrict",
-    "net/core/bpf_jit_harden",
-    "user/max_user_namespaces",
-    "kernel/unprivileged_userns_clone",
-)
 
 
 def read_kernel(host: HostRoot) -> Kernel:
     cgroups = cgroup_version(host)
-    sysctls = [(name, host.text(f"/proc/sys/{name}").strip()) for name in SYSCTLS]
     return Kernel(
         release=host.text("/proc/sys/kernel/osrelease").strip(),
         cgroups=cgroups,
         bpf_refusal=_bpf_refusal() if cgroups == "v2" and host.path == "/" else None,
-        lockdown=host.text("/sys/kernel/security/lockdown").partition("[")[2].partition("]")[0],
-        systemd=host.stat("/run/systemd/system") is not None,
         modules=modules(host),
-        sysctls={name: int(value) for name, value in sysctls if value.isdecimal()},
     )
 
 

@@ -26,7 +26,7 @@ class StepResult(NamedTuple):
 
 
 class Validation(NamedTuple):
-    """A validation: when it ended, in seconds since 1970; the driver's version, "" if there was none; its steps."""
+    """time: when it ended, in seconds since 1970; driver_version: "" if there was none."""
 
     time: int
     driver_version: str
@@ -52,7 +52,7 @@ def read_validation(host: HostRoot) -> Validation | None:
 
 
 def write(host: HostRoot, validation: Validation) -> None:
-    """Write the record in place of the one before; ApplyError if that fails."""
+    """ApplyError if that fails."""
     document = {**validation._asdict(), "steps": [step._asdict() for step in validation.steps]}
     with outputfile.explained(_PATH):
         statefile.write(host, _NAME, json.dumps(document).encode() + b"\n")

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The step ``hook``: a throw-away container through the host's runtime, looked at from outside while it is held.
 
-It needs no image: its root is empty, and its one program is the host's dynamic loader, which needs no library.  Between
-the runtime's ``create`` and ``start`` the hook has run and the program has not.  The hook is in config.json as it is
-registered.  Must leave nothing behind, whatever happens.
+Its root is empty, and its one program is the host's dynamic loader, which needs no library.  Between the runtime's
+``create`` and ``start`` the hook has run, as it is registered, and the program has not.  Must leave nothing behind.
 """
 
 from __future__ import annotations
@@ -39,8 +38,7 @@ _PROGRAM = "/ld.so"
 _CAPABILITIES = ("compute", "utility")
 _LABEL = "system_u:object_r:container_file_t:s0"
 _PROGRAM_LABEL = "system_u:object_r:bin_t:s0"
-_LARGEST_TEXT = 1 << 16
-_RUN = "/run"
+_LARGEST_TEXT = 4096
 _ENDING_SECONDS = 10
 
 
@@ -49,9 +47,8 @@ def runtime(named: str) -> str:
     for name in (named,) if named else ("runc", "crun"):
         if found := shutil.which(name):
             return os.path.abspath(found)
-    if named:
-        raise ConfigError(f"the runtime {named} is not a program", "see 'runtime' in the settings")
-    raise ConfigError("neither runc nor crun is in PATH", "install one, or set 'runtime'")
+    seen = f"the runtime {named} is not a program" if named else "neither runc nor crun is in PATH"
+    raise ConfigError(seen, "install one, or see 'runtime' in the settings")
 
 
 def run(
@@ -62,9 +59,7 @@ def run(
     seconds: float,
     look: Callable[[Running], list[Finding]],
 ) -> list[Finding]:
-    """program: the runtime; config: the administrator's file for the hook, None for the usual one; seconds: how long
-    each call of the runtime may take.
-    """
+    """program: the runtime; config: see `read_settings`; seconds: how long each call of the runtime may take."""
     try:
         with _Container(program, seconds) as made:
             registration = _prepare(host, made.folder, settings, config)
@@ -84,24 +79,28 @@ class _Container:
 
     def __init__(self, runtime: str, seconds: float) -> None:
         self._runtime, self._seconds = runtime, seconds
-        self.folder = tempfile.mkdtemp(prefix="oci-gpu-hook-validate-", dir=_RUN)
+        self.folder = tempfile.mkdtemp(prefix="oci-gpu-hook-validate-", dir="/run")
         self.id = os.path.basename(self.folder)
-        self._may_be_there = False
 
     def __enter__(self) -> _Container:
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Delete it; if the runtime does not, end its processes and remove its cgroups, of either version."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
+        self._seconds = min(_ENDING_SECONDS, self._seconds)
         try:
-            self._remove()
+            with suppress(HookError, OSError):
+                self._call("delete", "--force", self.id)
+            for cgroup in (*glob(f"{CGROUP_ROOT}/{self.id}"), *glob(f"{CGROUP_ROOT}/*/{self.id}")):
+                _remove_cgroup(cgroup)
         finally:
+            shutil.rmtree(self.folder, ignore_errors=True)
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def create(self) -> int:
-        self._may_be_there = True
         self._call("create", "--bundle", self.folder, "--pid-file", f"{self.folder}/pid", self.id, output="output")
-        return int(_file_text(f"{self.folder}/pid"))
+        return int(_said(f"{self.folder}/pid"))
 
     def start(self, pid: int) -> Finding:
         with closing(os.pidfd_open(pid)) as process:
@@ -110,29 +109,18 @@ class _Container:
             poll.register(process, select.POLLIN)
             if not poll.poll(self._seconds * 1000):
                 raise ApplyError(f"its program did not end within {self._seconds:g} seconds")
-        said = _file_text(f"{self.folder}/output")
+        said = _said(f"{self.folder}/output")
         if not said.startswith("ld.so"):
-            raise ApplyError(f"its program did not run: {_last_line(said) or 'it printed nothing'}")
+            raise ApplyError(f"its program did not run: {said or 'it printed nothing'}")
         return passed(_CHECK, f"{self._runtime} made it, and its program ran")
-
-    def _remove(self) -> None:
-        """Delete it; if the runtime does not, end its processes and remove its cgroups, of either version."""
-        self._seconds = min(_ENDING_SECONDS, self._seconds)
-        try:
-            if self._may_be_there:
-                with suppress(HookError, OSError):
-                    self._call("delete", "--force", self.id)
-                for cgroup in (*glob(f"{CGROUP_ROOT}/{self.id}"), *glob(f"{CGROUP_ROOT}/*/{self.id}")):
-                    _remove_cgroup(cgroup)
-        finally:
-            shutil.rmtree(self.folder, ignore_errors=True)
 
     def _call(self, *words: str, output: str = "stdout") -> None:
         """ApplyError if it fails or takes too long.  What it and the container print are files: a pipe would stay open
         as long as the container has it.
         """
-        log, errors = f"{self.folder}/log", f"{self.folder}/stderr"
-        options = ("--root", f"{self.folder}/state", "--log", log, "--log-format", "json")
+        errors = f"{self.folder}/stderr"
+        # With a log beside it runc's stderr has no more than the sentence.
+        options = ("--root", f"{self.folder}/state", "--log", f"{self.folder}/log")
         name = f"{os.path.basename(self._runtime)} {words[0]}"
         with open(errors, "wb") as stderr, open(f"{self.folder}/{output}", "wb") as stdout:
             process = subprocess.Popen(
@@ -152,12 +140,11 @@ class _Container:
                     raise ApplyError(f"{name} did not end within {self._seconds:g} seconds") from None
                 raise
         if code:
-            why = _last_error(log) or _last_line(_file_text(errors)) or f"it ended with {code}"
-            raise ApplyError(f"{name} failed: {why}")
+            raise ApplyError(f"{name} failed: {_said(errors) or f'it ended with {code}'}")
 
 
 def _prepare(host: HostRoot, folder: str, settings: Settings, config: str | None) -> str:
-    """Write the bundle; gives the registration whose hook is in it."""
+    """Write the bundle; gives the registration of its hook."""
     os.mkdir(f"{folder}/rootfs", 0o755)
     # A copy: not every runtime's domain, in which its process stays, may start the host's own.
     program = f"{folder}/program"
@@ -245,9 +232,9 @@ def _gpus(host: HostRoot, pid: int) -> list[Finding]:
     wanted = {gpu.minor for gpu in list_gpus(host)}
     if found == wanted:
         return [passed("GPUs", f"the container has the nodes of all {len(wanted)}")]
-    wrong = [f"the container lacks /dev/nvidia{minor}" for minor in sorted(wanted - found)]
-    wrong += [f"the container has /dev/nvidia{minor}, which is not a GPU's" for minor in sorted(found - wanted)]
-    return [failed("GPUs", sentence, DOCTOR) for sentence in wrong]
+    wrong = [f"lacks /dev/nvidia{minor}" for minor in sorted(wanted - found)]
+    wrong += [f"has /dev/nvidia{minor}, which is not a GPU's" for minor in sorted(found - wanted)]
+    return [failed("GPUs", f"the container {it}", DOCTOR) for it in wrong]
 
 
 def _remove_cgroup(cgroup: str) -> None:
@@ -262,19 +249,7 @@ def _remove_cgroup(cgroup: str) -> None:
         time.sleep(0.05)
 
 
-def _last_error(log: str) -> str:
-    try:
-        lines = [json.loads(line) for line in _file_text(log).splitlines() if line]
-        said = [str(line["msg"]) for line in lines if line.get("level") in ("error", "fatal")]
-    except (OSError, ValueError, KeyError, AttributeError, TypeError):
-        return ""
-    return " ".join(said[-1].split()) if said else ""
-
-
-def _last_line(text: str) -> str:
-    return text.strip().rpartition("\n")[2]
-
-
-def _file_text(path: str) -> str:
+def _said(path: str) -> str:
+    """What a program has written, in one line."""
     with open(path, encoding="utf-8", errors="replace") as file:
-        return file.read(_LARGEST_TEXT)
+        return " ".join(file.read(_LARGEST_TEXT).split())

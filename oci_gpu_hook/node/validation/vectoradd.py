@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """In a process of its own: the sum of two vectors on one GPU or MIG device, through libcuda, compared with the CPU's.
 
-CUDA has one device here, which CUDA_VISIBLE_DEVICES names.  Each call is named on a line before it is made, so that
-the parent knows which one hangs or crashes; the last line is the answer, as JSON.  Nothing is freed: what the process
-had goes with it.  Must not print anything else.
+CUDA has one device here, which CUDA_VISIBLE_DEVICES names.  Each call is named on a line before it is made: it may hang
+or crash.  The last line is the answer, as JSON.  Nothing is freed, as the process ends.  Must not print anything else.
 """
 
 from __future__ import annotations
@@ -15,17 +14,17 @@ from uuid import UUID
 
 from oci_gpu_hook.kernel import syscalls
 
-ELEMENTS = 50_000
+# One thread for each element.
+_BLOCKS, _THREADS = 200, 250
+ELEMENTS = _BLOCKS * _THREADS
 KERNEL = "vector_add"
 
 _LIBRARY = "libcuda.so.1"
 _LONGEST_TEXT = 256
-_THREADS = 256
 _FLOAT_BYTES = 4
-_SIZE = ELEMENTS * _FLOAT_BYTES
 
 # PTX ISA, https://docs.nvidia.com/cuda/parallel-thread-execution/.  The driver compiles it for the GPU: version and
-# target are of the oldest that any driver served here has.
+# target are of the oldest that any driver served here has.  Without a state space addresses are generic, as CUDA's are.
 PTX = f"""
 .version 6.0
 .target sm_50
@@ -34,39 +33,29 @@ PTX = f"""
 .visible .entry {KERNEL}(
     .param .u64 first,
     .param .u64 second,
-    .param .u64 sum,
-    .param .u32 elements
+    .param .u64 sum
 )
 {{
-    .reg .pred %outside;
-    .reg .b32 %index, %block, %threads, %thread, %elements;
-    .reg .b64 %offset, %first, %second, %sum;
+    .reg .b32 %index, %block, %threads, %thread;
+    .reg .b64 %first, %second, %sum;
     .reg .f32 %x, %y, %z;
 
     mov.u32 %block, %ctaid.x;
     mov.u32 %threads, %ntid.x;
     mov.u32 %thread, %tid.x;
     mad.lo.u32 %index, %block, %threads, %thread;
-    ld.param.u32 %elements, [elements];
-    setp.ge.u32 %outside, %index, %elements;
-    @%outside bra end;
 
     ld.param.u64 %first, [first];
     ld.param.u64 %second, [second];
     ld.param.u64 %sum, [sum];
-    cvta.to.global.u64 %first, %first;
-    cvta.to.global.u64 %second, %second;
-    cvta.to.global.u64 %sum, %sum;
-    mul.wide.u32 %offset, %index, {_FLOAT_BYTES};
-    add.u64 %first, %first, %offset;
-    add.u64 %second, %second, %offset;
-    add.u64 %sum, %sum, %offset;
+    mad.wide.u32 %first, %index, {_FLOAT_BYTES}, %first;
+    mad.wide.u32 %second, %index, {_FLOAT_BYTES}, %second;
+    mad.wide.u32 %sum, %index, {_FLOAT_BYTES}, %sum;
 
-    ld.global.f32 %x, [%first];
-    ld.global.f32 %y, [%second];
+    ld.f32 %x, [%first];
+    ld.f32 %y, [%second];
     add.f32 %z, %x, %y;
-    st.global.f32 [%sum], %z;
-end:
+    st.f32 [%sum], %z;
     ret;
 }}
 """
@@ -83,7 +72,7 @@ def vectors() -> tuple[list[float], list[float]]:
 
 
 def compare(found: list[float]) -> list[str]:
-    """How many sums differ from the CPU's, and of the first its index, the CPU's sum and this one; [] for none."""
+    """How many sums differ from the CPU's, and the first one's index, the CPU's and this one; [] for none."""
     wrong = [(index, a + b, found[index]) for index, (a, b) in enumerate(zip(*vectors())) if found[index] != a + b]
     # JSON has no infinity and no NaN, which a wrong result may be.
     return [str(value) for value in (len(wrong), *wrong[0])] if wrong else []
@@ -94,15 +83,13 @@ def answer() -> None:
         document = _added()
     except CudaError as err:
         [document] = err.args
-    except OSError as err:
+    except (OSError, AttributeError) as err:
         document = {"missing": str(err)}
-    except AttributeError as err:
-        document = {"missing": f"{_LIBRARY} is not CUDA's: {err}"}
     print(json.dumps(document))
 
 
 def _call(name: str, *words: int) -> None:
-    """Call a function of libcuda; CudaError if it fails."""
+    """CudaError if it fails."""
     function = syscalls.function_of(_LIBRARY, name)
     print(name, flush=True)
     code = function(*words)
@@ -143,14 +130,9 @@ def _added() -> dict[str, Any]:
     _call("cuDeviceGetName", _address(name), _LONGEST_TEXT, device)
     context = _made("cuDevicePrimaryCtxRetain", device)
     _call("cuCtxSetCurrent", context)
-    return {"device": _c_string(name), "uuid": _uuid(device), "differs": compare(_sums())}
-
-
-def _uuid(device: int) -> str:
-    """The device's UUID without what it begins with."""
-    data = array("B", bytes(16))
-    _call("cuDeviceGetUuid_v2", _address(data), device)
-    return str(UUID(bytes=data.tobytes()))
+    uuid = array("B", bytes(16))
+    _call("cuDeviceGetUuid_v2", _address(uuid), device)
+    return {"device": _c_string(name), "uuid": str(UUID(bytes=uuid.tobytes())), "differs": compare(_sums())}
 
 
 def _sums() -> list[float]:
@@ -159,17 +141,16 @@ def _sums() -> list[float]:
     kernel = _made("cuModuleGetFunction", module, _address(entry))
     # The GPU's memory may hold the sums of an earlier run.
     found = array("f", [float("nan")] * ELEMENTS)
-    memory = []
+    memory, size = [], ELEMENTS * _FLOAT_BYTES
     for values in (*[array("f", it) for it in vectors()], found):
-        memory.append(_made("cuMemAlloc_v2", _SIZE))
-        _call("cuMemcpyHtoD_v2", memory[-1], _address(values), _SIZE)
-    # One thread for each element; the parameters are passed by the addresses of their values.
-    given = array("Q", [*memory, ELEMENTS])
+        memory.append(_made("cuMemAlloc_v2", size))
+        _call("cuMemcpyHtoD_v2", memory[-1], _address(values), size)
+    # The parameters are passed by the addresses of their values.
+    given = array("Q", memory)
     pointers = array("Q", [_address(given) + given.itemsize * index for index in range(len(given))])
-    blocks = (ELEMENTS + _THREADS - 1) // _THREADS
     shared_memory, stream, extra = 0, 0, 0
-    grid, block = (blocks, 1, 1), (_THREADS, 1, 1)
+    grid, block = (_BLOCKS, 1, 1), (_THREADS, 1, 1)
     _call("cuLaunchKernel", kernel, *grid, *block, shared_memory, stream, _address(pointers), extra)
     _call("cuCtxSynchronize")
-    _call("cuMemcpyDtoH_v2", _address(found), memory[-1], _SIZE)
+    _call("cuMemcpyDtoH_v2", _address(found), memory[-1], size)
     return found.tolist()

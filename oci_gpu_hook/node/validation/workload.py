@@ -26,16 +26,12 @@ _AT_ONCE = 8
 _PROGRAM = "from oci_gpu_hook.node.validation import vectoradd; vectoradd.answer()"
 
 _WHO_HAS_IT = then(command("oci-gpu-hook", "containers"), command("nvidia-smi"))
-_DIVIDE = command("nvidia-smi", "mig", "-cgi", "...", "-C")
 _VALIDATE_DRIVER = command("oci-gpu-hook", "validate", "driver")
 # By CUresult of cuda.h; of all others the kernel's log says more.
 _REMEDIES = {
     2: _WHO_HAS_IT,  # OUT_OF_MEMORY
     46: _WHO_HAS_IT,  # DEVICE_UNAVAILABLE: another process has it for itself alone
-    100: _VALIDATE_DRIVER,  # NO_DEVICE
-    218: DOCTOR,  # INVALID_PTX
     221: DOCTOR,  # JIT_COMPILER_NOT_FOUND
-    222: DOCTOR,  # UNSUPPORTED_PTX_VERSION
     802: command("systemctl", "restart", "nvidia-fabricmanager"),  # SYSTEM_NOT_READY
     803: REBOOT,  # SYSTEM_DRIVER_MISMATCH
 }
@@ -60,7 +56,7 @@ def devices(found: DriverInventory, facts: Facts | None) -> tuple[list[CudaDevic
         migs = [device for device in found.mig_devices if device.gpu == gpu.nvml_index]
         if not migs and gpu.bus_id in in_mig_mode:
             seen = "it is in MIG mode and has no MIG device: nothing can compute on it"
-            wrong.append(warned(f"GPU {gpu.nvml_index}", seen, _DIVIDE))
+            wrong.append(warned(f"GPU {gpu.nvml_index}", seen, "nvidia-smi", "mig", "-cgi", "...", "-C"))
         elif not migs:
             wanted.append(CudaDevice(f"GPU {gpu.nvml_index}", gpu.uuid or str(gpu.nvml_index)))
         for mig in migs:
@@ -89,27 +85,18 @@ def rounds(wanted: Sequence[CudaDevice]) -> int:
 
 def run(preload: str, mps_pipe_folder: str, wanted: Sequence[CudaDevice], seconds: float) -> Iterator[Finding]:
     """A finding for each device: some at once, as each may take all its time; preload: see `childprocess.python`."""
+    # As NVML numbers them; nothing stays in a home folder.
+    always = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_CACHE_DISABLE": "1", "CUDA_MPS_PIPE_DIRECTORY": mps_pipe_folder}
     for begin in range(0, len(wanted), _AT_ONCE):
         devices = wanted[begin : begin + _AT_ONCE]
         try:
-            environments = [_environment(it, mps_pipe_folder) for it in devices]
+            environments = [{**always, **({"CUDA_VISIBLE_DEVICES": it.word} if it.word else {})} for it in devices]
             said = childprocess.python(_PROGRAM, seconds, preload, environments)
         except OSError as err:
             seen = f"no process can be started: {err.strerror}"
             yield from [Finding(device.check, FAIL, seen) for device in devices]
         else:
             yield from [judge(device, it, seconds) for device, it in zip(devices, said)]
-
-
-def _environment(device: CudaDevice, mps_pipe_folder: str) -> dict[str, str]:
-    return {
-        # As NVML numbers them.
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        # Nothing stays in a home folder.
-        "CUDA_CACHE_DISABLE": "1",
-        "CUDA_MPS_PIPE_DIRECTORY": mps_pipe_folder,
-        **({"CUDA_VISIBLE_DEVICES": device.word} if device.word else {}),
-    }
 
 
 def judge(device: CudaDevice, said: PythonOutput, seconds: float) -> Finding:
@@ -124,9 +111,7 @@ def judge(device: CudaDevice, said: PythonOutput, seconds: float) -> Finding:
     if said.status is None:
         seen = f"no answer within {seconds:g} seconds: {plain(call)} does not return"
     elif said.status < 0:
-        names = {it.value: it.name for it in signal.Signals}
-        killer = names.get(-said.status, f"signal {-said.status}")
-        seen = f"the process was killed by {killer} in {plain(call)}"
+        seen = f"the process was killed in {plain(call)}: {signal.strsignal(-said.status)}"
     else:
         seen = f"the process ended in {plain(call)} with status {said.status}"
     return failed(device.check, seen, KERNELS_LOG)

@@ -182,11 +182,11 @@ EXPORT int cuLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, un
 	    y != 1 || z != 1 || threads_y != 1 || threads_z != 1)
 		return INVALID_VALUE;
 	u64 a = *(u64 *)parameters[0], b = *(u64 *)parameters[1], sum = *(u64 *)parameters[2];
-	unsigned elements = *(unsigned *)parameters[3];
+	u64 elements = (u64)x * threads;
 	size_t size = elements * sizeof(float);
 	if (!lies_in_memory(a, size) || !lies_in_memory(b, size) || !lies_in_memory(sum, size))
 		return LAUNCH_FAILED;
-	for (u64 i = 0; i < (u64)x * threads && i < elements; i++)
+	for (u64 i = 0; i < elements; i++)
 		((float *)sum)[i] = ((float *)a)[i] + ((float *)b)[i];
 	/* The fault: some of the sums are wrong. */
 	for (u64 i = 4711; failed && i < elements; i += 10000)
