@@ -32,6 +32,7 @@ _MAX = {
 }
 # Of each GPU that has answered in time, by its bus_id, those that it supports and that can be true.
 Readings = dict[str, dict[str, int]]
+_CHILD = "from oci_gpu_hook.node.gpus import nvml; nvml.answer(nvml.{})"
 # After these nothing more is asked of a GPU: it has fallen off the bus, or NVML has gone away.
 _GONE = ("GPU_IS_LOST", "RESET_REQUIRED", "UNINITIALIZED", "DRIVER_NOT_LOADED")
 
@@ -72,9 +73,8 @@ def files(host: HostRoot, found: DriverInventory, *names: str) -> str:
 def ask_nvml(
     program: str, host: HostRoot, found: DriverInventory, seconds: float, *, whole: bool
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """What NVML says of itself, see `answer`, and what those GPUs say that have answered, by their numbers.  program:
-    Python source that calls `answer`; whole: whether NVML must come to an end.  NvmlUnavailable if it does not, or has
-    not answered.
+    """What NVML says of itself, and what those GPUs say that have answered, by their numbers, see `answer`.  program:
+    Python source; whole: whether NVML must come to an end.  NvmlUnavailable if it does not, or has not answered.
     """
     # Without a file of the driver's it is the loader's.
     library = files(host, found, "libnvidia-ml")
@@ -101,7 +101,7 @@ def ask_nvml(
 
 def answer(ask_gpu: Callable[[Any, Any], dict[str, Any]]) -> None:
     """In the child: print one JSON object of NVML, and one of each GPU as soon as it has answered to the end.  Of NVML:
-    driver_version, cuda (12040 for 12.4), and count, how many GPUs it numbers.  ask_gpu: gets pynvml and a GPU of its.
+    driver_version, cuda (12040 for 12.4), and count, how many GPUs it numbers.
     """
     import threading
 
@@ -126,11 +126,9 @@ def answer(ask_gpu: Callable[[Any, Any], dict[str, Any]]) -> None:
         _say({"error": f"{type(err).__name__}: {err}"})
         return
     _say({"driver_version": version, "cuda": cuda, "count": listed})
-    threads = [threading.Thread(target=tell, args=(index,)) for index in range(listed)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    # The interpreter ends with the last of them.
+    for index in range(listed):
+        threading.Thread(target=tell, args=(index,)).start()
 
 
 def _say(document: dict[str, Any]) -> None:
@@ -154,8 +152,7 @@ def _uuid(pynvml: Any, device: Any) -> str:
 
 def facts(host: HostRoot, found: DriverInventory, seconds: float) -> Facts:
     """What NVML knows of all GPUs but those that it has lost; NvmlUnavailable if one of them hangs."""
-    program = "from oci_gpu_hook.node.gpus import nvml; nvml.answer(nvml.facts_of)"
-    nvml, rows = ask_nvml(program, host, found, seconds, whole=True)
+    nvml, rows = ask_nvml(_CHILD.format("facts_of"), host, found, seconds, whole=True)
     answered = {row["bus_id"] for row in rows}
     gpus = []
     for row in rows:
@@ -239,8 +236,7 @@ def _mig_facts(pynvml: Any, gpu: Any) -> list[Any]:
 
 def readings(host: HostRoot, found: DriverInventory, seconds: float) -> Readings:
     """As `ask_nvml`; NvmlUnavailable too if the library is of another version, and so knows nothing of this module."""
-    program = "from oci_gpu_hook.node.gpus import nvml; nvml.answer(nvml.reading_of)"
-    nvml, rows = ask_nvml(program, host, found, seconds, whole=False)
+    nvml, rows = ask_nvml(_CHILD.format("reading_of"), host, found, seconds, whole=False)
     if nvml["driver_version"] != found.driver_version:
         raise NvmlUnavailable(f"libnvidia-ml is of {nvml['driver_version']}, and the driver of {found.driver_version}")
     return {
@@ -252,21 +248,21 @@ def readings(host: HostRoot, found: DriverInventory, seconds: float) -> Readings
 def reading_of(pynvml: Any, gpu: Any) -> dict[str, Any]:
     """In the child: what `readings` wants to know of one GPU; NVMLError if it is lost meanwhile."""
     gone = [getattr(pynvml, f"NVML_ERROR_{name}", None) for name in _GONE]
-    questions: dict[str, Callable[[], Any]] = {
-        "ecc_uncorrected": lambda: pynvml.nvmlDeviceGetTotalEccErrors(
-            gpu, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
-        ),
-        "recovery_action": lambda: _recovery_action(pynvml, gpu),
-        "memory_of_none": lambda: _memory_of_none(pynvml, gpu),
-    }
     values = {}
-    for name, question in questions.items():
+    for name, question in zip(_MAX, (_ecc_uncorrected, _recovery_action, _memory_of_none)):
         try:
-            values[name] = int(question())
+            values[name] = int(question(pynvml, gpu))
+        except AttributeError:
+            pass  # this pynvml is older than the question
         except pynvml.NVMLError as err:
             if err.value in gone:
                 raise
     return {"values": values}
+
+
+def _ecc_uncorrected(pynvml: Any, gpu: Any) -> Any:
+    kind, since = pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
+    return pynvml.nvmlDeviceGetTotalEccErrors(gpu, kind, since)
 
 
 def _memory_of_none(pynvml: Any, gpu: Any) -> int:
@@ -275,10 +271,7 @@ def _memory_of_none(pynvml: Any, gpu: Any) -> int:
         # Its processes are its MIG devices'.
         if pynvml.nvmlDeviceGetMigMode(gpu)[0] == pynvml.NVML_DEVICE_MIG_ENABLE:
             return 0
-    version = getattr(pynvml, "nvmlMemory_v2", None)
-    if version is None:
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
-    used = pynvml.nvmlDeviceGetMemoryInfo(gpu, version).used
+    used = pynvml.nvmlDeviceGetMemoryInfo(gpu, pynvml.nvmlMemory_v2).used
     # Behind it: one that begins meanwhile is seen.
     if pynvml.nvmlDeviceGetComputeRunningProcesses(gpu) or pynvml.nvmlDeviceGetGraphicsRunningProcesses(gpu):
         return 0
@@ -287,10 +280,7 @@ def _memory_of_none(pynvml: Any, gpu: Any) -> int:
 
 def _recovery_action(pynvml: Any, gpu: Any) -> int:
     """NVMLError if the driver does not say it: the field came with driver 560."""
-    field_id = getattr(pynvml, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", None)
-    if field_id is None:
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
-    (field,) = pynvml.nvmlDeviceGetFieldValues(gpu, [field_id])
+    (field,) = pynvml.nvmlDeviceGetFieldValues(gpu, [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
     if field.nvmlReturn:
         raise pynvml.NVMLError(field.nvmlReturn)
     return int(field.value.uiVal)
