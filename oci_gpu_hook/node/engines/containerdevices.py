@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """All containers that run, with the device nodes in each and what its device cgroup lets it open.
 
-From /proc, mounts and cgroups: no engine is asked and nothing is remembered, so it is true after a restart of
-everything.  A container is what has another root and another mount namespace than we.  Reads only: no device is opened,
-no cgroup is entered.  What a container could make endless is bounded, and a container that was not looked at whole says
-so.
+From /proc, mounts and cgroups: no engine is asked, nothing is remembered, no device is opened and no cgroup is entered.
+A container is what has another root and another mount namespace than we.  What a container could make endless is
+bounded, and a container that was not looked at whole says so.
 
 Nodes are found by mounts, and by folders if root alone can mount anything there.  In a user namespace a user can mount
-an overlay of a FUSE filesystem that never answers: a step there may never return.  Nodes that a container can use
-there are the host's own, and its mounts say where.
+an overlay of a FUSE filesystem that never answers; nodes that a container can use there are the host's own, and its
+mounts say where.
 """
 
 from __future__ import annotations
@@ -32,10 +31,9 @@ from oci_gpu_hook.node.machine import foreignfile, processes
 from oci_gpu_hook.node.machine.foreignfile import ContainerRoot, Mounts, Number
 from oci_gpu_hook.record import NamedTuple
 
+# With whether these are all.
 Nodes = tuple[dict[Number, str], bool]
 
-
-_OURS = "/proc/self/ns/mnt"
 _DIRECTORY = posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC
 # Of all containers; and of the folders of one.
 _SECONDS, _SECONDS_INSIDE = 3.0, 0.25
@@ -49,10 +47,8 @@ _UNUSED_NUMBER = (4095, (1 << 20) - 1)
 
 
 class Wanted(NamedTuple):
-    """The devices that count.
-
-    majors: nodes of these are listed; nodes: paths of the host and numbers of further ones; numbers: those that device
-    cgroups are asked for.
+    """The devices that count: majors, and paths of the host and numbers of further nodes, whose nodes are listed;
+    numbers: those that device cgroups are asked for.
     """
 
     majors: tuple[int, ...]
@@ -76,10 +72,9 @@ class ContainerNode(NamedTuple):
 
 
 class ContainerDevices(NamedTuple):
-    """since: when its first process began, in seconds since 1970; allowed: of the numbers that were asked for, those
-    that its device cgroup lets it open; is_open: whether that lets it open every device; makes_nodes: whether it can
-    make device nodes, which needs CAP_MKNOD in our user namespace; is_whole: whether all of its nodes were looked at;
-    memory: what it has of devices' memory, where the kernel tells.
+    """since: its start, in seconds since 1970; allowed: of the numbers that were asked for, those that its device cgroup
+    lets it open; is_open: every device; makes_nodes: whether it has CAP_MKNOD in our user namespace; is_whole: whether
+    all of its nodes were looked at; memory: what it has of devices' memory, where the kernel tells.
     """
 
     running: Running
@@ -93,10 +88,7 @@ class ContainerDevices(NamedTuple):
 
 
 class AllContainers(NamedTuple):
-    """All containers, by the time of their start.
-
-    unseen: how many processes we may not look into; unlooked: how many containers there was no time for.
-    """
+    """By their start; unseen: how many processes we may not look into; unlooked: how many containers took too long."""
 
     containers: tuple[ContainerDevices, ...]
     unseen: int
@@ -122,7 +114,7 @@ def _first_processes(host: HostRoot, hosts: Mounts) -> tuple[list[tuple[int, int
     firsts: dict[int, tuple[int, int]] = {}
     judged: dict[tuple[int, str | None], bool] = {}
     unseen = 0
-    ours, top = host.stat(_OURS), hosts.shown(host.path)
+    ours, top = host.stat("/proc/self/ns/mnt"), hosts.shown(host.path)
     for first in processes.numbers(host):
         pid, namespace = first, host.stat(f"/proc/{first}/ns/mnt")
         if namespace is None:
@@ -268,9 +260,5 @@ def _inside(host: HostRoot, pid: int, mounts: Mounts, wanted: Wanted) -> Nodes:
 def _bound(mounts: Mounts, wanted: Wanted) -> list[str]:
     """Where mounts can be of a node of another folder of the host's, as a driver container has one."""
     names = {path.rpartition("/")[2] for path, _, _ in wanted.nodes}
-    found = [
-        point
-        for point, mount in mounts.points.items()
-        if "/nvidia" in mount.root or mount.root.rpartition("/")[2] in names
-    ]
-    return found[:_MAX_BOUND]
+    places = [(point, mount.root) for point, mount in mounts.points.items()]
+    return [point for point, it in places if "/nvidia" in it or it.rpartition("/")[2] in names][:_MAX_BOUND]
