@@ -215,7 +215,7 @@ def test_mig_devices_that_only_nvml_could_name_are_counted(program: Program, hos
     unnamed = json.loads(program(*generate(cdi_engine.node(tmp_path / "tree", tmp_path))))
     assert not any(":" in device["name"] for device in unnamed["devices"])
     (said,) = program.err.splitlines()
-    assert "the CDI spec names 1 MIG device by 'all' only" in said
+    assert "MIG devices that the CDI spec names by 'all' only: 1" in said
     assert "inventory refresh" in said
 
 

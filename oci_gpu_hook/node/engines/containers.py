@@ -2,7 +2,7 @@
 """Running containers, found by id, name, pod or process, with the bundle that they were started from.
 
 Sources: runtimes' states, engines' lists of names, the names of cgroups, and for a container without a state the
-command line of conmon or containerd's shim.  Another user's container has an id by its cgroup, and no name.  Reads only.
+command line of conmon or containerd's shim.  Another user's container has an id, by its cgroup alone.  Reads only.
 """
 
 from __future__ import annotations
