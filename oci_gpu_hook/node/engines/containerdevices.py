@@ -72,9 +72,9 @@ class ContainerNode(NamedTuple):
 
 
 class ContainerDevices(NamedTuple):
-    """since: its start, in seconds since 1970; allowed: of the numbers that were asked for, those that its cgroup lets it
-    open; is_open: whether that is every device; makes_nodes: whether it has CAP_MKNOD in our user namespace; is_whole:
-    whether all of its nodes were looked at; memory: what it has of devices' memory, where the kernel tells.
+    """since: its start, in seconds since 1970; allowed: of the numbers that were asked for, those that its cgroup lets
+    it open; is_open: whether that is every device; makes_nodes: whether it has CAP_MKNOD in our user namespace;
+    is_whole: whether all of its nodes were looked at; memory: what it has of devices' memory, where the kernel tells.
     """
 
     running: Running

@@ -3,8 +3,9 @@
 
 The engine makes the device nodes, opens the device cgroup for them, and starts the hook.  All else that a container
 gets the hook gives it, from what the host has at that start: a spec of GPUs or of a vendor has no version, file or
-number, which could be another's later, and says whose each node is.  What is beside GPUs (`of_nodes`) needs no hook: that spec has its files.
-Container Device Interface, SPEC.md, 0.5.0 (device names that begin with a digit), 0.7.0 (additionalGids).
+number, which could be another's later, and says whose each node is.  What is beside GPUs (`of_nodes`) needs no hook:
+that spec has its files.  Container Device Interface, SPEC.md, 0.5.0 (device names that begin with a digit), 0.7.0
+(additionalGids).
 """
 
 from __future__ import annotations
