@@ -15,7 +15,7 @@ from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import counted
 from oci_gpu_hook.node.gpus import hardware
-from oci_gpu_hook.node.gpus.hardware import Present, WrongFile
+from oci_gpu_hook.node.gpus.hardware import FoundVendors, WrongFile
 from oci_gpu_hook.planning import platforms
 from oci_gpu_hook.planning.provision import COMPAT32
 from oci_gpu_hook.request.words import CAPABILITIES, FEATURES
@@ -62,7 +62,7 @@ class Accelerators(NamedTuple):
 
 
 def find_accelerators(
-    host: HostRoot, driver_root: str, others: Present, nvidia: Callable[[], DriverInventory] | None
+    host: HostRoot, driver_root: str, others: FoundVendors, nvidia: Callable[[], DriverInventory] | None
 ) -> Accelerators:
     """DriverError if there is nothing at all.  nvidia: gives the inventory of NVIDIA's driver, to which all nodes are
     added; None leaves the driver out.

@@ -28,7 +28,7 @@ from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.node.diagnosis import counted
 from oci_gpu_hook.node.engines.installed import ENTRY
 from oci_gpu_hook.node.gpus import hardware, missingnodes, nvml, udev
-from oci_gpu_hook.node.gpus.hardware import Present
+from oci_gpu_hook.node.gpus.hardware import FoundVendors
 from oci_gpu_hook.node.machine import childprocess, libselinux, outputfile
 from oci_gpu_hook.request.settings import read_settings
 from oci_gpu_hook.request.words import ALL
@@ -203,7 +203,7 @@ def _refresh(host: HostRoot, driver_root: str, seconds: float) -> DriverInventor
     return found
 
 
-def _refresh_vendors(host: HostRoot) -> Present:
+def _refresh_vendors(host: HostRoot) -> FoundVendors:
     with _saving():
         return hardware.refresh(host)
 
