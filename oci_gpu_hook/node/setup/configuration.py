@@ -17,13 +17,12 @@ from oci_gpu_hook.errors import ConfigError, quoted
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.engines import installed
 from oci_gpu_hook.node.engines.enginekinds import CONTAINERD, CRIO, DOCKER, PODMAN, EngineKind
-from oci_gpu_hook.node.engines.installed import HOOKS_FOLDER
+from oci_gpu_hook.node.engines.installed import HOOKS_FOLDER, Files
 from oci_gpu_hook.node.machine import toml
 from oci_gpu_hook.node.setup import daemonjson
 from oci_gpu_hook.node.setup.enginefile import FIX, EngineFile
 from oci_gpu_hook.request.settings import SETTINGS
 
-Files = list[tuple[str, dict[str, Any]]]
 Table = tuple[str, dict[str, Any]]
 
 
