@@ -310,7 +310,7 @@ def test_what_a_container_has_of_a_devices_memory(
 def test_others_have_a_column_of_their_own(program: Program, runs: HostRoot, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also on a host without NVIDIA's driver."""
     (Path(runs.path) / "proc/driver/nvidia/version").unlink()
-    monkeypatch.setattr(hardware, "find_vendors", lambda root: hardware.Present((amd(),), ()))
+    monkeypatch.setattr(hardware, "find_vendors", lambda root: hardware.FoundVendors((amd(),), ()))
     nodes = {(226, 128): "/dev/x", (226, 1): "/dev/card1"}
     monkeypatch.setattr(containerdevices, "held_nodes", lambda *_: (nodes, True))
     monkeypatch.setattr(containerdevices, "_verdict", lambda *_: partial(deviceverdict.by_rules, "c 226:128 rw\n"))
