@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a device cgroup answers to a request: by its rules (v1), or by its eBPF programs (v2), read and run here.  Pure.
 
-So nothing is opened and no cgroup is entered.  Only what device programs are made of is known: comparisons and
-calculations on the request (Documentation/bpf/standardization/instruction-set.rst).  Must not guess: the answer to
-anything else is None.
+Only what device programs are made of is known: comparisons and calculations on the request
+(Documentation/bpf/standardization/instruction-set.rst).  Must not guess: the answer to anything else is None.
 """
 
 from __future__ import annotations
