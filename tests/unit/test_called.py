@@ -173,10 +173,12 @@ def without_state(tree: Path, cmdline: str, cgroup: str) -> HostRoot:
 
 
 def test_conmon_tells_what_it_watches_where_root_alone_has_put_it(tmp_path: Path) -> None:
-    line = f"/usr/bin/conmon --api-version 1 -c {ALONE} -n alone -r /usr/bin/crun -b /b/userdata"
+    bundle = f"/b/overlay-containers/{ALONE}/userdata"
+    hosts.plant(tmp_path, "/b/overlay-containers/containers.json", json.dumps([stored(ALONE, "alone")]))
+    line = f"/usr/bin/conmon --api-version 1 -c {ALONE} -n alone -r /usr/bin/crun -b {bundle}"
     root = without_state(tmp_path, line, f"/machine.slice/libpod-{ALONE}.scope/container")
     found = containers.find(root, "60")
-    assert found[:4] == (ALONE, 60, "/b/userdata", "crun")
+    assert found[:4] == (ALONE, 60, bundle, "crun")
     assert (found.called.engine, found.called.name) == (PODMAN, "alone")
     # What lies in a user's folder is no conmon: a hard link gives a set-user-ID program any name, and by every number
     # it is root's.

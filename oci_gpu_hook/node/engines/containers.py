@@ -87,13 +87,10 @@ class KnownContainers:
 
     def _with_monitor(self, item: Running) -> Running:
         """A container without a state, with what the process above its first one tells of it."""
-        found, name = _monitored(self._host, item)
-        if found.called.name:
-            return found
+        found = _monitored(self._host, item)
         if found.bundle:
             self._names.update(records.names(self._files, [found.bundle]))
-        words = self._called(found)
-        return found._replace(called=words if words.name else words._replace(name=name, full=name))
+        return found if found.called.name else found._replace(called=self._called(found))
 
 
 def users_have_some(host: HostRoot) -> bool:
@@ -150,21 +147,20 @@ def _matching(known: list[Running], word: str) -> list[Running]:
     return []
 
 
-def _monitored(host: HostRoot, item: Running) -> tuple[Running, str]:
-    """A container with what conmon or containerd's shim has on its command line, and the name that conmon has there."""
+def _monitored(host: HostRoot, item: Running) -> Running:
+    """A container with what conmon or containerd's shim has on its command line."""
     parent = processes.parent(host, item.pid)
     program = processes.program(host, parent)
     if program == "conmon":
         words = processes.command_line(host, parent)
         said = dict(zip(words, words[1:]))
         runtime = said.get("-r", "").rpartition("/")[2]
-        id, bundle = said.get("-c", item.id), said.get("-b", "")
-        return item._replace(id=id, bundle=bundle, runtime=runtime), said.get("-n", "")
+        return item._replace(id=said.get("-c", item.id), bundle=said.get("-b", ""), runtime=runtime)
     if program.startswith("containerd-shim") and item.id:
         # It works in a bundle's folder; one shim can have all containers of a pod.
         folder = (host.link(f"/proc/{parent}/cwd") or "").rpartition("/")[0]
-        return item._replace(bundle=f"{folder}/{item.id}", runtime="runc"), ""
-    return item, ""
+        return item._replace(bundle=f"{folder}/{item.id}", runtime="runc")
+    return item
 
 
 def _runs_contained(host: HostRoot, pid: int) -> bool:

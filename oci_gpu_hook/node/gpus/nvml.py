@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ask NVML, by pynvml (nvidia-ml-py) in a process of its own: what only NVML knows of GPUs and MIG devices.
+"""Ask NVML, by pynvml (nvidia-ml-py) in a process of its own: `facts` are for the saved inventory, `readings` are what
+GPUs say of their health now.
 
-One thread asks each GPU: one that hangs, or is lost while it is asked, takes no other's answer with it.  `facts` are
-for the saved inventory, `readings` are what GPUs say of their health now.
+One thread asks each GPU: one that hangs, or is lost while it is asked, takes no other's answer with it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from oci_gpu_hook.node.machine import childprocess
 from oci_gpu_hook.planning.compatibility import BRANDS
 
 _MAX_MIG_DEVICES = 64
-# What each line of `answer` begins with.
-_OURS = b"nvml: "
+_OURS = b"nvml: "  # what each line of `answer` begins with
 # The values of `Readings`, each with the most that a GPU can have: beyond it a driver or a failing board is mistaken.
 _MAX = {
     "ecc_uncorrected": 1 << 53,
@@ -38,8 +37,8 @@ _GONE = ("GPU_IS_LOST", "RESET_REQUIRED", "UNINITIALIZED", "DRIVER_NOT_LOADED")
 
 
 class GpuFacts(NamedTuple):
-    """One GPU, see `proc.Gpu`; mig: GPU instance and compute instance of each MIG device, and its number, uuid and
-    profile; in_mig_mode: it computes by its MIG devices only; number: NVML's, None if not known.
+    """One GPU, see `proc.Gpu`; mig: GPU instance, compute instance, and what else is known of each MIG device;
+    in_mig_mode: it computes by its MIG devices only; number: NVML's, None if not known.
     """
 
     uuid: str
@@ -83,9 +82,8 @@ def ask_nvml(
     except OSError as err:
         raise NvmlUnavailable(f"NVML cannot be asked: {err.strerror}") from err
     documents: list[dict[str, Any]] = []
-    # A library may write lines of its own.
+    # A library may write lines of its own, and the last one may be cut.
     for line in [line for line in said.output.split(b"\n") if line.startswith(_OURS)]:
-        # The last one may be cut.
         with suppress(ValueError):
             documents.append(json.loads(line[len(_OURS) :]))
     first, *gpus = documents or [{}]
@@ -137,7 +135,7 @@ def _say(document: dict[str, Any]) -> None:
 
 
 def _decoded(value: bytes | str) -> str:
-    """A string as pynvml gives it: its older versions give bytes."""
+    """Older versions of pynvml give bytes."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
@@ -172,15 +170,14 @@ def with_facts(found: DriverInventory, facts: Facts) -> DriverInventory:
     found = _numbered(found, facts)
     listed = {gpu.bus_id: gpu for gpu in facts.gpus}
     named = {(gpu.bus_id, gi, ci): mig for gpu in facts.gpus for gi, ci, mig in gpu.mig}
-    gpus, devices = [], []
+    gpus = []
     for gpu in found.gpus:
         if said := listed.get(gpu.bus_id):
             gpu = gpu._replace(uuid=gpu.uuid or said.uuid, compute_capability=said.compute_capability)
             gpu = gpu._replace(brand=said.brand, peers=said.peers)
         gpus.append(gpu)
     addresses = {gpu.nvml_index: gpu.bus_id for gpu in gpus}
-    for device in found.mig_devices:
-        devices.append(device._replace(**named.get((addresses[device.gpu], device.gi, device.ci), {})))
+    devices = [it._replace(**named.get((addresses[it.gpu], it.gi, it.ci), {})) for it in found.mig_devices]
     made = found._replace(cuda_version=facts.cuda_version, gpus=tuple(gpus), mig_devices=tuple(devices))
     others = [sentence for sentence in found.unknown if sentence not in before]
     return made._replace(unknown=(*others, *survey.missing(made.gpus, made.mig_devices)))
@@ -206,8 +203,8 @@ def facts_of(pynvml: Any, gpu: Any) -> dict[str, Any]:
     major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(gpu)
     brand, in_mig_mode, mig, peers = "", False, list[Any](), list[str]()
     with suppress(pynvml.NVMLError):
-        brands = {number: name for name, number in BRANDS.items()}
-        brand = brands.get(pynvml.nvmlDeviceGetBrand(gpu), "Unknown")
+        number = pynvml.nvmlDeviceGetBrand(gpu)
+        brand = next((name for name, its in BRANDS.items() if its == number), "Unknown")
     with suppress(pynvml.NVMLError):
         in_mig_mode = pynvml.nvmlDeviceGetMigMode(gpu)[0] == pynvml.NVML_DEVICE_MIG_ENABLE
         mig = _mig_facts(pynvml, gpu) if in_mig_mode else []
@@ -239,10 +236,7 @@ def readings(host: HostRoot, found: DriverInventory, seconds: float) -> Readings
     nvml, rows = ask_nvml(_CHILD.format("reading_of"), host, found, seconds, whole=False)
     if nvml["driver_version"] != found.driver_version:
         raise NvmlUnavailable(f"libnvidia-ml is of {nvml['driver_version']}, and the driver of {found.driver_version}")
-    return {
-        row["bus_id"]: {name: value for name, value in row["values"].items() if 0 <= value <= _MAX[name]}
-        for row in rows
-    }
+    return {row["bus_id"]: {name: it for name, it in row["values"].items() if 0 <= it <= _MAX[name]} for row in rows}
 
 
 def reading_of(pynvml: Any, gpu: Any) -> dict[str, Any]:
