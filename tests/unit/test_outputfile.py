@@ -39,7 +39,7 @@ def test_what_is_replaced_is_the_name_and_not_what_a_link_leads_to(tmp_path: Pat
     assert not (tmp_path / "x").is_symlink()
 
 
-def test_where_it_fails_nothing_is_left(tmp_path: Path) -> None:
+def test_where_it_fails_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "x").mkdir()
     with pytest.raises(ApplyError, match=r"cannot write .*/x: Is a directory"):
         outputfile.write(str(tmp_path / "x"), "new")
@@ -50,6 +50,8 @@ def test_where_it_fails_nothing_is_left(tmp_path: Path) -> None:
     (tmp_path / "loose").symlink_to("nowhere")
     with pytest.raises(ApplyError, match="No such file"):
         outputfile.write(str(tmp_path / "loose/x"), "new")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert outputfile.failure("/x", PermissionError(13, "Permission denied")).hint == "run it as root"
 
 
 @pytest.fixture()
