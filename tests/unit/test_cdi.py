@@ -150,12 +150,9 @@ def test_a_container_that_got_no_device_of_ours_is_left_alone(mig_host: Node) ->
     assert cdi_engine.start(config, mig_host, words[2:]) is None
 
 
-@pytest.mark.parametrize(
-    ("environment", "sentence"),
-    [({"NVIDIA_REQUIRE_CUDA": "cuda>=99"}, "cuda>=99"), ({"CUDA_VERSION": "99.1.0"}, "cuda>=99.1")],
-)
-def test_requirements_are_enforced(mig_host: Node, environment: dict[str, str], sentence: str) -> None:
-    with pytest.raises(RequestError, match=sentence):
+def test_requirements_are_enforced(mig_host: Node) -> None:
+    environment = {"NVIDIA_REQUIRE_CUDA": "cuda>=99"}
+    with pytest.raises(RequestError, match="cuda>=99"):
         by_spec(mig_host, environment, mig_host.spec("all"), "0")
     assert by_spec(mig_host, {**environment, "NVIDIA_DISABLE_REQUIRE": "1"}, mig_host.spec("all"), "0")
 
@@ -179,14 +176,12 @@ def test_what_a_spec_does_not_bring_is_said(
 def test_another_hands_spec_is_not_ours() -> None:
     ours = {"args": ["oci-gpu-hook", "createRuntime", "--cdi", "compute"]}
     # `doctor` takes the one hook of ours.
-    others: list[object] = [
+    hooks: list[object] = [
         [{"args": ["other", *ours["args"][1:]]}],
         [ours, ours],
         ["", ours],
         [{"args": "oci-gpu-hook"}],
     ]
-    others = [None, [], *[{"hooks": it} for it in others]]
-    for edits in others:
+    for edits in (None, [], *[{"hooks": it} for it in hooks]):
         made = cdispecs.origin_of({"containerEdits": edits})
-        assert not made.is_ours
-        assert made.capabilities == made.vendor == made.kind == ""
+        assert not made.is_ours and made.capabilities == made.vendor == made.kind == ""

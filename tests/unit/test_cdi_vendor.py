@@ -116,8 +116,7 @@ def test_only_names_that_cdi_has_are_in_it_each_once() -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--vendor", "OCI_NOBODY"], "no vendor's file of this host has the flag 'OCI_NOBODY'"),
-        (["--vendor", "\x1b[2J"], "the flag '\\x1b[2J'"),
+        (["--vendor", "\x1b[2J"], "no vendor's file of this host has the flag '\\x1b[2J'"),
         (["--vendor", FLAG, "--capabilities", "all"], "--capabilities does not apply to --vendor"),
         (["--vendor", FLAG], "OCI_ACME is not allowed"),
     ],
@@ -189,7 +188,6 @@ def test_doctor_holds_each_spec_against_its_own_vendor(program: Program, bare: N
         ({"path": "/opt/h"}, "it starts '/opt/h', which is not there", "cdi generate --capabilities compute --config"),
         ({"hookName": "prestart"}, "its hook is not for createRuntime", "cdi generate"),
         ({"more": [7]}, "unknown option '7'", "cdi generate --capabilities compute"),
-        ({"more": ["--cdi-driver", "580"]}, "unknown option '--cdi-driver'", "cdi generate --capabilities compute"),
         ({"args": ["oci-gpu-hook", "createRuntime", "--cdi", "compute,foo"]}, "it does not say", "compute"),
         ({"config": "/a\0b"}, "its --config is", "rm /etc/cdi/nvidia.yaml"),
     ],
