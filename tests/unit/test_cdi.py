@@ -16,7 +16,6 @@ from oci_gpu_hook.cli import render
 from oci_gpu_hook.errors import RequestError
 from oci_gpu_hook.formats.ldcache import MULTIARCH_32
 from oci_gpu_hook.node.engines import cdispecs
-from oci_gpu_hook.operations import LdCache
 from oci_gpu_hook.report.progress import Progress
 from oci_gpu_hook.request.words import DRIVER_CAPABILITIES, VISIBLE_DEVICES
 from tests.unit import cdi_engine, hosts
@@ -109,21 +108,6 @@ def test_plan_shows_what_the_engine_does_and_what_the_hook_does(
     # The runtime opens the device cgroup for the nodes that a spec lists.
     assert sorted([item["path"] for item in shown["done"] if item["op"] != "cgroup"]) == sorted(made)
     assert {item["op"] for item in shown["done"]} <= {"device", "cgroup"}
-
-
-@pytest.mark.parametrize("sign", ["/usr/lib64/libc.so.6", "/lib/ld-musl-x86_64.so.1", "/etc/debian_version"])
-def test_they_agree_for_every_image(mig_host: Node, tmp_path: Path, sign: str) -> None:
-    """A spec is made before any container, and says nothing of where its loader looks."""
-    host = mig_host._replace(folder=tmp_path)
-    config = cdi_engine.bundle(tmp_path, {}, sign)
-    words = cdi_engine.inject(config, mig_host.spec("all"), "1")
-    by_cdi = cdi_engine.start(config, host, words[2:])
-    config = cdi_engine.bundle(tmp_path, environment_of("1", "all"), sign)
-    by_environment = cdi_engine.start(config, host, ["--config", str(host.settings)])
-    assert by_cdi is not None and by_environment is not None
-    everything = cdi_engine.facts((*by_cdi.operations, *by_cdi.done))
-    assert everything == cdi_engine.facts(by_environment.operations)
-    assert any([isinstance(it, LdCache) for it in everything]) == ("musl" not in sign)
 
 
 def test_a_spec_says_nodes_and_nothing_that_a_driver_or_a_boot_changes(mig_host: Node) -> None:

@@ -228,7 +228,7 @@ def test_a_host_without_driver_or_libraries(program: Program, tmp_path: Path) ->
     assert "libnvidia-ml is missing" in program.mistake(6, *generate(host))
 
 
-def test_a_spec_without_a_hook_and_one_with_groups_are_as_the_schema_says(host: Node) -> None:
+def test_a_spec_without_a_hook_and_one_with_groups_are_as_the_schema_says(host: Node, tmp_path: Path) -> None:
     nodes = tuple([(name, DeviceNode(f"/dev/x{name}", 240, 1, 0o660, 0, 44, True)) for name in ("0", "1")])
     mount = Mount("/etc/x", "/etc/x", ("ro",), False, "why")
     for groups in (True, False):
@@ -236,15 +236,7 @@ def test_a_spec_without_a_hook_and_one_with_groups_are_as_the_schema_says(host: 
         validator().validate(spec)
         assert cdispecs.origin_of(spec).kind == "nvidia.com/imex-channel"
         assert cdispecs.origin_of(cdispecs.parsed(cdispec.text(spec))).kind == "nvidia.com/imex-channel"
+        command.write(str(tmp_path / "imex.json"), spec)
+    with pytest.raises(UsageError, match="is there and is the CDI spec of"):
+        command.write(str(tmp_path / "imex.json"), cdispec.of_nodes("nvidia.com/gds", nodes, (), groups=False))
     assert cdispecs.origin_of(host.spec("all")).kind == cdispecs.origin_of({"containerEdits": {}}).kind == ""
-
-
-def test_a_spec_of_what_is_beside_gpus_takes_no_other_ones_place(tmp_path: Path) -> None:
-    file = str(tmp_path / "beside.json")
-    node = DeviceNode("/dev/beside", 1, 2, 0o666, 0, 0, True)
-    kinds = [f"nvidia.com/{kind}" for kind in ("gds", "mofed")]
-    one, other = [cdispec.of_nodes(kind, (("all", node),), (), groups=False) for kind in kinds]
-    for _ in range(2):
-        command.write(file, one)
-    with pytest.raises(UsageError, match="is there and is the CDI spec of nvidia"):
-        command.write(file, other)

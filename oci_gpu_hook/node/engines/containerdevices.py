@@ -190,14 +190,12 @@ class HostsNodes:
 
     def __init__(self, host: HostRoot, hosts: Mounts, wanted: Wanted) -> None:
         self._numbers: dict[tuple[str, str], Number] = {}
-        self._above: set[tuple[str, str]] = set()
         for folder in wanted.folders:
             for path in [f"{folder}/{name}" for name in host.names(folder)]:
                 status, place = host.stat(path), hosts.shown(host.path.rstrip("/") + path)
                 if status is not None and place is not None and is_character_device(status):
                     self._numbers.setdefault(place, foreignfile.number(status))
-        for device, path in self._numbers:
-            self._above.update([(device, str(folder)) for folder in PurePosixPath(path).parents])
+        self._above = {(device, str(it)) for device, path in self._numbers for it in PurePosixPath(path).parents}
 
     def shown_by(self, mounts: Mounts) -> Nodes:
         """Those that these mounts show, wherever a container has put them."""
