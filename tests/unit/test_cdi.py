@@ -166,6 +166,7 @@ def test_another_hands_spec_is_not_ours() -> None:
         ["", ours],
         [{"args": "oci-gpu-hook"}],
     ]
-    for edits in (None, [], *[{"hooks": it} for it in hooks]):
+    others: list[object] = [None, [], *[{"hooks": it} for it in hooks]]
+    for edits in others:
         made = cdispecs.origin_of({"containerEdits": edits})
         assert not made.is_ours and made.capabilities == made.vendor == made.kind == ""
