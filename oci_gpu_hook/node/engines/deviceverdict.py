@@ -8,6 +8,7 @@ Only what device programs are made of is known: comparisons and calculations on 
 from __future__ import annotations
 
 import operator
+import re
 import struct
 from collections.abc import Callable
 
@@ -46,14 +47,8 @@ _MAX_STEPS = 1_000_000
 
 def by_rules(text: str, major: int, minor: int) -> bool:
     """Whether ``devices.list`` of v1 lets a character device be opened for reading and writing."""
-    for line in text.splitlines():
-        kind, _, rest = line.partition(" ")
-        numbers, _, access = rest.partition(" ")
-        first, _, second = numbers.partition(":")
-        fits = kind in ("a", "c") and first in ("*", str(major)) and second in ("*", str(minor))
-        if fits and (kind == "a" or {"r", "w"} <= set(access)):
-            return True
-    return False
+    # The kernel writes "rwm" in this order.
+    return bool(re.search(rf"^(a \*:\*|c (\*|{major}):(\*|{minor}) rw)", text, re.MULTILINE))
 
 
 def by_programs(programs: list[bytes | None], major: int, minor: int) -> bool | None:
