@@ -202,8 +202,6 @@ def _uses(library: Any, booleans: dict[str, bool]) -> tuple[Use, ...]:
 
 
 def _why(kind: str, can: bool, is_bound: bool, booleans: dict[str, bool]) -> str:
-    if kind == "spc_t" and can:
-        return "privileged: SELinux does not confine it"
     if kind != "container_t" or not (can or is_bound):
         return f"the policy {'allows' if can else 'does not allow'} it"
     available = [name for name in NODE_BOOLEANS if name in booleans and is_bound]
