@@ -141,9 +141,7 @@ def hook_folders(kind: EngineKind, files: Files) -> tuple[tuple[str, ...], str]:
 
 
 def named_folders(files: Files, ending: str, folders: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
-    """The folders that an engine's files name by a key with this ending, else `folders`; and the last file that
-    does.
-    """
+    """The folders that an engine's files name by a key with this ending, else `folders`; and the last such file."""
     at, appends = "", False
     every = [(file, it) for file, values in files for key, it in values.items() if key.endswith(ending)]
     for file, found in [(file, it) for file, it in every if isinstance(it, list)]:

@@ -171,9 +171,7 @@ def mountinfo(host: HostRoot, pid: int) -> bytes:
 
 
 def root_of(mountinfo: bytes) -> tuple[str, str] | None:
-    """As `Mounts.shown` gives it, of the first mount at "/": others lie over it.  None if the root is no mount
-    point.
-    """
+    """As `Mounts.shown`, of the first mount at "/", over which others lie; None if the root is not a mount point."""
     lines = [parsed(line) for line in mountinfo.split(b"\n") if b" / " in line]
     return next(((mount.device, mount.root) for mount in filter(None, lines) if mount.point == "/"), None)
 

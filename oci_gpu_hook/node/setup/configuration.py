@@ -38,9 +38,7 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class WantedRuntime(NamedTuple):
-    """default: whether it is for containers that name none; cdi: of the engine's; is_named: whether the user has named
-    it.
-    """
+    """default: whether it is for containers that name none; cdi: the engine's own; is_named: by the user."""
 
     name: str
     program: str
@@ -231,8 +229,6 @@ def podman(host: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
         # If one of the folders is missing, podman starts no hook at all, and only warns.
         there = [folder for folder in folders if host.stat(folder) is not None and folder != HOOKS_FOLDER]
         engine["hooks_dir"] = [*there, HOOKS_FOLDER]
-        if file.is_users and not file.text:
-            told.append(f"podman build reads no such file: type podman build --hooks-dir {HOOKS_FOLDER}")
     # In front of crun, which takes the GPU away at an update.
     runtime = str(_merged(files).get("engine.runtime", ""))
     if asked.default and runtime not in (asked.name, asked.program):
