@@ -104,10 +104,8 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostRoot:
         (CONTAINERD, "job", 40),
         (CONTAINERD, "ml/job/train", 40),
         (CRIO, "ml/gpu/side", 11),
-        (CONTAINERD, POD[:12], 40),
         (CONTAINERD, "mine", 50),
         ("", "bare0", 80),
-        ("", "bar", 80),
     ],
 )
 def test_each_engines_container_is_found(host: HostRoot, engine: str, word: str, pid: int) -> None:
