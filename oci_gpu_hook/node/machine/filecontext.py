@@ -51,7 +51,7 @@ def restore(host: HostRoot, path: str, owner: int = 0) -> list[str]:
 def is_unknown(path: str) -> bool:
     """Whether the loaded policy does not know the type of what lies at a path that root alone leads to."""
     with suppress(OSError), closing(os.open(path, _NAMED)) as fd:
-        return _type_of(label_of(fd)) == _UNKNOWN
+        return type_of(label_of(fd)) == _UNKNOWN
     return False
 
 
@@ -61,15 +61,15 @@ def _expected(path: str) -> str:
     except OSError as err:
         hint = "install libselinux-utils (dnf) or selinux-utils (apt)"
         raise ApplyError(f"cannot run matchpathcon: {err.strerror}", hint) from err
-    return _type_of(done.stdout) if done.returncode == 0 else ""
+    return type_of(done.stdout) if done.returncode == 0 else ""
 
 
 def _inherited(host: HostRoot, path: str, top: int) -> str:
     """The type of the folder around it, if its own is gone with its module, and none has been put in its place."""
-    if _type_of(label_of(top)) != _UNKNOWN:
+    if type_of(label_of(top)) != _UNKNOWN:
         return ""
     with suppress(OSError), closing(open_source(host.fd, path.rpartition("/")[0] or "/")) as parent:
-        return _type_of(label_of(parent))
+        return type_of(label_of(parent))
     return ""
 
 
@@ -99,6 +99,6 @@ def _set(fd: int, path: str, kind: str) -> list[str]:
     return [f"Relabeled {path} from {before} to {after}"]
 
 
-def _type_of(context: str) -> str:
+def type_of(context: str) -> str:
     fields = context.strip().split(":")
     return fields[2] if len(fields) > 2 else ""

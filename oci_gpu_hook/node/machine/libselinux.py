@@ -12,7 +12,7 @@ from oci_gpu_hook.errors import ConfigError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.kernel.filetypes import S_IFDIR
-from oci_gpu_hook.node.machine.filecontext import SHARED
+from oci_gpu_hook.node.machine.filecontext import SHARED, type_of
 from oci_gpu_hook.record import NamedTuple
 
 # Each has a type of its name, which is known only while its rules are loaded.
@@ -72,8 +72,7 @@ class Label(NamedTuple):
     @property
     def is_right(self) -> bool:
         """Whether both have the same type: restorecon compares nothing else."""
-        have_type, expected_type = self.have.split(":")[2:3], self.expected.split(":")[2:3]
-        return self.expected == "none" or have_type == expected_type
+        return self.expected == "none" or type_of(self.have) == type_of(self.expected)
 
 
 class Use(NamedTuple):
