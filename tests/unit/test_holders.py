@@ -15,7 +15,7 @@ from oci_gpu_hook.formats import devicefilter
 from oci_gpu_hook.formats.devicerule import DeviceRule
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import holders
-from oci_gpu_hook.node.engines import containerdevices, containermemory, deviceverdict
+from oci_gpu_hook.node.engines import containerdevices, containermemory
 from oci_gpu_hook.node.engines.containerdevices import ContainerDevices, ContainerNode, HostsNodes, Wanted
 from oci_gpu_hook.node.engines.containermemory import MemoryUse
 from oci_gpu_hook.node.engines.containerrecords import Running
@@ -46,7 +46,7 @@ from tests.unit.test_containers import stat
     ],
 )
 def test_rules_of_v1(text: str, allowed: bool) -> None:
-    assert deviceverdict.by_rules(text, 195, 3) == allowed
+    assert containerdevices.by_rules(text, 195, 3) == allowed
 
 
 def test_programs_of_others() -> None:
@@ -58,13 +58,13 @@ def test_programs_of_others() -> None:
     program = load + body + insn(0xB7, 0) + insn(0x95)
     for access in ("r", "rw"):
         ours = devicefilter.program([DeviceRule("c", 195, 0, access, allow=True)])
-        assert deviceverdict.by_programs([ours], 195, 0) is (access == "rw")
-    assert deviceverdict.by_programs([program], 195, 0) is True
-    assert deviceverdict.by_programs([program], 1, 0) is False
-    assert deviceverdict.by_programs([], 1, 0) is True
+        assert containerdevices.by_programs([ours], 195, 0) is (access == "rw")
+    assert containerdevices.by_programs([program], 195, 0) is True
+    assert containerdevices.by_programs([program], 1, 0) is False
+    assert containerdevices.by_programs([], 1, 0) is True
     for other in (None, b"", insn(0x85, immediate=5), insn(0x05, offset=-1), insn(0x61, 2, 1, 12)):
-        assert deviceverdict.by_programs([program, other], 195, 0) is None
-        assert deviceverdict.by_programs([program, other], 1, 0) is False
+        assert containerdevices.by_programs([program, other], 195, 0) is None
+        assert containerdevices.by_programs([program, other], 1, 0) is False
 
 
 # --- what nodes amount to
@@ -273,7 +273,7 @@ def test_what_a_container_has_of_a_devices_memory(
 ) -> None:
     nodes = {(195, 0): "/dev/nvidia0", (195, 1): "/dev/nvidia1"}
     monkeypatch.setattr(containerdevices, "held_nodes", lambda *_: (nodes, True))
-    monkeypatch.setattr(containerdevices, "_verdict", lambda *_: partial(deviceverdict.by_rules, "c 195:0 rw\n"))
+    monkeypatch.setattr(containerdevices, "_verdict", lambda *_: partial(containerdevices.by_rules, "c 195:0 rw\n"))
     # Of GPU 0 it has a node that it may not open.
     uses = (MemoryUse("00000000:07:00.0", 3 << 20, 8 << 20, 5 << 20), MemoryUse("00000000:08:00.0", 1 << 20, 0, 0))
     monkeypatch.setattr(containermemory, "uses", lambda *_: uses)
@@ -293,7 +293,7 @@ def test_others_have_a_column_of_their_own(program: Program, runs: HostRoot, mon
     monkeypatch.setattr(hardware, "find_vendors", lambda root: hardware.FoundVendors((amd(),), ()))
     nodes = {(226, 128): "/dev/x", (226, 1): "/dev/card1"}
     monkeypatch.setattr(containerdevices, "held_nodes", lambda *_: (nodes, True))
-    monkeypatch.setattr(containerdevices, "_verdict", lambda *_: partial(deviceverdict.by_rules, "c 226:128 rw\n"))
+    monkeypatch.setattr(containerdevices, "_verdict", lambda *_: partial(containerdevices.by_rules, "c 226:128 rw\n"))
     heading, *lines = program("containers", "--host-root", runs.path).splitlines()
     assert heading.split() == ["CONTAINER", "ID", "ENGINE", "RUNTIME", "GPU", "OTHERS", "SINCE"]
     assert "-    OCI_AMD=0  1970-01-12T" in lines[1]
