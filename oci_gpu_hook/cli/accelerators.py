@@ -15,7 +15,7 @@ from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import counted
 from oci_gpu_hook.node.gpus import hardware
-from oci_gpu_hook.node.gpus.hardware import Present, WrongFile
+from oci_gpu_hook.node.gpus.hardware import FoundVendors, WrongFile
 from oci_gpu_hook.planning import platforms
 from oci_gpu_hook.vendors import platform, tegra
 from oci_gpu_hook.vendors.vendorhost import VendorState
@@ -59,7 +59,7 @@ class Accelerators(NamedTuple):
 
 
 def find_accelerators(
-    host: HostRoot, driver_root: str, others: Present, nvidia: Callable[[], DriverInventory] | None
+    host: HostRoot, driver_root: str, others: FoundVendors, nvidia: Callable[[], DriverInventory] | None
 ) -> Accelerators:
     """DriverError if there is nothing at all.  nvidia: its inventory without nodes; None leaves its driver out."""
     vendors = [(item, hardware.proof(host, item)) for item in others.vendors if hardware.has_anything(host, item)]

@@ -32,8 +32,8 @@ VENDORS=/etc/oci-gpu-hook/vendors
 # Several faults are planted on one node in turn, each on what the first was planted on.
 RESTORE = f"""
 LIBCUDA=$(find /usr/lib/{roots.MULTIARCH} /usr/lib64 -name 'libcuda.so.[0-9]*.*' -type f 2>/dev/null | head -n 1)
-PLACES="usr/share/containers/oci usr/libexec/oci usr/libexec/oci-gpu-hook-start usr/lib/oci-gpu-hook etc/containers etc/crio
-    etc/cdi etc/subuid etc/docker ${{LINK#/}} run/oci-gpu-hook dev/nvidiactl ${{LIBCUDA#/}}"
+PLACES="usr/share/containers/oci usr/libexec/oci usr/libexec/oci-gpu-hook-start usr/lib/oci-gpu-hook etc/containers
+    etc/crio etc/cdi etc/subuid etc/docker ${{LINK#/}} run/oci-gpu-hook dev/nvidiactl ${{LIBCUDA#/}}"
 tar -C / -cf /tmp/kept $PLACES
 USERS=/sys/fs/cgroup/devices
 [ -d $USERS ] || USERS=/sys/fs/cgroup

@@ -75,12 +75,11 @@ def test_refresh_says_what_is_unknown_without_nvml(installed: Installed, fault: 
     assert any("UUIDs and numbers of 4 MIG devices" in line for line in rest)
 
 
-@pytest.mark.parametrize("name", ["v100", "h100x8"])
-def test_nvml_is_not_asked_where_nobody_wants_it(installed: Installed, name: str) -> None:
-    cuda = float(description.load(name).cuda)
-    found = refresh(installed, name, "nvml-hangs", words="--nvml-timeout 0")
+def test_nvml_is_not_asked_where_nobody_wants_it(installed: Installed) -> None:
+    cuda = float(description.load("v100").cuda)
+    found = refresh(installed, "v100", "nvml-hangs", words="--nvml-timeout 0")
     assert found["unknown"][0] == "NVML was not asked: --nvml-timeout 0"
-    assert cuda - 1 < float(found["cuda_version"]) <= cuda, "a lower bound on each branch"
+    assert cuda - 1 < float(found["cuda_version"]) <= cuda, "a lower bound"
     assert not [line for line in found["unknown"] if "MIG" in line]
 
 
@@ -193,25 +192,6 @@ until_often '^wrote ' 2
     assert said.count("wrote ") == 2
 
 
-def test_watch_sees_mig_devices_come_and_go(installed: Installed) -> None:
-    """No event tells of them: only looking does. The spec follows."""
-    steps = """
-until_said 'wrote ' /tmp/said
-grep -c 'name": "0:' /tmp/gpu.yaml
-mkdir -p /tmp/none && mount --bind /tmp/none /proc/driver/nvidia/capabilities/gpu1/mig/gi13
-until_said '3 MIG devices' /tmp/said
-until_often '^wrote ' 2
-grep -c 'name": "0:' /tmp/gpu.yaml
-umount /proc/driver/nvidia/capabilities/gpu1/mig/gi13
-until_often '4 MIG devices' 2
-"""
-    said = watched(installed, steps, "--cdi-spec /tmp/gpu.yaml", description="h100mig")
-    assert said.startswith("4\n3\n"), said
-    saved = [line.partition(": ")[2] for line in said.splitlines() if line.startswith("saved ")]
-    assert saved == [f"driver 590.48.01, 2 GPUs, {number} MIG devices" for number in (4, 3, 4)]
-    assert "not known" not in said
-
-
 def test_watch_outlives_a_full_disk_and_then_writes_what_is_due(installed: Installed) -> None:
     """Of the inventory, and of the spec, for which NVML is not asked again."""
     steps = """
@@ -251,19 +231,6 @@ until_said 'wrote /run/cdi/gpu.yaml' /tmp/said
 """
     said = watched(installed, steps, "--cdi-spec /run/cdi/gpu.yaml", "mkdir -p /run/cdi/gpu.yaml")
     assert said.count("is not a regular file") == 1, said
-
-
-def test_watch_waits_for_a_driver_that_is_not_there_yet(installed: Installed) -> None:
-    steps = """
-until_said 'waiting for the driver' /tmp/said
-sleep 1
-test ! -e /run/oci-gpu-hook/inventory
-umount /proc/driver/nvidia
-until_said 'hook/inventory: ' /tmp/said
-"""
-    hidden = "mkdir /tmp/empty && mount --bind /tmp/empty /proc/driver/nvidia"
-    said = watched(installed, steps, before=hidden)
-    assert said.count("waiting for the driver") == 1, said
 
 
 def test_watch_ends_at_once_while_nvml_hangs(installed: Installed) -> None:

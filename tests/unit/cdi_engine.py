@@ -62,10 +62,10 @@ def node(tree: Path, folder: Path, facts: Facts | None = None, settings: str = "
     return made
 
 
-def bundle(folder: Path, environment: dict[str, str], sign: str = "") -> dict[str, Any]:
-    """A config.json whose root has the loader of the host's own layout, or that which the file `sign` stands for."""
+def bundle(folder: Path, environment: dict[str, str]) -> dict[str, Any]:
+    """A config.json whose root has the loader of the host's own layout."""
     root = folder / "bundle/rootfs"
-    hosts.plant(root, sign or f"{hosts.LIBRARY_FOLDER}/libc.so.6", "")
+    hosts.plant(root, f"{hosts.LIBRARY_FOLDER}/libc.so.6", "")
     env = [f"{name}={value}" for name, value in environment.items()]
     return {"process": {"env": env}, "root": {"path": "rootfs"}, "mounts": [], "linux": {}}
 

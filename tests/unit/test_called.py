@@ -104,10 +104,8 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostRoot:
         (CONTAINERD, "job", 40),
         (CONTAINERD, "ml/job/train", 40),
         (CRIO, "ml/gpu/side", 11),
-        (CONTAINERD, POD[:12], 40),
         (CONTAINERD, "mine", 50),
         ("", "bare0", 80),
-        ("", "bar", 80),
     ],
 )
 def test_each_engines_container_is_found(host: HostRoot, engine: str, word: str, pid: int) -> None:
@@ -173,10 +171,12 @@ def without_state(tree: Path, cmdline: str, cgroup: str) -> HostRoot:
 
 
 def test_conmon_tells_what_it_watches_where_root_alone_has_put_it(tmp_path: Path) -> None:
-    line = f"/usr/bin/conmon --api-version 1 -c {ALONE} -n alone -r /usr/bin/crun -b /b/userdata"
+    bundle = f"/b/overlay-containers/{ALONE}/userdata"
+    hosts.plant(tmp_path, "/b/overlay-containers/containers.json", json.dumps([stored(ALONE, "alone")]))
+    line = f"/usr/bin/conmon --api-version 1 -c {ALONE} -n alone -r /usr/bin/crun -b {bundle}"
     root = without_state(tmp_path, line, f"/machine.slice/libpod-{ALONE}.scope/container")
     found = containers.find(root, "60")
-    assert found[:4] == (ALONE, 60, "/b/userdata", "crun")
+    assert found[:4] == (ALONE, 60, bundle, "crun")
     assert (found.called.engine, found.called.name) == (PODMAN, "alone")
     # What lies in a user's folder is no conmon: a hard link gives a set-user-ID program any name, and by every number
     # it is root's.

@@ -16,7 +16,6 @@ from oci_gpu_hook.cli import plantext as operations
 from oci_gpu_hook.errors import RequestError
 from oci_gpu_hook.formats.ldcache import MULTIARCH_32
 from oci_gpu_hook.node.engines import cdispecs
-from oci_gpu_hook.operations import LdCache
 from oci_gpu_hook.report.progress import Progress
 from oci_gpu_hook.request.words import DRIVER_CAPABILITIES, VISIBLE_DEVICES
 from tests.unit import cdi_engine, hosts
@@ -111,21 +110,6 @@ def test_plan_shows_what_the_engine_does_and_what_the_hook_does(
     assert {item["op"] for item in shown["done"]} <= {"device", "cgroup"}
 
 
-@pytest.mark.parametrize("sign", ["/usr/lib64/libc.so.6", "/lib/ld-musl-x86_64.so.1", "/etc/debian_version"])
-def test_they_agree_for_every_image(mig_host: Node, tmp_path: Path, sign: str) -> None:
-    """A spec is made before any container, and says nothing of where its loader looks."""
-    host = mig_host._replace(folder=tmp_path)
-    config = cdi_engine.bundle(tmp_path, {}, sign)
-    words = cdi_engine.inject(config, mig_host.spec("all"), "1")
-    by_cdi = cdi_engine.start(config, host, words[2:])
-    config = cdi_engine.bundle(tmp_path, environment_of("1", "all"), sign)
-    by_environment = cdi_engine.start(config, host, ["--config", str(host.settings)])
-    assert by_cdi is not None and by_environment is not None
-    everything = cdi_engine.facts((*by_cdi.operations, *by_cdi.done))
-    assert everything == cdi_engine.facts(by_environment.operations)
-    assert any([isinstance(it, LdCache) for it in everything]) == ("musl" not in sign)
-
-
 def test_a_spec_says_nodes_and_nothing_that_a_driver_or_a_boot_changes(mig_host: Node) -> None:
     """No file, version or number: what a container gets of them is what the host has when it starts."""
     spec = mig_host.spec("all")
@@ -150,12 +134,9 @@ def test_a_container_that_got_no_device_of_ours_is_left_alone(mig_host: Node) ->
     assert cdi_engine.start(config, mig_host, words[2:]) is None
 
 
-@pytest.mark.parametrize(
-    ("environment", "sentence"),
-    [({"NVIDIA_REQUIRE_CUDA": "cuda>=99"}, "cuda>=99"), ({"CUDA_VERSION": "99.1.0"}, "cuda>=99.1")],
-)
-def test_requirements_are_enforced(mig_host: Node, environment: dict[str, str], sentence: str) -> None:
-    with pytest.raises(RequestError, match=sentence):
+def test_requirements_are_enforced(mig_host: Node) -> None:
+    environment = {"NVIDIA_REQUIRE_CUDA": "cuda>=99"}
+    with pytest.raises(RequestError, match="cuda>=99"):
         by_spec(mig_host, environment, mig_host.spec("all"), "0")
     assert by_spec(mig_host, {**environment, "NVIDIA_DISABLE_REQUIRE": "1"}, mig_host.spec("all"), "0")
 
@@ -179,14 +160,13 @@ def test_what_a_spec_does_not_bring_is_said(
 def test_another_hands_spec_is_not_ours() -> None:
     ours = {"args": ["oci-gpu-hook", "createRuntime", "--cdi", "compute"]}
     # `doctor` takes the one hook of ours.
-    others: list[object] = [
+    hooks: list[object] = [
         [{"args": ["other", *ours["args"][1:]]}],
         [ours, ours],
         ["", ours],
         [{"args": "oci-gpu-hook"}],
     ]
-    others = [None, [], *[{"hooks": it} for it in others]]
+    others: list[object] = [None, [], *[{"hooks": it} for it in hooks]]
     for edits in others:
         made = cdispecs.origin_of({"containerEdits": edits})
-        assert not made.is_ours
-        assert made.capabilities == made.vendor == made.kind == ""
+        assert not made.is_ours and made.capabilities == made.vendor == made.kind == ""

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import subprocess
@@ -92,7 +91,7 @@ def test_docker_gets_what_was_asked_for_and_loses_it_again(program: Program, tre
     assert os.listdir(file.parent) == ["daemon.json"]
 
 
-@pytest.mark.parametrize("before", [None, "", " \n"])
+@pytest.mark.parametrize("before", [None, " \n"])
 def test_a_file_that_only_we_have_filled_goes_with_it(program: Program, tree: Path, before: str | None) -> None:
     if before is not None:
         planted(tree, DOCKER, before)
@@ -144,11 +143,9 @@ def test_a_link_to_our_runtime_serves_already(program: Program, tree: Path) -> N
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ('{"runtimes": {"nvidia": {"path": "nvidia-container-runtime", "args": []}}}', "'runtimes.nvidia'"),
         ('{"runtimes": {"nvidia": {"path": "/usr/bin/runc"}}}', "'runtimes.nvidia'"),
         ('{"runtimes": {"nvidia": "x"}}', "'runtimes.nvidia'"),
         ('{"default-runtime": "crun"}', "'default-runtime'"),
-        ('{"default-runtime": ["x"]}', "'default-runtime'"),
         ('{"features": {"cdi": false}}', "'features.cdi'"),
     ],
 )
@@ -178,7 +175,6 @@ def test_more_than_our_path_is_somebody_elses(program: Program, tree: Path) -> N
         (b'{ // ours\n "a": 1 }', "is not JSON: "),
         (b'{"a": "\xff"}', "is not UTF-8 text"),
         (b"[]", "is not a JSON object"),
-        (b'{"b": [{"a": 1, "a": 2}]}', "has the key 'a' twice"),
         (b'{"runtimes": {"nvidia": {"path": "/a"}, "nvidia": {"path": "/b"}}}', "has the key 'nvidia' twice"),
         (b'{"runtimes": []}', "runtimes in /etc/docker/daemon.json is not an object"),
         (b'{"features": null}', "features in /etc/docker/daemon.json is not an object"),
@@ -193,7 +189,9 @@ def test_what_is_no_daemon_json_is_refused(program: Program, tree: Path, text: b
     assert (tree / DOCKER).read_bytes() == text and os.listdir(tree / "etc/docker") == ["daemon.json"]
 
 
-def test_a_dry_run_shows_the_difference_and_writes_nothing(program: Program, tree: Path) -> None:
+def test_the_difference_is_shown_by_a_dry_run_and_on_a_terminal(
+    program: Program, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = planted(tree, DOCKER, '{\n\t"a": "\x7f"\n}\n')
     before = state(file)
     begin = (
@@ -201,15 +199,9 @@ def test_a_dry_run_shows_the_difference_and_writes_nothing(program: Program, tre
     )
     assert program(*words(tree, "docker", "--dry-run")).startswith(begin)
     assert program.err == "" and state(file) == before
-
-
-def test_on_a_terminal_the_difference_is_shown_first(
-    program: Program, tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     shown = program(*words(tree, "docker"))
-    assert shown.startswith(f"--- /dev/null\n+++ /{DOCKER}\n@@ -0,0 +1,7 @@\n+{{\n")
-    assert shown.endswith(f"\n+}}\nwrote /{DOCKER}\n")
+    assert shown.startswith(begin) and shown.endswith(f"\nwrote /{DOCKER}\n")
 
 
 @pytest.mark.parametrize(("option", "is_there"), [("--cdi", True), ("--remove", True), ("--cdi", False)])
@@ -229,28 +221,6 @@ def test_a_file_that_changes_meanwhile_is_left_alone(
     monkeypatch.setattr(enginefile, "write", write)
     assert "was changed by another program meanwhile" in program.mistake(7, *words(tree, "docker", option))
     assert file.read_text() == '{"b": 1}' and os.listdir(file.parent) == ["daemon.json"]
-
-
-@pytest.mark.parametrize("engine", ["docker", "podman"])
-@pytest.mark.parametrize(
-    ("number", "user", "said"),
-    [
-        (errno.EROFS, 0, "Read-only file system (nothing was changed)"),
-        (errno.EACCES, 1000, "Permission denied (run it as root)"),
-    ],
-)
-def test_etc_that_cannot_be_written(
-    program: Program, tree: Path, monkeypatch: pytest.MonkeyPatch, engine: str, number: int, user: int, said: str
-) -> None:
-    (tree / "etc").mkdir()
-
-    def refused(*_: Any, **__: Any) -> None:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(os, "mkdir", refused)
-    monkeypatch.setattr(os, "geteuid", lambda: user)
-    assert said in program.mistake(7, *words(tree, engine))
-    assert os.listdir(tree / "etc") == []
 
 
 def test_many_at_once(tree: Path) -> None:
@@ -302,19 +272,11 @@ def test_a_user_has_a_file_of_his_own(program: Program, tree: Path) -> None:
     assert not (tree / "etc").exists()
 
 
-def test_root_is_no_user(program: Program, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert "you are root (run it as that user)" in program.mistake(2, *words(tree, "docker", "--user"))
-
-
 @pytest.mark.usefixtures("user")
-@pytest.mark.parametrize("config", [None, "relative"])
 def test_without_a_folder_for_settings_it_is_in_the_home(
-    program: Program, tree: Path, monkeypatch: pytest.MonkeyPatch, config: str | None
+    program: Program, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("XDG_CONFIG_HOME")
-    if config:
-        monkeypatch.setenv("XDG_CONFIG_HOME", config)
+    monkeypatch.setenv("XDG_CONFIG_HOME", "relative")
     monkeypatch.setenv("HOME", "/h")
     assert program(*words(tree, "docker", "--user")) == "wrote /h/.config/docker/daemon.json\n"
 
@@ -331,9 +293,13 @@ def test_without_a_folder_for_settings_it_is_in_the_home(
         (("podman", "--cdi"), "podman has no --cdi"),
         (("podman", "--name", "nvidia"), "podman has no --name"),
         (("lxc",), "'lxc' is not one of 'podman', 'crio', 'docker', 'containerd'"),
+        (("docker", "--user"), "you are root (run it as that user)"),
     ],
 )
-def test_wrong_words(program: Program, tree: Path, given: tuple[str, ...], why: str) -> None:
+def test_wrong_words(
+    program: Program, tree: Path, monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...], why: str
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert why in program.mistake(2, *words(tree, *given))
     assert os.listdir(tree) == ["run"]
 
@@ -381,10 +347,7 @@ def test_containerd_2_gets_a_runtime_like_its_default_one(program: Program, tree
     planted(tree, CONTAINERD, text)
     program(*words(tree, "containerd", *EVERYTHING))
     assert "pods have /usr/bin/crun by default: so that ours starts it, set in /etc/oci-gpu-hook.conf" in program.err
-    assert (
-        containerd(tree)
-        == HEAD.format("containerd")
-        + f"""version = {version}
+    expected = f"""version = {version}
 [plugins."io.containerd.cri.v1.runtime".containerd]
   default_runtime_name = "nvidia"
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes."nvidia"]
@@ -394,17 +357,13 @@ def test_containerd_2_gets_a_runtime_like_its_default_one(program: Program, tree
   SystemdCgroup = true
   BinaryName = "/usr/bin/oci-gpu-runtime"
 """
-    )
+    assert containerd(tree) == HEAD.format("containerd") + expected
 
 
 @pytest.mark.parametrize(
     ("imports", "line"),
     [
-        ("", 'imports = ["/etc/containerd/conf.d/*.toml"]'),
-        (
-            'imports = ["/etc/containerd/*.toml"]\n',
-            'imports = ["/etc/containerd/*.toml", "/etc/containerd/conf.d/*.toml"]',
-        ),
+        ('imports = ["/etc/a/*.toml"]\n', 'imports = ["/etc/a/*.toml", "/etc/containerd/conf.d/*.toml"]'),
         ('imports = ["conf.d/99-*"]\n', ""),
         (IMPORTS, ""),
         ("imports = 3\n", 'imports = ["/etc/containerd/conf.d/*.toml"]'),
@@ -516,15 +475,12 @@ def test_crio_gets_our_folder_beside_its_own_and_a_runtime(program: Program, tre
     planted(tree, "etc/crio/crio.conf.d/10-x", '[crio.runtime]\nhooks_dir = ["/x"]\n')
     program(*words(tree, "crio", "--name", "nvidia"))
     assert program.err == "so that it holds: systemctl restart crio\n"
-    expected = (
-        HEAD.format("crio")
-        + """[crio.runtime]
+    expected = """[crio.runtime]
   hooks_dir = ["/x", "/usr/share/containers/oci/hooks.d"]
 [crio.runtime.runtimes."nvidia"]
   runtime_path = "/usr/bin/oci-gpu-runtime"
 """
-    )
-    assert (tree / CRIO).read_text() == expected
+    assert (tree / CRIO).read_text() == HEAD.format("crio") + expected
     assert program(*words(tree, "crio", "--name", "nvidia")).startswith("nothing to do")
     program(*words(tree, "crio", "--remove"))
     assert os.listdir(tree / "etc/crio/crio.conf.d") == ["10-x"]
@@ -536,12 +492,6 @@ PODMAN = "etc/containers/containers.conf.d/99-oci-gpu-hook.conf"
 HOOKS = "/usr/share/containers/oci/hooks.d"
 
 
-def folders_of(text: str) -> list[str]:
-    found = toml.parse_toml(text.encode())["engine"]
-    assert set(found) == {"hooks_dir"}
-    return list(found["hooks_dir"])
-
-
 def test_podman_for_every_user(program: Program, tree: Path) -> None:
     """Of root's default folders only those that are there: podman would start no hook at all."""
     program(*words(tree, "podman"))
@@ -549,7 +499,9 @@ def test_podman_for_every_user(program: Program, tree: Path) -> None:
     assert program.err == ""
     (tree / "etc/containers/oci/hooks.d").mkdir(parents=True)
     program(*words(tree, "podman"))
-    assert folders_of((tree / PODMAN).read_text()) == ["/etc/containers/oci/hooks.d", HOOKS]
+    assert toml.parse_toml((tree / PODMAN).read_bytes())["engine"] == {
+        "hooks_dir": ["/etc/containers/oci/hooks.d", HOOKS]
+    }
     assert program(*words(tree, "podman")).startswith("nothing to do")
     program(*words(tree, "podman", "--remove"))
     assert os.listdir(tree / "etc/containers/containers.conf.d") == []
@@ -576,12 +528,11 @@ def test_podman_for_one_user(program: Program, tree: Path) -> None:
     place = "/homes/user/.config/containers/containers.conf.d/99-oci-gpu-hook.conf"
     (tree / "etc/containers/oci/hooks.d").mkdir(parents=True)
     program(*words(tree, "podman", "--user"))
-    assert program.err == f"podman build reads no such file: type podman build --hooks-dir {HOOKS}\n"
-    assert folders_of((tree / place[1:]).read_text()) == [HOOKS]
+    assert toml.parse_toml((tree / place[1:]).read_bytes())["engine"] == {"hooks_dir": [HOOKS]}
     (tree / "srv").mkdir()
     planted(tree, "homes/user/.config/containers/containers.conf", '[engine]\nhooks_dir = ["/srv", "/gone"]\n')
     program(*words(tree, "podman", "--user"))
-    assert folders_of((tree / place[1:]).read_text()) == ["/srv", HOOKS]
+    assert toml.parse_toml((tree / place[1:]).read_bytes())["engine"] == {"hooks_dir": ["/srv", HOOKS]}
     program(*words(tree, "podman", "--user", "--remove"))
     planted(tree, PODMAN, f'[engine]\nhooks_dir = ["{HOOKS}"]\n')
     planted(tree, "homes/user/.config/containers/containers.conf", "")
@@ -611,18 +562,14 @@ VALUES = st.recursive(
     st.dictionaries(st.text(), VALUES, max_size=3),
     st.none() | st.dictionaries(st.text(), VALUES, max_size=2),
     st.sampled_from([None, 0, 1, 2, 4, "\t"]),
-    st.booleans(),
     st.sampled_from(["", "\n", "  \n"]),
 )
-def test_any_object_is_as_it_was(
-    values: dict[str, Any], old: dict[str, Any] | None, indent: Any, crlf: bool, end: str
-) -> None:
+def test_any_object_is_as_it_was(values: dict[str, Any], old: dict[str, Any] | None, indent: Any, end: str) -> None:
     values = {key: value for key, value in values.items() if key not in ("runtimes", "default-runtime")}
     if old is not None:
         old.pop("nvidia", None)
         values["runtimes"] = old
     text = json.dumps(values, indent=indent) + end
-    text = text.replace("\n", "\r\n") if crlf else text
     once = daemonjson.with_value(text, ("runtimes", "nvidia"), OURS)
     twice = daemonjson.with_value(once, ("default-runtime",), "nvidia")
     expected = {**values, "runtimes": {**(old or {}), "nvidia": OURS}, "default-runtime": "nvidia"}
@@ -630,11 +577,9 @@ def test_any_object_is_as_it_was(
     assert daemonjson.with_value(twice, ("default-runtime",), "nvidia") == twice
     other = daemonjson.with_value(twice, ("default-runtime",), old)
     assert list(json.loads(other).items()) == list({**expected, "default-runtime": old}.items())
-    if crlf and "\n" in text:
-        assert twice.count("\n") == twice.count("\r\n")
     if indent and values and old != {}:
         # It is laid out as the rest of the file is.
-        assert twice.replace("\r\n", "\n") == json.dumps(expected, indent=indent) + end
+        assert twice == json.dumps(expected, indent=indent) + end
     assert daemonjson.without_value(twice, ("default-runtime",), "nvidia") == once
     # In one line, an empty object of somebody else's looks like one of ours.
     if indent is not None or old != {}:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from oci_gpu_hook.formats import devicerule
 from oci_gpu_hook.formats.devicefilter import insn, is_loadable, prefix, program, runtime_defaults
 from oci_gpu_hook.formats.devicerule import DeviceRule
-from oci_gpu_hook.node.engines import deviceverdict
+from oci_gpu_hook.node.engines import containerdevices
 
 MKNOD, READ, WRITE = 1, 2, 4
 BLOCK, CHAR = 1, 2
@@ -35,7 +35,7 @@ class Request(NamedTuple):
 def run(instructions: bytes, request: Request) -> int:
     """As for the verifier, a register may be read only after it was written: else KeyError."""
     access = request.access << 16 | request.type
-    return deviceverdict._run(instructions, struct.pack("<III", access, request.major, request.minor))
+    return containerdevices._run(instructions, struct.pack("<III", access, request.major, request.minor))
 
 
 # --- what rules mean, read directly

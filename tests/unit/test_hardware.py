@@ -141,6 +141,11 @@ def test_info_shows_vendors_where_there_is_no_driver_of_nvidias(tree: Path, prog
     assert [item["path"] for item in row["libraries"]] == ["/usr/lib64/libacme.so.1"]
     assert row["lacking"] == ["/dev/acme* of driver acme of PCI 1de5 is missing"]
     assert document["wrong"] == []
+    plant(tree, f"{FOLDER}/broken.json", '{"activation_flag": 1}')
+    text = program("info", "--host-root", tree)
+    assert f"vendors' files that cannot be served\n  {FOLDER}/broken.json: " in text
+    (wrong,) = program.document("info", "--host-root", tree)["wrong"]
+    assert wrong["file"] == f"{FOLDER}/broken.json"
 
 
 def test_info_shows_them_beside_nvidias_driver(tree: Path, program: Program) -> None:
@@ -155,14 +160,6 @@ def test_info_shows_them_beside_nvidias_driver(tree: Path, program: Program) -> 
     assert text.endswith("files of vendors without hardware here\n  OCI_ACME 2.5: 1 library\n")
     (tree / "usr/lib64/libacme.so.1").unlink()
     assert "OCI_ACME" not in program("info", "--host-root", tree)
-
-
-def test_a_wrong_file_is_told(tree: Path, program: Program) -> None:
-    plant(tree, f"{FOLDER}/broken.json", '{"activation_flag": 1}')
-    text = program("info", "--host-root", tree)
-    assert f"vendors' files that cannot be served\n  {FOLDER}/broken.json: " in text
-    (wrong,) = program.document("info", "--host-root", tree)["wrong"]
-    assert wrong["file"] == f"{FOLDER}/broken.json"
 
 
 def test_a_host_with_nothing_at_all_says_so(tree: Path, program: Program) -> None:
@@ -188,7 +185,8 @@ def test_plan_says_what_the_host_lacks_of_a_vendors(
 # --- info --vendors
 
 
-def test_list_shows_what_of_each_vendor_is_here(tree: Path, program: Program) -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may make device nodes")
+def test_list_shows_what_of_each_vendor_is_here_and_counts_devices(tree: Path, program: Program) -> None:
     words = ("info", "--vendors", "--host-root", tree)
     (row,) = program.document(*words)["vendors"]
     assert row["here"] == {"hardware": "PCI 0000:05:00.0", "version": "2.5", "devices": []}
@@ -197,16 +195,10 @@ def test_list_shows_what_of_each_vendor_is_here(tree: Path, program: Program) ->
     assert line.split() == ["OCI_ACME", "acme.com/card", "none", "2.5", "compute", ACME]
     plant_card(tree, "0x060400")
     assert program(*words).splitlines()[1].split()[2] == "-"
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may make device nodes")
-def test_list_counts_devices(tree: Path, program: Program) -> None:
     (tree / "dev").mkdir()
-    devices = [{"path": "/dev/acme*", "major": "acme", "each": True}]
-    plant(tree, ACME, described(devices=devices))
+    plant(tree, ACME, described(devices=[{"path": "/dev/acme*", "major": "acme", "each": True}]))
     for number in range(2):
         os.mknod(tree / f"dev/acme{number}", 0o20666, os.makedev(240, number))
-    words = ("info", "--vendors", "--host-root", tree)
     (row,) = program.document(*words)["vendors"]
     assert row["here"]["devices"] == [["0", "acme0"], ["1", "acme1"]]
     assert program(*words).splitlines()[1].split()[2] == "2"
@@ -217,20 +209,14 @@ def test_list_counts_devices(tree: Path, program: Program) -> None:
 # --- inventory refresh, inventory watch
 
 
-def test_refresh_saves_vendors_without_nvidias_driver(tree: Path, program: Program) -> None:
-    path = f"{statefile.FOLDER}/{vendorinventory.PREFIX}OCI_ACME"
-    said = program("inventory", "refresh", "--host-root", tree)
-    assert said == f"saved {path}: OCI_ACME 2.5: 1 library\n"
-    assert hardware.is_saved(HostRoot(str(tree)))
-    document = program.document("inventory", "refresh", "--host-root", tree)
-    assert (document["saved"], document["vendors"][0]["flag"]) == ("", "OCI_ACME")
-
-
-def test_show_has_what_is_saved_and_nothing_else(tree: Path, program: Program) -> None:
+def test_show_has_what_refresh_has_saved_and_nothing_else(tree: Path, program: Program) -> None:
     words = ("info", "--saved", "--host-root", tree)
     assert "no saved inventory" in program.mistake(6, *words)
-    program("inventory", "refresh", "--host-root", tree)
+    said = program("inventory", "refresh", "--host-root", tree)
+    assert said == f"saved {statefile.FOLDER}/{vendorinventory.PREFIX}OCI_ACME: OCI_ACME 2.5: 1 library\n"
     assert f"version 2.5, by {ACME}" in program(*words)
+    document = program.document("inventory", "refresh", "--host-root", tree)
+    assert (document["saved"], document["vendors"][0]["flag"]) == ("", "OCI_ACME")
     plant_library(tree, "/usr/lib64/libacme.so.2", "libacme.so.2")
     assert "no saved inventory" in program.mistake(6, *words)
 

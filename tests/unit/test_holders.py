@@ -18,7 +18,7 @@ from oci_gpu_hook.formats import devicefilter
 from oci_gpu_hook.formats.devicerule import DeviceRule
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import holders
-from oci_gpu_hook.node.engines import containerdevices, containermemory, deviceverdict
+from oci_gpu_hook.node.engines import containerdevices, containermemory
 from oci_gpu_hook.node.engines.containerdevices import ContainerDevices, ContainerNode, HostsNodes, Wanted
 from oci_gpu_hook.node.engines.containermemory import MemoryUse
 from oci_gpu_hook.node.engines.containerrecords import Running
@@ -36,9 +36,9 @@ from tests.unit.test_devicefilter import CHAR, READ, WRITE, Request, run
 
 def test_rules_of_v1() -> None:
     for text in ("a *:* rwm\n", "c 1:3 rwm\nc 195:3 rw\n", "c 195:* rw\n", "c *:* rwm\n"):
-        assert deviceverdict.by_rules(text, 195, 3)
+        assert containerdevices.by_rules(text, 195, 3)
     for text in ("c 195:3 r\n", "c *:* m\nb 195:3 rwm\n", "c 195:30 rw\n", "nonsense\n"):
-        assert not deviceverdict.by_rules(text, 195, 3)
+        assert not containerdevices.by_rules(text, 195, 3)
 
 
 RULES = st.builds(
@@ -57,7 +57,7 @@ def test_programs_of_v2_answer_as_their_rules_say(rules: list[DeviceRule]) -> No
     code = devicefilter.program(rules)
     for major, minor in itertools.product((1, 195), (3, 4)):
         request = Request(CHAR, major, minor, READ | WRITE)
-        assert deviceverdict.by_programs([code], major, minor) == bool(run(code, request))
+        assert containerdevices.by_programs([code], major, minor) == bool(run(code, request))
 
 
 def test_programs_of_others() -> None:
@@ -67,12 +67,15 @@ def test_programs_of_others() -> None:
     load = insn(0x61, 2, 1, 0) + insn(0x77, 2, immediate=16) + insn(0x61, 3, 1, 4)
     body = insn(0x55, 3, 0, 2, immediate=195) + insn(0xB7, 0, immediate=1) + insn(0x95)
     program = load + body + insn(0xB7, 0) + insn(0x95)
-    assert deviceverdict.by_programs([program], 195, 0) is True
-    assert deviceverdict.by_programs([program], 1, 0) is False
-    assert deviceverdict.by_programs([], 1, 0) is True
+    for access in ("r", "rw"):
+        ours = devicefilter.program([DeviceRule("c", 195, 0, access, allow=True)])
+        assert containerdevices.by_programs([ours], 195, 0) is (access == "rw")
+    assert containerdevices.by_programs([program], 195, 0) is True
+    assert containerdevices.by_programs([program], 1, 0) is False
+    assert containerdevices.by_programs([], 1, 0) is True
     for other in (None, b"", insn(0x85, immediate=5), insn(0x05, offset=-1), insn(0x61, 2, 1, 12)):
-        assert deviceverdict.by_programs([program, other], 195, 0) is None
-        assert deviceverdict.by_programs([program, other], 1, 0) is False
+        assert containerdevices.by_programs([program, other], 195, 0) is None
+        assert containerdevices.by_programs([program, other], 1, 0) is False
 
 
 # --- what nodes amount to
@@ -281,7 +284,7 @@ def test_what_a_container_has_of_a_devices_memory(
 ) -> None:
     nodes = {(195, 0): "/dev/nvidia0", (195, 1): "/dev/nvidia1"}
     monkeypatch.setattr(containerdevices, "held_nodes", lambda *_: (nodes, True))
-    monkeypatch.setattr(containerdevices, "_verdict", lambda *_: partial(deviceverdict.by_rules, "c 195:0 rw\n"))
+    monkeypatch.setattr(containerdevices, "_verdict", lambda *_: partial(containerdevices.by_rules, "c 195:0 rw\n"))
     # Of GPU 0 it has a node that it may not open.
     uses = (MemoryUse("00000000:07:00.0", 3 << 20, 8 << 20, 5 << 20), MemoryUse("00000000:08:00.0", 1 << 20, 0, 0))
     monkeypatch.setattr(containermemory, "uses", lambda *_: uses)

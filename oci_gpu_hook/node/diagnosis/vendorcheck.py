@@ -7,7 +7,7 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.host.statefile import FOLDER
 from oci_gpu_hook.node.diagnosis import Finding, counted, failed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import REFRESH, UPGRADE_KERNEL, command, roots_alone, then
-from oci_gpu_hook.node.gpus.hardware import Present, WrongFile
+from oci_gpu_hook.node.gpus.hardware import FoundVendors, WrongFile
 from oci_gpu_hook.node.machine import libselinux
 from oci_gpu_hook.vendors import vendorhost, vendorinventory
 from oci_gpu_hook.vendors.vendorhost import VendorState
@@ -16,7 +16,7 @@ _CHECK = "vendors"
 _LOOK = command("oci-gpu-hook", "info")
 
 
-def vendors(host: HostRoot, present: Present, here: list[VendorState], tool: str) -> list[Finding]:
+def vendors(host: HostRoot, present: FoundVendors, here: list[VendorState], tool: str) -> list[Finding]:
     """here: those whose hardware is here."""
     findings = [_wrong(item) for item in present.wrong]
     findings += [found for item in here for found in _vendor(host, item, tool)]

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CDI specs of this host, ours and others'.
-
-Ours are JSON, which is YAML too.  Those of other programs are read by PyYAML, if it is installed.  Reads only.
-"""
+"""The CDI specs of this host: ours in JSON, and others', also in YAML if PyYAML is installed.  Reads only."""
 
 from __future__ import annotations
 
@@ -55,9 +52,8 @@ class SpecFile(NamedTuple):
 class SpecOrigin(NamedTuple):
     """How a spec of ours was made; each is "" if it does not say, and all are for any other document.
 
-    capabilities: that a spec of GPUs is for, in words; vendor: the flag, "" for NVIDIA's; config: the administrator's
-    file that the hook reads, "" for the default; means: of its nodes, in the hook's words; hook: the path of its
-    program; kind: of a spec that starts no hook.
+    capabilities: that a spec of GPUs is for; vendor: the flag, "" for NVIDIA's; config: the administrator's file;
+    means: of its nodes; hook: the path of its program; kind: of a spec that starts no hook.
     """
 
     capabilities: str
@@ -105,6 +101,7 @@ def _spec(path: str, said: str) -> SpecFile | None:
     document, kind, fault = {}, "", ""
     try:
         document = parsed(said)
+        kind = _word(document.get("kind"))
     except _NoParserError as err:
         if not _OF_GPUS.search(said):
             return None
@@ -112,8 +109,7 @@ def _spec(path: str, said: str) -> SpecFile | None:
     except ValueError as err:
         fault = str(err)
     library = _LIBRARY.search(said)
-    driver = library.group(1) if library else ""
-    return SpecFile(path, _word(document.get("kind")) or kind, origin_of(document).is_ours, driver, document, fault)
+    return SpecFile(path, kind, origin_of(document).is_ours, library[1] if library else "", document, fault)
 
 
 def parsed(said: str) -> dict[str, Any]:
@@ -169,9 +165,8 @@ def origin_of(document: dict[str, Any]) -> SpecOrigin:
         texts = [_word(word) for word in words]
         options = dict(zip(texts, texts[1:]))
     mark, _, kind = _word(variables[0] if isinstance(variables, list) and len(variables) == 1 else "").partition("=")
-    capabilities, vendor, config, means = [
-        options.get(name, "") for name in ("--cdi", "--cdi-vendor", "--config", "--cdi-means")
-    ]
+    names = ("--cdi", "--cdi-vendor", "--config", "--cdi-means")
+    capabilities, vendor, config, means = [options.get(name, "") for name in names]
     path = _word(hook.get("path")) if options else ""
     return SpecOrigin(capabilities, vendor, config, means, path, kind if mark == MARK else "")
 
@@ -194,7 +189,6 @@ def in_bundle(bundle: Bundle) -> list[asking.Spec]:
     """The CDI specs of ours that start the hook for a bundle."""
     found = []
     for _, words in bundle.hooks("createRuntime"):
-        # Else it is another program's hook.
-        with suppress(UsageError):
+        with suppress(UsageError):  # another program's hook
             found.append(asking.options(words[2:]).spec)
     return [spec for spec in found if spec]

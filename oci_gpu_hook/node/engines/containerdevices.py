@@ -1,19 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """All containers that run, with the device nodes in each and what its device cgroup lets it open.
 
-From /proc, mounts and cgroups: no engine is asked and nothing is remembered, so it is true after a restart of
-everything.  A container is what has another root and another mount namespace than we.  Reads only: no device is opened,
-no cgroup is entered.  What a container could make endless is bounded, and a container that was not looked at whole says
-so.
+From /proc, mounts and cgroups: no engine is asked, nothing is remembered, no device is opened and no cgroup is entered.
+A container is what has another root and another mount namespace than we.  What a container could make endless is
+bounded, and a container that was not looked at whole says so.  A device cgroup answers by its rules (v1), or by
+its eBPF programs (v2), which are run here: what is not a comparison or a calculation on the request has no answer
+(Documentation/bpf/standardization/instruction-set.rst).
 
 Nodes are found by mounts, and by folders if root alone can mount anything there.  In a user namespace a user can mount
-an overlay of a FUSE filesystem that never answers: a step there may never return.  Nodes that a container can use
-there are the host's own, and its mounts say where.
+an overlay of a FUSE filesystem that never answers; nodes that a container can use there are the host's own, and its
+mounts say where.
 """
 
 from __future__ import annotations
 
+import operator
 import posix
+import re
+import struct
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -21,21 +25,21 @@ from pathlib import PurePosixPath
 from time import monotonic
 
 from oci_gpu_hook.errors import UsageError
+from oci_gpu_hook.formats.devicefilter import TYPES
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel import bpf, syscalls
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.kernel.filetypes import is_character_device, is_same
-from oci_gpu_hook.node.engines import containermemory, containers, deviceverdict
+from oci_gpu_hook.node.engines import containermemory, containers
 from oci_gpu_hook.node.engines.containermemory import MemoryUse
 from oci_gpu_hook.node.engines.containerrecords import Running
 from oci_gpu_hook.node.machine import foreignfile, processes
 from oci_gpu_hook.node.machine.foreignfile import ContainerRoot, Mounts, Number
 from oci_gpu_hook.record import NamedTuple
 
+# With whether these are all.
 Nodes = tuple[dict[Number, str], bool]
 
-
-_OURS = "/proc/self/ns/mnt"
 _DIRECTORY = posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC
 # Of all containers; and of the folders of one.
 _SECONDS, _SECONDS_INSIDE = 3.0, 0.25
@@ -49,10 +53,8 @@ _UNUSED_NUMBER = (4095, (1 << 20) - 1)
 
 
 class Wanted(NamedTuple):
-    """The devices that count.
-
-    majors: nodes of these are listed; nodes: paths of the host and numbers of further ones; numbers: those that device
-    cgroups are asked for.
+    """The devices that count: majors, and paths of the host and numbers of further nodes, whose nodes are listed;
+    numbers: those that device cgroups are asked for.
     """
 
     majors: tuple[int, ...]
@@ -76,10 +78,9 @@ class ContainerNode(NamedTuple):
 
 
 class ContainerDevices(NamedTuple):
-    """since: when its first process began, in seconds since 1970; allowed: of the numbers that were asked for, those
-    that its device cgroup lets it open; is_open: whether that lets it open every device; makes_nodes: whether it can
-    make device nodes, which needs CAP_MKNOD in our user namespace; is_whole: whether all of its nodes were looked at;
-    memory: what it has of devices' memory, where the kernel tells.
+    """since: its start, in seconds since 1970; allowed: of the numbers that were asked for, those that its cgroup lets
+    it open; is_open: whether that is every device; makes_nodes: whether it has CAP_MKNOD in our user namespace;
+    is_whole: whether all of its nodes were looked at; memory: what it has of devices' memory, where the kernel tells.
     """
 
     running: Running
@@ -93,10 +94,7 @@ class ContainerDevices(NamedTuple):
 
 
 class AllContainers(NamedTuple):
-    """All containers, by the time of their start.
-
-    unseen: how many processes we may not look into; unlooked: how many containers there was no time for.
-    """
+    """By their start; unseen: how many processes we may not look into; unlooked: how many containers took too long."""
 
     containers: tuple[ContainerDevices, ...]
     unseen: int
@@ -122,7 +120,7 @@ def _first_processes(host: HostRoot, hosts: Mounts) -> tuple[list[tuple[int, int
     firsts: dict[int, tuple[int, int]] = {}
     judged: dict[tuple[int, str | None], bool] = {}
     unseen = 0
-    ours, top = host.stat(_OURS), hosts.shown(host.path)
+    ours, top = host.stat("/proc/self/ns/mnt"), hosts.shown(host.path)
     for first in processes.numbers(host):
         pid, namespace = first, host.stat(f"/proc/{first}/ns/mnt")
         if namespace is None:
@@ -172,11 +170,11 @@ def _verdict(host: HostRoot, cgroup: str, version: str) -> Callable[[int, int], 
     if version == "v1" and cgroup:
         data = host.read(f"{cgroup}/devices.list")
         if data is not None:
-            return partial(deviceverdict.by_rules, data.decode("ascii", "replace"))
+            return partial(by_rules, data.decode("ascii", "replace"))
     if version == "v2" and cgroup and host.path == "/":
         with suppress(OSError), closing(posix.open(cgroup, _DIRECTORY)) as fd:
             ids = bpf.prog_query(fd, query_flags=bpf.BPF_F_QUERY_EFFECTIVE)[1]
-            return partial(deviceverdict.by_programs, [_program(id) for id in ids])
+            return partial(by_programs, [_program(id) for id in ids])
     return lambda _major, _minor: None
 
 
@@ -198,14 +196,12 @@ class HostsNodes:
 
     def __init__(self, host: HostRoot, hosts: Mounts, wanted: Wanted) -> None:
         self._numbers: dict[tuple[str, str], Number] = {}
-        self._above: set[tuple[str, str]] = set()
         for folder in wanted.folders:
             for path in [f"{folder}/{name}" for name in host.names(folder)]:
                 status, place = host.stat(path), hosts.shown(host.path.rstrip("/") + path)
                 if status is not None and place is not None and is_character_device(status):
                     self._numbers.setdefault(place, foreignfile.number(status))
-        for device, path in self._numbers:
-            self._above.update([(device, str(folder)) for folder in PurePosixPath(path).parents])
+        self._above = {(device, str(it)) for device, path in self._numbers for it in PurePosixPath(path).parents}
 
     def shown_by(self, mounts: Mounts) -> Nodes:
         """Those that these mounts show, wherever a container has put them."""
@@ -268,9 +264,93 @@ def _inside(host: HostRoot, pid: int, mounts: Mounts, wanted: Wanted) -> Nodes:
 def _bound(mounts: Mounts, wanted: Wanted) -> list[str]:
     """Where mounts can be of a node of another folder of the host's, as a driver container has one."""
     names = {path.rpartition("/")[2] for path, _, _ in wanted.nodes}
-    found = [
-        point
-        for point, mount in mounts.points.items()
-        if "/nvidia" in mount.root or mount.root.rpartition("/")[2] in names
-    ]
-    return found[:_MAX_BOUND]
+    places = [(point, mount.root) for point, mount in mounts.points.items()]
+    return [point for point, it in places if "/nvidia" in it or it.rpartition("/")[2] in names][:_MAX_BOUND]
+
+
+# What a device cgroup answers.
+
+_READ, _WRITE = 2, 4  # BPF_DEVCG_ACC_READ and _WRITE
+_EXIT, _JUMP, _LDDW = 0x95, 0x05, 0x18
+# These read no register that they write.
+_MOVES = (0xB4, 0xB7)
+# struct bpf_insn: opcode, both registers, offset, immediate.
+_INSTRUCTION = struct.Struct("<BBhi")
+# Of 4, 2 and 1 bytes of the request.
+_LOADS = {0x61: 4, 0x69: 2, 0x71: 1}
+_CALCULATIONS: dict[int, Callable[[int, int], int]] = {
+    0x00: operator.add,
+    0x10: operator.sub,
+    0x40: operator.or_,
+    0x50: operator.and_,
+    0x60: operator.lshift,
+    0x70: operator.rshift,
+    0xA0: operator.xor,
+    0xB0: lambda left, right: right,
+}
+_COMPARISONS: dict[int, Callable[[int, int], object]] = {
+    0x10: operator.eq,
+    0x20: operator.gt,
+    0x30: operator.ge,
+    0x40: operator.and_,
+    0x50: operator.ne,
+    0xA0: operator.lt,
+    0xB0: operator.le,
+}
+# The verifier lets no program run for longer.
+_MAX_STEPS = 1_000_000
+
+
+def by_rules(text: str, major: int, minor: int) -> bool:
+    """Whether ``devices.list`` of v1 lets a character device be opened for reading and writing."""
+    # The kernel writes "rwm" in this order.
+    return bool(re.search(rf"^(a \*:\*|c (\*|{major}):(\*|{minor}) rw)", text, re.MULTILINE))
+
+
+def by_programs(programs: list[bytes | None], major: int, minor: int) -> bool | None:
+    """Whether all programs that are in effect let it be opened; None if one is hidden or not understood."""
+    request = struct.pack("<III", TYPES["c"] | (_READ | _WRITE) << 16, major, minor)
+    answers = [None if code is None else _answer(code, request) for code in programs]
+    if False in answers:
+        return False
+    return None if None in answers else True
+
+
+def _answer(code: bytes, request: bytes) -> bool | None:
+    try:
+        return _run(code, request) != 0
+    except (KeyError, ValueError, struct.error):
+        return None
+
+
+def _run(code: bytes, context: bytes) -> int:
+    """The value that a program returns; R1 points to the request, and is the only register that no number is in."""
+    registers: dict[int, int] = {}
+    at = 0
+    for _ in range(_MAX_STEPS):
+        opcode, both, offset, immediate = _INSTRUCTION.unpack_from(code, 8 * at)
+        dst, src = both & 15, both >> 4
+        at += 1
+        if opcode == _EXIT:
+            return registers[0]
+        if opcode in _LOADS:
+            size = _LOADS[opcode]
+            if src in registers or not 0 <= offset <= len(context) - size:
+                raise ValueError("device programs have no such instruction")
+            registers[dst] = int.from_bytes(context[offset : offset + size], "little")
+        elif opcode == _LDDW:
+            registers[dst] = immediate & 0xFFFFFFFF | (_INSTRUCTION.unpack_from(code, 8 * at)[3] & 0xFFFFFFFF) << 32
+            at += 1
+        elif opcode == _JUMP:
+            at += offset
+        elif opcode & 7 in (4, 5, 6, 7):
+            mask = 0xFFFFFFFF if opcode & 7 in (4, 6) else 0xFFFFFFFFFFFFFFFF
+            right = (registers[src] if opcode & 8 else immediate) & mask
+            left = 0 if opcode & 0xF7 in _MOVES else registers[dst] & mask
+            if opcode & 7 in (4, 7):
+                registers[dst] = _CALCULATIONS[opcode & 0xF0](left, right) & mask
+            elif _COMPARISONS[opcode & 0xF0](left, right):
+                at += offset
+        else:
+            raise ValueError("device programs have no such instruction")
+    raise ValueError("it does not end")

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much memory of which device a cgroup's processes have, by the kernel's dmem controller.  Reads only.
-
-Under runc every container's cgroup has these files on a kernel that has the controller; no GPU and no NVML is asked.
-"""
+"""How much memory of which device a cgroup's processes have, by the kernel's dmem controller.  Reads only."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What runtimes and engines keep of containers, root's or the caller's own: their states and their names.
 
-The states of runc and crun lie in their own folders, and in those that Docker and containerd name.  Names come from
-containers/storage for podman and CRI-O, from config.v2.json for Docker, and for containerd, which keeps its names in a
-database, from the annotations of config.json, where CRI-O and nerdctl have theirs as well.
+Names come from containers/storage for podman and CRI-O, from config.v2.json for Docker, and for containerd, which keeps
+its names in a database, from the annotations of config.json, where CRI-O and nerdctl have theirs as well.
 
 Another user can write anything into files of that user's: so root does not read them, and of root's containers only
 what root alone could have written counts.  Reads only, and starts no engine.
@@ -85,7 +84,7 @@ class Running(NamedTuple):
 
     @property
     def of_user(self) -> str:
-        """Whose it is, for people; "" for root's.  A user can give a container any id."""
+        """Whose it is, for people, as a user can give a container any id; "" for root's."""
         return f"user {self.owner}'s" if self.owner != ROOT else ""
 
 
@@ -111,7 +110,7 @@ def _below(host: HostRoot, base: str, files: Files, owner: int) -> Iterator[Runn
 
 
 def _folders(base: str, files: Files) -> Iterator[str]:
-    """Where runtimes keep states: their own folders, and those that Docker and containerd name."""
+    """Where runc and crun keep states: in their own folders, and in those that Docker and containerd name."""
     yield from (f"{base}/runc", f"{base}/crun")
     runtimes = [name for name in files.names(f"{base}/docker") if name.startswith("runtime-")]
     # Below each there is a folder for each of containerd's namespaces: Docker's is "moby".
@@ -139,8 +138,7 @@ def names(files: Files, bundles: Iterable[str]) -> dict[str, ContainerNames]:
     """Names by id, of all containers that engines keep lists of; bundles: of those that run."""
     # A bundle of podman's or CRI-O's is STORAGE/KIND-containers/ID/userdata, wherever its storage is.
     folders = {bundle.rsplit("/", 2)[0] for bundle in bundles if bundle.endswith("/userdata")}
-    for storage in _STORAGE:
-        folders.update([f"{storage}/{name}" for name in files.names(storage) if name.endswith("-containers")])
+    folders |= {f"{at}/{name}" for at in _STORAGE for name in files.names(at) if name.endswith("-containers")}
     return {**dict(_of_storage(files, folders)), **dict(_of_docker(files))}
 
 
@@ -187,8 +185,7 @@ def _stored(item: dict[str, Any]) -> ContainerNames:
 
 
 def _of_docker(files: Files) -> Iterator[tuple[str, ContainerNames]]:
-    folder = files.object(DOCKER.ours).get("data-root")
-    containers = f"{folder if isinstance(folder, str) else '/var/lib/docker'}/containers"
+    containers = f"{files.object(DOCKER.ours).get('data-root') or '/var/lib/docker'}/containers"
     for id in files.names(containers):
         name = files.object(f"{containers}/{id}/config.v2.json").get("Name")
         if isinstance(name, str):

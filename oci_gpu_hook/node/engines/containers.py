@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Running containers, found by id, name, pod or process, with the bundle that they were started from.
 
-Sources: the runtimes' states, the lists of names that engines keep, the names of cgroups, and the command lines of
-conmon and containerd's shim, for a container without a state.  Of another user's container the cgroup alone tells: it
-has an id, and no name.  Reads only.
+Sources: runtimes' states, engines' lists of names, the names of cgroups, and for a container without a state the
+command line of conmon or containerd's shim.  Another user's container has an id, by its cgroup alone.  Reads only.
 """
 
 from __future__ import annotations
@@ -25,10 +24,7 @@ _MAX_NAMED = 4
 
 
 class KnownContainers:
-    """All containers that a runtime has a state of, or an engine a name: root's first.
-
-    mounts: the host's; version: of cgroups, "" for none.
-    """
+    """All containers that a runtime has a state of, or an engine a name: root's first.  version: of cgroups, or ""."""
 
     def __init__(self, host: HostRoot) -> None:
         self._host = host
@@ -59,17 +55,13 @@ class KnownContainers:
         return first if first.bundle else self._with_monitor(first)
 
     def first_in_cgroup(self, id: str, owner: int | None) -> int | None:
-        """The lowest pid in a container whose cgroup's name has this id; None if there is none.
-
-        owner: whose container it is, None if that is not known: then root's goes before users'.
-        """
+        """The lowest pid in a container of `owner` whose cgroup's name has this id; of None root's go before users'."""
         if len(id) < SHORT_ID:
             return None
         of_users = None
         for pid in processes.numbers(self._host):
-            # Most processes are not in such a cgroup: to ask further costs more.
             if id not in processes.device_cgroup(self._host, pid, self.version):
-                continue
+                continue  # as most processes: to ask further costs more
             maker = processes.maker(self._host, pid) or ROOT
             names = processes.trusted_cgroup(self._host, pid, self.version, maker)
             # conmon, a container's monitor, has the id in its cgroup's name too, but is in the host's mount namespace.
@@ -95,13 +87,10 @@ class KnownContainers:
 
     def _with_monitor(self, item: Running) -> Running:
         """A container without a state, with what the process above its first one tells of it."""
-        found, name = _monitored(self._host, item)
-        if found.called.name:
-            return found
+        found = _monitored(self._host, item)
         if found.bundle:
             self._names.update(records.names(self._files, [found.bundle]))
-        words = self._called(found)
-        return found._replace(called=words if words.name else words._replace(name=name, full=name))
+        return found if found.called.name else found._replace(called=self._called(found))
 
 
 def users_have_some(host: HostRoot) -> bool:
@@ -121,10 +110,8 @@ def find(host: HostRoot, word: str) -> Running:
     if len(named) > 1:
         shown = named[:_MAX_NAMED]
         listed = ", ".join([f"{quoted(item.shown)[1:-1]} {quoted(item.id[:SHORT_ID])[1:-1]}" for item in shown])
-        raise UsageError(
-            f"several containers have an id that begins with {quoted(word)}, or that name: {listed}",
-            "give more of the id, or NAMESPACE/POD/NAME",
-        )
+        why = f"several containers have an id that begins with {quoted(word)}, or that name: {listed}"
+        raise UsageError(why, "give more of the id, or NAMESPACE/POD/NAME")
     if named and named[0].pid:
         return named[0]
     id, owner = (named[0].id, named[0].owner) if named else (word, None)
@@ -141,10 +128,7 @@ def find(host: HostRoot, word: str) -> Running:
 
 
 def config(host: HostRoot, item: Running) -> bytes | None:
-    """The config.json of a container's bundle; None if there is none.
-
-    It is where root has started the container, and may be filled by others.
-    """
+    """The config.json of a container's bundle, which others may have filled; None if there is none."""
     return foreignfile.read_file(host, f"{item.bundle}/config.json")
 
 
@@ -163,21 +147,20 @@ def _matching(known: list[Running], word: str) -> list[Running]:
     return []
 
 
-def _monitored(host: HostRoot, item: Running) -> tuple[Running, str]:
-    """A container with what conmon or containerd's shim has on its command line, and the name that conmon has there."""
+def _monitored(host: HostRoot, item: Running) -> Running:
+    """A container with what conmon or containerd's shim has on its command line."""
     parent = processes.parent(host, item.pid)
     program = processes.program(host, parent)
     if program == "conmon":
         words = processes.command_line(host, parent)
         said = dict(zip(words, words[1:]))
         runtime = said.get("-r", "").rpartition("/")[2]
-        id, bundle = said.get("-c", item.id), said.get("-b", "")
-        return item._replace(id=id, bundle=bundle, runtime=runtime), said.get("-n", "")
+        return item._replace(id=said.get("-c", item.id), bundle=said.get("-b", ""), runtime=runtime)
     if program.startswith("containerd-shim") and item.id:
         # It works in a bundle's folder; one shim can have all containers of a pod.
         folder = (host.link(f"/proc/{parent}/cwd") or "").rpartition("/")[0]
-        return item._replace(bundle=f"{folder}/{item.id}", runtime="runc"), ""
-    return item, ""
+        return item._replace(bundle=f"{folder}/{item.id}", runtime="runc")
+    return item
 
 
 def _runs_contained(host: HostRoot, pid: int) -> bool:

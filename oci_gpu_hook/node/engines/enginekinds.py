@@ -16,9 +16,8 @@ class EngineKind(NamedTuple):
     name: as people write it; programs: of which one is there where it is installed; caller: a file of its own that
     calls nvidia-container-cli.
 
-    files: its settings in TOML, in the order in which it reads them, ``DIR/*.conf`` for all such files of a folder;
-    table: of them, which tells it where to look for hooks, as only those that read hooks.d do; default: the key of the
-    runtime of containers that name none.
+    files: its settings in TOML, in the order in which it reads them; table: of hooks_dir, if it reads hooks.d; default:
+    the key of the runtime of containers that name none.
 
     word, options: what `configure` calls it, and its options for it; ours: the file that this writes, below a user's
     ~/.config instead of /etc with --user; unit: the service that reads it.
@@ -85,8 +84,7 @@ DOCKER = EngineKind(
 )
 CONTAINERD = EngineKind(
     "containerd",
-    # The latter two bring their own, and write its settings.
-    ("containerd", "k3s", "rke2"),
+    ("containerd", "k3s", "rke2"),  # the latter two bring their own, and write its settings
     files=(
         "/etc/containerd/config.toml",
         "/etc/containerd/conf.d/*.toml",
@@ -96,8 +94,7 @@ CONTAINERD = EngineKind(
     default="default_runtime_name",
     word="containerd",
     options="--name --set-as-default --cdi",
-    # Of several drop-ins the last one holds.
-    ours="/etc/containerd/conf.d/99-oci-gpu-hook.toml",
+    ours="/etc/containerd/conf.d/99-oci-gpu-hook.toml",  # of several the last one holds
     unit="containerd",
     places=("/cri-containerd-", "/containerd/"),
     by_id=True,

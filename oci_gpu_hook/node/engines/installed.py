@@ -35,8 +35,12 @@ HOOKS_FOLDER = f"{_PREFIX}/share/containers/oci/hooks.d"
 RUNTIME = "oci-gpu-runtime"
 PROGRAM = f"{_PREFIX}/bin/{RUNTIME}"
 
-# NVIDIA's runtime adds a hook to config.json and starts runc: nvidia-container-runtime(.cdi, .legacy).
+# NVIDIA's runtime, also .cdi and .legacy, adds a hook to config.json and starts runc.
 _SHIM = "nvidia-container-runtime"
+
+
+# Each with its path, and its values by dotted keys such as ``engine.hooks_dir``.
+Files = list[tuple[str, dict[str, Any]]]
 
 
 class Runtime(NamedTuple):
@@ -52,7 +56,7 @@ class Runtime(NamedTuple):
 
 
 class Engine(NamedTuple):
-    """An installed engine that reads hooks.d.
+    """An installed engine that reads hooks.d; each text is "" if no file sets it.
 
     folders: where it looks for hooks, in the order of rising precedence; folders_file: the file that sets them, ""
     where they are the engine's default; runtime: of containers that name none, "" if no file sets it; shims: those of
@@ -95,7 +99,6 @@ def installed(host: HostRoot) -> tuple[Engine, ...]:
 
 
 def is_there(host: HostRoot, kind: EngineKind) -> bool:
-    """Whether an engine's program is there."""
     return any([find_program(host, name) for name in kind.programs])
 
 
@@ -132,52 +135,41 @@ def _engine(host: HostRoot, kind: EngineKind) -> Engine:
     return Engine(name, *hook_folders(kind, files), str(runtime), shims)
 
 
-def hook_folders(kind: EngineKind, files: list[tuple[str, dict[str, Any]]]) -> tuple[tuple[str, ...], str]:
+def hook_folders(kind: EngineKind, files: Files) -> tuple[tuple[str, ...], str]:
     """Where podman or CRI-O looks for hooks by its files, and which of them says so, "" for none."""
     return named_folders(files, f"{kind.table}.hooks_dir", (VENDORS_FOLDER,))
 
 
-def named_folders(
-    files: list[tuple[str, dict[str, Any]]], ending: str, folders: tuple[str, ...]
-) -> tuple[tuple[str, ...], str]:
-    """The folders that an engine's files name by a key with this ending, and the last file that does.
-
-    folders: those without a file, which is "" then.
-    """
+def named_folders(files: Files, ending: str, folders: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
+    """The folders that an engine's files name by a key with this ending, else `folders`; and the last such file."""
     at, appends = "", False
-    for file, values in files:
-        for found in [it for key, it in values.items() if key.endswith(ending) and isinstance(it, list)]:
-            # podman's {append = true} holds for later files too (containers.conf(5)).
-            for item in [item for item in found if isinstance(item, dict)]:
-                appends = item.get("append") is True
-            named = tuple([item for item in found if isinstance(item, str)])
-            folders, at = (*folders, *named) if appends else named, file
+    every = [(file, it) for file, values in files for key, it in values.items() if key.endswith(ending)]
+    for file, found in [(file, it) for file, it in every if isinstance(it, list)]:
+        # podman's {append = true} holds for later files too (containers.conf(5)).
+        for item in [item for item in found if isinstance(item, dict)]:
+            appends = item.get("append") is True
+        named = tuple([item for item in found if isinstance(item, str)])
+        folders, at = (*folders, *named) if appends else named, file
     return folders, at
 
 
 def find_readers(host: HostRoot, docker: dict[str, Any] | None, docker_file: str) -> tuple[Reader, ...]:
     """Every installed engine; docker: dockerd's settings, None if there is no dockerd, or they cannot be read."""
-    found = [_by_toml(host, kind) for kind in ENGINES if kind.files and is_there(host, kind)]
+    of_engines = [(kind.name, values_of(host, kind)) for kind in ENGINES if kind.files and is_there(host, kind)]
     if docker is not None:
         features, named = docker.get("features"), docker.get("cdi-spec-dirs")
-        values: list[tuple[str, dict[str, Any]]] = []
-        if isinstance(features, dict) and features.get("cdi") is False:
-            values = [(docker_file, {_SPECS: []})]
-        elif named:
-            # For dockerd an empty list is its default, and an empty name no folder.
-            values = [(docker_file, {_SPECS: named})]
-        found.append(_reader(host, DOCKER.name, values))
-    return tuple(found)
+        # For dockerd an empty list is its default, and an empty name no folder.
+        said: dict[str, Any] = {_SPECS: named} if named else {}
+        said[_IS_ON] = features.get("cdi") if isinstance(features, dict) else None
+        of_engines.append((DOCKER.name, [(docker_file, said)]))
+    return tuple([_reader(host, name, files) for name, files in of_engines])
 
 
-def _by_toml(host: HostRoot, kind: EngineKind) -> Reader:
-    name, files = kind.name, values_of(host, kind)
+def _reader(host: HostRoot, name: str, files: Files) -> Reader:
     # Of a key that several files have the last one counts.
     said = [(file, it) for file, values in files for key, it in values.items() if key.endswith(_IS_ON)]
-    return Reader(name, (), said[-1][0]) if said and said[-1][1] is False else _reader(host, name, files)
-
-
-def _reader(host: HostRoot, name: str, files: list[tuple[str, dict[str, Any]]]) -> Reader:
+    if said and said[-1][1] is False:
+        return Reader(name, (), said[-1][0])
     folders, file = named_folders(files, _SPECS, CDI_FOLDERS)
     paths = [host.real(it.rstrip("/") or "/") for it in folders if it[:1] == "/" and len(it) < _LONGEST_PATH]
     return Reader(name, tuple(dict.fromkeys(paths)), file)
@@ -185,15 +177,13 @@ def _reader(host: HostRoot, name: str, files: list[tuple[str, dict[str, Any]]]) 
 
 def of_containerd(host: HostRoot) -> list[Runtime]:
     """containerd's runtimes for pods; program: their BinaryName."""
-    # The runtime of pods that name none, unless the settings say another.
     default, found = "runc", {}
-    for file, values in values_of(host, CONTAINERD):
-        for key, value in values.items():
-            words = key.split(".")
-            if words[-1] == CONTAINERD.default:
-                default = str(value)
-            if words[-1] == "BinaryName" and value and "runtimes" in words:
-                found[words[words.index("runtimes") + 1]] = (file, str(value))
+    for file, key, value in [(file, *item) for file, values in values_of(host, CONTAINERD) for item in values.items()]:
+        words = key.split(".")
+        if words[-1] == CONTAINERD.default:
+            default = str(value)
+        if words[-1] == "BinaryName" and value and "runtimes" in words:
+            found[words[words.index("runtimes") + 1]] = (file, str(value))
     return [runtime_of(host, CONTAINERD.name, file, name, its, default) for name, (file, its) in found.items()]
 
 
@@ -209,8 +199,8 @@ def unread(host: HostRoot) -> list[tuple[str, str, Exception]]:
     return [(name, path, err) for name, path, err in every if isinstance(err, Exception)]
 
 
-def values_of(host: HostRoot, kind: EngineKind) -> list[tuple[str, dict[str, Any]]]:
-    """Each file of an engine's that can be read, with its values by dotted keys such as ``engine.hooks_dir``."""
+def values_of(host: HostRoot, kind: EngineKind) -> Files:
+    """Each file of an engine's that can be read."""
     return [(path, found) for path, found in contents(host, kind) if isinstance(found, dict)]
 
 
@@ -232,7 +222,7 @@ def contents(
 
 
 def _flat(table: dict[str, Any], above: str) -> Iterator[tuple[str, Any]]:
-    """Dotted key and value of everything in a table; `above` is put in front of each key."""
+    """Dotted key and value of everything in a table."""
     for key, value in table.items():
         if isinstance(value, dict):
             yield from _flat(value, f"{above}{key}.")
@@ -245,10 +235,8 @@ def of_docker(
 ) -> list[Runtime]:
     """The runtimes in a daemon.json; folders: those in which dockerd looks for programs."""
     named, default = document.get("runtimes"), str(document.get("default-runtime") or "")
-    programs = {
-        name: str(value.get("path", "")) if isinstance(value, dict) else ""
-        for name, value in (named.items() if isinstance(named, dict) else ())
-    }
+    items = named.items() if isinstance(named, dict) else ()
+    programs = {name: str(value.get("path", "")) if isinstance(value, dict) else "" for name, value in items}
     return [runtime_of(host, DOCKER.name, path, name, its, default, folders) for name, its in programs.items()]
 
 
@@ -272,8 +260,7 @@ def docker_settings(host: HostRoot, path: str = DOCKER.ours) -> dict[str, Any]:
 def runtime_of(
     host: HostRoot, engine: str, file: str, name: str, path: str, default: str, folders: tuple[str, ...] = PATH
 ) -> Runtime:
-    """The runtime that a file names so; folders: those in which its engine looks for programs."""
-    # A name without a folder is looked for in the PATH.
+    """The runtime that a file names so; folders: where its engine looks for a name without a folder."""
     found = path if path.startswith("/") else find_program(host, path, folders)
     is_there = bool(found) and host.stat(found) is not None
     return Runtime(engine, file, name, name == default, path, is_there, is_ours(host, found or path))

@@ -25,10 +25,8 @@ _KINDS = {
 
 
 class Registration(NamedTuple):
-    """One JSON file of a hooks folder.
-
-    words: the arguments of its program; timeout: in seconds, None if there is none; fault: why an engine refuses it,
-    "" if it is valid.
+    """One JSON file of a hooks folder.  words: its program's arguments; timeout: in seconds; fault: why an engine
+    refuses it, "" if it is valid.
     """
 
     path: str
@@ -81,9 +79,7 @@ def _read(path: str, document: Any) -> Registration:
     if version not in ("0.1.0", "1.0.0"):
         return Registration(path, fault=f"its version {version} is unknown to engines")
     hook = document["hook"]
-    stages = document.get("stages", document.get("stage"))
-    if stages is None:
-        return Registration(path, fault="it names no stages")
+    stages = document.get("stages", document.get("stage", "(none)"))
     listed = (stages,) if isinstance(stages, str) else tuple([str(word) for word in stages])
     unknown = [stage for stage in listed if stage not in _STAGES]
     if unknown:

@@ -23,9 +23,7 @@ def paths(call: Call) -> list[str]:
     wanted = [name for name in _FILTERS if call.has(name)]
     root, driver_root = HostRoot(), read_settings(None, None).driver_root
     found = hardware.nvidia(root, driver_root)
-    lines = []
-    if not wanted or "device" in wanted:
-        lines += _devices(root, driver_root, found, call)
+    lines = [] if wanted and "device" not in wanted else _devices(root, driver_root, found, call)
     bits = (32, 64) if call.has("compat32") or not wanted else (64,)
     ipcs = inventory.with_nodes(root, found, driver_root=driver_root).ipc_paths
     parts = {
@@ -55,8 +53,8 @@ def facts(call: Call) -> list[str]:
     found = hardware.nvidia(HostRoot(), read_settings(None, None).driver_root)
     versions = (("NVRM version", found.driver_version), ("CUDA version", found.cuda_version))
     gpus = [
-        (gpu.nvml_index, gpu.minor, gpu.model, gpu.brand, gpu.uuid or "", gpu.bus_id, gpu.compute_capability)
-        for gpu in found.gpus
+        (it.nvml_index, it.minor, it.model, it.brand, it.uuid or "", it.bus_id, it.compute_capability)
+        for it in found.gpus
     ]
     if call.has("csv"):
         heads = [",".join(name for name, _ in versions), ",".join(value for _, value in versions)]

@@ -27,7 +27,9 @@ class WrongFile(NamedTuple):
     is_open: bool = False
 
 
-class Present(NamedTuple):
+class FoundVendors(NamedTuple):
+    """What of vendors' hardware and software a host has, and their files that cannot be served."""
+
     vendors: tuple[VendorState, ...]
     wrong: tuple[WrongFile, ...]
 
@@ -38,7 +40,7 @@ def nvidia(host: HostRoot, driver_root: str) -> DriverInventory:
     return of_this_host(host, found)
 
 
-def find_vendors(host: HostRoot, *, saved_only: bool = False) -> Present:
+def find_vendors(host: HostRoot, *, saved_only: bool = False) -> FoundVendors:
     """What is here now; nothing is saved.  saved_only: only of those whose saved inventory is still true."""
 
     def inventory(vendor: Vendor) -> Vendor | None:
@@ -48,18 +50,17 @@ def find_vendors(host: HostRoot, *, saved_only: bool = False) -> Present:
     return _look(host, inventory)
 
 
-def refresh(host: HostRoot) -> Present:
+def refresh(host: HostRoot) -> FoundVendors:
     """What is here, found by a new survey and saved for the next starts; OSError if nothing can be saved."""
     now = _files_now(host)
-    before = dict(now)
 
     def inventory(vendor: Vendor) -> Vendor:
-        survey = vendorsurvey.Survey(host, vendor, {vendor.file: before.get(vendor.file)})
+        survey = vendorsurvey.Survey(host, vendor, {vendor.file: dict(now).get(vendor.file)})
         survey.save(vendor.flag)
         return survey.found
 
     found = _look(host, inventory)
-    if before:
+    if now:
         folders.read_all(host, now)
     return found
 
@@ -79,11 +80,11 @@ def _files_now(host: HostRoot) -> folders.FilesNow:
         return ()  # `_look` says it
 
 
-def _look(host: HostRoot, inventory: Callable[[Vendor], Vendor | None]) -> Present:
+def _look(host: HostRoot, inventory: Callable[[Vendor], Vendor | None]) -> FoundVendors:
     try:
         vendors, errors = folders.load_all(host)
     except ConfigError as err:
-        return Present((), (WrongFile(folders.ADMINISTRATORS, err.message),))
+        return FoundVendors((), (WrongFile(folders.ADMINISTRATORS, err.message),))
     wrong = [WrongFile(path, err.message, bool(host.openness(path))) for path, err in errors.items()]
     collisions, found = folders.collisions(vendors), []
     for vendor in vendors:
@@ -96,15 +97,13 @@ def _look(host: HostRoot, inventory: Callable[[Vendor], Vendor | None]) -> Prese
                 found.append(vendorhost.vendor_state(host, its))
         except ConfigError as err:
             wrong.append(WrongFile(vendor.file, err.message))
-    return Present(tuple(found), tuple(wrong))
+    return FoundVendors(tuple(found), tuple(wrong))
 
 
 def proof(host: HostRoot, found: VendorState) -> str:
-    """What shows that the vendor's hardware is here, a node or a PCI function; "" for nothing."""
-    # No library: a distribution has some for everybody.
-    for node in found.nodes():
-        return node.path
-    return _on_pci(host, {pci for pattern in found.inventory.patterns for pci in pattern.pci})
+    """A node or a PCI function, which shows that the vendor's hardware is here, as no library does; "" for nothing."""
+    paths = [node.path for node in found.nodes()]
+    return paths[0] if paths else _on_pci(host, {pci for it in found.inventory.patterns for pci in it.pci})
 
 
 def _on_pci(host: HostRoot, wanted: Set[str]) -> str:
@@ -123,12 +122,9 @@ def expects_nvidia(host: HostRoot) -> bool:
 
 def rdma_adapters(host: HostRoot) -> list[str]:
     """NVIDIA's own adapters of InfiniBand and RoCE, such as ``mlx5_0``: those that can reach a GPU's memory."""
-    found = []
-    for address in host.names(vendorhost.PCI):
-        folder = f"{vendorhost.PCI}/{address}"
-        if (host.link(f"{folder}/driver") or "").endswith("/mlx5_core"):
-            found += host.names(f"{folder}/infiniband")
-    return found
+    devices = [f"{vendorhost.PCI}/{address}" for address in host.names(vendorhost.PCI)]
+    ours = [path for path in devices if (host.link(f"{path}/driver") or "").endswith("/mlx5_core")]
+    return [name for path in ours for name in host.names(f"{path}/infiniband")]
 
 
 def is_open_module(host: HostRoot) -> bool:

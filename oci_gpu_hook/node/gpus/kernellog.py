@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """XID errors of NVIDIA's kernel module, as far as the kernel's log still has them.
 
-Only records of the kernel itself count: a program that writes to /dev/kmsg gets another facility there, in any case
-(the kernel's Documentation/ABI/testing/dev-kmsg).  Reads only, and waits for nothing.
+Only records of the kernel itself count: what a program writes to /dev/kmsg gets another facility (the kernel's
+Documentation/ABI/testing/dev-kmsg).  Reads only, and waits for nothing.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.selectors import bus_id
 
-_KMSG = "/dev/kmsg"
 # No record is longer; a shorter read gets none at all.
 _LONGEST_RECORD = 8192
-# Far more than a kernel keeps, which is a quarter of a MiB unless log_buf_len says otherwise.
+# Far more than a kernel keeps, a quarter of a MiB without log_buf_len.
 _MAX_READS = 1 << 17
 # Facility and level, in one number, and the record's: facility 0 is the kernel's, of which 7 is the last level.
 _RECORD = re.compile(
@@ -38,7 +37,7 @@ class Xid(NamedTuple):
 
 def xids(host: HostRoot) -> tuple[Xid, ...] | None:
     """All that the log has, in its order; None if it cannot be read."""
-    with suppress(OSError), closing(host.open(_KMSG, posix.O_RDONLY | posix.O_NONBLOCK)) as fd:
+    with suppress(OSError), closing(host.open("/dev/kmsg", posix.O_RDONLY | posix.O_NONBLOCK)) as fd:
         return tuple([found for found in map(parse_xid, _lines(fd)) if found])
     return None
 

@@ -33,20 +33,16 @@ def missing_nodes(host: HostRoot) -> tuple[DeviceNode, ...]:
     ApplyError if another file has a node's path.
     """
     if driver_version(host) is None:
-        raise DriverError(
-            "there is no node to make: NVIDIA's kernel module is not loaded",
-            "the administrator must load it: modprobe nvidia",
-        )
+        why = "there is no node to make: NVIDIA's kernel module is not loaded"
+        raise DriverError(why, "the administrator must load it: modprobe nvidia")
     found = []
     for node in [*_nodes_of_gpus(host), *_nodes_of_capabilities(host)]:
         status = host.stat(node.path)
         if status is None:
             found.append(node)
         elif not is_character_device(status):
-            raise ApplyError(
-                f"cannot make {node.path}: it is there and is not a character device",
-                "the administrator must remove that file",
-            )
+            why = f"cannot make {node.path}: it is there and is not a character device"
+            raise ApplyError(why, "the administrator must remove that file")
         elif status.st_rdev != posix.makedev(node.major, node.minor):
             # Most majors are dynamic: they can change when the driver is loaded again.
             found.append(node._replace(present=True))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ask NVML, by pynvml (nvidia-ml-py) in a process of its own: what only NVML knows of GPUs and MIG devices.
+"""Ask NVML, by pynvml (nvidia-ml-py) in a process of its own: `facts` are for the saved inventory, `readings` are what
+GPUs say of their health now.
 
-One thread asks each GPU: one that hangs, or is lost while it is asked, takes no other's answer with it.  `facts` are
-for the saved inventory, `readings` are what GPUs say of their health now.
+One thread asks each GPU: one that hangs, or is lost while it is asked, takes no other's answer with it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from oci_gpu_hook.node.machine import childprocess
 from oci_gpu_hook.planning.compatibility import BRANDS
 
 _MAX_MIG_DEVICES = 64
-# What each line of `answer` begins with.
-_OURS = b"nvml: "
+_OURS = b"nvml: "  # what each line of `answer` begins with
 # The values of `Readings`, each with the most that a GPU can have: beyond it a driver or a failing board is mistaken.
 _MAX = {
     "ecc_uncorrected": 1 << 53,
@@ -32,13 +31,14 @@ _MAX = {
 }
 # Of each GPU that has answered in time, by its bus_id, those that it supports and that can be true.
 Readings = dict[str, dict[str, int]]
+_CHILD = "from oci_gpu_hook.node.gpus import nvml; nvml.answer(nvml.{})"
 # After these nothing more is asked of a GPU: it has fallen off the bus, or NVML has gone away.
 _GONE = ("GPU_IS_LOST", "RESET_REQUIRED", "UNINITIALIZED", "DRIVER_NOT_LOADED")
 
 
 class GpuFacts(NamedTuple):
-    """One GPU, see `proc.Gpu`; mig: GPU instance and compute instance of each MIG device, and its number, uuid and
-    profile; in_mig_mode: it computes by its MIG devices only; number: NVML's, None if not known.
+    """One GPU, see `proc.Gpu`; mig: GPU instance, compute instance, and what else is known of each MIG device;
+    in_mig_mode: it computes by its MIG devices only; number: NVML's, None if not known.
     """
 
     uuid: str
@@ -72,9 +72,8 @@ def files(host: HostRoot, found: DriverInventory, *names: str) -> str:
 def ask_nvml(
     program: str, host: HostRoot, found: DriverInventory, seconds: float, *, whole: bool
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """What NVML says of itself, see `answer`, and what those GPUs say that have answered, by their numbers.  program:
-    Python source that calls `answer`; whole: whether NVML must come to an end.  NvmlUnavailable if it does not, or has
-    not answered.
+    """What NVML says of itself, and what those GPUs say that have answered, by their numbers, see `answer`.  program:
+    Python source; whole: whether NVML must come to an end.  NvmlUnavailable if it does not, or has not answered.
     """
     # Without a file of the driver's it is the loader's.
     library = files(host, found, "libnvidia-ml")
@@ -83,9 +82,8 @@ def ask_nvml(
     except OSError as err:
         raise NvmlUnavailable(f"NVML cannot be asked: {err.strerror}") from err
     documents: list[dict[str, Any]] = []
-    # A library may write lines of its own.
+    # A library may write lines of its own, and the last one may be cut.
     for line in [line for line in said.output.split(b"\n") if line.startswith(_OURS)]:
-        # The last one may be cut.
         with suppress(ValueError):
             documents.append(json.loads(line[len(_OURS) :]))
     first, *gpus = documents or [{}]
@@ -101,7 +99,7 @@ def ask_nvml(
 
 def answer(ask_gpu: Callable[[Any, Any], dict[str, Any]]) -> None:
     """In the child: print one JSON object of NVML, and one of each GPU as soon as it has answered to the end.  Of NVML:
-    driver_version, cuda (12040 for 12.4), and count, how many GPUs it numbers.  ask_gpu: gets pynvml and a GPU of its.
+    driver_version, cuda (12040 for 12.4), and count, how many GPUs it numbers.
     """
     import threading
 
@@ -126,11 +124,9 @@ def answer(ask_gpu: Callable[[Any, Any], dict[str, Any]]) -> None:
         _say({"error": f"{type(err).__name__}: {err}"})
         return
     _say({"driver_version": version, "cuda": cuda, "count": listed})
-    threads = [threading.Thread(target=tell, args=(index,)) for index in range(listed)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    # The interpreter ends with the last of them.
+    for index in range(listed):
+        threading.Thread(target=tell, args=(index,)).start()
 
 
 def _say(document: dict[str, Any]) -> None:
@@ -139,7 +135,7 @@ def _say(document: dict[str, Any]) -> None:
 
 
 def _decoded(value: bytes | str) -> str:
-    """A string as pynvml gives it: its older versions give bytes."""
+    """Older versions of pynvml give bytes."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
@@ -154,8 +150,7 @@ def _uuid(pynvml: Any, device: Any) -> str:
 
 def facts(host: HostRoot, found: DriverInventory, seconds: float) -> Facts:
     """What NVML knows of all GPUs but those that it has lost; NvmlUnavailable if one of them hangs."""
-    program = "from oci_gpu_hook.node.gpus import nvml; nvml.answer(nvml.facts_of)"
-    nvml, rows = ask_nvml(program, host, found, seconds, whole=True)
+    nvml, rows = ask_nvml(_CHILD.format("facts_of"), host, found, seconds, whole=True)
     answered = {row["bus_id"] for row in rows}
     gpus = []
     for row in rows:
@@ -175,15 +170,14 @@ def with_facts(found: DriverInventory, facts: Facts) -> DriverInventory:
     found = _numbered(found, facts)
     listed = {gpu.bus_id: gpu for gpu in facts.gpus}
     named = {(gpu.bus_id, gi, ci): mig for gpu in facts.gpus for gi, ci, mig in gpu.mig}
-    gpus, devices = [], []
+    gpus = []
     for gpu in found.gpus:
         if said := listed.get(gpu.bus_id):
             gpu = gpu._replace(uuid=gpu.uuid or said.uuid, compute_capability=said.compute_capability)
             gpu = gpu._replace(brand=said.brand, peers=said.peers)
         gpus.append(gpu)
     addresses = {gpu.nvml_index: gpu.bus_id for gpu in gpus}
-    for device in found.mig_devices:
-        devices.append(device._replace(**named.get((addresses[device.gpu], device.gi, device.ci), {})))
+    devices = [it._replace(**named.get((addresses[it.gpu], it.gi, it.ci), {})) for it in found.mig_devices]
     made = found._replace(cuda_version=facts.cuda_version, gpus=tuple(gpus), mig_devices=tuple(devices))
     others = [sentence for sentence in found.unknown if sentence not in before]
     return made._replace(unknown=(*others, *survey.missing(made.gpus, made.mig_devices)))
@@ -209,8 +203,8 @@ def facts_of(pynvml: Any, gpu: Any) -> dict[str, Any]:
     major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(gpu)
     brand, in_mig_mode, mig, peers = "", False, list[Any](), list[str]()
     with suppress(pynvml.NVMLError):
-        brands = {number: name for name, number in BRANDS.items()}
-        brand = brands.get(pynvml.nvmlDeviceGetBrand(gpu), "Unknown")
+        number = pynvml.nvmlDeviceGetBrand(gpu)
+        brand = next((name for name, its in BRANDS.items() if its == number), "Unknown")
     with suppress(pynvml.NVMLError):
         in_mig_mode = pynvml.nvmlDeviceGetMigMode(gpu)[0] == pynvml.NVML_DEVICE_MIG_ENABLE
         mig = _mig_facts(pynvml, gpu) if in_mig_mode else []
@@ -239,34 +233,30 @@ def _mig_facts(pynvml: Any, gpu: Any) -> list[Any]:
 
 def readings(host: HostRoot, found: DriverInventory, seconds: float) -> Readings:
     """As `ask_nvml`; NvmlUnavailable too if the library is of another version, and so knows nothing of this module."""
-    program = "from oci_gpu_hook.node.gpus import nvml; nvml.answer(nvml.reading_of)"
-    nvml, rows = ask_nvml(program, host, found, seconds, whole=False)
+    nvml, rows = ask_nvml(_CHILD.format("reading_of"), host, found, seconds, whole=False)
     if nvml["driver_version"] != found.driver_version:
         raise NvmlUnavailable(f"libnvidia-ml is of {nvml['driver_version']}, and the driver of {found.driver_version}")
-    return {
-        row["bus_id"]: {name: value for name, value in row["values"].items() if 0 <= value <= _MAX[name]}
-        for row in rows
-    }
+    return {row["bus_id"]: {name: it for name, it in row["values"].items() if 0 <= it <= _MAX[name]} for row in rows}
 
 
 def reading_of(pynvml: Any, gpu: Any) -> dict[str, Any]:
     """In the child: what `readings` wants to know of one GPU; NVMLError if it is lost meanwhile."""
     gone = [getattr(pynvml, f"NVML_ERROR_{name}", None) for name in _GONE]
-    questions: dict[str, Callable[[], Any]] = {
-        "ecc_uncorrected": lambda: pynvml.nvmlDeviceGetTotalEccErrors(
-            gpu, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
-        ),
-        "recovery_action": lambda: _recovery_action(pynvml, gpu),
-        "memory_of_none": lambda: _memory_of_none(pynvml, gpu),
-    }
     values = {}
-    for name, question in questions.items():
+    for name, question in zip(_MAX, (_ecc_uncorrected, _recovery_action, _memory_of_none)):
         try:
-            values[name] = int(question())
+            values[name] = int(question(pynvml, gpu))
+        except AttributeError:
+            pass  # this pynvml is older than the question
         except pynvml.NVMLError as err:
             if err.value in gone:
                 raise
     return {"values": values}
+
+
+def _ecc_uncorrected(pynvml: Any, gpu: Any) -> Any:
+    kind, since = pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
+    return pynvml.nvmlDeviceGetTotalEccErrors(gpu, kind, since)
 
 
 def _memory_of_none(pynvml: Any, gpu: Any) -> int:
@@ -275,10 +265,7 @@ def _memory_of_none(pynvml: Any, gpu: Any) -> int:
         # Its processes are its MIG devices'.
         if pynvml.nvmlDeviceGetMigMode(gpu)[0] == pynvml.NVML_DEVICE_MIG_ENABLE:
             return 0
-    version = getattr(pynvml, "nvmlMemory_v2", None)
-    if version is None:
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
-    used = pynvml.nvmlDeviceGetMemoryInfo(gpu, version).used
+    used = pynvml.nvmlDeviceGetMemoryInfo(gpu, pynvml.nvmlMemory_v2).used
     # Behind it: one that begins meanwhile is seen.
     if pynvml.nvmlDeviceGetComputeRunningProcesses(gpu) or pynvml.nvmlDeviceGetGraphicsRunningProcesses(gpu):
         return 0
@@ -287,10 +274,7 @@ def _memory_of_none(pynvml: Any, gpu: Any) -> int:
 
 def _recovery_action(pynvml: Any, gpu: Any) -> int:
     """NVMLError if the driver does not say it: the field came with driver 560."""
-    field_id = getattr(pynvml, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", None)
-    if field_id is None:
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
-    (field,) = pynvml.nvmlDeviceGetFieldValues(gpu, [field_id])
+    (field,) = pynvml.nvmlDeviceGetFieldValues(gpu, [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
     if field.nvmlReturn:
         raise pynvml.NVMLError(field.nvmlReturn)
     return int(field.value.uiVal)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Do something in a child process under a time limit: what may hang in the kernel, as a GPU or a server's volume does.
 
-`ask` has a copy of this process, whose answer is JSON; `python` a new interpreter, for libraries of the driver: they
-open every GPU, which takes seconds without persistence mode, and they may crash; `program` another program.
+`ask` has a copy of this process, whose answer is JSON; `python` a new interpreter, for libraries of the driver, which
+may take seconds and crash; `program` another program.
 """
 
 from __future__ import annotations
@@ -49,15 +49,13 @@ def ask(work: Callable[[Callable[[], None]], Any], seconds: Sequence[float]) -> 
         _answer(work, writer)
     os.close(writer)
     try:
-        said = _said(reader, seconds)
+        document = json.loads(_said(reader, seconds))
+    except ValueError as err:
+        raise Ended from err
     finally:
         os.close(reader)
         os.kill(child, signal.SIGKILL)
         _reap(child)
-    try:
-        document = json.loads(said)
-    except ValueError as err:
-        raise Ended from err
     if "refused" in document:
         name, message, hint = document["refused"]
         raise getattr(errors, name)(message, hint)
@@ -102,7 +100,7 @@ def _next(fd: int, until: float) -> bytes:
 
 
 def _reap(child: int) -> None:
-    """Wait for a child that was killed.  One that hangs in the kernel is left to init."""
+    """Wait for a child that was killed; see `end`."""
     until = time.monotonic() + _END_SECONDS
     while not os.waitpid(child, os.WNOHANG)[0] and time.monotonic() < until:
         time.sleep(0.01)
@@ -113,9 +111,9 @@ def python(
 ) -> list[PythonOutput]:
     """Run Python source that finds this package, at the same time in a process for each environment.
 
-    preload: a library, "" for none.  A later dlopen finds it in memory by its SONAME, and needs no link of that name:
-    Debian's link lies in another folder, and a link below a driver root may lead out of that root.
-    environments: all variables that each has, beside PATH.  OSError if no process can be started.
+    preload: a library, "" for none.  A later dlopen finds it by its SONAME, and needs no link of that name: Debian's
+    lies in another folder, and one below a driver root may lead out of that.  environments: all variables that each
+    has, beside PATH.  OSError if no process can be started.
     """
     until = time.monotonic() + seconds
     words = [sys.executable, "-I", "-c", f"import sys; sys.path[:] = {sys.path!r}\n{program}"]
@@ -123,8 +121,7 @@ def python(
     children: list[subprocess.Popen[bytes]] = []
     try:
         for environment in environments:
-            variables = {"PATH": os.defpath, **environment, **loaded}
-            out, err = subprocess.PIPE, subprocess.DEVNULL
+            variables, out, err = {"PATH": os.defpath, **environment, **loaded}, subprocess.PIPE, subprocess.DEVNULL
             children.append(subprocess.Popen(words, bufsize=0, stdout=out, stderr=err, env=variables))
         # While one is read the others go on: their pipes hold what they say.
         return [_outcome(child, until) for child in children]

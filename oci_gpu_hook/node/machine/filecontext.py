@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Give folders that others may write to, and all that lies in them, the SELinux type that the file contexts have.
+"""Give folders that others may write to, and what lies in them, the SELinux type that the file contexts have.
 
-restorecon(8) walks a folder by name: a user who may write to it exchanges a folder in it for a link, and any file of
-the host gets the type.  Here a folder is opened by a path that root alone could lead elsewhere, and all else below its
-descriptor: no link is followed, no other mount is entered, and a file with a second name is left, as it may be the
-host's.  Must not choose types: the file contexts do.
+restorecon(8) walks a folder by name: a user who may write to it exchanges what lies in it for a link, and any file of
+the host gets the type.  Here a folder is opened by a path that root alone could lead elsewhere, and each name in it by
+its descriptor: no link is followed, no folder and no mount in it is entered (services put sockets and files there), and
+a file with a second name is left, as it may be the host's.  Must not choose types: the file contexts do.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from oci_gpu_hook.errors import ApplyError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.host.source import UntrustedError, open_source
 from oci_gpu_hook.kernel import syscalls
-from oci_gpu_hook.kernel.descriptors import closing
-from oci_gpu_hook.kernel.filetypes import is_folder, is_link, is_regular
+from oci_gpu_hook.kernel.descriptors import closing, reopened
+from oci_gpu_hook.kernel.filetypes import is_link, is_regular
 from oci_gpu_hook.node.machine import childprocess
 
 # Of a service's user, of MPS's clients, of a node's agents.
@@ -51,7 +51,7 @@ def restore(host: HostRoot, path: str, owner: int = 0) -> list[str]:
 def is_unknown(path: str) -> bool:
     """Whether the loaded policy does not know the type of what lies at a path that root alone leads to."""
     with suppress(OSError), closing(os.open(path, _NAMED)) as fd:
-        return _type_of(label_of(fd)) == _UNKNOWN
+        return type_of(label_of(fd)) == _UNKNOWN
     return False
 
 
@@ -61,47 +61,30 @@ def _expected(path: str) -> str:
     except OSError as err:
         hint = "install libselinux-utils (dnf) or selinux-utils (apt)"
         raise ApplyError(f"cannot run matchpathcon: {err.strerror}", hint) from err
-    return _type_of(done.stdout) if done.returncode == 0 else ""
+    return type_of(done.stdout) if done.returncode == 0 else ""
 
 
 def _inherited(host: HostRoot, path: str, top: int) -> str:
     """The type of the folder around it, if its own is gone with its module, and none has been put in its place."""
-    if _type_of(label_of(top)) != _UNKNOWN:
+    if type_of(label_of(top)) != _UNKNOWN:
         return ""
     with suppress(OSError), closing(open_source(host.fd, path.rpartition("/")[0] or "/")) as parent:
-        return _type_of(label_of(parent))
+        return type_of(label_of(parent))
     return ""
 
 
 def _restored(top: int, path: str, kind: str) -> list[str]:
-    mount, said, count = syscalls.mount_of(top)[0], _set(top, path, kind), 0
-    # Paths are for people: each folder is opened once more, name by name below `top`.
-    wanted = [""]
-    while wanted:
-        below = wanted.pop()
-        with suppress(OSError), closing(_opened(top, below)) as folder:
-            for name in _names(folder):
-                count += 1
-                if count > _MAX_FILES:
-                    return [*said, f"left alone: {path} holds more than {_MAX_FILES} files"]
-                with suppress(OSError), closing(os.open(name, _NAMED, dir_fd=folder)) as fd:
-                    status = os.fstat(fd)
-                    is_elsewhere = is_link(status) or (is_regular(status) and status.st_nlink > 1)
-                    if not is_elsewhere and syscalls.mount_of(fd)[0] == mount:
-                        said += _set(fd, f"{path}{below}/{name}", kind)
-                        wanted += [f"{below}/{name}"] if is_folder(status) else []
+    mount, said = syscalls.mount_of(top)[0], _set(top, path, kind)
+    with suppress(OSError), closing(reopened(top, os.O_DIRECTORY)) as folder, os.scandir(folder) as entries:
+        for count, entry in enumerate(entries):
+            if count == _MAX_FILES:
+                return [*said, f"left alone: {path} holds more than {_MAX_FILES} files"]
+            with suppress(OSError), closing(os.open(entry.name, _NAMED, dir_fd=folder)) as fd:
+                status = os.fstat(fd)
+                is_elsewhere = is_link(status) or (is_regular(status) and status.st_nlink > 1)
+                if not is_elsewhere and syscalls.mount_of(fd)[0] == mount:
+                    said += _set(fd, f"{path}/{entry.name}", kind)
     return said
-
-
-def _opened(top: int, below: str) -> int:
-    """The folder at a path below `top` that leads by no link, and to no other mount."""
-    resolve = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_NO_XDEV
-    return syscalls.openat2(top, f".{below}", os.O_RDONLY | os.O_DIRECTORY, resolve=resolve)
-
-
-def _names(folder: int) -> list[str]:
-    with os.scandir(folder) as entries:
-        return [entry.name for _, entry in zip(range(_MAX_FILES + 1), entries)]
 
 
 def _set(fd: int, path: str, kind: str) -> list[str]:
@@ -116,6 +99,6 @@ def _set(fd: int, path: str, kind: str) -> list[str]:
     return [f"Relabeled {path} from {before} to {after}"]
 
 
-def _type_of(context: str) -> str:
+def type_of(context: str) -> str:
     fields = context.strip().split(":")
     return fields[2] if len(fields) > 2 else ""

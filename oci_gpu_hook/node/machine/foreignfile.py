@@ -3,9 +3,8 @@
 
 A path that others fill may lead to anything: a device whose open alone does something (a watchdog, a tape), a FIFO, a
 file of procfs whose read takes away or waits, a folder without an end, a FUSE filesystem that never answers.  So a file
-is looked at by O_PATH first, and only the very file that was looked at is opened.
-
-The one module that opens such paths.  Must not believe what it reads: its callers say whose word it is.
+is looked at by O_PATH first, and only that very file is opened.  The one module that opens such paths.  Must not
+believe what it reads: its callers say whose word it is.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ from oci_gpu_hook.kernel.filetypes import is_character_device, is_regular
 from oci_gpu_hook.kernel.mountinfo import parsed
 
 Number = tuple[int, int]
-
 
 ROOT = 0
 # As large as a config.json that a start reads; a list of 500 containers has some hundred KiB.
@@ -57,9 +55,7 @@ _LOCAL = frozenset(
 
 
 class Mounts:
-    """The topmost one at each mount point (proc_pid_mountinfo(5)); is_ours: whether it is our own namespace, whose "/"
-    this program lies on, whatever answers there.
-    """
+    """The topmost one at each mount point (proc_pid_mountinfo(5)); is_ours: whether this program lies on its "/"."""
 
     def __init__(self, mountinfo: bytes, *, is_ours: bool = False) -> None:
         self.points = {mount.point: mount for mount in filter(None, map(parsed, mountinfo.split(b"\n")))}
@@ -132,11 +128,9 @@ class ContainerRoot:
                 if monotonic() > until:
                     return found, False
                 # Most names tell their kind without another look: links, folders and files are not nodes.
-                if entry.is_symlink() or entry.is_dir() or entry.is_file():
-                    continue
                 with suppress(OSError):
-                    status = entry.stat(follow_symlinks=False)
-                    if is_character_device(status):
+                    is_other = entry.is_symlink() or entry.is_dir() or entry.is_file()
+                    if not is_other and is_character_device(status := entry.stat(follow_symlinks=False)):
                         found.append((entry.name, number(status)))
         return found, count < MAX_NAMES
 
@@ -177,9 +171,7 @@ def mountinfo(host: HostRoot, pid: int) -> bytes:
 
 
 def root_of(mountinfo: bytes) -> tuple[str, str] | None:
-    """As `Mounts.shown` gives it; None if the root is not a mount point.  Of the mounts at "/" it is the first: those
-    that follow lie over it.
-    """
+    """As `Mounts.shown`, of the first mount at "/", over which others lie; None if the root is not a mount point."""
     lines = [parsed(line) for line in mountinfo.split(b"\n") if b" / " in line]
     return next(((mount.device, mount.root) for mount in filter(None, lines) if mount.point == "/"), None)
 
@@ -198,10 +190,7 @@ def read_file(host: HostRoot, path: str, largest: int = LARGEST) -> bytes | None
 
 
 class Files:
-    """What runtimes and engines keep: for root only what root alone could have made and written.
-
-    Any other user has no power to lose, and reads what that user may; mounts: ours.
-    """
+    """What runtimes and engines keep: for root only what root alone could have made and written.  mounts: ours."""
 
     def __init__(self, host: HostRoot, mounts: Mounts) -> None:
         self._root, self._mounts = host, mounts
@@ -223,7 +212,7 @@ class Files:
 
     def _read(self, path: str) -> bytes | None:
         if posix.geteuid() != ROOT:
-            return read_file(self._root, path)
+            return read_file(self._root, path)  # what that user may: there is no power to lose
         # Root may have started a container in a folder of a user's, who can write anything there.
         is_local = self._mounts.is_local(self._root.path.rstrip("/") + path)
         return read_source(self._root.fd, path, LARGEST) if is_local else None

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel and the host, as far as the hook depends on them: release, cgroups, eBPF, modules.
-
-Reads only, but for one device program, which is loaded to see whether the kernel takes it, and attached to nothing.
+"""The kernel and the host, as far as the hook depends on them.  One device program is loaded to see whether the kernel
+takes it, and attached to nothing; all else is read.
 """
 
 from __future__ import annotations
@@ -43,6 +42,7 @@ def modules(host: HostRoot) -> tuple[str, ...]:
 
 
 def cgroup_version(host: HostRoot) -> str:
+    """``v2``, ``v1`` with its devices controller, or "" for neither."""
     if is_unified(f"{host.path.rstrip('/')}{CGROUP_ROOT}"):
         return "v2"
     return "v1" if host.stat(f"{CGROUP_ROOT}/devices/devices.list") is not None else ""

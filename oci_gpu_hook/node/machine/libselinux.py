@@ -12,7 +12,7 @@ from oci_gpu_hook.errors import ConfigError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.kernel.filetypes import S_IFDIR
-from oci_gpu_hook.node.machine.filecontext import SHARED
+from oci_gpu_hook.node.machine.filecontext import SHARED, type_of
 from oci_gpu_hook.record import NamedTuple
 
 # Each has a type of its name, which is known only while its rules are loaded.
@@ -47,9 +47,7 @@ _USE = ("open", "read", "write", "ioctl")
 
 
 class Module(NamedTuple):
-    """priorities: those at which the store has it; in_force: whether the loaded policy knows its type; readable:
-    whether the store could be read, which takes root.
-    """
+    """priorities: in the store; in_force: whether the loaded policy knows its type; readable: whether the store is."""
 
     name: str
     priorities: tuple[str, ...]
@@ -75,8 +73,7 @@ class Label(NamedTuple):
     @property
     def is_right(self) -> bool:
         """Whether both have the same type: restorecon compares nothing else."""
-        have_type, expected_type = self.have.split(":")[2:3], self.expected.split(":")[2:3]
-        return self.expected == "none" or have_type == expected_type
+        return self.expected == "none" or type_of(self.have) == type_of(self.expected)
 
 
 class Use(NamedTuple):
@@ -87,9 +84,7 @@ class Use(NamedTuple):
 
 
 class Status(NamedTuple):
-    """If it is disabled, all other fields are empty.  void: booleans of ours that are off and forbid nothing, each with
-    the one that allows the same to all containers.
-    """
+    """void: booleans of ours that are off and forbid nothing, with the one that allows the same to all containers."""
 
     enabled: bool
     enforcing: bool
@@ -103,23 +98,19 @@ class Status(NamedTuple):
 
 
 def is_there(host: HostRoot) -> bool:
-    """Whether the kernel has SELinux enabled.  Needs no libselinux, which a host without SELinux may lack."""
+    """Whether the kernel has SELinux enabled.  Needs no libselinux."""
     return host.stat(f"{_SELINUXFS}/enforce") is not None
 
 
 def policy_name(host: HostRoot) -> str:
     """SELINUXTYPE in a root's settings, such as targeted; "" if it is not set."""
-    for line in reversed(host.text("/etc/selinux/config").split("\n")):
-        key, equals, value = line.partition("=")
-        if equals and key.strip() == "SELINUXTYPE":
-            return value.strip()
-    return ""
+    lines = [line.partition("=") for line in host.text("/etc/selinux/config").split("\n")]
+    return {key.strip(): value.strip() for key, _, value in lines}.get("SELINUXTYPE", "")
 
 
 def has_store(host: HostRoot) -> bool:
     """Whether there is a policy to install modules in.  Without one, semodule makes an empty policy and fails."""
-    name = policy_name(host)
-    return bool(name and host.names(f"/etc/selinux/{name}/policy"))
+    return bool((name := policy_name(host)) and host.names(f"/etc/selinux/{name}/policy"))
 
 
 def is_store_readable(host: HostRoot) -> bool:
@@ -128,7 +119,7 @@ def is_store_readable(host: HostRoot) -> bool:
 
 
 def priorities(host: HostRoot, name: str) -> tuple[str, ...]:
-    """The priorities at which the store has a module; the highest, which is the one that counts, first."""
+    """The priorities at which the store has a module; the highest first, which counts."""
     every = [(folder, at) for folder in _store_folders(host) for at in host.names(folder) if at.isdigit()]
     found = {at for folder, at in every if name in host.names(f"{folder}/{at}")}
     return tuple(sorted(found, key=int, reverse=True))
@@ -139,17 +130,15 @@ def _store_folders(host: HostRoot) -> list[str]:
 
 
 def status(host: HostRoot) -> Status:
-    """ConfigError if this Python has no package ``selinux`` to ask.  Another root than "/" is the host's, seen from a
-    container: the kernel is the same.
+    """All but `enabled` is empty if it is disabled.  ConfigError if this Python has no package ``selinux`` to ask.
+    Another root than "/" is the host's, seen from a container: the kernel is the same.
     """
     if not is_there(host):
         return Status(False, False, "", 0, (), {}, {}, (), ())
     library = imported()
     if library is None:
-        raise ConfigError(
-            "this Python has no package selinux (libselinux)",
-            "install python3-libselinux (dnf) or python3-selinux (apt)",
-        )
+        hint = "install python3-libselinux (dnf) or python3-selinux (apt)"
+        raise ConfigError("this Python has no package selinux (libselinux)", hint)
     policy = policy_name(host)
     if host.path != "/":
         library.set_selinuxmnt(f"{host.path}{_SELINUXFS}")
@@ -157,10 +146,8 @@ def status(host: HostRoot) -> Status:
     names = [name for name in library.security_get_boolean_names()[1] if name.startswith(_SHOWN)]
     booleans = {name: library.security_get_boolean_active(name) == 1 for name in sorted(names)}
     of_all = [name for name in _DRI_OF_ALL if booleans.get(name)]
-    modules = [
-        Module(name, priorities(host, name), knows_type(library, f"{name}_t"), is_store_readable(host))
-        for name in MODULES
-    ]
+    is_readable = is_store_readable(host)
+    modules = [Module(it, priorities(host, it), knows_type(library, f"{it}_t"), is_readable) for it in MODULES]
     return Status(
         enabled=True,
         enforcing=library.security_getenforce() == 1,
@@ -215,8 +202,6 @@ def _uses(library: Any, booleans: dict[str, bool]) -> tuple[Use, ...]:
 
 
 def _why(kind: str, can: bool, is_bound: bool, booleans: dict[str, bool]) -> str:
-    if kind == "spc_t" and can:
-        return "privileged: SELinux does not confine it"
     if kind != "container_t" or not (can or is_bound):
         return f"the policy {'allows' if can else 'does not allow'} it"
     available = [name for name in NODE_BOOLEANS if name in booleans and is_bound]

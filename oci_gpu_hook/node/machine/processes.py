@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What procfs says of processes, and whose they are.
 
-A process has its name, its command line and its environment from its starter.  So only `program` says that a
-process is an engine's, and the command line and the environment of any other are not read: they lie in its own memory,
-and a read waits as long as the process wants (proc_pid_cmdline(5)).  Reads only.
+A process has its name, its command line and its environment from its starter.  So only `program` says that it is an
+engine's, and the latter two of any other are not read: they lie in its own memory, and a read waits as long as the
+process wants (proc_pid_cmdline(5)).  Reads only.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ _PF_KTHREAD = 0x00200000  # linux/sched.h
 _CAP_MKNOD = 27
 # How LXC, and LXD by it, begin the name of a container's cgroup.
 LXC = "lxc.payload."
-_WHOLE_ID = re.compile("[0-9a-f]{64}")
 _LARGEST_ENVIRONMENT, _MAX_VARIABLES = 4 << 20, 10_000
 
 
@@ -47,10 +46,7 @@ def started(host: HostRoot, pid: int) -> int | None:
 
 
 def other_thread(host: HostRoot, pid: int) -> int:
-    """A thread that runs on of a process whose first one has ended, and with that all links to its namespaces.
-
-    The process itself if there is none.  Of /proc/PID each thread has its own, though none is listed.
-    """
+    """A thread that runs on of a process whose first one, by which its namespaces are found, has ended; else that."""
     fields = _stat(host, pid)
     if not fields or fields[0] != b"Z" or int(fields[_THREADS]) < 2:
         return pid
@@ -88,8 +84,7 @@ def program(host: HostRoot, pid: int) -> str:
     By the link that the kernel keeps: /proc/PID/comm and the first word of the command line are the process's to set,
     and a link of any name can start a set-user-ID program.
     """
-    # As after an upgrade of its package.
-    path = (host.link(f"/proc/{pid}/exe") or "").removesuffix(" (deleted)")
+    path = (host.link(f"/proc/{pid}/exe") or "").removesuffix(" (deleted)")  # by an upgrade
     return path.rpartition("/")[2] if path and _is_hosts(host, pid, path) else ""
 
 
@@ -124,18 +119,15 @@ def command_line(host: HostRoot, pid: int) -> list[str]:
 
 
 def environment(host: HostRoot, pid: int) -> list[str]:
-    """Only of one that `program` has named, or in a child under a time limit; to a bound.  Bytes that are not UTF-8 are
-    replaced: no request has any.
-    """
+    """Only of one that `program` has named, or in a child under a time limit; to a bound."""
     data = host.read(f"/proc/{pid}/environ") or b""
     items = data[:_LARGEST_ENVIRONMENT].split(b"\0", _MAX_VARIABLES)[:_MAX_VARIABLES]
     return [item.decode("utf-8", "replace") for item in items if item]
 
 
 def maker(host: HostRoot, pid: int) -> int | None:
-    """The user who made the outermost user namespace below ours that a process is in; 0 for one that is in ours.
-
-    A rootless engine's containers are in a namespace that its user made.  None if we may not see it.
+    """Whose a rootless engine's container is: the user who made the outermost user namespace below ours that a process
+    is in; 0 for one that is in ours, None if we may not see it.
     """
     owner = 0
     with suppress(OSError), ExitStack() as opened:
@@ -169,8 +161,8 @@ def device_cgroup(host: HostRoot, pid: int, version: str) -> str:
 def trusted_cgroup(host: HostRoot, pid: int, version: str, owner: int) -> list[str]:
     """The names of the process's device cgroup and those above it, from the top, as far as root or `owner` gave them.
 
-    A user or a container to whom a cgroup was given may call the ones in it what it likes: also one whose root is the
-    host's, as podman's with systemd in it.  So what is below the first name with a whole id does not count.
+    Who was given a cgroup may call the ones in it what it likes, also a container whose root is the host's, as podman's
+    with systemd in it.  So what is below the first name with a whole id does not count.
     """
     folder, found = CGROUP_ROOT, list[str]()
     for name in device_cgroup(host, pid, version)[len(CGROUP_ROOT) :].split("/")[1:]:
@@ -188,7 +180,7 @@ def id_in(cgroup: str) -> str:
     """The container's id in the name of a cgroup, of LXC's its name; "" if there is none."""
     if cgroup.startswith(LXC):
         return cgroup[len(LXC) :]
-    return next((word for word in re.split("[-.:]", cgroup) if _WHOLE_ID.fullmatch(word)), "")
+    return next((word for word in re.split("[-.:]", cgroup) if re.fullmatch("[0-9a-f]{64}", word)), "")
 
 
 def _stat(host: HostRoot, pid: int) -> list[bytes]:

@@ -2,10 +2,10 @@
 """A CDI spec of this host, for GPUs or another vendor's devices: what an engine alone can do.  Pure.
 
 The engine makes the device nodes, opens the device cgroup for them, and starts the hook.  All else that a container
-gets the hook gives it, from what the host has at that start, as it does for a request by environment: a spec of GPUs or
-of a vendor has no version, no file and no number, which could be another's later, and says whose each node is.  What is
-beside GPUs (`of_nodes`) needs no hook: that spec has its files.
-Container Device Interface, SPEC.md, 0.5.0 (device names that begin with a digit), 0.7.0 (additionalGids).
+gets the hook gives it, from what the host has at that start: a spec of GPUs or of a vendor has no version, file or
+number, which could be another's later, and says whose each node is.  What is beside GPUs (`of_nodes`) needs no hook:
+that spec has its files.  Container Device Interface, SPEC.md, 0.5.0 (device names that begin with a digit), 0.7.0
+(additionalGids).
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 Edits = dict[str, list[Any]]
 
-
 VERSION = "0.5.0"
 # With additionalGids, which podman before 5 does not know.
 VERSION_WITH_GROUPS = "0.7.0"
@@ -46,9 +45,8 @@ _HOOK_ENVIRONMENT = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C"]
 class Hook(NamedTuple):
     """How the spec starts the hook.
 
-    path: of the program; capabilities: those that the spec is for; config: the administrator's file, "" for the
-    default; vendor: the flag of the vendor whose devices it is for, "" for NVIDIA's; groups: whether the container's
-    process gets the groups of nodes that not everybody may open; means: see `planning.meanings`.
+    path: of the program; config: the administrator's file, "" for the default; vendor: its flag, "" for NVIDIA; groups:
+    whether the process gets the groups of nodes that not everybody may open; means: see `planning.meanings`.
     """
 
     path: str
@@ -61,23 +59,17 @@ class Hook(NamedTuple):
 
 def names(inventory: DriverInventory) -> tuple[str, ...]:
     """Each device's name in the spec, by which it is asked for: index, UUID, MIG device; ``all``, and ``none``."""
-    gpus = [name for gpu in inventory.gpus for name in (str(gpu.nvml_index), gpu.uuid) if name]
-    mig = [
-        name
-        for device in inventory.mig_devices
-        for name in ("" if device.number is None else f"{device.gpu}:{device.number}", device.uuid)
-        if name
-    ]
-    return (*gpus, *mig, ALL, NONE)
+    found = [name for gpu in inventory.gpus for name in (str(gpu.nvml_index), gpu.uuid)]
+    for device in inventory.mig_devices:
+        found += ["" if device.number is None else f"{device.gpu}:{device.number}", device.uuid]
+    return (*filter(None, found), ALL, NONE)
 
 
 def nameless(inventory: DriverInventory) -> str:
     """A sentence on the MIG devices that have no name of their own in a spec; "" if all have one."""
-    found = [item for item in inventory.mig_devices if item.number is None and not item.uuid]
-    if not found:
-        return ""
-    devices = f"{len(found)} MIG device{'' if len(found) == 1 else 's'}"
-    return f"the CDI spec names {devices} by 'all' only: run 'oci-gpu-hook inventory refresh' first"
+    count = len([item for item in inventory.mig_devices if item.number is None and not item.uuid])
+    sentence = f"MIG devices that the CDI spec names by 'all' only: {count}; run 'oci-gpu-hook inventory refresh' first"
+    return sentence if count else ""
 
 
 def text(document: dict[str, Any]) -> str:
@@ -96,9 +88,8 @@ def document(
     kind: str = GPU,
     environment: tuple[tuple[str, str], ...] = (),
 ) -> dict[str, object]:
-    """The spec; common: the nodes that every container gets; devices: names, and the nodes for each.
-
-    environment: what else the containers' processes find in theirs.
+    """The spec; common: the nodes that every container gets; devices: names, and the nodes for each; environment: what
+    else the containers' processes find in theirs.
     """
     variables = [f"{hook.vendor or VISIBLE_DEVICES}{_NOTHING_MORE}"]
     variables += [f"{name}={value}" for name, value in environment]
@@ -152,8 +143,7 @@ def of_nodes(
 def _edits(nodes: Nodes, *, groups: bool) -> Edits:
     """The nodes by their paths: the engine looks up their numbers when it makes them.
 
-    One that not every user may open has the mode and the group that the host gives it, or the runtime's would hold,
-    which is 0666.
+    One that not every user may open has the host's mode and group, or the runtime's would hold, which is 0666.
     """
     made, gids = [], set()
     for node in nodes:

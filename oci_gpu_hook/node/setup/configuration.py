@@ -10,28 +10,27 @@ from __future__ import annotations
 import json
 import posixpath
 import re
-from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 from oci_gpu_hook.errors import ConfigError, quoted
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.engines import installed
 from oci_gpu_hook.node.engines.enginekinds import CONTAINERD, CRIO, DOCKER, PODMAN, EngineKind
-from oci_gpu_hook.node.engines.installed import HOOKS_FOLDER
+from oci_gpu_hook.node.engines.installed import HOOKS_FOLDER, Files
 from oci_gpu_hook.node.machine import toml
 from oci_gpu_hook.node.setup import daemonjson
 from oci_gpu_hook.node.setup.enginefile import FIX, EngineFile
 from oci_gpu_hook.request.settings import SETTINGS
 
-Files = list[tuple[str, dict[str, Any]]]
 Table = tuple[str, dict[str, Any]]
-
 
 _CONFIG = CONTAINERD.files[0]
 # At each start k3s and RKE2 write config.toml of their containerd there: by a template, if there is one.
 _RANCHERS = re.compile(r"(/var/lib/rancher/(k3s|rke2)/agent/etc/containerd)/config(-v3)?\.toml(\.tmpl)?")
 _BASE = '{{ template "base" . }}\n'
 _MARK = "# Written by 'oci-gpu-hook configure {}', whose --remove takes this file away.\n"
+_BY_DEFAULT = f"{{0}} {{1}} by default: so that ours starts it, set in {SETTINGS}: runtime = {{1}}"
 _SHIM = "io.containerd.runc.v2"
 # By the version of containerd's files: the plugin that runs pods.
 _PLUGINS = {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime", 4: "io.containerd.cri.v1.runtime"}
@@ -39,9 +38,7 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class WantedRuntime(NamedTuple):
-    """A runtime's name, which the user has given or not, and its program; whether it is for containers that name none,
-    and whether the engine's own CDI is asked for.
-    """
+    """default: whether it is for containers that name none; cdi: the engine's own; is_named: by the user."""
 
     name: str
     program: str
@@ -107,8 +104,7 @@ def _object(file: EngineFile, values: dict[str, Any], key: str) -> dict[str, Any
 
 
 def _is_ours(host: HostRoot, entry: object) -> bool:
-    path = entry.get("path") if isinstance(entry, dict) else None
-    return isinstance(path, str) and installed.is_ours(host, path)
+    return isinstance(entry, dict) and installed.is_ours(host, str(entry.get("path", "")))
 
 
 def _others(what: str, path: str) -> ConfigError:
@@ -131,10 +127,10 @@ def _rancher(host: HostRoot, file: EngineFile, asked: WantedRuntime, folder: str
     What their own has already cannot be said again.
     """
     files = [item for item in _settings(host, CONTAINERD, file) if item[0] == f"{folder}/config.toml"]
-    version = files[0][1].get("version")
-    plugin = _PLUGINS.get(version if isinstance(version, int) else 0, _PLUGINS[2])
+    values = files[0][1]
+    plugin = _PLUGINS[2 if values.get("version", 2) == 2 else 3]
     tables, told = _runtime(host, files, plugin, asked)
-    if asked.default and files[0][1].get(f"plugins.{plugin}.containerd.default_runtime_name") != asked.name:
+    if asked.default and values.get(f"plugins.{plugin}.containerd.default_runtime_name") != asked.name:
         told.append(f"for each pod: default-runtime: {asked.name} in /etc/rancher/{engine}/config.yaml")
     if not tables:
         return Change(file.text, (f"{engine} has it by {folder}/config.toml", *told))
@@ -179,10 +175,9 @@ def containerd(host: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change
         tables.append((f"{shown}.containerd.runtimes.runc", {"runtime_type": _SHIM}))
     found = main.get("imports")
     imports = [str(item) for item in found] if isinstance(found, list) else []
-    folder, name = posixpath.split(CONTAINERD.ours)
-    read = [posixpath.split(posixpath.join(posixpath.dirname(_CONFIG), item)) for item in imports]
-    if not any([place == folder and fnmatchcase(name, pattern) for place, pattern in read]):
-        line = f"imports = {_value([*imports, f'{folder}/*.toml'])}"
+    read = [posixpath.join(posixpath.dirname(_CONFIG), item) for item in imports]
+    if not any([PurePosixPath(CONTAINERD.ours).match(pattern) for pattern in read]):
+        line = f"imports = {_value([*imports, f'{posixpath.dirname(CONTAINERD.ours)}/*.toml'])}"
         told.append(f"containerd reads it once {_CONFIG} has this line ahead of its tables: {line}")
     return Change(f"{_MARK.format(CONTAINERD.word)}version = {version}\n{_toml(tables)}", tuple(told))
 
@@ -196,14 +191,9 @@ def _runtime(host: HostRoot, files: Files, plugin: str, asked: WantedRuntime) ->
     default = str(merged.get(f"plugins.{plugin}.containerd.default_runtime_name") or "runc")
     options = _plain(merged, f"{runtimes}.{default}.options")
     real = str(options.get("BinaryName", ""))
-    told = []
-    if real and not installed.is_ours(host, real):
-        told.append(f"pods have {real} by default: so that ours starts it, set in {SETTINGS}: runtime = {real}")
-    tables = [
-        (ours, {"runtime_type": _SHIM, **_plain(merged, f"{runtimes}.{default}")}),
-        (f"{ours}.options", {**options, "BinaryName": asked.program}),
-    ]
-    return tables, told
+    told = [_BY_DEFAULT.format("pods have", real)] if real and not installed.is_ours(host, real) else []
+    table = {"runtime_type": _SHIM, **_plain(merged, f"{runtimes}.{default}")}
+    return [(ours, table), (f"{ours}.options", {**options, "BinaryName": asked.program})], told
 
 
 def crio(host: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
@@ -239,16 +229,13 @@ def podman(host: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
         # If one of the folders is missing, podman starts no hook at all, and only warns.
         there = [folder for folder in folders if host.stat(folder) is not None and folder != HOOKS_FOLDER]
         engine["hooks_dir"] = [*there, HOOKS_FOLDER]
-        if file.is_users and not file.text:
-            told.append(f"podman build reads no such file: type podman build --hooks-dir {HOOKS_FOLDER}")
     # In front of crun, which takes the GPU away at an update.
     runtime = str(_merged(files).get("engine.runtime", ""))
     if asked.default and runtime not in (asked.name, asked.program):
         engine["runtime"] = asked.name
         tables.append(("engine.runtimes", {asked.name: [asked.program]}))
         real = runtime if runtime.startswith("/") else installed.find_program(host, runtime or "crun")
-        if real:
-            told.append(f"podman has {real} by default: so that ours starts it, set in {SETTINGS}: runtime = {real}")
+        told += [_BY_DEFAULT.format("podman has", real)] if real else []
     return Change(_MARK.format(PODMAN.word) + _toml(tables) if engine else file.text, tuple(told))
 
 

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Docker's daemon.json: one value of it is exchanged, and every other byte stays.
 
-It is the administrator's file.  Its text is cut and joined, never serialised, and what was added can be taken
-away again.  Must not know what a value means, nor read or write a file.
+Its text is cut and joined, never serialised.  Must not know what a value means, nor read or write a file.
 """
 
 from __future__ import annotations
@@ -13,9 +12,6 @@ from typing import Any
 from oci_gpu_hook.errors import ConfigError, quoted
 from oci_gpu_hook.formats import jsontext
 from oci_gpu_hook.node.setup.enginefile import FIX, EngineFile
-
-Member = tuple[str, int, int, int]
-
 
 _SPACE = " \t\n\r"
 _INDENT = "    "
@@ -47,15 +43,15 @@ def with_value(text: str, path: tuple[str, ...], value: object) -> str:
         key, *deeper = deeper
     indent = _indent(text, begin, step)
     if found:
-        return text[: found[0]] + _written(text, value, indent, step) + text[found[1] :]
-    added = _added(text, (key, *deeper), value, indent, step)
-    gap = None if indent is None else f"{_line_end(text)}{indent}"
+        return text[: found[0]] + _written(value, indent, step) + text[found[1] :]
+    added = _added((key, *deeper), value, indent, step)
+    gap = None if indent is None else f"\n{indent}"
     members = jsontext.members(text, begin)
     if members:
         end = members[-1][-1]
         return f"{text[:end]},{' ' if gap is None else gap}{added}{text[end:]}"
     close = text.index("}", begin)
-    end = close if gap is None else text.rindex("\n", begin, close) - (_line_end(text) == "\r\n")
+    end = close if gap is None else text.rindex("\n", begin, close)
     return f"{text[: begin + 1]}{gap or ''}{added}{text[end:]}"
 
 
@@ -72,19 +68,13 @@ def without_value(text: str, path: tuple[str, ...], value: object) -> str:
         members = jsontext.members(text, begin)
         index = [name for name, *_ in members].index(path[0])
         _, at, first, end = members[index]
-        ours = _added(text, path, value, _indent(text, begin, step), step)
-        if len(path) == 1 or text[at:end] == ours:
-            return _cut(text, begin, members, index)
+        if len(path) == 1 or text[at:end] == _added(path, value, _indent(text, begin, step), step):
+            break
         begin, path = first, path[1:]
-
-
-def _cut(text: str, begin: int, members: list[Member], index: int) -> str:
-    """`text` without one member of the object that begins at `begin`."""
-    _, first, _, end = members[index]
     if index:
         return text[: members[index - 1][3]] + text[end:]
     if len(members) > 1:
-        return text[:first] + text[members[1][1] :]
+        return text[:at] + text[members[1][1] :]
     close = text.index("}", end)
     return text[: begin + 1] + (text[end:close].lstrip(" \t") if "\n" in text[end:close] else "") + text[close:]
 
@@ -96,19 +86,13 @@ def _indent(text: str, begin: int, step: str) -> str | None:
     return None if "\n" not in lead else lead.rpartition("\n")[2] + ("" if members else step)
 
 
-def _line_end(text: str) -> str:
-    return "\r\n" if "\r\n" in text else "\n"
-
-
-def _added(text: str, path: tuple[str, ...], value: object, indent: str | None, step: str) -> str:
+def _added(path: tuple[str, ...], value: object, indent: str | None, step: str) -> str:
     """The first key of a path, with an object for each further one."""
     for name in reversed(path[1:]):
         value = {name: value}
-    return f"{json.dumps(path[0])}: {_written(text, value, indent, step)}"
+    return f"{json.dumps(path[0])}: {_written(value, indent, step)}"
 
 
-def _written(text: str, value: object, indent: str | None, step: str) -> str:
+def _written(value: object, indent: str | None, step: str) -> str:
     """A value; indent: of its key, None for one line."""
-    if indent is None:
-        return json.dumps(value)
-    return json.dumps(value, indent=step).replace("\n", f"{_line_end(text)}{indent}")
+    return json.dumps(value, indent=None if indent is None else step).replace("\n", f"\n{indent}")

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """An engine's own file of settings: read, and exchanged whole or not at all.
 
-It is the administrator's, or a user's.  The administrator's is found by a path that root alone could have made.  Either
-is written beside itself and renamed, and not at all if somebody else has changed it since.  Must not know its content.
+The administrator's is found by a path that root alone could have made, a user's by any.  It is written beside itself
+and renamed, and not at all if somebody else has changed it since.  Must not know its content.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import NamedTuple
 
 from oci_gpu_hook.errors import ApplyError, ConfigError, quoted
@@ -27,10 +27,8 @@ _KEPT = ("security.selinux", "system.posix_acl_access")
 
 
 class EngineFile(NamedTuple):
-    """The file as it was read.
-
-    path: as it was given; real: without links, below the same root; status: None if there is no file; is_users:
-    whether a user reads and writes a file of that user's, in folders that may be open to others.
+    """The file as it was read.  path: as it was given; real: without links, below the same root; status: None if there
+    is no file; is_users: whether a user reads and writes it, in folders that may be open to others.
     """
 
     path: str
@@ -80,10 +78,7 @@ def _opened(host: HostRoot, path: str, is_users: bool) -> int:
 
 
 def write(host: HostRoot, file: EngineFile, text: str) -> None:
-    """Put `text` in the place of the file as it was read, or remove the file for "".
-
-    ApplyError if that fails, and then nothing is left.
-    """
+    """Put `text` in the place of the file, or remove it for "".  ApplyError if that fails, and then nothing is left."""
     path, _, name = file.real.rpartition("/")
     try:
         # Docker's package makes no folder for its settings, and a user may have no ~/.config.
@@ -97,10 +92,7 @@ def write(host: HostRoot, file: EngineFile, text: str) -> None:
 
 
 def _alone(host: HostRoot, file: EngineFile) -> AbstractContextManager[object]:
-    """One run of root's after another: between its last look and its rename no other one comes.
-
-    A user's runs are that user's to keep apart: what users may lock, other users may hold.
-    """
+    """Between a last look and a rename of root's no other run comes.  What users may lock, other users may hold."""
     return nullcontext() if file.is_users else closing(statefile.lock(host, "configure.lock"))
 
 
@@ -126,10 +118,9 @@ def _link(new: str, name: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:
 
 def _check(folder: int, name: str, file: EngineFile) -> None:
     """ApplyError if the file is no longer as it was read."""
-    try:
+    now = None
+    with suppress(FileNotFoundError):
         now = stamp(os.stat(name, dir_fd=folder, follow_symlinks=False))
-    except FileNotFoundError:
-        now = None
     if now != (file.status and stamp(file.status)):
         raise ApplyError(f"{file.path} was changed by another program meanwhile", "nothing was written: run it again")
 
@@ -139,9 +130,7 @@ def _give_attributes(folder: int, name: str, old: os.stat_result | None, fd: int
     if old is None:
         os.fchmod(fd, 0o644)
         return
-    new = os.fstat(fd)
-    if (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
-        os.fchown(fd, old.st_uid, old.st_gid)
+    os.fchown(fd, old.st_uid, old.st_gid)
     os.fchmod(fd, old.st_mode & 0o7777)
     with closing(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)) as source:
         try:

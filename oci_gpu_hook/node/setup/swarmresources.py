@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""This host's GPUs as generic resources of Docker Swarm, which gives each task its own.
-
-Must not write a file.
-"""
+"""This host's GPUs as generic resources of Docker Swarm, which gives each task its own.  Must not write a file."""
 
 from __future__ import annotations
 
@@ -19,8 +16,6 @@ from oci_gpu_hook.node.setup.enginefile import EngineFile
 from oci_gpu_hook.request.settings import SETTINGS, Settings
 from oci_gpu_hook.request.sources import SWARM_VARIABLE
 
-_REFRESH = "run 'oci-gpu-hook inventory refresh'"
-
 
 def with_resources(
     host: HostRoot, file: EngineFile, change: Change, settings: Settings, name: str, named: list[str]
@@ -30,7 +25,7 @@ def with_resources(
     ours = [f"{name}={device}" for device in named]
     wanted = merged(values, file.path, name, ours)
     text = change.text if values.get(RESOURCES) == wanted else daemonjson.with_value(change.text, (RESOURCES,), wanted)
-    return Change(text, (*change.told, *advice(host, values, settings, name, file.path), *_named_twice(wanted, ours)))
+    return Change(text, (*change.told, *advice(host, values, settings, name), *_named_twice(wanted, ours)))
 
 
 def devices(found: DriverInventory, shares: int | None) -> list[str]:
@@ -38,15 +33,14 @@ def devices(found: DriverInventory, shares: int | None) -> list[str]:
 
     First come the first shares of all GPUs: Swarm gives them away in this order, until some have come back.
     """
-    whole, parts = [], []
+    whole, parts = list[str](), list[str]()
     for gpu in found.gpus:
         migs = [device for device in found.mig_devices if device.gpu == gpu.nvml_index]
-        if not migs and not gpu.uuid:
-            raise DriverError(f"GPU {gpu.nvml_index} has no UUID before its first use", _REFRESH)
-        if not all(device.uuid for device in migs):
-            raise DriverError(f"GPU {gpu.nvml_index} has MIG devices without a UUID", _REFRESH)
-        parts += [str(device.uuid) for device in migs]
-        whole += [] if migs else [str(gpu.uuid)]
+        uuids = [device.uuid for device in migs] or [gpu.uuid]
+        if not all(uuids):
+            why = "MIG devices without a UUID" if migs else "no UUID before its first use"
+            raise DriverError(f"GPU {gpu.nvml_index} has {why}", "run 'oci-gpu-hook inventory refresh'")
+        (parts if migs else whole).extend(map(str, uuids))
     if not whole and not parts:
         raise DriverError("the NVIDIA driver is loaded but drives no GPU", "look at the kernel's log")
     if shares is not None:
@@ -68,23 +62,14 @@ def merged(values: dict[str, Any], path: str, name: str, ours: list[str]) -> lis
     return [*old[:place], *ours, *kept]
 
 
-def advice(host: HostRoot, values: dict[str, Any], settings: Settings, name: str, path: str) -> list[str]:
+def advice(host: HostRoot, values: dict[str, Any], settings: Settings, name: str) -> list[str]:
     """What else is needed, a sentence each: our setting, and dockerd's runtime."""
-    variable = SWARM_VARIABLE + name.upper()
-    told = []
-    if variable not in settings.swarm_resources:
-        value = ", ".join([*settings.swarm_resources, variable])
-        told.append(f"set in {SETTINGS}: swarm-resources = {value}")
+    variable, listed = SWARM_VARIABLE + name.upper(), settings.swarm_resources
+    told = [] if variable in listed else [f"set in {SETTINGS}: swarm-resources = {', '.join([*listed, variable])}"]
     runtimes = values.get("runtimes")
     default = runtimes.get(str(values.get("default-runtime"))) if isinstance(runtimes, dict) else None
     if not (isinstance(default, dict) and installed.is_ours(host, str(default.get("path")))):
         told.append("a service can name no runtime, and the default one is not ours: --set-as-default makes it so")
-    if values.get("live-restore") is True:
-        told.append(f'remove "live-restore" from {path}: dockerd has either that or Swarm')
-    if not variable.replace("_", "").isalnum():
-        told.append(
-            f"no shell shows a variable named {variable}: a script that must know its share needs another --swarm"
-        )
     return told
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import glob
 import json
 import os
-import shutil
 import subprocess
 from contextlib import suppress
 from typing import NamedTuple
@@ -120,21 +119,20 @@ def relabel() -> Answer:
     wrong: list[str] = []
     secret = "/etc/relabel-secret"
     for folder, kind in ((FEATURES, "nvidia_feature_t"), (catalogue.MPS_FOLDER, "nvidia_mps_t")):
-        inner = f"{folder}/relabel"
-        files = [secret, f"{inner}/file"]
-        for path in files:
+        file, link, second = [f"{folder}/relabel-{name}" for name in ("file", "link", "second")]
+        for path in (secret, file):
             write(path, "")
-        os.symlink(secret, f"{inner}/link")
+        os.symlink(secret, link)
         with suppress(OSError):  # on another filesystem it has no second name
-            os.link(secret, f"{inner}/second")
-        for path in (*files, inner, folder):
+            os.link(secret, second)
+        for path in (secret, file, folder):
             set_label(path, old)
         wrong += _run("selinux", "relabel")[1]
-        labels = {path: label(path).split(":")[2] for path in (folder, inner, f"{inner}/file", secret)}
-        expected = {**dict.fromkeys((folder, inner, f"{inner}/file"), kind), secret: "etc_t"}
-        wrong += [] if labels == expected else [str(labels)]
-        shutil.rmtree(inner)
-        os.unlink(secret)
+        labels = {path: label(path).split(":")[2] for path in (folder, file, secret)}
+        wrong += [] if labels == {folder: kind, file: kind, secret: "etc_t"} else [str(labels)]
+        for path in (secret, file, link, second):
+            with suppress(FileNotFoundError):
+                os.unlink(path)
     return Answer(wrong)
 
 
