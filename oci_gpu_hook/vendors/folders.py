@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The vendors' files of a host: where they lie, which of them holds, what they say, and what is wrong with them.
 
-What they say is saved while they are the same.  A file that cannot be understood is a fault of its own: it must not
-stop a container that asks for another.  Reads no file that others than root could have made.
+What they say is saved while they are the same.  One that cannot be understood must not stop a container that asks for
+another.  Reads no file that others than root could have made.
 """
 
 from __future__ import annotations
 
-from oci_gpu_hook.errors import ConfigError, quoted
+from oci_gpu_hook.errors import ConfigError
 from oci_gpu_hook.formats import jsontext
 from oci_gpu_hook.host import statefile
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.host.source import read_source
-from oci_gpu_hook.kernel.filetypes import is_regular
 from oci_gpu_hook.request.vendorrequest import KnownVendor
 from oci_gpu_hook.request.words import CDI_FOLDERS, is_flag
 from oci_gpu_hook.vendors.vendorinventory import HEADING, LARGEST_FILE, identity, way
@@ -89,12 +88,10 @@ def collisions(vendors: Sequence[Vendor]) -> dict[str, str]:
     """A sentence for each flag that more than one file has, or whose kind another has."""
     found: dict[str, str] = {}
     for vendor in vendors:
-        flags = sorted([other.file for other in vendors if other.flag == vendor.flag])
-        kinds = sorted([other.file for other in vendors if vendor.kind and other.kind == vendor.kind])
-        if len(flags) > 1:
-            found[vendor.flag] = f"{vendor.flag} is the flag of {' and of '.join(flags)}"
-        elif len(kinds) > 1:
-            found[vendor.flag] = f"{vendor.kind} is the kind of {' and of '.join(kinds)}"
+        for word, what in ((vendor.kind, "kind"), (vendor.flag, "flag")):
+            files = sorted([other.file for other in vendors if word and word in (other.flag, other.kind)])
+            if len(files) > 1:
+                found[vendor.flag] = f"{word} is the {what} of {' and of '.join(files)}"
     return found
 
 
@@ -103,17 +100,10 @@ def content(host: HostRoot, path: str) -> bytes:
     data = read_source(host.fd, path, LARGEST_FILE)
     if data is not None:
         return data
-    status, fault, remedy = host.stat(path), host.openness(path), _REMEDY
-    if fault:
-        remedy = "what root alone may write is read: 'chown root' and 'chmod go-w' make it so"
-    elif status is None:
-        fault = "there is nothing"
-    elif not is_regular(status):
-        fault = "it is not a regular file"
-    else:
-        is_large = status.st_size > LARGEST_FILE
-        fault = f"it is larger than {LARGEST_FILE >> 20} MiB" if is_large else "it cannot be opened"
-    raise ConfigError(f"cannot read {path if path.isascii() and path.isprintable() else quoted(path)}: {fault}", remedy)
+    if fault := host.openness(path):
+        hint = "what root alone may write is read: 'chown root' and 'chmod go-w' make it so"
+        raise ConfigError(f"cannot read {path}: {fault}", hint)
+    raise ConfigError(f"cannot read {path}: it is no regular file of at most {LARGEST_FILE >> 20} MiB", _REMEDY)
 
 
 def files_now(host: HostRoot) -> FilesNow:
@@ -133,7 +123,7 @@ def read_known(host: HostRoot, now: FilesNow) -> tuple[KnownVendor, ...] | None:
 
 
 def known(host: HostRoot) -> tuple[KnownVendor, ...]:
-    """One for each of the vendors' files; what is not saved yet is saved if `host` remembers."""
+    """One for each file; what is not saved yet is saved if `host` remembers."""
     try:
         now = files_now(host)
     except ConfigError as err:

@@ -19,31 +19,25 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    # What reads a value, and with which arguments after the value and its place, which is such as
-    # ``.inventory.compute.libraries[3]``.  A reader raises ConfigError for what is not right.
+    # What reads a value, and its arguments after the value and its place, ``.inventory.compute.libraries[3]``.  A reader
+    # raises ConfigError for what is not right.
     Row = tuple[Any, ...]
 
 # Bounds far above what a driver has: ROCm's and NVIDIA's have some hundreds of files.
 MAX_ITEMS = 4096
 MAX_DEVICES = 256
 _LONGEST_TEXT = 4096
-_MAX_LISTED = 32
 
 # Where a driver says its version, beside the folders of files.
 _KERNELS = ("/sys/", "/proc/driver/")
 _DIGITS, _HEX = frozenset("0123456789"), frozenset("0123456789abcdef")
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _WORD = _LETTERS | _DIGITS | {"_"}
-_TYPES: dict[type, str] = {
-    **{dict: "an object", list: "a list", str: "a string", bool: "true or false"},
-    **dict.fromkeys((int, float), "a number"),
-}
 
 
 def parse_vendor(data: bytes, path: str) -> Vendor:
-    """What the file at `path` says, which has this content; ConfigError ``PATH: KEY: ...`` if it is wrong.
-
-    KEY is such as ``inventory.compute.libraries[3]``, or the line where the text is not JSON.
+    """What the file at `path` says, which has this content; ConfigError ``PATH: KEY: ...`` if it is wrong, or names the
+    line where the text is not JSON.
     """
     if len(data) > LARGEST_FILE:
         raise ConfigError(f"{path}: it is larger than {LARGEST_FILE >> 20} MiB", "write a pattern for many files")
@@ -67,25 +61,14 @@ def _vendor(document: object, path: str) -> Vendor:
     if versioned and "version" not in top:
         what = f"{_VERSION} in {quoted(versioned[0])} has no value"
         raise ConfigError(f".inventory: {what}", "write the key version too")
-    if "driver_feature" in top:
-        groups = _chosen(top["driver_feature"], groups)
+    chosen: tuple[str, ...] = top.get("driver_feature", tuple(groups))
+    if unknown := [name for name in chosen if name not in groups]:
+        raise ConfigError(f".driver_feature: inventory has no {quoted(unknown[0])}", "name its groups")
+    groups = {name: groups[name] for name in chosen}
     more = {key: top[key] for key in ("kind", "environment") if key in top}
     more.update(top.get("requires", {}))
     more.update({f"selinux_{key}": text for key, text in top.get("selinux", {}).items()})
     return Vendor(path, top["activation_flag"], tuple(groups.values()), source=top.get("version", Version()), **more)
-
-
-def _chosen(names: tuple[str, ...], groups: dict[str, Group]) -> dict[str, Group]:
-    chosen: dict[str, Group] = {}
-    for number, name in enumerate(names):
-        place = f".driver_feature[{number}]"
-        if name not in groups:
-            known = ", ".join([quoted(group) for group in list(groups)[:_MAX_LISTED]])
-            raise ConfigError(f"{place}: inventory has no {quoted(name)}", f"inventory has {known}")
-        if name in chosen:
-            raise ConfigError(f"{place}: {quoted(name)} is there twice", "name it once")
-        chosen[name] = groups[name]
-    return chosen
 
 
 def _inventory(value: object, place: str) -> dict[str, Group]:
@@ -185,17 +168,11 @@ def _host_path_fault(path: str) -> str:
     return vendorrules.fault_of_host_path(path)
 
 
-def _socket_fault(path: str) -> str:
-    """Services come and go while a driver stays: a socket is looked up at each start, and so is one path."""
+def _one_path_fault(path: str, kernels: tuple[str, ...] = ()) -> str:
+    """Of a socket, which is looked up at each start, as services come and go; and of the version's file."""
     if glob.is_pattern(path) or "{" in path:
-        return f"{quoted(path)} is a pattern, a socket is one path"
-    return vendorrules.fault_of_host_path(path)
-
-
-def _version_file_fault(path: str) -> str:
-    if glob.is_pattern(path):
-        return f"{quoted(path)} is a pattern, the version is in one file"
-    return vendorrules.fault_of_path(path) if path.startswith(_KERNELS) else vendorrules.fault_of_host_path(path)
+        return f"{quoted(path)} is a pattern, it must be one path"
+    return vendorrules.fault_of_path(path) if path.startswith(kernels) else vendorrules.fault_of_host_path(path)
 
 
 # --- readers of values
@@ -221,7 +198,7 @@ def _keys(
 
 def _typed(value: object, place: str, kind: type, wanted: str) -> Any:
     if not isinstance(value, kind):
-        raise ConfigError(f"{place}: it is {_TYPES.get(type(value), 'null')}, not {wanted}", f"write {wanted}")
+        raise ConfigError(f"{place}: it is not {wanted}", f"write {wanted}")
     return value
 
 
@@ -237,10 +214,8 @@ def _some(value: object, place: str, remedy: str, *row: Any) -> Any:
 
 
 def _pairs(value: object, place: str, least: int, *row: Any) -> tuple[tuple[str, str], ...]:
-    items = _typed(value, place, dict, "an object").items()
-    return tuple(
-        [(_read(key, f"{place}.{key}", row), _plain_text(text, f"{place}.{key}", least)) for key, text in items]
-    )
+    items = [(key, text, f"{place}.{key}") for key, text in _typed(value, place, dict, "an object").items()]
+    return tuple([(_read(key, at, row), _plain_text(text, at, least)) for key, text, at in items])
 
 
 def _checked(
@@ -287,7 +262,7 @@ _DEVICE_PATH = (
 )
 _PCI_ID = (_checked, _pci_fault, "write four hexadecimal digits, 1002, or twice four, 1d0f:7064", str.lower)
 _VERSION_TEXT = (_checked, vendorrules.fault_of_version, "write the version as the files' names have it")
-_VERSION_KEYS = {"module": (_name, "-_"), "file": (_checked, _version_file_fault, _OF_DRIVER)}
+_VERSION_KEYS = {"module": (_name, "-_"), "file": (_checked, lambda path: _one_path_fault(path, _KERNELS), _OF_DRIVER)}
 _ITEM_KEYS = {
     "path": _HOST_PATH,
     "target": (_checked, vendorrules.fault_of_target, "name a folder, by its path in the container", _without_slash),
@@ -306,7 +281,7 @@ _ITEM_LISTS = ("libraries", "binaries", "directories", "miscellaneous")
 _LISTS = {
     "devices": (_each, _device),
     **dict.fromkeys(_ITEM_LISTS, (_each, _item)),
-    "sockets": (_each, _checked, _socket_fault, "name each socket of the driver's own, by its whole path"),
+    "sockets": (_each, _checked, _one_path_fault, "name each socket of the driver's own, by its whole path"),
 }
 _FLAG = f"write OCI_ and capitals, digits or underscores, such as OCI_AMD, up to {LONGEST_FLAG} characters"
 _KIND = "write VENDOR/CLASS, such as amd.com/gpu, of letters, digits, '.', '_' and '-'"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     See = Callable[[str], object]
 
 # See `inventory.HEADING`.
-HEADING = b"oci-gpu-hook vendors 05ca3135\n"
+HEADING = b"oci-gpu-hook vendors be6d4180\n"
 PREFIX = "vendor."
 
 LARGEST_FILE = 1 << 20

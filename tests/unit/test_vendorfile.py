@@ -121,9 +121,7 @@ def test_bounds() -> None:
         ({"activation_flag": "OCI_x"}, "not a flag"),
         ({"kind": "amd.com/-gpu"}, "not a CDI kind"),
         ({"version": "1/2"}, "letters, digits"),
-        ({"version": 1}, "a number"),
         ({"environment": {"A": "a\0"}}, "cannot be printed"),
-        ({"driver_feature": ["a", "a"]}, "twice"),
         ({"inventory": {"": {}}}, "is empty"),
         *[
             ({"inventory": {"a": {key: [item]}}}, says)
@@ -132,11 +130,10 @@ def test_bounds() -> None:
                 ("devices", {"pci": []}, "empty"),
                 ("devices", {"path": "kvm", "major": "misc"}, "the host's own"),
                 ("devices", {"path": "kfd", "name": "../x"}, "not a name"),
-                ("libraries", None, "null"),
                 ("libraries", {"target": "/opt"}, "no path"),
                 ("libraries", {"path": "/opt/x", "target": "/"}, "empty name"),
                 ("sockets", "/run/{version}.sock", "one path"),
-                ("sockets", {"path": "/run/x.sock"}, "an object, not a string"),
+                ("sockets", {"path": "/run/x.sock"}, "not a string"),
             )
         ],
     ],
@@ -155,7 +152,7 @@ def test_what_is_bad_is_said(keys: dict[str, Any], says: str) -> None:
         json.dumps({f"k{number}": 1 for number in range(60_000)}).encode(),
         json.dumps(
             small(
-                driver_feature=[f"g{number}" for number in range(30_000)] * 2,
+                driver_feature=[f"g{number}" for number in range(60_000)],
                 inventory={f"g{number}": {} for number in range(30_000)},
             )
         ).encode(),
