@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    # What reads a value, and its arguments after the value and its place, ``.inventory.compute.libraries[3]``.  A reader
-    # raises ConfigError for what is not right.
+    # What reads a value or raises ConfigError, and its arguments behind the value and its place, ``.inventory.a.b[3]``.
     Row = tuple[Any, ...]
 
 # Bounds far above what a driver has: ROCm's and NVIDIA's have some hundreds of files.
@@ -85,15 +84,11 @@ def _group(name: str, value: object, place: str) -> Group:
     lists = _keys(value, place, _LISTS)
     libraries, binaries, folders, others = [lists.get(key, ()) for key in _ITEM_LISTS]
     # oci-decorator's files list a library that is preloaded among the programs.
-    misplaced = [item for item in binaries if _is_library(item.path)]
+    names = [(item, f"{item.path.rpartition('/')[2]}.") for item in binaries]
+    misplaced = [item for item, name in names if ".so." in name or ".so*" in name]
     programs = [item for item in binaries if item not in misplaced]
     files = (*programs, *folders, *others)
     return Group(name, lists.get("devices", ()), (*libraries, *misplaced), files, lists.get("sockets", ()))
-
-
-def _is_library(path: str) -> bool:
-    name = path.rpartition("/")[2]
-    return name.endswith(".so") or ".so." in name or ".so*" in name
 
 
 def _item(value: object, place: str) -> Item:
@@ -125,14 +120,16 @@ def _version(value: object, place: str) -> Version:
     return Version(*found.popitem())
 
 
-# --- why a text is wrong, "" if it is right
+# --- what is right, and why a path is not
 
 
-def _kind_fault(kind: str) -> str:
-    vendor, slash, name = kind.partition("/")
-    if not slash or not _is_cdi_name(vendor) or not _is_cdi_name(name):
-        return f"{quoted(kind)} is not a CDI kind"
-    return f"the devices of {quoted(kind)} are not a vendor file's" if vendor == "nvidia.com" else ""
+def _unless(is_right: Callable[[str], bool], what: str) -> Callable[[str], str]:
+    return lambda text: "" if is_right(text) else f"{quoted(text)} is not {what}"
+
+
+def _is_kind(text: str) -> bool:
+    vendor, slash, name = text.partition("/")
+    return bool(slash) and vendor != "nvidia.com" and _is_cdi_name(vendor) and _is_cdi_name(name)
 
 
 def _is_cdi_name(text: str) -> bool:
@@ -141,29 +138,21 @@ def _is_cdi_name(text: str) -> bool:
     return ends_well and (_WORD | {"-", "."}).issuperset(text)
 
 
-def _flag_fault(text: str) -> str:
-    return "" if is_flag(text) else f"{quoted(text)} is not a flag"
-
-
-def _release_fault(text: str) -> str:
-    is_release = len(text) < 18 and 0 < len(decimals(text, 10**5 - 1)) <= 3
-    return "" if is_release else f"{quoted(text)} is not a release"
-
-
-def _pci_fault(text: str) -> str:
+def _is_pci(text: str) -> bool:
     parts = text.split(":")
-    is_id = len(parts) <= 2 and all([len(part) == 4 and _HEX.issuperset(part) for part in parts])
-    return "" if is_id else f"{quoted(text)} is not a PCI vendor"
+    return len(parts) <= 2 and all([len(part) == 4 and _HEX.issuperset(part) for part in parts])
 
 
-def _variable_fault(text: str) -> str:
-    is_variable = _WORD.issuperset(text) and text[0] not in _DIGITS
-    return "" if is_variable else f"{quoted(text)} is not a variable's name"
+def _is_release(text: str) -> bool:
+    return len(text) < 18 and 0 < len(decimals(text, 10**5 - 1)) <= 3
+
+
+def _is_variable(text: str) -> bool:
+    return _WORD.issuperset(text) and text[0] not in _DIGITS
 
 
 def _host_path_fault(path: str) -> str:
-    odd = path.replace(_VERSION, "")
-    if "{" in odd or "}" in odd:
+    if not {"{", "}"}.isdisjoint(path.replace(_VERSION, "")):
         return f"{quoted(path)} has braces, which only {_VERSION} may have"
     return vendorrules.fault_of_host_path(path)
 
@@ -229,10 +218,9 @@ def _checked(
 
 
 def _name(value: object, place: str, signs: str) -> str:
-    text, letters = _plain_text(value, place), _LETTERS | _DIGITS | {*signs}
-    if not letters.issuperset(text) or text in (".", ".."):
-        raise ConfigError(f"{place}: {quoted(text)} is not a name", f"names have letters, digits and {signs}")
-    return text
+    letters = _LETTERS | _DIGITS | {*signs}
+    fault = _unless(lambda it: letters.issuperset(it) and it not in (".", ".."), "a name")
+    return _checked(value, place, fault, f"names have letters, digits and {signs}")
 
 
 def _plain_text(value: object, place: str, least: int = 1) -> str:
@@ -260,7 +248,7 @@ _DEVICE_PATH = (
     "name the accelerator's own devices, below /dev",
     lambda text: text if text.startswith("/") else vendorrules.DEV + text,
 )
-_PCI_ID = (_checked, _pci_fault, "write four hexadecimal digits, 1002, or twice four, 1d0f:7064", str.lower)
+_PCI_ID = (_checked, _unless(_is_pci, "a PCI vendor"), "write hexadecimal digits as in 1002 or 1d0f:7064", str.lower)
 _VERSION_TEXT = (_checked, vendorrules.fault_of_version, "write the version as the files' names have it")
 _VERSION_KEYS = {"module": (_name, "-_"), "file": (_checked, lambda path: _one_path_fault(path, _KERNELS), _OF_DRIVER)}
 _ITEM_KEYS = {
@@ -283,19 +271,17 @@ _LISTS = {
     **dict.fromkeys(_ITEM_LISTS, (_each, _item)),
     "sockets": (_each, _checked, _one_path_fault, "name each socket of the driver's own, by its whole path"),
 }
+_RELEASE = (_checked, _unless(_is_release, "a release"), "write one such as 5.14")
 _FLAG = f"write OCI_ and capitals, digits or underscores, such as OCI_AMD, up to {LONGEST_FLAG} characters"
 _KIND = "write VENDOR/CLASS, such as amd.com/gpu, of letters, digits, '.', '_' and '-'"
 _KEYS: dict[str, Row] = {
-    "activation_flag": (_checked, _flag_fault, _FLAG),
+    "activation_flag": (_checked, _unless(is_flag, "a flag"), _FLAG),
     "driver_feature": (_some, "name groups of inventory, or leave it out", _each, _plain_text),
     "inventory": (_some, "write a group, such as compute", _inventory),
     "version": (_version,),
-    "kind": (_checked, _kind_fault, _KIND),
-    "environment": (_pairs, 0, _checked, _variable_fault, "write letters, digits and _"),
-    "requires": (
-        _keys,
-        {"kernel": (_checked, _release_fault, "write one such as 5.14"), "modules": (_each, _name, "-_")},
-    ),
+    "kind": (_checked, _unless(_is_kind, "a CDI kind of a vendor's file"), _KIND),
+    "environment": (_pairs, 0, _checked, _unless(_is_variable, "a variable's name"), "write letters, digits and _"),
+    "requires": (_keys, {"kernel": _RELEASE, "modules": (_each, _name, "-_")}),
     "selinux": (_keys, {"type": (_name, "_"), "boolean": (_name, "_")}),
     # For editors and people; log_level is oci-decorator's: the settings say what is logged here.
     **dict.fromkeys(("$schema", "description", "log_level"), (_plain_text,)),

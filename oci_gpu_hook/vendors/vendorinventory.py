@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A vendor: what its file says of an accelerator's driver, and what of that is on this host, which is saved.
 
-`vendorfile` reads patterns from JSON, `tegra` from NVIDIA's CSV files, and `wsl` has some of its own.  `vendorsurvey`
-finds which of a host's files they mean, and saves that.  A start loads what is saved while everything that was looked
-at is still the same.  Device nodes are never saved: see `vendorhost`.  Reads only.
+`vendorfile`, `tegra` and `wsl` give patterns.  `vendorsurvey` finds which of a host's files they mean, and saves that.
+A start loads it while everything that was looked at is still the same.  Device nodes are never saved.  Reads only.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ if TYPE_CHECKING:
     See = Callable[[str], object]
 
 # See `inventory.HEADING`.
-HEADING = b"oci-gpu-hook vendors be6d4180\n"
+HEADING = b"oci-gpu-hook vendors c45d61bd\n"
 PREFIX = "vendor."
 
 LARGEST_FILE = 1 << 20
 
 
 class DevicePattern(NamedTuple):
-    """Which character devices of the host are meant: those for which all that is said here holds.
+    """The character devices of the host for which all that is said here holds.
 
     path: a glob below /dev, "" for any; major: the driver's name in /proc/devices; pci: ``1002`` or ``1d0f:7064``, in
     lower case; each: whether a request can name it, else every request gets it; name: the file in the device's folder

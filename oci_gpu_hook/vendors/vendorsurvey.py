@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The survey of one vendor's file: which of this host's files it means, saved for later starts.
 
-What others than root could have made is left out, with a sentence.  Reads the host, and writes the saved inventory.
-Never used by a start that finds a saved inventory that is still true.
+What others than root could have made is left out, with a sentence.  Writes the saved inventory alone.  Never used by a
+start that finds one that is still true.
 """
 
 from __future__ import annotations
@@ -65,14 +65,11 @@ class Survey:
     def _inventory(self) -> Vendor:
         vendor = self._vendor
         version = self._version_of(vendor.source)
-        for group in vendor.groups:
-            for item in group.files:
-                for path in self._existing(item, version):
-                    self._add_file(group.name, item.target, path)
-        for group in vendor.groups:
-            for item in group.libraries:
-                for path in self._existing(item, version):
-                    self._add_library(group.name, item.target, path)
+        wanted = [(self._add_file, group.name, item) for group in vendor.groups for item in group.files]
+        wanted += [(self._add_library, group.name, item) for group in vendor.groups for item in group.libraries]
+        for add, group_name, item in wanted:
+            for path in self._existing(item, version):
+                add(group_name, item.target, path)
         mounted = {file.target: file.path for file in self._files.values() if file.folder}
         own = {*self._libraries}
         # A Jetson's lists are whole, and so is what Windows shows to WSL.
@@ -141,13 +138,13 @@ class Survey:
         return found
 
     def _fault(self, path: str) -> str:
-        """Why what is there cannot be given: a link of root's own may lead to what no vendor's file may name."""
+        """Why it cannot be given: a link of root's own may lead to what no vendor's file may name."""
         source, status = self._host.source(path), self._host.stat(path)
         fault = (source[1] if source else "") or contents.fault(path, status, self._host.roots)
         return fault or vendorrules.fault_of_host_path(self._host.real(path))
 
     def _names(self, folder: str) -> list[str]:
-        """The names in a folder: in /usr/lib64 there are thousands, and only the folder's time is compared later."""
+        """In /usr/lib64 there are thousands: only the folder's time is compared later."""
         self._see(folder)
         return self._host.names(folder)
 
@@ -187,8 +184,8 @@ class Survey:
         except contents.TooMuchError as err:
             self._leave_out(folder, str(err))
             return
-        # Who may read and write each file: what becomes closed later must not be given.  Each takes a start a
-        # microsecond or two: of very many only the names are compared, until the next refresh.
+        # What becomes closed later must not be given.  Each takes a start a microsecond or two: of very many only the
+        # names are compared, until the next refresh.
         if len(found.files) <= _MAX_WATCHED:
             self._ways.update(found.files)
         pieces = found.pieces()
