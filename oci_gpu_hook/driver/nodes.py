@@ -28,8 +28,7 @@ CONTROL_MINOR = 255
 MODESET_MINOR = 254
 DRM_MAJOR = 226
 
-_PERMISSIONS = 0o7777
-_DEFAULT_MODE = 0o666
+_PERMISSIONS, _DEFAULT_MODE = 0o7777, 0o666
 
 # Families of nodes that other drivers make: the folders to look in, and how the nodes' names begin.
 _OF_OTHER_DRIVERS = {
@@ -55,8 +54,8 @@ MPS = ("/tmp/nvidia-mps", 0)
 
 
 class DeviceNode(NamedTuple):
-    """present: whether there is a node: after a boot some are missing until a first program makes them; mode, uid, gid:
-    the node's; family: one of `FAMILIES`, "" for a node that every request needs; gpu: the nvml_index of its one GPU.
+    """present: after a boot some nodes are missing until a first program makes them; family: one of `FAMILIES`, "" for
+    a node that every request needs; gpu: the nvml_index of its one GPU.
     """
 
     path: str
@@ -77,9 +76,8 @@ class DeviceLink(NamedTuple):
 
 
 class IpcPath(NamedTuple):
-    """A socket, or a folder of sockets, of one of NVIDIA's services.
-
-    source: its path on the host; owner: the user whose it may be beside root; fault: why it cannot be trusted, else "".
+    """A socket, or a folder of sockets, of one of NVIDIA's services.  source: its path on the host; owner: the user
+    whose it may be beside root; fault: why it cannot be trusted, else "".
     """
 
     path: str
@@ -121,7 +119,7 @@ def of_families(
     caps_minors: tuple[int, ...],
     channels: tuple[str, ...],
 ) -> tuple[DeviceNode, ...]:
-    """The nodes of `families`; channels: IMEX channels that are wanted even without a node on the host."""
+    """channels: IMEX channels that are wanted even without a node on the host."""
     nodes: list[DeviceNode] = []
     for family in families:
         if family == "modeset":
@@ -189,19 +187,13 @@ def _numbered(host: HostRoot, chardev: str, stem: str, minors: tuple[int, ...], 
 
 def _drm(host: HostRoot, gpu: Gpu) -> list[DeviceNode]:
     """A GPU's card and render node, as its PCI device names them (Documentation/ABI, sysfs-class-drm)."""
-    found = []
-    for name in host.names(f"/sys/bus/pci/devices/{gpu.proc}/drm"):
-        kind = name.rstrip("0123456789")
-        if kind in ("card", "renderD") and kind != name:
-            found.append(device(host, f"/dev/dri/{name}", DRM_MAJOR, int(name[len(kind) :]), "dri", gpu.nvml_index))
-    return found
+    names = [(it, it.rstrip("0123456789")) for it in host.names(f"/sys/bus/pci/devices/{gpu.proc}/drm")]
+    minors = [(it, int(it[len(kind) :])) for it, kind in names if kind in ("card", "renderD") and kind != it]
+    return [device(host, f"/dev/dri/{it}", DRM_MAJOR, minor, "dri", gpu.nvml_index) for it, minor in minors]
 
 
 def _nodes_of_other_drivers(host: HostRoot, family: str) -> list[DeviceNode]:
-    found = []
-    folders = _OF_OTHER_DRIVERS[family]
-    for path in [f"{at}/{name}" for at, start in folders for name in host.names(at) if name.startswith(start)]:
-        status = host.stat(path)
-        if status is not None and is_character_device(status):
-            found.append(device(host, path, posix.major(status.st_rdev), posix.minor(status.st_rdev), family))
-    return found
+    places = _OF_OTHER_DRIVERS[family]
+    paths = [f"{at}/{name}" for at, start in places for name in host.names(at) if name.startswith(start)]
+    numbers = [(path, status.st_rdev) for path in paths if (status := host.stat(path)) and is_character_device(status)]
+    return [device(host, path, posix.major(number), posix.minor(number), family) for path, number in numbers]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     See = Callable[[str], object]
 
 # See `inventory.HEADING`.
-HEADING = b"oci-gpu-hook vendors c45d61bd\n"
+HEADING = b"oci-gpu-hook vendors 4b73dd18\n"
 PREFIX = "vendor."
 
 LARGEST_FILE = 1 << 20
