@@ -23,7 +23,7 @@ _LIST = posix.O_RDONLY | posix.O_DIRECTORY
 
 
 class HostRoot:
-    """A directory that stands for the host's ``/``; remember: whether what is found there is saved in /run."""
+    """remember: whether what is found there is saved in /run."""
 
     def __init__(self, path: str = "/", *, remember: bool = False) -> None:
         self.path = path
@@ -67,9 +67,8 @@ class HostRoot:
         return tree
 
     def clone_source(self, path: str, owner: int, mount_attr: Callable[[posix.stat_result], bytes]) -> int:
-        """With attributes by the status of what lies at `path`; owner, UntrustedError: see `open_source`.
-
-        What `source` holds is cloned, whatever lies there by now.
+        """With attributes by its status; owner, UntrustedError: see `open_source`.  What `source` holds is cloned,
+        whatever lies there by now.
         """
         held = self._held.pop((path, owner), None)
         with closing(open_source(self.fd, path, owner) if held is None else held) as fd:
