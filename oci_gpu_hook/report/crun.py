@@ -28,7 +28,7 @@ _LARGEST_LOG = 1 << 16
 
 
 def bundle_of(state: State) -> str:
-    """The bundle of a container whose state says ``/``, or the folder of crun's copy of its config.json; "" for none."""
+    """Of a state that says ``/`` the bundle, or the folder of crun's copy of its config.json; "" for none."""
     words, folders = _command_line(), ["/"]
     # If another program stands between crun and the hook, its words do not name the container.
     if state.id in words:
