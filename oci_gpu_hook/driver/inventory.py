@@ -17,7 +17,7 @@ SAVED = f"{statefile.FOLDER}/{FILE}"
 
 # The number is made of the sources that say what is saved (tests/unit/test_headings.py): what another version has saved
 # is not read.
-HEADING = b"oci-gpu-hook inventory 98f60de4\n"
+HEADING = b"oci-gpu-hook inventory a1a5bd72\n"
 
 # In `DriverInventory.unknown`: what NVML said was true when it was asked, and only NVML knows whether it still is.
 MAY_BE_MADE_AGAIN = "whether MIG devices were created again since NVML named them: run 'oci-gpu-hook inventory refresh'"
@@ -165,8 +165,8 @@ def with_nodes(
     devices = nodes.devices(host, gpus)
     if families:
         minors = [inventory.mig_config_minor, inventory.mig_monitor_minor]
-        minors += [minor for device in inventory.mig_devices for minor in (device.gi_minor, device.ci_minor)]
-        known = tuple(dict.fromkeys([minor for minor in minors if minor is not None]))
+        minors += [minor for it in inventory.mig_devices for minor in (it.gi_minor, it.ci_minor)]
+        known = tuple([minor for minor in dict.fromkeys(minors) if minor is not None])
         devices += nodes.of_families(host, families, gpus, known, channels)
     return inventory._replace(
         devices=devices, links=nodes.links(devices, gpus), ipc_paths=nodes.ipc_paths(host, driver_root, mps)

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Device nodes, and the sockets of NVIDIA's services: what can change while the driver stays loaded.
 
-They are looked up at every start: no stamp changes when a service starts or an administrator changes a mode.  Reads
-only, and never opens a device: stat does not wake a GPU.
+They are looked up at every start.  Reads only, and never opens a device: stat does not wake a GPU.
 """
 
 from __future__ import annotations
@@ -17,15 +16,11 @@ from oci_gpu_hook.record import NamedTuple
 
 CONTROL = "/dev/nvidiactl"
 MODESET = "/dev/nvidia-modeset"
-UVM = "/dev/nvidia-uvm"
-UVM_TOOLS = "/dev/nvidia-uvm-tools"
-CAPS_FOLDER = "/dev/nvidia-caps"
-IMEX_FOLDER = "/dev/nvidia-caps-imex-channels"
+UVM, UVM_TOOLS = "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"
+CAPS_FOLDER, IMEX_FOLDER = "/dev/nvidia-caps", "/dev/nvidia-caps-imex-channels"
 
 # The module's own numbers: nv-chardev-numbers.h in its sources, and the kernel's admin-guide/devices.txt.
-GPU_MAJOR = 195
-CONTROL_MINOR = 255
-MODESET_MINOR = 254
+GPU_MAJOR, CONTROL_MINOR, MODESET_MINOR = 195, 255, 254
 DRM_MAJOR = 226
 
 _PERMISSIONS, _DEFAULT_MODE = 0o7777, 0o666
@@ -49,7 +44,7 @@ IPC_PATHS = (
     ("/tmp/nvidia-mps", "compute"),
 )
 
-# Where programs look for MPS's pipes and its daemon makes them; and the user beside root whose they may be.
+# MPS's pipes, and the user beside root whose they may be.
 MPS = ("/tmp/nvidia-mps", 0)
 
 
@@ -113,19 +108,15 @@ def gpus_here(host: HostRoot, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
 
 
 def of_families(
-    host: HostRoot,
-    families: tuple[str, ...],
-    gpus: tuple[Gpu, ...],
-    caps_minors: tuple[int, ...],
-    channels: tuple[str, ...],
+    host: HostRoot, families: tuple[str, ...], gpus: tuple[Gpu, ...], caps: tuple[int, ...], channels: tuple[str, ...]
 ) -> tuple[DeviceNode, ...]:
-    """channels: IMEX channels that are wanted even without a node on the host."""
+    """caps: minors of MIG's; channels: IMEX channels that are wanted even without a node on the host."""
     nodes: list[DeviceNode] = []
     for family in families:
         if family == "modeset":
             nodes.append(device(host, MODESET, GPU_MAJOR, MODESET_MINOR, family))
         elif family == "caps":
-            nodes += _numbered(host, "nvidia-caps", f"{CAPS_FOLDER}/nvidia-cap", caps_minors, family)
+            nodes += _numbered(host, "nvidia-caps", f"{CAPS_FOLDER}/nvidia-cap", caps, family)
         elif family == "imex":
             present = [name[len("channel") :] for name in host.names(IMEX_FOLDER)]
             wanted = tuple(sorted({int(text) for text in (*present, *channels) if text.isdecimal()}))
@@ -180,9 +171,7 @@ def _ipc_paths(host: HostRoot, mps: tuple[str, int]) -> dict[str, IpcPath]:
 
 def _numbered(host: HostRoot, chardev: str, stem: str, minors: tuple[int, ...], family: str) -> list[DeviceNode]:
     major = proc.character_major(host, chardev)
-    if major is None:
-        return []
-    return [device(host, f"{stem}{minor}", major, minor, family) for minor in minors]
+    return [] if major is None else [device(host, f"{stem}{minor}", major, minor, family) for minor in minors]
 
 
 def _drm(host: HostRoot, gpu: Gpu) -> list[DeviceNode]:

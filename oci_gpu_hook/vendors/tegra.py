@@ -17,7 +17,7 @@ from oci_gpu_hook.request.words import VISIBLE_DEVICES
 from oci_gpu_hook.vendors import folders, vendorrules
 from oci_gpu_hook.vendors.platform import BASE, TEGRA_RELEASE
 from oci_gpu_hook.vendors.vendorhost import refusal
-from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Group, Item, Link, Vendor, Version
+from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Group, Item, Link, Vendor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def vendor(host: HostRoot, everything: bool, see: See = lambda _: None) -> tuple
         groups.append(Group("release", files=(Item(TEGRA_RELEASE),)))
     if len(sentences) > _MAX_SENTENCES:
         sentences[_MAX_SENTENCES:] = [f"{len(sentences) - _MAX_SENTENCES} more lines below {CSV_FOLDER} are left out"]
-    found = Vendor(CSV_FOLDER, VISIBLE_DEVICES, tuple(groups), KIND, Version("text", release(host)))
+    found = Vendor(CSV_FOLDER, VISIBLE_DEVICES, tuple(groups), KIND, ("text", release(host)))
     return found, tuple(sentences)
 
 

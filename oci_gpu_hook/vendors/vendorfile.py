@@ -12,7 +12,7 @@ from oci_gpu_hook.formats import glob, jsontext
 from oci_gpu_hook.formats.decimal import decimals
 from oci_gpu_hook.request.words import LONGEST_FLAG, is_flag
 from oci_gpu_hook.vendors import vendorrules
-from oci_gpu_hook.vendors.vendorinventory import LARGEST_FILE, DevicePattern, Group, Item, Vendor, Version
+from oci_gpu_hook.vendors.vendorinventory import LARGEST_FILE, DevicePattern, Group, Item, Vendor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def _vendor(document: object, path: str) -> Vendor:
     more = {key: top[key] for key in ("kind", "environment") if key in top}
     more.update(top.get("requires", {}))
     more.update({f"selinux_{key}": text for key, text in top.get("selinux", {}).items()})
-    return Vendor(path, top["activation_flag"], tuple(groups.values()), source=top.get("version", Version()), **more)
+    return Vendor(path, top["activation_flag"], tuple(groups.values()), source=top.get("version", ("", "")), **more)
 
 
 def _inventory(value: object, place: str) -> dict[str, Group]:
@@ -111,13 +111,13 @@ def _pci(value: object, place: str) -> tuple[str, ...]:
     return (_read(value, place, _PCI_ID),) if isinstance(value, str) else _each(value, place, *_PCI_ID)
 
 
-def _version(value: object, place: str) -> Version:
+def _version(value: object, place: str) -> tuple[str, str]:
     if isinstance(value, str):
-        return Version("text", _read(value, place, _VERSION_TEXT))
+        return "text", _read(value, place, _VERSION_TEXT)
     found = _keys(value, place, _VERSION_KEYS, wanted='a string, {"module": NAME} or {"file": PATH}')
     if len(found) != 1:
         raise ConfigError(f"{place}: it must have one source", 'write {"module": NAME} or {"file": PATH}')
-    return Version(*found.popitem())
+    return found.popitem()
 
 
 # --- what is right, and why a path is not
@@ -134,8 +134,7 @@ def _is_kind(text: str) -> bool:
 
 def _is_cdi_name(text: str) -> bool:
     """As CDI's parser takes it: a letter, then letters, digits and ``_-.``, and at the end no such sign."""
-    ends_well = text[:1] in _LETTERS and text[-1:] not in ("_", "-", ".")
-    return ends_well and (_WORD | {"-", "."}).issuperset(text)
+    return text[:1] in _LETTERS and text[-1] not in "_-." and (_WORD | {"-", "."}).issuperset(text)
 
 
 def _is_pci(text: str) -> bool:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One vendor's hardware and driver on this host as they are now: what was saved, and what is looked up at each start.
 
-Device nodes are looked up as NVIDIA's are: /dev says which there are, /proc/devices and sysfs what they are.  Nodes of
-one PCI function are one device.  Reads only, and never opens a device: stat does not wake one.
+Device nodes are looked up as NVIDIA's are: /dev says which there are, /proc/devices and sysfs what they are.  Reads
+only, and never opens a device: stat does not wake one.
 """
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ _BY_PATH = "/dev/dri/by-path"
 _TOPOLOGY = "/sys/devices/virtual/kfd/kfd/topology/nodes"
 _MISC_DEVICES = "/proc/misc"
 # A host with 16 GPUs has a hundred nodes of theirs.
-_MAX_NODES = 4096
-_MAX_DIGITS = 9
+_MAX_NODES, _MAX_DIGITS = 4096, 9
 
 
 class VendorDevice(NamedTuple):
@@ -131,7 +130,7 @@ def vendor_state(host: HostRoot, inventory: Vendor) -> VendorState:
 
 
 def _devices(matching: list[Match]) -> tuple[VendorDevice, ...]:
-    """The devices that these nodes are of; indices count those of the first one's class."""
+    """Indices count those of the first one's class."""
     # Class, and names and nodes of each device, used as sets that keep their order.
     found: dict[tuple[object, ...], tuple[str, dict[str, None], dict[tuple[DeviceNode, str], None]]] = {}
     for node, group, kind, address, name in matching:
@@ -217,9 +216,8 @@ def _matching(host: HostRoot, pattern: DevicePattern, majors: dict[str, int]) ->
 
 
 def _partitions(host: HostRoot) -> dict[int, str]:
-    """The PCI addresses of amdgpu's render nodes that are in use, by their minors.
-
-    Those of a GPU's second and further partitions hang on no bus, and are there for partitions that are not.
+    """The PCI addresses of amdgpu's render nodes that are in use, by their minors: those of further partitions hang on
+    no bus, and are there for partitions that are not.
     """
     found = {}
     for name in host.names(_TOPOLOGY):
@@ -280,6 +278,4 @@ def _key(node: DeviceNode, address: str, name: str) -> tuple[object, ...]:
     folder, _, file = node.path.rpartition("/")
     called = name or file
     digits = called[len(called.rstrip("0123456789")) :]
-    if not digits or len(digits) > _MAX_DIGITS:
-        return (2, (), node.path)
-    return (1, (int(digits),), f"{folder}/{name}")
+    return (1, (int(digits),), f"{folder}/{name}") if 0 < len(digits) <= _MAX_DIGITS else (2, (), node.path)

@@ -18,7 +18,7 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_folder
 from oci_gpu_hook.request.words import VISIBLE_DEVICES
 from oci_gpu_hook.vendors import vendorrules
-from oci_gpu_hook.vendors.vendorinventory import HEADING, PREFIX, Item, Link, Version, identity, way
+from oci_gpu_hook.vendors.vendorinventory import HEADING, PREFIX, Item, Link, identity, way
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Survey:
 
     def _inventory(self) -> Vendor:
         vendor = self._vendor
-        version = self._version_of(vendor.source)
+        version = self._version_of(*vendor.source)
         wanted = [(self._add_file, group.name, item) for group in vendor.groups for item in group.files]
         wanted += [(self._add_library, group.name, item) for group in vendor.groups for item in group.libraries]
         for add, group_name, item in wanted:
@@ -80,7 +80,7 @@ class Survey:
         files = [file for file in self._files.values() if not self._is_within(file.target, file.path, mounted)]
         return vendor._replace(
             groups=(),
-            source=Version(),
+            source=("", ""),
             version=version,
             patterns=tuple([it._replace(group=group.name) for group in vendor.groups for it in group.devices]),
             libraries=tuple([it for it in libraries if it not in cached]),
@@ -101,14 +101,13 @@ class Survey:
     def _see(self, path: str) -> None:
         self._places.setdefault(path, identity(self._host, path))
 
-    def _version_of(self, version: Version) -> str:
-        path = version.value
-        if version.kind == "module":
+    def _version_of(self, kind: str, path: str) -> str:
+        if kind == "module":
             path = f"/sys/module/{path.replace('-', '_')}/version"
-        elif version.kind == "file":
+        elif kind == "file":
             self._see(path)
         else:
-            return version.value
+            return path
         data = self._texts[path] = self._host.read(path)
         found = next(iter((data or b"").decode("utf-8", "replace").split()), "")
         return "" if vendorrules.fault_of_version(found) else found

@@ -22,7 +22,7 @@ from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.selectors import AnyOf
 from oci_gpu_hook.request.sources import Inputs
 from oci_gpu_hook.vendors import folders, vendorhost, vendorinventory, vendorsurvey
-from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Group, Item, Vendor, Version
+from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Group, Item, Vendor
 from tests.unit.asking import annotated
 from tests.unit.hosts import MACHINES, elf_file, plant, plant_library
 
@@ -75,14 +75,14 @@ def test_a_version_stands_for_itself_in_paths(tree: Path, kind: str) -> None:
     plant(tree, "/opt/acme-2.5/acme.cfg", "")
     plant(tree, "/opt/acme-2.4/acme.cfg", "")
     said = {"text": "2.5", "module": "acme", "file": "/opt/acme/version"}[kind]
-    seen = found(tree, vendor(files=("/opt/acme-{version}/*.cfg",), source=Version(kind, said)))
+    seen = found(tree, vendor(files=("/opt/acme-{version}/*.cfg",), source=(kind, said)))
     assert (seen.version, [file.path for file in seen.files]) == ("2.5", ["/opt/acme-2.5/acme.cfg"])
 
 
 def test_a_version_that_is_none_leads_nowhere(tree: Path) -> None:
     """test_vendor_allowed has what is none."""
     plant(tree, "/opt/version", "../..")
-    said = vendor(files=("/opt/acme-{version}",), source=Version("file", "/opt/version"))
+    said = vendor(files=("/opt/acme-{version}",), source=("file", "/opt/version"))
     seen = found(tree, said)
     assert (seen.version, seen.files, seen.absent) == ("", (), ("/opt/acme-{version}",))
 
@@ -314,7 +314,7 @@ def test_whatever_would_be_found_otherwise_makes_it_untrue(tree: Path, change: o
     plant(tree, "/sys/module/acme/version", "2")
     (tree / "opt/acme").mkdir(parents=True)
     said = vendor("/usr/lib64/libacme.so*", files=("/opt/acme", "/opt/late/x.cfg"))
-    said = said._replace(source=Version("module", "acme"))
+    said = said._replace(source=("module", "acme"))
     assert again(tree, said) is not None
     change(tree)  # type: ignore[operator]
     assert vendorinventory.read_saved(HostRoot(str(tree)), "OCI_ACME", FILE) is None

@@ -15,7 +15,7 @@ import pytest
 
 from oci_gpu_hook.errors import ConfigError
 from oci_gpu_hook.vendors import vendorfile
-from oci_gpu_hook.vendors.vendorinventory import LARGEST_FILE, DevicePattern, Group, Item, Vendor, Version
+from oci_gpu_hook.vendors.vendorinventory import LARGEST_FILE, DevicePattern, Group, Item, Vendor
 from tests import manual
 
 PUBLISHED = Path(__file__).resolve().parents[1] / "data/vendors"
@@ -64,7 +64,7 @@ def test_all_keys() -> None:
             ),
         ),
         kind="example.com/card",
-        source=Version("module", "xcard"),
+        source=("module", "xcard"),
         environment=(("XCARD_HOME", "/opt/xcard"), ("EMPTY", "")),
         kernel="5.14",
         modules=("xcard",),
