@@ -545,27 +545,6 @@ def test_releases_of_kernels_are_compared_by_their_numbers(
 
 
 @needs_root
-def test_each_partition_that_is_in_use_is_a_device_of_its_gpus(tree: Path) -> None:
-    """Its node hangs on no bus: the driver says which GPU's it is, and which nodes are no partition's."""
-    for number, place in enumerate(("pci0000:00/0000:05:00.0", *[f"platform/amdgpu_xcp_{it}" for it in range(8, 12)])):
-        node(tree, f"/dev/dri/renderD{128 + number}", 226, 128 + number, f"{place}/drm/renderD{128 + number}")
-    node(tree, "/dev/dri/card0", 226, 0, "platform/display.0/drm/card0")
-    pci(tree, "0000:05:00.0", "1002", "74a1")
-    rows = ((0, 0, 0), (128, 0x500, 0), (130, 0x502, 0), (131, 3 << 28 | 0x500, 0), (129, 0x501, 1))
-    for number, (minor, location, domain) in enumerate(rows):
-        text = f"domain {domain}\nlocation_id {location}\ndrm_render_minor {minor}\nunique_id {1 << 64}\nodd\nx y\n"
-        plant(tree, f"/sys/devices/virtual/kfd/kfd/topology/nodes/{number}/properties", text)
-    seen = look(tree, DevicePattern("/dev/dri/*", pci=("1002",), each=True))
-    assert [device.names for device in seen.devices] == [
-        ("0", "0000:05:00.0", "renderD128"),
-        ("1", "0000:05:00.0", "amdgpu_xcp_9", "renderD130"),
-        ("2", "0000:05:00.0", "amdgpu_xcp_10", "renderD131"),
-    ]
-    # Of a GPU that is not there, of no partition, and of no GPU of theirs.
-    assert seen.unclaimed == ("/dev/dri/card0", "/dev/dri/renderD129", "/dev/dri/renderD132")
-
-
-@needs_root
 def test_devices_come_in_the_order_of_their_addresses_with_all_their_nodes(tree: Path) -> None:
     for number, address in ((128, "0000:0a:00.0"), (129, "0000:03:00.0"), (130, "0000:04:00.0")):
         place = f"pci0000:00/{address}/drm"
