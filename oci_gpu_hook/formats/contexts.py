@@ -10,7 +10,7 @@ from __future__ import annotations
 from oci_gpu_hook.formats.decimal import decimal
 from oci_gpu_hook.record import NamedTuple
 
-# Today's policies have c0 to c1023 and s0 to s15: a number from here on is a mistake.
+# Today's policies have c0 to c1023 and s0 to s15.
 _MAX, _LONGEST = 1 << 16, 4096
 _NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-")
 

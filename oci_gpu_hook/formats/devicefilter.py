@@ -78,7 +78,6 @@ def _load_request() -> bytes:
 
 
 def _allow_whole(rule: DeviceRule, *others: DeviceRule) -> bytes:
-    """`others` differ from the rule only in the minor."""
     # One comparison checks the type, and that the request has no access bit beyond those of the rule, not even one that
     # a later kernel may add.
     mask, wanted = (~_access(rule) & _HALF) << 16, 0

@@ -73,7 +73,6 @@ def _fits(part: str, letter: str) -> bool:
     negated, found = part[1] == "!", False
     inner = part[2:-1] if negated else part[1:-1]
     while inner:
-        # a-z, or one letter.
         size = 3 if inner[1:2] == "-" and len(inner) > 2 else 1
         found = found or inner[0] <= letter <= inner[size - 1]
         inner = inner[size:]

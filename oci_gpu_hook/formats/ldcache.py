@@ -3,8 +3,7 @@
 
 Source: glibc's ``sysdeps/generic/dl-cache.h`` (layout), ``elf/cache.c`` (what ldconfig writes, and in which order) and
 ``elf/dl-cache.c`` (how the loader searches), 2.17 to 2.41.  The loader finds names by a binary search, so the order of
-the rows is part of the format.  Each row gets a sort key of bytes, which Python compares in one step.  Little-endian
-only.
+the rows is part of the format.  Each row gets a sort key of bytes, which Python compares in one step.
 
 The bytes are an image's and hostile: any name has a key, `MalformedCache` is the only error, and the time is linear.
 """
@@ -96,11 +95,8 @@ class Table(NamedTuple):
     def hwcaps(self) -> list[int]:
         return memoryview(self.rows).cast("Q")[2::3].tolist()
 
-    def rows_of(self, first: int, end: int) -> bytes:
-        return self.rows[_ROW_SIZE * first : _ROW_SIZE * end]
-
     def part(self, first: int, end: int) -> Table:
-        return self._replace(names=self.names[first:end], rows=self.rows_of(first, end))
+        return self._replace(names=self.names[first:end], rows=self.rows[_ROW_SIZE * first : _ROW_SIZE * end])
 
     def path(self, row: int) -> bytes:
         start = _words(self.rows, _ROW_SIZE * row + 8, 1)[0] - self.base
@@ -253,13 +249,11 @@ def _packed(*words: int) -> bytes:
 
 
 def merge(data: bytes | None, ours: Iterable[Entry], folders: tuple[bytes, ...] = ()) -> bytes:
-    """The cache `data`, if there is one, with `ours` in it, as ldconfig since glibc 2.32 would write it;
-    MalformedCache.
+    """The cache `data`, if any, with `ours` in it, as ldconfig since glibc 2.32 would write it; MalformedCache.
 
     Among entries of one name, flags and hwcap, of which ours have none, ours come first and in their order, so the
     loader takes them; the others stay.  An entry that is there already is moved, not doubled.  What it lists below
-    these `folders`, which end with "/", is of an earlier driver and goes; if that is just ours, `data` is what it must
-    be.
+    these `folders`, which end with "/", is of an earlier driver and goes; if that is just ours, `data` stays as it is.
 
     All rows are sorted, not only ours, unless ldconfig has written the cache: some programs sort by plain bytes, and
     the loader's binary search misses names there.
@@ -301,9 +295,9 @@ def _put_in_order(table: Table, ours: int, *, unsigned: bool) -> list[bytes]:
                 high = middle
         # If theirs are not in order after all, none is lost.
         low = max(first, low)
-        pieces += [table.rows_of(first, low), table.rows_of(row, row + 1)]
+        pieces += [table.part(first, low).rows, table.part(row, row + 1).rows]
         first = low
-    return [*pieces, table.rows_of(first, len(table.names))]
+    return [*pieces, table.part(first, len(table.names)).rows]
 
 
 def _cut(table: Table, rows: list[int]) -> Table:

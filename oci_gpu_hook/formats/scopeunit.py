@@ -116,7 +116,6 @@ def _aligned(*values: Value) -> bytes:
 
 
 def _uint32(value: int) -> Value:
-    """A UINT32, or a BOOLEAN, which is written alike."""
     return 4, value.to_bytes(4, "little")
 
 

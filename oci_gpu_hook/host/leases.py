@@ -2,8 +2,7 @@
 """Leases: which container of this node holds which devices; and which of its GPUs are not healthy.
 
 All leases are one file in /run, which is replaced under a lock.  A lease is valid while the container's cgroup has a
-process, or its first process lives; the next start that takes a lease removes void ones.  Must not ask a GPU, or decide
-who gets what.
+process, or its first process lives, wherever it was moved.  Must not ask a GPU, or decide who gets what.
 """
 
 from __future__ import annotations
@@ -48,7 +47,6 @@ class Lease(NamedTuple):
         return self.pid == other.pid and self.start == other.start
 
     def is_valid(self) -> bool:
-        """Whether the first process lives, wherever it was moved, or the cgroup has a process."""
         return _start_of(self.pid) == self.start or bool(self.cgroup and _has_process(self.cgroup, self.inode))
 
 
@@ -114,8 +112,8 @@ def lease_of(id: str, pid: int, stat: bytes, cgroup: str, most: int) -> Lease:
 
 
 def without_void(leases: list[Lease]) -> list[Lease]:
-    """At most `_MAX_REMOVED` are removed.  One whose process has a number that is used again stays: `is_valid` takes
-    ten times as long to tell.
+    """At most `_MAX_REMOVED` go.  One whose process has a number that is used again stays: `is_valid` takes ten times
+    as long to tell.
     """
     found, removed = [], 0
     for lease in leases:
@@ -139,8 +137,7 @@ def _start_of(pid: int) -> int:
     """In ticks since boot; -1 if it has ended."""
     try:
         fields = procfile.stat_words(procfile.read_whole(f"/proc/{pid}/stat"))
-        # A zombie has ended, and its parent has not asked how.
-        return -1 if fields[_STATE] in (b"Z", b"X") else int(fields[_START])
+        return -1 if fields[_STATE] in (b"Z", b"X") else int(fields[_START])  # a zombie has ended
     except (OSError, ValueError, IndexError):
         return -1
 

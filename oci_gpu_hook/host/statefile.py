@@ -105,15 +105,12 @@ def read_file(host: HostRoot, name: str) -> bytes | None:
 
 
 def write(host: HostRoot, name: str, data: bytes, staged: str = "") -> None:
-    """OSError if that fails, or it is too large to be read.  staged: under which name it is written first, if no two
-    can write at once.
-    """
+    """OSError, too, if it is too large to be read.  staged: its name until it is whole, if no two can write at once."""
     if len(data) > LARGEST:
         raise OSError(syscalls.EFBIG, f"{len(data)} bytes would not be read", f"{FOLDER}/{name}")
     # Two hooks that write at once have different pids, and so different files.  What a killed one left is written over.
     staged = staged or f"{name}.{posix.getpid()}"
     with closing(open_folder(host, make=True)) as folder:
-        # Of this mode whatever the engine's umask is.
         replace(name, data, staged, lambda fd: posix.fchmod(fd, 0o644), folder=folder, how=posix.O_TRUNC)
 
 
@@ -140,11 +137,9 @@ def save(host: HostRoot, name: str, heading: bytes, values: tuple[Any, ...], sta
 
 def load(host: HostRoot, name: str, heading: bytes) -> Any:
     """The values of such a file, records as plain tuples; None if `read_file` gives none that is whole."""
-    data = read_file(host, name)
+    data = read_file(host, name) or b""
     begin = len(heading) + LENGTH_BYTES
-    if data is None or not data.startswith(heading):
-        return None
-    if len(data) != begin + int.from_bytes(data[len(heading) : begin], "little"):
+    if not data.startswith(heading) or len(data) != begin + int.from_bytes(data[len(heading) : begin], "little"):
         return None
     try:
         # marshal is safe with trusted bytes only, and `read_file` gives no others.

@@ -6,8 +6,7 @@ is in crun's own command line, and a copy of config.json in its state folder.
 
 crun leads its hooks' stderr to /dev/null.  So the sentence is written where crun writes its own: to its stderr, which
 conmon hands on to CRI-O and podman, and to the log that the engine has named, of which the shim of Docker and
-containerd shows the last error.  runc shows a hook's stderr.  Believes crun alone, our parent.  Must not wait, or stop
-anything.
+containerd shows the last error.  Believes crun alone, our parent.  Must not wait, or stop anything.
 """
 
 from __future__ import annotations
@@ -38,9 +37,8 @@ def bundle_of(state: State) -> str:
 
 
 def tell(said: str, stderr: int = -1) -> None:
-    """To the stderr and to the log of the crun that has started this process, if one has.  stderr: crun's, open by
-    O_PATH, for a process that may not look into crun's descriptors any more: no file, as it does not say how crun has
-    opened that; -1 for none.
+    """To the stderr and the log of the crun that has started this process, if one has.  stderr: crun's, open by O_PATH,
+    for a process that may not look into crun's descriptors any more, unless it is a file; -1 for none.
     """
     words = _command_line()
     if words[0].rpartition("/")[2] != "crun":
@@ -97,7 +95,6 @@ def end_log(log: str, line: str) -> None:
 
 
 def as_json(program: str, said: str) -> str:
-    # A start that fails may take its time.
     import json
     from datetime import datetime, timezone
 
@@ -106,9 +103,7 @@ def as_json(program: str, said: str) -> str:
 
 
 def _lacks_it(path: str) -> bool:
-    """Whether it is not our own stderr, and crun does not write over what stands there: in a file without O_APPEND it
-    writes where it was.
-    """
+    """Whether it is not our stderr, and crun does not write over what stands there, as in a file without O_APPEND."""
     try:
         status = posix.stat(path)
         is_ours = is_same(status, posix.fstat(2))

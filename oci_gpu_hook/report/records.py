@@ -104,9 +104,8 @@ def datagram(progress: Progress, steps: dict[str, int], exit_code: int, sentence
 
 
 def fields(progress: Progress, steps: dict[str, int], exit_code: int, sentence: str) -> list[tuple[str, str]]:
-    """Names and values in order.  A list is one name several times, so that the journal finds it by each value.
-
-    steps: microseconds of each that has begun; sentence: why the container does not start, "" if it does.
+    """A list is one name several times, so that the journal finds it by each value.  steps: microseconds of each that
+    has begun; sentence: why the container does not start, "" if it does.
     """
     result, why = _outcome(progress, steps, exit_code)
     state, plan, request, total = progress.state or State(), progress.plan, progress.request, sum(steps.values())

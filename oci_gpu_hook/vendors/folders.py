@@ -85,7 +85,6 @@ def load_all(host: HostRoot) -> tuple[tuple[Vendor, ...], dict[str, ConfigError]
 
 
 def collisions(vendors: Sequence[Vendor]) -> dict[str, str]:
-    """A sentence for each flag that more than one file has, or whose kind another has."""
     found: dict[str, str] = {}
     for vendor in vendors:
         for word, what in ((vendor.kind, "kind"), (vendor.flag, "flag")):
@@ -113,7 +112,6 @@ def files_now(host: HostRoot) -> FilesNow:
 
 
 def read_known(host: HostRoot, now: FilesNow) -> tuple[KnownVendor, ...] | None:
-    """What the vendors' files said when they were as `now`; None if that was not saved."""
     values = statefile.load(host, _KNOWN, HEADING)
     try:
         files, rows = values

@@ -16,7 +16,7 @@ from oci_gpu_hook.formats import glob
 VERSION = "{version}"
 DEV = "/dev/"
 
-# Where drivers lie, and what they make while they run.
+# Of drivers, and of what they make while they run.
 FOLDERS = ("/usr", "/opt", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/run")
 # No target: a mount there would cover what the runtime has made, and what the kernel says.
 _NO_TARGETS = ("/proc", "/sys", "/dev")
@@ -46,9 +46,7 @@ _SECRET = {
     ),
 }
 
-
-# Drivers that no file may name, nor any that begins so: who has a node of theirs reaches more than a device, such as a
-# host's memory, disks, keys and power.
+# Drivers that no file may name, nor any that begins so: who has a node of theirs reaches more than a device.
 _REACH_FURTHER = (
     # Disks and their controllers, memory.
     *("aac", "bcache", "bsg", "cciss", "crash", "cxl", "dax", "dimmctl", "fct", "fio", "megadev", "megaraid", "ndctl"),
@@ -95,7 +93,6 @@ def fault_of_host_path(path: str) -> str:
 
 
 def fault_of_target(path: str) -> str:
-    """Why nothing may be put into this folder of the container."""
     if fault := fault_of_path(path):
         return fault
     if glob.is_pattern(path) or "{" in path:
@@ -112,13 +109,10 @@ def fault_of_device_path(path: str) -> str:
     first = path[len(DEV) :].partition("/")[0]
     if _is_anything(first):
         return f"{quoted(path)} could mean any device of the host"
-    if first in _MOUNTED:
-        return f"{quoted(path)} lies in {DEV}{first}, where no accelerator has its devices"
-    return ""
+    return f"{quoted(path)} lies in {DEV}{first}, where no accelerator has its devices" if first in _MOUNTED else ""
 
 
 def known_node(path: str) -> bool:
-    """Whether a path below /dev says by itself which driver's it is."""
     parts = path[len(DEV) :].split("/")
     return any([_fit(parts, known.split("/")) for known in _KNOWN_NODES])
 

@@ -222,7 +222,6 @@ class Survey:
         self._libraries[real, into] = known._replace(names=tuple(dict.fromkeys([*known.names, name])))
 
     def _add_needed(self) -> None:
-        """Add what the libraries and the programs need of the host's, and what these need in turn."""
         self._see(proc.LD_SO_CACHE)
         try:
             table = ldcache.parse_cache(self._host.read(proc.LD_SO_CACHE) or b"")
