@@ -67,7 +67,6 @@ def replaced_by(file: Path, make: Callable[[Path], object]) -> None:
     [
         (lambda file: file.parent.chmod(0o777), "others than root may write to"),
         (lambda file: file.chmod(0o664), "others than root may write to it"),
-        (lambda file: file.chmod(0o646), "others than root may write to it"),
         pytest.param(lambda file: os.chown(file, 1000, 1000), "it is user 1000's", marks=needs_root),
         (lambda file: file.write_bytes(b" " * ((1 << 20) + 1)), NO_FILE),
         (lambda file: replaced_by(file, os.mkfifo), NO_FILE),
