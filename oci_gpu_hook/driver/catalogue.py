@@ -27,9 +27,8 @@ def _each(*rows: tuple[tuple[str, ...], tuple[str, ...]]) -> tuple[tuple[str, tu
 LIBRARIES = _each(
     (_UTILITY, ("libnvidia-ml", "libnvidia-cfg", "libnvidia-nscq", "libnvsdm", "libnvidia-sandboxutils")),
     (_COMPUTE, ("libcuda", "libcudadebugger", "libnvidia-opencl")),
-    (_BOTH, ("libnvidia-gpucomp",)),
     # The compiler of PTX, and before 495 that of NVVM, is what Vulkan's ray tracing opens, too.
-    (_BOTH, ("libnvidia-ptxjitcompiler",)),
+    (_BOTH, ("libnvidia-gpucomp", "libnvidia-ptxjitcompiler")),
     (_COMPUTE, ("libnvidia-fatbinaryloader",)),
     (_BOTH, ("libnvidia-allocator",)),
     (_COMPUTE, ("libnvidia-compiler", "libnvidia-pkcs11", "libnvidia-pkcs11-openssl3")),
@@ -54,8 +53,7 @@ OF_UNKNOWN = _BOTH
 
 # Libraries with versions of their own, X.Y.Z: the highest is taken.  By rdma-core's libnvsdm finds NVLink's switches.
 OWN_VERSION = _each(
-    (_DRAWING, ("libnvidia-egl-gbm", "libnvidia-egl-wayland", "libnvidia-egl-wayland2")),
-    (_DRAWING, ("libnvidia-egl-xcb", "libnvidia-egl-xlib")),
+    (_DRAWING, tuple([f"libnvidia-egl-{name}" for name in ("gbm", "wayland", "wayland2", "xcb", "xlib")])),
     (_UTILITY, ("libibumad", "libibmad")),
 )
 # How many numbers their versions have, if not three.
@@ -87,13 +85,11 @@ BINARY_TARGET = "/usr/bin"
 # A file of the administrator's, in /etc, comes before a package's.  The last two are a driver-root's: of a package of
 # Nix's, and of Google's nodes.
 CONFIGURATION_FOLDERS = ("/etc", "/usr/local/share", "/usr/share", f"{NIXOS}/share", f"{NIXOS}/etc", "/share", "")
+_EGL = "egl/egl_external_platform.d"
 SHARED_CONFIGURATION = _each(
-    (_DRAWING, ("glvnd/egl_vendor.d/10_nvidia.json", "egl/egl_external_platform.d/15_nvidia_gbm.json")),
-    (_DRAWING, ("egl/egl_external_platform.d/10_nvidia_wayland.json",)),
-    (_DRAWING, ("egl/egl_external_platform.d/09_nvidia_wayland2.json",)),
-    (_DRAWING, ("egl/egl_external_platform.d/99_nvidia_wayland2.json",)),
-    (_DRAWING, ("egl/egl_external_platform.d/20_nvidia_xcb.json", "egl/egl_external_platform.d/20_nvidia_xlib.json")),
-    (_DRAWING, ("nvidia/nvoptix.bin", "X11/xorg.conf.d/10-nvidia.conf")),
+    (_DRAWING, ("glvnd/egl_vendor.d/10_nvidia.json", f"{_EGL}/15_nvidia_gbm.json", f"{_EGL}/10_nvidia_wayland.json")),
+    (_DRAWING, (f"{_EGL}/09_nvidia_wayland2.json", f"{_EGL}/99_nvidia_wayland2.json", f"{_EGL}/20_nvidia_xcb.json")),
+    (_DRAWING, (f"{_EGL}/20_nvidia_xlib.json", "nvidia/nvoptix.bin", "X11/xorg.conf.d/10-nvidia.conf")),
     (_DRAWING, ("X11/xorg.conf.d/nvidia-drm-outputclass.conf",)),
 )
 SHARED_TARGET = "/usr/share"

@@ -156,10 +156,8 @@ def firmware(driver: Driver, host: HostRoot) -> tuple[DriverFile, ...]:
 
 def _of_word_size(driver: Driver, bits: int, flags: int) -> dict[Library, str]:
     # Of thousands of names in a folder some hundred are of the catalogue's libraries and subfolders.
-    listed = [
-        (folder, frozenset([name for name in driver.root.names(folder) if name.partition(".so")[0] in _CATALOGUED]))
-        for folder in _library_folders(driver, bits)
-    ]
+    named = [(folder, driver.root.names(folder)) for folder in _library_folders(driver, bits)]
+    listed = [(at, frozenset([it for it in names if it.partition(".so")[0] in _CATALOGUED])) for at, names in named]
     wanted = [
         (name, capabilities, [f"{name}.so.{driver.version}", *catalogue.FILES.get(name, ())])
         for name, capabilities in catalogue.LIBRARIES

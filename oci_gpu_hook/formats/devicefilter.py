@@ -55,11 +55,8 @@ def runtime_defaults() -> tuple[DeviceRule, ...]:
     the runtime denied: runc also allows /dev/net/tun (10:200; not 1.2.0 to 1.2.3), and crun /dev/console (5:1, a pty).
     """
     numbers = ((1, 3), (1, 5), (1, 7), (1, 8), (1, 9), (5, 0), (5, 2), (136, None))
-    return (
-        DeviceRule("c", None, None, "m"),
-        DeviceRule("b", None, None, "m"),
-        *[DeviceRule("c", first, second, "rwm") for first, second in numbers],
-    )
+    mknod = [DeviceRule(type, None, None, "m") for type in ("c", "b")]
+    return (*mknod, *[DeviceRule("c", first, second, "rwm") for first, second in numbers])
 
 
 def program(rules: tuple[DeviceRule, ...] | list[DeviceRule]) -> bytes:

@@ -21,11 +21,7 @@ LARGEST = 2 << 20
 _MAX_ROWS = 1 << 15
 
 # The flags that a loader demands of an entry, by e_machine and word size in bits (sysdeps/generic/ldconfig.h).
-FLAGS = {
-    (3, 32): 0x0003,  # EM_386
-    (62, 64): 0x0303,  # EM_X86_64
-    (183, 64): 0x0A03,  # EM_AARCH64
-}
+FLAGS = {(3, 32): 0x0003, (62, 64): 0x0303, (183, 64): 0x0A03}  # EM_386, EM_X86_64, EM_AARCH64
 # The same for a machine's own libraries, by its name in uname(2).
 NATIVE_FLAGS = {"x86_64": FLAGS[62, 64], "aarch64": FLAGS[183, 64]}
 # Debian's folder for a machine's own libraries, below /lib and /usr/lib.

@@ -141,10 +141,8 @@ def authentication(uid: int) -> bytes:
 def _method_call(serial: int, interface: str, member: str, types: str = "", body: bytes = b"") -> bytes:
     texts = [(_PATH, "o", _OBJECT), (_INTERFACE, "s", interface), (_MEMBER, "s", member), (_TO, "s", _SYSTEMD)]
     texts += [(_SIGNATURE, "g", types)] if types else []
-    fields = [
-        _aligned((1, bytes([code])), _signature(kind), _signature(text) if kind == "g" else _string(text))
-        for code, kind, text in texts
-    ]
+    values = [(code, kind, _signature(text) if kind == "g" else _string(text)) for code, kind, text in texts]
+    fields = [_aligned((1, bytes([code])), _signature(kind), value) for code, kind, value in values]
     start = bytes([_LITTLE_ENDIAN, _METHOD_CALL, 0, _VERSION])
     return _aligned((1, start), _uint32(len(body)), _uint32(serial), *_structs(fields), (8, body))
 

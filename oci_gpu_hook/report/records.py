@@ -115,10 +115,7 @@ def fields(progress: Progress, steps: dict[str, int], exit_code: int, sentence: 
     relabelled = [it.path for it in operations if type(it) is Relabel] if plan and plan.label else []
     ours = [
         ("CONTAINER", state.id),
-        ("IMAGE", known.image),
-        ("NAMESPACE", known.namespace),
-        ("POD", known.pod),
-        ("NAME", known.name),
+        *zip(("IMAGE", "NAMESPACE", "POD", "NAME"), (known.image, known.namespace, known.pod, known.name)),
         ("REQUEST", ",".join(asked)),
         ("SOURCE", request.source if request else ""),
         ("CAPABILITIES", ",".join(request.capabilities) if request else ""),
@@ -129,8 +126,7 @@ def fields(progress: Progress, steps: dict[str, int], exit_code: int, sentence: 
         ("LABEL", plan.label if plan else ""),
         *[("RELABELLED", path) for path in relabelled[:_MAX_NOTES]],
         *[(f"{step.upper()}_USEC", str(took)) for step, took in steps.items()],
-        ("TOTAL_USEC", str(total)),
-        ("CPU_USEC", str(process_time_ns() // 1000)),
+        *(("TOTAL_USEC", str(total)), ("CPU_USEC", str(process_time_ns() // 1000))),
         ("OUTCOME", result),
         ("EXIT_CODE", str(exit_code)),
         ("REASON" if result == "refused" else "STEP", why),

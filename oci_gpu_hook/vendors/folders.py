@@ -136,13 +136,9 @@ def for_container(host: HostRoot, inputs: Inputs) -> tuple[KnownVendor, ...]:
     """The same without the kinds whose CDI names the container's engine has resolved, or would have, by a spec on the
     host: AMD's and Intel's own tools write such specs.
     """
-    kinds = {name.partition("=")[0] for name in inputs.cdi}
-    return tuple(
-        [
-            vendor._replace(kind="") if vendor.kind in kinds and _has_spec(host, vendor.kind.encode()) else vendor
-            for vendor in known(host)
-        ]
-    )
+    kinds, found = {name.partition("=")[0] for name in inputs.cdi}, known(host)
+    theirs = [it for it in found if it.kind in kinds and _has_spec(host, it.kind.encode())]
+    return tuple([it._replace(kind="") if it in theirs else it for it in found])
 
 
 def _has_spec(host: HostRoot, kind: bytes) -> bool:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     See = Callable[[str], object]
 
 # See `inventory.HEADING`.
-HEADING = b"oci-gpu-hook vendors 02b0e6db\n"
+HEADING = b"oci-gpu-hook vendors 4cb8826a\n"
 PREFIX = "vendor."
 
 LARGEST_FILE = 1 << 20

@@ -47,23 +47,14 @@ def vendor(host: HostRoot, see: See = lambda _: None) -> Vendor:
     required = [Item(f"{LIBRARIES}/{name}", LIBRARIES, required=True) for name in REQUIRED]
     libraries = (*required, Item(f"{LIBRARIES}/lib*.so*", LIBRARIES))
     stored = [Item(f"{store}/{pattern}") for store in stores(host, see) for pattern in OF_STORE]
-    groups = (
-        Group(
-            "wsl",
-            devices=(DevicePattern(DXG),),
-            libraries=libraries,
-            # WSL's PATH has the folder of the libraries, and a container's does not.
-            files=(Item(f"{LIBRARIES}/nvidia-smi", "/usr/bin"),),
-        ),
-        Group("driver store", files=tuple(stored)),
-    )
-    return Vendor(WSL_FOLDER, VISIBLE_DEVICES, groups, KIND)
+    # WSL's PATH has the folder of the libraries, and a container's does not.
+    program = Item(f"{LIBRARIES}/nvidia-smi", "/usr/bin")
+    main = Group("wsl", (DevicePattern(DXG),), libraries, (program,))
+    return Vendor(WSL_FOLDER, VISIBLE_DEVICES, (main, Group("driver store", files=tuple(stored))), KIND)
 
 
 def stores(host: HostRoot, see: See = lambda _: None) -> list[str]:
-    found = []
-    for store in [f"{DRIVERS}/{name}" for name in host.names(DRIVERS) if glob.matches(_STORE, name)]:
+    found = [f"{DRIVERS}/{name}" for name in host.names(DRIVERS) if glob.matches(_STORE, name)]
+    for store in found:
         see(store)
-        if host.stat(f"{store}/libcuda.so.1.1") is not None:
-            found.append(store)
-    return found[:_MAX_STORES]
+    return [store for store in found if host.stat(f"{store}/libcuda.so.1.1") is not None][:_MAX_STORES]
