@@ -217,12 +217,6 @@ def refused(host: Host, everything: bool = False) -> str:
     return caught.value.message
 
 
-def test_a_host_without_lists_is_named_with_the_remedy(host: Host) -> None:
-    for name in ("devices.csv", "drivers.csv"):
-        os.unlink(f"{host.path}{FOLDER}/{name}")
-    assert f"on this Jetson: {FOLDER} has no devices.csv, drivers.csv, l4t.csv" in refused(host)
-
-
 def test_a_list_that_is_not_roots_is_refused(host: Host) -> None:
     os.chmod(f"{host.path}{FOLDER}", 0o777)
     assert "in a folder that others than root may write to" in refused(host)

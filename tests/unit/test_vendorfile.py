@@ -73,10 +73,6 @@ def test_all_keys() -> None:
     )
 
 
-def test_without_driver_feature_a_request_gets_all_groups() -> None:
-    assert [found.name for found in read(small(inventory={"b": {}, "a": {}})).groups] == ["b", "a"]
-
-
 def test_a_library_among_the_programs() -> None:
     names = ("libx.so", "libx.so.1", "libx.so*", "x.sock", "x.some", "x")
     found = [bool(group(binaries=[f"/usr/bin/{name}"]).libraries) for name in names]
