@@ -92,7 +92,7 @@ SHARED_CONFIGURATION = _each(
     (_DRAWING, (f"{_EGL}/20_nvidia_xlib.json", "nvidia/nvoptix.bin", "X11/xorg.conf.d/10-nvidia.conf")),
     (_DRAWING, ("X11/xorg.conf.d/nvidia-drm-outputclass.conf",)),
 )
-SHARED_TARGET = "/usr/share"
+SHARED_TARGET, ETC_TARGET = "/usr/share", "/etc"
 # What such a file's name ends with if its text may name a library.
 NAMES_LIBRARIES = (".json", ".icd")
 # {machine}: RPMs name the file after the architecture.  That of i686 is not brought: each of Vulkan's loaders would
@@ -103,7 +103,6 @@ ETC_CONFIGURATION = _each(
     (_DRAWING, ("vulkansc/icd.d/nvidia_icd_vksc.json",)),
     (_COMPUTE, ("OpenCL/vendors/nvidia.icd",)),
 )
-ETC_TARGET = "/etc"
 
 # Mounted at the host's own path; "gds" is a feature, which NVIDIA_GDS asks for.
 AS_THEY_ARE = (("/etc/cufile.json", ("gds",)), ("/run/udev", ("gds",)))

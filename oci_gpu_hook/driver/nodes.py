@@ -34,9 +34,6 @@ _OF_OTHER_DRIVERS = {
 }
 FAMILIES = ("modeset", "caps", "imex", "dri", *_OF_OTHER_DRIVERS)
 
-# What systemd, and podman and CRI-O, leave in a container for its programs.
-_CONTAINERS_OWN = ("/run/systemd/container", "/run/.containerenv")
-
 # Socket, or folder of sockets, and the capability whose libraries use it.
 IPC_PATHS = (
     ("/var/run/nvidia-persistenced/socket", "utility"),
@@ -93,7 +90,9 @@ def devices(host: HostRoot, gpus: tuple[Gpu, ...]) -> tuple[DeviceNode, ...]:
 
 
 def is_container(host: HostRoot) -> bool:
-    return proc.is_masked(host) or any([host.stat(path) for path in _CONTAINERS_OWN])
+    # What systemd, and podman and CRI-O, leave in a container for its programs.
+    paths = ("/run/systemd/container", "/run/.containerenv")
+    return proc.is_masked(host) or any([host.stat(path) for path in paths])
 
 
 def gpus_here(host: HostRoot, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:

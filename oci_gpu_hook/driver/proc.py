@@ -52,9 +52,7 @@ def mig_instances(host: HostRoot) -> list[str]:
     found = [""]
     for within, start in (("", "gpu"), ("mig/", "gi"), ("", "ci")):
         folders = [f"{path}{within}" for path in found]
-        found = [
-            f"{at}{name}/" for at in folders for name in host.names(f"{CAPABILITIES}/{at}") if name.startswith(start)
-        ]
+        found = [f"{at}{it}/" for at in folders for it in host.names(f"{CAPABILITIES}/{at}") if it.startswith(start)]
     return [path[:-1] for path in found]
 
 

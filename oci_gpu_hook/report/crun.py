@@ -19,7 +19,6 @@ from oci_gpu_hook.kernel.descriptors import closing, replace
 from oci_gpu_hook.kernel.filetypes import is_regular, is_same
 from oci_gpu_hook.request.state import State
 
-_STATE_FOLDER = "/run/crun"
 _READ = posix.O_RDONLY | posix.O_NONBLOCK | posix.O_NOFOLLOW | posix.O_NOCTTY | posix.O_CLOEXEC
 _APPEND = posix.O_WRONLY | posix.O_APPEND | posix.O_NONBLOCK | posix.O_NOCTTY | posix.O_CLOEXEC
 # A runtime's log is its own for one command, and has some lines.
@@ -31,7 +30,7 @@ def bundle_of(state: State) -> str:
     words, folders = _command_line(), ["/"]
     # If another program stands between crun and the hook, its words do not name the container.
     if state.id in words:
-        folders += [_option(words, "--bundle", "-b"), f"{_option(words, '--root') or _STATE_FOLDER}/{state.id}"]
+        folders += [_option(words, "--bundle", "-b"), f"{_option(words, '--root') or '/run/crun'}/{state.id}"]
     there = [it for it in folders if it.startswith("/") and posix.access(f"{it}/config.json", posix.F_OK)]
     return there[0] if there else ""
 

@@ -32,14 +32,13 @@ ADMINISTRATORS, LOCAL, PACKAGES = FOLDERS = (
     "/usr/local/share/oci-gpu-hook/vendors",
     "/usr/share/oci-gpu-hook/vendors",
 )
-# Who may write to one of these could put a file there.
+# Who may write to one could put a file there.
 WAYS = (
     *("/etc", "/etc/oci-gpu-hook", ADMINISTRATORS),
     *("/usr", "/usr/local", "/usr/local/share", "/usr/local/share/oci-gpu-hook", LOCAL),
     *("/usr/share", "/usr/share/oci-gpu-hook", PACKAGES),
 )
-SUFFIX = ".json"
-MAX_FILES = 256
+SUFFIX, MAX_FILES = ".json", 256
 _KNOWN = "vendors"
 _REMEDY = "the administrator must fix it"
 

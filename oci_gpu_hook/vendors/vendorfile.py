@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     Row = tuple[Any, ...]
 
 # Bounds far above what a driver has: ROCm's and NVIDIA's have some hundreds of files.
-MAX_ITEMS = 4096
-MAX_DEVICES = 256
-_LONGEST_TEXT = 4096
+MAX_ITEMS, MAX_DEVICES, _LONGEST_TEXT = 4096, 256, 4096
 
 # Where a driver says its version, beside the folders of files.
 _KERNELS = ("/sys/", "/proc/driver/")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     See = Callable[[str], object]
 
 # See `inventory.HEADING`.
-HEADING = b"oci-gpu-hook vendors 4cb8826a\n"
+HEADING = b"oci-gpu-hook vendors ad7f50ba\n"
 PREFIX = "vendor."
 
 LARGEST_FILE = 1 << 20

@@ -13,8 +13,7 @@ import posix
 from oci_gpu_hook.errors import quoted
 from oci_gpu_hook.formats import glob
 
-VERSION = "{version}"
-DEV = "/dev/"
+VERSION, DEV = "{version}", "/dev/"
 
 # Of drivers, and of what they make while they run.
 FOLDERS = ("/usr", "/opt", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/run")

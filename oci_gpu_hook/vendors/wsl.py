@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
 KIND = "nvidia.com/gpu"
 
-LIBRARIES = f"{WSL_FOLDER}/lib"
-DRIVERS = f"{WSL_FOLDER}/drivers"
+LIBRARIES, DRIVERS = f"{WSL_FOLDER}/lib", f"{WSL_FOLDER}/drivers"
 
 # CUDA's and dxcore's are what the others need; what else is there is the driver's or Direct3D's.
 REQUIRED = ("libcuda.so.1", "libdxcore.so")
