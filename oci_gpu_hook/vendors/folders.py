@@ -101,7 +101,7 @@ def content(host: HostRoot, path: str) -> bytes:
     if fault := host.openness(path):
         hint = "what root alone may write is read: 'chown root' and 'chmod go-w' make it so"
         raise ConfigError(f"cannot read {path}: {fault}", hint)
-    raise ConfigError(f"cannot read {path}: it is no regular file of at most {LARGEST_FILE >> 20} MiB", _REMEDY)
+    raise ConfigError(f"cannot read {path}: it is not a regular file of at most {LARGEST_FILE >> 20} MiB", _REMEDY)
 
 
 def files_now(host: HostRoot) -> FilesNow:

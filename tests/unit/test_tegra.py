@@ -225,10 +225,10 @@ def test_a_list_that_is_not_roots_is_refused(host: Host) -> None:
 def test_a_list_that_is_no_file_too_large_or_no_text_is_refused(host: Host) -> None:
     path = f"{FOLDER}/l4t.csv"
     os.mkdir(host.path + path)
-    assert refused(host) == f"cannot read {path}: it is no regular file of at most 1 MiB"
+    assert refused(host) == f"cannot read {path}: it is not a regular file of at most 1 MiB"
     os.rmdir(host.path + path)
     plant(host, path, b"\n" * ((1 << 20) + 1))
-    assert refused(host) == f"cannot read {path}: it is no regular file of at most 1 MiB"
+    assert refused(host) == f"cannot read {path}: it is not a regular file of at most 1 MiB"
     plant(host, path, b"dev, /dev/nvmap\n\nlib, /usr/\xff\n")
     assert refused(host) == f"{path} is not UTF-8 text"
 

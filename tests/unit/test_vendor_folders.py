@@ -29,7 +29,7 @@ def plant(host: Path, path: str, flag: str = "OCI_X") -> Path:
 
 
 ETC, LOCAL, USR = folders.FOLDERS
-NO_FILE = "no regular file of at most 1 MiB"
+NO_FILE = "not a regular file of at most 1 MiB"
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="root alone can give a file away")
 
 
