@@ -41,7 +41,7 @@ def _run_container_cli(arguments: list[str]) -> NoReturn:
         if call.command == "configure":
             from oci_gpu_hook.runtime import configure
 
-            code = configure.run(call, arguments)
+            code = configure.run(call)
         elif call.command in ("help", "version"):
             from oci_gpu_hook import cli
 

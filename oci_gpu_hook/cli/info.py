@@ -142,7 +142,7 @@ def _vendor(vendor: Vendor, replaces: str) -> dict[str, Any]:
     return {
         "flag": vendor.flag,
         "kind": vendor.kind,
-        "version": _VERSIONS[vendor.source.kind].format(vendor.source.value),
+        "version": _VERSIONS[vendor.source[0]].format(vendor.source[1]),
         "groups": [group.name for group in vendor.groups],
         "file": vendor.file,
         "replaces": replaces,

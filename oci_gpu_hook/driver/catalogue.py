@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The driver's files by the capability that brings them: data, and nothing else.
 
-To serve another library, program or configuration file, add its name here; nothing else changes.  Each file has all the
-capabilities that bring it: video needs compute's libraries too, and display those of graphics.
+To serve another file, add its name here alone.  Each has all the capabilities that bring it: video needs compute's
+libraries too, and display those of graphics.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ def _each(*rows: tuple[tuple[str, ...], tuple[str, ...]]) -> tuple[tuple[str, tu
 LIBRARIES = _each(
     (_UTILITY, ("libnvidia-ml", "libnvidia-cfg", "libnvidia-nscq", "libnvsdm", "libnvidia-sandboxutils")),
     (_COMPUTE, ("libcuda", "libcudadebugger", "libnvidia-opencl")),
-    (_BOTH, ("libnvidia-gpucomp",)),
     # The compiler of PTX, and before 495 that of NVVM, is what Vulkan's ray tracing opens, too.
-    (_BOTH, ("libnvidia-ptxjitcompiler",)),
+    (_BOTH, ("libnvidia-gpucomp", "libnvidia-ptxjitcompiler")),
     (_COMPUTE, ("libnvidia-fatbinaryloader",)),
     (_BOTH, ("libnvidia-allocator",)),
     (_COMPUTE, ("libnvidia-compiler", "libnvidia-pkcs11", "libnvidia-pkcs11-openssl3")),
@@ -52,28 +51,20 @@ NOT_BROUGHT = ("libnvidia-gtk2", "libnvidia-gtk3", "libnvidia-wayland-client", "
 # What brings a library there that is in no table: a newer driver's.
 OF_UNKNOWN = _BOTH
 
-# Libraries that have versions of their own, X.Y.Z: the highest is taken.  The last two are rdma-core's, by which
-# libnvsdm finds NVLink's switches.
+# Libraries with versions of their own, X.Y.Z: the highest is taken.  By rdma-core's libnvsdm finds NVLink's switches.
 OWN_VERSION = _each(
-    (_DRAWING, ("libnvidia-egl-gbm", "libnvidia-egl-wayland", "libnvidia-egl-wayland2")),
-    (_DRAWING, ("libnvidia-egl-xcb", "libnvidia-egl-xlib")),
+    (_DRAWING, tuple([f"libnvidia-egl-{name}" for name in ("gbm", "wayland", "wayland2", "xcb", "xlib")])),
     (_UTILITY, ("libibumad", "libibmad")),
 )
 # How many numbers their versions have, if not three.
 NUMBERS = {"libibumad": 4, "libibmad": 4}
 
-# The subfolder of a library folder in which a library may lie on a host.  In a container it lies in the folder itself:
-# libvdpau looks there by libvdpau_nvidia.so.
+# The subfolder in which a library may lie on a host.  In a container libvdpau looks in the folder itself.
 SUBFOLDERS = {"libvdpau_nvidia": "vdpau"}
 
 # Further names, beside the SONAME and a link ``NAME.so`` that the host has, by which programs load a library.
-OTHER_NAMES = {
-    "libcuda": ("libcuda.so",),
-    "libGLX_nvidia": ("libGLX_indirect.so.0",),
-    "libvdpau_nvidia": ("libvdpau_nvidia.so",),
-    "libnvidia-opticalflow": ("libnvidia-opticalflow.so",),
-    "libnvidia-vulkan-producer": ("libnvidia-vulkan-producer.so",),
-}
+_BY_PLAIN_NAME = ("libcuda", "libvdpau_nvidia", "libnvidia-opticalflow", "libnvidia-vulkan-producer")
+OTHER_NAMES = {**{name: f"{name}.so" for name in _BY_PLAIN_NAME}, "libGLX_nvidia": "libGLX_indirect.so.0"}
 
 # Libraries that programs look for in a subfolder, under another name: library, subfolder, that name, capabilities.
 ELSEWHERE = (("libnvidia-allocator", "gbm", "nvidia-drm_gbm.so", _DRAWING),)
@@ -94,27 +85,24 @@ BINARY_TARGET = "/usr/bin"
 # A file of the administrator's, in /etc, comes before a package's.  The last two are a driver-root's: of a package of
 # Nix's, and of Google's nodes.
 CONFIGURATION_FOLDERS = ("/etc", "/usr/local/share", "/usr/share", f"{NIXOS}/share", f"{NIXOS}/etc", "/share", "")
+_EGL = "egl/egl_external_platform.d"
 SHARED_CONFIGURATION = _each(
-    (_DRAWING, ("glvnd/egl_vendor.d/10_nvidia.json", "egl/egl_external_platform.d/15_nvidia_gbm.json")),
-    (_DRAWING, ("egl/egl_external_platform.d/10_nvidia_wayland.json",)),
-    (_DRAWING, ("egl/egl_external_platform.d/09_nvidia_wayland2.json",)),
-    (_DRAWING, ("egl/egl_external_platform.d/99_nvidia_wayland2.json",)),
-    (_DRAWING, ("egl/egl_external_platform.d/20_nvidia_xcb.json", "egl/egl_external_platform.d/20_nvidia_xlib.json")),
-    (_DRAWING, ("nvidia/nvoptix.bin", "X11/xorg.conf.d/10-nvidia.conf")),
+    (_DRAWING, ("glvnd/egl_vendor.d/10_nvidia.json", f"{_EGL}/15_nvidia_gbm.json", f"{_EGL}/10_nvidia_wayland.json")),
+    (_DRAWING, (f"{_EGL}/09_nvidia_wayland2.json", f"{_EGL}/99_nvidia_wayland2.json", f"{_EGL}/20_nvidia_xcb.json")),
+    (_DRAWING, (f"{_EGL}/20_nvidia_xlib.json", "nvidia/nvoptix.bin", "X11/xorg.conf.d/10-nvidia.conf")),
     (_DRAWING, ("X11/xorg.conf.d/nvidia-drm-outputclass.conf",)),
 )
-SHARED_TARGET = "/usr/share"
+SHARED_TARGET, ETC_TARGET = "/usr/share", "/etc"
 # What such a file's name ends with if its text may name a library.
 NAMES_LIBRARIES = (".json", ".icd")
-# {machine}: RPMs name the file after the architecture.  That of i686 is not brought: in a container all name the same
-# library without its folder, and each of Vulkan's loaders would take it twice.
+# {machine}: RPMs name the file after the architecture.  That of i686 is not brought: each of Vulkan's loaders would
+# take the library twice.
 ETC_CONFIGURATION = _each(
     (_DRAWING, ("vulkan/icd.d/nvidia_icd.json", "vulkan/icd.d/nvidia_icd.{machine}.json")),
     (_DRAWING, ("vulkan/icd.d/nvidia_layers.json", "vulkan/implicit_layer.d/nvidia_layers.json")),
     (_DRAWING, ("vulkansc/icd.d/nvidia_icd_vksc.json",)),
     (_COMPUTE, ("OpenCL/vendors/nvidia.icd",)),
 )
-ETC_TARGET = "/etc"
 
 # Mounted at the host's own path; "gds" is a feature, which NVIDIA_GDS asks for.
 AS_THEY_ARE = (("/etc/cufile.json", ("gds",)), ("/run/udev", ("gds",)))
@@ -127,19 +115,13 @@ XORG_MODULES = (
 )
 XORG_CAPABILITIES = _DRAWING
 
-# Where the kernel looks for firmware, in its order (Documentation/driver-api/firmware/fw_search_path.rst).  The folder
-# in its parameter comes before all others.
+# Where the kernel looks for firmware, in its order, behind its parameter's folder (its fw_search_path.rst).
 FIRMWARE_CLASS = "/sys/module/firmware_class/parameters/path"
-FIRMWARE_FOLDERS = (
-    "/lib/firmware/updates/{release}/nvidia",
-    "/lib/firmware/updates/nvidia",
-    "/lib/firmware/{release}/nvidia",
-    "/lib/firmware/nvidia",
-)
+FIRMWARE_FOLDERS = tuple([f"/lib/firmware/{at}nvidia" for at in ("updates/{release}/", "updates/", "{release}/", "")])
 FIRMWARE_TARGET = "/lib/firmware/nvidia"
 
 # The CUDA version that the first driver of a branch supports (CUDA's release notes, "CUDA Toolkit and Corresponding
-# Driver Versions").  NVML gives the exact version.  Without NVML, the driver's branch or the next older one counts.
+# Driver Versions"), for a host whose NVML was not asked.
 CUDA_OF_BRANCH = (
     *((450, "11.0"), (455, "11.1"), (460, "11.2"), (465, "11.3"), (470, "11.4"), (495, "11.5"), (510, "11.6")),
     *((515, "11.7"), (520, "11.8"), (525, "12.0"), (530, "12.1"), (535, "12.2"), (545, "12.3"), (550, "12.4")),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The word size, the machine, the SONAME and the needs of an ELF file (System V ABI, chapters 4 and 5; elf(5)).
 
-A library may have hundreds of MB: only headers, the dynamic section and a few strings are read.  Section headers are
-not, because stripping may remove them.  Must not be imported by a start that has a saved inventory.
+Only headers, the dynamic section and a few strings are read; no section headers, as stripping may remove them.  Must
+not be imported by a start that has a saved inventory.
 """
 
 from __future__ import annotations
@@ -15,19 +15,13 @@ from oci_gpu_hook.kernel.descriptors import closing, exactly
 from oci_gpu_hook.record import NamedTuple
 
 # Real libraries have about ten program headers and a few KiB of dynamic section; a SONAME is a file's name (NAME_MAX).
-_MAX_SEGMENTS = 512
-_LARGEST_DYNAMIC = 1 << 20
-_LONGEST_NAME = 255
-_MAX_NEEDED = 512
+_MAX_SEGMENTS, _MAX_NEEDED = 512, 512
+_LARGEST_DYNAMIC, _LONGEST_NAME = 1 << 20, 255
 
 _MAGIC = b"\x7fELF"
 _HEADER_SIZE = 64  # of 64-bit files; 52 of 32-bit ones
-_PT_LOAD = 1
-_PT_DYNAMIC = 2
-_DT_NULL = 0
-_DT_NEEDED = 1
-_DT_STRTAB = 5
-_DT_SONAME = 14
+_PT_LOAD, _PT_DYNAMIC = 1, 2
+_DT_NULL, _DT_NEEDED, _DT_STRTAB, _DT_SONAME = 0, 1, 5, 14
 
 
 class Identity(NamedTuple):
@@ -47,8 +41,7 @@ _BYTE_ORDERS = {1: "<", 2: ">"}
 def identity_of(host: HostRoot, path: str) -> Identity | None:
     """None if the file is not an ELF file, or contradicts itself."""
     try:
-        with closing(host.open(path, posix.O_RDONLY | posix.O_NONBLOCK)) as fd:
-            bits, machine, names = _parsed(fd, _DT_SONAME, 1)
+        bits, machine, names = _parsed(host, path, _DT_SONAME, 1)
     except (ValueError, OSError):
         return None
     # Of several SONAMEs the last counts, as in glibc.
@@ -57,26 +50,26 @@ def identity_of(host: HostRoot, path: str) -> Identity | None:
 
 def needs_of(host: HostRoot, path: str) -> list[str]:
     try:
-        with closing(host.open(path, posix.O_RDONLY | posix.O_NONBLOCK)) as fd:
-            return [name.decode() for name in _parsed(fd, _DT_NEEDED, _MAX_NEEDED)[2]]
+        return [name.decode() for name in _parsed(host, path, _DT_NEEDED, _MAX_NEEDED)[2]]
     except (ValueError, OSError):
         return []
 
 
-def _parsed(fd: int, tag: int, most: int) -> tuple[int, int, list[bytes]]:
+def _parsed(host: HostRoot, path: str, tag: int, most: int) -> tuple[int, int, list[bytes]]:
     """Word size, e_machine, and the names in the last entries with this tag."""
-    head = posix.pread(fd, _HEADER_SIZE, 0)
-    if not head.startswith(_MAGIC) or len(head) <= 5 or head[4] not in _LAYOUTS or head[5] not in _BYTE_ORDERS:
-        raise ValueError("no ELF file, or of an unknown class")
-    bits, *formats = _LAYOUTS[head[4]]
-    header, segment, dynamic = [Struct(_BYTE_ORDERS[head[5]] + text) for text in formats]
-    if len(head) < header.size:
-        raise ValueError("the file is cut off")
-    machine, offset, entry_size, count = header.unpack_from(head)
-    if count and (entry_size != segment.size or count > _MAX_SEGMENTS):
-        raise ValueError("program headers that make no sense")
-    segments = [*segment.iter_unpack(exactly(fd, offset, count * segment.size))]
-    return bits, machine, _names(fd, segments, dynamic, tag, most)
+    with closing(host.open(path, posix.O_RDONLY | posix.O_NONBLOCK)) as fd:
+        head = posix.pread(fd, _HEADER_SIZE, 0)
+        if not head.startswith(_MAGIC) or len(head) <= 5 or head[4] not in _LAYOUTS or head[5] not in _BYTE_ORDERS:
+            raise ValueError("no ELF file, or of an unknown class")
+        bits, *formats = _LAYOUTS[head[4]]
+        header, segment, dynamic = [Struct(_BYTE_ORDERS[head[5]] + text) for text in formats]
+        if len(head) < header.size:
+            raise ValueError("the file is cut off")
+        machine, offset, entry_size, count = header.unpack_from(head)
+        if count and (entry_size != segment.size or count > _MAX_SEGMENTS):
+            raise ValueError("program headers that make no sense")
+        segments = [*segment.iter_unpack(exactly(fd, offset, count * segment.size))]
+        return bits, machine, _names(fd, segments, dynamic, tag, most)
 
 
 def _names(fd: int, segments: list[tuple[int, int, int, int]], entry: Struct, wanted: int, most: int) -> list[bytes]:

@@ -34,9 +34,8 @@ _CATALOGUED = frozenset(
 
 
 class Driver(NamedTuple):
-    """Where a driver's files lie: its root, that root's path on the host ("" for the host's own root), its version.
-
-    cached: the folders of its libraries by the root's ld.so.cache; untrusted: a sentence for each that is left out.
+    """prefix: the root's path on the host, "" for the host's own; cached: the folders of its libraries by the root's
+    ld.so.cache; untrusted: a sentence for each that is left out.
     """
 
     root: HostRoot
@@ -94,14 +93,10 @@ def libraries(driver: Driver) -> dict[Library, str]:
 def misfits(driver: Driver, present: tuple[Library, ...], faults: dict[str, str]) -> tuple[Misfit, ...]:
     """The required libraries that `present` lacks, with the version there is instead; faults: see `of_root`."""
     files = {library.file for library in present if library.bits == 64}
-    missing = [(*it, f"{it[0]}.so.{driver.version}") for it in catalogue.REQUIRED]
     whys = {path.rpartition("/")[2]: f"{path} is left out: {why}" for path, why in faults.items()}
+    missing = [it for it in catalogue.REQUIRED if f"{it[0]}.so.{driver.version}" not in files]
     return tuple(
-        [
-            Misfit(name, capability, _other_version(driver, name), whys.get(file, ""))
-            for name, capability, file in missing
-            if file not in files
-        ]
+        [Misfit(*it, _other_version(driver, it[0]), whys.get(f"{it[0]}.so.{driver.version}", "")) for it in missing]
     )
 
 
@@ -121,16 +116,13 @@ def configuration(driver: Driver, host: HostRoot) -> tuple[DriverFile, ...]:
 def _placed(
     driver: Driver, patterns: tuple[tuple[str, tuple[str, ...]], ...], folders: tuple[str, ...], target: str
 ) -> list[DriverFile]:
-    names = [(pattern.replace("{machine}", posix.uname().machine), brings) for pattern, brings in patterns]
-    return [
-        DriverFile(driver.source(path), f"{target}/{name}", capabilities, text=_text_of(driver.root, path))
-        for name, capabilities in names
-        for path in _first(driver.root, [f"{folder}/{name}" for folder in folders])
-    ]
-
-
-def _text_of(host: HostRoot, path: str) -> str:
-    return inventory.without_folders(host, path) if path.endswith(catalogue.NAMES_LIBRARIES) else ""
+    found = []
+    for pattern, capabilities in patterns:
+        name = pattern.replace("{machine}", posix.uname().machine)
+        for path in _first(driver.root, [f"{folder}/{name}" for folder in folders]):
+            text = inventory.without_folders(driver.root, path) if path.endswith(catalogue.NAMES_LIBRARIES) else ""
+            found.append(DriverFile(driver.source(path), f"{target}/{name}", capabilities, text=text))
+    return found
 
 
 def _as_they_are(driver: Driver, host: HostRoot) -> list[DriverFile]:
@@ -156,19 +148,16 @@ def firmware(driver: Driver, host: HostRoot) -> tuple[DriverFile, ...]:
     found: dict[str, DriverFile] = {}
     for where, top in places:
         folder = f"{top}/{driver.version}"
-        for name in where.root.names(folder):
+        for name in [it for it in where.root.names(folder) if it.startswith("gsp") and it.endswith(".bin")]:
             target = f"{catalogue.FIRMWARE_TARGET}/{driver.version}/{name}"
-            if name.startswith("gsp") and name.endswith(".bin"):
-                found.setdefault(name, DriverFile(where.source(f"{folder}/{name}"), target, ()))
+            found.setdefault(name, DriverFile(where.source(f"{folder}/{name}"), target, ()))
     return tuple(found.values())
 
 
 def _of_word_size(driver: Driver, bits: int, flags: int) -> dict[Library, str]:
     # Of thousands of names in a folder some hundred are of the catalogue's libraries and subfolders.
-    listed = [
-        (folder, frozenset([name for name in driver.root.names(folder) if name.partition(".so")[0] in _CATALOGUED]))
-        for folder in _library_folders(driver, bits)
-    ]
+    named = [(folder, driver.root.names(folder)) for folder in _library_folders(driver, bits)]
+    listed = [(at, frozenset([it for it in names if it.partition(".so")[0] in _CATALOGUED])) for at, names in named]
     wanted = [
         (name, capabilities, [f"{name}.so.{driver.version}", *catalogue.FILES.get(name, ())])
         for name, capabilities in catalogue.LIBRARIES
@@ -179,10 +168,8 @@ def _of_word_size(driver: Driver, bits: int, flags: int) -> dict[Library, str]:
         places = _places(files, catalogue.SUBFOLDERS.get(name, ""), listed)
         found.update(_first_library(driver, name, capabilities, places, flags))
     # What a newer driver has beside its first libraries.
-    own = {
-        path.rpartition("/")[0] for it, path in found.items() if it.file.startswith(("libcuda.so.", "libnvidia-ml."))
-    }
-    for folder in sorted(own):
+    first = [path for it, path in found.items() if it.file.startswith(("libcuda.so.", "libnvidia-ml."))]
+    for folder in sorted({path.rpartition("/")[0] for path in first}):
         for name in _unknown(driver, folder):
             file = f"{name}.so.{driver.version}"
             found.update(_first_library(driver, name, catalogue.OF_UNKNOWN, [(f"{folder}/{file}", file)], flags))
@@ -197,8 +184,10 @@ def _first_library(
         if identity is None or ldcache.FLAGS.get((identity.machine, identity.bits)) != flags:
             continue
         soname = identity.soname or file
-        links = [f"{name}.so"] if _is_link_to(driver.root, f"{path.rpartition('/')[0]}/{name}.so", path) else []
-        called = tuple(dict.fromkeys([file, soname, *catalogue.OTHER_NAMES.get(name, ()), *links]))
+        names = [file, soname, catalogue.OTHER_NAMES.get(name, file)]
+        if _are_same(driver.root, f"{path.rpartition('/')[0]}/{name}.so", path):
+            names.append(f"{name}.so")
+        called = tuple(dict.fromkeys(names))
         library = Library(driver.source(path), file, soname, called, flags, identity.bits, "", capabilities)
         found = {library: path}
         for of, other, other_name, bringing in catalogue.ELSEWHERE:
@@ -208,9 +197,9 @@ def _first_library(
     return {}
 
 
-def _is_link_to(host: HostRoot, link: str, path: str) -> bool:
-    one, other = host.stat(link), host.stat(path)
-    return one is not None and other is not None and is_same(one, other)
+def _are_same(host: HostRoot, path: str, other: str) -> bool:
+    here, there = host.stat(path), host.stat(other)
+    return here is not None and there is not None and is_same(here, there)
 
 
 def _unknown(driver: Driver, folder: str) -> list[str]:
@@ -259,14 +248,9 @@ def _cached_folders(host: HostRoot) -> list[str]:
         return []
     names = [path.decode(errors="surrogateescape") for path in paths]
     # Debian's alternatives lead from there to the folder of one of several drivers.
-    folders = [path.rpartition("/")[0] for path in (*names, *[host.real(name) for name in names])]
-    return [_below_usr(host, folder) for folder in dict.fromkeys(folders)]
-
-
-def _below_usr(host: HostRoot, folder: str) -> str:
-    """/usr/lib64 for /lib64 if one is a link to the other, as on today's distributions: ldconfig lists both."""
-    here, there = host.stat(folder), host.stat(f"/usr{folder}")
-    return f"/usr{folder}" if here and there and is_same(here, there) else folder
+    folders = dict.fromkeys([path.rpartition("/")[0] for path in (*names, *[host.real(name) for name in names])])
+    # /usr/lib64 for /lib64 if one is a link to the other, as on today's distributions: ldconfig lists both.
+    return [f"/usr{folder}" if _are_same(host, folder, f"/usr{folder}") else folder for folder in folders]
 
 
 def _xorg_modules(driver: Driver) -> list[DriverFile]:
@@ -275,18 +259,13 @@ def _xorg_modules(driver: Driver) -> list[DriverFile]:
     # Debian's variants of the driver have one name in each folder.
     variants = [f"nvidia/{folder.rpartition('/')[2]}" for folder in driver.cached if "/nvidia/" in folder]
     for name, below, places in catalogue.XORG_MODULES:
-        below_libraries = (*places, *variants)
-        folders = [f"{folder}/{at}" for folder in _library_folders(driver, 64) for at in below_libraries]
+        folders = [f"{folder}/{at}" for folder in _library_folders(driver, 64) for at in (*places, *variants)]
         paths = [f"{folder}/{file}" for folder in folders for file in (f"{name}.{driver.version}", name)]
         for path in _first(driver.root, paths):
             folder, _, file = path.rpartition("/")
-            targets = [f"{folder}/{called}" for called in dict.fromkeys([file, name])]
-            found += [
-                DriverFile(
-                    driver.source(path), it, catalogue.XORG_CAPABILITIES, module=f"{below}/{it.rpartition('/')[2]}"
-                )
-                for it in targets
-            ]
+            at, brings = driver.source(path), catalogue.XORG_CAPABILITIES
+            called = dict.fromkeys([file, name])
+            found += [DriverFile(at, f"{folder}/{it}", brings, module=f"{below}/{it}") for it in called]
     return found
 
 

@@ -15,9 +15,9 @@ from oci_gpu_hook.record import NamedTuple
 FILE = "inventory"
 SAVED = f"{statefile.FOLDER}/{FILE}"
 
-# Before the stamp and the inventory, see `statefile.save`.  The number is made of the sources that say what is saved
-# (tests/unit/test_headings.py): what another version has saved is not read.
-HEADING = b"oci-gpu-hook inventory bbac7a03\n"
+# The number is made of the sources that say what is saved (tests/unit/test_headings.py): what another version has saved
+# is not read.
+HEADING = b"oci-gpu-hook inventory 35a763ad\n"
 
 # In `DriverInventory.unknown`: what NVML said was true when it was asked, and only NVML knows whether it still is.
 MAY_BE_MADE_AGAIN = "whether MIG devices were created again since NVML named them: run 'oci-gpu-hook inventory refresh'"
@@ -43,10 +43,8 @@ class Library(NamedTuple):
 
 
 class DriverFile(NamedTuple):
-    """A program, configuration or firmware file, or a folder with its content.
-
-    capabilities: () for every request; text: what a container gets in its place, "" for its own content: see
-    `without_folders`; module: of the X server, its path below that server's folder of modules, else "".
+    """A file, or a folder with its content.  capabilities: () for every request; text: what a container gets in its
+    place, "" for its own content: see `without_folders`; module: of the X server, its path below that server's folder.
     """
 
     path: str
@@ -67,11 +65,9 @@ class Misfit(NamedTuple):
 
 
 class MigDevice(NamedTuple):
-    """A compute instance of a GPU in MIG mode.
-
-    gpu: the parent's nvml_index; number: NVML's index on that GPU; gi, ci: GPU and compute instance; the minors are
-    those of /dev/nvidia-caps/nvidia-capN.  Without NVML, number and uuid are None and profile is "".  In doubt
-    (`read_saved`) the profile is that of before: no container is given a device by it.
+    """gpu: the parent's nvml_index; number: NVML's index on that GPU; gi, ci: GPU and compute instance; the minors are
+    of /dev/nvidia-caps/nvidia-capN.  Without NVML, number and uuid are None and profile is "".  In doubt (`read_saved`)
+    the profile is that of before: no container is given a device by it.
     """
 
     gpu: int
@@ -169,8 +165,8 @@ def with_nodes(
     devices = nodes.devices(host, gpus)
     if families:
         minors = [inventory.mig_config_minor, inventory.mig_monitor_minor]
-        minors += [minor for device in inventory.mig_devices for minor in (device.gi_minor, device.ci_minor)]
-        known = tuple(dict.fromkeys([minor for minor in minors if minor is not None]))
+        minors += [minor for it in inventory.mig_devices for minor in (it.gi_minor, it.ci_minor)]
+        known = tuple([minor for minor in dict.fromkeys(minors) if minor is not None])
         devices += nodes.of_families(host, families, gpus, known, channels)
     return inventory._replace(
         devices=devices, links=nodes.links(devices, gpus), ipc_paths=nodes.ipc_paths(host, driver_root, mps)
@@ -188,9 +184,7 @@ def with_texts(host: HostRoot, inventory: DriverInventory, capabilities: tuple[s
 
 
 def without_folders(host: HostRoot, path: str) -> str:
-    """Empty if no library has a folder, which is the host's.  Loaders of Vulkan, EGL and OpenCL take bare names, which
-    the loader of programs finds by its cache.
-    """
+    """Empty if no library has a folder, which is the host's.  Loaders of Vulkan, EGL and OpenCL take bare names."""
     # In JSON each string stands between quotes; an .icd file is one name.
     text = host.text(path)
     if len(text) > _LARGEST_MANIFEST:

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Device nodes, and the sockets of NVIDIA's services: what can change while the driver stays loaded.
 
-They are looked up at every start: no stamp changes when a service starts or an administrator changes a mode.  Reads
-only, and never opens a device: stat does not wake a GPU.
+They are looked up at every start.  Reads only, and never opens a device: stat does not wake a GPU.
 """
 
 from __future__ import annotations
@@ -17,19 +16,14 @@ from oci_gpu_hook.record import NamedTuple
 
 CONTROL = "/dev/nvidiactl"
 MODESET = "/dev/nvidia-modeset"
-UVM = "/dev/nvidia-uvm"
-UVM_TOOLS = "/dev/nvidia-uvm-tools"
-CAPS_FOLDER = "/dev/nvidia-caps"
-IMEX_FOLDER = "/dev/nvidia-caps-imex-channels"
+UVM, UVM_TOOLS = "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"
+CAPS_FOLDER, IMEX_FOLDER = "/dev/nvidia-caps", "/dev/nvidia-caps-imex-channels"
 
 # The module's own numbers: nv-chardev-numbers.h in its sources, and the kernel's admin-guide/devices.txt.
-GPU_MAJOR = 195
-CONTROL_MINOR = 255
-MODESET_MINOR = 254
+GPU_MAJOR, CONTROL_MINOR, MODESET_MINOR = 195, 255, 254
 DRM_MAJOR = 226
 
-_PERMISSIONS = 0o7777
-_DEFAULT_MODE = 0o666
+_PERMISSIONS, _DEFAULT_MODE = 0o7777, 0o666
 
 # Families of nodes that other drivers make: the folders to look in, and how the nodes' names begin.
 _OF_OTHER_DRIVERS = {
@@ -40,9 +34,6 @@ _OF_OTHER_DRIVERS = {
 }
 FAMILIES = ("modeset", "caps", "imex", "dri", *_OF_OTHER_DRIVERS)
 
-# What systemd, and podman and CRI-O, leave in a container for its programs.
-_CONTAINERS_OWN = ("/run/systemd/container", "/run/.containerenv")
-
 # Socket, or folder of sockets, and the capability whose libraries use it.
 IPC_PATHS = (
     ("/var/run/nvidia-persistenced/socket", "utility"),
@@ -50,13 +41,13 @@ IPC_PATHS = (
     ("/tmp/nvidia-mps", "compute"),
 )
 
-# Where programs look for MPS's pipes and its daemon makes them; and the user beside root whose they may be.
+# MPS's pipes, and the user beside root whose they may be.
 MPS = ("/tmp/nvidia-mps", 0)
 
 
 class DeviceNode(NamedTuple):
-    """present: whether there is a node: after a boot some are missing until a first program makes them; mode, uid, gid:
-    the node's; family: one of `FAMILIES`, "" for a node that every request needs; gpu: the nvml_index of its one GPU.
+    """present: after a boot some nodes are missing until a first program makes them; family: one of `FAMILIES`, "" for
+    a node that every request needs; gpu: the nvml_index of its one GPU.
     """
 
     path: str
@@ -77,9 +68,8 @@ class DeviceLink(NamedTuple):
 
 
 class IpcPath(NamedTuple):
-    """A socket, or a folder of sockets, of one of NVIDIA's services.
-
-    source: its path on the host; owner: the user whose it may be beside root; fault: why it cannot be trusted, else "".
+    """A socket, or a folder of sockets, of one of NVIDIA's services.  source: its path on the host; owner: the user
+    whose it may be beside root; fault: why it cannot be trusted, else "".
     """
 
     path: str
@@ -100,7 +90,9 @@ def devices(host: HostRoot, gpus: tuple[Gpu, ...]) -> tuple[DeviceNode, ...]:
 
 
 def is_container(host: HostRoot) -> bool:
-    return proc.is_masked(host) or any([host.stat(path) for path in _CONTAINERS_OWN])
+    # What systemd, and podman and CRI-O, leave in a container for its programs.
+    paths = ("/run/systemd/container", "/run/.containerenv")
+    return proc.is_masked(host) or any([host.stat(path) for path in paths])
 
 
 def gpus_here(host: HostRoot, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
@@ -115,19 +107,15 @@ def gpus_here(host: HostRoot, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
 
 
 def of_families(
-    host: HostRoot,
-    families: tuple[str, ...],
-    gpus: tuple[Gpu, ...],
-    caps_minors: tuple[int, ...],
-    channels: tuple[str, ...],
+    host: HostRoot, families: tuple[str, ...], gpus: tuple[Gpu, ...], caps: tuple[int, ...], channels: tuple[str, ...]
 ) -> tuple[DeviceNode, ...]:
-    """The nodes of `families`; channels: IMEX channels that are wanted even without a node on the host."""
+    """caps: minors of MIG's; channels: IMEX channels that are wanted even without a node on the host."""
     nodes: list[DeviceNode] = []
     for family in families:
         if family == "modeset":
             nodes.append(device(host, MODESET, GPU_MAJOR, MODESET_MINOR, family))
         elif family == "caps":
-            nodes += _numbered(host, "nvidia-caps", f"{CAPS_FOLDER}/nvidia-cap", caps_minors, family)
+            nodes += _numbered(host, "nvidia-caps", f"{CAPS_FOLDER}/nvidia-cap", caps, family)
         elif family == "imex":
             present = [name[len("channel") :] for name in host.names(IMEX_FOLDER)]
             wanted = tuple(sorted({int(text) for text in (*present, *channels) if text.isdecimal()}))
@@ -182,26 +170,18 @@ def _ipc_paths(host: HostRoot, mps: tuple[str, int]) -> dict[str, IpcPath]:
 
 def _numbered(host: HostRoot, chardev: str, stem: str, minors: tuple[int, ...], family: str) -> list[DeviceNode]:
     major = proc.character_major(host, chardev)
-    if major is None:
-        return []
-    return [device(host, f"{stem}{minor}", major, minor, family) for minor in minors]
+    return [] if major is None else [device(host, f"{stem}{minor}", major, minor, family) for minor in minors]
 
 
 def _drm(host: HostRoot, gpu: Gpu) -> list[DeviceNode]:
     """A GPU's card and render node, as its PCI device names them (Documentation/ABI, sysfs-class-drm)."""
-    found = []
-    for name in host.names(f"/sys/bus/pci/devices/{gpu.proc}/drm"):
-        kind = name.rstrip("0123456789")
-        if kind in ("card", "renderD") and kind != name:
-            found.append(device(host, f"/dev/dri/{name}", DRM_MAJOR, int(name[len(kind) :]), "dri", gpu.nvml_index))
-    return found
+    names = [(it, it.rstrip("0123456789")) for it in host.names(f"/sys/bus/pci/devices/{gpu.proc}/drm")]
+    minors = [(it, int(it[len(kind) :])) for it, kind in names if kind in ("card", "renderD") and kind != it]
+    return [device(host, f"/dev/dri/{it}", DRM_MAJOR, minor, "dri", gpu.nvml_index) for it, minor in minors]
 
 
 def _nodes_of_other_drivers(host: HostRoot, family: str) -> list[DeviceNode]:
-    found = []
-    folders = _OF_OTHER_DRIVERS[family]
-    for path in [f"{at}/{name}" for at, start in folders for name in host.names(at) if name.startswith(start)]:
-        status = host.stat(path)
-        if status is not None and is_character_device(status):
-            found.append(device(host, path, posix.major(status.st_rdev), posix.minor(status.st_rdev), family))
-    return found
+    places = _OF_OTHER_DRIVERS[family]
+    paths = [f"{at}/{name}" for at, start in places for name in host.names(at) if name.startswith(start)]
+    numbers = [(path, status.st_rdev) for path in paths if (status := host.stat(path)) and is_character_device(status)]
+    return [device(host, path, posix.major(number), posix.minor(number), family) for path, number in numbers]

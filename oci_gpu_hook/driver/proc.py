@@ -26,9 +26,9 @@ _BOUND = "/sys/bus/pci/drivers/nvidia"
 
 
 class Gpu(NamedTuple):
-    """nvml_index: position in NVML's order, that of PCI addresses; uuid: None until the GPU is first initialised;
-    bus_id: the PCI address with an eight-digit domain, as NVML writes it; proc: the name of its folder in `GPUS`; by
-    NVML: compute_capability (``9.0``), brand, and peers, the bus_ids of the GPUs that it reaches by NVLink.
+    """nvml_index: in the order of PCI addresses, as NVML's; uuid: None until the GPU is first initialised; bus_id: the
+    PCI address with an eight-digit domain; proc: the name of its folder in `GPUS`; by NVML: compute_capability
+    (``9.0``), brand, and peers, the bus_ids of the GPUs that it reaches by NVLink.
     """
 
     nvml_index: int
@@ -52,9 +52,7 @@ def mig_instances(host: HostRoot) -> list[str]:
     found = [""]
     for within, start in (("", "gpu"), ("mig/", "gi"), ("", "ci")):
         folders = [f"{path}{within}" for path in found]
-        found = [
-            f"{at}{name}/" for at in folders for name in host.names(f"{CAPABILITIES}/{at}") if name.startswith(start)
-        ]
+        found = [f"{at}{it}/" for at in folders for it in host.names(f"{CAPABILITIES}/{at}") if it.startswith(start)]
     return [path[:-1] for path in found]
 
 
@@ -90,15 +88,11 @@ def character_major(host: HostRoot, name: str) -> int | None:
 class Stamp(NamedTuple):
     """Values of which one changes whenever a new survey would find something else.
 
-    The time of a folder in /proc says when it was first shown, not when it changed: its names are compared instead.
-    bound: the PCI driver's entries with their inode numbers, each of which sysfs uses once while the kernel runs: GPUs
-    may have other minors after one was bound again.
-
-    mig: the compute instances with the inode numbers of their folders.  An instance that is made again has another one,
-    unless the kernel had dropped the old folder from memory: then procfs may use its number again.
-
-    shown: for that case, the times of these folders.  If only they differ, an instance was made again, or its dropped
-    folder is shown once more: a doubt (`read_saved`).  Each mount of procfs, which `st_dev` tells, has its own.
+    A folder's time in /proc says when it was first shown: its names are compared instead.  bound: the PCI driver's
+    entries with their inode numbers, each of which sysfs uses once: GPUs may have other minors after one was bound
+    again.  mig: the compute instances with those of their folders.  One that is made again has another number, unless
+    the kernel had dropped the old folder from memory.  shown: for that case, these folders' times, of each mount of
+    procfs (st_dev).  If only they differ, an instance was made again, or is shown once more: a doubt (`read_saved`).
     """
 
     boot_id: str

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The survey: a new inventory of this host's driver, saved for later starts.
 
-``inventory refresh`` adds what NVML says (`node.gpus.nvml`); a start makes one without that, if no saved inventory is
-true.  Opens no GPU.  Writes the saved inventory and nothing else.
+``inventory refresh`` adds what NVML says (`node.gpus.nvml`); a start makes one without that, if none that is saved is
+true.  Opens no GPU.  Writes the saved inventory alone.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def survey(host: HostRoot, driver_root: str = "/") -> DriverInventory:
     if version is None:
         if host.stat(nodes.CONTROL) is None:
             raise DriverError("this host has no NVIDIA driver: /proc/driver/nvidia is missing", _INSTALL_HINT)
-        raise DriverError(
-            "NVIDIA device nodes are there, but /proc/driver/nvidia is not: the kernel module is not loaded",
-            "the administrator must load it: modprobe nvidia",
-        )
+        why = "NVIDIA device nodes are there, but /proc/driver/nvidia is not: the kernel module is not loaded"
+        raise DriverError(why, "the administrator must load it: modprobe nvidia")
+    # The branch's own or the next older one's; "" for a branch older than all in the list.
+    branches = [cuda for first, cuda in catalogue.CUDA_OF_BRANCH if first <= int(version.partition(".")[0])]
     driver = files.find_driver(host, driver_root, version)
     libraries, faults = files.of_root(host, files.libraries(driver))
     gpus = list_gpus(host)
@@ -54,7 +54,7 @@ def survey(host: HostRoot, driver_root: str = "/") -> DriverInventory:
     texts = [(name, host.read(f"{proc.DRIVER}/{name}")) for name in ("params", "version", "registry")]
     return DriverInventory(
         driver_version=version,
-        cuda_version=_cuda_of(version),
+        cuda_version=branches[-1] if branches else "",
         gpus=gpus,
         mig_devices=instances,
         mig_config_minor=proc.capability_minor(host, "mig/config"),
@@ -108,12 +108,6 @@ def mig_devices(host: HostRoot, gpus: tuple[Gpu, ...]) -> tuple[MigDevice, ...]:
             continue
         found.append(MigDevice(gpu.nvml_index, None, None, "", gi, ci, gi_minor, ci_minor))
     return tuple(sorted(found, key=lambda device: (device.gpu, device.gi, device.ci)))
-
-
-def _cuda_of(version: str) -> str:
-    """The CUDA version that a driver of this branch supports at least; "" for a branch older than all in the list."""
-    branch = int(version.partition(".")[0])
-    return next((cuda for first, cuda in reversed(catalogue.CUDA_OF_BRANCH) if first <= branch), "")
 
 
 def missing(gpus: tuple[Gpu, ...], mig_devices: tuple[MigDevice, ...]) -> tuple[str, ...]:

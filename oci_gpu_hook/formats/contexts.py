@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """SELinux contexts and MCS levels as values: parse, print, dominate, meet.  Pure.
 
-A context is ``user:role:type:level``; a level is a sensitivity and a set of categories, ``s0:c1,c4.c6``, or a range of
-two, ``s0-s0:c0.c1023`` (SELinux Notebook, "MLS and MCS").  Must not ask the kernel or libselinux: the kernel checks a
-context against the policy when the label is set.
+A context is ``user:role:type:level``; a level is a sensitivity and categories, ``s0:c1,c4.c6``, or a range of two,
+``s0-s0:c0.c1023`` (SELinux Notebook, "MLS and MCS").  The kernel checks it against the policy when the label is set.
 """
 
 from __future__ import annotations
@@ -11,14 +10,13 @@ from __future__ import annotations
 from oci_gpu_hook.formats.decimal import decimal
 from oci_gpu_hook.record import NamedTuple
 
-# Today's policies have c0 to c1023 and s0 to s15: a number from here on is a mistake.
-_MAX = 1 << 16
-_LONGEST = 4096
+# Today's policies have c0 to c1023 and s0 to s15.
+_MAX, _LONGEST = 1 << 16, 4096
 _NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-")
 
 
 class MalformedContext(ValueError):
-    """A text that is not a context; the message says why, for people."""
+    """A text that is not a context; the message says why."""
 
 
 class Level(NamedTuple):
@@ -95,11 +93,9 @@ def meet(levels: list[Level]) -> Level:
 
 
 def _number(letter: str, text: str) -> int:
-    number = decimal(text[1:])
+    number = decimal(text[1:], _MAX - 1)
     if not text.startswith(letter) or number is None:
-        raise MalformedContext(f"its level has something that is not {letter} and a number")
-    if number >= _MAX:
-        raise MalformedContext(f"its level has a number of {_MAX} or more")
+        raise MalformedContext(f"its level has something that is not {letter} and a number below {_MAX}")
     return number
 
 

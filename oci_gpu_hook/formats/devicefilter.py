@@ -3,9 +3,7 @@
 
 A program of type BPF_PROG_TYPE_CGROUP_DEVICE runs at each open and mknod of a device node: R1 points to a struct
 bpf_cgroup_dev_ctx (linux/bpf.h), and R0 is 1 to allow.  Every program of the cgroup and of those above it must allow.
-
-Instructions are bytes, 8 for each (Documentation/bpf/standardization/instruction-set.rst), little-endian as on x86_64
-and aarch64.
+Instructions are 8 bytes each (Documentation/bpf/standardization/instruction-set.rst), little-endian.
 """
 
 from __future__ import annotations
@@ -13,31 +11,18 @@ from __future__ import annotations
 from oci_gpu_hook.formats.devicerule import DeviceRule
 
 # struct bpf_cgroup_dev_ctx: the low half of access_type is the device's type, the high half the access.
-_ACCESS_TYPE = 0
-_MAJOR = 4
-_MINOR = 8
+_ACCESS_TYPE, _MAJOR, _MINOR = 0, 4, 8
 TYPES = {"b": 1, "c": 2, "u": 2}  # BPF_DEVCG_DEV_*; "u" is POSIX's other word for "c"
 _ACCESS = {"m": 1, "r": 2, "w": 4}  # BPF_DEVCG_ACC_*
-_HALF = 0xFFFF
-_WORD = 0xFFFFFFFF
+_HALF, _WORD = 0xFFFF, 0xFFFFFFFF
 
 # Opcodes, named as the kernel's macros are: operation, class, operand (K immediate, X register).
-_LDX_W = 0x61
-_AND32_K = 0x54
-_MOV32_K = 0xB4
-_MOV32_X = 0xBC
-_JEQ32_K = 0x16
-_JNE32_K = 0x56
-_EXIT = 0x95
+_LDX_W, _AND32_K, _MOV32_K, _MOV32_X = 0x61, 0x54, 0xB4, 0xBC
+_JEQ32_K, _JNE32_K, _EXIT = 0x16, 0x56, 0x95
 
 # The values in the registers.  R1 never changes.  The verifier refuses a program that reads any other register before
 # it has written it, so the program behind a prefix cannot notice that the prefix used them.
-_R0 = 0
-_CTX = 1
-_REQUEST = 2
-_REQUEST_MAJOR = 3
-_REQUEST_MINOR = 4
-_SCRATCH = 5
+_R0, _CTX, _REQUEST, _REQUEST_MAJOR, _REQUEST_MINOR, _SCRATCH = range(6)
 _LAST_REGISTER = "a"
 
 # A jump goes at most 32,767 instructions far, and a device takes three.
@@ -65,18 +50,13 @@ def is_loadable(instructions: bytes) -> bool:
 
 
 def runtime_defaults() -> tuple[DeviceRule, ...]:
-    """What the OCI runtimes allow whatever config.json says.
-
-    That is mknod of any device; and access to null, zero, full, random, urandom, tty, ptmx and the ptys.  Only what
-    runc and crun have in common is here, so that a rebuilt program allows nothing that the runtime denied: runc also
-    allows /dev/net/tun (10:200; not 1.2.0 to 1.2.3), and crun /dev/console (5:1; in a container it is a pty).
+    """What the OCI runtimes allow whatever config.json says: mknod of any device; and null, zero, full, random,
+    urandom, tty, ptmx and the ptys.  What runc and crun have in common, so that a rebuilt program allows nothing that
+    the runtime denied: runc also allows /dev/net/tun (10:200; not 1.2.0 to 1.2.3), and crun /dev/console (5:1, a pty).
     """
     numbers = ((1, 3), (1, 5), (1, 7), (1, 8), (1, 9), (5, 0), (5, 2), (136, None))
-    return (
-        DeviceRule("c", None, None, "m"),
-        DeviceRule("b", None, None, "m"),
-        *[DeviceRule("c", first, second, "rwm") for first, second in numbers],
-    )
+    mknod = [DeviceRule(type, None, None, "m") for type in ("c", "b")]
+    return (*mknod, *[DeviceRule("c", first, second, "rwm") for first, second in numbers])
 
 
 def program(rules: tuple[DeviceRule, ...] | list[DeviceRule]) -> bytes:
@@ -85,11 +65,8 @@ def program(rules: tuple[DeviceRule, ...] | list[DeviceRule]) -> bytes:
     The last rule that fits decides: one that allows fits a request that is wholly within its access, one that denies
     fits a request for any of its access.  A request that no rule fits is denied.
     """
-    blocks = [_load_request()]
-    for rule in reversed(rules):
-        if _can_match(rule):
-            blocks.append(_allow_whole(rule) if rule.allow else _deny_any(rule))
-    return b"".join([*blocks, _verdict(0)])
+    blocks = [_allow_whole(rule) if rule.allow else _deny_any(rule) for rule in reversed(rules) if _can_match(rule)]
+    return b"".join([_load_request(), *blocks, _verdict(0)])
 
 
 def _load_request() -> bytes:
@@ -98,9 +75,8 @@ def _load_request() -> bytes:
 
 
 def _allow_whole(rule: DeviceRule, *others: DeviceRule) -> bytes:
-    """`others` differ from the rule only in the minor."""
-    # One comparison checks two things: the type, and that the request has no access bit beyond those of the rule, not
-    # even one that a later kernel may add.
+    # One comparison checks the type, and that the request has no access bit beyond those of the rule, not even one that
+    # a later kernel may add.
     mask, wanted = (~_access(rule) & _HALF) << 16, 0
     if rule.type != "a":
         mask, wanted = mask | _HALF, TYPES[rule.type]

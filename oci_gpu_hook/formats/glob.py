@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Patterns of names, as a shell has them: ``*``, ``?``, ``[a-z]`` and ``[!a-z]`` in one component of a path.  Pure.
 
-``fnmatch`` makes regular expressions, and ``re`` costs a start as much as all that it does with a vendor's file.
+``fnmatch`` imports ``re``, which costs a start as much as all that it does with a vendor's file.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ def is_pattern(text: str) -> bool:
 def matches(pattern: str, name: str) -> bool:
     """Whether `name` fits `pattern`; takes time linear in both lengths multiplied.  A ``[`` without end is a letter."""
     parts = _parts(pattern)
-    at = 0
+    at = position = 0
     # Where the last star stood, and where its rest was tried last: only the last star need ever take more letters.
     star, tried = -1, 0
-    position = 0
     while at < len(name):
         if position < len(parts) and parts[position] == "*":
             star, tried = position, at
@@ -74,7 +73,6 @@ def _fits(part: str, letter: str) -> bool:
     negated, found = part[1] == "!", False
     inner = part[2:-1] if negated else part[1:-1]
     while inner:
-        # a-z, or one letter.
         size = 3 if inner[1:2] == "-" and len(inner) > 2 else 1
         found = found or inner[0] <= letter <= inner[size - 1]
         inner = inner[size:]

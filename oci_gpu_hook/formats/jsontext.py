@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parse JSON by Python's C scanner alone.
 
-``import json`` doubles the time of the interpreter's start, as it imports ``re`` and ``enum``.  The scanner is a small
-C module, private to Python, so no other file uses it; if it is missing or works in another way, ``json`` does the work.
-
-Must not raise anything but ValueError.
+``import json`` doubles the time of the interpreter's start.  The scanner is private to Python: if it is missing or
+works in another way, ``json`` does the work.  Must not raise anything but ValueError.
 """
 
 from __future__ import annotations
@@ -109,7 +107,6 @@ def _behind_space(text: str, at: int) -> int:
 
 def has_more_values(data: bytes, most: int) -> bool:
     """Whether a text has more values than `most`: commas, colons and brackets outside of its strings, or strings."""
-    # The short answers come first: few bytes, or few of these letters.
     if len(data) <= most or sum([data.count(mark) for mark in (b",", b":", b"{", b"[")]) <= most:
         return False
     others = bytes([byte for byte in range(256) if byte not in b',:{["'])

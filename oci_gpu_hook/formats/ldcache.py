@@ -2,12 +2,10 @@
 """``/etc/ld.so.cache``: its bytes as rows, and the bytes with our libraries added.  Pure.
 
 Source: glibc's ``sysdeps/generic/dl-cache.h`` (layout), ``elf/cache.c`` (what ldconfig writes, and in which order) and
-``elf/dl-cache.c`` (how the loader searches), 2.17 to 2.41; ldconfig(8).  The loader finds names by a binary search, so
-the order of the rows is part of the format.  Each row gets a sort key of bytes, which Python compares in one step.
-Little-endian only, as all supported machines are.  Names and paths are bytes, as in the file.
+``elf/dl-cache.c`` (how the loader searches), 2.17 to 2.41.  The loader finds names by a binary search, so the order of
+the rows is part of the format.  Each row gets a sort key of bytes, which Python compares in one step.
 
-The bytes come from an image and are hostile: any name has a key, `MalformedCache` is the only error, and the time is
-linear in their number.
+The bytes are an image's and hostile: any name has a key, `MalformedCache` is the only error, and the time is linear.
 """
 
 from __future__ import annotations
@@ -22,13 +20,8 @@ if TYPE_CHECKING:
 LARGEST = 2 << 20
 _MAX_ROWS = 1 << 15
 
-# The flags that a loader demands of an entry, by e_machine and word size in bits.  glibc, sysdeps/generic/ldconfig.h:
-# the libc6 type (3), and what the architecture requires.
-FLAGS = {
-    (3, 32): 0x0003,  # EM_386
-    (62, 64): 0x0303,  # EM_X86_64
-    (183, 64): 0x0A03,  # EM_AARCH64
-}
+# The flags that a loader demands of an entry, by e_machine and word size in bits (sysdeps/generic/ldconfig.h).
+FLAGS = {(3, 32): 0x0003, (62, 64): 0x0303, (183, 64): 0x0A03}  # EM_386, EM_X86_64, EM_AARCH64
 # The same for a machine's own libraries, by its name in uname(2).
 NATIVE_FLAGS = {"x86_64": FLAGS[62, 64], "aarch64": FLAGS[183, 64]}
 # Debian's folder for a machine's own libraries, below /lib and /usr/lib.
@@ -49,17 +42,12 @@ _GENERATOR = b"oci-gpu-hook"
 # Since glibc 2.33 (generator in elf/cache.c), with the distribution's name and the version behind it.
 _LDCONFIG = b"ldconfig ("
 
-# No string is longer than PATH_MAX: the loader could not open it.  ldconfig lets strings share their ends, a path with
-# its name and with the same path below /usr: all of them together are never many times longer than the file.
-_LONGEST_STRING = 4095
-_SHARING = 4
+# PATH_MAX.  ldconfig lets strings share their ends: all of them together are never many times longer than the file.
+_LONGEST_STRING, _SHARING = 4095, 4
 # The bytes of all names that are compared: each may take a dozen in memory.
 _MAX_COMPARED = 1 << 20
-# A library of one name lies in a few folders.
-_MAX_PATHS = 256
-# glibc knows ten names of hwcaps, and two kinds of extensions.
-_MAX_EXTENSIONS = 1024
-
+# A library of one name lies in a few folders.  glibc knows ten names of hwcaps, and two kinds of extensions.
+_MAX_PATHS, _MAX_EXTENSIONS = 256, 1024
 
 # glibc compares names as C chars, which are signed on x86 and unsigned on ARM, but puts digits after all other chars
 # and compares a run of digits as a number.  All bytes, the lowest first:
@@ -85,10 +73,8 @@ class MalformedCache(ValueError):
 
 
 class Table(NamedTuple):
-    """A cache: its rows in the new layout, whose offsets count from `base` bytes before `strings`, and their names.
-
-    The rows stay the bytes that they are: numbers of Python take ten times as much.  is_ldconfigs: whether it says that
-    ldconfig has written it.
+    """Rows in the new layout, as bytes, whose offsets count from `base` bytes before `strings`, and their names.
+    is_ldconfigs: whether it says that ldconfig has written it.
     """
 
     strings: bytes
@@ -105,11 +91,8 @@ class Table(NamedTuple):
     def hwcaps(self) -> list[int]:
         return memoryview(self.rows).cast("Q")[2::3].tolist()
 
-    def rows_of(self, first: int, end: int) -> bytes:
-        return self.rows[_ROW_SIZE * first : _ROW_SIZE * end]
-
     def part(self, first: int, end: int) -> Table:
-        return self._replace(names=self.names[first:end], rows=self.rows_of(first, end))
+        return self._replace(names=self.names[first:end], rows=self.rows[_ROW_SIZE * first : _ROW_SIZE * end])
 
     def path(self, row: int) -> bytes:
         start = _words(self.rows, _ROW_SIZE * row + 8, 1)[0] - self.base
@@ -146,7 +129,7 @@ def parse_cache(data: bytes) -> Table:
 
 
 def paths_of(data: bytes, sonames: Collection[bytes]) -> list[bytes]:
-    """The paths of libraries with these names, in the cache's order, at most `_MAX_PATHS`; MalformedCache."""
+    """In the cache's order, at most `_MAX_PATHS`; MalformedCache."""
     table = parse_cache(data)
     rows = [row for row, name in enumerate(table.names) if name in sonames]
     return [table.path(row) for row in rows[:_MAX_PATHS]]
@@ -166,10 +149,8 @@ def without_spares(data: bytes | None, ours: tuple[Entry, ...], folders: tuple[b
 
 
 def _read_new(data: bytes, start: int) -> Table:
-    """The new layout, with its header at `start`.
-
-    Offsets of strings count from there, as ldconfig writes them.  (Where the layout is inside the old one, glibc 2.33
-    to 2.41 looks for the hwcaps names in another place, and so ignores them.)
+    """Offsets of strings count from `start`, as ldconfig writes them.  (Inside of the old layout glibc 2.33 to 2.41
+    looks for the hwcaps names in another place, and so ignores them.)
     """
     rows_start = start + _HEADER_SIZE
     if rows_start > len(data):
@@ -264,15 +245,14 @@ def _packed(*words: int) -> bytes:
 
 
 def merge(data: bytes | None, ours: Iterable[Entry], folders: tuple[bytes, ...] = ()) -> bytes:
-    """The cache `data` with `ours` in it, as ldconfig since glibc 2.32 would write it; MalformedCache for `data`.
+    """The cache `data`, if any, with `ours` in it, as ldconfig since glibc 2.32 would write it; MalformedCache.
 
-    Every loader since glibc 2.2 reads it.  Among entries of one name, flags and hwcap, ours come first and in their
-    order, so the loader takes them; the others stay listed.  An entry that is there already is moved, not doubled.
-    `data` is None or empty if there is no cache.  Ours have no hwcap.  What it lists below these `folders`, which end
-    with "/", is of an earlier driver and goes; if that is just ours, `data` is what it must be.
+    Among entries of one name, flags and hwcap, of which ours have none, ours come first and in their order, so the
+    loader takes them; the others stay.  An entry that is there already is moved, not doubled.  What it lists below
+    these `folders`, which end with "/", is of an earlier driver and goes; if that is just ours, `data` stays as it is.
 
-    All rows are sorted, not only ours, unless ldconfig has written the cache.  Other programs write caches too, and
-    some sort them by plain bytes: the loader's binary search misses names there, and would miss ours.
+    All rows are sorted, not only ours, unless ldconfig has written the cache: some programs sort by plain bytes, and
+    the loader's binary search misses names there.
     """
     theirs = parse_cache(data) if data else Table(b"", 0, b"", [], ())
     versions: dict[tuple[bytes, bytes, int], int] = {}
@@ -295,7 +275,7 @@ def merge(data: bytes | None, ours: Iterable[Entry], folders: tuple[bytes, ...] 
 
 
 def _put_in_order(table: Table, ours: int, *, unsigned: bool) -> list[bytes]:
-    """The rows in order, as pieces, where those behind the first `ours` are in order: ours are put in by bisection."""
+    """The rows as pieces, where those behind the first `ours` are in order: ours are put in by bisection."""
     keys = _keys(table.part(0, ours), unsigned=unsigned)
     known: dict[int, bytes] = {}
     pieces, first = [], ours
@@ -311,13 +291,13 @@ def _put_in_order(table: Table, ours: int, *, unsigned: bool) -> list[bytes]:
                 high = middle
         # If theirs are not in order after all, none is lost.
         low = max(first, low)
-        pieces += [table.rows_of(first, low), table.rows_of(row, row + 1)]
+        pieces += [table.part(first, low).rows, table.part(row, row + 1).rows]
         first = low
-    return [*pieces, table.rows_of(first, len(table.names))]
+    return [*pieces, table.part(first, len(table.names)).rows]
 
 
 def _cut(table: Table, rows: list[int]) -> Table:
-    """The table without the strings of these rows, if they are the last ones: else they would grow with each driver."""
+    """Without the strings of these rows, if they are the last ones: else they would grow with each driver."""
     if not rows:
         return table
     names, paths = table.column(1), table.column(2)
@@ -380,9 +360,8 @@ def name_keys(names: list[bytes], *, unsigned: bool) -> list[bytes]:
 
 
 def _keys_of_block(names: list[bytes], *, unsigned: bool) -> list[bytes]:
-    """The keys of some names, in one block: the methods of bytes are fast, and steps of Python are slow.
-
-    Each byte becomes its rank, each run of digits gets the same length, and each name ends with the rank of NUL.
+    """In one block, as the methods of bytes are fast.  Each byte becomes its rank, each run of digits gets the same
+    length, and each name ends with the rank of NUL.
     """
     order = _UNSIGNED if unsigned else _SIGNED
     end = bytes([order.index(0)])
@@ -405,11 +384,9 @@ def _wrapped(number: bytes) -> bytes:
 
 
 def _suffix(flags: int, hwcap: int) -> bytes:
-    """The end of a key, which decides among equal names, by compare() in elf/cache.c; the highest comes first.
-
-    First come higher flags; then libraries of glibc-hwcaps subdirectories, in the order of the subdirectories' names
-    and so of their indices; then, from glibc before 2.37, those of legacy hwcaps, by the number of bits and the value;
-    last those that every machine can use.
+    """The end of a key, which decides among equal names, by compare() in elf/cache.c.  First come higher flags; then
+    libraries of glibc-hwcaps subdirectories, in the order of their indices; then, from glibc before 2.37, those of
+    legacy hwcaps, by the number of bits and the value; last those that every machine can use.
     """
     rank = (flags ^ 0x80000000).to_bytes(4, "big")  # in C it is an int
     if hwcap >> 42 == 1 << 20:  # below that are ten bits of ISA level and the index

@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What systemd knows of a scope's devices: read from its unit files, set by D-Bus calls.  Pure: bytes and values.
 
-systemd keeps the device rules that the runtime gave it with the scope.  It puts them in force again whenever a property
-of the scope is set (`podman update`, `systemctl set-property`) and at every daemon-reload, and so denies devices that
-were allowed without its knowledge.  A drop-in would be read at daemon-reload only.  To set the property changes what
-systemd has in memory; systemd then writes a drop-in itself, and removes it with the scope.
+systemd puts a scope's device rules in force again whenever a property of it is set (`podman update`) and at every
+daemon-reload, and so denies devices that were allowed without its knowledge.  A drop-in would be read at daemon-reload
+only.  To set the property changes what systemd has in memory; it writes a drop-in itself, and removes that with the
+scope.  crun from 1.28 on gives it no rules on v2 but BPFProgram=, where it has pinned its device program (BPF_OBJ_PIN,
+bpf(2)): systemd attaches that at the same times, beside the programs that are there, and all must allow.
 
-crun from 1.28 on gives it no rules on v2 but BPFProgram=, where it has pinned its device program (BPF_OBJ_PIN, bpf(2)).
-systemd attaches what is pinned there at the same times, beside the programs that are there, and all must allow.
-
-systemd.resource-control(5), DeviceAllow= and DevicePolicy=; org.freedesktop.systemd1(5); D-Bus Specification, "Message
-Protocol" and "Authentication Protocol".  To load a library for D-Bus would take a start longer than the call itself.
+systemd.resource-control(5), org.freedesktop.systemd1(5); D-Bus Specification, "Message Protocol" and "Authentication
+Protocol".  To load a library for D-Bus would take a start longer than the call itself.
 """
 
 from __future__ import annotations
@@ -37,10 +35,8 @@ _OBJECT = "/org/freedesktop/systemd1"
 # scope's device rules in this way, after it has made the scope.
 DROP_INS = ("50-DeviceAllow.conf", "50-DevicePolicy.conf")
 
-_POLICY = "DevicePolicy="
-_ALLOW = "DeviceAllow="
+_POLICY, _ALLOW, _PROGRAM = "DevicePolicy=", "DeviceAllow=", "BPFProgram=device:"
 _RESTRICTING = ("strict", "closed")
-_PROGRAM = "BPFProgram=device:"
 _CRUN = "/sys/fs/bpf/crun"
 
 ERROR = 3  # a message's type
@@ -60,9 +56,7 @@ class ScopeUnit(NamedTuple):
 
 
 def parse_scope(name: str, text: str) -> ScopeUnit | None:
-    """None if systemd does not restrict its devices.  A scope that allows all devices has no entry: with a first entry,
-    all other devices are denied (DevicePolicy=auto).
-    """
+    """None if systemd does not restrict its devices: with a first entry all others are denied (DevicePolicy=auto)."""
     policy = pinned = ""
     allowed: list[Entry] = []
     # No other: an annotation of an image can name another container's to systemd.
@@ -97,8 +91,8 @@ def calls(serial: int, unit: str, allowed: Iterable[Entry], *, only: bool = Fals
     # 1, runtime: until the next boot, as the unit itself.
     body = _aligned(_string(unit), _uint32(1), *_structs(properties))
     call = _method_call(serial, f"{_SYSTEMD}.Manager", "SetUnitProperties", "sba(sv)", body)
-    # systemd answers a call before it puts the rules in force, and reads the next message after that: once it answers a
-    # Ping they are in force.  On cgroup v1 it denies all devices for a moment, so no workload may run yet.
+    # systemd puts the rules in force after its answer, and then reads the next message: once it answers a Ping they are
+    # in force.  On cgroup v1 it denies all devices for a moment, so no workload may run yet.
     return call + _method_call(serial + 1, "org.freedesktop.DBus.Peer", "Ping")
 
 
@@ -106,7 +100,7 @@ def calls(serial: int, unit: str, allowed: Iterable[Entry], *, only: bool = Fals
 
 
 class BusAnswer(NamedTuple):
-    """A received message: its type, the serial of the call that it answers (0 for none), an error's name and text."""
+    """reply_serial: of the call that it answers, 0 for none."""
 
     type: int
     reply_serial: int
@@ -122,7 +116,6 @@ def _aligned(*values: Value) -> bytes:
 
 
 def _uint32(value: int) -> Value:
-    """A UINT32, or a BOOLEAN, which is written alike."""
     return 4, value.to_bytes(4, "little")
 
 
@@ -141,19 +134,15 @@ def _structs(items: Iterable[bytes]) -> tuple[Value, Value]:
 
 
 def authentication(uid: int) -> bytes:
-    """All that a client sends first.  It need not wait for an answer: the peer learns the user from the kernel."""
+    """A client need not wait for an answer: the peer learns the user from the kernel."""
     return b"\0AUTH EXTERNAL " + str(uid).encode().hex().encode() + b"\r\nBEGIN\r\n"
 
 
 def _method_call(serial: int, interface: str, member: str, types: str = "", body: bytes = b"") -> bytes:
-    texts = (
-        *((_PATH, "o", _OBJECT), (_INTERFACE, "s", interface), (_MEMBER, "s", member), (_TO, "s", _SYSTEMD)),
-        *([(_SIGNATURE, "g", types)] if types else []),
-    )
-    fields = [
-        _aligned((1, bytes([code])), _signature(kind), _signature(text) if kind == "g" else _string(text))
-        for code, kind, text in texts
-    ]
+    texts = [(_PATH, "o", _OBJECT), (_INTERFACE, "s", interface), (_MEMBER, "s", member), (_TO, "s", _SYSTEMD)]
+    texts += [(_SIGNATURE, "g", types)] if types else []
+    values = [(code, kind, _signature(text) if kind == "g" else _string(text)) for code, kind, text in texts]
+    fields = [_aligned((1, bytes([code])), _signature(kind), value) for code, kind, value in values]
     start = bytes([_LITTLE_ENDIAN, _METHOD_CALL, 0, _VERSION])
     return _aligned((1, start), _uint32(len(body)), _uint32(serial), *_structs(fields), (8, body))
 
@@ -180,7 +169,7 @@ def first_answer(data: bytes) -> tuple[BusAnswer | None, bytes]:
 
 
 def _fields(data: bytes, end: int) -> dict[int, bytes]:
-    """The bytes of each value by its field's code, of a text without its length."""
+    """By the fields' codes, texts without their lengths."""
     found = {}
     at = _FIXED_HEADER
     while at < end:

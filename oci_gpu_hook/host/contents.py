@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What lies in a folder of the host that is to be given whole, and what of it is not for everybody or others may write.
 
-A container's root reads in it what the host's root may, and with CAP_SYS_ADMIN it can make a read-only mount writable
-again.  Reads no file's content.  Never used by a start that finds a saved inventory that is still true.
+A container's root reads in it what the host's root may, and CAP_SYS_ADMIN makes a read-only mount writable again.
+Reads no file's content.  Never used by a start that finds a saved inventory that is still true.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _READABLE, _LISTABLE = 0o004, 0o005
 
 
 class Contents(NamedTuple):
-    """By path; folders: those that were looked into, the folder itself first; files: and what is neither file nor
-    folder, each with its user, group and mode; faults: why a thing cannot be given.
+    """By path; folders: itself first; files: and what is neither file nor folder, each with its user, group and mode;
+    faults: why a thing cannot be given.
     """
 
     folders: tuple[str, ...]
@@ -53,7 +53,7 @@ class Contents(NamedTuple):
 
 
 class TooMuchError(Exception):
-    """A folder has more in it than is looked at; the text says what."""
+    """A folder has more in it than is looked at."""
 
 
 def folder_contents(host: HostRoot, folder: str, see: Callable[[str], None]) -> Contents:
@@ -82,12 +82,14 @@ def folder_contents(host: HostRoot, folder: str, see: Callable[[str], None]) -> 
                 see(at)
             else:
                 files[at] = (status.st_uid, status.st_gid, status.st_mode)
-        _check(len(folders) + len(wanted), len(files) + len(links) + len(faults), depth)
+        count = len(folders) + len(wanted)
+        if count > MAX_FOLDERS or count + len(files) + len(links) + len(faults) > MAX_THINGS or depth > MAX_DEPTH:
+            raise TooMuchError(f"it has more than {MAX_FOLDERS} folders, {MAX_THINGS} things or {MAX_DEPTH} levels")
     return Contents(tuple(folders), files, tuple(links), faults)
 
 
 def _entries(host: HostRoot, path: str) -> list[tuple[str, posix.stat_result | None]]:
-    """Each name in a folder with its status, None if that cannot be had; no name if the folder cannot be read."""
+    """Each name with its status, None if that cannot be had; no name if the folder cannot be read."""
     found: list[tuple[str, posix.stat_result | None]] = []
     try:
         fd = host.open(path, _LIST)
@@ -118,15 +120,6 @@ def fault(name: str, status: posix.stat_result | None, roots: tuple[int, ...]) -
         return why
     needed = _LISTABLE if is_folder(status) else _READABLE
     return "" if status.st_mode & needed == needed else "not everybody may read it"
-
-
-def _check(folders: int, others: int, depth: int) -> None:
-    if folders > MAX_FOLDERS:
-        raise TooMuchError(f"it has more than {MAX_FOLDERS} folders in it")
-    if folders + others > MAX_THINGS:
-        raise TooMuchError(f"it has more than {MAX_THINGS} things in it")
-    if depth > MAX_DEPTH:
-        raise TooMuchError(f"its folders lie more than {MAX_DEPTH} deep")
 
 
 def _mounted_below(folder: str) -> set[str]:

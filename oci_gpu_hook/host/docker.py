@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What dockerd itself asks for, by its own record of the container: ``docker run --gpus``, and Swarm's resources.
 
-For ``--gpus`` dockerd adds a prestart hook to config.json and appends NVIDIA_VISIBLE_DEVICES to process.env.  An
-image's own variable can be last there, too.  The record proves it: dockerd writes it when the container is created.
-
-A Swarm task has its resources in variables behind those of its service; those of its image follow, but for names that
-are taken.  So what is not the image's own was set by Swarm, or by the service's author.  Reads only.
+For ``--gpus`` dockerd adds a prestart hook to config.json and appends NVIDIA_VISIBLE_DEVICES to process.env, where an
+image's own can be last, too: the record proves it.  A Swarm task has its resources in variables behind those of its
+service; those of its image follow, but for names that are taken.  So what is not the image's own was set by Swarm, or
+by the service's author.  Reads only.
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ _HOST_CONFIG, _CONFIG = "hostconfig.json", "config.v2.json"
 _LARGEST_RECORD = 1 << 20
 # dockerd makes these for each container, in a folder of its id's, and binds them unless its user mounts others there.
 _BOUND = ("/etc/hostname", "/etc/hosts", "/etc/resolv.conf")
-_DRIVERS = ("", "nvidia")
-_MAX_GPUS = 1 << 10
+_DRIVERS, _MAX_GPUS = ("", "nvidia"), 1 << 10
 # Where containerd keeps what images are made of: dockerd's own, and the host's.
 _CONTENT = "io.containerd.content.v1.content/blobs"
 _CONTAINERD = "/var/lib/containerd"

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Leases: which container of this node holds which devices; and which of its GPUs are not healthy.
 
-All leases are one file in /run that root alone can write, and that is replaced under a lock.  A lease is valid while
-the container's cgroup has a process, or its first process lives; the next start that takes a lease removes void ones.
-The health of GPUs is found by commands and services.  Must not ask a GPU, or decide who gets what.
+All leases are one file in /run, which is replaced under a lock.  A lease is valid while the container's cgroup has a
+process, or its first process lives, wherever it was moved.  Must not ask a GPU, or decide who gets what.
 """
 
 from __future__ import annotations
@@ -21,18 +20,16 @@ FILE, _LOCK, _STAGED = "leases", "leases.lock", "leases.new"
 # If the fields of `Lease` change, the number is raised.
 HEADING = b"oci-gpu-hook leases 2\n"
 UNHEALTHY_HEADING = b"oci-gpu-hook unhealthy 1\n"
-# Of one start: what it leaves the next ones remove.
-_MAX_REMOVED = 100
-# A container may make cgroups below its own; if there are more, it counts as alive.
-_MAX_CGROUPS = 1000
+# Of one start, and of cgroups that a container makes below its own: with more it counts as alive.
+_MAX_REMOVED, _MAX_CGROUPS = 100, 1000
 # In stat(5) of /proc/PID, behind the name: the state is the first word, the time of the start the 20th.
 _STATE, _START = 0, 19
 
 
 class Lease(NamedTuple):
-    """start: when its first process was started, in the kernel's ticks since boot; cgroup, inode: its device cgroup, ""
-    and 0 if it has none of its own; since: seconds since 1970; most: how many holders it lets its devices have, itself
-    among them; devices: see `Provision.holds`; memory: the bytes that are its own of the device at a PCI address.
+    """start: of its first process, in ticks since boot; cgroup, inode: its device cgroup, "" and 0 if it has none of
+    its own; since: seconds since 1970; most: how many holders its devices may have, itself among them; devices: see
+    `Provision.holds`; memory: the bytes that are its own of the device at a PCI address.
     """
 
     id: str
@@ -46,19 +43,18 @@ class Lease(NamedTuple):
     memory: tuple[tuple[str, int], ...] = ()
 
     def is_of(self, other: Lease) -> bool:
-        """Whether both are of one process.  Ids are names: users and engines give the same one to two containers."""
+        """Whether both are of one process: users and engines give one id to two containers."""
         return self.pid == other.pid and self.start == other.start
 
     def is_valid(self) -> bool:
-        """Whether the first process lives, wherever it was moved, or the cgroup has a process."""
         return _start_of(self.pid) == self.start or bool(self.cgroup and _has_process(self.cgroup, self.inode))
 
 
 class Leases:
-    """The leases of a host, those that are void too, while `with` holds the lock, if they are to be written."""
+    """Those that are void, too; `with` holds the lock, if they are to be written."""
 
     def __init__(self, host: HostRoot, *, is_written: bool) -> None:
-        """ConfigError if we may not write, as a rootless engine's start may not; LockedError as `statefile.lock`."""
+        """ConfigError if we may not write; LockedError as `statefile.lock`."""
         self._host, self._lock = host, -1
         try:
             if is_written:
@@ -98,7 +94,7 @@ def unhealthy(host: HostRoot) -> dict[str, str]:
 
 
 def write(host: HostRoot, leases: list[Lease]) -> None:
-    """In place of those before; ConfigError if that fails.  Needs the lock."""
+    """ConfigError if that fails.  Needs the lock."""
     try:
         # A start that is killed leaves this one file, which the next one replaces.
         statefile.save(host, FILE, HEADING, (host.boot_id(), tuple(leases)), _STAGED)
@@ -116,8 +112,8 @@ def lease_of(id: str, pid: int, stat: bytes, cgroup: str, most: int) -> Lease:
 
 
 def without_void(leases: list[Lease]) -> list[Lease]:
-    """At most `_MAX_REMOVED` are removed.  One whose process has a number that is used again stays: `is_valid` takes
-    ten times as long to tell.
+    """At most `_MAX_REMOVED` go.  One whose process has a number that is used again stays: `is_valid` takes ten times
+    as long to tell.
     """
     found, removed = [], 0
     for lease in leases:
@@ -141,8 +137,7 @@ def _start_of(pid: int) -> int:
     """In ticks since boot; -1 if it has ended."""
     try:
         fields = procfile.stat_words(procfile.read_whole(f"/proc/{pid}/stat"))
-        # A zombie has ended, and its parent has not asked how.
-        return -1 if fields[_STATE] in (b"Z", b"X") else int(fields[_START])
+        return -1 if fields[_STATE] in (b"Z", b"X") else int(fields[_START])  # a zombie has ended
     except (OSError, ValueError, IndexError):
         return -1
 

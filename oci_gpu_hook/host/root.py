@@ -23,11 +23,10 @@ _LIST = posix.O_RDONLY | posix.O_DIRECTORY
 
 
 class HostRoot:
-    """A directory that stands for the host's ``/``; remember: whether what is found there is saved in /run."""
+    """remember: whether what is found there is saved in /run."""
 
     def __init__(self, path: str = "/", *, remember: bool = False) -> None:
-        self.path = path
-        self.remember = remember
+        self.path, self.remember = path, remember
         # For "/" the kernel resolves every path as we want it: one call does what takes three for another root.
         self._is_hosts_own = path == "/"
         # Sources that are open for those who will clone them, by path and owner.
@@ -67,10 +66,7 @@ class HostRoot:
         return tree
 
     def clone_source(self, path: str, owner: int, mount_attr: Callable[[posix.stat_result], bytes]) -> int:
-        """With attributes by the status of what lies at `path`; owner, UntrustedError: see `open_source`.
-
-        What `source` holds is cloned, whatever lies there by now.
-        """
+        """owner, UntrustedError: see `open_source`.  What `source` holds is cloned, whatever lies there by now."""
         held = self._held.pop((path, owner), None)
         with closing(open_source(self.fd, path, owner) if held is None else held) as fd:
             attributes = mount_attr(posix.fstat(fd))
@@ -98,8 +94,7 @@ class HostRoot:
     def openness(self, path: str) -> str:
         """Why others than root may have made what lies at `path`, or may write to it; "" if none can."""
         source, status = self.source(path), self.stat(path)
-        why = source[1] if source else ""
-        return why or ("" if status is None else openness(status, self.roots))
+        return (source[1] if source else "") or (openness(status, self.roots) if status else "")
 
     def stat(self, path: str) -> posix.stat_result | None:
         if self._is_hosts_own:

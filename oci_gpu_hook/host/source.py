@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Open a source on the host by a path that root alone could lead elsewhere.
 
-/tmp/nvidia-mps is what it says only if root made it: any local user can make that folder first, or a link of that name
-to a folder that only root may see.  So a path is walked name by name, by descriptor.  A name counts, and a link is
-followed, in a folder of root's that root alone may write to.  In a sticky folder such as /tmp a name counts if what it
-names is root's own, and no link.  In the folder of a service, whose user made it, only a socket counts.  Reads only.
+Any user can make /tmp/nvidia-mps first, or a link of that name to what only root may see.  So a path is walked name by
+name, by descriptor.  A name counts, and a link is followed, in a folder of root's that root alone may write to; in a
+sticky folder such as /tmp, if what it names is root's own, and no link.  In a service's folder, whose user made it, a
+socket alone counts.  Reads only.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from oci_gpu_hook.kernel import syscalls
 from oci_gpu_hook.kernel.descriptors import closing, content, reopened
 from oci_gpu_hook.kernel.filetypes import WRITABLE_BY_OTHERS, is_link, is_open_to_others, is_regular, is_socket
 
-_STICKY = 0o1000
-_MAX_LINKS = 40
+_STICKY, _MAX_LINKS = 0o1000, 40
 _NAMED = posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files in /run that are saved for later starts.
 
-A file is read only if no other user can have written it, and is written whole or not at all.  `lock` is the one way to
-lock anything of the node's.  Must not know what is in a file: its reader checks that.
+A file is read only if no other user can have written it, and is written whole or not at all.  `lock` alone locks what
+is the node's.  Must not know what is in a file: its reader checks that.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ REFRESH_WANTED = "refresh-wanted"
 
 # A refresh that settles nothing, because NVML does not answer, must not follow the restarts of a container.
 REFRESH_INTERVAL = 30
-# Longer than what any holder does takes on a busy node, and far shorter than the time that a start may take.
+# Longer than any holder takes on a busy node, and far shorter than a start may take.
 LOCK_SECONDS = 10.0
 _POLL_SECONDS = 0.01
 # The inventory of a host with 16 GPUs and a hundred MIG devices has 30 KiB.  A larger file is not read or written.
@@ -43,7 +43,7 @@ LENGTH_BYTES = 4
 
 
 class LockedError(ApplyError):
-    """Another process has held a lock for longer than `lock` waits."""
+    """Another process has held a lock for too long."""
 
 
 def open_folder(host: HostRoot, *, make: bool = False) -> int:
@@ -72,11 +72,9 @@ def lock(host: HostRoot, name: str, seconds: float = LOCK_SECONDS) -> int:
     # Not by waiting in the kernel: who holds it may be stopped, and who waits could say nothing then.
     while not _takes(fd):
         if monotonic() > until:
-            number = _holder(fd)
             posix.close(fd)
-            who = f"process {number}" if number else "another process"
-            why = f"{who} holds {FOLDER}/{name} and has not released it within {seconds:g} seconds"
-            raise LockedError(why, f"root can end it: kill -KILL {number}" if number else "try again")
+            why = f"another process holds {FOLDER}/{name} and has not released it within {seconds:g} seconds"
+            raise LockedError(why, "root can end it: 'lslocks' names it")
         sleep(_POLL_SECONDS)
     return fd
 
@@ -93,17 +91,6 @@ def _takes(fd: int) -> bool:
         return False
 
 
-def _holder(fd: int) -> int:
-    """0 if it has released the lock, or has no number in our PID namespace."""
-    import fcntl
-
-    # struct flock (fcntl(2)): type, whence, start, length, and the holder's number at 24.
-    asked = fcntl.F_WRLCK.to_bytes(2, "little").ljust(32, b"\0")
-    found = fcntl.fcntl(fd, fcntl.F_GETLK, asked)
-    is_held = found[:2] != fcntl.F_UNLCK.to_bytes(2, "little")
-    return int.from_bytes(found[24:28], "little") if is_held else 0
-
-
 def read_file(host: HostRoot, name: str) -> bytes | None:
     """None if it is not a regular file that only root or this user can have written."""
     try:
@@ -118,15 +105,12 @@ def read_file(host: HostRoot, name: str) -> bytes | None:
 
 
 def write(host: HostRoot, name: str, data: bytes, staged: str = "") -> None:
-    """In place of the file that has its name; OSError if that fails, or it is too large to be read.  staged: under
-    which name it is written first, if no two can write at once.
-    """
+    """OSError, too, if it is too large to be read.  staged: its name until it is whole, if no two can write at once."""
     if len(data) > LARGEST:
         raise OSError(syscalls.EFBIG, f"{len(data)} bytes would not be read", f"{FOLDER}/{name}")
     # Two hooks that write at once have different pids, and so different files.  What a killed one left is written over.
     staged = staged or f"{name}.{posix.getpid()}"
     with closing(open_folder(host, make=True)) as folder:
-        # Of this mode whatever the engine's umask is.
         replace(name, data, staged, lambda fd: posix.fchmod(fd, 0o644), folder=folder, how=posix.O_TRUNC)
 
 
@@ -145,8 +129,7 @@ def want_refresh(host: HostRoot) -> None:
 def save(host: HostRoot, name: str, heading: bytes, values: tuple[Any, ...], staged: str = "") -> None:
     """Write a heading, the length of the rest, and values; OSError as `write`.
 
-    Every Python from 3.9 on reads marshal's version 2 alike, which has no references and short forms yet: the hook may
-    run on another Python than ``inventory refresh``.
+    Every Python from 3.9 on reads marshal's version 2 alike: the hook may run on another than ``inventory refresh``.
     """
     content = marshal.dumps(_plain(values), 2)
     write(host, name, heading + len(content).to_bytes(LENGTH_BYTES, "little") + content, staged)
@@ -154,11 +137,9 @@ def save(host: HostRoot, name: str, heading: bytes, values: tuple[Any, ...], sta
 
 def load(host: HostRoot, name: str, heading: bytes) -> Any:
     """The values of such a file, records as plain tuples; None if `read_file` gives none that is whole."""
-    data = read_file(host, name)
+    data = read_file(host, name) or b""
     begin = len(heading) + LENGTH_BYTES
-    if data is None or not data.startswith(heading):
-        return None
-    if len(data) != begin + int.from_bytes(data[len(heading) : begin], "little"):
+    if not data.startswith(heading) or len(data) != begin + int.from_bytes(data[len(heading) : begin], "little"):
         return None
     try:
         # marshal is safe with trusted bytes only, and `read_file` gives no others.

@@ -4,12 +4,9 @@
 If a container has a user namespace and devices, crun passes its hooks the bundle ``/`` (seen in 1.8 to 1.29).  The path
 is in crun's own command line, and a copy of config.json in its state folder.
 
-crun leads its hooks' stderr to /dev/null, and says ``error executing hook ... (exit code: 5)`` alone.  So the sentence
-is written where crun writes its own: to its stderr, which conmon hands on to CRI-O and podman, and to the log that the
-engine has named, of which the shim of Docker and containerd shows the last error.  runc shows a hook's stderr.
-
-Believes crun alone: our parent, which has also written the state.  The container's process need not be its child: under
-``create`` the process that collects orphans has it.  Must not wait, and must not stop anything.
+crun leads its hooks' stderr to /dev/null.  So the sentence is written where crun writes its own: to its stderr, which
+conmon hands on to CRI-O and podman, and to the log that the engine has named, of which the shim of Docker and
+containerd shows the last error.  Believes crun alone, our parent.  Must not wait, or stop anything.
 """
 
 from __future__ import annotations
@@ -22,7 +19,6 @@ from oci_gpu_hook.kernel.descriptors import closing, replace
 from oci_gpu_hook.kernel.filetypes import is_regular, is_same
 from oci_gpu_hook.request.state import State
 
-_STATE_FOLDER = "/run/crun"
 _READ = posix.O_RDONLY | posix.O_NONBLOCK | posix.O_NOFOLLOW | posix.O_NOCTTY | posix.O_CLOEXEC
 _APPEND = posix.O_WRONLY | posix.O_APPEND | posix.O_NONBLOCK | posix.O_NOCTTY | posix.O_CLOEXEC
 # A runtime's log is its own for one command, and has some lines.
@@ -30,21 +26,18 @@ _LARGEST_LOG = 1 << 16
 
 
 def bundle_of(state: State) -> str:
-    """The bundle of a container whose state says ``/``, or the folder with crun's copy of its config.json; "" for none.
-
-    If another program stands between crun and the hook, its words do not name the container.
-    """
+    """Of a state that says ``/`` the bundle, or the folder of crun's copy of its config.json; "" for none."""
     words, folders = _command_line(), ["/"]
+    # If another program stands between crun and the hook, its words do not name the container.
     if state.id in words:
-        folders += [_option(words, "--bundle", "-b"), f"{_option(words, '--root') or _STATE_FOLDER}/{state.id}"]
+        folders += [_option(words, "--bundle", "-b"), f"{_option(words, '--root') or '/run/crun'}/{state.id}"]
     there = [it for it in folders if it.startswith("/") and posix.access(f"{it}/config.json", posix.F_OK)]
     return there[0] if there else ""
 
 
 def tell(said: str, stderr: int = -1) -> None:
-    """To the stderr and to the log of the crun that has started this process, if one has.  stderr: crun's, open by
-    O_PATH, for a process that may not look into crun's descriptors any more; -1 for none.
-    It serves unless it is a file: it does not say how crun has opened that.
+    """To the stderr and the log of the crun that has started this process, if one has.  stderr: crun's, open by O_PATH,
+    for a process that may not look into crun's descriptors any more, unless it is a file; -1 for none.
     """
     words = _command_line()
     if words[0].rpartition("/")[2] != "crun":
@@ -53,7 +46,7 @@ def tell(said: str, stderr: int = -1) -> None:
     if log.startswith("/") and _option(words, "--log-format") == "json":
         end_log(log, as_json("oci-gpu-hook", said))
     for path in (f"/proc/{posix.getppid()}/fd/2", f"/proc/self/fd/{stderr}"):
-        if not _is_ours(path) and _keeps_what_is_appended(path):
+        if _lacks_it(path):
             append(path, f"oci-gpu-hook: {plain(said, LONGEST_LIST)}\n")
             return
 
@@ -83,9 +76,8 @@ def _option(words: list[str], *names: str) -> str:
 
 
 def end_log(log: str, line: str) -> None:
-    """Put a log that ends with this line in the place of crun's, if that is ours; else write behind what stands there.
-
-    crun has its own open, and says the rest there, where it is not read: it would come after the sentence.
+    """Put a log that ends with this line in the place of crun's, if that is ours, as crun goes on to write into its
+    own, behind the sentence; else write behind what stands there.
     """
     new = f"{log}.oci-gpu-hook-{posix.getpid()}"
     try:
@@ -102,28 +94,20 @@ def end_log(log: str, line: str) -> None:
 
 
 def as_json(program: str, said: str) -> str:
-    # A start that fails may take its time.
     import json
     from datetime import datetime, timezone
 
     time = datetime.now(timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z")
-    text = f"{program}: {plain(said, LONGEST_LIST)}"
-    return f"{json.dumps({'msg': text, 'level': 'error', 'time': time})}\n"
+    return f"{json.dumps({'msg': f'{program}: {plain(said, LONGEST_LIST)}', 'level': 'error', 'time': time})}\n"
 
 
-def _is_ours(path: str) -> bool:
-    """Whether it leads to our own stderr: then it has the sentence."""
+def _lacks_it(path: str) -> bool:
+    """Whether it is not our stderr, and crun does not write over what stands there, as in a file without O_APPEND."""
     try:
-        return is_same(posix.stat(path), posix.fstat(2))
-    except OSError:
-        return False
-
-
-def _keeps_what_is_appended(path: str) -> bool:
-    """Whether crun does not write over what stands there: in a file without O_APPEND it writes where it was."""
-    try:
-        if not is_regular(posix.stat(path)):
-            return True
+        status = posix.stat(path)
+        is_ours = is_same(status, posix.fstat(2))
+        if is_ours or not is_regular(status):
+            return not is_ours
         fdinfo = procfile.read_whole(path.replace("/fd/", "/fdinfo/"))
     except OSError:
         return False

@@ -39,12 +39,9 @@ class Progress:
         self.ends.append(monotonic_ns())
 
     def keep(self, notes: Iterable[str]) -> None:
-        for note in notes:
-            if len(self.notes) > _MAX_NOTES:
-                return
-            if len(self.notes) == _MAX_NOTES:
-                note = "more is left out than is listed here"
-            self.notes.append(sentence.line(note))
+        self.notes += [sentence.line(note) for _, note in zip(range(_MAX_NOTES + 1), notes)]
+        if len(self.notes) > _MAX_NOTES:
+            self.notes[_MAX_NOTES:] = ["more is left out than is listed here"]
 
     def say(self) -> None:
         """Write each note to stderr: of a start that fails, its one sentence alone is said."""

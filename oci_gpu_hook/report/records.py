@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A start's record: an entry for the journal, in systemd's native protocol, and one line for the counters' spool.
 
-The names of the fields and the message's id must not change: people's dashboards use them.  Of a container's
-environment only the request is recorded.  No text is trusted to be short or printable.
-
-No system call here waits or stops a start: where the journal is missing or full, only the record is lost.
+The names of the fields and the message's id must not change.  Of a container's environment only the request is
+recorded.  No text is trusted to be short or printable.  No system call here waits or stops a start: where the journal
+is missing or full, only the record is lost.
 """
 
 from __future__ import annotations
@@ -42,9 +41,7 @@ REFUSALS = {3: "bundle", 4: "config", 5: "request", 6: "driver"}
 OUTCOMES = {"started": 6, "ignored": 5, "refused": 4, "failed": 3}
 
 # Limits, as a datagram must fit into a socket's buffer of some 200 KiB: bytes of a value, values of a list.
-_LONGEST = 2000
-_MAX_DEVICES = 64
-_MAX_NOTES = 8
+_LONGEST, _MAX_DEVICES, _MAX_NOTES = 2000, 64, 8
 
 
 def send(progress: Progress, exit_code: int, sentence: str) -> None:
@@ -56,7 +53,7 @@ def send(progress: Progress, exit_code: int, sentence: str) -> None:
 
 
 def _outcome(progress: Progress, steps: dict[str, int], exit_code: int) -> tuple[str, str]:
-    """One of `OUTCOMES`; and the reason of a refusal, the step of a failure, else ""."""
+    """And the reason of a refusal, the step of a failure, else ""."""
     if exit_code:
         return ("refused", REFUSALS[exit_code]) if exit_code in REFUSALS else ("failed", list(steps)[-1])
     return "ignored" if progress.request is None else "started", ""
@@ -88,7 +85,7 @@ def to_spool(line: bytes) -> None:
 
 
 def counted(progress: Progress, steps: dict[str, int], exit_code: int) -> bytes:
-    """One line for the counters, which begins with a newline: a full disk may have cut off the line before."""
+    """It begins with a newline: a full disk may have cut off the line before."""
     result, why = _outcome(progress, steps, exit_code)
     return f"\n{sum(steps.values())} {result} {why or '-'}\n".encode()
 
@@ -98,9 +95,8 @@ def datagram(progress: Progress, steps: dict[str, int], exit_code: int, sentence
 
 
 def fields(progress: Progress, steps: dict[str, int], exit_code: int, sentence: str) -> list[tuple[str, str]]:
-    """Names and values in order.  A list is one name several times, so that the journal finds it by each value.
-
-    steps: microseconds of each that has begun; sentence: why the container does not start, "" if it does.
+    """A list is one name several times, so that the journal finds it by each value.  steps: microseconds of each that
+    has begun; sentence: why the container does not start, "" if it does.
     """
     result, why = _outcome(progress, steps, exit_code)
     state, plan, request, total = progress.state or State(), progress.plan, progress.request, sum(steps.values())
@@ -110,10 +106,7 @@ def fields(progress: Progress, steps: dict[str, int], exit_code: int, sentence: 
     relabelled = [it.path for it in operations if type(it) is Relabel] if plan and plan.label else []
     ours = [
         ("CONTAINER", state.id),
-        ("IMAGE", known.image),
-        ("NAMESPACE", known.namespace),
-        ("POD", known.pod),
-        ("NAME", known.name),
+        *zip(("IMAGE", "NAMESPACE", "POD", "NAME"), (known.image, known.namespace, known.pod, known.name)),
         ("REQUEST", ",".join(asked)),
         ("SOURCE", request.source if request else ""),
         ("CAPABILITIES", ",".join(request.capabilities) if request else ""),
@@ -124,8 +117,7 @@ def fields(progress: Progress, steps: dict[str, int], exit_code: int, sentence: 
         ("LABEL", plan.label if plan else ""),
         *[("RELABELLED", path) for path in relabelled[:_MAX_NOTES]],
         *[(f"{step.upper()}_USEC", str(took)) for step, took in steps.items()],
-        ("TOTAL_USEC", str(total)),
-        ("CPU_USEC", str(process_time_ns() // 1000)),
+        *(("TOTAL_USEC", str(total)), ("CPU_USEC", str(process_time_ns() // 1000))),
         ("OUTCOME", result),
         ("EXIT_CODE", str(exit_code)),
         ("REASON" if result == "refused" else "STEP", why),
@@ -153,23 +145,17 @@ def _given(plan: Plan | None) -> str:
     """The devices in words: what the node chose in the place of ``any``."""
     # By CDI it can have nodes that are of no device.
     words = [*(plan.request.asked() if plan and plan.request else ())] or ["nothing"]
-    if words[0][:1].isdecimal():
-        words[0] = f"GPU {words[0]}"
+    words[0] = f"GPU {words[0]}" if words[0][:1].isdecimal() else words[0]
     return ", ".join(["all GPUs" if word == "all" else word for word in words])
 
 
 def printable(text: str) -> str:
-    """The text with a question mark for each character that is not printable: of one, journalctl makes "blob data"."""
-    if text.isprintable():
-        return text
-    return "".join([letter if letter.isprintable() else "?" for letter in text])
+    """Of a character that is not printable journalctl makes "blob data"."""
+    return text if text.isprintable() else "".join([letter if letter.isprintable() else "?" for letter in text])
 
 
 def _field(name: str, value: str) -> bytes:
     """One field.  A value with a newline has its length in front (systemd.io, "Native Journal Protocol")."""
-    if value.isascii() and len(value) <= _LONGEST and "\n" not in value:
-        # Nearly all are so.
-        return f"{name}={value}\n".encode()
     data = value[:_LONGEST].encode("utf-8", "backslashreplace")[:_LONGEST].decode("utf-8", "ignore").encode()
     if b"\n" not in data:
         return b"%b=%b\n" % (name.encode(), data)

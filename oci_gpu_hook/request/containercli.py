@@ -19,13 +19,14 @@ from oci_gpu_hook.request.words import CAPABILITIES, MIG_MANAGEMENT, NONE
 # Also what a section of the settings names.
 CONTAINER_CLI = "nvidia-container-cli"
 USAGE = """\
-usage: nvidia-container-cli [--debug=FILE] [--user] COMMAND
+usage: nvidia-container-cli [--user] COMMAND
        configure [--pid=PID] [--device=LIST] [--CAPABILITY] [--require=EXPR] [--imex-channel=LIST] [--no-cgroups] ROOTFS
        list [--device=LIST] [--libraries] [--binaries] [--ipcs] [--firmwares] [--compat32]
        info [--csv]
 oci-gpu-hook-hpc(7) has the rest"""
 
-# Options by their letters, "" for none; with a value they end in "=".
+# Options by their letters, "" for none; with a value they end in "=".  Of these all but --root, and --ldconfig and
+# --csv below, have no effect: no ldconfig runs, no module is loaded, and the journal has the record.
 _GLOBAL = {"debug=": "d", "load-kmods": "k", "user": "u", "root=": "r", "ldcache=": "l", "no-pivot": "n"}
 _GLOBAL |= {"no-create-imex-channels": "", "help": "h", "version": "V"}
 _MIG = {"mig-config=": MIG_MANAGEMENT[0], "mig-monitor=": MIG_MANAGEMENT[1]}
@@ -40,8 +41,6 @@ _COMMANDS = {
     "list": {**_COMMON, "libraries": "l", "binaries": "b", "ipcs": "i", "firmwares": "f"},
     "info": {"csv": ""},
 }
-# What has no effect here: no ldconfig runs, no cache is read, no module is loaded, and no root is pivoted into.
-NEEDLESS = ("load-kmods", "ldcache", "ldconfig", "no-pivot", "no-create-imex-channels", "user", "csv")
 # The largest pid (proc_sys_kernel(5), pid_max).
 _MAX_PID = 1 << 22
 

@@ -13,8 +13,7 @@ from oci_gpu_hook import apply
 from oci_gpu_hook.asking import Options, Question
 from oci_gpu_hook.container import rootfs
 from oci_gpu_hook.container.process import Process
-from oci_gpu_hook.errors import DONE, LONGEST_LIST, plain, quoted
-from oci_gpu_hook.host import debuglog
+from oci_gpu_hook.errors import DONE
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel import alarm
 from oci_gpu_hook.operations import LimitMemory, OpenCgroup
@@ -23,7 +22,7 @@ from oci_gpu_hook.planning.plan import DEV_IS_HOSTS, LEFT_ALONE
 from oci_gpu_hook.report import records, sentence
 from oci_gpu_hook.report.progress import Progress
 from oci_gpu_hook.request.bundle import Bundle
-from oci_gpu_hook.request.containercli import CONTAINER_CLI, NEEDLESS
+from oci_gpu_hook.request.containercli import CONTAINER_CLI
 from oci_gpu_hook.request.state import State, checked_path
 from oci_gpu_hook.request.words import MEMORY_LIMIT, MEMORY_REQUEST
 
@@ -44,8 +43,8 @@ _OMITTED = {
 }
 
 
-def run(call: Call, arguments: list[str]) -> int:
-    """Gives the exit code.  arguments: the words as they were given."""
+def run(call: Call) -> int:
+    """Gives the exit code."""
     # A user's own FUSE server may be what serves the root, to root.
     alarm.begin()
     progress = Progress()
@@ -54,11 +53,7 @@ def run(call: Call, arguments: list[str]) -> int:
         _configure(progress, call)
     except Exception as err:
         code, said = sentence.failure(err), str(err)
-    try:
-        records.send(progress, code, said)
-        debuglog.write(call.last("debug"), _told(progress, call, arguments, said))
-    except OSError as err:
-        sentence.say(f"{quoted(call.last('debug'))} is not written: {err}")
+    records.send(progress, code, said)
     return code
 
 
@@ -123,13 +118,3 @@ def _is_omitted(operation: Operation, call: Call) -> bool:
     is_of_cgroup = isinstance(operation, (LimitMemory, OpenCgroup))
     source = getattr(operation, "source", "") or ("" if is_of_cgroup else getattr(operation, "path", ""))
     return any([part in source for option, part in _OMITTED.items() if call.has(option)])
-
-
-def _told(progress: Progress, call: Call, arguments: list[str], said: str) -> list[str]:
-    lines = ["words: " + " ".join(arguments)]
-    lines += [f"--{name} has no effect" for name in NEEDLESS if call.has(name)]
-    if progress.request:
-        lines.append(f"request: {', '.join(progress.request.asked())}; {', '.join(progress.request.capabilities)}")
-    lines += [f"step: {operation.describe()}" for operation in (progress.plan.operations if progress.plan else ())]
-    lines += [f"note: {note}" for note in progress.notes]
-    return [plain(line, LONGEST_LIST) for line in (*lines, f"failed: {said}" if said else "done")]

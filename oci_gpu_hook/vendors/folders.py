@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The vendors' files of a host: where they lie, which of them holds, what they say, and what is wrong with them.
 
-What they say is saved while they are the same.  A file that cannot be understood is a fault of its own: it must not
-stop a container that asks for another.  Reads no file that others than root could have made.
+What they say is saved while they are the same.  One that cannot be understood must not stop a container that asks for
+another.  Reads no file that others than root could have made.
 """
 
 from __future__ import annotations
 
-from oci_gpu_hook.errors import ConfigError, quoted
+from oci_gpu_hook.errors import ConfigError
 from oci_gpu_hook.formats import jsontext
 from oci_gpu_hook.host import statefile
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.host.source import read_source
-from oci_gpu_hook.kernel.filetypes import is_regular
 from oci_gpu_hook.request.vendorrequest import KnownVendor
 from oci_gpu_hook.request.words import CDI_FOLDERS, is_flag
 from oci_gpu_hook.vendors.vendorinventory import HEADING, LARGEST_FILE, identity, way
@@ -33,14 +32,13 @@ ADMINISTRATORS, LOCAL, PACKAGES = FOLDERS = (
     "/usr/local/share/oci-gpu-hook/vendors",
     "/usr/share/oci-gpu-hook/vendors",
 )
-# Who may write to one of these could put a file there.
+# Who may write to one could put a file there.
 WAYS = (
     *("/etc", "/etc/oci-gpu-hook", ADMINISTRATORS),
     *("/usr", "/usr/local", "/usr/local/share", "/usr/local/share/oci-gpu-hook", LOCAL),
     *("/usr/share", "/usr/share/oci-gpu-hook", PACKAGES),
 )
-SUFFIX = ".json"
-MAX_FILES = 256
+SUFFIX, MAX_FILES = ".json", 256
 _KNOWN = "vendors"
 _REMEDY = "the administrator must fix it"
 
@@ -86,15 +84,12 @@ def load_all(host: HostRoot) -> tuple[tuple[Vendor, ...], dict[str, ConfigError]
 
 
 def collisions(vendors: Sequence[Vendor]) -> dict[str, str]:
-    """A sentence for each flag that more than one file has, or whose kind another has."""
     found: dict[str, str] = {}
     for vendor in vendors:
-        flags = sorted([other.file for other in vendors if other.flag == vendor.flag])
-        kinds = sorted([other.file for other in vendors if vendor.kind and other.kind == vendor.kind])
-        if len(flags) > 1:
-            found[vendor.flag] = f"{vendor.flag} is the flag of {' and of '.join(flags)}"
-        elif len(kinds) > 1:
-            found[vendor.flag] = f"{vendor.kind} is the kind of {' and of '.join(kinds)}"
+        for word, what in ((vendor.kind, "kind"), (vendor.flag, "flag")):
+            files = sorted([other.file for other in vendors if word and word in (other.flag, other.kind)])
+            if len(files) > 1:
+                found[vendor.flag] = f"{word} is the {what} of {' and of '.join(files)}"
     return found
 
 
@@ -103,17 +98,10 @@ def content(host: HostRoot, path: str) -> bytes:
     data = read_source(host.fd, path, LARGEST_FILE)
     if data is not None:
         return data
-    status, fault, remedy = host.stat(path), host.openness(path), _REMEDY
-    if fault:
-        remedy = "what root alone may write is read: 'chown root' and 'chmod go-w' make it so"
-    elif status is None:
-        fault = "there is nothing"
-    elif not is_regular(status):
-        fault = "it is not a regular file"
-    else:
-        is_large = status.st_size > LARGEST_FILE
-        fault = f"it is larger than {LARGEST_FILE >> 20} MiB" if is_large else "it cannot be opened"
-    raise ConfigError(f"cannot read {path if path.isascii() and path.isprintable() else quoted(path)}: {fault}", remedy)
+    if fault := host.openness(path):
+        hint = "what root alone may write is read: 'chown root' and 'chmod go-w' make it so"
+        raise ConfigError(f"cannot read {path}: {fault}", hint)
+    raise ConfigError(f"cannot read {path}: it is not a regular file of at most {LARGEST_FILE >> 20} MiB", _REMEDY)
 
 
 def files_now(host: HostRoot) -> FilesNow:
@@ -123,7 +111,6 @@ def files_now(host: HostRoot) -> FilesNow:
 
 
 def read_known(host: HostRoot, now: FilesNow) -> tuple[KnownVendor, ...] | None:
-    """What the vendors' files said when they were as `now`; None if that was not saved."""
     values = statefile.load(host, _KNOWN, HEADING)
     try:
         files, rows = values
@@ -133,7 +120,7 @@ def read_known(host: HostRoot, now: FilesNow) -> tuple[KnownVendor, ...] | None:
 
 
 def known(host: HostRoot) -> tuple[KnownVendor, ...]:
-    """One for each of the vendors' files; what is not saved yet is saved if `host` remembers."""
+    """One for each file; what is not saved yet is saved if `host` remembers."""
     try:
         now = files_now(host)
     except ConfigError as err:
@@ -148,13 +135,9 @@ def for_container(host: HostRoot, inputs: Inputs) -> tuple[KnownVendor, ...]:
     """The same without the kinds whose CDI names the container's engine has resolved, or would have, by a spec on the
     host: AMD's and Intel's own tools write such specs.
     """
-    kinds = {name.partition("=")[0] for name in inputs.cdi}
-    return tuple(
-        [
-            vendor._replace(kind="") if vendor.kind in kinds and _has_spec(host, vendor.kind.encode()) else vendor
-            for vendor in known(host)
-        ]
-    )
+    kinds, found = {name.partition("=")[0] for name in inputs.cdi}, known(host)
+    theirs = [it for it in found if it.kind in kinds and _has_spec(host, it.kind.encode())]
+    return tuple([it._replace(kind="") if it in theirs else it for it in found])
 
 
 def _has_spec(host: HostRoot, kind: bytes) -> bool:

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A Jetson's driver: NVIDIA's CSV files of what its containers get, unchanged, as a `Vendor`.  Reads only.
 
-JetPack's packages write them; each line is a type and a path: ``dev``, ``lib``, ``dir`` or ``sym``.  They are read as
-NVIDIA's runtime reads them in its csv mode: what is not an entry, or not on this board, is left out, as one list serves
-all boards.  Unlike there, what no vendor may name is left out too.
+JetPack's packages write them; each line is a type and a path.  They are read as by NVIDIA's runtime in its csv mode:
+what is not an entry, or not on this board, is left out, as one list serves all boards.  So is what no vendor may name.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from oci_gpu_hook.request.words import VISIBLE_DEVICES
 from oci_gpu_hook.vendors import folders, vendorrules
 from oci_gpu_hook.vendors.platform import BASE, TEGRA_RELEASE
 from oci_gpu_hook.vendors.vendorhost import refusal
-from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Group, Item, Link, Vendor, Version
+from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Group, Item, Link, Vendor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,8 +29,7 @@ _SUFFIX = ".csv"
 _TYPES = ("dev", "lib", "dir", "sym")
 # JetPack's largest file has 300 lines.
 MAX_FILES, MAX_ENTRIES = 256, 10_000
-_MAX_SENTENCES = 50
-_MAX_LINKS = 40
+_MAX_SENTENCES, _MAX_LINKS = 50, 40
 
 # Names that programs open and that no list has; NVIDIA's runtime makes these links beside the libraries.
 _LINKS_BESIDE = (
@@ -80,23 +78,18 @@ def vendor(host: HostRoot, everything: bool, see: See = lambda _: None) -> tuple
         raise DriverError(f"the CSV files in {CSV_FOLDER} name no device", _INSTALL_HINT)
     if host.stat(TEGRA_RELEASE) is not None:
         groups.append(Group("release", files=(Item(TEGRA_RELEASE),)))
-    rest = len(sentences) - _MAX_SENTENCES
-    if rest > 0:
-        sentences[_MAX_SENTENCES:] = [f"{rest} more lines below {CSV_FOLDER} are left out"]
-    found = Vendor(CSV_FOLDER, VISIBLE_DEVICES, tuple(groups), KIND, Version("text", release(host)))
+    if len(sentences) > _MAX_SENTENCES:
+        sentences[_MAX_SENTENCES:] = [f"{len(sentences) - _MAX_SENTENCES} more lines below {CSV_FOLDER} are left out"]
+    found = Vendor(CSV_FOLDER, VISIBLE_DEVICES, tuple(groups), KIND, ("text", release(host)))
     return found, tuple(sentences)
 
 
 def parse_csv(data: bytes, path: str) -> dict[tuple[str, str], str]:
-    """The types and paths in one file, each with its place; DriverError.
-
-    A comma in a path belongs to it.  Blanks around type and path do not, nor does a carriage return.
-    """
+    """The types and paths in one file, each with its place; DriverError.  A comma in a path belongs to it."""
     try:
         text = data.decode()
     except UnicodeDecodeError as err:
-        at = data.count(b"\n", 0, err.start) + 1
-        raise DriverError(f"{path}:{at}: this is not UTF-8", _FILE_HINT) from err
+        raise DriverError(f"{path} is not UTF-8 text", _FILE_HINT) from err
     entries: dict[tuple[str, str], str] = {}
     for number, line in enumerate(text.split("\n"), 1):
         word, _, rest = [part.strip() for part in line.partition(",")]
@@ -171,7 +164,7 @@ class _Listed:
         return ""
 
     def _add_file(self, path: str) -> str:
-        """Add a file, and each link of the chain that leads to it by its own text, if it is on this host."""
+        """Add a file, and each link that leads to it by its own text, if it is on this host."""
         chain: list[Link] = []
         end = path
         self._see(end.rpartition("/")[0])

@@ -12,38 +12,29 @@ from oci_gpu_hook.formats import glob, jsontext
 from oci_gpu_hook.formats.decimal import decimals
 from oci_gpu_hook.request.words import LONGEST_FLAG, is_flag
 from oci_gpu_hook.vendors import vendorrules
-from oci_gpu_hook.vendors.vendorinventory import LARGEST_FILE, DevicePattern, Group, Item, Vendor, Version
+from oci_gpu_hook.vendors.vendorinventory import LARGEST_FILE, DevicePattern, Group, Item, Vendor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    # What reads a value, and with which arguments after the value and its place, which is such as
-    # ``.inventory.compute.libraries[3]``.  A reader raises ConfigError for what is not right.
+    # What reads a value or raises ConfigError, and its arguments behind the value and its place, ``.inventory.a.b[3]``.
     Row = tuple[Any, ...]
 
 # Bounds far above what a driver has: ROCm's and NVIDIA's have some hundreds of files.
-MAX_ITEMS = 4096
-MAX_DEVICES = 256
-_LONGEST_TEXT = 4096
-_MAX_LISTED = 32
+MAX_ITEMS, MAX_DEVICES, _LONGEST_TEXT = 4096, 256, 4096
 
 # Where a driver says its version, beside the folders of files.
 _KERNELS = ("/sys/", "/proc/driver/")
 _DIGITS, _HEX = frozenset("0123456789"), frozenset("0123456789abcdef")
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _WORD = _LETTERS | _DIGITS | {"_"}
-_TYPES: dict[type, str] = {
-    **{dict: "an object", list: "a list", str: "a string", bool: "true or false"},
-    **dict.fromkeys((int, float), "a number"),
-}
 
 
 def parse_vendor(data: bytes, path: str) -> Vendor:
-    """What the file at `path` says, which has this content; ConfigError ``PATH: KEY: ...`` if it is wrong.
-
-    KEY is such as ``inventory.compute.libraries[3]``, or the line where the text is not JSON.
+    """What the file at `path` says, which has this content; ConfigError ``PATH: KEY: ...`` if it is wrong, or names the
+    line where the text is not JSON.
     """
     if len(data) > LARGEST_FILE:
         raise ConfigError(f"{path}: it is larger than {LARGEST_FILE >> 20} MiB", "write a pattern for many files")
@@ -67,25 +58,14 @@ def _vendor(document: object, path: str) -> Vendor:
     if versioned and "version" not in top:
         what = f"{_VERSION} in {quoted(versioned[0])} has no value"
         raise ConfigError(f".inventory: {what}", "write the key version too")
-    if "driver_feature" in top:
-        groups = _chosen(top["driver_feature"], groups)
+    chosen: tuple[str, ...] = top.get("driver_feature", tuple(groups))
+    if unknown := [name for name in chosen if name not in groups]:
+        raise ConfigError(f".driver_feature: inventory has no {quoted(unknown[0])}", "name its groups")
+    groups = {name: groups[name] for name in chosen}
     more = {key: top[key] for key in ("kind", "environment") if key in top}
     more.update(top.get("requires", {}))
     more.update({f"selinux_{key}": text for key, text in top.get("selinux", {}).items()})
-    return Vendor(path, top["activation_flag"], tuple(groups.values()), source=top.get("version", Version()), **more)
-
-
-def _chosen(names: tuple[str, ...], groups: dict[str, Group]) -> dict[str, Group]:
-    chosen: dict[str, Group] = {}
-    for number, name in enumerate(names):
-        place = f".driver_feature[{number}]"
-        if name not in groups:
-            known = ", ".join([quoted(group) for group in list(groups)[:_MAX_LISTED]])
-            raise ConfigError(f"{place}: inventory has no {quoted(name)}", f"inventory has {known}")
-        if name in chosen:
-            raise ConfigError(f"{place}: {quoted(name)} is there twice", "name it once")
-        chosen[name] = groups[name]
-    return chosen
+    return Vendor(path, top["activation_flag"], tuple(groups.values()), source=top.get("version", ("", "")), **more)
 
 
 def _inventory(value: object, place: str) -> dict[str, Group]:
@@ -102,15 +82,11 @@ def _group(name: str, value: object, place: str) -> Group:
     lists = _keys(value, place, _LISTS)
     libraries, binaries, folders, others = [lists.get(key, ()) for key in _ITEM_LISTS]
     # oci-decorator's files list a library that is preloaded among the programs.
-    misplaced = [item for item in binaries if _is_library(item.path)]
+    names = [(item, f"{item.path.rpartition('/')[2]}.") for item in binaries]
+    misplaced = [item for item, name in names if ".so." in name or ".so*" in name]
     programs = [item for item in binaries if item not in misplaced]
     files = (*programs, *folders, *others)
     return Group(name, lists.get("devices", ()), (*libraries, *misplaced), files, lists.get("sockets", ()))
-
-
-def _is_library(path: str) -> bool:
-    name = path.rpartition("/")[2]
-    return name.endswith(".so") or ".so." in name or ".so*" in name
 
 
 def _item(value: object, place: str) -> Item:
@@ -133,69 +109,56 @@ def _pci(value: object, place: str) -> tuple[str, ...]:
     return (_read(value, place, _PCI_ID),) if isinstance(value, str) else _each(value, place, *_PCI_ID)
 
 
-def _version(value: object, place: str) -> Version:
+def _version(value: object, place: str) -> tuple[str, str]:
     if isinstance(value, str):
-        return Version("text", _read(value, place, _VERSION_TEXT))
+        return "text", _read(value, place, _VERSION_TEXT)
     found = _keys(value, place, _VERSION_KEYS, wanted='a string, {"module": NAME} or {"file": PATH}')
     if len(found) != 1:
         raise ConfigError(f"{place}: it must have one source", 'write {"module": NAME} or {"file": PATH}')
-    return Version(*found.popitem())
+    return found.popitem()
 
 
-# --- why a text is wrong, "" if it is right
+# --- what is right, and why a path is not
 
 
-def _kind_fault(kind: str) -> str:
-    vendor, slash, name = kind.partition("/")
-    if not slash or not _is_cdi_name(vendor) or not _is_cdi_name(name):
-        return f"{quoted(kind)} is not a CDI kind"
-    return f"the devices of {quoted(kind)} are not a vendor file's" if vendor == "nvidia.com" else ""
+def _unless(is_right: Callable[[str], bool], what: str) -> Callable[[str], str]:
+    return lambda text: "" if is_right(text) else f"{quoted(text)} is not {what}"
+
+
+def _is_kind(text: str) -> bool:
+    vendor, slash, name = text.partition("/")
+    return bool(slash) and vendor != "nvidia.com" and _is_cdi_name(vendor) and _is_cdi_name(name)
 
 
 def _is_cdi_name(text: str) -> bool:
     """As CDI's parser takes it: a letter, then letters, digits and ``_-.``, and at the end no such sign."""
-    ends_well = text[:1] in _LETTERS and text[-1:] not in ("_", "-", ".")
-    return ends_well and (_WORD | {"-", "."}).issuperset(text)
+    return text[:1] in _LETTERS and text[-1] not in "_-." and (_WORD | {"-", "."}).issuperset(text)
 
 
-def _flag_fault(text: str) -> str:
-    return "" if is_flag(text) else f"{quoted(text)} is not a flag"
-
-
-def _release_fault(text: str) -> str:
-    is_release = len(text) < 18 and 0 < len(decimals(text, 10**5 - 1)) <= 3
-    return "" if is_release else f"{quoted(text)} is not a release"
-
-
-def _pci_fault(text: str) -> str:
+def _is_pci(text: str) -> bool:
     parts = text.split(":")
-    is_id = len(parts) <= 2 and all([len(part) == 4 and _HEX.issuperset(part) for part in parts])
-    return "" if is_id else f"{quoted(text)} is not a PCI vendor"
+    return len(parts) <= 2 and all([len(part) == 4 and _HEX.issuperset(part) for part in parts])
 
 
-def _variable_fault(text: str) -> str:
-    is_variable = _WORD.issuperset(text) and text[0] not in _DIGITS
-    return "" if is_variable else f"{quoted(text)} is not a variable's name"
+def _is_release(text: str) -> bool:
+    return len(text) < 18 and 0 < len(decimals(text, 10**5 - 1)) <= 3
+
+
+def _is_variable(text: str) -> bool:
+    return _WORD.issuperset(text) and text[0] not in _DIGITS
 
 
 def _host_path_fault(path: str) -> str:
-    odd = path.replace(_VERSION, "")
-    if "{" in odd or "}" in odd:
+    if not {"{", "}"}.isdisjoint(path.replace(_VERSION, "")):
         return f"{quoted(path)} has braces, which only {_VERSION} may have"
     return vendorrules.fault_of_host_path(path)
 
 
-def _socket_fault(path: str) -> str:
-    """Services come and go while a driver stays: a socket is looked up at each start, and so is one path."""
+def _one_path_fault(path: str, kernels: tuple[str, ...] = ()) -> str:
+    """Of a socket, which is looked up at each start, as services come and go; and of the version's file."""
     if glob.is_pattern(path) or "{" in path:
-        return f"{quoted(path)} is a pattern, a socket is one path"
-    return vendorrules.fault_of_host_path(path)
-
-
-def _version_file_fault(path: str) -> str:
-    if glob.is_pattern(path):
-        return f"{quoted(path)} is a pattern, the version is in one file"
-    return vendorrules.fault_of_path(path) if path.startswith(_KERNELS) else vendorrules.fault_of_host_path(path)
+        return f"{quoted(path)} is a pattern, it must be one path"
+    return vendorrules.fault_of_path(path) if path.startswith(kernels) else vendorrules.fault_of_host_path(path)
 
 
 # --- readers of values
@@ -221,7 +184,7 @@ def _keys(
 
 def _typed(value: object, place: str, kind: type, wanted: str) -> Any:
     if not isinstance(value, kind):
-        raise ConfigError(f"{place}: it is {_TYPES.get(type(value), 'null')}, not {wanted}", f"write {wanted}")
+        raise ConfigError(f"{place}: it is not {wanted}", f"write {wanted}")
     return value
 
 
@@ -237,10 +200,8 @@ def _some(value: object, place: str, remedy: str, *row: Any) -> Any:
 
 
 def _pairs(value: object, place: str, least: int, *row: Any) -> tuple[tuple[str, str], ...]:
-    items = _typed(value, place, dict, "an object").items()
-    return tuple(
-        [(_read(key, f"{place}.{key}", row), _plain_text(text, f"{place}.{key}", least)) for key, text in items]
-    )
+    items = [(key, text, f"{place}.{key}") for key, text in _typed(value, place, dict, "an object").items()]
+    return tuple([(_read(key, at, row), _plain_text(text, at, least)) for key, text, at in items])
 
 
 def _checked(
@@ -254,10 +215,9 @@ def _checked(
 
 
 def _name(value: object, place: str, signs: str) -> str:
-    text, letters = _plain_text(value, place), _LETTERS | _DIGITS | {*signs}
-    if not letters.issuperset(text) or text in (".", ".."):
-        raise ConfigError(f"{place}: {quoted(text)} is not a name", f"names have letters, digits and {signs}")
-    return text
+    letters = _LETTERS | _DIGITS | {*signs}
+    fault = _unless(lambda it: letters.issuperset(it) and it not in (".", ".."), "a name")
+    return _checked(value, place, fault, f"names have letters, digits and {signs}")
 
 
 def _plain_text(value: object, place: str, least: int = 1) -> str:
@@ -285,9 +245,9 @@ _DEVICE_PATH = (
     "name the accelerator's own devices, below /dev",
     lambda text: text if text.startswith("/") else vendorrules.DEV + text,
 )
-_PCI_ID = (_checked, _pci_fault, "write four hexadecimal digits, 1002, or twice four, 1d0f:7064", str.lower)
+_PCI_ID = (_checked, _unless(_is_pci, "a PCI vendor"), "write hexadecimal digits as in 1002 or 1d0f:7064", str.lower)
 _VERSION_TEXT = (_checked, vendorrules.fault_of_version, "write the version as the files' names have it")
-_VERSION_KEYS = {"module": (_name, "-_"), "file": (_checked, _version_file_fault, _OF_DRIVER)}
+_VERSION_KEYS = {"module": (_name, "-_"), "file": (_checked, lambda path: _one_path_fault(path, _KERNELS), _OF_DRIVER)}
 _ITEM_KEYS = {
     "path": _HOST_PATH,
     "target": (_checked, vendorrules.fault_of_target, "name a folder, by its path in the container", _without_slash),
@@ -306,21 +266,19 @@ _ITEM_LISTS = ("libraries", "binaries", "directories", "miscellaneous")
 _LISTS = {
     "devices": (_each, _device),
     **dict.fromkeys(_ITEM_LISTS, (_each, _item)),
-    "sockets": (_each, _checked, _socket_fault, "name each socket of the driver's own, by its whole path"),
+    "sockets": (_each, _checked, _one_path_fault, "name each socket of the driver's own, by its whole path"),
 }
+_RELEASE = (_checked, _unless(_is_release, "a release"), "write one such as 5.14")
 _FLAG = f"write OCI_ and capitals, digits or underscores, such as OCI_AMD, up to {LONGEST_FLAG} characters"
 _KIND = "write VENDOR/CLASS, such as amd.com/gpu, of letters, digits, '.', '_' and '-'"
 _KEYS: dict[str, Row] = {
-    "activation_flag": (_checked, _flag_fault, _FLAG),
+    "activation_flag": (_checked, _unless(is_flag, "a flag"), _FLAG),
     "driver_feature": (_some, "name groups of inventory, or leave it out", _each, _plain_text),
     "inventory": (_some, "write a group, such as compute", _inventory),
     "version": (_version,),
-    "kind": (_checked, _kind_fault, _KIND),
-    "environment": (_pairs, 0, _checked, _variable_fault, "write letters, digits and _"),
-    "requires": (
-        _keys,
-        {"kernel": (_checked, _release_fault, "write one such as 5.14"), "modules": (_each, _name, "-_")},
-    ),
+    "kind": (_checked, _unless(_is_kind, "a CDI kind of a vendor's file"), _KIND),
+    "environment": (_pairs, 0, _checked, _unless(_is_variable, "a variable's name"), "write letters, digits and _"),
+    "requires": (_keys, {"kernel": _RELEASE, "modules": (_each, _name, "-_")}),
     "selinux": (_keys, {"type": (_name, "_"), "boolean": (_name, "_")}),
     # For editors and people; log_level is oci-decorator's: the settings say what is logged here.
     **dict.fromkeys(("$schema", "description", "log_level"), (_plain_text,)),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One vendor's hardware and driver on this host as they are now: what was saved, and what is looked up at each start.
 
-Device nodes are looked up as NVIDIA's are: /dev says which there are, /proc/devices and sysfs what they are.  Nodes of
-one PCI function are one device.  Reads only, and never opens a device: stat does not wake one.
+Device nodes are looked up as NVIDIA's are: /dev says which there are, /proc/devices and sysfs what they are.  Reads
+only, and never opens a device: stat does not wake one.
 """
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ _BY_PATH = "/dev/dri/by-path"
 _TOPOLOGY = "/sys/devices/virtual/kfd/kfd/topology/nodes"
 _MISC_DEVICES = "/proc/misc"
 # A host with 16 GPUs has a hundred nodes of theirs.
-_MAX_NODES = 4096
-_MAX_DIGITS = 9
+_MAX_NODES, _MAX_DIGITS = 4096, 9
 
 
 class VendorDevice(NamedTuple):
@@ -56,10 +55,9 @@ class VendorDevice(NamedTuple):
 class VendorState(NamedTuple):
     """What can change while the saved inventory stays true, beside it.
 
-    common: the nodes that every request gets; unmet: a sentence for each thing that the kernel lacks; unmatched,
-    absent: the device patterns without a node, those that are required and the others; faults: the inventory's, and a
-    sentence for each socket that others than root could have made; links: further names of nodes; unclaimed: nodes
-    with such a name that are of no device.
+    common: the nodes that every request gets; unmet: what the kernel lacks; unmatched, absent: the device patterns
+    without a node, those that are required and the others; faults: of sockets, too; links: further names of nodes;
+    unclaimed: nodes with such a name that are of no device.
     """
 
     inventory: Vendor
@@ -104,10 +102,10 @@ def vendor_state(host: HostRoot, inventory: Vendor) -> VendorState:
     common: dict[tuple[DeviceNode, str], None] = {}
     unmatched: list[str] = []
     absent: list[str] = []
-    others: dict[str, None] = {}
+    others: list[str] = []
     for pattern in inventory.patterns:
         matching, refused, unfit = _matching(host, pattern, majors)
-        others.update(dict.fromkeys(unfit))
+        others += unfit
         if not matching:
             shown = f"{_written(pattern)} (not given: {refused})" if refused else _written(pattern)
             (unmatched if pattern.required else absent).append(shown)
@@ -127,12 +125,12 @@ def vendor_state(host: HostRoot, inventory: Vendor) -> VendorState:
         tuple(dict.fromkeys(absent)),
         (*inventory.faults, *faults),
         _links(host) if claimed else (),
-        tuple([path for path in others if path not in claimed]),
+        tuple([path for path in dict.fromkeys(others) if path not in claimed]),
     )
 
 
 def _devices(matching: list[Match]) -> tuple[VendorDevice, ...]:
-    """The devices that these nodes are of; indices count those of the first one's class."""
+    """Indices count those of the first one's class."""
     # Class, and names and nodes of each device, used as sets that keep their order.
     found: dict[tuple[object, ...], tuple[str, dict[str, None], dict[tuple[DeviceNode, str], None]]] = {}
     for node, group, kind, address, name in matching:
@@ -152,19 +150,15 @@ def _links(host: HostRoot) -> tuple[DeviceLink, ...]:
 
 
 def _sockets(host: HostRoot, inventory: Vendor) -> tuple[tuple[tuple[str, str], ...], list[str]]:
-    sockets, faults = [], []
-    for path, group in inventory.sockets:
+    faults = {}
+    for path, _ in inventory.sockets:
         found, status = host.source(path), host.stat(path)
-        if found is None or status is None:
-            continue
-        # A link of root's own may lead to what no vendor's file may name.
-        fault = found[1] or vendorrules.fault_of_host_path(host.real(path))
-        fault = fault or ("" if is_socket(status) else "it is not a socket")
-        if fault:
-            faults.append(f"the host's {path} is left out: {fault}")
-        else:
-            sockets.append((path, group))
-    return tuple(sockets), faults
+        if found and status:
+            # A link of root's own may lead to what no vendor's file may name.
+            why = found[1] or vendorrules.fault_of_host_path(host.real(path))
+            faults[path] = why or ("" if is_socket(status) else "it is not a socket")
+    told = [f"the host's {path} is left out: {why}" for path, why in faults.items() if why]
+    return tuple([(path, group) for path, group in inventory.sockets if faults.get(path) == ""]), told
 
 
 def _unmet(host: HostRoot, inventory: Vendor) -> tuple[str, ...]:
@@ -178,7 +172,7 @@ def _unmet(host: HostRoot, inventory: Vendor) -> tuple[str, ...]:
 
 
 def is_loaded(host: HostRoot, module: str) -> bool:
-    """Whether the kernel has a module; one that is built in is seen, too, if it has parameters or a version."""
+    """One that is built in is seen, too, if it has parameters or a version."""
     return host.stat(f"/sys/module/{module.replace('-', '_')}") is not None
 
 
@@ -188,11 +182,9 @@ def pci_ids(host: HostRoot, address: str, *names: str) -> list[str]:
 
 
 def _written(pattern: DevicePattern) -> str:
-    words = [pattern.path or "a device"]
-    words += [f"of driver {pattern.major}"] if pattern.major else []
-    words += [f"of PCI {' or '.join(pattern.pci)}"] if pattern.pci else []
-    words += [f"with {key}={value}" for key, value in pattern.udev]
-    return " ".join(words)
+    more = [f"of driver {pattern.major}"] if pattern.major else []
+    more += [f"of PCI {' or '.join(pattern.pci)}"] if pattern.pci else []
+    return " ".join([pattern.path or "a device", *more, *[f"with {key}={value}" for key, value in pattern.udev]])
 
 
 def _matching(host: HostRoot, pattern: DevicePattern, majors: dict[str, int]) -> tuple[list[Match], str, list[str]]:
@@ -224,9 +216,8 @@ def _matching(host: HostRoot, pattern: DevicePattern, majors: dict[str, int]) ->
 
 
 def _partitions(host: HostRoot) -> dict[int, str]:
-    """The PCI addresses of amdgpu's render nodes that are in use, by their minors.
-
-    Those of a GPU's second and further partitions hang on no bus, and are there for partitions that are not.
+    """The PCI addresses of amdgpu's render nodes that are in use, by their minors: those of further partitions hang on
+    no bus, and are there for partitions that are not.
     """
     found = {}
     for name in host.names(_TOPOLOGY):
@@ -240,7 +231,7 @@ def _partitions(host: HostRoot) -> dict[int, str]:
 
 
 def refusal(host: HostRoot, path: str, status: posix.stat_result, majors: dict[str, int]) -> str:
-    """Why a node may not be given: by its path, its type, its number, and its driver, as many numbers are dynamic."""
+    """Why a node may not be given: many numbers are dynamic, so its driver counts too."""
     major, minor = posix.major(status.st_rdev), posix.minor(status.st_rdev)
     if not is_character_device(status):
         return "it is not a character device"
@@ -250,7 +241,6 @@ def refusal(host: HostRoot, path: str, status: posix.stat_result, majors: dict[s
 
 
 def _drivers(host: HostRoot, number: str, majors: dict[str, int]) -> list[str]:
-    """The names of a device number's driver."""
     major, _, minor = number.partition(":")
     if major != str(vendorrules.MISC):
         return [name for name, its in majors.items() if str(its) == major]
@@ -280,14 +270,12 @@ def _fits(host: HostRoot, pattern: DevicePattern, number: str, address: str) -> 
 def _key(node: DeviceNode, address: str, name: str) -> tuple[object, ...]:
     """What the nodes of one device share, in an order that people expect: by address, else by number.
 
-    One PCI function may have several devices, with further names in sysfs.  Without an address the nodes of one folder
-    with one number are one device: hl0 and hl_controlD0.
+    One PCI function may have several devices, with further names.  Else those of one folder and number are one device:
+    hl0 and hl_controlD0.
     """
     if address:
         return (0, bus_id(address), len(name), name)
     folder, _, file = node.path.rpartition("/")
     called = name or file
     digits = called[len(called.rstrip("0123456789")) :]
-    if not digits or len(digits) > _MAX_DIGITS:
-        return (2, (), node.path)
-    return (1, (int(digits),), f"{folder}/{name}")
+    return (1, (int(digits),), f"{folder}/{name}") if 0 < len(digits) <= _MAX_DIGITS else (2, (), node.path)

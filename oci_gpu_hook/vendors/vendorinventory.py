@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A vendor: what its file says of an accelerator's driver, and what of that is on this host, which is saved.
 
-`vendorfile` reads patterns from JSON, `tegra` from NVIDIA's CSV files, and `wsl` has some of its own.  `vendorsurvey`
-finds which of a host's files they mean, and saves that.  A start loads what is saved while everything that was looked
-at is still the same.  Device nodes are never saved: see `vendorhost`.  Reads only.
+`vendorfile`, `tegra` and `wsl` give patterns.  `vendorsurvey` finds which of a host's files they mean, and saves that.
+A start loads it while everything that was looked at is still the same.  Device nodes are never saved.  Reads only.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ if TYPE_CHECKING:
     See = Callable[[str], object]
 
 # See `inventory.HEADING`.
-HEADING = b"oci-gpu-hook vendors 05ca3135\n"
+HEADING = b"oci-gpu-hook vendors b4b2a3ad\n"
 PREFIX = "vendor."
 
 LARGEST_FILE = 1 << 20
 
 
 class DevicePattern(NamedTuple):
-    """Which character devices of the host are meant: those for which all that is said here holds.
+    """The character devices of the host for which all that is said here holds.
 
     path: a glob below /dev, "" for any; major: the driver's name in /proc/devices; pci: ``1002`` or ``1d0f:7064``, in
     lower case; each: whether a request can name it, else every request gets it; name: the file in the device's folder
@@ -49,9 +48,8 @@ class DevicePattern(NamedTuple):
 
 
 class Item(NamedTuple):
-    """Files of the host: `path` is a glob, in which ``{version}`` stands for the driver's version.
-
-    target: the folder in the container, "" for the usual one: the driver's own for libraries, else the host's.
+    """path: a glob, in which ``{version}`` stands for the driver's version; target: the folder in the container, "" for
+    the usual one: the driver's own for libraries, else the host's.
     """
 
     path: str
@@ -75,29 +73,22 @@ class Group(NamedTuple):
     links: tuple[Link, ...] = ()
 
 
-class Version(NamedTuple):
-    """Where a driver's version is found: kind is ``text``, ``module`` (its name) or ``file`` (its path), or ""."""
-
-    kind: str = ""
-    value: str = ""
-
-
 class Vendor(NamedTuple):
     """One vendor: what its file says, and in place of `groups` and `source`, once they were surveyed, what a host has.
 
-    file: its path, for people; groups: those that a request gets; environment: what programs in a container may need,
-    which a hook cannot set; kernel: the lowest release; modules: those that must be loaded; selinux_type: which a
-    container's process needs; selinux_boolean: which must be on.  "" is none.
-    cached: libraries in folders that are mounted, which only need a place in ld.so.cache; needed: the host's own that
-    others need, for an image that has none of the name; lacking: a sentence for each thing that must be there and is
-    not; absent: what may be missing and is; faults: of what is left out.
+    groups: those that a request gets; source: where the version is, a kind (``text``, ``module``, ``file``, "") and its
+    value; environment: what programs in a container may need, which a hook cannot set; kernel: the lowest release;
+    modules: those that must be loaded; selinux_type: which a container's process needs; selinux_boolean: which must be
+    on.  cached: libraries in folders that are mounted, which only need a place in ld.so.cache; needed: the host's own
+    that others need, for an image that has none of the name; lacking: a sentence for each thing that must be there and
+    is not; absent: what may be missing and is; faults: of what is left out.
     """
 
     file: str
     flag: str
     groups: tuple[Group, ...] = ()
     kind: str = ""
-    source: Version = Version()
+    source: tuple[str, str] = ("", "")
     version: str = ""
     patterns: tuple[DevicePattern, ...] = ()
     libraries: tuple[Library, ...] = ()

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a vendor's file may name: folders of the host, places in the container, devices.  Pure.
 
-A vendor's file is root's own, yet any user who starts a container chooses among what it names.  So it gives nothing
-that is more than an accelerator: none of the host's disks, memory, consoles and controls, and no folder of everybody's
-files.  A name is only what udev has made of a device: its number and its driver's name are judged when it is found.
-Each function gives a sentence that says why something is refused, "" for what may be named.
+A vendor's file is root's own, yet any user who starts a container chooses among what it names.  So it gives none of the
+host's disks, memory, consoles and controls, and no folder of everybody's files.  A device's name is only udev's: its
+number and its driver are judged when it is found.  Each function says why something is refused, "" if it is not.
 """
 
 from __future__ import annotations
@@ -14,17 +13,14 @@ import posix
 from oci_gpu_hook.errors import quoted
 from oci_gpu_hook.formats import glob
 
-VERSION = "{version}"
-DEV = "/dev/"
+VERSION, DEV = "{version}", "/dev/"
 
-# Where drivers lie, and what they make while they run.
+# Of drivers, and of what they make while they run.
 FOLDERS = ("/usr", "/opt", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/run")
 # No target: a mount there would cover what the runtime has made, and what the kernel says.
 _NO_TARGETS = ("/proc", "/sys", "/dev")
 
-LONGEST_PATH = 4095
-LONGEST_NAME = 255
-_LONGEST_VERSION = 64
+LONGEST_PATH, LONGEST_NAME, _LONGEST_VERSION = 4095, 255, 64
 
 # Folders that hold everybody's files: one that is mounted whole hides the container's own, or shows all of the host's.
 _SHARED = (
@@ -49,9 +45,7 @@ _SECRET = {
     ),
 }
 
-
-# Drivers that no file may name, nor any that begins so: who has a node of theirs reaches more than a device, such as a
-# host's memory, disks, keys and power.
+# Drivers that no file may name, nor any that begins so: who has a node of theirs reaches more than a device.
 _REACH_FURTHER = (
     # Disks and their controllers, memory.
     *("aac", "bcache", "bsg", "cciss", "crash", "cxl", "dax", "dimmctl", "fct", "fio", "megadev", "megaraid", "ndctl"),
@@ -98,14 +92,11 @@ def fault_of_host_path(path: str) -> str:
 
 
 def fault_of_target(path: str) -> str:
-    """Why nothing may be put into this folder of the container."""
     if fault := fault_of_path(path):
         return fault
     if glob.is_pattern(path) or "{" in path:
         return f"{quoted(path)} is a pattern, a target is one folder"
-    if "/" + path.split("/")[1] in _NO_TARGETS:
-        return f"{quoted(path)} lies in {', '.join(_NO_TARGETS[:-1])} or {_NO_TARGETS[-1]}"
-    return ""
+    return f"{quoted(path)} lies in /proc, /sys or /dev" if "/" + path.split("/")[1] in _NO_TARGETS else ""
 
 
 def fault_of_device_path(path: str) -> str:
@@ -117,13 +108,10 @@ def fault_of_device_path(path: str) -> str:
     first = path[len(DEV) :].partition("/")[0]
     if _is_anything(first):
         return f"{quoted(path)} could mean any device of the host"
-    if first in _MOUNTED:
-        return f"{quoted(path)} lies in {DEV}{first}, where no accelerator has its devices"
-    return ""
+    return f"{quoted(path)} lies in {DEV}{first}, where no accelerator has its devices" if first in _MOUNTED else ""
 
 
 def known_node(path: str) -> bool:
-    """Whether a path below /dev says by itself which driver's it is."""
     parts = path[len(DEV) :].split("/")
     return any([_fit(parts, known.split("/")) for known in _KNOWN_NODES])
 
@@ -143,30 +131,23 @@ def fault_of_driver(name: str) -> str:
 
 
 def fault_of_version(text: str) -> str:
-    if not text or len(text) > _LONGEST_VERSION:
-        return f"the version {quoted(text)} must have 1 to {_LONGEST_VERSION} characters"
     odd = [letter for letter in text if not ((letter.isascii() and letter.isalnum()) or letter in "._+~:-")]
-    if odd or text.startswith("."):
-        return f"the version {quoted(text)} has characters other than letters, digits and ._+~:-"
+    if odd or not text or text.startswith(".") or len(text) > _LONGEST_VERSION:
+        return f"the version {quoted(text)} is not 1 to {_LONGEST_VERSION} letters, digits and ._+~:-"
     return ""
 
 
 def fault_of_path(path: str) -> str:
     """Why this is not an absolute path without doubt of what it means."""
-    if not path.startswith("/"):
-        return f"{quoted(path)} is not an absolute path"
-    if len(path) > LONGEST_PATH:
-        return f"{quoted(path)} is longer than {LONGEST_PATH} characters"
-    if not path.isprintable():
-        return f"{quoted(path)} has characters that cannot be printed"
     parts = path[1:].split("/")
-    if not all(parts):
-        return f"{quoted(path)} has an empty name in it"
-    if "." in parts or ".." in parts:
-        return f"{quoted(path)} has '.' or '..' in it"
-    if max(map(len, parts)) > LONGEST_NAME:
-        return f"{quoted(path)} has a name of more than {LONGEST_NAME} characters"
-    return ""
+    rules = (
+        (path.startswith("/"), "is not an absolute path"),
+        (path.isprintable(), "has characters that cannot be printed"),
+        (all(parts), "has an empty name in it"),
+        (not {".", ".."} & {*parts}, "has '.' or '..' in it"),
+        (len(path) <= LONGEST_PATH and max(map(len, parts)) <= LONGEST_NAME, "is too long"),
+    )
+    return next((f"{quoted(path)} {fault}" for is_right, fault in rules if not is_right), "")
 
 
 def _is_anything(part: str) -> bool:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The survey of one vendor's file: which of this host's files it means, saved for later starts.
 
-What others than root could have made is left out, with a sentence.  Reads the host, and writes the saved inventory.
-Never used by a start that finds a saved inventory that is still true.
+What others than root could have made is left out, with a sentence.  Writes the saved inventory alone.  Never used by a
+start that finds one that is still true.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_folder
 from oci_gpu_hook.request.words import VISIBLE_DEVICES
 from oci_gpu_hook.vendors import vendorrules
-from oci_gpu_hook.vendors.vendorinventory import HEADING, PREFIX, Item, Link, Version, identity, way
+from oci_gpu_hook.vendors.vendorinventory import HEADING, PREFIX, Item, Link, identity, way
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,15 +64,12 @@ class Survey:
 
     def _inventory(self) -> Vendor:
         vendor = self._vendor
-        version = self._version_of(vendor.source)
-        for group in vendor.groups:
-            for item in group.files:
-                for path in self._existing(item, version):
-                    self._add_file(group.name, item.target, path)
-        for group in vendor.groups:
-            for item in group.libraries:
-                for path in self._existing(item, version):
-                    self._add_library(group.name, item.target, path)
+        version = self._version_of(*vendor.source)
+        wanted = [(self._add_file, group.name, item) for group in vendor.groups for item in group.files]
+        wanted += [(self._add_library, group.name, item) for group in vendor.groups for item in group.libraries]
+        for add, group_name, item in wanted:
+            for path in self._existing(item, version):
+                add(group_name, item.target, path)
         mounted = {file.target: file.path for file in self._files.values() if file.folder}
         own = {*self._libraries}
         # A Jetson's lists are whole, and so is what Windows shows to WSL.
@@ -83,7 +80,7 @@ class Survey:
         files = [file for file in self._files.values() if not self._is_within(file.target, file.path, mounted)]
         return vendor._replace(
             groups=(),
-            source=Version(),
+            source=("", ""),
             version=version,
             patterns=tuple([it._replace(group=group.name) for group in vendor.groups for it in group.devices]),
             libraries=tuple([it for it in libraries if it not in cached]),
@@ -104,14 +101,13 @@ class Survey:
     def _see(self, path: str) -> None:
         self._places.setdefault(path, identity(self._host, path))
 
-    def _version_of(self, version: Version) -> str:
-        path = version.value
-        if version.kind == "module":
+    def _version_of(self, kind: str, path: str) -> str:
+        if kind == "module":
             path = f"/sys/module/{path.replace('-', '_')}/version"
-        elif version.kind == "file":
+        elif kind == "file":
             self._see(path)
         else:
-            return version.value
+            return path
         data = self._texts[path] = self._host.read(path)
         found = next(iter((data or b"").decode("utf-8", "replace").split()), "")
         return "" if vendorrules.fault_of_version(found) else found
@@ -141,13 +137,13 @@ class Survey:
         return found
 
     def _fault(self, path: str) -> str:
-        """Why what is there cannot be given: a link of root's own may lead to what no vendor's file may name."""
+        """Why it cannot be given: a link of root's own may lead to what no vendor's file may name."""
         source, status = self._host.source(path), self._host.stat(path)
         fault = (source[1] if source else "") or contents.fault(path, status, self._host.roots)
         return fault or vendorrules.fault_of_host_path(self._host.real(path))
 
     def _names(self, folder: str) -> list[str]:
-        """The names in a folder: in /usr/lib64 there are thousands, and only the folder's time is compared later."""
+        """In /usr/lib64 there are thousands: only the folder's time is compared later."""
         self._see(folder)
         return self._host.names(folder)
 
@@ -187,8 +183,8 @@ class Survey:
         except contents.TooMuchError as err:
             self._leave_out(folder, str(err))
             return
-        # Who may read and write each file: what becomes closed later must not be given.  Each takes a start a
-        # microsecond or two: of very many only the names are compared, until the next refresh.
+        # What becomes closed later must not be given.  Each takes a start a microsecond or two: of very many only the
+        # names are compared, until the next refresh.
         if len(found.files) <= _MAX_WATCHED:
             self._ways.update(found.files)
         pieces = found.pieces()
@@ -226,7 +222,6 @@ class Survey:
         self._libraries[real, into] = known._replace(names=tuple(dict.fromkeys([*known.names, name])))
 
     def _add_needed(self) -> None:
-        """Add what the libraries and the programs need of the host's, and what these need in turn."""
         self._see(proc.LD_SO_CACHE)
         try:
             table = ldcache.parse_cache(self._host.read(proc.LD_SO_CACHE) or b"")

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """WSL 2: one device and the libraries that Windows shows, as a `Vendor`.  Reads only.
 
-All GPUs lie behind /dev/dxg: who has that node has all of them, and CUDA numbers them itself.  So a request that names
-one gets the node, as one that says ``all``.  The libraries in /usr/lib/wsl/lib find those of the Windows driver by
-libdxcore, at the driver store's path on the host: so all lies where the host has it.
+All GPUs lie behind /dev/dxg: a request that names one gets the node, as one that says ``all``.  The libraries find
+those of Windows by libdxcore, at the driver store's path on the host: so all lies where the host has it.
 """
 
 from __future__ import annotations
@@ -22,18 +21,14 @@ if TYPE_CHECKING:
 
 KIND = "nvidia.com/gpu"
 
-LIBRARIES = f"{WSL_FOLDER}/lib"
-DRIVERS = f"{WSL_FOLDER}/drivers"
+LIBRARIES, DRIVERS = f"{WSL_FOLDER}/lib", f"{WSL_FOLDER}/drivers"
 
 # CUDA's and dxcore's are what the others need; what else is there is the driver's or Direct3D's.
 REQUIRED = ("libcuda.so.1", "libdxcore.so")
-_LIBRARIES = "lib*.so*"
-_PROGRAM, _PROGRAMS = "nvidia-smi", "/usr/bin"
 
 # A package of NVIDIA's display driver: nv_dispi.inf_amd64_..., nvlt.inf_amd64_... for notebooks, and others.  After an
 # upgrade Windows keeps the old one for a while; which one is in force only dxcore can tell, so each is mounted.
-_STORE = "nv*.inf_*"
-_MAX_STORES = 16
+_STORE, _MAX_STORES = "nv*.inf_*", 16
 # The store has hundreds of files; these are the ones that NVIDIA's libraries for Linux open.
 OF_STORE = ("lib*.so*", "*.bin", "*.dll")
 
@@ -49,25 +44,16 @@ def vendor(host: HostRoot, see: See = lambda _: None) -> Vendor:
         if status is None or not is_regular(status):
             raise DriverError(f"this WSL 2 has no driver of NVIDIA's: {LIBRARIES}/{name} is missing", _HINT)
     required = [Item(f"{LIBRARIES}/{name}", LIBRARIES, required=True) for name in REQUIRED]
-    libraries = (*required, Item(f"{LIBRARIES}/{_LIBRARIES}", LIBRARIES))
+    libraries = (*required, Item(f"{LIBRARIES}/lib*.so*", LIBRARIES))
     stored = [Item(f"{store}/{pattern}") for store in stores(host, see) for pattern in OF_STORE]
-    groups = (
-        Group(
-            "wsl",
-            devices=(DevicePattern(DXG),),
-            libraries=libraries,
-            # WSL's PATH has the folder of the libraries, and a container's does not.
-            files=(Item(f"{LIBRARIES}/{_PROGRAM}", _PROGRAMS),),
-        ),
-        Group("driver store", files=tuple(stored)),
-    )
-    return Vendor(WSL_FOLDER, VISIBLE_DEVICES, groups, KIND)
+    # WSL's PATH has the folder of the libraries, and a container's does not.
+    program = Item(f"{LIBRARIES}/nvidia-smi", "/usr/bin")
+    main = Group("wsl", (DevicePattern(DXG),), libraries, (program,))
+    return Vendor(WSL_FOLDER, VISIBLE_DEVICES, (main, Group("driver store", files=tuple(stored))), KIND)
 
 
 def stores(host: HostRoot, see: See = lambda _: None) -> list[str]:
-    found = []
-    for store in [f"{DRIVERS}/{name}" for name in host.names(DRIVERS) if glob.matches(_STORE, name)]:
+    found = [f"{DRIVERS}/{name}" for name in host.names(DRIVERS) if glob.matches(_STORE, name)]
+    for store in found:
         see(store)
-        if host.stat(f"{store}/libcuda.so.1.1") is not None:
-            found.append(store)
-    return found[:_MAX_STORES]
+    return [store for store in found if host.stat(f"{store}/libcuda.so.1.1") is not None][:_MAX_STORES]

@@ -26,7 +26,6 @@ LOCAL = f"{ROOT}/usr/local"
 WORDS = "configure --no-cgroups --compute --utility"
 VOLUME = "lies in a volume of the host, where nothing is made"
 HOSTS_ROOT = "lies in a root of the host's, where nothing is made"
-OTHERS = "others may write to its folder"
 
 # What the host is like: its files that an image would like to reach, its nodes and its mounts.
 BEFORE = f"""
@@ -41,7 +40,6 @@ fresh() {{
     cp -a {{root}} {ROOT}
     for name in dev proc sys tmp run; do mkdir -p {ROOT}/$name; done
     mkdir -p {VICTIM}/sub && echo secret >{VICTIM}/file && echo keep >{VICTIM}/log && chmod 0755 {VICTIM}
-    mkdir {VICTIM}/theirs && chown {OTHER} {VICTIM}/theirs
     mkdir -p {UPPER}
 }}
 host() {{
@@ -211,21 +209,6 @@ READ_ONLY_ROOTS = {
         prints="read-only",
     ),
 }
-LOGS = {
-    "link": (f"ln -s {VICTIM}/log {VICTIM}/link", "link", "not a file of the caller's own"),
-    "dangling": (f"ln -s {VICTIM}/new {VICTIM}/link", "link", "not a file of the caller's own"),
-    "fifo": (f"mkfifo {VICTIM}/fifo", "fifo", "not a file of the caller's own"),
-    "hard link": (f"ln {VICTIM}/log {VICTIM}/hard", "hard", "not a file of the caller's own"),
-    "another's": (f"echo keep >{VICTIM}/its; chown {OTHER} {VICTIM}/its", "its", "not a file of the caller's own"),
-    "folder": ("", "sub", "not a file of the caller's own"),
-    "node": (f"mknod {VICTIM}/node c 1 5", "node", "not a file of the caller's own"),
-    "everybody's folder": (f"chmod 1777 {VICTIM}/sub", "sub/new", OTHERS),
-    "another's folder on the way": (f"mkdir {VICTIM}/theirs/x", "theirs/x/new", f"in a folder of user {OTHER}'s"),
-    "link in another's folder": (f"ln -s {VICTIM}/log {VICTIM}/theirs/log", "theirs/log", OTHERS),
-    "another's folder": ("", "theirs/new", OTHERS),
-    # Of the call itself, whose name it would be.
-    "the kernel's": ("", "../../../proc/self/comm", "is not written: it is one of the kernel's own"),
-}
 OWN = "unshare --mount --propagation slave sleep 60 & PID=$!; sleep 0.5"
 SHARED = "mount --make-rshared /; unshare --mount --propagation unchanged sleep 60 & PID=$!; sleep 0.5"
 KILL = "kill $PID"
@@ -266,6 +249,7 @@ CALLS = {
     },
     # What a user asks of a setuid caller.
     "MIG's configuration": Row(5, "CAP_SYS_ADMIN only", more="--device=0 --mig-config=all"),
+    "a log": Row(0, options=f"--debug={VICTIM}/log"),
     "a driver of the caller's": Row(2, "is not taken from a caller", options=f"--root={VICTIM}"),
 }
 ROWS = {
@@ -273,10 +257,6 @@ ROWS = {
     **{f"volume: {name}": row for name, row in VOLUMES.items()},
     **{f"root: {name}": row for name, row in ROOTS.items()},
     **{f"read-only: {name}": row for name, row in READ_ONLY_ROOTS.items()},
-    **{
-        f"log: {name}": Row(5, why, image, options=f"--debug={VICTIM}/{path}", more="--device=99")
-        for name, (image, path, why) in LOGS.items()
-    },
     **{f"process: {name}": row._replace(more="--device=0 --pid=$PID") for name, row in PIDS.items()},
     **{f"call: {name}": row for name, row in CALLS.items()},
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The words of nvidia-container-cli: what they ask for, which are refused, and where the debug log may lie."""
+"""The words of nvidia-container-cli: what they ask for, and which are refused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 
 from oci_gpu_hook.cli import VERSION
 from oci_gpu_hook.errors import RequestError, UsageError
-from oci_gpu_hook.host import debuglog
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel import mountinfo
 from oci_gpu_hook.node.diagnosis import PASS, WARN, enginecheck
@@ -110,25 +109,6 @@ def test_the_program_says_how_it_is_used() -> None:
 def test_the_usage_names_a_page_of_the_manual() -> None:
     name, _, section = containercli.USAGE.splitlines()[-1].split(" ")[0].rstrip(")").partition("(")
     assert f"{name}.{section}" in manual.PAGES
-
-
-# tests/hostile/test_container_cli.py has where the log may not lie.
-
-
-def test_a_log_grows_in_the_callers_own_folder(tmp_path: Path) -> None:
-    tmp_path.chmod(0o755)
-    log = tmp_path / "log"
-    for line in ("one", "two"):
-        debuglog.write(str(log), [line])
-    assert (log.read_text(), log.stat().st_mode & 0o777) == ("one\ntwo\n", 0o600)
-
-
-@pytest.mark.parametrize("path", ["log", "/", "/tmp/..", "/nowhere/log"])
-def test_a_log_has_an_absolute_path(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(OSError):
-        debuglog.write(path, ["one"])
-    assert not list(tmp_path.iterdir())
 
 
 def test_only_what_is_mounted_elsewhere_too_is_the_hosts() -> None:

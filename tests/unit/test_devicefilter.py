@@ -118,12 +118,6 @@ def test_a_prefixed_program_allows_our_rules_and_else_answers_as_before(
 DENY_ALL = insn(0xB4) + insn(0x95)
 
 
-def test_read_and_write_let_no_mknod_through() -> None:
-    instructions = prefix([DeviceRule("c", 195, 0, "rw")]) + DENY_ALL
-    for access in range(8):
-        assert run(instructions, Request(CHAR, 195, 0, access)) == (0 if access & MKNOD else 1)
-
-
 def test_no_jump_is_too_far_for_any_number_of_devices() -> None:
     """An instruction has 16 bits for it, signed, and a device takes three instructions."""
     listed = [DeviceRule("c", 195, minor, "rw") for minor in range(12_000)]

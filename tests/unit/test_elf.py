@@ -65,10 +65,6 @@ def test_the_libraries_that_a_file_needs_are_read(tmp_path: Path) -> None:
     assert found == {"whole": ["libLLVM-14.so.1", "libc.so.6"], "odd": [], "no": [], "absent": []}
 
 
-def test_what_follows_the_end_of_the_dynamic_section_does_not_count() -> None:
-    assert identified(elf(tags=((5, 0x11000), (0, 0), (14, 1)))) == Identity(64, 62, None)
-
-
 def test_only_the_dynamic_section_gives_the_soname() -> None:
     strings = struct.pack("<QQ", 14, 17) + b"\0" + NAME + b"\0"
     assert identified(elf(strings=strings, tags=((5, 0x11000),))) == Identity(64, 62, None)

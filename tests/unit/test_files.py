@@ -162,14 +162,6 @@ def test_the_loaders_cache_knows_the_place_best(tmp_path: Path) -> None:
     assert next(iter(files.libraries(driver(tmp_path)))).path.startswith(f"{FOLDER}/")
 
 
-def test_programs_go_to_usr_bin(tmp_path: Path) -> None:
-    assert files.binaries(driver(tmp_path)) == ()
-    for folder in ("/run/current-system/sw/bin", "/usr/local/bin", "/usr/sbin"):
-        hosts.plant(tmp_path, f"{folder}/nvidia-smi", "")
-        (program,) = files.binaries(driver(tmp_path))
-        assert program[:3] == (f"{folder}/nvidia-smi", "/usr/bin/nvidia-smi", ("utility",))
-
-
 @pytest.mark.parametrize("target", CONFIGURATION)
 def test_configuration_comes_from_the_first_folder_that_has_it(tmp_path: Path, machine: str, target: str) -> None:
     target = target.replace("MACHINE", machine)

@@ -196,17 +196,15 @@ def holder(root: HostRoot, seconds: float) -> subprocess.Popen[str]:
     return child
 
 
-@pytest.mark.parametrize("is_stopped", [False, True])
-def test_a_lock_is_waited_for_within_a_limit_and_its_holder_is_named(root: HostRoot, is_stopped: bool) -> None:
+def test_a_lock_is_waited_for_within_a_limit_though_its_holder_is_stopped(root: HostRoot) -> None:
     with holder(root, 1000) as child:
         try:
-            if is_stopped:
-                child.send_signal(signal.SIGSTOP)
+            child.send_signal(signal.SIGSTOP)
             with pytest.raises(statefile.LockedError) as caught:
                 statefile.lock(root, "name.lock", 0.2)
             assert str(caught.value) == (
-                f"process {child.pid} holds /run/oci-gpu-hook/name.lock and has not released it within 0.2 seconds "
-                f"(root can end it: kill -KILL {child.pid})"
+                "another process holds /run/oci-gpu-hook/name.lock and has not released it within 0.2 seconds "
+                "(root can end it: 'lslocks' names it)"
             )
         finally:
             child.kill()

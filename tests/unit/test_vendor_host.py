@@ -22,7 +22,7 @@ from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.selectors import AnyOf
 from oci_gpu_hook.request.sources import Inputs
 from oci_gpu_hook.vendors import folders, vendorhost, vendorinventory, vendorsurvey
-from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Group, Item, Vendor, Version
+from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Group, Item, Vendor
 from tests.unit.asking import annotated
 from tests.unit.hosts import MACHINES, elf_file, plant, plant_library
 
@@ -75,14 +75,14 @@ def test_a_version_stands_for_itself_in_paths(tree: Path, kind: str) -> None:
     plant(tree, "/opt/acme-2.5/acme.cfg", "")
     plant(tree, "/opt/acme-2.4/acme.cfg", "")
     said = {"text": "2.5", "module": "acme", "file": "/opt/acme/version"}[kind]
-    seen = found(tree, vendor(files=("/opt/acme-{version}/*.cfg",), source=Version(kind, said)))
+    seen = found(tree, vendor(files=("/opt/acme-{version}/*.cfg",), source=(kind, said)))
     assert (seen.version, [file.path for file in seen.files]) == ("2.5", ["/opt/acme-2.5/acme.cfg"])
 
 
 def test_a_version_that_is_none_leads_nowhere(tree: Path) -> None:
     """test_vendor_allowed has what is none."""
     plant(tree, "/opt/version", "../..")
-    said = vendor(files=("/opt/acme-{version}",), source=Version("file", "/opt/version"))
+    said = vendor(files=("/opt/acme-{version}",), source=("file", "/opt/version"))
     seen = found(tree, said)
     assert (seen.version, seen.files, seen.absent) == ("", (), ("/opt/acme-{version}",))
 
@@ -314,7 +314,7 @@ def test_whatever_would_be_found_otherwise_makes_it_untrue(tree: Path, change: o
     plant(tree, "/sys/module/acme/version", "2")
     (tree / "opt/acme").mkdir(parents=True)
     said = vendor("/usr/lib64/libacme.so*", files=("/opt/acme", "/opt/late/x.cfg"))
-    said = said._replace(source=Version("module", "acme"))
+    said = said._replace(source=("module", "acme"))
     assert again(tree, said) is not None
     change(tree)  # type: ignore[operator]
     assert vendorinventory.read_saved(HostRoot(str(tree)), "OCI_ACME", FILE) is None
@@ -542,27 +542,6 @@ def test_releases_of_kernels_are_compared_by_their_numbers(
     monkeypatch.setattr(posix, "uname", lambda: SimpleNamespace(release=release))
     seen = vendorhost.vendor_state(HostRoot(str(tree)), Vendor(FILE, "OCI_ACME", kernel=wanted))
     assert (seen.unmet == ()) is met
-
-
-@needs_root
-def test_each_partition_that_is_in_use_is_a_device_of_its_gpus(tree: Path) -> None:
-    """Its node hangs on no bus: the driver says which GPU's it is, and which nodes are no partition's."""
-    for number, place in enumerate(("pci0000:00/0000:05:00.0", *[f"platform/amdgpu_xcp_{it}" for it in range(8, 12)])):
-        node(tree, f"/dev/dri/renderD{128 + number}", 226, 128 + number, f"{place}/drm/renderD{128 + number}")
-    node(tree, "/dev/dri/card0", 226, 0, "platform/display.0/drm/card0")
-    pci(tree, "0000:05:00.0", "1002", "74a1")
-    rows = ((0, 0, 0), (128, 0x500, 0), (130, 0x502, 0), (131, 3 << 28 | 0x500, 0), (129, 0x501, 1))
-    for number, (minor, location, domain) in enumerate(rows):
-        text = f"domain {domain}\nlocation_id {location}\ndrm_render_minor {minor}\nunique_id {1 << 64}\nodd\nx y\n"
-        plant(tree, f"/sys/devices/virtual/kfd/kfd/topology/nodes/{number}/properties", text)
-    seen = look(tree, DevicePattern("/dev/dri/*", pci=("1002",), each=True))
-    assert [device.names for device in seen.devices] == [
-        ("0", "0000:05:00.0", "renderD128"),
-        ("1", "0000:05:00.0", "amdgpu_xcp_9", "renderD130"),
-        ("2", "0000:05:00.0", "amdgpu_xcp_10", "renderD131"),
-    ]
-    # Of a GPU that is not there, of no partition, and of no GPU of theirs.
-    assert seen.unclaimed == ("/dev/dri/card0", "/dev/dri/renderD129", "/dev/dri/renderD132")
 
 
 @needs_root

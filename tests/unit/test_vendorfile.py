@@ -15,7 +15,7 @@ import pytest
 
 from oci_gpu_hook.errors import ConfigError
 from oci_gpu_hook.vendors import vendorfile
-from oci_gpu_hook.vendors.vendorinventory import LARGEST_FILE, DevicePattern, Group, Item, Vendor, Version
+from oci_gpu_hook.vendors.vendorinventory import LARGEST_FILE, DevicePattern, Group, Item, Vendor
 from tests import manual
 
 PUBLISHED = Path(__file__).resolve().parents[1] / "data/vendors"
@@ -64,17 +64,13 @@ def test_all_keys() -> None:
             ),
         ),
         kind="example.com/card",
-        source=Version("module", "xcard"),
+        source=("module", "xcard"),
         environment=(("XCARD_HOME", "/opt/xcard"), ("EMPTY", "")),
         kernel="5.14",
         modules=("xcard",),
         selinux_type="x_t",
         selinux_boolean="x_use",
     )
-
-
-def test_without_driver_feature_a_request_gets_all_groups() -> None:
-    assert [found.name for found in read(small(inventory={"b": {}, "a": {}})).groups] == ["b", "a"]
 
 
 def test_a_library_among_the_programs() -> None:
@@ -121,9 +117,7 @@ def test_bounds() -> None:
         ({"activation_flag": "OCI_x"}, "not a flag"),
         ({"kind": "amd.com/-gpu"}, "not a CDI kind"),
         ({"version": "1/2"}, "letters, digits"),
-        ({"version": 1}, "a number"),
         ({"environment": {"A": "a\0"}}, "cannot be printed"),
-        ({"driver_feature": ["a", "a"]}, "twice"),
         ({"inventory": {"": {}}}, "is empty"),
         *[
             ({"inventory": {"a": {key: [item]}}}, says)
@@ -132,11 +126,10 @@ def test_bounds() -> None:
                 ("devices", {"pci": []}, "empty"),
                 ("devices", {"path": "kvm", "major": "misc"}, "the host's own"),
                 ("devices", {"path": "kfd", "name": "../x"}, "not a name"),
-                ("libraries", None, "null"),
                 ("libraries", {"target": "/opt"}, "no path"),
                 ("libraries", {"path": "/opt/x", "target": "/"}, "empty name"),
                 ("sockets", "/run/{version}.sock", "one path"),
-                ("sockets", {"path": "/run/x.sock"}, "an object, not a string"),
+                ("sockets", {"path": "/run/x.sock"}, "not a string"),
             )
         ],
     ],
@@ -155,7 +148,7 @@ def test_what_is_bad_is_said(keys: dict[str, Any], says: str) -> None:
         json.dumps({f"k{number}": 1 for number in range(60_000)}).encode(),
         json.dumps(
             small(
-                driver_feature=[f"g{number}" for number in range(30_000)] * 2,
+                driver_feature=[f"g{number}" for number in range(60_000)],
                 inventory={f"g{number}": {} for number in range(30_000)},
             )
         ).encode(),

@@ -99,7 +99,7 @@ def test_a_flag_or_a_kind_of_another_file_is_said(host: Path, tmp_path: Path, pr
 
 
 def test_what_is_no_file_to_check(tmp_path: Path, program: Program) -> None:
-    assert "there is nothing" in program.mistake(4, "info", "--vendor", f"{ETC}/absent.json")
+    assert "not a regular file" in program.mistake(4, "info", "--vendor", f"{ETC}/absent.json")
     (tmp_path / "x.json").write_bytes(b" " * ((1 << 20) + 1))
     for code, name, why in (
         *[(2, tmp_path / "absent", "No such file"), (2, "", "No such file"), (2, "/dev/null", "is not a regular file")],
