@@ -23,7 +23,7 @@ _LEFT_ALONE = {
 }
 
 
-def decide(
+def labels_of(
     mounts: tuple[ipc.IpcMount, ...], mount_label: str, process_label: str, settings: Settings, *, required: bool
 ) -> Labels:
     """required: whether the container asks for a GPU."""

@@ -16,7 +16,7 @@ from oci_gpu_hook.host import leases
 from oci_gpu_hook.host.leases import Lease, Leases, has_room, without_void
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.planning import drivers, selection
-from oci_gpu_hook.planning.plan import Container, Held, Provision
+from oci_gpu_hook.planning.plan import MAX_SHOWN, Container, Held, Provision, some
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request import selectors
 from oci_gpu_hook.request.parse import Request
@@ -25,11 +25,10 @@ from oci_gpu_hook.request.words import ALL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable
 
     from oci_gpu_hook.planning.memoryshare import Memory
 
-_MAX_SHOWN = 3
 _SHOWN_ID = 12
 _WAIT = "'oci-gpu-hook containers' shows the holders: wait for one to end, or ask for another device"
 _UNCOUNTED = (
@@ -49,16 +48,16 @@ class Candidate(NamedTuple):
 
 
 class Start(NamedTuple):
-    """process: None if the container is not started, and leases nothing; dumped: the numbers of its nodes, if it is
-    restored from a checkpoint; memory: what it may take of each device, None for what is not counted.
+    """process: None if the container is not started, and leases nothing; memory: what it may take of each device, None
+    for what is not counted; restores: whether its process is CRIU's.
     """
 
     host: HostRoot
     settings: Settings
     container: Container
     process: Process | None
-    dumped: frozenset[tuple[int, int]] | None = None
-    memory: Memory | None = None
+    memory: Memory | None
+    restores: bool
 
     def given(self, request: Request, provide: Callable[[Request], Provision]) -> tuple[Request, Provision]:
         """With the chosen devices, which are leased.  RequestError if a device has no room; DriverError for a GPU that
@@ -66,16 +65,15 @@ class Start(NamedTuple):
         `statefile.lock`.
         """
         unhealthy = leases.unhealthy(self.host)
-        most = self.settings.gpu_holders
-        if request.capabilities == ("utility",) and not self.settings.count_watchers:
-            most = 0
+        is_watcher = request.capabilities == ("utility",) and not self.settings.count_watchers
+        most = 0 if is_watcher else self.settings.gpu_holders
         request, chosen, words = self._chosen(request, provide, most, unhealthy)
         provision = provide(request)
         notes = [said for it in provision.holds if (said := _unhealthy(it, unhealthy))]
         if notes and self.settings.unhealthy != "give":
             left = [it.name for it in provision.holds if "=" not in it.key and not why_unhealthy(it.key, unhealthy)]
             if self.settings.unhealthy == "refuse" or not left or not request.devices:
-                raise DriverError("; ".join(notes[:_MAX_SHOWN]), _UNHEALTHY)
+                raise DriverError("; ".join(notes[:MAX_SHOWN]), _UNHEALTHY)
             request, notes = request._replace(devices=tuple(left)), [f"left out: {it}" for it in notes]
             provision = provide(request)
         if most and not {*chosen}.issuperset(provision.holds):
@@ -96,42 +94,59 @@ class Start(NamedTuple):
         """Names in place of ``any``, what was leased, and a sentence for each choice."""
         devices = [request.devices, *[it.devices for it in request.vendors]]
         wanted = [request.any_of, *[it.any_of for it in request.vendors]]
-        asked = [(place, it) for place, it in enumerate(wanted) if it]
+        asked = [
+            (
+                place,
+                it,
+                _of_vendor(self.host, request.vendors[place - 1]) if place else gpus(self.host, self.settings, it),
+            )
+            for place, it in enumerate(wanted)
+            if it
+        ]
         if not asked:
             return request, [], ()
-        offers = [
-            _of_vendor(self.host, request.vendors[place - 1]) if place else gpus(self.host, self.settings, it)
-            for place, it in asked
-        ]
-        if self.dumped is not None:
-            offers = [
-                self._dumped(it, [(device, provide(_for_one(request, place, device.held.name))) for device in offer])
-                for (place, it), offer in zip(asked, offers)
-            ]
+        if self.restores and self.process:
+            asked = [(place, it, self._dumped(request, place, it, offer, provide)) for place, it, offer in asked]
         leased: list[Held] = []
         words = []
         with self._leases(most) as all_leases:
             mine, own, others = self._apart(all_leases)
             # A container that runs and is looked at has what it has.
             held = () if self.process else [key for lease in own if lease.is_valid() for key in lease.devices]
-            for (place, it), offer in zip(asked, offers):
+            for place, it, offer in asked:
                 chosen = [device for device in offer if device.held.key in held]
                 chosen = chosen or _pick(it, offer, others, most, unhealthy, self.memory)
                 devices[place] = tuple([device.held.name for device in chosen])
                 leased += [device.held for device in chosen]
-                words.append(_said(it, chosen, most))
+                shown = [f"{it.held.title()} ({it.holders} of {most or 'any number of'} holders)" for it in chosen]
+                words.append(f"{it.written()}: {', '.join(shown)}")
             if most:
-                self._lease(mine, own, others, leased)
+                self._lease(mine, own, others, tuple(leased))
         vendors = [it._replace(devices=names, any_of=None) for it, names in zip(request.vendors, devices[1:])]
         request = request._replace(devices=devices[0], any_of=None, vendors=tuple(vendors))
         return request, leased, tuple(words)
 
-    def _dumped(self, asked: selectors.AnyOf, offer: list[tuple[Candidate, Provision]]) -> list[Candidate]:
+    def _dumped(
+        self,
+        request: Request,
+        place: int,
+        asked: selectors.AnyOf,
+        offer: list[Candidate],
+        provide: Callable[[Request], Provision],
+    ) -> list[Candidate]:
         """Those of which the checkpoint has all nodes; RequestError if that does not tell which are meant: its user can
         make nodes, and so choose among what the container may have.
         """
-        numbers = self.dumped or frozenset()
-        found = [device for device, given in offer if numbers.issuperset(given.devices)]
+        from oci_gpu_hook.container import restore
+
+        numbers, found = restore.dumped(self.process) if self.process else (), []
+        for it in offer:
+            one = request._replace(devices=(it.held.name,), vendors=())
+            if place:
+                vendor = request.vendors[place - 1]._replace(devices=(it.held.name,))
+                one = request._replace(devices=(), vendors=(vendor,))
+            if {*numbers}.issuperset(provide(one).devices):
+                found.append(it)
         if len(found) != asked.number:
             why = f"{asked.written()} is asked for, and the checkpoint has nodes of {len(found)} of this host's devices"
             raise RequestError(why, "start the container again instead")
@@ -157,19 +172,13 @@ class Start(NamedTuple):
         own = [it for it in all_leases if (it.is_of(mine) if mine else it.id == container.id)]
         return mine, own, without_void([it for it in all_leases if it not in own])
 
-    def _lease(self, mine: Lease | None, own: list[Lease], others: list[Lease], devices: Sequence[Held]) -> None:
+    def _lease(self, mine: Lease | None, own: list[Lease], others: list[Lease], devices: tuple[Held, ...]) -> None:
         wanted = dict.fromkeys([*[key for lease in own for key in lease.devices], *[it.key for it in devices]])
         needs = [(it.address, self.memory.need_of(it)) for it in devices] if self.memory else []
         # Another hook of its start may have asked for more: of two needs of one device the larger comes last.
         memory = dict(sorted([*[pair for lease in own for pair in lease.memory], *filter(all, needs)]))
         if mine and wanted:
             leases.write(self.host, [*others, mine._replace(devices=tuple(wanted), memory=tuple(memory.items()))])
-
-
-def _for_one(request: Request, place: int, name: str) -> Request:
-    if not place:
-        return request._replace(devices=(name,), vendors=())
-    return request._replace(devices=(), vendors=(request.vendors[place - 1]._replace(devices=(name,)),))
 
 
 def why_unhealthy(key: str, unhealthy: dict[str, str]) -> str:
@@ -188,13 +197,10 @@ def _holders(held: Held, others: list[Lease], most: int) -> list[Lease]:
     return holders if has_room(holders, most) else [lease for lease in holders if lease.is_valid()]
 
 
-def _full(held: Held, holders: Sequence[Lease]) -> str:
-    shown = [
-        f"{plain(lease.id[:_SHOWN_ID])} since {strftime('%Y-%m-%d %H:%M', localtime(lease.since))}"
-        for lease in holders[:_MAX_SHOWN]
-    ]
-    more = f" and {len(holders) - _MAX_SHOWN} more" if len(holders) > _MAX_SHOWN else ""
-    return f"{held.title()} is held by {', '.join(shown)}{more}"
+def _full(held: Held, holders: list[Lease]) -> str:
+    times = [strftime("%Y-%m-%d %H:%M", localtime(lease.since)) for lease in holders]
+    shown = [f"{plain(lease.id[:_SHOWN_ID])} since {time}" for lease, time in zip(holders, times)]
+    return f"{held.title()} is held by {some(shown)}"
 
 
 def _pick(
@@ -225,9 +231,8 @@ def _pick(
         else:
             room.append(device._replace(holders=len(holders)))
     if len(room) < asked.number:
-        more = f"; and {len(refused) - _MAX_SHOWN} more" if len(refused) > _MAX_SHOWN else ""
-        shown = "; ".join(refused[:_MAX_SHOWN]) + more
-        raise RequestError(f"{wanted}, and {len(room)} {'has' if len(room) == 1 else 'have'} room: {shown}", _WAIT)
+        have = "has" if len(room) == 1 else "have"
+        raise RequestError(f"{wanted}, and {len(room)} {have} room: {some(refused, between='; ')}", _WAIT)
     return choose(room, asked.number)
 
 
@@ -240,8 +245,7 @@ def choose(candidates: list[Candidate], count: int) -> list[Candidate]:
     certain = [it for it in candidates if it.holders < most]
     others = [it for it in candidates if it.holders == most]
     begun = [certain] if certain else [[it] for it in others]
-    found = [_grown(chosen, others, count) for chosen in begun]
-    best = max(found, key=_nearness)
+    best = max([_grown(chosen, others, count) for chosen in begun], key=_nearness)
     return [it for it in candidates if it in best]
 
 
@@ -249,26 +253,20 @@ def _grown(chosen: list[Candidate], others: list[Candidate], count: int) -> list
     """Each is the nearest to those before it."""
     chosen = [*chosen]
     while len(chosen) < count:
-        left = [it for it in others if it not in chosen]
         # Of equal ones `max` gives the first.
-        chosen.append(max(left, key=lambda it: near(it, chosen)))
+        chosen.append(max([it for it in others if it not in chosen], key=lambda it: near(it, chosen)))
     return chosen
 
 
-def near(device: Candidate, others: Iterable[Candidate]) -> tuple[int, int]:
+def _nearness(devices: list[Candidate]) -> tuple[int, int]:
+    links, nodes = zip(*[near(it, devices) for it in devices])
+    return sum(links), sum(nodes)
+
+
+def near(device: Candidate, others: list[Candidate] | tuple[Candidate, ...]) -> tuple[int, int]:
     """How many of the others it reaches by NVLink, and how many are of its NUMA node."""
     others = [it for it in others if it is not device]
     return sum([it.held.key in device.peers for it in others]), sum([it.node == device.node for it in others])
-
-
-def _nearness(devices: list[Candidate]) -> tuple[int, int]:
-    pairs = [near(it, devices) for it in devices]
-    return sum([links for links, _ in pairs]), sum([nodes for _, nodes in pairs])
-
-
-def _said(asked: selectors.AnyOf, chosen: Sequence[Candidate], most: int) -> str:
-    shown = [f"{it.held.title()} ({it.holders} of {most or 'any number of'} holders)" for it in chosen]
-    return f"{asked.written()}: {', '.join(shown)}"
 
 
 def gpus(host: HostRoot, settings: Settings, asked: selectors.AnyOf) -> list[Candidate]:
@@ -282,15 +280,10 @@ def gpus(host: HostRoot, settings: Settings, asked: selectors.AnyOf) -> list[Can
         fitting = tuple([(device, "") for device in known.mig_devices if device.profile == asked.profile])
         return [Candidate(held) for held in selection.holds(selection.Selection((), fitting), known)]
     divided = {device.gpu for device in known.mig_devices}
-    return [
-        Candidate(
-            Held(gpu.bus_id, str(gpu.nvml_index), gpu.bus_id),
-            peers=gpu.peers,
-            node=_numa_node(host, gpu.proc, asked.number),
-        )
-        for gpu in known.gpus
-        if gpu.nvml_index not in divided
-    ]
+    whole = [gpu for gpu in known.gpus if gpu.nvml_index not in divided]
+    held = selection.holds(selection.Selection(tuple([(gpu, "") for gpu in whole]), ()), known)
+    nodes = [_numa_node(host, gpu.proc, asked.number) for gpu in whole]
+    return [Candidate(it, 0, gpu.peers, node) for it, gpu, node in zip(held, whole, nodes)]
 
 
 def _numa_node(host: HostRoot, address: str, count: int) -> int:

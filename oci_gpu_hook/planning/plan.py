@@ -42,6 +42,13 @@ class Held(NamedTuple):
         return f"{'MIG device' if '/' in self.key else 'GPU'} {self.name}"
 
 
+def some(items: list[str] | tuple[str, ...], between: str = ", ") -> str:
+    """Of many things the first ones, for people, and how many more there are."""
+    more = f" and {len(items) - MAX_SHOWN} more" if len(items) > MAX_SHOWN else ""
+    return between.join(items[:MAX_SHOWN]) + more
+
+
+MAX_SHOWN = 3
 LEFT_ALONE = "the device cgroup is left alone: device-cgroup = off"
 DEV_IS_HOSTS = "the container's /dev is the host's own: no node is made in it"
 

@@ -132,9 +132,9 @@ class Bundle(NamedTuple):
         """``process.user``; what is missing, or no number, is root's."""
         user = self._part(self._process(), "user", dict)
         groups = user.get("additionalGids")
-        return User(
-            _id(user.get("uid")), _id(user.get("gid")), tuple(map(_id, groups if isinstance(groups, list) else ()))
-        )
+        ids = [user.get("uid"), user.get("gid"), *(groups if isinstance(groups, list) else ())]
+        uid, gid, *others = [it if isinstance(it, int) and 0 <= it < _INVALID_ID else 0 for it in ids]
+        return User(uid, gid, tuple(others))
 
     def has_user_namespace(self) -> bool:
         namespaces = self._part(self._linux(), "linux.namespaces", list)
@@ -147,17 +147,14 @@ class Bundle(NamedTuple):
         return tuple([self._device_rule(item) for item in devices])
 
     def _device_rule(self, item: object) -> DeviceRule:
-        if not isinstance(item, dict):
-            raise self._wrong_shape("linux.resources.devices holds something that is not an object")
-        kind, access = item.get("type") or "a", item.get("access") or "rwm"
-        numbers = [item.get("major"), item.get("minor")]
-        if not isinstance(kind, str) or not isinstance(access, str):
-            raise self._wrong_shape("a rule in linux.resources.devices is of the wrong shape")
-        if not all([number is None or isinstance(number, int) for number in numbers]):
-            raise self._wrong_shape("a device number in linux.resources.devices is not a number")
+        rule: dict[str, object] = item if isinstance(item, dict) else {}
+        kind, access = rule.get("type") or "a", rule.get("access") or "rwm"
+        numbers = [it for it in (rule.get("major"), rule.get("minor")) if it is None or isinstance(it, int)]
+        if rule is not item or not isinstance(kind, str) or not isinstance(access, str) or len(numbers) != 2:
+            raise self._wrong_shape("linux.resources.devices holds something that is not a rule")
         # runc writes -1 for "any"; config-linux.md leaves the number out.
         major, minor = [None if number is None or number < 0 else number for number in numbers]
-        return DeviceRule(kind, major, minor, access, allow=item.get("allow") is True)
+        return DeviceRule(kind, major, minor, access, allow=rule.get("allow") is True)
 
     def _process(self) -> dict[str, object]:
         return self._part(self.document, "process", dict)
@@ -194,10 +191,6 @@ def objects(parent: object, key: str) -> list[dict[str, object]]:
     """The objects in a list in `parent`; what has another shape is ignored."""
     found = parent.get(key) if isinstance(parent, dict) else None
     return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
-
-
-def _id(value: object) -> int:
-    return value if isinstance(value, int) and 0 <= value < _INVALID_ID else 0
 
 
 def _binds(mount: dict[str, object]) -> bool:

@@ -10,14 +10,11 @@ from __future__ import annotations
 from oci_gpu_hook.errors import RequestError, quoted
 from oci_gpu_hook.formats.decimal import decimal
 from oci_gpu_hook.request import selectors, words
+from oci_gpu_hook.request.selectors import KnownVendor
 from oci_gpu_hook.request.selectors import Request as Request
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs, Names, accepts_variable, find_names, is_legacy, is_void
 from oci_gpu_hook.request.words import ADMINISTRATOR, ALL, AUTHOR, CAPABILITIES, CUDA_VERSION, NONE, listed
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from oci_gpu_hook.request.vendorrequest import KnownVendor
 
 _REQUIRE = "NVIDIA_REQUIRE_"
 # The value of NVIDIA_REQUIRE_JETPACK that NVIDIA's runtime knows; there is no other.
@@ -40,7 +37,7 @@ def parse_request(
     names = find_names(inputs, settings, notes)
     nodes = names.devices if names.source == "devices" else ()
     by_name = () if nodes or is_void(names.devices) else names.devices
-    devices, any_of = selectors.parse_devices(by_name, names.where, settings, selectors.canonical)
+    devices, any_of = selectors.parse_devices(by_name, names.where, settings)
     if not names.devices and (names.imex_channels or names.features):
         devices = (NONE,)
     of_vendors: tuple[Request, ...] = ()
@@ -52,7 +49,7 @@ def parse_request(
         unknown = vendorrequest.unknown(inputs, known)
     asks = bool(devices or nodes or any_of)
     if asks or of_vendors or notes:
-        check_sections(settings, notes)
+        notes += check_sections(settings)
     notes += unknown
     if not asks:
         alone = Request(of_vendors[0].source, (), (), vendors=of_vendors) if of_vendors else None
@@ -77,15 +74,15 @@ def parse_request(
     return request, tuple(notes)
 
 
-def check_sections(settings: Settings, notes: list[str]) -> None:
-    """Note that the container's sections are not known; RequestError if no settings can hold then."""
+def check_sections(settings: Settings) -> list[str]:
+    """A note if the container's sections are not known; RequestError if no settings can hold then."""
     if not settings.unmatched:
-        return
+        return []
     what = " and ".join(settings.unmatched)
     sentence = f"the engine does not say the container's {what}, by which settings differ"
     if settings.unmatched_sections == "refuse":
         raise RequestError(sentence, ADMINISTRATOR)
-    notes.append(f"{sentence}: the strictest of them hold")
+    return [f"{sentence}: the strictest of them hold"]
 
 
 def requirements(environment: dict[str, str], settings: Settings) -> tuple[str, ...]:

@@ -9,10 +9,6 @@ from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.words import ADMINISTRATOR, ALL, ANY, NONE
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
 _HEX = frozenset("0123456789abcdef")
 _UUID_GROUPS = [8, 4, 4, 4, 12]
 # Of MIG-GPU-<uuid>-<share>/<gpu instance>/<compute instance>, and some more.
@@ -75,21 +71,32 @@ class Request(NamedTuple):
         return (*self.words(), *[f"{item.flag}={name}" for item in self.vendors for name in item.words()])
 
 
+class KnownVendor(NamedTuple):
+    """One vendor's file; flag, kind: "" if it cannot be understood; fault: why it cannot be served."""
+
+    flag: str
+    kind: str
+    file: str
+    fault: str = ""
+
+
 def parse_devices(
-    items: tuple[str, ...], where: str, settings: Settings, canonical: Callable[[str, str], str]
+    items: tuple[str, ...], where: str, settings: Settings, flag: str = ""
 ) -> tuple[tuple[str, ...], AnyOf | None]:
-    """`Request.devices` and `Request.any_of`; one ``all`` or ``none`` stands for the whole list."""
+    """`Request.devices` and `Request.any_of`; one ``all`` or ``none`` stands for the whole list.
+
+    flag: of another vendor, whose devices' names stay as they are.
+    """
     if alone := [word for item in items if (word := item.lower()) in (ALL, NONE)]:
         return (alone[0],), None
     if choice := any_of(items, where, settings):
         return (), choice
-    return tuple(dict.fromkeys([canonical(item, where) for item in items])), None
+    return tuple(dict.fromkeys(items if flag else [canonical(item, where) for item in items])), None
 
 
-def any_of(items: Iterable[str], where: str, settings: Settings) -> AnyOf | None:
+def any_of(items: tuple[str, ...], where: str, settings: Settings) -> AnyOf | None:
     """What these leave to the node; None if devices are named.  RequestError if it is wrong, or none counts holders."""
-    lowered = [item.lower() for item in items]
-    asked = [word.split(":") for word in lowered if word == ANY or word.startswith(f"{ANY}:")]
+    asked = [word.split(":") for item in items if (word := item.lower()).partition(":")[0] == ANY]
     if not asked:
         return None
     _, *rest = asked[0]
@@ -97,27 +104,22 @@ def any_of(items: Iterable[str], where: str, settings: Settings) -> AnyOf | None
     if not rest or not rest[0].lstrip("-").isdecimal():
         rest = ["1", *rest]
     count, profile = decimal(rest[0], _MAX_OF_ANY), rest[1:]
-    if len(lowered) > 1 or not count or len(profile) > 1 or not all(map(_is_profile, profile)):
-        hint = (
-            "the container's author must ask for any, any:COUNT, any:PROFILE or any:COUNT:PROFILE, and nothing beside"
-        )
-        raise RequestError(f"{quoted(','.join(lowered))} in {where} is not a number of devices to choose", hint)
+    if len(items) > 1 or not count or len(profile) > 1 or not all(map(_is_profile, profile)):
+        hint = "the container's author must ask for any, any:COUNT, any:PROFILE or any:COUNT:PROFILE alone"
+        raise RequestError(f"{quoted(','.join(items).lower())} in {where} is not a number of devices to choose", hint)
     if not settings.gpu_holders:
-        raise RequestError(
-            f"{where} asks for 'any', and no holders are counted: gpu-holders is not set", ADMINISTRATOR
-        )
+        why = f"{where} asks for 'any', and no holders are counted: gpu-holders is not set"
+        raise RequestError(why, ADMINISTRATOR)
     return AnyOf(count, "".join(profile))
 
 
 def _is_profile(word: str) -> bool:
-    return bool(word) and len(word) <= _LONGEST and word.replace(".", "").replace("+", "").isalnum() and word.isascii()
+    return len(word) <= _LONGEST and word.replace(".", "").replace("+", "").isalnum() and word.isascii()
 
 
 def canonical(item: str, where: str) -> str:
     """The device name `item` in canonical form, see `Request.devices`; RequestError names `where` it stood."""
-    found = ""
-    if len(item) <= _LONGEST:
-        found = _index(item) or _uuid(item) or _instance(item) or bus_id(item)
+    found = len(item) <= _LONGEST and (_index(item) or _uuid(item) or _instance(item) or bus_id(item))
     if not found:
         raise RequestError(f"unknown device {quoted(item)} in {where}", _HINT)
     return found

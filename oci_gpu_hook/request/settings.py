@@ -13,10 +13,6 @@ from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.state import State
 from oci_gpu_hook.request.words import ALL, CAPABILITIES
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 # The default file: it alone may be absent.
 SETTINGS = "/etc/oci-gpu-hook.conf"
 
@@ -82,18 +78,11 @@ def files(path: str | None, root: str = "") -> list[str]:
     return found + [f"{name}.d/{item}" for item in drop_ins]
 
 
-def read_settings(path: str | None, state: State | None, root: str = "", image: Callable[[], str] = str) -> Settings:
-    """The settings for a container, None for what stands in no section; ConfigError, RequestError; root: see `files`.
-
-    image: gives the container's image by its engine's record, if that is needed.
-    """
+def read_settings(path: str | None, state: State | None, root: str = "") -> Settings:
+    """The settings for a container, None for what stands in no section; ConfigError, RequestError.  root: `files`."""
     names, defaults = files(path, root), Settings()
     if not names:
         return defaults
     from oci_gpu_hook.request import settingsfile
 
-    lines = settingsfile.read_files(names)
-    found = settingsfile.fields(lines, state, defaults._asdict())
-    if state is not None and "image" in found["unmatched"]:
-        found = settingsfile.fields(lines, state._replace(image=image()), defaults._asdict())
-    return Settings(**found)
+    return Settings(**settingsfile.fields(settingsfile.read_files(names), state, defaults._asdict()))

@@ -14,10 +14,6 @@ from oci_gpu_hook.request.bundle import Bundle
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.words import ADMINISTRATOR, ALL, AUTHOR, CUDA_VERSION, VISIBLE_DEVICES, VOID, items, listed
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 # A device list in volume mounts: each is of /dev/null, at a device's name below this folder.
 LIST_FOLDER = "/var/run/nvidia-container-devices"
 CDI_ANNOTATIONS = "cdi.k8s.io/"
@@ -31,6 +27,7 @@ UNPRIVILEGED = "is not accepted from a container without CAP_SYS_ADMIN"
 _PODS = f"a pod's author must ask for nvidia.com/gpu in its limits; else {ADMINISTRATOR}"
 _STRATEGY = "the administrator must set DEVICE_LIST_STRATEGY to envvar or volume-mounts in NVIDIA's device plugin"
 _IMAGES = "may be the image's own, and must not go past what Swarm counts"
+_RESOURCES = "the administrator must name them in node-generic-resources: 'oci-gpu-hook configure docker --swarm' does"
 
 # Docker Swarm tells a task in variables of these names which of its node's generic resources are the task's.
 SWARM_VARIABLE = "DOCKER_RESOURCE_"
@@ -75,8 +72,10 @@ NOTHING = Names("", "", ())
 def inputs_of(bundle: Bundle, annotations: dict[str, str]) -> Inputs:
     """annotations: those of config.json and of the state; RequestError as `cdi_names`."""
     environment, mounts = bundle.environment(), bundle.bindings()
-    counts = _gets_default(environment) or (VISIBLE_DEVICES not in environment and _has_driver_volume(mounts))
-    given = bundle.given_gpus() if counts else ()
+    # dockerd makes a volume of nvidia-docker 1's name, empty, if there is none.
+    has_volume = any([_DRIVER_VOLUME in source and path.rstrip("/") == _DRIVER_FOLDER for source, path in mounts])
+    is_old = VISIBLE_DEVICES not in environment and (has_volume or is_legacy(environment))
+    given = bundle.given_gpus() if is_old else ()
     return Inputs(environment, mounts, cdi_names(annotations), bundle.is_privileged(), given)
 
 
@@ -89,9 +88,8 @@ def may_ask(inputs: Inputs) -> bool:
     return (
         environment.get(VISIBLE_DEVICES, "") not in ("", VOID)
         or _gets_default(environment)
-        or bool(inputs.given)
+        or bool(inputs.given or inputs.cdi)
         or any([destination.startswith(LIST_FOLDER) for _, destination in inputs.mounts])
-        or bool(inputs.cdi)
     )
 
 
@@ -115,7 +113,7 @@ def place(inputs: Inputs, cdi: list[str], settings: Settings | None, flag: str =
         return Names("annotations", f"the annotations {CDI_ANNOTATIONS}*", tuple(cdi))
     swarm = [name for name in _swarm_variables(settings, flag) if name in environment] if settings else []
     found = [item for name in swarm or [variable] for item in listed(environment, name)]
-    return Names("swarm", ",".join(swarm), tuple(found)) if swarm else Names("env", variable, tuple(found))
+    return Names("swarm" if swarm else "env", ",".join(swarm) or variable, tuple(found))
 
 
 def swarm_variables(path: str | None) -> tuple[str, ...]:
@@ -123,33 +121,32 @@ def swarm_variables(path: str | None) -> tuple[str, ...]:
     from oci_gpu_hook.request.settings import read_settings
 
     try:
-        words = read_settings(path, None).swarm_resources
+        return tuple(_swarm_variables(read_settings(path, None)))
     except (ConfigError, RequestError):
         return ()
-    return tuple([word.rpartition("=")[2] for word in words])
 
 
-def _swarm_variables(settings: Settings, flag: str) -> list[str]:
-    """The variables of swarm resources that name the devices of the vendor with this flag; of NVIDIA's without one."""
+def _swarm_variables(settings: Settings, flag: str | None = None) -> list[str]:
+    """The variables of swarm resources for the vendor with this flag, "" for NVIDIA, None for all."""
     pairs = [word.rpartition("=") for word in settings.swarm_resources]
-    return [variable for owner, _, variable in pairs if owner == flag]
+    return [variable for owner, _, variable in pairs if flag is None or owner == flag]
 
 
 def find_names(inputs: Inputs, settings: Settings, notes: list[str]) -> Names:
     """NVIDIA's devices in the first place that names any: accepted mounts, then annotations, then variables."""
     if settings.accept_volume_mounts:
         mounted = _in_mounts(inputs.mounts, notes)
-        if mounted.devices or mounted.imex_channels or mounted.features:
+        if any(mounted[2:]):
             return mounted
     elif any([source == "/dev/null" and target.startswith(f"{LIST_FOLDER}/") for source, target in inputs.mounts]):
         leave_out("the device list in volume mounts is not accepted: accept-volume-mounts is no", settings, notes)
     if inputs.cdi:
         _refuse_plugins(inputs.cdi, inputs.environment)
     found = place(inputs, [name for name in inputs.cdi if _by_nvidia(name)], settings)
-    if found.source == "env" and _gets_default(inputs.environment):
-        found = Names("devices" if inputs.given else "env", CUDA_VERSION, inputs.given or (ALL,))
-    elif found.source == "env" and inputs.given:
-        found = Names("devices", f"the volume at {_DRIVER_FOLDER}", inputs.given)
+    is_old = _gets_default(inputs.environment)
+    if found.source == "env" and (is_old or inputs.given):
+        where = CUDA_VERSION if is_old else f"the volume at {_DRIVER_FOLDER}"
+        found = Names("devices" if inputs.given else "env", where, inputs.given or (ALL,))
     places = [found, place(inputs, [], None)] if _is_dockers(inputs) else [found]
     found = accepted(places, inputs, settings, notes)
     if found.devices != (LIST_FOLDER,):
@@ -195,12 +192,11 @@ def refusal(inputs: Inputs, settings: Settings, where: str, flag: str = "") -> s
     names, images = where.split(","), inputs.images
     if not flag and where == VISIBLE_DEVICES and _is_dockers(inputs):
         return ""
-    if images is not None:
-        from_image = not images.isdisjoint(names)
-        if from_image and _swarm_variables(settings, flag):
-            return _IMAGES
-        if not from_image and all([name.startswith(SWARM_VARIABLE) for name in names]):
+    if images is not None and images.isdisjoint(names):
+        if all([name.startswith(SWARM_VARIABLE) for name in names]):
             return ""
+    elif images is not None and _swarm_variables(settings, flag):
+        return _IMAGES
     return "" if accepts_environment(inputs, settings) else UNPRIVILEGED
 
 
@@ -228,12 +224,7 @@ def _gets_default(environment: dict[str, str]) -> bool:
     return VISIBLE_DEVICES not in environment and is_legacy(environment)
 
 
-def _has_driver_volume(mounts: Iterable[tuple[str, str]]) -> bool:
-    """Whether nvidia-docker 1's volume is mounted: dockerd makes one of its name, empty, if there is none."""
-    return any([_DRIVER_VOLUME in source and target.rstrip("/") == _DRIVER_FOLDER for source, target in mounts])
-
-
-def is_void(names: Iterable[str]) -> bool:
+def is_void(names: list[str] | tuple[str, ...]) -> bool:
     return VOID in [name.lower() for name in names]
 
 
@@ -246,8 +237,7 @@ def _refuse_counts(where: str, environment: dict[str, str]) -> None:
         names = listed(environment, variable)
         if variable.startswith(SWARM_VARIABLE) and len(names) == 1 and names[0].isascii() and names[0].isdecimal():
             why = f"{variable} is {quoted(names[0])}, a number of devices, which does not say which ones"
-            hint = "the administrator must name them in dockerd's node-generic-resources"
-            raise RequestError(why, f"{hint}: for GPUs 'oci-gpu-hook configure docker --swarm' does")
+            raise RequestError(why, _RESOURCES)
 
 
 def _refuse_plugins(cdi: tuple[str, ...], environment: dict[str, str]) -> None:
@@ -262,7 +252,7 @@ def _refuse_plugins(cdi: tuple[str, ...], environment: dict[str, str]) -> None:
         raise RequestError(f"{why}, which needs nvidia-ctk", _STRATEGY)
 
 
-def _in_mounts(mounts: Iterable[tuple[str, str]], notes: list[str]) -> Names:
+def _in_mounts(mounts: tuple[tuple[str, str], ...], notes: list[str]) -> Names:
     plain, qualified, channels = [], [], []
     for source, destination in mounts:
         if not destination.startswith(f"{LIST_FOLDER}/"):
@@ -292,8 +282,7 @@ def cdi_names(annotations: dict[str, str]) -> tuple[str, ...]:
         counts = {} if annotations.get(_CONTAINER_TYPE) == "sandbox" else _own_annotations(own)
     texts = [text for key, text in counts.items() if isinstance(text, str) and _is_cdi(key, text)]
     if sum(map(len, texts)) > words.LONGEST_VALUE:
-        why = f"the annotations {CDI_ANNOTATIONS}* are longer than {words.LONGEST_VALUE >> 10} KiB"
-        raise RequestError(why, AUTHOR)
+        raise RequestError(f"the annotations {CDI_ANNOTATIONS}* are longer than {words.LONGEST_VALUE >> 10} KiB", AUTHOR)
     return tuple([item for text in texts for item in items(text)])
 
 
@@ -332,6 +321,6 @@ def _without_kinds(names: Names) -> Names:
             hint = _STRATEGY if kind.startswith(_PLUGINS_KIND) else hint
             raise RequestError(f"unknown CDI kind in {quoted(item)} in {names.where}: the engine must resolve it", hint)
         found[device_class].append(name)
-    devices, channels = found.pop("gpu"), found.pop("imex-channel")
-    features = [feature for feature, asked in found.items() if asked]
-    return names._replace(devices=tuple(devices), imex_channels=tuple(channels), features=tuple(features))
+    devices, channels, *_ = map(tuple, found.values())
+    features = tuple([feature.name for feature in words.FEATURES if found[feature.name]])
+    return names._replace(devices=devices, imex_channels=channels, features=features)

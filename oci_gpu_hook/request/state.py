@@ -19,10 +19,7 @@ ENGINE_HINT = "the container engine or runtime must fix it"
 _LARGEST_STATE = 2 << 20
 _LARGEST_CONFIG = 4 << 20
 _BYTES_OF_VALUE = 20
-# Runtimes name a folder after it.
-_LONGEST_ID = 1024
-
-
+_LONGEST_ID = 1024  # runtimes name a folder after it
 # As in hooks.d/asking.bash.
 _ASKING = (b"NVIDIA_", b"CUDA_VERSION", b"cdi.k8s.io", b"nvidia-container-devices", b"nvidia_driver_", b'"OCI_')
 
@@ -56,7 +53,6 @@ class State(NamedTuple):
     status: str = ""
 
     def is_restored(self) -> bool:
-        """Whether the runtime says so; `container.restore` proves it."""
         return self.status == "stopped"
 
 
@@ -70,10 +66,8 @@ def read_state(fd: int, head: bytes = b"") -> State:
     if not isinstance(pid, int) or isinstance(pid, bool) or pid <= 0:
         raise BundleError(f"{what} has no 'pid' above 0", ENGINE_HINT)
     container_id = document.get("id", "")
-    if not isinstance(container_id, str):
-        raise BundleError(f"the 'id' in {what} is not a string", ENGINE_HINT)
-    if len(container_id) > _LONGEST_ID:
-        raise BundleError(f"the 'id' in {what} is longer than {_LONGEST_ID} characters", ENGINE_HINT)
+    if not isinstance(container_id, str) or len(container_id) > _LONGEST_ID:
+        raise BundleError(f"the 'id' in {what} is not a string of {_LONGEST_ID} characters or less", ENGINE_HINT)
     annotations = document.get("annotations") or {}
     if not isinstance(annotations, dict) or not all([isinstance(value, str) for value in annotations.values()]):
         raise BundleError(f"'annotations' in {what} is not an object of strings", ENGINE_HINT)

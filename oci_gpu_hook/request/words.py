@@ -24,10 +24,7 @@ MIG_MANAGEMENT = ("NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES")
 LONGEST_VALUE = 128 << 10
 
 # In place of device names: every device; driver files without a device; no request at all; what the node chooses.
-ALL = "all"
-NONE = "none"
-VOID = "void"
-ANY = "any"
+ALL, NONE, VOID, ANY = "all", "none", "void", "any"
 
 # "video" also brings the libraries of compute, and "display" those of graphics: the catalogue lists these for both.
 CAPABILITIES = ("utility", "compute", "video", "graphics", "display", "ngx", "compat32")

@@ -189,7 +189,7 @@ def test_the_nodes_that_an_engine_has_injected_mean_the_request_that_brought_the
     """The hook behind a CDI spec of ours sees nodes where the other one saw a request; both mean the same."""
     request = by_environment(devices, capabilities)
     first, nodes = selection.select(request, everything()), paths(request)
-    again, _ = of_nodes(sources.Inputs({}), Settings(), nodes, request.capabilities)
+    again, _ = of_nodes(sources.Inputs({}), Settings(), tuple(nodes), request.capabilities)
     assert again is not None
     found = selection.select(again, everything())
     assert [gpu for gpu, _ in found.gpus] == [gpu for gpu, _ in first.gpus]

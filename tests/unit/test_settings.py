@@ -128,7 +128,7 @@ def test_a_file_that_cannot_be_read_is_a_config_error(tmp_path: Path) -> None:
         ("swarm-resources = OCI_A=", "has 'OCI_A=', which is not a variable's name"),
         ("allowed-vendors = AMD", "has 'AMD', which is not a vendor's flag, such as OCI_AMD"),
         ("allowed-vendors = OCI_", "has 'OCI_', which is not a vendor's flag"),
-        ("allowed-capabilities =", "has empty, allowed are all, utility"),
+        ("allowed-capabilities =", "has '', allowed are all, utility"),
         ("allowed-capabilities = compute, Video", "has 'Video', allowed are all, utility"),
         ("\n\n[pod x]\n", ":3: '[pod x]' is not a heading"),
         ("[namespace]", "'[namespace]' is not a heading"),
