@@ -16,10 +16,6 @@ from oci_gpu_hook.formats.ldcache import Entry
 from oci_gpu_hook.operations import Cover, Mount, Symlink
 from oci_gpu_hook.planning.plan import Share
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from oci_gpu_hook.operations import Operation
-
 TOPIC = "CUDA forward compatibility"
 
 _CUDA_FAMILY = ("libcuda", "libnvidia-")
@@ -55,37 +51,32 @@ def with_newer(
             return share
         folder = f"{share.folder}/lib64"
         entries = [Entry(name.encode(), f"{folder}/{name}".encode(), flags) for name in names]
-        share = share._replace(
-            operations=_led(share.operations, folder, {name: f"{compat.folder}/{name}" for name in names}),
-            # Of a Jetson's own libraries the loader would take the first of one name.
-            entries=tuple(dict.fromkeys([*entries, *share.entries])),
-        )
+        # Of a Jetson's own libraries the loader would take the first of one name.
+        share = share._replace(entries=tuple(dict.fromkeys([*entries, *share.entries])))
+        share = _led(share, folder, {name: f"{compat.folder}/{name}" for name in names})
         hosts = f"driver {driver}" if driver else f"CUDA {cuda}"
         said = f"{compat.library} is used, newer than the host's {hosts}"
     return share._replace(notes=(*share.notes, f"{TOPIC}: the image's {said}"))
 
 
-def _led(operations: tuple[Operation, ...], folder: str, newer: dict[str, str]) -> tuple[Operation, ...]:
-    """The operations with links in `folder` to the image's `newer` files, in the place of the host's by these names:
-    LD_LIBRARY_PATH of CUDA's images goes before the loader's cache, and names that folder.
+def _led(share: Share, folder: str, newer: dict[str, str]) -> Share:
+    """With links in `folder` to the image's `newer` files, in the place of the host's by these names: LD_LIBRARY_PATH
+    of CUDA's images goes before the loader's cache, and names that folder.
     """
-    links = dict(newer)
-    left = []
-    for it in operations:
-        replaced = ""
-        if isinstance(it, Mount) and it.target.startswith(f"{folder}/"):
-            replaced = next((name for name in it.names if name in newer), "")
+    links, left = dict(newer), [*share.operations]
+    for place, it in enumerate(left):
+        names = it.names if isinstance(it, Mount) and it.target.startswith(f"{folder}/") else ()
+        replaced = next((name for name in names if name in newer), "")
         if replaced and isinstance(it, Mount):
             # libcuda.so means the same file as libcuda.so.1.
-            links.update({name: newer.get(name, newer[replaced]) for name in it.names})
-            it = it._replace(names=())
-        left.append(it)
-    names = {f"{folder}/{name}" for name in links}
-    left = [
-        it._replace(files=tuple([file for file in it.files if file not in names])) if isinstance(it, Cover) else it
-        for it in left
-    ]
-    return (*left, *[Symlink(f"{folder}/{name}", to, True, f"{TOPIC}: newer") for name, to in links.items()])
+            links.update({name: newer.get(name, newer[replaced]) for name in names})
+            left[place] = it._replace(names=())
+    for place, it in enumerate(left):
+        if isinstance(it, Cover):
+            hosts = [file for file in it.files if file.removeprefix(f"{folder}/") not in links]
+            left[place] = it._replace(files=tuple(hosts))
+    made = [Symlink(f"{folder}/{name}", to, True, f"{TOPIC}: newer") for name, to in links.items()]
+    return share._replace(operations=(*left, *made))
 
 
 def _is_newer(compat: Compat, driver: tuple[int, ...], cuda: tuple[int, ...]) -> bool:

@@ -84,7 +84,8 @@ def decide(
     # Only a program of v2 is ever made from them.
     rules = bundle.device_rules() if cgroup.version == "v2" and settings.device_cgroup != "off" else ()
     made = plan.make(container, laid_out, request, provision, labels, settings.device_cgroup, rules)
-    made = made if spec is None else meanings.leave_to_engine(made, spec, [path for path, *_ in bundle.devices()])
+    if spec is not None:
+        made = meanings.leave_to_engine(made, spec, tuple([path for path, *_ in bundle.devices()]))
     return made.of_restore() if restores else made
 
 

@@ -18,8 +18,7 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.planning import drivers, selection
 from oci_gpu_hook.planning.plan import MAX_SHOWN, Container, Held, Provision, some
 from oci_gpu_hook.record import NamedTuple
-from oci_gpu_hook.request import selectors
-from oci_gpu_hook.request.parse import Request
+from oci_gpu_hook.request.selectors import AnyOf, Request
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.words import ALL
 
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from oci_gpu_hook.planning.memoryshare import Memory
 
 _SHOWN_ID = 12
+_MIB = 1 << 20
 _WAIT = "'oci-gpu-hook containers' shows the holders: wait for one to end, or ask for another device"
 _UNCOUNTED = (
     "the administrator can let such calls in, uncounted: gpu-holders = 0 below [caller nvidia-container-cli] in "
@@ -83,7 +83,7 @@ class Start(NamedTuple):
                     holders = _holders(held, others, most)
                     if not has_room(holders, most):
                         raise RequestError(f"{_full(held, holders)}, and gpu-holders is {most}", _WAIT)
-                    if self.memory and (why := self.memory.too_little(held, others)):
+                    if self.memory and (why := _too_little(self.memory, held, others)):
                         raise RequestError(why, _WAIT)
                 self._lease(mine, own, others, provision.holds)
         return request, provision._replace(notes=(*provision.notes, *notes), chosen=words)
@@ -92,60 +92,42 @@ class Start(NamedTuple):
         self, request: Request, provide: Callable[[Request], Provision], most: int, unhealthy: dict[str, str]
     ) -> tuple[Request, list[Held], tuple[str, ...]]:
         """Names in place of ``any``, what was leased, and a sentence for each choice."""
-        devices = [request.devices, *[it.devices for it in request.vendors]]
-        wanted = [request.any_of, *[it.any_of for it in request.vendors]]
-        asked = [
-            (
-                place,
-                it,
-                _of_vendor(self.host, request.vendors[place - 1]) if place else gpus(self.host, self.settings, it),
-            )
-            for place, it in enumerate(wanted)
-            if it
+        parts, leased, words = [request, *request.vendors], list[Held](), list[str]()
+        offers = [
+            (place, it.any_of, self._offer(it, it.any_of, provide)) for place, it in enumerate(parts) if it.any_of
         ]
-        if not asked:
+        if not offers:
             return request, [], ()
-        if self.restores and self.process:
-            asked = [(place, it, self._dumped(request, place, it, offer, provide)) for place, it, offer in asked]
-        leased: list[Held] = []
-        words = []
         with self._leases(most) as all_leases:
             mine, own, others = self._apart(all_leases)
             # A container that runs and is looked at has what it has.
             held = () if self.process else [key for lease in own if lease.is_valid() for key in lease.devices]
-            for place, it, offer in asked:
+            for place, asked, offer in offers:
                 chosen = [device for device in offer if device.held.key in held]
-                chosen = chosen or _pick(it, offer, others, most, unhealthy, self.memory)
-                devices[place] = tuple([device.held.name for device in chosen])
+                chosen = chosen or _pick(asked, offer, others, most, unhealthy, self.memory)
+                names = tuple([device.held.name for device in chosen])
+                parts[place] = parts[place]._replace(devices=names, any_of=None)
                 leased += [device.held for device in chosen]
                 shown = [f"{it.held.title()} ({it.holders} of {most or 'any number of'} holders)" for it in chosen]
-                words.append(f"{it.written()}: {', '.join(shown)}")
+                words.append(f"{asked.written()}: {', '.join(shown)}")
             if most:
                 self._lease(mine, own, others, tuple(leased))
-        vendors = [it._replace(devices=names, any_of=None) for it, names in zip(request.vendors, devices[1:])]
-        request = request._replace(devices=devices[0], any_of=None, vendors=tuple(vendors))
-        return request, leased, tuple(words)
+        return parts[0]._replace(vendors=tuple(parts[1:])), leased, tuple(words)
 
-    def _dumped(
-        self,
-        request: Request,
-        place: int,
-        asked: selectors.AnyOf,
-        offer: list[Candidate],
-        provide: Callable[[Request], Provision],
-    ) -> list[Candidate]:
-        """Those of which the checkpoint has all nodes; RequestError if that does not tell which are meant: its user can
-        make nodes, and so choose among what the container may have.
+    def _offer(self, part: Request, asked: AnyOf, provide: Callable[[Request], Provision]) -> list[Candidate]:
+        """The devices of a part of a request, NVIDIA's or a vendor's.  Of a restored container those of which the
+        checkpoint has all nodes; RequestError if that does not tell which are meant: its user can make nodes, and so
+        choose among what the container may have.
         """
+        offer = _of_vendor(self.host, part) if part.flag else gpus(self.host, self.settings, asked)
+        if not self.restores or not self.process:
+            return offer
         from oci_gpu_hook.container import restore
 
-        numbers, found = restore.dumped(self.process) if self.process else (), []
+        numbers, found = restore.dumped(self.process), []
         for it in offer:
-            one = request._replace(devices=(it.held.name,), vendors=())
-            if place:
-                vendor = request.vendors[place - 1]._replace(devices=(it.held.name,))
-                one = request._replace(devices=(), vendors=(vendor,))
-            if {*numbers}.issuperset(provide(one).devices):
+            one = part._replace(devices=(it.held.name,), any_of=None, vendors=())
+            if numbers.issuperset(provide(Request("", (), vendors=(one,)) if part.flag else one).devices):
                 found.append(it)
         if len(found) != asked.number:
             why = f"{asked.written()} is asked for, and the checkpoint has nodes of {len(found)} of this host's devices"
@@ -197,6 +179,19 @@ def _holders(held: Held, others: list[Lease], most: int) -> list[Lease]:
     return holders if has_room(holders, most) else [lease for lease in holders if lease.is_valid()]
 
 
+def _too_little(memory: Memory, held: Held, others: list[Lease]) -> str:
+    """A sentence if too little is left beside what others have leased, else ""."""
+    need, capacity = memory.need_of(held), sum(memory.regions_of(held).values())
+    leased = [(lease, dict(lease.memory).get(held.address, 0)) for lease in others]
+    free = capacity - sum([size for _, size in leased])
+    if need > free:
+        # A void lease does not count if it would leave too little.
+        free = capacity - sum([size for lease, size in leased if size and lease.is_valid()])
+    if not (need and capacity) or need <= free:
+        return ""
+    return f"{held.title()} has {max(free, 0) // _MIB} MiB of {capacity // _MIB} left, and {need // _MIB} are needed"
+
+
 def _full(held: Held, holders: list[Lease]) -> str:
     times = [strftime("%Y-%m-%d %H:%M", localtime(lease.since)) for lease in holders]
     shown = [f"{plain(lease.id[:_SHOWN_ID])} since {time}" for lease, time in zip(holders, times)]
@@ -204,7 +199,7 @@ def _full(held: Held, holders: list[Lease]) -> str:
 
 
 def _pick(
-    asked: selectors.AnyOf,
+    asked: AnyOf,
     devices: list[Candidate],
     others: list[Lease],
     most: int,
@@ -226,7 +221,7 @@ def _pick(
             refused.append(why)
         elif most and not has_room(holders, most):
             refused.append(_full(held, holders))
-        elif memory and (why := memory.why_not(held) or (memory.too_little(held, others) if most else "")):
+        elif memory and (why := memory.why_not(held) or (_too_little(memory, held, others) if most else "")):
             refused.append(why)
         else:
             room.append(device._replace(holders=len(holders)))
@@ -269,7 +264,7 @@ def near(device: Candidate, others: list[Candidate] | tuple[Candidate, ...]) -> 
     return sum([it.held.key in device.peers for it in others]), sum([it.node == device.node for it in others])
 
 
-def gpus(host: HostRoot, settings: Settings, asked: selectors.AnyOf) -> list[Candidate]:
+def gpus(host: HostRoot, settings: Settings, asked: AnyOf) -> list[Candidate]:
     known = drivers.known_inventory(host, settings.driver_root)
     if known is None:
         return [Candidate(Held(ALL, ALL))]  # a Jetson and WSL 2 give all that they have
