@@ -36,10 +36,9 @@ class Held(NamedTuple):
     address: str = ""
 
     def title(self) -> str:
-        flag, equals, _ = self.key.partition("=")
-        if equals:
-            return f"{flag} device {self.name}"
-        return f"{'MIG device' if '/' in self.key else 'GPU'} {self.name}"
+        flag, is_vendors, _ = self.key.partition("=")
+        kind = f"{flag} device" if is_vendors else "MIG device" if "/" in self.key else "GPU"
+        return f"{kind} {self.name}"
 
 
 def some(items: list[str] | tuple[str, ...], between: str = ", ") -> str:
@@ -138,12 +137,10 @@ def make(
 ) -> Plan:
     """ConfigError if the setting `device_cgroup` forbids it."""
     cgroup, notes = _open_cgroup(container, device_cgroup, provision.devices, fallback)
-    if layout.dev_is_hosts:
-        notes += (DEV_IS_HOSTS,)
     # The cgroup comes last: it is the only change that stays when the mount namespace is gone.  No device is opened
     # before its memory is limited.
     operations = (*provision.operations, *labels.operations, *cgroup)
-    notes = (*provision.notes, *notes, *labels.notes)
+    notes = (*provision.notes, *notes, *[DEV_IS_HOSTS] * layout.dev_is_hosts, *labels.notes)
     return Plan(container, layout, request, operations, notes, labels.context, provision)
 
 
@@ -152,20 +149,17 @@ def _open_cgroup(
 ) -> tuple[tuple[Operation, ...], tuple[str, ...]]:
     if setting == "off":
         return (), (LEFT_ALONE,)
-    cgroup = container.device_cgroup
+    cgroup, scope = container.device_cgroup, container.scope
+    if cgroup.reason and setting == "on":
+        raise ConfigError(f"device-cgroup is on, but {cgroup.reason}", "the administrator can set device-cgroup = auto")
     if cgroup.reason:
-        if setting == "on":
-            hint = "the administrator can set device-cgroup = auto"
-            raise ConfigError(f"device-cgroup is on, but {cgroup.reason}", hint)
         return (), (f"the device cgroup is left alone: {cgroup.reason}",)
     rules = tuple([DeviceRule("c", major, minor, "rw") for major, minor in devices])
     reason = "the requested devices, no others"
     open_cgroup = OpenCgroup(cgroup.version, cgroup.path, cgroup.top, rules, fallback, required=True, reason=reason)
-    scope = container.scope
-    if scope is None:
-        return (open_cgroup,), ()
-    open_cgroup = open_cgroup._replace(pinned=scope.pinned)
-    if scope.allowed is None:
+    if scope is not None:
+        open_cgroup = open_cgroup._replace(pinned=scope.pinned)
+    if scope is None or scope.allowed is None:
         return (open_cgroup,), ()
     reason = "survives daemon-reload and updates of the container"
     # Without it the container works, until systemd puts its own rules in force again.

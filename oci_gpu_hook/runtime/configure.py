@@ -23,18 +23,11 @@ from oci_gpu_hook.planning.plan import DEV_IS_HOSTS, LEFT_ALONE
 from oci_gpu_hook.report import records, sentence
 from oci_gpu_hook.report.progress import Progress
 from oci_gpu_hook.request.bundle import Bundle
-from oci_gpu_hook.request.containercli import CONTAINER_CLI, NEEDLESS
+from oci_gpu_hook.request.containercli import CONTAINER_CLI, NEEDLESS, Call
 from oci_gpu_hook.request.state import State, checked_path
 from oci_gpu_hook.request.words import MEMORY_LIMIT, MEMORY_REQUEST
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from oci_gpu_hook.operations import Operation
-    from oci_gpu_hook.request.containercli import Call
-    from oci_gpu_hook.request.sources import Inputs
-
-# LXC names a folder after it (NAME_MAX, limits.h).
-_LONGEST_NAME = 255
+_LONGEST_NAME = 255  # LXC names a folder after it (NAME_MAX, limits.h)
 # What is not given with an option: kinds of operations, or a part of the host's path.
 _OMITTED = {
     "no-devbind": "/dev/",
@@ -46,8 +39,7 @@ _OMITTED = {
 
 def run(call: Call, arguments: list[str]) -> int:
     """Gives the exit code.  arguments: the words as they were given."""
-    # A user's own FUSE server may be what serves the root, to root.
-    alarm.begin()
+    alarm.begin()  # a user's own FUSE server may be what serves the root, to root
     progress = Progress()
     code, said = DONE, ""
     try:
@@ -70,7 +62,12 @@ def _configure(progress: Progress, call: Call) -> None:
     id = folder.rpartition("/")[2] if pid else _name(path)
     # A bundle with an empty config.json: nothing is configured but what the words say.
     bundle, state = Bundle(folder, {}), State(id, process.pid, folder, caller="" if pid else CONTAINER_CLI)
-    question = Question(bundle, state, Options(), inputs=_inputs(call))
+    # Its own environment has two variables of the request: LXC and enroot give a call the container's.
+    given = {name: posix.environ.get(name.encode()) for name in (MEMORY_LIMIT, MEMORY_REQUEST)}
+    said = {name: text.decode("utf-8", "replace") for name, text in given.items() if text is not None}
+    inputs = call.inputs()
+    inputs = inputs._replace(environment={**inputs.environment, **said})
+    question = Question(bundle, state, Options(), inputs=inputs)
     progress.state = question.state
     allowed = question.settings()
     # Without --pid the cgroup is the caller's, with others in it.
@@ -104,13 +101,6 @@ def _configure(progress: Progress, call: Call) -> None:
     progress.say()
 
 
-def _inputs(call: Call) -> Inputs:
-    """The words; and of its own environment two variables: LXC and enroot give a call the container's."""
-    inputs, names = call.inputs(), {name: name.encode() for name in (MEMORY_LIMIT, MEMORY_REQUEST)}
-    said = {name: posix.environ[it].decode("utf-8", "replace") for name, it in names.items() if it in posix.environ}
-    return inputs._replace(environment={**inputs.environment, **said})
-
-
 def _name(path: str) -> str:
     """LXC says the container's name, enroot names the root after it."""
     name = posix.environ.get(b"LXC_NAME", b"").decode("utf-8", "replace")
@@ -118,10 +108,10 @@ def _name(path: str) -> str:
     return (name if is_name else "") or path.rstrip("/").rpartition("/")[2]
 
 
-def _is_omitted(operation: Operation, call: Call) -> bool:
+def _is_omitted(operation: object, call: Call) -> bool:
     # A cgroup's path has the container's name in it.
-    is_of_cgroup = isinstance(operation, (LimitMemory, OpenCgroup))
-    source = getattr(operation, "source", "") or ("" if is_of_cgroup else getattr(operation, "path", ""))
+    path = "" if isinstance(operation, (LimitMemory, OpenCgroup)) else getattr(operation, "path", "")
+    source = getattr(operation, "source", "") or path
     return any([part in source for option, part in _OMITTED.items() if call.has(option)])
 
 
