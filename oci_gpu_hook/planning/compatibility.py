@@ -39,23 +39,22 @@ def with_newer(
     """
     driver, cuda = versions
     flags = next((library.flags for library in libraries if library.bits == 64), None)
+    names = [name for name in compat.names if name.startswith(_CUDA_FAMILY) and _is_soname(name)]
     if compat.fault:
         said = f"{compat.folder} is left out: {compat.fault}"
     elif flags is None or not share.folder or not _is_newer(compat, version_of(driver), version_of(cuda)):
         return share
     elif reason := _misfit(compat, driver, gpus):
         said = f"{compat.library} is not used: {reason}"
+    elif not names:
+        return share
     else:
-        names = [name for name in compat.names if name.startswith(_CUDA_FAMILY) and _is_soname(name)]
-        if not names:
-            return share
         folder = f"{share.folder}/lib64"
         entries = [Entry(name.encode(), f"{folder}/{name}".encode(), flags) for name in names]
         # Of a Jetson's own libraries the loader would take the first of one name.
         share = share._replace(entries=tuple(dict.fromkeys([*entries, *share.entries])))
         share = _led(share, folder, {name: f"{compat.folder}/{name}" for name in names})
-        hosts = f"driver {driver}" if driver else f"CUDA {cuda}"
-        said = f"{compat.library} is used, newer than the host's {hosts}"
+        said = f"{compat.library} is used, newer than the host's {f'driver {driver}' if driver else f'CUDA {cuda}'}"
     return share._replace(notes=(*share.notes, f"{TOPIC}: the image's {said}"))
 
 
@@ -80,14 +79,12 @@ def _led(share: Share, folder: str, newer: dict[str, str]) -> Share:
 
 
 def _is_newer(compat: Compat, driver: tuple[int, ...], cuda: tuple[int, ...]) -> bool:
-    note = compat.note
-    if note is None:
-        # Within a branch only its own word tells that it serves.
-        return bool(driver) and compat.version[:1] > driver[:1]
-    if note.drivers is None:
-        # Jetson's has no version of a driver in its name.
-        return bool(cuda) and note.cuda > cuda
-    return bool(driver) and compat.version > driver
+    # Jetson's has no version of a driver in its name.
+    if compat.note is not None and compat.note.drivers is None:
+        return bool(cuda) and compat.note.cuda > cuda
+    # Within a branch only its own word tells that it serves.
+    size = 1 if compat.note is None else None
+    return bool(driver) and compat.version[:size] > driver[:size]
 
 
 def _misfit(compat: Compat, driver: str, gpus: tuple[Gpu, ...]) -> str:

@@ -31,10 +31,7 @@ if TYPE_CHECKING:
 _SHOWN_ID = 12
 _MIB = 1 << 20
 _WAIT = "'oci-gpu-hook containers' shows the holders: wait for one to end, or ask for another device"
-_UNCOUNTED = (
-    "the administrator can let such calls in, uncounted: gpu-holders = 0 below [caller nvidia-container-cli] in "
-    "/etc/oci-gpu-hook.conf"
-)
+_UNCOUNTED = "the administrator can let such calls in, uncounted: gpu-holders = 0 below [caller nvidia-container-cli]"
 _UNHEALTHY = "the administrator must look at it: 'oci-gpu-hook validate' clears it if it passes"
 
 
@@ -61,8 +58,7 @@ class Start(NamedTuple):
 
     def given(self, request: Request, provide: Callable[[Request], Provision]) -> tuple[Request, Provision]:
         """With the chosen devices, which are leased.  RequestError if a device has no room; DriverError for a GPU that
-        is not healthy, if the settings refuse it; ConfigError if no lease can be written; LockedError as
-        `statefile.lock`.
+        is not healthy, if the settings refuse it; ConfigError and LockedError if no lease can be written.
         """
         unhealthy = leases.unhealthy(self.host)
         is_watcher = request.capabilities == ("utility",) and not self.settings.count_watchers
@@ -206,9 +202,9 @@ def _pick(
     unhealthy: dict[str, str],
     memory: Memory | None = None,
 ) -> list[Candidate]:
-    is_one = asked.number == 1
     kind = f" of MIG profile {quoted(asked.profile)}" if asked.profile else ""
-    wanted = f"{asked.number} device{'' if is_one else 's'}{kind} {'is' if is_one else 'are'} asked for"
+    many = f"devices{kind} are" if asked.number > 1 else f"device{kind} is"
+    wanted = f"{asked.number} {many} asked for"
     if len(devices) < asked.number:
         raise RequestError(f"{wanted}, and this host has {len(devices)}", "the container's author must ask for fewer")
     if memory and all([memory.why_not(it.held) for it in devices]):

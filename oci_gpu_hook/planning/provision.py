@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from oci_gpu_hook.planning.plan import Reasoned
 
 READ_ONLY = ("ro", "nosuid", "nodev")
-READ_ONLY_DATA = ("ro", "nosuid", "nodev", "noexec")
-
+READ_ONLY_DATA = (*READ_ONLY, "noexec")
 COMPAT32 = "compat32"
 
 # Where nvidia-docker 1 and Google's nodes have mounted the driver.  CUDA's images name it in LD_LIBRARY_PATH (lib, for
@@ -41,8 +40,6 @@ _ELSEWHERE = "/usr/lib/oci-gpu-hook"
 LD_SO_CONF = "/etc/ld.so.conf.d/000-oci-gpu-hook.conf"
 
 _PROC_DRIVER = "/proc/driver/nvidia"
-_MODIFY_DEVICE_FILES = "ModifyDeviceFiles:"
-
 # The mask that it carries has 64 bits (NVIDIA's README, "Application Profiles", and EGLVisibleDGPUDevices).
 _PROFILE_MINORS = 64
 
@@ -134,41 +131,34 @@ def _tmpfs(
 
 def _is_new(taken: dict[str, tuple[str, object]], giver: str, things: dict[str, object]) -> bool:
     """Takes the paths.  ConfigError if two givers want different things there."""
-    is_new = not things
     for path, thing in things.items():
         earlier, there = taken.setdefault(path, (giver, thing))
         if there != thing and earlier != giver:
             hint = "the administrator must change one of them, or a container must not ask for both"
             raise ConfigError(f"{earlier} and {giver} both want {path} in the container, for different things", hint)
-        is_new = is_new or earlier == giver
-    return is_new
+    return not things or giver in [taken[path][0] for path in things]
 
 
 def _things(operation: Operation) -> dict[str, object]:
     """What lies at which paths, as far as two drivers can give the same."""
-    if isinstance(operation, Mount):
-        return dict.fromkeys(operation.paths(), operation.source)
-    if isinstance(operation, Service):
-        return {operation.target: operation.source}
+    if isinstance(operation, (Mount, Service)):
+        paths = operation.paths() if isinstance(operation, Mount) else (operation.target,)
+        return dict.fromkeys(paths, operation.source)
     if isinstance(operation, Symlink):
         return {operation.path: operation.to}
-    if isinstance(operation, Device):
-        return {operation.path: (operation.major, operation.minor)}
-    return {}
+    return {operation.path: (operation.major, operation.minor)} if isinstance(operation, Device) else {}
 
 
 def check_driver(request: Request, inventory: DriverInventory) -> None:
-    for misfit in inventory.misfits:
-        if misfit.capability in request.capabilities:
-            if misfit.why:
-                hint = "the administrator must take it from others than root, and save the inventory"
-                raise DriverError(misfit.why, hint)
-            found = f"is there as {misfit.found}" if misfit.found else "is missing"
-            if misfit.found == inventory.driver_version:
-                # A full disk can leave such a file.
-                found = "of that version is cut off or no library"
-            why = f"the kernel module is {inventory.driver_version}, but {misfit.name} {found}"
-            raise DriverError(why, "the administrator must install all parts of one version")
+    for misfit in [it for it in inventory.misfits if it.capability in request.capabilities]:
+        if misfit.why:
+            hint = "the administrator must take it from others than root, and save the inventory"
+            raise DriverError(misfit.why, hint)
+        found = f"is there as {misfit.found}" if misfit.found else "is missing"
+        if misfit.found == inventory.driver_version:
+            found = "of that version is cut off or no library"  # a full disk can leave such a file
+        why = f"the kernel module is {inventory.driver_version}, but {misfit.name} {found}"
+        raise DriverError(why, "the administrator must install all parts of one version")
 
 
 def _devices(layout: Layout, nodes: Reasoned) -> list[Device]:
@@ -224,8 +214,8 @@ def _mig_files(selected: selection.Selection) -> dict[str, str]:
 
 def _masked(text: str) -> str:
     """The text of params, with ModifyDeviceFiles at 0: at 1 the driver's libraries would make nodes for all GPUs."""
-    masked = f"{_MODIFY_DEVICE_FILES} 0"
-    return "\n".join([masked if line.startswith(_MODIFY_DEVICE_FILES) else line for line in text.split("\n")])
+    key = "ModifyDeviceFiles:"
+    return "\n".join([f"{key} 0" if line.startswith(key) else line for line in text.split("\n")])
 
 
 def _application_profile(request: Request, selected: selection.Selection) -> list[Tmpfs]:
@@ -329,14 +319,10 @@ def file_operations(
 
 
 def _services(request: Request, inventory: DriverInventory) -> tuple[list[Service], list[str]]:
-    found, notes = [], []
-    for ipc in [it for it in inventory.ipc_paths if it.capability in request.capabilities]:
-        if ipc.fault:
-            notes.append(f"the host's {ipc.source} is left out: {ipc.fault}")
-        else:
-            reason = f"service of the host: {ipc.capability}"
-            found.append(Service(ipc.source, ipc.path, ipc.owner, required=False, reason=reason, folder=ipc.folder))
-    return found, notes
+    asked = [it for it in inventory.ipc_paths if it.capability in request.capabilities]
+    notes = [f"the host's {it.source} is left out: {it.fault}" for it in asked if it.fault]
+    named = [(it, f"service of the host: {it.capability}") for it in asked if not it.fault]
+    return [Service(it.source, it.path, it.owner, False, reason, it.folder) for it, reason in named], notes
 
 
 def cache_entries(placed: list[tuple[Library, str, str]]) -> tuple[Entry, ...]:

@@ -17,21 +17,17 @@ from oci_gpu_hook.request.sources import Inputs, Names, accepts_variable, find_n
 from oci_gpu_hook.request.words import ADMINISTRATOR, ALL, AUTHOR, CAPABILITIES, CUDA_VERSION, NONE, listed
 
 _REQUIRE = "NVIDIA_REQUIRE_"
-# The value of NVIDIA_REQUIRE_JETPACK that NVIDIA's runtime knows; there is no other.
-_ALL_CSV_FILES = "csv-mounts=all"
+_ALL_CSV_FILES = "csv-mounts=all"  # the one value of NVIDIA_REQUIRE_JETPACK that NVIDIA's runtime knows
 _MAX_IMEX_CHANNEL = (1 << 20) - 1
-# A driver has 2,048 by default.  A container that wants more can ask for all.
-_MAX_IMEX_CHANNELS = 2048
-# NVIDIA's stack reads NVIDIA_DISABLE_REQUIRE by Go's strconv.ParseBool.
-_TRUE = ("1", "t", "T", "true", "TRUE", "True")
+_MAX_IMEX_CHANNELS = 2048  # as many as a driver has by default: a container that wants more can ask for all
+_TRUE = ("1", "t", "T", "true", "TRUE", "True")  # for NVIDIA_DISABLE_REQUIRE, by Go's strconv.ParseBool
 
 
 def parse_request(
     inputs: Inputs, settings: Settings, known: tuple[KnownVendor, ...] = ()
 ) -> tuple[Request | None, tuple[str, ...]]:
-    """The request, None if nothing is asked for; and a sentence for each thing that is left out.
-
-    known: the vendors' files, () if none is named.  RequestError for what can be neither served nor omitted.
+    """The request, None if nothing is asked for; and a sentence for each thing that is left out.  known: the vendors'
+    files, () if none is named.  RequestError for what can be neither served nor omitted.
     """
     notes: list[str] = []
     names = find_names(inputs, settings, notes)
@@ -90,11 +86,8 @@ def requirements(environment: dict[str, str], settings: Settings) -> tuple[str, 
     if settings.disable_requirements or environment.get("NVIDIA_DISABLE_REQUIRE", "") in _TRUE:
         return ()
     # NVIDIA_REQUIRE_JETPACK says which files a Jetson gives, not what a driver must be.
-    found = [
-        value
-        for name, value in environment.items()
-        if name.startswith(_REQUIRE) and not name.startswith(words.REQUIRE_JETPACK) and value and not value.isspace()
-    ]
+    given = [(name, value) for name, value in environment.items() if name.startswith(_REQUIRE) and value.strip()]
+    found = [value for name, value in given if not name.startswith(words.REQUIRE_JETPACK)]
     if sum(map(len, found)) > words.LONGEST_VALUE:
         why = f"the variables {_REQUIRE}* are longer than {words.LONGEST_VALUE >> 10} KiB together"
         raise RequestError(why, AUTHOR)
@@ -112,10 +105,9 @@ def _capabilities(
     if variable not in environment and (is_old or is_legacy(environment)):
         asked = [ALL]
     asked = asked or list(words.DEFAULT_CAPABILITIES)
-    for word in asked:
-        if word not in CAPABILITIES and word != ALL:
-            hint = f"the container's author must choose from {', '.join(CAPABILITIES)} or all"
-            raise RequestError(f"unknown capability {quoted(word)} in {variable}", hint)
+    if unknown := [word for word in asked if word not in (*CAPABILITIES, ALL)]:
+        hint = f"the container's author must choose from {', '.join(CAPABILITIES)} or all"
+        raise RequestError(f"unknown capability {quoted(unknown[0])} in {variable}", hint)
     allowed = settings.allowed_capabilities
     granted = [name for name in CAPABILITIES if (name in asked or ALL in asked) and name in allowed]
     refused = [name for name in CAPABILITIES if name in asked and name not in allowed]
@@ -135,7 +127,6 @@ def _major_minor(version: str) -> str:
 
 def _manages_mig(inputs: Inputs, settings: Settings, variable: str, is_single: bool) -> bool:
     """Whether the container may configure, or monitor, all of MIG: a privileged one, or whom the settings let watch.
-
     is_single: whether it asks for single MIG devices.
     """
     value = inputs.environment.get(variable, "").strip()
@@ -145,9 +136,8 @@ def _manages_mig(inputs: Inputs, settings: Settings, variable: str, is_single: b
         raise RequestError(f"{variable} is {quoted(value)}: only 'all' can be asked for", AUTHOR)
     watches = variable == words.MIG_MANAGEMENT[1]
     if not inputs.privileged and not (watches and settings.mig_monitor == "always"):
-        otherwise = ", or the administrator must set mig-monitor" if watches else ""
-        why = f"{variable} is for containers with CAP_SYS_ADMIN only"
-        raise RequestError(why, f"start the container privileged{otherwise}")
+        hint = f"start the container privileged{', or the administrator must set mig-monitor' if watches else ''}"
+        raise RequestError(f"{variable} is for containers with CAP_SYS_ADMIN only", hint)
     if is_single:
         raise RequestError(f"{variable}=all cannot be given beside single MIG devices", AUTHOR)
     return True

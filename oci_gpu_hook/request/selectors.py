@@ -11,15 +11,9 @@ from oci_gpu_hook.request.words import ADMINISTRATOR, ALL, ANY, NONE
 
 _HEX = frozenset("0123456789abcdef")
 _UUID_GROUPS = [8, 4, 4, 4, 12]
-# Of MIG-GPU-<uuid>-<share>/<gpu instance>/<compute instance>, and some more.
-_LONGEST = 100
-# A driver knows fewer GPUs and MIG devices.
-_MAX_OF_ANY = 1024
-
-_HINT = (
-    "the container's author must ask for 'all', 'none', an index, a GPU-<uuid>, a MIG-<uuid>, a MIG device as GPU:MIG, "
-    "or a PCI bus id"
-)
+_LONGEST = 100  # of MIG-GPU-<uuid>-<share>/<gpu instance>/<compute instance>, and some more
+_MAX_OF_ANY = 1024  # a driver knows fewer GPUs and MIG devices
+_NAMES = "'all', 'none', an index, a GPU-<uuid>, a MIG-<uuid>, a MIG device as GPU:MIG, or a PCI bus id"
 
 
 class AnyOf(NamedTuple):
@@ -83,9 +77,8 @@ class KnownVendor(NamedTuple):
 def parse_devices(
     items: tuple[str, ...], where: str, settings: Settings, flag: str = ""
 ) -> tuple[tuple[str, ...], AnyOf | None]:
-    """`Request.devices` and `Request.any_of`; one ``all`` or ``none`` stands for the whole list.
-
-    flag: of another vendor, whose devices' names stay as they are.
+    """`Request.devices` and `Request.any_of`; one ``all`` or ``none`` stands for the whole list.  flag: of another
+    vendor, whose devices' names stay as they are.
     """
     if alone := [word for item in items if (word := item.lower()) in (ALL, NONE)]:
         return (alone[0],), None
@@ -121,7 +114,7 @@ def canonical(item: str, where: str) -> str:
     """The device name `item` in canonical form, see `Request.devices`; RequestError names `where` it stood."""
     found = len(item) <= _LONGEST and (_index(item) or _uuid(item) or _instance(item) or bus_id(item))
     if not found:
-        raise RequestError(f"unknown device {quoted(item)} in {where}", _HINT)
+        raise RequestError(f"unknown device {quoted(item)} in {where}", f"the container's author must ask for {_NAMES}")
     return found
 
 

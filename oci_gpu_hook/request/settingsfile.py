@@ -31,11 +31,9 @@ SCOPES = ("", "image", "namespace", "caller")
 
 
 class Kind(NamedTuple):
-    """The values of one setting.
-
-    read: what a text, or each word of a list, stands for; None if it is wrong, and `why` says so.
-    strictest: of the values in which sections may differ, or () if none is; None for a setting of the whole host.  If
-    there are two, none is the stricter: if both are possible, the container is refused.
+    """The values of one setting.  read: what a text, or each word of a list, stands for; None if it is wrong, and `why`
+    says so; strictest: of the values in which sections may differ, or () if none is; None for a setting of the whole
+    host.  If there are two, none is the stricter: if both are possible, the container is refused.
     """
 
     read: Callable[[str], object]
@@ -176,15 +174,12 @@ def _of_unmatched(
         if line.scope in unmatched and SCOPES.index(line.scope) > SCOPES.index(known):
             # Of two lines for the same containers the later one holds.
             possible.setdefault(line.field, {})[line.scope, line.pattern] = line.value
-    found: dict[str, object] = {}
-    for field, others in possible.items():
-        chosen = _strictest(field, [values[field], *others.values()])
-        if len(chosen) > 1:
-            found["unmatched_sections"] = "refuse"
-        found[field] = chosen[0]
+    chosen = {field: _strictest(field, [values[field], *others.values()]) for field, others in possible.items()}
+    found = {field: some[0] for field, some in chosen.items()}
     # Of fewer holders each has a larger share: none of the two is the stricter.
     counts = {values["gpu_holders"], *possible.get("gpu_holders", {}).values()}
-    if len(counts) > 1 and "share" in (found.get("gpu_memory"), values["gpu_memory"]):
+    differs = len(counts) > 1 and "share" in (found.get("gpu_memory"), values["gpu_memory"])
+    if differs or any([len(some) > 1 for some in chosen.values()]):
         found["unmatched_sections"] = "refuse"
     return found
 
@@ -194,9 +189,8 @@ def _strictest(field: str, values: list[object]) -> list[object]:
     kind = KINDS[field.replace("_", "-")]
     if kind.is_list:
         # "all" stands for every vendor; of capabilities it stands for a list of all.
-        lists = [value for value in values if isinstance(value, tuple) and value != (ALL,)]
-        first = lists[0] if lists else (ALL,)
-        return [tuple([word for word in first if all([word in other for other in lists])])]
+        first, *others = [it for it in values if isinstance(it, tuple) and it != (ALL,)] or [(ALL,)]
+        return [tuple([word for word in first if all([word in other for other in others])])]
     if field == "gpu_holders":
         return [min([value for value in values if isinstance(value, int) and value], default=0)]
     if field == "gpu_memory":
@@ -207,21 +201,18 @@ def _strictest(field: str, values: list[object]) -> list[object]:
 
 
 def parse_text(text: str, name: str) -> list[Setting]:
-    found = []
-    scope, pattern = "", ""
+    found, scope, pattern = [], "", ""
     for number, raw in enumerate(text.split("\n"), start=1):
-        line = raw.strip()
+        line, where = raw.strip(), f"{name}:{number}"
         if not line or line.startswith("#"):
             continue
-        where = f"{name}:{number}"
         if line.startswith("["):
             scope, _, pattern = [part.strip() for part in line[1:-1].strip().partition(" ")]
             if not line.endswith("]") or scope not in SCOPES[1:] or not pattern:
                 forms = "[namespace NAME], [image PATTERN] and [caller nvidia-container-cli]"
                 raise ConfigError(f"{where}: {quoted(line)} is not a heading, which are {forms}")
             continue
-        key, equals, value = line.partition("=")
-        key, value = key.strip(), value.strip()
+        key, equals, value = [part.strip() for part in line.partition("=")]
         if not equals:
             raise ConfigError(f"{where}: {quoted(line)} is not a 'key = value' line")
         if key not in KINDS:

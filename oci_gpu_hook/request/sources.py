@@ -14,8 +14,7 @@ from oci_gpu_hook.request.bundle import Bundle
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.words import ADMINISTRATOR, ALL, AUTHOR, CUDA_VERSION, VISIBLE_DEVICES, VOID, items, listed
 
-# A device list in volume mounts: each is of /dev/null, at a device's name below this folder.
-LIST_FOLDER = "/var/run/nvidia-container-devices"
+LIST_FOLDER = "/var/run/nvidia-container-devices"  # of mounts of /dev/null, each at a device's name
 CDI_ANNOTATIONS = "cdi.k8s.io/"
 # NVIDIA's device plugin writes a CDI spec of a kind of its own.  Where engines resolve annotations themselves, NVIDIA's
 # GPU operator has it write them with another prefix, for NVIDIA's runtime.
@@ -80,9 +79,8 @@ def inputs_of(bundle: Bundle, annotations: dict[str, str]) -> Inputs:
 
 
 def may_ask(inputs: Inputs) -> bool:
-    """Whether anything asks for a GPU, whatever the administrator accepts; swarm resources apart, which only he names.
-
-    Never False where `parse` finds a request under the default settings.
+    """Whether anything asks for a GPU, whatever the administrator accepts, swarm resources apart.  Never False where
+    `parse` finds a request under the default settings.
     """
     environment = inputs.environment
     return (
@@ -103,9 +101,8 @@ def may_name_vendor(inputs: Inputs, settings: Settings | None = None) -> bool:
 
 
 def place(inputs: Inputs, cdi: list[str], settings: Settings | None, flag: str = "") -> Names:
-    """The device names of annotations, else of swarm resources (without `settings` of none), else of the variable.
-
-    cdi: those in annotations; flag: the vendor's, "" for NVIDIA.
+    """The device names of annotations (`cdi`), else of swarm resources (without `settings` of none), else of the
+    variable.  flag: the vendor's, "" for NVIDIA.
     """
     environment, variable = inputs.environment, flag or VISIBLE_DEVICES
     # A CDI spec sets the variable to ``void``: the engine has served the annotations.
@@ -152,10 +149,10 @@ def find_names(inputs: Inputs, settings: Settings, notes: list[str]) -> Names:
     if found.devices != (LIST_FOLDER,):
         return _without_kinds(found)
     # Device plugins set this beside a list in volume mounts.
-    sentence = f"{found.where} says that the devices are listed in volume mounts"
     if not settings.accept_volume_mounts:
-        raise RequestError(f"{sentence}, which are not accepted: accept-volume-mounts is no", ADMINISTRATOR)
-    notes.append(f"{sentence}, and none are")
+        why = f"{found.where} says that the devices are listed in volume mounts, which are not accepted"
+        raise RequestError(f"{why}: accept-volume-mounts is no", ADMINISTRATOR)
+    notes.append(f"{found.where} says that the devices are listed in volume mounts, and none are")
     return NOTHING
 
 
@@ -208,10 +205,10 @@ def leave_out(sentence: str, settings: Settings, notes: list[str], hint: str = A
 
 
 def accepts_variable(inputs: Inputs, variable: str, settings: Settings, notes: list[str]) -> bool:
-    accepts = accepts_environment(inputs, settings)
-    if not accepts:
-        leave_out(f"the request in {variable} {UNPRIVILEGED}", settings, notes)
-    return accepts
+    if accepts_environment(inputs, settings):
+        return True
+    leave_out(f"the request in {variable} {UNPRIVILEGED}", settings, notes)
+    return False
 
 
 def is_legacy(environment: dict[str, str]) -> bool:
@@ -261,9 +258,8 @@ def _in_mounts(mounts: tuple[tuple[str, str], ...], notes: list[str]) -> Names:
         if source != "/dev/null":
             notes.append(f"the mount at {quoted(destination)} names no device: it is not of /dev/null")
         elif name.startswith("cdi/"):
-            vendor, _, rest = name[4:].partition("/")
-            kind, _, last = rest.rpartition("/")
-            qualified.append(f"{vendor}/{kind}={last}" if kind else f"{vendor}/{rest}")
+            kind, _, last = name[4:].rpartition("/")
+            qualified.append(f"{kind}={last}" if "/" in kind else name[4:])
         elif name.startswith("imex/"):
             channels.append(name[5:])
         else:
@@ -293,11 +289,10 @@ def _own_annotations(text: str) -> dict[str, str]:
         found = jsontext.loads(text.encode())
     except ValueError:
         found = text
-    # Go writes an empty map as null.
-    if found is not None and not isinstance(found, dict):
-        why = f"the annotation {_OWN_ANNOTATIONS} is not a JSON object: whose {CDI_ANNOTATIONS}* are is not known"
-        raise RequestError(why, "the container engine must fix it")
-    return found or {}
+    if isinstance(found, dict) or found is None:
+        return found or {}  # Go writes an empty map as null
+    why = f"the annotation {_OWN_ANNOTATIONS} is not a JSON object: whose {CDI_ANNOTATIONS}* are is not known"
+    raise RequestError(why, "the container engine must fix it")
 
 
 def _is_cdi(key: str, text: str) -> bool:
@@ -319,8 +314,8 @@ def _without_kinds(names: Names) -> Names:
         kind, _, name = item.partition("=")
         device_class = kind.partition("/")[2]
         if not _by_nvidia(kind) or device_class not in found:
-            hint = "nvidia.com/gpu, imex-channel, gds, mofed, gdrcopy and nvswitch are served"
-            hint = _STRATEGY if kind.startswith(_PLUGINS_KIND) else hint
+            served = f"nvidia.com/{', '.join(found)} are served"
+            hint = _STRATEGY if kind.startswith(_PLUGINS_KIND) else served
             raise RequestError(f"unknown CDI kind in {quoted(item)} in {names.where}: the engine must resolve it", hint)
         found[device_class].append(name)
     devices, channels, *_ = map(tuple, found.values())
