@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a container asks for: its inputs, the settings that hold for it, its request, and what is left out.
-
-The hook, what stands in for other programs, ``plan`` and ``doctor --container`` ask here alone.
-"""
+"""What a container asks for: its inputs, the settings that hold for it, its request, and what is left out."""
 
 from __future__ import annotations
 
@@ -26,10 +23,8 @@ _WRITE_AGAIN = "write the CDI spec again with 'oci-gpu-hook cdi generate'"
 
 
 class Spec(NamedTuple):
-    """A CDI spec of ours that has started the hook: the engine has made the nodes.
-
-    capabilities: those that a spec of GPUs is for; vendor: the flag of another vendor's spec, else ""; means: whose
-    device each node was when it was written, see `planning.meanings`.
+    """A CDI spec of ours that has started the hook: the engine has made the nodes.  capabilities: of a spec of GPUs;
+    vendor: the flag of another vendor's, else ""; means: whose device each node was then, see `planning.meanings`.
     """
 
     capabilities: tuple[str, ...]
@@ -47,8 +42,7 @@ class Options(NamedTuple):
 
 def options(words: list[str] | tuple[str, ...]) -> Options:
     """UsageError for any other word or capability."""
-    given: dict[str, str] = {}
-    rest = iter(words)
+    given, rest = dict[str, str](), iter(words)
     for word in rest:
         option, equals, value = word.partition("=")
         if option not in _OPTIONS:
@@ -58,9 +52,8 @@ def options(words: list[str] | tuple[str, ...]) -> Options:
         if not given[option]:
             raise UsageError(f"{option} needs a value")
     capabilities = tuple(given["--cdi"].split(",")) if "--cdi" in given else ()
-    for name in capabilities:
-        if name not in CAPABILITIES:
-            raise UsageError(f"--cdi names {name!r}, which is not a capability", _WRITE_AGAIN)
+    if unknown := [name for name in capabilities if name not in CAPABILITIES]:
+        raise UsageError(f"--cdi names {unknown[0]!r}, which is not a capability", _WRITE_AGAIN)
     vendor, means = given.get("--cdi-vendor", ""), []
     for item in given["--cdi-means"].split(",") if "--cdi-means" in given else ():
         name, _, meaning = item.partition("=")

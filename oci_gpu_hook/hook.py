@@ -17,8 +17,7 @@ from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.state import ENGINE_HINT, ExcessError, State, read_state
 
 _STDIN = 0
-# What hooks.d/oci-gpu-hook has read of stdin.
-_READ_BEFORE = b"OCI_GPU_HOOK_STATE"
+_READ_BEFORE = b"OCI_GPU_HOOK_STATE"  # what hooks.d/oci-gpu-hook has read of stdin
 _SERVED = ("prestart", "createRuntime")
 _NOTHING_TO_DO = ("poststart", "poststop")
 
@@ -55,7 +54,6 @@ def main(stage: str, arguments: list[str]) -> int:
 
 
 def _read_state() -> State:
-    """The state on stdin, which is not waited for without end."""
     alarm.begin(BundleError(f"the state on stdin does not end within {alarm.SECONDS} seconds", ENGINE_HINT))
     try:
         return read_state(_STDIN, posix.environ.get(_READ_BEFORE, b""))
@@ -116,7 +114,15 @@ def start(progress: Progress, state: State, options: Options, stage: str = "") -
     progress.say()
     # What is restored has its labels.
     if allowed.ipc_labels == "all" and not state.is_restored():
-        _label_only(question, allowed)
+        from oci_gpu_hook.host.root import HostRoot
+        from oci_gpu_hook.planning import decide
+
+        try:
+            # It is never stopped by us, and nothing of this is recorded: the container has asked for nothing.
+            if decide.has_selinux(HostRoot(options.host_root)):
+                _carry_out(Progress(), question, allowed)
+        except Exception as err:
+            sentence.failure(err)
 
 
 def _not_known(progress: Progress, options: Options, missing: BundleError) -> None:
@@ -161,16 +167,3 @@ def _carry_out(progress: Progress, question: Question, allowed: Settings) -> Non
         pass
     progress.keep(apply.run(plan, host, root.fd, process))
     progress.say()
-
-
-def _label_only(question: Question, allowed: Settings) -> None:
-    """Correct the labels of a container that asks for no GPU; it is never stopped by us."""
-    from oci_gpu_hook.host.root import HostRoot
-    from oci_gpu_hook.planning import decide
-
-    try:
-        if decide.has_selinux(HostRoot(question.options.host_root)):
-            # Nothing of this is recorded: the container has asked for nothing.
-            _carry_out(Progress(), question, allowed)
-    except Exception as err:
-        sentence.failure(err)

@@ -59,9 +59,7 @@ def with_newer(
 
 
 def _led(share: Share, folder: str, newer: dict[str, str]) -> Share:
-    """With links in `folder` to the image's `newer` files, in the place of the host's by these names: LD_LIBRARY_PATH
-    of CUDA's images goes before the loader's cache, and names that folder.
-    """
+    """Links in `folder` to the image's `newer` files replace the host's: LD_LIBRARY_PATH has it before the cache."""
     links, left = dict(newer), [*share.operations]
     for place, it in enumerate(left):
         names = it.names if isinstance(it, Mount) and it.target.startswith(f"{folder}/") else ()

@@ -57,7 +57,7 @@ def _of_gpus(
 def known_inventory(host: HostRoot, driver_root: str) -> inventory.DriverInventory | None:
     """The saved inventory while it is true, else a new one; None if `platforms` has the GPUs instead."""
     known = inventory.read_saved(host, proc.stamp(host, driver_root))
-    has_gpus = bool(known and known.gpus) or bool(host.names(proc.GPUS))
+    has_gpus = (known and known.gpus) or host.names(proc.GPUS)
     if not has_gpus and platform.platform_of(host) in (platform.TEGRA, platform.WSL):
         return None
     if known is None:

@@ -29,9 +29,9 @@ def labels_of(
     """required: whether the container asks for a GPU."""
     label = context_for(mount_label, process_label)
     if label is None:
-        return Labels("", (), ("the engine gives this container no SELinux label: none is set",))
+        return Labels(notes=("the engine gives this container no SELinux label: none is set",))
     if settings.ipc_labels == "off":
-        return Labels(str(label), (), ("/dev/shm and /dev/mqueue keep their labels: ipc-labels = off",))
+        return Labels(str(label), notes=("/dev/shm and /dev/mqueue keep their labels: ipc-labels = off",))
     operations, notes = [], []
     for mount in mounts:
         if mount.owner in _LEFT_ALONE:
@@ -44,8 +44,8 @@ def labels_of(
         context = label._replace(low=level)
         if mount.fixed:
             notes += _fixed(mount, context, process_label, settings, required)
-            continue
-        operations.append(Relabel(mount.path, str(context), mount.context, required, reason))
+        else:
+            operations.append(Relabel(mount.path, str(context), mount.context, required, reason))
     return Labels(str(label), tuple(operations), tuple(notes))
 
 

@@ -59,9 +59,7 @@ def check_spec(spec: Spec, found: Provision, given: Given, *, has_names: bool) -
 def check(
     then: Meanings, now: Meanings, given: Given, nodes: tuple[DeviceNode, ...], *, has_names: bool = True
 ) -> None:
-    """DriverError unless each node is still the device that the spec means by it.  has_names: whether NVML's names of
-    MIG devices must be known, which a rootless engine may not read.
-    """
+    """DriverError unless each node is what the spec means; has_names: whether MIG devices' names must be known."""
     numbers = {node.path: [node.major, node.minor] for node in nodes}
     for path, *number in given:
         wanted = numbers.get(path, number)
@@ -81,9 +79,7 @@ def check(
 
 
 def leave_to_engine(plan: Plan, spec: Spec, paths: tuple[str, ...]) -> Plan:
-    """What the engine has done apart, and names of the devices in place of their nodes.  paths: of the nodes in
-    config.json, for which the runtime opens the device cgroup, and tells systemd.
-    """
+    """What the engine has done apart, and names in place of nodes; paths: in config.json: the runtime opens these."""
     request, names = plan.request, tuple([it.name for it in plan.provision.holds])
     if request is not None and spec.vendor:
         vendors = [it._replace(devices=names or (ALL,), nodes=()) for it in request.vendors]

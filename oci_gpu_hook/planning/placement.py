@@ -45,9 +45,7 @@ class Candidate(NamedTuple):
 
 
 class Start(NamedTuple):
-    """process: None if the container is not started, and leases nothing; memory: what it may take of each device, None
-    for what is not counted; restores: whether its process is CRIU's.
-    """
+    """process: None if nothing is leased; memory: what it may take of each device; restores: whether CRIU starts it."""
 
     host: HostRoot
     settings: Settings
@@ -89,9 +87,8 @@ class Start(NamedTuple):
     ) -> tuple[Request, list[Held], tuple[str, ...]]:
         """Names in place of ``any``, what was leased, and a sentence for each choice."""
         parts, leased, words = [request, *request.vendors], list[Held](), list[str]()
-        offers = [
-            (place, it.any_of, self._offer(it, it.any_of, provide)) for place, it in enumerate(parts) if it.any_of
-        ]
+        wanted = [(place, it.any_of) for place, it in enumerate(parts) if it.any_of]
+        offers = [(place, asked, self._offer(parts[place], asked, provide)) for place, asked in wanted]
         if not offers:
             return request, [], ()
         with self._leases(most) as all_leases:
@@ -140,8 +137,8 @@ class Start(NamedTuple):
         return Leases(self.host, is_written=bool(most and self.process))
 
     def _apart(self, all_leases: list[Lease]) -> tuple[Lease | None, list[Lease], list[Lease]]:
-        """A lease for this start, without devices; the container's, as another hook of its start has made one, too; and
-        those of others that are not void.  Of a container that runs already nothing is known but its id.
+        """A lease for this start, without devices; the container's, by another hook of its start or, if it runs, by its
+        id; and those of others that are not void.
         """
         process, container, mine = self.process, self.container, None
         if process is not None:
@@ -264,22 +261,20 @@ def gpus(host: HostRoot, settings: Settings, asked: AnyOf) -> list[Candidate]:
     known = drivers.known_inventory(host, settings.driver_root)
     if known is None:
         return [Candidate(Held(ALL, ALL))]  # a Jetson and WSL 2 give all that they have
+    if asked.profile and known.mig_devices and not any([device.profile for device in known.mig_devices]):
+        hint = "root must run 'oci-gpu-hook inventory refresh' on this host"
+        raise DriverError("the MIG devices' profiles are not known: only NVML knows them", hint)
     if asked.profile:
-        if known.mig_devices and not any([device.profile for device in known.mig_devices]):
-            hint = "root must run 'oci-gpu-hook inventory refresh' on this host"
-            raise DriverError("the MIG devices' profiles are not known: only NVML knows them", hint)
         fitting = tuple([(device, "") for device in known.mig_devices if device.profile == asked.profile])
         return [Candidate(held) for held in selection.holds(selection.Selection((), fitting), known)]
     divided = {device.gpu for device in known.mig_devices}
     whole = [gpu for gpu in known.gpus if gpu.nvml_index not in divided]
     held = selection.holds(selection.Selection(tuple([(gpu, "") for gpu in whole]), ()), known)
-    nodes = [_numa_node(host, gpu.proc, asked.number) for gpu in whole]
-    return [Candidate(it, 0, gpu.peers, node) for it, gpu, node in zip(held, whole, nodes)]
-
-
-def _numa_node(host: HostRoot, address: str, count: int) -> int:
-    text = host.read(f"/sys/bus/pci/devices/{address}/numa_node") if count > 1 else None
-    return int(text) if text and text.strip().isdigit() else -1
+    places = [f"/sys/bus/pci/devices/{gpu.proc}/numa_node" if asked.number > 1 else "" for gpu in whole]
+    nodes = [host.text(place).strip() if place else "" for place in places]
+    return [
+        Candidate(it, 0, gpu.peers, int(node) if node.isdecimal() else -1) for it, gpu, node in zip(held, whole, nodes)
+    ]
 
 
 def _of_vendor(host: HostRoot, request: Request) -> list[Candidate]:

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan: an ordered list of operations for one container.  Pure: the same values give the same plan.
-
-To what `provision` has decided it adds the container's device cgroup and labels.  Nothing is decided after it.
-"""
+"""The plan: an ordered list of operations for one container: its provision, its device cgroup and labels.  Pure."""
 
 from __future__ import annotations
 
@@ -27,9 +24,7 @@ if TYPE_CHECKING:
 
 
 class Held(NamedTuple):
-    """A device that is held; key: by which leases and health know it; name: one that a request can use; address: on
-    PCI, as `Gpu.bus_id`, "" if it has none of its own.
-    """
+    """key: for leases and health; name: for requests; address: on PCI, as `Gpu.bus_id`, "" if it has none itself."""
 
     key: str
     name: str
@@ -104,8 +99,8 @@ class Labels(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """request: None if it asks for no GPU, and then `provision` is empty; operations, notes: the provision's, and more;
-    label: the SELinux label of all that is made, "" for none; done: what the engine has done by a CDI spec of ours.
+    """request: None if it asks for no GPU, and then `provision` is empty; label: the SELinux label of all that is made,
+    "" for none; done: what the engine has done by a CDI spec of ours.
     """
 
     container: Container

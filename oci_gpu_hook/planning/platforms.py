@@ -39,9 +39,7 @@ _HINT = "the container's author must ask for one that exists; index 0 is the int
 def share(
     host: HostRoot, layout: Layout, request: Request, inventory: DriverInventory | None = None
 ) -> tuple[Share, str]:
-    """The share, and what that driver is, for people; DriverError if it has nothing.  inventory: of NVIDIA's module, if
-    it has GPUs; RequestError for a GPU that is not there then.
-    """
+    """The share, and that driver's name; DriverError, RequestError.  inventory: of NVIDIA's module, if it has GPUs."""
     kind = platform.platform_of(host)
     found = platform_state(host, kind, everything=request.jetpack_all)
     # Where the engine has made the nodes that somebody chose, only files are lacking.

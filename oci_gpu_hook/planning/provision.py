@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a container gets from drivers, as operations: what is done, what is required, and why.  Pure.
 
-What NVIDIA's driver gives is decided here; `join` makes one provision of it and of other vendors' shares.
+`join` makes one provision of what NVIDIA's driver gives, which is decided here, and of other vendors' shares.
 
 A driver's libraries, programs and configuration lie in a filesystem of ours, at `FOLDER`; ld.so.cache names the
 libraries there.  Where programs look for a file at a fixed path a link leads to it: so nothing of a driver is left in
@@ -71,8 +71,7 @@ def of_nvidia(layout: Layout, request: Request, selected: selection.Selection, i
     if layout.compat:
         from oci_gpu_hook.planning import compatibility
 
-        gpus = tuple([gpu for gpu, _ in selected.gpus])
-        versions = (inventory.driver_version, inventory.cuda_version)
+        gpus, versions = tuple([gpu for gpu, _ in selected.gpus]), (inventory.driver_version, inventory.cuda_version)
         return compatibility.with_newer(made, layout.compat, versions, gpus, inventory.libraries)
     return made
 
@@ -288,9 +287,7 @@ def _links_in_place(layout: Layout, own: str, placed: list[tuple[Library, str, s
 def file_operations(
     request: Request, inventory: DriverInventory, folder: str = "", xorg_folder: str = ""
 ) -> tuple[tuple[Mount | Symlink, ...], tuple[tuple[str, str], ...]]:
-    """Also the texts of those files that are made in `folder`.  Without one each is mounted at its fixed path;
-    xorg_folder: see `Layout`.
-    """
+    """Also texts of files in `folder`; without one each is mounted at its fixed path.  xorg_folder: see `Layout`."""
     requested = (*request.capabilities, *request.features)
     mounts: list[Mount] = []
     links: list[Symlink] = []

@@ -24,9 +24,8 @@ _MAX_SHOWN = 100
 
 
 def check(expressions: tuple[str, ...], driver: str, cuda: str, gpus: tuple[tuple[str, str], ...]) -> None:
-    """RequestError if an expression is malformed, or none of its alternatives holds for one of the GPUs.
-
-    A fact that is "" is unknown.  gpus: compute capability (``9.0``) and brand of each; two may meet two alternatives.
+    """RequestError if an expression is malformed, or no alternative holds for one of the GPUs: two may meet two.
+    "" is unknown.  gpus: compute capability (``9.0``) and brand of each.
     """
     host = {"cuda": cuda, "driver": driver}
     each = [{**host, "arch": arch, "brand": brand} for arch, brand in dict.fromkeys(gpus)] or [host]

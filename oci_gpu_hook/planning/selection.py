@@ -208,8 +208,7 @@ def _imex_nodes(request: Request, inventory: DriverInventory) -> list[tuple[str,
 
 def _dri_nodes(request: Request, selection: Selection, inventory: DriverInventory) -> list[tuple[str, str]]:
     """The DRM nodes of whole GPUs: a MIG device cannot draw, and its parent's nodes would give access to the whole GPU.
-
-    A request by nodes does not tell whether a GPU is whole: only those count then that the engine has made.
+    Nodes in a request do not tell whether a GPU is whole: only those count then that the engine has made.
     """
     whole = {gpu.nvml_index for gpu, selector in selection.gpus if not is_mig(selector)}
     return [

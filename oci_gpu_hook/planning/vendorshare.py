@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a container gets of one vendor's: exactly the requested devices, and the files of its driver.  Pure.
-
-Libraries go to a folder of ours, all else to the host's own path unless the vendor's file says another.
-"""
+"""What a container gets of one vendor's: exactly the requested devices, and the files of its driver.  Pure."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bundle's config.json (runtime-spec 1.0 to 1.2, config.md and config-linux.md).
-
-Parts are validated only when they are used, so that a container without a GPU cannot fail for what only a GPU container
-needs.  Must not look at the host or at the container's root.
+"""The bundle's config.json (runtime-spec 1.0 to 1.2, config.md and config-linux.md).  Parts are validated only if they
+are used, so that a container without a GPU cannot fail for what only a GPU container needs.
 """
 
 from __future__ import annotations
@@ -73,9 +71,8 @@ class Bundle(NamedTuple):
         return tuple([(it["path"], it.get("major"), it.get("minor")) for it in named])
 
     def given_gpus(self) -> tuple[str, ...]:
-        """The host's nodes of GPUs that the engine was told to give, and of MIG and DRM devices beside them.
-
-        By their numbers, as ``linux.devices`` may rename a node; rootless engines bind nodes.
+        """The host's nodes of GPUs that the engine was told to give, and of MIG and DRM devices beside them: by their
+        numbers, as ``linux.devices`` may rename a node; rootless engines bind nodes.
         """
         found = [source for source, _ in self.bindings() if source.startswith("/dev/")]
         for path, major, minor in self.devices():

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much memory of each of its devices a container asks for, by NVIDIA's two variables, or may have.  Pure.
-
-The words are NVIDIA's, and hold for every vendor's devices.  Must not know what the host has.
-"""
+"""How much memory of each device, of any vendor, a container asks for, by NVIDIA's variables, or may have.  Pure."""
 
 from __future__ import annotations
 
@@ -17,10 +14,8 @@ _MAX = (1 << 44) - 1  # of a number of bytes in 64 bits
 
 
 def parse_memory(environment: dict[str, str]) -> tuple[int, int]:
-    """The limit, and what is needed, in bytes of each device; 0 for what is not said.
-
-    RequestError for all but whole MiB, which NVIDIA's toolkit takes (1.20, ``apply-cuda-memory-limits``), for 0, and
-    for more than the limit.
+    """The limit, and what is needed, in bytes of each device; 0 for what is not said.  RequestError for all but whole
+    MiB, as NVIDIA's toolkit (1.20, ``apply-cuda-memory-limits``), for 0, and for more than the limit.
     """
     limit, needed = [_mib(environment, variable) for variable in (MEMORY_LIMIT, MEMORY_REQUEST)]
     if limit and needed > limit:

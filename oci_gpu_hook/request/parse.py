@@ -26,9 +26,7 @@ _TRUE = ("1", "t", "T", "true", "TRUE", "True")  # for NVIDIA_DISABLE_REQUIRE, b
 def parse_request(
     inputs: Inputs, settings: Settings, known: tuple[KnownVendor, ...] = ()
 ) -> tuple[Request | None, tuple[str, ...]]:
-    """The request, None if nothing is asked for; and a sentence for each thing that is left out.  known: the vendors'
-    files, () if none is named.  RequestError for what can be neither served nor omitted.
-    """
+    """The request, None for none, and what is left out.  known: the vendors' files, () if none is named."""
     notes: list[str] = []
     names = find_names(inputs, settings, notes)
     nodes = names.devices if names.source == "devices" else ()
@@ -126,9 +124,7 @@ def _major_minor(version: str) -> str:
 
 
 def _manages_mig(inputs: Inputs, settings: Settings, variable: str, is_single: bool) -> bool:
-    """Whether the container may configure, or monitor, all of MIG: a privileged one, or whom the settings let watch.
-    is_single: whether it asks for single MIG devices.
-    """
+    """Whether it may configure, or monitor, all of MIG: if privileged, or if the settings let it watch."""
     value = inputs.environment.get(variable, "").strip()
     if not value:
         return False

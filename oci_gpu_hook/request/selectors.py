@@ -27,17 +27,14 @@ class AnyOf(NamedTuple):
 
 
 class Request(NamedTuple):
-    """One container's request.
+    """One container's request.  source: ``env``, ``swarm``, ``mounts``, ``annotations``, ``cli`` for words of
+    nvidia-container-cli; or of `nodes`: ``cdi``, if a CDI spec of ours has brought them, ``devices``, if a user has.
 
-    source: ``env``, ``swarm``, ``mounts``, ``annotations``, ``cli`` for nvidia-container-cli's words; or of `nodes`:
-    ``cdi``, if the engine has injected them by a CDI spec of ours, ``devices``, if the user of an old image gave them.
-    devices: canonical, in the order given: ``all``, ``none`` (driver files, no GPU), each alone; an index;
-    ``GPU-<uuid>`` in lower case after the dash; ``00000000:07:00.0``; ``0:1``, ``MIG-<uuid>`` and
-    ``MIG-GPU-<uuid>/1/0`` for MIG devices.
+    devices: canonical, in the order given: ``all``, ``none`` (driver files, no GPU), each alone; an index, a
+    ``GPU-<uuid>``, ``00000000:07:00.0``; ``0:1``, ``MIG-<uuid>`` and ``MIG-GPU-<uuid>/1/0`` for MIG devices.
     nodes: in their place, the paths of nodes that the engine has made; any_of: in their place, what the node chooses.
-    imex_channels: ``all`` alone, or decimal numbers; features: names of `FEATURES`; vendors: of other vendors, with the
-    flag and the file of each, and names as given; if that is all, `devices` and `capabilities` are empty.
-    memory_limit, memory_request: in bytes, see `memory`.
+    imex_channels: ``all`` alone, or numbers; features: of `FEATURES`; vendors: of others, with flag, file, and names as
+    given: if that is all, `devices` and `capabilities` are empty; memory_limit, memory_request: in bytes, see `memory`.
     """
 
     source: str
@@ -77,9 +74,7 @@ class KnownVendor(NamedTuple):
 def parse_devices(
     items: tuple[str, ...], where: str, settings: Settings, flag: str = ""
 ) -> tuple[tuple[str, ...], AnyOf | None]:
-    """`Request.devices` and `Request.any_of`; one ``all`` or ``none`` stands for the whole list.  flag: of another
-    vendor, whose devices' names stay as they are.
-    """
+    """`Request.devices` and `Request.any_of`; flag: of another vendor, whose devices' names stay as they are."""
     if alone := [word for item in items if (word := item.lower()) in (ALL, NONE)]:
         return (alone[0],), None
     if choice := any_of(items, where, settings):

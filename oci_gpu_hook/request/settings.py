@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the administrator allows, as a value: ``/etc/oci-gpu-hook.conf``, then its drop-ins in the order of their names.
-
-Later lines win.  Without such a file, nothing but this module is loaded.
+"""What the administrator allows, as a value: ``/etc/oci-gpu-hook.conf``, then its drop-ins in the order of their names,
+of which the last line wins.  Without such a file, nothing but this module is loaded.
 """
 
 from __future__ import annotations

@@ -138,9 +138,8 @@ def read_files(names: list[str]) -> list[Setting]:
 
 
 def fields(lines: list[Setting], state: State | None, defaults: dict[str, Any]) -> dict[str, Any]:
-    """The fields of `Settings` for a container; None: what stands in no section.
-
-    If its engine does not say which sections are its own, no restriction may fail open: the strictest values hold.
+    """The fields of `Settings` for a container; None: what stands in no section.  If its engine does not say which
+    sections are its own, no restriction may fail open: the strictest values hold.
     """
     image, namespace, unsaid, *_ = read_engine(state) if state else ("", "", ())
     decided = decisive(lines, image, namespace, state.caller if state else "")

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a container names its devices: environment, swarm resources, volume mounts, annotations.  Pure.
-
-Decides which of these places has precedence, and which are accepted: another is not read.
+"""Where a container names its devices: environment, swarm resources, volume mounts, annotations; which of these has
+precedence, and which are accepted: another is not read.  Pure.
 """
 
 from __future__ import annotations
@@ -39,10 +38,8 @@ _CDI_VENDORS = ("nvidia.com", "runtime.nvidia.com", "management.nvidia.com")
 
 
 class Inputs(NamedTuple):
-    """All parts of a container's configuration that can ask for something.
-
-    cdi: the names in annotations that count; given: see `Bundle.given_gpus`, for an old image.  By dockerd's record, if
-    it has been read: docker_devices: the value of NVIDIA_VISIBLE_DEVICES that dockerd itself has appended (``--gpus``),
+    """All that can ask.  cdi: names in annotations that count; given: see `Bundle.given_gpus`, for an old image.  By
+    dockerd's record: docker_devices: the value of NVIDIA_VISIBLE_DEVICES that dockerd itself has appended (``--gpus``),
     else ""; images: the variables of a Swarm task that can be its image's own, None for any other container.
     """
 
@@ -79,9 +76,7 @@ def inputs_of(bundle: Bundle, annotations: dict[str, str]) -> Inputs:
 
 
 def may_ask(inputs: Inputs) -> bool:
-    """Whether anything asks for a GPU, whatever the administrator accepts, swarm resources apart.  Never False where
-    `parse` finds a request under the default settings.
-    """
+    """Whether anything asks, accepted or not, swarm resources apart.  Never False where `parse` finds a request."""
     environment = inputs.environment
     return (
         environment.get(VISIBLE_DEVICES, "") not in ("", VOID)
@@ -101,9 +96,7 @@ def may_name_vendor(inputs: Inputs, settings: Settings | None = None) -> bool:
 
 
 def place(inputs: Inputs, cdi: list[str], settings: Settings | None, flag: str = "") -> Names:
-    """The device names of annotations (`cdi`), else of swarm resources (without `settings` of none), else of the
-    variable.  flag: the vendor's, "" for NVIDIA.
-    """
+    """Names in annotations (`cdi`), else in swarm resources, if `settings` are given, else in the flag's variable."""
     environment, variable = inputs.environment, flag or VISIBLE_DEVICES
     # A CDI spec sets the variable to ``void``: the engine has served the annotations.
     if cdi and not is_void(listed(environment, variable)):
@@ -182,9 +175,8 @@ def _is_dockers(inputs: Inputs) -> bool:
 
 
 def refusal(inputs: Inputs, settings: Settings, where: str, flag: str = "") -> str:
-    """Why a request in the variables `where` (a comma list) is not accepted; "" if it is.
-
-    Who may make services is root on their nodes, so what no image can have written in a task counts as Swarm's own.
+    """Why a request in the variables `where` (a comma list) is not accepted; "" if it is.  Who may make services is
+    root on their nodes, so what no image can have written in a task counts as Swarm's own.
     """
     names, images = where.split(","), inputs.images
     if not flag and where == VISIBLE_DEVICES and _is_dockers(inputs):
@@ -226,9 +218,8 @@ def is_void(names: list[str] | tuple[str, ...]) -> bool:
 
 
 def _refuse_counts(where: str, environment: dict[str, str]) -> None:
-    """RequestError if Swarm gives a number of devices in one of these variables (a comma list), but not which.
-
-    dockerd takes a number for a count, never for a resource's name.  So a number that stands alone is not an index.
+    """RequestError if Swarm gives a number of devices in one of these variables, but not which: dockerd takes a number
+    for a count, never for a resource's name.  So a number that stands alone is not an index.
     """
     for variable in where.split(","):
         names = listed(environment, variable)
@@ -238,9 +229,8 @@ def _refuse_counts(where: str, environment: dict[str, str]) -> None:
 
 
 def _refuse_plugins(cdi: tuple[str, ...], environment: dict[str, str]) -> None:
-    """RequestError for the device plugin's own kind, unless the plugin has named the same devices in the variable.
-
-    An image's own value of the variable must not give others than the plugin has counted.
+    """RequestError for the device plugin's own kind, unless the variable has the same devices: an image's own value of
+    it must not give others than the plugin has counted.
     """
     names = [item.partition("=")[2] for item in cdi if item.startswith(_PLUGINS_KIND)]
     asked = listed(environment, VISIBLE_DEVICES)

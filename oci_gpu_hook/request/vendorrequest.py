@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a container asks of other vendors than NVIDIA: ``OCI_AMD=0`` and its like become a `Request` each.  Pure.
-
-A vendor's file says which variable and which kind of CDI devices ask for its hardware.
-"""
+"""What a container asks of other vendors than NVIDIA: ``OCI_AMD=0`` and its like become a `Request` each.  Pure."""
 
 from __future__ import annotations
 

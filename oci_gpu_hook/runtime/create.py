@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The hook's entry in a bundle's config.json, for engines that read no hooks.d.
 
-hooks.d/oci-gpu-runtime starts this where it does not add the hook itself, before it becomes the real runtime, with the
-words CONFIG HOOK LOG: where config.json lies, the hook as it is to be there, and the runtime's log, "" for none.
-
-config.json is spliced: what this module does not know of stays as its engine wrote it.  The hook decides, not this.
+hooks.d/oci-gpu-runtime starts this where it does not add the hook itself, with the words CONFIG HOOK LOG: config.json,
+the hook as it is to be there, and the runtime's log, "" for none.  config.json is spliced: what this module does not
+know of stays as its engine wrote it.  The hook decides, not this.
 """
 
 from __future__ import annotations
