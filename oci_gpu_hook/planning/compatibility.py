@@ -62,11 +62,10 @@ def _led(share: Share, folder: str, newer: dict[str, str]) -> Share:
     """Links in `folder` to the image's `newer` files replace the host's: LD_LIBRARY_PATH has it before the cache."""
     links, left = dict(newer), [*share.operations]
     for place, it in enumerate(left):
-        names = it.names if isinstance(it, Mount) and it.target.startswith(f"{folder}/") else ()
-        replaced = next((name for name in names if name in newer), "")
-        if replaced and isinstance(it, Mount):
+        if isinstance(it, Mount) and it.target.startswith(f"{folder}/") and not {*it.names}.isdisjoint(newer):
+            replaced = next(name for name in it.names if name in newer)
             # libcuda.so means the same file as libcuda.so.1.
-            links.update({name: newer.get(name, newer[replaced]) for name in names})
+            links.update({name: newer.get(name, newer[replaced]) for name in it.names})
             left[place] = it._replace(names=())
     for place, it in enumerate(left):
         if isinstance(it, Cover):

@@ -132,8 +132,7 @@ class Start(NamedTuple):
         on a container's process ends a lease, and a caller may be a user, who can stop the call.
         """
         if most and self.process and self.process.is_caller:
-            why = "gpu-holders is set, and a call of nvidia-container-cli without --pid cannot be counted"
-            raise ConfigError(why, _UNCOUNTED)
+            raise ConfigError("gpu-holders is set, and calls without --pid cannot be counted", _UNCOUNTED)
         return Leases(self.host, is_written=bool(most and self.process))
 
     def _apart(self, all_leases: list[Lease]) -> tuple[Lease | None, list[Lease], list[Lease]]:

@@ -91,9 +91,8 @@ def platform_state(host: HostRoot, kind: str, *, everything: bool) -> vendorhost
 
 
 def title(kind: str, found: vendorhost.VendorState) -> str:
-    if kind == platform.TEGRA:
-        return f"Jetson Linux {found.inventory.version or 'of an unknown release'}"
-    return platform.NAMES[kind]
+    release = f"Jetson Linux {found.inventory.version or 'of an unknown release'}"
+    return release if kind == platform.TEGRA else platform.NAMES[kind]
 
 
 def joined(libraries: tuple[Library, ...], links: tuple[Link, ...]) -> tuple[tuple[Library, ...], tuple[Link, ...]]:
@@ -153,8 +152,7 @@ def _chosen(
     """The selector that asks for the integrated GPU, "" for none, and the others, each with its selector."""
     if devices == (ALL,):
         return ALL, tuple([(gpu, ALL) for gpu in others])
-    wants = ""
-    chosen: dict[proc.Gpu, str] = {}
+    wants, chosen = "", dict[proc.Gpu, str]()
     for selector in devices:
         index = decimal(selector)
         is_own = integrated is not None and selector in (integrated.uuid, integrated.bus_id)

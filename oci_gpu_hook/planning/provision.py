@@ -151,8 +151,7 @@ def _things(operation: Operation) -> dict[str, object]:
 def check_driver(request: Request, inventory: DriverInventory) -> None:
     for misfit in [it for it in inventory.misfits if it.capability in request.capabilities]:
         if misfit.why:
-            hint = "the administrator must take it from others than root, and save the inventory"
-            raise DriverError(misfit.why, hint)
+            raise DriverError(misfit.why, "the administrator must make it root's alone, and save the inventory")
         found = f"is there as {misfit.found}" if misfit.found else "is missing"
         if misfit.found == inventory.driver_version:
             found = "of that version is cut off or no library"  # a full disk can leave such a file

@@ -43,13 +43,12 @@ def parse_requirement(expression: str) -> tuple[tuple[Condition, ...], ...]:
 def _condition(factor: str) -> Condition:
     for operator in _OPERATORS:
         name, found, value = factor.partition(operator)
-        if not found or name not in _PROPERTIES:
-            continue
-        if name != "brand":
-            _version(value, factor)
-        elif operator not in ("=", "!=") or not value:
+        if name == "brand" and found and (operator not in ("=", "!=") or not value):
             break
-        return name, operator, value
+        if found and name in _PROPERTIES:
+            if name != "brand":
+                _version(value, factor)
+            return name, operator, value
     raise RequestError(f"{quoted(factor)} is not a requirement that can be checked", _AUTHOR)
 
 

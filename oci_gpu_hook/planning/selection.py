@@ -94,13 +94,9 @@ def nodes(request: Request, selection: Selection, inventory: DriverInventory) ->
     wanted += _mig_nodes(request, selection, inventory)
     wanted += _imex_nodes(request, inventory)
     wanted += _dri_nodes(request, selection, inventory)
-    wanted += [
-        (node.path, f"asked for as {feature.variable}=enabled")
-        for feature in FEATURES
-        if feature.name in request.features
-        for node in inventory.devices
-        if node.family == feature.name
-    ]
+    for feature in [it for it in FEATURES if it.name in request.features]:
+        named = [node.path for node in inventory.devices if node.family == feature.name]
+        wanted += [(path, f"asked for as {feature.variable}=enabled") for path in named]
     for path, reason in wanted:
         if path.startswith(_CAP) and path not in available:
             hint = "look at 'nvidia-smi mig -lgi' and the kernel's log on this host"
@@ -114,11 +110,8 @@ def nodes(request: Request, selection: Selection, inventory: DriverInventory) ->
 
 def absent_features(request: Request, inventory: DriverInventory) -> list[str]:
     families = {node.family for node in inventory.devices}
-    absent = [
-        f"{feature.variable}=enabled brings nothing: this host has no {feature.devices}"
-        for feature in FEATURES
-        if feature.name in request.features and feature.name not in families
-    ]
+    lacking = [it for it in FEATURES if it.name in request.features and it.name not in families]
+    absent = [f"{it.variable}=enabled brings nothing: this host has no {it.devices}" for it in lacking]
     if request.imex_channels == (ALL,) and "imex" not in families:
         absent.append("asking for all IMEX channels brings nothing: this host has none")
     return absent
@@ -175,8 +168,7 @@ def _find_mig(selector: str, inventory: DriverInventory, source: str) -> MigDevi
         raise DriverError(why, _REFRESH_HINT)
     where = "this host" if parent is None else f"GPU {parent.nvml_index}"
     available = f"{len(devices) or 'no'} MIG device{'s' if len(devices) > 1 else ''}"
-    hint = _ASSIGNED.get(source, _LIST_HINT)
-    raise RequestError(f"unknown MIG device '{selector}': {where} has {available}", hint)
+    raise RequestError(f"unknown MIG device '{selector}': {where} has {available}", _ASSIGNED.get(source, _LIST_HINT))
 
 
 def _mig_nodes(request: Request, selection: Selection, inventory: DriverInventory) -> list[tuple[str, str]]:
@@ -201,8 +193,7 @@ def _imex_nodes(request: Request, inventory: DriverInventory) -> list[tuple[str,
     wanted = [(it, f"/dev/nvidia-caps-imex-channels/channel{it}") for it in request.imex_channels]
     for channel, path in wanted:
         if path not in present:
-            why = f"IMEX channel {quoted(channel)} cannot be given: this host's driver has no IMEX channels"
-            raise RequestError(why, _LIST_HINT)
+            raise RequestError(f"IMEX channel {quoted(channel)} cannot be given: this host has none", _LIST_HINT)
     return [(path, f"IMEX channel: asked for as {channel}") for channel, path in wanted]
 
 
@@ -211,8 +202,6 @@ def _dri_nodes(request: Request, selection: Selection, inventory: DriverInventor
     Nodes in a request do not tell whether a GPU is whole: only those count then that the engine has made.
     """
     whole = {gpu.nvml_index for gpu, selector in selection.gpus if not is_mig(selector)}
-    return [
-        (node.path, f"DRM node of GPU {node.gpu}: graphics or display")
-        for node in inventory.devices
-        if node.family == "dri" and node.gpu in whole and (request.devices or node.path in request.nodes)
-    ]
+    found = [node for node in inventory.devices if node.family == "dri" and node.gpu in whole]
+    given = [node for node in found if request.devices or node.path in request.nodes]
+    return [(node.path, f"DRM node of GPU {node.gpu}: graphics or display") for node in given]

@@ -66,13 +66,10 @@ def held(flag: str, device: VendorDevice) -> Held:
 
 
 def selected(names: tuple[str, ...], found: VendorState) -> tuple[tuple[VendorDevice, str], ...]:
-    devices = found.devices
-    if names == (NONE,):
-        return ()
+    devices, chosen = found.devices, dict[VendorDevice, str]()
     if names == (ALL,):
         return tuple([(device, ALL) for device in devices])
-    chosen: dict[VendorDevice, str] = {}
-    for name in names:
+    for name in () if names == (NONE,) else names:
         address = bus_id(name)
         called = [it for it in devices if name in it.names or (address and address in map(bus_id, it.names))]
         if not called:

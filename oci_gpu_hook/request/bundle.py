@@ -88,9 +88,8 @@ class Bundle(NamedTuple):
         return isinstance(bounding, list) and "CAP_SYS_ADMIN" in bounding
 
     def rootfs(self) -> str:
-        root = self.document.get("root")
-        path = root.get("path") if isinstance(root, dict) else None
-        if not isinstance(path, str) or not path:
+        path = self._part("root.path", str)
+        if not path:
             raise self._wrong_shape("root.path is missing")
         return checked_path(path if path.startswith("/") else f"{self.path}/{path}")
 
@@ -118,8 +117,7 @@ class Bundle(NamedTuple):
 
     def annotations(self) -> dict[str, str]:
         """``annotations``, of which engines repeat only some in the state."""
-        found = self._part("annotations", dict)
-        return {key: value for key, value in found.items() if isinstance(value, str)}
+        return {key: value for key, value in self._part("annotations", dict).items() if isinstance(value, str)}
 
     def user(self) -> User:
         """``process.user``; what is missing, or no number, is root's."""
@@ -182,5 +180,4 @@ def objects(parent: object, key: str) -> list[dict[str, object]]:
 def _binds(mount: dict[str, object]) -> bool:
     """Whether an item of ``mounts`` is a bind: runtimes go by its options, whatever its type."""
     options = mount.get("options")
-    words = options if isinstance(options, list) else ()
-    return mount.get("type") == "bind" or "bind" in words or "rbind" in words
+    return mount.get("type") == "bind" or (isinstance(options, list) and ("bind" in options or "rbind" in options))

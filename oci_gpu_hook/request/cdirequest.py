@@ -39,10 +39,9 @@ def of_vendor(
     flag: str, known: tuple[KnownVendor, ...], nodes: tuple[str, ...], settings: Settings
 ) -> tuple[Request, tuple[str, ...]]:
     notes = tuple(check_sections(settings))
-    for vendor in known:
-        if vendor.flag == flag:
-            if vendor.fault:
-                raise ConfigError(vendor.fault, ADMINISTRATOR)
-            return Request("cdi", (), vendors=(Request("cdi", (), nodes=nodes, flag=flag, file=vendor.file),)), notes
+    for vendor in [it for it in known if it.flag == flag]:
+        if vendor.fault:
+            raise ConfigError(vendor.fault, ADMINISTRATOR)
+        return Request("cdi", (), vendors=(Request("cdi", (), nodes=nodes, flag=flag, file=vendor.file),)), notes
     hint = "the administrator must take the spec away, or put the file back"
     raise ConfigError(f"the CDI spec is for {quoted(flag)}, which no vendor's file has", hint)

@@ -72,8 +72,7 @@ def check_sections(settings: Settings) -> list[str]:
     """A note if the container's sections are not known; RequestError if no settings can hold then."""
     if not settings.unmatched:
         return []
-    what = " and ".join(settings.unmatched)
-    sentence = f"the engine does not say the container's {what}, by which settings differ"
+    sentence = f"the engine does not say the container's {' and '.join(settings.unmatched)}, by which settings differ"
     if settings.unmatched_sections == "refuse":
         raise RequestError(sentence, ADMINISTRATOR)
     return [f"{sentence}: the strictest of them hold"]
@@ -87,8 +86,7 @@ def requirements(environment: dict[str, str], settings: Settings) -> tuple[str, 
     given = [(name, value) for name, value in environment.items() if name.startswith(_REQUIRE) and value.strip()]
     found = [value for name, value in given if not name.startswith(words.REQUIRE_JETPACK)]
     if sum(map(len, found)) > words.LONGEST_VALUE:
-        why = f"the variables {_REQUIRE}* are longer than {words.LONGEST_VALUE >> 10} KiB together"
-        raise RequestError(why, AUTHOR)
+        raise RequestError(f"the variables {_REQUIRE}* are longer than {words.LONGEST_VALUE >> 10} KiB", AUTHOR)
     if is_legacy(environment):
         found.append(f"cuda>={_major_minor(environment[CUDA_VERSION])}")
     return tuple(found)
@@ -154,8 +152,7 @@ def _imex_channels(inputs: Inputs, names: Names, settings: Settings, notes: list
     for item, where in channels:
         number = decimal(item.removeprefix("channel"), _MAX_IMEX_CHANNEL)
         if number is None:
-            why = f"{quoted(item)} in {where} is not an IMEX channel: a number from 0 to {_MAX_IMEX_CHANNEL}"
-            raise RequestError(why, AUTHOR)
+            raise RequestError(f"{quoted(item)} in {where} is not an IMEX channel: 0 to {_MAX_IMEX_CHANNEL}", AUTHOR)
         found[str(number)] = None
     if len(found) > _MAX_IMEX_CHANNELS:
         raise RequestError(f"the container asks for more than {_MAX_IMEX_CHANNELS} single IMEX channels", AUTHOR)

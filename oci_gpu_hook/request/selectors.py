@@ -96,8 +96,7 @@ def any_of(items: tuple[str, ...], where: str, settings: Settings) -> AnyOf | No
         hint = "the container's author must ask for any, any:COUNT, any:PROFILE or any:COUNT:PROFILE alone"
         raise RequestError(f"{quoted(','.join(items).lower())} in {where} is not a number of devices to choose", hint)
     if not settings.gpu_holders:
-        why = f"{where} asks for 'any', and no holders are counted: gpu-holders is not set"
-        raise RequestError(why, ADMINISTRATOR)
+        raise RequestError(f"{where} asks for 'any', and no holders are counted: gpu-holders is not set", ADMINISTRATOR)
     return AnyOf(count, "".join(profile))
 
 

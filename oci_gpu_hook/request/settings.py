@@ -12,9 +12,7 @@ from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.state import State
 from oci_gpu_hook.request.words import ALL, CAPABILITIES
 
-# The default file: it alone may be absent.
-SETTINGS = "/etc/oci-gpu-hook.conf"
-
+SETTINGS = "/etc/oci-gpu-hook.conf"  # it alone may be absent
 _MAX_DROP_INS = 256
 
 

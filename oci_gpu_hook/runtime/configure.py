@@ -58,15 +58,17 @@ def _configure(progress: Progress, call: Call) -> None:
     path, pid = checked_path(call.root), call.pid()
     process = Process(pid) if pid else Process.caller()
     # A container's root lies in its bundle, which its engine names after it.
-    folder = path.rstrip("/").rpartition("/")[0]
-    id = folder.rpartition("/")[2] if pid else _name(path)
+    folder, _, name = path.rstrip("/").rpartition("/")
+    # Without --pid LXC says the container's name, and enroot names the root after it.
+    said = posix.environ.get(b"LXC_NAME", b"").decode("utf-8", "replace")
+    is_name = said.isprintable() and "/" not in said and len(said) <= _LONGEST_NAME
+    id = folder.rpartition("/")[2] if pid else (is_name and said) or name
     # A bundle with an empty config.json: nothing is configured but what the words say.
     bundle, state = Bundle(folder, {}), State(id, process.pid, folder, caller="" if pid else CONTAINER_CLI)
     # Its own environment has two variables of the request: LXC and enroot give a call the container's.
-    given = {name: posix.environ.get(name.encode()) for name in (MEMORY_LIMIT, MEMORY_REQUEST)}
-    said = {name: text.decode("utf-8", "replace") for name, text in given.items() if text is not None}
-    inputs = call.inputs()
-    inputs = inputs._replace(environment={**inputs.environment, **said})
+    inputs, given = call.inputs(), {it: posix.environ.get(it.encode()) for it in (MEMORY_LIMIT, MEMORY_REQUEST)}
+    memory = {name: text.decode("utf-8", "replace") for name, text in given.items() if text is not None}
+    inputs = inputs._replace(environment={**inputs.environment, **memory})
     question = Question(bundle, state, Options(), inputs=inputs)
     progress.state = question.state
     allowed = question.settings()
@@ -101,13 +103,6 @@ def _configure(progress: Progress, call: Call) -> None:
     progress.say()
 
 
-def _name(path: str) -> str:
-    """LXC says the container's name, enroot names the root after it."""
-    name = posix.environ.get(b"LXC_NAME", b"").decode("utf-8", "replace")
-    is_name = name.isprintable() and "/" not in name and len(name) <= _LONGEST_NAME
-    return (name if is_name else "") or path.rstrip("/").rpartition("/")[2]
-
-
 def _is_omitted(operation: object, call: Call) -> bool:
     # A cgroup's path has the container's name in it.
     path = "" if isinstance(operation, (LimitMemory, OpenCgroup)) else getattr(operation, "path", "")
@@ -116,8 +111,7 @@ def _is_omitted(operation: object, call: Call) -> bool:
 
 
 def _told(progress: Progress, call: Call, arguments: list[str], said: str) -> list[str]:
-    lines = ["words: " + " ".join(arguments)]
-    lines += [f"--{name} has no effect" for name in NEEDLESS if call.has(name)]
+    lines = [f"words: {' '.join(arguments)}", *[f"--{name} has no effect" for name in NEEDLESS if call.has(name)]]
     if progress.request:
         lines.append(f"request: {', '.join(progress.request.asked())}; {', '.join(progress.request.capabilities)}")
     lines += [f"step: {operation.describe()}" for operation in (progress.plan.operations if progress.plan else ())]
