@@ -158,12 +158,6 @@ def test_a_brand_that_nobody_has_asked_for_is_no_brand(expression: str) -> None:
     assert holds("brand=unknown", Facts("550.54.15", "12.4", (("8.0", "Unknown"),)))
 
 
-def test_a_word_for_an_unknown_brand_makes_nothing_unknown() -> None:
-    """CUDA's images have ``brand=unknown`` among their alternatives."""
-    found = refusal(Facts("530.30.02", "12.1", (TESLA,)), "cuda>=12.4 brand=unknown,driver>=535,driver<536")
-    assert found is not None and found.hint == "use an image for this driver, or have the driver updated"
-
-
 def test_a_huge_list_is_shown_in_part() -> None:
     found = refusal(FACTS, " ".join([f"cuda>={number}" for number in range(100, 10_100)]))
     assert "'cuda>=199' or 9900 more (here cuda is 12.4)" in str(found)
