@@ -68,15 +68,18 @@ def is_served(bundle: Bundle) -> bool:
     """Whether this very program has been started for prestart, as dockerd registers it for ``--gpus``."""
     earlier = [path for path, words in bundle.hooks("prestart") if words[1:] == ("prestart",)]
     ours = [path for path, _ in bundle.hooks("createRuntime") if path.endswith("/oci-gpu-hook")]
-    return any([_is_same_file(one, other) for one in earlier for other in ours])
+    return not _inodes(earlier).isdisjoint(_inodes(ours))
 
 
-def _is_same_file(one: str, other: str) -> bool:
-    try:
-        both = [posix.stat(path) for path in (one, other)]
-    except OSError:
-        return False
-    return len({(status.st_dev, status.st_ino) for status in both}) == 1
+def _inodes(paths: list[str]) -> set[tuple[int, int]]:
+    found = set()
+    for path in paths:
+        try:
+            status = posix.stat(path)
+            found.add((status.st_dev, status.st_ino))
+        except OSError:
+            continue
+    return found
 
 
 class Question:

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """CUDA forward compatibility: whether the loader finds the image's own, newer CUDA libraries before the host's.  Pure.
 
-Nothing of the image is mounted: the container's own loader follows links in the driver's folder, with the container's
-rights.  To mount such libraries led to CVE-2024-0132 and CVE-2025-23359.  What a library says of itself
-(`container.compat`) decides which drivers and GPUs it is used with: on a GPU of a brand that it does not list, cuInit
-fails with error 804 (https://docs.nvidia.com/deploy/cuda-compatibility).
+Nothing of the image is mounted, which led to CVE-2024-0132 and CVE-2025-23359: the container's own loader follows links
+in the driver's folder.  What a library says of itself (`container.compat`) decides which drivers and GPUs it is used
+with: on a brand that it does not list, cuInit fails with error 804 (https://docs.nvidia.com/deploy/cuda-compatibility).
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ TOPIC = "CUDA forward compatibility"
 
 _CUDA_FAMILY = ("libcuda", "libnvidia-")
 _NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_+.")
-
 # Brands as the inventory has them, by NVML's numbers (nvml.h, nvmlBrandType_t).
 BRANDS = {
     "Quadro": 1, "Tesla": 2, "NVS": 3, "GRID": 4, "GeForce": 5, "TITAN": 6, "NvidiaVApps": 7, "NvidiaVPC": 8,

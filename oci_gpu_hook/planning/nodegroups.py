@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Device nodes that the container's user could not open, by the mode that they have on the host.  Pure.
 
-A node of mode 0660 is its group's on the host, and a container's user is seldom in that group.  The device cgroup says
-which devices the container has; so the node in its /dev gets the group of its process.  The mode is never wider than
-the host's.  In a user namespace the host's own node is bound, whose group is the host's to change.
+A container's user is seldom in a node's group on the host.  The device cgroup says which devices the container has; so
+the node in its /dev gets the group of its process, and no wider mode.  In a user namespace the host's own is bound.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a container gets on a node that counts holders of devices, or that has a GPU that is not healthy.
 
-Devices that a request leaves to the node are chosen, a device without room is refused, and what the container gets is
-leased.  Of devices with room those with the fewest holders are chosen; if several are needed, those that reach each
-other by NVLink, then those of one NUMA node; then the lowest numbers.
+A device without room is refused, and what the container gets is leased.  If the node is to choose, it takes those with
+the fewest holders; of several those that reach each other by NVLink, then of one NUMA node, then the lowest numbers.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 """What a container gets of NVIDIA's on a Jetson or under WSL 2: no kernel module has GPUs below /proc there.
 
 A request gets all devices, whatever it names, as by NVIDIA's runtime.  Beside a Jetson's own GPU there may be others on
-PCI, which NVIDIA's module drives: there a request chooses.  Index 0 is the integrated one, as NVML numbers them: on
-Thor the module drives it, at PCI address 0000:01:00.0; on Orin, which has none, nvgpu does.  /dev/nvidia2 is the
-display of the integrated GPU.  Must not change anything but what is saved of the driver.
+PCI, which NVIDIA's module drives: there a request chooses.  Index 0 is the integrated one, as in NVML: on Thor the
+module drives it, at PCI address 0000:01:00.0; on Orin nvgpu does.  /dev/nvidia2 is the integrated GPU's display.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
 # The CUDA of each release of Jetson Linux, by NVIDIA's release notes: nothing on the host says it without a program.
 _CUDA = {"36.2": "12.2", "36.3": "12.2", "36.4": "12.6", "38.2": "13.0"}
-
 _INTEGRATED = "00000000:01:00.0"
 _DISPLAY_MINOR = 2
 _BARE_UUID = (8, 4, 4, 4, 12)  # of a UUID without a beginning, as Orin's is
@@ -96,9 +94,8 @@ def title(kind: str, found: vendorhost.VendorState) -> str:
 
 
 def joined(libraries: tuple[Library, ...], links: tuple[Link, ...]) -> tuple[tuple[Library, ...], tuple[Link, ...]]:
-    """Libraries with the links beside them as further names, and the other links.  An image that was built on a Jetson
-    has empty files at all these paths: over such a one a name is mounted.  No name is a file of its own: Windows has no
-    links, and so copies.
+    """Libraries with the links beside them as further names, and the other links.  An image built on a Jetson has empty
+    files there: a name is mounted over one.  No name is a file of its own: Windows has no links, and so copies.
     """
     files = {(it.folder, it.file) for it in libraries}
     names = [[name for name in it.names if name == it.file or (it.folder, name) not in files] for it in libraries]

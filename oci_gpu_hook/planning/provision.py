@@ -3,9 +3,8 @@
 
 `join` makes one provision of what NVIDIA's driver gives, which is decided here, and of other vendors' shares.
 
-A driver's libraries, programs and configuration lie in a filesystem of ours, at `FOLDER`; ld.so.cache names the
-libraries there.  Where programs look for a file at a fixed path a link leads to it: so nothing of a driver is left in
-an image, and what is left serves the next one.  musl reads no cache: there each file lies where it is looked for.
+A driver's files lie in a filesystem of ours, at `FOLDER`; ld.so.cache names the libraries there, and a link leads from
+each fixed path: so nothing of a driver is left in an image.  musl reads no cache: files lie where they are looked for.
 """
 
 from __future__ import annotations

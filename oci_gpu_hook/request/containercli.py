@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The words of nvidia-container-cli, by which LXC, enroot, Apptainer, Charliecloud and ctr ask for GPUs.  Pure.
 
-They become the same `Inputs` as a container's environment does, so that they mean the same and the same settings hold.
-What only NVIDIA's program needs is accepted and has no effect.
+They become the same `Inputs` as an environment, so that the same settings hold.  What is needless has no effect.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the container asks for: device names and the rest of its environment become one `Request`.  Pure.
 
-The grammar is that of NVIDIA's container stack.  What cannot be served, and what the administrator does not allow, is
-refused or left out, each with a sentence.  Must not know what the host has.
+The grammar is that of NVIDIA's container stack.  What cannot be served or is not allowed is refused or left out.
 """
 
 from __future__ import annotations

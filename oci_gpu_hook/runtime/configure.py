@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``nvidia-container-cli configure``: one container start for callers that have no config.json and write no state.
 
-Words make the request, and a path names the root.  With ``--pid`` the root is that process's.  Without, the caller has
-made the container's mount namespace and runs in it.  SECURITY.md says what is believed of whom.
+With ``--pid`` the root is that process's.  Without, the caller has made the container's mount namespace and runs in it.
+SECURITY.md says what is believed of whom.
 """
 
 from __future__ import annotations

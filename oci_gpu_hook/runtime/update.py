@@ -46,9 +46,7 @@ def without_devices(data: bytes, config: str) -> bytes:
         wanted = Bundle("", {"linux": {"resources": resources}}).device_rules()
     except BundleError:
         return data
-    if not resources.get(_DEVICES):
-        return data
-    if wanted != Bundle(config, read_object(config, open_file(config))).device_rules():
+    if not wanted or wanted != Bundle(config, read_object(config, open_file(config))).device_rules():
         return data
     text = data.decode()
     members = jsontext.members(text, text.index("{"))
