@@ -134,13 +134,6 @@ def test_each_gpu_must_meet_an_alternative_and_may_meet_one_of_its_own() -> None
     assert f"brand is {HOPPER[1]}" in sentence and f"brand is {TESLA[1]}" not in sentence
 
 
-def test_without_a_gpu_nothing_is_asked_of_one() -> None:
-    none = FACTS._replace(gpus=())
-    assert holds("arch>=99", none) and holds("brand=titan", none)
-    assert not holds("arch>=99,driver>=999", none)
-    assert not holds("cuda>=99", none)
-
-
 @pytest.mark.parametrize("name", ["cuda", "driver", "arch"])
 def test_a_fact_that_nobody_knows_fulfils_nothing(name: str) -> None:
     unknown = Facts("", "", (("", ""),))
