@@ -16,13 +16,8 @@ from oci_gpu_hook.request.bundle import read_bundle
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.state import ENGINE_HINT, ExcessError, State, read_state
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from oci_gpu_hook.request.parse import Request
-
 _STDIN = 0
-# What hooks.d/oci-gpu-hook has read of stdin.
-_READ_BEFORE = b"OCI_GPU_HOOK_STATE"
+_READ_BEFORE = b"OCI_GPU_HOOK_STATE"  # what hooks.d/oci-gpu-hook has read of stdin
 _SERVED = ("prestart", "createRuntime")
 _NOTHING_TO_DO = ("poststart", "poststop")
 
@@ -32,8 +27,7 @@ def main(stage: str, arguments: list[str]) -> int:
     progress = Progress()
     try:
         if stage in _NOTHING_TO_DO:
-            # Mounts and nodes go with the mount namespace, rules with the cgroup.
-            return DONE
+            return DONE  # mounts and nodes go with the mount namespace, rules with the cgroup
         if stage not in _SERVED:
             raise UsageError(
                 f"stage {stage} runs inside the container, where this hook must not run",
@@ -60,7 +54,6 @@ def main(stage: str, arguments: list[str]) -> int:
 
 
 def _read_state() -> State:
-    """The state on stdin, which is not waited for without end."""
     alarm.begin(BundleError(f"the state on stdin does not end within {alarm.SECONDS} seconds", ENGINE_HINT))
     try:
         return read_state(_STDIN, posix.environ.get(_READ_BEFORE, b""))
@@ -113,22 +106,28 @@ def start(progress: Progress, state: State, options: Options, stage: str = "") -
         return
     if not asks and allowed == Settings():
         return
-    request, notes = question.request(allowed, options.spec)
+    progress.request, notes = question.request(allowed, options.spec)
     progress.keep(notes)
-    if request is not None:
-        progress.request = request
-        _carry_out(progress, question, request, allowed)
+    if progress.request is not None:
+        _carry_out(progress, question, allowed)
         return
     progress.say()
     # What is restored has its labels.
     if allowed.ipc_labels == "all" and not state.is_restored():
-        _label_only(question, allowed)
+        from oci_gpu_hook.host.root import HostRoot
+        from oci_gpu_hook.planning import decide
+
+        try:
+            # It is never stopped by us, and nothing of this is recorded: the container has asked for nothing.
+            if decide.has_selinux(HostRoot(options.host_root)):
+                _carry_out(Progress(), question, allowed)
+        except Exception as err:
+            sentence.failure(err)
 
 
 def _not_known(progress: Progress, options: Options, missing: BundleError) -> None:
     """A start whose request cannot be read: `missing` if there is a sign of one, else a note and a record."""
-    state = progress.state
-    annotations = state.annotations if state is not None else {}
+    annotations = progress.state.annotations if progress.state is not None else {}
     if options.spec is not None or any([key.startswith(sources.CDI_ANNOTATIONS) for key in annotations]):
         raise missing
     note = f"whether the container asks for a GPU is not known, and it gets none: {missing.message}"
@@ -137,7 +136,8 @@ def _not_known(progress: Progress, options: Options, missing: BundleError) -> No
     _tell_runtime(note)
 
 
-def _carry_out(progress: Progress, question: Question, request: Request | None, allowed: Settings) -> None:
+def _carry_out(progress: Progress, question: Question, allowed: Settings) -> None:
+    """Serves `progress.request`; without one, corrects labels."""
     from oci_gpu_hook import apply
     from oci_gpu_hook.container import rootfs
     from oci_gpu_hook.container.process import Process
@@ -145,9 +145,9 @@ def _carry_out(progress: Progress, question: Question, request: Request | None, 
     from oci_gpu_hook.planning.decide import decide
 
     progress.end_step()
-    bundle, id, options = question.bundle, question.state.id, question.options
-    host, process = HostRoot(options.host_root, remember=True), Process(question.state.pid)
-    restores = question.state.is_restored()
+    bundle, state, options = question.bundle, question.state, question.options
+    host, process = HostRoot(options.host_root, remember=True), Process(state.pid)
+    restores = state.is_restored()
     if restores:
         from oci_gpu_hook.container import restore
 
@@ -155,9 +155,9 @@ def _carry_out(progress: Progress, question: Question, request: Request | None, 
         root = rootfs.of_folder(bundle.rootfs())
     else:
         root = rootfs.of_process(bundle.rootfs(), bundle.tmpfs(), process)
-    plan = decide(bundle, request, allowed, host, root, id=id, process=process, spec=options.spec, restores=restores)
-    progress.plan = plan
-    progress.request = plan.request
+    asked, id, spec = progress.request, state.id, options.spec
+    plan = decide(bundle, asked, allowed, host, root, id=id, process=process, spec=spec, restores=restores)
+    progress.plan, progress.request = plan, plan.request
     progress.keep(plan.notes)
     progress.end_step()
     try:
@@ -167,16 +167,3 @@ def _carry_out(progress: Progress, question: Question, request: Request | None, 
         pass
     progress.keep(apply.run(plan, host, root.fd, process))
     progress.say()
-
-
-def _label_only(question: Question, allowed: Settings) -> None:
-    """Correct the labels of a container that asks for no GPU; it is never stopped by us."""
-    from oci_gpu_hook.host.root import HostRoot
-    from oci_gpu_hook.planning import decide
-
-    try:
-        if decide.has_selinux(HostRoot(question.options.host_root)):
-            # Nothing of this is recorded: the container has asked for nothing.
-            _carry_out(Progress(), question, None, allowed)
-    except Exception as err:
-        sentence.failure(err)

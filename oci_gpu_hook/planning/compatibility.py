@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """CUDA forward compatibility: whether the loader finds the image's own, newer CUDA libraries before the host's.  Pure.
 
-Nothing of the image is mounted: the container's own loader follows links in the driver's folder, with the container's
-rights.  To mount such libraries led to CVE-2024-0132 and CVE-2025-23359.  What a library says of itself
-(`container.compat`) decides which drivers and GPUs it is used with: on a GPU of a brand that it does not list, cuInit
-fails with error 804 (https://docs.nvidia.com/deploy/cuda-compatibility).
+Nothing of the image is mounted, which led to CVE-2024-0132 and CVE-2025-23359: the container's own loader follows links
+in the driver's folder.  What a library says of itself (`container.compat`) decides which drivers and GPUs it is used
+with: on a brand that it does not list, cuInit fails with error 804 (https://docs.nvidia.com/deploy/cuda-compatibility).
 """
 
 from __future__ import annotations
@@ -16,15 +15,10 @@ from oci_gpu_hook.formats.ldcache import Entry
 from oci_gpu_hook.operations import Cover, Mount, Symlink
 from oci_gpu_hook.planning.plan import Share
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from oci_gpu_hook.operations import Operation
-
 TOPIC = "CUDA forward compatibility"
 
 _CUDA_FAMILY = ("libcuda", "libnvidia-")
 _NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_+.")
-
 # Brands as the inventory has them, by NVML's numbers (nvml.h, nvmlBrandType_t).
 BRANDS = {
     "Quadro": 1, "Tesla": 2, "NVS": 3, "GRID": 4, "GeForce": 5, "TITAN": 6, "NvidiaVApps": 7, "NvidiaVPC": 8,
@@ -43,60 +37,49 @@ def with_newer(
     """
     driver, cuda = versions
     flags = next((library.flags for library in libraries if library.bits == 64), None)
+    names = [name for name in compat.names if name.startswith(_CUDA_FAMILY) and _is_soname(name)]
     if compat.fault:
         said = f"{compat.folder} is left out: {compat.fault}"
     elif flags is None or not share.folder or not _is_newer(compat, version_of(driver), version_of(cuda)):
         return share
     elif reason := _misfit(compat, driver, gpus):
         said = f"{compat.library} is not used: {reason}"
+    elif not names:
+        return share
     else:
-        names = [name for name in compat.names if name.startswith(_CUDA_FAMILY) and _is_soname(name)]
-        if not names:
-            return share
         folder = f"{share.folder}/lib64"
         entries = [Entry(name.encode(), f"{folder}/{name}".encode(), flags) for name in names]
-        share = share._replace(
-            operations=_led(share.operations, folder, {name: f"{compat.folder}/{name}" for name in names}),
-            # Of a Jetson's own libraries the loader would take the first of one name.
-            entries=tuple(dict.fromkeys([*entries, *share.entries])),
-        )
-        hosts = f"driver {driver}" if driver else f"CUDA {cuda}"
-        said = f"{compat.library} is used, newer than the host's {hosts}"
+        # Of a Jetson's own libraries the loader would take the first of one name.
+        share = share._replace(entries=tuple(dict.fromkeys([*entries, *share.entries])))
+        share = _led(share, folder, {name: f"{compat.folder}/{name}" for name in names})
+        said = f"{compat.library} is used, newer than the host's {f'driver {driver}' if driver else f'CUDA {cuda}'}"
     return share._replace(notes=(*share.notes, f"{TOPIC}: the image's {said}"))
 
 
-def _led(operations: tuple[Operation, ...], folder: str, newer: dict[str, str]) -> tuple[Operation, ...]:
-    """The operations with links in `folder` to the image's `newer` files, in the place of the host's by these names:
-    LD_LIBRARY_PATH of CUDA's images goes before the loader's cache, and names that folder.
-    """
-    links = dict(newer)
-    left = []
-    for it in operations:
-        replaced = ""
-        if isinstance(it, Mount) and it.target.startswith(f"{folder}/"):
-            replaced = next((name for name in it.names if name in newer), "")
-        if replaced and isinstance(it, Mount):
+def _led(share: Share, folder: str, newer: dict[str, str]) -> Share:
+    """Links in `folder` to the image's `newer` files replace the host's: LD_LIBRARY_PATH has it before the cache."""
+    links, left = dict(newer), [*share.operations]
+    for place, it in enumerate(left):
+        if isinstance(it, Mount) and it.target.startswith(f"{folder}/") and not {*it.names}.isdisjoint(newer):
+            replaced = next(name for name in it.names if name in newer)
             # libcuda.so means the same file as libcuda.so.1.
             links.update({name: newer.get(name, newer[replaced]) for name in it.names})
-            it = it._replace(names=())
-        left.append(it)
-    names = {f"{folder}/{name}" for name in links}
-    left = [
-        it._replace(files=tuple([file for file in it.files if file not in names])) if isinstance(it, Cover) else it
-        for it in left
-    ]
-    return (*left, *[Symlink(f"{folder}/{name}", to, True, f"{TOPIC}: newer") for name, to in links.items()])
+            left[place] = it._replace(names=())
+    for place, it in enumerate(left):
+        if isinstance(it, Cover):
+            hosts = [file for file in it.files if file.removeprefix(f"{folder}/") not in links]
+            left[place] = it._replace(files=tuple(hosts))
+    made = [Symlink(f"{folder}/{name}", to, True, f"{TOPIC}: newer") for name, to in links.items()]
+    return share._replace(operations=(*left, *made))
 
 
 def _is_newer(compat: Compat, driver: tuple[int, ...], cuda: tuple[int, ...]) -> bool:
-    note = compat.note
-    if note is None:
-        # Within a branch only its own word tells that it serves.
-        return bool(driver) and compat.version[:1] > driver[:1]
-    if note.drivers is None:
-        # Jetson's has no version of a driver in its name.
-        return bool(cuda) and note.cuda > cuda
-    return bool(driver) and compat.version > driver
+    # Jetson's has no version of a driver in its name.
+    if compat.note is not None and compat.note.drivers is None:
+        return bool(cuda) and compat.note.cuda > cuda
+    # Within a branch only its own word tells that it serves.
+    size = 1 if compat.note is None else None
+    return bool(driver) and compat.version[:size] > driver[:size]
 
 
 def _misfit(compat: Compat, driver: str, gpus: tuple[Gpu, ...]) -> str:

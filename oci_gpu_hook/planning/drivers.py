@@ -16,22 +16,18 @@ from oci_gpu_hook.vendors import platform
 
 def provide(host: HostRoot, laid_out: layout.Layout, request: Request, settings: Settings, label: str) -> Provision:
     """label: of the container's process, "" without SELinux."""
-    known, is_by_lists = None, False
+    shares, version, module, on_host = [], "", None, []
     if request.devices or request.nodes or not request.vendors:
         known = known_inventory(host, settings.driver_root)
         # A Jetson's containers get what its lists say, also where NVIDIA's module has GPUs.
-        is_by_lists = known is None or bool(host.stat(proc.CSV_FOLDER) and platform.platform_of(host) == platform.TEGRA)
-    module = None if is_by_lists else known
-    shares, version = [], ""
-    if module is not None:
-        share, module = _of_gpus(host, laid_out, request, settings, module)
-        shares, version = [share], module.driver_version
-    elif is_by_lists:
-        from oci_gpu_hook.planning import platforms
+        if known is None or (host.stat(proc.CSV_FOLDER) and platform.platform_of(host) == platform.TEGRA):
+            from oci_gpu_hook.planning import platforms
 
-        share, version = platforms.share(host, laid_out, request, known)
-        shares = [share]
-    on_host = []
+            share, version = platforms.share(host, laid_out, request, known)
+        else:
+            share, module = _of_gpus(host, laid_out, request, settings, known)
+            version = module.driver_version
+        shares.append(share)
     for asked in request.vendors:
         from oci_gpu_hook.planning import vendorshare
         from oci_gpu_hook.vendors import folders, vendorhost
@@ -61,7 +57,7 @@ def _of_gpus(
 def known_inventory(host: HostRoot, driver_root: str) -> inventory.DriverInventory | None:
     """The saved inventory while it is true, else a new one; None if `platforms` has the GPUs instead."""
     known = inventory.read_saved(host, proc.stamp(host, driver_root))
-    has_gpus = bool(known and known.gpus) or bool(host.names(proc.GPUS))
+    has_gpus = (known and known.gpus) or host.names(proc.GPUS)
     if not has_gpus and platform.platform_of(host) in (platform.TEGRA, platform.WSL):
         return None
     if known is None:

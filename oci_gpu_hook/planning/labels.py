@@ -23,15 +23,15 @@ _LEFT_ALONE = {
 }
 
 
-def decide(
+def labels_of(
     mounts: tuple[ipc.IpcMount, ...], mount_label: str, process_label: str, settings: Settings, *, required: bool
 ) -> Labels:
     """required: whether the container asks for a GPU."""
     label = context_for(mount_label, process_label)
     if label is None:
-        return Labels("", (), ("the engine gives this container no SELinux label: none is set",))
+        return Labels(notes=("the engine gives this container no SELinux label: none is set",))
     if settings.ipc_labels == "off":
-        return Labels(str(label), (), ("/dev/shm and /dev/mqueue keep their labels: ipc-labels = off",))
+        return Labels(str(label), notes=("/dev/shm and /dev/mqueue keep their labels: ipc-labels = off",))
     operations, notes = [], []
     for mount in mounts:
         if mount.owner in _LEFT_ALONE:
@@ -44,8 +44,8 @@ def decide(
         context = label._replace(low=level)
         if mount.fixed:
             notes += _fixed(mount, context, process_label, settings, required)
-            continue
-        operations.append(Relabel(mount.path, str(context), mount.context, required, reason))
+        else:
+            operations.append(Relabel(mount.path, str(context), mount.context, required, reason))
     return Labels(str(label), tuple(operations), tuple(notes))
 
 
@@ -53,10 +53,8 @@ def context_for(mount_label: str, process_label: str) -> Context | None:
     """The engine's, or the usual type with the process's level; None without any."""
     if mount_label:
         return _parsed(mount_label, "linux.mountLabel")
-    if not process_label:
-        return None
-    level = _parsed(process_label, "process.selinuxLabel").low
-    return Context("system_u", "object_r", "container_file_t", level, None)
+    level = _parsed(process_label, "process.selinuxLabel").low if process_label else None
+    return Context("system_u", "object_r", "container_file_t", level, None) if process_label else None
 
 
 def _level(mount: ipc.IpcMount, label: Context, process_label: str) -> tuple[contexts.Level | None, str]:
@@ -65,8 +63,6 @@ def _level(mount: ipc.IpcMount, label: Context, process_label: str) -> tuple[con
         return label.low, f"{mount.path} must have the container's own label"
     clearances = [_parsed(text, "a container's label").clearance for text in (process_label, *mount.members) if text]
     level = contexts.meet([label.low, *[it for it in clearances if it is not None]])
-    if level == label.low:
-        return level, f"{mount.path} is shared by a pod of one level"
     return level, f"{mount.path} is shared by a pod: the level that all its containers dominate"
 
 

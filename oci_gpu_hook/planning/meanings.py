@@ -7,24 +7,24 @@ Only those nodes are compared that the engine has made: it does not say by which
 
 from __future__ import annotations
 
+from oci_gpu_hook.asking import Spec
 from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.driver.nodes import CAPS_FOLDER, DeviceNode
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.operations import Device, OpenCgroup, TellSystemd
+from oci_gpu_hook.planning.plan import Plan, Provision
 from oci_gpu_hook.request.bundle import BESIDE_GPUS, is_gpu
 from oci_gpu_hook.request.selectors import bus_id
 from oci_gpu_hook.request.words import ALL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
-
-    from oci_gpu_hook.asking import Spec
-    from oci_gpu_hook.planning.plan import Plan, Provision
     from oci_gpu_hook.vendors.vendorhost import VendorState
 
     # Whose device each node is, by its path: parts with "/" between them, "" for what is not known.
     Meanings = dict[str, str]
+    # Path and number of each node that the engine has made, None where the runtime looks it up.
+    Given = tuple[tuple[str, object, object], ...]
 
 _REFRESH = "root must run 'oci-gpu-hook inventory refresh' on this host"
 _WRITE_AGAIN = "the administrator must write it again: 'oci-gpu-hook cdi generate --output FILE'"
@@ -45,34 +45,21 @@ def of_vendor(found: VendorState) -> Meanings:
     return {node.path: address for address, it in addresses if address for node, _ in it.nodes}
 
 
-def check_spec(
-    spec: Spec, found: Provision, given: tuple[tuple[str, object, object], ...], *, has_names: bool
-) -> None:
+def check_spec(spec: Spec, found: Provision, given: Given, *, has_names: bool) -> None:
     """DriverError unless the nodes are still what the spec means by them, see `check`."""
-    now: Meanings = {}
-    nodes: list[DeviceNode] = []
-    if found.inventory is not None:
-        now.update(of_nvidia(found.inventory))
-        nodes += found.inventory.devices
+    now = of_nvidia(found.inventory) if found.inventory else {}
+    nodes = found.inventory.devices if found.inventory else ()
     for vendor in found.vendors:
         now.update(of_vendor(vendor))
-        nodes += vendor.nodes()
+        nodes = (*nodes, *vendor.nodes())
     if nodes:
         check(dict(spec.means), now, given, nodes, has_names=has_names)
 
 
 def check(
-    then: Meanings,
-    now: Meanings,
-    given: Iterable[tuple[str, object, object]],
-    nodes: Iterable[DeviceNode],
-    *,
-    has_names: bool = True,
+    then: Meanings, now: Meanings, given: Given, nodes: tuple[DeviceNode, ...], *, has_names: bool = True
 ) -> None:
-    """DriverError unless each node is still the device that the spec means by it.  given: path and number of each that
-    the engine has made, None where the runtime looks it up; has_names: whether NVML's names of MIG devices must be
-    known, which a rootless engine may not read.
-    """
+    """DriverError unless each node is what the spec means; has_names: whether MIG devices' names must be known."""
     numbers = {node.path: [node.major, node.minor] for node in nodes}
     for path, *number in given:
         wanted = numbers.get(path, number)
@@ -91,16 +78,13 @@ def check(
             raise DriverError(f"whether {path} is still {name} is not known: NVML was not asked since", _REFRESH)
 
 
-def leave_to_engine(plan: Plan, spec: Spec, paths: Collection[str]) -> Plan:
-    """What the engine has done apart, and names of the devices in place of their nodes.  paths: of the nodes in
-    config.json, for which the runtime opens the device cgroup, and tells systemd.
-    """
-    request, provision = plan.request, plan.provision
-    names = tuple([it.name for it in provision.holds])
+def leave_to_engine(plan: Plan, spec: Spec, paths: tuple[str, ...]) -> Plan:
+    """What the engine has done apart, and names in place of nodes; paths: in config.json: the runtime opens these."""
+    request, names = plan.request, tuple([it.name for it in plan.provision.holds])
     if request is not None and spec.vendor:
         vendors = [it._replace(devices=names or (ALL,), nodes=()) for it in request.vendors]
         request = request._replace(vendors=tuple(vendors))
-    elif request is not None and provision.inventory is not None:
+    elif request is not None and plan.provision.inventory is not None:
         request = request._replace(devices=names, nodes=())
     missing = [it for it in plan.operations if isinstance(it, Device) and it.path not in paths]
     # One program allows all of them, or the engine has.

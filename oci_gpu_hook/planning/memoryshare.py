@@ -17,14 +17,9 @@ from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.words import ADMINISTRATOR, MEMORY_LIMIT, MEMORY_REQUEST
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from oci_gpu_hook.host.leases import Lease
-
 _ELSEWHERE = f"start it where a limit can be held, or without {MEMORY_LIMIT}; of gpu-memory {ADMINISTRATOR}"
-# PCI's class of network adapters: what has no memory for programs.
-_NETWORK = "0x02"
-_UNKNOWN_SIZE = "only the kernel's dmem controller tells its size"
+_NETWORK = "0x02"  # PCI's class of network adapters, which have no memory for programs
+_NO_DMEM = "this kernel has no dmem controller (Linux 6.14, CONFIG_CGROUP_DMEM), or no cgroup has it enabled"
 
 
 class Memory(NamedTuple):
@@ -56,44 +51,25 @@ class Memory(NamedTuple):
         """The bytes that must be free there for it; 0 if it does not say.  By a setting it is what it may take."""
         return (0 if self.ceiling else self.needed) or self.limit_of(held) or 0
 
-    def too_little(self, held: Held, others: list[Lease]) -> str:
-        """A sentence if too little is left beside what others have leased, else ""."""
-        need, capacity = self.need_of(held), sum(self.regions_of(held).values())
-        leased = [(lease, dict(lease.memory).get(held.address, 0)) for lease in others]
-        free = capacity - sum([memory for _, memory in leased])
-        if need > free:
-            # A void lease does not count if it would leave too little.
-            free = capacity - sum([memory for lease, memory in leased if memory and lease.is_valid()])
-        if not (need and capacity) or need <= free:
-            return ""
-        return f"{held.title()} has {max(free, 0) // MIB} MiB of {capacity // MIB} left, and {need // MIB} are needed"
-
     def why_not(self, held: Held) -> str:
         """Why it cannot be held to its limit of a device; "" if it can, or has none."""
         most, regions = self.limit_of(held), self.regions_of(held)
         if most is None:
             return ""
         capacity, path = sum(regions.values()), self.cgroup.path or CGROUP_ROOT
-        no_dmem = "this kernel has no dmem controller (Linux 6.14, CONFIG_CGROUP_DMEM), or no cgroup has it enabled"
-        of_kernel = (
-            (self.regions is None, no_dmem),
-            (not capacity, "its driver has not told the kernel's dmem controller of it"),
-            (self.limit > capacity, f"{MEMORY_LIMIT} is {self.limit // MIB}, and it has {capacity // MIB} MiB"),
-            (not most, f"{self.holders} holders have less than 1 MiB each of its {capacity // MIB}"),
-        )
-        of_nvml = (
-            (self.ceiling == SHARE, f"gpu-memory is share, and {_UNKNOWN_SIZE}"),
-            (self.needed and self.holders, f"{MEMORY_REQUEST} reserves a part of it, and {_UNKNOWN_SIZE}"),
-        )
+        # Only dmem tells a size.
+        by_nvml = bool(self.library) and "=" not in held.key and not capacity
+        needs_size = self.ceiling == SHARE or (self.needed and self.holders)
         whys = (
             ("/" in held.key.partition("=")[0], "it is a MIG device, which has memory of its own"),
             (self.cgroup.version != "v2", self.cgroup.reason or "this host has cgroup v1"),
             (not f"{path}/".startswith(f"{CGROUP_ROOT}/"), f"its cgroup, {path}, is not below {CGROUP_ROOT}"),
-            *(of_nvml if self.library and "=" not in held.key and not capacity else of_kernel),
-            (
-                self.needed > most,
-                f"{MEMORY_REQUEST} is {self.needed // MIB}, and the container may take {most // MIB} MiB",
-            ),
+            (by_nvml and needs_size, f"gpu-memory = share and {MEMORY_REQUEST} need the kernel's dmem controller"),
+            (not by_nvml and self.regions is None, _NO_DMEM),
+            (not by_nvml and not capacity, "its driver has not told the kernel's dmem controller of it"),
+            (not by_nvml and self.limit > capacity, f"{self.limit // MIB} MiB are more than its {capacity // MIB}"),
+            (not most, f"{self.holders} holders have less than 1 MiB each of its {capacity // MIB}"),
+            (self.needed > most, f"{self.needed // MIB} MiB are needed, and it may take {most // MIB}"),
         )
         why = next((why for holds, why in whys if holds), "")
         return why and f"the memory of {held.title()} cannot be limited: {why}"
@@ -119,11 +95,8 @@ class Memory(NamedTuple):
             if not any([it.key.startswith(f"{flag}=") for it in provision.holds]):
                 why = f"the memory that the nodes of {flag} lead to cannot be limited: its file names no single device"
                 raise RequestError(why, _ELSEWHERE)
-        lowest = min([self.limit_of(held) or 0 for held in devices], default=0)
-        notes = provision.notes
-        if self.limit and not provision.holds:
-            notes += (f"{MEMORY_LIMIT} limits nothing: the container has no device",)
-        elif lowest < self.limit and devices:
+        lowest, notes = min([self.limit_of(held) or 0 for held in devices], default=self.limit), provision.notes
+        if lowest < self.limit:
             notes += (f"{MEMORY_LIMIT} is {self.limit // MIB}, and gpu-memory allows {lowest // MIB} MiB",)
         reason = f"{MEMORY_LIMIT}={self.limit // MIB}" if lowest == self.limit else "the setting gpu-memory"
         made = [

@@ -1,20 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Device nodes that the container's user could not open, by the mode that they have on the host.  Pure.
 
-A node of mode 0660 is its group's on the host, and a container's user is seldom in that group.  The device cgroup says
-which devices the container has; so the node in its /dev gets the group of its process.  The mode is never wider than
-the host's.  In a user namespace the host's own node is bound, whose group is the host's to change.
+A container's user is seldom in a node's group on the host.  The device cgroup says which devices the container has; so
+the node in its /dev gets the group of its process, and no wider mode.  In a user namespace the host's own is bound.
 """
 
 from __future__ import annotations
 
 from oci_gpu_hook.operations import Device
-from oci_gpu_hook.planning.plan import Provision
+from oci_gpu_hook.planning.plan import Provision, some
 from oci_gpu_hook.request.bundle import Bundle, User
 
 _READ_WRITE = 0o6
-# podman run --group-add keep-groups, for crun (podman-run(1)).
-_KEEPS_GROUPS = "run.oci.keep_original_groups"
+_KEEPS_GROUPS = "run.oci.keep_original_groups"  # podman run --group-add keep-groups, for crun (podman-run(1))
 
 
 def opened(provision: Provision, bundle: Bundle, *, may_change: bool) -> Provision:
@@ -29,25 +27,20 @@ def opened(provision: Provision, bundle: Bundle, *, may_change: bool) -> Provisi
         # A rootless engine's nodes are open by the groups of its user.
         elif not (node.source and keeps_groups):
             shut.append(node)
-    notes = [_sentence(shut, user)] if shut else []
-    return provision._replace(operations=tuple(found), notes=(*provision.notes, *notes))
+    notes = provision.notes
+    if shut:
+        first, paths = shut[0], some([node.path for node in shut])
+        rootless = "; rootless podman: --group-add keep-groups" if first.source else ""
+        why = f"{paths} of mode {first.mode:04o} and group {first.gid}: user {user.uid} of the container cannot open it"
+        notes += (f"{why}; start it with --group-add {first.gid}{rootless}",)
+    return provision._replace(operations=tuple(found), notes=notes)
 
 
 def _opens(node: Device, user: User) -> bool:
     """Whether the user may open the node; in a user namespace the ids of the host's node are not the user's."""
-    if not node.source:
-        if user.uid in (0, node.uid):
-            # Root has the node by its owner, or by CAP_DAC_OVERRIDE.
-            return True
-        if node.gid in (user.gid, *user.groups):
-            return node.mode >> 3 & _READ_WRITE == _READ_WRITE
+    # Root has the node by its owner, or by CAP_DAC_OVERRIDE.
+    if not node.source and user.uid in (0, node.uid):
+        return True
+    if not node.source and node.gid in (user.gid, *user.groups):
+        return node.mode >> 3 & _READ_WRITE == _READ_WRITE
     return not node.is_closed()
-
-
-def _sentence(nodes: list[Device], user: User) -> str:
-    first = nodes[0]
-    which = first.path + (f" and {len(nodes) - 1} more" if len(nodes) > 1 else "")
-    what = f"{which} of mode {first.mode:04o} and group {first.gid}: user {user.uid} of the container cannot open it"
-    if first.source:
-        return f"{what}; start it with that group (--group-add {first.gid}; rootless podman: --group-add keep-groups)"
-    return f"{what}; start it with --group-add {first.gid}"

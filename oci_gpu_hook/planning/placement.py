@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a container gets on a node that counts holders of devices, or that has a GPU that is not healthy.
 
-Devices that a request leaves to the node are chosen, a device without room is refused, and what the container gets is
-leased.  Of devices with room those with the fewest holders are chosen; if several are needed, those that reach each
-other by NVLink, then those of one NUMA node; then the lowest numbers.
+A device without room is refused, and what the container gets is leased.  If the node is to choose, it takes those with
+the fewest holders; of several those that reach each other by NVLink, then of one NUMA node, then the lowest numbers.
 """
 
 from __future__ import annotations
@@ -16,26 +15,22 @@ from oci_gpu_hook.host import leases
 from oci_gpu_hook.host.leases import Lease, Leases, has_room, without_void
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.planning import drivers, selection
-from oci_gpu_hook.planning.plan import Container, Held, Provision
+from oci_gpu_hook.planning.plan import MAX_SHOWN, Container, Held, Provision, some
 from oci_gpu_hook.record import NamedTuple
-from oci_gpu_hook.request import selectors
-from oci_gpu_hook.request.parse import Request
+from oci_gpu_hook.request.selectors import AnyOf, Request
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.words import ALL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable
 
     from oci_gpu_hook.planning.memoryshare import Memory
 
-_MAX_SHOWN = 3
 _SHOWN_ID = 12
+_MIB = 1 << 20
 _WAIT = "'oci-gpu-hook containers' shows the holders: wait for one to end, or ask for another device"
-_UNCOUNTED = (
-    "the administrator can let such calls in, uncounted: gpu-holders = 0 below [caller nvidia-container-cli] in "
-    "/etc/oci-gpu-hook.conf"
-)
+_UNCOUNTED = "the administrator can let such calls in, uncounted: gpu-holders = 0 below [caller nvidia-container-cli]"
 _UNHEALTHY = "the administrator must look at it: 'oci-gpu-hook validate' clears it if it passes"
 
 
@@ -49,33 +44,29 @@ class Candidate(NamedTuple):
 
 
 class Start(NamedTuple):
-    """process: None if the container is not started, and leases nothing; dumped: the numbers of its nodes, if it is
-    restored from a checkpoint; memory: what it may take of each device, None for what is not counted.
-    """
+    """process: None if nothing is leased; memory: what it may take of each device; restores: whether CRIU starts it."""
 
     host: HostRoot
     settings: Settings
     container: Container
     process: Process | None
-    dumped: frozenset[tuple[int, int]] | None = None
-    memory: Memory | None = None
+    memory: Memory | None
+    restores: bool
 
     def given(self, request: Request, provide: Callable[[Request], Provision]) -> tuple[Request, Provision]:
         """With the chosen devices, which are leased.  RequestError if a device has no room; DriverError for a GPU that
-        is not healthy, if the settings refuse it; ConfigError if no lease can be written; LockedError as
-        `statefile.lock`.
+        is not healthy, if the settings refuse it; ConfigError and LockedError if no lease can be written.
         """
         unhealthy = leases.unhealthy(self.host)
-        most = self.settings.gpu_holders
-        if request.capabilities == ("utility",) and not self.settings.count_watchers:
-            most = 0
+        is_watcher = request.capabilities == ("utility",) and not self.settings.count_watchers
+        most = 0 if is_watcher else self.settings.gpu_holders
         request, chosen, words = self._chosen(request, provide, most, unhealthy)
         provision = provide(request)
         notes = [said for it in provision.holds if (said := _unhealthy(it, unhealthy))]
         if notes and self.settings.unhealthy != "give":
             left = [it.name for it in provision.holds if "=" not in it.key and not why_unhealthy(it.key, unhealthy)]
             if self.settings.unhealthy == "refuse" or not left or not request.devices:
-                raise DriverError("; ".join(notes[:_MAX_SHOWN]), _UNHEALTHY)
+                raise DriverError("; ".join(notes[:MAX_SHOWN]), _UNHEALTHY)
             request, notes = request._replace(devices=tuple(left)), [f"left out: {it}" for it in notes]
             provision = provide(request)
         if most and not {*chosen}.issuperset(provision.holds):
@@ -85,7 +76,7 @@ class Start(NamedTuple):
                     holders = _holders(held, others, most)
                     if not has_room(holders, most):
                         raise RequestError(f"{_full(held, holders)}, and gpu-holders is {most}", _WAIT)
-                    if self.memory and (why := self.memory.too_little(held, others)):
+                    if self.memory and (why := _too_little(self.memory, held, others)):
                         raise RequestError(why, _WAIT)
                 self._lease(mine, own, others, provision.holds)
         return request, provision._replace(notes=(*provision.notes, *notes), chosen=words)
@@ -94,44 +85,42 @@ class Start(NamedTuple):
         self, request: Request, provide: Callable[[Request], Provision], most: int, unhealthy: dict[str, str]
     ) -> tuple[Request, list[Held], tuple[str, ...]]:
         """Names in place of ``any``, what was leased, and a sentence for each choice."""
-        devices = [request.devices, *[it.devices for it in request.vendors]]
-        wanted = [request.any_of, *[it.any_of for it in request.vendors]]
-        asked = [(place, it) for place, it in enumerate(wanted) if it]
-        if not asked:
+        parts, leased, words = [request, *request.vendors], list[Held](), list[str]()
+        wanted = [(place, it.any_of) for place, it in enumerate(parts) if it.any_of]
+        offers = [(place, asked, self._offer(parts[place], asked, provide)) for place, asked in wanted]
+        if not offers:
             return request, [], ()
-        offers = [
-            _of_vendor(self.host, request.vendors[place - 1]) if place else gpus(self.host, self.settings, it)
-            for place, it in asked
-        ]
-        if self.dumped is not None:
-            offers = [
-                self._dumped(it, [(device, provide(_for_one(request, place, device.held.name))) for device in offer])
-                for (place, it), offer in zip(asked, offers)
-            ]
-        leased: list[Held] = []
-        words = []
         with self._leases(most) as all_leases:
             mine, own, others = self._apart(all_leases)
             # A container that runs and is looked at has what it has.
             held = () if self.process else [key for lease in own if lease.is_valid() for key in lease.devices]
-            for (place, it), offer in zip(asked, offers):
+            for place, asked, offer in offers:
                 chosen = [device for device in offer if device.held.key in held]
-                chosen = chosen or _pick(it, offer, others, most, unhealthy, self.memory)
-                devices[place] = tuple([device.held.name for device in chosen])
+                chosen = chosen or _pick(asked, offer, others, most, unhealthy, self.memory)
+                names = tuple([device.held.name for device in chosen])
+                parts[place] = parts[place]._replace(devices=names, any_of=None)
                 leased += [device.held for device in chosen]
-                words.append(_said(it, chosen, most))
+                shown = [f"{it.held.title()} ({it.holders} of {most or 'any number of'} holders)" for it in chosen]
+                words.append(f"{asked.written()}: {', '.join(shown)}")
             if most:
-                self._lease(mine, own, others, leased)
-        vendors = [it._replace(devices=names, any_of=None) for it, names in zip(request.vendors, devices[1:])]
-        request = request._replace(devices=devices[0], any_of=None, vendors=tuple(vendors))
-        return request, leased, tuple(words)
+                self._lease(mine, own, others, tuple(leased))
+        return parts[0]._replace(vendors=tuple(parts[1:])), leased, tuple(words)
 
-    def _dumped(self, asked: selectors.AnyOf, offer: list[tuple[Candidate, Provision]]) -> list[Candidate]:
-        """Those of which the checkpoint has all nodes; RequestError if that does not tell which are meant: its user can
-        make nodes, and so choose among what the container may have.
+    def _offer(self, part: Request, asked: AnyOf, provide: Callable[[Request], Provision]) -> list[Candidate]:
+        """The devices of a part of a request, NVIDIA's or a vendor's.  Of a restored container those of which the
+        checkpoint has all nodes; RequestError if that does not tell which are meant: its user can make nodes, and so
+        choose among what the container may have.
         """
-        numbers = self.dumped or frozenset()
-        found = [device for device, given in offer if numbers.issuperset(given.devices)]
+        offer = _of_vendor(self.host, part) if part.flag else gpus(self.host, self.settings, asked)
+        if not self.restores or not self.process:
+            return offer
+        from oci_gpu_hook.container import restore
+
+        numbers, found = restore.dumped(self.process), []
+        for it in offer:
+            one = part._replace(devices=(it.held.name,), any_of=None, vendors=())
+            if numbers.issuperset(provide(Request("", (), vendors=(one,)) if part.flag else one).devices):
+                found.append(it)
         if len(found) != asked.number:
             why = f"{asked.written()} is asked for, and the checkpoint has nodes of {len(found)} of this host's devices"
             raise RequestError(why, "start the container again instead")
@@ -142,13 +131,12 @@ class Start(NamedTuple):
         on a container's process ends a lease, and a caller may be a user, who can stop the call.
         """
         if most and self.process and self.process.is_caller:
-            why = "gpu-holders is set, and a call of nvidia-container-cli without --pid cannot be counted"
-            raise ConfigError(why, _UNCOUNTED)
+            raise ConfigError("gpu-holders is set, and calls without --pid cannot be counted", _UNCOUNTED)
         return Leases(self.host, is_written=bool(most and self.process))
 
     def _apart(self, all_leases: list[Lease]) -> tuple[Lease | None, list[Lease], list[Lease]]:
-        """A lease for this start, without devices; the container's, as another hook of its start has made one, too; and
-        those of others that are not void.  Of a container that runs already nothing is known but its id.
+        """A lease for this start, without devices; the container's, by another hook of its start or, if it runs, by its
+        id; and those of others that are not void.
         """
         process, container, mine = self.process, self.container, None
         if process is not None:
@@ -157,19 +145,13 @@ class Start(NamedTuple):
         own = [it for it in all_leases if (it.is_of(mine) if mine else it.id == container.id)]
         return mine, own, without_void([it for it in all_leases if it not in own])
 
-    def _lease(self, mine: Lease | None, own: list[Lease], others: list[Lease], devices: Sequence[Held]) -> None:
+    def _lease(self, mine: Lease | None, own: list[Lease], others: list[Lease], devices: tuple[Held, ...]) -> None:
         wanted = dict.fromkeys([*[key for lease in own for key in lease.devices], *[it.key for it in devices]])
         needs = [(it.address, self.memory.need_of(it)) for it in devices] if self.memory else []
         # Another hook of its start may have asked for more: of two needs of one device the larger comes last.
         memory = dict(sorted([*[pair for lease in own for pair in lease.memory], *filter(all, needs)]))
         if mine and wanted:
             leases.write(self.host, [*others, mine._replace(devices=tuple(wanted), memory=tuple(memory.items()))])
-
-
-def _for_one(request: Request, place: int, name: str) -> Request:
-    if not place:
-        return request._replace(devices=(name,), vendors=())
-    return request._replace(devices=(), vendors=(request.vendors[place - 1]._replace(devices=(name,)),))
 
 
 def why_unhealthy(key: str, unhealthy: dict[str, str]) -> str:
@@ -188,26 +170,36 @@ def _holders(held: Held, others: list[Lease], most: int) -> list[Lease]:
     return holders if has_room(holders, most) else [lease for lease in holders if lease.is_valid()]
 
 
-def _full(held: Held, holders: Sequence[Lease]) -> str:
-    shown = [
-        f"{plain(lease.id[:_SHOWN_ID])} since {strftime('%Y-%m-%d %H:%M', localtime(lease.since))}"
-        for lease in holders[:_MAX_SHOWN]
-    ]
-    more = f" and {len(holders) - _MAX_SHOWN} more" if len(holders) > _MAX_SHOWN else ""
-    return f"{held.title()} is held by {', '.join(shown)}{more}"
+def _too_little(memory: Memory, held: Held, others: list[Lease]) -> str:
+    """A sentence if too little is left beside what others have leased, else ""."""
+    need, capacity = memory.need_of(held), sum(memory.regions_of(held).values())
+    leased = [(lease, dict(lease.memory).get(held.address, 0)) for lease in others]
+    free = capacity - sum([size for _, size in leased])
+    if need > free:
+        # A void lease does not count if it would leave too little.
+        free = capacity - sum([size for lease, size in leased if size and lease.is_valid()])
+    if not (need and capacity) or need <= free:
+        return ""
+    return f"{held.title()} has {max(free, 0) // _MIB} MiB of {capacity // _MIB} left, and {need // _MIB} are needed"
+
+
+def _full(held: Held, holders: list[Lease]) -> str:
+    times = [strftime("%Y-%m-%d %H:%M", localtime(lease.since)) for lease in holders]
+    shown = [f"{plain(lease.id[:_SHOWN_ID])} since {time}" for lease, time in zip(holders, times)]
+    return f"{held.title()} is held by {some(shown)}"
 
 
 def _pick(
-    asked: selectors.AnyOf,
+    asked: AnyOf,
     devices: list[Candidate],
     others: list[Lease],
     most: int,
     unhealthy: dict[str, str],
     memory: Memory | None = None,
 ) -> list[Candidate]:
-    is_one = asked.number == 1
     kind = f" of MIG profile {quoted(asked.profile)}" if asked.profile else ""
-    wanted = f"{asked.number} device{'' if is_one else 's'}{kind} {'is' if is_one else 'are'} asked for"
+    many = f"devices{kind} are" if asked.number > 1 else f"device{kind} is"
+    wanted = f"{asked.number} {many} asked for"
     if len(devices) < asked.number:
         raise RequestError(f"{wanted}, and this host has {len(devices)}", "the container's author must ask for fewer")
     if memory and all([memory.why_not(it.held) for it in devices]):
@@ -220,14 +212,13 @@ def _pick(
             refused.append(why)
         elif most and not has_room(holders, most):
             refused.append(_full(held, holders))
-        elif memory and (why := memory.why_not(held) or (memory.too_little(held, others) if most else "")):
+        elif memory and (why := memory.why_not(held) or (_too_little(memory, held, others) if most else "")):
             refused.append(why)
         else:
             room.append(device._replace(holders=len(holders)))
     if len(room) < asked.number:
-        more = f"; and {len(refused) - _MAX_SHOWN} more" if len(refused) > _MAX_SHOWN else ""
-        shown = "; ".join(refused[:_MAX_SHOWN]) + more
-        raise RequestError(f"{wanted}, and {len(room)} {'has' if len(room) == 1 else 'have'} room: {shown}", _WAIT)
+        have = "has" if len(room) == 1 else "have"
+        raise RequestError(f"{wanted}, and {len(room)} {have} room: {some(refused, between='; ')}", _WAIT)
     return choose(room, asked.number)
 
 
@@ -240,8 +231,7 @@ def choose(candidates: list[Candidate], count: int) -> list[Candidate]:
     certain = [it for it in candidates if it.holders < most]
     others = [it for it in candidates if it.holders == most]
     begun = [certain] if certain else [[it] for it in others]
-    found = [_grown(chosen, others, count) for chosen in begun]
-    best = max(found, key=_nearness)
+    best = max([_grown(chosen, others, count) for chosen in begun], key=_nearness)
     return [it for it in candidates if it in best]
 
 
@@ -249,53 +239,40 @@ def _grown(chosen: list[Candidate], others: list[Candidate], count: int) -> list
     """Each is the nearest to those before it."""
     chosen = [*chosen]
     while len(chosen) < count:
-        left = [it for it in others if it not in chosen]
         # Of equal ones `max` gives the first.
-        chosen.append(max(left, key=lambda it: near(it, chosen)))
+        chosen.append(max([it for it in others if it not in chosen], key=lambda it: near(it, chosen)))
     return chosen
 
 
-def near(device: Candidate, others: Iterable[Candidate]) -> tuple[int, int]:
+def _nearness(devices: list[Candidate]) -> tuple[int, int]:
+    links, nodes = zip(*[near(it, devices) for it in devices])
+    return sum(links), sum(nodes)
+
+
+def near(device: Candidate, others: list[Candidate] | tuple[Candidate, ...]) -> tuple[int, int]:
     """How many of the others it reaches by NVLink, and how many are of its NUMA node."""
     others = [it for it in others if it is not device]
     return sum([it.held.key in device.peers for it in others]), sum([it.node == device.node for it in others])
 
 
-def _nearness(devices: list[Candidate]) -> tuple[int, int]:
-    pairs = [near(it, devices) for it in devices]
-    return sum([links for links, _ in pairs]), sum([nodes for _, nodes in pairs])
-
-
-def _said(asked: selectors.AnyOf, chosen: Sequence[Candidate], most: int) -> str:
-    shown = [f"{it.held.title()} ({it.holders} of {most or 'any number of'} holders)" for it in chosen]
-    return f"{asked.written()}: {', '.join(shown)}"
-
-
-def gpus(host: HostRoot, settings: Settings, asked: selectors.AnyOf) -> list[Candidate]:
+def gpus(host: HostRoot, settings: Settings, asked: AnyOf) -> list[Candidate]:
     known = drivers.known_inventory(host, settings.driver_root)
     if known is None:
         return [Candidate(Held(ALL, ALL))]  # a Jetson and WSL 2 give all that they have
+    if asked.profile and known.mig_devices and not any([device.profile for device in known.mig_devices]):
+        hint = "root must run 'oci-gpu-hook inventory refresh' on this host"
+        raise DriverError("the MIG devices' profiles are not known: only NVML knows them", hint)
     if asked.profile:
-        if known.mig_devices and not any([device.profile for device in known.mig_devices]):
-            hint = "root must run 'oci-gpu-hook inventory refresh' on this host"
-            raise DriverError("the MIG devices' profiles are not known: only NVML knows them", hint)
         fitting = tuple([(device, "") for device in known.mig_devices if device.profile == asked.profile])
         return [Candidate(held) for held in selection.holds(selection.Selection((), fitting), known)]
     divided = {device.gpu for device in known.mig_devices}
+    whole = [gpu for gpu in known.gpus if gpu.nvml_index not in divided]
+    held = selection.holds(selection.Selection(tuple([(gpu, "") for gpu in whole]), ()), known)
+    places = [f"/sys/bus/pci/devices/{gpu.proc}/numa_node" if asked.number > 1 else "" for gpu in whole]
+    nodes = [host.text(place).strip() if place else "" for place in places]
     return [
-        Candidate(
-            Held(gpu.bus_id, str(gpu.nvml_index), gpu.bus_id),
-            peers=gpu.peers,
-            node=_numa_node(host, gpu.proc, asked.number),
-        )
-        for gpu in known.gpus
-        if gpu.nvml_index not in divided
+        Candidate(it, 0, gpu.peers, int(node) if node.isdecimal() else -1) for it, gpu, node in zip(held, whole, nodes)
     ]
-
-
-def _numa_node(host: HostRoot, address: str, count: int) -> int:
-    text = host.read(f"/sys/bus/pci/devices/{address}/numa_node") if count > 1 else None
-    return int(text) if text and text.strip().isdigit() else -1
 
 
 def _of_vendor(host: HostRoot, request: Request) -> list[Candidate]:

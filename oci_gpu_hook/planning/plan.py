@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan: an ordered list of operations for one container.  Pure: the same values give the same plan.
-
-To what `provision` has decided it adds the container's device cgroup and labels.  Nothing is decided after it.
-"""
+"""The plan: an ordered list of operations for one container: its provision, its device cgroup and labels.  Pure."""
 
 from __future__ import annotations
 
@@ -27,21 +24,25 @@ if TYPE_CHECKING:
 
 
 class Held(NamedTuple):
-    """A device that is held; key: by which leases and health know it; name: one that a request can use; address: on
-    PCI, as `Gpu.bus_id`, "" if it has none of its own.
-    """
+    """key: for leases and health; name: for requests; address: on PCI, as `Gpu.bus_id`, "" if it has none itself."""
 
     key: str
     name: str
     address: str = ""
 
     def title(self) -> str:
-        flag, equals, _ = self.key.partition("=")
-        if equals:
-            return f"{flag} device {self.name}"
-        return f"{'MIG device' if '/' in self.key else 'GPU'} {self.name}"
+        flag, is_vendors, _ = self.key.partition("=")
+        kind = f"{flag} device" if is_vendors else "MIG device" if "/" in self.key else "GPU"
+        return f"{kind} {self.name}"
 
 
+def some(items: list[str] | tuple[str, ...], between: str = ", ") -> str:
+    """Of many things the first ones, for people, and how many more there are."""
+    more = f" and {len(items) - MAX_SHOWN} more" if len(items) > MAX_SHOWN else ""
+    return between.join(items[:MAX_SHOWN]) + more
+
+
+MAX_SHOWN = 3
 LEFT_ALONE = "the device cgroup is left alone: device-cgroup = off"
 DEV_IS_HOSTS = "the container's /dev is the host's own: no node is made in it"
 
@@ -98,8 +99,8 @@ class Labels(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """request: None if it asks for no GPU, and then `provision` is empty; operations, notes: the provision's, and more;
-    label: the SELinux label of all that is made, "" for none; done: what the engine has done by a CDI spec of ours.
+    """request: None if it asks for no GPU, and then `provision` is empty; label: the SELinux label of all that is made,
+    "" for none; done: what the engine has done by a CDI spec of ours.
     """
 
     container: Container
@@ -131,12 +132,10 @@ def make(
 ) -> Plan:
     """ConfigError if the setting `device_cgroup` forbids it."""
     cgroup, notes = _open_cgroup(container, device_cgroup, provision.devices, fallback)
-    if layout.dev_is_hosts:
-        notes += (DEV_IS_HOSTS,)
     # The cgroup comes last: it is the only change that stays when the mount namespace is gone.  No device is opened
     # before its memory is limited.
     operations = (*provision.operations, *labels.operations, *cgroup)
-    notes = (*provision.notes, *notes, *labels.notes)
+    notes = (*provision.notes, *notes, *[DEV_IS_HOSTS] * layout.dev_is_hosts, *labels.notes)
     return Plan(container, layout, request, operations, notes, labels.context, provision)
 
 
@@ -145,20 +144,17 @@ def _open_cgroup(
 ) -> tuple[tuple[Operation, ...], tuple[str, ...]]:
     if setting == "off":
         return (), (LEFT_ALONE,)
-    cgroup = container.device_cgroup
+    cgroup, scope = container.device_cgroup, container.scope
+    if cgroup.reason and setting == "on":
+        raise ConfigError(f"device-cgroup is on, but {cgroup.reason}", "the administrator can set device-cgroup = auto")
     if cgroup.reason:
-        if setting == "on":
-            hint = "the administrator can set device-cgroup = auto"
-            raise ConfigError(f"device-cgroup is on, but {cgroup.reason}", hint)
         return (), (f"the device cgroup is left alone: {cgroup.reason}",)
     rules = tuple([DeviceRule("c", major, minor, "rw") for major, minor in devices])
     reason = "the requested devices, no others"
     open_cgroup = OpenCgroup(cgroup.version, cgroup.path, cgroup.top, rules, fallback, required=True, reason=reason)
-    scope = container.scope
-    if scope is None:
-        return (open_cgroup,), ()
-    open_cgroup = open_cgroup._replace(pinned=scope.pinned)
-    if scope.allowed is None:
+    if scope is not None:
+        open_cgroup = open_cgroup._replace(pinned=scope.pinned)
+    if scope is None or scope.allowed is None:
         return (open_cgroup,), ()
     reason = "survives daemon-reload and updates of the container"
     # Without it the container works, until systemd puts its own rules in force again.

@@ -2,9 +2,8 @@
 """What a container gets of NVIDIA's on a Jetson or under WSL 2: no kernel module has GPUs below /proc there.
 
 A request gets all devices, whatever it names, as by NVIDIA's runtime.  Beside a Jetson's own GPU there may be others on
-PCI, which NVIDIA's module drives: there a request chooses.  Index 0 is the integrated one, as NVML numbers them: on
-Thor the module drives it, at PCI address 0000:01:00.0; on Orin, which has none, nvgpu does.  /dev/nvidia2 is the
-display of the integrated GPU.  Must not change anything but what is saved of the driver.
+PCI, which NVIDIA's module drives: there a request chooses.  Index 0 is the integrated one, as in NVML: on Thor the
+module drives it, at PCI address 0000:01:00.0; on Orin nvgpu does.  /dev/nvidia2 is the integrated GPU's display.
 """
 
 from __future__ import annotations
@@ -29,27 +28,22 @@ if TYPE_CHECKING:
 
 # The CUDA of each release of Jetson Linux, by NVIDIA's release notes: nothing on the host says it without a program.
 _CUDA = {"36.2": "12.2", "36.3": "12.2", "36.4": "12.6", "38.2": "13.0"}
-
 _INTEGRATED = "00000000:01:00.0"
 _DISPLAY_MINOR = 2
-# Of a UUID without a beginning, as Orin's is: 8-4-4-4-12.
-_BARE_UUID = (8, 4, 4, 4, 12)
+_BARE_UUID = (8, 4, 4, 4, 12)  # of a UUID without a beginning, as Orin's is
 _HINT = "the container's author must ask for one that exists; index 0 is the integrated GPU"
 
 
 def share(
     host: HostRoot, layout: Layout, request: Request, inventory: DriverInventory | None = None
 ) -> tuple[Share, str]:
-    """The share, and what that driver is, for people; DriverError if it has nothing.  inventory: of NVIDIA's module, if
-    it has GPUs; RequestError for a GPU that is not there then.
-    """
+    """The share, and that driver's name; DriverError, RequestError.  inventory: of NVIDIA's module, if it has GPUs."""
     kind = platform.platform_of(host)
     found = platform_state(host, kind, everything=request.jetpack_all)
     # Where the engine has made the nodes that somebody chose, only files are lacking.
-    is_without = request.devices in ((NONE,), ())
-    asked = Request("env", (NONE if is_without else ALL,), flag=VISIBLE_DEVICES, file=found.inventory.file)
-    given = vendorshare.share(layout, asked, found)
-    if not is_without:
+    devices = (NONE,) if request.devices in ((NONE,), ()) else (ALL,)
+    given = vendorshare.share(layout, Request("env", devices, flag=VISIBLE_DEVICES, file=found.inventory.file), found)
+    if devices == (ALL,):
         nodes = given.nodes if inventory is None else _with_gpus_on_pci(host, request, inventory, given.nodes)
         given = given._replace(nodes=nodes, holds=(Held(ALL, ALL),))
     if layout.compat and kind == platform.TEGRA:
@@ -90,29 +84,21 @@ def platform_state(host: HostRoot, kind: str, *, everything: bool) -> vendorhost
         raise DriverError(what, "the administrator must load its kernel modules: modprobe nvgpu")
     # A Jetson's lists name what all boards have: that this one lacks some of it is not worth a sentence.
     libraries, links = joined(inventory.libraries, inventory.links)
-    return found._replace(
-        inventory=inventory._replace(libraries=libraries, links=links, absent=()),
-        common=(*found.common, *null),
-        absent=(),
-    )
+    inventory = inventory._replace(libraries=libraries, links=links, absent=())
+    return found._replace(inventory=inventory, common=(*found.common, *null), absent=())
 
 
 def title(kind: str, found: vendorhost.VendorState) -> str:
-    if kind == platform.TEGRA:
-        return f"Jetson Linux {found.inventory.version or 'of an unknown release'}"
-    return platform.NAMES[kind]
+    release = f"Jetson Linux {found.inventory.version or 'of an unknown release'}"
+    return release if kind == platform.TEGRA else platform.NAMES[kind]
 
 
 def joined(libraries: tuple[Library, ...], links: tuple[Link, ...]) -> tuple[tuple[Library, ...], tuple[Link, ...]]:
-    """Libraries with the links beside them as further names, and the other links.  An image that was built on a Jetson
-    has empty files at all these paths: over such a one a name is mounted.  No name is a file of its own: Windows has no
-    links, and so copies.
+    """Libraries with the links beside them as further names, and the other links.  An image built on a Jetson has empty
+    files there: a name is mounted over one.  No name is a file of its own: Windows has no links, and so copies.
     """
-    files = {(library.folder, library.file) for library in libraries}
-    names = [
-        [name for name in library.names if name == library.file or (library.folder, name) not in files]
-        for library in libraries
-    ]
+    files = {(it.folder, it.file) for it in libraries}
+    names = [[name for name in it.names if name == it.file or (it.folder, name) not in files] for it in libraries]
     known = {(library.folder, name): number for number, library in enumerate(libraries) for name in names[number]}
     others = []
     for link in links:
@@ -128,11 +114,8 @@ def joined(libraries: tuple[Library, ...], links: tuple[Link, ...]) -> tuple[tup
 
 def _notes(request: Request, kind: str) -> tuple[str, ...]:
     name = platform.NAMES[kind]
-    asked = [*request.features]
-    if request.imex_channels:
-        asked.append("IMEX channels")
-    if request.mig_config or request.mig_monitor:
-        asked.append("the management of MIG")
+    asked = [*request.features, *["IMEX channels"] * bool(request.imex_channels)]
+    asked += ["the management of MIG"] * (request.mig_config or request.mig_monitor)
     notes = [f"{', '.join(asked)}: {name} has none"] if asked else []
     if request.requirements:
         notes.append(f"NVIDIA_REQUIRE_* is not checked: what {name} supports is not known")
@@ -148,18 +131,16 @@ def _with_gpus_on_pci(host: HostRoot, request: Request, inventory: DriverInvento
     wants_integrated, chosen = _chosen(request.devices, integrated, others)
     of_gpus = {f"/dev/nvidia{gpu.minor}": gpu for gpu in inventory.gpus}
     given = [None, integrated] if wants_integrated else [None]
-    found = {node: reason for node, reason in listed if of_gpus.get(node.path) in given}
-    if wants_integrated:
-        display = device(host, f"/dev/nvidia{_DISPLAY_MINOR}", GPU_MAJOR, _DISPLAY_MINOR)
-        if display.present and display.path not in of_gpus:
-            found[display] = f"display of the integrated GPU: asked for as {wants_integrated}"
+    found = [(node, reason) for node, reason in listed if of_gpus.get(node.path) in given]
+    display = device(host, f"/dev/nvidia{_DISPLAY_MINOR}", GPU_MAJOR, _DISPLAY_MINOR)
+    if wants_integrated and display.present and display.path not in of_gpus:
+        found.append((display, f"display of the integrated GPU: asked for as {wants_integrated}"))
     if chosen:
-        gpus = tuple([gpu for gpu, _ in chosen])
+        gpus, known = tuple([gpu for gpu, _ in chosen]), {node.path for node, _ in found}
         looked = with_nodes(host, inventory, selection.families(request), request.imex_channels, gpus=gpus)
-        known = {node.path for node in found}
         wanted = selection.nodes(request, selection.Selection(chosen, ()), looked)
-        found.update([(node, reason) for node, reason in wanted if node.path not in known])
-    return tuple(found.items())
+        found += [(node, reason) for node, reason in wanted if node.path not in known]
+    return tuple(found)
 
 
 def _chosen(
@@ -168,8 +149,7 @@ def _chosen(
     """The selector that asks for the integrated GPU, "" for none, and the others, each with its selector."""
     if devices == (ALL,):
         return ALL, tuple([(gpu, ALL) for gpu in others])
-    wants = ""
-    chosen: dict[proc.Gpu, str] = {}
+    wants, chosen = "", dict[proc.Gpu, str]()
     for selector in devices:
         index = decimal(selector)
         is_own = integrated is not None and selector in (integrated.uuid, integrated.bus_id)

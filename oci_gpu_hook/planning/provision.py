@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a container gets from drivers, as operations: what is done, what is required, and why.  Pure.
 
-What NVIDIA's driver gives is decided here; `join` makes one provision of it and of other vendors' shares.
+`join` makes one provision of what NVIDIA's driver gives, which is decided here, and of other vendors' shares.
 
-A driver's libraries, programs and configuration lie in a filesystem of ours, at `FOLDER`; ld.so.cache names the
-libraries there.  Where programs look for a file at a fixed path a link leads to it: so nothing of a driver is left in
-an image, and what is left serves the next one.  musl reads no cache: there each file lies where it is looked for.
+A driver's files lie in a filesystem of ours, at `FOLDER`; ld.so.cache names the libraries there, and a link leads from
+each fixed path: so nothing of a driver is left in an image.  musl reads no cache: files lie where they are looked for.
 """
 
 from __future__ import annotations
@@ -28,8 +27,7 @@ if TYPE_CHECKING:
     from oci_gpu_hook.planning.plan import Reasoned
 
 READ_ONLY = ("ro", "nosuid", "nodev")
-READ_ONLY_DATA = ("ro", "nosuid", "nodev", "noexec")
-
+READ_ONLY_DATA = (*READ_ONLY, "noexec")
 COMPAT32 = "compat32"
 
 # Where nvidia-docker 1 and Google's nodes have mounted the driver.  CUDA's images name it in LD_LIBRARY_PATH (lib, for
@@ -41,8 +39,6 @@ _ELSEWHERE = "/usr/lib/oci-gpu-hook"
 LD_SO_CONF = "/etc/ld.so.conf.d/000-oci-gpu-hook.conf"
 
 _PROC_DRIVER = "/proc/driver/nvidia"
-_MODIFY_DEVICE_FILES = "ModifyDeviceFiles:"
-
 # The mask that it carries has 64 bits (NVIDIA's README, "Application Profiles", and EGLVisibleDGPUDevices).
 _PROFILE_MINORS = 64
 
@@ -58,9 +54,7 @@ def of_nvidia(layout: Layout, request: Request, selected: selection.Selection, i
     operations = (
         *links(layout, nodes, inventory.links),
         *library_mounts(libraries),
-        *_for_other_loaders(layout, folder),
-        *(_fixed_names(layout, libraries) if folder else ()),
-        *(_over_the_images(layout, libraries) if folder and layout.has_driver else ()),
+        *(_links_in_place(layout, folder, libraries) if folder else ()),
         *files,
         *services,
         *_proc_driver(request, selected, inventory),
@@ -76,8 +70,7 @@ def of_nvidia(layout: Layout, request: Request, selected: selection.Selection, i
     if layout.compat:
         from oci_gpu_hook.planning import compatibility
 
-        gpus = tuple([gpu for gpu, _ in selected.gpus])
-        versions = (inventory.driver_version, inventory.cuda_version)
+        gpus, versions = tuple([gpu for gpu, _ in selected.gpus]), (inventory.driver_version, inventory.cuda_version)
         return compatibility.with_newer(made, layout.compat, versions, gpus, inventory.libraries)
     return made
 
@@ -93,7 +86,8 @@ def join(layout: Layout, version: str, shares: tuple[Share, ...]) -> Provision:
         if len(shares) > 1:
             given = [it for it in given if _is_new(taken, share.giver, _things(it))]
             # The loader takes the first of two libraries of one name.
-            for it in _libraries(share):
+            libraries = [it for it in share.operations if isinstance(it, Mount)]
+            for it in [it for it in libraries if it.target.startswith(f"{share.folder}/lib")]:
                 inside = [path.removeprefix(f"{share.folder}/") for path in it.paths()]
                 _is_new(names, share.giver, dict.fromkeys(inside, it.source))
         operations += given
@@ -102,10 +96,10 @@ def join(layout: Layout, version: str, shares: tuple[Share, ...]) -> Provision:
         folders = tuple(dict.fromkeys([share.folder for share in shares if share.folder]))
         reason = "the loader and 'ldconfig -p' find the libraries"
         operations.append(LdCache(LD_SO_CACHE, LD_SO_CONF, folders, entries, required=True, reason=reason))
-    devices = [(node.major, node.minor) for share in shares for node, _ in share.nodes]
+    devices = dict.fromkeys([(node.major, node.minor) for share in shares for node, _ in share.nodes])
     notes = tuple([note for share in shares for note in share.notes])
     holds = tuple([held for share in shares for held in share.holds])
-    return Provision(version, tuple(dict.fromkeys(devices)), tuple(operations), notes, holds)
+    return Provision(version, tuple(devices), tuple(operations), notes, holds)
 
 
 def own_folder(layout: Layout, folder: str) -> str:
@@ -116,66 +110,52 @@ def own_folder(layout: Layout, folder: str) -> str:
 
 
 def _folders(shares: tuple[Share, ...]) -> list[Tmpfs]:
-    texts: dict[str, list[tuple[str, str, int]]] = {}
+    texts: dict[str, tuple[tuple[str, str, int], ...]] = {}
     for share in shares:
         if share.folder:
-            texts.setdefault(share.folder, []).extend([(name, text, 0o444) for name, text in share.texts])
+            files = tuple([(name, text, 0o444) for name, text in share.texts])
+            texts[share.folder] = (*texts.get(share.folder, ()), *files)
     reason = "the driver's own files: nothing of it stays in the image"
-    return [
-        Tmpfs(
-            path=folder,
-            options=READ_ONLY_DATA,
-            folders=tuple(dict.fromkeys([name.rpartition("/")[0] for name, _, _ in files])),
-            files=tuple(files),
-            required=True,
-            reason=reason,
-        )
-        for folder, files in texts.items()
-    ]
+    return [_tmpfs(folder, (), files, reason) for folder, files in texts.items()]
 
 
-def _libraries(share: Share) -> list[Mount]:
-    return [it for it in share.operations if isinstance(it, Mount) and it.target.startswith(f"{share.folder}/lib")]
+def _tmpfs(
+    path: str, folders: tuple[str, ...], files: tuple[tuple[str, str, int], ...], reason: str, required: bool = True
+) -> Tmpfs:
+    """folders: those below it beside its files' own."""
+    inner = dict.fromkeys([*folders, *[name.rpartition("/")[0] for name, _, _ in files]])
+    return Tmpfs(path, READ_ONLY_DATA, tuple(filter(None, inner)), files, required, reason)
 
 
 def _is_new(taken: dict[str, tuple[str, object]], giver: str, things: dict[str, object]) -> bool:
     """Takes the paths.  ConfigError if two givers want different things there."""
-    is_new = not things
     for path, thing in things.items():
         earlier, there = taken.setdefault(path, (giver, thing))
         if there != thing and earlier != giver:
             hint = "the administrator must change one of them, or a container must not ask for both"
             raise ConfigError(f"{earlier} and {giver} both want {path} in the container, for different things", hint)
-        is_new = is_new or earlier == giver
-    return is_new
+    return not things or giver in [taken[path][0] for path in things]
 
 
 def _things(operation: Operation) -> dict[str, object]:
     """What lies at which paths, as far as two drivers can give the same."""
-    if isinstance(operation, Mount):
-        return dict.fromkeys(operation.paths(), operation.source)
-    if isinstance(operation, Service):
-        return {operation.target: operation.source}
+    if isinstance(operation, (Mount, Service)):
+        paths = operation.paths() if isinstance(operation, Mount) else (operation.target,)
+        return dict.fromkeys(paths, operation.source)
     if isinstance(operation, Symlink):
         return {operation.path: operation.to}
-    if isinstance(operation, Device):
-        return {operation.path: (operation.major, operation.minor)}
-    return {}
+    return {operation.path: (operation.major, operation.minor)} if isinstance(operation, Device) else {}
 
 
 def check_driver(request: Request, inventory: DriverInventory) -> None:
-    for misfit in inventory.misfits:
-        if misfit.capability in request.capabilities:
-            if misfit.why:
-                raise DriverError(
-                    misfit.why, "the administrator must take it from others than root, and save the inventory"
-                )
-            found = f"is there as {misfit.found}" if misfit.found else "is missing"
-            if misfit.found == inventory.driver_version:
-                # A full disk can leave such a file.
-                found = "of that version is cut off or no library"
-            why = f"the kernel module is {inventory.driver_version}, but {misfit.name} {found}"
-            raise DriverError(why, "the administrator must install all parts of one version")
+    for misfit in [it for it in inventory.misfits if it.capability in request.capabilities]:
+        if misfit.why:
+            raise DriverError(misfit.why, "the administrator must make it root's alone, and save the inventory")
+        found = f"is there as {misfit.found}" if misfit.found else "is missing"
+        if misfit.found == inventory.driver_version:
+            found = "of that version is cut off or no library"  # a full disk can leave such a file
+        why = f"the kernel module is {inventory.driver_version}, but {misfit.name} {found}"
+        raise DriverError(why, "the administrator must install all parts of one version")
 
 
 def _devices(layout: Layout, nodes: Reasoned) -> list[Device]:
@@ -198,11 +178,8 @@ def links(layout: Layout, nodes: Reasoned, found: tuple[DeviceLink, ...]) -> lis
     if layout.dev_is_hosts:
         return []
     paths = {node.path for node, _ in nodes}
-    return [
-        Symlink(link.path, link.to, False, f"name by PCI address of {link.node}")
-        for link in found
-        if link.node in paths
-    ]
+    given = [link for link in found if link.node in paths]
+    return [Symlink(link.path, link.to, False, f"name by PCI address of {link.node}") for link in given]
 
 
 def _proc_driver(request: Request, selected: selection.Selection, inventory: DriverInventory) -> list[Tmpfs | Mount]:
@@ -212,19 +189,13 @@ def _proc_driver(request: Request, selected: selection.Selection, inventory: Dri
     if managed:
         folders["capabilities"] = f"all MIG capabilities: {managed[0]}=all"
     texts = [(name, _masked(text) if name == "params" else text, 0o444) for name, text in inventory.proc_files]
-    cover = Tmpfs(
-        path=_PROC_DRIVER,
-        options=READ_ONLY_DATA,
-        folders=(*(folders or ["gpus"]), *dict.fromkeys([path.rpartition("/")[0] for path in files])),
-        files=(*texts, *[(path, "", 0o444) for path in files]),
-        required=True,
-        reason="hides the other GPUs; libraries make no nodes",
-    )
-    mounts = []
+    texts += [(path, "", 0o444) for path in files]
+    reason = "hides the other GPUs; libraries make no nodes"
+    found: list[Tmpfs | Mount] = [_tmpfs(_PROC_DRIVER, tuple(folders) or ("gpus",), tuple(texts), reason)]
     for name, reason in {**folders, **files}.items():
         path = f"{_PROC_DRIVER}/{name}"
-        mounts.append(Mount(path, path, READ_ONLY_DATA, True, reason, name in folders))
-    return [cover, *mounts]
+        found.append(Mount(path, path, READ_ONLY_DATA, True, reason, name in folders))
+    return found
 
 
 def _mig_files(selected: selection.Selection) -> dict[str, str]:
@@ -240,8 +211,8 @@ def _mig_files(selected: selection.Selection) -> dict[str, str]:
 
 def _masked(text: str) -> str:
     """The text of params, with ModifyDeviceFiles at 0: at 1 the driver's libraries would make nodes for all GPUs."""
-    masked = f"{_MODIFY_DEVICE_FILES} 0"
-    return "\n".join([masked if line.startswith(_MODIFY_DEVICE_FILES) else line for line in text.split("\n")])
+    key = "ModifyDeviceFiles:"
+    return "\n".join([f"{key} 0" if line.startswith(key) else line for line in text.split("\n")])
 
 
 def _application_profile(request: Request, selected: selection.Selection) -> list[Tmpfs]:
@@ -254,25 +225,20 @@ def _application_profile(request: Request, selected: selection.Selection) -> lis
         '{"profiles": [{"name": "_container_", "settings": ["EGLVisibleDGPUDevices", '
         f'{mask:#x}]}}], "rules": [{{"pattern": [], "profile": "_container_"}}]}}\n'
     )
-    profile = Tmpfs(
-        path="/etc/nvidia/nvidia-application-profiles-rc.d",
-        options=READ_ONLY_DATA,
-        folders=(),
-        files=(("10-container.conf", text, 0o444),),
-        # The image or a pod may have put something of its own at /etc/nvidia, read-only.
-        required=False,
-        reason="EGL sees the requested GPUs only: graphics or display",
+    path, reason = (
+        "/etc/nvidia/nvidia-application-profiles-rc.d",
+        "EGL sees the requested GPUs only: graphics or display",
     )
-    return [profile]
+    # Not required: the image or a pod may have put something of its own at /etc/nvidia, read-only.
+    return [_tmpfs(path, (), (("10-container.conf", text, 0o444),), reason, required=False)]
 
 
 def brought_by(library: Library, request: Request) -> str:
-    requested = request.capabilities
-    if library.bits == 32 and COMPAT32 not in requested:
+    if library.bits == 32 and COMPAT32 not in request.capabilities:
         return ""
     # Of the driver's hundred libraries a request brings some twenty: no generator is made for each.
     for name in library.capabilities:
-        if name in requested:
+        if name in request.capabilities:
             return name
     return ""
 
@@ -288,47 +254,38 @@ def brought(layout: Layout, request: Request, inventory: DriverInventory) -> lis
 def library_mounts(placed: list[tuple[Library, str, str]]) -> list[Mount]:
     mounts = []
     for library, folder, capability in placed:
-        reason = f"library: {capability}"
-        if library.bits == 32:
-            reason = f"32-bit library: {COMPAT32}, {capability}"
+        reason = f"library: {capability}" if library.bits == 64 else f"32-bit library: {COMPAT32}, {capability}"
         target = f"{folder}/{library.names[0]}"
         mounts.append(Mount(library.path, target, READ_ONLY, True, reason, names=library.names[1:]))
     return mounts
 
 
-def _for_other_loaders(layout: Layout, folder: str) -> list[Symlink]:
-    """A link for loaders that read no cache and know no folder, such as Nix's: LD_LIBRARY_PATH names this one there."""
-    if not folder or layout.loader:
-        return []
-    reason = "an image without a libc in the usual place may read no ld.so.cache"
-    return [Symlink(layout.library_folder, f"{folder}/lib64", False, reason)]
-
-
-def _fixed_names(layout: Layout, placed: list[tuple[Library, str, str]]) -> list[Symlink]:
-    """Programs look for these in a subfolder of the loader's folder, and nowhere else."""
-    found = []
+def _links_in_place(layout: Layout, own: str, placed: list[tuple[Library, str, str]]) -> list[Symlink | Cover]:
+    """What leads to our folder from where libraries are looked for without the loader's cache."""
+    found: list[Symlink | Cover] = []
+    if not layout.loader:
+        # Loaders such as Nix's read no cache and know no folder: LD_LIBRARY_PATH names this one there.
+        reason = "an image without a libc in the usual place may read no ld.so.cache"
+        found.append(Symlink(layout.library_folder, f"{own}/lib64", False, reason))
+    names = []
     for library, folder, capability in placed:
         loaders = layout.library_folder if library.bits == 64 else layout.library_folder_32
-        for name in library.names if library.subfolder else ():
-            path, reason = f"{loaders}/{library.subfolder}/{name}", f"library: {capability}"
-            found.append(Symlink(path, f"{folder}/{name}", False, reason, covers=True))
+        if library.subfolder:
+            # Programs look for these in a subfolder of the loader's folder, and nowhere else.
+            inner, reason = f"{loaders}/{library.subfolder}", f"library: {capability}"
+            found += [Symlink(f"{inner}/{it}", f"{folder}/{it}", False, reason, covers=True) for it in library.names]
+        elif library.bits == 64:
+            names += [f"{folder}/{name}" for name in library.names]
+    if layout.has_driver:
+        # A driver in the image, or empty files where one was made of a container: LD_LIBRARY_PATH may name its folder.
+        found.append(Cover(layout.library_folder, tuple(names), False, "in the place of a driver in the image"))
     return found
-
-
-def _over_the_images(layout: Layout, placed: list[tuple[Library, str, str]]) -> list[Cover]:
-    """What covers a driver in the image, or empty files where one was made of a container: LD_LIBRARY_PATH may name its
-    folder, which goes before the loader's cache.
-    """
-    names = [f"{folder}/{name}" for it, folder, _ in placed if it.bits == 64 and not it.subfolder for name in it.names]
-    return [Cover(layout.library_folder, tuple(names), False, "in the place of a driver in the image")]
 
 
 def file_operations(
     request: Request, inventory: DriverInventory, folder: str = "", xorg_folder: str = ""
 ) -> tuple[tuple[Mount | Symlink, ...], tuple[tuple[str, str], ...]]:
-    """Also the texts of those files that are made in `folder`.  Without one each is mounted at its fixed path;
-    xorg_folder: see `Layout`.
-    """
+    """Also texts of files in `folder`; without one each is mounted at its fixed path.  xorg_folder: see `Layout`."""
     requested = (*request.capabilities, *request.features)
     mounts: list[Mount] = []
     links: list[Symlink] = []
@@ -340,9 +297,8 @@ def file_operations(
         is_program = "/bin/" in file.target
         # The X server maps its modules to execute them.
         options = READ_ONLY if is_program or file.module else READ_ONLY_DATA
-        reason = f"{'program' if is_program else 'configuration'}: {word}"
-        if not word:
-            reason = "GPU system processor's firmware: every request"
+        of_word = f"{'program' if is_program else 'configuration'}: {word}"
+        reason = of_word if word else "GPU system processor's firmware: every request"
         if not folder or file.folder or not word:
             mounts.append(Mount(file.path, file.target, options, False, reason, file.folder))
             continue
@@ -358,26 +314,23 @@ def file_operations(
 
 
 def _services(request: Request, inventory: DriverInventory) -> tuple[list[Service], list[str]]:
-    found, notes = [], []
-    for ipc in [it for it in inventory.ipc_paths if it.capability in request.capabilities]:
-        if ipc.fault:
-            notes.append(f"the host's {ipc.source} is left out: {ipc.fault}")
-        else:
-            reason = f"service of the host: {ipc.capability}"
-            found.append(Service(ipc.source, ipc.path, ipc.owner, required=False, reason=reason, folder=ipc.folder))
-    return found, notes
+    asked = [it for it in inventory.ipc_paths if it.capability in request.capabilities]
+    notes = [f"the host's {it.source} is left out: {it.fault}" for it in asked if it.fault]
+    named = [(it, f"service of the host: {it.capability}") for it in asked if not it.fault]
+    return [Service(it.source, it.path, it.owner, False, reason, it.folder) for it, reason in named], notes
 
 
 def cache_entries(placed: list[tuple[Library, str, str]]) -> tuple[Entry, ...]:
     """By all names but that of the versioned file, as in ldconfig's."""
-    found = [
-        Entry(name.encode(), f"{folder}/{name}".encode(), library.flags)
-        for library, folder, _ in placed
-        if not library.subfolder
-        for name in library.names
-        if name == library.soname or name != library.file
-    ]
-    return tuple(found)
+    return tuple(
+        [
+            Entry(name.encode(), f"{folder}/{name}".encode(), library.flags)
+            for library, folder, _ in placed
+            if not library.subfolder
+            for name in library.names
+            if name == library.soname or name != library.file
+        ]
+    )
 
 
 def folder_of(layout: Layout, library: Library, driver_folder: str) -> str:

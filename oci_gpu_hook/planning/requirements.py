@@ -14,7 +14,7 @@ from oci_gpu_hook.formats.decimal import decimals
 Condition = tuple[str, str, str]
 # The host's value of each property; of GPUs it has none if there is no GPU.
 Facts = dict[str, str]
-
+_UNKNOWN = "what is unknown, 'oci-gpu-hook inventory refresh' may find out"
 _AUTHOR = "the image's author must fix it, or the container set NVIDIA_DISABLE_REQUIRE=1"
 # Each with the comparisons that meet it: -1 is less, 0 equal, 1 more.  Longer ones first: "<=" starts with "<".
 _OPERATORS = {"!=": (-1, 1), "<=": (-1, 0), ">=": (0, 1), "=": (0,), "<": (-1,), ">": (1,)}
@@ -24,14 +24,12 @@ _MAX_SHOWN = 100
 
 
 def check(expressions: tuple[str, ...], driver: str, cuda: str, gpus: tuple[tuple[str, str], ...]) -> None:
-    """RequestError if an expression is malformed, or none of its alternatives holds for one of the GPUs.
-
-    A fact that is "" is unknown.  gpus: compute capability (``9.0``) and brand of each; two may meet two alternatives.
+    """RequestError if an expression is malformed, or no alternative holds for one of the GPUs: two may meet two.
+    "" is unknown.  gpus: compute capability (``9.0``) and brand of each.
     """
     host = {"cuda": cuda, "driver": driver}
     each = [{**host, "arch": arch, "brand": brand} for arch, brand in dict.fromkeys(gpus)] or [host]
-    for expression in expressions:
-        alternatives = parse_requirement(expression)
+    for alternatives in map(parse_requirement, expressions):
         failing = [facts for facts in each if not any([_is_met(it, facts) for it in alternatives])]
         if failing and alternatives:
             raise _unmet(alternatives, failing)
@@ -45,13 +43,12 @@ def parse_requirement(expression: str) -> tuple[tuple[Condition, ...], ...]:
 def _condition(factor: str) -> Condition:
     for operator in _OPERATORS:
         name, found, value = factor.partition(operator)
-        if not found or name not in _PROPERTIES:
-            continue
-        if name != "brand":
-            _version(value, factor)
-        elif operator not in ("=", "!=") or not value:
+        if name == "brand" and found and (operator not in ("=", "!=") or not value):
             break
-        return name, operator, value
+        if found and name in _PROPERTIES:
+            if name != "brand":
+                _version(value, factor)
+            return name, operator, value
     raise RequestError(f"{quoted(factor)} is not a requirement that can be checked", _AUTHOR)
 
 
@@ -81,16 +78,12 @@ def _compares(condition: Condition, value: str) -> bool:
 
 def _unmet(alternatives: tuple[tuple[Condition, ...], ...], each: list[Facts]) -> RequestError:
     # Each once: images repeat a branch for each brand, and the host has one driver.
-    required = dict.fromkeys([quoted(",".join(map("".join, alternative))) for alternative in alternatives])
-    shown = [*required][:_MAX_SHOWN]
-    if len(required) > len(shown):
-        shown.append(f"{len(required) - len(shown)} more")
-    conditions = [condition for alternative in alternatives for condition in alternative]
-    compared = [(one, facts[one[0]]) for one in conditions for facts in each if one[0] in facts]
+    required = [*dict.fromkeys([quoted(",".join(map("".join, alternative))) for alternative in alternatives])]
+    if len(required) > _MAX_SHOWN:
+        required[_MAX_SHOWN:] = [f"{len(required) - _MAX_SHOWN} more"]
+    compared = [(one, facts[one[0]]) for it in alternatives for one in it for facts in each if one[0] in facts]
     failing = dict.fromkeys([(one[0], value) for one, value in compared if not _compares(one, value)])
     here = ", ".join([f"{name} is {value or 'unknown'}" for name, value in failing])
-    sentence = f"the image requires {' or '.join(shown)} (here {here})"
-    hint = "use an image for this driver, or have the driver updated"
-    if any([not value for _, value in failing]):
-        hint = "what is unknown, 'oci-gpu-hook inventory refresh' may find out"
-    return RequestError(sentence, hint, most=LONGEST_LIST)
+    is_known = all([value for _, value in failing])
+    hint = "use an image for this driver, or have the driver updated" if is_known else _UNKNOWN
+    return RequestError(f"the image requires {' or '.join(required)} (here {here})", hint, most=LONGEST_LIST)

@@ -22,9 +22,8 @@ _ASSIGNED = {
 # A device plugin that names devices in the variable is not seen; no author knows a GPU of a cluster by its UUID.
 _UUID_HINT = f"{_LIST_HINT}; if a device plugin assigned it, the node's administrator must restart that plugin"
 # A rootless engine's start may not read what root saved, nor ask for a refresh: see oci-gpu-hook-sharing(7), MIG.
-_REFRESH_HINT = (
-    "root must run 'oci-gpu-hook inventory refresh' on this host; a rootless engine asks for MIG-GPU-UUID/gi/ci"
-)
+_REFRESH_HINT = "root must run 'oci-gpu-hook inventory refresh'; a rootless engine asks for MIG-GPU-UUID/gi/ci"
+_CAP = "/dev/nvidia-caps/nvidia-cap"
 
 
 class Selection(NamedTuple):
@@ -61,7 +60,11 @@ def select(request: Request, inventory: DriverInventory) -> Selection:
         )
     if request.nodes:
         return _of_nodes(request.nodes, inventory)
-    _check_count(request.devices, len(inventory.gpus))
+    wanted, there = len(request.devices), len(inventory.gpus)
+    # dockerd makes indices of a number of GPUs (``--gpus 9``).
+    if wanted > max(there, 1) and request.devices == tuple(map(str, range(wanted))):
+        why = f"{wanted} GPUs are asked for (0 to {wanted - 1}), and this host has {there}"
+        raise RequestError(why, "the container's author must ask for fewer")
     gpus: dict[int, str] = {}
     mig_devices: dict[MigDevice, str] = {}
     # GPUs come before MIG devices: a GPU that is requested itself is whole, even if its MIG devices are requested too.
@@ -91,40 +94,35 @@ def nodes(request: Request, selection: Selection, inventory: DriverInventory) ->
     wanted += _mig_nodes(request, selection, inventory)
     wanted += _imex_nodes(request, inventory)
     wanted += _dri_nodes(request, selection, inventory)
-    wanted += [
-        (node.path, f"asked for as {feature.variable}=enabled")
-        for feature in FEATURES
-        if feature.name in request.features
-        for node in inventory.devices
-        if node.family == feature.name
-    ]
+    for feature in [it for it in FEATURES if it.name in request.features]:
+        named = [node.path for node in inventory.devices if node.family == feature.name]
+        wanted += [(path, f"asked for as {feature.variable}=enabled") for path in named]
     for path, reason in wanted:
+        if path.startswith(_CAP) and path not in available:
+            hint = "look at 'nvidia-smi mig -lgi' and the kernel's log on this host"
+            raise DriverError(f"the kernel has no device for {path} ({reason})", hint)
         if path not in available:
-            raise _no_driver_for(path, reason)
+            module = "nvidia-modeset" if "modeset" in path else "nvidia-uvm"
+            hint = f"the administrator must load it: modprobe {module}"
+            raise DriverError(f"the kernel has no driver for {path}: {module} is not loaded", hint)
     return tuple([(available[path], reason) for path, reason in wanted])
 
 
 def absent_features(request: Request, inventory: DriverInventory) -> list[str]:
     families = {node.family for node in inventory.devices}
-    absent = [
-        f"{feature.variable}=enabled brings nothing: this host has no {feature.devices}"
-        for feature in FEATURES
-        if feature.name in request.features and feature.name not in families
-    ]
+    lacking = [it for it in FEATURES if it.name in request.features and it.name not in families]
+    absent = [f"{it.variable}=enabled brings nothing: this host has no {it.devices}" for it in lacking]
     if request.imex_channels == (ALL,) and "imex" not in families:
         absent.append("asking for all IMEX channels brings nothing: this host has none")
     return absent
 
 
 def _of_nodes(paths: tuple[str, ...], inventory: DriverInventory) -> Selection:
-    """For a MIG device the engine must have made both capability nodes."""
     gpus = [(gpu, f"/dev/nvidia{gpu.minor}") for gpu in inventory.gpus]
-    caps = "/dev/nvidia-caps/nvidia-cap"
-    mig_devices = [(item, f"{caps}{item.ci_minor}") for item in inventory.mig_devices]
-    return Selection(
-        tuple([(gpu, path) for gpu, path in gpus if path in paths]),
-        tuple([(item, path) for item, path in mig_devices if path in paths and f"{caps}{item.gi_minor}" in paths]),
-    )
+    # For a MIG device the engine must have made both capability nodes.
+    whole = [it for it in inventory.mig_devices if {f"{_CAP}{it.gi_minor}", f"{_CAP}{it.ci_minor}"}.issubset(paths)]
+    named = tuple([(it, f"{_CAP}{it.ci_minor}") for it in whole])
+    return Selection(tuple([(gpu, path) for gpu, path in gpus if path in paths]), named)
 
 
 def holds(selected: Selection, inventory: DriverInventory) -> tuple[Held, ...]:
@@ -132,7 +130,7 @@ def holds(selected: Selection, inventory: DriverInventory) -> tuple[Held, ...]:
     bus_ids = {gpu.nvml_index: gpu.bus_id for gpu in inventory.gpus}
     divided = {device.gpu for device, _ in selected.mig_devices}
     whole = [gpu for gpu, _ in selected.gpus if gpu.nvml_index not in divided]
-    held = [Held(gpu.bus_id, str(gpu.nvml_index), gpu.bus_id) for gpu in whole]
+    held = [Held(it.bus_id, str(it.nvml_index), it.bus_id) for it in whole]
     # A MIG device made again with the same numbers has the same nodes: who held the one before can open it.
     held += [Held(f"{bus_ids[it.gpu]}/{it.gi}/{it.ci}", name_of(it, inventory)) for it, _ in selected.mig_devices]
     return tuple(held)
@@ -143,14 +141,6 @@ def name_of(device: MigDevice, inventory: DriverInventory) -> str:
         return f"{device.gpu}:{device.number}"
     (uuid,) = [gpu.uuid for gpu in inventory.gpus if gpu.nvml_index == device.gpu]
     return f"MIG-{uuid}/{device.gi}/{device.ci}"
-
-
-def _check_count(devices: tuple[str, ...], there: int) -> None:
-    """RequestError if dockerd has made more indices of a number of GPUs (``--gpus 9``) than the host has."""
-    wanted = len(devices)
-    if wanted > max(there, 1) and devices == tuple(map(str, range(wanted))):
-        why = f"{wanted} GPUs are asked for (0 to {wanted - 1}), and this host has {there}"
-        raise RequestError(why, "the container's author must ask for fewer")
 
 
 def _find_gpu(selector: str, gpus: tuple[Gpu, ...], source: str) -> Gpu:
@@ -178,8 +168,7 @@ def _find_mig(selector: str, inventory: DriverInventory, source: str) -> MigDevi
         raise DriverError(why, _REFRESH_HINT)
     where = "this host" if parent is None else f"GPU {parent.nvml_index}"
     available = f"{len(devices) or 'no'} MIG device{'s' if len(devices) > 1 else ''}"
-    hint = _ASSIGNED.get(source, _LIST_HINT)
-    raise RequestError(f"unknown MIG device '{selector}': {where} has {available}", hint)
+    raise RequestError(f"unknown MIG device '{selector}': {where} has {available}", _ASSIGNED.get(source, _LIST_HINT))
 
 
 def _mig_nodes(request: Request, selection: Selection, inventory: DriverInventory) -> list[tuple[str, str]]:
@@ -187,15 +176,13 @@ def _mig_nodes(request: Request, selection: Selection, inventory: DriverInventor
     for device, selector in selection.mig_devices:
         name = f"GPU {device.gpu}, MIG {device.gi}/{device.ci}"
         for number, what in ((device.gi_minor, "GPU instance"), (device.ci_minor, "compute instance")):
-            reason = f"{what} of {name}: asked for as {selector}"
-            wanted.setdefault(f"/dev/nvidia-caps/nvidia-cap{number}", reason)
+            wanted.setdefault(f"{_CAP}{number}", f"{what} of {name}: asked for as {selector}")
     minors = (inventory.mig_config_minor, inventory.mig_monitor_minor)
     for variable, minor, is_requested in zip(MIG_MANAGEMENT, minors, (request.mig_config, request.mig_monitor)):
-        if not is_requested:
-            continue
-        if minor is None:
+        if is_requested and minor is None:
             raise RequestError(f"{variable} cannot be met: no GPU of this host supports MIG", _LIST_HINT)
-        wanted.setdefault(f"/dev/nvidia-caps/nvidia-cap{minor}", f"asked for as {variable}=all")
+        if is_requested:
+            wanted.setdefault(f"{_CAP}{minor}", f"asked for as {variable}=all")
     return list(wanted.items())
 
 
@@ -203,33 +190,18 @@ def _imex_nodes(request: Request, inventory: DriverInventory) -> list[tuple[str,
     present = dict.fromkeys([node.path for node in inventory.devices if node.family == "imex"])
     if request.imex_channels == (ALL,):
         return [(path, "IMEX channel: asked for as all") for path in present]
-    wanted = []
-    for channel in request.imex_channels:
-        path = f"/dev/nvidia-caps-imex-channels/channel{channel}"
+    wanted = [(it, f"/dev/nvidia-caps-imex-channels/channel{it}") for it in request.imex_channels]
+    for channel, path in wanted:
         if path not in present:
-            why = f"IMEX channel {quoted(channel)} cannot be given: this host's driver has no IMEX channels"
-            raise RequestError(why, _LIST_HINT)
-        wanted.append((path, f"IMEX channel: asked for as {channel}"))
-    return wanted
+            raise RequestError(f"IMEX channel {quoted(channel)} cannot be given: this host has none", _LIST_HINT)
+    return [(path, f"IMEX channel: asked for as {channel}") for channel, path in wanted]
 
 
 def _dri_nodes(request: Request, selection: Selection, inventory: DriverInventory) -> list[tuple[str, str]]:
     """The DRM nodes of whole GPUs: a MIG device cannot draw, and its parent's nodes would give access to the whole GPU.
-
-    A request by nodes does not tell whether a GPU is whole: only those count then that the engine has made.
+    Nodes in a request do not tell whether a GPU is whole: only those count then that the engine has made.
     """
     whole = {gpu.nvml_index for gpu, selector in selection.gpus if not is_mig(selector)}
-    return [
-        (node.path, f"DRM node of GPU {node.gpu}: graphics or display")
-        for node in inventory.devices
-        if node.family == "dri" and node.gpu in whole and (request.devices or node.path in request.nodes)
-    ]
-
-
-def _no_driver_for(path: str, reason: str) -> DriverError:
-    if path.startswith("/dev/nvidia-caps/"):
-        hint = "look at 'nvidia-smi mig -lgi' and the kernel's log on this host"
-        return DriverError(f"the kernel has no device for {path} ({reason})", hint)
-    module = "nvidia-modeset" if "modeset" in path else "nvidia-uvm"
-    hint = f"the administrator must load it: modprobe {module}"
-    return DriverError(f"the kernel has no driver for {path}: {module} is not loaded", hint)
+    found = [node for node in inventory.devices if node.family == "dri" and node.gpu in whole]
+    given = [node for node in found if request.devices or node.path in request.nodes]
+    return [(node.path, f"DRM node of GPU {node.gpu}: graphics or display") for node in given]

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a container gets of one vendor's: exactly the requested devices, and the files of its driver.  Pure.
-
-Libraries go to a folder of ours, all else to the host's own path unless the vendor's file says another.
-"""
+"""What a container gets of one vendor's: exactly the requested devices, and the files of its driver.  Pure."""
 
 from __future__ import annotations
 
@@ -10,20 +7,14 @@ from oci_gpu_hook.container.layout import Layout
 from oci_gpu_hook.errors import DriverError, RequestError, quoted
 from oci_gpu_hook.operations import Mount, Service, Symlink
 from oci_gpu_hook.planning import provision
-from oci_gpu_hook.planning.plan import Held, Share
+from oci_gpu_hook.planning.plan import Held, Share, some
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.selectors import bus_id
 from oci_gpu_hook.request.words import ALL, NONE, VISIBLE_DEVICES
 from oci_gpu_hook.vendors.vendorhost import VendorDevice, VendorState
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from oci_gpu_hook.operations import Operation
-
 # See `provision.FOLDER`.  The others' lie below it by their flags: by CDI each vendor's hook is started by itself.
 FOLDER = "/usr/local/oci-gpu-hook"
-
-_MAX_SHOWN = 3
 
 
 def share(layout: Layout, request: Request, found: VendorState, process_type: str = "") -> Share:
@@ -32,9 +23,8 @@ def share(layout: Layout, request: Request, found: VendorState, process_type: st
     if request.devices == (NONE,):
         found = found._replace(devices=(), common=(), unmatched=())
     if lacking := found.lacking():
-        more = f", and {len(lacking) - 1} more" if len(lacking) > 1 else ""
         hint = f"the administrator must fix it; 'oci-gpu-hook info' shows what {flag} has here"
-        raise DriverError(f"{inventory.file} requires what this host lacks: {lacking[0]}{more}", hint)
+        raise DriverError(f"{inventory.file} requires what this host lacks: {some(lacking)}", hint)
     devices = of_nodes(request.nodes, found) if request.nodes else selected(request.devices, found)
     driver_folder = provision.FOLDER if flag == VISIBLE_DEVICES else f"{FOLDER}/{flag}"
     nodes = {node: f"{flag}, {group}: every request" for node, group in found.common}
@@ -55,18 +45,20 @@ def share(layout: Layout, request: Request, found: VendorState, process_type: st
         reason = f"{'folder' if file.folder else 'file'}: {flag}, {file.capabilities[0]}"
         # Programs lie anywhere, and a folder may hold some.
         mounts.append(Mount(file.path, file.target, provision.READ_ONLY, False, reason, file.folder))
-    operations: tuple[Operation, ...] = (
-        *provision.library_mounts([*placed, *needed]),
-        *mounts,
-        *[Service(path, path, 0, required=False, reason=f"socket: {flag}, {group}") for path, group in found.sockets],
-        *[Symlink(link.path, link.to, False, f"link: {flag}") for link in inventory.links],
-        *provision.links(layout, tuple(nodes.items()), found.links),
-    )
+    sockets = [Service(path, path, 0, False, f"socket: {flag}, {group}") for path, group in found.sockets]
+    links = [Symlink(link.path, link.to, False, f"link: {flag}") for link in inventory.links]
+    links += provision.links(layout, tuple(nodes.items()), found.links)
     spare = [entry._replace(spare=True) for entry in provision.cache_entries(needed)]
-    entries, notes = (*provision.cache_entries([*placed, *cached]), *spare), _notes(request, found, process_type)
-    holds = tuple([held(flag, device) for device, _ in devices])
-    driver_folder = provision.own_folder(layout, driver_folder) if entries else ""
-    return Share(inventory.file, driver_folder, tuple(nodes.items()), operations, entries, notes, holds=holds)
+    entries = (*provision.cache_entries([*placed, *cached]), *spare)
+    return Share(
+        inventory.file,
+        own if entries else "",
+        tuple(nodes.items()),
+        (*provision.library_mounts([*placed, *needed]), *mounts, *sockets, *links),
+        entries,
+        _notes(request, found, process_type),
+        holds=tuple([held(flag, device) for device, _ in devices]),
+    )
 
 
 def held(flag: str, device: VendorDevice) -> Held:
@@ -74,13 +66,10 @@ def held(flag: str, device: VendorDevice) -> Held:
 
 
 def selected(names: tuple[str, ...], found: VendorState) -> tuple[tuple[VendorDevice, str], ...]:
-    devices = found.devices
-    if names == (NONE,):
-        return ()
+    devices, chosen = found.devices, dict[VendorDevice, str]()
     if names == (ALL,):
         return tuple([(device, ALL) for device in devices])
-    chosen: dict[VendorDevice, str] = {}
-    for name in names:
+    for name in () if names == (NONE,) else names:
         address = bus_id(name)
         called = [it for it in devices if name in it.names or (address and address in map(bus_id, it.names))]
         if not called:
@@ -99,28 +88,23 @@ def _notes(request: Request, found: VendorState, process_type: str) -> tuple[str
     notes = [*found.faults]
     # Files that may be missing are so on most hosts, as each distribution has folders of its own: `info` lists them.
     if absent:
-        more = f" and {len(absent) - _MAX_SHOWN} more" if len(absent) > _MAX_SHOWN else ""
-        notes.append(f"{request.flag}: this host has no {', '.join(absent[:_MAX_SHOWN])}{more}")
+        notes.append(f"{request.flag}: this host has no {some(absent)}")
     if request.devices == (ALL,) and inventory.patterns and not found.nodes():
         notes.append(f"{request.flag}=all brings no device: this host has none")
     if inventory.selinux_type and process_type not in ("", inventory.selinux_type):
-        notes.append(
-            f"{inventory.file} says that containers need the SELinux type {inventory.selinux_type}, and this one has "
-            f"{quoted(process_type)}: 'oci-gpu-hook selinux explain' shows what was denied"
-        )
+        needs = f"{inventory.file} says that containers need the SELinux type {inventory.selinux_type}"
+        denied = "'oci-gpu-hook selinux explain' shows what was denied"
+        notes.append(f"{needs}, and this one has {quoted(process_type)}: {denied}")
     return tuple(notes)
 
 
 def _unknown(name: str, found: VendorState) -> RequestError:
     devices = found.devices
     if devices:
-        shown = ", ".join([device.names[-1] for device in devices[:_MAX_SHOWN]])
-        here = f"this host has {len(devices)}: {shown}{', ...' if len(devices) > _MAX_SHOWN else ''}"
+        here = f"this host has {len(devices)}: {some([device.names[-1] for device in devices])}"
     elif any([pattern.each for pattern in found.inventory.patterns]):
         here = "this host has none"
     else:
         here = "its file names none, so that 'all' is what can be asked for"
-    return RequestError(
-        f"unknown device '{name}' of {found.inventory.flag}: {here}",
-        "the container's author must ask for one that exists; 'oci-gpu-hook info' lists them",
-    )
+    hint = "the container's author must ask for one that exists; 'oci-gpu-hook info' lists them"
+    return RequestError(f"unknown device '{name}' of {found.inventory.flag}: {here}", hint)

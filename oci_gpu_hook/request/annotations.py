@@ -14,18 +14,12 @@ CONTAINERD, DOCKER, PODMAN = "containerd", "docker", "podman"
 
 _CRIOS_ID = "io.kubernetes.cri-o.ContainerID"
 _CRIOS_TYPE = "io.kubernetes.cri-o.ContainerType"
-_CRIOS_IMAGE = "io.kubernetes.cri-o.ImageName"
-# The kubelet's labels, which come after what a pod's author says.  Of a pod's sandbox CRI-O has another.
-_CRIOS_NAMESPACE, _CRIOS_POD = "io.kubernetes.pod.namespace", "io.kubernetes.pod.name"
-_CRIOS_NAME = "io.kubernetes.container.name"
+_CRIOS_IMAGE, _CONTAINERDS_IMAGE = "io.kubernetes.cri-o.ImageName", "io.kubernetes.cri.image-name"
+# Of a container's namespace, pod and name.  The kubelet's labels for CRI-O come after what a pod's author says.
+_CRIOS_NAMES = ("io.kubernetes.pod.namespace", "io.kubernetes.pod.name", "io.kubernetes.container.name")
 _CRIOS_NAMESPACE_OF_SANDBOX = "io.kubernetes.cri-o.Namespace"
-_CONTAINERDS_IMAGE = "io.kubernetes.cri.image-name"
-# Of a container's namespace, pod and name.
-CONTAINERDS_NAMES = (
-    "io.kubernetes.cri.sandbox-namespace",
-    "io.kubernetes.cri.sandbox-name",
-    "io.kubernetes.cri.container-name",
-)
+_SANDBOXS = "io.kubernetes.cri.sandbox-"
+CONTAINERDS_NAMES = (f"{_SANDBOXS}namespace", f"{_SANDBOXS}name", "io.kubernetes.cri.container-name")
 
 # Below containerd's state folder, with a folder for each of its own namespaces: that of Kubernetes, that of Docker.
 TASKS = "io.containerd.runtime.v2.task"
@@ -43,16 +37,15 @@ class EngineSays(NamedTuple):
 
 
 def read_engine(state: State) -> EngineSays:
-    image, namespace, pod, name, given = state.image, "", "", "", state.annotations
+    image, keys, given = state.image, ("", "", ""), state.annotations
     keeper = keeper_of(state.bundle, state.id)
     if state.id and given.get(_CRIOS_ID) == state.id:
-        is_sandbox, keeper = given.get(_CRIOS_TYPE) == "sandbox", ""
-        image = given.get(_CRIOS_IMAGE, "")
-        namespace = given.get(_CRIOS_NAMESPACE_OF_SANDBOX if is_sandbox else _CRIOS_NAMESPACE, "")
-        pod, name = ("", "") if is_sandbox else (given.get(_CRIOS_POD, ""), given.get(_CRIOS_NAME, ""))
+        keeper, image = "", given.get(_CRIOS_IMAGE, "")
+        is_sandbox = given.get(_CRIOS_TYPE) == "sandbox"
+        keys = (_CRIOS_NAMESPACE_OF_SANDBOX, "", "") if is_sandbox else _CRIOS_NAMES
     elif keeper == CONTAINERD:
-        image = given.get(_CONTAINERDS_IMAGE, "")
-        namespace, pod, name = [given.get(key, "") for key in CONTAINERDS_NAMES]
+        image, keys = given.get(_CONTAINERDS_IMAGE, ""), CONTAINERDS_NAMES
+    namespace, pod, name = [key and given.get(key, "") for key in keys]
     known = {"image": image, "namespace": namespace or keeper == PODMAN}
     return EngineSays(image, namespace, tuple([scope for scope, text in known.items() if not text]), pod, name)
 

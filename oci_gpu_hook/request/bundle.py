@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bundle's config.json (runtime-spec 1.0 to 1.2, config.md and config-linux.md).
-
-Parts are validated only when they are used, so that a container without a GPU cannot fail for what only a GPU container
-needs.  Must not look at the host or at the container's root.
+"""The bundle's config.json (runtime-spec 1.0 to 1.2, config.md and config-linux.md).  Parts are validated only if they
+are used, so that a container without a GPU cannot fail for what only a GPU container needs.
 """
 
 from __future__ import annotations
@@ -26,11 +24,8 @@ _MAX_GPU_MINOR = 253
 BESIDE_GPUS = ("/dev/nvidia-caps/", "/dev/dri/")
 
 # Each variable takes some hundred bytes here, and each mount and rule some microseconds: no engine writes so many.
-_MAX_VARIABLES = 1 << 16
-_MAX_MOUNTS = 1 << 13
-_MAX_RULES = 1 << 12
-# (uid_t)-1, which is the id of no user (credentials(7)).
-_INVALID_ID = (1 << 32) - 1
+_MAX_VARIABLES, _MAX_MOUNTS, _MAX_RULES = 1 << 16, 1 << 13, 1 << 12
+_INVALID_ID = (1 << 32) - 1  # (uid_t)-1, which is the id of no user (credentials(7))
 _KINDS: dict[type, str] = {dict: "an object", list: "a list", str: "a string"}
 
 
@@ -49,7 +44,7 @@ class Bundle(NamedTuple):
     def environment(self) -> dict[str, str]:
         """``process.env``; of a name that is given twice the last counts, as for the container's process."""
         variables = {}
-        for entry in self._part(self._process(), "process.env", list, _MAX_VARIABLES):
+        for entry in self._part("process.env", list, _MAX_VARIABLES):
             if not isinstance(entry, str):
                 raise self._wrong_shape("process.env holds something that is not a string")
             name, _, value = entry.partition("=")
@@ -71,14 +66,13 @@ class Bundle(NamedTuple):
 
     def devices(self) -> tuple[tuple[str, object, object], ...]:
         """The path, major and minor number of each of ``linux.devices``; None for a number that is not said."""
-        items = self._part(self._linux(), "linux.devices", list)
+        items = self._part("linux.devices", list)
         named = [it for it in items if isinstance(it, dict) and isinstance(it.get("path"), str)]
         return tuple([(it["path"], it.get("major"), it.get("minor")) for it in named])
 
     def given_gpus(self) -> tuple[str, ...]:
-        """The host's nodes of GPUs that the engine was told to give, and of MIG and DRM devices beside them.
-
-        By their numbers, as ``linux.devices`` may rename a node; rootless engines bind nodes.
+        """The host's nodes of GPUs that the engine was told to give, and of MIG and DRM devices beside them: by their
+        numbers, as ``linux.devices`` may rename a node; rootless engines bind nodes.
         """
         found = [source for source, _ in self.bindings() if source.startswith("/dev/")]
         for path, major, minor in self.devices():
@@ -89,23 +83,21 @@ class Bundle(NamedTuple):
 
     def is_privileged(self) -> bool:
         """Whether CAP_SYS_ADMIN is in the bounding set, as it is for any user of a privileged container."""
-        capabilities = self._process().get("capabilities")
+        capabilities = self._part("process", dict).get("capabilities")
         bounding = capabilities.get("bounding") if isinstance(capabilities, dict) else None
         return isinstance(bounding, list) and "CAP_SYS_ADMIN" in bounding
 
     def rootfs(self) -> str:
-        root = self.document.get("root")
-        path = root.get("path") if isinstance(root, dict) else None
-        if not isinstance(path, str) or not path:
+        path = self._part("root.path", str)
+        if not path:
             raise self._wrong_shape("root.path is missing")
         return checked_path(path if path.startswith("/") else f"{self.path}/{path}")
 
     def tmpfs(self) -> tuple[str, ...]:
         """The destinations of new tmpfs in ``mounts``, in order; none with "..", on which runtimes differ."""
         found = []
-        for mount in self._part(self.document, "mounts", list, _MAX_MOUNTS):
-            destination = mount.get("destination") if isinstance(mount, dict) else None
-            if not isinstance(mount, dict) or not isinstance(destination, str):
+        for mount in self._part("mounts", list, _MAX_MOUNTS):
+            if not isinstance(mount, dict) or not isinstance(destination := mount.get("destination"), str):
                 raise self._wrong_shape("mounts holds something without a destination")
             if mount.get("type") == "tmpfs" and not _binds(mount) and ".." not in destination.split("/"):
                 found.append(checked_path(destination))
@@ -118,56 +110,45 @@ class Bundle(NamedTuple):
         return source if isinstance(source, str) else None
 
     def mount_label(self) -> str:
-        return self._part(self._linux(), "mountLabel", str)
+        return self._part("linux.mountLabel", str)
 
     def process_label(self) -> str:
-        return self._part(self._process(), "selinuxLabel", str)
+        return self._part("process.selinuxLabel", str)
 
     def annotations(self) -> dict[str, str]:
         """``annotations``, of which engines repeat only some in the state."""
-        found = self._part(self.document, "annotations", dict)
-        return {key: value for key, value in found.items() if isinstance(value, str)}
+        return {key: value for key, value in self._part("annotations", dict).items() if isinstance(value, str)}
 
     def user(self) -> User:
         """``process.user``; what is missing, or no number, is root's."""
-        user = self._part(self._process(), "user", dict)
+        user = self._part("process.user", dict)
         groups = user.get("additionalGids")
-        return User(
-            _id(user.get("uid")), _id(user.get("gid")), tuple(map(_id, groups if isinstance(groups, list) else ()))
-        )
+        ids = [user.get("uid"), user.get("gid"), *(groups if isinstance(groups, list) else ())]
+        uid, gid, *others = [it if isinstance(it, int) and 0 <= it < _INVALID_ID else 0 for it in ids]
+        return User(uid, gid, tuple(others))
 
     def has_user_namespace(self) -> bool:
-        namespaces = self._part(self._linux(), "linux.namespaces", list)
+        namespaces = self._part("linux.namespaces", list)
         return any([isinstance(item, dict) and item.get("type") == "user" for item in namespaces])
 
     def device_rules(self) -> tuple[DeviceRule, ...]:
         """``linux.resources.devices`` in order: of the rules that match a device, the last one holds."""
-        resources = self._part(self._linux(), "linux.resources", dict)
-        devices = self._part(resources, "linux.resources.devices", list, _MAX_RULES)
-        return tuple([self._device_rule(item) for item in devices])
+        return tuple([self._device_rule(item) for item in self._part("linux.resources.devices", list, _MAX_RULES)])
 
     def _device_rule(self, item: object) -> DeviceRule:
-        if not isinstance(item, dict):
-            raise self._wrong_shape("linux.resources.devices holds something that is not an object")
-        kind, access = item.get("type") or "a", item.get("access") or "rwm"
-        numbers = [item.get("major"), item.get("minor")]
-        if not isinstance(kind, str) or not isinstance(access, str):
-            raise self._wrong_shape("a rule in linux.resources.devices is of the wrong shape")
-        if not all([number is None or isinstance(number, int) for number in numbers]):
-            raise self._wrong_shape("a device number in linux.resources.devices is not a number")
+        rule: dict[str, object] = item if isinstance(item, dict) else {}
+        kind, access = rule.get("type") or "a", rule.get("access") or "rwm"
+        numbers = [it for it in (rule.get("major"), rule.get("minor")) if it is None or isinstance(it, int)]
+        if rule is not item or not isinstance(kind, str) or not isinstance(access, str) or len(numbers) != 2:
+            raise self._wrong_shape("linux.resources.devices holds something that is not a rule")
         # runc writes -1 for "any"; config-linux.md leaves the number out.
         major, minor = [None if number is None or number < 0 else number for number in numbers]
-        return DeviceRule(kind, major, minor, access, allow=item.get("allow") is True)
+        return DeviceRule(kind, major, minor, access, allow=rule.get("allow") is True)
 
-    def _process(self) -> dict[str, object]:
-        return self._part(self.document, "process", dict)
-
-    def _linux(self) -> dict[str, object]:
-        return self._part(self.document, "linux", dict)
-
-    def _part(self, parent: dict[str, object], where: str, kind: type[Kind], most: int | None = None) -> Kind:
-        """The part of `parent` that the last word of `where` names, with `most` items; absent and null are empty."""
-        value = parent.get(where.rpartition(".")[2])
+    def _part(self, where: str, kind: type[Kind], most: int | None = None) -> Kind:
+        """The part of config.json at `where`, with `most` items; absent and null are empty."""
+        above, _, name = where.rpartition(".")
+        value = (self._part(above, dict) if above else self.document).get(name)
         if value is None:
             return kind()
         if not isinstance(value, kind):
@@ -196,12 +177,7 @@ def objects(parent: object, key: str) -> list[dict[str, object]]:
     return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
 
 
-def _id(value: object) -> int:
-    return value if isinstance(value, int) and 0 <= value < _INVALID_ID else 0
-
-
 def _binds(mount: dict[str, object]) -> bool:
     """Whether an item of ``mounts`` is a bind: runtimes go by its options, whatever its type."""
     options = mount.get("options")
-    words = options if isinstance(options, list) else ()
-    return mount.get("type") == "bind" or "bind" in words or "rbind" in words
+    return mount.get("type") == "bind" or (isinstance(options, list) and ("bind" in options or "rbind" in options))

@@ -6,53 +6,42 @@ from __future__ import annotations
 from oci_gpu_hook.errors import ConfigError, quoted
 from oci_gpu_hook.request import words
 from oci_gpu_hook.request.bundle import BESIDE_GPUS, is_gpu
-from oci_gpu_hook.request.parse import Request, check_sections, requirements
+from oci_gpu_hook.request.parse import check_sections, requirements
+from oci_gpu_hook.request.selectors import KnownVendor, Request
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs
 from oci_gpu_hook.request.words import ADMINISTRATOR, CAPABILITIES, listed
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from oci_gpu_hook.request.vendorrequest import KnownVendor
 
 # Nodes that a spec of ours brings for NVIDIA's devices: on a server, on a Jetson, under WSL 2.
 _OURS = ("/dev/nvidia", "/dev/nvhost", "/dev/nvgpu/", "/dev/nvmap", "/dev/dxg")
 
 
 def of_nodes(
-    inputs: Inputs, settings: Settings, nodes: Collection[str], capabilities: Collection[str]
+    inputs: Inputs, settings: Settings, nodes: tuple[str, ...], capabilities: tuple[str, ...]
 ) -> tuple[Request | None, tuple[str, ...]]:
     """The request that the device nodes in config.json stand for, and a sentence for each thing that is left out."""
-    notes: list[str] = []
     if not any([path.startswith(_OURS) for path in nodes]):
         return None, ()
     # Control nodes stand for no device.
     given = tuple([path for path in nodes if is_gpu(path) or path.startswith(BESIDE_GPUS)])
     granted = tuple([name for name in CAPABILITIES if name in capabilities])
-    check_sections(settings, notes)
-    required = requirements(inputs.environment, settings)
-    notes += _beyond_spec(inputs.environment, granted)
-    return Request("cdi", (), granted, required, nodes=given), tuple(notes)
-
-
-def of_vendor(flag: str, known: Collection[KnownVendor], nodes: tuple[str, ...]) -> Request:
-    for vendor in known:
-        if vendor.flag == flag:
-            if vendor.fault:
-                raise ConfigError(vendor.fault, ADMINISTRATOR)
-            return Request("cdi", (), vendors=(Request("cdi", (), nodes=nodes, flag=flag, file=vendor.file),))
-    hint = "the administrator must take the spec away, or put the file back"
-    raise ConfigError(f"the CDI spec is for {quoted(flag)}, which no vendor's file has", hint)
-
-
-def _beyond_spec(environment: dict[str, str], granted: tuple[str, ...]) -> list[str]:
-    asked = listed(environment, words.DRIVER_CAPABILITIES)
+    notes, environment = check_sections(settings), inputs.environment
+    required, asked = requirements(environment, settings), listed(environment, words.DRIVER_CAPABILITIES)
     beyond = [name for name in CAPABILITIES if name in asked and name not in granted]
     variables = [name for name in (words.IMEX_CHANNELS, *words.MIG_MANAGEMENT) if environment.get(name)]
     variables += [feature.variable for feature in words.FEATURES if environment.get(feature.variable) == "enabled"]
-    return [
-        *[f"capability {name} is left out: the CDI spec is for {', '.join(granted)}" for name in beyond],
-        *[f"{name} is left out: the CDI spec brings GPUs only" for name in variables],
-    ]
+    notes += [f"capability {name} is left out: the CDI spec is for {', '.join(granted)}" for name in beyond]
+    notes += [f"{name} is left out: the CDI spec brings GPUs only" for name in variables]
+    return Request("cdi", (), granted, required, nodes=given), tuple(notes)
+
+
+def of_vendor(
+    flag: str, known: tuple[KnownVendor, ...], nodes: tuple[str, ...], settings: Settings
+) -> tuple[Request, tuple[str, ...]]:
+    notes = tuple(check_sections(settings))
+    for vendor in [it for it in known if it.flag == flag]:
+        if vendor.fault:
+            raise ConfigError(vendor.fault, ADMINISTRATOR)
+        return Request("cdi", (), vendors=(Request("cdi", (), nodes=nodes, flag=flag, file=vendor.file),)), notes
+    hint = "the administrator must take the spec away, or put the file back"
+    raise ConfigError(f"the CDI spec is for {quoted(flag)}, which no vendor's file has", hint)

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The words of nvidia-container-cli, by which LXC, enroot, Apptainer, Charliecloud and ctr ask for GPUs.  Pure.
 
-They become the same `Inputs` as a container's environment does, so that they mean the same and the same settings hold.
-What only NVIDIA's program needs is accepted and has no effect.
+They become the same `Inputs` as an environment, so that the same settings hold.  What is needless has no effect.
 """
 
 from __future__ import annotations
@@ -41,8 +40,7 @@ _COMMANDS = {
     "list": {**_COMMON, "libraries": "l", "binaries": "b", "ipcs": "i", "firmwares": "f"},
     "info": {"csv": ""},
 }
-# The largest pid (proc_sys_kernel(5), pid_max).
-_MAX_PID = 1 << 22
+_MAX_PID = 1 << 22  # proc_sys_kernel(5), pid_max
 
 
 class Call(NamedTuple):
@@ -60,10 +58,8 @@ class Call(NamedTuple):
 
     def pid(self) -> int | None:
         """The container's process, None if the caller runs in the container's mount namespace."""
-        if not self.has("pid"):
-            return None
-        found = decimal(self.last("pid"), _MAX_PID)
-        if not found:
+        found = decimal(self.last("pid"), _MAX_PID) if self.has("pid") else None
+        if self.has("pid") and not found:
             raise UsageError(f"--pid is {quoted(self.last('pid'))}, which is not a process")
         return found
 
@@ -74,10 +70,8 @@ class Call(NamedTuple):
             words.DRIVER_CAPABILITIES: ",".join([name for name in CAPABILITIES if self.has(name)]),
             words.IMEX_CHANNELS: ",".join(self.options.get("imex-channel", ())),
         }
-        for option, variable in _MIG.items():
-            environment[variable] = self.last(option[:-1])
-        for number, expression in enumerate(self.options.get("require", ())):
-            environment[f"NVIDIA_REQUIRE_{number}"] = expression
+        environment |= {variable: self.last(option[:-1]) for option, variable in _MIG.items()}
+        environment |= {f"NVIDIA_REQUIRE_{number}": it for number, it in enumerate(self.options.get("require", ()))}
         return Inputs(environment, privileged=self.has("pid"))
 
 
@@ -101,17 +95,15 @@ def parse_call(arguments: list[str]) -> Call:
     options: dict[str, tuple[str, ...]] = {}
     for found, table in ((given, _GLOBAL), (more, known)):
         letters = {f"-{letter}": option.rstrip("=") for option, letter in table.items() if letter}
-        for word, value in found:
-            name = letters.get(word, word[2:])
+        for name, value in [(letters.get(word, word[2:]), value) for word, value in found]:
             options[name] = (*options.get(name, ()), value)
     if len(names) != (command == "configure"):
         raise UsageError(f"{command} takes {'one root' if command == 'configure' else 'options only'}")
-    if options.get("root", ("/",))[-1] not in ("", "/"):
-        raise UsageError(
-            f"--root={quoted(options['root'][-1])} is not taken from a caller",
-            "the administrator sets driver-root, in /etc/oci-gpu-hook.conf",
-        )
-    return Call(command, options, names[0] if names else "")
+    call = Call(command, options, names[0] if names else "")
+    if call.last("root") not in ("", "/"):
+        hint = "the administrator sets driver-root, in /etc/oci-gpu-hook.conf"
+        raise UsageError(f"--root={quoted(call.last('root'))} is not taken from a caller", hint)
+    return call
 
 
 def _known(table: dict[str, str]) -> tuple[str, list[str]]:

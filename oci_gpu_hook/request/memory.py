@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much memory of each of its devices a container asks for, by NVIDIA's two variables, or may have.  Pure.
-
-The words are NVIDIA's, and hold for every vendor's devices.  Must not know what the host has.
-"""
+"""How much memory of each device, of any vendor, a container asks for, by NVIDIA's variables, or may have.  Pure."""
 
 from __future__ import annotations
 
@@ -11,33 +8,30 @@ from oci_gpu_hook.formats.decimal import decimal
 from oci_gpu_hook.request.words import AUTHOR, MEMORY_LIMIT, MEMORY_REQUEST
 
 MIB = 1 << 20
-# In place of a number of bytes: what each of gpu-holders containers can have.
-SHARE = -1
+SHARE = -1  # in place of a number of bytes: what each of gpu-holders containers can have
 _UNITS = {"M": MIB, "G": MIB << 10}
-# Of a number of bytes in 64 bits.
-_MAX = (1 << 44) - 1
+_MAX = (1 << 44) - 1  # of a number of bytes in 64 bits
 
 
 def parse_memory(environment: dict[str, str]) -> tuple[int, int]:
-    """The limit, and what is needed, in bytes of each device; 0 for what is not said.
-
-    RequestError for all but whole MiB, which NVIDIA's toolkit takes (1.20, ``apply-cuda-memory-limits``), for 0, and
-    for more than the limit.
+    """The limit, and what is needed, in bytes of each device; 0 for what is not said.  RequestError for all but whole
+    MiB, as NVIDIA's toolkit (1.20, ``apply-cuda-memory-limits``), for 0, and for more than the limit.
     """
-    numbers = {MEMORY_LIMIT: 0, MEMORY_REQUEST: 0}
-    for variable in [name for name in numbers if name in environment]:
-        numbers[variable] = decimal(environment[variable], _MAX) or 0
-        if not numbers[variable]:
-            why = f"{variable} is {quoted(environment[variable])}, which is not a number of MiB from 1 on"
-            raise RequestError(why, AUTHOR)
-    limit, needed = numbers.values()
+    limit, needed = [_mib(environment, variable) for variable in (MEMORY_LIMIT, MEMORY_REQUEST)]
     if limit and needed > limit:
         raise RequestError(f"{MEMORY_REQUEST} is {needed}, which is more than {MEMORY_LIMIT}, {limit}", AUTHOR)
     return limit * MIB, needed * MIB
 
 
+def _mib(environment: dict[str, str], variable: str) -> int:
+    text = environment.get(variable)
+    number = 0 if text is None else decimal(text, _MAX)
+    if not number and text is not None:
+        raise RequestError(f"{variable} is {quoted(text)}, which is not a number of MiB from 1 on", AUTHOR)
+    return number or 0
+
+
 def ceiling(text: str) -> int | None:
     """The bytes that the setting gpu-memory stands for: ``4096M``, ``4G``, 0 for ``off``, `SHARE`; None if wrong."""
-    words = {"off": 0, "share": SHARE}
     number = decimal(text[:-1])
-    return number * _UNITS[text[-1]] if number and text[-1] in _UNITS else words.get(text)
+    return number * _UNITS[text[-1]] if number and text[-1] in _UNITS else {"off": 0, "share": SHARE}.get(text)

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the container asks for: device names and the rest of its environment become one `Request`.  Pure.
 
-The grammar is that of NVIDIA's container stack.  What cannot be served, and what the administrator does not allow, is
-refused or left out, each with a sentence.  Must not know what the host has.
+The grammar is that of NVIDIA's container stack.  What cannot be served or is not allowed is refused or left out.
 """
 
 from __future__ import annotations
@@ -10,37 +9,28 @@ from __future__ import annotations
 from oci_gpu_hook.errors import RequestError, quoted
 from oci_gpu_hook.formats.decimal import decimal
 from oci_gpu_hook.request import selectors, words
+from oci_gpu_hook.request.selectors import KnownVendor
 from oci_gpu_hook.request.selectors import Request as Request
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs, Names, accepts_variable, find_names, is_legacy, is_void
 from oci_gpu_hook.request.words import ADMINISTRATOR, ALL, AUTHOR, CAPABILITIES, CUDA_VERSION, NONE, listed
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from oci_gpu_hook.request.vendorrequest import KnownVendor
-
 _REQUIRE = "NVIDIA_REQUIRE_"
-# The value of NVIDIA_REQUIRE_JETPACK that NVIDIA's runtime knows; there is no other.
-_ALL_CSV_FILES = "csv-mounts=all"
+_ALL_CSV_FILES = "csv-mounts=all"  # the one value of NVIDIA_REQUIRE_JETPACK that NVIDIA's runtime knows
 _MAX_IMEX_CHANNEL = (1 << 20) - 1
-# A driver has 2,048 by default.  A container that wants more can ask for all.
-_MAX_IMEX_CHANNELS = 2048
-# NVIDIA's stack reads NVIDIA_DISABLE_REQUIRE by Go's strconv.ParseBool.
-_TRUE = ("1", "t", "T", "true", "TRUE", "True")
+_MAX_IMEX_CHANNELS = 2048  # as many as a driver has by default: a container that wants more can ask for all
+_TRUE = ("1", "t", "T", "true", "TRUE", "True")  # for NVIDIA_DISABLE_REQUIRE, by Go's strconv.ParseBool
 
 
 def parse_request(
     inputs: Inputs, settings: Settings, known: tuple[KnownVendor, ...] = ()
 ) -> tuple[Request | None, tuple[str, ...]]:
-    """The request, None if nothing is asked for; and a sentence for each thing that is left out.
-
-    known: the vendors' files, () if none is named.  RequestError for what can be neither served nor omitted.
-    """
+    """The request, None for none, and what is left out.  known: the vendors' files, () if none is named."""
     notes: list[str] = []
     names = find_names(inputs, settings, notes)
     nodes = names.devices if names.source == "devices" else ()
     by_name = () if nodes or is_void(names.devices) else names.devices
-    devices, any_of = selectors.parse_devices(by_name, names.where, settings, selectors.canonical)
+    devices, any_of = selectors.parse_devices(by_name, names.where, settings)
     if not names.devices and (names.imex_channels or names.features):
         devices = (NONE,)
     of_vendors: tuple[Request, ...] = ()
@@ -52,7 +42,7 @@ def parse_request(
         unknown = vendorrequest.unknown(inputs, known)
     asks = bool(devices or nodes or any_of)
     if asks or of_vendors or notes:
-        check_sections(settings, notes)
+        notes += check_sections(settings)
     notes += unknown
     if not asks:
         alone = Request(of_vendors[0].source, (), (), vendors=of_vendors) if of_vendors else None
@@ -77,15 +67,14 @@ def parse_request(
     return request, tuple(notes)
 
 
-def check_sections(settings: Settings, notes: list[str]) -> None:
-    """Note that the container's sections are not known; RequestError if no settings can hold then."""
+def check_sections(settings: Settings) -> list[str]:
+    """A note if the container's sections are not known; RequestError if no settings can hold then."""
     if not settings.unmatched:
-        return
-    what = " and ".join(settings.unmatched)
-    sentence = f"the engine does not say the container's {what}, by which settings differ"
+        return []
+    sentence = f"the engine does not say the container's {' and '.join(settings.unmatched)}, by which settings differ"
     if settings.unmatched_sections == "refuse":
         raise RequestError(sentence, ADMINISTRATOR)
-    notes.append(f"{sentence}: the strictest of them hold")
+    return [f"{sentence}: the strictest of them hold"]
 
 
 def requirements(environment: dict[str, str], settings: Settings) -> tuple[str, ...]:
@@ -93,14 +82,10 @@ def requirements(environment: dict[str, str], settings: Settings) -> tuple[str, 
     if settings.disable_requirements or environment.get("NVIDIA_DISABLE_REQUIRE", "") in _TRUE:
         return ()
     # NVIDIA_REQUIRE_JETPACK says which files a Jetson gives, not what a driver must be.
-    found = [
-        value
-        for name, value in environment.items()
-        if name.startswith(_REQUIRE) and not name.startswith(words.REQUIRE_JETPACK) and value and not value.isspace()
-    ]
+    given = [(name, value) for name, value in environment.items() if name.startswith(_REQUIRE) and value.strip()]
+    found = [value for name, value in given if not name.startswith(words.REQUIRE_JETPACK)]
     if sum(map(len, found)) > words.LONGEST_VALUE:
-        why = f"the variables {_REQUIRE}* are longer than {words.LONGEST_VALUE >> 10} KiB together"
-        raise RequestError(why, AUTHOR)
+        raise RequestError(f"the variables {_REQUIRE}* are longer than {words.LONGEST_VALUE >> 10} KiB", AUTHOR)
     if is_legacy(environment):
         found.append(f"cuda>={_major_minor(environment[CUDA_VERSION])}")
     return tuple(found)
@@ -115,10 +100,9 @@ def _capabilities(
     if variable not in environment and (is_old or is_legacy(environment)):
         asked = [ALL]
     asked = asked or list(words.DEFAULT_CAPABILITIES)
-    for word in asked:
-        if word not in CAPABILITIES and word != ALL:
-            hint = f"the container's author must choose from {', '.join(CAPABILITIES)} or all"
-            raise RequestError(f"unknown capability {quoted(word)} in {variable}", hint)
+    if unknown := [word for word in asked if word not in (*CAPABILITIES, ALL)]:
+        hint = f"the container's author must choose from {', '.join(CAPABILITIES)} or all"
+        raise RequestError(f"unknown capability {quoted(unknown[0])} in {variable}", hint)
     allowed = settings.allowed_capabilities
     granted = [name for name in CAPABILITIES if (name in asked or ALL in asked) and name in allowed]
     refused = [name for name in CAPABILITIES if name in asked and name not in allowed]
@@ -137,10 +121,7 @@ def _major_minor(version: str) -> str:
 
 
 def _manages_mig(inputs: Inputs, settings: Settings, variable: str, is_single: bool) -> bool:
-    """Whether the container may configure, or monitor, all of MIG: a privileged one, or whom the settings let watch.
-
-    is_single: whether it asks for single MIG devices.
-    """
+    """Whether it may configure, or monitor, all of MIG: if privileged, or if the settings let it watch."""
     value = inputs.environment.get(variable, "").strip()
     if not value:
         return False
@@ -148,9 +129,8 @@ def _manages_mig(inputs: Inputs, settings: Settings, variable: str, is_single: b
         raise RequestError(f"{variable} is {quoted(value)}: only 'all' can be asked for", AUTHOR)
     watches = variable == words.MIG_MANAGEMENT[1]
     if not inputs.privileged and not (watches and settings.mig_monitor == "always"):
-        otherwise = ", or the administrator must set mig-monitor" if watches else ""
-        why = f"{variable} is for containers with CAP_SYS_ADMIN only"
-        raise RequestError(why, f"start the container privileged{otherwise}")
+        hint = f"start the container privileged{', or the administrator must set mig-monitor' if watches else ''}"
+        raise RequestError(f"{variable} is for containers with CAP_SYS_ADMIN only", hint)
     if is_single:
         raise RequestError(f"{variable}=all cannot be given beside single MIG devices", AUTHOR)
     return True
@@ -171,8 +151,7 @@ def _imex_channels(inputs: Inputs, names: Names, settings: Settings, notes: list
     for item, where in channels:
         number = decimal(item.removeprefix("channel"), _MAX_IMEX_CHANNEL)
         if number is None:
-            why = f"{quoted(item)} in {where} is not an IMEX channel: a number from 0 to {_MAX_IMEX_CHANNEL}"
-            raise RequestError(why, AUTHOR)
+            raise RequestError(f"{quoted(item)} in {where} is not an IMEX channel: 0 to {_MAX_IMEX_CHANNEL}", AUTHOR)
         found[str(number)] = None
     if len(found) > _MAX_IMEX_CHANNELS:
         raise RequestError(f"the container asks for more than {_MAX_IMEX_CHANNELS} single IMEX channels", AUTHOR)

@@ -9,21 +9,11 @@ from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.words import ADMINISTRATOR, ALL, ANY, NONE
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
 _HEX = frozenset("0123456789abcdef")
 _UUID_GROUPS = [8, 4, 4, 4, 12]
-# Of MIG-GPU-<uuid>-<share>/<gpu instance>/<compute instance>, and some more.
-_LONGEST = 100
-# A driver knows fewer GPUs and MIG devices.
-_MAX_OF_ANY = 1024
-
-_HINT = (
-    "the container's author must ask for 'all', 'none', an index, a GPU-<uuid>, a MIG-<uuid>, a MIG device as GPU:MIG, "
-    "or a PCI bus id"
-)
+_LONGEST = 100  # of MIG-GPU-<uuid>-<share>/<gpu instance>/<compute instance>, and some more
+_MAX_OF_ANY = 1024  # a driver knows fewer GPUs and MIG devices
+_NAMES = "'all', 'none', an index, a GPU-<uuid>, a MIG-<uuid>, a MIG device as GPU:MIG, or a PCI bus id"
 
 
 class AnyOf(NamedTuple):
@@ -37,17 +27,14 @@ class AnyOf(NamedTuple):
 
 
 class Request(NamedTuple):
-    """One container's request.
+    """One container's request.  source: ``env``, ``swarm``, ``mounts``, ``annotations``, ``cli`` for words of
+    nvidia-container-cli; or of `nodes`: ``cdi``, if a CDI spec of ours has brought them, ``devices``, if a user has.
 
-    source: ``env``, ``swarm``, ``mounts``, ``annotations``, ``cli`` for nvidia-container-cli's words; or of `nodes`:
-    ``cdi``, if the engine has injected them by a CDI spec of ours, ``devices``, if the user of an old image gave them.
-    devices: canonical, in the order given: ``all``, ``none`` (driver files, no GPU), each alone; an index;
-    ``GPU-<uuid>`` in lower case after the dash; ``00000000:07:00.0``; ``0:1``, ``MIG-<uuid>`` and
-    ``MIG-GPU-<uuid>/1/0`` for MIG devices.
+    devices: canonical, in the order given: ``all``, ``none`` (driver files, no GPU), each alone; an index, a
+    ``GPU-<uuid>``, ``00000000:07:00.0``; ``0:1``, ``MIG-<uuid>`` and ``MIG-GPU-<uuid>/1/0`` for MIG devices.
     nodes: in their place, the paths of nodes that the engine has made; any_of: in their place, what the node chooses.
-    imex_channels: ``all`` alone, or decimal numbers; features: names of `FEATURES`; vendors: of other vendors, with the
-    flag and the file of each, and names as given; if that is all, `devices` and `capabilities` are empty.
-    memory_limit, memory_request: in bytes, see `memory`.
+    imex_channels: ``all`` alone, or numbers; features: of `FEATURES`; vendors: of others, with flag, file, and names as
+    given: if that is all, `devices` and `capabilities` are empty; memory_limit, memory_request: in bytes, see `memory`.
     """
 
     source: str
@@ -75,21 +62,29 @@ class Request(NamedTuple):
         return (*self.words(), *[f"{item.flag}={name}" for item in self.vendors for name in item.words()])
 
 
+class KnownVendor(NamedTuple):
+    """One vendor's file; flag, kind: "" if it cannot be understood; fault: why it cannot be served."""
+
+    flag: str
+    kind: str
+    file: str
+    fault: str = ""
+
+
 def parse_devices(
-    items: tuple[str, ...], where: str, settings: Settings, canonical: Callable[[str, str], str]
+    items: tuple[str, ...], where: str, settings: Settings, flag: str = ""
 ) -> tuple[tuple[str, ...], AnyOf | None]:
-    """`Request.devices` and `Request.any_of`; one ``all`` or ``none`` stands for the whole list."""
+    """`Request.devices` and `Request.any_of`; flag: of another vendor, whose devices' names stay as they are."""
     if alone := [word for item in items if (word := item.lower()) in (ALL, NONE)]:
         return (alone[0],), None
     if choice := any_of(items, where, settings):
         return (), choice
-    return tuple(dict.fromkeys([canonical(item, where) for item in items])), None
+    return tuple(dict.fromkeys(items if flag else [canonical(item, where) for item in items])), None
 
 
-def any_of(items: Iterable[str], where: str, settings: Settings) -> AnyOf | None:
+def any_of(items: tuple[str, ...], where: str, settings: Settings) -> AnyOf | None:
     """What these leave to the node; None if devices are named.  RequestError if it is wrong, or none counts holders."""
-    lowered = [item.lower() for item in items]
-    asked = [word.split(":") for word in lowered if word == ANY or word.startswith(f"{ANY}:")]
+    asked = [word.split(":") for item in items if (word := item.lower()).partition(":")[0] == ANY]
     if not asked:
         return None
     _, *rest = asked[0]
@@ -97,29 +92,23 @@ def any_of(items: Iterable[str], where: str, settings: Settings) -> AnyOf | None
     if not rest or not rest[0].lstrip("-").isdecimal():
         rest = ["1", *rest]
     count, profile = decimal(rest[0], _MAX_OF_ANY), rest[1:]
-    if len(lowered) > 1 or not count or len(profile) > 1 or not all(map(_is_profile, profile)):
-        hint = (
-            "the container's author must ask for any, any:COUNT, any:PROFILE or any:COUNT:PROFILE, and nothing beside"
-        )
-        raise RequestError(f"{quoted(','.join(lowered))} in {where} is not a number of devices to choose", hint)
+    if len(items) > 1 or not count or len(profile) > 1 or not all(map(_is_profile, profile)):
+        hint = "the container's author must ask for any, any:COUNT, any:PROFILE or any:COUNT:PROFILE alone"
+        raise RequestError(f"{quoted(','.join(items).lower())} in {where} is not a number of devices to choose", hint)
     if not settings.gpu_holders:
-        raise RequestError(
-            f"{where} asks for 'any', and no holders are counted: gpu-holders is not set", ADMINISTRATOR
-        )
+        raise RequestError(f"{where} asks for 'any', and no holders are counted: gpu-holders is not set", ADMINISTRATOR)
     return AnyOf(count, "".join(profile))
 
 
 def _is_profile(word: str) -> bool:
-    return bool(word) and len(word) <= _LONGEST and word.replace(".", "").replace("+", "").isalnum() and word.isascii()
+    return len(word) <= _LONGEST and word.replace(".", "").replace("+", "").isalnum() and word.isascii()
 
 
 def canonical(item: str, where: str) -> str:
     """The device name `item` in canonical form, see `Request.devices`; RequestError names `where` it stood."""
-    found = ""
-    if len(item) <= _LONGEST:
-        found = _index(item) or _uuid(item) or _instance(item) or bus_id(item)
+    found = len(item) <= _LONGEST and (_index(item) or _uuid(item) or _instance(item) or bus_id(item))
     if not found:
-        raise RequestError(f"unknown device {quoted(item)} in {where}", _HINT)
+        raise RequestError(f"unknown device {quoted(item)} in {where}", f"the container's author must ask for {_NAMES}")
     return found
 
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the administrator allows, as a value: ``/etc/oci-gpu-hook.conf``, then its drop-ins in the order of their names.
-
-Later lines win.  Without such a file, nothing but this module is loaded.
+"""What the administrator allows, as a value: ``/etc/oci-gpu-hook.conf``, then its drop-ins in the order of their names,
+of which the last line wins.  Without such a file, nothing but this module is loaded.
 """
 
 from __future__ import annotations
@@ -13,13 +12,7 @@ from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.state import State
 from oci_gpu_hook.request.words import ALL, CAPABILITIES
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-# The default file: it alone may be absent.
-SETTINGS = "/etc/oci-gpu-hook.conf"
-
+SETTINGS = "/etc/oci-gpu-hook.conf"  # it alone may be absent
 _MAX_DROP_INS = 256
 
 
@@ -82,18 +75,11 @@ def files(path: str | None, root: str = "") -> list[str]:
     return found + [f"{name}.d/{item}" for item in drop_ins]
 
 
-def read_settings(path: str | None, state: State | None, root: str = "", image: Callable[[], str] = str) -> Settings:
-    """The settings for a container, None for what stands in no section; ConfigError, RequestError; root: see `files`.
-
-    image: gives the container's image by its engine's record, if that is needed.
-    """
+def read_settings(path: str | None, state: State | None, root: str = "") -> Settings:
+    """The settings for a container, None for what stands in no section; ConfigError, RequestError.  root: `files`."""
     names, defaults = files(path, root), Settings()
     if not names:
         return defaults
     from oci_gpu_hook.request import settingsfile
 
-    lines = settingsfile.read_files(names)
-    found = settingsfile.fields(lines, state, defaults._asdict())
-    if state is not None and "image" in found["unmatched"]:
-        found = settingsfile.fields(lines, state._replace(image=image()), defaults._asdict())
-    return Settings(**found)
+    return Settings(**settingsfile.fields(settingsfile.read_files(names), state, defaults._asdict()))

@@ -10,6 +10,7 @@ import posix
 
 from oci_gpu_hook.errors import ConfigError, RequestError, quoted
 from oci_gpu_hook.formats.decimal import decimal
+from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.annotations import read_engine
 from oci_gpu_hook.request.memory import SHARE, ceiling
@@ -18,13 +19,11 @@ from oci_gpu_hook.request.words import ALL, CAPABILITIES, is_flag, items
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable
+    from collections.abc import Callable
     from typing import Any
 
-# Of all files together.
-_LARGEST = 1 << 20
-# Of an image or a namespace.
-_LONGEST_NAME = 4096
+_LARGEST = 1 << 20  # of all files together
+_LONGEST_NAME = 4096  # of an image or a namespace
 _ENGINE = "the engine or the pod's author must fix it"
 
 # For everybody, and the kinds of sections; the later one has precedence.
@@ -32,11 +31,9 @@ SCOPES = ("", "image", "namespace", "caller")
 
 
 class Kind(NamedTuple):
-    """The values of one setting.
-
-    read: what a text, or each word of a list, stands for; None if it is wrong, and `why` says so.
-    strictest: of the values in which sections may differ, or () if none is; None for a setting of the whole host.  If
-    there are two, none is the stricter: if both are possible, the container is refused.
+    """The values of one setting.  read: what a text, or each word of a list, stands for; None if it is wrong, and `why`
+    says so; strictest: of the values in which sections may differ, or () if none is; None for a setting of the whole
+    host.  If there are two, none is the stricter: if both are possible, the container is refused.
     """
 
     read: Callable[[str], object]
@@ -51,25 +48,21 @@ def _one_of(*words: str, strictest: tuple[object, ...] | None = None) -> Kind:
     return Kind(values.get, f"allowed is one of {', '.join(words)}", strictest, words)
 
 
+def _text(fits: Callable[[str], bool], why: str, strictest: tuple[object, ...] | None = None) -> Kind:
+    return Kind(lambda text: text if fits(text) else None, why, strictest)
+
+
 def _file(end: str = "") -> Kind:
-
-    def path(text: str) -> str | None:
-        fits = not text or (text.startswith("/") and text.endswith(end) and text.isprintable())
-        return text if fits else None
-
-    return Kind(path, f"which is not an absolute path{f' that ends in {end}' if end else ''}")
+    why = f"which is not an absolute path{f' that ends in {end}' if end else ''}"
+    return _text(lambda it: not it or (it.startswith("/") and it.endswith(end) and it.isprintable()), why)
 
 
 def _list(fits: Callable[[str], bool], why: str, strictest: tuple[object, ...] | None = None) -> Kind:
-    return Kind(lambda word: word if fits(word) else None, why, strictest, is_list=True)
+    return _text(fits, why, strictest)._replace(is_list=True)
 
 
 def _folder(text: str) -> str | None:
     return (text.rstrip("/") or "/") if text.startswith("/") and "\0" not in text else None
-
-
-def _memory(text: str) -> str | None:
-    return None if ceiling(text) is None else text
 
 
 def _names_variable(word: str) -> bool:
@@ -110,7 +103,7 @@ KINDS = {
     # Of lists, what all of them allow; of numbers, the smallest: see `_strictest`.
     "allowed-capabilities": _list((*CAPABILITIES, ALL).__contains__, f"allowed are all, {', '.join(CAPABILITIES)}", ()),
     "allowed-vendors": _list(lambda it: it == ALL or is_flag(it), "which is not a vendor's flag, such as OCI_AMD", ()),
-    "gpu-memory": Kind(_memory, "allowed are off, share, and sizes such as 4096M and 4G", ()),
+    "gpu-memory": _text(lambda it: ceiling(it) is not None, "allowed are off, share, and sizes such as 512M or 4G", ()),
     "gpu-holders": Kind(lambda text: decimal(text, 1000), "allowed is 0 to 1000", ()),
 }
 
@@ -125,17 +118,14 @@ class Setting(NamedTuple):
     value: object
 
 
-def read_files(names: Iterable[str]) -> list[Setting]:
+def read_files(names: list[str]) -> list[Setting]:
     """Every line of these files, in order; ConfigError if they are too large together."""
     found: list[Setting] = []
     size = 0
     for name in names:
         try:
-            fd = posix.open(name, posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK)
-            try:
+            with closing(posix.open(name, posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK)) as fd:
                 data = posix.read(fd, _LARGEST + 1)
-            finally:
-                posix.close(fd)
             size += len(data)
             if size > _LARGEST:
                 raise ConfigError(f"cannot read {name}: all settings together are larger than {_LARGEST >> 20} MiB")
@@ -148,18 +138,15 @@ def read_files(names: Iterable[str]) -> list[Setting]:
 
 
 def fields(lines: list[Setting], state: State | None, defaults: dict[str, Any]) -> dict[str, Any]:
-    """The fields of `Settings` for a container; None: what stands in no section.
-
-    If its engine does not say which sections are its own, no restriction may fail open: the strictest values hold.
+    """The fields of `Settings` for a container; None: what stands in no section.  If its engine does not say which
+    sections are its own, no restriction may fail open: the strictest values hold.
     """
-    image, namespace, unsaid, *_ = read_engine(state) if state is not None else ("", "", ())
-    decided = decisive(lines, image, namespace, state.caller if state is not None else "")
+    image, namespace, unsaid, *_ = read_engine(state) if state else ("", "", ())
+    decided = decisive(lines, image, namespace, state.caller if state else "")
     found = {**defaults, **{field: line.value for field, line in decided.items()}}
     scopes = {line.scope for line in lines}
-    unmatched = [scope for scope in unsaid if scope in scopes]
-    if unmatched:
-        found.update(_of_unmatched(lines, unmatched, decided, found))
-        found["unmatched"] = tuple(unmatched)
+    if unmatched := tuple([scope for scope in unsaid if scope in scopes]):
+        found |= {**_of_unmatched(lines, unmatched, decided, found), "unmatched": unmatched}
     return found
 
 
@@ -177,7 +164,7 @@ def decisive(lines: list[Setting], image: str = "", namespace: str = "", caller:
 
 
 def _of_unmatched(
-    lines: list[Setting], unmatched: Container[str], decided: dict[str, Setting], values: dict[str, object]
+    lines: list[Setting], unmatched: tuple[str, ...], decided: dict[str, Setting], values: dict[str, object]
 ) -> dict[str, object]:
     """The strictest value of each field that lines of the `unmatched` scopes could set; values: of `decided`."""
     possible: dict[str, dict[tuple[str, str], object]] = {}
@@ -186,15 +173,12 @@ def _of_unmatched(
         if line.scope in unmatched and SCOPES.index(line.scope) > SCOPES.index(known):
             # Of two lines for the same containers the later one holds.
             possible.setdefault(line.field, {})[line.scope, line.pattern] = line.value
-    found: dict[str, object] = {}
-    for field, others in possible.items():
-        chosen = _strictest(field, [values[field], *others.values()])
-        if len(chosen) > 1:
-            found["unmatched_sections"] = "refuse"
-        found[field] = chosen[0]
+    chosen = {field: _strictest(field, [values[field], *others.values()]) for field, others in possible.items()}
+    found = {field: some[0] for field, some in chosen.items()}
     # Of fewer holders each has a larger share: none of the two is the stricter.
     counts = {values["gpu_holders"], *possible.get("gpu_holders", {}).values()}
-    if len(counts) > 1 and "share" in (found.get("gpu_memory"), values["gpu_memory"]):
+    differs = len(counts) > 1 and "share" in (found.get("gpu_memory"), values["gpu_memory"])
+    if differs or any([len(some) > 1 for some in chosen.values()]):
         found["unmatched_sections"] = "refuse"
     return found
 
@@ -204,9 +188,8 @@ def _strictest(field: str, values: list[object]) -> list[object]:
     kind = KINDS[field.replace("_", "-")]
     if kind.is_list:
         # "all" stands for every vendor; of capabilities it stands for a list of all.
-        lists = [value for value in values if isinstance(value, tuple) and value != (ALL,)]
-        first = lists[0] if lists else (ALL,)
-        return [tuple([word for word in first if all([word in other for other in lists])])]
+        first, *others = [it for it in values if isinstance(it, tuple) and it != (ALL,)] or [(ALL,)]
+        return [tuple([word for word in first if all([word in other for other in others])])]
     if field == "gpu_holders":
         return [min([value for value in values if isinstance(value, int) and value], default=0)]
     if field == "gpu_memory":
@@ -217,27 +200,27 @@ def _strictest(field: str, values: list[object]) -> list[object]:
 
 
 def parse_text(text: str, name: str) -> list[Setting]:
-    found = []
-    scope, pattern = "", ""
+    found, scope, pattern = [], "", ""
     for number, raw in enumerate(text.split("\n"), start=1):
-        line = raw.strip()
+        line, where = raw.strip(), f"{name}:{number}"
         if not line or line.startswith("#"):
             continue
-        where = f"{name}:{number}"
         if line.startswith("["):
             scope, _, pattern = [part.strip() for part in line[1:-1].strip().partition(" ")]
             if not line.endswith("]") or scope not in SCOPES[1:] or not pattern:
                 forms = "[namespace NAME], [image PATTERN] and [caller nvidia-container-cli]"
                 raise ConfigError(f"{where}: {quoted(line)} is not a heading, which are {forms}")
             continue
-        key, equals, value = line.partition("=")
-        key, value = key.strip(), value.strip()
+        key, equals, value = [part.strip() for part in line.partition("=")]
         if not equals:
             raise ConfigError(f"{where}: {quoted(line)} is not a 'key = value' line")
         if key not in KINDS:
-            near = meant(key, KINDS)
-            hint = "" if near else f"known are {', '.join(KINDS)}"
-            raise ConfigError(f"{where}: unknown key {quoted(key)}{near}", hint)
+            import difflib
+
+            unknown, near = f"{where}: unknown key {quoted(key)}", difflib.get_close_matches(key[:64], KINDS, 1)
+            if near:
+                raise ConfigError(f"{unknown}, did you mean {quoted(near[0])}?")
+            raise ConfigError(unknown, f"known are {', '.join(KINDS)}")
         if scope and KINDS[key].strictest is None:
             raise ConfigError(f"{where}: {key} is for the whole host, not for one {scope}")
         found.append(Setting(where, scope, pattern, key.replace("-", "_"), _value(key, value, where)))
@@ -261,25 +244,15 @@ def matches(pattern: str, text: str) -> bool:
     return at <= end
 
 
-def meant(key: str, among: Iterable[str]) -> str:
-    """``, did you mean 'records'?`` if one of `among` is near enough; else ""."""
-    import difflib
-
-    near = difflib.get_close_matches(key[:64], [*among], 1)
-    return f", did you mean {quoted(near[0])}?" if near else ""
-
-
 def _value(key: str, text: str, where: str) -> object:
     kind = KINDS[key]
     words = items(text) if kind.is_list else [text]
     values = [kind.read(word) for word in words]
+    if not words and key == "allowed-capabilities":
+        words, values = [""], [None]
     if None in values:
         wrong = quoted(words[values.index(None)])
         raise ConfigError(f"{where}: {key} {'has' if kind.is_list else 'is'} {wrong}, {kind.why}")
-    if not kind.is_list:
-        return values[0]
-    if not words and key == "allowed-capabilities":
-        raise ConfigError(f"{where}: {key} has empty, {kind.why}")
     if ALL in words and key.startswith("allowed-"):
         return CAPABILITIES if key == "allowed-capabilities" else (ALL,)
-    return tuple(words)
+    return tuple(words) if kind.is_list else values[0]

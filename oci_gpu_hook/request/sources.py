@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a container names its devices: environment, swarm resources, volume mounts, annotations.  Pure.
-
-Decides which of these places has precedence, and which are accepted: another is not read.
+"""Where a container names its devices: environment, swarm resources, volume mounts, annotations; which of these has
+precedence, and which are accepted: another is not read.  Pure.
 """
 
 from __future__ import annotations
@@ -14,12 +13,7 @@ from oci_gpu_hook.request.bundle import Bundle
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.words import ADMINISTRATOR, ALL, AUTHOR, CUDA_VERSION, VISIBLE_DEVICES, VOID, items, listed
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-# A device list in volume mounts: each is of /dev/null, at a device's name below this folder.
-LIST_FOLDER = "/var/run/nvidia-container-devices"
+LIST_FOLDER = "/var/run/nvidia-container-devices"  # of mounts of /dev/null, each at a device's name
 CDI_ANNOTATIONS = "cdi.k8s.io/"
 # NVIDIA's device plugin writes a CDI spec of a kind of its own.  Where engines resolve annotations themselves, NVIDIA's
 # GPU operator has it write them with another prefix, for NVIDIA's runtime.
@@ -31,6 +25,7 @@ UNPRIVILEGED = "is not accepted from a container without CAP_SYS_ADMIN"
 _PODS = f"a pod's author must ask for nvidia.com/gpu in its limits; else {ADMINISTRATOR}"
 _STRATEGY = "the administrator must set DEVICE_LIST_STRATEGY to envvar or volume-mounts in NVIDIA's device plugin"
 _IMAGES = "may be the image's own, and must not go past what Swarm counts"
+_RESOURCES = "the administrator must name them in node-generic-resources: 'oci-gpu-hook configure docker --swarm' does"
 
 # Docker Swarm tells a task in variables of these names which of its node's generic resources are the task's.
 SWARM_VARIABLE = "DOCKER_RESOURCE_"
@@ -43,10 +38,8 @@ _CDI_VENDORS = ("nvidia.com", "runtime.nvidia.com", "management.nvidia.com")
 
 
 class Inputs(NamedTuple):
-    """All parts of a container's configuration that can ask for something.
-
-    cdi: the names in annotations that count; given: see `Bundle.given_gpus`, for an old image.  By dockerd's record, if
-    it has been read: docker_devices: the value of NVIDIA_VISIBLE_DEVICES that dockerd itself has appended (``--gpus``),
+    """All that can ask.  cdi: names in annotations that count; given: see `Bundle.given_gpus`, for an old image.  By
+    dockerd's record: docker_devices: the value of NVIDIA_VISIBLE_DEVICES that dockerd itself has appended (``--gpus``),
     else ""; images: the variables of a Swarm task that can be its image's own, None for any other container.
     """
 
@@ -75,23 +68,21 @@ NOTHING = Names("", "", ())
 def inputs_of(bundle: Bundle, annotations: dict[str, str]) -> Inputs:
     """annotations: those of config.json and of the state; RequestError as `cdi_names`."""
     environment, mounts = bundle.environment(), bundle.bindings()
-    counts = _gets_default(environment) or (VISIBLE_DEVICES not in environment and _has_driver_volume(mounts))
-    given = bundle.given_gpus() if counts else ()
+    # dockerd makes a volume of nvidia-docker 1's name, empty, if there is none.
+    has_volume = any([_DRIVER_VOLUME in source and path.rstrip("/") == _DRIVER_FOLDER for source, path in mounts])
+    is_old = VISIBLE_DEVICES not in environment and (has_volume or is_legacy(environment))
+    given = bundle.given_gpus() if is_old else ()
     return Inputs(environment, mounts, cdi_names(annotations), bundle.is_privileged(), given)
 
 
 def may_ask(inputs: Inputs) -> bool:
-    """Whether anything asks for a GPU, whatever the administrator accepts; swarm resources apart, which only he names.
-
-    Never False where `parse` finds a request under the default settings.
-    """
+    """Whether anything asks, accepted or not, swarm resources apart.  Never False where `parse` finds a request."""
     environment = inputs.environment
     return (
         environment.get(VISIBLE_DEVICES, "") not in ("", VOID)
         or _gets_default(environment)
-        or bool(inputs.given)
+        or bool(inputs.given or inputs.cdi)
         or any([destination.startswith(LIST_FOLDER) for _, destination in inputs.mounts])
-        or bool(inputs.cdi)
     )
 
 
@@ -105,17 +96,14 @@ def may_name_vendor(inputs: Inputs, settings: Settings | None = None) -> bool:
 
 
 def place(inputs: Inputs, cdi: list[str], settings: Settings | None, flag: str = "") -> Names:
-    """The device names of annotations, else of swarm resources (without `settings` of none), else of the variable.
-
-    cdi: those in annotations; flag: the vendor's, "" for NVIDIA.
-    """
+    """Names in annotations (`cdi`), else in swarm resources, if `settings` are given, else in the flag's variable."""
     environment, variable = inputs.environment, flag or VISIBLE_DEVICES
     # A CDI spec sets the variable to ``void``: the engine has served the annotations.
     if cdi and not is_void(listed(environment, variable)):
         return Names("annotations", f"the annotations {CDI_ANNOTATIONS}*", tuple(cdi))
     swarm = [name for name in _swarm_variables(settings, flag) if name in environment] if settings else []
     found = [item for name in swarm or [variable] for item in listed(environment, name)]
-    return Names("swarm", ",".join(swarm), tuple(found)) if swarm else Names("env", variable, tuple(found))
+    return Names("swarm" if swarm else "env", ",".join(swarm) or variable, tuple(found))
 
 
 def swarm_variables(path: str | None) -> tuple[str, ...]:
@@ -123,42 +111,41 @@ def swarm_variables(path: str | None) -> tuple[str, ...]:
     from oci_gpu_hook.request.settings import read_settings
 
     try:
-        words = read_settings(path, None).swarm_resources
+        return tuple(_swarm_variables(read_settings(path, None)))
     except (ConfigError, RequestError):
         return ()
-    return tuple([word.rpartition("=")[2] for word in words])
 
 
-def _swarm_variables(settings: Settings, flag: str) -> list[str]:
-    """The variables of swarm resources that name the devices of the vendor with this flag; of NVIDIA's without one."""
+def _swarm_variables(settings: Settings, flag: str | None = None) -> list[str]:
+    """The variables of swarm resources for the vendor with this flag, "" for NVIDIA, None for all."""
     pairs = [word.rpartition("=") for word in settings.swarm_resources]
-    return [variable for owner, _, variable in pairs if owner == flag]
+    return [variable for owner, _, variable in pairs if flag is None or owner == flag]
 
 
 def find_names(inputs: Inputs, settings: Settings, notes: list[str]) -> Names:
     """NVIDIA's devices in the first place that names any: accepted mounts, then annotations, then variables."""
     if settings.accept_volume_mounts:
         mounted = _in_mounts(inputs.mounts, notes)
-        if mounted.devices or mounted.imex_channels or mounted.features:
+        if any(mounted[2:]):
             return mounted
     elif any([source == "/dev/null" and target.startswith(f"{LIST_FOLDER}/") for source, target in inputs.mounts]):
         leave_out("the device list in volume mounts is not accepted: accept-volume-mounts is no", settings, notes)
     if inputs.cdi:
         _refuse_plugins(inputs.cdi, inputs.environment)
     found = place(inputs, [name for name in inputs.cdi if _by_nvidia(name)], settings)
-    if found.source == "env" and _gets_default(inputs.environment):
-        found = Names("devices" if inputs.given else "env", CUDA_VERSION, inputs.given or (ALL,))
-    elif found.source == "env" and inputs.given:
-        found = Names("devices", f"the volume at {_DRIVER_FOLDER}", inputs.given)
+    is_old = _gets_default(inputs.environment)
+    if found.source == "env" and (is_old or inputs.given):
+        where = CUDA_VERSION if is_old else f"the volume at {_DRIVER_FOLDER}"
+        found = Names("devices" if inputs.given else "env", where, inputs.given or (ALL,))
     places = [found, place(inputs, [], None)] if _is_dockers(inputs) else [found]
     found = accepted(places, inputs, settings, notes)
     if found.devices != (LIST_FOLDER,):
         return _without_kinds(found)
     # Device plugins set this beside a list in volume mounts.
-    sentence = f"{found.where} says that the devices are listed in volume mounts"
     if not settings.accept_volume_mounts:
-        raise RequestError(f"{sentence}, which are not accepted: accept-volume-mounts is no", ADMINISTRATOR)
-    notes.append(f"{sentence}, and none are")
+        why = f"{found.where} says that the devices are listed in volume mounts, which are not accepted"
+        raise RequestError(f"{why}: accept-volume-mounts is no", ADMINISTRATOR)
+    notes.append(f"{found.where} says that the devices are listed in volume mounts, and none are")
     return NOTHING
 
 
@@ -188,19 +175,17 @@ def _is_dockers(inputs: Inputs) -> bool:
 
 
 def refusal(inputs: Inputs, settings: Settings, where: str, flag: str = "") -> str:
-    """Why a request in the variables `where` (a comma list) is not accepted; "" if it is.
-
-    Who may make services is root on their nodes, so what no image can have written in a task counts as Swarm's own.
+    """Why a request in the variables `where` (a comma list) is not accepted; "" if it is.  Who may make services is
+    root on their nodes, so what no image can have written in a task counts as Swarm's own.
     """
     names, images = where.split(","), inputs.images
     if not flag and where == VISIBLE_DEVICES and _is_dockers(inputs):
         return ""
-    if images is not None:
-        from_image = not images.isdisjoint(names)
-        if from_image and _swarm_variables(settings, flag):
-            return _IMAGES
-        if not from_image and all([name.startswith(SWARM_VARIABLE) for name in names]):
+    if images is not None and images.isdisjoint(names):
+        if all([name.startswith(SWARM_VARIABLE) for name in names]):
             return ""
+    elif images is not None and _swarm_variables(settings, flag):
+        return _IMAGES
     return "" if accepts_environment(inputs, settings) else UNPRIVILEGED
 
 
@@ -212,10 +197,10 @@ def leave_out(sentence: str, settings: Settings, notes: list[str], hint: str = A
 
 
 def accepts_variable(inputs: Inputs, variable: str, settings: Settings, notes: list[str]) -> bool:
-    accepts = accepts_environment(inputs, settings)
-    if not accepts:
-        leave_out(f"the request in {variable} {UNPRIVILEGED}", settings, notes)
-    return accepts
+    if accepts_environment(inputs, settings):
+        return True
+    leave_out(f"the request in {variable} {UNPRIVILEGED}", settings, notes)
+    return False
 
 
 def is_legacy(environment: dict[str, str]) -> bool:
@@ -228,32 +213,24 @@ def _gets_default(environment: dict[str, str]) -> bool:
     return VISIBLE_DEVICES not in environment and is_legacy(environment)
 
 
-def _has_driver_volume(mounts: Iterable[tuple[str, str]]) -> bool:
-    """Whether nvidia-docker 1's volume is mounted: dockerd makes one of its name, empty, if there is none."""
-    return any([_DRIVER_VOLUME in source and target.rstrip("/") == _DRIVER_FOLDER for source, target in mounts])
-
-
-def is_void(names: Iterable[str]) -> bool:
+def is_void(names: list[str] | tuple[str, ...]) -> bool:
     return VOID in [name.lower() for name in names]
 
 
 def _refuse_counts(where: str, environment: dict[str, str]) -> None:
-    """RequestError if Swarm gives a number of devices in one of these variables (a comma list), but not which.
-
-    dockerd takes a number for a count, never for a resource's name.  So a number that stands alone is not an index.
+    """RequestError if Swarm gives a number of devices in one of these variables, but not which: dockerd takes a number
+    for a count, never for a resource's name.  So a number that stands alone is not an index.
     """
     for variable in where.split(","):
         names = listed(environment, variable)
         if variable.startswith(SWARM_VARIABLE) and len(names) == 1 and names[0].isascii() and names[0].isdecimal():
             why = f"{variable} is {quoted(names[0])}, a number of devices, which does not say which ones"
-            hint = "the administrator must name them in dockerd's node-generic-resources"
-            raise RequestError(why, f"{hint}: for GPUs 'oci-gpu-hook configure docker --swarm' does")
+            raise RequestError(why, _RESOURCES)
 
 
 def _refuse_plugins(cdi: tuple[str, ...], environment: dict[str, str]) -> None:
-    """RequestError for the device plugin's own kind, unless the plugin has named the same devices in the variable.
-
-    An image's own value of the variable must not give others than the plugin has counted.
+    """RequestError for the device plugin's own kind, unless the variable has the same devices: an image's own value of
+    it must not give others than the plugin has counted.
     """
     names = [item.partition("=")[2] for item in cdi if item.startswith(_PLUGINS_KIND)]
     asked = listed(environment, VISIBLE_DEVICES)
@@ -262,7 +239,7 @@ def _refuse_plugins(cdi: tuple[str, ...], environment: dict[str, str]) -> None:
         raise RequestError(f"{why}, which needs nvidia-ctk", _STRATEGY)
 
 
-def _in_mounts(mounts: Iterable[tuple[str, str]], notes: list[str]) -> Names:
+def _in_mounts(mounts: tuple[tuple[str, str], ...], notes: list[str]) -> Names:
     plain, qualified, channels = [], [], []
     for source, destination in mounts:
         if not destination.startswith(f"{LIST_FOLDER}/"):
@@ -271,9 +248,8 @@ def _in_mounts(mounts: Iterable[tuple[str, str]], notes: list[str]) -> Names:
         if source != "/dev/null":
             notes.append(f"the mount at {quoted(destination)} names no device: it is not of /dev/null")
         elif name.startswith("cdi/"):
-            vendor, _, rest = name[4:].partition("/")
-            kind, _, last = rest.rpartition("/")
-            qualified.append(f"{vendor}/{kind}={last}" if kind else f"{vendor}/{rest}")
+            kind, _, last = name[4:].rpartition("/")
+            qualified.append(f"{kind}={last}" if "/" in kind else name[4:])
         elif name.startswith("imex/"):
             channels.append(name[5:])
         else:
@@ -292,8 +268,9 @@ def cdi_names(annotations: dict[str, str]) -> tuple[str, ...]:
         counts = {} if annotations.get(_CONTAINER_TYPE) == "sandbox" else _own_annotations(own)
     texts = [text for key, text in counts.items() if isinstance(text, str) and _is_cdi(key, text)]
     if sum(map(len, texts)) > words.LONGEST_VALUE:
-        why = f"the annotations {CDI_ANNOTATIONS}* are longer than {words.LONGEST_VALUE >> 10} KiB"
-        raise RequestError(why, AUTHOR)
+        raise RequestError(
+            f"the annotations {CDI_ANNOTATIONS}* are longer than {words.LONGEST_VALUE >> 10} KiB", AUTHOR
+        )
     return tuple([item for text in texts for item in items(text)])
 
 
@@ -302,11 +279,10 @@ def _own_annotations(text: str) -> dict[str, str]:
         found = jsontext.loads(text.encode())
     except ValueError:
         found = text
-    # Go writes an empty map as null.
-    if found is not None and not isinstance(found, dict):
-        why = f"the annotation {_OWN_ANNOTATIONS} is not a JSON object: whose {CDI_ANNOTATIONS}* are is not known"
-        raise RequestError(why, "the container engine must fix it")
-    return found or {}
+    if isinstance(found, dict) or found is None:
+        return found or {}  # Go writes an empty map as null
+    why = f"the annotation {_OWN_ANNOTATIONS} is not a JSON object: whose {CDI_ANNOTATIONS}* are is not known"
+    raise RequestError(why, "the container engine must fix it")
 
 
 def _is_cdi(key: str, text: str) -> bool:
@@ -328,10 +304,10 @@ def _without_kinds(names: Names) -> Names:
         kind, _, name = item.partition("=")
         device_class = kind.partition("/")[2]
         if not _by_nvidia(kind) or device_class not in found:
-            hint = "nvidia.com/gpu, imex-channel, gds, mofed, gdrcopy and nvswitch are served"
-            hint = _STRATEGY if kind.startswith(_PLUGINS_KIND) else hint
+            served = f"nvidia.com/{', '.join(found)} are served"
+            hint = _STRATEGY if kind.startswith(_PLUGINS_KIND) else served
             raise RequestError(f"unknown CDI kind in {quoted(item)} in {names.where}: the engine must resolve it", hint)
         found[device_class].append(name)
-    devices, channels = found.pop("gpu"), found.pop("imex-channel")
-    features = [feature for feature, asked in found.items() if asked]
-    return names._replace(devices=tuple(devices), imex_channels=tuple(channels), features=tuple(features))
+    devices, channels, *_ = map(tuple, found.values())
+    features = tuple([feature.name for feature in words.FEATURES if found[feature.name]])
+    return names._replace(devices=devices, imex_channels=channels, features=features)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The container's state, which the runtime writes to the hook's standard input (runtime-spec 1.0 to 1.2, runtime.md).
-
-``bundlePath`` is engines' before it.  Must not look at the host or at the bundle.
+"""The container's state, on the hook's standard input (runtime-spec 1.0 to 1.2, runtime.md; engines before it write
+``bundlePath``).
 """
 
 from __future__ import annotations
@@ -16,13 +15,8 @@ ENGINE_HINT = "the container engine or runtime must fix it"
 
 # An engine copies a pod's annotations into both documents, of which Kubernetes takes 256 KiB; and the kernel takes some
 # MiB of environment.  A document of the largest size may have a value in every twenty bytes: each takes a hundred.
-_LARGEST_STATE = 2 << 20
-_LARGEST_CONFIG = 4 << 20
-_BYTES_OF_VALUE = 20
-# Runtimes name a folder after it.
-_LONGEST_ID = 1024
-
-
+_LARGEST_STATE, _LARGEST_CONFIG, _BYTES_OF_VALUE = 2 << 20, 4 << 20, 20
+_LONGEST_ID = 1024  # runtimes name a folder after it
 # As in hooks.d/asking.bash.
 _ASKING = (b"NVIDIA_", b"CUDA_VERSION", b"cdi.k8s.io", b"nvidia-container-devices", b"nvidia_driver_", b'"OCI_')
 
@@ -41,10 +35,8 @@ class ExcessError(BundleError):
 
 
 class State(NamedTuple):
-    """The state of one container.
-
-    image: by an engine's own record, not the runtime's word, "" for none; caller: the name by which the hook was called
-    for a container of which no engine tells a process, "" for any other; status: "stopped" of one that is restored.
+    """image: by an engine's own record, "" for none; caller: the name by which the hook was called for a container of
+    which no engine tells a process, "" for any other; status: "stopped" of one that is restored.
     """
 
     id: str = ""
@@ -56,7 +48,6 @@ class State(NamedTuple):
     status: str = ""
 
     def is_restored(self) -> bool:
-        """Whether the runtime says so; `container.restore` proves it."""
         return self.status == "stopped"
 
 
@@ -70,10 +61,8 @@ def read_state(fd: int, head: bytes = b"") -> State:
     if not isinstance(pid, int) or isinstance(pid, bool) or pid <= 0:
         raise BundleError(f"{what} has no 'pid' above 0", ENGINE_HINT)
     container_id = document.get("id", "")
-    if not isinstance(container_id, str):
-        raise BundleError(f"the 'id' in {what} is not a string", ENGINE_HINT)
-    if len(container_id) > _LONGEST_ID:
-        raise BundleError(f"the 'id' in {what} is longer than {_LONGEST_ID} characters", ENGINE_HINT)
+    if not isinstance(container_id, str) or len(container_id) > _LONGEST_ID:
+        raise BundleError(f"the 'id' in {what} is not a string of {_LONGEST_ID} characters or less", ENGINE_HINT)
     annotations = document.get("annotations") or {}
     if not isinstance(annotations, dict) or not all([isinstance(value, str) for value in annotations.values()]):
         raise BundleError(f"'annotations' in {what} is not an object of strings", ENGINE_HINT)

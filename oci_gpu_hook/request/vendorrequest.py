@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a container asks of other vendors than NVIDIA: ``OCI_AMD=0`` and its like become a `Request` each.  Pure.
-
-A vendor's file says which variable and which kind of CDI devices ask for its hardware.
-"""
+"""What a container asks of other vendors than NVIDIA: ``OCI_AMD=0`` and its like become a `Request` each.  Pure."""
 
 from __future__ import annotations
 
 from oci_gpu_hook.errors import ConfigError, RequestError, quoted
-from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request import selectors, sources
+from oci_gpu_hook.request.selectors import KnownVendor as KnownVendor
 from oci_gpu_hook.request.selectors import Request
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs, Names
@@ -17,15 +14,6 @@ from oci_gpu_hook.request.words import ALL, VENDOR_PREFIX
 _LONGEST_NAME = 100
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:-")
 _HINT = "the container's author must ask for 'all', 'none', an index, a PCI address or a device's name"
-
-
-class KnownVendor(NamedTuple):
-    """One vendor's file; flag, kind: "" if it cannot be understood; fault: why it cannot be served."""
-
-    flag: str
-    kind: str
-    file: str
-    fault: str = ""
 
 
 def parse_vendors(
@@ -46,7 +34,7 @@ def parse_vendors(
         for word in names.devices:
             if len(word) > _LONGEST_NAME or not _LETTERS.issuperset(word):
                 raise RequestError(f"unknown device {quoted(word)} in {names.where}", _HINT)
-        devices, any_of = selectors.parse_devices(names.devices, names.where, settings, lambda word, _: word)
+        devices, any_of = selectors.parse_devices(names.devices, names.where, settings, flag)
         found.append(Request(names.source, devices, any_of=any_of, flag=flag, file=vendor.file))
     return tuple(found)
 
@@ -66,9 +54,6 @@ def _named(inputs: Inputs, vendor: KnownVendor, settings: Settings | None = None
 
 def unknown(inputs: Inputs, known: tuple[KnownVendor, ...]) -> list[str]:
     """A sentence if a variable may be that of a file that cannot be understood; it may be another program's too."""
-    broken = [vendor.fault for vendor in known if not vendor.flag]
-    flags = {vendor.flag for vendor in known}
-    asked = [name for name in inputs.environment if name.startswith(VENDOR_PREFIX) and name not in flags]
-    if not broken or not asked:
-        return []
-    return [f"{quoted(asked[0])} brings nothing: {broken[0]}"]
+    faults = {vendor.flag: vendor.fault for vendor in reversed(known)}
+    asked = [name for name in inputs.environment if name.startswith(VENDOR_PREFIX) and name not in faults]
+    return [f"{quoted(asked[0])} brings nothing: {faults['']}"] if asked and "" in faults else []

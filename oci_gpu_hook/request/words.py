@@ -14,20 +14,13 @@ REQUIRE_CUDA = "NVIDIA_REQUIRE_CUDA"
 REQUIRE_JETPACK = "NVIDIA_REQUIRE_JETPACK"
 MEMORY_LIMIT = "NVIDIA_GPU_MEMORY_LIMIT"
 MEMORY_REQUEST = "NVIDIA_GPU_MEMORY_REQUEST"
-# Vendors' files name variables that begin with it, as oci-decorator's files did.
-VENDOR_PREFIX = "OCI_"
-# The later one has precedence (CDI's SPEC.md, "CDI Spec directories").
-CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
+VENDOR_PREFIX = "OCI_"  # of variables that vendors' files name, as oci-decorator's files did
+CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")  # the later one has precedence (CDI's SPEC.md, "CDI Spec directories")
 MIG_MANAGEMENT = ("NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES")
-
-# The kernel takes no longer variable (execve(2), MAX_ARG_STRLEN).
-LONGEST_VALUE = 128 << 10
+LONGEST_VALUE = 128 << 10  # the kernel takes no longer variable (execve(2), MAX_ARG_STRLEN)
 
 # In place of device names: every device; driver files without a device; no request at all; what the node chooses.
-ALL = "all"
-NONE = "none"
-VOID = "void"
-ANY = "any"
+ALL, NONE, VOID, ANY = "all", "none", "void", "any"
 
 # "video" also brings the libraries of compute, and "display" those of graphics: the catalogue lists these for both.
 CAPABILITIES = ("utility", "compute", "video", "graphics", "display", "ngx", "compat32")
@@ -52,9 +45,8 @@ FEATURES = (
 # Who can fix a request, as the end of a sentence.
 AUTHOR = "the container's author must fix it"
 ADMINISTRATOR = "the administrator decides, in /etc/oci-gpu-hook.conf"
-
-_FLAG = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
 LONGEST_FLAG = 64
+_FLAG = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
 
 
 def listed(environment: dict[str, str], variable: str) -> list[str]:

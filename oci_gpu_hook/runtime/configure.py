@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``nvidia-container-cli configure``: one container start for callers that have no config.json and write no state.
 
-Words make the request, and a path names the root.  With ``--pid`` the root is that process's.  Without, the caller has
-made the container's mount namespace and runs in it.  SECURITY.md says what is believed of whom.
+With ``--pid`` the root is that process's.  Without, the caller has made the container's mount namespace and runs in it.
+SECURITY.md says what is believed of whom.
 """
 
 from __future__ import annotations
@@ -22,18 +22,11 @@ from oci_gpu_hook.planning.plan import DEV_IS_HOSTS, LEFT_ALONE
 from oci_gpu_hook.report import records, sentence
 from oci_gpu_hook.report.progress import Progress
 from oci_gpu_hook.request.bundle import Bundle
-from oci_gpu_hook.request.containercli import CONTAINER_CLI
+from oci_gpu_hook.request.containercli import CONTAINER_CLI, Call
 from oci_gpu_hook.request.state import State, checked_path
 from oci_gpu_hook.request.words import MEMORY_LIMIT, MEMORY_REQUEST
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from oci_gpu_hook.operations import Operation
-    from oci_gpu_hook.request.containercli import Call
-    from oci_gpu_hook.request.sources import Inputs
-
-# LXC names a folder after it (NAME_MAX, limits.h).
-_LONGEST_NAME = 255
+_LONGEST_NAME = 255  # LXC names a folder after it (NAME_MAX, limits.h)
 # What is not given with an option: kinds of operations, or a part of the host's path.
 _OMITTED = {
     "no-devbind": "/dev/",
@@ -61,11 +54,18 @@ def _configure(progress: Progress, call: Call) -> None:
     path, pid = checked_path(call.root), call.pid()
     process = Process(pid) if pid else Process.caller()
     # A container's root lies in its bundle, which its engine names after it.
-    folder = path.rstrip("/").rpartition("/")[0]
-    id = folder.rpartition("/")[2] if pid else _name(path)
+    folder, _, name = path.rstrip("/").rpartition("/")
+    # Without --pid LXC says the container's name, and enroot names the root after it.
+    said = posix.environ.get(b"LXC_NAME", b"").decode("utf-8", "replace")
+    is_name = said.isprintable() and "/" not in said and len(said) <= _LONGEST_NAME
+    id = folder.rpartition("/")[2] if pid else (is_name and said) or name
     # A bundle with an empty config.json: nothing is configured but what the words say.
     bundle, state = Bundle(folder, {}), State(id, process.pid, folder, caller="" if pid else CONTAINER_CLI)
-    question = Question(bundle, state, Options(), inputs=_inputs(call))
+    # Its own environment has two variables of the request: LXC and enroot give a call the container's.
+    inputs, given = call.inputs(), {it: posix.environ.get(it.encode()) for it in (MEMORY_LIMIT, MEMORY_REQUEST)}
+    memory = {name: text.decode("utf-8", "replace") for name, text in given.items() if text is not None}
+    inputs = inputs._replace(environment={**inputs.environment, **memory})
+    question = Question(bundle, state, Options(), inputs=inputs)
     progress.state = question.state
     allowed = question.settings()
     # Without --pid the cgroup is the caller's, with others in it.
@@ -99,22 +99,8 @@ def _configure(progress: Progress, call: Call) -> None:
     progress.say()
 
 
-def _inputs(call: Call) -> Inputs:
-    """The words; and of its own environment two variables: LXC and enroot give a call the container's."""
-    inputs, names = call.inputs(), {name: name.encode() for name in (MEMORY_LIMIT, MEMORY_REQUEST)}
-    said = {name: posix.environ[it].decode("utf-8", "replace") for name, it in names.items() if it in posix.environ}
-    return inputs._replace(environment={**inputs.environment, **said})
-
-
-def _name(path: str) -> str:
-    """LXC says the container's name, enroot names the root after it."""
-    name = posix.environ.get(b"LXC_NAME", b"").decode("utf-8", "replace")
-    is_name = name.isprintable() and "/" not in name and len(name) <= _LONGEST_NAME
-    return (name if is_name else "") or path.rstrip("/").rpartition("/")[2]
-
-
-def _is_omitted(operation: Operation, call: Call) -> bool:
+def _is_omitted(operation: object, call: Call) -> bool:
     # A cgroup's path has the container's name in it.
-    is_of_cgroup = isinstance(operation, (LimitMemory, OpenCgroup))
-    source = getattr(operation, "source", "") or ("" if is_of_cgroup else getattr(operation, "path", ""))
+    path = "" if isinstance(operation, (LimitMemory, OpenCgroup)) else getattr(operation, "path", "")
+    source = getattr(operation, "source", "") or path
     return any([part in source for option, part in _OMITTED.items() if call.has(option)])

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The hook's entry in a bundle's config.json, for engines that read no hooks.d.
 
-hooks.d/oci-gpu-runtime starts this where it does not add the hook itself, before it becomes the real runtime, with the
-words CONFIG HOOK LOG: where config.json lies, the hook as it is to be there, and the runtime's log, "" for none.
-
-config.json is spliced: what this module does not know of stays as its engine wrote it.  The hook decides, not this.
+hooks.d/oci-gpu-runtime starts this where it does not add the hook itself, with the words CONFIG HOOK LOG: config.json,
+the hook as it is to be there, and the runtime's log, "" for none.  config.json is spliced: what this module does not
+know of stays as its engine wrote it.  The hook decides, not this.
 """
 
 from __future__ import annotations
@@ -20,20 +19,18 @@ from oci_gpu_hook.report import sentence
 from oci_gpu_hook.request.state import ENGINE_HINT, ExcessError, State, object_of, open_file, read_bytes, read_object
 
 _STAGE = "createRuntime"
-# Hooks that do the job, by their names: ours, by either program; as dockerd starts it or NVIDIA's; NVIDIA's runtime's.
+# Hooks that do the job, by their names, ours and NVIDIA's; and at these stages: later they have nothing to do.
 _DO_THE_JOB = ("oci-gpu-hook", "oci-gpu-hook-start", "nvidia-container-runtime-hook", "nvidia-container-toolkit")
-# And at these stages: at the later ones they have nothing to do.
 _STAGES_OF_THE_JOB = ("prestart", _STAGE, "createContainer")
 
 
 def main() -> None:
     config, hook, log = sys.argv[1:]
-    code = DONE
     try:
         add_hook(config, hook)
     except Exception as err:
-        code = failure(err, config, log)
-    posix._exit(code)
+        posix._exit(failure(err, config, log))
+    posix._exit(DONE)
 
 
 def failure(error: Exception, config: str, log: str) -> int:
@@ -44,20 +41,23 @@ def failure(error: Exception, config: str, log: str) -> int:
     if log.startswith("/"):
         from oci_gpu_hook.report import crun
 
-        # The log may not be there yet.
-        crun.append(log, crun.as_json("oci-gpu-runtime", str(error)), posix.O_CREAT)
+        crun.append(log, crun.as_json("oci-gpu-runtime", str(error)), posix.O_CREAT)  # it may not be there yet
     return code
 
 
 def add_hook(config: str, hook: str) -> None:
-    before, data = _read(config)
+    with closing(open_file(config, posix.O_NONBLOCK | posix.O_NOFOLLOW)) as fd:
+        before = posix.fstat(fd)
+        if not is_regular(before):
+            raise BundleError(f"{config} is not a regular file", ENGINE_HINT)
+        data = read_bytes(fd, config)
     hooks = object_of(data, config).get("hooks") or {}
     if not isinstance(hooks, dict) or not all([it is None or isinstance(it, list) for it in hooks.values()]):
         raise BundleError(f"{config} is of the wrong shape: hooks has no lists", ENGINE_HINT)
-    if any([_does_the_job(it) for stage in _STAGES_OF_THE_JOB for it in hooks.get(stage) or ()]):
+    there = [it for stage in _STAGES_OF_THE_JOB for it in hooks.get(stage) or () if isinstance(it, dict)]
+    if any([str(it.get("path")).rpartition("/")[2] in _DO_THE_JOB for it in there]):
         return
-    text = with_hook(data.decode(), hook, bool(hooks.get(_STAGE)))
-    _replace(config, before, text.encode())
+    _replace(config, before, with_hook(data.decode(), hook, bool(hooks.get(_STAGE))).encode())
 
 
 def _asks(config: str) -> bool:
@@ -94,19 +94,6 @@ def _with_member(text: str, at: int, name: str, old: tuple[int, int] | None, val
         return f"{text[: old[0]]}{value}{text[old[1] :]}"
     comma = "," if jsontext.members(text, at) else ""
     return f'{text[: at + 1]}"{name}":{value}{comma}{text[at + 1 :]}'
-
-
-def _does_the_job(hook: object) -> bool:
-    path = hook.get("path") if isinstance(hook, dict) else None
-    return isinstance(path, str) and path.rpartition("/")[2] in _DO_THE_JOB
-
-
-def _read(name: str) -> tuple[posix.stat_result, bytes]:
-    with closing(open_file(name, posix.O_NONBLOCK | posix.O_NOFOLLOW)) as fd:
-        status = posix.fstat(fd)
-        if not is_regular(status):
-            raise BundleError(f"{name} is not a regular file", ENGINE_HINT)
-        return status, read_bytes(fd, name)
 
 
 def _replace(config: str, before: posix.stat_result, data: bytes) -> None:

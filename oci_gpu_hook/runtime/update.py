@@ -4,9 +4,8 @@
 containerd writes the device rules of config.json into each update.  runc passes over them.  crun puts them in force
 again, and denies the devices that the hook has allowed.  So these are left out; others are what somebody wants now.
 
-hooks.d/oci-gpu-runtime starts this before it becomes the real runtime, with the words CONFIG RESOURCES LOG: crun's copy
-of config.json, the file with the resources, ``-`` for stdin, and the runtime's log, "" for none.  The resources go to
-stdout.  Must not change anything else of them.
+hooks.d/oci-gpu-runtime starts this with the words CONFIG RESOURCES LOG: crun's copy of config.json, the file with the
+resources, ``-`` for stdin, and the runtime's log, "" for none.  The resources go to stdout, not changed otherwise.
 """
 
 from __future__ import annotations
@@ -47,9 +46,7 @@ def without_devices(data: bytes, config: str) -> bytes:
         wanted = Bundle("", {"linux": {"resources": resources}}).device_rules()
     except BundleError:
         return data
-    if not resources.get(_DEVICES):
-        return data
-    if wanted != Bundle(config, read_object(config, open_file(config))).device_rules():
+    if not wanted or wanted != Bundle(config, read_object(config, open_file(config))).device_rules():
         return data
     text = data.decode()
     members = jsontext.members(text, text.index("{"))

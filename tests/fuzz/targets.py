@@ -192,7 +192,7 @@ def _request(bundle: Bundle) -> None:
     inputs = sources.inputs_of(bundle, bundle.annotations())
     sources.may_ask(inputs)
     parse_request(inputs, Settings(accept_volume_mounts=True))
-    cdirequest.of_nodes(inputs, Settings(), [path for path, *_ in bundle.devices()], ["compute"])
+    cdirequest.of_nodes(inputs, Settings(), tuple([path for path, *_ in bundle.devices()]), ("compute",))
 
 
 def _hooks(bundle: Bundle) -> None:
@@ -283,7 +283,7 @@ def _words(words: list[str]) -> None:
 
 def _injected(values: tuple[sources.Inputs, Settings, list[str], list[str], str]) -> None:
     inputs, allowed, paths, capabilities, spec = values
-    cdirequest.of_nodes(inputs, allowed, paths, capabilities)
+    cdirequest.of_nodes(inputs, allowed, tuple(paths), tuple(capabilities))
     found = cdispecs._spec("/etc/cdi/x.yaml", spec)
     if found is not None:
         cdispecs.words_of(found.document)

@@ -37,7 +37,7 @@ def test_the_driver_is_told_of_the_containers_own_cgroup(installed: Installed, b
     ("faults", "settings", "why"),
     [
         ((), "", "this kernel has no dmem controller"),
-        ((), f"{BY_NVML}gpu-memory = share\ngpu-holders = 2\n", "only the kernel's dmem controller tells its size"),
+        ((), f"{BY_NVML}gpu-memory = share\ngpu-holders = 2\n", "need the kernel's dmem controller"),
         (("nvml-errors",), BY_NVML, "cannot limit the memory of the devices (NVML): nvmlInit_v2 gives 999"),
         (("no-nvml",), BY_NVML, "libnvidia-ml is missing"),
     ],

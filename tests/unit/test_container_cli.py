@@ -16,7 +16,6 @@ from oci_gpu_hook.kernel import mountinfo
 from oci_gpu_hook.node.diagnosis import PASS, WARN, enginecheck
 from oci_gpu_hook.request import containercli, parse
 from oci_gpu_hook.request.settings import Settings
-from tests import manual
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -104,11 +103,6 @@ def test_the_program_says_how_it_is_used() -> None:
     for word in ("--version", "-V"):
         done = run(word, "info")
         assert (done.returncode, done.stderr, done.stdout) == (0, "", f"oci-gpu-hook {VERSION}\n")
-
-
-def test_the_usage_names_a_page_of_the_manual() -> None:
-    name, _, section = containercli.USAGE.splitlines()[-1].split(" ")[0].rstrip(")").partition("(")
-    assert f"{name}.{section}" in manual.PAGES
 
 
 def test_only_what_is_mounted_elsewhere_too_is_the_hosts() -> None:

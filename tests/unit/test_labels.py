@@ -24,7 +24,7 @@ def decide(
     config: Settings = Settings(),  # noqa: B008  a record cannot be changed
     required: bool = True,
 ) -> Labels:
-    return labels.decide(mounts, mount_label, process_label, config, required=required)
+    return labels.labels_of(mounts, mount_label, process_label, config, required=required)
 
 
 def relabelled(decided: Labels) -> Relabel:

@@ -75,7 +75,7 @@ def test_in_a_user_namespace_a_sentence_says_what_helps() -> None:
 def test_of_several_nodes_there_is_one_sentence() -> None:
     devices = (node(0o600), node(0o600, path="/dev/dri/card1"), node())
     found = opened(devices, User(7, 8, ()))
-    assert found.notes[0].startswith("/dev/dri/card0 and 1 more of mode 0600") and len(found.notes) == 1
+    assert found.notes[0].startswith("/dev/dri/card0, /dev/dri/card1 of mode 0600") and len(found.notes) == 1
     assert [it.gid for it in found.operations if isinstance(it, Device)] == [VIDEO, VIDEO, 8]
 
 

@@ -90,9 +90,3 @@ def test_a_cdi_name_that_cannot_be_served_is_refused(value: str, words: str) -> 
 )
 def test_capabilities(value: str, expected: tuple[str, ...]) -> None:
     assert by_environment("0", value).capabilities == expected
-
-
-@pytest.mark.parametrize("value", ["none", "Utility", "utility;compute"])
-def test_an_unknown_capability_is_refused(value: str) -> None:
-    inputs = Inputs({VISIBLE: "0", "NVIDIA_DRIVER_CAPABILITIES": value})
-    assert f"unknown capability '{value}'" in refusal(inputs)

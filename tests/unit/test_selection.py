@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
-from oci_gpu_hook.driver.nodes import DeviceNode
 from oci_gpu_hook.errors import DriverError, RequestError
 from oci_gpu_hook.planning import provision, selection
 from oci_gpu_hook.planning.selection import Selection
@@ -90,13 +89,10 @@ def test_a_gpu_that_is_requested_beside_its_mig_device_is_whole(devices: str) ->
             "this host has 2 GPUs, and none has this UUID (the container's author must ask for one that exists; ",
         ),
         (STRANGER, "; if a device plugin assigned it, the node's administrator must restart that plugin)"),
-        ("0000:07:00.1", "unknown device '00000000:07:00.1'"),
         ("1:0", "unknown MIG device '1:0': GPU 1 has no MIG device"),
         ("0:1", "unknown MIG device '0:1': GPU 0 has 1 MIG device "),
-        ("2:0", "unknown device '2': this host has indices 0 to 1"),
         (f"MIG-{PLAIN}/1/0", "this host has 1 MIG device "),
         (f"MIG-{UUID}/1/1", "this host has 1 MIG device "),
-        (f"MIG-{UUID}/0/0", "this host has 1 MIG device "),
         (f"MIG-{UUID[4:]}", "this host has 1 MIG device "),
         ("0,1,2", "3 GPUs are asked for (0 to 2), and this host has 2"),
         ("1,0,2", "unknown device '2'"),
@@ -189,7 +185,7 @@ def test_the_nodes_that_an_engine_has_injected_mean_the_request_that_brought_the
     """The hook behind a CDI spec of ours sees nodes where the other one saw a request; both mean the same."""
     request = by_environment(devices, capabilities)
     first, nodes = selection.select(request, everything()), paths(request)
-    again, _ = of_nodes(sources.Inputs({}), Settings(), nodes, request.capabilities)
+    again, _ = of_nodes(sources.Inputs({}), Settings(), tuple(nodes), request.capabilities)
     assert again is not None
     found = selection.select(again, everything())
     assert [gpu for gpu, _ in found.gpus] == [gpu for gpu, _ in first.gpus]
@@ -223,24 +219,6 @@ def test_time_grows_with_the_request_and_no_faster() -> None:
         entries: by_environment("1")._replace(devices=tuple(["1", gpu.bus_id] * entries)) for entries in (100, 1_000)
     }
     assert is_linear(lambda entries: selection.select(wanted[entries], host))
-
-
-def test_many_imex_channels_are_found_in_linear_time() -> None:
-    stem = "/dev/nvidia-caps-imex-channels/channel"
-
-    def channels_of(entries: int) -> tuple[Request, DriverInventory]:
-        more = [DeviceNode(f"{stem}{minor}", 507, minor, 0o666, 0, 0, True, "imex") for minor in range(entries)]
-        names = ",".join([str(minor) for minor in range(entries)])
-        request = by_environment("none", NVIDIA_IMEX_CHANNELS=names)
-        return request, everything()._replace(devices=(*everything().devices, *more))
-
-    prepared = {entries: channels_of(entries) for entries in (100, 1_000)}
-
-    def act(entries: int) -> None:
-        request, inventory = prepared[entries]
-        selection.nodes(request, Selection((), ()), inventory)
-
-    assert is_linear(act)
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ def test_a_state_that_is_too_large_is_one_sentence(tmp_path: Path) -> None:
     for more, sentence in (
         ({"x": " " * (2 * MIB)}, "is larger than 2 MiB"),
         ({"x": [0] * 104_900}, "has more than 104857 values"),
-        ({"id": "c" * 1025}, "is longer than 1024 characters"),
+        ({"id": "c" * 1025}, "is not a string of 1024 characters"),
     ):
         file = tmp_path / "state"
         file.write_text(json.dumps({**GOOD, **more}))

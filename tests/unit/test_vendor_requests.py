@@ -89,12 +89,12 @@ def test_cdi_annotations_of_a_files_kind_ask() -> None:
 
 def test_a_spec_of_ours_names_its_vendor_and_the_engine_the_nodes() -> None:
     nodes = ("/dev/kfd", "/dev/dri/renderD128")
-    found = cdirequest.of_vendor("OCI_AMD", KNOWN, nodes)
+    found, _ = cdirequest.of_vendor("OCI_AMD", KNOWN, nodes, Settings())
     assert found == Request("cdi", (), (), vendors=(amd(*nodes, source="cdi"),))
     with pytest.raises(ConfigError, match="'OCI_X', which no vendor's file has"):
-        cdirequest.of_vendor("OCI_X", KNOWN, nodes)
+        cdirequest.of_vendor("OCI_X", KNOWN, nodes, Settings())
     with pytest.raises(ConfigError, match="broken"):
-        cdirequest.of_vendor("OCI_AMD", (AMD._replace(fault="broken"),), nodes)
+        cdirequest.of_vendor("OCI_AMD", (AMD._replace(fault="broken"),), nodes, Settings())
 
 
 # What the administrator allows.
