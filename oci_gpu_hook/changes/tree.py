@@ -3,10 +3,8 @@
 
 From check to use there is only a descriptor: a source is cloned in the host's mount namespace, a target is resolved
 below the root's descriptor by the kernel (openat2), and move_mount joins the two.  NVIDIA's toolkit had nine CVEs from
-the other way: a path that is checked, and then used again by name.
-
-Must not know what is mounted or why.  Must not follow the image out of the container's own mounts: nothing is made in a
-volume of the host, nor in what was cloned of the host's (CVE-2024-0133 made files on the host in that way).
+paths that were checked, and then used again by name.  Nothing is made in a volume of the host, nor in what was cloned
+of the host's (CVE-2024-0133 made files on the host in that way).  Must not know what is mounted or why.
 """
 
 from __future__ import annotations
@@ -16,15 +14,14 @@ import posix
 from oci_gpu_hook.changes import detached
 from oci_gpu_hook.errors import plain
 from oci_gpu_hook.kernel import mountinfo, procfile, syscalls
-from oci_gpu_hook.kernel.descriptors import closing, reopened
+from oci_gpu_hook.kernel.descriptors import closing, reopened, replace
 from oci_gpu_hook.kernel.filetypes import S_IFCHR, S_IFREG, is_character_device, is_folder, is_link, is_regular, is_same
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_BELOW = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
-
+_BELOW = syscalls.RESOLVE_BELOW
 _NAMED = posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC
 _MAX_LINKS = 40
 # Each missing folder of a link's text would be made, and no driver leaves such a link.
@@ -94,9 +91,9 @@ class Tree:
         self._propagates: dict[int, bool] = {}
         # Mounts that are to be read-only in the end.
         self._open: list[int] = []
-        # Folders that are open, by path: all that were looked up, and those in which things may be made.
+        # Folders that are open, by path; and those of them in which things may be made.
         self._folders: dict[str, int] = {}
-        self._own_folders: dict[str, int] = {}
+        self._own_folders: set[int] = set()
         self._root_mount = syscalls.mount_of(root_fd)[0]
         # The filesystems that were made here, each with "/": in them nothing lies that is not known.
         self._new: tuple[str, ...] = ()
@@ -134,20 +131,18 @@ class Tree:
 
     def own_folder(self, path: str) -> int:
         """A descriptor, kept open, of the folder at `path`, made if it is missing; TargetError in a volume."""
-        fd = self._own_folders.get(path)
-        if fd is None:
-            fd = self._folder(path)
-            # One that was made is known as own by now.
-            if self._own_folders.get(path) != fd and not self.is_own(fd):
+        fd = self._folder(path)
+        if fd not in self._own_folders:
+            if not self.is_own(fd):
                 why = "in a volume of the host, where nothing is made"
-                if syscalls.mount_of(fd)[0] == self._root_mount:
+                if self.is_images(fd):
                     why = "in a root of the host's, where nothing is made: it needs one of its own, such as an overlay"
                 raise TargetError(syscalls.EXDEV, f"{path or '/'} lies {why}")
-            self._own_folders[path] = fd
+            self._own_folders.add(fd)
         return fd
 
     def make(self, call: Callable[..., None], *arguments: object, folder: int) -> None:
-        """Make something in the folder that is open at `folder`, by a function, as posix has them, with a dir_fd."""
+        """Make something in the folder that is open at `folder`, by a function with a dir_fd, as posix has them."""
         if not self._as_owners:
             call(*arguments, dir_fd=folder)
             return
@@ -248,27 +243,22 @@ class Tree:
     def attach_tmpfs(
         self, target: str, options: tuple[str, ...], folders: tuple[str, ...], files: list[detached.File]
     ) -> str:
-        """Gives a sentence if it hides files of the image.  "ro" holds in the end only: things are made and mounted in
-        it before.
-        """
+        """Gives a sentence if it hides the image's files.  "ro" holds in the end only: things are mounted in it before."""
         found = self.find(target)
-        note = (
-            f"{target}: the image's own files there are hidden" if found is not None and self._has_files(found) else ""
-        )
+        hides = found is not None and self.is_images(found) and self._has_names(found)
         tree = detached.new_tmpfs(self._label, folders, files)
         syscalls.mount_setattr(tree, detached.attributes(tuple([option for option in options if option != "ro"])))
         self._move(tree, self._mount_point(found, target, folder=True))
         self._own.add(syscalls.mount_of(tree)[0])
         # Not what lies below it, which may have been made and be open.
-        self._folders[target] = self._own_folders[target] = tree
+        self._folders[target] = tree
+        self._own_folders.add(tree)
         self._new += (f"{target}/",)
         if "ro" in options:
             self._open.append(tree)
-        return note
+        return f"{target}: the image's own files there are hidden" if hides else ""
 
-    def _has_files(self, found: int) -> bool:
-        if not self.is_images(found):
-            return False
+    def _has_names(self, found: int) -> bool:
         try:
             with closing(reopened(found, posix.O_RDONLY | posix.O_DIRECTORY)) as folder, posix.scandir(folder) as names:
                 return next(names, None) is not None
@@ -307,15 +297,7 @@ class Tree:
             posix.unlink(beside, dir_fd=parent)
         except FileNotFoundError:
             pass
-        try:
-            self.make(detached.write, beside, data, 0o644, folder=parent)
-            self.make(_rename, beside, name, folder=parent)
-        except OSError:
-            try:
-                posix.unlink(beside, dir_fd=parent)
-            except OSError:
-                pass
-            raise
+        self.make(lambda dir_fd: replace(name, data, beside, folder=dir_fd, mode=0o644), folder=parent)
 
     def cover_with(self, target: str, file: str, data: bytes) -> None:
         point = self._mount_point(self.find(target), target, folder=False)
@@ -393,9 +375,9 @@ class Tree:
                 raise
             return found
         self.undo.remember(self._remove_folder, name, parent, path)
-        fd = posix.open(name, posix.O_DIRECTORY | _NAMED, dir_fd=parent)
+        fd = self._folders[path] = posix.open(name, posix.O_DIRECTORY | _NAMED, dir_fd=parent)
         # It lies on the mount of its parent, which is the container's own.
-        self._own_folders[path] = fd
+        self._own_folders.add(fd)
         return fd
 
     def _new_file(self, name: str, parent: int, path: str) -> int:
@@ -407,20 +389,16 @@ class Tree:
     def _remove_folder(self, name: str, parent: int, path: str) -> None:
         """Take back a folder that was made here: what needs it later makes it again."""
         posix.rmdir(name, dir_fd=parent)
-        gone = self._own_folders.get(path)
-        for known in (self._folders, self._own_folders):
-            for known_path in [known_path for known_path, fd in known.items() if fd == gone]:
-                del known[known_path]
+        gone = self._folders.get(path)
         if gone is not None:
+            # By whatever other path it was found.
+            self._folders = {other: fd for other, fd in self._folders.items() if fd != gone}
+            self._own_folders.discard(gone)
             posix.close(gone)
 
 
 def _make_readonly(tree: int) -> None:
     syscalls.mount_setattr(tree, syscalls.mount_attr(syscalls.MOUNT_ATTR_RDONLY, 0, 0))
-
-
-def _rename(name: str, to: str, *, dir_fd: int) -> None:
-    posix.rename(name, to, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
 
 
 def _detach(tree: int) -> None:
