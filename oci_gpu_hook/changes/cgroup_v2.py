@@ -87,13 +87,9 @@ def allow(
     for directory in levels:
         cgroup_fd = posix.open(directory, _DIRECTORY)
         _replace_all(cgroup_fd, directory, prefix, fallback, replaced, undo)
-    if replaced:
-        return _pin_ours(pin, replaced, undo) if pin else ""
-    reason = "the device cgroup is left alone: no device program restricts the container's cgroup"
-    # The last one opened is the container's.
-    if effective := bpf.prog_query(cgroup_fd, query_flags=bpf.BPF_F_QUERY_EFFECTIVE)[1]:
-        reason += f", only {len(effective)} of the cgroups above, which are not its own"
-    return reason
+    if not replaced:
+        return "the device cgroup is left alone: no device program restricts the container's cgroup"
+    return _pin_ours(pin, replaced, undo) if pin else ""
 
 
 def _pin_ours(pin: Pin, replaced: list[Replaced], undo: Undo) -> str:

@@ -7,7 +7,7 @@ C compiler.  Must not know what a program does, nor decide which program replace
 
 from __future__ import annotations
 
-from oci_gpu_hook.kernel.syscalls import EACCES, EINVAL, SyscallError, address_of, bpf, word, words
+from oci_gpu_hook.kernel.syscalls import address_of, bpf, word, words
 
 BPF_PROG_LOAD = 5
 BPF_OBJ_PIN = 6
@@ -25,7 +25,6 @@ BPF_F_QUERY_EFFECTIVE = 1
 # A cgroup takes 64 programs of one type (BPF_CGROUP_MAX_PROGS).
 _MAX_PROGS = 64
 _INSN_SIZE = 8
-_LOG_SIZE = 1 << 16
 _LICENSE = b"Apache-2.0\0"
 
 
@@ -82,37 +81,14 @@ def _prog_info(prog_fd: int, size: int, insns: int) -> bytearray:
 def prog_load(insns: bytes, *, name: str) -> int:
     """BPF_PROG_LOAD: a descriptor of a device program, close-on-exec.  `name` is for bpftool, 15 characters at most.
 
-    Needs no RLIMIT_MEMLOCK since Linux 5.11.  If the verifier refuses, the error has the last line of its log.
+    Needs no RLIMIT_MEMLOCK since Linux 5.11.
     """
     # Both must stay in memory until the kernel has read them.
     program, license = bytearray(insns), bytearray(_LICENSE)
-
-    def load(log: bytearray | None = None) -> int:
-        attr = words(
-            BPF_PROG_TYPE_CGROUP_DEVICE | len(program) // _INSN_SIZE << 32,
-            address_of(program),
-            address_of(license),
-            1 | len(log) << 32 if log else 0,  # log_level and log_size
-            address_of(log) if log else 0,
-            0,  # kern_version and prog_flags
-        )
-        prog_name = name.encode().ljust(16, b"\0")
-        return bpf(BPF_PROG_LOAD, attr + prog_name, f"BPF_PROG_LOAD {name}")[0]
-
-    try:
-        return load()
-    except SyscallError as err:
-        if err.errno not in (EACCES, EINVAL):
-            raise
-    # The log costs the verifier time: only a program that was refused is loaded again with one.
-    log = bytearray(_LOG_SIZE)
-    try:
-        return load(log)
-    except SyscallError as err:
-        text = log.partition(b"\0")[0].decode("ascii", "replace")
-        # The very last line is the verifier's count of its own work.
-        last = [line for line in text.split("\n") if line and not line.startswith("processed ")][-1:]
-        raise SyscallError(err.errno or 0, "bpf", ": ".join([err.subject, *last])) from None
+    count = len(program) // _INSN_SIZE
+    # Without a log of the verifier's, which costs it time: no log_level, log_size, log_buf, kern_version, prog_flags.
+    attr = words(BPF_PROG_TYPE_CGROUP_DEVICE | count << 32, address_of(program), address_of(license), 0, 0, 0)
+    return bpf(BPF_PROG_LOAD, attr + name.encode().ljust(16, b"\0"), f"BPF_PROG_LOAD {name}")[0]
 
 
 def obj_pin(prog_fd: int, path: str) -> None:
