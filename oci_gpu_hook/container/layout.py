@@ -20,6 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.container.compat import Compat
 
+_SAME_MOUNT = syscalls.RESOLVE_BELOW | syscalls.RESOLVE_NO_XDEV
 # No image has more names in one folder.
 _MAX_NAMES = 4096
 
@@ -83,7 +84,8 @@ def layout_of(
         user_namespace=process.in_user_namespace() if process else user_namespace,
         dev_is_hosts=process is not None and _dev_is_hosts(root_fd),
         makes_nodes=makes_nodes,
-        local_is_volume=_is_another_mount(root_fd, "/usr/local"),
+        # In this order: most images have it on their own mount.
+        local_is_volume=not _exists(root_fd, "/usr/local", _SAME_MOUNT) and _exists(root_fd, "/usr/local"),
         has_driver=any([_exists(root_fd, f"{folder}/{name}") for name in _DRIVERS]),
         xorg_folder=next((it for it in _XORG_FOLDERS if draws and _exists(root_fd, it)), ""),
     )
@@ -125,8 +127,7 @@ def library_folder_32(root_fd: int, folder: str, loader: str) -> str:
 
 def names(root_fd: int, path: str) -> tuple[str, ...]:
     """The names in a folder of the image, sorted; none for a volume's, which may never answer, or for too many."""
-    resolve = syscalls.RESOLVE_BELOW | syscalls.RESOLVE_NO_XDEV
-    fd = _opened(root_fd, path, posix.O_RDONLY | posix.O_DIRECTORY, resolve)
+    fd = _opened(root_fd, path, posix.O_RDONLY | posix.O_DIRECTORY, _SAME_MOUNT)
     if fd is None:
         return ()
     # Not listdir: an image may have millions of names there.
@@ -143,21 +144,8 @@ def _dev_is_hosts(root_fd: int) -> bool:
         return posix.fstat(fd).st_dev == posix.stat("/dev").st_dev
 
 
-def _is_another_mount(root_fd: int, path: str) -> bool:
-    # In this order: most images have it on their own mount, or do not have it.
-    try:
-        fd = syscalls.openat2_if_there(
-            root_fd, path, posix.O_PATH, resolve=syscalls.RESOLVE_BELOW | syscalls.RESOLVE_NO_XDEV
-        )
-    except OSError:
-        return _exists(root_fd, path)
-    if fd is not None:
-        posix.close(fd)
-    return False
-
-
-def _exists(root_fd: int, path: str) -> bool:
-    fd = _opened(root_fd, path)
+def _exists(root_fd: int, path: str, resolve: int = syscalls.RESOLVE_BELOW) -> bool:
+    fd = _opened(root_fd, path, resolve=resolve)
     if fd is not None:
         posix.close(fd)
     return fd is not None
