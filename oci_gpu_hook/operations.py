@@ -290,10 +290,8 @@ class OpenCgroup(NamedTuple):
 
 
 class LimitMemory(NamedTuple):
-    """The memory of devices that a cgroup may take, in bytes: of regions by their names in dmem.capacity; or of GPUs by
-    their PCI addresses, if NVIDIA's driver holds it to that, by libnvidia-ml, which is `library` on the host.
-
-    path, top: see `DeviceCgroup`; between the two crun has processes in the lower one.
+    """The memory of devices that a cgroup may take, in bytes: of regions by their names in dmem.capacity; or, by the
+    host's libnvidia-ml, which is `library`, of GPUs by their PCI addresses.  path, top: see `DeviceCgroup`.
     """
 
     path: str

@@ -243,7 +243,7 @@ class Tree:
     def attach_tmpfs(
         self, target: str, options: tuple[str, ...], folders: tuple[str, ...], files: list[detached.File]
     ) -> str:
-        """Gives a sentence if it hides the image's files.  "ro" holds in the end only: things are mounted in it before."""
+        """Gives a sentence if it hides the image's files.  "ro" holds in the end only: things come into it before."""
         found = self.find(target)
         hides = found is not None and self.is_images(found) and self._has_names(found)
         tree = detached.new_tmpfs(self._label, folders, files)
