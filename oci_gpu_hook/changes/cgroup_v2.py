@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A device cgroup of version 2: eBPF programs that are attached to the cgroup.
 
-Each program is replaced by itself with our rules in front, in one step, so there is no moment without a filter.  A
-request must pass every program from the container's cgroup up to the root; those of the container's own cgroups are
-replaced.  What crun has pinned of them is replaced too, or systemd would attach it again.
+Each program of the container's own cgroups is replaced by itself with our rules in front, in one step, so there is no
+moment without a filter.  What crun has pinned of them is replaced too, or systemd would attach it again.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from oci_gpu_hook.kernel.filetypes import is_regular
 from oci_gpu_hook.record import NamedTuple
 
 _DIRECTORY = posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC
-
 # systemd may replace a program of its own at the same time (daemon-reload); then we look again.
 _ROUNDS = 16
 
@@ -77,9 +75,8 @@ def allow(
     undo: Undo,
     pin: Pin | None = None,
 ) -> str:
-    """Gives "", or a sentence about what was left as it was.  levels: the highest first; fallback:
-    linux.resources.devices of config.json, for a program whose instructions the kernel does not show; pin: what crun
-    has pinned of the highest.
+    """Gives "", or a sentence about what was left.  levels: the highest first; fallback: see `OpenCgroup`; pin: what
+    crun has pinned of the highest.
     """
     prefix = devicefilter.prefix(rules)
     replaced: list[Replaced] = []
@@ -93,7 +90,7 @@ def allow(
 
 
 def _pin_ours(pin: Pin, replaced: list[Replaced], undo: Undo) -> str:
-    """Pin ours in the place of the program that it has replaced; gives "", or a sentence that says why not."""
+    """Gives "", or a sentence that says why ours is not pinned in the place of the one that it has replaced."""
     why = pin.reason or "it is none of the container's cgroup"
     for each in replaced:
         if each.old_id == pin.id:

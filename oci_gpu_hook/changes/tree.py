@@ -147,11 +147,11 @@ class Tree:
             call(*arguments, dir_fd=folder)
             return
         owner = posix.fstat(folder)
-        effective, permitted, _ = syscalls.capget()
+        effective, permitted = syscalls.capget()
         syscalls.setfsids(owner.st_uid, owner.st_gid)
         try:
             # The kernel takes the capabilities for files away with user 0; a folder may be closed to its own owner.
-            syscalls.capset(effective, permitted, 0)
+            syscalls.capset(effective, permitted)
             call(*arguments, dir_fd=folder)
         finally:
             syscalls.setfsids(posix.geteuid(), posix.getegid())
