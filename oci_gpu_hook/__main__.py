@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The start of the program: a hook stage goes to `hook`, a call as nvidia-container-cli to what answers it, and
-anything else to the command line for people.
-
-Must import nothing before it knows which of the two is needed.
+anything else to the command line for people.  Must import nothing before it knows which.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a container is laid out: its loader, its library folders, its /dev, its user namespace.
+"""How a container is laid out: its loader, its library folders, its /dev, its user namespace.  Reads only.
 
-Everything is looked up below the descriptor of its root.  The image is not trusted: a file of it that is there chooses
-between folders that we know, and nothing else.  Reads only.
+The image is not trusted: a file of it that is there chooses between folders that we know, and nothing else.
 """
 
 from __future__ import annotations
@@ -26,15 +25,11 @@ _MAX_NAMES = 4096
 
 # CUDA's images hold newer driver libraries there, for hosts with an older driver; those for a Jetson Orin lie apart.
 COMPAT_FOLDER, COMPAT_ORIN_FOLDER = "/usr/local/cuda/compat", "/usr/local/cuda/compat_orin"
-
 # Where X servers are built to look for modules: Fedora's, and Debian's and Arch's.
 _XORG_FOLDERS = ("/usr/lib64/xorg/modules", "/usr/lib/xorg/modules")
-
 # Of a driver in the image's own library folder one of these is there.
 _DRIVERS = ("libnvidia-ml.so.1", "libcuda.so.1")
-
-GLIBC = "glibc"
-MUSL = "musl"
+GLIBC, MUSL = "glibc", "musl"
 
 
 class Layout(NamedTuple):

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The container's first process, looked at through one descriptor of its folder in /proc.  Reads only.
-
-A number may name another process a moment later; through the descriptor every look fails then (ESRCH).
+"""The container's first process, looked at through one descriptor of its folder in /proc: a number may name another
+process a moment later, and through the descriptor every look fails then (ESRCH).  Reads only.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A container that CRIU restores from a checkpoint, as runc calls its hooks then.
+"""A container that CRIU restores from a checkpoint, from which all comes back that a start puts into it.  Reads only.
 
-All that a start puts into the container comes back from the checkpoint.  The process is CRIU's child, in a copy of the
-host's mounts: what a start would make there would be the host's.  So it must be proved, and nothing but the device
-cgroup may be changed.  Reads only.
+runc calls its hooks while the process is CRIU's child, in a copy of the host's mounts: what a start would make there
+would be the host's.  So it must be proved, and nothing but the device cgroup may be changed.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _CHARACTER_DEVICE = b"3"
 
 
 def prove(process: Process, root_fd: int) -> None:
-    """BundleError unless the program of `process` is root's own CRIU, below the host's root, open at `root_fd`."""
+    """BundleError unless the program of `process` is root's own CRIU, below the host's root."""
     if not _is_criu(process, root_fd):
         why = f"the state says that the container is stopped, and process {process.pid} is not root's CRIU"
         raise BundleError(why, ENGINE_HINT)

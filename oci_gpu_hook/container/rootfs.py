@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The container's root, and the mounts below it in which things may be made: proved, never inferred from a path.
 
-The root is the mount and the inode that ``root.path`` of config.json is, held by a descriptor: some runtimes mount a
-volume over it where a link of the image leads to ``/``, and the owner of the folder around it can exchange it.  Beside
-it, the container's own are the tmpfs that the runtime has made for it alone.  Reads only.
+The root is the mount and the inode that ``root.path`` of config.json is: some runtimes mount a volume over it where a
+link of the image leads to ``/``, and the owner of the folder around it can exchange it.  Beside it, the container's own
+are the tmpfs that the runtime has made for it alone.  Reads only.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _meant(path: str, fd: int, id: int, own: dict[int, str], owner: int = 0) -> 
 
 
 def _is_overlay(fd: int, path: str) -> bool:
-    """Whether an overlay is mounted at `path`, and not a folder of one, as the host's own system may be."""
+    """Not of a folder of one, as the host's own system may be."""
     try:
         is_mounted = posix.stat(path.rpartition("/")[0] or "/").st_dev != posix.fstat(fd).st_dev
         return is_mounted and syscalls.filesystem_magic(fd) == syscalls.OVERLAYFS_SUPER_MAGIC
