@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attacks on the commands that root runs, by a local user and by containers: each plays on the simulated node.
 
-node.py ... -- python -m tests.hostile.commands KIT.json RUNTIME NAME...
+node.py ... -- python -m tests.hostile.commands KIT RUNTIME NAME...
 
 An attack prepares what a user or a container can make, runs commands as root, and gives a line for each thing that got
 out: a file that was opened, a text to paste, a lie that was believed, a limit that was passed.
@@ -44,13 +44,11 @@ KINDS = ("device", "fifo", "pty", "kmsg")
 
 
 class Done(NamedTuple):
-    """How a command ended: its code, what it printed, its seconds, and its memory in KiB."""
-
     code: int
     out: str
     err: str
     seconds: float
-    memory: int
+    memory: int  # KiB
 
     @property
     def document(self) -> Any:
@@ -110,7 +108,6 @@ class Host:
         return done
 
     def wrong(self, done: Done, *codes: int) -> list[str]:
-        """What is wrong with any command, whatever it was shown."""
         found = []
         if done.code not in (codes or (0, 1)):
             found.append(f"ended with {done.code}: {done.err[-300:]}")
@@ -123,7 +120,6 @@ class Host:
         return found
 
     def all_of(self, *commands: tuple[str, ...]) -> list[str]:
-        """What is wrong with each of these."""
         return [f"{' '.join(it)}: {line}" for it in commands for line in self.wrong(self.runs(*it))]
 
     def trap(self, place: Path, kind: str) -> None:
@@ -156,7 +152,6 @@ class Host:
         return place
 
     def owned(self, place: Path) -> None:
-        """What lies in the user's session is his."""
         for each in (place, *place.parents):
             if self.session in (each, *each.parents):
                 os.lchown(each, USER, USER)
@@ -188,12 +183,10 @@ class Host:
         self._servers.append(int(place.read_text()))
 
     def silence(self) -> None:
-        """From now on no FUSE filesystem answers."""
         for pid in self._servers:
             os.kill(pid, signal.SIGUSR1)
 
     def end_servers(self) -> None:
-        """End the FUSE filesystems: what waits for one goes on."""
         for pid in self._servers:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -257,15 +250,12 @@ class Host:
         (cgroups[-1] / "cgroup.procs").write_text(str(pid))
 
     def inside(self, pid: int, script: str) -> None:
-        """What a container does to its own mounts and files."""
         _run("nsenter", "-t", str(pid), "-m", "/bin/busybox", "sh", "-ec", script)
 
     def later(self, does: Callable[[], object]) -> None:
-        """Take back at the end what was done to the node."""
         self._later.insert(0, does)
 
     def end(self) -> list[str]:
-        """Take it all away; gives what was opened."""
         self.end_servers()
         for does in self._later:
             does()
@@ -277,7 +267,6 @@ class Host:
 
 
 def is_contained(pid: int) -> bool:
-    """Whether a process has another root than ours."""
     return os.stat(f"/proc/{pid}/root").st_ino != os.stat("/").st_ino
 
 
@@ -301,7 +290,6 @@ def removed(*cgroups: Path) -> bool:
 
 
 def children(pid: int) -> list[int]:
-    """The processes that a process has started."""
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 

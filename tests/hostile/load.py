@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Many starts at a time on a node whose driver is upgraded meanwhile: a line of JSON for each.
 
-    node.py ... -- python -m tests.hostile.load KIT.json STARTS AT_ONCE
+    node.py ... -- python -m tests.hostile.load KIT STARTS AT_ONCE
 
 `inventory refresh` runs in a loop, and one hook in twenty is killed.
 """
@@ -48,14 +48,12 @@ def upgrade() -> None:
 
 
 def refresh(ended: threading.Event) -> None:
-    """The inventory, again and again."""
     while not ended.is_set():
         line = ["/usr/bin/oci-gpu-hook", "inventory", "refresh"]
         subprocess.run(line, capture_output=True, env=ENVIRONMENT)
 
 
 def killed(hook: dict[str, Any], seconds: float) -> dict[str, Any]:
-    """The hook that is killed after so long."""
     args = ["timeout", "-s", "KILL", f"{seconds:.3f}", hook["path"], STAGE]
     return {**hook, "path": "/usr/bin/timeout", "args": args}
 
@@ -72,8 +70,6 @@ def run(runtime: str, made: Bundle, name: str, meanwhile: Callable[[], object] =
 
 
 class Load:
-    """All starts."""
-
     def __init__(self, kit: Kit, starts: int) -> None:
         self.work = kit.work / "load"
         self.work.mkdir()
@@ -83,7 +79,6 @@ class Load:
         self.lock = threading.Lock()
 
     def start(self, number: int) -> None:
-        """One container, whole or killed."""
         if number == self.upgrade_at:
             upgrade()
         name = f"load-{os.getpid()}-{number}"

@@ -69,7 +69,6 @@ def commands() -> list[Words]:
 
 
 def command_of(words: Words) -> click.Command:
-    """The command with these words."""
     found: click.Command = program
     for word in words:
         assert isinstance(found, click.Group)
@@ -125,7 +124,6 @@ def put(host: Host, place: Path, kind: str, document: Callable[[str], Any]) -> N
 
 
 def sparse(host: Host, place: Path) -> None:
-    """A file of a gigabyte."""
     place.parent.mkdir(parents=True, exist_ok=True)
     place.unlink(missing_ok=True)
     place.touch()
@@ -134,12 +132,10 @@ def sparse(host: Host, place: Path) -> None:
 
 
 def word(kind: str) -> str:
-    """What a file can be called."""
     return TEXTS.get(kind, "plain").replace("/", "")[:200]
 
 
 def state(pid: int, bundle: str) -> dict[str, Any]:
-    """What runc and crun keep of a container, in one."""
     labels = {"labels": [f"bundle={bundle}"]}
     return {"init_process_pid": pid, "config": labels, "pid": pid, "bundle": bundle}
 
@@ -401,7 +397,6 @@ def all_sources(host: Host, kind: str) -> list[str]:
 
 
 def played(host: Host, commands: list[Words] | tuple[Words, ...]) -> list[str]:
-    """What is wrong with each of these."""
     with ThreadPoolExecutor(2) as pool:
         done = list(pool.map(lambda words: host.runs(*words, ends=words[:2] not in ENDLESS), commands))
     return [

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hostile.attack import BOTH
+from tests.hostile.scene import BOTH
 from tests.integration import images, roots
 from tests.integration.conftest import Maker
 from tests.integration.engines import (
@@ -63,7 +63,6 @@ def run_image(
 
 
 def gpus_of(installed: Installed, tmp_path: Path, runtime: str, name: str, settings: str) -> list[str]:
-    """The nodes that such a container has."""
     run_image(installed, tmp_path, runtime, name, f"--volume {tmp_path}/out:/out", settings).printed()
     word, *nodes = (tmp_path / "out/seen").read_text().split()
     assert word == "seen"

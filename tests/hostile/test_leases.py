@@ -22,7 +22,7 @@ ONE = "gpu-holders = 1\n"
 
 def test_no_gpu_ever_has_two_holders_and_none_stays_taken(installed: Installed, kit: Kit) -> None:
     """Eight GPUs, sixteen who want one, under runc and crun by turns; then eight get theirs, one each."""
-    line = f"{sys.executable} -m tests.hostile.rush {kit.work}/kit.json"
+    line = f"{sys.executable} -m tests.hostile.rush {kit.file}"
     both = f"cd {REPOSITORY}; {line} {STARTS} {AT_ONCE} runc crun; {line} 8 8 runc"
     out = on_node(installed, both, cgroup="v1", settings=ONE, timeout=1800).printed()
     rows = [json.loads(row) for row in out.splitlines()]
