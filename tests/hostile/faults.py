@@ -160,18 +160,12 @@ def judged(cell: Cell, its: Start, whole: int) -> list[str]:
     if code and not said.startswith("oci-gpu-hook: "):
         wrong.append(f"no sentence: {said[:200]}")
     if code:
-        wrong += [f"left: {key}: {difference(before[key], after[key])}" for key in before if after[key] != before[key]]
+        wrong += [f"left: {key}: {before[key]} {after[key]}"[:900] for key in before if after[key] != before[key]]
     elif not said:
         # A cache that cannot be written is mounted.
         mounted = [path for path in after["mounts"] if not path.endswith(CACHE)]
         wrong += [f"{len(mounted)} mounts"] if len(mounted) - len(before["mounts"]) != whole else []
     return wrong
-
-
-def difference(before: Any, after: Any) -> str:
-    if isinstance(before, list):
-        return str([it for it in after if it not in before][:3] + [it for it in before if it not in after][:3])
-    return f"{before} {after}"
 
 
 def main() -> None:

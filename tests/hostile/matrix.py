@@ -55,32 +55,21 @@ ARGUMENTS: dict[Words, tuple[Words, ...]] = {
 ENDLESS = (("inventory", "watch"),)
 
 
-def commands() -> list[Words]:
-    """Every command of the program, by its words: one that is new is in the matrix."""
-
-    def below(command: click.Command, words: Words) -> Iterator[Words]:
-        if isinstance(command, click.Group):
-            for name, inner in command.commands.items():
-                yield from below(inner, (*words, name))
-        else:
-            yield words
-
-    return [*below(program, ())]
+def _below(command: click.Command, *words: str) -> Iterator[tuple[Words, click.Command]]:
+    if isinstance(command, click.Group):
+        for name, inner in command.commands.items():
+            yield from _below(inner, *words, name)
+    else:
+        yield words, command
 
 
-def command_of(words: Words) -> click.Command:
-    found: click.Command = program
-    for word in words:
-        assert isinstance(found, click.Group)
-        found = found.commands[word]
-    return found
-
-
+# Every command of the program: one that is new is in the matrix.
+COMMANDS = dict(_below(program))
 # "containers" and "doctor" look at users and containers; "metrics" does so with --gpus.
 OTHERS: tuple[Words, ...] = tuple(
     [
         (*command, *more)
-        for command in commands()
+        for command in COMMANDS
         if command not in (LOOKS[0], DOCTOR)
         for more in ARGUMENTS.get(command, ((),))
     ]
