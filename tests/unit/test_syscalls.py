@@ -13,13 +13,11 @@ from oci_gpu_hook.kernel import bpf, mountinfo, procfile, syscalls
 
 pytestmark = pytest.mark.pythons
 
-HEADERS = (
-    "#define _GNU_SOURCE\n#include <stddef.h>\n#include <stdio.h>\n#include <fcntl.h>\n#include <sched.h>\n"
-    "#include <errno.h>\n"
-    "#include <sys/syscall.h>\n#include <linux/openat2.h>\n#include <linux/mount.h>\n#include <linux/stat.h>\n"
-    "#include <linux/magic.h>\n#include <linux/bpf.h>\n#include <linux/prctl.h>\n#include <sys/vfs.h>\n"
-    "#include <sys/socket.h>\n#include <sys/un.h>\n#include <linux/nsfs.h>\n"
+NAMES = (
+    *("stddef", "stdio", "fcntl", "sched", "errno", "sys/syscall", "sys/vfs", "sys/socket", "sys/un", "linux/openat2"),
+    *("linux/mount", "linux/stat", "linux/magic", "linux/bpf", "linux/prctl", "linux/nsfs"),
 )
+HEADERS = "#define _GNU_SOURCE\n" + "".join([f"#include <{name}.h>\n" for name in NAMES])
 # glibc's own umount2 flags live in a header that clashes with linux/mount.h.
 ELSEWHERE = {"MNT_DETACH": 2}
 # No header has these.
@@ -108,12 +106,7 @@ def test_a_mount_is_found_in_mountinfo_by_its_id() -> None:
     assert is_root and [fields[4] for fields in lines if fields[0] == str(id)] == ["/proc"]
     mount = mountinfo.mount(procfile.pieces("/proc/self/mountinfo"), id)
     assert mount is not None and mount.options.startswith("r")
+    assert syscalls.filesystem_magic(os.open("/proc", os.O_PATH)) == syscalls.PROC_SUPER_MAGIC
     below = os.open("/proc/self", os.O_PATH)
     assert syscalls.mount_of(below) == (id, False)
     os.close(below)
-
-
-def test_the_filesystem_of_proc_is_procfs() -> None:
-    fd = os.open("/proc", os.O_PATH)
-    assert syscalls.filesystem_magic(fd) == 0x9FA0  # PROC_SUPER_MAGIC, linux/magic.h
-    os.close(fd)
