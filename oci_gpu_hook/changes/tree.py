@@ -245,10 +245,11 @@ class Tree:
     ) -> str:
         """Gives a sentence if it hides the image's files.  "ro" holds in the end only: things come into it before."""
         found = self.find(target)
-        hides = found is not None and self.is_images(found) and self._has_names(found)
+        hides = found is not None and self.is_images(found) and _has_names(found)
+        point = self._mount_point(found, target, folder=True)
         tree = detached.new_tmpfs(self._label, folders, files)
         syscalls.mount_setattr(tree, detached.attributes(tuple([option for option in options if option != "ro"])))
-        self._move(tree, self._mount_point(found, target, folder=True))
+        self._move(tree, point)
         self._own.add(syscalls.mount_of(tree)[0])
         # Not what lies below it, which may have been made and be open.
         self._folders[target] = tree
@@ -258,13 +259,6 @@ class Tree:
             self._open.append(tree)
         return f"{target}: the image's own files there are hidden" if hides else ""
 
-    def _has_names(self, found: int) -> bool:
-        try:
-            with closing(reopened(found, posix.O_RDONLY | posix.O_DIRECTORY)) as folder, posix.scandir(folder) as names:
-                return next(names, None) is not None
-        except OSError:
-            return False
-
     def rewrite(self, path: str, data: bytes, before: bytes | None) -> None:
         """before: its content, None if there is none.  TargetError where nothing is made, in a root that may be another
         container's too, and if something else has its name.
@@ -273,21 +267,18 @@ class Tree:
             raise TargetError(syscalls.EXDEV, f"{path} lies in a root that is not a layer of the container's own")
         folder, _, name = path.rpartition("/")
         parent = self.own_folder(folder)
-        if not self._is_file_or_free(parent, name, is_file=before is not None):
+        try:
+            with closing(posix.open(name, _NAMED, dir_fd=parent)) as fd:
+                is_as_read = before is not None and is_regular(syscalls.known_of(fd)) and self.is_own(fd)
+        except FileNotFoundError:
+            is_as_read = before is None
+        if not is_as_read:
             raise TargetError(syscalls.EEXIST, f"{path} is not a file of the image's own")
         self._write(parent, name, data)
         if before is None:
             self.undo.remember(posix.unlink, name, dir_fd=parent)
         else:
             self.undo.remember(self._write, parent, name, before)
-
-    def _is_file_or_free(self, parent: int, name: str, *, is_file: bool) -> bool:
-        try:
-            fd = posix.open(name, _NAMED, dir_fd=parent)
-        except FileNotFoundError:
-            return not is_file
-        with closing(fd):
-            return is_file and is_regular(syscalls.known_of(fd)) and self.is_own(fd)
 
     def _write(self, parent: int, name: str, data: bytes) -> None:
         """Write beside it and rename, as ldconfig does: who reads the file has all of the old one or of the new one."""
@@ -325,7 +316,7 @@ class Tree:
         return found
 
     def _folder(self, path: str, *, is_missing: bool = False) -> int:
-        """A descriptor of the folder at `path`, kept open; made with its parents if it is missing."""
+        """The same, of others' too."""
         fd = self._folders.get(path)
         if fd is None:
             # To make what is there only fails.
@@ -395,6 +386,14 @@ class Tree:
             self._folders = {other: fd for other, fd in self._folders.items() if fd != gone}
             self._own_folders.discard(gone)
             posix.close(gone)
+
+
+def _has_names(folder: int) -> bool:
+    try:
+        with closing(reopened(folder, posix.O_RDONLY | posix.O_DIRECTORY)) as fd, posix.scandir(fd) as names:
+            return next(names, None) is not None
+    except OSError:
+        return False
 
 
 def _make_readonly(tree: int) -> None:

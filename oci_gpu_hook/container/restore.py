@@ -34,21 +34,18 @@ _CHARACTER_DEVICE = b"3"
 
 def prove(process: Process, root_fd: int) -> None:
     """BundleError unless the program of `process` is root's own CRIU, below the host's root."""
-    if not _is_criu(process, root_fd):
-        why = f"the state says that the container is stopped, and process {process.pid} is not root's CRIU"
-        raise BundleError(why, ENGINE_HINT)
-
-
-def _is_criu(process: Process, root_fd: int) -> bool:
     path = process.program()
     try:
         # Its own name is what a process says of itself; the file is what the kernel has started.
         with closing(process.open("exe", posix.O_PATH)) as program, closing(open_source(root_fd, path)) as found:
             status = posix.fstat(found)
             is_criu = path.rpartition("/")[2] == _NAME and is_same(status, posix.fstat(program))
-            return is_criu and not is_open_to_others(status)
+            if is_criu and not is_open_to_others(status):
+                return
     except OSError:
-        return False
+        pass
+    why = f"the state says that the container is stopped, and process {process.pid} is not root's CRIU"
+    raise BundleError(why, ENGINE_HINT)
 
 
 def dumped(process: Process) -> frozenset[Number]:
