@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one loop that carries a plan out.
+"""The one loop that carries a plan out.  Decides nothing.
 
-Decides nothing.  If a required operation fails, all that was done is taken back, and the container is stopped.  An
-optional one that fails is taken back alone, and noted.
+If a required operation fails, all that was done is taken back, and the container is stopped.  An optional one that
+fails is taken back alone, and noted.
 """
 
 from __future__ import annotations

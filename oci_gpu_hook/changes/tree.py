@@ -63,9 +63,7 @@ class Undo:
 
 
 class Tree:
-    """The container's root, open at `root_fd`.
-
-    Things are made in the mounts with the ids `own`, and in filesystems that are made here; these bear `label`, ""
+    """Things are made in the mounts with the ids `own`, and in filesystems that are made here; these bear `label`, ""
     leaves that to the policy.  as_owners: whether each thing is made as the owner of the folder that it lies in: a
     filesystem of a user namespace refuses those of an owner whom the namespace does not know (EOVERFLOW).  is_layer:
     whether files of the image may be written, as no other container reads them.
@@ -99,10 +97,8 @@ class Tree:
         self._new: tuple[str, ...] = ()
 
     def make_writable(self) -> None:
-        """Make a root that is mounted read-only writable until the end: mount points must be made in it.
-
-        Runtimes make a root read-only after their hooks, and what is mounted so before is meant so; but LXC mounts a
-        read-only root so before its hooks.  What a mount of more power has locked stays (mount_namespaces(7)).
+        """Make a root that is mounted read-only writable until the end, for mount points.  Runtimes make a root
+        read-only after their hooks, but LXC before.  What a mount of more power has locked stays (mount_namespaces(7)).
         """
         if not posix.fstatvfs(self.root_fd).f_flag & posix.ST_RDONLY:
             return
@@ -114,7 +110,7 @@ class Tree:
         self._open.append(self.root_fd)
 
     def make_readonly(self) -> None:
-        """Make the filesystems that were made here read-only, as far as they are meant so, and such a root again."""
+        """The filesystems that were made here, as far as they are meant so, and such a root again."""
         for tree in self._open:
             _make_readonly(tree)
 
@@ -202,10 +198,8 @@ class Tree:
         self.undo.remember(posix.unlink, name, dir_fd=parent)
 
     def make_node(self, path: str, major: int, minor: int, *, mode: int, uid: int, gid: int) -> None:
-        """Make the character device `path`, if it is not there; the process's umask must be 0.
-
-        It bears the container's own label, so that an unmodified ``container_t`` may open it under SELinux.  mknod and
-        stat do not wake a GPU, as open would.
+        """Make the character device `path`, if it is not there; the process's umask must be 0.  It bears the
+        container's own label, so that ``container_t`` may open it.  mknod and stat do not wake a GPU, as open would.
         """
         folder, _, name = path.rpartition("/")
         # The mode is mknod's, not chmod's: chmod follows links, and another container of this root could put a link to
@@ -223,9 +217,7 @@ class Tree:
             posix.chown(name, uid, gid, dir_fd=parent, follow_symlinks=False)
 
     def has_node(self, path: str, major: int, minor: int, *, covers: bool = False) -> bool:
-        """Whether the character device exists; TargetError if something else has its name, but for a file that it
-        covers.
-        """
+        """TargetError if something else has its name, but for a file that it `covers`."""
         fd = self.find(path)
         if fd is None:
             return False
@@ -260,8 +252,8 @@ class Tree:
         return f"{target}: the image's own files there are hidden" if hides else ""
 
     def rewrite(self, path: str, data: bytes, before: bytes | None) -> None:
-        """before: its content, None if there is none.  TargetError where nothing is made, in a root that may be another
-        container's too, and if something else has its name.
+        """before: its content, None if there is none.  TargetError in a root that may be another container's too, where
+        nothing is made, and if something else has its name.
         """
         if not self._is_layer:
             raise TargetError(syscalls.EXDEV, f"{path} lies in a root that is not a layer of the container's own")

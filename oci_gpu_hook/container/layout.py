@@ -61,8 +61,8 @@ class Layout(NamedTuple):
 def layout_of(
     root_fd: int, process: Process | None, *, user_namespace: bool, makes_nodes: bool, compat: str, draws: bool = False
 ) -> Layout:
-    """process: None while there is none, and then `user_namespace` says what config.json asks for; compat: the folder
-    of the image's own CUDA libraries, "" if they are not wanted; draws: whether it may have an X server.
+    """process: None while there is none, and then `user_namespace` is config.json's; compat: the folder of the image's
+    own CUDA libraries, "" if they are not wanted; draws: whether it may have an X server.
     """
     folder, loader = library_folder(root_fd)
     found = None
@@ -87,9 +87,7 @@ def layout_of(
 
 
 def library_folder(root_fd: int) -> tuple[str, str]:
-    """The folder of its own libc: Debian's knows a multiarch folder and not /usr/lib64, others know /usr/lib64.
-    Without a libc Debian's own mark decides; else it is /usr/lib64, and "" for the loader's kind.
-    """
+    """The folder of its own libc, and its loader's kind; without a libc Debian's own mark decides."""
     machine = posix.uname().machine
     multiarch = MULTIARCH.get(machine, "")
     signs = (
