@@ -12,7 +12,6 @@ import posix
 from oci_gpu_hook.changes import namespace
 from oci_gpu_hook.changes.tree import Tree, Undo
 from oci_gpu_hook.errors import ApplyError, DriverError
-from oci_gpu_hook.kernel import syscalls
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,14 +56,10 @@ def run(plan: Plan, host: HostRoot, root_fd: int, process: Process, *, opens_roo
 
 def cut_off(process: Process) -> None:
     """Let no mount in the namespace of `process` show on the host; gVisor's runtime sees to that after its call."""
-    top, inside = process.open("root", posix.O_PATH), process.open("ns/mnt", posix.O_RDONLY)
-    home = namespace.enter(inside)
     try:
-        syscalls.mount_setattr(top, syscalls.mount_attr(0, 0, syscalls.MS_SLAVE), recursive=True)
+        namespace.cut_off(process.open("ns/mnt", posix.O_RDONLY), process.open("root", posix.O_PATH))
     except OSError as err:
         raise ApplyError(f"cannot cut the container's mounts off from the host's: {err}", _SHOWN) from err
-    finally:
-        namespace.leave(home)
 
 
 def _prepared(

@@ -39,6 +39,15 @@ def enter(namespace: int) -> int:
     return home
 
 
+def cut_off(namespace: int, top: int) -> None:
+    """Let no mount that is made in `namespace`, whose root is open at `top`, show in others."""
+    home = enter(namespace)
+    try:
+        syscalls.mount_setattr(top, syscalls.mount_attr(0, 0, syscalls.MS_SLAVE), recursive=True)
+    finally:
+        leave(home)
+
+
 def leave(home: int) -> None:
     _set(home, "leave")
 
