@@ -38,14 +38,6 @@ def test_an_x_servers_modules_are_looked_for_where_servers_are_built_to_look(
     assert layout_of(tmp_path, draws=False).xorg_folder == ""
 
 
-@pytest.mark.parametrize("to", ["../../../..", "/"])
-def test_a_link_out_of_the_image_is_no_folder_of_modules(tmp_path: Path, to: str) -> None:
-    (tmp_path / "usr/lib").mkdir(parents=True)
-    (tmp_path / "usr/lib/xorg").symlink_to(f"{to}{tmp_path}")
-    (tmp_path / "modules").mkdir()
-    assert layout_of(tmp_path).xorg_folder == ""
-
-
 @pytest.mark.parametrize(
     ("path", "has_driver"),
     [
