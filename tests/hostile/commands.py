@@ -9,7 +9,6 @@ out: a file that was opened, a text to paste, a lie that was believed, a limit t
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import pty
@@ -20,8 +19,9 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, Callable, NamedTuple
 
 from tests.hostile import linux
@@ -69,8 +69,9 @@ class Host:
         self.watch = linux.Watch()
         self.watch.add("/proc/kmsg")
         self._servers: list[int] = []
-        self._later: list[Callable[[], object]] = []
-        self._count = itertools.count()
+        # What was done to the node is taken back at the end, the last first.
+        self._end = ExitStack()
+        self.later = self._end.callback
         began = time.monotonic()
         _run("/usr/bin/python3", "-IS", "-c", "pass")
         self.most_seconds = SECONDS + INTERPRETERS * (time.monotonic() - began)
@@ -81,12 +82,10 @@ class Host:
 
         ends: whether it ends by itself; seconds: how long it may take, if not as long as any other.
         """
-        number = next(self._count)
-        out, err = self.work / f"out-{number}", self.work / f"err-{number}"
         began = time.monotonic()
-        with open(out, "wb") as stdout, open(err, "wb") as stderr, open(os.devnull) as stdin:
+        with TemporaryFile() as out, TemporaryFile() as err:
             child = subprocess.Popen(
-                [PROGRAM, *words], stdin=stdin, stdout=stdout, stderr=stderr, env=ENVIRONMENT,
+                [PROGRAM, *words], stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=ENVIRONMENT,
                 start_new_session=True, cwd="/",
             )  # fmt: skip
             timeout = time.monotonic() + (seconds or 4 * self.most_seconds)
@@ -99,13 +98,12 @@ class Host:
                 # What waits for a filesystem that never answers is ended by that one's end alone.
                 self.end_servers()
                 status = os.wait4(child.pid, 0)
-        code = os.waitstatus_to_exitcode(status[1])
-        child.returncode = code
-        took, said = time.monotonic() - began, out.read_text(errors="replace")
-        done = Done(code, said, err.read_text(errors="replace"), took, status[2].ru_maxrss)
-        out.unlink()
-        err.unlink()
-        return done
+            took = time.monotonic() - began
+            child.returncode = os.waitstatus_to_exitcode(status[1])
+            for file in (out, err):
+                file.seek(0)
+            said, told = [file.read().decode(errors="replace") for file in (out, err)]
+        return Done(child.returncode, said, told, took, status[2].ru_maxrss)
 
     def wrong(self, done: Done, *codes: int) -> list[str]:
         found = []
@@ -252,13 +250,9 @@ class Host:
     def inside(self, pid: int, script: str) -> None:
         _run("nsenter", "-t", str(pid), "-m", "/bin/busybox", "sh", "-ec", script)
 
-    def later(self, does: Callable[[], object]) -> None:
-        self._later.insert(0, does)
-
     def end(self) -> list[str]:
         self.end_servers()
-        for does in self._later:
-            does()
+        self._end.close()
         opened = [f"opened: {path}" for path in self.watch.opened()]
         _run("umount", "-l", str(self.session))
         self.session.rmdir()

@@ -14,6 +14,7 @@ import secrets
 import shlex
 import shutil
 import subprocess
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
@@ -99,7 +100,9 @@ class Scene:
         self.checks = False
         self.watch = linux.Watch()
         self.escaped: Callable[[str], list[str]] = lambda out: []
-        self._later: list[Callable[[], object]] = []
+        # What was done to the node is taken back, the last first.
+        self._end = ExitStack()
+        self.later = self._end.callback
         for file, mode in (("private/secret", 0o600), ("file", 0o644)):
             (self.host / file).write_text(f"{self.token}\n")
             (self.host / file).chmod(mode)
@@ -113,9 +116,6 @@ class Scene:
     def libraries(self) -> str:
         there = (self.root / f"usr/lib/{roots.MULTIARCH}/libc.so.6").exists()
         return f"usr/lib/{roots.MULTIARCH}" if there else "usr/lib64"
-
-    def later(self, function: Callable[..., object], *words: object) -> None:
-        self._later.insert(0, lambda: function(*words))
 
     def link(self, path: str, text: str | Path) -> None:
         place = self.root / path
@@ -159,8 +159,7 @@ class Scene:
             escapes = canary.differences(before, canary.look(canaries, self.path, self._id))
             escapes += canary.children(self.processes)
         finally:
-            for function in self._later:
-                function()
+            self._end.close()
         escapes += [f"opened: {path}" for path in self.watch.opened()]
         escapes += [f"leaked: {self.token}"] if self.token in out else []
         escapes += self.escaped(out)
