@@ -308,7 +308,7 @@ class Tree:
         return found
 
     def _folder(self, path: str, *, is_missing: bool = False) -> int:
-        """The same, of others' too."""
+        """A descriptor of the folder at `path`, kept open; made with its parents if it is missing."""
         fd = self._folders.get(path)
         if fd is None:
             # To make what is there only fails.
