@@ -17,7 +17,8 @@ from oci_gpu_hook.kernel import bpf, syscalls
 from oci_gpu_hook.kernel.filetypes import is_regular
 from oci_gpu_hook.record import NamedTuple
 
-_DIRECTORY = posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC
+Rules = tuple[DeviceRule, ...]
+
 # systemd may replace a program of its own at the same time (daemon-reload); then we look again.
 _ROUNDS = 16
 
@@ -68,13 +69,7 @@ class Replaced(NamedTuple):
     new_fd: int
 
 
-def allow(
-    levels: list[str],
-    rules: tuple[DeviceRule, ...],
-    fallback: tuple[DeviceRule, ...],
-    undo: Undo,
-    pin: Pin | None = None,
-) -> str:
+def allow(levels: list[str], rules: Rules, fallback: Rules, undo: Undo, pin: Pin | None = None) -> str:
     """Gives "", or a sentence about what was left.  levels: the highest first; fallback: see `OpenCgroup`; pin: what
     crun has pinned of the highest.
     """
@@ -82,8 +77,7 @@ def allow(
     replaced: list[Replaced] = []
     # crun with systemd has one program on the scope and one on its sub-cgroup (crun issue 1738).
     for directory in levels:
-        cgroup_fd = posix.open(directory, _DIRECTORY)
-        _replace_all(cgroup_fd, directory, prefix, fallback, replaced, undo)
+        _replace_all(directory, prefix, fallback, replaced, undo)
     if not replaced:
         return "the device cgroup is left alone: no device program restricts the container's cgroup"
     return _pin_ours(pin, replaced, undo) if pin else ""
@@ -103,15 +97,9 @@ def _pin_ours(pin: Pin, replaced: list[Replaced], undo: Undo) -> str:
     return f"systemd may take the GPU away later: the program {pin.name} that crun has pinned is left as it is: {why}"
 
 
-def _replace_all(
-    cgroup_fd: int,
-    directory: str,
-    prefix: bytes,
-    fallback: tuple[DeviceRule, ...],
-    replaced: list[Replaced],
-    undo: Undo,
-) -> None:
+def _replace_all(directory: str, prefix: bytes, fallback: Rules, replaced: list[Replaced], undo: Undo) -> None:
     """Replace each of the cgroup's programs by one with `prefix` in front, until it has ours only."""
+    cgroup_fd = posix.open(directory, posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC)
     for _ in range(_ROUNDS):
         attach_flags, ids = bpf.prog_query(cgroup_fd)
         ours = {it.new_id for it in replaced}
