@@ -54,33 +54,26 @@ def test_system_call_numbers_are_the_kernels(tmp_path: Path) -> None:
     assert answer == {f"__NR_{name}": number for name, number in syscalls._NUMBERS.items()}
 
 
+# Of each type the offsets of fields, and by "" its size.
+LAYOUTS = {
+    "struct open_how": {"": 24, "resolve": 16},
+    "struct mount_attr": {"": 32, "attr_clr": 8, "propagation": 16},
+    "struct statfs": {"": 120, "f_type": 0},
+    "struct statx": {"": 256, "stx_attributes": 8, "stx_mode": 28, "stx_ino": 32, "stx_rdev_major": 128}
+    | {"stx_dev_major": 136, "stx_mnt_id": 144},
+    "sa_family_t": {"": 2},
+    "struct sockaddr_un": {"sun_path": 2},
+    "struct bpf_insn": {"": 8},
+    "union bpf_attr": {"query.prog_ids": 16, "query.prog_cnt": 24, "prog_name": 48, "replace_bpf_fd": 16},
+    "struct bpf_prog_info": {"id": 4, "xlated_prog_len": 20, "xlated_prog_insns": 32},
+}
+
+
 def test_layouts_are_the_kernels(tmp_path: Path) -> None:
     expected = {
-        "sizeof(struct open_how)": 24,
-        "offsetof(struct open_how, resolve)": 16,
-        "sizeof(struct mount_attr)": 32,
-        "offsetof(struct mount_attr, attr_clr)": 8,
-        "offsetof(struct mount_attr, propagation)": 16,
-        "sizeof(struct statfs)": 120,
-        "offsetof(struct statfs, f_type)": 0,
-        "sizeof(struct statx)": 256,
-        "offsetof(struct statx, stx_attributes)": 8,
-        "offsetof(struct statx, stx_mode)": 28,
-        "offsetof(struct statx, stx_ino)": 32,
-        "offsetof(struct statx, stx_rdev_major)": 128,
-        "offsetof(struct statx, stx_dev_major)": 136,
-        "offsetof(struct statx, stx_mnt_id)": 144,
-        "sizeof(sa_family_t)": 2,
-        "sizeof(struct bpf_insn)": 8,
-        "offsetof(union bpf_attr, query.prog_ids)": 16,
-        "offsetof(union bpf_attr, query.prog_cnt)": 24,
-        "offsetof(union bpf_attr, log_size)": 28,
-        "offsetof(union bpf_attr, prog_name)": 48,
-        "offsetof(union bpf_attr, replace_bpf_fd)": 16,
-        "offsetof(struct bpf_prog_info, id)": 4,
-        "offsetof(struct bpf_prog_info, xlated_prog_len)": 20,
-        "offsetof(struct bpf_prog_info, xlated_prog_insns)": 32,
-        "offsetof(struct sockaddr_un, sun_path)": 2,
+        f"offsetof({type}, {field})" if field else f"sizeof({type})": number
+        for type, fields in LAYOUTS.items()
+        for field, number in fields.items()
     }
     assert compiled(tmp_path, list(expected)) == expected
 
