@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 CGROUP_ROOT = "/sys/fs/cgroup"
 _OUR_CGROUP = "/proc/self/cgroup"
-# Where systemd writes a unit that a program gave it.
-_TRANSIENT = "/run/systemd/transient"
 
 
 class DeviceCgroup(NamedTuple):
@@ -71,8 +69,10 @@ def scope_of(directory: str) -> ScopeUnit | None:
         return None
     from oci_gpu_hook.formats import scopeunit
 
-    texts = [_unit_text(f"{_TRANSIENT}/{name}")]
-    texts += [_unit_text(f"{_TRANSIENT}/{name}.d/{file}") for file in scopeunit.DROP_INS] if texts[0] else []
+    # Where systemd writes a unit that a program gave it.
+    unit = f"/run/systemd/transient/{name}"
+    texts = [_unit_text(unit)]
+    texts += [_unit_text(f"{unit}.d/{file}") for file in scopeunit.DROP_INS] if texts[0] else []
     return scopeunit.parse_scope(name, "\n".join(texts))
 
 

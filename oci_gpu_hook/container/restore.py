@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     # Major and minor.
     Number = tuple[int, int]
 
-_NAME = "criu"
 # A checkpoint's folder has the first of these, and for each tmpfs an archive of tar's, compressed.
 _INVENTORY, _TMPFS = "inventory.img", "tmpfs-"
 # A node takes 512 bytes of an archive.
@@ -39,7 +38,7 @@ def prove(process: Process, root_fd: int) -> None:
         # Its own name is what a process says of itself; the file is what the kernel has started.
         with closing(process.open("exe", posix.O_PATH)) as program, closing(open_source(root_fd, path)) as found:
             status = posix.fstat(found)
-            is_criu = path.rpartition("/")[2] == _NAME and is_same(status, posix.fstat(program))
+            is_criu = path.rpartition("/")[2] == "criu" and is_same(status, posix.fstat(program))
             if is_criu and not is_open_to_others(status):
                 return
     except OSError:
