@@ -285,11 +285,7 @@ def named(host: Host, kind: str) -> list[Words]:
     put(host, file, kind, lambda text: {text[:9000]: text, "activation_flag": text})
     bundle = host.session / "named-bundle"
     put(host, bundle / "config.json", kind, lambda text: {"root": {"path": text}, "annotations": said(text)})
-    return [
-        ("plan", "--bundle", str(bundle)),
-        ("info", "--vendor", str(file)),
-        ("selinux", "explain", str(file)),
-    ]
+    return [("plan", "--bundle", str(bundle)), ("info", "--vendor", str(file)), ("selinux", "explain", str(file))]
 
 
 def journal(host: Host, kind: str) -> list[Words]:

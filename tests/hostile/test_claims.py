@@ -15,14 +15,7 @@ import pytest
 
 from tests.hostile.scene import BOTH
 from tests.integration import images, roots
-from tests.integration.engines import (
-    PODMAN_RUN,
-    REPOSITORY,
-    Installed,
-    on_node,
-    podman,
-    remove_podmans_parents,
-)
+from tests.integration.engines import PODMAN_RUN, REPOSITORY, Installed, on_node, podman, remove_podmans_parents
 
 # All that ever told an image, a namespace or an engine.
 CLAIMS = {

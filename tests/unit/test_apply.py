@@ -31,8 +31,6 @@ NAMESPACE, HOME = 7, 3
 
 
 class Process:
-    """A container's process."""
-
     def open(self, name: str, flags: int) -> int:
         assert name == "ns/mnt"
         return NAMESPACE
@@ -67,7 +65,6 @@ class Step:
 
 @pytest.fixture()
 def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """What happens, in order."""
     found: list[str] = []
 
     def enter(inside: int) -> int:

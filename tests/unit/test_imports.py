@@ -76,7 +76,6 @@ class Run:
 
 
 def groups(*names: str) -> set[str]:
-    """The modules of these groups, by their full names."""
     return {LINKER["full_name"](module) for name in names for module in GROUPS[name]}
 
 
@@ -170,7 +169,6 @@ BUDGETS = {
 
 @pytest.fixture(scope="session")
 def shared_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A linked package that no test changes."""
     path = tmp_path_factory.mktemp("linked") / "library"
     link(path)
     return path
@@ -178,7 +176,6 @@ def shared_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def at_start() -> set[str]:
-    """What the interpreter brings by itself: not ours to answer for."""
     words = [*starts.command("")[:-1], "import sys; print(*sys.modules)"]
     return set(subprocess.run(words, capture_output=True, check=True, env={}).stdout.decode().split())
 
@@ -276,7 +273,6 @@ def test_extension_modules_are_searched_for_only_where_they_have_gone(
 
 @pytest.fixture()
 def library(tmp_path: Path, shared_library: Path) -> Path:
-    """A copy, to be damaged."""
     return Path(shutil.copytree(shared_library, tmp_path / "library"))
 
 

@@ -17,7 +17,6 @@ FEDORAS, DEBIANS = "/usr/lib64/xorg/modules", "/usr/lib/xorg/modules"
 
 
 def layout_of(root: Path, *, draws: bool = True) -> Layout:
-    """The layout of an image that lies in this folder."""
     fd = os.open(root, os.O_PATH)
     try:
         return layout.layout_of(fd, None, user_namespace=False, makes_nodes=True, compat="", draws=draws)

@@ -33,7 +33,6 @@ def constants() -> dict[str, int]:
 
 
 def compiled(tmp_path: Path, expressions: list[str]) -> dict[str, int]:
-    """What the C compiler makes of each expression."""
     lines = [f'printf("%s %lld\\n", "{text}", (long long)({text}));' for text in expressions]
     (tmp_path / "ask.c").write_text(HEADERS + "int main(void) {\n" + "\n".join(lines) + "\nreturn 0; }\n")
     subprocess.run(["cc", "-o", tmp_path / "ask", tmp_path / "ask.c"], check=True, capture_output=True)
