@@ -19,6 +19,7 @@ import pytest
 from oci_gpu_hook import apply
 from oci_gpu_hook.changes import namespace
 from oci_gpu_hook.errors import ApplyError, DriverError
+from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.planning.plan import Plan
 from tests.unit import starts
 from tests.unit.containers import CONTAINER, DEBIAN
@@ -88,11 +89,8 @@ def run(root: Path, *operations: Operation) -> list[str]:
     plan = Plan(CONTAINER, DEBIAN, None, operations, ())
     host: Any = None
     process: Any = Process()
-    fd = os.open(root, os.O_PATH)
-    try:
+    with closing(os.open(root, os.O_PATH)) as fd:
         return apply.run(plan, host, fd, process)
-    finally:
-        os.close(fd)
 
 
 def test_everything_is_prepared_before_the_containers_namespace_is_entered(log: list[str], tmp_path: Path) -> None:

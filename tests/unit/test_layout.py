@@ -11,17 +11,15 @@ import pytest
 
 from oci_gpu_hook.container import layout
 from oci_gpu_hook.container.layout import Layout
+from oci_gpu_hook.kernel.descriptors import closing
 from tests.unit import hosts
 
 FEDORAS, DEBIANS = "/usr/lib64/xorg/modules", "/usr/lib/xorg/modules"
 
 
 def layout_of(root: Path, *, draws: bool = True) -> Layout:
-    fd = os.open(root, os.O_PATH)
-    try:
+    with closing(os.open(root, os.O_PATH)) as fd:
         return layout.layout_of(fd, None, user_namespace=False, makes_nodes=True, compat="", draws=draws)
-    finally:
-        os.close(fd)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from oci_gpu_hook.kernel import bpf, mountinfo, procfile, syscalls
+from oci_gpu_hook.kernel.descriptors import closing
 
 pytestmark = pytest.mark.pythons
 
@@ -79,9 +80,8 @@ def test_layouts_are_the_kernels(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["/", "/etc/passwd", "/dev/null", "/proc/self/exe", "/dev/pts"])
 def test_what_is_known_of_a_file_is_what_fstat_says(path: str) -> None:
-    fd = os.open(path, os.O_PATH)
-    known, status = syscalls.known_of(fd), os.fstat(fd)
-    os.close(fd)
+    with closing(os.open(path, os.O_PATH)) as fd:
+        known, status = syscalls.known_of(fd), os.fstat(fd)
     assert known == (status.st_mode, status.st_dev, status.st_ino, status.st_rdev)
 
 
@@ -92,13 +92,11 @@ def test_an_error_names_the_call_and_its_subject() -> None:
 
 def test_a_mount_is_found_in_mountinfo_by_its_id() -> None:
     lines = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    fd = os.open("/proc", os.O_PATH)
-    id, is_root = syscalls.mount_of(fd)
-    os.close(fd)
+    with closing(os.open("/proc", os.O_PATH)) as fd:
+        (id, is_root), magic = syscalls.mount_of(fd), syscalls.filesystem_magic(fd)
     assert is_root and [fields[4] for fields in lines if fields[0] == str(id)] == ["/proc"]
     mount = mountinfo.mount(procfile.pieces("/proc/self/mountinfo"), id)
     assert mount is not None and mount.options.startswith("r")
-    assert syscalls.filesystem_magic(os.open("/proc", os.O_PATH)) == syscalls.PROC_SUPER_MAGIC
-    below = os.open("/proc/self", os.O_PATH)
-    assert syscalls.mount_of(below) == (id, False)
-    os.close(below)
+    assert magic == syscalls.PROC_SUPER_MAGIC
+    with closing(os.open("/proc/self", os.O_PATH)) as below:
+        assert syscalls.mount_of(below) == (id, False)
