@@ -47,9 +47,15 @@ def _receive(fd: int, serial: int) -> None:
     data, refusal = b"", None
     until = monotonic() + _SECONDS
     while True:
-        data += _read(fd)
+        try:
+            piece = posix.read(fd, 1 << 16)
+        except BlockingIOError as err:
+            raise OSError(_SILENT) from err
         if monotonic() > until:
             raise OSError(_SILENT)
+        if not piece:
+            raise OSError("systemd has closed the connection")
+        data += piece
         if data.startswith(b"OK "):
             # The end of the authentication, which comes before the first message.
             _, end, rest = data.partition(b"\r\n")
@@ -69,13 +75,3 @@ def _receive(fd: int, serial: int) -> None:
                 if refusal:
                     raise refusal
                 return
-
-
-def _read(fd: int) -> bytes:
-    try:
-        data = posix.read(fd, 1 << 16)
-    except BlockingIOError as err:
-        raise OSError(_SILENT) from err
-    if not data:
-        raise OSError("systemd has closed the connection")
-    return data
