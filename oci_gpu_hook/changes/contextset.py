@@ -25,9 +25,8 @@ _NAMED = posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC
 def create_as(context: str) -> None:
     """Give files that this process creates the label `context`, but below ``context=``, as setfscreatecon(3)."""
     try:
-        fd = posix.open(_CREATE, posix.O_WRONLY | posix.O_CLOEXEC)
-        posix.write(fd, context.encode())
-        posix.close(fd)
+        with closing(posix.open(_CREATE, posix.O_WRONLY | posix.O_CLOEXEC)) as fd:
+            posix.write(fd, context.encode())
     except OSError as err:
         why = f"cannot label what is made for the container as {context}: {err.strerror} ({_CREATE})"
         raise ApplyError(why, "the policy must know the container's label") from err
