@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The start of the program: a hook stage goes to `hook`, a call as nvidia-container-cli to what answers it, and
-anything else to the command line for people.
-
-Must import nothing before it knows which of the two is needed.
+anything else to the command line for people.  Must import nothing before it knows which.
 """
 
 from __future__ import annotations
@@ -36,6 +34,7 @@ def _run_container_cli(arguments: list[str]) -> NoReturn:
     from oci_gpu_hook.report import sentence
     from oci_gpu_hook.request import containercli
 
+    code = 0
     try:
         call = containercli.parse_call(arguments)
         if call.command == "configure":
@@ -46,12 +45,10 @@ def _run_container_cli(arguments: list[str]) -> NoReturn:
             from oci_gpu_hook import cli
 
             print(containercli.USAGE if call.command == "help" else f"oci-gpu-hook {cli.VERSION}", flush=True)
-            code = 0
         else:
             from oci_gpu_hook.node.gpus import driverlist
 
             print("\n".join(driverlist.COMMANDS[call.command](call)), flush=True)
-            code = 0
     except HookError as err:
         code = sentence.failure(err)
         if isinstance(err, UsageError):

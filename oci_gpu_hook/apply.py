@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one loop that carries a plan out.
+"""The one loop that carries a plan out.  Decides nothing.
 
-Decides nothing.  If a required operation fails, all that was done is taken back, and the container is stopped.  An
-optional one that fails is taken back alone, and noted.
+If a required operation fails, all that was done is taken back, and the container is stopped.  An optional one that
+fails is taken back alone, and noted.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from oci_gpu_hook.host.root import HostRoot
     from oci_gpu_hook.operations import Operation, Perform
     from oci_gpu_hook.planning.plan import Plan
+
+    Steps = list[tuple[Operation, Perform]]
 
 _SHOWN = "'oci-gpu-hook plan' shows every step"
 
@@ -62,9 +64,7 @@ def cut_off(process: Process) -> None:
         raise ApplyError(f"cannot cut the container's mounts off from the host's: {err}", _SHOWN) from err
 
 
-def _prepared(
-    operations: tuple[Operation, ...], host: HostRoot, undo: Undo, notes: list[str]
-) -> list[tuple[Operation, Perform]]:
+def _prepared(operations: tuple[Operation, ...], host: HostRoot, undo: Undo, notes: list[str]) -> Steps:
     """An optional operation that cannot be prepared is left out, and noted."""
     steps = []
     for operation in operations:
@@ -78,9 +78,7 @@ def _prepared(
     return steps
 
 
-def _perform_all(
-    steps: list[tuple[Operation, Perform]], tree: Tree, home: int, notes: list[str], *, opens_root: bool
-) -> None:
+def _perform_all(steps: Steps, tree: Tree, home: int, notes: list[str], *, opens_root: bool) -> None:
     before = tree.undo.mark()
     try:
         if opens_root:

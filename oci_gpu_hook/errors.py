@@ -1,16 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The errors of the hook, by who must act; each class has its documented exit code.
 
-A message is one sentence, lower case, without a full stop: what failed and why.  ``hint`` says who can fix it and how.
-Text from an image or a container must pass through `quoted` first; the rest is made `plain` here.
+A message says what failed and why, ``hint`` who can fix it and how.  Text from an image or a container must pass
+through `quoted` first; the rest is made `plain` here.
 """
 
 from __future__ import annotations
 
-DONE = 0
-OUR_BUG = 1
-USAGE = 2
-
+DONE, OUR_BUG = 0, 1
 _QUOTED_LENGTH = 200
 _LONGEST_WORD = 300
 # A sentence that lists things says so, and may be longer.
@@ -34,7 +31,7 @@ class HookError(Exception):
 class UsageError(HookError):
     """The command line is wrong: its author must act."""
 
-    exit_code = USAGE
+    exit_code = 2
 
 
 class BundleError(HookError):
@@ -62,7 +59,7 @@ class DriverError(HookError):
 
 
 class ApplyError(HookError):
-    """A step failed while the plan was carried out; everything that was done before it has been undone."""
+    """A step of the plan failed; everything that was done before it has been undone."""
 
     exit_code = 7
 

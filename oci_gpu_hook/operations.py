@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The vocabulary of a plan: each kind of operation, what it prepares on the host and what it does in the container.
+"""The kinds of operations: what each says of itself, what it prepares on the host and what it does in the container.
 
 Paths named `source` are the host's; `target` and `path` are the container's.  No kind knows of another.
 """
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
         def prepare(self, host: HostRoot, undo: Undo) -> Perform:
             """Do what must be done in the host's mount namespace; gives what does the rest.  Both may raise OSError.
-
             It imports all that the rest needs: in the container's namespace the package may be out of reach.
             """
 
@@ -84,11 +83,10 @@ _SERVICE_OPTIONS = ("ro", *_SOCKET_OPTIONS)
 
 
 class Service(NamedTuple):
-    """The socket `source` of one of the host's services, or its folder of sockets and pipes, attached at `target`.
-
-    A socket is not read-only: a container in the container mounts it again, and the kernel forbids to clear a read-only
-    flag in a user namespace (mount_namespaces(7)).  All else is, or things could be left in the host's folder and its
-    sockets be replaced.  owner: see `HostRoot.clone_source`.
+    """The socket `source` of one of the host's services, or its folder of sockets and pipes, attached at `target`;
+    owner: see `HostRoot.clone_source`.  A socket is not read-only: a container in the container mounts it again, and
+    the kernel forbids to clear a read-only flag in a user namespace (mount_namespaces(7)).  All else is, or things
+    could be left in the host's folder and its sockets be replaced.
     """
 
     source: str
@@ -99,7 +97,7 @@ class Service(NamedTuple):
     folder: bool = False
 
     def options(self) -> tuple[str, ...]:
-        """For people; what is neither a folder nor a socket is read-only, too."""
+        """For people."""
         return _SERVICE_OPTIONS if self.folder else _SOCKET_OPTIONS
 
     def describe(self) -> str:
@@ -154,9 +152,8 @@ class Device(NamedTuple):
 
 
 class Symlink(NamedTuple):
-    """The symbolic link `path`; `to` is its text.
-
-    What is there is left, unless the link `covers`: then the file that it leads to is mounted over it.
+    """The symbolic link `path`, whose text is `to`; if it `covers` what is there, the file that it leads to is mounted
+    over that, which else is left.
     """
 
     path: str
@@ -290,10 +287,8 @@ class OpenCgroup(NamedTuple):
 
 
 class LimitMemory(NamedTuple):
-    """The memory of devices that a cgroup may take, in bytes: of regions by their names in dmem.capacity; or of GPUs by
-    their PCI addresses, if NVIDIA's driver holds it to that, by libnvidia-ml, which is `library` on the host.
-
-    path, top: see `DeviceCgroup`; between the two crun has processes in the lower one.
+    """The memory of devices that a cgroup may take, in bytes: of regions by their names in dmem.capacity; or, by the
+    host's libnvidia-ml, which is `library`, of GPUs by their PCI addresses.  path, top: see `DeviceCgroup`.
     """
 
     path: str
@@ -321,9 +316,8 @@ class LimitMemory(NamedTuple):
 
 
 class TellSystemd(NamedTuple):
-    """`rules` added to DeviceAllow= of the scope `unit`, if systemd restricts its devices; before: what is there.
-
-    It puts its own rules in force at each daemon-reload, by which the container would lose its GPUs.
+    """`rules` added to DeviceAllow= of the scope `unit`, if systemd restricts its devices; before: what is there.  It
+    puts its own rules in force at each daemon-reload, by which the container would lose its GPUs.
     """
 
     unit: str
@@ -338,7 +332,7 @@ class TellSystemd(NamedTuple):
     def prepare(self, host: HostRoot, undo: Undo) -> Perform:
         from oci_gpu_hook.changes import scope
 
-        # Its socket is the host's, and it works while the hook does.
+        # It works while the hook does.
         connection = scope.tell(self.unit, self.rules)
         undo.remember(scope.withdraw, connection, self.unit, self.before)
         return lambda tree: scope.wait(connection)

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """typing.NamedTuple without an import of typing, for all records of this package.
 
-Type checkers see the real one.  At run time this module does the same work: to import ``typing`` takes a third of the
-time of the interpreter's start, and its NamedTuple compiles source text for every class, at every container start.
-
-Must not grow: no validation, no conversion, no inheritance between records, no copies of them, no pickle.
-As with every named tuple, two records of different classes with equal fields compare equal.
+Type checkers see the real one.  To import ``typing`` takes a third of the time of the interpreter's start, and its
+NamedTuple compiles source text for every class, at every container start.  Must not grow: no validation, no conversion,
+no inheritance between records, no pickle.
 """
 
 from __future__ import annotations
@@ -60,10 +58,8 @@ else:
     }
 
     class _RecordType(type):
-        """Makes the annotations of a class body the fields of a tuple.
-
-        The module needs ``from __future__ import annotations``: only then does every Python from 3.9 on put
-        ``__annotations__`` into the namespace without evaluating them.
+        """Makes the annotations of a class body the fields of a tuple, in a module with ``from __future__ import
+        annotations``: only then has the namespace them, not evaluated, on every Python from 3.9 on.
         """
 
         def __new__(mcs, name, bases, namespace):

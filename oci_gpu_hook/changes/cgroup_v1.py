@@ -19,7 +19,10 @@ def allow(levels: list[str], rules: tuple[devicerule.DeviceRule, ...], undo: Und
         # Each line as its device, ``TYPE MAJOR:MINOR``, and its access.
         listed = [(device, access) for device, _, access in words]
         for rule in rules:
-            if any([_covers(entry, rule) for entry in listed]):
+            wide = [(kind, major) for kind in ("a", rule.type) for major in ("*", rule.major)]
+            covering = {f"{kind} {major}:{minor}" for kind, major in wide for minor in ("*", rule.minor)}
+            # One entry must allow all of the rule: the kernel does not add up different entries.
+            if any([device in covering and {*rule.access} <= {*access} for device, access in listed]):
                 continue
             # The kernel takes one rule a write.
             _write(f"{directory}/devices.allow", devicerule.text_of(rule))
@@ -36,16 +39,3 @@ def _write(path: str, line: str) -> None:
             posix.write(fd, line.encode())
         except OSError as err:
             raise syscalls.SyscallError(err.errno or 0, "write", f"'{line}' to {path}") from err
-
-
-def _covers(entry: tuple[str, str], rule: devicerule.DeviceRule) -> bool:
-    """Whether one entry allows all of the rule: the kernel does not add up different entries."""
-    device, access = entry
-    kind, _, numbers = device.partition(" ")
-    major, _, minor = numbers.partition(":")
-    return (
-        kind in ("a", rule.type)
-        and major in ("*", str(rule.major))
-        and minor in ("*", str(rule.minor))
-        and set(rule.access) <= set(access)
-    )

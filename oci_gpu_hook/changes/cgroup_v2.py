@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A device cgroup of version 2: eBPF programs that are attached to the cgroup.
 
-Each program is replaced by itself with our rules in front, in one step, so there is no moment without a filter.  A
-request must pass every program from the container's cgroup up to the root; those of the container's own cgroups are
-replaced.  What crun has pinned of them is replaced too, or systemd would attach it again.
+Each program of the container's own cgroups is replaced by itself with our rules in front, in one step, so there is no
+moment without a filter.  What crun has pinned of them is replaced too, or systemd would attach it again.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from oci_gpu_hook.kernel import bpf, syscalls
 from oci_gpu_hook.kernel.filetypes import is_regular
 from oci_gpu_hook.record import NamedTuple
 
-_DIRECTORY = posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC
+Rules = tuple[DeviceRule, ...]
 
 # systemd may replace a program of its own at the same time (daemon-reload); then we look again.
 _ROUNDS = 16
@@ -70,34 +69,22 @@ class Replaced(NamedTuple):
     new_fd: int
 
 
-def allow(
-    levels: list[str],
-    rules: tuple[DeviceRule, ...],
-    fallback: tuple[DeviceRule, ...],
-    undo: Undo,
-    pin: Pin | None = None,
-) -> str:
-    """Gives "", or a sentence about what was left as it was.  levels: the highest first; fallback:
-    linux.resources.devices of config.json, for a program whose instructions the kernel does not show; pin: what crun
-    has pinned of the highest.
+def allow(levels: list[str], rules: Rules, fallback: Rules, undo: Undo, pin: Pin | None = None) -> str:
+    """Gives "", or a sentence about what was left.  levels: the highest first; fallback: see `OpenCgroup`; pin: what
+    crun has pinned of the highest.
     """
     prefix = devicefilter.prefix(rules)
     replaced: list[Replaced] = []
     # crun with systemd has one program on the scope and one on its sub-cgroup (crun issue 1738).
     for directory in levels:
-        cgroup_fd = posix.open(directory, _DIRECTORY)
-        _replace_all(cgroup_fd, directory, prefix, fallback, replaced, undo)
-    if replaced:
-        return _pin_ours(pin, replaced, undo) if pin else ""
-    reason = "the device cgroup is left alone: no device program restricts the container's cgroup"
-    # The last one opened is the container's.
-    if effective := bpf.prog_query(cgroup_fd, query_flags=bpf.BPF_F_QUERY_EFFECTIVE)[1]:
-        reason += f", only {len(effective)} of the cgroups above, which are not its own"
-    return reason
+        _replace_all(directory, prefix, fallback, replaced, undo)
+    if not replaced:
+        return "the device cgroup is left alone: no device program restricts the container's cgroup"
+    return _pin_ours(pin, replaced, undo) if pin else ""
 
 
 def _pin_ours(pin: Pin, replaced: list[Replaced], undo: Undo) -> str:
-    """Pin ours in the place of the program that it has replaced; gives "", or a sentence that says why not."""
+    """Gives "", or a sentence that says why ours is not pinned in the place of the one that it has replaced."""
     why = pin.reason or "it is none of the container's cgroup"
     for each in replaced:
         if each.old_id == pin.id:
@@ -110,15 +97,9 @@ def _pin_ours(pin: Pin, replaced: list[Replaced], undo: Undo) -> str:
     return f"systemd may take the GPU away later: the program {pin.name} that crun has pinned is left as it is: {why}"
 
 
-def _replace_all(
-    cgroup_fd: int,
-    directory: str,
-    prefix: bytes,
-    fallback: tuple[DeviceRule, ...],
-    replaced: list[Replaced],
-    undo: Undo,
-) -> None:
+def _replace_all(directory: str, prefix: bytes, fallback: Rules, replaced: list[Replaced], undo: Undo) -> None:
     """Replace each of the cgroup's programs by one with `prefix` in front, until it has ours only."""
+    cgroup_fd = posix.open(directory, posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC)
     for _ in range(_ROUNDS):
         attach_flags, ids = bpf.prog_query(cgroup_fd)
         ours = {it.new_id for it in replaced}

@@ -2,8 +2,7 @@
 """Set SELinux labels: of /dev/shm, /dev/mqueue and the files in them, and of everything that the hook creates.
 
 Each label is set by descriptor, read back and compared.  Other containers of the pod may change the files at the same
-time: no link is followed, and no other mount is entered.  Must not touch the host's own /dev/shm or /dev/mqueue.
-Without libselinux, which takes longer to load than the rest of the hook.
+time: no link is followed, and no other mount is entered.  libselinux takes longer to load than the rest of the hook.
 """
 
 from __future__ import annotations
@@ -26,9 +25,8 @@ _NAMED = posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC
 def create_as(context: str) -> None:
     """Give files that this process creates the label `context`, but below ``context=``, as setfscreatecon(3)."""
     try:
-        fd = posix.open(_CREATE, posix.O_WRONLY | posix.O_CLOEXEC)
-        posix.write(fd, context.encode())
-        posix.close(fd)
+        with closing(posix.open(_CREATE, posix.O_WRONLY | posix.O_CLOEXEC)) as fd:
+            posix.write(fd, context.encode())
     except OSError as err:
         why = f"cannot label what is made for the container as {context}: {err.strerror} ({_CREATE})"
         raise ApplyError(why, "the policy must know the container's label") from err
@@ -46,10 +44,6 @@ def relabel(tree: Tree, path: str, context: str) -> None:
         raise TargetError(syscalls.EXDEV, f"{path} is the host's own, which is never relabelled")
     if before := _set(root, context):
         tree.undo.remember(_set, root, before)
-    _relabel_below(tree, root, path, context)
-
-
-def _relabel_below(tree: Tree, root: int, path: str, context: str) -> None:
     mount = syscalls.mount_of(root)[0]
     folders, count = [root], 0
     while folders:

@@ -33,7 +33,12 @@ def new_tmpfs(label: str, folders: tuple[str, ...], files: list[File]) -> int:
     options = {"source": "oci-gpu-hook", "mode": "0555", **({"context": label} if label else {})}
     tree = syscalls.fsmount("tmpfs", options)
     for folder in folders:
-        _make_folders(tree, folder)
+        parts = folder.split("/")
+        for end in range(1, len(parts) + 1):
+            try:
+                posix.mkdir("/".join(parts[:end]), 0o755, dir_fd=tree)
+            except FileExistsError:
+                pass
     for name, data, mode in files:
         write(name, data, mode, dir_fd=tree)
     return tree
@@ -44,12 +49,3 @@ def write(name: str, data: bytes, mode: int, *, dir_fd: int) -> None:
     flags = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_CLOEXEC
     with closing(posix.open(name, flags, mode, dir_fd=dir_fd)) as fd:
         descriptors.write(fd, data)
-
-
-def _make_folders(root: int, path: str) -> None:
-    parts = path.split("/")
-    for end in range(1, len(parts) + 1):
-        try:
-            posix.mkdir("/".join(parts[:end]), 0o755, dir_fd=root)
-        except FileExistsError:
-            pass

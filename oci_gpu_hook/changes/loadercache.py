@@ -2,15 +2,13 @@
 """The container's ld.so.cache, with the driver's libraries merged in by us, and what an ldconfig in it reads.
 
 In an overlay, as engines make one for each container, it takes the place of the image's own file, as ldconfig's does:
-no program in the container could rename a file over a mount, and apt-get, which runs ldconfig, would fail.  In another
-root, which may be another container's too, and where the image's folder cannot be written, or is a volume, it is a file
-of the driver's folder, mounted over the image's.
+over a mount no program could rename a file, and apt-get, which runs ldconfig, would fail.  In another root, which may
+be another container's too, and where the folder cannot be written, a file of the driver's folder is mounted over it.
 
-No ldconfig runs: it would be a program that works on the image's folders with our rights (CVE-2024-0136, CVE-2024-0137,
-CVE-2025-23267), and costs more than everything else together.  The image's cache is read as data, and believed only as
-far as `formats.ldcache` has checked it.  One that is damaged is replaced by a cache of our libraries alone: glibc would
-ignore it too.  So is one in a volume, whose server may never answer, or in procfs, where a read may do something: of
-what is mounted below the root only a file in memory is read.
+No ldconfig runs: it would work on the image's folders with our rights (CVE-2024-0136, CVE-2024-0137, CVE-2025-23267),
+and costs more than everything else together.  The image's cache is believed only as far as `formats.ldcache` has
+checked it.  One that is damaged is replaced by a cache of our libraries alone: glibc would ignore it too.  So is one in
+a volume, whose server may never answer, or in procfs, where a read may do something.
 """
 
 from __future__ import annotations
@@ -84,8 +82,7 @@ def _is_readable(tree: Tree, found: int) -> bool:
 def _read(found: int) -> bytes | None:
     try:
         status = posix.fstat(found)
-        # Checked before it is opened: to open a device of the host's, which an image may name, can do harm, and a fifo
-        # would hold the start up for ever.
+        # See `reopened`.
         if not is_regular(status) or status.st_size > ldcache.LARGEST:
             return None
         if not status.st_size:

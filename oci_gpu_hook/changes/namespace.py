@@ -2,7 +2,7 @@
 """Enter the container's mount namespace, with few privileges, and leave it again (capabilities(7), prctl(2)).
 
 A tree can be attached only from the mount namespace that it is attached in (move_mount(2)).  Every descriptor of the
-host is open by then.  The hook starts no program, and from now on it could gain nothing by one.
+host is open by then.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def drop_privileges(*, as_owners: bool) -> None:
     """Keep of the capabilities those in `KEPT`, and in `AS_OWNERS` if so; gain none by any program (no_new_privs)."""
     syscalls.no_new_privs()
     kept = sum([1 << number for number in (*KEPT, *(AS_OWNERS if as_owners else ()))])
-    effective, permitted, _ = syscalls.capget()
-    syscalls.capset(effective & kept, permitted & kept, 0)
+    effective, permitted = syscalls.capget()
+    syscalls.capset(effective & kept, permitted & kept)
 
 
 def enter(namespace: int) -> int:

@@ -24,8 +24,8 @@ _SECONDS = 20
 _DONE, _LATE = b"done", b"NVML has not answered in %d seconds" % _SECONDS
 # Of nvmlReturn_t, what an administrator can do something about.
 _REASONS = {
-    3: "the driver counts no memory here: RmMemacctMode of its module is 0, or the GPU is divided by MIG",
-    6: "the driver does not find the GPU or the cgroup",
+    3: ": the driver counts no memory here: RmMemacctMode of its module is 0, or the GPU is divided by MIG",
+    6: ": the driver does not find the GPU or the cgroup",
 }
 
 
@@ -34,7 +34,7 @@ def limit(library: int, cgroup: str, limits: tuple[tuple[str, int], ...]) -> Non
     v2; limits: bytes by PCI address.
     """
     status = posix.fstat(library)
-    if not is_regular(status) or is_open_to_others(status, 0):
+    if not is_regular(status) or is_open_to_others(status):
         raise OSError("others than root may write to libnvidia-ml")
     answer, mine = posix.pipe()
     child = posix.fork()
@@ -53,7 +53,6 @@ def limit(library: int, cgroup: str, limits: tuple[tuple[str, int], ...]) -> Non
 
 
 def _end(answer: int, library: int, cgroup: str, limits: tuple[tuple[str, int], ...]) -> NoReturn:
-    """In the child."""
     try:
         # It must not outlive a start that is killed, nor keep its folder; alarm(2) is not inherited.
         alarm.begin()
@@ -61,10 +60,9 @@ def _end(answer: int, library: int, cgroup: str, limits: tuple[tuple[str, int], 
         # A start's umask is 0, for what it makes in the container.
         posix.umask(0o022)
         # An engine waits until its hook's output is closed, a lease for its lock: one that hangs must hold neither.
-        for name in posix.listdir("/proc/self/fd"):
-            if int(name) not in (answer, library):
-                # Which ignores that the folder's own is closed.
-                posix.closerange(int(name), int(name) + 1)
+        for fd in {*map(int, posix.listdir("/proc/self/fd"))} - {answer, library}:
+            # Which ignores that the folder's own is closed.
+            posix.closerange(fd, fd + 1)
         for _ in range(3):
             # NVML may start nvidia-modprobe, which is to have them.
             posix.set_inheritable(posix.open("/dev/null", posix.O_RDWR), True)
@@ -81,7 +79,7 @@ def _end(answer: int, library: int, cgroup: str, limits: tuple[tuple[str, int], 
 
 
 def _limit(library: str, cgroup: str, address: str, most: int) -> None:
-    """One GPU; the structs nvmlMemoryLimits_v1_t are of words: the cgroup's name, soft, hard, and what is used."""
+    """The structs nvmlMemoryLimits_v1_t are of words: the cgroup's name, soft, hard, and what is used."""
     name, text = bytearray(cgroup.encode() + bytes(8)), bytearray(address.encode() + bytes(8))
     device, struct = bytearray(8), bytearray(syscalls.words(syscalls.address_of(name), 0, most, 0))
     _call(library, "nvmlInit_v2")
@@ -96,4 +94,4 @@ def _limit(library: str, cgroup: str, address: str, most: int) -> None:
 def _call(library: str, function: str, *values: int) -> None:
     code = syscalls.function_of(library, function)(*values)
     if code:
-        raise OSError(f"{function} gives {code}{': ' if code in _REASONS else ''}{_REASONS.get(code, '')}")
+        raise OSError(f"{function} gives {code}{_REASONS.get(code, '')}")

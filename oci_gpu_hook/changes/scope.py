@@ -12,11 +12,9 @@ from oci_gpu_hook.kernel import syscalls
 
 # The one that systemctl uses as root: it needs no message bus.
 _SOCKET = "/run/systemd/private"
-
 # systemd is usually quick, as it has just made the scope; but a reload with thousands of units can take it seconds.
 _SECONDS = 5
 _SILENT = f"systemd has not answered in {_SECONDS} s"
-
 # The serials of the first calls.
 _TELL, _WITHDRAW = 1, 1 + scopeunit.CALLS
 
@@ -24,8 +22,7 @@ _TELL, _WITHDRAW = 1, 1 + scopeunit.CALLS
 def tell(unit: str, rules: tuple[DeviceRule, ...]) -> int:
     """Ask systemd to allow `rules` as well; gives the connection for `wait`.  OSError if there is no systemd."""
     fd = syscalls.connect(_SOCKET, _SECONDS)
-    calls = scopeunit.calls(_TELL, unit, scopeunit.entries(rules))
-    _send(fd, scopeunit.authentication(posix.geteuid()) + calls)
+    _send(fd, scopeunit.authentication(posix.geteuid()) + scopeunit.calls(_TELL, unit, scopeunit.entries(rules)))
     return fd
 
 
@@ -50,9 +47,15 @@ def _receive(fd: int, serial: int) -> None:
     data, refusal = b"", None
     until = monotonic() + _SECONDS
     while True:
-        data += _read(fd)
+        try:
+            piece = posix.read(fd, 1 << 16)
+        except BlockingIOError as err:
+            raise OSError(_SILENT) from err
         if monotonic() > until:
             raise OSError(_SILENT)
+        if not piece:
+            raise OSError("systemd has closed the connection")
+        data += piece
         if data.startswith(b"OK "):
             # The end of the authentication, which comes before the first message.
             _, end, rest = data.partition(b"\r\n")
@@ -72,13 +75,3 @@ def _receive(fd: int, serial: int) -> None:
                 if refusal:
                     raise refusal
                 return
-
-
-def _read(fd: int) -> bytes:
-    try:
-        data = posix.read(fd, 1 << 16)
-    except BlockingIOError as err:
-        raise OSError(_SILENT) from err
-    if not data:
-        raise OSError("systemd has closed the connection")
-    return data

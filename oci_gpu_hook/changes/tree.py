@@ -3,10 +3,8 @@
 
 From check to use there is only a descriptor: a source is cloned in the host's mount namespace, a target is resolved
 below the root's descriptor by the kernel (openat2), and move_mount joins the two.  NVIDIA's toolkit had nine CVEs from
-the other way: a path that is checked, and then used again by name.
-
-Must not know what is mounted or why.  Must not follow the image out of the container's own mounts: nothing is made in a
-volume of the host, nor in what was cloned of the host's (CVE-2024-0133 made files on the host in that way).
+paths that were checked, and then used again by name.  Nothing is made in a volume of the host, nor in what was cloned
+of the host's (CVE-2024-0133 made files on the host in that way).  Must not know what is mounted or why.
 """
 
 from __future__ import annotations
@@ -16,15 +14,14 @@ import posix
 from oci_gpu_hook.changes import detached
 from oci_gpu_hook.errors import plain
 from oci_gpu_hook.kernel import mountinfo, procfile, syscalls
-from oci_gpu_hook.kernel.descriptors import closing, reopened
+from oci_gpu_hook.kernel.descriptors import closing, reopened, replace
 from oci_gpu_hook.kernel.filetypes import S_IFCHR, S_IFREG, is_character_device, is_folder, is_link, is_regular, is_same
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_BELOW = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
-
+_BELOW = syscalls.RESOLVE_BELOW
 _NAMED = posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC
 _MAX_LINKS = 40
 # Each missing folder of a link's text would be made, and no driver leaves such a link.
@@ -66,9 +63,7 @@ class Undo:
 
 
 class Tree:
-    """The container's root, open at `root_fd`.
-
-    Things are made in the mounts with the ids `own`, and in filesystems that are made here; these bear `label`, ""
+    """Things are made in the mounts with the ids `own`, and in filesystems that are made here; these bear `label`, ""
     leaves that to the policy.  as_owners: whether each thing is made as the owner of the folder that it lies in: a
     filesystem of a user namespace refuses those of an owner whom the namespace does not know (EOVERFLOW).  is_layer:
     whether files of the image may be written, as no other container reads them.
@@ -94,18 +89,16 @@ class Tree:
         self._propagates: dict[int, bool] = {}
         # Mounts that are to be read-only in the end.
         self._open: list[int] = []
-        # Folders that are open, by path: all that were looked up, and those in which things may be made.
+        # Folders that are open, by path; and those of them in which things may be made.
         self._folders: dict[str, int] = {}
-        self._own_folders: dict[str, int] = {}
+        self._own_folders: set[int] = set()
         self._root_mount = syscalls.mount_of(root_fd)[0]
         # The filesystems that were made here, each with "/": in them nothing lies that is not known.
         self._new: tuple[str, ...] = ()
 
     def make_writable(self) -> None:
-        """Make a root that is mounted read-only writable until the end: mount points must be made in it.
-
-        Runtimes make a root read-only after their hooks, and what is mounted so before is meant so; but LXC mounts a
-        read-only root so before its hooks.  What a mount of more power has locked stays (mount_namespaces(7)).
+        """Make a root that is mounted read-only writable until the end, for mount points.  Runtimes make a root
+        read-only after their hooks, but LXC before.  What a mount of more power has locked stays (mount_namespaces(7)).
         """
         if not posix.fstatvfs(self.root_fd).f_flag & posix.ST_RDONLY:
             return
@@ -117,7 +110,7 @@ class Tree:
         self._open.append(self.root_fd)
 
     def make_readonly(self) -> None:
-        """Make the filesystems that were made here read-only, as far as they are meant so, and such a root again."""
+        """The filesystems that were made here, as far as they are meant so, and such a root again."""
         for tree in self._open:
             _make_readonly(tree)
 
@@ -134,29 +127,27 @@ class Tree:
 
     def own_folder(self, path: str) -> int:
         """A descriptor, kept open, of the folder at `path`, made if it is missing; TargetError in a volume."""
-        fd = self._own_folders.get(path)
-        if fd is None:
-            fd = self._folder(path)
-            # One that was made is known as own by now.
-            if self._own_folders.get(path) != fd and not self.is_own(fd):
+        fd = self._folder(path)
+        if fd not in self._own_folders:
+            if not self.is_own(fd):
                 why = "in a volume of the host, where nothing is made"
-                if syscalls.mount_of(fd)[0] == self._root_mount:
+                if self.is_images(fd):
                     why = "in a root of the host's, where nothing is made: it needs one of its own, such as an overlay"
                 raise TargetError(syscalls.EXDEV, f"{path or '/'} lies {why}")
-            self._own_folders[path] = fd
+            self._own_folders.add(fd)
         return fd
 
     def make(self, call: Callable[..., None], *arguments: object, folder: int) -> None:
-        """Make something in the folder that is open at `folder`, by a function, as posix has them, with a dir_fd."""
+        """Make something in the folder that is open at `folder`, by a function with a dir_fd, as posix has them."""
         if not self._as_owners:
             call(*arguments, dir_fd=folder)
             return
         owner = posix.fstat(folder)
-        effective, permitted, _ = syscalls.capget()
+        effective, permitted = syscalls.capget()
         syscalls.setfsids(owner.st_uid, owner.st_gid)
         try:
             # The kernel takes the capabilities for files away with user 0; a folder may be closed to its own owner.
-            syscalls.capset(effective, permitted, 0)
+            syscalls.capset(effective, permitted)
             call(*arguments, dir_fd=folder)
         finally:
             syscalls.setfsids(posix.geteuid(), posix.getegid())
@@ -207,10 +198,8 @@ class Tree:
         self.undo.remember(posix.unlink, name, dir_fd=parent)
 
     def make_node(self, path: str, major: int, minor: int, *, mode: int, uid: int, gid: int) -> None:
-        """Make the character device `path`, if it is not there; the process's umask must be 0.
-
-        It bears the container's own label, so that an unmodified ``container_t`` may open it under SELinux.  mknod and
-        stat do not wake a GPU, as open would.
+        """Make the character device `path`, if it is not there; the process's umask must be 0.  It bears the
+        container's own label, so that ``container_t`` may open it.  mknod and stat do not wake a GPU, as open would.
         """
         folder, _, name = path.rpartition("/")
         # The mode is mknod's, not chmod's: chmod follows links, and another container of this root could put a link to
@@ -228,9 +217,7 @@ class Tree:
             posix.chown(name, uid, gid, dir_fd=parent, follow_symlinks=False)
 
     def has_node(self, path: str, major: int, minor: int, *, covers: bool = False) -> bool:
-        """Whether the character device exists; TargetError if something else has its name, but for a file that it
-        covers.
-        """
+        """TargetError if something else has its name, but for a file that it `covers`."""
         fd = self.find(path)
         if fd is None:
             return False
@@ -248,56 +235,42 @@ class Tree:
     def attach_tmpfs(
         self, target: str, options: tuple[str, ...], folders: tuple[str, ...], files: list[detached.File]
     ) -> str:
-        """Gives a sentence if it hides files of the image.  "ro" holds in the end only: things are made and mounted in
-        it before.
-        """
+        """Gives a sentence if it hides the image's files.  "ro" holds in the end only: things come into it before."""
         found = self.find(target)
-        note = (
-            f"{target}: the image's own files there are hidden" if found is not None and self._has_files(found) else ""
-        )
+        hides = found is not None and self.is_images(found) and _has_names(found)
+        point = self._mount_point(found, target, folder=True)
         tree = detached.new_tmpfs(self._label, folders, files)
         syscalls.mount_setattr(tree, detached.attributes(tuple([option for option in options if option != "ro"])))
-        self._move(tree, self._mount_point(found, target, folder=True))
+        self._move(tree, point)
         self._own.add(syscalls.mount_of(tree)[0])
         # Not what lies below it, which may have been made and be open.
-        self._folders[target] = self._own_folders[target] = tree
+        self._folders[target] = tree
+        self._own_folders.add(tree)
         self._new += (f"{target}/",)
         if "ro" in options:
             self._open.append(tree)
-        return note
-
-    def _has_files(self, found: int) -> bool:
-        if not self.is_images(found):
-            return False
-        try:
-            with closing(reopened(found, posix.O_RDONLY | posix.O_DIRECTORY)) as folder, posix.scandir(folder) as names:
-                return next(names, None) is not None
-        except OSError:
-            return False
+        return f"{target}: the image's own files there are hidden" if hides else ""
 
     def rewrite(self, path: str, data: bytes, before: bytes | None) -> None:
-        """before: its content, None if there is none.  TargetError where nothing is made, in a root that may be another
-        container's too, and if something else has its name.
+        """before: its content, None if there is none.  TargetError in a root that may be another container's too, where
+        nothing is made, and if something else has its name.
         """
         if not self._is_layer:
             raise TargetError(syscalls.EXDEV, f"{path} lies in a root that is not a layer of the container's own")
         folder, _, name = path.rpartition("/")
         parent = self.own_folder(folder)
-        if not self._is_file_or_free(parent, name, is_file=before is not None):
+        try:
+            with closing(posix.open(name, _NAMED, dir_fd=parent)) as fd:
+                is_as_read = before is not None and is_regular(syscalls.known_of(fd)) and self.is_own(fd)
+        except FileNotFoundError:
+            is_as_read = before is None
+        if not is_as_read:
             raise TargetError(syscalls.EEXIST, f"{path} is not a file of the image's own")
         self._write(parent, name, data)
         if before is None:
             self.undo.remember(posix.unlink, name, dir_fd=parent)
         else:
             self.undo.remember(self._write, parent, name, before)
-
-    def _is_file_or_free(self, parent: int, name: str, *, is_file: bool) -> bool:
-        try:
-            fd = posix.open(name, _NAMED, dir_fd=parent)
-        except FileNotFoundError:
-            return not is_file
-        with closing(fd):
-            return is_file and is_regular(syscalls.known_of(fd)) and self.is_own(fd)
 
     def _write(self, parent: int, name: str, data: bytes) -> None:
         """Write beside it and rename, as ldconfig does: who reads the file has all of the old one or of the new one."""
@@ -307,15 +280,7 @@ class Tree:
             posix.unlink(beside, dir_fd=parent)
         except FileNotFoundError:
             pass
-        try:
-            self.make(detached.write, beside, data, 0o644, folder=parent)
-            self.make(_rename, beside, name, folder=parent)
-        except OSError:
-            try:
-                posix.unlink(beside, dir_fd=parent)
-            except OSError:
-                pass
-            raise
+        self.make(lambda dir_fd: replace(name, data, beside, folder=dir_fd, mode=0o644), folder=parent)
 
     def cover_with(self, target: str, file: str, data: bytes) -> None:
         point = self._mount_point(self.find(target), target, folder=False)
@@ -393,9 +358,9 @@ class Tree:
                 raise
             return found
         self.undo.remember(self._remove_folder, name, parent, path)
-        fd = posix.open(name, posix.O_DIRECTORY | _NAMED, dir_fd=parent)
+        fd = self._folders[path] = posix.open(name, posix.O_DIRECTORY | _NAMED, dir_fd=parent)
         # It lies on the mount of its parent, which is the container's own.
-        self._own_folders[path] = fd
+        self._own_folders.add(fd)
         return fd
 
     def _new_file(self, name: str, parent: int, path: str) -> int:
@@ -407,20 +372,24 @@ class Tree:
     def _remove_folder(self, name: str, parent: int, path: str) -> None:
         """Take back a folder that was made here: what needs it later makes it again."""
         posix.rmdir(name, dir_fd=parent)
-        gone = self._own_folders.get(path)
-        for known in (self._folders, self._own_folders):
-            for known_path in [known_path for known_path, fd in known.items() if fd == gone]:
-                del known[known_path]
+        gone = self._folders.get(path)
         if gone is not None:
+            # By whatever other path it was found.
+            self._folders = {other: fd for other, fd in self._folders.items() if fd != gone}
+            self._own_folders.discard(gone)
             posix.close(gone)
+
+
+def _has_names(folder: int) -> bool:
+    try:
+        with closing(reopened(folder, posix.O_RDONLY | posix.O_DIRECTORY)) as fd, posix.scandir(fd) as names:
+            return next(names, None) is not None
+    except OSError:
+        return False
 
 
 def _make_readonly(tree: int) -> None:
     syscalls.mount_setattr(tree, syscalls.mount_attr(syscalls.MOUNT_ATTR_RDONLY, 0, 0))
-
-
-def _rename(name: str, to: str, *, dir_fd: int) -> None:
-    posix.rename(name, to, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
 
 
 def _detach(tree: int) -> None:

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The libcuda that an image of CUDA's has for hosts with an older driver, and which drivers and GPUs it is made for.
 
-The library says it in its ELF section ``.note.cuda.fwd_compatibility``, a note (System V ABI, chapter 5) whose
-description is a JSON object.  The image is hostile: the file is opened by descriptor below the root, never in a volume;
-its header, section table and that section are read, each up to a bound.  Decides nothing.
+Its ELF section ``.note.cuda.fwd_compatibility`` says so, a note (System V ABI, chapter 5) of a JSON object.  The image
+is hostile: the file is opened below the root, never in a volume, and each part is read up to a bound.
 """
 
 from __future__ import annotations
@@ -23,20 +22,16 @@ CUDA = "libcuda.so."
 _RESOLVE = syscalls.RESOLVE_BELOW | syscalls.RESOLVE_NO_XDEV
 
 # elf(5), of 64 bits and little-endian as all supported machines are; the header and each section's row have 64 bytes.
-_ELF = b"\x7fELF\x02\x01"
-_SIZE = 64
-_SHT_NOTE = 7
-_SHF_COMPRESSED = 0x800
+_ELF, _SIZE = b"\x7fELF\x02\x01", 64
+_SHT_NOTE, _SHF_COMPRESSED = 7, 0x800
 _SECTION_NAME = b".note.cuda.fwd_compatibility\0"
 _OWNER = b"NVIDIA Corporation"
 _NOTE = "its note on forward compatibility"
 
 # Real libraries have some forty sections, and a note of 120 bytes.
-_MAX_SECTIONS = 512
-_LARGEST_NOTE = 1 << 16
+_MAX_SECTIONS, _LARGEST_NOTE = 512, 1 << 16
 # CUDA has had some twenty branches of its driver, and sixteen brands of GPUs.
-_MAX_NUMBERS = 1 << 14
-_MAX_NUMBER = 99_999
+_MAX_NUMBERS, _MAX_NUMBER = 1 << 14, 99_999
 
 
 class Note(NamedTuple):

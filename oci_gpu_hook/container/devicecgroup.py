@@ -17,10 +17,7 @@ if TYPE_CHECKING:
     from oci_gpu_hook.formats.scopeunit import ScopeUnit
 
 CGROUP_ROOT = "/sys/fs/cgroup"
-_MOUNTINFO = "/proc/self/mountinfo"
 _OUR_CGROUP = "/proc/self/cgroup"
-# Where systemd writes a unit that a program gave it.
-_TRANSIENT = "/run/systemd/transient"
 
 
 class DeviceCgroup(NamedTuple):
@@ -72,8 +69,10 @@ def scope_of(directory: str) -> ScopeUnit | None:
         return None
     from oci_gpu_hook.formats import scopeunit
 
-    texts = [_unit_text(f"{_TRANSIENT}/{name}")]
-    texts += [_unit_text(f"{_TRANSIENT}/{name}.d/{file}") for file in scopeunit.DROP_INS] if texts[0] else []
+    # Where systemd writes a unit that a program gave it.
+    unit = f"/run/systemd/transient/{name}"
+    texts = [_unit_text(unit)]
+    texts += [_unit_text(f"{unit}.d/{file}") for file in scopeunit.DROP_INS] if texts[0] else []
     return scopeunit.parse_scope(name, "\n".join(texts))
 
 
@@ -121,7 +120,7 @@ def _is_subgroup(directory: str) -> bool:
 
 
 def path_in(data: bytes, controller: str) -> str | None:
-    """The path in the hierarchy of `controller` ("" for v2), from the content of /proc/PID/cgroup."""
+    """From the content of /proc/PID/cgroup; controller: "" for v2."""
     for line in lines(data):
         controllers, _, path = line.partition(":")[2].partition(":")
         if controller in controllers.split(","):
@@ -135,10 +134,9 @@ def _directory(path: str, controller: str, pid: int) -> str:
     usual = f"{CGROUP_ROOT}/{controller}{path}" if controller else f"{CGROUP_ROOT}{path}"
     if _holds(usual, pid) if controller else posix.access(usual, posix.F_OK):
         return usual.rstrip("/")
-    # In a container the mount may show only a part of the hierarchy, but `path` starts at the root of our cgroup
-    # namespace.
+    # In a container the mount may show only a part of the hierarchy; `path` starts at our cgroup namespace's root.
     kind = "cgroup" if controller else "cgroup2"
-    for mount in mountinfo.mounts(procfile.pieces(_MOUNTINFO)):
+    for mount in mountinfo.mounts(procfile.pieces("/proc/self/mountinfo")):
         root = mount.root.rstrip("/")
         directory = mount.point + path[len(root) :]
         is_its = mount.type == kind and (not controller or controller in mount.options.split(","))
@@ -149,7 +147,7 @@ def _directory(path: str, controller: str, pid: int) -> str:
 
 
 def _holds(directory: str, pid: int) -> bool:
-    """Whether the cgroup at `directory` holds the process `pid`: a mount may show but a part of a hierarchy."""
+    """A mount may show but a part of a hierarchy."""
     try:
         return f"{pid}" in lines(procfile.read_whole(f"{directory}/cgroup.procs"))
     except OSError:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The container's /dev/shm and /dev/mqueue: who owns them, which labels they have, which containers share them.
 
-Needed only on a host with SELinux.  They are looked up below the descriptor of the container's root: before pivot_root
-/proc/PID/root/dev/shm is the host's own, and to relabel it would break the host.  Reads only.
+Needed only on a host with SELinux.  Before pivot_root /proc/PID/root/dev/shm is the host's own, and to relabel it would
+break the host: they are looked up below the descriptor of the container's root.  Reads only.
 """
 
 from __future__ import annotations
@@ -23,11 +23,7 @@ from oci_gpu_hook.request.bundle import Bundle, read_bundle
 PATHS = ("/dev/shm", "/dev/mqueue")
 
 # The owners of a mount: the container, its pod, the host, a volume of the host; LINK if the image has a link there.
-CONTAINER = "container"
-POD = "pod"
-HOST = "host"
-VOLUME = "volume"
-LINK = "link"
+CONTAINER, POD, HOST, VOLUME, LINK = "container", "pod", "host", "volume", "link"
 
 XATTR = "security.selinux"
 NO_SYMLINKS = syscalls.RESOLVE_BELOW | syscalls.RESOLVE_NO_SYMLINKS

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a container is laid out: its loader, its library folders, its /dev, its user namespace.
+"""How a container is laid out: its loader, its library folders, its /dev, its user namespace.  Reads only.
 
-Everything is looked up below the descriptor of its root.  The image is not trusted: a file of it that is there chooses
-between folders that we know, and nothing else.  Reads only.
+The image is not trusted: a file of it that is there chooses between folders that we know, and nothing else.
 """
 
 from __future__ import annotations
@@ -20,20 +19,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.container.compat import Compat
 
+_SAME_MOUNT = syscalls.RESOLVE_BELOW | syscalls.RESOLVE_NO_XDEV
 # No image has more names in one folder.
 _MAX_NAMES = 4096
 
 # CUDA's images hold newer driver libraries there, for hosts with an older driver; those for a Jetson Orin lie apart.
 COMPAT_FOLDER, COMPAT_ORIN_FOLDER = "/usr/local/cuda/compat", "/usr/local/cuda/compat_orin"
-
 # Where X servers are built to look for modules: Fedora's, and Debian's and Arch's.
 _XORG_FOLDERS = ("/usr/lib64/xorg/modules", "/usr/lib/xorg/modules")
-
 # Of a driver in the image's own library folder one of these is there.
 _DRIVERS = ("libnvidia-ml.so.1", "libcuda.so.1")
-
-GLIBC = "glibc"
-MUSL = "musl"
+GLIBC, MUSL = "glibc", "musl"
 
 
 class Layout(NamedTuple):
@@ -65,8 +61,8 @@ class Layout(NamedTuple):
 def layout_of(
     root_fd: int, process: Process | None, *, user_namespace: bool, makes_nodes: bool, compat: str, draws: bool = False
 ) -> Layout:
-    """process: None while there is none, and then `user_namespace` says what config.json asks for; compat: the folder
-    of the image's own CUDA libraries, "" if they are not wanted; draws: whether it may have an X server.
+    """process: None while there is none, and then `user_namespace` is config.json's; compat: the folder of the image's
+    own CUDA libraries, "" if they are not wanted; draws: whether it may have an X server.
     """
     folder, loader = library_folder(root_fd)
     found = None
@@ -83,16 +79,15 @@ def layout_of(
         user_namespace=process.in_user_namespace() if process else user_namespace,
         dev_is_hosts=process is not None and _dev_is_hosts(root_fd),
         makes_nodes=makes_nodes,
-        local_is_volume=_is_another_mount(root_fd, "/usr/local"),
+        # In this order: most images have it on their own mount.
+        local_is_volume=not _exists(root_fd, "/usr/local", _SAME_MOUNT) and _exists(root_fd, "/usr/local"),
         has_driver=any([_exists(root_fd, f"{folder}/{name}") for name in _DRIVERS]),
         xorg_folder=next((it for it in _XORG_FOLDERS if draws and _exists(root_fd, it)), ""),
     )
 
 
 def library_folder(root_fd: int) -> tuple[str, str]:
-    """The folder of its own libc: Debian's knows a multiarch folder and not /usr/lib64, others know /usr/lib64.
-    Without a libc Debian's own mark decides; else it is /usr/lib64, and "" for the loader's kind.
-    """
+    """The folder of its own libc, and its loader's kind; without a libc Debian's own mark decides."""
     machine = posix.uname().machine
     multiarch = MULTIARCH.get(machine, "")
     signs = (
@@ -125,8 +120,7 @@ def library_folder_32(root_fd: int, folder: str, loader: str) -> str:
 
 def names(root_fd: int, path: str) -> tuple[str, ...]:
     """The names in a folder of the image, sorted; none for a volume's, which may never answer, or for too many."""
-    resolve = syscalls.RESOLVE_BELOW | syscalls.RESOLVE_NO_XDEV
-    fd = _opened(root_fd, path, posix.O_RDONLY | posix.O_DIRECTORY, resolve)
+    fd = _opened(root_fd, path, posix.O_RDONLY | posix.O_DIRECTORY, _SAME_MOUNT)
     if fd is None:
         return ()
     # Not listdir: an image may have millions of names there.
@@ -143,21 +137,8 @@ def _dev_is_hosts(root_fd: int) -> bool:
         return posix.fstat(fd).st_dev == posix.stat("/dev").st_dev
 
 
-def _is_another_mount(root_fd: int, path: str) -> bool:
-    # In this order: most images have it on their own mount, or do not have it.
-    try:
-        fd = syscalls.openat2_if_there(
-            root_fd, path, posix.O_PATH, resolve=syscalls.RESOLVE_BELOW | syscalls.RESOLVE_NO_XDEV
-        )
-    except OSError:
-        return _exists(root_fd, path)
-    if fd is not None:
-        posix.close(fd)
-    return False
-
-
-def _exists(root_fd: int, path: str) -> bool:
-    fd = _opened(root_fd, path)
+def _exists(root_fd: int, path: str, resolve: int = syscalls.RESOLVE_BELOW) -> bool:
+    fd = _opened(root_fd, path, resolve=resolve)
     if fd is not None:
         posix.close(fd)
     return fd is not None

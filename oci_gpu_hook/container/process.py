@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The container's first process, looked at through one descriptor of its folder in /proc.  Reads only.
-
-A number may name another process a moment later; through the descriptor every look fails then (ESRCH).
+"""The container's first process, looked at through one descriptor of its folder in /proc: a number may name another
+process a moment later, and through the descriptor every look fails then (ESRCH).  Reads only.
 """
 
 from __future__ import annotations
@@ -14,7 +13,8 @@ from oci_gpu_hook.request.state import ENGINE_HINT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from typing import Any
 
 # The initial user namespace's number is part of the kernel's interface (PROC_USER_INIT_INO, include/linux/proc_ns.h).
 INITIAL_USER_NAMESPACE = 0xEFFFFFFD
@@ -48,10 +48,7 @@ class Process:
 
     def open(self, name: str, flags: int) -> int:
         """Links such as ``root`` and ``ns/mnt`` are followed."""
-        try:
-            return posix.open(name, flags | posix.O_CLOEXEC, dir_fd=self._fd)
-        except OSError as err:
-            raise self._unseen(err) from err
+        return int(self._look(posix.open, name, flags | posix.O_CLOEXEC))
 
     def read(self, name: str) -> bytes:
         return b"".join([*self.pieces(name)])
@@ -63,20 +60,20 @@ class Process:
             raise self._unseen(err) from err
 
     def namespace(self, kind: str) -> int:
-        try:
-            return posix.stat(f"ns/{kind}", dir_fd=self._fd).st_ino
-        except OSError as err:
-            raise self._unseen(err) from err
+        return int(self._look(posix.stat, f"ns/{kind}").st_ino)
 
     def program(self) -> str:
-        try:
-            return posix.readlink("exe", dir_fd=self._fd)
-        except OSError as err:
-            raise self._unseen(err) from err
+        return str(self._look(posix.readlink, "exe"))
 
     def in_user_namespace(self) -> bool:
         """Whether it is outside the initial user namespace, where mknod of a device is refused."""
         return self.namespace("user") != INITIAL_USER_NAMESPACE
+
+    def _look(self, call: Callable[..., Any], *words: object) -> Any:
+        try:
+            return call(*words, dir_fd=self._fd)
+        except OSError as err:
+            raise self._unseen(err) from err
 
     def _unseen(self, err: OSError) -> BundleError:
         return BundleError(f"the container's process {self.pid} cannot be looked into: {err.strerror}", ENGINE_HINT)

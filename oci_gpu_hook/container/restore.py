@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A container that CRIU restores from a checkpoint, as runc calls its hooks then.
+"""A container that CRIU restores from a checkpoint, from which all comes back that a start puts into it.  Reads only.
 
-All that a start puts into the container comes back from the checkpoint.  The process is CRIU's child, in a copy of the
-host's mounts: what a start would make there would be the host's.  So it must be proved, and nothing but the device
-cgroup may be changed.  Reads only.
+runc calls its hooks while the process is CRIU's child, in a copy of the host's mounts: what a start would make there
+would be the host's.  So it must be proved, and nothing but the device cgroup may be changed.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     # Major and minor.
     Number = tuple[int, int]
 
-_NAME = "criu"
 # A checkpoint's folder has the first of these, and for each tmpfs an archive of tar's, compressed.
 _INVENTORY, _TMPFS = "inventory.img", "tmpfs-"
 # A node takes 512 bytes of an archive.
@@ -34,22 +32,19 @@ _CHARACTER_DEVICE = b"3"
 
 
 def prove(process: Process, root_fd: int) -> None:
-    """BundleError unless the program of `process` is root's own CRIU, below the host's root, open at `root_fd`."""
-    if not _is_criu(process, root_fd):
-        why = f"the state says that the container is stopped, and process {process.pid} is not root's CRIU"
-        raise BundleError(why, ENGINE_HINT)
-
-
-def _is_criu(process: Process, root_fd: int) -> bool:
+    """BundleError unless the program of `process` is root's own CRIU, below the host's root."""
     path = process.program()
     try:
         # Its own name is what a process says of itself; the file is what the kernel has started.
         with closing(process.open("exe", posix.O_PATH)) as program, closing(open_source(root_fd, path)) as found:
             status = posix.fstat(found)
-            is_criu = path.rpartition("/")[2] == _NAME and is_same(status, posix.fstat(program))
-            return is_criu and not is_open_to_others(status)
+            is_criu = path.rpartition("/")[2] == "criu" and is_same(status, posix.fstat(program))
+            if is_criu and not is_open_to_others(status):
+                return
     except OSError:
-        return False
+        pass
+    why = f"the state says that the container is stopped, and process {process.pid} is not root's CRIU"
+    raise BundleError(why, ENGINE_HINT)
 
 
 def dumped(process: Process) -> frozenset[Number]:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The container's root, and the mounts below it in which things may be made: proved, never inferred from a path.
 
-The root is the mount and the inode that ``root.path`` of config.json is, held by a descriptor: some runtimes mount a
-volume over it where a link of the image leads to ``/``, and the owner of the folder around it can exchange it.  Beside
-it, the container's own are the tmpfs that the runtime has made for it alone.  Reads only.
+The root is the mount and the inode that ``root.path`` of config.json is: some runtimes mount a volume over it where a
+link of the image leads to ``/``, and the owner of the folder around it can exchange it.  Beside it, the container's own
+are the tmpfs that the runtime has made for it alone.  Reads only.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ _KINDS = (syscalls.TMPFS_MAGIC, syscalls.PROC_SUPER_MAGIC)
 
 class Rootfs(NamedTuple):
     """A container's root: an O_PATH descriptor, the mounts in which things may be made, and its path for people.
-
-    makes_nodes: whether a device node in its /dev goes with the container.  On a disk it would stay, open to any user
+    makes_nodes: whether a device node in its /dev goes with the container: on a disk it would stay, open to any user
     whose the root is.  is_layer: whether it is an overlay of its own, of whose upper layer no other container reads.
     """
 
@@ -83,9 +82,8 @@ def of_caller(path: str, caller: Process) -> Rootfs:
 
 
 def _meant(path: str, fd: int, id: int, own: dict[int, str], owner: int = 0) -> Rootfs:
-    """The root at `path`, if the runtime has meant the folder open at `fd` by it, to which the path leads now.
-
-    A mount of its own on that says so; else BundleError if others could have exchanged it.  owner: see `_is_roots`.
+    """The root at `path`, if the runtime has meant the folder open at `fd` by it, to which the path leads now: a mount
+    of its own on that says so; else BundleError if others could have exchanged it.  owner: see `_is_roots`.
     """
     # /dev is the first, and of most roots all that is looked at.
     if not any(_lies_on(fd, name) for name in own.values()) and not _is_roots(path, fd, owner):
@@ -94,7 +92,7 @@ def _meant(path: str, fd: int, id: int, own: dict[int, str], owner: int = 0) -> 
 
 
 def _is_overlay(fd: int, path: str) -> bool:
-    """Whether an overlay is mounted at `path`, and not a folder of one, as the host's own system may be."""
+    """Not of a folder of one, as the host's own system may be."""
     try:
         is_mounted = posix.stat(path.rpartition("/")[0] or "/").st_dev != posix.fstat(fd).st_dev
         return is_mounted and syscalls.filesystem_magic(fd) == syscalls.OVERLAYFS_SUPER_MAGIC
@@ -139,7 +137,6 @@ def _own(fd: int, destinations: tuple[str, ...], top: str = "", hosts: str = "")
     A destination alone proves nothing: a link of the image leads it into a volume of the host, or a volume to where
     such a tmpfs was mounted before.  Of every filesystem that a volume can show, the host itself has a mount.  The
     container's own mounts are not listed: before pivot_root they are the host's and more, and each takes its time.
-
     top: the root's path, or that of a folder around it which is the container's too, if all are in this namespace,
     else "".  hosts: a list of the host's mounts beside this namespace's, "" for none.
     """
@@ -215,10 +212,8 @@ def _is_roots(path: str, fd: int, owner: int) -> bool:
 
 
 def _is_users_own(root_fd: int) -> bool:
-    """Whether the hook runs in a user namespace that its own user has made, on a system that is not that user's.
-
-    There the hook has that user's power, and all numbers are that user's: to exchange a folder gains nothing
-    (SECURITY.md).  In a namespace with a system of its own, such as LXC's, "/" is its root's.
+    """Whether the hook runs in a user namespace that its own user has made, on a system that is not that user's, as
+    LXC's is.  There all numbers are that user's: to exchange a folder gains nothing (SECURITY.md).
     """
     with closing(posix.open("/proc/self/ns/user", posix.O_RDONLY | posix.O_CLOEXEC)) as fd:
         return (

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The time that a hook stage may take: alarm(2), as no registration of ours asks the runtime for a limit.
 
-A start that waits for standard input can be interrupted, and says so.  What hangs later is the kernel: no function of
-ours would run then, and what undoes a change would hang too.  There SIGALRM ends the process, as a runtime's own limit
-would, and the runtime ends the container: mounts and rules go with it.
+A start that waits for standard input says so.  What hangs later is the kernel: no function of ours would run then, and
+what undoes a change would hang too.  SIGALRM ends the process, and the runtime the container with its mounts and rules.
 """
 
 from __future__ import annotations

@@ -1,38 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands, constants and structs of bpf(2) that device programs on cgroups need.
+"""The commands, constants and structs of bpf(2) for device programs on cgroups; a function is named as its command.
 
-Each function is named as its command.  Numbers and layouts are from linux/bpf.h; a test compares them with those of the
-C compiler.  Must not know what a program does, nor decide which program replaces another.
+Numbers and layouts are from linux/bpf.h; a test compares them with those of the C compiler.
 """
 
 from __future__ import annotations
 
-from oci_gpu_hook.kernel.syscalls import EACCES, EINVAL, SyscallError, address_of, bpf, word, words
+from oci_gpu_hook.kernel.syscalls import address_of, bpf, word, words
 
-BPF_PROG_LOAD = 5
-BPF_OBJ_PIN = 6
-BPF_OBJ_GET = 7
-BPF_PROG_ATTACH = 8
-BPF_PROG_GET_FD_BY_ID = 13
-BPF_OBJ_GET_INFO_BY_FD = 15
-BPF_PROG_QUERY = 16
-BPF_PROG_TYPE_CGROUP_DEVICE = 15
-BPF_CGROUP_DEVICE = 6
-BPF_F_ALLOW_MULTI = 2
-BPF_F_REPLACE = 4
-BPF_F_QUERY_EFFECTIVE = 1
-
+BPF_PROG_LOAD, BPF_OBJ_PIN, BPF_OBJ_GET, BPF_PROG_ATTACH = 5, 6, 7, 8
+BPF_PROG_GET_FD_BY_ID, BPF_OBJ_GET_INFO_BY_FD, BPF_PROG_QUERY = 13, 15, 16
+BPF_PROG_TYPE_CGROUP_DEVICE, BPF_CGROUP_DEVICE = 15, 6
+BPF_F_QUERY_EFFECTIVE, BPF_F_ALLOW_MULTI, BPF_F_REPLACE = 1, 2, 4
 # A cgroup takes 64 programs of one type (BPF_CGROUP_MAX_PROGS).
 _MAX_PROGS = 64
 _INSN_SIZE = 8
-_LOG_SIZE = 1 << 16
 _LICENSE = b"Apache-2.0\0"
 
 
 def prog_query(cgroup_fd: int, *, query_flags: int = 0) -> tuple[int, tuple[int, ...]]:
-    """BPF_PROG_QUERY: the flags that the cgroup's device programs are attached with, and their ids.
-
-    With BPF_F_QUERY_EFFECTIVE: no flags, and the ids of all programs in effect, including those of the cgroups above.
+    """The flags that the cgroup's device programs are attached with, and their ids; with BPF_F_QUERY_EFFECTIVE those of
+    the cgroups above too, and no flags.
     """
     ids = bytearray(4 * _MAX_PROGS)
     attr = words(cgroup_fd | BPF_CGROUP_DEVICE << 32, query_flags, address_of(ids), _MAX_PROGS)
@@ -43,7 +31,7 @@ def prog_query(cgroup_fd: int, *, query_flags: int = 0) -> tuple[int, tuple[int,
 
 
 def prog_get_fd_by_id(prog_id: int) -> int:
-    """BPF_PROG_GET_FD_BY_ID: a descriptor, close-on-exec; ENOENT once the program is gone."""
+    """A descriptor, close-on-exec; ENOENT once the program is gone."""
     return bpf(BPF_PROG_GET_FD_BY_ID, words(prog_id), f"BPF_PROG_GET_FD_BY_ID {prog_id}")[0]
 
 
@@ -69,9 +57,8 @@ def prog_insns(prog_fd: int) -> bytes | None:
 
 
 def _prog_info(prog_fd: int, size: int, insns: int) -> bytearray:
-    """BPF_OBJ_GET_INFO_BY_FD: the first 40 bytes of struct bpf_prog_info; no more are asked for.
-
-    Words: type and id; tag; jited_prog_len and xlated_prog_len; jited_prog_insns; xlated_prog_insns.
+    """The first 40 bytes of struct bpf_prog_info, as words: type and id; tag; jited_prog_len and xlated_prog_len;
+    jited_prog_insns; xlated_prog_insns.
     """
     info = bytearray(words(0, 0, size << 32, 0, insns))
     attr = words(prog_fd | len(info) << 32, address_of(info))
@@ -80,54 +67,28 @@ def _prog_info(prog_fd: int, size: int, insns: int) -> bytearray:
 
 
 def prog_load(insns: bytes, *, name: str) -> int:
-    """BPF_PROG_LOAD: a descriptor of a device program, close-on-exec.  `name` is for bpftool, 15 characters at most.
-
-    Needs no RLIMIT_MEMLOCK since Linux 5.11.  If the verifier refuses, the error has the last line of its log.
-    """
+    """A descriptor of a device program, close-on-exec.  `name` is for bpftool, 15 characters at most."""
     # Both must stay in memory until the kernel has read them.
     program, license = bytearray(insns), bytearray(_LICENSE)
-
-    def load(log: bytearray | None = None) -> int:
-        attr = words(
-            BPF_PROG_TYPE_CGROUP_DEVICE | len(program) // _INSN_SIZE << 32,
-            address_of(program),
-            address_of(license),
-            1 | len(log) << 32 if log else 0,  # log_level and log_size
-            address_of(log) if log else 0,
-            0,  # kern_version and prog_flags
-        )
-        prog_name = name.encode().ljust(16, b"\0")
-        return bpf(BPF_PROG_LOAD, attr + prog_name, f"BPF_PROG_LOAD {name}")[0]
-
-    try:
-        return load()
-    except SyscallError as err:
-        if err.errno not in (EACCES, EINVAL):
-            raise
-    # The log costs the verifier time: only a program that was refused is loaded again with one.
-    log = bytearray(_LOG_SIZE)
-    try:
-        return load(log)
-    except SyscallError as err:
-        text = log.partition(b"\0")[0].decode("ascii", "replace")
-        # The very last line is the verifier's count of its own work.
-        last = [line for line in text.split("\n") if line and not line.startswith("processed ")][-1:]
-        raise SyscallError(err.errno or 0, "bpf", ": ".join([err.subject, *last])) from None
+    count = len(program) // _INSN_SIZE
+    # Without a log of the verifier's, which costs it time: no log_level, log_size, log_buf, kern_version, prog_flags.
+    attr = words(BPF_PROG_TYPE_CGROUP_DEVICE | count << 32, address_of(program), address_of(license), 0, 0, 0)
+    return bpf(BPF_PROG_LOAD, attr + name.encode().ljust(16, b"\0"), f"BPF_PROG_LOAD {name}")[0]
 
 
 def obj_pin(prog_fd: int, path: str) -> None:
-    """BPF_OBJ_PIN: keep a program at `path`, where nothing is, in a filesystem of type bpf."""
+    """Keep a program at `path`, where nothing is, in a filesystem of type bpf."""
     name = bytearray(path.encode() + b"\0")
     bpf(BPF_OBJ_PIN, words(address_of(name), prog_fd), f"BPF_OBJ_PIN {path}")
 
 
 def obj_get(path: str) -> int:
-    """BPF_OBJ_GET: a close-on-exec descriptor."""
+    """A descriptor, close-on-exec."""
     name = bytearray(path.encode() + b"\0")
     return bpf(BPF_OBJ_GET, words(address_of(name)), f"BPF_OBJ_GET {path}")[0]
 
 
 def prog_attach(cgroup_fd: int, prog_fd: int, *, attach_flags: int, replace_fd: int = 0) -> None:
-    """BPF_PROG_ATTACH: attach a device program; with BPF_F_REPLACE (Linux 5.6), in place of `replace_fd`."""
+    """With BPF_F_REPLACE (Linux 5.6), in place of `replace_fd`."""
     attr = words(cgroup_fd | prog_fd << 32, BPF_CGROUP_DEVICE | attach_flags << 32, replace_fd)
     bpf(BPF_PROG_ATTACH, attr, f"BPF_PROG_ATTACH to cgroup fd {cgroup_fd}")

@@ -27,9 +27,8 @@ class closing:
 
 
 def reopened(fd: int, flags: int = posix.O_RDONLY) -> int:
-    """A descriptor to use the very file that an O_PATH descriptor names: its link in /proc leads nowhere else.
-
-    The caller checks the file's type first: to open a device can do harm, and a fifo would hold the start up.
+    """Of the very file that an O_PATH descriptor names: its link in /proc leads nowhere else.  The caller checks its
+    type first: to open a device can do harm, and a fifo would hold the start up.
     """
     return posix.open(f"/proc/self/fd/{fd}", flags | posix.O_CLOEXEC)
 
@@ -69,9 +68,8 @@ def replace(
     mode: int = 0o600,
     put: Callable[..., None] = posix.rename,
 ) -> None:
-    """Readers see all of it or none: it is written as `new`, of which an error leaves none.
-
-    ready: gets its descriptor before it is put in place; how: O_TRUNC if one that was killed may have left `new`.
+    """Readers see all of it or none: it is written as `new`, of which an error leaves none.  ready: gets its descriptor
+    before it is put in place; how: O_TRUNC if one that was killed may have left `new`.
     """
     with closing(posix.open(new, _WRITE | how, mode, dir_fd=folder)) as fd:
         try:

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The type of a file, and who may write to it, from its status (inode(7)).
-
-The standard library's module `stat` does the same, but is one more file to load at every start.
-"""
+"""The type of a file, and who may write to it, from its status (inode(7)): `stat` is one more file to load."""
 
 from __future__ import annotations
 
@@ -16,12 +13,7 @@ if TYPE_CHECKING:
 
     Status = Union[stat_result, FileStatus]
 
-S_IFMT = 0o170000
-S_IFLNK = 0o120000
-S_IFREG = 0o100000
-S_IFDIR = 0o040000
-S_IFCHR = 0o020000
-S_IFSOCK = 0o140000
+S_IFMT, S_IFREG, S_IFDIR, S_IFCHR = 0o170000, 0o100000, 0o040000, 0o020000
 WRITABLE_BY_OTHERS = 0o022  # S_IWGRP | S_IWOTH
 
 
@@ -29,8 +21,8 @@ def _of_type(kind: int) -> Callable[[Status], bool]:
     return lambda status: status.st_mode & S_IFMT == kind
 
 
-is_folder, is_regular, is_link = _of_type(S_IFDIR), _of_type(S_IFREG), _of_type(S_IFLNK)
-is_socket, is_character_device = _of_type(S_IFSOCK), _of_type(S_IFCHR)
+is_folder, is_regular, is_link = _of_type(S_IFDIR), _of_type(S_IFREG), _of_type(0o120000)
+is_socket, is_character_device = _of_type(0o140000), _of_type(S_IFCHR)
 
 
 def is_same(one: Status, other: Status) -> bool:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The mounts of one mount namespace, as /proc/PID/mountinfo lists them (proc_pid_mountinfo(5)).  Pure.
 
-A node has thousands of mounts, and something must be known of a few: the text is searched as it comes, in pieces of
-whole lines (`procfile`), and never held.  The kernel takes some microseconds to write each line, so a start looks once.
+A node has thousands of mounts, of which a few count: the text is searched as it comes, in pieces of whole lines
+(`procfile`).  The kernel takes some microseconds to write each line, so a start looks once.
 """
 
 from __future__ import annotations

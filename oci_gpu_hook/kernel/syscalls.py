@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """System calls that Python lacks: their constants and structs, and one thin wrapper for each purpose.
 
-The only file that imports ctypes.  A wrapper takes and returns file descriptors, and raises `SyscallError`.  It decides
-nothing: no fall-backs, no policy, no knowledge of GPUs.
-
-Numbers and layouts are from the kernel's uapi headers (linux/mount.h, linux/openat2.h, linux/magic.h, asm/unistd.h of
-x86_64 and aarch64); a test compares them with those of the C compiler.  The oldest kernel is Linux 5.14.
+The only file that imports ctypes.  A wrapper takes and returns file descriptors, raises `SyscallError`, and decides
+nothing.  Numbers and layouts are from the kernel's uapi headers of x86_64 and aarch64; a test compares them with those
+of the C compiler.  The oldest kernel is Linux 5.14.
 """
 
 from __future__ import annotations
@@ -22,21 +20,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 # --- asm-generic/errno.h; importing Python's module errno takes as long as twenty system calls
-EPERM = 1
-ENOENT = 2
-EINTR = 4
-E2BIG = 7
-EAGAIN = 11
-EACCES = 13
-EBUSY = 16
-EEXIST = 17
-EXDEV = 18
-ENOTDIR = 20
-EINVAL = 22
-EFBIG = 27
-ENAMETOOLONG = 36
-ELOOP = 40
-EILSEQ = 84
+EPERM, ENOENT, EINTR, E2BIG, EAGAIN = 1, 2, 4, 7, 11
+EACCES, EBUSY, EEXIST, EXDEV, ENOTDIR = 13, 16, 17, 18, 20
+EINVAL, EFBIG, ENAMETOOLONG, ELOOP, EILSEQ = 22, 27, 36, 40, 84
 
 # --- openat2(2), Linux 5.6; linux/openat2.h
 RESOLVE_NO_XDEV = 0x01
@@ -52,12 +38,8 @@ AT_FDCWD, AT_EMPTY_PATH, AT_STATX_DONT_SYNC, AT_RECURSIVE = -100, 0x1000, 0x4000
 # --- open_tree(2), move_mount(2): Linux 5.2; mount_setattr(2): Linux 5.12; linux/mount.h
 OPEN_TREE_CLONE = 1
 MOVE_MOUNT_F_EMPTY_PATH, MOVE_MOUNT_T_EMPTY_PATH = 0x04, 0x40
-MOUNT_ATTR_RDONLY = 0x01
-MOUNT_ATTR_NOSUID = 0x02
-MOUNT_ATTR_NODEV = 0x04
-MOUNT_ATTR_NOEXEC = 0x08
-MS_PRIVATE = 1 << 18
-MS_SLAVE = 1 << 19
+MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOEXEC = 0x01, 0x02, 0x04, 0x08
+MS_PRIVATE, MS_SLAVE = 1 << 18, 1 << 19
 
 # --- fsopen(2), fsconfig(2), fsmount(2): Linux 5.2; linux/mount.h
 FSOPEN_CLOEXEC, FSMOUNT_CLOEXEC = 1, 1
@@ -67,8 +49,7 @@ FSCONFIG_SET_STRING, FSCONFIG_CMD_CREATE = 1, 6
 MNT_DETACH = 2
 
 # --- statx(2); linux/stat.h
-STATX_TYPE, STATX_INO, STATX_MNT_ID = 0x1, 0x100, 0x1000
-STATX_ATTR_MOUNT_ROOT = 0x2000
+STATX_TYPE, STATX_INO, STATX_MNT_ID, STATX_ATTR_MOUNT_ROOT = 0x1, 0x100, 0x1000, 0x2000
 
 # --- ioctl(2) on a namespace (ioctl_ns(2)): Linux 4.11; linux/nsfs.h
 NS_GET_OWNER_UID = 0xB704
@@ -86,19 +67,11 @@ SOL_SOCKET, SO_RCVTIMEO, SO_SNDTIMEO = 1, 20, 21
 MSG_DONTWAIT, MSG_NOSIGNAL = 0x40, 0x4000
 
 # --- statfs(2); linux/magic.h
-CGROUP2_SUPER_MAGIC = 0x63677270
-OVERLAYFS_SUPER_MAGIC = 0x794C7630
-TMPFS_MAGIC = 0x01021994
-PROC_SUPER_MAGIC = 0x9FA0
-SYSFS_MAGIC = 0x62656572
-DEBUGFS_MAGIC = 0x64626720
-TRACEFS_MAGIC = 0x74726163
-CGROUP_SUPER_MAGIC = 0x27E0EB
-SECURITYFS_MAGIC = 0x73636673
-SELINUX_MAGIC = 0xF97CFF8C
-BPF_FS_MAGIC = 0xCAFE4A11
-EFIVARFS_MAGIC = 0xDE5E81E4
-PSTOREFS_MAGIC = 0x6165676C
+OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC = 0x794C7630, 0x01021994
+PROC_SUPER_MAGIC, SYSFS_MAGIC, DEBUGFS_MAGIC, TRACEFS_MAGIC = 0x9FA0, 0x62656572, 0x64626720, 0x74726163
+CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, SECURITYFS_MAGIC = 0x27E0EB, 0x63677270, 0x73636673
+SELINUX_MAGIC, BPF_FS_MAGIC = 0xF97CFF8C, 0xCAFE4A11
+EFIVARFS_MAGIC, PSTOREFS_MAGIC = 0xDE5E81E4, 0x6165676C
 # Filesystems whose files are calls of the kernel: to read or write one may take away, wait or change something.
 KERNEL_MAGICS = frozenset(
     (
@@ -219,9 +192,8 @@ def address_of(memory: bytearray) -> int:
 
 
 def function_of(library: str, name: str) -> Callable[..., int]:
-    """For a program of its own; OSError, AttributeError if there is none.  It takes words of 64 bits, numbers and
-    addresses: on x86_64 and aarch64 each has a register or a stack slot of 64 bits, of which a function that wants a C
-    int takes the lower half.
+    """For a process of its own; OSError, AttributeError if there is none.  It takes words of 64 bits: of a register or
+    a stack slot a function that wants a C int takes the lower half.
     """
     import ctypes
 
@@ -230,15 +202,14 @@ def function_of(library: str, name: str) -> Callable[..., int]:
 
 
 def openat2_if_there(dirfd: int, path: str, flags: int, *, resolve: int) -> int | None:
-    """openat2(2): a descriptor of `path` below `dirfd`, always close-on-exec; None for ENOENT.
-
-    To raise and catch an error takes as long as the call.  With RESOLVE_IN_ROOT the kernel gives EAGAIN if something is
-    renamed or mounted anywhere while it walks a "..".  The man page says that the caller should then retry.
+    """openat2(2): a descriptor of `path` below `dirfd`, always close-on-exec; None for ENOENT, as to raise and catch an
+    error takes as long as the call.
     """
     open_how = _OPEN_HOWS.get((flags, resolve))
     if open_how is None:
         open_how = _OPEN_HOWS[flags, resolve] = words(flags | posix.O_CLOEXEC, 0, resolve)
     name, number = _encoded(path), 0
+    # With RESOLVE_IN_ROOT it gives EAGAIN if anything is renamed or mounted while it walks a "..": one tries again.
     for _ in range(_RETRIES):
         fd = _result("openat2", dirfd, name, open_how, len(open_how))
         if fd >= 0:
@@ -318,18 +289,18 @@ def no_new_privs() -> None:
     _call("prctl", "no_new_privs", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
-def capget() -> tuple[int, int, int]:
-    """capget(2): the effective, permitted and inheritable capabilities of this process, a bit for each."""
+def capget() -> tuple[int, int]:
+    """capget(2): the effective and the permitted capabilities of this process, a bit for each."""
     data = bytearray(24)
     _call("capget", "self", _CAPABILITY_HEADER, _reference(data))
     # struct __user_cap_data_struct, twice: the low 32 bits of the three sets, then the high ones.
     numbers = [int.from_bytes(data[at : at + 4], "little") for at in range(0, 24, 4)]
-    effective, permitted, inheritable = [low | high << 32 for low, high in zip(numbers[:3], numbers[3:])]
-    return effective, permitted, inheritable
+    return numbers[0] | numbers[3] << 32, numbers[1] | numbers[4] << 32
 
 
-def capset(effective: int, permitted: int, inheritable: int) -> None:
-    sets = (effective, permitted, inheritable)
+def capset(effective: int, permitted: int) -> None:
+    """capset(2), with no inheritable ones."""
+    sets = (effective, permitted, 0)
     data = b"".join([(bits >> at & 0xFFFFFFFF).to_bytes(4, "little") for at in (0, 32) for bits in sets])
     _call("capset", "self", _CAPABILITY_HEADER, data)
 
@@ -397,8 +368,8 @@ def send_datagram(path: str, data: bytes) -> None:
 def bpf(command: int, attr: bytes, subject: str) -> tuple[int, bytearray]:
     """bpf(2): `attr` is the union bpf_attr; gives the result, and the union as the kernel left it.
 
-    A kernel whose union is shorter than these 128 bytes requires that the rest is zero.  A newer kernel may write more
-    of an answer into them (a query's revision at byte 56).
+    Of a longer union a kernel requires that what it does not know is zero; into these 128 bytes a newer one may write
+    more of an answer (a query's revision at byte 56).
     """
     union = bytearray(attr.ljust(128, b"\0"))
     return _call("bpf", subject, command, _reference(union), len(union)), union

@@ -39,7 +39,6 @@ def look(folders: list[Path], scene: Path, group: str) -> World:
 
 
 def mounts(process: str) -> list[str]:
-    """The lines of a process's mountinfo."""
     with open(f"/proc/{process}/mountinfo", encoding="utf-8", errors="replace") as file:
         return file.read().splitlines()
 
@@ -83,7 +82,6 @@ def children(known: set[int]) -> list[str]:
 
 
 def differences(before: World, after: World) -> list[str]:
-    """One line for each thing that is not as it was."""
     lines = [f"new: {key}" for key in after if key not in before]
     lines += [f"gone: {key}" for key in before if key not in after]
     lines += [

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attacks on the commands that root runs, by a local user and by containers: each plays on the simulated node.
 
-node.py ... -- python -m tests.hostile.commands KIT.json RUNTIME NAME...
+node.py ... -- python -m tests.hostile.commands KIT RUNTIME NAME...
 
 An attack prepares what a user or a container can make, runs commands as root, and gives a line for each thing that got
 out: a file that was opened, a text to paste, a lie that was believed, a limit that was passed.
@@ -9,7 +9,6 @@ out: a file that was opened, a text to paste, a lie that was believed, a limit t
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import pty
@@ -20,8 +19,9 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, Callable, NamedTuple
 
 from tests.hostile import linux
@@ -44,13 +44,11 @@ KINDS = ("device", "fifo", "pty", "kmsg")
 
 
 class Done(NamedTuple):
-    """How a command ended: its code, what it printed, its seconds, and its memory in KiB."""
-
     code: int
     out: str
     err: str
     seconds: float
-    memory: int
+    memory: int  # KiB
 
     @property
     def document(self) -> Any:
@@ -71,8 +69,9 @@ class Host:
         self.watch = linux.Watch()
         self.watch.add("/proc/kmsg")
         self._servers: list[int] = []
-        self._later: list[Callable[[], object]] = []
-        self._count = itertools.count()
+        # What was done to the node is taken back at the end, the last first.
+        self._end = ExitStack()
+        self.later = self._end.callback
         began = time.monotonic()
         _run("/usr/bin/python3", "-IS", "-c", "pass")
         self.most_seconds = SECONDS + INTERPRETERS * (time.monotonic() - began)
@@ -83,12 +82,10 @@ class Host:
 
         ends: whether it ends by itself; seconds: how long it may take, if not as long as any other.
         """
-        number = next(self._count)
-        out, err = self.work / f"out-{number}", self.work / f"err-{number}"
         began = time.monotonic()
-        with open(out, "wb") as stdout, open(err, "wb") as stderr, open(os.devnull) as stdin:
+        with TemporaryFile() as out, TemporaryFile() as err:
             child = subprocess.Popen(
-                [PROGRAM, *words], stdin=stdin, stdout=stdout, stderr=stderr, env=ENVIRONMENT,
+                [PROGRAM, *words], stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=ENVIRONMENT,
                 start_new_session=True, cwd="/",
             )  # fmt: skip
             timeout = time.monotonic() + (seconds or 4 * self.most_seconds)
@@ -101,16 +98,14 @@ class Host:
                 # What waits for a filesystem that never answers is ended by that one's end alone.
                 self.end_servers()
                 status = os.wait4(child.pid, 0)
-        code = os.waitstatus_to_exitcode(status[1])
-        child.returncode = code
-        took, said = time.monotonic() - began, out.read_text(errors="replace")
-        done = Done(code, said, err.read_text(errors="replace"), took, status[2].ru_maxrss)
-        out.unlink()
-        err.unlink()
-        return done
+            took = time.monotonic() - began
+            child.returncode = os.waitstatus_to_exitcode(status[1])
+            for file in (out, err):
+                file.seek(0)
+            said, told = [file.read().decode(errors="replace") for file in (out, err)]
+        return Done(child.returncode, said, told, took, status[2].ru_maxrss)
 
     def wrong(self, done: Done, *codes: int) -> list[str]:
-        """What is wrong with any command, whatever it was shown."""
         found = []
         if done.code not in (codes or (0, 1)):
             found.append(f"ended with {done.code}: {done.err[-300:]}")
@@ -123,7 +118,6 @@ class Host:
         return found
 
     def all_of(self, *commands: tuple[str, ...]) -> list[str]:
-        """What is wrong with each of these."""
         return [f"{' '.join(it)}: {line}" for it in commands for line in self.wrong(self.runs(*it))]
 
     def trap(self, place: Path, kind: str) -> None:
@@ -156,7 +150,6 @@ class Host:
         return place
 
     def owned(self, place: Path) -> None:
-        """What lies in the user's session is his."""
         for each in (place, *place.parents):
             if self.session in (each, *each.parents):
                 os.lchown(each, USER, USER)
@@ -188,12 +181,10 @@ class Host:
         self._servers.append(int(place.read_text()))
 
     def silence(self) -> None:
-        """From now on no FUSE filesystem answers."""
         for pid in self._servers:
             os.kill(pid, signal.SIGUSR1)
 
     def end_servers(self) -> None:
-        """End the FUSE filesystems: what waits for one goes on."""
         for pid in self._servers:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -257,18 +248,11 @@ class Host:
         (cgroups[-1] / "cgroup.procs").write_text(str(pid))
 
     def inside(self, pid: int, script: str) -> None:
-        """What a container does to its own mounts and files."""
         _run("nsenter", "-t", str(pid), "-m", "/bin/busybox", "sh", "-ec", script)
 
-    def later(self, does: Callable[[], object]) -> None:
-        """Take back at the end what was done to the node."""
-        self._later.insert(0, does)
-
     def end(self) -> list[str]:
-        """Take it all away; gives what was opened."""
         self.end_servers()
-        for does in self._later:
-            does()
+        self._end.close()
         opened = [f"opened: {path}" for path in self.watch.opened()]
         _run("umount", "-l", str(self.session))
         self.session.rmdir()
@@ -277,7 +261,6 @@ class Host:
 
 
 def is_contained(pid: int) -> bool:
-    """Whether a process has another root than ours."""
     return os.stat(f"/proc/{pid}/root").st_ino != os.stat("/").st_ino
 
 
@@ -301,7 +284,6 @@ def removed(*cgroups: Path) -> bool:
 
 
 def children(pid: int) -> list[int]:
-    """The processes that a process has started."""
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 

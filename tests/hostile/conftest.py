@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import json
+import pickle
 import subprocess
 from pathlib import Path
 
@@ -30,7 +30,6 @@ __attribute__((constructor)) static void planted(void) {
 
 @pytest.fixture(scope="session")
 def kit(tmp_path_factory: pytest.TempPathFactory, installed: Installed, patterns: dict[str, Path]) -> Kit:
-    """Made once for all attacks."""
     work = tmp_path_factory.mktemp("work")
     preload = work / "preload.so"
     compile = ["cc", "-shared", "-fPIC", "-x", "c", "-o", str(preload), "-"]
@@ -38,9 +37,7 @@ def kit(tmp_path_factory: pytest.TempPathFactory, installed: Installed, patterns
     for folder in (work, *list(work.parents)[:2]):
         folder.chmod(0o755)
     made = Kit(work, patterns, installed.hooks(), preload)
-    words = {**made._asdict(), "work": str(work), "preload": str(preload)}
-    words["patterns"] = {name: str(path) for name, path in patterns.items()}
-    (work / "kit.json").write_text(json.dumps(words))
+    made.file.write_bytes(pickle.dumps(tuple(made)))
     return made
 
 

@@ -38,21 +38,16 @@ ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "SHELL": "/bin/bash"}
 
 
 class Cell(NamedTuple):
-    """One start: the nth call of that name fails, or kills."""
-
     call: str
     number: int
     fault: str
 
     def option(self) -> str:
-        """For strace."""
         what = "signal=KILL" if self.fault == KILLED else f"error={self.fault}"
         return f"inject={self.call}:{what}:when={self.number}"
 
 
 class Stand:
-    """A copy of the container for one start."""
-
     def __init__(self, pid: int, name: str) -> None:
         ready, write = os.pipe()
         self.pid = os.fork()
@@ -77,7 +72,6 @@ class Stand:
             (self.cgroup / "devices.deny").write_text("a")
 
     def look(self, root: str) -> dict[str, Any]:
-        """What the container has: mounts, devices, names in its root."""
         with open(f"/proc/{self.pid}/mountinfo") as file:
             mounts = sorted(line.split(" - ")[0].split()[4] for line in file)
         with open("/proc/self/mountinfo") as file:
@@ -88,14 +82,12 @@ class Stand:
         return {"mounts": mounts, "devices": devices, "root": names(root), "host": host, "cache": cache}
 
     def end(self) -> None:
-        """Take it away."""
         os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
         self.cgroup.rmdir()
 
 
 def names(root: str) -> list[str]:
-    """Every name in a folder with its kind and size."""
     found = []
     for folder, folders, files in os.walk(root):
         for name in (*folders, *files):
@@ -153,7 +145,6 @@ def calls(state: dict[str, Any], log: str) -> dict[str, int]:
 
 
 def judged(cell: Cell, its: Start, whole: int) -> list[str]:
-    """What is wrong with a start that met a fault."""
     code, said, before, after = its
     wrong = []
     if after["host"] != before["host"]:
@@ -169,7 +160,7 @@ def judged(cell: Cell, its: Start, whole: int) -> list[str]:
     if code and not said.startswith("oci-gpu-hook: "):
         wrong.append(f"no sentence: {said[:200]}")
     if code:
-        wrong += [f"left: {key}: {difference(before[key], after[key])}" for key in before if after[key] != before[key]]
+        wrong += [f"left: {key}: {before[key]} {after[key]}"[:900] for key in before if after[key] != before[key]]
     elif not said:
         # A cache that cannot be written is mounted.
         mounted = [path for path in after["mounts"] if not path.endswith(CACHE)]
@@ -177,15 +168,7 @@ def judged(cell: Cell, its: Start, whole: int) -> list[str]:
     return wrong
 
 
-def difference(before: Any, after: Any) -> str:
-    """Short, for people."""
-    if isinstance(before, list):
-        return str([it for it in after if it not in before][:3] + [it for it in before if it not in after][:3])
-    return f"{before} {after}"
-
-
 def main() -> None:
-    """All cells of one container."""
     folder, wanted, part, of = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     state = json.load(sys.stdin)
     config = json.loads(Path(state["bundle"], "config.json").read_text())

@@ -10,8 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.hostile import linux
-from tests.hostile.attack import BAD_STATE, BOTH, SERVES, Attack
-from tests.hostile.scene import Scene
+from tests.hostile.scene import BAD_STATE, BOTH, SERVES, Attack, Scene
 
 # In a process namespace of its own, such as CI's, no kernel thread is seen: there that process is a dead one.
 SEES_THE_KERNEL = Path("/proc/2/comm").exists() and Path("/proc/2/comm").read_text() == "kthreadd\n"

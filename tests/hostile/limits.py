@@ -16,31 +16,23 @@ from typing import Callable
 from oci_gpu_hook.cli import limit
 from tests.hostile.beliefs import held
 from tests.hostile.commands import CONTAINERS, DOCTOR, METRICS, USER, Host, until
-from tests.hostile.matrix import ARGUMENTS, BUNDLE, command_of, commands
+from tests.hostile.matrix import ARGUMENTS, BUNDLE, COMMANDS
 from tests.hostile.scene import FUSE
 from tests.integration.engines import Bundle
 
 Attack = Callable[[Host], "list[str]"]
 
-# A process of whose command line and environment the whole pages lie in a file of a FUSE filesystem; proc_pid_stat(5)
-# says where they begin and end.
+# A process of whose command line and environment, which follow one another, the whole pages lie in a file of a FUSE
+# filesystem.
 WORDS = r"""
-#define _GNU_SOURCE
 #include <fcntl.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-int main(int count, char **words) {
-    char text[4096];
-    int fd = open("/proc/self/stat", O_RDONLY), field = 2, used;
-    text[read(fd, text, sizeof text - 1)] = 0;
-    unsigned long number, begin = 0, end = 0;
-    for (char *at = strrchr(text, ')') + 2; sscanf(at, "%lu%n", &number, &used) >= 0; at += used) {
-        if (sscanf(at, "%*s%n", &used) < 0) break;
-        if (++field == 48) begin = (number + 4095) & ~4095ul;
-        if (field == 51) end = number & ~4095ul;
-    }
+int main(int count, char **words, char **environment) {
+    while (environment[1]) environment++;
+    unsigned long begin = ((unsigned long)words[0] + 4095) & ~4095ul;
+    unsigned long end = (unsigned long)(*environment + strlen(*environment)) & ~4095ul;
     int file = open(words[1], O_RDONLY);
     void *at = mmap((void *)begin, end - begin, PROT_READ, MAP_PRIVATE | MAP_FIXED, file, 0);
     if (at == MAP_FAILED) return 1;
@@ -165,12 +157,12 @@ def every_command(host: Host) -> list[str]:
     bundle.mkdir()
     (bundle / "rootfs").symlink_to(folder / "drootfs")
     Bundle(bundle, host.kit.hooks).asks("1").write()
-    with_roots = [
-        words
-        for words in commands()
-        if "--host-root" in [option for it in command_of(words).params for option in it.opts]
+    lines = [
+        (*words, *more)
+        for words, command in COMMANDS.items()
+        for more in ARGUMENTS.get(words, ((),))
+        if "--host-root" in [option for it in command.params for option in it.opts]
     ]
-    lines = [(*words, *more) for words in with_roots for more in ARGUMENTS.get(words, ((),))]
     lines = [(*[it.replace(BUNDLE, str(bundle)) for it in words], "--host-root", f"{folder}/dhost") for words in lines]
     # The container's root alone, as an administrator would name it.
     lines.append(("plan", "--bundle", str(bundle)))

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from tests.hostile.attack import EITHER, SERVES, Attack
-from tests.hostile.scene import Scene
+from tests.hostile.scene import EITHER, SERVES, Attack, Scene
 from tests.integration import roots
 
 MULTIARCH = f"usr/lib/{roots.MULTIARCH}"

@@ -24,7 +24,6 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def check(result: int, what: str) -> int:
-    """The result of a call; OSError if it failed."""
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
@@ -32,7 +31,6 @@ def check(result: int, what: str) -> int:
 
 
 def setns(path: str, kind: int = CLONE_NEWNS) -> None:
-    """Enter the namespace behind a link of /proc."""
     fd = os.open(path, os.O_RDONLY)
     try:
         check(_libc.setns(fd, kind), f"setns {path}")
@@ -41,13 +39,11 @@ def setns(path: str, kind: int = CLONE_NEWNS) -> None:
 
 
 def exchange(one: str, other: str) -> None:
-    """renameat2(2) with RENAME_EXCHANGE: each name gets what the other had, at one moment."""
     first, second = os.fsencode(one), os.fsencode(other)
     check(_libc.renameat2(AT_FDCWD, first, AT_FDCWD, second, RENAME_EXCHANGE), f"exchange {one}")
 
 
 def adopt_orphans() -> None:
-    """Become the parent of all descendants whose own parent ends."""
     check(_libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
 
 
@@ -59,12 +55,10 @@ class Watch:
         self._paths: dict[int, str] = {}
 
     def add(self, path: str) -> None:
-        """Watch one more file."""
         wd = check(_libc.inotify_add_watch(self._fd, os.fsencode(path), IN_OPEN), path)
         self._paths[wd] = path
 
     def opened(self) -> list[str]:
-        """Those of the files that were opened since then."""
         found = set()
         try:
             data = os.read(self._fd, 1 << 16)
@@ -81,7 +75,6 @@ class Watch:
 
 
 def device_programs(cgroup: str) -> tuple[int, ...]:
-    """The ids of the device programs that are attached to a cgroup of v2."""
     ids = (ctypes.c_uint32 * 64)()
     fd = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY)
     try:

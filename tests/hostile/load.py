@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Many starts at a time on a node whose driver is upgraded meanwhile: a line of JSON for each.
 
-    node.py ... -- python -m tests.hostile.load KIT.json STARTS AT_ONCE
+    node.py ... -- python -m tests.hostile.load KIT STARTS AT_ONCE
 
 `inventory refresh` runs in a loop, and one hook in twenty is killed.
 """
@@ -48,14 +48,12 @@ def upgrade() -> None:
 
 
 def refresh(ended: threading.Event) -> None:
-    """The inventory, again and again."""
     while not ended.is_set():
         line = ["/usr/bin/oci-gpu-hook", "inventory", "refresh"]
         subprocess.run(line, capture_output=True, env=ENVIRONMENT)
 
 
 def killed(hook: dict[str, Any], seconds: float) -> dict[str, Any]:
-    """The hook that is killed after so long."""
     args = ["timeout", "-s", "KILL", f"{seconds:.3f}", hook["path"], STAGE]
     return {**hook, "path": "/usr/bin/timeout", "args": args}
 
@@ -71,41 +69,23 @@ def run(runtime: str, made: Bundle, name: str, meanwhile: Callable[[], object] =
     return process.returncode, (made.path / "out").read_text(), (made.path / "err").read_text()
 
 
-class Load:
-    """All starts."""
-
-    def __init__(self, kit: Kit, starts: int) -> None:
-        self.work = kit.work / "load"
-        self.work.mkdir()
-        self.pattern, self.hooks = kit.patterns["busybox"], kit.hooks
-        self.killed = set(random.Random(1).sample(range(starts), starts * KILLED_OF_100 // 100))
-        self.upgrade_at = starts // 2
-        self.lock = threading.Lock()
-
-    def start(self, number: int) -> None:
-        """One container, whole or killed."""
-        if number == self.upgrade_at:
-            upgrade()
-        name = f"load-{os.getpid()}-{number}"
-        path = self.work / str(number)
-        path.mkdir()
-        shutil.copytree(self.pattern, path / "rootfs", symlinks=True)
-        node, ours = self.hooks[STAGE]
-        if number in self.killed:
-            # A runtime that is killed leaves its cgroup: what counts is that the hook leaves nothing.
-            ours = killed(ours, random.Random(number).uniform(0.005, 0.06))
-        made = Bundle(path, {STAGE: [node, ours]}).asks("0", "utility")
-        made.runs("/bin/sh", "-c", f"{LOOK} 2>&1; echo whole")
-        code, said, told = run("runc", made, name)
-        outside = sorted(str(it.relative_to(path / "rootfs")) for it in (path / "rootfs").rglob("*")
-                         if it.is_file() and not it.is_symlink() and it.stat().st_size
-                         and not str(it).startswith(f"{path}/rootfs/bin/"))  # fmt: skip
-        shutil.rmtree(path)
-        row = {"number": number, "killed": number in self.killed, "code": code, "left": outside,
-               "libraries": sorted(set(re.findall(rf"{OWN_LIBRARIES}/(lib\S+\.so\.\d{{3}}\S*)", said))),
-               "whole": "whole" in said, "err": told[-500:]}  # fmt: skip
-        with self.lock:
-            print(json.dumps(row), flush=True)
+def start(kit: Kit, work: Path, number: int, is_killed: bool) -> dict[str, Any]:
+    path = work / str(number)
+    path.mkdir()
+    shutil.copytree(kit.patterns["busybox"], path / "rootfs", symlinks=True)
+    node, ours = kit.hooks[STAGE]
+    if is_killed:
+        # A runtime that is killed leaves its cgroup: what counts is that the hook leaves nothing.
+        ours = killed(ours, random.Random(number).uniform(0.005, 0.06))
+    made = Bundle(path, {STAGE: [node, ours]}).asks("0", "utility")
+    made.runs("/bin/sh", "-c", f"{LOOK} 2>&1; echo whole")
+    code, said, told = run("runc", made, f"load-{os.getpid()}-{number}")
+    files = [it for it in (path / "rootfs").rglob("*") if it.is_file() and not it.is_symlink() and it.stat().st_size]
+    left = [str(it) for it in files if not str(it).startswith(f"{path}/rootfs/bin/")]
+    shutil.rmtree(path)
+    libraries = sorted(set(re.findall(rf"{OWN_LIBRARIES}/(lib\S+\.so\.\d{{3}}\S*)", said)))
+    found = {"killed": is_killed, "code": code, "left": left, "libraries": libraries}
+    return {**found, "whole": "whole" in said, "err": told[-500:]}
 
 
 def main() -> None:
@@ -113,19 +93,28 @@ def main() -> None:
     kit, starts, at_once = Kit.read(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     own_ipc()
     linux.adopt_orphans()
-    load = Load(kit, starts)
+    work = kit.work / "load"
+    work.mkdir()
+    chosen = set(random.Random(1).sample(range(starts), starts * KILLED_OF_100 // 100))
+
+    def one(number: int) -> dict[str, Any]:
+        if number == starts // 2:
+            upgrade()
+        return start(kit, work, number, number in chosen)
+
     ended = threading.Event()
-    before = canary.look([], load.work, f"load-{os.getpid()}")
+    before = canary.look([], work, f"load-{os.getpid()}")
     refreshing = threading.Thread(target=refresh, args=(ended,))
     refreshing.start()
     try:
         with ThreadPoolExecutor(at_once) as pool:
-            list(pool.map(load.start, range(starts)))
+            for row in pool.map(one, range(starts)):
+                print(json.dumps(row), flush=True)
     finally:
         ended.set()
         refreshing.join()
-    after = canary.look([], load.work, f"load-{os.getpid()}")
-    load.work.rmdir()
+    after = canary.look([], work, f"load-{os.getpid()}")
+    work.rmdir()
     # ldconfig has written its cache again.
     left = [it for it in canary.differences(before, after) if ": /etc" not in it]
     print(json.dumps({"left": left + canary.children(set())}))

@@ -55,33 +55,21 @@ ARGUMENTS: dict[Words, tuple[Words, ...]] = {
 ENDLESS = (("inventory", "watch"),)
 
 
-def commands() -> list[Words]:
-    """Every command of the program, by its words: one that is new is in the matrix."""
-
-    def below(command: click.Command, words: Words) -> Iterator[Words]:
-        if isinstance(command, click.Group):
-            for name, inner in command.commands.items():
-                yield from below(inner, (*words, name))
-        else:
-            yield words
-
-    return [*below(program, ())]
+def _below(command: click.Command, *words: str) -> Iterator[tuple[Words, click.Command]]:
+    if isinstance(command, click.Group):
+        for name, inner in command.commands.items():
+            yield from _below(inner, *words, name)
+    else:
+        yield words, command
 
 
-def command_of(words: Words) -> click.Command:
-    """The command with these words."""
-    found: click.Command = program
-    for word in words:
-        assert isinstance(found, click.Group)
-        found = found.commands[word]
-    return found
-
-
+# Every command of the program: one that is new is in the matrix.
+COMMANDS = dict(_below(program))
 # "containers" and "doctor" look at users and containers; "metrics" does so with --gpus.
 OTHERS: tuple[Words, ...] = tuple(
     [
         (*command, *more)
-        for command in commands()
+        for command in COMMANDS
         if command not in (LOOKS[0], DOCTOR)
         for more in ARGUMENTS.get(command, ((),))
     ]
@@ -125,7 +113,6 @@ def put(host: Host, place: Path, kind: str, document: Callable[[str], Any]) -> N
 
 
 def sparse(host: Host, place: Path) -> None:
-    """A file of a gigabyte."""
     place.parent.mkdir(parents=True, exist_ok=True)
     place.unlink(missing_ok=True)
     place.touch()
@@ -134,12 +121,10 @@ def sparse(host: Host, place: Path) -> None:
 
 
 def word(kind: str) -> str:
-    """What a file can be called."""
     return TEXTS.get(kind, "plain").replace("/", "")[:200]
 
 
 def state(pid: int, bundle: str) -> dict[str, Any]:
-    """What runc and crun keep of a container, in one."""
     labels = {"labels": [f"bundle={bundle}"]}
     return {"init_process_pid": pid, "config": labels, "pid": pid, "bundle": bundle}
 
@@ -300,11 +285,7 @@ def named(host: Host, kind: str) -> list[Words]:
     put(host, file, kind, lambda text: {text[:9000]: text, "activation_flag": text})
     bundle = host.session / "named-bundle"
     put(host, bundle / "config.json", kind, lambda text: {"root": {"path": text}, "annotations": said(text)})
-    return [
-        ("plan", "--bundle", str(bundle)),
-        ("info", "--vendor", str(file)),
-        ("selinux", "explain", str(file)),
-    ]
+    return [("plan", "--bundle", str(bundle)), ("info", "--vendor", str(file)), ("selinux", "explain", str(file))]
 
 
 def journal(host: Host, kind: str) -> list[Words]:
@@ -401,7 +382,6 @@ def all_sources(host: Host, kind: str) -> list[str]:
 
 
 def played(host: Host, commands: list[Words] | tuple[Words, ...]) -> list[str]:
-    """What is wrong with each of these."""
     with ThreadPoolExecutor(2) as pool:
         done = list(pool.map(lambda words: host.runs(*words, ends=words[:2] not in ENDLESS), commands))
     return [

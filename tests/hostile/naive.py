@@ -28,13 +28,11 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def mount(source: str, target: str, flags: int, kind: bytes = b"") -> None:
-    """mount(8), as a script would call it: by path."""
     if libc.mount(source.encode(), target.encode(), kind, flags, None):
         raise OSError(ctypes.get_errno(), f"mount on {target}")
 
 
 def bind(source: str, target: str, *, writable: bool = False) -> None:
-    """Make a mount point where there is none, and mount a file or folder on it."""
     if os.path.isdir(source):
         os.makedirs(target, exist_ok=True)
     else:
@@ -46,8 +44,6 @@ def bind(source: str, target: str, *, writable: bool = False) -> None:
 
 
 class Injector:
-    """One start."""
-
     def __init__(self, root: str, pid: int, checks: bool) -> None:
         self.root = root
         self.pid = pid
@@ -76,12 +72,10 @@ class Injector:
             bind(real, target)
 
     def staging(self) -> None:
-        """A filesystem of its own, in whichever namespace this is."""
         os.makedirs(f"{self.root}/run/nvidia-staging", exist_ok=True)
         mount("tmpfs", f"{self.root}/run/nvidia-staging", 0, b"tmpfs")
 
     def libraries(self) -> None:
-        """The driver's, each mount point by its path."""
         host = os.path.dirname(glob.glob("/usr/lib*/**/libcuda.so.1", recursive=False)[0])
         # Where a loader looks, and where CUDA's images do.
         for folder in (self.folder, f"{self.root}/usr/local/nvidia/lib64"):
@@ -99,7 +93,6 @@ class Injector:
         bind("/usr/bin/nvidia-smi", f"{self.root}/usr/bin/nvidia-smi", writable=True)
 
     def services(self) -> None:
-        """Sockets and firmware, and MPS's folder, of any user."""
         self.step(bind, SOCKET, self.root + SOCKET)
         self.step(bind, FIRMWARE, self.root + FIRMWARE)
         if os.path.isdir(MPS):
@@ -114,7 +107,6 @@ class Injector:
             os.chmod(path, 0o666)
 
     def labels(self) -> None:
-        """The container's own label for its shared memory, wherever that is."""
         for path in ("/dev/shm", "/dev/mqueue"):
             self.step(os.setxattr, self.root + path, "security.selinux", LABEL)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plays attacks on the simulated node, one after another: a line of JSON for each start.
 
-node.py ... -- python -m tests.hostile.play KIT.json RUNTIME INJECTOR NAME...
+node.py ... -- python -m tests.hostile.play KIT RUNTIME INJECTOR NAME...
 """
 
 from __future__ import annotations

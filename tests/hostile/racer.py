@@ -18,7 +18,6 @@ PAIRS = 50
 
 
 def rest(flag: str, ended: list[int]) -> None:
-    """Until the flag is there, or the end has come."""
     open(f"{flag}.idle", "w").close()
     while not os.path.exists(flag) and not ended:
         time.sleep(0.001)
@@ -26,7 +25,6 @@ def rest(flag: str, ended: list[int]) -> None:
 
 
 def main() -> None:
-    """Runs beside a start."""
     one, other, *flags = sys.argv[1:]
     ended: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: ended.append(number))

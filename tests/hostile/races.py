@@ -11,14 +11,12 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from tests.hostile.attack import Attack
-from tests.hostile.scene import OWN_LIBRARIES, Scene
+from tests.hostile.scene import OWN_LIBRARIES, Attack, Scene
 
 RACER = Path(__file__).with_name("racer.py")
 
 
 def race(scene: Scene, one: Path, other: Path, *flag: Path) -> None:
-    """Exchange two names from now on."""
     line = [sys.executable, "-S", str(RACER), str(one), str(other), *map(str, flag)]
     racer = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     scene.processes.add(racer.pid)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Many starts that ask for any GPU, more at a time than there are GPUs: a line of JSON for each.
 
-    node.py --cgroup v1 ... -- python -m tests.hostile.rush KIT.json STARTS AT_ONCE RUNTIME...
+    node.py --cgroup v1 ... -- python -m tests.hostile.rush KIT STARTS AT_ONCE RUNTIME...
 
 A tenth of the hooks is killed, and a tenth of the containers.  Meanwhile the device cgroups are read from outside: two
 that hold processes and allow one GPU are two holders.
@@ -44,7 +44,6 @@ class Rush:
         self.numbers = iter(range(starts))
 
     def run(self, thread: int) -> None:
-        """Containers one after another, until all threads together have begun so many."""
         path = self.work / str(thread)
         shutil.copytree(self.pattern, path / "rootfs", symlinks=True)
         made = Bundle(path, {})
@@ -52,7 +51,6 @@ class Rush:
             self.start(made, number)
 
     def start(self, made: Bundle, number: int) -> None:
-        """One container that lives for some time."""
         chance = random.Random(number)
         node, ours = self.hooks[STAGE]
         is_hook_killed, is_killed = chance.random() < 0.1, chance.random() < 0.1
@@ -96,7 +94,6 @@ class Rush:
 
 
 def main() -> None:
-    """The rows, and at the end what was seen from outside and what is left."""
     file, starts, at_once, *runtimes = sys.argv[1:]
     linux.adopt_orphans()
     rush = Rush(Kit.read(file), runtimes, int(starts))

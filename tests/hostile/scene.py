@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One attack's scene: a bundle with its root, a volume, a canary of the host's; and one real container start in it.
+"""What an attack is, and its scene: a bundle with its root, a volume, a canary of the host's; one real container start.
 
 Everything happens on the simulated node.  Must not: know one attack from another.
 """
@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import re
 import secrets
 import shlex
 import shutil
 import subprocess
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
@@ -43,12 +45,13 @@ class Kit(NamedTuple):
     hooks: dict[str, list[dict[str, Any]]]  # as the registration in hooks.d says
     preload: Path  # a library that, once loaded, makes the file that its folder is named for
 
+    @property
+    def file(self) -> Path:
+        return self.work / "kit"
+
     @staticmethod
     def read(file: str) -> Kit:
-        """As conftest.py has written it."""
-        words = json.loads(Path(file).read_text())
-        patterns = {name: Path(path) for name, path in words["patterns"].items()}
-        return Kit(Path(words["work"]), patterns, words["hooks"], Path(words["preload"]))
+        return Kit(*pickle.loads(Path(file).read_bytes()))
 
 
 class Outcome(NamedTuple):
@@ -68,8 +71,6 @@ class Outcome(NamedTuple):
 
 
 class Scene:
-    """Attacks fill it in."""
-
     def __init__(self, kit: Kit, name: str, runtime: str, root: str) -> None:
         self.kit = kit
         self.name = name
@@ -99,7 +100,9 @@ class Scene:
         self.checks = False
         self.watch = linux.Watch()
         self.escaped: Callable[[str], list[str]] = lambda out: []
-        self._later: list[Callable[[], object]] = []
+        # What was done to the node is taken back, the last first.
+        self._end = ExitStack()
+        self.later = self._end.callback
         for file, mode in (("private/secret", 0o600), ("file", 0o644)):
             (self.host / file).write_text(f"{self.token}\n")
             (self.host / file).chmod(mode)
@@ -111,16 +114,10 @@ class Scene:
 
     @property
     def libraries(self) -> str:
-        """The folder that the root's loader searches."""
         there = (self.root / f"usr/lib/{roots.MULTIARCH}/libc.so.6").exists()
         return f"usr/lib/{roots.MULTIARCH}" if there else "usr/lib64"
 
-    def later(self, function: Callable[..., object], *words: object) -> None:
-        """Take back what was done to the node."""
-        self._later.insert(0, lambda: function(*words))
-
     def link(self, path: str, text: str | Path) -> None:
-        """A link in the image, in place of what was there."""
         place = self.root / path
         place.parent.mkdir(parents=True, exist_ok=True)
         if place.is_symlink() or place.is_file():
@@ -130,7 +127,6 @@ class Scene:
         place.symlink_to(text)
 
     def hosts(self, name: str) -> Path:
-        """An empty folder of the host's, that an image would like to fill."""
         folder = self.host / name
         folder.mkdir(parents=True, exist_ok=True)
         return folder
@@ -147,7 +143,6 @@ class Scene:
         return above
 
     def mount(self, *words: str | Path) -> None:
-        """mount(8) on the host, until the attack is over; the last word is the target."""
         subprocess.run(["mount", *map(str, words)], check=True)
         self.later(subprocess.run, ["umount", "-l", str(words[-1])])
 
@@ -164,8 +159,7 @@ class Scene:
             escapes = canary.differences(before, canary.look(canaries, self.path, self._id))
             escapes += canary.children(self.processes)
         finally:
-            for function in self._later:
-                function()
+            self._end.close()
         escapes += [f"opened: {path}" for path in self.watch.opened()]
         escapes += [f"leaked: {self.token}"] if self.token in out else []
         escapes += self.escaped(out)
@@ -248,5 +242,28 @@ class Scene:
 
 
 def shown(outcome: Outcome) -> str:
-    """For a failed test."""
     return json.dumps(outcome._asdict(), indent=1)
+
+
+BOTH = ("runc", "crun")
+# How the hook may end: it finds the right place, or it stops the start with a sentence.
+EITHER = (0, 7)
+SERVES = (0,)
+BAD_STATE = (3,)
+
+
+class Attack(NamedTuple):
+    """why: its CVE, or its row of what was seen; make: fills the scene in; root: the kind of image; codes: how our hook
+    may end; says: what its sentence must hold; bites: the runtimes under which the naive injector is caught; cgroup:
+    the host's.
+    """
+
+    name: str
+    why: str
+    make: Callable[[Scene], None]
+    root: str = "busybox"
+    codes: tuple[int, ...] = EITHER
+    says: str = ""
+    bites: tuple[str, ...] = BOTH
+    runtimes: tuple[str, ...] = BOTH
+    cgroup: str = "v2"

@@ -33,15 +33,12 @@ _MS_NOSUID_NODEV = 6
 
 
 class Filesystem:
-    """The names that were asked for, by number."""
-
     def __init__(self, only: str) -> None:
         self._only = only.encode()
         self._names = {_ROOT: b"d"}
         self._numbers: dict[tuple[int, bytes], int] = {}
 
     def answer(self, kind: int, node: int, body: bytes) -> bytes | int:
-        """What the kernel gets, or the number of an error."""
         if kind == _INIT:
             return struct.pack("<4I2H2I2HI28x", 7, 31, 1 << 16, 0, 12, 9, 1 << 16, 1, 0, 0, 0)
         if kind == _LOOKUP:
@@ -68,7 +65,6 @@ class Filesystem:
 
 
 def mount(folder: str, options: list[str]) -> int:
-    """The descriptor by which it is served."""
     fd = os.open("/dev/fuse", os.O_RDWR)
     words = [f"fd={fd}", "rootmode=40000", f"user_id={os.geteuid()}", f"group_id={os.getegid()}"]
     data = ",".join([*words, *options]).encode()
@@ -79,7 +75,6 @@ def mount(folder: str, options: list[str]) -> int:
 
 
 def is_hung(hangs: str, kind: int, pid: int) -> bool:
-    """Whether a request is never answered."""
     if hangs != "asked":
         return hangs == "opening" and kind in (_OPEN, _READ, _OPENDIR)
     try:
@@ -90,7 +85,6 @@ def is_hung(hangs: str, kind: int, pid: int) -> bool:
 
 
 def serve(fd: int, hangs: str, only: str) -> None:
-    """Answer until the filesystem is gone."""
     found = Filesystem(only)
     silent: list[int] = []
     signal.signal(signal.SIGUSR1, lambda number, frame: silent.append(number))

@@ -9,8 +9,7 @@ import stat
 from functools import partial
 from pathlib import Path
 
-from tests.hostile.attack import SERVES, Attack
-from tests.hostile.scene import OWN_LIBRARIES, USER, Scene
+from tests.hostile.scene import OWN_LIBRARIES, SERVES, USER, Attack, Scene
 
 PIPES = "/tmp/nvidia-mps"
 # A setuid program in a folder that a user of the host can reach.
@@ -19,7 +18,6 @@ CACHE = "etc/ld.so.cache"
 
 
 def pipes(scene: Scene, *, owner: int = 0, mode: int = 0o1777) -> None:
-    """The daemon's folder in /tmp, made again."""
     clear()
     os.mkdir(PIPES)
     os.chmod(PIPES, mode)
@@ -28,7 +26,6 @@ def pipes(scene: Scene, *, owner: int = 0, mode: int = 0o1777) -> None:
 
 
 def clear() -> None:
-    """Take away whatever is there."""
     if os.path.islink(PIPES):
         os.unlink(PIPES)
     else:
@@ -36,7 +33,6 @@ def clear() -> None:
 
 
 def restore() -> None:
-    """As the node has it."""
     clear()
     os.mkdir(PIPES)
     os.chmod(PIPES, 0o1777)

@@ -11,10 +11,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from tests.hostile.attack import BOTH, Attack
 from tests.hostile.conftest import parameters
 from tests.hostile.play import BY_NAME
-from tests.hostile.scene import Kit, Outcome, shown
+from tests.hostile.scene import BOTH, Attack, Kit, Outcome, shown
 from tests.integration.engines import REPOSITORY, Installed, on_node
 
 Lane = tuple[str, str, str]  # runtime, cgroup, injector
@@ -30,9 +29,8 @@ def lane(runtime: str, attack: Attack, injector: str) -> Lane:
 
 
 def play(installed: Installed, kit: Kit, lane: Lane, names: list[str]) -> dict[str, list[Outcome]]:
-    """Every start of all attacks of one lane, on one node."""
     runtime, cgroup, injector = lane
-    line = [sys.executable, "-m", "tests.hostile.play", f"{kit.work}/kit.json", runtime, injector]
+    line = [sys.executable, "-m", "tests.hostile.play", f"{kit.file}", runtime, injector]
     done = on_node(installed, f"cd {REPOSITORY}; {shlex.join([*line, *names])}", cgroup=cgroup)
     # No assert: pytest would explain this text again for each of some hundred tests.
     if done.code:
@@ -64,7 +62,6 @@ def test_nothing_gets_out(results: Results, runtime: str, attack: str) -> None:
 
 
 def faults(attack: Attack, outcome: Outcome) -> list[str]:
-    """What is wrong with one start."""
     wrong = [*outcome.escapes, *[f"left in the root: {line}" for line in outcome.left]]
     if "Traceback" in outcome.said or "internal error" in outcome.said:
         wrong.append("our bug")

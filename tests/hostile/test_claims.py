@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an image says of itself: that sections are its own, that a volume is its pod's, that Swarm gave it a device.
+"""What an image says of itself: that sections are its own, that a volume is its pod's memory.
 
 podman before 4.6 (containers/podman, change 18542) hands the annotations of an image's manifest to the runtime as the
 container's own, and Debian 12's does: real podman pulls these images.
@@ -13,19 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.hostile.attack import BOTH
+from tests.hostile.scene import BOTH
 from tests.integration import images, roots
-from tests.integration.conftest import Maker
-from tests.integration.engines import (
-    PODMAN_RUN,
-    REPOSITORY,
-    Installed,
-    Outcome,
-    on_node,
-    podman,
-    remove_podmans_parents,
-    start,
-)
+from tests.integration.engines import PODMAN_RUN, REPOSITORY, Installed, on_node, podman, remove_podmans_parents
 
 # All that ever told an image, a namespace or an engine.
 CLAIMS = {
@@ -44,27 +34,18 @@ HARDENED = "accept-environment = privileged\n[{}]\naccept-environment = always\n
 LOOK = "ls /dev | grep nvidia >/dev/shm/seen; echo seen $(cat /dev/shm/seen)"
 
 
-def run_image(
-    installed: Installed, tmp_path: Path, runtime: str, name: str, options: str, settings: str, *, after: str = ""
-) -> Outcome:
-    """One container of the image that `tmp_path` has, called `name` when it is pulled; after: shell lines."""
-
+def gpus_of(installed: Installed, tmp_path: Path, runtime: str, name: str, settings: str) -> list[str]:
+    """The nodes of a container of the image that `tmp_path` has, called `name` when it is pulled."""
     line = partial(podman, runtime=runtime, folder=tmp_path)
     script = f"""
 {line(f"pull --quiet oci:{tmp_path}/image")} >/run/pulled
 {line("tag")} $(cat /run/pulled) {name}
-{line(f"{PODMAN_RUN} --rm {options} {name} sh -c '{LOOK} >/out/seen'")}
-{after}"""
+{line(f"{PODMAN_RUN} --rm --volume {tmp_path}/out:/out {name} sh -c '{LOOK} >/out/seen'")}"""
     (tmp_path / "out").mkdir(exist_ok=True)
     try:
-        return on_node(installed, script, settings=settings)
+        on_node(installed, script, settings=settings).printed()
     finally:
         remove_podmans_parents()
-
-
-def gpus_of(installed: Installed, tmp_path: Path, runtime: str, name: str, settings: str) -> list[str]:
-    """The nodes that such a container has."""
-    run_image(installed, tmp_path, runtime, name, f"--volume {tmp_path}/out:/out", settings).printed()
     word, *nodes = (tmp_path / "out/seen").read_text().split()
     assert word == "seen"
     return nodes
@@ -92,21 +73,6 @@ def test_podmans_own_record_says_which_it_is(installed: Installed, tmp_path: Pat
     name = "registry.example.com/render/x:1"
     assert "nvidiactl" in gpus_of(installed, tmp_path, runtime, name, settings)
     assert gpus_of(installed, tmp_path, runtime, "localhost/render/x:1", settings) == []
-
-
-@pytest.mark.parametrize("runtime", BOTH)
-def test_doctor_names_a_podman_whose_images_have_crun_write_files(
-    installed: Installed, tmp_path: Path, runtime: str
-) -> None:
-    """Neither podman nor crun is ours, but a registered hook is what brings it about."""
-    planted = tmp_path / "planted"
-    image(tmp_path, {"run.oci.hooks.stderr": str(planted)})
-    options = f"--env NVIDIA_VISIBLE_DEVICES=none --volume {tmp_path}/out:/out"
-    chosen = f"printf '[engine]\\nruntime = \"{runtime}\"\\n' >/etc/containers/containers.conf\n"
-    doctor = f"{chosen}oci-gpu-hook doctor || :\n"
-    out = run_image(installed, tmp_path, runtime, "localhost/x", options, "", after=doctor).printed()
-    assert ("images in podman" in out) == planted.exists(), out
-    assert runtime == "crun" or not planted.exists()
 
 
 # Started in turn; each is told whose its /dev/shm is.
@@ -150,13 +116,3 @@ read -r image </run/pulled
     assert done.code == 0, done.out + done.err
     told = [line.split()[:2] for line in done.out.splitlines()]
     assert told == [["claimed", "volume"], ["own", "pod"], ["joined", "pod"], ["host", "host"]]
-
-
-@pytest.mark.parametrize("runtime", BOTH)
-def test_no_image_gives_itself_a_swarm_resource(installed: Installed, bundle: Maker, runtime: str) -> None:
-    """NVIDIA's and another vendor's alike."""
-    made = bundle("busybox").asks(None, DOCKER_RESOURCE_HCA="all", DOCKER_RESOURCE_GPU="all")
-    made.runs("/bin/sh", "-c", "ls /dev; ls /dev/infiniband; true")
-    settings = "accept-environment = privileged\nswarm-resources = OCI_RDMA=DOCKER_RESOURCE_HCA, DOCKER_RESOURCE_GPU\n"
-    out = on_node(installed, start(runtime, made), settings=settings, vendors=("rdma",)).printed()
-    assert "infiniband\n" not in out and "nvidia" not in out, out

@@ -30,8 +30,7 @@ Results = dict[str, "Future[dict[str, list[str]]]"]
 
 
 def play(installed: Installed, kit: Kit, runtime: str, names: list[str]) -> dict[str, list[str]]:
-    """What got out in each attack under one runtime, on one node."""
-    line = [sys.executable, "-m", "tests.hostile.commands", f"{kit.work}/kit.json", runtime, *names]
+    line = [sys.executable, "-m", "tests.hostile.commands", f"{kit.file}", runtime, *names]
     before = "oci-gpu-hook inventory refresh >/dev/null 2>&1 || :\n"
     whole = "HOSTILE_MATRIX=all " if matrix.IS_WHOLE else ""
     script = f"{before}cd {REPOSITORY}; {whole}{shlex.join(line)}"
@@ -43,7 +42,6 @@ def play(installed: Installed, kit: Kit, runtime: str, names: list[str]) -> dict
 
 @pytest.fixture(scope="module")
 def results(request: pytest.FixtureRequest, installed: Installed, kit: Kit) -> Iterator[Results]:
-    """What got out in each of the attacks that were selected."""
     names: dict[str, list[str]] = {}
     for _, its in parameters(request, "belief"):
         names.setdefault(its["runtime"], []).append(its["belief"])

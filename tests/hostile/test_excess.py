@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from tests.hostile.attack import BOTH
+from tests.hostile.scene import BOTH
 from tests.integration.conftest import Maker
 from tests.integration.engines import PROCDRIVER, Bundle, Installed, in_turn, start
 
@@ -18,7 +18,6 @@ MOST = 128 << 10
 
 
 def bounded(made: Bundle) -> Bundle:
-    """Our hooks run with so much memory and no more."""
     for hooks in made.config["hooks"].values():
         for hook in [it for it in hooks if it != PROCDRIVER]:
             words = ["sh", "-c", f'ulimit -v {MOST}; exec "$0" "$@"', hook["path"], *hook["args"][1:]]

@@ -26,7 +26,6 @@ MATRIX = {"v2": "all", "v1": "write,setns"}
 
 
 def play(installed: Installed, root: Path, folder: Path, cgroup: str, part: int) -> list[list[Any]]:
-    """One part of a matrix, in one container."""
     path = folder / f"part-{part}"
     path.mkdir()
     # As engines have it: of an overlay the loader's cache is written.

@@ -11,7 +11,7 @@ import json
 
 import pytest
 
-from tests.hostile.attack import BOTH
+from tests.hostile.scene import BOTH
 from tests.integration.conftest import Maker
 from tests.integration.engines import Bundle, Installed, in_turn, on_node, start
 

@@ -12,6 +12,7 @@ import pytest
 
 from oci_gpu_hook.changes.tree import Tree, Undo
 from oci_gpu_hook.kernel import syscalls
+from oci_gpu_hook.kernel.descriptors import closing
 from tests.integration.conftest import Maker
 from tests.integration.engines import Installed, in_turn, run, start
 from tests.unit.libcudas import R575, library, said
@@ -74,12 +75,9 @@ def test_a_link_put_where_a_node_was_just_made_opens_nothing_of_the_host(
     made: list[int] = []
     monkeypatch.setattr(posix, "mknod", made_and_swapped)
     umask = os.umask(0)  # as apply.run sets it
-    root = os.open(tmp_path / "rootfs", os.O_PATH)
-    tree = Tree(root, (syscalls.mount_of(root)[0],), Undo())
-    try:
+    with closing(os.open(tmp_path / "rootfs", os.O_PATH)) as root:
+        tree = Tree(root, (syscalls.mount_of(root)[0],), Undo())
         tree.make_node("/dev/nvidia0", 195, 0, mode=0o666, uid=0, gid=0)
-    finally:
-        os.close(root)
-        os.umask(umask)
+    os.umask(umask)
     assert made == [0o666]
     assert secret.stat().st_mode & 0o7777 == 0o600

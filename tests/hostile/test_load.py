@@ -21,7 +21,7 @@ AT_ONCE = 16
 
 
 def test_many_starts_while_the_driver_is_upgraded(installed: Installed, kit: Kit) -> None:
-    line = f"{sys.executable} -m tests.hostile.load {kit.work}/kit.json {STARTS} {AT_ONCE}"
+    line = f"{sys.executable} -m tests.hostile.load {kit.file} {STARTS} {AT_ONCE}"
     out = on_node(installed, f"cd {REPOSITORY}; {line}", timeout=1800).printed()
     *rows, end = map(json.loads, out.splitlines())
     assert end["left"] == []

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from tests.hostile.attack import BAD_STATE, BOTH, Attack
-from tests.hostile.scene import FUSE, Scene
+from tests.hostile.scene import BAD_STATE, BOTH, FUSE, Attack, Scene
 from tests.hostile.sources import PIPES, pipes
 from tests.integration import roots
 
@@ -20,7 +19,6 @@ IN_VOLUME = "lies in a volume of the host"
 
 
 def volume(destination: str, options: tuple[str, ...], scene: Scene) -> None:
-    """A volume where the driver's files belong."""
     scene.bundle.mounts(scene.volume, destination, *options)
 
 

@@ -28,8 +28,8 @@ VENDORS = ("amd",)
 
 # What `--break` replaces in a module of the hook.  Only crun meets the controller, and has a process below its scope.
 FAULTS = {
-    "controller": Fault("changes/dmem.py", '_write(controllers, "+dmem")', "pass"),
-    "inner": Fault("changes/dmem.py", "for folder in own:", "for folder in own[:1]:"),
+    "controller": Fault("changes/dmem.py", '_write(cgroup, _CONTROLLERS, "+dmem")', "pass"),
+    "inner": Fault("changes/dmem.py", "cgroups[len(above) :]", "cgroups[len(above) :][:1]"),
     "region": Fault("planning/memoryshare.py", ".get(held.address, {})", ".get(min(self.regions or [""]), {})"),
 }
 

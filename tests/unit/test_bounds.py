@@ -12,6 +12,7 @@ from oci_gpu_hook.changes import contextset
 from oci_gpu_hook.container import devicecgroup, layout
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel import mountinfo, procfile
+from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.kernel.mountinfo import MountLine
 from tests.unit.bounded import MIB, peak
 
@@ -77,14 +78,11 @@ def test_of_a_folder_with_too_many_names_not_all_are_read(tmp_path: Path, monkey
         (tmp_path / f"name-{number}").touch()
     monkeypatch.setattr(layout, "_MAX_NAMES", 20)
     monkeypatch.setattr(contextset, "_MAX_FILES", 20)
-    fd = os.open(tmp_path, os.O_PATH)
-    try:
+    with closing(os.open(tmp_path, os.O_PATH)) as fd:
         assert layout.names(fd, "/") == ()
         assert len(contextset._names(fd)) == 21
         for act in (lambda: layout.names(fd, "/"), lambda: contextset._names(fd)):
             assert peak(act) < 30_000
-    finally:
-        os.close(fd)
 
 
 def test_a_file_of_the_host_that_is_too_large_is_not_read(tmp_path: Path) -> None:

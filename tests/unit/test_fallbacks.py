@@ -25,7 +25,6 @@ EMPTY = "sys.modules['{module}'] = type(sys)('{module}')"
 
 
 def said(spoil: str, program: str, *words: str) -> str:
-    """What a program prints that sees ours after the spoiling."""
     code = f"import sys\nsys.path.insert(0, sys.argv[1])\n{spoil}\n{program}"
     command = [sys.executable, "-ISB", "-c", code, str(starts.ROOT), *words]
     ran = subprocess.run(command, capture_output=True, text=True, env={})
@@ -76,12 +75,7 @@ except AttributeError:
 print("collections" if isinstance(Gpu.minor, property) else "_collections")
 """
 # A program for each private module, which says at its end what it has used.
-PROGRAMS = {
-    "_ctypes": BY_SYSCALLS,
-    "_json": BY_JSON,
-    "_signal": BY_ALARM,
-    "_collections": BY_RECORD,
-}
+PROGRAMS = {"_ctypes": BY_SYSCALLS, "_json": BY_JSON, "_signal": BY_ALARM, "_collections": BY_RECORD}
 # What may happen to one below a public module that still works: it is gone, or names in it are, or mean something else.
 SPOILT = {
     "_ctypes": {
@@ -136,7 +130,6 @@ leave, posix._exit = posix._exit, exit
 
 
 def started(spoil: str, folder: Path, *words: str) -> tuple[str, str]:
-    """The exit code of a start, and what it said."""
     bundle = folder / "bundle"
     with contained(bundle / "rootfs") as pid:
         ran = subprocess.run(

@@ -33,12 +33,9 @@ class Attached(Tree):
 
 def merged(root: Path) -> set[Entry]:
     """The entries of the cache that the container of this root gets."""
-    fd = os.open(root, os.O_PATH)
-    try:
+    with descriptors.closing(os.open(root, os.O_PATH)) as fd:
         tree = Attached(fd, (syscalls.mount_of(fd)[0],), Undo(), is_layer=True)
         loadercache.merge(tree, CACHE, CONFIGURATION, FOLDERS, (OURS,))
-    finally:
-        os.close(fd)
     return {Entry(*row[:4]) for row in parse(tree.data or (root / CACHE[1:]).read_bytes()).entries}
 
 

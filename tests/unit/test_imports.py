@@ -76,7 +76,6 @@ class Run:
 
 
 def groups(*names: str) -> set[str]:
-    """The modules of these groups, by their full names."""
     return {LINKER["full_name"](module) for name in names for module in GROUPS[name]}
 
 
@@ -84,6 +83,7 @@ def groups(*names: str) -> set[str]:
 
 FOR_STATE_AND_CONFIG = {"_json", "_collections", "gc", "linked"}
 FOR_A_GPU = FOR_STATE_AND_CONFIG | {"_ctypes"}
+GPU = ("state", "start", "gpu", "apply", "record", "provision")
 # This GPU is not there: it is refused when plan and apply are loaded already.
 ABSENT = "NVIDIA_VISIBLE_DEVICES=7"
 UNKNOWN = "unknown device '7'"
@@ -93,7 +93,7 @@ A_VENDOR = '{"activation_flag": "OCI_A", "requires": {"modules": ["acme"]}, "inv
 
 
 def remembered(host: Path) -> None:
-    """Save what is known of the vendor, as an earlier start does."""
+    """As an earlier start saves what is known of the vendor."""
     root = HostRoot(str(host), remember=True)
     for vendor in folders.known(root):
         folders.vendor_inventory(root, vendor.flag, vendor.file)
@@ -118,27 +118,23 @@ class Budget(NamedTuple):
 BUDGETS = {
     # And only where the entry script has left it to Python at all.
     "no request": Budget("", ("state", "start"), env="A=1", others=FOR_STATE_AND_CONFIG),
-    "GPU": Budget(UNKNOWN, ("state", "start", "gpu", "apply", "record", "provision")),
-    "labels": Budget(
-        UNKNOWN,
-        ("state", "start", "gpu", "apply", "record", "labels", "provision"),
-        plant=("sys/fs/selinux/enforce", "1"),
-    ),
+    "GPU": Budget(UNKNOWN, GPU),
+    "labels": Budget(UNKNOWN, (*GPU, "labels"), plant=("sys/fs/selinux/enforce", "1")),
     "requirements": Budget(
         "the image requires 'cuda>=99.0'",
-        ("state", "start", "gpu", "apply", "record", "provision", "requirements"),
+        (*GPU, "requirements"),
         config={"process": {"env": ["NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_REQUIRE_CUDA=cuda>=99.0"]}},
     ),
     "CDI": Budget(
         "the image requires 'cuda>=99.0'",
-        ("state", "start", "gpu", "apply", "record", "provision", "requirements", "cdi"),
+        (*GPU, "requirements", "cdi"),
         env="NVIDIA_REQUIRE_CUDA=cuda>=99.0",
         options=("--cdi", "compute,utility"),
         config={"linux": {"devices": [{"path": "/dev/nvidia0", "type": "c"}]}},
     ),
     "another vendor's, by CDI": Budget(
         "requires what this host lacks",
-        ("state", "start", "vendors", "platform", "gpu", "apply", "record", "provision", "cdi"),
+        (*GPU, "vendors", "platform", "cdi"),
         env="A=1",
         options=("--cdi-vendor", "OCI_A"),
         plant=("etc/oci-gpu-hook/vendors/a.json", A_VENDOR),
@@ -148,7 +144,7 @@ BUDGETS = {
     # whether that is Swarm's.
     "settings": Budget(
         UNKNOWN,
-        ("state", "start", "gpu", "apply", "record", "provision", "settings", "docker"),
+        (*GPU, "settings", "docker"),
         env="MY_GPUS=7",
         options=("--config", "FOLDER/host/settings"),
         plant=("settings", "swarm-resources = MY_GPUS\nipc-labels = all\n"),
@@ -163,7 +159,7 @@ BUDGETS = {
     # So that it is known what a cold start pays for.
     "no saved inventory": Budget(
         UNKNOWN,
-        ("state", "start", "gpu", "apply", "record", "provision", "survey"),
+        (*GPU, "survey"),
         others=FOR_A_GPU | {"struct", "_struct"},
         plant=(proc.LD_SO_CACHE, ""),
         spoil=lambda host: hosts.plant(host, "proc/sys/kernel/random/boot_id", "another\n"),
@@ -173,7 +169,6 @@ BUDGETS = {
 
 @pytest.fixture(scope="session")
 def shared_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A linked package that no test changes."""
     path = tmp_path_factory.mktemp("linked") / "library"
     link(path)
     return path
@@ -181,7 +176,6 @@ def shared_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def at_start() -> set[str]:
-    """What the interpreter brings by itself: not ours to answer for."""
     words = [*starts.command("")[:-1], "import sys; print(*sys.modules)"]
     return set(subprocess.run(words, capture_output=True, check=True, env={}).stdout.decode().split())
 
@@ -279,7 +273,6 @@ def test_extension_modules_are_searched_for_only_where_they_have_gone(
 
 @pytest.fixture()
 def library(tmp_path: Path, shared_library: Path) -> Path:
-    """A copy, to be damaged."""
     return Path(shutil.copytree(shared_library, tmp_path / "library"))
 
 

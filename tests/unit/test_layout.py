@@ -11,18 +11,15 @@ import pytest
 
 from oci_gpu_hook.container import layout
 from oci_gpu_hook.container.layout import Layout
+from oci_gpu_hook.kernel.descriptors import closing
 from tests.unit import hosts
 
 FEDORAS, DEBIANS = "/usr/lib64/xorg/modules", "/usr/lib/xorg/modules"
 
 
 def layout_of(root: Path, *, draws: bool = True) -> Layout:
-    """The layout of an image that lies in this folder."""
-    fd = os.open(root, os.O_PATH)
-    try:
+    with closing(os.open(root, os.O_PATH)) as fd:
         return layout.layout_of(fd, None, user_namespace=False, makes_nodes=True, compat="", draws=draws)
-    finally:
-        os.close(fd)
 
 
 @pytest.mark.parametrize(
@@ -36,14 +33,6 @@ def test_an_x_servers_modules_are_looked_for_where_servers_are_built_to_look(
         (tmp_path / folder[1:]).mkdir(parents=True)
     assert layout_of(tmp_path).xorg_folder == found
     assert layout_of(tmp_path, draws=False).xorg_folder == ""
-
-
-@pytest.mark.parametrize("to", ["../../../..", "/"])
-def test_a_link_out_of_the_image_is_no_folder_of_modules(tmp_path: Path, to: str) -> None:
-    (tmp_path / "usr/lib").mkdir(parents=True)
-    (tmp_path / "usr/lib/xorg").symlink_to(f"{to}{tmp_path}")
-    (tmp_path / "modules").mkdir()
-    assert layout_of(tmp_path).xorg_folder == ""
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,6 @@ Made = Callable[..., int]
 @pytest.fixture
 def made(tmp_path: Path) -> Iterator[Made]:
     """A library, open by O_PATH, with words for what it does wrong."""
-    opened: list[int] = []
 
     def make(**faults: str) -> int:
         words = {"AT_INIT": "", "SET_GIVES": "0", "GET_HAS": "hard", "TOLD": f'"{tmp_path}/told"', **faults}
@@ -66,12 +65,9 @@ def made(tmp_path: Path) -> Iterator[Made]:
         defined = [f"-D{name}={value}" for name, value in words.items()]
         command = ["cc", "-shared", "-fPIC", *defined, "-o", f"{tmp_path}/nvml.so", f"{tmp_path}/nvml.c"]
         subprocess.run(command, check=True)
-        opened.append(posix.open(tmp_path / "nvml.so", posix.O_PATH))
-        return opened[0]
+        return posix.open(tmp_path / "nvml.so", posix.O_PATH)
 
     yield make
-    for fd in opened:
-        posix.close(fd)
     # A start does not wait for its child.
     with contextlib.suppress(ChildProcessError):
         while True:

@@ -10,16 +10,15 @@ from pathlib import Path
 import pytest
 
 from oci_gpu_hook.kernel import bpf, mountinfo, procfile, syscalls
+from oci_gpu_hook.kernel.descriptors import closing
 
 pytestmark = pytest.mark.pythons
 
-HEADERS = (
-    "#define _GNU_SOURCE\n#include <stddef.h>\n#include <stdio.h>\n#include <fcntl.h>\n#include <sched.h>\n"
-    "#include <errno.h>\n"
-    "#include <sys/syscall.h>\n#include <linux/openat2.h>\n#include <linux/mount.h>\n#include <linux/stat.h>\n"
-    "#include <linux/magic.h>\n#include <linux/bpf.h>\n#include <linux/prctl.h>\n#include <sys/vfs.h>\n"
-    "#include <sys/socket.h>\n#include <sys/un.h>\n#include <linux/nsfs.h>\n"
+NAMES = (
+    *("stddef", "stdio", "fcntl", "sched", "errno", "sys/syscall", "sys/vfs", "sys/socket", "sys/un", "linux/openat2"),
+    *("linux/mount", "linux/stat", "linux/magic", "linux/bpf", "linux/prctl", "linux/nsfs"),
 )
+HEADERS = "#define _GNU_SOURCE\n" + "".join([f"#include <{name}.h>\n" for name in NAMES])
 # glibc's own umount2 flags live in a header that clashes with linux/mount.h.
 ELSEWHERE = {"MNT_DETACH": 2}
 # No header has these.
@@ -35,7 +34,6 @@ def constants() -> dict[str, int]:
 
 
 def compiled(tmp_path: Path, expressions: list[str]) -> dict[str, int]:
-    """What the C compiler makes of each expression."""
     lines = [f'printf("%s %lld\\n", "{text}", (long long)({text}));' for text in expressions]
     (tmp_path / "ask.c").write_text(HEADERS + "int main(void) {\n" + "\n".join(lines) + "\nreturn 0; }\n")
     subprocess.run(["cc", "-o", tmp_path / "ask", tmp_path / "ask.c"], check=True, capture_output=True)
@@ -56,42 +54,34 @@ def test_system_call_numbers_are_the_kernels(tmp_path: Path) -> None:
     assert answer == {f"__NR_{name}": number for name, number in syscalls._NUMBERS.items()}
 
 
+# Of each type the offsets of fields, and by "" its size.
+LAYOUTS = {
+    "struct open_how": {"": 24, "resolve": 16},
+    "struct mount_attr": {"": 32, "attr_clr": 8, "propagation": 16},
+    "struct statfs": {"": 120, "f_type": 0},
+    "struct statx": {"": 256, "stx_attributes": 8, "stx_mode": 28, "stx_ino": 32, "stx_rdev_major": 128}
+    | {"stx_dev_major": 136, "stx_mnt_id": 144},
+    "sa_family_t": {"": 2},
+    "struct sockaddr_un": {"sun_path": 2},
+    "struct bpf_insn": {"": 8},
+    "union bpf_attr": {"query.prog_ids": 16, "query.prog_cnt": 24, "prog_name": 48, "replace_bpf_fd": 16},
+    "struct bpf_prog_info": {"id": 4, "xlated_prog_len": 20, "xlated_prog_insns": 32},
+}
+
+
 def test_layouts_are_the_kernels(tmp_path: Path) -> None:
     expected = {
-        "sizeof(struct open_how)": 24,
-        "offsetof(struct open_how, resolve)": 16,
-        "sizeof(struct mount_attr)": 32,
-        "offsetof(struct mount_attr, attr_clr)": 8,
-        "offsetof(struct mount_attr, propagation)": 16,
-        "sizeof(struct statfs)": 120,
-        "offsetof(struct statfs, f_type)": 0,
-        "sizeof(struct statx)": 256,
-        "offsetof(struct statx, stx_attributes)": 8,
-        "offsetof(struct statx, stx_mode)": 28,
-        "offsetof(struct statx, stx_ino)": 32,
-        "offsetof(struct statx, stx_rdev_major)": 128,
-        "offsetof(struct statx, stx_dev_major)": 136,
-        "offsetof(struct statx, stx_mnt_id)": 144,
-        "sizeof(sa_family_t)": 2,
-        "sizeof(struct bpf_insn)": 8,
-        "offsetof(union bpf_attr, query.prog_ids)": 16,
-        "offsetof(union bpf_attr, query.prog_cnt)": 24,
-        "offsetof(union bpf_attr, log_size)": 28,
-        "offsetof(union bpf_attr, prog_name)": 48,
-        "offsetof(union bpf_attr, replace_bpf_fd)": 16,
-        "offsetof(struct bpf_prog_info, id)": 4,
-        "offsetof(struct bpf_prog_info, xlated_prog_len)": 20,
-        "offsetof(struct bpf_prog_info, xlated_prog_insns)": 32,
-        "offsetof(struct sockaddr_un, sun_path)": 2,
+        f"offsetof({type}, {field})" if field else f"sizeof({type})": number
+        for type, fields in LAYOUTS.items()
+        for field, number in fields.items()
     }
     assert compiled(tmp_path, list(expected)) == expected
 
 
 @pytest.mark.parametrize("path", ["/", "/etc/passwd", "/dev/null", "/proc/self/exe", "/dev/pts"])
 def test_what_is_known_of_a_file_is_what_fstat_says(path: str) -> None:
-    fd = os.open(path, os.O_PATH)
-    known, status = syscalls.known_of(fd), os.fstat(fd)
-    os.close(fd)
+    with closing(os.open(path, os.O_PATH)) as fd:
+        known, status = syscalls.known_of(fd), os.fstat(fd)
     assert known == (status.st_mode, status.st_dev, status.st_ino, status.st_rdev)
 
 
@@ -102,18 +92,11 @@ def test_an_error_names_the_call_and_its_subject() -> None:
 
 def test_a_mount_is_found_in_mountinfo_by_its_id() -> None:
     lines = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    fd = os.open("/proc", os.O_PATH)
-    id, is_root = syscalls.mount_of(fd)
-    os.close(fd)
+    with closing(os.open("/proc", os.O_PATH)) as fd:
+        (id, is_root), magic = syscalls.mount_of(fd), syscalls.filesystem_magic(fd)
     assert is_root and [fields[4] for fields in lines if fields[0] == str(id)] == ["/proc"]
     mount = mountinfo.mount(procfile.pieces("/proc/self/mountinfo"), id)
     assert mount is not None and mount.options.startswith("r")
-    below = os.open("/proc/self", os.O_PATH)
-    assert syscalls.mount_of(below) == (id, False)
-    os.close(below)
-
-
-def test_the_filesystem_of_proc_is_procfs() -> None:
-    fd = os.open("/proc", os.O_PATH)
-    assert syscalls.filesystem_magic(fd) == 0x9FA0  # PROC_SUPER_MAGIC, linux/magic.h
-    os.close(fd)
+    assert magic == syscalls.PROC_SUPER_MAGIC
+    with closing(os.open("/proc/self", os.O_PATH)) as below:
+        assert syscalls.mount_of(below) == (id, False)
