@@ -135,9 +135,7 @@ def test_what_a_name_no_longer_means_is_refused(installed: Installed, root: Path
     assert says in done.err + said.read_text(), done.err + said.read_text()
 
 
-def test_an_imex_channel_with_another_number_is_told_and_not_given_by_management(
-    installed: Installed, root: Path, tmp_path: Path
-) -> None:
+def test_another_number_of_an_imex_channel_is_told(installed: Installed, root: Path, tmp_path: Path) -> None:
     """A spec of channels alone starts no hook: there doctor is the only one who can say it."""
     before = f"oci-gpu-hook cdi generate --kind management --output /etc/cdi/m.yaml\n{OLD_CHANNEL}"
     before += "oci-gpu-hook doctor | grep 'fail  nodes' || :\n"

@@ -259,9 +259,7 @@ def test_as_many_programs_as_the_kernel_can_replace(container: DeviceCgroup, nod
 
 
 @pytest.mark.parametrize("flags", [0, 1], ids=["exclusive", "BPF_F_ALLOW_OVERRIDE"])
-def test_a_single_program_that_is_attached_otherwise_is_replaced_too(
-    container: DeviceCgroup, nodes: Path, flags: int
-) -> None:
+def test_a_program_that_is_attached_otherwise_is_replaced(container: DeviceCgroup, nodes: Path, flags: int) -> None:
     before = attach(container.path, RUNTIME_LIKE, flags=flags)
     undo = open_for(container, GPU0)
     assert len(attached(container.path)) == 1
@@ -383,10 +381,7 @@ CHANGES = {
         does("chown 1000:1000 crun"),
         "'crun' is user 1000's, in a folder that others than root may write to",
     ),
-    "a folder for all": (
-        does("chmod 777 crun"),
-        "'libpod_scope' lies in a folder that others than root may write to",
-    ),
+    "a folder for all": (does("chmod 777 crun"), "'libpod_scope' lies in a folder that others than root may write to"),
     "a linked folder": (
         does("mv crun real", "chmod 1777 .", "ln -s real crun"),
         "'crun' is a link, in a folder that others than root may write to",
@@ -414,9 +409,7 @@ def test_no_other_pin_is_changed(container: DeviceCgroup, pins: Path, change: Ca
 # --- cgroup v2: what can go wrong
 
 
-def test_a_failure_in_the_middle_puts_everything_back(
-    container: DeviceCgroup, nodes: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failure_midway_is_undone(container: DeviceCgroup, nodes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = attach(container.path, RUNTIME_LIKE, RUNTIME_LIKE)
     real, calls = bpf.prog_attach, [0]
 
@@ -433,9 +426,7 @@ def test_a_failure_in_the_middle_puts_everything_back(
     assert opens(container.path, nodes / "gpu0") == EPERM
 
 
-def test_a_program_that_another_replaces_meanwhile_is_replaced_in_turn(
-    container: DeviceCgroup, nodes: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_newer_program_is_replaced_too(container: DeviceCgroup, nodes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As systemd does at daemon-reload: when we come to replace its program, there is a new one."""
     attach(container.path, DENY_ALL)
     real, calls = bpf.prog_get_fd_by_id, [0]

@@ -103,9 +103,7 @@ test ! -e /dev/nvidia0 -a ! -e /dev/nvidiactl || /app/cuda
 
 
 @pytest.mark.parametrize(("runtime", "cgroup"), RUNTIMES)
-def test_each_container_of_a_pod_has_what_it_asked_for(
-    installed: Installed, bundle: Maker, runtime: str, cgroup: str
-) -> None:
+def test_each_of_a_pod_has_what_it_asked_for(installed: Installed, bundle: Maker, runtime: str, cgroup: str) -> None:
     """By its environment, by nothing, by a device plugin's mounts, by an annotation of its own."""
     made = (
         asks(container(bundle("debian")), "1,5"),
@@ -124,9 +122,7 @@ def test_each_container_of_a_pod_has_what_it_asked_for(
 
 
 @pytest.mark.parametrize("runtime", ["runc", "crun"])
-def test_a_pods_own_annotation_asks_for_none_of_its_containers(
-    installed: Installed, bundle: Maker, runtime: str
-) -> None:
+def test_a_pods_own_annotation_asks_for_no_container(installed: Installed, bundle: Maker, runtime: str) -> None:
     """CRI-O copies it to each of them."""
     made = (container(bundle("debian"), "cdi-pod"), container(bundle("debian"), "cdi-pod", "cdi-container"))
     silent, annotated = look(installed, made, runtime, "v2")

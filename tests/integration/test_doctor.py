@@ -428,8 +428,6 @@ def test_all_passes_on_a_whole_node(installed: Installed, description: str, cgro
     assert '"hook in CRI-O"' in done.out
 
 
-
-
 DESTROYED = f"rm -r {CAPABILITIES}/gpu1/mig/gi13; oci-gpu-hook inventory refresh >&2"
 GENERATE = "oci-gpu-hook cdi generate --output /etc/cdi/gpu.yaml"
 OLD = "/etc/cdi/gpu.yaml: it does not say what the host has now"

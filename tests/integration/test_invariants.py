@@ -50,9 +50,7 @@ def lines(log: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("warm", [True, False], ids=["saved inventory", "no inventory"])
-def test_the_hook_starts_no_program_and_opens_no_gpu(
-    installed: Installed, bundle: Maker, tmp_path: Path, warm: bool
-) -> None:
+def test_no_program_starts_and_no_gpu_opens(installed: Installed, bundle: Maker, tmp_path: Path, warm: bool) -> None:
     made = traced(bundle("debian").asks("1,5"), tmp_path / "trace").runs("/bin/sh", "-c", "true")
     prepare = "oci-gpu-hook inventory refresh\n" if warm else ""
     on_node(installed, prepare + start("runc", made)).printed()
@@ -181,9 +179,7 @@ echo "{words}: $outcome"
 
 
 @pytest.mark.parametrize("cgroup", ["v1", "v2"])
-def test_a_failure_at_each_operation_leaves_nothing(
-    installed: Installed, bundle: Maker, tmp_path: Path, cgroup: str
-) -> None:
+def test_any_failing_operation_leaves_nothing(installed: Installed, bundle: Maker, tmp_path: Path, cgroup: str) -> None:
     """With cgroup v1 the last of them alone is another one."""
     first = planned(bundle("debian").asks("1,5"), tmp_path / "plan.json")
     first = traced(first, tmp_path / "first").runs("/bin/sh", "-c", "true")

@@ -251,9 +251,7 @@ oci-gpu-hook info --saved | grep -o '1c.2g.20gb.me' | sort -u
     assert asked[-1] == "1c.2g.20gb+me"
 
 
-def test_a_folder_that_the_kernel_shows_once_more_has_no_name_until_nvml_was_asked(
-    installed: Installed, bundle: Maker
-) -> None:
+def test_a_folder_shown_once_more_has_no_name_until_nvml_was_asked(installed: Installed, bundle: Maker) -> None:
     """It may be another's now, with the same inode number.  A request by what the kernel shows is served."""
     gpu = next(it["uuid"] for it in inside.gpus("h100mig") if it["minor"] == 1)
     by_name, by_number, by_all, by_place = [

@@ -22,7 +22,7 @@ def begun(runtime: str, made: Bundle, name: str) -> str:
 
 
 @pytest.mark.parametrize(("runtime", "cgroup"), RUNTIMES)
-def test_each_container_has_gpus_of_its_own_until_none_is_left(
+def test_each_has_its_own_gpus_until_none_is_left(
     installed: Installed, bundle: Maker, runtime: str, cgroup: str
 ) -> None:
     """What is free is chosen; the container that finds none reads who has them; an end frees them at once."""
@@ -142,9 +142,7 @@ def test_people_see_what_starts_count(installed: Installed, bundle: Maker) -> No
     assert found["metrics"] == ["3"]
 
 
-def test_a_gpu_that_is_not_healthy_is_not_chosen_and_by_name_as_the_settings_say(
-    installed: Installed, bundle: Maker
-) -> None:
+def test_a_gpu_that_is_not_healthy_is_given_as_the_settings_say(installed: Installed, bundle: Maker) -> None:
     """NVML has lost one; when it answers again nothing need be restarted."""
     any_gpu, every, by_name = [bundle("debian").asks(word).runs(*GPUS) for word in ("any:8", "all", "0")]
     scripts = {"lost": "oci-gpu-hook metrics --gpus --write >/dev/null 2>&1; ls /run/oci-gpu-hook/unhealthy"}

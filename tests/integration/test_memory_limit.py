@@ -52,9 +52,7 @@ def test_without_the_driver_the_container_does_not_start(
 
 
 @pytest.mark.parametrize("runtime", ENGINES)
-def test_a_rootless_engines_container_is_refused(
-    installed: Installed, patterns: dict[str, Path], runtime: str
-) -> None:
+def test_a_rootless_container_is_refused(installed: Installed, patterns: dict[str, Path], runtime: str) -> None:
     """crun has no cgroup there, runc one of the user's, which the user could change."""
     asks = "--env NVIDIA_VISIBLE_DEVICES=1 --env NVIDIA_GPU_MEMORY_LIMIT=4096"
     words = f"run --rm {ENGINES[runtime]} --network=none {asks} --rootfs /run/user-home/store/root echo started"

@@ -161,9 +161,7 @@ def test_wsl_gives_the_one_device_whatever_gpu_is_named(installed: Installed, bu
     ("platform", "name", "proof"),
     [("tegra", "Jetson Linux 36.4.3", "/etc/nv_tegra_release"), ("wsl", "WSL 2", wsl.DXG)],
 )
-def test_people_are_told_which_platform_it_is(
-    installed: Installed, bundle: Maker, platform: str, name: str, proof: str
-) -> None:
+def test_people_learn_the_platform(installed: Installed, bundle: Maker, platform: str, name: str, proof: str) -> None:
     one = bundle("debian").asks("all").runs("true")
     commands = f"""
         oci-gpu-hook plan --json --bundle {one.path}; echo ==

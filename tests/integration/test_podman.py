@@ -37,9 +37,7 @@ def test_a_read_only_container_works(installed: Installed, tmp_path: Path, drive
     run_podman(installed, root, look, options=options, runtime="crun").printed()
 
 
-def test_a_rootless_container_needs_no_option_once_podman_is_configured(
-    installed: Installed, tmp_path: Path, driver: Path
-) -> None:
+def test_rootless_needs_no_option_once_podman_is_configured(installed: Installed, tmp_path: Path, driver: Path) -> None:
     """By the user's own file, which names a folder, by root's for all users, and where none names one by itself.
 
     In a user namespace: mknod is refused, so the nodes are bound; no cgroup can be changed, so none is.
@@ -87,9 +85,7 @@ def test_a_rootless_container_needs_no_option_once_podman_is_configured(
     assert parts["cdi"] == served, "the same spec serves root's containers and users'"
 
 
-def test_our_runtime_stands_in_front_once_podman_is_configured(
-    installed: Installed, patterns: dict[str, Path], tmp_path: Path
-) -> None:
+def test_our_runtime_goes_before_podmans(installed: Installed, patterns: dict[str, Path], tmp_path: Path) -> None:
     """With the real runtime that it says, and one hook: ours is in hooks.d, too."""
     shutil.copytree(patterns["busybox"], tmp_path / "root", symlinks=True)
     line = re.sub("--runtime crun ", "", podman('"$@"', runtime="crun", folder=tmp_path))

@@ -46,7 +46,7 @@ def dumps(made: Bundle, newest: Path, folder: Path, runc: str, options: str = ""
 
 @pytest.mark.parametrize("runc", ["distribution's", "newest"])
 @pytest.mark.parametrize("cgroup", ["v1", "v2"])
-def test_a_restored_container_has_its_devices_and_the_host_has_none_more(
+def test_a_restored_container_has_its_devices(
     installed: Installed, bundle: Maker, newest: Path, tmp_path: Path, cgroup: str, runc: str
 ) -> None:
     made = bundle("busybox").asks("1", "utility").runs("/bin/sh", "-c", COUNT)
@@ -76,9 +76,7 @@ def test_a_restored_container_has_its_devices_and_the_host_has_none_more(
     assert len(counts) == 3 and counts == sorted(counts)
 
 
-def test_systemd_knows_the_devices_of_a_restored_container(
-    installed: Installed, bundle: Maker, newest: Path, tmp_path: Path
-) -> None:
+def test_systemd_knows_what_is_restored(installed: Installed, bundle: Maker, newest: Path, tmp_path: Path) -> None:
     made = bundle("busybox").asks("1", "utility")
     made.config["linux"]["cgroupsPath"] = "system.slice:runc:again"
     look = f"runc exec again cat {GIVEN} 2>&1 || true"
@@ -134,9 +132,7 @@ def test_crun_restores_what_config_json_allows_and_doctor_tells_the_rest(
 
 
 @pytest.mark.parametrize("asked", ["--env NVIDIA_VISIBLE_DEVICES=1", cdi_devices("nvidia.com/gpu=1")])
-def test_podman_restores_with_runc(
-    installed: Installed, patterns: dict[str, Path], newest: Path, tmp_path: Path, asked: str
-) -> None:
+def test_by_podman(installed: Installed, patterns: dict[str, Path], newest: Path, tmp_path: Path, asked: str) -> None:
     shutil.copytree(patterns["busybox"], tmp_path / "root", symlinks=True)
     line = podman('"$@"', runtime=f"{newest}/runc", folder=tmp_path)
     # A long sleep may end with the restore.
@@ -164,9 +160,7 @@ def test_podman_restores_with_runc(
 CHOSEN = "runc exec again sh -c 'cd /dev; echo nvidia[0-9]*'"
 
 
-def test_any_gives_the_devices_that_were_dumped_if_they_have_room(
-    installed: Installed, bundle: Maker, newest: Path, tmp_path: Path
-) -> None:
+def test_any_gives_the_same_if_it_has_room(installed: Installed, bundle: Maker, newest: Path, tmp_path: Path) -> None:
     """And not those that it would choose now.  A node of the container's own making can make it tell nothing."""
     made = bundle("busybox").asks("any:2", "utility").runs("/bin/sh", "-c", "while :; do sleep 0.05; done")
     rival = bundle("debian").asks("any:2", "utility").runs("/bin/sh", "-c", "cd /dev; echo nvidia[0-9]*; sleep 1000")

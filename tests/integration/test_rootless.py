@@ -103,7 +103,7 @@ PLACES = {"home": ("/run/user-home/kept", "0755"), "scratch": ("/tmp/job/kept", 
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("runtime", ENGINES)
-def test_a_rootless_container_with_the_hosts_dev_has_its_gpus(
+def test_a_rootless_one_with_the_hosts_dev(
     installed: Installed, patterns: dict[str, Path], runtime: str, place: str
 ) -> None:
     """As distrobox and toolbox start theirs; but not in a folder to which every user may write."""
@@ -129,9 +129,7 @@ exit $code
 
 
 @pytest.mark.parametrize("owner", [100_000, 101_000])
-def test_an_engine_of_a_namespaces_root_gives_no_power_to_its_users(
-    installed: Installed, bundle: Maker, owner: int
-) -> None:
+def test_an_engine_of_a_namespaces_root_gives_users_no_power(installed: Installed, bundle: Maker, owner: int) -> None:
     """Real crun as root of a namespace that somebody else has made: another user's folder is no place for a root."""
     made = bundle("busybox").asks("0", "utility").without("/dev", "/sys").mounts("/dev", "/dev")
     kinds = [{"type": kind} for kind in ("mount", "ipc", "uts", "pid")]

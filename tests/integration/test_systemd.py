@@ -121,9 +121,7 @@ podman {PODMAN_RUN} --detach --name stay --log-driver=k8s-file --env NVIDIA_VISI
 
 
 @pytest.mark.parametrize("cgroup", CGROUPS)
-def test_a_start_that_fails_is_withdrawn_from_systemd(
-    installed: Installed, bundle: Maker, tmp_path: Path, cgroup: str
-) -> None:
+def test_systemd_forgets_a_failed_start(installed: Installed, bundle: Maker, tmp_path: Path, cgroup: str) -> None:
     made = traced(stays(bundle("busybox"), "runc", "no"), tmp_path / "trace", "-s", "4096")
     for name in ("dev", "proc", "sys"):
         (made.rootfs / name).mkdir()

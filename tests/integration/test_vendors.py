@@ -165,9 +165,7 @@ def test_each_partition_of_a_gpu_is_a_device(installed: Installed, bundle: Maker
 
 
 @pytest.mark.parametrize(("runtime", "cgroup"), RUNTIMES)
-def test_the_published_files_unchanged_give_two_vendors(
-    installed: Installed, bundle: Maker, runtime: str, cgroup: str
-) -> None:
+def test_the_published_files_give_two_vendors(installed: Installed, bundle: Maker, runtime: str, cgroup: str) -> None:
     made = bundle("debian").asks(None, OCI_SOLARFLARE="all", OCI_NVIDIA="all")
     before = roots.listing(made.rootfs)
     seen = look(
@@ -196,9 +194,7 @@ def test_the_published_files_unchanged_give_two_vendors(
 
 
 @pytest.mark.parametrize(("runtime", "cgroup"), [("runc", "v2"), ("crun", "v1")])
-def test_a_gpu_and_a_host_channel_adapter_in_one_line(
-    installed: Installed, bundle: Maker, runtime: str, cgroup: str
-) -> None:
+def test_a_gpu_and_an_adapter_in_one_line(installed: Installed, bundle: Maker, runtime: str, cgroup: str) -> None:
     made = bundle("debian").asks("0", OCI_RDMA="mlx5_1")
     before = roots.listing(made.rootfs)
     commands = "/app/cuda && nvidia-smi && ibv_devinfo"

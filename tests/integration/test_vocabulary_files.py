@@ -177,7 +177,7 @@ def test_cudas_newer_libraries_are_named(installed: Installed, bundle: Maker, dr
 @pytest.mark.parametrize(
     ("description", "settings"), [("h100x8", ""), ("v100", "cuda-forward-compatibility = no\n")], ids=["same", "off"]
 )
-def test_cudas_libraries_that_are_no_newer_or_not_wanted_are_not_named(
+def test_an_older_is_not_named(
     installed: Installed, bundle: Maker, driver: Path, description: str, settings: str
 ) -> None:
     made = newer(bundle("debian"), driver)
@@ -218,8 +218,6 @@ runc kill $(runc list -q) KILL; wait
     assert f"pass  libcuda      {UNUSED}it is not made for GPUs of the brand GeForce" in done.out, done.out + done.err
 
 
-def test_musls_loader_reads_no_cache_and_nobody_says_that_it_does(
-    installed: Installed, bundle: Maker, driver: Path
-) -> None:
+def test_of_musl_nobody_says_that_its_loader_reads_a_cache(installed: Installed, bundle: Maker, driver: Path) -> None:
     made = newer(bundle("musl"), driver, "575.57.08", R575)
     assert "forward compatibility" not in plan(installed, made, description="v100")
