@@ -7,14 +7,12 @@ Must not: touch the machine; a fault changes the value, before anything is mount
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Callable, NamedTuple
+from typing import Callable, NamedTuple
 
 from . import procfs
+from .content import Content
 
-if TYPE_CHECKING:
-    from .content import Content
-
-    Plant = Callable[[Content], object]
+Plant = Callable[[Content], object]
 
 
 class Fault(NamedTuple):

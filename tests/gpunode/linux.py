@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The three mount calls that Python 3.9 lacks, and two questions about the machine.
-
-Must not: decide anything.
-"""
+"""The three mount calls that Python 3.9 lacks, and two questions about the machine."""
 
 from __future__ import annotations
 

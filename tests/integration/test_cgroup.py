@@ -15,9 +15,9 @@ import signal
 import stat
 import subprocess
 import time
+from collections.abc import Callable, Iterator
 from errno import EACCES, EBUSY, ENOENT, ENXIO, EPERM
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -29,10 +29,7 @@ from oci_gpu_hook.formats import devicefilter
 from oci_gpu_hook.formats.devicerule import DeviceRule
 from oci_gpu_hook.kernel import bpf, syscalls
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    Maker = Callable[..., Path]
+Maker = Callable[..., Path]
 
 ROOT = Path("/sys/fs/cgroup")
 BASE = f"test-{os.getpid()}"

@@ -9,20 +9,18 @@ import re
 import select
 import struct
 import subprocess
+from collections.abc import Iterator
 from contextlib import contextmanager
 from fcntl import ioctl
+from pathlib import Path
 from termios import TIOCSWINSZ
-from typing import TYPE_CHECKING, Callable
+from typing import Callable
 
 import click
 import pytest
 
 from oci_gpu_hook.cli.commands import program
 from tests import manual
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 Ask = Callable[[str], str]
 
