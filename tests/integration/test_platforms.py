@@ -135,13 +135,6 @@ def test_an_image_that_was_built_on_a_jetson_has_empty_files_in_the_places(insta
     assert all((one.rootfs / path[1:]).stat().st_size == 0 for path in stubs)
 
 
-def test_files_without_a_device_and_nothing_at_all(installed: Installed, bundle: Maker) -> None:
-    for devices in ("none", "void"):
-        seen = run(installed, bundle("debian").asks(devices), platform="tegra")
-        assert not seen.nodes and seen.denied == {*tegra.DEVICES, "/dev/fb0"} - {NULL}
-        assert ("libcuda.so.1" in libraries(seen)) == (devices == "none")
-
-
 @pytest.mark.parametrize("asked", ["all", "0", "GPU-a3bd1b0a-4b0e-4b4a-8a3d-0a1b2c3d4e5f"])
 def test_wsl_gives_the_one_device_whatever_gpu_is_named(installed: Installed, bundle: Maker, asked: str) -> None:
     one = bundle("debian").asks(asked)

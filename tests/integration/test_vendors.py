@@ -15,7 +15,7 @@ import pytest
 
 from tests.integration import roots
 from tests.integration.conftest import Maker
-from tests.integration.engines import REPOSITORY, RUNTIMES, Installed, on_node, start
+from tests.integration.engines import REPOSITORY, RUNTIMES, Installed, on_node
 from tests.integration.inside import COMPUTE, Seen, attempt, look, node, refused
 
 PUBLISHED = REPOSITORY / "tests/data/vendors"
@@ -205,62 +205,6 @@ def test_a_gpu_and_an_adapter_in_one_line(installed: Installed, bundle: Maker, r
     assert seen.libraries["libcuda.so.1", 64] == [f"{NVIDIAS}/libcuda.so.1"]
     assert seen.libraries["libibverbs.so.1", 64] == [f"{OTHERS}/OCI_RDMA/lib64/libibverbs.so.1"]
     _check_root(made.rootfs, before, seen)
-
-
-def test_our_files_outlive_an_upgrade_of_the_driver(installed: Installed, bundle: Maker) -> None:
-    show = "cat /opt/rocm-*/.info/version; ls /usr/local/oci-gpu-hook/OCI_AMD/lib64/libamdhip64.so.*; rocminfo"
-    made = [bundle("debian").asks(None, OCI_AMD="0").runs("/bin/sh", "-c", show) for _ in range(3)]
-    upgrade = """
-        cd /opt/rocm-6.2.0/lib && mv libamdhip64.so.6.2.60200 libamdhip64.so.6.3.60300
-        ln -sf libamdhip64.so.6.3.60300 libamdhip64.so.6 && cd /opt
-        mv rocm-6.2.0 rocm-6.3.0 && ln -sfn rocm-6.3.0 rocm && echo 6.3.0-39 >rocm/.info/version
-    """
-    first, again, after = (start("runc", each) for each in made)
-    script = "\necho ==\n".join([first, f"{again}\n{upgrade}", after])
-    old, same, new = on_node(installed, script, description="none", vendors=("amd",)).printed().split("==\n")
-    assert old == same and old.startswith("6.2.0-66\n") and "libamdhip64.so.6.2.60200" in old
-    assert new == old.replace("6.2.0-66", "6.3.0-39").replace("6.2.60200", "6.3.60300")
-
-
-def test_what_holds_for_nvidias_requests_holds_for_a_vendors(installed: Installed, bundle: Maker) -> None:
-    """Swarm's resources, CDI annotations, and what the administrator allows; each container has the adapter or none."""
-    settings = "swarm-resources = OCI_RDMA=DOCKER_RESOURCE_HCA\n[namespace other]\nallowed-vendors = OCI_AMD\n"
-    by_swarm = bundle("busybox").asks(None, DOCKER_RESOURCE_HCA="mlx5_1", OCI_RDMA="all")
-    by_annotation, elsewhere = bundle("busybox").asks(None), bundle("busybox").asks(None)
-    device = {"cdi.k8s.io/fabric": "openfabrics.org/hca=mlx5_1"}
-    by_swarm.of_crio(namespace="mpi")
-    by_annotation.of_crio(namespace="mpi", **device)
-    elsewhere.of_crio(namespace="other", **device)
-    tried = attempt(installed, by_swarm, by_annotation, elsewhere, settings=settings, **ALL)
-    for each, nodes in zip(tried, (_verbs(1), _verbs(1), set())):
-        each.seen().has_exactly(*nodes)
-
-
-# An administrator's own file; the service listens, as a driver's would.
-OWN = """mkdir -p /etc/oci-gpu-hook/vendors
-cat >/etc/oci-gpu-hook/vendors/own.json <<'END'
-{
-    "activation_flag": "OCI_OWN",
-    "requires": {"kernel": "KERNEL"},
-    "inventory": {"a": {
-        "devices": ["kfd", {"path": "accel/absent", "required": false}],
-        "sockets": ["/run/own.sock", "/run/absent.sock"]
-    }}
-}
-END
-python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind("/run/own.sock")'
-"""
-
-
-def test_a_socket_is_given_and_an_optional_device_that_is_missing_is_told(installed: Installed, bundle: Maker) -> None:
-    made = bundle("debian").asks(None, OCI_OWN="all")
-    before = OWN.replace("KERNEL", "5.14")
-    seen = look(installed, made, "test -S /run/own.sock && echo is a socket", before=before, **ALL)
-    assert seen.printed == "is a socket\n"
-    assert {"rw", "nosuid", "nodev", "noexec"} <= seen.mounts["/run/own.sock"]
-    assert "/run/absent.sock" not in seen.mounts
-    shown = on_node(installed, f"{before}oci-gpu-hook plan --bundle {made.path}", description="none", vendors=("amd",))
-    assert "  OCI_OWN: this host has no /dev/accel/absent\n" in shown.out
 
 
 def _commands(shipped: Shipped) -> str:

@@ -49,16 +49,6 @@ def test_where_lists_alone_are_accepted(installed: Installed, bundle: Maker) -> 
     assert all(sentence.format(variable) in notes for variable in features)
 
 
-def test_a_rule_holds_in_its_namespace_only(installed: Installed, bundle: Maker) -> None:
-    settings = "accept-environment = privileged\n[namespace trusted]\naccept-environment = always\n"
-    made = [bundle("busybox").asks("0") for _ in range(2)]
-    for each, namespace in zip(made, ("trusted", "other")):
-        each.of_crio(namespace=namespace)
-    trusted, other = attempt(installed, *made, settings=settings)
-    trusted.seen().has_exactly(*COMPUTE, node(0))
-    other.seen().has_exactly()
-
-
 def test_a_share_of_a_swarm_resource_is_the_gpu_itself(installed: Installed, bundle: Maker) -> None:
     """Notebooks share a GPU this way: the swarm manager counts names, all of which mean one GPU."""
     uuid = gpus()[5]["uuid"]
