@@ -16,7 +16,7 @@ import stat
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from errno import EACCES, EBUSY, ENOENT, ENXIO, EPERM
+from errno import EACCES, ENOENT, ENXIO, EPERM
 from pathlib import Path
 
 import pytest
@@ -28,6 +28,7 @@ from oci_gpu_hook.container.devicecgroup import DeviceCgroup
 from oci_gpu_hook.formats import devicefilter
 from oci_gpu_hook.formats.devicerule import DeviceRule
 from oci_gpu_hook.kernel import bpf, syscalls
+from tests.gpunode import boot
 
 Maker = Callable[..., Path]
 
@@ -103,19 +104,7 @@ def group(own_mounts: None) -> Iterator[Maker]:
 
     yield make
     for hierarchy in hierarchies:
-        remove(hierarchy / BASE)
-
-
-def remove(top: Path) -> None:
-    for folder in sorted([top, *[p for p in top.rglob("*") if p.is_dir()]], reverse=True):
-        for _ in range(3000):
-            try:
-                folder.rmdir()
-                break
-            except OSError as err:
-                if err.errno != EBUSY:
-                    raise
-                time.sleep(0.02)
+        boot.remove(str(hierarchy / BASE))
 
 
 @pytest.fixture

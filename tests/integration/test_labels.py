@@ -63,17 +63,6 @@ tree.undo.take_back()
     assert run(tmp_path, case) == f"{BEFORE}\n{AFTER}\nTrue\n{BEFORE}\n"
 
 
-def test_no_link_is_followed_and_no_other_mount_is_entered(tmp_path: Path) -> None:
-    case = """
-outside = root + "/outside"; plant(outside)
-os.symlink("/outside", shm + "/link"); os.symlink(outside, shm + "/absolute")
-os.mkdir(shm + "/other"); mount("-t", "tmpfs", "other", shm + "/other"); plant(shm + "/other/file")
-relabel()
-print(label(outside) == label(shm + "/other/file") == BEFORE)
-"""
-    assert run(tmp_path, case) == "True\n"
-
-
 def test_the_hosts_own_shm_is_refused(tmp_path: Path) -> None:
     case = """
 mount("--bind", "/dev/shm", shm)

@@ -108,15 +108,6 @@ def test_none_brings_driver_files_and_no_gpu(installed: Installed, bundle: Maker
     assert not [path for path in seen.mounts if "libcuda" in path]
 
 
-@pytest.mark.parametrize("runtime", ["runc", "crun"])
-def test_a_read_only_root_works(installed: Installed, bundle: Maker, runtime: str) -> None:
-    made = bundle("debian").asks("0")
-    made.config["root"]["readonly"] = True
-    done = run(installed, runtime, "v2", made.runs("/bin/sh", "-c", "/app/cuda; touch /x"))
-    assert "cuInit 0, 1 devices" in done.out, done.err
-    assert "Read-only file system" in done.err
-
-
 def test_a_container_as_another_user_uses_its_gpu(installed: Installed, bundle: Maker) -> None:
     made = bundle("debian").asks("0")
     made.config["process"]["user"] = {"uid": 1000, "gid": 1000}
