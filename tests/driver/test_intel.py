@@ -9,8 +9,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from tests.driver.conftest import PACKAGES
 from tests.driver.images import compile_look
-from tests.driver.test_packages import PACKAGES
 from tests.integration import roots
 from tests.integration.engines import Bundle, Installed, in_turn, start
 
