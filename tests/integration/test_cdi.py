@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from tests.gpunode import tegra
-from tests.integration import roots
 from tests.integration.engines import REPOSITORY, Installed, cdi_devices, run_podman
 from tests.integration.inside import REFRESH
 
@@ -21,11 +20,6 @@ SPEC = "/etc/cdi/nvidia.yaml"
 GENERATE = f"{REFRESH}oci-gpu-hook cdi generate --output {SPEC}\n"
 # crun passes on what a hook says only to the file that this annotation names; runc puts it into its own error.
 CRUN_SAYS = "--annotation run.oci.hooks.stderr={}"
-
-
-@pytest.fixture()
-def root(tmp_path: Path, driver: Path) -> Path:
-    return roots.debian(tmp_path / "root", driver)
 
 
 # A node with all that may be beside GPUs.

@@ -70,13 +70,11 @@ def own_mounts() -> Iterator[None]:
 
 @pytest.fixture
 def v2(own_mounts: None) -> None:
-    """A host with nothing but cgroup2."""
     command("mount", "-t", "cgroup2", "none", str(ROOT))
 
 
 @pytest.fixture
 def v1(own_mounts: None) -> None:
-    """A host with the v1 hierarchy of devices."""
     command("mount", "-t", "tmpfs", "none", str(ROOT))
     (ROOT / "devices").mkdir()
     command("mount", "-t", "cgroup", "-o", "devices", "none", str(ROOT / "devices"))
@@ -109,7 +107,6 @@ def group(own_mounts: None) -> Iterator[Maker]:
 
 @pytest.fixture
 def container(v2: None, group: Maker) -> DeviceCgroup:
-    """A container's cgroup on a v2 host, with no program yet."""
     path = str(group(f"libpod-{ID}.scope"))
     return DeviceCgroup("v2", path, path, "")
 
@@ -166,7 +163,6 @@ def loaded(instructions: bytes) -> int:
 
 
 def attach(path: str, *programs: bytes, flags: int = bpf.BPF_F_ALLOW_MULTI) -> list[int]:
-    """Attach programs as a runtime would; their ids."""
     cgroup_fd = os.open(path, os.O_RDONLY)
     for instructions in programs:
         prog_fd = loaded(instructions)

@@ -134,7 +134,6 @@ def fish(folder: Path) -> Iterator[Ask]:
 
 @pytest.fixture(scope="module", params=[bash, zsh, fish], ids=["bash", "zsh", "fish"])
 def ask(request: pytest.FixtureRequest, folder: Path) -> Iterator[Ask]:
-    """Asks one shell what it offers behind what is typed."""
     yield from request.param(folder)
 
 

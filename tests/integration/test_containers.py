@@ -49,7 +49,6 @@ printf %s {shlex.quote(listed)} >{LIST}
 
 
 def detached(runtime: str, bundle: object, id: str) -> str:
-    """The shell line that starts a container and leaves it."""
     return (
         f"{runtime} run --detach --bundle {bundle} {id} </dev/null >/dev/null 2>/run/said || "
         "{ cat /run/said >&2; exit 99; }\n"

@@ -366,7 +366,6 @@ def parsed(said: str) -> tuple[int, dict[str, Any]]:
 
 
 def judge(planted: Planted, said: str) -> None:
-    """Whether doctor said what it must of a planted fault, and ended as it must."""
     code, document = parsed(said)
     found = [item for item in document["findings"] if item["level"] in (planted.level, "warn", "fail")]
     assert planted.level != "pass" or {item["level"] for item in found} == {"pass"}, found
@@ -381,7 +380,6 @@ def judge(planted: Planted, said: str) -> None:
 
 
 def passes(said: str) -> None:
-    """Whether doctor found nothing at all."""
     document = json.loads(said)
     assert [item for item in document["findings"] if item["level"] != "pass"] == []
     assert (document["failed"], document["warned"]) == (0, 0)

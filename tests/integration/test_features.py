@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``features`` by the installed command on the simulated nodes: written, renewed and removed.
-
-Must not import the source tree's modules.
-"""
+"""``features`` by the installed command on the simulated nodes: written, renewed and removed."""
 
 from __future__ import annotations
 
@@ -27,7 +24,6 @@ OURS = "feature.node.kubernetes.io/oci-gpu-hook"
 
 @pytest.fixture(scope="module")
 def done(installed: Installed) -> dict[str, list[str]]:
-    """What each of these says, one after the other on one node."""
     scripts = {
         "written": f"oci-gpu-hook inventory refresh >&2; oci-gpu-hook features --write; cat {FILE}",
         "validated": f"""printf %s '{VALIDATION}' >/run/oci-gpu-hook/validation.json

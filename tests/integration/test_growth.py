@@ -28,7 +28,6 @@ NO_GPU = 48
 
 
 def counted(installed: Installed, made: Bundle, before: str = "", **node: Any) -> dict[str, Any]:
-    """The system calls of one start."""
     log = made.path / "trace"
     traced(made, log).runs("/bin/sh", "-c", "true")
     on_node(installed, f"{before}{start('runc', made)}", **node).printed()
@@ -65,7 +64,6 @@ A_GPU_V1 = {**A_GPU, "openat": 1, "write": 1, "close": 3}
 
 
 def firmware(files: int) -> str:
-    """So many files more in the driver, and the inventory that knows them."""
     folder = "/lib/firmware/nvidia/580.65.06"
     return f"for i in $(seq {files}); do echo x >{folder}/gsp_more$i.bin; done\n{REFRESH}"
 
@@ -79,7 +77,6 @@ def test_a_mounted_file_more_takes_seven_calls(installed: Installed, bundle: Mak
 def with_gpus(
     installed: Installed, bundle: Maker, folder: Path, gpus: int, devices: str, **node: str
 ) -> dict[str, Any]:
-    """The system calls of a start on a node that has so many."""
     description = folder / f"{gpus}.json"
     description.write_text(json.dumps(describe(gpus)))
     made = bundle("busybox").asks(devices)

@@ -61,7 +61,6 @@ def made(target: str, *settings: str, **variables: str) -> str:
 
 
 def tree(folder: Path) -> dict[str, tuple[int, bytes]]:
-    """Every path below the folder, with its mode and content."""
     found = {}
     for path in sorted(folder.rglob("*")):
         content = path.read_bytes() if path.is_file() else b""
@@ -89,7 +88,6 @@ def own(destination: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An installation that works where it is."""
     folder = tmp_path_factory.mktemp("place") / "prefix"
     made("install", f"PREFIX={folder}")
     return folder

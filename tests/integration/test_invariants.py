@@ -19,7 +19,6 @@ SEARCH = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
 
 
 def traced(made: Bundle, log: Path, *options: str) -> Bundle:
-    """The bundle with its GPU hook run below strace."""
     (ours,) = [hook for hook in made.config["hooks"]["createRuntime"] if hook["path"] == HOOK]
     ours = copy.deepcopy(ours)
     made.config["hooks"] = copy.deepcopy(made.config["hooks"])

@@ -99,7 +99,6 @@ def test_another_driver_replaces_its_names_alone(installed: Installed, bundle: M
 
 
 def volume(made: Bundle, folder: Path, *options: str) -> None:
-    """The image's /etc is a volume."""
     shutil.copytree(made.rootfs / "etc", folder, symlinks=True)
     made.mounts(folder, "/etc", *options)
 

@@ -91,7 +91,6 @@ ROWS = {
 
 
 def container(name: str, row: Row, patterns: dict[str, Path]) -> str:
-    """The shell lines that run it, and show the debug log that LXC's hook asked for."""
     config = (
         f"lxc.rootfs.path = {DIR}{CONFIG}{UNPRIVILEGED}".format(name=name, asks=row.asks, capabilities=row.capabilities)
         + row.more

@@ -16,7 +16,7 @@ import pytest
 
 from tests.integration import roots
 from tests.integration.conftest import Maker
-from tests.integration.engines import RUNTIMES, Installed, on_node, run, start
+from tests.integration.engines import RUNTIMES, Bundle, Installed, in_turn, on_node, run, start
 from tests.integration.inside import ALLOWED, COMPUTE, CONTROL, gpus, look, mounted, node
 
 # What the runtime allowed stays allowed: /dev/null.
@@ -197,3 +197,36 @@ def test_a_bundle_that_crun_does_not_tell_is_found(installed: Installed, bundle:
     ]
     done = on_node(installed, "\n".join(lines))
     assert (done.code, done.out.split()) == (0, ["2" if devices else "0"] * 5), done.err
+
+
+# Of the host's group 44.  The nodes of the simulated driver give ENXIO to those who may open them.
+NARROW = "chgrp 44 /dev/nvidia*[0-9l]; chmod 0660 /dev/nvidia*[0-9l]\n"
+TRY = f"(exec 3<>{node(0)}) 2>&1; stat -c '%a %g' {node(0)}"
+OPENED = "No such device or address"
+
+
+def as_user(made: Bundle, uid: int, gid: int, *groups: int) -> Bundle:
+    made.config["process"]["user"] = {"uid": uid, "gid": gid, "additionalGids": list(groups)}
+    # As engines do for another user than root: no capability is left to it.
+    made.config["process"]["capabilities"] = {}
+    return made.asks("0", "utility").runs("/bin/sh", "-c", f"{TRY} || :")
+
+
+# Who the container's process is, and mode and group of the node.
+PEOPLE = {
+    "a user": ((1000, 1000), "660 1000"),
+    "a user in the group": ((1000, 1000, 44), "660 44"),
+    "a user of root's group": ((1000, 0), "660 0"),
+    "root without capabilities": ((0, 0), "660 44"),
+}
+
+
+@pytest.mark.parametrize("runtime", ["runc", "crun"])
+def test_a_containers_user_opens_its_devices(installed: Installed, bundle: Maker, runtime: str) -> None:
+    scripts = {}
+    for name, (ids, _) in PEOPLE.items():
+        scripts[name] = f"{start(runtime, as_user(bundle('busybox'), *ids))} 2>&1"
+    found = in_turn(installed, scripts, NARROW)
+    for name, (_, made) in PEOPLE.items():
+        opened, *rest = [line for line in found[name] if not line.startswith("time=")]
+        assert OPENED in opened and rest == [made], (name, found[name])

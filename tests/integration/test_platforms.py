@@ -29,12 +29,10 @@ def run(installed: Installed, bundle: Bundle, runtime: str = "runc", **node: Any
 
 
 def libraries(seen: Seen) -> dict[str, str]:
-    """The first path of each name of 64 bits."""
     return {name: paths[0] for (name, bits), paths in seen.libraries.items() if bits == 64}
 
 
 def told(seen: Seen) -> set[str]:
-    """The nodes that nvidia-smi has opened."""
     return {line.split()[0] for line in seen.printed.splitlines()}
 
 

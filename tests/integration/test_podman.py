@@ -21,17 +21,14 @@ from tests.integration.inside import node
 
 
 @pytest.mark.parametrize("runtime", ["runc", "crun"])
-def test_podman_shows_our_sentence(installed: Installed, tmp_path: Path, runtime: str) -> None:
+def test_podman_shows_our_sentence(installed: Installed, root: Path, runtime: str) -> None:
     """crun leads its hooks' stderr to /dev/null."""
-    root = roots.busybox(tmp_path / "root")
-    options = "--env NVIDIA_VISIBLE_DEVICES=77"
-    done = run_podman(installed, root, "true", options=options, runtime=runtime)
+    done = run_podman(installed, root, "true", options="--env NVIDIA_VISIBLE_DEVICES=77", runtime=runtime)
     assert done.code != 0
     assert "oci-gpu-hook: unknown device '77': this host has indices 0 to 7" in done.err
 
 
-def test_a_read_only_container_works(installed: Installed, tmp_path: Path, driver: Path) -> None:
-    root = roots.debian(tmp_path / "root", driver)
+def test_a_read_only_container_works(installed: Installed, root: Path) -> None:
     look = "sh -c '/app/cuda >/dev/shm/seen && grep \"1 devices\" /dev/shm/seen'"
     options = "--read-only --env NVIDIA_VISIBLE_DEVICES=0"
     run_podman(installed, root, look, options=options, runtime="crun").printed()
@@ -127,9 +124,8 @@ UNIT, POD = manual.blocks("oci-gpu-hook-podman.7", "UNITS AND PODS")
 QUADLET = f"run --name systemd-gpu --replace --rm --cgroups=split --sdnotify=ignore --env {ASKED}"
 
 
-def test_builds_pods_and_units_have_their_gpus(installed: Installed, tmp_path: Path, driver: Path) -> None:
+def test_builds_pods_and_units_have_their_gpus(installed: Installed, tmp_path: Path, root: Path) -> None:
     """A step of a build by its ENV, a pod by its env, a quadlet's container by Environment=; each alone."""
-    root = roots.debian(tmp_path / "root", driver)
 
     def engine(words: str) -> str:
         return podman(words, runtime="runc", folder=tmp_path)

@@ -39,7 +39,6 @@ restore() {{
 
 
 def dumps(made: Bundle, newest: Path, folder: Path, runc: str, options: str = "") -> str:
-    """The shell functions that dump and restore the bundle's container."""
     words = {"bundle": made.path, "rootfs": made.rootfs, "folder": folder, "newest": newest, "options": options}
     return DUMPS.format(runc="command runc" if runc == "newest" else "/usr/sbin/runc", **words)
 

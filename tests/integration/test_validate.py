@@ -71,7 +71,6 @@ class Planted(NamedTuple):
 
 
 def described(*lines: str) -> str:
-    """Add these lines to the description of the node that runs."""
     return f"{{ cat $DESCRIPTION; printf '%s\\n' {' '.join(repr(line) for line in lines)}; }} | instead $DESCRIPTION"
 
 
@@ -108,7 +107,6 @@ def hook(plant: str, said: str, words: str = "", code: int = 1) -> Planted:
 
 
 def program(name: str, **does: str) -> str:
-    """Make a runtime that does something else at some of its subcommands."""
     cases = " ".join(f'*" {word} "*) {line} ;;' for word, line in does.items())
     text = f'#!/bin/sh\ncase "$*" in {cases} esac\nexec simulated-runc "$@"\n'
     return f"program {name} <<'END'\n{text}END\n"
@@ -178,7 +176,6 @@ PLANTED = {
 
 
 def parsed(line: str) -> tuple[int, dict[str, Any]]:
-    """The exit code, and the document behind it."""
     code, _, rest = line.partition(" ")
     return int(code), json.loads(rest)
 

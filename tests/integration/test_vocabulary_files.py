@@ -156,7 +156,6 @@ done
 
 
 def takes(seen: Seen, file: str) -> bool:
-    """Whether it takes this one, however it is told to look."""
     return seen.printed.splitlines() == [file, "cuInit 0, 1 devices"] * 3
 
 
