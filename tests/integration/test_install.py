@@ -155,14 +155,10 @@ def test_the_registration_has_an_environment_of_its_own(tmp_path: Path) -> None:
     assert named == []
     assert b"/opt/gpu/lib/oci-gpu-hook" in (tmp_path / "opt/gpu" / ENTRY).read_bytes()
     registration = json.loads((tmp_path / "opt/gpu" / REGISTRATION).read_text())
-    hook = registration["hook"]
-    assert hook["path"] == f"/opt/gpu/{ENTRY}"
-    assert hook["args"] == ["oci-gpu-hook", "createRuntime"]
-    assert [entry.split("=")[0] for entry in hook["env"]] == ["PATH", "SHELL"]
-    assert "timeout" not in hook
-    assert registration["when"] == {"always": True}
-    assert registration["stages"] == ["createRuntime"]
-    assert registration["version"] == "1.0.0"
+    hook = registration.pop("hook")
+    assert [entry.split("=")[0] for entry in hook.pop("env")] == ["PATH", "SHELL"]
+    assert hook == {"path": f"/opt/gpu/{ENTRY}", "args": ["oci-gpu-hook", "createRuntime"]}
+    assert registration == {"version": "1.0.0", "when": {"always": True}, "stages": ["createRuntime"]}
 
 
 def test_vendors_files_of_others_stay_and_those_that_are_dropped_go(own: Path) -> None:
@@ -321,18 +317,12 @@ def test_a_link_is_made_on_demand_and_goes_with_the_rest(own: Path, tmp_path: Pa
     assert link.lstat().st_ino == inode
     made("install", at)
     assert str(link.readlink()) == TARGET, "an upgrade leaves it"
-    made("uninstall", at)
-    assert tree(own) == {}
-
-
-@pytest.mark.parametrize(("target", "name"), LINKS.items())
-def test_a_link_that_was_made_by_hand_is_ours(own: Path, target: str, name: str) -> None:
-    link, at = own / "usr" / name, f"DESTDIR={own}"
+    link.unlink()
     link.symlink_to(f"/usr/{ENTRY}")
     made(target, at)
-    assert str(link.readlink()) == f"/usr/{ENTRY}"
+    assert str(link.readlink()) == f"/usr/{ENTRY}", "as one that was made by hand"
     made("uninstall", at)
-    assert not link.is_symlink()
+    assert tree(own) == {}
 
 
 @pytest.mark.parametrize("text", ["", "nvidia-container-toolkit", f"/opt/{ENTRY}"])
