@@ -191,6 +191,13 @@ def sentence(text: str) -> str:
     return lines[-1].replace("\\n", "").replace('\\"', '"')
 
 
+def added(root: Path, before: dict[str, tuple[str, int]]) -> dict[str, tuple[str, int]]:
+    """What is new in a root, but for our list; what was there is as it was."""
+    after = roots.listing(root)
+    assert {name: kind for name, kind in after.items() if name in before} == before
+    return {name: kind for name, kind in after.items() if name not in before and name != "host-nodes"}
+
+
 def mounted(text: str) -> dict[str, set[str]]:
     """Mount points and their options, from a mountinfo among other lines."""
     rows = [line.split() for line in text.splitlines() if " - " in line]

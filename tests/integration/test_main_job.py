@@ -19,7 +19,7 @@ from tests.gpunode import description
 from tests.integration import roots
 from tests.integration.conftest import Maker
 from tests.integration.engines import RUNTIMES, Bundle, Installed, in_turn, on_node, run, start
-from tests.integration.inside import ALLOWED, COMPUTE, CONTROL, gpus, look, mounted, node
+from tests.integration.inside import ALLOWED, COMPUTE, CONTROL, added, gpus, look, mounted, node
 
 # What the runtime allowed stays allowed: /dev/null.
 SHOW = """
@@ -54,10 +54,7 @@ def test_a_container_has_exactly_what_it_asked_for(
     assert {"ro", "nosuid", "nodev", "noexec"} <= seen.mounts["/tmp/nvidia-mps"]
 
     # New in the root are mount points and links alone, and none of a library.
-    after = roots.listing(made.rootfs)
-    assert {name: kind for name, kind in after.items() if name in before} == before
-    new = {name: kind for name, kind in after.items() if name not in before}
-    del new["host-nodes"]
+    new = added(made.rootfs, before)
     assert not [name for name in new if ".so" in name and name != "etc/ld.so.conf.d/000-oci-gpu-hook.conf"]
     names = {name for name, kind in new.items() if kind[0] == "link"}
     for name in names:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import shutil
 from pathlib import Path
 
 import pytest
@@ -82,9 +81,8 @@ def test_rootless_needs_no_option_once_podman_is_configured(installed: Installed
     assert parts["cdi"] == served, "the same spec serves root's containers and users'"
 
 
-def test_our_runtime_goes_before_podmans(installed: Installed, patterns: dict[str, Path], tmp_path: Path) -> None:
+def test_our_runtime_goes_before_podmans(installed: Installed, root: Path, tmp_path: Path) -> None:
     """With the real runtime that it says, and one hook: ours is in hooks.d, too."""
-    shutil.copytree(patterns["busybox"], tmp_path / "root", symlinks=True)
     line = re.sub("--runtime crun ", "", podman('"$@"', runtime="crun", folder=tmp_path))
     script = f"""
         podman() {{ command {line}; }}
@@ -92,7 +90,7 @@ def test_our_runtime_goes_before_podmans(installed: Installed, patterns: dict[st
         oci-gpu-hook configure podman --set-as-default 2>/run/said
         grep -o 'runtime = .*' /run/said >/etc/oci-gpu-hook.conf
         podman {PODMAN_RUN} --detach --name front --log-driver=k8s-file --env NVIDIA_VISIBLE_DEVICES=1 \
-            --rootfs {tmp_path}/root sleep 1000 </dev/null >/dev/null
+            --rootfs {root} sleep 1000 </dev/null >/dev/null
         cat /etc/oci-gpu-hook.conf
         podman inspect --format '{{{{.OCIRuntime}}}}' front
         podman exec front nvidia-smi -L

@@ -6,7 +6,6 @@ At a restore runc calls its hooks with CRIU's child as the process, in a copy of
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -131,8 +130,7 @@ def test_crun_restores_what_config_json_allows_and_doctor_tells_the_rest(
 
 
 @pytest.mark.parametrize("asked", ["--env NVIDIA_VISIBLE_DEVICES=1", cdi_devices("nvidia.com/gpu=1")])
-def test_by_podman(installed: Installed, patterns: dict[str, Path], newest: Path, tmp_path: Path, asked: str) -> None:
-    shutil.copytree(patterns["busybox"], tmp_path / "root", symlinks=True)
+def test_by_podman(installed: Installed, root: Path, newest: Path, tmp_path: Path, asked: str) -> None:
     line = podman('"$@"', runtime=f"{newest}/runc", folder=tmp_path)
     # A long sleep may end with the restore.
     look = f"podman exec again sh -c 'cat {GIVEN} 2>&1; nvidia-smi -L'"
@@ -142,7 +140,7 @@ def test_by_podman(installed: Installed, patterns: dict[str, Path], newest: Path
         oci-gpu-hook cdi generate --output /var/run/cdi/nvidia.json >&2
         podman() {{ command {line}; }}
         podman {PODMAN_RUN} --detach --name again --log-driver=k8s-file {asked} \
-            --rootfs {tmp_path}/root sh -c 'while sleep 0.05; do :; done' </dev/null >/dev/null
+            --rootfs {root} sh -c 'while sleep 0.05; do :; done' </dev/null >/dev/null
         {look}
         podman container checkpoint again >&2
         podman container restore again >&2

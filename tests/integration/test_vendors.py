@@ -16,7 +16,7 @@ import pytest
 from tests.integration import roots
 from tests.integration.conftest import Maker
 from tests.integration.engines import REPOSITORY, RUNTIMES, Installed
-from tests.integration.inside import COMPUTE, Seen, attempt, look, node, refused
+from tests.integration.inside import COMPUTE, Seen, added, attempt, look, node, refused
 
 PUBLISHED = REPOSITORY / "tests/data/vendors"
 FOLDER = f"/usr/lib/{roots.MULTIARCH}"
@@ -221,10 +221,7 @@ def _check(shipped: Shipped, seen: Seen, nodes: set[str]) -> None:
 
 def _check_root(root: Path, before: dict[str, tuple[str, int]], seen: Seen) -> None:
     """Nothing was copied into the root: it has empty mount points, and links to them."""
-    after = roots.listing(root)
-    assert {name: kind for name, kind in after.items() if name in before} == before
-    new = {name: kind for name, kind in after.items() if name not in before}
-    del new["host-nodes"]
+    new = added(root, before)
     assert set(new.values()) <= {("file", 0), ("folder", 0), ("link", 0)}
     for name, (kind, _) in new.items():
         if kind == "file":
