@@ -169,9 +169,9 @@ def test_any_gives_the_same_if_it_has_room(installed: Installed, bundle: Maker, 
         "rival": begun("command runc", rival, "rival"),
         "start": begin,
         "restored": f"runc delete --force rival; checkpoint; {again}{opens}",
-        "held": f"checkpoint; {begun('command runc', rival, 'one')}; {begun('command runc', rival, 'two')}; {refused}",
-        "freed": f"runc delete --force two; {again}",
-        "forged": f"runc exec again mknod /dev/other c 195 5; checkpoint; {refused}runc delete --force one",
+        "held": f"checkpoint; {begun('command runc', rival, 'r2')}; {begun('command runc', rival, 'r3')}; {refused}",
+        "freed": f"runc delete --force r3; {again}",
+        "forged": f"runc exec again mknod /dev/other c 195 5; checkpoint; {refused}runc delete --force r2",
     }
     found = in_turn(installed, scripts, dumps(made, newest, tmp_path, "newest"), settings=ONE)
     assert found["start"] != found["rival"]
