@@ -7,7 +7,6 @@ import ctypes
 import os
 
 CLONE_NEWNS = 0x20000
-MS_RDONLY = 1
 MS_NOSUID = 2
 MS_NODEV = 4
 MS_NOEXEC = 8

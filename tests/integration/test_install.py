@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make install` and `make uninstall`: what they put where, that it works, the order of things, that nothing is left.
-
-Nothing is installed outside of a test's own folder and mounts.
-"""
+"""`make install` and `make uninstall`: what they put where, that it works, their order, that nothing is left."""
 
 from __future__ import annotations
 

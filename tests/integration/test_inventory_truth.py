@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every way in which a host can change behind its saved inventory.
+"""Every way in which a host can change behind its saved inventory: the container gets what the host has now.
 
-The container gets what the host has now.  Real runc on the simulated node.  The file itself is the subject of
-test_inventory_file.py.
+The file itself is the subject of test_inventory_file.py.
 """
 
 from __future__ import annotations

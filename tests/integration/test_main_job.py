@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The main job: a container started by a real runtime has exactly the GPUs that it asked for, and what they need.
-
-Each test starts real containers on the simulated node with the installed hook.
-"""
+"""The main job: a container started by a real runtime has exactly the GPUs that it asked for, and what they need."""
 
 from __future__ import annotations
 

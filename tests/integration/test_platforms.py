@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Jetson with JetPack's CSV files, and WSL 2, on their simulated nodes: real containers that ask as on any host.
-
-The container tries every device of the host, also those that it was not given, by a node of its own making.
-"""
+"""A Jetson with JetPack's CSV files, and WSL 2, on their simulated nodes: real containers that ask as on any host."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Other vendors' hardware in real containers, by oci-decorator's published files and by those that we ship.
 
-Each test starts containers on the simulated node with the installed hook: devices can be opened where they were given
-and nowhere else, libraries are in the loader's cache, and the root holds empty mount points and links.
+Devices can be opened where they were given and nowhere else, libraries are in the loader's cache, and the root holds
+empty mount points and links.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Everything that a container can ask for beside whole GPUs, under runc: MIG, IMEX, NVIDIA's other devices.
 
-Each test looks from inside the container at what it has and tries to open what it did not ask for.  What each name
-means is shown with values in tests/unit/test_selection.py.
+What each name means is shown with values in tests/unit/test_selection.py.
 """
 
 from __future__ import annotations
