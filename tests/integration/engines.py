@@ -178,18 +178,11 @@ def on_node(
     that are installed; settings: what the administrator has written in our file; booted: the node has systemd as PID 1;
     own_network: and a network of its own.
     """
-    line = [sys.executable, str(BOOT if booted else NODE)]
-    line += ["--description", description, "--cgroup", cgroup]
-    line += ["--driver-root", driver_root, "--layout", layout]
-    line += ["--own-network"] if own_network else []
-    for fault in faults:
-        line += ["--break", fault]
-    line += ["--platform", platform] if platform else []
-    line += ["--driver", driver] if driver else []
-    for folder in packages:
-        line += ["--packages", str(folder)]
-    for vendor in vendors:
-        line += ["--vendor", vendor]
+    line = [sys.executable, str(BOOT if booted else NODE), *(["--own-network"] if own_network else [])]
+    one = {"description": description, "cgroup": cgroup, "driver-root": driver_root, "layout": layout}
+    one |= {"platform": platform, "driver": driver}
+    many = {"break": faults, "packages": packages, "vendor": vendors, **{name: [it] for name, it in one.items() if it}}
+    line += [word for name, values in many.items() for it in values for word in (f"--{name}", str(it))]
     install = ""
     if installed:
         tree = shlex.quote(str(installed.tree))

@@ -135,5 +135,6 @@ def test_in_a_pod_with_a_user_namespace(installed: Installed, bundle: Maker, run
 
 
 def look(installed: Installed, made: list[Bundle], runtime: str, cgroup: str) -> list[Seen]:
-    how = {"runtime": f"{runtime} --systemd-cgroup", "cgroup": cgroup, "settings": "accept-volume-mounts = yes\n"}
-    return [it.seen() for it in attempt(installed, *made, commands=SHARED, before=pod(), booted=True, **how)]
+    how: dict[str, Any] = {"cgroup": cgroup, "booted": True, "settings": "accept-volume-mounts = yes\n"}
+    done = attempt(installed, *made, commands=SHARED, runtime=f"{runtime} --systemd-cgroup", before=pod(), **how)
+    return [it.seen() for it in done]

@@ -24,7 +24,7 @@ FAULTS = {
 BRANDS = {"tesla": "Tesla", "nvidia": "Nvidia"}
 
 
-def refresh(installed: Installed, name: str, *faults: str, words: str = "", **node: str) -> dict[str, Any]:
+def refresh(installed: Installed, name: str, *faults: str, words: str = "", **node: Any) -> dict[str, Any]:
     """What ``inventory refresh`` says, and the saved inventory says the same to the next reader."""
     script = f"oci-gpu-hook inventory refresh --json {words}; echo ,; "
     script += "oci-gpu-hook info --saved --json"

@@ -145,7 +145,7 @@ def planned(visible: str = "1", capabilities: str = "", layout: Layout = LAYOUT,
 def targets(visible: str = "1", capabilities: str = "", **more: str) -> set[str]:
     """Everything that the plan brings into the container, by its path there."""
     found: set[str] = set()
-    for operation in planned(visible, capabilities, **more).operations:
+    for operation in planned(visible, capabilities, LAYOUT, **more).operations:
         if isinstance(operation, Mount):
             found.update(operation.paths())
         elif isinstance(operation, (Service, Device, Symlink, Tmpfs, LdCache)):
