@@ -148,10 +148,8 @@ BROKEN = {
 
 def test_a_container_whose_gpu_is_broken(installed: Installed, bundle: Maker) -> None:
     patients = {str(n): (bundle("debian").asks("0"), it) for n, it in enumerate(BROKEN)}
-    found = examined(installed, patients)
-    for broken, (code, findings) in zip(BROKEN.values(), found.values()):
+    for broken, (code, findings) in zip(BROKEN.values(), examined(installed, patients).values()):
         is_broken(code, findings, *broken)
-    assert len(found) == len(BROKEN)
 
 
 def test_other_containers(installed: Installed, bundle: Maker) -> None:

@@ -94,9 +94,7 @@ def test_our_runtime_goes_before_podmans(installed: Installed, root: Path, tmp_p
         ls /run/crun
         podman rm --force --time 0 front >/dev/null
     """
-    done = with_podman(installed, script)
-    assert done.code == 0, done.out + done.err
-    _, setting, runtime, gpu, _ = done.out.splitlines()
+    _, setting, runtime, gpu, _ = with_podman(installed, script).printed().splitlines()
     assert (setting, runtime) == ("runtime = /usr/bin/crun", "oci-gpu-runtime")
     assert gpu.startswith("GPU 0: ")
 
@@ -145,9 +143,7 @@ END
 {engine("kube down /run/pod.yaml")} >/dev/null
 {engine(QUADLET.replace("--cgroups=split", "--network none"))} image /bin/sh -c {shlex.quote(SEEN)}
 """
-    done = with_podman(installed, script, cgroup="v1")
-    assert done.code == 0, done.out + done.err
-    found = re.findall(r"^seen (.*)$", done.out, re.MULTILINE)
-    assert found == [f"{node(index)[5:]} nvidiactl" for index in range(3)], done.out
-    (left,) = re.findall(r"^left: (.*)$", done.out, re.MULTILINE)
-    assert left == "/usr/bin/nvidia-smi", done.out
+    out = with_podman(installed, script, cgroup="v1").printed()
+    found = re.findall(r"^seen (.*)$", out, re.MULTILINE)
+    assert found == [f"{node(index)[5:]} nvidiactl" for index in range(3)], out
+    assert re.findall(r"^left: (.*)$", out, re.MULTILINE) == ["/usr/bin/nvidia-smi"], out

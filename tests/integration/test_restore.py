@@ -147,9 +147,8 @@ def test_by_podman(installed: Installed, root: Path, newest: Path, tmp_path: Pat
         {look}
         podman rm --force --time 0 again >&2
     """
-    done = with_podman(installed, script)
-    assert done.code == 0, done.err
-    before, after = done.out.splitlines()[:2], done.out.splitlines()[2:]
+    lines = with_podman(installed, script).printed().splitlines()
+    before, after = lines[:2], lines[2:]
     assert before == after
     assert before[0].endswith(ALLOWED[0]) and before[1].startswith("GPU 0: ")
 
