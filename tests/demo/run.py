@@ -59,11 +59,9 @@ class Gpu(NamedTuple):
     model: str
 
 
-def heading(text: str) -> None:
-    print(f"\n{text}")
-
-
-def tell(text: str) -> None:
+def tell(text: str, heading: str = "") -> None:
+    if heading:
+        print(f"\n{heading}")
     for line in text.rstrip("\n").split("\n"):
         print(f"  {line}".rstrip().expandtabs(4))
     sys.stdout.flush()
@@ -102,36 +100,33 @@ def on_this_host(command: list[str]) -> int:
             os.rmdir(SAVED)
 
 
-def cover_this_host(scratch: str) -> None:
-    """Throw-away layers over the two places that installing and running the hook write to."""
-    sys.path.insert(0, ROOT)
-    from tests.gpunode import linux
-    from tests.gpunode.layers import Layer
-
-    Layer("/usr", scratch).mount()
-    linux.mount("tmpfs", SAVED, "tmpfs", options="mode=0755")
-
-
 def inside(kind: str, scratch: str) -> int:
     """The demo itself, in its own mount namespace."""
     output_of("mount", "-t", "tmpfs", "tmpfs", scratch)
     if kind == "real":
-        cover_this_host(scratch)
+        # Throw-away layers over the two places that installing and running the hook write to.
+        sys.path.insert(0, ROOT)
+        from tests.gpunode.layers import Layer
+
+        Layer("/usr", scratch).mount()
+        output_of("mount", "-t", "tmpfs", "-o", "mode=0755", "tmpfs", SAVED)
     runtime = shutil.which("runc") or shutil.which("crun")
     if not runtime:
         raise Failure("there is neither runc nor crun here")
     title, installed = install()
     inventory = json.loads(output_of(COMMAND, "inventory", "refresh", "--json"))
     gpus = [Gpu(gpu["nvml_index"], gpu["uuid"], gpu["model"]) for gpu in inventory["gpus"]]
-    asked = choose(gpus)
+    if not gpus:
+        raise Failure("the NVIDIA driver of this host drives no GPU")
+    # Never all, where there is more than one.
+    asked = [gpus[1], gpus[5]] if len(gpus) > 5 else gpus[:1]
     introduce(kind, runtime, str(inventory["driver_version"]), gpus)
-    heading(title)
-    tell(installed)
+    tell(installed, title)
     container = Container(scratch, runtime, kind, asked)
     before = show(container)
-    heading("What the hook put in, as 'oci-gpu-hook plan' tells it")
-    tell(shortened(output_of(COMMAND, "plan", "--bundle", container.bundle, "--id", NAME)))
-    return verdict(asked, before, container.nvidia_smi_list())
+    plan = output_of(COMMAND, "plan", "--bundle", container.bundle, "--id", NAME)
+    tell(shortened(plan), "What the hook put in, as 'oci-gpu-hook plan' tells it")
+    return verdict(asked, before, container.run("nvidia-smi -L", hooked=True))
 
 
 def install() -> tuple[str, str]:
@@ -140,13 +135,6 @@ def install() -> tuple[str, str]:
         return "Installed already, by a package", f"{REGISTRATION} is there"
     installed = output_of("make", "--silent", "--no-print-directory", "-C", ROOT, "install", f"PYTHON={PYTHON}")
     return "Installed, in a throw-away layer over this machine", installed
-
-
-def choose(gpus: list[Gpu]) -> list[Gpu]:
-    """Two of many, or the first of few: never all, where there is more than one."""
-    if not gpus:
-        raise Failure("the NVIDIA driver of this host drives no GPU")
-    return [gpus[1], gpus[5]] if len(gpus) > 5 else gpus[:1]
 
 
 def introduce(kind: str, runtime: str, driver: str, gpus: list[Gpu]) -> None:
@@ -171,10 +159,8 @@ class Container:
         with open(f"{self.bundle}/config.json", encoding="utf-8") as file:
             self.config: dict[str, Any] = json.load(file)
         self.config["process"]["terminal"] = False
-        self.config["process"]["env"] += [
-            f"NVIDIA_VISIBLE_DEVICES={self.request}",
-            "NVIDIA_DRIVER_CAPABILITIES=utility,compute",
-        ]
+        words = (f"VISIBLE_DEVICES={self.request}", "DRIVER_CAPABILITIES=utility,compute")
+        self.config["process"]["env"] += [f"NVIDIA_{word}" for word in words]
         # A network is nothing to this container, and making one takes longer than the hook does.
         self.config["linux"]["namespaces"] = [n for n in self.config["linux"]["namespaces"] if n["type"] != "network"]
 
@@ -185,9 +171,6 @@ class Container:
         with open(f"{self.bundle}/config.json", "w", encoding="utf-8") as file:
             json.dump(self.config, file)
         return output_of(*self.runtime, "run", "--bundle", self.bundle, NAME)
-
-    def nvidia_smi_list(self) -> str:
-        return self.run("nvidia-smi -L", hooked=True)
 
 
 def hooks(registrations: list[str]) -> dict[str, list[dict[str, Any]]]:
@@ -232,11 +215,11 @@ def libraries_of(program: str) -> list[str]:
 def show(container: Container) -> str:
     """The container without and with the hook, by the same questions; gives the first answer."""
     script = "\n".join(f"echo; echo {shlex.quote('$ ' + question)}; {question}" for question in QUESTIONS) + "\n:"
-    heading(f"A container that asks for NVIDIA_VISIBLE_DEVICES={container.request}, no hook registered")
     before = container.run(script, hooked=False)
-    tell(before.strip("\n"))
-    heading(f"The same container, its hook taken from {REGISTRATION}")
-    tell(container.run(script, hooked=True).strip("\n"))
+    title = f"A container that asks for NVIDIA_VISIBLE_DEVICES={container.request}, no hook registered"
+    tell(before.strip("\n"), title)
+    title = f"The same container, its hook taken from {REGISTRATION}"
+    tell(container.run(script, hooked=True).strip("\n"), title)
     return before
 
 

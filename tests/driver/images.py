@@ -86,9 +86,8 @@ def make(root: Path, kind: str, debian: Path, packages: Path) -> Path:
         _place(root / "i386/lib" / MULTIARCH_32, root / its.folder_32)
         if not (root / "lib/ld-linux.so.2").exists():
             (root / "lib/ld-linux.so.2").symlink_to(f"/{its.folder_32}/ld-linux.so.2")
-    for name in ("i386", "tar"):
-        path = root / name
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    shutil.rmtree(root / "i386")
+    (root / "tar").unlink()
     compile_look("cc", root / "app/look")
     return root
 

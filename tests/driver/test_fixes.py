@@ -78,8 +78,6 @@ class Fault(NamedTuple):
 
 
 FAULTS = {
-    "nothing is saved": Fault("rm /run/oci-gpu-hook/inventory", "inventory", "none is saved"),
-    "stale": Fault("touch /etc/ld.so.cache", "inventory", "what is saved is no longer true"),
     "no pynvml": Fault(PYNVML, "inventory", "no pynvml"),
     "no package": Fault(
         "dpkg --purge --force-depends {libcuda} >&2; ldconfig", "libraries", "is missing: compute is not served"
@@ -88,10 +86,6 @@ FAULTS = {
     "an open file": Fault(f"chmod 0666 $(readlink -f {LIBCUDA})", "libraries", "others than root may write to it"),
     "an open folder above": Fault(
         f"chmod 0777 $(dirname $(readlink -f {LIBCUDA}))", "libraries", "is left out: others than root may write to it"
-    ),
-    "a narrow node": Fault("chmod 0600 /dev/nvidiactl", "nodes", "/dev/nvidiactl of mode 0600"),
-    "an open folder": Fault(
-        "chmod 0777 /run/oci-gpu-hook", "inventory", "others than root may write /run/oci-gpu-hook"
     ),
 }
 DRIVERS = {"535": "libcuda1:amd64", "tesla-470": "libnvidia-tesla-470-cuda1"}

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.driver import images
+from tests.driver.conftest import PACKAGES
 from tests.gpunode import catalogue, realdriver
 from tests.integration import roots
 from tests.integration.engines import REPOSITORY, Bundle, Installed, in_turn, start
 
-PACKAGES = REPOSITORY / ".build/driver"
 HERE = REPOSITORY / "tests/driver"
 REALDRIVER = REPOSITORY / "tests/gpunode/realdriver.py"
 DRIVERS = ("535", "tesla-470")
@@ -72,12 +72,8 @@ cp /run/names64 {root}/app/names; cp /run/names32 {root}/app/names32; cp {here}/
 while read -r path; do cp -n "$(readlink -f $path)" {root}/{folder}/${{path##*/}}; done </run/needed
 ldconfig -r {root}
 """
-
-
 # With musl some crash when they are loaded, on the host too.
 ONE_BY_ONE = "for file in $({1}); do {0}/look $file; done 2>/dev/null || :"
-
-
 # X's modules are no libraries to us; the platforms of EGL have versions of their own.
 NOT_FETCHED = {"libnvoptix", "libnvidia-rtcore", "libnvidia-nvvm", "libnvidia-compiler", "libnvidia-nscq"}
 NOT_FETCHED |= {"libnvidia-pkcs11", "libnvidia-api", "nvidia_drv", "libglxserver_nvidia"}
@@ -136,8 +132,8 @@ def seen(
     version = realdriver.version(source)
     folder = tmp_path_factory.mktemp("driver")
     # By the names of containers: their images.
-    wanted = {"debian": "debian", "rhel": "rhel", "arch": "arch", "musl": "musl", "cdi": "debian"}
-    wanted.update({"rpm": "debian", "nix": "rhel", "nix root": "arch"})
+    wanted = {kind: kind for kind in ("debian", "rhel", "arch", "musl")}
+    wanted |= {"cdi": "debian", "rpm": "debian", "nix": "rhel", "nix root": "arch"}
     bundles, fill = {}, ""
     for name, kind in wanted.items():
         path = folder / name.replace(" ", "-")
@@ -220,9 +216,8 @@ def test_what_loads_on_the_host_loads_in_a_container(seen: Seen, where: str) -> 
         missing = seen.opened("host", part) - seen.opened(where, part)
         assert not missing, [line for line in seen.part(where, part) if not line.startswith("opened: ")]
     # This machine need not have a loader of 32 bits, and each image has.
-    assert seen.twins() <= {line.removeprefix("found: ") for line in seen.part(where, "twins")}, seen.part(
-        where, "twins"
-    )
+    twins = seen.part(where, "twins")
+    assert seen.twins() <= {line.removeprefix("found: ") for line in twins}, twins
     assert len(seen.twins()) > 5 or seen.driver != "535"
     first = {"libcuda.so.1", "libnvidia-ml.so.1", "libnvidia-ml.so", "libnvcuvid.so", "libnvidia-encode.so"}
     assert first <= seen.opened(where, "names")
@@ -230,33 +225,25 @@ def test_what_loads_on_the_host_loads_in_a_container(seen: Seen, where: str) -> 
 
 @pytest.mark.parametrize("where", CONTAINERS)
 def test_a_program_gets_as_far_as_on_the_host(seen: Seen, where: str) -> None:
+    """And each library in a manifest is there."""
     inside = {part: seen.part(where, part) for part in PROGRAMS}
     on_host = {part: seen.part("host", part) for part in PROGRAMS}
     # Drivers before 495 have no link for it, and then libgbm finds nothing in the library.
     assert inside == {**on_host, "gbm": ["nvidia-drm_gbm.so"]}
-
-
-@pytest.mark.parametrize("where", CONTAINERS)
-def test_each_library_in_a_manifest_is_there(seen: Seen, where: str) -> None:
     said = seen.part(where, "manifests")
     assert len(said) >= 3 and not [line for line in said if not line.startswith("opened: ")], said
 
 
 def test_with_musl_opens_what_opens_on_the_host(seen: Seen) -> None:
     """What musl has of glibc is enough for some."""
-    found = [
-        {line.rpartition("/")[2] for line in seen.said[where] if line.startswith("opened: ")}
-        for where in ("host musl", "musl")
-    ]
-    assert found[0] and found[0] <= found[1], "\n".join(seen.said["musl"])
+    lists = [seen.said[where] for where in ("host musl", "musl")]
+    host, inside = [{line.rpartition("/")[2] for line in it if line.startswith("opened: ")} for it in lists]
+    assert host and host <= inside, "\n".join(seen.said["musl"])
 
 
-def test_programs_find_the_driver_not_running(seen: Seen) -> None:
-    seen.lacks_a_gpu("host")
-
-
-def test_doctor_passes_the_libraries(seen: Seen) -> None:
+def test_doctor_passes_the_libraries_and_programs_find_the_driver_not_running(seen: Seen) -> None:
     assert [line.split()[0] for line in seen.said["doctor"]] == ["pass", "pass"], seen.said["doctor"]
+    seen.lacks_a_gpu("host")
 
 
 ROCM = """
@@ -278,3 +265,44 @@ def test_debians_rocm_is_found_as_amds_own(installed: Installed, patterns: dict[
     scripts = {"host": f"{command} || :", "container": start("runc", made)}
     seen = in_turn(installed, scripts, before, packages=(PACKAGES / "rocm",), vendors=("amd",))
     assert seen["container"] == seen["host"] and "error while loading" not in seen["host"][0], seen
+
+
+# Intel's compute runtime and compilers, on a node of i915: they need LLVM and clang of the host's.
+# What the runtime opens: itself by its ICD, the front end and the back end of the compiler, Level Zero.
+OPENED = (
+    f"/usr/lib/{roots.MULTIARCH}/intel-opencl/libigdrcl.so",
+    *("libigdfcl.so.1", "libigc.so.1", "libopencl-clang.so.14", "libze_intel_gpu.so.1"),
+)
+# The image has a C++ library, and a terminal library of its own, which the host's must not hide.
+INTEL = """
+oci-gpu-hook inventory refresh >&2
+ldd /usr/lib/{multiarch}/libLLVM-14.so.1 | sed -n 's/.* => \\(\\/[^ ]*\\) .*/\\1/p' >/run/n
+cp -n $(grep -e stdc -e libgcc -e libm[.] -e libz[.] -e libtinfo /run/n) {root}/usr/lib/{multiarch}/
+ldconfig -r {root}
+"""
+LIST = "-p | sed -n 's/^[[:space:]]*\\(lib[^ ]*\\) .* => /\\1 /p'"
+
+
+def test_intels_compilers_load_as_on_the_host(installed: Installed, patterns: dict[str, Path], tmp_path: Path) -> None:
+    shutil.copytree(patterns["debian"], tmp_path / "rootfs", symlinks=True)
+    made = Bundle(tmp_path, installed.hooks()).asks(None, None, OCI_INTEL="0")
+    images.compile_look("cc", made.rootfs / "app/open")
+    # The second list is as apt-get would have it made.
+    look = f"ldconfig {LIST}; echo ==again; ldconfig -C /app/cache; ldconfig -C /app/cache {LIST}"
+    made.runs("/bin/sh", "-c", f"/app/open {' '.join(OPENED)}; echo ==first; {look}")
+    before = INTEL.format(root=made.rootfs, multiarch=roots.MULTIARCH)
+    scripts = {
+        "host": f"{made.rootfs}/app/open {' '.join(OPENED)}",
+        "doctor": "oci-gpu-hook doctor | grep OCI_INTEL",
+        "container": f"{start('runc', made)} 2>&1",
+    }
+    seen = in_turn(installed, scripts, before, packages=(PACKAGES / "intel",), vendors=("intel",))
+    assert seen["host"] == [f"opened: {name}" for name in OPENED], seen["host"]
+    assert [line.split()[0] for line in seen["doctor"]] == ["pass"], seen["doctor"]
+    opened, *lists = "\n".join(seen["container"]).split("\n==")
+    assert opened.split("\n") == seen["host"]
+    for listed in lists:
+        # The first of each name counts.
+        paths = dict([line.split(maxsplit=1) for line in reversed(listed.split("\n")[1:])])
+        assert paths["libLLVM-14.so.1"].startswith("/usr/local/oci-gpu-hook/OCI_INTEL/"), listed
+        assert not paths["libtinfo.so.6"].startswith("/usr/local/"), listed

@@ -10,16 +10,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from . import catalogue
+from .vendors.additions import Additions
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from .vendors.additions import Additions
-
-    Commands = dict[str, list[str]]  # a file of the folder -> the compiler's call that makes it
+Commands = dict[str, list[str]]  # a file of the folder -> the compiler's call that makes it
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SOURCES = os.path.join(HERE, "src")

@@ -1,15 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What NVIDIA's installer puts on a host, as data: libraries, programs, firmware, links, texts.
-
-Must not: touch the file system, or know how any of it is made.
-"""
+"""What NVIDIA's installer puts on a host, as data: libraries, programs, firmware, links, texts."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from collections.abc import Iterable
+from typing import NamedTuple
 
 
 class Library(NamedTuple):

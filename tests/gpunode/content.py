@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING
 
 from . import catalogue, pci, procfs
 from .description import Description, Gpu, render
 from .sysfs import PCI_DEVICES, Sysfs
-
-if TYPE_CHECKING:
-    from .vendors.additions import Additions
+from .vendors.additions import Additions
 
 LIBEXEC = "/usr/libexec/gpunode"
 HOOKS_FOLDER = f"{LIBEXEC}/hooks.d"

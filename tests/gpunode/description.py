@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One simulated node as values: reads a description file, renders it for the C sources.
-
-Must not: look at the machine it runs on, or write anything.
-"""
+"""One simulated node as values: reads a description file, renders it for the C sources."""
 
 from __future__ import annotations
 

@@ -7,14 +7,12 @@ Must not: touch the machine; a fault changes the value, before anything is mount
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Callable, NamedTuple
+from typing import Callable, NamedTuple
 
 from . import procfs
+from .content import Content
 
-if TYPE_CHECKING:
-    from .content import Content
-
-    Plant = Callable[[Content], object]
+Plant = Callable[[Content], object]
 
 
 class Fault(NamedTuple):
@@ -138,10 +136,8 @@ FAULTS = {
     "cuda-other": Fault("another GPU answers in the first one's place", _cuda("cuDeviceGetUuid wrong")),
     "cuda-no-memory": Fault("the first GPU has no memory left", _cuda("cuMemAlloc 2")),
     "cuda-no-jit": Fault("there is no compiler of PTX", _cuda("cuModuleLoadData 221")),
-    "cuda-old-ptx": Fault("the driver is older than the PTX", _cuda("cuModuleLoadData 222")),
     "cuda-no-launch": Fault("a kernel is launched and fails", _cuda("cuLaunchKernel 719")),
     "cuda-wrong": Fault("the first GPU computes wrong sums", _cuda("cuLaunchKernel wrong")),
     "cuda-lost": Fault("the first GPU falls off the bus", _cuda("cuCtxSynchronize 999")),
-    "cuda-ecc": Fault("the first GPU's memory fails", _cuda("cuCtxSynchronize 214")),
     "cuda-stuck": Fault("a kernel on the first GPU never ends", _cuda("cuCtxSynchronize hang")),
 }

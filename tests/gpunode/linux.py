@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The three mount calls that Python 3.9 lacks, and two questions about the machine.
-
-Must not: decide anything.
-"""
+"""The three mount calls that Python 3.9 lacks, and two questions about the machine."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ import ctypes
 import os
 
 CLONE_NEWNS = 0x20000
-MS_RDONLY = 1
 MS_NOSUID = 2
 MS_NODEV = 4
 MS_NOEXEC = 8

@@ -3,7 +3,7 @@
 
     python3 tests/gpunode/node.py [--description NAME-or-FILE] [--cgroup v1|v2|host]
                                   [--driver-root DIR] [--layout host|multiarch|lib64|current]
-                                  [--driver FOLDER|debian:NAME] [--layout debian|lib64|run|nix] [--packages FOLDER ...]
+                                  [--driver FOLDER|debian:NAME] [--layout lib64|run|nix] [--packages FOLDER ...]
                                   [--vendor NAME ...] [--platform tegra|wsl]
                                   [--break FAULT ...] -- COMMAND [ARG...]
 
@@ -18,10 +18,7 @@ import shutil
 import socket
 import stat
 import sys
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from collections.abc import Sequence
 
 if not __package__:
     # Started by its path: become a member of the package (PEP 366).

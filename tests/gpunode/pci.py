@@ -1,17 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the PCI bus and the DRM subsystem show of the GPUs: /sys/bus/pci/devices and /dev/dri.
-
-Must not: read or write any file.
-"""
+"""What the PCI bus and the DRM subsystem show of the GPUs: /sys/bus/pci/devices and /dev/dri."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from .description import Description, Gpu
 from .sysfs import pci_files
-
-if TYPE_CHECKING:
-    from .description import Description, Gpu
 
 DEVICES = "/sys/bus/pci/devices"
 DRM_MAJOR = 226  # given to DRM by the kernel's list

@@ -1,19 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The texts that NVIDIA's kernel modules show below /proc, and the device nodes they answer to.
-
-Must not: read or write any file; what the real /proc/devices says is handed in.
-"""
+"""The texts that NVIDIA's kernel modules show below /proc, and the device nodes they answer to."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
+from .description import Description, Gpu, MigDevice
 from .pci import DRM_MAJOR
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from .description import Description, Gpu, MigDevice
 
 MAJOR = 195  # of the GPUs and control devices, given to NVIDIA by the kernel's list
 # The other modules take what is free; the kernel hands out this range from its upper end.

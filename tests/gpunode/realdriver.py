@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real driver's user space on a node: by its Debian packages, or laid out from wherever its files lie.
 
-    python3 realdriver.py debian|lib64|run|nix LIST
+    python3 realdriver.py lib64|run|nix LIST
 
 On a throw-away node, as root: moves the files that LIST names, one path a line, to where such a host has them, and
 names these in LIST.  What a file is, its ELF header and its name say; nothing here is taken from the product.
@@ -16,11 +16,9 @@ import shutil
 import stat
 import subprocess
 import sys
+from collections.abc import Callable, Iterable
 from fnmatch import fnmatch
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 # What fetch.sh of tests/driver has fetched.
 FETCHED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../.build/driver")
@@ -130,8 +128,7 @@ def copy(path: str, target: str) -> None:
 class Places(NamedTuple):
     """Where a host has a driver's files.
 
-    folders: of libraries, by 64 and 32 bits; whole: whether manifests name libraries by their whole paths; nested:
-    whether X's modules lie in folders of their kinds.
+    folders: of libraries, by 64 and 32 bits; whole: whether manifests name libraries by their whole paths.
     """
 
     folders: dict[int, str]
@@ -140,7 +137,6 @@ class Places(NamedTuple):
     vulkan: str
     modules: str
     whole: bool = False
-    nested: bool = True
 
 
 class Host(NamedTuple):
@@ -157,7 +153,7 @@ class Host(NamedTuple):
             self.take(path, f"{places.programs}/{name}")
             os.chmod(f"{places.programs}/{name}", 0o755)
         for name, path in self.driver.modules.items():
-            self.take(path, f"{places.modules}/{name if places.nested else os.path.basename(name)}")
+            self.take(path, f"{places.modules}/{name}")
         for name, path in self.driver.shared.items():
             target = f"{places.vulkan if name.startswith('vulkan') else places.share}/{name}"
             self.take(path, target)
@@ -214,26 +210,6 @@ def without_debians() -> None:
         shutil.rmtree(f"{folder}/nvidia", ignore_errors=True)
 
 
-def debian(host: Host) -> None:
-    """As Debian's packages have it, behind its alternatives."""
-    inner = "/usr/lib/nvidia/current"
-    folders = {64: f"{MULTIARCH}/nvidia/current", 32: f"{MULTIARCH_32}/nvidia/current"}
-    host.place(Places(folders, inner, "/usr/share", "/usr/share", inner, nested=False))
-    found = {f"/usr/bin/{name}": f"{inner}/{name}" for name in host.driver.programs}
-    for name in host.driver.modules:
-        found[f"/usr/lib/xorg/modules/{name}"] = f"{inner}/{os.path.basename(name)}"
-    for folder in [folder for folder in folders.values() if os.path.isdir(folder)]:
-        outer = folder[: -len("/nvidia/current")]
-        links = [name for name in os.listdir(folder) if os.path.islink(f"{folder}/{name}")]
-        found.update({f"{outer}/{name}": f"{folder}/{name}" for name in links})
-        for name in ("gbm/nvidia-drm_gbm.so", f"vdpau/{VDPAU}.so.1"):
-            if os.path.exists(f"{folder}/{name}"):
-                found[f"{outer}/{name}"] = f"{folder}/{name}"
-    for link, target in found.items():
-        # As update-alternatives makes one.
-        middle = f"/etc/alternatives/nvidia--{os.path.basename(link)}-{link.split('/')[3]}"
-        relink(middle, target)
-        relink(link, middle)
 
 
 def lib64(host: Host) -> None:
@@ -288,7 +264,7 @@ def nix(host: Host) -> None:
     without_debians()
 
 
-LAYOUTS: dict[str, Callable[[Host], None]] = {"debian": debian, "lib64": lib64, "run": run, "nix": nix}
+LAYOUTS: dict[str, Callable[[Host], None]] = {"lib64": lib64, "run": run, "nix": nix}
 
 
 def packages(folder: str) -> list[str]:
@@ -349,7 +325,7 @@ def put(source: str, others: Iterable[str], layout: str) -> None:
         install(debs)
     if source and not is_packaged:
         LAYOUTS[layout or "run"](Host(look(below(folder)), copy))
-    elif source and layout not in ("", "debian"):
+    elif source and layout:
         LAYOUTS[layout](Host(look(installed(folder)), move))
     subprocess.run(["/sbin/ldconfig"], check=True)
 

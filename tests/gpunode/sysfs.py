@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What sysfs shows of devices: where the kernel puts each, its files, and the links that lead there from its number.
-
-Must not: read or write any file.
-"""
+"""What sysfs shows of devices: where the kernel puts each, its files, and the links that lead there from its number."""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 
 The lists are those of L4T 36.4, shortened: with lines for other boards, a frame buffer, and one more file, which only
 containers get that ask for all.  The machine's own library folder stands in place of aarch64's.
-Must not: read or write any file.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""WSL 2 on a Windows with NVIDIA's driver: one device, the libraries that Windows shows, its driver packages.
-
-Must not: read or write any file.
-"""
+"""WSL 2 on a Windows with NVIDIA's driver: one device, the libraries that Windows shows, its driver packages."""
 
 from __future__ import annotations
 

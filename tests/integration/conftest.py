@@ -60,7 +60,6 @@ def newest(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def driver() -> Path:
-    """The simulated driver's files, as built for the nodes."""
     subprocess.run([sys.executable, NODE, "--description", "h100x8", "--", "true"], check=True)
     return REPOSITORY / ".build" / "gpunode"
 
@@ -75,6 +74,12 @@ def patterns(tmp_path_factory: pytest.TempPathFactory, driver: Path) -> dict[str
         "bare": roots.bare(folder / "bare", driver),
         "musl": roots.musl(folder / "musl", driver),
     }
+
+
+@pytest.fixture()
+def root(tmp_path: Path, patterns: dict[str, Path]) -> Path:
+    """A root as Debian's, for an engine that takes a folder."""
+    return Path(shutil.copytree(patterns["debian"], tmp_path / "root", symlinks=True))
 
 
 @pytest.fixture()

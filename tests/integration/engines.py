@@ -33,8 +33,6 @@ RUNTIMES = [("runc", "v1"), ("runc", "v2"), ("crun", "v1"), ("crun", "v2")]
 
 
 class Outcome(NamedTuple):
-    """What a command printed and how it ended."""
-
     code: int
     out: str
     err: str
@@ -46,8 +44,6 @@ class Outcome(NamedTuple):
 
 
 class Installed(NamedTuple):
-    """One installation below a folder."""
-
     tree: Path
 
     def hooks(self, *, simulated: bool = True) -> dict[str, list[dict[str, Any]]]:
@@ -103,18 +99,15 @@ class Bundle:
         return self
 
     def privileged(self) -> Bundle:
-        """Add the capability that makes a container privileged."""
         self.config["process"]["capabilities"]["bounding"].append("CAP_SYS_ADMIN")
         return self
 
     def runs(self, *arguments: str) -> Bundle:
-        """Set the container's process."""
         self.config["process"]["args"] = list(arguments)
         self.write()
         return self
 
     def mounts(self, source: str | Path, destination: str, *options: str) -> Bundle:
-        """Add a volume of the host's."""
         self.config["mounts"].append(
             {"type": "bind", "source": str(source), "destination": destination, "options": ["rbind", *options]}
         )
@@ -154,7 +147,6 @@ class Bundle:
         return self
 
     def write(self) -> None:
-        """Write config.json."""
         (self.path / "config.json").write_text(json.dumps(self.config))
 
 
@@ -186,18 +178,11 @@ def on_node(
     that are installed; settings: what the administrator has written in our file; booted: the node has systemd as PID 1;
     own_network: and a network of its own.
     """
-    line = [sys.executable, str(BOOT if booted else NODE)]
-    line += ["--description", description, "--cgroup", cgroup]
-    line += ["--driver-root", driver_root, "--layout", layout]
-    line += ["--own-network"] if own_network else []
-    for fault in faults:
-        line += ["--break", fault]
-    line += ["--platform", platform] if platform else []
-    line += ["--driver", driver] if driver else []
-    for folder in packages:
-        line += ["--packages", str(folder)]
-    for vendor in vendors:
-        line += ["--vendor", vendor]
+    line = [sys.executable, str(BOOT if booted else NODE), *(["--own-network"] if own_network else [])]
+    one = {"description": description, "cgroup": cgroup, "driver-root": driver_root, "layout": layout}
+    one |= {"platform": platform, "driver": driver}
+    many = {"break": faults, "packages": packages, "vendor": vendors, **{name: [it] for name, it in one.items() if it}}
+    line += [word for name, values in many.items() for it in values for word in (f"--{name}", str(it))]
     install = ""
     if installed:
         tree = shlex.quote(str(installed.tree))
@@ -248,12 +233,10 @@ def run_unshared(code: str, *namespaces: str) -> str:
 
 
 def start(runtime: str, bundle: Bundle, name: str = "") -> str:
-    """The shell command that runs a bundle's container."""
     return f"{runtime} run --bundle {shlex.quote(str(bundle.path))} {name or bundle.id}"
 
 
 def run(installed: Installed, runtime: str, cgroup: str, bundle: Bundle, **node: Any) -> Outcome:
-    """Run a bundle's container on a node, to its end."""
     return on_node(installed, start(runtime, bundle), cgroup=cgroup, **node)
 
 
@@ -273,7 +256,6 @@ _FIRST = ["gpunode.test/driver=proc"] if _CDI_FIRST else []
 
 
 def cdi_devices(*devices: str) -> str:
-    """podman's options for these devices of CDI specs."""
     return " ".join(f"--device {it}" for it in [*_FIRST, *devices])
 
 
@@ -303,7 +285,6 @@ def run_podman(
     runtime: str = "runc",
     **node: Any,
 ) -> Outcome:
-    """``podman run`` of a root folder, after the shell lines `before`."""
     words = f"{PODMAN_RUN} --rm {options} --rootfs {root} {command}"
     return with_podman(installed, before + podman(words, runtime=runtime, folder=root.parent), **node)
 

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images as engines pull them: OCI layouts made by hand (image-spec 1.0), with whatever a manifest may say.
-
-Must not import the source tree's modules.
-"""
+"""Images as engines pull them: OCI layouts made by hand (image-spec 1.0), with whatever a manifest may say."""
 
 from __future__ import annotations
 

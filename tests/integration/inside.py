@@ -60,14 +60,12 @@ echo looked
 
 @functools.lru_cache
 def gpus(description: str = "h100x8") -> list[dict[str, Any]]:
-    """The GPUs of a simulated node, in NVML's order."""
     path = REPOSITORY / f"tests/gpunode/descriptions/{description}.json"
     found: list[dict[str, Any]] = json.loads(path.read_text())["gpus"]
     return sorted(found, key=lambda item: str(item["bus_id"]))
 
 
 def node(index: int, description: str = "h100x8") -> str:
-    """The device node of a GPU by NVML's index."""
     return f"/dev/nvidia{gpus(description)[index]['minor']}"
 
 
@@ -102,7 +100,6 @@ class Seen(NamedTuple):
         return {self.capabilities[path] for path in paths}
 
     def shown(self, folder: str) -> set[str]:
-        """Everything below a folder of /proc/driver/nvidia."""
         top = f"/proc/driver/nvidia/{folder}/"
         return {path[len(top) :] for path in self.proc if path.startswith(top)}
 
@@ -116,7 +113,6 @@ class Attempt(NamedTuple):
     before: dict[str, tuple[str, int]]
 
     def seen(self) -> Seen:
-        """What one has that has started."""
         return _seen(self.outcome, self.capabilities)
 
     def refusal(self) -> str:
@@ -158,14 +154,12 @@ def attempt(
 
 
 def look(installed: Installed, bundle: Bundle, commands: str = "true", **how: Any) -> Seen:
-    """What a container has that starts."""
     return attempt(installed, bundle, commands=commands, **how)[0].seen()
 
 
 def look_podman(
     installed: Installed, root: Path, options: str, commands: str = "true", *, before: str = "", **how: Any
 ) -> Seen:
-    """What a container has that podman starts with these options."""
     (root / "look").write_text(f"{_INSIDE}\n{commands}")
     script = f"{before}\n{_HOST}\ncp /run/host-nodes {root}/\n"
     # To a file: podman may end before it has passed on the last of a container's output.
@@ -178,7 +172,6 @@ def look_podman(
 
 
 def refused(installed: Installed, bundle: Bundle, **how: Any) -> str:
-    """What is said of a container that must not start."""
     return attempt(installed, bundle, **how)[0].refusal()
 
 
@@ -196,6 +189,13 @@ def sentence(text: str) -> str:
     assert lines, text
     assert "Traceback" not in text
     return lines[-1].replace("\\n", "").replace('\\"', '"')
+
+
+def added(root: Path, before: dict[str, tuple[str, int]]) -> dict[str, tuple[str, int]]:
+    """What is new in a root, but for our list; what was there is as it was."""
+    after = roots.listing(root)
+    assert {name: kind for name, kind in after.items() if name in before} == before
+    return {name: kind for name, kind in after.items() if name not in before and name != "host-nodes"}
 
 
 def mounted(text: str) -> dict[str, set[str]]:

@@ -29,7 +29,6 @@ int main(void) {
 
 
 def busybox(root: Path) -> Path:
-    """A root without any loader."""
     (root / "bin").mkdir(parents=True)
     _add_busybox(root / "bin")
     return root
@@ -96,7 +95,6 @@ def _add_busybox(folder: Path) -> None:
 
 
 def _copy_loader(root: Path, library_folder: Path) -> None:
-    """This machine's own loader, at the path that programs name, and libc."""
     loader = {"x86_64": "lib64/ld-linux-x86-64.so.2", "aarch64": "lib/ld-linux-aarch64.so.1"}[platform.machine()]
     (root / loader).parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(f"/{loader}", root / loader)

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from tests.integration import roots
 from tests.integration.engines import Installed, cdi_devices
 from tests.integration.inside import REFRESH, Seen, look_podman
 
@@ -40,11 +39,6 @@ cd /usr/bin && stat -c '%A %u:%g %s %n' *
 find /opt /etc/OpenCL /etc/libibverbs.d /usr/lib /usr/lib64 /usr/libexec /usr/share/libdrm -type f 2>/dev/null |
     while read -r path; do stat -c '%A %u:%g %s %n' "$path"; done
 """
-
-
-@pytest.fixture()
-def root(tmp_path: Path, driver: Path) -> Path:
-    return roots.debian(tmp_path / "root", driver)
 
 
 def _generate(flags: tuple[str, ...], form: str = "yaml") -> str:

@@ -15,9 +15,9 @@ import signal
 import stat
 import subprocess
 import time
-from errno import EACCES, EBUSY, ENOENT, ENXIO, EPERM
+from collections.abc import Callable, Iterator
+from errno import EACCES, ENOENT, ENXIO, EPERM
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -28,11 +28,9 @@ from oci_gpu_hook.container.devicecgroup import DeviceCgroup
 from oci_gpu_hook.formats import devicefilter
 from oci_gpu_hook.formats.devicerule import DeviceRule
 from oci_gpu_hook.kernel import bpf, syscalls
+from tests.gpunode import boot
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    Maker = Callable[..., Path]
+Maker = Callable[..., Path]
 
 ROOT = Path("/sys/fs/cgroup")
 BASE = f"test-{os.getpid()}"
@@ -72,13 +70,11 @@ def own_mounts() -> Iterator[None]:
 
 @pytest.fixture
 def v2(own_mounts: None) -> None:
-    """A host with nothing but cgroup2."""
     command("mount", "-t", "cgroup2", "none", str(ROOT))
 
 
 @pytest.fixture
 def v1(own_mounts: None) -> None:
-    """A host with the v1 hierarchy of devices."""
     command("mount", "-t", "tmpfs", "none", str(ROOT))
     (ROOT / "devices").mkdir()
     command("mount", "-t", "cgroup", "-o", "devices", "none", str(ROOT / "devices"))
@@ -106,24 +102,11 @@ def group(own_mounts: None) -> Iterator[Maker]:
 
     yield make
     for hierarchy in hierarchies:
-        remove(hierarchy / BASE)
-
-
-def remove(top: Path) -> None:
-    for folder in sorted([top, *[p for p in top.rglob("*") if p.is_dir()]], reverse=True):
-        for _ in range(3000):
-            try:
-                folder.rmdir()
-                break
-            except OSError as err:
-                if err.errno != EBUSY:
-                    raise
-                time.sleep(0.02)
+        boot.remove(str(hierarchy / BASE))
 
 
 @pytest.fixture
 def container(v2: None, group: Maker) -> DeviceCgroup:
-    """A container's cgroup on a v2 host, with no program yet."""
     path = str(group(f"libpod-{ID}.scope"))
     return DeviceCgroup("v2", path, path, "")
 
@@ -180,7 +163,6 @@ def loaded(instructions: bytes) -> int:
 
 
 def attach(path: str, *programs: bytes, flags: int = bpf.BPF_F_ALLOW_MULTI) -> list[int]:
-    """Attach programs as a runtime would; their ids."""
     cgroup_fd = os.open(path, os.O_RDONLY)
     for instructions in programs:
         prog_fd = loaded(instructions)
@@ -259,9 +241,7 @@ def test_as_many_programs_as_the_kernel_can_replace(container: DeviceCgroup, nod
 
 
 @pytest.mark.parametrize("flags", [0, 1], ids=["exclusive", "BPF_F_ALLOW_OVERRIDE"])
-def test_a_single_program_that_is_attached_otherwise_is_replaced_too(
-    container: DeviceCgroup, nodes: Path, flags: int
-) -> None:
+def test_a_program_that_is_attached_otherwise_is_replaced(container: DeviceCgroup, nodes: Path, flags: int) -> None:
     before = attach(container.path, RUNTIME_LIKE, flags=flags)
     undo = open_for(container, GPU0)
     assert len(attached(container.path)) == 1
@@ -383,10 +363,7 @@ CHANGES = {
         does("chown 1000:1000 crun"),
         "'crun' is user 1000's, in a folder that others than root may write to",
     ),
-    "a folder for all": (
-        does("chmod 777 crun"),
-        "'libpod_scope' lies in a folder that others than root may write to",
-    ),
+    "a folder for all": (does("chmod 777 crun"), "'libpod_scope' lies in a folder that others than root may write to"),
     "a linked folder": (
         does("mv crun real", "chmod 1777 .", "ln -s real crun"),
         "'crun' is a link, in a folder that others than root may write to",
@@ -414,9 +391,7 @@ def test_no_other_pin_is_changed(container: DeviceCgroup, pins: Path, change: Ca
 # --- cgroup v2: what can go wrong
 
 
-def test_a_failure_in_the_middle_puts_everything_back(
-    container: DeviceCgroup, nodes: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failure_midway_is_undone(container: DeviceCgroup, nodes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = attach(container.path, RUNTIME_LIKE, RUNTIME_LIKE)
     real, calls = bpf.prog_attach, [0]
 
@@ -433,9 +408,7 @@ def test_a_failure_in_the_middle_puts_everything_back(
     assert opens(container.path, nodes / "gpu0") == EPERM
 
 
-def test_a_program_that_another_replaces_meanwhile_is_replaced_in_turn(
-    container: DeviceCgroup, nodes: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_newer_program_is_replaced_too(container: DeviceCgroup, nodes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As systemd does at daemon-reload: when we come to replace its program, there is a new one."""
     attach(container.path, DENY_ALL)
     real, calls = bpf.prog_get_fd_by_id, [0]

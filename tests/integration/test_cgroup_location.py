@@ -56,7 +56,6 @@ def located(version: str, script: str) -> list[Any]:
 
 
 def none(reason: str) -> tuple[str, ...]:
-    """No device cgroup that may be changed."""
     return ("", "", "", reason)
 
 

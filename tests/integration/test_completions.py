@@ -9,20 +9,18 @@ import re
 import select
 import struct
 import subprocess
+from collections.abc import Iterator
 from contextlib import contextmanager
 from fcntl import ioctl
+from pathlib import Path
 from termios import TIOCSWINSZ
-from typing import TYPE_CHECKING, Callable
+from typing import Callable
 
 import click
 import pytest
 
 from oci_gpu_hook.cli.commands import program
 from tests import manual
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 Ask = Callable[[str], str]
 
@@ -36,16 +34,13 @@ def walk(command: click.Command, words: str = "") -> Iterator[tuple[str, click.C
 
 
 COMMANDS = dict(walk(program))
+MAKER = "build_completions.py"
 
 
 def options(command: click.Command) -> set[str]:
     shown = [it for it in command.params if not getattr(it, "hidden", False)]
     found = {name for option in shown for name in option.opts if name[:2] == "--"}
     return found | {"--help"}
-
-
-def made() -> Path:
-    return manual.made("build_completions.py")
 
 
 @pytest.fixture(scope="module")
@@ -112,13 +107,13 @@ def terminal(command: list[str], setup: list[str], folder: Path) -> Iterator[Ask
 
 
 def bash(folder: Path) -> Iterator[Ask]:
-    setup = [f". {made()}/oci-gpu-hook", ANSWER_BY_BASH, "bind 'set completion-query-items 0'"]
+    setup = [f". {manual.made(MAKER)}/oci-gpu-hook", ANSWER_BY_BASH, "bind 'set completion-query-items 0'"]
     with terminal(["bash", "--norc", "--noprofile", "-i"], setup, folder) as ask:
         yield ask
 
 
 def zsh(folder: Path) -> Iterator[Ask]:
-    setup = [f"fpath=({made()} $fpath)", "autoload -Uz compinit; compinit -u -D"]
+    setup = [f"fpath=({manual.made(MAKER)} $fpath)", "autoload -Uz compinit; compinit -u -D"]
     setup += ["bindkey -e; LISTMAX=0", ANSWER_BY_ZSH]
     with terminal(["zsh", "-f", "-i"], setup, folder) as ask:
         yield ask
@@ -126,7 +121,7 @@ def zsh(folder: Path) -> Iterator[Ask]:
 
 def fish(folder: Path) -> Iterator[Ask]:
     def ask(typed: str) -> str:
-        command = f"source {made()}/oci-gpu-hook.fish; complete -C {typed!r}"
+        command = f"source {manual.made(MAKER)}/oci-gpu-hook.fish; complete -C {typed!r}"
         ran = subprocess.run(["fish", "--no-config", "-c", command], cwd=folder, capture_output=True, text=True)
         assert ran.stderr == ""
         return ran.stdout
@@ -136,7 +131,6 @@ def fish(folder: Path) -> Iterator[Ask]:
 
 @pytest.fixture(scope="module", params=[bash, zsh, fish], ids=["bash", "zsh", "fish"])
 def ask(request: pytest.FixtureRequest, folder: Path) -> Iterator[Ask]:
-    """Asks one shell what it offers behind what is typed."""
     yield from request.param(folder)
 
 

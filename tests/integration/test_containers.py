@@ -15,7 +15,7 @@ import pytest
 
 from tests.integration import roots
 from tests.integration.conftest import Maker
-from tests.integration.engines import PODMAN_RUN, Bundle, Installed, cdi_devices, on_node, podman, with_podman
+from tests.integration.engines import PODMAN_RUN, Bundle, Installed, cdi_devices, podman, with_podman
 from tests.integration.inside import REFRESH
 from tests.integration.test_doctor_container import SLEEPS, WITHOUT_GPUS
 
@@ -49,7 +49,6 @@ printf %s {shlex.quote(listed)} >{LIST}
 
 
 def detached(runtime: str, bundle: object, id: str) -> str:
-    """The shell line that starts a container and leaves it."""
     return (
         f"{runtime} run --detach --bundle {bundle} {id} </dev/null >/dev/null 2>/run/said || "
         "{ cat /run/said >&2; exit 99; }\n"
@@ -133,34 +132,3 @@ exit 0
     assert (gpus(after), gpus(after, "denied")) == ([], ["2"])
     said = f"the container ml/gpu-pod/main does not run (crictl inspect {CRIOS[:12]})"
     assert said in done.err
-
-
-@pytest.mark.parametrize("cgroup", ["v1", "v2"])
-def test_who_holds_other_vendors_devices(installed: Installed, bundle: Maker, cgroup: str) -> None:
-    """In a user namespace nodes are bound; the host has no driver of NVIDIA's."""
-    one, other = bundle("busybox"), bundle("busybox").in_user_namespace(200_000)
-    one.asks(None, OCI_AMD="1", OCI_RDMA="mlx5_0").runs(*SLEEPS)
-    other.asks(None, OCI_RDMA="1").runs(*SLEEPS)
-    script = f"""{REFRESH}{detached("runc", one.path, "one")}{detached("runc", other.path, "other")}
-set +e
-oci-gpu-hook containers --json
-echo =
-oci-gpu-hook containers
-for name in one other; do runc delete --force $name >/dev/null 2>&1; done
-exit 0
-"""
-    out = on_node(installed, script, cgroup=cgroup, description="none", vendors=("amd", "rdma")).printed()
-    first, table = out.split("=\n", 1)
-    document = json.loads(first)
-    ours = {item["id"]: item for item in document["containers"]}
-    assert gpus(ours["one"], "others") == ["OCI_AMD=1", "OCI_RDMA=0"]
-    assert gpus(ours["other"], "others") == ["OCI_RDMA=1"]
-    # Of misc devices, whose number many share, only what a vendor's file names.
-    paths = {node["path"] for node in ours["one"]["nodes"]}
-    assert paths == {
-        "/dev/kfd",
-        *(f"/dev/{it}" for it in ("dri/renderD128", "infiniband/uverbs0", "infiniband/rdma_cm")),
-    }
-    assert {node["allowed"] for node in ours["one"]["nodes"]} == {True}
-    assert "OCI_AMD=0" in gpus(document, "free_others") and document["free"] == []
-    assert "OCI_AMD=1 OCI_RDMA=0" in table

@@ -47,13 +47,6 @@ def container(made: Bundle, *cases: str) -> Bundle:
     return made.owned_by(MAPPED).told_to_the_driver() if "uidMappings" in config["linux"] else made
 
 
-def asks(made: Bundle, devices: str | None) -> Bundle:
-    """Add a request to the environment that is there."""
-    if devices is not None:
-        made.config["process"]["env"].append(f"NVIDIA_VISIBLE_DEVICES={devices}")
-    return made
-
-
 def pod(*, mapped: bool = False) -> str:
     """The shell lines that make what CRI-O and the kubelet have made of the pod before its containers start."""
     config = _read("container")
@@ -103,16 +96,10 @@ test ! -e /dev/nvidia0 -a ! -e /dev/nvidiactl || /app/cuda
 
 
 @pytest.mark.parametrize(("runtime", "cgroup"), RUNTIMES)
-def test_each_container_of_a_pod_has_what_it_asked_for(
-    installed: Installed, bundle: Maker, runtime: str, cgroup: str
-) -> None:
+def test_each_of_a_pod_has_what_it_asked_for(installed: Installed, bundle: Maker, runtime: str, cgroup: str) -> None:
     """By its environment, by nothing, by a device plugin's mounts, by an annotation of its own."""
-    made = (
-        asks(container(bundle("debian")), "1,5"),
-        container(bundle("debian")),
-        container(bundle("debian"), "device-plugin"),
-        container(bundle("debian"), "cdi-container"),
-    )
+    made = [container(bundle("debian"), *cases) for cases in ((), (), ("device-plugin",), ("cdi-container",))]
+    made[0].config["process"]["env"].append("NVIDIA_VISIBLE_DEVICES=1,5")
     main, sidecar, listed, annotated = look(installed, made, runtime, cgroup)
     main.has_exactly(*COMPUTE, node(1), node(5))
     sidecar.has_exactly()
@@ -124,11 +111,9 @@ def test_each_container_of_a_pod_has_what_it_asked_for(
 
 
 @pytest.mark.parametrize("runtime", ["runc", "crun"])
-def test_a_pods_own_annotation_asks_for_none_of_its_containers(
-    installed: Installed, bundle: Maker, runtime: str
-) -> None:
+def test_a_pods_own_annotation_asks_for_no_container(installed: Installed, bundle: Maker, runtime: str) -> None:
     """CRI-O copies it to each of them."""
-    made = (container(bundle("debian"), "cdi-pod"), container(bundle("debian"), "cdi-pod", "cdi-container"))
+    made = [container(bundle("debian"), "cdi-pod", *more) for more in ((), ("cdi-container",))]
     silent, annotated = look(installed, made, runtime, "v2")
     silent.has_exactly()
     annotated.has_exactly(*COMPUTE, node(5))
@@ -138,9 +123,10 @@ def test_a_pods_own_annotation_asks_for_none_of_its_containers(
 def test_in_a_pod_with_a_user_namespace(installed: Installed, bundle: Maker, runtime: str, cgroup: str) -> None:
     """Its root is nobody here, and crun tells of no bundle, as there is a device."""
     found = {}
-    for name, devices in (("main", "1,5"), ("sidecar", None)):
-        made = asks(container(bundle("debian"), "user-namespace"), devices)
-        found[name] = start(with_systemd(runtime), made.runs("/bin/sh", "-c", OPENED), name)
+    for name, asked in (("main", ["NVIDIA_VISIBLE_DEVICES=1,5"]), ("sidecar", [])):
+        made = container(bundle("debian"), "user-namespace")
+        made.config["process"]["env"] += asked
+        found[name] = start(f"{runtime} --systemd-cgroup", made.runs("/bin/sh", "-c", OPENED), name)
     seen = in_turn(installed, found, pod(mapped=True), cgroup=cgroup, booted=True)
     answer = f": {ALLOWED[0]}"
     assert [line.endswith(answer) for line in seen["main"][:-1]] == [True] * 5, seen
@@ -148,21 +134,7 @@ def test_in_a_pod_with_a_user_namespace(installed: Installed, bundle: Maker, run
     assert seen["sidecar"] == []
 
 
-def look(installed: Installed, made: tuple[Bundle, ...], runtime: str, cgroup: str) -> list[Seen]:
-    """What the containers of a pod have, one after another."""
-    done = attempt(
-        installed,
-        *made,
-        commands=SHARED,
-        runtime=with_systemd(runtime),
-        before=pod(),
-        cgroup=cgroup,
-        booted=True,
-        settings="accept-volume-mounts = yes\n",
-    )
-    return [each.seen() for each in done]
-
-
-def with_systemd(runtime: str) -> str:
-    """As CRI-O calls it."""
-    return f"{runtime} --systemd-cgroup"
+def look(installed: Installed, made: list[Bundle], runtime: str, cgroup: str) -> list[Seen]:
+    how: dict[str, Any] = {"cgroup": cgroup, "booted": True, "settings": "accept-volume-mounts = yes\n"}
+    done = attempt(installed, *made, commands=SHARED, runtime=f"{runtime} --systemd-cgroup", before=pod(), **how)
+    return [it.seen() for it in done]

@@ -148,11 +148,7 @@ PLANTED = {
     "install -m 0755 /bin/true /usr/local/sbin/nvidia-cdi-hook":
         Planted("warn", "Docker", "/usr/local/sbin/nvidia-cdi-hook is NVIDIA's, which may serve --gpus",
             "apt remove nvidia-container-toolkit-base"),
-    "echo '{\"runtimes\": {' >$JSON":
-        Planted("warn", "Docker", "/etc/docker/daemon.json: it is not JSON", "vi /etc/docker/daemon.json"),
     "mkdir $JSON":
-        Planted("warn", "Docker", "daemon.json: it cannot be read as a file of at most", "vi /etc/docker/daemon.json"),
-    "truncate -s 2G $JSON":
         Planted("warn", "Docker", "daemon.json: it cannot be read as a file of at most", "vi /etc/docker/daemon.json"),
     "mkdir -m 0777 /etc/docker/theirs; echo '{}' >/etc/docker/theirs/d; ln -s theirs/d $JSON":
         Planted("warn", "Docker", "/etc/docker/daemon.json: 'd' lies in a folder that others than root may write to",
@@ -167,10 +163,6 @@ PLANTED = {
     f"printf '{RUNTIMES}' /usr/bin/nvidia-container-runtime >$JSON":
         Planted("warn", "other hooks", "/etc/docker/daemon.json has NVIDIA's runtime as gpu, the default: it may keep",
             "nvidia-ctk runtime configure --runtime=docker"),
-    f"printf '{RUNTIMES}' /usr/bin/nvidia-container-runtime | sed 's/default-runtime/x/' >$JSON":
-        Planted("warn", "other hooks",
-            "/etc/docker/daemon.json has NVIDIA's runtime as gpu: it may keep --gpus from our hook",
-            "vi /etc/docker/daemon.json"),
     "chmod 0600 /dev/nvidiactl":
         Planted("warn", "nodes", "/dev/nvidiactl of mode 0600", "chmod 0666 /dev/nvidiactl", True),
     "rm /run/oci-gpu-hook/inventory":
@@ -181,16 +173,11 @@ PLANTED = {
     """'"stages":["prestart"]}' >$ETC/oci-gpu-hook.json""":
         Planted("fail", "hook in podman", "/etc/containers/oci/hooks.d/oci-gpu-hook.json masks /usr/share/",
             "rm /etc/containers/oci/hooks.d/oci-gpu-hook.json", True),
-    BOTH_FOLDERS + ": >$ETC/oci-gpu-hook.json":
-        Planted("fail", "hook in podman",
-            "/etc/containers/oci/hooks.d/oci-gpu-hook.json stops every container: it is not JSON",
-            "rm /etc/containers/oci/hooks.d/oci-gpu-hook.json", True),
     ": >$HOOKS/other.json":
         Planted("fail", "hook in podman", "/other.json stops every container",
             "rm /usr/share/containers/oci/hooks.d/other.json", True),
     "sed s/createRuntime/prestart/ $HOOKS/oci-gpu-hook.json >$HOOKS/00-gpu.json":
-        Planted("fail", "hook in podman", "registered twice", "rm /usr/share/containers/oci/hooks.d/00-gpu.json",
-            True),
+        Planted("fail", "hook in podman", "registered twice", "rm /usr/share/containers/oci/hooks.d/00-gpu.json", True),
     "sed -i s/createRuntime/createContainer/ $HOOKS/oci-gpu-hook.json":
         Planted("fail", "hook in podman", "registers it for createContainer", REINSTALL),
     """sed -i 's/"oci-gpu-hook", "createRuntime"/"oci-gpu-hook"/' $HOOKS/oci-gpu-hook.json""":
@@ -231,19 +218,9 @@ PLANTED = {
         Planted("warn", "CDI", "podman does not read /etc/cdi/gpu.yaml: "
             "/etc/containers/containers.conf.d/cdi.conf names /opt/cdi",
             "oci-gpu-hook cdi generate --output /opt/cdi/gpu.yaml", True),
-    "oci-gpu-hook cdi generate --capabilities utility --output /etc/cdi/gpu.yaml; "
-    "echo '{\"cdi-spec-dirs\": [\"/opt/d\"]}' >$JSON":
-        Planted("warn", "CDI", "Docker does not read /etc/cdi/gpu.yaml: /etc/docker/daemon.json names /opt/d",
-            "oci-gpu-hook cdi generate --capabilities utility --output /opt/d/gpu.yaml", True),
-    f"{CRIO}printf '[crio.runtime]\\ncdi_spec_dirs = [\"/opt/c\"]\\n' >/etc/crio/crio.conf.d/cdi; "
-    "oci-gpu-hook cdi generate --output /opt/c/gpu.yaml; oci-gpu-hook cdi generate --output /etc/cdi/gpu.yaml; "
-    "sed -i s,/dev/nvidia7,/dev/nvidia70, /opt/c/gpu.yaml":
-        Planted("fail", "CDI", "/opt/c/gpu.yaml: it does not say what the host has now",
-            "oci-gpu-hook cdi generate --output /opt/c/gpu.yaml", True),
     "mkdir -p /opt/e; echo '{\"cdi-spec-dirs\": [\"/etc/cdi\", \"/opt/e\"]}' >$JSON; "
     "echo '{}' >/opt/e/theirs.json; chmod 0666 /opt/e/theirs.json":
-        Planted("warn", "CDI", "/opt/e/theirs.json: others than root may write to it",
-            "rm /opt/e/theirs.json", True),
+        Planted("warn", "CDI", "/opt/e/theirs.json: others than root may write to it", "rm /opt/e/theirs.json", True),
     "mkdir -p /opt/u/cdi; chmod 0777 /opt/u; ln -s /usr/bin/passwd /opt/u/cdi/a.yaml; "
     "echo '{\"cdi-spec-dirs\": [\"/etc/cdi\", \"/opt/u/cdi\"]}' >$JSON":
         Planted("warn", "CDI", "/opt/u/cdi: 'cdi' lies in a folder that others than root may write to, and who",
@@ -276,12 +253,8 @@ PLANTED = {
     ": >/etc/oci-gpu-hook.conf; chmod 0666 /etc/oci-gpu-hook.conf":
         Planted("fail", "settings", "others than root may write /etc/oci-gpu-hook.conf",
             "chown root: /etc/oci-gpu-hook.conf && chmod go-w /etc/oci-gpu-hook.conf", True),
-    "mkdir -p /etc/oci-gpu-hook.conf.d; : >/etc/oci-gpu-hook.conf.d/1.conf; chmod 0666 /etc/oci-gpu-hook.conf.d/1.conf":
-        Planted("fail", "settings", "others than root may write /etc/oci-gpu-hook.conf.d/1.conf",
-            "chmod go-w /etc/oci-gpu-hook.conf.d/1.conf", True),
     "rm /usr/libexec/oci/hooks.d/oci-gpu-hook":
-        Planted("fail", "installation", "/usr/libexec/oci/hooks.d/oci-gpu-hook is not there",
-            REINSTALL),
+        Planted("fail", "installation", "/usr/libexec/oci/hooks.d/oci-gpu-hook is not there", REINSTALL),
     "rm /usr/libexec/oci-gpu-hook-start":
         Planted("fail", "installation", "/usr/libexec/oci-gpu-hook-start is not there", REINSTALL),
     "printf '#!/bin/sh\\n' >/usr/libexec/oci/hooks.d/oci-gpu-hook":
@@ -290,8 +263,7 @@ PLANTED = {
     "sed -i 's|exec /usr/bin/python3 |exec /usr/bin/python3.99 |' /usr/libexec/oci/hooks.d/oci-gpu-hook":
         Planted("fail", "Python", "/usr/bin/python3.99 is not there", "apt install python3"),
     "cd /usr/lib/oci-gpu-hook/oci_gpu_hook/__linked__; for f in *; do mv $f ${f%.*}.cpython-39; done":
-        Planted("warn", "installation", "/usr/lib/oci-gpu-hook was not made for /usr/bin/python3.",
-            REINSTALL),
+        Planted("warn", "installation", "/usr/lib/oci-gpu-hook was not made for /usr/bin/python3.", REINSTALL),
     "chmod 0666 $HOOKS/oci-gpu-hook.json":
         Planted("fail", "installation",
             "others than root may write /usr/share/containers/oci/hooks.d/oci-gpu-hook.json",
@@ -319,9 +291,6 @@ PLANTED = {
     "mkdir -p $VENDORS; cp /usr/share/oci-gpu-hook/vendors/rdma.json $VENDORS/; chmod 0666 $VENDORS/rdma.json":
         Planted("fail", "vendors", "rdma.json: others than root may write to it",
             "chmod go-w /etc/oci-gpu-hook/vendors/rdma.json", False),
-    "mkdir -p $VENDORS; cp /usr/share/oci-gpu-hook/vendors/rdma.json $VENDORS/other.json":
-        Planted("fail", "vendors", "OCI_RDMA is the flag of /etc/oci-gpu-hook/vendors/other.json and of",
-            "oci-gpu-hook info --vendor /etc/oci-gpu-hook/vendors/other.json"),
     """mkdir -p $VENDORS; sed '1a "requires": {"modules": ["gone"]},' /usr/share/oci-gpu-hook/vendors/rdma.json """
     ">$VENDORS/rdma.json":
         Planted("fail", "OCI_RDMA", "the kernel's module gone is not loaded", "modprobe gone"),
@@ -355,19 +324,15 @@ PLANTED = {
         Planted("warn", "engines", "neither podman, CRI-O, Docker nor containerd is installed", "apt install podman"),
     f"{ALONE}runs runc /usr/bin/oci-gpu-runtime":
         Planted("pass", "containerd", f"{FILE} has /usr/bin/oci-gpu-runtime as the runtime runc, the default"),
-    f"{ALONE}runs gpu oci-gpu-runtime":
-        Planted("pass", "containerd", f"{FILE} has oci-gpu-runtime as the runtime gpu"),
     f"{ALONE}mkdir -p /opt/nri/plugins; : >/opt/nri/plugins/10-hook-injector":
         Planted("pass", "containerd", "/opt/nri/plugins/10-hook-injector reads hooks.d, for pods, while it runs"),
     "without podman":
-        Planted("pass", "Docker",
-            "/usr/bin/nvidia-container-runtime-hook leads to our hook, for 'docker run --gpus'"),
+        Planted("pass", "Docker", "/usr/bin/nvidia-container-runtime-hook leads to our hook, for 'docker run --gpus'"),
     # What `docker info` must show where an editor looks for NVIDIA's.
     f"{LINKED}printf '{RUNTIMES}' /usr/bin/nvidia-container-runtime >$JSON":
         Planted("pass", "Docker", "daemon.json has /usr/bin/nvidia-container-runtime as the runtime gpu, the default"),
     f"{LINKED}runs runc /usr/bin/nvidia-container-runtime":
-        Planted("pass", "containerd",
-            f"{FILE} has /usr/bin/nvidia-container-runtime as the runtime runc, the default"),
+        Planted("pass", "containerd", f"{FILE} has /usr/bin/nvidia-container-runtime as the runtime runc, the default"),
     # These stay.
     "rm /usr/lib/*/libnvidia-encode.so.*.*":
         Planted("fail", "inventory", "libnvidia-encode.so.580.65.06, which each start would give, is not there",
@@ -391,7 +356,6 @@ def parsed(said: str) -> tuple[int, dict[str, Any]]:
 
 
 def judge(planted: Planted, said: str) -> None:
-    """Whether doctor said what it must of a planted fault, and ended as it must."""
     code, document = parsed(said)
     found = [item for item in document["findings"] if item["level"] in (planted.level, "warn", "fail")]
     assert planted.level != "pass" or {item["level"] for item in found} == {"pass"}, found
@@ -406,7 +370,6 @@ def judge(planted: Planted, said: str) -> None:
 
 
 def passes(said: str) -> None:
-    """Whether doctor found nothing at all."""
     document = json.loads(said)
     assert [item for item in document["findings"] if item["level"] != "pass"] == []
     assert (document["failed"], document["warned"]) == (0, 0)
@@ -436,7 +399,6 @@ def test_a_planted_fault_is_named_with_its_remedy_which_mends_it(installed: Inst
         assert len(fixed) == planted.fixed
         for text in fixed:
             passes(text)
-    assert len(found) == len(PLANTED)
 
 
 @pytest.mark.parametrize(("description", "cgroup"), [("v100", "v1"), ("h100mig", "v2")])
@@ -445,16 +407,6 @@ def test_all_passes_on_a_whole_node(installed: Installed, description: str, cgro
     done = on_node(installed, SET_UP + CRIO + DOCTOR, **node)
     passes(done.out)
     assert '"hook in CRI-O"' in done.out
-
-
-def test_text_and_json_say_the_same(installed: Installed) -> None:
-    script = "rm /usr/share/containers/oci/hooks.d/oci-gpu-hook.json\n"
-    done = on_node(installed, f"{script}oci-gpu-hook doctor || oci-gpu-hook doctor --json || true")
-    text, _, rest = done.out.partition("{\n")
-    for item in json.loads("{" + rest)["findings"]:
-        assert f"{item['level']:6}{item['check']}" in text
-        assert item["seen"] in text
-        assert item["remedy"] in text
 
 
 DESTROYED = f"rm -r {CAPABILITIES}/gpu1/mig/gi13; oci-gpu-hook inventory refresh >&2"

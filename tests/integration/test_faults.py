@@ -85,44 +85,6 @@ def test_what_cannot_be_met_stops_that_start_alone(
     assert left_behind(made, before) == set()
 
 
-def test_nodes_that_the_host_lacks_are_made(installed: Installed, bundle: Maker) -> None:
-    made = bundle("busybox").asks("0").runs("/usr/bin/nvidia-smi")
-    run(installed, "runc", "v2", made, faults=("no-nodes",)).printed()
-
-
-def test_a_full_disk_stops_the_start(installed: Installed, bundle: Maker) -> None:
-    made = bundle("busybox").asks("0").runs(*ECHO)
-    root = made.rootfs
-    script = (
-        f"mount -t tmpfs -o size=8m,nr_inodes=$(($(find {root} | wc -l) + 5)) none {root}/../small "
-        f"&& cp -a {root}/. {root}/../small/ "
-        f"&& cd {root}/.. && mkdir small/dev small/proc small/sys && find small >before && "
-        f"{{ runc run --bundle {made.path} full || true; }} && find small >after && cmp before after"
-    )
-    (made.path / "small").mkdir()
-    made.config["root"]["path"] = "small"
-    made.write()
-    done = on_node(installed, script)
-    assert done.code == 0, done.out + done.err
-    assert "exit status 7" in done.err
-    assert "No space left on device" in done.err
-
-
-def test_a_read_only_filesystem_stops_the_start(installed: Installed, bundle: Maker) -> None:
-    made = bundle("busybox").asks("0").runs(*ECHO)
-    for name in ("dev", "proc", "sys"):
-        (made.rootfs / name).mkdir()
-    script = (
-        f"mount --bind {made.rootfs} {made.rootfs} && mount -o remount,bind,ro {made.rootfs} && {start('runc', made)}"
-    )
-    before = roots.listing(made.rootfs)
-    done = on_node(installed, script)
-    assert done.code != 0
-    assert "exit status 7" in done.err
-    assert "Read-only file system" in done.err
-    assert roots.listing(made.rootfs) == before
-
-
 def test_a_node_that_is_there_is_left_or_an_error(installed: Installed, bundle: Maker) -> None:
     node = {"path": "/dev/nvidiactl", "type": "c", "fileMode": 0o600, "uid": 7, "gid": 0}
     wrong, right = bundle("busybox").asks("0"), bundle("busybox").asks("0")

@@ -75,7 +75,6 @@ SECONDS = {"gpu-hangs": 5, "nvml-hangs": 1}
 
 @pytest.fixture(scope="module")
 def said(installed: Installed) -> dict[str, list[str]]:
-    """What each fault gives, one after the other on one node."""
 
     def says(fault: str) -> str:
         return (

@@ -28,7 +28,6 @@ NO_GPU = 48
 
 
 def counted(installed: Installed, made: Bundle, before: str = "", **node: Any) -> dict[str, Any]:
-    """The system calls of one start."""
     log = made.path / "trace"
     traced(made, log).runs("/bin/sh", "-c", "true")
     on_node(installed, f"{before}{start('runc', made)}", **node).printed()
@@ -65,7 +64,6 @@ A_GPU_V1 = {**A_GPU, "openat": 1, "write": 1, "close": 3}
 
 
 def firmware(files: int) -> str:
-    """So many files more in the driver, and the inventory that knows them."""
     folder = "/lib/firmware/nvidia/580.65.06"
     return f"for i in $(seq {files}); do echo x >{folder}/gsp_more$i.bin; done\n{REFRESH}"
 
@@ -76,28 +74,26 @@ def test_a_mounted_file_more_takes_seven_calls(installed: Installed, bundle: Mak
     at_most(each_more(few, many, 40), A_FILE)
 
 
-def with_gpus(
-    installed: Installed, bundle: Maker, folder: Path, gpus: int, devices: str, **node: str
-) -> dict[str, Any]:
+def with_gpus(installed: Installed, bundle: Maker, gpus: int, devices: str, **node: str) -> dict[str, Any]:
     """The system calls of a start on a node that has so many."""
-    description = folder / f"{gpus}.json"
-    description.write_text(json.dumps(describe(gpus)))
     made = bundle("busybox").asks(devices)
+    description = made.path / "node.json"
+    description.write_text(json.dumps(describe(gpus)))
     return counted(installed, made, REFRESH, description=str(description), **node)
 
 
 @pytest.mark.parametrize(("cgroup", "most"), [("v1", A_GPU_V1), ("v2", A_GPU)], ids=["v1", "v2"])
 def test_a_gpu_more_takes_two_dozen_calls(
-    installed: Installed, bundle: Maker, tmp_path: Path, cgroup: str, most: dict[str, float]
+    installed: Installed, bundle: Maker, cgroup: str, most: dict[str, float]
 ) -> None:
-    one, two, sixteen = (with_gpus(installed, bundle, tmp_path, gpus, "all", cgroup=cgroup) for gpus in (1, 2, 16))
+    one, two, sixteen = (with_gpus(installed, bundle, gpus, "all", cgroup=cgroup) for gpus in (1, 2, 16))
     at_most(each_more(one, two, 1), most)
     at_most(each_more(two, sixteen, 14), {**most, "read": 0.5})
 
 
-def test_gpus_that_are_not_asked_for_take_nothing(installed: Installed, bundle: Maker, tmp_path: Path) -> None:
+def test_gpus_that_are_not_asked_for_take_nothing(installed: Installed, bundle: Maker) -> None:
     """But that lists of them are longer to read."""
-    one, sixteen = (with_gpus(installed, bundle, tmp_path, gpus, "0") for gpus in (1, 16))
+    one, sixteen = (with_gpus(installed, bundle, gpus, "0") for gpus in (1, 16))
     assert one["calls"] > 100
     more = each_more(one, sixteen, 15)
     assert {name: number for name, number in more.items() if number > 0 and name != "read"} == {}

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make install` and `make uninstall`: what they put where, that it works, the order of things, that nothing is left.
-
-Nothing is installed outside of a test's own folder and mounts.
-"""
+"""`make install` and `make uninstall`: what they put where, that it works, their order, that nothing is left."""
 
 from __future__ import annotations
 
@@ -61,7 +58,6 @@ def made(target: str, *settings: str, **variables: str) -> str:
 
 
 def tree(folder: Path) -> dict[str, tuple[int, bytes]]:
-    """Every path below the folder, with its mode and content."""
     found = {}
     for path in sorted(folder.rglob("*")):
         content = path.read_bytes() if path.is_file() else b""
@@ -89,7 +85,6 @@ def own(destination: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An installation that works where it is."""
     folder = tmp_path_factory.mktemp("place") / "prefix"
     made("install", f"PREFIX={folder}")
     return folder
@@ -157,14 +152,10 @@ def test_the_registration_has_an_environment_of_its_own(tmp_path: Path) -> None:
     assert named == []
     assert b"/opt/gpu/lib/oci-gpu-hook" in (tmp_path / "opt/gpu" / ENTRY).read_bytes()
     registration = json.loads((tmp_path / "opt/gpu" / REGISTRATION).read_text())
-    hook = registration["hook"]
-    assert hook["path"] == f"/opt/gpu/{ENTRY}"
-    assert hook["args"] == ["oci-gpu-hook", "createRuntime"]
-    assert [entry.split("=")[0] for entry in hook["env"]] == ["PATH", "SHELL"]
-    assert "timeout" not in hook
-    assert registration["when"] == {"always": True}
-    assert registration["stages"] == ["createRuntime"]
-    assert registration["version"] == "1.0.0"
+    hook = registration.pop("hook")
+    assert [entry.split("=")[0] for entry in hook.pop("env")] == ["PATH", "SHELL"]
+    assert hook == {"path": f"/opt/gpu/{ENTRY}", "args": ["oci-gpu-hook", "createRuntime"]}
+    assert registration == {"version": "1.0.0", "when": {"always": True}, "stages": ["createRuntime"]}
 
 
 def test_vendors_files_of_others_stay_and_those_that_are_dropped_go(own: Path) -> None:
@@ -323,18 +314,12 @@ def test_a_link_is_made_on_demand_and_goes_with_the_rest(own: Path, tmp_path: Pa
     assert link.lstat().st_ino == inode
     made("install", at)
     assert str(link.readlink()) == TARGET, "an upgrade leaves it"
-    made("uninstall", at)
-    assert tree(own) == {}
-
-
-@pytest.mark.parametrize(("target", "name"), LINKS.items())
-def test_a_link_that_was_made_by_hand_is_ours(own: Path, target: str, name: str) -> None:
-    link, at = own / "usr" / name, f"DESTDIR={own}"
+    link.unlink()
     link.symlink_to(f"/usr/{ENTRY}")
     made(target, at)
-    assert str(link.readlink()) == f"/usr/{ENTRY}"
+    assert str(link.readlink()) == f"/usr/{ENTRY}", "as one that was made by hand"
     made("uninstall", at)
-    assert not link.is_symlink()
+    assert tree(own) == {}
 
 
 @pytest.mark.parametrize("text", ["", "nvidia-container-toolkit", f"/opt/{ENTRY}"])

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every way in which a host can change behind its saved inventory.
+"""Every way in which a host can change behind its saved inventory: the container gets what the host has now.
 
-The container gets what the host has now.  Real runc on the simulated node.  The file itself is the subject of
-test_inventory_file.py.
+The file itself is the subject of test_inventory_file.py.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import pytest
 
 from tests.integration import inside
 from tests.integration.conftest import Maker
-from tests.integration.engines import Bundle, Installed, in_turn, on_node, start
+from tests.integration.engines import Installed, in_turn, on_node, start
 from tests.integration.inside import REFRESH, sentence
 from tests.integration.migdevices import (
     CAPABILITIES,
@@ -24,18 +23,7 @@ from tests.integration.migdevices import (
     SHOWN_ONCE_MORE,
     instance,
 )
-from tests.integration.test_inventory_file import (
-    ASKED_NVML,
-    FILE,
-    FOLDER,
-    HAS_LIED,
-    LIE,
-    LIES,
-    NO_VENDORS,
-    SECOND,
-    TRUE,
-    shows_gpus,
-)
+from tests.integration.test_inventory_file import ASKED_NVML, FILE, FOLDER, LIE, LIES, SECOND, TRUE, shows_gpus
 
 GPUS = "/proc/driver/nvidia/gpus"
 FIRST_GPU, SECOND_GPU = f"{GPUS}/0000:1b:00.0", f"{GPUS}/0000:43:00.0"
@@ -251,9 +239,7 @@ oci-gpu-hook info --saved | grep -o '1c.2g.20gb.me' | sort -u
     assert asked[-1] == "1c.2g.20gb+me"
 
 
-def test_a_folder_that_the_kernel_shows_once_more_has_no_name_until_nvml_was_asked(
-    installed: Installed, bundle: Maker
-) -> None:
+def test_a_folder_shown_once_more_has_no_name_until_nvml_was_asked(installed: Installed, bundle: Maker) -> None:
     """It may be another's now, with the same inode number.  A request by what the kernel shows is served."""
     gpu = next(it["uuid"] for it in inside.gpus("h100mig") if it["minor"] == 1)
     by_name, by_number, by_all, by_place = [
@@ -299,26 +285,6 @@ for name in {FIRST} {FIRST_ANEW} {SECOND_ANEW}; do grep -c "name.: .$name" /run/
     assert out.split() == ["gi5/ci0", "0", "1", "1"]
 
 
-def started(made: list[Bundle]) -> str:
-    """Start all of them at once."""
-    return " & ".join(start("runc", each, f"one-of-{n}") for n, each in enumerate(made))
-
-
-def test_twenty_starts_at_once_all_get_the_truth(installed: Installed, bundle: Maker) -> None:
-    """With a lie that is stale, and somebody who asks NVML in between: what that says is what stays."""
-    made = [shows_gpus(bundle("busybox")) for _ in range(20)]
-    script = f"""{LIES}ldconfig -X
-{started(made)} & oci-gpu-hook inventory refresh >/dev/null &
-wait
-ls -A {FOLDER} {NO_VENDORS}
-oci-gpu-hook info --saved --json | grep -c '"compute_capability": "9.0"'
-! {HAS_LIED}
-{started(made)} & wait
-"""
-    out = on_node(installed, script).printed()
-    assert out.split() == [*[TRUE] * 20, "inventory", "8", *[TRUE] * 20]
-
-
 def test_watch_brings_back_what_only_nvml_knows(installed: Installed, bundle: Maker) -> None:
     """A start that found no file has saved its own, which is true and knows less."""
     made = shows_gpus(bundle("busybox"))
@@ -342,29 +308,6 @@ grep -c '^saved .*/inventory: ' /tmp/told
 """
     out = on_node(installed, script).printed()
     assert out.split() == [TRUE, "2"]
-
-
-# All that a hook brings: nodes with their permissions, mounts, the loader's cache.
-EVERYTHING = """stat -c '%n %F %a %u %g %t %T' /dev/* /dev/dri/* 2>/dev/null
-while read -r _ _ _ root target options _; do
-    case $target in *nvidia* | *cuda* | /etc/*) echo $root $target $options ;; esac
-done </proc/self/mountinfo
-stat -c '%n %s %a' /etc/ld.so.cache
-cat /proc/driver/nvidia/params
-"""
-
-
-def test_a_start_gives_the_same_by_what_is_saved_and_by_its_own_survey(installed: Installed, bundle: Maker) -> None:
-    made = bundle("debian").asks("1", "all").runs("/bin/sh", "-c", EVERYTHING)
-    script = f"""{REFRESH}{start("runc", made)} >/run/first
-{start("runc", made)} >/run/second
-rm {FOLDER}/*
-{start("runc", made)} >/run/fresh
-cat /run/first
-for name in second fresh; do cmp /run/$name /run/first; done
-"""
-    out = on_node(installed, script).printed()
-    assert "/dev/nvidiactl character" in out and "libcuda" in out
 
 
 # What changes between two starts, what the container prints, and what that was before and is after.

@@ -86,7 +86,6 @@ def test_whose_it_is_outside_of_pods(tmp_path: Path, source: str | None, prepare
 
 
 def bound(source: str) -> str:
-    """The shell lines that make memory at `source` and give it to the container."""
     return f"mkdir -p {source} && mount -t tmpfs shm {source} && mount --bind {source} shm"
 
 

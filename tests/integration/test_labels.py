@@ -63,17 +63,6 @@ tree.undo.take_back()
     assert run(tmp_path, case) == f"{BEFORE}\n{AFTER}\nTrue\n{BEFORE}\n"
 
 
-def test_no_link_is_followed_and_no_other_mount_is_entered(tmp_path: Path) -> None:
-    case = """
-outside = root + "/outside"; plant(outside)
-os.symlink("/outside", shm + "/link"); os.symlink(outside, shm + "/absolute")
-os.mkdir(shm + "/other"); mount("-t", "tmpfs", "other", shm + "/other"); plant(shm + "/other/file")
-relabel()
-print(label(outside) == label(shm + "/other/file") == BEFORE)
-"""
-    assert run(tmp_path, case) == "True\n"
-
-
 def test_the_hosts_own_shm_is_refused(tmp_path: Path) -> None:
     case = """
 mount("--bind", "/dev/shm", shm)
@@ -93,18 +82,6 @@ except OSError as err: print(err)
 print(label(root + "/real/shm"))
 """
     assert run(tmp_path, case) == (f"openat2 /dev/shm: Too many levels of symbolic links\n{BEFORE}\n")
-
-
-def test_who_fills_the_mount_does_not_hold_the_start_up(tmp_path: Path) -> None:
-    case = """
-for number in range(10_001): open(f"{shm}/{number}", "w").close()
-for name in os.listdir(shm): os.setxattr(f"{shm}/{name}", "security.selinux", BEFORE.encode())
-try: relabel()
-except OSError as err: print(err)
-tree.undo.take_back()
-print(*{label(f"{shm}/{name}") for name in os.listdir(shm)})
-"""
-    assert run(tmp_path, case) == f"/dev/shm holds more than 10000 files\n{BEFORE}\n"
 
 
 def test_a_read_only_mount_is_one_sentence_and_keeps_its_label(tmp_path: Path) -> None:

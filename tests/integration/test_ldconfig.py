@@ -65,7 +65,7 @@ CACHES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("cache", CACHES)
 @pytest.mark.parametrize("runtime", ["runc", "crun"])
-def test_the_driver_is_found_before_and_after_an_ldconfig(
+def test_ldconfig_keeps_the_driver(
     installed: Installed, bundle: Maker, tmp_path: Path, runtime: str, cache: str
 ) -> None:
     made = bundle("debian").asks("0").runs(*SHOW)
@@ -76,9 +76,7 @@ def test_the_driver_is_found_before_and_after_an_ldconfig(
     assert {name for name in done.out.split() if name.endswith("~") or name.startswith(".")} == set()
 
 
-def test_a_second_start_leaves_the_cache_as_it_is_and_another_driver_replaces_its_names(
-    installed: Installed, bundle: Maker, tmp_path: Path
-) -> None:
+def test_another_driver_replaces_its_names_alone(installed: Installed, bundle: Maker, tmp_path: Path) -> None:
     made = bundle("debian").asks("0", "all").runs("/app/cuda")
     image, seen = kept(made.rootfs), []
     mount = layered(made, tmp_path)
@@ -101,7 +99,6 @@ def test_a_second_start_leaves_the_cache_as_it_is_and_another_driver_replaces_it
 
 
 def volume(made: Bundle, folder: Path, *options: str) -> None:
-    """The image's /etc is a volume."""
     shutil.copytree(made.rootfs / "etc", folder, symlinks=True)
     made.mounts(folder, "/etc", *options)
 
@@ -120,9 +117,7 @@ UNWRITTEN: dict[str, Callable[[Bundle, Path], object]] = {
 
 
 @pytest.mark.parametrize("case", UNWRITTEN)
-def test_what_is_not_the_images_own_file_is_mounted_over(
-    installed: Installed, bundle: Maker, tmp_path: Path, case: str
-) -> None:
+def test_what_is_no_own_file_is_mounted_over(installed: Installed, bundle: Maker, tmp_path: Path, case: str) -> None:
     made = bundle("debian").asks("0", "utility")
     UNWRITTEN[case](made, tmp_path / "etc")
     before = kept(made.rootfs), kept(tmp_path)
@@ -135,9 +130,7 @@ def test_what_is_not_the_images_own_file_is_mounted_over(
 
 
 @pytest.mark.parametrize("options", [("rw",), ("ro",)])
-def test_a_sites_own_usr_local_is_left_alone(
-    installed: Installed, bundle: Maker, tmp_path: Path, options: tuple[str, ...]
-) -> None:
+def test_usr_local_is_left_alone(installed: Installed, bundle: Maker, tmp_path: Path, options: tuple[str, ...]) -> None:
     local = tmp_path / "local"
     (local / "bin").mkdir(parents=True)
     made = bundle("debian").asks("0", "compute,utility").mounts(local, "/usr/local", *options)
@@ -148,9 +141,7 @@ def test_a_sites_own_usr_local_is_left_alone(
 
 
 @pytest.mark.parametrize("runtime", ["runc", "crun"])
-def test_a_root_that_another_container_may_have_is_left_alone(
-    installed: Installed, bundle: Maker, runtime: str
-) -> None:
+def test_a_root_that_others_may_have_is_left_alone(installed: Installed, bundle: Maker, runtime: str) -> None:
     """A folder of the host's: both find the driver, each what it asked for, and the image's cache is as it was."""
     made = bundle("debian").asks("0").runs("/bin/sh", "-c", f"/app/cuda; {LISTED}")
     image = kept(made.rootfs)

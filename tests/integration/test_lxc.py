@@ -91,7 +91,6 @@ ROWS = {
 
 
 def container(name: str, row: Row, patterns: dict[str, Path]) -> str:
-    """The shell lines that run it."""
     config = (
         f"lxc.rootfs.path = {DIR}{CONFIG}{UNPRIVILEGED}".format(name=name, asks=row.asks, capabilities=row.capabilities)
         + row.more
@@ -213,9 +212,7 @@ COUNTED = "gpu-holders = 1\n"
 LETS_IN = "[caller nvidia-container-cli]\ngpu-holders = 0\n"
 
 
-def test_where_holders_are_counted_a_container_of_lxcs_is_refused_or_let_in(
-    installed: Installed, patterns: dict[str, Path]
-) -> None:
+def test_where_holders_are_counted_lxcs_are_refused_or_let_in(installed: Installed, patterns: dict[str, Path]) -> None:
     """Without a process of its own its GPU would be given to the next; and it must not hold the leases' lock."""
     root = patterns["debian"]
     unprivileged = container("unprivileged", Row("0", None), patterns)
@@ -233,9 +230,7 @@ def test_where_holders_are_counted_a_container_of_lxcs_is_refused_or_let_in(
 
 
 @pytest.mark.parametrize("name", ["folder", "read-only"])
-def test_in_a_privileged_containers_root_on_the_host_nothing_is_made(
-    on_the_host: dict[str, list[str]], name: str
-) -> None:
+def test_in_a_privileged_root_on_the_host_nothing_is_made(on_the_host: dict[str, list[str]], name: str) -> None:
     lines = on_the_host[name]
     assert "failed" in lines and "root as before" in lines, lines
     assert any("lies in a root of the host's, where nothing is made" in line for line in lines), lines

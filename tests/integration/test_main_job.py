@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The main job: a container started by a real runtime has exactly the GPUs that it asked for, and what they need.
-
-Each test starts real containers on the simulated node with the installed hook.
-"""
+"""The main job: a container started by a real runtime has exactly the GPUs that it asked for, and what they need."""
 
 from __future__ import annotations
 
 import copy
+import json
 import os
 import re
 import shlex
@@ -14,10 +12,11 @@ import sys
 
 import pytest
 
+from tests.gpunode import description
 from tests.integration import roots
 from tests.integration.conftest import Maker
-from tests.integration.engines import RUNTIMES, Installed, on_node, run, start
-from tests.integration.inside import ALLOWED, COMPUTE, CONTROL, gpus, look, mounted, node
+from tests.integration.engines import RUNTIMES, Bundle, Installed, in_turn, on_node, run, start
+from tests.integration.inside import ALLOWED, COMPUTE, CONTROL, added, gpus, look, mounted, node
 
 # What the runtime allowed stays allowed: /dev/null.
 SHOW = """
@@ -52,10 +51,7 @@ def test_a_container_has_exactly_what_it_asked_for(
     assert {"ro", "nosuid", "nodev", "noexec"} <= seen.mounts["/tmp/nvidia-mps"]
 
     # New in the root are mount points and links alone, and none of a library.
-    after = roots.listing(made.rootfs)
-    assert {name: kind for name, kind in after.items() if name in before} == before
-    new = {name: kind for name, kind in after.items() if name not in before}
-    del new["host-nodes"]
+    new = added(made.rootfs, before)
     assert not [name for name in new if ".so" in name and name != "etc/ld.so.conf.d/000-oci-gpu-hook.conf"]
     names = {name for name, kind in new.items() if kind[0] == "link"}
     for name in names:
@@ -106,15 +102,6 @@ def test_none_brings_driver_files_and_no_gpu(installed: Installed, bundle: Maker
     seen.has_exactly(CONTROL)
     assert [path for path in seen.mounts if path.endswith("/libnvidia-ml.so.580.65.06")]
     assert not [path for path in seen.mounts if "libcuda" in path]
-
-
-@pytest.mark.parametrize("runtime", ["runc", "crun"])
-def test_a_read_only_root_works(installed: Installed, bundle: Maker, runtime: str) -> None:
-    made = bundle("debian").asks("0")
-    made.config["root"]["readonly"] = True
-    done = run(installed, runtime, "v2", made.runs("/bin/sh", "-c", "/app/cuda; touch /x"))
-    assert "cuInit 0, 1 devices" in done.out, done.err
-    assert "Read-only file system" in done.err
 
 
 def test_a_container_as_another_user_uses_its_gpu(installed: Installed, bundle: Maker) -> None:
@@ -206,3 +193,105 @@ def test_a_bundle_that_crun_does_not_tell_is_found(installed: Installed, bundle:
     ]
     done = on_node(installed, "\n".join(lines))
     assert (done.code, done.out.split()) == (0, ["2" if devices else "0"] * 5), done.err
+
+
+# Of the host's group 44.  The nodes of the simulated driver give ENXIO to those who may open them.
+NARROW = "chgrp 44 /dev/nvidia*[0-9l]; chmod 0660 /dev/nvidia*[0-9l]\n"
+TRY = f"(exec 3<>{node(0)}) 2>&1; stat -c '%a %g' {node(0)}"
+OPENED = "No such device or address"
+
+
+def as_user(made: Bundle, uid: int, gid: int, *groups: int) -> Bundle:
+    made.config["process"]["user"] = {"uid": uid, "gid": gid, "additionalGids": list(groups)}
+    # As engines do for another user than root: no capability is left to it.
+    made.config["process"]["capabilities"] = {}
+    return made.asks("0", "utility").runs("/bin/sh", "-c", f"{TRY} || :")
+
+
+# Who the container's process is, and mode and group of the node.
+PEOPLE = {
+    "a user": ((1000, 1000), "660 1000"),
+    "a user in the group": ((1000, 1000, 44), "660 44"),
+    "a user of root's group": ((1000, 0), "660 0"),
+    "root without capabilities": ((0, 0), "660 44"),
+}
+
+
+@pytest.mark.parametrize("runtime", ["runc", "crun"])
+def test_a_containers_user_opens_its_devices(installed: Installed, bundle: Maker, runtime: str) -> None:
+    scripts = {}
+    for name, (ids, _) in PEOPLE.items():
+        scripts[name] = f"{start(runtime, as_user(bundle('busybox'), *ids))} 2>&1"
+    found = in_turn(installed, scripts, NARROW)
+    for name, (_, made) in PEOPLE.items():
+        opened, *rest = [line for line in found[name] if not line.startswith("time=")]
+        assert OPENED in opened and rest == [made], (name, found[name])
+
+
+# The hook in a container that has some of the host's GPUs: the others have no number there, and none gets them.
+# What such a container has: two of eight nodes, and one of the ways in which engines show that it is one.
+KEPT = (3, 5)
+NODES = "for node in 0 1 2 4 6 7; do rm /dev/nvidia$node; done\n"
+MASKED = (
+    "sed 's/^ModifyDeviceFiles: 1/ModifyDeviceFiles: 0/' /proc/driver/nvidia/params >/run/params\n"
+    "mount --bind /run/params /proc/driver/nvidia/params\n"
+)
+MARKED = "mkdir -p /run/systemd; echo docker >/run/systemd/container\n"
+MADE = "ls /dev | grep -c '^nvidia[0-9]'; nvidia-smi -L"
+
+
+def uuids(*minors: int) -> list[str]:
+    described = description.load("h100x8")
+    return [gpu.uuid for minor in minors for gpu in described.gpus if gpu.minor == minor]
+
+
+@pytest.mark.parametrize("shown", [MASKED, MARKED], ids=["masked", "marked"])
+def test_only_its_own_gpus_are_numbered(installed: Installed, bundle: Maker, shown: str) -> None:
+    every, second, users = bundle("debian").asks("all"), bundle("debian").asks("1"), bundle("debian").asks("all")
+    other = bundle("debian").asks(uuids(0)[0])
+    for made in (every, second, users.in_user_namespace(100_000), other):
+        made.runs("/bin/sh", "-c", MADE)
+    scripts = {
+        "all": start("runc", every),
+        "1": start("runc", second),
+        "user namespace": start("crun", users),
+        "another": f"{start('runc', other)} 2>&1 || :",
+        "plan": f"oci-gpu-hook plan --bundle {every.path}",
+        "info": "oci-gpu-hook info --json | tr -d '\\n'",
+        "doctor": "oci-gpu-hook inventory refresh >&2; oci-gpu-hook doctor --json | tr -d '\\n'",
+        "spec": "oci-gpu-hook cdi generate",
+    }
+    found = in_turn(installed, scripts, NODES + shown)
+    first, last = uuids(*KEPT)
+    for name, given in (("all", (first, last)), ("1", (last,)), ("user namespace", (first, last))):
+        count, *listed = found[name]
+        assert count == str(len(given)), (name, found)
+        assert [uuid in line for uuid, line in zip(given, listed)] == [True] * len(given), found
+    assert any("unknown device" in line and "has 2 GPUs, and none" in line for line in found["another"]), found
+    assert len([line for line in found["plan"] if "is not numbered: this host is a container" in line]) == 6, found
+    (info,) = found["info"]
+    assert [gpu["uuid"] for gpu in json.loads(info)["gpus"]] == [first, last]
+    assert len(json.loads(info)["elsewhere"]) == 6
+    (said,) = found["doctor"]
+    findings = {item["check"]: item for item in json.loads(said)["findings"]}
+    assert "without a node here" in findings["GPUs"]["seen"]
+    assert [findings[check]["level"] for check in ("GPUs", "nodes", "inventory")] == ["pass"] * 3, findings
+    spec = json.loads("\n".join(found["spec"]))
+    assert [it["name"] for it in spec["devices"]] == ["0", first, "1", last, "all", "none"]
+
+
+def test_on_a_host_a_missing_node_is_made(installed: Installed, bundle: Maker) -> None:
+    """After a boot nodes may not be there yet: the GPUs have their numbers all the same."""
+    every = bundle("debian").asks("all")
+    every.runs("/bin/sh", "-c", MADE)
+    done = on_node(installed, NODES + start("runc", every))
+    assert done.out.splitlines()[0] == "8", done.out
+
+
+def test_a_node_by_another_gpus_name_counts_for_none(installed: Installed, bundle: Maker) -> None:
+    """As ``--device /dev/nvidia3:/dev/nvidia0`` makes one: its number, not its name, says which GPU it is."""
+    every = bundle("debian").asks("all")
+    every.runs("/bin/sh", "-c", MADE)
+    renamed = f"{NODES}rm /dev/nvidia3 /dev/nvidia5; mknod /dev/nvidia0 c 195 3\n{MARKED}"
+    done = on_node(installed, f"{renamed}{start('runc', every)} 2>&1 || :")
+    assert "drives no GPU" in done.out and "NVIDIA H100" not in done.out, done.out

@@ -6,14 +6,11 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests import manual
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 WORDS_OF_COMMANDS = 5000
 FORMATTERS = {

@@ -12,8 +12,8 @@ import pytest
 
 from tests.gpunode import description
 from tests.integration.conftest import Maker
-from tests.integration.engines import Installed, on_node, podman, run, start
-from tests.integration.test_rootless import AS_USER, ENGINES, FOLDERS, USER
+from tests.integration.engines import Installed, on_node, run, start
+from tests.integration.test_rootless import ENGINES, USER, run_rootless
 
 BY_NVML = "gpu-memory-by = nvml\n"
 LIMIT = {"NVIDIA_GPU_MEMORY_LIMIT": "4096"}
@@ -52,20 +52,10 @@ def test_without_the_driver_the_container_does_not_start(
 
 
 @pytest.mark.parametrize("runtime", ENGINES)
-def test_a_rootless_engines_container_is_refused(
-    installed: Installed, patterns: dict[str, Path], runtime: str
-) -> None:
+def test_a_rootless_container_is_refused(installed: Installed, patterns: dict[str, Path], runtime: str) -> None:
     """crun has no cgroup there, runc one of the user's, which the user could change."""
     asks = "--env NVIDIA_VISIBLE_DEVICES=1 --env NVIDIA_GPU_MEMORY_LIMIT=4096"
-    words = f"run --rm {ENGINES[runtime]} --network=none {asks} --rootfs /run/user-home/store/root echo started"
-    line = podman(words, runtime=runtime, folder=Path("/run/user-home"), run=f"/run/user/{USER}/c")
-    script = f"""
-cp -a {patterns["debian"]}/. /run/user-home/store/root; chown -R {USER}:{USER} /run/user-home/store
-code=0
-{AS_USER} env HOME=/run/user-home XDG_RUNTIME_DIR=/run/user/{USER} {line} >/run/out 2>&1 || code=$?
-cat /run/out; pkill -U {USER} || :
-exit $code
-"""
-    done = on_node(installed, FOLDERS + script, settings=BY_NVML)
+    where = (f"folder {USER} 0755 /run/user-home/own", "/run/user-home/own/root")
+    done = run_rootless(installed, patterns["debian"], runtime, asks, "echo started", *where, settings=BY_NVML)
     assert done.code != 0 and "started" not in done.out
     assert "cannot be limited: " in done.out

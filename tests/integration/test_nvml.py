@@ -24,11 +24,11 @@ FAULTS = {
 BRANDS = {"tesla": "Tesla", "nvidia": "Nvidia"}
 
 
-def refresh(installed: Installed, name: str, *faults: str, words: str = "") -> dict[str, Any]:
+def refresh(installed: Installed, name: str, *faults: str, words: str = "", **node: Any) -> dict[str, Any]:
     """What ``inventory refresh`` says, and the saved inventory says the same to the next reader."""
     script = f"oci-gpu-hook inventory refresh --json {words}; echo ,; "
     script += "oci-gpu-hook info --saved --json"
-    out = on_node(installed, script, description=name, faults=faults).printed()
+    out = on_node(installed, script, description=name, faults=faults, **node).printed()
     answer: dict[str, Any]
     answer, shown = (json.loads(text) for text in out.split("\n,\n", 1))
     assert answer.pop("saved") == "/run/oci-gpu-hook/inventory"
@@ -129,14 +129,9 @@ def test_a_library_of_another_release_is_not_believed(installed: Installed) -> N
 
 
 def test_nvml_is_found_below_a_driver_root(installed: Installed) -> None:
-    out = on_node(
-        installed,
-        "oci-gpu-hook inventory refresh --json",
-        driver_root="/run/nvidia/driver",
-        layout="current",
-        settings="driver-root = /run/nvidia/driver\n",
-    ).printed()
-    found = json.loads(out)
+    root = "/run/nvidia/driver"
+    how = {"driver_root": root, "layout": "current", "settings": f"driver-root = {root}\n"}
+    found = refresh(installed, "h100x8", **how)
     assert found["unknown"] == []
     assert {gpu["compute_capability"] for gpu in found["gpus"]} == {"9.0"}
 

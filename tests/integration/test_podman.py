@@ -1,14 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""podman with --hooks-dir: the registration as an engine reads it.
-
-That a container by podman has its GPUs, under each runtime and cgroup version, is shown in test_cdi_vendors.py.
-"""
+"""podman with --hooks-dir: the registration as an engine reads it; each runtime and cgroup: test_cdi_vendors.py."""
 
 from __future__ import annotations
 
 import re
 import shlex
-import shutil
 from pathlib import Path
 
 import pytest
@@ -21,25 +17,20 @@ from tests.integration.inside import node
 
 
 @pytest.mark.parametrize("runtime", ["runc", "crun"])
-def test_podman_shows_our_sentence(installed: Installed, tmp_path: Path, runtime: str) -> None:
+def test_podman_shows_our_sentence(installed: Installed, root: Path, runtime: str) -> None:
     """crun leads its hooks' stderr to /dev/null."""
-    root = roots.busybox(tmp_path / "root")
-    options = "--env NVIDIA_VISIBLE_DEVICES=77"
-    done = run_podman(installed, root, "true", options=options, runtime=runtime)
+    done = run_podman(installed, root, "true", options="--env NVIDIA_VISIBLE_DEVICES=77", runtime=runtime)
     assert done.code != 0
     assert "oci-gpu-hook: unknown device '77': this host has indices 0 to 7" in done.err
 
 
-def test_a_read_only_container_works(installed: Installed, tmp_path: Path, driver: Path) -> None:
-    root = roots.debian(tmp_path / "root", driver)
+def test_a_read_only_container_works(installed: Installed, root: Path) -> None:
     look = "sh -c '/app/cuda >/dev/shm/seen && grep \"1 devices\" /dev/shm/seen'"
     options = "--read-only --env NVIDIA_VISIBLE_DEVICES=0"
     run_podman(installed, root, look, options=options, runtime="crun").printed()
 
 
-def test_a_rootless_container_needs_no_option_once_podman_is_configured(
-    installed: Installed, tmp_path: Path, driver: Path
-) -> None:
+def test_rootless_needs_no_option_once_podman_is_configured(installed: Installed, tmp_path: Path, driver: Path) -> None:
     """By the user's own file, which names a folder, by root's for all users, and where none names one by itself.
 
     In a user namespace: mknod is refused, so the nodes are bound; no cgroup can be changed, so none is.
@@ -87,11 +78,8 @@ def test_a_rootless_container_needs_no_option_once_podman_is_configured(
     assert parts["cdi"] == served, "the same spec serves root's containers and users'"
 
 
-def test_our_runtime_stands_in_front_once_podman_is_configured(
-    installed: Installed, patterns: dict[str, Path], tmp_path: Path
-) -> None:
+def test_our_runtime_goes_before_podmans(installed: Installed, root: Path, tmp_path: Path) -> None:
     """With the real runtime that it says, and one hook: ours is in hooks.d, too."""
-    shutil.copytree(patterns["busybox"], tmp_path / "root", symlinks=True)
     line = re.sub("--runtime crun ", "", podman('"$@"', runtime="crun", folder=tmp_path))
     script = f"""
         podman() {{ command {line}; }}
@@ -99,16 +87,14 @@ def test_our_runtime_stands_in_front_once_podman_is_configured(
         oci-gpu-hook configure podman --set-as-default 2>/run/said
         grep -o 'runtime = .*' /run/said >/etc/oci-gpu-hook.conf
         podman {PODMAN_RUN} --detach --name front --log-driver=k8s-file --env NVIDIA_VISIBLE_DEVICES=1 \
-            --rootfs {tmp_path}/root sleep 1000 </dev/null >/dev/null
+            --rootfs {root} sleep 1000 </dev/null >/dev/null
         cat /etc/oci-gpu-hook.conf
         podman inspect --format '{{{{.OCIRuntime}}}}' front
         podman exec front nvidia-smi -L
         ls /run/crun
         podman rm --force --time 0 front >/dev/null
     """
-    done = with_podman(installed, script)
-    assert done.code == 0, done.out + done.err
-    _, setting, runtime, gpu, _ = done.out.splitlines()
+    _, setting, runtime, gpu, _ = with_podman(installed, script).printed().splitlines()
     assert (setting, runtime) == ("runtime = /usr/bin/crun", "oci-gpu-runtime")
     assert gpu.startswith("GPU 0: ")
 
@@ -131,9 +117,8 @@ UNIT, POD = manual.blocks("oci-gpu-hook-podman.7", "UNITS AND PODS")
 QUADLET = f"run --name systemd-gpu --replace --rm --cgroups=split --sdnotify=ignore --env {ASKED}"
 
 
-def test_builds_pods_and_units_have_their_gpus(installed: Installed, tmp_path: Path, driver: Path) -> None:
+def test_builds_pods_and_units_have_their_gpus(installed: Installed, tmp_path: Path, root: Path) -> None:
     """A step of a build by its ENV, a pod by its env, a quadlet's container by Environment=; each alone."""
-    root = roots.debian(tmp_path / "root", driver)
 
     def engine(words: str) -> str:
         return podman(words, runtime="runc", folder=tmp_path)
@@ -158,9 +143,7 @@ END
 {engine("kube down /run/pod.yaml")} >/dev/null
 {engine(QUADLET.replace("--cgroups=split", "--network none"))} image /bin/sh -c {shlex.quote(SEEN)}
 """
-    done = with_podman(installed, script, cgroup="v1")
-    assert done.code == 0, done.out + done.err
-    found = re.findall(r"^seen (.*)$", done.out, re.MULTILINE)
-    assert found == [f"{node(index)[5:]} nvidiactl" for index in range(3)], done.out
-    (left,) = re.findall(r"^left: (.*)$", done.out, re.MULTILINE)
-    assert left == "/usr/bin/nvidia-smi", done.out
+    out = with_podman(installed, script, cgroup="v1").printed()
+    found = re.findall(r"^seen (.*)$", out, re.MULTILINE)
+    assert found == [f"{node(index)[5:]} nvidiactl" for index in range(3)], out
+    assert re.findall(r"^left: (.*)$", out, re.MULTILINE) == ["/usr/bin/nvidia-smi"], out

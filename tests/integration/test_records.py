@@ -57,24 +57,14 @@ def asking(made: Any, devices: str | None) -> Any:
     return made.asks(devices).runs("/bin/sh", "-c", "exit 0")
 
 
-def test_an_entry_of_a_users_is_no_record(installed: Installed, bundle: Maker) -> None:
-    """He may write to the journal, with any field but those that journald writes."""
-    forge = f"""
+# A user may write to the journal, with any field but those that journald writes.
+FORGE = f"""
 import os, socket
 os.setgroups([]); os.setgid(64123); os.setuid(64123)
 sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 entry = "MESSAGE=forged\\nMESSAGE_ID={MESSAGE_ID}\\nSYSLOG_IDENTIFIER=oci-gpu-hook\\n_UID=0\\n"
 sender.sendto((entry + "OCI_GPU_HOOK_CONTAINER=forged\\n").encode(), "/run/systemd/journal/socket")
 """
-    script = f"""{JOURNALD}
-{start("runc", asking(bundle("debian"), "1"), "given")} >/dev/null
-python3 -c {shlex.quote(forge)}
-{records("2")}
-oci-gpu-hook log
-"""
-    out = on_node(installed, script).printed()
-    assert "container given got GPU 1: 4 device nodes" in out
-    assert "forged" not in out
 
 
 def test_each_start_with_a_request_leaves_one_record(installed: Installed, bundle: Maker) -> None:
@@ -87,8 +77,9 @@ def test_each_start_with_a_request_leaves_one_record(installed: Installed, bundl
 {start("runc", given)}
 ! {start("runc", refused, "refused")} 2>/dev/null
 {start("runc", without, "without")}
-{records("2")}
-journalctl -q --no-pager --all -o json SYSLOG_IDENTIFIER=oci-gpu-hook >/run/log/out
+python3 -c {shlex.quote(FORGE)}
+{records("3")}
+journalctl -q --no-pager --all -o json SYSLOG_IDENTIFIER=oci-gpu-hook _UID=0 >/run/log/out
 journalctl -q --no-pager -o cat OCI_GPU_HOOK_CONTAINER=refused >&2
 echo ---- >&2
 journalctl -q --no-pager -o cat OCI_GPU_HOOK_DEVICE=/dev/nvidiactl >&2
@@ -103,16 +94,14 @@ cat /run/log/out
     done = on_node(installed, script)
     assert done.code == 0, done.err
     first, second = [json.loads(line) for line in done.out.splitlines()]
-    assert first["OCI_GPU_HOOK_CONTAINER"] == given.id
     assert first["MESSAGE"].startswith(f"container {given.id} (team/training/main) got GPU 1, 5: ")
-    assert (first["OCI_GPU_HOOK_POD"], first["OCI_GPU_HOOK_NAME"]) == ("training", "main")
-    assert first["OCI_GPU_HOOK_REQUEST"] == "1,5"
-    assert first["OCI_GPU_HOOK_SOURCE"] == "env"
+    image = "registry/cuda:12\nMESSAGE=forged"
+    fields = {"CONTAINER": given.id, "POD": "training", "NAME": "main", "REQUEST": "1,5", "SOURCE": "env"}
+    fields["IMAGE"] = image
+    assert {name: first[f"OCI_GPU_HOOK_{name}"] for name in fields} == fields
     assert "/dev/nvidiactl" in first["OCI_GPU_HOOK_DEVICE"]
     assert len(first["OCI_GPU_HOOK_DEVICE"]) == int(first["OCI_GPU_HOOK_DEVICES"])
     assert int(first["OCI_GPU_HOOK_FILES"]) > 10
-    image = first["OCI_GPU_HOOK_IMAGE"]
-    assert image == "registry/cuda:12\nMESSAGE=forged"
     steps = [int(first[f"OCI_GPU_HOOK_{step}_USEC"]) for step in ("START", "READ", "PLAN", "APPLY")]
     assert min(steps) > 0, steps
     assert int(first["OCI_GPU_HOOK_TOTAL_USEC"]) == sum(steps)
@@ -129,44 +118,8 @@ cat /run/log/out
     assert [record["container"] for record in json.loads(of_pod)["records"]] == [given.id]
     read = json.loads(document)["records"]
     assert [record["container"] for record in read] == [given.id, "refused"]
-    assert read[0]["total_usec"] == sum(steps)
-    assert read[0]["image"] == "registry/cuda:12\nMESSAGE=forged"
+    assert (read[0]["total_usec"], read[0]["image"]) == (sum(steps), image)
     assert read[0]["device"] == first["OCI_GPU_HOOK_DEVICE"]
-
-
-def test_what_is_known_of_a_failure_is_recorded(installed: Installed, bundle: Maker) -> None:
-    """The hook alone, on states that no engine gives: what is known is recorded, and nothing else."""
-    fine = asking(bundle("debian"), "0")
-    state = json.dumps({"id": "c", "pid": 1 << 21, "bundle": str(fine.path)})
-    hook = "/usr/libexec/oci/hooks.d/oci-gpu-hook createRuntime"
-    script = f"""{JOURNALD}
-echo {{ | {hook} || true
-echo {shlex.quote(state)} | {hook} || true
-echo nonsense >/etc/oci-gpu-hook.conf
-echo {shlex.quote(state)} | {hook} || true
-{records("3")}
-oci-gpu-hook log --json
-"""
-    found = json.loads(on_node(installed, script).printed())["records"]
-    told = [(item.get("container"), item["outcome"], item["reason"]) for item in found]
-    assert told == [(None, "refused", "bundle"), ("c", "refused", "bundle"), ("c", "refused", "config")], found
-    assert ["plan_usec" in item for item in found[1:]] == [True, False], found
-
-
-@pytest.mark.parametrize(("variables", "outcome"), [({}, "ignored"), ({"NVIDIA_VISIBLE_DEVICES": "99"}, "refused")])
-def test_what_is_not_accepted_is_recorded_whatever_becomes_of_the_start(
-    installed: Installed, bundle: Maker, variables: dict[str, str], outcome: str
-) -> None:
-    made = bundle("busybox").asks(None, **variables)
-    made.mounts("/dev/null", "/var/run/nvidia-container-devices/0").runs("/bin/sh", "-c", "exit 0")
-    script = f"""{JOURNALD}
-{start("runc", made, "made")} 2>/dev/null || true
-{records("1")}
-oci-gpu-hook log --json
-"""
-    (record,) = json.loads(on_node(installed, script).printed())["records"]
-    assert record["outcome"] == outcome
-    assert record["note"][0].startswith("the device list in volume mounts is not accepted")
 
 
 @pytest.mark.parametrize("journal", ["absent", "full", "no socket", "nobody listens"])

@@ -32,9 +32,7 @@ def libraries(lines: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize(("runtime", "read_only"), [("runc", False), ("crun", True)])
-def test_the_same_driver_leaves_nothing_more(
-    installed: Installed, bundle: Maker, runtime: str, read_only: bool
-) -> None:
+def test_the_same_driver_adds_nothing(installed: Installed, bundle: Maker, runtime: str, read_only: bool) -> None:
     made = bundle("debian").asks("0")
     made.config["root"]["readonly"] = read_only
     left = f"cd {made.rootfs}; find . -printf '%p %y %s %l\\n' | sort | md5sum"
@@ -97,9 +95,7 @@ def dangling_link(cuda: Path) -> None:
 
 
 @pytest.mark.parametrize(("runtime", "with_users"), [("runc", True), ("crun", False)])
-def test_what_an_image_has_under_a_name_stays(
-    installed: Installed, bundle: Maker, runtime: str, with_users: bool
-) -> None:
+def test_what_an_image_has_stays(installed: Installed, bundle: Maker, runtime: str, with_users: bool) -> None:
     """And is in no way, where LD_LIBRARY_PATH names its folder; in a user namespace too."""
     scripts, before = {}, {}
     for planted in (own_file, own_link, dangling_link, older_versions):

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.integration.conftest import Maker
-from tests.integration.engines import REPOSITORY, Installed, on_node, podman
+from tests.integration.engines import REPOSITORY, Installed, Outcome, on_node, podman
 
 USER, FIRST = 64_123, 6_553_600
 # What a user's engine has: folders of the user's, and of the first of the user's further ids, as podman's keep-id has.
@@ -101,27 +102,33 @@ ENGINES = {"crun": "--cgroups=disabled", "runc": "--pids-limit=0"}
 PLACES = {"home": ("/run/user-home/kept", "0755"), "scratch": ("/tmp/job/kept", "0755"), "open": ("/tmp/kept", "0777")}
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("runtime", ENGINES)
-def test_a_rootless_container_with_the_hosts_dev_has_its_gpus(
-    installed: Installed, patterns: dict[str, Path], runtime: str, place: str
-) -> None:
-    """As distrobox and toolbox start theirs; but not in a folder to which every user may write."""
-    store, mode = PLACES[place]
-    root = f"{store}/root"
-    run = f"run --rm {ENGINES[runtime]} --network=none --userns=keep-id --volume /dev:/dev"
-    words = f"{run} --env NVIDIA_VISIBLE_DEVICES=1,5 --rootfs {root} sh -c '/app/cuda; id -u'"
+def run_rootless(
+    installed: Installed, pattern: Path, runtime: str, options: str, command: str, folders: str, root: str, **node: Any
+) -> Outcome:
+    """``podman run`` by the user, of a copy of a root that is the owner's of its folder, which `folders` make."""
+    words = f"run --rm {ENGINES[runtime]} --network=none {options} --rootfs {root} {command}"
     line = podman(words, runtime=runtime, folder=Path("/run/user-home"), run=f"/run/user/{USER}/c")
-    script = f"""
-folder 0 0755 /tmp/job
-folder {FIRST} {mode} {store}
-cp -a {patterns["debian"]} {root}; chown -R {FIRST}:{FIRST} {root}
+    script = f"""{FOLDERS}{folders}
+rm -rf {root}; cp -a {pattern} {root}; chown -R --reference $(dirname {root}) {root}
 code=0
 {AS_USER} env HOME=/run/user-home XDG_RUNTIME_DIR=/run/user/{USER} {line} >/run/out 2>&1 || code=$?
 cat /run/out; pkill -U {USER} || :
 exit $code
 """
-    done = on_node(installed, FOLDERS + script)
+    return on_node(installed, script, **node)
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("runtime", ENGINES)
+def test_a_rootless_one_with_the_hosts_dev(
+    installed: Installed, patterns: dict[str, Path], runtime: str, place: str
+) -> None:
+    """As distrobox and toolbox start theirs; but not in a folder to which every user may write."""
+    store, mode = PLACES[place]
+    options = "--userns=keep-id --volume /dev:/dev --env NVIDIA_VISIBLE_DEVICES=1,5"
+    folders = f"folder 0 0755 /tmp/job; folder {FIRST} {mode} {store}"
+    command = "sh -c '/app/cuda; id -u'"
+    done = run_rootless(installed, patterns["debian"], runtime, options, command, folders, f"{store}/root")
     if place == "open":
         assert done.code != 0 and "others than root can exchange it" in done.out, done.out
     else:
@@ -129,9 +136,7 @@ exit $code
 
 
 @pytest.mark.parametrize("owner", [100_000, 101_000])
-def test_an_engine_of_a_namespaces_root_gives_no_power_to_its_users(
-    installed: Installed, bundle: Maker, owner: int
-) -> None:
+def test_an_engine_of_a_namespaces_root_gives_users_no_power(installed: Installed, bundle: Maker, owner: int) -> None:
     """Real crun as root of a namespace that somebody else has made: another user's folder is no place for a root."""
     made = bundle("busybox").asks("0", "utility").without("/dev", "/sys").mounts("/dev", "/dev")
     kinds = [{"type": kind} for kind in ("mount", "ipc", "uts", "pid")]

@@ -16,14 +16,12 @@ LOOK = "for n in 0 1 2 3 4 5 6 7; do echo /dev/nvidia$n $({ true </dev/nvidia$n;
 
 
 def made(bundle: Maker, devices: str | None, seconds: int = 0) -> Bundle:
-    """A bundle without a hook of ours."""
     it = bundle("debian").asks(devices)
     it.config["hooks"] = {"createRuntime": [PROCDRIVER]}
     return it.runs("/bin/sh", "-c", LOOK, "sh", str(seconds))
 
 
 def given(out: str) -> set[str]:
-    """The GPUs that could be opened."""
     return {line.split()[0] for line in out.splitlines() if line.endswith(ALLOWED)}
 
 

@@ -7,7 +7,6 @@ device cgroup says: open gives ENXIO where it allows, EPERM where not.
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -70,7 +69,7 @@ CGROUPS = ["v2", pytest.param("v1", marks=pytest.mark.skipif(version("systemctl"
 
 @pytest.mark.parametrize("cgroup", CGROUPS)
 def test_a_gpu_stays_and_no_other_comes(
-    installed: Installed, bundle: Maker, tmp_path: Path, patterns: dict[str, Path], newest: Path, cgroup: str
+    installed: Installed, bundle: Maker, tmp_path: Path, root: Path, newest: Path, cgroup: str
 ) -> None:
     """In containers of both runtimes and of podman; and what happens to others beside them.
 
@@ -92,14 +91,13 @@ def test_a_gpu_stays_and_no_other_comes(
         runtime = {"crun": "crun", "newest": f"{newest}/crun"}.get(name, "runc")
         begin = START.format(name=name, runtime=runtime, bundle=each.path)
         script += f"{HIDE}{begin}{SHOW}" if name == "untold" else begin
-    shutil.copytree(patterns["busybox"], tmp_path / "root", symlinks=True)
     line = podman('"$@"', runtime="runc", folder=tmp_path, cgroups="systemd")
     script += f"""
 podman() {{ command {line}; }}
 in_podman() {{ podman exec stay "$@"; }}
 update_podman() {{ podman update --cpu-shares $1 stay; }}
 podman {PODMAN_RUN} --detach --name stay --log-driver=k8s-file --env NVIDIA_VISIBLE_DEVICES=1 \\
-    --rootfs {tmp_path}/root sh -c '{SLEEP}' >/tmp/out 2>&1 </dev/null || {{ cat /tmp/out >&2; exit 1; }}
+    --rootfs {root} sh -c '{SLEEP}' >/tmp/out 2>&1 </dev/null || {{ cat /tmp/out >&2; exit 1; }}
 """
     remove = "for name in runc free untold; do runc --systemd-cgroup delete --force stay-$name; done\n"
     remove += "crun --systemd-cgroup delete --force stay-crun; podman rm --force --time 0 stay >/dev/null\n"
@@ -121,9 +119,7 @@ podman {PODMAN_RUN} --detach --name stay --log-driver=k8s-file --env NVIDIA_VISI
 
 
 @pytest.mark.parametrize("cgroup", CGROUPS)
-def test_a_start_that_fails_is_withdrawn_from_systemd(
-    installed: Installed, bundle: Maker, tmp_path: Path, cgroup: str
-) -> None:
+def test_systemd_forgets_a_failed_start(installed: Installed, bundle: Maker, tmp_path: Path, cgroup: str) -> None:
     made = traced(stays(bundle("busybox"), "runc", "no"), tmp_path / "trace", "-s", "4096")
     for name in ("dev", "proc", "sys"):
         (made.rootfs / name).mkdir()

@@ -20,9 +20,7 @@ SLOW = "strace -o /dev/null -e trace=rt_sigtimedwait -e inject=rt_sigtimedwait:d
 
 
 @pytest.mark.parametrize(("timeout", "fails"), [(None, False), (2, True)])
-def test_crun_does_not_lose_the_end_of_the_hook(
-    installed: Installed, bundle: Maker, timeout: int | None, fails: bool
-) -> None:
+def test_crun_sees_the_hooks_end(installed: Installed, bundle: Maker, timeout: int | None, fails: bool) -> None:
     """It does of a hook that has a timeout: of ours, with one, this shows that the test can fail."""
     made = bundle("busybox").asks(None)
     ours = dict(made.config["hooks"]["createRuntime"][-1])

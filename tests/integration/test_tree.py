@@ -270,38 +270,7 @@ for folder in (False, True):
     assert run(tmp_path, case) == ["/opt/link leads too deep ['/opt', '/opt/link']"] * 2
 
 
-def test_of_an_image_no_file_of_the_kernels_is_read(tmp_path: Path) -> None:
-    """The container's own procfs is no volume, but to read a PCI device's configuration may stop that device."""
-    case = """
-from oci_gpu_hook.changes import loadercache
-os.makedirs(root + "/proc"); os.makedirs(root + "/etc")
-assert os.spawnvp(os.P_WAIT, "mount", ["mount", "-t", "proc", "none", root + "/proc"]) == 0
-kernels = os.open(root + "/proc", os.O_PATH)
-tree = Tree(root_fd, (syscalls.mount_of(root_fd)[0], syscalls.mount_of(kernels)[0]), Undo())
-os.symlink("/proc/version", root + "/etc/ld.so.cache")
-loadercache._read = lambda found: print("read")
-tree.attach_tmpfs("/opt/own", ("ro",), (), [])
-print(loadercache.merge(tree, "/etc/ld.so.cache", "/etc/conf.d/x", ("/opt/own",), ()))
-"""
-    assert run(tmp_path, case) == ["/etc/ld.so.cache lies in a volume or in procfs, and what it lists is left out"]
-
-
 OWN = 'tree.attach_tmpfs("/opt/a/own", ("ro", "nosuid", "nodev", "noexec"), ("lib",), [])'
-
-
-def test_a_filesystem_of_ours_that_hides_files_says_so(tmp_path: Path) -> None:
-    """Of the image's: an empty folder is what an earlier start has left, and a volume is meant to be covered."""
-    case = """
-def covered(path):
-    mark = tree.undo.mark()
-    print(tree.attach_tmpfs(path, ("ro",), (), []))
-    tree.undo.take_back(mark)
-os.makedirs(root + "/opt/full/folder"); os.makedirs(root + "/opt/empty"); os.makedirs(root + "/opt/volume")
-open(host + "/folder/x", "w").close()
-syscalls.move_mount(clone("folder"), os.open(root + "/opt/volume", os.O_PATH))
-for name in ("full", "empty", "volume", "new"): covered("/opt/" + name)
-"""
-    assert run(tmp_path, case) == ["/opt/full: the image's own files there are hidden", "", "", ""]
 
 
 def test_a_file_of_ours_covers_another_read_only(tmp_path: Path) -> None:

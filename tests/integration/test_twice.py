@@ -14,9 +14,7 @@ LOOK = "nvidia-smi -L; /app/cuda; cat /proc/self/mountinfo"
 
 
 @pytest.mark.parametrize(("runtime", "cgroup"), RUNTIMES)
-def test_what_prestart_has_done_is_not_done_again(
-    installed: Installed, bundle: Maker, runtime: str, cgroup: str
-) -> None:
+def test_what_is_done_is_not_done_again(installed: Installed, bundle: Maker, runtime: str, cgroup: str) -> None:
     made = bundle("debian").asks("1,5")
     (_, ours) = installed.hooks()["createRuntime"]
     made.config["hooks"] = {"prestart": [PROCDRIVER, DOCKERS], "createRuntime": [ours]}

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Everything that a container can ask for beside whole GPUs, under runc: MIG, IMEX, NVIDIA's other devices.
 
-Each test looks from inside the container at what it has and tries to open what it did not ask for.  What each name
-means is shown with values in tests/unit/test_selection.py.
+What each name means is shown with values in tests/unit/test_selection.py.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from typing import Any
 
 from tests.integration.conftest import Maker
 from tests.integration.engines import Installed
-from tests.integration.inside import COMPUTE, CONTROL, attempt, gpus, look, node
+from tests.integration.inside import COMPUTE, CONTROL, attempt, gpus, node
 
 MIG = gpus("h100mig")[0]
 DIVIDED, WHOLE = node(0, "h100mig"), node(1, "h100mig")
@@ -45,19 +44,6 @@ def test_mig_devices_by_each_of_their_names(installed: Installed, bundle: Maker)
     assert "unknown MIG device '0:4'" in unknown.refusal()
 
 
-def test_without_nvml_a_mig_device_is_never_guessed(installed: Installed, bundle: Maker) -> None:
-    """The form that names instances needs no NVML; the two others say who can tell."""
-    asked = (SECOND, "0:1", f"MIG-{MIG['uuid']}/5/0")
-    made = [bundle("busybox").asks(selector) for selector in asked]
-    *guesses, named = attempt(installed, *made, description="h100mig", refresh=False)
-    for selector, each in zip(asked, guesses):
-        assert f"MIG device '{selector}' cannot be told from the others" in each.refusal()
-        assert "inventory refresh" in each.refusal()
-    seen = named.seen()
-    paths = f"{FOLDER}/gi5/access", f"{FOLDER}/gi5/ci0/access"
-    seen.has_exactly(*COMPUTE, DIVIDED, *seen.capability_nodes(*paths))
-
-
 def test_mig_is_managed_by_privileged_containers(installed: Installed, bundle: Maker) -> None:
     managed = {"NVIDIA_MIG_CONFIG_DEVICES": "mig/config", "NVIDIA_MIG_MONITOR_DEVICES": "mig/monitor"}
     plain = [bundle("busybox").asks("1", **{variable: "all"}) for variable in managed]
@@ -69,19 +55,6 @@ def test_mig_is_managed_by_privileged_containers(installed: Installed, bundle: M
         seen = each.seen()
         seen.has_exactly(*COMPUTE, WHOLE, *seen.capability_nodes(path))
         assert set(seen.capabilities) <= seen.shown("capabilities")
-
-
-def test_a_device_plugin_without_privilege_may_watch_mig(installed: Installed, bundle: Maker) -> None:
-    """Where the administrator lets it: without, NVML tells no memory of a divided GPU.
-
-    A section of its namespace is tests/unit/test_sections.py's.
-    """
-    made = [bundle("busybox").asks("all", "utility", **more) for more in ({}, {"NVIDIA_MIG_MONITOR_DEVICES": "all"})]
-    found = attempt(installed, *made, description="h100mig", settings="mig-monitor = always\n")
-    denied, watching = [each.seen() for each in found]
-    assert denied.capability_nodes("mig/monitor", "mig/config") <= denied.denied
-    assert watching.capability_nodes("mig/monitor") <= watching.allowed
-    assert watching.capability_nodes("mig/config") <= watching.denied
 
 
 FEATURES = {
@@ -111,9 +84,3 @@ def test_other_drivers_devices_come_by_family(installed: Installed, bundle: Make
     every.has_exactly(*COMPUTE, node(7), *[path for paths in FEATURES.values() for path in paths])
     folder = "/dev/nvidia-caps-imex-channels"
     imex.has_exactly(*COMPUTE, node(2), f"{folder}/channel1", f"{folder}/channel3")
-
-
-def test_a_mig_device_brings_no_drm_node(installed: Installed, bundle: Maker) -> None:
-    """Its parent's would open the whole GPU."""
-    seen = look(installed, bundle("busybox").asks("0:0", "all"), description="h100mig")
-    assert not [path for path in (*seen.allowed, *seen.nodes) if path.startswith("/dev/dri/")]

@@ -156,33 +156,29 @@ done
 
 
 def takes(seen: Seen, file: str) -> bool:
-    """Whether it takes this one, however it is told to look."""
     return seen.printed.splitlines() == [file, "cuInit 0, 1 devices"] * 3
 
 
-def test_cudas_newer_libraries_are_named(installed: Installed, bundle: Maker, driver: Path) -> None:
-    made, same_branch = (newer(bundle("debian"), driver), newer(bundle("debian"), driver, "535.183.06"))
+# The release that the image has, the node, its settings, and the file that a program takes.
+RELEASES = {
+    "newer": ("580.65.06", "v100", "", f"{COMPAT}/libcuda.so.580.65.06"),
+    "same branch": ("535.183.06", "v100", "", f"{NATIVE}/libcuda.so.535.183.01"),
+    "same": ("580.65.06", "h100x8", "", f"{NATIVE}/libcuda.so.580.65.06"),
+    "off": ("580.65.06", "v100", "cuda-forward-compatibility = no\n", f"{NATIVE}/libcuda.so.535.183.01"),
+}
+
+
+@pytest.mark.parametrize("case", RELEASES)
+def test_cudas_newer_libraries_are_named(installed: Installed, bundle: Maker, driver: Path, case: str) -> None:
+    number, description, settings, file = RELEASES[case]
+    made = newer(bundle("debian"), driver, number)
     before = roots.listing(made.rootfs / COMPAT.lstrip("/"))
-    started = attempt(installed, made, same_branch, commands=RESOLVED, description="v100")
-    seen, other = (each.seen() for each in started)
-    assert takes(seen, f"{COMPAT}/libcuda.so.580.65.06")
-    assert takes(other, f"{NATIVE}/libcuda.so.535.183.01")
-    for each in (seen, other):
-        assert each.libraries["libcuda.so.1", 64] == [f"{NATIVE}/libcuda.so.1"]
-        assert not [path for path in each.mounts if path.startswith("/usr/local/cuda")]
+    seen = look(installed, made, RESOLVED, description=description, settings=settings)
+    assert takes(seen, file)
+    assert seen.libraries["libcuda.so.1", 64] == [f"{NATIVE}/libcuda.so.1"]
+    assert not [path for path in seen.mounts if path.startswith("/usr/local/cuda")]
     assert roots.listing(made.rootfs / COMPAT.lstrip("/")) == before
     assert b"compat" not in (made.rootfs / "etc/ld.so.cache").read_bytes(), "the image's own cache"
-
-
-@pytest.mark.parametrize(
-    ("description", "settings"), [("h100x8", ""), ("v100", "cuda-forward-compatibility = no\n")], ids=["same", "off"]
-)
-def test_cudas_libraries_that_are_no_newer_or_not_wanted_are_not_named(
-    installed: Installed, bundle: Maker, driver: Path, description: str, settings: str
-) -> None:
-    made = newer(bundle("debian"), driver)
-    seen = look(installed, made, RESOLVED, description=description, settings=settings)
-    assert takes(seen, f"{NATIVE}/libcuda.so.{'535.183.01' if settings else '580.65.06'}")
 
 
 UNUSED = "CUDA forward compatibility: the image's libcuda.so.575.57.08 is not used: "
@@ -218,8 +214,6 @@ runc kill $(runc list -q) KILL; wait
     assert f"pass  libcuda      {UNUSED}it is not made for GPUs of the brand GeForce" in done.out, done.out + done.err
 
 
-def test_musls_loader_reads_no_cache_and_nobody_says_that_it_does(
-    installed: Installed, bundle: Maker, driver: Path
-) -> None:
+def test_of_musl_nobody_says_that_its_loader_reads_a_cache(installed: Installed, bundle: Maker, driver: Path) -> None:
     made = newer(bundle("musl"), driver, "575.57.08", R575)
     assert "forward compatibility" not in plan(installed, made, description="v100")

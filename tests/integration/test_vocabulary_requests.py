@@ -49,16 +49,6 @@ def test_where_lists_alone_are_accepted(installed: Installed, bundle: Maker) -> 
     assert all(sentence.format(variable) in notes for variable in features)
 
 
-def test_a_rule_holds_in_its_namespace_only(installed: Installed, bundle: Maker) -> None:
-    settings = "accept-environment = privileged\n[namespace trusted]\naccept-environment = always\n"
-    made = [bundle("busybox").asks("0") for _ in range(2)]
-    for each, namespace in zip(made, ("trusted", "other")):
-        each.of_crio(namespace=namespace)
-    trusted, other = attempt(installed, *made, settings=settings)
-    trusted.seen().has_exactly(*COMPUTE, node(0))
-    other.seen().has_exactly()
-
-
 def test_a_share_of_a_swarm_resource_is_the_gpu_itself(installed: Installed, bundle: Maker) -> None:
     """Notebooks share a GPU this way: the swarm manager counts names, all of which mean one GPU."""
     uuid = gpus()[5]["uuid"]
@@ -73,31 +63,3 @@ def test_a_share_of_a_swarm_resource_is_the_gpu_itself(installed: Installed, bun
         assert uuid in each.seen().printed
     assert "unknown device" in stranger.refusal()
     assert "DOCKER_RESOURCE_GPU is '2', a number of devices" in counted.refusal()
-
-
-UNMET = "cuda>=99.0 brand=tesla,driver>=999,driver<1000 arch>=12.0"
-
-
-def test_without_settings(installed: Installed, bundle: Maker) -> None:
-    """Lists and swarm resources ask for nothing, and hide nothing; requirements hold, each of them."""
-    alternatives = f"{UNMET} brand=nvidia,driver>=580,driver<581"
-    beside_list = lists(bundle("busybox").asks("1"), gpus()[2]["uuid"])
-    listed, environment, swarm, unmet, met, both = attempt(
-        installed,
-        lists(bundle("busybox").asks(LIST_FOLDER), "0"),
-        beside_list,
-        bundle("busybox").asks(None, DOCKER_RESOURCE_GPU=gpus()[5]["uuid"]),
-        bundle("busybox").asks("0", NVIDIA_REQUIRE_CUDA=UNMET),
-        bundle("busybox").asks("0", NVIDIA_REQUIRE_CUDA=alternatives),
-        bundle("busybox").asks("0", NVIDIA_REQUIRE_CUDA="cuda>=12.4", NVIDIA_REQUIRE_DRIVER="driver<580"),
-    )
-    assert "which are not accepted" in listed.refusal()
-    environment.seen().has_exactly(*COMPUTE, node(1))
-    assert "the device list in volume mounts is not accepted" in plan(installed, beside_list)
-    swarm.seen().has_exactly()
-    assert (
-        "the image requires 'cuda>=99.0' or 'brand=tesla,driver>=999,driver<1000' or 'arch>=12.0'"
-        " (here cuda is 13.0, brand is Nvidia, driver is 580.65.06, arch is 9.0)"
-    ) in unmet.refusal()
-    met.seen().has_exactly(*COMPUTE, node(0))
-    assert "requires 'driver<580' (here driver is 580.65.06)" in both.refusal()

@@ -62,14 +62,17 @@ def everything() -> inventory.DriverInventory:
 def plant(tree: Path) -> HostRoot:
     root = hosts.host(tree)
     hosts.plant(tree, "proc/devices", f"Character devices:\n{MAJORS}\nBlock devices:\n")
-    for path, minor in (("mig/config", 1), ("mig/monitor", 2), ("gpu1/mig/gi1/access", 30)):
+    instance = "gpu1/mig/gi1"
+    for path, minor in {
+        "mig/config": 1,
+        "mig/monitor": 2,
+        f"{instance}/access": 30,
+        f"{instance}/ci0/access": 31,
+    }.items():
         hosts.plant(tree, f"proc/driver/nvidia/capabilities/{path}", f"DeviceFileMinor: {minor}\n")
-    path = "proc/driver/nvidia/capabilities/gpu1/mig/gi1/ci0/access"
-    hosts.plant(tree, path, "DeviceFileMinor: 31\n")
     for name, _ in catalogue.LIBRARIES:
-        below = catalogue.SUBFOLDERS.get(name, ".")
-        file = f"{name}.so.{hosts.VERSION}"
-        hosts.plant(tree, f"{FOLDER}/{below}/{file}", hosts.elf(f"{name}.so.1"))
+        folder = f"{FOLDER}/{catalogue.SUBFOLDERS.get(name, '.')}"
+        hosts.plant(tree, f"{folder}/{name}.so.{hosts.VERSION}", hosts.elf(f"{name}.so.1"))
     for name, _ in catalogue.OWN_VERSION:
         version = "1.1.2.0" if name in catalogue.NUMBERS else "1.1.2"
         hosts.plant(tree, f"{FOLDER}/{name}.so.{version}", hosts.elf(f"{name}.so.1"))
@@ -96,16 +99,14 @@ def plant(tree: Path) -> HostRoot:
 def _as_found() -> tuple[nodes.DeviceNode, ...]:
     """Nodes that only root could plant."""
     paths = (
-        ("nvswitch", "/dev/nvidia-nvswitchctl", 508, 255),
-        ("nvswitch", "/dev/nvidia-nvswitch0", 508, 0),
-        ("gds", "/dev/nvidia-fs0", 509, 0),
-        ("gdrcopy", "/dev/gdrdrv", 510, 0),
-        ("mofed", "/dev/infiniband/uverbs0", 231, 192),
-        ("mofed", "/dev/infiniband/rdma_cm", 10, 1000),
+        ("nvswitch", "nvidia-nvswitchctl", 508, 255),
+        ("nvswitch", "nvidia-nvswitch0", 508, 0),
+        ("gds", "nvidia-fs0", 509, 0),
+        ("gdrcopy", "gdrdrv", 510, 0),
+        ("mofed", "infiniband/uverbs0", 231, 192),
+        ("mofed", "infiniband/rdma_cm", 10, 1000),
     )
-    return tuple(
-        nodes.DeviceNode(path, major, minor, 0o666, 0, 0, True, family) for family, path, major, minor in paths
-    )
+    return tuple([nodes.DeviceNode(f"/dev/{it[1]}", *it[2:], 0o666, 0, 0, True, it[0]) for it in paths])
 
 
 def ask(environment: dict[str, str] | None = None, *, config: Settings = DEFAULTS, **inputs: object) -> Request | None:
@@ -147,10 +148,8 @@ def targets(visible: str = "1", capabilities: str = "", **more: str) -> set[str]
     for operation in planned(visible, capabilities, LAYOUT, **more).operations:
         if isinstance(operation, Mount):
             found.update(operation.paths())
-        elif isinstance(operation, Service):
-            found.add(operation.target)
-        elif isinstance(operation, (Device, Symlink, Tmpfs, LdCache)):
-            found.add(operation.path)
+        elif isinstance(operation, (Service, Device, Symlink, Tmpfs, LdCache)):
+            found.add(operation.target if isinstance(operation, Service) else operation.path)
     return found
 
 

@@ -37,8 +37,8 @@ def _comes(paths: str, by: str, without: str | None = None, **more: str) -> bool
 def _options(path: str, capabilities: str = "utility") -> tuple[str, ...]:
     """Of the mount to which the link at `path` leads."""
     operations = planned("1", capabilities).operations
-    (led,) = [operation.to for operation in operations if isinstance(operation, Symlink) and operation.path == path]
-    (mount,) = [operation for operation in operations if isinstance(operation, Mount) and operation.target == led]
+    (led,) = [it.to for it in operations if isinstance(it, Symlink) and it.path == path]
+    (mount,) = [it for it in operations if isinstance(it, Mount) and it.target == led]
     return mount.options
 
 
@@ -51,11 +51,7 @@ def _by_cdi_too(path: str) -> bool:
 
 
 def _tmpfs(path: str, capabilities: str = "utility") -> Tmpfs:
-    (found,) = [
-        operation
-        for operation in planned("1", capabilities).operations
-        if isinstance(operation, Tmpfs) and operation.path == path
-    ]
+    (found,) = [it for it in planned("1", capabilities).operations if isinstance(it, Tmpfs) and it.path == path]
     return found
 
 
@@ -63,17 +59,13 @@ COMPAT = Compat("/usr/local/cuda/compat", ("libcuda.so.1", "libcuda.so.999.1.1")
 
 
 def _newer_cuda_comes_first() -> bool:
-    layout = LAYOUT._replace(compat=COMPAT)
-    operations = planned("1", "compute", layout).operations
-    (cache,) = [operation for operation in operations if isinstance(operation, LdCache)]
-    mounts = [operation for operation in operations if isinstance(operation, Mount)]
-    links = {operation.path: operation.to for operation in operations if isinstance(operation, Symlink)}
-    named = [path for soname, path in cache.entries() if soname == "libcuda.so.1"]
-    return (
-        [links.get(path) for path in named] == ["/usr/local/cuda/compat/libcuda.so.1"]
-        and not any("compat" in mount.source for mount in mounts)
-        and not any(path in links for mount in mounts for path in mount.paths())
-    )
+    operations = planned("1", "compute", LAYOUT._replace(compat=COMPAT)).operations
+    (cache,) = [it for it in operations if isinstance(it, LdCache)]
+    mounts = [it for it in operations if isinstance(it, Mount)]
+    links = {it.path: it.to for it in operations if isinstance(it, Symlink)}
+    named = [links.get(path) for soname, path in cache.entries() if soname == "libcuda.so.1"]
+    beside = [mount for mount in mounts if "compat" in mount.source or links.keys() & {*mount.paths()}]
+    return named == ["/usr/local/cuda/compat/libcuda.so.1"] and not beside
 
 
 GIVEN_TWIN = f"{GIVEN_32}/{TWIN.rpartition('/')[2]}"

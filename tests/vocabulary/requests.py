@@ -36,9 +36,6 @@ def _says_nothing(names: str) -> bool:
     return _gpu(**variables) == _gpu() and ask(variables) is None
 
 
-NO_GPU: tuple[tuple[str, str], ...] = ()
-
-
 def _meets(expression: str, *, gpus: tuple[tuple[str, str], ...] = (("8.0", "Tesla"),)) -> bool:
     try:
         requirements.check((expression,), "550.54.15", "12.4", gpus)
@@ -148,7 +145,7 @@ IN_REQUEST = (
     Row("1.2", "Unknown property", REFUSED, lambda: refused_expression("memory>=40")),
     Row("1.2", "Evaluation set", SERVED,
         lambda: not _meets("arch>=8", gpus=(("8.0", "Tesla"), ("7.0", "Tesla")))
-            and _meets("arch>=99,brand=none", gpus=NO_GPU)),
+            and _meets("arch>=99,brand=none", gpus=())),
     Row("1.2", "Where enforced", SERVED, lambda: _injected_by_the_engine("compute").requirements == ("cuda>=99",)),
     Row("1.3", "Device list as mounts", SERVED,
         lambda: _request({VISIBLE: "1"}, config=Settings(accept_volume_mounts=True), mounts=LISTED)

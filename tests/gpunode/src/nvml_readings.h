@@ -2,7 +2,6 @@
 /*
  * The part of nvml.c that tells how a GPU is and what is done with it, each a `reading NAME VALUE` of the description.
  * What a description leaves out is not supported, as on a GPU without it.
- * Must not: be included by anything else.
  */
 #ifndef GPUNODE_NVML_READINGS_H
 #define GPUNODE_NVML_READINGS_H
@@ -22,8 +21,6 @@ static int ask(struct gpu *gpu)
 {
 	if (!users)
 		return UNINITIALIZED;
-	if (!gpu)
-		return INVALID_ARGUMENT;
 	if (gpu->parent)
 		return NOT_SUPPORTED;
 	while (gpu->hangs)
@@ -48,7 +45,7 @@ static int read_number(struct gpu *gpu, enum reading what, u64 *value)
 EXPORT int nvmlDeviceGetFieldValues(struct gpu *gpu, int count, struct field *fields)
 {
 	u64 value = 0;
-	int first = fields ? ask(gpu) : INVALID_ARGUMENT;
+	int first = ask(gpu);
 	for (int i = 0; !first && i < count; i++) {
 		fields[i].code = fields[i].id == 230 ? read_number(gpu, RECOVERY_ACTION, &value) : NOT_SUPPORTED;
 		fields[i].type = 1, fields[i].value = value;
@@ -58,18 +55,16 @@ EXPORT int nvmlDeviceGetFieldValues(struct gpu *gpu, int count, struct field *fi
 /* Only the uncorrectable ones since the last reset. */
 EXPORT int nvmlDeviceGetTotalEccErrors(struct gpu *gpu, unsigned error, unsigned counter, u64 *to)
 {
-	if (!to || error > 1 || counter > 1)
-		return INVALID_ARGUMENT;
 	return error && !counter ? read_number(gpu, ECC_UNCORRECTED, to) : NOT_SUPPORTED;
 }
 /* Of a MIG device too, which has a part of its parent's; that of a divided GPU is for those who may watch MIG. */
 EXPORT int nvmlDeviceGetMemoryInfo(struct gpu *gpu, struct memory *to)
 {
-	int first = gpu && gpu->parent ? OK : ask(gpu);
+	int first = gpu->parent ? OK : ask(gpu);
 	if (!first && gpu->mig_enabled && open_capability("/proc/driver/nvidia/capabilities/mig/monitor"))
 		return NO_PERMISSION;
-	if (first || !to)
-		return first ? first : INVALID_ARGUMENT;
+	if (first)
+		return first;
 	to->total = gpu->memory;
 	to->used = gpu->has[MEMORY_USED] ? gpu->readings[MEMORY_USED] : 0;
 	to->free = to->total - to->used;
@@ -79,7 +74,7 @@ EXPORT int nvmlDeviceGetMemoryInfo(struct gpu *gpu, struct memory *to)
 EXPORT int nvmlDeviceGetMemoryInfo_v2(struct gpu *gpu, struct memory_v2 *to)
 {
 	struct memory memory = {0, 0, 0};
-	int code = to ? nvmlDeviceGetMemoryInfo(gpu, &memory) : INVALID_ARGUMENT;
+	int code = nvmlDeviceGetMemoryInfo(gpu, &memory);
 	if (!code)
 		to->total = memory.total, to->reserved = 0, to->free = memory.free, to->used = memory.used;
 	return code;
@@ -88,7 +83,7 @@ EXPORT int nvmlDeviceGetMemoryInfo_v2(struct gpu *gpu, struct memory_v2 *to)
 EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(struct gpu *gpu, unsigned *count, struct process *to)
 {
 	u64 there = 0;
-	int code = count ? read_number(gpu, PROCESSES, &there) : INVALID_ARGUMENT;
+	int code = read_number(gpu, PROCESSES, &there);
 	if (code)
 		return code;
 	code = there && (!to || *count < there) ? INSUFFICIENT_SIZE : OK;

@@ -1,24 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other vendors' drivers beside NVIDIA's on a simulated node: one function each, which says what it adds.
-
-Must not: read or write any file.
-"""
+"""Other vendors' drivers beside NVIDIA's on a simulated node: one function each, which says what it adds."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator
 
+from ..description import Description
 from ..tegra import tegra, thor
 from ..wsl import wsl
 from .accelerators import amd, habana, intel, mi300, neuron, xrt
 from .additions import Additions
 from .decorator import nvidia_decorator
 from .networks import onload, rdma
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from ..description import Description
 
 VENDORS: dict[str, Callable[[Additions], None]] = {
     "amd": amd,

@@ -1,17 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The drivers of AMD's, Intel's, Habana's, AWS's and Xilinx's accelerators.
-
-Must not: read or write any file.
-"""
+"""The drivers of AMD's, Intel's, Habana's, AWS's and Xilinx's accelerators."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from .additions import numbered
-
-if TYPE_CHECKING:
-    from .additions import Additions
+from .additions import Additions, numbered
 
 ROCM = "6.2.0"
 

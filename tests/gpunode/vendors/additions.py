@@ -1,21 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What other vendors' drivers add to a node, as one value, and the few words in which each vendor says it.
-
-Must not: read or write any file.
-"""
+"""What other vendors' drivers add to a node, as one value, and the few words in which each vendor says it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
+from ..description import Description
 from ..pci import DRM_MAJOR
 from ..procfs import DeviceNode
 from ..sysfs import Sysfs, pci_files
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ..description import Description
 
 ACCEL_MAJOR = 261  # given to compute accelerators by the kernel's list
 

@@ -3,17 +3,12 @@
 
 Nodes, libraries and programs, and nothing below /proc/driver/nvidia: the node's own driver is whatever its description
 says.  That file names three programs wrongly; here they have their right names.
-Must not: read or write any file.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ..procfs import MAJOR, DeviceNode
-
-if TYPE_CHECKING:
-    from .additions import Additions
+from .additions import Additions
 
 DRIVER = "396.26"
 FOLDER = "/usr/lib64/nvidia"

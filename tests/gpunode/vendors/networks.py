@@ -1,18 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The drivers of network adapters that programs use without the kernel: InfiniBand and RoCE, Solarflare's Onload.
-
-Must not: read or write any file.
-"""
+"""The drivers of network adapters that programs use without the kernel: InfiniBand and RoCE, Solarflare's Onload."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ..procfs import MISC_MAJOR, RDMA_CM_MINOR, VERBS_FIRST, VERBS_MAJOR
-from .additions import numbered
-
-if TYPE_CHECKING:
-    from .additions import Additions
+from .additions import Additions, numbered
 
 # In the part of the kernel's major that is for InfiniBand's management datagrams.
 MANAGEMENT_FIRST, SUBNET_FIRST = 0, 64
