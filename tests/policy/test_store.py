@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the RPM's scriptlets do to a policy store, by real rpm and semodule, in a copy of Debian's policy.
+"""What ``selinux install`` and the RPM do to a policy store, by real semodule and rpm, in a copy of Debian's policy.
 
-The copy is called targeted, as RHEL's and Fedora's is, and lies in a view of this machine, in its own store's place.
+For rpm the copy is called targeted, as RHEL's and Fedora's is, and lies in a view of this machine, in its own store's
+place.
 """
 
 from __future__ import annotations
 
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,26 +42,45 @@ def rpm(view: View, *words: str | Path) -> None:
     assert done.status == 0 and "scriptlet failed" not in done.said, done.said
 
 
-def stored(view: View) -> list[str]:
-    folder = view / "var/lib/selinux/targeted/active/modules"
+def stored(root: Path, name: str = "targeted") -> list[str]:
+    """Our modules in the store, with their priority."""
+    folder = root / f"var/lib/selinux/{name}/active/modules"
     return sorted(f"{path.parent.name}/{path.name}" for name in policies.MODULES for path in folder.glob(f"*/{name}"))
+
+
+def test_our_command_installs_them_below_an_administrators_and_removes_them(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    subprocess.run(["cp", "-a", policies.build().base, root], check=True)
+    (root / "etc/selinux/config").write_text("SELINUX=enforcing\nSELINUXTYPE=default\n")
+    assert stored(root, "default") == []
+    for word, said, modules in (
+        ("install", "installed", OURS),
+        ("install", "installed", OURS),
+        ("remove", "removed", []),
+    ):
+        line = ["/usr/bin/python3", "-B", "-m", "oci_gpu_hook", "selinux", word, "--host-root", str(root)]
+        done = subprocess.run(line, capture_output=True, text=True, cwd=policies.REPOSITORY)
+        assert (done.returncode, done.stdout) == (0, f"{said} nvidia_container, oci_gpu_hook\n"), done.stderr
+        assert stored(root, "default") == modules
+        types = debian.run("seinfo", "-t", "--flat", debian.binary(str(root)))
+        assert ("nvidia_container_t" in types) is bool(modules)
 
 
 def test_modules_come_with_the_package_and_go_with_it(view: View, release: rpms.Release, tmp_path: Path) -> None:
     previous = rpms.build(tmp_path / "previous", "0.0.1").selinux
     package = release.selinux
-    assert stored(view) == []
+    assert stored(view.path) == []
     for words in (("-i", previous), ("-U", package), ("-U", "--oldpackage", previous)):
         rpm(view, *words)
-        assert stored(view) == OURS
+        assert stored(view.path) == OURS
     rpm(view, "-e", "oci-gpu-hook-selinux")
-    assert stored(view) == []
+    assert stored(view.path) == []
 
 
 def test_another_policy_is_left_alone(view: View, release: rpms.Release) -> None:
     (view / "etc/selinux/config").write_text("SELINUX=permissive\nSELINUXTYPE=minimum\n")
     rpm(view, "-i", release.selinux)
-    assert stored(view) == []
+    assert stored(view.path) == []
 
 
 # A kernel with SELinux and cgroups of a version, as far as its files show it.  setsebool writes its words down.
@@ -109,16 +130,12 @@ def packaged(package: Path) -> dict[str, str]:
     """What a package holds: path -> kind, as matchpathcon has it."""
     form = "[%{FILENAMES}\\t%{FILEMODES:perms}\\n]"
     lines = debian.run("rpm", "-qp", "--queryformat", form, str(package)).splitlines()
-    pairs = [line.split("\t") for line in lines]
-    return {path: "dir" if mode.startswith("d") else "file" for path, mode in pairs}
+    return {path: "dir" if mode[0] == "d" else "file" for path, mode in (line.split("\t") for line in lines)}
 
 
 def test_every_file_of_the_packages_gets_the_label_that_it_needs(release: rpms.Release) -> None:
     files = {**packaged(release.hook), **packaged(release.selinux)}
-    for path in ("/etc/oci-gpu-hook.conf.d", "/run/oci-gpu-hook"):
-        assert files[path] == "dir"
     assert [path for path in files if "/oci_gpu_hook/__linked__/" in path]
-    assert [path for path in files if path.startswith("/usr/lib/systemd/system/")]
     contexts = debian.file_contexts(policies.build().ours)
     for path, kind in files.items():
         context = debian.run("matchpathcon", "-n", "-m", kind, "-f", contexts, path).strip()
