@@ -90,7 +90,7 @@ HOSTILE = (
     # No domain confines spc_t: this shows that the others are saved by SELinux alone.
     Row(
         "hostile 1: a user's folder, unchecked, spc_t",
-        (Container("spc_t", "s0", "s0", privileged=True, expect={_PLANT: WORKS}),),
+        (Container("spc_t", "s0", privileged=True, expect={_PLANT: WORKS}),),
         trap=_FOLDER,
         unchecked="sources",
         caught=True,

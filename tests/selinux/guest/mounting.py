@@ -57,6 +57,14 @@ def bind_from(pid: int, path: str, target: str) -> None:
     os._exit(failed)
 
 
+def below(top: str) -> list[str]:
+    """A folder, and all in it."""
+    found = [top]
+    for folder, folders, names in os.walk(top):
+        found += [os.path.join(folder, name) for name in [*folders, *names]]
+    return found
+
+
 def label(path: str) -> str:
     """The label of a file, or the name of the error."""
     try:

@@ -6,7 +6,6 @@ Of the node's devices: see `vendors`.  AMD's first by PCI address is the second 
 
 from __future__ import annotations
 
-from . import policy
 from .cases import CRUN, OWN, RUNC, WORKS, Container, Row
 
 _NO_DEVICE = "ENXIO"
@@ -15,9 +14,6 @@ _UNMODIFIED = Container("container_t", gpu=False)
 _MADE = f"system_u:object_r:container_file_t:{OWN}"
 _ROCM = "/opt/rocm-6.2.0/.info/version"
 _INTEL = "/dev/dri/renderD132"
-# As the host's own policy calls its node, which is all that a user namespace can have.
-_DENIED = "container_t dri_device_t:chr_file read"
-_BY_BOOLEAN = policy.HERE.dri_boolean
 
 AMD = {"read:/dev/kfd": _NO_DEVICE, "read:/dev/dri/renderD131": _NO_DEVICE}
 VERBS = {"read:/dev/infiniband/uverbs1": _NO_DEVICE, "read:/dev/infiniband/rdma_cm": "ENXIO|ENODEV"}
@@ -92,29 +88,8 @@ VENDORS = (
         runtimes=CRUN,
     ),
     Row(
-        "container_t c1,c2: a vendor's GPU in a user namespace",
-        (
-            _UNMODIFIED._replace(
-                mapped=100_000, asks={"OCI_INTEL": "0"}, expect={f"read:{_INTEL}": policy.HERE.dri}, avcs=None
-            ),
-        ),
-        denied=_DENIED if _BY_BOOLEAN else "",
-        runtimes=RUNC,
-    ),
-    Row(
         "nvidia_container_t c1,c2: a vendor's GPU in a user namespace",
         (_CONFINED._replace(mapped=100_000, asks={"OCI_INTEL": "0"}, expect={f"read:{_INTEL}": _NO_DEVICE}),),
-        runtimes=CRUN,
-    ),
-    Row(
-        "nvidia_container_t c1,c2: a vendor's GPU in a user namespace, without its boolean",
-        (
-            _CONFINED._replace(
-                mapped=100_000, asks={"OCI_INTEL": "0"}, expect={f"read:{_INTEL}": policy.HERE.dri}, avcs=None
-            ),
-        ),
-        off="nvidia_container_use_dri",
-        denied=f"nvidia_{_DENIED}" if _BY_BOOLEAN else "",
         runtimes=CRUN,
     ),
 )
