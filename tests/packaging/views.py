@@ -73,7 +73,7 @@ class View:
         return Ended(done.returncode, done.stdout)
 
     def rpm(self, *words: str | Path) -> Ended:
-        """rpm with a database of the view's own, in which `rpms.base` stands for the machine's packages."""
+        """rpm with a database of the view's own, in which `others.build_base` stands for the machine's packages."""
         return self.sh(" ".join(["rpm", "--define", "'_dbpath /run/rpm'", *map(str, words)]))
 
     def dpkg(self, *words: str | Path) -> Ended:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.packaging import rpms
+from tests.packaging import packages
 from tests.packaging.views import View
 from tests.policy import debian, policies
 
@@ -22,8 +22,8 @@ OURS = ["200/nvidia_container", "200/oci_gpu_hook"]
 
 
 @pytest.fixture(scope="module")
-def release(tmp_path_factory: pytest.TempPathFactory) -> rpms.Release:
-    return rpms.build(tmp_path_factory.mktemp("rpm"))
+def release(tmp_path_factory: pytest.TempPathFactory) -> packages.Release:
+    return packages.build("rpm", tmp_path_factory.mktemp("rpm"))
 
 
 @pytest.fixture()
@@ -66,8 +66,8 @@ def test_our_command_installs_them_below_an_administrators_and_removes_them(tmp_
         assert ("nvidia_container_t" in types) is bool(modules)
 
 
-def test_modules_come_with_the_package_and_go_with_it(view: View, release: rpms.Release, tmp_path: Path) -> None:
-    previous = rpms.build(tmp_path / "previous", "0.0.1").selinux
+def test_modules_come_with_the_package_and_go_with_it(view: View, release: packages.Release, tmp_path: Path) -> None:
+    previous = packages.build("rpm", tmp_path / "previous", "0.0.1").selinux
     package = release.selinux
     assert stored(view.path) == []
     for words in (("-i", previous), ("-U", package), ("-U", "--oldpackage", previous)):
@@ -77,7 +77,7 @@ def test_modules_come_with_the_package_and_go_with_it(view: View, release: rpms.
     assert stored(view.path) == []
 
 
-def test_another_policy_is_left_alone(view: View, release: rpms.Release) -> None:
+def test_another_policy_is_left_alone(view: View, release: packages.Release) -> None:
     (view / "etc/selinux/config").write_text("SELINUX=permissive\nSELINUXTYPE=minimum\n")
     rpm(view, "-i", release.selinux)
     assert stored(view.path) == []
@@ -98,7 +98,7 @@ echo {now} >/sys/fs/selinux/booleans/oci_gpu_hook_use_cgroup_v1
     ("version", "now", "turned"), [("v1", "0 0", "1"), ("v1", "1 1", ""), ("v2", "1 1", "0"), ("v2", "0 0", "")]
 )
 def test_the_hook_may_write_to_cgroups_where_they_are_v1s(
-    view: View, release: rpms.Release, tmp_path: Path, version: str, now: str, turned: str
+    view: View, release: packages.Release, tmp_path: Path, version: str, now: str, turned: str
 ) -> None:
     # What is decided does not hang on the modules: without them the test takes no minute.
     (view / "etc/selinux/config").write_text("SELINUX=permissive\nSELINUXTYPE=minimum\n")
@@ -133,7 +133,7 @@ def packaged(package: Path) -> dict[str, str]:
     return {path: "dir" if mode[0] == "d" else "file" for path, mode in (line.split("\t") for line in lines)}
 
 
-def test_every_file_of_the_packages_gets_the_label_that_it_needs(release: rpms.Release) -> None:
+def test_every_file_of_the_packages_gets_the_label_that_it_needs(release: packages.Release) -> None:
     files = {**packaged(release.hook), **packaged(release.selinux)}
     assert [path for path in files if "/oci_gpu_hook/__linked__/" in path]
     contexts = debian.file_contexts(policies.build().ours)
@@ -143,7 +143,7 @@ def test_every_file_of_the_packages_gets_the_label_that_it_needs(release: rpms.R
         assert context.split(":")[2] == wanted, path
 
 
-def test_the_package_leaves_the_labels_to_the_command(release: rpms.Release) -> None:
+def test_the_package_leaves_the_labels_to_the_command(release: packages.Release) -> None:
     """Of what the modules name some lies in folders that others than root may write to: no scriptlet walks them."""
     for scriptlet, word in (("POSTTRANS", "relabel"), ("PREUN", "remove")):
         text = debian.run("rpm", "-qp", "--queryformat", f"%{{{scriptlet}}}", str(release.selinux))
