@@ -151,6 +151,7 @@ class Tree:
         for name in ("tests", "tests/selinux"):
             write(f"{guest}/{name}/__init__.py", "")
         shutil.copy(f"{HERE}/files.py", f"{guest}/tests/selinux")
+        shutil.copy(f"{REPOSITORY}/tests/guest/mounts.sh", guest)
         for source, target in (
             ("load", f"{GUEST}/load"),
             ("init", "usr/sbin/init"),
