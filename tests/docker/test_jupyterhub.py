@@ -66,7 +66,7 @@ docker network create --subnet 192.0.2.0/24 --gateway {ADDRESS} hub >/dev/null
 # The host's address in the containers' network is the hub's, and the Swarm's.
 DOCKER_HUB = f"""
 PATH={notebook.VENV}/bin:$PATH PASTED=/run/hub/docker SPAWNER=docker NETWORK=hub HUB_ADDRESS={ADDRESS} \\
-    {notebook.VENV}/bin/python {HERE}/hub_client.py {" ".join(LINES)} || tell
+    {HERE}/hub.sh {" ".join(LINES)} || tell
 """
 # A service can name no runtime.  The hub is in the services' network as it would be in a container there: it has that
 # one's addresses and its name server.
@@ -78,7 +78,7 @@ names=$(docker inspect --format '{{{{.ResolvConfPath}}}}' hub)
 PATH={notebook.VENV}/bin:$PATH PASTED=/run/hub/swarm SPAWNER=docker-swarm NETWORK=notebooks HUB_ADDRESS=hub \\
     nsenter --net=/proc/$(docker inspect --format '{{{{.State.Pid}}}}' hub)/ns/net unshare --mount \\
     /bin/sh -euc "mount --bind $names /etc/resolv.conf
-        exec {notebook.VENV}/bin/python {HERE}/hub_client.py {" ".join(TASKS)}" || tell
+        exec {HERE}/hub.sh {" ".join(TASKS)}" || tell
 """
 
 
