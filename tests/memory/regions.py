@@ -9,8 +9,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+from tests.guest.places import MODULE
 from tests.integration.inside import gpus
-from tests.memory.places import MODULE
 
 CGROUPS = Path("/sys/fs/cgroup")
 MIB = 1 << 20

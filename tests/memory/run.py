@@ -12,10 +12,9 @@ import sys
 
 from tests.gpunode import node
 from tests.guest import lane
-from tests.guest.places import SOURCES
+from tests.guest.places import NEWEST, SOURCES
 from tests.guest.tree import REPOSITORY, Fault
 from tests.memory.base import Base
-from tests.memory.places import NEWEST
 from tests.memory.rows import ROWS
 from tests.policy.debian import run
 
@@ -30,7 +29,7 @@ VENDORS = ("amd",)
 FAULTS = {
     "controller": Fault("changes/dmem.py", '_write(controllers, "+dmem")', "pass"),
     "inner": Fault("changes/dmem.py", "for folder in own:", "for folder in own[:1]:"),
-    "region": Fault("planning/memoryshare.py", ".get(held.address, {})", ".get(min(self.regions or [""]), {})"),
+    "region": Fault("planning/memoryshare.py", ".get(held.address, {})", ".get(min(self.regions or []), {})"),
 }
 
 

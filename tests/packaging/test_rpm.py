@@ -54,60 +54,47 @@ def test_dockers_link_needs_the_hook_and_whoever_has_dockerd_is_told(view: View,
 
 
 RUNTIME = "/usr/bin/oci-gpu-runtime"
-DAEMON_JSON = f"""{{
-  "runtimes": {{ "ours" : {{ "path" : "{RUNTIME}" }} }},
-  "default-runtime": "ours"
-}}
-"""
+_DOCKERS, _RESTART = "without it Docker starts no container", "systemctl restart containerd"
+_TASKS = "io.containerd.runtime.v2.task"
 # What an engine or a container that needs the runtime has: a file and what is in it, and what its user is told.
-IN_USE = {
-    "Docker": ("etc/docker/daemon.json", DAEMON_JSON, "without it Docker starts no container"),
-    "Docker, by PATH": (
+IN_USE = (
+    (
         "etc/docker/daemon.json",
-        '{"runtimes":{"x":{"path":"oci-gpu-runtime"}}}',
-        "without it Docker starts no container",
+        f'{{\n  "runtimes": {{ "ours" : {{ "path" : "{RUNTIME}" }} }},\n  "default-runtime": "ours"\n}}\n',
+        _DOCKERS,
     ),
-    "BuildKit": (
+    # By PATH.
+    ("etc/docker/daemon.json", '{"runtimes":{"x":{"path":"oci-gpu-runtime"}}}', _DOCKERS),
+    (
         "etc/systemd/system/docker.service.d/gpu.conf",
         f"[Service]\nEnvironment=DOCKER_BUILDKIT_RUNC_COMMAND={RUNTIME}\n",
         "systemctl daemon-reload && systemctl restart docker",
     ),
-    "containerd": (
-        "etc/containerd/config.toml",
-        f'# old = "/usr/bin/runc"\n      BinaryName = "{RUNTIME}"\n',
-        "systemctl restart containerd",
-    ),
-    "containerd, by a drop-in": (
-        "etc/containerd/conf.d/99-oci-gpu-hook.toml",
-        f'# oci-gpu-hook\nversion = 3\n  BinaryName = "{RUNTIME}"\n',
-        "systemctl restart containerd",
-    ),
-    "CRI-O": (
+    ("etc/containerd/config.toml", f'# old = "/usr/bin/runc"\n      BinaryName = "{RUNTIME}"\n', _RESTART),
+    ("etc/containerd/conf.d/99-oci-gpu-hook.toml", f'# oci-gpu-hook\n  BinaryName = "{RUNTIME}"\n', _RESTART),
+    (
         "etc/crio/crio.conf.d/99-oci-gpu-hook.conf",
         f'[crio.runtime.runtimes."nvidia"]\n  runtime_path = "{RUNTIME}"\n',
         "systemctl restart crio",
     ),
-    "podman": (
+    (
         "etc/containers/containers.conf.d/99-oci-gpu-hook.conf",
         f'[engine]\nruntime = "oci-gpu-runtime"\n[engine.runtimes]\noci-gpu-runtime = ["{RUNTIME}"]\n',
         "oci-gpu-hook configure podman --remove",
     ),
-    "a container": (
-        f"run/containerd/io.containerd.runtime.v2.task/k8s.io/{'c0ffee' * 10}/runtime",
-        RUNTIME,
-        "they cannot be entered or stopped: c0ffeec0ffee (stop them",
-    ),
-    "a container of Docker's": (
-        "run/docker/containerd/daemon/io.containerd.runtime.v2.task/moby/id/options.json",
+    # Containers, of pods and of Docker's.
+    (f"run/containerd/{_TASKS}/k8s.io/{'c0ffee' * 10}/runtime", RUNTIME, "entered or stopped: c0ffeec0ffee (stop them"),
+    (
+        f"run/docker/containerd/daemon/{_TASKS}/moby/id/options.json",
         f'{{"binary_name":"{RUNTIME}"}}',
-        "they cannot be entered or stopped: id (stop them",
+        "entered or stopped: id (stop them",
     ),
-}
+)
 NOT_IN_USE = {
     "etc/docker/daemon.json": '{"runtimes":{"oci-gpu-runtime":{"path":"/usr/bin/runc"}}}',
     "etc/crio/crio.conf.d/90-oci-gpu-hook.conf": '[crio.runtime]\nhooks_dir = ["/usr/share/containers/oci/hooks.d"]\n',
     "etc/containerd/config.toml": f'# BinaryName = "{RUNTIME}"\nBinaryName = "{RUNTIME}2"\n',
-    "run/containerd/io.containerd.runtime.v2.task/moby/id/runtime": "/usr/bin/runc",
+    f"run/containerd/{_TASKS}/moby/id/runtime": "/usr/bin/runc",
 }
 
 
@@ -119,7 +106,7 @@ def test_a_runtime_that_is_in_use_is_not_erased(view: View, release: Release) ->
     for path, text in NOT_IN_USE.items():
         (view / path).parent.mkdir(parents=True, exist_ok=True)
         (view / path).write_text(text)
-    for path, text, told in IN_USE.values():
+    for path, text, told in IN_USE:
         file = view / path
         file.parent.mkdir(parents=True, exist_ok=True)
         before = file.read_text() if file.exists() else ""

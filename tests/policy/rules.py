@@ -59,14 +59,6 @@ def concerning(policy: str, name: str) -> frozenset[str]:
     return frozenset(re.sub(rf"\b{name}\b", "THIS", line) for line in lines)
 
 
-def attributes(policy: str, name: str) -> frozenset[str]:
-    """The attributes of a type."""
-    text = run("seinfo", "-t", name, "-x", policy)
-    match = re.search(rf"type {name}(?: alias [^,;]*)?((?:, [\w.]+)*);", text)
-    found = match.group(1).split(", ") if match else []
-    return frozenset(item for item in found if item and not _MADE_UP.search(item))
-
-
 def memberships(policy: str) -> frozenset[str]:
     """Every type, and the attributes that it has."""
     lines = []
@@ -77,6 +69,12 @@ def memberships(policy: str) -> frozenset[str]:
             names = [name for name in match.group(2).split(", ") if name and not _MADE_UP.search(name)]
             lines += [f"attribute {name} has {match.group(1)}" for name in names]
     return frozenset(lines)
+
+
+def attributes(policy: str, name: str) -> frozenset[str]:
+    """The attributes of a type."""
+    words = map(str.split, memberships(policy))
+    return frozenset(it[1] for it in words if it[0] == "attribute" and it[-1] == name)
 
 
 def _roles(policy: str) -> frozenset[str]:
