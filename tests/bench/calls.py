@@ -45,7 +45,6 @@ def count(lines: Iterable[str]) -> dict[str, Any]:
 
 
 def play(kit: Kit) -> dict[str, Any]:
-    """One start of each path under strace."""
     strace = shutil.which("strace")
     assert strace is not None, "the bench counts system calls with strace"
     state = Node()

@@ -49,14 +49,12 @@ def with_files(files: int) -> Content:
 
 
 def with_gpus(kit: Kit, gpus: int) -> Content:
-    """A node with so many GPUs."""
     path = kit.scratch / f"gpus-{gpus}.json"
     path.write_text(json.dumps(describe(gpus)))
     return node.prepare(str(path), [])
 
 
 def play(kit: Kit, cgroup: str, rounds: int) -> dict[str, Any]:
-    """Both series."""
     nodes = [("files", number, with_files(number), "gpu-1") for number in FILES]
     nodes += [("gpus", number, with_gpus(kit, number), "gpu-8") for number in GPUS]
     taken: dict[str, dict[int, list[float]]] = {"files": {}, "gpus": {}}
@@ -91,7 +89,6 @@ def _visit(kit: Kit, path: str) -> list[float]:
 
 
 def play_mounts(kit: Kit, rounds: int) -> dict[str, list[Sample]]:
-    """The samples by the number of mounts."""
     Node().make(WARM)
     scene = Scene(kit, by_key("gpu-1"), "mounts")
     samples: dict[str, list[Sample]] = {str(mounts): [] for mounts in MOUNTS}

@@ -37,7 +37,6 @@ class Sample(NamedTuple):
 
 
 def say(text: str) -> None:
-    """Progress, for those who wait."""
     print(text, file=sys.stderr, flush=True)
 
 

@@ -228,7 +228,6 @@ class Scene:
             shutil.rmtree(self.layer / name)
 
     def remove(self) -> None:
-        """Take the bundle away."""
         shutil.rmtree(self.path)
         if self.disk:
             shutil.rmtree(self.disk)

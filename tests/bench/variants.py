@@ -78,5 +78,4 @@ def variants(candidate: bool) -> list[Variant]:
 
 
 def by_key(key: str) -> Variant:
-    """One row of ours."""
     return next(row for row in variants(False) if row.key == key)

@@ -72,7 +72,6 @@ class Pod:
         self.id = self.call("RunPodSandbox", (1, self.config))[1]
 
     def create(self, name: str, image: str, given: list[str]) -> bytes:
-        """A container, by its id."""
         pairs = [word.partition("=") for word in given if word[0] != "-" and "/" not in word]
         uid = 1000 if "--user" in given else 0
         rights = message((3, message((1, NODE))), (5, message((1, uid))), (7, int("--read-only" in given)))
@@ -100,12 +99,10 @@ class Pod:
         self.call("UpdateContainerResources", (1, container), (2, message((3, 512))))
 
     def look(self, container: bytes, script: str) -> str:
-        """What a script prints in it."""
         words = [(2, word) for word in ("/bin/sh", "-c", script)]
         return self.call("ExecSync", (1, container), *words).get(1, b"").decode()
 
     def call(self, method: str, *fields: tuple[int, str | bytes | int]) -> dict[int, bytes]:
-        """The response of one call."""
         request = message(*fields)
         line = ["curl", "--silent", "--show-error", "--http2-prior-knowledge", "--unix-socket", self.socket]
         line += ["--header", "content-type: application/grpc", "--header", "te: trailers"]

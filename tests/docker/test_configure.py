@@ -23,7 +23,6 @@ MAIN = 'version = 2\nimports = ["/etc/containerd/conf.d/*.toml"]'
 
 @pytest.fixture(scope="module")
 def seen(installed: Installed, patterns: dict[str, Path]) -> dict[str, list[str]]:
-    """What each step prints."""
     scripts = {
         "before": f"cp {DAEMON} /run/before",
         "written": f"{NVIDIA} --set-as-default 2>&1; reload_dockerd nvidia; {NVIDIA} --set-as-default",

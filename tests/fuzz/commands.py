@@ -72,7 +72,6 @@ _REGISTRATIONS = _object(
 
 
 def _host(files: dict[str, bytes | str]) -> HostRoot:
-    """A host with one process and these files."""
     folder = SCRATCH / "commands"
     shutil.rmtree(folder, ignore_errors=True)
     for path, content in {"proc/7/stat": _STAT, **files}.items():

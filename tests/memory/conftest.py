@@ -34,7 +34,6 @@ def _drivers() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def pattern(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A root with a shell."""
     return roots.busybox(tmp_path_factory.mktemp("pattern") / "root")
 
 

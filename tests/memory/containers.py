@@ -87,7 +87,6 @@ def takes(index: int, *sizes: int) -> str:
 
 
 def said(text: str) -> list[str]:
-    """How each of these ended."""
     lines = text.splitlines()
     assert all(line == HELD or line.endswith(REFUSED) for line in lines), text
     return [HELD if line == HELD else REFUSED for line in lines]

@@ -33,7 +33,6 @@ def capacity(index: int) -> int:
 
 
 def all_of_them() -> dict[str, int]:
-    """Bytes by name."""
     return {**{name(index): capacity(index) for index in WITH_REGION}, **OTHERS}
 
 

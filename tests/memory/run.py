@@ -53,7 +53,6 @@ def _add_newest(root: str) -> None:
 
 
 def main() -> int:
-    """Make the machine and judge."""
     if platform.machine() != "x86_64":
         raise SystemExit("test-memory: the virtual machine is x86_64's: run this on such a machine")
     base = Base()

@@ -54,7 +54,6 @@ def build_rival(folder: Path) -> Path:
 
 
 def _built(folder: Path, name: str, lines: str, files: str) -> Path:
-    """The one package of a spec."""
     spec = folder / "one.spec"
     spec.write_text(SPEC.format(name=name, lines=lines) + files)
     words = ["rpmbuild", "-bb", "--define", f"_topdir {folder}", str(spec)]

@@ -31,8 +31,6 @@ CHANGED = "device-cgroup = on\n"
 
 
 class Release(NamedTuple):
-    """The packages of one version."""
-
     hook: Path
     cli: Path
     docker: Path
@@ -138,7 +136,6 @@ Kind = Union[Rpm, Deb]
 
 
 def query(package: Path, *words: str) -> str:
-    """What rpm says of a package."""
     return subprocess.run(["rpm", "-qp", *words, package], check=True, capture_output=True, text=True, cwd="/").stdout
 
 

@@ -30,13 +30,11 @@ RUNTIME = REPOSITORY / "tests/docker/simulated_runtime.py"
 
 @pytest.fixture(scope="session")
 def release(built: Built) -> Release:
-    """This tree's."""
     return built("deb")
 
 
 @pytest.fixture(scope="session")
 def previous(built: Built) -> Release:
-    """An older one."""
     return built("older deb")
 
 

@@ -165,7 +165,6 @@ def node(payload: Path, tmp_path: Path) -> Node:
 
 @pytest.fixture
 def served(node: Node) -> Node:
-    """A node on which the payload is installed."""
     node.must("install")
     return node
 

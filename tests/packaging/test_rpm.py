@@ -18,13 +18,11 @@ from tests.packaging.views import View
 
 @pytest.fixture(scope="session")
 def release(built: Built) -> Release:
-    """This tree's."""
     return built("rpm")
 
 
 @pytest.fixture(scope="session")
 def previous(built: Built) -> Release:
-    """An older one."""
     return built("older rpm")
 
 

@@ -29,8 +29,6 @@ exec cat
 
 
 class Ended(NamedTuple):
-    """What was said, and how it ended."""
-
     status: int
     said: str
 
@@ -52,7 +50,6 @@ class View:
         return self.path / path.lstrip("/")
 
     def sh(self, script: str) -> Ended:
-        """Run a shell script there."""
         words = ["nsenter", "--target", str(self._holder.pid), "--mount", "--wdns=/", "--"]
         words += ["chroot", "/mnt/root", "/bin/sh", "-euc", script]
         environment = {

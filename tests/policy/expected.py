@@ -86,12 +86,10 @@ def with_tables(manual: str) -> str:
 
 
 def path(policy: str) -> str:
-    """Where the list for a policy is."""
     return f"{HERE}/adds-{policy}.txt"
 
 
 def read(policy: str) -> frozenset[str]:
-    """The list for a policy."""
     with open(path(policy), encoding="utf-8") as file:
         return frozenset(line.rstrip("\n") for line in file if not line.startswith("#"))
 

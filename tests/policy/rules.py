@@ -37,7 +37,6 @@ class Rule(NamedTuple):
 
 
 def allowing(lines: Iterable[str]) -> list[Rule]:
-    """The allow rules among lines."""
     found = []
     for match in filter(None, map(_ALLOW.match, lines)):
         source, target, kind, many, one, boolean, state = match.groups(default="")
@@ -72,7 +71,6 @@ def memberships(policy: str) -> frozenset[str]:
 
 
 def attributes(policy: str, name: str) -> frozenset[str]:
-    """The attributes of a type."""
     words = map(str.split, memberships(policy))
     return frozenset(it[1] for it in words if it[0] == "attribute" and it[-1] == name)
 
@@ -101,7 +99,6 @@ def _constraints(policy: str) -> frozenset[str]:
 
 
 def contexts(path: str) -> frozenset[str]:
-    """The lines of a file of file contexts."""
     with open(path, encoding="utf-8") as file:
         return frozenset("file " + " ".join(line.split()) for line in file if line.strip())
 

@@ -79,7 +79,6 @@ def names_of(modules: str, policy_modules: str) -> str:
 
 
 def targeted() -> str:
-    """The names of the targeted policy."""
     with open(f"{HERE}/targeted.cil", encoding="ascii") as file:
         return completed(file.read())
 

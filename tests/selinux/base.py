@@ -60,7 +60,6 @@ class Base(guest.Base):
         super().__init__("test-selinux", "x86_64", cache, recipe, (*PACKAGES, *images.LIBRARIES), words=words)
 
     def fill(self) -> None:
-        """Everything that is kept."""
         self._download()
         self._unpack()
         self._make_policy()

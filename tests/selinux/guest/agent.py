@@ -27,7 +27,6 @@ _IN_CREATE = 0x100
 
 
 def tell(name: str, result: object) -> None:
-    """One line of what was seen."""
     print(f"{name}={result}", flush=True)
 
 
@@ -42,7 +41,6 @@ def gpus() -> list[str]:
 
 
 def ask(path: str, words: str) -> str:
-    """What is answered at a socket."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(path)
         connection.sendall(words.encode())

@@ -33,7 +33,6 @@ STARTS = {
 
 
 def tried(domain: str, expected: Mapping[str, str], denied: frozenset[str]) -> Answer:
-    """What came of each attempt."""
     words = ["runcon", STARTS[domain][0], sys.executable, "-B", "-m", __name__, domain]
     environment = {**os.environ, "E2E_ATTEMPTS": " ".join(expected)}
     with _bundle(), host.unchecked("taken"):

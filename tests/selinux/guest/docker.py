@@ -152,7 +152,6 @@ class Started:
             time.sleep(0.2)
 
     def end(self) -> None:
-        """It is no more."""
         ask("DELETE", f"/containers/{self.id}?force=1")
 
 

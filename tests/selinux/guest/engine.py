@@ -47,7 +47,6 @@ _CAPABILITIES = ("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_KILL", "CAP
 
 
 def file_context(level: str) -> str:
-    """The label of a container's files."""
     return f"system_u:object_r:container_file_t:{level}"
 
 

@@ -104,7 +104,6 @@ def register(listener: socket.socket, seen: dict[str, str]) -> None:
 
 
 def main() -> int:
-    """Serve."""
     for folder in (PLUGINS, RESOURCES):
         os.makedirs(folder, mode=0o750, exist_ok=True)
     set_label(PLUGINS, PLUGINS_CONTEXT)

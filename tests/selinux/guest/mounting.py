@@ -27,7 +27,6 @@ _libc.mount.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctype
 
 
 def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
-    """mount(2)."""
     words = (os.fsencode(source), os.fsencode(target), kind.encode(), flags, options.encode())
     if _libc.mount(*words) < 0:
         number = ctypes.get_errno()
@@ -74,5 +73,4 @@ def label(path: str) -> str:
 
 
 def set_label(path: str, context: str) -> None:
-    """Give a file a label."""
     os.setxattr(path, _LABEL, context.encode() + b"\0")

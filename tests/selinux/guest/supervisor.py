@@ -127,7 +127,6 @@ def _refusals(denials: list[str]) -> set[str]:
 
 
 def run_row(engine: Engine, journal: Journal, kubelet: Kubelet, number: int, runtime: str) -> Line:
-    """One row under one runtime."""
     row = ROWS[number]
     if row.kubelet:
         kubelet.start()

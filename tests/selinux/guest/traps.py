@@ -71,7 +71,6 @@ class Trap(NamedTuple):
         return [["mv", above, f"{above}.aside"], ["ln", "-s", self.place, above]]
 
     def move_back(self, above: str) -> None:
-        """Undo `moving`."""
         if os.path.islink(above):
             os.unlink(above)
             os.rename(f"{above}.aside", above)
