@@ -156,21 +156,6 @@ ls /run/nvidia/validations
     assert (features, failed, cdi, inventory) == ("activating", "failed", "inactive", "inactive")
 
 
-def test_without_its_capability_the_devices_service_makes_nothing(installed: Installed) -> None:
-    """So the boot above shows that it has what it needs, and not that nothing shuts it in."""
-    done = booted(
-        installed,
-        # The path would start it with all that it has.
-        "systemctl stop oci-gpu-hook-inventory.path\nrm -rf /dev/nvidia*\n"
-        "mkdir -p /run/systemd/system/oci-gpu-hook-devices.service.d\n"
-        "printf '[Service]\\nCapabilityBoundingSet=~CAP_MKNOD\\n'"
-        " >/run/systemd/system/oci-gpu-hook-devices.service.d/less.conf\n"
-        "systemctl daemon-reload\n! systemctl start oci-gpu-hook-devices 2>/dev/null\n"
-        f"{NODES}",
-    )
-    assert (done.code, done.out) == (0, ""), done.err
-
-
 def test_a_service_writes_to_no_file_system_of_the_host(installed: Installed) -> None:
     """Tried in its own sandbox, in the place of its command.  /run is left out: systemd 252 leaves it open here."""
     out = booted(

@@ -12,7 +12,7 @@ from tests.integration import roots
 from tests.integration.engines import PROCDRIVER, Bundle, Outcome, on_node
 from tests.packaging import others, packages
 from tests.packaging.conftest import Built
-from tests.packaging.packages import CLI, DOCKERS, ENTRY, TARGET, Release, Rpm, does, query
+from tests.packaging.packages import DOCKERS, ENTRY, TARGET, Release, Rpm, does
 from tests.packaging.views import View
 
 
@@ -28,12 +28,6 @@ def previous(built: Built) -> Release:
 
 def hosts(release: Release) -> list[Path]:
     return Rpm().hosts(release)
-
-
-def test_two_packages_hold_one_link_each(release: Release) -> None:
-    for package, link in ((release.docker, DOCKERS), (release.cli, CLI)):
-        files = query(package, "--qf", "[%{FILENAMES} %{FILELINKTOS}\n]").splitlines()
-        assert [line for line in files if "/licenses/" not in line] == [f"{link} {TARGET}"]
 
 
 def test_dockers_link_needs_the_hook_and_whoever_has_dockerd_is_told(view: View, release: Release) -> None:
