@@ -234,3 +234,80 @@ ROWS = (
         runtimes=("oci-gpu-runtime",),
     ),
 )
+
+# --- other vendors' hardware, by the files that we ship: see `vendors`
+
+_NO_DEVICE = "ENXIO"
+_OTHERS = _CONFINED._replace(gpu=False)
+_UNMODIFIED = Container("container_t", gpu=False)
+_ONLOAD = {f"read:/dev/{name}": _NO_DEVICE for name in ("onload", "onload_epoll", "sfc_char")}
+
+VENDORS = (
+    Row(
+        "container_t c1,c2: a vendor's GPU",
+        (
+            _UNMODIFIED._replace(
+                asks={"OCI_AMD": "0"},
+                # AMD's first by PCI address is the second that its driver found.
+                expect={
+                    "read:/dev/kfd": _NO_DEVICE,
+                    "read:/dev/dri/renderD131": _NO_DEVICE,
+                    "read:/dev/dri/renderD130": "ENOENT",
+                    "read:/opt/rocm-6.2.0/.info/version": WORKS,
+                    "load:libhsa-runtime64.so.1": WORKS,
+                    "load:libamdhip64.so.6": WORKS,
+                },
+            ),
+        ),
+    ),
+    Row(
+        "container_t c1,c2: a GPU, a vendor's adapter and a third's",
+        (
+            Container(
+                "container_t",
+                asks={"OCI_RDMA": "mlx5_1", "OCI_SOLARFLARE": "all"},
+                expect={
+                    **_NODES,
+                    "read:/dev/infiniband/uverbs1": _NO_DEVICE,
+                    "read:/dev/infiniband/uverbs0": "ENOENT",
+                    "read:/dev/infiniband/rdma_cm": "ENXIO|ENODEV",
+                    "read:/etc/libibverbs.d/mlx5.driver": WORKS,
+                    "load:libibverbs.so.1": WORKS,
+                    **_ONLOAD,
+                    "load:libonload_ext.so.1": WORKS,
+                    "read:/usr/libexec/onload/profiles/latency.opf": WORKS,
+                },
+            ),
+        ),
+        runtimes=CRUN,
+    ),
+    Row(
+        "container_t c1,c2: all that a vendor's file can say",
+        (
+            _UNMODIFIED._replace(
+                asks={"OCI_EVERYTHING": "mlx5_0"},
+                expect={
+                    **_ONLOAD,
+                    "read:/dev/infiniband/uverbs0": _NO_DEVICE,
+                    "read:/dev/infiniband/uverbs1": "ENOENT",
+                    "read:/opt/libraries/libamdhip64.so.6": WORKS,
+                    "load:libamdhip64.so.6": WORKS,
+                    "read:/opt/rocm/bin/rocminfo": WORKS,
+                    "read:/usr/sbin/onload_tool": WORKS,
+                    "read:/etc/libdrm/amdgpu.ids": WORKS,
+                },
+            ),
+        ),
+        runtimes=RUNC,
+    ),
+    Row(
+        "labels of vendors' nodes",
+        (_OTHERS._replace(asks={"OCI_SOLARFLARE": "all", "OCI_AMD": "0", "OCI_RDMA": "0"}, hold=True, expect=_LABELS),),
+        runtimes=CRUN,
+    ),
+    Row(
+        "nvidia_container_t c1,c2: a vendor's GPU in a user namespace",
+        (_OTHERS._replace(mapped=100_000, asks={"OCI_INTEL": "0"}, expect={"read:/dev/dri/renderD132": _NO_DEVICE}),),
+        runtimes=CRUN,
+    ),
+)
