@@ -24,6 +24,15 @@ need() { # PROGRAM-or-FILE PACKAGE
     esac
 }
 
+need_machine() { # of a virtual machine's tree and disk
+    need make make
+    need python3 python3
+    need mmdebstrap mmdebstrap
+    need mke2fs e2fsprogs
+    need cpio cpio
+    need_pip
+}
+
 need_pip() {
     [ -x /usr/bin/python3 ] && /usr/bin/python3 -I -c 'import pip' 2>/dev/null || needed="$needed python3-pip"
 }

@@ -10,13 +10,8 @@ cd "$(dirname "$0")/../.."
 # shellcheck source=tests/debian.sh
 . tests/debian.sh
 
-need make make
-need python3 python3
 need qemu-system-aarch64 qemu-system-arm
 need aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu
-need mmdebstrap mmdebstrap
-need mke2fs e2fsprogs
-need cpio cpio
-need_pip
+need_machine
 install_needed
 exec /usr/bin/python3 -B -m tests.aarch64.run "$@"

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Callable
 
-from tests.bench import calls, commands, figures, growth, load, mounts, rounds, runtime, stage, tables
+from tests.bench import calls, commands, figures, growth, load, rounds, stage, tables
 from tests.bench.variants import by_key, variants
 from tests.gpunode import node
 
@@ -100,10 +100,6 @@ def _rounds(kit: stage.Kit, options: argparse.Namespace) -> dict[str, Any]:
     return figures.rows(rows, _on_node(kit, options, lambda: rounds.play(kit, rows, options.rounds)))
 
 
-def _mounts(kit: stage.Kit, options: argparse.Namespace) -> dict[str, Any]:
-    return figures.mounts(_on_node(kit, options, partial(mounts.play, kit, max(1, options.rounds // 5))))
-
-
 def _commands(kit: stage.Kit, options: argparse.Namespace) -> dict[str, Any]:
     samples = _on_node(kit, options, partial(commands.play, kit, max(1, options.rounds // 4)))
     return {name: figures.load(taken) for name, taken in samples.items()}
@@ -119,11 +115,15 @@ def _load(kit: stage.Kit, options: argparse.Namespace) -> dict[str, Any]:
 MEASURED: dict[str, Callable[[stage.Kit, argparse.Namespace], dict[str, Any]]] = {
     "rounds": _rounds,
     "growth": lambda kit, options: growth.play(kit, options.cgroup, max(1, options.rounds // 5)),
-    "mounts": _mounts,
+    "mounts": lambda kit, options: figures.mounts(
+        _on_node(kit, options, partial(growth.play_mounts, kit, max(1, options.rounds // 5)))
+    ),
     "calls": lambda kit, options: _on_node(kit, options, partial(calls.play, kit)),
     "load": _load,
     "commands": _commands,
-    "runtime": lambda kit, options: figures.runtime(_on_node(kit, options, partial(runtime.play, kit, options.rounds))),
+    "runtime": lambda kit, options: figures.runtime(
+        _on_node(kit, options, partial(commands.play_runtime, kit, options.rounds))
+    ),
 }
 
 if __name__ == "__main__":

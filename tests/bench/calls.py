@@ -28,31 +28,23 @@ _FORKS = {"fork", "vfork", "clone", "clone3"}
 def count(lines: Iterable[str]) -> dict[str, Any]:
     """The figures of one trace.  A call that strace shows in two parts counts where it began.  Pure."""
     names: Counter[str] = Counter()
-    failed = 0
     files = []
     for line in lines:
-        if _FAILED.search(line):
-            failed += 1
-        call = _CALL.match(line)
-        if call is None:
-            continue
-        names[call[1]] += 1
-        path = _PATH.search(line)
-        if call[1] in _OPENS and path and not _FAILED.search(line):
-            files.append(path[1])
+        call, path = _CALL.match(line), _PATH.search(line)
+        if call:
+            names[call[1]] += 1
+            if call[1] in _OPENS and path and not _FAILED.search(line):
+                files.append(path[1])
     return {
         "calls": sum(names.values()),
-        "failed": failed,
         "processes": sum(names[name] for name in _FORKS),
         "programs": names["execve"] + names["execveat"],
-        "opened": len(files),
         "files": files,
         "names": names.most_common(),
     }
 
 
 def play(kit: Kit) -> dict[str, Any]:
-    """One start of each path under strace; the files are named for the path that must open next to none."""
     strace = shutil.which("strace")
     assert strace is not None, "the bench counts system calls with strace"
     state = Node()
@@ -71,8 +63,4 @@ def play(kit: Kit) -> dict[str, Any]:
         if sample.said:
             raise RuntimeError(f"{variant.title} under strace: {sample.said}")
         found[key] = {"title": variant.title, **count(trace.read_text(errors="replace").splitlines())}
-    # Only of the path that must open next to none, and only what the bare interpreter does not open too.
-    common = {*found["bare"]["files"]}
-    for key, path in found.items():
-        path["files"] = [file for file in path["files"] if key == "no-request" and file not in common]
     return found

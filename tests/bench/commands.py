@@ -1,50 +1,92 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a person waits for the command line, on a node whose inventory is saved.
+"""What is called without a container's start: people's commands, and what oci-gpu-runtime adds to a call of a runtime.
 
+The runtime behind it is /bin/true here; plain runc is beside it.  The node's inventory is saved.
 Must not: calculate; what was measured is given as it was.
 """
 
 from __future__ import annotations
 
-import subprocess
+import os
+import shutil
 import time
+from pathlib import Path
 
-from tests.bench.rounds import Node, Sample
-from tests.bench.stage import COMMAND, ENTRY, ENVIRONMENT, Kit, Scene
-from tests.bench.variants import WARM, by_key
+from tests.bench.rounds import SETTINGS, Node, Sample
+from tests.bench.stage import COMMAND, ENTRY, ENVIRONMENT, Kit, Scene, hook_of
+from tests.bench.variants import BARE, WARM, by_key
+
+PROGRAM = "/usr/bin/oci-gpu-runtime"
+TRUE = "/bin/true"
 
 
 def play(kit: Kit, rounds: int) -> dict[str, list[Sample]]:
-    """Each command so many times, by turns."""
+    """Each command for people so many times, by turns."""
     Node().make(WARM)
     scene = Scene(kit, by_key("gpu-1"), "commands")
     scene.lay()
     cli = kit.scratch / "nvidia-container-cli"
     cli.symlink_to(ENTRY)
     configure = f"{cli} --user configure --no-cgroups --device=0 --compute --utility {scene.path}/rootfs"
-    commands = {
+    calls = {
         "info": [COMMAND, "info"],
         "plan": [COMMAND, "plan", "--bundle", str(scene.path)],
         # As enroot and LXC call it, in a mount namespace of theirs; and that alone.
         "unshare true": ["unshare", "--mount", "true"],
         "unshare nvidia-container-cli configure": ["unshare", "--mount", *configure.split()],
     }
-    samples: dict[str, list[Sample]] = {name: [] for name in commands}
     try:
-        for number in range(rounds + 1):
-            for name, words in commands.items():
-                sample = _run(words)
-                if number:
-                    samples[name].append(sample)
+        return _by_turns(calls, rounds)
     finally:
         scene.clear()
+        scene.remove()
+
+
+def play_runtime(kit: Kit, rounds: int) -> dict[str, list[Sample]]:
+    """Each call of a runtime so many times, by turns."""
+    SETTINGS.write_text(f"runtime = {TRUE}\n")
+    none, gpu = [Scene(kit, by_key(key), f"runtime-{key}") for key in ("none", "gpu-1")]
+    for scene in (none, gpu):
+        # A hook of ours is to be added first.
+        scene.bundle.config.pop("hooks")
+        scene.bundle.write()
+    # Where Docker and containerd have theirs.
+    bundle = Path("/run/moby")
+    bundle.mkdir()
+    bare = hook_of(kit, BARE)
+    assert bare is not None
+    calls = {
+        "true": [TRUE],
+        "bare": [bare.program, *bare.words[1:]],
+        "runc": ["runc", "state", "none"],
+        "state": [PROGRAM, "state", "none"],
+        "create": [PROGRAM, "create", "--bundle", str(none.path), "none"],
+        "create-gpu": [PROGRAM, "create", "--bundle", str(bundle), "none"],
+    }
+    samples = _by_turns(calls, rounds, (gpu.path / "config.json", bundle / "config.json"))
+    for scene in (none, gpu):
         scene.remove()
     return samples
 
 
-def _run(words: list[str]) -> Sample:
+def _by_turns(calls: dict[str, list[str]], rounds: int, *copied: tuple[Path, Path]) -> dict[str, list[Sample]]:
+    """copied: what is written anew for each call, and to where.  The first round only warms what is cold."""
+    samples: dict[str, list[Sample]] = {name: [] for name in calls}
+    for number in range(rounds + 1):
+        for name, words in calls.items():
+            for source, target in copied:
+                shutil.copy(source, target)
+            sample = _call(words, fails=name == "runc")
+            if number:
+                samples[name].append(sample)
+    return samples
+
+
+def _call(words: list[str], *, fails: bool) -> Sample:
+    null = [(os.POSIX_SPAWN_OPEN, fd, "/dev/null", os.O_RDWR, 0) for fd in (0, 1, 2)]
     begun = time.perf_counter_ns()
-    done = subprocess.run(words, capture_output=True, text=True, env=ENVIRONMENT)
+    child = os.posix_spawnp(words[0], words, ENVIRONMENT, file_actions=null)
+    _, status = os.waitpid(child, 0)
     taken = (time.perf_counter_ns() - begun) / 1e6
-    lines = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
-    return Sample(taken, 0.0, 0.0, 0, False, lines[-1] if done.returncode else "")
+    said = "" if (status != 0) == fails else f"ended with {os.waitstatus_to_exitcode(status)}"
+    return Sample(taken, 0.0, 0.0, 0, False, said)

@@ -21,7 +21,7 @@ from tests.bench.stage import ENVIRONMENT, SAVED, Kit, Scene, refresh
 from tests.bench.variants import COLD, STALE, WARM, Variant
 
 _CACHE = "/etc/ld.so.cache"
-_SETTINGS = Path("/etc/oci-gpu-hook.conf")
+SETTINGS = Path("/etc/oci-gpu-hook.conf")
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -37,7 +37,6 @@ class Sample(NamedTuple):
 
 
 def say(text: str) -> None:
-    """Progress, for those who wait."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -45,17 +44,12 @@ def start(scene: Scene) -> Sample:
     """One container from its start to its end, in a root of its own."""
     scene.lay()
     try:
-        return again(scene)
+        scene.record.write_text("")
+        before = _saved()
+        run, status = _runc(scene)
+        return _sample(scene, run, status, _saved() != before)
     finally:
         scene.clear()
-
-
-def again(scene: Scene) -> Sample:
-    """The same in the root that is there already."""
-    scene.record.write_text("")
-    before = _saved()
-    run, status = _runc(scene)
-    return _sample(scene, run, status, _saved() != before)
 
 
 def _runc(scene: Scene) -> tuple[float, int]:
@@ -134,11 +128,11 @@ class Node:
 
     def count(self, *, counted: bool, leases: int) -> None:
         """Set whether holders are counted, and plant so many leases of a process that goes on, over eight GPUs."""
-        _SETTINGS.unlink(missing_ok=True)
+        SETTINGS.unlink(missing_ok=True)
         (SAVED / "leases").unlink(missing_ok=True)
         if not counted:
             return
-        _SETTINGS.write_text("gpu-holders = 1000\n")
+        SETTINGS.write_text("gpu-holders = 1000\n")
         host, stat = HostRoot(), Path("/proc/self/stat").read_bytes()
         with held.Leases(host, is_written=True):
             mine = held.lease_of("bench", os.getpid(), stat, _cgroup(), 1000)

@@ -18,7 +18,7 @@ import traceback
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
-from tests.bench.variants import BARE, BUSYBOX, CANDIDATE, LARGE, LEFT, NEWER, NONE, OURS, SMALL, TRUE, Variant
+from tests.bench.variants import BARE, BUSYBOX, CANDIDATE, LARGE, NEWER, NONE, OURS, SMALL, TRUE, Variant
 from tests.gpunode import linux, node
 from tests.gpunode.content import NOMEMLOCK, Content
 from tests.integration import cdiedits, roots
@@ -32,7 +32,6 @@ SAVED = Path("/run/oci-gpu-hook")
 COMMAND = "/usr/bin/oci-gpu-hook"
 ENTRY = "/usr/libexec/oci/hooks.d/oci-gpu-hook"
 STAGE = "createRuntime"
-LEAVE = "import posix; posix._exit(0)"
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}
 
 _TIMEOUT = 60  # valgrind's takes seconds
@@ -161,7 +160,6 @@ def hook_of(kit: Kit, kind: str) -> Hook | None:
         NONE: None,
         TRUE: Hook("/bin/true", ["true"]),
         BARE: Hook(kit.python, ["python3", "-IS", "-c", "pass"]),
-        LEFT: Hook(kit.python, ["python3", "-IS", "-c", LEAVE]),
         OURS: kit.ours,
     }[kind]
 
@@ -230,7 +228,6 @@ class Scene:
             shutil.rmtree(self.layer / name)
 
     def remove(self) -> None:
-        """Take the bundle away."""
         shutil.rmtree(self.path)
         if self.disk:
             shutil.rmtree(self.disk)

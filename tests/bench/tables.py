@@ -26,16 +26,15 @@ def document(bench: dict[str, Any], before: dict[str, Any] | None) -> str:
         parts += [_variants(bench["variants"]), _notes(bench["variants"])]
         if before:
             parts.append(_compared(bench["variants"], before))
-    for key, section in (
-        ("calls", _calls),
-        ("load", _load),
-        ("growth", _growth),
-        ("mounts", _mounts),
-        ("commands", _commands),
-        ("runtime", _runtime),
-    ):
-        if bench.get(key):
-            parts.append(section(bench[key]))
+    sections = {
+        "calls": _calls,
+        "load": _load,
+        "growth": _growth,
+        "mounts": _mounts,
+        "commands": _commands,
+        "runtime": _runtime,
+    }
+    parts += [section(bench[key]) for key, section in sections.items() if bench.get(key)]
     return "\n".join([part for part in parts if part])
 
 
@@ -46,37 +45,30 @@ def _heading(bench: dict[str, Any]) -> str:
 
 def _variants(rows: dict[str, Any]) -> str:
     head = ["", "hook ms", "p90", "in P", "p90", "goal", "", "CPU ms", "MiB", "x bare", "goal", ""]
-    head += ["runc run ms", "p90", "added", "failed"]
-    return table(head, [_line(row) for row in rows.values()]) + (
+    return table([*head, "runc run ms", "p90", "failed"], [_line(row) for row in rows.values()]) + (
         "\nMedians of whole processes, all variants in random order in each of "
-        f"{max(row['starts'] for row in rows.values())} rounds; P is the bare interpreter of the same pass. "
-        "`added` is to a `runc run` without a hook.\n"
+        f"{max(row['starts'] for row in rows.values())} rounds; P is the bare interpreter of the same pass.\n"
     )
 
 
 def _line(row: dict[str, Any]) -> list[str]:
     failed = f"{row['failed']} of {row['starts']}"
-    if row["failed"] == row["starts"]:
-        return [row["title"], *[""] * 14, failed]
-    run = [f"{row['run']['median']:.1f}", f"{row['run']['p90']:.1f}", f"{row['added_to_run']:+.1f}"]
-    if not row["hook"]["median"]:
-        return [row["title"], *[""] * 11, *run, failed]
+    hook, run = row["hook"], [f"{row['run']['median']:.1f}", f"{row['run']['p90']:.1f}"]
+    if not hook["median"]:
+        return [row["title"], *[""] * 11, *(run if row["failed"] < row["starts"] else ["", ""]), failed]
     return [
         row["title"],
-        f"{row['hook']['median']:.2f}",
-        f"{row['hook']['p90']:.2f}",
-        f"{row['median_in_p']:.2f}",
-        f"{row['p90_in_p']:.2f}",
-        f"{row['goal']:.2f}" if row["goal"] else "",
-        _VERDICT[row["met"]],
-        f"{row['cpu']['median']:.2f}",
-        f"{row['memory'] / 1024:.1f}",
-        f"{row['memory_ratio']:.2f}",
-        f"{row['memory_goal']:.1f}" if row["memory_goal"] else "",
-        _VERDICT[row["memory_met"]],
+        *(f"{it:.2f}" for it in (hook["median"], hook["p90"], row["median_in_p"], row["p90_in_p"])),
+        *_judged(row["goal"], row["met"]),
+        *(f"{it:.2f}" for it in (row["cpu"]["median"], row["memory"] / 1024, row["memory_ratio"])),
+        *_judged(row["memory_goal"], row["memory_met"]),
         *run,
         failed,
     ]
+
+
+def _judged(goal: float, met: bool | None) -> list[str]:
+    return [f"{goal:.2f}" if goal else "", _VERDICT[met]]
 
 
 def _notes(rows: dict[str, Any]) -> str:
@@ -111,18 +103,11 @@ def _compared(rows: dict[str, Any], before: dict[str, Any]) -> str:
 
 
 def _calls(paths: dict[str, Any]) -> str:
-    head = ["", "system calls", "failed", "processes", "programs", "files opened", "most frequent"]
     lines = []
     for path in paths.values():
-        most = ", ".join(f"{name} {count}" for name, count in path["names"][:5])
-        numbers = [str(path[key]) for key in ("calls", "failed", "processes", "programs", "opened")]
-        lines.append([path["title"], *numbers, most])
-    text = "## System calls\n\n" + table(head, lines)
-    for path in paths.values():
-        if path["files"]:
-            files = ", ".join([f"`{file}`" for file in path["files"]])
-            text += f"\n{path['title']}: opens, beside what the bare interpreter does, {files}.\n"
-    return text
+        numbers = (path["calls"], path["processes"], path["programs"], len(path["files"]))
+        lines.append([path["title"], *map(str, numbers)])
+    return "## System calls\n\n" + table(["", "system calls", "processes", "programs", "files opened"], lines)
 
 
 def _load(loads: dict[str, Any]) -> str:
@@ -173,13 +158,8 @@ def _growth(growth: dict[str, Any]) -> str:
 
 
 def _mounts(rows: dict[str, Any]) -> str:
-    head = ["", "mounts more", "hook ms", "p90", "of none", "goal", "", "CPU ms", "MiB", "failed"]
     lines = []
-    for row in rows.values():
-        times = [f"{row['hook']['median']:.2f}", f"{row['hook']['p90']:.2f}"]
-        goal = [f"{row['of_none']:.2f}", f"{row['goal']:.2f}" if row["goal"] else ""]
-        cost = [f"{row['cpu']['median']:.2f}", f"{row['memory'] / 1024:.1f}"]
-        counted = f"{row['failed']} of {row['starts']}"
-        cells = [row["title"], str(row["mounts"]), *times, *goal, _VERDICT[row["met"]], *cost]
-        lines.append([*cells, counted])
-    return "## Mounts of the node\n\n" + table(head, lines)
+    for number, row in rows.items():
+        times = [f"{it:.2f}" for it in (row["hook"]["median"], row["hook"]["p90"], row["of_none"])]
+        lines.append([number, *times, *_judged(row["goal"], row["met"]), f"{row['failed']} of {row['starts']}"])
+    return "## Mounts of the node\n\n" + table(["more", "hook ms", "p90", "of none", "goal", "", "failed"], lines)

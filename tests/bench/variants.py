@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-NONE, TRUE, BARE, LEFT, OURS, CANDIDATE = "none", "true", "bare", "left", "ours", "candidate"
+NONE, TRUE, BARE, OURS, CANDIDATE = "none", "true", "bare", "ours", "candidate"
 WARM, COLD, STALE = "warm", "cold", "stale"
 SMALL, LARGE, BUSYBOX, NEWER = "debian", "large", "busybox", "newer"
 ORDINARY = "compute,utility"
@@ -56,7 +56,6 @@ def _paths(hook: str, prefix: str, name: str) -> list[Variant]:
         path("gpu-8", "8 GPUs", 1.75, devices="all", capabilities=ORDINARY),
         path("all", "1 GPU, all capabilities", 1.9, devices="0", capabilities="all"),
         path("disk", "1 GPU, upper layer on a disk", 2.3, disk=True, **one),
-        path("disk-all", "1 GPU, all capabilities, the same", 0, disk=True, devices="0", capabilities="all"),
     ]
 
 
@@ -66,14 +65,10 @@ def variants(candidate: bool) -> list[Variant]:
         Variant("none", "no hook", NONE),
         Variant("true", "/bin/true as the hook", TRUE),
         Variant(REFERENCE, "bare interpreter, python3 -IS -c pass: P", BARE),
-        Variant("left", "bare interpreter, left by _exit", LEFT),
         *_paths(OURS, "", ""),
         Variant("cold", "1 GPU, no saved inventory", OURS, SMALL, "0", ORDINARY, COLD),
         Variant("stale", "1 GPU, stale inventory", OURS, SMALL, "0", ORDINARY, STALE),
-    ]
-    rows += [
         Variant("cdi", "1 GPU, by CDI", OURS, SMALL, "0", ORDINARY, cdi=True),
-        Variant("counted", "1 GPU, holders counted", OURS, SMALL, "0", ORDINARY, counted=True),
         Variant("any", "any GPU", OURS, SMALL, "any", ORDINARY, counted=True),
         Variant("leases", "any GPU, 200 leases", OURS, SMALL, "any", ORDINARY, counted=True, leases=200),
     ]
@@ -83,5 +78,4 @@ def variants(candidate: bool) -> list[Variant]:
 
 
 def by_key(key: str) -> Variant:
-    """One row of ours."""
     return next(row for row in variants(False) if row.key == key)

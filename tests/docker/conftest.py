@@ -29,19 +29,9 @@ def _with_docker() -> None:
 
 # Where daemons, networks and clients keep what they have, by default and by what they have compiled in.
 PLACES = (
-    "/etc/cdi",
-    "/etc/cni",
-    "/etc/containerd/config.toml",
-    "/etc/docker/daemon.json",
-    "/opt/cni",
-    "/opt/containerd",
-    "/root/.docker",
-    "/run/containerd",
-    "/run/docker",
-    "/run/docker.pid",
-    "/run/docker.sock",
-    "/var/lib/containerd",
-    "/var/lib/docker",
+    *("/etc/cdi", "/etc/cni", "/etc/containerd/config.toml", "/etc/docker/daemon.json", "/opt/cni", "/opt/containerd"),
+    *("/root/.docker", "/run/containerd", "/run/docker", "/run/docker.pid", "/run/docker.sock"),
+    *("/var/lib/containerd", "/var/lib/docker"),
 )
 
 

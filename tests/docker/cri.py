@@ -12,6 +12,7 @@ goes to stderr, and what it says of the container afterwards, with exit status 1
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 import tempfile
@@ -23,11 +24,9 @@ NODE = 2
 
 
 def varint(value: int) -> bytes:
-    text = b""
-    while value > 0x7F:
-        text += bytes([value & 0x7F | 0x80])
-        value >>= 7
-    return text + bytes([value])
+    """Seven bits a byte, the lowest first."""
+    low, rest = value & 0x7F, value >> 7
+    return bytes([low | 0x80]) + varint(rest) if rest else bytes([low])
 
 
 def message(*fields: tuple[int, str | bytes | int]) -> bytes:
@@ -44,44 +43,21 @@ def message(*fields: tuple[int, str | bytes | int]) -> bytes:
 
 def texts(data: bytes) -> dict[int, bytes]:
     """The fields of a message that are texts or messages, by number."""
-    found = {}
-    at = 0
+    found, stream = {}, io.BytesIO(data)
 
     def number() -> int:
-        nonlocal at
-        value = shift = 0
-        while True:
-            byte = data[at]
-            at += 1
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                return value
+        byte = stream.read(1)[0]
+        return byte if byte < 0x80 else (number() << 7) + (byte & 0x7F)
 
-    while at < len(data):
+    while stream.tell() < len(data):
         key, value = number(), number()
         if key & 7 == 2:
-            found[key >> 3] = data[at : at + value]
-            at += value
+            found[key >> 3] = stream.read(value)
     return found
 
 
 class RefusedError(Exception):
     """What the runtime says against a call."""
-
-
-def call(socket: str, method: str, request: bytes) -> dict[int, bytes]:
-    """The response of one call."""
-    line = ["curl", "--silent", "--show-error", "--http2-prior-knowledge", "--unix-socket", socket]
-    line += ["--header", "content-type: application/grpc", "--header", "te: trailers"]
-    with tempfile.NamedTemporaryFile(dir="/run") as headers:
-        line += ["--dump-header", headers.name, "--data-binary", "@-", f"{SERVICE}/{method}"]
-        framed = b"\0" + len(request).to_bytes(4, "big") + request
-        answer = subprocess.run(line, input=framed, capture_output=True, check=True).stdout
-        told = dict(item.partition(": ")[::2] for item in headers.read().decode().split("\r\n"))
-    if told["grpc-status"] != "0":
-        raise RefusedError(f"{method}: {urllib.parse.unquote(told['grpc-message'])}")
-    return texts(answer[5:])
 
 
 class Pod:
@@ -96,11 +72,9 @@ class Pod:
         self.id = self.call("RunPodSandbox", (1, self.config))[1]
 
     def create(self, name: str, image: str, given: list[str]) -> bytes:
-        """A container, by its id."""
         pairs = [word.partition("=") for word in given if word[0] != "-" and "/" not in word]
         uid = 1000 if "--user" in given else 0
-        node, user = message((1, NODE)), message((1, uid))
-        rights = message((3, node), (5, user), (7, int("--read-only" in given)))
+        rights = message((3, message((1, NODE))), (5, message((1, uid))), (7, int("--read-only" in given)))
         container = message(
             (1, message((1, name))),
             (2, message((1, image))),
@@ -109,8 +83,7 @@ class Pod:
             (15, message((2, rights))),
             *[(17, message((1, word))) for word in given if "/" in word],
         )
-        fields = ((1, self.id), (2, container), (3, self.config))
-        return self.call("CreateContainer", *fields)[1]
+        return self.call("CreateContainer", (1, self.id), (2, container), (3, self.config))[1]
 
     def start(self, container: bytes) -> None:
         """Start it; RefusedError has also what the runtime says of it afterwards."""
@@ -126,13 +99,21 @@ class Pod:
         self.call("UpdateContainerResources", (1, container), (2, message((3, 512))))
 
     def look(self, container: bytes, script: str) -> str:
-        """What a script prints in it."""
         words = [(2, word) for word in ("/bin/sh", "-c", script)]
         return self.call("ExecSync", (1, container), *words).get(1, b"").decode()
 
     def call(self, method: str, *fields: tuple[int, str | bytes | int]) -> dict[int, bytes]:
-        """The response of one call."""
-        return call(self.socket, method, message(*fields))
+        request = message(*fields)
+        line = ["curl", "--silent", "--show-error", "--http2-prior-knowledge", "--unix-socket", self.socket]
+        line += ["--header", "content-type: application/grpc", "--header", "te: trailers"]
+        with tempfile.NamedTemporaryFile(dir="/run") as headers:
+            line += ["--dump-header", headers.name, "--data-binary", "@-", f"{SERVICE}/{method}"]
+            framed = b"\0" + len(request).to_bytes(4, "big") + request
+            answer = subprocess.run(line, input=framed, capture_output=True, check=True).stdout
+            told = dict(item.partition(": ")[::2] for item in headers.read().decode().split("\r\n"))
+        if told["grpc-status"] != "0":
+            raise RefusedError(f"{method}: {urllib.parse.unquote(told['grpc-message'])}")
+        return texts(answer[5:])
 
     def remove(self) -> None:
         """End it, with its containers."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A notebook's image, of this machine's files: Python, JupyterHub's single-user server, a kernel, and a shell.
+"""A notebook's image, of this machine's files: Python, JupyterHub's single-user server, and a shell.
 
 Python and the virtual environment are not copied but go from where they are straight into Docker, each to the same
 path.  Nothing is downloaded but by ``make``, which makes the virtual environment once.  Must not import its packages.
@@ -7,7 +7,6 @@ path.  Nothing is downloaded but by ``make``, which makes the virtual environmen
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shlex
 import shutil
@@ -62,11 +61,7 @@ printf %s {shlex.quote(THAT_ASKS)} | docker build --quiet --tag asks - >/dev/nul
 def environment() -> None:
     """The virtual environment of the hub and of the notebooks, made again if setup.cfg has changed."""
     target = str((VENV / "up-to-date").relative_to(REPOSITORY))
-    VENV.parent.mkdir(exist_ok=True)
-    # Files of tests run side by side, and two of them have a hub.
-    with open(f"{VENV}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        subprocess.run(["make", "--silent", "-C", REPOSITORY, target], check=True)
+    subprocess.run(["make", "--silent", "-C", REPOSITORY, target], check=True)
 
 
 def notebook(root: Path, debian: Path) -> Notebook:
@@ -78,10 +73,9 @@ def notebook(root: Path, debian: Path) -> Notebook:
     shutil.copytree(debian, root, symlinks=True)
     for path in linked(python[-1], *folders):
         shutil.copy(path, root / "usr/lib" / MULTIARCH)
-    (root / "tmp").mkdir()
-    (root / "tmp").chmod(0o1777)
-    (root / HOME.lstrip("/")).mkdir(parents=True)
-    (root / HOME.lstrip("/")).chmod(0o1777)
+    for folder in (root / "tmp", root / HOME[1:]):
+        folder.mkdir()
+        folder.chmod(0o1777)
     (root / "etc/passwd").write_text(f"root:x:0:0::/root:/bin/sh\njovyan:x:1000:100::{HOME}:/bin/sh\n")
     subprocess.run(["/sbin/ldconfig", "-r", str(root)], check=True)
     return Notebook(root, [*[path for path in python if VENV not in Path(path).parents], *folders])

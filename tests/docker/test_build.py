@@ -37,7 +37,6 @@ rm -r /run/context
 
 @pytest.fixture(scope="module")
 def seen(installed: Installed, patterns: dict[str, Path]) -> dict[str, list[str]]:
-    """What a step sees with each builder."""
     scripts = {
         "knows": f"grep -c {VARIABLE} $(command -v dockerd) || :",
         "classic": BUILD,

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`configure` before real daemons: dockerd reads what it has written, and so does containerd.
-
-In containerd's settings the administrator adds the lines that are printed: other settings of the same plugin are there.
-"""
+"""`configure` before real daemons: dockerd reads what it has written, and so does containerd."""
 
 from __future__ import annotations
 
@@ -13,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.docker.dockerd import docker, nodes, opened, run, tried
-from tests.docker.test_containerd import OURS, START, on, pod, times
 from tests.docker.test_options import CASES, asks, has_what_it_asked_for
 from tests.integration.engines import Installed
 
@@ -27,7 +23,6 @@ MAIN = 'version = 2\nimports = ["/etc/containerd/conf.d/*.toml"]'
 
 @pytest.fixture(scope="module")
 def seen(installed: Installed, patterns: dict[str, Path]) -> dict[str, list[str]]:
-    """What each step prints."""
     scripts = {
         "before": f"cp {DAEMON} /run/before",
         "written": f"{NVIDIA} --set-as-default 2>&1; reload_dockerd nvidia; {NVIDIA} --set-as-default",
@@ -45,19 +40,6 @@ echo '{MAIN}' >/etc/containerd/config.toml
 containerd config dump
 {CONFIGURE} --remove
 """,
-        "by hand": f"""
-cat >/etc/containerd/config.toml <<'END'
-{MAIN}
-{OURS}
-END
-{CONFIGURE} >/run/lines 2>/run/said && exit 1
-cat /run/said
-cat /etc/containerd/config.toml /run/lines >/run/joined
-""",
-        "containerd": START.format(configuration="$(cat /run/joined)").replace("<<'END'", "<<END"),
-        "again": f"{CONFIGURE} 2>&1",
-        "runc": on("runc"),
-        "pod": pod("NVIDIA_VISIBLE_DEVICES=1,3"),
         # What the devcontainers CLI (0.89) asks for "hostRequirements": {"gpu": true}, and what it runs then.
         "devcontainers": f"""
 ln -s oci-gpu-runtime /usr/bin/nvidia-container-runtime
@@ -67,7 +49,7 @@ docker info -f '{{{{.Runtimes.nvidia}}}}'
 {run("--runtime simulated-runc --gpus all")}
 """,
     }
-    return docker(installed, patterns["debian"], scripts, {"debug": False}, cgroup="v1")
+    return docker(installed, patterns["debian"], scripts, {"debug": False})
 
 
 def test_docker_reads_what_was_written(seen: dict[str, list[str]]) -> None:
@@ -96,14 +78,6 @@ def test_containerd_reads_a_drop_in(seen: dict[str, list[str]]) -> None:
     runtimes = re.findall(r"containerd\.runtimes\.[\"']?(\w+)[\"']?\]", text)
     assert (name, sorted(runtimes)) == ("nvidia", ["nvidia", "runc"])
     assert re.search(r"BinaryName = ['\"]/usr/bin/oci-gpu-runtime['\"]", text)
-
-
-def test_containerd_gets_lines_by_hand_beside_others_of_the_plugin(seen: dict[str, list[str]]) -> None:
-    (said,) = seen["by hand"]
-    assert "add these lines to its tables" in said
-    assert seen["again"] == [f"nothing to do in {DROP_IN}", "containerd has it by /etc/containerd/config.toml"]
-    (look,) = times(seen["pod"])
-    has_what_it_asked_for(CASES["indices"], look)
 
 
 def test_devcontainers_finds_nvidias_runtime(seen: dict[str, list[str]]) -> None:

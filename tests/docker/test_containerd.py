@@ -17,6 +17,7 @@ import pytest
 from tests import manual
 from tests.docker.dockerd import LOOK, denied, docker, nodes, opened, tried, uuid
 from tests.docker.test_options import ALL, UNKNOWN, Case, has_what_it_asked_for
+from tests.docker.test_shm import WHOSE
 from tests.integration.engines import REPOSITORY, Installed
 
 SOCKET = "/run/containerd/containerd.sock"
@@ -127,6 +128,14 @@ echo again
 gpus --gpus 77 {IMAGE} gpus-77
 """
     scripts["cdi"] = f"{SPEC}\n{pod('nvidia.com/gpu=1 nvidia.com/gpu=5', '--update')}"
+    # Kept until it is told otherwise: the sandbox has its /dev/shm first, and its container shares it.
+    tasks = "/run/containerd/io.containerd.runtime.v2.task/k8s.io"
+    scripts["shm"] = f"""{WHOSE}
+{CLIENT} OTHER=1 -- 'sleep 100000' >/run/client 2>&1 &
+wait_for "test \\$(ls {tasks}/*/init.pid | wc -l) = 2"
+for folder in $(ls {tasks}); do whose k8s.io $folder; done
+kill $!
+"""
     scripts["version"] = "containerd --version"
     return docker(installed, patterns["debian"], scripts, cgroup="v1")
 
@@ -197,3 +206,7 @@ def test_a_pod_has_its_cdi_devices(seen: dict[str, list[str]]) -> None:
     for look in times(seen["cdi"]):
         assert opened(look) == nodes([1, 5]) | tried([1, 5]), look
         assert denied(look) == tried(ALL) - tried([1, 5])
+
+
+def test_a_pods_memory_is_its_own(seen: dict[str, list[str]]) -> None:
+    assert [line.split()[0] for line in seen["shm"]] == ["pod", "pod"], seen["shm"]

@@ -1,23 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JupyterHub's spawners on a real daemon: a cell of each user's kernel has that user's GPUs and no others.
+"""JupyterHub's spawners on a real daemon: the container of each user's server has that user's GPUs and no others.
 
-Each way is the manual's own lines.  One hub serves all ways of DockerSpawner, each for its
-own users; another is in the network of a Swarm of one.  Hub, proxy, servers and kernels are the real ones, and the
-daemon's default runtime is ours.
+Each way is the manual's own lines.  One hub serves all ways of DockerSpawner, each for its own users; another is in the
+network of a Swarm of one.  Hub, proxy and servers are the real ones, and the daemon's default runtime is ours.
 """
 
 from __future__ import annotations
 
-import json
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests import manual
 from tests.docker import notebook
-from tests.docker.dockerd import LINK, SETTINGS, docker
+from tests.docker.dockerd import LINK, SETTINGS, docker, look
+from tests.docker.test_options import Case, has_what_it_asked_for
 from tests.integration.engines import REPOSITORY, Installed
 from tests.integration.inside import gpus
 
@@ -68,7 +66,7 @@ docker network create --subnet 192.0.2.0/24 --gateway {ADDRESS} hub >/dev/null
 # The host's address in the containers' network is the hub's, and the Swarm's.
 DOCKER_HUB = f"""
 PATH={notebook.VENV}/bin:$PATH PASTED=/run/hub/docker SPAWNER=docker NETWORK=hub HUB_ADDRESS={ADDRESS} \\
-    {notebook.VENV}/bin/python {HERE}/hub_client.py {" ".join(LINES)} || tell
+    {HERE}/hub.sh {" ".join(LINES)} || tell
 """
 # A service can name no runtime.  The hub is in the services' network as it would be in a container there: it has that
 # one's addresses and its name server.
@@ -80,7 +78,7 @@ names=$(docker inspect --format '{{{{.ResolvConfPath}}}}' hub)
 PATH={notebook.VENV}/bin:$PATH PASTED=/run/hub/swarm SPAWNER=docker-swarm NETWORK=notebooks HUB_ADDRESS=hub \\
     nsenter --net=/proc/$(docker inspect --format '{{{{.State.Pid}}}}' hub)/ns/net unshare --mount \\
     /bin/sh -euc "mount --bind $names /etc/resolv.conf
-        exec {notebook.VENV}/bin/python {HERE}/hub_client.py {" ".join(TASKS)}" || tell
+        exec {HERE}/hub.sh {" ".join(TASKS)}" || tell
 """
 
 
@@ -91,58 +89,67 @@ def paste() -> str:
     return "".join([f"printf %s {shlex.quote(text)} >/run/hub/{path}\n" for path, text in files.items()])
 
 
+# Where CUDA's library is, as a program finds it that names it only; and the task's share.
+LIBRARY = """
+import ctypes, os
+ctypes.CDLL("libcuda.so.1")
+print(os.environ.get("DOCKER_RESOURCE_GPU"), {it.split()[-1] for it in open("/proc/self/maps") if "libcuda.so" in it})
+"""
+
+
+def inside(user: str) -> str:
+    """The shell lines that look into the container of a user's server."""
+    container = f"$(docker ps --quiet --filter name=jupyter-{user})"
+    more = f"docker exec {container} python3 -c {shlex.quote(LIBRARY)} 2>/dev/null || echo none"
+    return f"docker exec {container} id -u\n{more}\n{look(container)}"
+
+
 @pytest.fixture(scope="module")
 def seen(
     installed: Installed, patterns: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, dict[str, Any]]:
-    """What each user's cell has printed."""
+) -> dict[str, list[str]]:
+    """What is seen in each user's container: the user's number, the library, and the nodes."""
     notebook.environment()
     root = tmp_path_factory.mktemp("notebook") / "root"
     image = notebook.notebook(root, patterns["debian"])
-    printed = docker(
+    return docker(
         installed,
         root,
-        {"docker": image.load() + paste() + DOCKER_HUB, "swarm": SWARM_HUB},
+        {
+            "docker": image.load() + paste() + DOCKER_HUB,
+            **{user: inside(user) for user in LINES},
+            "swarm": SWARM_HUB,
+            **{user: inside(user) for user in TASKS},
+        },
         {"default-runtime": "oci-gpu-runtime"},
         before=BEFORE,
         start=False,
         settings=f"{SETTINGS}swarm-resources = DOCKER_RESOURCE_GPU\n",
         timeout=1200,
     )
-    cells = [json.loads(line) for lines in printed.values() for line in lines]
-    return {cell["user"]: cell for cell in cells}
-
-
-def has_exactly(cell: dict[str, Any], indices: list[int]) -> None:
-    """The GPUs whose nodes the kernel has and can open, and those that it cannot open by nodes of its own making."""
-    minors = [gpus()[index]["minor"] for index in indices]
-    assert cell["gpus"] == {f"/dev/nvidia{minor}": "ENXIO" for minor in sorted(minors)}, cell
-    if cell["uid"] == 0:
-        allowed = {number for number, answer in cell["tried"].items() if answer == "ENXIO"}
-        assert allowed == {str(minor) for minor in minors}, cell
-        assert set(cell["tried"].values()) == {"EPERM", *(["ENXIO"] if minors else [])}, cell
-    else:
-        assert set(cell["tried"].values()) == {""}, cell
-    assert cell["cuda"] == ([0, len(minors)] if minors else None), cell
 
 
 @pytest.mark.parametrize("user", GIVEN)
-def test_a_cell_has_its_users_gpus(seen: dict[str, dict[str, Any]], user: str) -> None:
-    has_exactly(seen[user], GIVEN[user])
-    assert seen[user]["uid"] == (1000 if BESIDE.get(user) == JOVYAN else 0)
+def test_a_server_has_its_users_gpus(seen: dict[str, list[str]], user: str) -> None:
+    uid, _, *lines = seen[user]
+    is_root = BESIDE.get(user) != JOVYAN
+    assert uid == ("0" if is_root else "1000")
+    # An image of nvidia-docker 1's time has every capability.
+    plain = [line for line in lines if not line.startswith("/dev/nvidia-modeset ") or user != "old"]
+    has_what_it_asked_for(Case("", "", GIVEN[user], mknod=is_root), plain)
 
 
-def test_an_image_of_nvidia_docker_1_finds_the_driver_where_it_looks(seen: dict[str, dict[str, Any]]) -> None:
+def test_an_image_of_nvidia_docker_1_finds_the_driver_where_it_looks(seen: dict[str, list[str]]) -> None:
     """By an empty volume that dockerd has made, and no command before: as everybody who has a GPU does."""
-    found = {user: cell["library"].startswith("/usr/local/nvidia/lib64/") for user, cell in seen.items()}
-    assert found == {user: user != "guest" for user in [*LINES, *TASKS]}
+    found = {user: "'/usr/local/nvidia/lib64/" in seen[user][1] for user in (*LINES, *TASKS)}
+    assert found == {user: user != "guest" for user in found}
 
 
-def test_a_cell_has_the_gpu_of_its_tasks_share(seen: dict[str, dict[str, Any]]) -> None:
+def test_a_server_has_the_gpu_of_its_tasks_share(seen: dict[str, list[str]]) -> None:
     by_uuid = {gpu["uuid"]: index for index, gpu in enumerate(gpus())}
-    shares = [seen[user]["share"] for user in TASKS]
+    shares = [seen[user][1].split()[0] for user in TASKS]
     assert len(set(shares)) == len(TASKS), shares
     for user, share in zip(TASKS, shares):
         uuid, _, number = share.rpartition("-")
         assert number in ("0", "1")
-        has_exactly(seen[user], [by_uuid[uuid]])
+        has_what_it_asked_for(Case("", "", [by_uuid[uuid]]), seen[user][2:])

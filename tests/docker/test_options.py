@@ -98,7 +98,6 @@ docker rm --force $name >/dev/null
 
 @pytest.fixture(scope="module")
 def seen(installed: Installed, patterns: dict[str, Path]) -> dict[str, list[str]]:
-    """What is seen by each case, by each way in."""
     scripts = {f"gpus {name}": life(case.gpus) for name, case in CASES.items()}
     scripts["gpus unknown"] = run("--gpus device=77")
     scripts["gpus too many"] = run("--gpus 9")

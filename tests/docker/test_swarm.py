@@ -84,7 +84,6 @@ def two_gpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def seen(installed: Installed, patterns: dict[str, Path], two_gpus: Path) -> dict[str, list[str]]:
-    """The output of each service's task."""
     with_card = "--generic-resource GPU=1 --generic-resource NEURON=1"
     services = create("first", with_card) + "".join(create(name) for name in SERVICES[1:])
     scripts = {

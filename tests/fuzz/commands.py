@@ -41,11 +41,8 @@ _PARTS = [
     *("devtmpfs", "fuse", "overlay", "shared:1", "\\0", "\\777", "//deleted", "\n", "\n", ""),
 ]
 _MOUNTS = st.lists(st.sampled_from(_PARTS) | st.text(max_size=5), max_size=60).map(" ".join)
-_CGROUPS = st.lists(
-    st.sampled_from(["0::/a/b", "0::/docker-" + "a" * 64 + ".scope", "4:devices:/c", ":::", "\n"])
-    | st.text(max_size=20),
-    max_size=8,
-).map("".join)
+_CGROUP = st.sampled_from(["0::/a/b", "0::/docker-" + "a" * 64 + ".scope", "4:devices:/c", ":::", "\n"])
+_CGROUPS = st.lists(_CGROUP | st.text(max_size=20), max_size=8).map("".join)
 _FIELDS = (
     "MESSAGE __REALTIME_TIMESTAMP OCI_GPU_HOOK_CONTAINER OCI_GPU_HOOK_DEVICE OCI_GPU_HOOK_NOTE OCI_GPU_HOOK_OUTCOME "
     "OCI_GPU_HOOK_EXIT_CODE OCI_GPU_HOOK_READ_USEC OCI_GPU_HOOK_TIME"
@@ -54,20 +51,14 @@ _WORTH = (
     *(_TEXTS, st.sampled_from(["started", "1500", "9" * 18]), _several(_TEXTS)),
     *(st.lists(st.integers(-1, 300), max_size=9), _NUMBERS, st.none()),
 )
-_ENTRIES = st.lists(
-    st.dictionaries(st.sampled_from(_FIELDS.split()) | _TEXTS, st.one_of(*_WORTH), max_size=6), max_size=5
+_ENTRY = st.dictionaries(st.sampled_from(_FIELDS.split()) | _TEXTS, st.one_of(*_WORTH), max_size=6)
+_ENTRIES = st.lists(_ENTRY, max_size=5).map(lambda rows: "".join([json.dumps(row) + "\n" for row in rows]).encode())
+_DENIED = (
+    *("avc:", " denied ", "{ read }", "{", "}", "for", 'comm="x"', "name=2F78", "\n", "dev="),
+    *("scontext=u:r:nvidia_container_t:s0:c1,c2", "scontext=x", "tclass=chr_file", 'name="'),
+    *("tcontext=u:object_r:device_t:s0", "tcontext=u:object_r:container_file_t:s0", "comm=zz"),
 )
-_DENIALS = st.lists(
-    st.sampled_from(
-        [
-            *("avc:", " denied ", "{ read }", "{", "}", "for", 'comm="x"', "name=2F78", "\n", "dev="),
-            *("scontext=u:r:nvidia_container_t:s0:c1,c2", "scontext=x", "tclass=chr_file", 'name="'),
-            *("tcontext=u:object_r:device_t:s0", "tcontext=u:object_r:container_file_t:s0", "comm=zz"),
-        ]
-    )
-    | st.text(max_size=9),
-    max_size=40,
-).map(" ".join)
+_DENIALS = st.lists(st.sampled_from(_DENIED) | st.text(max_size=9), max_size=40).map(" ".join)
 _DAEMONS = _object(
     runtimes=st.dictionaries(_TEXTS, _object(path=_TEXTS), max_size=3),
     **{"default-runtime": _TEXTS, "data-root": _TEXTS, "features": _object(cdi=st.booleans())},
@@ -81,7 +72,6 @@ _REGISTRATIONS = _object(
 
 
 def _host(files: dict[str, bytes | str]) -> HostRoot:
-    """A host with one process and these files."""
     folder = SCRATCH / "commands"
     shutil.rmtree(folder, ignore_errors=True)
     for path, content in {"proc/7/stat": _STAT, **files}.items():
@@ -153,8 +143,8 @@ def _denied(text: str) -> None:
 
 
 def _settings_of_daemons(data: bytes) -> None:
-    root = _host({"etc/docker/daemon.json": data, "usr/bin/dockerd": "", "usr/bin/containerd": "",
-                    "etc/containerd/config.toml": data})  # fmt: skip
+    programs = {"usr/bin/dockerd": "", "usr/bin/containerd": ""}
+    root = _host({"etc/docker/daemon.json": data, "etc/containerd/config.toml": data, **programs})
     dockercheck.find_docker(root)
     installed.shims(root, installed.installed(root))
     installed.unread(root)
@@ -172,9 +162,7 @@ COMMANDS: dict[str, Target] = {
     "engines-lists": Target(_written(_LISTS | _object(annotations=_ANNOTATIONS)), _engines_list),
     "mountinfo": Target(_MOUNTS, _mount_lines),
     "processes": Target(_CGROUPS, _process_files),
-    "journal": Target(
-        _spoilt(_ENTRIES.map(lambda rows: "".join([json.dumps(row) + "\n" for row in rows]).encode())), _journal
-    ),
+    "journal": Target(_spoilt(_ENTRIES), _journal),
     "denials": Target(_DENIALS, _denied),
     "daemons": Target(_written(_DAEMONS), _settings_of_daemons),
     "registrations": Target(_written(_REGISTRATIONS), _registered),

@@ -13,6 +13,7 @@ import os
 import shutil
 import struct
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
@@ -78,11 +79,8 @@ def check(target: Target, value: Any) -> None:
 # --- JSON: the state and config.json
 
 _NUMBERS = st.integers() | st.sampled_from([-1, 0, 2**31, 2**32, 2**64, 10**30, True, 1.5, 1e308])
-_TEXTS = (
-    st.text(max_size=30)
-    | ITEMS
-    | st.sampled_from(["/", "/b", "/dev/nvidia0", "bind", "\0", "\ud800", "..", "u:r:t:s0:c1.c9", "rwm", "c"])
-)
+_ODD = ("/", "/b", "/dev/nvidia0", "bind", "\0", "\ud800", "..", "u:r:t:s0:c1.c9", "rwm", "c")
+_TEXTS = st.text(max_size=30) | ITEMS | st.sampled_from(_ODD)
 _VALUES = st.recursive(
     st.none() | st.booleans() | _NUMBERS | _TEXTS,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_TEXTS, inner, max_size=4),
@@ -107,11 +105,10 @@ _MOUNTS = _object(destination=_TEXTS, source=_TEXTS, type=_TEXTS, options=_sever
 _KNOWN = "cdi.k8s.io/a io.kubernetes.cri-o.ImageName io.kubernetes.pod.namespace io.kubernetes.cri-o.ContainerID"
 _ANNOTATIONS = st.dictionaries(st.sampled_from(_KNOWN.split()) | _TEXTS, _TEXTS, max_size=4)
 _HOOKS = _object(path=st.sampled_from(["/usr/bin/other", "/x/oci-gpu-hook"]) | _TEXTS, args=_several(_TEXTS))
+_ENV = st.builds("{}={}".format, st.sampled_from(["NVIDIA_VISIBLE_DEVICES", "CUDA_VERSION", "A"]), VALUES)
 _CONFIGS = _object(
     process=_object(
-        env=_several(
-            st.builds("{}={}".format, st.sampled_from(["NVIDIA_VISIBLE_DEVICES", "CUDA_VERSION", "A"]), VALUES)
-        ),
+        env=_several(_ENV),
         capabilities=_object(bounding=_several(st.sampled_from(["CAP_SYS_ADMIN", "CAP_MKNOD"]))),
         selinuxLabel=_TEXTS,
     ),
@@ -148,24 +145,22 @@ def _spoilt(data: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
 def _written(values: st.SearchStrategy[Any]) -> st.SearchStrategy[bytes]:
     ways = st.booleans()
     return _spoilt(
-        st.builds(lambda value, way: json.dumps(value, ensure_ascii=way).encode(errors="surrogatepass"), values, ways)
+        st.builds(lambda it, way: json.dumps(it, ensure_ascii=way).encode(errors="surrogatepass"), values, ways)
     )
 
 
 def _state(data: bytes) -> None:
-    fd = os.memfd_create("state")
-    try:
-        os.write(fd, data)
-        os.lseek(fd, 0, os.SEEK_SET)
-        read_state(fd, b"")
-    finally:
-        os.close(fd)
+    with tempfile.TemporaryFile(buffering=0) as file:
+        file.write(data)
+        file.seek(0)
+        read_state(file.fileno(), b"")
 
 
 def _config(data: bytes) -> None:
     (SCRATCH / "config.json").write_bytes(data)
     bundle = read_bundle(str(SCRATCH))
-    for part in (_request, _labels, _devices, _hooks, Bundle.rootfs, Bundle.tmpfs, Bundle.has_user_namespace):
+    parts = (_request, _labels, _devices, Bundle.rootfs, Bundle.tmpfs, Bundle.has_user_namespace)
+    for part in (*parts, lambda it: it.hooks("prestart")):
         try:
             part(bundle)
         except HookError as err:
@@ -195,15 +190,8 @@ def _request(bundle: Bundle) -> None:
     cdirequest.of_nodes(inputs, Settings(), tuple([path for path, *_ in bundle.devices()]), ("compute",))
 
 
-def _hooks(bundle: Bundle) -> None:
-    bundle.hooks("prestart")
-
-
-_RECORDS = _object(
-    DeviceRequests=_several(
-        _object(Driver=st.sampled_from(["", "nvidia", "cdi"]), Count=_NUMBERS, DeviceIDs=_several(_TEXTS))
-    )
-)
+_REQUESTS = _object(Driver=st.sampled_from(["", "nvidia", "cdi"]), Count=_NUMBERS, DeviceIDs=_several(_TEXTS))
+_RECORDS = _object(DeviceRequests=_several(_REQUESTS))
 _DOCKERS = Bundle("/run/c", {"mounts": [{"source": "/containers/c/hosts", "destination": "/etc/hosts"}]})
 
 
@@ -254,9 +242,7 @@ _FACTORS = st.builds(
     st.sampled_from(["=", "!=", "<", "<=", ">", ">=", "", "=="]),
     st.from_regex(r"[0-9.]{0,6}", fullmatch=True) | st.sampled_from(["tesla", "9" * 40, "١"]) | st.text(max_size=4),
 )
-_EXPRESSIONS = st.lists(st.tuples(_FACTORS, st.sampled_from([" ", ",", "\n", ""])), max_size=30).map(
-    lambda pairs: "".join([text for pair in pairs for text in pair])
-)
+_EXPRESSIONS = st.lists(_FACTORS | st.sampled_from([" ", ",", "\n"]), max_size=60).map("".join)
 
 
 def _requirement(expression: str) -> None:
@@ -289,14 +275,8 @@ def _injected(values: tuple[sources.Inputs, Settings, list[str], list[str], str]
         cdispecs.words_of(found.document)
 
 
-_LISTS = st.lists(
-    st.tuples(
-        st.sampled_from(["/dev/null", "/x"]),
-        ITEMS | _TEXTS,
-        st.sampled_from(["", "cdi/", "imex/", "cdi/nvidia.com/gpu/"]),
-    ),
-    max_size=40,
-)
+_KINDS = st.sampled_from(["", "cdi/", "imex/", "cdi/nvidia.com/gpu/"])
+_LISTS = st.lists(st.tuples(st.sampled_from(["/dev/null", "/x"]), ITEMS | _TEXTS, _KINDS), max_size=40)
 
 
 def _device_list(rows: list[tuple[str, str, str]]) -> None:
@@ -308,12 +288,8 @@ def _device_list(rows: list[tuple[str, str, str]]) -> None:
 
 
 _OFFSETS = st.integers(0, 60) | st.sampled_from([0, 0, 4095, 2**31])
-_STRINGS = st.lists(
-    st.sampled_from(
-        [b"lib", b"1a", b"\x1f", b"9" * 40, b".so.1", b"/", b"\0", b"\xff", b"libcuda.so.1\0", b"a" * 4095]
-    ),
-    max_size=30,
-).map(b"".join)
+_PARTS = (b"lib", b"1a", b"\x1f", b"9" * 40, b".so.1", b"/", b"\0", b"\xff", b"libcuda.so.1\0", b"a" * 4095)
+_STRINGS = st.lists(st.sampled_from(_PARTS), max_size=30).map(b"".join)
 _EXTENSIONS = st.builds(
     lambda tag, offset, size, rest: struct.pack("<6I", 0xEAA42174, 1, tag, 0, offset, size) + rest,
     st.integers(0, 2),
@@ -321,32 +297,24 @@ _EXTENSIONS = st.builds(
     st.integers(0, 60) | st.just(2**32 - 1),
     st.just(b"ldconfig (GNU libc) 2.36") | st.binary(max_size=30),
 )
+_FLAGS, _HWCAPS = st.sampled_from([0x303, 3, 0xFFFFFFFF]), st.sampled_from([0, 1 << 62, 7])
+_FEW = st.lists(st.tuples(_OFFSETS, _OFFSETS, _FLAGS, _HWCAPS), max_size=20)
+_SMALL = st.tuples(st.integers(0, 9), st.integers(0, 9), st.just(0x303), st.just(0))
 _CACHES = _spoilt(
     st.builds(
-        lambda rows, strings, extension, more: cache(rows, strings, extension, more=more),
-        st.one_of(
-            st.lists(
-                st.tuples(
-                    _OFFSETS, _OFFSETS, st.sampled_from([0x303, 3, 0xFFFFFFFF]), st.sampled_from([0, 1 << 62, 7])
-                ),
-                max_size=20,
-            ),
-            st.lists(
-                st.tuples(st.integers(0, 9), st.integers(0, 9), st.just(0x303), st.just(0)), min_size=128, max_size=300
-            ),
-        ),
-        _STRINGS.map(lambda text: text + b"\0"),
+        lambda rows, strings, extension, more: cache(rows, strings + b"\0", extension, more=more),
+        _FEW | st.lists(_SMALL, min_size=128, max_size=300),
+        _STRINGS,
         st.just(b"") | _EXTENSIONS,
         st.tuples(st.sampled_from([0, 0, 0, 1, -1, 2**30]), st.sampled_from([0, 0, 0, 1, -1, 2**31])),
     )
     | st.binary(max_size=200).map(lambda rest: b"ld.so-1.7.0\0" + rest)
 )
+_TAGS = st.lists(st.tuples(st.sampled_from([1, 5, 14]), st.sampled_from([0, 1, 0x11000]) | st.integers(0, 2**32 - 1)))
 _ELVES = _spoilt(
     st.builds(
         lambda tags, bits, order: hosts.elf_file(b"\0libcuda.so.1\0", bits=bits, order=order, tags=tuple(tags)),
-        st.lists(st.tuples(st.sampled_from([1, 5, 14]), st.sampled_from([0, 1, 0x11000]) | st.integers(0, 2**32 - 1))),
-        st.sampled_from([32, 64]),
-        st.sampled_from("<>"),
+        *(_TAGS, st.sampled_from([32, 64]), st.sampled_from("<>")),
     )
 )
 _OURS = [Entry(b"lib%d.so.1" % number, b"/usr/lib64/lib%d.so.1" % number, 0x303) for number in range(9)]
@@ -355,14 +323,14 @@ _OURS = [Entry(b"lib%d.so.1" % number, b"/usr/lib64/lib%d.so.1" % number, 0x303)
 def _ld_so_cache(data: bytes) -> None:
     """What is no cache to one is none to the other; a merge keeps what was there."""
 
-    def read(act: Callable[[], Any]) -> Any:
+    def read(act: Callable[..., Any], *more: Any) -> Any:
         try:
-            return act()
+            return act(data, *more)
         except ldcache.MalformedCache:
             return None
 
-    read(lambda: paths_of(data, (b"libcuda.so.1", b"lib")))
-    theirs, merged = read(lambda: parse(data)), read(lambda: ldcache.merge(data, _OURS))
+    read(paths_of, (b"libcuda.so.1", b"lib"))
+    theirs, merged = read(parse), read(ldcache.merge, _OURS)
     assert not data or (theirs is None) == (merged is None)
     if theirs and merged:
         ours = {tuple(it[:3]) for it in _OURS}
@@ -370,11 +338,9 @@ def _ld_so_cache(data: bytes) -> None:
 
 
 def _elf(data: bytes) -> None:
-    with tempfile.NamedTemporaryFile() as file:
-        file.write(data)
-        file.flush()
-        found = elf.identity_of(HostRoot(), file.name)
-        assert found is None or found.bits in (32, 64)
+    (SCRATCH / "elf").write_bytes(data)
+    found = elf.identity_of(HostRoot(), str(SCRATCH / "elf"))
+    assert found is None or found.bits in (32, 64)
 
 
 _CUDA = SCRATCH / "cuda" / "opt"
@@ -438,34 +404,24 @@ class _Proc(HostRoot):
         return None
 
 
-_LINES = st.lists(
-    st.sampled_from(
-        [
-            "NVRM version: NVIDIA  580.65.06 x",
-            "Model: \t H100",
-            "Device Minor: \t 0",
-            "Device Minor: ²",
-            "GPU UUID: GPU-?",
-            "DeviceFileMinor: 3",
-            "Character devices:",
-            "195 nvidia",
-            "505 nvidia-uvm",
-            "² nvidia-caps",
-            "Block devices:",
-            "0::/a.scope/c1",
-            "4:devices:/c",
-            "1 2 0:3 / / rw - cgroup2 c rw",
-            "7 2 0:3 / /sys shared:1 - cgroup c rw,devices",
-            "7 -",
-            "7 1 2",
-            "DeviceAllow=/dev/null rw",
-            "DeviceAllow=",
-            "DevicePolicy=strict",
-        ]
-    )
-    | st.text(max_size=20),
-    max_size=12,
-).map("\n".join)
+_KERNELS = (
+    *(
+        "NVRM version: NVIDIA  580.65.06 x",
+        "Model: \t H100",
+        "Device Minor: \t 0",
+        "Device Minor: ²",
+        "GPU UUID: GPU-?",
+    ),
+    *("DeviceFileMinor: 3", "Character devices:", "195 nvidia", "505 nvidia-uvm", "² nvidia-caps", "Block devices:"),
+    *("0::/a.scope/c1", "4:devices:/c", "1 2 0:3 / / rw - cgroup2 c rw", "7 -", "7 1 2"),
+    *(
+        "7 2 0:3 / /sys shared:1 - cgroup c rw,devices",
+        "DeviceAllow=/dev/null rw",
+        "DeviceAllow=",
+        "DevicePolicy=strict",
+    ),
+)
+_LINES = st.lists(st.sampled_from(_KERNELS) | st.text(max_size=20), max_size=12).map("\n".join)
 _FOUND = "0000:07:00.0 gpu0 gi1 ci0 channel7 channel² card0 renderD128 gi² x"
 _NAMES = st.lists(st.sampled_from(_FOUND.split()) | st.text(max_size=8), max_size=5)
 
@@ -494,39 +450,27 @@ def _proc_files(value: tuple[str, list[str]]) -> None:
 
 
 def _label(text: str) -> None:
-    try:
+    with suppress(contexts.MalformedContext):
         str(contexts.parse_context(text))
-    except contexts.MalformedContext:
-        pass
 
 
-_LEVELS = st.lists(
-    st.sampled_from(["s0", "c0", ":", ",", ".", "-", "c65535", "c0.c1023", "u:r:t:", "c99999"]) | st.text(max_size=3),
-    max_size=60,
-).map("".join)
+_CATEGORIES = st.sampled_from(["s0", "c0", ":", ",", ".", "-", "c65535", "c0.c1023", "u:r:t:", "c99999"])
+_LEVELS = st.lists(_CATEGORIES | st.text(max_size=3), max_size=60).map("".join)
 
 
 # --- what was saved
 
+_WORTHS = st.text(max_size=9) | st.binary(max_size=9) | st.sampled_from(["stat", "read", "names", "Mount", "/etc"])
 _PLAIN = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.text(max_size=9)
-    | st.binary(max_size=9)
-    | st.sampled_from(["stat", "read", "names", "Mount", "/etc"]),
+    st.none() | st.booleans() | st.integers() | _WORTHS,
     lambda inner: st.lists(inner, max_size=5).map(tuple) | st.lists(inner, max_size=3),
     max_leaves=30,
 )
 
 
-def _host() -> tuple[HostRoot, proc.Stamp]:
-    root = hosts.host(SCRATCH / "host")
-    hosts.saved(root)
-    return root, proc.stamp(root, "/")
-
-
-_HOST, _NOW = _host()
+_HOST = hosts.host(SCRATCH / "host")
+hosts.saved(_HOST)
+_NOW = proc.stamp(_HOST, "/")
 _SAVED = (SCRATCH / "host" / statefile.FOLDER[1:] / inventory.FILE).read_bytes()
 _BEGIN = len(inventory.HEADING) + statefile.LENGTH_BYTES
 _ROWS = marshal.loads(_SAVED[_BEGIN:])[1]
@@ -547,16 +491,14 @@ def _inventory(rows: Any) -> None:
 
 # --- what the administrator writes
 
-_SETTINGS = st.lists(
-    st.builds(
-        "{}{}{}".format,
-        st.sampled_from([*settingsfile.KINDS, "[namespace", "[image", "#", "", "x"]) | st.text(max_size=6),
-        st.sampled_from([" = ", "=", " ", ""]),
-        st.sampled_from(["yes", "no", "all", "on", "/x", "a*b]", "*]", "utility, compute", "/a.prom"])
-        | st.text(max_size=12),
-    ),
-    max_size=12,
-).map("\n".join)
+_SETTING = st.builds(
+    "{}{}{}".format,
+    st.sampled_from([*settingsfile.KINDS, "[namespace", "[image", "#", "", "x"]) | st.text(max_size=6),
+    st.sampled_from([" = ", "=", " ", ""]),
+    st.sampled_from(["yes", "no", "all", "on", "/x", "a*b]", "*]", "utility, compute", "/a.prom"])
+    | st.text(max_size=12),
+)
+_SETTINGS = st.lists(_SETTING, max_size=12).map("\n".join)
 
 
 def _settings(value: tuple[str, dict[str, str]]) -> None:
@@ -568,13 +510,11 @@ def _settings(value: tuple[str, dict[str, str]]) -> None:
     read_engine(state)
 
 
-_PIECES = st.sampled_from(
-    [
-        *("/usr/lib64", "/opt", "/etc", "/run", "/dev/", "/", "..", "*", "?", "[a-z]", "[!", "]", "-"),
-        *("{version}", "{", "}", "sd", "nvme", "dri/renderD", "xcard", "0", "lib.so", "\0", "\ud800", "é"),
-    ]
+_PIECES = (
+    *("/usr/lib64", "/opt", "/etc", "/run", "/dev/", "/", "..", "*", "?", "[a-z]", "[!", "]", "-"),
+    *("{version}", "{", "}", "sd", "nvme", "dri/renderD", "xcard", "0", "lib.so", "\0", "\ud800", "é"),
 )
-_NAMED = st.lists(_PIECES, max_size=6).map("".join) | _TEXTS
+_NAMED = st.lists(st.sampled_from(_PIECES), max_size=6).map("".join) | _TEXTS
 _ITEMS_NAMED = _several(_NAMED | _object(path=_NAMED, target=_NAMED, required=st.booleans()))
 _DEVICES_NAMED = _several(
     _NAMED

@@ -89,7 +89,6 @@ class Base:
         self.initramfs = os.path.join(self.folder, "initramfs")
 
     def say(self, text: str) -> None:
-        """Progress, for those who wait."""
         print(f"{self.lane}: {text}", flush=True)
 
     def finish(self) -> None:

@@ -8,3 +8,6 @@ SOURCES = "srv/oci-gpu-hook"
 INSTALLED = "srv/installed"
 # The word of --only.
 ONLY = "etc/e2e-only"
+# Of the lane of GPU memory.
+MODULE = "srv/regions.ko"
+NEWEST = "srv/newest"

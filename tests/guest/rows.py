@@ -30,7 +30,6 @@ class Table:
         self.outcomes: dict[str, set[str]] = {name: set() for name in rows}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Called for each phase of each test."""
         name = self._row(report.nodeid)
         self.seconds[name] += report.duration
         if report.when == "call" or not report.passed:

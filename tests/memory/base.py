@@ -16,9 +16,8 @@ import time
 from tests import machine
 from tests.gpunode import boot
 from tests.guest import base as guest
-from tests.guest.places import SOURCES
+from tests.guest.places import MODULE, SOURCES
 from tests.guest.tree import REPOSITORY
-from tests.memory.places import MODULE
 from tests.policy.debian import run
 from tests.selinux.files import write
 

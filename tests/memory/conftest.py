@@ -10,11 +10,11 @@ from typing import Any, Callable
 
 import pytest
 
+from tests.guest.places import MODULE
 from tests.integration import roots
 from tests.integration.conftest import installed
 from tests.integration.engines import Bundle, Installed
 from tests.memory import regions
-from tests.memory.places import MODULE
 
 __all__ = ["installed"]
 
@@ -34,7 +34,6 @@ def _drivers() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def pattern(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A root with a shell."""
     return roots.busybox(tmp_path_factory.mktemp("pattern") / "root")
 
 

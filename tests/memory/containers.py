@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import pytest
 from _pytest.mark import ParameterSet
 
+from tests.guest.places import NEWEST
 from tests.integration.engines import Bundle, Installed, Outcome, on_node
 from tests.integration.inside import node
-from tests.memory.places import NEWEST
 
 HELD, REFUSED = "held", "Cannot allocate memory"
 # In seconds, of a machine that is emulated.
@@ -87,7 +87,6 @@ def takes(index: int, *sizes: int) -> str:
 
 
 def said(text: str) -> list[str]:
-    """How each of these ended."""
     lines = text.splitlines()
     assert all(line == HELD or line.endswith(REFUSED) for line in lines), text
     return [HELD if line == HELD else REFUSED for line in lines]

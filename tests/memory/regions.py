@@ -9,8 +9,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+from tests.guest.places import MODULE
 from tests.integration.inside import gpus
-from tests.memory.places import MODULE
 
 CGROUPS = Path("/sys/fs/cgroup")
 MIB = 1 << 20
@@ -33,7 +33,6 @@ def capacity(index: int) -> int:
 
 
 def all_of_them() -> dict[str, int]:
-    """Bytes by name."""
     return {**{name(index): capacity(index) for index in WITH_REGION}, **OTHERS}
 
 

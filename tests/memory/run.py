@@ -12,10 +12,9 @@ import sys
 
 from tests.gpunode import node
 from tests.guest import lane
-from tests.guest.places import SOURCES
+from tests.guest.places import NEWEST, SOURCES
 from tests.guest.tree import REPOSITORY, Fault
 from tests.memory.base import Base
-from tests.memory.places import NEWEST
 from tests.memory.rows import ROWS
 from tests.policy.debian import run
 
@@ -54,7 +53,6 @@ def _add_newest(root: str) -> None:
 
 
 def main() -> int:
-    """Make the machine and judge."""
     if platform.machine() != "x86_64":
         raise SystemExit("test-memory: the virtual machine is x86_64's: run this on such a machine")
     base = Base()

@@ -10,8 +10,6 @@ cd "$(dirname "$0")/../.."
 # shellcheck source=tests/debian.sh
 . tests/debian.sh
 
-need make make
-need python3 python3
 need cc gcc
 need /usr/include/stdlib.h libc6-dev
 need flex flex
@@ -20,11 +18,8 @@ need bc bc
 need xz xz-utils
 need /usr/include/libelf.h libelf-dev
 need qemu-system-x86_64 qemu-system-x86
-need mmdebstrap mmdebstrap
-need mke2fs e2fsprogs
-need cpio cpio
 need patchelf patchelf
-need_pip
+need_machine
 install_needed
 tests/newest.sh .build/newest
 exec /usr/bin/python3 -B -m tests.memory.run "$@"

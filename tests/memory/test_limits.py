@@ -15,6 +15,8 @@ from tests.memory import regions
 from tests.memory.conftest import Maker
 from tests.memory.containers import CGROUPFS, ENGINES, HELD, REFUSED, SYSTEMD, Engine, on_machine, said, takes
 
+CAPACITY = regions.capacity(0) >> 20  # in MiB
+
 
 def shown(region: str, *paths: str) -> str:
     """The shell command that prints a region's line of files of cgroups."""
@@ -60,17 +62,10 @@ until grep -q . /run/taken; do sleep 0.1; done
     assert lines[4:] == [f"{regions.name(0)} {size}" for size in (64 * regions.MIB, 0)]
 
 
-@pytest.mark.parametrize("engine", CGROUPFS)
-def test_each_of_two_gpus_has_the_limit(installed: Installed, bundle: Maker, engine: Engine) -> None:
-    script = takes(1, 64, 1) + takes(2, 64, 1)
-    out = on_machine(installed, engine.run(bundle("1,2", 64), "two", script)).printed()
-    assert said(out) == [HELD, REFUSED] * 2
-
-
 @pytest.mark.parametrize("engine", ENGINES)
 def test_without_the_word_there_is_no_limit(installed: Installed, bundle: Maker, engine: Engine) -> None:
     """REQUEST alone binds nothing."""
-    script = takes(0, regions.capacity(0) >> 21, 1)
+    script = takes(0, CAPACITY >> 1, 1)
     lines = [engine.run(made, "free", script) for made in (bundle("0"), bundle("0", NVIDIA_GPU_MEMORY_REQUEST=64))]
     out = on_machine(installed, "\n".join(lines)).printed()
     assert said(out) == [HELD] * 4
@@ -89,7 +84,7 @@ def test_another_vendors_device_has_it_too(installed: Installed, bundle: Maker) 
     assert out == f"{regions.AMDGPU} {64 * regions.MIB}\n"
 
 
-@pytest.mark.parametrize("limit", ["4GB", (regions.capacity(0) >> 20) + 1], ids=["with a unit", "above the capacity"])
+@pytest.mark.parametrize("limit", ["4GB", CAPACITY + 1], ids=["with a unit", "above the capacity"])
 def test_a_wrong_word_is_refused(installed: Installed, bundle: Maker, limit: str | int) -> None:
     engine = Engine("runc", systemd=False)
     _is_refused(installed, engine.run(bundle("0", limit), "wrong", "echo started"), "NVIDIA_GPU_MEMORY_LIMIT")
@@ -99,13 +94,6 @@ def test_a_wrong_word_is_refused(installed: Installed, bundle: Maker, limit: str
 def test_a_gpu_without_a_region_is_refused(installed: Installed, bundle: Maker, engine: Engine) -> None:
     asked = f"0,{regions.WITHOUT_REGION}"
     _is_refused(installed, engine.run(bundle(asked, 64), "no-region", "echo started"), "has not told the kernel")
-
-
-def test_the_whole_capacity_is_a_limit(installed: Installed, bundle: Maker) -> None:
-    size = regions.capacity(0) >> 20
-    engine = Engine("runc", systemd=False)
-    done = on_machine(installed, engine.run(bundle("0", size), "whole", takes(0, size, 1)))
-    assert said(done.out) == [HELD, REFUSED], done.err
 
 
 def test_without_a_driver_that_registers_it_is_refused(installed: Installed, bundle: Maker) -> None:
@@ -160,13 +148,21 @@ def test_the_limit_stays_whatever_systemd_is_told(installed: Installed, bundle: 
     )
 
 
+# What is asked for, the script, and how often it starts: a runtime's state and cgroup are new each time.
+LIMITED = {
+    "two GPUs": ("1,2", 64, takes(1, 64, 1) + takes(2, 64, 1), 1),
+    "a restart": ("0", 64, takes(0, 64, 1), 2),
+    "the capacity": ("0", CAPACITY, takes(0, CAPACITY, 1), 1),
+}
+
+
 @pytest.mark.parametrize("engine", CGROUPFS)
-def test_a_restart_has_its_limit_again(installed: Installed, bundle: Maker, engine: Engine) -> None:
-    """A runtime's state and cgroup are new each time."""
-    made = bundle("0", 64)
-    lines = [engine.run(made, "again", takes(0, 64, 1))] * 2
-    out = on_machine(installed, "\n".join(lines)).printed()
-    assert said(out) == [HELD, REFUSED] * 2
+@pytest.mark.parametrize("name", LIMITED)
+def test_each_gpu_has_the_limit_at_each_start(installed: Installed, bundle: Maker, engine: Engine, name: str) -> None:
+    devices, limit, script, starts = LIMITED[name]
+    line = engine.run(bundle(devices, limit), "limited", script)
+    out = on_machine(installed, "\n".join([line] * starts)).printed()
+    assert said(out) == [HELD, REFUSED] * (starts * len(devices.split(",")))
 
 
 @pytest.mark.parametrize("engine", CGROUPFS)
@@ -228,7 +224,7 @@ def test_podman(installed: Installed, tmp_path: Path, pattern: Path) -> None:
 
 
 SETTINGS = {
-    "a quarter": ("gpu-holders = 4\ngpu-memory = share\n", None, regions.capacity(0) >> 22),
+    "a quarter": ("gpu-holders = 4\ngpu-memory = share\n", None, CAPACITY >> 2),
     "a size": ("gpu-memory = 64M\n", None, 64),
     "less by a word": ("gpu-memory = 64M\n", 32, 32),
     "no more by a word": ("gpu-memory = 64M\n", 128, 64),
@@ -247,7 +243,7 @@ def test_the_administrators_setting_is_the_most(
 def test_any_goes_where_there_is_room(installed: Installed, bundle: Maker) -> None:
     """Each of three wants more than half of a GPU."""
     engine = Engine("runc", systemd=False)
-    size = (regions.capacity(0) >> 20) // 2 + 1
+    size = CAPACITY // 2 + 1
     names = ("one", "two", "three")
     script = "".join(engine.stay(bundle("any", size), name) + f"cat ${name}/dmem.max" + "\n" for name in names)
     out = on_machine(installed, script + engine.remove(*names), settings="gpu-holders = 4\n").printed()

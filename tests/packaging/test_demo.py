@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.packaging import rpms
+from tests.packaging import packages
 
 DEMO = "make --silent --no-print-directory -C {tree} demo"
 VERDICT = "ok: with the hook the container's nvidia-smi lists GPU 1 "
@@ -29,7 +29,7 @@ rpm --define '_dbpath /run/rpm' --nodeps -i {packages} 2>/dev/null
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return rpms.copy_of_tree(tmp_path_factory.mktemp("demo") / "tree")
+    return packages.copy_of_tree(tmp_path_factory.mktemp("demo") / "tree")
 
 
 def said(script: str) -> str:
@@ -48,12 +48,12 @@ def test_it_shows_this_trees_hook_and_leaves_nothing(tree: Path, tmp_path: Path)
     assert "Installed, in a throw-away layer" in shown
     assert said(f"find {LEFT} 2>/dev/null || :") == ""
     assert said(f"find /usr /etc -xdev -newercm {stamp}") == ""
-    made = {path.name for path in tree.iterdir()} - {path.name for path in rpms.ROOT.iterdir()}
+    made = {path.name for path in tree.iterdir()} - {path.name for path in packages.ROOT.iterdir()}
     assert made <= {".build"}
 
 
 def test_it_shows_the_installed_packages_hook(tree: Path, tmp_path: Path) -> None:
-    packages = " ".join(str(path) for path in rpms.build(tmp_path / "rpm"))
-    shown = said(INSTALLED.format(packages=packages) + DEMO.format(tree=tree))
+    release = packages.build("rpm", tmp_path / "rpm")
+    shown = said(INSTALLED.format(packages=f"{release.hook} {release.selinux}") + DEMO.format(tree=tree))
     assert VERDICT in shown
     assert "Installed already, by a package" in shown

@@ -64,13 +64,8 @@ class Node:
         return ["unshare", "--mount", "--propagation", "private", "sh", "-c", script]
 
     def environment(self, **variables: str) -> dict[str, str]:
-        return {
-            "PATH": os.environ["PATH"],
-            "HOST": str(self.root),
-            "PAYLOAD": str(self.payload),
-            "GRACE": "0",
-            **variables,
-        }
+        places = {"HOST": str(self.root), "PAYLOAD": str(self.payload)}
+        return {"PATH": os.environ["PATH"], "GRACE": "0", **places, **variables}
 
     def do(self, action: str, *mounts: str, **variables: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -95,45 +90,37 @@ class Node:
 
     def must(self, action: str, *mounts: str, **variables: str) -> str:
         ran = self.do(action, *mounts, **variables)
-        assert ran.returncode == 0, ran.stderr
-        assert ran.stderr == ""
+        assert (ran.returncode, ran.stderr) == (0, "")
         return ran.stdout
 
     def refuses(self, action: str, *mounts: str, **variables: str) -> str:
         """Fails with one sentence of ours, which it gives."""
         ran = self.do(action, *mounts, **variables)
-        assert ran.returncode == 1, ran.stdout
+        assert (ran.returncode, ran.stderr.count("\n")) == (1, 1), ran.stdout + ran.stderr
         assert ran.stderr.startswith("install-node.sh: "), ran.stderr
-        assert ran.stderr.count("\n") == 1, ran.stderr
         return ran.stderr
-
-    def start_a_container(self, registration: str) -> subprocess.CompletedProcess[str]:
-        """What an engine does: the registered program, with the state of one that asks for no GPU."""
-        hook = json.loads((self.root / registration).read_text())["hook"]
-        (self.root / "bundle").mkdir(exist_ok=True)
-        (self.root / "bundle/config.json").write_text('{"process": {"env": ["PATH=/bin"]}, "root": {"path": "rootfs"}}')
-        command = f"exec chroot '{self.root}' {hook['path']} {hook['args'][1]}"
-        ran = subprocess.run(self.argv(command), input=json.dumps(STATE), capture_output=True, text=True)
-        (self.root / "bundle/config.json").unlink()
-        (self.root / "bundle").rmdir()
-        return ran
 
     def tree(self) -> dict[str, tuple[int, bytes]]:
         """All there is, with its mode and content; programs are only there while one runs."""
-        return {
-            str(path.relative_to(self.root)): (
-                path.lstat().st_mode,
-                path.read_bytes() if path.is_file() and not path.is_symlink() else b"",
-            )
-            for path in sorted(self.root.rglob("*"))
-        }
+        found = {}
+        for path in sorted(self.root.rglob("*")):
+            content = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
+            found[str(path.relative_to(self.root))] = (path.lstat().st_mode, content)
+        return found
 
     def versions(self) -> list[str]:
         return sorted(path.name for path in (self.root / LIBRARY).iterdir() if path.is_dir())
 
     def works(self, registration: str = REGISTRATION) -> None:
-        ran = self.start_a_container(registration)
+        """As an engine does: the registered program, with the state of a container that asks for no GPU."""
+        hook = json.loads((self.root / registration).read_text())["hook"]
+        bundle = self.root / "bundle"
+        bundle.mkdir()
+        (bundle / "config.json").write_text('{"process": {"env": ["PATH=/bin"]}, "root": {"path": "rootfs"}}')
+        command = f"exec chroot '{self.root}' {hook['path']} {hook['args'][1]}"
+        ran = subprocess.run(self.argv(command), input=json.dumps(STATE), capture_output=True, text=True)
         assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+        shutil.rmtree(bundle)
 
 
 def deliver(config: dict[str, Any], root: Path, local: str = "usr/local") -> None:
@@ -176,19 +163,9 @@ def node(payload: Path, tmp_path: Path) -> Node:
     return Node(tmp_path / "host", payload)
 
 
-@pytest.fixture(scope="module")
-def pattern(payload: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The root of a node on which the payload is installed."""
-    node = Node(tmp_path_factory.mktemp("pattern") / "host", payload)
-    node.must("install")
-    return node.root
-
-
 @pytest.fixture
-def served(node: Node, pattern: Path) -> Node:
-    """A node on which the payload is installed."""
-    shutil.rmtree(node.root)
-    shutil.copytree(pattern, node.root, symlinks=True)
+def served(node: Node) -> Node:
+    node.must("install")
     return node
 
 
@@ -280,23 +257,10 @@ def test_a_foreign_file_is_left_alone_and_named(node: Node, place: str, action: 
     assert node.tree() == before
 
 
-@pytest.mark.parametrize("place", [LOCAL, "etc"])
-def test_a_read_only_host_is_left_as_it_was(node: Node, place: str) -> None:
-    before = node.tree()
-    read_only = f"mount --bind '{node.root}/{place}' '{node.root}/{place}'"
-    said = node.refuses("install", read_only, f"mount -o remount,bind,ro '{node.root}/{place}'")
-    assert "it is read-only or full" in said
-    assert node.tree() == before
-
-
 def full(node: Node, look: str, *mounts: str, **variables: str) -> list[str]:
     """Install on a full disk, and what a look at it says, before it goes with its namespace."""
-    ran = subprocess.run(
-        node.argv(f"sh {SCRIPT} install || : ; {look}", *mounts),
-        env=node.environment(**variables),
-        capture_output=True,
-        text=True,
-    )
+    line = node.argv(f"sh {SCRIPT} install || : ; {look}", *mounts)
+    ran = subprocess.run(line, env=node.environment(**variables), capture_output=True, text=True)
     assert "No space left on device" in ran.stderr
     assert ran.stderr.count("\n") == 1
     return ran.stdout.split()
@@ -358,27 +322,39 @@ def test_the_last_folder_that_crio_is_told_to_look_into_is_used(node: Node) -> N
     assert node.tree() == before
 
 
-def test_where_it_cannot_be_written_the_remedy_is_said(node: Node) -> None:
-    node.configure("/usr/share/containers/oci/hooks.d")
-    (node.root / "usr/share").mkdir()
-    before = node.tree()
-    share = f"{node.root}/usr/share"
-    said = node.refuses("install", f"mount --bind '{share}' '{share}'", f"mount -o remount,bind,ro '{share}'")
-    assert 'add "/etc/containers/oci/hooks.d" to hooks_dir' in said
-    assert node.tree() == before
+def read_only(place: str) -> tuple[str, ...]:
+    """The shell lines by which a folder of {0}, the node's root, is."""
+    return f"mount --bind {{0}}/{place} {{0}}/{place}", f"mount -o remount,bind,ro {{0}}/{place}"
 
 
-def test_what_is_no_node_to_install_on_is_said(node: Node, tmp_path: Path) -> None:
+# The shell lines ahead of it, and what is said.
+IN_THE_WAY = {
+    "a read-only /usr/local": (read_only(LOCAL), "it is read-only or full"),
+    "a read-only /etc": (read_only("etc"), "it is read-only or full"),
+    "hooks in /usr alone": (
+        ("echo 'hooks_dir = [\"/usr/share/containers/oci/hooks.d\"]' >{0}/etc/crio/crio.conf.d/00-default",)
+        + ("mkdir {0}/usr/share", *read_only("usr/share")),
+        'add "/etc/containers/oci/hooks.d" to hooks_dir',
+    ),
+    "no Python": (("mount --bind /dev/null {0}/usr/bin/python3",), "no Python 3.9 or later"),
+    "no node": (("mount -t tmpfs none {0}",), "is not a node's root"),
+    "a MachineConfig": ((f"mkdir -p {{0}}/{LOCAL}/libexec/oci-gpu-hook",), "a MachineConfig serves this node already"),
+}
+
+
+@pytest.mark.parametrize("name", IN_THE_WAY)
+def test_what_is_in_the_way_is_said_and_the_host_is_left_as_it_was(node: Node, name: str) -> None:
+    lines, said = IN_THE_WAY[name]
+    before = node.tree().keys()
+    assert said in node.refuses("install", *[line.format(node.root) for line in lines])
+    # What the lines have made.
+    assert node.tree().keys() - before <= {"usr/share", f"{LOCAL}/libexec", f"{LOCAL}/libexec/oci-gpu-hook"}
+
+
+def test_its_words_are_its_own(node: Node) -> None:
     before = node.tree()
-    hidden = f"mount --bind /dev/null '{node.root}/usr/bin/python3'"
-    assert "no Python 3.9 or later" in node.refuses("install", hidden)
-    (tmp_path / "empty").mkdir()
-    assert "is not a node's root" in node.refuses("install", HOST=str(tmp_path / "empty"))
-    words = "knows run, install, remove and ready only, not 'upgrade'"
-    assert words in node.refuses("upgrade")
+    assert "knows run, install, remove and ready only, not 'upgrade'" in node.refuses("upgrade")
     assert node.tree() == before
-    (node.root / LOCAL / "libexec/oci-gpu-hook").mkdir(parents=True)
-    assert "a MachineConfig serves this node already" in node.refuses("install")
 
 
 @pytest.mark.parametrize("asked", ["yes", "no"])

@@ -29,8 +29,6 @@ exec cat
 
 
 class Ended(NamedTuple):
-    """What was said, and how it ended."""
-
     status: int
     said: str
 
@@ -52,7 +50,6 @@ class View:
         return self.path / path.lstrip("/")
 
     def sh(self, script: str) -> Ended:
-        """Run a shell script there."""
         words = ["nsenter", "--target", str(self._holder.pid), "--mount", "--wdns=/", "--"]
         words += ["chroot", "/mnt/root", "/bin/sh", "-euc", script]
         environment = {
@@ -73,7 +70,7 @@ class View:
         return Ended(done.returncode, done.stdout)
 
     def rpm(self, *words: str | Path) -> Ended:
-        """rpm with a database of the view's own, in which `rpms.base` stands for the machine's packages."""
+        """rpm with a database of the view's own, in which `others.build_base` stands for the machine's packages."""
         return self.sh(" ".join(["rpm", "--define", "'_dbpath /run/rpm'", *map(str, words)]))
 
     def dpkg(self, *words: str | Path) -> Ended:

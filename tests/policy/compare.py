@@ -46,7 +46,6 @@ def lacking(more: Permitted, less: Permitted) -> list[str]:
 
 
 def main() -> int:
-    """Print the difference."""
     policy = sys.argv[1] if len(sys.argv) > 1 else RUNNING
     plain, confined = [permitted(policy, name) for name in (PLAIN, CONFINED)]
     attributes = [rules.attributes(policy, name) for name in (PLAIN, CONFINED)]

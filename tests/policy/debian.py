@@ -71,7 +71,6 @@ def store_name(root: str) -> str:
 
 
 def file_contexts(root: str) -> str:
-    """The file of the labels of files."""
     return f"{root}/etc/selinux/{store_name(root)}/contexts/files/file_contexts"
 
 
@@ -87,7 +86,6 @@ def binary(root: str) -> str:
 
 
 def modules_text(root: str) -> str:
-    """All modules of the store, in CIL."""
     texts = []
     for path in sorted(glob.glob(f"{root}/var/lib/selinux/{STORE}/active/modules/*/*/cil")):
         with open(path, "rb") as file:

@@ -61,18 +61,13 @@ def added_to_targeted() -> frozenset[str]:
     return ours.lines - base.lines
 
 
-def targeted(folder: str) -> str:
-    """The stand-in of the targeted policy with our modules, linked in a folder: its path."""
-    made = standin.compile_in(folder, stand_ins()[1], *policies.texts().values())
-    assert made, "the modules do not compile on the stand-in of the targeted policy"
-    return f"{folder}/policy"
-
-
 def tables() -> dict[str, str]:
     """The manual's tables, by the words that stand before each in its source."""
-    refpolicy = debian.binary(policies.build().ours)
+    refpolicy = table.Policy(debian.binary(policies.build().ours))
     with tempfile.TemporaryDirectory() as folder:
-        other = targeted(folder)
+        made = standin.compile_in(folder, stand_ins()[1], *policies.texts().values())
+        assert made, "the modules do not compile on the stand-in of the targeted policy"
+        other = table.Policy(f"{folder}/policy")
         return {"policy table": table.table(refpolicy, other), "table of powers": table.powers(refpolicy, other)}
 
 
@@ -91,12 +86,10 @@ def with_tables(manual: str) -> str:
 
 
 def path(policy: str) -> str:
-    """Where the list for a policy is."""
     return f"{HERE}/adds-{policy}.txt"
 
 
 def read(policy: str) -> frozenset[str]:
-    """The list for a policy."""
     with open(path(policy), encoding="utf-8") as file:
         return frozenset(line.rstrip("\n") for line in file if not line.startswith("#"))
 

@@ -30,7 +30,6 @@ class Policies(NamedTuple):
 
 
 def texts() -> dict[str, str]:
-    """Our modules by their names."""
     found = {}
     for name in MODULES:
         with open(f"{FOLDER}/{name}.cil", encoding="ascii") as file:

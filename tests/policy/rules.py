@@ -37,7 +37,6 @@ class Rule(NamedTuple):
 
 
 def allowing(lines: Iterable[str]) -> list[Rule]:
-    """The allow rules among lines."""
     found = []
     for match in filter(None, map(_ALLOW.match, lines)):
         source, target, kind, many, one, boolean, state = match.groups(default="")
@@ -59,14 +58,6 @@ def concerning(policy: str, name: str) -> frozenset[str]:
     return frozenset(re.sub(rf"\b{name}\b", "THIS", line) for line in lines)
 
 
-def attributes(policy: str, name: str) -> frozenset[str]:
-    """The attributes of a type."""
-    text = run("seinfo", "-t", name, "-x", policy)
-    match = re.search(rf"type {name}(?: alias [^,;]*)?((?:, [\w.]+)*);", text)
-    found = match.group(1).split(", ") if match else []
-    return frozenset(item for item in found if item and not _MADE_UP.search(item))
-
-
 def memberships(policy: str) -> frozenset[str]:
     """Every type, and the attributes that it has."""
     lines = []
@@ -77,6 +68,11 @@ def memberships(policy: str) -> frozenset[str]:
             names = [name for name in match.group(2).split(", ") if name and not _MADE_UP.search(name)]
             lines += [f"attribute {name} has {match.group(1)}" for name in names]
     return frozenset(lines)
+
+
+def attributes(policy: str, name: str) -> frozenset[str]:
+    words = map(str.split, memberships(policy))
+    return frozenset(it[1] for it in words if it[0] == "attribute" and it[-1] == name)
 
 
 def _roles(policy: str) -> frozenset[str]:
@@ -103,7 +99,6 @@ def _constraints(policy: str) -> frozenset[str]:
 
 
 def contexts(path: str) -> frozenset[str]:
-    """The lines of a file of file contexts."""
     with open(path, encoding="utf-8") as file:
         return frozenset("file " + " ".join(line.split()) for line in file if line.strip())
 

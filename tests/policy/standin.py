@@ -25,6 +25,17 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 _CLASS = re.compile(r"class (\w+)(?:\s+inherits (\w+))?\s*(?:\{([^}]*)\})?", re.DOTALL)
 
 
+_REST = """
+(sid kernel) (sidorder (kernel)) (mls true)
+(sensitivity s0) (sensitivityorder (s0)) (category c0) (categoryorder (c0)) (sensitivitycategory s0 (c0))
+(user system_u) (role object_r) (userrole system_u object_r)
+(userlevel system_u (s0)) (userrange system_u ((s0) (s0)))
+(type standin_t) (roletype object_r standin_t)
+(sidcontext kernel (system_u object_r standin_t ((s0) (s0))))
+(allow standin_t self (process (fork)))
+"""
+
+
 class Compiled(NamedTuple):
     """A policy: all that is in it as lines, if they were asked for, and as bytes, which take no time."""
 
@@ -43,35 +54,14 @@ class Block(NamedTuple):
 def prelude(policy: str) -> str:
     """Classes of the binary `policy`, and what else CIL asks for before anything can be said."""
     text = run("seinfo", "-c", "-x", policy)
-    common = {}
-    for name, body in re.findall(r"common (\w+)\s*\{([^}]*)\}", run("seinfo", "--common", "-x", policy), re.DOTALL):
-        common[name] = body.split()
+    commons = re.findall(r"common (\w+)\s*\{([^}]*)\}", run("seinfo", "--common", "-x", policy), re.DOTALL)
+    common = {name: body.split() for name, body in commons}
     lines, names = [], []
     for name, inherited, body in _CLASS.findall(text.split("\n", 2)[2]):
         permissions = sorted({*common.get(inherited, []), *body.split()})
         lines.append(f"(class {name} ({' '.join(permissions)}))")
         names.append(name)
-    lines.append(f"(classorder ({' '.join(names)}))")
-    lines += [
-        "(sid kernel)",
-        "(sidorder (kernel))",
-        "(mls true)",
-        "(sensitivity s0)",
-        "(sensitivityorder (s0))",
-        "(category c0)",
-        "(categoryorder (c0))",
-        "(sensitivitycategory s0 (c0))",
-        "(user system_u)",
-        "(role object_r)",
-        "(userrole system_u object_r)",
-        "(userlevel system_u (s0))",
-        "(userrange system_u ((s0) (s0)))",
-        "(type standin_t)",
-        "(roletype object_r standin_t)",
-        "(sidcontext kernel (system_u object_r standin_t ((s0) (s0))))",
-        "(allow standin_t self (process (fork)))",
-    ]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, f"(classorder ({' '.join(names)}))\n"]) + _REST
 
 
 def names_of(modules: str, policy_modules: str) -> str:
@@ -89,7 +79,6 @@ def names_of(modules: str, policy_modules: str) -> str:
 
 
 def targeted() -> str:
-    """The names of the targeted policy."""
     with open(f"{HERE}/targeted.cil", encoding="ascii") as file:
         return completed(file.read())
 
@@ -128,19 +117,13 @@ def compile_in(folder: str, *texts: str) -> bool:
 
 def blocks(text: str) -> list[Block]:
     """Every optional block of a module, those in others too."""
+    # Of the same length, without comments.
+    text = re.sub(r";.*", lambda comment: " " * len(comment[0]), text)
     found = []
     for match in re.finditer(r"\(optional (\w+)", text):
-        depth, at, comment = 0, match.start(), False
-        while True:
-            character = text[at]
-            if comment:
-                comment = character != "\n"
-            elif character == ";":
-                comment = True
-            else:
-                depth += {"(": 1, ")": -1}.get(character, 0)
-                if depth == 0:
-                    break
-            at += 1
-        found.append(Block(match.group(1), match.start(), at + 1))
+        depth, end = 0, match.start()
+        while depth or end == match.start():
+            depth += {"(": 1, ")": -1}.get(text[end], 0)
+            end += 1
+        found.append(Block(match[1], match.start(), end))
     return found

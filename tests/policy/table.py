@@ -14,6 +14,7 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterable
+from functools import cache, partial
 from typing import NamedTuple
 
 from tests.policy import debian, policies, rules
@@ -24,161 +25,34 @@ TYPES = ("container_t", "nvidia_container_t", "nvidia_agent_t", "spc_t")
 MADE = "MADE"
 
 
-class Access(NamedTuple):
-    """One permission set on one type."""
-
-    target: str
-    kind: str
-    permissions: str
-
-
-class Line(NamedTuple):
-    """A line of the table: what one does, and all that it takes."""
-
-    words: str
-    needs: tuple[Access, ...]
-
-
-_USE = "open read write ioctl"
-LINES = (
-    Line(
-        "a GPU node made in the container's own */dev* (what the hook does): open",
-        (Access("container_file_t", "chr_file", _USE),),
+_LIBRARY, _NODE = "file open read map execute", "chr_file open read write ioctl"
+# A line of the table: what one does, and all that it takes, as TYPE:CLASS PERMISSION...
+LINES = {
+    "a GPU node made in the container's own */dev* (what the hook does): open": (f"container_file_t:{_NODE}",),
+    "the same: map, as CUDA does": ("container_file_t:chr_file map",),
+    "a GPU node bound from the host: open and map": (f"xserver_misc_device_t:{_NODE} map",),
+    "*/dev/dri* bound from the host: open and map": (f"dri_device_t:{_NODE} map",),
+    "driver libraries of the host: load": (f"lib_t:{_LIBRARY}", f"textrel_shlib_t:{_LIBRARY}"),
+    "sockets of nvidia-persistenced and nvidia-fabricmanager: connect": (
+        "nvidia_runtime_t:sock_file write",
+        "nvidia_service_domain:unix_stream_socket connectto",
     ),
-    Line("the same: map, as CUDA does", (Access("container_file_t", "chr_file", "map"),)),
-    Line("a GPU node bound from the host: open and map", (Access("xserver_misc_device_t", "chr_file", f"{_USE} map"),)),
-    Line("*/dev/dri* bound from the host: open and map", (Access("dri_device_t", "chr_file", f"{_USE} map"),)),
-    Line(
-        "driver libraries of the host: load",
-        (Access("lib_t", "file", "open read map execute"), Access("textrel_shlib_t", "file", "open read map execute")),
+    "MPS: connect": ("nvidia_mps_t:sock_file write", "nvidia_mps_domain:unix_stream_socket connectto"),
+    "features for Node Feature Discovery: read": ("nvidia_feature_t:file open read",),
+    "the same: write, rename": (
+        "nvidia_feature_t:dir search write add_name remove_name",
+        "nvidia_feature_t:file create open read write rename",
     ),
-    Line(
-        "sockets of nvidia-persistenced and nvidia-fabricmanager: connect",
-        (
-            Access("nvidia_runtime_t", "sock_file", "write"),
-            Access("nvidia_service_domain", "unix_stream_socket", "connectto"),
-        ),
+    "*/dev/shm* with the container's label: make, map": (
+        "container_file_t:dir search write add_name",
+        "container_file_t:file create open read write map",
     ),
-    Line(
-        "MPS: connect",
-        (Access("nvidia_mps_t", "sock_file", "write"), Access("nvidia_mps_domain", "unix_stream_socket", "connectto")),
+    "a message queue (its type is the policy's choice): make, open": (f"{MADE}:file create open read write",),
+    "the host's */dev/shm* (host IPC): make, map": (
+        "tmpfs_t:dir search write add_name",
+        f"{MADE}:file create open read write map",
     ),
-    Line("features for Node Feature Discovery: read", (Access("nvidia_feature_t", "file", "open read"),)),
-    Line(
-        "the same: write, rename",
-        (
-            Access("nvidia_feature_t", "dir", "search write add_name remove_name"),
-            Access("nvidia_feature_t", "file", "create open read write rename"),
-        ),
-    ),
-    Line(
-        "*/dev/shm* with the container's label: make, map",
-        (
-            Access("container_file_t", "dir", "search write add_name"),
-            Access("container_file_t", "file", "create open read write map"),
-        ),
-    ),
-    Line(
-        "a message queue (its type is the policy's choice): make, open",
-        (Access(MADE, "file", "create open read write"),),
-    ),
-    Line(
-        "the host's */dev/shm* (host IPC): make, map",
-        (Access("tmpfs_t", "dir", "search write add_name"), Access(MADE, "file", "create open read write map")),
-    ),
-)
-
-
-class Policy:
-    """A binary policy that is asked: once for each source, as each question takes seconds."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        text = run("seinfo", "-b", "-x", path)
-        self.booleans = dict(re.findall(r"bool (\w+) (true|false);", text))
-        # The types that a name stands for: itself, or those that have the attribute.
-        self.types: dict[str, set[str]] = defaultdict(set)
-        for words in map(str.split, rules.memberships(path)):
-            self.types[words[1]].add(words[-1])
-        self.asked: dict[str, frozenset[str]] = {}
-
-    def rules(self, source: str) -> frozenset[str]:
-        """All that a type may do."""
-        if source not in self.asked:
-            self.asked[source] = rules.rules(self.path, "-s", source)
-        return self.asked[source]
-
-    def grants(self, source: str, access: Access) -> set[str] | None:
-        """None if not granted; else the booleans' states that it takes, none where it takes nothing."""
-        target = self.made_type(source) if access.target == MADE else access.target
-        if target not in self.types or source not in self.types:
-            return None
-        found = [
-            rule
-            for rule in rules.allowing(self.rules(source))
-            if rule.kind == access.kind and self.types[rule.target] & self.types[target]
-        ]
-        takes: set[str] = set()
-        for permission in access.permissions.split():
-            conditions = [
-                f"{rule.boolean}={rule.state.lower()}" if rule.boolean else ""
-                for rule in found
-                if permission in rule.permissions
-            ]
-            if not conditions:
-                return None
-            if "" not in conditions:
-                # Of several, one that is in force by default is the one that counts.
-                in_force = [item for item in conditions if self.is_default(item)]
-                takes.add(min(in_force or conditions))
-        return takes
-
-    def is_default(self, condition: str) -> bool:
-        """Whether a boolean stands by default as a condition takes it."""
-        name, _, state = condition.partition("=")
-        return self.booleans.get(name) == state
-
-    def made_type(self, source: str) -> str:
-        """The type of a file that `source` makes in a folder of tmpfs_t."""
-        for line in self.rules(source):
-            found = re.match(r"type_transition \S+ tmpfs_t:file (\w+);", line)
-            if found:
-                return found[1]
-        return "tmpfs_t"
-
-    def cell(self, source: str, line: Line) -> str:
-        """yes, no, or the boolean that decides and how it stands by default."""
-        takes: set[str] = set()
-        for access in line.needs:
-            granted = self.grants(source, access)
-            if granted is None:
-                return "no"
-            takes |= granted
-        words = []
-        for take in sorted(takes):
-            name, _, state = take.partition("=")
-            standing = {"true": "on", "false": "off"}[self.booleans.get(name, "false")]
-            words.append(f"by boolean **{name}** {'' if state == 'true' else 'off '}(default {standing})")
-        return ", ".join(words) or "yes"
-
-
-def table(path: str, targeted: str = "") -> str:
-    """The table as a definition list, in the manual's reStructuredText.
-
-    targeted: RHEL's and Fedora's policy, or a stand-in for it, "" for none: if it differs, that is said.
-    """
-    policy = Policy(path)
-    other = Policy(targeted) if targeted else None
-    items = []
-    for line in LINES:
-        cells = {name: policy.cell(name, line) for name in TYPES}
-        text = "; ".join(f"*{name}* {cell}" for name, cell in cells.items())
-        if other:
-            there = {name: other.cell(name, line) for name in TYPES}
-            differing = [f"*{it}* {there[it]}" for it in TYPES if there[it] != cells[it]]
-            text += f"; on RHEL and Fedora {', '.join(differing)}" if differing else ""
-        items.append(f"{line.words}\n    {text}\n")
-    return "\n".join(items)
+}
 
 
 HOOKS = ("oci_gpu_hook_t", "oci_gpu_hook_entry_t", "oci_gpu_runtime_t")
@@ -228,11 +102,64 @@ POWERS = (
 )
 
 
-class Domains:
-    """A binary policy that is asked: once for each domain."""
+class Policy:
+    """A binary policy that is asked: once for each source, as each question takes seconds."""
 
-    def __init__(self, path: str, names: tuple[str, ...] = (*HOOKS, PLAIN, *CONTAINERS)) -> None:
-        self.rules = {name: rules.allowing(rules.rules(path, "-s", name)) for name in names}
+    def __init__(self, path: str) -> None:
+        text = run("seinfo", "-b", "-x", path)
+        self.booleans = dict(re.findall(r"bool (\w+) (true|false);", text))
+        # The types that a name stands for: itself, or those that have the attribute.
+        self.types: dict[str, set[str]] = defaultdict(set)
+        for words in map(str.split, rules.memberships(path)):
+            self.types[words[1]].add(words[-1])
+        self.lines = cache(partial(rules.rules, path, "-s"))
+
+    def grants(self, source: str, access: str) -> set[str] | None:
+        """None if not granted; else the booleans' states that it takes, none where it takes nothing."""
+        what, *permissions = access.split()
+        target, _, kind = what.partition(":")
+        target = self.made_type(source) if target == MADE else target
+        if target not in self.types or source not in self.types:
+            return None
+        found = [
+            rule
+            for rule in rules.allowing(self.lines(source))
+            if rule.kind == kind and self.types[rule.target] & self.types[target]
+        ]
+        takes: set[str] = set()
+        for permission in permissions:
+            conditions = [
+                f"{rule.boolean}={rule.state.lower()}" if rule.boolean else ""
+                for rule in found
+                if permission in rule.permissions
+            ]
+            if not conditions:
+                return None
+            if "" not in conditions:
+                # Of several, one that is in force by default is the one that counts.
+                in_force = [it for it in conditions if self.booleans.get(it.partition("=")[0]) == it.partition("=")[2]]
+                takes.add(min(in_force or conditions))
+        return takes
+
+    def made_type(self, source: str) -> str:
+        """The type of a file that `source` makes in a folder of tmpfs_t."""
+        found = (re.match(r"type_transition \S+ tmpfs_t:file (\w+);", line) for line in self.lines(source))
+        return next((match[1] for match in found if match), "tmpfs_t")
+
+    def cell(self, source: str, needs: Iterable[str]) -> str:
+        """yes, no, or the boolean that decides and how it stands by default."""
+        takes: set[str] = set()
+        for access in needs:
+            granted = self.grants(source, access)
+            if granted is None:
+                return "no"
+            takes |= granted
+        words = []
+        for take in sorted(takes):
+            name, _, state = take.partition("=")
+            standing = {"true": "on", "false": "off"}[self.booleans.get(name, "false")]
+            words.append(f"by boolean **{name}** {'' if state == 'true' else 'off '}(default {standing})")
+        return ", ".join(words) or "yes"
 
     def may(self, name: str, power: Power) -> set[str]:
         """Over what a domain has a power, itself as "itself"; what every domain has is left out."""
@@ -245,7 +172,7 @@ class Domains:
 
     def _granted(self, name: str, power: Power) -> set[tuple[str, str]]:
         found = set()
-        for rule in self.rules[name]:
+        for rule in rules.allowing(self.lines(name)):
             source, target, kind, words, boolean, state = rule
             if power.permissions != "ANY":
                 words = words & {*power.permissions.split()}
@@ -263,6 +190,23 @@ class Domains:
             found |= {(source, f"{text}{when}") for text in texts}
         # A boolean that gives what is given anyway says nothing.
         return {(a, text) for a, text in found if " by " not in text or not _is_given(text, found)}
+
+
+def table(policy: Policy, other: Policy | None = None) -> str:
+    """The table as a definition list, in the manual's reStructuredText.
+
+    other: RHEL's and Fedora's policy, or a stand-in for it: if it differs, that is said.
+    """
+    items = []
+    for words, needs in LINES.items():
+        cells = {name: policy.cell(name, needs) for name in TYPES}
+        text = "; ".join(f"*{name}* {cell}" for name, cell in cells.items())
+        if other:
+            there = {name: other.cell(name, needs) for name in TYPES}
+            differing = [f"*{it}* {there[it]}" for it in TYPES if there[it] != cells[it]]
+            text += f"; on RHEL and Fedora {', '.join(differing)}" if differing else ""
+        items.append(f"{words}\n    {text}\n")
+    return "\n".join(items)
 
 
 def _is_of(kind: str, kinds: str) -> bool:
@@ -288,13 +232,8 @@ def _grouped(cells: dict[str, set[str]]) -> list[str]:
     return [_cell(names, {*may}) for may, names in answers.items()]
 
 
-def powers(path: str, targeted: str = "") -> str:
-    """The table as a definition list, in the manual's reStructuredText.
-
-    targeted: RHEL's and Fedora's policy, or a stand-in for it, "" for none: if the hook's domains differ, it is said.
-    """
-    policy = Domains(path)
-    other = Domains(targeted, HOOKS) if targeted else None
+def powers(policy: Policy, other: Policy | None = None) -> str:
+    """The same of powers; of another policy only where the hook's domains differ."""
     items = []
     for power in POWERS:
         hooks = {name: policy.may(name, power) for name in HOOKS}
@@ -316,4 +255,5 @@ def powers(path: str, targeted: str = "") -> str:
 
 if __name__ == "__main__":
     given = sys.argv[1] if len(sys.argv) > 1 else debian.binary(policies.build().ours)
-    sys.stdout.write(table(given) + powers(given))
+    asked = Policy(given)
+    sys.stdout.write(table(asked) + powers(asked))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is slow and seldom changes: Debian's packages, the base policy, the container's root with its wheels.
+"""What is slow and seldom changes: Debian's packages, the base policy, the container's root with a wheel.
 
 Kept below .build/selinux by the policy's name and the hash of what decides it: its recipe, Debian's release, kernel's
 and policy's versions.  The policy is Debian's, or another whose module store is given.
@@ -18,7 +18,7 @@ from tests import machine
 from tests.guest import base as guest
 from tests.policy import debian
 from tests.policy.debian import run
-from tests.selinux import docker, podman
+from tests.selinux import images
 from tests.selinux.files import write
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -30,8 +30,6 @@ _STORE = ("etc/selinux", "var/lib/selinux")
 PACKAGES = ("attr", "kmod", "policycoreutils", "python3-selinux", "selinux-utils", "systemd")
 # What `inventory refresh` asks NVML by on the host, and agents in containers.
 NVML_WHEEL = "nvidia-ml-py"
-WHEELS = ("distributed", NVML_WHEEL)
-HOST_WHEELS = (NVML_WHEEL,)
 KERNEL_PACKAGE = "linux-image-cloud-amd64"
 LAYER = "var/lib/containers/storage/overlay/app/diff"
 GUEST = "usr/lib/e2e"
@@ -56,21 +54,18 @@ class Base(guest.Base):
         self.store = store
         self.policy = debian.store_name(store) if store else debian.STORE
         given = (debian.binary(store), debian.file_contexts(store)) if store else ()
-        recipe = (os.path.abspath(__file__), debian.__file__, docker.__file__, podman.__file__, *given)
+        recipe = (os.path.abspath(__file__), debian.__file__, images.__file__, *given)
         cache = os.path.join(CACHE, self.policy)
         words = f"{self.kernel} {debian.version()}"
-        super().__init__("test-selinux", "x86_64", cache, recipe, (*PACKAGES, *podman.LIBRARIES), words=words)
+        super().__init__("test-selinux", "x86_64", cache, recipe, (*PACKAGES, *images.LIBRARIES), words=words)
 
     def fill(self) -> None:
-        """Everything that is kept."""
         self._download()
         self._unpack()
         self._make_policy()
         self._make_layer()
-        self.say("adding Docker's daemons and an image for them")
-        docker.install(self.root, f"{self.folder}/scratch", LAYER)
-        self.say("adding podman and an image for it")
-        podman.install(self.root, f"{self.folder}/scratch", LAYER)
+        self.say("adding Docker and podman, and an image for each")
+        images.install(self.root, f"{self.folder}/scratch", LAYER)
         modules, busybox = f"{self.folder}/kernel/lib/modules", f"{self.root}/usr/bin/busybox"
         machine.make_initramfs(self.initramfs, modules, busybox, f"/{GUEST}/load")
 
@@ -100,15 +95,11 @@ class Base(guest.Base):
 
     def _make_layer(self) -> None:
         layer = f"{self.root}/{LAYER}"
-        self._install(layer, WHEELS)
-        self._install(self.root, HOST_WHEELS)
-        # By its own Python: a cache of another version's would not be used.
         for root in (layer, self.root):
+            self.say(f"installing {NVML_WHEEL} into {os.path.relpath(root, self.folder)}")
+            machine.install_wheels(root, (NVML_WHEEL,), self.architecture)
+            # By its own Python: a cache of another version's would not be used.
             run("chroot", root, "/usr/bin/python3", "-IS", "-m", "compileall", "-q", "/usr/lib")
         for name in ("app", "tmp", "victim", "dev", "proc", "sys"):
             os.makedirs(f"{layer}/{name}", exist_ok=True)
         os.chmod(f"{layer}/tmp", 0o1777)
-
-    def _install(self, root: str, wheels: tuple[str, ...]) -> None:
-        self.say(f"installing {', '.join(wheels)} into {os.path.relpath(root, self.folder)}")
-        machine.install_wheels(root, wheels, self.architecture)

@@ -26,12 +26,9 @@ need /usr/share/selinux/devel/Makefile selinux-policy-dev
 need /usr/src/selinux-policy-src.tar.zst selinux-policy-src
 if [ "$purpose" = vm ]; then
     need qemu-system-x86_64 qemu-system-x86
-    need mmdebstrap mmdebstrap
-    need mke2fs e2fsprogs
-    need cpio cpio
     need busybox busybox-static
     need cc gcc
     need /usr/include/stdlib.h libc6-dev
-    need_pip
+    need_machine
 fi
 install_needed

@@ -29,28 +29,26 @@ TESTS_MODULES = {"default": f"{HERE}/guest/refpolicy.cil", "targeted": f"{HERE}/
 ENTRY = "usr/libexec/oci/hooks.d/oci-gpu-hook"
 DOCKERS_NAME = "usr/bin/nvidia-container-runtime-hook"
 # What completes the simulation, as podman reads it.
-BEFORE = {
-    "version": "1.0.0",
-    "hook": {"path": f"/{GUEST}/bin/before"},
-    "when": {"always": True},
-    "stages": ["prestart"],
-}
+_BEFORE = {"hook": {"path": f"/{GUEST}/bin/before"}, "when": {"always": True}, "stages": ["prestart"]}
+BEFORE = {"version": "1.0.0", **_BEFORE}
 DESCRIPTION = "h100mig"
 LIBRARY = "usr/lib/oci-gpu-hook"
 
-# What `--break` adds to the module that labels.
+_RELABEL = "def relabel(tree: Tree, path: str, context: str) -> None:\n"
+
+
+def _first(lines: str) -> Fault:
+    """What `--break` puts before all that relabels."""
+    return Fault("changes/contextset.py", _RELABEL, f"{_RELABEL}{lines}")
+
+
 FAULTS = {
-    "no-relabel": "\n\ndef relabel(tree, path, context):\n    pass\n",
-    # Before pivot_root this is the host's own, as it is below /proc/PID/root.
-    "host-path": (
-        "\n\ndef relabel(tree, path, context):\n"
-        "    try:\n        posix.setxattr(path, XATTR, context.encode())\n"
-        "    except OSError:\n        pass  # our policy refuses it\n"
+    "no-relabel": _first("    return\n"),
+    # Before pivot_root this is the host's own, as it is below /proc/PID/root.  Our policy refuses it.
+    "host-path": _first(
+        "    try:\n        return posix.setxattr(path, XATTR, context.encode())\n    except OSError:\n        return\n"
     ),
-    "wrong-level": (
-        "\n\n_right = relabel\n\n\ndef relabel(tree, path, context):\n"
-        "    _right(tree, path, ':'.join([*context.split(':')[:3], 's0:c8,c9']))\n"
-    ),
+    "wrong-level": _first("    context = ':'.join([*context.split(':')[:3], 's0:c8,c9'])\n"),
 }
 
 # Copies of the hook that lack one check each: what the text in a module is replaced with.  Where "ro" goes too, the
@@ -81,17 +79,8 @@ TAKEN_OVER = ("hook.py", "runtime/create.py")
 
 # Where this run's files lie, and so what must be labelled again at each run.
 _RENEWED = (
-    "etc",
-    GUEST,
-    "usr/libexec",
-    LIBRARY,
-    "usr/lib/xorg",
-    "opt",
-    "usr/share",
-    "usr/bin",
-    "usr/sbin",
-    "var/lib/selinux",
-    f"{LAYER}/app",
+    *("etc", "opt", "usr/bin", "usr/lib/xorg", "usr/lib64", "usr/libexec", "usr/sbin", "usr/share", "var/lib/selinux"),
+    *(GUEST, LIBRARY, f"usr/lib/{MULTIARCH}", f"{LAYER}/app"),
 )
 
 
@@ -115,15 +104,14 @@ class Tree:
             os.symlink(f"/{ENTRY}", f"{self.root}/{DOCKERS_NAME}")
         self._copy_unchecked()
         if fault:
-            self._break(fault)
+            FAULTS[fault].plant(f"{self.root}/{LIBRARY}/oci_gpu_hook")
+            _link(f"{self.root}/{LIBRARY}")
         if self._install_modules(policy):
             self.base.say("labelling all files")
             self._label("")
         else:
             for name in _RENEWED:
                 self._label(name)
-            self._label(f"usr/lib/{MULTIARCH}")
-            self._label("usr/lib64")
 
     def _install_modules(self, policy: str) -> bool:
         """Install our policy modules; whether they are others than before."""
@@ -140,29 +128,18 @@ class Tree:
         write(stamp, digest)
         return True
 
-    def _break(self, fault: str) -> None:
-        """Plant a fault in the installed hook: these tests must then fail, at the right row."""
-        path = f"{self.root}/{LIBRARY}/oci_gpu_hook/changes/contextset.py"
-        source = _bytes(path).decode()
-        if "\ndef relabel(tree: Tree, path: str, context: str) -> None:\n" not in source:
-            raise SystemExit(f"test-selinux: there is no relabel() in {path} to be broken")
-        write(path, source + FAULTS[fault])
-        _link(f"{self.root}/{LIBRARY}")
-
     def _copy_unchecked(self) -> None:
         """The hook without its own checks: what is left then is SELinux's to refuse."""
-        for name, changes in UNCHECKED.items():
+        for name in (*UNCHECKED, "taken"):
             folder = f"{self.root}/{GUEST}/unchecked/{name}"
             shutil.copytree(f"{self.root}/{LIBRARY}", folder, symlinks=True)
-            for change in changes:
+            for change in UNCHECKED.get(name, ()):
                 change.plant(f"{folder}/oci_gpu_hook")
+            if name == "taken":
+                for module in TAKEN_OVER:
+                    with open(f"{folder}/oci_gpu_hook/{module}", "a", encoding="ascii") as file:
+                        file.write(TAKEN)
             _link(folder)
-        folder = f"{self.root}/{GUEST}/unchecked/taken"
-        shutil.copytree(f"{self.root}/{LIBRARY}", folder, symlinks=True)
-        for module in TAKEN_OVER:
-            path = f"{folder}/oci_gpu_hook/{module}"
-            write(path, _bytes(path).decode() + TAKEN)
-        _link(folder)
 
     def _install_guest(self, only: str) -> None:
         guest = f"{self.root}/{GUEST}"
@@ -174,6 +151,7 @@ class Tree:
         for name in ("tests", "tests/selinux"):
             write(f"{guest}/{name}/__init__.py", "")
         shutil.copy(f"{HERE}/files.py", f"{guest}/tests/selinux")
+        shutil.copy(f"{REPOSITORY}/tests/guest/mounts.sh", guest)
         for source, target in (
             ("load", f"{GUEST}/load"),
             ("init", "usr/sbin/init"),
@@ -194,9 +172,7 @@ class Tree:
         flags = ["-O2", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror"]
         run("cc", *flags, "-static", "-o", f"{guest}/bin/before", f"{HERE}/guest/before.c")
         run("cc", *flags, "-o", f"{self.root}/{LAYER}/app/probe", f"{HERE}/guest/probe.c")
-        for name in ("story.py", "agent.py"):
-            source = f"{guest}/tests/selinux/guest/{name}"
-            shutil.copy(source, f"{self.root}/{LAYER}/app/{name}")
+        shutil.copy(f"{HERE}/guest/agent.py", f"{self.root}/{LAYER}/app")
 
     def _install_pods(self) -> None:
         """The pods that people paste, for a GPU of this node; and what their image has."""

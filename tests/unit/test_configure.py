@@ -338,6 +338,16 @@ def test_containerd_1_gets_a_drop_in_where_it_loses_nothing_by_it(program: Progr
     assert program(*words(tree, "containerd", "--remove")).startswith("nothing to do")
 
 
+def test_containerd_1_that_would_lose_settings_by_a_drop_in_gets_lines_to_add(program: Program, tree: Path) -> None:
+    text = f'version = 2\n{IMPORTS}[plugins."io.containerd.grpc.v1.cri"]\n  sandbox_image = "pause"\n'
+    file = planted(tree, CONTAINERD, text)
+    lines = program(*words(tree, "containerd", *EVERYTHING), code=4)
+    assert "add these lines to its tables" in program.err and file.read_text() == text
+    file.write_text(text + lines.replace('[plugins."io.containerd.grpc.v1.cri"]\n', ""))
+    assert program(*words(tree, "containerd", *EVERYTHING)) == f"nothing to do in {CONTAINERDS_OURS}\n"
+    assert program.err == f"containerd has it by /{CONTAINERD}\n"
+
+
 @pytest.mark.parametrize("version", [3, 4])
 def test_containerd_2_gets_a_runtime_like_its_default_one(program: Program, tree: Path, version: int) -> None:
     name = "cri.v1.runtime"

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stand-ins for NVIDIA's agents on a node: each does what the real one does with kubelet, the host's files and NVML.
 
-    agent.py plugin         registers at kubelet, is asked for its devices, does so again when kubelet has started again
+    agent.py plugin         watches kubelet's folder, registers, is asked for its devices
     agent.py exporter       asks for the GPUs of pods
     agent.py discovery      writes features for Node Feature Discovery, in a folder beside and renamed
 
 Of kubelet's protocols there are the sockets, and who connects to whom: SELinux asks for no more.
-Prints NAME=RESULT; where kubelet does not come back it says so and ends.
-Runs in the container, without the hook's sources.
+Prints NAME=RESULT.  Runs in the container, without the hook's sources.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from __future__ import annotations
 import ctypes
 import importlib
 import os
-import select
 import socket
 import sys
 from typing import Any
@@ -29,7 +27,6 @@ _IN_CREATE = 0x100
 
 
 def tell(name: str, result: object) -> None:
-    """One line of what was seen."""
     print(f"{name}={result}", flush=True)
 
 
@@ -37,16 +34,13 @@ def gpus() -> list[str]:
     """The UUIDs that NVML has."""
     nvml: Any = importlib.import_module("pynvml")
     nvml.nvmlInit()
-    found = [
-        str(nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(number)))
-        for number in range(nvml.nvmlDeviceGetCount())
-    ]
+    handles = map(nvml.nvmlDeviceGetHandleByIndex, range(nvml.nvmlDeviceGetCount()))
+    found = [str(nvml.nvmlDeviceGetUUID(handle)) for handle in handles]
     tell("nvml", len(found))
     return found
 
 
 def ask(path: str, words: str) -> str:
-    """What is answered at a socket."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(path)
         connection.sendall(words.encode())
@@ -55,8 +49,13 @@ def ask(path: str, words: str) -> str:
             return answer.read()
 
 
-def register(devices: list[str]) -> None:
-    """Listen, tell kubelet where, and answer it; it has seen all that it wants when it hangs up."""
+def plugin() -> None:
+    """Watches for kubelet's next start, listens, tells kubelet where, and answers until it hangs up."""
+    devices = gpus()
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.inotify_add_watch(libc.inotify_init1(0), PLUGINS.encode(), _IN_CREATE) < 0:
+        raise SystemExit(f"{PLUGINS} cannot be watched: {os.strerror(ctypes.get_errno())}")
+    tell("watch", "ok")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.settimeout(SECONDS)
         listener.bind(f"{PLUGINS}/{ENDPOINT}")
@@ -66,26 +65,7 @@ def register(devices: list[str]) -> None:
             asked.sendall(" ".join(devices).encode())
             asked.shutdown(socket.SHUT_WR)
             asked.recv(1)
-
-
-def plugin() -> None:
-    """Registers, waits for kubelet's new socket, registers again: kubelet has emptied the folder."""
-    devices = gpus()
-    libc = ctypes.CDLL(None, use_errno=True)
-    watched = libc.inotify_init1(0)
-    if libc.inotify_add_watch(watched, PLUGINS.encode(), _IN_CREATE) < 0:
-        raise SystemExit(f"{PLUGINS} cannot be watched: {os.strerror(ctypes.get_errno())}")
-    tell("watch", "ok")
-    register(devices)
     tell("register", "ok")
-    made = b""
-    while b"kubelet.sock" not in made:
-        if not select.select([watched], [], [], SECONDS)[0]:
-            tell("again", "no")
-            return
-        made = os.read(watched, 4096)
-    register(devices)
-    tell("again", "ok")
 
 
 def exporter() -> None:

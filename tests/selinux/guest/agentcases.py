@@ -28,7 +28,7 @@ _LISTENER = _AGENT._replace(
 # A container that is not an agent, though it was given the folders; the features are there for everybody.
 _OTHERS = {_REGISTRATION: _CLOSED, _LISTING: _CLOSED, f"read:{_WRITTEN}": WORKS, f"make:{FEATURES}/planted": _CLOSED}
 _FOLDERS = (PLUGINS, RESOURCES, FEATURES)
-_STRANGER = Container("container_t", OTHER, OTHER, agent=True, gpu=False, mounts=_FOLDERS, expect=_OTHERS, avcs=None)
+_STRANGER = Container("container_t", OTHER, agent=True, gpu=False, mounts=_FOLDERS, expect=_OTHERS, avcs=None)
 
 AGENTS = (
     Row(
@@ -41,9 +41,7 @@ AGENTS = (
                     "nvml": _GPUS,
                     "watch": WORKS,
                     "register": WORKS,
-                    "again": WORKS,
                     # Of kubelet's side.
-                    "registered": "2",
                     "devices": _GPUS,
                     "plugin label": f"system_u:object_r:container_file_t:{policy.HERE.agents_socket}",
                 },
@@ -73,9 +71,7 @@ AGENTS = (
         "agents: another agent's live socket",
         (
             _LISTENER,
-            _LISTENER._replace(
-                level=OTHER, label=OTHER, command=(), hold=False, expect={f"connect:{_LIVE}": _CLOSED}, avcs=None
-            ),
+            _LISTENER._replace(level=OTHER, command=(), hold=False, expect={f"connect:{_LIVE}": _CLOSED}, avcs=None),
             # Of one level they are one.
             _LISTENER._replace(command=(), hold=False, expect={f"connect:{_LIVE}": WORKS}),
         ),
@@ -88,7 +84,6 @@ AGENTS = (
         (
             _AGENT._replace(
                 level=OTHER,
-                label=OTHER,
                 gpu=False,
                 mounts=(*_FOLDERS, f"{ROOT}:/host/kubelet", "/etc:/host/etc", "/run:/host/run"),
                 expect={
@@ -115,13 +110,5 @@ AGENTS = (
         kubelet=True,
         denied="nvidia_container_t kubelet_t:unix_stream_socket connectto",
         runtimes=RUNC,
-    ),
-    Row(
-        "agents: without their booleans",
-        (_AGENT._replace(gpu=False, mounts=_FOLDERS, expect={_REGISTRATION: _CLOSED, _LISTING: _CLOSED}, avcs=None),),
-        kubelet=True,
-        off="nvidia_agent_use_kubelet",
-        denied="nvidia_agent_t kubelet_t:unix_stream_socket connectto",
-        runtimes=CRUN,
     ),
 )

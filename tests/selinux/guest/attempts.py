@@ -19,26 +19,20 @@ from collections.abc import Callable, Iterator, Mapping
 from ..files import write
 from . import host, policy
 from .commands import ENGINE_CONTEXT, HOOK, Answer
-from .mounting import label, mount, set_label, unmount
 
 DOCKERD_CONTEXT = f"system_u:system_r:{policy.HERE.dockerd}:s0"
 RUNTIME = "/usr/bin/oci-gpu-runtime"
 BUNDLE = "/run/containers/storage/overlay-containers/taken/userdata"
 CONFIG = f"{BUNDLE}/config.json"
-ROOT_CGROUP = "/sys/fs/cgroup"
-DEVICES = "/run/devices"
 LAYER = "/var/lib/containers/storage/overlay/app/diff"
-MADE = "system_u:object_r:oci_gpu_runtime_bundle_t:s0"
 CLOSED = "EACCES"
-OPEN = "ok"
 STARTS = {
     "oci_gpu_hook_t": (ENGINE_CONTEXT, (HOOK, "createRuntime", "--host-root", "/")),
     "oci_gpu_runtime_t": (DOCKERD_CONTEXT, (RUNTIME, "create", "--bundle", BUNDLE, "taken")),
 }
 
 
-def tried(domain: str, expected: Mapping[str, str], denied: frozenset[str] | None) -> Answer:
-    """What came of each attempt."""
+def tried(domain: str, expected: Mapping[str, str], denied: frozenset[str]) -> Answer:
     words = ["runcon", STARTS[domain][0], sys.executable, "-B", "-m", __name__, domain]
     environment = {**os.environ, "E2E_ATTEMPTS": " ".join(expected)}
     with _bundle(), host.unchecked("taken"):
@@ -65,50 +59,6 @@ def _bundle() -> Iterator[None]:
         shutil.rmtree(os.path.dirname(BUNDLE))
 
 
-def root_cgroup() -> Answer:
-    """The files of cgroup v2's root, which is all processes'."""
-    return tried(
-        "oci_gpu_hook_t",
-        {f"read:{ROOT_CGROUP}/cgroup.procs": OPEN, f"write:{ROOT_CGROUP}/cgroup.procs": CLOSED},
-        # The targeted policy does not log it.
-        None,
-    )
-
-
-def device_cgroup() -> Answer:
-    """Cgroup v1, whose rules are files: they are there for whom the boolean is on."""
-    rules = f"{DEVICES}/devices.allow"
-    os.makedirs(DEVICES)
-    mount("devices", DEVICES, "cgroup", 0, "devices")
-    try:
-        with host.boolean("oci_gpu_hook_use_cgroup_v1"):
-            return tried("oci_gpu_hook_t", {f"write:{rules}": OPEN}, frozenset())
-    finally:
-        unmount(DEVICES)
-        os.rmdir(DEVICES)
-
-
-def memory_limit() -> Answer:
-    """The files of cgroup v2, which limit device memory: they are there for whom the boolean is on."""
-    with host.boolean("oci_gpu_hook_limit_memory"):
-        return tried("oci_gpu_hook_t", {f"write:{ROOT_CGROUP}/cgroup.subtree_control": OPEN}, frozenset())
-
-
-def shared_memory() -> Answer:
-    """A file of a root service's in the host's /dev/shm."""
-    path = "/dev/shm/service"
-    write(path, "")
-    set_label(path, "system_u:object_r:tmpfs_t:s0")
-    try:
-        return tried(
-            "oci_gpu_hook_t",
-            {f"write:{path}": CLOSED, f"relabel:{path}": policy.HERE.relabels_shm},
-            frozenset(("oci_gpu_hook_t tmpfs_t:file write",)),
-        )
-    finally:
-        os.unlink(path)
-
-
 def the_host() -> Answer:
     """What the manual says that the hook may not."""
     closed = (
@@ -116,6 +66,7 @@ def the_host() -> Answer:
         "start:/usr/bin/runc",
         "read:/dev/nvidia0",
         "write:/etc/ld.so.conf",
+        "write:/sys/fs/cgroup/cgroup.procs",
         "make:/run/planted",
         "make:/var/lib/planted",
         "relabel:/etc/ld.so.conf",
@@ -128,35 +79,16 @@ def the_host() -> Answer:
 
 
 def layer() -> Answer:
-    """Files of an image, by the runtime: what it makes there is none of the image's."""
-    unneeded, planted = f"{LAYER}/app/unneeded", f"{LAYER}/app/planted"
-    write(unneeded, "")
-    subprocess.run(["restorecon", unneeded], check=True)
-    try:
-        answer = tried(
-            "oci_gpu_runtime_t",
-            {
-                f"write:{LAYER}/app/story.py": CLOSED,
-                f"rename:{LAYER}/app/story.py": CLOSED,
-                f"make:{planted}": policy.HERE.runtime_in_layer,
-                f"remove:{unneeded}": policy.HERE.runtime_in_layer,
-            },
-            frozenset(("oci_gpu_runtime_t container_ro_file_t:file write",)),
-        )
-        made = label(planted) if os.path.exists(planted) else MADE
-        wrong = [] if made == MADE else [f"{planted} is {made}"]
-        return answer._replace(wrong=[*answer.wrong, *wrong])
-    finally:
-        for path in (unneeded, planted):
-            if os.path.exists(path):
-                os.unlink(path)
+    """A file of an image, by the runtime."""
+    file = f"{LAYER}/app/agent.py"
+    return tried(
+        "oci_gpu_runtime_t",
+        {f"write:{file}": CLOSED, f"rename:{file}": CLOSED},
+        frozenset(("oci_gpu_runtime_t container_ro_file_t:file write",)),
+    )
 
 
 CASES: dict[str, Callable[[], Answer]] = {
-    "taken over: the hook and the root's cgroup": root_cgroup,
-    "taken over: the hook and cgroup v1, with its boolean": device_cgroup,
-    "taken over: the hook and cgroup v2, with its boolean": memory_limit,
-    "taken over: the hook and the host's /dev/shm": shared_memory,
     "taken over: the hook and the host": the_host,
     "taken over: the runtime and an image's layer": layer,
 }

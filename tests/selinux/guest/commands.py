@@ -17,7 +17,7 @@ from typing import NamedTuple
 from tests.gpunode import catalogue
 
 from ..files import write
-from . import host, policy
+from . import policy
 from .kubelet import FEATURES
 from .mounting import label, set_label
 
@@ -44,12 +44,12 @@ USES = {
 class Answer(NamedTuple):
     """What was wrong; which changes of domain the kernel's log must have, source and target; and which denials.
 
-    denied: as a row has them, "DOMAIN TYPE:CLASS PERMISSION"; if there are none, none may be there; None for any.
+    denied: as a row has them, "DOMAIN TYPE:CLASS PERMISSION"; if there are none, none may be there.
     """
 
     wrong: list[str]
     entered: frozenset[tuple[str, str]] = frozenset()
-    denied: frozenset[str] | None = frozenset()
+    denied: frozenset[str] = frozenset()
 
 
 def _run(*words: str) -> tuple[str, list[str]]:
@@ -69,16 +69,6 @@ def status() -> Answer:
         if states != {"installed"} or not document["enforcing"]:
             wrong.append(f"modules are {sorted(states)}")
     return Answer(wrong)
-
-
-def void() -> Answer:
-    """Whether it says that a boolean of ours forbids nothing, because one of the policy's allows the same to all."""
-    others = "container_use_dri_devices"
-    expected = {} if policy.HERE.dri_boolean else {"nvidia_container_use_dri": others}
-    with host.boolean("nvidia_container_use_dri", "off"):
-        told, wrong = _run("selinux", "status", "--json")
-    seen = "nothing" if wrong else json.loads(told)["void"]
-    return Answer(wrong + ([] if seen == expected else [f"void is {seen}"]))
 
 
 def refresh() -> Answer:
@@ -152,7 +142,6 @@ def device_nodes() -> Answer:
 # Each by the name of its line in the table.  The last of them changes what the host has.
 QUESTIONS = {
     "selinux status": status,
-    "selinux status, /dev/dri's boolean off": void,
     "inventory refresh, as its unit": refresh,
     "cdi generate, as its unit": generate,
     "selinux relabel, with links of a user's and an agent's": relabel,

@@ -94,27 +94,22 @@ def ask(method: str, path: str, body: object = None) -> Any:
 
 @contextlib.contextmanager
 def daemon() -> Iterator[None]:
-    """dockerd, which starts its containerd, while the cases run."""
+    """dockerd, which starts its containerd, while the cases run: if it does not answer, they say so."""
     os.makedirs(FOLDER, exist_ok=True)
     with open(LOG, "wb") as log:
         subprocess.run(["restorecon", "-R", FOLDER], check=True)
         process = subprocess.Popen(DAEMON, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    end = time.monotonic() + SECONDS
     try:
-        _wait_for(process)
+        while process.poll() is None and time.monotonic() < end:
+            with contextlib.suppress(OSError):
+                ask("GET", "/_ping")
+                break
+            time.sleep(0.1)
         yield
     finally:
         process.terminate()
         process.wait()
-
-
-def _wait_for(process: subprocess.Popen[bytes]) -> None:
-    """Until the daemon answers, or is no more, or our patience is at its end; then each case says what is wrong."""
-    end = time.monotonic() + SECONDS
-    while process.poll() is None and time.monotonic() < end:
-        with contextlib.suppress(OSError):
-            ask("GET", "/_ping")
-            return
-        time.sleep(0.1)
 
 
 class Started:
@@ -140,62 +135,44 @@ class Started:
             data = data[8 + size :]
         return text.decode(errors="replace")
 
-    def seen(self) -> dict[str, str]:
-        """Its checks, by their names."""
-        return dict(line.split("=", 1) for line in self.printed().splitlines() if "=" in line)
-
-    def wait_for(self, word: str) -> None:
-        """Until it has said so."""
-        end = time.monotonic() + SECONDS
-        while word not in self.printed() and self.is_running() and time.monotonic() < end:
-            time.sleep(0.2)
+    def lacks(self, *checks: str) -> list[str]:
+        """Which of its checks has not succeeded."""
+        seen = dict(line.split("=", 1) for line in self.printed().splitlines() if "=" in line)
+        expected = {check: "ENXIO" if check == "nodes" else "ok" for check in checks}
+        return [f"{it} is {seen.get(it, 'nothing')}, not {ok}" for it, ok in expected.items() if seen.get(it) != ok]
 
     def state(self) -> Any:
-        """What the daemon knows of it."""
-        return ask("GET", f"/containers/{self.id}/json")
+        """What the daemon knows of it: whether it is running, and as which process."""
+        return ask("GET", f"/containers/{self.id}/json")["State"]
 
-    def is_running(self) -> bool:
-        """Whether its program is still there."""
-        return bool(self.state()["State"]["Running"])
-
-    def end_status(self) -> int:
-        """Its exit status, once it has ended."""
-        return int(ask("POST", f"/containers/{self.id}/wait")["StatusCode"])
+    def wait_for(self, word: str) -> None:
+        """Until it has said so, or has ended."""
+        end = time.monotonic() + SECONDS
+        while word not in self.printed() and self.state()["Running"] and time.monotonic() < end:
+            time.sleep(0.2)
 
     def end(self) -> None:
-        """It is no more."""
         ask("DELETE", f"/containers/{self.id}?force=1")
 
 
 def served(way: Way, type_: str) -> Answer:
     """A container that holds what it made, and one beside it, which has the label of the first."""
-    wrong: list[str] = []
     # Docker gives the second the first one's whole label where no option of its own says otherwise.
     options = [f"label=type:{type_}"] if type_ != "container_t" else []
-    expected = {"nodes": "ENXIO", **dict.fromkeys(CHECKS[type_], "ok")}
-    first = Started(way, ("/app/probe", "nodes", *CHECKS[type_]), "shareable", options)
+    checks = ("nodes", *CHECKS[type_])
+    first = Started(way, ("/app/probe", *checks), "shareable", options)
     try:
         first.wait_for("stay=")
-        wrong += [*_missing(expected, first.seen()), *_labels(first, type_)]
+        wrong = [*first.lacks(*checks), *_labels(first, type_)]
         second = Started(way, ("/app/probe", *BESIDE), f"container:{first.id}", [])
         try:
-            code = second.end_status()
-            wrong += _missing(dict.fromkeys(BESIDE, "ok"), second.seen())
-            if code:
-                wrong.append(f"the second ended with {code}: {second.printed()[-1500:]}")
+            code = ask("POST", f"/containers/{second.id}/wait")["StatusCode"]
+            wrong += second.lacks(*BESIDE) + ([f"the second: {second.printed()[-1500:]}"] if code else [])
         finally:
             second.end()
     finally:
         first.end()
     return Answer(wrong, frozenset(way.entered))
-
-
-def _missing(expected: Mapping[str, str], seen: Mapping[str, str]) -> list[str]:
-    return [
-        f"{name} is {seen.get(name, 'nothing')}, not {value}"
-        for name, value in expected.items()
-        if seen.get(name) != value
-    ]
 
 
 def inconsistent(way: Way) -> Answer:
@@ -218,16 +195,13 @@ def inconsistent(way: Way) -> Answer:
 
 def _labels(container: Started, type_: str) -> list[str]:
     """What is wrong with the labels of a container's process, and of what it shares."""
-    pid = container.state()["State"]["Pid"]
+    pid = container.state()["Pid"]
     with open(f"/proc/{pid}/attr/current", encoding="ascii") as file:
         _, _, domain, level = file.read().rstrip("\0\n").split(":", 3)
-    wrong = [] if domain == type_ else [f"the container is {domain}"]
     expected = f"system_u:object_r:container_file_t:{level}"
-    for path in ("dev/shm", "dev/mqueue", "dev/nvidia0", "dev/nvidiactl"):
-        got = label(f"/proc/{pid}/root/{path}")
-        if got != expected:
-            wrong.append(f"/{path} is {got}, not {expected}")
-    return wrong
+    got = {path: label(f"/proc/{pid}/root/dev/{path}") for path in ("shm", "mqueue", "nvidia0", "nvidiactl")}
+    wrong = [f"/dev/{path} is {it}, not {expected}" for path, it in got.items() if it != expected]
+    return wrong + ([] if domain == type_ else [f"the container is {domain}"])
 
 
 def log() -> list[str]:

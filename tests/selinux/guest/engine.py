@@ -19,7 +19,7 @@ from typing import Any
 
 from ..files import write
 from . import policy, traps
-from .cases import BUILT, Container, Row
+from .cases import BUILT, OTHER, Container, Row
 from .hostile import ROWS
 from .mounting import bind_from, label, mount, set_label, unmount
 
@@ -33,31 +33,20 @@ PATH = "PATH=/usr/sbin:/usr/bin:/sbin:/bin"
 # A busy machine takes minutes for dask.
 SECONDS = 900
 
-_PROC = {"destination": "/proc", "type": "proc", "source": "proc", "options": []}
-_DEV = {
-    "destination": "/dev",
-    "type": "tmpfs",
-    "source": "tmpfs",
-    "options": ["nosuid", "strictatime", "mode=755", "size=65536k"],
-}
-_PTS = {
-    "destination": "/dev/pts",
-    "type": "devpts",
-    "source": "devpts",
-    "options": ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"],
-}
-_MQUEUE = {"destination": "/dev/mqueue", "type": "mqueue", "source": "mqueue", "options": ["nosuid", "noexec", "nodev"]}
-_SHM = {
-    "destination": "/dev/shm",
-    "type": "tmpfs",
-    "source": "shm",
-    "options": ["nosuid", "noexec", "nodev", "mode=1777", "size=65536k"],
-}
+
+def _mount(destination: str, kind: str, *options: str) -> dict[str, Any]:
+    return {"destination": destination, "type": kind, "source": kind, "options": options}
+
+
+_PROC = _mount("/proc", "proc")
+_DEV = _mount("/dev", "tmpfs", "nosuid", "strictatime", "mode=755", "size=65536k")
+_PTS = _mount("/dev/pts", "devpts", "nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620")
+_MQUEUE = _mount("/dev/mqueue", "mqueue", "nosuid", "noexec", "nodev")
+_SHM = _mount("/dev/shm", "tmpfs", "nosuid", "noexec", "nodev", "mode=1777", "size=65536k")
 _CAPABILITIES = ("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_KILL", "CAP_SETGID", "CAP_SETUID", "CAP_SYS_ADMIN")
 
 
 def file_context(level: str) -> str:
-    """The label of a container's files."""
     return f"system_u:object_r:container_file_t:{level}"
 
 
@@ -100,14 +89,11 @@ class Start:
 
     def mount_shm(self) -> None:
         kind = self.container.shm
-        options = "mode=1777"
-        if kind in ("context", "context-other"):
-            level = self.container.level if kind == "context" else "s0:c3,c4"
-            options += f',context="{file_context(level)}"'
-        if kind in ("other", "engine", "context", "context-other"):
+        options = "mode=1777" + (f',context="{file_context(OTHER)}"' if kind == "context-other" else "")
+        if kind in ("other", "engine", "context-other"):
             self.mount("shm", self.shm, "tmpfs", 0, options)
         if kind == "other":
-            set_label(self.shm, file_context("s0:c3,c4"))
+            set_label(self.shm, file_context(OTHER))
 
     def stream(self, name: str) -> str:
         """A file for the container to print into, with its label: a pipe has the engine's."""
@@ -120,25 +106,24 @@ class Start:
         container = self.container
         command = container.command or ("/app/probe", *(("hold",) if container.hold else container.expect))
         env = [PATH, "HOME=/tmp", "PYTHONDONTWRITEBYTECODE=1"]
+        asks = dict(container.asks)
         if container.gpu:
-            env += [
-                f"NVIDIA_VISIBLE_DEVICES={container.devices}",
-                f"NVIDIA_DRIVER_CAPABILITIES={container.capabilities}",
-            ]
-        env += [f"{flag}={devices}" for flag, devices in container.asks.items()]
+            asks["NVIDIA_VISIBLE_DEVICES"] = container.devices
+            asks["NVIDIA_DRIVER_CAPABILITIES"] = container.capabilities
+        env += [f"{flag}={devices}" for flag, devices in asks.items()]
         granted = list(_CAPABILITIES) if container.privileged else []
         capabilities = dict.fromkeys(("bounding", "effective", "permitted"), granted)
         specification: dict[str, Any] = {
             "cgroupsPath": f"system.slice:e2e:{self.id}" if self.group.row.scope else f"/e2e/{self.id}",
             "namespaces": [{"type": "pid"}, {"type": "uts"}, {"type": "mount"}, *self.group.ipc_namespace(container)],
-            "resources": {"devices": [{"allow": False, "access": "rwm"}, *self.host_rules()]},
+            "resources": {"devices": [{"allow": False, "access": "rwm"}]},
         }
         if container.mapped:
             specification["namespaces"].append({"type": "user"})
             mapping = [{"containerID": 0, "hostID": container.mapped, "size": 65_536}]
             specification["uidMappings"] = specification["gidMappings"] = mapping
-        if container.label is not None:
-            specification["mountLabel"] = file_context(container.label)
+        if container.labelled:
+            specification["mountLabel"] = file_context(container.level)
         return {
             "ociVersion": "1.0.2",
             "root": {"path": self.rootfs, "readonly": container.agent},
@@ -171,10 +156,7 @@ class Start:
             binds = [_MQUEUE, _SHM]
         else:
             binds = [_MQUEUE, _bind(self.group.shm if container.shm == "pod" else self.shm, "/dev/shm")]
-        if container.nodes == "host":
-            binds += [_bind(path, path) for path in host_nodes()]
-        for name, source in self.group.victim.items():
-            binds.append(_bind(source, f"/victim/{name}"))
+        binds += [_bind(source, f"/victim/{name}") for name, source in self.group.victim.items()]
         for words in container.mounts:
             source, _, target = words.partition(":")
             binds.append(_bind(source, target or source))
@@ -184,20 +166,10 @@ class Start:
             binds.append(_bind(self.trap.place, self.trap.volume))
         return binds
 
-    def host_rules(self) -> list[dict[str, Any]]:
-        """As an engine opens the cgroup for the devices that it binds."""
-        if self.container.nodes != "host":
-            return []
-        numbers = [os.stat(path).st_rdev for path in host_nodes()]
-        return [
-            {"allow": True, "type": "c", "major": os.major(number), "minor": os.minor(number), "access": "rw"}
-            for number in numbers
-        ]
-
     def hooks(self) -> dict[str, list[dict[str, Any]]]:
         """The registered hooks, after the one that completes the simulation."""
         container = self.container
-        before = [BEFORE, *([file_context("s0:c3,c4")] if container.mqueue == "other" else [])]
+        before = [BEFORE, *([file_context(OTHER)] if container.mqueue == "other" else [])]
         found: dict[str, list[dict[str, Any]]] = {"prestart": [{"path": BEFORE, "args": before, "env": [PATH]}]}
         if self.trap.covers_root():
             # The container's own /proc cannot be reached by its path any more.
@@ -365,11 +337,6 @@ class Group:
             start.trap.move_back(start.above)
         for target in reversed(self.mounted):
             unmount(target)
-
-
-def host_nodes() -> list[str]:
-    """The host's NVIDIA nodes that a container with all GPUs has."""
-    return sorted(glob.glob("/dev/nvidia[0-9]*") + glob.glob("/dev/nvidiactl") + glob.glob("/dev/nvidia-uvm*"))
 
 
 def _bind(source: str, target: str) -> dict[str, Any]:

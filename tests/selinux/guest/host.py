@@ -11,18 +11,19 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
-import shutil
 import socket
 import stat
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 from tests.gpunode import catalogue, pci, procfs
 from tests.gpunode.description import Description, load, render
+from tests.gpunode.vendors import collect
 
 from ..files import write
 from . import policy, vendors
-from .mounting import MS_BIND, label, mount, set_label
+from .mounting import MS_BIND, below, label, mount, set_label
 
 DESCRIPTION = "h100mig"
 SETTINGS = "/etc/oci-gpu-hook.conf"
@@ -41,10 +42,7 @@ WATCHED = ("/dev", "/usr/lib", "/usr/lib64", "/usr/lib32", "/usr/bin", "/opt", "
 def set_up(mig_minors: str) -> None:
     """Make the machine a GPU node."""
     node = load(DESCRIPTION)
-    with open("/proc/devices", encoding="ascii") as file:
-        real = file.read()
-    with open(mig_minors, encoding="ascii") as file:
-        capabilities = file.read()
+    real, capabilities = Path("/proc/devices").read_text(), Path(mig_minors).read_text()
     majors = procfs.choose_majors(real)
     made = []
     for device in procfs.nodes(node, majors, capabilities):
@@ -61,7 +59,7 @@ def set_up(mig_minors: str) -> None:
     files["gpunode/description"] = render(node)
     taken = set(majors.values())
     free = (major for major in procfs.free_majors(real) if major not in taken)
-    others = vendors.of_node(node, "", free)
+    others = collect(vendors.NAMES, node, "", free)
     registered = {**others.registered, **procfs.registered(node, majors)}
     files["gpunode/devices"] = procfs.devices(real, registered)
     for name, text in files.items():
@@ -80,14 +78,9 @@ def set_up(mig_minors: str) -> None:
     os.makedirs("/run/oci-gpu-hook", exist_ok=True)
     os.makedirs(policy.HERE.executor, exist_ok=True)
     # What udev and systemd do where they make such files.
-    restored = [
-        *made,
-        "/dev/nvidia-caps",
-        "/dev/dri",
-        *[os.path.dirname(path) for path in catalogue.SOCKETS],
-        "/run/oci-gpu-hook",
-    ]
-    subprocess.run(["restorecon", "-R", *restored, catalogue.MPS_FOLDER], check=True)
+    restored = [*made, "/dev/nvidia-caps", "/dev/dri", "/run/oci-gpu-hook", catalogue.MPS_FOLDER]
+    restored += [os.path.dirname(path) for path in catalogue.SOCKETS]
+    subprocess.run(["restorecon", "-R", *restored], check=True)
     set_label(policy.HERE.executor, f"system_u:object_r:{policy.HERE.executors_type}:s0")
 
 
@@ -118,11 +111,7 @@ def administer(settings: str, drop_in: str) -> None:
 def scope() -> str:
     """What systemd was told of the one scope that an engine made here."""
     drop_ins = glob.glob(f"{TRANSIENT}/e2e-*.scope.d/50-DeviceAllow.conf")
-    texts = []
-    for path in drop_ins:
-        with open(path, encoding="utf-8") as file:
-            texts.append(file.read())
-    return "told" if any(GPU_RULE in text for text in texts) else f"untold: {drop_ins}"
+    return "told" if any(GPU_RULE in Path(path).read_text() for path in drop_ins) else f"untold: {drop_ins}"
 
 
 def journal() -> str:
@@ -134,28 +123,13 @@ def journal() -> str:
 
 
 @contextlib.contextmanager
-def linked_alone() -> Iterator[None]:
-    """The hook's package without its sources."""
-    package = "/usr/lib/oci-gpu-hook/oci_gpu_hook"
-    os.rename(package, f"{package}.whole")
-    # `startup` leads there.
-    for part in ("__linked__", "startup"):
-        shutil.copytree(f"{package}.whole/{part}", f"{package}/{part}")
+def boolean(name: str) -> Iterator[None]:
+    """A boolean of the policy that is off."""
+    subprocess.run(["setsebool", name, "on"], check=True)
     try:
         yield
     finally:
-        shutil.rmtree(package)
-        os.rename(f"{package}.whole", package)
-
-
-@contextlib.contextmanager
-def boolean(name: str, value: str = "on") -> Iterator[None]:
-    """A boolean of the policy with another value than its own."""
-    subprocess.run(["setsebool", name, value], check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["setsebool", name, "on" if value == "off" else "off"], check=True)
+        subprocess.run(["setsebool", name, "off"], check=True)
 
 
 @contextlib.contextmanager
@@ -174,24 +148,15 @@ def unchecked(name: str) -> Iterator[None]:
 
 def labels() -> dict[str, str]:
     """The label of every file that must keep it."""
-    found = {}
-    for top in WATCHED:
-        found[top] = label(top)
-        for folder, folders, names in os.walk(top):
-            if folder.startswith("/dev/pts"):
-                continue
-            for name in [*folders, *names]:
-                path = os.path.join(folder, name)
-                found[path] = label(path)
-    return found
+    paths = [path for top in WATCHED for path in below(top)]
+    return {path: label(path) for path in paths if not path.startswith("/dev/pts/")}
 
 
 def changed(before: dict[str, str], after: dict[str, str]) -> list[str]:
     """A line for every file whose label is another, and for every one that came or went where engines make none."""
-    lines = [
-        f"{path}: {before[path]} -> {after[path]}" for path in before if path in after and before[path] != after[path]
+    made = ("/run/", *policy.HERE.made)
+    return [
+        f"{path}: {before.get(path, 'nothing')} -> {after.get(path, 'nothing')}"
+        for path in sorted({*before, *after})
+        if before.get(path) != after.get(path) and (path in before.keys() & after.keys() or not path.startswith(made))
     ]
-    for path in sorted(set(before) ^ set(after)):
-        if not path.startswith(("/run/", *policy.HERE.made)):
-            lines.append(f"{path}: {'new' if path in after else 'gone'}")
-    return lines

@@ -14,7 +14,6 @@ from . import cases, traps
 from .agentcases import AGENTS
 from .cases import CRUN, RUNC, WORKS, Container, Row
 from .traps import Trap
-from .vendorcases import VENDORS
 
 _CONFINED = Container("nvidia_container_t")
 # What a user's folder lets a container's program do, if nothing forbids it.
@@ -90,7 +89,7 @@ HOSTILE = (
     # No domain confines spc_t: this shows that the others are saved by SELinux alone.
     Row(
         "hostile 1: a user's folder, unchecked, spc_t",
-        (Container("spc_t", "s0", "s0", privileged=True, expect={_PLANT: WORKS}),),
+        (Container("spc_t", "s0", privileged=True, expect={_PLANT: WORKS}),),
         trap=_FOLDER,
         unchecked="sources",
         caught=True,
@@ -104,4 +103,4 @@ HOSTILE = (
 )
 
 # All rows of a run.
-ROWS = (*cases.ROWS, *VENDORS, *AGENTS, *HOSTILE)
+ROWS = (*cases.ROWS, *cases.VENDORS, *AGENTS, *HOSTILE)

@@ -11,12 +11,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
 import threading
-from itertools import count
 
 from ..files import write
 from .mounting import label, set_label
@@ -29,7 +27,7 @@ FEATURES = "/etc/kubernetes/node-feature-discovery/features.d"
 # Of an engine that serves kubelet on the same node.
 ENGINE = "/run/docker.sock"
 CONTEXT = "system_u:system_r:kubelet_t:s0"
-# What kubelet gives the folder of its plugins, at each start.
+# What kubelet gives the folder of its plugins.
 PLUGINS_CONTEXT = "system_u:object_r:container_file_t:s0"
 PODS = "team/train-0/main nvidia.com/gpu:GPU-0"
 
@@ -60,9 +58,8 @@ class Kubelet:
         """What it has seen since it was asked last; and what an agent has written."""
         if self.process is None:
             return {}
-        assert self.process.stdin is not None
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
+        assert self.process.stdin
+        print(file=self.process.stdin, flush=True)
         seen: dict[str, str] = json.loads(self._read())
         path = f"{FEATURES}/gfd"
         if os.path.exists(path):
@@ -70,8 +67,7 @@ class Kubelet:
         return seen
 
     def _read(self) -> str:
-        assert self.process is not None
-        assert self.process.stdout is not None
+        assert self.process and self.process.stdout
         return self.process.stdout.readline()
 
 
@@ -93,42 +89,29 @@ def list_pods(listener: socket.socket) -> None:
 
 
 def register(listener: socket.socket, seen: dict[str, str]) -> None:
-    """Ask each device plugin that registers for its devices; then start again, but after each second one."""
-    for number in count(1):
-        endpoint = ""
-        while not endpoint:
-            with listener.accept()[0] as plugin:
-                endpoint = plugin.recv(100).decode()
+    """Ask each device plugin that registers for its devices."""
+    while True:
+        with listener.accept()[0] as plugin:
+            endpoint = plugin.recv(100).decode()
+        if not endpoint:
+            continue
         path = f"{PLUGINS}/{endpoint}"
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(path)
             with connection.makefile() as told:
                 seen["devices"] = str(len(told.read().split()))
-            seen["registered"] = str(number)
             seen["plugin label"] = label(path)
-        if number % 2:
-            listener.close()
-            listener = start()
-
-
-def start() -> socket.socket:
-    """As kubelet: the folder's label, nothing left in it, the socket."""
-    os.makedirs(PLUGINS, mode=0o750, exist_ok=True)
-    set_label(PLUGINS, PLUGINS_CONTEXT)
-    for name in os.listdir(PLUGINS):
-        os.unlink(f"{PLUGINS}/{name}")
-    return _listen(f"{PLUGINS}/kubelet.sock")
 
 
 def main() -> int:
-    """Serve."""
-    shutil.rmtree(PLUGINS, ignore_errors=True)
-    os.makedirs(RESOURCES, mode=0o750, exist_ok=True)
+    for folder in (PLUGINS, RESOURCES):
+        os.makedirs(folder, mode=0o750, exist_ok=True)
+    set_label(PLUGINS, PLUGINS_CONTEXT)
     write(STATE, "{}\n")
     seen: dict[str, str] = {}
-    resources = _listen(f"{RESOURCES}/kubelet.sock")
+    resources, plugins = _listen(f"{RESOURCES}/kubelet.sock"), _listen(f"{PLUGINS}/kubelet.sock")
     threading.Thread(target=list_pods, args=(resources,), daemon=True).start()
-    threading.Thread(target=register, args=(start(), seen), daemon=True).start()
+    threading.Thread(target=register, args=(plugins, seen), daemon=True).start()
     print("ready", flush=True)
     for _ in sys.stdin:
         print(json.dumps(seen), flush=True)

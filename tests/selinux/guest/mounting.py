@@ -27,7 +27,6 @@ _libc.mount.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctype
 
 
 def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
-    """mount(2)."""
     words = (os.fsencode(source), os.fsencode(target), kind.encode(), flags, options.encode())
     if _libc.mount(*words) < 0:
         number = ctypes.get_errno()
@@ -57,6 +56,14 @@ def bind_from(pid: int, path: str, target: str) -> None:
     os._exit(failed)
 
 
+def below(top: str) -> list[str]:
+    """A folder, and all in it."""
+    found = [top]
+    for folder, folders, names in os.walk(top):
+        found += [os.path.join(folder, name) for name in [*folders, *names]]
+    return found
+
+
 def label(path: str) -> str:
     """The label of a file, or the name of the error."""
     try:
@@ -66,5 +73,4 @@ def label(path: str) -> str:
 
 
 def set_label(path: str, context: str) -> None:
-    """Give a file a label."""
     os.setxattr(path, _LABEL, context.encode() + b"\0")

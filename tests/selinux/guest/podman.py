@@ -2,7 +2,7 @@
 """Real podman, in the domain that the policy has for it: pods as people paste them, by `podman kube play`.
 
 The pods are packaging/openshift/pods/nvidia-smi*.yaml; what they show is of `tests.pods.LOOK` from inside, and of
-`outside` from the host.
+`_labelled` from the host.
 
 A pod's container stays until it has been looked at; then it is killed together with its monitor, which would start
 podman again to clean up after it.
@@ -22,8 +22,9 @@ from collections.abc import Callable, Mapping
 
 from tests.gpunode.description import load
 
-from . import host, outside, policy
+from . import host, policy
 from .commands import Answer
+from .mounting import label
 
 CONTEXT = f"system_u:system_r:{policy.HERE.podman}:s0"
 PODS = "/usr/lib/e2e/pods"
@@ -41,13 +42,11 @@ _CONFINED = {
     "NoNewPrivs": "1",
     "user": "1000",
     "shm": "",
-    "left": "nothing",
     "labels": "own",
     "root": r".*: Read-only file system",
     "smi": rf"GPU 0: .* \(UUID: {_GPU.uuid}\)",
     _NODE: ".*: No such device or address",
     "nodes": "4",
-    "allowed": _NODE,
 }
 _OTHER_LEVEL = {
     "shm": ".*: Permission denied",
@@ -92,7 +91,7 @@ def _create(runtime: str, name: str) -> str:
 def _start(runtime: str, name: str, expected: Mapping[str, str]) -> Answer:
     """What the pod's container has."""
     failed = _podman(runtime, "pod", "start", name)
-    seen = {} if failed else {**_told(), **outside.look(_pids()[-1])}
+    seen = {} if failed else {**_told(), **_labelled(_pids()[-1])}
     wrong = [
         f"{check} is {seen.get(check, 'nothing')}, not {pattern}"
         for check, pattern in expected.items()
@@ -101,15 +100,23 @@ def _start(runtime: str, name: str, expected: Mapping[str, str]) -> Answer:
     return Answer([failed] if failed else wrong, _BY_HOOK)
 
 
+def _labelled(pid: int) -> dict[str, str]:
+    """The domain of a container by its first process, and what the hook made there that has not its own label."""
+    _, _, domain, level = _read(f"/proc/{pid}/attr/current").rstrip("\0\n").split(":", 3)
+    # A mount's files keep the host's labels; a node and /dev/shm have the container's own.
+    paths = [path for name in ("nvidia*", "shm") for path in glob.glob(f"/proc/{pid}/root/dev/{name}")]
+    wrong = [f"{path}:{label(path)}" for path in paths if label(path) != f"system_u:object_r:container_file_t:{level}"]
+    return {"domain": domain, "labels": " ".join(wrong) or "own"}
+
+
 def plain() -> Answer:
     """The pod's containers have one level, and so has its /dev/shm."""
-    name = "nvidia-smi"
     try:
-        failed = _create("crun", name)
-        answer = _start("crun", name, {**_CONFINED, "domain": "container_t"})
+        failed = _create("crun", "nvidia-smi")
+        answer = _start("crun", "nvidia-smi", {**_CONFINED, "domain": "container_t"})
     finally:
         _end()
-    return answer._replace(wrong=[*answer.wrong, *([failed] if failed else [])])
+    return answer._replace(wrong=[*filter(None, [failed]), *answer.wrong])
 
 
 def typed() -> Answer:
@@ -128,8 +135,8 @@ def typed() -> Answer:
         host.administer("", "")
         _end()
     told = re.search(r"exit status 3, stdout: , stderr: oci-gpu-hook: /dev/shm is mounted", refused)
-    wrong = [*([failed] if failed else []), *([] if told else [f"podman says {refused}"])]
-    return answer._replace(wrong=[*wrong, *answer.wrong])
+    wrong = [failed, "" if told else f"podman says {refused}"]
+    return answer._replace(wrong=[*filter(None, wrong), *answer.wrong])
 
 
 def _told() -> dict[str, str]:

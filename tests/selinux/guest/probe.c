@@ -3,8 +3,7 @@
  * What a container's program can do, one line a check: NAME=ok, or NAME= and the error's name. It is C because each of
  * a hundred starts of an interpreter costs a second on an emulated processor.
  *
- *   probe nodes|lib|smi|sem|shm|mq|klog|hold|stay|load:LIBRARY|read:PATH|list:PATH|map:NODE|make:PATH|
- *         connect:PATH|listen:PATH ...
+ *   probe nodes|lib|smi|sem|shm|mq|hold|stay|load:LIBRARY|read:PATH|make:PATH|connect:PATH|listen:PATH ...
  *
  * Must not: judge; the table of cases knows what is right.
  */
@@ -18,7 +17,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/klog.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -124,27 +122,6 @@ static void read_from(const char *check, const char *path)
 	close(fd);
 }
 
-static void list(const char *check, const char *path)
-{
-	DIR *folder = opendir(path);
-	tell(check, folder && readdir(folder));
-}
-
-/* A node's memory, for execution. */
-static void map(const char *check, const char *path)
-{
-	int fd = open(path, O_RDONLY);
-	tell(check, fd >= 0 && mmap(NULL, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE, fd, 0) != MAP_FAILED);
-}
-
-/* The host's kernel log. */
-static void kernel_log(const char *check, const char *unused)
-{
-	enum { READ_ALL = 3 };
-	char text[64];
-	tell(check, klogctl(READ_ALL, text, sizeof text) >= 0);
-}
-
 static void make(const char *check, const char *path)
 {
 	tell(check, open(path, O_WRONLY | O_CREAT | O_EXCL, 04755) >= 0);
@@ -194,9 +171,8 @@ static const struct {
 	void (*run)(const char *check, const char *path);
 } CHECKS[] = {
 	{ "nodes", nodes }, { "lib", library }, { "smi", smi }, { "sem", semaphore }, { "shm", shared_memory },
-	{ "mq", message_queue }, { "klog", kernel_log }, { "hold", hold }, { "stay", stay }, { "load:", load },
-	{ "read:", read_from }, { "list:", list }, { "map:", map }, { "make:", make }, { "connect:", connect_to },
-	{ "listen:", listen_at },
+	{ "mq", message_queue }, { "hold", hold }, { "stay", stay }, { "load:", load }, { "read:", read_from },
+	{ "make:", make }, { "connect:", connect_to }, { "listen:", listen_at },
 };
 
 int main(int count, char **checks)

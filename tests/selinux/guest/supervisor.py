@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs every row of the table, judges it, counts the denials, and prints what the run is judged by.
+"""Runs every row, judges it, and prints what the run is judged by.
 
 Runs as a service of the virtual machine's init; the engine runs below it, in an engine's domain.
 The last line it prints says whether all rows passed.  Must not start a container itself.
@@ -36,11 +36,10 @@ _DENIAL = re.compile(r"denied  \{ ([^}]+) \} .* scontext=\w+:\w+:(\w+):\S+ tcont
 
 
 class Line(NamedTuple):
-    """One line of the printed table."""
+    """What became of a row under a runtime, or of a question."""
 
     row: str
     runtime: str
-    denials: int
     seconds: float
     faults: list[str]
 
@@ -81,16 +80,13 @@ class Engine:
 
     def ask(self, row: int, runtime: str, kubelet: Kubelet) -> list[dict[str, Any]]:
         """Run a row; what each of its containers showed."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps({"row": row, "runtime": runtime}) + "\n")
-        self.process.stdin.flush()
+        assert self.process.stdin and self.process.stdout
+        print(json.dumps({"row": row, "runtime": runtime}), file=self.process.stdin, flush=True)
         answer: list[dict[str, Any]] = json.loads(self.process.stdout.readline())
         if ROWS[row].scope:
             answer[0]["seen"].update(scope=host.scope(), journal=host.journal())
         answer[-1]["seen"].update(kubelet.told())
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
+        print(file=self.process.stdin, flush=True)
         self.process.stdout.readline()
         return answer
 
@@ -131,7 +127,6 @@ def _refusals(denials: list[str]) -> set[str]:
 
 
 def run_row(engine: Engine, journal: Journal, kubelet: Kubelet, number: int, runtime: str) -> Line:
-    """One row under one runtime."""
     row = ROWS[number]
     if row.kubelet:
         kubelet.start()
@@ -141,13 +136,10 @@ def run_row(engine: Engine, journal: Journal, kubelet: Kubelet, number: int, run
     begun = time.monotonic()
     changes: list[str] = []
     with contextlib.ExitStack() as stack:
-        if row.linked:
-            stack.enter_context(host.linked_alone())
         if row.unchecked:
             stack.enter_context(host.unchecked(row.unchecked))
-        if row.boolean or row.off:
-            value = "on" if row.boolean else "off"
-            stack.enter_context(host.boolean(row.boolean or row.off, value))
+        if row.boolean:
+            stack.enter_context(host.boolean(row.boolean))
         if row.trap:
             changes = stack.enter_context(traps.laid(row.trap))
         answer = engine.ask(number, runtime, kubelet)
@@ -164,11 +156,11 @@ def run_row(engine: Engine, journal: Journal, kubelet: Kubelet, number: int, run
         wrong += faults(container, seen, denials if strict else [])
     if len(answer) < len(row.containers):
         wrong.append(f"{len(answer)} of {len(row.containers)} containers were started: {answer[-1]['error']}")
-    return _told(Line(row.name, runtime, len(denials), time.monotonic() - begun, wrong), logged)
+    return _told(Line(row.name, runtime, time.monotonic() - begun, wrong), logged)
 
 
 def _told(line: Line, logged: list[str]) -> Line:
-    """The line, once it has been printed for those who wait, and if it is wrong what the kernel has logged."""
+    """The line, once it is printed, and if it is wrong what the kernel has logged."""
     verdict = "FAIL" if line.faults else "pass"
     print(f"E2E {verdict} {line.runtime} {line.row} ({line.seconds:.1f} s)", flush=True)
     for text in [*line.faults, *logged] if line.faults else []:
@@ -191,11 +183,11 @@ def ask(name: str, question: Callable[[], Answer], journal: Journal) -> Line:
     wrong = list(answer.wrong)
     if answer.denied:
         wrong += [f"not denied: {words}" for words in sorted(answer.denied - _refusals(denials))]
-    elif denials and answer.denied is not None:
+    elif denials:
         wrong.append(f"{len(denials)} denials")
     changes = {match.groups() for match in map(_CHANGE.search, logged) if match}
     wrong += [f"no change from {a} to {b}" for a, b in answer.entered if (a, b) not in changes]
-    return _told(Line(name, "", len(denials), time.monotonic() - begun, wrong), logged)
+    return _told(Line(name, "", time.monotonic() - begun, wrong), logged)
 
 
 def ask_docker(journal: Journal, names: list[str]) -> list[Line]:
@@ -203,14 +195,10 @@ def ask_docker(journal: Journal, names: list[str]) -> list[Line]:
     if not names:
         return []
     host.administer("", "")
-    lines = []
-    begun = time.monotonic()
     with docker.daemon():
-        print(f"E2E dockerd is there ({time.monotonic() - begun:.1f} s)", flush=True)
-        for name in names:
-            lines.append(ask(name, functools.partial(_ask_docker, name), journal))
-            for text in docker.log() if lines[-1].faults else []:
-                print(f"E2E      {text}", flush=True)
+        lines = [ask(name, functools.partial(_ask_docker, name), journal) for name in names]
+    for text in docker.log() if any(line.faults for line in lines) else []:
+        print(f"E2E      {text}", flush=True)
     return lines
 
 
@@ -219,15 +207,6 @@ def _ask_docker(name: str) -> Answer:
         return docker.CASES[name]()
     except (OSError, docker.Refused) as error:
         return Answer([f"{type(error).__name__}: {error}"])
-
-
-def print_table(lines: list[Line]) -> None:
-    """The table, as a person reads it."""
-    print("E2E-TABLE | case | runtime | denials | s | |")
-    print("E2E-TABLE |---|---|---|---|---|")
-    for line in lines:
-        verdict = "FAIL" if line.faults else "pass"
-        print(f"E2E-TABLE | {line.row} | {line.runtime} | {line.denials} | {line.seconds:.1f} | {verdict} |")
 
 
 def main() -> int:
@@ -255,10 +234,7 @@ def main() -> int:
     questions = {**attempts.CASES, **podman.CASES, **QUESTIONS}
     lines += [ask(name, question, journal) for name, question in questions.items() if only in name]
     moved = host.changed(before, host.labels())
-    for change in moved[:50]:
-        print(f"E2E      {change}", flush=True)
-    lines.append(Line(f"labels of the host: {len(before)} files", "", 0, 0.0, moved))
-    print_table(lines)
+    lines.append(_told(Line(f"labels of the host: {len(before)} files", "", 0.0, moved[:50]), []))
     failed = sum(1 for line in lines if line.faults)
     passed = enforcing and failed == 0
     print(f"E2E-RESULT {'passed' if passed else 'failed'}: {len(lines) - failed} passed, {failed} failed", flush=True)

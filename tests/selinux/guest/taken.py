@@ -36,22 +36,14 @@ def _node(path: str) -> None:
     os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 3))
 
 
-def _connect(path: str) -> None:
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(path)
-
-
 _KINDS: dict[str, Callable[[str], object]] = {
     "read": lambda path: os.open(path, os.O_RDONLY),
     "write": lambda path: os.open(path, os.O_WRONLY),
     "make": lambda path: os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644),
-    "remove": os.unlink,
     "rename": lambda path: os.rename(path, f"{path}.aside"),
-    "list": os.listdir,
     "relabel": _relabel,
     "start": _start,
     "node": _node,
-    "connect": _connect,
     "network": lambda family: socket.socket(getattr(socket, family)),
 }
 

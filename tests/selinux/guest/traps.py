@@ -17,7 +17,7 @@ from typing import NamedTuple
 from tests.gpunode.catalogue import MPS_FOLDER
 
 from ..files import write
-from .mounting import label, mount, set_label, unmount
+from .mounting import below, label, mount, set_label, unmount
 
 HOST = "/srv/trap"
 BELOW = f"{HOST}/sub"
@@ -71,7 +71,6 @@ class Trap(NamedTuple):
         return [["mv", above, f"{above}.aside"], ["ln", "-s", self.place, above]]
 
     def move_back(self, above: str) -> None:
-        """Undo `moving`."""
         if os.path.islink(above):
             os.unlink(above)
             os.rename(f"{above}.aside", above)
@@ -119,7 +118,7 @@ def _make(trap: Trap, later: contextlib.ExitStack) -> None:
         os.makedirs(f"{top}/{name}")
     later.callback(shutil.rmtree, trap.place)
     write(f"{top}/secret", "secret")
-    for path in _paths(trap.place):
+    for path in below(trap.place):
         os.chmod(path, 0o777)
         os.chown(path, trap.owner, trap.owner)
         set_label(path, trap.context())
@@ -132,16 +131,6 @@ def _make(trap: Trap, later: contextlib.ExitStack) -> None:
         later.callback(os.unlink, trap.via)
 
 
-def _paths(top: str) -> list[str]:
-    found = [top]
-    for folder, folders, names in os.walk(top):
-        found += [os.path.join(folder, name) for name in [*folders, *names]]
-    return found
-
-
 def _look(top: str) -> dict[str, Status]:
-    found = {}
-    for path in _paths(top):
-        status = os.lstat(path)
-        found[path] = (status.st_mode, status.st_uid, status.st_gid, status.st_ctime_ns, label(path))
-    return found
+    found = {path: os.lstat(path) for path in below(top)}
+    return {path: (it.st_mode, it.st_uid, it.st_gid, it.st_ctime_ns, label(path)) for path, it in found.items()}

@@ -10,10 +10,9 @@ import os
 import socket
 import stat
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
-from tests.gpunode import sysfs, vendors
-from tests.gpunode.description import Description
+from tests.gpunode import sysfs
 from tests.gpunode.vendors.additions import Additions
 
 from ..files import write
@@ -50,11 +49,6 @@ NAMES = ("amd", "intel", "rdma", "onload")
 SYSFS_CONTEXT = "system_u:object_r:sysfs_t:s0"
 # What is simulated of sysfs, and the real one of this machine.
 _SIMULATED, _REAL = "/run/simulated-sysfs", "/run/real-sysfs"
-
-
-def of_node(node: Description, library_folder: str, free: Iterator[int]) -> Additions:
-    """What they add to it; free: majors that no driver has."""
-    return vendors.collect(NAMES, node, library_folder, free)
 
 
 def set_up(additions: Additions) -> None:

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stand-ins for others' packages, of both kinds."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+# What a distribution's packages provide to ours.
+PROVIDED = (
+    "/bin/sh /bin/bash /usr/bin/python3 container-selinux libselinux-utils policycoreutils selinux-policy-targeted"
+    " python(abi) = {abi} python3dist(click) = 8.1"
+)
+# Folders of its package filesystem, as far as Debian has none of them.
+FOLDERS = """
+%install
+mkdir -p %{buildroot}/usr/share/licenses %{buildroot}/usr/share/zsh/site-functions
+%files
+/usr/share/licenses
+/usr/share/zsh
+"""
+SPEC = """
+%define _binaries_in_noarch_packages_terminate_build 0
+Name: {name}
+Version: 1.20
+Release: 1
+Summary: A package for tests
+License: Apache-2.0
+BuildArch: noarch
+AutoReqProv: no
+{lines}
+%description
+A package for tests.
+"""
+# NVIDIA's package, as far as it is in our way: it owns the name that dockerd looks for.
+RIVAL = """
+%install
+install -D /bin/true %{buildroot}/usr/bin/nvidia-container-runtime-hook
+%files
+/usr/bin/nvidia-container-runtime-hook
+"""
+
+
+def build_base(folder: Path) -> Path:
+    """The package that stands for everything that is not ours."""
+    words = ["/usr/bin/python3", "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
+    abi = subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
+    return _built(folder, "base", f"Provides: {PROVIDED.format(abi=abi)}", FOLDERS)
+
+
+def build_rival(folder: Path) -> Path:
+    """A package with another's program under the name that dockerd looks for."""
+    return _built(folder, "nvidia-container-toolkit", "", RIVAL)
+
+
+def _built(folder: Path, name: str, lines: str, files: str) -> Path:
+    spec = folder / "one.spec"
+    spec.write_text(SPEC.format(name=name, lines=lines) + files)
+    words = ["rpmbuild", "-bb", "--define", f"_topdir {folder}", str(spec)]
+    done = subprocess.run(words, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    [package] = (folder / "RPMS/noarch").glob("*.rpm")
+    return package
+
+
+def pack(folder: Path, control: dict[str, str], files: dict[str, str]) -> Path:
+    """A stand-in for another's package: its fields, and its files or ("-> TARGET") links."""
+    tree = folder / control["Package"]
+    (tree / "DEBIAN").mkdir(parents=True)
+    fields = {"Maintainer": "nobody <nobody@example.org>", "Description": "a stand-in", **control}
+    lines = [f"{key}: {value}\n" for key, value in fields.items()]
+    (tree / "DEBIAN/control").write_text("".join(lines))
+    for name, content in files.items():
+        path = tree / name.lstrip("/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if content.startswith("-> "):
+            path.symlink_to(content[3:])
+        else:
+            path.write_text(content)
+            path.chmod(0o755)
+    words = ["dpkg-deb", "--root-owner-group", "--build", str(tree), f"{tree}.deb"]
+    subprocess.run(words, check=True, capture_output=True)
+    return Path(f"{tree}.deb")
