@@ -31,11 +31,8 @@ def check(result: int, what: str) -> int:
 
 
 def setns(path: str, kind: int = CLONE_NEWNS) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        check(_libc.setns(fd, kind), f"setns {path}")
-    finally:
-        os.close(fd)
+    with open(path) as file:
+        check(_libc.setns(file.fileno(), kind), f"setns {path}")
 
 
 def exchange(one: str, other: str) -> None:

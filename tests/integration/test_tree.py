@@ -325,3 +325,15 @@ print([os.lstat(name, dir_fd=root_fd).st_uid for name in ("x", "opt/x", "opt/fol
 print(powers() == before)
 """
     assert run(tmp_path, case) == ["[0, 1000, 1000, 1000]", "True"]
+
+
+def test_what_is_opened_later_is_not_own_by_the_number_of_a_folder_that_has_gone(tmp_path: Path) -> None:
+    case = """
+os.makedirs(root + "/opt/volume")
+syscalls.move_mount(clone("folder"), os.open(root + "/opt/volume", os.O_PATH))
+made = tree.own_folder("/opt/a")
+tree.undo.take_back()
+try: tree.own_folder("/opt/volume")
+except OSError as err: print(err, tree._folders["/opt/volume"] == made)
+"""
+    assert run(tmp_path, case) == ["/opt/volume lies in a volume of the host, where nothing is made True"]

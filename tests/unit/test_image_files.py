@@ -83,7 +83,7 @@ def test_a_regular_file_is_opened_once_and_merged(tmp_path: Path, opened: list[i
     (tmp_path / "etc/real").write_bytes(ldcache.merge(None, [THEIRS]))
     (tmp_path / CACHE[1:]).symlink_to("/etc/real")
     assert merged(tmp_path) == {OURS, THEIRS}
-    assert opened == [0o100000]
+    assert opened == [0o100000] and (tmp_path / CACHE[1:]).is_symlink()
 
 
 @pytest.mark.parametrize(
