@@ -131,7 +131,7 @@ exit 0
     assert "bare-crun of crun" in lines[9]
     after = {it["id"]: it for it in json.loads(denied)["containers"]}["bare-crun"]
     assert (gpus(after), gpus(after, "denied")) == ([], ["2"])
-    said = f"the container ml/gpu-pod/main does not run (see why: crictl inspect {CRIOS[:12]})"
+    said = f"the container ml/gpu-pod/main does not run (crictl inspect {CRIOS[:12]})"
     assert said in done.err
 
 

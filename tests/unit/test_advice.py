@@ -15,7 +15,7 @@ from oci_gpu_hook.asking import Options, Question
 from oci_gpu_hook.cli import containerreport
 from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.diagnosis import WARN, Finding, advice, containercheck
+from oci_gpu_hook.node.diagnosis import Finding, advice
 from oci_gpu_hook.node.engines import containers
 from oci_gpu_hook.node.engines.containerrecords import ContainerNames, Running
 from oci_gpu_hook.node.machine import processes
@@ -40,10 +40,10 @@ OF = {
 }
 WORDS = {
     "podman": ("podman",),
-    "CRI-O": ("crictl", "kubectl", "crun resume", "start it"),
+    "CRI-O": ("crictl", "kubectl", "crun resume"),
     "Docker": ("docker",),
     "containerd": ("ctr --namespace prod",),
-    "containerd for the kubelet": ("crictl", "kubectl", "runc resume", "start it"),
+    "containerd for the kubelet": ("crictl", "kubectl", "runc resume"),
     "runc": ("runc", "vi "),
 }
 
@@ -53,12 +53,6 @@ def test_every_advice_is_in_the_engines_own_words(name: str) -> None:
     for advise in (advice.restart, advice.start, advice.resume, advice.ask):
         text = advise(OF[name]).rpartition(": ")[2]
         assert text.startswith(WORDS[name]), text
-
-
-def test_a_paused_container_is_to_run_on_and_no_one_is_told_to_be_root() -> None:
-    seen = containercheck.Seen({"/dev/nvidia0": (195, 0)}, containercheck.PAUSED, frozenset(), None, "", "")
-    (_, found) = containercheck.judge(None, seen, OF["podman"])
-    assert (found.level, found.remedy) == (WARN, "podman unpause web")
 
 
 def asks(*env: str, **more: object) -> Question:
@@ -87,7 +81,7 @@ def test_the_reason_is_the_setting_that_does_not_accept_what_it_asks() -> None:
 
 def test_a_container_that_has_stopped_is_to_be_started_and_not_to_be_root(tmp_path: Path) -> None:
     hosts.plant(tmp_path, f"var/lib/docker/containers/{ID}/config.v2.json", json.dumps({"Name": "/web"}))
-    with pytest.raises(UsageError, match=r"web does not run \(start it: docker start web\)"):
+    with pytest.raises(UsageError, match=r"web does not run \(docker start web\)"):
         containerreport.running(HostRoot(str(tmp_path)), containers.find(HostRoot(str(tmp_path)), "web"), None)
 
 

@@ -15,14 +15,14 @@ from oci_gpu_hook.node.engines.enginekinds import BY_NAME, CONTAINERD, CRIO, VAR
 
 
 def _ways(who: Running) -> tuple[Remedy, Remedy, Remedy]:
-    """What starts it again, so that the hook runs again; what starts it if it has stopped; what ends its pause."""
+    """What starts it again; what starts it if it has stopped, or tells why; what ends its pause."""
     id, kind, runtime = who.id, BY_NAME[who.called.engine], who.runtime
     resumed = command(runtime or "runc", "resume", id)
     if not is_name(id):
         return NOTHING, NOTHING, NOTHING
     if _is_the_kubelets(who):
         # The kubelet starts a new one in its place.
-        return command("crictl", "stop", id[:SHORT_ID]), NOTHING, resumed
+        return command("crictl", "stop", id[:SHORT_ID]), command("crictl", "inspect", id[:SHORT_ID]), resumed
     if kind.request:
         name = who.called.full or who.called.name
         verbs = ("restart", "start", "unpause")
@@ -44,8 +44,7 @@ def restart(who: Running) -> Remedy:
 
 
 def start(who: Running) -> Remedy:
-    found = _ways(who)[1]
-    return _of_owner(who, "start it") or in_words(f"start it: {found}" if found else "start it")
+    return _of_owner(who, "start it") or _ways(who)[1] or in_words("start it")
 
 
 def resume(who: Running) -> Remedy:
