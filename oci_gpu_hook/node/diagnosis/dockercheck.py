@@ -35,8 +35,8 @@ _RIVALS, _THEIR_PACKAGE = ("nvidia-container-toolkit", "nvidia-cdi-hook"), "nvid
 
 class Docker(NamedTuple):
     """folders: its PATH; file: of its settings; program: what it finds first of the link's name, "" for nothing;
-    leads_to: that without links; pid, began: of the dockerd that runs, in seconds since 1970; pid is 0 if none is seen;
-    settings: what it goes by, its command line before its file; None for the fault that it finds in the file.
+    leads_to: that without links; pid, began: of the dockerd that runs, in seconds since 1970; 0 for none; settings:
+    what it goes by, its command line before its file; None for the fault that it finds in the file.
     """
 
     folders: tuple[str, ...]
@@ -109,9 +109,7 @@ def _ours(host: HostRoot, found: Docker) -> Finding:
 def _not_ours(host: HostRoot, found: Docker, has_rivals: bool, tool: str) -> Finding:
     then_restart = then(install(tool, "oci-gpu-hook-docker"), _RESTART)
     if found.program:
-        seen = f"'docker run --gpus' starts {found.program}, which is another's"
-        if found.leads_to != found.program:
-            seen += f": it leads to {found.leads_to}"
+        seen = f"'docker run --gpus' starts {found.leads_to}, which is another's"
         away = (tool, "remove", _THEIR_PACKAGE) if has_rivals else ("mv", found.program, f"{found.program}.other")
         return warned(_CHECK, seen, then(command(*away), then_restart))
     for path in [f"{folder}/{_LINK}" for folder in found.folders]:

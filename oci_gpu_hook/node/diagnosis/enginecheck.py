@@ -128,31 +128,26 @@ def _without(shim: Runtime) -> Remedy:
 
 
 def images_in_podman(host: HostRoot, engine: Engine) -> list[Finding]:
-    """If an image can name a file for crun to write to: run.oci.hooks.stderr, for which any hook is enough."""
-    version = podmans_version(host)
-    numbers = beginning(version)
+    """If an image can name a file for crun to write to: run.oci.hooks.stderr, for which any hook is enough.
+
+    No file of its packages tells podman's version: it is asked, if it is this host's and root's alone.
+    """
     # podman takes crun before runc.
     runtime = engine.runtime.rpartition("/")[2] or ("crun" if find_program(host, "crun") else "")
-    if len(numbers) < 2 or numbers >= _KEEPS_ANNOTATIONS or runtime != "crun":
+    if runtime != "crun" or host.path != "/" or host.stat(_PODMAN) is None or host.openness(_PODMAN):
+        return []
+    try:
+        said = childprocess.program([_PODMAN, "--version"], _PODMANS_SECONDS, _ENVIRONMENT).stdout
+    except OSError:
+        return []
+    version = said.partition("podman version ")[2].strip()
+    numbers = beginning(version)
+    if len(numbers) < 2 or numbers >= _KEEPS_ANNOTATIONS:
         return []
     seen = f"podman {version} hands an image's annotations on to crun, which as root writes to the host's file that"
     seen += " run.oci.hooks.stderr names: use podman 4.6 or later, or runc"
     remedy = command("vi", "/etc/containers/containers.conf", note='[engine] runtime = "runc"')
     return [warned("images in podman", seen, remedy)]
-
-
-def podmans_version(host: HostRoot) -> str:
-    """podman's version, such as ``4.3.1``, by itself: no file of its packages tells; "" if it is not known.
-
-    Not for another root than this host's, and not if others than root could have written the program.
-    """
-    if host.path != "/" or host.stat(_PODMAN) is None or host.openness(_PODMAN):
-        return ""
-    try:
-        words = childprocess.program([_PODMAN, "--version"], _PODMANS_SECONDS, _ENVIRONMENT).stdout.split()
-    except OSError:
-        return ""
-    return words[2] if words[:2] == ["podman", "version"] and len(words) == 3 else ""
 
 
 def unread(files: list[tuple[str, str, Exception]], tool: str) -> list[Finding]:
