@@ -88,7 +88,7 @@ def test_what_containers_have_of_memory() -> None:
 
 
 def test_users_containers_have_series_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By user and process, as their ids are their own to choose; two alike would stop the exporter."""
+    """Their ids are their own to choose; two alike would stop the exporter."""
     root = hosts.host(tmp_path)
     one = has((195, 1))._replace(memory=(MemoryUse("0000:07:00.0", 1, 0, 0),))
     seen = [one._replace(running=one.running._replace(owner=1000, pid=pid)) for pid in (8, 9)]
@@ -101,19 +101,6 @@ def test_users_containers_have_series_of_their_own(tmp_path: Path, monkeypatch: 
     assert len([key for key in found if key.startswith("gpu_memory_used_bytes")]) == 3
 
 
-def test_who_holds_what_and_what_is_healthy() -> None:
-    counted = (Counted("a", "GPU 0", (), ""), Counted("b", "GPU 1", (), "it does not answer NVML"))
-    found = samples(node(held=[held(UUID, "", "c0ffee", "train", "", "")] * 2, counted=counted, log_readable=False))
-    assert {key: found[key] for key in found if "{" in key} == {
-        f'gpu_container_info{{uuid="{UUID}",mig_uuid="",container="c0ffee",name="train",pod="",namespace=""}}': 1,
-        'gpu_leases{device="GPU 0"}': 0,
-        'gpu_leases{device="GPU 1"}': 0,
-        'gpu_healthy{device="GPU 0"}': 1,
-        'gpu_healthy{device="GPU 1"}': 0,
-    }
-    assert (found["nvml_up"], found["kernel_log_readable"], found["inventory_fresh"]) == (1, 0, 1)
-
-
 def test_without_a_driver_nothing_of_before_is_told() -> None:
     last = Validation(5, "580.65.06", (StepResult("driver", "passed", ""),))
     found = samples(node(driver_version="", answers=False, validation=last, duration=-3.0))
@@ -121,12 +108,8 @@ def test_without_a_driver_nothing_of_before_is_told() -> None:
 
 
 def test_the_last_validation_counts_for_its_driver() -> None:
-    steps = (
-        StepResult("driver", "passed", ""),
-        StepResult("hook", "failed", "why"),
-        StepResult("workload", "skipped", "why"),
-    )
-    last = Validation(1_700_000_000, "580.65.06", steps)
+    outcomes = {"driver": "passed", "hook": "failed", "workload": "skipped"}
+    last = Validation(1_700_000_000, "580.65.06", tuple([StepResult(*pair, "why") for pair in outcomes.items()]))
     found = samples(node(validation=last))
     assert {key: found[key] for key in found if "validation" in key} == {
         'validation_passed{step="driver"}': 1,

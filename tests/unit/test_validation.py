@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of a validation: what is judged of NVML's answer and of a GPU's process, names, files, config.json, record.
-"""
+"""The parts of a validation: what is judged of NVML's answer and of a GPU's process; files, config.json, the record."""
 
 from __future__ import annotations
 
@@ -48,14 +47,9 @@ def said(*lines: object, status: int | None = 0) -> PythonOutput:
         (said("cuInit", WELL, status=None), "no answer within 5 seconds: exit does not return"),
         (said("cuInit", WELL, status=-11), "the process was killed by SIGSEGV in exit"),
         (said(status=None), "no answer within 5 seconds: the start of its process does not return"),
-        (said("cuInit", status=-99), "the process was killed by signal 99 in cuInit"),
         (said("cuInit", '{"device": ', status=1), 'the process ended in {"device":  with status 1'),
         (said("cuInit", {}), "the process ended in {} with status 0"),
-        (said("cuInit", []), "the process ended in [] with status 0"),
-        (
-            said({"missing": "libcuda.so.1: cannot open\x1b[31m"}),
-            "libcuda cannot be loaded: libcuda.so.1: cannot open\\x1b[31m",
-        ),
+        (said({"missing": "libcuda.so.1: no\x1b[31m"}), "libcuda cannot be loaded: libcuda.so.1: no\\x1b[31m"),
     ],
 )  # fmt: skip
 def test_what_a_process_says_is_judged(answer: PythonOutput, seen: str) -> None:
@@ -191,11 +185,8 @@ def test_the_record_is_read_as_it_was_written(root: HostRoot) -> None:
     assert validationrecord.read_validation(root) == record
 
 
-@pytest.mark.parametrize(
-    "data",
-    [b"", b"{", b"[]", b"{}", b'{"time": 1, "driver_version": "", "steps": [{}]}', b"\xff"]
-    + [b'{"time": 1, "driver_version": "", "steps": [{"name": "x", "outcome": "passed", "why": ""}]}'],
-)  # fmt: skip
-def test_a_damaged_record_is_none(root: HostRoot, data: bytes) -> None:
-    statefile.write(root, "validation.json", data)
-    assert validationrecord.read_validation(root) is None
+def test_a_damaged_record_is_none(root: HostRoot) -> None:
+    step = b'{"time": 1, "driver_version": "", "steps": [{"name": "x", "outcome": "passed", "why": ""}]}'
+    for data in (b"{", b"[]", b"\xff", step):
+        statefile.write(root, "validation.json", data)
+        assert validationrecord.read_validation(root) is None
