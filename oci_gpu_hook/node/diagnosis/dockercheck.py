@@ -36,7 +36,7 @@ _RIVALS, _THEIR_PACKAGE = ("nvidia-container-toolkit", "nvidia-cdi-hook"), "nvid
 class Docker(NamedTuple):
     """folders: its PATH; file: of its settings; program: what it finds first of the link's name, "" for nothing;
     leads_to: that without links; pid, began: of the dockerd that runs, in seconds since 1970; 0 for none; settings:
-    what it goes by, its command line before its file; None for the fault that it finds in the file.
+    of its file, None for the fault in it.
     """
 
     folders: tuple[str, ...]
@@ -55,23 +55,21 @@ def find_docker(host: HostRoot) -> Docker | None:
     pid, began = next(((pid, began) for pid in dockerds if (began := processes.started(host, pid)) is not None), (0, 0))
     if not pid and not find_program(host, "dockerd", PATH):
         return None
-    folders, file, cdi_folders = PATH, DOCKER.ours, list[str]()
+    folders, file = PATH, DOCKER.ours
     if pid:
         variables = dict([item.partition("=")[::2] for item in processes.environment(host, pid)])
         folders = tuple([it for it in variables.get("PATH", ":".join(PATH)).split(":") if it[:1] == "/"])
         words = processes.command_line(host, pid)
-        pairs = [(*word.partition("="), after) for word, after in zip(words, [*words[1:], ""])]
-        options = [(name, value if equals else after) for name, equals, value, after in pairs]
-        file = next((value for name, value in options if name == "--config-file"), file)
-        cdi_folders = [value for name, value in options if name == "--cdi-spec-dir"]
+        for word, after in zip(words, [*words[1:], ""]):
+            option, equals, value = word.partition("=")
+            file = (value if equals else after) if option == "--config-file" else file
     found = find_program(host, _LINK, folders)
     leads_to = host.real(found) if found else ""
     docker = Docker(folders, file, found, leads_to, pid, containerdevices.since(host, began))
     try:
-        settings = installed.docker_settings(host, file)
+        return docker._replace(settings=installed.docker_settings(host, file))
     except ValueError as err:
         return docker._replace(fault=str(err))
-    return docker._replace(settings={**settings, **({"cdi-spec-dirs": cdi_folders} if cdi_folders else {})})
 
 
 def docker(host: HostRoot, found: Docker, entry: str, tool: str) -> list[Finding]:

@@ -25,11 +25,10 @@ from oci_gpu_hook.node.machine.foreignfile import number
 from oci_gpu_hook.planning import platforms
 from oci_gpu_hook.vendors import platform, tegra
 
-_USABLE_BY_ALL = 0o666
 # In the sentences of `files.of_root`.
 _LEFT_OUT = " is left out: "
 # Which lets adapters reach GPUs' memory: NVIDIA's, and Mellanox's before it.
-_PEER_MEMORY = ("nvidia_peermem", "nv_peer_mem")
+_PEER_MEMORY = frozenset(["nvidia_peermem", "nv_peer_mem"])
 _LOAD_PEER_MEMORY = then(
     command("modprobe", "nvidia_peermem"),
     command("sh", "-c", "echo nvidia_peermem >/etc/modules-load.d/nvidia-peermem.conf"),
@@ -206,7 +205,7 @@ def _nodes(host: HostRoot, wanted: tuple[DeviceNode, ...]) -> list[Finding]:
         # The hook makes nodes in containers, but in a user namespace it must bind the host's.
         seen = f"{listed(missing, 1)} missing: rootless containers cannot have them"
         findings.append(warned("nodes", seen, _NODES))
-    narrow = [n for n in wanted if n.present and not n.family and n.mode & 0o666 != _USABLE_BY_ALL]
+    narrow = [n for n in wanted if n.present and not n.family and n.mode & 0o666 != 0o666]
     if narrow:
         paths = [node.path for node in narrow]
         # The hook gives their group by itself; a rootless engine, and CDI before 0.7, do not.
@@ -217,20 +216,14 @@ def _nodes(host: HostRoot, wanted: tuple[DeviceNode, ...]) -> list[Finding]:
 
 
 def rdma(host: HostRoot, modules: tuple[str, ...]) -> list[Finding]:
-    """How adapters reach the GPUs' memory (GPUDirect RDMA); nothing if there is no adapter."""
+    """Whether adapters can reach the GPUs' memory (GPUDirect RDMA)."""
     adapters = hardware.rdma_adapters(host)
-    if not adapters:
-        return []
-    check, whose = "GPUDirect RDMA", listed(adapters, 1)
-    for name in _PEER_MEMORY:
-        if name in modules:
-            return [passed(check, f"by {name}, for {whose}")]
     # mlx5 takes memory by dma-buf; NVIDIA's proprietary module gives none.
-    if hardware.is_open_module(host):
-        seen = f"by dma-buf, for {whose}; programs that know nvidia_peermem alone copy through the host's memory"
-        return [passed(check, seen)]
+    if not adapters or _PEER_MEMORY.intersection(modules) or hardware.is_open_module(host):
+        return []
     why = "nvidia_peermem is not loaded, and there is no dma-buf, as NVIDIA's module is not the open one"
-    return [warned(check, f"{whose} cannot reach the GPUs' memory: {why}", _LOAD_PEER_MEMORY)]
+    seen = f"{listed(adapters, 1)} cannot reach the GPUs' memory: {why}"
+    return [warned("GPUDirect RDMA", seen, _LOAD_PEER_MEMORY)]
 
 
 def inventory(host: HostRoot, saved: DriverInventory | None, tool: str) -> Finding:

@@ -13,7 +13,7 @@ from typing import Any
 from oci_gpu_hook.driver.inventory import DriverInventory, with_nodes
 from oci_gpu_hook.errors import HookError, RequestError, plain, quoted
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.diagnosis import Finding, failed, listed, passed
+from oci_gpu_hook.node.diagnosis import Finding, failed, listed
 from oci_gpu_hook.node.diagnosis.remedy import REFRESH, command, in_words, is_name, restart, then
 from oci_gpu_hook.node.engines.enginekinds import DOCKER
 from oci_gpu_hook.node.engines.installed import MAX_SHARES, RESOURCES
@@ -38,11 +38,8 @@ def resources(file: str, values: dict[str, Any], found: DriverInventory) -> list
     here = [gpu.uuid for gpu in found.gpus if gpu.nvml_index not in divided]
     here += [it.uuid for it in found.mig_devices]
     gone = [] if None in here else [(kind, uuid) for kind, _, uuid in devices if uuid not in here]
-    if not devices:
-        return []
     if not gone:
-        seen = f"{file} gives Swarm's tasks what this host has: {listed([it[-1] for it in devices], 1)}"
-        return [passed("Docker", seen)]
+        return []
     kind, uuid = gone[0]
     shares = [int(share) + 1 for other, name, uuid in devices if other == kind and (share := name[len(uuid) + 1 :])]
     words = ["--swarm", kind, *([f"--shares={max(shares)}"] if shares else [])]
@@ -63,7 +60,7 @@ def _uuid(name: str) -> str:
 
 def configurations(host: HostRoot, found: DriverInventory) -> list[Finding]:
     """LXC's configurations with lines of `flags lxc`: their rules must be for the numbers that the nodes have now."""
-    findings = []
+    findings: list[Finding] = []
     version = "cgroup2" if kernelconfig.cgroup_version(host) == "v2" else "cgroup"
     paths = [f"{_LXC}/{name}/config" for name in host.names(_LXC)]
     for path in [path for path in paths if not host.openness(path)]:
@@ -74,13 +71,13 @@ def configurations(host: HostRoot, found: DriverInventory) -> list[Finding]:
         if hooks:
             rules = [match.groups() for line in lines if (match := _RULE.fullmatch(line))]
             allowed = [tuple(number) for group, *number in rules if group == version]
-            findings.append(_configuration(host, path, hooks[-1], allowed, found))
+            findings += _configuration(host, path, hooks[-1], allowed, found)
     return findings
 
 
 def _configuration(
     host: HostRoot, path: str, options: dict[str, str], allowed: list[tuple[str | None, ...]], found: DriverInventory
-) -> Finding:
+) -> list[Finding]:
     """options: of its hook, each with its value; allowed: major and minor of each rule, "*" and None for any."""
     capabilities = tuple([name for name in CAPABILITIES if f"--{name}" in options])
     try:
@@ -89,7 +86,7 @@ def _configuration(
         selected = selection.select(request, found)
         wanted = selection.nodes(request, selected, with_nodes(host, found, selection.families(request)))
     except HookError as err:
-        return failed("LXC", f"{path}: {plain(err.message)}", in_words(err.hint))
+        return [failed("LXC", f"{path}: {plain(err.message)}", in_words(err.hint))]
     any_of = (None, "*")
     closed = [
         node
@@ -97,12 +94,11 @@ def _configuration(
         if not [1 for at, n in allowed if at in (*any_of, str(node.major)) and n in (*any_of, str(node.minor))]
     ]
     if not allowed or not closed:
-        seen = f"its rules are for the nodes of {','.join(names)}" if allowed else "it has no rules of its own"
-        return passed("LXC", f"{path}: {seen}")
+        return []
     node = closed[0]
     seen = f"{path} has no rule for {listed([it.path for it in closed], 1)}, now device {node.major}:{node.minor}"
     if set(capabilities) == set(DEFAULT_CAPABILITIES):
-        return failed("LXC", seen, command("oci-gpu-hook", "flags", "lxc", "--write", path, *names))
+        return [failed("LXC", seen, command("oci-gpu-hook", "flags", "lxc", "--write", path, *names))]
     # Those that it has were changed by hand since.
     again = command("oci-gpu-hook", "flags", "lxc", *names, note=f"replace the rules in {quoted(path)} by these")
-    return failed("LXC", seen, again)
+    return [failed("LXC", seen, again)]

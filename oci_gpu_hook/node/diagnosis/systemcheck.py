@@ -75,10 +75,8 @@ def cgroups(found: Kernel) -> Finding:
 
 def ebpf(found: Kernel) -> Finding:
     """Whether the kernel takes our device programs, which cgroup v2 needs."""
-    if found.cgroups != "v2":
-        return passed("eBPF", "not needed: only v2 has programs")
     if found.bpf_refusal is None:
-        return passed("eBPF", "not tried: another root has no kernel of its own")
+        return passed("eBPF", "not tried: only cgroup v2 has device programs, and only this host's root a kernel")
     if found.bpf_refusal and os.geteuid() != 0:
         return warned("eBPF", "only root can try it", "oci-gpu-hook", "doctor")
     if found.bpf_refusal:
