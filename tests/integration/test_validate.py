@@ -135,7 +135,7 @@ PLANTED = {
         "libraries: libcuda of version 580.65.06 is cut off",
         f"NVML: NVML lacks 0000{FIRST.bus_id}, which the kernel has"),
     "calls of CUDA": cuda({
-        "cuda-crashes": "the process was killed by SIG",
+        "cuda-crashes": "the process was killed in cu",
         "cuda-not-ready": "cuInit failed: CUDA_ERROR_SYSTEM_NOT_READY (system not yet initialized)",
         "cuda-busy": "cuDevicePrimaryCtxRetain failed: CUDA_ERROR_DEVICE_UNAVAILABLE",
         "cuda-no-memory": "cuMemAlloc failed: CUDA_ERROR_OUT_OF_MEMORY (out of memory)",

@@ -45,7 +45,7 @@ def said(*lines: object, status: int | None = 0) -> PythonOutput:
     [
         (said("cuInit", WELL), "Test PASSED: 50000 elements on H100"),
         (said("cuInit", WELL, status=None), "no answer within 5 seconds: exit does not return"),
-        (said("cuInit", WELL, status=-11), "the process was killed by SIGSEGV in exit"),
+        (said("cuInit", WELL, status=-11), "the process was killed in exit: Segmentation fault"),
         (said(status=None), "no answer within 5 seconds: the start of its process does not return"),
         (said("cuInit", '{"device": ', status=1), 'the process ended in {"device":  with status 1'),
         (said("cuInit", {}), "the process ended in {} with status 0"),

@@ -72,10 +72,6 @@ def plant_many(tree: Path) -> None:
 # By what is planted: what is said, and the remedy.
 PLANTED: dict[str, tuple[Any, tuple[str, str, str, str]]] = {
     "too many": (plant_many, ("vendors", "fail", "more than 256", "ls /etc/oci-gpu-hook/vendors")),
-    "untrue": (
-        lambda tree: plant(tree, "/sys/module/acme/version", "3"),
-        ("OCI_ACME", "pass", "no longer true, and the next start saves it again", ""),
-    ),
     "kernel": (
         lambda tree: plant(tree, ACME, written(requires={"kernel": "99.0"})),
         ("OCI_ACME", "warn", "kernel 99.0 (this is ", "systemctl reboot"),

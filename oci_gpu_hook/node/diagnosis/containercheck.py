@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Findings about one running container: what it has, compared with the hook's plan for it.  Pure.
-
-So whatever the hook learns to give is checked here too, without a list of its own.
-"""
+"""Findings about one running container: what it has, compared with the hook's plan for it.  Pure."""
 
 from __future__ import annotations
 

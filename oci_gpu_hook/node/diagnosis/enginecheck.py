@@ -128,11 +128,8 @@ def _without(shim: Runtime) -> Remedy:
 
 
 def images_in_podman(host: HostRoot, engine: Engine) -> list[Finding]:
-    """If an image can name a file for crun to write to: run.oci.hooks.stderr, for which any hook is enough.
-
-    No file of its packages tells podman's version: it is asked, if it is this host's and root's alone.
-    """
-    # podman takes crun before runc.
+    """If an image can name a file for crun to write to: run.oci.hooks.stderr, for which any hook is enough."""
+    # podman takes crun before runc.  No file tells its version: it is asked, if it is this host's and root's alone.
     runtime = engine.runtime.rpartition("/")[2] or ("crun" if find_program(host, "crun") else "")
     if runtime != "crun" or host.path != "/" or host.stat(_PODMAN) is None or host.openness(_PODMAN):
         return []
@@ -203,11 +200,8 @@ def containerd(host: HostRoot, tool: str, *, is_alone: bool) -> list[Finding]:
 
 
 def installation(host: HostRoot, entry: str, registered: Registered, tool: str) -> list[Finding]:
-    """What an engine starts, and its Python; entry: the entry script.
-
-    It is bash, and packaging/install.sh writes two paths into it: the interpreter's, and that of the folder from which
-    it imports.
-    """
+    """What an engine starts, and its Python; entry: the entry script."""
+    # packaging/install.sh writes two paths into it: the interpreter's, and that of the folder from which it imports.
     script = host.text(entry)
     interpreter = script.partition(" exec ")[2].partition(" ")[0]
     file = host.real(interpreter) if interpreter and host.stat(interpreter) else ""

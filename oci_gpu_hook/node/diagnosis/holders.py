@@ -32,11 +32,8 @@ class HeldShare(NamedTuple):
 
 
 class Holder(NamedTuple):
-    """A container that has devices.
-
-    hidden: those of `held` that it may open, and no node of which was found; denied: those whose nodes it has, and may
-    not open; is_certain: whether the device cgroup could be read; watches: whether it may open no node to use NVIDIA's
-    by.
+    """denied: those whose nodes it has, and may not open; is_certain: whether the device cgroup could be read; hidden:
+    those of `held` no node of which was found; watches: whether it may open no node to use NVIDIA's by.
     """
 
     container: ContainerDevices

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Findings about limits of device memory, where the settings have any: whether this host can hold containers to them.
-
-Values in, findings out: the caller has looked.
-"""
+"""Findings about limits of device memory, where settings have any: whether this host can hold containers to them."""
 
 from __future__ import annotations
 
@@ -22,10 +19,8 @@ def memory(
     settings: Settings,
     booleans: dict[str, bool | None],
 ) -> list[Finding]:
-    """where: of the first line that sets gpu-memory, ``FILE:LINE``, "" for none.
-
-    regions: see `read_regions`; gpus: what people call each, by its PCI address; booleans: SELinux's, None if no policy
-    of ours is loaded.
+    """where: of the first line that sets gpu-memory, ``FILE:LINE``, "" for none; regions: see `read_regions`; gpus:
+    what people call each, by its PCI address; booleans: SELinux's, None if no policy of ours is loaded.
     """
     if not where:
         return []

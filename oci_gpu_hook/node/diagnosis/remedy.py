@@ -19,9 +19,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,255}", re.ASCII)
 
 
 class Remedy(str):
-    """What fixes a fault; "" for nothing.  Made by the functions below alone.
-
-    commands: each for the shell, to be run if the one before has succeeded; () if it is not of commands.
+    """What fixes a fault; "" for nothing.  Made by the functions below alone; commands: each for the shell, to be run
+    if the one before has succeeded; () if it is not of commands.
     """
 
     commands: tuple[str, ...] = ()

@@ -22,10 +22,8 @@ SERVICES = "oci-gpu-hook.yaml"
 def compared(
     specs: tuple[SpecFile, ...], version: str, out_of_date: Callable[[SpecFile], tuple[str, str]]
 ) -> Iterator[Finding]:
-    """Each spec of ours as the host is now, of one kind one in a folder; and others' specs of GPUs.
-
-    version: the driver's, for which others' must be, "" without one, as then nothing is known of specs of GPUs;
-    out_of_date: why a spec of ours is, "" if it is not, and what ends that, a word of these or a sentence.
+    """Each spec of ours as the host is now, of one kind one in a folder; and others' specs of GPUs; version: the driver's,
+    "" for none; out_of_date: why a spec of ours is, "" if it is not, and what ends that, a word of these or a sentence.
     """
     for spec in [spec for spec in specs if version or spec.kind not in (GPU, MANAGEMENT)]:
         ours = [it for it in specs if (it.folder, it.kind, it.is_ours) == (spec.folder, spec.kind, True)]
@@ -79,9 +77,8 @@ def of_folders(opened: dict[str, str], readers: tuple[Reader, ...]) -> Iterator[
 def unseen(
     specs: tuple[SpecFile, ...], readers: tuple[Reader, ...], real: Callable[[str], str], opened: Collection[str] = ()
 ) -> Iterator[Finding]:
-    """The engines that do not look where a spec of ours lies, and have no other of its kind.
-
-    real: a path without links; opened: the folders that are not root's alone.
+    """The engines that do not look where a spec of ours lies, and have no other of its kind; real: a path without
+    links; opened: the folders that are not root's alone.
     """
     ours = [(spec, real(spec.folder)) for spec in specs if spec.is_ours]
     for reader in readers:

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prometheus's text format, version 0.0.4: the lines of a metric.  Pure.
-
-Must not know any metric.
-"""
+"""Prometheus's text format, version 0.0.4: the lines of a metric.  Pure.  Must not know any metric."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The metrics of GPUs that no other exporter has, in Prometheus's text format, from values.  Pure.
 
-Who holds a GPU and whether it is healthy, and what the hook goes by: the driver, NVML, the inventory, the validation.
-A GPU's sensors and counters are DCGM exporter's.  Must not look at anything.
+Who holds a GPU, whether it is healthy, and what the hook goes by.  A GPU's sensors and counters are DCGM exporter's.
 """
 
 from __future__ import annotations

@@ -43,10 +43,8 @@ def renew(
     nvml: Readings | None = None,
     tested: dict[str, str] | None = None,
 ) -> None:
-    """Save what is known now; ApplyError if that fails.
-
-    gpus: the kernel's list; records: all that the kernel's log has; nvml: what it reads, if it has answered; tested:
-    why the validation of a GPU failed, "" if it passed, by bus_id.
+    """Save what is known now; ApplyError if that fails; gpus: the kernel's list; records: all that its log has; nvml:
+    what it reads, if it has answered; tested: why the validation of a GPU failed, "" if it passed, by bus_id.
     """
     inodes = dict(host.inodes(_BOUND))
     with counters.lock():

@@ -83,10 +83,8 @@ def answer() -> None:
         document = _added()
     except CudaError as err:
         [document] = err.args
-    except OSError as err:
+    except (OSError, AttributeError) as err:
         document = {"missing": str(err)}
-    except AttributeError as err:
-        document = {"missing": f"{_LIBRARY} is not CUDA's: {err}"}
     print(json.dumps(document))
 
 

@@ -112,9 +112,7 @@ def judge(device: CudaDevice, said: PythonOutput, seconds: float) -> Finding:
     if said.status is None:
         seen = f"no answer within {seconds:g} seconds: {plain(call)} does not return"
     elif said.status < 0:
-        names = {it.value: it.name for it in signal.Signals}
-        killer = names.get(-said.status, f"signal {-said.status}")
-        seen = f"the process was killed by {killer} in {plain(call)}"
+        seen = f"the process was killed in {plain(call)}: {signal.strsignal(-said.status)}"
     else:
         seen = f"the process ended in {plain(call)} with status {said.status}"
     return failed(device.check, seen, KERNELS_LOG)
