@@ -52,7 +52,6 @@ def resume(who: Running) -> Remedy:
 
 
 def ask(who: Running) -> Remedy:
-    """Start it with a request for a GPU."""
     if _is_the_kubelets(who):
         note = f"{VARIABLE} in its env, or nvidia.com/gpu in its limits"
         return command("kubectl", "replace", "--force", "-f", "POD.yaml", note=note)
@@ -66,7 +65,6 @@ def ask(who: Running) -> Remedy:
 
 
 def accepted(who: Running) -> Remedy:
-    """See which requests the administrator accepts, and make one of those."""
     return command("oci-gpu-hook", "info", "--settings", note="accept-environment, accept-volume-mounts")
 
 

@@ -76,7 +76,6 @@ def judge(plan: Plan | None, seen: Seen, who: Running) -> list[Finding]:
 
 
 def counted_none() -> Finding:
-    """Why one that Docker was asked for GPUs for has none."""
     seen = "it was asked for with 0 GPUs (--gpus 0): docker-compose before 2 says so if a service has no 'count'"
     return warned("request", seen, command("vi", "docker-compose.yml", note="count: all, below its devices"))
 
@@ -138,7 +137,6 @@ def _memory(limits: list[LimitMemory], seen: Seen, restart: Remedy) -> list[Find
 
 
 def _libraries(wanted: dict[str, bool], seen: Seen, restart: Remedy) -> Finding:
-    """wanted: the paths, and whether each is required."""
     missing = [path for path in wanted if path not in seen.files]
     if not missing:
         return passed("libraries", f"{len(wanted)} names are there")

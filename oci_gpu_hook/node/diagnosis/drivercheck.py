@@ -211,12 +211,10 @@ def _nodes(host: HostRoot, wanted: tuple[DeviceNode, ...]) -> list[Finding]:
         # The hook gives their group by itself; a rootless engine, and CDI before 0.7, do not.
         seen = f"{listed(paths, 1)} of mode {narrow[0].mode:04o}: containers as other users need --group-add"
         findings.append(warned("nodes", seen, "chmod", "0666", *paths))
-    usual = [node for node in wanted if not node.family]
-    return findings or [passed("nodes", f"{len(usual)}, with the driver's numbers and mode 0666")]
+    return findings or [passed("nodes", f"{len(wanted)}, with the driver's numbers, and usable by all")]
 
 
 def rdma(host: HostRoot, modules: tuple[str, ...]) -> list[Finding]:
-    """Whether adapters can reach the GPUs' memory (GPUDirect RDMA)."""
     adapters = hardware.rdma_adapters(host)
     # mlx5 takes memory by dma-buf; NVIDIA's proprietary module gives none.
     if not adapters or _PEER_MEMORY.intersection(modules) or hardware.is_open_module(host):

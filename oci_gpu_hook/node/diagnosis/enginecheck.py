@@ -66,7 +66,6 @@ def seen_by(engine: Engine, registered: Registered, tool: str) -> Finding:
 
 
 def _fit(check: str, item: Registration, tool: str) -> Finding:
-    """Whether the registration is for one stage that the hook serves, and for every container."""
     wrong = ", ".join([stage for stage in item.stages if stage not in _SERVED])
     is_served = item.words[1:2] in [(stage,) for stage in _SERVED]
     starts = f"starts it with {' '.join(item.words) or 'nothing'}, a stage that it does not serve"
@@ -148,7 +147,6 @@ def images_in_podman(host: HostRoot, engine: Engine) -> list[Finding]:
 
 
 def unread(files: list[tuple[str, str, Exception]], tool: str) -> list[Finding]:
-    """files: see `installed.unread`."""
     fixes = [(tool, "install", "python3-tomli") if isinstance(it, toml.NoParser) else ("vi", at) for _, at, it in files]
     return [warned("engines", f"{path} was not read: {err}", *fix) for (_, path, err), fix in zip(files, fixes)]
 
@@ -200,7 +198,6 @@ def containerd(host: HostRoot, tool: str, *, is_alone: bool) -> list[Finding]:
 
 
 def installation(host: HostRoot, entry: str, registered: Registered, tool: str) -> list[Finding]:
-    """What an engine starts, and its Python; entry: the entry script."""
     # packaging/install.sh writes two paths into it: the interpreter's, and that of the folder from which it imports.
     script = host.text(entry)
     interpreter = script.partition(" exec ")[2].partition(" ")[0]

@@ -22,7 +22,7 @@ SERVICES = "oci-gpu-hook.yaml"
 def compared(
     specs: tuple[SpecFile, ...], version: str, out_of_date: Callable[[SpecFile], tuple[str, str]]
 ) -> Iterator[Finding]:
-    """Each spec of ours as the host is now, of one kind one in a folder; and others' specs of GPUs; version: the driver's,
+    """Each spec of ours as the host is now, of one kind one in a folder; and others' of GPUs; version: the driver's,
     "" for none; out_of_date: why a spec of ours is, "" if it is not, and what ends that, a word of these or a sentence.
     """
     for spec in [spec for spec in specs if version or spec.kind not in (GPU, MANAGEMENT)]:

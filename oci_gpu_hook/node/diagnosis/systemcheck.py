@@ -74,7 +74,6 @@ def cgroups(found: Kernel) -> Finding:
 
 
 def ebpf(found: Kernel) -> Finding:
-    """Whether the kernel takes our device programs, which cgroup v2 needs."""
     if found.bpf_refusal is None:
         return passed("eBPF", "not tried: only cgroup v2 has device programs, and only this host's root a kernel")
     if found.bpf_refusal and os.geteuid() != 0:
@@ -87,7 +86,6 @@ def ebpf(found: Kernel) -> Finding:
 
 
 def rootless(host: HostRoot, tool: str) -> Finding:
-    """What rootless containers need of the host, if a user's run, or may run."""
     check, ids = "rootless", "100000-165535"
     subids = all([host.read(f"/etc/{name}") for name in ("subuid", "subgid")])
     newuidmap = find_program(host, "newuidmap")
@@ -106,7 +104,6 @@ def rootless(host: HostRoot, tool: str) -> Finding:
 
 
 def selinux(host: HostRoot, cgroups: str, tool: str) -> list[Finding]:
-    """Mode, modules, booleans, labels and container types; cgroups: their version, as `Kernel` has it."""
     try:
         status = libselinux.status(host)
     except ConfigError:

@@ -50,7 +50,6 @@ def _vendor(host: HostRoot, item: VendorState, tool: str) -> list[Finding]:
 
 
 def _lacking(host: HostRoot, item: VendorState, tool: str) -> list[Finding]:
-    """What the vendor's file requires and the host lacks, causes first."""
     what, remedy = item.inventory, _LOOK
     unloaded = [command("modprobe", name) for name in what.modules if not vendorhost.is_loaded(host, name)]
     lacking = [

@@ -59,7 +59,6 @@ def renew(
 
 
 def _judge(bus: str, whys: dict[str, str], nvml: Readings | None, tested: dict[str, str]) -> None:
-    """What NVML and a validation say of a GPU."""
     if nvml is not None:
         said = nvml.get(bus)
         whys[_LOST] = "it does not answer NVML" if said is None else ""

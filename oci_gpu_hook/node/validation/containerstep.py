@@ -39,7 +39,6 @@ _CAPABILITIES = ("compute", "utility")
 _LABEL = "system_u:object_r:container_file_t:s0"
 _PROGRAM_LABEL = "system_u:object_r:bin_t:s0"
 _LARGEST_TEXT = 4096
-_RUN = "/run"
 _ENDING_SECONDS = 10
 
 
@@ -80,7 +79,7 @@ class _Container:
 
     def __init__(self, runtime: str, seconds: float) -> None:
         self._runtime, self._seconds = runtime, seconds
-        self.folder = tempfile.mkdtemp(prefix="oci-gpu-hook-validate-", dir=_RUN)
+        self.folder = tempfile.mkdtemp(prefix="oci-gpu-hook-validate-", dir="/run")
         self.id = os.path.basename(self.folder)
 
     def __enter__(self) -> _Container:

@@ -26,7 +26,6 @@ _AT_ONCE = 8
 _PROGRAM = "from oci_gpu_hook.node.validation import vectoradd; vectoradd.answer()"
 
 _WHO_HAS_IT = then(command("oci-gpu-hook", "containers"), command("nvidia-smi"))
-_DIVIDE = command("nvidia-smi", "mig", "-cgi", "...", "-C")
 _VALIDATE_DRIVER = command("oci-gpu-hook", "validate", "driver")
 # By CUresult of cuda.h; of all others the kernel's log says more.
 _REMEDIES = {
@@ -57,7 +56,7 @@ def devices(found: DriverInventory, facts: Facts | None) -> tuple[list[CudaDevic
         migs = [device for device in found.mig_devices if device.gpu == gpu.nvml_index]
         if not migs and gpu.bus_id in in_mig_mode:
             seen = "it is in MIG mode and has no MIG device: nothing can compute on it"
-            wrong.append(warned(f"GPU {gpu.nvml_index}", seen, _DIVIDE))
+            wrong.append(warned(f"GPU {gpu.nvml_index}", seen, "nvidia-smi", "mig", "-cgi", "...", "-C"))
         elif not migs:
             wanted.append(CudaDevice(f"GPU {gpu.nvml_index}", gpu.uuid or str(gpu.nvml_index)))
         for mig in migs:
