@@ -255,40 +255,33 @@ def test_whose_a_spec_is_is_read_from_each_programs_text(tmp_path: Path) -> None
 
 def test_a_broken_spec_is_no_second_one_of_the_gpus(tmp_path: Path) -> None:
     found = judged(planted(tmp_path, "kind: [", OUR_SPEC))
-    assert [(one.level, one.seen.partition(" ")[0]) for one in found] == [
-        (WARN, "/etc/cdi/0.yaml"),
-        (PASS, "/etc/cdi/1.yaml"),
-    ]
+    assert [(one.level, one.seen.split()[0]) for one in found] == [(WARN, "/etc/cdi/0.yaml"), (PASS, "/etc/cdi/1.yaml")]
     theirs = planted(tmp_path / "theirs", "kind: [", THEIR_SPEC)
     assert "made by another program" in judged(theirs)[1].seen
 
 
-@pytest.mark.parametrize("text", ["{", "[" * 100000, "a: " * 100000, "!!python/object:os.system x", "7"])
-def test_a_text_that_is_no_spec_is_warned_of(tmp_path: Path, text: str) -> None:
-    (found,) = judged(planted(tmp_path, text))
-    assert found.seen == "/etc/cdi/0.yaml cannot be read: it is neither JSON nor YAML"
-    assert (found.level, found.remedy) == (WARN, "vi /etc/cdi/0.yaml")
-
-
-def test_a_spec_with_aliases_is_not_read(tmp_path: Path) -> None:
-    """They make it larger than any memory once it is shown, and longer than any time once it is walked."""
+def test_a_text_that_is_no_spec_is_warned_of(tmp_path: Path) -> None:
+    """Aliases make one larger than any memory once it is shown, and longer than any time once it is walked."""
     bomb = "a0: &a0 x\n" + "".join([f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 40)])
-    text = f"{bomb}kind: *a39\ndevices: [{{name: *a39, containerEdits: {{deviceNodes: [{{path: *a39}}]}}}}]\n"
-    (spec,) = planted(tmp_path, text)
-    assert (spec.kind, spec.document) == ("", {})
-    (found,) = judged((spec,))
-    assert found.seen == "/etc/cdi/0.yaml cannot be read: it has YAML aliases"
+    texts = {
+        f"{bomb}kind: *a39\ndevices: [{{name: *a39, containerEdits: {{}}}}]\n": "it has YAML aliases",
+        f"a: [{'7, ' * 400_000}": "it is not JSON, and larger than 1 MiB",
+        " " * (9 << 20): "it cannot be read as a file of at most 8 MiB",
+    }
+    wrong = ("{", "[" * 100000, "a: " * 100000, "!!python/object:os.system x", "7")
+    texts.update(dict.fromkeys(wrong, "it is neither JSON nor YAML"))
+    for number, (spec, fault) in enumerate(zip(planted(tmp_path, *texts), texts.values())):
+        assert (spec.kind, spec.document) == ("", {})
+        (found,) = judged((spec,))
+        assert found.seen == f"/etc/cdi/{number}.yaml cannot be read: {fault}"
+        assert (found.level, found.remedy) == (WARN, f"vi /etc/cdi/{number}.yaml")
 
 
-def test_a_spec_that_is_too_large_or_that_others_may_write_is_not_read(tmp_path: Path) -> None:
-    large, larger, theirs = planted(tmp_path, f"a: [{'7, ' * 400_000}", " " * (9 << 20), OUR_SPEC)
-    assert [large.fault, larger.fault] == [
-        "it is not JSON, and larger than 1 MiB",
-        "it cannot be read as a file of at most 8 MiB",
-    ]
+def test_a_spec_that_others_may_write_is_not_read(tmp_path: Path) -> None:
+    (theirs,) = planted(tmp_path, OUR_SPEC)
     assert (theirs.is_ours, theirs.fault) == (True, "")
-    (tmp_path / "etc/cdi/2.yaml").chmod(0o666)
-    theirs = cdispecs.specs(HostRoot(str(tmp_path)))[2]
+    (tmp_path / "etc/cdi/0.yaml").chmod(0o666)
+    (theirs,) = cdispecs.specs(HostRoot(str(tmp_path)))
     assert (theirs.is_ours, theirs.is_open, theirs.document) == (False, True, {})
     (tmp_path / "etc/cdi").chmod(0o777)
     assert cdispecs.specs(HostRoot(str(tmp_path))) == ()
@@ -325,9 +318,7 @@ def test_without_pyyaml_other_programs_specs_of_gpus_are_not_read(
 
 def test_without_a_driver_nothing_is_said_of_specs_of_gpus(tmp_path: Path) -> None:
     """That there is none is the finding; other devices' specs are compared all the same."""
-    vendors = OUR_SPEC.replace("nvidia.com/gpu", "acme.com/npu").replace(
-        '"--cdi", "compute"', '"--cdi-vendor", "OCI_A"'
-    )
+    vendors = OUR_SPEC.replace("nvidia.com/gpu", "a.com/npu").replace('--cdi", "compute"', '--cdi-vendor", "OCI_A"')
     specs = planted(tmp_path, OUR_SPEC, THEIR_SPEC, vendors)
     (found,) = speccheck.compared(specs, "", lambda spec: ("it is old", speccheck.AGAIN))
     assert found.seen == "/etc/cdi/2.yaml: it is old" and "--vendor OCI_A" in found.remedy
