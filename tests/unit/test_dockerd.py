@@ -45,16 +45,11 @@ def only(tree: Path) -> Finding:
     return found
 
 
-def test_of_a_host_without_docker_nothing_is_said(tree: Path) -> None:
+def test_the_first_in_the_path_that_can_be_run_counts_if_docker_is_here(tree: Path) -> None:
+    program(tree, "/usr/local/bin/nvidia-container-runtime-hook", 0o644)
     assert only(tree).level == PASS
     (tree / "usr/bin/dockerd").unlink()
     assert findings(tree) == []
-
-
-def test_the_first_in_the_path_counts(tree: Path) -> None:
-    """Of those that can be run: dockerd passes over the others."""
-    program(tree, "/usr/local/bin/nvidia-container-runtime-hook", 0o644)
-    assert only(tree).level == PASS
 
 
 def test_a_dockerd_that_runs_tells_its_path_and_its_file(tree: Path) -> None:

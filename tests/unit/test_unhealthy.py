@@ -18,6 +18,7 @@ from oci_gpu_hook.node.gpus.nvml import Readings
 BUSES = ("00000000:07:00.0", "00000000:0f:00.0")
 GPUS = tuple(Gpu(number, f"GPU-{number}", "H100", bus, number, bus[4:]) for number, bus in enumerate(BUSES))
 FIRST = BUSES[0]
+FELL = "XID 79, after which it needs a reset"
 
 
 class Node(HostRoot):
@@ -80,15 +81,18 @@ def test_what_nvml_says_of_a_gpu_and_what_a_validation_has_found(node: Node) -> 
 def test_a_fatal_error_stays_until_a_validation_passes(node: Node) -> None:
     node.log(5, 31)  # a program's mistake
     assert node.renewed() == {}
-    node.log(6, 79)
-    assert node.renewed() == {FIRST: "XID 79, after which it needs a reset"}
-    assert node.reads(0, 1) == {FIRST: "XID 79, after which it needs a reset"}
-    assert node.tested("wrong sums") == {FIRST: "XID 79, after which it needs a reset; its validation failed: wrong sums"}
+    node.log(6, 79, BUSES[1])
+    assert node.renewed() == {BUSES[1]: FELL}
+    assert node.tested("") == {BUSES[1]: FELL}, "of the first"
+    node.binds(BUSES[1])
+    node.log(7, 79)
+    assert node.renewed() == node.reads(0, 1) == {FIRST: FELL}
+    assert {*node.tested("wrong sums")[FIRST].split("; ")} == {FELL, "its validation failed: wrong sums"}
     assert node.tested("") == {}
     # The log still has the record, which counts no more; a later one does.
     assert node.renewed() == {}
     assert not Path(f"{node.path}/run/oci-gpu-hook/unhealthy").exists()
-    node.log(7, 79)
+    node.log(8, 79)
     assert list(node.renewed()) == [FIRST]
 
 
@@ -117,13 +121,7 @@ def test_what_is_known_goes_with_the_driver_and_the_boot(node: Node, cleared: st
     assert node.renewed() == {}
 
 
-def test_another_gpu_is_not_held_against_the_first(node: Node) -> None:
-    node.log(6, 79, BUSES[1])
-    assert node.renewed() == {BUSES[1]: "XID 79, after which it needs a reset"}
-    assert node.tested("") == {BUSES[1]: "XID 79, after which it needs a reset"}
-
-
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"boot": "one", "sequence": 1, "gpus": []}', '{"boot": "one"}'])
+@pytest.mark.parametrize("content", ["{", "[]", '{"boot": "one"}'])
 def test_a_damaged_state_is_made_anew(node: Node, content: str) -> None:
     node.log(6, 79)
     assert list(node.renewed()) == [FIRST]

@@ -177,15 +177,12 @@ def test_only_whole_lines_of_ours_are_an_answer(root: HostRoot) -> None:
     assert found == (first, [{"index": 0, "uuid": "a"}, {"index": 1, "uuid": "b"}])
 
 
-def test_the_record_is_read_as_it_was_written(root: HostRoot) -> None:
+def test_the_record_is_read_as_it_was_written_and_a_damaged_one_is_none(root: HostRoot) -> None:
     steps = (StepResult("driver", PASSED, ""), StepResult("hook", FAILED, "runc does not start"))
     record = Validation(1_700_000_000, "580.65.06", steps)
     assert validationrecord.read_validation(root) is None
     validationrecord.write(root, record)
     assert validationrecord.read_validation(root) == record
-
-
-def test_a_damaged_record_is_none(root: HostRoot) -> None:
     step = b'{"time": 1, "driver_version": "", "steps": [{"name": "x", "outcome": "passed", "why": ""}]}'
     for data in (b"{", b"[]", b"\xff", step):
         statefile.write(root, "validation.json", data)
