@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is slow and seldom changes: Debian's packages, the base policy, the container's root with a wheel.
+"""What is slow and seldom changes: Debian's packages, the base policy, the container's root with its wheels.
 
 Kept below .build/selinux by the policy's name and the hash of what decides it: its recipe, Debian's release, kernel's
 and policy's versions.  The policy is Debian's, or another whose module store is given.
@@ -95,9 +95,9 @@ class Base(guest.Base):
 
     def _make_layer(self) -> None:
         layer = f"{self.root}/{LAYER}"
-        for root in (layer, self.root):
-            self.say(f"installing {NVML_WHEEL} into {os.path.relpath(root, self.folder)}")
-            machine.install_wheels(root, (NVML_WHEEL,), self.architecture)
+        for root, wheels in ((layer, ("distributed", NVML_WHEEL)), (self.root, (NVML_WHEEL,))):
+            self.say(f"installing {', '.join(wheels)} into {os.path.relpath(root, self.folder)}")
+            machine.install_wheels(root, wheels, self.architecture)
             # By its own Python: a cache of another version's would not be used.
             run("chroot", root, "/usr/bin/python3", "-IS", "-m", "compileall", "-q", "/usr/lib")
         for name in ("app", "tmp", "victim", "dev", "proc", "sys"):

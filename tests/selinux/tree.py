@@ -172,7 +172,8 @@ class Tree:
         flags = ["-O2", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror"]
         run("cc", *flags, "-static", "-o", f"{guest}/bin/before", f"{HERE}/guest/before.c")
         run("cc", *flags, "-o", f"{self.root}/{LAYER}/app/probe", f"{HERE}/guest/probe.c")
-        shutil.copy(f"{HERE}/guest/agent.py", f"{self.root}/{LAYER}/app")
+        for name in ("story.py", "agent.py"):
+            shutil.copy(f"{HERE}/guest/{name}", f"{self.root}/{LAYER}/app")
 
     def _install_pods(self) -> None:
         """The pods that people paste, for a GPU of this node; and what their image has."""

@@ -30,6 +30,7 @@ _RECORDED = r"container \S+ got all GPUs: \d+ .*"
 REFUSED = r"oci-gpu-hook: .*/dev/shm|oci-gpu-hook.*exit code: [1-7]\b"
 
 RUNC, CRUN = ("runc",), ("crun",)
+DASK = ("/usr/bin/python3", "-I", "/app/story.py")
 # The container of a row that BuildKit makes.
 BUILT = "built"
 
@@ -217,6 +218,18 @@ ROWS = (
         scope=True,
     ),
     Row("neighbour c3,c4", (_CONFINED._replace(shm="pod", mqueue="other", hold=True, expect=_HOLDS), _NEIGHBOUR)),
+    Row(
+        "dask.distributed, without the hook",
+        (
+            Container(
+                "container_t", shm="other", hook=False, command=DASK, expect={"dask": "FileNotFoundError in SemLock"}
+            ),
+        ),
+        runtimes=CRUN,
+    ),
+    Row(
+        "dask.distributed", (Container("container_t", shm="other", command=DASK, expect={"dask": "14"}),), runtimes=RUNC
+    ),
     # By what BuildKit starts in the place of runc.
     Row(
         "BuildKit's folder, by oci-gpu-runtime",
