@@ -82,8 +82,8 @@ def requirements(environment: dict[str, str], settings: Settings) -> tuple[str, 
     if settings.disable_requirements or environment.get("NVIDIA_DISABLE_REQUIRE", "") in _TRUE:
         return ()
     # NVIDIA_REQUIRE_JETPACK says which files a Jetson gives, not what a driver must be.
-    given = [(name, value) for name, value in environment.items() if name.startswith(_REQUIRE) and value.strip()]
-    found = [value for name, value in given if not name.startswith(words.REQUIRE_JETPACK)]
+    given = [(name, value) for name, value in environment.items() if name.startswith(_REQUIRE)]
+    found = [text for name, text in given if not name.startswith(words.REQUIRE_JETPACK) and text and not text.isspace()]
     if sum(map(len, found)) > words.LONGEST_VALUE:
         raise RequestError(f"the variables {_REQUIRE}* are longer than {words.LONGEST_VALUE >> 10} KiB", AUTHOR)
     if is_legacy(environment):
