@@ -48,17 +48,17 @@ def _one_of(*words: str, strictest: tuple[object, ...] | None = None) -> Kind:
     return Kind(values.get, f"allowed is one of {', '.join(words)}", strictest, words)
 
 
-def _text(fits: Callable[[str], bool], why: str, strictest: tuple[object, ...] | None = None) -> Kind:
+def _fitting(fits: Callable[[str], bool], why: str, strictest: tuple[object, ...] | None = None) -> Kind:
     return Kind(lambda text: text if fits(text) else None, why, strictest)
 
 
 def _file(end: str = "") -> Kind:
     why = f"which is not an absolute path{f' that ends in {end}' if end else ''}"
-    return _text(lambda it: not it or (it.startswith("/") and it.endswith(end) and it.isprintable()), why)
+    return _fitting(lambda it: not it or (it.startswith("/") and it.endswith(end) and it.isprintable()), why)
 
 
 def _list(fits: Callable[[str], bool], why: str, strictest: tuple[object, ...] | None = None) -> Kind:
-    return _text(fits, why, strictest)._replace(is_list=True)
+    return _fitting(fits, why, strictest)._replace(is_list=True)
 
 
 def _folder(text: str) -> str | None:
@@ -103,7 +103,9 @@ KINDS = {
     # Of lists, what all of them allow; of numbers, the smallest: see `_strictest`.
     "allowed-capabilities": _list((*CAPABILITIES, ALL).__contains__, f"allowed are all, {', '.join(CAPABILITIES)}", ()),
     "allowed-vendors": _list(lambda it: it == ALL or is_flag(it), "which is not a vendor's flag, such as OCI_AMD", ()),
-    "gpu-memory": _text(lambda it: ceiling(it) is not None, "allowed are off, share, and sizes such as 512M or 4G", ()),
+    "gpu-memory": _fitting(
+        lambda it: ceiling(it) is not None, "allowed are off, share, and sizes such as 512M or 4G", ()
+    ),
     "gpu-holders": Kind(lambda text: decimal(text, 1000), "allowed is 0 to 1000", ()),
 }
 
