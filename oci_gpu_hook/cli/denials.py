@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from fnmatch import fnmatchcase
+from fnmatch import translate
+from functools import cache
 
 from oci_gpu_hook.errors import quoted
 from oci_gpu_hook.formats import contexts
@@ -228,10 +229,11 @@ def _explanation(denial: Denial, source: contexts.Context, target: contexts.Cont
 
 
 def _fits(rule: str, columns: tuple[tuple[str, ...], ...]) -> bool:
-    return any(
-        all(
-            any(fnmatchcase(word, glob) for word in words for glob in column.split("|"))
-            for column, words in zip(way.split(), columns)
-        )
-        for way in rule.split(",")
-    )
+    return any(all(any(map(pattern.match, words)) for pattern, words in zip(way, columns)) for way in _ways(rule))
+
+
+@cache
+def _ways(rule: str) -> tuple[tuple[re.Pattern[str], ...], ...]:
+    """Compiled once for a log: users can fill one."""
+    ways = [[re.compile("|".join(map(translate, it.split("|")))) for it in way.split()] for way in rule.split(",")]
+    return tuple(map(tuple, ways))
