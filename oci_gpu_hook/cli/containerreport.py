@@ -26,7 +26,7 @@ from oci_gpu_hook.node.diagnosis import FAIL, Finding, advice, failed, passed, w
 from oci_gpu_hook.node.diagnosis import containercheck as judged
 from oci_gpu_hook.node.diagnosis.drivercheck import cached_names
 from oci_gpu_hook.node.diagnosis.remedy import DOCTOR, Remedy, in_words
-from oci_gpu_hook.node.engines import cdispecs, containermemory, containers
+from oci_gpu_hook.node.engines import cdispecs, containerdevices, containers
 from oci_gpu_hook.node.engines.containerrecords import SHORT_ID, Running
 from oci_gpu_hook.node.machine import childprocess, kernelconfig, libselinux, processes
 from oci_gpu_hook.node.machine.foreignfile import ContainerRoot, Number
@@ -160,7 +160,7 @@ def _seen(
     files = _filled(inside, names)
     cached = cached_names(inside.read(LD_SO_CACHE, ldcache.LARGEST))
     cgroup = processes.device_cgroup(host, pid, kernelconfig.cgroup_version(host))
-    memory = memoryregion.amounts(host.text(f"{containermemory.own(cgroup, id)}/dmem.max")) if cgroup else {}
+    memory = memoryregion.amounts(host.text(f"{containerdevices.own_cgroup(cgroup, id)}/dmem.max")) if cgroup else {}
     looked()
     opened = _opened(host, inside, pid, cgroup, usable)
     return judged.Seen(numbers, opened, files, cached, process_label, shm_label, memory)

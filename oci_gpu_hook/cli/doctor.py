@@ -21,7 +21,6 @@ from oci_gpu_hook.node.diagnosis import (
     drivercheck,
     enginecheck,
     is_failed,
-    memorycheck,
     namecheck,
     passed,
     speccheck,
@@ -100,13 +99,13 @@ def of_host(host: HostRoot, config: str | None) -> list[Finding]:
         systemcheck.cgroups(kernel),
         systemcheck.ebpf(kernel),
         *systemcheck.selinux(host, kernel.cgroups, tool),
-        *memorycheck.memory(
+        *systemcheck.memory(
             next((it.where for it in lines_of_settings if it.field == "gpu_memory" and it.value != "off"), ""),
             memoryregion.read_regions(host),
             kernel.cgroups,
             {gpu.bus_id: f"GPU {gpu.nvml_index}" for gpu in (found.gpus if found else ())},
             settings,
-            {it: libselinux.boolean(host, it) for it in (memorycheck.BOOLEAN, memorycheck.NVMLS_BOOLEAN)},
+            {it: libselinux.boolean(host, it) for it in (systemcheck.MEMORY_BOOLEAN, systemcheck.NVML_BOOLEAN)},
         ),
     ]
     for engine in known:

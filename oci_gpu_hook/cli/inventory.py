@@ -27,7 +27,7 @@ from oci_gpu_hook.host.statefile import FOLDER
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.node.diagnosis import counted
 from oci_gpu_hook.node.engines.installed import START
-from oci_gpu_hook.node.gpus import hardware, missingnodes, nvml, udev
+from oci_gpu_hook.node.gpus import hardware, missingnodes, nvml
 from oci_gpu_hook.node.machine import childprocess, libselinux, outputfile
 from oci_gpu_hook.request.settings import read_settings
 from oci_gpu_hook.request.words import ALL
@@ -178,7 +178,7 @@ def _moments(interval: float) -> Iterator[str]:
     """Yields at once, and then at each event of udev, or if there was none for the interval."""
     yield ""
     try:
-        yield from udev.changes(_SETTLE_SECONDS, interval)
+        yield from hardware.udev_events(_SETTLE_SECONDS, interval)
     except (ImportError, OSError) as err:
         click.echo(f"udev cannot be asked: {err}; looking every {interval:g} seconds")
     while True:

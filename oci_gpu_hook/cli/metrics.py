@@ -17,7 +17,7 @@ from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import holders
 from oci_gpu_hook.node.engines import containerdevices
-from oci_gpu_hook.node.engines.containermemory import MemoryUse
+from oci_gpu_hook.node.engines.containerdevices import MemoryUse
 from oci_gpu_hook.node.exporters import counters, gpuexposition, healthrecord
 from oci_gpu_hook.node.gpus import hardware, holdercount, kernellog, nvml
 from oci_gpu_hook.node.machine import outputfile, validationrecord

@@ -16,8 +16,7 @@ from oci_gpu_hook.cli import metrics
 from oci_gpu_hook.driver import survey
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.engines import containerdevices
-from oci_gpu_hook.node.engines.containerdevices import AllContainers
-from oci_gpu_hook.node.engines.containermemory import MemoryUse
+from oci_gpu_hook.node.engines.containerdevices import AllContainers, MemoryUse
 from oci_gpu_hook.node.exporters import exposition, gpuexposition
 from oci_gpu_hook.node.gpus import nvml
 from oci_gpu_hook.node.gpus.holdercount import Counted

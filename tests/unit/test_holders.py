@@ -18,9 +18,8 @@ from oci_gpu_hook.formats import devicefilter
 from oci_gpu_hook.formats.devicerule import DeviceRule
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import holders
-from oci_gpu_hook.node.engines import containerdevices, containermemory
-from oci_gpu_hook.node.engines.containerdevices import ContainerDevices, ContainerNode, HostsNodes, Wanted
-from oci_gpu_hook.node.engines.containermemory import MemoryUse
+from oci_gpu_hook.node.engines import containerdevices
+from oci_gpu_hook.node.engines.containerdevices import ContainerDevices, ContainerNode, HostsNodes, MemoryUse, Wanted
 from oci_gpu_hook.node.engines.containerrecords import Running
 from oci_gpu_hook.node.machine import foreignfile, processes
 from oci_gpu_hook.node.machine.foreignfile import Mounts
@@ -287,7 +286,7 @@ def test_what_a_container_has_of_a_devices_memory(
     monkeypatch.setattr(containerdevices, "_verdict", lambda *_: partial(containerdevices.by_rules, "c 195:0 rw\n"))
     # Of GPU 0 it has a node that it may not open.
     uses = (MemoryUse("00000000:07:00.0", 3 << 20, 8 << 20, 5 << 20), MemoryUse("00000000:08:00.0", 1 << 20, 0, 0))
-    monkeypatch.setattr(containermemory, "uses", lambda *_: uses)
+    monkeypatch.setattr(containerdevices, "memory_uses", lambda *_: uses)
     monkeypatch.setattr(processes, "device_cgroup", lambda *_: "/sys/fs/cgroup/c")
     text = program("containers", "--host-root", runs.path)
     assert "first has 3 MiB of the memory of 0000:07:00.0, had 5 at most, may have 8\n" in text

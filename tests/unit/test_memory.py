@@ -30,8 +30,8 @@ from oci_gpu_hook.host import leases
 from oci_gpu_hook.host.leases import Lease
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.descriptors import closing
-from oci_gpu_hook.node.diagnosis import memorycheck
-from oci_gpu_hook.node.engines import containermemory
+from oci_gpu_hook.node.diagnosis import systemcheck
+from oci_gpu_hook.node.engines import containerdevices
 from oci_gpu_hook.operations import LimitMemory, OpenCgroup
 from oci_gpu_hook.planning import decide, memoryshare, placement, vendorshare
 from oci_gpu_hook.planning.memoryshare import Memory
@@ -374,10 +374,10 @@ def test_what_a_container_has_is_read_by_device(tmp_path: Path) -> None:
         lines = [f"{name} {number}\n" for name, number in zip(names, numbers)]
         (folder / f"dmem.{file}").write_text("".join(lines))
     with HostRoot(str(tmp_path)) as host:
-        assert containermemory.uses(host, "/sys/fs/cgroup/c") == ((ADDRESS, 5, 0, 6), (OTHER, 3, 30, 6))
+        assert containerdevices.memory_uses(host, "/sys/fs/cgroup/c") == ((ADDRESS, 5, 0, 6), (OTHER, 3, 30, 6))
         (folder / "dmem.peak").unlink()
-        assert containermemory.uses(host, "/sys/fs/cgroup/c")[0].peak == 0
-        assert containermemory.uses(host, "/sys/fs/cgroup/none") == ()
+        assert containerdevices.memory_uses(host, "/sys/fs/cgroup/c")[0].peak == 0
+        assert containerdevices.memory_uses(host, "/sys/fs/cgroup/none") == ()
 
 
 def lease(memory: int, *devices: str) -> Lease:
@@ -408,7 +408,7 @@ def test_any_goes_where_the_memory_is() -> None:
 
 SHARED, BY_NVML = Settings(gpu_memory="share"), Settings(gpu_memory_by="nvml")
 ON, DENIED, NO_NVML = [
-    dict(zip((memorycheck.BOOLEAN, memorycheck.NVMLS_BOOLEAN), pair))
+    dict(zip((systemcheck.MEMORY_BOOLEAN, systemcheck.NVML_BOOLEAN), pair))
     for pair in ((True, True), (False, True), (None, False))
 ]
 
@@ -440,7 +440,7 @@ ON, DENIED, NO_NVML = [
 )
 def test_doctor_says_whether_the_setting_can_be_held(changes: dict[str, Any], level: str, seen: str) -> None:
     values = {"where": "/etc/x.conf:3", "regions": REGIONS, "cgroups": "v2", "gpus": {ADDRESS: "GPU 0"}}
-    found = memorycheck.memory(**{**values, "settings": Settings(), "booleans": ON, **changes})
+    found = systemcheck.memory(**{**values, "settings": Settings(), "booleans": ON, **changes})
     assert [it.level for it in found] == ([level] if level else [])
     assert all([seen in it.seen and bool(it.remedy) == (level == "fail") for it in found])
 
@@ -642,6 +642,6 @@ def test_partitions_of_one_gpu_share_its_memory() -> None:
 def test_systemd_in_a_container_moves_its_first_process() -> None:
     id = "c0" * 32
     for path in (f"/sys/fs/cgroup/a/libpod-{id}.scope", f"/sys/fs/cgroup/docker/{id}"):
-        assert containermemory.own(f"{path}/init.scope", id) == containermemory.own(path, id) == path
-    assert containermemory.own("/sys/fs/cgroup/a/b", id) == "/sys/fs/cgroup/a/b"
-    assert containermemory.own("/sys/fs/cgroup/a/b", "") == "/sys/fs/cgroup/a/b"
+        assert containerdevices.own_cgroup(f"{path}/init.scope", id) == containerdevices.own_cgroup(path, id) == path
+    assert containerdevices.own_cgroup("/sys/fs/cgroup/a/b", id) == "/sys/fs/cgroup/a/b"
+    assert containerdevices.own_cgroup("/sys/fs/cgroup/a/b", "") == "/sys/fs/cgroup/a/b"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Findings about the host around the driver: kernel, Python, settings, cgroups, eBPF, SELinux, rootless."""
+"""Findings about the host around the driver: kernel, Python, settings, cgroups, eBPF, SELinux, rootless, memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from oci_gpu_hook.errors import ConfigError
 from oci_gpu_hook.formats.decimal import beginning
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_open_to_others
-from oci_gpu_hook.node.diagnosis import Finding, failed, passed, warned
+from oci_gpu_hook.node.diagnosis import Finding, failed, listed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import UPGRADE_KERNEL, command, roots_alone, then
 from oci_gpu_hook.node.engines import containers
 from oci_gpu_hook.node.engines.installed import find_program
@@ -26,6 +26,8 @@ _OLDEST_PYTHON = (3, 9)
 _NEWUIDMAP = {"dnf": "shadow-utils-subid", "apt": "uidmap"}
 _LIBSELINUX = {"dnf": "python3-libselinux", "apt": "python3-selinux"}
 _INSTALL = command("oci-gpu-hook", "selinux", "install")
+# By which the hook may limit device memory, itself and by NVML.
+MEMORY_BOOLEAN, NVML_BOOLEAN = "oci_gpu_hook_limit_memory", "oci_gpu_hook_use_nvml"
 
 
 def kernel(found: Kernel, tool: str) -> Finding:
@@ -135,3 +137,38 @@ def selinux(host: HostRoot, cgroups: str, tool: str) -> list[Finding]:
         seen = f"{wrong[0].path} bears {wrong[0].have}, the policy says {wrong[0].expected}"
         return [*findings, failed("SELinux labels", seen, "oci-gpu-hook", "selinux", "relabel")]
     return [*findings, passed("SELinux labels", f"{len(status.labels)} files bear what the policy says")]
+
+
+def memory(
+    where: str,
+    regions: dict[str, dict[str, int]] | None,
+    cgroups: str,
+    gpus: dict[str, str],
+    settings: Settings,
+    booleans: dict[str, bool | None],
+) -> list[Finding]:
+    """where: of the first line that sets gpu-memory, ``FILE:LINE``, "" for none; regions: see `read_regions`; gpus:
+    what people call each, by its PCI address; booleans: SELinux's, None if no policy of ours is loaded.
+    """
+    if not where:
+        return []
+    check = "GPU memory"
+    file, _, line = where.rpartition(":")
+    unknown = [name for address, name in gpus.items() if address not in (regions or {})]
+    is_share, needs_kernel = settings.gpu_memory == "share", settings.gpu_memory_by != "nvml"
+    faults = (
+        (is_share and not settings.gpu_holders, "gpu-holders is not set"),
+        (cgroups != "v2", "this host has cgroup v1"),
+        (needs_kernel and regions is None, "this kernel has no dmem controller"),
+        (unknown and (needs_kernel or is_share), f"the kernel does not count the memory of {listed(unknown)}"),
+    )
+    for is_fault, why in faults:
+        if is_fault:
+            seen = f"gpu-memory is {'share' if is_share else 'set'}, and {why}: a container with a GPU is refused"
+            return [failed(check, seen, command("vi", f"+{line}", file, note="gpu-memory = off"))]
+    for is_needed, boolean, what in ((unknown, NVML_BOOLEAN, "load NVML"), (regions, MEMORY_BOOLEAN, "limit it")):
+        if is_needed and booleans[boolean] is False:
+            return [failed(check, f"{boolean} is off: the hook may not {what}", "setsebool", "-P", boolean, "on")]
+    of_kernel = [f"the kernel can limit that of {len(regions)} devices"] if regions else []
+    of_nvml = [f"NVML that of {listed(unknown)}, if the driver is of R615 or later"] if unknown else []
+    return [passed(check, ", ".join([*of_kernel, *of_nvml]) or "there is no GPU to limit it of")]

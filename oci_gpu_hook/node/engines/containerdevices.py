@@ -24,14 +24,15 @@ from functools import partial
 from pathlib import PurePosixPath
 from time import monotonic
 
+from oci_gpu_hook.container.devicecgroup import is_named_after
+from oci_gpu_hook.container.memoryregion import NO_LIMIT, by_device
 from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.formats.devicefilter import TYPES
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel import bpf, syscalls
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.kernel.filetypes import is_character_device, is_same
-from oci_gpu_hook.node.engines import containermemory, containers
-from oci_gpu_hook.node.engines.containermemory import MemoryUse
+from oci_gpu_hook.node.engines import containers
 from oci_gpu_hook.node.engines.containerrecords import Running
 from oci_gpu_hook.node.machine import foreignfile, processes
 from oci_gpu_hook.node.machine.foreignfile import ContainerRoot, Mounts, Number
@@ -75,6 +76,15 @@ class ContainerNode(NamedTuple):
     major: int
     minor: int
     allowed: bool | None
+
+
+class MemoryUse(NamedTuple):
+    """Of the device at a PCI address, in bytes; limit: 0 for none; peak: 0 if the kernel does not tell."""
+
+    address: str
+    used: int
+    limit: int
+    peak: int
 
 
 class ContainerDevices(NamedTuple):
@@ -161,7 +171,7 @@ def _container(
         bool(allows(*_UNUSED_NUMBER)),
         processes.is_in_our_users(host, pid) and processes.makes_nodes(host, pid),
         is_whole,
-        containermemory.uses(host, containermemory.own(cgroup, running.id)) if cgroup else (),
+        memory_uses(host, own_cgroup(cgroup, running.id)) if cgroup else (),
     )
 
 
@@ -354,3 +364,21 @@ def _run(code: bytes, context: bytes) -> int:
         else:
             raise ValueError("device programs have no such instruction")
     raise ValueError("it does not end")
+
+
+def own_cgroup(cgroup: str, id: str) -> str:
+    """The container's own cgroup, of that of a process in it: systemd in a container makes others below."""
+    parts = cgroup.split("/")
+    named = [at for at, name in enumerate(parts) if is_named_after(name, id)]
+    return "/".join(parts[: named[-1] + 1]) if named else cgroup
+
+
+def memory_uses(host: HostRoot, cgroup: str) -> tuple[MemoryUse, ...]:
+    """Of each device of which something is in use, or limited; of all its regions together."""
+    used, most, peak = [by_device(host.text(f"{cgroup}/dmem.{name}")) for name in ("current", "max", "peak")]
+    found = []
+    for address, regions in used.items():
+        now, highest = sum(regions.values()), sum(peak.get(address, {}).values())
+        limits = [limit for limit in most.get(address, {}).values() if limit != NO_LIMIT]
+        found += [MemoryUse(address, now, sum(limits), highest)] if now or limits else []
+    return tuple(found)

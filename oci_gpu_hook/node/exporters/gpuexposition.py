@@ -6,7 +6,7 @@ Who holds a GPU, whether it is healthy, and what the hook goes by.  A GPU's sens
 
 from __future__ import annotations
 
-from oci_gpu_hook.node.engines.containermemory import MemoryUse
+from oci_gpu_hook.node.engines.containerdevices import MemoryUse
 from oci_gpu_hook.node.exporters.exposition import GAUGE, gauge, metric
 from oci_gpu_hook.node.gpus.holdercount import Counted
 from oci_gpu_hook.node.machine.validationrecord import PASSED, SKIPPED, Validation

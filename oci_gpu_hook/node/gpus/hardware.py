@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterator, Set
 
 from oci_gpu_hook.driver import nodes, proc, survey
 from oci_gpu_hook.driver.inventory import DriverInventory, of_this_host, read_saved
@@ -134,3 +134,23 @@ def is_open_module(host: HostRoot) -> bool:
 def has_anything(host: HostRoot, found: VendorState) -> bool:
     what = found.inventory
     return bool(what.libraries or what.cached or what.files or found.sockets or proof(host, found))
+
+
+def udev_events(settle: float, interval: float) -> Iterator[str]:
+    """Of modules, PCI functions and accelerators the last event, or "" if there was none for `interval` seconds.  Events
+    come in bursts while a driver is loaded: one is yielded only after `settle` seconds without another.  ImportError
+    without pyudev, OSError without udev: the caller must look by itself.
+    """
+    import pyudev
+
+    monitor = pyudev.Monitor.from_netlink(pyudev.Context())
+    for subsystem in ("pci", "module", "drm", "accel", "infiniband_verbs"):
+        monitor.filter_by(subsystem)
+    monitor.start()
+    while True:
+        event = monitor.poll(timeout=interval)
+        last = ""
+        while event is not None:
+            last = f"{event.action} {event.sys_name}"
+            event = monitor.poll(timeout=settle)
+        yield last
