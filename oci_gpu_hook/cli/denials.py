@@ -79,11 +79,11 @@ _RULES: tuple[tuple[str, str, str], ...] = (
      "give it that label, on the host: restorecon -v for runc and crun; for others semanage fcontext -a -t "
      "container_runtime_exec_t (on Debian container_engine_exec_t) and its path, then restorecon -v"),
     ("hook|runtime", "the {kind}'s own domain may not {words} {target}", f"{_BELONGS}; then report it"),
-    ("engine oci_gpu_hook_exec_t|oci_gpu_hook_entry_t|oci_gpu_hook_t|oci_gpu_runtime_exec_t|oci_gpu_runtime_t",
+    ("engine oci_gpu_hook_*exec_t|oci_gpu_hook_entry_t|oci_gpu_hook_t|oci_gpu_runtime_exec_t|oci_gpu_runtime_t",
      "{source} may not start the hook or oci-gpu-runtime, {target}: in the policy it is not a container engine",
      "start the engine by its service, so that it runs in its own domain, and give its program its label back with "
      "restorecon"),
-    ("container oci_gpu_hook_exec_t|oci_gpu_hook_state_t|oci_gpu_hook_tmpfs_t|oci_gpu_runtime_exec_t",
+    ("container oci_gpu_hook_*exec_t|oci_gpu_hook_state_t|oci_gpu_hook_tmpfs_t|oci_gpu_runtime_exec_t",
      "the container uses the hook's own files, which belong to the host", "take them out of the container's volumes"),
     # Nodes.
     ("nvidia_container_t dri_device_t chr_file",

@@ -100,6 +100,8 @@ ROWS = [(line(*parts), cause, remedy) for parts, cause, remedy in [
      "the driver's file 'libcuda.so.1' is labelled default_t", "restorecon"),
     (("execute", 'name="oci-gpu-hook"', ENGINE, "oci_gpu_hook_exec_t", "file"),
      "container_runtime_t may not start the hook", "restorecon"),
+    (("execute", 'name="oci-gpu-hook-start"', ENGINE, "oci_gpu_hook_start_exec_t", "file"),
+     "container_runtime_t may not start the hook", "restorecon"),
     (("execute", 'name="oci-gpu-runtime"', ENGINE, "oci_gpu_runtime_exec_t", "file"),
      "oci-gpu-runtime, oci_gpu_runtime_exec_t: in the policy it is not a container engine", "restorecon"),
     (("write", 'name="config.json"', RUNTIME, "container_file_t", "file"),

@@ -137,9 +137,10 @@ def has_anything(host: HostRoot, found: VendorState) -> bool:
 
 
 def udev_events(settle: float, interval: float) -> Iterator[str]:
-    """Of modules, PCI functions and accelerators the last event, "" if there was none for `interval` seconds.  They come
-    in bursts while a driver loads: one is yielded after `settle` seconds without another.  ImportError without pyudev,
-    OSError without udev: the caller must look by itself.
+    """Of modules, PCI functions and accelerators the last event, "" if there was none for `interval` seconds.
+
+    They come in bursts while a driver loads: one is yielded after `settle` seconds without another.  ImportError
+    without pyudev, OSError without udev: the caller must look by itself.
     """
     import pyudev
 
