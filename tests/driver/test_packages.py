@@ -159,7 +159,7 @@ def seen(
         "closure": f"python3 {HERE}/closure.py /run/inventory",
         "host": look(images.KINDS["debian"], str(program), "$(cat /run/paths)"),
         "host musl": ONE_BY_ONE.format(f"{bundles['musl'].rootfs}/app", "cat /run/paths"),
-        "doctor": "oci-gpu-hook doctor | grep -e libraries -e ld.so.cache",
+        "doctor": "oci-gpu-hook doctor | grep libraries",
         **{name: run[name] for name in ("debian", "rhel", "arch", "musl")},
         "cdi": f"oci-gpu-hook cdi generate --output {spec} >&2\n"
         f"python3 {edits} {bundles['cdi'].path} {spec} all\n{run['cdi']}",
@@ -242,7 +242,7 @@ def test_with_musl_opens_what_opens_on_the_host(seen: Seen) -> None:
 
 
 def test_doctor_passes_the_libraries_and_programs_find_the_driver_not_running(seen: Seen) -> None:
-    assert [line.split()[0] for line in seen.said["doctor"]] == ["pass", "pass"], seen.said["doctor"]
+    assert [line.split()[0] for line in seen.said["doctor"]] == ["pass"], seen.said["doctor"]
     seen.lacks_a_gpu("host")
 
 

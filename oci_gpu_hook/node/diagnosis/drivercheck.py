@@ -244,8 +244,9 @@ def inventory(host: HostRoot, saved: DriverInventory | None, tool: str) -> Findi
         first = saved.unknown[0]
         if _LEFT_OUT in first:
             return warned("inventory", first, _owners(host, first))
-        remedy = then(_PYNVML[tool], REFRESH) if "no pynvml" in first else then(REFRESH, KERNELS_LOG)
-        return warned("inventory", f"not known: {first}", remedy)
+        # Asked again, NVML says the same until that is changed.
+        remedy = then(_PYNVML[tool], REFRESH) if "no pynvml" in first else REFRESH
+        return warned("inventory", f"not known: {first}", KERNELS_LOG if "cannot be asked: NVML" in first else remedy)
     return passed("inventory", f"saved, and true for driver {saved.driver_version}")
 
 
