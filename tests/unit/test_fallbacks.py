@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit import hosts, starts
-from tests.unit.containers import write_bundle
-from tests.unit.process import contained
+from tests.unit.containers import contained, write_bundle
 
 pytestmark = pytest.mark.pythons
 

@@ -24,8 +24,7 @@ from oci_gpu_hook.driver import proc
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.vendors import folders
 from tests.unit import hosts, starts
-from tests.unit.containers import write_bundle
-from tests.unit.process import contained
+from tests.unit.containers import contained, write_bundle
 from tests.unit.test_houses import PACKAGE, imported, source
 
 pytestmark = pytest.mark.pythons

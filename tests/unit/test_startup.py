@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from tests.unit import starts
-from tests.unit.containers import write_bundle
-from tests.unit.process import contained
+from tests.unit.containers import contained, write_bundle
 from tests.unit.starts import ROOT
 
 pytestmark = pytest.mark.pythons
