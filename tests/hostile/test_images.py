@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Odd rather than hostile: wrong kinds of file in an image, no /proc, a config.json with far more than engines write."""
+"""Odd rather than hostile: wrong kinds of file in an image, no /proc, a config.json with more than engines write."""
 
 from __future__ import annotations
 

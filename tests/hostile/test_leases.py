@@ -11,6 +11,7 @@ import os
 import re
 import sys
 
+from tests.hostile.conftest import played
 from tests.hostile.load import NEW, OLD
 from tests.hostile.scene import Kit
 from tests.integration.conftest import Maker
@@ -23,9 +24,7 @@ ONE = "gpu-holders = 1\n"
 
 def test_many_starts_while_the_driver_is_upgraded(installed: Installed, kit: Kit) -> None:
     """Each is whole and right, or says why; killed ones and all others leave nothing."""
-    line = f"{sys.executable} -m tests.hostile.load {kit.file} {STARTS} {AT_ONCE}"
-    out = on_node(installed, f"cd {REPOSITORY}; {line}", timeout=1800).printed()
-    *rows, end = map(json.loads, out.splitlines())
+    *rows, end = played(installed, "load", kit, f"{STARTS}", f"{AT_ONCE}", timeout=1800)
     assert end["left"] == []
     assert len(rows) == STARTS
     whole = [row for row in rows if row["whole"]]
@@ -105,8 +104,10 @@ def test_a_user_can_neither_take_keep_forge_nor_free_a_lease(installed: Installe
     made = bundle("debian").asks("any").runs("/bin/sh", "-c", "echo /dev/nvidia[0-9]*")
     as_user = "setpriv --reuid 64123 --regid 64123 --clear-groups"
     tries = """
+import json
 import os
 import re
+import sys
 folder = "/run/oci-gpu-hook"
 for name, flags in (("leases", os.O_WRONLY), ("leases.lock", os.O_RDONLY), ("leases.lock", os.O_RDWR)):
     try:
