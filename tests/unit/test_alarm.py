@@ -53,17 +53,14 @@ def started(hang: str, before: str, written: bytes) -> tuple[int, str]:
         if hang:
             child.stdin.close()
         # Not communicate(), which would end the input.
-        code = child.wait(timeout=60)
-        return code, child.stderr.read().decode()
+        return child.wait(timeout=60), child.stderr.read().decode()
 
 
 @pytest.mark.parametrize("before", [AS_IT_IS, BLOCKED, IGNORED])
 @pytest.mark.parametrize("written", [b"", STATE[:20], STATE])
 def test_a_state_without_an_end_is_one_sentence(before: str, written: bytes) -> None:
-    sentence = (
-        "oci-gpu-hook: the state on stdin does not end within 1 seconds (the container engine or runtime must fix it)\n"
-    )
-    assert started("", before, written) == (3, sentence)
+    says = "the state on stdin does not end within 1 seconds (the container engine or runtime must fix it)"
+    assert started("", before, written) == (3, f"oci-gpu-hook: {says}\n")
 
 
 @pytest.mark.parametrize("before", [AS_IT_IS, BLOCKED, IGNORED])
