@@ -51,8 +51,17 @@ class Done(NamedTuple):
     memory: int  # KiB
 
     @property
-    def document(self) -> Any:
-        return json.loads(self.out) if self.out.startswith("{") else {}
+    def shown(self) -> list[dict[str, Any]]:
+        """The containers that `containers` has told."""
+        return [*self._document.get("containers", ())]
+
+    @property
+    def free(self) -> list[str]:
+        return [it["name"] for it in self._document.get("free", ())]
+
+    @property
+    def _document(self) -> dict[str, Any]:
+        return dict(json.loads(self.out)) if self.out.startswith("{") else {}
 
 
 class Host:
