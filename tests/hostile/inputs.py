@@ -88,13 +88,7 @@ def texts(place: str, scene: Scene) -> None:
         scene.link("usr/lib64/libcuda.so.1", f"/etc/{ESCAPES}/x")
         (scene.root / "etc").mkdir(exist_ok=True)
         (scene.root / "etc" / ESCAPES).write_text("no folder")
-    name = scene.path / "said"
-
-    def commands(out: str) -> list[str]:
-        said = name.read_text(errors="replace") if name.exists() else ""
-        return [f"said: {word!r}" for word in re.findall(r"[^\n\t -~]", said)][:1]
-
-    scene.escaped = commands
+    scene.escaped = lambda out: [f"said: {word!r}" for word in re.findall(r"[^\n\t -~]", scene.kept("said"))][:1]
 
 
 def other_devices(scene: Scene) -> None:
