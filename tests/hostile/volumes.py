@@ -171,14 +171,15 @@ def socket_at(place: Path) -> None:
 ATTACKS = [
     *[
         Attack(f"a-hung-volume-{hangs}-at-{path.rpartition('/')[2]}", "row 14",
-               partial(hung, path, hangs), root, codes=(code,), says=says, bites=())
+               partial(hung, path, hangs, name=name), root, codes=(code,), says=says, bites=())
         for hangs in ("opening", "asked")
-        for path, root, code, says in (
-            ("/etc/ld.so.cache", "debian", 0, ""),
-            ("/{libraries}/libcuda.so.1", "debian", 0, ""),
-            ("/usr/bin/nvidia-smi", "busybox", 0, ""),
-            ("/run/nvidia-persistenced/socket", "busybox", 0, ""),
-            ("/dev/nvidiactl", "busybox", 7, "is not a character device"),
+        for path, name, root, code, says in (
+            ("/etc/ld.so.cache", "", "debian", 0, ""),
+            ("/{libraries}/libcuda.so.1", "", "debian", 0, ""),
+            ("/usr/bin/nvidia-smi", "", "busybox", 0, ""),
+            ("/run/nvidia-persistenced/socket", "", "busybox", 0, ""),
+            ("/dev/nvidiactl", "", "busybox", 7, "is not a character device"),
+            ("/usr/local/nvidia", "lib64", "debian", 0, ""),
         )
     ],
     Attack("a-hung-volume-with-the-cache", "row 14",
@@ -214,11 +215,6 @@ ATTACKS = [
             ("/run", ("rw",), (0,), ""),
             ("/etc", ("rw",), (7,), ""),
         )
-    ],
-    *[
-        Attack(f"a-hung-volume-{hangs}-at-the-drivers-folder", "row 14",
-               partial(hung, "/usr/local/nvidia", hangs, name="lib64"), root, codes=(0,), bites=())
-        for hangs, root in (("opening", "busybox"), ("asked", "debian"))
     ],
     *[
         Attack(f"a-{make.__name__.partition('_')[0]}-at-{path.replace('/', '-')}", "CVE-2024-0133",
