@@ -51,7 +51,7 @@ def parameters(request: pytest.FixtureRequest, name: str) -> list[tuple[str, dic
     return [(test, call.params) for test, call in found if call is not None and name in call.params]
 
 
-def played(installed: Installed, module: str, kit: Kit, *words: str, before: str = ":", **how: Any) -> list[list[Any]]:
+def played(installed: Installed, module: str, kit: Kit, *words: str, before: str = ":", **how: Any) -> list[Any]:
     """What a module of this folder prints for each start on a node, whose shell runs `before` first."""
     line = [sys.executable, "-m", f"tests.hostile.{module}", f"{kit.file}", *words]
     done = on_node(installed, f"{before}; cd {REPOSITORY}; {shlex.join(line)}", **how)

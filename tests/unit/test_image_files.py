@@ -44,8 +44,9 @@ def bound_socket(path: Path) -> None:
         server.bind(str(path))
 
 
-def of_size(size: int) -> Callable[[Path], object]:
-    return lambda path: (path.touch(), os.truncate(path, size))
+def truncated(path: Path, size: int) -> None:
+    path.touch()
+    os.truncate(path, size)
 
 
 # A file of 2 GiB takes an image no room, and would take a start that much memory.
@@ -57,8 +58,8 @@ NO_CACHES: dict[str, Callable[[Path], object]] = {
     "a link to itself": lambda path: path.symlink_to(path.name),
     "nothing": lambda path: None,
     "an empty file": Path.touch,
-    "a large file": of_size(ldcache.LARGEST + 1),
-    "a file of 2 GiB": of_size(2 << 30),
+    "a large file": lambda path: truncated(path, ldcache.LARGEST + 1),
+    "a file of 2 GiB": lambda path: truncated(path, 2 << 30),
 }
 
 
