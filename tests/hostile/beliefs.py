@@ -12,7 +12,7 @@ import subprocess
 from pathlib import Path
 from typing import Callable
 
-from tests.hostile.commands import CONTAINERS, DOCTOR, ID, METRICS, USER, Host, until
+from tests.hostile.commands import CONTAINERS, DOCTOR, ID, METRICS, USER, Host, removed, until
 from tests.integration.engines import Bundle
 
 Attack = Callable[[Host], "list[str]"]
@@ -56,8 +56,7 @@ def _told(host: Host, pid: int, id: str = ID) -> list[str]:
     if f"process {pid}" not in done.out:
         wrong.append(f"doctor is led to another process: {(done.out + done.err)[:300]}")
     done = host.runs(*CONTAINERS)
-    found = [it for it in done.document.get("containers", ()) if it["pid"] == pid]
-    names = [(it["id"], it["name"], it["pod"]) for it in found]
+    names = [(it["id"], it["name"], it["pod"]) for it in done.shown if it["pid"] == pid]
     if names != [(id, "", "")]:
         wrong.append(f"containers says {names}")
     return [*wrong, *host.wrong(done)]
@@ -75,11 +74,9 @@ def anothers_cgroup(host: Host) -> list[str]:
 def held(host: Host, pid: int) -> list[str]:
     """Whether GPU 1 is held by this container, for people and for Prometheus; the machine may have others."""
     done, metrics = host.runs(*CONTAINERS), host.runs(*METRICS)
-    shown = done.document.get("containers", ())
-    ids = [it["id"] for it in shown if it["pid"] == pid and "1" in [gpu["name"] for gpu in it["gpus"]]]
+    ids = [it["id"] for it in done.shown if it["pid"] == pid and "1" in [gpu["name"] for gpu in it["gpus"]]]
     wrong = [] if len(ids) == 1 else [f"GPU 1 is held by it {len(ids)} times"]
-    free = [it["name"] for it in done.document.get("free", ())]
-    wrong += ["GPU 1 is free"] if "1" in free else []
+    wrong += ["GPU 1 is free"] * ("1" in done.free)
     lines = [line for line in metrics.out.splitlines() if f'container="{(ids or "?")[0]}"' in line]
     wrong += [] if len(lines) == 1 else [f"it holds it {len(lines)} times in the metrics"]
     return [*wrong, *host.wrong(done), *host.wrong(metrics)]
@@ -142,8 +139,7 @@ def ended_leader(host: Host) -> list[str]:
     done, metrics = host.runs(*CONTAINERS), host.runs(*METRICS)
     # For the runtime it has stopped.
     os.kill(pid, signal.SIGKILL)
-    free = [it["name"] for it in done.document.get("free", ())]
-    wrong = ["GPU 1 is free"] if "1" in free else []
+    wrong = ["GPU 1 is free"] * ("1" in done.free)
     wrong += [] if "gpu_container_info{" in metrics.out else ["no holder in the metrics"]
     return [*wrong, *host.wrong(done), *host.wrong(metrics)]
 
@@ -182,7 +178,7 @@ def roots_folder(host: Host, how: str) -> list[str]:
         done = host.runs(*CONTAINERS)
     finally:
         shutil.rmtree("/run/runc/of-the-user", ignore_errors=True)
-    told = [it["pod"] or it["name"] for it in done.document.get("containers", ()) if it["pid"] == pid]
+    told = [it["pod"] or it["name"] for it in done.shown if it["pid"] == pid]
     return [*([] if told == [""] else [f"it is called {told}"]), *host.wrong(done)]
 
 
@@ -190,29 +186,15 @@ def inner_cgroup(host: Host) -> list[str]:
     """A container that may make cgroups calls one in its own as another container, whose state is not found."""
     other = host.container("a" * 64, None)
     pid = host.container(ID, "1", state=str(host.work / "states"))
-    top = Path(f"/sys/fs/cgroup{_cgroup(other)}")
+    top = Path("/sys/fs/cgroup" + Path(f"/proc/{other}/cgroup").read_text().rpartition("::")[2].strip())
     inner = top / f"libpod-{ID}.scope"
     inner.mkdir()
     try:
         (inner / "cgroup.procs").write_text(str(other))
         return _told(host, pid)
     finally:
-        until(lambda: _left(inner, top))
-
-
-def _left(cgroup: Path, top: Path) -> bool:
-    """Whether a cgroup is gone, once its processes are those of another."""
-    try:
-        for word in (cgroup / "cgroup.procs").read_text().split():
-            (top / "cgroup.procs").write_text(word)
-        cgroup.rmdir()
-    except OSError:
-        return False
-    return True
-
-
-def _cgroup(pid: int) -> str:
-    return Path(f"/proc/{pid}/cgroup").read_text().rpartition("::")[2].strip()
+        (top / "cgroup.procs").write_text(str(other))
+        until(lambda: removed(inner))
 
 
 ATTACKS: dict[str, Attack] = {

@@ -51,8 +51,17 @@ class Done(NamedTuple):
     memory: int  # KiB
 
     @property
-    def document(self) -> Any:
-        return json.loads(self.out) if self.out.startswith("{") else {}
+    def shown(self) -> list[dict[str, Any]]:
+        """The containers that `containers` has told."""
+        return [*self._document.get("containers", ())]
+
+    @property
+    def free(self) -> list[str]:
+        return [it["name"] for it in self._document.get("free", ())]
+
+    @property
+    def _document(self) -> dict[str, Any]:
+        return dict(json.loads(self.out)) if self.out.startswith("{") else {}
 
 
 class Host:
@@ -165,15 +174,17 @@ class Host:
         self.later(child.kill)
         return child.pid
 
-    def serves(self, folder: Path, *options: str) -> None:
-        """A FUSE filesystem of root's on a folder, which answers until `silence` is called."""
-        folder.mkdir(parents=True, exist_ok=True)
-        words = [sys.executable, FUSE, str(folder), *options]
+    def serves(self) -> Path:
+        """The folder of a FUSE filesystem of root's, which answers until `silence` is called."""
+        folder = self.work / "served"
+        folder.mkdir()
+        words = [sys.executable, FUSE, str(folder), "allow_other"]
         server = subprocess.Popen(words, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
         self.later(server.wait)
         self.later(lambda: _run("umount", "-l", str(folder)))
         self._servers.append(server.pid)
         assert server.stdout is not None and server.stdout.readline() == b"ready\n"
+        return folder
 
     def users_server(self, place: Path) -> None:
         """The FUSE filesystem whose process a user has written to a file."""

@@ -3,15 +3,19 @@
 
 from __future__ import annotations
 
+import json
 import pickle
+import shlex
 import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.hostile.scene import Kit
 from tests.integration.conftest import _as_root, bundle, driver, installed, patterns
-from tests.integration.engines import Installed
+from tests.integration.engines import REPOSITORY, Installed, on_node
 
 __all__ = ["_as_root", "bundle", "driver", "installed", "patterns"]
 
@@ -45,3 +49,13 @@ def parameters(request: pytest.FixtureRequest, name: str) -> list[tuple[str, dic
     """Of each selected test that has this one: the test's name, and all its parameters."""
     found = [(item.name, getattr(item, "callspec", None)) for item in request.session.items]
     return [(test, call.params) for test, call in found if call is not None and name in call.params]
+
+
+def played(installed: Installed, module: str, kit: Kit, *words: str, before: str = ":", **how: Any) -> list[Any]:
+    """What a module of this folder prints for each start on a node, whose shell runs `before` first."""
+    line = [sys.executable, "-m", f"tests.hostile.{module}", f"{kit.file}", *words]
+    done = on_node(installed, f"{before}; cd {REPOSITORY}; {shlex.join(line)}", **how)
+    # No assert: pytest would explain this text again for each of some hundred tests.
+    if done.code:
+        raise RuntimeError(done.err[-2000:])
+    return [*map(json.loads, done.out.splitlines())]

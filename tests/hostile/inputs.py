@@ -20,16 +20,13 @@ ESCAPES = "\x1b]0;owned\x07\x1b[2J\x9b31m"
 
 def names_process(kind: str, scene: Scene) -> None:
     """Row 10: the pid of a process that is no container's; one on the host has a cgroup of its own."""
-    if kind == "kernel":
-        pid = "2"
-    elif kind == "dead":
+    pid = {"kernel": 2, "ours": os.getpid()}.get(kind, 0)
+    if kind == "dead":
         child = subprocess.Popen(["true"])
         child.wait()
-        pid = str(child.pid)
-    elif kind == "ours":
-        pid = str(os.getpid())
-    else:
-        pid = str(_victim(scene))
+        pid = child.pid
+    elif kind == "host":
+        pid = _victim(scene)
     scene.edit_state = f's/"pid": *[0-9]*/"pid":{pid}/'
 
 
@@ -91,47 +88,35 @@ def texts(place: str, scene: Scene) -> None:
         scene.link("usr/lib64/libcuda.so.1", f"/etc/{ESCAPES}/x")
         (scene.root / "etc").mkdir(exist_ok=True)
         (scene.root / "etc" / ESCAPES).write_text("no folder")
-    name = scene.path / "said"
-
-    def commands(out: str) -> list[str]:
-        said = name.read_text(errors="replace") if name.exists() else ""
-        return [f"said: {word!r}" for word in re.findall(r"[^\n\t -~]", said)][:1]
-
-    scene.escaped = commands
+    scene.escaped = lambda out: [f"said: {word!r}" for word in re.findall(r"[^\n\t -~]", scene.kept("said"))][:1]
 
 
 def other_devices(scene: Scene) -> None:
-    """CVE-2024-0136: devices that were not given to the container, by nodes of its own making."""
+    """CVE-2024-0136: devices that were not given, by nodes of the container's own making; index 0 is minor 2 there."""
     # A node without a driver: ENXIO where the cgroup lets it be opened.
-    scene.probe = "for n in 1 2 7; do mknod /dev/t$n c 195 $n; true </dev/t$n; done"
-    scene.bundle.asks("GPU-00000000-0000-0000-0000-000000000000", "all")
+    scene.probe = "for n in 1 3 7; do mknod /dev/t$n c 195 $n; true </dev/t$n; done"
+    scene.bundle.asks("0", "utility")
     scene.escaped = lambda out: ["opened: a device that was not asked for"] * ("No such device" in out)
 
 
-def a_device_more(scene: Scene) -> None:
-    """The same beside a GPU that was asked for: index 0 is minor 2 there."""
-    other_devices(scene)
-    scene.bundle.asks("0", "utility")
-    scene.probe = scene.probe.replace("1 2 7", "1 3 7")
-
-
 ATTACKS = [
-    Attack("state-names-a-process-of-our-own", "row 10", partial(names_process, "ours"),
-           codes=BAD_STATE),
-    Attack("state-names-a-process-of-the-host", "row 10", partial(names_process, "host"),
-           codes=BAD_STATE),
+    *[
+        Attack(f"state-names-{name}", "row 10", partial(names_process, kind), codes=BAD_STATE, bites=bites)
+        for name, kind, bites in (
+            ("a-process-of-our-own", "ours", BOTH),
+            ("a-process-of-the-host", "host", BOTH),
+            ("a-kernel-thread", "kernel", BOTH if SEES_THE_KERNEL else ()),
+            ("a-dead-process", "dead", ()),
+        )
+    ],
     Attack("state-names-a-process-of-the-host-v1", "row 10", partial(names_process, "host"),
            codes=BAD_STATE, cgroup="v1", runtimes=("runc",), bites=("runc",)),
-    Attack("state-names-a-kernel-thread", "row 10", partial(names_process, "kernel"),
-           codes=BAD_STATE, bites=BOTH if SEES_THE_KERNEL else ()),
-    Attack("state-names-a-dead-process", "row 10", partial(names_process, "dead"), codes=BAD_STATE,
-           bites=()),
     Attack("variables-of-the-container", "CVE-2025-23266", preload, "debian", codes=(),
            bites=("runc",)),
     *[
         Attack(f"commands-for-a-terminal-{place}", "row 12", partial(texts, place))
         for place in ("volume", "ring", "file")
     ],
-    Attack("devices-that-nobody-gave", "CVE-2024-0136", a_device_more, cgroup="v1", codes=SERVES,
+    Attack("devices-that-nobody-gave", "CVE-2024-0136", other_devices, cgroup="v1", codes=SERVES,
            runtimes=("runc",), bites=("runc",)),
 ]  # fmt: skip

@@ -51,10 +51,19 @@ echo $! >{host.session}/server
 CALLED = ("conmon", "dockerd", "containerd-shim-runc-v2")
 
 
-def users_root(host: Host, how: str) -> list[str]:
-    """The root of a user's container is a FUSE filesystem of his, or an overlay of one, by which root gets there."""
+def beside(host: Host, script: str, is_ready: Callable[[], bool]) -> list[str]:
+    """A user runs this beside a container of root's, and then his filesystem falls silent."""
     pid = host.container(f"beside-{os.getpid()}", "1")
     shutil.copy(FUSE, host.work / "fuse.py")
+    host.in_namespace(SERVE.format(host=host) + script)
+    until(is_ready)
+    host.users_server(host.session / "server")
+    host.silence()
+    return [*held(host, pid), *host.all_of(DOCTOR)]
+
+
+def users_root(host: Host, how: str) -> list[str]:
+    """The root of a user's container is a FUSE filesystem of his, or an overlay of one, by which root gets there."""
     enter = f"""
 import os, time
 with open("{host.session}/inside", "w") as file:
@@ -65,27 +74,15 @@ while True:
     mount = "mount -t overlay -o lowerdir=/mnt/dfuse:$ROOT none /mnt/dmerged"
     if how == "fuse":
         mount = "mount --bind /mnt/dfuse /mnt/dmerged"
-    script = f"""
-{SERVE.format(host=host)}
-mkdir /mnt/dmerged
-{mount}
-exec /usr/bin/python3 -c {shlex.quote(enter)}
-"""
-    host.in_namespace(script)
-    until((host.session / "inside").exists)
-    host.users_server(host.session / "server")
-    host.silence()
-    return [*held(host, pid), *host.all_of(DOCTOR)]
+    script = f"mkdir /mnt/dmerged\n{mount}\nexec /usr/bin/python3 -c {shlex.quote(enter)}\n"
+    return beside(host, script, (host.session / "inside").exists)
 
 
 def users_words(host: Host) -> list[str]:
     """The command line and the environment of a user's processes lie on such a filesystem."""
-    pid = host.container(f"beside-{os.getpid()}", "1")
     compile = ["cc", "-static", "-x", "c", "-o", str(host.work / "words"), "-"]
     subprocess.run(compile, input=WORDS, text=True, check=True)
-    shutil.copy(FUSE, host.work / "fuse.py")
     script = f"""
-{SERVE.format(host=host)}
 mkdir -p $ROOT/proc
 mount --rbind /proc $ROOT/proc
 touch $ROOT/file
@@ -97,12 +94,8 @@ for name in {" ".join(CALLED)}; do
 done
 wait
 """
-    host.in_namespace(script)
     said = [host.session / name for name in CALLED]
-    until(lambda: all([it.exists() and it.read_text() == "ready\n" for it in said]))
-    host.users_server(host.session / "server")
-    host.silence()
-    wrong = [*held(host, pid), *host.all_of(DOCTOR)]
+    wrong = beside(host, script, lambda: all([it.exists() and it.read_text() == "ready\n" for it in said]))
     theirs = [it for it in os.listdir("/proc") if it.isdecimal() and _program(it) in CALLED]
     return [*wrong, *host.all_of(*[("doctor", "--container", it) for it in theirs])]
 
@@ -118,8 +111,7 @@ def _program(pid: str) -> str:
 
 def volume(host: Host, place: str) -> list[str]:
     """A container's volume is of a server that no longer answers."""
-    folder = host.work / "served"
-    host.serves(folder, "allow_other")
+    folder = host.serves()
     id = f"volume-{os.getpid()}"
     source = folder / ("dvolume" if place[-1] == "/" else "file")
 
@@ -135,8 +127,7 @@ def volume(host: Host, place: str) -> list[str]:
 
 def roots_bundle(host: Host) -> list[str]:
     """Root has started a container from a folder of a server that no longer answers."""
-    folder = host.work / "served"
-    host.serves(folder, "allow_other")
+    folder = host.serves()
     pid = host.container(f"served-{os.getpid()}", "1", state=str(host.work / "states"))
     place = Path("/run/runc/served/state.json")
     place.parent.mkdir(parents=True)
@@ -151,8 +142,7 @@ def roots_bundle(host: Host) -> list[str]:
 
 def every_command(host: Host) -> list[str]:
     """The host's root, or the container's, is of a server that no longer answers: each command says so, and ends."""
-    folder = host.work / "served"
-    host.serves(folder, "allow_other")
+    folder = host.serves()
     bundle = host.work / "hung"
     bundle.mkdir()
     (bundle / "rootfs").symlink_to(folder / "drootfs")

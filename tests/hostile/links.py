@@ -54,11 +54,6 @@ def the_cache_over_a_file(scene: Scene) -> None:
     scene.link("etc/ld.so.cache", scene.host / "file")
 
 
-def gbm(scene: Scene) -> None:
-    """The folder of a link that is made for the container."""
-    scene.link("usr/lib64/gbm", scene.hosts("taken"))
-
-
 PARENTS = ("usr", "usr/local", "usr/local/nvidia", "usr/lib64", "usr/bin", "lib", "lib/firmware", "run", "etc")
 TARGETS = (("debian", f"{MULTIARCH}/libcuda.so.1"), ("busybox", "usr/bin/nvidia-smi"),
            ("debian", "etc/ld.so.cache"), ("busybox", "run/nvidia-persistenced/socket"))  # fmt: skip
@@ -84,7 +79,8 @@ ATTACKS = [
         for style in STYLES
     ],
     Attack("a-chain-of-links", "CVE-2024-0133", chain),
-    Attack("links-are-made-outside", "CVE-2024-0134", gbm),
+    # The folder of a link that is made for the container.
+    Attack("links-are-made-outside", "CVE-2024-0134", partial(parent, "usr/lib64/gbm", "absolute")),
     Attack("a-node-is-a-link", "CVE-2024-0133", a_node_that_is_a_link, codes=EITHER),
     Attack("shared-memory-is-a-link", "CVE-2024-0133", shared_memory, codes=SERVES),
     Attack("the-cache-is-a-file-of-the-host", "CVE-2025-23267", the_cache_over_a_file, "debian"),

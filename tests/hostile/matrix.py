@@ -66,14 +66,12 @@ def _below(command: click.Command, *words: str) -> Iterator[tuple[Words, click.C
 # Every command of the program: one that is new is in the matrix.
 COMMANDS = dict(_below(program))
 # "containers" and "doctor" look at users and containers; "metrics" does so with --gpus.
-OTHERS: tuple[Words, ...] = tuple(
-    [
-        (*command, *more)
-        for command in COMMANDS
-        if command not in (LOOKS[0], DOCTOR)
-        for more in ARGUMENTS.get(command, ((),))
-    ]
-)
+OTHERS: list[Words] = [
+    (*command, *more)
+    for command in COMMANDS
+    if command not in (LOOKS[0], DOCTOR)
+    for more in ARGUMENTS.get(command, ((),))
+]
 MARK, REMEDY = "pwned", "fix: "
 TEXTS = {
     "huge": "x" * 3_900_000,
@@ -125,18 +123,15 @@ def word(kind: str) -> str:
 
 
 def state(pid: int, bundle: str) -> dict[str, Any]:
-    labels = {"labels": [f"bundle={bundle}"]}
-    return {"init_process_pid": pid, "config": labels, "pid": pid, "bundle": bundle}
+    return {"init_process_pid": pid, "config": {"labels": [f"bundle={bundle}"]}, "pid": pid, "bundle": bundle}
 
 
 def users_states(host: Host, kind: str) -> list[Words]:
     """A user's folder of states, which root does not read."""
     own = host.contained(before=BIND)
     named = word(kind)
-    for path in (
-        *("runc/a/state.json", "crun/b/status", "docker/runtime-x/moby/c/state.json"),
-        *("containerd/runc/x/d/state.json", f"runc/{named}/state.json", f"crun/{named}/status"),
-    ):
+    runcs = ("runc/a", "docker/runtime-x/moby/c", "containerd/runc/x/d", f"runc/{named}")
+    for path in (*[f"{it}/state.json" for it in runcs], "crun/b/status", f"crun/{named}/status"):
         put(host, host.session / path, kind, lambda text: state(own, f"{host.session}/{text}"))
     return [("doctor", "--container", str(own)), ("doctor", "--container", named)]
 
@@ -236,10 +231,8 @@ def image(host: Host, kind: str) -> list[Words]:
         bundle.config["process"]["env"] += [f"NVIDIA_REQUIRE_X={text}", f"OCI_AMD={text}"]
         bundle.config["annotations"] = words
         place = bundle.rootfs / "etc/ld.so.cache"
-        if kind in KINDS:
-            host.trap(place, kind)
-        elif kind == "endless":
-            put(host, place, kind, lambda it: it)
+        if kind in (*KINDS, "endless"):
+            put(host, place, kind, str)
         elif kind == "huge":
             sparse(host, place)
         bundle.write()
@@ -254,24 +247,16 @@ def daemons(host: Host, kind: str) -> list[Words]:
         if not place.exists():
             shutil.copy("/bin/true", place)
             host.later(place.unlink)
-    for number, path in enumerate(
-        (
-            *("/etc/docker/daemon.json", "/etc/containerd/config.toml"),
-            *("/etc/crio/crio.conf.d/x.conf", "/etc/containers/oci/hooks.d/x.json"),
-        )
-    ):
+
+    def document(text: str) -> dict[str, Any]:
+        runtimes = {text: {"path": "/nowhere/oci-gpu-runtime"}, "default-runtime": text}
+        return {"runtimes": runtimes, "version": text, "hook": {"path": text}}
+
+    names = ("docker/daemon.json", "containerd/config.toml", "crio/crio.conf.d/x.conf", "containers/oci/hooks.d/x.json")
+    for number, path in enumerate(names):
         target = host.session / f"settings-{number}"
-        put(
-            host,
-            target,
-            kind,
-            lambda text: {
-                "runtimes": {text: {"path": "/nowhere/oci-gpu-runtime"}, "default-runtime": text},
-                "version": text,
-                "hook": {"path": text},
-            },
-        )
-        link = Path(path)
+        put(host, target, kind, document)
+        link = Path("/etc", path)
         link.parent.mkdir(parents=True, exist_ok=True)
         if not link.exists() and not link.is_symlink():
             link.symlink_to(target)
@@ -321,36 +306,20 @@ def exporter(host: Host, kind: str) -> list[Words]:
     """The node exporter's own folder, where he lays what is to be written and read."""
     folder = host.work / "exporters"
     settings = host.work / "exporter.conf"
-    lines = []
-    for name, file in (("metrics", "a.prom"), ("gpu-metrics", "b.prom"), ("features", "nfd")):
-        lines.append(f"{name} = {folder}/{file}\n")
+    files = {"metrics": "a.prom", "gpu-metrics": "b.prom", "features": "nfd"}
+    settings.write_text("".join([f"{name} = {folder}/{file}\n" for name, file in files.items()]))
+    for file in files.values():
         for each in (file, f".{file}", f"{file}.new", f".{file}.new", f"{file}.tmp"):
             put(host, folder / each, kind, lambda text: text)
     for path in (folder, *folder.iterdir()):
         os.lchown(path, USER, USER)
-    settings.write_text("".join(lines))
-    return [
-        (*words, "--config", str(settings))
-        for words in (
-            ("metrics", "--write"),
-            ("metrics", "--gpus", "--write"),
-            ("features", "--write"),
-            ("features", "--remove"),
-            ("metrics",),
-        )
-    ]
+    lines = ("metrics --write", "metrics --gpus --write", "features --write", "features --remove", "metrics")
+    return [(*line.split(), "--config", str(settings)) for line in lines]
 
 
 SOURCES: dict[str, Callable[[Host, str], list[Words]]] = {
-    "users-states": users_states,
-    "command-lines": command_lines,
-    "cgroups": cgroups,
-    "contents": contents,
-    "image": image,
-    "daemons": daemons,
-    "named": named,
-    "journal": journal,
-    "exporter": exporter,
+    it.__name__.replace("_", "-"): it
+    for it in (users_states, command_lines, cgroups, contents, image, daemons, named, journal, exporter)
 }
 # A name of a cgroup, and an entry of the journal, are texts; a container's terminals are in a filesystem of its own.
 CANNOT_BE = {
@@ -381,7 +350,7 @@ def all_sources(host: Host, kind: str) -> list[str]:
     return played(host, [tuple([word.replace(BUNDLE, str(folder)) for word in words]) for words in OTHERS])
 
 
-def played(host: Host, commands: list[Words] | tuple[Words, ...]) -> list[str]:
+def played(host: Host, commands: list[Words]) -> list[str]:
     with ThreadPoolExecutor(2) as pool:
         done = list(pool.map(lambda words: host.runs(*words, ends=words[:2] not in ENDLESS), commands))
     return [

@@ -127,9 +127,8 @@ class Scene:
         place.symlink_to(text)
 
     def hosts(self, name: str) -> Path:
-        folder = self.host / name
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder
+        (self.host / name).mkdir(parents=True, exist_ok=True)
+        return self.host / name
 
     def owned(self) -> Path:
         """A folder of another's, into which the root is moved, and whose names the host has, too."""
@@ -163,15 +162,16 @@ class Scene:
         escapes += [f"opened: {path}" for path in self.watch.opened()]
         escapes += [f"leaked: {self.token}"] if self.token in out else []
         escapes += self.escaped(out)
-        code = self._kept("code")
+        code = self.kept("code")
         left = self._left(injector, stopped=code != "0")
-        return Outcome(escapes, int(code) if code else None, self._kept("said"), out, err, left, self.exchanges)
+        return Outcome(escapes, int(code) if code else None, self.kept("said"), out, err, left, self.exchanges)
 
     @property
     def _id(self) -> str:
         return f"hostile-{os.getpid()}-{self.name}"
 
-    def _kept(self, name: str) -> str:
+    def kept(self, name: str) -> str:
+        """What the hook has said, or its code."""
         path = self.path / name
         return path.read_text(errors="replace").strip("\n") if path.exists() else ""
 
@@ -225,7 +225,7 @@ class Scene:
             return []
         words = ["find", str(self.root), "-printf", "%P\\t%y\\t%s\\n"]
         now = subprocess.run(words, capture_output=True, check=True).stdout.decode(errors="replace")
-        image = self._kept("image").splitlines()
+        image = self.kept("image").splitlines()
         new = [line for line in now.splitlines() if line not in image and "\td\t" not in line]
         empty = re.compile(r"\t(f\t0|[cls]\t\d+)$")
         return new if stopped else [line for line in new if not empty.search(line)]

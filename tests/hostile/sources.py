@@ -18,8 +18,7 @@ CACHE = "etc/ld.so.cache"
 
 
 def pipes(scene: Scene, *, owner: int = 0, mode: int = 0o1777) -> None:
-    clear()
-    os.mkdir(PIPES)
+    restore()
     os.chmod(PIPES, mode)
     os.chown(PIPES, owner, owner)
     scene.later(restore)
@@ -66,10 +65,7 @@ def files_of_the_host(scene: Scene) -> None:
     scene.probe = f"{look} || echo tampered >>$file; done"
     before = {path: path.stat().st_ctime_ns for path in Path("/usr/bin").glob("nvidia-*")}
 
-    def tampered(out: str) -> list[str]:
-        return [f"written: {path}" for path, it in before.items() if path.stat().st_ctime_ns != it]
-
-    scene.escaped = tampered
+    scene.escaped = lambda out: [f"written: {path}" for path, it in before.items() if path.stat().st_ctime_ns != it]
 
 
 def no_file_for_cache(kind: int, device: int, scene: Scene) -> None:
@@ -96,10 +92,7 @@ def loader_of_the_image(scene: Scene) -> None:
     program.write_text("#!/bin/sh\n: >/ran\n")
     program.chmod(0o755)
 
-    def ran(out: str) -> list[str]:
-        return ["ran: the image's ldconfig"] if (scene.root / "ran").exists() else []
-
-    scene.escaped = ran
+    scene.escaped = lambda out: ["ran: the image's ldconfig"] * (scene.root / "ran").exists()
 
 
 ATTACKS = [

@@ -3,18 +3,15 @@
 
 from __future__ import annotations
 
-import json
-import shlex
-import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from tests.hostile.conftest import parameters
+from tests.hostile.conftest import parameters, played
 from tests.hostile.play import BY_NAME
 from tests.hostile.scene import BOTH, Attack, Kit, Outcome, shown
-from tests.integration.engines import REPOSITORY, Installed, on_node
+from tests.integration.engines import Installed
 
 Lane = tuple[str, str, str]  # runtime, cgroup, injector
 Results = dict[Lane, "Future[dict[str, list[Outcome]]]"]
@@ -30,13 +27,8 @@ def lane(runtime: str, attack: Attack, injector: str) -> Lane:
 
 def play(installed: Installed, kit: Kit, lane: Lane, names: list[str]) -> dict[str, list[Outcome]]:
     runtime, cgroup, injector = lane
-    line = [sys.executable, "-m", "tests.hostile.play", f"{kit.file}", runtime, injector]
-    done = on_node(installed, f"cd {REPOSITORY}; {shlex.join([*line, *names])}", cgroup=cgroup)
-    # No assert: pytest would explain this text again for each of some hundred tests.
-    if done.code:
-        raise RuntimeError(done.err[-2000:])
     found: dict[str, list[Outcome]] = {}
-    for name, *words in map(json.loads, done.out.splitlines()):
+    for name, *words in played(installed, "play", kit, runtime, injector, *names, cgroup=cgroup):
         found.setdefault(name, []).append(Outcome(*words))
     return found
 

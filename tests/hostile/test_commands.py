@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import json
 import shlex
-import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -14,9 +12,9 @@ import pytest
 from oci_gpu_hook.errors import plain
 from tests.hostile import beliefs, limits, matrix
 from tests.hostile.commands import Done
-from tests.hostile.conftest import parameters
+from tests.hostile.conftest import parameters, played
 from tests.hostile.scene import Kit
-from tests.integration.engines import REPOSITORY, Installed, on_node
+from tests.integration.engines import Installed
 
 ATTACKS = {**beliefs.ATTACKS, **limits.ATTACKS}
 # The rest has no container of root's in it.
@@ -30,14 +28,10 @@ Results = dict[str, "Future[dict[str, list[str]]]"]
 
 
 def play(installed: Installed, kit: Kit, runtime: str, names: list[str]) -> dict[str, list[str]]:
-    line = [sys.executable, "-m", "tests.hostile.commands", f"{kit.file}", runtime, *names]
-    before = "oci-gpu-hook inventory refresh >/dev/null 2>&1 || :\n"
-    whole = "HOSTILE_MATRIX=all " if matrix.IS_WHOLE else ""
-    script = f"{before}cd {REPOSITORY}; {whole}{shlex.join(line)}"
-    done = on_node(installed, script, timeout=2400)
-    if done.code:
-        raise RuntimeError(done.err[-2000:])
-    return dict(map(json.loads, done.out.splitlines()))
+    before = "oci-gpu-hook inventory refresh >/dev/null 2>&1 || :"
+    if matrix.IS_WHOLE:
+        before += "; export HOSTILE_MATRIX=all"
+    return dict(played(installed, "commands", kit, runtime, *names, before=before, timeout=2400))
 
 
 @pytest.fixture(scope="module")

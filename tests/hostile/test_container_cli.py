@@ -130,9 +130,7 @@ LINKS = {
     "libraries": Row(0, image=moved(VICTIM)),
     "libraries by dots": Row(0, image=moved(f"{UP}{VICTIM}")),
     "libraries by /proc": Row(0, image=moved(f"/proc/1/root{VICTIM}")),
-    "/dev": Row(0, image=linked("dev", VICTIM)),
-    "/proc": Row(0, image=linked("proc", VICTIM)),
-    "/etc": Row(0, image=linked("etc", VICTIM)),
+    **{f"/{name}": Row(0, image=linked(name, VICTIM)) for name in ("dev", "proc", "etc")},
     "ld.so.cache": Row(0, image=linked("etc/ld.so.cache", f"{UP}{VICTIM}/file")),
     "a node": Row(0, image=linked("dev/nvidiactl", f"{UP}{VICTIM}/file")),
     "programs": Row(0, image=linked("usr/bin", f"{UP}{VICTIM}/sub")),
@@ -140,15 +138,12 @@ LINKS = {
 TMPFS = f"mount -t tmpfs none {VICTIM}/sub"
 COPY = f"cp -a {ROOT} {VICTIM}/sub/root"
 VOLUMES = {
-    "/dev": Row(7, VOLUME, mounts=f"mount --bind {VICTIM} {ROOT}/dev"),
-    "libraries": Row(7, VOLUME, mounts=f"mount --bind {VICTIM} {ROOT}/usr"),
-    "the site's own programs": Row(
-        *(0, "", f"mkdir -p {LOCAL}", f"mount --bind {VICTIM} {LOCAL}"), after=WORKS, prints=ONE
-    ),
-    "the driver's folder": Row(
-        *(0, "", f"mkdir -p {LOCAL}/nvidia", f"mount --bind {VICTIM} {LOCAL}/nvidia"), after=WORKS, prints=ONE
-    ),
-    "/etc": Row(7, VOLUME, mounts=f"mount --bind {VICTIM} {ROOT}/etc"),
+    **{f"/{name}": Row(7, VOLUME, mounts=f"mount --bind {VICTIM} {ROOT}/{name}") for name in ("dev", "usr", "etc")},
+    # The site's own programs, and the driver's folder.
+    **{
+        folder: Row(0, "", f"mkdir -p {folder}", f"mount --bind {VICTIM} {folder}", after=WORKS, prints=ONE)
+        for folder in (LOCAL, f"{LOCAL}/nvidia")
+    },
     "a tmpfs": Row(7, VOLUME, TMPFS, f"mount --bind {VICTIM}/sub {ROOT}/dev", clean=f"umount {VICTIM}/sub"),
     "of /dev/shm": Row(7, VOLUME, f"mkdir {SHM}", f"mount --bind {SHM} {ROOT}/dev", clean=f"rm -r {SHM}"),
     "a tmpfs that the caller no longer has": Row(
@@ -169,16 +164,15 @@ VOLUMES = {
     "the container's own tmpfs": Row(0, mounts=f"mount -t tmpfs none {ROOT}/dev", after=WORKS, prints=ONE),
 }
 NOT_THE_ROOT = "is not the container's root"
-BOUND = f"mount --bind {ROOT} {ROOT}; mount --make-shared {ROOT}"
+BOUND = f"{BIND}; mount --make-shared {ROOT}"
 ROOTS = {
     "no mount": Row(3, f"{NOT_THE_ROOT}: nothing is mounted there", bind=":"),
     "/": Row(3, NOT_THE_ROOT, path="/"),
     "above": Row(3, NOT_THE_ROOT, path=f"{ROOT}/.."),
     "shows elsewhere": Row(
-        *(3, "would show in other mount namespaces too", BOUND),
+        *(3, "would show in other mount namespaces too", BOUND, "", "", f"umount -R {ROOT}"),
         bind=":",
         propagation="unchanged",
-        clean=f"umount -R {ROOT}",
     ),
     "in another's folder": Row(
         3, f"{NOT_THE_ROOT}: others than root", image=f"chown {OTHER} /run/w", clean="chown 0 /run/w"
@@ -222,13 +216,11 @@ PIDS = {
         0, mounts=SHARED, after=f"echo shown $(grep -c usr/local/nvidia /proc/self/mountinfo); {KILL}", prints="shown 0"
     ),
     "of a user, of root's": Row(3, "cannot be looked into", mounts=OWN, prefix=USERS, after=KILL),
-    "no number": Row(2, "which is not a process", mounts="PID=self"),
     "a path": Row(2, "which is not a process", mounts="PID=1/../1"),
     "good": Row(0, mounts=OWN, after=f"nsenter --target $PID --mount {WORKS}; {KILL}", prints=ONE),
 }
 CALLS = {
     "nodes": Row(0, after=f"{WORKS}; echo nodes $(find {UPPER} -type c | wc -l)", prints="nodes 0"),
-    "nodes, seen": Row(0, after=WORKS, prints=ONE),
     "twice": Row(0, after=f"nvidia-container-cli {WORDS} --device=0 {ROOT} && {WORKS}", prints=ONE),
     "at once": Row(0, after=AT_ONCE, prints=ONE),
     "after another driver's": Row(
@@ -296,9 +288,7 @@ def seen(installed: Installed, patterns: dict[str, Path]) -> dict[str, list[str]
     root = str(patterns["debian"])
     scripts = {name: TURN.format(**row._asdict()) for name, row in ROWS.items()}
     scripts["race"] = RACE.format(root=root)
-    scripts["host itself"] = (
-        f"fresh; mount --bind {ROOT} {ROOT}; nvidia-container-cli {WORDS} --device=0 {ROOT} 2>&1 || :"
-    )
+    scripts["host itself"] = f"fresh; {BIND}; nvidia-container-cli {WORDS} --device=0 {ROOT} 2>&1 || :"
     before = BEFORE.replace("{root}", root).replace("{silent}", SERVER)
     return in_turn(installed, scripts, before, description="h100x8", cgroup="v1", booted=True)
 
@@ -306,11 +296,8 @@ def seen(installed: Installed, patterns: dict[str, Path]) -> dict[str, list[str]
 @pytest.mark.parametrize("name", ROWS)
 def test_an_attack_wins_nothing(seen: dict[str, list[str]], name: str) -> None:
     row, lines = ROWS[name], seen[name]
-    assert f"code {row.code}" in lines, lines
-    assert "host as before" in lines, lines
-    assert "disk as before" in lines, lines
+    assert {f"code {row.code}", "host as before", "disk as before", row.prints or lines[0]} <= {*lines}, lines
     assert any(row.says in line for line in lines), lines
-    assert not row.prints or row.prints in lines, lines
     assert ("root as before" in lines) == (row.code != 0), lines
 
 

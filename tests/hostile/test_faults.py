@@ -38,11 +38,10 @@ def play(installed: Installed, root: Path, folder: Path, cgroup: str, part: int)
     layers = f"lowerdir={path}/image,upperdir={path}/upper,workdir={path}/work"
     mount = f"mount -t overlay -o {layers} none {path}/rootfs\n"
     words = ["python3", "-S", str(HERE), str(path), MATRIX[cgroup], str(part), str(PARTS)]
-    hook = {"path": "/usr/bin/python3", "args": words, "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]}  # fmt: skip
+    hook = {"path": "/usr/bin/python3", "args": words, "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]}
     made = Bundle(path, {"createRuntime": [PROCDRIVER, hook]}).asks("0", "utility")
-    on_node(
-        *(installed, mount + start("runc", made.runs("/bin/sh", "-c", "true"))), cgroup=cgroup, description="v100"
-    ).printed()  # fmt: skip
+    script = mount + start("runc", made.runs("/bin/sh", "-c", "true"))
+    on_node(installed, script, cgroup=cgroup, description="v100").printed()
     return [json.loads(line) for line in (path / f"rows-{part}").read_text().splitlines()]
 
 

@@ -16,14 +16,8 @@ from tests.integration.conftest import Maker
 from tests.integration.engines import Bundle, Installed, in_turn, on_node, start
 
 FOLDER = "/opt/acme"
-VENDOR = json.dumps(
-    {
-        "kind": "acme.com/card",
-        "activation_flag": "OCI_ACME",
-        "driver_feature": ["compute"],
-        "inventory": {"compute": {"directories": [FOLDER]}},
-    }
-)
+INVENTORY = {"driver_feature": ["compute"], "inventory": {"compute": {"directories": [FOLDER]}}}
+VENDOR = json.dumps({"kind": "acme.com/card", "activation_flag": "OCI_ACME", **INVENTORY})
 # Beside what is for everybody: a licence, a token in a closed folder, what others may write, whatever is no file.
 MAKE = f"""
 mount -t tmpfs -o mode=0755 none /opt

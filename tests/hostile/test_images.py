@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images that are odd rather than hostile: wrong kinds of file, no /proc."""
+"""Odd rather than hostile: wrong kinds of file in an image, no /proc, a config.json with more than engines write."""
 
 from __future__ import annotations
 
 import os
 import posix
+import re
 from pathlib import Path
 from typing import Any, Callable
 
@@ -13,8 +14,9 @@ import pytest
 from oci_gpu_hook.changes.tree import Tree, Undo
 from oci_gpu_hook.kernel import syscalls
 from oci_gpu_hook.kernel.descriptors import closing
+from tests.hostile.scene import BOTH
 from tests.integration.conftest import Maker
-from tests.integration.engines import Installed, in_turn, run, start
+from tests.integration.engines import PROCDRIVER, Bundle, Installed, in_turn, run, start
 from tests.unit.libcudas import R575, library, said
 
 
@@ -81,3 +83,36 @@ def test_a_link_put_where_a_node_was_just_made_opens_nothing_of_the_host(
     os.umask(umask)
     assert made == [0o666]
     assert secret.stat().st_mode & 0o7777 == 0o600
+
+
+MANY = {f"key{number}": "value" for number in range(200_000)}
+LONG = {"long": "x" * (64 << 20)}
+# An interpreter takes some 30 MiB of addresses; and 64 MiB more is what a start may take.
+MOST = 128 << 10
+
+
+def bounded(made: Bundle) -> Bundle:
+    for hooks in made.config["hooks"].values():
+        for hook in [it for it in hooks if it != PROCDRIVER]:
+            words = ["sh", "-c", f'ulimit -v {MOST}; exec "$0" "$@"', hook["path"], *hook["args"][1:]]
+            hook.update(path="/bin/sh", args=words)
+    return made
+
+
+@pytest.mark.parametrize("runtime", BOTH)
+def test_a_container_without_a_sign_of_a_request_starts(installed: Installed, bundle: Maker, runtime: str) -> None:
+    """By annotations, which the state has as well, and by what the state has not; with a sign it is refused."""
+    cases = {"many": MANY, "long": LONG, "asks": {}, "others": {}}
+    scripts = {}
+    for name, said_of_it in cases.items():
+        made = bounded(bundle("busybox").asks("0" if name == "asks" else None))
+        made.config["annotations"] = said_of_it
+        if name in ("asks", "others"):
+            made.config["unknown"] = [*range(300_000)]
+        made.runs("/bin/sh", "-c", "echo started; ls /dev")
+        scripts[name] = f"{start(runtime, made)} 2>&1 || echo stopped"
+    seen = in_turn(installed, scripts)
+    *_, said, last = seen.pop("asks")
+    assert last == "stopped" and re.search(r"exit (status|code:) 3\b", said), said[-500:]
+    for name, lines in seen.items():
+        assert "started" in lines[:2] and "nvidiactl" not in lines, (name, lines[:5])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Leases under load, under faults, and under users who want what is not theirs.
+"""Many starts at a time; and leases under load, under faults, and under users who want what is not theirs.
 
 HOSTILE_LOAD says how many starts; 100 unless told, 1000 by hand.
 """
@@ -11,6 +11,8 @@ import os
 import re
 import sys
 
+from tests.hostile.conftest import played
+from tests.hostile.load import NEW, OLD
 from tests.hostile.scene import Kit
 from tests.integration.conftest import Maker
 from tests.integration.engines import REPOSITORY, Installed, in_turn, on_node, start
@@ -18,6 +20,29 @@ from tests.integration.engines import REPOSITORY, Installed, in_turn, on_node, s
 STARTS = int(os.environ.get("HOSTILE_LOAD", "100"))
 AT_ONCE = 16
 ONE = "gpu-holders = 1\n"
+
+
+def test_many_starts_while_the_driver_is_upgraded(installed: Installed, kit: Kit) -> None:
+    """Each is whole and right, or says why; killed ones and all others leave nothing."""
+    *rows, end = played(installed, "load", kit, f"{STARTS}", f"{AT_ONCE}", timeout=1800)
+    assert end["left"] == []
+    assert len(rows) == STARTS
+    whole = [row for row in rows if row["whole"]]
+    # One release's libraries, and all of them.
+    releases = {version: set() for version in (OLD, NEW)}  # type: dict[str, set[tuple[str, ...]]]
+    for row in whole:
+        (version,) = {OLD, NEW} & {text[-9:] for text in row["libraries"]}
+        releases[version].add(tuple(row["libraries"]))
+        assert not row["left"], row
+    assert [len(kinds) for kinds in releases.values()] == [1, 1], releases
+    stopped = [row for row in rows if not row["whole"] and not row["killed"]]
+    for row in stopped:
+        # 7 where a file of the old driver went after it was cloned: a mount of what is gone attaches to nothing.
+        assert re.search(r"exit status [67], .*oci-gpu-hook: .+", row["err"], re.DOTALL), row
+        assert "Traceback" not in row["err"] and not row["left"], row
+    killed = sum(row["killed"] for row in rows)
+    print(f"{len(whole)} of {len(rows)} starts whole, {killed} killed, {len(stopped)} said why")
+    assert len(whole) >= len(rows) * 8 // 10
 
 
 def test_no_gpu_ever_has_two_holders_and_none_stays_taken(installed: Installed, kit: Kit) -> None:
@@ -80,24 +105,17 @@ def test_a_user_can_neither_take_keep_forge_nor_free_a_lease(installed: Installe
     as_user = "setpriv --reuid 64123 --regid 64123 --clear-groups"
     tries = """
 import os
-import re
 folder = "/run/oci-gpu-hook"
-for name, flags in (("leases", os.O_WRONLY), ("leases.lock", os.O_RDONLY), ("leases.lock", os.O_RDWR)):
+opened = (("leases", os.O_WRONLY), ("leases.lock", os.O_RDONLY), ("leases.lock", os.O_RDWR), ("new", os.O_CREAT))
+acts = [lambda name=name, flags=flags: os.open(f"{folder}/{name}", flags) for name, flags in opened]
+for act in (*acts, lambda: os.unlink(f"{folder}/leases")):
     try:
-        os.open(f"{folder}/{name}", flags)
-        print("open", name)
-    except PermissionError:
-        pass
-for act in (lambda: os.unlink(f"{folder}/leases"), lambda: os.open(f"{folder}/new", os.O_CREAT)):
-    try:
-        act()
-        print("done")
+        print("done", act())
     except PermissionError:
         pass
 print("tried")
 """
     script = f"{start('runc', made)}\n{as_user} python3 -c '{tries}'\n{start('runc', made, 'again')}"
-    found = in_turn(installed, {"all": script}, settings=ONE)["all"]
-    assert found[1] == "tried"
-    assert found[0].startswith("/dev/nvidia")
-    assert found[2] == found[0]
+    first, tried, second = in_turn(installed, {"all": script}, settings=ONE)["all"]
+    assert first == second and first.startswith("/dev/nvidia")
+    assert tried == "tried"

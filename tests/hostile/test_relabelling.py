@@ -59,6 +59,7 @@ for racer in racers:
 walk(NEW)
 print(*sorted(taken), exchanges > 100, label(f"{{MPS}}/control"))
 """
+STILL, _, _ = SCENE.partition("racers = []")
 OURS = f"""
 tries = {TRIES}
 def walk(kind):
@@ -100,8 +101,7 @@ print(len(filecontext.restore(HostRoot("/mnt"), "/tmp/nvidia-mps", USER)), label
 os.rmdir(MPS); os.symlink("/mnt/etc", MPS)
 print(filecontext.restore(HostRoot("/mnt"), "/tmp/nvidia-mps"))
 """
-    scene = SCENE.partition("racers = []")[0]
-    assert run_unshared(scene + case).splitlines() == [
+    assert run_unshared(STILL + case).splitlines() == [
         f"[\"left alone: /tmp/nvidia-mps: 'nvidia-mps' is user 64123's, {OPEN}\"] system_u:object_r:user_tmp_t:s0",
         "1 system_u:object_r:nvidia_mps_t:s0",
         f"[\"left alone: /tmp/nvidia-mps: 'nvidia-mps' is a link, {OPEN}\"]",
@@ -119,8 +119,7 @@ for number in range(10_001):
     open(f"{MPS}/{number}", "w").close()
 print(filecontext.restore(HostRoot("/mnt"), "/tmp/nvidia-mps")[-1])
 """
-    scene = SCENE.partition("racers = []")[0]
-    assert run_unshared(scene + case).splitlines() == [
+    assert run_unshared(STILL + case).splitlines() == [
         "4 {'system_u:object_r:etc_t:s0'}",
         "left alone: /tmp/nvidia-mps holds more than 10000 files",
     ]

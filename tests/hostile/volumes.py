@@ -42,7 +42,7 @@ def below_own(scene: Scene) -> None:
     scene.escaped = lambda out: ["the container has no driver"] * ("no driver" in out)
 
 
-def below_a_volume(options: tuple[str, ...], scene: Scene, *, read_only: bool = False) -> None:
+def below_a_volume(option: str, read_only: bool, scene: Scene) -> None:
     """Row 3: the tmpfs of /scratch was made where the volume hides it, and its path leads to a mount of the host's."""
     inner = scene.volume / "sub"
     inner.mkdir()
@@ -50,7 +50,7 @@ def below_a_volume(options: tuple[str, ...], scene: Scene, *, read_only: bool = 
     (inner / "usr").mkdir()
     tmpfs = {"type": "tmpfs", "source": "tmpfs", "destination": "/scratch"}
     scene.config["mounts"].append(tmpfs)
-    scene.bundle.mounts(scene.volume, "/srv/data", *options)
+    scene.bundle.mounts(scene.volume, "/srv/data", option)
     scene.config["root"]["readonly"] = read_only
     # What the image has there is hidden once the volume is mounted.
     (scene.root / "srv/data/sub").mkdir(parents=True)
@@ -171,20 +171,16 @@ def socket_at(place: Path) -> None:
 ATTACKS = [
     *[
         Attack(f"a-hung-volume-{hangs}-at-{path.rpartition('/')[2]}", "row 14",
-               partial(hung, path, hangs), root, codes=(0,), bites=())
+               partial(hung, path, hangs, name=name), root, codes=(code,), says=says, bites=())
         for hangs in ("opening", "asked")
-        for path, root in (
-            ("/etc/ld.so.cache", "debian"),
-            ("/{libraries}/libcuda.so.1", "debian"),
-            ("/usr/bin/nvidia-smi", "busybox"),
-            ("/run/nvidia-persistenced/socket", "busybox"),
+        for path, name, root, code, says in (
+            ("/etc/ld.so.cache", "", "debian", 0, ""),
+            ("/{libraries}/libcuda.so.1", "", "debian", 0, ""),
+            ("/usr/bin/nvidia-smi", "", "busybox", 0, ""),
+            ("/run/nvidia-persistenced/socket", "", "busybox", 0, ""),
+            ("/dev/nvidiactl", "", "busybox", 7, "is not a character device"),
+            ("/usr/local/nvidia", "lib64", "debian", 0, ""),
         )
-    ],
-    *[
-        Attack(f"a-hung-volume-{hangs}-at-a-node", "row 14",
-               partial(hung, "/dev/nvidiactl", hangs), codes=(7,), says="is not a character device",
-               bites=())
-        for hangs in ("opening", "asked")
     ],
     Attack("a-hung-volume-with-the-cache", "row 14",
            partial(hung, "/etc", "opening", name="ld.so.cache"), "debian", codes=(0,),
@@ -221,11 +217,6 @@ ATTACKS = [
         )
     ],
     *[
-        Attack(f"a-hung-volume-{hangs}-at-the-drivers-folder", "row 14",
-               partial(hung, "/usr/local/nvidia", hangs, name="lib64"), root, codes=(0,), bites=())
-        for hangs, root in (("opening", "busybox"), ("asked", "debian"))
-    ],
-    *[
         Attack(f"a-{make.__name__.partition('_')[0]}-at-{path.replace('/', '-')}", "CVE-2024-0133",
                partial(in_the_way, make, path), codes=(7,), says=says, bites=())
         for make in (Path.touch, os.mkfifo, socket_at)
@@ -249,10 +240,11 @@ ATTACKS = [
     Attack("below-a-clone-the-cache", "row 2", partial(clone, "etc/ld.so.cache"), codes=(0, 7)),
     Attack("below-a-clone-the-programs", "row 2", partial(clone, "usr/bin"), codes=(0, 7)),
     Attack("below-a-clone-the-firmware", "row 2", firmware, codes=(0, 7)),
-    Attack("a-mount-below-a-volume-rw", "row 3", partial(below_a_volume, ("rw",)), codes=(7,), says=IN_VOLUME),
-    Attack("a-mount-below-a-volume-ro", "row 3", partial(below_a_volume, ("ro",)), codes=(7,), says=IN_VOLUME),
-    Attack("a-mount-below-a-volume-read-only-root", "row 3",
-           partial(below_a_volume, ("rw",), read_only=True), codes=(7,), says=IN_VOLUME),
+    *[
+        Attack(f"a-mount-below-a-volume-{name}", "row 3", partial(below_a_volume, option, read_only), codes=(7,),
+               says=IN_VOLUME)
+        for name, option, read_only in (("rw", "rw", False), ("ro", "ro", False), ("read-only-root", "rw", True))
+    ],
     Attack("a-volume-over-the-root", "row 4", over_the_root, codes=BAD_STATE, says="is not the container's root",
            bites=("crun",), runtimes=("crun",)),
     Attack("the-parent-of-the-root-is-moved", "row 5", moved_parent, codes=BAD_STATE),

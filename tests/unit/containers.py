@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Containers for tests: their layouts, their bundles on disk, and the plan for each."""
+"""Containers for tests: their layouts, their bundles on disk, the plan for each, and the process of one."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from oci_gpu_hook.container.devicecgroup import DeviceCgroup
@@ -58,3 +61,20 @@ def write_bundle(folder: Path, *env: str, **more: object) -> Path:
     config = {"root": {"path": "rootfs"}, "process": {"env": env}, "mounts": [DEV], **more}
     (path / "config.json").write_text(json.dumps(config))
     return path
+
+
+_MOUNT = 'mkdir -p "$1/dev"; mount --bind "$1" "$1"; mount -t tmpfs none "$1/dev"; echo; exec cat'
+
+
+@contextmanager
+def contained(rootfs: Path) -> Iterator[int]:
+    """The pid of a process as a runtime leaves it for its hooks: in a mount namespace of its own, its root mounted.
+
+    The user namespace lets anyone mount.
+    """
+    line = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-ec", _MOUNT, "sh", str(rootfs)]
+    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout and process.stdin
+        assert process.stdout.readline() == b"\n"
+        yield process.pid
+        process.stdin.close()

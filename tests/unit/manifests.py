@@ -101,6 +101,16 @@ def admitted(spec: dict[str, Any], scc: dict[str, Any]) -> dict[str, str] | None
     return wanted
 
 
+def environment_of(spec: dict[str, Any]) -> dict[str, str]:
+    """The variables of a pod's first container."""
+    return {item["name"]: item["value"] for item in spec["containers"][0]["env"]}
+
+
+def allowed(scc: dict[str, Any]) -> list[str]:
+    """What constraints allow or demand by a single word."""
+    return sorted(key for key, value in scc.items() if value is True)
+
+
 def restricted() -> dict[str, Any]:
     """restricted-v2, which is what scc-nvidia-container.yaml is but for the type."""
     scc = named("scc-nvidia-container.yaml", "SecurityContextConstraints")

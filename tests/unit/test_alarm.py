@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A hook stage ends by itself: nothing else limits its time."""
+"""A hook stage ends by itself: nothing else limits its time, and no systemd that talks and does not answer holds it."""
 
 from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
+import threading
+import time
 from contextlib import suppress
 from subprocess import PIPE
 
 import pytest
 
+from oci_gpu_hook.changes import scope
+from oci_gpu_hook.formats import scopeunit
 from oci_gpu_hook.node.setup import cdispec
 from tests.unit import starts
 
@@ -53,17 +58,14 @@ def started(hang: str, before: str, written: bytes) -> tuple[int, str]:
         if hang:
             child.stdin.close()
         # Not communicate(), which would end the input.
-        code = child.wait(timeout=60)
-        return code, child.stderr.read().decode()
+        return child.wait(timeout=60), child.stderr.read().decode()
 
 
 @pytest.mark.parametrize("before", [AS_IT_IS, BLOCKED, IGNORED])
 @pytest.mark.parametrize("written", [b"", STATE[:20], STATE])
 def test_a_state_without_an_end_is_one_sentence(before: str, written: bytes) -> None:
-    sentence = (
-        "oci-gpu-hook: the state on stdin does not end within 1 seconds (the container engine or runtime must fix it)\n"
-    )
-    assert started("", before, written) == (3, sentence)
+    says = "the state on stdin does not end within 1 seconds (the container engine or runtime must fix it)"
+    assert started("", before, written) == (3, f"oci-gpu-hook: {says}\n")
 
 
 @pytest.mark.parametrize("before", [AS_IT_IS, BLOCKED, IGNORED])
@@ -76,3 +78,21 @@ def test_no_registration_and_no_spec_asks_for_a_limit() -> None:
     registration = json.loads((starts.ROOT / "hooks.d/oci-gpu-hook.json").read_text())
     assert "timeout" not in registration["hook"]
     assert "timeout" not in cdispec._started(cdispec.Hook("/hook", ("utility",)))
+
+
+def test_a_bus_that_says_other_things_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a busy systemd sends its signals to everybody: each of them is something to read."""
+    monkeypatch.setattr(scope, "_SECONDS", 0.2)
+    ours, theirs = socket.socketpair()
+
+    def talk() -> None:
+        with theirs, suppress(OSError):
+            for _ in range(30_000):
+                time.sleep(0.02)
+                theirs.sendall(scopeunit.calls(7, "other.scope", ()))
+
+    talking = threading.Thread(target=talk)
+    talking.start()
+    with ours, pytest.raises(OSError, match="systemd has not answered"):
+        scope.wait(ours.fileno())
+    talking.join()

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from oci_gpu_hook.changes.tree import Tree, Undo
     from oci_gpu_hook.operations import Operation, Perform
 
-NAMESPACE, HOME = 7, 3
+NAMESPACE = 7
+ENTER, LEAVE = f"enter {NAMESPACE}", "leave home"
 
 
 class Process:
@@ -68,17 +69,12 @@ class Step:
 def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     found: list[str] = []
 
-    def enter(inside: int) -> int:
-        assert inside == NAMESPACE
-        found.append("enter")
-        return HOME
-
-    def leave(home: int) -> None:
-        assert home == HOME
-        found.append("leave")
+    def enter(inside: int) -> str:
+        found.append(f"enter {inside}")
+        return "home"
 
     monkeypatch.setattr(namespace, "enter", enter)
-    monkeypatch.setattr(namespace, "leave", leave)
+    monkeypatch.setattr(namespace, "leave", lambda home: found.append(f"leave {home}"))
     monkeypatch.setattr(namespace, "drop_privileges", lambda **_: found.append("drop"))
     umask = os.umask(0o77)
     yield found
@@ -95,18 +91,18 @@ def run(root: Path, *operations: Operation) -> list[str]:
 
 def test_everything_is_prepared_before_the_containers_namespace_is_entered(log: list[str], tmp_path: Path) -> None:
     assert run(tmp_path, Step(log, "a"), Step(log, "b", note="nothing to do")) == ["nothing to do"]
-    assert log == ["prepare a", "prepare b", "drop", "enter", "perform a", "perform b", "leave"]
+    assert log == ["prepare a", "prepare b", "drop", ENTER, "perform a", "perform b", LEAVE]
     assert os.umask(0) == 0
 
 
 def test_an_optional_step_that_fails_is_taken_back_alone(log: list[str], tmp_path: Path) -> None:
     steps = (Step(log, "a"), Step(log, "b", required=False, fails="perform"), Step(log, "c"))
     assert run(tmp_path, *steps) == ["cannot do b: [Errno 5] it broke"]
-    assert log[-5:] == ["perform a", "perform b", "undo perform b", "perform c", "leave"]
+    assert log[-5:] == ["perform a", "perform b", "undo perform b", "perform c", LEAVE]
     # All is, if it is required, where it was done: the kernel unmounts nothing of a namespace that the caller has left.
     with pytest.raises(ApplyError):
         run(tmp_path, Step(log, "a"), Step(log, "b", fails="perform"))
-    assert log[-5:] == ["undo perform b", "undo perform a", "leave", "undo prepare b", "undo prepare a"]
+    assert log[-5:] == ["undo perform b", "undo perform a", LEAVE, "undo prepare b", "undo prepare a"]
 
 
 def test_a_step_that_cannot_be_prepared_stops_the_start_before_anything_is_done(log: list[str], tmp_path: Path) -> None:
@@ -119,7 +115,7 @@ def test_a_step_that_cannot_be_prepared_stops_the_start_before_anything_is_done(
 def test_an_optional_step_that_cannot_be_prepared_is_noted_and_not_performed(log: list[str], tmp_path: Path) -> None:
     steps = (Step(log, "a", required=False, fails="prepare"), Step(log, "b"))
     assert run(tmp_path, *steps) == ["cannot do a: [Errno 5] it broke"]
-    assert log == ["prepare a", "prepare b", "drop", "enter", "perform b", "leave"]
+    assert log == ["prepare a", "prepare b", "drop", ENTER, "perform b", LEAVE]
 
 
 # Each kind of operation that imports anything itself, on a host and in a container that bring it as far as that.

@@ -45,9 +45,8 @@ def test_a_mount_is_found_wherever_its_line_is(tmp_path: Path, size: int) -> Non
 @pytest.mark.parametrize("size", [1, 5, 4096])
 def test_a_device_is_found_by_its_own_field_alone(tmp_path: Path, size: int) -> None:
     text = b"1 0 0:5 / / rw - fuse 0:7 rw\n2 1 0:6 / /a rw - tmpfs none rw\n7 -\n"
-    numbers = ("0:5", "0:6", "0:7", "0:8")
     pieces = cut(tmp_path / "mountinfo", text, size)
-    assert mountinfo.mounted(pieces, numbers) == {"0:5", "0:6"}
+    assert mountinfo.mounted(pieces, ("0:5", "0:6", "0:7", "0:8")) == {"0:5", "0:6"}
     assert mountinfo.mounted(pieces, ()) == set()
 
 

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit import hosts, starts
-from tests.unit.containers import write_bundle
-from tests.unit.process import contained
+from tests.unit.containers import contained, write_bundle
 
 pytestmark = pytest.mark.pythons
 
@@ -118,49 +117,29 @@ def test_without_a_private_module_the_public_one_does_the_same(module: str, how:
     assert module != "_json" or usual.count("refused") == 8
 
 
-# The hook's start, which then says how it ended.
-HOOK = f"""
-import posix
-def exit(status):
-    print(status, flush=True)
-    leave(0)
-leave, posix._exit = posix._exit, exit
-{starts.MAIN}
-"""
-
-
-def started(spoil: str, folder: Path, *words: str) -> tuple[str, str]:
-    bundle = folder / "bundle"
+def started(spoil: str, bundle: Path, *words: str) -> tuple[int, str]:
+    """How a start ends, and what it says."""
     with contained(bundle / "rootfs") as pid:
-        ran = subprocess.run(
-            starts.command(spoil + HOOK, "createRuntime", *words),
-            input=json.dumps({"id": "c", "pid": pid, "bundle": str(bundle)}),
-            capture_output=True,
-            text=True,
-            env={},
-        )
-    assert ran.returncode == 0, ran.stderr
-    return ran.stdout.strip(), ran.stderr
+        state = json.dumps({"id": "c", "pid": pid, "bundle": str(bundle)})
+        command = starts.command(f"{spoil}\n{starts.MAIN}", "createRuntime", *words)
+        ran = subprocess.run(command, input=state, capture_output=True, text=True, env={})
+    return ran.returncode, ran.stderr
 
 
 @pytest.mark.parametrize("module", ["_json", "_ctypes"])
 def test_a_whole_start_is_the_same(tmp_path: Path, module: str) -> None:
     """From the state on stdin to the refusal of a GPU that the host has not."""
     hosts.host(tmp_path / "host")
-    write_bundle(tmp_path, "NVIDIA_VISIBLE_DEVICES=7")
-    public = module.lstrip("_") if module != "_json" else "sys"
-    spoil = f"import sys, {public}\n" + EMPTY.format(module=module) + "\n"
-    words = ("--host-root", str(tmp_path / "host"))
-    ends = [started(first, tmp_path, *words) for first in ("", spoil)]
-    assert ends[0] == ends[1]
-    assert ends[0][0] == "5"
-    assert ends[0][1].startswith("oci-gpu-hook: unknown device '7'")
+    bundle = write_bundle(tmp_path, "NVIDIA_VISIBLE_DEVICES=7")
+    public = "ctypes" if module == "_ctypes" else "sys"
+    spoil = f"import sys, {public}\n{EMPTY.format(module=module)}"
+    usual, without = [started(first, bundle, "--host-root", str(tmp_path / "host")) for first in ("", spoil)]
+    assert usual == without
+    assert usual[0] == 5 and usual[1].startswith("oci-gpu-hook: unknown device '7'")
 
 
 def test_a_python_without_any_ctypes_is_one_sentence(tmp_path: Path) -> None:
     """Then no system call of ours can be made, and the container must not start without its GPU."""
-    write_bundle(tmp_path, "NVIDIA_VISIBLE_DEVICES=0")
-    spoil = "import sys\n" + MISSING.format(module="_ctypes") + "\n"
-    status, said = started(spoil, tmp_path)
-    assert status not in ("", "0")
-    assert said.count("\n") == 1 and "_ctypes" in said, said
+    bundle = write_bundle(tmp_path, "NVIDIA_VISIBLE_DEVICES=0")
+    status, said = started(f"import sys\n{MISSING.format(module='_ctypes')}", bundle)
+    assert status and said.count("\n") == 1 and "_ctypes" in said, said

@@ -6,6 +6,8 @@ from __future__ import annotations
 import ast
 import os
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -27,31 +29,25 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def read(tree: Path) -> bytes | None:
-    owned(tree, FOLDER)
-    return foreignfile.read_file(HostRoot(str(tree)), f"{FOLDER}/x", 1000)
-
-
-def test_a_regular_file_is_read(tree: Path) -> None:
-    (tree / FOLDER[1:] / "x").write_text("said")
-    assert read(tree) == b"said"
-
-
 @pytest.mark.parametrize(
-    "make",
+    ("make", "content"),
     [
-        lambda it: it.symlink_to("/etc/passwd"),
-        lambda it: os.mknod(it, 0o020666, os.makedev(1, 5)),
-        os.mkfifo,
-        lambda it: it.mkdir(),
-        lambda it: it.write_text("s" * 1001),
+        (lambda it: it.write_text("said"), b"said"),
+        (lambda it: it.symlink_to("/etc/passwd"), None),
+        (lambda it: os.mknod(it, 0o020666, os.makedev(1, 5)), None),
+        (os.mkfifo, None),
+        (lambda it: it.mkdir(), None),
+        (lambda it: it.write_text("s" * 1001), None),
     ],
-    ids=["outside", "device", "fifo", "folder", "large"],
+    ids=["regular", "outside", "device", "fifo", "folder", "large"],
 )
-def test_anything_else_is_not(tree: Path, make: object) -> None:
-    make(tree / FOLDER[1:] / "x")  # type: ignore[operator]
+def test_a_regular_file_is_read_and_nothing_else(
+    tree: Path, make: Callable[[Path], object], content: bytes | None
+) -> None:
+    make(tree / FOLDER[1:] / "x")
+    owned(tree, FOLDER)
     began = time.monotonic()
-    assert read(tree) is None
+    assert foreignfile.read_file(HostRoot(str(tree)), f"{FOLDER}/x", 1000) == content
     assert time.monotonic() - began < 5
 
 
@@ -80,12 +76,15 @@ def test_mount_points_with_odd_names() -> None:
     assert found.way("/mnt/a b\nc/d") == ["/mnt/a b\nc"]
 
 
-def inside(tree: Path) -> ContainerRoot:
-    """A container whose root is this tree: no process has it, so its descriptor is exchanged."""
+@contextmanager
+def inside(tree: Path | None = None) -> Iterator[ContainerRoot]:
+    """A container whose root is this tree, else ours: no process has it, so its descriptor is exchanged."""
     found = ContainerRoot(HostRoot(), os.getpid())
+    if tree:
+        os.close(found.fd)
+        found.fd = os.open(tree, os.O_PATH)
+    yield found
     os.close(found.fd)
-    found.fd = os.open(tree, os.O_PATH)
-    return found
 
 
 def test_in_a_container_links_are_followed_below_its_root(tmp_path: Path) -> None:
@@ -95,43 +94,37 @@ def test_in_a_container_links_are_followed_below_its_root(tmp_path: Path) -> Non
     (tmp_path / "out").symlink_to("../../../../../../../../etc/passwd")
     (tmp_path / "loop").symlink_to("loop")
     os.mkfifo(tmp_path / "fifo")
-    found = inside(tmp_path)
-    assert (found.read("/x"), found.read("/out"), found.read("/loop")) == (b"said", None, None)
-    assert (found.read("/fifo"), found.read("/etc"), found.read("/x", 3)) == (None, None, None)
-    assert found.status("/x", with_links=False) is None
-    assert found.names("/etc") == ["x"] and found.names("/x") == []
-    os.close(found.fd)
+    with inside(tmp_path) as found:
+        assert found.read("/x") == b"said" and found.read("/x", 3) is None
+        assert [found.read(f"/{name}") for name in ("out", "loop", "fifo", "etc")] == [None] * 4
+        assert found.status("/x", with_links=False) is None
+        assert found.names("/etc") == ["x"] and found.names("/x") == []
 
 
 def test_a_file_of_procfs_is_no_file_of_a_containers() -> None:
     """Its read can wait, or take away what root is to read, as that of /proc/kmsg."""
-    found = ContainerRoot(HostRoot(), os.getpid())
-    assert found.status("/proc/self/status") is not None
-    assert found.read("/proc/self/status") is None
-    assert found.read("/sys/kernel/notes") is None
-    os.close(found.fd)
+    with inside() as found:
+        assert found.status("/proc/self/status") is not None
+        assert found.read("/proc/self/status") is found.read("/sys/kernel/notes") is None
 
 
 def test_names_without_an_end_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(foreignfile, "MAX_NAMES", 50)
     for number in range(60):
         (tmp_path / str(number)).touch()
-    found = inside(tmp_path)
-    assert len(found.names("/")) == 50
-    assert found.nodes("/", time.monotonic() + 60) == ([], False)
-    assert found.nodes("/", 0) == ([], False)
-    os.close(found.fd)
+    with inside(tmp_path) as found:
+        assert len(found.names("/")) == 50
+        assert found.nodes("/", time.monotonic() + 60) == found.nodes("/", 0) == ([], False)
 
 
 def test_a_node_is_opened_only_if_it_is_the_one(tmp_path: Path) -> None:
     """Between the look and the open a container may have put another there."""
-    found = ContainerRoot(HostRoot(), os.getpid())
-    assert found.numbers("/dev/null") == (1, 3) and found.numbers("/etc/passwd") is None
-    found.try_node("/dev/null", (1, 3))
-    for path in ("/dev/zero", "/etc/passwd"):
-        with pytest.raises(OSError, match="another device by now"):
-            found.try_node(path, (1, 3))
-    os.close(found.fd)
+    with inside() as found:
+        assert found.numbers("/dev/null") == (1, 3) and found.numbers("/etc/passwd") is None
+        found.try_node("/dev/null", (1, 3))
+        for path in ("/dev/zero", "/etc/passwd"):
+            with pytest.raises(OSError, match="another device by now"):
+                found.try_node(path, (1, 3))
 
 
 # What users and containers fill, and where the package may name it.
@@ -149,8 +142,7 @@ def test_nothing_else_opens_a_path_that_others_fill() -> None:
     found: dict[str, set[str]] = {part: set() for part in THEIRS}
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_bytes())):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                for part in THEIRS:
-                    if node.value == part or (node.value.endswith(part) and "\n" not in node.value):
-                        found[part].add(name(path)[len("oci_gpu_hook/") :])
+            text = str(node.value) if isinstance(node, ast.Constant) else ""
+            for part in [it for it in THEIRS if text.endswith(it) and "\n" not in text]:
+                found[part].add(name(path)[len("oci_gpu_hook/") :])
     assert found == THEIRS

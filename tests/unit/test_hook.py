@@ -20,8 +20,7 @@ from oci_gpu_hook.report.progress import Progress
 from oci_gpu_hook.request.bundle import Bundle
 from oci_gpu_hook.request.state import State
 from tests.unit import hosts
-from tests.unit.containers import write_bundle
-from tests.unit.process import contained
+from tests.unit.containers import contained, write_bundle
 
 OPTIONS = ["--config", "--host-root", "--cdi", "--cdi-vendor"]
 

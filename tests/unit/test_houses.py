@@ -48,6 +48,10 @@ def top(module: str) -> str:
     return module.split(".")[1] if "." in module else module
 
 
+def repeated(names: list[str]) -> list[str]:
+    return sorted({name for name in names if names.count(name) > 1})
+
+
 def test_security_names_what_root_runs_at_a_start() -> None:
     """Who audits reads these and no more."""
     text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
@@ -63,19 +67,12 @@ def test_what_no_start_reaches_is_apart() -> None:
 
 def test_a_modules_name_occurs_once() -> None:
     """The command line's files are named by the commands."""
-    others = [module for module in SOURCES if top(module) != "cli"]
-    names = [module.rpartition(".")[2] for module in others]
-    assert sorted({name for name in names if names.count(name) > 1}) == []
+    assert repeated([module.rpartition(".")[2] for module in SOURCES if top(module) != "cli"]) == []
 
 
 def test_a_name_tells_what_it_is() -> None:
     """Two records that mean different things have different names, and a module's functions say what they read."""
-    classes, functions = [], set()
-    for module in SOURCES:
-        for node in source(module).body:
-            if isinstance(node, ast.ClassDef):
-                classes.append(node.name)
-            elif isinstance(node, ast.FunctionDef):
-                functions.add(node.name)
-    assert sorted({name for name in classes if classes.count(name) > 1}) == []
+    nodes = [node for module in SOURCES for node in source(module).body]
+    assert repeated([node.name for node in nodes if isinstance(node, ast.ClassDef)]) == []
+    functions = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
     assert functions.isdisjoint({"look", "read", "parse", "_text"})

