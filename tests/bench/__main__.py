@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Callable
 
-from tests.bench import calls, commands, figures, growth, load, rounds, stage, tables
+from tests.bench import commands, figures, growth, load, rounds, stage, tables
 from tests.bench.variants import by_key, variants
 from tests.gpunode import node
 
@@ -118,7 +118,6 @@ MEASURED: dict[str, Callable[[stage.Kit, argparse.Namespace], dict[str, Any]]] =
     "mounts": lambda kit, options: figures.mounts(
         _on_node(kit, options, partial(growth.play_mounts, kit, max(1, options.rounds // 5)))
     ),
-    "calls": lambda kit, options: _on_node(kit, options, partial(calls.play, kit)),
     "load": _load,
     "commands": _commands,
     "runtime": lambda kit, options: figures.runtime(

@@ -39,14 +39,10 @@ _STUB_NUMBER = "libbench0000"
 
 
 class Hook(NamedTuple):
-    """What the runtime is to start: a program and its words, the first of which is its name.
-
-    It gets its environment beside what our hook is registered with.
-    """
+    """What the runtime is to start: a program and its words, the first of which is its name."""
 
     program: str
     words: list[str]
-    environment: tuple[str, ...] = ()
 
 
 class Kit(NamedTuple):
@@ -175,7 +171,7 @@ def _spec(capabilities: str | None) -> dict[str, Any]:
 class Scene:
     """One bundle, whose root gets a fresh layer for every start, as an engine gives it one."""
 
-    def __init__(self, kit: Kit, variant: Variant, name: str, hook: Hook | None = None) -> None:
+    def __init__(self, kit: Kit, variant: Variant, name: str) -> None:
         self.kit = kit
         self.name = name
         self.lower = kit.patterns[variant.root]
@@ -187,7 +183,7 @@ class Scene:
         self.layer = self.disk or self.path / "layer"
         (self.path / "rootfs").mkdir(parents=True)
         self.layer.mkdir(exist_ok=True)
-        hook = hook or hook_of(kit, variant.hook)
+        hook = hook_of(kit, variant.hook)
         spec = _spec(variant.capabilities) if variant.cdi else None
         if spec:
             (started,) = spec["containerEdits"].pop("hooks")
@@ -204,9 +200,7 @@ class Scene:
 
     def _timed(self, hook: Hook) -> dict[str, Any]:
         args = ["timer", str(self.record), hook.program, *hook.words]
-        env = [*self.kit.environment, *hook.environment]
-        timer = {"path": str(self.kit.timer), "args": args, "env": env}
-        return {**timer, "timeout": _TIMEOUT}
+        return {"path": str(self.kit.timer), "args": args, "env": self.kit.environment, "timeout": _TIMEOUT}
 
     def lay(self) -> None:
         """A root in which nothing has been started yet."""

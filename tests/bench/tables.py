@@ -26,14 +26,7 @@ def document(bench: dict[str, Any], before: dict[str, Any] | None) -> str:
         parts += [_variants(bench["variants"]), _notes(bench["variants"])]
         if before:
             parts.append(_compared(bench["variants"], before))
-    sections = {
-        "calls": _calls,
-        "load": _load,
-        "growth": _growth,
-        "mounts": _mounts,
-        "commands": _commands,
-        "runtime": _runtime,
-    }
+    sections = {"load": _load, "growth": _growth, "mounts": _mounts, "commands": _commands, "runtime": _runtime}
     parts += [section(bench[key]) for key, section in sections.items() if bench.get(key)]
     return "\n".join([part for part in parts if part])
 
@@ -100,14 +93,6 @@ def _compared(rows: dict[str, Any], before: dict[str, Any]) -> str:
             change = row["median_in_p"] / old["median_in_p"] - 1
             lines.append([row["title"], f"{old['median_in_p']:.2f}", f"{row['median_in_p']:.2f}", f"{change:+.0%}"])
     return f"## Compared with {before['date']}, in P\n\n" + table(["", "then", "now", "change"], lines)
-
-
-def _calls(paths: dict[str, Any]) -> str:
-    lines = []
-    for path in paths.values():
-        numbers = (path["calls"], path["processes"], path["programs"], len(path["files"]))
-        lines.append([path["title"], *map(str, numbers)])
-    return "## System calls\n\n" + table(["", "system calls", "processes", "programs", "files opened"], lines)
 
 
 def _load(loads: dict[str, Any]) -> str:
