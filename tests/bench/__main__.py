@@ -115,9 +115,6 @@ def _load(kit: stage.Kit, options: argparse.Namespace) -> dict[str, Any]:
 MEASURED: dict[str, Callable[[stage.Kit, argparse.Namespace], dict[str, Any]]] = {
     "rounds": _rounds,
     "growth": lambda kit, options: growth.play(kit, options.cgroup, max(1, options.rounds // 5)),
-    "mounts": lambda kit, options: figures.mounts(
-        _on_node(kit, options, partial(growth.play_mounts, kit, max(1, options.rounds // 5)))
-    ),
     "load": _load,
     "commands": _commands,
     "runtime": lambda kit, options: figures.runtime(

@@ -69,19 +69,6 @@ def rows(variants: list[Variant], samples: dict[str, list[list[Any]]]) -> dict[s
     return found
 
 
-# By how much a start may take longer beside so many mounts of the node than beside none.
-MOUNTS_GOALS = {"0": 0.0, "500": 1.1, "2000": 1.35, "5000": 1.9}
-
-
-def mounts(samples: dict[str, list[list[Any]]]) -> dict[str, Any]:
-    """One entry for each number of mounts, with its ratio to none."""
-    found = {number: {**load(taken), "goal": MOUNTS_GOALS[number]} for number, taken in samples.items()}
-    for row in found.values():
-        row["of_none"] = ratio(row["hook"]["median"], found["0"]["hook"]["median"])
-        row["met"] = _met(row["of_none"], row["goal"])
-    return found
-
-
 def _row(variant: Variant, samples: list[list[Any]]) -> dict[str, Any]:
     good = [sample for sample in samples if not sample[5]]
     return {

@@ -26,7 +26,7 @@ def document(bench: dict[str, Any], before: dict[str, Any] | None) -> str:
         parts += [_variants(bench["variants"]), _notes(bench["variants"])]
         if before:
             parts.append(_compared(bench["variants"], before))
-    sections = {"load": _load, "growth": _growth, "mounts": _mounts, "commands": _commands, "runtime": _runtime}
+    sections = {"load": _load, "growth": _growth, "commands": _commands, "runtime": _runtime}
     parts += [section(bench[key]) for key, section in sections.items() if bench.get(key)]
     return "\n".join([part for part in parts if part])
 
@@ -140,11 +140,3 @@ def _growth(growth: dict[str, Any]) -> str:
         lines.append([series["title"], *marginal, points])
     head = ["", "us for each", "goal", "", "hook ms"]
     return "## Growth\n\n" + table(head, lines)
-
-
-def _mounts(rows: dict[str, Any]) -> str:
-    lines = []
-    for number, row in rows.items():
-        times = [f"{it:.2f}" for it in (row["hook"]["median"], row["hook"]["p90"], row["of_none"])]
-        lines.append([number, *times, *_judged(row["goal"], row["met"]), f"{row['failed']} of {row['starts']}"])
-    return "## Mounts of the node\n\n" + table(["more", "hook ms", "p90", "of none", "goal", "", "failed"], lines)
