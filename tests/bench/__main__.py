@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Callable
 
-from tests.bench import commands, figures, growth, load, rounds, stage, tables
+from tests.bench import commands, figures, growth, rounds, stage, tables
 from tests.bench.variants import by_key, variants
 from tests.gpunode import node
 
@@ -106,8 +106,8 @@ def _commands(kit: stage.Kit, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _load(kit: stage.Kit, options: argparse.Namespace) -> dict[str, Any]:
-    samples = _on_node(kit, options, partial(load.play, kit, options.load, options.at_once))
-    hooks = {key: {"title": by_key(key).title, **figures.load(samples[key])} for key in load.HOOKS}
+    samples = _on_node(kit, options, partial(rounds.play_load, kit, options.load, options.at_once))
+    hooks = {key: {"title": by_key(key).title, **figures.load(samples[key])} for key in rounds.LOADED}
     return {"at_once": options.at_once, "hooks": hooks}
 
 

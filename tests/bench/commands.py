@@ -18,6 +18,7 @@ from tests.bench.variants import BARE, WARM, by_key
 
 PROGRAM = "/usr/bin/oci-gpu-runtime"
 TRUE = "/bin/true"
+RUNC = "plain `runc state`"
 
 
 def play(kit: Kit, rounds: int) -> dict[str, list[Sample]]:
@@ -56,12 +57,12 @@ def play_runtime(kit: Kit, rounds: int) -> dict[str, list[Sample]]:
     bare = hook_of(kit, BARE)
     assert bare is not None
     calls = {
-        "true": [TRUE],
-        "bare": [bare.program, *bare.words[1:]],
-        "runc": ["runc", "state", "none"],
-        "state": [PROGRAM, "state", "none"],
-        "create": [PROGRAM, "create", "--bundle", str(none.path), "none"],
-        "create-gpu": [PROGRAM, "create", "--bundle", str(bundle), "none"],
+        "/bin/true alone": [TRUE],
+        "`python3 -IS -c pass` (P)": [bare.program, *bare.words[1:]],
+        RUNC: ["runc", "state", "none"],
+        "`state`": [PROGRAM, "state", "none"],
+        "`create`, no GPU": [PROGRAM, "create", "--bundle", str(none.path), "none"],
+        "`create`, 1 GPU": [PROGRAM, "create", "--bundle", str(bundle), "none"],
     }
     samples = _by_turns(calls, rounds, (gpu.path / "config.json", bundle / "config.json"))
     for scene in (none, gpu):
@@ -76,7 +77,7 @@ def _by_turns(calls: dict[str, list[str]], rounds: int, *copied: tuple[Path, Pat
         for name, words in calls.items():
             for source, target in copied:
                 shutil.copy(source, target)
-            sample = _call(words, fails=name == "runc")
+            sample = _call(words, fails=name == RUNC)
             if number:
                 samples[name].append(sample)
     return samples

@@ -35,25 +35,11 @@ def ratio(value: float, to: float) -> float:
     return round(value / to, 4) if to else 0.0
 
 
-# What oci-gpu-runtime is measured with, and beside.
-RUNTIME_CALLS = {
-    "true": "/bin/true alone",
-    "bare": "`python3 -IS -c pass` (P)",
-    "runc": "plain `runc state`",
-    "state": "`state`",
-    "create": "`create`, no GPU",
-    "create-gpu": "`create`, 1 GPU",
-}
-
-
 def runtime(samples: dict[str, list[list[Any]]]) -> dict[str, Any]:
-    """One entry for each call, with what it takes beyond /bin/true."""
-    found = {key: load(samples[key]) for key in RUNTIME_CALLS}
-    true, bare = [found[key]["run"]["median"] for key in ("true", "bare")]
-    return {
-        key: {**row, "title": RUNTIME_CALLS[key], "added_in_p": ratio(row["run"]["median"] - true, bare)}
-        for key, row in found.items()
-    }
+    """One entry for each call, with what it takes beyond the first, in the second's: /bin/true and P."""
+    found = {title: load(taken) for title, taken in samples.items()}
+    true, bare, *_ = [row["run"]["median"] for row in found.values()]
+    return {title: {**row, "added_in_p": ratio(row["run"]["median"] - true, bare)} for title, row in found.items()}
 
 
 def rows(variants: list[Variant], samples: dict[str, list[list[Any]]]) -> dict[str, Any]:

@@ -12,16 +12,21 @@ import random
 import shutil
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 from typing import NamedTuple
 
 from oci_gpu_hook.host import leases as held
 from oci_gpu_hook.host.root import HostRoot
 from tests.bench.stage import ENVIRONMENT, SAVED, Kit, Scene, refresh
-from tests.bench.variants import COLD, STALE, WARM, Variant
+from tests.bench.variants import COLD, STALE, WARM, Variant, by_key
 
 _CACHE = "/etc/ld.so.cache"
 SETTINGS = Path("/etc/oci-gpu-hook.conf")
+# Which hooks a load is started with.
+LOADED = ("true", "gpu-1")
+_BLOCKS = 5
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -159,3 +164,30 @@ def play(kit: Kit, variants: list[Variant], rounds: int) -> dict[str, list[Sampl
     state.count(counted=False, leases=0)
     os.rmdir(_cgroup())
     return samples
+
+
+def play_load(kit: Kit, starts: int, at_once: int) -> dict[str, list[Sample]]:
+    """So many starts of each hook, `at_once` of them at any time: by turns, so that both meet the same machine."""
+    Node().make(WARM)
+    scenes = {key: [Scene(kit, by_key(key), f"load-{key}-{it}") for it in range(at_once)] for key in LOADED}
+    samples: dict[str, list[Sample]] = {key: [] for key in LOADED}
+    with ThreadPoolExecutor(at_once) as pool:
+        for block in range(_BLOCKS):
+            size = starts * (block + 1) // _BLOCKS - starts * block // _BLOCKS
+            for key in LOADED:
+                free: SimpleQueue[Scene] = SimpleQueue()
+                for scene in scenes[key]:
+                    free.put(scene)
+                samples[key] += list(pool.map(_start_free, [free] * size))
+            say(f"bench: load, {len(samples[LOADED[-1]])} of {starts} starts each")
+    for scene in [scene for of_key in scenes.values() for scene in of_key]:
+        scene.remove()
+    return samples
+
+
+def _start_free(free: SimpleQueue[Scene]) -> Sample:
+    scene = free.get()
+    try:
+        return start(scene)
+    finally:
+        free.put(scene)

@@ -124,9 +124,9 @@ def _commands(commands: dict[str, Any]) -> str:
 
 def _runtime(calls: dict[str, Any]) -> str:
     lines = []
-    for entry in calls.values():
+    for title, entry in calls.items():
         times = [f"{entry['run']['median']:.2f}", f"{entry['added_in_p']:.2f}"]
-        lines.append([entry["title"], *times, _short(entry["said"])])
+        lines.append([title, *times, _short(entry["said"])])
     head = ["", "ms", "added, in P", "failed"]
     return "## oci-gpu-runtime, and then /bin/true\n\n" + table(head, lines)
 
