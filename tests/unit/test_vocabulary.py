@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.vocabulary.row import Row
+from tests.vocabulary.host import Row
 from tests.vocabulary.rows import ROWS, listed
 
 

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A host that has everything, and the questions that the rows ask of it.
-
-Must not import any test.
-"""
+"""A row of the vocabulary, a host that has everything, and the questions that rows ask of it."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ import platform
 import tempfile
 from functools import lru_cache
 from pathlib import Path
+from typing import Callable, NamedTuple
 
 from oci_gpu_hook.container.layout import Layout
 from oci_gpu_hook.driver import catalogue, inventory, nodes, survey
@@ -25,6 +23,22 @@ from oci_gpu_hook.request.settings import Settings
 from tests.unit import containers, hosts
 from tests.unit.asking import by_environment
 from tests.unit.containers import DEBIAN
+
+SERVED, REFUSED = "served", "refused"
+
+
+class Row(NamedTuple):
+    """A row of the project's reference to NVIDIA's stack, by its section and name there.
+
+    holds: True if the answer is as the row says.
+    answer: SERVED; or REFUSED, where a sentence says so, or nothing can be asked for, and a comment says why.
+    """
+
+    section: str
+    name: str
+    holds: Callable[[], bool]
+    answer: str = SERVED
+
 
 FOLDER = f"/{hosts.LIBRARY_FOLDER}"
 UUID = hosts.uuid(1)
