@@ -2,7 +2,6 @@
 """What is called without a container's start: people's commands, and what oci-gpu-runtime adds to a call of a runtime.
 
 The runtime behind it is /bin/true here; plain runc is beside it.  The node's inventory is saved.
-Must not: calculate; what was measured is given as it was.
 """
 
 from __future__ import annotations

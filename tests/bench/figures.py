@@ -42,7 +42,7 @@ def runtime(samples: dict[str, list[list[Any]]]) -> dict[str, Any]:
     return {title: {**row, "added_in_p": ratio(row["run"]["median"] - true, bare)} for title, row in found.items()}
 
 
-def rows(variants: list[Variant], samples: dict[str, list[list[Any]]]) -> dict[str, Any]:
+def rows(variants: Sequence[Variant], samples: dict[str, list[list[Any]]]) -> dict[str, Any]:
     """One entry for each variant, in their order.  A failed start counts as failed and nowhere else."""
     found = {variant.key: _row(variant, samples[variant.key]) for variant in variants}
     bare = found[REFERENCE]

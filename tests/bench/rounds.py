@@ -2,7 +2,6 @@
 """The measuring itself: every variant once a round, in random order, under a real runc.
 
 Two measures of a start: the hook alone, by the C timer around it, and the whole `runc run`.
-Must not: calculate; what was measured is given as it was.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import random
 import shutil
 import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
@@ -145,7 +145,7 @@ class Node:
             held.write(host, [mine._replace(devices=(gpus[number % 8],)) for number in range(leases)])
 
 
-def play(kit: Kit, variants: list[Variant], rounds: int) -> dict[str, list[Sample]]:
+def play(kit: Kit, variants: Sequence[Variant], rounds: int) -> dict[str, list[Sample]]:
     """All rounds; the first start of each variant only warms what is cold and is not counted."""
     scenes = {variant.key: Scene(kit, variant, variant.key) for variant in variants}
     samples: dict[str, list[Sample]] = {variant.key: [] for variant in variants}

@@ -18,7 +18,7 @@ import traceback
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
-from tests.bench.variants import BARE, BUSYBOX, CANDIDATE, LARGE, NEWER, NONE, OURS, SMALL, TRUE, Variant
+from tests.bench.variants import BARE, BUSYBOX, LARGE, NEWER, NONE, OURS, SMALL, TRUE, Variant
 from tests.gpunode import linux, node
 from tests.gpunode.content import NOMEMLOCK, Content
 from tests.integration import cdiedits, roots
@@ -55,7 +55,6 @@ class Kit(NamedTuple):
     patterns: dict[str, Path]
     ours: Hook
     environment: list[str]  # of our hook, as it is registered
-    candidate: Hook | None
 
 
 def quiet(*command: str) -> None:
@@ -63,7 +62,7 @@ def quiet(*command: str) -> None:
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
-def make_kit(scratch: Path, python: str, candidate: list[str]) -> Kit:
+def make_kit(scratch: Path, python: str) -> Kit:
     """Compile, install, and lay out the roots."""
     timer = scratch / "timer"
     quiet("cc", "-O2", "-Wall", "-static", "-o", str(timer), str(HERE / "timer.c"))
@@ -80,9 +79,8 @@ def make_kit(scratch: Path, python: str, candidate: list[str]) -> Kit:
         LARGE: _large(scratch / "roots" / LARGE, small),
         NEWER: _newer(scratch / "roots" / NEWER, small),
     }
-    other = Hook(shutil.which(candidate[0]) or candidate[0], candidate) if candidate else None
     ours = Hook(registered["path"], registered["args"])
-    return Kit(scratch, python, timer, installed, patterns, ours, registered["env"], other)
+    return Kit(scratch, python, timer, installed, patterns, ours, registered["env"])
 
 
 def _large(root: Path, small: Path) -> Path:
@@ -149,9 +147,6 @@ def refresh() -> None:
 
 def hook_of(kit: Kit, kind: str) -> Hook | None:
     """The program behind a variant's kind of hook."""
-    if kind == CANDIDATE:
-        assert kit.candidate is not None
-        return kit.candidate
     return {
         NONE: None,
         TRUE: Hook("/bin/true", ["true"]),

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was measured as Markdown, for people.  Pure.
-
-Must not: leave out what failed or what misses its goal.
-"""
+"""What was measured as Markdown, for people.  Pure."""
 
 from __future__ import annotations
 
