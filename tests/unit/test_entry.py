@@ -57,8 +57,9 @@ def made(
     progress.state = State(container, 1, "/b", known)
     progress.request = changes.get("request", REQUEST)
     if progress.request:
-        progress.plan = changes.get("plan") or Plan()
-        progress.plan.request = progress.request
+        plan: Any = changes.get("plan") or Plan()
+        plan.request = progress.request
+        progress.plan = plan
     progress.notes = list(changes.get("notes", ()))
     return progress, changes.get("steps", STEPS), changes.get("exit_code", 0), sentence
 
@@ -129,7 +130,7 @@ def test_a_start_has_all_its_fields() -> None:
     ],
 )
 def test_what_does_not_start_says_why(code: int, steps: tuple[str, ...], outcome: str, why: str, field: str) -> None:
-    how = {"exit_code": code, "request": None, "sentence": "it is so", "steps": dict.fromkeys(steps, 7)}
+    how: dict[str, Any] = {"exit_code": code, "request": None, "sentence": "it is so", "steps": dict.fromkeys(steps, 7)}
     found = fields(**how)
     assert (found["OUTCOME"], found[field], found["SENTENCE"]) == (outcome, why, "it is so")
     assert found["MESSAGE"] == "container 3f2a3f2a3f2a does not start: it is so"
