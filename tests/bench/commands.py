@@ -6,13 +6,11 @@ The runtime behind it is /bin/true here; plain runc is beside it.  The node's in
 
 from __future__ import annotations
 
-import os
 import shutil
-import time
 from pathlib import Path
 
-from tests.bench.rounds import SETTINGS, Node, Sample
-from tests.bench.stage import COMMAND, ENTRY, ENVIRONMENT, Kit, Scene, hook_of
+from tests.bench.rounds import SETTINGS, Node, Sample, timed
+from tests.bench.stage import COMMAND, ENTRY, Kit, Scene, hook_of
 from tests.bench.variants import BARE, WARM, by_key
 
 PROGRAM = "/usr/bin/oci-gpu-runtime"
@@ -76,17 +74,9 @@ def _by_turns(calls: dict[str, list[str]], rounds: int, *copied: tuple[Path, Pat
         for name, words in calls.items():
             for source, target in copied:
                 shutil.copy(source, target)
-            sample = _call(words, fails=name == RUNC)
+            taken, code = timed(words)
+            # It knows no container.
+            said = "" if (code != 0) == (name == RUNC) else f"ended with {code}"
             if number:
-                samples[name].append(sample)
+                samples[name].append(Sample(taken, 0.0, 0.0, 0, False, said))
     return samples
-
-
-def _call(words: list[str], *, fails: bool) -> Sample:
-    null = [(os.POSIX_SPAWN_OPEN, fd, "/dev/null", os.O_RDWR, 0) for fd in (0, 1, 2)]
-    begun = time.perf_counter_ns()
-    child = os.posix_spawnp(words[0], words, ENVIRONMENT, file_actions=null)
-    _, status = os.waitpid(child, 0)
-    taken = (time.perf_counter_ns() - begun) / 1e6
-    said = "" if (status != 0) == fails else f"ended with {os.waitstatus_to_exitcode(status)}"
-    return Sample(taken, 0.0, 0.0, 0, False, said)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from typing import NamedTuple
 
 from oci_gpu_hook.host import leases as held
 from oci_gpu_hook.host.root import HostRoot
-from tests.bench.stage import ENVIRONMENT, SAVED, Kit, Scene, refresh
+from tests.bench.stage import COMMAND, ENVIRONMENT, SAVED, Kit, Scene
 from tests.bench.variants import COLD, STALE, WARM, Variant, by_key
 
 _CACHE = "/etc/ld.so.cache"
@@ -51,24 +52,19 @@ def start(scene: Scene) -> Sample:
     try:
         scene.record.write_text("")
         before = _saved()
-        run, status = _runc(scene)
+        words = ["runc", "run", "--bundle", str(scene.path), f"bench-{os.getpid()}-{scene.name}"]
+        run, status = timed(words, str(scene.errors))
         return _sample(scene, run, status, _saved() != before)
     finally:
         scene.clear()
 
 
-def _runc(scene: Scene) -> tuple[float, int]:
-    runc = shutil.which("runc")
-    assert runc is not None, "the bench needs runc"
-    write = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-    actions = [
-        (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
-        (os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_WRONLY, 0),
-        (os.POSIX_SPAWN_OPEN, 2, str(scene.errors), write, 0o644),
-    ]
-    words = ["runc", "run", "--bundle", str(scene.path), f"bench-{os.getpid()}-{scene.name}"]
+def timed(words: list[str], errors: str = "/dev/null") -> tuple[float, int]:
+    """How long a program takes, in ms, and how it ends; errors: the file that its stderr is."""
+    files = [("/dev/null", os.O_RDONLY), ("/dev/null", os.O_WRONLY), (errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)]
+    actions = [(os.POSIX_SPAWN_OPEN, fd, path, how, 0o644) for fd, (path, how) in enumerate(files)]
     begun = time.perf_counter_ns()
-    child = os.posix_spawn(runc, words, ENVIRONMENT, file_actions=actions)
+    child = os.posix_spawnp(words[0], words, ENVIRONMENT, file_actions=actions)
     _, status = os.waitpid(child, 0)
     return (time.perf_counter_ns() - begun) / 1e6, os.waitstatus_to_exitcode(status)
 
@@ -125,7 +121,9 @@ class Node:
         else:
             SAVED.mkdir()
             if saved != COLD:
-                refresh()
+                subprocess.run(
+                    [COMMAND, "inventory", "refresh"], check=True, stdout=subprocess.DEVNULL, env=ENVIRONMENT
+                )
         if saved == STALE:
             # What ldconfig leaves behind when somebody has installed a driver.
             os.utime(_CACHE, ns=(times[0], times[1] + 1_000_000_000))

@@ -140,11 +140,6 @@ def on_node(kit: Kit, content: Content, cgroup: str, work: Callable[[], Any]) ->
     return json.loads(answer.read_text())
 
 
-def refresh() -> None:
-    """Save the inventory of the node as it is now."""
-    subprocess.run([COMMAND, "inventory", "refresh"], check=True, stdout=subprocess.DEVNULL, env=ENVIRONMENT)
-
-
 def hook_of(kit: Kit, kind: str) -> Hook | None:
     """The program behind a variant's kind of hook."""
     return {
@@ -153,14 +148,6 @@ def hook_of(kit: Kit, kind: str) -> Hook | None:
         BARE: Hook(kit.python, ["python3", "-IS", "-c", "pass"]),
         OURS: kit.ours,
     }[kind]
-
-
-def _spec(capabilities: str | None) -> dict[str, Any]:
-    """What our command writes for the node that this process is on."""
-    words = [COMMAND, "cdi", "generate", "--capabilities", str(capabilities)]
-    done = subprocess.run(words, check=True, stdout=subprocess.PIPE, env=ENVIRONMENT)
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
 
 
 class Scene:
@@ -179,8 +166,10 @@ class Scene:
         (self.path / "rootfs").mkdir(parents=True)
         self.layer.mkdir(exist_ok=True)
         hook = hook_of(kit, variant.hook)
-        spec = _spec(variant.capabilities) if variant.cdi else None
-        if spec:
+        spec = None
+        if variant.cdi:
+            words = [COMMAND, "cdi", "generate", "--capabilities", str(variant.capabilities)]
+            spec = json.loads(subprocess.run(words, check=True, stdout=subprocess.PIPE, env=ENVIRONMENT).stdout)
             (started,) = spec["containerEdits"].pop("hooks")
             hook = Hook(started["path"], started["args"])
         hooks = [PROCDRIVER] + ([self._timed(hook)] if hook else [])
