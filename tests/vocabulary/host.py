@@ -77,12 +77,8 @@ def plant(tree: Path) -> HostRoot:
     root = hosts.host(tree)
     hosts.plant(tree, "proc/devices", f"Character devices:\n{MAJORS}\nBlock devices:\n")
     instance = "gpu1/mig/gi1"
-    for path, minor in {
-        "mig/config": 1,
-        "mig/monitor": 2,
-        f"{instance}/access": 30,
-        f"{instance}/ci0/access": 31,
-    }.items():
+    capabilities = {"mig/config": 1, "mig/monitor": 2, f"{instance}/access": 30, f"{instance}/ci0/access": 31}
+    for path, minor in capabilities.items():
         hosts.plant(tree, f"proc/driver/nvidia/capabilities/{path}", f"DeviceFileMinor: {minor}\n")
     for name, _ in catalogue.LIBRARIES:
         folder = f"{FOLDER}/{catalogue.SUBFOLDERS.get(name, '.')}"
@@ -169,7 +165,6 @@ def targets(visible: str = "1", capabilities: str = "", **more: str) -> set[str]
 
 def brings(capability: str, names: str) -> bool:
     """Whether every library of `names` comes with the capability alone, and none with utility alone."""
-    folder = {path.rpartition("/")[2] for path in targets("1", capability)}
-    without = {path.rpartition("/")[2] for path in targets("1", "utility")}
+    folder, without = [{path.rpartition("/")[2] for path in targets("1", it)} for it in (capability, "utility")]
     files = {f"{name}.so.{hosts.VERSION}" for name in names.split()}
     return files <= folder and (capability == "utility" or not files & without)

@@ -60,14 +60,9 @@ def _injected_by_the_engine(*capabilities: str) -> Request:
     return found
 
 
-def _bundle_of(state: str) -> str:
-    read_end, write_end = os.pipe()
-    os.write(write_end, state.encode())
-    os.close(write_end)
-    try:
-        return read_state(read_end).bundle
-    finally:
-        os.close(read_end)
+def _bundle_of(state: bytes) -> str:
+    with open(os.devnull) as stdin:
+        return read_state(stdin.fileno(), state).bundle
 
 
 LISTED = (("/dev/null", f"{LIST}/{UUID}"), ("/dev/null", f"{LIST}/imex/3"))
@@ -157,5 +152,5 @@ IN_REQUEST = (
                 == ("0",)),
     Row("1.3", "`accept-nvidia-visible-devices-envvar-when-unprivileged`",
         lambda: noted({VISIBLE: "0"}, "is not accepted", Settings(accept_environment="privileged"))),
-    Row("1.3", "State on stdin", lambda: _bundle_of('{"pid": 1, "bundlePath": "/b"}') == "/b"),
+    Row("1.3", "State on stdin", lambda: _bundle_of(b'{"pid": 1, "bundlePath": "/b"}') == "/b"),
 )  # fmt: skip
