@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 
 from tests.bench.rounds import SETTINGS, Node, Sample, timed
-from tests.bench.stage import COMMAND, ENTRY, Kit, Scene, hook_of
+from tests.bench.stage import COMMAND, ENTRY, Kit, Scene
 from tests.bench.variants import BARE, WARM, by_key
 
 PROGRAM = "/usr/bin/oci-gpu-runtime"
@@ -51,8 +51,7 @@ def play_runtime(kit: Kit, rounds: int) -> dict[str, list[Sample]]:
     # Where Docker and containerd have theirs.
     bundle = Path("/run/moby")
     bundle.mkdir()
-    bare = hook_of(kit, BARE)
-    assert bare is not None
+    bare = kit.hooks[BARE]
     calls = {
         "/bin/true alone": [TRUE],
         "`python3 -IS -c pass` (P)": [bare.program, *bare.words[1:]],

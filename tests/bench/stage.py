@@ -18,7 +18,7 @@ import traceback
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
-from tests.bench.variants import BARE, BUSYBOX, LARGE, NEWER, NONE, OURS, SMALL, TRUE, Variant
+from tests.bench.variants import BARE, BUSYBOX, LARGE, NEWER, OURS, SMALL, TRUE, Variant
 from tests.gpunode import linux, node
 from tests.gpunode.content import NOMEMLOCK, Content
 from tests.integration import cdiedits, roots
@@ -49,11 +49,10 @@ class Kit(NamedTuple):
     """What is made once, before any node: everything below one temporary folder."""
 
     scratch: Path
-    python: str
     timer: Path
     installed: Installed
     patterns: dict[str, Path]
-    ours: Hook
+    hooks: dict[str, Hook]  # by a variant's kind of hook
     environment: list[str]  # of our hook, as it is registered
 
 
@@ -79,8 +78,12 @@ def make_kit(scratch: Path, python: str) -> Kit:
         LARGE: _large(scratch / "roots" / LARGE, small),
         NEWER: _newer(scratch / "roots" / NEWER, small),
     }
-    ours = Hook(registered["path"], registered["args"])
-    return Kit(scratch, python, timer, installed, patterns, ours, registered["env"])
+    hooks = {
+        TRUE: Hook("/bin/true", ["true"]),
+        BARE: Hook(python, ["python3", "-IS", "-c", "pass"]),
+        OURS: Hook(registered["path"], registered["args"]),
+    }
+    return Kit(scratch, timer, installed, patterns, hooks, registered["env"])
 
 
 def _large(root: Path, small: Path) -> Path:
@@ -140,16 +143,6 @@ def on_node(kit: Kit, content: Content, cgroup: str, work: Callable[[], Any]) ->
     return json.loads(answer.read_text())
 
 
-def hook_of(kit: Kit, kind: str) -> Hook | None:
-    """The program behind a variant's kind of hook."""
-    return {
-        NONE: None,
-        TRUE: Hook("/bin/true", ["true"]),
-        BARE: Hook(kit.python, ["python3", "-IS", "-c", "pass"]),
-        OURS: kit.ours,
-    }[kind]
-
-
 class Scene:
     """One bundle, whose root gets a fresh layer for every start, as an engine gives it one."""
 
@@ -165,7 +158,7 @@ class Scene:
         self.layer = self.disk or self.path / "layer"
         (self.path / "rootfs").mkdir(parents=True)
         self.layer.mkdir(exist_ok=True)
-        hook = hook_of(kit, variant.hook)
+        hook = kit.hooks.get(variant.hook)
         spec = None
         if variant.cdi:
             words = [COMMAND, "cdi", "generate", "--capabilities", str(variant.capabilities)]
