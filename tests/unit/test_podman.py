@@ -22,14 +22,8 @@ NAME = "registry.example.com/cuda:12"
 def record(id: str, name: str) -> dict[str, object]:
     """One container's; its name may have what looks like the beginning of another's."""
     metadata = {"image-name": name, "image-id": "1" * 64, "name": f'x"}},{{"id":"{ID}"'}
-    return {
-        "id": id,
-        "names": [f'x"}},{{"id":"{ID}'],
-        "image": "1" * 64,
-        "layer": "2" * 64,
-        "metadata": json.dumps(metadata, separators=(",", ":")),
-        "created": "2026-11-20T08:00:00Z",
-    }
+    said = json.dumps(metadata, separators=(",", ":"))
+    return {"id": id, "names": [f'x"}},{{"id":"{ID}'], "image": "1" * 64, "layer": "2" * 64, "metadata": said}
 
 
 def image(tree: Path, text: str, *, name: str = "containers.json", bundle: str = BUNDLE, id: str = ID) -> str:
