@@ -15,18 +15,15 @@ from oci_gpu_hook.node.machine import childprocess
 pytestmark = pytest.mark.pythons
 
 
-def test_the_answer_of_several_steps() -> None:
+def test_the_answer_of_several_steps_and_an_error_for_people_are_the_same_here() -> None:
     def work(done: object) -> list[str]:
         done()  # type: ignore[operator]
         return ["a\nb", "\udcff"]
 
-    assert childprocess.ask(work, (9, 9)) == ["a\nb", "\udcff"]
-
-
-def test_an_error_for_people_is_the_same_here() -> None:
     def refuse(done: object) -> None:
         raise UsageError("it has ended", "try again")
 
+    assert childprocess.ask(work, (9, 9)) == ["a\nb", "\udcff"]
     with pytest.raises(UsageError) as caught:
         childprocess.ask(refuse, (9,))
     assert (caught.value.message, caught.value.hint) == ("it has ended", "try again")

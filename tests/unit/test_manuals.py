@@ -132,10 +132,8 @@ def test_what_the_readme_names_is_there_and_stands_in_a_manual() -> None:
     variables = re.findall(r"NVIDIA_[A-Z_]+", readme)
     units = re.findall(r"oci-gpu-hook-[a-z]+\.(?:service|path|timer)", readme)
     assert files and variables and units
-    for name in (*files, *variables, *units):
-        assert name in manuals, name
-    for unit in units:
-        assert (PACKAGING / "systemd" / unit).exists()
+    assert [name for name in (*files, *variables, *units) if name not in manuals] == []
+    assert all((PACKAGING / "systemd" / unit).exists() for unit in units)
     # ``-docker(7)`` is short for the page of its name.
     pages = re.findall(r"`((?:oci[\w.]*)?[\w.-]+)\((\d)\)`", readme)
     full = [(f"oci-gpu-hook{name}" if name[0] == "-" else name, section) for name, section in pages]

@@ -60,7 +60,6 @@ FACTS = nvml.Facts(
     ),
 )
 DEFAULTS = Settings()
-MAJORS = "195 nvidia\n505 nvidia-uvm\n506 nvidia-caps\n507 nvidia-caps-imex-channels\n"
 
 
 @lru_cache(maxsize=1)
@@ -75,7 +74,8 @@ def everything() -> inventory.DriverInventory:
 
 def plant(tree: Path) -> HostRoot:
     root = hosts.host(tree)
-    hosts.plant(tree, "proc/devices", f"Character devices:\n{MAJORS}\nBlock devices:\n")
+    majors = "195 nvidia\n505 nvidia-uvm\n506 nvidia-caps\n507 nvidia-caps-imex-channels\n"
+    hosts.plant(tree, "proc/devices", f"Character devices:\n{majors}\nBlock devices:\n")
     instance = "gpu1/mig/gi1"
     capabilities = {"mig/config": 1, "mig/monitor": 2, f"{instance}/access": 30, f"{instance}/ci0/access": 31}
     for path, minor in capabilities.items():
@@ -97,12 +97,10 @@ def plant(tree: Path) -> HostRoot:
     hosts.plant(tree, TWIN, hosts.elf("libcuda.so.1", hosts.MACHINES["i386"]))
     hosts.plant(tree, "etc/cufile.json", "{}")
     hosts.plant(tree, f"{FOLDER}/xorg/modules/drivers/nvidia_drv.so", "")
-    for service in ("nvidia-persistenced", "nvidia-fabricmanager"):
-        hosts.plant(tree, f"var/run/{service}/socket", "")
+    hosts.plant(tree, "var/run/nvidia-fabricmanager/socket", "")
     (tree / "tmp/nvidia-mps").mkdir(parents=True)
-    for bus, card in ((7, 2), (8, 1)):
-        for name in (f"card{card}", f"renderD{127 + card}"):
-            hosts.plant(tree, f"sys/bus/pci/devices/0000:{bus:02x}:00.0/drm/{name}/dev", "")
+    for bus, name in ((7, "card2"), (7, "renderD129"), (8, "card1"), (8, "renderD128")):
+        hosts.plant(tree, f"sys/bus/pci/devices/0000:{bus:02x}:00.0/drm/{name}/dev", "")
     return root
 
 
