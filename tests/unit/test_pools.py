@@ -37,11 +37,10 @@ def test_a_validation_computes_first_and_on_the_gpu_that_the_rest_gets() -> None
 
 def wants(spec: dict[str, Any]) -> list[str]:
     """The pools that a pod's affinity lets it go to."""
-    affinity = spec["affinity"]["nodeAffinity"]
-    (term,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-    (expression,) = term["matchExpressions"]
-    assert (expression["key"], expression["operator"]) == (POOL, "In")
-    pools: list[str] = expression["values"]
+    required = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    pools: list[str] = required["nodeSelectorTerms"][0]["matchExpressions"][0]["values"]
+    of_pools = {"key": POOL, "operator": "In", "values": pools}
+    assert required == {"nodeSelectorTerms": [{"matchExpressions": [of_pools]}]}
     return pools
 
 
@@ -163,9 +162,9 @@ def test_a_machineset_of_gpus_is_a_copy_of_the_clusters_own(tmp_path: Path, clou
     name = f"{CLUSTER}-gpu-training"
     assert made["metadata"].keys() == {"name", "namespace", "labels", "annotations"}
     assert (made["metadata"]["name"], made["spec"]["replicas"], "status" in made) == (name, 0, False)
-    template = made["spec"]["template"]
-    assert made["spec"]["selector"]["matchLabels"]["machine.openshift.io/cluster-api-machineset"] == name
-    assert made["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    template, selected = made["spec"]["template"], made["spec"]["selector"]["matchLabels"]
+    assert selected["machine.openshift.io/cluster-api-machineset"] == name
+    assert selected.items() <= template["metadata"]["labels"].items()
     # The cloud's part is the same but for the kind of machine.
     (key,) = [key for key in CLOUDS[cloud] if key in ("instanceType", "machineType", "vmSize", "flavor")]
     assert template["spec"]["providerSpec"]["value"] == {**CLOUDS[cloud], key: "g5.2xlarge"}
