@@ -23,8 +23,6 @@ def spread(values: list[float]) -> dict[str, float]:
 
 def slope(points: Sequence[tuple[float, float]]) -> float:
     """By how much y grows with x: least squares."""
-    if len(points) < 2:
-        return 0.0
     middle_x, middle_y = mean(x for x, _ in points), mean(y for _, y in points)
     width = sum((x - middle_x) ** 2 for x, _ in points)
     return sum((x - middle_x) * (y - middle_y) for x, y in points) / width if width else 0.0

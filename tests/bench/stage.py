@@ -25,7 +25,6 @@ from tests.integration import cdiedits, roots
 from tests.integration.engines import PROCDRIVER, REPOSITORY, Bundle, Installed
 from tests.unit.libcudas import R575, library, said
 
-HERE = Path(__file__).resolve().parent
 DESCRIPTION = "h100x8"
 LIBRARIES = 1050
 SAVED = Path("/run/oci-gpu-hook")
@@ -64,7 +63,7 @@ def quiet(*command: str) -> None:
 def make_kit(scratch: Path, python: str) -> Kit:
     """Compile, install, and lay out the roots."""
     timer = scratch / "timer"
-    quiet("cc", "-O2", "-Wall", "-static", "-o", str(timer), str(HERE / "timer.c"))
+    quiet("cc", "-O2", "-Wall", "-static", "-o", str(timer), str(Path(__file__).with_name("timer.c")))
     installed = Installed(scratch / "installed")
     make = ("make", "--silent", "--no-print-directory", "-C", str(REPOSITORY))
     quiet(*make, "install", f"DESTDIR={installed.tree}", f"PYTHON={python}")

@@ -68,10 +68,7 @@ IN_SETTINGS = (
     *[
         Row("1.4", name, lambda table=table, keys=keys: _has_no_setting(table, keys), REFUSED)  # type: ignore[misc]
         for name, table, keys in (
-            ("`load-kmods`", CLI, "load-kmods"),
-            ("`no-pivot`", CLI, "no-pivot"),
-            ("`user`", CLI, "user"),
-            ("`ldconfig`", CLI, "ldconfig"),
+            *[(f"`{key}`", CLI, key) for key in ("load-kmods", "no-pivot", "user", "ldconfig")],
             ("`[nvidia-container-runtime] debug / log-level / runtimes / mode`", RUNTIME,
              "debug log-level runtimes mode"),
             ("`modes.csv.mount-spec-path`", "modes.csv", "mount-spec-path"),
