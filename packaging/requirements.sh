@@ -137,7 +137,6 @@ if [ "$purpose" = test ]; then
 fi
 
 if [ "$purpose" = bench ]; then
-    has strace || need strace
     has busybox || { debian need busybox-static; fedora want busybox; }
 fi
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`make bench`: measure the installed hook on the simulated node, and write what came out to a folder.
 
-    python3 -m tests.bench [--rounds N] [--output DIR] [--compare FILE] [--candidate "CMD"] ...
+    python3 -m tests.bench [--rounds N] [--output DIR] [--compare FILE] ...
 
 Must not: leave anything behind but that folder, or fail because something is slow.
 """
@@ -12,7 +12,6 @@ import argparse
 import json
 import os
 import platform
-import shlex
 import signal
 import subprocess
 import sys
@@ -22,8 +21,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Callable
 
-from tests.bench import calls, commands, figures, growth, load, rounds, stage, tables
-from tests.bench.variants import by_key, variants
+from tests.bench import commands, figures, growth, rounds, stage, tables
+from tests.bench.variants import VARIANTS, by_key
 from tests.gpunode import node
 
 
@@ -37,7 +36,7 @@ def main() -> int:
     begun = time.monotonic()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with tempfile.TemporaryDirectory(prefix="oci-gpu-hook-bench-") as scratch:
-        kit = stage.make_kit(Path(scratch), options.python, shlex.split(options.candidate))
+        kit = stage.make_kit(Path(scratch), options.python)
         bench: dict[str, Any] = {
             "date": time.strftime("%Y-%m-%d"),
             "machine": _machine(options),
@@ -68,7 +67,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=40, help="how often each variant is started")
     parser.add_argument("--output", type=Path, default=Path(".build/bench"), metavar="DIR")
     parser.add_argument("--compare", type=Path, metavar="FILE", help="an earlier bench.json")
-    parser.add_argument("--candidate", default="", metavar="CMD", help="another hook, beside ours")
     parser.add_argument("--python", default="/usr/bin/python3", help="for which ours is installed")
     parser.add_argument("--cgroup", default="v2", choices=("v1", "v2", "host"))
     parser.add_argument("--load", type=int, default=500, help="container starts of the load")
@@ -96,8 +94,7 @@ def _on_node(kit: stage.Kit, options: argparse.Namespace, work: Callable[[], Any
 
 
 def _rounds(kit: stage.Kit, options: argparse.Namespace) -> dict[str, Any]:
-    rows = variants(kit.candidate is not None)
-    return figures.rows(rows, _on_node(kit, options, lambda: rounds.play(kit, rows, options.rounds)))
+    return figures.rows(VARIANTS, _on_node(kit, options, lambda: rounds.play(kit, VARIANTS, options.rounds)))
 
 
 def _commands(kit: stage.Kit, options: argparse.Namespace) -> dict[str, Any]:
@@ -106,8 +103,8 @@ def _commands(kit: stage.Kit, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _load(kit: stage.Kit, options: argparse.Namespace) -> dict[str, Any]:
-    samples = _on_node(kit, options, partial(load.play, kit, options.load, options.at_once))
-    hooks = {key: {"title": by_key(key).title, **figures.load(samples[key])} for key in load.HOOKS}
+    samples = _on_node(kit, options, partial(rounds.play_load, kit, options.load, options.at_once))
+    hooks = {key: {"title": by_key(key).title, **figures.load(samples[key])} for key in rounds.LOADED}
     return {"at_once": options.at_once, "hooks": hooks}
 
 
@@ -115,10 +112,6 @@ def _load(kit: stage.Kit, options: argparse.Namespace) -> dict[str, Any]:
 MEASURED: dict[str, Callable[[stage.Kit, argparse.Namespace], dict[str, Any]]] = {
     "rounds": _rounds,
     "growth": lambda kit, options: growth.play(kit, options.cgroup, max(1, options.rounds // 5)),
-    "mounts": lambda kit, options: figures.mounts(
-        _on_node(kit, options, partial(growth.play_mounts, kit, max(1, options.rounds // 5)))
-    ),
-    "calls": lambda kit, options: _on_node(kit, options, partial(calls.play, kit)),
     "load": _load,
     "commands": _commands,
     "runtime": lambda kit, options: figures.runtime(

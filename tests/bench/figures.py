@@ -23,8 +23,6 @@ def spread(values: list[float]) -> dict[str, float]:
 
 def slope(points: Sequence[tuple[float, float]]) -> float:
     """By how much y grows with x: least squares."""
-    if len(points) < 2:
-        return 0.0
     middle_x, middle_y = mean(x for x, _ in points), mean(y for _, y in points)
     width = sum((x - middle_x) ** 2 for x, _ in points)
     return sum((x - middle_x) * (y - middle_y) for x, y in points) / width if width else 0.0
@@ -35,28 +33,14 @@ def ratio(value: float, to: float) -> float:
     return round(value / to, 4) if to else 0.0
 
 
-# What oci-gpu-runtime is measured with, and beside.
-RUNTIME_CALLS = {
-    "true": "/bin/true alone",
-    "bare": "`python3 -IS -c pass` (P)",
-    "runc": "plain `runc state`",
-    "state": "`state`",
-    "create": "`create`, no GPU",
-    "create-gpu": "`create`, 1 GPU",
-}
-
-
 def runtime(samples: dict[str, list[list[Any]]]) -> dict[str, Any]:
-    """One entry for each call, with what it takes beyond /bin/true."""
-    found = {key: load(samples[key]) for key in RUNTIME_CALLS}
-    true, bare = [found[key]["run"]["median"] for key in ("true", "bare")]
-    return {
-        key: {**row, "title": RUNTIME_CALLS[key], "added_in_p": ratio(row["run"]["median"] - true, bare)}
-        for key, row in found.items()
-    }
+    """One entry for each call, with what it takes beyond the first, in the second's: /bin/true and P."""
+    found = {title: load(taken) for title, taken in samples.items()}
+    true, bare, *_ = [row["run"]["median"] for row in found.values()]
+    return {title: {**row, "added_in_p": ratio(row["run"]["median"] - true, bare)} for title, row in found.items()}
 
 
-def rows(variants: list[Variant], samples: dict[str, list[list[Any]]]) -> dict[str, Any]:
+def rows(variants: Sequence[Variant], samples: dict[str, list[list[Any]]]) -> dict[str, Any]:
     """One entry for each variant, in their order.  A failed start counts as failed and nowhere else."""
     found = {variant.key: _row(variant, samples[variant.key]) for variant in variants}
     bare = found[REFERENCE]
@@ -66,19 +50,6 @@ def rows(variants: list[Variant], samples: dict[str, list[list[Any]]]) -> dict[s
         row["memory_ratio"] = ratio(row["memory"], bare["memory"])
         row["met"] = _met(row["median_in_p"], row["goal"])
         row["memory_met"] = _met(row["memory_ratio"], row["memory_goal"])
-    return found
-
-
-# By how much a start may take longer beside so many mounts of the node than beside none.
-MOUNTS_GOALS = {"0": 0.0, "500": 1.1, "2000": 1.35, "5000": 1.9}
-
-
-def mounts(samples: dict[str, list[list[Any]]]) -> dict[str, Any]:
-    """One entry for each number of mounts, with its ratio to none."""
-    found = {number: {**load(taken), "goal": MOUNTS_GOALS[number]} for number, taken in samples.items()}
-    for row in found.values():
-        row["of_none"] = ratio(row["hook"]["median"], found["0"]["hook"]["median"])
-        row["met"] = _met(row["of_none"], row["goal"])
     return found
 
 

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one more mounted file, and one more GPU, cost: the same container on generated nodes; and mounts of the node.
+"""What one more mounted file, GPU, and mount of the node cost: the same container on generated nodes.
 
 Files are firmware files, of which a driver may have any number.  Each round visits each node once, in random order.
-Must not: calculate more than medians and slopes.
 """
 
 from __future__ import annotations
@@ -15,15 +14,18 @@ from statistics import median
 from typing import Any
 
 from tests.bench import figures
-from tests.bench.rounds import Node, Sample, say, start
+from tests.bench.rounds import Node, say, start
 from tests.bench.stage import DESCRIPTION, Kit, Scene, on_node
 from tests.bench.variants import WARM, by_key
 from tests.gpunode import description, linux, node
 from tests.gpunode.content import Content
 
-FILES = (10, 50, 100, 200, 350, 500)
-GPUS = (1, 2, 4, 8, 12, 16)
-MOUNTS = (0, 500, 2000, 5000)
+# Of each kind: its title, the goal for one more in us, the container that is started, and the nodes' sizes.
+KINDS = {
+    "files": ("mounted files", 30.0, "gpu-1", (10, 50, 100, 200, 350, 500)),
+    "gpus": ("GPUs, all asked for", 100.0, "gpu-8", (1, 2, 4, 8, 12, 16)),
+    "mounts": ("mounts of the node", 3.0, "gpu-1", (0, 500, 2000, 5000)),
+}
 _STARTS = 4  # on each visit; the first only warms what is cold
 
 
@@ -39,47 +41,41 @@ def describe(gpus: int) -> dict[str, Any]:
     return values
 
 
-def with_files(files: int) -> Content:
-    """The usual node with a driver of so many more files."""
-    content = node.prepare(DESCRIPTION, [])
-    for number in range(files):
-        path = f"/lib/firmware/nvidia/{content.node.driver}/gsp_bench{number:03}.bin"
-        content.texts[path] = "simulated\n"
-    return content
-
-
-def with_gpus(kit: Kit, gpus: int) -> Content:
-    path = kit.scratch / f"gpus-{gpus}.json"
-    path.write_text(json.dumps(describe(gpus)))
-    return node.prepare(str(path), [])
+def content(kit: Kit, kind: str, size: int) -> Content:
+    """The usual node with so many GPUs, or a driver of so many more files."""
+    if kind == "gpus":
+        path = kit.scratch / f"gpus-{size}.json"
+        path.write_text(json.dumps(describe(size)))
+        return node.prepare(str(path), [])
+    made = node.prepare(DESCRIPTION, [])
+    for number in range(size if kind == "files" else 0):
+        made.texts[f"/lib/firmware/nvidia/{made.node.driver}/gsp_bench{number:03}.bin"] = "simulated\n"
+    return made
 
 
 def play(kit: Kit, cgroup: str, rounds: int) -> dict[str, Any]:
-    nodes = [("files", number, with_files(number), "gpu-1") for number in FILES]
-    nodes += [("gpus", number, with_gpus(kit, number), "gpu-8") for number in GPUS]
-    taken: dict[str, dict[int, list[float]]] = {"files": {}, "gpus": {}}
+    nodes = [(kind, size, content(kit, kind, size)) for kind, (*_, sizes) in KINDS.items() for size in sizes]
+    taken: dict[str, dict[int, list[float]]] = {kind: {} for kind in KINDS}
     for number in range(1, rounds + 1):
-        for kind, size, content, path in random.sample(nodes, len(nodes)):
-            times = on_node(kit, content, cgroup, partial(_visit, kit, path))
+        for kind, size, made in random.sample(nodes, len(nodes)):
+            times = on_node(kit, made, cgroup, partial(_visit, kit, kind, size))
             taken[kind].setdefault(size, []).extend(times)
         if number % max(1, rounds // 5) == 0:
             say(f"bench: growth, round {number} of {rounds}")
-    return {
-        "files": series("mounted files", 30.0, taken["files"]),
-        "gpus": series("GPUs, all asked for", 100.0, taken["gpus"]),
-    }
+    return {kind: _series(kind, times) for kind, times in taken.items()}
 
 
-def series(title: str, goal_us: float, taken: dict[int, list[float]]) -> dict[str, Any]:
-    """Medians of one series, and by how much they grow.  Pure."""
+def _series(kind: str, taken: dict[int, list[float]]) -> dict[str, Any]:
+    """Medians of one kind, and by how much they grow."""
+    title, goal, *_ = KINDS[kind]
     points = [(size, round(median(times), 4)) for size, times in sorted(taken.items())]
-    marginal = figures.slope(points) * 1000
-    return {"title": title, "goal_us": goal_us, "marginal_us": round(marginal, 2), "points": points}
+    return {"title": title, "goal_us": goal, "marginal_us": round(figures.slope(points) * 1000, 2), "points": points}
 
 
-def _visit(kit: Kit, path: str) -> list[float]:
+def _visit(kit: Kit, kind: str, size: int) -> list[float]:
     Node().make(WARM)
-    scene = Scene(kit, by_key(path), f"growth-{path}")
+    _mount(kit.scratch / "mounts", size if kind == "mounts" else 0)
+    scene = Scene(kit, by_key(KINDS[kind][2]), f"growth-{kind}")
     samples = [start(scene) for _ in range(_STARTS)]
     scene.remove()
     for sample in samples:
@@ -88,25 +84,9 @@ def _visit(kit: Kit, path: str) -> list[float]:
     return [sample.hook for sample in samples[1:]]
 
 
-def play_mounts(kit: Kit, rounds: int) -> dict[str, list[Sample]]:
-    Node().make(WARM)
-    scene = Scene(kit, by_key("gpu-1"), "mounts")
-    samples: dict[str, list[Sample]] = {str(mounts): [] for mounts in MOUNTS}
-    folder = kit.scratch / "mounts"
-    folder.mkdir()
-    for number in range(1, rounds + 1):
-        for mounts in random.sample(MOUNTS, len(MOUNTS)):
-            _mount(folder, mounts)
-            samples[str(mounts)] += [start(scene) for _ in range(_STARTS)][1:]
-            linux.unmount(str(folder))
-        if number % max(1, rounds // 5) == 0:
-            say(f"bench: mounts, round {number} of {rounds}")
-    scene.remove()
-    return samples
-
-
 def _mount(folder: Path, mounts: int) -> None:
-    """So many filesystems more on the node, as a pod has some eight; they go with the one at `folder`."""
+    """So many filesystems more on the node, as a pod has some eight; they go with it."""
+    folder.mkdir(exist_ok=True)
     linux.mount("none", str(folder), "tmpfs")
     for number in range(mounts):
         point = folder / str(number)

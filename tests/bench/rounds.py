@@ -2,7 +2,6 @@
 """The measuring itself: every variant once a round, in random order, under a real runc.
 
 Two measures of a start: the hook alone, by the C timer around it, and the whole `runc run`.
-Must not: calculate; what was measured is given as it was.
 """
 
 from __future__ import annotations
@@ -10,18 +9,25 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 from typing import NamedTuple
 
 from oci_gpu_hook.host import leases as held
 from oci_gpu_hook.host.root import HostRoot
-from tests.bench.stage import ENVIRONMENT, SAVED, Kit, Scene, refresh
-from tests.bench.variants import COLD, STALE, WARM, Variant
+from tests.bench.stage import COMMAND, ENVIRONMENT, SAVED, Kit, Scene
+from tests.bench.variants import COLD, STALE, WARM, Variant, by_key
 
 _CACHE = "/etc/ld.so.cache"
 SETTINGS = Path("/etc/oci-gpu-hook.conf")
+# Which hooks a load is started with.
+LOADED = ("true", "gpu-1")
+_BLOCKS = 5
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -46,24 +52,19 @@ def start(scene: Scene) -> Sample:
     try:
         scene.record.write_text("")
         before = _saved()
-        run, status = _runc(scene)
+        words = ["runc", "run", "--bundle", str(scene.path), f"bench-{os.getpid()}-{scene.name}"]
+        run, status = timed(words, str(scene.errors))
         return _sample(scene, run, status, _saved() != before)
     finally:
         scene.clear()
 
 
-def _runc(scene: Scene) -> tuple[float, int]:
-    runc = shutil.which("runc")
-    assert runc is not None, "the bench needs runc"
-    write = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-    actions = [
-        (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
-        (os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_WRONLY, 0),
-        (os.POSIX_SPAWN_OPEN, 2, str(scene.errors), write, 0o644),
-    ]
-    words = ["runc", "run", "--bundle", str(scene.path), f"bench-{os.getpid()}-{scene.name}"]
+def timed(words: list[str], errors: str = "/dev/null") -> tuple[float, int]:
+    """How long a program takes, in ms, and how it ends; errors: the file that its stderr is."""
+    files = [("/dev/null", os.O_RDONLY), ("/dev/null", os.O_WRONLY), (errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)]
+    actions = [(os.POSIX_SPAWN_OPEN, fd, path, how, 0o644) for fd, (path, how) in enumerate(files)]
     begun = time.perf_counter_ns()
-    child = os.posix_spawn(runc, words, ENVIRONMENT, file_actions=actions)
+    child = os.posix_spawnp(words[0], words, ENVIRONMENT, file_actions=actions)
     _, status = os.waitpid(child, 0)
     return (time.perf_counter_ns() - begun) / 1e6, os.waitstatus_to_exitcode(status)
 
@@ -120,7 +121,9 @@ class Node:
         else:
             SAVED.mkdir()
             if saved != COLD:
-                refresh()
+                subprocess.run(
+                    [COMMAND, "inventory", "refresh"], check=True, stdout=subprocess.DEVNULL, env=ENVIRONMENT
+                )
         if saved == STALE:
             # What ldconfig leaves behind when somebody has installed a driver.
             os.utime(_CACHE, ns=(times[0], times[1] + 1_000_000_000))
@@ -140,7 +143,7 @@ class Node:
             held.write(host, [mine._replace(devices=(gpus[number % 8],)) for number in range(leases)])
 
 
-def play(kit: Kit, variants: list[Variant], rounds: int) -> dict[str, list[Sample]]:
+def play(kit: Kit, variants: Sequence[Variant], rounds: int) -> dict[str, list[Sample]]:
     """All rounds; the first start of each variant only warms what is cold and is not counted."""
     scenes = {variant.key: Scene(kit, variant, variant.key) for variant in variants}
     samples: dict[str, list[Sample]] = {variant.key: [] for variant in variants}
@@ -159,3 +162,30 @@ def play(kit: Kit, variants: list[Variant], rounds: int) -> dict[str, list[Sampl
     state.count(counted=False, leases=0)
     os.rmdir(_cgroup())
     return samples
+
+
+def play_load(kit: Kit, starts: int, at_once: int) -> dict[str, list[Sample]]:
+    """So many starts of each hook, `at_once` of them at any time: by turns, so that both meet the same machine."""
+    Node().make(WARM)
+    scenes = {key: [Scene(kit, by_key(key), f"load-{key}-{it}") for it in range(at_once)] for key in LOADED}
+    samples: dict[str, list[Sample]] = {key: [] for key in LOADED}
+    with ThreadPoolExecutor(at_once) as pool:
+        for block in range(_BLOCKS):
+            size = starts * (block + 1) // _BLOCKS - starts * block // _BLOCKS
+            for key in LOADED:
+                free: SimpleQueue[Scene] = SimpleQueue()
+                for scene in scenes[key]:
+                    free.put(scene)
+                samples[key] += list(pool.map(_start_free, [free] * size))
+            say(f"bench: load, {len(samples[LOADED[-1]])} of {starts} starts each")
+    for scene in [scene for of_key in scenes.values() for scene in of_key]:
+        scene.remove()
+    return samples
+
+
+def _start_free(free: SimpleQueue[Scene]) -> Sample:
+    scene = free.get()
+    try:
+        return start(scene)
+    finally:
+        free.put(scene)

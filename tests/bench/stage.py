@@ -18,14 +18,13 @@ import traceback
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
-from tests.bench.variants import BARE, BUSYBOX, CANDIDATE, LARGE, NEWER, NONE, OURS, SMALL, TRUE, Variant
+from tests.bench.variants import BARE, BUSYBOX, LARGE, NEWER, OURS, SMALL, TRUE, Variant
 from tests.gpunode import linux, node
 from tests.gpunode.content import NOMEMLOCK, Content
 from tests.integration import cdiedits, roots
 from tests.integration.engines import PROCDRIVER, REPOSITORY, Bundle, Installed
 from tests.unit.libcudas import R575, library, said
 
-HERE = Path(__file__).resolve().parent
 DESCRIPTION = "h100x8"
 LIBRARIES = 1050
 SAVED = Path("/run/oci-gpu-hook")
@@ -39,27 +38,21 @@ _STUB_NUMBER = "libbench0000"
 
 
 class Hook(NamedTuple):
-    """What the runtime is to start: a program and its words, the first of which is its name.
-
-    It gets its environment beside what our hook is registered with.
-    """
+    """What the runtime is to start: a program and its words, the first of which is its name."""
 
     program: str
     words: list[str]
-    environment: tuple[str, ...] = ()
 
 
 class Kit(NamedTuple):
     """What is made once, before any node: everything below one temporary folder."""
 
     scratch: Path
-    python: str
     timer: Path
     installed: Installed
     patterns: dict[str, Path]
-    ours: Hook
+    hooks: dict[str, Hook]  # by a variant's kind of hook
     environment: list[str]  # of our hook, as it is registered
-    candidate: Hook | None
 
 
 def quiet(*command: str) -> None:
@@ -67,10 +60,10 @@ def quiet(*command: str) -> None:
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
-def make_kit(scratch: Path, python: str, candidate: list[str]) -> Kit:
+def make_kit(scratch: Path, python: str) -> Kit:
     """Compile, install, and lay out the roots."""
     timer = scratch / "timer"
-    quiet("cc", "-O2", "-Wall", "-static", "-o", str(timer), str(HERE / "timer.c"))
+    quiet("cc", "-O2", "-Wall", "-static", "-o", str(timer), str(Path(__file__).with_name("timer.c")))
     installed = Installed(scratch / "installed")
     make = ("make", "--silent", "--no-print-directory", "-C", str(REPOSITORY))
     quiet(*make, "install", f"DESTDIR={installed.tree}", f"PYTHON={python}")
@@ -84,9 +77,12 @@ def make_kit(scratch: Path, python: str, candidate: list[str]) -> Kit:
         LARGE: _large(scratch / "roots" / LARGE, small),
         NEWER: _newer(scratch / "roots" / NEWER, small),
     }
-    other = Hook(shutil.which(candidate[0]) or candidate[0], candidate) if candidate else None
-    ours = Hook(registered["path"], registered["args"])
-    return Kit(scratch, python, timer, installed, patterns, ours, registered["env"], other)
+    hooks = {
+        TRUE: Hook("/bin/true", ["true"]),
+        BARE: Hook(python, ["python3", "-IS", "-c", "pass"]),
+        OURS: Hook(registered["path"], registered["args"]),
+    }
+    return Kit(scratch, timer, installed, patterns, hooks, registered["env"])
 
 
 def _large(root: Path, small: Path) -> Path:
@@ -146,36 +142,10 @@ def on_node(kit: Kit, content: Content, cgroup: str, work: Callable[[], Any]) ->
     return json.loads(answer.read_text())
 
 
-def refresh() -> None:
-    """Save the inventory of the node as it is now."""
-    subprocess.run([COMMAND, "inventory", "refresh"], check=True, stdout=subprocess.DEVNULL, env=ENVIRONMENT)
-
-
-def hook_of(kit: Kit, kind: str) -> Hook | None:
-    """The program behind a variant's kind of hook."""
-    if kind == CANDIDATE:
-        assert kit.candidate is not None
-        return kit.candidate
-    return {
-        NONE: None,
-        TRUE: Hook("/bin/true", ["true"]),
-        BARE: Hook(kit.python, ["python3", "-IS", "-c", "pass"]),
-        OURS: kit.ours,
-    }[kind]
-
-
-def _spec(capabilities: str | None) -> dict[str, Any]:
-    """What our command writes for the node that this process is on."""
-    words = [COMMAND, "cdi", "generate", "--capabilities", str(capabilities)]
-    done = subprocess.run(words, check=True, stdout=subprocess.PIPE, env=ENVIRONMENT)
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
-
-
 class Scene:
     """One bundle, whose root gets a fresh layer for every start, as an engine gives it one."""
 
-    def __init__(self, kit: Kit, variant: Variant, name: str, hook: Hook | None = None) -> None:
+    def __init__(self, kit: Kit, variant: Variant, name: str) -> None:
         self.kit = kit
         self.name = name
         self.lower = kit.patterns[variant.root]
@@ -187,9 +157,11 @@ class Scene:
         self.layer = self.disk or self.path / "layer"
         (self.path / "rootfs").mkdir(parents=True)
         self.layer.mkdir(exist_ok=True)
-        hook = hook or hook_of(kit, variant.hook)
-        spec = _spec(variant.capabilities) if variant.cdi else None
-        if spec:
+        hook = kit.hooks.get(variant.hook)
+        spec = None
+        if variant.cdi:
+            words = [COMMAND, "cdi", "generate", "--capabilities", str(variant.capabilities)]
+            spec = json.loads(subprocess.run(words, check=True, stdout=subprocess.PIPE, env=ENVIRONMENT).stdout)
             (started,) = spec["containerEdits"].pop("hooks")
             hook = Hook(started["path"], started["args"])
         hooks = [PROCDRIVER] + ([self._timed(hook)] if hook else [])
@@ -204,9 +176,7 @@ class Scene:
 
     def _timed(self, hook: Hook) -> dict[str, Any]:
         args = ["timer", str(self.record), hook.program, *hook.words]
-        env = [*self.kit.environment, *hook.environment]
-        timer = {"path": str(self.kit.timer), "args": args, "env": env}
-        return {**timer, "timeout": _TIMEOUT}
+        return {"path": str(self.kit.timer), "args": args, "env": self.kit.environment, "timeout": _TIMEOUT}
 
     def lay(self) -> None:
         """A root in which nothing has been started yet."""

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was measured as Markdown, for people.  Pure.
-
-Must not: leave out what failed or what misses its goal.
-"""
+"""What was measured as Markdown, for people.  Pure."""
 
 from __future__ import annotations
 
@@ -26,14 +23,7 @@ def document(bench: dict[str, Any], before: dict[str, Any] | None) -> str:
         parts += [_variants(bench["variants"]), _notes(bench["variants"])]
         if before:
             parts.append(_compared(bench["variants"], before))
-    sections = {
-        "calls": _calls,
-        "load": _load,
-        "growth": _growth,
-        "mounts": _mounts,
-        "commands": _commands,
-        "runtime": _runtime,
-    }
+    sections = {"load": _load, "growth": _growth, "commands": _commands, "runtime": _runtime}
     parts += [section(bench[key]) for key, section in sections.items() if bench.get(key)]
     return "\n".join([part for part in parts if part])
 
@@ -102,14 +92,6 @@ def _compared(rows: dict[str, Any], before: dict[str, Any]) -> str:
     return f"## Compared with {before['date']}, in P\n\n" + table(["", "then", "now", "change"], lines)
 
 
-def _calls(paths: dict[str, Any]) -> str:
-    lines = []
-    for path in paths.values():
-        numbers = (path["calls"], path["processes"], path["programs"], len(path["files"]))
-        lines.append([path["title"], *map(str, numbers)])
-    return "## System calls\n\n" + table(["", "system calls", "processes", "programs", "files opened"], lines)
-
-
 def _load(loads: dict[str, Any]) -> str:
     head = ["", "starts", "failed", "runc run p50 ms", "p99", "hook p50 ms", "p99"]
     lines = []
@@ -139,9 +121,9 @@ def _commands(commands: dict[str, Any]) -> str:
 
 def _runtime(calls: dict[str, Any]) -> str:
     lines = []
-    for entry in calls.values():
+    for title, entry in calls.items():
         times = [f"{entry['run']['median']:.2f}", f"{entry['added_in_p']:.2f}"]
-        lines.append([entry["title"], *times, _short(entry["said"])])
+        lines.append([title, *times, _short(entry["said"])])
     head = ["", "ms", "added, in P", "failed"]
     return "## oci-gpu-runtime, and then /bin/true\n\n" + table(head, lines)
 
@@ -155,11 +137,3 @@ def _growth(growth: dict[str, Any]) -> str:
         lines.append([series["title"], *marginal, points])
     head = ["", "us for each", "goal", "", "hook ms"]
     return "## Growth\n\n" + table(head, lines)
-
-
-def _mounts(rows: dict[str, Any]) -> str:
-    lines = []
-    for number, row in rows.items():
-        times = [f"{it:.2f}" for it in (row["hook"]["median"], row["hook"]["p90"], row["of_none"])]
-        lines.append([number, *times, *_judged(row["goal"], row["met"]), f"{row['failed']} of {row['starts']}"])
-    return "## Mounts of the node\n\n" + table(["more", "hook ms", "p90", "of none", "goal", "", "failed"], lines)

@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is measured in every round, as data: which hook, in which container, on what saved inventory.
-
-Must not: start anything.
-"""
+"""What is measured in every round, as data: which hook, in which container, on what saved inventory."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-NONE, TRUE, BARE, OURS, CANDIDATE = "none", "true", "bare", "ours", "candidate"
+NONE, TRUE, BARE, OURS = "none", "true", "bare", "ours"
 WARM, COLD, STALE = "warm", "cold", "stale"
 SMALL, LARGE, BUSYBOX, NEWER = "debian", "large", "busybox", "newer"
 ORDINARY = "compute,utility"
@@ -25,7 +22,7 @@ class Variant(NamedTuple):
 
     key: str
     title: str
-    hook: str
+    hook: str = OURS
     root: str = SMALL
     devices: str | None = None
     capabilities: str | None = None
@@ -40,42 +37,27 @@ class Variant(NamedTuple):
     cdi: bool = False
 
 
-def _paths(hook: str, prefix: str, name: str) -> list[Variant]:
-    """The containers that a hook may meet, on a host in its usual state."""
-
-    def path(key: str, title: str, goal: float, **what: Any) -> Variant:
-        return Variant(f"{prefix}{key}", f"{name}{title}", hook, goal=goal, **what)
-
-    one = {"devices": "0", "capabilities": ORDINARY}
-    return [
-        path("no-request", "no GPU asked for", 0.25),
-        path("gpu-1", "1 GPU, small root", 1.7, **one),
-        path("busybox", "1 GPU, root without a loader", 1.7, root=BUSYBOX, **one),
-        path("large", "1 GPU, root of 1,050 libraries", 1.75, root=LARGE, **one),
-        path("newer", "1 GPU, an image with newer CUDA libraries", 1.8, root=NEWER, **one),
-        path("gpu-8", "8 GPUs", 1.75, devices="all", capabilities=ORDINARY),
-        path("all", "1 GPU, all capabilities", 1.9, devices="0", capabilities="all"),
-        path("disk", "1 GPU, upper layer on a disk", 2.3, disk=True, **one),
-    ]
-
-
-def variants(candidate: bool) -> list[Variant]:
-    """All rows, in the table's order."""
-    rows = [
-        Variant("none", "no hook", NONE),
-        Variant("true", "/bin/true as the hook", TRUE),
-        Variant(REFERENCE, "bare interpreter, python3 -IS -c pass: P", BARE),
-        *_paths(OURS, "", ""),
-        Variant("cold", "1 GPU, no saved inventory", OURS, SMALL, "0", ORDINARY, COLD),
-        Variant("stale", "1 GPU, stale inventory", OURS, SMALL, "0", ORDINARY, STALE),
-        Variant("cdi", "1 GPU, by CDI", OURS, SMALL, "0", ORDINARY, cdi=True),
-        Variant("any", "any GPU", OURS, SMALL, "any", ORDINARY, counted=True),
-        Variant("leases", "any GPU, 200 leases", OURS, SMALL, "any", ORDINARY, counted=True, leases=200),
-    ]
-    if candidate:
-        rows += [row._replace(goal=0.0) for row in _paths(CANDIDATE, "candidate-", "candidate: ")]
-    return rows
+ONE: dict[str, Any] = {"devices": "0", "capabilities": ORDINARY}
+# All rows, in the table's order.
+VARIANTS = (
+    Variant("none", "no hook", NONE),
+    Variant("true", "/bin/true as the hook", TRUE),
+    Variant(REFERENCE, "bare interpreter, python3 -IS -c pass: P", BARE),
+    Variant("no-request", "no GPU asked for", goal=0.25),
+    Variant("gpu-1", "1 GPU, small root", goal=1.7, **ONE),
+    Variant("busybox", "1 GPU, root without a loader", root=BUSYBOX, goal=1.7, **ONE),
+    Variant("large", "1 GPU, root of 1,050 libraries", root=LARGE, goal=1.75, **ONE),
+    Variant("newer", "1 GPU, an image with newer CUDA libraries", root=NEWER, goal=1.8, **ONE),
+    Variant("gpu-8", "8 GPUs", devices="all", capabilities=ORDINARY, goal=1.75),
+    Variant("all", "1 GPU, all capabilities", devices="0", capabilities="all", goal=1.9),
+    Variant("disk", "1 GPU, upper layer on a disk", disk=True, goal=2.3, **ONE),
+    Variant("cold", "1 GPU, no saved inventory", saved=COLD, **ONE),
+    Variant("stale", "1 GPU, stale inventory", saved=STALE, **ONE),
+    Variant("cdi", "1 GPU, by CDI", cdi=True, **ONE),
+    Variant("any", "any GPU", devices="any", capabilities=ORDINARY, counted=True),
+    Variant("leases", "any GPU, 200 leases", devices="any", capabilities=ORDINARY, counted=True, leases=200),
+)
 
 
 def by_key(key: str) -> Variant:
-    return next(row for row in variants(False) if row.key == key)
+    return next(row for row in VARIANTS if row.key == key)

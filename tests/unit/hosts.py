@@ -37,8 +37,6 @@ NVRM = (
 )
 PARAMS = "ResmanDebugLevel: 4294967295\nModifyDeviceFiles: 1\nDeviceFileMode: 438\n"
 DEVICES = "Character devices:\n  1 mem\n195 nvidia\n195 nvidiactl\n505 nvidia-uvm\n\nBlock devices:\n254 virtblk\n"
-
-
 # The UUID of a GPU that was never used.
 NO_UUID = "GPU-????????-????-????-????-????????????"
 

@@ -58,9 +58,8 @@ _KNOWN: dict[int, tuple[CodeType, dict[int, str]]] = {}
 
 def _searches_of(code: CodeType) -> dict[int, str]:
     """At which instructions `in` searches a local variable, and which."""
-    known = _KNOWN.get(id(code))
-    if known is not None:
-        return known[1]
+    if id(code) in _KNOWN:
+        return _KNOWN[id(code)][1]
     found: dict[int, str] = {}
     name = ""
     for instruction in dis.get_instructions(code):

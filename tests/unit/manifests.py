@@ -40,13 +40,8 @@ def closed(name: str) -> Any:
 
 def judge(kind: str) -> Any:
     """What judges documents of a kind, by its schema and all that it refers to."""
-    for name, key in (
-        ("kubernetes-1.25.json", "$defs"),
-        ("openshift-scc.json", "definitions"),
-        ("openshift-machineconfig.json", "definitions"),
-        ("openshift-machines.json", "definitions"),
-    ):
-        whole = closed(name)
+    for name in ("kubernetes-1.25", "openshift-scc", "openshift-machineconfig", "openshift-machines"):
+        whole, key = closed(f"{name}.json"), "$defs" if name == "kubernetes-1.25" else "definitions"
         if kind in whole[key]:
             return validator_for(whole)({**whole, "$ref": f"#/{key}/{kind}"})
     raise AssertionError(f"no schema for {kind}")

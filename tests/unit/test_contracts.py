@@ -106,12 +106,9 @@ def test_no_file_names_a_folder_of_somebodys_machine() -> None:
 def test_locks_are_taken_in_one_way() -> None:
     """By statefile.lock: flock(2) lets any reader of a file or a folder hold what the node waits for, without end."""
     words = ("flock", "lockf", "F_SETLK")
-    found = {
-        (name(path), node.attr)
-        for path in SOURCES
-        for node in ast.walk(ast.parse(path.read_bytes()))
-        if isinstance(node, ast.Attribute) and node.attr.startswith(words)
-    }
+    nodes = [(path, node) for path in SOURCES for node in ast.walk(ast.parse(path.read_bytes()))]
+    attributes = {(name(path), node.attr) for path, node in nodes if isinstance(node, ast.Attribute)}
+    found = {it for it in attributes if it[1].startswith(words)}
     assert found == {("oci_gpu_hook/host/statefile.py", "lockf")}
     scripts = [path for path in files_of_the_repository() if name(path).startswith(("hooks.d/", "packaging/"))]
     assert [name(path) for path in scripts if re.search(rb"^[^#\n]*\bflock\b", path.read_bytes(), re.MULTILINE)] == []

@@ -29,8 +29,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def test_mode_and_owner_are_those_of_the_modules_parameters(tree: Path) -> None:
-    text = hosts.PARAMS.replace("438", "432") + "DeviceFileUID: 0\nDeviceFileGID: 39\n"
-    hosts.plant(tree, proc.PARAMS, text)
+    hosts.plant(tree, proc.PARAMS, hosts.PARAMS.replace("438", "432") + "DeviceFileUID: 0\nDeviceFileGID: 39\n")
     found = missingnodes.missing_nodes(HostRoot(str(tree)))
     assert {(node.mode, node.uid, node.gid) for node in found} == {(0o660, 0, 39)}
 
@@ -75,13 +74,11 @@ def test_on_this_host_modules_are_loaded_first(tree: Path, monkeypatch: pytest.M
     assert len(started) == 2
 
 
-def test_a_node_that_cannot_be_made_is_named(program: Program, tree: Path) -> None:
+def test_a_node_that_cannot_be_made_is_named_and_where_none_is_lacking_none_is_made(
+    program: Program, tree: Path
+) -> None:
+    words = ("inventory", "refresh", "--nodes", "--host-root", tree)
     (tree / "dev").rmdir()
-    said = program.mistake(7, "inventory", "refresh", "--nodes", "--host-root", tree)
-    assert "cannot make /dev/nvidiactl: No such file or directory (" in said
-
-
-def test_where_nothing_is_lacking_nothing_is_done(program: Program, tree: Path) -> None:
+    assert "cannot make /dev/nvidiactl: No such file or directory (" in program.mistake(7, *words)
     hosts.plant(tree, proc.PARAMS, NO_NODES)
-    document = program.document("inventory", "refresh", "--nodes", "--host-root", tree)
-    assert document == {"made": [], "unloaded": ["nvidia-modeset"]}
+    assert program.document(*words) == {"made": [], "unloaded": ["nvidia-modeset"]}

@@ -47,7 +47,7 @@ STEPS = {"start": 8000, "read": 400, "plan": 3000, "apply": 6000}
 def made(
     container: str = ID, image: str = "registry/cuda:12", namespace: str = "team", sentence: str = "", **changes: Any
 ) -> tuple[Progress, dict[str, int], int, str]:
-    """A start of CRI-O's container, as a record is made of it."""
+    """A start of CRI-O's container, as a record is made of it; request: None for a start without one, and no plan."""
     progress = Progress()
     known = {
         "io.kubernetes.cri-o.ContainerID": container,
@@ -56,12 +56,17 @@ def made(
     }
     progress.state = State(container, 1, "/b", known)
     progress.request = changes.get("request", REQUEST)
-    plan = changes.get("plan", Plan())
-    if plan:
+    if progress.request:
+        plan: Any = changes.get("plan") or Plan()
         plan.request = progress.request
-    progress.plan = plan
+        progress.plan = plan
     progress.notes = list(changes.get("notes", ()))
     return progress, changes.get("steps", STEPS), changes.get("exit_code", 0), sentence
+
+
+def fields(**changes: Any) -> dict[str, str]:
+    """The record's, without the prefix of ours."""
+    return {name.replace("OCI_GPU_HOOK_", ""): value for name, value in records.fields(*made(**changes))}
 
 
 def read(datagram: bytes) -> list[tuple[str, bytes]]:
@@ -84,34 +89,35 @@ def several(datagram: bytes, name: str) -> list[str]:
 
 
 def test_a_start_has_all_its_fields() -> None:
-    found = read(records.datagram(*made()))
-    assert several(records.datagram(*made()), "OCI_GPU_HOOK_DEVICE") == ["/dev/nvidia0", "/dev/nvidia1"]
-    assert {name: value.decode() for name, value in found if name != "OCI_GPU_HOOK_CPU_USEC"} == {
+    sent = records.datagram(*made())
+    assert several(sent, "OCI_GPU_HOOK_DEVICE") == ["/dev/nvidia0", "/dev/nvidia1"]
+    found = {name: value.decode() for name, value in read(sent)}
+    assert int(found.pop("OCI_GPU_HOOK_CPU_USEC"))
+    ours = {
+        "CONTAINER": ID,
+        "IMAGE": "registry/cuda:12",
+        "NAMESPACE": "team",
+        "REQUEST": "0,GPU-1",
+        "SOURCE": "env",
+        "CAPABILITIES": "compute,utility",
+        "DRIVER": "550.54.15",
+        "DEVICES": "2",
+        "DEVICE": "/dev/nvidia1",
+        "FILES": "2",
+        "LABEL": Plan.label,
+        "RELABELLED": "/dev/shm",
+        **{f"{step.upper()}_USEC": str(taken) for step, taken in STEPS.items()},
+        "TOTAL_USEC": "17400",
+        "OUTCOME": "started",
+        "EXIT_CODE": "0",
+    }
+    assert found == {
         "MESSAGE": "container 3f2a3f2a3f2a got GPU 0, GPU-1: 2 device nodes, in 17.4 ms",
         "MESSAGE_ID": records.MESSAGE_ID,
         "PRIORITY": "6",
         "SYSLOG_IDENTIFIER": "oci-gpu-hook",
-        "OCI_GPU_HOOK_CONTAINER": ID,
-        "OCI_GPU_HOOK_IMAGE": "registry/cuda:12",
-        "OCI_GPU_HOOK_NAMESPACE": "team",
-        "OCI_GPU_HOOK_REQUEST": "0,GPU-1",
-        "OCI_GPU_HOOK_SOURCE": "env",
-        "OCI_GPU_HOOK_CAPABILITIES": "compute,utility",
-        "OCI_GPU_HOOK_DRIVER": "550.54.15",
-        "OCI_GPU_HOOK_DEVICES": "2",
-        "OCI_GPU_HOOK_DEVICE": "/dev/nvidia1",
-        "OCI_GPU_HOOK_FILES": "2",
-        "OCI_GPU_HOOK_LABEL": Plan.label,
-        "OCI_GPU_HOOK_RELABELLED": "/dev/shm",
-        "OCI_GPU_HOOK_START_USEC": "8000",
-        "OCI_GPU_HOOK_READ_USEC": "400",
-        "OCI_GPU_HOOK_PLAN_USEC": "3000",
-        "OCI_GPU_HOOK_APPLY_USEC": "6000",
-        "OCI_GPU_HOOK_TOTAL_USEC": "17400",
-        "OCI_GPU_HOOK_OUTCOME": "started",
-        "OCI_GPU_HOOK_EXIT_CODE": "0",
+        **{f"OCI_GPU_HOOK_{name}": value for name, value in ours.items()},
     }
-    assert int(dict(found)["OCI_GPU_HOOK_CPU_USEC"])
 
 
 @pytest.mark.parametrize(
@@ -124,13 +130,11 @@ def test_a_start_has_all_its_fields() -> None:
     ],
 )
 def test_what_does_not_start_says_why(code: int, steps: tuple[str, ...], outcome: str, why: str, field: str) -> None:
-    told = made(exit_code=code, request=None, plan=None, sentence="it is so", steps=dict.fromkeys(steps, 7))
-    fields = dict(records.fields(*told))
-    assert fields["OCI_GPU_HOOK_OUTCOME"] == outcome
-    assert fields[f"OCI_GPU_HOOK_{field}"] == why
-    assert fields["OCI_GPU_HOOK_SENTENCE"] == "it is so"
-    assert fields["MESSAGE"] == "container 3f2a3f2a3f2a does not start: it is so"
-    assert records.counted(*told[:3]) == f"\n{7 * len(steps)} {outcome} {why}\n".encode()
+    how: dict[str, Any] = {"exit_code": code, "request": None, "sentence": "it is so", "steps": dict.fromkeys(steps, 7)}
+    found = fields(**how)
+    assert (found["OUTCOME"], found[field], found["SENTENCE"]) == (outcome, why, "it is so")
+    assert found["MESSAGE"] == "container 3f2a3f2a3f2a does not start: it is so"
+    assert records.counted(*made(**how)[:3]) == f"\n{7 * len(steps)} {outcome} {why}\n".encode()
 
 
 def test_every_error_has_its_reason() -> None:
@@ -142,47 +146,34 @@ def test_every_error_has_its_reason() -> None:
 
 def test_what_is_asked_of_other_vendors_stands_behind_their_flags() -> None:
     asked = Request("env", ("0", "1"), flag="OCI_AMD", file="/usr/share/oci-gpu-hook/vendors/amd.json")
-    told = made(request=Request("env", (), (), vendors=(asked,)))
-    fields = dict(records.fields(*told))
-    assert fields["OCI_GPU_HOOK_REQUEST"] == "OCI_AMD=0,OCI_AMD=1"
-    assert "OCI_GPU_HOOK_CAPABILITIES" not in fields
-    assert fields["MESSAGE"].startswith("container 3f2a3f2a3f2a got OCI_AMD=0, OCI_AMD=1: 2 device")
-    both = REQUEST._replace(vendors=(asked,))
-    assert dict(records.fields(*made(request=both)))["OCI_GPU_HOOK_REQUEST"] == ("0,GPU-1,OCI_AMD=0,OCI_AMD=1")
-
-
-def test_nodes_of_no_device_are_told_as_nothing() -> None:
-    """As a CDI spec of control nodes brings them."""
-    fields = dict(records.fields(*made(request=REQUEST._replace(devices=()))))
-    assert fields["MESSAGE"].startswith("container 3f2a3f2a3f2a got nothing: 2 device nodes")
+    found = fields(request=Request("env", (), (), vendors=(asked,)))
+    assert found["REQUEST"] == "OCI_AMD=0,OCI_AMD=1" and "CAPABILITIES" not in found
+    assert found["MESSAGE"].startswith("container 3f2a3f2a3f2a got OCI_AMD=0, OCI_AMD=1: 2 device")
+    assert fields(request=REQUEST._replace(vendors=(asked,)))["REQUEST"] == "0,GPU-1,OCI_AMD=0,OCI_AMD=1"
+    # As a CDI spec of control nodes brings them.
+    nodes = fields(request=REQUEST._replace(devices=()))
+    assert nodes["MESSAGE"].startswith("container 3f2a3f2a3f2a got nothing: 2 device nodes")
 
 
 def test_one_that_starts_without_what_it_asked_for_says_so() -> None:
-    told = made(request=None, plan=None, notes=("only privileged containers may ask",))
-    fields = dict(records.fields(*told))
-    assert fields["OCI_GPU_HOOK_OUTCOME"] == "ignored"
-    assert fields["MESSAGE"].endswith(" starts without what it asked for: only privileged containers may ask")
-    assert records.counted(*told[:3]).endswith(b" ignored -\n")
+    how: dict[str, Any] = {"request": None, "notes": ("only privileged containers may ask",)}
+    found = fields(**how)
+    assert found["OUTCOME"] == "ignored"
+    assert found["MESSAGE"].endswith(" starts without what it asked for: only privileged containers may ask")
+    assert records.counted(*made(**how)[:3]).endswith(b" ignored -\n")
 
 
 @pytest.mark.parametrize(
     "hostile", ["a\nMESSAGE=forged", "\n", "a\0b", "\x1b[31mred", "ü" * 10**6, "\ud800\n" * 10**5], ids=range(6)
 )
 def test_a_hostile_text_stays_a_value(hostile: str) -> None:
-    told = made(
-        container=hostile,
-        image=hostile,
-        plan=Plan(relabelled=hostile),
-        notes=(hostile,) * 50,
-        sentence=hostile,
-        exit_code=7,
-    )
+    said = dict.fromkeys(("container", "image", "sentence"), hostile)
+    told = made(**said, plan=Plan(relabelled=hostile), notes=(hostile,) * 50, exit_code=7)
     found = read(records.datagram(*told))
     names = [name for name, _ in records.fields(*told)]
     assert [name for name, _ in found] == names
     assert len([name for name in names if not name.startswith("OCI_GPU_HOOK_")]) == 4
-    message = dict(found)["MESSAGE"].decode()
-    assert message.isprintable()
+    assert dict(found)["MESSAGE"].decode().isprintable()
     assert max(len(value) for _, value in found) <= 2000
     whole = hostile.encode("utf-8", "backslashreplace")
     image = dict(found)["OCI_GPU_HOOK_IMAGE"]

@@ -17,21 +17,16 @@ HEADING = r"[A-Z][A-Z0-9'-]+(?: [A-Z0-9][A-Z0-9'-]*)*"
 FOLDERS = ("oci_gpu_hook", "hooks.d", "packaging", "policy")
 
 
-def texts() -> dict[str, str]:
-    """What users and contributors read, with its lines joined."""
-    files = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.is_file()]
-    files += [ROOT / name for name in ("README.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md")]
-    made = re.compile(r"\.(?:pyc|[578])$")
-    return {str(it.relative_to(ROOT)): " ".join(it.read_text().split()) for it in files if not made.search(it.name)}
-
-
 def headings(page: str) -> set[str]:
     return {heading.upper() for heading in manual.sections(page)}
 
 
 def test_each_page_that_is_named_is_there_and_has_the_section() -> None:
     found = 0
-    for name, text in texts().items():
+    files = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.is_file()]
+    files += [ROOT / name for name in ("README.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+    for name in [path for path in files if not re.search(r"\.(?:pyc|[578])$", path.name)]:
+        text = " ".join(name.read_text().split())
         for match in re.finditer(rf"(?:see ({HEADING}) in )?{PAGE}(?:, ({HEADING}))?", text):
             before, page, number, after = match.groups()
             assert f"{page}.{number}" in manual.PAGES, (name, match[0])

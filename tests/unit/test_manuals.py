@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PACKAGING = Path(__file__).resolve().parents[2] / "packaging"
-CONF = "oci-gpu-hook.conf.5"
+CONF, COMMANDS_PAGE = "oci-gpu-hook.conf.5", "oci-gpu-hook.8"
 README = PACKAGING.parent / "README.md"
 
 
@@ -48,10 +48,6 @@ def text(page: str) -> str:
     return re.sub(r"\\f[BIRP]|\\&", "", (manual.made() / page).read_text()).replace("\\-", "-").replace("\\(aq", "'")
 
 
-def commands_page() -> str:
-    return text("oci-gpu-hook.8")
-
-
 def options(command: click.Command) -> set[str]:
     """But for --format, which --json has replaced."""
     shown = [it for it in command.params if not (isinstance(it, click.Option) and it.hidden)]
@@ -65,16 +61,15 @@ def test_help_manual_and_click_have_the_same_options(words: tuple[str, ...], cap
     shown = re.findall(r"^  (-[^ ,]+(?:, --[^ ]+)?)", capfd.readouterr().out, re.MULTILINE)
     in_help = {name for line in shown for name in line.split(", ")}
     assert in_help - {"-h", "--help"} == known
-    called = re.search(rf"^\.SS {' '.join(words)}\noci-gpu-hook .*\n", commands_page(), re.MULTILINE)
+    called = re.search(rf"^\.SS {' '.join(words)}\noci-gpu-hook .*\n", text(COMMANDS_PAGE), re.MULTILINE)
     assert called is not None
     assert set(re.findall(r"--[a-z-]+", called[0])) == {name for name in known if name[1] == "-"}
 
 
 def test_each_option_is_described() -> None:
     """Where its command is, or once for all that share it."""
-    described = set(re.findall(r"^\.B (?:-., )?(--[a-z-]+)", commands_page(), re.M))
-    described |= set(re.findall(r"^\.B (-.), --", commands_page(), re.M))
-    assert set().union(*map(options, COMMANDS.values())) <= described
+    described = re.findall(r"^\.B (?:(-.), )?(--[a-z-]+)", text(COMMANDS_PAGE), re.M)
+    assert set().union(*map(options, COMMANDS.values())) <= {name for names in described for name in names}
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
@@ -86,21 +81,18 @@ def test_each_command_has_two_examples_in_its_help_and_its_page(words: tuple[str
         _, *given = shlex.split(line)
         assert tuple(given[: len(words)]) == words
         COMMANDS[words].make_context("", given[len(words) :]).close()
-        assert " ".join(line.split()) in commands_page()
+        assert " ".join(line.split()) in text(COMMANDS_PAGE)
 
 
-def settings_of_the_page() -> dict[str, tuple[list[str], str]]:
-    """The values and the default of each setting, as the page has them."""
-    found = re.findall(
-        r"^\.B ([a-z-]+)\n(?:(?!^\.UNINDENT)[^\n]*\n)*?Values: (.*?)\.  Default: (.*?)\.(?:\n|  )", text(CONF), re.M
-    )
-    return {key: (values.split(", "), default) for key, values, default in found}
+# Its name, values and default, as the page has them.
+SETTING = r"^\.B ([a-z-]+)\n(?:(?!^\.UNINDENT)[^\n]*\n)*?Values: (.*?)\.  Default: (.*?)\.(?:\n|  )"
 
 
 def test_the_manual_has_every_setting_with_its_default() -> None:
-    page = settings_of_the_page()
-    assert {key.replace("-", "_") for key in page} | {"unmatched"} == set(Settings._fields)
-    for key, (values, default) in page.items():
+    page = re.findall(SETTING, text(CONF), re.M)
+    assert {key.replace("-", "_") for key, _, _ in page} | {"unmatched"} == set(Settings._fields)
+    for key, listed, default in page:
+        values = listed.split(", ")
         said = "" if default == "empty" else default
         line = settingsfile.parse_text(f"{key} = {said}", "page")[0]
         assert line.value == getattr(Settings(), line.field), key
@@ -140,10 +132,8 @@ def test_what_the_readme_names_is_there_and_stands_in_a_manual() -> None:
     variables = re.findall(r"NVIDIA_[A-Z_]+", readme)
     units = re.findall(r"oci-gpu-hook-[a-z]+\.(?:service|path|timer)", readme)
     assert files and variables and units
-    for name in (*files, *variables, *units):
-        assert name in manuals, name
-    for unit in units:
-        assert (PACKAGING / "systemd" / unit).exists()
+    assert [name for name in (*files, *variables, *units) if name not in manuals] == []
+    assert all((PACKAGING / "systemd" / unit).exists() for unit in units)
     # ``-docker(7)`` is short for the page of its name.
     pages = re.findall(r"`((?:oci[\w.]*)?[\w.-]+)\((\d)\)`", readme)
     full = [(f"oci-gpu-hook{name}" if name[0] == "-" else name, section) for name, section in pages]

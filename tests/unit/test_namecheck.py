@@ -35,20 +35,17 @@ def test_resources_of_swarm_are_compared_with_the_host() -> None:
 
 def test_names_are_compared_as_a_start_reads_them() -> None:
     assert judged(f"GPU={HERE.lower()}", f"GPU={HERE.upper()}") == []
-    (parted,) = judged(f"GPU={UUID}")
-    assert parted[0] == FAIL, "a GPU that is divided is given by its MIG devices alone"
+    assert [it[0] for it in judged(f"GPU={UUID}")] == [FAIL], "it is divided: its MIG devices alone give it"
 
 
-@pytest.mark.parametrize("values", [{}, {"node-generic-resources": "GPU=GPU-1"}, {"node-generic-resources": ["GPU=2"]}])
-def test_what_names_no_device_is_not_judged(values: dict[str, object]) -> None:
-    assert namecheck.resources(FILE, values, everything()) == []
-
-
-def test_a_gpu_without_a_uuid_may_be_any() -> None:
-    """It gets one at its first use."""
-    unused = everything()
-    unused = unused._replace(gpus=tuple([gpu._replace(uuid=None) for gpu in unused.gpus]))
-    assert namecheck.resources(FILE, {"node-generic-resources": [f"GPU={GONE}"]}, unused) == []
+def test_what_names_no_device_or_may_be_any_is_not_judged() -> None:
+    """A GPU without a UUID gets one at its first use."""
+    assert judged("GPU=2") == []
+    assert namecheck.resources(FILE, {}, everything()) == []
+    assert namecheck.resources(FILE, {"node-generic-resources": "GPU=GPU-1"}, everything()) == []
+    unused = tuple([gpu._replace(uuid=None) for gpu in everything().gpus])
+    resources = {"node-generic-resources": [f"GPU={GONE}"]}
+    assert namecheck.resources(FILE, resources, everything()._replace(gpus=unused)) == []
 
 
 HOOK = "lxc.hook.mount = /bin/sh -c 'exec nvidia-container-cli --user configure --no-cgroups --device={} --compute'\n"
@@ -71,6 +68,7 @@ def test_rules_of_lxc_are_compared_with_the_nodes_numbers(tmp_path: Path) -> Non
     path = "/var/lib/lxc/a/config"
     numbers = ["195:255", "195:0", "505:0", "505:1"]
     moved = [(FAIL, f"{path} has no rule for /dev/nvidia-uvm and 1 more, now device 505:0")]
+    unknown = "this host has 1 GPU, and none has this UUID"
     ours, older = HOOK.format("0"), rules("195:255", "195:0", "77:0", "77:1")
     cases = {
         "other": ("lxc.hook.mount = /usr/bin/other\n" + rules("1:2"), []),
@@ -80,10 +78,7 @@ def test_rules_of_lxc_are_compared_with_the_nodes_numbers(tmp_path: Path) -> Non
         "none": (ours, []),
         "v1": (ours + rules(*numbers).replace("cgroup2", "cgroup"), []),
         "moved": (ours + older, moved),
-        "gone": (
-            HOOK.format(GONE) + rules(*numbers),
-            [(FAIL, f"{path}: unknown device '{GONE}': this host has 1 GPU, and none has this UUID")],
-        ),
+        "gone": (HOOK.format(GONE) + rules(*numbers), [(FAIL, f"{path}: unknown device '{GONE}': {unknown}")]),
         "last": (HOOK.format("7") + ours + rules(*numbers), []),
         "upper": (HOOK.format(HERE.upper()) + older, moved),
         "no name": (HOOK.format("$(x)") + older, [(FAIL, f"{path}: unknown device '$(x)' in {path}")]),

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +37,10 @@ def test_a_validation_computes_first_and_on_the_gpu_that_the_rest_gets() -> None
 
 def wants(spec: dict[str, Any]) -> list[str]:
     """The pools that a pod's affinity lets it go to."""
-    affinity = spec["affinity"]["nodeAffinity"]
-    (term,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-    (expression,) = term["matchExpressions"]
-    assert (expression["key"], expression["operator"]) == (POOL, "In")
-    pools: list[str] = expression["values"]
+    required = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    pools: list[str] = required["nodeSelectorTerms"][0]["matchExpressions"][0]["values"]
+    of_pools = {"key": POOL, "operator": "In", "values": pools}
+    assert required == {"nodeSelectorTerms": [{"matchExpressions": [of_pools]}]}
     return pools
 
 
@@ -70,16 +70,14 @@ def test_training_gives_way_to_inference_and_ends_nothing() -> None:
     assert kept["hard"] == {"pods": "0"}
 
 
-def named_quota(name: str) -> dict[str, Any]:
-    found = {(it["kind"], it["metadata"]["name"]): it["spec"] for it in documents(OPENSHIFT / "pools/quota.yaml")}
-    spec: dict[str, Any] = found["ResourceQuota", name]
-    return spec
+def named_quota(name: str) -> Any:
+    quotas = [it for it in documents(OPENSHIFT / "pools/quota.yaml") if it["kind"] == "ResourceQuota"]
+    return {it["metadata"]["name"]: it["spec"] for it in quotas}[name]
 
 
 def test_a_namespaces_quota_counts_all_that_a_pod_asks_for() -> None:
     hard = named_quota("gpus")["hard"]
-    for resource in ("cpu", "memory"):
-        assert {f"requests.{resource}", f"limits.{resource}"} <= hard.keys()
+    assert {f"{kind}.{resource}" for kind in ("requests", "limits") for resource in ("cpu", "memory")} <= hard.keys()
     # Kubernetes counts no limits of extended resources, and refuses a quota with them.
     extended = [name for name in hard if "nvidia.com/" in name]
     assert all(name.startswith("requests.nvidia.com/") for name in extended)
@@ -101,31 +99,26 @@ CLOUDS: dict[str, dict[str, Any]] = {
 }
 
 
+OF_THE_CLUSTER = {
+    "annotations": {"machine.openshift.io/GPU": "0", "machine.openshift.io/vCPU": "4"},
+    **{"creationTimestamp": "2026-01-01T00:00:00Z", "generation": 3, "resourceVersion": "12345", "uid": "0-0-0-0"},
+}
+
+
 def machineset(cloud: str) -> dict[str, Any]:
     ours = {"machine.openshift.io/cluster-api-cluster": CLUSTER}
     name = f"{CLUSTER}-worker-us-east-1a"
     its = {**ours, "machine.openshift.io/cluster-api-machineset": name}
     role = {f"machine.openshift.io/cluster-api-machine-{word}": "worker" for word in ("role", "type")}
+    spec = {"metadata": {}, "providerSpec": {"value": CLOUDS[cloud]}}
     return {
         "apiVersion": "machine.openshift.io/v1beta1",
         "kind": "MachineSet",
-        "metadata": {
-            "annotations": {"machine.openshift.io/GPU": "0", "machine.openshift.io/vCPU": "4"},
-            "creationTimestamp": "2026-01-01T00:00:00Z",
-            "generation": 3,
-            "labels": ours,
-            "name": name,
-            "namespace": "openshift-machine-api",
-            "resourceVersion": "12345",
-            "uid": "00000000-0000-0000-0000-000000000000",
-        },
+        "metadata": {"name": name, "namespace": "openshift-machine-api", "labels": ours, **OF_THE_CLUSTER},
         "spec": {
             "replicas": 2,
             "selector": {"matchLabels": its},
-            "template": {
-                "metadata": {"labels": {**its, **role}},
-                "spec": {"metadata": {}, "providerSpec": {"value": CLOUDS[cloud]}},
-            },
+            "template": {"metadata": {"labels": {**its, **role}}, "spec": spec},
         },
         "status": {"replicas": 2, "readyReplicas": 2},
     }
@@ -133,10 +126,9 @@ def machineset(cloud: str) -> dict[str, Any]:
 
 def commands(first: str) -> str:
     """The README's block of commands that begins with these words."""
-    (block,) = [
-        block for block in (OPENSHIFT / "README.md").read_text().split("\n\n") if block.startswith(f"    {first}")
-    ]
-    return "\n".join(line[4:] for line in block.splitlines())
+    blocks = (OPENSHIFT / "README.md").read_text().split("\n\n")
+    (block,) = [it for it in blocks if it.startswith(f"    {first}")]
+    return textwrap.dedent(block).strip()
 
 
 def copied(tmp_path: Path, document: dict[str, Any]) -> subprocess.CompletedProcess[str]:
@@ -155,10 +147,9 @@ esac
     (tmp_path / "packaging").symlink_to(ROOT / "packaging")
     # A command after the other as a person types them; diff says 1 where it has something to show.
     script = commands("oc -n openshift-machine-api").replace("\noc apply", " || [ $? = 1 ]\noc apply")
+    line = ["bash", "-e", "-o", "pipefail", "-c", script]
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    return subprocess.run(
-        ("bash", "-e", "-o", "pipefail", "-c", script), cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
+    return subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize("cloud", [name for name in CLOUDS if name != "vsphere"])
@@ -171,15 +162,15 @@ def test_a_machineset_of_gpus_is_a_copy_of_the_clusters_own(tmp_path: Path, clou
     name = f"{CLUSTER}-gpu-training"
     assert made["metadata"].keys() == {"name", "namespace", "labels", "annotations"}
     assert (made["metadata"]["name"], made["spec"]["replicas"], "status" in made) == (name, 0, False)
-    template = made["spec"]["template"]
-    assert made["spec"]["selector"]["matchLabels"]["machine.openshift.io/cluster-api-machineset"] == name
-    assert made["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    template, selected = made["spec"]["template"], made["spec"]["selector"]["matchLabels"]
+    assert selected["machine.openshift.io/cluster-api-machineset"] == name
+    assert selected.items() <= template["metadata"]["labels"].items()
     # The cloud's part is the same but for the kind of machine.
     (key,) = [key for key in CLOUDS[cloud] if key in ("instanceType", "machineType", "vmSize", "flavor")]
     assert template["spec"]["providerSpec"]["value"] == {**CLOUDS[cloud], key: "g5.2xlarge"}
     # And the diff says what differs, and nothing else.
-    changed = {line[1:].strip() for line in ran.stdout.splitlines() if line[:1] in "+-"}
-    assert f'"{key}": "g5.2xlarge",' in changed or f'"{key}": "g5.2xlarge"' in changed
+    changed = {line[1:].strip().rstrip(",") for line in ran.stdout.splitlines() if line[:1] in "+-"}
+    assert f'"{key}": "g5.2xlarge"' in changed
     assert not any("subnet" in line or "zone" in line or "rhcos" in line for line in changed)
 
 

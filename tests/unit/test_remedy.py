@@ -25,10 +25,12 @@ def test_words_stay_words(words: list[str]) -> None:
     assert shlex.split(command(*words)) == words
 
 
+LOOK = then(command("rm", "a && b"), command("ls", note="and look"))
+
+
 def test_several_commands_and_a_note() -> None:
-    both = then(command("rm", "a b"), command("ls", note="and look"))
-    assert both == "rm 'a b' && ls  # and look"
-    assert shlex.split(both, comments=True) == ["rm", "a b", "&&", "ls"]
+    assert LOOK == "rm 'a && b' && ls  # and look"
+    assert shlex.split(LOOK, comments=True) == ["rm", "a && b", "&&", "ls"]
     # No note hides a command behind it.
     both = then(command("vi", "/f", note="a line"), in_words("ask"), command("systemctl", "reboot"))
     assert both == "vi /f && systemctl reboot  # a line; ask"
@@ -71,12 +73,11 @@ def test_a_users_container_is_that_users_to_start_again(advise: object) -> None:
 
 
 def test_who_is_not_root_gets_sudo_before_each_command_and_root_before_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    both = then(command("rm", "a && b"), command("ls", note="and look"))
     monkeypatch.setattr("os.geteuid", lambda: 1000)
-    assert as_root(both) == "sudo rm 'a && b' && sudo ls  # and look"
+    assert as_root(LOOK) == "sudo rm 'a && b' && sudo ls  # and look"
     assert as_root(in_words("ask the administrator")) == "ask the administrator"
     monkeypatch.setattr("os.geteuid", lambda: 0)
-    assert as_root(both) == both
+    assert as_root(LOOK) == LOOK
 
 
 @pytest.mark.parametrize(("tool", "make"), [("apt", "make deb"), ("dnf", "make rpm")])

@@ -94,14 +94,12 @@ def test_every_container_has_a_request_or_one_sentence(inputs: Inputs, config: S
     assert [bool(found.devices), bool(found.nodes), found.any_of is not None].count(True) == 1
     assert set(found.capabilities) <= set(config.allowed_capabilities) and found.capabilities
     assert inputs.privileged or not (found.mig_config or found.mig_monitor)
-    if config.ignore_imex_channels:
-        assert not found.imex_channels
+    assert not (config.ignore_imex_channels and found.imex_channels)
+    assert config.accept_volume_mounts or found.source != "mounts"
     if config.accept_environment == "privileged" and not inputs.privileged:
         # Of an environment only what dockerd's record proves to be Swarm's own.
         is_swarms = found.source == "swarm" and inputs.images is not None
         assert is_swarms or found.source == "mounts"
-    if found.source == "mounts":
-        assert config.accept_volume_mounts
 
 
 @examples(200)
@@ -159,9 +157,7 @@ MANY: dict[str, Callable[[int], Inputs]] = {
     "channels": lambda count: env(**{IMEX_CHANNELS: ",".join(map(str, range(count)))}),
     "mounts": lambda count: Inputs({}, listed(*uuids(count))),
     "CDI mounts": lambda count: Inputs({}, listed(*[f"cdi/nvidia.com/gpu/{name}" for name in uuids(count)])),
-    "annotations": lambda count: annotated(
-        {}, {f"cdi.k8s.io/{name}": f"nvidia.com/gpu={name}" for name in uuids(count)}
-    ),
+    "annotations": lambda count: annotated({}, {f"cdi.k8s.io/{it}": f"nvidia.com/gpu={it}" for it in uuids(count)}),
     "requirements": lambda count: env(**{f"NVIDIA_REQUIRE_{number}": "cuda>=1" for number in range(count)}),
 }
 

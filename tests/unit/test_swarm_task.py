@@ -67,32 +67,22 @@ def test_what_swarm_has_given_is_accepted(tmp_path: Path, store: str, image: lis
     """dockerd has dropped an image's variable of that name."""
     task(tmp_path, image, store=store)
     found = inputs(tmp_path, MINE, CARD, "A=1")
-    assert request_of(found, HARDENED).source == "swarm"
-    assert asked(found) == [UUID, "OCI_AMD=renderD128"]
+    assert (request_of(found, HARDENED).source, asked(found)) == ("swarm", [UUID, "OCI_AMD=renderD128"])
     assert asked(inputs(tmp_path, CARD)) == ["OCI_AMD=renderD128"]
 
 
 @pytest.mark.parametrize("store", STORES)
 @pytest.mark.parametrize("settings", [HARDENED, COUNTED])
 @pytest.mark.parametrize(
-    ("entry", "shown"),
-    [
-        ("DOCKER_RESOURCE_GPU=all", "DOCKER_RESOURCE_GPU"),
-        ("DOCKER_RESOURCE_CARD=all", "DOCKER_RESOURCE_CARD"),
-        (f"{VISIBLE}=all", VISIBLE),
-        ("OCI_AMD=all", "OCI_AMD"),
-        ("CUDA_VERSION=9.0", "CUDA_VERSION"),
-    ],
+    "entry",
+    ["DOCKER_RESOURCE_GPU=all", "DOCKER_RESOURCE_CARD=all", f"{VISIBLE}=all", "OCI_AMD=all", "CUDA_VERSION=9.0"],
 )
-def test_an_image_gets_nothing_by_itself(
-    tmp_path: Path, store: str, settings: Settings, entry: str, shown: str
-) -> None:
+def test_an_image_gets_nothing_by_itself(tmp_path: Path, store: str, settings: Settings, entry: str) -> None:
     """Also if environments are accepted: its task has asked Swarm for nothing."""
     task(tmp_path, ["PATH=/bin", entry], store=store)
-    found = inputs(tmp_path, entry, settings=settings)
-    assert asked(found, settings) == [
-        f"the request in {shown} may be the image's own, and must not go past what Swarm counts"
-    ]
+    shown = entry.partition("=")[0]
+    (said,) = asked(inputs(tmp_path, entry, settings=settings), settings)
+    assert said == f"the request in {shown} may be the image's own, and must not go past what Swarm counts"
 
 
 def test_beside_swarms_count_an_images_request_is_nothing(tmp_path: Path) -> None:
@@ -106,13 +96,11 @@ def test_beside_swarms_count_an_images_request_is_nothing(tmp_path: Path) -> Non
 def test_what_the_author_of_a_service_says_is_no_images(tmp_path: Path) -> None:
     """Accepted as any environment."""
     task(tmp_path, [f"{VISIBLE}=all"])
-    by_author = inputs(tmp_path, f"{VISIBLE}=1", settings=COUNTED)
-    assert asked(by_author, COUNTED) == ["1"]
-    (said,) = asked(inputs(tmp_path, f"{VISIBLE}=1"))
-    assert "is not accepted from a container without CAP_SYS_ADMIN" in said
-    # Swarm has no variable of this name.
-    (said,) = asked(inputs(tmp_path, "MY_GPUS=1"))
-    assert "MY_GPUS is not accepted" in said
+    assert asked(inputs(tmp_path, f"{VISIBLE}=1", settings=COUNTED), COUNTED) == ["1"]
+    # Swarm has no variable of the second's name.
+    for variable in (VISIBLE, "MY_GPUS"):
+        (said,) = asked(inputs(tmp_path, f"{variable}=1"))
+        assert f"{variable} is not accepted from a container without CAP_SYS_ADMIN" in said
     # A vendor whose devices Swarm does not count is as before.
     task(tmp_path, ["OCI_AMD=0"])
     settings = Settings(swarm_resources=("DOCKER_RESOURCE_GPU",))
@@ -121,17 +109,10 @@ def test_what_the_author_of_a_service_says_is_no_images(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("image", "more"),
-    [
-        # It was removed by force; it is of another store; it has no environment that can be read.
-        (None, {}),
-        ([], {"Driver": "other"}),
-        ([], {"Driver": "\0"}),
-        ([], {"Driver": "\ud800"}),
-        ({"A": 1}, {}),
-        ([], {"Image": 1}),
-        ([], {"ImageManifest": {"digest": "sha256:none"}}),
-        ([], {"ImageManifest": {}}),
-    ],
+    # It was removed by force; it has no environment that can be read; it is of another store.
+    [(None, {}), ({"A": 1}, {}), ([], {"Image": 1})]
+    + [([], {"Driver": it}) for it in ("other", "\0", "\ud800")]
+    + [([], {"ImageManifest": it}) for it in ({}, {"digest": "sha256:none"})],
 )
 def test_where_the_image_is_not_known_all_may_be_its_own(tmp_path: Path, image: Any, more: dict[str, Any]) -> None:
     task(tmp_path, image, **more)

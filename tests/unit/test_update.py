@@ -52,10 +52,11 @@ def test_whatever_else_is_to_be_set_stays(tmp_path: Path, text: str) -> None:
     assert update.without_devices(data, config(tmp_path, [NONE])) == data
 
 
-def run(data: bytes, *words: str) -> tuple[int, bytes, str]:
+def run(data: bytes, *words: object) -> tuple[int, bytes, str]:
     """Its exit status, stdout and stderr, as the script starts it."""
     code = "from oci_gpu_hook.runtime import update; update.main()"
-    done = subprocess.run([sys.executable, "-c", code, *words], input=data, capture_output=True, cwd=ROOT)
+    line = [sys.executable, "-c", code, *map(str, words)]
+    done = subprocess.run(line, input=data, capture_output=True, cwd=ROOT)
     return done.returncode, done.stdout, done.stderr.decode()
 
 
@@ -65,25 +66,20 @@ SET = f'{{"devices": [{json.dumps(NONE)}], {LEFT[1:]}'.encode()
 
 
 def test_from_stdin_or_a_file_to_stdout(tmp_path: Path) -> None:
-    kept = config(tmp_path, [NONE])
-    assert run(SET, kept, "-", "") == (0, LEFT.encode(), "")
-    (tmp_path / "file").write_bytes(SET)
-    assert run(b"", kept, str(tmp_path / "file"), "") == (0, LEFT.encode(), "")
+    kept, file = config(tmp_path, [NONE]), tmp_path / "file"
+    file.write_bytes(SET)
+    assert run(SET, kept, "-", "") == run(b"", kept, file, "") == (0, LEFT.encode(), "")
+    # One that asks for nothing is updated, whatever its rules are.
+    kept = config(tmp_path, [{"allow": False, "type": 1}], process={})
+    assert run(SET, kept, "-", "")[:2] == (0, SET)
 
 
 def test_a_container_that_asks_is_not_updated_where_its_rules_are_not_known(tmp_path: Path) -> None:
-    log = tmp_path / "log.json"
-    broken = tmp_path / "config.json"
+    log, broken = tmp_path / "log.json", tmp_path / "config.json"
     broken.write_text('{"process":{"env":["NVIDIA_VISIBLE_DEVICES=0')
-    code, out, err = run(SET, str(broken), "-", str(log))
+    code, out, err = run(SET, broken, "-", log)
     assert (code, out) == (3, b"")
     assert f"{broken} is not JSON" in err
     assert f"oci-gpu-runtime: {broken} is not JSON" in json.loads(log.read_text())["msg"]
-    kept = config(tmp_path, [NONE])
-    code, out, err = run(b"", kept, str(tmp_path / "nothing"), "")
+    code, out, err = run(b"", config(tmp_path, [NONE]), tmp_path / "nothing", "")
     assert (code, out) == (3, b"") and f"cannot open {tmp_path}/nothing" in err
-
-
-def test_one_that_asks_for_nothing_is(tmp_path: Path) -> None:
-    kept = config(tmp_path, [{"allow": False, "type": 1}], process={})
-    assert run(SET, kept, "-", "")[:2] == (0, SET)

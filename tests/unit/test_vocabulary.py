@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.vocabulary.row import Row
-from tests.vocabulary.rows import ROWS, listed
+from tests.vocabulary.host import Row
+from tests.vocabulary.rows import LISTED, ROWS
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.section} {row.name[:60]}")
@@ -15,4 +15,4 @@ def test_the_answer_is_as_the_row_says(row: Row) -> None:
 
 
 def test_no_row_is_missing_and_none_is_made_up() -> None:
-    assert sorted((row.section, row.name) for row in ROWS) == sorted(listed())
+    assert sorted(f"{row.section}|{row.name}" for row in ROWS) == sorted(LISTED)

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A host that has everything, and the questions that the rows ask of it.
-
-Must not import any test.
-"""
+"""A row of the vocabulary, a host that has everything, and the questions that rows ask of it."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ import platform
 import tempfile
 from functools import lru_cache
 from pathlib import Path
+from typing import Callable, NamedTuple
 
 from oci_gpu_hook.container.layout import Layout
 from oci_gpu_hook.driver import catalogue, inventory, nodes, survey
@@ -25,6 +23,22 @@ from oci_gpu_hook.request.settings import Settings
 from tests.unit import containers, hosts
 from tests.unit.asking import by_environment
 from tests.unit.containers import DEBIAN
+
+SERVED, REFUSED = "served", "refused"
+
+
+class Row(NamedTuple):
+    """A row of the project's reference to NVIDIA's stack, by its section and name there.
+
+    holds: True if the answer is as the row says.
+    answer: SERVED; or REFUSED, where a sentence says so, or nothing can be asked for, and a comment says why.
+    """
+
+    section: str
+    name: str
+    holds: Callable[[], bool]
+    answer: str = SERVED
+
 
 FOLDER = f"/{hosts.LIBRARY_FOLDER}"
 UUID = hosts.uuid(1)
@@ -46,7 +60,6 @@ FACTS = nvml.Facts(
     ),
 )
 DEFAULTS = Settings()
-MAJORS = "195 nvidia\n505 nvidia-uvm\n506 nvidia-caps\n507 nvidia-caps-imex-channels\n"
 
 
 @lru_cache(maxsize=1)
@@ -61,14 +74,11 @@ def everything() -> inventory.DriverInventory:
 
 def plant(tree: Path) -> HostRoot:
     root = hosts.host(tree)
-    hosts.plant(tree, "proc/devices", f"Character devices:\n{MAJORS}\nBlock devices:\n")
+    majors = "195 nvidia\n505 nvidia-uvm\n506 nvidia-caps\n507 nvidia-caps-imex-channels\n"
+    hosts.plant(tree, "proc/devices", f"Character devices:\n{majors}\nBlock devices:\n")
     instance = "gpu1/mig/gi1"
-    for path, minor in {
-        "mig/config": 1,
-        "mig/monitor": 2,
-        f"{instance}/access": 30,
-        f"{instance}/ci0/access": 31,
-    }.items():
+    capabilities = {"mig/config": 1, "mig/monitor": 2, f"{instance}/access": 30, f"{instance}/ci0/access": 31}
+    for path, minor in capabilities.items():
         hosts.plant(tree, f"proc/driver/nvidia/capabilities/{path}", f"DeviceFileMinor: {minor}\n")
     for name, _ in catalogue.LIBRARIES:
         folder = f"{FOLDER}/{catalogue.SUBFOLDERS.get(name, '.')}"
@@ -87,12 +97,10 @@ def plant(tree: Path) -> HostRoot:
     hosts.plant(tree, TWIN, hosts.elf("libcuda.so.1", hosts.MACHINES["i386"]))
     hosts.plant(tree, "etc/cufile.json", "{}")
     hosts.plant(tree, f"{FOLDER}/xorg/modules/drivers/nvidia_drv.so", "")
-    for service in ("nvidia-persistenced", "nvidia-fabricmanager"):
-        hosts.plant(tree, f"var/run/{service}/socket", "")
+    hosts.plant(tree, "var/run/nvidia-fabricmanager/socket", "")
     (tree / "tmp/nvidia-mps").mkdir(parents=True)
-    for bus, card in ((7, 2), (8, 1)):
-        for name in (f"card{card}", f"renderD{127 + card}"):
-            hosts.plant(tree, f"sys/bus/pci/devices/0000:{bus:02x}:00.0/drm/{name}/dev", "")
+    for bus, name in ((7, "card2"), (7, "renderD129"), (8, "card1"), (8, "renderD128")):
+        hosts.plant(tree, f"sys/bus/pci/devices/0000:{bus:02x}:00.0/drm/{name}/dev", "")
     return root
 
 
@@ -155,7 +163,6 @@ def targets(visible: str = "1", capabilities: str = "", **more: str) -> set[str]
 
 def brings(capability: str, names: str) -> bool:
     """Whether every library of `names` comes with the capability alone, and none with utility alone."""
-    folder = {path.rpartition("/")[2] for path in targets("1", capability)}
-    without = {path.rpartition("/")[2] for path in targets("1", "utility")}
+    folder, without = [{path.rpartition("/")[2] for path in targets("1", it)} for it in (capability, "utility")]
     files = {f"{name}.so.{hosts.VERSION}" for name in names.split()}
     return files <= folder and (capability == "utility" or not files & without)

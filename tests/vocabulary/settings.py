@@ -9,7 +9,7 @@ from pathlib import Path
 
 from oci_gpu_hook.request import settingsfile
 from oci_gpu_hook.request.settings import Settings
-from tests.vocabulary.row import REFUSED, SERVED, Row
+from tests.vocabulary.host import REFUSED, Row
 
 MANUAL = Path(__file__).parents[2] / "packaging/man/oci-gpu-hook.conf.5.rst"
 CLI, RUNTIME, HOOK = "nvidia-container-cli", "nvidia-container-runtime", "nvidia-container-runtime-hook"
@@ -42,7 +42,8 @@ def _has_no_setting(table: str, keys: str) -> bool:
 
 IN_SETTINGS = (
     *[
-        Row("1.4", f"`{name}`", SERVED, lambda key=key, line=line, value=value: _becomes(key, line, value))  # type: ignore[misc]
+        Row("1.4", f"`{name}`",
+            lambda key=key, line=line, value=value: _becomes(key, line, value))  # type: ignore[misc]
         for name, key, line, value in (
             *[
                 (key, key, line, value)
@@ -60,17 +61,14 @@ IN_SETTINGS = (
             ("[features]", "features.ignore-imex-channel-requests", "ignore-imex-channels = yes", True),
         )
     ],
-    Row("1.4", "`[nvidia-container-cli] root` / `path` / `environment` / `debug` / `ldcache`", SERVED,
+    Row("1.4", "`[nvidia-container-cli] root` / `path` / `environment` / `debug` / `ldcache`",
         lambda: _becomes(f"{CLI}.root", "driver-root = /run/nvidia/driver/", "/run/nvidia/driver")
         and _has_no_setting(CLI, "path environment debug ldcache")),
     # What these steer does not exist here: no program is started, nothing is loaded, there is one mode.
     *[
-        Row("1.4", name, REFUSED, lambda table=table, keys=keys: _has_no_setting(table, keys))  # type: ignore[misc]
+        Row("1.4", name, lambda table=table, keys=keys: _has_no_setting(table, keys), REFUSED)  # type: ignore[misc]
         for name, table, keys in (
-            ("`load-kmods`", CLI, "load-kmods"),
-            ("`no-pivot`", CLI, "no-pivot"),
-            ("`user`", CLI, "user"),
-            ("`ldconfig`", CLI, "ldconfig"),
+            *[(f"`{key}`", CLI, key) for key in ("load-kmods", "no-pivot", "user", "ldconfig")],
             ("`[nvidia-container-runtime] debug / log-level / runtimes / mode`", RUNTIME,
              "debug log-level runtimes mode"),
             ("`modes.csv.mount-spec-path`", "modes.csv", "mount-spec-path"),
