@@ -160,7 +160,7 @@ def test_rootless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacks: str, s
         (0, f"/machine.slice/libpod-{'a' * 64}.scope", False),
     ],
 )
-def test_who_has_rootless_containers(
+def test_who_has_containers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, maker: int, cgroup: str, are_some: bool
 ) -> None:
     """A program that makes a user namespace for itself, as browsers do, is no container."""
@@ -210,9 +210,7 @@ def test_shims_that_are_no_default() -> None:
         ([("/run/cdi/a.yaml", True), ("/run/cdi/oci-gpu-hook.yaml", True)], [(FAIL, "rm /run/cdi/a.yaml"), (PASS, "")]),
     ],
 )
-def test_of_two_specs_in_one_folder_ours_stays_and_first_the_services(
-    specs: list[tuple[str, bool]], found: list[tuple[str, str]]
-) -> None:
+def test_of_two_specs_in_one_folder_ours_stays(specs: list[tuple[str, bool]], found: list[tuple[str, str]]) -> None:
     findings = judged(tuple([SpecFile(path, cdispecs.GPU, is_ours, "580.1", {}) for path, is_ours in specs]))
     assert [(one.level, one.remedy) for one in findings] == found
 
@@ -303,9 +301,7 @@ def test_a_spec_where_an_engine_does_not_look_is_named(tmp_path: Path) -> None:
     assert found.seen == "podman does not read /opt/b/gpu.yaml: by default it looks in /etc/cdi, /run/cdi"
 
 
-def test_without_pyyaml_other_programs_specs_of_gpus_are_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_pyyaml_others_specs_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
     texts = (OUR_SPEC, THEIR_SPEC, THEIR_SPEC.replace("nvidia.com", "amd.com"), THEIR_SPEC.replace("580.1", "570.1"))
     found = judged(planted(tmp_path, *texts))
@@ -345,9 +341,7 @@ OPEN, CLOSED = "NVIDIA UNIX Open Kernel Module for x86_64", "NVIDIA UNIX x86_64 
     ("modules", "module", "reach"),
     [(("nvidia_peermem",), CLOSED, True), (("nv_peer_mem",), CLOSED, True), ((), OPEN, True), ((), CLOSED, False)],
 )
-def test_adapters_that_cannot_reach_the_gpus_memory(
-    tmp_path: Path, modules: tuple[str, ...], module: str, reach: bool
-) -> None:
+def test_adapters_without_peer_memory(tmp_path: Path, modules: tuple[str, ...], module: str, reach: bool) -> None:
     """By their driver: software has no such device, and other makers' adapters have other ways."""
     root = hosts.host(tmp_path)
     version = tmp_path / "proc/driver/nvidia/version"

@@ -108,7 +108,7 @@ def test_a_file_without_the_drivers_version(tmp_path: Path, file: str) -> None:
         ("libibumad", "3.2.39.0 3.2.46.0 3 3.9.9", "3.2.46.0", {"utility"}),
     ],
 )
-def test_of_a_library_with_its_own_version_the_highest_is_taken(
+def test_the_highest_own_version_is_taken(
     tmp_path: Path, name: str, versions: str, own: str, capabilities: set[str]
 ) -> None:
     for version in versions.split():
@@ -201,9 +201,7 @@ def icd(library: str) -> str:
         ("/usr/share/X11/xorg.conf.d/10-nvidia.conf", 'ModulePath "/usr/lib64/libx.so"\n', ""),
     ],
 )
-def test_a_library_is_named_without_its_folder_which_is_the_hosts(
-    tmp_path: Path, path: str, text: str, bare: str
-) -> None:
+def test_a_library_is_named_without_the_hosts_folder(tmp_path: Path, path: str, text: str, bare: str) -> None:
     hosts.plant(tmp_path, path, text)
     (file,) = configuration(tmp_path)
     assert (file.path, file.target, file.text) == (path, path, bare)
@@ -271,9 +269,7 @@ def test_firmware_is_that_of_the_exact_version_and_from_where_the_kernel_takes_i
         ("/nowhere\n", "/lib/firmware"),
     ],
 )
-def test_firmware_comes_first_from_where_the_administrator_told_the_kernel(
-    tmp_path: Path, said: str, folder: str
-) -> None:
+def test_firmware_comes_first_from_the_kernels_parameter(tmp_path: Path, said: str, folder: str) -> None:
     hosts.plant(tmp_path, "/sys/module/firmware_class/parameters/path", said)
     for top in ("/var/firmware", "/lib/firmware"):
         hosts.plant(tmp_path, f"{top}/nvidia/{VERSION}/gsp_ga10x.bin", "")

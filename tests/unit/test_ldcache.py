@@ -79,18 +79,14 @@ def contents(entries: Iterable[Entry]) -> set[tuple[bytes, bytes, int]]:
 
 
 @given(entries, entries)
-def test_a_merged_cache_holds_the_union_and_merging_again_changes_nothing(
-    theirs: list[Entry], ours: list[Entry]
-) -> None:
+def test_a_merged_cache_holds_the_union(theirs: list[Entry], ours: list[Entry]) -> None:
     merged = merge(merge(None, theirs), ours)
     assert contents(parse(merged).entries) == contents(theirs) | contents(ours)
     assert parse(merge(merged, ours)) == parse(merged)
 
 
 @given(entries, entries)
-def test_a_cache_of_ldconfig_gets_ours_where_sorting_all_of_it_would_put_them(
-    theirs: list[Entry], ours: list[Entry]
-) -> None:
+def test_ours_are_put_where_sorting_would_put_them(theirs: list[Entry], ours: list[Entry]) -> None:
     # Each machine has its own order.
     theirs, ours = [[it for it in some if it.flags != AARCH64] for some in (theirs, ours)]
     data = merge(None, theirs)
@@ -341,9 +337,7 @@ def test_ten_times_the_cache_takes_about_ten_times_as_long() -> None:
         pytest.param(lambda number: (9 - number % 9, 0), b"7 7\t7\x0c7\x0b7 \0", id="blanks"),
     ],
 )
-def test_no_cache_takes_much_longer_than_an_honest_one_of_its_size(
-    row: Callable[[int], tuple[int, int]], strings: bytes
-) -> None:
+def test_no_cache_takes_much_longer_than_an_honest_one(row: Callable[[int], tuple[int, int]], strings: bytes) -> None:
     hostile = cache([row(number) for number in range(6000)], strings)
     honest = _many(3000)
     assert len(honest) < 2 * len(hostile)

@@ -34,9 +34,7 @@ UNIT = "libpod-0123.scope"
         ("[Unit]\nDescription=DeviceAllow=/dev/null rw\n", None),
     ],
 )
-def test_a_scope_is_restricted_by_its_policy_or_its_first_entry(
-    text: str, allowed: tuple[scopeunit.Entry, ...] | None
-) -> None:
+def test_what_restricts_a_scope(text: str, allowed: tuple[scopeunit.Entry, ...] | None) -> None:
     expected = None if allowed is None else scopeunit.ScopeUnit(UNIT, allowed)
     assert scopeunit.parse_scope(UNIT, text) == expected
 

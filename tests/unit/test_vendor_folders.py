@@ -73,9 +73,7 @@ def replaced_by(file: Path, make: Callable[[Path], object]) -> None:
         (lambda file: replaced_by(file, lambda it: it.symlink_to("nothing")), NO_FILE),
     ],
 )
-def test_what_root_alone_has_not_written_whole_is_no_file(
-    host: Path, change: Callable[[Path], object], says: str
-) -> None:
+def test_what_is_not_roots_is_no_file(host: Path, change: Callable[[Path], object], says: str) -> None:
     change(plant(host, f"{ETC}/a.json"))
     with pytest.raises(ConfigError, match=f"{ETC}/a.json: .*{says}"):
         folders.load(HostRoot(str(host)), f"{ETC}/a.json")

@@ -156,9 +156,7 @@ def test_beside_a_device_plugin_a_pods_author_is_told_the_words_of_a_pod() -> No
         ],
     ],
 )
-def test_what_is_not_accepted_beside_or_of_a_list_is_refused_too(
-    inputs: Inputs, changes: dict[str, Any], words: str
-) -> None:
+def test_what_is_not_accepted_of_a_list_is_refused(inputs: Inputs, changes: dict[str, Any], words: str) -> None:
     found, (note,) = parse_request(inputs, Settings(**changes))
     assert words in note
     assert found in (None, *[Request(source, ("0",), ("utility", "compute")) for source in ("env", "mounts")])

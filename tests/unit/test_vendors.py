@@ -188,6 +188,7 @@ def test_the_schema_and_the_program_agree_on_paths(path: str, key: str, schema: 
 
 # --- the manual
 
+
 def test_the_manual_has_every_key() -> None:
     """Each in its section, with its type; a list of a group is one by what is said above all of them."""
     text = manual.sections("oci-gpu-hook-vendors.5")
