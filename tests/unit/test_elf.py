@@ -28,11 +28,7 @@ def identified(data: bytes) -> Identity | None:
         return identity_of(HostRoot(), file.name)
 
 
-# --- files by hand
-
-NAME = b"libcuda.so.1"
-
-STRINGS = b"\0" + NAME + b"\0"
+STRINGS = b"\0libcuda.so.1\0"
 
 
 def elf(strings: bytes = STRINGS, **more: Any) -> bytes:
@@ -66,7 +62,7 @@ def test_the_libraries_that_a_file_needs_are_read(tmp_path: Path) -> None:
 
 
 def test_only_the_dynamic_section_gives_the_soname() -> None:
-    strings = struct.pack("<QQ", 14, 17) + b"\0" + NAME + b"\0"
+    strings = struct.pack("<QQ", 14, 17) + STRINGS
     assert identified(elf(strings=strings, tags=((5, 0x11000),))) == Identity(64, 62, None)
 
 
@@ -88,7 +84,7 @@ def test_only_a_few_kilobytes_of_a_large_library_are_read(monkeypatch: pytest.Mo
     monkeypatch.setattr("posix.pread", counting)
     with tempfile.NamedTemporaryFile() as file:
         # Its middle is a hole.
-        strings = b"\0" + NAME + b"\0" + bytes(1 << 20)
+        strings = STRINGS + bytes(1 << 20)
         file.write(hosts.elf_head(62, 64, "<", hosts.ELF_TAGS, 0x40000000, len(strings)))
         file.seek(0x40000000)
         file.write(strings)
@@ -110,8 +106,6 @@ def test_a_library_of_the_compiler_is_identified(tmp_path: Path, linker: str) ->
     expected = own._replace(soname="libnvidia-ml.so.1")
     assert identified((tmp_path / "a.so").read_bytes()) == expected
 
-
-# --- hostile files
 
 SOUND = elf()
 DYNAMIC, LOAD = 64, 64 + 56  # where the program headers are
