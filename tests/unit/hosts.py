@@ -150,10 +150,10 @@ def surveyed(root: HostRoot) -> inventory.DriverInventory:
     return inventory.with_nodes(root, survey.survey(root), nodes.FAMILIES)
 
 
-def host(tree: Path, *, gpus: int = 2, version: str = VERSION) -> HostRoot:
+def host(tree: Path, *, gpus: int = 2) -> HostRoot:
     """A whole driver below `tree`; GPU n has minor gpus-1-n, so that minors are not NVML's indices."""
     (tree / "run").mkdir(parents=True, exist_ok=True)
-    plant(tree, "proc/driver/nvidia/version", NVRM.replace(VERSION, version))
+    plant(tree, "proc/driver/nvidia/version", NVRM)
     plant(tree, "proc/driver/nvidia/params", PARAMS)
     plant(tree, "proc/driver/nvidia/registry", 'Binary: ""\n')
     plant(tree, "proc/devices", DEVICES)

@@ -12,20 +12,7 @@ from oci_gpu_hook.request.cdirequest import of_nodes
 from oci_gpu_hook.request.parse import Request, parse_request
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import NOTHING, Inputs, Names, accepted
-from tests.unit.asking import (
-    HARDENED,
-    LIST,
-    MIG,
-    MOUNTS,
-    UUID,
-    VISIBLE,
-    annotated,
-    env,
-    left_out,
-    listed,
-    refusal,
-    request_of,
-)
+from tests.unit.asking import HARDENED, LIST, MIG, MOUNTS, UUID, VISIBLE, env, left_out, listed, refusal, request_of
 
 
 @pytest.mark.parametrize(
@@ -115,8 +102,8 @@ BY_WORDS = [
     (Inputs({}, given=("/dev/nvidia0",)), "the volume at /usr/local/nvidia"),
     (Inputs({"DOCKER_RESOURCE_GPU": "0"}), "DOCKER_RESOURCE_GPU"),
     # An engine may hand a pod's own annotations on, as CRI-O does: its author writes them.
-    (annotated({}, {"cdi.k8s.io/a": "nvidia.com/gpu=all"}), "the annotations cdi.k8s.io/*"),
-    (annotated({}, {"cdi.k8s.io/a": "nvidia.com/x=0"}), "the annotations cdi.k8s.io/*"),
+    (Inputs({}, cdi=("nvidia.com/gpu=all",)), "the annotations cdi.k8s.io/*"),
+    (Inputs({}, cdi=("nvidia.com/x=0",)), "the annotations cdi.k8s.io/*"),
 ]  # fmt: skip
 
 
