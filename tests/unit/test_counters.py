@@ -55,7 +55,6 @@ def test_a_line_that_was_cut_off_spoils_neither_itself_nor_the_next() -> None:
 
 @pytest.fixture()
 def folder(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A spool of the test's own."""
     host = tmp_path_factory.mktemp("host")
     (host / "run").mkdir()
     monkeypatch.setattr(counters, "HostRoot", lambda: HostRoot(str(host)))
@@ -79,7 +78,6 @@ def test_without_a_spool_nobody_counts(folder: Path) -> None:
 
 
 def test_many_hooks_and_collectors_at_once_lose_no_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eight processes append while the spool is taken away again and again."""
     monkeypatch.setattr(counters, "_FULL", 2000)
     counters.turn()
     fork = multiprocessing.get_context("fork")

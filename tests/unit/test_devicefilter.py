@@ -50,7 +50,6 @@ def matches(rule: DeviceRule, request: Request) -> bool:
 
 
 def ours(rules: list[DeviceRule], request: Request) -> bool:
-    """Whether one allowing rule covers the whole request."""
     return any(rule.allow and matches(rule, request) and request.access & ~bits(rule.access) == 0 for rule in rules)
 
 

@@ -21,7 +21,6 @@ CC = shutil.which("cc")
 
 
 def identified(data: bytes) -> Identity | None:
-    """What is said of a file with these bytes."""
     with tempfile.NamedTemporaryFile() as file:
         file.write(data)
         file.flush()

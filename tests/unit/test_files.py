@@ -27,7 +27,6 @@ def driver(tree: Path) -> files.Driver:
 
 
 def configuration(tree: Path) -> tuple[inventory.DriverFile, ...]:
-    """The configuration of a driver that lies on the host itself."""
     found = driver(tree)
     return files.configuration(found, found.root)
 

@@ -34,7 +34,6 @@ OURS = [
 
 
 def merge(data: bytes | None, entries: Iterable[Entry]) -> bytes:
-    """The cache with these in it."""
     return ldcache.merge(data, [ldcache.Entry(*entry[:3]) for entry in entries])
 
 

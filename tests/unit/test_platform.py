@@ -221,7 +221,6 @@ def test_a_line_that_is_no_entry_is_left_out_and_said(jetson: Host) -> None:
 
 
 def test_what_no_vendor_may_name_is_left_out_and_said(jetson: Host) -> None:
-    """Of each type of line; test_vendor_allowed has the paths."""
     lines = ["dev, /dev/shm/x", "dev, /dev/nvmap/../mem", "dev, /etc/passwd", "lib, /etc/shadow", "lib, relative.so"]
     lines += ["lib, /usr/../etc/shadow", "dir, /", "dir, /usr/lib", "dir, /proc/driver", "sym, /srv/user/link"]
     group, sentences = drivers(jetson, "\n".join([*lines, "lib, /usr/sbin/nvidia-smi\n"]))

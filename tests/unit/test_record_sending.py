@@ -60,7 +60,6 @@ def test_the_counters_have_the_step_under_way_without_records_too(monkeypatch: p
 
 
 def test_without_a_bundle_image_and_namespace_are_recorded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As far as the state tells them."""
     sent: list[bytes] = []
     monkeypatch.setattr(records, "to_journal", sent.append)
     monkeypatch.setattr(records, "to_spool", lambda line: None)

@@ -182,7 +182,6 @@ time.sleep(float(sys.argv[2]))
 
 
 def holder(root: HostRoot, seconds: float) -> subprocess.Popen[str]:
-    """A process that holds a lock for so long."""
     words = [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}\n{HOLDER}", root.path, str(seconds)]
     child = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None

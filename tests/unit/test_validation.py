@@ -53,7 +53,6 @@ def said(*lines: object, status: int | None = 0) -> PythonOutput:
     ],
 )  # fmt: skip
 def test_what_a_process_says_is_judged(answer: PythonOutput, seen: str) -> None:
-    """What CUDA itself answers is planted in tests/integration/test_validate.py."""
     found = workload.judge(GPU, answer, 5)
     assert (found.check, found.seen) == ("GPU 3", seen)
     assert found.level == (PASS if seen.startswith("Test PASSED") else FAIL)

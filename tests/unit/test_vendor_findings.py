@@ -25,7 +25,6 @@ WHOLE: dict[str, Any] = {
 
 
 def said(capsys: pytest.CaptureFixture[str], tree: Path) -> list[tuple[str, str, str, str]]:
-    """The findings about vendors and NVIDIA's driver."""
     cli.main(["doctor", "--json", "--host-root", str(tree)])
     found = json.loads(capsys.readouterr().out)["findings"]
     return [

@@ -80,7 +80,6 @@ def test_a_version_stands_for_itself_in_paths(tree: Path, kind: str) -> None:
 
 
 def test_a_version_that_is_none_leads_nowhere(tree: Path) -> None:
-    """test_vendor_allowed has what is none."""
     plant(tree, "/opt/version", "../..")
     said = vendor(files=("/opt/acme-{version}",), source=("file", "/opt/version"))
     seen = found(tree, said)
@@ -188,9 +187,6 @@ def test_names_that_no_cache_can_hold_are_left_out(tree: Path) -> None:
     assert "cannot be printed" in seen.faults[0] and seen.faults[0].isprintable()
 
 
-# What is needed of the host's.
-
-
 def plant_needing(tree: Path, path: str, *needed: str) -> None:
     """A library without a SONAME that needs others."""
     strings, tags = b"\0", [(5, 0x11000)]
@@ -270,9 +266,6 @@ def test_what_needs_very_many_ends_with_a_sentence(tree: Path) -> None:
     seen = found(tree, vendor(f"/opt/acme/{names[0]}"))
     assert len(seen.needed) == 256
     assert seen.faults == (f"{FILE}: more than 256 libraries of the host's are needed, and the rest is left out",)
-
-
-# The saved inventory.
 
 
 def again(tree: Path, said: Vendor) -> Vendor | None:
@@ -380,7 +373,6 @@ def test_devices_of_one_function_are_told_apart_by_what_sysfs_calls_them(tree: P
 
 @needs_root
 def test_a_processor_among_the_gpus_of_the_topology_has_no_node(tree: Path) -> None:
-    """Partitions are shown by tests/integration/test_vendors.py."""
     node(tree, "/dev/dri/card0", 226, 0, "platform/display.0/drm/card0")
     pci(tree, "0000:00:00.0", "1002", "74a1")
     text = f"domain 0\nlocation_id 0\ndrm_render_minor 0\nunique_id {1 << 64}\nodd\nx y\n"
@@ -424,12 +416,12 @@ def test_a_driver_alone_says_which_nodes_and_udev_what_a_device_is(tree: Path) -
 
 @needs_root
 def test_a_node_of_the_hosts_own_a_disk_and_one_in_a_folder_of_everybodys_are_none(tree: Path) -> None:
-    """Whatever its name; test_vendor_allowed has all numbers."""
     node(tree, "/dev/acme0", 10, 232)
     os.mknod(tree / "dev/sda", stat.S_IFBLK | 0o660, os.makedev(8, 0))
     node(tree, "/dev/shm/acme0", 240, 1)
-    seen = look(tree, *map(DevicePattern, ("/dev/acme0", "/dev/sda", "/dev/s*/acme0")))
-    assert seen.common == ()
+    absent = DevicePattern("/dev/acme1", required=False)
+    seen = look(tree, *map(DevicePattern, ("/dev/acme0", "/dev/sda", "/dev/s*/acme0")), absent)
+    assert (seen.common, seen.absent) == ((), ("/dev/acme1",))
     assert seen.unmatched[0].startswith("/dev/acme0 (not given: character device 10:232 is ")
     assert "not a character device" in seen.unmatched[1] and "lies in /dev/shm" in seen.unmatched[2]
 
@@ -447,15 +439,6 @@ def test_a_misc_device_is_its_drivers_by_the_name_in_proc_misc(tree: Path) -> No
     assert look(tree, DevicePattern("/dev/acme0")).common == ()
     assert look(tree, DevicePattern(major="kvm")).common == ()
 
-
-def test_what_is_no_character_device_is_no_device(tree: Path) -> None:
-    plant(tree, "/dev/acme0", "")
-    seen = look(tree, DevicePattern("/dev/acme0"), DevicePattern("/dev/acme1", required=False))
-    lacking = ("/dev/acme0 (not given: it is not a character device)",)
-    assert (seen.common, seen.unmatched, seen.absent) == ((), lacking, ("/dev/acme1",))
-
-
-# Which files there are.
 
 ACME = '{"activation_flag": "OCI_ACME", "driver_feature": ["a"], "inventory": {"a": {}}}'
 

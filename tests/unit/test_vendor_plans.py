@@ -206,9 +206,6 @@ def test_a_container_of_another_selinux_type_is_told() -> None:
     assert note.startswith(f"{FILE} says that containers need the SELinux type acme_t")
 
 
-# Several shares.
-
-
 def joined(*shares: Share, layout: Layout = LAYOUT) -> Provision:
     return provision.join(layout, "", shares)
 

@@ -64,7 +64,6 @@ MANAGING = ["NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES"]
 
 
 def test_mig_is_watched_by_those_whom_the_administrator_lets_watch() -> None:
-    """To configure it is not for them."""
     allowing = Settings(mig_monitor="always")
     configure, watch = [Inputs({VISIBLE: "all", variable: "all"}) for variable in MANAGING]
     found, notes = parse_request(watch, allowing)
@@ -88,8 +87,6 @@ def test_mig_management_is_of_all_or_nothing(variable: str, devices: str, value:
     left_empty = request_of(Inputs({VISIBLE: devices, variable: "  "}))
     assert not left_empty.mig_config and not left_empty.mig_monitor
 
-
-# What the administrator refuses.
 
 REFUSING: dict[str, Any] = {"unaccepted_requests": "refuse"}
 LISTS_ALONE: dict[str, Any] = {"accept_volume_mounts": True, "accept_environment": "privileged"}
@@ -177,9 +174,6 @@ def test_what_a_jetson_goes_by_requires_nothing_of_a_driver(value: str, everythi
     found, notes = parse_request(env(NVIDIA_REQUIRE_JETPACK=value), Settings())
     assert found is not None and found.requirements == () and notes == ()
     assert found.jetpack_all is everything
-
-
-# Devices that the engine has injected by a spec of ours.
 
 
 def test_the_nodes_that_an_engine_has_injected_are_the_request() -> None:

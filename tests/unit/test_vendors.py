@@ -59,8 +59,6 @@ def plant(host: Path, path: str, **keys: Any) -> str:
 ETC, LOCAL, USR = folders.FOLDERS
 
 
-# --- which files hold, and which are refused
-
 NO_FILE = "not a regular file of at most 1 MiB"
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="root alone can give a file away")
 
@@ -111,9 +109,6 @@ def test_what_is_not_roots_is_no_file(host: Path, change: Callable[[Path], objec
         folders.load(HostRoot(str(host)), f"{ETC}/a.json")
 
 
-# --- info --vendor
-
-
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_file_is_named_with_its_key_and_a_remedy(
     name: str, tmp_path: Path, program: Program, schema: jsonschema.Draft7Validator
@@ -161,9 +156,6 @@ def test_what_is_no_file_to_check(tmp_path: Path, program: Program) -> None:
         *[(2, tmp_path, "is not a regular file"), (4, tmp_path / "x.json", "larger than 1 MiB")],
     ):
         assert why in program.mistake(code, "info", "--vendor", name)
-
-
-# --- info --vendors
 
 
 def test_list_has_every_file_and_what_is_wrong(host: Path, program: Program) -> None:
@@ -239,9 +231,6 @@ def test_the_schema_and_the_program_agree_on_paths(path: str, key: str, schema: 
     except ConfigError:
         is_right = False
     assert schema.is_valid(document) == is_right
-
-
-# --- the manual
 
 
 def test_the_manual_has_every_key() -> None:
