@@ -64,11 +64,6 @@ def elf_file(
 
     The strings lie at `offset` in the file and at 0x11000 in memory.
     """
-    return elf_head(machine, bits, order, tags, offset, len(strings)).ljust(offset, b"\0") + strings
-
-
-def elf_head(machine: int, bits: int, order: str, tags: tuple[tuple[int, int], ...], offset: int, size: int) -> bytes:
-    """All of such a file that lies before its strings, which have this size."""
     word, header_size, segment_size = ("Q", 64, 56) if bits == 64 else ("I", 52, 32)
     ident = b"\x7fELF" + bytes([bits // 32, 1 if order == "<" else 2, 1]).ljust(12, b"\0")
     dynamic = b"".join(struct.pack(f"{order}2{word}", *tag) for tag in (*tags, (0, 0)))
@@ -82,7 +77,8 @@ def elf_head(machine: int, bits: int, order: str, tags: tuple[tuple[int, int], .
         return struct.pack(f"{order}8I", kind, *places, 4, 0x1000)
 
     place = header_size + 2 * segment_size
-    return header + segment(2, place, 0, len(dynamic)) + segment(1, offset, 0x11000, size) + dynamic
+    head = header + segment(2, place, 0, len(dynamic)) + segment(1, offset, 0x11000, len(strings)) + dynamic
+    return head.ljust(offset, b"\0") + strings
 
 
 def elf(soname: str, machine: int | None = None) -> bytes:
@@ -106,10 +102,11 @@ def plant_library(tree: Path, path: str, soname: str = "", machine: str = "") ->
     plant(tree, path, elf(soname or path.rpartition("/")[2], number))
 
 
-def plant_cache(tree: Path, path: str) -> None:
-    """An ld.so.cache that lists this library alone."""
-    entry = Entry(path.rpartition("/")[2].encode(), path.encode(), 0x0303)
-    plant(tree, "etc/ld.so.cache", ldcache.merge(None, [entry]))
+def plant_cache(tree: Path, *paths: str) -> None:
+    """An ld.so.cache that lists these libraries alone."""
+    flags = ldcache.NATIVE_FLAGS[os.uname().machine]
+    rows = [Entry(path.rpartition("/")[2].encode(), path.encode(), flags) for path in paths]
+    plant(tree, "etc/ld.so.cache", ldcache.merge(None, rows))
 
 
 def plant_program(tree: Path, pid: int, program: str, users: int = 0, namespace: str = "hosts") -> None:

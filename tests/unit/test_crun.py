@@ -12,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import IO
+from unittest import mock
 
 import pytest
 
@@ -145,16 +146,11 @@ def test_a_log_not_replaced_gets_a_line_more(tmp_path: Path, kind: str, monkeypa
     elif kind == "anothers":
         monkeypatch.setattr(posix, "geteuid", lambda: 4711)
     elif kind == "full":
-        monkeypatch.setattr(posix, "rename", fails)
+        monkeypatch.setattr(posix, "rename", mock.Mock(side_effect=OSError))
     crun.end_log(str(log), '{"msg": "no GPU"}\n')
     assert [json.loads(line)["msg"] for line in log.read_text().splitlines()] == ["before", "no GPU"]
     assert log.is_symlink() == (kind == "link")
     assert not [path for path in tmp_path.iterdir() if "oci-gpu-hook" in path.name]
-
-
-def fails(*_: object, **__: object) -> None:
-    """As where the disk is full."""
-    raise OSError
 
 
 WITHOUT_POWER = """

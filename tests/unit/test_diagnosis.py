@@ -382,7 +382,6 @@ WELL = containercheck.Seen(
     ("changes", "level", "seen"),
     [
         ({"opened": containercheck.NO_ENTRY}, WARN, "nothing was opened: its device cgroup cannot be entered"),
-        ({"opened": containercheck.PAUSED}, WARN, "nothing was opened: it is paused"),
         ({"opened": containercheck.NO_ANSWER}, FAIL, "a GPU does not answer"),
         ({"opened": {"/dev/nvidia0": errno.ENXIO}}, WARN, "no driver answers"),
         ({"opened": {"/dev/nvidia0": errno.ENODEV}}, FAIL, "/dev/nvidia0: No such device"),

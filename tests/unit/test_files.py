@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 
@@ -320,17 +321,11 @@ def test_alternatives_that_lead_astray_lead_nowhere(tmp_path: Path, text: str) -
 def test_of_a_hundred_thousand_files_few_are_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     hosts.plant_library(tmp_path, f"{FOLDER}/libcuda.so.{VERSION}", "libcuda.so.1")
     there = [*[name.format(number) for number in range(100_000)], f"libcuda.so.{VERSION}"]
-    opened = []
-    identity_of = elf.identity_of
-
-    def count(root: HostRoot, path: str) -> elf.Identity | None:
-        opened.append(path)
-        return identity_of(root, path)
-
+    identity_of = mock.Mock(wraps=elf.identity_of)
     monkeypatch.setattr(HostRoot, "names", lambda _, path: there if path == FOLDER else [])
-    monkeypatch.setattr(elf, "identity_of", count)
+    monkeypatch.setattr(elf, "identity_of", identity_of)
     assert [it.file for it in files.libraries(driver(tmp_path))] == [f"libcuda.so.{VERSION}"]
-    assert len(opened) <= 300
+    assert 0 < identity_of.call_count <= 300
 
 
 LIBCUDA = hosts.elf("libcuda.so.1")

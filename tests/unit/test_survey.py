@@ -10,7 +10,6 @@ import pytest
 from oci_gpu_hook.driver import files, inventory, nodes, proc, survey
 from oci_gpu_hook.driver.survey import driver_version, list_gpus
 from oci_gpu_hook.errors import DriverError
-from oci_gpu_hook.formats.ldcache import FLAGS, Entry, merge
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import drivercheck
 from oci_gpu_hook.planning import provision
@@ -105,19 +104,10 @@ def test_a_library_folder_is_named_as_it_is_and_not_by_the_link_to_it(tmp_path: 
     assert {library.path.rpartition("/")[0] for library in libraries} == {f"/{hosts.LIBRARY_FOLDER}"}
 
 
-def test_no_kernel_module_is_a_driver_error(tmp_path: Path) -> None:
-    with pytest.raises(DriverError, match="no NVIDIA driver"):
-        survey.survey(HostRoot(str(tmp_path)))
-    hosts.plant(tmp_path, "dev/nvidiactl", "")
-    with pytest.raises(DriverError, match="module is not loaded"):
-        survey.survey(HostRoot(str(tmp_path)))
-
-
 def test_a_folder_that_others_may_fill_is_left_out(tmp_path: Path) -> None:
     """An administrator may have told ldconfig to look there."""
     root = hosts.host(tmp_path)
-    entry = Entry(b"libcuda.so.1", b"/opt/lib/libcuda.so.1", FLAGS[62, 64])
-    hosts.plant(tmp_path, "etc/ld.so.cache", merge(None, [entry]))
+    hosts.plant_cache(tmp_path, "/opt/lib/libcuda.so.1")
     (tmp_path / "opt/lib").mkdir(parents=True)
     assert files.find_driver(root, "", hosts.VERSION).cached == ("/opt/lib",)
     (tmp_path / "opt").chmod(0o777)
@@ -161,8 +151,7 @@ def test_a_file_that_others_could_exchange_hides_no_good_one(tmp_path: Path) -> 
     root = hosts.host(tmp_path)
     file = f"libcuda.so.{hosts.VERSION}"
     hosts.plant_library(tmp_path, f"/usr/local/lib/{file}", "libcuda.so.1")
-    entry = Entry(b"libcuda.so.1", f"/usr/local/lib/{file}".encode(), FLAGS[62, 64])
-    hosts.plant(tmp_path, "etc/ld.so.cache", merge(None, [entry]))
+    hosts.plant_cache(tmp_path, f"/usr/local/lib/{file}")
     (tmp_path / "usr/local/lib").chmod(0o775)
     found = survey.survey(root)
     assert [it.path for it in found.libraries if it.file == file] == [f"/{hosts.LIBRARY_FOLDER}/{file}"]

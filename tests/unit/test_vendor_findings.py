@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -107,17 +108,15 @@ def test_what_a_file_says_of_selinux_is_held_to_the_policy(
 ) -> None:
     known = ["system_u:system_r:acme_t:s0"]
 
-    class Library:
-        @staticmethod
-        def security_check_context(context: str) -> int:
-            if context not in known:
-                raise OSError(22, "Invalid argument")
-            return 0
+    def check(context: str) -> int:
+        if context not in known:
+            raise OSError(22, "Invalid argument")
+        return 0
 
     def warned() -> list[tuple[str, str]]:
         return [item[2:] for item in said(capsys, tree) if item[:2] == ("OCI_ACME", "warn")]
 
-    monkeypatch.setattr(libselinux, "imported", lambda: Library)
+    monkeypatch.setattr(libselinux, "imported", lambda: SimpleNamespace(security_check_context=check))
     monkeypatch.setattr(systemcheck, "selinux", lambda *_: [])
     plant(tree, ACME, written(selinux={"type": "acme_t", "boolean": "acme_use"}))
     plant(tree, "/sys/fs/selinux/enforce", "1")

@@ -10,11 +10,11 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 
 from oci_gpu_hook.driver import elf
-from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.host import statefile
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.planning import placement
@@ -24,7 +24,7 @@ from oci_gpu_hook.request.sources import Inputs
 from oci_gpu_hook.vendors import folders, vendorhost, vendorinventory, vendorsurvey
 from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Group, Item, Vendor
 from tests.unit.asking import annotated
-from tests.unit.hosts import MACHINES, elf_file, plant, plant_library
+from tests.unit.hosts import MACHINES, elf_file, plant, plant_cache, plant_library
 
 FILE = "/usr/share/oci-gpu-hook/vendors/acme.json"
 
@@ -196,12 +196,6 @@ def plant_needing(tree: Path, path: str, *needed: str) -> None:
     plant(tree, path, elf_file(strings, MACHINES[os.uname().machine], tags=tuple(tags)))
 
 
-def plant_cached(tree: Path, *paths: str) -> None:
-    flags = ldcache.NATIVE_FLAGS[os.uname().machine]
-    rows = [ldcache.Entry(path.rpartition("/")[2].encode(), path.encode(), flags) for path in paths]
-    plant(tree, "/etc/ld.so.cache", ldcache.merge(None, rows))
-
-
 def test_what_libraries_and_programs_need_of_the_host_is_found_and_what_that_needs(tree: Path) -> None:
     plant_needing(tree, "/opt/acme/lib/libacme.so.1", "libllvm.so.1", "libc.so.6", "libown.so", "libacme2.so.1")
     plant_needing(tree, "/opt/acme/lib/libacme2.so.1", "libacme.so.1")
@@ -212,7 +206,7 @@ def test_what_libraries_and_programs_need_of_the_host_is_found_and_what_that_nee
     # For some processors alone.
     variant = "/usr/lib64/glibc-hwcaps/v3/libedit.so.2"
     plant_needing(tree, variant)
-    plant_cached(tree, "/usr/lib/llvm/libllvm.so.1", variant, "/usr/lib64/libedit.so.2", "/usr/lib64/libstdc++.so.6")
+    plant_cache(tree, "/usr/lib/llvm/libllvm.so.1", variant, "/usr/lib64/libedit.so.2", "/usr/lib64/libstdc++.so.6")
     said = vendor("/opt/acme/lib/libacme*", files=("/usr/bin/acme-smi",))
     seen = again(tree, said)
     assert seen is not None
@@ -221,7 +215,7 @@ def test_what_libraries_and_programs_need_of_the_host_is_found_and_what_that_nee
     assert {it.path for it in seen.needed} == needed
     assert [it.file for it in seen.libraries] == ["libacme.so.1", "libacme2.so.1"]
     assert seen.faults == ("the host's /usr/lib/llvm/libllvm.so.1 needs libgone.so.1, which the host does not have",)
-    plant_cached(tree, "/usr/lib64/libedit.so.2")
+    plant_cache(tree, "/usr/lib64/libedit.so.2")
     assert vendorinventory.read_saved(HostRoot(str(tree)), "OCI_ACME", FILE) is None
     # A Jetson's lists are whole.
     assert found(tree, said._replace(flag="NVIDIA_VISIBLE_DEVICES")).needed == ()
@@ -230,7 +224,7 @@ def test_what_libraries_and_programs_need_of_the_host_is_found_and_what_that_nee
 def test_what_is_needed_and_others_could_have_made_is_left_out(tree: Path) -> None:
     plant_needing(tree, "/opt/acme/libacme.so.1", "libx.so.1")
     plant_needing(tree, "/srv/lib/libx.so.1")
-    plant_cached(tree, "/srv/lib/libx.so.1")
+    plant_cache(tree, "/srv/lib/libx.so.1")
     seen = found(tree, vendor("/opt/acme/libacme.so.1"))
     assert seen.needed == () and "/srv/lib/libx.so.1 is left out" in seen.faults[0]
 
@@ -245,18 +239,13 @@ def test_a_users_library_is_not_opened_and_hides_none_of_roots(tree: Path, monke
     (tree / "opt/user/libx.so.1").unlink()
     (tree / "opt/user/libx.so.1").symlink_to("/dev/watchdog")
     plant(tree, "/dev/watchdog", "")
-    plant_cached(tree, *theirs, "/usr/lib64/libx.so.1", "/usr/lib64/libhome.so.1")
-    opened: list[str] = []
-    identity_of = elf.identity_of
-
-    def noted(root: HostRoot, path: str) -> object:
-        opened.append(path)
-        return identity_of(root, path)
-
-    monkeypatch.setattr(elf, "identity_of", noted)
+    plant_cache(tree, *theirs, "/usr/lib64/libx.so.1", "/usr/lib64/libhome.so.1")
+    identity_of = mock.Mock(wraps=elf.identity_of)
+    monkeypatch.setattr(elf, "identity_of", identity_of)
     seen = found(tree, vendor("/opt/acme/libacme.so.1"))
     assert {it.path for it in seen.needed} == {"/usr/lib64/libx.so.1", "/usr/lib64/libhome.so.1"}
-    assert seen.faults == () and not {*theirs} & {*opened}
+    opened = {path for (_, path), _ in identity_of.call_args_list}
+    assert seen.faults == () and opened and not {*theirs} & opened
 
 
 def test_what_needs_very_many_ends_with_a_sentence(tree: Path) -> None:

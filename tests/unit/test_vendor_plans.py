@@ -243,11 +243,8 @@ def test_each_folder_is_a_filesystem_of_its_own_and_one_of_them_has_the_cache() 
 def test_what_two_give_alike_is_given_once() -> None:
     again = share("0", "1")._replace(giver="/v/b.json")
     made = joined(share("0"), again)
-    assert [item.path for item in made.operations if isinstance(item, Node)] == [
-        "/dev/acmectl",
-        "/dev/acme1",
-        "/dev/acme0",
-    ]
+    nodes = [item.path for item in made.operations if isinstance(item, Node)]
+    assert nodes == ["/dev/acmectl", "/dev/acme1", "/dev/acme0"]
     assert made.devices == ((240, 255), (240, 1), (240, 0))
     assert len([item for item in made.operations if isinstance(item, Mount)]) == 2
 
