@@ -41,12 +41,8 @@ def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return name
 
 
-# Of each way that one has to its place; which capabilities bring which file is the vocabulary's.
-CONFIGURATION = (
-    "/usr/share/glvnd/egl_vendor.d/10_nvidia.json",
-    "/etc/vulkan/icd.d/nvidia_icd.MACHINE.json",
-    "/etc/OpenCL/vendors/nvidia.icd",
-)
+VULKAN = "/etc/vulkan/icd.d/nvidia_icd.json"
+OPENCL = "/etc/OpenCL/vendors/nvidia.icd"
 
 
 def test_a_library_comes_in_the_exact_version_only(tmp_path: Path) -> None:
@@ -162,7 +158,10 @@ def test_the_loaders_cache_knows_the_place_best(tmp_path: Path) -> None:
     assert next(iter(files.libraries(driver(tmp_path)))).path.startswith(f"{FOLDER}/")
 
 
-@pytest.mark.parametrize("target", CONFIGURATION)
+# Of each way that one has to its place; which capabilities bring which file is the vocabulary's.
+@pytest.mark.parametrize(
+    "target", ["/usr/share/glvnd/egl_vendor.d/10_nvidia.json", "/etc/vulkan/icd.d/nvidia_icd.MACHINE.json", OPENCL]
+)
 def test_configuration_comes_from_the_first_folder_that_has_it(tmp_path: Path, machine: str, target: str) -> None:
     target = target.replace("MACHINE", machine)
     name = target.removeprefix("/usr/share/").removeprefix("/etc/")
@@ -174,10 +173,6 @@ def test_configuration_comes_from_the_first_folder_that_has_it(tmp_path: Path, m
         hosts.plant(tmp_path, f"{folder}/{name}", "")
         (file,) = configuration(tmp_path)
         assert (file.path, file.target) == (f"{folder}/{name}", target)
-
-
-VULKAN = "/etc/vulkan/icd.d/nvidia_icd.json"
-OPENCL = "/etc/OpenCL/vendors/nvidia.icd"
 
 
 def icd(library: str) -> str:

@@ -73,9 +73,8 @@ def test_a_refresh_is_wanted_again_only_after_a_while(root: HostRoot) -> None:
     wishes = []
     for age in (0, statefile.REFRESH_INTERVAL - 10, statefile.REFRESH_INTERVAL + 1, -60):
         if file.exists():
-            then = time.time() - age
-            os.utime(file, (then, then))
-        before = file.stat().st_mtime_ns if file.exists() else None
+            os.utime(file, (time.time() - age,) * 2)
+        before = file.exists() and file.stat().st_mtime_ns
         statefile.want_refresh(root)
         wishes.append(file.stat().st_mtime_ns != before)
     assert wishes == [True, False, True, True]

@@ -252,27 +252,13 @@ def test_a_path_says_whose_a_device_is(names: str, is_known: bool) -> None:
     assert {vendorrules.known_node(f"/dev/{name}") for name in names.split()} == {is_known}
 
 
-# Numbers that are the kernel's for good (Documentation/admin-guide/devices.txt).
-FIXED = (
-    *(("mem", 1, 1), ("null", 1, 3), ("kmsg", 1, 11), ("tty0", 4, 0), ("ttyS0", 4, 64), ("console", 5, 1)),
-    *(("vcs", 7, 0), ("st0", 9, 0), ("psaux", 10, 1), ("watchdog", 10, 130), ("rtc", 10, 135), ("nvram", 10, 144)),
-    *(("vfio", 10, 196), ("tun", 10, 200), ("uinput", 10, 223), ("tpm0", 10, 224), ("fuse", 10, 229), ("kvm", 10, 232)),
-    *(("btrfs-control", 10, 234), ("device-mapper", 10, 236), ("loop-control", 10, 237), ("vhost-net", 10, 238)),
-    *(("input/event0", 13, 64), ("sg0", 21, 0), ("fb0", 29, 0), ("mtd0", 90, 0), ("i2c-0", 89, 0), ("raw1", 162, 1)),
-    *(("ttyUSB0", 188, 0), ("bus/usb/001/001", 189, 0), ("msr", 202, 0), ("cpuid", 203, 0), ("osd0", 260, 0)),
-)
+def test_which_numbers_are_an_accelerators() -> None:
+    """video4linux, ALSA, NVIDIA, DRM, InfiniBand, accel, what devices.txt leaves to local use, what the kernel gives.
 
-
-def test_numbers_for_good_are_accelerators_and_others_the_kernel_gives() -> None:
-    """video4linux, ALSA, NVIDIA, DRM, InfiniBand, accel, and what devices.txt leaves to local use."""
-    assert [name for name, *number in FIXED if not vendorrules.fault_of_device_number(*number)] == []
+    Of misc devices the minors that are nobody's for good (Documentation/admin-guide/devices.txt).
+    """
     accelerators = {81, 116, 195, 226, 231, 261, *range(60, 64), *range(120, 128)}
     given = {major for major in range(4096) if not vendorrules.fault_of_device_number(major, 200)}
     assert given == accelerators | {*range(234, 255), *range(384, 512)}
-
-
-def test_misc_devices_are_given_by_the_minors_that_are_nobodys_for_good() -> None:
-    assert {minor for minor in range(400) if not vendorrules.fault_of_device_number(10, minor)} == {
-        *range(16, 128),
-        *range(255, 400),
-    }
+    misc = {minor for minor in range(400) if not vendorrules.fault_of_device_number(10, minor)}
+    assert misc == {*range(16, 128), *range(255, 400)}
