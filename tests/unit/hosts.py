@@ -96,6 +96,12 @@ def plant(tree: Path, path: str, content: str | bytes) -> None:
         file.chmod(0o755)
 
 
+def link(tree: Path, path: str, to: str) -> None:
+    place = tree / path.lstrip("/")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.symlink_to(to)
+
+
 def plant_library(tree: Path, path: str, soname: str = "", machine: str = "") -> None:
     """A library whose SONAME is its file's name if no other is given."""
     number = MACHINES[machine or platform.machine()]

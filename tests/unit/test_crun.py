@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A state that says "/" in place of the bundle: whom the hook believes, and what it does where no program tells.
-
-tests/integration/test_main_job.py has the case under the real crun.
-"""
+"""A state that says "/" in place of the bundle: whom the hook believes; test_main_job.py has the real crun."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Device filters: doctor's interpreter runs them, and a direct reading of the rules says what they must answer.
-
-Must not need root or a kernel with eBPF; tests/integration/test_cgroup.py asks the real verifier.
-"""
+"""Device filters, as doctor's interpreter runs them, against the rules; tests/integration/test_cgroup.py verifies."""
 
 from __future__ import annotations
 

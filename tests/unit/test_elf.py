@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an ELF file is: read of files of the C compiler, of files written by hand, and of files that are to do harm."""
+"""What an ELF file is: read of files of the C compiler, and of others by hand, hostile ones among them."""
 
 from __future__ import annotations
 

@@ -283,9 +283,8 @@ def test_a_folder_of_links_gives_all_that_they_lead_to(tmp_path: Path) -> None:
     """Each into a folder of its own; the loader's cache names the links."""
     for name, soname in (("libcuda", "libcuda.so.1"), ("libnvidia-ml", "libnvidia-ml.so.1"), ("libnvcuvid", "")):
         hosts.plant_library(tmp_path, f"/opt/store/{name}/{name}.so.{VERSION}", soname or f"{name}.so.1")
-        (tmp_path / "opt/farm").mkdir(exist_ok=True)
         for link in (f"{name}.so.{VERSION}", f"{name}.so.1", f"{name}.so"):
-            (tmp_path / "opt/farm" / link).symlink_to(f"/opt/store/{name}/{name}.so.{VERSION}")
+            hosts.link(tmp_path, f"/opt/farm/{link}", f"/opt/store/{name}/{name}.so.{VERSION}")
     hosts.plant_cache(tmp_path, "/opt/farm/libcuda.so.1")
     found = {it.soname: it for it in files.libraries(driver(tmp_path))}
     assert found.keys() == {"libcuda.so.1", "libnvidia-ml.so.1", "libnvcuvid.so.1"}
@@ -300,10 +299,8 @@ def test_alternatives_that_lead_astray_lead_nowhere(tmp_path: Path, text: str) -
     hosts.plant_library(tmp_path, f"/srv/theirs/libcuda.so.{VERSION}", "libcuda.so.1")
     (tmp_path / "srv/theirs/libcuda.so.1").symlink_to(f"libcuda.so.{VERSION}")
     (tmp_path / "srv/theirs").chmod(0o777)
-    (tmp_path / "etc/alternatives").mkdir(parents=True)
-    (tmp_path / "etc/alternatives/nvidia--libcuda.so.1").symlink_to(text)
-    (tmp_path / FOLDER[1:]).mkdir(parents=True)
-    (tmp_path / FOLDER[1:] / "libcuda.so.1").symlink_to("/etc/alternatives/nvidia--libcuda.so.1")
+    hosts.link(tmp_path, "/etc/alternatives/nvidia--libcuda.so.1", text)
+    hosts.link(tmp_path, f"{FOLDER}/libcuda.so.1", "/etc/alternatives/nvidia--libcuda.so.1")
     hosts.plant_cache(tmp_path, f"{FOLDER}/libcuda.so.1")
     found = driver(tmp_path)
     assert files.libraries(found) == {}

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An ld.so.cache with our libraries in it: what a merge keeps, what hostile bytes can do, what it costs.
-
-test_ldcache_glibc.py compares with glibc's own ldconfig and loader.
-"""
+"""An ld.so.cache with ours in it: what is kept, what hostile bytes do, and the cost; test_ldcache_glibc has glibc's."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our ld.so.caches against glibc's own program: ldconfig writes, lists and orders.  Where a test
-needs ldconfig or a C compiler, it skips without them and says so.
-"""
+"""Our ld.so.caches against glibc's ldconfig: it writes, lists and orders.  Without it or a C compiler tests skip."""
 
 from __future__ import annotations
 

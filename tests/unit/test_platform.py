@@ -163,10 +163,8 @@ def jetson(host: Host) -> Host:
     return host
 
 
-def link(host: Host, path: str, text: str) -> None:
-    place = Path(host.path + path)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.symlink_to(text)
+def link(host: Host, path: str, to: str) -> None:
+    hosts.link(Path(host.path), path, to)
 
 
 def drivers(host: Host, content: str | bytes) -> tuple[Group, tuple[str, ...]]:

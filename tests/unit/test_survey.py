@@ -59,14 +59,11 @@ def test_in_a_driver_root_links_lead_within_it_and_paths_are_the_hosts(tmp_path:
     tree = tmp_path / "run/driver"
     real = f"/opt/real/libcuda.so.{hosts.VERSION}"
     hosts.plant_library(tree, real, "libcuda.so.1")
-    (tree / hosts.LIBRARY_FOLDER).mkdir(parents=True)
-    (tree / hosts.LIBRARY_FOLDER / f"libcuda.so.{hosts.VERSION}").symlink_to(real)
+    hosts.link(tree, f"{hosts.LIBRARY_FOLDER}/libcuda.so.{hosts.VERSION}", real)
     hosts.plant(tree, "/opt/real/nvidia-smi", "")
-    (tree / "usr/bin").mkdir()
-    (tree / "usr/bin/nvidia-smi").symlink_to("/opt/real/nvidia-smi")
+    hosts.link(tree, "/usr/bin/nvidia-smi", "/opt/real/nvidia-smi")
     hosts.plant(tree, "/opt/icd/nvidia.icd", "")
-    (tree / "etc/OpenCL").mkdir(parents=True)
-    (tree / "etc/OpenCL/vendors").symlink_to("/opt/icd")
+    hosts.link(tree, "/etc/OpenCL/vendors", "/opt/icd")
     # The host's own, which are another driver's, count for nothing.
     hosts.plant_library(tmp_path, f"/{hosts.LIBRARY_FOLDER}/libnvidia-ml.so.{hosts.VERSION}")
     hosts.plant(tmp_path, "usr/bin/nvidia-debugdump", "")
@@ -86,11 +83,9 @@ def test_in_a_driver_root_links_lead_within_it_and_paths_are_the_hosts(tmp_path:
 def test_no_link_of_a_driver_root_leads_to_the_host(tmp_path: Path) -> None:
     hosts.plant(tmp_path, "proc/driver/nvidia/version", hosts.NVRM)
     hosts.plant_library(tmp_path, f"/opt/libcuda.so.{hosts.VERSION}")
-    folder = tmp_path / "run/driver" / hosts.LIBRARY_FOLDER
-    folder.mkdir(parents=True)
     up = "../" * 20
     for name, to in (("libcuda", f"/opt/libcuda.so.{hosts.VERSION}"), ("libnvidia-ml", f"{up}opt/x")):
-        (folder / f"{name}.so.{hosts.VERSION}").symlink_to(to)
+        hosts.link(tmp_path, f"/run/driver/{hosts.LIBRARY_FOLDER}/{name}.so.{hosts.VERSION}", to)
     assert survey.survey(HostRoot(str(tmp_path)), "/run/driver").libraries == ()
 
 
@@ -169,8 +164,7 @@ def test_the_sockets_of_a_driver_container_come_before_the_hosts(tmp_path: Path)
     root = hosts.host(tmp_path)
     path, own = "/var/run/nvidia-persistenced/socket", "/run/nvidia/driver/run/nvidia-persistenced/socket"
     hosts.plant(tmp_path, own, "")
-    (tmp_path / "run/nvidia/driver/var").mkdir()
-    (tmp_path / "run/nvidia/driver/var/run").symlink_to("/run")
+    hosts.link(tmp_path, "/run/nvidia/driver/var/run", "/run")
     for driver_root, source in (("/", path), ("/run/nvidia/driver", own), ("/not/there", path)):
         assert [(it.path, it.source) for it in nodes.ipc_paths(root, driver_root)] == [(path, source)]
     (tmp_path / own[1:]).unlink()

@@ -24,7 +24,7 @@ from oci_gpu_hook.request.sources import Inputs
 from oci_gpu_hook.vendors import folders, vendorhost, vendorinventory, vendorsurvey
 from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Group, Item, Vendor
 from tests.unit.asking import annotated
-from tests.unit.hosts import MACHINES, elf_file, plant, plant_cache, plant_library
+from tests.unit.hosts import MACHINES, elf_file, link, plant, plant_cache, plant_library
 
 FILE = "/usr/share/oci-gpu-hook/vendors/acme.json"
 
@@ -150,10 +150,8 @@ def test_a_link_on_the_way_that_is_led_elsewhere_is_noticed(tree: Path) -> None:
     """As those of alternatives, which lie in a folder of their own."""
     for number in (1, 2):
         plant_library(tree, f"/opt/v/libx.so.{number}", f"libx.so.{number}")
-    (tree / "etc/alternatives").mkdir(parents=True)
-    (tree / "etc/alternatives/libx").symlink_to("/opt/v/libx.so.1")
-    (tree / "usr/lib64").mkdir()
-    (tree / "usr/lib64/libx.so").symlink_to("/etc/alternatives/libx")
+    link(tree, "/etc/alternatives/libx", "/opt/v/libx.so.1")
+    link(tree, "/usr/lib64/libx.so", "/etc/alternatives/libx")
     said = vendor("/usr/lib64/libx.so")
     seen = again(tree, said)
     assert seen is not None and seen.libraries[0].file == "libx.so.1"
@@ -305,17 +303,14 @@ def test_whatever_would_be_found_otherwise_makes_it_untrue(tree: Path, change: o
 # Devices.  Real nodes, of numbers that no driver here has.
 
 
-def node(tree: Path, path: str, major: int, minor: int, link: str = "", **files: str) -> None:
+def node(tree: Path, path: str, major: int, minor: int, device: str = "", **files: str) -> None:
     place = tree / path[1:]
     place.parent.mkdir(parents=True, exist_ok=True)
     os.mknod(place, stat.S_IFCHR | 0o660, os.makedev(major, minor))
-    if link:
-        folder = tree / "sys/devices" / link
-        folder.mkdir(parents=True, exist_ok=True)
+    if device:
         for name, text in files.items():
-            (folder / name).write_text(f"{text}\n")
-        (tree / "sys/dev/char").mkdir(parents=True, exist_ok=True)
-        (tree / f"sys/dev/char/{major}:{minor}").symlink_to(f"../../devices/{link}")
+            plant(tree, f"/sys/devices/{device}/{name}", f"{text}\n")
+        link(tree, f"/sys/dev/char/{major}:{minor}", f"../../devices/{device}")
 
 
 def pci(tree: Path, address: str, vendor: str, device: str) -> None:
