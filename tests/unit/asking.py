@@ -20,8 +20,6 @@ LIST = "/var/run/nvidia-container-devices"
 MOUNTS = Settings(accept_volume_mounts=True)
 SWARM = Settings(swarm_resources=("DOCKER_RESOURCE_GPU", "MY_GPUS"))
 HARDENED = Settings(accept_environment="privileged")
-
-
 ID = "c0a7" * 16
 
 

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Host trees for unit tests: the files of a driver below a folder, no kernel and no compiler needed.
-
-A tree stands in for ``/`` by way of HostRoot.  Device nodes cannot be made without root, so a tree has none; the real
-thing is simulated in tests/gpunode.
-"""
+"""Trees that stand in for ``/`` by way of HostRoot, with a driver's files, and no node, which only root can make."""
 
 from __future__ import annotations
 
@@ -32,9 +28,7 @@ SONAMES = {
     "libnvidia-ptxjitcompiler": "libnvidia-ptxjitcompiler.so.1",
 }
 
-NVRM = (
-    f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {VERSION}  Release Build  (builder)\nGCC version:  x\n"
-)
+NVRM = f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {VERSION}  Release Build  (b)\nGCC version:  x\n"
 PARAMS = "ResmanDebugLevel: 4294967295\nModifyDeviceFiles: 1\nDeviceFileMode: 438\n"
 DEVICES = "Character devices:\n  1 mem\n195 nvidia\n195 nvidiactl\n505 nvidia-uvm\n\nBlock devices:\n254 virtblk\n"
 
@@ -60,10 +54,7 @@ def elf_file(
     tags: tuple[tuple[int, int], ...] = ELF_TAGS,
     offset: int = 0x200,
 ) -> bytes:
-    """An ELF file of two segments: the dynamic one, and one that is loaded with the strings in it.
-
-    The strings lie at `offset` in the file and at 0x11000 in memory.
-    """
+    """An ELF file of two segments: the dynamic one, and one of the strings, at `offset` and in memory at 0x11000."""
     word, header_size, segment_size = ("Q", 64, 56) if bits == 64 else ("I", 52, 32)
     ident = b"\x7fELF" + bytes([bits // 32, 1 if order == "<" else 2, 1]).ljust(12, b"\0")
     dynamic = b"".join(struct.pack(f"{order}2{word}", *tag) for tag in (*tags, (0, 0)))

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``docker run --gpus`` if the environment is not accepted: what dockerd asked for by its own record counts alone.
-
-What dockerd writes is as 20.10 and 26 write it: the hook, the variable behind all others, and hostconfig.json.
-"""
+"""``docker run --gpus`` if the environment is not accepted: dockerd's record counts alone, as 20.10 and 26 write it."""
 
 from __future__ import annotations
 

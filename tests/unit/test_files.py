@@ -104,9 +104,7 @@ def test_a_file_without_the_drivers_version(tmp_path: Path, file: str) -> None:
         ("libibumad", "3.2.39.0 3.2.46.0 3 3.9.9", "3.2.46.0", {"utility"}),
     ],
 )
-def test_the_highest_own_version_is_taken(
-    tmp_path: Path, name: str, versions: str, own: str, capabilities: set[str]
-) -> None:
+def test_the_highest_version_counts(tmp_path: Path, name: str, versions: str, own: str, capabilities: set[str]) -> None:
     for version in versions.split():
         hosts.plant_library(tmp_path, f"{FOLDER}/{name}.so.{version}", f"{name}.so.1")
     (library,) = files.libraries(driver(tmp_path))
@@ -291,16 +289,14 @@ def test_a_folder_of_links_gives_all_that_they_lead_to(tmp_path: Path) -> None:
     assert "libnvidia-ml.so" in found["libnvidia-ml.so.1"].names
 
 
-@pytest.mark.parametrize(
-    "text", ["/etc/alternatives/nvidia--libcuda.so.1", "/srv/theirs/libcuda.so.1", "/proc/self/fd/9"]
-)
+@pytest.mark.parametrize("text", ["/etc/alternatives/libcuda.so.1", "/srv/theirs/libcuda.so.1", "/proc/self/fd/9"])
 def test_alternatives_that_lead_astray_lead_nowhere(tmp_path: Path, text: str) -> None:
     """In a circle, or to a folder that others than root may write to: of that a sentence tells."""
     hosts.plant_library(tmp_path, f"/srv/theirs/libcuda.so.{VERSION}", "libcuda.so.1")
     (tmp_path / "srv/theirs/libcuda.so.1").symlink_to(f"libcuda.so.{VERSION}")
     (tmp_path / "srv/theirs").chmod(0o777)
-    hosts.link(tmp_path, "/etc/alternatives/nvidia--libcuda.so.1", text)
-    hosts.link(tmp_path, f"{FOLDER}/libcuda.so.1", "/etc/alternatives/nvidia--libcuda.so.1")
+    hosts.link(tmp_path, "/etc/alternatives/libcuda.so.1", text)
+    hosts.link(tmp_path, f"{FOLDER}/libcuda.so.1", "/etc/alternatives/libcuda.so.1")
     hosts.plant_cache(tmp_path, f"{FOLDER}/libcuda.so.1")
     found = driver(tmp_path)
     assert files.libraries(found) == {}

@@ -101,12 +101,6 @@ def test_users_containers_have_series_of_their_own(tmp_path: Path, monkeypatch: 
     assert len([key for key in found if key.startswith("gpu_memory_used_bytes")]) == 3
 
 
-def test_without_a_driver_nothing_of_before_is_told() -> None:
-    last = Validation(5, "580.65.06", (StepResult("driver", "passed", ""),))
-    found = samples(node(driver_version="", answers=False, validation=last, duration=-3.0))
-    assert found == {"driver_up": 0, "collected_timestamp_seconds": 1_700_000_000, "collection_duration_seconds": 0}
-
-
 def test_the_last_validation_counts_for_its_driver() -> None:
     outcomes = {"driver": "passed", "hook": "failed", "workload": "skipped"}
     last = Validation(1_700_000_000, "580.65.06", tuple([StepResult(*pair, "why") for pair in outcomes.items()]))

@@ -132,9 +132,7 @@ def test_an_hwcaps_variant_at_our_path_stays_beside_ours() -> None:
 
 
 def test_a_spare_library_is_for_an_image_that_has_none_of_its_name() -> None:
-    spare = tuple(
-        [ldcache.Entry(name, b"/usr/local/x/" + name, X86_64, spare=True) for name in (b"liba.so", b"libb.so")]
-    )
+    spare = tuple([ldcache.Entry(it, b"/usr/local/x/" + it, X86_64, spare=True) for it in (b"liba.so", b"libb.so")])
     of_32_bits, earlier = Entry(b"libb.so", b"/lib/libb.so", I386), Entry(b"libb.so", b"/usr/local/x/libb.so", X86_64)
     image = merge(None, [Entry(b"liba.so", b"/usr/lib64/liba.so", X86_64), of_32_bits, earlier])
     always = ldcache.Entry(*OURS[0][:3])

@@ -125,9 +125,7 @@ def test_a_folder_that_others_may_fill_is_left_out(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("driver_root", ["", "run/driver"])
-def test_what_others_could_exchange_is_left_out(
-    tmp_path: Path, path: str, mode: int, left: str, driver_root: str
-) -> None:
+def test_what_others_could_exchange(tmp_path: Path, path: str, mode: int, left: str, driver_root: str) -> None:
     """It would run in every container; a driver's root is no exception."""
     root = hosts.host(tmp_path)
     if driver_root:

@@ -39,9 +39,7 @@ def written(**more: Any) -> str:
     return json.dumps({**json.loads(described(**WHOLE)), **more})
 
 
-def test_a_host_of_another_vendors_alone_is_whole(
-    tree: Path, program: Program, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_vendors_host_is_whole(tree: Path, program: Program, capsys: pytest.CaptureFixture[str]) -> None:
     plant(tree, ACME, written())
     program("inventory", "refresh", "--host-root", tree)
     assert said(capsys, tree) == [
@@ -90,9 +88,7 @@ PLANTED: dict[str, tuple[Any, tuple[str, str, str, str]]] = {
 
 
 @pytest.mark.parametrize("name", PLANTED)
-def test_a_fault_is_named_with_its_remedy(
-    tree: Path, program: Program, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
+def test_a_fault_is_named(tree: Path, program: Program, capsys: pytest.CaptureFixture[str], name: str) -> None:
     change, (check, level, seen, remedy) = PLANTED[name]
     plant(tree, ACME, written())
     program("inventory", "refresh", "--host-root", tree)

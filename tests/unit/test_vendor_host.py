@@ -40,9 +40,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def vendor(*libraries: str, files: tuple[str, ...] = (), **more: object) -> Vendor:
-    group = Group(
-        "compute", libraries=tuple([Item(path) for path in libraries]), files=tuple([Item(path) for path in files])
-    )
+    group = Group("compute", libraries=tuple(map(Item, libraries)), files=tuple(map(Item, files)))
     return Vendor(FILE, "OCI_ACME", (group,))._replace(**more)  # type: ignore[arg-type]
 
 
@@ -503,9 +501,7 @@ def test_a_file_that_is_replaced_while_it_is_read_is_read_again(tree: Path, monk
         *(("6.8.0", "6.9", False), ("6.9.0", "6.10", False), ("5.14.0", "5.14.1", False)),
     ],
 )
-def test_releases_of_kernels_are_compared_by_their_numbers(
-    tree: Path, monkeypatch: pytest.MonkeyPatch, release: str, wanted: str, met: bool
-) -> None:
+def test_kernels_releases(tree: Path, monkeypatch: pytest.MonkeyPatch, release: str, wanted: str, met: bool) -> None:
     monkeypatch.setattr(posix, "uname", lambda: SimpleNamespace(release=release))
     seen = vendorhost.vendor_state(HostRoot(str(tree)), Vendor(FILE, "OCI_ACME", kernel=wanted))
     assert (seen.unmet == ()) is met

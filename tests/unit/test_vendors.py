@@ -110,9 +110,7 @@ def test_what_is_not_roots_is_no_file(host: Path, change: Callable[[Path], objec
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_file_is_named_with_its_key_and_a_remedy(
-    name: str, tmp_path: Path, program: Program, schema: jsonschema.Draft7Validator
-) -> None:
+def test_a_wrong_file_is_named(name: str, tmp_path: Path, program: Program, schema: jsonschema.Draft7Validator) -> None:
     path, (text, sentence) = tmp_path / "x.json", WRONG[name]
     path.write_text(text)
     assert program.mistake(4, "info", "--vendor", path) == f"oci-gpu-hook: {path}: {sentence}\n"
