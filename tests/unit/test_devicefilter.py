@@ -41,9 +41,8 @@ def bits(access: str) -> int:
 
 def matches(rule: DeviceRule, request: Request) -> bool:
     kinds = {"a": (BLOCK, CHAR), "b": (BLOCK,), "c": (CHAR,), "u": (CHAR,)}
-    return (
-        request.type in kinds[rule.type] and rule.major in (None, request.major) and rule.minor in (None, request.minor)
-    )
+    has_number = rule.major in (None, request.major) and rule.minor in (None, request.minor)
+    return has_number and request.type in kinds[rule.type]
 
 
 def ours(rules: list[DeviceRule], request: Request) -> bool:

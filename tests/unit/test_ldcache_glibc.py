@@ -105,9 +105,7 @@ def test_a_cache_of_ldconfig_reads_as_ldconfig_lists_it(root: Root, tmp_path: Pa
     data = root.cache("opt/a", layout=layout)
     lines = listed(tmp_path, data)
     assert len(lines) == 4
-    assert [(entry.soname, entry.path) for entry in parse(data).entries] == [
-        (soname, path) for soname, _, path in lines
-    ]
+    assert [(entry.soname, entry.path) for entry in parse(data).entries] == [(name, path) for name, _, path in lines]
 
 
 @needs_ldconfig

@@ -19,11 +19,6 @@ from tests.unit.program import Program
 from tests.unit.test_hardware import ACME, FOLDER, described, plant_card
 from tests.unit.test_hardware import tree as tree
 
-# Without a node: only root can make one.
-WHOLE: dict[str, Any] = {
-    "devices": [{"path": "/dev/acme*", "major": "acme", "pci": "1de5", "each": True, "required": False}]
-}
-
 
 def said(capsys: pytest.CaptureFixture[str], tree: Path) -> list[tuple[str, str, str, str]]:
     cli.main(["doctor", "--json", "--host-root", str(tree)])
@@ -36,7 +31,9 @@ def said(capsys: pytest.CaptureFixture[str], tree: Path) -> list[tuple[str, str,
 
 
 def written(**more: Any) -> str:
-    return json.dumps({**json.loads(described(**WHOLE)), **more})
+    """ACME's file, without a node: only root can make one."""
+    devices = [{"path": "/dev/acme*", "major": "acme", "pci": "1de5", "each": True, "required": False}]
+    return json.dumps({**json.loads(described(devices=devices)), **more})
 
 
 def test_another_vendors_host_is_whole(tree: Path, program: Program, capsys: pytest.CaptureFixture[str]) -> None:
