@@ -6,7 +6,8 @@ from __future__ import annotations
 import random
 import re
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -181,13 +182,8 @@ def test_higher_flags_come_first_among_equal_names() -> None:
     assert paths == [b"/a03", b"/303", b"/3", b"/ffffffff"]  # the last is -1 in C
 
 
-def cache(
-    rows: Sequence[tuple[int, ...]], strings: bytes, extensions: bytes = b"", more: tuple[int, int] = (0, 0)
-) -> bytes:
-    """The new layout from scratch; offsets of strings count from the start of `strings`.
-
-    A row may have flags and hwcap, too; more: by how much the counts of rows and of bytes are off.
-    """
+def cache(rows: list[Any], strings: bytes, extensions: bytes = b"", more: tuple[int, int] = (0, 0)) -> bytes:
+    """The new layout, offsets from the start of `strings`; more: by how much the counts are off."""
     base = 48 + 24 * len(rows)
     packed = []
     for name, path, *kind in rows:

@@ -62,7 +62,7 @@ def test_files_without_hardware_are_no_fault(tree: Path, capsys: pytest.CaptureF
 # By what is planted: what is said, and the remedy.
 PLANTED: dict[str, tuple[Any, tuple[str, str, str, str]]] = {
     "too many": (
-        lambda tree: [plant(tree, f"{FOLDER}/{number}.json", "") for number in range(256)],
+        lambda tree: [(tree / f"{FOLDER[1:]}/{number}.json").touch() for number in range(256)],
         ("vendors", "fail", "more than 256", "ls /etc/oci-gpu-hook/vendors"),
     ),
     "kernel": (

@@ -175,7 +175,7 @@ def test_a_good_file_loads_nothing_that_a_start_does_without() -> None:
         "settings = 'oci_gpu_hook.request.settingsfile'\n"
         "print(*{'os', 're', 'json', 'typing', 'fnmatch', settings} & sys.modules.keys())"
     )
-    words = [sys.executable, "-ISc", script, PUBLISHED.parents[2], PUBLISHED / "oci-onload.json"]
+    words = [sys.executable, "-ISc", script, str(PUBLISHED.parents[2]), str(PUBLISHED / "oci-onload.json")]
     assert subprocess.check_output(words, text=True) == "\n"
 
 
