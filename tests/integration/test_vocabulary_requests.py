@@ -2,7 +2,7 @@
 """Who may ask, and by which way: device lists as mounts, swarm resources, NVIDIA_REQUIRE_*, under real runc.
 
 What the administrator allows stands in the node's own /etc/oci-gpu-hook.conf.  What each word means is shown with
-values in tests/unit/test_sources.py, test_vendorrules.py and test_requirements.py.
+values in tests/unit/test_sources.py, test_request_parse.py and test_requirements.py.
 """
 
 from __future__ import annotations

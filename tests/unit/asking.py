@@ -48,7 +48,6 @@ def annotated(environment: dict[str, str], annotations: dict[str, str], *, privi
 
 
 def request_of(inputs: Inputs, settings: Settings = Settings()) -> Request:  # noqa: B008  read only
-    """The request that a container makes."""
     found, _ = parse_request(inputs, settings)
     assert found is not None
     assert sources.may_ask(inputs) or settings.swarm_resources
@@ -62,7 +61,6 @@ def by_environment(devices: str, capabilities: str = "", **variables: str) -> Re
 
 
 def refusal(inputs: Inputs, settings: Settings = Settings()) -> str:  # noqa: B008  read only
-    """The sentence with which a request is refused."""
     with pytest.raises(RequestError) as caught:
         parse_request(inputs, settings)
     sentence = str(caught.value)

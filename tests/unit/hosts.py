@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Host trees for unit tests: the files of a driver below a folder, no kernel and no compiler needed.
-
-A tree stands in for ``/`` by way of HostRoot.  Device nodes cannot be made without root, so a tree has none; the real
-thing is simulated in tests/gpunode.
-"""
+"""Trees that stand in for ``/`` by way of HostRoot, with a driver's files, and no node, which only root can make."""
 
 from __future__ import annotations
 
@@ -32,9 +28,7 @@ SONAMES = {
     "libnvidia-ptxjitcompiler": "libnvidia-ptxjitcompiler.so.1",
 }
 
-NVRM = (
-    f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {VERSION}  Release Build  (builder)\nGCC version:  x\n"
-)
+NVRM = f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {VERSION}  Release Build  (b)\nGCC version:  x\n"
 PARAMS = "ResmanDebugLevel: 4294967295\nModifyDeviceFiles: 1\nDeviceFileMode: 438\n"
 DEVICES = "Character devices:\n  1 mem\n195 nvidia\n195 nvidiactl\n505 nvidia-uvm\n\nBlock devices:\n254 virtblk\n"
 # The UUID of a GPU that was never used.
@@ -58,15 +52,7 @@ def elf_file(
     tags: tuple[tuple[int, int], ...] = ELF_TAGS,
     offset: int = 0x200,
 ) -> bytes:
-    """An ELF file of two segments: the dynamic one, and one that is loaded with the strings in it.
-
-    The strings lie at `offset` in the file and at 0x11000 in memory.
-    """
-    return elf_head(machine, bits, order, tags, offset, len(strings)).ljust(offset, b"\0") + strings
-
-
-def elf_head(machine: int, bits: int, order: str, tags: tuple[tuple[int, int], ...], offset: int, size: int) -> bytes:
-    """All of such a file that lies before its strings, which have this size."""
+    """An ELF file of two segments: the dynamic one, and one of the strings, at `offset` and in memory at 0x11000."""
     word, header_size, segment_size = ("Q", 64, 56) if bits == 64 else ("I", 52, 32)
     ident = b"\x7fELF" + bytes([bits // 32, 1 if order == "<" else 2, 1]).ljust(12, b"\0")
     dynamic = b"".join(struct.pack(f"{order}2{word}", *tag) for tag in (*tags, (0, 0)))
@@ -80,7 +66,8 @@ def elf_head(machine: int, bits: int, order: str, tags: tuple[tuple[int, int], .
         return struct.pack(f"{order}8I", kind, *places, 4, 0x1000)
 
     place = header_size + 2 * segment_size
-    return header + segment(2, place, 0, len(dynamic)) + segment(1, offset, 0x11000, size) + dynamic
+    head = header + segment(2, place, 0, len(dynamic)) + segment(1, offset, 0x11000, len(strings)) + dynamic
+    return head.ljust(offset, b"\0") + strings
 
 
 def elf(soname: str, machine: int | None = None) -> bytes:
@@ -98,16 +85,23 @@ def plant(tree: Path, path: str, content: str | bytes) -> None:
         file.chmod(0o755)
 
 
+def link(tree: Path, path: str, to: str) -> None:
+    place = tree / path.lstrip("/")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.symlink_to(to)
+
+
 def plant_library(tree: Path, path: str, soname: str = "", machine: str = "") -> None:
     """A library whose SONAME is its file's name if no other is given."""
     number = MACHINES[machine or platform.machine()]
     plant(tree, path, elf(soname or path.rpartition("/")[2], number))
 
 
-def plant_cache(tree: Path, path: str) -> None:
-    """An ld.so.cache that lists this library alone."""
-    entry = Entry(path.rpartition("/")[2].encode(), path.encode(), 0x0303)
-    plant(tree, "etc/ld.so.cache", ldcache.merge(None, [entry]))
+def plant_cache(tree: Path, *paths: str) -> None:
+    """An ld.so.cache that lists these libraries alone."""
+    flags = ldcache.NATIVE_FLAGS[os.uname().machine]
+    rows = [Entry(path.rpartition("/")[2].encode(), path.encode(), flags) for path in paths]
+    plant(tree, "etc/ld.so.cache", ldcache.merge(None, rows))
 
 
 def plant_program(tree: Path, pid: int, program: str, users: int = 0, namespace: str = "hosts") -> None:
@@ -148,10 +142,10 @@ def surveyed(root: HostRoot) -> inventory.DriverInventory:
     return inventory.with_nodes(root, survey.survey(root), nodes.FAMILIES)
 
 
-def host(tree: Path, *, gpus: int = 2, version: str = VERSION) -> HostRoot:
+def host(tree: Path, *, gpus: int = 2) -> HostRoot:
     """A whole driver below `tree`; GPU n has minor gpus-1-n, so that minors are not NVML's indices."""
     (tree / "run").mkdir(parents=True, exist_ok=True)
-    plant(tree, "proc/driver/nvidia/version", NVRM.replace(VERSION, version))
+    plant(tree, "proc/driver/nvidia/version", NVRM)
     plant(tree, "proc/driver/nvidia/params", PARAMS)
     plant(tree, "proc/driver/nvidia/registry", 'Binary: ""\n')
     plant(tree, "proc/devices", DEVICES)

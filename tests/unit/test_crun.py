@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A state that says "/" in place of the bundle: whom the hook believes, and what it does where no program tells.
-
-tests/integration/test_main_job.py has the case under the real crun.
-"""
+"""A state that says "/" in place of the bundle: whom the hook believes; test_main_job.py has the real crun."""
 
 from __future__ import annotations
 
@@ -12,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import IO
+from unittest import mock
 
 import pytest
 
@@ -53,9 +51,7 @@ def test_the_command_line_names_the_bundle(proc: dict[str, bytes], tmp_path: Pat
     assert crun.bundle_of(lost()._replace(id="another")) == ""
 
 
-def test_a_number_that_another_process_has_got_tells_nothing(
-    proc: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_anothers_number_tells_nothing(proc: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """crun is killed while the hook asks, and a user's process gets its number and writes such words."""
     (tmp_path / "config.json").touch()
     line = f"/proc/{PARENT}/cmdline"
@@ -78,9 +74,7 @@ def test_the_state_folder_has_a_copy(proc: dict[str, bytes], tmp_path: Path) -> 
     assert crun.bundle_of(lost()) == f"{tmp_path}/c1"
 
 
-def test_where_nobody_tells_only_a_request_stops_the_start(
-    proc: dict[str, bytes], capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_where_nobody_tells_only_a_request_stops(proc: dict[str, bytes], capfd: pytest.CaptureFixture[str]) -> None:
     """Whatever else it is: the start goes on, is told of and recorded."""
     progress = Progress()
     hook.start(progress, lost(), asking.options([]))
@@ -140,9 +134,7 @@ def test_what_failed_is_told_where_crun_writes(tmp_path: Path, form: str, told: 
 
 
 @pytest.mark.parametrize("kind", ["link", "large", "anothers", "full"])
-def test_a_log_that_cannot_be_replaced_gets_a_line_more(
-    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_not_replaced_gets_a_line_more(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     log = tmp_path / "log"
     log.write_text('{"msg": "before"}' + " " * (1 << 16 if kind == "large" else 0) + "\n")
     if kind == "link":
@@ -151,16 +143,11 @@ def test_a_log_that_cannot_be_replaced_gets_a_line_more(
     elif kind == "anothers":
         monkeypatch.setattr(posix, "geteuid", lambda: 4711)
     elif kind == "full":
-        monkeypatch.setattr(posix, "rename", fails)
+        monkeypatch.setattr(posix, "rename", mock.Mock(side_effect=OSError))
     crun.end_log(str(log), '{"msg": "no GPU"}\n')
     assert [json.loads(line)["msg"] for line in log.read_text().splitlines()] == ["before", "no GPU"]
     assert log.is_symlink() == (kind == "link")
     assert not [path for path in tmp_path.iterdir() if "oci-gpu-hook" in path.name]
-
-
-def fails(*_: object, **__: object) -> None:
-    """As where the disk is full."""
-    raise OSError
 
 
 WITHOUT_POWER = """

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``docker run --gpus`` if the environment is not accepted: what dockerd asked for by its own record counts alone.
-
-What dockerd writes is as 20.10 and 26 write it: the hook, the variable behind all others, and hostconfig.json.
-"""
+"""``docker run --gpus`` if the environment is not accepted: dockerd's record counts alone, as 20.10 and 26 write it."""
 
 from __future__ import annotations
 
@@ -44,7 +41,6 @@ def bundle(*environment: str, files: str = ID, hooks: object = None, **more: Any
 
 
 def record(tree: Path, *requests: object, id: str = ID) -> Path:
-    """hostconfig.json with these device requests."""
     path = f"{CONTAINERS}/{id}/hostconfig.json"
     hosts.plant(tree, path, json.dumps({"Binds": None, "DeviceRequests": list(requests)}))
     return tree / path.lstrip("/")
@@ -101,7 +97,6 @@ def test_a_container_that_somebody_else_has_registered_the_hook_for_is_not_docke
 
 
 def test_only_what_dockerd_appended_is_its_own(tmp_path: Path) -> None:
-    """Not what else stands in the environment and the annotations."""
     record(tmp_path, {**NAMED, "DeviceIDs": ["1"]})
     made = bundle(
         "NVIDIA_IMEX_CHANNELS=3",

@@ -7,15 +7,16 @@ The rows say what NVIDIA's stack gives a container, in words of their own and no
 from __future__ import annotations
 
 import os
-import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 
 from oci_gpu_hook.driver import elf, files, inventory
 from oci_gpu_hook.host.root import HostRoot
 from tests.unit import hosts
+from tests.unit.bounded import peak
 
 VERSION = hosts.VERSION
 FOLDER = f"/{hosts.LIBRARY_FOLDER}"
@@ -27,7 +28,6 @@ def driver(tree: Path) -> files.Driver:
 
 
 def configuration(tree: Path) -> tuple[inventory.DriverFile, ...]:
-    """The configuration of a driver that lies on the host itself."""
     found = driver(tree)
     return files.configuration(found, found.root)
 
@@ -41,12 +41,8 @@ def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return name
 
 
-# Of each way that one has to its place; which capabilities bring which file is the vocabulary's.
-CONFIGURATION = (
-    "/usr/share/glvnd/egl_vendor.d/10_nvidia.json",
-    "/etc/vulkan/icd.d/nvidia_icd.MACHINE.json",
-    "/etc/OpenCL/vendors/nvidia.icd",
-)
+VULKAN = "/etc/vulkan/icd.d/nvidia_icd.json"
+OPENCL = "/etc/OpenCL/vendors/nvidia.icd"
 
 
 def test_a_library_comes_in_the_exact_version_only(tmp_path: Path) -> None:
@@ -108,9 +104,7 @@ def test_a_file_without_the_drivers_version(tmp_path: Path, file: str) -> None:
         ("libibumad", "3.2.39.0 3.2.46.0 3 3.9.9", "3.2.46.0", {"utility"}),
     ],
 )
-def test_of_a_library_with_its_own_version_the_highest_is_taken(
-    tmp_path: Path, name: str, versions: str, own: str, capabilities: set[str]
-) -> None:
+def test_the_highest_version_counts(tmp_path: Path, name: str, versions: str, own: str, capabilities: set[str]) -> None:
     for version in versions.split():
         hosts.plant_library(tmp_path, f"{FOLDER}/{name}.so.{version}", f"{name}.so.1")
     (library,) = files.libraries(driver(tmp_path))
@@ -162,7 +156,10 @@ def test_the_loaders_cache_knows_the_place_best(tmp_path: Path) -> None:
     assert next(iter(files.libraries(driver(tmp_path)))).path.startswith(f"{FOLDER}/")
 
 
-@pytest.mark.parametrize("target", CONFIGURATION)
+# Of each way that one has to its place; which capabilities bring which file is the vocabulary's.
+@pytest.mark.parametrize(
+    "target", ["/usr/share/glvnd/egl_vendor.d/10_nvidia.json", "/etc/vulkan/icd.d/nvidia_icd.MACHINE.json", OPENCL]
+)
 def test_configuration_comes_from_the_first_folder_that_has_it(tmp_path: Path, machine: str, target: str) -> None:
     target = target.replace("MACHINE", machine)
     name = target.removeprefix("/usr/share/").removeprefix("/etc/")
@@ -174,10 +171,6 @@ def test_configuration_comes_from_the_first_folder_that_has_it(tmp_path: Path, m
         hosts.plant(tmp_path, f"{folder}/{name}", "")
         (file,) = configuration(tmp_path)
         assert (file.path, file.target) == (f"{folder}/{name}", target)
-
-
-VULKAN = "/etc/vulkan/icd.d/nvidia_icd.json"
-OPENCL = "/etc/OpenCL/vendors/nvidia.icd"
 
 
 def icd(library: str) -> str:
@@ -201,9 +194,7 @@ def icd(library: str) -> str:
         ("/usr/share/X11/xorg.conf.d/10-nvidia.conf", 'ModulePath "/usr/lib64/libx.so"\n', ""),
     ],
 )
-def test_a_library_is_named_without_its_folder_which_is_the_hosts(
-    tmp_path: Path, path: str, text: str, bare: str
-) -> None:
+def test_a_library_is_named_without_the_hosts_folder(tmp_path: Path, path: str, text: str, bare: str) -> None:
     hosts.plant(tmp_path, path, text)
     (file,) = configuration(tmp_path)
     assert (file.path, file.target, file.text) == (path, path, bare)
@@ -213,11 +204,8 @@ def test_a_library_is_named_without_its_folder_which_is_the_hosts(
 def test_a_manifest_that_is_too_long_is_given_as_it_is(tmp_path: Path, size: int) -> None:
     """Of nothing but quotes, whose pieces are many more bytes."""
     hosts.plant(tmp_path, VULKAN, icd("/usr/lib64/libGLX_nvidia.so.0") + '"' * size)
-    tracemalloc.start()
-    (file,) = configuration(tmp_path)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert file.text == "" and peak < 32 << 20
+    assert peak(lambda: configuration(tmp_path)) < 32 << 20
+    assert [file.text for file in configuration(tmp_path)] == [""]
 
 
 @pytest.mark.parametrize(
@@ -271,9 +259,7 @@ def test_firmware_is_that_of_the_exact_version_and_from_where_the_kernel_takes_i
         ("/nowhere\n", "/lib/firmware"),
     ],
 )
-def test_firmware_comes_first_from_where_the_administrator_told_the_kernel(
-    tmp_path: Path, said: str, folder: str
-) -> None:
+def test_firmware_comes_first_from_the_kernels_parameter(tmp_path: Path, said: str, folder: str) -> None:
     hosts.plant(tmp_path, "/sys/module/firmware_class/parameters/path", said)
     for top in ("/var/firmware", "/lib/firmware"):
         hosts.plant(tmp_path, f"{top}/nvidia/{VERSION}/gsp_ga10x.bin", "")
@@ -295,27 +281,22 @@ def test_a_folder_of_links_gives_all_that_they_lead_to(tmp_path: Path) -> None:
     """Each into a folder of its own; the loader's cache names the links."""
     for name, soname in (("libcuda", "libcuda.so.1"), ("libnvidia-ml", "libnvidia-ml.so.1"), ("libnvcuvid", "")):
         hosts.plant_library(tmp_path, f"/opt/store/{name}/{name}.so.{VERSION}", soname or f"{name}.so.1")
-        (tmp_path / "opt/farm").mkdir(exist_ok=True)
         for link in (f"{name}.so.{VERSION}", f"{name}.so.1", f"{name}.so"):
-            (tmp_path / "opt/farm" / link).symlink_to(f"/opt/store/{name}/{name}.so.{VERSION}")
+            hosts.link(tmp_path, f"/opt/farm/{link}", f"/opt/store/{name}/{name}.so.{VERSION}")
     hosts.plant_cache(tmp_path, "/opt/farm/libcuda.so.1")
     found = {it.soname: it for it in files.libraries(driver(tmp_path))}
     assert found.keys() == {"libcuda.so.1", "libnvidia-ml.so.1", "libnvcuvid.so.1"}
     assert "libnvidia-ml.so" in found["libnvidia-ml.so.1"].names
 
 
-@pytest.mark.parametrize(
-    "text", ["/etc/alternatives/nvidia--libcuda.so.1", "/srv/theirs/libcuda.so.1", "/proc/self/fd/9"]
-)
+@pytest.mark.parametrize("text", ["/etc/alternatives/libcuda.so.1", "/srv/theirs/libcuda.so.1", "/proc/self/fd/9"])
 def test_alternatives_that_lead_astray_lead_nowhere(tmp_path: Path, text: str) -> None:
     """In a circle, or to a folder that others than root may write to: of that a sentence tells."""
     hosts.plant_library(tmp_path, f"/srv/theirs/libcuda.so.{VERSION}", "libcuda.so.1")
     (tmp_path / "srv/theirs/libcuda.so.1").symlink_to(f"libcuda.so.{VERSION}")
     (tmp_path / "srv/theirs").chmod(0o777)
-    (tmp_path / "etc/alternatives").mkdir(parents=True)
-    (tmp_path / "etc/alternatives/nvidia--libcuda.so.1").symlink_to(text)
-    (tmp_path / FOLDER[1:]).mkdir(parents=True)
-    (tmp_path / FOLDER[1:] / "libcuda.so.1").symlink_to("/etc/alternatives/nvidia--libcuda.so.1")
+    hosts.link(tmp_path, "/etc/alternatives/libcuda.so.1", text)
+    hosts.link(tmp_path, f"{FOLDER}/libcuda.so.1", "/etc/alternatives/libcuda.so.1")
     hosts.plant_cache(tmp_path, f"{FOLDER}/libcuda.so.1")
     found = driver(tmp_path)
     assert files.libraries(found) == {}
@@ -328,17 +309,11 @@ def test_alternatives_that_lead_astray_lead_nowhere(tmp_path: Path, text: str) -
 def test_of_a_hundred_thousand_files_few_are_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     hosts.plant_library(tmp_path, f"{FOLDER}/libcuda.so.{VERSION}", "libcuda.so.1")
     there = [*[name.format(number) for number in range(100_000)], f"libcuda.so.{VERSION}"]
-    opened = []
-    identity_of = elf.identity_of
-
-    def count(root: HostRoot, path: str) -> elf.Identity | None:
-        opened.append(path)
-        return identity_of(root, path)
-
+    identity_of = mock.Mock(wraps=elf.identity_of)
     monkeypatch.setattr(HostRoot, "names", lambda _, path: there if path == FOLDER else [])
-    monkeypatch.setattr(elf, "identity_of", count)
+    monkeypatch.setattr(elf, "identity_of", identity_of)
     assert [it.file for it in files.libraries(driver(tmp_path))] == [f"libcuda.so.{VERSION}"]
-    assert len(opened) <= 300
+    assert 0 < identity_of.call_count <= 300
 
 
 LIBCUDA = hosts.elf("libcuda.so.1")

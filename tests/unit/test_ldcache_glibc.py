@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our ld.so.caches against glibc's own program: ldconfig writes, lists and orders.  Where a test
-needs ldconfig or a C compiler, it skips without them and says so.
-"""
+"""Our ld.so.caches against glibc's ldconfig: it writes, lists and orders.  Without it or a C compiler tests skip."""
 
 from __future__ import annotations
 
@@ -11,7 +9,6 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -26,7 +23,6 @@ CC = shutil.which("cc", path=_PATH)
 needs_ldconfig = pytest.mark.skipif(LDCONFIG is None or CC is None, reason="needs glibc's ldconfig and a C compiler")
 # Elsewhere nothing is started, and any do.
 NATIVE = ldcache.NATIVE_FLAGS.get(os.uname().machine, X86_64)
-# --- the real ldconfig
 
 
 class Root:
@@ -77,24 +73,16 @@ def root(tmp_path: Path, library: bytes) -> Root:
     return Root(tmp_path / "root", library)
 
 
-class Listed(NamedTuple):
-    """A line of ldconfig -p."""
-
-    soname: bytes
-    kind: bytes
-    path: bytes
-
-
-def listed(folder: Path, data: bytes) -> list[Listed]:
-    """What ldconfig -p says of a cache, checked against its own count."""
+def listed(folder: Path, data: bytes) -> list[tuple[bytes, bytes, bytes]]:
+    """What ldconfig -p says of a cache, checked against its own count: SONAME, kind and path of each line."""
     assert LDCONFIG is not None
     file = folder / "to-list"
     file.write_bytes(data)
     command = [LDCONFIG, "-p", "-C", str(file)]
     output = subprocess.run(command, check=True, capture_output=True).stdout
-    rows = re.findall(rb"^\t(.*?) \((libc6.*?)\) => (.*)$", output, re.MULTILINE)
+    rows: list[tuple[bytes, bytes, bytes]] = re.findall(rb"^\t(.*?) \((libc6.*?)\) => (.*)$", output, re.MULTILINE)
     assert int(output.split(maxsplit=1)[0]) == len(rows)
-    return [Listed(*row) for row in rows]
+    return rows
 
 
 TRICKY = (
@@ -117,7 +105,7 @@ def test_a_cache_of_ldconfig_reads_as_ldconfig_lists_it(root: Root, tmp_path: Pa
     data = root.cache("opt/a", layout=layout)
     lines = listed(tmp_path, data)
     assert len(lines) == 4
-    assert [(entry.soname, entry.path) for entry in parse(data).entries] == [(line.soname, line.path) for line in lines]
+    assert [(entry.soname, entry.path) for entry in parse(data).entries] == [(name, path) for name, _, path in lines]
 
 
 @needs_ldconfig

@@ -44,7 +44,6 @@ NOT_GIVEN_OF_WSL = {"{store} nvidia-smi": "the one in lib is it, too"}
 
 
 def listed(name: str) -> list[list[str]]:
-    """The words of each line in a list."""
     lines = (NAMES / f"{name}.txt").read_text().splitlines()
     return [line.split(" ", 1) for line in lines if line and not line.startswith("#")]
 

@@ -50,9 +50,7 @@ def test_the_first_step_is_the_processor_time_of_before(monkeypatch: pytest.Monk
     assert 3_000 <= steps["PLAN"] < 10_000_000
 
 
-def test_the_counters_have_the_step_that_was_under_way_and_no_records_are_no_matter(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_counters_have_the_step_under_way_without_records_too(monkeypatch: pytest.MonkeyPatch) -> None:
     sent = Sent(monkeypatch)
     (line,) = sent.lines
     assert line.endswith(b" refused driver\n")
@@ -61,10 +59,7 @@ def test_the_counters_have_the_step_that_was_under_way_and_no_records_are_no_mat
     assert (without.records, len(without.lines)) == ([], 1)
 
 
-def test_a_start_whose_bundle_cannot_be_read_has_its_image_and_namespace_recorded(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """As far as the state tells them."""
+def test_without_a_bundle_image_and_namespace_are_recorded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     sent: list[bytes] = []
     monkeypatch.setattr(records, "to_journal", sent.append)
     monkeypatch.setattr(records, "to_spool", lambda line: None)

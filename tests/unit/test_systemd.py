@@ -34,9 +34,7 @@ UNIT = "libpod-0123.scope"
         ("[Unit]\nDescription=DeviceAllow=/dev/null rw\n", None),
     ],
 )
-def test_a_scope_is_restricted_by_its_policy_or_its_first_entry(
-    text: str, allowed: tuple[scopeunit.Entry, ...] | None
-) -> None:
+def test_what_restricts_a_scope(text: str, allowed: tuple[scopeunit.Entry, ...] | None) -> None:
     expected = None if allowed is None else scopeunit.ScopeUnit(UNIT, allowed)
     assert scopeunit.parse_scope(UNIT, text) == expected
 
@@ -57,30 +55,6 @@ def test_entries_name_devices_by_number() -> None:
         ("/dev/char/195:255", "rw"),
         ("/dev/block/259:3", "r"),
     )
-
-
-def test_the_call_has_its_arguments_aligned() -> None:
-    """Written by hand after the specification; a real systemd takes it in the integration tests."""
-    body = b"".join(
-        [
-            struct.pack("<I9s3x", 8, b"a1.scope\0"),
-            struct.pack("<I", 1),
-            struct.pack("<I", 59),
-            struct.pack("<I12s", 11, b"DeviceAllow\0"),
-            b"\x05a(ss)\0" + bytes(1),
-            struct.pack("<I4x", 27),
-            struct.pack("<I16s", 15, b"/dev/char/195:0\0"),
-            struct.pack("<I3s", 2, b"rw\0"),
-        ]
-    )
-    calls = scopeunit.calls(1, "a1.scope", [("/dev/char/195:0", "rw")])
-    first, second = calls.split(body)
-    assert first.startswith(struct.pack("<cBBBII", b"l", 1, 0, 1, len(body), 1))
-    assert second.startswith(struct.pack("<cBBBII", b"l", 1, 0, 1, 0, 2))
-    assert len(first) % 8 == len(second) % 8 == 0
-    assert b"\x03\x01s\0\x11\0\0\0SetUnitProperties\0" in first
-    assert b"\x08\x01g\0\x07sba(sv)\0" in first
-    assert b"\x03\x01s\0\x04\0\0\0Ping\0" in second
 
 
 def test_to_allow_only_some_the_list_is_cleared_first() -> None:

@@ -53,7 +53,6 @@ def said(*lines: object, status: int | None = 0) -> PythonOutput:
     ],
 )  # fmt: skip
 def test_what_a_process_says_is_judged(answer: PythonOutput, seen: str) -> None:
-    """What CUDA itself answers is planted in tests/integration/test_validate.py."""
     found = workload.judge(GPU, answer, 5)
     assert (found.check, found.seen) == ("GPU 3", seen)
     assert found.level == (PASS if seen.startswith("Test PASSED") else FAIL)
@@ -140,8 +139,6 @@ def test_the_runtime_is_runc_then_crun_or_the_named_one(tmp_path: Path, monkeypa
         shutil.copy("/bin/true", tmp_path / name)
         assert containerstep.runtime("") == str(tmp_path / name)
     assert containerstep.runtime("crun") == str(tmp_path / "crun")
-    with pytest.raises(ConfigError, match="the runtime /opt/gone is not a program"):
-        containerstep.runtime("/opt/gone")
 
 
 def test_the_request_is_for_what_may_be_had() -> None:

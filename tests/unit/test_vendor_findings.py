@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,14 +19,8 @@ from tests.unit.program import Program
 from tests.unit.test_hardware import ACME, FOLDER, described, plant_card
 from tests.unit.test_hardware import tree as tree
 
-# Without a node: only root can make one.
-WHOLE: dict[str, Any] = {
-    "devices": [{"path": "/dev/acme*", "major": "acme", "pci": "1de5", "each": True, "required": False}]
-}
-
 
 def said(capsys: pytest.CaptureFixture[str], tree: Path) -> list[tuple[str, str, str, str]]:
-    """The findings about vendors and NVIDIA's driver."""
     cli.main(["doctor", "--json", "--host-root", str(tree)])
     found = json.loads(capsys.readouterr().out)["findings"]
     return [
@@ -36,12 +31,12 @@ def said(capsys: pytest.CaptureFixture[str], tree: Path) -> list[tuple[str, str,
 
 
 def written(**more: Any) -> str:
-    return json.dumps({**json.loads(described(**WHOLE)), **more})
+    """ACME's file, without a node: only root can make one."""
+    devices = [{"path": "/dev/acme*", "major": "acme", "pci": "1de5", "each": True, "required": False}]
+    return json.dumps({**json.loads(described(devices=devices)), **more})
 
 
-def test_a_host_of_another_vendors_alone_is_whole(
-    tree: Path, program: Program, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_vendors_host_is_whole(tree: Path, program: Program, capsys: pytest.CaptureFixture[str]) -> None:
     plant(tree, ACME, written())
     program("inventory", "refresh", "--host-root", tree)
     assert said(capsys, tree) == [
@@ -64,14 +59,12 @@ def test_files_without_hardware_are_no_fault(tree: Path, capsys: pytest.CaptureF
     assert said(capsys, tree)[-1] == ("vendors", "pass", "nothing of theirs, and no hardware", "")
 
 
-def plant_many(tree: Path) -> None:
-    for number in range(256):
-        plant(tree, f"{FOLDER}/{number}.json", described(f"OCI_{number}"))
-
-
 # By what is planted: what is said, and the remedy.
 PLANTED: dict[str, tuple[Any, tuple[str, str, str, str]]] = {
-    "too many": (plant_many, ("vendors", "fail", "more than 256", "ls /etc/oci-gpu-hook/vendors")),
+    "too many": (
+        lambda tree: [(tree / f"{FOLDER[1:]}/{number}.json").touch() for number in range(256)],
+        ("vendors", "fail", "more than 256", "ls /etc/oci-gpu-hook/vendors"),
+    ),
     "kernel": (
         lambda tree: plant(tree, ACME, written(requires={"kernel": "99.0"})),
         ("OCI_ACME", "warn", "kernel 99.0 (this is ", "systemctl reboot"),
@@ -92,9 +85,7 @@ PLANTED: dict[str, tuple[Any, tuple[str, str, str, str]]] = {
 
 
 @pytest.mark.parametrize("name", PLANTED)
-def test_a_fault_is_named_with_its_remedy(
-    tree: Path, program: Program, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
+def test_a_fault_is_named(tree: Path, program: Program, capsys: pytest.CaptureFixture[str], name: str) -> None:
     change, (check, level, seen, remedy) = PLANTED[name]
     plant(tree, ACME, written())
     program("inventory", "refresh", "--host-root", tree)
@@ -108,17 +99,15 @@ def test_what_a_file_says_of_selinux_is_held_to_the_policy(
 ) -> None:
     known = ["system_u:system_r:acme_t:s0"]
 
-    class Library:
-        @staticmethod
-        def security_check_context(context: str) -> int:
-            if context not in known:
-                raise OSError(22, "Invalid argument")
-            return 0
+    def check(context: str) -> int:
+        if context not in known:
+            raise OSError(22, "Invalid argument")
+        return 0
 
     def warned() -> list[tuple[str, str]]:
         return [item[2:] for item in said(capsys, tree) if item[:2] == ("OCI_ACME", "warn")]
 
-    monkeypatch.setattr(libselinux, "imported", lambda: Library)
+    monkeypatch.setattr(libselinux, "imported", lambda: SimpleNamespace(security_check_context=check))
     monkeypatch.setattr(systemcheck, "selinux", lambda *_: [])
     plant(tree, ACME, written(selinux={"type": "acme_t", "boolean": "acme_use"}))
     plant(tree, "/sys/fs/selinux/enforce", "1")

@@ -10,11 +10,11 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 
 from oci_gpu_hook.driver import elf
-from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.host import statefile
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.planning import placement
@@ -24,7 +24,7 @@ from oci_gpu_hook.request.sources import Inputs
 from oci_gpu_hook.vendors import folders, vendorhost, vendorinventory, vendorsurvey
 from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Group, Item, Vendor
 from tests.unit.asking import annotated
-from tests.unit.hosts import MACHINES, elf_file, plant, plant_library
+from tests.unit.hosts import MACHINES, elf_file, link, plant, plant_cache, plant_library
 
 FILE = "/usr/share/oci-gpu-hook/vendors/acme.json"
 
@@ -40,9 +40,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def vendor(*libraries: str, files: tuple[str, ...] = (), **more: object) -> Vendor:
-    group = Group(
-        "compute", libraries=tuple([Item(path) for path in libraries]), files=tuple([Item(path) for path in files])
-    )
+    group = Group("compute", libraries=tuple(map(Item, libraries)), files=tuple(map(Item, files)))
     return Vendor(FILE, "OCI_ACME", (group,))._replace(**more)  # type: ignore[arg-type]
 
 
@@ -80,7 +78,6 @@ def test_a_version_stands_for_itself_in_paths(tree: Path, kind: str) -> None:
 
 
 def test_a_version_that_is_none_leads_nowhere(tree: Path) -> None:
-    """test_vendor_allowed has what is none."""
     plant(tree, "/opt/version", "../..")
     said = vendor(files=("/opt/acme-{version}",), source=("file", "/opt/version"))
     seen = found(tree, said)
@@ -151,10 +148,8 @@ def test_a_link_on_the_way_that_is_led_elsewhere_is_noticed(tree: Path) -> None:
     """As those of alternatives, which lie in a folder of their own."""
     for number in (1, 2):
         plant_library(tree, f"/opt/v/libx.so.{number}", f"libx.so.{number}")
-    (tree / "etc/alternatives").mkdir(parents=True)
-    (tree / "etc/alternatives/libx").symlink_to("/opt/v/libx.so.1")
-    (tree / "usr/lib64").mkdir()
-    (tree / "usr/lib64/libx.so").symlink_to("/etc/alternatives/libx")
+    link(tree, "/etc/alternatives/libx", "/opt/v/libx.so.1")
+    link(tree, "/usr/lib64/libx.so", "/etc/alternatives/libx")
     said = vendor("/usr/lib64/libx.so")
     seen = again(tree, said)
     assert seen is not None and seen.libraries[0].file == "libx.so.1"
@@ -188,9 +183,6 @@ def test_names_that_no_cache_can_hold_are_left_out(tree: Path) -> None:
     assert "cannot be printed" in seen.faults[0] and seen.faults[0].isprintable()
 
 
-# What is needed of the host's.
-
-
 def plant_needing(tree: Path, path: str, *needed: str) -> None:
     """A library without a SONAME that needs others."""
     strings, tags = b"\0", [(5, 0x11000)]
@@ -198,12 +190,6 @@ def plant_needing(tree: Path, path: str, *needed: str) -> None:
         tags.append((1, len(strings)))
         strings += name.encode() + b"\0"
     plant(tree, path, elf_file(strings, MACHINES[os.uname().machine], tags=tuple(tags)))
-
-
-def plant_cached(tree: Path, *paths: str) -> None:
-    flags = ldcache.NATIVE_FLAGS[os.uname().machine]
-    rows = [ldcache.Entry(path.rpartition("/")[2].encode(), path.encode(), flags) for path in paths]
-    plant(tree, "/etc/ld.so.cache", ldcache.merge(None, rows))
 
 
 def test_what_libraries_and_programs_need_of_the_host_is_found_and_what_that_needs(tree: Path) -> None:
@@ -216,7 +202,7 @@ def test_what_libraries_and_programs_need_of_the_host_is_found_and_what_that_nee
     # For some processors alone.
     variant = "/usr/lib64/glibc-hwcaps/v3/libedit.so.2"
     plant_needing(tree, variant)
-    plant_cached(tree, "/usr/lib/llvm/libllvm.so.1", variant, "/usr/lib64/libedit.so.2", "/usr/lib64/libstdc++.so.6")
+    plant_cache(tree, "/usr/lib/llvm/libllvm.so.1", variant, "/usr/lib64/libedit.so.2", "/usr/lib64/libstdc++.so.6")
     said = vendor("/opt/acme/lib/libacme*", files=("/usr/bin/acme-smi",))
     seen = again(tree, said)
     assert seen is not None
@@ -225,7 +211,7 @@ def test_what_libraries_and_programs_need_of_the_host_is_found_and_what_that_nee
     assert {it.path for it in seen.needed} == needed
     assert [it.file for it in seen.libraries] == ["libacme.so.1", "libacme2.so.1"]
     assert seen.faults == ("the host's /usr/lib/llvm/libllvm.so.1 needs libgone.so.1, which the host does not have",)
-    plant_cached(tree, "/usr/lib64/libedit.so.2")
+    plant_cache(tree, "/usr/lib64/libedit.so.2")
     assert vendorinventory.read_saved(HostRoot(str(tree)), "OCI_ACME", FILE) is None
     # A Jetson's lists are whole.
     assert found(tree, said._replace(flag="NVIDIA_VISIBLE_DEVICES")).needed == ()
@@ -234,7 +220,7 @@ def test_what_libraries_and_programs_need_of_the_host_is_found_and_what_that_nee
 def test_what_is_needed_and_others_could_have_made_is_left_out(tree: Path) -> None:
     plant_needing(tree, "/opt/acme/libacme.so.1", "libx.so.1")
     plant_needing(tree, "/srv/lib/libx.so.1")
-    plant_cached(tree, "/srv/lib/libx.so.1")
+    plant_cache(tree, "/srv/lib/libx.so.1")
     seen = found(tree, vendor("/opt/acme/libacme.so.1"))
     assert seen.needed == () and "/srv/lib/libx.so.1 is left out" in seen.faults[0]
 
@@ -249,18 +235,13 @@ def test_a_users_library_is_not_opened_and_hides_none_of_roots(tree: Path, monke
     (tree / "opt/user/libx.so.1").unlink()
     (tree / "opt/user/libx.so.1").symlink_to("/dev/watchdog")
     plant(tree, "/dev/watchdog", "")
-    plant_cached(tree, *theirs, "/usr/lib64/libx.so.1", "/usr/lib64/libhome.so.1")
-    opened: list[str] = []
-    identity_of = elf.identity_of
-
-    def noted(root: HostRoot, path: str) -> object:
-        opened.append(path)
-        return identity_of(root, path)
-
-    monkeypatch.setattr(elf, "identity_of", noted)
+    plant_cache(tree, *theirs, "/usr/lib64/libx.so.1", "/usr/lib64/libhome.so.1")
+    identity_of = mock.Mock(wraps=elf.identity_of)
+    monkeypatch.setattr(elf, "identity_of", identity_of)
     seen = found(tree, vendor("/opt/acme/libacme.so.1"))
     assert {it.path for it in seen.needed} == {"/usr/lib64/libx.so.1", "/usr/lib64/libhome.so.1"}
-    assert seen.faults == () and not {*theirs} & {*opened}
+    opened = {path for (_, path), _ in identity_of.call_args_list}
+    assert seen.faults == () and opened and not {*theirs} & opened
 
 
 def test_what_needs_very_many_ends_with_a_sentence(tree: Path) -> None:
@@ -270,9 +251,6 @@ def test_what_needs_very_many_ends_with_a_sentence(tree: Path) -> None:
     seen = found(tree, vendor(f"/opt/acme/{names[0]}"))
     assert len(seen.needed) == 256
     assert seen.faults == (f"{FILE}: more than 256 libraries of the host's are needed, and the rest is left out",)
-
-
-# The saved inventory.
 
 
 def again(tree: Path, said: Vendor) -> Vendor | None:
@@ -323,17 +301,14 @@ def test_whatever_would_be_found_otherwise_makes_it_untrue(tree: Path, change: o
 # Devices.  Real nodes, of numbers that no driver here has.
 
 
-def node(tree: Path, path: str, major: int, minor: int, link: str = "", **files: str) -> None:
+def node(tree: Path, path: str, major: int, minor: int, device: str = "", **files: str) -> None:
     place = tree / path[1:]
     place.parent.mkdir(parents=True, exist_ok=True)
     os.mknod(place, stat.S_IFCHR | 0o660, os.makedev(major, minor))
-    if link:
-        folder = tree / "sys/devices" / link
-        folder.mkdir(parents=True, exist_ok=True)
+    if device:
         for name, text in files.items():
-            (folder / name).write_text(f"{text}\n")
-        (tree / "sys/dev/char").mkdir(parents=True, exist_ok=True)
-        (tree / f"sys/dev/char/{major}:{minor}").symlink_to(f"../../devices/{link}")
+            plant(tree, f"/sys/devices/{device}/{name}", f"{text}\n")
+        link(tree, f"/sys/dev/char/{major}:{minor}", f"../../devices/{device}")
 
 
 def pci(tree: Path, address: str, vendor: str, device: str) -> None:
@@ -380,7 +355,6 @@ def test_devices_of_one_function_are_told_apart_by_what_sysfs_calls_them(tree: P
 
 @needs_root
 def test_a_processor_among_the_gpus_of_the_topology_has_no_node(tree: Path) -> None:
-    """Partitions are shown by tests/integration/test_vendors.py."""
     node(tree, "/dev/dri/card0", 226, 0, "platform/display.0/drm/card0")
     pci(tree, "0000:00:00.0", "1002", "74a1")
     text = f"domain 0\nlocation_id 0\ndrm_render_minor 0\nunique_id {1 << 64}\nodd\nx y\n"
@@ -424,12 +398,12 @@ def test_a_driver_alone_says_which_nodes_and_udev_what_a_device_is(tree: Path) -
 
 @needs_root
 def test_a_node_of_the_hosts_own_a_disk_and_one_in_a_folder_of_everybodys_are_none(tree: Path) -> None:
-    """Whatever its name; test_vendor_allowed has all numbers."""
     node(tree, "/dev/acme0", 10, 232)
     os.mknod(tree / "dev/sda", stat.S_IFBLK | 0o660, os.makedev(8, 0))
     node(tree, "/dev/shm/acme0", 240, 1)
-    seen = look(tree, *map(DevicePattern, ("/dev/acme0", "/dev/sda", "/dev/s*/acme0")))
-    assert seen.common == ()
+    absent = DevicePattern("/dev/acme1", required=False)
+    seen = look(tree, *map(DevicePattern, ("/dev/acme0", "/dev/sda", "/dev/s*/acme0")), absent)
+    assert (seen.common, seen.absent) == ((), ("/dev/acme1",))
     assert seen.unmatched[0].startswith("/dev/acme0 (not given: character device 10:232 is ")
     assert "not a character device" in seen.unmatched[1] and "lies in /dev/shm" in seen.unmatched[2]
 
@@ -447,15 +421,6 @@ def test_a_misc_device_is_its_drivers_by_the_name_in_proc_misc(tree: Path) -> No
     assert look(tree, DevicePattern("/dev/acme0")).common == ()
     assert look(tree, DevicePattern(major="kvm")).common == ()
 
-
-def test_what_is_no_character_device_is_no_device(tree: Path) -> None:
-    plant(tree, "/dev/acme0", "")
-    seen = look(tree, DevicePattern("/dev/acme0"), DevicePattern("/dev/acme1", required=False))
-    lacking = ("/dev/acme0 (not given: it is not a character device)",)
-    assert (seen.common, seen.unmatched, seen.absent) == ((), lacking, ("/dev/acme1",))
-
-
-# Which files there are.
 
 ACME = '{"activation_flag": "OCI_ACME", "driver_feature": ["a"], "inventory": {"a": {}}}'
 
@@ -536,9 +501,7 @@ def test_a_file_that_is_replaced_while_it_is_read_is_read_again(tree: Path, monk
         *(("6.8.0", "6.9", False), ("6.9.0", "6.10", False), ("5.14.0", "5.14.1", False)),
     ],
 )
-def test_releases_of_kernels_are_compared_by_their_numbers(
-    tree: Path, monkeypatch: pytest.MonkeyPatch, release: str, wanted: str, met: bool
-) -> None:
+def test_kernels_releases(tree: Path, monkeypatch: pytest.MonkeyPatch, release: str, wanted: str, met: bool) -> None:
     monkeypatch.setattr(posix, "uname", lambda: SimpleNamespace(release=release))
     seen = vendorhost.vendor_state(HostRoot(str(tree)), Vendor(FILE, "OCI_ACME", kernel=wanted))
     assert (seen.unmet == ()) is met

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``info --vendor``, on right and wrong files; and the schema, which says the same of both."""
+"""The vendors' files of a host, and ``info --vendor``, on right and wrong ones; the schema says the same of both."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import jsonschema
 import pytest
 
 from oci_gpu_hook.errors import ConfigError
+from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.vendors import folders, vendorfile, vendorrules
 from tests import manual
 from tests.unit.program import Program
@@ -56,13 +59,58 @@ def plant(host: Path, path: str, **keys: Any) -> str:
 ETC, LOCAL, USR = folders.FOLDERS
 
 
-# --- info --vendor
+NO_FILE = "not a regular file of at most 1 MiB"
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="root alone can give a file away")
+
+
+def test_the_administrators_file_takes_the_place_of_another(host: Path) -> None:
+    root = HostRoot(str(host))
+    assert folders.list_files(root) == ()
+    for folder, names in ((USR, "ab"), (LOCAL, "ab"), (ETC, "bc")):
+        for name in names:
+            plant(host, f"{folder}/{name}.json")
+    for path in (f"{USR}/.d.json", f"{ETC}/e.json.rpmsave", f"{ETC}/f.JSON"):
+        plant(host, path)
+    assert folders.list_files(root) == (f"{LOCAL}/a.json", f"{ETC}/b.json", f"{ETC}/c.json")
+    # Of three the nearest to the administrator counts.
+    assert folders.replaced(root) == {f"{ETC}/b.json": f"{LOCAL}/b.json", f"{LOCAL}/a.json": f"{USR}/a.json"}
+    assert folders.load(root, f"{ETC}/c.json").file == f"{ETC}/c.json"
+
+
+def test_so_many_files_and_no_more(host: Path) -> None:
+    for number in range(folders.MAX_FILES):
+        plant(host, f"{USR}/{number}.json")
+    plant(host, f"{ETC}/1.json")
+    assert len(folders.list_files(HostRoot(str(host)))) == folders.MAX_FILES
+    plant(host, f"{ETC}/x.json")
+    with pytest.raises(ConfigError, match="more than 256"):
+        folders.list_files(HostRoot(str(host)))
+
+
+def replaced_by(file: Path, make: Callable[[Path], object]) -> None:
+    file.unlink()
+    make(file)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda file: file.parent.chmod(0o777), "others than root may write to"),
+        (lambda file: file.chmod(0o664), "others than root may write to it"),
+        pytest.param(lambda file: os.chown(file, 1000, 1000), "it is user 1000's", marks=needs_root),
+        (lambda file: file.write_bytes(b" " * ((1 << 20) + 1)), NO_FILE),
+        (lambda file: replaced_by(file, os.mkfifo), NO_FILE),
+        (lambda file: replaced_by(file, lambda it: it.symlink_to("nothing")), NO_FILE),
+    ],
+)
+def test_what_is_not_roots_is_no_file(host: Path, change: Callable[[Path], object], says: str) -> None:
+    change(host / plant(host, f"{ETC}/a.json")[1:])
+    with pytest.raises(ConfigError, match=f"{ETC}/a.json: .*{says}"):
+        folders.load(HostRoot(str(host)), f"{ETC}/a.json")
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_file_is_named_with_its_key_and_a_remedy(
-    name: str, tmp_path: Path, program: Program, schema: jsonschema.Draft7Validator
-) -> None:
+def test_a_wrong_file_is_named(name: str, tmp_path: Path, program: Program, schema: jsonschema.Draft7Validator) -> None:
     path, (text, sentence) = tmp_path / "x.json", WRONG[name]
     path.write_text(text)
     assert program.mistake(4, "info", "--vendor", path) == f"oci-gpu-hook: {path}: {sentence}\n"
@@ -106,9 +154,6 @@ def test_what_is_no_file_to_check(tmp_path: Path, program: Program) -> None:
         *[(2, tmp_path, "is not a regular file"), (4, tmp_path / "x.json", "larger than 1 MiB")],
     ):
         assert why in program.mistake(code, "info", "--vendor", name)
-
-
-# --- info --vendors
 
 
 def test_list_has_every_file_and_what_is_wrong(host: Path, program: Program) -> None:
@@ -185,8 +230,6 @@ def test_the_schema_and_the_program_agree_on_paths(path: str, key: str, schema: 
         is_right = False
     assert schema.is_valid(document) == is_right
 
-
-# --- the manual
 
 def test_the_manual_has_every_key() -> None:
     """Each in its section, with its type; a list of a group is one by what is said above all of them."""
