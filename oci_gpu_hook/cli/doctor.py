@@ -30,7 +30,7 @@ from oci_gpu_hook.node.diagnosis import (
 )
 from oci_gpu_hook.node.diagnosis.enginecheck import Engines, Registered
 from oci_gpu_hook.node.diagnosis.remedy import as_root
-from oci_gpu_hook.node.engines import cdispecs, containers, registrations
+from oci_gpu_hook.node.engines import cdispecs, containers
 from oci_gpu_hook.node.engines import installed as host_engines
 from oci_gpu_hook.node.engines.enginekinds import CONTAINERD, ENGINES, PODMAN
 from oci_gpu_hook.node.engines.installed import find_program
@@ -79,8 +79,8 @@ def of_host(host: HostRoot, config: str | None) -> list[Finding]:
     unknown = {engine for engine, *_ in unread}
     # Where the rest look for hooks is not known.
     known = tuple([engine for engine in installed if engine.name not in unknown])
-    hooks = registrations.of_engines(host, installed)
-    entry = next((item.program for item in hooks if item.kind == registrations.OURS), "") or host_engines.ENTRY
+    hooks = host_engines.of_engines(host, installed)
+    entry = next((item.program for item in hooks if item.kind == host_engines.OURS), "") or host_engines.ENTRY
     docker = dockercheck.find_docker(host)
     of_driver, found = drivercheck.check_driver(host, settings.driver_root, tool, others=bool(here))
     if found is not None:

@@ -18,7 +18,7 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import holders
 from oci_gpu_hook.node.engines import containerdevices
 from oci_gpu_hook.node.engines.containerdevices import MemoryUse
-from oci_gpu_hook.node.exporters import counters, gpuexposition, healthrecord
+from oci_gpu_hook.node.exporters import counters, exposition, healthrecord
 from oci_gpu_hook.node.gpus import hardware, holdercount, kernellog, nvml
 from oci_gpu_hook.node.machine import outputfile, validationrecord
 from oci_gpu_hook.request.settings import Settings, read_settings
@@ -51,7 +51,7 @@ def metrics(write: bool, gpus: bool, timeout: float, config: str | None) -> None
     if gpus and write and not file:
         click.echo("no setting 'gpu-metrics': nothing written")
     elif gpus:
-        _put(file if write else "", exposition(HostRoot(), settings, timeout, remember=write))
+        _put(file if write else "", gpu_exposition(HostRoot(), settings, timeout, remember=write))
     else:
         with counters.lock():
             if write and not file:
@@ -69,7 +69,7 @@ def _put(file: str, text: str) -> None:
         click.echo(text, nl=False)
 
 
-def exposition(host: HostRoot, settings: Settings, timeout: float, *, remember: bool) -> str:
+def gpu_exposition(host: HostRoot, settings: Settings, timeout: float, *, remember: bool) -> str:
     """Of a host now; on stderr why NVML did not answer.  remember: whether starts are to know what is found."""
     accelerators.check_is_server(host)
     began = time.monotonic()
@@ -87,7 +87,7 @@ def exposition(host: HostRoot, settings: Settings, timeout: float, *, remember: 
     if remember:
         healthrecord.renew(host, gpus, records or (), said)
     held, memory = _held(host, settings.driver_root, found) if found else ([], [])
-    return gpuexposition.exposition(
+    return exposition.of_gpus(
         driver_version=version,
         gpus=len(gpus),
         answers=said is not None,
@@ -106,7 +106,7 @@ def exposition(host: HostRoot, settings: Settings, timeout: float, *, remember: 
 def _held(
     host: HostRoot, driver_root: str, found: DriverInventory
 ) -> tuple[list[dict[str, str]], list[tuple[dict[str, str], MemoryUse]]]:
-    """See `gpuexposition`.  None of a container whose device cgroup cannot be read."""
+    """See `exposition`.  None of a container whose device cgroup cannot be read."""
     with_nodes = saved_inventory.with_nodes(host, found, ("caps",), driver_root=driver_root)
     divided = holders.divisions(with_nodes)
     seen = containerdevices.find_devices(host, holders.what_to_find(divided))

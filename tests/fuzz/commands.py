@@ -19,7 +19,7 @@ from oci_gpu_hook.cli import denials, log
 from oci_gpu_hook.errors import LONGEST_LIST, plain
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import dockercheck, remedy
-from oci_gpu_hook.node.engines import containerdevices, containerrecords, containers, installed, registrations
+from oci_gpu_hook.node.engines import containerdevices, containerrecords, containers, installed
 from oci_gpu_hook.node.engines.containerdevices import HostsNodes, Wanted
 from oci_gpu_hook.node.machine import foreignfile, processes
 from oci_gpu_hook.node.machine.foreignfile import Mounts
@@ -151,7 +151,7 @@ def _settings_of_daemons(data: bytes) -> None:
 
 
 def _registered(data: bytes) -> None:
-    registrations.of_folder(_host({"etc/hooks.d/x.json": data}), "/etc/hooks.d")
+    installed.of_folder(_host({"etc/hooks.d/x.json": data}), "/etc/hooks.d")
 
 
 # The parser of TOML is imported at its first use.

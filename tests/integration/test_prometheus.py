@@ -91,7 +91,7 @@ def test_the_manual_names_every_metric_and_no_other_is_used() -> None:
     texts = [*expressions().values(), RULES.read_text(), (FOLDER / "README.md").read_text()]
     used = set(re.findall(r"oci_gpu_hook_\w+", " ".join(texts)))
     assert {name.replace("_bucket", "") for name in used} <= told
-    sources = (REPOSITORY / "oci_gpu_hook/node/exporters/gpuexposition.py").read_text()
+    sources = (REPOSITORY / "oci_gpu_hook/node/exporters/exposition.py").read_text()
     named = {f"oci_gpu_hook_{it}" for it in re.findall(r'"((?:gpu_|driver_|nvml_|inv|val|coll|kernel_l)\w+)"', sources)}
     assert told - named == {
         "oci_gpu_hook_gpus",

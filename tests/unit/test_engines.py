@@ -12,7 +12,7 @@ from oci_gpu_hook.cli import doctor
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import FAIL, WARN
 from oci_gpu_hook.node.diagnosis import enginecheck as diagnosis
-from oci_gpu_hook.node.engines import enginekinds, installed, registrations
+from oci_gpu_hook.node.engines import enginekinds, installed
 from oci_gpu_hook.node.engines.installed import VENDORS_FOLDER, Engine
 from oci_gpu_hook.node.setup import configuration
 from tests.unit import hosts
@@ -189,7 +189,7 @@ def test_a_registration_that_is_a_link_to_nowhere_is_passed_over_as_engines_do(t
     (tmp_path / "hooks").mkdir()
     (tmp_path / "hooks/gone.json").symlink_to("/nowhere")
     (tmp_path / "hooks/there.json").write_text("")
-    found = registrations.of_folder(HostRoot(str(tmp_path)), "/hooks")
+    found = installed.of_folder(HostRoot(str(tmp_path)), "/hooks")
     assert [item.path for item in found] == ["/hooks/there.json"]
 
 

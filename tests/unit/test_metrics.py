@@ -21,7 +21,7 @@ from oci_gpu_hook.driver import survey
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.engines import containerdevices
 from oci_gpu_hook.node.engines.containerdevices import AllContainers, MemoryUse
-from oci_gpu_hook.node.exporters import counters, exposition, gpuexposition
+from oci_gpu_hook.node.exporters import counters, exposition
 from oci_gpu_hook.node.gpus import nvml
 from oci_gpu_hook.node.gpus.holdercount import Counted
 from oci_gpu_hook.node.machine import outputfile
@@ -198,7 +198,7 @@ def held(*values: str) -> dict[str, str]:
 
 def samples(made: dict[str, Any]) -> dict[str, float]:
     """What Prometheus reads: names with labels, and values; each series once, each metric in one piece."""
-    text = gpuexposition.exposition(**made)
+    text = exposition.of_gpus(**made)
     assert text.endswith("\n")
     found: dict[str, float] = {}
     metric, seen = "", set()

@@ -14,8 +14,17 @@ from oci_gpu_hook.node.diagnosis import PASS, Finding, failed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import Remedy, command, install, restart, roots_alone, then
 from oci_gpu_hook.node.diagnosis.systemcheck import python
 from oci_gpu_hook.node.engines.enginekinds import BY_NAME, CONTAINERD, DOCKER, ENGINES, PODMAN
-from oci_gpu_hook.node.engines.installed import START, Engine, Runtime, find_program, of_containerd
-from oci_gpu_hook.node.engines.registrations import NVIDIAS, OURS, REGISTRATION, Registration
+from oci_gpu_hook.node.engines.installed import (
+    NVIDIAS,
+    OURS,
+    REGISTRATION,
+    START,
+    Engine,
+    Registration,
+    Runtime,
+    find_program,
+    of_containerd,
+)
 from oci_gpu_hook.node.machine import childprocess, toml
 
 Engines = tuple[Engine, ...]

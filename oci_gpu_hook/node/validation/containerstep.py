@@ -27,7 +27,7 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.node.diagnosis import Finding, failed, passed
 from oci_gpu_hook.node.diagnosis.remedy import DOCTOR, NOTHING, in_words
-from oci_gpu_hook.node.engines import installed, registrations
+from oci_gpu_hook.node.engines import installed
 from oci_gpu_hook.node.engines.containerrecords import Running
 from oci_gpu_hook.node.machine import childprocess, foreignfile, libselinux
 from oci_gpu_hook.node.machine.foreignfile import ContainerRoot
@@ -217,8 +217,8 @@ def _loader() -> str:
 
 
 def _registration(host: HostRoot) -> str:
-    found = registrations.of_engines(host, installed.installed(host))
-    ours = [item for item in found if item.kind == registrations.OURS and "createRuntime" in item.stages]
+    found = installed.of_engines(host, installed.installed(host))
+    ours = [item for item in found if item.kind == installed.OURS and "createRuntime" in item.stages]
     if not ours:
         raise ApplyError("the hook is not registered with any engine")
     return max(ours, key=lambda item: item.folder).path
