@@ -103,15 +103,14 @@ class Question:
         return vendorrequest.asks(self.inputs, self._vendors())
 
     def settings(self) -> Settings:
-        found = settings.read_settings(self.options.config, self.state)
-        if "image" not in found.unmatched:
-            return found
+        return settings.read_settings(self.options.config, self.state, image=self._image)
+
+    def _image(self) -> str:
         from oci_gpu_hook.host import podman
         from oci_gpu_hook.host.root import HostRoot
 
         with HostRoot(self.options.host_root) as host:
-            image = podman.image(host, self.state.bundle, self.state.id)
-        return settings.read_settings(self.options.config, self.state._replace(image=image))
+            return podman.image(host, self.state.bundle, self.state.id)
 
     def request(self, allowed: Settings, spec: Spec | None = None) -> tuple[Request | None, tuple[str, ...]]:
         """The request, and a sentence for each thing left out; spec: what has started the hook, by its nodes."""

@@ -28,7 +28,7 @@ def limit(above: list[str], own: list[str], limits: tuple[tuple[str, int], ...],
     """
     cgroups = [(path, posix.open(path, _FOLDER)) for path in (*above, *own)]
     for cgroup in cgroups[:-1]:
-        if b"dmem" not in procfile.read_whole(_CONTROLLERS, cgroup[1]).split():
+        if "dmem" not in _read(cgroup, _CONTROLLERS).split():
             _write(cgroup, _CONTROLLERS, "+dmem")
     lower = []
     for cgroup in cgroups[len(above) :]:
@@ -47,7 +47,14 @@ def limit(above: list[str], own: list[str], limits: tuple[tuple[str, int], ...],
 
 
 def _limit_of(cgroup: Cgroup, name: str) -> int:
-    return amounts(procfile.read_whole(_LIMITS, cgroup[1]).decode(errors="replace")).get(name, NO_LIMIT)
+    return amounts(_read(cgroup, _LIMITS)).get(name, NO_LIMIT)
+
+
+def _read(cgroup: Cgroup, file: str) -> str:
+    try:
+        return procfile.read_whole(file, cgroup[1]).decode(errors="replace")
+    except OSError as err:
+        raise syscalls.SyscallError(err.errno or 0, "read", f"{cgroup[0]}/{file}") from err
 
 
 def _write(cgroup: Cgroup, file: str, line: str) -> None:

@@ -266,10 +266,13 @@ def stale(host: HostRoot, document: dict[str, Any]) -> tuple[str, str]:
     if made.family:
         return "", ""
     # Else no container by the spec starts.
+    (started,) = document["containerEdits"]["hooks"]
+    if started.get("hookName") != spec_of.STAGE or started["args"][1:2] != [spec_of.STAGE]:
+        return f"its hook is not for {spec_of.STAGE}", AGAIN
     if host.stat(made.hook) is None:
         return f"it starts {quoted(made.hook)}, which is not there", BY_OURS
     try:
-        asking.options([str(word) for word in document["containerEdits"]["hooks"][0]["args"][2:]])
+        asking.options([str(word) for word in started["args"][2:]])
     except UsageError as err:
         return err.message, AGAIN
     return "", ""

@@ -39,7 +39,8 @@ _SYSTEMD = (
 # How the nodes of other accelerators and of adapters begin.
 _OTHER_NODES = "kfd*|accel*|uverbs*|rdma_cm*|neuron*|renderD*|hl*"
 _DRIVER_FILES = "libcuda*|libnvidia-*|libnvcuvid*|libEGL_nvidia*|libGLX_nvidia*|nvidia-*"
-_WRITE = "add_name|append|create|ioctl|remove_name|rename|rmdir|setattr|unlink|write"
+_READ = "getattr|open|read|search"
+_WRITE = f"{_READ}|add_name|append|create|ioctl|remove_name|rename|rmdir|setattr|unlink|write"
 _KUBELET_FILES = "kubelet_var_lib_t|container_var_lib_t"
 # A denial has the name of a socket's file but not its folder; persistenced and fabricmanager call theirs "socket".
 _SERVICE = (
@@ -119,7 +120,7 @@ _RULES: tuple[tuple[str, str, str], ...] = (
     ("nvidia_agent_t nvidia_agent_t unix_stream_socket",
      "the agent runs at {clearance}, and the one that listens at {listens}",
      "leave it so; agents that belong together run at one level"),
-    ("container nvidia_feature_t dir|file getattr|open|read|search",
+    (f"container nvidia_feature_t dir|file {_READ}",
      f"{_MAY_NOT} {{words}} {{target}}, which each container may: the module is older than this program", _INSTALL),
     (f"nvidia_agent_t nvidia_feature_t dir|file {_WRITE}",
      f"{_MAY_NOT} {{words}} {{target}}", _TURN_ON("nvidia_agent_write_features")),
@@ -229,7 +230,11 @@ def _explanation(denial: Denial, source: contexts.Context, target: contexts.Cont
 
 
 def _fits(rule: str, columns: tuple[tuple[str, ...], ...]) -> bool:
-    return any(all(any(map(pattern.match, words)) for pattern, words in zip(way, columns)) for way in _ways(rule))
+    """Of the permissions all must fit: a remedy that allows one of two does not help."""
+    fits = [any, any, any, all, any, any]
+    return any(
+        all(one(map(pattern.match, words)) for one, pattern, words in zip(fits, way, columns)) for way in _ways(rule)
+    )
 
 
 @cache

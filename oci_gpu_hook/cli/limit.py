@@ -23,7 +23,7 @@ from oci_gpu_hook.errors import ApplyError
 # Many times what any command takes on a large node.
 SECONDS = 60.0
 
-_WATCHED = (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_WATCHED = (signal.SIGCHLD, signal.SIGCONT, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 # Both processes have it: when the command must have ended, by the clock that does not jump.
 _MOMENT = struct.Struct("d")
 _SHARED = mmap.mmap(-1, _MOMENT.size)
@@ -36,7 +36,7 @@ def allow(seconds: float) -> None:
 
 def leave_at(numbers: Sequence[signal.Signals], code: Callable[[int], int]) -> None:
     """End the command with this code at any of these signals: what was made goes on the way out, which no second one
-    breaks off, as a service's manager asks both processes.
+    breaks off, such as that of a service's manager who asks both processes.
     """
 
     def leave(number: int, frame: object) -> None:
@@ -62,20 +62,25 @@ def run(command: Callable[[], int]) -> int:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return command()
     while True:
-        told = signal.sigtimedwait(_WATCHED, max(_left(), 0))
+        # The time may have run out while both were stopped: what has been sent since counts first.
+        told = _told(max(_left(), 0)) or _told(0)
+        if told and told.si_signo == signal.SIGCONT:
+            # Both were stopped, and the clock went on.
+            allow(max(_left() - SECONDS, 0))
         # What a terminal sends, all of its foreground processes get.
-        if told and told.si_signo in _WATCHED[1:] and told.si_code <= 0:
+        elif told and told.si_signo != signal.SIGCHLD and told.si_code <= 0:
             os.kill(child, told.si_signo)
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
             return _ended(status)
         if told is None and _left() <= 0:
-            # One that hangs in the kernel ends once that goes on, and no process waits for it until then.
-            os.kill(child, signal.SIGKILL)
-            why = f"the command has not ended within {time.monotonic() - began:.0f} seconds"
-            hint = "look for a filesystem or a device of this host that does not answer"
-            print(f"oci-gpu-hook: {why} ({hint})", file=sys.stderr, flush=True)
-            return ApplyError.exit_code
+            return _late(child, time.monotonic() - began)
+
+
+def _told(seconds: float) -> signal.struct_siginfo | None:
+    told = signal.sigtimedwait(_WATCHED, seconds)
+    # If the time was over when a stopped process went on, CPython gives a struct that is not filled in.
+    return told if told and told.si_signo in _WATCHED else None
 
 
 def _ended(status: int) -> int:
@@ -87,3 +92,16 @@ def _ended(status: int) -> int:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (-code,))
         os.kill(os.getpid(), -code)
     return code
+
+
+def _late(child: int, seconds: float) -> int:
+    """End the command; one that hangs in the kernel ends once that goes on, and no process waits for it until then."""
+    where = ""
+    with suppress(OSError), open(f"/proc/{child}/wchan", encoding="ascii", errors="replace") as file:
+        where = file.read(64).strip("0")
+    os.kill(child, signal.SIGKILL)
+    why = f"the command has not ended within {seconds:.0f} seconds"
+    waits = f": process {child} waits in the kernel ({where})" if where else ""
+    hint = "look for a filesystem or a device of this host that does not answer"
+    print(f"oci-gpu-hook: {why}{waits} ({hint})", file=sys.stderr, flush=True)
+    return ApplyError.exit_code

@@ -96,7 +96,9 @@ class Memory(NamedTuple):
                 why = f"the memory that the nodes of {flag} lead to cannot be limited: its file names no single device"
                 raise RequestError(why, _ELSEWHERE)
         lowest, notes = min([self.limit_of(held) or 0 for held in devices], default=self.limit), provision.notes
-        if lowest < self.limit:
+        if self.limit and not provision.holds:
+            notes += (f"{MEMORY_LIMIT} limits nothing: the container has no device",)
+        elif lowest < self.limit:
             notes += (f"{MEMORY_LIMIT} is {self.limit // MIB}, and gpu-memory allows {lowest // MIB} MiB",)
         reason = f"{MEMORY_LIMIT}={self.limit // MIB}" if lowest == self.limit else "the setting gpu-memory"
         made = [

@@ -184,9 +184,10 @@ def _too_little(memory: Memory, held: Held, others: list[Lease]) -> str:
 
 
 def _full(held: Held, holders: list[Lease]) -> str:
-    times = [strftime("%Y-%m-%d %H:%M", localtime(lease.since)) for lease in holders]
+    times = [strftime("%Y-%m-%d %H:%M", localtime(lease.since)) for lease in holders[:MAX_SHOWN]]
     shown = [f"{plain(lease.id[:_SHOWN_ID])} since {time}" for lease, time in zip(holders, times)]
-    return f"{held.title()} is held by {some(shown)}"
+    # The rest is only counted.
+    return f"{held.title()} is held by {some([*shown, *[it.id for it in holders[MAX_SHOWN:]]])}"
 
 
 def _pick(

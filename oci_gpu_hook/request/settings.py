@@ -12,6 +12,10 @@ from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.state import State
 from oci_gpu_hook.request.words import ALL, CAPABILITIES
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 SETTINGS = "/etc/oci-gpu-hook.conf"  # it alone may be absent
 _MAX_DROP_INS = 256
 
@@ -75,11 +79,17 @@ def files(path: str | None, root: str = "") -> list[str]:
     return found + [f"{name}.d/{item}" for item in drop_ins]
 
 
-def read_settings(path: str | None, state: State | None, root: str = "") -> Settings:
-    """The settings for a container, None for what stands in no section; ConfigError, RequestError.  root: `files`."""
+def read_settings(path: str | None, state: State | None, root: str = "", image: Callable[[], str] = str) -> Settings:
+    """The settings for a container, None for what stands in no section; ConfigError, RequestError.  root: `files`;
+    image: gives the container's image by its engine's record, if that is needed.
+    """
     names, defaults = files(path, root), Settings()
     if not names:
         return defaults
     from oci_gpu_hook.request import settingsfile
 
-    return Settings(**settingsfile.fields(settingsfile.read_files(names), state, defaults._asdict()))
+    lines = settingsfile.read_files(names)
+    found = settingsfile.fields(lines, state, defaults._asdict())
+    if state and "image" in found["unmatched"]:
+        found = settingsfile.fields(lines, state._replace(image=image()), defaults._asdict())
+    return Settings(**found)

@@ -249,7 +249,8 @@ def _in_mounts(mounts: tuple[tuple[str, str], ...], notes: list[str]) -> Names:
             notes.append(f"the mount at {quoted(destination)} names no device: it is not of /dev/null")
         elif name.startswith("cdi/"):
             kind, _, last = name[4:].rpartition("/")
-            qualified.append(f"{kind}={last}" if "/" in kind else name[4:])
+            # Without a vendor and a class it names nothing, and no GPU is called "/0".
+            qualified.append(f"{kind}={last}" if "/" in kind else f"{kind}/{last}")
         elif name.startswith("imex/"):
             channels.append(name[5:])
         else:

@@ -93,6 +93,7 @@ def test_the_specs_hook_is_started_with_what_the_hook_understands(host: Node) ->
     [
         ("/usr/lib/oci-gpu-hook/oci_gpu_hook/cli/cdi.py", "/usr"),
         ("/opt/a/lib/oci-gpu-hook/oci_gpu_hook/cli/cdi.py", "/opt/a"),
+        ("/usr/local/lib/oci-gpu-hook/1234-cpython-39/oci_gpu_hook/cli/cdi.py", "/usr/local"),
         ("/sources/oci_gpu_hook/cli/cdi.py", "/usr"),
     ],
 )

@@ -186,6 +186,7 @@ def test_doctor_holds_each_spec_against_its_own_vendor(program: Program, bare: N
     ("change", "why", "fix"),
     [
         ({"path": "/opt/h"}, "it starts '/opt/h', which is not there", "cdi generate --capabilities compute --config"),
+        ({"hookName": "prestart"}, "its hook is not for createRuntime", "cdi generate"),
         ({"more": ["--cdi-driver", "580"]}, "unknown option '--cdi-driver'", "cdi generate --capabilities compute"),
         ({"args": ["oci-gpu-hook", "createRuntime", "--cdi", "compute,foo"]}, "it does not say", "compute"),
         ({"config": "/a\0b"}, "its --config is", "rm /etc/cdi/nvidia.yaml"),

@@ -90,6 +90,11 @@ ROWS = [(line(*parts), cause, remedy) for parts, cause, remedy in [
      "which each container may: the module is older", "oci-gpu-hook selinux install"),
     (("write", 'name="features.d"', CONTAINER, "nvidia_feature_t", "dir"),
      "may not write a dir of type nvidia_feature_t", "run it as nvidia_agent_t"),
+    # What the boolean allows is not all of it.
+    (("write execute", 'name="gfd"', AGENT, "nvidia_feature_t", "file"),
+     "may not execute/write a file of type nvidia_feature_t", "leave it so"),
+    (("open relabelto", 'name="nvidia0"', HOOK, "xserver_misc_device_t", "chr_file"),
+     "the hook's own domain may not open/relabelto", "selinux install"),
     (("execute", 'name="gfd"', AGENT, "nvidia_feature_t", "file"),
      "may not execute a file of type nvidia_feature_t", "leave it so"),
     (("write", 'name="features.d"', AGENT, "nvidia_feature_t", "dir"),

@@ -33,17 +33,20 @@ def run(command: str, code: str = "0") -> subprocess.CompletedProcess[str]:
     return subprocess.run(line, capture_output=True, text=True, timeout=100, check=False)
 
 
-@pytest.mark.parametrize(
-    ("command", "code", "ends"),
-    [
-        ('print("said"); print("why", file=sys.stderr)', "5", (5, "said\n", "why\n")),
-        ("sys.exit(3)", "0", (3, "", "")),
-        ("os.kill(os.getpid(), signal.SIGKILL)", "0", (-signal.SIGKILL, "", "")),
-    ],
-)
-def test_output_and_exit_code_are_the_commands(command: str, code: str, ends: tuple[int, str, str]) -> None:
-    done = run(command, code)
-    assert (done.returncode, done.stdout, done.stderr) == ends
+def begin(command: str) -> subprocess.Popen[str]:
+    """A command that has written its first line."""
+    line = [sys.executable, "-c", RUN.format(command, "7")]
+    child = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "begun\n"
+    return child
+
+
+def test_output_and_exit_code_are_the_commands() -> None:
+    done = run('print("said"); print("why", file=sys.stderr)', "5")
+    assert (done.returncode, done.stdout, done.stderr) == (5, "said\n", "why\n")
+    done = run("sys.exit(3)")
+    assert (done.returncode, done.stdout, done.stderr) == (3, "", "")
 
 
 def test_what_hangs_is_ended_in_a_sentence() -> None:
@@ -51,7 +54,7 @@ def test_what_hangs_is_ended_in_a_sentence() -> None:
     done = run("os.read(os.pipe()[0], 1)")
     assert done.returncode == 7
     assert re.fullmatch(
-        r"oci-gpu-hook: the command has not ended within \d+ seconds "
+        r"oci-gpu-hook: the command has not ended within \d+ seconds(: process \d+ waits in the kernel \(\w+\))? "
         r"\(look for a filesystem or a device of this host that does not answer\)\n",
         done.stderr,
     ), done.stderr
@@ -70,13 +73,28 @@ def test_a_signal_reaches_the_command(number: signal.Signals) -> None:
     # A handler of Python's runs between two calls: a signal that comes just before a long one would wait for its end.
     waits = 'print("begun", flush=True); [time.sleep(0.1) for _ in range(10000)]'
     # A shell's background process ignores two of them.
-    for taken, code in (("signal.SIG_DFL", -number), ("lambda *_: sys.exit(4)", 4)):
-        command = f"limit.allow(1000); signal.signal({int(number)}, {taken}); {waits}"
-        line = [sys.executable, "-c", RUN.format(command, "7")]
-        with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
-            assert child.stdout is not None and child.stdout.readline() == "begun\n"
-            child.send_signal(number)
-            assert child.wait(100) == code
+    child = begin(f"limit.allow(1000); signal.signal({int(number)}, signal.SIG_DFL); {waits}")
+    child.send_signal(number)
+    assert child.wait(100) == -number
+    took = f"signal.signal({int(number)}, lambda *_: sys.exit(4))"
+    child = begin(f"limit.allow(1000); {took}; {waits}")
+    child.send_signal(number)
+    assert child.wait(100) == 4
+
+
+def test_a_command_that_is_killed_is_told_as_that() -> None:
+    assert run("os.kill(os.getpid(), signal.SIGKILL)").returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("command", ["time.sleep(0.2)", "limit.allow(1e9); time.sleep(2 * SECONDS + 1)"])
+def test_stopped_and_gone_on_with_a_command_has_its_time_again(command: str) -> None:
+    child = begin(f'print("begun", flush=True); {command.replace("SECONDS", str(SECONDS))}')
+    child.send_signal(signal.SIGSTOP)
+    time.sleep(SECONDS + 0.3)
+    child.send_signal(signal.SIGCONT)
+    assert child.wait(100) == 7
+    assert child.stderr is not None
+    assert child.stderr.read() == ""
 
 
 def test_signals_of_a_terminal_come_once(tmp_path: Path) -> None:

@@ -219,6 +219,7 @@ REFUSED: list[tuple[Inputs, Settings, str]] = [
             ("", "unknown device ''"),
             ("../../etc/shadow", "unknown device"),
             ("cdi/nvidia.com", "unknown device"),
+            ("cdi/all", "unknown device"),
             ("cdi/nvidia.com/gpu/", "unknown device"),
             ("cdi/nvidia.com/gpu/0/1", "unknown CDI kind"),
             ("imex/", "not an IMEX channel"),

@@ -185,7 +185,8 @@ def _stored(item: dict[str, Any]) -> ContainerNames:
 
 
 def _of_docker(files: Files) -> Iterator[tuple[str, ContainerNames]]:
-    containers = f"{files.object(DOCKER.ours).get('data-root') or '/var/lib/docker'}/containers"
+    folder = files.object(DOCKER.ours).get("data-root")
+    containers = f"{folder if isinstance(folder, str) else '/var/lib/docker'}/containers"
     for id in files.names(containers):
         name = files.object(f"{containers}/{id}/config.v2.json").get("Name")
         if isinstance(name, str):

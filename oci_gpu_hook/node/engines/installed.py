@@ -21,9 +21,9 @@ from oci_gpu_hook.request.words import CDI_FOLDERS
 
 
 def prefix_of(file: str) -> str:
-    """Where a file of ours was installed; /usr for one of a checkout."""
-    prefix, library, _ = file.rpartition("/lib/oci-gpu-hook/oci_gpu_hook/")
-    return prefix if library else "/usr"
+    """Where a file of ours was installed, in a folder of its version too; /usr for one of a checkout."""
+    prefix, library, below = file.rpartition("/lib/oci-gpu-hook/")
+    return prefix if library and "oci_gpu_hook" in below.split("/")[:2] else "/usr"
 
 
 _PREFIX = prefix_of(__file__)

@@ -128,7 +128,7 @@ def exposition(totals: Counter[str]) -> str:
     starts = [({"outcome": it}, sum([totals[f"{it} {why}"] for why in _WHY[it]])) for it in OUTCOMES]
     refusals = [({"reason": why}, totals[f"refused {why}"]) for why in _WHY["refused"]]
     failures = [({"step": step}, totals[f"failed {step}"]) for step in _WHY["failed"]]
-    name, help = "start_duration_seconds", "What the hook takes of a start, its interpreter's start included."
+    name, help = "start_duration_seconds", "What the hook takes of a start, with its interpreter's processor time."
     lines = [
         *metric("starts_total", "Starts of containers that ask for GPUs or other accelerators.", COUNTER, starts),
         *metric("refusals_total", "Starts that were refused, by reason.", COUNTER, refusals),

@@ -128,7 +128,7 @@ def _rancher(host: HostRoot, file: EngineFile, asked: WantedRuntime, folder: str
     """
     files = [item for item in _settings(host, CONTAINERD, file) if item[0] == f"{folder}/config.toml"]
     values = files[0][1]
-    plugin = _PLUGINS[2 if values.get("version", 2) == 2 else 3]
+    plugin = _PLUGINS[3 if values.get("version") in (3, 4) else 2]
     tables, told = _runtime(host, files, plugin, asked)
     if asked.default and values.get(f"plugins.{plugin}.containerd.default_runtime_name") != asked.name:
         told.append(f"for each pod: default-runtime: {asked.name} in /etc/rancher/{engine}/config.yaml")

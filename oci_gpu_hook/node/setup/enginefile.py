@@ -130,7 +130,9 @@ def _give_attributes(folder: int, name: str, old: os.stat_result | None, fd: int
     if old is None:
         os.fchmod(fd, 0o644)
         return
-    os.fchown(fd, old.st_uid, old.st_gid)
+    new = os.fstat(fd)
+    if (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid):
+        os.fchown(fd, old.st_uid, old.st_gid)
     os.fchmod(fd, old.st_mode & 0o7777)
     with closing(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)) as source:
         try:
