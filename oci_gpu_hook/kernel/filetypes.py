@@ -13,7 +13,12 @@ if TYPE_CHECKING:
 
     Status = Union[stat_result, FileStatus]
 
-S_IFMT, S_IFREG, S_IFDIR, S_IFCHR = 0o170000, 0o100000, 0o040000, 0o020000
+S_IFMT = 0o170000
+S_IFLNK = 0o120000
+S_IFREG = 0o100000
+S_IFDIR = 0o040000
+S_IFCHR = 0o020000
+S_IFSOCK = 0o140000
 WRITABLE_BY_OTHERS = 0o022  # S_IWGRP | S_IWOTH
 
 
@@ -21,8 +26,8 @@ def _of_type(kind: int) -> Callable[[Status], bool]:
     return lambda status: status.st_mode & S_IFMT == kind
 
 
-is_folder, is_regular, is_link = _of_type(S_IFDIR), _of_type(S_IFREG), _of_type(0o120000)
-is_socket, is_character_device = _of_type(0o140000), _of_type(S_IFCHR)
+is_folder, is_regular, is_link = _of_type(S_IFDIR), _of_type(S_IFREG), _of_type(S_IFLNK)
+is_socket, is_character_device = _of_type(S_IFSOCK), _of_type(S_IFCHR)
 
 
 def is_same(one: Status, other: Status) -> bool:
