@@ -150,16 +150,21 @@ label() {
     try "cannot give $1 its SELinux label" inside restorecon -R -F "$1"
 }
 
-# A trial: a container that asks for no GPU must start, whatever happens. $1 is the package's folder, $2 an entry script.
-# The word void asks for none, but only Python knows that: so the entry script, the linked file and the package all run.
+# A trial: a container that asks for no GPU must start, whatever happens. $1 is the package's folder. The word void asks for
+# none, but only Python knows that: so both scripts, the linked file and the package run.
 prove() {
     trial=$1/trial
     mkdir -p "$host$trial"
-    sed "s|\"$library/|\"$1/|" "$2" >"$host$trial/entry"
     echo '{"ociVersion": "1.0.2", "process": {"env": ["NVIDIA_VISIBLE_DEVICES=void"]}, "root": {"path": "rootfs"}}' \
         >"$host$trial/config.json"
-    said=$(echo "{\"ociVersion\": \"1.0.2\", \"id\": \"trial\", \"status\": \"created\", \"pid\": 1, \"bundle\": \"$trial\"}" |
-        inside /bin/bash -p "$trial/entry" createRuntime 2>&1) && proved=yes || proved=no
+    proved=yes
+    for script in $entry $start; do
+        sed "s|\"$library/|\"$1/|" "$payload$script" >"$host$trial/script"
+        chmod 0755 "$host$trial/script"
+        said=$(echo "{\"ociVersion\": \"1.0.2\", \"id\": \"trial\", \"status\": \"created\", \"pid\": 1, \"bundle\": \"$trial\"}" |
+            inside "$trial/script" createRuntime 2>&1) || proved=no
+        [ "$proved" = yes ] || break
+    done
     rm -rf "$host$trial"
     [ "$proved" = yes ] || fail "the hook does not start on this node, so it was not registered: $(echo "$said" | tail -n 1)"
 }
@@ -184,7 +189,7 @@ stage() {
     try "cannot write below $(on_node $library)" cp "$payload$library/link.py" "$staged/"
     compile "$real/lib/oci-gpu-hook/.new" "$real/lib/oci-gpu-hook/.new/link.py" "$library/$version"
     label "$real/lib/oci-gpu-hook/.new"
-    prove "$real/lib/oci-gpu-hook/.new" "$payload$entry"
+    prove "$real/lib/oci-gpu-hook/.new"
     try "cannot put the new version in its place" mv "$staged" "$(on_node $library)/$version"
     staged=
 }
