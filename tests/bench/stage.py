@@ -18,7 +18,7 @@ import traceback
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
-from tests.bench.variants import BARE, BUSYBOX, LARGE, NEWER, OURS, SMALL, TRUE, Variant
+from tests.bench.variants import BARE, BUSYBOX, KNOWN, LARGE, NEWER, OURS, SMALL, TRUE, Variant
 from tests.gpunode import linux, node
 from tests.gpunode.content import NOMEMLOCK, Content
 from tests.integration import cdiedits, roots
@@ -42,6 +42,7 @@ class Hook(NamedTuple):
 
     program: str
     words: list[str]
+    environment: list[str]
 
 
 class Kit(NamedTuple):
@@ -52,7 +53,6 @@ class Kit(NamedTuple):
     installed: Installed
     patterns: dict[str, Path]
     hooks: dict[str, Hook]  # by a variant's kind of hook
-    environment: list[str]  # of our hook, as it is registered
 
 
 def quiet(*command: str) -> None:
@@ -78,11 +78,13 @@ def make_kit(scratch: Path, python: str) -> Kit:
         NEWER: _newer(scratch / "roots" / NEWER, small),
     }
     hooks = {
-        TRUE: Hook("/bin/true", ["true"]),
-        BARE: Hook(python, ["python3", "-IS", "-c", "pass"]),
-        OURS: Hook(registered["path"], registered["args"]),
+        TRUE: Hook("/bin/true", ["true"], registered["env"]),
+        BARE: Hook(python, ["python3", "-IS", "-c", "pass"], registered["env"]),
+        OURS: Hook(registered["path"], registered["args"], registered["env"]),
+        # As oci-gpu-runtime adds it.
+        KNOWN: Hook("/usr/libexec/oci-gpu-hook-start", registered["args"], [registered["env"][0], "LC_ALL=C"]),
     }
-    return Kit(scratch, timer, installed, patterns, hooks, registered["env"])
+    return Kit(scratch, timer, installed, patterns, hooks)
 
 
 def _large(root: Path, small: Path) -> Path:
@@ -163,7 +165,7 @@ class Scene:
             words = [COMMAND, "cdi", "generate", "--capabilities", str(variant.capabilities)]
             spec = json.loads(subprocess.run(words, check=True, stdout=subprocess.PIPE, env=ENVIRONMENT).stdout)
             (started,) = spec["containerEdits"].pop("hooks")
-            hook = Hook(started["path"], started["args"])
+            hook = Hook(started["path"], started["args"], started["env"])
         hooks = [PROCDRIVER] + ([self._timed(hook)] if hook else [])
         self.bundle = Bundle(self.path, {STAGE: hooks})
         if spec:
@@ -176,7 +178,7 @@ class Scene:
 
     def _timed(self, hook: Hook) -> dict[str, Any]:
         args = ["timer", str(self.record), hook.program, *hook.words]
-        return {"path": str(self.kit.timer), "args": args, "env": self.kit.environment, "timeout": _TIMEOUT}
+        return {"path": str(self.kit.timer), "args": args, "env": hook.environment, "timeout": _TIMEOUT}
 
     def lay(self) -> None:
         """A root in which nothing has been started yet."""
