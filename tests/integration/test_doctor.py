@@ -321,7 +321,7 @@ PLANTED = {
         Planted("warn", "other hooks", f"{FILE} has NVIDIA's runtime as runc, the default",
             f"sed -i '/^ *default_runtime_name *=/d' {FILE}"),
     f"{ALONE}without containerd":
-        Planted("warn", "engines", "neither podman, CRI-O, Docker nor containerd is installed", "apt install podman"),
+        Planted("warn", "engines", "none of podman, CRI-O, Docker, containerd is installed", "apt install podman"),
     f"{ALONE}runs runc /usr/bin/oci-gpu-runtime":
         Planted("pass", "containerd", f"{FILE} has /usr/bin/oci-gpu-runtime as the runtime runc, the default"),
     f"{ALONE}mkdir -p /opt/nri/plugins; : >/opt/nri/plugins/10-hook-injector":
