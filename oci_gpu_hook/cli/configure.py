@@ -72,12 +72,7 @@ def configure(
         raise UsageError(f"{engine} has no {option}", f"it has {', '.join(kind.options.split())}")
     if name is not None and (not _NAME.fullmatch(name) or _TAKEN.fullmatch(name)):
         raise UsageError(f"--name is {quoted(name)}, which cannot name our runtime", "such as nvidia")
-    if swarm is None and shares is not None:
-        raise UsageError("--shares is for --swarm", "such as --swarm GPU")
-    if swarm is not None and removes:
-        raise UsageError("--swarm cannot be given with --remove", "an editor takes node-generic-resources away")
-    if swarm is not None and not _NAME.fullmatch(swarm):
-        raise UsageError(f"--swarm is {quoted(swarm)}, which is not a resource's name", "such as GPU")
+    _check_swarm(swarm, shares, removes=removes)
     program = _LINK if name == "nvidia" and host.real(_LINK) == PROGRAM else PROGRAM
     asked = WantedRuntime(RUNTIME if name is None else name, program, default, cdi, name is not None)
     path, service = configuration.containerds_file(host) if kind == CONTAINERD else (kind.ours, kind.unit)
@@ -96,6 +91,15 @@ def configure(
     reloads = kind == DOCKER and not (cdi or swarm or removes)
     verb = "--user restart" if user else "reload" if reloads else "restart"
     _put(host, file, change, dry, f"so that it holds: systemctl {verb} {service}" if service else "")
+
+
+def _check_swarm(name: str | None, shares: int | None, *, removes: bool) -> None:
+    if name is None and shares is not None:
+        raise UsageError("--shares is for --swarm", "such as --swarm GPU")
+    if name is not None and removes:
+        raise UsageError("--swarm cannot be given with --remove", "an editor takes node-generic-resources away")
+    if name is not None and not _NAME.fullmatch(name):
+        raise UsageError(f"--swarm is {quoted(name)}, which is not a resource's name", "such as GPU")
 
 
 def _users(kind: EngineKind) -> str:

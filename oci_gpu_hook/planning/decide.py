@@ -17,6 +17,11 @@ from oci_gpu_hook.request.bundle import Bundle
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.settings import Settings
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from oci_gpu_hook.container.devicecgroup import DeviceCgroup
+    from oci_gpu_hook.planning.memoryshare import Memory
+
 # selinuxfs is mounted where SELinux runs, and only there (selinux(8)).
 _SELINUX = "/sys/fs/selinux/enforce"
 
@@ -41,14 +46,10 @@ def decide(
     scope = devicecgroup.scope_of(cgroup.top)
     container = Container(id, bundle.path, rootfs.path, cgroup, scope, rootfs.own, rootfs.is_layer)
     laid_out = _layout(bundle, request, settings, host, rootfs, process)._replace(caches=caches)
-    labels = Labels()
     # What is restored has its labels.
+    labels = Labels()
     if has_selinux(host) and not restores:
-        from oci_gpu_hook.container import ipc
-        from oci_gpu_hook.planning.labels import labels_of
-
-        mounts = ipc.mounts(bundle, id, rootfs, process, host) if process else ()
-        labels = labels_of(mounts, bundle.mount_label(), bundle.process_label(), settings, required=request is not None)
+        labels = _labels(bundle, settings, host, rootfs, id, process, required=request is not None)
     if request is None:
         return Plan(container, laid_out, None, labels.operations, labels.notes, labels.context)
     from oci_gpu_hook.planning import drivers
@@ -56,12 +57,7 @@ def decide(
     def provide(asked: Request) -> Provision:
         return drivers.provide(host, laid_out, asked, settings, bundle.process_label() if labels.context else "")
 
-    memory = None
-    # What is needed counts only among holders.
-    if request.memory_limit or settings.gpu_memory != "off" or (request.memory_request and settings.gpu_holders):
-        from oci_gpu_hook.planning import memoryshare
-
-        memory = memoryshare.memory_of(request, settings, host, process, cgroup)
+    memory = _memory(request, settings, host, process, cgroup)
     if settings.gpu_holders or host.stat(f"{statefile.FOLDER}/{statefile.UNHEALTHY}"):
         from oci_gpu_hook.planning.placement import Start
 
@@ -87,6 +83,34 @@ def decide(
     if spec is not None:
         made = meanings.leave_to_engine(made, spec, tuple([path for path, *_ in bundle.devices()]))
     return made.of_restore() if restores else made
+
+
+def _labels(
+    bundle: Bundle,
+    settings: Settings,
+    host: HostRoot,
+    rootfs: Rootfs,
+    id: str,
+    process: Process | None,
+    *,
+    required: bool,
+) -> Labels:
+    from oci_gpu_hook.container import ipc
+    from oci_gpu_hook.planning.labels import labels_of
+
+    mounts = ipc.mounts(bundle, id, rootfs, process, host) if process else ()
+    return labels_of(mounts, bundle.mount_label(), bundle.process_label(), settings, required=required)
+
+
+def _memory(
+    request: Request, settings: Settings, host: HostRoot, process: Process | None, cgroup: DeviceCgroup
+) -> Memory | None:
+    # What is needed counts only among holders.
+    if request.memory_limit or settings.gpu_memory != "off" or (request.memory_request and settings.gpu_holders):
+        from oci_gpu_hook.planning import memoryshare
+
+        return memoryshare.memory_of(request, settings, host, process, cgroup)
+    return None
 
 
 def _layout(
