@@ -39,7 +39,7 @@ def containers(is_json: bool, config: str | None, host: HostRoot) -> None:
     device plugin, only watches it.
     """
     settings = read_settings(config, None, host.path.rstrip("/"))
-    vendors = hardware.find_vendors(host).vendors
+    vendors = [it for it in hardware.find_vendors(host).vendors if hardware.proof(host, it)]
     others = [item for vendor in vendors for item in holders.of_vendor(vendor)]
     nvidia, divided, uses = None, (*others,), frozenset[tuple[int, int]]()
     try:

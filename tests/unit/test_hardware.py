@@ -12,6 +12,7 @@ import pytest
 
 from oci_gpu_hook.cli import features
 from oci_gpu_hook.cli import inventory as cli_inventory
+from oci_gpu_hook.driver import nodes
 from oci_gpu_hook.host import statefile
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.gpus import hardware
@@ -77,6 +78,19 @@ def test_which_cards_are_hardware(tree: Path, kind: str, vendor: str, pci: str, 
     root = HostRoot(str(tree))
     (found,) = hardware.find_vendors(root).vendors
     assert hardware.proof(root, found) == ("PCI 0000:05:00.0" if is_here else "")
+
+
+@pytest.mark.parametrize(("unmatched", "shows"), [((), "/dev/cm"), (("/dev/verbs*",), "")])
+def test_a_node_that_may_be_missing_is_hardware_beside_another_only(
+    tree: Path, unmatched: tuple[str, ...], shows: str
+) -> None:
+    """The kernel makes /dev/infiniband/rdma_cm where there is no adapter."""
+    patterns = [{"path": "/dev/verbs*", "major": "verbs"}, {"path": "/dev/cm", "major": "cm", "required": False}]
+    plant(tree, ACME, described(devices=patterns))
+    root = HostRoot(str(tree))
+    (found,) = hardware.find_vendors(root).vendors
+    node = nodes.DeviceNode("/dev/cm", 10, 258, 0o666, 0, 0, True)
+    assert hardware.proof(root, found._replace(common=((node, "compute"),), unmatched=unmatched)) == shows
 
 
 def test_one_wrong_file_hides_no_other(tree: Path) -> None:

@@ -101,9 +101,14 @@ def _look(host: HostRoot, inventory: Callable[[Vendor], Vendor | None]) -> Found
 
 
 def proof(host: HostRoot, found: VendorState) -> str:
-    """A node or a PCI function, which shows that the vendor's hardware is here, as no library does; "" for nothing."""
-    paths = [node.path for node in found.nodes()]
-    return paths[0] if paths else _on_pci(host, {pci for it in found.inventory.patterns for pci in it.pci})
+    """A node or a PCI function, which shows that the vendor's hardware is here, as no library does; "" for nothing.
+
+    A node that may be missing shows nothing if no other is here: /dev/infiniband/rdma_cm comes with a module alone.
+    """
+    patterns = found.inventory.patterns
+    required = [it for it in patterns if it.required]
+    paths = [node.path for node in found.nodes()] if len(found.unmatched) < len(required) or not required else []
+    return paths[0] if paths else _on_pci(host, {pci for it in patterns for pci in it.pci})
 
 
 def _on_pci(host: HostRoot, wanted: Set[str]) -> str:
