@@ -55,7 +55,7 @@ def cdi() -> None:
 @cdi.command()
 @click.option("--vendor", "flag", metavar="FLAG", help="The devices of this vendor's file, such as OCI_AMD.")
 @click.option("--kind", type=click.Choice(_KINDS), help="Which of NVIDIA's devices.  [default: gpu]")
-@click.option("--output", metavar="FILE", help="Write to FILE, whole or not at all.  [default: stdout]")
+@click.option("--output", metavar="FILE", help="Write to FILE, whole or not at all.  [default: -, stdout]")
 @click.option(
     "--capabilities",
     metavar="LIST",
@@ -97,7 +97,7 @@ def generate(
     document, nameless = spec_now(host, settings, hook_of(entry, words, config, settings, flag or ""), kind or GPU)
     if nameless:
         click.echo(f"{cdispecs.PROGRAM}: {nameless}", err=True)
-    if output is None:
+    if output is None or output == "-":
         click.echo(spec_of.text(document), nl=False)
         return
     write(output, document)
