@@ -211,10 +211,16 @@ def in_turn(installed: Installed, scripts: dict[str, str], before: str = "", **n
     return {name: [line for line in lines if line] for name, *lines in found}
 
 
-# A private view of the host whose /usr is a throw-away overlay, as the simulated node has one.
+# A private view of the host whose /usr is a throw-away overlay, as the simulated node has one: with what is mounted
+# below it, where a driver may lie.
 HOST = """
-mkdir -p /mnt && mount -t tmpfs none /mnt && mkdir /mnt/upper /mnt/work
+mkdir -p /mnt /run/oci-gpu-hook && mount -t tmpfs none /mnt && mkdir /mnt/usr /mnt/upper /mnt/work
+mount -t tmpfs -o mode=0755 none /run/oci-gpu-hook
+mount --rbind /usr /mnt/usr
 mount -t overlay -o lowerdir=/usr,upperdir=/mnt/upper,workdir=/mnt/work none /usr
+while read -r _ _ _ _ point _; do
+    case $point in /mnt/usr/*) mount --bind "$point" "${point#/mnt}" ;; esac
+done </proc/self/mountinfo
 """
 
 

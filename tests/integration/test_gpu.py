@@ -42,10 +42,14 @@ def bundle(tmp_path: Path, installed: Installed) -> Bundle:
     return Bundle(tmp_path, hooks)
 
 
+@pytest.mark.parametrize("user", [0, 100_000])
 @pytest.mark.parametrize("runtime", ["runc", "crun"])
-def test_a_gpu_works_in_a_container(installed: Installed, bundle: Bundle, runtime: str) -> None:
+def test_a_gpu_works_in_a_container(installed: Installed, bundle: Bundle, runtime: str, user: int) -> None:
+    """user: of the host, whom the container's root is."""
     if shutil.which(runtime) is None:
         pytest.skip(f"this host has no {runtime}")
+    if user:
+        bundle.in_user_namespace(user)
     look = ("/bin/sh", "-c", "/app/cuda && /usr/bin/nvidia-smi -L")
     done = on_host(installed, start(runtime, bundle.asks("0").runs(*look)))
     print(done.out)
