@@ -141,12 +141,13 @@ class _Watch:
 
     def _renew_nvidia(self) -> None:
         host = self.host
-        # A hook may have saved its own, without what NVML says.
+        # A hook may have saved its own, without what NVML says; of a half installed driver none counts as saved.
         if not self.saved or saved_inventory.read_saved(host, proc.stamp(host, self.driver_root)) != self.saved:
-            self.saved = None
+            before, self.saved = self.saved, None
             self.saved = found = _refresh(host, self.driver_root, self.seconds)
-            click.echo("\n".join(_summary(host, found)))
-            self.is_spec_due = self.are_features_due = True
+            if found != before or not found.misfits:
+                click.echo("\n".join(_summary(host, found)))
+                self.is_spec_due = self.are_features_due = True
         if self.cdi_spec and self.is_spec_due:
             settings = read_settings(self.config, None)
             hook = cdi.hook_of(START, cdi.granted(ALL, settings), self.config, settings)

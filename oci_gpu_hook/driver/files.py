@@ -20,7 +20,7 @@ from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from typing import TypeVar
 
     Found = TypeVar("Found", Library, DriverFile)
@@ -101,7 +101,9 @@ def misfits(driver: Driver, present: tuple[Library, ...], faults: dict[str, str]
 
 
 def binaries(driver: Driver) -> tuple[DriverFile, ...]:
-    return tuple(_placed(driver, catalogue.BINARIES, catalogue.BINARY_FOLDERS, catalogue.BINARY_TARGET))
+    """No script, which would start a program by a path of the host's; also what lies in a bin beside the libraries."""
+    folders = [*catalogue.BINARY_FOLDERS, *[f"{folder.rpartition('/')[0]}/bin" for folder in driver.cached]]
+    return tuple(_placed(driver, catalogue.BINARIES, folders, catalogue.BINARY_TARGET, elf.identity_of))
 
 
 def configuration(driver: Driver, host: HostRoot) -> tuple[DriverFile, ...]:
@@ -114,12 +116,17 @@ def configuration(driver: Driver, host: HostRoot) -> tuple[DriverFile, ...]:
 
 
 def _placed(
-    driver: Driver, patterns: tuple[tuple[str, tuple[str, ...]], ...], folders: tuple[str, ...], target: str
+    driver: Driver,
+    patterns: tuple[tuple[str, tuple[str, ...]], ...],
+    folders: Iterable[str],
+    target: str,
+    fits: Callable[[HostRoot, str], object] = HostRoot.stat,
 ) -> list[DriverFile]:
     found = []
     for pattern, capabilities in patterns:
         name = pattern.replace("{machine}", posix.uname().machine)
-        for path in _first(driver.root, [f"{folder}/{name}" for folder in folders]):
+        paths = [f"{folder}/{name}" for folder in folders]
+        for path in _first(driver.root, [it for it in paths if fits(driver.root, it)]):
             text = inventory.without_folders(driver.root, path) if path.endswith(catalogue.NAMES_LIBRARIES) else ""
             found.append(DriverFile(driver.source(path), f"{target}/{name}", capabilities, text=text))
     return found

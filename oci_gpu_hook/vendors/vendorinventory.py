@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     See = Callable[[str], object]
 
 # See `inventory.HEADING`.
-HEADING = b"oci-gpu-hook vendors b4b2a3ad\n"
+HEADING = b"oci-gpu-hook vendors 4117cb52\n"
 PREFIX = "vendor."
 
 LARGEST_FILE = 1 << 20

@@ -267,6 +267,19 @@ oci-gpu-hook info --saved | grep -c 'whether MIG devices were created again sinc
     assert kept == [every, "stopped", WANTED, "stopped", every, "gi5/ci0", "1", *after], lines
 
 
+def test_a_driver_that_was_half_there_is_seen_whole(installed: Installed, bundle: Maker) -> None:
+    """Its folder may be mounted after the boot's refresh, and no time that is compared tells of that."""
+    made = shows_gpus(bundle("busybox"))
+    script = f"""library=$(find /usr/lib /usr/lib64 -maxdepth 2 -name 'libcuda.so.*.*' | head -n 1)
+mv $library /tmp/away
+{REFRESH}{start("runc", made)} && exit 3
+mv /tmp/away $library
+{start("runc", made)}
+"""
+    done = on_node(installed, script)
+    assert done.printed().split() == [TRUE] and "but libcuda " in done.err, done
+
+
 def test_watch_asks_nvml_again_for_mig_devices(installed: Installed, bundle: Maker) -> None:
     """After they were made again, and where the kernel leaves a doubt; the CDI spec has the new names."""
     made = bundle("busybox").asks(FIRST_ANEW).runs("/bin/sh", "-c", TELL)

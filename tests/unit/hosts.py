@@ -155,7 +155,7 @@ def host(tree: Path, *, gpus: int = 2) -> HostRoot:
     for name, soname in SONAMES.items():
         plant(tree, f"{LIBRARY_FOLDER}/{name}.so.{VERSION}", elf(soname))
     for name in ("nvidia-smi", "nvidia-persistenced", "nvidia-cuda-mps-control"):
-        plant(tree, f"usr/bin/{name}", "")
+        plant(tree, f"usr/bin/{name}", elf(""))
     plant(tree, f"lib/firmware/nvidia/{VERSION}/gsp_ga10x.bin", "firmware")
     plant(tree, f"lib/firmware/nvidia/{VERSION}/notes.txt", "no firmware")
     plant(tree, "var/run/nvidia-persistenced/socket", "")

@@ -60,7 +60,7 @@ def test_in_a_driver_root_links_lead_within_it_and_paths_are_the_hosts(tmp_path:
     real = f"/opt/real/libcuda.so.{hosts.VERSION}"
     hosts.plant_library(tree, real, "libcuda.so.1")
     hosts.link(tree, f"{hosts.LIBRARY_FOLDER}/libcuda.so.{hosts.VERSION}", real)
-    hosts.plant(tree, "/opt/real/nvidia-smi", "")
+    hosts.plant(tree, "/opt/real/nvidia-smi", hosts.elf(""))
     hosts.link(tree, "/usr/bin/nvidia-smi", "/opt/real/nvidia-smi")
     hosts.plant(tree, "/opt/icd/nvidia.icd", "")
     hosts.link(tree, "/etc/OpenCL/vendors", "/opt/icd")
@@ -97,6 +97,17 @@ def test_a_library_folder_is_named_as_it_is_and_not_by_the_link_to_it(tmp_path: 
     hosts.plant_cache(tmp_path, f"{folder}/libcuda.so.1")
     libraries = survey.survey(root).libraries
     assert {library.path.rpartition("/")[0] for library in libraries} == {f"/{hosts.LIBRARY_FOLDER}"}
+
+
+def test_programs_lie_beside_the_libraries_where_the_hosts_own_are_scripts(tmp_path: Path) -> None:
+    """On nodes that mount the driver at /usr/local/nvidia, a script in /usr/bin starts nvidia-smi by that path."""
+    root = hosts.host(tmp_path)
+    hosts.plant(tmp_path, "usr/bin/nvidia-smi", "#!/bin/sh\nexec /usr/local/nvidia/bin/nvidia-smi\n")
+    hosts.plant_cache(tmp_path, "/usr/local/nvidia/lib64/libcuda.so.1")
+    hosts.plant_library(tmp_path, f"usr/local/nvidia/lib64/libcuda.so.{hosts.VERSION}", "libcuda.so.1")
+    hosts.plant(tmp_path, "usr/local/nvidia/bin/nvidia-smi", hosts.elf(""))
+    (smi, *_) = survey.survey(root).binaries
+    assert (smi.path, smi.target) == ("/usr/local/nvidia/bin/nvidia-smi", "/usr/bin/nvidia-smi")
 
 
 def test_a_folder_that_others_may_fill_is_left_out(tmp_path: Path) -> None:

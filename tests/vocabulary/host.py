@@ -87,7 +87,7 @@ def plant(tree: Path) -> HostRoot:
         version = "1.1.2.0" if name in catalogue.NUMBERS else "1.1.2"
         hosts.plant(tree, f"{FOLDER}/{name}.so.{version}", hosts.elf(f"{name}.so.1"))
     for name, _ in catalogue.BINARIES:
-        hosts.plant(tree, f"usr/bin/{name}", "")
+        hosts.plant(tree, f"usr/bin/{name}", hosts.elf(""))
     for name, _ in catalogue.SHARED_CONFIGURATION:
         hosts.plant(tree, f"usr/share/{name}", "{}")
     for name, _ in catalogue.ETC_CONFIGURATION:
