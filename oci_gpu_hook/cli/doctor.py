@@ -86,7 +86,8 @@ def of_host(host: HostRoot, config: str | None) -> list[Finding]:
     if found is not None:
         saved = saved_inventory.read_saved(host, proc.stamp(host, settings.driver_root))
         of_driver += drivercheck.rdma(host, kernel.modules) if found.gpus else []
-        of_driver.append(drivercheck.inventory(host, saved, tool))
+        # Of a half installed driver none counts as saved, and that is told by its parts.
+        of_driver += [] if found.misfits else [drivercheck.inventory(host, saved, tool)]
         # By NVML's names where it was asked, and nothing has made a doubt of its answer since.
         found = saved_inventory.of_this_host(host, saved or found)
     findings = [
