@@ -26,9 +26,9 @@ from oci_gpu_hook.node.diagnosis import FAIL, Finding, advice, failed, passed, w
 from oci_gpu_hook.node.diagnosis import containercheck as judged
 from oci_gpu_hook.node.diagnosis.drivercheck import cached_names
 from oci_gpu_hook.node.diagnosis.remedy import DOCTOR, Remedy, in_words
-from oci_gpu_hook.node.engines import cdispecs, containerdevices, containers
-from oci_gpu_hook.node.engines.containerrecords import SHORT_ID, Running
-from oci_gpu_hook.node.machine import childprocess, kernelconfig, libselinux, processes
+from oci_gpu_hook.node.engines import cdispecs, containerdevices
+from oci_gpu_hook.node.engines.containers import SHORT_ID, Running
+from oci_gpu_hook.node.machine import childprocess, foreignfile, kernelconfig, libselinux, processes
 from oci_gpu_hook.node.machine.foreignfile import ContainerRoot, Number
 from oci_gpu_hook.operations import Device, Mount, Symlink
 from oci_gpu_hook.planning import compatibility, decide
@@ -131,7 +131,7 @@ def _request(question: Question, settings: Settings) -> tuple[Request | None, tu
 
 def _bundle(host: HostRoot, found: Running) -> Bundle:
     if found.bundle:
-        data = containers.config(host, found)
+        data = foreignfile.read_file(host, f"{found.bundle}/config.json")
         with suppress(BundleError):
             return Bundle(found.bundle, object_of(data or b"", f"{found.bundle}/config.json"))
     return Bundle("", {"process": {"env": processes.environment(host, found.pid)}, "root": {"path": "/"}})

@@ -18,7 +18,7 @@ from oci_gpu_hook.node.diagnosis import holders, listed
 from oci_gpu_hook.node.diagnosis.holders import HeldShare, Holder, Holders
 from oci_gpu_hook.node.engines import containerdevices
 from oci_gpu_hook.node.engines.containerdevices import AllContainers, ContainerDevices
-from oci_gpu_hook.node.engines.containerrecords import SHORT_ID
+from oci_gpu_hook.node.engines.containers import SHORT_ID
 from oci_gpu_hook.node.gpus import hardware, holdercount
 from oci_gpu_hook.report.records import printable
 from oci_gpu_hook.request.settings import read_settings

@@ -17,7 +17,7 @@ from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import Finding, advice
 from oci_gpu_hook.node.engines import containers
-from oci_gpu_hook.node.engines.containerrecords import ContainerNames, Running
+from oci_gpu_hook.node.engines.containers import ContainerNames, Running
 from oci_gpu_hook.node.machine import processes
 from oci_gpu_hook.request import sources
 from oci_gpu_hook.request.bundle import Bundle

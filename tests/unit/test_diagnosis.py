@@ -30,7 +30,7 @@ from oci_gpu_hook.node.diagnosis import (
 from oci_gpu_hook.node.engines import cdispecs, containers
 from oci_gpu_hook.node.engines import installed as host_engines
 from oci_gpu_hook.node.engines.cdispecs import SpecFile
-from oci_gpu_hook.node.engines.containerrecords import ContainerNames, Running
+from oci_gpu_hook.node.engines.containers import ContainerNames, Running
 from oci_gpu_hook.node.engines.installed import Engine, Reader, Registration, Runtime
 from oci_gpu_hook.node.machine import libselinux, processes
 from oci_gpu_hook.node.machine.kernelconfig import Kernel

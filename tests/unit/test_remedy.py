@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from oci_gpu_hook.node.diagnosis import advice
 from oci_gpu_hook.node.diagnosis.remedy import as_root, command, in_words, install, is_name, then
-from oci_gpu_hook.node.engines.containerrecords import ContainerNames, Running
+from oci_gpu_hook.node.engines.containers import ContainerNames, Running
 
 ROOT = Path(__file__).parents[2]
 EVIL = "x;echo Y3VybA==|base64 -d>/etc/cron.d/x"

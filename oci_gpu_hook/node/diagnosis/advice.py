@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from oci_gpu_hook.node.diagnosis.remedy import NOTHING, Remedy, command, in_words, is_name, then
-from oci_gpu_hook.node.engines.containerrecords import SHORT_ID, Running
+from oci_gpu_hook.node.engines.containers import SHORT_ID, Running
 from oci_gpu_hook.node.engines.enginekinds import BY_NAME, CONTAINERD, CRIO, VARIABLE
 
 

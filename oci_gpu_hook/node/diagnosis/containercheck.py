@@ -10,7 +10,7 @@ from oci_gpu_hook.container.memoryregion import NO_LIMIT
 from oci_gpu_hook.formats import contexts
 from oci_gpu_hook.node.diagnosis import Finding, advice, failed, listed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import DOCTOR, KERNELS_LOG, Remedy, as_root, command, is_name, then
-from oci_gpu_hook.node.engines.containerrecords import Running
+from oci_gpu_hook.node.engines.containers import Running
 from oci_gpu_hook.operations import Device, LdCache, LimitMemory, Mount, Symlink
 from oci_gpu_hook.planning.plan import Plan
 from oci_gpu_hook.record import NamedTuple

@@ -33,7 +33,7 @@ from oci_gpu_hook.kernel import bpf, syscalls
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.kernel.filetypes import is_character_device, is_same
 from oci_gpu_hook.node.engines import containers
-from oci_gpu_hook.node.engines.containerrecords import Running
+from oci_gpu_hook.node.engines.containers import Running
 from oci_gpu_hook.node.machine import foreignfile, processes
 from oci_gpu_hook.node.machine.foreignfile import ContainerRoot, Mounts, Number
 from oci_gpu_hook.record import NamedTuple

@@ -28,7 +28,7 @@ from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.node.diagnosis import Finding, failed, passed
 from oci_gpu_hook.node.diagnosis.remedy import DOCTOR, NOTHING, in_words
 from oci_gpu_hook.node.engines import installed
-from oci_gpu_hook.node.engines.containerrecords import Running
+from oci_gpu_hook.node.engines.containers import Running
 from oci_gpu_hook.node.machine import childprocess, foreignfile, libselinux
 from oci_gpu_hook.node.machine.foreignfile import ContainerRoot
 from oci_gpu_hook.request.settings import Settings
