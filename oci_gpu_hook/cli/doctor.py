@@ -33,7 +33,6 @@ from oci_gpu_hook.node.diagnosis.remedy import as_root
 from oci_gpu_hook.node.engines import cdispecs, containers
 from oci_gpu_hook.node.engines import installed as host_engines
 from oci_gpu_hook.node.engines.enginekinds import CONTAINERD, ENGINES, PODMAN
-from oci_gpu_hook.node.engines.installed import find_program
 from oci_gpu_hook.node.gpus import hardware
 from oci_gpu_hook.node.machine import kernelconfig, libselinux
 
@@ -70,7 +69,7 @@ def doctor(is_json: bool, word: str | None, config: str | None, host: HostRoot) 
 
 def of_host(host: HostRoot, config: str | None) -> list[Finding]:
     """Causes come before what follows from them."""
-    tool = "dnf" if find_program(host, "dnf") else "apt"
+    tool = host_engines.package_manager(host)
     kernel = kernelconfig.read_kernel(host)
     settings, lines_of_settings, of_settings = systemcheck.settings(host, config)
     others = hardware.find_vendors(host)

@@ -110,7 +110,7 @@ class _Validation:
     is_json: bool
     host: HostRoot = field(default_factory=HostRoot)
     is_root: bool = field(default_factory=lambda: os.geteuid() == 0)
-    tool: str = field(default_factory=lambda: "dnf" if installed.find_program(HostRoot(), "dnf") else "apt")
+    tool: str = field(default_factory=lambda: installed.package_manager(HostRoot()))
     facts: nvml.Facts | None = None
     folder: int = -1
     steps: list[tuple[StepResult, list[Finding]]] = field(default_factory=list)

@@ -20,12 +20,13 @@ from oci_gpu_hook.node.engines.installed import (
     REGISTRATION,
     START,
     Engine,
+    NoParser,
     Registration,
     Runtime,
     find_program,
     of_containerd,
 )
-from oci_gpu_hook.node.machine import childprocess, toml
+from oci_gpu_hook.node.machine import childprocess
 
 Engines = tuple[Engine, ...]
 Registered = tuple[Registration, ...]
@@ -156,7 +157,7 @@ def images_in_podman(host: HostRoot, engine: Engine) -> list[Finding]:
 
 
 def unread(files: list[tuple[str, str, Exception]], tool: str) -> list[Finding]:
-    fixes = [(tool, "install", "python3-tomli") if isinstance(it, toml.NoParser) else ("vi", at) for _, at, it in files]
+    fixes = [(tool, "install", "python3-tomli") if isinstance(it, NoParser) else ("vi", at) for _, at, it in files]
     return [warned("engines", f"{path} was not read: {err}", *fix) for (_, path, err), fix in zip(files, fixes)]
 
 

@@ -7,6 +7,7 @@ containers.conf(5), crio.conf(5), oci-hooks(5), Docker's daemon.json, containerd
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -15,7 +16,7 @@ from oci_gpu_hook.formats import jsontext
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_regular
 from oci_gpu_hook.node.engines.enginekinds import CONTAINERD, DOCKER, ENGINES, EngineKind
-from oci_gpu_hook.node.machine import foreignfile, toml
+from oci_gpu_hook.node.machine import foreignfile
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.words import CDI_FOLDERS
 
@@ -42,6 +43,14 @@ _SHIM = "nvidia-container-runtime"
 
 # Each with its path, and its values by dotted keys such as ``engine.hooks_dir``.
 Files = list[tuple[str, dict[str, Any]]]
+
+
+class NoParser(Exception):
+    """This Python has neither tomllib nor tomli."""
+
+
+class MalformedToml(ValueError):
+    """A text that is not TOML; the message says why, on one line of ASCII."""
 
 
 class Runtime(NamedTuple):
@@ -119,6 +128,11 @@ def find_program(host: HostRoot, name: str, folders: tuple[str, ...] = _PROGRAM_
         if status is not None and is_regular(status) and status.st_mode & 0o111:
             return f"{folder}/{name}"
     return ""
+
+
+def package_manager(host: HostRoot) -> str:
+    """The distribution's, as remedies name it."""
+    return "dnf" if find_program(host, "dnf") else "apt"
 
 
 def _engine(host: HostRoot, kind: EngineKind) -> Engine:
@@ -217,9 +231,29 @@ def contents(
             data = foreignfile.read_file(host, path, _LARGEST)
             if data is not None:
                 try:
-                    yield path, dict(_flat(toml.parse_toml(data), ""))
-                except (toml.MalformedToml, toml.NoParser) as err:
+                    yield path, dict(_flat(parse_toml(data), ""))
+                except (MalformedToml, NoParser) as err:
                     yield path, err
+
+
+def parse_toml(data: bytes) -> dict[str, Any]:
+    """By Python's tomllib, or by tomli before Python 3.11; MalformedToml, or NoParser."""
+    try:
+        return dict(_parser().loads(data.decode()))
+    except UnicodeDecodeError as err:
+        raise MalformedToml("it is not UTF-8 text") from err
+    except RecursionError as err:
+        raise MalformedToml("it is nested too deep") from err
+    except ValueError as err:
+        why = str(err).encode("ascii", "backslashreplace").decode()[:200]
+        raise MalformedToml(f"{why[:1].lower()}{why[1:]}") from err
+
+
+def _parser() -> Any:
+    for name in ("tomllib", "tomli"):
+        with suppress(ImportError):
+            return importlib.import_module(name)
+    raise NoParser("this Python has no tomllib, and no tomli")
 
 
 def _flat(table: dict[str, Any], above: str) -> Iterator[tuple[str, Any]]:

@@ -18,7 +18,6 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.engines import installed
 from oci_gpu_hook.node.engines.enginekinds import CONTAINERD, CRIO, DOCKER, PODMAN, EngineKind
 from oci_gpu_hook.node.engines.installed import HOOKS_FOLDER, Files
-from oci_gpu_hook.node.machine import toml
 from oci_gpu_hook.node.setup import daemonjson
 from oci_gpu_hook.node.setup.enginefile import FIX, Change, EngineFile, WantedRuntime, others
 from oci_gpu_hook.request.settings import SETTINGS
@@ -189,7 +188,7 @@ def _settings(host: HostRoot, kind: EngineKind, own: EngineFile, more: tuple[str
     found = []
     for path, values in installed.contents(host, kind, more):
         if isinstance(values, Exception):
-            hint = "install python3-tomli" if isinstance(values, toml.NoParser) else FIX
+            hint = "install python3-tomli" if isinstance(values, installed.NoParser) else FIX
             raise ConfigError(f"cannot read {path}: {values}", hint)
         if path != own.path:
             found.append((path, values))

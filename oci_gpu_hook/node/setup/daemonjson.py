@@ -80,7 +80,7 @@ def with_resources(
     host: HostRoot, file: EngineFile, change: Change, settings: Settings, name: str, named: list[str]
 ) -> Change:
     """daemon.json with these devices as resources of this name in the place of those that had it, and a sentence for
-    what else Swarm's tasks need: our setting, and dockerd's runtime.  ConfigError if those that are there are not a list.
+    what else Swarm's tasks need: our setting, and dockerd's runtime.  ConfigError for what is not a list.
     """
     values = _values(file._replace(text=change.text))
     old = values.get(RESOURCES) or []
