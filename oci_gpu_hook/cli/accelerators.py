@@ -222,10 +222,8 @@ def _inventory_text(inventory: DriverInventory, everything: bool) -> list[str]:
         gpus.append((str(it.nvml_index), it.bus_id, f"minor {it.minor}", it.uuid or "(no UUID yet)", it.model, kind))
     mig: list[Row] = []
     for part in inventory.mig_devices:
-        name, uuid = (
-            f"{part.gpu}:{'?' if part.number is None else part.number}",
-            part.uuid or "(only NVML knows its UUID)",
-        )
+        name = f"{part.gpu}:{'?' if part.number is None else part.number}"
+        uuid = part.uuid or "(only NVML knows its UUID)"
         minors = f"minors {part.gi_minor},{part.ci_minor}"
         mig.append((name, f"instances {part.gi}/{part.ci}", minors, uuid, part.profile))
     lines = [f"driver {inventory.driver_version}{cuda}", *section(f"GPUs ({len(gpus)})", gpus, "none")]

@@ -183,10 +183,8 @@ def _opened(
         return judged.NO_ROOT
     who = processes.credentials(host, pid)
     try:
-        errors: dict[str, int] | str = childprocess.ask(
-            lambda _: _open_all(inside, cgroup, who, nodes), (_OPEN_SECONDS,)
-        )
-        return errors
+        told: dict[str, int] | str = childprocess.ask(lambda _: _open_all(inside, cgroup, who, nodes), (_OPEN_SECONDS,))
+        return told
     except TimeoutError:
         return judged.NO_ANSWER
     except childprocess.Ended:

@@ -28,6 +28,7 @@ from oci_gpu_hook.node.diagnosis import (
     vendorcheck,
     warned,
 )
+from oci_gpu_hook.node.diagnosis.dockercheck import Docker
 from oci_gpu_hook.node.diagnosis.enginecheck import Engines, Registered
 from oci_gpu_hook.node.diagnosis.remedy import as_root
 from oci_gpu_hook.node.engines import cdispecs, containers
@@ -111,12 +112,11 @@ def of_host(host: HostRoot, config: str | None) -> list[Finding]:
         findings.append(enginecheck.seen_by(engine, hooks, tool))
         findings += enginecheck.images_in_podman(host, engine) if engine.name == PODMAN.name else []
     findings += enginecheck.unread(unread, tool)
-    is_known = CONTAINERD.name not in unknown
-    findings += _engines(host, installed, docker, hooks, host.real(entry), tool, with_containerd=is_known)
+    findings += _engines(host, installed, docker, hooks, host.real(entry), tool, unknown)
     return [*findings, systemcheck.rootless(host, tool)]
 
 
-def _written_names(host: HostRoot, docker: dockercheck.Docker | None, found: DriverInventory | None) -> list[Finding]:
+def _written_names(host: HostRoot, docker: Docker | None, found: DriverInventory | None) -> list[Finding]:
     settings, file = (docker.settings, docker.file) if docker else (None, "")
     readers = host_engines.find_readers(host, settings, file)
     named = tuple([folder for reader in readers for folder in reader.folders])
@@ -138,17 +138,16 @@ def _written_names(host: HostRoot, docker: dockercheck.Docker | None, found: Dri
 def _engines(
     host: HostRoot,
     installed: Engines,
-    docker: dockercheck.Docker | None,
+    docker: Docker | None,
     hooks: Registered,
     entry: str,
     tool: str,
-    *,
-    with_containerd: bool,
+    unknown: set[str],
 ) -> list[Finding]:
-    """entry: the entry script without links."""
+    """entry: the entry script without links; unknown: the engines of which a file cannot be read."""
     findings = []
     has_containerd = host_engines.is_there(host, CONTAINERD)
-    if has_containerd and with_containerd:
+    if has_containerd and CONTAINERD.name not in unknown:
         findings += enginecheck.containerd(host, tool, is_alone=not installed and docker is None)
     if not installed and docker is None and not has_containerd:
         # runc and crun take hooks only from a bundle.

@@ -85,7 +85,7 @@ def gpu_exposition(host: HostRoot, settings: Settings, timeout: float, *, rememb
     gpus = found.gpus if found else list_gpus(host)
     records = kernellog.xids(host)
     if remember:
-        healthrecord.renew(host, gpus, records or (), said)
+        healthrecord.renew(host, gpus, records or (), said, {})
     held, memory = _held(host, settings.driver_root, found) if found else ([], [])
     return exposition.of_gpus(
         driver_version=version,

@@ -284,4 +284,4 @@ class _Validation:
             yield it
         if self.is_root:
             tested = workload.by_gpu(found, computed)
-            healthrecord.renew(root, found.gpus, kernellog.xids(root) or (), tested=tested)
+            healthrecord.renew(root, found.gpus, kernellog.xids(root) or (), None, tested)

@@ -49,7 +49,7 @@ def decide(
     # What is restored has its labels.
     labels = Labels()
     if has_selinux(host) and not restores:
-        labels = _labels(bundle, settings, host, rootfs, id, process, required=request is not None)
+        labels = _labels(bundle, settings, host, rootfs, id, process, request is not None)
     if request is None:
         return Plan(container, laid_out, None, labels.operations, labels.notes, labels.context)
     from oci_gpu_hook.planning import drivers
@@ -86,20 +86,13 @@ def decide(
 
 
 def _labels(
-    bundle: Bundle,
-    settings: Settings,
-    host: HostRoot,
-    rootfs: Rootfs,
-    id: str,
-    process: Process | None,
-    *,
-    required: bool,
+    bundle: Bundle, settings: Settings, host: HostRoot, rootfs: Rootfs, id: str, process: Process | None, asks: bool
 ) -> Labels:
     from oci_gpu_hook.container import ipc
     from oci_gpu_hook.planning.labels import labels_of
 
     mounts = ipc.mounts(bundle, id, rootfs, process, host) if process else ()
-    return labels_of(mounts, bundle.mount_label(), bundle.process_label(), settings, required=required)
+    return labels_of(mounts, bundle.mount_label(), bundle.process_label(), settings, required=asks)
 
 
 def _memory(

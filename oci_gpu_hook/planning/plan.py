@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from oci_gpu_hook.request.parse import Request
     from oci_gpu_hook.vendors.vendorhost import VendorState
 
+    Rules = tuple[DeviceRule, ...]
     Reasoned = tuple[tuple[DeviceNode, str], ...]
 
 
@@ -127,11 +128,11 @@ def make(
     request: Request,
     provision: Provision,
     labels: Labels,
-    device_cgroup: str,
-    fallback: tuple[DeviceRule, ...],
+    setting: str,
+    own: Rules,
 ) -> Plan:
-    """ConfigError if the setting `device_cgroup` forbids it."""
-    cgroup, notes = _open_cgroup(container, device_cgroup, provision.devices, fallback)
+    """setting: device-cgroup, ConfigError if it forbids this; own: the rules of config.json."""
+    cgroup, notes = _open_cgroup(container, setting, provision.devices, own)
     # The cgroup comes last: it is the only change that stays when the mount namespace is gone.  No device is opened
     # before its memory is limited.
     operations = (*provision.operations, *labels.operations, *cgroup)
@@ -140,7 +141,7 @@ def make(
 
 
 def _open_cgroup(
-    container: Container, setting: str, devices: tuple[tuple[int, int], ...], fallback: tuple[DeviceRule, ...]
+    container: Container, setting: str, devices: tuple[tuple[int, int], ...], fallback: Rules
 ) -> tuple[tuple[Operation, ...], tuple[str, ...]]:
     if setting == "off":
         return (), (LEFT_ALONE,)

@@ -225,10 +225,8 @@ def _application_profile(request: Request, selected: selection.Selection) -> lis
         '{"profiles": [{"name": "_container_", "settings": ["EGLVisibleDGPUDevices", '
         f'{mask:#x}]}}], "rules": [{{"pattern": [], "profile": "_container_"}}]}}\n'
     )
-    path, reason = (
-        "/etc/nvidia/nvidia-application-profiles-rc.d",
-        "EGL sees the requested GPUs only: graphics or display",
-    )
+    path = "/etc/nvidia/nvidia-application-profiles-rc.d"
+    reason = "EGL sees the requested GPUs only: graphics or display"
     # Not required: the image or a pod may have put something of its own at /etc/nvidia, read-only.
     return [_tmpfs(path, (), (("10-container.conf", text, 0o444),), reason, required=False)]
 

@@ -38,7 +38,7 @@ class Node(HostRoot):
         Path(f"{link}.new").rename(link)
 
     def renewed(self, said: Readings | None = None, tested: dict[str, str] | None = None) -> dict[str, str]:
-        healthrecord.renew(self, GPUS, kernellog.xids(self) or (), said, tested)
+        healthrecord.renew(self, GPUS, kernellog.xids(self) or (), said, tested or {})
         return leases.unhealthy(self)
 
     def tested(self, why: str) -> dict[str, str]:

@@ -37,11 +37,7 @@ _LEFT = 1024  # MiB: a driver that runs has some hundreds for itself
 
 
 def renew(
-    host: HostRoot,
-    gpus: tuple[Gpu, ...],
-    records: tuple[Xid, ...],
-    nvml: Readings | None = None,
-    tested: dict[str, str] | None = None,
+    host: HostRoot, gpus: tuple[Gpu, ...], records: tuple[Xid, ...], nvml: Readings | None, tested: dict[str, str]
 ) -> None:
     """Save what is known now; ApplyError if that fails; gpus: the kernel's list; records: all that its log has; nvml:
     what it reads, if it has answered; tested: why the validation of a GPU failed, "" if it passed, by bus_id.
@@ -54,7 +50,7 @@ def renew(
             if xid.sequence > last and xid.pci in buses and xid.number in FATAL:
                 known[buses[xid.pci]][1][_XID] = f"XID {xid.number}, after which it needs a reset"
         for bus, (_, whys) in known.items():
-            _judge(bus, whys, nvml, tested or {})
+            _judge(bus, whys, nvml, tested)
         _write(host, max([last, *[xid.sequence for xid in records]]), known)
 
 

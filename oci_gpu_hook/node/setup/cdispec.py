@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from oci_gpu_hook.operations import Mount
 
     Nodes = tuple[DeviceNode, ...]
+    Named = tuple[tuple[str, Nodes], ...]
 
 Edits = dict[str, list[Any]]
 
@@ -82,11 +83,7 @@ def text(document: dict[str, Any]) -> str:
 
 
 def document(
-    common: Nodes,
-    devices: tuple[tuple[str, Nodes], ...],
-    hook: Hook,
-    kind: str = GPU,
-    environment: tuple[tuple[str, str], ...] = (),
+    common: Nodes, devices: Named, hook: Hook, kind: str = GPU, environment: tuple[tuple[str, str], ...] = ()
 ) -> dict[str, object]:
     """The spec; common: the nodes that every container gets; devices: names, and the nodes for each; environment: what
     else the containers' processes find in theirs.

@@ -128,10 +128,8 @@ def _answered(device: CudaDevice, document: dict[str, Any]) -> Finding:
     elif device.word.startswith("GPU-") and document["uuid"] != device.word[4:]:
         seen, remedy = f"CUDA gave GPU-{document['uuid']} in the place of {device.word}", _VALIDATE_DRIVER
     elif document["differs"]:
-        count, index, expected, got = document["differs"]
-        seen = (
-            f"{count} of {ELEMENTS} sums differ: the first is element {index}, {expected} was expected and {got} came"
-        )
+        count, at, expected, got = document["differs"]
+        seen = f"{count} of {ELEMENTS} sums differ: the first is element {at}, {expected} was expected and {got} came"
     else:
         return passed(device.check, plain(f"Test PASSED: {ELEMENTS} elements on {document['device']}"))
     return failed(device.check, plain(seen), remedy)
