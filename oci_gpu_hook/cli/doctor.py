@@ -71,7 +71,7 @@ def doctor(is_json: bool, word: str | None, config: str | None, host: HostRoot) 
 def of_host(host: HostRoot, config: str | None) -> list[Finding]:
     """Causes come before what follows from them."""
     tool = host_engines.package_manager(host)
-    kernel = kernelconfig.read_kernel(host)
+    cgroups = kernelconfig.cgroup_version(host)
     settings, lines_of_settings, of_settings = systemcheck.settings(host, config)
     others = hardware.find_vendors(host)
     here = [item for item in others.vendors if hardware.proof(host, item)]
@@ -85,24 +85,24 @@ def of_host(host: HostRoot, config: str | None) -> list[Finding]:
     of_driver, found = drivercheck.check_driver(host, settings.driver_root, tool, others=bool(here))
     if found is not None:
         saved = saved_inventory.read_saved(host, proc.stamp(host, settings.driver_root))
-        of_driver += drivercheck.rdma(host, kernel.modules) if found.gpus else []
+        of_driver += drivercheck.rdma(host, kernelconfig.modules(host)) if found.gpus else []
         of_driver.append(drivercheck.inventory(host, saved, tool))
         # By NVML's names where it was asked, and nothing has made a doubt of its answer since.
         found = saved_inventory.of_this_host(host, saved or found)
     findings = [
-        systemcheck.kernel(kernel, tool),
+        systemcheck.kernel(host.text("/proc/sys/kernel/osrelease").strip(), tool),
         *enginecheck.installation(host, entry, hooks, tool),
         of_settings,
         *of_driver,
         *vendorcheck.vendors(host, others, here, tool),
         *_written_names(host, docker, found),
-        systemcheck.cgroups(kernel),
-        systemcheck.ebpf(kernel),
-        *systemcheck.selinux(host, kernel.cgroups, tool),
+        systemcheck.cgroups(cgroups),
+        systemcheck.ebpf(kernelconfig.bpf_refusal(host)),
+        *systemcheck.selinux(host, cgroups, tool),
         *systemcheck.memory(
             next((it.where for it in lines_of_settings if it.field == "gpu_memory" and it.value != "off"), ""),
             memoryregion.read_regions(host),
-            kernel.cgroups,
+            cgroups,
             {gpu.bus_id: f"GPU {gpu.nvml_index}" for gpu in (found.gpus if found else ())},
             settings,
             {it: libselinux.boolean(host, it) for it in (systemcheck.MEMORY_BOOLEAN, systemcheck.NVML_BOOLEAN)},

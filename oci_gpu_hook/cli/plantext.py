@@ -13,8 +13,7 @@ from oci_gpu_hook import operations as kinds
 from oci_gpu_hook.cli.options import Row, section, sentences
 from oci_gpu_hook.driver.inventory import DriverInventory, Library
 from oci_gpu_hook.formats import devicerule
-from oci_gpu_hook.node.diagnosis import listed
-from oci_gpu_hook.planning.plan import Plan
+from oci_gpu_hook.planning.plan import Plan, some
 from oci_gpu_hook.planning.provision import COMPAT32, brought_by
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.words import FEATURES
@@ -109,7 +108,7 @@ def missing(plan: Plan) -> tuple[str, ...]:
             if given.isdisjoint([node.path for node, _ in device.nodes])
         ]
         # Patterns: without their folders many are alike.
-        found += [f"{flag}: this host has no {listed(absent)}"] if absent else []
+        found += [f"{flag}: this host has no {some(absent)}"] if absent else []
         environment = [f"{name}={value}" for name, value in vendor.inventory.environment]
         found += [f"{flag}: programs may need {variable}, which no hook can set" for variable in environment]
     return tuple(found)
@@ -134,7 +133,7 @@ def _files(plan: Plan, request: Request, inventory: DriverInventory) -> list[str
     for path, why in (*whys, *[(file.path, _why(file.capabilities)) for file in files if file.target not in links]):
         if path not in sources:
             names.setdefault(why, []).append(path.rpartition("/")[2])
-    return [f"{listed(found)}: {why}" for why, found in sorted(names.items())]
+    return [f"{some(found)}: {why}" for why, found in sorted(names.items())]
 
 
 def _why_library(library: Library, request: Request) -> str:

@@ -37,15 +37,15 @@ class Held(NamedTuple):
         return f"{kind} {self.name}"
 
 
-def some(items: list[str] | tuple[str, ...], between: str = ", ") -> str:
-    """Of many things the first ones, for people, and how many more there are."""
-    more = f" and {len(items) - MAX_SHOWN} more" if len(items) > MAX_SHOWN else ""
-    return between.join(items[:MAX_SHOWN]) + more
-
-
 MAX_SHOWN = 3
 LEFT_ALONE = "the device cgroup is left alone: device-cgroup = off"
 DEV_IS_HOSTS = "the container's /dev is the host's own: no node is made in it"
+
+
+def some(items: list[str] | tuple[str, ...], between: str = ", ", most: int = MAX_SHOWN) -> str:
+    """Of many things the first ones, for people, and how many more there are."""
+    more = f" and {len(items) - most} more" if len(items) > most else ""
+    return between.join(items[:most]) + more
 
 
 class Container(NamedTuple):
@@ -151,10 +151,8 @@ def _open_cgroup(
     if cgroup.reason:
         return (), (f"the device cgroup is left alone: {cgroup.reason}",)
     rules = tuple([DeviceRule("c", major, minor, "rw") for major, minor in devices])
-    reason = "the requested devices, no others"
-    open_cgroup = OpenCgroup(cgroup.version, cgroup.path, cgroup.top, rules, fallback, required=True, reason=reason)
-    if scope is not None:
-        open_cgroup = open_cgroup._replace(pinned=scope.pinned)
+    reason, pinned = "the requested devices, no others", scope.pinned if scope else ""
+    open_cgroup = OpenCgroup(cgroup.version, cgroup.path, cgroup.top, rules, fallback, True, reason, pinned)
     if scope is None or scope.allowed is None:
         return (open_cgroup,), ()
     reason = "survives daemon-reload and updates of the container"

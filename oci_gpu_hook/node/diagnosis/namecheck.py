@@ -13,12 +13,13 @@ from typing import Any
 from oci_gpu_hook.driver.inventory import DriverInventory, with_nodes
 from oci_gpu_hook.errors import HookError, RequestError, plain, quoted
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.diagnosis import Finding, failed, listed
+from oci_gpu_hook.node.diagnosis import Finding, failed
 from oci_gpu_hook.node.diagnosis.remedy import REFRESH, command, in_words, is_name, restart, then
 from oci_gpu_hook.node.engines.enginekinds import DOCKER
 from oci_gpu_hook.node.engines.installed import MAX_SHARES, RESOURCES
 from oci_gpu_hook.node.machine import foreignfile, kernelconfig
 from oci_gpu_hook.planning import selection
+from oci_gpu_hook.planning.plan import some
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.selectors import canonical
 from oci_gpu_hook.request.words import ALL, CAPABILITIES, DEFAULT_CAPABILITIES, NONE, items
@@ -96,7 +97,7 @@ def _configuration(
     if not allowed or not closed:
         return []
     node = closed[0]
-    seen = f"{path} has no rule for {listed([it.path for it in closed], 1)}, now device {node.major}:{node.minor}"
+    seen = f"{path} has no rule for {some([it.path for it in closed], most=1)}, now device {node.major}:{node.minor}"
     if set(capabilities) == set(DEFAULT_CAPABILITIES):
         return [failed("LXC", seen, command("oci-gpu-hook", "flags", "lxc", "--write", path, *names))]
     # Those that it has were changed by hand since.
