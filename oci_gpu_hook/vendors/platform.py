@@ -13,6 +13,8 @@ from oci_gpu_hook.kernel.filetypes import is_character_device, is_regular
 
 NVIDIA, TEGRA, WSL = "nvidia", "tegra", "wsl"
 
+# Of the devices of both, as CDI has them.
+KIND = "nvidia.com/gpu"
 NAMES = {NVIDIA: "NVIDIA's driver", TEGRA: "Jetson (Tegra)", WSL: "WSL 2"}
 
 # What a container gets that does not ask for all: since JetPack 5 the images have CUDA, cuDNN and TensorRT themselves.

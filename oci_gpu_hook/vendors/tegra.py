@@ -15,15 +15,13 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_folder
 from oci_gpu_hook.request.words import VISIBLE_DEVICES
 from oci_gpu_hook.vendors import folders, vendorrules
-from oci_gpu_hook.vendors.platform import BASE, TEGRA_RELEASE
+from oci_gpu_hook.vendors.platform import BASE, KIND, TEGRA_RELEASE
 from oci_gpu_hook.vendors.vendorhost import refusal
 from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Group, Item, Link, Vendor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.vendors.vendorinventory import See
-
-KIND = "nvidia.com/gpu"
 
 _SUFFIX = ".csv"
 _TYPES = ("dev", "lib", "dir", "sym")

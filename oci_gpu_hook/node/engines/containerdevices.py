@@ -25,7 +25,7 @@ from pathlib import PurePosixPath
 from time import monotonic
 
 from oci_gpu_hook.container.devicecgroup import is_named_after
-from oci_gpu_hook.container.memoryregion import NO_LIMIT, by_device
+from oci_gpu_hook.container.memoryregion import NO_LIMIT, amounts, by_device
 from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.formats.devicefilter import TYPES
 from oci_gpu_hook.host.root import HostRoot
@@ -375,7 +375,8 @@ def own_cgroup(cgroup: str, id: str) -> str:
 
 def memory_uses(host: HostRoot, cgroup: str) -> tuple[MemoryUse, ...]:
     """Of each device of which something is in use, or limited; of all its regions together."""
-    used, most, peak = [by_device(host.text(f"{cgroup}/dmem.{name}")) for name in ("current", "max", "peak")]
+    texts = [host.text(f"{cgroup}/dmem.{name}") for name in ("current", "max", "peak")]
+    used, most, peak = [by_device(amounts(text)) for text in texts]
     found = []
     for address, regions in used.items():
         now, highest = sum(regions.values()), sum(peak.get(address, {}).values())
