@@ -22,7 +22,7 @@ from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.host import docker
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.descriptors import closing
-from oci_gpu_hook.node.diagnosis import FAIL, Finding, advice, failed, passed, warned
+from oci_gpu_hook.node.diagnosis import FAIL, Finding, failed, passed, remedy, warned
 from oci_gpu_hook.node.diagnosis import containercheck as judged
 from oci_gpu_hook.node.diagnosis.drivercheck import cached_names
 from oci_gpu_hook.node.diagnosis.remedy import DOCTOR, Remedy, in_words
@@ -47,7 +47,7 @@ _MAX_OTHERS = 64
 def running(host: HostRoot, found: Running, config: str | None) -> list[Finding]:
     name = quoted(found.shown)[1:-1] or "of no known id"
     if not found.pid:
-        raise UsageError(f"the container {name} does not run", advice.start(found))
+        raise UsageError(f"the container {name} does not run", remedy.start(found))
     if not processes.is_contained(found.pid):
         raise UsageError(f"the process {found.pid} is in no container: it sees the host's own mounts")
     is_shown = found.id and found.called.shown not in ("", found.id)
@@ -107,12 +107,12 @@ def _unasked(who: Running, question: Question, settings: Settings, notes: tuple[
         with suppress(HookError):
             if instead != settings and _request(question, instead)[0] is not None:
                 seen = f"it asks for a GPU, which {key} = {was} does not accept: {'; '.join(notes)}"
-                return warned("request", seen, advice.accepted(who))
+                return warned("request", seen, remedy.accepted(who))
     flags = ", and no vendor's flag anything" if others else ""
     # Another user's bundle is not read.
     what = "it" if question.bundle.path else "its environment, all that is known of it,"
     seen = f"{what} asks for no GPU: NVIDIA_VISIBLE_DEVICES names none{flags}"
-    return warned("request", "; ".join([seen, *notes]), advice.ask(who))
+    return warned("request", "; ".join([seen, *notes]), remedy.ask(who))
 
 
 def _request(question: Question, settings: Settings) -> tuple[Request | None, tuple[str, ...]]:

@@ -19,7 +19,7 @@ from oci_gpu_hook.node.diagnosis import holders
 from oci_gpu_hook.node.engines import containerdevices
 from oci_gpu_hook.node.engines.containerdevices import MemoryUse
 from oci_gpu_hook.node.exporters import counters, exposition, healthrecord
-from oci_gpu_hook.node.gpus import hardware, holdercount, kernellog, nvml
+from oci_gpu_hook.node.gpus import hardware, holdercount, nvml
 from oci_gpu_hook.node.machine import outputfile, validationrecord
 from oci_gpu_hook.request.settings import Settings, read_settings
 
@@ -83,7 +83,7 @@ def gpu_exposition(host: HostRoot, settings: Settings, timeout: float, *, rememb
     except nvml.NvmlUnavailable as err:
         click.echo(f"oci-gpu-hook: {err}", err=True)
     gpus = found.gpus if found else list_gpus(host)
-    records = kernellog.xids(host)
+    records = healthrecord.xids(host)
     if remember:
         healthrecord.renew(host, gpus, records or (), said, {})
     held, memory = _held(host, settings.driver_root, found) if found else ([], [])

@@ -29,7 +29,7 @@ from oci_gpu_hook.node.diagnosis import FAIL, Finding, counted, drivercheck, fai
 from oci_gpu_hook.node.diagnosis.remedy import as_root, in_words
 from oci_gpu_hook.node.engines import installed
 from oci_gpu_hook.node.exporters import healthrecord
-from oci_gpu_hook.node.gpus import hardware, kernellog, nvml
+from oci_gpu_hook.node.gpus import hardware, nvml
 from oci_gpu_hook.node.machine import outputfile, validationrecord
 from oci_gpu_hook.node.machine.validationrecord import FAILED, PASSED, SKIPPED, STEPS, StepResult, Validation
 from oci_gpu_hook.node.validation import containerstep, workload
@@ -284,4 +284,4 @@ class _Validation:
             yield it
         if self.is_root:
             tested = workload.by_gpu(found, computed)
-            healthrecord.renew(root, found.gpus, kernellog.xids(root) or (), None, tested)
+            healthrecord.renew(root, found.gpus, healthrecord.xids(root) or (), None, tested)

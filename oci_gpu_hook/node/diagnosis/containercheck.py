@@ -8,7 +8,7 @@ import os
 
 from oci_gpu_hook.container.memoryregion import NO_LIMIT
 from oci_gpu_hook.formats import contexts
-from oci_gpu_hook.node.diagnosis import Finding, advice, failed, passed, warned
+from oci_gpu_hook.node.diagnosis import Finding, failed, passed, remedy, warned
 from oci_gpu_hook.node.diagnosis.remedy import DOCTOR, KERNELS_LOG, Remedy, as_root, command, is_name, then
 from oci_gpu_hook.node.engines.containers import Running
 from oci_gpu_hook.operations import Device, LdCache, LimitMemory, Mount, Symlink
@@ -56,7 +56,7 @@ def judge(plan: Plan | None, seen: Seen, who: Running) -> list[Finding]:
         # A CDI spec, for example, can have given it nodes.
         text = f"{len(there)} are there all the same: {some(there)}"
         return [warned("nodes", text, "ls", "/etc/cdi", "/var/run/cdi"), *_opened(there, seen, who)]
-    restart = advice.restart(who)
+    restart = remedy.restart(who)
     devices = [item for item in plan.operations if isinstance(item, Device)]
     present = [item.path for item in devices if item.path in there]
     if devices and not present:
@@ -92,11 +92,11 @@ def _nodes(devices: list[Device], seen: Seen, restart: Remedy) -> list[Finding]:
 
 
 def _opened(paths: list[str], seen: Seen, who: Running) -> list[Finding]:
-    restart = advice.restart(who)
+    restart = remedy.restart(who)
     if isinstance(seen.opened, str):
-        remedy = advice.resume(who) if seen.opened == PAUSED else _FIXES.get(seen.opened, restart)
+        fix = remedy.resume(who) if seen.opened == PAUSED else _FIXES.get(seen.opened, restart)
         found = failed if seen.opened == NO_ANSWER else warned
-        return [found("open", f"nothing was opened: {seen.opened}", remedy)]
+        return [found("open", f"nothing was opened: {seen.opened}", fix)]
     by_error: dict[int, list[str]] = {}
     tried = [path for path in paths if path in seen.opened]
     for path in tried:

@@ -11,7 +11,7 @@ from oci_gpu_hook.formats.decimal import beginning
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_open_to_others
 from oci_gpu_hook.node.diagnosis import PASS, Finding, failed, passed, warned
-from oci_gpu_hook.node.diagnosis.remedy import Remedy, command, install, restart, roots_alone, then
+from oci_gpu_hook.node.diagnosis.remedy import Remedy, command, install, reread, roots_alone, then
 from oci_gpu_hook.node.diagnosis.systemcheck import python
 from oci_gpu_hook.node.engines.enginekinds import BY_NAME, CONTAINERD, DOCKER, ENGINES, PODMAN
 from oci_gpu_hook.node.engines.installed import (
@@ -69,7 +69,7 @@ def seen_by(engine: Engine, registered: Registered, tool: str) -> Finding:
     folders = ", ".join(engine.folders) or "no folder"
     seen = f"registered in {elsewhere.folder}, and {engine.name} looks in {folders}{by_file}"
     if not engine.folders:
-        return failed(check, seen, then(command("vi", engine.folders_file), restart(BY_NAME[engine.name])))
+        return failed(check, seen, then(command("vi", engine.folders_file), reread(BY_NAME[engine.name])))
     # An engine passes over a link that leads nowhere, as after a removal of the package.
     link = command("ln", "-s", elsewhere.path, engine.folders[-1])
     return failed(check, seen, then(command("mkdir", "-p", engine.folders[-1]), link))
@@ -127,13 +127,13 @@ def _without(shim: Runtime) -> Remedy:
     """Take NVIDIA's runtime out of an engine's settings; of a default one only that it is the default."""
     kind, rancher = BY_NAME[shim.engine], _rancher(shim.file)
     if not shim.is_default:
-        return then(command("vi", shim.file), restart(kind))
+        return then(command("vi", shim.file), reread(kind))
     if kind == DOCKER:
         return command("nvidia-ctk", "runtime", "configure", "--runtime=docker", "--nvidia-set-as-default=false")
     if rancher:
         own = command("sed", "-i", "/^default-runtime:/d", f"/etc/rancher/{rancher}/config.yaml")
         return then(own, command("systemctl", "restart", f"{rancher}*"))
-    return then(command("sed", "-i", f"/^ *{kind.default} *=/d", shim.file), restart(kind))
+    return then(command("sed", "-i", f"/^ *{kind.default} *=/d", shim.file), reread(kind))
 
 
 def images_in_podman(host: HostRoot, engine: Engine) -> list[Finding]:

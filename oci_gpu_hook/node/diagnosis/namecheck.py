@@ -14,7 +14,7 @@ from oci_gpu_hook.driver.inventory import DriverInventory, with_nodes
 from oci_gpu_hook.errors import HookError, RequestError, plain, quoted
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import Finding, failed
-from oci_gpu_hook.node.diagnosis.remedy import REFRESH, command, in_words, is_name, restart, then
+from oci_gpu_hook.node.diagnosis.remedy import REFRESH, command, in_words, is_name, reread, then
 from oci_gpu_hook.node.engines.enginekinds import DOCKER
 from oci_gpu_hook.node.engines.installed import MAX_SHARES, RESOURCES
 from oci_gpu_hook.node.machine import foreignfile, kernelconfig
@@ -48,7 +48,7 @@ def resources(file: str, values: dict[str, Any], found: DriverInventory) -> list
     if not is_name(kind) or max(shares, default=0) > MAX_SHARES or file != DOCKER.ours:
         again = command("vi", file)
     seen = f"{file} gives {uuid} to Swarm's tasks, and they cannot have it here"
-    return [failed("Docker", seen, then(REFRESH, again, restart(DOCKER)))]
+    return [failed("Docker", seen, then(REFRESH, again, reread(DOCKER)))]
 
 
 def _uuid(name: str) -> str:
