@@ -7,10 +7,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from oci_gpu_hook.cli.options import Row, aligned, section, sentences
-from oci_gpu_hook.driver import inventory as saved_inventory
-from oci_gpu_hook.driver import nodes
-from oci_gpu_hook.driver.inventory import DriverInventory, Library
-from oci_gpu_hook.driver.nodes import DeviceNode
+from oci_gpu_hook.driver.inventory import DriverInventory, Library, with_nodes
+from oci_gpu_hook.driver.nodes import FAMILIES, DeviceNode
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import counted
@@ -39,7 +37,7 @@ def check_is_server(host: HostRoot) -> None:
 def of_server(host: HostRoot, driver_root: str, families: tuple[str, ...]) -> DriverInventory:
     """What only NVML knows is of the saved inventory.  DriverError without a driver, and on a Jetson and WSL 2."""
     check_is_server(host)
-    return saved_inventory.with_nodes(host, hardware.nvidia(host, driver_root), families, driver_root=driver_root)
+    return with_nodes(host, hardware.nvidia(host, driver_root), families, driver_root=driver_root)
 
 
 class Accelerators(NamedTuple):
@@ -68,8 +66,7 @@ def find_accelerators(
         instead = _of_platform(host)
         if instead or not nvidia:
             return found._replace(instead=instead)
-        with_nodes = saved_inventory.with_nodes(host, nvidia(), nodes.FAMILIES, driver_root=driver_root)
-        return found._replace(nvidia=with_nodes)
+        return found._replace(nvidia=with_nodes(host, nvidia(), FAMILIES, driver_root=driver_root))
     except DriverError as err:
         # A vendor's file that is wrong may be that of the hardware that is here.
         if not found.here() and not found.wrong:

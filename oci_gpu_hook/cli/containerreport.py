@@ -15,8 +15,7 @@ from contextlib import suppress
 from oci_gpu_hook.asking import Options, Question
 from oci_gpu_hook.container import ipc, memoryregion
 from oci_gpu_hook.container.rootfs import Rootfs
-from oci_gpu_hook.driver import proc
-from oci_gpu_hook.driver.proc import LD_SO_CACHE
+from oci_gpu_hook.driver.proc import LD_SO_CACHE, character_majors
 from oci_gpu_hook.errors import BundleError, HookError, UsageError, quoted
 from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.host import docker
@@ -146,7 +145,7 @@ def _seen(
     paths, majors = list(wanted), set[int]()
     if not operations:
         # A container may call any device so: only NVIDIA's are opened.
-        majors = {major for name, major in proc.character_majors(host).items() if name.startswith("nvidia")}
+        majors = {major for name, major in character_majors(host).items() if name.startswith("nvidia")}
         paths = [f"/dev/{name}" for name in inside.names("/dev") if name.startswith("nvidia")]
     numbers = {path: inside.numbers(path) for path in paths}
     usable = {path: at for path, at in numbers.items() if at and (at == wanted.get(path) or at[0] in majors)}

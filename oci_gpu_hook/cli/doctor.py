@@ -8,9 +8,8 @@ import click
 from oci_gpu_hook.cli import cdi, containerreport
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
 from oci_gpu_hook.container import memoryregion
-from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import proc
-from oci_gpu_hook.driver.inventory import DriverInventory
+from oci_gpu_hook.driver.inventory import DriverInventory, of_this_host, read_saved
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import (
     FAIL,
@@ -84,11 +83,11 @@ def of_host(host: HostRoot, config: str | None) -> list[Finding]:
     docker = dockercheck.find_docker(host)
     of_driver, found = drivercheck.check_driver(host, settings.driver_root, tool, others=bool(here))
     if found is not None:
-        saved = saved_inventory.read_saved(host, proc.stamp(host, settings.driver_root))
+        saved = read_saved(host, proc.stamp(host, settings.driver_root))
         of_driver += drivercheck.rdma(host, kernelconfig.modules(host)) if found.gpus else []
         of_driver.append(drivercheck.inventory(host, saved, tool))
         # By NVML's names where it was asked, and nothing has made a doubt of its answer since.
-        found = saved_inventory.of_this_host(host, saved or found)
+        found = of_this_host(host, saved or found)
     findings = [
         systemcheck.kernel(host.text("/proc/sys/kernel/osrelease").strip(), tool),
         *enginecheck.installation(host, entry, hooks, tool),

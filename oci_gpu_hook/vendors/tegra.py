@@ -7,8 +7,7 @@ what is not an entry, or not on this board, is left out, as one list serves all 
 
 from __future__ import annotations
 
-from oci_gpu_hook.driver import proc
-from oci_gpu_hook.driver.proc import CSV_FOLDER
+from oci_gpu_hook.driver.proc import CSV_FOLDER, character_majors
 from oci_gpu_hook.errors import ConfigError, DriverError, quoted
 from oci_gpu_hook.formats import glob
 from oci_gpu_hook.host.root import HostRoot
@@ -113,7 +112,7 @@ class _Listed:
 
     def __init__(self, host: HostRoot, see: See) -> None:
         self._root, self._see = host, see
-        self._majors = proc.character_majors(host)
+        self._majors = character_majors(host)
         self._devices: dict[str, DevicePattern] = {}
         self._libraries: dict[str, Item] = {}
         self._files: dict[str, Item] = {}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     See = Callable[[str], object]
 
 # See `inventory.HEADING`.
-HEADING = b"oci-gpu-hook vendors 4109ea92\n"
+HEADING = b"oci-gpu-hook vendors fbdd18ef\n"
 PREFIX = "vendor."
 
 LARGEST_FILE = 1 << 20

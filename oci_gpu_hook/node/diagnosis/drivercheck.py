@@ -6,9 +6,8 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from stat import S_ISVTX
 
-from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import nodes, proc, survey
-from oci_gpu_hook.driver.inventory import DriverInventory
+from oci_gpu_hook.driver.inventory import SAVED, DriverInventory, of_this_host, with_nodes
 from oci_gpu_hook.driver.nodes import DeviceNode
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.formats import ldcache
@@ -70,14 +69,14 @@ def check_driver(
     if kind in (platform.TEGRA, platform.WSL):
         return of_platform(host, kind, proof), None
     try:
-        found = saved_inventory.of_this_host(host, survey.survey(host, driver_root))
+        found = of_this_host(host, survey.survey(host, driver_root))
     except DriverError as err:
         modules = kernelconfig.modules(host)
         if others and not {"nvidia", "nouveau"}.intersection(modules) and not hardware.expects_nvidia(host):
             seen = "no GPU of NVIDIA's: other vendors' hardware is here"
             return [passed("driver", seen), *folder(host)], None
         return [absent(host, driver_root, modules, err, tool)], None
-    devices = saved_inventory.with_nodes(host, found, ("modeset", "caps", "imex")).devices
+    devices = with_nodes(host, found, ("modeset", "caps", "imex")).devices
     numbered = tuple([node for node in devices if node.present or not node.family])
     return [*_parts(host, found, tool), *_gpus(host, found), *_nodes(host, numbered)], found
 
@@ -231,7 +230,7 @@ def inventory(host: HostRoot, saved: DriverInventory | None, tool: str) -> Findi
     if wrong:
         return wrong[0]
     if saved is None:
-        seen = "none is saved" if host.stat(saved_inventory.SAVED) is None else "what is saved is no longer true"
+        seen = "none is saved" if host.stat(SAVED) is None else "what is saved is no longer true"
         return warned("inventory", f"{seen}: each start looks at the driver again", REFRESH)
     paths = [*[it.path for it in saved.libraries], *[it.path for it in saved.binaries]]
     gone = [path for path in paths if host.stat(path) is None]

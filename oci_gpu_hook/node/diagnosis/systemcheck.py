@@ -17,9 +17,8 @@ from oci_gpu_hook.node.engines.installed import find_program
 from oci_gpu_hook.node.machine import libselinux
 from oci_gpu_hook.node.machine.libselinux import CGROUP_V1_BOOLEAN, NODE_BOOLEANS
 from oci_gpu_hook.planning.plan import some
-from oci_gpu_hook.request import settingsfile
 from oci_gpu_hook.request.settings import SETTINGS, Settings, files, read_settings
-from oci_gpu_hook.request.settingsfile import Setting
+from oci_gpu_hook.request.settingsfile import Setting, read_files
 
 _OLDEST_KERNEL = (5, 14)
 _OLDEST_PYTHON = (3, 9)
@@ -54,7 +53,7 @@ def settings(host: HostRoot, config: str | None) -> tuple[Settings, list[Setting
     path = config or f"{top}{SETTINGS}"
     try:
         names = files(config, top)
-        found, lines = read_settings(config, None, top), settingsfile.read_files(names)
+        found, lines = read_settings(config, None, top), read_files(names)
     except ConfigError as err:
         # ``FILE:LINE: why`` for a line, ``cannot read FILE: why`` for a file.
         file, _, rest = err.message.partition(":")

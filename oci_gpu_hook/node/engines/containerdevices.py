@@ -32,8 +32,7 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel import bpf, syscalls
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.kernel.filetypes import is_character_device, is_same
-from oci_gpu_hook.node.engines import containers
-from oci_gpu_hook.node.engines.containers import Running
+from oci_gpu_hook.node.engines.containers import KnownContainers, Running
 from oci_gpu_hook.node.machine import foreignfile, processes
 from oci_gpu_hook.node.machine.foreignfile import ContainerRoot, Mounts, Number
 from oci_gpu_hook.record import NamedTuple
@@ -112,7 +111,7 @@ class AllContainers(NamedTuple):
 
 
 def find_devices(host: HostRoot, wanted: Wanted) -> AllContainers:
-    known = containers.KnownContainers(host)
+    known = KnownContainers(host)
     ours = HostsNodes(host, known.mounts, wanted)
     firsts, unseen = _first_processes(host, known.mounts)
     until = monotonic() + _SECONDS
@@ -157,7 +156,7 @@ def _first_processes(host: HostRoot, hosts: Mounts) -> tuple[list[tuple[int, int
 
 
 def _container(
-    host: HostRoot, known: containers.KnownContainers, pid: int, began: int, ours: HostsNodes, wanted: Wanted
+    host: HostRoot, known: KnownContainers, pid: int, began: int, ours: HostsNodes, wanted: Wanted
 ) -> ContainerDevices:
     cgroup = processes.device_cgroup(host, pid, known.version)
     allows = _verdict(host, cgroup, known.version)

@@ -14,8 +14,7 @@ from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.errors import ConfigError, DriverError, quoted
 from oci_gpu_hook.formats import jsontext
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.engines import installed
-from oci_gpu_hook.node.engines.installed import RESOURCES
+from oci_gpu_hook.node.engines.installed import RESOURCES, is_ours
 from oci_gpu_hook.node.setup.enginefile import FIX, Change, EngineFile, WantedRuntime, others
 from oci_gpu_hook.request.settings import SETTINGS, Settings
 from oci_gpu_hook.request.sources import SWARM_VARIABLE
@@ -73,7 +72,7 @@ def _object(file: EngineFile, values: dict[str, Any], key: str) -> dict[str, Any
 
 
 def _is_ours(host: HostRoot, entry: object) -> bool:
-    return isinstance(entry, dict) and installed.is_ours(host, str(entry.get("path", "")))
+    return isinstance(entry, dict) and is_ours(host, str(entry.get("path", "")))
 
 
 def with_resources(

@@ -17,7 +17,6 @@ from oci_gpu_hook.node.diagnosis import FAIL, Finding, failed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import DOCTOR, KERNELS_LOG, REBOOT, command, then
 from oci_gpu_hook.node.gpus.nvml import Facts
 from oci_gpu_hook.node.machine import childprocess
-from oci_gpu_hook.node.machine.childprocess import PythonOutput
 from oci_gpu_hook.node.validation.vectoradd import ELEMENTS
 
 # What libcuda loads beside, which below a driver root no loader of the host finds.
@@ -99,7 +98,7 @@ def run(preload: str, mps_pipe_folder: str, wanted: Sequence[CudaDevice], second
             yield from [judge(device, it, seconds) for device, it in zip(devices, said)]
 
 
-def judge(device: CudaDevice, said: PythonOutput, seconds: float) -> Finding:
+def judge(device: CudaDevice, said: childprocess.PythonOutput, seconds: float) -> Finding:
     *calls, last = said.output.decode("utf-8", "replace").splitlines() or [""]
     try:
         found = _answered(device, json.loads(last))
