@@ -68,7 +68,6 @@ def doctor(is_json: bool, word: str | None, config: str | None, host: HostRoot) 
 
 
 def of_host(host: HostRoot, config: str | None) -> list[Finding]:
-    """Causes come before what follows from them."""
     tool = host_engines.package_manager(host)
     cgroups = kernelconfig.cgroup_version(host)
     settings, lines_of_settings, of_settings = systemcheck.settings(host, config)

@@ -112,7 +112,6 @@ class _Watch:
     beside: object = None
 
     def look(self) -> None:
-        """Renew what is no longer true, and say so."""
         trouble = ""
         try:
             self._renew_others()

@@ -216,7 +216,6 @@ class _Validation:
         return outcome
 
     def _tell(self, item: Finding) -> None:
-        """Each finding when its check has ended, and what a check waits for."""
         # A validation goes on without a reader: its record and files are others'.
         with suppress(OSError):
             if not self.is_json:

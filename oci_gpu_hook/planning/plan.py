@@ -43,7 +43,6 @@ DEV_IS_HOSTS = "the container's /dev is the host's own: no node is made in it"
 
 
 def some(items: list[str] | tuple[str, ...], between: str = ", ", most: int = MAX_SHOWN) -> str:
-    """Of many things the first ones, for people, and how many more there are."""
     more = f" and {len(items) - most} more" if len(items) > most else ""
     return between.join(items[:most]) + more
 

@@ -144,7 +144,6 @@ def _devices(matching: list[Match]) -> tuple[VendorDevice, ...]:
 
 
 def _links(host: HostRoot) -> tuple[DeviceLink, ...]:
-    """The host's names of DRM nodes by the places of their devices."""
     texts = [(path, host.link(path)) for path in [f"{_BY_PATH}/{name}" for name in host.names(_BY_PATH)]]
     return tuple([DeviceLink(path, text, text.replace("..", "/dev/dri", 1)) for path, text in texts if text])
 

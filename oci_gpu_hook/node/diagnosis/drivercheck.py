@@ -94,7 +94,6 @@ def absent(host: HostRoot, driver_root: str, modules: tuple[str, ...], err: Driv
 
 
 def of_platform(host: HostRoot, kind: str, proof: str) -> list[Finding]:
-    """A Jetson or WSL 2, whose driver is not a kernel module: how it was detected, and which entries are usable."""
     found = passed("platform", f"{platform.NAMES[kind]}, by {proof}")
     try:
         left_out = tegra.vendor(host, everything=True)[1] if kind == platform.TEGRA else ()
@@ -225,7 +224,6 @@ def rdma(host: HostRoot, modules: tuple[str, ...]) -> list[Finding]:
 
 
 def inventory(host: HostRoot, saved: DriverInventory | None, tool: str) -> Finding:
-    """The saved inventory.  Without it starts take longer, and nothing is known of what only NVML says."""
     wrong = folder(host)
     if wrong:
         return wrong[0]

@@ -97,7 +97,6 @@ def install(tool: str, *further: str) -> Remedy:
 
 
 def is_name(text: str) -> bool:
-    """Whether a text has the form of an id or of a container's name, and so can be a word."""
     return _NAME.fullmatch(text) is not None
 
 

@@ -186,7 +186,6 @@ def words_of(document: dict[str, Any], *, with_hook: bool = True) -> tuple[str, 
 
 
 def in_bundle(bundle: Bundle) -> list[asking.Spec]:
-    """The CDI specs of ours that start the hook for a bundle."""
     found = []
     for _, words in bundle.hooks("createRuntime"):
         with suppress(UsageError):  # another program's hook

@@ -60,7 +60,6 @@ class ContainerNames(NamedTuple):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """All names of the container's own."""
         return self.name, self.full, self.shown, f"{self.pod}/{self.name}" if self.pod else self.shown
 
     @property
@@ -151,7 +150,6 @@ class KnownContainers:
         return found if found.engine else self._by_place(item)
 
     def _by_place(self, item: Running) -> ContainerNames:
-        """Whose a container is, by where its bundle and its cgroup are."""
         cgroup = processes.trusted_cgroup(self._host, item.pid, self.version, item.owner)
         engine = item.called.engine or engine_of(f"{item.bundle}/", f"/{'/'.join(cgroup)}")
         return ContainerNames(engine, item.id if BY_NAME[engine].by_id else "")
@@ -199,7 +197,6 @@ def find(host: HostRoot, word: str) -> Running:
 
 
 def _matching(known: list[Running], word: str) -> list[Running]:
-    """Those that `word` means: running ones go before others."""
     fits: tuple[Callable[[Running], bool], ...] = (
         lambda item: item.id == word,
         lambda item: word in item.called.words,
@@ -214,7 +211,6 @@ def _matching(known: list[Running], word: str) -> list[Running]:
 
 
 def _monitored(host: HostRoot, item: Running) -> Running:
-    """A container with what conmon or containerd's shim has on its command line."""
     parent = processes.parent(host, item.pid)
     program = processes.program(host, parent)
     if program == "conmon":
@@ -297,7 +293,6 @@ def names(files: Files, bundles: Iterable[str]) -> dict[str, ContainerNames]:
 
 
 def by_config(files: Files, bundle: str) -> ContainerNames:
-    """The names that the annotations of a bundle's config.json tell."""
     found = files.object(f"{bundle}/config.json").get("annotations")
     said = {key: str(value)[:_LONGEST_NAME] for key, value in (found if isinstance(found, dict) else {}).items()}
     if said.get("io.container.manager") == "libpod":

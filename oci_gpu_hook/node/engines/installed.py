@@ -131,12 +131,10 @@ def find_program(host: HostRoot, name: str, folders: tuple[str, ...] = _PROGRAM_
 
 
 def package_manager(host: HostRoot) -> str:
-    """The distribution's, as remedies name it."""
     return "dnf" if find_program(host, "dnf") else "apt"
 
 
 def _engine(host: HostRoot, kind: EngineKind) -> Engine:
-    """What podman or CRI-O is set to."""
     name, table = kind.name, kind.table
     files, runtimes = values_of(host, kind), f"{table}.runtimes."
     merged = {key: (value, file) for file, values in files for key, value in values.items()}
@@ -151,7 +149,6 @@ def _engine(host: HostRoot, kind: EngineKind) -> Engine:
 
 
 def hook_folders(kind: EngineKind, files: Files) -> tuple[tuple[str, ...], str]:
-    """Where podman or CRI-O looks for hooks by its files, and which of them says so, "" for none."""
     return named_folders(files, f"{kind.table}.hooks_dir", (VENDORS_FOLDER,))
 
 
@@ -215,7 +212,6 @@ def unread(host: HostRoot) -> list[tuple[str, str, Exception]]:
 
 
 def values_of(host: HostRoot, kind: EngineKind) -> Files:
-    """Each file of an engine's that can be read."""
     return [(path, found) for path, found in contents(host, kind) if isinstance(found, dict)]
 
 
@@ -257,7 +253,6 @@ def _parser() -> Any:
 
 
 def _flat(table: dict[str, Any], above: str) -> Iterator[tuple[str, Any]]:
-    """Dotted key and value of everything in a table."""
     for key, value in table.items():
         if isinstance(value, dict):
             yield from _flat(value, f"{above}{key}.")
@@ -353,7 +348,6 @@ def of_engines(host: HostRoot, engines: tuple[Engine, ...]) -> tuple[Registratio
 
 
 def of_folder(host: HostRoot, folder: str) -> tuple[Registration, ...]:
-    """The registrations in a folder, in the order of their names."""
     paths = [f"{folder}/{name}" for name in host.names(folder) if name.endswith(".json")]
     # Engines pass over a link that leads nowhere.
     return tuple([_registration(host, path) for path in paths if host.stat(path) is not None])

@@ -100,7 +100,6 @@ def _next(fd: int, until: float) -> bytes:
 
 
 def _reap(child: int) -> None:
-    """Wait for a child that was killed; see `end`."""
     until = time.monotonic() + _END_SECONDS
     while not os.waitpid(child, os.WNOHANG)[0] and time.monotonic() < until:
         time.sleep(0.01)

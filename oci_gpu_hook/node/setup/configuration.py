@@ -66,7 +66,6 @@ def _rancher(host: HostRoot, file: EngineFile, asked: WantedRuntime, folder: str
 
 
 def containerd(host: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
-    """Our drop-in for containerd's pods: a runtime like the default one, but by our program."""
     rancher = _RANCHERS.fullmatch(file.path)
     if rancher:
         return _rancher(host, file, asked, rancher[1], rancher[2])

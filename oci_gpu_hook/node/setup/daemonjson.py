@@ -24,7 +24,6 @@ _INDENT = "    "
 
 
 def with_runtime(host: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
-    """daemon.json with our runtime, and with what else is asked for."""
     values, text, entry = _values(file), file.text, {"path": asked.program}
     runtimes, features = _object(file, values, "runtimes"), _object(file, values, "features")
     default = values.get("default-runtime") or None

@@ -242,6 +242,5 @@ def _remove_cgroup(cgroup: str) -> None:
 
 
 def _said(path: str) -> str:
-    """What a program has written, in one line."""
     with open(path, encoding="utf-8", errors="replace") as file:
         return " ".join(file.read(_LARGEST_TEXT).split())
