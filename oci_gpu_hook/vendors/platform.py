@@ -36,11 +36,10 @@ def platform_of(host: HostRoot) -> str:
 
 
 def prove(host: HostRoot) -> tuple[str, str]:
-    """The platform, and the file that proves it; two empty words for none.
-
-    A Jetson Orin has /proc/driver/nvidia/version too, by its display, but no GPU there: nvgpu drives that.  On Thor the
-    module drives the integrated GPU, and a board may have a GPU on PCI beside it: what containers get the lists say all
-    the same, and without lists the module goes first.
+    """The platform, and the file that proves it; two empty words for none.  A Jetson Orin has
+    /proc/driver/nvidia/version too, by its display, but no GPU there: nvgpu drives that.  On Thor the module drives the
+    integrated GPU, and a board may have a GPU on PCI beside it: what containers get the lists say all the same, and
+    without lists the module goes first.
     """
     has_module = host.stat(proc.VERSION) is not None
     if has_module and host.names(proc.GPUS) and {*BASE}.isdisjoint(host.names(proc.CSV_FOLDER)):

@@ -41,7 +41,6 @@ _FILE_HINT = "the administrator must fix or remove it"
 
 def vendor(host: HostRoot, everything: bool, see: See = lambda _: None) -> tuple[Vendor, tuple[str, ...]]:
     """What the CSV files of this host say, and a sentence for each line that is left out; DriverError if none serve.
-
     everything: whether all files count, which a container asks for by NVIDIA_REQUIRE_JETPACK=csv-mounts=all.
     """
     see(CSV_FOLDER)

@@ -53,11 +53,10 @@ class VendorDevice(NamedTuple):
 
 
 class VendorState(NamedTuple):
-    """What can change while the saved inventory stays true, beside it.
-
-    common: the nodes that every request gets; unmet: what the kernel lacks; unmatched, absent: the device patterns
-    without a node, those that are required and the others; faults: of sockets, too; links: further names of nodes;
-    unclaimed: nodes with such a name that are of no device.
+    """What can change while the saved inventory stays true, beside it.  common: the nodes that every request gets;
+    unmet: what the kernel lacks; unmatched, absent: the device patterns without a node, those that are required and the
+    others; faults: of sockets, too; links: further names of nodes; unclaimed: nodes with such a name that are of no
+    device.
     """
 
     inventory: Vendor
@@ -267,10 +266,9 @@ def _fits(host: HostRoot, pattern: DevicePattern, number: str, address: str) -> 
 
 
 def _key(node: DeviceNode, address: str, name: str) -> tuple[object, ...]:
-    """What the nodes of one device share, in an order that people expect: by address, else by number.
-
-    One PCI function may have several devices, with further names.  Else those of one folder and number are one device:
-    hl0 and hl_controlD0.
+    """What the nodes of one device share, in an order that people expect: by address, else by number.  One PCI function
+    may have several devices, with further names.  Else those of one folder and number are one device: hl0 and
+    hl_controlD0.
     """
     if address:
         return (0, bus_id(address), len(name), name)

@@ -17,7 +17,6 @@ from oci_gpu_hook.vendors.vendorhost import VendorState
 
 class HeldShare(NamedTuple):
     """A GPU, one of its MIG devices, or another vendor's device, or all of its devices if a request can name no one.
-
     name: what asks for it, ``0``, ``0:1``, ``OCI_AMD=0`` or ``OCI_SOLARFLARE``; uuid: "" if it is not known; flag: of
     the other vendor, "" for NVIDIA; names: all that a request can call that one's.
     """

@@ -50,10 +50,9 @@ class SpecFile(NamedTuple):
 
 
 class SpecOrigin(NamedTuple):
-    """How a spec of ours was made; each is "" if it does not say, and all are for any other document.
-
-    capabilities: that a spec of GPUs is for; vendor: the flag, "" for NVIDIA's; config: the administrator's file;
-    means: of its nodes; hook: the path of its program; kind: of a spec that starts no hook.
+    """How a spec of ours was made; each is "" if it does not say, and all are for any other document.  capabilities:
+    that a spec of GPUs is for; vendor: the flag, "" for NVIDIA's; config: the administrator's file; means: of its
+    nodes; hook: the path of its program; kind: of a spec that starts no hook.
     """
 
     capabilities: str

@@ -66,11 +66,9 @@ class Runtime(NamedTuple):
 
 
 class Engine(NamedTuple):
-    """An installed engine that reads hooks.d; each text is "" if no file sets it.
-
-    folders: where it looks for hooks, in the order of rising precedence; folders_file: the file that sets them, ""
-    where they are the engine's default; runtime: of containers that name none, "" if no file sets it; shims: those of
-    its runtimes that are NVIDIA's.
+    """An installed engine that reads hooks.d; each text is "" if no file sets it.  folders: where it looks for hooks,
+    in the order of rising precedence; folders_file: the file that sets them, "" where they are the engine's default;
+    runtime: of containers that name none, "" if no file sets it; shims: those of its runtimes that are NVIDIA's.
     """
 
     name: str
@@ -81,9 +79,8 @@ class Engine(NamedTuple):
 
 
 class Reader(NamedTuple):
-    """An engine that gives devices by CDI.
-
-    folders: where it looks for specs, links resolved, () for nowhere; file: that says so, "" for the engine's default.
+    """An engine that gives devices by CDI.  folders: where it looks for specs, links resolved, () for nowhere; file:
+    that says so, "" for the engine's default.
     """
 
     engine: str

@@ -46,9 +46,8 @@ def containerds_file(host: HostRoot) -> tuple[str, str]:
 
 
 def _rancher(host: HostRoot, file: EngineFile, asked: WantedRuntime, folder: str, engine: str) -> Change:
-    """A template for k3s or RKE2: their own, and a runtime like their default one, but by our program.
-
-    What their own has already cannot be said again.
+    """A template for k3s or RKE2: their own, and a runtime like their default one, but by our program.  What their own
+    has already cannot be said again.
     """
     files = [item for item in _settings(host, CONTAINERD, file) if item[0] == f"{folder}/config.toml"]
     values = files[0][1]
@@ -134,9 +133,8 @@ def crio(host: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
 
 
 def podman(host: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
-    """Our drop-in for podman: the folder of our registration beside those that it reads, and our runtime.
-
-    Without a file that names any, root's podman reads the two default folders; on a user's that is not relied.
+    """Our drop-in for podman: the folder of our registration beside those that it reads, and our runtime.  Without a
+    file that names any, root's podman reads the two default folders; on a user's that is not relied.
     """
     engine: dict[str, Any] = {}
     tables: list[Table] = [("engine", engine)]

@@ -102,9 +102,8 @@ def with_resources(
 
 
 def devices(found: DriverInventory, shares: int | None) -> list[str]:
-    """The names of all GPUs and MIG devices that a task can have; DriverError for one whose name is not known.
-
-    First come the first shares of all GPUs: Swarm gives them away in this order, until some have come back.
+    """The names of all GPUs and MIG devices that a task can have; DriverError for one whose name is not known.  First
+    come the first shares of all GPUs: Swarm gives them away in this order, until some have come back.
     """
     whole, parts = list[str](), list[str]()
     for gpu in found.gpus:
@@ -134,9 +133,8 @@ def _values(file: EngineFile) -> dict[str, Any]:
 
 
 def with_value(text: str, path: tuple[str, ...], value: object) -> str:
-    """`text`, a JSON object, in which the value at a path of keys is this one; everything else is as it was.
-
-    All but the last key of the path must name objects, or nothing.
+    """`text`, a JSON object, in which the value at a path of keys is this one; everything else is as it was.  All but
+    the last key of the path must name objects, or nothing.
     """
     text = text if text.strip(_SPACE) else "{\n}\n"
     begin = text.index("{")
@@ -160,9 +158,8 @@ def with_value(text: str, path: tuple[str, ...], value: object) -> str:
 
 
 def without_value(text: str, path: tuple[str, ...], value: object) -> str:
-    """`text` without this value, which must be there; "" for no file at all, if nothing else was in it.
-
-    An object that it came with goes with it.  One that was there and empty stays, if its layout is not that of ours.
+    """`text` without this value, which must be there; "" for no file at all, if nothing else was in it.  An object that
+    it came with goes with it.  One that was there and empty stays, if its layout is not that of ours.
     """
     if text == with_value("", path, value):
         return ""
