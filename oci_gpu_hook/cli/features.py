@@ -59,9 +59,7 @@ def features(write: bool, remove: bool, config: str | None, host: HostRoot) -> N
 
 
 def renew(host: HostRoot, settings: Settings) -> str:
-    """Write the feature file, or remove it if neither a driver nor another vendor's device is here, and one of another
-    name; gives a sentence, "" if no file was there and the setting names none.  DriverError as `_feature_text`.
-    """
+    """Gives a sentence, "" if no file was there and the setting names none.  DriverError as `_feature_text`."""
     said = _remove(host, settings, keep=settings.features)
     if not settings.features:
         return said

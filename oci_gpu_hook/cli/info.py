@@ -117,8 +117,9 @@ def _list_vendors(host: HostRoot) -> tuple[dict[str, Any], list[str]]:
         for it in hardware.find_vendors(host).vendors
     }
     rows = [{**_vendor(it, replaced.get(it.file, "")), "here": here.get(it.file)} for it in found]
-    said = {"errors": [str(err) for err in errors.values()], "collisions": folders.collisions(found)}
-    return {"vendors": rows, **said}, _vendors_text({"vendors": rows, **said})
+    said = [str(err) for err in errors.values()]
+    document = {"vendors": rows, "errors": said, "collisions": folders.collisions(found)}
+    return document, _vendors_text(document)
 
 
 def _check_vendor(host: HostRoot, file: str) -> tuple[dict[str, Any], list[str]]:

@@ -31,7 +31,7 @@ from oci_gpu_hook.node.engines import cdispecs, containers
 from oci_gpu_hook.node.engines import installed as host_engines
 from oci_gpu_hook.node.engines.cdispecs import SpecFile
 from oci_gpu_hook.node.engines.containers import ContainerNames, Running
-from oci_gpu_hook.node.engines.installed import Engine, Reader, Registration, Runtime
+from oci_gpu_hook.node.engines.installed import Engine, Registration, Runtime
 from oci_gpu_hook.node.machine import libselinux, processes
 from oci_gpu_hook.node.machine.libselinux import Label, Module, Status, Use
 from oci_gpu_hook.operations import Device, LdCache, LimitMemory, Mount
@@ -271,8 +271,8 @@ def test_a_text_that_is_no_spec_is_warned_of(tmp_path: Path) -> None:
 def test_a_spec_where_an_engine_does_not_look_is_named(tmp_path: Path) -> None:
     """Unless the engine has another of that kind: which one is to be kept is the administrator's choice."""
     ours, theirs = planted(tmp_path, OUR_SPEC, THEIR_SPEC)
-    podman, docker = Reader("podman", ("/etc/cdi", "/run/cdi")), Reader("Docker", (), "/etc/docker/daemon.json")
-    crio = Reader("CRI-O", ("/opt/a", "/opt/b"), "/etc/crio/crio.conf")
+    podman, docker = Engine("podman", ("/etc/cdi", "/run/cdi")), Engine("Docker", (), "/etc/docker/daemon.json")
+    crio = Engine("CRI-O", ("/opt/a", "/opt/b"), "/etc/crio/crio.conf")
     elsewhere = (ours, theirs, ours._replace(path="/opt/b/gpu.yaml"))
     (found,) = speccheck.unseen(elsewhere[:2], (podman, docker), lambda path: path)
     assert found.seen == "Docker does not read /etc/cdi/0.yaml: /etc/docker/daemon.json names no folder"

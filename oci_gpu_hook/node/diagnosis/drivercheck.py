@@ -62,9 +62,7 @@ _OF_PLATFORM = {
 def check_driver(
     host: HostRoot, driver_root: str, tool: str, *, others: bool = False
 ) -> tuple[list[Finding], DriverInventory | None]:
-    """The platform, or the driver's parts, GPUs and nodes; and what was found if its module is loaded; others: whether
-    another vendor's hardware is here.
-    """
+    """Also what was found, if its module is loaded; others: whether another vendor's hardware is here."""
     kind, proof = platform.prove(host)
     if kind in (platform.TEGRA, platform.WSL):
         return of_platform(host, kind, proof), None

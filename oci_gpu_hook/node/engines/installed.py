@@ -66,26 +66,16 @@ class Runtime(NamedTuple):
 
 
 class Engine(NamedTuple):
-    """An installed engine that reads hooks.d; each text is "" if no file sets it.  folders: where it looks for hooks,
-    in the order of rising precedence; folders_file: the file that sets them, "" where they are the engine's default;
-    runtime: of containers that name none, "" if no file sets it; shims: those of its runtimes that are NVIDIA's.
+    """An installed engine.  folders: where it looks for hooks, the later goes first, or for CDI specs, without links;
+    folders_file: that says so, "" for the engine's default; runtime: of containers that name none, "" if no file sets
+    it; shims: those of its runtimes that are NVIDIA's.
     """
 
     name: str
     folders: tuple[str, ...]
-    folders_file: str
+    folders_file: str = ""
     runtime: str = ""
     shims: tuple[Runtime, ...] = ()
-
-
-class Reader(NamedTuple):
-    """An engine that gives devices by CDI.  folders: where it looks for specs, links resolved, () for nowhere; file:
-    that says so, "" for the engine's default.
-    """
-
-    engine: str
-    folders: tuple[str, ...]
-    file: str = ""
 
 
 # systemd's, where no dockerd runs that could tell another.
@@ -162,8 +152,8 @@ def named_folders(files: Files, ending: str, folders: tuple[str, ...]) -> tuple[
     return folders, at
 
 
-def find_readers(host: HostRoot, docker: dict[str, Any] | None, docker_file: str) -> tuple[Reader, ...]:
-    """Every installed engine; docker: dockerd's settings, None if there is no dockerd, or they cannot be read."""
+def find_readers(host: HostRoot, docker: dict[str, Any] | None, docker_file: str) -> tuple[Engine, ...]:
+    """What gives devices by CDI; docker: dockerd's settings, None if there is no dockerd, or they cannot be read."""
     of_engines = [(kind.name, values_of(host, kind)) for kind in ENGINES if kind.files and is_there(host, kind)]
     if docker is not None:
         features, named = docker.get("features"), docker.get("cdi-spec-dirs")
@@ -174,14 +164,14 @@ def find_readers(host: HostRoot, docker: dict[str, Any] | None, docker_file: str
     return tuple([_reader(host, name, files) for name, files in of_engines])
 
 
-def _reader(host: HostRoot, name: str, files: Files) -> Reader:
+def _reader(host: HostRoot, name: str, files: Files) -> Engine:
     # Of a key that several files have the last one counts.
     said = [(file, it) for file, values in files for key, it in values.items() if key.endswith(_IS_ON)]
     if said and said[-1][1] is False:
-        return Reader(name, (), said[-1][0])
+        return Engine(name, (), said[-1][0])
     folders, file = named_folders(files, _SPECS, CDI_FOLDERS)
     paths = [host.real(it.rstrip("/") or "/") for it in folders if it[:1] == "/" and len(it) < _LONGEST_PATH]
-    return Reader(name, tuple(dict.fromkeys(paths)), file)
+    return Engine(name, tuple(dict.fromkeys(paths)), file)
 
 
 def of_containerd(host: HostRoot) -> list[Runtime]:

@@ -93,9 +93,7 @@ def _judge(bus: str, whys: dict[str, str], nvml: Readings | None, tested: dict[s
 
 
 def _read(host: HostRoot, bound: dict[str, int]) -> tuple[int, Whys]:
-    """The number of the last record of the log that was read in this boot, -1 for none, and what is known; bound: the
-    inodes now.
-    """
+    """Of this boot the number of the last record that was read, -1 for none, and what is known; bound: inodes now."""
     fresh: Whys = {bus: (inode, {}) for bus, inode in bound.items()}
     try:
         document: dict[str, Any] = json.loads(statefile.read_file(host, _STATE) or b"")
