@@ -11,25 +11,12 @@ from oci_gpu_hook.container import memoryregion
 from oci_gpu_hook.driver import proc
 from oci_gpu_hook.driver.inventory import DriverInventory, of_this_host, read_saved
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.diagnosis import (
-    FAIL,
-    PASS,
-    WARN,
-    Finding,
-    dockercheck,
-    drivercheck,
-    enginecheck,
-    is_failed,
-    namecheck,
-    passed,
-    speccheck,
-    systemcheck,
-    vendorcheck,
-    warned,
-)
+from oci_gpu_hook.node import diagnosis
+from oci_gpu_hook.node.diagnosis import dockercheck, drivercheck, enginecheck, namecheck, speccheck, systemcheck
 from oci_gpu_hook.node.diagnosis.dockercheck import Docker
 from oci_gpu_hook.node.diagnosis.enginecheck import Engines, Registered
 from oci_gpu_hook.node.diagnosis.remedy import as_root
+from oci_gpu_hook.node.diagnosis.vendorcheck import vendors
 from oci_gpu_hook.node.engines import cdispecs, containers
 from oci_gpu_hook.node.engines import installed as host_engines
 from oci_gpu_hook.node.engines.enginekinds import CONTAINERD, ENGINES, PODMAN
@@ -37,7 +24,7 @@ from oci_gpu_hook.node.gpus import hardware
 from oci_gpu_hook.node.machine import kernelconfig, libselinux
 
 # click leaves them out where the output is not a terminal.
-_COLOURS = {PASS: "green", WARN: "yellow", FAIL: "red"}
+_COLOURS = {diagnosis.PASS: "green", diagnosis.WARN: "yellow", diagnosis.FAIL: "red"}
 
 
 @click.command()
@@ -61,13 +48,14 @@ def doctor(is_json: bool, word: str | None, config: str | None, host: HostRoot) 
     else:
         # Of which those that run it have other remedies than root.
         findings = containerreport.running(host, containers.find(host, word), config)
-    fails, warns = [len([item for item in findings if item.level == level]) for level in (FAIL, WARN)]
-    text = [*lines(findings), "", f"{len(findings)} checks: {fails} {FAIL}, {warns} {WARN}"]
+    levels = [item.level for item in findings]
+    fails, warns = levels.count(diagnosis.FAIL), levels.count(diagnosis.WARN)
+    text = [*lines(findings), "", f"{len(findings)} checks: {fails} {diagnosis.FAIL}, {warns} {diagnosis.WARN}"]
     show(is_json, {"failed": fails, "warned": warns, "findings": findings}, text, painted)
-    return int(is_failed(findings))
+    return int(diagnosis.is_failed(findings))
 
 
-def of_host(host: HostRoot, config: str | None) -> list[Finding]:
+def of_host(host: HostRoot, config: str | None) -> list[diagnosis.Finding]:
     tool = host_engines.package_manager(host)
     cgroups = kernelconfig.cgroup_version(host)
     settings, lines_of_settings, of_settings = systemcheck.settings(host, config)
@@ -92,7 +80,7 @@ def of_host(host: HostRoot, config: str | None) -> list[Finding]:
         *enginecheck.installation(host, entry, hooks, tool),
         of_settings,
         *of_driver,
-        *vendorcheck.vendors(host, others, here, tool),
+        *vendors(host, others, here, tool),
         *_written_names(host, docker, found),
         systemcheck.cgroups(cgroups),
         systemcheck.ebpf(kernelconfig.bpf_refusal(host)),
@@ -114,7 +102,7 @@ def of_host(host: HostRoot, config: str | None) -> list[Finding]:
     return [*findings, systemcheck.rootless(host, tool)]
 
 
-def _written_names(host: HostRoot, docker: Docker | None, found: DriverInventory | None) -> list[Finding]:
+def _written_names(host: HostRoot, docker: Docker | None, found: DriverInventory | None) -> list[diagnosis.Finding]:
     settings, file = (docker.settings, docker.file) if docker else (None, "")
     readers = host_engines.find_readers(host, settings, file)
     named = tuple([folder for reader in readers for folder in reader.folders])
@@ -129,7 +117,7 @@ def _written_names(host: HostRoot, docker: Docker | None, found: DriverInventory
     ]
     if found is None:
         return findings
-    findings = findings or [passed("CDI", "no spec: the hook needs none")]
+    findings = findings or [diagnosis.passed("CDI", "no spec: the hook needs none")]
     return [*findings, *namecheck.resources(file, settings or {}, found), *namecheck.configurations(host, found)]
 
 
@@ -141,7 +129,7 @@ def _engines(
     entry: str,
     tool: str,
     unknown: set[str],
-) -> list[Finding]:
+) -> list[diagnosis.Finding]:
     """entry: the entry script without links; unknown: the engines of which a file cannot be read."""
     findings = []
     has_containerd = host_engines.is_there(host, CONTAINERD)
@@ -151,14 +139,14 @@ def _engines(
         # runc and crun take hooks only from a bundle.
         names = ", ".join([kind.name for kind in ENGINES if kind.programs])
         seen = f"none of {names} is installed: a bundle must name the hook itself"
-        findings.append(warned("engines", seen, tool, "install", "podman"))
+        findings.append(diagnosis.warned("engines", seen, tool, "install", "podman"))
     findings += dockercheck.docker(host, docker, entry, tool) if docker else []
     by_link = docker is not None and docker.leads_to == entry
     findings += enginecheck.other_hooks(installed, hooks, host_engines.shims(host, installed), by_link)
     return findings + enginecheck.callers(host, entry, tool)
 
 
-def lines(findings: list[Finding], least: int = 0) -> list[str]:
+def lines(findings: list[diagnosis.Finding], least: int = 0) -> list[str]:
     """Below each finding the command that fixes it, to be pasted.  least: the width of a check's name."""
     width = max([least, *[len(item.check) for item in findings]]) + 2
     found = []
@@ -173,4 +161,4 @@ def painted(line: str) -> str:
     level, gap, rest = line.partition("  ")
     if level not in _COLOURS:
         return line
-    return click.style(level, fg=_COLOURS[level], bold=level != PASS or None) + gap + rest
+    return click.style(level, fg=_COLOURS[level], bold=level != diagnosis.PASS or None) + gap + rest

@@ -150,18 +150,14 @@ def _vendor(vendor: Vendor, replaces: str) -> dict[str, Any]:
     }
 
 
-def _count(here: dict[str, Any]) -> str:
-    if not here["hardware"]:
-        return ""
-    return str(len(here["devices"]) or ("all" if here["hardware"].startswith("/dev/") else "none"))
-
-
 def _vendors_text(document: dict[str, Any]) -> list[str]:
     rows: list[tuple[str, ...]] = [("FLAG", "KIND", "DEVICES", "VERSION", "GROUPS", "FILE")]
     said = []
     for row in document["vendors"]:
-        count, version = (_count(row["here"]), row["here"]["version"]) if row["here"] else ("", "")
-        cells = (row["flag"], row["kind"], count, version, ",".join(row["groups"]), row["file"])
+        here = row["here"] or {"hardware": "", "version": "", "devices": []}
+        count = str(len(here["devices"]) or ("all" if here["hardware"].startswith("/dev/") else "none"))
+        count = count if here["hardware"] else ""
+        cells = (row["flag"], row["kind"], count, here["version"], ",".join(row["groups"]), row["file"])
         rows.append(tuple([cell or "-" for cell in cells]))
         if row["replaces"]:
             said.append(f"{row['file']} has taken the place of {row['replaces']}")

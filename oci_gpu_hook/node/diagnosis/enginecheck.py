@@ -13,19 +13,9 @@ from oci_gpu_hook.kernel.filetypes import is_open_to_others
 from oci_gpu_hook.node.diagnosis import PASS, Finding, failed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import Remedy, command, install, reread, roots_alone, then
 from oci_gpu_hook.node.diagnosis.systemcheck import python
+from oci_gpu_hook.node.engines import installed
 from oci_gpu_hook.node.engines.enginekinds import BY_NAME, CONTAINERD, DOCKER, ENGINES, PODMAN
-from oci_gpu_hook.node.engines.installed import (
-    NVIDIAS,
-    OURS,
-    REGISTRATION,
-    START,
-    Engine,
-    NoParser,
-    Registration,
-    Runtime,
-    find_program,
-    of_containerd,
-)
+from oci_gpu_hook.node.engines.installed import OURS, START, Engine, NoParser, Registration, Runtime, find_program
 from oci_gpu_hook.node.machine import childprocess
 
 Engines = tuple[Engine, ...]
@@ -45,11 +35,11 @@ def seen_by(engine: Engine, registered: Registered, tool: str) -> Finding:
     broken = next((item for item in effective.values() if item.fault), None)
     if broken:
         masks = [other for other in read if other.file == broken.file and other != broken]
-        remedy = command("rm", broken.path) if masks or broken.file != REGISTRATION else install(tool)
+        remedy = command("rm", broken.path) if masks or broken.file != installed.REGISTRATION else install(tool)
         return failed(check, f"{broken.path} stops every container: {broken.fault}", remedy)
     ours = [item for item in effective.values() if item.kind == OURS]
     if len(ours) > 1:
-        extra = next((item for item in ours if item.file != REGISTRATION), ours[0])
+        extra = next((item for item in ours if item.file != installed.REGISTRATION), ours[0])
         paths = " and ".join([item.path for item in ours])
         return failed(check, f"registered twice, by {paths}: it runs twice", "rm", extra.path)
     if ours:
@@ -100,7 +90,7 @@ def other_hooks(engines: Engines, registered: Registered, shims: list[Runtime], 
     findings = [
         failed(check, f"{item.path} starts NVIDIA's hook: GPUs are given twice", "rm", item.path)
         for item in registered
-        if item.kind == NVIDIAS and item.folder in read
+        if item.kind == installed.NVIDIAS and item.folder in read
     ]
     for shim in shims:
         found, default = warned, ", the default" if shim.is_default else ""
@@ -192,7 +182,7 @@ def of_runtimes(check: str, runtimes: list[Runtime], who: str, tool: str) -> lis
 
 def containerd(host: HostRoot, tool: str, *, is_alone: bool) -> list[Finding]:
     """How containerd's pods get GPUs; is_alone: whether there is no other engine."""
-    check, runtimes = CONTAINERD.name, of_containerd(host)
+    check, runtimes = CONTAINERD.name, installed.of_containerd(host)
     findings = of_runtimes(check, runtimes, "pods", tool)
     if any([item.is_ours for item in runtimes]):
         return findings

@@ -155,8 +155,18 @@ class KnownContainers:
         return ContainerNames(engine, item.id if BY_NAME[engine].by_id else "")
 
     def _with_monitor(self, item: Running) -> Running:
-        """A container without a state, with what the process above its first one tells of it."""
-        found = _monitored(self._host, item)
+        """A container without a state, with what conmon or containerd's shim, above its first process, tells of it."""
+        parent, found = processes.parent(self._host, item.pid), item
+        program = processes.program(self._host, parent)
+        if program == "conmon":
+            words = processes.command_line(self._host, parent)
+            said = dict(zip(words, words[1:]))
+            runtime = said.get("-r", "").rpartition("/")[2]
+            found = item._replace(id=said.get("-c", item.id), bundle=said.get("-b", ""), runtime=runtime)
+        elif program.startswith("containerd-shim") and item.id:
+            # It works in a bundle's folder; one shim can have all containers of a pod.
+            folder = (self._host.link(f"/proc/{parent}/cwd") or "").rpartition("/")[0]
+            found = item._replace(bundle=f"{folder}/{item.id}", runtime="runc")
         if found.bundle:
             self._names.update(names(self._files, [found.bundle]))
         return found if found.called.name else found._replace(called=self._called(found))
@@ -208,21 +218,6 @@ def _matching(known: list[Running], word: str) -> list[Running]:
         if found:
             return [item for item in found if item.pid] or found
     return []
-
-
-def _monitored(host: HostRoot, item: Running) -> Running:
-    parent = processes.parent(host, item.pid)
-    program = processes.program(host, parent)
-    if program == "conmon":
-        words = processes.command_line(host, parent)
-        said = dict(zip(words, words[1:]))
-        runtime = said.get("-r", "").rpartition("/")[2]
-        return item._replace(id=said.get("-c", item.id), bundle=said.get("-b", ""), runtime=runtime)
-    if program.startswith("containerd-shim") and item.id:
-        # It works in a bundle's folder; one shim can have all containers of a pod.
-        folder = (host.link(f"/proc/{parent}/cwd") or "").rpartition("/")[0]
-        return item._replace(bundle=f"{folder}/{item.id}", runtime="runc")
-    return item
 
 
 def _runs_contained(host: HostRoot, pid: int) -> bool:
