@@ -28,9 +28,9 @@ def check_is_server(host: HostRoot) -> None:
     """DriverError on a Jetson and under WSL 2, for what only knows GPUs that NVIDIA's module drives."""
     kind = platform.platform_of(host)
     if kind in PLATFORMS:
+        why = f"this host is {platform.NAMES[kind]}, and no GPU here is driven by NVIDIA's module"
         raise DriverError(
-            f"this host is {platform.NAMES[kind]}, and no GPU here is driven by NVIDIA's module",
-            "containers ask by NVIDIA_VISIBLE_DEVICES; 'oci-gpu-hook info --all' shows what they get",
+            why, "containers ask by NVIDIA_VISIBLE_DEVICES; 'oci-gpu-hook info --all' shows what they get"
         )
 
 

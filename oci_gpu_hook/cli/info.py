@@ -109,16 +109,13 @@ def text_of(value: object) -> str:
 def _list_vendors(host: HostRoot) -> tuple[dict[str, Any], list[str]]:
     found, errors = folders.load_all(host)
     replaced = folders.replaced(host)
-    here = {
-        it.inventory.file: {
-            **{"hardware": hardware.proof(host, it), "version": it.inventory.version},
-            "devices": [list(device.names) for device in it.devices],
-        }
-        for it in hardware.find_vendors(host).vendors
-    }
+    here = {}
+    for it in hardware.find_vendors(host).vendors:
+        said = {"hardware": hardware.proof(host, it), "version": it.inventory.version}
+        here[it.inventory.file] = {**said, "devices": [list(device.names) for device in it.devices]}
     rows = [{**_vendor(it, replaced.get(it.file, "")), "here": here.get(it.file)} for it in found]
-    said = [str(err) for err in errors.values()]
-    document = {"vendors": rows, "errors": said, "collisions": folders.collisions(found)}
+    wrong = [str(err) for err in errors.values()]
+    document = {"vendors": rows, "errors": wrong, "collisions": folders.collisions(found)}
     return document, _vendors_text(document)
 
 

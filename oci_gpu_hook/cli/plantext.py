@@ -102,11 +102,9 @@ def missing(plan: Plan) -> tuple[str, ...]:
         found += _files(plan, plan.request, inventory)
     for vendor in plan.provision.vendors:
         flag, absent = vendor.inventory.flag, vendor.inventory.absent
-        found += [
-            f"{flag}={device.names[0]}, {device.names[-1]}: not asked for"
-            for device in (() if plan.layout.dev_is_hosts else vendor.devices)
-            if given.isdisjoint([node.path for node, _ in device.nodes])
-        ]
+        devices = () if plan.layout.dev_is_hosts else vendor.devices
+        left = [it for it in devices if given.isdisjoint([node.path for node, _ in it.nodes])]
+        found += [f"{flag}={it.names[0]}, {it.names[-1]}: not asked for" for it in left]
         # Patterns: without their folders many are alike.
         found += [f"{flag}: this host has no {some(absent)}"] if absent else []
         environment = [f"{name}={value}" for name, value in vendor.inventory.environment]
@@ -116,12 +114,9 @@ def missing(plan: Plan) -> tuple[str, ...]:
 
 def _gpus(given: set[str], inventory: DriverInventory) -> list[str]:
     gpus = [f"GPU {gpu.nvml_index}, {gpu.model}" for gpu in inventory.gpus if f"/dev/nvidia{gpu.minor}" not in given]
-    mig_devices = [
-        f"MIG device {device.gi}/{device.ci} of GPU {device.gpu}"
-        for device in inventory.mig_devices
-        if f"/dev/nvidia-caps/nvidia-cap{device.ci_minor}" not in given
-    ]
-    return [f"{name}: not asked for" for name in (*gpus, *mig_devices)]
+    migs = [it for it in inventory.mig_devices if f"/dev/nvidia-caps/nvidia-cap{it.ci_minor}" not in given]
+    names = [*gpus, *[f"MIG device {it.gi}/{it.ci} of GPU {it.gpu}" for it in migs]]
+    return [f"{name}: not asked for" for name in names]
 
 
 def _files(plan: Plan, request: Request, inventory: DriverInventory) -> list[str]:

@@ -239,7 +239,6 @@ def _log() -> str:
             done = childprocess.program(words.split())
             if done.returncode == 0 and done.stdout:
                 return done.stdout
-    raise UsageError(
-        f"there is no {_AUDIT_LOG}, and neither the journal nor the kernel's log can be read",
-        "run it as root, or name a file with denials, or pipe one in: oci-gpu-hook selinux explain -",
-    )
+    why = f"there is no {_AUDIT_LOG}, and neither the journal nor the kernel's log can be read"
+    hint = "run it as root, or name a file with denials, or pipe one in: oci-gpu-hook selinux explain -"
+    raise UsageError(why, hint)

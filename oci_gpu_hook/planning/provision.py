@@ -320,15 +320,9 @@ def _services(request: Request, inventory: DriverInventory) -> tuple[list[Servic
 
 def cache_entries(placed: list[tuple[Library, str, str]]) -> tuple[Entry, ...]:
     """By all names but that of the versioned file, as in ldconfig's."""
-    return tuple(
-        [
-            Entry(name.encode(), f"{folder}/{name}".encode(), library.flags)
-            for library, folder, _ in placed
-            if not library.subfolder
-            for name in library.names
-            if name == library.soname or name != library.file
-        ]
-    )
+    files = [(it, folder) for it, folder, _ in placed if not it.subfolder]
+    named = [(it, folder, name) for it, folder in files for name in it.names if name == it.soname or name != it.file]
+    return tuple([Entry(name.encode(), f"{folder}/{name}".encode(), it.flags) for it, folder, name in named])
 
 
 def folder_of(layout: Layout, library: Library, driver_folder: str) -> str:

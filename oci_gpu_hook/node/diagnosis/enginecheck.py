@@ -87,11 +87,8 @@ def other_hooks(engines: Engines, registered: Registered, shims: list[Runtime], 
     """Other programs that would also give GPUs to a container; by_link: whether dockerd starts our hook for --gpus."""
     check = "other hooks"
     read = {folder for engine in engines for folder in engine.folders}
-    findings = [
-        failed(check, f"{item.path} starts NVIDIA's hook: GPUs are given twice", "rm", item.path)
-        for item in registered
-        if item.kind == installed.NVIDIAS and item.folder in read
-    ]
+    theirs = [item.path for item in registered if item.kind == installed.NVIDIAS and item.folder in read]
+    findings = [failed(check, f"{it} starts NVIDIA's hook: GPUs are given twice", "rm", it) for it in theirs]
     for shim in shims:
         found, default = warned, ", the default" if shim.is_default else ""
         if shim.engine == DOCKER.name and by_link:

@@ -162,16 +162,11 @@ def _container(
     allows = _verdict(host, cgroup, known.version)
     nodes, is_whole = held_nodes(host, pid, ours, wanted)
     running = known.of_process(pid)
-    return ContainerDevices(
-        running,
-        since(host, began),
-        tuple([ContainerNode(path, *at, allows(*at)) for at, path in sorted(nodes.items())]),
-        frozenset([at for at in wanted.numbers if allows(*at)]),
-        bool(allows(*_UNUSED_NUMBER)),
-        processes.is_in_our_users(host, pid) and processes.makes_nodes(host, pid),
-        is_whole,
-        memory_uses(host, own_cgroup(cgroup, running.id)) if cgroup else (),
-    )
+    held = tuple([ContainerNode(path, *at, allows(*at)) for at, path in sorted(nodes.items())])
+    allowed, is_open = frozenset([at for at in wanted.numbers if allows(*at)]), bool(allows(*_UNUSED_NUMBER))
+    makes_nodes = processes.is_in_our_users(host, pid) and processes.makes_nodes(host, pid)
+    memory = memory_uses(host, own_cgroup(cgroup, running.id)) if cgroup else ()
+    return ContainerDevices(running, since(host, began), held, allowed, is_open, makes_nodes, is_whole, memory)
 
 
 def _verdict(host: HostRoot, cgroup: str, version: str) -> Callable[[int, int], bool | None]:

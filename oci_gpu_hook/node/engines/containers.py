@@ -199,11 +199,9 @@ def find(host: HostRoot, word: str) -> Running:
         return known.of_process(pid)
     if named:
         return named[0]
-    raise UsageError(
-        f"no running container has the id, name or process {quoted(word)}",
-        "podman ps, crictl ps, docker ps and runc list show those that run, 'oci-gpu-hook log' those that failed"
-        + ("" if posix.geteuid() == 0 else "; only root sees other users' containers"),
-    )
+    hint = "podman ps, crictl ps, docker ps and runc list show those that run, 'oci-gpu-hook log' those that failed"
+    hint += "" if posix.geteuid() == 0 else "; only root sees other users' containers"
+    raise UsageError(f"no running container has the id, name or process {quoted(word)}", hint)
 
 
 def _matching(known: list[Running], word: str) -> list[Running]:

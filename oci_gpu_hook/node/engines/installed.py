@@ -161,17 +161,16 @@ def find_readers(host: HostRoot, docker: dict[str, Any] | None, docker_file: str
         said: dict[str, Any] = {_SPECS: named} if named else {}
         said[_IS_ON] = features.get("cdi") if isinstance(features, dict) else None
         of_engines.append((DOCKER.name, [(docker_file, said)]))
-    return tuple([_reader(host, name, files) for name, files in of_engines])
-
-
-def _reader(host: HostRoot, name: str, files: Files) -> Engine:
-    # Of a key that several files have the last one counts.
-    said = [(file, it) for file, values in files for key, it in values.items() if key.endswith(_IS_ON)]
-    if said and said[-1][1] is False:
-        return Engine(name, (), said[-1][0])
-    folders, file = named_folders(files, _SPECS, CDI_FOLDERS)
-    paths = [host.real(it.rstrip("/") or "/") for it in folders if it[:1] == "/" and len(it) < _LONGEST_PATH]
-    return Engine(name, tuple(dict.fromkeys(paths)), file)
+    found = []
+    for name, files in of_engines:
+        folders, file = named_folders(files, _SPECS, CDI_FOLDERS)
+        # Of a key that several files have the last one counts.
+        told = [(file, it) for file, values in files for key, it in values.items() if key.endswith(_IS_ON)]
+        if told and told[-1][1] is False:
+            folders, file = (), told[-1][0]
+        paths = [host.real(it.rstrip("/") or "/") for it in folders if it[:1] == "/" and len(it) < _LONGEST_PATH]
+        found.append(Engine(name, tuple(dict.fromkeys(paths)), file))
+    return tuple(found)
 
 
 def of_containerd(host: HostRoot) -> list[Runtime]:
