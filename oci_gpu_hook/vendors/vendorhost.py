@@ -114,18 +114,10 @@ def vendor_state(host: HostRoot, inventory: Vendor) -> VendorState:
             common.update(dict.fromkeys([(node, group) for node, group, *_ in matching]))
     claimed = {node.path for node, _ in common} | {it[0].path for it in single}
     sockets, faults = _sockets(host, inventory)
-    return VendorState(
-        inventory,
-        _devices(single),
-        tuple(common),
-        sockets,
-        _unmet(host, inventory),
-        tuple(unmatched),
-        tuple(dict.fromkeys(absent)),
-        (*inventory.faults, *faults),
-        _links(host) if claimed else (),
-        tuple([path for path in dict.fromkeys(others) if path not in claimed]),
-    )
+    found = VendorState(inventory, _devices(single), tuple(common), sockets, _unmet(host, inventory), tuple(unmatched))
+    found = found._replace(absent=tuple(dict.fromkeys(absent)), faults=(*inventory.faults, *faults))
+    unclaimed = tuple([path for path in dict.fromkeys(others) if path not in claimed])
+    return found._replace(links=_links(host) if claimed else (), unclaimed=unclaimed)
 
 
 def _devices(matching: list[Match]) -> tuple[VendorDevice, ...]:
