@@ -29,10 +29,8 @@ def main(stage: str, arguments: list[str]) -> int:
         if stage in _NOTHING_TO_DO:
             return DONE  # mounts and nodes go with the mount namespace, rules with the cgroup
         if stage not in _SERVED:
-            raise UsageError(
-                f"stage {stage} runs inside the container, where this hook must not run",
-                "the administrator must register it for createRuntime or prestart",
-            )
+            why = f"stage {stage} runs inside the container, where this hook must not run"
+            raise UsageError(why, "the administrator must register it for createRuntime or prestart")
         options = asking.options(arguments)
         try:
             state = progress.state = _read_state()

@@ -21,6 +21,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    # By their ids.
+    Mounts = tuple[int, ...]
+
 _BELOW = syscalls.RESOLVE_BELOW
 _NAMED = posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC
 _MAX_LINKS = 40
@@ -70,14 +73,7 @@ class Tree:
     """
 
     def __init__(
-        self,
-        root_fd: int,
-        own: tuple[int, ...],
-        undo: Undo,
-        label: str = "",
-        *,
-        as_owners: bool = False,
-        is_layer: bool = False,
+        self, root_fd: int, own: Mounts, undo: Undo, label: str = "", *, as_owners: bool = False, is_layer: bool = False
     ) -> None:
         self.root_fd = root_fd
         self.undo = undo

@@ -7,10 +7,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from oci_gpu_hook.cli.options import Row, aligned, section, sentences
-from oci_gpu_hook.driver import inventory as saved_inventory
-from oci_gpu_hook.driver import nodes
-from oci_gpu_hook.driver.inventory import DriverInventory, Library
-from oci_gpu_hook.driver.nodes import DeviceNode
+from oci_gpu_hook.driver.inventory import DriverInventory, Library, with_nodes
+from oci_gpu_hook.driver.nodes import FAMILIES, DeviceNode
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import counted
@@ -30,16 +28,16 @@ def check_is_server(host: HostRoot) -> None:
     """DriverError on a Jetson and under WSL 2, for what only knows GPUs that NVIDIA's module drives."""
     kind = platform.platform_of(host)
     if kind in PLATFORMS:
+        why = f"this host is {platform.NAMES[kind]}, and no GPU here is driven by NVIDIA's module"
         raise DriverError(
-            f"this host is {platform.NAMES[kind]}, and no GPU here is driven by NVIDIA's module",
-            "containers ask by NVIDIA_VISIBLE_DEVICES; 'oci-gpu-hook info --all' shows what they get",
+            why, "containers ask by NVIDIA_VISIBLE_DEVICES; 'oci-gpu-hook info --all' shows what they get"
         )
 
 
 def of_server(host: HostRoot, driver_root: str, families: tuple[str, ...]) -> DriverInventory:
     """What only NVML knows is of the saved inventory.  DriverError without a driver, and on a Jetson and WSL 2."""
     check_is_server(host)
-    return saved_inventory.with_nodes(host, hardware.nvidia(host, driver_root), families, driver_root=driver_root)
+    return with_nodes(host, hardware.nvidia(host, driver_root), families, driver_root=driver_root)
 
 
 class Accelerators(NamedTuple):
@@ -68,8 +66,7 @@ def find_accelerators(
         instead = _of_platform(host)
         if instead or not nvidia:
             return found._replace(instead=instead)
-        with_nodes = saved_inventory.with_nodes(host, nvidia(), nodes.FAMILIES, driver_root=driver_root)
-        return found._replace(nvidia=with_nodes)
+        return found._replace(nvidia=with_nodes(host, nvidia(), FAMILIES, driver_root=driver_root))
     except DriverError as err:
         # A vendor's file that is wrong may be that of the hardware that is here.
         if not found.here() and not found.wrong:
@@ -222,10 +219,8 @@ def _inventory_text(inventory: DriverInventory, everything: bool) -> list[str]:
         gpus.append((str(it.nvml_index), it.bus_id, f"minor {it.minor}", it.uuid or "(no UUID yet)", it.model, kind))
     mig: list[Row] = []
     for part in inventory.mig_devices:
-        name, uuid = (
-            f"{part.gpu}:{'?' if part.number is None else part.number}",
-            part.uuid or "(only NVML knows its UUID)",
-        )
+        name = f"{part.gpu}:{'?' if part.number is None else part.number}"
+        uuid = part.uuid or "(only NVML knows its UUID)"
         minors = f"minors {part.gi_minor},{part.ci_minor}"
         mig.append((name, f"instances {part.gi}/{part.ci}", minors, uuid, part.profile))
     lines = [f"driver {inventory.driver_version}{cuda}", *section(f"GPUs ({len(gpus)})", gpus, "none")]

@@ -16,9 +16,8 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.engines.enginekinds import BY_WORD, CONTAINERD, DOCKER, EngineKind
 from oci_gpu_hook.node.engines.installed import MAX_SHARES, PROGRAM, RUNTIME
 from oci_gpu_hook.node.gpus import hardware
-from oci_gpu_hook.node.setup import configuration, enginefile, swarmresources
-from oci_gpu_hook.node.setup.configuration import Change, WantedRuntime
-from oci_gpu_hook.node.setup.enginefile import EngineFile
+from oci_gpu_hook.node.setup import configuration, daemonjson, enginefile
+from oci_gpu_hook.node.setup.enginefile import Change, EngineFile, WantedRuntime
 from oci_gpu_hook.request.settings import read_settings
 
 # A link of the administrator's, for tools that look for this name in `docker info`, as devcontainers does.
@@ -84,8 +83,8 @@ def configure(
         raise ConfigError(change.told[0])
     if swarm is not None:
         settings = read_settings(None, None, host.path.rstrip("/"))
-        named = swarmresources.devices(hardware.nvidia(host, settings.driver_root), shares)
-        change = swarmresources.with_resources(host, file, change, settings, swarm, named)
+        named = daemonjson.devices(hardware.nvidia(host, settings.driver_root), shares)
+        change = daemonjson.with_resources(host, file, change, settings, swarm, named)
     # A reload of dockerd turns no CDI on, reads no resources and keeps a default runtime that is gone; rootlesskit
     # passes no SIGHUP on.
     reloads = kind == DOCKER and not (cdi or swarm or removes)

@@ -15,20 +15,19 @@ from contextlib import suppress
 from oci_gpu_hook.asking import Options, Question
 from oci_gpu_hook.container import ipc, memoryregion
 from oci_gpu_hook.container.rootfs import Rootfs
-from oci_gpu_hook.driver import proc
-from oci_gpu_hook.driver.proc import LD_SO_CACHE
+from oci_gpu_hook.driver.proc import LD_SO_CACHE, character_majors
 from oci_gpu_hook.errors import BundleError, HookError, UsageError, quoted
 from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.host import docker
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.descriptors import closing
-from oci_gpu_hook.node.diagnosis import FAIL, Finding, advice, failed, passed, warned
+from oci_gpu_hook.node.diagnosis import FAIL, Finding, failed, passed, remedy, warned
 from oci_gpu_hook.node.diagnosis import containercheck as judged
 from oci_gpu_hook.node.diagnosis.drivercheck import cached_names
 from oci_gpu_hook.node.diagnosis.remedy import DOCTOR, Remedy, in_words
-from oci_gpu_hook.node.engines import cdispecs, containerdevices, containers
-from oci_gpu_hook.node.engines.containerrecords import SHORT_ID, Running
-from oci_gpu_hook.node.machine import childprocess, kernelconfig, libselinux, processes
+from oci_gpu_hook.node.engines import cdispecs, containerdevices
+from oci_gpu_hook.node.engines.containers import SHORT_ID, Running
+from oci_gpu_hook.node.machine import childprocess, foreignfile, kernelconfig, libselinux, processes
 from oci_gpu_hook.node.machine.foreignfile import ContainerRoot, Number
 from oci_gpu_hook.operations import Device, Mount, Symlink
 from oci_gpu_hook.planning import compatibility, decide
@@ -47,7 +46,7 @@ _MAX_OTHERS = 64
 def running(host: HostRoot, found: Running, config: str | None) -> list[Finding]:
     name = quoted(found.shown)[1:-1] or "of no known id"
     if not found.pid:
-        raise UsageError(f"the container {name} does not run", advice.start(found))
+        raise UsageError(f"the container {name} does not run", remedy.start(found))
     if not processes.is_contained(found.pid):
         raise UsageError(f"the process {found.pid} is in no container: it sees the host's own mounts")
     is_shown = found.id and found.called.shown not in ("", found.id)
@@ -107,12 +106,12 @@ def _unasked(who: Running, question: Question, settings: Settings, notes: tuple[
         with suppress(HookError):
             if instead != settings and _request(question, instead)[0] is not None:
                 seen = f"it asks for a GPU, which {key} = {was} does not accept: {'; '.join(notes)}"
-                return warned("request", seen, advice.accepted(who))
+                return warned("request", seen, remedy.accepted(who))
     flags = ", and no vendor's flag anything" if others else ""
     # Another user's bundle is not read.
     what = "it" if question.bundle.path else "its environment, all that is known of it,"
     seen = f"{what} asks for no GPU: NVIDIA_VISIBLE_DEVICES names none{flags}"
-    return warned("request", "; ".join([seen, *notes]), advice.ask(who))
+    return warned("request", "; ".join([seen, *notes]), remedy.ask(who))
 
 
 def _request(question: Question, settings: Settings) -> tuple[Request | None, tuple[str, ...]]:
@@ -131,7 +130,7 @@ def _request(question: Question, settings: Settings) -> tuple[Request | None, tu
 
 def _bundle(host: HostRoot, found: Running) -> Bundle:
     if found.bundle:
-        data = containers.config(host, found)
+        data = foreignfile.read_file(host, f"{found.bundle}/config.json")
         with suppress(BundleError):
             return Bundle(found.bundle, object_of(data or b"", f"{found.bundle}/config.json"))
     return Bundle("", {"process": {"env": processes.environment(host, found.pid)}, "root": {"path": "/"}})
@@ -146,7 +145,7 @@ def _seen(
     paths, majors = list(wanted), set[int]()
     if not operations:
         # A container may call any device so: only NVIDIA's are opened.
-        majors = {major for name, major in proc.character_majors(host).items() if name.startswith("nvidia")}
+        majors = {major for name, major in character_majors(host).items() if name.startswith("nvidia")}
         paths = [f"/dev/{name}" for name in inside.names("/dev") if name.startswith("nvidia")]
     numbers = {path: inside.numbers(path) for path in paths}
     usable = {path: at for path, at in numbers.items() if at and (at == wanted.get(path) or at[0] in majors)}
@@ -183,10 +182,8 @@ def _opened(
         return judged.NO_ROOT
     who = processes.credentials(host, pid)
     try:
-        errors: dict[str, int] | str = childprocess.ask(
-            lambda _: _open_all(inside, cgroup, who, nodes), (_OPEN_SECONDS,)
-        )
-        return errors
+        told: dict[str, int] | str = childprocess.ask(lambda _: _open_all(inside, cgroup, who, nodes), (_OPEN_SECONDS,))
+        return told
     except TimeoutError:
         return judged.NO_ANSWER
     except childprocess.Ended:

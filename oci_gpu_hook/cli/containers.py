@@ -14,12 +14,13 @@ from oci_gpu_hook.cli.options import columns, config_file, host_root, output_for
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.host.leases import has_room
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.diagnosis import holders, listed
+from oci_gpu_hook.node.diagnosis import holders
 from oci_gpu_hook.node.diagnosis.holders import HeldShare, Holder, Holders
 from oci_gpu_hook.node.engines import containerdevices
 from oci_gpu_hook.node.engines.containerdevices import AllContainers, ContainerDevices
-from oci_gpu_hook.node.engines.containerrecords import SHORT_ID
+from oci_gpu_hook.node.engines.containers import SHORT_ID
 from oci_gpu_hook.node.gpus import hardware, holdercount
+from oci_gpu_hook.planning.plan import some
 from oci_gpu_hook.report.records import printable
 from oci_gpu_hook.request.settings import read_settings
 
@@ -98,7 +99,7 @@ def lines_of(held: Holders, found: AllContainers) -> list[str]:
     table = [column for column in cells if column[0] != "OTHERS" or {*column[1:]} != {"-"}]
     lines = columns(zip(*table)) if holding else [f"no container{where} holds a device"]
     lines += ["", f"held by no container{where}: {_list(held.free)}"]
-    who = listed([printable(_called(item)) for item in held.privileged])
+    who = some([printable(_called(item)) for item in held.privileged])
     if held.open:
         lines += [f"held by no container, and open to privileged containers ({who}): {_list(held.open)}"]
     lines += [note for item in holding for note in _notes(item)]

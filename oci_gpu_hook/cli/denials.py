@@ -198,7 +198,6 @@ def _decoded(key: str, value: str) -> str:
 
 
 def explain(denials: tuple[Denial, ...]) -> tuple[Denial, ...]:
-    """Those that concern containers and GPUs, each with its cause and remedy."""
     found = []
     for denial in denials:
         try:

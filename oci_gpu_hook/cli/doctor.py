@@ -8,37 +8,23 @@ import click
 from oci_gpu_hook.cli import cdi, containerreport
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
 from oci_gpu_hook.container import memoryregion
-from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import proc
-from oci_gpu_hook.driver.inventory import DriverInventory
+from oci_gpu_hook.driver.inventory import DriverInventory, of_this_host, read_saved
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.diagnosis import (
-    FAIL,
-    PASS,
-    WARN,
-    Finding,
-    dockercheck,
-    drivercheck,
-    enginecheck,
-    is_failed,
-    namecheck,
-    passed,
-    speccheck,
-    systemcheck,
-    vendorcheck,
-    warned,
-)
+from oci_gpu_hook.node import diagnosis
+from oci_gpu_hook.node.diagnosis import dockercheck, drivercheck, enginecheck, namecheck, speccheck, systemcheck
+from oci_gpu_hook.node.diagnosis.dockercheck import Docker
 from oci_gpu_hook.node.diagnosis.enginecheck import Engines, Registered
 from oci_gpu_hook.node.diagnosis.remedy import as_root
+from oci_gpu_hook.node.diagnosis.vendorcheck import vendors
 from oci_gpu_hook.node.engines import cdispecs, containers
 from oci_gpu_hook.node.engines import installed as host_engines
 from oci_gpu_hook.node.engines.enginekinds import CONTAINERD, ENGINES, PODMAN
-from oci_gpu_hook.node.engines.installed import find_program
 from oci_gpu_hook.node.gpus import hardware
 from oci_gpu_hook.node.machine import kernelconfig, libselinux
 
 # click leaves them out where the output is not a terminal.
-_COLOURS = {PASS: "green", WARN: "yellow", FAIL: "red"}
+_COLOURS = {diagnosis.PASS: "green", diagnosis.WARN: "yellow", diagnosis.FAIL: "red"}
 
 
 @click.command()
@@ -62,16 +48,16 @@ def doctor(is_json: bool, word: str | None, config: str | None, host: HostRoot) 
     else:
         # Of which those that run it have other remedies than root.
         findings = containerreport.running(host, containers.find(host, word), config)
-    fails, warns = [len([item for item in findings if item.level == level]) for level in (FAIL, WARN)]
-    text = [*lines(findings), "", f"{len(findings)} checks: {fails} {FAIL}, {warns} {WARN}"]
+    levels = [item.level for item in findings]
+    fails, warns = levels.count(diagnosis.FAIL), levels.count(diagnosis.WARN)
+    text = [*lines(findings), "", f"{len(findings)} checks: {fails} {diagnosis.FAIL}, {warns} {diagnosis.WARN}"]
     show(is_json, {"failed": fails, "warned": warns, "findings": findings}, text, painted)
-    return int(is_failed(findings))
+    return int(diagnosis.is_failed(findings))
 
 
-def of_host(host: HostRoot, config: str | None) -> list[Finding]:
-    """Causes come before what follows from them."""
-    tool = "dnf" if find_program(host, "dnf") else "apt"
-    kernel = kernelconfig.read_kernel(host)
+def of_host(host: HostRoot, config: str | None) -> list[diagnosis.Finding]:
+    tool = host_engines.package_manager(host)
+    cgroups = kernelconfig.cgroup_version(host)
     settings, lines_of_settings, of_settings = systemcheck.settings(host, config)
     others = hardware.find_vendors(host)
     here = [item for item in others.vendors if hardware.proof(host, item)]
@@ -84,26 +70,26 @@ def of_host(host: HostRoot, config: str | None) -> list[Finding]:
     docker = dockercheck.find_docker(host)
     of_driver, found = drivercheck.check_driver(host, settings.driver_root, tool, others=bool(here))
     if found is not None:
-        saved = saved_inventory.read_saved(host, proc.stamp(host, settings.driver_root))
-        of_driver += drivercheck.rdma(host, kernel.modules) if found.gpus else []
+        saved = read_saved(host, proc.stamp(host, settings.driver_root))
+        of_driver += drivercheck.rdma(host, kernelconfig.modules(host)) if found.gpus else []
         # Of a half installed driver none counts as saved, and that is told by its parts.
         of_driver += [] if found.misfits else [drivercheck.inventory(host, saved, tool)]
         # By NVML's names where it was asked, and nothing has made a doubt of its answer since.
-        found = saved_inventory.of_this_host(host, saved or found)
+        found = of_this_host(host, saved or found)
     findings = [
-        systemcheck.kernel(kernel, tool),
+        systemcheck.kernel(host.text("/proc/sys/kernel/osrelease").strip(), tool),
         *enginecheck.installation(host, entry, hooks, tool),
         of_settings,
         *of_driver,
-        *vendorcheck.vendors(host, others, here, tool),
+        *vendors(host, others, here, tool),
         *_written_names(host, docker, found),
-        systemcheck.cgroups(kernel),
-        systemcheck.ebpf(kernel),
-        *systemcheck.selinux(host, kernel.cgroups, tool),
+        systemcheck.cgroups(cgroups),
+        systemcheck.ebpf(kernelconfig.bpf_refusal(host)),
+        *systemcheck.selinux(host, cgroups, tool),
         *systemcheck.memory(
             next((it.where for it in lines_of_settings if it.field == "gpu_memory" and it.value != "off"), ""),
             memoryregion.read_regions(host),
-            kernel.cgroups,
+            cgroups,
             {gpu.bus_id: f"GPU {gpu.nvml_index}" for gpu in (found.gpus if found else ())},
             settings,
             {it: libselinux.boolean(host, it) for it in (systemcheck.MEMORY_BOOLEAN, systemcheck.NVML_BOOLEAN)},
@@ -113,12 +99,11 @@ def of_host(host: HostRoot, config: str | None) -> list[Finding]:
         findings.append(enginecheck.seen_by(engine, hooks, tool))
         findings += enginecheck.images_in_podman(host, engine) if engine.name == PODMAN.name else []
     findings += enginecheck.unread(unread, tool)
-    is_known = CONTAINERD.name not in unknown
-    findings += _engines(host, installed, docker, hooks, host.real(entry), tool, with_containerd=is_known)
+    findings += _engines(host, installed, docker, hooks, host.real(entry), tool, unknown)
     return [*findings, systemcheck.rootless(host, tool)]
 
 
-def _written_names(host: HostRoot, docker: dockercheck.Docker | None, found: DriverInventory | None) -> list[Finding]:
+def _written_names(host: HostRoot, docker: Docker | None, found: DriverInventory | None) -> list[diagnosis.Finding]:
     settings, file = (docker.settings, docker.file) if docker else (None, "")
     readers = host_engines.find_readers(host, settings, file)
     named = tuple([folder for reader in readers for folder in reader.folders])
@@ -133,37 +118,36 @@ def _written_names(host: HostRoot, docker: dockercheck.Docker | None, found: Dri
     ]
     if found is None:
         return findings
-    findings = findings or [passed("CDI", "no spec: the hook needs none")]
+    findings = findings or [diagnosis.passed("CDI", "no spec: the hook needs none")]
     return [*findings, *namecheck.resources(file, settings or {}, found), *namecheck.configurations(host, found)]
 
 
 def _engines(
     host: HostRoot,
     installed: Engines,
-    docker: dockercheck.Docker | None,
+    docker: Docker | None,
     hooks: Registered,
     entry: str,
     tool: str,
-    *,
-    with_containerd: bool,
-) -> list[Finding]:
-    """entry: the entry script without links."""
+    unknown: set[str],
+) -> list[diagnosis.Finding]:
+    """entry: the entry script without links; unknown: the engines of which a file cannot be read."""
     findings = []
     has_containerd = host_engines.is_there(host, CONTAINERD)
-    if has_containerd and with_containerd:
+    if has_containerd and CONTAINERD.name not in unknown:
         findings += enginecheck.containerd(host, tool, is_alone=not installed and docker is None)
     if not installed and docker is None and not has_containerd:
         # runc and crun take hooks only from a bundle.
         names = ", ".join([kind.name for kind in ENGINES if kind.programs])
         seen = f"none of {names} is installed: a bundle must name the hook itself"
-        findings.append(warned("engines", seen, tool, "install", "podman"))
+        findings.append(diagnosis.warned("engines", seen, tool, "install", "podman"))
     findings += dockercheck.docker(host, docker, entry, tool) if docker else []
     by_link = docker is not None and docker.leads_to == entry
     findings += enginecheck.other_hooks(installed, hooks, host_engines.shims(host, installed), by_link)
     return findings + enginecheck.callers(host, entry, tool)
 
 
-def lines(findings: list[Finding], least: int = 0) -> list[str]:
+def lines(findings: list[diagnosis.Finding], least: int = 0) -> list[str]:
     """Below each finding the command that fixes it, to be pasted.  least: the width of a check's name."""
     width = max([least, *[len(item.check) for item in findings]]) + 2
     found = []
@@ -178,4 +162,4 @@ def painted(line: str) -> str:
     level, gap, rest = line.partition("  ")
     if level not in _COLOURS:
         return line
-    return click.style(level, fg=_COLOURS[level], bold=level != PASS or None) + gap + rest
+    return click.style(level, fg=_COLOURS[level], bold=level != diagnosis.PASS or None) + gap + rest

@@ -32,7 +32,7 @@ _LONGEST_CLASS = 32
 # Kubernetes: what stands before the slash.  A domain, and no name of a single word.
 _DOMAIN = re.compile(r"(?=.{1,253}\Z)([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 # Of a vendor's file its kind, ``amd.com/gpu``; how many devices have a name; and the driver's version, or "".
-OtherVendor = tuple[str, int, str]
+Others = tuple[tuple[str, int, str], ...]
 
 
 @click.command()
@@ -59,9 +59,7 @@ def features(write: bool, remove: bool, config: str | None, host: HostRoot) -> N
 
 
 def renew(host: HostRoot, settings: Settings) -> str:
-    """Write the feature file, or remove it if neither a driver nor another vendor's device is here, and one of another
-    name; gives a sentence, "" if no file was there and the setting names none.  DriverError as `_feature_text`.
-    """
+    """Gives a sentence, "" if no file was there and the setting names none.  DriverError as `_feature_text`."""
     said = _remove(host, settings, keep=settings.features)
     if not settings.features:
         return said
@@ -96,14 +94,14 @@ def _remember(host: HostRoot, path: str) -> None:
         statefile.write(host, _LAST, path.encode("utf-8", "surrogateescape"))
 
 
-def others(host: HostRoot) -> tuple[OtherVendor, ...]:
+def others(host: HostRoot) -> Others:
     """What other vendors' files name that is here and can be served."""
     found = hardware.find_vendors(host).vendors
     vendors = [it for it in found if it.inventory.kind and it.nodes() and not it.lacking()]
     return tuple([(it.inventory.kind, len(it.devices), it.inventory.version) for it in vendors])
 
 
-def _feature_text(host: HostRoot, settings: Settings, beside: tuple[OtherVendor, ...]) -> str:
+def _feature_text(host: HostRoot, settings: Settings, beside: Others) -> str:
     """As it is now; DriverError if NVIDIA's driver is half installed, or there is neither that nor another's device."""
     accelerators.check_is_server(host)
     is_left_out = beside and driver_version(host) is None
@@ -131,30 +129,25 @@ def _selinux_mode(host: HostRoot) -> str:
 
 
 def labels(
-    driver_version: str,
-    selinux: str,
-    version: str,
-    validation: Validation | None,
-    unhealthy: int = 0,
-    others: tuple[OtherVendor, ...] = (),
+    driver: str, selinux: str, version: str, validation: Validation | None, unhealthy: int = 0, others: Others = ()
 ) -> dict[str, str]:
-    """By whole names.  driver_version: "" without NVIDIA's driver, which is what is validated."""
+    """By whole names.  driver: its version, "" without NVIDIA's driver, which is what is validated."""
     ours = {"version": version, "unhealthy-gpus": str(unhealthy or ""), "selinux-mode": selinux}
-    if driver_version and validation and validation.driver_version == driver_version:
+    if driver and validation and validation.driver_version == driver:
         outcomes = {step.name: step.outcome for step in validation.steps}
         whole = PASSED if all([outcomes.get(name) == PASSED for name in STEPS]) else "incomplete"
         ours["validation"] = FAILED if FAILED in outcomes.values() else whole
         ours.update({f"validation.{name}": outcome for name, outcome in outcomes.items()})
         ours["validation.timestamp"] = str(validation.time)
-    elif driver_version:
+    elif driver:
         ours["validation"] = "none"
     named = {OURS + name: value for name, value in ours.items() if value}
-    for kind, number, driver in others:
+    for kind, number, its_driver in others:
         domain, _, name = kind.partition("/")
         name = label_value(name)[:_LONGEST_CLASS].strip("-_.")
         if name and _DOMAIN.fullmatch(domain):
             # How many, if a request can tell them apart.
-            its = {"present": "true", "count": str(number or ""), "driver-version": driver}
+            its = {"present": "true", "count": str(number or ""), "driver-version": its_driver}
             named.update({f"{domain}/oci-gpu-hook.{name}.{key}": value for key, value in its.items() if value})
     return {name: label_value(value) for name, value in named.items()}
 

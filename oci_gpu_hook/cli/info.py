@@ -109,16 +109,14 @@ def text_of(value: object) -> str:
 def _list_vendors(host: HostRoot) -> tuple[dict[str, Any], list[str]]:
     found, errors = folders.load_all(host)
     replaced = folders.replaced(host)
-    here = {
-        it.inventory.file: {
-            **{"hardware": hardware.proof(host, it), "version": it.inventory.version},
-            "devices": [list(device.names) for device in it.devices],
-        }
-        for it in hardware.find_vendors(host).vendors
-    }
+    here = {}
+    for it in hardware.find_vendors(host).vendors:
+        said = {"hardware": hardware.proof(host, it), "version": it.inventory.version}
+        here[it.inventory.file] = {**said, "devices": [list(device.names) for device in it.devices]}
     rows = [{**_vendor(it, replaced.get(it.file, "")), "here": here.get(it.file)} for it in found]
-    said = {"errors": [str(err) for err in errors.values()], "collisions": folders.collisions(found)}
-    return {"vendors": rows, **said}, _vendors_text({"vendors": rows, **said})
+    wrong = [str(err) for err in errors.values()]
+    document = {"vendors": rows, "errors": wrong, "collisions": folders.collisions(found)}
+    return document, _vendors_text(document)
 
 
 def _check_vendor(host: HostRoot, file: str) -> tuple[dict[str, Any], list[str]]:
@@ -149,18 +147,14 @@ def _vendor(vendor: Vendor, replaces: str) -> dict[str, Any]:
     }
 
 
-def _count(here: dict[str, Any]) -> str:
-    if not here["hardware"]:
-        return ""
-    return str(len(here["devices"]) or ("all" if here["hardware"].startswith("/dev/") else "none"))
-
-
 def _vendors_text(document: dict[str, Any]) -> list[str]:
     rows: list[tuple[str, ...]] = [("FLAG", "KIND", "DEVICES", "VERSION", "GROUPS", "FILE")]
     said = []
     for row in document["vendors"]:
-        count, version = (_count(row["here"]), row["here"]["version"]) if row["here"] else ("", "")
-        cells = (row["flag"], row["kind"], count, version, ",".join(row["groups"]), row["file"])
+        here = row["here"] or {"hardware": "", "version": "", "devices": []}
+        count = str(len(here["devices"]) or ("all" if here["hardware"].startswith("/dev/") else "none"))
+        count = count if here["hardware"] else ""
+        cells = (row["flag"], row["kind"], count, here["version"], ",".join(row["groups"]), row["file"])
         rows.append(tuple([cell or "-" for cell in cells]))
         if row["replaces"]:
             said.append(f"{row['file']} has taken the place of {row['replaces']}")

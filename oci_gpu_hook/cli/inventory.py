@@ -17,9 +17,8 @@ import click
 from oci_gpu_hook.cli import accelerators, cdi, features, limit
 from oci_gpu_hook.cli.accelerators import Accelerators
 from oci_gpu_hook.cli.options import config_file, host_root, nvml_timeout, output_format, seconds, show
-from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import proc, survey
-from oci_gpu_hook.driver.inventory import DriverInventory
+from oci_gpu_hook.driver.inventory import SAVED, DriverInventory, read_saved
 from oci_gpu_hook.driver.nodes import DeviceNode
 from oci_gpu_hook.errors import ApplyError, DriverError, HookError
 from oci_gpu_hook.host.root import HostRoot
@@ -71,7 +70,7 @@ def refresh(nodes: bool, nvml_timeout: float, is_json: bool, config: str | None,
         others = hardware.refresh(host)
     found = accelerators.find_accelerators(host, driver_root, others, lambda: _refresh(host, driver_root, nvml_timeout))
     lines = [*(_summary(host, found.nvidia) if found.nvidia else []), *_other_summaries(found)]
-    path = host.path.rstrip("/") + saved_inventory.SAVED if found.nvidia else ""
+    path = host.path.rstrip("/") + SAVED if found.nvidia else ""
     document = {"saved": path, **accelerators.document(found)}
     show(is_json, document, [*lines, *accelerators.wrong_lines(found.wrong)])
     if not found.nvidia and found.error and hardware.expects_nvidia(host):
@@ -113,7 +112,6 @@ class _Watch:
     beside: object = None
 
     def look(self) -> None:
-        """Renew what is no longer true, and say so."""
         trouble = ""
         try:
             self._renew_others()
@@ -142,7 +140,7 @@ class _Watch:
     def _renew_nvidia(self) -> None:
         host = self.host
         # A hook may have saved its own, without what NVML says; of a half installed driver none counts as saved.
-        if not self.saved or saved_inventory.read_saved(host, proc.stamp(host, self.driver_root)) != self.saved:
+        if not self.saved or read_saved(host, proc.stamp(host, self.driver_root)) != self.saved:
             before, self.saved = self.saved, None
             self.saved = found = _refresh(host, self.driver_root, self.seconds)
             if found != before or not found.misfits:
@@ -214,7 +212,7 @@ def _saving() -> Iterator[None]:
 
 def _summary(host: HostRoot, found: DriverInventory) -> list[str]:
     there = counted((len(found.gpus), "GPU", "GPUs"), (len(found.mig_devices), "MIG device", "MIG devices"))
-    path = host.path.rstrip("/") + saved_inventory.SAVED
+    path = host.path.rstrip("/") + SAVED
     lines = [f"  not listed by NVML, and given to no container: {address}" for address in found.unlisted]
     lines += [f"  not known: {sentence}" for sentence in found.unknown]
     return [f"saved {path}: driver {found.driver_version}, {there}", *lines]

@@ -9,17 +9,15 @@ import click
 
 from oci_gpu_hook.cli import accelerators
 from oci_gpu_hook.cli.options import config_file, seconds
-from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import proc
-from oci_gpu_hook.driver.inventory import DriverInventory
+from oci_gpu_hook.driver.inventory import DriverInventory, read_saved, with_nodes
 from oci_gpu_hook.driver.survey import driver_version, list_gpus
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import holders
-from oci_gpu_hook.node.engines import containerdevices
-from oci_gpu_hook.node.engines.containerdevices import MemoryUse
+from oci_gpu_hook.node.engines.containerdevices import MemoryUse, find_devices
 from oci_gpu_hook.node.exporters import counters, exposition, healthrecord
-from oci_gpu_hook.node.gpus import hardware, holdercount, kernellog, nvml
+from oci_gpu_hook.node.gpus import hardware, holdercount, nvml
 from oci_gpu_hook.node.machine import outputfile, validationrecord
 from oci_gpu_hook.request.settings import Settings, read_settings
 
@@ -83,16 +81,16 @@ def gpu_exposition(host: HostRoot, settings: Settings, timeout: float, *, rememb
     except nvml.NvmlUnavailable as err:
         click.echo(f"oci-gpu-hook: {err}", err=True)
     gpus = found.gpus if found else list_gpus(host)
-    records = kernellog.xids(host)
+    records = healthrecord.xids(host)
     if remember:
-        healthrecord.renew(host, gpus, records or (), said)
+        healthrecord.renew(host, gpus, records or (), said, {})
     held, memory = _held(host, settings.driver_root, found) if found else ([], [])
     return exposition.of_gpus(
         driver_version=version,
         gpus=len(gpus),
         answers=said is not None,
         log_readable=records is not None,
-        fresh=saved_inventory.read_saved(host, proc.stamp(host, settings.driver_root)) is not None,
+        fresh=read_saved(host, proc.stamp(host, settings.driver_root)) is not None,
         held=held,
         memory=memory,
         # Behind what has just been found of the GPUs' health.
@@ -107,9 +105,8 @@ def _held(
     host: HostRoot, driver_root: str, found: DriverInventory
 ) -> tuple[list[dict[str, str]], list[tuple[dict[str, str], MemoryUse]]]:
     """See `exposition`.  None of a container whose device cgroup cannot be read."""
-    with_nodes = saved_inventory.with_nodes(host, found, ("caps",), driver_root=driver_root)
-    divided = holders.divisions(with_nodes)
-    seen = containerdevices.find_devices(host, holders.what_to_find(divided))
+    divided = holders.divisions(with_nodes(host, found, ("caps",), driver_root=driver_root))
+    seen = find_devices(host, holders.what_to_find(divided))
     uuids = {gpu.nvml_index: gpu.uuid for gpu in found.gpus}
     held, memory = [], []
     holding = [it for it in holders.holders(divided, seen.containers).holding if it.is_certain]

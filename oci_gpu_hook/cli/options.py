@@ -20,22 +20,15 @@ Row = tuple[str, ...]
 
 
 def seconds(
-    option: str,
-    text: str,
-    default: float | None = None,
-    *,
-    least: float = 0.1,
-    most: float = LONGEST_SECONDS,
-    times: int = 1,
+    option: str, text: str, default: float, *, least: float = 0.1, most: float = LONGEST_SECONDS, times: int = 1
 ) -> Callable[..., Any]:
     """times: how often the command may take this time, beyond its own limit."""
 
-    def allowed(context: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
+    def allowed(context: click.Context, parameter: click.Parameter, value: float) -> float:
         # NaN passes every check of a range.
-        if value is not None and math.isnan(value):
+        if math.isnan(value):
             raise click.BadParameter(f"{value} is not a number of seconds")
-        if value is not None:
-            limit.allow(times * value)
+        limit.allow(times * value)
         return value
 
     kind = click.FloatRange(least, most)

@@ -13,8 +13,7 @@ from oci_gpu_hook import operations as kinds
 from oci_gpu_hook.cli.options import Row, section, sentences
 from oci_gpu_hook.driver.inventory import DriverInventory, Library
 from oci_gpu_hook.formats import devicerule
-from oci_gpu_hook.node.diagnosis import listed
-from oci_gpu_hook.planning.plan import Plan
+from oci_gpu_hook.planning.plan import Plan, some
 from oci_gpu_hook.planning.provision import COMPAT32, brought_by
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.words import FEATURES
@@ -103,13 +102,11 @@ def missing(plan: Plan) -> tuple[str, ...]:
         found += _files(plan, plan.request, inventory)
     for vendor in plan.provision.vendors:
         flag, absent = vendor.inventory.flag, vendor.inventory.absent
-        found += [
-            f"{flag}={device.names[0]}, {device.names[-1]}: not asked for"
-            for device in (() if plan.layout.dev_is_hosts else vendor.devices)
-            if given.isdisjoint([node.path for node, _ in device.nodes])
-        ]
+        devices = () if plan.layout.dev_is_hosts else vendor.devices
+        left = [it for it in devices if given.isdisjoint([node.path for node, _ in it.nodes])]
+        found += [f"{flag}={it.names[0]}, {it.names[-1]}: not asked for" for it in left]
         # Patterns: without their folders many are alike.
-        found += [f"{flag}: this host has no {listed(absent)}"] if absent else []
+        found += [f"{flag}: this host has no {some(absent)}"] if absent else []
         environment = [f"{name}={value}" for name, value in vendor.inventory.environment]
         found += [f"{flag}: programs may need {variable}, which no hook can set" for variable in environment]
     return tuple(found)
@@ -117,12 +114,9 @@ def missing(plan: Plan) -> tuple[str, ...]:
 
 def _gpus(given: set[str], inventory: DriverInventory) -> list[str]:
     gpus = [f"GPU {gpu.nvml_index}, {gpu.model}" for gpu in inventory.gpus if f"/dev/nvidia{gpu.minor}" not in given]
-    mig_devices = [
-        f"MIG device {device.gi}/{device.ci} of GPU {device.gpu}"
-        for device in inventory.mig_devices
-        if f"/dev/nvidia-caps/nvidia-cap{device.ci_minor}" not in given
-    ]
-    return [f"{name}: not asked for" for name in (*gpus, *mig_devices)]
+    migs = [it for it in inventory.mig_devices if f"/dev/nvidia-caps/nvidia-cap{it.ci_minor}" not in given]
+    names = [*gpus, *[f"MIG device {it.gi}/{it.ci} of GPU {it.gpu}" for it in migs]]
+    return [f"{name}: not asked for" for name in names]
 
 
 def _files(plan: Plan, request: Request, inventory: DriverInventory) -> list[str]:
@@ -134,7 +128,7 @@ def _files(plan: Plan, request: Request, inventory: DriverInventory) -> list[str
     for path, why in (*whys, *[(file.path, _why(file.capabilities)) for file in files if file.target not in links]):
         if path not in sources:
             names.setdefault(why, []).append(path.rpartition("/")[2])
-    return [f"{listed(found)}: {why}" for why, found in sorted(names.items())]
+    return [f"{some(found)}: {why}" for why, found in sorted(names.items())]
 
 
 def _why_library(library: Library, request: Request) -> str:

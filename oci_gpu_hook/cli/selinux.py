@@ -161,7 +161,6 @@ def policy_folder() -> str:
 
 
 def _semodule(host: HostRoot, words: list[str]) -> None:
-    """One transaction: both modules or none."""
     if not libselinux.has_store(host):
         hint = "install selinux-policy-targeted, on Debian selinux-policy-default"
         raise ConfigError("this host has no SELinux policy that modules could go into", hint)
@@ -171,7 +170,6 @@ def _semodule(host: HostRoot, words: list[str]) -> None:
 
 
 def _restore_labels(host: HostRoot) -> None:
-    """Restore the labels of the existing files that our file contexts name, and of no others."""
     if host.path != "/" or not libselinux.is_there(host):
         return
     roots = [path for path in libselinux.paths(host) if path not in filecontext.SHARED]
@@ -241,7 +239,6 @@ def _log() -> str:
             done = childprocess.program(words.split())
             if done.returncode == 0 and done.stdout:
                 return done.stdout
-    raise UsageError(
-        f"there is no {_AUDIT_LOG}, and neither the journal nor the kernel's log can be read",
-        "run it as root, or name a file with denials, or pipe one in: oci-gpu-hook selinux explain -",
-    )
+    why = f"there is no {_AUDIT_LOG}, and neither the journal nor the kernel's log can be read"
+    hint = "run it as root, or name a file with denials, or pipe one in: oci-gpu-hook selinux explain -"
+    raise UsageError(why, hint)

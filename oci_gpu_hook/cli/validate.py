@@ -29,7 +29,7 @@ from oci_gpu_hook.node.diagnosis import FAIL, Finding, counted, drivercheck, fai
 from oci_gpu_hook.node.diagnosis.remedy import as_root, in_words
 from oci_gpu_hook.node.engines import installed
 from oci_gpu_hook.node.exporters import healthrecord
-from oci_gpu_hook.node.gpus import hardware, kernellog, nvml
+from oci_gpu_hook.node.gpus import hardware, nvml
 from oci_gpu_hook.node.machine import outputfile, validationrecord
 from oci_gpu_hook.node.machine.validationrecord import FAILED, PASSED, SKIPPED, STEPS, StepResult, Validation
 from oci_gpu_hook.node.validation import containerstep, workload
@@ -110,7 +110,7 @@ class _Validation:
     is_json: bool
     host: HostRoot = field(default_factory=HostRoot)
     is_root: bool = field(default_factory=lambda: os.geteuid() == 0)
-    tool: str = field(default_factory=lambda: "dnf" if installed.find_program(HostRoot(), "dnf") else "apt")
+    tool: str = field(default_factory=lambda: installed.package_manager(HostRoot()))
     facts: nvml.Facts | None = None
     folder: int = -1
     steps: list[tuple[StepResult, list[Finding]]] = field(default_factory=list)
@@ -216,7 +216,6 @@ class _Validation:
         return outcome
 
     def _tell(self, item: Finding) -> None:
-        """Each finding when its check has ended, and what a check waits for."""
         # A validation goes on without a reader: its record and files are others'.
         with suppress(OSError):
             if not self.is_json:
@@ -284,4 +283,4 @@ class _Validation:
             yield it
         if self.is_root:
             tested = workload.by_gpu(found, computed)
-            healthrecord.renew(root, found.gpus, kernellog.xids(root) or (), tested=tested)
+            healthrecord.renew(root, found.gpus, healthrecord.xids(root) or (), None, tested)

@@ -85,9 +85,7 @@ def _owner(bundle: Bundle, state_id: str, path: str, fd: int, host: HostRoot) ->
     owner = _kept(bundle.path, state_id, source)
     if owner not in bundles:
         return VOLUME, ()
-    labels = [
-        _process_label(other, source, path, is_owner=id == owner) for id, other in bundles.items() if id != state_id
-    ]
+    labels = [_process_label(its, source, path, is_owner=id == owner) for id, its in bundles.items() if id != state_id]
     return POD, tuple(dict.fromkeys([label for label in labels if label]))
 
 

@@ -20,18 +20,14 @@ def read_regions(host: HostRoot) -> dict[str, dict[str, int]] | None:
         return None
     # A line that is cut off says less than there is; a region without an end is none of a device.
     text = data.rpartition(b"\n")[0].decode(errors="replace")
-    return _by_device({name: size for name, size in amounts(text).items() if 0 < size < NO_LIMIT})
+    return by_device({name: size for name, size in amounts(text).items() if 0 < size < NO_LIMIT})
 
 
-def by_device(text: str) -> dict[str, dict[str, int]]:
+def by_device(regions: dict[str, int]) -> dict[str, dict[str, int]]:
     """What `amounts` gives, by the address of the device (as `Gpu.bus_id`); of PCI devices' own memory alone."""
-    return _by_device(amounts(text))
-
-
-def _by_device(regions: dict[str, int]) -> dict[str, dict[str, int]]:
-    """``nvidia/00000000:02:00.0/vidmem``, ``drm/0000:02:00.0/vram1``: DRM writes the domain with four digits."""
     found: dict[str, dict[str, int]] = {}
     for name, amount in regions.items():
+        # ``nvidia/00000000:02:00.0/vidmem``, ``drm/0000:02:00.0/vram1``: DRM writes the domain with four digits.
         place, _, kind = name.partition("/")[2].rpartition("/")
         address = bus_id(place)
         if address and " " not in name and kind.rstrip("0123456789") in _KINDS:

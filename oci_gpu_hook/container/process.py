@@ -21,9 +21,8 @@ INITIAL_USER_NAMESPACE = 0xEFFFFFFD
 
 
 class Process:
-    """A process that an engine has made for a container, and that has not started its program yet.
-
-    is_caller: it is this one instead, in the mount namespace of its caller, of whom nothing is known.
+    """A process that an engine has made for a container, and that has not started its program yet.  is_caller: it is
+    this one instead, in the mount namespace of its caller, of whom nothing is known.
     """
 
     def __init__(self, pid: int, *, is_caller: bool = False) -> None:

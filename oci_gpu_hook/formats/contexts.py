@@ -24,7 +24,14 @@ class Level(NamedTuple):
     categories: frozenset[int]
 
     def __str__(self) -> str:
-        spans = _spans(sorted(self.categories))
+        """As the kernel prints it: a run of three categories and more as c1.c4, a run of two as c1,c2."""
+        runs: list[list[int]] = []
+        for number in sorted(self.categories):
+            if runs and number == runs[-1][-1] + 1:
+                runs[-1].append(number)
+            else:
+                runs.append([number])
+        spans = [f"c{run[0]}.c{run[-1]}" if len(run) > 2 else ",".join([f"c{it}" for it in run]) for run in runs]
         return f"s{self.sensitivity}" + (f":{','.join(spans)}" if spans else "")
 
     def dominates(self, other: Level) -> bool:
@@ -97,14 +104,3 @@ def _number(letter: str, text: str) -> int:
     if not text.startswith(letter) or number is None:
         raise MalformedContext(f"its level has something that is not {letter} and a number below {_MAX}")
     return number
-
-
-def _spans(numbers: list[int]) -> list[str]:
-    """Categories as the kernel prints them: a run of three and more as c1.c4, a run of two as c1,c2."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return [f"c{run[0]}.c{run[-1]}" if len(run) > 2 else ",".join([f"c{number}" for number in run]) for run in runs]

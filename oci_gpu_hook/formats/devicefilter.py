@@ -31,7 +31,6 @@ _MAX_TOGETHER = 4096
 
 def prefix(rules: tuple[DeviceRule, ...] | list[DeviceRule]) -> bytes:
     """Instructions that return 1 for a request that `rules` allow, and pass any other on to the program behind them.
-
     The whole request must be within one rule's access: ``rw`` does not let a mknod through.  Rules that differ only in
     the minor share all comparisons but the last.
     """
@@ -60,10 +59,9 @@ def runtime_defaults() -> tuple[DeviceRule, ...]:
 
 
 def program(rules: tuple[DeviceRule, ...] | list[DeviceRule]) -> bytes:
-    """A whole filter, to replace one that the kernel does not show.  It means what linux.resources.devices does.
-
-    The last rule that fits decides: one that allows fits a request that is wholly within its access, one that denies
-    fits a request for any of its access.  A request that no rule fits is denied.
+    """A whole filter, to replace one that the kernel does not show.  It means what linux.resources.devices does.  The
+    last rule that fits decides: one that allows fits a request that is wholly within its access, one that denies fits a
+    request for any of its access.  A request that no rule fits is denied.
     """
     blocks = [_allow_whole(rule) if rule.allow else _deny_any(rule) for rule in reversed(rules) if _can_match(rule)]
     return b"".join([_load_request(), *blocks, _verdict(0)])

@@ -137,7 +137,6 @@ def paths_of(data: bytes, sonames: Collection[bytes]) -> list[bytes]:
 
 def without_spares(data: bytes | None, ours: tuple[Entry, ...], folders: tuple[bytes, ...]) -> tuple[Entry, ...]:
     """`ours` without the spare ones of whose names the cache `data` has one outside of `folders`; MalformedCache.
-
     Without a cache none of these is wanted: the loader would find ours before the image's in its own folders.
     """
     spare = {(it.soname, it.flags) for it in ours if it.spare and data}

@@ -15,6 +15,13 @@ from oci_gpu_hook.kernel import syscalls
 from oci_gpu_hook.kernel.descriptors import closing, content, reopened
 from oci_gpu_hook.kernel.filetypes import WRITABLE_BY_OTHERS, is_link, is_open_to_others, is_regular, is_socket
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Union
+
+    Status = posix.stat_result
+    Roots = Union[tuple[int, ...], range]
+
 _STICKY, _MAX_LINKS = 0o1000, 40
 _NAMED = posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC
 
@@ -29,7 +36,7 @@ class UntrustedError(OSError):
         return str(self.strerror)
 
 
-def open_source(root_fd: int, path: str, owner: int | None = 0, roots: tuple[int, ...] | range | None = None) -> int:
+def open_source(root_fd: int, path: str, owner: int | None = 0, roots: Roots | None = None) -> int:
     """An O_PATH descriptor; UntrustedError, OSError.  owner: a user whose own things count in a sticky folder beside
     root's, None for every user; roots: the users who count as root, if more than root itself do.
     """
@@ -52,7 +59,8 @@ def open_source(root_fd: int, path: str, owner: int | None = 0, roots: tuple[int
             fd = posix.open(name, _NAMED, dir_fd=folder)
             opened.append(fd)
             status = posix.fstat(fd)
-            _check(parent, status, name, not names, roots, owner)
+            if fault := _fault(parent, status, name, not names, roots, owner):
+                raise UntrustedError(fault)
             if not is_link(status):
                 folders.append((fd, status))
                 continue
@@ -84,22 +92,15 @@ def read_source(root_fd: int, path: str, largest: int) -> bytes | None:
         return None
 
 
-def _check(
-    parent: posix.stat_result,
-    status: posix.stat_result,
-    name: str,
-    is_last: bool,
-    roots: tuple[int, ...] | range,
-    owner: int | None,
-) -> None:
-    """UntrustedError if others could have put what has this `status` into its folder, or could exchange it."""
+def _fault(parent: Status, status: Status, name: str, is_last: bool, roots: Roots, owner: int | None) -> str:
+    """Why others could have put what has this `status` into its folder, or could exchange it; "" if they cannot."""
     if parent.st_uid not in roots:
-        if parent.st_mode & WRITABLE_BY_OTHERS or not (is_last and is_socket(status)):
-            raise UntrustedError(f"{name!r} lies in a folder of user {parent.st_uid}'s")
-    elif parent.st_mode & WRITABLE_BY_OTHERS:
-        if not parent.st_mode & _STICKY:
-            raise UntrustedError(f"{name!r} lies in a folder that others than root may write to")
-        is_theirs = owner is not None and status.st_uid not in (0, owner)
-        if is_theirs or is_link(status):
-            what = "a link" if is_link(status) else f"user {status.st_uid}'s"
-            raise UntrustedError(f"{name!r} is {what}, in a folder that others than root may write to")
+        is_services = is_last and is_socket(status) and not parent.st_mode & WRITABLE_BY_OTHERS
+        return "" if is_services else f"{name!r} lies in a folder of user {parent.st_uid}'s"
+    if not parent.st_mode & WRITABLE_BY_OTHERS:
+        return ""
+    if not parent.st_mode & _STICKY:
+        return f"{name!r} lies in a folder that others than root may write to"
+    is_theirs = owner is not None and status.st_uid not in (0, owner)
+    what = "a link" if is_link(status) else f"user {status.st_uid}'s" if is_theirs else ""
+    return what and f"{name!r} is {what}, in a folder that others than root may write to"

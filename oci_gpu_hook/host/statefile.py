@@ -127,9 +127,8 @@ def want_refresh(host: HostRoot) -> None:
 
 
 def save(host: HostRoot, name: str, heading: bytes, values: tuple[Any, ...], staged: str = "") -> None:
-    """Write a heading, the length of the rest, and values; OSError as `write`.
-
-    Every Python from 3.9 on reads marshal's version 2 alike: the hook may run on another than ``inventory refresh``.
+    """Write a heading, the length of the rest, and values; OSError as `write`.  Every Python from 3.9 on reads
+    marshal's version 2 alike: the hook may run on another than ``inventory refresh``.
     """
     content = marshal.dumps(_plain(values), 2)
     write(host, name, heading + len(content).to_bytes(LENGTH_BYTES, "little") + content, staged)

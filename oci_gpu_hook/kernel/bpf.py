@@ -48,9 +48,8 @@ def prog_id(prog_fd: int) -> int:
 
 
 def prog_insns(prog_fd: int) -> bytes | None:
-    """The program's instructions as the verifier left them (xlated); None if the kernel does not show them.
-
-    It needs CAP_BPF, and that constants are not hidden: net.core.bpf_jit_harden with kernel.kptr_restrict at 2.
+    """The program's instructions as the verifier left them (xlated); None if the kernel does not show them.  It needs
+    CAP_BPF, and that constants are not hidden: net.core.bpf_jit_harden with kernel.kptr_restrict at 2.
     """
     size = 512 * _INSN_SIZE
     while True:

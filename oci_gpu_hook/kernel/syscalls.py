@@ -389,10 +389,9 @@ def send_datagram(path: str, data: bytes) -> None:
 
 
 def bpf(command: int, attr: bytes, subject: str) -> tuple[int, bytearray]:
-    """bpf(2): `attr` is the union bpf_attr; gives the result, and the union as the kernel left it.
-
-    Of a longer union a kernel requires that what it does not know is zero; into these 128 bytes a newer one may write
-    more of an answer (a query's revision at byte 56).
+    """bpf(2): `attr` is the union bpf_attr; gives the result, and the union as the kernel left it.  Of a longer union a
+    kernel requires that what it does not know is zero; into these 128 bytes a newer one may write more of an answer (a
+    query's revision at byte 56).
     """
     union = bytearray(attr.ljust(128, b"\0"))
     return _call("bpf", subject, command, _reference(union), len(union)), union

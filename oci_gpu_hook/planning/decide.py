@@ -11,8 +11,7 @@ from oci_gpu_hook.driver import proc
 from oci_gpu_hook.host import statefile
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.operations import Device
-from oci_gpu_hook.planning import plan
-from oci_gpu_hook.planning.plan import Container, Labels, Plan, Provision
+from oci_gpu_hook.planning.plan import Container, Labels, Plan, Provision, make
 from oci_gpu_hook.request.bundle import Bundle
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.settings import Settings
@@ -49,7 +48,7 @@ def decide(
     # What is restored has its labels.
     labels = Labels()
     if has_selinux(host) and not restores:
-        labels = _labels(bundle, settings, host, rootfs, id, process, required=request is not None)
+        labels = _labels(bundle, settings, host, rootfs, id, process, request is not None)
     if request is None:
         return Plan(container, laid_out, None, labels.operations, labels.notes, labels.context)
     from oci_gpu_hook.planning import drivers
@@ -79,27 +78,20 @@ def decide(
         provision = nodegroups.opened(provision, bundle, may_change=settings.device_group == "container")
     # Only a program of v2 is ever made from them.
     rules = bundle.device_rules() if cgroup.version == "v2" and settings.device_cgroup != "off" else ()
-    made = plan.make(container, laid_out, request, provision, labels, settings.device_cgroup, rules)
+    made = make(container, laid_out, request, provision, labels, settings.device_cgroup, rules)
     if spec is not None:
         made = meanings.leave_to_engine(made, spec, tuple([path for path, *_ in bundle.devices()]))
     return made.of_restore() if restores else made
 
 
 def _labels(
-    bundle: Bundle,
-    settings: Settings,
-    host: HostRoot,
-    rootfs: Rootfs,
-    id: str,
-    process: Process | None,
-    *,
-    required: bool,
+    bundle: Bundle, settings: Settings, host: HostRoot, rootfs: Rootfs, id: str, process: Process | None, asks: bool
 ) -> Labels:
     from oci_gpu_hook.container import ipc
     from oci_gpu_hook.planning.labels import labels_of
 
     mounts = ipc.mounts(bundle, id, rootfs, process, host) if process else ()
-    return labels_of(mounts, bundle.mount_label(), bundle.process_label(), settings, required=required)
+    return labels_of(mounts, bundle.mount_label(), bundle.process_label(), settings, required=asks)
 
 
 def _memory(

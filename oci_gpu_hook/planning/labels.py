@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from oci_gpu_hook.container import ipc
 from oci_gpu_hook.errors import BundleError, RequestError, quoted
-from oci_gpu_hook.formats import contexts
-from oci_gpu_hook.formats.contexts import Context
+from oci_gpu_hook.formats.contexts import Context, Level, MalformedContext, meet, parse_context
 from oci_gpu_hook.operations import Relabel
 from oci_gpu_hook.planning.plan import Labels
 from oci_gpu_hook.request.settings import Settings
@@ -57,12 +56,12 @@ def context_for(mount_label: str, process_label: str) -> Context | None:
     return Context("system_u", "object_r", "container_file_t", level, None) if process_label else None
 
 
-def _level(mount: ipc.IpcMount, label: Context, process_label: str) -> tuple[contexts.Level | None, str]:
+def _level(mount: ipc.IpcMount, label: Context, process_label: str) -> tuple[Level | None, str]:
     """The highest level that all containers dominate that share the mount, and the reason for it."""
     if not mount.members or label.low is None:
         return label.low, f"{mount.path} must have the container's own label"
     clearances = [_parsed(text, "a container's label").clearance for text in (process_label, *mount.members) if text]
-    level = contexts.meet([label.low, *[it for it in clearances if it is not None]])
+    level = meet([label.low, *[it for it in clearances if it is not None]])
     return level, f"{mount.path} is shared by a pod: the level that all its containers dominate"
 
 
@@ -82,6 +81,6 @@ def _fixed(mount: ipc.IpcMount, context: Context, process_label: str, settings: 
 
 def _parsed(text: str, where: str) -> Context:
     try:
-        return contexts.parse_context(text)
-    except contexts.MalformedContext as err:
+        return parse_context(text)
+    except MalformedContext as err:
         raise BundleError(f"{where} {quoted(text)} is not an SELinux context: {err}", ENGINE_HINT) from err

@@ -101,11 +101,8 @@ class Memory(NamedTuple):
         elif lowest < self.limit:
             notes += (f"{MEMORY_LIMIT} is {self.limit // MIB}, and gpu-memory allows {lowest // MIB} MiB",)
         reason = f"{MEMORY_LIMIT}={self.limit // MIB}" if lowest == self.limit else "the setting gpu-memory"
-        made = [
-            LimitMemory(self.cgroup.path, self.cgroup.top, tuple(most.items()), True, reason, library)
-            for most, library in ((limits, ""), (gpus, self.library))
-            if most
-        ]
+        cgroup, kinds = self.cgroup, ((limits, ""), (gpus, self.library))
+        made = [LimitMemory(cgroup.path, cgroup.top, tuple(it.items()), True, reason, by) for it, by in kinds if it]
         return provision._replace(operations=(*provision.operations, *made), notes=notes)
 
 

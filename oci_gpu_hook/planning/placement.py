@@ -196,7 +196,7 @@ def _pick(
     others: list[Lease],
     most: int,
     unhealthy: dict[str, str],
-    memory: Memory | None = None,
+    memory: Memory | None,
 ) -> list[Candidate]:
     kind = f" of MIG profile {quoted(asked.profile)}" if asked.profile else ""
     many = f"devices{kind} are" if asked.number > 1 else f"device{kind} is"
@@ -271,9 +271,7 @@ def gpus(host: HostRoot, settings: Settings, asked: AnyOf) -> list[Candidate]:
     held = selection.holds(selection.Selection(tuple([(gpu, "") for gpu in whole]), ()), known)
     places = [f"/sys/bus/pci/devices/{gpu.proc}/numa_node" if asked.number > 1 else "" for gpu in whole]
     nodes = [host.text(place).strip() if place else "" for place in places]
-    return [
-        Candidate(it, 0, gpu.peers, int(node) if node.isdecimal() else -1) for it, gpu, node in zip(held, whole, nodes)
-    ]
+    return [Candidate(it, 0, gpu.peers, int(at) if at.isdecimal() else -1) for it, gpu, at in zip(held, whole, nodes)]
 
 
 def _of_vendor(host: HostRoot, request: Request) -> list[Candidate]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from oci_gpu_hook.request.parse import Request
     from oci_gpu_hook.vendors.vendorhost import VendorState
 
+    Rules = tuple[DeviceRule, ...]
     Reasoned = tuple[tuple[DeviceNode, str], ...]
 
 
@@ -36,15 +37,14 @@ class Held(NamedTuple):
         return f"{kind} {self.name}"
 
 
-def some(items: list[str] | tuple[str, ...], between: str = ", ") -> str:
-    """Of many things the first ones, for people, and how many more there are."""
-    more = f" and {len(items) - MAX_SHOWN} more" if len(items) > MAX_SHOWN else ""
-    return between.join(items[:MAX_SHOWN]) + more
-
-
 MAX_SHOWN = 3
 LEFT_ALONE = "the device cgroup is left alone: device-cgroup = off"
 DEV_IS_HOSTS = "the container's /dev is the host's own: no node is made in it"
+
+
+def some(items: list[str] | tuple[str, ...], between: str = ", ", most: int = MAX_SHOWN) -> str:
+    more = f" and {len(items) - most} more" if len(items) > most else ""
+    return between.join(items[:most]) + more
 
 
 class Container(NamedTuple):
@@ -127,11 +127,11 @@ def make(
     request: Request,
     provision: Provision,
     labels: Labels,
-    device_cgroup: str,
-    fallback: tuple[DeviceRule, ...],
+    setting: str,
+    own: Rules,
 ) -> Plan:
-    """ConfigError if the setting `device_cgroup` forbids it."""
-    cgroup, notes = _open_cgroup(container, device_cgroup, provision.devices, fallback)
+    """setting: device-cgroup, ConfigError if it forbids this; own: the rules of config.json."""
+    cgroup, notes = _open_cgroup(container, setting, provision.devices, own)
     # The cgroup comes last: it is the only change that stays when the mount namespace is gone.  No device is opened
     # before its memory is limited.
     operations = (*provision.operations, *labels.operations, *cgroup)
@@ -140,7 +140,7 @@ def make(
 
 
 def _open_cgroup(
-    container: Container, setting: str, devices: tuple[tuple[int, int], ...], fallback: tuple[DeviceRule, ...]
+    container: Container, setting: str, devices: tuple[tuple[int, int], ...], fallback: Rules
 ) -> tuple[tuple[Operation, ...], tuple[str, ...]]:
     if setting == "off":
         return (), (LEFT_ALONE,)
@@ -150,10 +150,8 @@ def _open_cgroup(
     if cgroup.reason:
         return (), (f"the device cgroup is left alone: {cgroup.reason}",)
     rules = tuple([DeviceRule("c", major, minor, "rw") for major, minor in devices])
-    reason = "the requested devices, no others"
-    open_cgroup = OpenCgroup(cgroup.version, cgroup.path, cgroup.top, rules, fallback, required=True, reason=reason)
-    if scope is not None:
-        open_cgroup = open_cgroup._replace(pinned=scope.pinned)
+    reason, pinned = "the requested devices, no others", scope.pinned if scope else ""
+    open_cgroup = OpenCgroup(cgroup.version, cgroup.path, cgroup.top, rules, fallback, True, reason, pinned)
     if scope is None or scope.allowed is None:
         return (open_cgroup,), ()
     reason = "survives daemon-reload and updates of the container"

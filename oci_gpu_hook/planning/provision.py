@@ -225,10 +225,8 @@ def _application_profile(request: Request, selected: selection.Selection) -> lis
         '{"profiles": [{"name": "_container_", "settings": ["EGLVisibleDGPUDevices", '
         f'{mask:#x}]}}], "rules": [{{"pattern": [], "profile": "_container_"}}]}}\n'
     )
-    path, reason = (
-        "/etc/nvidia/nvidia-application-profiles-rc.d",
-        "EGL sees the requested GPUs only: graphics or display",
-    )
+    path = "/etc/nvidia/nvidia-application-profiles-rc.d"
+    reason = "EGL sees the requested GPUs only: graphics or display"
     # Not required: the image or a pod may have put something of its own at /etc/nvidia, read-only.
     return [_tmpfs(path, (), (("10-container.conf", text, 0o444),), reason, required=False)]
 
@@ -322,15 +320,9 @@ def _services(request: Request, inventory: DriverInventory) -> tuple[list[Servic
 
 def cache_entries(placed: list[tuple[Library, str, str]]) -> tuple[Entry, ...]:
     """By all names but that of the versioned file, as in ldconfig's."""
-    return tuple(
-        [
-            Entry(name.encode(), f"{folder}/{name}".encode(), library.flags)
-            for library, folder, _ in placed
-            if not library.subfolder
-            for name in library.names
-            if name == library.soname or name != library.file
-        ]
-    )
+    files = [(it, folder) for it, folder, _ in placed if not it.subfolder]
+    named = [(it, folder, name) for it, folder in files for name in it.names if name == it.soname or name != it.file]
+    return tuple([Entry(name.encode(), f"{folder}/{name}".encode(), it.flags) for it, folder, name in named])
 
 
 def folder_of(layout: Layout, library: Library, driver_folder: str) -> str:

@@ -34,7 +34,6 @@ class Selection(NamedTuple):
 
 
 def families(request: Request) -> tuple[str, ...]:
-    """Those that must be looked up for this request, beyond the nodes of every request."""
     wanted = list(request.features)
     if "display" in request.capabilities:
         wanted.append("modeset")

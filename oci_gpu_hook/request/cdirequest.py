@@ -10,7 +10,6 @@ from oci_gpu_hook.request.parse import check_sections, requirements
 from oci_gpu_hook.request.selectors import KnownVendor, Request
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs
-from oci_gpu_hook.request.words import ADMINISTRATOR, CAPABILITIES, listed
 
 # Nodes that a spec of ours brings for NVIDIA's devices: on a server, on a Jetson, under WSL 2.
 _OURS = ("/dev/nvidia", "/dev/nvhost", "/dev/nvgpu/", "/dev/nvmap", "/dev/dxg")
@@ -24,10 +23,10 @@ def of_nodes(
         return None, ()
     # Control nodes stand for no device.
     given = tuple([path for path in nodes if is_gpu(path) or path.startswith(BESIDE_GPUS)])
-    granted = tuple([name for name in CAPABILITIES if name in capabilities])
+    granted = tuple([name for name in words.CAPABILITIES if name in capabilities])
     notes, environment = check_sections(settings), inputs.environment
-    required, asked = requirements(environment, settings), listed(environment, words.DRIVER_CAPABILITIES)
-    beyond = [name for name in CAPABILITIES if name in asked and name not in granted]
+    required, asked = requirements(environment, settings), words.listed(environment, words.DRIVER_CAPABILITIES)
+    beyond = [name for name in words.CAPABILITIES if name in asked and name not in granted]
     variables = [name for name in (words.IMEX_CHANNELS, *words.MIG_MANAGEMENT) if environment.get(name)]
     variables += [feature.variable for feature in words.FEATURES if environment.get(feature.variable) == "enabled"]
     notes += [f"capability {name} is left out: the CDI spec is for {', '.join(granted)}" for name in beyond]
@@ -41,7 +40,7 @@ def of_vendor(
     notes = tuple(check_sections(settings))
     for vendor in [it for it in known if it.flag == flag]:
         if vendor.fault:
-            raise ConfigError(vendor.fault, ADMINISTRATOR)
+            raise ConfigError(vendor.fault, words.ADMINISTRATOR)
         return Request("cdi", (), vendors=(Request("cdi", (), nodes=nodes, flag=flag, file=vendor.file),)), notes
     hint = "the administrator must take the spec away, or put the file back"
     raise ConfigError(f"the CDI spec is for {quoted(flag)}, which no vendor's file has", hint)

@@ -13,7 +13,6 @@ from oci_gpu_hook.formats.decimal import decimal
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request import words
 from oci_gpu_hook.request.sources import Inputs
-from oci_gpu_hook.request.words import CAPABILITIES, MIG_MANAGEMENT, NONE
 
 # Also what a section of the settings names.
 CONTAINER_CLI = "nvidia-container-cli"
@@ -28,7 +27,7 @@ oci-gpu-hook-hpc(7) has the rest"""
 # --csv below, have no effect: no ldconfig runs, no module is loaded, and the journal has the record.
 _GLOBAL = {"debug=": "d", "load-kmods": "k", "user": "u", "root=": "r", "ldcache=": "l", "no-pivot": "n"}
 _GLOBAL |= {"no-create-imex-channels": "", "help": "h", "version": "V"}
-_MIG = {"mig-config=": MIG_MANAGEMENT[0], "mig-monitor=": MIG_MANAGEMENT[1]}
+_MIG = {"mig-config=": words.MIG_MANAGEMENT[0], "mig-monitor=": words.MIG_MANAGEMENT[1]}
 _COMMON = {"device=": "d", "imex-channel=": "", "compat32": "", **dict.fromkeys(_MIG, "")}
 _COMMANDS = {
     "configure": {
@@ -66,8 +65,8 @@ class Call(NamedTuple):
     def inputs(self) -> Inputs:
         """The request.  A caller who names a process is root, or has no more power than over its own containers."""
         environment = {
-            words.VISIBLE_DEVICES: ",".join(filter(None, self.options.get("device", ()))) or NONE,
-            words.DRIVER_CAPABILITIES: ",".join([name for name in CAPABILITIES if self.has(name)]),
+            words.VISIBLE_DEVICES: ",".join(filter(None, self.options.get("device", ()))) or words.NONE,
+            words.DRIVER_CAPABILITIES: ",".join([name for name in words.CAPABILITIES if self.has(name)]),
             words.IMEX_CHANNELS: ",".join(self.options.get("imex-channel", ())),
         }
         environment |= {variable: self.last(option[:-1]) for option, variable in _MIG.items()}

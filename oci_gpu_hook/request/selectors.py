@@ -55,7 +55,6 @@ class Request(NamedTuple):
     file: str = ""
 
     def words(self) -> tuple[str, ...]:
-        """Its devices, for people."""
         return (self.any_of.written(),) if self.any_of else (*self.devices, *self.nodes)
 
     def asked(self) -> tuple[str, ...]:

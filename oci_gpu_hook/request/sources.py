@@ -269,9 +269,8 @@ def cdi_names(annotations: dict[str, str]) -> tuple[str, ...]:
         counts = {} if annotations.get(_CONTAINER_TYPE) == "sandbox" else _own_annotations(own)
     texts = [text for key, text in counts.items() if isinstance(text, str) and _is_cdi(key, text)]
     if sum(map(len, texts)) > words.LONGEST_VALUE:
-        raise RequestError(
-            f"the annotations {CDI_ANNOTATIONS}* are longer than {words.LONGEST_VALUE >> 10} KiB", AUTHOR
-        )
+        why = f"the annotations {CDI_ANNOTATIONS}* are longer than {words.LONGEST_VALUE >> 10} KiB"
+        raise RequestError(why, AUTHOR)
     return tuple([item for text in texts for item in items(text)])
 
 

@@ -37,7 +37,6 @@ _OMITTED = {
 
 
 def run(call: Call) -> int:
-    """Gives the exit code."""
     # A user's own FUSE server may be what serves the root, to root.
     alarm.begin()
     progress = Progress()

@@ -32,12 +32,8 @@ ADMINISTRATORS, LOCAL, PACKAGES = FOLDERS = (
     "/usr/local/share/oci-gpu-hook/vendors",
     "/usr/share/oci-gpu-hook/vendors",
 )
-# Who may write to one could put a file there.
-WAYS = (
-    *("/etc", "/etc/oci-gpu-hook", ADMINISTRATORS),
-    *("/usr", "/usr/local", "/usr/local/share", "/usr/local/share/oci-gpu-hook", LOCAL),
-    *("/usr/share", "/usr/share/oci-gpu-hook", PACKAGES),
-)
+# These, and the folders above them: who may write to one could put a file there.
+WAYS = tuple(dict.fromkeys([it.rsplit("/", up)[0] for it in FOLDERS for up in range(it.count("/") - 1, -1, -1)]))
 SUFFIX, MAX_FILES = ".json", 256
 _KNOWN = "vendors"
 _REMEDY = "the administrator must fix it"

@@ -13,6 +13,8 @@ from oci_gpu_hook.kernel.filetypes import is_character_device, is_regular
 
 NVIDIA, TEGRA, WSL = "nvidia", "tegra", "wsl"
 
+# Of the devices of both, as CDI has them.
+KIND = "nvidia.com/gpu"
 NAMES = {NVIDIA: "NVIDIA's driver", TEGRA: "Jetson (Tegra)", WSL: "WSL 2"}
 
 # What a container gets that does not ask for all: since JetPack 5 the images have CUDA, cuDNN and TensorRT themselves.
@@ -34,11 +36,10 @@ def platform_of(host: HostRoot) -> str:
 
 
 def prove(host: HostRoot) -> tuple[str, str]:
-    """The platform, and the file that proves it; two empty words for none.
-
-    A Jetson Orin has /proc/driver/nvidia/version too, by its display, but no GPU there: nvgpu drives that.  On Thor the
-    module drives the integrated GPU, and a board may have a GPU on PCI beside it: what containers get the lists say all
-    the same, and without lists the module goes first.
+    """The platform, and the file that proves it; two empty words for none.  A Jetson Orin has
+    /proc/driver/nvidia/version too, by its display, but no GPU there: nvgpu drives that.  On Thor the module drives the
+    integrated GPU, and a board may have a GPU on PCI beside it: what containers get the lists say all the same, and
+    without lists the module goes first.
     """
     has_module = host.stat(proc.VERSION) is not None
     if has_module and host.names(proc.GPUS) and {*BASE}.isdisjoint(host.names(proc.CSV_FOLDER)):

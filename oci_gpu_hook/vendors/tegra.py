@@ -7,23 +7,20 @@ what is not an entry, or not on this board, is left out, as one list serves all 
 
 from __future__ import annotations
 
-from oci_gpu_hook.driver import proc
-from oci_gpu_hook.driver.proc import CSV_FOLDER
+from oci_gpu_hook.driver.proc import CSV_FOLDER, character_majors
 from oci_gpu_hook.errors import ConfigError, DriverError, quoted
 from oci_gpu_hook.formats import glob
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_folder
 from oci_gpu_hook.request.words import VISIBLE_DEVICES
 from oci_gpu_hook.vendors import folders, vendorrules
-from oci_gpu_hook.vendors.platform import BASE, TEGRA_RELEASE
+from oci_gpu_hook.vendors.platform import BASE, KIND, TEGRA_RELEASE
 from oci_gpu_hook.vendors.vendorhost import refusal
 from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Group, Item, Link, Vendor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.vendors.vendorinventory import See
-
-KIND = "nvidia.com/gpu"
 
 _SUFFIX = ".csv"
 _TYPES = ("dev", "lib", "dir", "sym")
@@ -44,7 +41,6 @@ _FILE_HINT = "the administrator must fix or remove it"
 
 def vendor(host: HostRoot, everything: bool, see: See = lambda _: None) -> tuple[Vendor, tuple[str, ...]]:
     """What the CSV files of this host say, and a sentence for each line that is left out; DriverError if none serve.
-
     everything: whether all files count, which a container asks for by NVIDIA_REQUIRE_JETPACK=csv-mounts=all.
     """
     see(CSV_FOLDER)
@@ -115,7 +111,7 @@ class _Listed:
 
     def __init__(self, host: HostRoot, see: See) -> None:
         self._root, self._see = host, see
-        self._majors = proc.character_majors(host)
+        self._majors = character_majors(host)
         self._devices: dict[str, DevicePattern] = {}
         self._libraries: dict[str, Item] = {}
         self._files: dict[str, Item] = {}

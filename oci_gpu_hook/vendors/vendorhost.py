@@ -53,11 +53,10 @@ class VendorDevice(NamedTuple):
 
 
 class VendorState(NamedTuple):
-    """What can change while the saved inventory stays true, beside it.
-
-    common: the nodes that every request gets; unmet: what the kernel lacks; unmatched, absent: the device patterns
-    without a node, those that are required and the others; faults: of sockets, too; links: further names of nodes;
-    unclaimed: nodes with such a name that are of no device.
+    """What can change while the saved inventory stays true, beside it.  common: the nodes that every request gets;
+    unmet: what the kernel lacks; unmatched, absent: the device patterns without a node, those that are required and the
+    others; faults: of sockets, too; links: further names of nodes; unclaimed: nodes with such a name that are of no
+    device.
     """
 
     inventory: Vendor
@@ -115,18 +114,10 @@ def vendor_state(host: HostRoot, inventory: Vendor) -> VendorState:
             common.update(dict.fromkeys([(node, group) for node, group, *_ in matching]))
     claimed = {node.path for node, _ in common} | {it[0].path for it in single}
     sockets, faults = _sockets(host, inventory)
-    return VendorState(
-        inventory,
-        _devices(single),
-        tuple(common),
-        sockets,
-        _unmet(host, inventory),
-        tuple(unmatched),
-        tuple(dict.fromkeys(absent)),
-        (*inventory.faults, *faults),
-        _links(host) if claimed else (),
-        tuple([path for path in dict.fromkeys(others) if path not in claimed]),
-    )
+    found = VendorState(inventory, _devices(single), tuple(common), sockets, _unmet(host, inventory), tuple(unmatched))
+    found = found._replace(absent=tuple(dict.fromkeys(absent)), faults=(*inventory.faults, *faults))
+    unclaimed = tuple([path for path in dict.fromkeys(others) if path not in claimed])
+    return found._replace(links=_links(host) if claimed else (), unclaimed=unclaimed)
 
 
 def _devices(matching: list[Match]) -> tuple[VendorDevice, ...]:
@@ -144,7 +135,6 @@ def _devices(matching: list[Match]) -> tuple[VendorDevice, ...]:
 
 
 def _links(host: HostRoot) -> tuple[DeviceLink, ...]:
-    """The host's names of DRM nodes by the places of their devices."""
     texts = [(path, host.link(path)) for path in [f"{_BY_PATH}/{name}" for name in host.names(_BY_PATH)]]
     return tuple([DeviceLink(path, text, text.replace("..", "/dev/dri", 1)) for path, text in texts if text])
 
@@ -268,10 +258,9 @@ def _fits(host: HostRoot, pattern: DevicePattern, number: str, address: str) -> 
 
 
 def _key(node: DeviceNode, address: str, name: str) -> tuple[object, ...]:
-    """What the nodes of one device share, in an order that people expect: by address, else by number.
-
-    One PCI function may have several devices, with further names.  Else those of one folder and number are one device:
-    hl0 and hl_controlD0.
+    """What the nodes of one device share, in an order that people expect: by address, else by number.  One PCI function
+    may have several devices, with further names.  Else those of one folder and number are one device: hl0 and
+    hl_controlD0.
     """
     if address:
         return (0, bus_id(address), len(name), name)

@@ -23,18 +23,17 @@ if TYPE_CHECKING:
     See = Callable[[str], object]
 
 # See `inventory.HEADING`.
-HEADING = b"oci-gpu-hook vendors 4117cb52\n"
+HEADING = b"oci-gpu-hook vendors 72eff849\n"
 PREFIX = "vendor."
 
 LARGEST_FILE = 1 << 20
 
 
 class DevicePattern(NamedTuple):
-    """The character devices of the host for which all that is said here holds.
-
-    path: a glob below /dev, "" for any; major: the driver's name in /proc/devices; pci: ``1002`` or ``1d0f:7064``, in
-    lower case; each: whether a request can name it, else every request gets it; name: the file in the device's folder
-    in sysfs that has one more name for it; required: whether a request fails if the host has none.
+    """The character devices of the host for which all that is said here holds.  path: a glob below /dev, "" for any;
+    major: the driver's name in /proc/devices; pci: ``1002`` or ``1d0f:7064``, in lower case; each: whether a request
+    can name it, else every request gets it; name: the file in the device's folder in sysfs that has one more name for
+    it; required: whether a request fails if the host has none.
     """
 
     path: str = ""
@@ -123,10 +122,9 @@ _INNER = {"patterns": DevicePattern, "files": DriverFile, "links": Link, **_LIBR
 
 
 def read_saved(host: HostRoot, name: str, file: str) -> Vendor | None:
-    """The saved inventory of this name, made from the vendor's `file`; None if there is none that is still true.
-
-    Saved with it are places, whose time changes with their names; ways, the folders that lead there and the files in a
-    folder that is given whole, of which the owner and the mode count; and texts, what files said.
+    """The saved inventory of this name, made from the vendor's `file`; None if there is none that is still true.  Saved
+    with it are places, whose time changes with their names; ways, the folders that lead there and the files in a folder
+    that is given whole, of which the owner and the mode count; and texts, what files said.
     """
     values = statefile.load(host, f"{PREFIX}{name}", HEADING)
     try:

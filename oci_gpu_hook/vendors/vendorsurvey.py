@@ -249,9 +249,8 @@ class Survey:
                     waiting.append((self._host.real(it), group))
 
     def _place_of(self, name: str, beside: str, table: ldcache.Table) -> str:
-        """Where the host's loader finds a library that a file in the folder `beside` needs; "" for nowhere.
-
-        What cannot be given is not opened, as it may be a device, and hides nothing that can; it is told if it is all.
+        """Where the host's loader finds a library that a file in the folder `beside` needs; "" for nowhere.  What
+        cannot be given is not opened, as it may be a device, and hides nothing that can; it is told if it is all.
         """
         wanted = name.encode()
         cached = [table.path(row) for row, called in enumerate(table.names) if called == wanted]

@@ -12,14 +12,12 @@ from oci_gpu_hook.formats import glob
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_regular
 from oci_gpu_hook.request.words import VISIBLE_DEVICES
-from oci_gpu_hook.vendors.platform import DXG, WSL_FOLDER
+from oci_gpu_hook.vendors.platform import DXG, KIND, WSL_FOLDER
 from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Group, Item, Vendor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.vendors.vendorinventory import See
-
-KIND = "nvidia.com/gpu"
 
 LIBRARIES, DRIVERS = f"{WSL_FOLDER}/lib", f"{WSL_FOLDER}/drivers"
 

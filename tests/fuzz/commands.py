@@ -19,7 +19,7 @@ from oci_gpu_hook.cli import denials, log
 from oci_gpu_hook.errors import LONGEST_LIST, plain
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import dockercheck, remedy
-from oci_gpu_hook.node.engines import containerdevices, containerrecords, containers, installed
+from oci_gpu_hook.node.engines import containerdevices, containers, installed
 from oci_gpu_hook.node.engines.containerdevices import HostsNodes, Wanted
 from oci_gpu_hook.node.machine import foreignfile, processes
 from oci_gpu_hook.node.machine.foreignfile import Mounts
@@ -89,9 +89,9 @@ def _engines_list(data: bytes) -> None:
     path = "var/lib/containers/storage/overlay-containers/containers.json"
     root = _host({path: data, "srv/config.json": data})
     files = foreignfile.Files(root, foreignfile.our_mounts())
-    for item in containerrecords.names(files, ["/srv/x/userdata"]).values():
+    for item in containers.names(files, ["/srv/x/userdata"]).values():
         _shown(item.shown, item.full)
-    _shown(containerrecords.by_config(files, "/srv").shown)
+    _shown(containers.by_config(files, "/srv").shown)
 
 
 def _shown(*texts: str) -> None:

@@ -15,9 +15,9 @@ from oci_gpu_hook.asking import Options, Question
 from oci_gpu_hook.cli import containerreport
 from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.diagnosis import Finding, advice
+from oci_gpu_hook.node.diagnosis import Finding, remedy
 from oci_gpu_hook.node.engines import containers
-from oci_gpu_hook.node.engines.containerrecords import ContainerNames, Running
+from oci_gpu_hook.node.engines.containers import ContainerNames, Running
 from oci_gpu_hook.node.machine import processes
 from oci_gpu_hook.request import sources
 from oci_gpu_hook.request.bundle import Bundle
@@ -50,7 +50,7 @@ WORDS = {
 
 @pytest.mark.parametrize("name", OF)
 def test_every_advice_is_in_the_engines_own_words(name: str) -> None:
-    for advise in (advice.restart, advice.start, advice.resume, advice.ask):
+    for advise in (remedy.restart, remedy.start, remedy.resume, remedy.ask):
         text = advise(OF[name]).rpartition(": ")[2]
         assert text.startswith(WORDS[name]), text
 

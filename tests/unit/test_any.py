@@ -232,7 +232,8 @@ def test_who_holds_a_device_is_told_and_of_many_the_first_three() -> None:
 
 def picked(others: list[Lease], unhealthy: dict[str, str] | None = None, number: int = 1, most: int = 1) -> str:
     asked = selectors.AnyOf(number)
-    return "".join([it.held.name for it in placement._pick(asked, candidates(0, 0, 0), others, most, unhealthy or {})])
+    chosen = placement._pick(asked, candidates(0, 0, 0), others, most, unhealthy or {}, None)
+    return "".join([it.held.name for it in chosen])
 
 
 def test_what_is_full_or_not_healthy_is_not_chosen() -> None:

@@ -14,7 +14,7 @@ import pytest
 from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.engines import containers
-from oci_gpu_hook.node.engines.containerrecords import ContainerNames
+from oci_gpu_hook.node.engines.containers import ContainerNames
 from oci_gpu_hook.node.machine import processes
 from tests.unit import hosts
 from tests.unit.test_containers import USER, owned, plant_cgroup, stat

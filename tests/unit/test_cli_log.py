@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from oci_gpu_hook.cli import log as log_command
-from oci_gpu_hook.node.engines.containerrecords import ContainerNames
+from oci_gpu_hook.node.engines.containers import ContainerNames
 from tests.unit.program import Program
 
 STARTED: dict[str, object] = {

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oci_gpu_hook.node.machine import toml
+from oci_gpu_hook.node.engines import installed
 from oci_gpu_hook.node.setup import daemonjson, enginefile
 from tests.unit import hosts
 from tests.unit.program import Program
@@ -321,7 +321,7 @@ def test_containerd_1_gets_a_drop_in_where_it_loses_nothing_by_it(program: Progr
     assert program(*words(tree, "containerd", *EVERYTHING)) == f"wrote {CONTAINERDS_OURS}\n"
     assert program.err == "so that it holds: systemctl restart containerd\n"
     assert containerd(tree).startswith(HEAD.format("containerd"))
-    parsed = toml.parse_toml(containerd(tree).encode())
+    parsed = installed.parse_toml(containerd(tree).encode())
     runtime = {"runtime_type": "io.containerd.runc.v2"}
     ours = {**runtime, "options": {"BinaryName": "/usr/bin/oci-gpu-runtime"}}
     assert parsed["version"] == 2
@@ -437,7 +437,7 @@ def test_k3s_and_rke2_get_a_template(program: Program, tree: Path, engine: str, 
     assert template.startswith(HEAD.format("containerd") + BASE)
     assert (sorted(os.listdir(tree / folder)), made.read_text()) == (sorted(["config.toml", name]), before)
     made.write_text(rendered(engine, version, template))
-    (plugin,) = toml.parse_toml(made.read_bytes())["plugins"].values()
+    (plugin,) = installed.parse_toml(made.read_bytes())["plugins"].values()
     assert plugin["containerd"]["runtimes"]["oci-gpu-runtime"] == {
         "runtime_type": "io.containerd.runc.v2",
         "options": {"SystemdCgroup": True, "BinaryName": "/usr/bin/oci-gpu-runtime"},
@@ -509,7 +509,7 @@ def test_podman_for_every_user(program: Program, tree: Path) -> None:
     assert program.err == ""
     (tree / "etc/containers/oci/hooks.d").mkdir(parents=True)
     program(*words(tree, "podman"))
-    assert toml.parse_toml((tree / PODMAN).read_bytes())["engine"] == {
+    assert installed.parse_toml((tree / PODMAN).read_bytes())["engine"] == {
         "hooks_dir": ["/etc/containers/oci/hooks.d", HOOKS]
     }
     assert program(*words(tree, "podman")).startswith("nothing to do")
@@ -523,14 +523,14 @@ def test_podman_gets_our_runtime_in_front_of_its_own(program: Program, tree: Pat
     planted(tree, "etc/containers/containers.conf", f'[engine]\nhooks_dir = ["{HOOKS}"]\nruntime = "/opt/runc"\n')
     program(*configure)
     assert "so that ours starts it, set in /etc/oci-gpu-hook.conf: runtime = /opt/runc" in program.err
-    assert toml.parse_toml((tree / PODMAN).read_bytes())["engine"] == {
+    assert installed.parse_toml((tree / PODMAN).read_bytes())["engine"] == {
         "runtime": "oci-gpu-runtime",
         "runtimes": {"oci-gpu-runtime": ["/usr/bin/oci-gpu-runtime"]},
     }
     assert program(*configure).startswith("nothing to do")
     planted(tree, "etc/containers/containers.conf", '[engine]\nruntime = "/usr/bin/oci-gpu-runtime"\n')
     program(*configure)
-    assert "runtime" not in toml.parse_toml((tree / PODMAN).read_bytes())["engine"]
+    assert "runtime" not in installed.parse_toml((tree / PODMAN).read_bytes())["engine"]
 
 
 @pytest.mark.usefixtures("user")
@@ -538,11 +538,11 @@ def test_podman_for_one_user(program: Program, tree: Path) -> None:
     place = "/homes/user/.config/containers/containers.conf.d/99-oci-gpu-hook.conf"
     (tree / "etc/containers/oci/hooks.d").mkdir(parents=True)
     program(*words(tree, "podman", "--user"))
-    assert toml.parse_toml((tree / place[1:]).read_bytes())["engine"] == {"hooks_dir": [HOOKS]}
+    assert installed.parse_toml((tree / place[1:]).read_bytes())["engine"] == {"hooks_dir": [HOOKS]}
     (tree / "srv").mkdir()
     planted(tree, "homes/user/.config/containers/containers.conf", '[engine]\nhooks_dir = ["/srv", "/gone"]\n')
     program(*words(tree, "podman", "--user"))
-    assert toml.parse_toml((tree / place[1:]).read_bytes())["engine"] == {"hooks_dir": ["/srv", HOOKS]}
+    assert installed.parse_toml((tree / place[1:]).read_bytes())["engine"] == {"hooks_dir": ["/srv", HOOKS]}
     program(*words(tree, "podman", "--user", "--remove"))
     planted(tree, PODMAN, f'[engine]\nhooks_dir = ["{HOOKS}"]\n')
     planted(tree, "homes/user/.config/containers/containers.conf", "")

@@ -30,16 +30,14 @@ from oci_gpu_hook.node.diagnosis import (
 from oci_gpu_hook.node.engines import cdispecs, containers
 from oci_gpu_hook.node.engines import installed as host_engines
 from oci_gpu_hook.node.engines.cdispecs import SpecFile
-from oci_gpu_hook.node.engines.containerrecords import ContainerNames, Running
-from oci_gpu_hook.node.engines.installed import Engine, Reader, Registration, Runtime
+from oci_gpu_hook.node.engines.containers import ContainerNames, Running
+from oci_gpu_hook.node.engines.installed import Engine, Registration, Runtime
 from oci_gpu_hook.node.machine import libselinux, processes
-from oci_gpu_hook.node.machine.kernelconfig import Kernel
 from oci_gpu_hook.node.machine.libselinux import Label, Module, Status, Use
 from oci_gpu_hook.operations import Device, LdCache, LimitMemory, Mount
 from tests.unit import hosts
 from tests.unit.test_containers import USER, plant_cgroup, stat
 
-KERNEL = Kernel("5.14.0-427.el9", "v2", "", ())
 OUR_FILE = "oci-gpu-hook.json"
 SHARE, ETC = host_engines.VENDORS_FOLDER, host_engines.ADMINISTRATORS_FOLDER
 
@@ -101,17 +99,19 @@ def test_selinux_that_cannot_be_asked_is_no_failure(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    ("changes", "as_root", "level", "words"),
+    ("refusal", "as_root", "level", "words"),
     [
-        ({}, True, PASS, "are taken"),
-        ({"bpf_refusal": None}, True, PASS, "not tried"),
-        ({"bpf_refusal": "it may not"}, False, WARN, "only root"),
-        ({"bpf_refusal": "it may not"}, True, FAIL, "it may not"),
+        ("", True, PASS, "are taken"),
+        (None, True, PASS, "not tried"),
+        ("it may not", False, WARN, "only root"),
+        ("it may not", True, FAIL, "it may not"),
     ],
 )
-def test_ebpf(changes: dict[str, Any], as_root: bool, level: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ebpf(
+    refusal: str | None, as_root: bool, level: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 0 if as_root else 1000)
-    found = systemcheck.ebpf(KERNEL._replace(**changes))
+    found = systemcheck.ebpf(refusal)
     assert found.level == level
     assert words in found.seen
     assert bool(found.remedy) == (level != PASS)
@@ -119,7 +119,7 @@ def test_ebpf(changes: dict[str, Any], as_root: bool, level: str, words: str, mo
 
 def test_kernels_and_interpreters_that_are_too_old() -> None:
     for release, level in (("5.14.0-427.el9", PASS), ("10.1", PASS), ("4.18.0-553.el8", FAIL), ("nonsense", FAIL)):
-        assert systemcheck.kernel(KERNEL._replace(release=release), "dnf").level == level
+        assert systemcheck.kernel(release, "dnf").level == level
     for file, level in (("/usr/bin/python3.9", PASS), ("/usr/libexec/platform-python3.6", FAIL), ("/opt/python", PASS)):
         assert systemcheck.python("/usr/bin/python3", file, "dnf").level == level
 
@@ -271,8 +271,8 @@ def test_a_text_that_is_no_spec_is_warned_of(tmp_path: Path) -> None:
 def test_a_spec_where_an_engine_does_not_look_is_named(tmp_path: Path) -> None:
     """Unless the engine has another of that kind: which one is to be kept is the administrator's choice."""
     ours, theirs = planted(tmp_path, OUR_SPEC, THEIR_SPEC)
-    podman, docker = Reader("podman", ("/etc/cdi", "/run/cdi")), Reader("Docker", (), "/etc/docker/daemon.json")
-    crio = Reader("CRI-O", ("/opt/a", "/opt/b"), "/etc/crio/crio.conf")
+    podman, docker = Engine("podman", ("/etc/cdi", "/run/cdi")), Engine("Docker", (), "/etc/docker/daemon.json")
+    crio = Engine("CRI-O", ("/opt/a", "/opt/b"), "/etc/crio/crio.conf")
     elsewhere = (ours, theirs, ours._replace(path="/opt/b/gpu.yaml"))
     (found,) = speccheck.unseen(elsewhere[:2], (podman, docker), lambda path: path)
     assert found.seen == "Docker does not read /etc/cdi/0.yaml: /etc/docker/daemon.json names no folder"

@@ -78,10 +78,10 @@ def test_where_each_engine_looks_for_cdi_specs(
     (tmp_path / "run/cdi").mkdir(parents=True)
     (tmp_path / "var").mkdir()
     (tmp_path / "var/run").symlink_to("/run")
-    readers = {it.engine: (it.folders, it.file) for it in installed.find_readers(root, docker, DOCKER)}
+    readers = {it.name: (it.folders, it.folders_file) for it in installed.find_readers(root, docker, DOCKER)}
     assert {name: readers[name] for name in found} == found
     without = installed.find_readers(root, None, "")
-    assert [it.engine for it in without] == ["podman", "CRI-O", "containerd"]
+    assert [it.name for it in without] == ["podman", "CRI-O", "containerd"]
 
 
 def test_engines_and_shims_are_found_in_their_files(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_the_containerd_that_k3s_brings_reads_specs(tmp_path: Path) -> None:
     hosts.plant(tmp_path, made, table)
     assert installed.find_readers(HostRoot(str(tmp_path)), None, "") == ()
     hosts.plant(tmp_path, "/usr/local/bin/k3s", "")
-    assert installed.find_readers(HostRoot(str(tmp_path)), None, "") == (("containerd", ("/d",), made),)
+    assert installed.find_readers(HostRoot(str(tmp_path)), None, "") == (Engine("containerd", ("/d",), made),)
 
 
 def test_what_k3s_writes_at_each_start_is_not_named_to_be_changed(tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ def test_a_node_is_opened_only_if_it_is_the_one(tmp_path: Path) -> None:
 
 # What users and containers fill, and where the package may name it.
 THEIRS = {
-    "/run/user": {"node/engines/containerrecords.py"},
+    "/run/user": {"node/engines/containers.py"},
     "/cmdline": {"node/machine/processes.py", "report/crun.py"},
     "/environ": {"node/machine/processes.py"},
     "/root": {"node/machine/foreignfile.py", "node/engines/containerdevices.py"},

@@ -264,7 +264,7 @@ def test_watch_keeps_the_features_of_vendors_without_nvidias_driver(
     plant(tree, "hook.conf", "features = /etc/f\n")
     plant(tree, "etc/f", "of before\n")
     counts: list[bool | str] = []
-    found: list[tuple[features.OtherVendor, ...]] = [(), (OTHER,), (OTHER,), ()]
+    found: list[features.Others] = [(), (OTHER,), (OTHER,), ()]
 
     def moments(interval: float) -> Any:
         for step in found:

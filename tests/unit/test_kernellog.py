@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.gpus import kernellog
-from oci_gpu_hook.node.gpus.kernellog import Xid
+from oci_gpu_hook.node.exporters import healthrecord
+from oci_gpu_hook.node.exporters.healthrecord import Xid
 
 GPU = "00000000:07:00"
 
@@ -36,21 +36,21 @@ GPU = "00000000:07:00"
     ],
 )
 def test_only_whole_records_of_the_kernel_count(line: bytes, found: Xid | None) -> None:
-    assert kernellog.parse_xid(line) == found
+    assert healthrecord.parse_xid(line) == found
 
 
 @given(st.binary())
 def test_no_line_breaks_the_reader(line: bytes) -> None:
-    kernellog.parse_xid(line)
-    kernellog.parse_xid(b"4,7,1,-;NVRM: Xid (" + line)
+    healthrecord.parse_xid(line)
+    healthrecord.parse_xid(b"4,7,1,-;NVRM: Xid (" + line)
 
 
 def test_an_unreadable_log_is_told_and_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     root, log = HostRoot(str(tmp_path)), tmp_path / "dev/kmsg"
     log.parent.mkdir()
-    assert kernellog.xids(root) is None
+    assert healthrecord.xids(root) is None
     os.mkfifo(log)
-    assert kernellog.xids(root) == ()
+    assert healthrecord.xids(root) == ()
     log.unlink()
     log.write_text("4,5,5000,-;NVRM: Xid (PCI:0000:07:00): 79, pid=1\n SUBSYSTEM=pci\n6,6,1,-;other\n")
-    assert kernellog.xids(root) == (Xid(5, GPU, 79),)
+    assert healthrecord.xids(root) == (Xid(5, GPU, 79),)

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from oci_gpu_hook.cli.commands import program
-from oci_gpu_hook.node.machine import toml
+from oci_gpu_hook.node.engines import installed
 from oci_gpu_hook.request import settingsfile
 from tests import manual
 from tests.unit.manifests import judge
@@ -72,7 +72,7 @@ KINDS: dict[str, Callable[[str], object]] = {
     rf"#!/bin/sh\n|(oci-gpu-hook|{OTHERS}) ": shell,
     r"apiVersion:|services:|version:|initContainers:": of_yaml,
     r"\[(Service|Container)\]\n": unit,
-    r"\[plugins\.|version = \d\n\[plugins\.": lambda block: toml.parse_toml(block.encode()),
+    r"\[plugins\.|version = \d\n\[plugins\.": lambda block: installed.parse_toml(block.encode()),
     r"lxc\.": lines_of(r"lxc\.[a-z.]+ = \S.*"),
     r"ENV ": lines_of(r"ENV NVIDIA_[A-Z_]+=\S+"),
     # tests/integration/test_restore.py restores with it.

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from oci_gpu_hook.cli import metrics
 from oci_gpu_hook.driver import survey
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.engines import containerdevices
 from oci_gpu_hook.node.engines.containerdevices import AllContainers, MemoryUse
 from oci_gpu_hook.node.exporters import counters, exposition
 from oci_gpu_hook.node.gpus import nvml
@@ -236,7 +235,7 @@ def test_users_containers_have_series_of_their_own(tmp_path: Path, monkeypatch: 
     root = hosts.host(tmp_path)
     one = has((195, 1))._replace(memory=(MemoryUse("0000:07:00.0", 1, 0, 0),))
     seen = [one._replace(running=one.running._replace(owner=1000, pid=pid)) for pid in (8, 9)]
-    monkeypatch.setattr(containerdevices, "find_devices", lambda *_: AllContainers((*seen, one), 0))
+    monkeypatch.setattr(metrics, "find_devices", lambda *_: AllContainers((*seen, one), 0))
     held, memory = metrics._held(root, "/", hosts.surveyed(root))
     found = samples(node(held=held, memory=memory))
     # Root's first: of very many the last are cut.

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oci_gpu_hook.node.diagnosis import advice
+from oci_gpu_hook.node.diagnosis import remedy
 from oci_gpu_hook.node.diagnosis.remedy import as_root, command, in_words, install, is_name, then
-from oci_gpu_hook.node.engines.containerrecords import ContainerNames, Running
+from oci_gpu_hook.node.engines.containers import ContainerNames, Running
 
 ROOT = Path(__file__).parents[2]
 EVIL = "x;echo Y3VybA==|base64 -d>/etc/cron.d/x"
@@ -46,7 +46,7 @@ def test_what_is_a_name(text: str, expected: bool) -> None:
 
 
 ID = "ab" * 32
-ADVISE = (advice.restart, advice.start, advice.resume, advice.ask, advice.accepted)
+ADVISE = (remedy.restart, remedy.start, remedy.resume, remedy.ask, remedy.accepted)
 
 
 @pytest.mark.parametrize("engine", ["", "podman", "CRI-O", "Docker", "containerd"])

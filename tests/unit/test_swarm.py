@@ -15,7 +15,7 @@ import pytest
 
 from oci_gpu_hook.driver import survey
 from oci_gpu_hook.node.gpus import nvml
-from oci_gpu_hook.node.setup import swarmresources
+from oci_gpu_hook.node.setup import daemonjson
 from oci_gpu_hook.request import selectors
 from tests import manual
 from tests.unit import hosts
@@ -81,7 +81,7 @@ def test_says_what_else_is_needed(program: Program, tree: Path) -> None:
 def test_a_divided_gpu_is_named_by_its_mig_devices(tmp_path: Path) -> None:
     root = plant(tmp_path)
     found = nvml.with_facts(survey.survey(root), FACTS)
-    named = swarmresources.devices(found, 2)
+    named = daemonjson.devices(found, 2)
     assert MIG_UUID in named and len(set(named)) == len(named)
     for name in named:
         assert selectors.canonical(name, "")

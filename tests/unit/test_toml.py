@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oci_gpu_hook.node.machine import toml
+from oci_gpu_hook.node.engines import installed
 
 
 @pytest.mark.parametrize(
@@ -16,8 +16,8 @@ from oci_gpu_hook.node.machine import toml
     ids=lambda data: str(data[:12]),
 )  # fmt: skip
 def test_what_is_no_toml_is_one_line(data: bytes) -> None:
-    with pytest.raises(toml.MalformedToml) as caught:
-        toml.parse_toml(data)
+    with pytest.raises(installed.MalformedToml) as caught:
+        installed.parse_toml(data)
     assert str(caught.value).isascii() and str(caught.value).isprintable()
     assert 0 < len(str(caught.value)) <= 200
 
@@ -25,6 +25,6 @@ def test_what_is_no_toml_is_one_line(data: bytes) -> None:
 @given(st.binary(max_size=80) | st.text(max_size=80).map(str.encode))
 def test_any_bytes_are_a_document_or_malformed(data: bytes) -> None:
     try:
-        assert isinstance(toml.parse_toml(data), dict)
-    except toml.MalformedToml:
+        assert isinstance(installed.parse_toml(data), dict)
+    except installed.MalformedToml:
         pass

@@ -12,7 +12,6 @@ from oci_gpu_hook.driver.proc import Gpu
 from oci_gpu_hook.host import leases
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.exporters import counters, healthrecord
-from oci_gpu_hook.node.gpus import kernellog
 from oci_gpu_hook.node.gpus.nvml import Readings
 
 BUSES = ("00000000:07:00.0", "00000000:0f:00.0")
@@ -38,7 +37,7 @@ class Node(HostRoot):
         Path(f"{link}.new").rename(link)
 
     def renewed(self, said: Readings | None = None, tested: dict[str, str] | None = None) -> dict[str, str]:
-        healthrecord.renew(self, GPUS, kernellog.xids(self) or (), said, tested)
+        healthrecord.renew(self, GPUS, healthrecord.xids(self) or (), said, tested or {})
         return leases.unhealthy(self)
 
     def tested(self, why: str) -> dict[str, str]:

@@ -7,8 +7,6 @@ must not name a remedy that gives containers more access than the fault needs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from oci_gpu_hook.node.diagnosis.remedy import NOTHING, Remedy, command
 from oci_gpu_hook.record import NamedTuple
 
@@ -40,11 +38,6 @@ def failed(check: str, seen: str, fix: str, *words: str) -> Finding:
 
 def is_failed(findings: list[Finding]) -> bool:
     return any([finding.level == FAIL for finding in findings])
-
-
-def listed(names: Sequence[str], most: int = 3) -> str:
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def counted(*counts: tuple[int, str, str]) -> str:

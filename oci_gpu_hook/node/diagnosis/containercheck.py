@@ -8,11 +8,11 @@ import os
 
 from oci_gpu_hook.container.memoryregion import NO_LIMIT
 from oci_gpu_hook.formats import contexts
-from oci_gpu_hook.node.diagnosis import Finding, advice, failed, listed, passed, warned
+from oci_gpu_hook.node.diagnosis import Finding, failed, passed, remedy, warned
 from oci_gpu_hook.node.diagnosis.remedy import DOCTOR, KERNELS_LOG, Remedy, as_root, command, is_name, then
-from oci_gpu_hook.node.engines.containerrecords import Running
+from oci_gpu_hook.node.engines.containers import Running
 from oci_gpu_hook.operations import Device, LdCache, LimitMemory, Mount, Symlink
-from oci_gpu_hook.planning.plan import Plan
+from oci_gpu_hook.planning.plan import Plan, some
 from oci_gpu_hook.record import NamedTuple
 
 # Why no open was tried, and what fixes that if it is not to start the container again.
@@ -54,9 +54,9 @@ def judge(plan: Plan | None, seen: Seen, who: Running) -> list[Finding]:
         return [passed("nodes", "none, as it asks for none")]
     if plan is None:
         # A CDI spec, for example, can have given it nodes.
-        text = f"{len(there)} are there all the same: {listed(there)}"
+        text = f"{len(there)} are there all the same: {some(there)}"
         return [warned("nodes", text, "ls", "/etc/cdi", "/var/run/cdi"), *_opened(there, seen, who)]
-    restart = advice.restart(who)
+    restart = remedy.restart(who)
     devices = [item for item in plan.operations if isinstance(item, Device)]
     present = [item.path for item in devices if item.path in there]
     if devices and not present:
@@ -82,7 +82,7 @@ def counted_none() -> Finding:
 
 def _nodes(devices: list[Device], seen: Seen, restart: Remedy) -> list[Finding]:
     missing = [item.path for item in devices if seen.nodes.get(item.path) is None]
-    findings = [failed("nodes", f"{listed(missing)} missing", restart)] if missing else []
+    findings = [failed("nodes", f"{some(missing)} missing", restart)] if missing else []
     for item in devices:
         numbers = seen.nodes.get(item.path)
         if numbers is not None and numbers != (item.major, item.minor):
@@ -92,11 +92,11 @@ def _nodes(devices: list[Device], seen: Seen, restart: Remedy) -> list[Finding]:
 
 
 def _opened(paths: list[str], seen: Seen, who: Running) -> list[Finding]:
-    restart = advice.restart(who)
+    restart = remedy.restart(who)
     if isinstance(seen.opened, str):
-        remedy = advice.resume(who) if seen.opened == PAUSED else _FIXES.get(seen.opened, restart)
+        fix = remedy.resume(who) if seen.opened == PAUSED else _FIXES.get(seen.opened, restart)
         found = failed if seen.opened == NO_ANSWER else warned
-        return [found("open", f"nothing was opened: {seen.opened}", remedy)]
+        return [found("open", f"nothing was opened: {seen.opened}", fix)]
     by_error: dict[int, list[str]] = {}
     tried = [path for path in paths if path in seen.opened]
     for path in tried:
@@ -110,7 +110,7 @@ def _opened(paths: list[str], seen: Seen, who: Running) -> list[Finding]:
 
 
 def _unopened(error: int, paths: list[str], restart: Remedy) -> Finding:
-    which = listed(paths)
+    which = some(paths)
     if error == codes.EPERM:
         text = f"its device cgroup denies {which}: the rules were written again after its start"
         return failed("open", f"{text}, as daemon-reload, update and a restore by crun do", restart)
@@ -142,7 +142,7 @@ def _libraries(wanted: dict[str, bool], seen: Seen, restart: Remedy) -> Finding:
         return passed("libraries", f"{len(wanted)} names are there")
     stem = missing[0].partition(".so.")[0] + ".so."
     there = [_name(path) for path in seen.files if path.startswith(stem) and path not in wanted]
-    text = f"{listed(missing)} missing"
+    text = f"{some(missing)} missing"
     if there:
         text += f", {max(there, key=len)} is there: the driver has changed since its start"
     found = failed if there or any([wanted[path] for path in missing]) else warned
@@ -155,7 +155,7 @@ def _cache(caches: list[LdCache], seen: Seen, restart: Remedy) -> Finding:
     if not wanted:
         return passed("ld.so.cache", "its loader reads none, or needs none")
     if missing:
-        text = "there is none" if seen.cached is None else f"does not name {listed(missing)}"
+        text = "there is none" if seen.cached is None else f"does not name {some(missing)}"
         return failed("ld.so.cache", text, restart)
     return passed("ld.so.cache", f"names all {len(set(wanted))} libraries")
 

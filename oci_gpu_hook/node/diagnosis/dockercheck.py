@@ -15,7 +15,7 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.node.diagnosis import Finding, failed, passed, warned
 from oci_gpu_hook.node.diagnosis.enginecheck import of_runtimes
-from oci_gpu_hook.node.diagnosis.remedy import command, install, restart, roots_alone, then
+from oci_gpu_hook.node.diagnosis.remedy import command, install, reread, roots_alone, then
 from oci_gpu_hook.node.engines import containerdevices, installed
 from oci_gpu_hook.node.engines.enginekinds import DOCKER
 from oci_gpu_hook.node.engines.installed import PATH, find_program
@@ -27,7 +27,7 @@ _CHECK = DOCKER.name
 _LINK = "nvidia-container-runtime-hook"
 # The boot and a process's start are told in whole seconds each.
 _SECONDS_UNKNOWN = 2
-_RESTART = restart(DOCKER)
+_RESTART = reread(DOCKER)
 # NVIDIA's: with the first comes a program of the link's name, and by the second Docker 29.2 and later see that they can
 # serve --gpus by CDI.  The package of the second takes that of the first with it.
 _RIVALS, _THEIR_PACKAGE = ("nvidia-container-toolkit", "nvidia-cdi-hook"), "nvidia-container-toolkit-base"

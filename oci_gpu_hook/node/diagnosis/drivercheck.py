@@ -6,9 +6,8 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from stat import S_ISVTX
 
-from oci_gpu_hook.driver import inventory as saved_inventory
 from oci_gpu_hook.driver import nodes, proc, survey
-from oci_gpu_hook.driver.inventory import DriverInventory
+from oci_gpu_hook.driver.inventory import SAVED, DriverInventory, of_this_host, with_nodes
 from oci_gpu_hook.driver.nodes import DeviceNode
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.formats import ldcache
@@ -16,13 +15,14 @@ from oci_gpu_hook.formats.decimal import beginning
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.host.statefile import FOLDER
 from oci_gpu_hook.kernel.filetypes import WRITABLE_BY_OTHERS, is_folder, is_open_to_others
-from oci_gpu_hook.node.diagnosis import Finding, counted, failed, listed, passed, warned
+from oci_gpu_hook.node.diagnosis import Finding, counted, failed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import KERNELS_LOG, REBOOT, REFRESH, Remedy, command, roots_alone, then
 from oci_gpu_hook.node.gpus import hardware, holdercount
 from oci_gpu_hook.node.gpus.nvml import Facts
 from oci_gpu_hook.node.machine import kernelconfig
 from oci_gpu_hook.node.machine.foreignfile import number
 from oci_gpu_hook.planning import platforms
+from oci_gpu_hook.planning.plan import some
 from oci_gpu_hook.vendors import platform, tegra
 
 # In the sentences of `files.of_root`.
@@ -62,21 +62,19 @@ _OF_PLATFORM = {
 def check_driver(
     host: HostRoot, driver_root: str, tool: str, *, others: bool = False
 ) -> tuple[list[Finding], DriverInventory | None]:
-    """The platform, or the driver's parts, GPUs and nodes; and what was found if its module is loaded; others: whether
-    another vendor's hardware is here.
-    """
+    """Also what was found, if its module is loaded; others: whether another vendor's hardware is here."""
     kind, proof = platform.prove(host)
     if kind in (platform.TEGRA, platform.WSL):
         return of_platform(host, kind, proof), None
     try:
-        found = saved_inventory.of_this_host(host, survey.survey(host, driver_root))
+        found = of_this_host(host, survey.survey(host, driver_root))
     except DriverError as err:
         modules = kernelconfig.modules(host)
         if others and not {"nvidia", "nouveau"}.intersection(modules) and not hardware.expects_nvidia(host):
             seen = "no GPU of NVIDIA's: other vendors' hardware is here"
             return [passed("driver", seen), *folder(host)], None
         return [absent(host, driver_root, modules, err, tool)], None
-    devices = saved_inventory.with_nodes(host, found, ("modeset", "caps", "imex")).devices
+    devices = with_nodes(host, found, ("modeset", "caps", "imex")).devices
     numbered = tuple([node for node in devices if node.present or not node.family])
     return [*_parts(host, found, tool), *_gpus(host, found), *_nodes(host, numbered)], found
 
@@ -94,7 +92,6 @@ def absent(host: HostRoot, driver_root: str, modules: tuple[str, ...], err: Driv
 
 
 def of_platform(host: HostRoot, kind: str, proof: str) -> list[Finding]:
-    """A Jetson or WSL 2, whose driver is not a kernel module: how it was detected, and which entries are usable."""
     found = passed("platform", f"{platform.NAMES[kind]}, by {proof}")
     try:
         left_out = tegra.vendor(host, everything=True)[1] if kind == platform.TEGRA else ()
@@ -182,7 +179,7 @@ def _gpus(host: HostRoot, found: DriverInventory) -> list[Finding]:
     if found.mig_devices:
         seen += f"; {counted((len(found.mig_devices), 'MIG device', 'MIG devices'))}"
     if found.elsewhere:
-        seen += f"; {listed(found.elsewhere)} without a node here, as this host is a container"
+        seen += f"; {some(found.elsewhere)} without a node here, as this host is a container"
     findings = [passed("GPUs", seen)]
     for index, why in holdercount.unhealthy_gpus(host, found).items():
         findings.append(warned("health", f"GPU {index}: {why}", "oci-gpu-hook", "validate"))
@@ -203,13 +200,13 @@ def _nodes(host: HostRoot, wanted: tuple[DeviceNode, ...]) -> list[Finding]:
             findings.append(failed("nodes", seen, then(command("rm", node.path), _NODES)))
     if missing:
         # The hook makes nodes in containers, but in a user namespace it must bind the host's.
-        seen = f"{listed(missing, 1)} missing: rootless containers cannot have them"
+        seen = f"{some(missing, most=1)} missing: rootless containers cannot have them"
         findings.append(warned("nodes", seen, _NODES))
     narrow = [n for n in wanted if n.present and not n.family and n.mode & 0o666 != 0o666]
     if narrow:
         paths = [node.path for node in narrow]
         # The hook gives their group by itself; a rootless engine, and CDI before 0.7, do not.
-        seen = f"{listed(paths, 1)} of mode {narrow[0].mode:04o}: containers as other users need --group-add"
+        seen = f"{some(paths, most=1)} of mode {narrow[0].mode:04o}: containers as other users need --group-add"
         findings.append(warned("nodes", seen, "chmod", "0666", *paths))
     return findings or [passed("nodes", f"{len(wanted)}, with the driver's numbers, and usable by all")]
 
@@ -220,24 +217,23 @@ def rdma(host: HostRoot, modules: tuple[str, ...]) -> list[Finding]:
     if not adapters or _PEER_MEMORY.intersection(modules) or hardware.is_open_module(host):
         return []
     why = "nvidia_peermem is not loaded, and there is no dma-buf, as NVIDIA's module is not the open one"
-    seen = f"{listed(adapters, 1)} cannot reach the GPUs' memory: {why}"
+    seen = f"{some(adapters, most=1)} cannot reach the GPUs' memory: {why}"
     return [warned("GPUDirect RDMA", seen, _LOAD_PEER_MEMORY)]
 
 
 def inventory(host: HostRoot, saved: DriverInventory | None, tool: str) -> Finding:
-    """The saved inventory.  Without it starts take longer, and nothing is known of what only NVML says."""
     wrong = folder(host)
     if wrong:
         return wrong[0]
     if saved is None:
-        seen = "none is saved" if host.stat(saved_inventory.SAVED) is None else "what is saved is no longer true"
+        seen = "none is saved" if host.stat(SAVED) is None else "what is saved is no longer true"
         return warned("inventory", f"{seen}: each start looks at the driver again", REFRESH)
     paths = [*[it.path for it in saved.libraries], *[it.path for it in saved.binaries]]
     gone = [path for path in paths if host.stat(path) is None]
     if gone:
         return failed("inventory", f"{gone[0]}, which each start would give, is not there any more", REFRESH)
     if saved.unlisted and not nodes.is_container(host):
-        seen = f"NVML did not list {listed(saved.unlisted)}, which the kernel module has: no container gets it"
+        seen = f"NVML did not list {some(saved.unlisted)}, which the kernel module has: no container gets it"
         # NVML may list it since it was asked.
         return failed("inventory", seen, then(REFRESH, KERNELS_LOG))
     if saved.unknown:

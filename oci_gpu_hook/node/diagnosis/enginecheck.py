@@ -11,21 +11,12 @@ from oci_gpu_hook.formats.decimal import beginning
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_open_to_others
 from oci_gpu_hook.node.diagnosis import PASS, Finding, failed, passed, warned
-from oci_gpu_hook.node.diagnosis.remedy import Remedy, command, install, restart, roots_alone, then
+from oci_gpu_hook.node.diagnosis.remedy import Remedy, command, install, reread, roots_alone, then
 from oci_gpu_hook.node.diagnosis.systemcheck import python
+from oci_gpu_hook.node.engines import installed
 from oci_gpu_hook.node.engines.enginekinds import BY_NAME, CONTAINERD, DOCKER, ENGINES, PODMAN
-from oci_gpu_hook.node.engines.installed import (
-    NVIDIAS,
-    OURS,
-    REGISTRATION,
-    START,
-    Engine,
-    Registration,
-    Runtime,
-    find_program,
-    of_containerd,
-)
-from oci_gpu_hook.node.machine import childprocess, toml
+from oci_gpu_hook.node.engines.installed import OURS, START, Engine, NoParser, Registration, Runtime, find_program
+from oci_gpu_hook.node.machine import childprocess
 
 Engines = tuple[Engine, ...]
 Registered = tuple[Registration, ...]
@@ -44,11 +35,11 @@ def seen_by(engine: Engine, registered: Registered, tool: str) -> Finding:
     broken = next((item for item in effective.values() if item.fault), None)
     if broken:
         masks = [other for other in read if other.file == broken.file and other != broken]
-        remedy = command("rm", broken.path) if masks or broken.file != REGISTRATION else install(tool)
+        remedy = command("rm", broken.path) if masks or broken.file != installed.REGISTRATION else install(tool)
         return failed(check, f"{broken.path} stops every container: {broken.fault}", remedy)
     ours = [item for item in effective.values() if item.kind == OURS]
     if len(ours) > 1:
-        extra = next((item for item in ours if item.file != REGISTRATION), ours[0])
+        extra = next((item for item in ours if item.file != installed.REGISTRATION), ours[0])
         paths = " and ".join([item.path for item in ours])
         return failed(check, f"registered twice, by {paths}: it runs twice", "rm", extra.path)
     if ours:
@@ -68,7 +59,7 @@ def seen_by(engine: Engine, registered: Registered, tool: str) -> Finding:
     folders = ", ".join(engine.folders) or "no folder"
     seen = f"registered in {elsewhere.folder}, and {engine.name} looks in {folders}{by_file}"
     if not engine.folders:
-        return failed(check, seen, then(command("vi", engine.folders_file), restart(BY_NAME[engine.name])))
+        return failed(check, seen, then(command("vi", engine.folders_file), reread(BY_NAME[engine.name])))
     # An engine passes over a link that leads nowhere, as after a removal of the package.
     link = command("ln", "-s", elsewhere.path, engine.folders[-1])
     return failed(check, seen, then(command("mkdir", "-p", engine.folders[-1]), link))
@@ -96,11 +87,8 @@ def other_hooks(engines: Engines, registered: Registered, shims: list[Runtime], 
     """Other programs that would also give GPUs to a container; by_link: whether dockerd starts our hook for --gpus."""
     check = "other hooks"
     read = {folder for engine in engines for folder in engine.folders}
-    findings = [
-        failed(check, f"{item.path} starts NVIDIA's hook: GPUs are given twice", "rm", item.path)
-        for item in registered
-        if item.kind == NVIDIAS and item.folder in read
-    ]
+    theirs = [item.path for item in registered if item.kind == installed.NVIDIAS and item.folder in read]
+    findings = [failed(check, f"{it} starts NVIDIA's hook: GPUs are given twice", "rm", it) for it in theirs]
     for shim in shims:
         found, default = warned, ", the default" if shim.is_default else ""
         if shim.engine == DOCKER.name and by_link:
@@ -126,13 +114,13 @@ def _without(shim: Runtime) -> Remedy:
     """Take NVIDIA's runtime out of an engine's settings; of a default one only that it is the default."""
     kind, rancher = BY_NAME[shim.engine], _rancher(shim.file)
     if not shim.is_default:
-        return then(command("vi", shim.file), restart(kind))
+        return then(command("vi", shim.file), reread(kind))
     if kind == DOCKER:
         return command("nvidia-ctk", "runtime", "configure", "--runtime=docker", "--nvidia-set-as-default=false")
     if rancher:
         own = command("sed", "-i", "/^default-runtime:/d", f"/etc/rancher/{rancher}/config.yaml")
         return then(own, command("systemctl", "restart", f"{rancher}*"))
-    return then(command("sed", "-i", f"/^ *{kind.default} *=/d", shim.file), restart(kind))
+    return then(command("sed", "-i", f"/^ *{kind.default} *=/d", shim.file), reread(kind))
 
 
 def images_in_podman(host: HostRoot, engine: Engine) -> list[Finding]:
@@ -156,7 +144,7 @@ def images_in_podman(host: HostRoot, engine: Engine) -> list[Finding]:
 
 
 def unread(files: list[tuple[str, str, Exception]], tool: str) -> list[Finding]:
-    fixes = [(tool, "install", "python3-tomli") if isinstance(it, toml.NoParser) else ("vi", at) for _, at, it in files]
+    fixes = [(tool, "install", "python3-tomli") if isinstance(it, NoParser) else ("vi", at) for _, at, it in files]
     return [warned("engines", f"{path} was not read: {err}", *fix) for (_, path, err), fix in zip(files, fixes)]
 
 
@@ -191,7 +179,7 @@ def of_runtimes(check: str, runtimes: list[Runtime], who: str, tool: str) -> lis
 
 def containerd(host: HostRoot, tool: str, *, is_alone: bool) -> list[Finding]:
     """How containerd's pods get GPUs; is_alone: whether there is no other engine."""
-    check, runtimes = CONTAINERD.name, of_containerd(host)
+    check, runtimes = CONTAINERD.name, installed.of_containerd(host)
     findings = of_runtimes(check, runtimes, "pods", tool)
     if any([item.is_ours for item in runtimes]):
         return findings

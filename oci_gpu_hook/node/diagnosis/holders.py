@@ -17,7 +17,6 @@ from oci_gpu_hook.vendors.vendorhost import VendorState
 
 class HeldShare(NamedTuple):
     """A GPU, one of its MIG devices, or another vendor's device, or all of its devices if a request can name no one.
-
     name: what asks for it, ``0``, ``0:1``, ``OCI_AMD=0`` or ``OCI_SOLARFLARE``; uuid: "" if it is not known; flag: of
     the other vendor, "" for NVIDIA; names: all that a request can call that one's.
     """
@@ -59,15 +58,15 @@ class Holders(NamedTuple):
     open: tuple[HeldShare, ...] = ()
 
 
+# Major and minor of each device.
+Numbers = frozenset[tuple[int, int]]
 # A share, and device numbers of it: all of them are needed.
 Division = tuple[HeldShare, tuple[tuple[int, int], ...]]
 
 
 def divisions(inventory: DriverInventory) -> tuple[Division, ...]:
     """What can be held: each GPU, or its MIG devices where it has any."""
-    nodes = {
-        node.gpu: (node.major, node.minor) for node in inventory.devices if node.gpu is not None and not node.family
-    }
+    nodes = {it.gpu: (it.major, it.minor) for it in inventory.devices if it.gpu is not None and not it.family}
     majors = [node.major for node in inventory.devices if node.family == "caps"]
     found: list[Division] = []
     for gpu in inventory.gpus:
@@ -75,13 +74,11 @@ def divisions(inventory: DriverInventory) -> tuple[Division, ...]:
         if number is None:
             continue
         parts = [item for item in inventory.mig_devices if item.gpu == gpu.nvml_index]
-        for part in parts if majors else ():
-            caps = ((majors[0], part.gi_minor), (majors[0], part.ci_minor))
+        for it in parts if majors else ():
+            caps = ((majors[0], it.gi_minor), (majors[0], it.ci_minor))
             # Only NVML knows its number: the instances tell it from others.
-            shown = (
-                f"{part.gpu} (instances {part.gi}/{part.ci})" if part.number is None else f"{part.gpu}:{part.number}"
-            )
-            share = HeldShare(shown, part.gpu, True, part.uuid or "", part.profile or gpu.model)
+            shown = f"{it.gpu} (instances {it.gi}/{it.ci})" if it.number is None else f"{it.gpu}:{it.number}"
+            share = HeldShare(shown, it.gpu, True, it.uuid or "", it.profile or gpu.model)
             found.append((share, (number, *caps)))
         if not parts or not majors:
             share = HeldShare(str(gpu.nvml_index), gpu.nvml_index, False, gpu.uuid or "", gpu.model)
@@ -89,7 +86,7 @@ def divisions(inventory: DriverInventory) -> tuple[Division, ...]:
     return tuple(found)
 
 
-def to_use(inventory: DriverInventory) -> frozenset[tuple[int, int]]:
+def to_use(inventory: DriverInventory) -> Numbers:
     """The numbers of nodes to compute or draw by, beside the GPUs' own; none if unified memory has none here."""
     found = [it for it in inventory.devices if it.family in ("dri", "modeset") or it.path == "/dev/nvidia-uvm"]
     is_loaded = "/dev/nvidia-uvm" in [it.path for it in found]
@@ -97,9 +94,7 @@ def to_use(inventory: DriverInventory) -> frozenset[tuple[int, int]]:
 
 
 def what_to_find(
-    divided: tuple[Division, ...],
-    nodes: tuple[tuple[str, int, int], ...] = (),
-    uses: frozenset[tuple[int, int]] = frozenset(),
+    divided: tuple[Division, ...], nodes: tuple[tuple[str, int, int], ...] = (), uses: Numbers = frozenset()
 ) -> Wanted:
     """nodes: paths of the host and numbers of other vendors' nodes; uses: `to_use`."""
     others = {(major, minor) for _, major, minor in nodes}
@@ -118,9 +113,7 @@ def of_vendor(found: VendorState) -> tuple[Division, ...]:
 
 
 def holders(
-    divided: tuple[Division, ...],
-    containers: tuple[ContainerDevices, ...],
-    uses: frozenset[tuple[int, int]] = frozenset(),
+    divided: tuple[Division, ...], containers: tuple[ContainerDevices, ...], uses: Numbers = frozenset()
 ) -> Holders:
     """The containers that have devices, in the order given, and what none of them has; uses: `to_use`."""
     found = [_holder(divided, container, uses) for container in containers]
@@ -131,7 +124,7 @@ def holders(
     return Holders(holding, () if privileged else left, privileged, left if privileged else ())
 
 
-def _holder(divided: tuple[Division, ...], container: ContainerDevices, uses: frozenset[tuple[int, int]]) -> Holder:
+def _holder(divided: tuple[Division, ...], container: ContainerDevices, uses: Numbers) -> Holder:
     there = {(node.major, node.minor): node.allowed for node in container.nodes}
     found = [(share, [there.get(it) for it in numbers]) for share, numbers in divided if there.keys() >= {*numbers}]
     opened = [share for share, answers in found if False not in answers]

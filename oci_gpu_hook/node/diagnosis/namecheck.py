@@ -13,12 +13,13 @@ from typing import Any
 from oci_gpu_hook.driver.inventory import DriverInventory, with_nodes
 from oci_gpu_hook.errors import HookError, RequestError, plain, quoted
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.diagnosis import Finding, failed, listed
-from oci_gpu_hook.node.diagnosis.remedy import REFRESH, command, in_words, is_name, restart, then
+from oci_gpu_hook.node.diagnosis import Finding, failed
+from oci_gpu_hook.node.diagnosis.remedy import REFRESH, command, in_words, is_name, reread, then
 from oci_gpu_hook.node.engines.enginekinds import DOCKER
 from oci_gpu_hook.node.engines.installed import MAX_SHARES, RESOURCES
 from oci_gpu_hook.node.machine import foreignfile, kernelconfig
 from oci_gpu_hook.planning import selection
+from oci_gpu_hook.planning.plan import some
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.selectors import canonical
 from oci_gpu_hook.request.words import ALL, CAPABILITIES, DEFAULT_CAPABILITIES, NONE, items
@@ -47,7 +48,7 @@ def resources(file: str, values: dict[str, Any], found: DriverInventory) -> list
     if not is_name(kind) or max(shares, default=0) > MAX_SHARES or file != DOCKER.ours:
         again = command("vi", file)
     seen = f"{file} gives {uuid} to Swarm's tasks, and they cannot have it here"
-    return [failed("Docker", seen, then(REFRESH, again, restart(DOCKER)))]
+    return [failed("Docker", seen, then(REFRESH, again, reread(DOCKER)))]
 
 
 def _uuid(name: str) -> str:
@@ -96,7 +97,7 @@ def _configuration(
     if not allowed or not closed:
         return []
     node = closed[0]
-    seen = f"{path} has no rule for {listed([it.path for it in closed], 1)}, now device {node.major}:{node.minor}"
+    seen = f"{path} has no rule for {some([it.path for it in closed], most=1)}, now device {node.major}:{node.minor}"
     if set(capabilities) == set(DEFAULT_CAPABILITIES):
         return [failed("LXC", seen, command("oci-gpu-hook", "flags", "lxc", "--write", path, *names))]
     # Those that it has were changed by hand since.

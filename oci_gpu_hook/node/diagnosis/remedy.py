@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Remedies: commands that people paste, made from words.
+"""Remedies: commands that people paste, made from words; of one container in the words of the engine that runs it.
 
 Each word is quoted for the shell.  A text that a container, a user or a process has chosen must not be a word, unless
-`is_name` holds for it: a name may begin with a dash, and a path may lead to what its owner wants root to run.
+`is_name` holds for it: a name may begin with a dash, and a path may lead to what its owner wants root to run.  So a
+user's container is that user's to start again.  Pure.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import re
 import shlex
 
 from oci_gpu_hook.errors import plain
-from oci_gpu_hook.node.engines.enginekinds import EngineKind
+from oci_gpu_hook.node.engines.containers import SHORT_ID, Running
+from oci_gpu_hook.node.engines.enginekinds import BY_NAME, CONTAINERD, CRIO, VARIABLE, EngineKind
 
 # An id, or a name as podman and Docker take it.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,255}", re.ASCII)
@@ -71,7 +73,7 @@ UPGRADE_KERNEL = {
 KERNELS_LOG = command("journalctl", "--dmesg", "--grep=NVRM|Xid")
 
 
-def restart(kind: EngineKind) -> Remedy:
+def reread(kind: EngineKind) -> Remedy:
     """What makes an engine read its settings again; `NOTHING` if it does so at each start of a container."""
     return command("systemctl", "restart", kind.unit) if kind.unit else NOTHING
 
@@ -95,5 +97,72 @@ def install(tool: str, *further: str) -> Remedy:
 
 
 def is_name(text: str) -> bool:
-    """Whether a text has the form of an id or of a container's name, and so can be a word."""
     return _NAME.fullmatch(text) is not None
+
+
+def _ways(who: Running) -> tuple[Remedy, Remedy, Remedy]:
+    """What starts it again; what starts it if it has stopped, or tells why; what ends its pause."""
+    id, kind, runtime = who.id, BY_NAME[who.called.engine], who.runtime
+    resumed = command(runtime or "runc", "resume", id)
+    if not is_name(id):
+        return NOTHING, NOTHING, NOTHING
+    if _is_the_kubelets(who):
+        # The kubelet starts a new one in its place.
+        return command("crictl", "stop", id[:SHORT_ID]), command("crictl", "inspect", id[:SHORT_ID]), resumed
+    if kind.request:
+        name = who.called.full or who.called.name
+        verbs = ("restart", "start", "unpause")
+        again, run, resumed = [command(kind.request[0], it, name if is_name(name) else id) for it in verbs]
+        return again, run, resumed
+    if kind == CONTAINERD:
+        tasks = (*_ctr(who), "tasks")
+        run = command(*tasks, "start", "--detach", id)
+        return then(command(*tasks, "delete", "--force", id), run), run, command(*tasks, "resume", id)
+    if not runtime:
+        return NOTHING, NOTHING, resumed
+    run = command(runtime, "run", "--detach", "--bundle", who.bundle, id)
+    return then(command(runtime, "delete", "--force", id), run), run, resumed
+
+
+def restart(who: Running) -> Remedy:
+    by_hand = command("kill", str(who.pid)) if who.pid else in_words("start it again")
+    return _of_owner(who, "start it again") or _ways(who)[0] or by_hand
+
+
+def start(who: Running) -> Remedy:
+    return _of_owner(who, "start it") or _ways(who)[1] or in_words("start it")
+
+
+def resume(who: Running) -> Remedy:
+    return _of_owner(who, "let it run on") or _ways(who)[2]
+
+
+def ask(who: Running) -> Remedy:
+    if _is_the_kubelets(who):
+        note = f"{VARIABLE} in its env, or nvidia.com/gpu in its limits"
+        return command("kubectl", "replace", "--force", "-f", "POD.yaml", note=note)
+    kind = BY_NAME[who.called.engine]
+    if kind.request:
+        return command(*kind.request)
+    if kind == CONTAINERD:
+        return command(*_ctr(who), "run", "--env", VARIABLE, "...")
+    file = f"{who.bundle}/config.json" if who.bundle and who.owner == os.geteuid() else "config.json"
+    return command("vi", file, note=f"{VARIABLE} in process.env")
+
+
+def accepted(who: Running) -> Remedy:
+    return command("oci-gpu-hook", "info", "--settings", note="accept-environment, accept-volume-mounts")
+
+
+def _of_owner(who: Running, does: str) -> Remedy:
+    return in_words(f"the user {who.owner} must {does}") if who.owner != os.geteuid() else NOTHING
+
+
+def _is_the_kubelets(who: Running) -> bool:
+    return who.called.engine == CRIO.name or bool(who.called.pod)
+
+
+def _ctr(who: Running) -> tuple[str, ...]:
+    """containerd's namespace: a bundle's folder is FOLDER/NAMESPACE/ID."""
+    namespace = who.bundle.rpartition("/")[0].rpartition("/")[2]
+    return "ctr", "--namespace", namespace if is_name(namespace) else "default"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator
 from oci_gpu_hook.node.diagnosis import Finding, failed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import REFRESH, Remedy, command, in_words, roots_alone, then
 from oci_gpu_hook.node.engines.cdispecs import GPU, MANAGEMENT, SpecFile, words_of
-from oci_gpu_hook.node.engines.installed import Reader
+from oci_gpu_hook.node.engines.installed import Engine
 
 # What ends the fault of a spec of ours, see `compared`.
 AGAIN, BY_OURS, REMOVE = "again", "again, by the hook that is installed", "remove"
@@ -65,17 +65,17 @@ def unread(specs: tuple[SpecFile, ...]) -> Iterator[Finding]:
         yield warned("CDI", seen, remedy)
 
 
-def of_folders(opened: dict[str, str], readers: tuple[Reader, ...]) -> Iterator[Finding]:
+def of_folders(opened: dict[str, str], readers: tuple[Engine, ...]) -> Iterator[Finding]:
     """Folders that are not root's alone, by their paths without links, each with why: no spec in them is read here."""
     for folder, why in opened.items():
-        named = [reader.file for reader in readers if folder in reader.folders and reader.file]
+        named = [reader.folders_file for reader in readers if folder in reader.folders and reader.folders_file]
         seen = f"{folder}: {why}, and who writes there chooses what containers get"
         remedy = command("vi", named[0]) if named else roots_alone(folder)
         yield warned("CDI", seen, remedy)
 
 
 def unseen(
-    specs: tuple[SpecFile, ...], readers: tuple[Reader, ...], real: Callable[[str], str], opened: Collection[str] = ()
+    specs: tuple[SpecFile, ...], readers: tuple[Engine, ...], real: Callable[[str], str], opened: Collection[str] = ()
 ) -> Iterator[Finding]:
     """The engines that do not look where a spec of ours lies, and have no other of its kind; real: a path without
     links; opened: the folders that are not root's alone.
@@ -85,12 +85,12 @@ def unseen(
         seen_kinds = {spec.kind for spec, folder in ours if folder in reader.folders}
         trusted = [folder for folder in reader.folders if folder not in opened]
         for spec in [spec for spec, _ in ours if spec.kind not in seen_kinds]:
-            whose = f"{reader.file} names " if reader.file else "by default it looks in "
+            whose = f"{reader.folders_file} names " if reader.folders_file else "by default it looks in "
             where = f"{whose}{', '.join(reader.folders) or 'no folder'}"
             # The last one is that which a boot empties and a service fills.
             again = [_again(spec, f"{folder}/{spec.path.rpartition('/')[2]}") for folder in trusted[-1:]]
-            remedy = again[0] if again else command("vi", reader.file or spec.path)
-            yield warned("CDI", f"{reader.engine} does not read {spec.path}: {where}", remedy)
+            remedy = again[0] if again else command("vi", reader.folders_file or spec.path)
+            yield warned("CDI", f"{reader.name} does not read {spec.path}: {where}", remedy)
 
 
 def _again(spec: SpecFile, path: str, *, with_hook: bool = True) -> Remedy:

@@ -10,16 +10,15 @@ from oci_gpu_hook.errors import ConfigError
 from oci_gpu_hook.formats.decimal import beginning
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_open_to_others
-from oci_gpu_hook.node.diagnosis import Finding, failed, listed, passed, warned
+from oci_gpu_hook.node.diagnosis import Finding, failed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import UPGRADE_KERNEL, command, roots_alone, then
 from oci_gpu_hook.node.engines import containers
 from oci_gpu_hook.node.engines.installed import find_program
 from oci_gpu_hook.node.machine import libselinux
-from oci_gpu_hook.node.machine.kernelconfig import Kernel
 from oci_gpu_hook.node.machine.libselinux import CGROUP_V1_BOOLEAN, NODE_BOOLEANS
-from oci_gpu_hook.request import settingsfile
+from oci_gpu_hook.planning.plan import some
 from oci_gpu_hook.request.settings import SETTINGS, Settings, files, read_settings
-from oci_gpu_hook.request.settingsfile import Setting
+from oci_gpu_hook.request.settingsfile import Setting, read_files
 
 _OLDEST_KERNEL = (5, 14)
 _OLDEST_PYTHON = (3, 9)
@@ -30,11 +29,11 @@ _INSTALL = command("oci-gpu-hook", "selinux", "install")
 MEMORY_BOOLEAN, NVML_BOOLEAN = "oci_gpu_hook_limit_memory", "oci_gpu_hook_use_nvml"
 
 
-def kernel(found: Kernel, tool: str) -> Finding:
+def kernel(release: str, tool: str) -> Finding:
     """Whether the kernel is new enough for detached mounts and their attributes."""
-    if beginning(found.release) >= _OLDEST_KERNEL:
-        return passed("kernel", found.release)
-    return failed("kernel", f"{found.release or 'unknown'}, and the hook needs 5.14 or newer", UPGRADE_KERNEL[tool])
+    if beginning(release) >= _OLDEST_KERNEL:
+        return passed("kernel", release)
+    return failed("kernel", f"{release or 'unknown'}, and the hook needs 5.14 or newer", UPGRADE_KERNEL[tool])
 
 
 def python(interpreter: str, file: str, tool: str) -> Finding:
@@ -54,7 +53,7 @@ def settings(host: HostRoot, config: str | None) -> tuple[Settings, list[Setting
     path = config or f"{top}{SETTINGS}"
     try:
         names = files(config, top)
-        found, lines = read_settings(config, None, top), settingsfile.read_files(names)
+        found, lines = read_settings(config, None, top), read_files(names)
     except ConfigError as err:
         # ``FILE:LINE: why`` for a line, ``cannot read FILE: why`` for a file.
         file, _, rest = err.message.partition(":")
@@ -68,20 +67,20 @@ def settings(host: HostRoot, config: str | None) -> tuple[Settings, list[Setting
     return found, lines, passed("settings", path if os.path.exists(path) else "none: the defaults hold")
 
 
-def cgroups(found: Kernel) -> Finding:
-    if found.cgroups:
-        return passed("cgroups", found.cgroups)
+def cgroups(version: str) -> Finding:
+    if version:
+        return passed("cgroups", version)
     seen = "/sys/fs/cgroup is neither v2 nor has it the devices controller of v1"
     return failed("cgroups", seen, "mount", "-t", "cgroup2", "none", "/sys/fs/cgroup")
 
 
-def ebpf(found: Kernel) -> Finding:
-    if found.bpf_refusal is None:
+def ebpf(refusal: str | None) -> Finding:
+    if refusal is None:
         return passed("eBPF", "not tried: only cgroup v2 has device programs, and only this host's root a kernel")
-    if found.bpf_refusal and os.geteuid() != 0:
+    if refusal and os.geteuid() != 0:
         return warned("eBPF", "only root can try it", "oci-gpu-hook", "doctor")
-    if found.bpf_refusal:
-        seen = f"the kernel takes no device program from root: {found.bpf_refusal}"
+    if refusal:
+        seen = f"the kernel takes no device program from root: {refusal}"
         # systemd-run gives all of root's capabilities: it shows whether CAP_BPF is missing in this session only.
         return failed("eBPF", seen, "systemd-run", "--pty", "oci-gpu-hook", "doctor")
     return passed("eBPF", "device programs are taken")
@@ -160,7 +159,7 @@ def memory(
         (is_share and not settings.gpu_holders, "gpu-holders is not set"),
         (cgroups != "v2", "this host has cgroup v1"),
         (needs_kernel and regions is None, "this kernel has no dmem controller"),
-        (unknown and (needs_kernel or is_share), f"the kernel does not count the memory of {listed(unknown)}"),
+        (unknown and (needs_kernel or is_share), f"the kernel does not count the memory of {some(unknown)}"),
     )
     for is_fault, why in faults:
         if is_fault:
@@ -170,5 +169,5 @@ def memory(
         if is_needed and booleans[boolean] is False:
             return [failed(check, f"{boolean} is off: the hook may not {what}", "setsebool", "-P", boolean, "on")]
     of_kernel = [f"the kernel can limit that of {len(regions)} devices"] if regions else []
-    of_nvml = [f"NVML that of {listed(unknown)}, if the driver is of R615 or later"] if unknown else []
+    of_nvml = [f"NVML that of {some(unknown)}, if the driver is of R615 or later"] if unknown else []
     return [passed(check, ", ".join([*of_kernel, *of_nvml]) or "there is no GPU to limit it of")]

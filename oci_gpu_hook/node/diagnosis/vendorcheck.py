@@ -52,10 +52,8 @@ def _vendor(host: HostRoot, item: VendorState, tool: str) -> list[Finding]:
 def _lacking(host: HostRoot, item: VendorState, tool: str) -> list[Finding]:
     what, remedy = item.inventory, _LOOK
     unloaded = [command("modprobe", name) for name in what.modules if not vendorhost.is_loaded(host, name)]
-    lacking = [
-        (said, then(*unloaded) if unloaded and said.startswith("the kernel's module") else UPGRADE_KERNEL[tool])
-        for said in item.unmet
-    ]
+    load = then(*unloaded) if unloaded else UPGRADE_KERNEL[tool]
+    lacking = [(it, load if it.startswith("the kernel's module") else UPGRADE_KERNEL[tool]) for it in item.unmet]
     lacking += [(said, _LOOK) for said in what.lacking]
     if what.modules:
         remedy = command("journalctl", "--dmesg", f"--grep={what.modules[0]}")

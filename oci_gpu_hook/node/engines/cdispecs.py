@@ -50,10 +50,9 @@ class SpecFile(NamedTuple):
 
 
 class SpecOrigin(NamedTuple):
-    """How a spec of ours was made; each is "" if it does not say, and all are for any other document.
-
-    capabilities: that a spec of GPUs is for; vendor: the flag, "" for NVIDIA's; config: the administrator's file;
-    means: of its nodes; hook: the path of its program; kind: of a spec that starts no hook.
+    """How a spec of ours was made; each is "" if it does not say, and all are for any other document.  capabilities:
+    that a spec of GPUs is for; vendor: the flag, "" for NVIDIA's; config: the administrator's file; means: of its
+    nodes; hook: the path of its program; kind: of a spec that starts no hook.
     """
 
     capabilities: str
@@ -186,7 +185,6 @@ def words_of(document: dict[str, Any], *, with_hook: bool = True) -> tuple[str, 
 
 
 def in_bundle(bundle: Bundle) -> list[asking.Spec]:
-    """The CDI specs of ours that start the hook for a bundle."""
     found = []
     for _, words in bundle.hooks("createRuntime"):
         with suppress(UsageError):  # another program's hook

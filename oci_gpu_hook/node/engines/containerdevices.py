@@ -25,15 +25,14 @@ from pathlib import PurePosixPath
 from time import monotonic
 
 from oci_gpu_hook.container.devicecgroup import is_named_after
-from oci_gpu_hook.container.memoryregion import NO_LIMIT, by_device
+from oci_gpu_hook.container.memoryregion import NO_LIMIT, amounts, by_device
 from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.formats.devicefilter import TYPES
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel import bpf, syscalls
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.kernel.filetypes import is_character_device, is_same
-from oci_gpu_hook.node.engines import containers
-from oci_gpu_hook.node.engines.containerrecords import Running
+from oci_gpu_hook.node.engines.containers import KnownContainers, Running
 from oci_gpu_hook.node.machine import foreignfile, processes
 from oci_gpu_hook.node.machine.foreignfile import ContainerRoot, Mounts, Number
 from oci_gpu_hook.record import NamedTuple
@@ -112,7 +111,7 @@ class AllContainers(NamedTuple):
 
 
 def find_devices(host: HostRoot, wanted: Wanted) -> AllContainers:
-    known = containers.KnownContainers(host)
+    known = KnownContainers(host)
     ours = HostsNodes(host, known.mounts, wanted)
     firsts, unseen = _first_processes(host, known.mounts)
     until = monotonic() + _SECONDS
@@ -157,22 +156,17 @@ def _first_processes(host: HostRoot, hosts: Mounts) -> tuple[list[tuple[int, int
 
 
 def _container(
-    host: HostRoot, known: containers.KnownContainers, pid: int, began: int, ours: HostsNodes, wanted: Wanted
+    host: HostRoot, known: KnownContainers, pid: int, began: int, ours: HostsNodes, wanted: Wanted
 ) -> ContainerDevices:
     cgroup = processes.device_cgroup(host, pid, known.version)
     allows = _verdict(host, cgroup, known.version)
     nodes, is_whole = held_nodes(host, pid, ours, wanted)
     running = known.of_process(pid)
-    return ContainerDevices(
-        running,
-        since(host, began),
-        tuple([ContainerNode(path, *at, allows(*at)) for at, path in sorted(nodes.items())]),
-        frozenset([at for at in wanted.numbers if allows(*at)]),
-        bool(allows(*_UNUSED_NUMBER)),
-        processes.is_in_our_users(host, pid) and processes.makes_nodes(host, pid),
-        is_whole,
-        memory_uses(host, own_cgroup(cgroup, running.id)) if cgroup else (),
-    )
+    held = tuple([ContainerNode(path, *at, allows(*at)) for at, path in sorted(nodes.items())])
+    allowed, is_open = frozenset([at for at in wanted.numbers if allows(*at)]), bool(allows(*_UNUSED_NUMBER))
+    makes_nodes = processes.is_in_our_users(host, pid) and processes.makes_nodes(host, pid)
+    memory = memory_uses(host, own_cgroup(cgroup, running.id)) if cgroup else ()
+    return ContainerDevices(running, since(host, began), held, allowed, is_open, makes_nodes, is_whole, memory)
 
 
 def _verdict(host: HostRoot, cgroup: str, version: str) -> Callable[[int, int], bool | None]:
@@ -375,7 +369,8 @@ def own_cgroup(cgroup: str, id: str) -> str:
 
 def memory_uses(host: HostRoot, cgroup: str) -> tuple[MemoryUse, ...]:
     """Of each device of which something is in use, or limited; of all its regions together."""
-    used, most, peak = [by_device(host.text(f"{cgroup}/dmem.{name}")) for name in ("current", "max", "peak")]
+    texts = [host.text(f"{cgroup}/dmem.{name}") for name in ("current", "max", "peak")]
+    used, most, peak = [by_device(amounts(text)) for text in texts]
     found = []
     for address, regions in used.items():
         now, highest = sum(regions.values()), sum(peak.get(address, {}).values())

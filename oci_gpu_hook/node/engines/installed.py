@@ -7,6 +7,7 @@ containers.conf(5), crio.conf(5), oci-hooks(5), Docker's daemon.json, containerd
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -15,7 +16,7 @@ from oci_gpu_hook.formats import jsontext
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_regular
 from oci_gpu_hook.node.engines.enginekinds import CONTAINERD, DOCKER, ENGINES, EngineKind
-from oci_gpu_hook.node.machine import foreignfile, toml
+from oci_gpu_hook.node.machine import foreignfile
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.words import CDI_FOLDERS
 
@@ -44,6 +45,14 @@ _SHIM = "nvidia-container-runtime"
 Files = list[tuple[str, dict[str, Any]]]
 
 
+class NoParser(Exception):
+    """This Python has neither tomllib nor tomli."""
+
+
+class MalformedToml(ValueError):
+    """A text that is not TOML; the message says why, on one line of ASCII."""
+
+
 class Runtime(NamedTuple):
     """A runtime that an engine's settings name; is_default: of containers that name none; is_ours: by a link, too."""
 
@@ -57,29 +66,16 @@ class Runtime(NamedTuple):
 
 
 class Engine(NamedTuple):
-    """An installed engine that reads hooks.d; each text is "" if no file sets it.
-
-    folders: where it looks for hooks, in the order of rising precedence; folders_file: the file that sets them, ""
-    where they are the engine's default; runtime: of containers that name none, "" if no file sets it; shims: those of
-    its runtimes that are NVIDIA's.
+    """An installed engine.  folders: where it looks for hooks, the later goes first, or for CDI specs, without links;
+    folders_file: that says so, "" for the engine's default; runtime: of containers that name none, "" if no file sets
+    it; shims: those of its runtimes that are NVIDIA's.
     """
 
     name: str
     folders: tuple[str, ...]
-    folders_file: str
+    folders_file: str = ""
     runtime: str = ""
     shims: tuple[Runtime, ...] = ()
-
-
-class Reader(NamedTuple):
-    """An engine that gives devices by CDI.
-
-    folders: where it looks for specs, links resolved, () for nowhere; file: that says so, "" for the engine's default.
-    """
-
-    engine: str
-    folders: tuple[str, ...]
-    file: str = ""
 
 
 # systemd's, where no dockerd runs that could tell another.
@@ -121,8 +117,11 @@ def find_program(host: HostRoot, name: str, folders: tuple[str, ...] = _PROGRAM_
     return ""
 
 
+def package_manager(host: HostRoot) -> str:
+    return "dnf" if find_program(host, "dnf") else "apt"
+
+
 def _engine(host: HostRoot, kind: EngineKind) -> Engine:
-    """What podman or CRI-O is set to."""
     name, table = kind.name, kind.table
     files, runtimes = values_of(host, kind), f"{table}.runtimes."
     merged = {key: (value, file) for file, values in files for key, value in values.items()}
@@ -137,7 +136,6 @@ def _engine(host: HostRoot, kind: EngineKind) -> Engine:
 
 
 def hook_folders(kind: EngineKind, files: Files) -> tuple[tuple[str, ...], str]:
-    """Where podman or CRI-O looks for hooks by its files, and which of them says so, "" for none."""
     return named_folders(files, f"{kind.table}.hooks_dir", (VENDORS_FOLDER,))
 
 
@@ -154,8 +152,8 @@ def named_folders(files: Files, ending: str, folders: tuple[str, ...]) -> tuple[
     return folders, at
 
 
-def find_readers(host: HostRoot, docker: dict[str, Any] | None, docker_file: str) -> tuple[Reader, ...]:
-    """Every installed engine; docker: dockerd's settings, None if there is no dockerd, or they cannot be read."""
+def find_readers(host: HostRoot, docker: dict[str, Any] | None, docker_file: str) -> tuple[Engine, ...]:
+    """What gives devices by CDI; docker: dockerd's settings, None if there is no dockerd, or they cannot be read."""
     of_engines = [(kind.name, values_of(host, kind)) for kind in ENGINES if kind.files and is_there(host, kind)]
     if docker is not None:
         features, named = docker.get("features"), docker.get("cdi-spec-dirs")
@@ -163,17 +161,16 @@ def find_readers(host: HostRoot, docker: dict[str, Any] | None, docker_file: str
         said: dict[str, Any] = {_SPECS: named} if named else {}
         said[_IS_ON] = features.get("cdi") if isinstance(features, dict) else None
         of_engines.append((DOCKER.name, [(docker_file, said)]))
-    return tuple([_reader(host, name, files) for name, files in of_engines])
-
-
-def _reader(host: HostRoot, name: str, files: Files) -> Reader:
-    # Of a key that several files have the last one counts.
-    said = [(file, it) for file, values in files for key, it in values.items() if key.endswith(_IS_ON)]
-    if said and said[-1][1] is False:
-        return Reader(name, (), said[-1][0])
-    folders, file = named_folders(files, _SPECS, CDI_FOLDERS)
-    paths = [host.real(it.rstrip("/") or "/") for it in folders if it[:1] == "/" and len(it) < _LONGEST_PATH]
-    return Reader(name, tuple(dict.fromkeys(paths)), file)
+    found = []
+    for name, files in of_engines:
+        folders, file = named_folders(files, _SPECS, CDI_FOLDERS)
+        # Of a key that several files have the last one counts.
+        told = [(file, it) for file, values in files for key, it in values.items() if key.endswith(_IS_ON)]
+        if told and told[-1][1] is False:
+            folders, file = (), told[-1][0]
+        paths = [host.real(it.rstrip("/") or "/") for it in folders if it[:1] == "/" and len(it) < _LONGEST_PATH]
+        found.append(Engine(name, tuple(dict.fromkeys(paths)), file))
+    return tuple(found)
 
 
 def of_containerd(host: HostRoot) -> list[Runtime]:
@@ -201,7 +198,6 @@ def unread(host: HostRoot) -> list[tuple[str, str, Exception]]:
 
 
 def values_of(host: HostRoot, kind: EngineKind) -> Files:
-    """Each file of an engine's that can be read."""
     return [(path, found) for path, found in contents(host, kind) if isinstance(found, dict)]
 
 
@@ -217,13 +213,32 @@ def contents(
             data = foreignfile.read_file(host, path, _LARGEST)
             if data is not None:
                 try:
-                    yield path, dict(_flat(toml.parse_toml(data), ""))
-                except (toml.MalformedToml, toml.NoParser) as err:
+                    yield path, dict(_flat(parse_toml(data), ""))
+                except (MalformedToml, NoParser) as err:
                     yield path, err
 
 
+def parse_toml(data: bytes) -> dict[str, Any]:
+    """By Python's tomllib, or by tomli before Python 3.11; MalformedToml, or NoParser."""
+    try:
+        return dict(_parser().loads(data.decode()))
+    except UnicodeDecodeError as err:
+        raise MalformedToml("it is not UTF-8 text") from err
+    except RecursionError as err:
+        raise MalformedToml("it is nested too deep") from err
+    except ValueError as err:
+        why = str(err).encode("ascii", "backslashreplace").decode()[:200]
+        raise MalformedToml(f"{why[:1].lower()}{why[1:]}") from err
+
+
+def _parser() -> Any:
+    for name in ("tomllib", "tomli"):
+        with suppress(ImportError):
+            return importlib.import_module(name)
+    raise NoParser("this Python has no tomllib, and no tomli")
+
+
 def _flat(table: dict[str, Any], above: str) -> Iterator[tuple[str, Any]]:
-    """Dotted key and value of everything in a table."""
     for key, value in table.items():
         if isinstance(value, dict):
             yield from _flat(value, f"{above}{key}.")
@@ -319,7 +334,6 @@ def of_engines(host: HostRoot, engines: tuple[Engine, ...]) -> tuple[Registratio
 
 
 def of_folder(host: HostRoot, folder: str) -> tuple[Registration, ...]:
-    """The registrations in a folder, in the order of their names."""
     paths = [f"{folder}/{name}" for name in host.names(folder) if name.endswith(".json")]
     # Engines pass over a link that leads nowhere.
     return tuple([_registration(host, path) for path in paths if host.stat(path) is not None])

@@ -74,7 +74,23 @@ def of_gpus(
             *gauge("kernel_log_readable", "Whether the kernel's log can be read.", int(log_readable)),
             *gauge("inventory_fresh", "Whether the saved inventory, which starts load, is true.", int(fresh)),
             *gauge("gpus", "The GPUs that the kernel module has.", gpus),
-            *_of_holders(held, counted, memory),
+        ]
+        # Who holds which GPU, by UUID; leases and health by the names that requests use.
+        holding = [(labels, 1) for labels in held[:_MAX_HELD]]
+        leases = [({"device": it.title}, len(it.leases)) for it in counted]
+        health = [({"device": it.title}, int(not it.unhealthy)) for it in counted]
+        # Where the kernel counts it: its dmem controller.
+        uses = memory[:_MAX_HELD]
+        used = [(labels, use.used) for labels, use in uses]
+        peaks = [(labels, use.peak) for labels, use in uses if use.peak]
+        limits = [(labels, use.limit) for labels, use in uses if use.limit]
+        lines += [
+            *metric("gpu_container_info", "A container that holds a GPU, or a MIG device of it.", GAUGE, holding),
+            *metric("gpu_memory_used_bytes", "What a container has of a device's memory.", GAUGE, used),
+            *metric("gpu_memory_peak_bytes", "The most that it had.", GAUGE, peaks),
+            *metric("gpu_memory_limit_bytes", "What it may have at most.", GAUGE, limits),
+            *metric("gpu_leases", "The containers that hold a device, as gpu-holders counts them.", GAUGE, leases),
+            *metric("gpu_healthy", "Whether nothing is known against a device.", GAUGE, health),
         ]
     # If it was of this driver, or of none as there is none.
     if validation and validation.driver_version == driver_version:
@@ -84,25 +100,3 @@ def of_gpus(
     lines += gauge("collected_timestamp_seconds", "When this was collected.", time)
     lines += gauge("collection_duration_seconds", "How long that took.", max(0.0, duration))
     return "\n".join(lines) + "\n"
-
-
-def _of_holders(
-    held: list[dict[str, str]], counted: tuple[Counted, ...], memory: list[tuple[dict[str, str], MemoryUse]]
-) -> list[str]:
-    """Who holds which GPU, by UUID; leases and health by the names that requests use."""
-    holding = [(labels, 1) for labels in held[:_MAX_HELD]]
-    leases = [({"device": it.title}, len(it.leases)) for it in counted]
-    health = [({"device": it.title}, int(not it.unhealthy)) for it in counted]
-    # Where the kernel counts it: its dmem controller.
-    uses = memory[:_MAX_HELD]
-    used = [(labels, use.used) for labels, use in uses]
-    peaks = [(labels, use.peak) for labels, use in uses if use.peak]
-    limits = [(labels, use.limit) for labels, use in uses if use.limit]
-    return [
-        *metric("gpu_container_info", "A container that holds a GPU, or a MIG device of it.", GAUGE, holding),
-        *metric("gpu_memory_used_bytes", "What a container has of a device's memory.", GAUGE, used),
-        *metric("gpu_memory_peak_bytes", "The most that it had.", GAUGE, peaks),
-        *metric("gpu_memory_limit_bytes", "What it may have at most.", GAUGE, limits),
-        *metric("gpu_leases", "The containers that hold a device, as gpu-holders counts them.", GAUGE, leases),
-        *metric("gpu_healthy", "Whether nothing is known against a device.", GAUGE, health),
-    ]

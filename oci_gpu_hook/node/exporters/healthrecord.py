@@ -4,13 +4,17 @@
 The kernel's log forgets, so all is kept in /run, with the number of the last record that was read.  Starts learn by
 `host.leases` which GPUs are not healthy.  An XID error stays until a validation passes, or NVML no longer asks for the
 reset that it has asked for; a failed validation until another passes; all else until NVML no longer says it.  All of it
-goes if the driver is bound to the GPU again.  Opens no GPU.  Must not be used by the hook.
+goes if the driver is bound to the GPU again.  Of the log only records of the kernel itself count: what a program writes
+to /dev/kmsg gets another facility (the kernel's Documentation/ABI/testing/dev-kmsg).  Opens no GPU, and waits for
+nothing.  Must not be used by the hook.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -19,10 +23,10 @@ from oci_gpu_hook.host import leases, statefile
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.node.exporters import counters
-from oci_gpu_hook.node.gpus import kernellog
-from oci_gpu_hook.node.gpus.kernellog import Xid
 from oci_gpu_hook.node.gpus.nvml import Readings
 from oci_gpu_hook.node.machine import outputfile
+from oci_gpu_hook.record import NamedTuple
+from oci_gpu_hook.request.selectors import bus_id
 
 # NVIDIA's list of XID errors: after these a GPU computes no more, or wrong, until it is reset.
 FATAL = (46, 48, 62, 64, 74, 79, 95, 110, 119, 120, 136, 140, 143)
@@ -34,14 +38,26 @@ _STATE = "gpu-health.json"
 _BOUND = "/sys/bus/pci/drivers/nvidia"
 _XID, _LOST, _ECC, _RESET, _VALIDATION, _MEMORY = "xid", "lost", "ecc", "reset", "validation", "memory"
 _LEFT = 1024  # MiB: a driver that runs has some hundreds for itself
+# No record is longer; a shorter read gets none at all.
+_LONGEST_RECORD = 8192
+# Far more than a kernel keeps, a quarter of a MiB without log_buf_len.
+_MAX_READS = 1 << 17
+# Facility and level, in one number, and the record's: facility 0 is the kernel's, of which 7 is the last level.
+_RECORD = re.compile(
+    rb"([0-7]),([0-9]{1,19})(?:,[^;]*)?;NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]+)\): \s*([0-9]{1,5})\s*(?:,|$)"
+)
+
+
+class Xid(NamedTuple):
+    """One error: number of its record in the log, PCI address as ``00000000:07:00``, number of the error."""
+
+    sequence: int
+    pci: str
+    number: int
 
 
 def renew(
-    host: HostRoot,
-    gpus: tuple[Gpu, ...],
-    records: tuple[Xid, ...],
-    nvml: Readings | None = None,
-    tested: dict[str, str] | None = None,
+    host: HostRoot, gpus: tuple[Gpu, ...], records: tuple[Xid, ...], nvml: Readings | None, tested: dict[str, str]
 ) -> None:
     """Save what is known now; ApplyError if that fails; gpus: the kernel's list; records: all that its log has; nvml:
     what it reads, if it has answered; tested: why the validation of a GPU failed, "" if it passed, by bus_id.
@@ -49,12 +65,12 @@ def renew(
     inodes = dict(host.inodes(_BOUND))
     with counters.lock():
         last, known = _read(host, {gpu.bus_id: inodes.get(gpu.proc, 0) for gpu in gpus})
-        buses = {kernellog.place(bus): bus for bus in known}
+        buses = {place(bus): bus for bus in known}
         for xid in records:
             if xid.sequence > last and xid.pci in buses and xid.number in FATAL:
                 known[buses[xid.pci]][1][_XID] = f"XID {xid.number}, after which it needs a reset"
         for bus, (_, whys) in known.items():
-            _judge(bus, whys, nvml, tested or {})
+            _judge(bus, whys, nvml, tested)
         _write(host, max([last, *[xid.sequence for xid in records]]), known)
 
 
@@ -77,9 +93,7 @@ def _judge(bus: str, whys: dict[str, str], nvml: Readings | None, tested: dict[s
 
 
 def _read(host: HostRoot, bound: dict[str, int]) -> tuple[int, Whys]:
-    """The number of the last record of the log that was read in this boot, -1 for none, and what is known; bound: the
-    inodes now.
-    """
+    """Of this boot the number of the last record that was read, -1 for none, and what is known; bound: inodes now."""
     fresh: Whys = {bus: (inode, {}) for bus, inode in bound.items()}
     try:
         document: dict[str, Any] = json.loads(statefile.read_file(host, _STATE) or b"")
@@ -102,3 +116,36 @@ def _write(host: HostRoot, sequence: int, known: Whys) -> None:
             return
         with closing(statefile.open_folder(host)) as folder, suppress(FileNotFoundError):
             os.unlink(statefile.UNHEALTHY, dir_fd=folder)
+
+
+def xids(host: HostRoot) -> tuple[Xid, ...] | None:
+    """All that the log has, in its order; None if it cannot be read."""
+    with suppress(OSError), closing(host.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)) as fd:
+        return tuple([found for found in map(parse_xid, _lines(fd)) if found])
+    return None
+
+
+def _lines(fd: int) -> Iterator[bytes]:
+    """The kernel gives one record with each read, and a file as much as fits."""
+    for _ in range(_MAX_READS):
+        try:
+            piece = os.read(fd, _LONGEST_RECORD)
+        except BrokenPipeError:
+            continue  # records were overwritten before they were read: the next one follows
+        except OSError:
+            return
+        if not piece:
+            return
+        yield from piece.split(b"\n")
+
+
+def parse_xid(line: bytes) -> Xid | None:
+    """The XID error of a line of the log; None for any other line, for one that is damaged, and for one of a user."""
+    found = _RECORD.match(line)
+    pci = place(found[3].decode()) if found else ""
+    return Xid(int(found[2]), pci, int(found[4])) if found and pci else None
+
+
+def place(address: str) -> str:
+    """Domain, bus and device of a PCI address, with or without its function, ``00000000:07:00``; else ""."""
+    return bus_id(address if "." in address else f"{address}.0").partition(".")[0]

@@ -199,7 +199,6 @@ def _numbered(found: DriverInventory, facts: Facts) -> DriverInventory:
 
 
 def facts_of(pynvml: Any, gpu: Any) -> dict[str, Any]:
-    """In the child: what `facts` wants to know of one GPU."""
     major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(gpu)
     brand, in_mig_mode, mig, peers = "", False, list[Any](), list[str]()
     with suppress(pynvml.NVMLError):

@@ -100,7 +100,6 @@ def _next(fd: int, until: float) -> bytes:
 
 
 def _reap(child: int) -> None:
-    """Wait for a child that was killed; see `end`."""
     until = time.monotonic() + _END_SECONDS
     while not os.waitpid(child, os.WNOHANG)[0] and time.monotonic() < until:
         time.sleep(0.01)
@@ -109,11 +108,10 @@ def _reap(child: int) -> None:
 def python(
     program: str, seconds: float, preload: str = "", environments: Sequence[dict[str, str]] = ({},)
 ) -> list[PythonOutput]:
-    """Run Python source that finds this package, at the same time in a process for each environment.
-
-    preload: a library, "" for none.  A later dlopen finds it by its SONAME, and needs no link of that name: Debian's
-    lies in another folder, and one below a driver root may lead out of that.  environments: all variables that each
-    has, beside PATH.  OSError if no process can be started.
+    """Run Python source that finds this package, at the same time in a process for each environment.  preload: a
+    library, "" for none.  A later dlopen finds it by its SONAME, and needs no link of that name: Debian's lies in
+    another folder, and one below a driver root may lead out of that.  environments: all variables that each has, beside
+    PATH.  OSError if no process can be started.
     """
     until = time.monotonic() + seconds
     words = [sys.executable, "-I", "-c", f"import sys; sys.path[:] = {sys.path!r}\n{program}"]
@@ -147,7 +145,6 @@ def program(
     words: Sequence[str], seconds: float | None = None, environment: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run another program, without input; OSError if it cannot be started, TimeoutError if it does not end in time.
-
     Not subprocess.run: that waits for ever for one that hangs in the kernel.
     """
     none, pipe = subprocess.DEVNULL, subprocess.PIPE

@@ -116,9 +116,8 @@ class ContainerRoot:
         return []
 
     def nodes(self, path: str, until: float) -> tuple[list[tuple[str, Number]], bool]:
-        """Name and number of the character devices in a folder that no link leads to; and whether that is all.
-
-        until: when the look ends, by the clock that cannot be set.
+        """Name and number of the character devices in a folder that no link leads to; and whether that is all.  until:
+        when the look ends, by the clock that cannot be set.
         """
         found: list[tuple[str, Number]] = []
         count = 0

@@ -79,19 +79,17 @@ def makes_nodes(host: HostRoot, pid: int) -> bool:
 
 
 def program(host: HostRoot, pid: int) -> str:
-    """The name of the program that a process runs, if root or we run it on the host itself; else "".
-
-    By the link that the kernel keeps: /proc/PID/comm and the first word of the command line are the process's to set,
-    and a link of any name can start a set-user-ID program.
+    """The name of the program that a process runs, if root or we run it on the host itself; else "".  By the link that
+    the kernel keeps: /proc/PID/comm and the first word of the command line are the process's to set, and a link of any
+    name can start a set-user-ID program.
     """
     path = (host.link(f"/proc/{pid}/exe") or "").removesuffix(" (deleted)")  # by an upgrade
     return path.rpartition("/")[2] if path and _is_hosts(host, pid, path) else ""
 
 
 def _is_hosts(host: HostRoot, pid: int, path: str) -> bool:
-    """Whether a process is root's on the host itself, in no container, and its program where root put it; or ours.
-
-    A user can give a set-user-ID program another name in a folder of that user's (protected_hardlinks, proc_sys_fs(5)).
+    """Whether a process is root's on the host itself, in no container, and its program where root put it; or ours.  A
+    user can give a set-user-ID program another name in a folder of that user's (protected_hardlinks, proc_sys_fs(5)).
     """
     # Real, effective, saved and filesystem user; none if it has ended (proc_pid_status(5)).
     owners = set(_numbers(_status(host, pid).get("Uid", "")))
@@ -160,7 +158,6 @@ def device_cgroup(host: HostRoot, pid: int, version: str) -> str:
 
 def trusted_cgroup(host: HostRoot, pid: int, version: str, owner: int) -> list[str]:
     """The names of the process's device cgroup and those above it, from the top, as far as root or `owner` gave them.
-
     Who was given a cgroup may call the ones in it what it likes, also a container whose root is the host's, as podman's
     with systemd in it.  So what is below the first name with a whole id does not count.
     """

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from oci_gpu_hook.operations import Mount
 
     Nodes = tuple[DeviceNode, ...]
+    Named = tuple[tuple[str, Nodes], ...]
 
 Edits = dict[str, list[Any]]
 
@@ -43,10 +44,9 @@ _HOOK_ENVIRONMENT = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C"]
 
 
 class Hook(NamedTuple):
-    """How the spec starts the hook.
-
-    path: of the program; config: the administrator's file, "" for the default; vendor: its flag, "" for NVIDIA; groups:
-    whether the process gets the groups of nodes that not everybody may open; means: see `planning.meanings`.
+    """How the spec starts the hook.  path: of the program; config: the administrator's file, "" for the default;
+    vendor: its flag, "" for NVIDIA; groups: whether the process gets the groups of nodes that not everybody may open;
+    means: see `planning.meanings`.
     """
 
     path: str
@@ -73,20 +73,15 @@ def nameless(inventory: DriverInventory) -> str:
 
 
 def text(document: dict[str, Any]) -> str:
-    """A spec as text: JSON, for files of either name, as JSON is YAML too.
-
-    Printable text is not escaped: YAML does not know JSON's pairs of surrogates.
+    """A spec as text: JSON, for files of either name, as JSON is YAML too.  Printable text is not escaped: YAML does
+    not know JSON's pairs of surrogates.
     """
     written = json.dumps(document, indent=2, ensure_ascii=False)
     return "".join([it if it.isprintable() or it == "\n" else json.dumps(it)[1:-1] for it in written]) + "\n"
 
 
 def document(
-    common: Nodes,
-    devices: tuple[tuple[str, Nodes], ...],
-    hook: Hook,
-    kind: str = GPU,
-    environment: tuple[tuple[str, str], ...] = (),
+    common: Nodes, devices: Named, hook: Hook, kind: str = GPU, environment: tuple[tuple[str, str], ...] = ()
 ) -> dict[str, object]:
     """The spec; common: the nodes that every container gets; devices: names, and the nodes for each; environment: what
     else the containers' processes find in theirs.
@@ -141,9 +136,8 @@ def of_nodes(
 
 
 def _edits(nodes: Nodes, *, groups: bool) -> Edits:
-    """The nodes by their paths: the engine looks up their numbers when it makes them.
-
-    One that not every user may open has the host's mode and group, or the runtime's would hold, which is 0666.
+    """The nodes by their paths: the engine looks up their numbers when it makes them.  One that not every user may open
+    has the host's mode and group, or the runtime's would hold, which is 0666.
     """
     made, gids = [], set()
     for node in nodes:

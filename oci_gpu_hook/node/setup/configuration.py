@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What engines' settings need so that containers get GPUs: our runtime, or the folder of our registration.
 
-Docker's daemon.json gets entries, every other engine a drop-in of our own.  What others have written is never changed:
-the administrator is told what stands in the way.  Must not write a file.
+Docker's daemon.json gets entries (`daemonjson`), every other engine a drop-in of our own.  What others have written is
+never changed: the administrator is told what stands in the way.  Must not write a file.
 """
 
 from __future__ import annotations
@@ -11,16 +11,15 @@ import json
 import posixpath
 import re
 from pathlib import PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any
 
 from oci_gpu_hook.errors import ConfigError, quoted
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.engines import installed
 from oci_gpu_hook.node.engines.enginekinds import CONTAINERD, CRIO, DOCKER, PODMAN, EngineKind
 from oci_gpu_hook.node.engines.installed import HOOKS_FOLDER, Files
-from oci_gpu_hook.node.machine import toml
 from oci_gpu_hook.node.setup import daemonjson
-from oci_gpu_hook.node.setup.enginefile import FIX, EngineFile
+from oci_gpu_hook.node.setup.enginefile import FIX, Change, EngineFile, WantedRuntime, others
 from oci_gpu_hook.request.settings import SETTINGS
 
 Table = tuple[str, dict[str, Any]]
@@ -37,81 +36,6 @@ _PLUGINS = {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime", 4
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
-class WantedRuntime(NamedTuple):
-    """default: whether it is for containers that name none; cdi: the engine's own; is_named: by the user."""
-
-    name: str
-    program: str
-    default: bool
-    cdi: bool
-    is_named: bool
-
-
-class Change(NamedTuple):
-    """The text that a file is to have, "" for no file, and what else is to be done; by_hand: lines for another file."""
-
-    text: str
-    told: tuple[str, ...] = ()
-    by_hand: str = ""
-
-
-def docker(host: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
-    """daemon.json with our runtime, and with what else is asked for."""
-    values, text, entry = daemonjson.values(file), file.text, {"path": asked.program}
-    runtimes, features = _object(file, values, "runtimes"), _object(file, values, "features")
-    default = values.get("default-runtime") or None
-    rows: list[tuple[Any, ...]] = [(("runtimes", asked.name), entry, runtimes.get(asked.name))]
-    if asked.default:
-        # Another one of ours makes room.
-        there = None if _is_ours(host, runtimes.get(str(default))) else default
-        rows.append((("default-runtime",), asked.name, default if default == asked.name else there))
-    if asked.cdi:
-        rows.append((("features", "cdi"), True, features.get("cdi")))
-    for path, value, found in rows:
-        if found is None:
-            text = daemonjson.with_value(text, path, value)
-        elif found != value and not _is_ours(host, found):
-            raise _others(".".join(path), file.path)
-    return Change(text)
-
-
-def without_docker(host: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
-    """daemon.json without our runtime, by every name if none was given, and without what makes it the default one."""
-    values, text = daemonjson.values(file), file.text
-    runtimes, features = _object(file, values, "runtimes"), _object(file, values, "features")
-    there = [name for name in runtimes if name == asked.name or not asked.is_named]
-    # By a link to our runtime it is written as well.
-    ours = [name for name in there if _is_ours(host, runtimes[name]) and [*runtimes[name]] == ["path"]]
-    for name in there:
-        # What it has beside its path is somebody else's.
-        if name not in ours and (asked.is_named or _is_ours(host, runtimes[name])):
-            raise _others(f"runtimes.{name}", file.path)
-    default = values.get("default-runtime")
-    rows: list[tuple[Any, ...]] = [(("runtimes", name), runtimes[name]) for name in ours]
-    rows += [(("default-runtime",), default)] if default in ours else []
-    rows += [(("features", "cdi"), True)] if asked.cdi and features.get("cdi") is True else []
-    for path, value in reversed(rows):
-        text = daemonjson.without_value(text, path, value)
-    told = f"containers that were started by {', '.join(ours)} cannot be stopped once dockerd knows no such runtime"
-    return Change(text, (told,) if ours else ())
-
-
-def _object(file: EngineFile, values: dict[str, Any], key: str) -> dict[str, Any]:
-    found = values.get(key, {})
-    if not isinstance(found, dict):
-        raise ConfigError(f"{key} in {file.path} is not an object", FIX)
-    return found
-
-
-def _is_ours(host: HostRoot, entry: object) -> bool:
-    return isinstance(entry, dict) and installed.is_ours(host, str(entry.get("path", "")))
-
-
-def _others(what: str, path: str) -> ConfigError:
-    hint = "remove it there, or give ours another --name" if "runtimes." in what else "remove it there"
-    return ConfigError(f"{quoted(what)} in {path} is not what 'oci-gpu-hook configure' writes, and stays", hint)
-
-
 def containerds_file(host: HostRoot) -> tuple[str, str]:
     """Our file for containerd, and the units that read it: a drop-in, or a template if k3s or RKE2 is there."""
     for path, values in installed.contents(host, CONTAINERD):
@@ -122,9 +46,8 @@ def containerds_file(host: HostRoot) -> tuple[str, str]:
 
 
 def _rancher(host: HostRoot, file: EngineFile, asked: WantedRuntime, folder: str, engine: str) -> Change:
-    """A template for k3s or RKE2: their own, and a runtime like their default one, but by our program.
-
-    What their own has already cannot be said again.
+    """A template for k3s or RKE2: their own, and a runtime like their default one, but by our program.  What their own
+    has already cannot be said again.
     """
     files = [item for item in _settings(host, CONTAINERD, file) if item[0] == f"{folder}/config.toml"]
     values = files[0][1]
@@ -142,7 +65,6 @@ def _rancher(host: HostRoot, file: EngineFile, asked: WantedRuntime, folder: str
 
 
 def containerd(host: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
-    """Our drop-in for containerd's pods: a runtime like the default one, but by our program."""
     rancher = _RANCHERS.fullmatch(file.path)
     if rancher:
         return _rancher(host, file, asked, rancher[1], rancher[2])
@@ -211,9 +133,8 @@ def crio(host: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
 
 
 def podman(host: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
-    """Our drop-in for podman: the folder of our registration beside those that it reads, and our runtime.
-
-    Without a file that names any, root's podman reads the two default folders; on a user's that is not relied.
+    """Our drop-in for podman: the folder of our registration beside those that it reads, and our runtime.  Without a
+    file that names any, root's podman reads the two default folders; on a user's that is not relied.
     """
     engine: dict[str, Any] = {}
     tables: list[Table] = [("engine", engine)]
@@ -246,7 +167,7 @@ def without_drop_in(_root: HostRoot, file: EngineFile, _asked: WantedRuntime) ->
 
 # Of each engine that has settings for us: its file with our part, and without it.
 WAYS = {
-    DOCKER: (docker, without_docker),
+    DOCKER: (daemonjson.with_runtime, daemonjson.without_runtime),
     CONTAINERD: (containerd, without_drop_in),
     CRIO: (crio, without_drop_in),
     PODMAN: (podman, without_drop_in),
@@ -264,7 +185,7 @@ def _settings(host: HostRoot, kind: EngineKind, own: EngineFile, more: tuple[str
     found = []
     for path, values in installed.contents(host, kind, more):
         if isinstance(values, Exception):
-            hint = "install python3-tomli" if isinstance(values, toml.NoParser) else FIX
+            hint = "install python3-tomli" if isinstance(values, installed.NoParser) else FIX
             raise ConfigError(f"cannot read {path}: {values}", hint)
         if path != own.path:
             found.append((path, values))
@@ -281,7 +202,7 @@ def _is_there(host: HostRoot, files: Files, table: str, key: str) -> bool:
     there = [item for item in files if any([name.startswith(f"{table}.") for name in item[1]])]
     for path, values in there:
         if not installed.is_ours(host, str(values.get(f"{table}.{key}", ""))):
-            raise _others(table, path)
+            raise others(table, path)
     return bool(there)
 
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Docker's daemon.json: one value of it is exchanged, and every other byte stays.
+"""Docker's daemon.json with our runtime, and with this host's GPUs as generic resources of Docker Swarm.
 
-Its text is cut and joined, never serialised.  Must not know what a value means, nor read or write a file.
+Single values of it are exchanged, and every other byte stays: its text is cut and joined, never serialised.  Must not
+read or write a file.
 """
 
 from __future__ import annotations
@@ -9,15 +10,117 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from oci_gpu_hook.errors import ConfigError, quoted
+from oci_gpu_hook.driver.inventory import DriverInventory
+from oci_gpu_hook.errors import ConfigError, DriverError, quoted
 from oci_gpu_hook.formats import jsontext
-from oci_gpu_hook.node.setup.enginefile import FIX, EngineFile
+from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.engines.installed import RESOURCES, is_ours
+from oci_gpu_hook.node.setup.enginefile import FIX, Change, EngineFile, WantedRuntime, others
+from oci_gpu_hook.request.settings import SETTINGS, Settings
+from oci_gpu_hook.request.sources import SWARM_VARIABLE
 
 _SPACE = " \t\n\r"
 _INDENT = "    "
 
 
-def values(file: EngineFile) -> dict[str, Any]:
+def with_runtime(host: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
+    values, text, entry = _values(file), file.text, {"path": asked.program}
+    runtimes, features = _object(file, values, "runtimes"), _object(file, values, "features")
+    default = values.get("default-runtime") or None
+    rows: list[tuple[Any, ...]] = [(("runtimes", asked.name), entry, runtimes.get(asked.name))]
+    if asked.default:
+        # Another one of ours makes room.
+        there = None if _is_ours(host, runtimes.get(str(default))) else default
+        rows.append((("default-runtime",), asked.name, default if default == asked.name else there))
+    if asked.cdi:
+        rows.append((("features", "cdi"), True, features.get("cdi")))
+    for path, value, found in rows:
+        if found is None:
+            text = with_value(text, path, value)
+        elif found != value and not _is_ours(host, found):
+            raise others(".".join(path), file.path)
+    return Change(text)
+
+
+def without_runtime(host: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
+    """daemon.json without our runtime, by every name if none was given, and without what makes it the default one."""
+    values, text = _values(file), file.text
+    runtimes, features = _object(file, values, "runtimes"), _object(file, values, "features")
+    there = [name for name in runtimes if name == asked.name or not asked.is_named]
+    # By a link to our runtime it is written as well.
+    ours = [name for name in there if _is_ours(host, runtimes[name]) and [*runtimes[name]] == ["path"]]
+    for name in there:
+        # What it has beside its path is somebody else's.
+        if name not in ours and (asked.is_named or _is_ours(host, runtimes[name])):
+            raise others(f"runtimes.{name}", file.path)
+    default = values.get("default-runtime")
+    rows: list[tuple[Any, ...]] = [(("runtimes", name), runtimes[name]) for name in ours]
+    rows += [(("default-runtime",), default)] if default in ours else []
+    rows += [(("features", "cdi"), True)] if asked.cdi and features.get("cdi") is True else []
+    for path, value in reversed(rows):
+        text = without_value(text, path, value)
+    told = f"containers that were started by {', '.join(ours)} cannot be stopped once dockerd knows no such runtime"
+    return Change(text, (told,) if ours else ())
+
+
+def _object(file: EngineFile, values: dict[str, Any], key: str) -> dict[str, Any]:
+    found = values.get(key, {})
+    if not isinstance(found, dict):
+        raise ConfigError(f"{key} in {file.path} is not an object", FIX)
+    return found
+
+
+def _is_ours(host: HostRoot, entry: object) -> bool:
+    return isinstance(entry, dict) and is_ours(host, str(entry.get("path", "")))
+
+
+def with_resources(
+    host: HostRoot, file: EngineFile, change: Change, settings: Settings, name: str, named: list[str]
+) -> Change:
+    """daemon.json with these devices as resources of this name in the place of those that had it, and a sentence for
+    what else Swarm's tasks need: our setting, and dockerd's runtime.  ConfigError for what is not a list.
+    """
+    values = _values(file._replace(text=change.text))
+    old = values.get(RESOURCES) or []
+    if not isinstance(old, list) or not all(isinstance(item, str) for item in old):
+        raise ConfigError(f"{RESOURCES} in {file.path} is not a list of strings", "fix it first")
+    ours, kinds = [f"{name}={device}" for device in named], [item.partition("=")[0].strip() for item in old]
+    place = kinds.index(name) if name in kinds else len(old)
+    kept = [item for item, kind in zip(old, kinds) if kind != name]
+    wanted = [*kept[:place], *ours, *kept[place:]]
+    text = change.text if values.get(RESOURCES) == wanted else with_value(change.text, (RESOURCES,), wanted)
+    told, variable, listed = [*change.told], SWARM_VARIABLE + name.upper(), settings.swarm_resources
+    if variable not in listed:
+        told.append(f"set in {SETTINGS}: swarm-resources = {', '.join([*listed, variable])}")
+    runtimes = values.get("runtimes")
+    if not (isinstance(runtimes, dict) and _is_ours(host, runtimes.get(str(values.get("default-runtime"))))):
+        told.append("a service can name no runtime, and the default one is not ours: --set-as-default makes it so")
+    mine = {device[:40] for device in named}
+    if twice := [item for item in kept if item.partition("=")[2][:40] in mine]:
+        told.append(f"{twice[0]} is there too: Swarm would give that GPU away twice")
+    return Change(text, tuple(told))
+
+
+def devices(found: DriverInventory, shares: int | None) -> list[str]:
+    """The names of all GPUs and MIG devices that a task can have; DriverError for one whose name is not known.  First
+    come the first shares of all GPUs: Swarm gives them away in this order, until some have come back.
+    """
+    whole, parts = list[str](), list[str]()
+    for gpu in found.gpus:
+        migs = [device for device in found.mig_devices if device.gpu == gpu.nvml_index]
+        uuids = [device.uuid for device in migs] or [gpu.uuid]
+        if not all(uuids):
+            why = "MIG devices without a UUID" if migs else "no UUID before its first use"
+            raise DriverError(f"GPU {gpu.nvml_index} has {why}", "run 'oci-gpu-hook inventory refresh'")
+        (parts if migs else whole).extend(map(str, uuids))
+    if not whole and not parts:
+        raise DriverError("the NVIDIA driver is loaded but drives no GPU", "look at the kernel's log")
+    if shares is not None:
+        whole = [f"{uuid}-{number}" for number in range(shares) for uuid in whole]
+    return [*parts, *whole]
+
+
+def _values(file: EngineFile) -> dict[str, Any]:
     """The object in the file, ConfigError if there is none; dockerd takes an empty file for an empty one."""
     shown = quoted(file.path) if not file.path.isprintable() else file.path
     try:
@@ -30,9 +133,8 @@ def values(file: EngineFile) -> dict[str, Any]:
 
 
 def with_value(text: str, path: tuple[str, ...], value: object) -> str:
-    """`text`, a JSON object, in which the value at a path of keys is this one; everything else is as it was.
-
-    All but the last key of the path must name objects, or nothing.
+    """`text`, a JSON object, in which the value at a path of keys is this one; everything else is as it was.  All but
+    the last key of the path must name objects, or nothing.
     """
     text = text if text.strip(_SPACE) else "{\n}\n"
     begin = text.index("{")
@@ -56,9 +158,8 @@ def with_value(text: str, path: tuple[str, ...], value: object) -> str:
 
 
 def without_value(text: str, path: tuple[str, ...], value: object) -> str:
-    """`text` without this value, which must be there; "" for no file at all, if nothing else was in it.
-
-    An object that it came with goes with it.  One that was there and empty stays, if its layout is not that of ours.
+    """`text` without this value, which must be there; "" for no file at all, if nothing else was in it.  An object that
+    it came with goes with it.  One that was there and empty stays, if its layout is not that of ours.
     """
     if text == with_value("", path, value):
         return ""

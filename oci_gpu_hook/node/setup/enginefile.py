@@ -38,6 +38,24 @@ class EngineFile(NamedTuple):
     is_users: bool = False
 
 
+class WantedRuntime(NamedTuple):
+    """default: whether it is for containers that name none; cdi: the engine's own; is_named: by the user."""
+
+    name: str
+    program: str
+    default: bool
+    cdi: bool
+    is_named: bool
+
+
+class Change(NamedTuple):
+    """The text that a file is to have, "" for no file, and what else is to be done; by_hand: lines for another file."""
+
+    text: str
+    told: tuple[str, ...] = ()
+    by_hand: str = ""
+
+
 def read_settings_file(host: HostRoot, path: str, *, is_users: bool = False) -> EngineFile:
     """The file at `path` below `host`; ConfigError if it is not text, or others than root could have made it."""
     shown = quoted(path) if not path.isprintable() else path
@@ -65,6 +83,11 @@ def read_settings_file(host: HostRoot, path: str, *, is_users: bool = False) -> 
         return EngineFile(path, real, data.decode("utf-8"), status, is_users)
     except UnicodeDecodeError as err:
         raise ConfigError(f"{shown} is not UTF-8 text", FIX) from err
+
+
+def others(what: str, path: str) -> ConfigError:
+    hint = "remove it there, or give ours another --name" if "runtimes." in what else "remove it there"
+    return ConfigError(f"{quoted(what)} in {path} is not what 'oci-gpu-hook configure' writes, and stays", hint)
 
 
 def _opened(host: HostRoot, path: str, is_users: bool) -> int:

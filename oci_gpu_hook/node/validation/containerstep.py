@@ -28,10 +28,13 @@ from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.node.diagnosis import Finding, failed, passed
 from oci_gpu_hook.node.diagnosis.remedy import DOCTOR, NOTHING, in_words
 from oci_gpu_hook.node.engines import installed
-from oci_gpu_hook.node.engines.containerrecords import Running
+from oci_gpu_hook.node.engines.containers import Running
 from oci_gpu_hook.node.machine import childprocess, foreignfile, libselinux
 from oci_gpu_hook.node.machine.foreignfile import ContainerRoot
 from oci_gpu_hook.request.settings import Settings
+
+# What is seen of a container that runs.
+Look = Callable[[Running], list[Finding]]
 
 _CHECK = "container"
 _PROGRAM = "/ld.so"
@@ -52,12 +55,7 @@ def runtime(named: str) -> str:
 
 
 def run(
-    host: HostRoot,
-    settings: Settings,
-    program: str,
-    config: str | None,
-    seconds: float,
-    look: Callable[[Running], list[Finding]],
+    host: HostRoot, settings: Settings, program: str, config: str | None, seconds: float, look: Look
 ) -> list[Finding]:
     """program: the runtime; config: see `read_settings`; seconds: how long each call of the runtime may take."""
     try:
@@ -123,14 +121,8 @@ class _Container:
         options = ("--root", f"{self.folder}/state", "--log", f"{self.folder}/log")
         name = f"{os.path.basename(self._runtime)} {words[0]}"
         with open(errors, "wb") as stderr, open(f"{self.folder}/{output}", "wb") as stdout:
-            process = subprocess.Popen(
-                [self._runtime, *options, *words],
-                stdin=subprocess.DEVNULL,
-                stdout=stdout,
-                stderr=stderr,
-                cwd=self.folder,
-                start_new_session=True,
-            )
+            every, none, at = [self._runtime, *options, *words], subprocess.DEVNULL, self.folder
+            process = subprocess.Popen(every, stdin=none, stdout=stdout, stderr=stderr, cwd=at, start_new_session=True)
             try:
                 code = process.wait(self._seconds)
             except BaseException as err:
@@ -250,6 +242,5 @@ def _remove_cgroup(cgroup: str) -> None:
 
 
 def _said(path: str) -> str:
-    """What a program has written, in one line."""
     with open(path, encoding="utf-8", errors="replace") as file:
         return " ".join(file.read(_LARGEST_TEXT).split())

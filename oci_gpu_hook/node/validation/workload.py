@@ -17,7 +17,6 @@ from oci_gpu_hook.node.diagnosis import FAIL, Finding, failed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import DOCTOR, KERNELS_LOG, REBOOT, command, then
 from oci_gpu_hook.node.gpus.nvml import Facts
 from oci_gpu_hook.node.machine import childprocess
-from oci_gpu_hook.node.machine.childprocess import PythonOutput
 from oci_gpu_hook.node.validation.vectoradd import ELEMENTS
 
 # What libcuda loads beside, which below a driver root no loader of the host finds.
@@ -99,7 +98,7 @@ def run(preload: str, mps_pipe_folder: str, wanted: Sequence[CudaDevice], second
             yield from [judge(device, it, seconds) for device, it in zip(devices, said)]
 
 
-def judge(device: CudaDevice, said: PythonOutput, seconds: float) -> Finding:
+def judge(device: CudaDevice, said: childprocess.PythonOutput, seconds: float) -> Finding:
     *calls, last = said.output.decode("utf-8", "replace").splitlines() or [""]
     try:
         found = _answered(device, json.loads(last))
@@ -128,10 +127,8 @@ def _answered(device: CudaDevice, document: dict[str, Any]) -> Finding:
     elif device.word.startswith("GPU-") and document["uuid"] != device.word[4:]:
         seen, remedy = f"CUDA gave GPU-{document['uuid']} in the place of {device.word}", _VALIDATE_DRIVER
     elif document["differs"]:
-        count, index, expected, got = document["differs"]
-        seen = (
-            f"{count} of {ELEMENTS} sums differ: the first is element {index}, {expected} was expected and {got} came"
-        )
+        count, at, expected, got = document["differs"]
+        seen = f"{count} of {ELEMENTS} sums differ: the first is element {at}, {expected} was expected and {got} came"
     else:
         return passed(device.check, plain(f"Test PASSED: {ELEMENTS} elements on {document['device']}"))
     return failed(device.check, plain(seen), remedy)
