@@ -140,7 +140,7 @@ THEIRS = {
 def test_nothing_else_opens_a_path_that_others_fill() -> None:
     """`foreignfile` opens them; root's commands read a command line only of root's own processes."""
     found: dict[str, set[str]] = {part: set() for part in THEIRS}
-    for path in SOURCES:
+    for path in SOURCES.values():
         for node in ast.walk(ast.parse(path.read_bytes())):
             text = str(node.value) if isinstance(node, ast.Constant) else ""
             for part in [it for it in THEIRS if text.endswith(it) and "\n" not in text]:

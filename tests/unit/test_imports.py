@@ -25,7 +25,7 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.vendors import folders
 from tests.unit import hosts, starts
 from tests.unit.containers import contained, write_bundle
-from tests.unit.test_houses import PACKAGE, imported, source
+from tests.unit.test_contracts import PACKAGE, imported, source
 
 pytestmark = pytest.mark.pythons
 
