@@ -37,7 +37,7 @@ from oci_gpu_hook.node.machine.kernelconfig import Kernel
 from oci_gpu_hook.node.machine.libselinux import Label, Module, Status, Use
 from oci_gpu_hook.operations import Device, LdCache, LimitMemory, Mount
 from tests.unit import hosts
-from tests.unit.test_containers import USER, plant_cgroup, stat
+from tests.unit.containers import USER, plant_cgroup, stat
 
 KERNEL = Kernel("5.14.0-427.el9", "v2", "", ())
 OUR_FILE = "oci-gpu-hook.json"

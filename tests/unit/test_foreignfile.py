@@ -17,7 +17,7 @@ from oci_gpu_hook.kernel.mountinfo import MountLine
 from oci_gpu_hook.node.machine import foreignfile
 from oci_gpu_hook.node.machine.foreignfile import ContainerRoot, Files, Mounts
 from tests.unit import hosts
-from tests.unit.test_containers import USER, owned
+from tests.unit.containers import USER, owned
 from tests.unit.test_contracts import SOURCES, name
 
 FOLDER = f"/run/user/{USER}"

@@ -26,8 +26,8 @@ from oci_gpu_hook.node.machine.foreignfile import Mounts
 from oci_gpu_hook.vendors.vendorhost import VendorDevice, VendorState
 from oci_gpu_hook.vendors.vendorinventory import Vendor
 from tests.unit import hosts
+from tests.unit.containers import stat
 from tests.unit.program import Program
-from tests.unit.test_containers import stat
 from tests.unit.test_devicefilter import CHAR, READ, WRITE, Request, run
 
 # --- what a device cgroup answers
