@@ -70,9 +70,7 @@ WRONG: list[tuple[Callable[[Bundle], object], list[Any]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("read", "document"), [(read, document) for read, documents in WRONG for document in documents]
-)
+@pytest.mark.parametrize(("read", "document"), [(read, it) for read, documents in WRONG for it in documents])
 def test_a_document_of_the_wrong_shape_is_a_bundle_error(read: Callable[[Bundle], object], document: Any) -> None:
     with pytest.raises(BundleError):
         read(bundle(document))
@@ -125,14 +123,10 @@ def test_no_engine_writes_so_many_items() -> None:
 
 def test_hooks_of_another_shape_are_passed_over() -> None:
     """They are the runtime's to complain of."""
-    hooks: list[object] = [{"path": "/a", "args": ["a", "b"]}, {"path": "/c"}, {"path": "/d", "args": None}]
-    wrong: list[object] = [{"path": "/a", "args": "ab"}, {"path": 1}, {}, None, "x"]
-    assert bundle({"hooks": {"prestart": hooks + wrong}}).hooks("prestart") == (
-        ("/a", ("a", "b")),
-        ("/c", ()),
-        ("/d", ()),
-    )
-    others: list[object] = [{"prestart": {"path": "/a"}}, {"poststop": hooks}, [], None]
+    good: list[object] = [{"path": "/a", "args": ["a", "b"]}, {"path": "/c"}, {"path": "/d", "args": None}]
+    bad: list[object] = [{"path": "/a", "args": "ab"}, {"path": 1}, {}, None, "x"]
+    assert bundle({"hooks": {"prestart": good + bad}}).hooks("prestart") == (("/a", ("a", "b")), ("/c", ()), ("/d", ()))
+    others: list[object] = [{"prestart": {"path": "/a"}}, {"poststop": good}, [], None]
     for other in others:
         assert bundle({"hooks": other}).hooks("prestart") == ()
 

@@ -154,9 +154,7 @@ def test_a_pod_of_several_containers_asks_for_one_of_them(host: HostRoot) -> Non
         containers.find(host, "b")
 
 
-def test_what_has_stopped_is_found_and_has_no_process(
-    tmp_path: Path, host: HostRoot, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_has_stopped_has_no_process(tmp_path: Path, host: HostRoot, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where another process has its number by now, and where only the engine's list is left."""
     # That process is none of this machine's.
     monkeypatch.setattr(processes, "is_contained", lambda pid: False)

@@ -83,9 +83,7 @@ def test_spec_and_hook_agree_for_every_name(host: Node, capabilities: str) -> No
 @pytest.mark.parametrize(
     ("names", "told"), [((UUID, "1"), ("0", "1")), ((MIG_UUID, "1"), ("1", "0:0")), (("all",), ("1", "0:0"))]
 )
-def test_the_record_names_the_devices_that_were_asked_for(
-    mig_host: Node, names: tuple[str, ...], told: tuple[str, ...]
-) -> None:
+def test_the_record_names_the_devices_asked_for(mig_host: Node, names: tuple[str, ...], told: tuple[str, ...]) -> None:
     """Not the nodes that the engine made for them, control nodes among these."""
     config = cdi_engine.bundle(mig_host.folder, {})
     words = cdi_engine.inject(config, mig_host.spec("all"), *names)
@@ -95,9 +93,7 @@ def test_the_record_names_the_devices_that_were_asked_for(
     assert progress.request.devices == told
 
 
-def test_plan_shows_what_the_engine_does_and_what_the_hook_does(
-    mig_host: Node, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_plan_shows_what_engine_and_hook_do(mig_host: Node, capsys: pytest.CaptureFixture[str]) -> None:
     """The plan that is carried out, and beside it what is done by then."""
     config = cdi_engine.bundle(mig_host.folder, {})
     words = cdi_engine.inject(config, mig_host.spec("all"), "0")
@@ -164,13 +160,8 @@ def test_what_a_spec_does_not_bring_is_said(
 def test_another_hands_spec_is_not_ours() -> None:
     ours = {"args": ["oci-gpu-hook", "createRuntime", "--cdi", "compute"]}
     # `doctor` takes the one hook of ours.
-    hooks: list[object] = [
-        [{"args": ["other", *ours["args"][1:]]}],
-        [ours, ours],
-        ["", ours],
-        [{"args": "oci-gpu-hook"}],
-    ]
-    others: list[object] = [None, [], *[{"hooks": it} for it in hooks]]
+    odd: list[object] = [[{"args": ["other", *ours["args"][1:]]}], [ours, ours], ["", ours], [{"args": "oci-gpu-hook"}]]
+    others: list[object] = [None, [], *[{"hooks": it} for it in odd]]
     for edits in others:
         made = cdispecs.origin_of({"containerEdits": edits})
         assert not made.is_ours and made.capabilities == made.vendor == made.kind == ""

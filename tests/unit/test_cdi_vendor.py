@@ -127,18 +127,16 @@ def test_mistakes_are_one_sentence(program: Program, bare: Node, words: list[str
 
 
 @pytest.mark.parametrize(
-    ("code", "file", "keys", "sentence"),
+    ("code", "file", "keys", "why"),
     [
         (6, FILE, {"requires": {"modules": ["acme"]}}, "acme is not loaded"),
         (2, FILE, {"kind": ""}, f"{FILE} names no kind of CDI devices"),
         (4, FILE.replace("acme", "other"), {}, "other.json"),
     ],
 )
-def test_what_the_file_must_say(
-    program: Program, bare: Node, code: int, file: str, keys: dict[str, Any], sentence: str
-) -> None:
+def test_what_it_must_say(program: Program, bare: Node, code: int, file: str, keys: dict[str, Any], why: str) -> None:
     hosts.plant(bare.tree, file, json.dumps({key: it for key, it in {**ACME, **keys}.items() if it}))
-    assert sentence in program.mistake(code, *generate(bare, "--vendor", FLAG))
+    assert why in program.mistake(code, *generate(bare, "--vendor", FLAG))
 
 
 def test_a_spec_takes_the_place_of_its_own_kind_alone(program: Program, bare: Node, tmp_path: Path) -> None:
@@ -192,9 +190,7 @@ def test_doctor_holds_each_spec_against_its_own_vendor(program: Program, bare: N
         ({"config": "/a\0b"}, "its --config is", "rm /etc/cdi/nvidia.yaml"),
     ],
 )
-def test_doctor_says_whether_a_specs_hook_starts(
-    program: Program, bare: Node, change: dict[str, Any], why: str, fix: str
-) -> None:
+def test_doctor_judges_a_specs_hook(program: Program, bare: Node, change: dict[str, Any], why: str, fix: str) -> None:
     """Else each container by it ends with 127, or with 2."""
     hosts.plant(bare.tree, "/usr/libexec/oci-gpu-hook-start", "")
     file = bare.tree / "etc/cdi/nvidia.yaml"

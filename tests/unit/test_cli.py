@@ -49,9 +49,7 @@ def test_plan_prints_one_json_object_and_changes_nothing(program: Program, plan:
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_plan_says_of_a_mistake_in_the_settings_what_the_hook_does(
-    program: Program, plan: list[object], tmp_path: Path
-) -> None:
+def test_plan_says_of_wrong_settings_what_the_hook_does(program: Program, plan: list[object], tmp_path: Path) -> None:
     """It stops a container that asks for something, and no other."""
     settings = tmp_path / "settings"
     settings.write_text("rubbish\n")
@@ -110,9 +108,7 @@ def test_a_user_namespace_in_the_config_binds_the_nodes(
         (["info", "--host-root", "/usr/share"], 6, "this host has no NVIDIA driver"),
     ],
 )
-def test_mistakes_are_one_sentence_with_the_documented_code(
-    program: Program, words: list[str], code: int, sentence: str
-) -> None:
+def test_a_mistake_is_one_sentence_with_its_code(program: Program, words: list[str], code: int, sentence: str) -> None:
     assert sentence in program.mistake(code, *words)
 
 

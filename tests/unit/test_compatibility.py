@@ -164,20 +164,16 @@ def test_a_version_is_of_ascii_digits(version: str) -> None:
     ],
 )
 def test_its_own_word_decides(driver: str, brand: str, taken: bool, words: str) -> None:
-    names, sentence = decide(
-        offered(Note((12, 9), (535, 550, 575), (1, 2, 7, 8, 9, 10, 11, 12, 13, 14))), driver, brand
-    )
+    names, told = decide(offered(Note((12, 9), (535, 550, 575), (1, 2, 7, 8, 9, 10, 11, 12, 13, 14))), driver, brand)
     assert (names == ["libcuda.so.1"]) == taken
-    assert words in sentence and bool(sentence) == bool(words)
+    assert words in told and bool(told) == bool(words)
 
 
 @pytest.mark.parametrize(
     ("driver", "brand", "taken"),
     [("570.1.1", "Tesla", True), ("575.1.1", "Tesla", False), ("570.1.1", "GeForce", False), ("570.1.1", "", True)],
 )
-def test_without_a_word_a_later_branch_serves_brands_that_every_note_lists(
-    driver: str, brand: str, taken: bool
-) -> None:
+def test_without_a_word_a_later_branch_serves_brands_every_note_lists(driver: str, brand: str, taken: bool) -> None:
     assert bool(decide(offered(), driver, brand)[0]) == taken
 
 

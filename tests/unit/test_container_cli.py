@@ -6,6 +6,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,9 +38,7 @@ def request(words: str, settings: Settings = DEFAULTS) -> parse.Request | None:
         ("configure --device=0 R", ("0",), ("utility", "compute"), ()),
     ],
 )
-def test_callers_words(
-    words: str, devices: tuple[str, ...], capabilities: tuple[str, ...], requirements: tuple[str, ...]
-) -> None:
+def test_callers_words(words: str, devices: Any, capabilities: Any, requirements: Any) -> None:
     found = request(words)
     assert found is not None
     assert (found.devices, found.capabilities, found.requirements) == (devices, capabilities, requirements)

@@ -87,13 +87,12 @@ def test_where_each_engine_looks_for_cdi_specs(
 
 
 def test_engines_and_shims_are_found_in_their_files(tmp_path: Path) -> None:
-    podman = "/etc/containers/containers.conf"
     runtimes = f'[engine.runtimes]\nnvidia = ["{SHIM}"]\n'
     crio = '[crio.runtime]\nhooks_dir = ["/a", "/c"]\n'
     files = {
-        podman: f'[engine]\nhooks_dir = ["/etc/h"]\nruntime = "nvidia"\n{runtimes}',
+        PODMAN: f'[engine]\nhooks_dir = ["/etc/h"]\nruntime = "nvidia"\n{runtimes}',
         # Only names that end in .conf are read.
-        f"{podman}.d/x.old": '[engine]\nhooks_dir = ["/x"]\n',
+        f"{PODMAN}.d/x.old": '[engine]\nhooks_dir = ["/x"]\n',
         # A later file replaces what an earlier one says.
         CRIO: '[crio.runtime]\nhooks_dir = ["/one"]\n',
         f"{CRIO}.d/20-x": crio,
@@ -104,11 +103,11 @@ def test_engines_and_shims_are_found_in_their_files(tmp_path: Path) -> None:
     root = host(tmp_path, **files)
     found = installed.installed(root)
     assert tuple([item._replace(shims=()) for item in found]) == (
-        Engine("podman", ("/etc/h",), podman, "nvidia"),
+        Engine("podman", ("/etc/h",), PODMAN, "nvidia"),
         Engine("CRI-O", ("/a", "/c"), f"{CRIO}.d/20-x"),
     )
     assert [item[:4] for item in installed.shims(root, found)] == [
-        ("podman", podman, "nvidia", True),
+        ("podman", PODMAN, "nvidia", True),
         ("Docker", DOCKER, "nvidia", True),
         ("containerd", CONTAINERD, "nvidia", True),
     ]
@@ -117,14 +116,13 @@ def test_engines_and_shims_are_found_in_their_files(tmp_path: Path) -> None:
 
 
 def test_podman_adds_to_its_folders_where_a_file_says_so(tmp_path: Path) -> None:
-    file = "/etc/containers/containers.conf"
     files = {
-        file: '[engine]\nhooks_dir = ["/one", {append = true}]\n',
-        f"{file}.d/1.conf": '[engine]\nhooks_dir = ["/two", 3]\n',
+        PODMAN: '[engine]\nhooks_dir = ["/one", {append = true}]\n',
+        f"{PODMAN}.d/1.conf": '[engine]\nhooks_dir = ["/two", 3]\n',
     }
     podman, _ = installed.installed(host(tmp_path / "adds", **files))
     assert podman.folders == (VENDORS_FOLDER, "/one", "/two")
-    files[f"{file}.d/2.conf"] = '[engine]\nhooks_dir = ["/three", {append = false}]\n'
+    files[f"{PODMAN}.d/2.conf"] = '[engine]\nhooks_dir = ["/three", {append = false}]\n'
     podman, _ = installed.installed(host(tmp_path / "ends", **files))
     assert podman.folders == ("/three",)
 

@@ -82,9 +82,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("make", NO_CACHES.values(), ids=[*NO_CACHES])
-def test_only_a_file_of_a_caches_size_is_opened(
-    tmp_path: Path, opened: list[int], make: Callable[[Path], object]
-) -> None:
+def test_only_a_caches_file_is_opened(tmp_path: Path, opened: list[int], make: Callable[[Path], object]) -> None:
     """Devices are tests/hostile/sources.py's."""
     (tmp_path / "etc").mkdir()
     make(tmp_path / CACHE[1:])
@@ -135,9 +133,7 @@ def test_an_x_servers_modules_are_looked_for_where_servers_are_built_to_look(
         ("/usr/local/cuda/lib64/stubs/libcuda.so.1", False),
     ],
 )
-def test_a_driver_in_the_library_folder_is_known_by_its_first_libraries(
-    tmp_path: Path, path: str, has_driver: bool
-) -> None:
+def test_a_driver_in_the_library_folder_is_known_by_two_libraries(tmp_path: Path, path: str, has_driver: bool) -> None:
     hosts.plant(tmp_path, "/usr/lib64/libc.so.6", "")
     # What is left of an earlier start is empty.
     hosts.plant(tmp_path, path, "")

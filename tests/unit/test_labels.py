@@ -108,9 +108,7 @@ NAMES = st.sampled_from(["system_u", "object_r", "container_file_t", "container_
 
 
 @given(NAMES, NAMES, NAMES, st.none() | LEVELS, st.none() | LEVELS)
-def test_a_context_is_read_as_it_is_printed(
-    user: str, role: str, kind: str, low: Level | None, above: Level | None
-) -> None:
+def test_a_context_is_read_as_printed(user: str, role: str, kind: str, low: Level | None, above: Level | None) -> None:
     high = None
     if low is not None and above is not None:
         sensitivity = max(low.sensitivity, above.sensitivity)

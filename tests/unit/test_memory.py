@@ -152,9 +152,7 @@ def made(limit: int = 0, needed: int = 0, ceiling: int = 0, holders: int = 0, re
         (made(0, 0, SHARE, 3), (5461 * MIB, 5461 * MIB)),
     ],
 )
-def test_a_word_lowers_what_the_setting_allows_and_never_raises_it(
-    found: Memory, expected: tuple[int | None, int]
-) -> None:
+def test_a_word_lowers_what_is_allowed_and_never_raises_it(found: Memory, expected: tuple[int | None, int]) -> None:
     assert (found.limit_of(GPU), found.need_of(GPU)) == expected
 
 

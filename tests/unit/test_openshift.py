@@ -284,9 +284,7 @@ def test_openshift_admits_a_pod_and_sets_its_type_and_level(file: str, constrain
     assert admitted(pod["spec"], scc) is None
 
 
-@pytest.mark.parametrize(
-    "file", [*(f"pods/{name}" for name in PODS if "selinux" not in name and "smi" not in name), *POOLS]
-)
+@pytest.mark.parametrize("file", [*(f"pods/{it}" for it in PODS if "selinux" not in it and "smi" not in it), *POOLS])
 def test_openshift_admits_a_pod_by_restricted_v2(file: str) -> None:
     (document,) = documents(OPENSHIFT / file)
     assert admitted(pod_of(document)["spec"], restricted()) == {"level": "s0:c27,c9"}

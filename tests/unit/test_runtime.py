@@ -213,9 +213,7 @@ def test_what_fails_stops_only_a_container_that_asks(
     assert bool(called(config, monkeypatch, json.dumps({"process": {"env": env}}))) == stops
 
 
-def test_an_error_is_told_in_the_log_too(
-    config: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_an_error_is_logged(config: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     log = config.with_name("log.json")
     assert called(config, monkeypatch, "{}", log) == 0
     assert (capfd.readouterr().err, log.exists()) == ("", False)

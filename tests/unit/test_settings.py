@@ -67,9 +67,7 @@ def effective(text: str, namespace: str = "-", image: str = "-") -> Settings:
 
 
 @pytest.mark.parametrize("name", [SETTINGS, f"{SETTINGS}.d/10-a.conf"])
-def test_the_default_file_and_its_drop_ins_may_be_absent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_the_default_files_may_be_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     file = tmp_path / name[1:]
     assert read_settings(None, State(), str(tmp_path)) == Settings()
     monkeypatch.setattr(settings, "SETTINGS", f"{tmp_path}{SETTINGS}")

@@ -163,10 +163,8 @@ SILENT: list[tuple[Inputs, Settings]] = [
     (old("/srv/nvidia"), PLAIN_SETTINGS),
     (old(target="/usr/local/nvidia/lib64"), PLAIN_SETTINGS),
     *[
-        (given(nvidia(1), environment=environment), PLAIN_SETTINGS)
-        for environment in (
-            *({}, {**OLD, VISIBLE: "void"}, {**OLD, VISIBLE: ""}, {**OLD, "NVIDIA_REQUIRE_CUDA": "cuda>=9"}),
-        )
+        (given(nvidia(1), environment=env), PLAIN_SETTINGS)
+        for env in ({}, {**OLD, VISIBLE: "void"}, {**OLD, VISIBLE: ""}, {**OLD, "NVIDIA_REQUIRE_CUDA": "cuda>=9"})
     ],
     *[
         (Inputs({}, (("/dev/null", destination),)), MOUNTS)
@@ -295,7 +293,7 @@ OWN = {"cdi.k8s.io/nvidia-device-plugin_x": "nvidia.com/gpu=1", "io.kubernetes.c
         (POD, ("all",)),
     ],
 )
-def test_of_a_pods_annotations_only_the_containers_own_ask(
+def test_of_a_pods_annotations_the_containers_own_ask(
     annotations: dict[str, str], expected: tuple[str, ...]
 ) -> None:
     """CRI-O hands hooks the pod's at each of its containers; who tells nothing apart means the container's."""

@@ -134,9 +134,7 @@ def test_resources_that_dockerd_would_not_read_are_refused(program: Program, tre
 
 
 @pytest.mark.parametrize(("call", "there"), [("fsync", False), ("fchmod", True), ("rename", True), ("link", False)])
-def test_a_full_disk_leaves_nothing(
-    program: Program, tree: Path, monkeypatch: pytest.MonkeyPatch, call: str, there: bool
-) -> None:
+def test_on_a_full_disk(program: Program, tree: Path, monkeypatch: pytest.MonkeyPatch, call: str, there: bool) -> None:
     folder = tree / "etc/docker"
     if there:
         (folder / "daemon.json").write_text("{}")
