@@ -188,16 +188,9 @@ def test_a_variable_that_no_vendors_file_names_needs_no_python(script: Script) -
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "",
-        "{}",
-        '{"activation_flag": 1}',
-        AMD.replace("OCI_AMD", "NO"),
-        AMD.replace("OCI_AMD", r"\u004fCI_X"),
-        '{"description": "\\"activation_flag\\"", "activation_flag": "OCI_Y"}',
-        '{"activation_flag": "OCI_Y", "activation_flag": "OCI_Z"}',
-        AMD + "\0" + AMD,
-    ],
+    ["", "{}", '{"activation_flag": 1}', AMD.replace("OCI_AMD", "NO"), AMD.replace("OCI_AMD", r"\u004fCI_X")]
+    + ['{"description": "\\"activation_flag\\"", "activation_flag": "OCI_Y"}']
+    + ['{"activation_flag": "OCI_Y", "activation_flag": "OCI_Z"}', AMD + "\0" + AMD],
 )
 def test_a_vendors_file_that_is_not_plain_is_a_doubt(script: Script, text: str) -> None:
     script.config(json.dumps(config("OCI_Z=1")))

@@ -62,13 +62,8 @@ HOST = HostRoot("/")
 
 @pytest.mark.parametrize(
     ("environment", "expected"),
-    [
-        ({}, (0, 0)),
-        ({LIMIT: "4096"}, (4 * GIB, 0)),
-        ({REQUEST: "0001"}, (0, MIB)),
-        ({LIMIT: "2", REQUEST: "2"}, (2 * MIB, 2 * MIB)),
-        ({LIMIT: str((1 << 44) - 1)}, ((1 << 64) - MIB, 0)),
-    ],
+    [({}, (0, 0)), ({LIMIT: "4096"}, (4 * GIB, 0)), ({REQUEST: "0001"}, (0, MIB))]
+    + [({LIMIT: "2", REQUEST: "2"}, (2 * MIB, 2 * MIB)), ({LIMIT: str((1 << 44) - 1)}, ((1 << 64) - MIB, 0))],
 )
 def test_the_words_are_whole_mebibytes(environment: dict[str, str], expected: tuple[int, int]) -> None:
     assert memory.parse_memory(environment) == expected
@@ -119,12 +114,8 @@ def test_sizes_of_the_setting() -> None:
 
 @pytest.mark.parametrize(
     ("values", "expected"),
-    [
-        (("off", "off"), ["off"]),
-        (("off", "4G", "2048M", "16G"), ["2048M"]),
-        (("share", "off"), ["share"]),
-        (("2G", "share", "1G"), ["share", "1G"]),
-    ],
+    [(("off", "off"), ["off"]), (("off", "4G", "2048M", "16G"), ["2048M"]), (("share", "off"), ["share"])]
+    + [(("2G", "share", "1G"), ["share", "1G"])],
 )
 def test_of_sections_that_are_not_known_the_smallest_holds(values: tuple[str, ...], expected: list[str]) -> None:
     """A share is neither more nor less than a size: then the container is refused."""

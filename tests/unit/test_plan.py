@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from oci_gpu_hook import operations
 from oci_gpu_hook.asking import Spec
 from oci_gpu_hook.cli import options, plantext
 from oci_gpu_hook.container.devicecgroup import DeviceCgroup
@@ -22,19 +23,7 @@ from oci_gpu_hook.errors import ApplyError, ConfigError, DriverError
 from oci_gpu_hook.formats.devicerule import DeviceRule
 from oci_gpu_hook.formats.ldcache import Entry
 from oci_gpu_hook.formats.scopeunit import ScopeUnit
-from oci_gpu_hook.operations import (
-    Cover,
-    Device,
-    LdCache,
-    LimitMemory,
-    Mount,
-    OpenCgroup,
-    Relabel,
-    Service,
-    Symlink,
-    TellSystemd,
-    Tmpfs,
-)
+from oci_gpu_hook.operations import Device, Mount, OpenCgroup, Symlink, TellSystemd, Tmpfs
 from oci_gpu_hook.planning import meanings
 from oci_gpu_hook.planning.plan import Container, Plan
 from oci_gpu_hook.request.settings import Settings
@@ -42,9 +31,6 @@ from tests.unit import hosts
 from tests.unit.asking import by_environment
 from tests.unit.containers import ALPINE, CONTAINER, DEBIAN, HOSTS_DEV, ROOTLESS, planned
 from tests.vocabulary.host import LAYOUT, everything
-
-if TYPE_CHECKING:
-    from oci_gpu_hook.operations import Operation
 
 GOLDENS = Path(__file__).parent.parent / "data" / "plans"
 
@@ -215,16 +201,16 @@ def test_the_document_has_the_documented_form(host: DriverInventory) -> None:
 
 RULE = DeviceRule("c", 195, 0, "rw")
 # One of each kind.
-EXAMPLES: tuple[Operation, ...] = (
+EXAMPLES: tuple[operations.Operation, ...] = (
     Mount("/h/a", "/c/a.1", ("ro",), True, "why", names=("a",)),
-    Service("/h/socket", "/c/socket", 0, False, "why"),
+    operations.Service("/h/socket", "/c/socket", 0, False, "why"),
     Device("/dev/nvidia0", "c", 195, 0, "rw", 0o666, 0, 0, "", True, "why"),
-    Cover("/usr/lib64", ("/usr/local/nvidia/lib64/liba.so.1",), False, "why"),
+    operations.Cover("/usr/lib64", ("/usr/local/nvidia/lib64/liba.so.1",), False, "why"),
     Symlink("/dev/dri/by-path/x", "../card0", False, "why"),
     Tmpfs("/proc/driver/nvidia", ("ro",), ("gpus",), (("params", "x", 0o444),), True, "why"),
-    LdCache("/etc/ld.so.cache", "/etc/x", ("/usr/local/nvidia",), (Entry(b"liba.so", b"/liba.so", 3),), True, "why"),
-    Relabel("/dev/shm", "a:b:c:s0", "a:b:d:s0", True, "why"),
-    LimitMemory("/sys/fs/cgroup/c", "/sys/fs/cgroup/c", (("nvidia/x/vidmem", 1 << 20),), True, "why"),
+    operations.LdCache("/etc/cache", "/etc/x", ("/usr/local/nvidia",), (Entry(b"a", b"/a", 3),), True, "why"),
+    operations.Relabel("/dev/shm", "a:b:c:s0", "a:b:d:s0", True, "why"),
+    operations.LimitMemory("/sys/fs/cgroup/c", "/sys/fs/cgroup/c", (("nvidia/x/vidmem", 1 << 20),), True, "why"),
     OpenCgroup("v2", "/sys/fs/cgroup/c", "/sys/fs/cgroup/c", (RULE,), (RULE,), True, "why"),
     TellSystemd("c.scope", (RULE,), (("char-pts", "rwm"),), False, "why"),
 )
@@ -235,7 +221,7 @@ def test_there_is_one_example_of_each_kind() -> None:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: type(example).__name__)
-def test_what_is_shown_of_an_operation_says_why_and_can_be_written(example: Operation) -> None:
+def test_what_is_shown_of_an_operation_says_why_and_can_be_written(example: operations.Operation) -> None:
     sentence = str(ApplyError(f"cannot {example.describe()}: no"))
     assert sentence.isprintable() and example.describe()[0].islower() and not sentence.endswith(".")
     title, rows = plantext.rows(example)

@@ -277,17 +277,8 @@ def test_the_sources_are_all_places_where_an_answer_could_change(jetson: Host) -
     plant(jetson, f"{FOLDER}/l4t.csv", "lib, /opt/*/libx.so\n")
     seen: dict[str, None] = {}
     tegra.vendor(jetson, False, seen.setdefault)
-    assert list(seen) == [
-        FOLDER,
-        "/etc/nv_tegra_release",
-        f"{FOLDER}/devices.csv",
-        f"{FOLDER}/drivers.csv",
-        f"{LIB}/nvidia",
-        LIB,
-        "/usr/sbin",
-        f"{FOLDER}/l4t.csv",
-        "/opt",
-    ]
+    lists = [f"{FOLDER}/{name}.csv" for name in ("devices", "drivers", "l4t")]
+    assert [*seen] == [FOLDER, "/etc/nv_tegra_release", *lists[:2], f"{LIB}/nvidia", LIB, "/usr/sbin", lists[2], "/opt"]
     tegra.vendor(jetson, True, seen.setdefault)
     assert f"{FOLDER}/cudnn.csv" in seen
 

@@ -55,15 +55,9 @@ def refusal(devices: str, host: DriverInventory | None = None) -> str:
 
 @pytest.mark.parametrize(
     ("devices", "gpus", "mig"),
-    [
-        ("none", [], []),
-        ("all", [0, 1], [(0, 1, 0)]),
-        ("1,0", [0, 1], []),
-        (PLAIN, [1], []),
-        (f"{UUID}-2,{UUID}-3,0,0000:07:00.0", [0], []),
-        (f"0:0,{MIG_UUID},MIG-{UUID}/1/0", [0], [(0, 1, 0)]),
-        ("1,0:0", [0, 1], [(0, 1, 0)]),
-    ],
+    [("none", [], []), ("all", [0, 1], [(0, 1, 0)]), ("1,0", [0, 1], []), (PLAIN, [1], [])]
+    + [(f"{UUID}-2,{UUID}-3,0,0000:07:00.0", [0], []), (f"0:0,{MIG_UUID},MIG-{UUID}/1/0", [0], [(0, 1, 0)])]
+    + [("1,0:0", [0, 1], [(0, 1, 0)])],
 )
 def test_what_a_request_means(devices: str, gpus: list[int], mig: list[tuple[int, int, int]]) -> None:
     assert indices(devices) == (gpus, mig)

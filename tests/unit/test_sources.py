@@ -23,8 +23,6 @@ from tests.unit.asking import (
     LIST,
     MIG,
     MOUNTS,
-    OTHER,
-    SWARM,
     UUID,
     VISIBLE,
     annotated,
@@ -34,7 +32,8 @@ from tests.unit.asking import (
     request_of,
 )
 
-PLAIN_SETTINGS = Settings()
+PLAIN_SETTINGS, SWARM = Settings(), Settings(swarm_resources=("DOCKER_RESOURCE_GPU", "MY_GPUS"))
+OTHER = "GPU-99999999-2222-3333-4444-5555555555aa"
 # nvidia-docker 1's volume, and nodes.
 VOLUME = "/var/lib/docker/volumes/nvidia_driver_375.66/_data"
 NODES = [
