@@ -175,7 +175,6 @@ def test_the_administrator_decides_about_the_device_cgroup(host: DriverInventory
 
 def test_the_document_has_the_documented_form(host: DriverInventory) -> None:
     document = options.as_json(plantext.plan_document(made(host)))
-    assert document["container"] == {"id": "c1", "bundle": "/b", "rootfs": "/b/rootfs"}
     request = document["request"]
     assert (request["source"], request["devices"]) == ("env", ["1", "5"])
     assert request["capabilities"] == ["utility", "compute"]
