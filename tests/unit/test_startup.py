@@ -148,7 +148,23 @@ def library(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("other", starts.others().values())
+def others() -> dict[str, str]:
+    """Every other Python of this machine that the hook can run on, by version: pyenv's own, or on PATH.
+
+    pyenv's shims on PATH may lead to none, and each is a slow script.
+    """
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    found = {}
+    for version in [f"3.{minor}" for minor in range(9, 15) if minor != sys.version_info[1]]:
+        paths = [Path(folder, f"python{version}") for folder in os.get_exec_path()]
+        for path in (*pyenv.glob(f"versions/{version}.*/bin/python3"), *paths):
+            if path.exists() and not subprocess.run([path, "-V"], capture_output=True).returncode:
+                found[version] = str(path)
+                break
+    return found
+
+
+@pytest.mark.parametrize("other", others().values())
 def test_a_python_that_the_hook_was_not_installed_for_starts_it(tmp_path: Path, library: Path, other: str) -> None:
     """As after an update of Python: it compiles the package for itself."""
     entry = starts.entry(tmp_path, library=library)
