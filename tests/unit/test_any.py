@@ -195,7 +195,7 @@ def test_void_leases_are_removed_and_no_more_than_a_hundred_at_a_time() -> None:
     assert leases.without_void([*gone[:100], here]) == [here]
 
 
-def test_who_cannot_write_leases_is_told_so(host: HostRoot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_cannot_write_leases_is_told_so(host: HostRoot, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object, **__: object) -> int:
         raise PermissionError(13, "Permission denied")
 

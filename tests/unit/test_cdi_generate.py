@@ -106,7 +106,7 @@ def test_yaml_and_json_are_one_document(program: Program, host: Node) -> None:
         assert reads(program(*generate(host))) == host.spec("all")
 
 
-def test_each_program_reads_the_text_of_a_path_alike(tmp_path: Path) -> None:
+def test_each_program_reads_the_text_of_a_path_alike() -> None:
     """YAML has no pairs of surrogates, and no control characters."""
     document = {"path": "/\x07\x7f\x85\u2028\ufeffä\U0001f600"}
     text = cdispec.text(document)

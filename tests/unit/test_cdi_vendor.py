@@ -90,22 +90,14 @@ def test_a_spec_whose_vendors_file_is_gone_is_refused(bare: Node, text: str) -> 
 
 # The names of a spec's devices.
 
-
-def _found(*names: tuple[str, ...]) -> VendorState:
-    devices = [
-        VendorDevice(names, ((DeviceNode(f"/dev/acme{number}", 240, number, 0o660, 0, 0, True), "all"),))
-        for number, names in enumerate(names)
-    ]
-    inventory = Vendor(FILE, FLAG, kind="acme.com/card")
-    return VendorState(inventory, tuple(devices))
+CONTROL = DeviceNode("/dev/acme0", 240, 0, 0o660, 0, 0, True)
 
 
 def test_only_names_that_cdi_has_are_in_it_each_once() -> None:
-    found = _found(
-        ("0", "0000:03:00.0", "mlx5_0", "a/b", "-x", "x-", "", "with space", "ä1"),
-        ("1", "0000:03:00.1", "all", "None", "VOID", "mlx5_0", "0"),
-    )
-    names = cdispec.vendors_names(found)
+    first = ("0", "0000:03:00.0", "mlx5_0", "a/b", "-x", "x-", "", "with space", "ä1")
+    second = ("1", "0000:03:00.1", "all", "None", "VOID", "mlx5_0", "0")
+    devices = tuple([VendorDevice(it, ((CONTROL, "all"),)) for it in (first, second)])
+    names = cdispec.vendors_names(VendorState(Vendor(FILE, FLAG, kind="acme.com/card"), devices))
     assert names == ("0", "0000:03:00.0", "mlx5_0", "1", "0000:03:00.1", "all")
     assert all(DEVICE_NAME.fullmatch(name) for name in names)
 

@@ -16,6 +16,7 @@ from oci_gpu_hook.container.layout import COMPAT_FOLDER
 from oci_gpu_hook.driver.inventory import Library
 from oci_gpu_hook.driver.proc import Gpu
 from oci_gpu_hook.formats.ldcache import Entry
+from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.operations import Cover, Mount, Symlink
 from oci_gpu_hook.planning import compatibility, provision, vendorshare
 from oci_gpu_hook.planning.plan import Provision, Share
@@ -44,11 +45,8 @@ def look(tmp_path: Path, data: bytes | None = None, *names: str) -> Compat | Non
         (folder / NEWER).write_bytes(data)
     for name in names:
         (folder / name).touch()
-    fd = os.open(tmp_path, os.O_PATH)
-    try:
+    with closing(os.open(tmp_path, os.O_PATH)) as fd:
         return compats.compat_of(fd, COMPAT_FOLDER, tuple(sorted(os.listdir(folder))))
-    finally:
-        os.close(fd)
 
 
 def offered(note: Note | None = None, names: tuple[str, ...] = NAMES) -> Compat:

@@ -113,7 +113,7 @@ def test_names_without_an_end_are_bounded(tmp_path: Path, monkeypatch: pytest.Mo
         assert found.nodes("/", time.monotonic() + 60) == found.nodes("/", 0) == ([], False)
 
 
-def test_a_node_is_opened_only_if_it_is_the_one(tmp_path: Path) -> None:
+def test_a_node_is_opened_only_if_it_is_the_one() -> None:
     """Between the look and the open a container may have put another there."""
     with inside() as found:
         assert found.numbers("/dev/null") == (1, 3) and found.numbers("/etc/passwd") is None

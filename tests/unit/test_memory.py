@@ -458,12 +458,9 @@ def planned(node: Path, *env: str, settings: str = "", process: Process | None =
         allowed = question.settings()
         request, _ = question.request(allowed)
         assert request is not None
-        fd = os.open(node / "bundle/rootfs", os.O_PATH)
-        try:
+        with closing(os.open(node / "bundle/rootfs", os.O_PATH)) as fd:
             root = Rootfs(fd, (), "/r")
             return decide.decide(bundle, request, allowed, host, root, id="c1", process=process, restores=restores)
-        finally:
-            os.close(fd)
 
 
 def of_plan(plan: Plan) -> list[int]:

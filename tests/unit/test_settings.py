@@ -182,13 +182,8 @@ def test_the_namespace_is_said_after_the_image_and_both_after_everybody() -> Non
 @pytest.mark.parametrize(
     ("pattern", "text", "expected"),
     [("a", "ab", False), ("*", "", True), ("a*c", "ac", True), ("a*c", "ab", False), ("ab*bc", "abc", False)]
-    + [
-        ("a*b*c", "a-b-c", True),
-        ("a*b*c", "a-c-b", False),
-        ("[ab]", "a", False),
-        ("?", "a", False),
-        ("a*" * 2000, "a" * 10_000, True),
-    ],
+    + [("a*b*c", "a-b-c", True), ("a*b*c", "a-c-b", False), ("[ab]", "a", False), ("?", "a", False)]
+    + [("a*" * 2000, "a" * 10_000, True)],
     ids=str,
 )
 def test_patterns_know_stars_only(pattern: str, text: str, expected: bool) -> None:
