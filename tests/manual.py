@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The manual's pages as their sources have them, and the blocks of a page that people paste.
+"""The manual's pages as their sources have them, the blocks of a page that people paste, and the commands to tell of.
 
 Must not know what a block is for: its test does.
 """
@@ -13,7 +13,10 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
+
+import click
 
 FOLDER = Path(__file__).parents[1] / "packaging/man"
 PAGES = tuple(sorted(source.stem for source in FOLDER.glob("*.rst")))
@@ -44,3 +47,12 @@ def made(script: str = "build_man.py") -> Path:
     atexit.register(folder.cleanup)
     subprocess.run([sys.executable, FOLDER.parent / script, folder.name], check=True)
     return Path(folder.name)
+
+
+def walk(command: click.Command, *words: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Every command that is no group, with the words that lead to it."""
+    if isinstance(command, click.Group):
+        for name, below in command.commands.items():
+            yield from walk(below, *words, name)
+    else:
+        yield words, command

@@ -17,15 +17,13 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Callable
 
-import click
-
 from oci_gpu_hook.cli.commands import program
 from oci_gpu_hook.report.records import MESSAGE_ID
+from tests import manual
 from tests.hostile.commands import CONTAINERS, DOCTOR, KINDS, METRICS, USER, Done, Host, children, is_contained, until
 from tests.integration.engines import Bundle
 
@@ -54,17 +52,8 @@ ARGUMENTS: dict[Words, tuple[Words, ...]] = {
 # These run until they are ended.
 ENDLESS = (("inventory", "watch"),)
 
-
-def _below(command: click.Command, *words: str) -> Iterator[tuple[Words, click.Command]]:
-    if isinstance(command, click.Group):
-        for name, inner in command.commands.items():
-            yield from _below(inner, *words, name)
-    else:
-        yield words, command
-
-
 # Every command of the program: one that is new is in the matrix.
-COMMANDS = dict(_below(program))
+COMMANDS = dict(manual.walk(program))
 # "containers" and "doctor" look at users and containers; "metrics" does so with --gpus.
 OTHERS: list[Words] = [
     (*command, *more)

@@ -13,12 +13,10 @@ from oci_gpu_hook.request.sources import Inputs
 from oci_gpu_hook.request.state import State
 
 UUID = "GPU-11111111-2222-3333-4444-5555555555aa"
-OTHER = "GPU-99999999-2222-3333-4444-5555555555aa"
 MIG = "MIG-11111111-2222-3333-4444-5555555555aa"
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 LIST = "/var/run/nvidia-container-devices"
 MOUNTS = Settings(accept_volume_mounts=True)
-SWARM = Settings(swarm_resources=("DOCKER_RESOURCE_GPU", "MY_GPUS"))
 HARDENED = Settings(accept_environment="privileged")
 ID = "c0a7" * 16
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Containers for tests: their layouts, their bundles on disk, the plan for each, and the process of one."""
+"""Containers for tests: their layouts, bundles, plans and processes, and what the host's files have of them."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from oci_gpu_hook.planning import plan, provision, selection
 from oci_gpu_hook.planning.plan import Container
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.settings import Settings
+from tests.unit import hosts
 
 CONTAINER = Container(
     id="c1",
@@ -78,3 +80,28 @@ def contained(rootfs: Path) -> Iterator[int]:
         assert process.stdout.readline() == b"\n"
         yield process.pid
         process.stdin.close()
+
+
+# A user whose files a test can make: this one, or as root any other.
+USER = os.getuid() or 1000
+
+
+def owned(tree: Path, *folders: str) -> None:
+    """Give these folders and what is in them to USER."""
+    for folder in folders:
+        top = tree / folder.lstrip("/")
+        for path in (top, *top.rglob("*")):
+            os.lchown(path, USER, -1)
+
+
+def plant_cgroup(tree: Path, pid: int, path: str) -> None:
+    """The cgroups of a process: root's folders, as those of the tree are."""
+    hosts.plant(tree, "sys/fs/cgroup/devices/devices.list", "")
+    (tree / f"sys/fs/cgroup/devices{path}").mkdir(parents=True, exist_ok=True)
+    hosts.plant(tree, f"proc/{pid}/cgroup", f"5:devices:{path}\n0::/x\n")
+
+
+def stat(pid: int, *, start: int = 77, state: str = "S", parent: int = 1, threads: int = 1) -> str:
+    """/proc/PID/stat of a process with a misleading name."""
+    fields = [state, str(parent), *["0"] * 15, str(threads), "0", str(start), "0"]
+    return f"{pid} (x) R 1) {' '.join(fields)}\n"

@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-import functools
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -52,20 +49,3 @@ def entry(folder: Path, main: str = MAIN, library: Path = ROOT) -> Path:
     copy.write_text(text.replace(_LIBRARY, str(library)))
     copy.chmod(0o755)
     return copy
-
-
-@functools.lru_cache
-def others() -> dict[str, str]:
-    """Every other Python of this machine that the hook can run on, by version: pyenv's own, or on PATH.
-
-    pyenv's shims on PATH may lead to none, and each is a slow script.
-    """
-    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
-    found = {}
-    for version in [f"3.{minor}" for minor in range(9, 15) if minor != sys.version_info[1]]:
-        paths = [Path(folder, f"python{version}") for folder in os.get_exec_path()]
-        for path in (*pyenv.glob(f"versions/{version}.*/bin/python3"), *paths):
-            if path.exists() and not subprocess.run([path, "-V"], capture_output=True).returncode:
-                found[version] = str(path)
-                break
-    return found

@@ -7,17 +7,22 @@ Another user's states and lists, which say what he likes, do not count.
 from __future__ import annotations
 
 import json
+import os
+import time
 from pathlib import Path
 
 import pytest
 
+from oci_gpu_hook.cli import containerreport
+from oci_gpu_hook.container import devicecgroup
 from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.engines import containers
 from oci_gpu_hook.node.engines.containers import ContainerNames
 from oci_gpu_hook.node.machine import processes
+from oci_gpu_hook.node.machine.foreignfile import ContainerRoot
 from tests.unit import hosts
-from tests.unit.test_containers import USER, owned, plant_cgroup, stat
+from tests.unit.containers import USER, owned, plant_cgroup, stat
 
 PODMAN, CRIO, DOCKER, CONTAINERD = "podman", "CRI-O", "Docker", "containerd"
 MAIN, SIDE, SANDBOX, WEB, SHOP, POD, ALONE, OLD, USERS = (digit * 64 for digit in "abcdef012")
@@ -95,18 +100,9 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostRoot:
 
 @pytest.mark.parametrize(
     ("engine", "word", "pid"),
-    [
-        (CRIO, "10", 10),
-        (CRIO, "side", 11),
-        (DOCKER, "shop", 30),
-        (DOCKER, SHOP[:12], 30),
-        (CONTAINERD, "train", 40),
-        (CONTAINERD, "job", 40),
-        (CONTAINERD, "ml/job/train", 40),
-        (CRIO, "ml/gpu/side", 11),
-        (CONTAINERD, "mine", 50),
-        ("", "bare0", 80),
-    ],
+    [(CRIO, "10", 10), (CRIO, "side", 11), (DOCKER, "shop", 30), (DOCKER, SHOP[:12], 30)]
+    + [(CONTAINERD, "train", 40), (CONTAINERD, "job", 40), (CONTAINERD, "ml/job/train", 40)]
+    + [(CRIO, "ml/gpu/side", 11), (CONTAINERD, "mine", 50), ("", "bare0", 80)],
 )
 def test_each_engines_container_is_found(host: HostRoot, engine: str, word: str, pid: int) -> None:
     found = containers.find(host, word)
@@ -149,9 +145,7 @@ def test_a_pod_of_several_containers_asks_for_one_of_them(host: HostRoot) -> Non
         containers.find(host, "b")
 
 
-def test_what_has_stopped_is_found_and_has_no_process(
-    tmp_path: Path, host: HostRoot, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_has_stopped_has_no_process(tmp_path: Path, host: HostRoot, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where another process has its number by now, and where only the engine's list is left."""
     # That process is none of this machine's.
     monkeypatch.setattr(processes, "is_contained", lambda pid: False)
@@ -193,3 +187,28 @@ def test_containerds_shim_tells_the_bundle(tmp_path: Path) -> None:
     found = containers.find(root, "60")
     assert found[:4] == (ALONE, 60, f"/exec/moby/{ALONE}", "runc")
     assert found.called == ContainerNames(DOCKER, "alone", "alone")
+
+
+def test_a_gpu_that_hangs_in_the_kernel_does_not_hold_doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing ends a process that waits for it; here a signal that does nothing stands for that."""
+    monkeypatch.setattr(containerreport, "_open_all", lambda *_: time.sleep(20))
+    monkeypatch.setattr(containerreport, "_OPEN_SECONDS", 0.1)
+    kill, children = os.kill, []
+    monkeypatch.setattr(os, "kill", lambda pid, _: children.append(pid))
+    root = HostRoot(str(tmp_path))
+    inside = ContainerRoot(HostRoot(), os.getpid())
+    try:
+        nodes = {"/dev/nvidia0": (195, 0)}
+        assert containerreport._opened(root, inside, os.getpid(), "/somewhere", nodes) == "a GPU does not answer"
+        # Still there: no process has waited for it to end.
+        assert os.waitpid(children[0], os.WNOHANG) == (0, 0)
+    finally:
+        for child in children:
+            kill(child, 9)
+            os.waitpid(child, 0)
+
+
+def test_a_cgroups_name_says_whose_it_is() -> None:
+    names = ("c1", "docker-c1.scope", "system.slice:docker:c1", "xc1", "c1x.scope", "c1-x")
+    assert [name for name in names if devicecgroup.is_named_after(name, "c1")] == [*names[:3]]
+    assert not devicecgroup.is_named_after("c1", "")

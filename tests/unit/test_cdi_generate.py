@@ -106,7 +106,7 @@ def test_yaml_and_json_are_one_document(program: Program, host: Node) -> None:
         assert reads(program(*generate(host))) == host.spec("all")
 
 
-def test_each_program_reads_the_text_of_a_path_alike(tmp_path: Path) -> None:
+def test_each_program_reads_the_text_of_a_path_alike() -> None:
     """YAML has no pairs of surrogates, and no control characters."""
     document = {"path": "/\x07\x7f\x85\u2028\ufeffä\U0001f600"}
     text = cdispec.text(document)
@@ -127,9 +127,7 @@ def test_a_spec_is_written_in_its_place(program: Program, host: Node, tmp_path: 
 
 
 @pytest.mark.parametrize("call", ["fsync", "rename"])
-def test_a_spec_that_cannot_be_written_whole_leaves_the_old_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
+def test_a_half_written_spec_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     """Engines never see a half: until the new one is in its place nothing else there has a spec's name."""
     file = tmp_path / "nvidia.json"
     file.write_text('{"containerEdits": {"hooks": [{"args": ["oci-gpu-hook", "x", "--cdi", "compute"]}]}}')
@@ -168,9 +166,7 @@ def test_our_own_spec_is_written_over_in_yaml_too_and_no_others(program: Program
     assert file.read_text() != before and json.loads(file.read_text()) == yaml.safe_load(before)
 
 
-def test_a_fifo_that_a_user_puts_there_meanwhile_is_not_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fifo_that_comes_meanwhile_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the look at the name and the reading: no process writes to it, so what opens it would wait for ever."""
     (tmp_path / "before").write_text("{}")
     regular = os.lstat(tmp_path / "before")
@@ -192,7 +188,7 @@ def test_a_fifo_that_a_user_puts_there_meanwhile_is_not_waited_for(
         (["--config", "/nowhere"], 4, "/nowhere"),
     ],
 )
-def test_mistakes_are_one_sentence_with_the_documented_code(
+def test_a_mistake_is_one_sentence_with_its_code(
     program: Program, host: Node, words: list[str], code: int, sentence: str
 ) -> None:
     assert sentence in program.mistake(code, *generate(host, *words))

@@ -90,22 +90,14 @@ def test_a_spec_whose_vendors_file_is_gone_is_refused(bare: Node, text: str) -> 
 
 # The names of a spec's devices.
 
-
-def _found(*names: tuple[str, ...]) -> VendorState:
-    devices = [
-        VendorDevice(names, ((DeviceNode(f"/dev/acme{number}", 240, number, 0o660, 0, 0, True), "all"),))
-        for number, names in enumerate(names)
-    ]
-    inventory = Vendor(FILE, FLAG, kind="acme.com/card")
-    return VendorState(inventory, tuple(devices))
+CONTROL = DeviceNode("/dev/acme0", 240, 0, 0o660, 0, 0, True)
 
 
 def test_only_names_that_cdi_has_are_in_it_each_once() -> None:
-    found = _found(
-        ("0", "0000:03:00.0", "mlx5_0", "a/b", "-x", "x-", "", "with space", "ä1"),
-        ("1", "0000:03:00.1", "all", "None", "VOID", "mlx5_0", "0"),
-    )
-    names = cdispec.vendors_names(found)
+    first = ("0", "0000:03:00.0", "mlx5_0", "a/b", "-x", "x-", "", "with space", "ä1")
+    second = ("1", "0000:03:00.1", "all", "None", "VOID", "mlx5_0", "0")
+    devices = tuple([VendorDevice(it, ((CONTROL, "all"),)) for it in (first, second)])
+    names = cdispec.vendors_names(VendorState(Vendor(FILE, FLAG, kind="acme.com/card"), devices))
     assert names == ("0", "0000:03:00.0", "mlx5_0", "1", "0000:03:00.1", "all")
     assert all(DEVICE_NAME.fullmatch(name) for name in names)
 
@@ -127,18 +119,16 @@ def test_mistakes_are_one_sentence(program: Program, bare: Node, words: list[str
 
 
 @pytest.mark.parametrize(
-    ("code", "file", "keys", "sentence"),
+    ("code", "file", "keys", "why"),
     [
         (6, FILE, {"requires": {"modules": ["acme"]}}, "acme is not loaded"),
         (2, FILE, {"kind": ""}, f"{FILE} names no kind of CDI devices"),
         (4, FILE.replace("acme", "other"), {}, "other.json"),
     ],
 )
-def test_what_the_file_must_say(
-    program: Program, bare: Node, code: int, file: str, keys: dict[str, Any], sentence: str
-) -> None:
+def test_what_it_must_say(program: Program, bare: Node, code: int, file: str, keys: dict[str, Any], why: str) -> None:
     hosts.plant(bare.tree, file, json.dumps({key: it for key, it in {**ACME, **keys}.items() if it}))
-    assert sentence in program.mistake(code, *generate(bare, "--vendor", FLAG))
+    assert why in program.mistake(code, *generate(bare, "--vendor", FLAG))
 
 
 def test_a_spec_takes_the_place_of_its_own_kind_alone(program: Program, bare: Node, tmp_path: Path) -> None:
@@ -192,9 +182,7 @@ def test_doctor_holds_each_spec_against_its_own_vendor(program: Program, bare: N
         ({"config": "/a\0b"}, "its --config is", "rm /etc/cdi/nvidia.yaml"),
     ],
 )
-def test_doctor_says_whether_a_specs_hook_starts(
-    program: Program, bare: Node, change: dict[str, Any], why: str, fix: str
-) -> None:
+def test_doctor_judges_a_specs_hook(program: Program, bare: Node, change: dict[str, Any], why: str, fix: str) -> None:
     """Else each container by it ends with 127, or with 2."""
     hosts.plant(bare.tree, "/usr/libexec/oci-gpu-hook-start", "")
     file = bare.tree / "etc/cdi/nvidia.yaml"

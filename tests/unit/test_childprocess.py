@@ -48,11 +48,9 @@ def test_one_that_takes_too_long_is_ended() -> None:
 SAY = "import os, time; os.write(1, b'said'); "
 
 
-@pytest.mark.parametrize(
-    ("program", "status"), [("pass", 0), ("raise SystemExit(3)", 3), ("os.abort()", -6), ("1 / 0", 1)]
-)
-def test_what_it_said_comes_back_with_its_status(program: str, status: int) -> None:
-    assert childprocess.python(SAY + program, 30) == [childprocess.PythonOutput(b"said", status)]
+@pytest.mark.parametrize(("act", "status"), [("pass", 0), ("raise SystemExit(3)", 3), ("os.abort()", -6), ("1 / 0", 1)])
+def test_what_it_said_comes_back_with_its_status(act: str, status: int) -> None:
+    assert childprocess.python(SAY + act, 30) == [childprocess.PythonOutput(b"said", status)]
 
 
 def test_it_finds_the_package_and_has_no_variables_but_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,9 +100,7 @@ def test_what_is_larger_than_any_record_is_passed_over(journal: Journal, program
 
 
 def test_of_large_ones_the_last_that_fit_are_shown(journal: Journal, program: Program) -> None:
-    numbered: list[dict[str, object]] = [
-        {"MESSAGE": f"{number}", "OCI_GPU_HOOK_IMAGE": "x" * 200_000} for number in range(99)
-    ]
+    numbered: list[dict[str, object]] = [{"MESSAGE": f"{it}", "OCI_GPU_HOOK_IMAGE": "x" * 200_000} for it in range(99)]
     journal.has(*numbered)
     records = program.document("log")["records"]
     assert 30 < len(records) < 50 and records[-1]["message"] == "98"
@@ -111,16 +109,9 @@ def test_of_large_ones_the_last_that_fit_are_shown(journal: Journal, program: Pr
 
 @pytest.mark.parametrize(
     ("words", "containers"),
-    [
-        ((), ["abcdef", "b"]),
-        (("--failed",), ["b"]),
-        (("--container", "main"), ["b"]),
-        (("-n", "1"), ["b"]),
-        (("-n", "0"), []),
-        (("-n", "1", "--container", "abc"), ["abcdef"]),
-        (("--pod", "ml/train"), ["b"]),
-        (("--pod", "other/train"), []),
-    ],
+    [((), ["abcdef", "b"]), (("--failed",), ["b"]), (("--container", "main"), ["b"]), (("-n", "1"), ["b"])]
+    + [(("-n", "0"), []), (("-n", "1", "--container", "abc"), ["abcdef"]), (("--pod", "ml/train"), ["b"])]
+    + [(("--pod", "other/train"), [])],
 )
 def test_filters(journal: Journal, program: Program, words: tuple[str, ...], containers: list[str]) -> None:
     records = program.document("log", *words)["records"]

@@ -81,9 +81,7 @@ def test_status_shows_modules_booleans_and_labels(program: Program, known: set[s
         assert program.document("selinux", "status", "--host-root", host)["void"] == {}
 
 
-def test_a_module_that_is_stored_and_not_loaded_is_half_installed(
-    program: Program, known: set[str], host: Path
-) -> None:
+def test_a_module_that_is_stored_and_not_loaded_is_half_there(program: Program, known: set[str], host: Path) -> None:
     known.remove("nvidia_container_t")
     found = program.document("selinux", "status", "--host-root", host)
     assert found["modules"][0]["state"].startswith("half installed")
@@ -105,17 +103,15 @@ def test_status_without_libselinux_or_selinux(program: Program, monkeypatch: pyt
     assert program(*words).startswith("SELinux is disabled")
 
 
-def test_explain_reads_the_end_of_a_long_log(program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = tmp_path / "audit.log"
-    log.write_text("x\n" * (5 << 20) + "\n".join([row[0] for row in ROWS]))
-    monkeypatch.setattr(command, "_AUDIT_LOG", str(log))
-    assert len(program.document("selinux", "explain")["denials"]) == len(ROWS)
-
-
-def test_explain_reads_a_file(program: Program, tmp_path: Path) -> None:
+def test_explain_reads_a_file_or_the_end_of_the_log(
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = tmp_path / "log"
-    lines = [*[row[0] for row in ROWS], "other \udcff lines", ""]
-    log.write_text("\n".join(lines), errors="surrogateescape")
+    monkeypatch.setattr(command, "_AUDIT_LOG", str(log))
+    lines = "\n".join([*[row[0] for row in ROWS], "other \udcff lines", ""])
+    log.write_text("x\n" * (5 << 20) + lines, errors="surrogateescape")
+    assert len(program.document("selinux", "explain")["denials"]) == len(ROWS)
+    log.write_text(lines, errors="surrogateescape")
     out = program("selinux", "explain", log)
     assert out.count("  cause   ") == out.count("  remedy  ") == len(ROWS)
     assert len(program.document("selinux", "explain", log)["denials"]) == len(ROWS)
@@ -123,9 +119,7 @@ def test_explain_reads_a_file(program: Program, tmp_path: Path) -> None:
     assert "semodule -DB" in program("selinux", "explain", log)
 
 
-def test_no_log_at_all_is_wrong_usage_with_a_way_out(
-    program: Program, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_no_log_is_wrong_usage_and_a_way_out(program: Program, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(command, "_AUDIT_LOG", str(tmp_path / "absent"))
     monkeypatch.setattr(command, "_LOGS", (str(tmp_path / "journalctl"), "true"))
     assert "explain -" in program.mistake(2, "selinux", "explain")
@@ -160,9 +154,7 @@ def semodule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Semodule:
         ("the disk is \x1b[31mfull\nsemodule:  Failed!", "the disk is \\x1b[31mfull"),
     ],
 )
-def test_why_semodule_failed_is_one_sentence(
-    program: Program, host: Path, semodule: Semodule, says: str, sentence: str
-) -> None:
+def test_semodules_failure_is_said(program: Program, host: Path, semodule: Semodule, says: str, sentence: str) -> None:
     semodule.says.write_text(says)
     assert sentence in program.mistake(7, "selinux", "install", "--host-root", host)
 
@@ -208,9 +200,7 @@ def test_install_lets_the_hook_write_to_cgroups_where_they_are_v1s(
     assert last.startswith(f"-p {host} -s targeted -n -X 200 -i ") and last.count(".cil") == 2
 
 
-def test_remove_names_what_is_not_ours(
-    program: Program, host: Path, semodule: Semodule, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_remove_names_others(program: Program, host: Path, semodule: Semodule, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is ours it takes: tests/policy/test_install.py."""
     modules = host / "var/lib/selinux/targeted/active/modules"
     (modules / "400/oci_gpu_hook").mkdir(parents=True)

@@ -16,6 +16,7 @@ from oci_gpu_hook.container.layout import COMPAT_FOLDER
 from oci_gpu_hook.driver.inventory import Library
 from oci_gpu_hook.driver.proc import Gpu
 from oci_gpu_hook.formats.ldcache import Entry
+from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.operations import Cover, Mount, Symlink
 from oci_gpu_hook.planning import compatibility, provision, vendorshare
 from oci_gpu_hook.planning.plan import Provision, Share
@@ -44,11 +45,8 @@ def look(tmp_path: Path, data: bytes | None = None, *names: str) -> Compat | Non
         (folder / NEWER).write_bytes(data)
     for name in names:
         (folder / name).touch()
-    fd = os.open(tmp_path, os.O_PATH)
-    try:
+    with closing(os.open(tmp_path, os.O_PATH)) as fd:
         return compats.compat_of(fd, COMPAT_FOLDER, tuple(sorted(os.listdir(folder))))
-    finally:
-        os.close(fd)
 
 
 def offered(note: Note | None = None, names: tuple[str, ...] = NAMES) -> Compat:
@@ -164,20 +162,16 @@ def test_a_version_is_of_ascii_digits(version: str) -> None:
     ],
 )
 def test_its_own_word_decides(driver: str, brand: str, taken: bool, words: str) -> None:
-    names, sentence = decide(
-        offered(Note((12, 9), (535, 550, 575), (1, 2, 7, 8, 9, 10, 11, 12, 13, 14))), driver, brand
-    )
+    names, told = decide(offered(Note((12, 9), (535, 550, 575), (1, 2, 7, 8, 9, 10, 11, 12, 13, 14))), driver, brand)
     assert (names == ["libcuda.so.1"]) == taken
-    assert words in sentence and bool(sentence) == bool(words)
+    assert words in told and bool(told) == bool(words)
 
 
 @pytest.mark.parametrize(
     ("driver", "brand", "taken"),
     [("570.1.1", "Tesla", True), ("575.1.1", "Tesla", False), ("570.1.1", "GeForce", False), ("570.1.1", "", True)],
 )
-def test_without_a_word_a_later_branch_serves_brands_that_every_note_lists(
-    driver: str, brand: str, taken: bool
-) -> None:
+def test_without_a_word_a_later_branch_serves_brands_every_note_lists(driver: str, brand: str, taken: bool) -> None:
     assert bool(decide(offered(), driver, brand)[0]) == taken
 
 

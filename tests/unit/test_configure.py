@@ -273,9 +273,7 @@ def test_a_user_has_a_file_of_his_own(program: Program, tree: Path) -> None:
 
 
 @pytest.mark.usefixtures("user")
-def test_without_a_folder_for_settings_it_is_in_the_home(
-    program: Program, tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_such_a_folder_it_is_in_the_home(program: Program, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", "relative")
     monkeypatch.setenv("HOME", "/h")
     assert program(*words(tree, "docker", "--user")) == "wrote /h/.config/docker/daemon.json\n"
@@ -296,9 +294,7 @@ def test_without_a_folder_for_settings_it_is_in_the_home(
         (("docker", "--user"), "you are root (run it as that user)"),
     ],
 )
-def test_wrong_words(
-    program: Program, tree: Path, monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...], why: str
-) -> None:
+def test_wrong_words(program: Program, tree: Path, monkeypatch: pytest.MonkeyPatch, given: Any, why: str) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert why in program.mistake(2, *words(tree, *given))
     assert os.listdir(tree) == ["run"]
@@ -467,9 +463,7 @@ def test_a_template_of_the_administrators_stays_and_nvidia_is_k3ss_own_name(prog
     assert theirs.read_text() == BASE
 
 
-def test_without_a_toml_parser_it_is_said_what_to_install(
-    program: Program, tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_toml_parser_one_is_named(program: Program, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     planted(tree, CONTAINERD, "version = 3\n")
     for name in ("tomllib", "tomli"):
         monkeypatch.setitem(sys.modules, name, None)

@@ -74,9 +74,7 @@ def test_on_this_host_modules_are_loaded_first(tree: Path, monkeypatch: pytest.M
     assert len(started) == 2
 
 
-def test_a_node_that_cannot_be_made_is_named_and_where_none_is_lacking_none_is_made(
-    program: Program, tree: Path
-) -> None:
+def test_a_node_that_cannot_be_made_is_named_and_where_none_lacks_none_is_made(program: Program, tree: Path) -> None:
     words = ("inventory", "refresh", "--nodes", "--host-root", tree)
     (tree / "dev").rmdir()
     assert "cannot make /dev/nvidiactl: No such file or directory (" in program.mistake(7, *words)

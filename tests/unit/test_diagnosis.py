@@ -16,11 +16,11 @@ from oci_gpu_hook.cli import doctor
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.formats.ldcache import Entry
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node import diagnosis
 from oci_gpu_hook.node.diagnosis import (
     FAIL,
     PASS,
     WARN,
-    Finding,
     containercheck,
     drivercheck,
     enginecheck,
@@ -36,7 +36,7 @@ from oci_gpu_hook.node.machine import libselinux, processes
 from oci_gpu_hook.node.machine.libselinux import Label, Module, Status, Use
 from oci_gpu_hook.operations import Device, LdCache, LimitMemory, Mount
 from tests.unit import hosts
-from tests.unit.test_containers import USER, plant_cgroup, stat
+from tests.unit.containers import USER, plant_cgroup, stat
 
 OUR_FILE = "oci-gpu-hook.json"
 SHARE, ETC = host_engines.VENDORS_FOLDER, host_engines.ADMINISTRATORS_FOLDER
@@ -208,7 +208,7 @@ def test_of_two_specs_in_one_folder_ours_stays(specs: list[tuple[str, bool]], fo
     assert [(one.level, one.remedy) for one in findings] == found
 
 
-def judged(specs: tuple[SpecFile, ...], why: str = "", fix: str = speccheck.AGAIN) -> list[Finding]:
+def judged(specs: tuple[SpecFile, ...], why: str = "", fix: str = speccheck.AGAIN) -> list[diagnosis.Finding]:
     """What is found on a host where each spec of ours is out of date for this reason; fix: what ends that."""
     return [*speccheck.unread(specs), *speccheck.compared(specs, "580.1", lambda spec: (why, fix))]
 

@@ -51,14 +51,10 @@ def test_a_file_without_a_soname_has_none() -> None:
 def test_the_libraries_that_a_file_needs_are_read(tmp_path: Path) -> None:
     strings = b"\0libLLVM-14.so.1\0libc.so.6\0a/b\0"
     tags = ((1, 1), (14, 17), (1, 17), (5, 0x11000), (0, 0), (1, 1))
-    for name, data in (
-        ("whole", elf(strings, tags=tags)),
-        ("odd", elf(strings, tags=(*tags[:4], (1, 27)))),
-        ("no", b"x"),
-    ):
-        (tmp_path / name).write_bytes(data)
-    found = {name: needs_of(HostRoot(str(tmp_path)), f"/{name}") for name in ("whole", "odd", "no", "absent")}
-    assert found == {"whole": ["libLLVM-14.so.1", "libc.so.6"], "odd": [], "no": [], "absent": []}
+    for name, it in (("all", elf(strings, tags=tags)), ("odd", elf(strings, tags=(*tags[:4], (1, 27)))), ("no", b"x")):
+        (tmp_path / name).write_bytes(it)
+    found = {name: needs_of(HostRoot(str(tmp_path)), f"/{name}") for name in ("all", "odd", "no", "absent")}
+    assert found == {"all": ["libLLVM-14.so.1", "libc.so.6"], "odd": [], "no": [], "absent": []}
 
 
 def test_only_the_dynamic_section_gives_the_soname() -> None:

@@ -77,9 +77,7 @@ class Script:
     def state(self, **more: object) -> bytes:
         return json.dumps({"id": "c", "pid": 1, "bundle": str(self.bundle), **more}).encode()
 
-    def start(
-        self, state: bytes, *words: str, cwd: Path | None = None, env: Any = (), before: tuple[str, ...] = ()
-    ) -> Said:
+    def start(self, state: bytes, *words: str, cwd: Any = None, env: Any = (), before: tuple[str, ...] = ()) -> Said:
         done = subprocess.run(
             [*before, str(self.program), *(words or ["createRuntime"])],
             input=state,
@@ -190,16 +188,9 @@ def test_a_variable_that_no_vendors_file_names_needs_no_python(script: Script) -
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "",
-        "{}",
-        '{"activation_flag": 1}',
-        AMD.replace("OCI_AMD", "NO"),
-        AMD.replace("OCI_AMD", r"\u004fCI_X"),
-        '{"description": "\\"activation_flag\\"", "activation_flag": "OCI_Y"}',
-        '{"activation_flag": "OCI_Y", "activation_flag": "OCI_Z"}',
-        AMD + "\0" + AMD,
-    ],
+    ["", "{}", '{"activation_flag": 1}', AMD.replace("OCI_AMD", "NO"), AMD.replace("OCI_AMD", r"\u004fCI_X")]
+    + ['{"description": "\\"activation_flag\\"", "activation_flag": "OCI_Y"}']
+    + ['{"activation_flag": "OCI_Y", "activation_flag": "OCI_Z"}', AMD + "\0" + AMD],
 )
 def test_a_vendors_file_that_is_not_plain_is_a_doubt(script: Script, text: str) -> None:
     script.config(json.dumps(config("OCI_Z=1")))
@@ -223,9 +214,7 @@ def test_and_so_is_one_that_is_no_file_or_a_folder_that_cannot_be_listed(script:
 
 
 @pytest.mark.parametrize("there", [None, "", "\0"])
-def test_no_other_folder_answers_for_a_bundle_that_says_nothing(
-    script: Script, tmp_path: Path, there: str | None
-) -> None:
+def test_no_other_folder_answers_for_a_bundle_without_words(script: Script, tmp_path: Path, there: str | None) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other/config.json").write_text(json.dumps(config()))
     if there is None:
@@ -335,9 +324,7 @@ def test_a_long_state_is_handed_over_whole(script: Script, size: int) -> None:
         ("settings.conf.d/10-a.conf", "device-cgroup = off\n", False),
     ],
 )  # fmt: skip
-def test_only_settings_that_concern_all_containers_ask_python(
-    script: Script, name: str, text: str, asked: bool
-) -> None:
+def test_only_settings_for_all_containers_ask_python(script: Script, name: str, text: str, asked: bool) -> None:
     script.config(json.dumps(config()))
     file = script.settings.parent / name
     file.parent.mkdir(exist_ok=True)

@@ -251,13 +251,8 @@ def test_firmware_is_that_of_the_exact_version_and_from_where_the_kernel_takes_i
 
 @pytest.mark.parametrize(
     ("said", "folder"),
-    [
-        ("/var/firmware/\n", "/var/firmware"),
-        ("\n", "/lib/firmware"),
-        ("var/firmware\n", "/lib/firmware"),
-        ("/var/firmware\n/etc\n", "/lib/firmware"),
-        ("/nowhere\n", "/lib/firmware"),
-    ],
+    [("/var/firmware/\n", "/var/firmware"), ("\n", "/lib/firmware"), ("var/firmware\n", "/lib/firmware")]
+    + [("/var/firmware\n/etc\n", "/lib/firmware"), ("/nowhere\n", "/lib/firmware")],
 )
 def test_firmware_comes_first_from_the_kernels_parameter(tmp_path: Path, said: str, folder: str) -> None:
     hosts.plant(tmp_path, "/sys/module/firmware_class/parameters/path", said)

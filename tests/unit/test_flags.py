@@ -140,7 +140,5 @@ def test_a_configuration_that_is_not_there_is_not_made(program: Program, tree: P
         (("lxd",), "lxd"),
     ],
 )
-def test_what_an_engine_does_not_have_is_refused(
-    program: Program, tree: Path, words: tuple[str, ...], why: str
-) -> None:
+def test_what_an_engine_has_not_is_refused(program: Program, tree: Path, words: tuple[str, ...], why: str) -> None:
     assert why in program.mistake(2, *command(tree, *words))

@@ -17,7 +17,7 @@ from oci_gpu_hook.kernel.mountinfo import MountLine
 from oci_gpu_hook.node.machine import foreignfile
 from oci_gpu_hook.node.machine.foreignfile import ContainerRoot, Files, Mounts
 from tests.unit import hosts
-from tests.unit.test_containers import USER, owned
+from tests.unit.containers import USER, owned
 from tests.unit.test_contracts import SOURCES, name
 
 FOLDER = f"/run/user/{USER}"
@@ -41,9 +41,7 @@ def tree(tmp_path: Path) -> Path:
     ],
     ids=["regular", "outside", "device", "fifo", "folder", "large"],
 )
-def test_a_regular_file_is_read_and_nothing_else(
-    tree: Path, make: Callable[[Path], object], content: bytes | None
-) -> None:
+def test_only_a_regular_file_is_read(tree: Path, make: Callable[[Path], object], content: bytes | None) -> None:
     make(tree / FOLDER[1:] / "x")
     owned(tree, FOLDER)
     began = time.monotonic()
@@ -51,9 +49,7 @@ def test_a_regular_file_is_read_and_nothing_else(
     assert time.monotonic() - began < 5
 
 
-def test_what_root_reads_of_engines_is_roots_and_on_a_filesystem_that_answers(
-    tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_root_reads_of_engines_is_roots_and_on_no_fuse(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Any user may mount FUSE on a folder of his; a user's own command reads what that user may."""
     hosts.plant(tree, f"{FOLDER[1:]}/x", "{}")
     root, ours = HostRoot(str(tree)), foreignfile.our_mounts()
@@ -117,7 +113,7 @@ def test_names_without_an_end_are_bounded(tmp_path: Path, monkeypatch: pytest.Mo
         assert found.nodes("/", time.monotonic() + 60) == found.nodes("/", 0) == ([], False)
 
 
-def test_a_node_is_opened_only_if_it_is_the_one(tmp_path: Path) -> None:
+def test_a_node_is_opened_only_if_it_is_the_one() -> None:
     """Between the look and the open a container may have put another there."""
     with inside() as found:
         assert found.numbers("/dev/null") == (1, 3) and found.numbers("/etc/passwd") is None
@@ -140,7 +136,7 @@ THEIRS = {
 def test_nothing_else_opens_a_path_that_others_fill() -> None:
     """`foreignfile` opens them; root's commands read a command line only of root's own processes."""
     found: dict[str, set[str]] = {part: set() for part in THEIRS}
-    for path in SOURCES:
+    for path in SOURCES.values():
         for node in ast.walk(ast.parse(path.read_bytes())):
             text = str(node.value) if isinstance(node, ast.Constant) else ""
             for part in [it for it in THEIRS if text.endswith(it) and "\n" not in text]:

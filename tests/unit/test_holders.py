@@ -26,8 +26,8 @@ from oci_gpu_hook.node.machine.foreignfile import Mounts
 from oci_gpu_hook.vendors.vendorhost import VendorDevice, VendorState
 from oci_gpu_hook.vendors.vendorinventory import Vendor
 from tests.unit import hosts
+from tests.unit.containers import stat
 from tests.unit.program import Program
-from tests.unit.test_containers import stat
 from tests.unit.test_devicefilter import CHAR, READ, WRITE, Request, run
 
 # --- what a device cgroup answers
@@ -135,9 +135,7 @@ def test_another_vendors_device_is_held_by_any_of_its_nodes() -> None:
     assert [share.name for share in holding[0].denied] == ["OCI_AMD=1"]
     assert [share.name for share in free] == ["OCI_AMD=0", "OCI_AMD=1"]
     # One node that may be opened is enough.
-    mixed = has((226, 1))._replace(
-        nodes=(ContainerNode("/dev/x", 226, 1, False), ContainerNode("/dev/y", 226, 201, True))
-    )
+    mixed = has((226, 1))._replace(nodes=(ContainerNode("/x", 226, 1, False), ContainerNode("/y", 226, 201, True)))
     ((item,), *_) = holders.holders(divided, (mixed,))
     assert ([share.name for share in item.held], item.denied) == (["OCI_AMD=1"], ())
 
@@ -278,9 +276,7 @@ def test_where_nobody_holds_a_gpu(program: Program, runs: HostRoot, monkeypatch:
     assert [(item["name"], item["mig"]) for item in document["free"]] == [("0", False), ("1", False)]
 
 
-def test_what_a_container_has_of_a_devices_memory(
-    program: Program, runs: HostRoot, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_had_of_a_devices_memory(program: Program, runs: HostRoot, monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = {(195, 0): "/dev/nvidia0", (195, 1): "/dev/nvidia1"}
     monkeypatch.setattr(containerdevices, "held_nodes", lambda *_: (nodes, True))
     monkeypatch.setattr(containerdevices, "_verdict", lambda *_: partial(containerdevices.by_rules, "c 195:0 rw\n"))

@@ -25,7 +25,7 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.vendors import folders
 from tests.unit import hosts, starts
 from tests.unit.containers import contained, write_bundle
-from tests.unit.test_houses import PACKAGE, imported, source
+from tests.unit.test_contracts import PACKAGE, imported, source
 
 pytestmark = pytest.mark.pythons
 
@@ -257,9 +257,7 @@ print(_json.make_scanner and _ctypes.dlopen and [path for path in sys.path_impor
 
 
 @pytest.mark.parametrize(("damage", "searched"), [(b"", 0), (b"/gone/", 1)])
-def test_extension_modules_are_searched_for_only_where_they_have_gone(
-    library: Path, damage: bytes, searched: int
-) -> None:
+def test_extension_modules_are_searched_for_where_they_have_gone(library: Path, damage: bytes, searched: int) -> None:
     place = LINKER["extensions"]().get("_json", "").encode()
     if not place:
         pytest.skip("this Python has them built in")

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The manuals tell what the program is: they are made from it, and their examples are true."""
+"""The manuals tell what the program is: they are made from it, their examples are true, and what they name is there."""
 
 from __future__ import annotations
 
+import configparser
 import functools
 import inspect
+import json
 import re
 import shlex
-from pathlib import Path
-from typing import TYPE_CHECKING
+import subprocess
+from typing import Any, Callable
 
 import click
 import pytest
@@ -17,35 +19,28 @@ import yaml
 from oci_gpu_hook import cli
 from oci_gpu_hook.cli.commands import program
 from oci_gpu_hook.errors import ConfigError
+from oci_gpu_hook.node.engines import installed
 from oci_gpu_hook.request import settingsfile
 from oci_gpu_hook.request.settings import Settings
 from tests import manual
 from tests.unit.manifests import judge
+from tests.unit.starts import ROOT
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-PACKAGING = Path(__file__).resolve().parents[2] / "packaging"
 CONF, COMMANDS_PAGE = "oci-gpu-hook.conf.5", "oci-gpu-hook.8"
-README = PACKAGING.parent / "README.md"
-
-
-def walk(command: click.Command, *words: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """Every command that is no group, with the words that lead to it."""
-    if isinstance(command, click.Group):
-        for name, below in command.commands.items():
-            yield from walk(below, *words, name)
-    else:
-        yield words, command
-
-
-COMMANDS = dict(walk(program))
+COMMANDS = dict(manual.walk(program))
 
 
 @functools.cache
 def text(page: str) -> str:
     """A page as it is made, without what is roff's alone."""
     return re.sub(r"\\f[BIRP]|\\&", "", (manual.made() / page).read_text()).replace("\\-", "-").replace("\\(aq", "'")
+
+
+def taken(words: list[str]) -> tuple[str, ...]:
+    """The command of these words, which takes the rest of them."""
+    (found,) = [it for it in COMMANDS if tuple(words[: len(it)]) == it]
+    COMMANDS[found].make_context("", words[len(found) :]).close()
+    return found
 
 
 def options(command: click.Command) -> set[str]:
@@ -78,9 +73,7 @@ def test_each_command_has_two_examples_in_its_help_and_its_page(words: tuple[str
     title, *lines = inspect.cleandoc(COMMANDS[words].epilog or "").removeprefix("\b\n").splitlines()
     assert (title, len(lines)) == ("Examples:", 2)
     for line in lines:
-        _, *given = shlex.split(line)
-        assert tuple(given[: len(words)]) == words
-        COMMANDS[words].make_context("", given[len(words) :]).close()
+        assert taken(shlex.split(line)[1:]) == words
         assert " ".join(line.split()) in text(COMMANDS_PAGE)
 
 
@@ -116,7 +109,7 @@ def test_the_pods_that_wait_for_a_validation_are_pods() -> None:
 
 def test_what_the_readme_names_is_there_and_stands_in_a_manual() -> None:
     """A setting, command, variable, unit or file of ours that the README names is what the manuals say it is."""
-    readme = README.read_text()
+    readme = (ROOT / "README.md").read_text()
     manuals = "".join(text(page) for page in manual.PAGES)
     names = set(re.findall(r"(?:^    |`)oci-gpu-hook ([a-z][a-z ]*[a-z])", readme, re.M))
     assert {"doctor", "plan", "log"} <= names
@@ -133,7 +126,7 @@ def test_what_the_readme_names_is_there_and_stands_in_a_manual() -> None:
     units = re.findall(r"oci-gpu-hook-[a-z]+\.(?:service|path|timer)", readme)
     assert files and variables and units
     assert [name for name in (*files, *variables, *units) if name not in manuals] == []
-    assert all((PACKAGING / "systemd" / unit).exists() for unit in units)
+    assert all((ROOT / "packaging/systemd" / unit).exists() for unit in units)
     # ``-docker(7)`` is short for the page of its name.
     pages = re.findall(r"`((?:oci[\w.]*)?[\w.-]+)\((\d)\)`", readme)
     full = [(f"oci-gpu-hook{name}" if name[0] == "-" else name, section) for name, section in pages]
@@ -156,3 +149,105 @@ def test_the_commands_that_are_named_exist(page: str) -> None:
     for line in named:
         words = tuple(line.split()[: 2 if line.split()[0] in groups else 1])
         assert words in COMMANDS or words == ("selinux",), line
+
+
+# --- each block is what it looks like: commands with their options, settings, JSON, YAML, Python or units
+
+BLOCKS = [(page, block) for page in manual.PAGES for block in manual.blocks(page)]
+# Programs of others whose words stand in blocks.
+OTHERS = "podman|docker|systemctl|ctr|lxc|apptainer|ch-fromhost|ch-run|nvidia-smi|ln|eval"
+
+
+def shell(block: str) -> None:
+    """Right for a shell; our own commands take these words, and a request names devices as requests do."""
+    subprocess.run(["sh", "-n"], input=block, text=True, check=True)
+    for line in block.splitlines():
+        for words in re.findall(r"(?:^|\(|&& )oci-gpu-hook ([^&)]+)", line):
+            taken(shlex.split(words))
+        for devices in re.findall(r"NVIDIA_VISIBLE_DEVICES=(\S+)", line):
+            assert re.fullmatch(r"all|any|\d+(,\d+)*", devices), devices
+
+
+def of_yaml(block: str) -> None:
+    """A pod is Kubernetes's; for the others see tests/docker/test_compose.py."""
+    content: Any = yaml.safe_load(block)
+    assert isinstance(content, dict)
+    if content.get("kind") == "Pod":
+        judge("Pod").validate(content)
+
+
+def unit(block: str) -> None:
+    parser = configparser.ConfigParser()
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read_string(block)
+    assert [dict(parser[section]) for section in parser.sections()] != [{}]
+
+
+def lines_of(form: str) -> Callable[[str], None]:
+    def check(block: str) -> None:
+        assert all(re.fullmatch(form, line) for line in block.splitlines())
+
+    return check
+
+
+# By how a block begins: what fails if it is not what it looks like.
+KINDS: dict[str, Callable[[str], object]] = {
+    rf"#!/bin/sh\n|(oci-gpu-hook|{OTHERS}) ": shell,
+    r"apiVersion:|services:|version:|initContainers:": of_yaml,
+    r"\[(Service|Container)\]\n": unit,
+    r"\[plugins\.|version = \d\n\[plugins\.": lambda block: installed.parse_toml(block.encode()),
+    r"lxc\.": lines_of(r"lxc\.[a-z.]+ = \S.*"),
+    r"ENV ": lines_of(r"ENV NVIDIA_[A-Z_]+=\S+"),
+    # tests/integration/test_restore.py restores with it.
+    r"external ": lines_of(r"external mnt\[\]:ms"),
+    r"\{\n": json.loads,
+    '"': lambda block: json.loads(f"{{{block.rstrip().rstrip(',')}}}"),
+    r"c\.|from ": lambda block: compile(block, "block", "exec"),
+    r"(?!version)[a-z-]+ = ": lambda block: settingsfile.parse_text(block, "block")[0],
+}
+
+
+@pytest.mark.parametrize(("page", "block"), BLOCKS, ids=[f"{page} {block[:30]!r}" for page, block in BLOCKS])
+def test_a_block_is_what_it_looks_like(page: str, block: str) -> None:
+    found = [check for begins, check in KINDS.items() if re.match(begins, block)]
+    assert len(found) == 1, f"{page}: what is this?\n{block}"
+    found[0](block)
+
+
+# --- what names a page of the manual, or a section of one, names one that is there
+
+# A page as people write it, "oci-gpu-hook(8)", and as sources have it, "*oci-gpu-hook*\ (8)".
+PAGE = r"\*{0,2}(oci[-_]gpu[\w.-]+)\*{0,2}(?:\\ )?\((\d)\)"
+HEADING = r"[A-Z][A-Z0-9'-]+(?: [A-Z0-9][A-Z0-9'-]*)*"
+FOLDERS = ("oci_gpu_hook", "hooks.d", "packaging", "policy")
+
+
+def headings(page: str) -> set[str]:
+    return {heading.upper() for heading in manual.sections(page)}
+
+
+def test_each_page_that_is_named_is_there_and_has_the_section() -> None:
+    found = 0
+    files = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.is_file()]
+    files += [ROOT / name for name in ("README.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+    for name in [path for path in files if not re.search(r"\.(?:pyc|[578])$", path.name)]:
+        text = " ".join(name.read_text().split())
+        for match in re.finditer(rf"(?:see ({HEADING}) in )?{PAGE}(?:, ({HEADING}))?", text):
+            before, page, number, after = match.groups()
+            assert f"{page}.{number}" in manual.PAGES, (name, match[0])
+            section = before or after
+            assert not section or section in headings(f"{page}.{number}"), (name, match[0])
+            found += bool(section)
+    assert found > 20
+
+
+@pytest.mark.parametrize("page", manual.PAGES)
+def test_each_section_that_a_page_names_of_its_own_is_there(page: str) -> None:
+    named = re.findall(rf"\b[Ss]ee ({HEADING})(?! in \*)(?=[.,;:)])", " ".join(manual.source(page).split()))
+    assert {*named} - {"SECURITY"} <= headings(page)
+
+
+@pytest.mark.parametrize("page", [page for page in manual.PAGES if page.endswith(".7")])
+def test_a_page_for_one_goal_begins_with_what_to_type(page: str) -> None:
+    first, *_, last = re.findall(r"^(.+)\n=+$", manual.source(page).partition("\n:Date:")[2], re.MULTILINE)
+    assert (first, last) == ("EXAMPLES", "SEE ALSO")

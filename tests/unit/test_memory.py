@@ -62,13 +62,8 @@ HOST = HostRoot("/")
 
 @pytest.mark.parametrize(
     ("environment", "expected"),
-    [
-        ({}, (0, 0)),
-        ({LIMIT: "4096"}, (4 * GIB, 0)),
-        ({REQUEST: "0001"}, (0, MIB)),
-        ({LIMIT: "2", REQUEST: "2"}, (2 * MIB, 2 * MIB)),
-        ({LIMIT: str((1 << 44) - 1)}, ((1 << 64) - MIB, 0)),
-    ],
+    [({}, (0, 0)), ({LIMIT: "4096"}, (4 * GIB, 0)), ({REQUEST: "0001"}, (0, MIB))]
+    + [({LIMIT: "2", REQUEST: "2"}, (2 * MIB, 2 * MIB)), ({LIMIT: str((1 << 44) - 1)}, ((1 << 64) - MIB, 0))],
 )
 def test_the_words_are_whole_mebibytes(environment: dict[str, str], expected: tuple[int, int]) -> None:
     assert memory.parse_memory(environment) == expected
@@ -119,12 +114,8 @@ def test_sizes_of_the_setting() -> None:
 
 @pytest.mark.parametrize(
     ("values", "expected"),
-    [
-        (("off", "off"), ["off"]),
-        (("off", "4G", "2048M", "16G"), ["2048M"]),
-        (("share", "off"), ["share"]),
-        (("2G", "share", "1G"), ["share", "1G"]),
-    ],
+    [(("off", "off"), ["off"]), (("off", "4G", "2048M", "16G"), ["2048M"]), (("share", "off"), ["share"])]
+    + [(("2G", "share", "1G"), ["share", "1G"])],
 )
 def test_of_sections_that_are_not_known_the_smallest_holds(values: tuple[str, ...], expected: list[str]) -> None:
     """A share is neither more nor less than a size: then the container is refused."""
@@ -152,9 +143,7 @@ def made(limit: int = 0, needed: int = 0, ceiling: int = 0, holders: int = 0, re
         (made(0, 0, SHARE, 3), (5461 * MIB, 5461 * MIB)),
     ],
 )
-def test_a_word_lowers_what_the_setting_allows_and_never_raises_it(
-    found: Memory, expected: tuple[int | None, int]
-) -> None:
+def test_a_word_lowers_what_is_allowed_and_never_raises_it(found: Memory, expected: tuple[int | None, int]) -> None:
     assert (found.limit_of(GPU), found.need_of(GPU)) == expected
 
 
@@ -469,12 +458,9 @@ def planned(node: Path, *env: str, settings: str = "", process: Process | None =
         allowed = question.settings()
         request, _ = question.request(allowed)
         assert request is not None
-        fd = os.open(node / "bundle/rootfs", os.O_PATH)
-        try:
+        with closing(os.open(node / "bundle/rootfs", os.O_PATH)) as fd:
             root = Rootfs(fd, (), "/r")
             return decide.decide(bundle, request, allowed, host, root, id="c1", process=process, restores=restores)
-        finally:
-            os.close(fd)
 
 
 def of_plan(plan: Plan) -> list[int]:

@@ -19,12 +19,10 @@ def node(mode: int = 0o660, uid: int = 0, gid: int = VIDEO, source: str = "", pa
     return Device(path, "c", 226, 0, "rw", mode, uid, gid, source, True, "why")
 
 
-def opened(
-    devices: tuple[Device, ...], user: User, *, keeps_groups: bool = False, may_change: bool = True
-) -> Provision:
+def opened(devices: tuple[Device, ...], user: User, *, keeps: bool = False, may_change: bool = True) -> Provision:
     """What is given of these nodes to a container's process with these ids."""
     ids = {"uid": user.uid, "gid": user.gid, "additionalGids": list(user.groups)}
-    annotations = {"run.oci.keep_original_groups": "1"} if keeps_groups else {}
+    annotations = {"run.oci.keep_original_groups": "1"} if keeps else {}
     bundle = Bundle("/b", {"process": {"user": ids}, "annotations": annotations})
     return nodegroups.opened(Provision("580.1", (), devices, ()), bundle, may_change=may_change)
 
@@ -68,7 +66,7 @@ def test_in_a_user_namespace_a_sentence_says_what_helps() -> None:
         found, (note,) = given_to(bound, user)
         assert found == bound
         assert "rootless podman: --group-add keep-groups" in note
-        assert given_to(bound, user, keeps_groups=True) == (bound, ())
+        assert given_to(bound, user, keeps=True) == (bound, ())
         assert given_to(bound._replace(mode=0o666), user) == (bound._replace(mode=0o666), ())
 
 

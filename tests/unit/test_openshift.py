@@ -23,23 +23,8 @@ from oci_gpu_hook.request.parse import parse_request
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs
 from tests import pods
-from tests.unit.manifests import (
-    AGENTS,
-    GENERATE,
-    OPENSHIFT,
-    POOLS,
-    ROOT,
-    admitted,
-    allowed,
-    containers,
-    documents,
-    environment_of,
-    generate_without_package,
-    judge,
-    named,
-    pod_of,
-    restricted,
-)
+from tests.unit import manifests
+from tests.unit.manifests import AGENTS, OPENSHIFT, admitted, containers, documents, judge, named, pod_of
 
 MADE = ("machineconfig.yaml", "machineconfig-selinux.yaml")
 PODS = sorted(path.name for path in (OPENSHIFT / "pods").glob("*.yaml"))
@@ -105,17 +90,17 @@ def test_what_the_nodes_get_is_what_ignition_takes(machineconfigs: Path, name: s
 
 
 def test_two_runs_make_the_same_bytes(machineconfigs: Path) -> None:
-    assert not subprocess.run((sys.executable, GENERATE, machineconfigs, "--check")).returncode
+    assert not subprocess.run((sys.executable, manifests.GENERATE, machineconfigs, "--check")).returncode
 
 
 def test_check_says_what_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert generate_without_package(tmp_path) == generate_without_package(tmp_path, "--check") == 0
+    assert manifests.generate_without_package(tmp_path) == manifests.generate_without_package(tmp_path, "--check") == 0
     with open(tmp_path / MADE[0], "a") as file:
         file.write("# edited\n")
     capsys.readouterr()
-    assert generate_without_package(tmp_path, "--check") == 1
+    assert manifests.generate_without_package(tmp_path, "--check") == 1
     assert capsys.readouterr().err == f"generate.py: {tmp_path / MADE[0]} is not this tree's: make it again\n"
-    assert generate_without_package(tmp_path / "none", "--check") == 1
+    assert manifests.generate_without_package(tmp_path / "none", "--check") == 1
     assert capsys.readouterr().err.count("\n") == 1
 
 
@@ -123,11 +108,11 @@ def test_the_node_gets_the_udev_rule_and_nothing_of_this_machine(machineconfigs:
     """That it has all else that it needs is shown where it runs, by tests/packaging."""
     files = unpacked(machineconfigs) | node_files(config_of(machineconfigs / MADE[0]))
     rule = "60-oci-gpu-hook.rules"
-    assert files[f"/etc/udev/rules.d/{rule}"] == (ROOT / "packaging/systemd" / rule).read_bytes()
+    assert files[f"/etc/udev/rules.d/{rule}"] == (manifests.ROOT / "packaging/systemd" / rule).read_bytes()
     for path, content in files.items():
         # Image-based systems can be written nowhere else.
         assert path.startswith(("/usr/local/", "/etc/")), path
-        assert str(ROOT).encode() not in content, path
+        assert str(manifests.ROOT).encode() not in content, path
         assert sys.executable.encode() not in content, path
 
 
@@ -175,7 +160,7 @@ def test_a_unit_starts_what_is_delivered_and_before_the_engine(machineconfigs: P
 def test_role_and_settings_are_taken(tmp_path: Path) -> None:
     settings = tmp_path / "settings"
     settings.write_text("driver-root = /run/nvidia/driver\n")
-    assert generate_without_package(tmp_path, "--role", "master", "--settings", str(settings)) == 0
+    assert manifests.generate_without_package(tmp_path, "--role", "master", "--settings", str(settings)) == 0
     (document,) = documents(tmp_path / MADE[0])
     assert document["metadata"]["labels"] == {"machineconfiguration.openshift.io/role": "master"}
     files = node_files(document["spec"]["config"])
@@ -205,7 +190,7 @@ def test_the_constraints_allow_what_the_pods_ask_for_and_no_more() -> None:
     assert asked["runAsUser"] == scc["runAsUser"]["uid"]
     assert asked["readOnlyRootFilesystem"] is True
     assert sorted({key for volume in spec["volumes"] for key in volume if key != "name"}) == scc["volumes"]
-    assert allowed(scc) == ["allowHostDirVolumePlugin", "readOnlyRootFilesystem"]
+    assert manifests.allowed(scc) == ["allowHostDirVolumePlugin", "readOnlyRootFilesystem"]
     assert GPU_NODE.items() <= spec["nodeSelector"].items()
 
 
@@ -222,7 +207,7 @@ def test_the_role_grants_the_use_of_that_one_and_nothing_else(constraints: str, 
     assert [(one["name"], one["namespace"]) for one in binding["subjects"]] == [(account["name"], account["namespace"])]
 
 
-@pytest.mark.parametrize("name", [*(f"pods/{name}" for name in PODS), *POOLS])
+@pytest.mark.parametrize("name", [*(f"pods/{name}" for name in PODS), *manifests.POOLS])
 def test_a_pod_needs_no_privilege(name: str) -> None:
     """Kubernetes' level "restricted": nothing but a type of SELinux's is beyond it."""
     (document,) = documents(OPENSHIFT / name)
@@ -246,7 +231,7 @@ FOLDERS = {
 @pytest.mark.parametrize("name", AGENTS)
 def test_an_agent_has_no_privilege_and_its_own_folder_alone(name: str) -> None:
     scc = named("scc-nvidia-agent.yaml", "SecurityContextConstraints")
-    assert allowed(scc) == ["allowHostDirVolumePlugin", "readOnlyRootFilesystem"]
+    assert manifests.allowed(scc) == ["allowHostDirVolumePlugin", "readOnlyRootFilesystem"]
     daemons = named(f"agents/{name}.yaml", "DaemonSet")
     spec = daemons["spec"]["template"]["spec"]
     assert spec["automountServiceAccountToken"] is False
@@ -285,11 +270,11 @@ def test_openshift_admits_a_pod_and_sets_its_type_and_level(file: str, constrain
 
 
 @pytest.mark.parametrize(
-    "file", [*(f"pods/{name}" for name in PODS if "selinux" not in name and "smi" not in name), *POOLS]
+    "file", [*(f"pods/{it}" for it in PODS if "selinux" not in it and "smi" not in it), *manifests.POOLS]
 )
 def test_openshift_admits_a_pod_by_restricted_v2(file: str) -> None:
     (document,) = documents(OPENSHIFT / file)
-    assert admitted(pod_of(document)["spec"], restricted()) == {"level": "s0:c27,c9"}
+    assert admitted(pod_of(document)["spec"], manifests.restricted()) == {"level": "s0:c27,c9"}
 
 
 @pytest.mark.parametrize("name", AGENTS)
@@ -299,7 +284,7 @@ def test_on_nodes_with_mig_an_agent_may_monitor(name: str) -> None:
     assert "# - {name:" in text
     (daemons,) = yaml.safe_load_all(text.replace("# - {name:", "- {name:"))
     judge("DaemonSet").validate(daemons)
-    environment = environment_of(pod_of(daemons)["spec"])
+    environment = manifests.environment_of(pod_of(daemons)["spec"])
     asked, notes = parse_request(Inputs(environment), Settings(mig_monitor="always"))
     assert asked is not None
     assert (asked.devices, asked.mig_monitor, asked.mig_config, notes) == (("all",), True, False, ())
@@ -330,7 +315,7 @@ def test_the_two_that_are_most_confined_differ_in_selinuxs_type_alone() -> None:
 )
 def test_the_hook_understands_what_a_pod_asks_for(name: str, devices: str) -> None:
     (pod,) = documents(OPENSHIFT / name)
-    asked, notes = parse_request(Inputs(environment_of(pod_of(pod)["spec"])), Settings())
+    asked, notes = parse_request(Inputs(manifests.environment_of(pod_of(pod)["spec"])), Settings())
     assert asked is not None and (asked.devices, notes) == ((devices,), ())
 
 

@@ -7,18 +7,21 @@ them again as CONTRIBUTING.md says, and review the difference like code.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from oci_gpu_hook import operations
 from oci_gpu_hook.asking import Spec
 from oci_gpu_hook.cli import options, plantext
 from oci_gpu_hook.container.devicecgroup import DeviceCgroup
 from oci_gpu_hook.container.layout import Layout
 from oci_gpu_hook.driver.inventory import DriverFile, DriverInventory
-from oci_gpu_hook.errors import ConfigError, DriverError
+from oci_gpu_hook.errors import ApplyError, ConfigError, DriverError
 from oci_gpu_hook.formats.devicerule import DeviceRule
+from oci_gpu_hook.formats.ldcache import Entry
 from oci_gpu_hook.formats.scopeunit import ScopeUnit
 from oci_gpu_hook.operations import Device, Mount, OpenCgroup, Symlink, TellSystemd, Tmpfs
 from oci_gpu_hook.planning import meanings
@@ -172,7 +175,6 @@ def test_the_administrator_decides_about_the_device_cgroup(host: DriverInventory
 
 def test_the_document_has_the_documented_form(host: DriverInventory) -> None:
     document = options.as_json(plantext.plan_document(made(host)))
-    assert document["container"] == {"id": "c1", "bundle": "/b", "rootfs": "/b/rootfs"}
     request = document["request"]
     assert (request["source"], request["devices"]) == ("env", ["1", "5"])
     assert request["capabilities"] == ["utility", "compute"]
@@ -192,3 +194,38 @@ def test_the_document_has_the_documented_form(host: DriverInventory) -> None:
     for operation in operations:
         assert needed[operation["op"]] <= set(operation)
     assert {operation["op"] for operation in operations} == set(needed)
+
+
+# --- the kinds of operations: what is shown of each; that each implements the protocol, mypy shows by the examples
+
+RULE = DeviceRule("c", 195, 0, "rw")
+# One of each kind.
+EXAMPLES: tuple[operations.Operation, ...] = (
+    Mount("/h/a", "/c/a.1", ("ro",), True, "why", names=("a",)),
+    operations.Service("/h/socket", "/c/socket", 0, False, "why"),
+    Device("/dev/nvidia0", "c", 195, 0, "rw", 0o666, 0, 0, "", True, "why"),
+    operations.Cover("/usr/lib64", ("/usr/local/nvidia/lib64/liba.so.1",), False, "why"),
+    Symlink("/dev/dri/by-path/x", "../card0", False, "why"),
+    Tmpfs("/proc/driver/nvidia", ("ro",), ("gpus",), (("params", "x", 0o444),), True, "why"),
+    operations.LdCache("/etc/cache", "/etc/x", ("/usr/local/nvidia",), (Entry(b"a", b"/a", 3),), True, "why"),
+    operations.Relabel("/dev/shm", "a:b:c:s0", "a:b:d:s0", True, "why"),
+    operations.LimitMemory("/sys/fs/cgroup/c", "/sys/fs/cgroup/c", (("nvidia/x/vidmem", 1 << 20),), True, "why"),
+    OpenCgroup("v2", "/sys/fs/cgroup/c", "/sys/fs/cgroup/c", (RULE,), (RULE,), True, "why"),
+    TellSystemd("c.scope", (RULE,), (("char-pts", "rwm"),), False, "why"),
+)
+
+
+def test_there_is_one_example_of_each_kind() -> None:
+    assert [type(example) for example in EXAMPLES] == list(plantext.KINDS)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: type(example).__name__)
+def test_what_is_shown_of_an_operation_says_why_and_can_be_written(example: operations.Operation) -> None:
+    sentence = str(ApplyError(f"cannot {example.describe()}: no"))
+    assert sentence.isprintable() and example.describe()[0].islower() and not sentence.endswith(".")
+    title, rows = plantext.rows(example)
+    assert title and any(cells[-1] == ("why" if example.required else "why (optional)") for cells in rows)
+    assert all(isinstance(cell, str) for cells in rows for cell in cells)
+    document = options.as_json(plantext.document(example))
+    assert json.loads(json.dumps(document)) == document
+    assert (document["required"], document["reason"]) == (example.required, "why")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which platform a host is; and NVIDIA's CSV files of a Jetson as a vendor: what a line means, what is left out."""
+"""Which platform a host is; NVIDIA's CSV files of a Jetson, and WSL 2, as vendors: what is read, what is left out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from oci_gpu_hook.driver.inventory import Library
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.planning import platforms
-from oci_gpu_hook.vendors import platform, tegra
+from oci_gpu_hook.vendors import platform, tegra, wsl
 from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Group, Item, Link
 from tests.unit import hosts
 from tests.unit.program import Program
@@ -277,17 +277,8 @@ def test_the_sources_are_all_places_where_an_answer_could_change(jetson: Host) -
     plant(jetson, f"{FOLDER}/l4t.csv", "lib, /opt/*/libx.so\n")
     seen: dict[str, None] = {}
     tegra.vendor(jetson, False, seen.setdefault)
-    assert list(seen) == [
-        FOLDER,
-        "/etc/nv_tegra_release",
-        f"{FOLDER}/devices.csv",
-        f"{FOLDER}/drivers.csv",
-        f"{LIB}/nvidia",
-        LIB,
-        "/usr/sbin",
-        f"{FOLDER}/l4t.csv",
-        "/opt",
-    ]
+    lists = [f"{FOLDER}/{name}.csv" for name in ("devices", "drivers", "l4t")]
+    assert [*seen] == [FOLDER, "/etc/nv_tegra_release", *lists[:2], f"{LIB}/nvidia", LIB, "/usr/sbin", lists[2], "/opt"]
     tegra.vendor(jetson, True, seen.setdefault)
     assert f"{FOLDER}/cudnn.csv" in seen
 
@@ -347,3 +338,50 @@ def test_a_host_without_any_of_the_devices_is_named_with_the_remedy(jetson: Host
         platforms.platform_state(jetson, platform.TEGRA, everything=False)
     plant(jetson, f"{FOLDER}/devices.csv", "")
     assert refused(jetson) == f"the CSV files in {FOLDER} name no device"
+
+
+# --- WSL 2 as a vendor: the device, the libraries that Windows shows, and the driver's packages that they need
+
+OF_WINDOWS = "/usr/lib/wsl/lib"
+STORE = "/usr/lib/wsl/drivers/nv_dispi.inf_amd64_feedb8c0271ca811"
+NOTEBOOK = "/usr/lib/wsl/drivers/nvltwi.inf_amd64_0b1c"
+
+
+@pytest.fixture()
+def in_windows(tmp_path: Path) -> HostRoot:
+    for name in ("libcuda.so", "libcuda.so.1", "libcuda.so.1.1", "libdxcore.so", "nvidia-smi"):
+        hosts.plant(tmp_path, f"{OF_WINDOWS}/{name}", "")
+    for name in ("libcuda.so.1.1", "libnvidia-ml.so.1", "nvcubins.bin", "nvidia-smi", "nvapi.dll"):
+        hosts.plant(tmp_path, f"{STORE}/{name}", "")
+    # Drivers of others, and one of NVIDIA's that has nothing for Linux.
+    for name in ("iigd_dch.inf_amd64_9f", "nvhda.inf_amd64_77", "nvblank.inf_amd64_1"):
+        hosts.plant(tmp_path, f"/usr/lib/wsl/drivers/{name}/some.dll", "")
+    return HostRoot(str(tmp_path))
+
+
+def test_the_vendor_is_the_device_the_libraries_and_the_driver_store(in_windows: HostRoot) -> None:
+    """A container that has them: tests/integration/test_platforms.py."""
+    seen: list[str] = []
+    found = wsl.vendor(in_windows, seen.append)
+    # All places where an answer could change.
+    assert seen[:3] == ["/usr/lib/wsl", OF_WINDOWS, "/usr/lib/wsl/drivers"] and STORE in seen[3:]
+    assert (found.flag, found.kind, found.file) == ("NVIDIA_VISIBLE_DEVICES", "nvidia.com/gpu", "/usr/lib/wsl")
+    main, store = found.groups
+    assert [item.required for item in main.libraries] == [True, True, False]
+    assert [item.path.rpartition("/")[0] for item in store.files] == [STORE] * 3
+
+
+def test_hundreds_of_packages_are_not(in_windows: HostRoot, tmp_path: Path) -> None:
+    for number in range(100):
+        hosts.plant(tmp_path, f"{NOTEBOOK}{number:03}/libcuda.so.1.1", "")
+    assert len(wsl.stores(in_windows)) == 16
+
+
+@pytest.mark.parametrize("name", ["libcuda.so.1", "libdxcore.so"])
+def test_a_windows_without_nvidias_driver_is_named_with_the_remedy(in_windows: HostRoot, name: str) -> None:
+    os.unlink(f"{in_windows.path}{OF_WINDOWS}/{name}")
+    with pytest.raises(DriverError) as caught:
+        wsl.vendor(in_windows)
+    assert caught.value.exit_code == 6
+    said = f"this WSL 2 has no driver of NVIDIA's: {OF_WINDOWS}/{name} is missing (the administrator of the Windows"
+    assert str(caught.value).startswith(f"{said} host must ")

@@ -20,9 +20,7 @@ POOL, TAINT = "node-restriction.kubernetes.io/gpu-pool", "nvidia.com/gpu"
 
 def tolerates(spec: dict[str, Any], pool: str) -> bool:
     """Whether a pod may go to the nodes of a pool, by their taint."""
-    return any(
-        item["key"] == TAINT and (item["operator"] == "Exists" or item["value"] == pool) for item in spec["tolerations"]
-    )
+    return any(it["key"] == TAINT and (it["operator"] == "Exists" or it["value"] == pool) for it in spec["tolerations"])
 
 
 def test_a_validation_computes_first_and_on_the_gpu_that_the_rest_gets() -> None:

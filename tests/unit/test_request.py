@@ -19,28 +19,13 @@ def test_an_empty_list_or_void_anywhere_asks_for_nothing(value: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [
-        ("all", ("all",)),
-        ("none", ("none",)),
-        ("0,all,rubbish", ("all",)),
-        # The first of both words stands for the whole list.
-        ("none,ALL", ("none",)),
-        ("all,none", ("all",)),
-        (" 1 , 5 ,,1", ("1", "5")),
-        ("007", ("7",)),
-        ("0\n", ("0",)),
-        (f"0,{UUID.upper()}", ("0", UUID)),
-        (f"{UUID}-2,{UUID}-3,{UUID}", (UUID,)),
-        ("0000:C1:00.0", ("00000000:c1:00.0",)),
-        ("0:7:0.0", ("00000000:07:00.0",)),
-        ("00:01", ("0:1",)),
-        (MIG.lower(), (MIG,)),
-        (f"mig-{UUID.lower()}/01/00", (f"MIG-{UUID}/1/0",)),
-        (f"0,0:1,{MIG},0:1", ("0", "0:1", MIG)),
-        (f"nvidia.com/gpu={UUID},nvidia.com/gpu=1", (UUID, "1")),
-        ("runtime.nvidia.com/gpu=all", ("all",)),
-        ("management.nvidia.com/gpu=0:1", ("0:1",)),
-    ],
+    # Of "all" and "none" the first stands for the whole list.
+    [("0,all,rubbish", ("all",)), ("none,ALL", ("none",)), ("all,none", ("all",)), (" 1 , 5 ,,1", ("1", "5"))]
+    + [("007", ("7",)), ("0\n", ("0",)), (f"0,{UUID.upper()}", ("0", UUID)), (f"{UUID}-2,{UUID}-3,{UUID}", (UUID,))]
+    + [("0000:C1:00.0", ("00000000:c1:00.0",)), ("0:7:0.0", ("00000000:07:00.0",)), ("00:01", ("0:1",))]
+    + [(MIG.lower(), (MIG,)), (f"mig-{UUID.lower()}/01/00", (f"MIG-{UUID}/1/0",))]
+    + [(f"0,0:1,{MIG},0:1", ("0", "0:1", MIG)), (f"nvidia.com/gpu={UUID},nvidia.com/gpu=1", (UUID, "1"))]
+    + [("runtime.nvidia.com/gpu=all", ("all",)), ("management.nvidia.com/gpu=0:1", ("0:1",))],
 )
 def test_devices_become_canonical_selectors(value: str, expected: tuple[str, ...]) -> None:
     found = request_of(Inputs({VISIBLE: value}))

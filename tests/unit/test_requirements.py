@@ -198,13 +198,8 @@ def test_requirements_are_off_where_the_container_says_so(value: str, is_off: bo
 
 @pytest.mark.parametrize(
     ("version", "expected"),
-    [
-        ("12.4", "cuda>=12.4"),
-        ("12", "cuda>=12.0"),
-        (" 9.0.176 ", "cuda>=9.0"),
-        ("010.01", "cuda>=10.1"),
-        ("11.0.3-1", "cuda>=11.0"),
-    ],
+    [("12.4", "cuda>=12.4"), ("12", "cuda>=12.0"), (" 9.0.176 ", "cuda>=9.0"), ("010.01", "cuda>=10.1")]
+    + [("11.0.3-1", "cuda>=11.0")],
 )
 def test_a_legacy_image_requires_its_own_cuda(version: str, expected: str) -> None:
     assert required({"CUDA_VERSION": version}) == (expected,)

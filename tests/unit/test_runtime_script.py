@@ -472,4 +472,3 @@ def test_the_hook_is_added_wherever_it_would_find_a_request(
     except HookError:
         asks = False
     assert added or not asks
-

@@ -55,15 +55,9 @@ def refusal(devices: str, host: DriverInventory | None = None) -> str:
 
 @pytest.mark.parametrize(
     ("devices", "gpus", "mig"),
-    [
-        ("none", [], []),
-        ("all", [0, 1], [(0, 1, 0)]),
-        ("1,0", [0, 1], []),
-        (PLAIN, [1], []),
-        (f"{UUID}-2,{UUID}-3,0,0000:07:00.0", [0], []),
-        (f"0:0,{MIG_UUID},MIG-{UUID}/1/0", [0], [(0, 1, 0)]),
-        ("1,0:0", [0, 1], [(0, 1, 0)]),
-    ],
+    [("none", [], []), ("all", [0, 1], [(0, 1, 0)]), ("1,0", [0, 1], []), (PLAIN, [1], [])]
+    + [(f"{UUID}-2,{UUID}-3,0,0000:07:00.0", [0], []), (f"0:0,{MIG_UUID},MIG-{UUID}/1/0", [0], [(0, 1, 0)])]
+    + [("1,0:0", [0, 1], [(0, 1, 0)])],
 )
 def test_what_a_request_means(devices: str, gpus: list[int], mig: list[tuple[int, int, int]]) -> None:
     assert indices(devices) == (gpus, mig)
@@ -84,10 +78,7 @@ def test_a_gpu_that_is_requested_beside_its_mig_device_is_whole(devices: str) ->
     ("devices", "words"),
     [
         ("2", "unknown device '2': this host has indices 0 to 1"),
-        (
-            STRANGER,
-            "this host has 2 GPUs, and none has this UUID (the container's author must ask for one that exists; ",
-        ),
+        (STRANGER, "2 GPUs, and none has this UUID (the container's author must ask for one that exists; "),
         (STRANGER, "; if a device plugin assigned it, the node's administrator must restart that plugin)"),
         ("1:0", "unknown MIG device '1:0': GPU 1 has no MIG device"),
         ("0:1", "unknown MIG device '0:1': GPU 0 has 1 MIG device "),
@@ -179,9 +170,7 @@ def test_features_that_the_host_lacks_are_named() -> None:
 
 @pytest.mark.parametrize("devices", ["all", "1", "0:0", "1,0:0", "0,0:0", "none"])
 @pytest.mark.parametrize("capabilities", ["compute", "graphics", "display"])
-def test_the_nodes_that_an_engine_has_injected_mean_the_request_that_brought_them(
-    devices: str, capabilities: str
-) -> None:
+def test_the_nodes_that_an_engine_injects_mean_the_request_that_brought_them(devices: str, capabilities: str) -> None:
     """The hook behind a CDI spec of ours sees nodes where the other one saw a request; both mean the same."""
     request = by_environment(devices, capabilities)
     first, nodes = selection.select(request, everything()), paths(request)
@@ -215,9 +204,7 @@ def test_a_selection_is_in_nvmls_order_and_never_without_a_parent(names: list[st
 def test_time_grows_with_the_request_and_no_faster() -> None:
     host = everything()
     gpu = host.gpus[1]
-    wanted = {
-        entries: by_environment("1")._replace(devices=tuple(["1", gpu.bus_id] * entries)) for entries in (100, 1_000)
-    }
+    wanted = {entries: by_environment("1")._replace(devices=("1", gpu.bus_id) * entries) for entries in (100, 1_000)}
     assert is_linear(lambda entries: selection.select(wanted[entries], host))
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from oci_gpu_hook.changes.tree import TargetError, Tree, Undo
 from oci_gpu_hook.cli.options import show
 from oci_gpu_hook.errors import LONGEST, LONGEST_LIST, ApplyError, BundleError, HookError, plain
+from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.kernel.syscalls import SyscallError
 from oci_gpu_hook.report import sentence
 from oci_gpu_hook.report.progress import Progress
@@ -93,12 +94,8 @@ def test_where_an_images_link_leads_is_said_plainly(tmp_path: Path, name: str) -
     """A link's text may have any bytes, and 4,095 of them."""
     (tmp_path / "volume" / name).mkdir(parents=True)
     (tmp_path / "link").symlink_to(f"/volume/{name}/nothing")
-    fd = os.open(tmp_path, os.O_PATH)
-    try:
-        with pytest.raises(TargetError) as caught:
-            AllVolumes(fd, (), Undo()).own_folder("/link")
-    finally:
-        os.close(fd)
+    with closing(os.open(tmp_path, os.O_PATH)) as fd, pytest.raises(TargetError) as caught:
+        AllVolumes(fd, (), Undo()).own_folder("/link")
     said = str(caught.value)
     assert said.startswith("/volume/") and said.endswith("one of its own, such as an overlay")
     assert said.isprintable() and len(said) < 400

@@ -17,8 +17,10 @@ from oci_gpu_hook.request.settings import SETTINGS, Settings, read_settings
 from oci_gpu_hook.request.state import State
 from oci_gpu_hook.request.words import CAPABILITIES
 from tests import manual
+from tests.unit import hosts
 from tests.unit.asking import of_crio
 from tests.unit.linear import is_linear
+from tests.unit.program import Program
 from tests.unit.test_sections import of
 
 INSTALLED = manual.made("build_settings.py") / "oci-gpu-hook.conf"
@@ -65,9 +67,7 @@ def effective(text: str, namespace: str = "-", image: str = "-") -> Settings:
 
 
 @pytest.mark.parametrize("name", [SETTINGS, f"{SETTINGS}.d/10-a.conf"])
-def test_the_default_file_and_its_drop_ins_may_be_absent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_the_default_files_may_be_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     file = tmp_path / name[1:]
     assert read_settings(None, State(), str(tmp_path)) == Settings()
     monkeypatch.setattr(settings, "SETTINGS", f"{tmp_path}{SETTINGS}")
@@ -181,17 +181,9 @@ def test_the_namespace_is_said_after_the_image_and_both_after_everybody() -> Non
 
 @pytest.mark.parametrize(
     ("pattern", "text", "expected"),
-    [
-        ("a", "ab", False),
-        ("*", "", True),
-        ("a*c", "ac", True),
-        ("ab*bc", "abc", False),
-        ("a*b*c", "a-b-c", True),
-        ("a*b*c", "a-c-b", False),
-        ("[ab]", "a", False),
-        ("?", "a", False),
-        ("a*" * 2000, "a" * 10_000, True),
-    ],
+    [("a", "ab", False), ("*", "", True), ("a*c", "ac", True), ("a*c", "ab", False), ("ab*bc", "abc", False)]
+    + [("a*b*c", "a-b-c", True), ("a*b*c", "a-c-b", False), ("[ab]", "a", False), ("?", "a", False)]
+    + [("a*" * 2000, "a" * 10_000, True)],
     ids=str,
 )
 def test_patterns_know_stars_only(pattern: str, text: str, expected: bool) -> None:
@@ -294,3 +286,41 @@ def test_a_long_pattern_is_compared_once_and_not_with_a_name_of_any_length() -> 
             settingsfile.fields(rows, of_crio(name), {})
         # Where no line asks for the image, it does not matter.
         assert settingsfile.fields([], of_crio(name), {}) == {}
+
+
+# --- `info --settings`: the settings in force and where each comes from
+
+MAIN = """# of everybody
+driver-root = /run/nvidia/driver
+device-cgroup = off
+swarm-resources = DOCKER_RESOURCE_GPU, OTHER
+
+[namespace team-*]
+allowed-capabilities = utility
+"""
+
+
+def test_show_says_where_each_setting_comes_from(program: Program, tmp_path: Path) -> None:
+    file = tmp_path / "hook.conf"
+    file.write_text(MAIN)
+    hosts.plant(Path(f"{file}.d"), "10-cgroup.conf", "\ndevice-cgroup = on\n")
+    found = program.document("info", "--settings", "--config", file)
+    rows = found["settings"]
+    assert [row["key"].replace("-", "_") for row in rows] == list(Settings._fields[:-1])
+    shown = {row["key"]: (row["value"], row["from"]) for row in rows}
+    assert shown["driver-root"] == ("/run/nvidia/driver", f"{file}:2")
+    assert shown["device-cgroup"] == ("on", f"{file}.d/10-cgroup.conf:2")
+    assert shown["swarm-resources"] == (["DOCKER_RESOURCE_GPU", "OTHER"], f"{file}:4")
+    assert shown["ipc-labels"] == ("gpu", "default")
+    # What holds for some containers only stands apart.
+    assert shown["allowed-capabilities"][1] == "default"
+    key = {"key": "allowed-capabilities", "value": ["utility"], "from": f"{file}:7"}
+    assert found["rules"] == [{"namespace": "team-*", **key}]
+    # For people it is a line a setting, and rules below their headings.
+    lines = [line.split() for line in program("info", "--settings", "--config", file).splitlines()]
+    assert ["allowed-capabilities", "all", "default"] in lines
+    assert ["swarm-resources", "DOCKER_RESOURCE_GPU,", "OTHER", f"{file}:4"] in lines
+    assert lines[-2:] == [["[namespace", "team-*]"], ["allowed-capabilities", "utility", f"{file}:7"]]
+    file.write_text("\n[host x]\n")
+    said = program.mistake(4, "info", "--settings", "--config", file)
+    assert f"{file}:2: '[host x]' is not a heading" in said

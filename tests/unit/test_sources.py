@@ -23,8 +23,6 @@ from tests.unit.asking import (
     LIST,
     MIG,
     MOUNTS,
-    OTHER,
-    SWARM,
     UUID,
     VISIBLE,
     annotated,
@@ -34,7 +32,8 @@ from tests.unit.asking import (
     request_of,
 )
 
-PLAIN_SETTINGS = Settings()
+PLAIN_SETTINGS, SWARM = Settings(), Settings(swarm_resources=("DOCKER_RESOURCE_GPU", "MY_GPUS"))
+OTHER = "GPU-99999999-2222-3333-4444-5555555555aa"
 # nvidia-docker 1's volume, and nodes.
 VOLUME = "/var/lib/docker/volumes/nvidia_driver_375.66/_data"
 NODES = [
@@ -163,10 +162,8 @@ SILENT: list[tuple[Inputs, Settings]] = [
     (old("/srv/nvidia"), PLAIN_SETTINGS),
     (old(target="/usr/local/nvidia/lib64"), PLAIN_SETTINGS),
     *[
-        (given(nvidia(1), environment=environment), PLAIN_SETTINGS)
-        for environment in (
-            *({}, {**OLD, VISIBLE: "void"}, {**OLD, VISIBLE: ""}, {**OLD, "NVIDIA_REQUIRE_CUDA": "cuda>=9"}),
-        )
+        (given(nvidia(1), environment=env), PLAIN_SETTINGS)
+        for env in ({}, {**OLD, VISIBLE: "void"}, {**OLD, VISIBLE: ""}, {**OLD, "NVIDIA_REQUIRE_CUDA": "cuda>=9"})
     ],
     *[
         (Inputs({}, (("/dev/null", destination),)), MOUNTS)
@@ -295,7 +292,7 @@ OWN = {"cdi.k8s.io/nvidia-device-plugin_x": "nvidia.com/gpu=1", "io.kubernetes.c
         (POD, ("all",)),
     ],
 )
-def test_of_a_pods_annotations_only_the_containers_own_ask(
+def test_of_a_pods_annotations_the_containers_own_ask(
     annotations: dict[str, str], expected: tuple[str, ...]
 ) -> None:
     """CRI-O hands hooks the pod's at each of its containers; who tells nothing apart means the container's."""

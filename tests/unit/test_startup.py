@@ -6,13 +6,22 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
+import socket
 import subprocess
 import sys
+import threading
+import time
+from contextlib import suppress
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import pytest
 
+from oci_gpu_hook.changes import scope
+from oci_gpu_hook.formats import scopeunit
+from oci_gpu_hook.node.setup import cdispec
 from tests.unit import starts
 from tests.unit.containers import contained, write_bundle
 from tests.unit.starts import ROOT
@@ -139,9 +148,104 @@ def library(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("other", starts.others().values())
+def others() -> dict[str, str]:
+    """Every other Python of this machine that the hook can run on, by version: pyenv's own, or on PATH.
+
+    pyenv's shims on PATH may lead to none, and each is a slow script.
+    """
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    found = {}
+    for version in [f"3.{minor}" for minor in range(9, 15) if minor != sys.version_info[1]]:
+        paths = [Path(folder, f"python{version}") for folder in os.get_exec_path()]
+        for path in (*pyenv.glob(f"versions/{version}.*/bin/python3"), *paths):
+            if path.exists() and not subprocess.run([path, "-V"], capture_output=True).returncode:
+                found[version] = str(path)
+                break
+    return found
+
+
+@pytest.mark.parametrize("other", others().values())
 def test_a_python_that_the_hook_was_not_installed_for_starts_it(tmp_path: Path, library: Path, other: str) -> None:
     """As after an update of Python: it compiles the package for itself."""
     entry = starts.entry(tmp_path, library=library)
     entry.write_text(entry.read_text().replace(sys.executable, other))
     assert run([entry, "poststop"], env={"PATH": os.environ["PATH"]}) == (0, "", "")
+
+
+# --- a hook stage ends by itself: nothing else limits its time, and no systemd that talks and does not answer holds it
+
+# A start whose time is short, and which may hang once it has read the state.
+SHORT = """
+linked.prepare()
+from oci_gpu_hook.kernel import alarm
+alarm.SECONDS = 1
+import posix
+from oci_gpu_hook import hook
+{hang}
+posix._exit(hook.main("createRuntime", []))
+"""
+HANG = """
+def start(*words):
+    import time
+    while True:
+        time.sleep(60)
+hook.start = start
+"""
+STATE = json.dumps({"id": "c", "pid": 1, "bundle": "/nowhere"}).encode()
+# What the program that starts the hook may have made of the signal.
+AS_IT_IS = "pass"
+BLOCKED = "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])"
+IGNORED = "signal.signal(signal.SIGALRM, signal.SIG_IGN)"
+BEFORE = "import os, signal, sys; {}; os.execv(sys.argv[1], sys.argv[1:])"
+
+
+def short_start(hang: str, before: str, written: bytes) -> tuple[int, str]:
+    """How a start ends whose standard input never does, and what it says."""
+    line = starts.command(SHORT.format(hang=hang))
+    line = [line[0], "-c", BEFORE.format(before), *line]
+    with subprocess.Popen(line, stdin=PIPE, stderr=PIPE, env={}) as child:
+        assert child.stdin is not None and child.stderr is not None
+        with suppress(BrokenPipeError):
+            child.stdin.write(written)
+            child.stdin.flush()
+        if hang:
+            child.stdin.close()
+        # Not communicate(), which would end the input.
+        return child.wait(timeout=60), child.stderr.read().decode()
+
+
+@pytest.mark.parametrize("before", [AS_IT_IS, BLOCKED, IGNORED])
+@pytest.mark.parametrize("written", [b"", STATE[:20], STATE])
+def test_a_state_without_an_end_is_one_sentence(before: str, written: bytes) -> None:
+    says = "the state on stdin does not end within 1 seconds (the container engine or runtime must fix it)"
+    assert short_start("", before, written) == (3, f"oci-gpu-hook: {says}\n")
+
+
+@pytest.mark.parametrize("before", [AS_IT_IS, BLOCKED, IGNORED])
+def test_what_hangs_later_is_ended_by_the_signal(before: str) -> None:
+    assert short_start(HANG, before, STATE) == (-signal.SIGALRM, "")
+
+
+def test_no_registration_and_no_spec_asks_for_a_limit() -> None:
+    """crun loses the end of a hook that has one (tests/integration/test_time.py)."""
+    registration = json.loads((starts.ROOT / "hooks.d/oci-gpu-hook.json").read_text())
+    assert "timeout" not in registration["hook"]
+    assert "timeout" not in cdispec._started(cdispec.Hook("/hook", ("utility",)))
+
+
+def test_a_bus_that_says_other_things_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a busy systemd sends its signals to everybody: each of them is something to read."""
+    monkeypatch.setattr(scope, "_SECONDS", 0.2)
+    ours, theirs = socket.socketpair()
+
+    def talk() -> None:
+        with theirs, suppress(OSError):
+            for _ in range(30_000):
+                time.sleep(0.02)
+                theirs.sendall(scopeunit.calls(7, "other.scope", ()))
+
+    talking = threading.Thread(target=talk)
+    talking.start()
+    with ours, pytest.raises(OSError, match="systemd has not answered"):
+        scope.wait(ours.fileno())
+    talking.join()

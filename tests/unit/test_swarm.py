@@ -7,7 +7,9 @@ import errno
 import json
 import os
 import re
+import shlex
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,9 @@ from oci_gpu_hook.driver import survey
 from oci_gpu_hook.node.gpus import nvml
 from oci_gpu_hook.node.setup import daemonjson
 from oci_gpu_hook.request import selectors
+from oci_gpu_hook.request.settings import read_settings
 from tests import manual
-from tests.unit import hosts
+from tests.unit import hosts, starts
 from tests.unit.program import Program
 from tests.vocabulary.host import FACTS, MIG_UUID, plant
 
@@ -26,7 +29,6 @@ KEY = "node-generic-resources"
 UUIDS = [hosts.uuid(1), hosts.uuid(0)]
 # Tasks get GPUs of their own as long as there are.
 SHARES = [f"GPU={uuid}-{share}" for share in (0, 1) for uuid in UUIDS]
-ADMINISTRATORS = '{ "data-root": "/srv",\n\t"max": 1.0e3, "dns": ["::1"],\n "log-opts": {"a": "\\u00e9"} }'
 
 
 @pytest.fixture()
@@ -95,21 +97,6 @@ def test_gpus_without_a_name_are_not_guessed(program: Program, tree: Path) -> No
     assert "GPU 1 has no UUID" in program.mistake(6, *words(tree))
 
 
-def test_all_else_stays_and_a_second_time_nothing_changes(program: Program, tree: Path) -> None:
-    file = tree / "etc/docker/daemon.json"
-    file.write_text(ADMINISTRATORS)
-    file.chmod(0o640)
-    program(*words(tree))
-    text, status = file.read_text(), file.stat()
-    assert text.startswith(ADMINISTRATORS[:-2]) and text.endswith("] }")
-    assert status.st_mode & 0o7777 == 0o640
-    program(*words(tree))
-    assert (file.stat().st_ino, file.stat().st_ctime_ns) == (status.st_ino, status.st_ctime_ns)
-    program(*words(tree, "--shares", 2))
-    program(*words(tree))
-    assert file.read_text() == text and left(tree) == ["daemon.json"]
-
-
 def test_other_resources_stay(program: Program, tree: Path) -> None:
     others = ["FPGA=x", "GPU=old", "NVIDIA=" + UUIDS[0], "GPU=older"]
     hosts.plant(tree, "etc/docker/daemon.json", json.dumps({KEY: others}))
@@ -120,8 +107,7 @@ def test_other_resources_stay(program: Program, tree: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
-    [("{", "is not JSON: "), (f'{{"{KEY}": "GPU=1"}}', "is not a list"), (f'{{"{KEY}": [1]}}', "is not a list")],
+    ("text", "why"), [(f'{{"{KEY}": "GPU=1"}}', "is not a list"), (f'{{"{KEY}": [1]}}', "is not a list")]
 )
 def test_resources_that_dockerd_would_not_read_are_refused(program: Program, tree: Path, text: str, why: str) -> None:
     file = tree / "etc/docker/daemon.json"
@@ -131,9 +117,7 @@ def test_resources_that_dockerd_would_not_read_are_refused(program: Program, tre
 
 
 @pytest.mark.parametrize(("call", "there"), [("fsync", False), ("fchmod", True), ("rename", True), ("link", False)])
-def test_a_full_disk_leaves_nothing(
-    program: Program, tree: Path, monkeypatch: pytest.MonkeyPatch, call: str, there: bool
-) -> None:
+def test_on_a_full_disk(program: Program, tree: Path, monkeypatch: pytest.MonkeyPatch, call: str, there: bool) -> None:
     folder = tree / "etc/docker"
     if there:
         (folder / "daemon.json").write_text("{}")
@@ -191,3 +175,96 @@ def test_a_start_script_knows_its_share(
     line = [shell, "-eu", str(script), "sh", "-c", f'echo "{" ".join(show)}" "$1"', "x", "a b,c"]
     done = subprocess.run(line, env=environment, capture_output=True, text=True)
     assert (done.stdout, done.stderr) == (f"{gpus} {share} {fraction} a b,c\n", "")
+
+
+# --- packaging/swarm/make-worker.sh, with the real program on a host of its own
+
+SCRIPT = starts.ROOT / "packaging/swarm/make-worker.sh"
+RESTART = "restart dockerd, which reads its resources at its start only: systemctl restart docker"
+
+
+@pytest.fixture()
+def host(tmp_path: Path) -> Path:
+    """A host with a driver and Docker, and the administrator's file."""
+    host = tmp_path / "a host"
+    hosts.host(host)
+    hosts.plant(host, "etc/docker/daemon.json", '{"debug": true}\n')
+    hosts.plant(host, "etc/oci-gpu-hook.conf", "swarm-resources = DOCKER_RESOURCE_FPGA\n")
+    program = tmp_path / "bin/oci-gpu-hook"
+    hosts.plant(tmp_path, "bin/oci-gpu-hook", f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m oci_gpu_hook "$@"\n')
+    # A restart of anything would be seen.
+    hosts.plant(tmp_path, "bin/systemctl", "#!/bin/sh\necho restarted; exit 99\n")
+    for file in program.parent.iterdir():
+        file.chmod(0o755)
+    return host
+
+
+def worker(host: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PATH": f"{host.parent}/bin:{os.environ['PATH']}", "PYTHONPATH": str(starts.ROOT)}
+    line = ("sh", str(SCRIPT), "--root", str(host), *words)
+    return subprocess.run(line, capture_output=True, text=True, env=environment, cwd=host)
+
+
+def files(host: Path) -> dict[str, str]:
+    return {str(path.relative_to(host)): path.read_text() for path in (host / "etc").rglob("*") if path.is_file()}
+
+
+def settings(host: Path) -> tuple[str, ...]:
+    return read_settings(str(host / "etc/oci-gpu-hook.conf"), None).swarm_resources
+
+
+def test_shows_by_default_and_writes_nothing(host: Path) -> None:
+    before = files(host)
+    done = worker(host, "--shares", "2")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert files(host) == before
+    assert '"default-runtime": "oci-gpu-runtime"' in done.stdout
+    assert f"GPU={UUIDS[0]}-1" in done.stdout
+    assert "50-swarm.conf: swarm-resources = DOCKER_RESOURCE_FPGA, DOCKER_RESOURCE_GPU" in done.stdout
+    assert done.stdout.endswith("nothing was written: --write does it\n")
+
+
+def test_writes_all_that_a_worker_needs_and_says_which_restart(host: Path) -> None:
+    hosts.plant(host, "etc/docker/daemon.json", '{"dns": []}\n')
+    done = worker(host, "--write", "--name", "gpu-a", "--shares", "2")
+    # What only people can do would be told, and nothing of what the script has done.
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1] == RESTART and "restarted" not in done.stdout
+    written = json.loads((host / "etc/docker/daemon.json").read_text())
+    assert written.pop("node-generic-resources") == [f"gpu-a={it}-{share}" for share in (0, 1) for it in UUIDS]
+    runtime = {"oci-gpu-runtime": {"path": "/usr/bin/oci-gpu-runtime"}}
+    assert written == {"dns": [], "default-runtime": "oci-gpu-runtime", "runtimes": runtime}
+    assert settings(host) == ("DOCKER_RESOURCE_FPGA", "DOCKER_RESOURCE_GPU-A")
+    assert (host / "etc/oci-gpu-hook.conf.d/50-swarm.conf").stat().st_mode & 0o7777 == 0o644
+
+
+def test_a_second_time_there_is_nothing_to_do(host: Path) -> None:
+    assert worker(host, "--write").stderr == ""
+    before = files(host)
+    done = worker(host, "--write")
+    assert (done.returncode, done.stderr, done.stdout.splitlines()[-1]) == (0, "", "nothing to do")
+    assert files(host) == before
+    # More shares are another list, and another restart.
+    assert worker(host, "--write", "--shares", "3").stdout.splitlines()[-1] == RESTART
+
+
+def test_a_file_that_has_the_last_word_is_told_of(host: Path) -> None:
+    hosts.plant(host, "etc/oci-gpu-hook.conf.d/90-site.conf", "swarm-resources = DOCKER_RESOURCE_FPGA\n")
+    done = worker(host, "--write")
+    assert done.returncode == 1
+    assert "90-site.conf:1" in done.stderr and "another file has the last word" in done.stderr
+
+
+def test_faults_end_it_before_anything_is_written(host: Path) -> None:
+    before = files(host)
+    for words, code, why in (
+        (("--write", "--name", "a=b"), 2, "not a resource's name"),
+        (("--shares",), 2, "--shares takes a word"),
+        (("--wirte",), 2, "unknown word '--wirte'"),
+    ):
+        done = worker(host, *words)
+        assert (done.returncode, why in done.stderr) == (code, True), done
+    (host / "proc/driver/nvidia/version").unlink()
+    done = worker(host, "--write")
+    assert done.returncode == 6 and "no NVIDIA driver" in done.stderr
+    assert files(host) == before

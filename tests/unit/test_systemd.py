@@ -49,12 +49,8 @@ def test_the_program_that_crun_has_pinned_for_this_scope_is_found() -> None:
 
 
 def test_entries_name_devices_by_number() -> None:
-    rules = (*RULES, DeviceRule("b", 259, 3, "r"))
-    assert scopeunit.entries(rules) == (
-        ("/dev/char/195:0", "rw"),
-        ("/dev/char/195:255", "rw"),
-        ("/dev/block/259:3", "r"),
-    )
+    it = (*RULES, DeviceRule("b", 259, 3, "r"))
+    assert scopeunit.entries(it) == (("/dev/char/195:0", "rw"), ("/dev/char/195:255", "rw"), ("/dev/block/259:3", "r"))
 
 
 def test_to_allow_only_some_the_list_is_cleared_first() -> None:

@@ -124,12 +124,8 @@ def test_what_may_not_be_given_is_left_out_and_told(tree: Path, kind: str) -> No
 
 @pytest.mark.parametrize(
     ("place", "fault"),
-    [
-        ("/run/acme.sock", ""),
-        ("/run/docker.sock", "for the host's root alone"),
-        ("/var/x.sock", "outside of"),
-        ("", "not a socket"),
-    ],
+    [("/run/acme.sock", ""), ("/run/docker.sock", "for the host's root alone"), ("/var/x.sock", "outside of")]
+    + [("", "not a socket")],
 )
 def test_a_socket_is_what_its_path_leads_to(tree: Path, place: str, fault: str) -> None:
     if place:
