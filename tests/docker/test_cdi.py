@@ -12,14 +12,14 @@ import pytest
 
 from tests.docker.dockerd import FOLDER, denied, docker, nodes, opened, run, tried
 from tests.docker.test_options import ALL
-from tests.integration.engines import Installed, version
+from tests.integration.engines import version
 
 CONFIGURATION = {"default-runtime": "simulated-runc", "features": {"cdi": True}}
 SPEC = "oci-gpu-hook cdi generate --capabilities compute,utility --output /etc/cdi/nvidia.yaml\n"
 
 
 @pytest.mark.skipif((version(f"{FOLDER}/dockerd") or version("dockerd")) < (25,), reason="Docker 25 knows CDI first")
-def test_a_device_of_our_spec(installed: Installed, patterns: dict[str, Path]) -> None:
+def test_a_device_of_our_spec(patterns: dict[str, Path]) -> None:
     scripts = {
         "one": run("--device nvidia.com/gpu=2"),
         "two": run("--device nvidia.com/gpu=1 --device nvidia.com/gpu=5"),
@@ -27,7 +27,7 @@ def test_a_device_of_our_spec(installed: Installed, patterns: dict[str, Path]) -
         "silent": run(""),
         "unknown": run("--device nvidia.com/gpu=77"),
     }
-    seen = docker(installed, patterns["debian"], scripts, CONFIGURATION, before=SPEC)
+    seen = docker(patterns["debian"], scripts, CONFIGURATION, before=SPEC)
     for name, given in {"one": [2], "two": [1, 5], "silent": []}.items():
         assert opened(seen[name]) == (nodes(given) | tried(given) if given else set()), seen[name]
         assert denied(seen[name]) == tried(ALL) - tried(given), seen[name]

@@ -6,7 +6,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.docker.dockerd import docker
-from tests.integration.engines import Installed
 
 CAPABILITIES = ("utility", "compute,utility", "all")
 GPU = "--gpus device=2 --env NVIDIA_DRIVER_CAPABILITIES={}"
@@ -26,8 +25,8 @@ SCRIPTS = {
 }
 
 
-def test_an_image_of_a_container_has_no_library_of_the_driver(installed: Installed, patterns: dict[str, Path]) -> None:
-    seen = docker(installed, patterns["debian"], SCRIPTS, {"default-runtime": "simulated-runc"})
+def test_an_image_of_a_container_has_no_library_of_the_driver(patterns: dict[str, Path]) -> None:
+    seen = docker(patterns["debian"], SCRIPTS, {"default-runtime": "simulated-runc"})
     for number, capabilities in enumerate(CAPABILITIES):
         works, *lines = seen[f"kept-{number}"]
         assert works == "cuInit 0, 1 devices" or capabilities == "utility", works

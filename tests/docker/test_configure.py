@@ -11,7 +11,6 @@ import pytest
 
 from tests.docker.dockerd import docker, nodes, opened, run, tried
 from tests.docker.test_options import CASES, asks, has_what_it_asked_for
-from tests.integration.engines import Installed
 
 DAEMON = "/etc/docker/daemon.json"
 NVIDIA = "oci-gpu-hook configure docker --name nvidia"
@@ -22,7 +21,7 @@ MAIN = 'version = 2\nimports = ["/etc/containerd/conf.d/*.toml"]'
 
 
 @pytest.fixture(scope="module")
-def seen(installed: Installed, patterns: dict[str, Path]) -> dict[str, list[str]]:
+def seen(patterns: dict[str, Path]) -> dict[str, list[str]]:
     scripts = {
         "before": f"cp {DAEMON} /run/before",
         "written": f"{NVIDIA} --set-as-default 2>&1; reload_dockerd nvidia; {NVIDIA} --set-as-default",
@@ -49,7 +48,7 @@ docker info -f '{{{{.Runtimes.nvidia}}}}'
 {run("--runtime simulated-runc --gpus all")}
 """,
     }
-    return docker(installed, patterns["debian"], scripts, {"debug": False})
+    return docker(patterns["debian"], scripts, {"debug": False})
 
 
 def test_docker_reads_what_was_written(seen: dict[str, list[str]]) -> None:

@@ -64,7 +64,6 @@ cp -a --remove-destination {tree}/usr/. /usr/
 @pytest.mark.parametrize("runtime", ["runc", "crun"])
 def test_from_start_to_end(installed: Installed, patterns: dict[str, Path], runtime: str) -> None:
     seen = docker(
-        installed,
         patterns["debian"],
         scripts(installed.tree, runtime),
         FIXED,
@@ -81,7 +80,7 @@ def test_from_start_to_end(installed: Installed, patterns: dict[str, Path], runt
     assert seen["end"] == ["kept", "nobody"]
 
 
-def test_with_userns_remap(installed: Installed, patterns: dict[str, Path]) -> None:
+def test_with_userns_remap(patterns: dict[str, Path]) -> None:
     """The container's root is nobody here; its nodes are bound from the host."""
     before = """
 echo 'remapped:x:64124:64124::/:/bin/false' >>/etc/passwd
@@ -97,7 +96,6 @@ echo 'remapped:100000:65536' >/etc/subuid && cp /etc/subuid /etc/subgid
         "exec": f"{START}\n{look('kept')}\ndocker rm --force kept",
     }
     seen = docker(
-        installed,
         patterns["debian"],
         scripts,
         {"default-runtime": "oci-gpu-runtime", "userns-remap": "remapped"},

@@ -15,7 +15,6 @@ from typing import NamedTuple
 import pytest
 
 from tests.docker.dockerd import LOOK, RUNTIME, denied, docker, look, nodes, opened, run, tried, uuid
-from tests.integration.engines import Installed
 
 ALL = list(range(8))
 UNKNOWN = (
@@ -97,7 +96,7 @@ docker rm --force $name >/dev/null
 
 
 @pytest.fixture(scope="module")
-def seen(installed: Installed, patterns: dict[str, Path]) -> dict[str, list[str]]:
+def seen(patterns: dict[str, Path]) -> dict[str, list[str]]:
     scripts = {f"gpus {name}": life(case.gpus) for name, case in CASES.items()}
     scripts["gpus unknown"] = run("--gpus device=77")
     scripts["gpus too many"] = run("--gpus 9")
@@ -108,7 +107,7 @@ def seen(installed: Installed, patterns: dict[str, Path]) -> dict[str, list[str]
         scripts[name] = f"cp -p {CONF} /run/\n{plant}\n{told}\ncp -p /run/oci-gpu-hook.conf {CONF}"
     scripts["both"] = HOOKS
     scripts["left"] = "docker ps --all --quiet; find /run -path '*/moby/*' -name config.json"
-    return docker(installed, patterns["debian"], scripts, {"default-runtime": "simulated-runc"})
+    return docker(patterns["debian"], scripts, {"default-runtime": "simulated-runc"})
 
 
 def has_what_it_asked_for(case: Case, lines: list[str]) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.docker.dockerd import docker
-from tests.integration.engines import REPOSITORY, Installed
+from tests.integration.engines import REPOSITORY
 
 # containerd's shim writes the process's number into the bundle.
 WHOSE = f"""
@@ -19,7 +19,7 @@ whose() {{
 RUN = "docker run --detach --network none {} image /bin/sleep 100000"
 
 
-def test_dockers_containers(installed: Installed, patterns: dict[str, Path]) -> None:
+def test_dockers_containers(patterns: dict[str, Path]) -> None:
     """Their own, one that two share, one by a volume, and volumes whose paths have a container's id in them."""
     scripts = {
         "own": f"whose moby $({RUN.format('')})",
@@ -31,7 +31,7 @@ def test_dockers_containers(installed: Installed, patterns: dict[str, Path]) -> 
         path = name.format("$(cat /run/lender)")
         made = RUN.format(f"--volume {path}:/dev/shm")
         scripts[name] = f"mount -t tmpfs none /media; mkdir -p {path}\nwhose moby $({made}); umount -l /media"
-    seen = docker(installed, patterns["debian"], scripts, before=WHOSE)
+    seen = docker(patterns["debian"], scripts, before=WHOSE)
     owners = {name: lines[-1].split()[0] for name, lines in seen.items()}
     expected = {"own": "container", "lent": "pod", "shared": "pod", "hosts": "host"}
     assert owners == {name: expected.get(name, "volume") for name in scripts}, seen

@@ -16,7 +16,7 @@ import pytest
 
 from tests import manual
 from tests.docker.dockerd import LOOK, SETTINGS, denied, docker, opened
-from tests.integration.engines import REPOSITORY, Installed
+from tests.integration.engines import REPOSITORY
 from tests.integration.inside import COMPUTE
 
 SERVICES = ("first", "second", "third", "fourth")
@@ -83,7 +83,7 @@ def two_gpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def seen(installed: Installed, patterns: dict[str, Path], two_gpus: Path) -> dict[str, list[str]]:
+def seen(patterns: dict[str, Path], two_gpus: Path) -> dict[str, list[str]]:
     with_card = "--generic-resource GPU=1 --generic-resource NEURON=1"
     services = create("first", with_card) + "".join(create(name) for name in SERVICES[1:])
     scripts = {
@@ -105,7 +105,6 @@ def seen(installed: Installed, patterns: dict[str, Path], two_gpus: Path) -> dic
     # Only now: who is first in time need not be the first that Swarm serves.
     scripts["fifth"] = create("fifth") + f'wait_for "{state} | grep insufficient"\n{state}'
     return docker(
-        installed,
         patterns["debian"],
         scripts,
         CONFIGURATION,

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.gpunode import tegra
-from tests.integration.engines import REPOSITORY, Installed, cdi_devices, run_podman
+from tests.integration.engines import REPOSITORY, cdi_devices, run_podman
 from tests.integration.inside import REFRESH
 
 SPEC = "/etc/cdi/nvidia.yaml"
@@ -42,37 +42,37 @@ def more(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("kind", [*BESIDE])
-def test_what_is_beside_gpus_has_specs_of_its_own(installed: Installed, root: Path, tmp_path: Path, kind: str) -> None:
+def test_what_is_beside_gpus_has_specs_of_its_own(root: Path, tmp_path: Path, kind: str) -> None:
     device, paths = BESIDE[kind]
     generate = f"oci-gpu-hook cdi generate --kind {kind} --output /etc/cdi/{kind}.yaml\n" * 2
     command = f"sh -c '{FIND}'"
     options = cdi_devices(device)
-    out = run_podman(installed, root, command, options=options, before=generate, description=more(tmp_path)).printed()
+    out = run_podman(root, command, options=options, before=generate, description=more(tmp_path)).printed()
     assert [line for line in out.splitlines() if line.startswith("/")] == sorted(paths)
 
 
-def test_management_brings_all_and_none_brings_files(installed: Installed, root: Path, tmp_path: Path) -> None:
+def test_management_brings_all_and_none_brings_files(root: Path, tmp_path: Path) -> None:
     generate = f"{GENERATE}oci-gpu-hook cdi generate --kind management --output /etc/cdi/management.yaml\n"
     command = "sh -c 'find /dev/nvidia* ! -type d | sort; nvidia-smi -L; ldconfig -p | grep libcuda.so.1'"
     how = {"before": generate, "description": more(tmp_path)}
-    out = run_podman(installed, root, command, options=cdi_devices("management.nvidia.com/gpu=all"), **how).printed()
+    out = run_podman(root, command, options=cdi_devices("management.nvidia.com/gpu=all"), **how).printed()
     nodes = [line for line in out.splitlines() if line.startswith("/dev/")]
     assert len([path for path in nodes if path[len("/dev/nvidia") :].isdecimal()]) == 8
     assert {"/dev/nvidia-caps/nvidia-cap1", "/dev/nvidia-caps/nvidia-cap2"} <= set(nodes)
     assert "/dev/nvidia-caps-imex-channels/channel1" in nodes
     assert out.count("(UUID: GPU-") == 8
-    none = run_podman(installed, root, command, options=cdi_devices("nvidia.com/gpu=none"), **how)
+    none = run_podman(root, command, options=cdi_devices("nvidia.com/gpu=none"), **how)
     assert "libcuda.so.1" in none.out and "(UUID: GPU-" not in none.out
     assert not [line for line in none.out.splitlines() if line[len("/dev/nvidia") :].isdecimal()]
 
 
 @pytest.mark.parametrize(("platform", "nodes"), [("tegra", set(tegra.DEVICES)), ("wsl", {"/dev/dxg"})])
-def test_a_jetson_and_wsl_have_specs(installed: Installed, root: Path, platform: str, nodes: set[str]) -> None:
+def test_a_jetson_and_wsl_have_specs(root: Path, platform: str, nodes: set[str]) -> None:
     generate = f"oci-gpu-hook cdi generate --output {SPEC}\n"
     command = "sh -c 'find /dev/nv* /dev/host1x* /dev/v4l2* /dev/dxg ! -type d 2>/dev/null; ldconfig -p; nvidia-smi'"
     for device in ("all", "0"):
         options = cdi_devices(f"nvidia.com/gpu={device}")
-        out = run_podman(installed, root, command, options=options, before=generate, platform=platform).printed()
+        out = run_podman(root, command, options=options, before=generate, platform=platform).printed()
         lines = out.splitlines()
         assert {line for line in lines if line.startswith("/dev/")} >= nodes
         assert any("libcuda.so.1 " in line for line in lines), out
@@ -104,22 +104,22 @@ CHANGED = {
 
 @pytest.mark.parametrize("case", CHANGED)
 @pytest.mark.parametrize("runtime", ["runc", "crun"])
-def test_what_a_name_no_longer_means_is_refused(installed: Installed, root: Path, runtime: str, case: str) -> None:
+def test_what_a_name_no_longer_means_is_refused(root: Path, runtime: str, case: str) -> None:
     change, name, says = CHANGED[case]
     said = root.parent / "said"
     said.touch()
     options = f"{cdi_devices(f'nvidia.com/gpu={name}')} {CRUN_SAYS.format(said) if runtime == 'crun' else ''}"
-    done = run_podman(installed, root, "id", options=options, before=GENERATE + change, runtime=runtime)
+    done = run_podman(root, "id", options=options, before=GENERATE + change, runtime=runtime)
     assert done.code != 0
     assert says in done.err + said.read_text(), done.err + said.read_text()
 
 
-def test_another_number_of_an_imex_channel_is_told(installed: Installed, root: Path, tmp_path: Path) -> None:
+def test_another_number_of_an_imex_channel_is_told(root: Path, tmp_path: Path) -> None:
     """A spec of channels alone starts no hook: there doctor is the only one who can say it."""
     before = f"oci-gpu-hook cdi generate --kind management --output /etc/cdi/m.yaml\n{OLD_CHANNEL}"
     before += "oci-gpu-hook doctor | grep 'fail  nodes' || :\n"
     options = cdi_devices("management.nvidia.com/gpu=all")
-    done = run_podman(installed, root, "id", options=options, before=before, runtime="runc", description=more(tmp_path))
+    done = run_podman(root, "id", options=options, before=before, runtime="runc", description=more(tmp_path))
     assert "/dev/nvidia-caps-imex-channels/channel1 is device 1:7, the driver's is " in done.out, done.out
     assert done.code != 0 and "channel1 was made as 1:7" in done.err, done.err
 
@@ -135,9 +135,9 @@ ldconfig
 """
 
 
-def test_a_spec_outlives_an_upgrade(installed: Installed, root: Path) -> None:
+def test_a_spec_outlives_an_upgrade(root: Path) -> None:
     before = f"{GENERATE}{UPGRADE}{REFRESH}oci-gpu-hook doctor | grep /etc/cdi || :\n"
     options, command = cdi_devices("nvidia.com/gpu=0"), "sh -c 'ls -l $(ldconfig -p | grep -o /.*libcuda.so.1$)'"
-    out = run_podman(installed, root, command, options=options, before=before).printed()
+    out = run_podman(root, command, options=options, before=before).printed()
     assert f"{SPEC} says what the host has" in out
     assert f"libcuda.so.{NEW}" in out and OLD not in out

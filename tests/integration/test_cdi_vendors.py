@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.engines import Installed, cdi_devices
+from tests.integration.engines import cdi_devices
 from tests.integration.inside import REFRESH, Seen, look_podman
 
 KINDS = {
@@ -74,7 +74,7 @@ def _environment(root: Path) -> dict[str, str]:
     ids=lambda value: "+".join(value) if isinstance(value, dict) else value,
 )
 def test_a_container_has_the_same_by_cdi_and_by_the_hook(
-    installed: Installed, root: Path, runtime: str, cgroup: str, asked: dict[str, str]
+    root: Path, runtime: str, cgroup: str, asked: dict[str, str]
 ) -> None:
     node: dict[str, Any] = {"description": "none", "vendors": EVERYBODYS}
     gpus = asked.get("NVIDIA_VISIBLE_DEVICES", "")
@@ -84,12 +84,12 @@ def test_a_container_has_the_same_by_cdi_and_by_the_hook(
     before = _generate(tuple(asked), "json" if runtime == "crun" else "yaml")
     # A spec's hook checks what the image requires.
     required = "--env 'NVIDIA_REQUIRE_CUDA=cuda>=13'"
-    by_cdi = look_podman(installed, root, f"{_devices(asked)} {required}", LOOK, before=before, **how)
+    by_cdi = look_podman(root, f"{_devices(asked)} {required}", LOOK, before=before, **how)
     given = _environment(root)
     options = " ".join(f"--env {flag}={names}" for flag, names in asked.items())
     options += " --env NVIDIA_DRIVER_CAPABILITIES=all" if gpus else ""
     refresh = REFRESH if node["description"] != "none" else ""
-    by_hook = look_podman(installed, root, options, LOOK, before=refresh, **how)
+    by_hook = look_podman(root, options, LOOK, before=refresh, **how)
     _environment(root)
     _agree(by_cdi, by_hook)
     assert {given[flag] for flag in asked} == {"void"}

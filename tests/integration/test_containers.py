@@ -15,7 +15,7 @@ import pytest
 
 from tests.integration import roots
 from tests.integration.conftest import Maker
-from tests.integration.engines import PODMAN_RUN, Bundle, Installed, cdi_devices, podman, with_podman
+from tests.integration.engines import PODMAN_RUN, Bundle, cdi_devices, podman, with_podman
 from tests.integration.inside import REFRESH
 from tests.integration.test_doctor_container import SLEEPS, WITHOUT_GPUS
 
@@ -60,7 +60,7 @@ def gpus(item: dict[str, Any], key: str = "gpus") -> list[str]:
 
 
 @pytest.mark.parametrize("cgroup", ["v1", "v2"])
-def test_who_holds_which_gpu(installed: Installed, bundle: Maker, tmp_path: Path, driver: Path, cgroup: str) -> None:
+def test_who_holds_which_gpu(bundle: Maker, tmp_path: Path, driver: Path, cgroup: str) -> None:
     """Under CRI-O's names with runc, podman with crun, and bare crun and runc; one asks for none, one watches all."""
     crios, bare, without, plugin = bundle("busybox"), bundle("busybox"), bundle("busybox"), bundle("busybox")
     before = as_crios(crios.asks("1,5"))
@@ -97,7 +97,7 @@ oci-gpu-hook doctor --container main >&2
 for name in bare-crun $(cat /run/id); do crun delete --force $name >/dev/null 2>&1; done
 exit 0
 """
-    done = with_podman(installed, script, cgroup=cgroup)
+    done = with_podman(script, cgroup=cgroup)
     assert done.code == 0, done.out + done.err
     assert "Traceback" not in done.err, done.err
     first, table, found, denied = done.out.split("=\n")

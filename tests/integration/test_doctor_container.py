@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.integration.conftest import Maker
-from tests.integration.engines import RUNTIMES, Bundle, Installed, in_turn
+from tests.integration.engines import RUNTIMES, Bundle, in_turn
 from tests.integration.inside import REFRESH
 from tests.integration.test_doctor import parsed
 
@@ -19,12 +19,7 @@ Findings = list[dict[str, str]]
 
 
 def examined(
-    installed: Installed,
-    patients: dict[str, tuple[Bundle, str]],
-    *,
-    runtime: str = "runc",
-    word: str = NAME,
-    **node: Any,
+    patients: dict[str, tuple[Bundle, str]], *, runtime: str = "runc", word: str = NAME, **node: Any
 ) -> dict[str, tuple[int, Findings]]:
     """Doctor's exit code and findings of containers, one after another, each with a command that was run before."""
     scripts = {}
@@ -41,7 +36,7 @@ set +e
 {runtime} delete --force {NAME} >/dev/null 2>&1
 exit 0
 """
-    found = in_turn(installed, scripts, REFRESH, **node)
+    found = in_turn(scripts, REFRESH, **node)
     said = {name: parsed(lines[0]) for name, lines in found.items()}
     return {name: (code, document["findings"]) for name, (code, document) in said.items()}
 
@@ -58,13 +53,13 @@ def not_passed(findings: Findings) -> list[str]:
 @pytest.mark.parametrize(
     ("runtime", "cgroup", "word"), [(*both, word) for both, word in zip(RUNTIMES, (NAME, NAME[:9], "$PID", NAME))]
 )
-def test_a_container_whose_gpu_works(installed: Installed, bundle: Maker, runtime: str, cgroup: str, word: str) -> None:
+def test_a_container_whose_gpu_works(bundle: Maker, runtime: str, cgroup: str, word: str) -> None:
     patients = {"well": (bundle("debian").asks("1,5"), "")}
     if cgroup == "v1":
         deny = "echo 'c 195:255 rw' >/sys/fs/cgroup/devices$(sed -n 's/.*:devices://p' /proc/$PID/cgroup)/devices.deny"
         patients["denied"] = (bundle("debian").asks("0"), deny)
     how = {"runtime": runtime, "cgroup": cgroup, "word": word}
-    found = examined(installed, patients, **how)
+    found = examined(patients, **how)
     code, findings = found["well"]
     assert code == 0, findings
     assert not_passed(findings) == ["open"], findings
@@ -81,7 +76,7 @@ def test_a_container_whose_gpu_works(installed: Installed, bundle: Maker, runtim
 SPEC = "mkdir -p /etc/cdi; printf 'cdiVersion: 0.6.0\\nkind: amd.com/gpu\\n' >/etc/cdi/amd.yaml"
 
 
-def test_other_vendors_are_held_to_their_plan(installed: Installed, bundle: Maker) -> None:
+def test_other_vendors_are_held_to_their_plan(bundle: Maker) -> None:
     """AMD's second GPU and an adapter, on a host without NVIDIA's driver."""
     both = {"OCI_AMD": "1", "OCI_RDMA": "mlx5_0"}
     # What an engine that knows CDI, as its spec shows, has resolved itself is no request.
@@ -93,7 +88,7 @@ def test_other_vendors_are_held_to_their_plan(installed: Installed, bundle: Make
         "unknown": (bundle("debian").asks(None, **both), "rm /dev/infiniband/uverbs0"),
         "by its engine": (by_engine, SPEC),
     }
-    found = examined(installed, patients, description="none", vendors=("amd", "rdma"))
+    found = examined(patients, description="none", vendors=("amd", "rdma"))
     code, findings = found["well"]
     assert (code, not_passed(findings)) == (0, ["open"]), findings
     assert of(findings, "request") == [("pass", "OCI_AMD=1, by env; OCI_RDMA=mlx5_0, by env")]
@@ -146,13 +141,13 @@ BROKEN = {
 }
 
 
-def test_a_container_whose_gpu_is_broken(installed: Installed, bundle: Maker) -> None:
+def test_a_container_whose_gpu_is_broken(bundle: Maker) -> None:
     patients = {str(n): (bundle("debian").asks("0"), it) for n, it in enumerate(BROKEN)}
-    for broken, (code, findings) in zip(BROKEN.values(), examined(installed, patients).values()):
+    for broken, (code, findings) in zip(BROKEN.values(), examined(patients).values()):
         is_broken(code, findings, *broken)
 
 
-def test_other_containers(installed: Installed, bundle: Maker) -> None:
+def test_other_containers(bundle: Maker) -> None:
     without, as_user, mig = (bundle("busybox").asks(it) for it in ("0", "0", "0:0"))
     without.config["hooks"] = {}
     for made in (as_user, mig):
@@ -165,7 +160,7 @@ def test_other_containers(installed: Installed, bundle: Maker) -> None:
         "mig": (mig, ""),
         "paused": (bundle("busybox").asks("0"), f"runc pause {NAME}"),
     }
-    found = examined(installed, patients, description="h100mig")
+    found = examined(patients, description="h100mig")
     code, findings = found["none"]
     assert (code, [item["level"] for item in findings]) == (0, ["pass", "warn", "pass"])
     assert "it asks for no GPU" in of(findings, "request")[0][1]

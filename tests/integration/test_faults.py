@@ -12,12 +12,12 @@ import pytest
 
 from tests.integration import roots
 from tests.integration.conftest import Maker
-from tests.integration.engines import Bundle, Installed, in_turn, on_node, run, start
+from tests.integration.engines import Bundle, in_turn, on_node, run, start
 from tests.integration.inside import sentence
 from tests.integration.test_invariants import HOOK
 
 
-def test_a_bad_state_or_bundle_is_exit_3(installed: Installed, bundle: Maker) -> None:
+def test_a_bad_state_or_bundle_is_exit_3(bundle: Maker) -> None:
     made = bundle("busybox")
     here, gone = {"bundle": str(made.path)}, {"bundle": "/nowhere"}
     asks = '"process": {"env": ["NVIDIA_VISIBLE_DEVICES=0"]}'
@@ -46,7 +46,7 @@ def test_a_bad_state_or_bundle_is_exit_3(installed: Installed, bundle: Maker) ->
             f'echo {shlex.quote(state)} | sed "s/: -1,/: $!,/; s/: -2,/: $$,/" |'
             f" {HOOK} createRuntime 2>&1 || echo $?\nkill $!"
         )
-    found = in_turn(installed, scripts)
+    found = in_turn(scripts)
     for (_, _, words), lines in zip(rows, found.values()):
         said, code = lines
         assert said.startswith("oci-gpu-hook: ") and words in said, lines
@@ -73,19 +73,19 @@ def left_behind(made: Bundle, before: dict[str, tuple[str, int]]) -> set[str]:
     ],
 )
 def test_what_cannot_be_met_stops_that_start_alone(
-    installed: Installed, bundle: Maker, faults: str, devices: str, code: int, words: str
+    bundle: Maker, faults: str, devices: str, code: int, words: str
 ) -> None:
     made, plain = bundle("debian").asks(devices).runs(*ECHO), bundle("busybox").runs(*ECHO)
     before = roots.listing(made.rootfs)
     script = f"! {start('runc', made)} || exit 1\n{start('runc', plain)}"
-    done = on_node(installed, script, faults=tuple(faults.split()))
+    done = on_node(script, faults=tuple(faults.split()))
     assert (done.code, done.out) == (0, "started\n"), done.err
     assert f"exit status {code}" in done.err, done.err
     assert words in sentence(done.err)
     assert left_behind(made, before) == set()
 
 
-def test_a_node_that_is_there_is_left_or_an_error(installed: Installed, bundle: Maker) -> None:
+def test_a_node_that_is_there_is_left_or_an_error(bundle: Maker) -> None:
     node = {"path": "/dev/nvidiactl", "type": "c", "fileMode": 0o600, "uid": 7, "gid": 0}
     wrong, right = bundle("busybox").asks("0"), bundle("busybox").asks("0")
     for made, major, minor in ((wrong, 1, 3), (right, 195, 255)):
@@ -93,22 +93,22 @@ def test_a_node_that_is_there_is_left_or_an_error(installed: Installed, bundle: 
         made.runs("/bin/sh", "-c", "stat -c '%u %a' /dev/nvidiactl")
     before = roots.listing(wrong.rootfs)
     script = f"! {start('runc', wrong)} || exit 1\n{start('runc', right)}"
-    done = on_node(installed, script)
+    done = on_node(script)
     assert (done.code, done.out) == (0, "7 600\n"), done.err
     assert "/dev/nvidiactl is there as 1:3, it must be 195:255" in done.err
     assert left_behind(wrong, before) == set()
 
 
 @pytest.mark.parametrize(("runtime", "cgroup"), [("runc", "v1"), ("crun", "v2")])
-def test_two_hooks_give_what_one_gives(installed: Installed, bundle: Maker, runtime: str, cgroup: str) -> None:
+def test_two_hooks_give_what_one_gives(bundle: Maker, runtime: str, cgroup: str) -> None:
     """As where an engine reads two folders, and the registrations have two names: the second finds its work done."""
     look = "cut -d' ' -f5 /proc/self/mountinfo | sort -u; ls -l /dev; nvidia-smi -L"
     made = bundle("busybox").asks("0").runs("/bin/sh", "-c", look)
-    once = run(installed, runtime, cgroup, made)
+    once = run(runtime, cgroup, made)
     hooks = made.config["hooks"]["createRuntime"]
     hooks += [hook for hook in hooks if "oci-gpu-hook" in hook["path"]]
     made.write()
-    twice = run(installed, runtime, cgroup, made)
+    twice = run(runtime, cgroup, made)
     assert once.code == twice.code == 0, once.err + twice.err
     # But for the minute in which they were made.
     assert [re.sub(r" ..:..", "", out) for out in (once.out, once.err)] == [

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from tests import manual
 from tests.integration.conftest import Maker
-from tests.integration.engines import Installed, on_node, start
+from tests.integration.engines import on_node, start
 from tests.integration.inside import COMPUTE, CONTROL, gpus, node
 
 DOCKER = "rm -rf /etc/docker && mkdir /etc/docker && cd /etc/docker\n"
 OLD = "/usr/local/nvidia"
 
 
-def test_the_words_of_nvidia_docker_1_are_a_request(installed: Installed, bundle: Maker) -> None:
+def test_the_words_of_nvidia_docker_1_are_a_request(bundle: Maker) -> None:
     """A volume that dockerd has made, empty, and devices, and no variable: the image finds the driver there."""
     words = manual.blocks("oci-gpu-hook-images.7", "IMAGES OF NVIDIA-DOCKER 1'S TIME")[0].split()
     name, *where = words[words.index("--volume") + 1].split(":")
@@ -33,7 +33,7 @@ def test_the_words_of_nvidia_docker_1_are_a_request(installed: Installed, bundle
     look = f"{OLD}/bin/nvidia-smi; ls /dev/nvidia*; ls {OLD}/lib64/ {OLD}/lib/; echo x >{OLD}/new"
     script = start("runc", made.runs("/bin/sh", "-c", look))
     refuse = "printf 'accept-environment = privileged\nunaccepted-requests = refuse\n' >/etc/oci-gpu-hook.conf\n"
-    seen = on_node(installed, f"{script} 2>&1 || :\n{refuse}{script} 2>&1 || :").printed().splitlines()
+    seen = on_node(f"{script} 2>&1 || :\n{refuse}{script} 2>&1 || :").printed().splitlines()
     for path in (CONTROL, node(5)):
         assert any(line.split()[:2] == [path, "allowed"] for line in seen), seen
     assert {path for path in seen if path.startswith("/dev/nvidia")} >= {*COMPUTE, node(5)}
@@ -49,7 +49,7 @@ ENTRIES = "02000000 01000600ffffffff 02000400e8030000 04000400ffffffff 10000400f
 ACL = f"bytes.fromhex('{ENTRIES}')"
 
 
-def test_owner_mode_and_acl_are_the_files_own(installed: Installed) -> None:
+def test_owner_mode_and_acl_are_the_files_own() -> None:
     look = 'python3 -c \'import os; print(os.getxattr("daemon.json", "system.posix_acl_access").hex())\''
     set_acl = f'import os; os.setxattr("daemon.json", "system.posix_acl_access", {ACL})'
     script = f"""{DOCKER}echo '{{}}' >daemon.json
@@ -62,7 +62,7 @@ oci-gpu-hook configure docker --swarm GPU >/dev/null 2>&1
 show
 stat -c %i daemon.json
 """
-    out = on_node(installed, script).printed()
+    out = on_node(script).printed()
     *before, inode = out.splitlines()[:3]
     *after, other = out.splitlines()[3:]
     assert before == after and before[0] == "24 1000 640" and inode != other

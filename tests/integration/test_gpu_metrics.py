@@ -13,7 +13,7 @@ import pytest
 
 from tests.gpunode import description
 from tests.integration.conftest import Maker
-from tests.integration.engines import REPOSITORY, Installed, in_turn, on_node
+from tests.integration.engines import REPOSITORY, in_turn, on_node
 from tests.integration.test_validate import line_of
 
 FILE = "/run/collector/gpus.prom"
@@ -34,7 +34,7 @@ def xid(sequence: int, bus: str, number: int, level: int = 4) -> str:
     return f"echo '{level},{sequence},1,-;NVRM: Xid (PCI:{bus[:-2]}): {number}, pid=1' >>/dev/kmsg\n"
 
 
-def test_who_holds_what_and_what_is_healthy_are_told(installed: Installed, bundle: Maker) -> None:
+def test_who_holds_what_and_what_is_healthy_are_told(bundle: Maker) -> None:
     """And promtool has nothing to say about it.  The log's second record is a user's."""
     holder = bundle("debian").asks("1").runs("/bin/sh", "-c", "echo up; sleep 1000")
     node = description.load("h100x8")
@@ -54,7 +54,7 @@ cat {FILE}; stat -c 'mode %a' {FILE}
 promtool check metrics <{FILE} >&2
 for file in {FILE} /run/bounded /run/less; do echo "held $(grep -c 'container="holder"' $file)"; done
 """
-    out = on_node(installed, script, settings=SETTINGS).printed()
+    out = on_node(script, settings=SETTINGS).printed()
     assert "mode 644" in out
     found = series(out.splitlines())
     healthy = {f'gpu_healthy{{device="GPU {number}"}}': float(number != 2) for number in range(len(node.gpus))}
@@ -74,7 +74,7 @@ SECONDS = {"gpu-hangs": 5, "nvml-hangs": 1}
 
 
 @pytest.fixture(scope="module")
-def said(installed: Installed) -> dict[str, list[str]]:
+def said() -> dict[str, list[str]]:
 
     def says(fault: str) -> str:
         return (
@@ -100,7 +100,7 @@ def said(installed: Installed) -> dict[str, list[str]]:
         "mkdir /tmp/none; mount --bind /tmp/none /proc/driver/nvidia; oci-gpu-hook metrics --gpus --write; cat " + FILE,
         "unset": "rm /etc/oci-gpu-hook.conf; oci-gpu-hook metrics --gpus --write",
     }
-    return in_turn(installed, scripts, LOG, description="h100mig", settings=SETTINGS)
+    return in_turn(scripts, LOG, description="h100mig", settings=SETTINGS)
 
 
 def test_a_gpu_that_is_lost_takes_no_other_with_it(said: dict[str, list[str]]) -> None:

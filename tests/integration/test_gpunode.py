@@ -56,5 +56,5 @@ def test_nothing_shows_outside(how: dict[str, Any]) -> None:
     before = outside()
     left = ("/run/nvidia-left", "/tmp/nvidia-left", "/usr/bin/nvidia-left", "/etc/nvidia-left")
     script = f"touch {' '.join(left)}; ls /run /tmp; grep -q nvidia-uvm /proc/devices"
-    assert {"nvidia-left", "nvidia-mps"} <= set(on_node(None, script, **how).printed().split())
+    assert {"nvidia-left", "nvidia-mps"} <= set(on_node(script, hook=False, **how).printed().split())
     assert outside() == before

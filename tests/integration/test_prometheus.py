@@ -13,7 +13,7 @@ import yaml
 
 from tests import manual
 from tests.gpunode import description
-from tests.integration.engines import REPOSITORY, Installed, in_turn
+from tests.integration.engines import REPOSITORY, in_turn
 
 FOLDER = REPOSITORY / "packaging/prometheus"
 RULES = FOLDER / "oci-gpu-hook.rules.yaml"
@@ -128,7 +128,7 @@ def series(steps: list[list[str]]) -> list[dict[str, str]]:
     ]
 
 
-def test_exactly_the_alerts_of_the_faults_fire(installed: Installed, tmp_path: Path) -> None:
+def test_exactly_the_alerts_of_the_faults_fire(tmp_path: Path) -> None:
     """None before, and once the driver has gone nothing of what was told of it; each panel has data, or nothing."""
     node = description.load("h100x8")
     says = ("fault 0 lost", "fault 2 ecc_uncorrected 1")
@@ -144,7 +144,7 @@ def test_exactly_the_alerts_of_the_faults_fire(installed: Installed, tmp_path: P
         "broken": "\n".join([*broken, COLLECT]),
         "gone": f"mkdir /tmp/none; mount --bind /tmp/none /proc/driver/nvidia; {COLLECT}",
     }
-    done = in_turn(installed, scripts, "rm /dev/kmsg; : >/dev/kmsg\n", settings=SETTINGS)
+    done = in_turn(scripts, "rm /dev/kmsg; : >/dev/kmsg\n", settings=SETTINGS)
     unhealthy = [f'{{alertname="GPUUnhealthy", device="GPU {number}"}}' for number in range(3)]
     wanted = [
         [],

@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration import roots
 from tests.integration.conftest import Maker
-from tests.integration.engines import Installed, in_turn, run, start
+from tests.integration.engines import in_turn, run, start
 
 FOLDER = "/usr/local/nvidia/lib64"
 IMAGES = f"usr/lib/{roots.MULTIARCH}"
@@ -32,17 +32,17 @@ def libraries(lines: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize(("runtime", "read_only"), [("runc", False), ("crun", True)])
-def test_the_same_driver_adds_nothing(installed: Installed, bundle: Maker, runtime: str, read_only: bool) -> None:
+def test_the_same_driver_adds_nothing(bundle: Maker, runtime: str, read_only: bool) -> None:
     made = bundle("debian").asks("0")
     made.config["root"]["readonly"] = read_only
     left = f"cd {made.rootfs}; find . -printf '%p %y %s %l\\n' | sort | md5sum"
     script = f"{start(runtime, made.runs(*LOOK))}\n{left}"
-    first, second = in_turn(installed, {"first": script, "second": script}).values()
+    first, second = in_turn({"first": script, "second": script}).values()
     assert libraries(first) == libraries(second)
     assert first[-1] == second[-1]
 
 
-def test_a_dev_on_a_disk_is_served_again(installed: Installed, bundle: Maker, tmp_path: Path) -> None:
+def test_a_dev_on_a_disk_is_served_again(bundle: Maker, tmp_path: Path) -> None:
     """By a caller that has no other: nodes are bound there, and their mount points stay."""
     root = bundle("debian").rootfs
     before = f"""
@@ -55,16 +55,16 @@ def test_a_dev_on_a_disk_is_served_again(installed: Installed, bundle: Maker, tm
             stat -c %t:%T /mnt/dev/nvidiactl'
         stat -c %F /mnt/dev/nvidiactl
     """
-    first, second = in_turn(installed, {"first": script, "second": script}, before).values()
+    first, second = in_turn({"first": script, "second": script}, before).values()
     assert first == second == ["c3:ff", "regular empty file"]
 
 
-def test_another_driver_finds_nothing_of_the_last(installed: Installed, bundle: Maker) -> None:
+def test_another_driver_finds_nothing_of_the_last(bundle: Maker) -> None:
     """Up and down: what is left names no version but the firmware's folder, and serves each driver."""
     made = bundle("debian").asks("0").runs(*LOOK)
     left = set()
     for description in ("h100x8", "h100mig", "v100", "h100x8"):
-        points = libraries(run(installed, "crun", "v2", made, description=description).printed().splitlines())
+        points = libraries(run("crun", "v2", made, description=description).printed().splitlines())
         assert f"{FOLDER}/libcuda.so.{DRIVERS[description]}" in points
         assert {point for point in points if DRIVERS[description] in point} == {p for p in points if ".so.5" in p}
         assert os.readlink(made.rootfs / "usr/bin/nvidia-smi") == "/usr/local/nvidia/bin/nvidia-smi"
@@ -95,7 +95,7 @@ def dangling_link(cuda: Path) -> None:
 
 
 @pytest.mark.parametrize(("runtime", "with_users"), [("runc", True), ("crun", False)])
-def test_what_an_image_has_stays(installed: Installed, bundle: Maker, runtime: str, with_users: bool) -> None:
+def test_what_an_image_has_stays(bundle: Maker, runtime: str, with_users: bool) -> None:
     """And is in no way, where LD_LIBRARY_PATH names its folder; in a user namespace too."""
     scripts, before = {}, {}
     for planted in (own_file, own_link, dangling_link, older_versions):
@@ -106,7 +106,7 @@ def test_what_an_image_has_stays(installed: Installed, bundle: Maker, runtime: s
         before[made.rootfs] = named(made.rootfs)
         line = start(runtime, made.runs(*LOOK))
         scripts.update({f"{planted.__name__} {time}": line for time in ("once", "twice")})
-    found = in_turn(installed, scripts)
+    found = in_turn(scripts)
     assert len(found) == 8
     for lines in found.values():
         libraries(lines)

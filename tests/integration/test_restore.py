@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import Maker
-from tests.integration.engines import PODMAN_RUN, Bundle, Installed, cdi_devices, in_turn, on_node, podman, with_podman
+from tests.integration.engines import PODMAN_RUN, Bundle, cdi_devices, in_turn, on_node, podman, with_podman
 from tests.integration.inside import ALLOWED, DENIED, node
 from tests.integration.test_leases import ONE, begun
 
@@ -45,7 +45,7 @@ def dumps(made: Bundle, newest: Path, folder: Path, runc: str, options: str = ""
 @pytest.mark.parametrize("runc", ["distribution's", "newest"])
 @pytest.mark.parametrize("cgroup", ["v1", "v2"])
 def test_a_restored_container_has_its_devices(
-    installed: Installed, bundle: Maker, newest: Path, tmp_path: Path, cgroup: str, runc: str
+    bundle: Maker, newest: Path, tmp_path: Path, cgroup: str, runc: str
 ) -> None:
     made = bundle("busybox").asks("1", "utility").runs("/bin/sh", "-c", COUNT)
     script = f"""
@@ -63,7 +63,7 @@ def test_a_restored_container_has_its_devices(
         made | diff {tmp_path}/before - >&2
         runc delete --force again
     """
-    out = on_node(installed, script, cgroup=cgroup).printed()
+    out = on_node(script, cgroup=cgroup).printed()
     counts = []
     for part in out.split("== ")[1:]:
         lines = part.splitlines()
@@ -74,7 +74,7 @@ def test_a_restored_container_has_its_devices(
     assert len(counts) == 3 and counts == sorted(counts)
 
 
-def test_systemd_knows_what_is_restored(installed: Installed, bundle: Maker, newest: Path, tmp_path: Path) -> None:
+def test_systemd_knows_what_is_restored(bundle: Maker, newest: Path, tmp_path: Path) -> None:
     made = bundle("busybox").asks("1", "utility")
     made.config["linux"]["cgroupsPath"] = "system.slice:runc:again"
     look = f"runc exec again cat {GIVEN} 2>&1 || true"
@@ -90,7 +90,7 @@ def test_systemd_knows_what_is_restored(installed: Installed, bundle: Maker, new
         {look}; systemctl daemon-reload; {look}
         runc delete --force again
     """
-    out = on_node(installed, script, booted=True).printed()
+    out = on_node(script, booted=True).printed()
     answers = [line for line in out.splitlines() if GIVEN in line]
     assert [line.endswith(ALLOWED[0]) for line in answers] == [True, True]
 
@@ -110,7 +110,7 @@ crun delete --force {name}
 
 @pytest.mark.parametrize("cgroup", ["v1", "v2"])
 def test_crun_restores_what_config_json_allows_and_doctor_tells_the_rest(
-    installed: Installed, bundle: Maker, newest: Path, tmp_path: Path, cgroup: str
+    bundle: Maker, newest: Path, tmp_path: Path, cgroup: str
 ) -> None:
     """It starts no hook then.  An engine writes the devices of a CDI spec into config.json."""
     scripts = {}
@@ -123,14 +123,14 @@ def test_crun_restores_what_config_json_allows_and_doctor_tells_the_rest(
             made.write()
         scripts[name] = CRUN.format(bundle=made.path, name=f"{made.id}-{name}", folder=tmp_path, given=GIVEN)
     before = f"export PATH={newest}:$PATH; mkdir /etc/criu; echo 'external mnt[]:ms' >/etc/criu/crun.conf\n"
-    seen = in_turn(installed, scripts, before, cgroup=cgroup)
+    seen = in_turn(scripts, before, cgroup=cgroup)
     assert seen["cdi"][0].endswith(ALLOWED[0]), seen
     assert seen["hook"][0].endswith(DENIED), seen
     assert "as daemon-reload, update and a restore by crun do" in seen["hook"][1], seen
 
 
 @pytest.mark.parametrize("asked", ["--env NVIDIA_VISIBLE_DEVICES=1", cdi_devices("nvidia.com/gpu=1")])
-def test_by_podman(installed: Installed, root: Path, newest: Path, tmp_path: Path, asked: str) -> None:
+def test_by_podman(root: Path, newest: Path, tmp_path: Path, asked: str) -> None:
     line = podman('"$@"', runtime=f"{newest}/runc", folder=tmp_path)
     # A long sleep may end with the restore.
     look = f"podman exec again sh -c 'cat {GIVEN} 2>&1; nvidia-smi -L'"
@@ -147,7 +147,7 @@ def test_by_podman(installed: Installed, root: Path, newest: Path, tmp_path: Pat
         {look}
         podman rm --force --time 0 again >&2
     """
-    lines = with_podman(installed, script).printed().splitlines()
+    lines = with_podman(script).printed().splitlines()
     before, after = lines[:2], lines[2:]
     assert before == after
     assert before[0].endswith(ALLOWED[0]) and before[1].startswith("GPU 0: ")
@@ -156,7 +156,7 @@ def test_by_podman(installed: Installed, root: Path, newest: Path, tmp_path: Pat
 CHOSEN = "runc exec again sh -c 'cd /dev; echo nvidia[0-9]*'"
 
 
-def test_any_gives_the_same_if_it_has_room(installed: Installed, bundle: Maker, newest: Path, tmp_path: Path) -> None:
+def test_any_gives_the_same_if_it_has_room(bundle: Maker, newest: Path, tmp_path: Path) -> None:
     """And not those that it would choose now.  A node of the container's own making can make it tell nothing."""
     made = bundle("busybox").asks("any:2", "utility").runs("/bin/sh", "-c", "while :; do sleep 0.05; done")
     rival = bundle("debian").asks("any:2", "utility").runs("/bin/sh", "-c", "cd /dev; echo nvidia[0-9]*; sleep 1000")
@@ -172,7 +172,7 @@ def test_any_gives_the_same_if_it_has_room(installed: Installed, bundle: Maker, 
         "freed": f"runc delete --force r3; {again}",
         "forged": f"runc exec again mknod /dev/other c 195 5; checkpoint; {refused}runc delete --force r2",
     }
-    found = in_turn(installed, scripts, dumps(made, newest, tmp_path, "newest"), settings=ONE)
+    found = in_turn(scripts, dumps(made, newest, tmp_path, "newest"), settings=ONE)
     assert found["start"] != found["rival"]
     assert found["restored"][0] == found["start"][0]
     assert [line.endswith(ALLOWED[0]) for line in found["restored"][1:]] == [True, True]
@@ -201,7 +201,7 @@ FORGED = {
 }
 
 
-def test_nothing_else_is_restored(installed: Installed, bundle: Maker) -> None:
+def test_nothing_else_is_restored(bundle: Maker) -> None:
     """Nothing is made where the state is a lie, on a root that the host has mounted, as engines do."""
     made = bundle("busybox").asks("1", "utility").runs("/bin/true")
     before = CALLED.replace("BUNDLE", str(made.path)) + f"mount --bind {made.rootfs} {made.rootfs}\n"
@@ -210,7 +210,7 @@ def test_nothing_else_is_restored(installed: Installed, bundle: Maker) -> None:
     look = f"({devices}; cd {made.rootfs}; find .; grep -F {made.rootfs} /proc/self/mountinfo) | sort"
     scripts = {name: line if "hook " in line else f"hook {line}" for name, line in FORGED.items()}
     scripts = {name: f"{look} >/run/before; {line}; {look} | diff /run/before -" for name, line in scripts.items()}
-    found = in_turn(installed, scripts, before)
+    found = in_turn(scripts, before)
     for name, lines in found.items():
         assert len(lines) == 1, (name, lines)
         assert "the state says that the container is stopped, and process" in lines[0], name

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.integration.conftest import Maker
-from tests.integration.engines import REPOSITORY, Installed, on_node, run_unshared, start
+from tests.integration.engines import REPOSITORY, on_node, run_unshared, start
 
 # A hook of another's, which reads its state.  crun keeps all signals for later, so one SIGCHLD waits from then on.
 OTHER: dict[str, Any] = {"path": "/bin/cat", "args": ["cat"]}
@@ -20,14 +20,14 @@ SLOW = "strace -o /dev/null -e trace=rt_sigtimedwait -e inject=rt_sigtimedwait:d
 
 
 @pytest.mark.parametrize(("timeout", "fails"), [(None, False), (2, True)])
-def test_crun_sees_the_hooks_end(installed: Installed, bundle: Maker, timeout: int | None, fails: bool) -> None:
+def test_crun_sees_the_hooks_end(bundle: Maker, timeout: int | None, fails: bool) -> None:
     """It does of a hook that has a timeout: of ours, with one, this shows that the test can fail."""
     made = bundle("busybox").asks(None)
     ours = dict(made.config["hooks"]["createRuntime"][-1])
     ours.update({"timeout": timeout} if timeout else {})
     made.config["hooks"] = {"createRuntime": [OTHER, OTHER, ours]}
     made.runs("/bin/sh", "-c", "echo started")
-    done = on_node(installed, SLOW + start("crun", made))
+    done = on_node(SLOW + start("crun", made))
     assert (done.code != 0) is fails, done.err
     assert done.out == ("" if fails else "started\n")
 

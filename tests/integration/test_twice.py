@@ -20,7 +20,7 @@ def test_what_is_done_is_not_done_again(installed: Installed, bundle: Maker, run
     made.config["hooks"] = {"prestart": [PROCDRIVER, DOCKERS], "createRuntime": [ours]}
     made.runs("/bin/sh", "-c", LOOK)
     link = f"ln -s ../libexec/oci/hooks.d/oci-gpu-hook {LINK}\n"
-    out = on_node(installed, link + start(runtime, made), cgroup=cgroup).printed()
+    out = on_node(link + start(runtime, made), cgroup=cgroup).printed()
     assert out.count("NVIDIA H100") == 2 and "cuInit 0, 2 devices" in out
     for path in ("/etc/ld.so.cache", "/proc/driver/nvidia"):
         assert out.count(f" {path} ") == 1, out

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 from tests.integration.conftest import Maker
-from tests.integration.engines import Installed
 from tests.integration.inside import COMPUTE, CONTROL, attempt, gpus, node
 
 MIG = gpus("h100mig")[0]
@@ -18,7 +17,7 @@ FOLDER = f"gpu{MIG['minor']}/mig"
 SECOND, THIRD = (device["uuid"] for device in MIG["mig"][1:3])
 
 
-def test_mig_devices_by_each_of_their_names(installed: Installed, bundle: Maker) -> None:
+def test_mig_devices_by_each_of_their_names(bundle: Maker) -> None:
     instances = {
         SECOND: {"gi5", "gi5/ci0"},
         THIRD.upper().replace("MIG-", "MIG-", 1): {"gi5", "gi5/ci1"},
@@ -29,7 +28,7 @@ def test_mig_devices_by_each_of_their_names(installed: Installed, bundle: Maker)
         gpus("h100mig")[1]["uuid"]: set(),
     }
     made = [bundle("busybox").asks(selector) for selector in (*instances, "0:4")]
-    *started, unknown = attempt(installed, *made, commands="nvidia-smi -L", description="h100mig")
+    *started, unknown = attempt(*made, commands="nvidia-smi -L", description="h100mig")
     found = [each.seen() for each in started]
     for names, seen, selector in zip(instances.values(), found, instances):
         paths = {f"{FOLDER}/{name}/access" for name in names}
@@ -44,11 +43,11 @@ def test_mig_devices_by_each_of_their_names(installed: Installed, bundle: Maker)
     assert "unknown MIG device '0:4'" in unknown.refusal()
 
 
-def test_mig_is_managed_by_privileged_containers(installed: Installed, bundle: Maker) -> None:
+def test_mig_is_managed_by_privileged_containers(bundle: Maker) -> None:
     managed = {"NVIDIA_MIG_CONFIG_DEVICES": "mig/config", "NVIDIA_MIG_MONITOR_DEVICES": "mig/monitor"}
     plain = [bundle("busybox").asks("1", **{variable: "all"}) for variable in managed]
     made = [bundle("busybox").asks("1", **{variable: "all"}).privileged() for variable in managed]
-    found = attempt(installed, *plain, *made, description="h100mig")
+    found = attempt(*plain, *made, description="h100mig")
     for variable, each in zip(managed, found[:2]):
         assert f"{variable} is for containers with CAP_SYS_ADMIN only" in each.refusal()
     for path, each in zip(managed.values(), found[2:]):
@@ -65,7 +64,7 @@ FEATURES = {
 }
 
 
-def test_other_drivers_devices_come_by_family(installed: Installed, bundle: Maker) -> None:
+def test_other_drivers_devices_come_by_family(bundle: Maker) -> None:
     words: list[dict[str, Any]] = [
         {name: "enabled" if name == variable else "disabled" for name in FEATURES} for variable in FEATURES
     ]
@@ -73,7 +72,7 @@ def test_other_drivers_devices_come_by_family(installed: Installed, bundle: Make
     made.append(bundle("busybox").asks("7", **dict.fromkeys(FEATURES, "enabled")))
     made.append(bundle("busybox").asks("2", NVIDIA_IMEX_CHANNELS="channel3,1,1"))
     read = "cat /etc/cufile.json; ls /run/udev/data; true"
-    *found, every, imex = (each.seen() for each in attempt(installed, *made, commands=read))
+    *found, every, imex = (each.seen() for each in attempt(*made, commands=read))
     storage = {"/usr/local/nvidia/etc/cufile.json", "/run/udev"}
     for nodes, seen in zip(FEATURES.values(), found):
         seen.has_exactly(CONTROL, *nodes)

@@ -8,7 +8,7 @@ values in tests/unit/test_sources.py, test_request_parse.py and test_requirement
 from __future__ import annotations
 
 from tests.integration.conftest import Maker
-from tests.integration.engines import Bundle, Installed
+from tests.integration.engines import Bundle
 from tests.integration.inside import COMPUTE, attempt, gpus, node, plan
 
 LIST_FOLDER = "/var/run/nvidia-container-devices"
@@ -23,7 +23,7 @@ def lists(bundle: Bundle, *names: str, source: str = "/dev/null") -> Bundle:
     return bundle
 
 
-def test_where_lists_alone_are_accepted(installed: Installed, bundle: Maker) -> None:
+def test_where_lists_alone_are_accepted(bundle: Maker) -> None:
     first, second = gpus()[2]["uuid"], gpus()[6]["uuid"]
     features = ("NVIDIA_NVSWITCH", "NVIDIA_MOFED", "NVIDIA_GDS", "NVIDIA_GDRCOPY")
     both, third = {*COMPUTE, node(2), node(6)}, "/dev/nvidia-caps-imex-channels/channel2"
@@ -39,17 +39,17 @@ def test_where_lists_alone_are_accepted(installed: Installed, bundle: Maker) -> 
         (lists(bundle("busybox"), "cdi/nvidia.com/gpu=3", "imex/2"), {*COMPUTE, node(3), third}),
     ]
     made = [row[0] for row in rows]
-    for (_, nodes), each in zip(rows, attempt(installed, *made, settings=LISTS_ONLY)):
+    for (_, nodes), each in zip(rows, attempt(*made, settings=LISTS_ONLY)):
         each.seen().has_exactly(*nodes)
-    notes = plan(installed, by_environment, settings=LISTS_ONLY)
+    notes = plan(by_environment, settings=LISTS_ONLY)
     sentence = "{} is not accepted from a container without CAP_SYS_ADMIN"
     assert sentence.format("NVIDIA_VISIBLE_DEVICES") in notes
     assert "/etc/oci-gpu-hook.conf" in notes
-    notes = plan(installed, with_features, settings=LISTS_ONLY)
+    notes = plan(with_features, settings=LISTS_ONLY)
     assert all(sentence.format(variable) in notes for variable in features)
 
 
-def test_a_share_of_a_swarm_resource_is_the_gpu_itself(installed: Installed, bundle: Maker) -> None:
+def test_a_share_of_a_swarm_resource_is_the_gpu_itself(bundle: Maker) -> None:
     """Notebooks share a GPU this way: the swarm manager counts names, all of which mean one GPU."""
     uuid = gpus()[5]["uuid"]
     shares = [f"{uuid}{share}" for share in ("", "-0", "-3")]
@@ -57,7 +57,7 @@ def test_a_share_of_a_swarm_resource_is_the_gpu_itself(installed: Installed, bun
     unknown = "GPU-00000000-0000-0000-0000-000000000000-2"
     made.append(bundle("busybox").asks(None, DOCKER_RESOURCE_GPU=unknown))
     made.append(bundle("busybox").asks("0", DOCKER_RESOURCE_GPU="2"))
-    *found, stranger, counted = attempt(installed, *made, commands="nvidia-smi -L", settings=SWARM)
+    *found, stranger, counted = attempt(*made, commands="nvidia-smi -L", settings=SWARM)
     for each in found:
         each.seen().has_exactly(*COMPUTE, node(5))
         assert uuid in each.seen().printed

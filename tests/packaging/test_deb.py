@@ -300,7 +300,7 @@ def test_docker_starts_containers_with_the_installed_packages(
         image=image,
         runtime=RUNTIME,
     )
-    out = on_node(None, script, booted=True).printed()
+    out = on_node(script, booted=True, hook=False).printed()
     seen = {part.split("\n")[0]: part.split("\n")[1:-1] for part in out.split("== ")[1:]}
     assert [*seen] == ["units", "kept", "docker", "in use", "a container", "removed", "left"]
     assert seen["units"] == ["active", "/run/oci-gpu-hook/inventory"]

@@ -169,7 +169,7 @@ exec >&9
 
 
 def on_node_with(release: Release, script: str) -> Outcome:
-    return on_node(None, ON_NODE.format(packages=" ".join(map(str, hosts(release))), script=script))
+    return on_node(ON_NODE.format(packages=" ".join(map(str, hosts(release))), script=script), hook=False)
 
 
 def test_a_container_outlives_an_upgrade(release: Release, previous: Release, tmp_path: Path, driver: Path) -> None:
