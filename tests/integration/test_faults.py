@@ -1,18 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bad input and broken hosts: the documented exit code, one sentence, nothing left behind, no traceback."""
+"""Bad input and broken hosts: the documented exit code, one sentence, nothing left behind, no traceback; and in time.
+
+No runtime limits the hook's time, and the hook does.
+"""
 
 from __future__ import annotations
 
 import json
-import re
 import shlex
+import signal
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.integration import roots
 from tests.integration.conftest import Maker
-from tests.integration.engines import Bundle, in_turn, on_node, run, start
+from tests.integration.engines import REPOSITORY, Bundle, in_turn, on_node, run_unshared, start
 from tests.integration.inside import sentence
 from tests.integration.test_invariants import HOOK
 
@@ -99,19 +104,48 @@ def test_a_node_that_is_there_is_left_or_an_error(bundle: Maker) -> None:
     assert left_behind(wrong, before) == set()
 
 
-@pytest.mark.parametrize(("runtime", "cgroup"), [("runc", "v1"), ("crun", "v2")])
-def test_two_hooks_give_what_one_gives(bundle: Maker, runtime: str, cgroup: str) -> None:
-    """As where an engine reads two folders, and the registrations have two names: the second finds its work done."""
-    look = "cut -d' ' -f5 /proc/self/mountinfo | sort -u; ls -l /dev; nvidia-smi -L"
-    made = bundle("busybox").asks("0").runs("/bin/sh", "-c", look)
-    once = run(runtime, cgroup, made)
-    hooks = made.config["hooks"]["createRuntime"]
-    hooks += [hook for hook in hooks if "oci-gpu-hook" in hook["path"]]
-    made.write()
-    twice = run(runtime, cgroup, made)
-    assert once.code == twice.code == 0, once.err + twice.err
-    # But for the minute in which they were made.
-    assert [re.sub(r" ..:..", "", out) for out in (once.out, once.err)] == [
-        re.sub(r" ..:..", "", out) for out in (twice.out, twice.err)
-    ]
-    assert "GPU 0: " in twice.out
+# A hook of another's, which reads its state.  crun keeps all signals for later, so one SIGCHLD waits from then on.
+OTHER: dict[str, Any] = {"path": "/bin/cat", "args": ["cat"]}
+# The next hook has ended when crun looks for its end: of two such signals the kernel keeps the first, of another.
+SLOW = "strace -o /dev/null -e trace=rt_sigtimedwait -e inject=rt_sigtimedwait:delay_enter=500000 "
+
+
+@pytest.mark.parametrize(("timeout", "fails"), [(None, False), (2, True)])
+def test_crun_sees_the_hooks_end(bundle: Maker, timeout: int | None, fails: bool) -> None:
+    """It does of a hook that has a timeout: of ours, with one, this shows that the test can fail."""
+    made = bundle("busybox").asks(None)
+    ours = dict(made.config["hooks"]["createRuntime"][-1])
+    ours.update({"timeout": timeout} if timeout else {})
+    made.config["hooks"] = {"createRuntime": [OTHER, OTHER, ours]}
+    made.runs("/bin/sh", "-c", "echo started")
+    done = on_node(SLOW + start("crun", made))
+    assert (done.code != 0) is fails, done.err
+    assert done.out == ("" if fails else "started\n")
+
+
+# A filesystem whose server has the file open and never answers: what looks at it waits until it is killed.
+NEVER_ANSWERS = """
+import ctypes, json, os, subprocess
+libc = ctypes.CDLL(None, use_errno=True)
+fuse = os.open("/dev/fuse", os.O_RDWR)
+options = b"fd=%d,rootmode=40000,user_id=0,group_id=0" % fuse
+assert libc.mount(b"none", {folder!r}.encode(), b"fuse", 0, options) == 0
+code = {code!r}
+state = json.dumps({{"id": "c", "pid": os.getpid(), "bundle": {folder!r} + "/bundle"}})
+done = subprocess.run([{python!r}, "-c", code], input=state, text=True, timeout=60)
+print(done.returncode)
+"""
+SHORT = f"""
+import sys
+sys.path.insert(0, {str(REPOSITORY)!r})
+from oci_gpu_hook.kernel import alarm
+alarm.SECONDS = 1
+from oci_gpu_hook import hook
+hook.main("createRuntime", [])
+"""
+
+
+@pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="this kernel has no FUSE")
+def test_a_filesystem_that_does_not_answer_holds_no_hook_for_ever(tmp_path: Path) -> None:
+    code = NEVER_ANSWERS.format(folder=str(tmp_path), code=SHORT, python=sys.executable)
+    assert run_unshared(code) == f"{-signal.SIGALRM}\n"

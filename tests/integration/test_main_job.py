@@ -16,7 +16,7 @@ from tests.gpunode import description
 from tests.integration import roots
 from tests.integration.conftest import Maker
 from tests.integration.engines import RUNTIMES, Bundle, in_turn, on_node, run, start
-from tests.integration.inside import ALLOWED, COMPUTE, CONTROL, added, gpus, look, mounted, node
+from tests.integration.inside import ALLOWED, COMPUTE, added, gpus, look, mounted, node
 
 # What the runtime allowed stays allowed: /dev/null.
 SHOW = """
@@ -78,6 +78,27 @@ def test_the_same_program_fails_without_the_hook(bundle: Maker) -> None:
     assert "libcuda.so.1" in done.err
 
 
+LINK = "/usr/bin/nvidia-container-runtime-hook"
+
+
+@pytest.mark.parametrize(("runtime", "cgroup"), RUNTIMES)
+def test_three_hooks_give_what_one_gives(bundle: Maker, runtime: str, cgroup: str) -> None:
+    """By dockerd's entry, and by two registrations, as where an engine reads two folders: the first does the work."""
+    look = "cut -d' ' -f5 /proc/self/mountinfo | sort; ls -l /dev; nvidia-smi -L; /app/cuda"
+    made = bundle("debian").asks("1,5").runs("/bin/sh", "-c", look)
+    once = run(runtime, cgroup, made)
+    node, ours = made.config["hooks"]["createRuntime"]
+    dockers = {"path": LINK, "args": ["nvidia-container-runtime-hook", "prestart"]}
+    made.config["hooks"] = {"prestart": [node, dockers], "createRuntime": [ours, ours]}
+    made.write()
+    link = f"ln -s ../libexec/oci/hooks.d/oci-gpu-hook {LINK}\n"
+    thrice = on_node(link + start(runtime, made), cgroup=cgroup)
+    assert (once.code, thrice.code) == (0, 0), once.err + thrice.err
+    assert once.out.count("NVIDIA H100") == 2 and "cuInit 0, 2 devices" in once.out
+    # But for the minute in which they were made.
+    assert [re.sub(r" ..:..", "", it) for it in once[1:]] == [re.sub(r" ..:..", "", it) for it in thrice[1:]]
+
+
 @pytest.mark.parametrize(("runtime", "cgroup"), RUNTIMES)
 def test_a_container_that_asks_for_nothing_is_left_alone(bundle: Maker, runtime: str, cgroup: str) -> None:
     asked = (None, "", "void", "0,void")
@@ -89,13 +110,6 @@ def test_a_container_that_asks_for_nothing_is_left_alone(bundle: Maker, runtime:
     assert "nvidia" not in out.replace("/proc/driver/nvidia", "")
     for each in made:
         assert set(roots.listing(each.rootfs)) - set(before) <= {"dev", "proc", "sys"}
-
-
-def test_none_brings_driver_files_and_no_gpu(bundle: Maker) -> None:
-    seen = look(bundle("busybox").asks("none", "utility"))
-    seen.has_exactly(CONTROL)
-    assert [path for path in seen.mounts if path.endswith("/libnvidia-ml.so.580.65.06")]
-    assert not [path for path in seen.mounts if "libcuda" in path]
 
 
 def test_a_container_as_another_user_uses_its_gpu(bundle: Maker) -> None:
