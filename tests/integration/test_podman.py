@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""podman with --hooks-dir: the registration as an engine reads it; each runtime and cgroup: test_cdi_vendors.py."""
+"""podman with --hooks-dir: the registration as an engine reads it; each runtime and cgroup: test_cdi.py."""
 
 from __future__ import annotations
 
