@@ -16,8 +16,8 @@ import pytest
 
 from tests import manual
 from tests.docker.dockerd import LOOK, denied, docker, nodes, opened, tried, uuid
+from tests.docker.test_life import WHOSE
 from tests.docker.test_options import ALL, UNKNOWN, Case, has_what_it_asked_for
-from tests.docker.test_shm import WHOSE
 from tests.integration.engines import REPOSITORY
 
 SOCKET = "/run/containerd/containerd.sock"
