@@ -41,12 +41,8 @@ def seen(patterns: dict[str, Path]) -> dict[str, list[str]]:
         "classic": BUILD,
         "buildkit": "export DOCKER_BUILDKIT=1\n" + BUILD,
     }
-    return docker(
-        patterns["debian"],
-        scripts,
-        {"default-runtime": "oci-gpu-runtime"},
-        before=f"{LINK}export {VARIABLE}=/usr/bin/oci-gpu-runtime\n",
-    )
+    before = f"{LINK}export {VARIABLE}=/usr/bin/oci-gpu-runtime\n"
+    return docker(patterns["debian"], scripts, {"default-runtime": "oci-gpu-runtime"}, before=before)
 
 
 def has_its_gpu(lines: list[str]) -> None:

@@ -110,20 +110,10 @@ def seen(patterns: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) ->
     notebook.environment()
     root = tmp_path_factory.mktemp("notebook") / "root"
     image = notebook.notebook(root, patterns["debian"])
-    return docker(
-        root,
-        {
-            "docker": image.load() + paste() + DOCKER_HUB,
-            **{user: inside(user) for user in LINES},
-            "swarm": SWARM_HUB,
-            **{user: inside(user) for user in TASKS},
-        },
-        {"default-runtime": "oci-gpu-runtime"},
-        before=BEFORE,
-        start=False,
-        settings=f"{SETTINGS}swarm-resources = DOCKER_RESOURCE_GPU\n",
-        timeout=1200,
-    )
+    scripts = {"docker": image.load() + paste() + DOCKER_HUB, **{user: inside(user) for user in LINES}}
+    scripts |= {"swarm": SWARM_HUB, **{user: inside(user) for user in TASKS}}
+    settings, runtime = f"{SETTINGS}swarm-resources = DOCKER_RESOURCE_GPU\n", {"default-runtime": "oci-gpu-runtime"}
+    return docker(root, scripts, runtime, before=BEFORE, start=False, settings=settings, timeout=1200)
 
 
 @pytest.mark.parametrize("user", GIVEN)

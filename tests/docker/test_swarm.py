@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -104,15 +105,9 @@ def seen(patterns: dict[str, Path], two_gpus: Path) -> dict[str, list[str]]:
     state = "docker service ps --format '{{.CurrentState}}: {{.Error}}' --no-trunc fifth"
     # Only now: who is first in time need not be the first that Swarm serves.
     scripts["fifth"] = create("fifth") + f'wait_for "{state} | grep insufficient"\n{state}'
-    return docker(
-        patterns["debian"],
-        scripts,
-        CONFIGURATION,
-        before=PREPARE,
-        settings=f"{SETTINGS}{COUNTED}{PRIVILEGED}",
-        description=str(two_gpus),
-        vendors=("neuron",),
-    )
+    node: dict[str, Any] = {"description": str(two_gpus), "vendors": ("neuron",)}
+    settings = f"{SETTINGS}{COUNTED}{PRIVILEGED}"
+    return docker(patterns["debian"], scripts, CONFIGURATION, before=PREPARE, settings=settings, **node)
 
 
 def test_each_task_has_the_gpu_of_its_share(seen: dict[str, list[str]], two_gpus: Path) -> None:

@@ -69,12 +69,9 @@ def driver() -> Path:
 def patterns(tmp_path_factory: pytest.TempPathFactory, driver: Path) -> dict[str, Path]:
     """The kinds of roots, made once and copied for each bundle."""
     folder = tmp_path_factory.mktemp("roots")
-    return {
-        "busybox": roots.busybox(folder / "busybox"),
-        "debian": roots.debian(folder / "debian", driver),
-        "bare": roots.bare(folder / "bare", driver),
-        "musl": roots.musl(folder / "musl", driver),
-    }
+    makers = {"debian": roots.debian, "bare": roots.bare, "musl": roots.musl}
+    made = {kind: make(folder / kind, driver) for kind, make in makers.items()}
+    return {"busybox": roots.busybox(folder / "busybox"), **made}
 
 
 @pytest.fixture()

@@ -12,13 +12,8 @@ from tests.integration.engines import REPOSITORY, in_turn, on_node
 FOLDER = "/etc/kubernetes/node-feature-discovery/features.d"
 FILE = f"{FOLDER}/oci-gpu-hook"
 SETTINGS = f"features = {FILE}\n"
-VALIDATION = json.dumps(
-    {
-        "time": 1_700_000_000,
-        "driver_version": "590.48.01",
-        "steps": [{"name": "driver", "outcome": "passed", "why": ""}],
-    }
-)
+STEP = {"name": "driver", "outcome": "passed", "why": ""}
+VALIDATION = json.dumps({"time": 1_700_000_000, "driver_version": "590.48.01", "steps": [STEP]})
 OURS = "feature.node.kubernetes.io/oci-gpu-hook"
 
 
@@ -59,13 +54,8 @@ def test_the_file_says_what_the_node_has(done: dict[str, list[str]]) -> None:
     # What is below nvidia.com is GPU Feature Discovery's.
     assert {name.partition("/")[0] for name in found} == {OURS.partition("/")[0]}
     assert found[f"{OURS}.validation"] == "none"
-    assert done["validated"] == [
-        f"{OURS}.validation=incomplete",
-        f"{OURS}.validation.driver=passed",
-        f"{OURS}.validation.timestamp=1700000000",
-        "644",
-        "oci-gpu-hook",
-    ]
+    validation = [f"{OURS}.validation{it}" for it in ("=incomplete", ".driver=passed", ".timestamp=1700000000")]
+    assert done["validated"] == [*validation, "644", "oci-gpu-hook"]
 
 
 # A piece of each line: what cannot be written leaves nothing, and the file goes with its setting and its driver.

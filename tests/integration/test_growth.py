@@ -27,7 +27,6 @@ from tests.integration.test_invariants import HOOK, traced
 # its `read`, which is twice there: once with a time limit.
 NO_GPU = 48
 
-
 _CALL = re.compile(r"^(?:\[pid +\d+\] |\d+ +)?(\w+)\(")
 _PATH = re.compile(r'"((?:[^"\\]|\\.)*)"')
 _FAILED = re.compile(r"\) += -1 E")
@@ -68,14 +67,8 @@ def at_most(grown: dict[str, float], most: dict[str, float]) -> None:
 
 # A file: its tree is cloned, gets its attributes, and is moved onto a mount point, which is made and opened.
 CLONED = {"open_tree": 1, "mount_setattr": 1}
-A_FILE = {
-    **CLONED,
-    "mknodat": 1,
-    "openat": 1,
-    "move_mount": 1,
-    "close": 1,
-    "read": 0.1,  # of mountinfo and the like, which grow too
-}
+# What is read is mountinfo and the like, which grow too.
+A_FILE = {**CLONED, "mknodat": 1, "openat": 1, "move_mount": 1, "close": 1, "read": 0.1}
 # A GPU: its node is looked at, mounted like a file or made, allowed in the cgroup; and it has a folder in /proc.
 A_GPU = {"openat2": 1, "newfstatat": 2, "statx": 4, **CLONED, "move_mount": 1, "mkdirat": 2, "mknodat": 1, "close": 2}
 # One write to devices.allow each; on cgroup v2 all GPUs are in one program.

@@ -68,12 +68,8 @@ def test_a_jetson_gives_what_its_lists_say(bundle: Maker, runtime: str, cgroup: 
 THOR, DISCRETE = "GPU-5d1b7a90-22c4-4f0e-9c53-0a7be1d3f6a1", "GPU-b7e0c4d2-8f13-4a6d-b1d9-3c2f5a7e9d04"
 SHARED = {*tegra.DEVICES, "/dev/nvidiactl", "/dev/nvidia-modeset"}
 UVM = {"/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"}
-ON_THOR, BESIDE_THOR, ON_ORIN, BESIDE_ORIN = (
-    {"/dev/nvidia0", "/dev/nvidia2"},
-    {"/dev/nvidia1", *UVM},
-    {"/dev/nvidia2"},
-    {"/dev/nvidia0", *UVM},
-)
+ON_THOR, BESIDE_THOR = {"/dev/nvidia0", "/dev/nvidia2"}, {"/dev/nvidia1", *UVM}
+ON_ORIN, BESIDE_ORIN = {"/dev/nvidia2"}, {"/dev/nvidia0", *UVM}
 # What is asked for, and which nodes of NVIDIA's module come beside those of the lists.
 BOARDS = {
     "thor": {

@@ -6,11 +6,8 @@ from __future__ import annotations
 from tests.integration.conftest import Maker
 from tests.integration.engines import in_turn, start
 
-LOOK = (
-    "/bin/sh",
-    "-c",
-    "cat /tmp/nvidia-mps/of; touch /tmp/nvidia-mps/new 2>&1; [ -S /var/run/nvidia-persistenced/socket ] && echo socket",
-)
+HAS_SOCKET = "[ -S /var/run/nvidia-persistenced/socket ] && echo socket"
+LOOK = ("/bin/sh", "-c", f"cat /tmp/nvidia-mps/of; touch /tmp/nvidia-mps/new 2>&1; {HAS_SOCKET}")
 CLEAN = "rm -rf /tmp/nvidia-mps /run/nvidia-persistenced\n"
 USERS = "install -d -o 1000 /tmp/nvidia-mps; echo a user >/tmp/nvidia-mps/of\n"
 SOCKET = "python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"/run/nvidia-persistenced/socket\")'\n"

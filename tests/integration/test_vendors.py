@@ -165,15 +165,8 @@ def test_each_partition_of_a_gpu_is_a_device(bundle: Maker) -> None:
 def test_the_published_files_give_two_vendors(bundle: Maker, runtime: str, cgroup: str) -> None:
     made = bundle("debian").asks(None, OCI_SOLARFLARE="all", OCI_NVIDIA="all")
     before = roots.listing(made.rootfs)
-    seen = look(
-        made,
-        runtime=runtime,
-        before=PUBLISH,
-        refresh=False,
-        cgroup=cgroup,
-        description="none",
-        vendors=("onload", "nvidia-decorator", "amd"),
-    )
+    node = {**ALL, "vendors": ("onload", "nvidia-decorator", "amd")}
+    seen = look(made, runtime=runtime, cgroup=cgroup, before=PUBLISH, **node)
     _check_root(made.rootfs, before, seen)
     seen.has_exactly(*ONLOAD, *NVIDIA)
     assert seen.denied == {

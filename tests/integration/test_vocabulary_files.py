@@ -75,12 +75,9 @@ ELF_CLASS = "for file in {files}; do busybox hexdump -s 4 -n 1 -e '1/1 \"%d \"' 
 def test_compat32_brings_the_32_bit_twins(bundle: Maker) -> None:
     read = ELF_CLASS.format(files=f"{TWINS}/libcuda.so.1 {NATIVE}/libcuda.so.1")
     musl = bundle("musl").asks("0", "compute,compat32")
-    with_twins, without, by_musl = attempt(
-        bundle("debian").asks("0", "compute,compat32"),
-        bundle("debian").asks("0", "compute"),
-        musl,
-        commands=f"[ ! -e {TWINS}/libcuda.so.1 ] || {read}; /app/cuda",
-    )
+    made = (bundle("debian").asks("0", "compute,compat32"), bundle("debian").asks("0", "compute"), musl)
+    commands = f"[ ! -e {TWINS}/libcuda.so.1 ] || {read}; /app/cuda"
+    with_twins, without, by_musl = attempt(*made, commands=commands)
     seen = with_twins.seen()
     assert seen.printed == "1 2 cuInit 0, 1 devices\n"
     assert seen.libraries["libcuda.so.1", 32] == [f"{TWINS}/libcuda.so.1"]
