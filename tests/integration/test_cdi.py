@@ -16,12 +16,12 @@ import pytest
 from tests.gpunode import tegra
 from tests.integration.engines import REPOSITORY, cdi_devices, run_podman
 from tests.integration.inside import REFRESH, Seen, look_podman
+from tests.integration.test_inventory_truth import UPGRADE
 
 SPEC = "/etc/cdi/nvidia.yaml"
 GENERATE = f"{REFRESH}oci-gpu-hook cdi generate --output {SPEC}\n"
 # crun passes on what a hook says only to the file that this annotation names; runc puts it into its own error.
 CRUN_SAYS = "--annotation run.oci.hooks.stderr={}"
-
 
 # A node with all that may be beside GPUs.
 MORE = {"imex_channels": 2, "nvidia_fs": 2, "gdrcopy": True, "uverbs": 2}
@@ -125,23 +125,12 @@ def test_another_number_of_an_imex_channel_is_told(root: Path, tmp_path: Path) -
     assert done.code != 0 and "channel1 was made as 1:7" in done.err, done.err
 
 
-# The next driver: the kernel's module, and its libraries.
-OLD, NEW = "580.65.06", "580.65.09"
-UPGRADE = f"""
-sed s/{OLD}/{NEW}/ /proc/driver/nvidia/version >/tmp/version
-mount --bind /tmp/version /proc/driver/nvidia/version
-folder=$(dirname $(find /usr/lib /usr/lib64 -maxdepth 2 -name libcuda.so.{OLD} | head -n 1))
-for old in $(find $folder -name '*.so.{OLD}'); do mv $old ${{old%{OLD}}}{NEW}; done
-ldconfig
-"""
-
-
 def test_a_spec_outlives_an_upgrade(root: Path) -> None:
-    before = f"{GENERATE}{UPGRADE}{REFRESH}oci-gpu-hook doctor | grep /etc/cdi || :\n"
+    before = f"{GENERATE}{UPGRADE}ldconfig\n{REFRESH}oci-gpu-hook doctor | grep /etc/cdi || :\n"
     options, command = cdi_devices("nvidia.com/gpu=0"), "sh -c 'ls -l $(ldconfig -p | grep -o /.*libcuda.so.1$)'"
     out = run_podman(root, command, options=options, before=before).printed()
     assert f"{SPEC} says what the host has" in out
-    assert f"libcuda.so.{NEW}" in out and OLD not in out
+    assert "libcuda.so.580.65.09" in out and "580.65.06" not in out
 
 
 KINDS = {

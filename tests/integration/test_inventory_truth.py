@@ -111,10 +111,11 @@ cp /tmp/known {FIRST_GPU}/information
 
 
 # The kernel module's next release and its libraries, as an upgrade leaves them.
-UPGRADE = """sed -i 's/580.65.06/580.65.09/' /proc/driver/nvidia/version
+NEXT_MODULE = "sed -i 's/580.65.06/580.65.09/' /proc/driver/nvidia/version\n"
+UPGRADE = f"""{NEXT_MODULE}
 folder=$(dirname $(find /usr/lib /usr/lib64 -maxdepth 2 -name libcuda.so.580.65.06 | head -n 1))
 for old in $(find $folder -name '*.so.580.65.06'); do
-    sed 's/580.65.06/580.65.09/g' $old >${old%06}09
+    sed 's/580.65.06/580.65.09/g' $old >${{old%06}}09
     rm $old
 done
 """
@@ -144,7 +145,7 @@ def test_a_driver_that_is_half_there_is_one_sentence(bundle: Maker) -> None:
     made = bundle("debian").asks("0", "compute,utility,video").runs("/bin/sh", "-c", "echo started")
     take = "find /usr/lib /usr/lib64 -maxdepth 2 -name '{}.so.580.65.06' -delete"
     scripts = {name: take.format(name) for name in ("libnvidia-opticalflow", "libcuda")}
-    scripts["upgraded"] = UPGRADE.splitlines()[0]
+    scripts["upgraded"] = NEXT_MODULE
     starts = {name: f"{it}\n{start('runc', made)} 2>&1 || :" for name, it in scripts.items()}
     found = {name: "\n".join(it) for name, it in in_turn(starts, REFRESH).items()}
     assert not [name for name, text in found.items() if "started" in text]

@@ -14,6 +14,7 @@ import pytest
 from tests.gpunode import description
 from tests.integration.conftest import Maker
 from tests.integration.engines import in_turn, on_node, start
+from tests.integration.test_inventory_truth import NEXT_MODULE
 
 FAULTS = {
     "no-nvml": "NVML cannot be asked: NVMLError_LibraryNotFound",
@@ -162,18 +163,11 @@ def watched(steps: str, words: str = "", before: str = "", after: str = "", **no
     return done.out
 
 
-# The kernel module's next release, as an upgrade shows it.
-UPGRADE = """
-sed 's/580.65.06/580.65.09/' /proc/driver/nvidia/version >/tmp/version
-mount --bind /tmp/version /proc/driver/nvidia/version
-"""
-
-
 def test_watch_goes_through_an_upgrade_and_writes_the_spec_anew() -> None:
     """First the module is new and the libraries are old, which is no driver to write a spec of."""
     steps = f"""
 until_said 'wrote ' /tmp/said
-{UPGRADE}
+{NEXT_MODULE}
 until_said 'waiting for the driver' /tmp/said
 grep -c '^wrote ' /tmp/said
 folder=$(dirname $(find /usr/lib /usr/lib64 -maxdepth 2 -name libcuda.so.580.65.06 | head -n 1))

@@ -21,10 +21,12 @@ mkdir -p /run/systemd /run/log
 mount -t tmpfs none /run/systemd && mkdir /run/systemd/journal
 mount -t tmpfs none /run/log
 """
-JOURNALD = f"""{PRIVATE_RUN}
+IDENTIFIED = f"""{PRIVATE_RUN}
 echo 0123456789abcdef0123456789abcdef >/run/log/id
 [ -e /etc/machine-id ] || touch /etc/machine-id
 mount --bind /run/log/id /etc/machine-id
+"""
+JOURNALD = f"""{IDENTIFIED}
 printf '[Journal]\\nStorage=volatile\\nReadKMsg=no\\nAudit=no\\nForwardToSyslog=no\\n' >/run/log/conf
 [ ! -e /etc/systemd/journald.conf ] || mount --bind /run/log/conf /etc/systemd/journald.conf
 /usr/lib/systemd/systemd-journald >/dev/null 2>&1 &
