@@ -38,7 +38,6 @@ CASES = {
     f"--env {IMAGES_OWN}": [],
 }
 
-
 MORE = {"joined": [6], "image": [], "image, asked": [7]}
 
 

@@ -22,7 +22,6 @@ CASES = [("runc", name) for name in (*ATTACKS, *matrix.ATTACKS)]
 CASES += [("crun", name) for name in ATTACKS if name.startswith(OF_CONTAINERS)]
 CASES += [("crun", name) for name in matrix.ATTACKS if name.startswith(matrix.OF_CONTAINERS)]
 
-
 Results = dict[str, "Future[dict[str, list[str]]]"]
 
 

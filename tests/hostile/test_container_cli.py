@@ -74,7 +74,6 @@ host | diff /run/before - && echo host as before || :
 {{clean}}
 """
 
-
 BIND = f"mount --bind {ROOT} {ROOT}"
 # As --writable-tmpfs has it: what is made in the root lies in memory, in a filesystem that is this container's alone.
 OWN_ROOT = f"""

@@ -283,10 +283,8 @@ exit 0
     print(table)
     assert "ml/gpu-pod/main  c0ffeec0ffee  CRI-O " in table
     assert set() < {it["name"] for it in document["free"]} <= {"0", "4", "6", "7"}
-    assert {name: ours[name]["watches"] for name in (*wanted, "plugin")} == {
-        **dict.fromkeys(wanted, False),
-        "plugin": True,
-    }
+    watching = {**dict.fromkeys(wanted, False), "plugin": True}
+    assert {name: ours[name]["watches"] for name in watching} == watching
     assert "plugin watches GPU 0, GPU 1, GPU 2, GPU 3, GPU 4, GPU 5, GPU 6, GPU 7, and can compute on none" in table
     names, brace, findings = found.partition("{\n")
     lines = names.splitlines()

@@ -59,7 +59,6 @@ PRIVILEGED = f"""
 {KEY}.devices.allow = c 1:* rwm
 """
 
-
 # LXC leaves it to every hierarchy.
 AFTER = "find /sys/fs/cgroup -depth -type d -name 'lxc.*' -exec rmdir {} + 2>/dev/null || :"
 

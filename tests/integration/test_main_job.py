@@ -161,7 +161,6 @@ def test_stages_that_have_nothing_to_do_or_are_refused() -> None:
 
 FUSE = {"path": "/dev/fuse", "type": "c", "major": 10, "minor": 229, "fileMode": 0o666}
 
-
 # Starts its words as conmon and containerd's shim start a runtime: they collect the orphans.
 COLLECTS = """
 import ctypes, os, subprocess, sys

@@ -97,7 +97,6 @@ def test_a_users_folders_count_in_the_users_own_namespace_alone() -> None:
 # Rootless podman without systemd: crun gets no cgroups, runc has some to itself.
 ENGINES = {"crun": "--cgroups=disabled", "runc": "--pids-limit=0"}
 
-
 # A job's scratch folder, made by root in a sticky one; the user's own folders.
 PLACES = {"home": ("/run/user-home/kept", "0755"), "scratch": ("/tmp/job/kept", "0755"), "open": ("/tmp/kept", "0777")}
 
